@@ -1,0 +1,83 @@
+"""gtensor: GPU tensors on CuPy with gradients, on memory you can account for.
+
+    import gtensor as gt
+
+    w = gt.random.normal((3, 2), requires_grad=True)
+    loss = (gt.tensor([[1.0, 2.0, 3.0]]) @ w).tanh().sum()
+    loss.backward()
+    w.grad                      # a tensor of w's shape
+    gt.memory.stats()           # bytes in use, reserved, at the peak
+
+Without an NVIDIA GPU the same code runs on NumPy.
+"""
+
+from __future__ import annotations
+
+import ml_dtypes as _ml_dtypes
+import numpy as _np
+
+from gtensor import memory, nn, ops, optim, random
+from gtensor.backend import (
+    Device,
+    DeviceError,
+    cuda_device_count,
+    default_device,
+    set_default_device,
+    visible_devices,
+)
+from gtensor.backend import get_device as device
+from gtensor.core.errors import AnomalyError, GradientError
+from gtensor.core.gradients import grad
+from gtensor.core.modes import (
+    detect_anomaly,
+    enable_grad,
+    is_grad_enabled,
+    no_grad,
+    observe,
+    set_grad_enabled,
+)
+from gtensor.core.op import op
+from gtensor.core.samples import Sample
+from gtensor.core.tensor import Tensor
+from gtensor.creation import (
+    arange,
+    asarray,
+    empty,
+    empty_like,
+    eye,
+    from_dlpack,
+    full,
+    full_like,
+    linspace,
+    ones,
+    ones_like,
+    tensor,
+    zeros,
+    zeros_like,
+)
+from gtensor.ops import *  # noqa: F403
+from gtensor.ops import __all__ as _functions
+from gtensor.ops.pointwise import SAME, d, pointwise
+from gtensor.random import manual_seed
+from gtensor.settings import settings
+
+__version__ = "0.1.0"
+
+bool = _np.dtype("bool")
+int8, int16, int32, int64 = (_np.dtype(f"int{n}") for n in (8, 16, 32, 64))
+uint8, uint16, uint32, uint64 = (_np.dtype(f"uint{n}") for n in (8, 16, 32, 64))
+float16, float32, float64 = (_np.dtype(f"float{n}") for n in (16, 32, 64))
+bfloat16 = _np.dtype(_ml_dtypes.bfloat16)
+newaxis = None
+pi, e, inf, nan = _np.pi, _np.e, _np.inf, _np.nan
+
+__all__ = [
+    "SAME", "AnomalyError", "Device", "DeviceError", "GradientError", "Sample", "Tensor", "arange",
+    "asarray", "bfloat16", "bool", "cuda_device_count", "d", "default_device", "detect_anomaly",
+    "device", "e", "empty", "empty_like", "enable_grad", "eye", "float16", "float32", "float64",
+    "from_dlpack", "full", "full_like", "grad", "inf", "int8", "int16", "int32", "int64",
+    "is_grad_enabled", "linspace", "manual_seed", "memory", "nan", "newaxis", "nn", "no_grad",
+    "observe", "ones", "ones_like", "op", "ops", "optim", "pi", "pointwise", "random",
+    "set_default_device", "set_grad_enabled", "settings", "tensor", "uint8", "uint16", "uint32",
+    "uint64", "visible_devices", "zeros", "zeros_like", *_functions,
+]

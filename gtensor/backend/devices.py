@@ -1,0 +1,201 @@
+"""Devices: one interned object per processor, and which of them is the default.
+
+A `Device` is the seam between gtensor and an array library: it makes arrays, copies them across, and
+knows the resource that hands out its memory. Everything above asks a device, never NumPy or CuPy.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import importlib.util
+import threading
+from collections.abc import Callable
+from functools import cache
+from typing import Any
+
+import numpy as np
+
+from gtensor.backend.streams import Stream
+from gtensor.settings import settings
+
+
+class DeviceError(ValueError):
+    """A device that does not exist was named, or operands live on different devices."""
+
+
+class Device:
+    """A processor with its own memory; `with device:` makes it the default for the block.
+
+    Attributes: `type` ("cpu" or "cuda"), `index`, `xp` (the array module), `array_type` (its array
+    class), `resource` (where large blocks of memory come from; None is the library's own allocator).
+    """
+
+    type: str
+    array_type: type
+    resource: Any = None
+
+    def __init__(self, index: int) -> None:
+        self.index = index
+
+    @property
+    def xp(self) -> Any:
+        raise TypeError("Device is abstract; get one with gtensor.device('cpu')")
+
+    def empty(self, shape: tuple[int, ...], dtype: Any, label: str = "") -> Any:
+        """An uninitialized C-contiguous array; `label` says in memory reports which op made it."""
+        raise TypeError("Device is abstract; get one with gtensor.device('cpu')")
+
+    def to_numpy(self, array: Any) -> np.ndarray:
+        """The array's values as a NumPy array (the same memory on the CPU)."""
+        raise TypeError("Device is abstract; get one with gtensor.device('cpu')")
+
+    def from_numpy(self, array: np.ndarray) -> Any:
+        """A NumPy array's values on this device (the same memory on the CPU)."""
+        raise TypeError("Device is abstract; get one with gtensor.device('cpu')")
+
+    def current_stream(self) -> Stream:
+        """The stream on which this thread's next op on the device runs."""
+        raise TypeError("Device is abstract; get one with gtensor.device('cpu')")
+
+    def path(self, name: str, path: Callable[..., Any]) -> Callable[..., Any]:
+        """`path` as it must be called on this device, its allocations labelled `name`."""
+        return path
+
+    def copy(self, array: Any, dtype: Any = None, label: str = "copy") -> Any:
+        """A C-contiguous copy in memory of its own."""
+        out = self.empty(array.shape, array.dtype if dtype is None else dtype, label)
+        out[...] = array
+        return out
+
+    def synchronize(self) -> None:
+        """Block until the current stream's work has completed."""
+        self.current_stream().synchronize()
+
+    def __enter__(self) -> Device:
+        _scoped.stack.append(self)
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        _scoped.stack.pop()
+
+    def __str__(self) -> str:
+        return self.type if self.type == "cpu" else f"{self.type}:{self.index}"
+
+    def __repr__(self) -> str:
+        return f"device({str(self)!r})"
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return get_device, (str(self),)
+
+
+class _Scoped(threading.local):
+    """`with device:` blocks of this thread, innermost last."""
+
+    def __init__(self) -> None:
+        self.stack: list[Device] = []
+
+
+_scoped = _Scoped()
+_lock = threading.RLock()
+_devices: dict[str, Device] = {}
+_watchers: list[Callable[[Device], None]] = []
+_default: Device | None = None
+
+
+def owner(array: Any) -> Any:
+    """The array object that stands for `array`'s storage: views collapse to the one they view."""
+    base = array.base
+    return base if type(base) is type(array) else array
+
+
+@cache
+def cuda_device_count() -> int:
+    """How many CUDA devices the driver sees; asks the driver itself, so that CuPy is not imported."""
+    if importlib.util.find_spec("cupy") is None:
+        return 0
+    try:
+        driver = ctypes.CDLL("libcuda.so.1")
+    except OSError:
+        return 0
+    count = ctypes.c_int(0)
+    if driver.cuInit(0) != 0 or driver.cuDeviceGetCount(ctypes.byref(count)) != 0:
+        return 0
+    return count.value
+
+
+def get_device(device: Device | str | None = None) -> Device:
+    """The device of that name ("cpu", "cuda", "cuda:1"), or the default one for None.
+
+    Raises DeviceError if there is no such device.
+    """
+    if device is None:
+        return default_device()
+    if isinstance(device, Device):
+        return device
+    known = _devices.get(device)
+    return known if known is not None else _create(device)
+
+
+def _create(name: str) -> Device:
+    from gtensor.backend.cuda import CudaDevice
+    from gtensor.backend.host import HostDevice
+
+    kind, _, index_text = name.partition(":")
+    if kind not in ("cpu", "cuda") or not (index_text == "" or index_text.isdecimal()):
+        raise DeviceError(f"device {name!r} given; wanted 'cpu', 'cuda' or 'cuda:<index>'")
+    index = int(index_text or 0)
+    count = 1 if kind == "cpu" else cuda_device_count()
+    if index >= count:
+        raise DeviceError(f"device {name!r} given, but this machine has {count} {kind} device(s)"
+                          + _why_no_cuda() * (count == 0))
+    with _lock:
+        canonical = "cpu" if kind == "cpu" else f"cuda:{index}"
+        if canonical not in _devices:
+            made = HostDevice(index) if kind == "cpu" else CudaDevice(index)
+            for watcher in _watchers:
+                watcher(made)
+            _devices[canonical] = made
+        _devices[name] = _devices[canonical]
+        return _devices[canonical]
+
+
+def _why_no_cuda() -> str:
+    if importlib.util.find_spec("cupy") is None:
+        return ": CuPy is not installed (pip install 'gtensor[cuda13]')"
+    return ": no NVIDIA driver answers"
+
+
+def device_of(array: Any) -> Device:
+    """The device on which a raw array lives."""
+    return get_device("cpu" if isinstance(array, np.ndarray) else f"cuda:{array.device.id}")
+
+
+def on_new_device(watcher: Callable[[Device], None]) -> None:
+    """Call `watcher(device)` for every device, those that exist and those to come."""
+    with _lock:
+        _watchers.append(watcher)
+        for made in set(_devices.values()):
+            watcher(made)
+
+
+def default_device() -> Device:
+    """The innermost `with device:` block's, else the one set, else cuda if there is one, else cpu."""
+    if _scoped.stack:
+        return _scoped.stack[-1]
+    global _default
+    if _default is None:
+        _default = get_device("cuda" if cuda_device_count() else "cpu")
+        if settings.debug >= 1:
+            print(f"gtensor: default device {_default}")
+    return _default
+
+
+def set_default_device(device: Device | str) -> None:
+    """Make `device` the default for the whole process."""
+    global _default
+    _default = get_device(device)
+
+
+def visible_devices() -> list[Device]:
+    """Every device of this machine, cpu first."""
+    return [get_device("cpu")] + [get_device(f"cuda:{i}") for i in range(cuda_device_count())]

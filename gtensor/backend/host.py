@@ -1,0 +1,59 @@
+"""The CPU device: NumPy arrays, large ones over blocks of the installed resource."""
+
+from __future__ import annotations
+
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from gtensor.backend.devices import Device
+from gtensor.backend.streams import HostStream
+from gtensor.settings import settings
+
+_STREAM = HostStream()
+
+
+class HostDevice(Device):
+    """NumPy on the CPU."""
+
+    type = "cpu"
+    array_type = np.ndarray
+
+    @property
+    def xp(self) -> Any:
+        return np
+
+    def empty(self, shape: tuple[int, ...], dtype: Any, label: str = "") -> np.ndarray:
+        dtype = np.dtype(dtype)
+        nbytes = prod(shape) * dtype.itemsize
+        resource = self.resource
+        if resource is None or nbytes < settings.arena_min_bytes or nbytes == 0:
+            return np.empty(shape, dtype)
+        block = resource.allocate(nbytes, 0, label)
+        # The block becomes the array's base: every view keeps it alive, the last one frees it.
+        if dtype.kind != "V":
+            block.__array_interface__ = {
+                "version": 3, "data": (block.ptr, False), "shape": shape, "typestr": dtype.str}
+            return np.asarray(block)
+        block.__array_interface__ = {  # ml_dtypes have no type string of their own
+            "version": 3, "data": (block.ptr, False), "shape": (nbytes,), "typestr": "|u1"}
+        return np.ndarray(shape, dtype, buffer=np.asarray(block))
+
+    def to_numpy(self, array: np.ndarray) -> np.ndarray:
+        return array
+
+    def from_numpy(self, array: np.ndarray) -> np.ndarray:
+        return array
+
+    def current_stream(self) -> HostStream:
+        return _STREAM
+
+
+def host() -> HostDevice:
+    """The CPU device, whatever the default is: where CPU paths of ops get their buffers."""
+    from gtensor.backend.devices import get_device
+
+    device = get_device("cpu")
+    assert isinstance(device, HostDevice)
+    return device

@@ -1,0 +1,359 @@
+"""CUDA kernels: their text, the loader, and the two ways to launch one.
+
+    tanh_gradient = elementwise("T g, T x", "T y", "y = gt_tanh_grad(g, x)", "activation.cuh")
+    tanh_gradient(g, x, out=g)                      # CuPy arrays
+
+    softmax = raw("softmax.cu", "softmax_forward")
+    grid, block = row_launch(rows)
+    softmax[x.dtype](grid, block, (x, y, rows, columns))
+
+Nothing here compiles, or imports CuPy, before a kernel's first launch; no launch synchronizes. A kernel
+runs on CuPy's current device and stream.
+
+The text lives in `kernels/` of a checkout and in `gtensor/_cuda/` of an installed package. `source`
+inlines `#include "..."`, because the key of CuPy's disk cache hashes the text that it is handed and not
+the files this text names.
+"""
+
+from __future__ import annotations
+
+import re
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+C_TYPES = {
+    "float16": "__half",
+    "bfloat16": "__nv_bfloat16",
+    "float32": "float",
+    "float64": "double",
+}
+"""The dtypes of a raw kernel and the C type that its template is instantiated with."""
+
+OPTIONS = ("-std=c++17",)
+"""Compiler options of every kernel, beside those that CuPy adds."""
+
+BLOCK = 256
+"""Threads in a block: the most that the kernels' shared arrays have room for (`GT_BLOCK`)."""
+
+NULL = 0
+"""Stands for an absent array among the arguments of a raw kernel (CuPy cannot pass None)."""
+
+ACTIVATIONS = {
+    "identity": 0, "relu": 1, "leaky_relu": 2, "elu": 3, "gelu": 4, "gelu_tanh": 5, "sigmoid": 6,
+    "softplus": 7, "tanh": 8, "silu": 9,
+}
+"""The codes of `gt_activation` in activation.cuh, for kernels that take the activation as a number."""
+
+_INCLUDE = re.compile(r'^[ \t]*#[ \t]*include[ \t]+"([^"]+)"[ \t]*(?://.*)?$')
+_PRAGMA_ONCE = re.compile(r"^[ \t]*#[ \t]*pragma[ \t]+once\b")
+_KERNEL = re.compile(r"\b__global__\s+void\s+(?:__launch_bounds__\([^)]*\)\s*)?(\w+)\s*\(")
+_PARAMETER = re.compile(r"(?P<raw>raw\s+)?(?P<ctype>\w+)\s+(?P<name>\w+)")
+_LARGEST_GRID = 2**31 - 1
+
+
+def folder() -> Path:
+    """The folder that holds the kernels' text: the package's own, else the checkout's.
+
+    Raises:
+        FileNotFoundError: if neither is there.
+    """
+    package = Path(__file__).resolve().parents[1]
+    for candidate in (package / "_cuda", package.parent / "kernels"):
+        if candidate.is_dir():
+            return candidate
+    raise FileNotFoundError(
+        f"no CUDA text in {package / '_cuda'} nor in {package.parent / 'kernels'}; wanted one of these "
+        "folders: reinstall gtensor or run from a complete checkout"
+    )
+
+
+def files() -> tuple[str, ...]:
+    """The names of all kernel files (.cu), sorted."""
+    return tuple(sorted(path.name for path in folder().glob("*.cu")))
+
+
+@cache
+def source(name: str) -> str:
+    """The text of a kernel file with every `#include "..."` replaced by the text of that file, once.
+
+    `#line` directives keep the file names and line numbers of compilers' and sanitizers' messages.
+
+    Raises:
+        FileNotFoundError: if `name`, or a file that it includes, is not among the kernels.
+    """
+    return inline_includes(_read(name, None), name)
+
+
+def inline_includes(text: str, name: str) -> str:
+    """CUDA text with its `#include "..."` lines replaced by files of `kernels/`, each once.
+
+    Args:
+        text: CUDA C++.
+        name: what compilers call this text in their messages.
+
+    Raises:
+        FileNotFoundError: if an included file is not among the kernels.
+    """
+    return "\n".join(_inlined(text, name, {name})) + "\n"
+
+
+def _inlined(text: str, name: str, seen: set[str]) -> list[str]:
+    lines = [f'#line 1 "{name}"']
+    for number, line in enumerate(text.splitlines(), start=1):
+        include = _INCLUDE.match(line)
+        if include is not None:
+            if include[1] not in seen:
+                seen.add(include[1])
+                lines += _inlined(_read(include[1], name), include[1], seen)
+            lines.append(f'#line {number + 1} "{name}"')
+        elif _PRAGMA_ONCE.match(line):
+            lines.append("")
+        else:
+            lines.append(line)
+    return lines
+
+
+def _read(name: str, includer: str | None) -> str:
+    path = folder() / name
+    if not path.is_file():
+        asked = f"kernel file {name!r} given" if includer is None else f"{includer} includes {name!r}"
+        raise FileNotFoundError(f"{asked}; wanted the name of a file in {path.parent}")
+    return path.read_text(encoding="utf-8")
+
+
+@cache
+def functions(file: str) -> tuple[str, ...]:
+    """The names of the kernels in a file, in the order of its text; each is a template on one type."""
+    return tuple(dict.fromkeys(_KERNEL.findall(source(file))))
+
+
+def c_type(dtype: Any) -> str:
+    """The C type of a floating dtype, as in `softmax_forward<__half>`.
+
+    Raises:
+        TypeError: if the kernels are not made for `dtype`.
+    """
+    name = np.dtype(dtype).name
+    if name not in C_TYPES:
+        raise TypeError(f"dtype {name} given; CUDA kernels want one of {', '.join(C_TYPES)}")
+    return C_TYPES[name]
+
+
+def row_launch(rows: int) -> tuple[tuple[int], tuple[int]]:
+    """Grid and block of a kernel that gives each row (or channel) a block."""
+    return (min(rows, _LARGEST_GRID),), (BLOCK,)
+
+
+def flat_launch(elements: int) -> tuple[tuple[int], tuple[int]]:
+    """Grid and block of a kernel that gives each element a thread."""
+    return (min(-(-elements // BLOCK), _LARGEST_GRID),), (BLOCK,)
+
+
+def column_launch(columns: int) -> tuple[tuple[int], tuple[int, int]]:
+    """Grid and block of a kernel that sums over rows: 32 columns a block, 8 threads to a column."""
+    return (min(-(-columns // 32), _LARGEST_GRID),), (32, 8)
+
+
+# ------------------------------------------------------------------------------- elementwise kernels
+
+
+class Parameter:
+    """One parameter of an elementwise kernel: `raw`, C type (or a letter such as T) and name."""
+
+    __slots__ = ("ctype", "name", "raw")
+
+    def __init__(self, raw: bool, ctype: str, name: str) -> None:
+        self.raw = raw
+        self.ctype = ctype
+        self.name = name
+
+
+def _parameters(text: str) -> tuple[Parameter, ...]:
+    parts = [part.strip() for part in text.split(",") if part.strip()]
+    matches = [_PARAMETER.fullmatch(part) for part in parts]
+    for part, match in zip(parts, matches, strict=True):
+        if match is None:
+            raise ValueError(f"kernel parameter {part!r} given; wanted '[raw] type name'")
+    return tuple(Parameter(bool(m["raw"]), m["ctype"], m["name"]) for m in matches if m is not None)
+
+
+class Elementwise:
+    """A body that CuPy applies to every element, compiled at its first call; see `elementwise`."""
+
+    __slots__ = ("_arity", "_kernel", "body", "include", "inputs", "name", "outputs")
+
+    def __init__(
+        self, inputs: str, outputs: str, body: str, include: str | None, name: str | None
+    ) -> None:
+        self.inputs = _parameters(inputs)
+        self.outputs = _parameters(outputs)
+        self.body = body
+        self.include = include
+        self.name = name or _name_from(body)
+        self._arity = len(self.inputs)
+        self._kernel: Any = None
+
+    def __repr__(self) -> str:
+        return f"elementwise({self.name!r}: {self.body})"
+
+    def __call__(self, *inputs: Any, out: Any = None, **named: Any) -> Any:
+        """Launch on CuPy's current stream.
+
+        Args:
+            inputs: CuPy arrays (broadcast against each other) and Python scalars, in the order of the
+                inputs; the last ones may be given by name instead. Other names are ignored, so that an
+                op can hand over all its parameters.
+            out: the array, or the tuple of arrays, to write, in the shape the inputs broadcast to. It
+                may be one of the inputs, but must not overlap one in any other way. Without it CuPy
+                allocates.
+
+        Returns:
+            The output array, or the tuple of them where there are several.
+        """
+        if len(inputs) < self._arity:
+            inputs += tuple(self._by_name(p.name, named) for p in self.inputs[len(inputs):])
+        kernel = self._kernel or self._load()
+        if out is None:
+            return kernel(*inputs)
+        if isinstance(out, tuple):
+            return kernel(*inputs, *out)
+        return kernel(*inputs, out)
+
+    def _by_name(self, name: str, named: dict[str, Any]) -> Any:
+        if name not in named:
+            wanted = ", ".join(parameter.name for parameter in self.inputs)
+            raise TypeError(f"kernel {self.name} called without {name!r}; wanted {wanted}")
+        return named[name]
+
+    def _load(self) -> Any:
+        import cupy
+
+        self._kernel = cupy.ElementwiseKernel(
+            ", ".join(_declaration(parameter) for parameter in self.inputs),
+            ", ".join(_declaration(parameter) for parameter in self.outputs),
+            self.body,
+            self.name,
+            preamble=source(self.include) if self.include else "",
+            options=OPTIONS,
+        )
+        return self._kernel
+
+
+def _declaration(parameter: Parameter) -> str:
+    return f"{'raw ' if parameter.raw else ''}{parameter.ctype} {parameter.name}"
+
+
+def _name_from(body: str) -> str:
+    called = re.search(r"\bgt_(\w+)\s*\(", body)
+    return f"gt_{called[1]}" if called else "gt_elementwise"
+
+
+registered: list[Elementwise] = []
+"""Every elementwise kernel made so far, in order: what the tests compile without a GPU."""
+
+
+def elementwise(
+    inputs: str, outputs: str, body: str, include: str | None = None, name: str | None = None
+) -> Elementwise:
+    """An elementwise kernel from one line of CUDA C++, compiled by CuPy at its first call.
+
+    Args:
+        inputs: as for `cupy.ElementwiseKernel`: `"T x, float64 slope"`. A letter stands for the dtype
+            of what is passed; declare Python scalars `float64`, or a half dtype rounds them.
+        outputs: likewise. An output is also readable: pass the array to update in place as `out`.
+        body: statements over these names. Compute first and assign last if an output is read. The
+            `gt_...` functions of kernels/ take a half type and compute in float.
+        include: a file of kernels/ whose functions the body calls.
+        name: what profilers show; by default the first `gt_...` function of the body.
+
+    Raises:
+        ValueError: if a parameter is not written `[raw] type name`.
+    """
+    kernel = Elementwise(inputs, outputs, body, include, name)
+    registered.append(kernel)
+    return kernel
+
+
+# --------------------------------------------------------------------------------------- raw kernels
+
+
+class Launcher:
+    """One kernel of one dtype; call it with CuPy's `(grid, block, args, shared_mem=0)`."""
+
+    __slots__ = ("_kernel",)
+
+    def __init__(self, kernel: Any) -> None:
+        self._kernel = kernel
+
+    def __call__(
+        self, grid: tuple[int, ...], block: tuple[int, ...], args: tuple[Any, ...],
+        shared_mem: int = 0,
+    ) -> None:
+        """Launch on CuPy's current stream; an empty grid launches nothing.
+
+        Args:
+            grid: blocks along x, y, z.
+            block: threads of a block along x, y, z.
+            args: contiguous CuPy arrays, `NULL`, Python ints (`long long`) and floats (`double`).
+            shared_mem: bytes of dynamic shared memory.
+        """
+        if 0 not in grid:
+            self._kernel(grid, block, args, shared_mem=shared_mem)
+
+
+class Raw:
+    """A templated kernel of a .cu file: `raw(file, function)[dtype]` is its launcher."""
+
+    __slots__ = ("_launchers", "file", "function", "options")
+
+    def __init__(self, file: str, function: str, options: tuple[str, ...]) -> None:
+        self.file = file
+        self.function = function
+        self.options = options
+        self._launchers: dict[Any, Launcher] = {}
+
+    def __repr__(self) -> str:
+        return f"raw({self.file!r}, {self.function!r})"
+
+    def __getitem__(self, dtype: Any) -> Launcher:
+        """The launcher for a dtype: `numpy.float16`, `ml_dtypes.bfloat16`, `float32`, `float64`.
+
+        Raises:
+            TypeError: for another dtype.
+            KeyError: if the file has no such kernel.
+        """
+        launcher = self._launchers.get(dtype)
+        if launcher is None:
+            launcher = self._launchers[dtype] = self._load(c_type(dtype))
+        return launcher
+
+    def _load(self, ctype: str) -> Launcher:
+        if self.function not in functions(self.file):
+            known = ", ".join(functions(self.file))
+            raise KeyError(f"kernel {self.function!r} of {self.file} given; wanted one of {known}")
+        module = _module(self.file, ctype, self.options)
+        # A CuPy RawKernel loads itself on each device it is called on.
+        return Launcher(module.get_function(f"{self.function}<{ctype}>"))
+
+
+@cache
+def _module(file: str, ctype: str, options: tuple[str, ...]) -> Any:
+    """All kernels of a file for one type: compiled together, so that the headers are parsed once."""
+    import cupy
+
+    names = [f"{function}<{ctype}>" for function in functions(file)]
+    return cupy.RawModule(code=source(file), options=OPTIONS + options, name_expressions=names)
+
+
+def raw(file: str, function: str, *options: str) -> Raw:
+    """A templated kernel of `kernels/<file>`, compiled when a dtype's launcher is first asked for.
+
+    Args:
+        file: the name of a .cu file of kernels/.
+        function: a kernel of this file: `template <typename T> __global__ void function(...)`.
+        options: more compiler options, such as `"-DGT_UNROLL=4"`.
+    """
+    return Raw(file, function, options)

@@ -1,0 +1,118 @@
+"""Streams and events: the thin interface that the arena and the engine speak.
+
+Three implementations share it: `HostStream` (NumPy computes at once, so every event is done when it is
+recorded), `CudaStream` in `cuda.py`, and `SimulatedStream`, on which a test decides when work completes.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections import deque
+from typing import Protocol
+
+
+class Event(Protocol):
+    """A point in a stream's work."""
+
+    def done(self) -> bool:
+        """True once all work recorded before the event has completed; never blocks."""
+
+    def synchronize(self) -> None:
+        """Block until the event is done."""
+
+
+class Stream(Protocol):
+    """An ordered queue of work. `id` is never reused, unlike a driver handle."""
+
+    @property
+    def id(self) -> int: ...
+
+    def record(self) -> Event:
+        """An event behind all work queued so far."""
+
+    def wait(self, event: Event) -> None:
+        """Let work queued from now on start only after `event`."""
+
+    def synchronize(self) -> None:
+        """Block until all queued work has completed."""
+
+
+class HostEvent:
+    """NumPy work has completed when the call returns, so the event is done from the start."""
+
+    def done(self) -> bool:
+        return True
+
+    def synchronize(self) -> None:
+        return None
+
+
+class HostStream:
+    """The one stream of the CPU."""
+
+    id = 0
+
+    def record(self) -> HostEvent:
+        return HostEvent()
+
+    def wait(self, event: Event) -> None:
+        event.synchronize()
+
+    def synchronize(self) -> None:
+        return None
+
+
+class SimulatedEvent:
+    """Done when the simulated stream has completed the work in front of it."""
+
+    def __init__(self, stream: SimulatedStream, position: int) -> None:
+        self.stream = stream
+        self.position = position
+
+    def done(self) -> bool:
+        return self.stream.completed >= self.position
+
+    def synchronize(self) -> None:
+        self.stream.run_to(self.position)
+
+
+class SimulatedStream:
+    """A stream for tests: `launch` queues work, `step` completes the oldest, waits hold it back."""
+
+    _ids = itertools.count(1)
+
+    def __init__(self) -> None:
+        self.id = next(self._ids)
+        self.launched = 0
+        self.completed = 0
+        self._waits: deque[tuple[int, Event]] = deque()  # (position before which to wait, event)
+
+    def launch(self) -> None:
+        """Queue one unit of work."""
+        self.launched += 1
+
+    def step(self) -> bool:
+        """Complete the oldest unit of work; False if there is none or it waits for an event."""
+        if self.completed == self.launched:
+            return False
+        while self._waits and self._waits[0][0] <= self.completed:
+            if not self._waits[0][1].done():
+                return False
+            self._waits.popleft()
+        self.completed += 1
+        return True
+
+    def run_to(self, position: int) -> None:
+        """Complete work up to `position`, completing what other streams owe it first."""
+        while self.completed < position:
+            if not self.step():
+                self._waits[0][1].synchronize()
+
+    def record(self) -> SimulatedEvent:
+        return SimulatedEvent(self, self.launched)
+
+    def wait(self, event: Event) -> None:
+        self._waits.append((self.launched, event))
+
+    def synchronize(self) -> None:
+        self.run_to(self.launched)

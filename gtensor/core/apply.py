@@ -1,0 +1,199 @@
+"""`apply`: run an op on Tensors and, where a gradient may be asked, put its record on the tape."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from gtensor.backend import Device, DeviceError, default_device, get_device, owner
+from gtensor.core.modes import STATE, observers
+from gtensor.core.node import Guard, Guards, Node, Record
+from gtensor.core.storage import FRESH, Storage
+from gtensor.core.tensor import FLOATING, Tensor, make
+
+if TYPE_CHECKING:
+    from gtensor.core.op import Op
+
+Plan = tuple[int | None, ...]
+Saved = tuple[Any, ...]
+NO_PARAMS: dict[str, Any] = {}  # shared by all records of ops without parameters; never written
+_HOST = get_device("cpu")
+_NUMBERS = (float, int)
+_SCALARS = (bool, int, float, complex)
+_USER_DTYPE = 256  # dtype numbers from here on are not NumPy's own (ml_dtypes)
+_DEFAULT_FLOAT = np.dtype("float32")
+
+
+def apply(op: Op, inputs: tuple[Any, ...], params: dict[str, Any]) -> Tensor:
+    """The op's output on `inputs` (Tensors, Python scalars, arrays, None where optional)."""
+    device: Device | None = None
+    tensor: Tensor | None = None
+    arrays: list[Any] = []
+    parents: list[Node | None] = []
+    mask = 0  # bit i: input i has a node
+    bit = 1
+    numbers = others = False  # Python numbers, or what must be made an array, among the inputs
+    for value in inputs:
+        if isinstance(value, Tensor):
+            tensor = value
+            if value._device is not device:
+                device = _common_device(op, device, value._device)
+            if value._version != value._storage.version:
+                value._renew(op.name)
+            node = value._node
+            if node is not None:
+                mask |= bit
+            arrays.append(value._array)
+            parents.append(node)
+        else:
+            kind = type(value)
+            if kind is float or kind is int:
+                numbers = True
+            else:
+                others = True
+            arrays.append(value)
+            parents.append(None)
+        bit <<= 1
+    if others or tensor is None or (numbers and tensor._array.dtype.num >= _USER_DTYPE):
+        device = adopt_constants(op, arrays, device)
+    assert device is not None
+    if op.floating:
+        _to_floating(arrays, device)
+    tracked = mask != 0 and STATE.grad_enabled
+    if tracked and op.backward is None and op.composed is not None:
+        return op.composed(*inputs, **params)
+    if device.type == "cpu" and observers.current is None:
+        out = op.cpu(*arrays, **params) if params else op.cpu(*arrays)
+    else:
+        out = run(op, device, arrays, params)
+    extras: tuple[Any, ...] = ()
+    if op.extra_names:
+        out, *extras = out
+    if type(out) is not device.array_type:  # NumPy answers scalars for 0-d
+        out = device.xp.asarray(out)
+    result = make(out, device, _storage_of(out, inputs) if op.view else FRESH)
+    if tracked and (op.backward is not None or out.dtype.kind in FLOATING):
+        plan = op.plans[mask]
+        saved, guards = (
+            saves(plan, (*arrays, out, *extras), (*inputs, result)) if plan else ((), ()))
+        result._node = Record(op, tuple(parents), mask, saved, guards, params, out, device)
+    return result
+
+
+def apply_pair(op: Op, x1: Tensor, x2: Any) -> Tensor:
+    """`apply` unrolled for the operators of a Tensor: NumPy, no parameters, nothing unusual.
+
+    Small arrays are bound by Python's time per op, and operators are most ops. Whatever is unusual goes
+    to `apply`, which defines the meaning; a test holds the two against each other.
+    """
+    device, a1, parent1 = x1._device, x1._array, x1._node
+    kind = type(x2)
+    if kind is float or kind is int:
+        a2, parent2 = x2, None
+        usual = a1.dtype.num < _USER_DTYPE
+    elif isinstance(x2, Tensor):
+        a2, parent2 = x2._array, x2._node
+        usual = x2._device is device and x2._version == x2._storage.version
+    else:
+        usual = False
+    if (not usual or device is not _HOST or x1._version != x1._storage.version
+            or observers.current is not None or (op.floating and a1.dtype.kind in "iub")):
+        return apply(op, (x1, x2), NO_PARAMS)
+    out = op.cpu(a1, a2)
+    if type(out) is not np.ndarray:
+        out = np.asarray(out)
+    result = make(out, device)
+    if (parent1 is not None or parent2 is not None) and STATE.grad_enabled:
+        mask = (parent1 is not None) + 2 * (parent2 is not None)
+        plan = op.plans[mask]
+        saved, guards = saves(plan, (a1, a2, out), (x1, x2, result)) if plan else ((), ())
+        result._node = Record(op, (parent1, parent2), mask, saved, guards, NO_PARAMS, out, device)
+    return result
+
+
+def run(op: Op, device: Device, arrays: list[Any], params: dict[str, Any]) -> Any:
+    """The op's path for the device, through the observer if there is one."""
+    path = op.cpu if device.type == "cpu" else device.path(op.name, op.gpu)
+    if observers.current is None:
+        return path(*arrays, **params)
+    return observers.current(op.name, "forward", path, arrays, params)
+
+
+def saves(plan: Plan, values: Sequence[Any], handles: Sequence[Any]) -> tuple[Saved, Guards]:
+    """What the backward rule needs, and how to tell that it was overwritten.
+
+    `values` are the arrays and scalars of inputs, output and extras; `handles` are the Tensors among
+    them, in the same places. Extras have no handle: nobody else can write them.
+    """
+    saved: list[Any] = []
+    guards: list[Guard] = []
+    for position in plan:
+        if position is None:
+            saved.append(None)
+            continue
+        value = values[position]
+        if type(value) not in _NUMBERS and position < len(handles):
+            handle = handles[position]
+            if isinstance(handle, Tensor):
+                storage = handle._facts()
+                storage.saved = True
+                guards.append((storage, handle._version, len(saved)))
+        saved.append(value)
+    return tuple(saved), tuple(guards)
+
+
+def _common_device(op: Op, device: Device | None, other: Device) -> Device:
+    if device is not None:
+        raise DeviceError(f"{op.name} was given tensors on {device} and {other}; move them to one "
+                          f"device with .to({str(device)!r}) first")
+    return other
+
+
+def adopt_constants(op: Op, arrays: list[Any], device: Device | None) -> Device:
+    """Make arrays of the device from what is no Tensor; Python scalars stay what they are."""
+    if device is None:
+        device = default_device()
+        if all(isinstance(value, _SCALARS) or value is None for value in arrays):
+            arrays[0] = device.xp.asarray(_as_numpy(op, arrays[0]))
+    for i, value in enumerate(arrays):
+        if type(value) is float or type(value) is int or value is None:
+            continue
+        if isinstance(value, np.generic):
+            arrays[i] = value.item()  # a NumPy scalar is as weak as a Python one
+        elif not isinstance(value, (device.array_type, *_SCALARS)):
+            arrays[i] = device.from_numpy(_as_numpy(op, value))
+    strong = [a for a in arrays if isinstance(a, device.array_type)]
+    if any(a.dtype.kind == "V" for a in strong):  # ml_dtypes: NumPy would promote a Python scalar
+        dtype = strong[0].dtype
+        for i, value in enumerate(arrays):
+            if type(value) in (int, float):
+                arrays[i] = device.xp.asarray(value, dtype=dtype)
+    return device
+
+
+def _as_numpy(op: Op, value: Any) -> np.ndarray:
+    array = np.asarray(value)
+    if array.dtype == object:
+        raise TypeError(f"{op.name} was given {type(value).__name__}; wanted a Tensor, an array or a "
+                        "number")
+    if array.dtype == np.float64 and not isinstance(value, np.ndarray):
+        array = array.astype(_DEFAULT_FLOAT)  # Python floats have no dtype of their own
+    return array
+
+
+def _to_floating(arrays: list[Any], device: Device) -> None:
+    """Integers become the default float dtype, as the ops of calculus need."""
+    for i, value in enumerate(arrays):
+        if isinstance(value, device.array_type) and value.dtype.kind in "iub":
+            arrays[i] = value.astype(_DEFAULT_FLOAT)
+
+
+def _storage_of(out: Any, inputs: tuple[Any, ...]) -> Storage:
+    """A view shares the storage of the input that it views."""
+    root = owner(out)
+    for value in inputs:
+        if isinstance(value, Tensor) and owner(value._array) is root:
+            return value._facts()
+    return FRESH

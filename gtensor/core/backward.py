@@ -1,0 +1,213 @@
+"""The walk: from a root back along the tape. Nothing here names an op."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterable, Sequence
+from operator import attrgetter
+from typing import Any
+
+from gtensor.core.errors import GradientError
+from gtensor.core.modes import observers, set_grad_enabled
+from gtensor.core.node import CONSUMED, FREE, WALKED, Node, Record
+from gtensor.core.steps import RawStep, RecordedStep
+from gtensor.core.tensor import Tensor, check_like, make
+
+_claims = threading.Lock()
+_commits = threading.Lock()
+
+
+def backward(root: Tensor, grad: Tensor | None, create_graph: bool, keep: bool) -> None:
+    """See `Tensor.backward`."""
+    node = root_node(root)
+    seed = _seed(root, node, grad)
+    records, leaves = _reached([node])
+    kept = [*leaves, *(r for r in records if r.retain)]
+    grads = _walk([(node, seed)], records, kept, None, create_graph, keep)
+    _commit(kept, grads)
+
+
+def gradients(
+    outputs: Sequence[Tensor],
+    inputs: Sequence[Tensor],
+    grad_outputs: Sequence[Tensor | None],
+    create_graph: bool,
+    keep: bool,
+) -> list[Tensor | None]:
+    """Gradients of the outputs' sum with respect to `inputs`, None where unused; writes no `.grad`."""
+    targets = [root_node(x) for x in inputs]
+    seeds = []
+    for output, grad in zip(outputs, grad_outputs, strict=True):
+        node = root_node(output)
+        seeds.append((node, _seed(output, node, grad)))
+    records, _ = _reached([node for node, _ in seeds])
+    wanted = _leading_to(set(targets), records)
+    records = [r for r in records if r in wanted]
+    return _walk(seeds, records, targets, wanted, create_graph, keep)
+
+
+def _walk(
+    seeds: list[tuple[Node, Tensor]],
+    records: list[Record],
+    kept: Sequence[Node],
+    wanted: set[Node] | None,
+    create_graph: bool,
+    keep: bool,
+) -> list[Tensor | None]:
+    """Call every record's rule, newest first; the gradients that arrived at the `kept` nodes.
+
+    The slots live in the step, so on any exit, an error included, they are gone with it.
+    """
+    keepers = set(kept)
+    step: Any = RecordedStep(wanted) if create_graph else RawStep(wanted)
+    held: dict[Node, Any] = {}
+    _claim(records)
+    try:
+        for node, seed in seeds:
+            if wanted is None or node in wanted:
+                step.seed(node, seed)
+        with set_grad_enabled(create_graph):
+            for record in records:
+                slot = step.slots.pop(record, None)
+                if slot is None:
+                    continue  # no gradient came this way
+                if record in keepers:
+                    held[record] = slot = step.share(slot)
+                g = step.enter(record, slot, keep)
+                del slot
+                rule = record.op.backward
+                if observers.current is not None or not step.direct:
+                    _call_rule(rule, record, step, g)
+                else:
+                    rule(step.ns, step, g)  # type: ignore[misc]
+                if not keep:
+                    record.state, record.parents = CONSUMED, ()
+            step.leave()
+    finally:
+        _unclaim(records)
+    ends = {n: step.result(n, held[n] if n in held else step.slots.pop(n, None)) for n in keepers}
+    return [ends[node] for node in kept]
+
+
+def depends_on_others(output: Tensor, own: Sequence[Tensor]) -> bool:
+    """Whether the output reaches a leaf that is none of `own`."""
+    _, leaves = _reached([root_node(output)])
+    return any(all(leaf is not t._node for t in own) for leaf in leaves)
+
+
+def _call_rule(rule: Any, record: Record, step: Any, g: Any) -> None:
+    """A rule on a device that must be made current, or under an observer."""
+    rule = record.device.path(record.op.name, rule)
+    if observers.current is None:
+        rule(step.ns, step, g)
+    else:
+        observers.current(record.op.name, "backward", rule, (step.ns, step, g), {})
+
+
+def _reached(roots: Iterable[Node]) -> tuple[list[Record], list[Node]]:
+    """Every record that the roots reach, newest first, and every leaf."""
+    found: set[Node | None] = {None}
+    records: list[Record] = []
+    leaves: list[Node] = []
+    stack: list[Node | None] = list(roots)
+    while stack:
+        node = stack.pop()
+        if node in found:
+            continue
+        found.add(node)
+        if isinstance(node, Record):
+            records.append(node)
+            stack += node.parents
+        elif node is not None:
+            leaves.append(node)
+    records.sort(key=attrgetter("seq"), reverse=True)
+    return records, leaves
+
+
+def _leading_to(targets: set[Node], records: list[Record]) -> set[Node]:
+    """The nodes through which a gradient reaches a target: oldest first, parents before children."""
+    leading = set(targets)
+    for record in reversed(records):
+        if not leading.isdisjoint(record.parents):
+            leading.add(record)
+    return leading
+
+
+def _claim(records: list[Record]) -> None:
+    """Check that every record can be walked, and take them for this walk: all or none."""
+    with _claims:
+        for record in records:
+            if record.state != FREE or record.op.backward is None:
+                raise GradientError(_refusal(record))
+            for guard in record.guards:
+                if guard[0].version != guard[1]:
+                    raise GradientError(
+                        f"an array that {record.where()} saved for its gradient was overwritten in place "
+                        "since; clone() it before writing")
+        for record in records:
+            record.state = WALKED
+
+
+def _unclaim(records: list[Record]) -> None:
+    for record in records:
+        if record.state == WALKED:
+            record.state = FREE
+
+
+def _refusal(record: Record) -> str:
+    """Why a record cannot be walked (again)."""
+    if record.state == CONSUMED:
+        return (f"the graph behind {record.where()} was consumed by an earlier backward; run the forward "
+                "pass again, or keep it with retain_graph=True")
+    if record.state == WALKED:
+        return (f"{record.where()} is being walked by another backward right now; give each thread a "
+                "graph of its own")
+    return f"{record.where()} has no derivative; detach() its input to treat it as a constant"
+
+
+def root_node(tensor: Tensor) -> Node:
+    """The node of a tensor that must require a gradient."""
+    if not isinstance(tensor, Tensor):
+        raise TypeError(f"{type(tensor).__name__} was given where a gradient starts or ends; wanted a "
+                        "Tensor")
+    if tensor._node is None:
+        raise GradientError(f"a gradient was asked of a tensor of shape {tensor.shape} that does not "
+                            "require one; no input of it has requires_grad, or it was made under no_grad()")
+    return tensor._node
+
+
+def _seed(root: Tensor, node: Node, grad: Tensor | None) -> Tensor:
+    """The gradient that the walk starts from: the caller's, or 1 for one element."""
+    if grad is None:
+        if root.size != 1:
+            raise GradientError(f"backward() of a tensor of shape {root.shape} without a gradient; give "
+                                "one of that shape, or reduce the tensor to one element first")
+        one = root._device.xp.ones(root.shape, root.dtype)
+        return make(one, root._device)
+    if not isinstance(grad, Tensor):
+        raise TypeError(f"the gradient given is {type(grad).__name__}; wanted a Tensor")
+    check_like("a gradient", grad, node)
+    return grad
+
+
+def _commit(kept: Sequence[Node], grads: Sequence[Tensor | None]) -> None:
+    """Add the walk's gradients to `.grad`: every sum is made first, then all are put in place."""
+    with _commits:
+        totals = []
+        for node, grad in zip(kept, grads, strict=True):
+            if grad is not None and node.grad is not None:
+                grad = _added(grad, node.grad)
+            totals.append(grad)
+        for node, total in zip(kept, totals, strict=True):
+            if total is not None:
+                node.grad = total
+
+
+def _added(fresh: Tensor, present: Tensor) -> Tensor:
+    """The sum, in the fresh buffer, which nobody else can hold; recorded if either has history."""
+    if fresh._node is not None or present._node is not None:
+        from gtensor.core.namespaces import recorded
+
+        return recorded.add(fresh, present)
+    fresh._device.xp.add(fresh._array, present._array, out=fresh._array)
+    return fresh

@@ -1,0 +1,100 @@
+"""`grad`: gradients as values, of tensors or of functions, to any order."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, overload
+
+from gtensor.core.backward import depends_on_others, gradients
+from gtensor.core.errors import GradientError
+from gtensor.core.modes import enable_grad, is_grad_enabled
+from gtensor.core.namespaces import recorded
+from gtensor.core.tensor import Tensor
+
+Tensors = Tensor | Sequence[Tensor]
+
+
+@overload
+def grad(outputs: Callable[..., Tensor], argnums: int | tuple[int, ...] = 0) -> Callable[..., Any]: ...
+
+
+@overload
+def grad(
+    outputs: Tensors,
+    inputs: Tensors,
+    grad_outputs: Tensors | None = None,
+    *,
+    create_graph: bool = False,
+    retain_graph: bool | None = None,
+    allow_unused: bool = False,
+) -> tuple[Tensor | None, ...]: ...
+
+
+def grad(outputs: Any, inputs: Any = 0, grad_outputs: Any = None, **options: Any) -> Any:
+    """Gradients as values: `grad(loss, [w, b])` (PyTorch's), or `grad(f)`, a function (autograd's).
+
+    grad(outputs, inputs, grad_outputs=None, *, create_graph, retain_graph, allow_unused) returns one
+    gradient per input, of its shape, for the sum of the outputs; `.grad` is not touched. Raises
+    GradientError for an input that the outputs do not depend on, unless allow_unused (then None).
+
+    grad(f, argnums=0) returns a function of f's arguments that returns the gradient of f's scalar result
+    with respect to the arguments at `argnums` (one gradient, or a tuple for a tuple). It nests:
+    `grad(grad(f))` is the second derivative.
+    """
+    if callable(outputs) and not isinstance(outputs, Tensor):
+        return _grad_function(outputs, inputs)
+    return _grad_values(outputs, inputs, grad_outputs, **options)
+
+
+def _grad_values(
+    outputs: Tensors,
+    inputs: Tensors,
+    grad_outputs: Tensors | None,
+    create_graph: bool = False,
+    retain_graph: bool | None = None,
+    allow_unused: bool = False,
+) -> tuple[Tensor | None, ...]:
+    many = _as_list(outputs)
+    given = [None] * len(many) if grad_outputs is None else _as_list(grad_outputs)
+    if len(given) != len(many):
+        raise ValueError(f"{len(given)} grad_outputs given for {len(many)} outputs")
+    keep = create_graph if retain_graph is None else retain_graph
+    found = gradients(many, _as_list(inputs), given, create_graph, keep)
+    unused = [i for i, g in enumerate(found) if g is None]
+    if unused and not allow_unused:
+        raise GradientError(f"grad() was asked for inputs {unused}, which the outputs do not depend on; "
+                            "allow_unused=True gives None for them")
+    return tuple(found)
+
+
+def _grad_function(function: Callable[..., Tensor], argnums: int | tuple[int, ...]) -> Callable[..., Any]:
+    positions = argnums if isinstance(argnums, tuple) else (argnums,)
+
+    def gradient(*args: Any, **kwargs: Any) -> Any:
+        recording = is_grad_enabled()
+        arguments = list(args)
+        for i in positions:
+            arguments[i] = _inner_handle(args[i], i)
+        own = [arguments[i] for i in positions]
+        with enable_grad():
+            result = function(*arguments, **kwargs)
+            # Only if somebody outside can differentiate the result does it need a history.
+            outer = recording and depends_on_others(result, own)
+            found = _grad_values(result, own, None, create_graph=outer)
+        return found if isinstance(argnums, tuple) else found[0]
+
+    return gradient
+
+
+def _inner_handle(value: Any, position: int) -> Tensor:
+    """A handle that the inner derivative can tell from the outer one: an alias, or a leaf of its own."""
+    if not isinstance(value, Tensor):
+        raise TypeError(f"argument {position} of a gradient function is {type(value).__name__}; wanted a "
+                        "Tensor")
+    if value.requires_grad:
+        return recorded.reshape(value, shape=value.shape)
+    return value.detach().requires_grad_()
+
+
+def _as_list(value: Any) -> list[Any]:
+    return [value] if isinstance(value, Tensor) else list(value)

@@ -1,0 +1,127 @@
+"""Writing over a tensor: `y += x`, `y[key] = x`. The handle stays, the storage's version counts."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from gtensor.backend import DeviceError
+from gtensor.core.apply import adopt_constants, run, saves
+from gtensor.core.errors import GradientError
+from gtensor.core.modes import STATE
+from gtensor.core.node import Leaf, Record
+from gtensor.core.op import Op
+from gtensor.core.steps import broadcast_view
+from gtensor.core.tensor import Tensor
+from gtensor.settings import settings
+
+
+def assign(op: Op, target: Tensor, other: Any) -> Tensor:
+    """target = op(target, other) elementwise, in target's memory, shape and dtype.
+
+    Raises before anything is written: GradientError for a leaf that requires a gradient, DeviceError,
+    ValueError if the result has another shape, TypeError if its dtype cannot be cast to target's.
+    """
+    array = target._array
+    value = other._array if isinstance(other, Tensor) else other
+    shape = np.broadcast_shapes(array.shape, np.shape(value))
+    if shape != array.shape:
+        raise ValueError(f"in-place {op.name} of shape {np.shape(value)} into shape {array.shape}: the "
+                         f"result would have shape {shape}")
+    result = np.result_type(array, value) if array.dtype.kind != "V" else array.dtype
+    if not np.can_cast(result, array.dtype, "same_kind"):
+        raise TypeError(f"in-place {op.name} of dtype {np.result_type(value)} into dtype {array.dtype}: "
+                        f"the result has dtype {result}; convert with astype() first")
+    return write(op, target, other, {})
+
+
+def write(op: Op, target: Tensor, value: Any, params: dict[str, Any]) -> Tensor:
+    """Overwrite `target` with op(target, value); shapes and dtypes have been checked."""
+    device = target._device
+    _check_writable(op, target)
+    if isinstance(value, Tensor):
+        if value._device is not device:
+            raise DeviceError(f"in-place {op.name} was given tensors on {device} and {value._device}; "
+                              f"move the second with .to({str(device)!r}) first")
+        if value._version != value._storage.version:
+            value._renew(op.name)
+    parents = [target._node, value._node if isinstance(value, Tensor) else None]
+    mask = sum(1 << i for i, node in enumerate(parents) if node is not None)
+    tracked = mask != 0 and STATE.grad_enabled
+    arrays = [target._array, value._array if isinstance(value, Tensor) else value]
+    adopt_constants(op, arrays, device)
+    kept: tuple[Any, Any] = (arrays[0], value)  # what the backward rule may save
+    if tracked:
+        kept = _kept_values(op, mask, arrays, value, device)
+    _write_over(op, device, arrays, params)
+    storage = target._facts()
+    storage.version += 1
+    target._version = storage.version
+    if tracked:
+        storage.history = True
+        values = (kept[0], kept[1]._array if isinstance(kept[1], Tensor) else kept[1], target._array)
+        saved, guards = saves(op.plans[mask], values, (*kept, target))
+        target._node = Record(op, tuple(parents), mask, saved, guards, params, target._array, device)
+    return target
+
+
+def _kept_values(op: Op, mask: int, arrays: list[Any], value: Any, device: Any) -> tuple[Any, Any]:
+    """Copies of what the rule needs and the write destroys; the operands themselves where it does not."""
+    plan = op.plans[mask]
+    before = device.copy(arrays[0], label=op.name) if 0 in plan else arrays[0]
+    if 1 in plan and _overlap(device, arrays[0], arrays[1]):
+        value = device.copy(arrays[1], label=op.name)
+    return before, value
+
+
+def _check_writable(op: Op, target: Tensor) -> None:
+    if isinstance(target._node, Leaf) and STATE.grad_enabled:
+        raise GradientError(f"in-place {op.name} on a leaf that requires a gradient; do it under no_grad(), "
+                            "or on a clone()")
+    if broadcast_view(target._array):
+        raise ValueError(f"in-place {op.name} on a broadcast view of shape {target.shape}, whose elements "
+                         "share memory; clone() it first")
+    if target._version != target._storage.version:
+        target._renew(op.name)
+
+
+def _write_over(op: Op, device: Any, arrays: list[Any], params: dict[str, Any]) -> None:
+    target, value = arrays
+    if _overlap(device, target, value) and not _same_layout(target, value):
+        if device.type == "cpu" and _is_transpose(target, value):
+            _with_own_transpose(op, target, params)
+            return
+        arrays = [target, device.copy(value, label=op.name)]
+    run(op, device, arrays, {**params, "out": target})
+
+
+def _overlap(device: Any, a: Any, b: Any) -> bool:
+    return isinstance(b, device.array_type) and bool(device.xp.may_share_memory(a, b))
+
+
+def _same_layout(a: Any, b: Any) -> bool:
+    return _address(a) == _address(b) and a.strides == b.strides and a.shape == b.shape
+
+
+def _is_transpose(a: Any, b: Any) -> bool:
+    return (_address(a) == _address(b) and a.ndim == 2 and b.strides == a.strides[::-1]
+            and a.shape == b.shape)
+
+
+def _address(a: Any) -> int:
+    return a.__array_interface__["data"][0] if isinstance(a, np.ndarray) else a.data.ptr
+
+
+def _with_own_transpose(op: Op, y: np.ndarray, params: dict[str, Any]) -> None:
+    """y = op(y, y.T) in place: mirrored tiles are read together before either is written."""
+    side = max(1, int(settings.tile_elements ** 0.5))
+    n = y.shape[0]
+    for i in range(0, n, side):
+        for j in range(i, n, side):
+            upper = y[i:i + side, j:j + side]
+            lower = y[j:j + side, i:i + side]
+            before = upper.copy()  # one tile
+            op.cpu(upper, lower.T if i != j else before.T, out=upper, **params)
+            if i != j:
+                op.cpu(lower, before.T, out=lower, **params)

@@ -1,0 +1,94 @@
+"""Modes of the engine: whether ops are recorded (per thread), who observes them (per process)."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any
+
+Observer = Callable[[str, str, Callable[..., Any], Any, Any], Any]
+
+
+class _State(threading.local):
+    grad_enabled = True
+    anomaly = False
+
+
+STATE = _State()
+
+
+class _Observers:
+    """The profiling hook: None, or a function through which every op's path and rule is called."""
+
+    current: Observer | None = None
+
+
+observers = _Observers()
+
+
+@contextlib.contextmanager
+def no_grad() -> Iterator[None]:
+    """Ops in the block (or the decorated function) are not recorded, in this thread."""
+    with set_grad_enabled(False):
+        yield
+
+
+@contextlib.contextmanager
+def enable_grad() -> Iterator[None]:
+    """Ops in the block are recorded again, inside a `no_grad()` block."""
+    with set_grad_enabled(True):
+        yield
+
+
+@contextlib.contextmanager
+def set_grad_enabled(enabled: bool) -> Iterator[None]:
+    """Record ops in the block, or not."""
+    before, STATE.grad_enabled = STATE.grad_enabled, enabled
+    try:
+        yield
+    finally:
+        STATE.grad_enabled = before
+
+
+def is_grad_enabled() -> bool:
+    """Whether this thread records ops."""
+    return STATE.grad_enabled
+
+
+@contextlib.contextmanager
+def detect_anomaly() -> Iterator[None]:
+    """Check every gradient of a backward in the block for NaN.
+
+    The first one raises `AnomalyError` naming the op and the line of the forward pass. It reads every
+    gradient once more (and waits for the GPU), so it is for finding a fault, not for training.
+    """
+    before, STATE.anomaly = STATE.anomaly, True
+    try:
+        yield
+    finally:
+        STATE.anomaly = before
+
+
+@contextlib.contextmanager
+def observe(observer: Observer) -> Iterator[None]:
+    """Call every op through `observer(name, phase, function, args, kwargs)` within the block.
+
+    `phase` is "forward" or "backward". The observer must return `function(*args, **kwargs)`; what it
+    does around that call (time it, push an NVTX range, count bytes) is its own. Blocks nest: the inner
+    observer's call runs through the outer one.
+    """
+    outer = observers.current
+
+    def chained(name: str, phase: str, function: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+        def call(*inner_args: Any, **inner_kwargs: Any) -> Any:
+            return observer(name, phase, function, inner_args, inner_kwargs)
+
+        assert outer is not None
+        return outer(name, phase, call, args, kwargs)
+
+    observers.current = observer if outer is None else chained
+    try:
+        yield
+    finally:
+        observers.current = outer

@@ -1,0 +1,115 @@
+"""Nodes of the graph: leaves, and the records of ops.
+
+Tensors own nodes; a record owns its parents' nodes and its saved arrays, never a Tensor. So there are no
+cycles, and dropping the outputs frees the whole graph with the garbage collector switched off.
+"""
+
+from __future__ import annotations
+
+import itertools
+import linecache
+import os
+import sys
+from types import CodeType, FrameType
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from gtensor.backend import Device
+    from gtensor.core.op import Op
+    from gtensor.core.storage import Storage
+    from gtensor.core.tensor import Tensor
+
+_sequence = itertools.count()
+_PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
+_inside: dict[str, bool] = {}  # file name -> is it gtensor's own
+
+
+class Node:
+    """What the walk knows of a differentiable tensor: shape, dtype and device of its gradient.
+
+    `seq` is its place on the tape, used only for order. The rare facts are class attributes until set.
+    """
+
+    __slots__ = ("__dict__", "__weakref__", "device", "dtype", "seq", "shape")
+
+    grad: Tensor | None = None
+    retain = False  # keep the gradient of a tensor that is no leaf
+
+
+class Leaf(Node):
+    """A tensor that the user made with `requires_grad`; gradients end here."""
+
+    __slots__ = ()
+
+    def __init__(self, shape: tuple[int, ...], dtype: np.dtype, device: Device) -> None:
+        self.shape = shape
+        self.dtype = dtype
+        self.device = device
+        self.seq = next(_sequence)
+
+
+Guard = tuple["Storage", int, int]  # a saved array's storage, its version, its place in `saved`
+Guards = tuple[Guard, ...]
+FREE, WALKED, CONSUMED = range(3)  # states of a record
+
+
+class Record(Node):
+    """One application of an op: who its parents are and what its backward rule needs."""
+
+    __slots__ = ("code", "guards", "lasti", "mask", "op", "params", "parents", "saved", "state")
+
+    def __init__(
+        self,
+        op: Op,
+        parents: tuple[Node | None, ...],  # per input: its node, None where no gradient is due
+        mask: int,  # bit i: input i has a node
+        saved: tuple[Any, ...],  # arrays and scalars in the order of `op.save_names`
+        guards: Guards,  # of the saved arrays that a handle can write
+        params: dict[str, Any],
+        array: Any,
+        device: Device,
+    ) -> None:
+        self.shape = array.shape
+        self.dtype = array.dtype
+        self.device = device
+        self.seq = next(_sequence)
+        self.op = op
+        self.parents = parents
+        self.mask = mask
+        self.saved = saved
+        self.guards = guards
+        self.params = params
+        self.state = FREE
+        frame: FrameType | None = sys._getframe(3)  # 1 is apply, 2 an operator or `Op.__call__`
+        if _inside.get(frame.f_code.co_filename, True):  # type: ignore[union-attr]
+            frame = _user_frame(frame)
+        self.code: CodeType | None = frame.f_code if frame else None
+        self.lasti = frame.f_lasti if frame else 0
+
+    def where(self) -> str:
+        """The op and the user's line that recorded it, for error messages."""
+        return f"{self.op.name} ({_place(self.code, self.lasti)})"
+
+
+def _user_frame(frame: FrameType | None) -> FrameType | None:
+    """The innermost frame outside gtensor, from `frame` outwards."""
+    while frame is not None:
+        name = frame.f_code.co_filename
+        inside = _inside.get(name)
+        if inside is None:
+            inside = _inside[name] = name.startswith(_PACKAGE)
+        if not inside:
+            return frame
+        frame = frame.f_back
+    return None
+
+
+def _place(code: CodeType | None, lasti: int) -> str:
+    """`file:line: source` of an instruction; computed only when an error needs it."""
+    if code is None:
+        return "unknown line"
+    line = next((n for start, end, n in code.co_lines() if start <= lasti < end and n), None)
+    text = linecache.getline(code.co_filename, line).strip() if line else ""
+    return f"{code.co_filename}:{line}" + (f": {text}" if text else "")

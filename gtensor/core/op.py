@@ -1,0 +1,154 @@
+"""Op records: everything about an op in one block, and the registry of all of them.
+
+The engine, the exported function, the NVTX label and the generated tests all read the same record, so
+adding an op touches one place.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterable, Sequence
+from typing import TYPE_CHECKING, Any
+
+from gtensor.core.apply import apply
+from gtensor.core.namespaces import raw, recorded
+
+if TYPE_CHECKING:
+    from gtensor.core.tensor import Tensor
+
+REQUIRED: Any = object()  # a rule must be given, or be None on purpose
+
+registry: dict[str, Op] = {}
+
+
+class Op:
+    """One operation: two paths, one derivative, samples. Call it on Tensors to apply and record it."""
+
+    def __init__(
+        self,
+        name: str,
+        *,
+        cpu: Callable[..., Any],
+        gpu: Callable[..., Any],
+        backward: Callable[..., None] | None,
+        tangent: Callable[..., Any] | None,
+        inputs: str | None = None,
+        saves: dict[str, str] | None = None,
+        extras: str = "",
+        composed: Callable[..., Any] | None = None,
+        batch: Callable[..., Any] | None = None,
+        samples: Callable[..., Iterable[Any]] | Sequence[Any] | None = REQUIRED,
+        reference: Callable[..., Any] | None = None,
+        view: bool = False,
+        floating: bool = False,
+        variadic: bool = False,
+        doc: str | None = None,
+    ) -> None:
+        for label, rule in (("cpu", cpu), ("gpu", gpu), ("samples", samples)):
+            if rule is REQUIRED:
+                raise TypeError(f"op {name!r} has no {label}; give it, or None on purpose")
+        self.name = self.__name__ = name
+        self.cpu = cpu
+        self.gpu = gpu
+        self.backward = backward
+        self.tangent = tangent
+        self.composed = composed
+        self.batch = batch
+        self.samples = samples
+        self.reference = reference
+        self.view = view
+        self.floating = floating
+        self.variadic = variadic
+        self.__doc__ = doc or f"{name}, elementwise with broadcasting."
+        self.input_names = tuple((inputs or _input_names(cpu)).split())
+        self.extra_names = tuple(extras.split())
+        self._plan_saves(saves or {})
+
+    def _plan_saves(self, saves: dict[str, str]) -> None:
+        """From "the gradient of a needs b" to positions among inputs, output, extras."""
+        names = (*self.input_names, "out", *self.extra_names)
+        unknown = {*saves, *" ".join(saves.values()).split()} - set(names)
+        if unknown:
+            raise TypeError(f"op {self.name!r} saves {sorted(unknown)}; it has {', '.join(names)}")
+        needed = {name: {names.index(n) for n in text.split()} for name, text in saves.items()}
+        self.save_positions = tuple(sorted(set().union(*needed.values()))) if needed else ()
+        self.save_names = tuple(names[p] for p in self.save_positions)
+        self.save_index = {name: k for k, name in enumerate(self.save_names)}
+        self.plans = _Plans([needed.get(n, set()) for n in self.input_names], self.save_positions)
+
+    def __call__(self, *inputs: Any, **params: Any) -> Tensor:
+        return apply(self, inputs, params)
+
+    def __repr__(self) -> str:
+        return f"<op {self.name}>"
+
+
+class _Plans(dict[int, tuple[int | None, ...]]):
+    """Bit mask of the inputs that need gradients -> positions to save, None where not needed."""
+
+    def __init__(self, needed: list[set[int]], positions: tuple[int, ...]) -> None:
+        self.needed = needed
+        self.positions = positions
+
+    def __missing__(self, mask: int) -> tuple[int | None, ...]:
+        wanted: set[int] = set()
+        for i, needed in enumerate(self.needed):
+            if mask >> i & 1:
+                wanted |= needed
+        self[mask] = plan = tuple(p if p in wanted else None for p in self.positions) if wanted else ()
+        return plan
+
+
+def _input_names(cpu: Callable[..., Any]) -> str:
+    """Inputs are the positional parameters of the CPU path; keyword-only ones are parameters."""
+    parameters = inspect.signature(cpu).parameters.values()
+    return " ".join(p.name for p in parameters
+                    if p.kind is p.POSITIONAL_OR_KEYWORD and p.name != "out")
+
+
+def op(
+    name: str,
+    *,
+    cpu: Callable[..., Any],
+    gpu: Callable[..., Any] = REQUIRED,
+    backward: Any = REQUIRED,
+    tangent: Any = REQUIRED,
+    **more: Any,
+) -> Op:
+    """Register an op and return it; calling it on tensors applies and records it.
+
+    Args:
+        name: unique name; also its NVTX label and its row in the docs.
+        cpu, gpu: `path(*arrays, out=None, **params) -> array` on NumPy and CuPy arrays. `out`, when
+            given, is the buffer to write. Positional parameters name the inputs.
+        backward: `rule(ns, step, g)` writing to its parents through `step.give/lend/into`, a
+            `pointwise(...)` declaration, or None if the op has no derivative.
+        tangent: `rule(ns, primals, tangents, out, params) -> tangent`, or None.
+        saves: for each differentiable input, the names its gradient needs, e.g. {"x": "out"}.
+        extras: names of further arrays that the paths return beside the output, for saving.
+        composed: the same function in other ops; records a fused op that has no rule of its own.
+        samples: inputs for the generated tests (see `gtensor.testing.opcheck`).
+        reference: `function(torch, *tensors, **params)` for the comparison with PyTorch.
+        view: the output may share its input's memory.
+        floating: integer inputs are converted to the default float dtype first.
+        variadic: takes any number of inputs, all treated alike.
+
+    Raises TypeError when a rule is missing (None says: on purpose) or the name is taken.
+    """
+    if name in registry:
+        raise TypeError(f"op {name!r} is registered already; choose another name")
+    declaration = backward if hasattr(backward, "derivative") else None
+    if declaration is not None:
+        names = (more.get("inputs") or _input_names(cpu)).split()
+        backward, tangent, more["saves"] = declaration.derivative(names)
+    if backward is REQUIRED or tangent is REQUIRED:
+        missing = "backward" if backward is REQUIRED else "tangent"
+        raise TypeError(f"op {name!r} has no {missing} rule; give it, or None on purpose")
+    made = Op(name, cpu=cpu, gpu=gpu, backward=backward, tangent=tangent, **more)
+    if declaration is not None:
+        declaration.bind(made)
+    registry[name] = made
+    setattr(recorded, name, lambda *inputs, out=None, beta=0, **params: apply(made, inputs, params))
+    setattr(raw["cpu"], name, cpu)
+    setattr(raw["cuda"], name, gpu)
+    return made

@@ -1,0 +1,319 @@
+"""What a backward rule sees: the step. It holds the gradient slots and speaks the ownership verbs.
+
+A rule `backward(ns, step, g)` returns nothing; it writes to its parents' slots:
+
+    step.give(i, a)   move my hold on a's storage to input i (a is fresh, or g itself, or a view of g)
+    step.lend(i, a)   input i gets a hold beside mine (g, or an array that somebody else keeps)
+    step.into(i)      -> (buffer, beta): accumulate there with beta=1, or (None, 0) to make a fresh one
+    step.reuse(g)     -> g if I am its last holder and may write over it, else None; use it last
+
+The slot that receives a first gradient keeps it as it is; later ones are added in place into whichever of
+the two is held by nobody else. `docs/ownership.md` has the rules as an executable model.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from gtensor.backend import Device, owner
+from gtensor.core.errors import AnomalyError, GradientError
+from gtensor.core.modes import STATE
+from gtensor.core.namespaces import raw, recorded
+from gtensor.core.node import Node, Record
+from gtensor.core.storage import BORROWED, FRESH, Storage
+from gtensor.core.tensor import Tensor, make
+
+Slot = tuple[Any, Storage | None]  # an array and its holders; None: fresh, held by the slot alone
+
+
+class Step:
+    """Common to both modes: where the walk stands, and who wants a gradient."""
+
+    ns: Any
+    record: Record
+    saved: tuple[Any, ...]
+    parents: tuple[Node | None, ...]  # per input: its node if it wants a gradient in this walk
+    mask: int  # bit i: input i wants one
+    direct = True  # rules may be called as they are, without making a device current
+
+    def __init__(self, wanted: set[Node] | None) -> None:
+        self.slots: dict[Node, Any] = {}
+        self.wanted = wanted  # None: everything reached
+        self.anomaly = STATE.anomaly
+
+    @property
+    def params(self) -> dict[str, Any]:
+        """The op's parameters, as it was applied."""
+        return self.record.params
+
+    def needs(self, i: int) -> bool:
+        """Whether input i wants a gradient."""
+        return self.parents[i] is not None
+
+    def shape(self, i: int) -> tuple[int, ...]:
+        """Shape of input i, which must want a gradient."""
+        node = self.parents[i]
+        assert node is not None, "this input wants no gradient; ask step.needs(i) first"
+        return node.shape
+
+    def _prune(self, wanted: set[Node]) -> None:
+        """Leave out the inputs that lead to nothing that was asked for."""
+        self.parents = tuple(p if p in wanted else None for p in self.parents)
+        self.mask = sum(1 << i for i, p in enumerate(self.parents) if p is not None)
+
+    def _fit(self, node: Node, a: Any) -> Any:
+        """`a` summed to the node's shape and cast to its dtype, as broadcasting and promotion ask."""
+        if a.shape != node.shape:
+            try:
+                fits = np.broadcast_shapes(a.shape, node.shape) == a.shape
+            except ValueError:
+                fits = False
+            if not fits:
+                raise GradientError(
+                    f"the backward rule of {self.record.where()} gave a gradient of shape {a.shape} for an "
+                    f"input of shape {node.shape}")
+            a = sum_to(self.ns, a, node.shape)
+        return a if a.dtype == node.dtype else self.ns.astype(a, dtype=node.dtype)
+
+    def _refuse_nan(self, array: Any) -> None:
+        if bool((array != array).any()):
+            raise AnomalyError(f"NaN in the gradient that {self.record.where()} gives to its input")
+
+
+class RawStep(Step):
+    """Raw arrays, counted holders, buffers written in place."""
+
+    device: Device | None = None
+    g: Any = None
+    hold: Storage | None = None
+    moved = False  # whether my hold on g went to a slot
+
+    def seed(self, node: Node, grad: Tensor) -> None:
+        """The caller's gradient of a root: only ever read."""
+        self._put(node, grad._array, BORROWED)
+
+    def share(self, slot: Slot) -> Slot:
+        """The slot with one more hold on it."""
+        array, hold = slot
+        hold = hold or Storage()
+        hold.holds += 1
+        return array, hold
+
+    def enter(self, record: Record, slot: Slot, keep: bool) -> Any:
+        """Stand at a record whose gradient has arrived; take its saved arrays unless they are kept."""
+        if self.hold is not None:
+            self.leave()
+        if record.device is not self.device:
+            self.device = record.device
+            self.direct = record.device.type == "cpu"
+            self.ns = raw[record.device.type]
+        self.record = record
+        self.parents, self.mask = record.parents, record.mask
+        if self.wanted is not None:
+            self._prune(self.wanted)
+        self.saved = record.saved
+        if not keep:
+            record.saved = ()
+        self.g, self.hold = slot
+        self.moved = False
+        return self.g
+
+    def leave(self) -> None:
+        """Release what the last rule did not move."""
+        if self.hold is not None and not self.moved:
+            self.hold.holds -= 1
+        self.g = self.hold = None
+        self.saved = ()
+
+    def result(self, node: Node, slot: Slot | None) -> Tensor | None:
+        """A slot's content as a tensor of its own."""
+        if slot is None:
+            return None
+        return make(self._own(node.device, slot), node.device)
+
+    def give(self, i: int, a: Any) -> None:
+        """Move my hold on a's storage to input i: a is fresh, or g, or a view of g."""
+        node = self.parents[i]
+        assert node is not None, "this input wants no gradient; ask step.needs(i) first"
+        if a.shape != node.shape or a.dtype != node.dtype:
+            a = self._fit(node, a)
+        if a is self.g:
+            hold = self._move()
+        elif a.base is None:
+            hold = None  # fresh
+        elif broadcast_view(a):
+            hold = BORROWED
+        else:
+            hold = self._move() if self._mine(a) else None
+        if node in self.slots or self.anomaly:
+            self._put(node, a, hold)
+        else:
+            self.slots[node] = a, hold
+
+    def lend(self, i: int, a: Any) -> None:
+        """Input i gets a hold beside mine on g; any other array is somebody else's to keep."""
+        node = self.parents[i]
+        assert node is not None, "this input wants no gradient; ask step.needs(i) first"
+        fitted = a
+        if a.shape != node.shape or a.dtype != node.dtype:
+            fitted = self._fit(node, a)
+        if self._mine(fitted) and not broadcast_view(fitted):
+            self.hold = self.hold or Storage()
+            self.hold.holds += 1
+            self._put(node, fitted, self.hold)
+        else:
+            self._put(node, fitted, None if fitted is not a and fitted.base is None else BORROWED)
+
+    def into(self, i: int) -> tuple[Any, float]:
+        """(buffer, 1.0) to accumulate into, or (None, 0.0) when input i has no gradient yet."""
+        node = self.parents[i]
+        assert node is not None, "this input wants no gradient; ask step.needs(i) first"
+        slot = self.slots.get(node)
+        if slot is None:
+            return None, 0.0
+        array = self._own(node.device, slot)
+        self.slots[node] = array, None
+        return array, 1.0
+
+    def reuse(self, g: Any) -> Any:
+        """g, if this walk is its last holder and may write over it; else None."""
+        hold = self.hold
+        if g is self.g and not self.moved and (hold is None or hold.holds == 1):
+            return g
+        return None
+
+    def _move(self) -> Storage | None:
+        """My hold on g, which can be given away once."""
+        if self.moved:
+            raise GradientError(f"the backward rule of {self.record.where()} gave its gradient away twice; "
+                                "lend it to all inputs but the last")
+        self.moved = True
+        return self.hold
+
+    def _mine(self, a: Any) -> bool:
+        """Whether `a` is g or a view of g's storage."""
+        return a is self.g or owner(a) is owner(self.g)
+
+    def _own(self, device: Device, slot: Slot) -> Any:
+        """The slot's content in a contiguous buffer that covers its storage and has no other holder."""
+        array, hold = slot
+        if _sole(hold) and array.flags.c_contiguous and array.nbytes == owner(array).nbytes:
+            return array
+        copy = device.copy(array, label="gradient")
+        _release(hold)
+        return copy
+
+    def _put(self, node: Node, a: Any, hold: Storage | None) -> None:
+        """First arrival moves in; later ones are added into whichever side is held by nobody else."""
+        if self.anomaly:
+            self._refuse_nan(a)
+        slots = self.slots
+        if node not in slots:
+            slots[node] = a, hold
+            return
+        present, present_hold = slots[node]
+        if a is present:
+            return  # it was accumulated in place, through `into`
+        add = node.device.xp.add
+        if _sole(present_hold):
+            add(present, a, out=present)
+            _release(hold)
+        elif _sole(hold):
+            slots[node] = add(a, present, out=a), hold
+            _release(present_hold)
+        else:
+            total = node.device.empty(a.shape, a.dtype, "gradient")
+            slots[node] = add(present, a, out=total), None
+            _release(hold)
+            _release(present_hold)
+
+
+class RecordedStep(Step):
+    """Tensors and recorded ops: the backward pass is itself a graph; nothing is drained or reused."""
+
+    ns = recorded
+
+    def seed(self, node: Node, grad: Tensor) -> None:
+        """The gradient of a root, with its history."""
+        self._put(node, grad)
+
+    def share(self, slot: Tensor) -> Tensor:
+        """Tensors may be held by anyone."""
+        return slot
+
+    def enter(self, record: Record, slot: Tensor, keep: bool) -> Tensor:
+        """Rebuild handles: saved input i with its parent's node, a saved output with the record."""
+        self.record = record
+        self.parents, self.mask = record.parents, record.mask
+        if self.wanted is not None:
+            self._prune(self.wanted)
+        plan = record.op.plans[record.mask]
+        nodes = (*record.parents, record)
+        storages = {place: storage for storage, _, place in record.guards}
+        saved: list[Any] = []
+        for place, value in enumerate(record.saved):
+            if isinstance(value, record.device.array_type):
+                handle = make(value, record.device, storages.get(place, FRESH))
+                position = plan[place]
+                if position is not None and position < len(nodes):
+                    handle._node = nodes[position]
+                saved.append(handle)
+            else:
+                saved.append(value)
+        self.saved = tuple(saved)
+        return slot
+
+    def leave(self) -> None:
+        """Let go of the handles."""
+        self.saved = ()
+
+    def result(self, node: Node, slot: Tensor | None) -> Tensor | None:
+        """The gradient, with its history."""
+        return slot
+
+    def give(self, i: int, a: Tensor) -> None:
+        """Add `a` to the gradient of input i."""
+        node = self.parents[i]
+        assert node is not None, "this input wants no gradient; ask step.needs(i) first"
+        self._put(node, self._fit(node, a))
+
+    lend = give
+
+    def into(self, i: int) -> tuple[None, float]:
+        """Nothing is accumulated in place in a graph that will be differentiated."""
+        return None, 0.0
+
+    def reuse(self, g: Any) -> None:
+        """Nothing is written over in a graph that will be differentiated."""
+        return None
+
+    def _put(self, node: Node, a: Tensor) -> None:
+        if self.anomaly:
+            self._refuse_nan(a._array)
+        present = self.slots.get(node)
+        self.slots[node] = a if present is None else recorded.add(present, a)
+
+
+def broadcast_view(a: Any) -> bool:
+    """Whether several elements share one place, so that writing one would write others."""
+    return 0 in a.strides and a.size > 1
+
+
+def _sole(hold: Storage | None) -> bool:
+    return hold is None or hold.holds == 1
+
+
+def _release(hold: Storage | None) -> None:
+    if hold is not None:
+        hold.holds -= 1
+
+
+def sum_to(ns: Any, a: Any, shape: tuple[int, ...]) -> Any:
+    """`a` summed over the axes along which `shape` was broadcast to a's shape."""
+    lead = len(a.shape) - len(shape)
+    axes = (*range(lead),
+            *(lead + i for i, n in enumerate(shape) if n == 1 and a.shape[lead + i] != 1))
+    total = ns.sum(a, axis=axes, keepdims=False) if axes else a
+    return total if total.shape == shape else ns.reshape(total, shape=shape)

@@ -1,0 +1,278 @@
+"""Tensor: the handle. An array, its device, its storage's facts and its place on the tape."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from gtensor.backend import Device, DeviceError, get_device
+from gtensor.core.errors import GradientError
+from gtensor.core.methods import Methods
+from gtensor.core.node import Leaf, Node, Record
+from gtensor.core.storage import FRESH, Storage
+
+FLOATING = "fcV"  # dtype kinds that can carry a gradient (V: bfloat16 and its kin)
+
+
+class Tensor(Methods):
+    """An n-dimensional array on a device, with gradients. Made by `gtensor.tensor` and its kin.
+
+    `array` is the NumPy or CuPy array itself. Arithmetic, slicing and the methods of `Methods` behave as
+    in NumPy; they are recorded when an operand requires a gradient.
+    """
+
+    __slots__ = ("__weakref__", "_array", "_device", "_node", "_storage", "_version")
+
+    __array_ufunc__ = None  # so that `ndarray * tensor` asks the tensor
+    __hash__ = object.__hash__
+
+    _array: Any
+    _device: Device
+    _node: Node | None
+    _storage: Storage
+    _version: int  # of the storage, when this handle last agreed with it
+
+    def __init__(self, *_: Any, **__: Any) -> None:
+        raise TypeError("Tensor is not made by calling it; use gtensor.tensor(data) (copies) or "
+                        "gtensor.asarray(data) (does not)")
+
+    # -- what it is -------------------------------------------------------------------------------
+
+    @property
+    def array(self) -> Any:
+        """The NumPy or CuPy array itself. From now on gtensor never reuses its memory on its own."""
+        self._facts().exported = True
+        return self._array
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return self._array.shape
+
+    @property
+    def dtype(self) -> np.dtype:
+        return self._array.dtype
+
+    @property
+    def device(self) -> Device:
+        return self._device
+
+    @property
+    def ndim(self) -> int:
+        return self._array.ndim
+
+    @property
+    def size(self) -> int:
+        """Number of elements."""
+        return self._array.size
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the elements (not of the storage behind a view)."""
+        return self._array.nbytes
+
+    def __len__(self) -> int:
+        if not self._array.ndim:
+            raise TypeError("len() of a 0-d tensor; wanted at least one axis")
+        return self._array.shape[0]
+
+    def __repr__(self) -> str:
+        body = np.array2string(self._device.to_numpy(self._array), separator=", ", prefix="tensor(",
+                               threshold=200, edgeitems=3)
+        parts = [body]
+        if self.dtype not in (np.dtype("float32"), np.dtype("int64"), np.dtype("bool")):
+            parts.append(f"dtype={self.dtype.name}")
+        if self._device.type != "cpu":
+            parts.append(f"device='{self._device}'")
+        if isinstance(self._node, Record):
+            parts.append(f"op={self._node.op.name}")
+        elif self._node is not None:
+            parts.append("requires_grad=True")
+        return f"tensor({', '.join(parts)})"
+
+    # -- values out -------------------------------------------------------------------------------
+
+    def numpy(self) -> np.ndarray:
+        """The values as a NumPy array: the same memory on the CPU, a copy from a GPU."""
+        if self._device.type == "cpu":
+            self._facts().exported = True
+        return self._device.to_numpy(self._array)
+
+    def item(self) -> Any:
+        """The value of a tensor of one element, as a Python scalar. Waits for the GPU."""
+        if self._array.size != 1:
+            raise ValueError(f"item() was called on a tensor of shape {self.shape}; wanted one element")
+        return self._array.item()
+
+    def tolist(self) -> Any:
+        """The values as nested Python lists."""
+        return self._device.to_numpy(self._array).tolist()
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
+        if self._device.type != "cpu":
+            raise TypeError(f"a tensor on {self._device} was given where a NumPy array is wanted; "
+                            "copy it to the CPU with .numpy()")
+        if not copy:
+            self._facts().exported = True
+        return np.array(self._array, dtype=dtype, copy=copy)
+
+    def __dlpack__(self, **options: Any) -> Any:
+        self._facts().exported = True
+        return self._array.__dlpack__(**options)
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        return self._array.__dlpack_device__()
+
+    def _scalar(self, kind: type) -> Any:
+        if self._array.size != 1:
+            raise TypeError(f"{kind.__name__}() of a tensor of shape {self.shape}; wanted one element")
+        return kind(self._array.item())
+
+    def __bool__(self) -> bool:
+        return self._scalar(bool)
+
+    def __int__(self) -> int:
+        return self._scalar(int)
+
+    def __float__(self) -> float:
+        return self._scalar(float)
+
+    def __complex__(self) -> complex:
+        return self._scalar(complex)
+
+    def __index__(self) -> int:
+        if self._array.ndim or self.dtype.kind not in "iu":
+            raise TypeError(f"a tensor of shape {self.shape} and dtype {self.dtype} was given as an "
+                            "index; wanted a 0-d integer tensor")
+        return int(self._array.item())
+
+    # -- gradients --------------------------------------------------------------------------------
+
+    @property
+    def requires_grad(self) -> bool:
+        """Whether a gradient flows to or through this tensor."""
+        return self._node is not None
+
+    @property
+    def is_leaf(self) -> bool:
+        """True unless an op on the tape made it."""
+        return not isinstance(self._node, Record)
+
+    def requires_grad_(self, requires_grad: bool = True) -> Tensor:
+        """Make this tensor a leaf whose gradient is kept in `.grad`, or a constant again."""
+        if isinstance(self._node, Record):
+            if not requires_grad:
+                raise GradientError(f"requires_grad_(False) on the output of {self._node.where()}; use "
+                                    "detach() for a tensor without its history")
+        elif not requires_grad:
+            self._node = None
+        elif self._node is None:
+            if self.dtype.kind not in FLOATING:
+                raise TypeError(f"requires_grad was asked of a tensor of dtype {self.dtype}; gradients "
+                                "need a floating-point dtype")
+            self._node = Leaf(self._array.shape, self._array.dtype, self._device)
+        return self
+
+    @property
+    def grad(self) -> Tensor | None:
+        """The gradient that backward() left here: of leaves, and of tensors with retain_grad()."""
+        return self._node.grad if self._node is not None else None
+
+    @grad.setter
+    def grad(self, value: Tensor | None) -> None:
+        if self._node is None:
+            raise GradientError("grad was assigned to a tensor that does not require a gradient; call "
+                                "requires_grad_() first")
+        if value is not None:
+            if not isinstance(value, Tensor):
+                raise TypeError(f"grad was given {type(value).__name__}; wanted a Tensor or None")
+            check_like("grad", value, self._node)
+        self._node.grad = value
+
+    def retain_grad(self) -> None:
+        """Keep this tensor's gradient in `.grad` although it is no leaf."""
+        if self._node is None:
+            raise GradientError("retain_grad() on a tensor that does not require a gradient")
+        self._node.retain = True
+
+    def backward(
+        self,
+        grad: Tensor | None = None,
+        *,
+        create_graph: bool = False,
+        retain_graph: bool | None = None,
+    ) -> None:
+        """Add the gradient of this tensor with respect to every leaf to the leaf's `.grad`.
+
+        Args:
+            grad: gradient of this tensor, of its shape and dtype; may be left out for one element.
+                It is only read.
+            create_graph: record the backward pass, so that its result can be differentiated.
+            retain_graph: keep the graph for another backward (default: as create_graph).
+
+        Raises GradientError if the graph was consumed, a saved array was overwritten, or an op on the
+        way has no derivative: before any gradient is written. Gradients are committed together at the
+        end, so an error leaves every `.grad` as it was.
+        """
+        from gtensor.core.backward import backward
+
+        backward(self, grad, create_graph, create_graph if retain_graph is None else retain_graph)
+
+    def detach(self) -> Tensor:
+        """A handle on the same memory without history."""
+        return make(self._array, self._device, self._facts())
+
+    def _facts(self) -> Storage:
+        """The storage, to write a fact into or to share: from now on an object of its own."""
+        if self._storage is FRESH:
+            self._storage = Storage()
+        return self._storage
+
+    def _renew(self, reader: str) -> None:
+        """Agree with a storage that another handle wrote, unless this handle's history is now wrong."""
+        if isinstance(self._node, Record):
+            raise GradientError(
+                f"{reader} reads a tensor recorded by {self._node.where()} whose memory was overwritten "
+                "in place through another handle since; use the handle that was written, or clone() "
+                "before writing")
+        if self._storage.history:
+            raise GradientError(
+                f"{reader} reads a view of memory that a recorded in-place op overwrote through another "
+                "handle since, so its gradient would be lost; take the view again after the write")
+        self._version = self._storage.version
+
+    # -- placement --------------------------------------------------------------------------------
+
+    def to(self, target: Any) -> Tensor:
+        """This tensor on another device ('cpu', 'cuda:1') or in another dtype; itself if it is there."""
+        from gtensor.core.namespaces import recorded
+
+        if isinstance(target, Device) or (isinstance(target, str) and _names_device(target)):
+            device = get_device(target)
+            return self if device is self._device else recorded.to_device(self, device=device)
+        return recorded.astype(self, dtype=np.dtype(target))
+
+
+def make(array: Any, device: Device, storage: Storage = FRESH) -> Tensor:
+    """A Tensor over an array, without history; over a new buffer unless a storage is given."""
+    result = Tensor.__new__(Tensor)
+    result._array = array
+    result._device = device
+    result._node = None
+    result._storage = storage
+    result._version = storage.version
+    return result
+
+
+def check_like(what: str, value: Tensor, node: Node) -> None:
+    """`value` must fit the node's tensor in shape, dtype and device."""
+    if value.shape != node.shape:
+        raise ValueError(f"{what} of shape {value.shape} given for a tensor of shape {node.shape}")
+    if value.dtype != node.dtype:
+        raise TypeError(f"{what} of dtype {value.dtype} given for a tensor of dtype {node.dtype}")
+    if value._device is not node.device:
+        raise DeviceError(f"{what} on {value._device} given for a tensor on {node.device}")
+
+
+def _names_device(text: str) -> bool:
+    return text.partition(":")[0] in ("cpu", "cuda")

@@ -1,0 +1,277 @@
+"""The block policy: which bytes of a segment serve a request. It knows no streams and no locks.
+
+A segment is cut into chunks, which form a ring in address order. Free chunks also stand in one of
+many lists by size: 16 bins per power of two, and an integer with one bit per bin, so that a list
+with a fitting chunk is found by a shift and a lowest-set-bit (the two-level segregated fit of
+Masmano et al., 2004, with both levels in one Python integer). A free joins its chunk with both
+neighbours at once, so two free chunks are never side by side.
+
+`take` and `give` first look (calls, loops), then change (plain stores only). CPython delivers
+signals at calls and loops, so an interrupt such as Ctrl-C finds the lists whole.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import islice
+
+IN_USE = -1  # the `bin` of a chunk that stands in no free list
+_STEP_BITS = 4  # 16 bins per power of two: a bin's chunks differ by less than 1/16 in size
+_LINEAR_BITS = _STEP_BITS + 1  # below 32 granules every size has a bin of its own
+_PROBES = 8  # chunks of a request's own bin that are tried before the next larger bin
+
+
+class Chunk:
+    """Consecutive bytes of one segment, free or held by a block.
+
+    `left` and `right` are the neighbours by address, `before` and `after` those in the free list.
+    `used`, `nbytes` and `label` describe the block that holds the chunk: bytes rounded to the
+    granularity, bytes requested, and the op that asked.
+    """
+
+    __slots__ = ("after", "before", "bin", "label", "left", "nbytes", "pool", "ptr", "right",
+                 "size", "used")
+
+    after: Chunk
+    before: Chunk
+    bin: int
+    label: str
+    left: Chunk
+    nbytes: int
+    pool: BlockPool
+    ptr: int
+    right: Chunk
+    size: int
+    used: int
+
+
+class Bin(Chunk):
+    """The head of a list of free chunks; as a chunk it has no bytes.
+
+    `marked` says if `bit` is set in the pool's `filled`. A list that runs empty stays marked until
+    a search comes by, since it mostly fills again before that.
+    """
+
+    __slots__ = ("bit", "marked")
+
+    bit: int
+    marked: bool
+
+    def __init__(self, number: int) -> None:
+        self.bin = number
+        self.bit = 1 << number
+        self.marked = False
+        self.size = 0
+        self.before = self.after = self
+
+    def __iter__(self) -> Iterator[Chunk]:
+        """The chunks of the list, latest first."""
+        chunk = self.after
+        while chunk is not self:
+            yield chunk
+            chunk = chunk.after
+
+
+class Segment(Chunk):
+    """One piece of memory from the source, and the guard of its ring of chunks.
+
+    It counts as in use, so that neither end of the segment ever joins with anything.
+    """
+
+    __slots__ = ()
+
+    def __init__(self, pool: BlockPool, ptr: int, size: int) -> None:
+        self.pool = pool
+        self.ptr = ptr
+        self.size = size
+        self.bin = IN_USE
+        whole = Chunk()
+        whole.pool = pool
+        whole.ptr = ptr
+        whole.size = size
+        whole.bin = IN_USE
+        whole.left = whole.right = self
+        self.left = self.right = whole
+
+    def __iter__(self) -> Iterator[Chunk]:
+        """The chunks by address."""
+        chunk = self.right
+        while chunk is not self:
+            yield chunk
+            chunk = chunk.right
+
+    @property
+    def free(self) -> bool:
+        """True if no block lives in the segment."""
+        return self.left is self.right and self.left.bin != IN_USE
+
+
+class BlockPool:
+    """Free chunks of a set of segments, all sizes multiples of `granularity` (a power of two).
+
+    A chunk is split only if at least `min_remainder` bytes are left over.
+    """
+
+    __slots__ = ("_bins", "_filled", "_min_remainder", "_shift", "segments")
+
+    def __init__(self, granularity: int, min_remainder: int) -> None:
+        self.segments: dict[int, Segment] = {}
+        self._shift = granularity.bit_length() - 1
+        self._min_remainder = max(min_remainder, granularity)
+        self._bins: list[Bin] = []  # as many as the largest segment needs
+        self._filled = 0  # the bits of all bins that are marked, so of all that are not empty
+
+    def take(self, size: int) -> Chunk | None:
+        """A chunk of at least `size` bytes (a positive multiple of the granularity), or None."""
+        granules = size >> self._shift
+        octave = granules.bit_length() - _LINEAR_BITS
+        bin = (octave << _STEP_BITS) + (granules >> octave) if octave > 0 else granules
+        filled = self._filled >> bin
+        bins = self._bins
+        chunk = None
+        if filled & 1:  # the request's own bin: sizes a little above and a little below
+            filled ^= 1
+            chunk = bins[bin].after
+            if chunk.size < size:
+                chunk = self._search(bin, size, _PROBES)
+        if chunk is None:
+            while filled:  # anything in a larger bin fits
+                lowest = filled & -filled
+                head = bins[bin + lowest.bit_length() - 1]
+                chunk = head.after
+                if chunk is not head:
+                    break
+                filled ^= lowest
+                self._filled ^= head.bit
+                head.marked = False
+            else:
+                chunk = self._search(bin, size)
+                if chunk is None:
+                    return None
+
+        rest = chunk.size - size
+        if rest < self._min_remainder:
+            before = chunk.before  # from here on stores only
+            after = chunk.after
+            before.after = after
+            after.before = before
+            chunk.bin = IN_USE
+            return chunk
+
+        granules = rest >> self._shift
+        octave = granules.bit_length() - _LINEAR_BITS
+        bin = (octave << _STEP_BITS) + (granules >> octave) if octave > 0 else granules
+        front = Chunk()
+        front.pool = self
+        front.ptr = chunk.ptr
+        front.size = size
+        front.bin = IN_USE
+        front.right = chunk
+        left = front.left = chunk.left
+        left.right = front  # from here on stores only
+        chunk.left = front
+        chunk.ptr += size
+        chunk.size = rest
+        if bin != chunk.bin:
+            before = chunk.before
+            after = chunk.after
+            before.after = after
+            after.before = before
+            head = bins[bin]
+            if not head.marked:
+                head.marked = True
+                self._filled |= head.bit
+            after = head.after
+            chunk.before = head
+            chunk.after = after
+            head.after = after.before = chunk
+            chunk.bin = bin
+        return front
+
+    def give(self, chunk: Chunk) -> None:
+        """Take a chunk back and join it with its free neighbours."""
+        left = chunk.left
+        right = chunk.right
+        size = chunk.size
+        if joins_left := left.bin >= 0:
+            size += left.size
+        if joins_right := right.bin >= 0:
+            size += right.size
+        granules = size >> self._shift
+        octave = granules.bit_length() - _LINEAR_BITS
+        bin = (octave << _STEP_BITS) + (granules >> octave) if octave > 0 else granules
+
+        if joins_right:  # from here on stores only; the right neighbour grows over the chunk ...
+            right.ptr = chunk.ptr
+            if joins_left:  # ... and over the left one, which leaves its list
+                before = left.before
+                after = left.after
+                before.after = after
+                after.before = before
+                right.ptr = left.ptr
+                left = left.left
+            right.left = left
+            left.right = right
+            chunk = right
+        elif joins_left:
+            left.right = right
+            right.left = left
+            chunk = left
+        chunk.size = size
+        old = chunk.bin
+        if old != bin:
+            if old >= 0:
+                before = chunk.before
+                after = chunk.after
+                before.after = after
+                after.before = before
+            head = self._bins[bin]
+            if not head.marked:
+                head.marked = True
+                self._filled |= head.bit
+            after = head.after
+            chunk.before = head
+            chunk.after = after
+            head.after = after.before = chunk
+            chunk.bin = bin
+
+    def add(self, segment: Segment) -> None:
+        """Take a new segment over. Its only chunk counts as in use; give it to fill the lists."""
+        granules = segment.size >> self._shift
+        while len(self._bins) <= granules.bit_length() << _STEP_BITS:
+            self._bins.append(Bin(len(self._bins)))
+        self.segments[segment.ptr] = segment
+
+    def drop_free(self) -> list[Segment]:
+        """Forget the segments without a live block; the caller returns them to the source."""
+        dropped = [segment for segment in self.segments.values() if segment.free]
+        for segment in dropped:
+            chunk = segment.right
+            chunk.before.after, chunk.after.before = chunk.after, chunk.before
+            del self.segments[segment.ptr]
+        return dropped
+
+    def largest_free(self) -> int:
+        """Size of the largest free chunk in bytes."""
+        filled = self._filled
+        while filled:
+            head = self._bins[filled.bit_length() - 1]
+            if head.after is not head:
+                return max(chunk.size for chunk in head)
+            filled ^= head.bit
+        return 0
+
+    def live(self) -> Iterator[Chunk]:
+        """Every chunk that a block holds."""
+        for segment in self.segments.values():
+            for chunk in segment:
+                if chunk.bin == IN_USE:
+                    yield chunk
+
+    def _search(self, bin: int, size: int, most: int | None = None) -> Chunk | None:
+        """The first of a bin's chunks that fits, looking at no more than `most`."""
+        if bin < len(self._bins):
+            for chunk in islice(self._bins[bin], most):
+                if chunk.size >= size:
+                    return chunk
+        return None

@@ -1,0 +1,102 @@
+"""The contract: a resource hands out blocks, and dropping the last reference is the free."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+
+class OutOfMemoryError(MemoryError):
+    """No room for a block, even after cached segments were released and garbage was collected.
+
+    The message says what was asked for, what the limit is, what is in use, and which ops made the
+    largest live blocks. `requested` is the size asked for in bytes. The resource stays usable.
+    """
+
+    def __init__(self, message: str, requested: int = 0) -> None:
+        super().__init__(message)
+        self.requested = requested
+
+
+@dataclass(frozen=True, slots=True)
+class Stats:
+    """What a resource has handed out and what it holds; sizes in bytes.
+
+    `allocated`: live blocks, as requested, rounded up to the granularity. `active`: what those
+    blocks really occupy, so also remainders too small to split off. `reserved`: segments taken
+    from the source. `hits`, `misses`: blocks served from free memory, and those that needed a new
+    segment. `fragmentation`: 1 - largest free piece / all free bytes, 0 when nothing is free.
+    """
+
+    allocated: int
+    reserved: int
+    active: int
+    peak_allocated: int
+    peak_reserved: int
+    hits: int
+    misses: int
+    segments: int
+    fragmentation: float
+
+
+class Block:
+    """Bytes that belong to whoever holds this handle; dropping the last reference frees them.
+
+    `ptr` is the address, `nbytes` what was requested, `size` that rounded up to the granularity,
+    `label` the op that asked ("" if unknown), `stream` the id of the stream it belongs to, `serial`
+    a number that no other block of the resource has. `owner` is the resource told of the free,
+    `node` the arena's own record of the bytes, None once they were given back.
+    `__array_interface__` is unset until someone makes a NumPy array over the block.
+    """
+
+    __slots__ = ("__array_interface__", "__weakref__", "label", "nbytes", "node", "owner", "ptr",
+                 "serial", "size", "stream")
+
+    __array_interface__: dict[str, Any]
+
+    def __init__(self, owner: Resource, node: Any, ptr: int, size: int, nbytes: int, label: str,
+                 stream: int, serial: int) -> None:
+        self.owner = owner
+        self.node = node
+        self.ptr = ptr
+        self.size = size
+        self.nbytes = nbytes
+        self.label = label
+        self.stream = stream
+        self.serial = serial
+
+    def __del__(self) -> None:
+        self.owner.deallocate(self)
+
+    def __repr__(self) -> str:
+        made_by = f" by {self.label}" if self.label else ""
+        return f"<Block of {self.nbytes} bytes at {self.ptr:#x}{made_by}, stream {self.stream}>"
+
+
+class Resource(Protocol):
+    """Where blocks come from: an arena, or an adaptor that holds another resource as `upstream`."""
+
+    @property
+    def allocated(self) -> int:
+        """Bytes of live blocks, as in `Stats`; cheap enough to be read at every event."""
+
+    def allocate(self, nbytes: int, stream: int = 0, label: str = "") -> Block:
+        """A block of at least `nbytes` bytes for work on the stream with id `stream`.
+
+        Raises OutOfMemoryError if there is no room, ValueError if `nbytes` is negative.
+        """
+
+    def deallocate(self, block: Block) -> None:
+        """Take the bytes back; called once by the block itself, from any thread, never waits."""
+
+    def stats(self) -> Stats:
+        """The counters now."""
+
+    def reset_peak(self) -> None:
+        """Let both peaks start again from what is in use now."""
+
+    def set_limit(self, nbytes: int | None) -> None:
+        """Never hold more than `nbytes` bytes of segments; None lifts the limit."""
+
+    def empty_cache(self) -> int:
+        """Return segments without a live block to the source; the bytes returned."""

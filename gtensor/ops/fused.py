@@ -1,0 +1,36 @@
+"""Fused elementwise ops: one formula is the CPU path (tile by tile), the reference and the recorded form."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from typing import Any
+
+from gtensor.core.namespaces import recorded
+from gtensor.core.op import Op, op
+from gtensor.ops.paths import tiled
+
+
+def fused(name: str, formula: Callable[..., Any], *, gpu: Callable[..., Any], **more: Any) -> Op:
+    """Register an op that is `formula(ns, *inputs, **params)` in one pass over memory.
+
+    It has no rule of its own: where a gradient is asked through it, the formula is recorded instead, op
+    by op. Backward rules use such ops, so second order needs no second set of rules.
+    """
+    names = [p.name for p in inspect.signature(formula).parameters.values()
+             if p.kind is p.POSITIONAL_OR_KEYWORD]
+
+    def composed(*inputs: Any, **params: Any) -> Any:
+        return formula(recorded, *inputs, **params)
+
+    return op(name, inputs=" ".join(names[1:]), cpu=tiled(name, formula), gpu=gpu, backward=None,
+              tangent=None, composed=composed, **more)
+
+
+def kernel_path(kernel: Callable[..., Any], *params: str) -> Callable[..., Any]:
+    """The GPU path that is a kernel taking the arrays, then these parameters, then the output."""
+
+    def path(*arrays: Any, out: Any = None, **given: Any) -> Any:
+        return kernel(*arrays, *[given[name] for name in params], out=out)
+
+    return path

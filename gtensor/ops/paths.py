@@ -1,0 +1,117 @@
+"""Builders of the two paths of an op: NumPy with `out=` and tiles, CuPy by name or by kernel."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from math import prod
+from typing import Any
+
+import numpy as np
+from numpy import ndarray
+
+from gtensor.backend import host
+from gtensor.backend.cuda import cupy
+from gtensor.settings import settings
+
+Path = Callable[..., Any]
+_ITEM = 16  # bytes of the largest element: a bound that needs no dtype arithmetic
+
+
+def ufunc(function: np.ufunc) -> Path:
+    """The CPU path of an op that is a NumPy ufunc; large outputs come from the installed resource."""
+    name = function.__name__
+
+    if function.nin == 1:
+        def unary(x: Any, out: Any = None) -> Any:
+            if out is None and x.size * _ITEM >= settings.arena_min_bytes:
+                out = _buffer(function, name, (x,))
+            return function(x, out)
+
+        return unary
+
+    def binary(x1: Any, x2: Any, out: Any = None) -> Any:
+        if out is not None:
+            return function(x1, x2, out)
+        size = x1.size if type(x1) is ndarray else 1
+        if type(x2) is ndarray:
+            size *= x2.size
+        if size * _ITEM < settings.arena_min_bytes:
+            return function(x1, x2)
+        return function(x1, x2, _buffer(function, name, (x1, x2)))
+
+    return binary
+
+
+def _buffer(function: np.ufunc, name: str, inputs: tuple[Any, ...]) -> ndarray:
+    """A buffer for the ufunc's result, of the dtype and shape that NumPy would choose."""
+    kinds = tuple(x.dtype if isinstance(x, ndarray) else _kind(x) for x in inputs)
+    dtype = function.resolve_dtypes((*kinds, None))[-1]
+    shapes = [x.shape for x in inputs if isinstance(x, ndarray)]
+    shape = shapes[0] if shapes.count(shapes[0]) == len(shapes) else np.broadcast_shapes(*shapes)
+    return host().empty(shape, dtype, name)
+
+
+def _kind(x: Any) -> Any:
+    return np.dtype(bool) if isinstance(x, bool) else type(x)
+
+
+def cupy_function(name: str) -> Path:
+    """The GPU path of an op that CuPy has under NumPy's name, `out=` included."""
+
+    def path(*arrays: Any, out: Any = None, **params: Any) -> Any:
+        return getattr(cupy(), name)(*arrays, out=out, **params)
+
+    return path
+
+
+def tiled(name: str, formula: Callable[..., Any], dtype: Any = None) -> Path:
+    """The CPU path of a fused elementwise op: its formula, evaluated tile by tile into the output.
+
+    `formula(ns, *arrays, **params)` is written with array API names; temporaries are as large as a tile
+    (`settings.tile_elements`), never as the output. `out` may be one of the inputs. Half precision is
+    computed in float32. `dtype` fixes the output's dtype where it is not that of the inputs.
+    """
+
+    def path(*arrays: Any, out: Any = None, **params: Any) -> Any:
+        strong = [a for a in arrays if isinstance(a, ndarray)]
+        result = dtype or np.result_type(*[a.dtype for a in strong])
+        half = result.itemsize == 2 and result.kind in "fV"
+        shape = np.broadcast_shapes(*[a.shape for a in strong])
+        if prod(shape) <= settings.tile_elements:
+            value = formula(np, *_widened(arrays, half), **params)
+            if out is None:
+                return value.astype(result) if half else value
+            out[...] = value
+            return out
+        if out is None:
+            out = host().empty(shape, result, name)
+        views = [np.broadcast_to(a, shape) if isinstance(a, ndarray) else a for a in arrays]
+        for tile in tiles(shape, settings.tile_elements):
+            parts = [v[tile] if isinstance(v, ndarray) else v for v in views]
+            out[tile] = formula(np, *_widened(parts, half), **params)
+        return out
+
+    return path
+
+
+def _widened(arrays: Any, half: bool) -> list[Any]:
+    if not half:
+        return list(arrays)
+    return [a.astype(np.float32) if isinstance(a, ndarray) and a.dtype.kind in "fV" else a
+            for a in arrays]
+
+
+def tiles(shape: tuple[int, ...], limit: int) -> Iterator[tuple[Any, ...]]:
+    """Index tuples that cut an array of `shape` into blocks of at most about `limit` elements."""
+    if not shape or prod(shape) == 0:
+        yield ()
+        return
+    row = prod(shape[1:])
+    if row > limit:
+        for i in range(shape[0]):
+            for rest in tiles(shape[1:], limit):
+                yield (i, *rest)
+        return
+    step = max(1, limit // row)
+    for start in range(0, shape[0], step):
+        yield (slice(start, start + step),)

@@ -1,0 +1,87 @@
+"""Derivatives of elementwise ops, declared once: the backward rule and the tangent follow from them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from gtensor.core.op import Op
+
+
+class Partial:
+    """The derivative with respect to one input, times a gradient (or a tangent: it is diagonal)."""
+
+    def __init__(self, names: str, times: Callable[..., Any]) -> None:
+        self.names = names.split()  # what it needs of inputs, "out" and extras
+        self.times = times  # times(ns, g, *needed, out, **params)
+
+
+def d(names: str, times: Callable[..., Any]) -> Partial:
+    """`d("x2", lambda ns, g, x2, out: ns.multiply(g, x2, out=out))`: needs x2, gives g * x2."""
+    return Partial(names, times)
+
+
+SAME = Partial("", lambda ns, g, out, **params: g)  # the derivative is 1: the gradient itself moves on
+
+
+class _Terms(dict[int, list[Any]]):
+    """Bit mask of the inputs that want a gradient -> (input, is it the last, times, its saves)."""
+
+    def __init__(self, terms: list[tuple[int, Partial, tuple[int, ...]]]) -> None:
+        self.terms = terms
+
+    def __missing__(self, mask: int) -> list[Any]:
+        due = [term for term in self.terms if mask >> term[0] & 1]
+        self[mask] = found = [(i, n == len(due) - 1, p.times, k) for n, (i, p, k) in enumerate(due)]
+        return found
+
+
+class pointwise:  # noqa: N801  (a declaration, read as one)
+    """`backward=pointwise(d(...), d(...))`: one partial per input, None for one without a derivative."""
+
+    def __init__(self, *partials: Partial | None) -> None:
+        self.partials = partials
+
+    def derivative(self, names: tuple[str, ...]) -> tuple[Any, Any, dict[str, str]]:
+        """The backward rule, the tangent rule and the saves, for an op with these input names."""
+        saves = {name: " ".join(p.names) for name, p in zip(names, self.partials, strict=True) if p}
+        return self._backward, self._tangent(names), saves
+
+    def bind(self, op: Op) -> None:
+        """Learn where among the op's saves each partial finds what it needs."""
+        self.terms = _Terms([
+            (i, p, tuple(op.save_index[n] for n in p.names))
+            for i, p in enumerate(self.partials) if p is not None])
+
+    def _backward(self, ns: Any, step: Any, g: Any) -> None:
+        for i, last, times, picks in self.terms[step.mask]:
+            if times is SAME.times:
+                (step.give if last else step.lend)(i, g)
+                continue
+            out = step.reuse(g) if last else None
+            params = step.record.params
+            if params or len(picks) > 1:
+                a = times(ns, g, *[step.saved[k] for k in picks], out=out, **params)
+            elif picks:
+                a = times(ns, g, step.saved[picks[0]], out=out)
+            else:
+                a = times(ns, g, out=out)
+            step.give(i, a)
+
+    def _tangent(self, names: tuple[str, ...]) -> Callable[..., Any]:
+        partials = self.partials
+
+        def tangent(ns: Any, primals: Any, tangents: Any, out: Any, params: dict[str, Any]) -> Any:
+            known = {**dict(zip(names, primals, strict=True)), "out": out}
+            total = None
+            for partial, t in zip(partials, tangents, strict=True):
+                if partial is None or t is None:
+                    continue
+                term = partial.times(ns, t, *[known[n] for n in partial.names], out=None, **params)
+                total = term if total is None else ns.add(total, term)
+            if total is not None and total.shape != out.shape:
+                total = ns.broadcast_to(total, shape=out.shape)
+            return total
+
+        return tangent

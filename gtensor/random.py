@@ -1,0 +1,77 @@
+"""Random tensors from one seed per process, the same on every device type that draws on the host.
+
+The generator is NumPy's Philox (counter-based; Salmon et al., SC'11): its state is small, saved in
+checkpoints, and independent of the device, so a run can be repeated on a machine without a GPU.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from gtensor.backend import Device
+from gtensor.core.tensor import Tensor
+from gtensor.creation import DEFAULT_FLOAT, tensor
+
+Shape = int | Sequence[int]
+
+
+class _Source:
+    """The process's generator; `manual_seed` replaces it."""
+
+    generator = np.random.Generator(np.random.Philox(secrets.randbits(64)))
+
+
+def manual_seed(seed: int) -> None:
+    """Start the random numbers of this process again from `seed`."""
+    if not isinstance(seed, int) or seed < 0:
+        raise ValueError(f"seed {seed!r} given; wanted an integer of 0 or more")
+    _Source.generator = np.random.Generator(np.random.Philox(seed))
+
+
+def generator() -> np.random.Generator:
+    """The generator that all random functions of gtensor draw from."""
+    return _Source.generator
+
+
+def get_state() -> dict[str, Any]:
+    """The generator's state, of plain integers, for a checkpoint."""
+    return _Source.generator.bit_generator.state
+
+
+def set_state(state: dict[str, Any]) -> None:
+    """Continue from a state of `get_state`."""
+    _Source.generator.bit_generator.state = state
+
+
+def normal(
+    shape: Shape, mean: float = 0.0, std: float = 1.0, *, dtype: Any = None,
+    device: Device | str | None = None, requires_grad: bool = False,
+) -> Tensor:
+    """Normally distributed values; float32 unless dtype is given."""
+    values = _Source.generator.standard_normal(shape) * std + mean
+    return tensor(values, dtype or DEFAULT_FLOAT, device, requires_grad)
+
+
+def uniform(
+    shape: Shape, low: float = 0.0, high: float = 1.0, *, dtype: Any = None,
+    device: Device | str | None = None, requires_grad: bool = False,
+) -> Tensor:
+    """Values uniform in [low, high); float32 unless dtype is given."""
+    values = _Source.generator.uniform(low, high, shape)
+    return tensor(values, dtype or DEFAULT_FLOAT, device, requires_grad)
+
+
+def integers(
+    low: int, high: int, shape: Shape, *, dtype: Any = None, device: Device | str | None = None
+) -> Tensor:
+    """Integers uniform in [low, high); int64 unless dtype is given."""
+    return tensor(_Source.generator.integers(low, high, shape), dtype or np.int64, device)
+
+
+def permutation(n: int, *, device: Device | str | None = None) -> Tensor:
+    """The integers 0 to n - 1 in random order; int64."""
+    return tensor(_Source.generator.permutation(n), np.int64, device)

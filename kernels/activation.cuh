@@ -1,0 +1,232 @@
+// Activations and their gradients, each once: for elementwise one-liners and for raw kernels.
+//
+// Layout: none, one element at a time. Traffic: that of the caller.
+// Every function takes storage type T and returns gt_float<T> (number.cuh): half types compute in float.
+// Parameters (slope, alpha, beta) convert to the compute type, so a double is welcome.
+// Conventions:
+//   gt_<name>(x)                    the activation
+//   gt_<name>_grad(g, x)            g times the derivative, from the INPUT x
+//   gt_<name>_grad_from_output(g, y)  the same from the OUTPUT y, where the activation can be inverted
+// Values at kinks, NaN and infinity are PyTorch's: NaN passes through, the kink takes the left derivative.
+#pragma once
+
+#include "number.cuh"
+
+// ----------------------------------------------------------------------------------------------- relu
+template <typename T>
+__device__ inline gt_float<T> gt_relu(T x) {
+  const gt_float<T> v = gt_up(x);
+  return v <= 0 ? gt_float<T>(0) : v;  // this way around NaN stays NaN
+}
+
+template <typename T>
+__device__ inline gt_float<T> gt_relu_grad(T g, T x) {
+  return gt_up(x) <= 0 ? gt_float<T>(0) : gt_up(g);
+}
+
+template <typename T>
+__device__ inline gt_float<T> gt_relu_grad_from_output(T g, T y) {
+  return gt_relu_grad(g, y);  // the output is positive where the input is
+}
+
+// ----------------------------------------------------------------------------------------- leaky relu
+template <typename T>
+__device__ inline gt_float<T> gt_leaky_relu(T x, gt_float<T> slope) {
+  const gt_float<T> v = gt_up(x);
+  return v > 0 ? v : v * slope;
+}
+
+template <typename T>
+__device__ inline gt_float<T> gt_leaky_relu_grad(T g, T x, gt_float<T> slope) {
+  return gt_up(x) > 0 ? gt_up(g) : gt_up(g) * slope;
+}
+
+// Wants slope > 0: only then has the output the sign of the input.
+template <typename T>
+__device__ inline gt_float<T> gt_leaky_relu_grad_from_output(T g, T y, gt_float<T> slope) {
+  return gt_leaky_relu_grad(g, y, slope);
+}
+
+// ------------------------------------------------------------------------------------------------ elu
+template <typename T>
+__device__ inline gt_float<T> gt_elu(T x, gt_float<T> alpha) {
+  const gt_float<T> v = gt_up(x);
+  return v <= 0 ? alpha * expm1(v) : v;
+}
+
+template <typename T>
+__device__ inline gt_float<T> gt_elu_grad(T g, T x, gt_float<T> alpha) {
+  const gt_float<T> v = gt_up(x);
+  return v <= 0 ? gt_up(g) * (alpha * exp(v)) : gt_up(g);
+}
+
+// Wants alpha > 0.
+template <typename T>
+__device__ inline gt_float<T> gt_elu_grad_from_output(T g, T y, gt_float<T> alpha) {
+  const gt_float<T> v = gt_up(y);
+  return v <= 0 ? gt_up(g) * (v + alpha) : gt_up(g);
+}
+
+// ----------------------------------------------------------------------------------------------- gelu
+// x * Phi(x) with the exact normal distribution function Phi.
+template <typename T>
+__device__ inline gt_float<T> gt_gelu(T x) {
+  typedef gt_float<T> F;
+  const F v = gt_up(x);
+  return v * F(0.5) * (F(1) + erf(v * F(0.70710678118654752440)));  // 1 / sqrt(2)
+}
+
+template <typename T>
+__device__ inline gt_float<T> gt_gelu_grad(T g, T x) {
+  typedef gt_float<T> F;
+  const F v = gt_up(x);
+  const F cdf = F(0.5) * (F(1) + erf(v * F(0.70710678118654752440)));
+  const F pdf = exp(F(-0.5) * v * v) * F(0.39894228040143267794);  // 1 / sqrt(2 pi)
+  return gt_up(g) * (cdf + v * pdf);
+}
+
+// The tanh approximation: 0.5 x (1 + tanh(sqrt(2 / pi) (x + 0.044715 x^3))).
+template <typename T>
+__device__ inline gt_float<T> gt_gelu_tanh(T x) {
+  typedef gt_float<T> F;
+  const F v = gt_up(x);
+  const F inner = F(0.79788456080286535588) * (v + F(0.044715) * v * v * v);  // sqrt(2 / pi)
+  return F(0.5) * v * (F(1) + tanh(inner));
+}
+
+template <typename T>
+__device__ inline gt_float<T> gt_gelu_tanh_grad(T g, T x) {
+  typedef gt_float<T> F;
+  const F v = gt_up(x);
+  const F inner = F(0.79788456080286535588) * (v + F(0.044715) * v * v * v);
+  const F t = tanh(inner);
+  const F slope = F(0.79788456080286535588) * (F(1) + F(3 * 0.044715) * v * v);
+  return gt_up(g) * (F(0.5) * (F(1) + t) + F(0.5) * v * (F(1) - t * t) * slope);
+}
+
+// -------------------------------------------------------------------------------------------- sigmoid
+template <typename T>
+__device__ inline gt_float<T> gt_sigmoid(T x) {
+  typedef gt_float<T> F;
+  return F(1) / (F(1) + exp(-gt_up(x)));  // exp may overflow to infinity, which gives 0
+}
+
+template <typename T>
+__device__ inline gt_float<T> gt_sigmoid_grad_from_output(T g, T y) {
+  typedef gt_float<T> F;
+  const F v = gt_up(y);
+  return gt_up(g) * (F(1) - v) * v;
+}
+
+template <typename T>
+__device__ inline gt_float<T> gt_sigmoid_grad(T g, T x) {
+  return gt_sigmoid_grad_from_output(gt_up(g), gt_sigmoid(x));
+}
+
+// ------------------------------------------------------------------------------------------- softplus
+// log(1 + exp(beta x)) / beta, and x itself where beta x > threshold.
+template <typename T>
+__device__ inline gt_float<T> gt_softplus(T x, gt_float<T> beta, gt_float<T> threshold) {
+  typedef gt_float<T> F;
+  const F v = gt_up(x);
+  const F z = v * beta;
+  if (z > threshold) return v;
+  return ((z > 0 ? z : F(0)) + log1p(exp(z > 0 ? -z : z))) / beta;  // exp of what cannot overflow
+}
+
+template <typename T>
+__device__ inline gt_float<T> gt_softplus_grad(T g, T x, gt_float<T> beta, gt_float<T> threshold) {
+  const gt_float<T> z = gt_up(x) * beta;
+  return z > threshold ? gt_up(g) : gt_up(g) * gt_sigmoid(z);
+}
+
+// Just below the threshold y is already above it: there the derivative is off by up to exp(-threshold).
+template <typename T>
+__device__ inline gt_float<T> gt_softplus_grad_from_output(T g, T y, gt_float<T> beta,
+                                                           gt_float<T> threshold) {
+  typedef gt_float<T> F;
+  const F z = gt_up(y) * beta;  // sigmoid(beta x) = 1 - exp(-beta y)
+  return z > threshold ? gt_up(g) : gt_up(g) * F(-1) * expm1(-z);
+}
+
+// ----------------------------------------------------------------------------------------------- tanh
+template <typename T>
+__device__ inline gt_float<T> gt_tanh(T x) {
+  return tanh(gt_up(x));
+}
+
+template <typename T>
+__device__ inline gt_float<T> gt_tanh_grad_from_output(T g, T y) {
+  typedef gt_float<T> F;
+  const F v = gt_up(y);
+  return gt_up(g) * (F(1) - v * v);
+}
+
+template <typename T>
+__device__ inline gt_float<T> gt_tanh_grad(T g, T x) {
+  return gt_tanh_grad_from_output(gt_up(g), gt_tanh(x));
+}
+
+// ----------------------------------------------------------------------------------------------- silu
+template <typename T>
+__device__ inline gt_float<T> gt_silu(T x) {
+  typedef gt_float<T> F;
+  const F v = gt_up(x);
+  return v / (F(1) + exp(-v));
+}
+
+template <typename T>
+__device__ inline gt_float<T> gt_silu_grad(T g, T x) {
+  typedef gt_float<T> F;
+  const F v = gt_up(x);
+  const F s = gt_sigmoid(v);
+  return gt_up(g) * (s * (F(1) + v * (F(1) - s)));
+}
+
+// ---------------------------------------------------------------------- an activation named by number
+// For fused kernels. The branch is the same for all threads of a launch. `kernels.ACTIVATIONS` in
+// gtensor/backend/kernels.py repeats these codes; a test compares the two.
+enum gt_activation {
+  GT_IDENTITY = 0,
+  GT_RELU = 1,
+  GT_LEAKY_RELU = 2,  // parameter: slope
+  GT_ELU = 3,         // parameter: alpha
+  GT_GELU = 4,
+  GT_GELU_TANH = 5,
+  GT_SIGMOID = 6,
+  GT_SOFTPLUS = 7,  // parameter: beta; the threshold is PyTorch's default, 20
+  GT_TANH = 8,
+  GT_SILU = 9,
+};
+
+template <typename F>
+__device__ inline F gt_activate(gt_index activation, F x, F parameter) {
+  switch (activation) {
+    case GT_RELU: return gt_relu(x);
+    case GT_LEAKY_RELU: return gt_leaky_relu(x, parameter);
+    case GT_ELU: return gt_elu(x, parameter);
+    case GT_GELU: return gt_gelu(x);
+    case GT_GELU_TANH: return gt_gelu_tanh(x);
+    case GT_SIGMOID: return gt_sigmoid(x);
+    case GT_SOFTPLUS: return gt_softplus(x, parameter, F(20));
+    case GT_TANH: return gt_tanh(x);
+    case GT_SILU: return gt_silu(x);
+    default: return x;
+  }
+}
+
+template <typename F>
+__device__ inline F gt_activate_grad(gt_index activation, F g, F x, F parameter) {
+  switch (activation) {
+    case GT_RELU: return gt_relu_grad(g, x);
+    case GT_LEAKY_RELU: return gt_leaky_relu_grad(g, x, parameter);
+    case GT_ELU: return gt_elu_grad(g, x, parameter);
+    case GT_GELU: return gt_gelu_grad(g, x);
+    case GT_GELU_TANH: return gt_gelu_tanh_grad(g, x);
+    case GT_SIGMOID: return gt_sigmoid_grad(g, x);
+    case GT_SOFTPLUS: return gt_softplus_grad(g, x, parameter, F(20));
+    case GT_TANH: return gt_tanh_grad(g, x);
+    case GT_SILU: return gt_silu_grad(g, x);
+    default: return g;
+  }
+}

@@ -1,0 +1,94 @@
+"""One table of comparisons for all kernels, run by two executors: the host machine and a GPU.
+
+A case makes random inputs, launches through the executor, and compares with PyTorch in float64 on the
+CPU. An executor has two verbs, both updating NumPy arrays in place:
+    raw(file, function, dtype, grid, block, args)
+    elementwise(kernel, dtype, inputs, outputs)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import torch
+
+DTYPES = {
+    "float16": np.dtype(np.float16), "bfloat16": np.dtype(ml_dtypes.bfloat16),
+    "float32": np.dtype(np.float32), "float64": np.dtype(np.float64),
+}
+TOLERANCE = {"float16": 2e-3, "bfloat16": 1.6e-2, "float32": 1e-5, "float64": 1e-12}
+"""Half types: two roundings of the result; the others: the rounding of sums of some hundred terms."""
+
+Check = Callable[[Any, np.dtype, np.random.Generator], None]
+
+
+@dataclass(frozen=True)
+class Case:
+    """A named check; `dtypes` are the names of those it runs for."""
+
+    name: str
+    check: Check
+    dtypes: tuple[str, ...] = tuple(DTYPES)
+
+
+def compute(dtype: np.dtype) -> np.dtype:
+    """The dtype of sums and statistics: gt_float<T>."""
+    return np.dtype(np.float64 if dtype == np.float64 else np.float32)
+
+
+def normal(rng: np.random.Generator, shape: Any, dtype: np.dtype, scale: float = 1.0) -> np.ndarray:
+    return np.asarray(rng.standard_normal(shape) * scale).astype(dtype)
+
+
+def exact(array: np.ndarray) -> torch.Tensor:
+    """The very values of an array, as a float64 tensor."""
+    return torch.from_numpy(np.array(array, dtype=np.float64))
+
+
+def unwritten(shape: Any, dtype: np.dtype) -> np.ndarray:
+    """An output: full of a value that no kernel here computes, so that a skipped element shows."""
+    return np.full(shape, 77.0, dtype)
+
+
+def assert_close(
+    given: np.ndarray, wanted: torch.Tensor, dtype: np.dtype, factor: float = 1.0
+) -> None:
+    """Equal within the dtype's tolerance, relative to each element and to the largest (at least 1)."""
+    reference = wanted.detach().numpy().astype(np.float64)
+    finite = np.abs(reference[np.isfinite(reference)])
+    tolerance = TOLERANCE[dtype.name] * factor
+    scale = max(1.0, float(finite.max(initial=0.0)))
+    with np.errstate(over="ignore"):  # what overflows the half type is infinite in both
+        reference = reference.astype(dtype).astype(np.float64)
+    np.testing.assert_allclose(
+        given.astype(np.float64), reference, rtol=tolerance, atol=tolerance * scale
+    )
+
+
+def assert_equal(given: np.ndarray, wanted: torch.Tensor) -> None:
+    """Equal element by element."""
+    assert np.array_equal(given.astype(np.float64), wanted.detach().numpy().astype(np.float64))
+
+
+def all_cases() -> list[Case]:
+    """The table, in the order of kernels/."""
+    # The case modules import the helpers above.
+    import cases_convolution
+    import cases_elementwise
+    import cases_rows
+
+    return [*cases_elementwise.CASES, *cases_rows.CASES, *cases_convolution.CASES]
+
+
+def parameters() -> list[Any]:
+    """The table times its dtypes, for `pytest.mark.parametrize(("case", "dtype"), ...)`."""
+    import pytest
+
+    return [
+        pytest.param(case, DTYPES[name], id=f"{case.name}-{name}")
+        for case in all_cases() for name in case.dtypes
+    ]

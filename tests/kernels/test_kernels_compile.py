@@ -1,0 +1,118 @@
+"""Every kernel through NVRTC for every architecture and dtype: it compiles, without warnings or spills.
+
+No GPU and no driver is needed. The options are those that the loader and CuPy pass.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import os
+import pkgutil
+import re
+from collections.abc import Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+
+import cases_elementwise
+import pytest
+from kernel_nvrtc import ARCHITECTURES, CompileError, Program, compile_text
+from kernel_text import ELEMENT_TYPES, HOST, element_name, elementwise_text
+
+import gtensor
+from gtensor.backend import kernels
+from gtensor.backend.kernels import Elementwise
+
+MOST_REGISTERS = 128  # two blocks of 256 threads on a multiprocessor of 64 K registers
+
+
+@pytest.fixture(scope="module")
+def programs() -> Iterator[dict[tuple[str, int], Future[Program]]]:
+    """All kernel files for all architectures, compiling on two threads while the tests look at them."""
+    pool = ThreadPoolExecutor(max_workers=min(os.cpu_count() or 1, 4))
+    futures = {}
+    for architecture in ARCHITECTURES:
+        for file in kernels.files():
+            names = [f"{function}<{ctype}>" for function in kernels.functions(file)
+                     for ctype in kernels.C_TYPES.values()]
+            futures[file, architecture] = pool.submit(
+                compile_text, kernels.source(file), names, architecture
+            )
+    yield futures
+    pool.shutdown(cancel_futures=True)
+
+
+def check(program: Program, count: int) -> None:
+    """`count` kernels that compiled without a warning, a stack frame or a spill."""
+    assert program.ptx.startswith(b"//") and program.cubin.startswith(b"\x7fELF")
+    assert program.warnings == []
+    assert len(program.usages) == count
+    for usage in program.usages:
+        assert usage.stack_bytes == 0 and usage.spill_bytes == 0, f"local memory: {usage}"
+        assert usage.registers <= MOST_REGISTERS, f"too many registers: {usage}"
+
+
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
+@pytest.mark.parametrize("file", kernels.files())
+def test_kernel_file_compiles(
+    programs: dict[tuple[str, int], Future[Program]], file: str, architecture: int
+) -> None:
+    check(programs[file, architecture].result(), len(kernels.functions(file)) * len(kernels.C_TYPES))
+
+
+def all_bodies() -> list[Elementwise]:
+    """The bodies of the case table and those that gtensor's own modules register."""
+    for module in pkgutil.walk_packages(gtensor.__path__, "gtensor."):
+        if not module.name.endswith("__main__"):
+            importlib.import_module(module.name)
+    table = cases_elementwise.BODIES
+    return table + [body for body in kernels.registered if body not in table]
+
+
+@pytest.mark.parametrize("architecture", [ARCHITECTURES[0], 90, ARCHITECTURES[-1]])
+def test_elementwise_bodies_compile(architecture: int) -> None:
+    bodies = all_bodies()
+    names = list(dict.fromkeys(
+        element_name(index, body, dtype) for index, body in enumerate(bodies) for dtype in ELEMENT_TYPES
+    ))
+    text = (HOST / "elementwise_half.h").read_text() + elementwise_text(bodies)
+    check(compile_text(text, names, architecture), len(names))
+
+
+def test_elementwise_bodies_compile_with_cupys_half_classes() -> None:
+    """The stand-ins of elementwise_half.h convert as CuPy's classes do: where CuPy is, ask it."""
+    spec = importlib.util.find_spec("cupy")
+    if spec is None or spec.origin is None:
+        pytest.skip("CuPy is not installed; its half classes are compared only where it is")
+    include = Path(spec.origin).parent / "_core" / "include"
+    bodies = all_bodies()
+    names = [element_name(index, body, dtype) for index, body in enumerate(bodies)
+             for dtype in ("float16", "bfloat16")]
+    headers = "#include <cupy/carray.cuh>\n#include <cupy/float16.cuh>\n#include <cupy/bfloat16.cuh>\n"
+    compile_text(headers + elementwise_text(bodies), list(dict.fromkeys(names)), 80, (include,))
+
+
+def test_a_faulty_kernel_is_refused() -> None:
+    text = kernels.source("softmax.cu").replace("gt_down<T>(exp", "gt_down<T>(expp", 1)
+    with pytest.raises(CompileError, match=r"softmax\.cu\(\d+\): error"):
+        compile_text(text, ["softmax_forward<float>"], 80)
+
+
+def test_local_memory_is_seen() -> None:
+    text = """
+    __global__ void histogram(const int *bins, float *counts, int n) {
+      float values[64] = {};
+      for (int i = 0; i < n; ++i) values[bins[i]] += 1;  // a dynamic index: no register has one
+      for (int i = 0; i < 64; ++i) counts[i] = values[i];
+    }"""
+    with pytest.raises(AssertionError, match="local memory"):
+        check(compile_text(text, ["histogram"], 80), 1)
+
+
+def test_activation_codes_are_those_of_the_header() -> None:
+    found = re.findall(r"GT_([A-Z_]+) = (\d+)", kernels.source("activation.cuh"))
+    assert {name.lower(): int(code) for name, code in found} == kernels.ACTIVATIONS
+
+
+def test_block_size_is_that_of_the_header() -> None:
+    assert f"#define GT_BLOCK {kernels.BLOCK} " in kernels.source("reduce.cuh")

@@ -1,0 +1,85 @@
+"""The case table on a GPU, through the library's own loader and launches."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from kernel_cases import DTYPES, Case, parameters
+
+from gtensor.backend import kernels
+from gtensor.backend.kernels import Elementwise
+
+pytestmark = pytest.mark.gpu
+
+
+class DeviceExecutor:
+    """Copies the arrays to the device, launches, and copies them back."""
+
+    def __init__(self) -> None:
+        import cupy
+
+        self.cupy = cupy
+
+    def raw(
+        self, file: str, function: str, dtype: Any, grid: tuple[int, ...], block: tuple[int, ...],
+        args: list[Any],
+    ) -> None:
+        copies = self._copies(args)
+        given = tuple(copies.get(id(value), value) for value in args)
+        kernels.raw(file, function)[dtype](grid, block, given)
+        self._back(args, copies)
+
+    def elementwise(
+        self, kernel: Elementwise, dtype: Any, inputs: list[Any], outputs: list[np.ndarray]
+    ) -> None:
+        copies = self._copies([*inputs, *outputs])
+        given = [copies.get(id(value), value) for value in inputs]
+        kernel(*given, out=tuple(copies[id(output)] for output in outputs))
+        self._back(outputs, copies)
+
+    def _copies(self, values: list[Any]) -> dict[int, Any]:
+        """A device array for each distinct array; the same one where an array is given twice."""
+        arrays = {id(value): value for value in values if isinstance(value, np.ndarray)}
+        return {key: self.cupy.asarray(array) for key, array in arrays.items()}
+
+    def _back(self, values: list[Any], copies: dict[int, Any]) -> None:
+        for value in values:
+            if isinstance(value, np.ndarray):
+                value[...] = self.cupy.asnumpy(copies[id(value)])
+
+
+@pytest.fixture(scope="module")
+def device() -> DeviceExecutor:
+    return DeviceExecutor()
+
+
+@pytest.mark.parametrize(("case", "dtype"), parameters())
+def test_kernel_on_the_device(
+    case: Case, dtype: np.dtype, device: DeviceExecutor, rng: np.random.Generator
+) -> None:
+    case.check(device, dtype, rng)
+
+
+def test_elementwise_allocates_through_cupy(rng: np.random.Generator) -> None:
+    import cupy
+
+    double = kernels.elementwise("T x, float64 factor", "T y", "y = T(x * factor)")
+    x = cupy.asarray(rng.standard_normal((3, 1, 5)))
+    assert cupy.array_equal(double(x, factor=2.0, unused=1), x * 2)
+    assert double(cupy.empty((0, 4)), 2.0).shape == (0, 4)
+
+
+@pytest.mark.parametrize("name", DTYPES)
+def test_results_repeat_bit_for_bit(name: str, rng: np.random.Generator) -> None:
+    import cupy
+
+    x = cupy.asarray(rng.standard_normal((64, 1000)).astype(DTYPES[name]))
+    launch = kernels.raw("softmax.cu", "softmax_forward")[x.dtype]
+    runs = []
+    for _ in range(10):
+        y = cupy.empty_like(x)
+        launch(*kernels.row_launch(64), (x, y, 64, 1000))
+        runs.append(cupy.asnumpy(y).tobytes())
+    assert len(set(runs)) == 1

@@ -1,0 +1,90 @@
+"""What must hold of an arena at any moment, read from its own records. Tests call `check`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from itertools import pairwise
+
+from gtensor.memory import Arena, Block
+from gtensor.memory.blocks import IN_USE, BlockPool
+
+
+def check(arena: Arena, blocks: Iterable[Block]) -> None:
+    """Assert that `blocks` are exactly the live ones, that none overlap and no byte is lost."""
+    blocks = sorted(blocks, key=lambda block: block.ptr)
+    stats = arena.stats()
+    pools = list(arena._pools.values())
+    held = []
+    for pool in pools:
+        held += check_pool(pool, arena.source.granularity)
+
+    for low, high in pairwise(blocks):
+        assert low.ptr + low.size <= high.ptr, f"{low} and {high} overlap"
+    for block in blocks:
+        assert block.ptr % arena.source.granularity == 0
+        assert max(block.nbytes, 1) <= block.size < block.nbytes + arena.source.granularity + 1
+    held.sort(key=lambda chunk: chunk.ptr)
+    assert [(chunk.ptr, chunk.used, chunk.nbytes, chunk.label) for chunk in held] == [
+        (block.ptr, block.size, block.nbytes, block.label) for block in blocks]
+
+    reserved = sum(segment.size for pool in pools for segment in pool.segments.values())
+    assert stats.reserved == reserved
+    assert stats.segments == sum(len(pool.segments) for pool in pools)
+    assert stats.allocated == sum(block.size for block in blocks)
+    assert stats.active == sum(chunk.size for chunk in held)
+    assert stats.allocated <= stats.active <= stats.reserved
+    assert stats.peak_allocated >= stats.allocated
+    assert stats.peak_reserved >= stats.reserved
+    assert 0 <= stats.fragmentation < 1
+    if not blocks:
+        assert all(segment.free for pool in pools for segment in pool.segments.values())
+
+
+def check_pool(pool: BlockPool, granularity: int) -> list:
+    """Assert that a pool's rings tile its segments and its lists hold the free chunks, each once.
+
+    Answers the chunks in use.
+    """
+    listed = {}
+    for number, head in enumerate(pool._bins):
+        previous = head
+        for chunk in head:
+            assert chunk.bin == number, "a chunk stands in another bin's list"
+            assert chunk.before is previous
+            assert id(chunk) not in listed, "a chunk stands in two lists"
+            listed[id(chunk)] = chunk
+            previous = chunk
+        assert head.before is previous
+        assert bool(pool._filled & head.bit) == head.marked
+        assert head.marked or head.after is head, "no search would find this list"
+    assert not pool._filled >> len(pool._bins)
+
+    held, free = [], {}
+    for ptr, segment in pool.segments.items():
+        end, previous = ptr, segment
+        assert segment.ptr == ptr and segment.bin == IN_USE
+        for chunk in segment:
+            assert chunk.ptr == end, "chunks do not tile their segment"
+            assert chunk.size > 0 and chunk.size % granularity == 0
+            assert chunk.left is previous and chunk.pool is pool
+            if chunk.bin == IN_USE:
+                held.append(chunk)
+            else:
+                assert previous.bin == IN_USE, "two free chunks side by side were not joined"
+                assert chunk.bin == bin_of(chunk.size // granularity)
+                free[id(chunk)] = chunk
+            end, previous = chunk.ptr + chunk.size, chunk
+        assert segment.left is previous
+        assert end == ptr + segment.size, "bytes of a segment were lost"
+    assert free.keys() == listed.keys(), "free chunks and free lists differ"
+    return held
+
+
+def bin_of(granules: int) -> int:
+    """The bin of a chunk, said in another way than the pool does: 16 even steps per octave."""
+    if granules < 32:
+        return granules
+    octave = 0
+    while granules >> octave >= 32:
+        octave += 1
+    return 16 * octave + (granules >> octave)
