@@ -1,18 +1,18 @@
 // Activations and their gradients, each once: for elementwise one-liners and for raw kernels.
 //
 // Layout: none, one element at a time. Traffic: that of the caller.
-// Every function takes storage type T and returns gt_float<T> (number.cuh): half types compute in float.
+// Every function takes storage type T and returns gt_float<T> (number.cuh): halves compute in float.
 // Parameters (slope, alpha, beta) convert to the compute type, so a double is welcome.
 // Conventions:
-//   gt_<name>(x)                    the activation
-//   gt_<name>_grad(g, x)            g times the derivative, from the INPUT x
-//   gt_<name>_grad_from_output(g, y)  the same from the OUTPUT y, where the activation can be inverted
-// Values at kinks, NaN and infinity are PyTorch's: NaN passes through, the kink takes the left derivative.
+//   gt_<name>(x)                      the activation
+//   gt_<name>_grad(g, x)              g times the derivative, from the INPUT x
+//   gt_<name>_grad_from_output(g, y)  the same from the OUTPUT y, where it determines the derivative
+// Values at kinks, NaN and infinity are PyTorch's: NaN passes through, a kink takes the left slope.
 #pragma once
 
 #include "number.cuh"
 
-// ----------------------------------------------------------------------------------------------- relu
+// -------------------------------------------------------------------------------------------- relu
 template <typename T>
 __device__ inline gt_float<T> gt_relu(T x) {
   const gt_float<T> v = gt_up(x);
@@ -29,7 +29,7 @@ __device__ inline gt_float<T> gt_relu_grad_from_output(T g, T y) {
   return gt_relu_grad(g, y);  // the output is positive where the input is
 }
 
-// ----------------------------------------------------------------------------------------- leaky relu
+// -------------------------------------------------------------------------------------- leaky relu
 template <typename T>
 __device__ inline gt_float<T> gt_leaky_relu(T x, gt_float<T> slope) {
   const gt_float<T> v = gt_up(x);
@@ -47,7 +47,7 @@ __device__ inline gt_float<T> gt_leaky_relu_grad_from_output(T g, T y, gt_float<
   return gt_leaky_relu_grad(g, y, slope);
 }
 
-// ------------------------------------------------------------------------------------------------ elu
+// --------------------------------------------------------------------------------------------- elu
 template <typename T>
 __device__ inline gt_float<T> gt_elu(T x, gt_float<T> alpha) {
   const gt_float<T> v = gt_up(x);
@@ -67,7 +67,7 @@ __device__ inline gt_float<T> gt_elu_grad_from_output(T g, T y, gt_float<T> alph
   return v <= 0 ? gt_up(g) * (v + alpha) : gt_up(g);
 }
 
-// ----------------------------------------------------------------------------------------------- gelu
+// -------------------------------------------------------------------------------------------- gelu
 // x * Phi(x) with the exact normal distribution function Phi.
 template <typename T>
 __device__ inline gt_float<T> gt_gelu(T x) {
@@ -104,7 +104,7 @@ __device__ inline gt_float<T> gt_gelu_tanh_grad(T g, T x) {
   return gt_up(g) * (F(0.5) * (F(1) + t) + F(0.5) * v * (F(1) - t * t) * slope);
 }
 
-// -------------------------------------------------------------------------------------------- sigmoid
+// ----------------------------------------------------------------------------------------- sigmoid
 template <typename T>
 __device__ inline gt_float<T> gt_sigmoid(T x) {
   typedef gt_float<T> F;
@@ -123,7 +123,7 @@ __device__ inline gt_float<T> gt_sigmoid_grad(T g, T x) {
   return gt_sigmoid_grad_from_output(gt_up(g), gt_sigmoid(x));
 }
 
-// ------------------------------------------------------------------------------------------- softplus
+// ---------------------------------------------------------------------------------------- softplus
 // log(1 + exp(beta x)) / beta, and x itself where beta x > threshold.
 template <typename T>
 __device__ inline gt_float<T> gt_softplus(T x, gt_float<T> beta, gt_float<T> threshold) {
@@ -140,7 +140,7 @@ __device__ inline gt_float<T> gt_softplus_grad(T g, T x, gt_float<T> beta, gt_fl
   return z > threshold ? gt_up(g) : gt_up(g) * gt_sigmoid(z);
 }
 
-// Just below the threshold y is already above it: there the derivative is off by up to exp(-threshold).
+// Where x is just below the threshold, y is above it: the derivative is off by up to exp(-threshold).
 template <typename T>
 __device__ inline gt_float<T> gt_softplus_grad_from_output(T g, T y, gt_float<T> beta,
                                                            gt_float<T> threshold) {
@@ -149,7 +149,7 @@ __device__ inline gt_float<T> gt_softplus_grad_from_output(T g, T y, gt_float<T>
   return z > threshold ? gt_up(g) : gt_up(g) * F(-1) * expm1(-z);
 }
 
-// ----------------------------------------------------------------------------------------------- tanh
+// -------------------------------------------------------------------------------------------- tanh
 template <typename T>
 __device__ inline gt_float<T> gt_tanh(T x) {
   return tanh(gt_up(x));
@@ -167,7 +167,7 @@ __device__ inline gt_float<T> gt_tanh_grad(T g, T x) {
   return gt_tanh_grad_from_output(gt_up(g), gt_tanh(x));
 }
 
-// ----------------------------------------------------------------------------------------------- silu
+// -------------------------------------------------------------------------------------------- silu
 template <typename T>
 __device__ inline gt_float<T> gt_silu(T x) {
   typedef gt_float<T> F;
@@ -183,7 +183,7 @@ __device__ inline gt_float<T> gt_silu_grad(T g, T x) {
   return gt_up(g) * (s * (F(1) + v * (F(1) - s)));
 }
 
-// ---------------------------------------------------------------------- an activation named by number
+// ------------------------------------------------------------------- an activation named by number
 // For fused kernels. The branch is the same for all threads of a launch. `kernels.ACTIVATIONS` in
 // gtensor/backend/kernels.py repeats these codes; a test compares the two.
 enum gt_activation {

@@ -1,12 +1,12 @@
 // Batch norm + activation, out of place: z = act((x - mean) / sqrt(var + eps) * weight + bias).
 //
-// Layout: x contiguous (N, C, S), S the product of the spatial axes; weight and bias (C), of x's dtype, or
-// NULL; mean, var and the sums (C) in gt_float<T>. var is biased and taken in a second pass, so a mean
-// far larger than the deviation does no harm.
-// Traffic per element: statistics read 2; forward reads 1, writes 1; backward sums read 2; backward dx
-// reads 2, writes 1.
-// The activation is a code of gt_activation (activation.cuh) with one parameter; its derivative is taken
-// at the pre-activation, which is recomputed from x.
+// Layout: x contiguous (N, C, S), S the product of the spatial axes; weight and bias (C), of x's
+// dtype, or NULL; mean, var and the sums (C) in gt_float<T>. var is biased and taken in a second
+// pass, so a mean far larger than the deviation does no harm.
+// Traffic per element: statistics read 2; forward reads 1, writes 1; backward sums read 2; backward
+// dx reads 2, writes 1.
+// The activation is a code of gt_activation (activation.cuh) with one parameter; its derivative is
+// taken at the pre-activation, which is recomputed from x.
 // In place: z may be x where x is not needed again; dx may be g or x; hence no __restrict__.
 #include "activation.cuh"
 #include "half.cuh"
@@ -123,5 +123,5 @@ __global__ void batch_norm_backward(const T *g, const T *x, const gt_float<T> *m
   }
 }
 
-// Launch: statistics and backward_reduce grid (C), block (<= GT_BLOCK); forward and backward a thread to
-// an element. No dynamic shared memory.
+// Launch: statistics and backward_reduce grid (C), block (<= GT_BLOCK); forward and backward a
+// thread to an element. No dynamic shared memory.

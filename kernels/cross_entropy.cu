@@ -2,8 +2,9 @@
 //
 // Layout: logits contiguous (rows, classes), targets int64 (rows), a block to a row.
 // Traffic per logit: forward reads 2; backward reads 1, writes 1.
-// Losses, log-sum-exps and the count are in gt_float<T>. Rows whose target is ignore_index have loss 0 and
-// gradient 0. A target outside 0..classes-1 reads nothing outside the row: it makes loss and gradient NaN.
+// Losses, log-sum-exps and the count are in gt_float<T>. Rows whose target is ignore_index have
+// loss 0 and gradient 0. A target outside 0..classes-1 reads nothing outside the row: it makes loss
+// and gradient NaN.
 // In place: dlogits may be logits; hence no __restrict__.
 #include "half.cuh"
 #include "reduce.cuh"
@@ -38,8 +39,8 @@ __global__ void cross_entropy_forward(const T *logits, const long long *targets,
   }
 }
 
-// out = the sum of the row losses (mean = 0) or that sum over the count of rows not ignored (mean = 1);
-// count = that count. All rows ignored and mean: 0 / 0 = NaN, as in PyTorch.
+// out = the sum of the row losses (mean = 0), or that sum over the count of rows that are not
+// ignored (mean = 1); count = that count. All rows ignored and mean: 0 / 0 = NaN, as in PyTorch.
 template <typename T>
 __global__ void cross_entropy_reduce(const gt_float<T> *loss, const long long *targets, T *out,
                                      gt_float<T> *count, gt_index rows, gt_index ignore_index,
@@ -61,7 +62,8 @@ __global__ void cross_entropy_reduce(const gt_float<T> *loss, const long long *t
 }
 
 // dlogits = (softmax(logits) - onehot(target)) * g[row * g_stride] / (count ? *count : 1).
-// g_stride is 1 for row gradients and 0 for a scalar; count is NULL unless the forward took the mean.
+// g_stride is 1 for row gradients and 0 for a scalar; count is NULL unless the forward took the
+// mean.
 template <typename T>
 __global__ void cross_entropy_backward(const T *logits, const long long *targets,
                                        const gt_float<T> *lse, const T *g, const gt_float<T> *count,
@@ -83,5 +85,5 @@ __global__ void cross_entropy_backward(const T *logits, const long long *targets
   }
 }
 
-// Launch: forward grid (rows), block (<= GT_BLOCK); reduce grid (1), block (<= GT_BLOCK); backward a
-// thread to an element. No dynamic shared memory.
+// Launch: forward grid (rows), block (<= GT_BLOCK); reduce grid (1), block (<= GT_BLOCK); backward
+// a thread to an element. No dynamic shared memory.

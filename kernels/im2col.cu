@@ -6,8 +6,8 @@
 // so one kernel serves (N, C*KH*KW, P) [K*P, P, 1], (C*KH*KW, N, P) [P, N*P, 1] and (N, P, C*KH*KW)
 // [P*K, 1, K]. Entries over the padding are 0.
 // Traffic per column entry: im2col reads 1 (mostly cached), writes 1; col2im reads 1.
-// col2im gathers: each image element sums its own contributions in gt_float<T>, in a fixed order and
-// without atomics, so results repeat bit for bit.
+// col2im gathers: each image element sums its own contributions in gt_float<T>, in a fixed order
+// and without atomics, so results repeat bit for bit.
 #include "half.cuh"
 
 template <typename T>
@@ -50,7 +50,7 @@ __global__ void col2im(const T *columns, T *x, gt_index n, gt_index c, gt_index 
     const gt_index image = at / w / h / c;
     F sum = accumulate ? gt_up(x[at]) : F(0);
     for (gt_index kh = 0; kh < kernel_h; ++kh) {
-      const gt_index from_row = row + pad_h - kh * dilation_h;  // = oh * step_h for the oh that read us
+      const gt_index from_row = row + pad_h - kh * dilation_h;  // oh * step_h, of the oh that read it
       if (from_row < 0 || from_row % step_h != 0 || from_row / step_h >= out_h) continue;
       for (gt_index kw = 0; kw < kernel_w; ++kw) {
         const gt_index from_column = column + pad_w - kw * dilation_w;

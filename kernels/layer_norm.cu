@@ -1,10 +1,12 @@
 // Layer norm over the last axis: y = (x - mean) * rstd * weight + bias.
 //
-// Layout: contiguous (rows, columns), a block to a row; weight and bias (columns), of x's dtype, or NULL.
-// mean and rstd (rows) are in gt_float<T>. The variance is biased and taken in a second pass over the row.
-// Traffic per element: forward reads 3, writes 1; backward dx reads 4, writes 1; weight gradients read 2.
-// In place: y may be x; dx may be g or x; hence no __restrict__. The weight gradients read g and x, so
-// launch them before a dx that overwrites one.
+// Layout: contiguous (rows, columns), a block to a row; weight and bias (columns), of x's dtype, or
+// NULL. mean and rstd (rows) are in gt_float<T>. The variance is biased and taken in a second pass
+// over the row.
+// Traffic per element: forward reads 3, writes 1; backward dx reads 4, writes 1; backward_weight
+// reads 2.
+// In place: y may be x; dx may be g or x; hence no __restrict__. The weight gradients read g and x,
+// so launch them before a dx that overwrites one.
 #include "half.cuh"
 #include "reduce.cuh"
 
@@ -40,7 +42,8 @@ __global__ void layer_norm_forward(const T *x, const T *weight, const T *bias, T
   }
 }
 
-// dx = rstd * (h - mean(h) - xhat * mean(h * xhat)) with h = g * weight and xhat = (x - mean) * rstd.
+// dx = rstd * (h - mean(h) - xhat * mean(h * xhat))
+// with h = g * weight and xhat = (x - mean) * rstd.
 template <typename T>
 __global__ void layer_norm_backward(const T *g, const T *x, const T *weight,
                                     const gt_float<T> *mean, const gt_float<T> *rstd, T *dx,
@@ -69,8 +72,9 @@ __global__ void layer_norm_backward(const T *g, const T *x, const T *weight,
   }
 }
 
-// dweight = sum over rows of g * xhat, dbias = sum over rows of g; either may be NULL. With accumulate = 1
-// they are added to what is there. Each block takes 32 columns, its blockDim.y threads share the rows.
+// dweight = sum over rows of g * xhat, dbias = sum over rows of g; either may be NULL. With
+// accumulate = 1 they are added to what is there. Each block takes 32 columns, its blockDim.y
+// threads share the rows.
 template <typename T>
 __global__ void layer_norm_backward_weight(const T *g, const T *x, const gt_float<T> *mean,
                                            const gt_float<T> *rstd, T *dweight, T *dbias,
@@ -101,11 +105,12 @@ __global__ void layer_norm_backward_weight(const T *g, const T *x, const gt_floa
       }
       if (dweight)
         dweight[column] = gt_down<T>(accumulate ? gt_up(dweight[column]) + weight_sum : weight_sum);
-      if (dbias) dbias[column] = gt_down<T>(accumulate ? gt_up(dbias[column]) + bias_sum : bias_sum);
+      if (dbias)
+        dbias[column] = gt_down<T>(accumulate ? gt_up(dbias[column]) + bias_sum : bias_sum);
     }
     __syncthreads();  // the next columns overwrite the cells
   }
 }
 
-// Launch: forward and backward grid (rows), block (<= GT_BLOCK); backward_weight grid (columns / 32),
-// block (32, <= 8). No dynamic shared memory.
+// Launch: forward and backward grid (rows), block (<= GT_BLOCK); backward_weight grid (columns /
+// 32), block (32, <= 8). No dynamic shared memory.

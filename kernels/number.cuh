@@ -1,8 +1,8 @@
 // Number types shared by all kernels.
 //
-// A value of storage type T is computed with in gt_float<T>: float for the half types (and for float),
-// double for double. The primary template also covers the half classes that CuPy's elementwise kernels
-// use, so that one device function serves both kinds of kernel.
+// A value of storage type T is computed with in gt_float<T>: float for the half types (and for
+// float), double for double. The primary template also covers the half classes that CuPy's
+// elementwise kernels use, so that one device function serves both kinds of kernel.
 #pragma once
 
 typedef long long gt_index;  // all index arithmetic is 64-bit: tensors may exceed 2^31 elements

@@ -1,8 +1,9 @@
 // One step of SGD and of AdamW for one element, in place, by PyTorch's formulas.
 //
-// Layout: none. Traffic per element: sgd reads 2, writes 1; with momentum reads 3, writes 2; adamw reads 4,
-// writes 3. P is the parameter's type, S the type of its state, G that of the gradient; the step computes
-// in gt_float<P>. Hyperparameters arrive as double; what is derived from them is derived in double.
+// Layout: none. Traffic per element: sgd reads 2, writes 1; with momentum reads 3, writes 2; adamw
+// reads 4, writes 3. P is the parameter's type, S the type of its state, G that of the gradient;
+// the step computes in gt_float<P>. Hyperparameters arrive as double; what is derived from them is
+// derived in double.
 #pragma once
 
 #include "number.cuh"

@@ -1,11 +1,12 @@
 // Max and average pooling over two spatial axes, forward and backward.
 //
-// Layout: contiguous (planes, H, W) with planes = N * C; outputs (planes, OH, OW). out_h and out_w are the
-// caller's (floor or ceiling), with every window starting inside the input or its left padding.
+// Layout: contiguous (planes, H, W) with planes = N * C; outputs (planes, OH, OW). out_h and out_w
+// are the caller's (floor or ceiling), with every window starting inside the input or its left
+// padding.
 // Traffic: forward reads KH * KW per output (mostly cached), writes 1 (max: and 4 bytes of index);
 // backward reads one gradient per window that holds the element, writes 1.
-// Backward gathers: each input element sums over the windows that hold it, in a fixed order, without
-// atomics. Sums are in gt_float<T>.
+// Backward gathers: each input element sums over the windows that hold it, in a fixed order,
+// without atomics. Sums are in gt_float<T>.
 #include "half.cuh"
 
 // The first and one past the last window (along one axis) that hold position `at`, for windows of
@@ -16,13 +17,14 @@ __device__ inline gt_index gt_first_window(gt_index at, gt_index size, gt_index 
   return before <= 0 ? 0 : (before + step - 1) / step;
 }
 
-__device__ inline gt_index gt_end_window(gt_index at, gt_index step, gt_index pad, gt_index windows) {
+__device__ inline gt_index gt_end_window(gt_index at, gt_index step, gt_index pad,
+                                         gt_index windows) {
   const gt_index end = (at + pad) / step + 1;
   return end < windows ? end : windows;
 }
 
-// y = the window's maximum, argmax = its flat index in the plane (h * W + w). Padding never wins; NaN
-// does, the last one of a window as in PyTorch.
+// y = the window's maximum, argmax = its flat index in the plane (h * W + w). Padding never wins;
+// NaN does, the last one of a window as in PyTorch.
 template <typename T>
 __global__ void max_pool2d_forward(const T *x, T *y, int *argmax, gt_index planes, gt_index h,
                                    gt_index w, gt_index kernel_h, gt_index kernel_w, gt_index out_h,
@@ -69,9 +71,10 @@ __global__ void max_pool2d_backward(const T *g, const int *argmax, T *dx, gt_ind
     const gt_index end_h = gt_end_window(row, step_h, pad_h, out_h);
     const gt_index end_w = gt_end_window(column, step_w, pad_w, out_w);
     F sum = accumulate ? gt_up(dx[at]) : F(0);
-    for (gt_index oh = gt_first_window(row, kernel_h, step_h, pad_h, dilation_h); oh < end_h; ++oh) {
-      for (gt_index ow = gt_first_window(column, kernel_w, step_w, pad_w, dilation_w); ow < end_w;
-           ++ow) {
+    const gt_index start_h = gt_first_window(row, kernel_h, step_h, pad_h, dilation_h);
+    const gt_index start_w = gt_first_window(column, kernel_w, step_w, pad_w, dilation_w);
+    for (gt_index oh = start_h; oh < end_h; ++oh) {
+      for (gt_index ow = start_w; ow < end_w; ++ow) {
         const gt_index from = (plane * out_h + oh) * out_w + ow;
         if (argmax[from] == row * w + column) sum += gt_up(g[from]);
       }
@@ -133,8 +136,10 @@ __global__ void avg_pool2d_backward(const T *g, T *dx, gt_index planes, gt_index
     const gt_index end_h = gt_end_window(row, step_h, pad_h, out_h);
     const gt_index end_w = gt_end_window(column, step_w, pad_w, out_w);
     F sum = accumulate ? gt_up(dx[at]) : F(0);
-    for (gt_index oh = gt_first_window(row, kernel_h, step_h, pad_h, 1); oh < end_h; ++oh) {
-      for (gt_index ow = gt_first_window(column, kernel_w, step_w, pad_w, 1); ow < end_w; ++ow) {
+    const gt_index start_h = gt_first_window(row, kernel_h, step_h, pad_h, 1);
+    const gt_index start_w = gt_first_window(column, kernel_w, step_w, pad_w, 1);
+    for (gt_index oh = start_h; oh < end_h; ++oh) {
+      for (gt_index ow = start_w; ow < end_w; ++ow) {
         const gt_index divisor =
             gt_average_divisor(oh * step_h - pad_h, ow * step_w - pad_w, kernel_h, kernel_w, h, w,
                                pad_h, pad_w, count_include_pad);

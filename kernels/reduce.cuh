@@ -1,9 +1,10 @@
 // Reductions over a block through shared memory.
 //
-// Layout: `cells` is a shared array with room for every thread of the block (GT_BLOCK elements); blocks
-// are one-dimensional, of any size up to GT_BLOCK. Traffic: shared memory only.
-// No warp shuffles on this rung: the memory-bound kernels that call it spend their time on the rows, and
-// a plain tree runs unchanged under the host shim of the tests, which knows barriers but not warps.
+// Layout: `cells` is a shared array with room for every thread of the block (GT_BLOCK elements);
+// blocks are one-dimensional, of any size up to GT_BLOCK. Traffic: shared memory only.
+// No warp shuffles on this rung: the memory-bound kernels that call it spend their time on the
+// rows, and a plain tree runs unchanged under the host shim of the tests, which knows barriers but
+// not warps.
 #pragma once
 
 #include "number.cuh"
@@ -25,7 +26,7 @@ struct gt_max {
   }
 };
 
-// Combines `value` of all threads; every thread gets the result. All threads of the block must call it.
+// Combines `value` of all threads; every thread gets the result, so every thread must call it.
 template <typename F, typename Combine>
 __device__ inline F gt_block_reduce(F value, F *cells, Combine combine) {
   const int thread = threadIdx.x;

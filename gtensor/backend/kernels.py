@@ -7,12 +7,12 @@
     grid, block = row_launch(rows)
     softmax[x.dtype](grid, block, (x, y, rows, columns))
 
-Nothing here compiles, or imports CuPy, before a kernel's first launch; no launch synchronizes. A kernel
-runs on CuPy's current device and stream.
+Nothing here compiles, or imports CuPy, before a kernel's first launch; no launch synchronizes. A
+kernel runs on CuPy's current device and stream.
 
 The text lives in `kernels/` of a checkout and in `gtensor/_cuda/` of an installed package. `source`
-inlines `#include "..."`, because the key of CuPy's disk cache hashes the text that it is handed and not
-the files this text names.
+inlines `#include "..."`, because the key of CuPy's disk cache hashes the text that it is handed and
+not the files this text names.
 """
 
 from __future__ import annotations
@@ -45,7 +45,8 @@ ACTIVATIONS = {
     "identity": 0, "relu": 1, "leaky_relu": 2, "elu": 3, "gelu": 4, "gelu_tanh": 5, "sigmoid": 6,
     "softplus": 7, "tanh": 8, "silu": 9,
 }
-"""The codes of `gt_activation` in activation.cuh, for kernels that take the activation as a number."""
+"""The codes of `gt_activation` in activation.cuh, for kernels that take the activation as a
+number."""
 
 _INCLUDE = re.compile(r'^[ \t]*#[ \t]*include[ \t]+"([^"]+)"[ \t]*(?://.*)?$')
 _PRAGMA_ONCE = re.compile(r"^[ \t]*#[ \t]*pragma[ \t]+once\b")
@@ -65,8 +66,8 @@ def folder() -> Path:
         if candidate.is_dir():
             return candidate
     raise FileNotFoundError(
-        f"no CUDA text in {package / '_cuda'} nor in {package.parent / 'kernels'}; wanted one of these "
-        "folders: reinstall gtensor or run from a complete checkout"
+        f"no CUDA text in {package / '_cuda'} nor in {package.parent / 'kernels'}; wanted one of "
+        "these folders: reinstall gtensor or run from a complete checkout"
     )
 
 
@@ -77,7 +78,8 @@ def files() -> tuple[str, ...]:
 
 @cache
 def source(name: str) -> str:
-    """The text of a kernel file with every `#include "..."` replaced by the text of that file, once.
+    """The text of a kernel file with every `#include "..."` replaced by the text of that file,
+    once.
 
     `#line` directives keep the file names and line numbers of compilers' and sanitizers' messages.
 
@@ -119,14 +121,15 @@ def _inlined(text: str, name: str, seen: set[str]) -> list[str]:
 def _read(name: str, includer: str | None) -> str:
     path = folder() / name
     if not path.is_file():
-        asked = f"kernel file {name!r} given" if includer is None else f"{includer} includes {name!r}"
-        raise FileNotFoundError(f"{asked}; wanted the name of a file in {path.parent}")
+        given = f"{includer} includes {name!r}" if includer else f"kernel file {name!r} given"
+        raise FileNotFoundError(f"{given}; wanted the name of a file in {path.parent}")
     return path.read_text(encoding="utf-8")
 
 
 @cache
 def functions(file: str) -> tuple[str, ...]:
-    """The names of the kernels in a file, in the order of its text; each is a template on one type."""
+    """The names of the kernels in a file, in the order of its text; each is a template on one
+    type."""
     return tuple(dict.fromkeys(_KERNEL.findall(source(file))))
 
 
@@ -157,7 +160,7 @@ def column_launch(columns: int) -> tuple[tuple[int], tuple[int, int]]:
     return (min(-(-columns // 32), _LARGEST_GRID),), (32, 8)
 
 
-# ------------------------------------------------------------------------------- elementwise kernels
+# ------------------------------------------------------------------------------ elementwise kernels
 
 
 class Parameter:
@@ -203,10 +206,12 @@ class Elementwise:
         """Launch on CuPy's current stream.
 
         Args:
-            inputs: CuPy arrays (broadcast against each other) and Python scalars, in the order of the
-                inputs; the last ones may be given by name instead. Other names are ignored, so that an
-                op can hand over all its parameters.
-            out: the array, or the tuple of arrays, to write, in the shape the inputs broadcast to. It
+            inputs: CuPy arrays (broadcast against each other) and Python scalars, in the order of
+            the
+                inputs; the last ones may be given by name instead. Other names are ignored, so that
+                an op can hand over all its parameters.
+            out: the array, or the tuple of arrays, to write, in the shape the inputs broadcast to.
+            It
                 may be one of the inputs, but must not overlap one in any other way. Without it CuPy
                 allocates.
 
@@ -261,7 +266,8 @@ def elementwise(
     """An elementwise kernel from one line of CUDA C++, compiled by CuPy at its first call.
 
     Args:
-        inputs: as for `cupy.ElementwiseKernel`: `"T x, float64 slope"`. A letter stands for the dtype
+        inputs: as for `cupy.ElementwiseKernel`: `"T x, float64 slope"`. A letter stands for the
+        dtype
             of what is passed; declare Python scalars `float64`, or a half dtype rounds them.
         outputs: likewise. An output is also readable: pass the array to update in place as `out`.
         body: statements over these names. Compute first and assign last if an output is read. The
@@ -277,7 +283,7 @@ def elementwise(
     return kernel
 
 
-# --------------------------------------------------------------------------------------- raw kernels
+# -------------------------------------------------------------------------------------- raw kernels
 
 
 class Launcher:
@@ -341,7 +347,8 @@ class Raw:
 
 @cache
 def _module(file: str, ctype: str, options: tuple[str, ...]) -> Any:
-    """All kernels of a file for one type: compiled together, so that the headers are parsed once."""
+    """All kernels of a file for one type: compiled together, so that the headers are parsed
+    once."""
     import cupy
 
     names = [f"{function}<{ctype}>" for function in functions(file)]

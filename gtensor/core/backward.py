@@ -73,6 +73,8 @@ def _walk(
                     continue  # no gradient came this way
                 if record in keepers:
                     held[record] = slot = step.share(slot)
+                if wanted is not None and wanted.isdisjoint(record.parents):
+                    continue  # an end of the walk: nothing behind it was asked for
                 g = step.enter(record, slot, keep)
                 del slot
                 rule = record.op.backward

@@ -214,8 +214,8 @@ class RawStep(Step):
             slots[node] = a, hold
             return
         present, present_hold = slots[node]
-        if a is present:
-            return  # it was accumulated in place, through `into`
+        if a is present and hold is None:
+            return  # it was accumulated in place, through `into` (x + x lends and moves g itself)
         add = node.device.xp.add
         if _sole(present_hold):
             add(present, a, out=present)

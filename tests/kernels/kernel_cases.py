@@ -1,7 +1,7 @@
 """One table of comparisons for all kernels, run by two executors: the host machine and a GPU.
 
-A case makes random inputs, launches through the executor, and compares with PyTorch in float64 on the
-CPU. An executor has two verbs, both updating NumPy arrays in place:
+A case makes random inputs, launches through the executor, and compares with PyTorch in float64 on
+the CPU. An executor has two verbs, both updating NumPy arrays in place:
     raw(file, function, dtype, grid, block, args)
     elementwise(kernel, dtype, inputs, outputs)
 """
@@ -21,7 +21,8 @@ DTYPES = {
     "float32": np.dtype(np.float32), "float64": np.dtype(np.float64),
 }
 TOLERANCE = {"float16": 2e-3, "bfloat16": 1.6e-2, "float32": 1e-5, "float64": 1e-12}
-"""Half types: two roundings of the result; the others: the rounding of sums of some hundred terms."""
+"""Half types: two roundings of the result; the others: the rounding of sums of some hundred
+terms."""
 
 Check = Callable[[Any, np.dtype, np.random.Generator], None]
 
@@ -57,7 +58,8 @@ def unwritten(shape: Any, dtype: np.dtype) -> np.ndarray:
 def assert_close(
     given: np.ndarray, wanted: torch.Tensor, dtype: np.dtype, factor: float = 1.0
 ) -> None:
-    """Equal within the dtype's tolerance, relative to each element and to the largest (at least 1)."""
+    """Equal within the dtype's tolerance, relative to each element and to the largest (at least
+    1)."""
     reference = wanted.detach().numpy().astype(np.float64)
     finite = np.abs(reference[np.isfinite(reference)])
     tolerance = TOLERANCE[dtype.name] * factor

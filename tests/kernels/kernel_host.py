@@ -1,11 +1,14 @@
-"""Kernels on the CPU: compiled by g++ with sanitizers behind host/cuda_host.h, run in a child process.
+"""Kernels on the CPU: compiled by g++ with sanitizers behind host/cuda_host.h, run in a child
+process.
 
-`HostMachine(text)` is one child for one CUDA text; `HostExecutor` runs the case table (kernel_cases.py) on
-machines for all kernel files, under several thread schedules that must agree bit for bit.
+`HostMachine(text)` is one child for one CUDA text; `HostExecutor` runs the case table
+(kernel_cases.py) on machines for all kernel files, under several thread schedules that must agree
+bit for bit.
 """
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
 import os
 import shutil
@@ -34,7 +37,8 @@ class KernelFault(Exception):
 
 
 class Toolchain:
-    """Compiles CUDA text to executables, kept in a folder under a hash of all that goes into them."""
+    """Compiles CUDA text to executables, kept in a folder under a hash of all that goes into
+    them."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -79,7 +83,8 @@ class Toolchain:
 
 
 def file_text(file: str, text: str | None = None) -> str:
-    """A kernel file for the machine: its text (or a changed one) and a registration for each kernel."""
+    """A kernel file for the machine: its text (or a changed one) and a registration for each
+    kernel."""
     names = [f"{function}<{ctype}>" for function in kernels.functions(file)
              for ctype in kernels.C_TYPES.values()]
     return _with_registrations(text or kernels.source(file), names)
@@ -142,7 +147,8 @@ class HostMachine:
 
     def _converse(self, request: bytes, arrays: list[np.ndarray]) -> list[np.ndarray]:
         if self.child is None:
-            self._errors = tempfile.TemporaryFile()
+            # A file and not a pipe: nobody reads it while the child runs.
+            self._errors = tempfile.TemporaryFile()  # noqa: SIM115 (closed with the child)
             environment = os.environ | {
                 "ASAN_OPTIONS": "detect_leaks=0:exitcode=71", "UBSAN_OPTIONS": "print_stacktrace=1",
             }
@@ -167,10 +173,8 @@ class HostMachine:
     def _fault(self) -> None:
         child, self.child = self.child, None
         assert child is not None and child.stdin is not None and child.stdout is not None
-        try:
+        with contextlib.suppress(BrokenPipeError):  # flushes what the child no longer reads
             child.stdin.close()
-        except BrokenPipeError:
-            pass  # closing flushes what the child no longer reads
         child.wait()
         child.stdout.close()
         self._errors.seek(0)

@@ -1,4 +1,5 @@
-"""NVRTC without a GPU or a driver: PTX and CUBIN for any architecture, and what ptxas says about them."""
+"""NVRTC without a GPU or a driver: PTX and CUBIN for any architecture, and what ptxas says about
+them."""
 
 from __future__ import annotations
 
@@ -100,6 +101,7 @@ def _bytes(program: Any, size_of: Any, get: Any) -> bytes:
 
 def _usages(log: str) -> tuple[Usage, ...]:
     return tuple(
-        Usage(m["function"], int(m["registers"]), int(m["stack"]), int(m["stores"]) + int(m["loads"]))
-        for m in _USAGE.finditer(log)
+        Usage(found["function"], int(found["registers"]), int(found["stack"]),
+              int(found["stores"]) + int(found["loads"]))
+        for found in _USAGE.finditer(log)
     )

@@ -1,7 +1,8 @@
-"""What both GPU-less checks compile: kernel files as they are, and elementwise bodies in a loop of ours.
+"""What both GPU-less checks compile: kernel files as they are, and elementwise bodies in a loop of
+ours.
 
-CuPy generates the loop around an elementwise body only when it has a driver; the one here gives the body
-the same names, and half classes with the same conversions (host/elementwise_half.h).
+CuPy generates the loop around an elementwise body only when it has a driver; the one here gives the
+body the same names, and half classes with the same conversions (host/elementwise_half.h).
 """
 
 from __future__ import annotations
@@ -33,13 +34,14 @@ def cuda_include() -> Path:
         for header in sorted(Path(root).glob("*/include/cuda_fp16.h")):
             return header.parent
     raise FileNotFoundError(
-        "no cuda_fp16.h in an installed nvidia package; wanted the pip packages nvidia-cuda-runtime, "
-        "nvidia-cuda-crt and nvidia-cuda-cccl (they are in gtensor[test])"
+        "no cuda_fp16.h in an installed nvidia package; wanted the pip packages "
+        "nvidia-cuda-runtime, nvidia-cuda-crt and nvidia-cuda-cccl (they are in gtensor[test])"
     )
 
 
 def is_array(parameter: Parameter) -> bool:
-    """Whether our loop takes this parameter as an array: a letter type, or raw. Others are scalars."""
+    """Whether our loop takes this parameter as an array: a letter type, or raw. Others are
+    scalars."""
     return parameter.raw or parameter.ctype not in _CONCRETE
 
 
@@ -67,7 +69,8 @@ def _letters(kernel: Elementwise) -> list[str]:
 
 def _loop(index: int, kernel: Elementwise) -> str:
     letters = _letters(kernel)
-    head = f"template <{', '.join(f'typename {letter}' for letter in letters)}>\n" if letters else ""
+    names = ", ".join(f"typename {letter}" for letter in letters)
+    head = f"template <{names}>\n" if letters else ""
     parameters = ["gt_index gt_size"]
     bindings = []
     for parameter in (*kernel.inputs, *kernel.outputs):

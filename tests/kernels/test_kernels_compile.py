@@ -1,4 +1,5 @@
-"""Every kernel through NVRTC for every architecture and dtype: it compiles, without warnings or spills.
+"""Every kernel through NVRTC for every architecture and dtype: it compiles, without warnings or
+spills.
 
 No GPU and no driver is needed. The options are those that the loader and CuPy pass.
 """
@@ -28,7 +29,8 @@ MOST_REGISTERS = 128  # two blocks of 256 threads on a multiprocessor of 64 K re
 
 @pytest.fixture(scope="module")
 def programs() -> Iterator[dict[tuple[str, int], Future[Program]]]:
-    """All kernel files for all architectures, compiling on two threads while the tests look at them."""
+    """All kernel files for all architectures, compiling on two threads while the tests look at
+    them."""
     pool = ThreadPoolExecutor(max_workers=min(os.cpu_count() or 1, 4))
     futures = {}
     for architecture in ARCHITECTURES:
@@ -57,7 +59,8 @@ def check(program: Program, count: int) -> None:
 def test_kernel_file_compiles(
     programs: dict[tuple[str, int], Future[Program]], file: str, architecture: int
 ) -> None:
-    check(programs[file, architecture].result(), len(kernels.functions(file)) * len(kernels.C_TYPES))
+    count = len(kernels.functions(file)) * len(kernels.C_TYPES)
+    check(programs[file, architecture].result(), count)
 
 
 def all_bodies() -> list[Elementwise]:
@@ -73,7 +76,8 @@ def all_bodies() -> list[Elementwise]:
 def test_elementwise_bodies_compile(architecture: int) -> None:
     bodies = all_bodies()
     names = list(dict.fromkeys(
-        element_name(index, body, dtype) for index, body in enumerate(bodies) for dtype in ELEMENT_TYPES
+        element_name(index, body, dtype)
+        for index, body in enumerate(bodies) for dtype in ELEMENT_TYPES
     ))
     text = (HOST / "elementwise_half.h").read_text() + elementwise_text(bodies)
     check(compile_text(text, names, architecture), len(names))
@@ -88,7 +92,7 @@ def test_elementwise_bodies_compile_with_cupys_half_classes() -> None:
     bodies = all_bodies()
     names = [element_name(index, body, dtype) for index, body in enumerate(bodies)
              for dtype in ("float16", "bfloat16")]
-    headers = "#include <cupy/carray.cuh>\n#include <cupy/float16.cuh>\n#include <cupy/bfloat16.cuh>\n"
+    headers = "".join(f"#include <cupy/{name}.cuh>\n" for name in ("carray", "float16", "bfloat16"))
     compile_text(headers + elementwise_text(bodies), list(dict.fromkeys(names)), 80, (include,))
 
 

@@ -1,7 +1,7 @@
 """The checker is checked: deliberately broken kernels must be caught on the host.
 
-Each fault is one change of a kernel's text; its test names what has to notice it: AddressSanitizer, UBSan,
-the machine itself, or the comparison of values and of thread schedules.
+Each fault is one change of a kernel's text; its test names what has to notice it: AddressSanitizer,
+UBSan, the machine itself, or the comparison of values and of thread schedules.
 """
 
 from __future__ import annotations
@@ -124,7 +124,8 @@ FAULTS: dict[str, tuple[str, str, str, Run, Any]] = {
         "softmax_forward", _softmax, "divergent barrier",
     ),
     "barrier not reached by all": (
-        SOFTMAX, _replaced(SOFTMAX, "F maximum, sum;", "F maximum, sum; if (threadIdx.x > 9) return;"),
+        SOFTMAX,
+        _replaced(SOFTMAX, "F maximum, sum;", "F maximum, sum; if (threadIdx.x > 9) return;"),
         "softmax_forward", _softmax, "divergent barrier: .* have ended",
     ),
     "a result that is 0.05 % wrong": (

@@ -28,9 +28,8 @@ def logger(toolchain: Toolchain, tmp_path_factory: pytest.TempPathFactory) -> Pa
     """The tool's library."""
     path = tmp_path_factory.mktemp("nvtx") / "nvtx_logger.so"
     source = HOST / "nvtx_logger.cpp"
-    command = [toolchain.compiler, "-std=c++17", "-Wall", "-Werror", "-shared", "-fPIC", str(source),
-               "-o", str(path)]
-    subprocess.run(command, check=True)
+    options = ["-std=c++17", "-Wall", "-Werror", "-shared", "-fPIC"]
+    subprocess.run([toolchain.compiler, *options, str(source), "-o", str(path)], check=True)
     return path
 
 
@@ -74,6 +73,6 @@ def test_without_the_package_there_are_no_ranges(logger: Path, tmp_path: Path) -
 
 
 def test_attributes_are_prepared_once_per_label(logger: Path, tmp_path: Path) -> None:
-    program = PROGRAM + "print(sorted(nvtx._ranges.attributes))"
+    program = PROGRAM + "print(sorted(nvtx._attributes))"
     printed, _ = run(program, tmp_path, logger)
     assert printed == "True\n['matmul', 'relu backward']"

@@ -1,9 +1,10 @@
 // Lets the kernels of kernels/ be compiled by g++ and run on the CPU.
 //
-// Each CUDA thread is a fiber (ucontext) and all fibers run on one OS thread: a fiber runs until it ends or
-// reaches __syncthreads(), then the next one runs, in an order that the launch chooses (machine.cpp). Blocks
-// run one after the other, so a __shared__ array is a static one.
-// Not covered: warps (shuffles, votes), atomics, dynamic shared memory, several blocks at once, fences.
+// Each CUDA thread is a fiber (ucontext) and all fibers run on one OS thread: a fiber runs until it
+// ends or reaches __syncthreads(), then the next one runs, in an order that the launch chooses
+// (machine.cpp). Blocks run one after the other, so a __shared__ array is a static one.
+// Not covered: warps (shuffles, votes), atomics, dynamic shared memory, several blocks at once,
+// fences.
 #pragma once
 
 #include <math.h>

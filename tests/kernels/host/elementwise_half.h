@@ -1,5 +1,6 @@
-// Stand-ins for the half classes of CuPy's elementwise kernels, with the same conversions: implicit from
-// and to float, explicit from other numbers, assignable from anything that converts explicitly.
+// Stand-ins for the half classes of CuPy's elementwise kernels, with the same conversions: implicit
+// from and to float, explicit from other numbers, assignable from anything that converts
+// explicitly.
 #pragma once
 
 #include <cuda_bf16.h>

@@ -1,12 +1,13 @@
-// The machine behind cuda_host.h: a fiber scheduler, and a loop that serves launches from standard input.
+// The machine behind cuda_host.h: a fiber scheduler, and a loop that serves launches from standard
+// input.
 //
 // A request is text lines and raw bytes:
 //     NAME GX GY GZ BX BY BZ SCHEDULE ARGUMENTS
 //     b NBYTES (and the bytes) | r INDEX (the buffer of an earlier argument) | i INTEGER | d REAL
-// The answer is "ok" and a newline, then the bytes of every b argument after the launch. On a fault the
-// process writes the reason to standard error and exits; sanitizers do the same.
-// SCHEDULE 0 runs the threads of a block first to last, 1 last to first, any other number is the seed of
-// a new random order after each barrier.
+// The answer is "ok" and a newline, then the bytes of every b argument after the launch. On a fault
+// the process writes the reason to standard error and exits; sanitizers do the same.
+// SCHEDULE 0 runs the threads of a block first to last, 1 last to first, any other number is the
+// seed of a new random order after each barrier.
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -97,8 +98,9 @@ void start(Fiber &fiber, unsigned thread) {
   fiber.context.uc_stack.ss_size = stack_bytes;
   fiber.context.uc_link = nullptr;
   makecontext(&fiber.context, fiber_main, 0);
-  // AddressSanitizer would clear the shadow of the whole named stack at every switch: slow, and it would
-  // forget the redzones of the fiber's own variables. The registers are all that a switch needs.
+  // AddressSanitizer would clear the shadow of the whole named stack at every switch: slow, and it
+  // would forget the redzones of the fiber's own variables. The registers are all that a switch
+  // needs.
   fiber.context.uc_stack.ss_size = 0;
   fiber.thread.x = thread % blockDim.x;
   fiber.thread.y = thread / blockDim.x % blockDim.y;
@@ -154,8 +156,10 @@ void launch(unsigned long long schedule) {
       }
 }
 
+typedef std::vector<std::pair<void *, std::size_t>> Buffers;
+
 // Reads the arguments after the request line; `owned` gets the buffers to answer with and to free.
-std::vector<Argument> read_arguments(int count, std::vector<std::pair<void *, std::size_t>> &owned) {
+std::vector<Argument> read_arguments(int count, Buffers &owned) {
   std::vector<Argument> arguments;
   for (int at = 0; at < count; ++at) {
     char kind;
@@ -221,7 +225,7 @@ int main() {
     int count;
     std::cin >> gridDim.x >> gridDim.y >> gridDim.z >> blockDim.x >> blockDim.y >> blockDim.z >>
         schedule >> count;
-    std::vector<std::pair<void *, std::size_t>> owned;
+    Buffers owned;
     const std::vector<Argument> arguments = read_arguments(count, owned);
     if (!std::cin) fail("the request for %s ends early", name.c_str());
     const auto kernel = kernels().find(name);

@@ -1,8 +1,9 @@
-// An NVTX tool for the tests: NVTX loads it because NVTX_INJECTION64_PATH names it, and it appends a line
-// for each range of a domain to the file named by NVTX_LOGGER_FILE:
+// An NVTX tool for the tests: NVTX loads it because NVTX_INJECTION64_PATH names it, and it appends
+// a line for each range of a domain to the file named by NVTX_LOGGER_FILE:
 //     push DOMAIN MESSAGE
 //     pop DOMAIN
-// The layouts below are those of NVTX 3's ABI (nvtxDetail/nvtxTypes.h, nvToolsExt.h), which are stable.
+// The layouts below are those of NVTX 3's ABI (nvtxDetail/nvtxTypes.h, nvToolsExt.h), which are
+// stable.
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
@@ -30,7 +31,7 @@ struct Callbacks {
 
 const uint32_t callbacks_table = 1;  // NVTX_ETID_CALLBACKS
 const int core2 = 5;                 // NVTX_CB_MODULE_CORE2, the functions with a domain
-const unsigned push_id = 4, pop_id = 5, register_string_id = 9, create_domain_id = 12;
+const unsigned push_id = 4, pop_id = 5, register_string_id = 10, create_domain_id = 12;
 
 FILE *file;
 

@@ -1,0 +1,26 @@
+# The two commands: `make run` trains the digits network, `make test` checks everything.
+
+PYTHON ?= python3
+VENV   ?= .venv
+BIN    := $(VENV)/bin
+# The CUDA extra that the driver can run ("CUDA Version: 13.0" -> ",cuda13"); none without a driver.
+CUDA   := $(shell nvidia-smi 2>/dev/null | sed -n 's/.*CUDA Version: *\(1[23]\).*/,cuda\1/p' | head -n 1)
+STAMP  := $(VENV)/.installed-
+
+.PHONY: run test clean
+
+run: $(STAMP)train
+	$(BIN)/gtensor train digits
+
+test: $(STAMP)dev
+	$(BIN)/ruff check gtensor tests profiling docs
+	$(BIN)/mypy
+	$(BIN)/python -m pytest
+
+$(STAMP)%: pyproject.toml
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e '.[$*$(CUDA)]'
+	touch $@
+
+clean:
+	rm -rf $(VENV) build dist *.egg-info .pytest_cache .mypy_cache .ruff_cache .hypothesis
