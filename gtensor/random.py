@@ -39,7 +39,7 @@ def generator() -> np.random.Generator:
 
 def get_state() -> dict[str, Any]:
     """The generator's state, of plain integers, for a checkpoint."""
-    return _Source.generator.bit_generator.state
+    return dict(_Source.generator.bit_generator.state)
 
 
 def set_state(state: dict[str, Any]) -> None:

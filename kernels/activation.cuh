@@ -1,12 +1,12 @@
 // Activations and their gradients, each once: for elementwise one-liners and for raw kernels.
 //
 // Layout: none, one element at a time. Traffic: that of the caller.
-// Every function takes storage type T and returns gt_float<T> (number.cuh): halves compute in float.
+// Functions take storage type T and return gt_float<T> (number.cuh): half types compute in float.
 // Parameters (slope, alpha, beta) convert to the compute type, so a double is welcome.
 // Conventions:
 //   gt_<name>(x)                      the activation
 //   gt_<name>_grad(g, x)              g times the derivative, from the INPUT x
-//   gt_<name>_grad_from_output(g, y)  the same from the OUTPUT y, where it determines the derivative
+//   gt_<name>_grad_from_output(g, y)  the same from the OUTPUT y, where it fixes the derivative
 // Values at kinks, NaN and infinity are PyTorch's: NaN passes through, a kink takes the left slope.
 #pragma once
 
@@ -140,7 +140,7 @@ __device__ inline gt_float<T> gt_softplus_grad(T g, T x, gt_float<T> beta, gt_fl
   return z > threshold ? gt_up(g) : gt_up(g) * gt_sigmoid(z);
 }
 
-// Where x is just below the threshold, y is above it: the derivative is off by up to exp(-threshold).
+// Where x is just below the threshold y is above it: there it is off by up to exp(-threshold).
 template <typename T>
 __device__ inline gt_float<T> gt_softplus_grad_from_output(T g, T y, gt_float<T> beta,
                                                            gt_float<T> threshold) {

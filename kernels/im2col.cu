@@ -50,7 +50,7 @@ __global__ void col2im(const T *columns, T *x, gt_index n, gt_index c, gt_index 
     const gt_index image = at / w / h / c;
     F sum = accumulate ? gt_up(x[at]) : F(0);
     for (gt_index kh = 0; kh < kernel_h; ++kh) {
-      const gt_index from_row = row + pad_h - kh * dilation_h;  // oh * step_h, of the oh that read it
+      const gt_index from_row = row + pad_h - kh * dilation_h;  // oh * step_h, if there is such oh
       if (from_row < 0 || from_row % step_h != 0 || from_row / step_h >= out_h) continue;
       for (gt_index kw = 0; kw < kernel_w; ++kw) {
         const gt_index from_column = column + pad_w - kw * dilation_w;

@@ -159,7 +159,7 @@ def _install_allocator() -> None:
     runtime = cupy().cuda.runtime
     pool = memory.MemoryPool()
 
-    class ArenaMemory(memory.BaseMemory):  # type: ignore[misc, name-defined]
+    class ArenaMemory(memory.BaseMemory):  # type: ignore[name-defined]
         """A block as CuPy sees it; CuPy drops it with the last array, which frees the block."""
 
         def __init__(self, block: Any, device_id: int) -> None:

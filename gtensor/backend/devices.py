@@ -31,7 +31,7 @@ class Device:
     """
 
     type: str
-    array_type: type
+    array_type: Any
     resource: Any = None
 
     def __init__(self, index: int) -> None:

@@ -8,9 +8,9 @@ hot loop asks it once and skips the calls.
 
 `settings.nvtx` (GTENSOR_NVTX) decides: 0 never, -1 when a profiler is attached, 1 whenever the nvtx
 package is there (without a profiler its dummy is called: that measures the cost). Change it between
-ranges, not inside one. A non-empty
-NVTX_DISABLE (NVTX's own variable; "0" disables too) stops the ranges whatever the setting: the nvtx
-package heeds it in its module functions only, not in the domains that we use.
+ranges, not inside one. A non-empty NVTX_DISABLE (NVTX's own variable; "0" disables too) stops the
+ranges whatever the setting: the nvtx package heeds it in its module functions only, not in the
+domains that we use.
 """
 
 from __future__ import annotations

@@ -9,6 +9,7 @@ from typing import Any
 
 from gtensor.core.errors import GradientError
 from gtensor.core.modes import observers, set_grad_enabled
+from gtensor.core.namespaces import recorded
 from gtensor.core.node import CONSUMED, FREE, WALKED, Node, Record
 from gtensor.core.steps import RawStep, RecordedStep
 from gtensor.core.tensor import Tensor, check_like, make
@@ -24,7 +25,7 @@ def backward(root: Tensor, grad: Tensor | None, create_graph: bool, keep: bool) 
     records, leaves = _reached([node])
     kept = [*leaves, *(r for r in records if r.retain)]
     grads = _walk([(node, seed)], records, kept, None, create_graph, keep)
-    _commit(kept, grads)
+    _commit(kept, grads, create_graph)
 
 
 def gradients(
@@ -77,14 +78,19 @@ def _walk(
                     continue  # an end of the walk: nothing behind it was asked for
                 g = step.enter(record, slot, keep)
                 del slot
+                if not keep:
+                    record.state, record.parents = CONSUMED, ()
                 rule = record.op.backward
                 if observers.current is not None or not step.direct:
                     _call_rule(rule, record, step, g)
                 else:
                     rule(step.ns, step, g)  # type: ignore[misc]
-                if not keep:
-                    record.state, record.parents = CONSUMED, ()
             step.leave()
+    except BaseException:
+        step.leave()
+        step.slots.clear()  # a traceback that somebody keeps would keep them alive
+        held.clear()
+        raise
     finally:
         _unclaim(records)
     ends = {n: step.result(n, held[n] if n in held else step.slots.pop(n, None)) for n in keepers}
@@ -192,12 +198,15 @@ def _seed(root: Tensor, node: Node, grad: Tensor | None) -> Tensor:
     return grad
 
 
-def _commit(kept: Sequence[Node], grads: Sequence[Tensor | None]) -> None:
+def _commit(kept: Sequence[Node], grads: Sequence[Tensor | None], create_graph: bool) -> None:
     """Add the walk's gradients to `.grad`: every sum is made first, then all are put in place."""
-    with _commits:
+    with _commits, set_grad_enabled(create_graph):
         totals = []
         for node, grad in zip(kept, grads, strict=True):
-            if grad is not None and node.grad is not None:
+            if grad is not None and create_graph:
+                # Tensors with a history may be anyone's: the seed itself, or two leaves' at once.
+                grad = recorded.clone(grad) if node.grad is None else recorded.add(grad, node.grad)
+            elif grad is not None and node.grad is not None:
                 grad = _added(grad, node.grad)
             totals.append(grad)
         for node, total in zip(kept, totals, strict=True):
@@ -206,10 +215,6 @@ def _commit(kept: Sequence[Node], grads: Sequence[Tensor | None]) -> None:
 
 
 def _added(fresh: Tensor, present: Tensor) -> Tensor:
-    """The sum, in the fresh buffer, which nobody else can hold; recorded if either has history."""
-    if fresh._node is not None or present._node is not None:
-        from gtensor.core.namespaces import recorded
-
-        return recorded.add(fresh, present)
+    """The sum, in the fresh buffer, which nobody else can hold."""
     fresh._device.xp.add(fresh._array, present._array, out=fresh._array)
     return fresh

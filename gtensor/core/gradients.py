@@ -15,7 +15,9 @@ Tensors = Tensor | Sequence[Tensor]
 
 
 @overload
-def grad(outputs: Callable[..., Tensor], argnums: int | tuple[int, ...] = 0) -> Callable[..., Any]: ...
+def grad(
+    outputs: Callable[..., Tensor], inputs: int | tuple[int, ...] = 0
+) -> Callable[..., Any]: ...
 
 
 @overload
@@ -37,8 +39,8 @@ def grad(outputs: Any, inputs: Any = 0, grad_outputs: Any = None, **options: Any
     gradient per input, of its shape, for the sum of the outputs; `.grad` is not touched. Raises
     GradientError for an input that the outputs do not depend on, unless allow_unused (then None).
 
-    grad(f, argnums=0) returns a function of f's arguments that returns the gradient of f's scalar result
-    with respect to the arguments at `argnums` (one gradient, or a tuple for a tuple). It nests:
+    grad(f, 0) returns a function of f's arguments that returns the gradient of f's scalar result with
+    respect to the argument at that position (a tuple of gradients for a tuple of positions). It nests:
     `grad(grad(f))` is the second derivative.
     """
     if callable(outputs) and not isinstance(outputs, Tensor):

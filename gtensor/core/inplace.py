@@ -71,7 +71,8 @@ def _kept_values(op: Op, mask: int, arrays: list[Any], value: Any, device: Any) 
     plan = op.plans[mask]
     before = device.copy(arrays[0], label=op.name) if 0 in plan else arrays[0]
     if 1 in plan and _overlap(device, arrays[0], arrays[1]):
-        value = device.copy(arrays[1], label=op.name)
+        twice = 0 in plan and _same_layout(arrays[0], arrays[1])  # y *= y: one copy is both
+        value = before if twice else device.copy(arrays[1], label=op.name)
     return before, value
 
 

@@ -155,12 +155,12 @@ class Methods:
         return ns.squeeze(self, axis)
 
     @property
-    def T(self) -> Tensor:  # noqa: N802
+    def T(self) -> Tensor:
         """The transpose of a matrix (the two axes of a 2-d tensor swapped)."""
         return ns.transpose(self)
 
     @property
-    def mT(self) -> Tensor:  # noqa: N802
+    def mT(self) -> Tensor:
         """The last two axes swapped."""
         return ns.matrix_transpose(self)
 

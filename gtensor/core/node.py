@@ -34,6 +34,10 @@ class Node:
 
     __slots__ = ("__dict__", "__weakref__", "device", "dtype", "seq", "shape")
 
+    shape: tuple[int, ...]
+    dtype: np.dtype
+    device: Device
+    seq: int
     grad: Tensor | None = None
     retain = False  # keep the gradient of a tensor that is no leaf
 

@@ -13,7 +13,7 @@ the two is held by nobody else. `docs/ownership.md` has the rules as an executab
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NoReturn
 
 import numpy as np
 
@@ -79,7 +79,9 @@ class Step:
 
     def _refuse_nan(self, array: Any) -> None:
         if bool((array != array).any()):
-            raise AnomalyError(f"NaN in the gradient that {self.record.where()} gives to its input")
+            record = getattr(self, "record", None)  # none yet when the walk's own seed arrives
+            raise AnomalyError(f"NaN in the gradient that {record.where()} gives to its input" if record
+                               else "NaN in the gradient that backward() or grad() was given")
 
 
 class RawStep(Step):
@@ -143,8 +145,12 @@ class RawStep(Step):
             hold = self._move()
         elif a.base is None:
             hold = None  # fresh
+            if not node.shape:
+                a = node.device.xp.asarray(a)  # NumPy answers scalars for 0-d
         elif broadcast_view(a):
             hold = BORROWED
+            if self._mine(a):
+                self._hold_more()  # the view's hold on g, never released: g is not written again
         else:
             hold = self._move() if self._mine(a) else None
         if node in self.slots or self.anomaly:
@@ -159,12 +165,11 @@ class RawStep(Step):
         fitted = a
         if a.shape != node.shape or a.dtype != node.dtype:
             fitted = self._fit(node, a)
-        if self._mine(fitted) and not broadcast_view(fitted):
-            self.hold = self.hold or Storage()
-            self.hold.holds += 1
-            self._put(node, fitted, self.hold)
+        if self._mine(fitted):
+            hold = self._hold_more()
+            self._put(node, fitted, BORROWED if broadcast_view(fitted) else hold)
         else:
-            self._put(node, fitted, None if fitted is not a and fitted.base is None else BORROWED)
+            self._put(node, fitted, BORROWED if fitted is a else None)
 
     def into(self, i: int) -> tuple[Any, float]:
         """(buffer, 1.0) to accumulate into, or (None, 0.0) when input i has no gradient yet."""
@@ -187,10 +192,22 @@ class RawStep(Step):
     def _move(self) -> Storage | None:
         """My hold on g, which can be given away once."""
         if self.moved:
-            raise GradientError(f"the backward rule of {self.record.where()} gave its gradient away twice; "
-                                "lend it to all inputs but the last")
+            self._refuse_moved()
         self.moved = True
         return self.hold
+
+    def _hold_more(self) -> Storage:
+        """One more hold on g, beside mine."""
+        if self.moved:
+            self._refuse_moved()
+        if self.hold is None:
+            self.hold = Storage()
+        self.hold.holds += 1
+        return self.hold
+
+    def _refuse_moved(self) -> NoReturn:
+        raise GradientError(f"the backward rule of {self.record.where()} used its gradient after giving it "
+                            "away; lend it to all inputs but the last")
 
     def _mine(self, a: Any) -> bool:
         """Whether `a` is g or a view of g's storage."""

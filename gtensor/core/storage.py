@@ -28,7 +28,7 @@ class _Borrowed(Storage):
     """Storage that is never ours to write: the caller's arrays, broadcast (stride 0) views, saves."""
 
     @property
-    def holds(self) -> int:  # type: ignore[override]
+    def holds(self) -> int:
         return 2
 
     @holds.setter

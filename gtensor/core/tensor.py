@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -75,6 +76,19 @@ class Tensor(Methods):
         if not self._array.ndim:
             raise TypeError("len() of a 0-d tensor; wanted at least one axis")
         return self._array.shape[0]
+
+    def __iter__(self) -> Iterator[Tensor]:
+        if not self._array.ndim:
+            raise TypeError("iteration over a 0-d tensor; wanted at least one axis")
+        return (self[i] for i in range(self._array.shape[0]))
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Tensor:
+        if isinstance(self._node, Record):
+            raise GradientError(f"deepcopy of the output of {self._node.where()}; detach() it first")
+        copy = type(self).__new__(type(self))
+        copy._array, copy._device = self._device.copy(self._array), self._device
+        copy._storage, copy._version, copy._node = FRESH, FRESH.version, None
+        return copy.requires_grad_() if self.requires_grad else copy
 
     def __repr__(self) -> str:
         body = np.array2string(self._device.to_numpy(self._array), separator=", ", prefix="tensor(",

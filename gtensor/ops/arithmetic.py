@@ -23,7 +23,7 @@ from gtensor.core.samples import (
     unary,
 )
 from gtensor.core.tensor import Tensor
-from gtensor.ops.fused import fused, kernel_path
+from gtensor.ops.fused import fused
 from gtensor.ops.paths import cupy_function, ufunc
 from gtensor.ops.pointwise import SAME, d, pointwise
 

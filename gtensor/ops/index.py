@@ -38,6 +38,16 @@ def _slice_backward(ns: Any, step: Any, g: Any) -> None:
     step.give(0, ns.unslice(g, key=key, shape=shape, out=buffer, beta=beta))
 
 
+def adjoint_samples(samples: list[Sample]) -> list[Sample]:
+    """Gradients of the shape that each key selects."""
+    found = []
+    for sample in samples:
+        shape = sample.shapes[0] or ()
+        selected = np.empty(shape)[sample.params["key"]].shape
+        found.append(Sample((selected,), normal, {**sample.params, "shape": shape}))
+    return found
+
+
 def _slice_reference(torch: Any, x: Any, key: Key) -> Any:
     return x[key]
 
@@ -74,8 +84,7 @@ unslice = op(
     "unslice", cpu=_unslice_path, gpu=_unslice_path,
     backward=lambda ns, step, g: step.give(0, ns.slice(g, key=step.params["key"])),
     tangent=linear_tangent("unslice"),
-    samples=[Sample((np.empty(s.shapes[0])[s.params["key"]].shape,), normal,
-                    {**s.params, "shape": s.shapes[0]}) for s in _SLICES],
+    samples=adjoint_samples(_SLICES),
     doc="Zeros of `shape` with g at `key`: the adjoint of slice.",
 )
 
@@ -127,8 +136,7 @@ scatter_add = op(
     "scatter_add", cpu=_scatter_add_path, gpu=_scatter_add_path,
     backward=lambda ns, step, g: step.give(0, ns.gather(g, key=step.params["key"])),
     tangent=linear_tangent("scatter_add"),
-    samples=[Sample((np.empty(s.shapes[0])[s.params["key"]].shape,), normal,
-                    {**s.params, "shape": s.shapes[0]}) for s in _GATHERS],
+    samples=adjoint_samples(_GATHERS),
     doc="Zeros of `shape` with g added at `key`, repeated places summed: the adjoint of gather.",
 )
 

@@ -11,6 +11,7 @@ from gtensor.backend.cuda import cupy, gemm_into
 from gtensor.core.op import op
 from gtensor.core.samples import Sample
 from gtensor.core.tensor import Tensor
+from gtensor.creation import asarray
 from gtensor.ops.shape import reshape
 from gtensor.settings import settings
 
@@ -103,6 +104,7 @@ def matmul(x1: Tensor, x2: Tensor) -> Tensor:
 
     A batch of matrices times one matrix is a single GEMM. Raises ValueError if the inner sizes differ.
     """
+    x1, x2 = asarray(x1), asarray(x2)
     if not x1.ndim or not x2.ndim:
         raise ValueError(f"matmul of shapes {x1.shape} and {x2.shape}; wanted at least one axis each")
     inner = x2.shape[0] if x2.ndim == 1 else x2.shape[-2]

@@ -37,7 +37,7 @@ class _Terms(dict[int, list[Any]]):
         return found
 
 
-class pointwise:  # noqa: N801  (a declaration, read as one)
+class pointwise:
     """`backward=pointwise(d(...), d(...))`: one partial per input, None for one without a derivative."""
 
     def __init__(self, *partials: Partial | None) -> None:

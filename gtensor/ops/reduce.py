@@ -16,6 +16,7 @@ from gtensor.ops.arithmetic import square
 from gtensor.ops.shape import linear_tangent
 
 METHODS = ("sum", "mean", "var", "max", "min", "argmax")
+_SUMS = ("sum", "mean")
 Axis = int | tuple[int, ...] | None
 
 
@@ -65,7 +66,11 @@ def _reduction(name: str) -> Any:
         if out is None:
             shape = _kept(x.shape, axis, keepdims)
             out = device.empty(shape, x.dtype, name)
-        getattr(device.xp, name)(x, axis=axis, keepdims=keepdims, out=out)
+        wide = {"dtype": np.float32} if name in _SUMS and x.dtype.itemsize == 2 else {}
+        result = out if not wide else None  # half precision is added up in float32
+        result = getattr(device.xp, name)(x, axis=axis, keepdims=keepdims, out=result, **wide)
+        if wide:
+            out[...] = result
         return out
 
     return path

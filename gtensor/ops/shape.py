@@ -75,7 +75,7 @@ def flatten(x: Tensor, start_dim: int = 0, end_dim: int = -1) -> Tensor:
     first, last = start_dim % x.ndim, end_dim % x.ndim
     if not (-x.ndim <= start_dim < x.ndim and -x.ndim <= end_dim < x.ndim) or first > last:
         raise ValueError(f"flatten of axes {start_dim} to {end_dim} of a tensor of {x.ndim} dimensions")
-    return reshape(x, x.shape[:first] + (prod(x.shape[first:last + 1]),) + x.shape[last + 1:])
+    return reshape(x, (*x.shape[:first], prod(x.shape[first:last + 1]), *x.shape[last + 1:]))
 
 
 def squeeze(x: Tensor, axis: int | tuple[int, ...]) -> Tensor:

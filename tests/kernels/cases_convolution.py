@@ -109,8 +109,7 @@ DILATED = Window(1, 2, 9, 8, (3, 2), step=(2, 2), pad=(1, 1), dilation=(2, 3))
 
 def _max_pool(window: Window, nan: bool = False) -> Case:
     def check(executor: Any, dtype: np.dtype, rng: np.random.Generator) -> None:
-        # Distinct values that every dtype holds exactly would be few; ties are PyTorch's first, as
-        # ours.
+        # Half types tie now and then; the first of equals wins, here as in PyTorch.
         x = normal(rng, window.shape, dtype)
         if nan:
             x[..., 1, 2] = np.nan

@@ -12,8 +12,7 @@ from kernel_cases import Case, assert_close, exact, normal, unwritten
 
 from gtensor.backend.kernels import Elementwise, elementwise
 
-# name: (parameters of the kernel, PyTorch's function, whether the gradient also comes from the
-# output)
+# name: (parameters, PyTorch's function, whether the gradient can also come from the output)
 _ACTIVATIONS: dict[str, tuple[dict[str, float], Callable[..., torch.Tensor], bool]] = {
     "relu": ({}, F.relu, True),
     "leaky_relu": ({"slope": 0.02}, lambda x, slope: F.leaky_relu(x, slope), True),

@@ -21,8 +21,7 @@ DTYPES = {
     "float32": np.dtype(np.float32), "float64": np.dtype(np.float64),
 }
 TOLERANCE = {"float16": 2e-3, "bfloat16": 1.6e-2, "float32": 1e-5, "float64": 1e-12}
-"""Half types: two roundings of the result; the others: the rounding of sums of some hundred
-terms."""
+"""Half types: two roundings of the result; the others: sums of some hundred rounded terms."""
 
 Check = Callable[[Any, np.dtype, np.random.Generator], None]
 
@@ -58,8 +57,7 @@ def unwritten(shape: Any, dtype: np.dtype) -> np.ndarray:
 def assert_close(
     given: np.ndarray, wanted: torch.Tensor, dtype: np.dtype, factor: float = 1.0
 ) -> None:
-    """Equal within the dtype's tolerance, relative to each element and to the largest (at least
-    1)."""
+    """Equal within the dtype's tolerance, relative to each element and to max(1, the largest)."""
     reference = wanted.detach().numpy().astype(np.float64)
     finite = np.abs(reference[np.isfinite(reference)])
     tolerance = TOLERANCE[dtype.name] * factor

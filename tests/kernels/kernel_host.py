@@ -1,5 +1,4 @@
-"""Kernels on the CPU: compiled by g++ with sanitizers behind host/cuda_host.h, run in a child
-process.
+"""Kernels on the CPU: compiled by g++ with sanitizers behind host/cuda_host.h, run in a child.
 
 `HostMachine(text)` is one child for one CUDA text; `HostExecutor` runs the case table
 (kernel_cases.py) on machines for all kernel files, under several thread schedules that must agree
@@ -37,8 +36,7 @@ class KernelFault(Exception):
 
 
 class Toolchain:
-    """Compiles CUDA text to executables, kept in a folder under a hash of all that goes into
-    them."""
+    """Compiles CUDA text to executables, kept in a folder under a hash of what goes into them."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -83,8 +81,7 @@ class Toolchain:
 
 
 def file_text(file: str, text: str | None = None) -> str:
-    """A kernel file for the machine: its text (or a changed one) and a registration for each
-    kernel."""
+    """A kernel file for the machine: its text (or a changed one), and its kernels registered."""
     names = [f"{function}<{ctype}>" for function in kernels.functions(file)
              for ctype in kernels.C_TYPES.values()]
     return _with_registrations(text or kernels.source(file), names)

@@ -1,5 +1,4 @@
-"""NVRTC without a GPU or a driver: PTX and CUBIN for any architecture, and what ptxas says about
-them."""
+"""NVRTC without a GPU or a driver: PTX, CUBIN and what ptxas says, for any architecture."""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""What both GPU-less checks compile: kernel files as they are, and elementwise bodies in a loop of
-ours.
+"""What both GPU-less checks compile: kernel files as they are, elementwise bodies in our own loop.
 
 CuPy generates the loop around an elementwise body only when it has a driver; the one here gives the
 body the same names, and half classes with the same conversions (host/elementwise_half.h).
@@ -40,8 +39,7 @@ def cuda_include() -> Path:
 
 
 def is_array(parameter: Parameter) -> bool:
-    """Whether our loop takes this parameter as an array: a letter type, or raw. Others are
-    scalars."""
+    """Whether our loop takes this parameter as an array (a letter, or raw) and not as a scalar."""
     return parameter.raw or parameter.ctype not in _CONCRETE
 
 
@@ -85,6 +83,7 @@ def _loop(index: int, kernel: Elementwise) -> str:
         else:
             parameters.append(f"{const}{ctype} {name}")
     return "\n".join([
+        f'#line 1 "{kernel.name}"',
         f"{head}__global__ void gt_body_{index}({', '.join(parameters)}) {{",
         "  for (gt_index i = gt_thread(); i < gt_size; i += gt_threads()) {",
         *bindings,

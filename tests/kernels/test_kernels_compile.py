@@ -1,5 +1,4 @@
-"""Every kernel through NVRTC for every architecture and dtype: it compiles, without warnings or
-spills.
+"""Every kernel through NVRTC, for every architecture and dtype, without warnings or spills.
 
 No GPU and no driver is needed. The options are those that the loader and CuPy pass.
 """
@@ -29,8 +28,7 @@ MOST_REGISTERS = 128  # two blocks of 256 threads on a multiprocessor of 64 K re
 
 @pytest.fixture(scope="module")
 def programs() -> Iterator[dict[tuple[str, int], Future[Program]]]:
-    """All kernel files for all architectures, compiling on two threads while the tests look at
-    them."""
+    """All kernel files for all architectures, compiled by threads while the tests look at them."""
     pool = ThreadPoolExecutor(max_workers=min(os.cpu_count() or 1, 4))
     futures = {}
     for architecture in ARCHITECTURES:

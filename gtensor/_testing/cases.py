@@ -1,0 +1,197 @@
+"""A case: one op, one sample, one device, and fresh random arrays in any dtype and layout."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import combinations
+from typing import Any
+
+import numpy as np
+
+from gtensor._testing.compare import CheckError, to_numpy
+from gtensor.backend import Device
+from gtensor.core.gradients import grad
+from gtensor.core.modes import no_grad
+from gtensor.core.op import Op
+from gtensor.core.samples import Sample
+from gtensor.core.tensor import FLOATING, Tensor, make
+from gtensor.ops import paths
+
+Layout = Callable[[Any, Any], Any]
+FLOAT64 = np.dtype(np.float64)
+
+
+# -- layouts: the same values, laid out differently in memory ----------------------------------------
+
+
+def strided(xp: Any, a: Any) -> Any:
+    """Every second element of a larger array, along each axis."""
+    big = xp.empty(tuple(2 * n + 1 for n in a.shape), a.dtype)
+    big[...] = 1
+    view = big[(slice(1, None, 2),) * a.ndim]
+    view[...] = a
+    return view
+
+
+def transposed(xp: Any, a: Any) -> Any:
+    """The axes in the opposite order in memory."""
+    return xp.ascontiguousarray(a.T).T
+
+
+def offset(xp: Any, a: Any) -> Any:
+    """Rows of a larger array, not from its start: contiguous along the last axis only."""
+    big = xp.empty(tuple(n + 2 for n in a.shape), a.dtype)
+    big[...] = 1
+    view = big[(slice(1, -1),) * a.ndim]
+    view[...] = a
+    return view
+
+
+def reversed_(xp: Any, a: Any) -> Any:
+    """Negative strides along each axis."""
+    back = (slice(None, None, -1),) * a.ndim
+    return xp.ascontiguousarray(a[back])[back]
+
+
+def repeated(xp: Any, a: Any) -> Any:
+    """Stride 0: the first element along the first axis, for all of them. Other values than a's."""
+    return xp.broadcast_to(a[:1], a.shape) if a.ndim and a.size else a
+
+
+LAYOUTS: dict[str, Layout] = {
+    "strided": strided, "transposed": transposed, "offset": offset, "negative strides": reversed_,
+    "stride 0": repeated,
+}
+
+
+# -- cases -------------------------------------------------------------------------------------------
+
+
+@dataclass
+class Case:
+    """One op on the inputs of one sample. `arrays` are NumPy's, floats in float64."""
+
+    op: Op
+    sample: Sample
+    device: Device
+    rng: np.random.Generator
+    arrays: list[np.ndarray | None]
+    torch: Any  # the module, or None
+
+    @classmethod
+    def of(cls, op: Op, sample: Sample, device: Device, seed: int, torch: Any) -> Case:
+        rng = np.random.default_rng(seed)
+        return cls(op, sample, device, rng, sample.arrays(rng), torch)
+
+    @property
+    def floats(self) -> list[int]:
+        """The inputs that can require a gradient by their dtype."""
+        return [i for i, a in enumerate(self.arrays) if a is not None and a.dtype.kind in FLOATING]
+
+    @property
+    def differentiable(self) -> bool:
+        """Whether gradients flow through the op at this sample."""
+        return bool(self.floats) and (self.op.backward is not None or self.op.composed is not None)
+
+    @property
+    def elementwise(self) -> bool:
+        """Whether the CPU path promises that `out` may be one of its inputs, and works in tiles."""
+        builder = self.op.cpu.__qualname__.partition(".")[0]
+        return self.op.cpu.__module__ == paths.__name__ and builder in ("ufunc", "tiled")
+
+    def params(self, device: Device | None = None) -> dict[str, Any]:
+        """The sample's parameters; index arrays among them on the device."""
+        return {k: _placed(v, device or self.device) for k, v in self.sample.params.items()}
+
+    def inputs(
+        self, arrays: Sequence[Any] | None = None, *, requires: Iterable[int] = (), dtype: Any = None,
+        layout: Layout | None = None, device: Device | None = None,
+    ) -> list[Tensor | None]:
+        """Fresh tensors of the arrays, floats in `dtype`."""
+        device = device or self.device
+        made: list[Tensor | None] = []
+        wanted = set(requires)
+        for i, a in enumerate(self.arrays if arrays is None else arrays):
+            if a is None:
+                made.append(None)
+                continue
+            if dtype is not None and a.dtype.kind in FLOATING:
+                a = a.astype(dtype)
+            array = device.copy(device.from_numpy(np.asarray(a)))
+            if layout is not None:
+                array = layout(device.xp, array)
+            made.append(make(array, device).requires_grad_(i in wanted))
+        return made
+
+    def call(self, inputs: Sequence[Any], device: Device | None = None) -> Tensor:
+        """The op on tensors, recorded where one requires a gradient."""
+        return self.op(*inputs, **self.params(device))
+
+    def function(self, *inputs: Any) -> Tensor:
+        """The op as a function of its inputs alone."""
+        return self.call(inputs)
+
+    def value(self, inputs: Sequence[Any], device: Device | None = None) -> Tensor:
+        """The op's output, not recorded."""
+        with no_grad():
+            return self.call(inputs, device)
+
+    def run_path(self, arrays: Sequence[Any], **out: Any) -> Any:
+        """The device's path on raw arrays: the output, and the extras if there are some."""
+        path = self.op.cpu if self.device.type == "cpu" else self.device.path(self.op.name, self.op.gpu)
+        return path(*arrays, **self.params(), **out)
+
+    def upstream(self, output: Tensor, layout: Layout | None = None) -> Tensor:
+        """A random gradient of an output, never uniform."""
+        values = np.asarray(self.rng.standard_normal(output.shape)).astype(output.dtype)
+        array = self.device.copy(self.device.from_numpy(values))
+        return make(array if layout is None else layout(self.device.xp, array), self.device)
+
+    def gradients(self, inputs: Sequence[Any], upstream: Tensor | None = None) -> list[np.ndarray | None]:
+        """Per input its gradient (None: it requires none); zeros where the op gives it nothing."""
+        output = self.call(inputs)
+        return self.walk(output, self.upstream(output) if upstream is None else upstream, inputs)
+
+    def walk(self, output: Tensor, upstream: Tensor, inputs: Sequence[Any]) -> list[np.ndarray | None]:
+        """The gradients of <output, upstream> by the inputs that require one."""
+        wanted = [i for i, x in enumerate(inputs) if x is not None and x.requires_grad]
+        found = grad([output], [inputs[i] for i in wanted], [upstream], allow_unused=True)
+        result: list[np.ndarray | None] = [None] * len(inputs)
+        for i, g in zip(wanted, found, strict=True):
+            if g is None:
+                result[i] = np.zeros(inputs[i].shape)
+                continue
+            if g.dtype != inputs[i].dtype or g.shape != inputs[i].shape:
+                raise CheckError(f"the gradient of input {i} has shape {g.shape} and dtype {g.dtype}; "
+                                 f"the input has {inputs[i].shape} and {inputs[i].dtype}")
+            result[i] = to_numpy(g)
+        return result
+
+    def masks(self) -> Iterator[tuple[int, ...]]:
+        """Which inputs require gradients: every choice for up to three, else each alone, and all."""
+        floats = self.floats
+        sizes: Iterable[int] = range(1, len(floats) + 1) if len(floats) <= 3 else (1, len(floats))
+        for size in sizes:
+            yield from combinations(floats, size)
+
+
+def _placed(value: Any, device: Device) -> Any:
+    if isinstance(value, np.ndarray):
+        return device.from_numpy(value)
+    if isinstance(value, tuple):
+        return tuple(_placed(v, device) for v in value)
+    return value
+
+
+def samples_of(op: Op) -> list[Sample]:
+    """The record's samples; a bare shape stands for one of that shape per input.
+
+    Raises ValueError for an op without samples.
+    """
+    given = op.samples() if callable(op.samples) else op.samples
+    count = max(1, len(op.input_names))
+    found = [s if isinstance(s, Sample) else Sample((tuple(s),) * count) for s in given or ()]
+    if not found:
+        raise ValueError(f"op {op.name!r} has no samples; opcheck wants at least one")
+    return found
