@@ -1,1 +1,1 @@
-"""The parts of `gtensor.testing`: comparison, numeric differences, cases and the checks of one op."""
+"""The parts of `gtensor.testing`: comparison, numeric differences, cases, checks of one op."""

@@ -22,28 +22,28 @@ Layout = Callable[[Any, Any], Any]
 FLOAT64 = np.dtype(np.float64)
 
 
-# -- layouts: the same values, laid out differently in memory ----------------------------------------
+# -- layouts: the same values, laid out differently in memory ------------------------------------
 
 
 def strided(xp: Any, a: Any) -> Any:
     """Every second element of a larger array, along each axis."""
     big = xp.empty(tuple(2 * n + 1 for n in a.shape), a.dtype)
     big[...] = 1
-    view = big[(slice(1, None, 2),) * a.ndim]
+    view = big[(..., *(slice(1, None, 2),) * a.ndim)]
     view[...] = a
     return view
 
 
 def transposed(xp: Any, a: Any) -> Any:
     """The axes in the opposite order in memory."""
-    return xp.ascontiguousarray(a.T).T
+    return xp.ascontiguousarray(a.T).T if a.ndim else a
 
 
 def offset(xp: Any, a: Any) -> Any:
     """Rows of a larger array, not from its start: contiguous along the last axis only."""
     big = xp.empty(tuple(n + 2 for n in a.shape), a.dtype)
     big[...] = 1
-    view = big[(slice(1, -1),) * a.ndim]
+    view = big[(..., *(slice(1, -1),) * a.ndim)]
     view[...] = a
     return view
 
@@ -51,7 +51,7 @@ def offset(xp: Any, a: Any) -> Any:
 def reversed_(xp: Any, a: Any) -> Any:
     """Negative strides along each axis."""
     back = (slice(None, None, -1),) * a.ndim
-    return xp.ascontiguousarray(a[back])[back]
+    return xp.ascontiguousarray(a[back])[back] if a.ndim else a
 
 
 def repeated(xp: Any, a: Any) -> Any:
@@ -65,7 +65,7 @@ LAYOUTS: dict[str, Layout] = {
 }
 
 
-# -- cases -------------------------------------------------------------------------------------------
+# -- cases -----------------------------------------------------------------------------------------
 
 
 @dataclass
@@ -77,12 +77,16 @@ class Case:
     device: Device
     rng: np.random.Generator
     arrays: list[np.ndarray | None]
+    dtypes: Sequence[np.dtype]
     torch: Any  # the module, or None
 
     @classmethod
-    def of(cls, op: Op, sample: Sample, device: Device, seed: int, torch: Any) -> Case:
+    def of(
+        cls, op: Op, sample: Sample, device: Device, seed: int, dtypes: Sequence[np.dtype], torch: Any
+    ) -> Case:
+        """The sample's values by the seed, the same in every check."""
         rng = np.random.default_rng(seed)
-        return cls(op, sample, device, rng, sample.arrays(rng), torch)
+        return cls(op, sample, device, rng, sample.arrays(rng), dtypes, torch)
 
     @property
     def floats(self) -> list[int]:
@@ -95,6 +99,11 @@ class Case:
         return bool(self.floats) and (self.op.backward is not None or self.op.composed is not None)
 
     @property
+    def precise(self) -> bool:
+        """Whether the output is float64 as the inputs are: differences in less are too coarse."""
+        return self.value(self.inputs()).dtype == FLOAT64
+
+    @property
     def elementwise(self) -> bool:
         """Whether the CPU path promises that `out` may be one of its inputs, and works in tiles."""
         builder = self.op.cpu.__qualname__.partition(".")[0]
@@ -105,8 +114,8 @@ class Case:
         return {k: _placed(v, device or self.device) for k, v in self.sample.params.items()}
 
     def inputs(
-        self, arrays: Sequence[Any] | None = None, *, requires: Iterable[int] = (), dtype: Any = None,
-        layout: Layout | None = None, device: Device | None = None,
+        self, arrays: Sequence[Any] | None = None, *, requires: Iterable[int] = (),
+        dtype: Any = None, layout: Layout | None = None, device: Device | None = None,
     ) -> list[Tensor | None]:
         """Fresh tensors of the arrays, floats in `dtype`."""
         device = device or self.device
@@ -124,6 +133,11 @@ class Case:
             made.append(make(array, device).requires_grad_(i in wanted))
         return made
 
+    def rounded(self, dtype: Any) -> list[np.ndarray | None]:
+        """The arrays with floats rounded to what `dtype` can hold, still in float64."""
+        return [a.astype(dtype).astype(FLOAT64) if i in self.floats and a is not None else a
+                for i, a in enumerate(self.arrays)]
+
     def call(self, inputs: Sequence[Any], device: Device | None = None) -> Tensor:
         """The op on tensors, recorded where one requires a gradient."""
         return self.op(*inputs, **self.params(device))
@@ -139,7 +153,9 @@ class Case:
 
     def run_path(self, arrays: Sequence[Any], **out: Any) -> Any:
         """The device's path on raw arrays: the output, and the extras if there are some."""
-        path = self.op.cpu if self.device.type == "cpu" else self.device.path(self.op.name, self.op.gpu)
+        path = self.op.cpu
+        if self.device.type != "cpu":
+            path = self.device.path(self.op.name, self.op.gpu)
         return path(*arrays, **self.params(), **out)
 
     def upstream(self, output: Tensor, layout: Layout | None = None) -> Tensor:
@@ -148,28 +164,30 @@ class Case:
         array = self.device.copy(self.device.from_numpy(values))
         return make(array if layout is None else layout(self.device.xp, array), self.device)
 
-    def gradients(self, inputs: Sequence[Any], upstream: Tensor | None = None) -> list[np.ndarray | None]:
-        """Per input its gradient (None: it requires none); zeros where the op gives it nothing."""
-        output = self.call(inputs)
-        return self.walk(output, self.upstream(output) if upstream is None else upstream, inputs)
+    def walk(
+        self, output: Tensor, upstream: Tensor, inputs: Sequence[Any]
+    ) -> list[np.ndarray | None]:
+        """The gradients of <output, upstream>: per input None if it requires none, else an array.
 
-    def walk(self, output: Tensor, upstream: Tensor, inputs: Sequence[Any]) -> list[np.ndarray | None]:
-        """The gradients of <output, upstream> by the inputs that require one."""
+        Zeros where the op gives an input nothing.
+        """
         wanted = [i for i, x in enumerate(inputs) if x is not None and x.requires_grad]
-        found = grad([output], [inputs[i] for i in wanted], [upstream], allow_unused=True)
+        found: Any = [None] * len(wanted)
+        if output.requires_grad:  # a composed form may leave these inputs out
+            found = grad([output], [inputs[i] for i in wanted], [upstream], allow_unused=True)
         result: list[np.ndarray | None] = [None] * len(inputs)
         for i, g in zip(wanted, found, strict=True):
             if g is None:
                 result[i] = np.zeros(inputs[i].shape)
                 continue
             if g.dtype != inputs[i].dtype or g.shape != inputs[i].shape:
-                raise CheckError(f"the gradient of input {i} has shape {g.shape} and dtype {g.dtype}; "
-                                 f"the input has {inputs[i].shape} and {inputs[i].dtype}")
+                raise CheckError(f"the gradient of input {i} has shape {g.shape}, dtype {g.dtype}; "
+                                 f"the input has {inputs[i].shape}, {inputs[i].dtype}")
             result[i] = to_numpy(g)
         return result
 
     def masks(self) -> Iterator[tuple[int, ...]]:
-        """Which inputs require gradients: every choice for up to three, else each alone, and all."""
+        """Which inputs require gradients: every choice of up to three, else each, and all."""
         floats = self.floats
         sizes: Iterable[int] = range(1, len(floats) + 1) if len(floats) <= 3 else (1, len(floats))
         for size in sizes:

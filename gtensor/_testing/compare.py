@@ -16,7 +16,7 @@ TOLERANCES: dict[np.dtype, tuple[float, float]] = {  # rtol, atol
     np.dtype(np.float32): (1e-4, 2e-5),
     np.dtype(np.float64): (1e-7, 1e-9),
 }
-"""How far two ways of computing the same value in a dtype may be apart; other dtypes agree exactly."""
+"""How far two ways of computing a value in a dtype may be apart; other dtypes agree exactly."""
 
 NUMERIC = (1e-5, 1e-6)  # rtol, atol of central differences in float64 with a step of 1e-6
 STEP = 1e-6
@@ -44,7 +44,7 @@ def to_numpy(value: Any) -> np.ndarray:
         return value._device.to_numpy(value._array)
     if hasattr(value, "detach"):
         return value.detach().numpy()
-    return value if isinstance(value, np.ndarray) else np.asarray(value.get())
+    return value.get() if hasattr(value, "get") else np.asarray(value)  # CuPy's get() copies
 
 
 def close(
@@ -66,12 +66,13 @@ def close(
         bad = ~((a == b) | (off <= atol + rtol * np.abs(b)) | (np.isnan(a) & np.isnan(b)))
     if not bad.any():
         return
-    excess = np.where(bad, np.nan_to_num(off / (atol + rtol * np.abs(b) + 1e-300), nan=np.inf), -1.0)
+    excess = np.nan_to_num(off / (atol + rtol * np.abs(b) + 1e-300), nan=np.inf)
+    excess = np.where(bad, excess, -1.0)
     worst = tuple(int(i) for i in np.unravel_index(int(excess.argmax()), a.shape))
     raise CheckError(
-        f"{what}, element {worst}: {names[0]} {a[worst]:.12g}, {names[1]} {b[worst]:.12g} (difference "
-        f"{off[worst]:.3g}, allowed {atol:g} + {rtol:g} * |{names[1]}|); {int(bad.sum())} of {a.size} "
-        "elements differ")
+        f"{what}, element {worst}: {names[0]} {a[worst]:.12g}, {names[1]} {b[worst]:.12g} "
+        f"(difference {off[worst]:.3g}, allowed {atol:g} + {rtol:g} * |{names[1]}|); "
+        f"{int(bad.sum())} of {a.size} elements differ")
 
 
 def unwritten(arrays: Iterable[tuple[str, Any]]) -> Callable[[], None]:

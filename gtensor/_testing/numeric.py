@@ -19,8 +19,8 @@ def outputs_of(function: Function, inputs: Sequence[Any]) -> tuple[Tensor, ...]:
     result = function(*inputs)
     found = (result,) if isinstance(result, Tensor) else tuple(result)
     if not found or not all(isinstance(t, Tensor) for t in found):
-        raise TypeError(f"the checked function returned {type(result).__name__}; wanted a Tensor or a "
-                        "sequence of Tensors")
+        raise TypeError(f"the checked function returned {type(result).__name__}; wanted a Tensor "
+                        "or a sequence of Tensors")
     return found
 
 
@@ -35,7 +35,7 @@ def difference(
     function: Function, inputs: Sequence[Any], i: int, direction: np.ndarray,
     upstreams: Sequence[Any], step: float,
 ) -> float:
-    """d/dt of <upstreams, function(inputs with inputs[i] + t * direction)> at t = 0, numerically."""
+    """d/dt of <upstreams, function(inputs with inputs[i] + t * direction)> at t = 0, estimated."""
     ends = []
     for sign in (1.0, -1.0):
         moved = to_numpy(inputs[i]) + sign * step * direction
@@ -78,14 +78,14 @@ def elements(
 def analytic(
     function: Function, inputs: Sequence[Any], wanted: Sequence[int], rng: np.random.Generator
 ) -> tuple[list[Tensor | None], list[Tensor | None]]:
-    """(a random upstream gradient per output, None where it has none; a gradient per wanted input)."""
+    """A random upstream gradient per output (None: it has none), a gradient per wanted input."""
     outputs = outputs_of(function, inputs)
     upstreams = [random_like(t, rng) if t.requires_grad else None for t in outputs]
     used = [(t, u) for t, u in zip(outputs, upstreams, strict=True) if u is not None]
     if not used:
-        raise CheckError("the result does not depend on an input that requires a gradient; wanted one "
-                         "that was made by differentiable ops")
-    grads = grad([t for t, _ in used], [inputs[i] for i in wanted], [u for _, u in used],  # type: ignore
+        raise CheckError("the result does not depend on an input that requires a gradient; wanted "
+                         "one that was made by differentiable ops")
+    grads = grad([t for t, _ in used], [inputs[i] for i in wanted], [u for _, u in used],
                  allow_unused=True)
     return upstreams, list(grads)
 
@@ -94,7 +94,7 @@ def compare_all(
     function: Function, inputs: Sequence[Any], wanted: Sequence[int], rng: np.random.Generator,
     step: float, tolerance: tuple[float, float], most: int | None,
 ) -> None:
-    """Compare gradients with numeric ones, by elements, or by random directions above `most` elements."""
+    """Compare gradients with numeric ones: elements, or random directions if more than `most`."""
     upstreams, grads = analytic(function, inputs, wanted, rng)
     for i, g in zip(wanted, grads, strict=True):
         shape = inputs[i].shape
@@ -118,8 +118,8 @@ def second_order(function: Function, wanted: Sequence[int], outputs: int) -> Fun
 
     def gradients(*arguments: Any) -> tuple[Tensor, ...]:
         inputs, upstreams = arguments[:-outputs], arguments[-outputs:]
-        found = grad(list(outputs_of(function, inputs)), [inputs[i] for i in wanted], list(upstreams),
-                     create_graph=True, allow_unused=True)
+        found = grad(list(outputs_of(function, inputs)), [inputs[i] for i in wanted],
+                     list(upstreams), create_graph=True, allow_unused=True)
         return tuple(g for g in found if g is not None)
 
     return gradients
@@ -135,10 +135,10 @@ def gradcheck(
     order: int = 1,
     seed: int | None = None,
 ) -> None:
-    """Compare a function's gradients with central differences: (f(x + eps) - f(x - eps)) / (2 eps).
+    """Compare a function's gradients with central differences, (f(x + eps) - f(x - eps)) / (2 eps).
 
-    Every element of every input that requires a gradient is moved, and the upstream gradient is random,
-    not uniform. So it takes two calls of the function per element.
+    Every element of every input that requires a gradient is moved, and the upstream gradient is
+    random, not uniform. So it takes two calls of the function per element.
 
     Args:
         function: takes the inputs, returns a Tensor or a sequence of them; the same each time.
@@ -146,23 +146,23 @@ def gradcheck(
             from kinks by more than eps.
         eps: step of the differences.
         atol, rtol: allowed is |analytic - numeric| <= atol + rtol * |numeric|.
-        order: 1, or 2 to check also the gradients of the gradients, as `create_graph=True` makes them.
+        order: 1, or 2 to check also the gradients of the gradients that `create_graph=True` makes.
         seed: of the upstream gradient; by default another one each time, named in the error.
 
     Raises:
-        GradcheckError: (an AssertionError) naming input, element, analytic and numeric value; or if the
-            function wrote an input.
+        GradcheckError: (an AssertionError) naming input, element, analytic and numeric value; or
+            if the function wrote an input.
         TypeError: if a differentiable input is not float64.
         ValueError: if no input requires a gradient, or `order` is neither 1 nor 2.
     """
     given = [inputs] if isinstance(inputs, Tensor) else list(inputs)
     wanted = [i for i, x in enumerate(given) if isinstance(x, Tensor) and x.requires_grad]
     if not wanted:
-        raise ValueError("gradcheck was given no input that requires a gradient; wanted at least one")
+        raise ValueError("gradcheck was given no input that requires a gradient; wanted one")
     for i in wanted:
         if given[i].dtype != np.float64:
-            raise TypeError(f"gradcheck was given input {i} of dtype {given[i].dtype}; wanted float64: "
-                            "differences in less are too coarse")
+            raise TypeError(f"gradcheck was given input {i} of dtype {given[i].dtype}; wanted "
+                            "float64: differences in less are too coarse")
     if order not in (1, 2):
         raise ValueError(f"gradcheck was given order {order!r}; wanted 1 or 2")
     seed = fresh_seed() if seed is None else seed

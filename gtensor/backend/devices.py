@@ -166,8 +166,8 @@ def _why_no_cuda() -> str:
 
 
 def device_of(array: Any) -> Device:
-    """The device on which a raw array lives."""
-    return get_device("cpu" if isinstance(array, np.ndarray) else f"cuda:{array.device.id}")
+    """The device on which a raw array (or one of the scalars NumPy answers for 0-d) lives."""
+    return get_device("cpu" if isinstance(array, (np.ndarray, np.generic)) else f"cuda:{array.device.id}")
 
 
 def on_new_device(watcher: Callable[[Device], None]) -> None:

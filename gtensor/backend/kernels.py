@@ -303,7 +303,8 @@ class Launcher:
         Args:
             grid: blocks along x, y, z.
             block: threads of a block along x, y, z.
-            args: contiguous CuPy arrays, `NULL`, Python ints (`long long`) and floats (`double`).
+            args: contiguous CuPy arrays, `NULL`, Python ints (`long long`), floats (`double`). No
+                bools and no NumPy scalars: CuPy passes them in their own size, unchecked.
             shared_mem: bytes of dynamic shared memory.
         """
         if 0 not in grid:

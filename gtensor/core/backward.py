@@ -59,7 +59,7 @@ def _walk(
 
     The slots live in the step, so on any exit, an error included, they are gone with it.
     """
-    keepers = set(kept)
+    keepers = dict.fromkeys(kept)  # in order, so that a walk is the same every time
     step: Any = RecordedStep(wanted) if create_graph else RawStep(wanted)
     held: dict[Node, Any] = {}
     _claim(records)

@@ -86,7 +86,7 @@ abs = op(
 )
 
 copysign_grad = fused(
-    "copysign_grad", lambda ns, g, x: g * ns.sign(x),
+    "copysign_grad", lambda ns, g, x: ns.where(x > 0, g, ns.where(x < 0, -g, 0.0)),
     gpu=elementwise("T g, T x", "T dx", "dx = g * T((x > T(0)) - (x < T(0)))"),
     samples=alike(2, (normal, apart)), reference=lambda torch, g, x: g * torch.sign(x),
     doc="g where x > 0, -g where x < 0.",
@@ -115,7 +115,7 @@ pow_grad = fused(
 pow_grad_exponent = fused(
     "pow_grad_exponent",
     lambda ns, g, x1, y: g * ns.where(x1 > 0, y * ns.log(ns.where(x1 > 0, x1, 1.0)), 0.0),
-    gpu=elementwise("T g, T x1, T y", "T dx", "dx = x1 > T(0) ? g * y * log(x1) : T(0)"),
+    gpu=elementwise("T g, T x1, T y", "T dx", "dx = x1 > T(0) ? T(g * y * log(x1)) : T(0)"),
     samples=alike(3, (normal, positive, normal)),
     reference=lambda torch, g, a, y: g * y * torch.log(a),
     doc="The gradient of y = x1 ** x2 with respect to x2; 0 where x1 <= 0.",
@@ -148,7 +148,7 @@ def _tied(comparison: str) -> Any:
     """Gradient of maximum/minimum: to the side taken; a tie shares it equally, as in PyTorch."""
 
     def formula(ns: Any, g: Any, x1: Any, x2: Any) -> Any:
-        return g * ns.where(getattr(ns, comparison)(x1, x2), 1.0, ns.where(ns.equal(x1, x2), 0.5, 0.0))
+        return ns.where(getattr(ns, comparison)(x1, x2), g, ns.where(ns.equal(x1, x2), 0.5 * g, 0.0))
 
     return formula
 
@@ -156,7 +156,7 @@ def _tied(comparison: str) -> Any:
 maximum_grad = fused(
     "maximum_grad", _tied("greater"),
     gpu=elementwise("T g, T x1, T x2", "T dx",
-                    "dx = x1 > x2 ? g : (x1 == x2 ? g * T(0.5) : T(0))"),
+                    "dx = x1 > x2 ? g : (x1 == x2 ? T(g * T(0.5)) : T(0))"),
     samples=alike(3, (normal, apart, distinct)),
     reference=lambda torch, g, a, b: g * (a > b),
     doc="g where x1 > x2, half of it at a tie.",
@@ -174,7 +174,7 @@ maximum = op(
 minimum_grad = fused(
     "minimum_grad", _tied("less"),
     gpu=elementwise("T g, T x1, T x2", "T dx",
-                    "dx = x1 < x2 ? g : (x1 == x2 ? g * T(0.5) : T(0))"),
+                    "dx = x1 < x2 ? g : (x1 == x2 ? T(g * T(0.5)) : T(0))"),
     samples=alike(3, (normal, apart, distinct)),
     reference=lambda torch, g, a, b: g * (a < b),
     doc="g where x1 < x2, half of it at a tie.",

@@ -26,7 +26,9 @@ _BASIC = (int, np.integer, builtins.slice, type(None), EllipsisType)
 
 def _slice_path(x: Any, *, key: Key, out: Any = None) -> Any:
     if out is None:
-        return x[(*key, ...)]  # the ellipsis makes NumPy answer a view for a single element, too
+        if not any(k is ... for k in key):
+            key = (*key, ...)  # so NumPy answers a view for a single element, too
+        return x[key]
     out[...] = x[key]
     return out
 
@@ -206,9 +208,15 @@ def _set_item_backward(ns: Any, step: Any, g: Any) -> None:
         step.give(0, ns.set_item(g, 0.0, key=key, out=step.reuse(g)))
 
 
+def _set_item_tangent(ns: Any, primals: Any, tangents: Any, out: Any, params: dict[str, Any]) -> Any:
+    dx, dvalue = tangents
+    dx = ns.multiply(primals[0], 0) if dx is None else dx
+    return ns.set_item(dx, 0.0 if dvalue is None else dvalue, **params)
+
+
 set_item_op = op(
     "set_item", cpu=_set_item_path, gpu=_set_item_path,
-    backward=_set_item_backward, tangent=linear_tangent("set_item"),
+    backward=_set_item_backward, tangent=_set_item_tangent,
     samples=[Sample(((5,), (3,)), normal, {"key": (builtins.slice(1, 4),)}),
              Sample(((3, 5), ()), normal, {"key": (1,)}),
              Sample(((3, 5), (5,)), normal, {"key": (np.array([0, 2]),)})],

@@ -31,13 +31,13 @@ def ufunc(function: np.ufunc) -> Path:
 
     def binary(x1: Any, x2: Any, out: Any = None) -> Any:
         if out is not None:
-            return function(x1, x2, out)
+            return function(x1, x2, out=out)
         size = x1.size if type(x1) is ndarray else 1
         if type(x2) is ndarray:
             size *= x2.size
         if size * _ITEM < settings.arena_min_bytes:
             return function(x1, x2)
-        return function(x1, x2, _buffer(function, name, (x1, x2)))
+        return function(x1, x2, out=_buffer(function, name, (x1, x2)))
 
     return binary
 

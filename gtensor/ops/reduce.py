@@ -191,8 +191,8 @@ def _some(x: Tensor, axis: Axis, name: str) -> tuple[int, ...]:
     return axes
 
 
-def _argmax_path(x: Any, *, axis: int | None, keepdims: bool) -> Any:
-    return x.argmax(axis=axis, keepdims=keepdims)
+def _argmax_path(x: Any, *, axis: int | None, keepdims: bool, out: Any = None) -> Any:
+    return x.argmax(axis=axis, keepdims=keepdims, out=out)
 
 
 _argmax = op(

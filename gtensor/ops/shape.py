@@ -147,6 +147,10 @@ def transpose(x: Tensor) -> Tensor:
 
 
 def _broadcast(x: Any, *, shape: tuple[int, ...], out: Any = None) -> Any:
+    if out is None and 0 in shape:
+        return device_of(x).empty(shape, x.dtype, "broadcast_to")  # NumPy's would be read-only
+    if out is None and x.size == prod(shape):
+        return x.reshape(shape)  # only axes of size 1 are new: an ordinary, writable view
     if out is None:
         return device_of(x).xp.broadcast_to(x, shape)
     out[...] = x

@@ -42,13 +42,13 @@ def programs() -> Iterator[dict[tuple[str, int], Future[Program]]]:
     pool.shutdown(cancel_futures=True)
 
 
-def check(program: Program, count: int) -> None:
-    """`count` kernels that compiled without a warning, a stack frame or a spill."""
+def check(program: Program, count: int, stack_bytes: int = 0) -> None:
+    """`count` kernels that compiled without a warning, a spill or a larger stack frame."""
     assert program.ptx.startswith(b"//") and program.cubin.startswith(b"\x7fELF")
     assert program.warnings == []
     assert len(program.usages) == count
     for usage in program.usages:
-        assert usage.stack_bytes == 0 and usage.spill_bytes == 0, f"local memory: {usage}"
+        assert usage.stack_bytes <= stack_bytes and usage.spill_bytes == 0, f"local memory: {usage}"
         assert usage.registers <= MOST_REGISTERS, f"too many registers: {usage}"
 
 
@@ -70,7 +70,11 @@ def all_bodies() -> list[Elementwise]:
     return table + [body for body in kernels.registered if body not in table]
 
 
-@pytest.mark.parametrize("architecture", [ARCHITECTURES[0], 90, ARCHITECTURES[-1]])
+# Plain arithmetic: the oldest, the newest and one between say nearly all; the rest is slow.
+@pytest.mark.parametrize("architecture", [
+    number if number in (75, 90, 120) else pytest.param(number, marks=pytest.mark.slow)
+    for number in ARCHITECTURES
+])
 def test_elementwise_bodies_compile(architecture: int) -> None:
     bodies = all_bodies()
     names = list(dict.fromkeys(
@@ -78,7 +82,8 @@ def test_elementwise_bodies_compile(architecture: int) -> None:
         for index, body in enumerate(bodies) for dtype in ELEMENT_TYPES
     ))
     text = (HOST / "elementwise_half.h").read_text() + elementwise_text(bodies)
-    check(compile_text(text, names, architecture), len(names))
+    # CUDA's sin and cos keep 40 bytes there, for arguments that are huge.
+    check(compile_text(text, names, architecture), len(names), stack_bytes=40)
 
 
 def test_elementwise_bodies_compile_with_cupys_half_classes() -> None:

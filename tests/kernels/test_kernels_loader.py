@@ -5,6 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 import types
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -126,7 +127,7 @@ class FakeCupy(types.ModuleType):
 
 
 @pytest.fixture
-def cupy(monkeypatch: pytest.MonkeyPatch) -> FakeCupy:
+def cupy(monkeypatch: pytest.MonkeyPatch) -> Iterator[FakeCupy]:
     fake = FakeCupy()
     monkeypatch.setitem(sys.modules, "cupy", fake)
     kernels._module.cache_clear()

@@ -21,7 +21,6 @@
 #include <string>
 #include <vector>
 
-#include <sanitizer/asan_interface.h>
 #include <sanitizer/common_interface_defs.h>
 
 #include "cuda_host.h"
@@ -34,11 +33,13 @@ namespace {
 
 const std::size_t stack_bytes = 256 * 1024;
 
+// Made once and kept: an idle fiber takes the next thread that has not started, and goes on to
+// another one when that ends without having met a barrier.
 struct Fiber {
   ucontext_t context;
-  char *stack = nullptr;
-  uint3 thread;
-  bool ended;
+  char *stack;
+  unsigned thread;
+  bool waiting;
   const char *file;  // where it waits
   int line;
 };
@@ -53,98 +54,116 @@ std::map<std::string, Kernel> &kernels() {
   return table;
 }
 
-std::vector<Fiber> fibers;
+std::vector<Fiber *> idle;
 Fiber *running;
 ucontext_t scheduler;
 const void *scheduler_stack;
 std::size_t scheduler_stack_bytes;
+
 Invoke current_kernel;
 const Argument *current_arguments;
+std::vector<unsigned> order;  // the threads of the block, as this round runs them
+std::size_t started;          // how many of them have begun
 
-// Leaves the running fiber; `keep` is null when it will not come back.
-void leave(void **keep) {
+// Hands over to the scheduler, until it resumes this fiber.
+void leave() {
   Fiber *self = running;
-  __sanitizer_start_switch_fiber(keep, scheduler_stack, scheduler_stack_bytes);
+  void *keep;
+  __sanitizer_start_switch_fiber(&keep, scheduler_stack, scheduler_stack_bytes);
   swapcontext(&self->context, &scheduler);
-  if (keep) __sanitizer_finish_switch_fiber(*keep, nullptr, nullptr);
+  __sanitizer_finish_switch_fiber(keep, &scheduler_stack, &scheduler_stack_bytes);
+}
+
+void be_thread(unsigned thread) {
+  running->thread = thread;
+  threadIdx.x = thread % blockDim.x;
+  threadIdx.y = thread / blockDim.x % blockDim.y;
+  threadIdx.z = thread / blockDim.x / blockDim.y;
 }
 
 void fiber_main() {
   __sanitizer_finish_switch_fiber(nullptr, &scheduler_stack, &scheduler_stack_bytes);
-  current_kernel(current_arguments);
-  running->ended = true;
-  leave(nullptr);
+  for (;;) {
+    while (started < order.size()) {
+      be_thread(order[started++]);
+      current_kernel(current_arguments);
+    }
+    idle.push_back(running);
+    leave();
+  }
 }
 
-void run_until_barrier(Fiber &fiber) {
-  running = &fiber;
-  threadIdx = fiber.thread;
+void resume(Fiber *fiber) {
+  running = fiber;
+  if (fiber->waiting) be_thread(fiber->thread);
+  fiber->waiting = false;
   void *keep;
-  __sanitizer_start_switch_fiber(&keep, fiber.stack, stack_bytes);
-  swapcontext(&scheduler, &fiber.context);
+  __sanitizer_start_switch_fiber(&keep, fiber->stack, stack_bytes);
+  swapcontext(&scheduler, &fiber->context);
   __sanitizer_finish_switch_fiber(keep, nullptr, nullptr);
 }
 
-void start(Fiber &fiber, unsigned thread) {
-  if (!fiber.stack) {
-    void *memory = mmap(nullptr, stack_bytes, PROT_READ | PROT_WRITE,
-                        MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
-    if (memory == MAP_FAILED) fail("no memory for the stack of a fiber");
-    fiber.stack = static_cast<char *>(memory);
+// getcontext returns a second time only to where nobody goes: makecontext replaces the place.
+#pragma GCC diagnostic ignored "-Wclobbered"
+
+Fiber *idle_fiber() {
+  if (!idle.empty()) {
+    Fiber *fiber = idle.back();
+    idle.pop_back();
+    return fiber;
   }
-  __asan_unpoison_memory_region(fiber.stack, stack_bytes);
-  getcontext(&fiber.context);
-  fiber.context.uc_stack.ss_sp = fiber.stack;
-  fiber.context.uc_stack.ss_size = stack_bytes;
-  fiber.context.uc_link = nullptr;
-  makecontext(&fiber.context, fiber_main, 0);
+  Fiber *fiber = new Fiber();
+  void *memory = mmap(nullptr, stack_bytes, PROT_READ | PROT_WRITE,
+                      MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+  if (memory == MAP_FAILED) fail("no memory for the stack of a fiber");
+  fiber->stack = static_cast<char *>(memory);
+  getcontext(&fiber->context);
+  fiber->context.uc_stack.ss_sp = fiber->stack;
+  fiber->context.uc_stack.ss_size = stack_bytes;
+  makecontext(&fiber->context, fiber_main, 0);
   // AddressSanitizer would clear the shadow of the whole named stack at every switch: slow, and it
-  // would forget the redzones of the fiber's own variables. The registers are all that a switch
-  // needs.
-  fiber.context.uc_stack.ss_size = 0;
-  fiber.thread.x = thread % blockDim.x;
-  fiber.thread.y = thread / blockDim.x % blockDim.y;
-  fiber.thread.z = thread / blockDim.x / blockDim.y;
-  fiber.ended = false;
+  // would forget the redzones of the fiber's own variables. A switch needs the registers only.
+  fiber->context.uc_stack.ss_size = 0;
+  return fiber;
 }
 
-// All fibers have had a turn: either all have ended, or all wait at one barrier.
-bool check_barrier(unsigned threads) {
-  const Fiber *waiting = nullptr;
-  unsigned ended = 0;
-  for (unsigned t = 0; t < threads; ++t) {
-    const Fiber &fiber = fibers[t];
-    if (fiber.ended) {
-      ++ended;
-    } else if (!waiting) {
-      waiting = &fiber;
-    } else if (waiting->line != fiber.line || strcmp(waiting->file, fiber.file) != 0) {
-      fail("divergent barrier: threads of one block wait at %s:%d and at %s:%d", waiting->file,
-           waiting->line, fiber.file, fiber.line);
-    }
-  }
-  if (waiting && ended)
-    fail("divergent barrier: %u threads wait at %s:%d and %u have ended", threads - ended,
-         waiting->file, waiting->line, ended);
-  return waiting != nullptr;
+// All threads have had a turn and some wait: then all must wait, and at one barrier.
+void check_barrier(const std::vector<Fiber *> &waiting) {
+  const Fiber *first = waiting.front();
+  for (const Fiber *fiber : waiting)
+    if (first->line != fiber->line || strcmp(first->file, fiber->file) != 0)
+      fail("divergent barrier: threads of one block wait at %s:%d and at %s:%d", first->file,
+           first->line, fiber->file, fiber->line);
+  if (waiting.size() != order.size())
+    fail("divergent barrier: %zu threads wait at %s:%d and %zu have ended", waiting.size(),
+         first->file, first->line, order.size() - waiting.size());
 }
 
 void run_block(unsigned threads, unsigned long long schedule, std::mt19937_64 &random) {
-  std::vector<unsigned> order(threads);
-  for (unsigned t = 0; t < threads; ++t) {
-    order[t] = schedule == 1 ? threads - 1 - t : t;
-    start(fibers[t], t);
+  order.resize(threads);
+  for (unsigned t = 0; t < threads; ++t) order[t] = schedule == 1 ? threads - 1 - t : t;
+  if (schedule > 1) std::shuffle(order.begin(), order.end(), random);
+  std::vector<Fiber *> waiting;
+  for (started = 0; started < threads;) {
+    Fiber *fiber = idle_fiber();
+    resume(fiber);
+    if (fiber->waiting) waiting.push_back(fiber);
   }
-  do {
-    if (schedule > 1) std::shuffle(order.begin(), order.end(), random);
-    for (unsigned t : order) run_until_barrier(fibers[t]);
-  } while (check_barrier(threads));
+  while (!waiting.empty()) {
+    check_barrier(waiting);
+    if (schedule > 1) std::shuffle(waiting.begin(), waiting.end(), random);
+    std::vector<Fiber *> again;
+    for (Fiber *fiber : waiting) {
+      resume(fiber);
+      if (fiber->waiting) again.push_back(fiber);
+    }
+    waiting.swap(again);
+  }
 }
 
 void launch(unsigned long long schedule) {
   const unsigned threads = blockDim.x * blockDim.y * blockDim.z;
   if (threads == 0 || threads > 1024) fail("%u threads in a block; CUDA wants 1 to 1024", threads);
-  if (fibers.size() < threads) fibers.resize(threads);
   std::mt19937_64 random(schedule);
   for (unsigned z = 0; z < gridDim.z; ++z)
     for (unsigned y = 0; y < gridDim.y; ++y)
@@ -204,10 +223,10 @@ void fail(const char *format, ...) {
 }
 
 void barrier(const char *file, int line) {
+  running->waiting = true;
   running->file = file;
   running->line = line;
-  void *keep;
-  leave(&keep);
+  leave();
 }
 
 Register::Register(const char *name, Invoke invoke, std::size_t parameters) {

@@ -1,0 +1,153 @@
+"""Class indices: checks, picking the entry of a class, one-hot targets, embeddings' rows.
+
+The axis of the classes is axis 1 of (N, C, d1, ...), or the only axis of (C,).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from gtensor.backend import device_of
+from gtensor.core.op import op
+from gtensor.core.samples import Sample, below, normal
+from gtensor.core.tensor import Tensor
+
+CLASS_AXIS = 1
+
+
+def check_targets(name: str, scores: Tensor, target: Tensor, ignore_index: int) -> None:
+    """Raise unless `target` holds class indices for scores (N, C, d1, ...) or (C,).
+
+    ValueError for shapes and for indices out of range, TypeError for the dtype. On a GPU the range is
+    not checked, because that would wait for the device.
+    """
+    if not scores.ndim:
+        raise ValueError(f"{name} was given scores of shape (); wanted (C,) or (N, C, ...)")
+    axis = min(CLASS_AXIS, scores.ndim - 1)
+    wanted = scores.shape[:axis] + scores.shape[axis + 1:]
+    if target.shape != wanted:
+        raise ValueError(f"{name} was given targets of shape {target.shape} for scores of shape "
+                         f"{scores.shape}; wanted shape {wanted}")
+    if target.dtype.kind not in "iu":
+        raise TypeError(f"{name} was given targets of dtype {target.dtype}; wanted integer class indices")
+    check_range(name, "target", target, scores.shape[axis], ignore_index)
+
+
+def check_range(name: str, what: str, indices: Tensor, limit: int, ignored: int | None = None) -> None:
+    """Raise ValueError for indices outside 0..limit-1 (except `ignored`); CPU only."""
+    if indices.device.type != "cpu" or not indices.size:
+        return
+    values = indices._array
+    lowest, highest = int(values.min()), int(values.max())
+    if 0 <= lowest and highest < limit:
+        return
+    bad = (values < 0) | (values >= limit)
+    if ignored is not None:
+        bad &= values != ignored
+    if bad.any():
+        raise ValueError(f"{name} was given the {what} {int(values[bad][0])}; wanted 0 to {limit - 1}"
+                         + (f", or {ignored} to ignore it" if ignored is not None else ""))
+
+
+def _axis(ndim: int) -> int:
+    return min(CLASS_AXIS, ndim - 1)
+
+
+def _valid(target: Any, ignore_index: int) -> tuple[Any, Any]:
+    """Indices that can be used everywhere, and where they count."""
+    counts = target != ignore_index
+    return (target * counts).astype(np.int64), counts
+
+
+# -- picking the entry of a class, and its adjoint -----------------------------------------------
+
+
+def _pick_path(x: Any, target: Any, *, ignore_index: int, classes: int, out: Any = None) -> Any:
+    device = device_of(x)
+    axis = _axis(x.ndim)
+    places, counts = _valid(device.xp.expand_dims(target, axis), ignore_index)
+    picked = device.xp.take_along_axis(x, places, axis=axis)
+    picked = (picked * counts.astype(x.dtype)).squeeze(axis)
+    if out is None:
+        return picked
+    out[...] = picked
+    return out
+
+
+def _place_path(g: Any, target: Any, *, ignore_index: int, classes: int, out: Any = None) -> Any:
+    device = device_of(g)
+    axis = _axis(g.ndim + 1)
+    if out is None:
+        out = device.empty((*g.shape[:axis], classes, *g.shape[axis:]), g.dtype, "place_class")
+    out[...] = 0
+    places, counts = _valid(device.xp.expand_dims(target, axis), ignore_index)
+    values = device.xp.expand_dims(g, axis) * counts.astype(g.dtype)
+    if device.type == "cpu":
+        np.put_along_axis(out, places, values, axis=axis)
+    else:
+        for_all = device.xp.arange(classes).reshape((classes,) + (1,) * (out.ndim - axis - 1))
+        out[...] = (places == for_all) * values
+    return out
+
+
+def _pick_samples(adjoint: bool) -> list[Sample]:
+    cases = (((4, 3), (4,)), ((2, 3, 5), (2, 5)), ((3,), ()), ((0, 3), (0,)))
+    return [Sample((rest if adjoint else full, rest), (normal, below(3)),
+                   {"ignore_index": 1, "classes": 3}) for full, rest in cases]
+
+
+def _pick_reference(torch: Any, x: Any, target: Any, ignore_index: int, classes: int) -> Any:
+    target = target.long()
+    loss = torch.nn.functional.nll_loss(x, target, ignore_index=ignore_index, reduction="none")
+    return -loss
+
+
+pick_class = op(
+    "pick_class", cpu=_pick_path, gpu=_pick_path, saves={"x": "target"},
+    backward=lambda ns, step, g: step.give(0, ns.place_class(g, step.saved[0], **step.params)),
+    tangent=lambda ns, primals, tangents, out, params: ns.pick_class(
+        tangents[0], primals[1], **params),
+    samples=_pick_samples(adjoint=False), reference=_pick_reference,
+    doc="The entries of x (N, C, ...) at the classes in target (N, ...); 0 where it is ignored.",
+)
+
+place_class = op(
+    "place_class", cpu=_place_path, gpu=_place_path, saves={"g": "target"},
+    backward=lambda ns, step, g: step.give(0, ns.pick_class(g, step.saved[0], **step.params)),
+    tangent=lambda ns, primals, tangents, out, params: ns.place_class(
+        tangents[0], primals[1], **params),
+    samples=_pick_samples(adjoint=True),
+    doc="Zeros (N, C, ...) with g (N, ...) at the classes in target: the adjoint of pick_class.",
+)
+
+
+# -- one-hot -------------------------------------------------------------------------------------
+
+
+def _class_targets_path(
+    target: Any, *, classes: int, ignore_index: int, smoothing: float, dtype: Any, out: Any = None
+) -> Any:
+    device = device_of(target)
+    axis = _axis(target.ndim + 1)
+    if out is None:
+        shape = (*target.shape[:axis], classes, *target.shape[axis:])
+        out = device.empty(shape, dtype, "class_targets")
+    one = device.xp.expand_dims(target, axis)
+    for_all = device.xp.arange(classes).reshape((classes,) + (1,) * (out.ndim - axis - 1))
+    out[...] = one == for_all
+    if smoothing:
+        out *= 1 - smoothing
+        out += smoothing / classes
+    out *= (one != ignore_index).astype(dtype)
+    return out
+
+
+class_targets = op(
+    "class_targets", cpu=_class_targets_path, gpu=_class_targets_path, backward=None, tangent=None,
+    samples=[Sample((shape,), below(3), {
+        "classes": 3, "ignore_index": -100, "smoothing": 0.0, "dtype": np.dtype(np.float64)})
+        for shape in ((4,), (2, 5), (), (0,))],
+    doc="Probabilities (N, C, ...) of the classes in target (N, ...), smoothed; 0 where ignored.",
+)

@@ -1,0 +1,50 @@
+"""What all tests share: tests without their GPU are deselected, and say so; the CPU; seeds."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+
+import gtensor as gt
+
+_NEEDS = {"gpu": 1, "multi_gpu": 2}  # marker -> CUDA devices that its tests need
+_left_out = pytest.StashKey[dict[str, int]]()
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Deselect what this machine cannot run; the count is reported, never silent."""
+    found = gt.cuda_device_count()
+    kept, gone = [], []
+    counts = dict.fromkeys(_NEEDS, 0)
+    for item in items:
+        missing = [name for name, needed in _NEEDS.items()
+                   if item.get_closest_marker(name) and found < needed]
+        (gone if missing else kept).append(item)
+        if missing:
+            counts[missing[-1]] += 1
+    if gone:
+        config.hook.pytest_deselected(items=gone)
+        items[:] = kept
+    config.stash[_left_out] = counts
+
+
+def pytest_report_collectionfinish(config: pytest.Config) -> list[str]:
+    """One line per reason for which tests were left out."""
+    found = gt.cuda_device_count()
+    return [f"deselected {count} tests marked {name}: they need {_NEEDS[name]} CUDA device(s), this "
+            f"machine has {found}"
+            for name, count in config.stash.get(_left_out, {}).items() if count]
+
+
+@pytest.fixture(autouse=True)
+def _device_and_seeds(request: pytest.FixtureRequest) -> Iterator[None]:
+    """The CPU is the default device, CUDA for tests marked `gpu`; random numbers start at a seed."""
+    before = gt.default_device()
+    on_gpu = any(request.node.get_closest_marker(name) for name in _NEEDS)
+    gt.set_default_device("cuda" if on_gpu else "cpu")
+    gt.manual_seed(0)
+    np.random.seed(0)
+    yield
+    gt.set_default_device(before)

@@ -1,0 +1,221 @@
+"""In-place operators: values, gradients, version counters, and which handles stay usable."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+import gtensor as gt
+
+START = np.arange(1.0, 10.0).reshape(3, 3)
+
+
+def leaf(values: np.ndarray = START) -> gt.Tensor:
+    return gt.tensor(values, requires_grad=True)
+
+
+# -- gradients, against PyTorch -----------------------------------------------------------------------
+
+
+def add_in_place(y, x):
+    y += x
+    return y
+
+
+def multiply_by_itself(y, x):
+    y *= y
+    return y
+
+
+def add_own_transpose(y, x):
+    y += y.T
+    return y
+
+
+def divide_by_itself_shifted(y, x):
+    y /= y + 1.0
+    return y
+
+
+def subtract_a_row(y, x):
+    y -= x[0]
+    return y
+
+
+def write_a_part(y, x):
+    y[1] = x[0]
+    return y
+
+
+def add_to_a_part(y, x):
+    y[1] += x[0]
+    return y
+
+
+def multiply_a_column(y, x):
+    y[:, 2] *= 3.0
+    return y
+
+
+def several(y, x):
+    y += x
+    y *= 2.0
+    y -= x * x
+    y *= x
+    return y
+
+
+def plus_transpose(y, x):
+    return y + y.T
+
+
+BODIES = [add_in_place, multiply_by_itself, add_own_transpose, divide_by_itself_shifted,
+          subtract_a_row, write_a_part, add_to_a_part, multiply_a_column, several, plus_transpose]
+
+
+@pytest.mark.parametrize("body", BODIES, ids=lambda body: body.__name__)
+@pytest.mark.parametrize("create_graph", [False, True])
+def test_gradients_equal_pytorch(body, create_graph):
+    weight = np.linspace(-1.0, 2.0, 9).reshape(3, 3)
+    found = []
+    for xp, wrap in ((gt, gt.tensor), (torch, torch.tensor)):
+        x = wrap(START, requires_grad=True)
+        y = body(x * 2.0, x)
+        (y * wrap(weight)).sum().backward(create_graph=create_graph)
+        found.append((y.detach().numpy().copy(), x.grad.detach().numpy().copy()))
+        assert xp is torch or np.array_equal(x.detach().numpy(), START)
+        x.grad = None
+    np.testing.assert_allclose(found[0][0], found[1][0], rtol=1e-12)
+    np.testing.assert_allclose(found[0][1], found[1][1], rtol=1e-12)
+
+
+@pytest.mark.parametrize("side", [5, 64, 100])
+def test_own_transpose_in_place_by_tiles(side):
+    """Tiles on both sides of the diagonal, and ones that are cut off at the border."""
+    values = np.arange(float(side * side)).reshape(side, side)
+    y = gt.tensor(values)
+    with gt.settings.override(tile_elements=32 * 32):
+        y += y.T
+    np.testing.assert_array_equal(y.numpy(), values + values.T)
+    z = gt.tensor(values)
+    with gt.settings.override(tile_elements=32 * 32):
+        z -= z.T
+    np.testing.assert_array_equal(z.numpy(), values - values.T)
+
+
+@pytest.mark.parametrize("write, expected", [
+    (lambda y: y[1:].__iadd__(y[:-1]), START[1:] + START[:-1]),
+    (lambda y: y[:, ::-1].__iadd__(y), START[:, ::-1] + START),
+    (lambda y: y[:2, :2].T.__iadd__(y[1:, 1:]), START[:2, :2].T + START[1:, 1:])],
+    ids=["shifted", "mirrored", "crossed"])
+def test_operands_that_overlap(write, expected):
+    np.testing.assert_array_equal(write(gt.tensor(START)).numpy(), expected)
+
+
+# -- the handle and the version -----------------------------------------------------------------------
+
+
+def test_the_handle_and_its_memory_stay():
+    y = leaf() * 2.0
+    handle, array = y, y._array
+    y += 1.0
+    y *= 2.0
+    assert y is handle and y._array is array
+
+
+def test_each_write_counts_once_and_views_share_the_count():
+    y = gt.tensor(START)
+    part, flat, same = y[0], y.reshape(9), y.detach()
+    assert part._storage is y._storage is flat._storage is same._storage
+    versions = []
+    for write in (lambda: y.__iadd__(1.0), lambda: part.__imul__(2.0), lambda: y.__setitem__(0, 1.0)):
+        write()
+        versions.append(y._storage.version)
+    assert versions == [1, 2, 3]
+
+
+def test_reading_does_not_count():
+    y = gt.tensor(START)
+    y.sum(), y + 1.0, y.T, y.numpy(), repr(y)
+    assert y._storage.version == 0
+
+
+# -- refused ------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("write", [
+    lambda x: x.__iadd__(1.0), lambda x: x.__imul__(x), lambda x: x.__setitem__(0, 1.0)])
+def test_a_leaf_is_not_written_in_place(write):
+    x = leaf()
+    with pytest.raises(gt.GradientError, match=r"leaf that requires a gradient; do it under no_grad\(\)"):
+        write(x)
+    assert np.array_equal(x.numpy(), START)
+    with gt.no_grad():
+        write(x)
+    assert x.is_leaf and x.requires_grad and not np.array_equal(x.numpy(), START)
+
+
+def test_a_view_whose_history_was_overwritten_is_refused():
+    """`part` is a view recorded before the write: its gradient would miss what the write did."""
+    y = leaf() * 2.0
+    part = y[0]
+    y *= 3.0
+    with pytest.raises(gt.GradientError, match=r"multiply reads a tensor recorded by .*test_in_place\.py"
+                                               r":\d+: part = y\[0\]\) whose memory was overwritten"):
+        part * 2.0
+    assert (y[0] * 2.0).sum().requires_grad  # a view taken after the write
+
+
+def test_the_base_of_a_view_that_was_written_is_refused():
+    y = leaf() * 2.0
+    part = y[0]
+    part *= 3.0
+    with pytest.raises(gt.GradientError, match=r"sum reads a tensor recorded by multiply .*overwritten"):
+        y.sum()
+
+
+def test_a_constant_view_of_memory_with_a_history_is_refused():
+    base = gt.tensor(START)
+    view = base[0]
+    base += leaf()
+    with pytest.raises(gt.GradientError, match="take the view again after the write"):
+        view * 2.0
+    x = leaf()
+    (base[0] * x[0]).sum().backward()
+    np.testing.assert_array_equal(x.grad.numpy()[0], 2 * START[0])
+
+
+def test_a_stale_handle_without_history_reads_the_new_values():
+    base = gt.tensor(START)
+    view = base[0]
+    base += 1.0
+    assert np.array_equal((view * 1.0).numpy(), START[0] + 1)
+
+
+def test_a_broadcast_view_is_not_written():
+    with pytest.raises(ValueError, match=r"broadcast view of shape \(2, 3\), whose elements share memory"):
+        gt.broadcast_to(gt.zeros(3), (2, 3)).__iadd__(1.0)
+
+
+@pytest.mark.parametrize("target, value, error, message", [
+    (gt.zeros(3), gt.zeros((2, 3)), ValueError, r"shape \(2, 3\) into shape \(3,\)"),
+    (gt.zeros(3, dtype=gt.int64), gt.zeros(3), TypeError, "float32 into dtype int64"),
+    (gt.zeros(3), gt.zeros(3, dtype=gt.float64), None, ""),  # same kind: cast down, as NumPy does
+])
+def test_shape_and_dtype_are_those_of_the_target(target, value, error, message):
+    if error is None:
+        assert target.__iadd__(value).dtype == gt.float32
+        return
+    with pytest.raises(error, match=message):
+        target += value
+    assert target._storage.version == 0
+
+
+def test_an_in_place_write_of_what_a_record_saved_can_be_avoided_by_clone():
+    x = leaf()
+    y = gt.exp(x)
+    z = y.clone()
+    z += 1.0
+    z.sum().backward()
+    np.testing.assert_array_equal(x.grad.numpy(), np.exp(START))
