@@ -74,8 +74,8 @@ def opcheck(
         op: the record, or its name in the registry.
         seed: of the values; by default another one each time, named in the error.
         device: where to run; by default the CPU, and a GPU too where there is one.
-        dtypes: the floating dtypes beside float64 that the op must work in, of those in `TOLERANCES`;
-            by default all of them. NumPy promotes bfloat16 with a Python scalar to float32: an op
+        dtypes: the floating dtypes beside float64 that the op must work in, by default all of
+            `TOLERANCES`. NumPy promotes bfloat16 with a Python scalar to float32: an op
             that computes with such scalars converts its result, or leaves bfloat16 out here.
 
     Raises:

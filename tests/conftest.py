@@ -33,14 +33,14 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 def pytest_report_collectionfinish(config: pytest.Config) -> list[str]:
     """One line per reason for which tests were left out."""
     found = gt.cuda_device_count()
-    return [f"deselected {count} tests marked {name}: they need {_NEEDS[name]} CUDA device(s), this "
-            f"machine has {found}"
+    return [f"deselected {count} tests marked {name}: they need {_NEEDS[name]} CUDA device(s), "
+            f"this machine has {found}"
             for name, count in config.stash.get(_left_out, {}).items() if count]
 
 
 @pytest.fixture(autouse=True)
 def _device_and_seeds(request: pytest.FixtureRequest) -> Iterator[None]:
-    """The CPU is the default device, CUDA for tests marked `gpu`; random numbers start at a seed."""
+    """The CPU is the default device, CUDA for tests marked `gpu`; random numbers have a seed."""
     before = gt.default_device()
     on_gpu = any(request.node.get_closest_marker(name) for name in _NEEDS)
     gt.set_default_device("cuda" if on_gpu else "cpu")

@@ -1,4 +1,4 @@
-"""`gradcheck`: passes right derivatives to second order, and says precisely what is wrong with others."""
+"""`gradcheck` passes right derivatives to second order and says what is wrong with others."""
 
 from __future__ import annotations
 

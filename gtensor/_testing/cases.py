@@ -82,7 +82,8 @@ class Case:
 
     @classmethod
     def of(
-        cls, op: Op, sample: Sample, device: Device, seed: int, dtypes: Sequence[np.dtype], torch: Any
+        cls, op: Op, sample: Sample, device: Device, seed: int, dtypes: Sequence[np.dtype],
+        torch: Any,
     ) -> Case:
         """The sample's values by the seed, the same in every check."""
         rng = np.random.default_rng(seed)
@@ -161,8 +162,9 @@ class Case:
     def upstream(self, output: Tensor, layout: Layout | None = None) -> Tensor:
         """A random gradient of an output, never uniform."""
         values = np.asarray(self.rng.standard_normal(output.shape)).astype(output.dtype)
-        array = self.device.copy(self.device.from_numpy(values))
-        return make(array if layout is None else layout(self.device.xp, array), self.device)
+        device = output._device  # not ours for an op that moves its input
+        array = device.copy(device.from_numpy(values))
+        return make(array if layout is None else layout(device.xp, array), device)
 
     def walk(
         self, output: Tensor, upstream: Tensor, inputs: Sequence[Any]

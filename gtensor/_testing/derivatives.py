@@ -63,11 +63,13 @@ def precision(case: Case) -> None:
         rounded = case.rounded(dtype)
         inputs = case.inputs(rounded, requires=case.floats)
         output = case.call(inputs)
-        upstream = case.inputs([to_numpy(case.upstream(output)).astype(dtype)], dtype=FLOAT64)[0]
+        values = to_numpy(case.upstream(output)).astype(dtype)
+        place = output._device
+        upstream = case.inputs([values], dtype=FLOAT64, device=place)[0]
         assert upstream is not None
         wanted = case.walk(output, upstream, inputs)
         low = case.inputs(rounded, requires=case.floats, dtype=dtype)
-        low_upstream = case.inputs([to_numpy(upstream)], dtype=dtype)[0]
+        low_upstream = case.inputs([values], dtype=dtype, device=place)[0]
         assert low_upstream is not None
         grads = case.walk(case.call(low), low_upstream, low)
         for i, (g, w) in enumerate(zip(grads, wanted, strict=True)):
@@ -114,7 +116,7 @@ def upstreams(case: Case) -> None:
         check()
         lent = _grads_of(inputs)
         owned = case.inputs(requires=case.floats)
-        _backward(recorded.multiply(case.call(owned), upstream), _ones(case, output))
+        _backward(recorded.multiply(case.call(owned), upstream), _ones(output))
         _all_close("with an upstream gradient of the walk's own", _grads_of(owned), lent,
                    ("given", "with the caller's"))
 
@@ -159,7 +161,7 @@ def _beside_others(
     output = case.call(inputs) if output is None else output
     if owned:
         ends.append(recorded.multiply(output, upstream))
-        given.append(_ones(case, output))
+        given.append(_ones(output))
     else:
         ends.append(output)
         given.append(upstream)
@@ -288,8 +290,8 @@ def _backward(output: Tensor, upstream: Tensor) -> None:
     output.backward(upstream)
 
 
-def _ones(case: Case, like: Tensor) -> Tensor:
-    return make(case.device.xp.ones(like.shape, like.dtype), case.device)
+def _ones(like: Tensor) -> Tensor:
+    return make(like._device.xp.ones(like.shape, like.dtype), like._device)
 
 
 def _grads_of(inputs: Sequence[Tensor | None]) -> list[np.ndarray | None]:

@@ -10,7 +10,7 @@ import numpy as np
 
 from gtensor._testing.cases import FLOAT64, LAYOUTS, Case, strided
 from gtensor._testing.compare import TOLERANCES, CheckError, close, to_numpy, unwritten
-from gtensor.backend import get_device
+from gtensor.backend import device_of, get_device
 from gtensor.core.tensor import FLOATING, Tensor
 from gtensor.settings import settings
 
@@ -72,7 +72,7 @@ def layouts(case: Case) -> None:
             if not case.differentiable:
                 continue
             upstream = case.upstream(output, layout)
-            contiguous = case.inputs([to_numpy(upstream)])[0]
+            contiguous = case.inputs([to_numpy(upstream)], device=output._device)[0]
             assert contiguous is not None
             grads = case.walk(output, upstream, laid)
             expected = case.walk(wanted, contiguous, plain)
@@ -83,17 +83,16 @@ def layouts(case: Case) -> None:
 
 def out(case: Case) -> None:
     """The path writes into a buffer of the caller's and answers it, whatever the buffer held."""
-    arrays = [None if x is None else x._array for x in case.inputs()]
-    wanted = _first(case.run_path(arrays))
+    wanted = _first(case.run_path(_arrays(case)))
     path = case.op.cpu if case.device.type == "cpu" else case.op.gpu
     if not _takes_out(path):
         raise CheckError("the path has no parameter `out`; every path writes into a given buffer")
-    buffers = {"a fresh buffer": case.device.empty(wanted.shape, wanted.dtype)}
+    buffers = {"a fresh buffer": device_of(wanted).empty(wanted.shape, wanted.dtype)}
     if case.elementwise:
         buffers["a strided buffer"] = strided(case.device.xp, buffers["a fresh buffer"])
     for name, buffer in buffers.items():
         buffer[...] = np.nan if wanted.dtype.kind in FLOATING else 1
-        given = _first(case.run_path(arrays, out=buffer))
+        given = _first(case.run_path(_arrays(case), out=buffer))
         if given is not buffer:
             raise CheckError(f"the path was given {name} as `out` and answered another array")
         close(f"the value in {name}", buffer, wanted)
@@ -103,9 +102,9 @@ def alias(case: Case) -> None:
     """An elementwise path may write over any of its inputs."""
     if not case.elementwise:
         return
-    wanted = _first(case.run_path([None if x is None else x._array for x in case.inputs()]))
+    wanted = _first(case.run_path(_arrays(case)))
     for i in range(len(case.arrays)):
-        arrays: list[Any] = [None if x is None else x._array for x in case.inputs()]
+        arrays = _arrays(case)
         target = arrays[i]
         if target is None or (target.shape, target.dtype) != (wanted.shape, wanted.dtype):
             continue
@@ -180,7 +179,8 @@ def writes(case: Case) -> None:
 
 
 def _shared(case: Case, a: Tensor, b: Tensor) -> bool:
-    return bool(a.size and b.size and case.device.xp.may_share_memory(a._array, b._array))
+    return bool(a.size and b.size and a._device is b._device
+                and case.device.xp.may_share_memory(a._array, b._array))
 
 
 def composed(case: Case) -> None:
@@ -191,6 +191,11 @@ def composed(case: Case) -> None:
     given = case.value(inputs)
     close("the value", given, case.op.composed(*inputs, **case.params()),
           names=("the path", "the composed form"))
+
+
+def _arrays(case: Case) -> list[Any]:
+    """Fresh raw arrays of the inputs."""
+    return [None if x is None else x._array for x in case.inputs()]
 
 
 def _first(result: Any) -> Any:

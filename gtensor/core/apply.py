@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from gtensor.backend import Device, DeviceError, default_device, get_device, owner
+from gtensor.backend import Device, DeviceError, default_device, device_of, get_device, owner
 from gtensor.core.modes import STATE, observers
 from gtensor.core.node import Guard, Guards, Node, Record
 from gtensor.core.storage import FRESH, Storage
@@ -22,6 +22,9 @@ NO_PARAMS: dict[str, Any] = {}  # shared by all records of ops without parameter
 _HOST = get_device("cpu")
 _NUMBERS = (float, int)
 _SCALARS = (bool, int, float, complex)
+_CONSTANTS: dict[int, dict[float, np.ndarray]] = {
+    np.dtype(np.float32).num: {}, np.dtype(np.float64).num: {}}
+_MOST_CONSTANTS = 1024
 _USER_DTYPE = 256  # dtype numbers from here on are not NumPy's own (ml_dtypes)
 _DEFAULT_FLOAT = np.dtype("float32")
 
@@ -71,13 +74,13 @@ def apply(op: Op, inputs: tuple[Any, ...], params: dict[str, Any]) -> Tensor:
     extras: tuple[Any, ...] = ()
     if op.extra_names:
         out, *extras = out
-    if type(out) is not device.array_type:  # NumPy answers scalars for 0-d
-        out = device.xp.asarray(out)
+    if type(out) is not device.array_type:
+        out, device = _settled(out, device)
     result = make(out, device, _storage_of(out, inputs) if op.view else FRESH)
     if tracked and (op.backward is not None or out.dtype.kind in FLOATING):
         plan = op.plans[mask]
-        saved, guards = (
-            saves(plan, (*arrays, out, *extras), (*inputs, result)) if plan else ((), ()))
+        saved, guards = (saves(plan, (*arrays, out, *extras), (*inputs, result)) if plan
+                         else op.nothing_saved)
         result._node = Record(op, tuple(parents), mask, saved, guards, params, out, device)
     return result
 
@@ -91,7 +94,7 @@ def apply_pair(op: Op, x1: Tensor, x2: Any) -> Tensor:
     device, a1, parent1 = x1._device, x1._array, x1._node
     kind = type(x2)
     if kind is float or kind is int:
-        a2, parent2 = x2, None
+        a2, parent2 = constant(x2, a1.dtype), None
         usual = a1.dtype.num < _USER_DTYPE
     elif isinstance(x2, Tensor):
         a2, parent2 = x2._array, x2._node
@@ -108,9 +111,31 @@ def apply_pair(op: Op, x1: Tensor, x2: Any) -> Tensor:
     if (parent1 is not None or parent2 is not None) and STATE.grad_enabled:
         mask = (parent1 is not None) + 2 * (parent2 is not None)
         plan = op.plans[mask]
-        saved, guards = saves(plan, (a1, a2, out), (x1, x2, result)) if plan else ((), ())
+        saved, guards = (saves(plan, (a1, a2, out), (x1, x2, result)) if plan
+                         else op.nothing_saved)
         result._node = Record(op, (parent1, parent2), mask, saved, guards, NO_PARAMS, out, device)
     return result
+
+
+def constant(value: float, dtype: np.dtype) -> Any:
+    """A number as a 0-d array of a float dtype, made once: NumPy takes as long to convert it as to use it.
+
+    Zero stays a number (0.0 and -0.0 are one key), so does NaN (which is no key), so does any number
+    beside an array of another dtype, where NumPy's own rules apply.
+    """
+    table = _CONSTANTS.get(dtype.num)
+    if table is None:
+        return value
+    found = table.get(value)
+    if found is not None:
+        return found
+    if value == 0 or value != value:
+        return value
+    if len(table) >= _MOST_CONSTANTS:
+        table.clear()
+    table[value] = made = np.asarray(value, dtype)
+    made.flags.writeable = False
+    return made
 
 
 def run(op: Op, device: Device, arrays: list[Any], params: dict[str, Any]) -> Any:
@@ -188,6 +213,14 @@ def _to_floating(arrays: list[Any], device: Device) -> None:
     for i, value in enumerate(arrays):
         if isinstance(value, device.array_type) and value.dtype.kind in "iub":
             arrays[i] = value.astype(_DEFAULT_FLOAT)
+
+
+def _settled(out: Any, device: Device) -> tuple[Any, Device]:
+    """An output that is no plain array of the device: NumPy's scalar for 0-d, or moved to another."""
+    elsewhere = hasattr(out, "device") and not isinstance(out, (np.generic, device.array_type))
+    if elsewhere:
+        device = device_of(out)
+    return device.xp.asarray(out), device
 
 
 def _storage_of(out: Any, inputs: tuple[Any, ...]) -> Storage:

@@ -42,6 +42,9 @@ def gradients(
         node = root_node(output)
         seeds.append((node, _seed(output, node, grad)))
     records, _ = _reached([node for node, _ in seeds])
+    for record in records:
+        if record.state == CONSUMED:  # its parents are gone: nobody knows where it led
+            raise GradientError(_refusal(record))
     wanted = _leading_to(set(targets), records)
     records = [r for r in records if r in wanted]
     return _walk(seeds, records, targets, wanted, create_graph, keep)
@@ -61,7 +64,9 @@ def _walk(
     """
     keepers = dict.fromkeys(kept)  # in order, so that a walk is the same every time
     step: Any = RecordedStep(wanted) if create_graph else RawStep(wanted)
+    take = step.slots.pop
     held: dict[Node, Any] = {}
+    holding = any(isinstance(node, Record) for node in keepers)
     _claim(records)
     try:
         for node, seed in seeds:
@@ -69,10 +74,10 @@ def _walk(
                 step.seed(node, seed)
         with set_grad_enabled(create_graph):
             for record in records:
-                slot = step.slots.pop(record, None)
+                slot = take(record, None)
                 if slot is None:
                     continue  # no gradient came this way
-                if record in keepers:
+                if holding and record in keepers:
                     held[record] = slot = step.share(slot)
                 if wanted is not None and wanted.isdisjoint(record.parents):
                     continue  # an end of the walk: nothing behind it was asked for
@@ -114,20 +119,20 @@ def _call_rule(rule: Any, record: Record, step: Any, g: Any) -> None:
 
 def _reached(roots: Iterable[Node]) -> tuple[list[Record], list[Node]]:
     """Every record that the roots reach, newest first, and every leaf."""
-    found: set[Node | None] = {None}
+    found = set(roots)
     records: list[Record] = []
     leaves: list[Node] = []
-    stack: list[Node | None] = list(roots)
+    stack = list(found)
     while stack:
         node = stack.pop()
-        if node in found:
-            continue
-        found.add(node)
-        if isinstance(node, Record):
-            records.append(node)
-            stack += node.parents
-        elif node is not None:
+        if not isinstance(node, Record):
             leaves.append(node)
+            continue
+        records.append(node)
+        for parent in node.parents:
+            if parent is not None and parent not in found:
+                found.add(parent)
+                stack.append(parent)
     records.sort(key=attrgetter("seq"), reverse=True)
     return records, leaves
 

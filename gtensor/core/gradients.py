@@ -76,7 +76,7 @@ def _grad_function(function: Callable[..., Tensor], argnums: int | tuple[int, ..
         recording = is_grad_enabled()
         arguments = list(args)
         for i in positions:
-            arguments[i] = _inner_handle(args[i], i)
+            arguments[i] = _inner_handle(args[i], i, recording)
         own = [arguments[i] for i in positions]
         with enable_grad():
             result = function(*arguments, **kwargs)
@@ -88,12 +88,12 @@ def _grad_function(function: Callable[..., Tensor], argnums: int | tuple[int, ..
     return gradient
 
 
-def _inner_handle(value: Any, position: int) -> Tensor:
+def _inner_handle(value: Any, position: int, recording: bool) -> Tensor:
     """A handle that the inner derivative can tell from the outer one: an alias, or a leaf of its own."""
     if not isinstance(value, Tensor):
         raise TypeError(f"argument {position} of a gradient function is {type(value).__name__}; wanted a "
                         "Tensor")
-    if value.requires_grad:
+    if value.requires_grad and recording:
         return recorded.reshape(value, shape=value.shape)
     return value.detach().requires_grad_()
 

@@ -10,7 +10,7 @@ from gtensor.backend import DeviceError
 from gtensor.core.apply import adopt_constants, run, saves
 from gtensor.core.errors import GradientError
 from gtensor.core.modes import STATE
-from gtensor.core.node import Leaf, Record
+from gtensor.core.node import Leaf, Node, Record
 from gtensor.core.op import Op
 from gtensor.core.steps import broadcast_view
 from gtensor.core.tensor import Tensor
@@ -39,16 +39,16 @@ def assign(op: Op, target: Tensor, other: Any) -> Tensor:
 def write(op: Op, target: Tensor, value: Any, params: dict[str, Any]) -> Tensor:
     """Overwrite `target` with op(target, value); shapes and dtypes have been checked."""
     device = target._device
-    _check_writable(op, target)
+    parents = [target._node, value._node if isinstance(value, Tensor) else None]
+    mask = sum(1 << i for i, node in enumerate(parents) if node is not None)
+    tracked = mask != 0 and STATE.grad_enabled
+    _check_writable(op, target, tracked)
     if isinstance(value, Tensor):
         if value._device is not device:
             raise DeviceError(f"in-place {op.name} was given tensors on {device} and {value._device}; "
                               f"move the second with .to({str(device)!r}) first")
         if value._version != value._storage.version:
             value._renew(op.name)
-    parents = [target._node, value._node if isinstance(value, Tensor) else None]
-    mask = sum(1 << i for i, node in enumerate(parents) if node is not None)
-    tracked = mask != 0 and STATE.grad_enabled
     arrays = [target._array, value._array if isinstance(value, Tensor) else value]
     adopt_constants(op, arrays, device)
     kept: tuple[Any, Any] = (arrays[0], value)  # what the backward rule may save
@@ -57,13 +57,35 @@ def write(op: Op, target: Tensor, value: Any, params: dict[str, Any]) -> Tensor:
     _write_over(op, device, arrays, params)
     storage = target._facts()
     storage.version += 1
+    storage.writer = id(target._array)
     target._version = storage.version
     if tracked:
         storage.history = True
         values = (kept[0], kept[1]._array if isinstance(kept[1], Tensor) else kept[1], target._array)
-        saved, guards = saves(op.plans[mask], values, (*kept, target))
+        plan = op.plans[mask]
+        saved, guards = saves(plan, values, (*kept, target)) if plan else op.nothing_saved
         target._node = Record(op, tuple(parents), mask, saved, guards, params, target._array, device)
     return target
+
+
+def written_back(op: Op, target: Tensor, part: Any, value: Tensor, params: dict[str, Any]) -> bool:
+    """Record `target[key] = value` without a write, if `value` is that part, written in place just now.
+
+    Python runs `target[key] += x` as `value = target[key]; value += x; target[key] = value`. The memory is
+    right by then, but target's history lacks the write, so that any other use of target is an error.
+    `part` is target's array at the key; `op` saves nothing.
+    """
+    storage = value._storage
+    if (storage is not target._storage or storage.writer != id(value._array)
+            or value._version != storage.version or target._version < storage.version - 1
+            or not _same_layout(part, value._array)):
+        return False
+    target._version = storage.version
+    parents = (target._node, value._node)
+    mask = (parents[0] is not None) + 2 * (parents[1] is not None)
+    if mask and STATE.grad_enabled:
+        target._node = Record(op, parents, mask, (), (), params, target._array, target._device)
+    return True
 
 
 def _kept_values(op: Op, mask: int, arrays: list[Any], value: Any, device: Any) -> tuple[Any, Any]:
@@ -76,15 +98,22 @@ def _kept_values(op: Op, mask: int, arrays: list[Any], value: Any, device: Any) 
     return before, value
 
 
-def _check_writable(op: Op, target: Tensor) -> None:
-    if isinstance(target._node, Leaf) and STATE.grad_enabled:
-        raise GradientError(f"in-place {op.name} on a leaf that requires a gradient; do it under no_grad(), "
-                            "or on a clone()")
+def _check_writable(op: Op, target: Tensor, tracked: bool) -> None:
+    if tracked and target._storage.leaf and _views_leaf(target._node):
+        raise GradientError(f"in-place {op.name} on a leaf that requires a gradient, or a view of one; "
+                            "do it under no_grad(), or on a clone()")
     if broadcast_view(target._array):
         raise ValueError(f"in-place {op.name} on a broadcast view of shape {target.shape}, whose elements "
                          "share memory; clone() it first")
     if target._version != target._storage.version:
         target._renew(op.name)
+
+
+def _views_leaf(node: Node | None) -> bool:
+    """Whether a node is a leaf, or a view of one."""
+    while isinstance(node, Record) and node.op.view and node.parents:
+        node = node.parents[0]
+    return isinstance(node, Leaf)
 
 
 def _write_over(op: Op, device: Any, arrays: list[Any], params: dict[str, Any]) -> None:

@@ -21,7 +21,8 @@ if TYPE_CHECKING:
     from gtensor.core.storage import Storage
     from gtensor.core.tensor import Tensor
 
-_sequence = itertools.count()
+_next_seq = itertools.count().__next__
+_frame_at = sys._getframe
 _PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
 _inside: dict[str, bool] = {}  # file name -> is it gtensor's own
 
@@ -51,7 +52,7 @@ class Leaf(Node):
         self.shape = shape
         self.dtype = dtype
         self.device = device
-        self.seq = next(_sequence)
+        self.seq = _next_seq()
 
 
 Guard = tuple["Storage", int, int]  # a saved array's storage, its version, its place in `saved`
@@ -78,7 +79,7 @@ class Record(Node):
         self.shape = array.shape
         self.dtype = array.dtype
         self.device = device
-        self.seq = next(_sequence)
+        self.seq = _next_seq()
         self.op = op
         self.parents = parents
         self.mask = mask
@@ -86,34 +87,35 @@ class Record(Node):
         self.guards = guards
         self.params = params
         self.state = FREE
-        frame: FrameType | None = sys._getframe(3)  # 1 is apply, 2 an operator or `Op.__call__`
-        if _inside.get(frame.f_code.co_filename, True):  # type: ignore[union-attr]
+        try:
+            frame = _frame_at(3)  # 1 is apply, 2 an operator or `Op.__call__`
+        except ValueError:  # called from C with no Python below, as at exit
+            frame = _frame_at(2)
+        self.code = frame.f_code
+        if _inside.get(self.code.co_filename, True):
             frame = _user_frame(frame)
-        self.code: CodeType | None = frame.f_code if frame else None
-        self.lasti = frame.f_lasti if frame else 0
+            self.code = frame.f_code
+        self.lasti = frame.f_lasti
 
     def where(self) -> str:
         """The op and the user's line that recorded it, for error messages."""
         return f"{self.op.name} ({_place(self.code, self.lasti)})"
 
 
-def _user_frame(frame: FrameType | None) -> FrameType | None:
-    """The innermost frame outside gtensor, from `frame` outwards."""
-    while frame is not None:
+def _user_frame(frame: FrameType) -> FrameType:
+    """The innermost frame outside gtensor, from `frame` outwards (the outermost if all are inside)."""
+    while True:
         name = frame.f_code.co_filename
         inside = _inside.get(name)
         if inside is None:
             inside = _inside[name] = name.startswith(_PACKAGE)
-        if not inside:
+        if not inside or frame.f_back is None:
             return frame
         frame = frame.f_back
-    return None
 
 
-def _place(code: CodeType | None, lasti: int) -> str:
+def _place(code: CodeType, lasti: int) -> str:
     """`file:line: source` of an instruction; computed only when an error needs it."""
-    if code is None:
-        return "unknown line"
     line = next((n for start, end, n in code.co_lines() if start <= lasti < end and n), None)
     text = linecache.getline(code.co_filename, line).strip() if line else ""
     return f"{code.co_filename}:{line}" + (f": {text}" if text else "")

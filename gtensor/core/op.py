@@ -74,6 +74,8 @@ class Op:
         self.save_positions = tuple(sorted(set().union(*needed.values()))) if needed else ()
         self.save_names = tuple(names[p] for p in self.save_positions)
         self.save_index = {name: k for k, name in enumerate(self.save_names)}
+        # for records whose inputs need nothing, so that a rule can unpack step.saved in any case
+        self.nothing_saved: tuple[Any, Any] = ((None,) * len(self.save_names), ())
         self.plans = _Plans([needed.get(n, set()) for n in self.input_names], self.save_positions)
 
     def __call__(self, *inputs: Any, **params: Any) -> Tensor:

@@ -14,6 +14,8 @@ class Storage:
     version   counts in-place writes through gtensor; saves remember the version they read
     saved     a record saved it (sticky: it is not cleared when that record is gone)
     exported  it left through `.array`, `.numpy()` or DLPack: outsiders may read it at any time
+    writer    id of the array through which it was written last
+    leaf      a leaf's tensor lies in it
     history   a differentiable in-place op wrote it, so handles of an older version lost their history
     """
 
@@ -21,6 +23,8 @@ class Storage:
     version = 0
     saved = False
     exported = False
+    writer = 0
+    leaf = False
     history = False
 
 

@@ -180,11 +180,13 @@ class Tensor(Methods):
                                     "detach() for a tensor without its history")
         elif not requires_grad:
             self._node = None
+            self._facts().leaf = False
         elif self._node is None:
             if self.dtype.kind not in FLOATING:
                 raise TypeError(f"requires_grad was asked of a tensor of dtype {self.dtype}; gradients "
                                 "need a floating-point dtype")
             self._node = Leaf(self._array.shape, self._array.dtype, self._device)
+            self._facts().leaf = True
         return self
 
     @property

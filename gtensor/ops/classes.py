@@ -1,4 +1,4 @@
-"""Class indices: checks, picking the entry of a class, one-hot targets, embeddings' rows.
+"""Class indices: checks, picking the entry of a class, one-hot targets.
 
 The axis of the classes is axis 1 of (N, C, d1, ...), or the only axis of (C,).
 """
@@ -14,48 +14,51 @@ from gtensor.core.op import op
 from gtensor.core.samples import Sample, below, normal
 from gtensor.core.tensor import Tensor
 
-CLASS_AXIS = 1
+
+def class_axis(ndim: int) -> int:
+    """Where the classes are, in scores of `ndim` axes."""
+    return min(1, ndim - 1)
 
 
 def check_targets(name: str, scores: Tensor, target: Tensor, ignore_index: int) -> None:
     """Raise unless `target` holds class indices for scores (N, C, d1, ...) or (C,).
 
-    ValueError for shapes and for indices out of range, TypeError for the dtype. On a GPU the range is
-    not checked, because that would wait for the device.
+    ValueError for shapes and for indices out of range, TypeError for the dtype. On a GPU the range
+    is not checked, because that would wait for the device.
     """
     if not scores.ndim:
         raise ValueError(f"{name} was given scores of shape (); wanted (C,) or (N, C, ...)")
-    axis = min(CLASS_AXIS, scores.ndim - 1)
+    axis = class_axis(scores.ndim)
     wanted = scores.shape[:axis] + scores.shape[axis + 1:]
     if target.shape != wanted:
         raise ValueError(f"{name} was given targets of shape {target.shape} for scores of shape "
                          f"{scores.shape}; wanted shape {wanted}")
     if target.dtype.kind not in "iu":
-        raise TypeError(f"{name} was given targets of dtype {target.dtype}; wanted integer class indices")
+        raise TypeError(f"{name} was given targets of dtype {target.dtype}; wanted integer class "
+                        "indices")
     check_range(name, "target", target, scores.shape[axis], ignore_index)
 
 
-def check_range(name: str, what: str, indices: Tensor, limit: int, ignored: int | None = None) -> None:
+def check_range(
+    name: str, what: str, indices: Tensor, limit: int, ignored: int | None = None
+) -> None:
     """Raise ValueError for indices outside 0..limit-1 (except `ignored`); CPU only."""
     if indices.device.type != "cpu" or not indices.size:
         return
     values = indices._array
     lowest, highest = int(values.min()), int(values.max())
-    if 0 <= lowest and highest < limit:
+    if lowest >= 0 and highest < limit:
         return
     bad = (values < 0) | (values >= limit)
     if ignored is not None:
         bad &= values != ignored
     if bad.any():
-        raise ValueError(f"{name} was given the {what} {int(values[bad][0])}; wanted 0 to {limit - 1}"
-                         + (f", or {ignored} to ignore it" if ignored is not None else ""))
+        also = "" if ignored is None else f", or {ignored} to ignore it"
+        raise ValueError(f"{name} was given the {what} {int(values[bad][0])}; wanted 0 to "
+                         f"{limit - 1}{also}")
 
 
-def _axis(ndim: int) -> int:
-    return min(CLASS_AXIS, ndim - 1)
-
-
-def _valid(target: Any, ignore_index: int) -> tuple[Any, Any]:
+def valid(target: Any, ignore_index: int) -> tuple[Any, Any]:
     """Indices that can be used everywhere, and where they count."""
     counts = target != ignore_index
     return (target * counts).astype(np.int64), counts
@@ -66,10 +69,10 @@ def _valid(target: Any, ignore_index: int) -> tuple[Any, Any]:
 
 def _pick_path(x: Any, target: Any, *, ignore_index: int, classes: int, out: Any = None) -> Any:
     device = device_of(x)
-    axis = _axis(x.ndim)
-    places, counts = _valid(device.xp.expand_dims(target, axis), ignore_index)
+    axis = class_axis(x.ndim)
+    places, counts = valid(device.xp.expand_dims(target, axis), ignore_index)
     picked = device.xp.take_along_axis(x, places, axis=axis)
-    picked = (picked * counts.astype(x.dtype)).squeeze(axis)
+    picked = device.xp.where(counts, picked, x.dtype.type(0)).squeeze(axis)
     if out is None:
         return picked
     out[...] = picked
@@ -78,18 +81,22 @@ def _pick_path(x: Any, target: Any, *, ignore_index: int, classes: int, out: Any
 
 def _place_path(g: Any, target: Any, *, ignore_index: int, classes: int, out: Any = None) -> Any:
     device = device_of(g)
-    axis = _axis(g.ndim + 1)
+    axis = class_axis(g.ndim + 1)
     if out is None:
         out = device.empty((*g.shape[:axis], classes, *g.shape[axis:]), g.dtype, "place_class")
     out[...] = 0
-    places, counts = _valid(device.xp.expand_dims(target, axis), ignore_index)
+    places, counts = valid(device.xp.expand_dims(target, axis), ignore_index)
     values = device.xp.expand_dims(g, axis) * counts.astype(g.dtype)
     if device.type == "cpu":
         np.put_along_axis(out, places, values, axis=axis)
     else:
-        for_all = device.xp.arange(classes).reshape((classes,) + (1,) * (out.ndim - axis - 1))
-        out[...] = (places == for_all) * values
+        out[...] = (places == _all_classes(device.xp, classes, out.ndim - axis)) * values
     return out
+
+
+def _all_classes(xp: Any, classes: int, ndim: int) -> Any:
+    """0 to classes - 1 along the first of `ndim` axes."""
+    return xp.arange(classes).reshape((classes,) + (1,) * (ndim - 1))
 
 
 def _pick_samples(adjoint: bool) -> list[Sample]:
@@ -99,9 +106,8 @@ def _pick_samples(adjoint: bool) -> list[Sample]:
 
 
 def _pick_reference(torch: Any, x: Any, target: Any, ignore_index: int, classes: int) -> Any:
-    target = target.long()
-    loss = torch.nn.functional.nll_loss(x, target, ignore_index=ignore_index, reduction="none")
-    return -loss
+    return -torch.nn.functional.nll_loss(
+        x, target.long(), ignore_index=ignore_index, reduction="none")
 
 
 pick_class = op(
@@ -130,17 +136,21 @@ def _class_targets_path(
     target: Any, *, classes: int, ignore_index: int, smoothing: float, dtype: Any, out: Any = None
 ) -> Any:
     device = device_of(target)
-    axis = _axis(target.ndim + 1)
+    axis = class_axis(target.ndim + 1)
     if out is None:
         shape = (*target.shape[:axis], classes, *target.shape[axis:])
         out = device.empty(shape, dtype, "class_targets")
-    one = device.xp.expand_dims(target, axis)
-    for_all = device.xp.arange(classes).reshape((classes,) + (1,) * (out.ndim - axis - 1))
-    out[...] = one == for_all
-    if smoothing:
-        out *= 1 - smoothing
-        out += smoothing / classes
-    out *= (one != ignore_index).astype(dtype)
+    places, counts = valid(device.xp.expand_dims(target, axis), ignore_index)
+    if device.type == "cpu":
+        out[...] = smoothing / classes if smoothing else 0
+        top = 1 - smoothing + smoothing / classes if smoothing else 1
+        np.put_along_axis(out, places, np.asarray(top, dtype), axis=axis)
+    else:
+        out[...] = places == _all_classes(device.xp, classes, out.ndim - axis)
+        if smoothing:
+            out *= 1 - smoothing
+            out += smoothing / classes
+    out *= counts.astype(dtype)
     return out
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from gtensor.backend import device_of
-from gtensor.core.inplace import write
+from gtensor.core.inplace import write, written_back
 from gtensor.core.modes import STATE
 from gtensor.core.op import op
 from gtensor.core.samples import Sample, normal
@@ -227,7 +227,8 @@ set_item_op = op(
 def set_item(x: Tensor, key: Any, value: Any) -> None:
     """x[key] = value in x's memory; recorded. Raises before writing if shape or dtype do not fit."""
     parts, _ = _normalize(x, key)
-    target = x._array[parts].shape
+    part = x._array[parts]
+    target = part.shape
     source = value._array if isinstance(value, Tensor) else value
     shape = np.shape(source)
     try:
@@ -240,4 +241,6 @@ def set_item(x: Tensor, key: Any, value: Any) -> None:
     if not isinstance(value, (bool, int, float)) and not np.can_cast(kind, x.dtype, "same_kind"):
         raise TypeError(f"x[key] = value with a value of dtype {kind} into dtype {x.dtype}; convert it with "
                         "astype() first")
-    write(set_item_op, x, value, {"key": parts})
+    params = {"key": parts}
+    if not isinstance(value, Tensor) or not written_back(set_item_op, x, part, value, params):
+        write(set_item_op, x, value, params)

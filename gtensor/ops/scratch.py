@@ -61,10 +61,12 @@ def _integer(dtype: np.dtype) -> str:
     return f"i{dtype.itemsize}"
 
 
-def masked(a: np.ndarray, mask: np.ndarray, out: np.ndarray) -> np.ndarray:
-    """out = a where mask, else 0 (also where a is infinite or NaN). `out` may be `a`."""
+def masked(a: np.ndarray, mask: np.ndarray, out: np.ndarray | None = None) -> np.ndarray:
+    """a where mask, else 0 (also where a is infinite or NaN). `out` may be `a`."""
     integer = _integer(a.dtype)
     kept = np.negative(mask.view(np.int8))  # all bits, or none
+    if out is None:
+        return np.bitwise_and(a.view(integer), kept).view(a.dtype)
     np.bitwise_and(a.view(integer), kept, out=out.view(integer))
     return out
 

@@ -106,6 +106,16 @@ def test_gt_grad_consumes_only_what_it_walks():
         of_x.sum().backward()
 
 
+def test_gt_grad_of_a_consumed_graph_is_not_called_independent():
+    """A consumed record has no parents any more; what lies behind it must not be left out silently."""
+    x = leaf(1, 2)
+    y = gt.exp(x)  # line K
+    y.sum().backward()
+    for outputs in (y.sum(), (y + x).sum()):
+        with pytest.raises(gt.GradientError, match=rf"exp {HERE}{line_of('line K')}: .*consumed"):
+            gt.grad(outputs, [x], allow_unused=True)
+
+
 # -- overwritten --------------------------------------------------------------------------------------
 
 

@@ -1,0 +1,342 @@
+"""Module: parameters, buffers and submodules by attribute, with PyTorch's names and state dicts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, NamedTuple, Self
+
+import ml_dtypes  # noqa: F401  (so that dtype names such as "bfloat16" are known)
+
+from gtensor.backend import Device
+from gtensor.core.modes import no_grad
+from gtensor.core.tensor import FLOATING, Tensor
+from gtensor.creation import asarray
+from gtensor.nn.parameter import Parameter
+
+
+class Mismatch(NamedTuple):
+    """What `load_state_dict(strict=False)` did not load: names without a value, and without a place."""
+
+    missing: list[str]
+    unexpected: list[str]
+
+
+class Module:
+    """A part of a network. Subclasses assign parameters and modules in `__init__`, write `forward`.
+
+        class Block(nn.Module):
+            def __init__(self, width: int) -> None:
+                super().__init__()
+                self.norm = nn.LayerNorm(width)
+                self.linear = nn.Linear(width, width)
+
+            def forward(self, x: gt.Tensor) -> gt.Tensor:
+                return x + self.linear(self.norm(x)).relu()
+
+    Assigning a Parameter or a Module registers it under the attribute's name; other state that belongs
+    to the module (running statistics) is registered with `register_buffer`.
+    """
+
+    training: bool
+    _parameters: dict[str, Parameter | None]
+    _buffers: dict[str, Tensor | None]
+    _modules: dict[str, Module | None]
+    _transient: set[str]
+
+    def __init__(self) -> None:
+        for name, value in (("_parameters", {}), ("_buffers", {}), ("_modules", {}),
+                            ("_transient", set()), ("training", True)):
+            object.__setattr__(self, name, value)
+
+    def forward(self, *inputs: Any, **options: Any) -> Any:
+        """What the module computes; every subclass says."""
+        raise TypeError(f"{type(self).__name__} was called but has no forward(); write one")
+
+    def __call__(self, *inputs: Any, **options: Any) -> Any:
+        return self.forward(*inputs, **options)
+
+    # -- registration -----------------------------------------------------------------------------
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        if isinstance(value, Parameter):
+            self.register_parameter(name, value)
+        elif isinstance(value, Module):
+            self.register_module(name, value)
+        elif name in self._registry("_buffers"):
+            self._buffers[name] = _tensor_or_none(self, "buffer", name, value)
+        elif name in self._registry("_modules") and value is None:
+            self._modules[name] = None
+        elif name in self._registry("_parameters"):
+            if value is not None:
+                raise TypeError(
+                    f"{type(self).__name__}.{name} is a parameter and was assigned "
+                    f"{type(value).__name__}; wanted a Parameter or None (to write its values: "
+                    f"with gt.no_grad(): module.{name}[...] = values)")
+            self._parameters[name] = None
+        else:
+            object.__setattr__(self, name, value)
+
+    def __getattr__(self, name: str) -> Any:
+        """Registered names; called only for what is no ordinary attribute."""
+        for kind in ("_parameters", "_buffers", "_modules"):
+            found = self.__dict__.get(kind, {})
+            if name in found:
+                return found[name]
+        raise AttributeError(f"{type(self).__name__} has no attribute {name!r}")
+
+    def __delattr__(self, name: str) -> None:
+        for kind in ("_parameters", "_buffers", "_modules"):
+            if name in self.__dict__.get(kind, {}):
+                del self.__dict__[kind][name]
+                self._transient.discard(name)
+                return
+        object.__delattr__(self, name)
+
+    def register_parameter(self, name: str, parameter: Parameter | None) -> None:
+        """Make `parameter` the module's attribute `name`; None keeps the place empty."""
+        if parameter is not None and not isinstance(parameter, Parameter):
+            raise TypeError(f"parameter {name!r} was given {type(parameter).__name__}; wanted a "
+                            "Parameter or None")
+        self._register("_parameters", name, parameter)
+
+    def register_buffer(self, name: str, tensor: Tensor | None, persistent: bool = True) -> None:
+        """Make `tensor` state of the module that is saved (if persistent) but not trained."""
+        self._register("_buffers", name, _tensor_or_none(self, "buffer", name, tensor))
+        if not persistent:
+            self._transient.add(name)
+
+    def register_module(self, name: str, module: Module | None) -> None:
+        """Make `module` the attribute `name`."""
+        if module is not None and not isinstance(module, Module):
+            raise TypeError(f"module {name!r} was given {type(module).__name__}; wanted a Module or "
+                            "None")
+        self._register("_modules", name, module)
+
+    def _register(self, kind: str, name: str, value: Any) -> None:
+        registry = self._registry(kind, needed=True)
+        if not name or "." in name:
+            raise ValueError(f"name {name!r} given; wanted one without a dot that is not empty")
+        if hasattr(type(self), name):
+            raise ValueError(f"{type(self).__name__} has an attribute {name!r} of its class; choose "
+                             "another name")
+        self.__dict__.pop(name, None)
+        for other in ("_parameters", "_buffers", "_modules"):
+            if other != kind:
+                self.__dict__[other].pop(name, None)
+        self._transient.discard(name)
+        registry[name] = value
+
+    def _registry(self, kind: str, needed: bool = False) -> dict[str, Any]:
+        registry = self.__dict__.get(kind)
+        if registry is None:
+            if needed:
+                raise AttributeError(f"{type(self).__name__} registers before it is set up; call "
+                                     "super().__init__() first in its __init__")
+            return {}
+        return registry
+
+    # -- what it holds ----------------------------------------------------------------------------
+
+    def named_children(self) -> Iterator[tuple[str, Module]]:
+        """The modules directly below, with their names."""
+        for name, module in self._modules.items():
+            if module is not None:
+                yield name, module
+
+    def children(self) -> Iterator[Module]:
+        """The modules directly below."""
+        for _, module in self.named_children():
+            yield module
+
+    def named_modules(self, prefix: str = "") -> Iterator[tuple[str, Module]]:
+        """This module (named `prefix`) and all below, each once, outer before inner."""
+        seen: set[Module] = set()
+        for name, module in self._walk(prefix):
+            if module not in seen:
+                seen.add(module)
+                yield name, module
+
+    def modules(self) -> Iterator[Module]:
+        """This module and all below, each once."""
+        for _, module in self.named_modules():
+            yield module
+
+    def _walk(self, prefix: str = "") -> Iterator[tuple[str, Module]]:
+        """This module and all below, as often as they occur."""
+        yield prefix, self
+        for name, module in self.named_children():
+            yield from module._walk(_joined(prefix, name))
+
+    def named_parameters(self, prefix: str = "") -> Iterator[tuple[str, Parameter]]:
+        """All parameters with their dotted names, each once (shared ones under their first name)."""
+        return self._members("_parameters", prefix)
+
+    def parameters(self) -> Iterator[Parameter]:
+        """All parameters, each once."""
+        for _, parameter in self.named_parameters():
+            yield parameter
+
+    def named_buffers(self, prefix: str = "") -> Iterator[tuple[str, Tensor]]:
+        """All buffers with their dotted names, each once."""
+        return self._members("_buffers", prefix)
+
+    def buffers(self) -> Iterator[Tensor]:
+        """All buffers, each once."""
+        for _, buffer in self.named_buffers():
+            yield buffer
+
+    def _members(self, kind: str, prefix: str) -> Iterator[tuple[str, Any]]:
+        seen: set[int] = set()
+        for path, module in self._walk(prefix):
+            for name, value in module.__dict__[kind].items():
+                if value is not None and id(value) not in seen:
+                    seen.add(id(value))
+                    yield _joined(path, name), value
+
+    # -- state ------------------------------------------------------------------------------------
+
+    def state_dict(self, prefix: str = "") -> dict[str, Tensor]:
+        """Parameters and persistent buffers by their dotted names, as PyTorch names them.
+
+        The tensors share the module's memory: what is loaded or trained later shows in them.
+        """
+        found: dict[str, Tensor] = {}
+        for path, module in self._walk(prefix):
+            for name, value in module._saved():
+                found[_joined(path, name)] = value.detach()
+        return found
+
+    def load_state_dict(self, state: Mapping[str, Any], strict: bool = True) -> Mismatch:
+        """Copy values into parameters and buffers, casting to their dtype and device.
+
+        Args:
+            state: by dotted name; tensors, or anything that `gtensor.asarray` takes.
+            strict: whether the names must be exactly the module's own.
+
+        Raises ValueError naming every name that is missing or unexpected (if strict), and every shape
+        that differs: before anything is changed.
+        """
+        places = {_joined(path, name): value for path, module in self._walk()
+                  for name, value in module._saved()}
+        mismatch = Mismatch([name for name in places if name not in state],
+                            [name for name in state if name not in places])
+        values = {name: asarray(state[name]) for name in places if name in state}
+        wrong = []
+        if strict:
+            wrong += [f"missing {', '.join(map(repr, mismatch.missing))}"] * bool(mismatch.missing)
+            wrong += [f"unexpected {', '.join(map(repr, mismatch.unexpected))}"] * bool(
+                mismatch.unexpected)
+        wrong += [f"{name!r} has shape {value.shape}, wanted {places[name].shape}"
+                  for name, value in values.items() if value.shape != places[name].shape]
+        if wrong:
+            raise ValueError(f"the state given does not fit {type(self).__name__}: "
+                             f"{'; '.join(wrong)}; nothing was loaded")
+        with no_grad():
+            ready = {name: value.detach().to(places[name].device).to(places[name].dtype)
+                     for name, value in values.items()}
+            for name, value in ready.items():
+                places[name][...] = value
+        return mismatch
+
+    def _saved(self) -> Iterator[tuple[str, Tensor]]:
+        """This module's own parameters and persistent buffers."""
+        for registry in (self._parameters, self._buffers):
+            for name, value in registry.items():
+                if value is not None and name not in self._transient:
+                    yield name, value
+
+    def to(self, *targets: Any) -> Self:
+        """Move to a device and/or convert to a floating dtype: `to("cuda")`, `to(gt.float64)`.
+
+        A dtype converts floating parameters and buffers only. Parameters stay the same objects; an
+        optimizer made before must be made again if the dtype or device changed, since its state did
+        not. Returns the module.
+        """
+        tensors: list[Tensor] = [*self.parameters(), *self.buffers()]
+        moved = [_moved(tensor, targets) for tensor in tensors]
+        replaced: dict[int, Tensor] = {}
+        for tensor, there in zip(tensors, moved, strict=True):
+            if there is tensor:
+                continue
+            if not isinstance(tensor, Parameter):
+                replaced[id(tensor)] = there
+                continue
+            trained, grad = tensor.requires_grad, tensor.grad
+            tensor.become(there)
+            if trained:
+                tensor.requires_grad_()
+                tensor.grad = None if grad is None else _moved(grad, targets)
+        for module in self.modules():
+            for name, buffer in module._buffers.items():
+                if buffer is not None:
+                    module._buffers[name] = replaced.get(id(buffer), buffer)
+        return self
+
+    # -- modes ------------------------------------------------------------------------------------
+
+    def train(self, mode: bool = True) -> Self:
+        """Set `training` here and below: dropout drops, batch norm uses the batch. Returns itself."""
+        for module in self.modules():
+            module.training = mode
+        return self
+
+    def eval(self) -> Self:
+        """The opposite of `train()`. Returns itself."""
+        return self.train(False)
+
+    def requires_grad_(self, requires_grad: bool = True) -> Self:
+        """Let all parameters be trained, or frozen. Returns the module."""
+        for parameter in self.parameters():
+            parameter.requires_grad_(requires_grad)
+        return self
+
+    def zero_grad(self) -> None:
+        """Drop the gradients of all parameters."""
+        for parameter in self.parameters():
+            if parameter.requires_grad:
+                parameter.grad = None
+
+    def apply(self, function: Callable[[Module], Any]) -> Self:
+        """Call `function` on this module and all below, inner before outer. Returns the module."""
+        for module in self.children():
+            module.apply(function)
+        function(self)
+        return self
+
+    # -- text -------------------------------------------------------------------------------------
+
+    def extra_repr(self) -> str:
+        """What stands between the brackets of the module's repr."""
+        return ""
+
+    def __repr__(self) -> str:
+        lines = [f"({name}): " + repr(module).replace("\n", "\n  ")
+                 for name, module in self._modules.items()]
+        if not lines:
+            return f"{type(self).__name__}({self.extra_repr()})"
+        body = "\n  ".join([*([self.extra_repr()] if self.extra_repr() else []), *lines])
+        return f"{type(self).__name__}(\n  {body}\n)"
+
+
+def _joined(prefix: str, name: str) -> str:
+    return f"{prefix}.{name}" if prefix else name
+
+
+def _tensor_or_none(module: Module, what: str, name: str, value: Any) -> Tensor | None:
+    if value is not None and not isinstance(value, Tensor):
+        raise TypeError(f"{what} {name!r} of {type(module).__name__} was given "
+                        f"{type(value).__name__}; wanted a Tensor or None")
+    return value
+
+
+def _moved(tensor: Tensor, targets: tuple[Any, ...]) -> Tensor:
+    """The tensor on those devices and in those dtypes, without history; itself if it is there."""
+    place = tensor
+    with no_grad():
+        for target in targets:
+            if isinstance(target, Device) or (
+                    isinstance(target, str) and target.partition(":")[0] in ("cpu", "cuda")):
+                place = place.to(target)
+            elif place.dtype.kind in FLOATING and place.dtype != target:
+                place = place.to(target)
+    return place

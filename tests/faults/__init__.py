@@ -1,0 +1,1 @@
+"""Planted faults: each breaks one invariant on purpose, and a check must notice."""

@@ -1,0 +1,197 @@
+"""Checks of the engine that faults are held against, each small and self-contained.
+
+They pass on the engine as it is; `table.py` says which fault makes which of them fail. Checks of a
+single op are `gtensor.testing.opcheck`'s.
+"""
+
+from __future__ import annotations
+
+import gc
+import weakref
+from contextlib import suppress
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+
+import gtensor as gt
+from gtensor.core.errors import GradientError
+from gtensor.memory import Arena, HostSegments
+from gtensor.settings import settings
+
+SHAPE = (3, 3)
+
+
+# -- gradients -------------------------------------------------------------------------------------
+
+
+def random_graphs_have_numpys_gradients() -> None:
+    """Random graphs of sums, products and views: gradients as by a walk that only copies."""
+    rng = np.random.default_rng(7)
+    for _ in range(60):
+        _compare_random_graph(rng)
+
+
+# name -> (value, gradients by the inputs), on tensors and on arrays alike
+_OPS: dict[str, tuple[int, Any, Any]] = {
+    "add": (2, lambda a, b: a + b, lambda g, a, b: (g, g)),
+    "subtract": (2, lambda a, b: a - b, lambda g, a, b: (g, -g)),
+    "multiply": (2, lambda a, b: a * b, lambda g, a, b: (g * b, g * a)),
+    "negative": (1, lambda a: -a, lambda g, a: (-g,)),
+    "transpose": (1, lambda a: a.T, lambda g, a: (g.T,)),
+    "reshape": (1, lambda a: a.reshape(SHAPE), lambda g, a: (g,)),
+    "matmul": (2, lambda a, b: a @ b, lambda g, a, b: (g @ b.T, a.T @ g)),
+    "spread": (1, lambda a: a + a[0], lambda g, a: (g + np.eye(3)[:, :1] * g.sum(0),)),
+}
+
+
+def _compare_random_graph(rng: np.random.Generator) -> None:
+    arrays = [rng.standard_normal(SHAPE) for _ in range(2)]
+    values: list[Any] = [gt.tensor(a, requires_grad=True) for a in arrays]
+    tape: list[tuple[str, list[int]]] = []
+    for _ in range(rng.integers(2, 9)):
+        name = str(rng.choice(list(_OPS)))
+        count, forward, _ = _OPS[name]
+        reads = [int(k) for k in rng.integers(max(0, len(values) - 4), len(values), count)]
+        tape.append((name, reads))
+        values.append(forward(*[values[k] for k in reads]))
+        arrays.append(forward(*[arrays[k] for k in reads]))
+    seed = rng.standard_normal(SHAPE)
+    upstream = gt.tensor(seed)
+    before = [v.numpy().copy() for v in values]
+    values[-1].backward(upstream)
+    np.testing.assert_array_equal(upstream.numpy(), seed, "the caller's gradient was written")
+    for value, kept in zip(values, before, strict=True):
+        np.testing.assert_array_equal(value.numpy(), kept, "a value was written by backward")
+    wanted = _gradients(tape, arrays, seed)
+    for k in range(2):
+        found = values[k].grad
+        given = np.zeros(SHAPE) if found is None else found.numpy()
+        size = 1 + float(np.abs(wanted[k]).max())
+        np.testing.assert_allclose(given, wanted[k], 1e-9, 1e-12 * size, err_msg=str(tape))
+
+
+def _gradients(
+    tape: list[tuple[str, list[int]]], arrays: list[np.ndarray], seed: np.ndarray
+) -> list[np.ndarray]:
+    """By the chain rule, with a new array for every sum."""
+    grads = [np.zeros(SHAPE) for _ in arrays]
+    grads[-1] = seed
+    for k in range(len(tape) - 1, -1, -1):
+        name, reads = tape[k]
+        g = grads[len(arrays) - len(tape) + k]
+        for i, part in zip(reads, _OPS[name][2](g, *[arrays[i] for i in reads]), strict=True):
+            grads[i] = grads[i] + part
+    return grads
+
+
+def a_failed_walk_lets_the_graph_go() -> None:
+    """After an error in a kept graph, the same graph can be walked again."""
+    x = gt.tensor([1.0, 2.0], requires_grad=True)
+    y = x * 3.0
+    loss = y.exp().sum()
+    with gt.observe(_raise_in_backward):
+        try:
+            loss.backward(retain_graph=True)
+        except ZeroDivisionError:
+            pass
+        else:
+            raise AssertionError("the observer's error did not come out of backward()")
+    y.backward(gt.ones(2))
+    np.testing.assert_array_equal(x.grad.numpy(), [3.0, 3.0])
+
+
+def _raise_in_backward(name: str, phase: str, function: Any, args: Any, kwargs: Any) -> Any:
+    if phase == "backward" and name == "exp":
+        raise ZeroDivisionError
+    return function(*args, **kwargs)
+
+
+def a_graph_is_walked_once_at_a_time() -> None:
+    """A backward that starts on a graph in the middle of another walk over it is refused."""
+    x = gt.tensor([1.0, 2.0], requires_grad=True)
+    y = x * 3.0
+    loss = y.exp().sum()
+    said: list[str] = []
+
+    def walk_again(name: str, phase: str, function: Any, args: Any, kwargs: Any) -> Any:
+        if phase == "backward" and name == "exp" and not said:
+            said.append("")
+            try:
+                y.backward(gt.ones(2), retain_graph=True)
+            except GradientError as error:
+                said.append(str(error))
+        return function(*args, **kwargs)
+
+    with gt.observe(walk_again):
+        loss.backward()
+    assert len(said) == 2, "the second walk was let in"
+    assert "being walked by another backward" in said[1]
+
+
+def an_error_before_the_end_leaves_grad_alone() -> None:
+    """A rule that fails late: no `.grad` has changed, although gradients had arrived."""
+    x = gt.tensor([1.0, 2.0], requires_grad=True)
+    w = gt.tensor([1.0, 2.0], requires_grad=True)
+    loss = (x.exp() * w).sum()
+    with gt.observe(_raise_in_backward), suppress(ZeroDivisionError):
+        loss.backward()
+    assert w.grad is None and x.grad is None, "a failed backward committed a gradient"
+
+
+# -- memory ----------------------------------------------------------------------------------------
+
+
+def saved_arrays_die_as_the_walk_passes() -> None:
+    """What a record saved is gone after backward, although the output is still held."""
+    x = gt.tensor(np.arange(6.0), requires_grad=True)
+    hidden = x * 2.0
+    output = gt.sin(hidden)
+    saved = weakref.ref(hidden._array)
+    del hidden
+    assert saved() is not None, "sin saves its input"
+    output.backward(gt.ones(6, dtype=gt.float64))
+    assert saved() is None, "a saved array outlived the walk"
+
+
+def forwards_leave_nothing_alive() -> None:
+    """1,000 forwards without backward, collector off: every array dies with its handles."""
+    x = gt.tensor(np.arange(6.0), requires_grad=True)
+    enabled = gc.isenabled()
+    gc.collect()
+    gc.disable()
+    try:
+        arrays = []
+        for _ in range(1000):
+            hidden = (x * 2.0).exp()
+            arrays += [weakref.ref(hidden._array), weakref.ref((hidden * hidden).sum())]
+        del hidden
+        alive = sum(ref() is not None for ref in arrays)
+    finally:
+        if enabled:
+            gc.enable()
+        gc.collect()
+    assert alive == 0, f"{alive} arrays and tensors need the garbage collector"
+
+
+def live_blocks_do_not_overlap() -> None:
+    """Blocks of an arena, held all at once, have bytes of their own."""
+    arena = Arena(HostSegments())
+    blocks = [arena.allocate(4096) for _ in range(4)]
+    try:
+        places = sorted((block.ptr, block.ptr + block.size) for block in blocks)
+        for (_, end), (start, _) in pairwise(places):
+            assert end <= start, "the arena handed out the bytes of a live block"
+    finally:
+        for block in blocks:
+            block.node = None  # chunks that were given out twice must not go back twice
+        del blocks
+
+
+def arrays_keep_their_blocks() -> None:
+    """A tensor's memory is not handed out again while a view of it lives."""
+    with settings.override(arena_min_bytes=0):
+        view = gt.full((64, 64), 3.0)[1:3]
+        others = [gt.full((64, 64), 5.0) for _ in range(8)]
+        assert bool((view == 3.0)._array.all()), "the memory of a live view was written"
+        del others

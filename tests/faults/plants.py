@@ -1,0 +1,383 @@
+"""The mutations: contexts in which one thing in gtensor is wrong, as their docstrings say."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from types import SimpleNamespace
+from typing import Any
+from unittest.mock import patch
+
+import numpy as np
+
+from gtensor.backend.host import HostDevice
+from gtensor.core import apply, backward, inplace, steps
+from gtensor.core.node import FREE, Record
+from gtensor.core.op import registry
+from gtensor.core.steps import RawStep
+from gtensor.core.storage import Storage
+from gtensor.core.tensor import Tensor
+from gtensor.memory.blocks import BlockPool, Chunk
+from gtensor.ops import paths
+
+Context = AbstractContextManager[Any]
+
+
+def _path(name: str, wrap: Callable[[Any], Any]) -> Context:
+    """An op with another CPU path: wrap(the right one)."""
+    return patch.object(registry[name], "cpu", wrap(registry[name].cpu))
+
+
+def _rule(name: str, wrap: Callable[[Any], Any]) -> Context:
+    """An op with another backward rule: wrap(the right one)."""
+    return patch.object(registry[name], "backward", wrap(registry[name].backward))
+
+
+def _scaled(factor: float, when: Callable[[Any], bool] = lambda g: True) -> Callable[[Any], Any]:
+    """A rule whose gradients are `factor` times the right ones."""
+    def wrap(right: Any) -> Any:
+        return lambda ns, step, g: right(ns, step, ns.multiply(g, factor) if when(g) else g)
+    return wrap
+
+
+# -- values ----------------------------------------------------------------------------------------
+
+
+def value_off() -> Context:
+    """exp is computed a millionth too large"""
+    def wrap(right: Any) -> Any:
+        def path(x: Any, out: Any = None) -> Any:
+            y = right(x, out)
+            y *= np.array(1 + 1e-6, x.dtype)
+            return y
+        return path
+    return _path("exp", wrap)
+
+
+def composed_form_off() -> Context:
+    """the composed form of tanh_grad is another function than its path"""
+    return patch.object(registry["tanh_grad"], "composed", lambda g, y: g * (1 - y))
+
+
+def wide_result() -> Context:
+    """exp of float32 answers float64"""
+    return _path("exp", lambda right: lambda x, out=None: right(x.astype(np.float64), out))
+
+
+def out_ignored() -> Context:
+    """exp is given a buffer and answers another one"""
+    return _path("exp", lambda right: lambda x, out=None: right(x))
+
+
+def _strip(path: Any, right: Any) -> Any:
+    """Keep the name by which opcheck knows the path for an elementwise one."""
+    path.__qualname__, path.__module__ = right.__qualname__, right.__module__
+    return path
+
+
+def out_cleared_first() -> Context:
+    """exp clears `out` before it reads its input"""
+    def wrap(right: Any) -> Any:
+        def path(x: Any, out: Any = None) -> Any:
+            if out is not None:
+                out[...] = 0
+            return right(x, out)
+        return _strip(path, right)
+    return _path("exp", wrap)
+
+
+def full_size_temporary() -> Context:
+    """tanh_grad makes a temporary as large as its output"""
+    def wrap(right: Any) -> Any:
+        return _strip(lambda g, y, out=None: right(g, np.array(y), out=out), right)
+    return _path("tanh_grad", wrap)
+
+
+def last_tile_dropped() -> Context:
+    """the last tile of an array is not computed"""
+    right = paths.tiles
+
+    def tiles(shape: Any, limit: int) -> Iterator[Any]:
+        found = list(right(shape, limit))
+        yield from found[:-1] if len(found) > 1 else found
+    return patch.object(paths, "tiles", tiles)
+
+
+def strides_ignored() -> Context:
+    """exp reads an input of stride 0 as if it were contiguous"""
+    def wrap(right: Any) -> Any:
+        def path(x: Any, out: Any = None) -> Any:
+            if x.ndim and x.strides[0] == 0 and x.size > 1:
+                x = np.resize(np.arange(x.size, dtype=x.dtype), x.shape)
+            return right(x, out)
+        return path
+    return _path("exp", wrap)
+
+
+def input_written() -> Context:
+    """exp writes its result over its input"""
+    def wrap(right: Any) -> Any:
+        def path(x: Any, out: Any = None) -> Any:
+            y = right(x.copy(), out)
+            if x.size > 1 and x.base is None and out is None:
+                x[...] = y
+            return y
+        return path
+    return _path("exp", wrap)
+
+
+def refusal_without_name() -> Context:
+    """the error for a missing derivative does not name the op"""
+    return patch.object(backward, "_refusal", lambda record: "something has no derivative")
+
+
+# -- rules -----------------------------------------------------------------------------------------
+
+
+def rule_off() -> Context:
+    """the gradient of tanh is 0.05 % too large"""
+    return _rule("tanh", _scaled(1.0005))
+
+
+def rule_slightly_off() -> Context:
+    """the gradient of tanh is 0.0005 % too large: too little for numeric differences"""
+    return _rule("tanh", _scaled(1.000005))
+
+
+def rule_rounds() -> Context:
+    """the rule of tanh rounds float32 gradients to float16"""
+    def wrap(right: Any) -> Any:
+        def rule(ns: Any, step: Any, g: Any) -> None:
+            right(ns, step, g.astype(np.float16).astype(g.dtype) if g.dtype == np.float32 else g)
+        return rule
+    return _rule("tanh", wrap)
+
+
+def rule_skips_input() -> Context:
+    """multiply gives its second input nothing when the first wants no gradient"""
+    def wrap(right: Any) -> Any:
+        return lambda ns, step, g: right(ns, step, g) if step.mask != 2 else None
+    return _rule("multiply", wrap)
+
+
+def gradient_not_summed() -> Context:
+    """a gradient along broadcast axes is not summed: its first part is taken"""
+    def first(ns: Any, a: Any, shape: tuple[int, ...]) -> Any:
+        while len(a.shape) > len(shape):
+            a = ns.slice(a, key=(0,)) if a.shape[0] else ns.sum(a, axis=(0,))
+        cut = tuple(slice(0, 1) if n == 1 else slice(None) for n in shape)
+        return ns.slice(a, key=cut)
+    return patch.object(steps, "sum_to", first)
+
+
+def recorded_rule_off() -> Context:
+    """the gradient of tanh is 0.05 % too large when the backward pass is recorded"""
+    return _rule("tanh", _scaled(1.0005, lambda g: isinstance(g, Tensor)))
+
+
+def recorded_rule_detached() -> Context:
+    """the recorded rule of tanh treats what it saved as a constant"""
+    def wrap(right: Any) -> Any:
+        def rule(ns: Any, step: Any, g: Any) -> None:
+            step.saved = tuple(s.detach() if isinstance(s, Tensor) else s for s in step.saved)
+            right(ns, step, g)
+        return rule
+    return _rule("tanh", wrap)
+
+
+def tangent_off() -> Context:
+    """the tangent of tanh is 0.05 % too large"""
+    right = registry["tanh"].tangent
+
+    def tangent(ns: Any, primals: Any, tangents: Any, out: Any, params: Any) -> Any:
+        return ns.multiply(right(ns, primals, tangents, out, params), 1.0005)  # type: ignore[misc]
+    return patch.object(registry["tanh"], "tangent", tangent)
+
+
+# -- ownership -------------------------------------------------------------------------------------
+
+
+def _give_to_all(right: Any) -> Any:
+    def rule(ns: Any, step: Any, g: Any) -> None:
+        for i in range(2):
+            if step.needs(i):
+                step.give(i, g)
+    return rule
+
+
+def given_twice() -> Context:
+    """add gives g to both inputs in place of lending it to the first"""
+    return _rule("add", _give_to_all)
+
+
+@contextmanager
+def given_twice_unnoticed() -> Iterator[None]:
+    """add gives g to both inputs, and the step does not notice"""
+    with given_twice(), patch.object(RawStep, "_move", lambda step: step.hold):
+        yield
+
+
+def lent_without_hold() -> Context:
+    """lending does not add a hold"""
+    def hold_more(step: RawStep) -> Storage:
+        step.hold = step.hold or Storage()
+        return step.hold
+    return patch.object(RawStep, "_hold_more", hold_more)
+
+
+def written_by_any_holder() -> Context:
+    """`reuse` answers g whoever else holds it"""
+    return patch.object(RawStep, "reuse", lambda step, g: g if g.base is None else None)
+
+
+def reused_too_early() -> Context:
+    """multiply writes its first gradient over g, and computes the second one from what is left"""
+    def wrap(right: Any) -> Any:
+        def rule(ns: Any, step: Any, g: Any) -> None:
+            if step.mask != 3:
+                right(ns, step, g)
+                return
+            step.give(0, ns.multiply(g, step.saved[1], out=_same(step.reuse(g), g)))
+            step.give(1, ns.multiply(g, step.saved[0]))
+        return rule
+
+    def _same(buffer: Any, g: Any) -> Any:
+        return buffer if buffer is not None and buffer.shape == g.shape else None
+    return _rule("multiply", wrap)
+
+
+def into_without_copy() -> Context:
+    """`into` answers the slot's content as it is, lent or not"""
+    def into(step: RawStep, i: int) -> tuple[Any, float]:
+        slot = step.slots.get(step.parents[i])  # type: ignore[arg-type]
+        if slot is None or not slot[0].flags.writeable:
+            return right(step, i)
+        step.slots[step.parents[i]] = slot[0], None  # type: ignore[index]
+        return slot[0], 1.0
+    right = RawStep.into
+    return patch.object(RawStep, "into", into)
+
+
+def seed_as_own() -> Context:
+    """the walk takes the caller's gradient for a buffer of its own"""
+    def seed(step: RawStep, node: Any, grad: Tensor) -> None:
+        step._put(node, grad._array, None)
+    return patch.object(RawStep, "seed", seed)
+
+
+def rule_writes_upstream() -> Context:
+    """the rule of tanh computes in g without asking `reuse`"""
+    def wrap(right: Any) -> Any:
+        def rule(ns: Any, step: Any, g: Any) -> None:
+            if isinstance(g, np.ndarray) and g.flags.writeable:
+                g *= 1.0625
+            right(ns, step, g)
+        return rule
+    return _rule("tanh", wrap)
+
+
+def grad_replaced() -> Context:
+    """a second backward replaces `.grad`"""
+    return patch.object(backward, "_added", lambda fresh, *others: fresh)
+
+
+# -- the graph -------------------------------------------------------------------------------------
+
+
+def version_not_counted() -> Context:
+    """an in-place operator leaves the version of the storage as it was"""
+    right = inplace.write
+
+    def write(op: Any, target: Tensor, value: Any, params: Any) -> Tensor:
+        before = target._facts().version
+        right(op, target, value, params)
+        target._storage.version = target._version = before
+        return target
+    return patch.object(inplace, "write", write)
+
+
+def never_consumed() -> Context:
+    """a walked record can be walked again"""
+    return patch.object(backward, "CONSUMED", FREE)
+
+
+def unclaimed_walk() -> Context:
+    """a walk checks its records but does not claim them"""
+    right = backward._claim
+
+    def claim(records: list[Record]) -> None:
+        right(records)
+        backward._unclaim(records)
+    return patch.object(backward, "_claim", claim)
+
+
+def claim_kept() -> Context:
+    """a walk that ends by an error keeps its claim"""
+    return patch.object(backward, "_unclaim", lambda records: None)
+
+
+def committed_on_arrival() -> Context:
+    """a gradient is put into `.grad` when it arrives at a leaf"""
+    right = RawStep.give
+
+    def give(step: RawStep, i: int, a: Any) -> None:
+        right(step, i, a)
+        node = step.parents[i]
+        if node is not None and not isinstance(node, Record):
+            node.grad = step.result(node, step.slots[node])
+    return patch.object(RawStep, "give", give)
+
+
+# -- memory ----------------------------------------------------------------------------------------
+
+
+def saves_leaked() -> Context:
+    """the walk reads a record's saved arrays and leaves them with it"""
+    right = RawStep.enter
+
+    def enter(step: RawStep, record: Record, slot: Any, keep: bool) -> Any:
+        return right(step, record, slot, True)
+    return patch.object(RawStep, "enter", enter)
+
+
+def record_refers_to_tensor() -> Context:
+    """a record refers to its output's handle, through the storage that it guards"""
+    right = apply.saves
+
+    def saves(plan: Any, values: Any, handles: Any) -> Any:
+        saved, guards = right(plan, values, handles)
+        for storage, _, _ in guards:
+            storage.reader = handles[-1]  # type: ignore[attr-defined]
+        return saved, guards
+    return patch.object(apply, "saves", saves)
+
+
+def live_block_reused() -> Context:
+    """the arena hands out a chunk that a block holds, every second time"""
+    right = BlockPool.take
+    given: list[Chunk] = []
+
+    def take(pool: BlockPool, size: int) -> Chunk | None:
+        if given and given[-1].pool is pool and given[-1].size >= size and len(given) % 2:
+            given.append(given[-1])
+        else:
+            chunk = right(pool, size)
+            if chunk is None:
+                return None
+            given.append(chunk)
+        return given[-1]
+    return patch.object(BlockPool, "take", take)
+
+
+def block_not_held() -> Context:
+    """an array over a block does not keep the block"""
+    right = HostDevice.empty
+
+    def empty(device: HostDevice, shape: Any, dtype: Any, label: str = "") -> np.ndarray:
+        array = right(device, shape, dtype, label)
+        if array.base is None:
+            return array
+
+        address = SimpleNamespace(__array_interface__=dict(array.__array_interface__))
+        return np.asarray(address)
+    return patch.object(HostDevice, "empty", empty)

@@ -1,0 +1,183 @@
+"""Every planted fault: the invariant it breaks, the mutation, and the check that must fail with it.
+
+`PYTHONPATH=tests python -m faults.table > docs/faults.md` writes `docs/faults.md` from this table.
+Later issues add their rows here and their mutations to `plants.py`.
+"""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from typing import Any
+
+from gtensor.core.errors import GradientError
+from gtensor.testing import opcheck
+
+from . import checks, plants
+
+Plant = Callable[[], AbstractContextManager[Any]]
+
+
+class ByOpcheck:
+    """`opcheck` of one op; one of its checks must be the one that fails."""
+
+    def __init__(self, op: str, *names: str) -> None:
+        self.name = f"opcheck {op}"
+        self.op = op
+        self.names = names
+
+    def __str__(self) -> str:
+        return f"`opcheck({self.op!r})`: " + " or ".join(self.names)
+
+    def __call__(self) -> None:
+        opcheck(self.op, device="cpu")
+
+
+class ByCheck:
+    """A function of `checks.py`."""
+
+    def __init__(self, function: Callable[[], None]) -> None:
+        self.name = function.__name__
+        self.function = function
+
+    def __str__(self) -> str:
+        return f"`faults/checks.py`: {self.name.replace('_', ' ')}"
+
+    def __call__(self) -> None:
+        self.function()
+
+
+class ByTest:
+    """A test of another file, called as it is."""
+
+    def __init__(self, module: str, test: str, **arguments: Any) -> None:
+        self.name = test.removeprefix("test_")
+        self.module = module
+        self.test = test
+        self.arguments = arguments
+
+    def __str__(self) -> str:
+        return f"`{self.module.replace('.', '/')}.py`: {self.name.replace('_', ' ')}"
+
+    def __call__(self) -> None:
+        getattr(importlib.import_module(self.module), self.test)(**self.arguments)
+
+
+@dataclass(frozen=True)
+class Fault:
+    """One row. `plant()` is a context in which the fault is there; its docstring says which."""
+
+    invariant: str
+    plant: Plant
+    killer: ByOpcheck | ByCheck | ByTest
+    raises: type[Exception] = AssertionError  # what comes out where it is no failed assertion
+
+    @property
+    def name(self) -> str:
+        return self.plant.__name__
+
+    @property
+    def mutation(self) -> str:
+        return " ".join((inspect.getdoc(self.plant) or "").split())
+
+
+_STATES = "tape.test_graph_states"
+_WALK = "tape.test_walk"
+
+FAULTS = [
+    # values
+    Fault("a path computes the op", plants.value_off, ByOpcheck("exp", "value")),
+    Fault("a fused path computes its composed form", plants.composed_form_off,
+          ByOpcheck("tanh_grad", "composed", "backward")),
+    Fault("an op keeps its inputs' dtype", plants.wide_result, ByOpcheck("exp", "dtypes")),
+    Fault("a path writes into `out`", plants.out_ignored, ByOpcheck("exp", "out")),
+    Fault("`out` may be an input of an elementwise op", plants.out_cleared_first,
+          ByOpcheck("exp", "alias")),
+    Fault("temporaries are as large as a tile", plants.full_size_temporary,
+          ByOpcheck("tanh_grad", "tiles")),
+    Fault("tiles cover the array", plants.last_tile_dropped, ByOpcheck("tanh_grad", "tiles")),
+    Fault("any layout gives the same value", plants.strides_ignored,
+          ByOpcheck("exp", "layouts")),
+    Fault("a path does not write its inputs", plants.input_written, ByOpcheck("exp", "writes")),
+    Fault("an op without a derivative says so", plants.refusal_without_name,
+          ByOpcheck("sign", "refusal")),
+    # rules
+    Fault("a rule is right to 0.05 %", plants.rule_off, ByOpcheck("tanh", "backward")),
+    Fault("a rule is right to 0.0005 %", plants.rule_slightly_off, ByOpcheck("tanh", "torch")),
+    Fault("a rule keeps the precision of its dtype", plants.rule_rounds,
+          ByOpcheck("tanh", "precision")),
+    Fault("an input gets its gradient whichever others want one", plants.rule_skips_input,
+          ByOpcheck("multiply", "masks")),
+    Fault("a gradient has the shape of its input", plants.gradient_not_summed,
+          ByOpcheck("add", "backward")),
+    Fault("the recorded rule is the raw one", plants.recorded_rule_off,
+          ByOpcheck("tanh", "recorded")),
+    Fault("a recorded rule depends on its saves", plants.recorded_rule_detached,
+          ByOpcheck("tanh", "second order")),
+    Fault("the tangent is the transpose of the backward rule", plants.tangent_off,
+          ByOpcheck("tanh", "tangent")),
+    # ownership
+    Fault("a hold is given away once", plants.given_twice, ByOpcheck("add", "writes"),
+          raises=GradientError),
+    Fault("a hold is given away once, also where nothing refuses", plants.given_twice_unnoticed,
+          ByCheck(checks.random_graphs_have_numpys_gradients)),
+    Fault("lending adds a hold", plants.lent_without_hold,
+          ByCheck(checks.random_graphs_have_numpys_gradients)),
+    Fault("storage is written by its last holder only", plants.written_by_any_holder,
+          ByCheck(checks.random_graphs_have_numpys_gradients)),
+    Fault("g may be reused after its last use", plants.reused_too_early,
+          ByOpcheck("multiply", "upstream")),
+    Fault("`into` copies what somebody else holds", plants.into_without_copy,
+          ByCheck(checks.random_graphs_have_numpys_gradients)),
+    Fault("the caller's gradient is only read", plants.seed_as_own,
+          ByTest(_WALK, "test_the_caller_keeps_his_gradient")),
+    Fault("the caller's gradient is only read, by rules too", plants.rule_writes_upstream,
+          ByOpcheck("tanh", "writes")),
+    Fault("gradients add up in `.grad`", plants.grad_replaced, ByOpcheck("exp", "accumulate")),
+    # the graph
+    Fault("every in-place write counts", plants.version_not_counted,
+          ByTest(_STATES, "test_an_overwritten_save_names_the_op_and_the_line")),
+    Fault("a graph is consumed by its walk", plants.never_consumed,
+          ByTest(_STATES, "test_a_consumed_graph_names_the_op_and_the_line"), raises=IndexError),
+    Fault("a walk claims its records", plants.unclaimed_walk,
+          ByCheck(checks.a_graph_is_walked_once_at_a_time)),
+    Fault("a claim ends with its walk, also by an error", plants.claim_kept,
+          ByCheck(checks.a_failed_walk_lets_the_graph_go), raises=GradientError),
+    Fault("gradients are committed together, at the end", plants.committed_on_arrival,
+          ByCheck(checks.an_error_before_the_end_leaves_grad_alone)),
+    # memory
+    Fault("saved arrays are taken by the walk", plants.saves_leaked,
+          ByCheck(checks.saved_arrays_die_as_the_walk_passes)),
+    Fault("a record never refers to a tensor", plants.record_refers_to_tensor,
+          ByCheck(checks.forwards_leave_nothing_alive)),
+    Fault("a live block is nobody else's", plants.live_block_reused,
+          ByCheck(checks.live_blocks_do_not_overlap)),
+    Fault("a block lives as long as a view of its array", plants.block_not_held,
+          ByCheck(checks.arrays_keep_their_blocks)),
+]
+
+_HEAD = """# Planted faults
+
+A check that never fails proves nothing. Each row is one deliberate mistake in gtensor and the check
+that must fail while the mistake is there and pass without it; `tests/faults` plants them in turn.
+The counting of holders has faults of its own in `tests/tape/test_ownership_model.py`, the CUDA
+kernels have theirs in `tests/kernels/test_kernels_faults.py`, the floors in `tests/test_floors.py`.
+
+This page is written by `PYTHONPATH=tests python -m faults.table > docs/faults.md`.
+
+| invariant | planted fault | killed by |
+| --- | --- | --- |
+"""
+
+
+def markdown() -> str:
+    """The text of `docs/faults.md`."""
+    rows = [f"| {f.invariant} | {f.mutation} | {f.killer} |" for f in FAULTS]
+    return _HEAD + "\n".join(rows) + "\n"
+
+
+if __name__ == "__main__":
+    print(markdown(), end="")

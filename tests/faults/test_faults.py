@@ -1,0 +1,48 @@
+"""Every planted fault is caught by the check that the table names, and by nothing but the fault."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from gtensor.testing import CHECKS, OpcheckError
+
+from .table import FAULTS, ByOpcheck, Fault, markdown
+
+DOCUMENT = Path(__file__).resolve().parents[2] / "docs" / "faults.md"
+NAMES = [fault.name for fault in FAULTS]
+KILLERS = {fault.killer.name: fault.killer for fault in FAULTS}
+
+
+@pytest.mark.parametrize("fault", FAULTS, ids=NAMES)
+def test_the_fault_is_caught(fault: Fault) -> None:
+    with fault.plant():
+        if isinstance(fault.killer, ByOpcheck):
+            with pytest.raises(OpcheckError) as caught:
+                fault.killer()
+            assert caught.value.check in fault.killer.names, str(caught.value)
+            cause = caught.value.__cause__
+            assert cause is None or isinstance(cause, fault.raises)
+        else:
+            with pytest.raises((AssertionError, pytest.fail.Exception, fault.raises)):
+                fault.killer()
+
+
+@pytest.mark.parametrize("name", KILLERS)
+def test_without_the_fault_the_check_passes(name: str) -> None:
+    KILLERS[name]()
+
+
+def test_the_names_are_different() -> None:
+    assert len(set(NAMES)) == len(NAMES)
+
+
+def test_every_check_of_opcheck_kills_a_fault() -> None:
+    """`device` compares with a GPU, so it fails only where there is one."""
+    killing = {name for f in FAULTS if isinstance(f.killer, ByOpcheck) for name in f.killer.names}
+    assert killing == set(CHECKS) - {"device"}
+
+
+def test_the_document_is_the_table() -> None:
+    assert DOCUMENT.read_text(encoding="utf-8") == markdown()

@@ -1,0 +1,200 @@
+"""Second and higher derivatives: create_graph, nested `gt.grad`, gradient penalties."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+import gtensor as gt
+
+
+def scalar(value: float) -> gt.Tensor:
+    return gt.tensor(value, dtype=gt.float64, requires_grad=True)
+
+
+FUNCTIONS = {
+    "power": (lambda x: x ** 5, [lambda v: v ** 5, lambda v: 5 * v ** 4, lambda v: 20 * v ** 3,
+                                 lambda v: 60 * v ** 2]),
+    "exp": (lambda x: gt.exp(x * 2.0), [lambda v, k=k: 2 ** k * np.exp(2 * v) for k in range(4)]),
+    "sin": (gt.sin, [np.sin, np.cos, lambda v: -np.sin(v), lambda v: -np.cos(v)]),
+    "log": (gt.log, [np.log, lambda v: 1 / v, lambda v: -1 / v ** 2, lambda v: 2 / v ** 3]),
+    "sqrt": (gt.sqrt, [np.sqrt, lambda v: 0.5 * v ** -0.5, lambda v: -0.25 * v ** -1.5,
+                       lambda v: 0.375 * v ** -2.5]),
+    "reciprocal": (lambda x: 1.0 / x, [lambda v: 1 / v, lambda v: -v ** -2.0, lambda v: 2 * v ** -3.0,
+                                       lambda v: -6 * v ** -4.0]),
+}
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_grad_of_a_function_nests(name):
+    function, derivatives = FUNCTIONS[name]
+    for value in (0.7, 1.3):
+        derivative = function
+        for order, expected in enumerate(derivatives):
+            for argument in (scalar(value), scalar(value).detach()):
+                np.testing.assert_allclose(derivative(argument).item(), expected(value), rtol=1e-10,
+                                           err_msg=f"order {order}")
+            derivative = gt.grad(derivative)
+
+
+def test_grad_of_a_function_with_several_arguments():
+    def f(x, y):
+        return x * x * y + y
+
+    x, y = scalar(3.0), scalar(5.0)
+    assert [g.item() for g in gt.grad(f, (0, 1))(x, y)] == [30, 10]
+    mixed = gt.grad(lambda x, y: gt.grad(f, 0)(x, y), 1)
+    assert mixed(x, y).item() == 6
+    assert x.grad is None and y.grad is None
+
+
+def test_an_inner_derivative_keeps_apart_from_the_outer_variable():
+    """d/dx [x * d/dy (x + y) at y = x] is 1, not 2 (the classic confusion of perturbations)."""
+    def outer(x):
+        return x * gt.grad(lambda y: x + y)(x)
+
+    assert gt.grad(outer)(scalar(2.0)).item() == 1
+    assert gt.grad(outer)(scalar(2.0).detach()).item() == 1
+
+
+def test_grad_functions_refuse_what_is_no_tensor():
+    with pytest.raises(TypeError, match="argument 0 of a gradient function is float; wanted a Tensor"):
+        gt.grad(lambda x: x * x)(2.0)
+
+
+def test_the_result_has_a_history_only_if_somebody_can_use_it():
+    x = scalar(2.0)
+    assert not gt.grad(lambda v: v * v)(x.detach()).requires_grad
+    assert gt.grad(lambda v: v * v)(x).requires_grad
+    with gt.no_grad():
+        assert not gt.grad(lambda v: v * v)(x).requires_grad
+    y = scalar(3.0)
+    assert gt.grad(lambda v: v * v * y)(x.detach()).requires_grad  # through y
+
+
+def test_create_graph_accumulates_a_differentiable_grad():
+    x = scalar(3.0)
+    (x ** 3).backward(create_graph=True)
+    first = x.grad
+    assert first.item() == 27 and first.requires_grad
+    x.grad = None
+    first.backward()
+    assert x.grad.item() == 18 and not x.grad.requires_grad
+
+
+def test_gradients_of_leaves_never_share_memory():
+    x, y = scalar(1.0), scalar(2.0)
+    (x + y).backward(create_graph=True)
+    assert x.grad is not y.grad
+    with gt.no_grad():
+        x.grad *= 5.0
+    assert y.grad.item() == 1
+
+
+def test_second_backward_with_create_graph_adds():
+    x = scalar(3.0)
+    for _ in range(2):
+        (x * x).backward(create_graph=True)
+    assert x.grad.item() == 12
+    assert gt.grad(x.grad, x)[0].item() == 4
+
+
+def test_create_graph_keeps_the_graph():
+    x = scalar(3.0)
+    y = gt.exp(x)
+    first = gt.grad(y, x, create_graph=True)[0]  # the output of exp is part of its derivative
+    np.testing.assert_allclose(gt.grad(y, x)[0].item(), np.exp(3))  # again, and now consumed
+    for root in (y, first):
+        with pytest.raises(gt.GradientError, match=r"exp .*test_higher_order.py.* was consumed"):
+            gt.grad(root, x)
+
+
+def test_grad_of_a_function_works_under_no_grad():
+    x = scalar(3.0)
+    with gt.no_grad():
+        assert gt.grad(lambda v: v * v)(x).item() == 6
+        assert gt.grad(gt.grad(lambda v: v ** 3))(x).item() == 18
+
+
+def test_hessian_vector_product_equals_pytorch():
+    rng = np.random.default_rng(0)
+    point, direction = rng.standard_normal((4, 3)), rng.standard_normal((4, 3))
+
+    def energy(xp, x):
+        h = xp.tanh(x @ x.T)
+        return (h * h * x.sum(1)).sum() + xp.exp(x * 0.5).mean()
+
+    found = []
+    for xp, wrap, grad in ((gt, gt.tensor, gt.grad), (torch, torch.tensor, torch.autograd.grad)):
+        x = wrap(point, requires_grad=True)
+        first = grad(energy(xp, x), [x], create_graph=True)[0]
+        found.append(grad((first * wrap(direction)).sum(), [x])[0].numpy())
+    np.testing.assert_allclose(found[0], found[1], rtol=1e-10, atol=1e-12)
+
+
+# -- the gradient penalty of a Wasserstein GAN's critic --------------------------------------------------
+
+
+def critic(xp, x, parameters, activation):
+    first, bias, second, last = parameters
+    h = activation(xp, x @ first + bias)
+    h = activation(xp, h @ second)
+    return h @ last
+
+
+def relu_and_tanh(xp, h):
+    zero = xp.zeros_like(h)
+    return xp.maximum(h, zero) + 0.1 * xp.tanh(h)
+
+
+ACTIVATIONS = {"tanh": lambda xp, h: xp.tanh(h), "relu": lambda xp, h: xp.maximum(h, xp.zeros_like(h)),
+               "both": relu_and_tanh}
+
+
+def penalty_step(xp, wrap, grad, activation, repeats=1):
+    """One critic step of WGAN-GP; gradients of all parameters, the loss, and the input's gradient."""
+    rng = np.random.default_rng(3)
+    shapes = [(6, 16), (16,), (16, 16), (16, 1)]
+    parameters = [wrap(rng.standard_normal(s) * 0.4, requires_grad=True) for s in shapes]
+    real, fake = rng.standard_normal((8, 6)), rng.standard_normal((8, 6))
+    mix = rng.uniform(size=(8, 1))
+    for _ in range(repeats):
+        between = wrap(mix * real + (1 - mix) * fake, requires_grad=True)
+        score = critic(xp, between, parameters, activation).sum()
+        slope = grad(score, [between], create_graph=True)[0]
+        norm = xp.sqrt((slope * slope).sum(1))
+        loss = (critic(xp, wrap(fake), parameters, activation).mean()
+                - critic(xp, wrap(real), parameters, activation).mean()
+                + 10.0 * ((norm - 1.0) ** 2).mean())
+        loss.backward()
+    return [loss.item(), *[None if p.grad is None else p.grad.numpy()
+                           for p in [*parameters, between]]]
+
+
+@pytest.mark.parametrize("name", ACTIVATIONS)
+@pytest.mark.parametrize("repeats", [1, 3])
+def test_gradient_penalty_equals_pytorch(name, repeats):
+    ours = penalty_step(gt, gt.tensor, gt.grad, ACTIVATIONS[name], repeats)
+    theirs = penalty_step(torch, torch.tensor, torch.autograd.grad, ACTIVATIONS[name], repeats)
+    for a, b in zip(ours, theirs, strict=True):
+        assert (a is None) == (b is None)
+        if a is not None:
+            np.testing.assert_allclose(a, b, rtol=1e-9, atol=1e-12)
+
+
+def test_gradient_penalty_writes_no_input():
+    x = gt.tensor(np.ones((2, 2)), requires_grad=True)
+    w = gt.tensor(np.full((2, 2), 0.5), requires_grad=True)
+    before = [x.numpy().copy(), w.numpy().copy()]
+    slope = gt.grad(gt.tanh(x @ w).sum(), [x], create_graph=True)[0]
+    (slope * slope).sum().backward()
+    assert np.array_equal(x.numpy(), before[0]) and np.array_equal(w.numpy(), before[1])
+    assert slope.numpy().shape == (2, 2) and w.grad is not None
+
+
+@pytest.mark.parametrize("function", [
+    gt.abs, lambda v: gt.maximum(v, 0.5), lambda v: gt.minimum(v, 3.0)], ids=["abs", "maximum", "minimum"])
+def test_second_derivatives_beside_a_kink(function):
+    """All three are v at 2, so f(v) * v is v * v there."""
+    assert gt.grad(gt.grad(lambda v: function(v) * v))(scalar(2.0)).item() == 2
