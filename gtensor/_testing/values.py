@@ -29,7 +29,10 @@ def reference(case: Case) -> None:
 
 
 def dtypes(case: Case) -> None:
-    """In less precision the value is float64's on the same rounded inputs, in its own dtype."""
+    """In less precision the value is float64's on the same rounded inputs, in the inputs' dtype.
+
+    Statistics of half precision, through which no gradient flows, may be kept in float32.
+    """
     if not case.floats:
         return
     full = case.value(case.inputs())
@@ -37,7 +40,8 @@ def dtypes(case: Case) -> None:
         rounded = case.rounded(dtype)
         given = case.value(case.inputs(rounded, dtype=dtype))
         expected = dtype if full.dtype == FLOAT64 else full.dtype
-        if given.dtype != expected:
+        wider = not case.differentiable and dtype.itemsize == 2 and given.dtype == np.float32
+        if given.dtype != expected and not wider:
             raise CheckError(f"{dtype} inputs give a value of {given.dtype}; wanted {expected}")
         if given.dtype.kind in FLOATING:
             wanted = case.value(case.inputs(rounded))

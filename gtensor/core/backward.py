@@ -149,16 +149,17 @@ def _leading_to(targets: set[Node], records: list[Record]) -> set[Node]:
 def _claim(records: list[Record]) -> None:
     """Check that every record can be walked, and take them for this walk: all or none."""
     with _claims:
-        for record in records:
-            if record.state != FREE or record.op.backward is None:
+        for n, record in enumerate(records):
+            if record.state != FREE or record.op.backward is None or (
+                    record.guards and _overwritten(record)):
+                _unclaim(records[:n])
                 raise GradientError(_refusal(record))
-            for guard in record.guards:
-                if guard[0].version != guard[1]:
-                    raise GradientError(
-                        f"an array that {record.where()} saved for its gradient was overwritten in place "
-                        "since; clone() it before writing")
-        for record in records:
             record.state = WALKED
+
+
+def _overwritten(record: Record) -> bool:
+    """Whether a saved array was written since it was saved."""
+    return any(storage.version != version for storage, version, _ in record.guards)
 
 
 def _unclaim(records: list[Record]) -> None:
@@ -175,7 +176,10 @@ def _refusal(record: Record) -> str:
     if record.state == WALKED:
         return (f"{record.where()} is being walked by another backward right now; give each thread a "
                 "graph of its own")
-    return f"{record.where()} has no derivative; detach() its input to treat it as a constant"
+    if record.op.backward is None:
+        return f"{record.where()} has no derivative; detach() its input to treat it as a constant"
+    return (f"an array that {record.where()} saved for its gradient was overwritten in place since; "
+            "clone() it before writing")
 
 
 def root_node(tensor: Tensor) -> Node:

@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple, Self
 
-import ml_dtypes  # noqa: F401  (so that dtype names such as "bfloat16" are known)
-
 from gtensor.backend import Device
 from gtensor.core.modes import no_grad
 from gtensor.core.tensor import FLOATING, Tensor
@@ -339,4 +337,7 @@ def _moved(tensor: Tensor, targets: tuple[Any, ...]) -> Tensor:
                 place = place.to(target)
             elif place.dtype.kind in FLOATING and place.dtype != target:
                 place = place.to(target)
+                if place.dtype.kind not in FLOATING:
+                    raise TypeError(f"to({target!r}) was asked of a module; wanted a device or a "
+                                    "floating-point dtype")
     return place

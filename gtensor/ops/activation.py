@@ -184,31 +184,34 @@ silu = op(
 # -- softplus --------------------------------------------------------------------------------------
 
 
-def _softplus_formula(ns: Any, x: Any, *, beta: float, threshold: float) -> Any:
-    z = beta * x
-    smooth = (ns.maximum(z, 0) + ns.log1p(ns.exp(-ns.abs(z)))) / beta  # exp of what is not positive
+# `factor` is PyTorch's beta, which is a word of the engine's (accumulate into `out`).
+
+
+def _softplus_formula(ns: Any, x: Any, *, factor: float, threshold: float) -> Any:
+    z = factor * x
+    smooth = (ns.maximum(z, 0) + ns.log1p(ns.exp(-ns.abs(z)))) / factor  # exp of what is not positive
     return ns.where(ns.greater(z, threshold), x, smooth)
 
 
 softplus_grad = fused(
     "softplus_grad",
-    extended(lambda ns, g, x, *, beta, threshold: ns.where(
-        ns.greater(x * beta, threshold), g, g * ns.sigmoid(x * beta))),
-    gpu=_kernel("softplus_grad", "T g, T x, float64 beta, float64 threshold",
-                "softplus_grad(g, x, beta, threshold)"),
-    samples=alike(2, beta=1.5, threshold=20.0),
-    reference=lambda torch, g, x, beta, threshold: g * torch.sigmoid(beta * x),
+    extended(lambda ns, g, x, *, factor, threshold: ns.where(
+        ns.greater(x * factor, threshold), g, g * ns.sigmoid(x * factor))),
+    gpu=_kernel("softplus_grad", "T g, T x, float64 factor, float64 threshold",
+                "softplus_grad(g, x, factor, threshold)"),
+    samples=alike(2, factor=1.5, threshold=20.0),
+    reference=lambda torch, g, x, factor, threshold: g * torch.sigmoid(factor * x),
     doc="The gradient of softplus(x).",
 )
 
 softplus = op(
     "softplus", inputs="x", cpu=tiled("softplus", extended(_softplus_formula)), floating=True,
-    gpu=_kernel("softplus", "T x, float64 beta, float64 threshold", "softplus(x, beta, threshold)"),
-    backward=pointwise(d("x", lambda ns, g, x, out, beta, threshold: ns.softplus_grad(
-        g, x, beta=beta, threshold=threshold, out=out))),
-    samples=unary(beta=1.5, threshold=20.0),
-    reference=lambda torch, x, beta, threshold: torch.nn.functional.softplus(x, beta, threshold),
-    doc="log(1 + exp(beta * x)) / beta, elementwise; x itself where beta * x > threshold.",
+    gpu=_kernel("softplus", "T x, float64 factor, float64 threshold", "softplus(x, factor, threshold)"),
+    backward=pointwise(d("x", lambda ns, g, x, out, factor, threshold: ns.softplus_grad(
+        g, x, factor=factor, threshold=threshold, out=out))),
+    samples=unary(factor=1.5, threshold=20.0),
+    reference=lambda torch, x, factor, threshold: torch.nn.functional.softplus(x, factor, threshold),
+    doc="log(1 + exp(factor * x)) / factor, elementwise; x itself where factor * x > threshold.",
 )
 
 
@@ -282,8 +285,8 @@ ACTIVATIONS: dict[str, tuple[Activation, ActivationGrad]] = {
     "sigmoid": (
         lambda ns, x, p: ns.sigmoid(x), lambda ns, g, x, p: ns.sigmoid_grad(g, ns.sigmoid(x))),
     "softplus": (
-        lambda ns, x, p: ns.softplus(x, beta=p, threshold=_THRESHOLD),
-        lambda ns, g, x, p: ns.softplus_grad(g, x, beta=p, threshold=_THRESHOLD)),
+        lambda ns, x, p: ns.softplus(x, factor=p, threshold=_THRESHOLD),
+        lambda ns, g, x, p: ns.softplus_grad(g, x, factor=p, threshold=_THRESHOLD)),
     "tanh": (lambda ns, x, p: ns.tanh(x), lambda ns, g, x, p: ns.tanh_grad(g, ns.tanh(x))),
     "silu": (lambda ns, x, p: ns.silu(x), lambda ns, g, x, p: ns.silu_grad(g, x)),
 }

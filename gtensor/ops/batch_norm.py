@@ -6,269 +6,21 @@ pre-activation is made anew, tile by tile, in backward. Statistics of half types
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from math import prod
 from typing import Any
 
-import numpy as np
-
-from gtensor.backend import device_of, host
-from gtensor.backend.cuda import cupy
-from gtensor.backend.kernels import ACTIVATIONS as CODES
-from gtensor.backend.kernels import NULL, elementwise, flat_launch, raw, row_launch
+from gtensor.backend.kernels import elementwise
 from gtensor.core.inplace import write
 from gtensor.core.modes import no_grad
-from gtensor.core.namespaces import raw as raw_spaces
 from gtensor.core.namespaces import recorded
 from gtensor.core.op import op
-from gtensor.core.samples import Sample, normal, positive
-from gtensor.core.tensor import Tensor, make
+from gtensor.core.samples import Sample, binary, normal, positive
+from gtensor.core.tensor import Tensor
+from gtensor.ops import batch_norm_paths as paths
 from gtensor.ops.activation import ACTIVATIONS
-from gtensor.ops.fused import fused
 from gtensor.ops.linear import same_dtype
-from gtensor.ops.scratch import Scratch, computed_in, tile_size, whole_tiles
-
-# -- CPU: tiles of channels ----------------------------------------------------------------------
-
-
-class _Channels:
-    """Arrays of x's shape with the channels first, and per-channel arrays beside them, by tiles."""
-
-    def __init__(self, x: np.ndarray, buffers: int) -> None:
-        self.shape = (x.shape[1], x.shape[0], *x.shape[2:])
-        self.work = computed_in(x.dtype)
-        self.scratch = Scratch(buffers, tile_size(self.shape), self.work)
-
-    def moved(self, a: np.ndarray) -> np.ndarray:
-        """A view with the channels first."""
-        return a.swapaxes(0, 1)
-
-    def spread(self, a: Any) -> Any:
-        """A per-channel array, in the dtype that is computed in, broadcast to the moved shape."""
-        if a is None:
-            return None
-        wide = a.astype(self.work, copy=False).reshape(-1, *(1,) * (len(self.shape) - 1))
-        return np.broadcast_to(wide, self.shape)
-
-    def tiles(self) -> Iterator[tuple[Any, tuple[int, ...]]]:
-        """Keys of the tiles, and the shape that each selects."""
-        shape = np.broadcast_to(np.empty(()), self.shape)
-        for key in whole_tiles(self.shape):
-            yield key, shape[key].shape
-
-    def add_up(self, totals: np.ndarray, key: Any, part: np.ndarray) -> None:
-        """totals[channels of the tile] += the tile's sums."""
-        if key[:-1] and not isinstance(key[0], slice):
-            totals[key[0]] += part.sum()
-        else:
-            totals[key[:1]] += part.sum(axis=tuple(range(1, part.ndim)))
-
-
-def _normalized(c: _Channels, key: Any, shape: Any, x: Any, mean: Any, rstd: Any) -> np.ndarray:
-    """(x - mean) * rstd of a tile, in scratch buffer 0."""
-    xhat = c.scratch(0, shape)
-    np.subtract(x[key], mean[key], out=xhat)
-    xhat *= rstd[key]
-    return xhat
-
-
-def _affine(c: _Channels, key: Any, xhat: np.ndarray, weight: Any, bias: Any) -> np.ndarray:
-    """xhat * weight + bias of a tile, in scratch buffer 1."""
-    y = c.scratch(1, xhat.shape)
-    if weight is None:
-        y[...] = xhat
-    else:
-        np.multiply(xhat, weight[key], out=y)
-    if bias is not None:
-        y += bias[key]
-    return y
-
-
-def _rstd(var: np.ndarray, eps: float, work: Any) -> np.ndarray:
-    return (1 / np.sqrt(var.astype(np.float64) + eps)).astype(work)
-
-
-def statistics_cpu(x: np.ndarray) -> np.ndarray:
-    """Mean and biased variance per channel, (2, C), in two passes."""
-    c = _Channels(x, 1)
-    result = np.zeros((2, x.shape[1]), np.float64)
-    count = max(1, prod(c.shape[1:]))
-    moved = c.moved(x)
-    for key, shape in c.tiles():
-        part = c.scratch(0, shape)
-        part[...] = moved[key]
-        c.add_up(result[0], key, part)
-    result[0] /= count
-    rest = np.zeros(x.shape[1])  # what rounding the mean left: it corrects a mean that is huge
-    mean = c.spread(result[0].astype(c.work))
-    for key, shape in c.tiles():
-        part = c.scratch(0, shape)
-        np.subtract(moved[key], mean[key], out=part)
-        c.add_up(rest, key, part)
-        c.add_up(result[1], key, np.square(part, out=part))
-    rest /= count
-    result[1] = np.maximum(result[1] / count - rest**2, 0)
-    result[0] = result[0].astype(c.work) + rest
-    return result.astype(c.work)
-
-
-def _batch_norm_cpu(
-    x: Any, weight: Any, bias: Any, mean: Any, var: Any, *, training: bool, eps: float,
-    activation: str, parameter: float, out: Any = None,
-) -> Any:
-    if out is None:
-        out = host().empty(x.shape, x.dtype, "batch_norm")
-    if mean is None:
-        mean, var = statistics_cpu(x)
-    c = _Channels(x, 2)
-    act, ns = ACTIVATIONS[activation][0], raw_spaces["cpu"]
-    source, result = c.moved(x), c.moved(out)
-    center, rstd = c.spread(mean), c.spread(_rstd(var, eps, c.work))
-    w, b = c.spread(weight), c.spread(bias)
-    for key, shape in c.tiles():
-        y = _affine(c, key, _normalized(c, key, shape, source, center, rstd), w, b)
-        result[key] = act(ns, y, parameter)
-    return out, mean, var
-
-
-def _terms(
-    c: _Channels, arrays: tuple[Any, ...], activation: str, parameter: float
-) -> Iterator[tuple[Any, np.ndarray, np.ndarray]]:
-    """For each tile: its key, xhat, and the gradient before the activation."""
-    g, x, mean, rstd, weight, bias = arrays
-    act_grad, ns = ACTIVATIONS[activation][1], raw_spaces["cpu"]
-    for key, shape in c.tiles():
-        xhat = _normalized(c, key, shape, x, mean, rstd)
-        dy = c.scratch(2, shape)
-        dy[...] = g[key]
-        if activation != "identity":
-            dy = act_grad(ns, dy, _affine(c, key, xhat, weight, bias), parameter)
-        yield key, xhat, dy
-
-
-def _views(c: _Channels, g: Any, x: Any, weight: Any, bias: Any, mean: Any, var: Any, eps: float) -> Any:
-    return (c.moved(g), c.moved(x), c.spread(mean), c.spread(_rstd(var, eps, c.work)),
-            c.spread(weight), c.spread(bias))
-
-
-def _sums_cpu(
-    g: Any, x: Any, weight: Any, bias: Any, mean: Any, var: Any, *, training: bool, eps: float,
-    activation: str, parameter: float, out: Any = None,
-) -> Any:
-    c = _Channels(x, 3)
-    totals = np.zeros((2, x.shape[1]), np.float64)
-    arrays = _views(c, g, x, weight, bias, mean, var, eps)
-    for key, xhat, dy in _terms(c, arrays, activation, parameter):
-        c.add_up(totals[0], key, dy)
-        c.add_up(totals[1], key, np.multiply(xhat, dy, out=xhat))
-    if out is None:
-        return totals.astype(c.work)
-    out[...] = totals
-    return out
-
-
-def _dx_cpu(
-    g: Any, x: Any, weight: Any, bias: Any, mean: Any, var: Any, sums: Any, *, training: bool,
-    eps: float, activation: str, parameter: float, out: Any = None,
-) -> Any:
-    if out is None:
-        out = host().empty(x.shape, x.dtype, "batch_norm_dx")
-    c = _Channels(x, 3)
-    result = c.moved(out)
-    arrays = _views(c, g, x, weight, bias, mean, var, eps)
-    count = max(1, prod(c.shape[1:]))
-    shift, slope = (c.spread(s / count) for s in sums)
-    scale = _rstd(var, eps, c.work)
-    scale = c.spread(scale if weight is None else scale * weight.astype(c.work))
-    for key, xhat, dy in _terms(c, arrays, activation, parameter):
-        if training:
-            xhat *= slope[key]
-            xhat += shift[key]
-            dy = np.subtract(dy, xhat, out=xhat)
-        result[key] = np.multiply(dy, scale[key], out=xhat)
-    return out
-
-
-# -- GPU -----------------------------------------------------------------------------------------
-
-_STATISTICS = raw("batch_norm.cu", "batch_norm_statistics")
-_FORWARD = raw("batch_norm.cu", "batch_norm_forward")
-_REDUCE = raw("batch_norm.cu", "batch_norm_backward_reduce")
-_BACKWARD = raw("batch_norm.cu", "batch_norm_backward")
-
-
-def _sizes(x: Any) -> tuple[int, int, int]:
-    return x.shape[0], x.shape[1], prod(x.shape[2:])
-
-
-def _dense(a: Any, dtype: Any) -> Any:
-    return NULL if a is None else cupy().ascontiguousarray(a, dtype=dtype)
-
-
-def statistics_gpu(x: Any) -> Any:
-    """Mean and biased variance per channel, (2, C)."""
-    xp = cupy()
-    x = xp.ascontiguousarray(x)
-    result = xp.empty((2, x.shape[1]), computed_in(x.dtype))
-    grid, block = row_launch(x.shape[1])
-    _STATISTICS[x.dtype](grid, block, (x, result[0], result[1], *_sizes(x)))
-    return result
-
-
-def _batch_norm_gpu(
-    x: Any, weight: Any, bias: Any, mean: Any, var: Any, *, training: bool, eps: float,
-    activation: str, parameter: float, out: Any = None,
-) -> Any:
-    xp = cupy()
-    if mean is None:
-        mean, var = statistics_gpu(x)
-    dense, work = xp.ascontiguousarray(x), computed_in(x.dtype)
-    z = xp.empty(x.shape, x.dtype)
-    grid, block = flat_launch(x.size)
-    _FORWARD[x.dtype](grid, block, (
-        dense, _dense(mean, work), _dense(var, work), _dense(weight, x.dtype), _dense(bias, x.dtype),
-        z, *_sizes(x), float(eps), CODES[activation], float(parameter)))
-    if out is None:
-        return z, mean, var
-    out[...] = z
-    return out, mean, var
-
-
-def _sums_gpu(
-    g: Any, x: Any, weight: Any, bias: Any, mean: Any, var: Any, *, training: bool, eps: float,
-    activation: str, parameter: float, out: Any = None,
-) -> Any:
-    xp, work = cupy(), computed_in(x.dtype)
-    sums = xp.empty((2, x.shape[1]), work)
-    grid, block = row_launch(x.shape[1])
-    _REDUCE[x.dtype](grid, block, (
-        _dense(g, x.dtype), xp.ascontiguousarray(x), _dense(mean, work), _dense(var, work),
-        _dense(weight, x.dtype), _dense(bias, x.dtype), sums[0], sums[1], *_sizes(x), float(eps),
-        CODES[activation], float(parameter)))
-    if out is None:
-        return sums
-    out[...] = sums
-    return out
-
-
-def _dx_gpu(
-    g: Any, x: Any, weight: Any, bias: Any, mean: Any, var: Any, sums: Any, *, training: bool,
-    eps: float, activation: str, parameter: float, out: Any = None,
-) -> Any:
-    xp, work = cupy(), computed_in(x.dtype)
-    direct = out is not None and out.flags.c_contiguous
-    dx = out if direct else xp.empty(x.shape, x.dtype)
-    sums = xp.ascontiguousarray(sums, dtype=work)
-    grid, block = flat_launch(x.size)
-    _BACKWARD[x.dtype](grid, block, (
-        _dense(g, x.dtype), xp.ascontiguousarray(x), _dense(mean, work), _dense(var, work),
-        _dense(weight, x.dtype), _dense(bias, x.dtype), sums[0], sums[1], dx, *_sizes(x), float(eps),
-        CODES[activation], float(parameter), int(training)))
-    if out is None or direct:
-        return dx
-    out[...] = dx
-    return out
-
+from gtensor.ops.paths import tiled
+from gtensor.ops.pointwise import d, pointwise
 
 # -- rules ---------------------------------------------------------------------------------------
 
@@ -319,22 +71,222 @@ def _dx_recorded(
 
 
 def _backward(ns: Any, step: Any, g: Any) -> None:
-    x, weight, bias, mean_in, var_in, mean, var = step.saved
+    x, weight, bias, mean, var, center, spread = step.saved
     params = step.params
     if not params["training"]:
-        mean, var = mean_in, var_in
-    arrays = (x, weight, bias, mean, var)
-    affine = any(step.needs(i) for i in (1, 2, 3, 4))
+        center, spread = mean, var  # these are inputs: in a recorded pass they have a history
+    arrays = (x, weight, bias, center, spread)
     sums = None
-    if affine or params["training"]:
+    if params["training"] or any(step.needs(i) for i in (1, 2, 3, 4)):
         sums = ns.batch_norm_sums(g, *arrays, **params)
+    if not params["training"]:
+        _give_statistics(ns, step, sums, weight, spread)
+    dx = None
+    if step.needs(0):  # before the sums are given away, where something may be added to them
+        dx = ns.batch_norm_dx(g, *arrays, sums, out=step.reuse(g), **params)
     if step.needs(1):
-        step.give(1, ns.clone(ns.slice(sums, key=(1,))))
+        step.give(1, ns.slice(sums, key=(1,)))
     if step.needs(2):
-        step.give(2, ns.clone(ns.slice(sums, key=(0,))))
-    if step.needs(3) or step.needs(4):
-        _statistics_backward(ns, step, sums, weight, var)
-    if step.needs(0):
-        if sums is None:
-            sums = ns.stack_zeros if False else _zeros_like_sums(ns, g, arrays, params)
-        step.give(0, ns.batch_norm_dx(g, *arrays, sums, out=step.reuse(g), **params))
+        step.give(2, ns.slice(sums, key=(0,)))
+    if dx is not None:
+        step.give(0, dx)
+
+
+def _give_statistics(ns: Any, step: Any, sums: Any, weight: Any, var: Any) -> None:
+    """Gradients of the mean and the variance that were given, where someone wants them."""
+    if not (step.needs(3) or step.needs(4)):
+        return
+    rstd = ns.divide(1.0, ns.sqrt(ns.add(var, step.params["eps"])))
+    scale = ns.negative(rstd if weight is None else ns.multiply(rstd, weight))
+    if step.needs(3):
+        step.give(3, ns.multiply(ns.slice(sums, key=(0,)), scale))
+    if step.needs(4):
+        slope = ns.multiply(ns.multiply(scale, rstd), 0.5)
+        step.give(4, ns.multiply(ns.slice(sums, key=(1,)), slope))
+
+
+def _tangent(ns: Any, primals: Any, tangents: Any, out: Any, params: dict[str, Any]) -> Any:
+    """Through the formula, one tangent at a time; the activation's derivative at the end."""
+    x, weight, bias, mean, var = primals
+    dx, dweight, dbias, dmean, dvar = tangents
+    axes, kept = (0, *range(2, len(x.shape))), (1, x.shape[1], *(1,) * (len(x.shape) - 2))
+
+    def wide(a: Any) -> Any:
+        return ns.reshape(a, shape=kept)
+
+    def average(a: Any) -> Any:
+        return ns.mean(a, axis=axes, keepdims=True)
+
+    ones = ns.add(ns.multiply(x, 0), 1)
+    if params["training"]:
+        mean = average(x)
+        var = average(ns.square(x - mean))
+        dmean, dvar = (average(dx), average(2 * (x - mean) * dx)) if dx is not None else (None, None)
+    else:
+        mean, var = wide(mean), wide(var)
+        dmean, dvar = (None if t is None else wide(t) for t in (dmean, dvar))
+    rstd = 1 / ns.sqrt(var + params["eps"])
+    xhat = (x - mean) * rstd
+    scale = rstd if weight is None else rstd * wide(weight)
+    change = 0 * ones
+    if dx is not None:
+        change = change + dx * scale
+    if dmean is not None:
+        change = change - dmean * scale
+    if dvar is not None:
+        change = change - 0.5 * dvar * (rstd * scale) * (x - mean)
+    if dweight is not None:
+        change = change + xhat * wide(dweight)
+    if dbias is not None:
+        change = change + wide(dbias)
+    y = xhat if weight is None else xhat * wide(weight)
+    y = y if bias is None else y + wide(bias)
+    return ACTIVATIONS[params["activation"]][1](ns, change, y, params["parameter"])
+
+
+# -- records -------------------------------------------------------------------------------------
+
+
+def _options(training: bool, activation: str, parameter: float = 0.01) -> dict[str, Any]:
+    return {"training": training, "eps": 1e-5, "activation": activation, "parameter": parameter}
+
+
+def _samples() -> list[Sample]:
+    found = []
+    for shape in ((4, 3), (2, 3, 5), (3, 2, 2, 2)):
+        c = (shape[1],)
+        for name in ("identity", "silu", "tanh"):  # smooth: the kinks of others move with weight and bias
+            found += [
+                Sample((shape, c, c, None, None), normal, _options(True, name)),
+                Sample((shape, c, c, c, c), (normal, normal, normal, normal, positive),
+                       _options(False, name))]
+        found.append(Sample((shape, None, None, None, None), normal, _options(True, "identity")))
+    return found
+
+
+def _reference(
+    torch: Any, x: Any, weight: Any, bias: Any, mean: Any, var: Any, *, training: bool, eps: float,
+    activation: str, parameter: float,
+) -> Any:
+    if training:
+        mean, var = None, None
+        y = torch.nn.functional.batch_norm(x, None, None, weight, bias, True, 0.1, eps)
+    else:
+        kept = (1, -1) + (1,) * (x.ndim - 2)
+        y = (x - mean.reshape(kept)) / torch.sqrt(var.reshape(kept) + eps)
+        y = y * weight.reshape(kept) + bias.reshape(kept)
+    functions = {"identity": lambda y: y, "silu": torch.nn.functional.silu, "tanh": torch.tanh}
+    return functions[activation](y)
+
+
+batch_norm_statistics = op(
+    "batch_norm_statistics", cpu=paths.statistics_cpu, gpu=paths.statistics_gpu,
+    backward=None, tangent=None, samples=[Sample(((4, 3),)), Sample(((2, 3, 5),))],
+    reference=lambda torch, x: torch.stack([
+        x.transpose(0, 1).flatten(1).mean(1), x.transpose(0, 1).flatten(1).var(1, correction=0)]),
+    doc="Mean and biased variance of each channel of (N, C, ...), (2, C). Has no derivative of its "
+        "own: batch_norm's rule knows that they depend on x.",
+)
+
+batch_norm_sums = op(
+    "batch_norm_sums", cpu=paths.sums_cpu, gpu=paths.sums_gpu, backward=None, tangent=None,
+    composed=_sums_recorded, samples=None,  # mean and var must be x's own: tested through batch_norm
+    doc="The gradients of bias and weight of batch_norm, (2, C).",
+)
+
+batch_norm_dx = op(
+    "batch_norm_dx", cpu=paths.dx_cpu, gpu=paths.dx_gpu, backward=None, tangent=None,
+    composed=_dx_recorded, samples=None,  # as above
+    doc="The gradient of batch_norm's input, from batch_norm_sums.",
+)
+
+batch_norm_op = op(
+    "batch_norm", cpu=paths.forward_cpu, gpu=paths.forward_gpu, extras="center spread",
+    saves={name: "x weight bias mean var center spread"
+           for name in ("x", "weight", "bias", "mean", "var")},
+    backward=_backward, tangent=_tangent, samples=_samples(), reference=_reference,
+    doc="act((x - mean) / sqrt(var + eps) * weight + bias) over channels (axis 1). In training mean and "
+        "var are x's own statistics, computed where they are not given. Parameters: training, eps, "
+        "activation (a name), parameter (its slope, alpha or beta).",
+)
+
+running_average = op(
+    "running_average", inputs="a b",
+    cpu=tiled("running_average", lambda ns, a, b, *, momentum, scale: a + momentum * (scale * b - a)),
+    gpu=elementwise("T a, U b, float64 momentum, float64 scale", "T y",
+                    "y = a + momentum * (scale * b - a)", name="gt_running_average"),
+    backward=pointwise(
+        d("", lambda ns, g, out, momentum, scale: ns.multiply(g, 1 - momentum, out=out)),
+        d("", lambda ns, g, out, momentum, scale: ns.multiply(g, momentum * scale, out=out))),
+    samples=binary(momentum=0.1, scale=1.5)[:1],
+    reference=lambda torch, a, b, momentum, scale: torch.lerp(a, scale * b, momentum),
+    doc="a moved towards scale * b by the fraction momentum.",
+)
+
+
+# -- public functions ----------------------------------------------------------------------------
+
+
+def batch_norm_act(
+    input: Tensor, running_mean: Tensor | None, running_var: Tensor | None,
+    weight: Tensor | None = None, bias: Tensor | None = None, training: bool = False,
+    momentum: float = 0.1, eps: float = 1e-5, activation: str = "leaky_relu",
+    activation_param: float = 0.01,
+) -> Tensor:
+    """See `gtensor.nn.functional.batch_norm_act`."""
+    _check(input, running_mean, running_var, weight, bias, training)
+    _check_activation(activation, activation_param)
+    options = {"training": training, "eps": eps, "activation": activation,
+               "parameter": activation_param}
+    if not training:
+        return batch_norm_op(input, weight, bias, running_mean, running_var, **options)
+    with no_grad():
+        statistics = batch_norm_statistics(input)
+        mean, var = statistics[0], statistics[1]
+    y = batch_norm_op(input, weight, bias, mean, var, **options)
+    count = input.size // input.shape[1]
+    with no_grad():
+        for running, now, scale in (
+                (running_mean, mean, 1.0), (running_var, var, count / (count - 1))):
+            if running is not None:
+                write(running_average, running, now, {"momentum": momentum, "scale": scale})
+    return y
+
+
+def batch_norm(
+    input: Tensor, running_mean: Tensor | None, running_var: Tensor | None,
+    weight: Tensor | None = None, bias: Tensor | None = None, training: bool = False,
+    momentum: float = 0.1, eps: float = 1e-5,
+) -> Tensor:
+    """See `gtensor.nn.functional.batch_norm`."""
+    return batch_norm_act(input, running_mean, running_var, weight, bias, training, momentum, eps,
+                          "identity")
+
+
+def _check(
+    x: Tensor, running_mean: Tensor | None, running_var: Tensor | None, weight: Tensor | None,
+    bias: Tensor | None, training: bool,
+) -> None:
+    if x.ndim < 2:
+        raise ValueError(f"batch_norm was given an input of shape {x.shape}; wanted (N, C, ...)")
+    named = {"running_mean": running_mean, "running_var": running_var, "weight": weight, "bias": bias}
+    for name, tensor in named.items():
+        if tensor is not None and tensor.shape != x.shape[1:2]:
+            raise ValueError(f"batch_norm was given a {name} of shape {tensor.shape} for an input of "
+                             f"shape {x.shape}; wanted ({x.shape[1]},)")
+    same_dtype("batch_norm", input=x, weight=weight, bias=bias)
+    if not training and (running_mean is None or running_var is None):
+        raise ValueError("batch_norm was given no running_mean or no running_var outside training; "
+                         "wanted both, or training=True")
+    if training and prod(x.shape) // max(1, x.shape[1]) < 2:
+        raise ValueError(f"batch_norm was given an input of shape {x.shape} in training; wanted more than "
+                         "one value per channel")
+
+
+def _check_activation(activation: str, parameter: float) -> None:
+    if activation not in ACTIVATIONS:
+        raise ValueError(f"batch_norm_act was given activation={activation!r}; wanted one of "
+                         f"{', '.join(ACTIVATIONS)}")
+    if activation in ("leaky_relu", "elu", "softplus") and not parameter > 0:
+        raise ValueError(f"batch_norm_act was given activation_param={parameter} for {activation}; wanted "
+                         "a positive number")

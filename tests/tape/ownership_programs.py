@@ -1,7 +1,7 @@
 """Random programs for the ownership rules: graphs whose backward rules are sequences of verbs.
 
-A program is data. `Program.expected` computes its gradients the plain way, with a new array for every
-sum; `run` executes it on the engine and on the model of docs/ownership.md in lock step.
+A program is data. `Program.expected` computes its gradients the plain way, with a new array for
+every sum; `Run` executes it on the engine and on the model of docs/ownership.md in lock step.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ def load_model() -> SimpleNamespace:
 
 MODEL = load_model()
 
-# What a rule may do for one input, by the shapes of its output and of the input. Those in LAST take g
-# away, so they come last in a rule.
+# What a rule may do for one input, by the shapes of its output and of the input. Those in LAST take
+# g away, so they come last in a rule.
 COMMON = ("nothing", "lend_saved", "into")
 SAME = (*COMMON, "lend", "lend_flipped", "give_fresh", "give_fresh_flipped")
 KINDS = {
@@ -55,7 +55,7 @@ LAST = {
 
 @dataclass
 class Step:
-    """One verb of a rule: what is done for input number `i`, with a factor where a new array is made."""
+    """One verb of a rule: what is done for input number `i`; the factor is for new arrays."""
 
     kind: str
     i: int
@@ -129,7 +129,7 @@ class Program:
 
 @st.composite
 def programs(draw: st.DrawFn) -> Program:
-    """Up to three leaves and eight records over two shapes, each reading up to three earlier nodes."""
+    """Up to three leaves and eight records of two shapes, each reading up to three earlier nodes."""
     shapes = st.sampled_from([ROW, MATRIX])
     leaves = draw(st.lists(shapes, min_size=1, max_size=3))
     known = list(leaves)
@@ -185,8 +185,9 @@ class Run:
     def record(self, number: int, rule: Rule) -> gt.Tensor:
         """Apply an op with this rule; what it computes forward does not matter."""
         names = " ".join("abc"[:len(rule.inputs)])
-        op = Op(f"op{number}", inputs=names, cpu=lambda *xs, out=None: np.zeros(rule.shape), gpu=None,
-                backward=lambda ns, step, g: self.rule(number, step, g), tangent=None, samples=None)
+        op = Op(f"op{number}", inputs=names, cpu=lambda *xs, out=None: np.zeros(rule.shape),
+                gpu=None, backward=lambda ns, step, g: self.rule(number, step, g), tangent=None,
+                samples=None)
         result = op(*[self.tensors[i] for i in rule.inputs])
         if rule.retained:
             result.retain_grad()
@@ -206,7 +207,7 @@ class Run:
         assert self.numbers.get(id(root)) == number
 
     def compare(self, step: RawStep) -> None:
-        """Every slot of the engine against the model's, and what was written since the last look."""
+        """Every slot of the engine against the model's, and what was written since the last time."""
         slots = {self.index[node]: slot for node, slot in step.slots.items()}
         assert slots.keys() == self.model.slots.keys()
         for node, (array, hold) in slots.items():
@@ -285,7 +286,9 @@ class Run:
         step.give(verb.i, pair[0])
         self.model.give(target, pair[1])
 
-    def reuse(self, verb: Step, target: int, step: RawStep, g: np.ndarray, modelled: object) -> None:
+    def reuse(
+        self, verb: Step, target: int, step: RawStep, g: np.ndarray, modelled: object
+    ) -> None:
         buffer, modelled_buffer = step.reuse(g), self.model.reuse()
         assert (buffer is None) == (modelled_buffer is None)
         if buffer is None:

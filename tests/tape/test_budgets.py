@@ -1,7 +1,7 @@
 """Byte budgets of the tape as equalities, by the arena's count and by tracemalloc.
 
-Arrays here are one *unit* large (1 MiB, sixteen tiles). The arena counts every array that gtensor makes;
-tracemalloc sees what NumPy makes behind its back: never a full-size temporary, at most some tiles.
+Arrays here are one *unit* large (1 MiB, sixteen tiles). The arena counts every array that gtensor
+makes; tracemalloc sees what NumPy makes behind its back: never a full-size temporary, at most tiles.
 """
 
 from __future__ import annotations
@@ -15,7 +15,8 @@ import numpy as np
 import pytest
 
 import gtensor as gt
-from gtensor.ops.activation import relu
+from gtensor.core.op import Op
+from gtensor.ops.activation import relu, sigmoid
 from gtensor.ops.linear import linear
 from gtensor.ops.loss import cross_entropy
 
@@ -76,13 +77,9 @@ def test_the_measure_sees_what_it_should() -> None:
     assert measure(lambda: np.exp(x.detach().numpy())).peak == 0
 
 
-# -- chains -------------------------------------------------------------------------------------------
+# -- chains ---------------------------------------------------------------------------------------
 
-# op, and the tiles of temporaries that its gradient's formula needs
-SAVE_OUTPUT = {"exp": (lambda y: gt.exp(y * -1.0 if y.is_leaf else y), 0), "tanh": (gt.tanh, 2),
-               "sqrt": (gt.sqrt, 1), "sigmoid": (lambda y: y.sigmoid(), 2),
-               "relu": (lambda y: y.relu(), 2)}
-
+FORMULA = 2 * TILE  # temporaries of a gradient's formula, which is evaluated tile by tile
 
 def run_chain(x: gt.Tensor, op: Callable[[gt.Tensor], gt.Tensor], length: int) -> None:
     y = x
@@ -94,10 +91,10 @@ def run_chain(x: gt.Tensor, op: Callable[[gt.Tensor], gt.Tensor], length: int) -
 
 
 @pytest.mark.parametrize("length", [1, 4, 8])
-@pytest.mark.parametrize("name", ["tanh", "sqrt", "sigmoid", "relu"])
-def test_a_chain_that_saves_its_outputs(name: str, length: int) -> None:
+@pytest.mark.parametrize("op, tiles", [(gt.tanh, 2), (gt.sqrt, 2), (sigmoid, 4), (relu, 2)],
+                         ids=["tanh", "sqrt", "sigmoid", "relu"])
+def test_a_chain_that_saves_its_outputs(op: Op, tiles: int, length: int) -> None:
     """L + 1 buffers: the L outputs, and one gradient that is written over all the way down."""
-    op, tiles = SAVE_OUTPUT[name]
     x = leaf()
     usage = measure(lambda: run_chain(x, op, length))
     assert usage.peak == (length + 1) * UNIT
@@ -121,16 +118,14 @@ def test_a_chain_of_exponentials() -> None:
     assert usage.behind < PYTHON  # multiply writes straight into the gradient
 
 
-@pytest.mark.parametrize("name, tiles", [("sin", 1), ("log", 0), ("square", 2)])
-def test_a_chain_that_saves_its_inputs(name: str, tiles: int) -> None:
-    """L buffers: the first input is the leaf's own, borrowed."""
+@pytest.mark.parametrize("length", [1, 4, 8])
+@pytest.mark.parametrize("op", [gt.sin, gt.cos], ids=lambda op: op.name)
+def test_a_chain_that_saves_its_inputs(op: Op, length: int) -> None:
+    """L buffers: the first input is the leaf's own, borrowed, and nobody saves the last output."""
     x = leaf()
-    op = {"sin": gt.sin, "log": lambda y: gt.log(y + 1.0), "square": lambda y: gt.square(y)}[name]
-    length = 4
-    extra = name == "log"  # y + 1.0 is what it saves, so the leaf is not among the saves
     usage = measure(lambda: run_chain(x, op, length))
-    assert usage.peak == (length + extra) * UNIT
-    assert usage.behind < tiles * TILE + PYTHON
+    assert usage.peak == length * UNIT
+    assert usage.behind < FORMULA + PYTHON
 
 
 @pytest.mark.parametrize("length", [1, 2, 8])
@@ -179,18 +174,22 @@ def chain_slope(x: gt.Tensor, length: int) -> float:
 
 
 def test_views_cost_nothing() -> None:
+    """Reshapes, transposes, slices and broadcasts share memory, and so do their gradients."""
     x = leaf()
 
     def run() -> None:
-        y = x.reshape((SIDE // 2, -1)).T.reshape((SIDE * 2, SIDE // 2)).T[1:, ::2]
-        gt.broadcast_to(y.sum(), (SIDE, SIDE)).sum()
+        y = x.reshape((SIDE // 2, SIDE * 2)).T.reshape((SIDE * 2, 2, SIDE // 4))[:, 0]
+        gt.broadcast_to(y.sum(), (SIDE, SIDE))
 
     usage = measure(run)
-    assert usage.peak == 0 or usage.peak == UNIT  # the second reshape copies
+    assert usage.peak == 0
+    assert usage.behind < PYTHON
+    usage = measure(lambda: x.reshape((SIDE // 2, SIDE * 2)).T.sum().backward())
+    assert usage.peak == UNIT  # x.grad: a broadcast view until the end
     assert usage.behind < PYTHON
 
 
-# -- forks and joins ----------------------------------------------------------------------------------
+# -- forks and joins ------------------------------------------------------------------------------
 
 
 def fan_out(x: gt.Tensor, consumers: int, op: Callable[[gt.Tensor, int], gt.Tensor]) -> gt.Tensor:
@@ -213,12 +212,12 @@ def test_a_gradient_that_fans_out(consumers: int) -> None:
     np.testing.assert_allclose(x.grad.numpy(), consumers * (consumers + 1) / 2)
 
 
-@pytest.mark.parametrize("consumers", [2, 3, 8])
+@pytest.mark.parametrize("consumers", [2, 4])
 def test_a_gradient_that_fans_out_to_products(consumers: int) -> None:
     """One extra buffer: a matrix product accumulates into what has arrived (one tile, where NumPy
     cannot add)."""
     x, w = leaf(), leaf(requires_grad=False)
-    loss = fan_out(x, consumers, lambda y, k: y @ w)
+    loss = fan_out(x, consumers, lambda y, k: y @ w)  # each gets a broadcast view
     usage = measure(loss.backward)
     assert usage.peak == UNIT
     assert usage.behind < TILE + PYTHON
@@ -246,8 +245,8 @@ def test_an_input_used_twice_by_one_op() -> None:
 def test_a_residual_chain(length: int) -> None:
     """y = y + tanh(y): L saved outputs, and forward the old and the new y: L + 2.
 
-    Backward the gradient of y is shared by both branches, so tanh cannot write over it: it makes one
-    more, into which the shared one is added. At that time one saved output is gone already: L + 1.
+    Backward the gradient of y is shared by both branches, so tanh cannot write over it: it makes
+    one more, into which the shared one is added. One saved output is gone by then: L + 1.
     """
     x = leaf()
 
@@ -261,10 +260,10 @@ def test_a_residual_chain(length: int) -> None:
     assert measure(lambda: losses.append(forward())).peak == (length + 2) * UNIT
     usage = measure(losses.pop().backward)
     assert usage.peak == UNIT  # beside the L that are saved
-    assert usage.behind < 2 * TILE + PYTHON
+    assert usage.behind < FORMULA + PYTHON
 
 
-# -- in place, and transposes -------------------------------------------------------------------------
+# -- in place, and transposes ---------------------------------------------------------------------
 
 
 def test_in_place_needs_no_buffer() -> None:
@@ -310,7 +309,7 @@ def test_in_place_under_the_tape_keeps_one_copy_of_what_it_destroys() -> None:
 
 
 def test_a_sum_with_the_own_transpose() -> None:
-    """Forward the result alone, backward the sum of g and its transpose: nothing hidden in either."""
+    """Forward the result alone, backward g plus its transpose: nothing hidden in either."""
     x = leaf()
     losses = []
     usage = measure(lambda: losses.append(x + x.T))
@@ -331,7 +330,7 @@ def test_adding_to_grad_makes_no_third_buffer() -> None:
     assert x.grad.numpy()[0, 0] == 5
 
 
-# -- a training step ----------------------------------------------------------------------------------
+# -- a training step ------------------------------------------------------------------------------
 
 BATCH, FEATURES, HIDDEN, CLASSES = 128, 256, 512, 10
 ACTIVATION = BATCH * HIDDEN * 4
@@ -365,8 +364,8 @@ class Perceptron:
 def test_a_training_step() -> None:
     """Peak = parameters + gradients + saved activations + 2 x the largest activation, and less.
 
-    The saved activations die while the gradients come, so that the step's real peak is lower: when the
-    first layer's weight gradient is made, all gradients and one activation's gradient are there.
+    The saved activations die while the gradients come, so that the step's real peak is lower: when
+    the first layer's weight gradient is made, all gradients and one activation's are there.
     """
     with gt.settings.override(arena_min_bytes=0):
         model = Perceptron()
@@ -379,14 +378,14 @@ def test_a_training_step() -> None:
             logits = rounded(gt.zeros((BATCH, CLASSES)))
             saved = forward.left
             assert 2 * ACTIVATION + logits <= saved < 2 * ACTIVATION + 1.25 * logits
-            assert forward.peak == 3 * ACTIVATION  # the second layer's input, product and activation
+            assert forward.peak == 3 * ACTIVATION  # the second layer's input, product and output
             misses = gt.memory.stats().misses
             backward = measure(lambda losses=losses: losses.pop().backward())
             peak = saved + backward.peak
             assert peak == gradients + ACTIVATION
             assert peak <= gradients + saved + 2 * ACTIVATION
             assert backward.left + saved == gradients  # nothing else outlives the step
-            assert forward.behind < TILE + PYTHON and backward.behind < 2 * TILE + PYTHON
+            assert forward.behind < TILE + PYTHON and backward.behind < FORMULA + PYTHON
             assert step == 0 or gt.memory.stats().misses == misses  # no new segment after the first
 
 

@@ -1,4 +1,4 @@
-"""Graphs that cannot be walked: consumed, overwritten, in use by another thread. Errors name the line."""
+"""Graphs that cannot be walked: consumed, overwritten, in use elsewhere. Errors name the line."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def line_of(text: str) -> int:
     return found[0]
 
 
-# -- consumed -----------------------------------------------------------------------------------------
+# -- consumed -------------------------------------------------------------------------------------
 
 
 def test_a_consumed_graph_names_the_op_and_the_line():
@@ -35,8 +35,8 @@ def test_a_consumed_graph_names_the_op_and_the_line():
     loss = y.sum()  # line B
     loss.backward()
     with pytest.raises(gt.GradientError, match=(
-            rf"sum {HERE}{line_of('line B')}: loss = y.sum\(\)  # line B\) was consumed by an earlier "
-            r"backward; .*retain_graph=True")):
+            rf"sum {HERE}{line_of('line B')}: loss = y.sum\(\)  # line B\) was consumed by an "
+            r"earlier backward; .*retain_graph=True")):
         loss.backward()
     with pytest.raises(gt.GradientError, match=rf"exp {HERE}{line_of('line A')}: "):
         (y * 2.0).sum().backward()
@@ -107,7 +107,7 @@ def test_gt_grad_consumes_only_what_it_walks():
 
 
 def test_gt_grad_of_a_consumed_graph_is_not_called_independent():
-    """A consumed record has no parents any more; what lies behind it must not be left out silently."""
+    """A consumed record has no parents; what lies behind it must not be left out silently."""
     x = leaf(1, 2)
     y = gt.exp(x)  # line K
     y.sum().backward()
@@ -116,7 +116,7 @@ def test_gt_grad_of_a_consumed_graph_is_not_called_independent():
             gt.grad(outputs, [x], allow_unused=True)
 
 
-# -- overwritten --------------------------------------------------------------------------------------
+# -- overwritten ----------------------------------------------------------------------------------
 
 
 def test_an_overwritten_save_names_the_op_and_the_line():
@@ -124,8 +124,8 @@ def test_an_overwritten_save_names_the_op_and_the_line():
     y = gt.exp(x)  # line J
     y += 1.0
     with pytest.raises(gt.GradientError, match=(
-            rf"an array that exp {HERE}{line_of('line J')}: y = gt.exp\(x\)  # line J\) saved for its "
-            r"gradient was overwritten in place since; clone\(\)")):
+            rf"an array that exp {HERE}{line_of('line J')}: y = gt.exp\(x\)  # line J\) saved for "
+            r"its gradient was overwritten in place since; clone\(\)")):
         y.sum().backward()
     assert x.grad is None
 
@@ -140,7 +140,7 @@ def test_every_way_to_overwrite_is_seen(write):
     w = gt.ones((2, 2))
     loss = (x * w).sum()
     write(w)
-    with pytest.raises(gt.GradientError, match="multiply .*overwritten"):
+    with pytest.raises(gt.GradientError, match=r"multiply .*overwritten"):
         loss.backward()
 
 
@@ -159,10 +159,10 @@ def test_saves_are_made_only_for_inputs_that_need_them():
     y = x * w  # the gradient of x needs w, nobody needs x
     assert [s is None for s in y._node.saved] == [True, False]
     assert (x + w)._node.saved == ()
-    assert all(not isinstance(s, np.ndarray) for s in (x * 1.0)._node.saved)
+    assert all(np.ndim(s) == 0 for s in (x * 1.0)._node.saved if s is not None)  # the number only
 
 
-# -- threads ------------------------------------------------------------------------------------------
+# -- threads --------------------------------------------------------------------------------------
 
 
 def run_in_thread(function, *args):

@@ -21,8 +21,8 @@ FUNCTIONS = {
     "log": (gt.log, [np.log, lambda v: 1 / v, lambda v: -1 / v ** 2, lambda v: 2 / v ** 3]),
     "sqrt": (gt.sqrt, [np.sqrt, lambda v: 0.5 * v ** -0.5, lambda v: -0.25 * v ** -1.5,
                        lambda v: 0.375 * v ** -2.5]),
-    "reciprocal": (lambda x: 1.0 / x, [lambda v: 1 / v, lambda v: -v ** -2.0, lambda v: 2 * v ** -3.0,
-                                       lambda v: -6 * v ** -4.0]),
+    "reciprocal": (lambda x: 1.0 / x, [lambda v: 1 / v, lambda v: -v ** -2.0,
+                                       lambda v: 2 * v ** -3.0, lambda v: -6 * v ** -4.0]),
 }
 
 
@@ -59,7 +59,7 @@ def test_an_inner_derivative_keeps_apart_from_the_outer_variable():
 
 
 def test_grad_functions_refuse_what_is_no_tensor():
-    with pytest.raises(TypeError, match="argument 0 of a gradient function is float; wanted a Tensor"):
+    with pytest.raises(TypeError, match="argument 0 of a gradient function is float; wanted"):
         gt.grad(lambda x: x * x)(2.0)
 
 
@@ -133,7 +133,7 @@ def test_hessian_vector_product_equals_pytorch():
     np.testing.assert_allclose(found[0], found[1], rtol=1e-10, atol=1e-12)
 
 
-# -- the gradient penalty of a Wasserstein GAN's critic --------------------------------------------------
+# -- the gradient penalty of a Wasserstein GAN's critic -------------------------------------------
 
 
 def critic(xp, x, parameters, activation):
@@ -148,12 +148,13 @@ def relu_and_tanh(xp, h):
     return xp.maximum(h, zero) + 0.1 * xp.tanh(h)
 
 
-ACTIVATIONS = {"tanh": lambda xp, h: xp.tanh(h), "relu": lambda xp, h: xp.maximum(h, xp.zeros_like(h)),
+ACTIVATIONS = {"tanh": lambda xp, h: xp.tanh(h),
+               "relu": lambda xp, h: xp.maximum(h, xp.zeros_like(h)),
                "both": relu_and_tanh}
 
 
 def penalty_step(xp, wrap, grad, activation, repeats=1):
-    """One critic step of WGAN-GP; gradients of all parameters, the loss, and the input's gradient."""
+    """One critic step of WGAN-GP: the loss, the parameters' gradients, and the input's."""
     rng = np.random.default_rng(3)
     shapes = [(6, 16), (16,), (16, 16), (16, 1)]
     parameters = [wrap(rng.standard_normal(s) * 0.4, requires_grad=True) for s in shapes]
@@ -194,7 +195,8 @@ def test_gradient_penalty_writes_no_input():
 
 
 @pytest.mark.parametrize("function", [
-    gt.abs, lambda v: gt.maximum(v, 0.5), lambda v: gt.minimum(v, 3.0)], ids=["abs", "maximum", "minimum"])
+    gt.abs, lambda v: gt.maximum(v, 0.5), lambda v: gt.minimum(v, 3.0)],
+    ids=["abs", "maximum", "minimum"])
 def test_second_derivatives_beside_a_kink(function):
     """All three are v at 2, so f(v) * v is v * v there."""
     assert gt.grad(gt.grad(lambda v: function(v) * v))(scalar(2.0)).item() == 2

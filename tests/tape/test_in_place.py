@@ -15,7 +15,7 @@ def leaf(values: np.ndarray = START) -> gt.Tensor:
     return gt.tensor(values, requires_grad=True)
 
 
-# -- gradients, against PyTorch -----------------------------------------------------------------------
+# -- gradients, against PyTorch -------------------------------------------------------------------
 
 
 def with_row(y, row):
@@ -144,7 +144,7 @@ def test_operands_that_overlap(write, expected):
     np.testing.assert_array_equal(write(gt.tensor(START)).numpy(), expected)
 
 
-# -- the handle and the version -----------------------------------------------------------------------
+# -- the handle and the version -------------------------------------------------------------------
 
 
 def test_the_handle_and_its_memory_stay():
@@ -160,7 +160,8 @@ def test_each_write_counts_once_and_views_share_the_count():
     part, flat, same = y[0], y.reshape(9), y.detach()
     assert part._storage is y._storage is flat._storage is same._storage
     versions = []
-    for write in (lambda: y.__iadd__(1.0), lambda: part.__imul__(2.0), lambda: y.__setitem__(0, 1.0)):
+    for write in (lambda: y.__iadd__(1.0), lambda: part.__imul__(2.0),
+                  lambda: y.__setitem__(0, 1.0)):
         write()
         versions.append(y._storage.version)
     assert versions == [1, 2, 3]
@@ -172,7 +173,7 @@ def test_reading_does_not_count():
     assert y._storage.version == 0
 
 
-# -- refused ------------------------------------------------------------------------------------------
+# -- refused --------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("write", [
@@ -181,7 +182,7 @@ def test_reading_does_not_count():
     ids=["itself", "by itself", "setitem", "a part", "a view of a view"])
 def test_a_leaf_is_not_written_in_place(write):
     x = leaf()
-    with pytest.raises(gt.GradientError, match=r"leaf that requires a gradient, or a view of one; do"):
+    with pytest.raises(gt.GradientError, match=r"leaf that requires a gradient, or a view of one;"):
         write(x)
     assert np.array_equal(x.numpy(), START)
     with gt.no_grad():
@@ -194,8 +195,9 @@ def test_a_view_whose_history_was_overwritten_is_refused():
     y = leaf() * 2.0
     part = y[0]
     y *= 3.0
-    with pytest.raises(gt.GradientError, match=r"multiply reads a tensor recorded by .*test_in_place\.py"
-                                               r":\d+: part = y\[0\]\) whose memory was overwritten"):
+    with pytest.raises(gt.GradientError, match=(
+            r"multiply reads a tensor recorded by .*test_in_place\.py:\d+: part = y\[0\]\) whose "
+            r"memory was overwritten")):
         part * 2.0
     assert (y[0] * 2.0).sum().requires_grad  # a view taken after the write
 
@@ -204,7 +206,7 @@ def test_the_base_of_a_view_that_was_written_is_refused():
     y = leaf() * 2.0
     part = y[0]
     part *= 3.0
-    with pytest.raises(gt.GradientError, match=r"sum reads a tensor recorded by multiply .*overwritten"):
+    with pytest.raises(gt.GradientError, match=r"sum reads a tensor recorded by multiply .*overw"):
         y.sum()
 
 
@@ -227,12 +229,12 @@ def test_a_stale_handle_without_history_reads_the_new_values():
 
 
 def test_a_broadcast_view_is_not_written():
-    with pytest.raises(ValueError, match=r"broadcast view of shape \(2, 3\), whose elements share memory"):
+    with pytest.raises(ValueError, match=r"broadcast view of shape \(2, 3\), whose elements share"):
         gt.broadcast_to(gt.zeros(3), (2, 3)).__iadd__(1.0)
 
 
 def test_a_write_back_that_is_none_is_a_write():
-    """`y[1] = v` after writes elsewhere: only the part that was written just before is taken over."""
+    """`y[1] = v` after writes elsewhere: only what was written just before is taken over."""
     y = leaf() * 2.0
     first, second = y[0], y[1]
     first += 1.0

@@ -1,4 +1,4 @@
-"""Random graphs of linear and bilinear ops: gradients against PyTorch, in both modes of the walk."""
+"""Random graphs of linear and bilinear ops: gradients against PyTorch, in both modes."""
 
 from __future__ import annotations
 
@@ -15,13 +15,14 @@ import gtensor as gt
 
 ROW, MATRIX, SQUARE = (4,), (3, 4), (4, 4)
 
-# Each op: the shapes that it reads, the shape that it makes, and itself in both libraries. Factors keep
-# the numbers near 1, so that errors are not hidden by huge terms.
+# Each op: the shapes that it reads, the shape that it makes, and itself in both libraries. Factors
+# keep the numbers near 1, so that errors are not hidden by huge terms.
+Shape = tuple[int, ...]
 Both = Callable[[Any, Any], Any]  # (library, operands)
-OPS: dict[str, tuple[tuple[tuple[int, ...], ...], tuple[int, ...], Both]] = {}
+OPS: dict[str, tuple[tuple[Shape, ...], Shape, Both]] = {}
 
 
-def define(name: str, reads: tuple[tuple[int, ...], ...], makes: tuple[int, ...], both: Both) -> None:
+def define(name: str, reads: tuple[Shape, ...], makes: Shape, both: Both) -> None:
     OPS[name] = reads, makes, both
 
 
@@ -82,7 +83,7 @@ def values(xp: Any, graph: Graph, leaves: list[Any]) -> list[Any]:
 
 
 def loss(found: list[Any], weights: np.ndarray, wrap: Callable[[np.ndarray], Any]) -> Any:
-    """A weighted sum of the last value and of one in the middle, so that gradients differ by element."""
+    """A weighted sum of the last value and of one in the middle: gradients differ by element."""
     last, middle = found[-1], found[len(found) // 2]
     weight = weights[0] if last.ndim == 1 else weights[:last.shape[0]]
     return (last * wrap(weight)).sum() + (middle * 0.5).sum()

@@ -28,7 +28,7 @@ def failing_op(name: str = "failing", error: str = "the rule failed") -> Op:
               tangent=None, saves={"a": "b"}, samples=None)
 
 
-# -- sums ---------------------------------------------------------------------------------------------
+# -- sums -----------------------------------------------------------------------------------------
 
 
 def test_one_input_twice():
@@ -128,10 +128,11 @@ def test_the_caller_keeps_his_gradient():
     dz = gt.tensor([1.0, 2.0], dtype=gt.float64)
     for create_graph in (False, True):
         x, y = leaf(1, 2), leaf(3, 4)
-        for build in (lambda: x + y, lambda: x + x, lambda: -x, lambda: x.reshape((2,)), lambda: x,
-                      lambda: gt.tanh(x), lambda: x * y, lambda: x.clone()):
+        for build in (lambda x, y: x + y, lambda x, y: x + x, lambda x, y: -x, lambda x, y: x,
+                      lambda x, y: x.reshape((2,)), lambda x, y: gt.tanh(x), lambda x, y: x * y,
+                      lambda x, y: x.clone()):
             for _ in range(2):
-                build().backward(dz, create_graph=create_graph)
+                build(x, y).backward(dz, create_graph=create_graph)
                 assert equal(dz, 1, 2)
         for kept in (x.grad, y.grad):
             assert not np.shares_memory(kept.numpy(), dz.numpy())
@@ -168,7 +169,7 @@ def test_unused_inputs():
     assert gt.grad((x * 1.0).sum(), [x, y], allow_unused=True)[1] is None
 
 
-# -- bad input ----------------------------------------------------------------------------------------
+# -- bad input ------------------------------------------------------------------------------------
 
 
 def test_a_gradient_must_start_somewhere():
@@ -179,7 +180,7 @@ def test_a_gradient_must_start_somewhere():
         gt.zeros(()).backward()
     with pytest.raises(ValueError, match=r"gradient of shape \(3,\) given for .* \(2,\)"):
         (x * 2.0).backward(gt.zeros(3, dtype=gt.float64))
-    with pytest.raises(TypeError, match="gradient of dtype float32 given for .* float64"):
+    with pytest.raises(TypeError, match=r"gradient of dtype float32 given for .* float64"):
         (x * 2.0).backward(gt.zeros(2))
     with pytest.raises(TypeError, match="the gradient given is ndarray; wanted a Tensor"):
         (x * 2.0).backward(np.zeros(2))
@@ -199,15 +200,15 @@ def test_an_op_without_a_derivative_is_named():
     x = leaf(1, 2)
     y = x * 2.0
     z = stuck(y) + y
-    with pytest.raises(gt.GradientError, match=r"stuck \(.*test_walk.py:\d+: z = stuck\(y\) \+ y\) has "
-                                               "no derivative; detach"):
+    with pytest.raises(gt.GradientError, match=(
+            r"stuck \(.*test_walk\.py:\d+: z = stuck\(y\) \+ y\) has no derivative; detach")):
         z.sum().backward()
     assert x.grad is None
     y.sum().backward()  # nothing was consumed
     assert equal(x.grad, 2, 2)
 
 
-# -- modes --------------------------------------------------------------------------------------------
+# -- modes ----------------------------------------------------------------------------------------
 
 
 def test_no_grad_and_enable_grad():
@@ -232,12 +233,12 @@ def test_detach_shares_memory_but_not_history():
 
 def test_requires_grad_cannot_be_taken_from_the_middle():
     x = leaf(1, 2)
-    with pytest.raises(gt.GradientError, match=r"requires_grad_\(False\) on the output of multiply"):
+    with pytest.raises(gt.GradientError, match=r"requires_grad_\(False\) on the output of mul"):
         (x * 2.0).requires_grad_(False)
     assert not x.requires_grad_(False).requires_grad
 
 
-# -- an error in the middle ---------------------------------------------------------------------------
+# -- an error in the middle -----------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("keep", [False, True])
@@ -274,7 +275,7 @@ def test_a_record_whose_own_rule_failed_is_consumed():
     y = failing_op("broken")(x, w)
     with pytest.raises(ValueError):
         y.backward(w.detach())
-    with pytest.raises(gt.GradientError, match="broken .* was consumed"):
+    with pytest.raises(gt.GradientError, match=r"broken .* was consumed"):
         y.backward(w.detach())
 
 
@@ -298,7 +299,7 @@ def test_an_error_in_the_recorded_walk():
     assert x.grad is None and w.grad is None and gt.is_grad_enabled()
 
 
-# -- anomaly ------------------------------------------------------------------------------------------
+# -- anomaly --------------------------------------------------------------------------------------
 
 
 def test_detect_anomaly_names_the_forward_line():
@@ -306,14 +307,15 @@ def test_detect_anomaly_names_the_forward_line():
     y = gt.sqrt(x)  # the culprit: 0 * inf
     loss = (y * gt.tensor([0.0, 1.0], dtype=gt.float64)).sum()
     with gt.detect_anomaly(), np.errstate(all="ignore"), pytest.raises(
-            gt.AnomalyError, match=r"NaN .* sqrt \(.*test_walk\.py:\d+: y = gt\.sqrt\(x\)  # the cul"):
+            gt.AnomalyError, match=r"NaN .* sqrt \(.*test_walk\.py:\d+: y = gt\.sqrt\(x\)  # the"):
         loss.backward()
     assert x.grad is None
 
 
 def test_detect_anomaly_in_the_callers_gradient():
     x = leaf(1, 2)
-    with gt.detect_anomaly(), pytest.raises(gt.AnomalyError, match="that backward.. or grad.. was given"):
+    with gt.detect_anomaly(), pytest.raises(
+            gt.AnomalyError, match=r"NaN in the gradient that backward\(\) or grad\(\) was given"):
         (x * 2.0).backward(gt.tensor([np.nan, 1.0], dtype=gt.float64))
 
 

@@ -1,0 +1,269 @@
+"""The CPU and GPU paths of batch norm: see batch_norm.py for what they compute.
+
+On the CPU the channels come first and are walked in tiles, each through the same few work buffers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from gtensor.backend import host
+from gtensor.backend.cuda import cupy
+from gtensor.backend.kernels import ACTIVATIONS as CODES
+from gtensor.backend.kernels import NULL, flat_launch, raw, row_launch
+from gtensor.core.namespaces import raw as raw_spaces
+from gtensor.ops.activation import ACTIVATIONS
+from gtensor.ops.scratch import Scratch, computed_in, tile_size, whole_tiles
+
+# -- CPU: tiles of channels ----------------------------------------------------------------------
+
+
+class _Channels:
+    """Arrays of x's shape with the channels first, and per-channel arrays beside them, by tiles."""
+
+    def __init__(self, x: np.ndarray, buffers: int) -> None:
+        self.shape = (x.shape[1], x.shape[0], *x.shape[2:])
+        self.work = computed_in(x.dtype)
+        self.scratch = Scratch(buffers, tile_size(self.shape), self.work)
+
+    def moved(self, a: np.ndarray) -> np.ndarray:
+        """A view with the channels first."""
+        return a.swapaxes(0, 1)
+
+    def spread(self, a: Any) -> Any:
+        """A per-channel array, in the dtype that is computed in, broadcast to the moved shape."""
+        if a is None:
+            return None
+        wide = a.astype(self.work, copy=False).reshape(-1, *(1,) * (len(self.shape) - 1))
+        return np.broadcast_to(wide, self.shape)
+
+    def tiles(self) -> Iterator[tuple[Any, tuple[int, ...]]]:
+        """Keys of the tiles, and the shape that each selects."""
+        shape = np.broadcast_to(np.empty(()), self.shape)
+        for key in whole_tiles(self.shape):
+            yield key, shape[key].shape
+
+    def add_up(self, totals: np.ndarray, key: Any, part: np.ndarray) -> None:
+        """totals[channels of the tile] += the tile's sums."""
+        if key[:-1] and not isinstance(key[0], slice):
+            totals[key[0]] += part.sum()
+        else:
+            totals[key[:1]] += part.sum(axis=tuple(range(1, part.ndim)))
+
+
+def _normalized(c: _Channels, key: Any, shape: Any, x: Any, mean: Any, rstd: Any) -> np.ndarray:
+    """(x - mean) * rstd of a tile, in scratch buffer 0."""
+    xhat = c.scratch(0, shape)
+    np.subtract(x[key], mean[key], out=xhat)
+    xhat *= rstd[key]
+    return xhat
+
+
+def _affine(c: _Channels, key: Any, xhat: np.ndarray, weight: Any, bias: Any) -> np.ndarray:
+    """xhat * weight + bias of a tile, in scratch buffer 1."""
+    y = c.scratch(1, xhat.shape)
+    if weight is None:
+        y[...] = xhat
+    else:
+        np.multiply(xhat, weight[key], out=y)
+    if bias is not None:
+        y += bias[key]
+    return y
+
+
+def _rstd(var: np.ndarray, eps: float, work: Any) -> np.ndarray:
+    return (1 / np.sqrt(var.astype(np.float64) + eps)).astype(work)
+
+
+def statistics_cpu(x: np.ndarray) -> np.ndarray:
+    """Mean and biased variance per channel, (2, C), in two passes."""
+    c = _Channels(x, 1)
+    result = np.zeros((2, x.shape[1]), np.float64)
+    count = max(1, prod(c.shape[1:]))
+    moved = c.moved(x)
+    for key, shape in c.tiles():
+        part = c.scratch(0, shape)
+        part[...] = moved[key]
+        c.add_up(result[0], key, part)
+    result[0] /= count
+    rest = np.zeros(x.shape[1])  # what rounding the mean left: it corrects a mean that is huge
+    mean = c.spread(result[0].astype(c.work))
+    for key, shape in c.tiles():
+        part = c.scratch(0, shape)
+        np.subtract(moved[key], mean[key], out=part)
+        c.add_up(rest, key, part)
+        c.add_up(result[1], key, np.square(part, out=part))
+    rest /= count
+    result[1] = np.maximum(result[1] / count - rest**2, 0)
+    result[0] = result[0].astype(c.work) + rest
+    return result.astype(c.work)
+
+
+def forward_cpu(
+    x: Any, weight: Any, bias: Any, mean: Any, var: Any, *, training: bool, eps: float,
+    activation: str, parameter: float, out: Any = None,
+) -> Any:
+    """act((x - mean) / sqrt(var + eps) * weight + bias), mean, var."""
+    if out is None:
+        out = host().empty(x.shape, x.dtype, "batch_norm")
+    if mean is None:
+        mean, var = statistics_cpu(x)
+    c = _Channels(x, 2)
+    act, ns = ACTIVATIONS[activation][0], raw_spaces["cpu"]
+    source, result = c.moved(x), c.moved(out)
+    center, rstd = c.spread(mean), c.spread(_rstd(var, eps, c.work))
+    w, b = c.spread(weight), c.spread(bias)
+    for key, shape in c.tiles():
+        y = _affine(c, key, _normalized(c, key, shape, source, center, rstd), w, b)
+        result[key] = act(ns, y, parameter)
+    return out, mean, var
+
+
+def _terms(
+    c: _Channels, arrays: tuple[Any, ...], activation: str, parameter: float
+) -> Iterator[tuple[Any, np.ndarray, np.ndarray]]:
+    """For each tile: its key, xhat, and the gradient before the activation."""
+    g, x, mean, rstd, weight, bias = arrays
+    act_grad, ns = ACTIVATIONS[activation][1], raw_spaces["cpu"]
+    for key, shape in c.tiles():
+        xhat = _normalized(c, key, shape, x, mean, rstd)
+        dy = c.scratch(2, shape)
+        dy[...] = g[key]
+        if activation != "identity":
+            dy = act_grad(ns, dy, _affine(c, key, xhat, weight, bias), parameter)
+        yield key, xhat, dy
+
+
+def _views(
+    c: _Channels, g: Any, x: Any, weight: Any, bias: Any, mean: Any, var: Any, eps: float
+) -> tuple[Any, ...]:
+    return (c.moved(g), c.moved(x), c.spread(mean), c.spread(_rstd(var, eps, c.work)),
+            c.spread(weight), c.spread(bias))
+
+
+def sums_cpu(
+    g: Any, x: Any, weight: Any, bias: Any, mean: Any, var: Any, *, training: bool, eps: float,
+    activation: str, parameter: float, out: Any = None,
+) -> Any:
+    """Per channel the sums of dy and of dy * xhat, (2, C): the gradients of bias and weight."""
+    c = _Channels(x, 3)
+    totals = np.zeros((2, x.shape[1]), np.float64)
+    arrays = _views(c, g, x, weight, bias, mean, var, eps)
+    for key, xhat, dy in _terms(c, arrays, activation, parameter):
+        c.add_up(totals[0], key, dy)
+        c.add_up(totals[1], key, np.multiply(xhat, dy, out=xhat))
+    if out is None:
+        return totals.astype(c.work)
+    out[...] = totals
+    return out
+
+
+def dx_cpu(
+    g: Any, x: Any, weight: Any, bias: Any, mean: Any, var: Any, sums: Any, *, training: bool,
+    eps: float, activation: str, parameter: float, out: Any = None,
+) -> Any:
+    """The gradient of x, from `sums` in training."""
+    if out is None:
+        out = host().empty(x.shape, x.dtype, "batch_norm_dx")
+    c = _Channels(x, 3)
+    result = c.moved(out)
+    arrays = _views(c, g, x, weight, bias, mean, var, eps)
+    count = max(1, prod(c.shape[1:]))
+    shift, slope = (c.spread(s / count) for s in sums) if training else (None, None)
+    scale = _rstd(var, eps, c.work)
+    scale = c.spread(scale if weight is None else scale * weight.astype(c.work))
+    for key, xhat, dy in _terms(c, arrays, activation, parameter):
+        if training:
+            xhat *= slope[key]
+            xhat += shift[key]
+            dy = np.subtract(dy, xhat, out=xhat)
+        result[key] = np.multiply(dy, scale[key], out=xhat)
+    return out
+
+
+# -- GPU -----------------------------------------------------------------------------------------
+
+_STATISTICS = raw("batch_norm.cu", "batch_norm_statistics")
+_FORWARD = raw("batch_norm.cu", "batch_norm_forward")
+_REDUCE = raw("batch_norm.cu", "batch_norm_backward_reduce")
+_BACKWARD = raw("batch_norm.cu", "batch_norm_backward")
+
+
+def _sizes(x: Any) -> tuple[int, int, int]:
+    return x.shape[0], x.shape[1], prod(x.shape[2:])
+
+
+def _dense(a: Any, dtype: Any) -> Any:
+    return NULL if a is None else cupy().ascontiguousarray(a, dtype=dtype)
+
+
+def statistics_gpu(x: Any) -> Any:
+    """Mean and biased variance per channel, (2, C)."""
+    xp = cupy()
+    x = xp.ascontiguousarray(x)
+    result = xp.empty((2, x.shape[1]), computed_in(x.dtype))
+    grid, block = row_launch(x.shape[1])
+    _STATISTICS[x.dtype](grid, block, (x, result[0], result[1], *_sizes(x)))
+    return result
+
+
+def forward_gpu(
+    x: Any, weight: Any, bias: Any, mean: Any, var: Any, *, training: bool, eps: float,
+    activation: str, parameter: float, out: Any = None,
+) -> Any:
+    """As forward_cpu."""
+    xp = cupy()
+    if mean is None:
+        mean, var = statistics_gpu(x)
+    dense, work = xp.ascontiguousarray(x), computed_in(x.dtype)
+    z = xp.empty(x.shape, x.dtype)
+    grid, block = flat_launch(x.size)
+    _FORWARD[x.dtype](grid, block, (
+        dense, _dense(mean, work), _dense(var, work), _dense(weight, x.dtype), _dense(bias, x.dtype),
+        z, *_sizes(x), float(eps), CODES[activation], float(parameter)))
+    if out is None:
+        return z, mean, var
+    out[...] = z
+    return out, mean, var
+
+
+def sums_gpu(
+    g: Any, x: Any, weight: Any, bias: Any, mean: Any, var: Any, *, training: bool, eps: float,
+    activation: str, parameter: float, out: Any = None,
+) -> Any:
+    """As sums_cpu."""
+    xp, work = cupy(), computed_in(x.dtype)
+    sums = xp.empty((2, x.shape[1]), work)
+    grid, block = row_launch(x.shape[1])
+    _REDUCE[x.dtype](grid, block, (
+        _dense(g, x.dtype), xp.ascontiguousarray(x), _dense(mean, work), _dense(var, work),
+        _dense(weight, x.dtype), _dense(bias, x.dtype), sums[0], sums[1], *_sizes(x), float(eps),
+        CODES[activation], float(parameter)))
+    if out is None:
+        return sums
+    out[...] = sums
+    return out
+
+
+def dx_gpu(
+    g: Any, x: Any, weight: Any, bias: Any, mean: Any, var: Any, sums: Any, *, training: bool,
+    eps: float, activation: str, parameter: float, out: Any = None,
+) -> Any:
+    """As dx_cpu."""
+    xp, work = cupy(), computed_in(x.dtype)
+    direct = out is not None and out.flags.c_contiguous
+    dx = out if direct else xp.empty(x.shape, x.dtype)
+    sums = (NULL, NULL) if sums is None else xp.ascontiguousarray(sums, dtype=work)
+    grid, block = flat_launch(x.size)
+    _BACKWARD[x.dtype](grid, block, (
+        _dense(g, x.dtype), xp.ascontiguousarray(x), _dense(mean, work), _dense(var, work),
+        _dense(weight, x.dtype), _dense(bias, x.dtype), sums[0], sums[1], dx, *_sizes(x), float(eps),
+        CODES[activation], float(parameter), int(training)))
+    if out is None or direct:
+        return dx
+    out[...] = dx
+    return out

@@ -1,0 +1,103 @@
+"""Dropout whose mask is a function of a seed and an element's place: nothing but the seed is kept.
+
+The bits are those of NumPy's Philox (Salmon et al., "Parallel random numbers: as easy as 1, 2, 3",
+SC 2011): Philox4x64-10 with key (seed, 0). Element i of chunk k takes 32 bits of counter block
+(i // 8 + 1, k, 0, 0). The GPU computes the same bits, so a seed gives one mask on every device.
+"""
+
+from __future__ import annotations
+
+import secrets
+from typing import Any
+
+import numpy as np
+
+from gtensor.backend import host
+from gtensor.backend.kernels import elementwise
+from gtensor.core.op import op
+from gtensor.core.samples import unary
+from gtensor.core.tensor import Tensor
+from gtensor.ops.pointwise import d, pointwise
+from gtensor.ops.scratch import masked
+
+_CHUNK = 65536  # elements per counter stream: part of the definition of the mask, so never a setting
+_SCALE = 2**32
+
+
+def _threshold(p: float) -> int:
+    """Elements whose 32 bits are below this are dropped."""
+    return min(round(p * _SCALE), _SCALE)
+
+
+def _kept(seed: int, chunk: int, count: int, threshold: int) -> np.ndarray:
+    """Which of the first `count` elements of a chunk are kept."""
+    bits = np.random.Philox(key=seed, counter=[0, chunk, 0, 0]).random_raw(-(-count // 2))
+    return bits.view(np.uint32)[:count] >= threshold
+
+
+def _dropout_cpu(x: Any, *, p: float, seed: int, out: Any = None) -> Any:
+    if out is None:
+        out = host().empty(x.shape, x.dtype, "dropout")
+    threshold = _threshold(p)
+    if threshold == _SCALE:
+        out[...] = 0
+        return out
+    direct = out if out.flags.c_contiguous else host().empty(x.shape, x.dtype, "workspace")
+    flat, source = direct.reshape(-1), x.reshape(-1) if x.flags.c_contiguous else x.flat
+    for chunk, start in enumerate(range(0, x.size, _CHUNK)):
+        part = flat[start:start + _CHUNK]
+        np.multiply(source[start:start + _CHUNK], x.dtype.type(1 / (1 - p)), out=part)
+        masked(part, _kept(seed, chunk, part.size, threshold), out=part)
+    if direct is not out:
+        out[...] = direct
+    return out
+
+
+# `i` is the element's place; the rounds are NumPy's philox4x64, key (seed, 0).
+_PHILOX = """
+unsigned long long c0 = i % 65536 / 8 + 1, c1 = i / 65536, c2 = 0, c3 = 0, k0 = seed, k1 = 0;
+for (int turn = 0; turn < 10; ++turn) {
+  const unsigned long long m0 = 0xD2E7470EE14C6C93ULL, m1 = 0xCA5A826395121157ULL;
+  const unsigned long long high0 = __umul64hi(m0, c0), low0 = m0 * c0;
+  const unsigned long long high1 = __umul64hi(m1, c2), low1 = m1 * c2;
+  c0 = high1 ^ c1 ^ k0;
+  c1 = low1;
+  c2 = high0 ^ c3 ^ k1;
+  c3 = low0;
+  k0 += 0x9E3779B97F4A7C15ULL;
+  k1 += 0xBB67AE8584CAA73BULL;
+}
+const int lane = i % 8 / 2;
+const unsigned long long word = lane == 0 ? c0 : lane == 1 ? c1 : lane == 2 ? c2 : c3;
+const unsigned long long bits = i % 2 ? word >> 32 : word & 0xFFFFFFFFULL;
+y = bits < threshold ? T(0) : T(gt_up(x) * gt_float<T>(scale));
+"""
+_kernel = elementwise("T x, uint64 seed, uint64 threshold, float64 scale", "T y", _PHILOX,
+                      "number.cuh", "gt_dropout")
+
+
+def _dropout_gpu(x: Any, *, p: float, seed: int, out: Any = None) -> Any:
+    threshold = _threshold(p)
+    return _kernel(x, seed, threshold, 1 / (1 - p) if threshold < _SCALE else 0.0, out=out)
+
+
+dropout_op = op(
+    "dropout", cpu=_dropout_cpu, gpu=_dropout_gpu,
+    backward=pointwise(d("", lambda ns, g, out, p, seed: ns.dropout(g, p=p, seed=seed, out=out))),
+    samples=unary(p=0.3, seed=7),
+    doc="x with a fraction p of its elements 0 and the others divided by 1 - p. Parameters: p, seed.",
+)
+
+
+def dropout(
+    input: Tensor, p: float = 0.5, training: bool = True, seed: int | None = None
+) -> Tensor:
+    """See `gtensor.nn.functional.dropout`."""
+    if not 0.0 <= p <= 1.0:
+        raise ValueError(f"dropout was given p={p}; wanted a probability from 0 to 1")
+    if input.dtype.kind not in "fV":
+        raise TypeError(f"dropout was given an input of dtype {input.dtype}; wanted a floating-point "
+                        "dtype")
+    if not training or p == 0.0:
+        return input
+    return dropout_op(input, p=float(p), seed=secrets.randbits(63) if seed is None else seed)
