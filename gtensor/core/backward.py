@@ -42,10 +42,10 @@ def gradients(
         node = root_node(output)
         seeds.append((node, _seed(output, node, grad)))
     records, _ = _reached([node for node, _ in seeds])
-    for record in records:
+    wanted = _leading_to(set(targets), records)
+    for record in records:  # asked last: another thread may be consuming them
         if record.state == CONSUMED:  # its parents are gone: nobody knows where it led
             raise GradientError(_refusal(record))
-    wanted = _leading_to(set(targets), records)
     records = [r for r in records if r in wanted]
     return _walk(seeds, records, targets, wanted, create_graph, keep)
 

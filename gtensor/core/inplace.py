@@ -64,7 +64,8 @@ def write(op: Op, target: Tensor, value: Any, params: dict[str, Any]) -> Tensor:
         values = (kept[0], kept[1]._array if isinstance(kept[1], Tensor) else kept[1], target._array)
         plan = op.plans[mask]
         saved, guards = saves(plan, values, (*kept, target)) if plan else op.nothing_saved
-        target._node = Record(op, tuple(parents), mask, saved, guards, params, target._array, device)
+        node = Record(op, tuple(parents), mask, saved, guards, params, target._array, device)
+        _replace_node(target, node)
     return target
 
 
@@ -84,8 +85,16 @@ def written_back(op: Op, target: Tensor, part: Any, value: Tensor, params: dict[
     parents = (target._node, value._node)
     mask = (parents[0] is not None) + 2 * (parents[1] is not None)
     if mask and STATE.grad_enabled:
-        target._node = Record(op, parents, mask, (), (), params, target._array, target._device)
+        node = Record(op, parents, mask, (), (), params, target._array, target._device)
+        _replace_node(target, node)
     return True
+
+
+def _replace_node(target: Tensor, node: Node) -> None:
+    """Let the handle stand for the new values; what `retain_grad()` asked for goes with it."""
+    before, target._node = target._node, node
+    if before is not None and before.retain:
+        before.retain, node.retain = False, True
 
 
 def _kept_values(op: Op, mask: int, arrays: list[Any], value: Any, device: Any) -> tuple[Any, Any]:

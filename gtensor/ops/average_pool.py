@@ -178,7 +178,14 @@ def max_pool2d(
     input: Tensor, kernel_size: int | Pair, stride: int | Pair | None = None,
     padding: int | Pair = 0, dilation: int | Pair = 1, ceil_mode: bool = False,
 ) -> Tensor:
-    """See `gtensor.nn.functional.max_pool2d`."""
+    """The largest element of each window. Saves where it was (int32 per output).
+
+    Args:
+        input: (N, C, H, W) or (C, H, W).
+        kernel_size, stride, padding, dilation: one integer, or (height, width). The stride is the
+            kernel's size by default; padding, at most half of it, never wins.
+        ceil_mode: windows may also begin where less than a whole one fits.
+    """
     params = _window("max_pool2d", input, kernel_size, stride, padding, dilation, ceil_mode)
     return _batched(input, lambda x: max_pool2d_op(x, **params))
 
@@ -187,7 +194,13 @@ def avg_pool2d(
     input: Tensor, kernel_size: int | Pair, stride: int | Pair | None = None,
     padding: int | Pair = 0, ceil_mode: bool = False, count_include_pad: bool = True,
 ) -> Tensor:
-    """See `gtensor.nn.functional.avg_pool2d`."""
+    """The mean of each window. Saves nothing.
+
+    Args:
+        input: (N, C, H, W) or (C, H, W).
+        kernel_size, stride, padding, ceil_mode: as for max_pool2d.
+        count_include_pad: the padding's zeros count as elements.
+    """
     params = _window("avg_pool2d", input, kernel_size, stride, padding, 1, ceil_mode)
     return _batched(
         input, lambda x: avg_pool2d_op(x, count_include_pad=bool(count_include_pad), **params))
@@ -228,7 +241,11 @@ def _window(
 
 
 def adaptive_avg_pool2d(input: Tensor, output_size: int | tuple[int | None, int | None]) -> Tensor:
-    """See `gtensor.nn.functional.adaptive_avg_pool2d`."""
+    """Means of windows laid out so that (N, C, H, W) becomes (N, C, *output_size).
+
+    output_size is one integer or (height, width); None keeps that size. Where it divides the image's
+    size the windows lie side by side, otherwise they overlap as in PyTorch.
+    """
     _check_images("adaptive_avg_pool2d", input)
     size = input.shape[-2:]
     given = (output_size, output_size) if isinstance(output_size, int) else tuple(output_size)

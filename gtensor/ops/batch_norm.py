@@ -117,28 +117,31 @@ def _tangent(ns: Any, primals: Any, tangents: Any, out: Any, params: dict[str, A
     def average(a: Any) -> Any:
         return ns.mean(a, axis=axes, keepdims=True)
 
-    ones = ns.add(ns.multiply(x, 0), 1)
     if params["training"]:
         mean = average(x)
-        var = average(ns.square(x - mean))
-        dmean, dvar = (average(dx), average(2 * (x - mean) * dx)) if dx is not None else (None, None)
+        var, dmean, dvar = average(ns.square(x - mean)), None, None
+        if dx is not None:
+            dmean, dvar = average(dx), average(2 * (x - mean) * dx)
     else:
         mean, var = wide(mean), wide(var)
         dmean, dvar = (None if t is None else wide(t) for t in (dmean, dvar))
     rstd = 1 / ns.sqrt(var + params["eps"])
     xhat = (x - mean) * rstd
     scale = rstd if weight is None else rstd * wide(weight)
-    change = 0 * ones
+    terms = []
     if dx is not None:
-        change = change + dx * scale
+        terms.append(dx * scale)
     if dmean is not None:
-        change = change - dmean * scale
+        terms.append(-dmean * scale)
     if dvar is not None:
-        change = change - 0.5 * dvar * (rstd * scale) * (x - mean)
+        terms.append(-0.5 * dvar * (rstd * scale) * xhat)
     if dweight is not None:
-        change = change + xhat * wide(dweight)
+        terms.append(xhat * wide(dweight))
     if dbias is not None:
-        change = change + wide(dbias)
+        terms.append(wide(dbias))
+    change = ns.broadcast_to(terms[0], shape=out.shape)
+    for term in terms[1:]:
+        change = change + term
     y = xhat if weight is None else xhat * wide(weight)
     y = y if bias is None else y + wide(bias)
     return ACTIVATIONS[params["activation"]][1](ns, change, y, params["parameter"])
@@ -149,6 +152,9 @@ def _tangent(ns: Any, primals: Any, tangents: Any, out: Any, params: dict[str, A
 
 def _options(training: bool, activation: str, parameter: float = 0.01) -> dict[str, Any]:
     return {"training": training, "eps": 1e-5, "activation": activation, "parameter": parameter}
+
+
+_SAVES = "x weight bias mean var center spread"
 
 
 def _samples() -> list[Sample]:
@@ -202,8 +208,7 @@ batch_norm_dx = op(
 
 batch_norm_op = op(
     "batch_norm", cpu=paths.forward_cpu, gpu=paths.forward_gpu, extras="center spread",
-    saves={name: "x weight bias mean var center spread"
-           for name in ("x", "weight", "bias", "mean", "var")},
+    saves=dict.fromkeys(("x", "weight", "bias", "mean", "var"), _SAVES),
     backward=_backward, tangent=_tangent, samples=_samples(), reference=_reference,
     doc="act((x - mean) / sqrt(var + eps) * weight + bias) over channels (axis 1). In training mean and "
         "var are x's own statistics, computed where they are not given. Parameters: training, eps, "
@@ -233,7 +238,21 @@ def batch_norm_act(
     momentum: float = 0.1, eps: float = 1e-5, activation: str = "leaky_relu",
     activation_param: float = 0.01,
 ) -> Tensor:
-    """See `gtensor.nn.functional.batch_norm_act`."""
+    """Batch norm and activation in one op, out of place; same shape. Saves the input alone.
+
+    Args:
+        input: (N, C, ...).
+        running_mean, running_var: (C); in training moved towards the batch's mean and unbiased
+            variance by `momentum`, in place; otherwise what is normalized by.
+        weight, bias: (C), or None for 1 and 0.
+        training: normalize by the batch's own mean and biased variance.
+        eps: added to the variance.
+        activation: "identity", "relu", "leaky_relu", "elu", "gelu", "gelu_tanh", "silu", "sigmoid",
+            "softplus" or "tanh".
+        activation_param: leaky_relu's slope, elu's alpha, softplus' beta; positive.
+
+    Source: Ioffe and Szegedy, "Batch normalization", 2015.
+    """
     _check(input, running_mean, running_var, weight, bias, training)
     _check_activation(activation, activation_param)
     options = {"training": training, "eps": eps, "activation": activation,
@@ -258,7 +277,7 @@ def batch_norm(
     weight: Tensor | None = None, bias: Tensor | None = None, training: bool = False,
     momentum: float = 0.1, eps: float = 1e-5,
 ) -> Tensor:
-    """See `gtensor.nn.functional.batch_norm`."""
+    """(input - mean) / sqrt(var + eps) * weight + bias per channel: see `batch_norm_act`."""
     return batch_norm_act(input, running_mean, running_var, weight, bias, training, momentum, eps,
                           "identity")
 

@@ -79,7 +79,7 @@ def _rstd(var: np.ndarray, eps: float, work: Any) -> np.ndarray:
     return (1 / np.sqrt(var.astype(np.float64) + eps)).astype(work)
 
 
-def statistics_cpu(x: np.ndarray) -> np.ndarray:
+def statistics_cpu(x: np.ndarray, out: Any = None) -> np.ndarray:
     """Mean and biased variance per channel, (2, C), in two passes."""
     c = _Channels(x, 1)
     result = np.zeros((2, x.shape[1]), np.float64)
@@ -100,7 +100,10 @@ def statistics_cpu(x: np.ndarray) -> np.ndarray:
     rest /= count
     result[1] = np.maximum(result[1] / count - rest**2, 0)
     result[0] = result[0].astype(c.work) + rest
-    return result.astype(c.work)
+    if out is None:
+        return result.astype(c.work)
+    out[...] = result
+    return out
 
 
 def forward_cpu(
@@ -173,7 +176,7 @@ def dx_cpu(
     result = c.moved(out)
     arrays = _views(c, g, x, weight, bias, mean, var, eps)
     count = max(1, prod(c.shape[1:]))
-    shift, slope = (c.spread(s / count) for s in sums) if training else (None, None)
+    shift, slope = (c.spread(s / count) for s in (sums if training else (mean, var)))  # or unread
     scale = _rstd(var, eps, c.work)
     scale = c.spread(scale if weight is None else scale * weight.astype(c.work))
     for key, xhat, dy in _terms(c, arrays, activation, parameter):
@@ -201,14 +204,17 @@ def _dense(a: Any, dtype: Any) -> Any:
     return NULL if a is None else cupy().ascontiguousarray(a, dtype=dtype)
 
 
-def statistics_gpu(x: Any) -> Any:
+def statistics_gpu(x: Any, out: Any = None) -> Any:
     """Mean and biased variance per channel, (2, C)."""
     xp = cupy()
     x = xp.ascontiguousarray(x)
     result = xp.empty((2, x.shape[1]), computed_in(x.dtype))
     grid, block = row_launch(x.shape[1])
     _STATISTICS[x.dtype](grid, block, (x, result[0], result[1], *_sizes(x)))
-    return result
+    if out is None:
+        return result
+    out[...] = result
+    return out
 
 
 def forward_gpu(

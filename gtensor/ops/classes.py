@@ -13,6 +13,7 @@ from gtensor.backend import device_of
 from gtensor.core.op import op
 from gtensor.core.samples import Sample, below, normal
 from gtensor.core.tensor import Tensor
+from gtensor.ops.shape import reshape
 
 
 def class_axis(ndim: int) -> int:
@@ -161,3 +162,22 @@ class_targets = op(
         for shape in ((4,), (2, 5), (), (0,))],
     doc="Probabilities (N, C, ...) of the classes in target (N, ...), smoothed; 0 where ignored.",
 )
+
+
+def one_hot(tensor: Tensor, num_classes: int = -1) -> Tensor:
+    """Integers (...) in [0, num_classes) as int64 rows (..., num_classes) with one 1 each.
+
+    With num_classes=-1 there are as many as the largest index asks for; on a GPU this waits for it.
+    """
+    if tensor.dtype.kind not in "iu":
+        raise TypeError(f"one_hot was given a tensor of dtype {tensor.dtype}; wanted integers")
+    if num_classes == -1:
+        if not tensor.size:
+            raise ValueError("one_hot was given no indices and num_classes=-1; wanted one of the two")
+        num_classes = int(tensor.max().item()) + 1
+    if num_classes < 1:
+        raise ValueError(f"one_hot was given num_classes={num_classes}; wanted 1 or more")
+    check_range("one_hot", "index", tensor, num_classes)
+    rows = class_targets(reshape(tensor, -1), classes=num_classes, ignore_index=-1, smoothing=0.0,
+                         dtype=np.dtype(np.int64))
+    return reshape(rows, (*tensor.shape, num_classes))

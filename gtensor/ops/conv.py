@@ -261,7 +261,23 @@ def conv2d(
     input: Tensor, weight: Tensor, bias: Tensor | None = None, stride: int | Pair = 1,
     padding: int | Pair | str = 0, dilation: int | Pair = 1, groups: int = 1,
 ) -> Tensor:
-    """See `gtensor.nn.functional.conv2d`."""
+    """Cross-correlation of images with kernels: (N, O, OH, OW). Saves input and weight.
+
+    Columns are made in tiles, in a workspace of `conv_paths.WORKSPACE_BYTES` (on a GPU
+    `GPU_WORKSPACE_BYTES`), and made anew in backward.
+
+    Args:
+        input: (N, C, H, W), or one image (C, H, W).
+        weight: (O, C / groups, KH, KW).
+        bias: (O), or None.
+        stride, dilation: one integer, or (height, width).
+        padding: zeros around the image: one integer, (height, width), "valid" (none) or "same" (the
+            output has the input's size; stride 1; the odd row and column at the bottom and right).
+        groups: input and output channels are split into as many independent convolutions.
+
+    Source: Chellapilla et al., "High performance convolutional neural networks for document
+    processing", 2006 (convolution by matrix multiplication).
+    """
     if input.ndim == 3:
         image = reshape(input, (1, *input.shape))
         y = conv2d(image, weight, bias, stride, padding, dilation, groups)

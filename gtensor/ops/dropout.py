@@ -7,7 +7,6 @@ SC 2011): Philox4x64-10 with key (seed, 0). Element i of chunk k takes 32 bits o
 
 from __future__ import annotations
 
-import secrets
 from typing import Any
 
 import numpy as np
@@ -18,9 +17,10 @@ from gtensor.core.op import op
 from gtensor.core.samples import unary
 from gtensor.core.tensor import Tensor
 from gtensor.ops.pointwise import d, pointwise
-from gtensor.ops.scratch import masked
+from gtensor.ops.scratch import computed_in, masked
+from gtensor.random import generator
 
-_CHUNK = 65536  # elements per counter stream: part of the definition of the mask, so never a setting
+_CHUNK = 65536  # elements per counter stream: it defines the mask, so it is no setting
 _SCALE = 2**32
 
 
@@ -38,7 +38,7 @@ def _kept(seed: int, chunk: int, count: int, threshold: int) -> np.ndarray:
 def _dropout_cpu(x: Any, *, p: float, seed: int, out: Any = None) -> Any:
     if out is None:
         out = host().empty(x.shape, x.dtype, "dropout")
-    threshold = _threshold(p)
+    threshold, work = _threshold(p), computed_in(x.dtype)
     if threshold == _SCALE:
         out[...] = 0
         return out
@@ -46,7 +46,7 @@ def _dropout_cpu(x: Any, *, p: float, seed: int, out: Any = None) -> Any:
     flat, source = direct.reshape(-1), x.reshape(-1) if x.flags.c_contiguous else x.flat
     for chunk, start in enumerate(range(0, x.size, _CHUNK)):
         part = flat[start:start + _CHUNK]
-        np.multiply(source[start:start + _CHUNK], x.dtype.type(1 / (1 - p)), out=part)
+        part[...] = source[start:start + _CHUNK].astype(work, copy=False) * work.type(1 / (1 - p))
         masked(part, _kept(seed, chunk, part.size, threshold), out=part)
     if direct is not out:
         out[...] = direct
@@ -85,14 +85,21 @@ dropout_op = op(
     "dropout", cpu=_dropout_cpu, gpu=_dropout_gpu,
     backward=pointwise(d("", lambda ns, g, out, p, seed: ns.dropout(g, p=p, seed=seed, out=out))),
     samples=unary(p=0.3, seed=7),
-    doc="x with a fraction p of its elements 0 and the others divided by 1 - p. Parameters: p, seed.",
+    doc="x with a share p of its elements 0 and the others divided by 1 - p. Parameters: p, seed.",
 )
 
 
 def dropout(
     input: Tensor, p: float = 0.5, training: bool = True, seed: int | None = None
 ) -> Tensor:
-    """See `gtensor.nn.functional.dropout`."""
+    """Each element 0 with probability p, else divided by 1 - p; the input itself if not training.
+
+    The mask follows from `seed` and is never stored. By default the seed is drawn from the generator
+    that `gtensor.manual_seed` sets.
+
+    Source: Srivastava et al., "Dropout: a simple way to prevent neural networks from overfitting",
+    2014.
+    """
     if not 0.0 <= p <= 1.0:
         raise ValueError(f"dropout was given p={p}; wanted a probability from 0 to 1")
     if input.dtype.kind not in "fV":
@@ -100,4 +107,4 @@ def dropout(
                         "dtype")
     if not training or p == 0.0:
         return input
-    return dropout_op(input, p=float(p), seed=secrets.randbits(63) if seed is None else seed)
+    return dropout_op(input, p=float(p), seed=int(generator().integers(2**63)) if seed is None else seed)

@@ -120,7 +120,11 @@ embedding_op = op(
 
 
 def embedding(input: Tensor, weight: Tensor, padding_idx: int | None = None) -> Tensor:
-    """See `gtensor.nn.functional.embedding`."""
+    """Rows of a table: indices (...) and weight (V, D) give (..., D).
+
+    The row padding_idx (from 0, or from the end if negative) gets no gradient. Indices out of range
+    raise ValueError on the CPU; on a GPU they are not checked, because that would wait.
+    """
     if weight.ndim != 2:
         raise ValueError(f"embedding was given a weight of shape {weight.shape}; wanted (V, D)")
     if input.dtype.kind not in "iu":

@@ -280,7 +280,16 @@ def layer_norm(
     input: Tensor, normalized_shape: int | Sequence[int], weight: Tensor | None = None,
     bias: Tensor | None = None, eps: float = 1e-5,
 ) -> Tensor:
-    """See `gtensor.nn.functional.layer_norm`."""
+    """Each row over the last axes to mean 0 and variance 1, times weight, plus bias; same shape.
+
+    Args:
+        input: (..., *normalized_shape).
+        normalized_shape: the sizes of the axes that make a row.
+        weight, bias: of normalized_shape, or None for 1 and 0.
+        eps: added to the (biased) variance.
+
+    Source: Ba et al., "Layer normalization", 2016.
+    """
     given = normalized_shape
     row = (given,) if isinstance(given, int) else tuple(given)
     if not row or input.shape[max(0, input.ndim - len(row)):] != row:

@@ -125,16 +125,22 @@ linear_op = op(
 )
 
 
-def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
-    """x @ weight.T + bias: see `gtensor.nn.functional.linear`."""
-    if weight.ndim != 2 or not x.ndim or x.shape[-1] != weight.shape[1]:
-        raise ValueError(f"linear was given an input of shape {x.shape} and a weight of shape "
+def linear(input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+    """input @ weight.T + bias, one GEMM: (..., out). Saves input and weight.
+
+    Args:
+        input: (..., in).
+        weight: (out, in).
+        bias: (out), or None.
+    """
+    if weight.ndim != 2 or not input.ndim or input.shape[-1] != weight.shape[1]:
+        raise ValueError(f"linear was given an input of shape {input.shape} and a weight of shape "
                          f"{weight.shape}; wanted (..., in) and (out, in)")
     if bias is not None and bias.shape != weight.shape[:1]:
         raise ValueError(f"linear was given a bias of shape {bias.shape} for a weight of shape "
                          f"{weight.shape}; wanted ({weight.shape[0]},)")
-    same_dtype("linear", input=x, weight=weight, bias=bias)
-    return linear_op(x, weight, bias)
+    same_dtype("linear", input=input, weight=weight, bias=bias)
+    return linear_op(input, weight, bias)
 
 
 def same_dtype(name: str, **tensors: Tensor | None) -> None:

@@ -34,7 +34,8 @@ def check_reduction(name: str, reduction: str) -> None:
 
 
 def _cross_entropy_cpu(
-    logits: Any, target: Any, *, reduction: str, ignore_index: int, label_smoothing: float
+    logits: Any, target: Any, *, reduction: str, ignore_index: int, label_smoothing: float,
+    out: Any = None,
 ) -> Any:
     rows = np.moveaxis(logits, class_axis(logits.ndim), -1)
     work = computed_in(logits.dtype)
@@ -55,17 +56,15 @@ def _cross_entropy_cpu(
             lse[tile] = largest[..., 0] + total
             loss[tile] = np.where(counts[tile], total - chosen, 0)
     count = np.asarray(np.count_nonzero(counts), work)
-    return _reduced(np, loss, count, reduction, logits.dtype), lse, count
-
-
-def _reduced(xp: Any, loss: Any, count: Any, reduction: str, dtype: Any) -> Any:
-    if reduction == "none":
-        return loss.astype(dtype, copy=False)
-    total = loss.sum()
+    if reduction != "none":
+        loss = loss.sum()
     if reduction == "mean":
         with np.errstate(invalid="ignore"):  # all rows ignored: 0 / 0 is NaN, as in PyTorch
-            total = total / count
-    return xp.asarray(total, dtype)
+            loss = loss / count
+    if out is None:
+        return np.asarray(loss, logits.dtype), lse, count
+    out[...] = loss
+    return out, lse, count
 
 
 def _cross_entropy_grad_cpu(
@@ -117,7 +116,8 @@ def _gpu_rows(logits: Any, target: Any) -> tuple[Any, Any, int]:
 
 
 def _cross_entropy_gpu(
-    logits: Any, target: Any, *, reduction: str, ignore_index: int, label_smoothing: float
+    logits: Any, target: Any, *, reduction: str, ignore_index: int, label_smoothing: float,
+    out: Any = None,
 ) -> Any:
     xp = cupy()
     rows, targets, n = _gpu_rows(logits, target)
@@ -128,11 +128,16 @@ def _cross_entropy_gpu(
     if label_smoothing:
         uniform = lse - rows.mean(axis=-1, dtype=work)
         loss = (1 - label_smoothing) * loss + label_smoothing * uniform * (targets != ignore_index)
-    out, count = xp.empty((), logits.dtype), xp.empty((), work)
+    total, count = xp.empty((), logits.dtype), xp.empty((), work)
     grid, block = row_launch(1)
     mean = int(reduction == "mean")
-    _REDUCE[logits.dtype](grid, block, (loss, targets, out, count, n, ignore_index, mean))
-    return loss.astype(logits.dtype) if reduction == "none" else out, lse, count
+    _REDUCE[logits.dtype](grid, block, (loss, targets, total, count, n, ignore_index, mean))
+    if reduction == "none":
+        total = loss.astype(logits.dtype, copy=False)
+    if out is None:
+        return total, lse, count
+    out[...] = total
+    return out, lse, count
 
 
 def _cross_entropy_grad_gpu(
@@ -228,10 +233,19 @@ cross_entropy_op = op(
 
 
 def cross_entropy(
-    input: Tensor, target: Tensor, ignore_index: int = -100, reduction: str = "mean",
+    input: Tensor, target: Tensor, *, ignore_index: int = -100, reduction: str = "mean",
     label_smoothing: float = 0.0,
 ) -> Tensor:
-    """See `gtensor.nn.functional.cross_entropy`; all is checked before anything is computed."""
+    """Cross entropy of logits and class indices. Saves the logits and one number per row.
+
+    Args:
+        input: logits (N, C), (N, C, d1, ...) or (C,).
+        target: integers (N,), (N, d1, ...) or (), in [0, C) or ignore_index. On a GPU the range is
+            not checked (that would wait): the loss is NaN.
+        ignore_index: rows with this target count nothing, in the mean either.
+        reduction: "mean" and "sum" give a scalar, "none" the target's shape.
+        label_smoothing: the share of probability that is spread over all classes, 0 to 1.
+    """
     check_reduction("cross_entropy", reduction)
     if not 0.0 <= label_smoothing <= 1.0:
         raise ValueError(f"cross_entropy was given label_smoothing={label_smoothing}; wanted a "
@@ -243,9 +257,9 @@ def cross_entropy(
 
 
 def nll_loss(
-    input: Tensor, target: Tensor, ignore_index: int = -100, reduction: str = "mean"
+    input: Tensor, target: Tensor, *, ignore_index: int = -100, reduction: str = "mean"
 ) -> Tensor:
-    """See `gtensor.nn.functional.nll_loss`."""
+    """Minus the log-probabilities at the class indices; arguments as for cross_entropy."""
     check_reduction("nll_loss", reduction)
     same_dtype("nll_loss", input=input)
     check_targets("nll_loss", input, target, ignore_index)
@@ -262,7 +276,7 @@ def nll_loss(
 # -- squared error -------------------------------------------------------------------------------
 
 
-def _squared_error_cpu(a: Any, b: Any, *, scale: float) -> Any:
+def _squared_error_cpu(a: Any, b: Any, *, scale: float, out: Any = None) -> Any:
     work = computed_in(a.dtype)
     scratch = Scratch(1, tile_size(a.shape), work)
     total = 0.0
@@ -270,15 +284,21 @@ def _squared_error_cpu(a: Any, b: Any, *, scale: float) -> Any:
         part = np.asarray(a[tile])
         difference = np.subtract(part, b[tile], out=scratch(0, part.shape), dtype=work).ravel()
         total += float(np.dot(difference, difference))
-    return np.asarray(scale * total, a.dtype)
+    if out is None:
+        out = np.empty((), a.dtype)
+    out[...] = scale * total
+    return out
 
 
-def _squared_error_gpu(a: Any, b: Any, *, scale: float) -> Any:
+def _squared_error_gpu(a: Any, b: Any, *, scale: float, out: Any = None) -> Any:
     xp = cupy()
     difference = _difference(a, b)
     total = xp.vdot(difference, difference) if difference.dtype.itemsize > 2 else xp.sum(
         difference * difference, dtype=np.float32)
-    return (total * scale).astype(a.dtype)
+    if out is None:
+        return (total * scale).astype(a.dtype)
+    out[...] = total * scale
+    return out
 
 
 _difference = elementwise("T a, T b", "T y", "y = a - b")
@@ -317,8 +337,11 @@ squared_error = op(
 )
 
 
-def mse_loss(input: Tensor, target: Tensor, reduction: str = "mean") -> Tensor:
-    """See `gtensor.nn.functional.mse_loss`."""
+def mse_loss(input: Tensor, target: Tensor, *, reduction: str = "mean") -> Tensor:
+    """(input - target)^2, averaged ("mean"), added up ("sum") or elementwise ("none").
+
+    Both have one shape. Reduced, it makes no temporary of that shape.
+    """
     check_reduction("mse_loss", reduction)
     if input.shape != target.shape:
         raise ValueError(f"mse_loss was given an input of shape {input.shape} and a target of "

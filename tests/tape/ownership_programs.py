@@ -129,7 +129,7 @@ class Program:
 
 @st.composite
 def programs(draw: st.DrawFn) -> Program:
-    """Up to three leaves and eight records of two shapes, each reading up to three earlier nodes."""
+    """Up to three leaves and eight records of two shapes, each reading up to three nodes."""
     shapes = st.sampled_from([ROW, MATRIX])
     leaves = draw(st.lists(shapes, min_size=1, max_size=3))
     known = list(leaves)
@@ -207,7 +207,7 @@ class Run:
         assert self.numbers.get(id(root)) == number
 
     def compare(self, step: RawStep) -> None:
-        """Every slot of the engine against the model's, and what was written since the last time."""
+        """Every slot of the engine against the model's, and what was written since then."""
         slots = {self.index[node]: slot for node, slot in step.slots.items()}
         assert slots.keys() == self.model.slots.keys()
         for node, (array, hold) in slots.items():

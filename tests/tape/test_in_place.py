@@ -155,6 +155,17 @@ def test_the_handle_and_its_memory_stay():
     assert y is handle and y._array is array
 
 
+def test_retain_grad_goes_with_the_handle():
+    x = leaf()
+    y = x * 2.0
+    y.retain_grad()
+    y *= 3.0
+    y[1] += 1.0
+    (y * y).sum().backward()
+    np.testing.assert_array_equal(y.grad.numpy(), 2 * y.numpy())
+    np.testing.assert_array_equal(x.grad.numpy(), 6 * y.grad.numpy())
+
+
 def test_each_write_counts_once_and_views_share_the_count():
     y = gt.tensor(START)
     part, flat, same = y[0], y.reshape(9), y.detach()

@@ -144,7 +144,8 @@ def run_rule(rule: Callable[..., None], inputs: int = 2) -> None:
     """Backward through one op with this rule, on leaves of shape (3,); its g is sole."""
     leaves = [gt.zeros(3, requires_grad=True) for _ in range(inputs)]
     op = Op("careless", inputs=" ".join("abc"[:inputs]),
-            cpu=lambda *xs, out=None: np.zeros(3, "f4"), gpu=None, backward=rule, tangent=None, samples=None)
+            cpu=lambda *xs, out=None: np.zeros(3, "f4"), gpu=None, backward=rule, tangent=None,
+            samples=None)
     (op(*leaves) * 2.0).sum().backward()
 
 

@@ -1,0 +1,255 @@
+"""What every ladder program shares: its options, progress, table and result file."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import time
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import machine
+from ladder import Ladder, Spread, WrongRung
+
+SCHEMA = 1  # of the result files
+RESULTS = Path(__file__).resolve().parent / "results"
+PROGRESS_EVERY = 5.0  # seconds between lines where the line cannot be rewritten
+
+
+@dataclass(frozen=True)
+class Figure:
+    """A number that is measured once, not timed: bytes at a peak, a size chosen."""
+
+    name: str
+    measured: float
+    target: float | None = None  # at most
+    unit: str = ""
+    note: str = ""
+
+    def json(self) -> dict[str, Any]:
+        met = None if self.target is None else self.measured <= self.target
+        return {"name": self.name, "measured": self.measured, "target": self.target,
+                "unit": self.unit, "note": self.note, "met": met}
+
+
+@dataclass(frozen=True)
+class Options:
+    """What the command line asked for."""
+
+    device: str
+    rounds: int
+    quick: bool
+    threads: int
+
+
+Part = Ladder | Figure
+Build = Callable[[Options], Iterable[tuple[str, Callable[[], Iterable[Part]]]]]
+
+
+def main(text: str | None, build: Build, name: str, arguments: list[str] | None = None) -> int:
+    """Run a ladder program. `build(options)` names its parts; each part makes ladders and figures.
+
+    Returns 0; 1 if a rung was refused as wrong, or with `--strict` if a target was missed.
+    """
+    parser = argparse.ArgumentParser(
+        description=text, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--device", choices=["cpu", "cuda"], default="cpu", help="what to measure")
+    parser.add_argument("--rounds", type=int, default=25, help="interleaved rounds (default 25)")
+    parser.add_argument("--quick", action="store_true", help="5 rounds, to see that it runs")
+    parser.add_argument("--threads", type=int, default=1,
+                        help="threads of BLAS and of every peer (default 1; 0 leaves them alone)")
+    parser.add_argument("--only", default="", help="run the parts whose name contains this")
+    parser.add_argument("--list", action="store_true", help="name the parts and stop")
+    parser.add_argument("--out", type=Path, metavar="DIR",
+                        help="folder of the JSON file (default profiling/results/<machine>/)")
+    parser.add_argument("--strict", action="store_true", help="exit with 1 if a target is missed")
+    given = parser.parse_args(arguments)
+    if given.rounds < 1:
+        parser.error(f"--rounds {given.rounds} given; wanted at least 1")
+    if given.device == "cuda" and not _has_gpu():
+        print("no CUDA device on this machine; nothing was measured", file=sys.stderr)
+        return 2
+    rounds = 5 if given.quick else given.rounds
+    options = Options(given.device, rounds, given.quick, given.threads)
+    parts = [(part, make) for part, make in build(options) if given.only in part]
+    if given.list:
+        print("\n".join(part for part, _ in parts))
+        return 0
+    if not parts:
+        print(f"{name}: nothing to measure on {given.device}"
+              + (f" under a name with {given.only!r}" if given.only else ""))
+        return 0
+    with _threads(given.threads) as pinned, _progress() as progress:
+        try:
+            results = list(_measure(parts, rounds, progress))
+        except WrongRung as wrong:
+            progress("")
+            print(f"refused: {wrong}", file=sys.stderr)
+            return 1
+    folder = given.out or RESULTS / machine.slug(given.device)
+    # A part of the program gets a file of its own, so that it does not replace the whole.
+    suffix = "-" + given.only.replace(" ", "-") if given.only else ""
+    path = folder / f"{name}{suffix}.json"
+    folder.mkdir(parents=True, exist_ok=True)
+    document = {
+        "schema": SCHEMA, "program": name, "date": machine.now(), "command": machine.command(),
+        "machine": machine.describe(given.device), "versions": machine.versions(),
+        "device": given.device, "rounds": rounds, "blas_threads": pinned,
+        "ladders": [part.json() for part in results if isinstance(part, Ladder)],
+        "figures": [part.json() for part in results if isinstance(part, Figure)],
+    }
+    path.write_text(json.dumps(document, indent=1) + "\n")
+    print(f"wrote {_short(path)}")
+    missed = [entry for group in (*(la["ratios"] for la in document["ladders"]),
+                                  document["figures"]) for entry in group if entry["met"] is False]
+    if missed:
+        print(f"{len(missed)} of the targets missed")
+    return int(given.strict and bool(missed))
+
+
+def _measure(
+    parts: Iterable[tuple[str, Callable[[], Iterable[Part]]]], rounds: int,
+    progress: Callable[[str], None],
+) -> Iterator[Part]:
+    for _, make in parts:
+        for part in make():
+            if isinstance(part, Ladder):
+                part.climb(rounds, progress)
+            progress("")
+            show(part)
+            yield part
+
+
+# -- tables ----------------------------------------------------------------------------------------
+
+
+def show(part: Part) -> None:
+    """Print a measured ladder or a figure."""
+    if isinstance(part, Figure):
+        print(f"{part.name}: {_number(part.measured, part.unit)}" + (
+            f", target {_number(part.target, part.unit)}: {part.measured / part.target:.3f}x, "
+            f"{'met' if part.measured <= part.target else 'MISSED'}" if part.target else "")
+            + (f" ({part.note})" if part.note else ""))
+        return
+    print(f"\n{part.name}, per {part.unit}, by {part.clock}")
+    rows = []
+    for rung in part.rungs:
+        times = part.times(rung.name)
+        above = part.above_floor(rung)
+        rate = [f"{rung.moved / (times.median * part.per) / 1e9:.1f} GB/s"] if rung.moved else []
+        rate += [f"{rung.flops / (times.median * part.per) / 1e9:.1f} Gflop/s"] if rung.flops else []
+        rows.append([rung.name + " (floor)" * rung.floor, seconds(times.median),
+                     f"{seconds(times.low)} .. {seconds(times.high)}",
+                     f"{above.median:.2f}x" if above else "", ", ".join(rate),
+                     "-" if rung.error is None else f"{rung.error:.1e}"])
+    table(["rung", "median", "quartiles", "above floor", "rate", "error"], rows)
+    targets = {(t.rung, t.peer): t.most for t in part.targets}
+    for rung_name, peer in part.ratios:
+        spread = part.ratio(rung_name, peer)
+        print(f"  {rung_name} / {peer}: {_spread(spread)}{_verdict(spread, targets.get((rung_name, peer)))}")
+    for note in part.notes:
+        print(f"  note: {note}")
+
+
+def table(heads: list[str], rows: list[list[str]]) -> None:
+    """A table on stdout: by rich on a terminal that has it, else plain columns."""
+    if sys.stdout.isatty():
+        try:
+            from rich.console import Console
+            from rich.table import Table
+        except ImportError:
+            pass
+        else:
+            pretty = Table(*heads)
+            for row in rows:
+                pretty.add_row(*row)
+            Console().print(pretty)
+            return
+    widths = [max(len(row[i]) for row in [heads, *rows]) for i in range(len(heads))]
+    for row in [heads, *rows]:
+        cells = [row[0].ljust(widths[0]), *(cell.rjust(w) for cell, w in zip(row[1:], widths[1:],
+                                                                            strict=True))]
+        print("  " + "  ".join(cells).rstrip())
+
+
+def seconds(value: float) -> str:
+    """A duration with a unit that suits it."""
+    for factor, unit in ((1, "s"), (1e3, "ms"), (1e6, "us")):
+        if value * factor >= 1:
+            return f"{value * factor:.3g} {unit}"
+    return f"{value * 1e9:.3g} ns"
+
+
+def _spread(spread: Spread) -> str:
+    return f"{spread.median:.3f} ({spread.low:.3f} .. {spread.high:.3f})"
+
+
+def _verdict(spread: Spread, most: float | None) -> str:
+    if most is None:
+        return ""
+    if spread.median > most:
+        return f", target {most}: MISSED"
+    return f", target {most}: met"
+
+
+def _number(value: float, unit: str) -> str:
+    return f"{value:,.0f} {unit}".rstrip() if float(value).is_integer() else f"{value:.4g} {unit}".rstrip()
+
+
+def _short(path: Path) -> Path:
+    """The path from here, if it lies below."""
+    here = Path.cwd()
+    return path.relative_to(here) if path.is_relative_to(here) else path
+
+
+# -- surroundings ----------------------------------------------------------------------------------
+
+
+def _has_gpu() -> bool:
+    from gtensor import cuda_device_count
+
+    return cuda_device_count() > 0
+
+
+@contextmanager
+def _threads(count: int) -> Iterator[int | None]:
+    """The same number of threads for BLAS and PyTorch; yields how many, None if out of our hands."""
+    if not count:
+        yield None
+        return
+    if "torch" in sys.modules:
+        sys.modules["torch"].set_num_threads(count)
+    try:
+        from threadpoolctl import threadpool_limits
+    except ImportError:
+        print("threadpoolctl is not installed: BLAS keeps the number of threads that it started with",
+              file=sys.stderr)
+        yield None
+        return
+    with threadpool_limits(count):
+        yield count
+
+
+@contextmanager
+def _progress() -> Iterator[Callable[[str], None]]:
+    """A line on stderr that says where a long run stands; an empty text wipes it."""
+    rewrite = sys.stderr.isatty()
+    last = time.monotonic()
+
+    def say(text: str) -> None:
+        nonlocal last
+        if rewrite:
+            sys.stderr.write(f"\r\x1b[K{text[:100]}")
+            sys.stderr.flush()
+        elif text and time.monotonic() - last > PROGRESS_EVERY:
+            last = time.monotonic()
+            print(text, file=sys.stderr, flush=True)
+
+    try:
+        yield say
+    finally:
+        say("")
