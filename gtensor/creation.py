@@ -20,10 +20,10 @@ DEFAULT_FLOAT = np.dtype("float32")
 def tensor(
     data: Any, dtype: Any = None, device: DeviceLike = None, requires_grad: bool = False
 ) -> Tensor:
-    """A tensor of its own memory with the values of `data` (nested lists, an array, a tensor, a number).
+    """A tensor of its own memory with the values of `data` (nested lists, array, tensor, number).
 
-    Python floats become float32, integers int64, unless `dtype` says otherwise; arrays keep their dtype.
-    Without `device`, a tensor's or CuPy array's own device, else the default one.
+    Python floats become float32, integers int64, unless `dtype` says otherwise; arrays keep their
+    dtype. Without `device`, a tensor's or CuPy array's own device, else the default one.
 
     Raises TypeError if `data` is not numeric, or a gradient is asked of integers.
     """
@@ -36,14 +36,15 @@ def tensor(
 
 
 def asarray(data: Any, dtype: Any = None, device: DeviceLike = None) -> Tensor:
-    """A tensor over `data` without a copy where that is possible: it then shares the caller's memory.
+    """A tensor over `data` without a copy where possible: it then shares the caller's memory.
 
     A tensor of the right dtype and device is returned as it is.
     """
     place = _place(data, device)
     if isinstance(data, Tensor):
         result = data.to(place)
-        return result if dtype is None or result.dtype == np.dtype(dtype) else result.to(np.dtype(dtype))
+        fits = dtype is None or result.dtype == np.dtype(dtype)
+        return result if fits else result.to(np.dtype(dtype))
     source = _values(data, dtype)
     array = _on(place, source)
     if dtype is not None and array.dtype != np.dtype(dtype):
@@ -54,13 +55,15 @@ def asarray(data: Any, dtype: Any = None, device: DeviceLike = None) -> Tensor:
 
 
 def from_dlpack(source: Any) -> Tensor:
-    """A tensor over the memory of any object with `__dlpack__` (PyTorch, JAX, CuPy, NumPy), shared."""
+    """A tensor sharing the memory of any object with `__dlpack__` (PyTorch, JAX, CuPy, NumPy)."""
     if not hasattr(source, "__dlpack__"):
-        raise TypeError(f"from_dlpack was given {type(source).__name__}; wanted an object with __dlpack__")
+        raise TypeError(f"from_dlpack was given {type(source).__name__}; "
+                        "wanted an object with __dlpack__")
     kind, index = source.__dlpack_device__()
     cpu, cuda, cuda_host = 1, 2, 3
     if kind not in (cpu, cuda, cuda_host):
-        raise TypeError(f"from_dlpack was given memory of DLPack device type {kind}; wanted cpu or cuda")
+        raise TypeError(f"from_dlpack was given memory of DLPack device type {kind}; "
+                        "wanted cpu or cuda")
     place = get_device(f"cuda:{index}" if kind == cuda else "cpu")
     storage = Storage()
     storage.exported = True
@@ -68,11 +71,12 @@ def from_dlpack(source: Any) -> Tensor:
 
 
 def full(
-    shape: Shape, value: float, dtype: Any = None, device: DeviceLike = None, requires_grad: bool = False
+    shape: Shape, value: float, dtype: Any = None, device: DeviceLike = None,
+    requires_grad: bool = False,
 ) -> Tensor:
-    """A tensor of `shape` filled with `value`; of float32, int64 or bool by value unless dtype is given."""
-    if dtype is None:
-        dtype = np.bool_ if isinstance(value, bool) else np.int64 if isinstance(value, int) else None
+    """A tensor of `shape` filled with `value`; float32, int64 or bool by value if dtype is None."""
+    if dtype is None and isinstance(value, int):
+        dtype = np.bool_ if isinstance(value, bool) else np.int64
     result = empty(shape, dtype, device, requires_grad)
     result._array[...] = value
     return result
@@ -130,7 +134,10 @@ def arange(
     start: float, stop: float | None = None, step: float = 1, *, dtype: Any = None,
     device: DeviceLike = None,
 ) -> Tensor:
-    """start, start + step, ... below stop (or 0, 1, ... below start); int64 for integers, else float32."""
+    """start, start + step, ... below stop (or 0, 1, ... below start).
+
+    Without dtype, int64 for integers, else float32.
+    """
     begin, end = (0, start) if stop is None else (start, stop)
     if step == 0:
         raise ValueError("arange with step 0; wanted a step that is not 0")
@@ -142,11 +149,14 @@ def arange(
 def linspace(
     start: float, stop: float, num: int, *, dtype: Any = None, device: DeviceLike = None
 ) -> Tensor:
-    """`num` evenly spaced values from start to stop, both included; float32 unless dtype is given."""
-    return tensor(np.linspace(start, stop, num, dtype=dtype or DEFAULT_FLOAT), device=get_device(device))
+    """`num` evenly spaced values, start and stop included; float32 unless dtype is given."""
+    values = np.linspace(start, stop, num, dtype=dtype or DEFAULT_FLOAT)
+    return tensor(values, device=get_device(device))
 
 
-def eye(rows: int, columns: int | None = None, *, dtype: Any = None, device: DeviceLike = None) -> Tensor:
+def eye(
+    rows: int, columns: int | None = None, *, dtype: Any = None, device: DeviceLike = None
+) -> Tensor:
     """The identity matrix; float32 unless dtype is given."""
     return tensor(np.eye(rows, columns, dtype=dtype or DEFAULT_FLOAT), device=get_device(device))
 
@@ -170,8 +180,8 @@ def _values(data: Any, dtype: Any) -> Any:
         data = [v.tolist() if isinstance(v, Tensor) else v for v in data]
     array = np.asarray(data)
     if array.dtype.kind not in "biufcV":
-        raise TypeError(f"data of type {type(data).__name__} (dtype {array.dtype}) given; wanted numbers "
-                        "in equally long nested lists, an array or a tensor")
+        raise TypeError(f"data of type {type(data).__name__} (dtype {array.dtype}) given; wanted "
+                        "numbers in equally long nested lists, an array or a tensor")
     if python and dtype is None and array.dtype == np.float64:
         return array.astype(DEFAULT_FLOAT)
     return array

@@ -4,8 +4,8 @@
     with settings.override(debug=2): ...           # block
     @settings.override(debug=2)                    # decorator
 
-A block changes the whole process, not one thread: flags describe how the program is observed, and an
-observer that sees half of the threads would mislead.
+A block changes the whole process, not one thread: flags describe how the program is observed, and
+an observer that sees half of the threads would mislead.
 """
 
 from __future__ import annotations

@@ -15,6 +15,6 @@ from gtensor.backend.devices import (
 from gtensor.backend.host import host
 
 __all__ = [
-    "Device", "DeviceError", "cuda_device_count", "default_device", "device_of", "get_device", "host",
-    "on_new_device", "owner", "set_default_device", "visible_devices",
+    "Device", "DeviceError", "cuda_device_count", "default_device", "device_of", "get_device",
+    "host", "on_new_device", "owner", "set_default_device", "visible_devices",
 ]

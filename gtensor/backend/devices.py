@@ -1,7 +1,7 @@
 """Devices: one interned object per processor, and which of them is the default.
 
-A `Device` is the seam between gtensor and an array library: it makes arrays, copies them across, and
-knows the resource that hands out its memory. Everything above asks a device, never NumPy or CuPy.
+A `Device` is the seam between gtensor and an array library: it makes arrays, copies them across,
+and knows the resource that hands out its memory. Everything above asks it, never NumPy or CuPy.
 """
 
 from __future__ import annotations
@@ -26,8 +26,9 @@ class DeviceError(ValueError):
 class Device:
     """A processor with its own memory; `with device:` makes it the default for the block.
 
-    Attributes: `type` ("cpu" or "cuda"), `index`, `xp` (the array module), `array_type` (its array
-    class), `resource` (where large blocks of memory come from; None is the library's own allocator).
+    Attributes: `type` ("cpu" or "cuda"), `index`, `xp` (the array module),
+    `array_type` (its array class), `resource` (where large blocks of memory come from;
+    None is the library's own allocator).
     """
 
     type: str
@@ -110,7 +111,7 @@ def owner(array: Any) -> Any:
 
 @cache
 def cuda_device_count() -> int:
-    """How many CUDA devices the driver sees; asks the driver itself, so that CuPy is not imported."""
+    """How many CUDA devices the driver sees; asks the driver itself, so CuPy is not imported."""
     if importlib.util.find_spec("cupy") is None:
         return 0
     try:
@@ -167,7 +168,8 @@ def _why_no_cuda() -> str:
 
 def device_of(array: Any) -> Device:
     """The device on which a raw array (or one of the scalars NumPy answers for 0-d) lives."""
-    return get_device("cpu" if isinstance(array, (np.ndarray, np.generic)) else f"cuda:{array.device.id}")
+    on_host = isinstance(array, (np.ndarray, np.generic))
+    return get_device("cpu" if on_host else f"cuda:{array.device.id}")
 
 
 def on_new_device(watcher: Callable[[Device], None]) -> None:
@@ -179,7 +181,7 @@ def on_new_device(watcher: Callable[[Device], None]) -> None:
 
 
 def default_device() -> Device:
-    """The innermost `with device:` block's, else the one set, else cuda if there is one, else cpu."""
+    """The innermost `with device:` block's, else the one set, else cuda if present, else cpu."""
     if _scoped.stack:
         return _scoped.stack[-1]
     global _default

@@ -1,7 +1,8 @@
 """Streams and events: the thin interface that the arena and the engine speak.
 
-Three implementations share it: `HostStream` (NumPy computes at once, so every event is done when it is
-recorded), `CudaStream` in `cuda.py`, and `SimulatedStream`, on which a test decides when work completes.
+Three implementations share it: `HostStream` (NumPy computes at once, so every event is
+done when it is recorded), `CudaStream` in `cuda.py`, and `SimulatedStream`, on which a
+test decides when work completes.
 """
 
 from __future__ import annotations

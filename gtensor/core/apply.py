@@ -88,8 +88,8 @@ def apply(op: Op, inputs: tuple[Any, ...], params: dict[str, Any]) -> Tensor:
 def apply_pair(op: Op, x1: Tensor, x2: Any) -> Tensor:
     """`apply` unrolled for the operators of a Tensor: NumPy, no parameters, nothing unusual.
 
-    Small arrays are bound by Python's time per op, and operators are most ops. Whatever is unusual goes
-    to `apply`, which defines the meaning; a test holds the two against each other.
+    Small arrays are bound by Python's time per op, and operators are most ops. Whatever is unusual
+    goes to `apply`, which defines the meaning; a test holds the two against each other.
     """
     device, a1, parent1 = x1._device, x1._array, x1._node
     kind = type(x2)
@@ -118,10 +118,10 @@ def apply_pair(op: Op, x1: Tensor, x2: Any) -> Tensor:
 
 
 def constant(value: float, dtype: np.dtype) -> Any:
-    """A number as a 0-d array of a float dtype, made once: NumPy takes as long to convert it as to use it.
+    """A number as a 0-d array of a float dtype, made once: NumPy converts as long as it uses it.
 
-    Zero stays a number (0.0 and -0.0 are one key), so does NaN (which is no key), so does any number
-    beside an array of another dtype, where NumPy's own rules apply.
+    Zero stays a number (0.0 and -0.0 are one key), so does NaN (which is no key), so does any
+    number beside an array of another dtype, where NumPy's own rules apply.
     """
     table = _CONSTANTS.get(dtype.num)
     if table is None:
@@ -149,8 +149,8 @@ def run(op: Op, device: Device, arrays: list[Any], params: dict[str, Any]) -> An
 def saves(plan: Plan, values: Sequence[Any], handles: Sequence[Any]) -> tuple[Saved, Guards]:
     """What the backward rule needs, and how to tell that it was overwritten.
 
-    `values` are the arrays and scalars of inputs, output and extras; `handles` are the Tensors among
-    them, in the same places. Extras have no handle: nobody else can write them.
+    `values` are the arrays and scalars of inputs, output and extras; `handles` are the Tensors
+    among them, in the same places. Extras have no handle: nobody else can write them.
     """
     saved: list[Any] = []
     guards: list[Guard] = []
@@ -201,8 +201,8 @@ def adopt_constants(op: Op, arrays: list[Any], device: Device | None) -> Device:
 def _as_numpy(op: Op, value: Any) -> np.ndarray:
     array = np.asarray(value)
     if array.dtype == object:
-        raise TypeError(f"{op.name} was given {type(value).__name__}; wanted a Tensor, an array or a "
-                        "number")
+        raise TypeError(f"{op.name} was given {type(value).__name__}; wanted a Tensor, an array "
+                        "or a number")
     if array.dtype == np.float64 and not isinstance(value, np.ndarray):
         array = array.astype(_DEFAULT_FLOAT)  # Python floats have no dtype of their own
     return array
@@ -216,7 +216,7 @@ def _to_floating(arrays: list[Any], device: Device) -> None:
 
 
 def _settled(out: Any, device: Device) -> tuple[Any, Device]:
-    """An output that is no plain array of the device: NumPy's scalar for 0-d, or moved to another."""
+    """An output that is no plain array of the device: NumPy's 0-d scalar, or moved to another."""
     elsewhere = hasattr(out, "device") and not isinstance(out, (np.generic, device.array_type))
     if elsewhere:
         device = device_of(out)

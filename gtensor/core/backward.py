@@ -35,7 +35,7 @@ def gradients(
     create_graph: bool,
     keep: bool,
 ) -> list[Tensor | None]:
-    """Gradients of the outputs' sum with respect to `inputs`, None where unused; writes no `.grad`."""
+    """Gradients of the outputs' sum with respect to `inputs`, None if unused; writes no `.grad`."""
     targets = [root_node(x) for x in inputs]
     seeds = []
     for output, grad in zip(outputs, grad_outputs, strict=True):
@@ -138,7 +138,7 @@ def _reached(roots: Iterable[Node]) -> tuple[list[Record], list[Node]]:
 
 
 def _leading_to(targets: set[Node], records: list[Record]) -> set[Node]:
-    """The nodes through which a gradient reaches a target: oldest first, parents before children."""
+    """Nodes through which a gradient reaches a target: oldest first, parents before children."""
     leading = set(targets)
     for record in reversed(records):
         if not leading.isdisjoint(record.parents):
@@ -171,25 +171,26 @@ def _unclaim(records: list[Record]) -> None:
 def _refusal(record: Record) -> str:
     """Why a record cannot be walked (again)."""
     if record.state == CONSUMED:
-        return (f"the graph behind {record.where()} was consumed by an earlier backward; run the forward "
-                "pass again, or keep it with retain_graph=True")
+        return (f"the graph behind {record.where()} was consumed by an earlier backward; run the "
+                "forward pass again, or keep it with retain_graph=True")
     if record.state == WALKED:
-        return (f"{record.where()} is being walked by another backward right now; give each thread a "
-                "graph of its own")
+        return (f"{record.where()} is being walked by another backward right now; give each thread "
+                "a graph of its own")
     if record.op.backward is None:
         return f"{record.where()} has no derivative; detach() its input to treat it as a constant"
-    return (f"an array that {record.where()} saved for its gradient was overwritten in place since; "
-            "clone() it before writing")
+    return (f"an array that {record.where()} saved for its gradient was overwritten in place "
+            "since; clone() it before writing")
 
 
 def root_node(tensor: Tensor) -> Node:
     """The node of a tensor that must require a gradient."""
     if not isinstance(tensor, Tensor):
-        raise TypeError(f"{type(tensor).__name__} was given where a gradient starts or ends; wanted a "
-                        "Tensor")
+        raise TypeError(f"{type(tensor).__name__} was given where a gradient starts or ends; "
+                        "wanted a Tensor")
     if tensor._node is None:
-        raise GradientError(f"a gradient was asked of a tensor of shape {tensor.shape} that does not "
-                            "require one; no input of it has requires_grad, or it was made under no_grad()")
+        raise GradientError(f"a gradient was asked of a tensor of shape {tensor.shape} that does "
+                            "not require one; no input of it has requires_grad, or it was made "
+                            "under no_grad()")
     return tensor._node
 
 
@@ -197,8 +198,8 @@ def _seed(root: Tensor, node: Node, grad: Tensor | None) -> Tensor:
     """The gradient that the walk starts from: the caller's, or 1 for one element."""
     if grad is None:
         if root.size != 1:
-            raise GradientError(f"backward() of a tensor of shape {root.shape} without a gradient; give "
-                                "one of that shape, or reduce the tensor to one element first")
+            raise GradientError(f"backward() of a tensor of shape {root.shape} without a gradient; "
+                                "give one of that shape, or reduce the tensor to one element first")
         one = root._device.xp.ones(root.shape, root.dtype)
         return make(one, root._device)
     if not isinstance(grad, Tensor):

@@ -35,13 +35,13 @@ def grad(
 def grad(outputs: Any, inputs: Any = 0, grad_outputs: Any = None, **options: Any) -> Any:
     """Gradients as values: `grad(loss, [w, b])` (PyTorch's), or `grad(f)`, a function (autograd's).
 
-    grad(outputs, inputs, grad_outputs=None, *, create_graph, retain_graph, allow_unused) returns one
-    gradient per input, of its shape, for the sum of the outputs; `.grad` is not touched. Raises
+    grad(outputs, inputs, grad_outputs=None, *, create_graph, retain_graph, allow_unused) returns
+    one gradient per input, of its shape, for the sum of the outputs; `.grad` is not touched. Raises
     GradientError for an input that the outputs do not depend on, unless allow_unused (then None).
 
-    grad(f, 0) returns a function of f's arguments that returns the gradient of f's scalar result with
-    respect to the argument at that position (a tuple of gradients for a tuple of positions). It nests:
-    `grad(grad(f))` is the second derivative.
+    grad(f, 0) returns a function of f's arguments that returns the gradient of f's scalar result
+    with respect to the argument at that position (a tuple of gradients for a tuple of positions).
+    It nests: `grad(grad(f))` is the second derivative.
     """
     if callable(outputs) and not isinstance(outputs, Tensor):
         return _grad_function(outputs, inputs)
@@ -64,12 +64,14 @@ def _grad_values(
     found = gradients(many, _as_list(inputs), given, create_graph, keep)
     unused = [i for i, g in enumerate(found) if g is None]
     if unused and not allow_unused:
-        raise GradientError(f"grad() was asked for inputs {unused}, which the outputs do not depend on; "
-                            "allow_unused=True gives None for them")
+        raise GradientError(f"grad() was asked for inputs {unused}, which the outputs do not "
+                            "depend on; allow_unused=True gives None for them")
     return tuple(found)
 
 
-def _grad_function(function: Callable[..., Tensor], argnums: int | tuple[int, ...]) -> Callable[..., Any]:
+def _grad_function(
+    function: Callable[..., Tensor], argnums: int | tuple[int, ...]
+) -> Callable[..., Any]:
     positions = argnums if isinstance(argnums, tuple) else (argnums,)
 
     def gradient(*args: Any, **kwargs: Any) -> Any:
@@ -89,10 +91,10 @@ def _grad_function(function: Callable[..., Tensor], argnums: int | tuple[int, ..
 
 
 def _inner_handle(value: Any, position: int, recording: bool) -> Tensor:
-    """A handle that the inner derivative can tell from the outer one: an alias, or a leaf of its own."""
+    """A handle that the inner derivative can tell from the outer: an alias, or a leaf of its own."""
     if not isinstance(value, Tensor):
-        raise TypeError(f"argument {position} of a gradient function is {type(value).__name__}; wanted a "
-                        "Tensor")
+        raise TypeError(f"argument {position} of a gradient function is {type(value).__name__}; "
+                        "wanted a Tensor")
     if value.requires_grad and recording:
         return recorded.reshape(value, shape=value.shape)
     return value.detach().requires_grad_()

@@ -20,19 +20,21 @@ from gtensor.settings import settings
 def assign(op: Op, target: Tensor, other: Any) -> Tensor:
     """target = op(target, other) elementwise, in target's memory, shape and dtype.
 
-    Raises before anything is written: GradientError for a leaf that requires a gradient, DeviceError,
-    ValueError if the result has another shape, TypeError if its dtype cannot be cast to target's.
+    Raises before anything is written: GradientError for a leaf that requires a
+    gradient, DeviceError, ValueError if the result has another shape, TypeError if its
+    dtype cannot be cast to target's.
     """
     array = target._array
     value = other._array if isinstance(other, Tensor) else other
     shape = np.broadcast_shapes(array.shape, np.shape(value))
     if shape != array.shape:
-        raise ValueError(f"in-place {op.name} of shape {np.shape(value)} into shape {array.shape}: the "
-                         f"result would have shape {shape}")
+        raise ValueError(f"in-place {op.name} of shape {np.shape(value)} into shape {array.shape}: "
+                         f"the result would have shape {shape}")
     result = np.result_type(array, value) if array.dtype.kind != "V" else array.dtype
     if not np.can_cast(result, array.dtype, "same_kind"):
-        raise TypeError(f"in-place {op.name} of dtype {np.result_type(value)} into dtype {array.dtype}: "
-                        f"the result has dtype {result}; convert with astype() first")
+        raise TypeError(f"in-place {op.name} of dtype {np.result_type(value)} into dtype "
+                        f"{array.dtype}: the result has dtype {result}; convert with astype() "
+                        "first")
     return write(op, target, other, {})
 
 
@@ -45,8 +47,8 @@ def write(op: Op, target: Tensor, value: Any, params: dict[str, Any]) -> Tensor:
     _check_writable(op, target, tracked)
     if isinstance(value, Tensor):
         if value._device is not device:
-            raise DeviceError(f"in-place {op.name} was given tensors on {device} and {value._device}; "
-                              f"move the second with .to({str(device)!r}) first")
+            raise DeviceError(f"in-place {op.name} was given tensors on {device} and "
+                              f"{value._device}; move the second with .to({str(device)!r}) first")
         if value._version != value._storage.version:
             value._renew(op.name)
     arrays = [target._array, value._array if isinstance(value, Tensor) else value]
@@ -61,7 +63,8 @@ def write(op: Op, target: Tensor, value: Any, params: dict[str, Any]) -> Tensor:
     target._version = storage.version
     if tracked:
         storage.history = True
-        values = (kept[0], kept[1]._array if isinstance(kept[1], Tensor) else kept[1], target._array)
+        second = kept[1]._array if isinstance(kept[1], Tensor) else kept[1]
+        values = (kept[0], second, target._array)
         plan = op.plans[mask]
         saved, guards = saves(plan, values, (*kept, target)) if plan else op.nothing_saved
         node = Record(op, tuple(parents), mask, saved, guards, params, target._array, device)
@@ -70,11 +73,11 @@ def write(op: Op, target: Tensor, value: Any, params: dict[str, Any]) -> Tensor:
 
 
 def written_back(op: Op, target: Tensor, part: Any, value: Tensor, params: dict[str, Any]) -> bool:
-    """Record `target[key] = value` without a write, if `value` is that part, written in place just now.
+    """Record `target[key] = value` without a write, if `value` is that part, just written in place.
 
-    Python runs `target[key] += x` as `value = target[key]; value += x; target[key] = value`. The memory is
-    right by then, but target's history lacks the write, so that any other use of target is an error.
-    `part` is target's array at the key; `op` saves nothing.
+    Python runs `target[key] += x` as `value = target[key]; value += x; target[key] = value`. The
+    memory is right by then, but target's history lacks the write, so that any other use of target
+    is an error. `part` is target's array at the key; `op` saves nothing.
     """
     storage = value._storage
     if (storage is not target._storage or storage.writer != id(value._array)
@@ -98,7 +101,7 @@ def _replace_node(target: Tensor, node: Node) -> None:
 
 
 def _kept_values(op: Op, mask: int, arrays: list[Any], value: Any, device: Any) -> tuple[Any, Any]:
-    """Copies of what the rule needs and the write destroys; the operands themselves where it does not."""
+    """Copies of what the rule needs and the write destroys; otherwise the operands themselves."""
     plan = op.plans[mask]
     before = device.copy(arrays[0], label=op.name) if 0 in plan else arrays[0]
     if 1 in plan and _overlap(device, arrays[0], arrays[1]):
@@ -109,11 +112,11 @@ def _kept_values(op: Op, mask: int, arrays: list[Any], value: Any, device: Any) 
 
 def _check_writable(op: Op, target: Tensor, tracked: bool) -> None:
     if tracked and target._storage.leaf and _views_leaf(target._node):
-        raise GradientError(f"in-place {op.name} on a leaf that requires a gradient, or a view of one; "
-                            "do it under no_grad(), or on a clone()")
+        raise GradientError(f"in-place {op.name} on a leaf that requires a gradient, or a view of "
+                            "one; do it under no_grad(), or on a clone()")
     if broadcast_view(target._array):
-        raise ValueError(f"in-place {op.name} on a broadcast view of shape {target.shape}, whose elements "
-                         "share memory; clone() it first")
+        raise ValueError(f"in-place {op.name} on a broadcast view of shape {target.shape}, whose "
+                         "elements share memory; clone() it first")
     if target._version != target._storage.version:
         target._renew(op.name)
 

@@ -1,4 +1,4 @@
-"""The operators and NumPy-like methods of a Tensor: one line each, every one an op of the registry."""
+"""The operators and NumPy-like methods of a Tensor: one line each, each an op of the registry."""
 
 from __future__ import annotations
 

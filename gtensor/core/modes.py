@@ -60,8 +60,9 @@ def is_grad_enabled() -> bool:
 def detect_anomaly() -> Iterator[None]:
     """Check every gradient of a backward in the block for NaN.
 
-    The first one raises `AnomalyError` naming the op and the line of the forward pass. It reads every
-    gradient once more (and waits for the GPU), so it is for finding a fault, not for training.
+    The first one raises `AnomalyError` naming the op and the line of the forward
+    pass. It reads every gradient once more (and waits for the GPU), so it is for
+    finding a fault, not for training.
     """
     before, STATE.anomaly = STATE.anomaly, True
     try:
@@ -74,9 +75,9 @@ def detect_anomaly() -> Iterator[None]:
 def observe(observer: Observer) -> Iterator[None]:
     """Call every op through `observer(name, phase, function, args, kwargs)` within the block.
 
-    `phase` is "forward" or "backward". The observer must return `function(*args, **kwargs)`; what it
-    does around that call (time it, push an NVTX range, count bytes) is its own. Blocks nest: the inner
-    observer's call runs through the outer one.
+    `phase` is "forward" or "backward". The observer must return `function(*args, **kwargs)`; what
+    it does around that call (time it, push an NVTX range, count bytes) is its own. Blocks nest: the
+    inner observer's call runs through the outer one.
     """
     outer = observers.current
 

@@ -1,7 +1,8 @@
 """Nodes of the graph: leaves, and the records of ops.
 
-Tensors own nodes; a record owns its parents' nodes and its saved arrays, never a Tensor. So there are no
-cycles, and dropping the outputs frees the whole graph with the garbage collector switched off.
+Tensors own nodes; a record owns its parents' nodes and its saved arrays, never a
+Tensor. So there are no cycles, and dropping the outputs frees the whole graph with the
+garbage collector switched off.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ _inside: dict[str, bool] = {}  # file name -> is it gtensor's own
 class Node:
     """What the walk knows of a differentiable tensor: shape, dtype and device of its gradient.
 
-    `seq` is its place on the tape, used only for order. The rare facts are class attributes until set.
+    `seq` is its place on the tape, only for order. The rare facts are class attributes until set.
     """
 
     __slots__ = ("__dict__", "__weakref__", "device", "dtype", "seq", "shape")
@@ -103,7 +104,7 @@ class Record(Node):
 
 
 def _user_frame(frame: FrameType) -> FrameType:
-    """The innermost frame outside gtensor, from `frame` outwards (the outermost if all are inside)."""
+    """The innermost frame outside gtensor, from `frame` outwards (the outermost if none is)."""
     while True:
         name = frame.f_code.co_filename
         inside = _inside.get(name)

@@ -1,7 +1,7 @@
 """Op records: everything about an op in one block, and the registry of all of them.
 
-The engine, the exported function, the NVTX label and the generated tests all read the same record, so
-adding an op touches one place.
+The engine, the exported function, the NVTX label and the generated tests all read the same record,
+so adding an op touches one place.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ registry: dict[str, Op] = {}
 
 
 class Op:
-    """One operation: two paths, one derivative, samples. Call it on Tensors to apply and record it."""
+    """One operation: two paths, one derivative, samples. Call it on Tensors to apply and record."""
 
     def __init__(
         self,
@@ -97,7 +97,8 @@ class _Plans(dict[int, tuple[int | None, ...]]):
         for i, needed in enumerate(self.needed):
             if mask >> i & 1:
                 wanted |= needed
-        self[mask] = plan = tuple(p if p in wanted else None for p in self.positions) if wanted else ()
+        plan = tuple(p if p in wanted else None for p in self.positions) if wanted else ()
+        self[mask] = plan
         return plan
 
 

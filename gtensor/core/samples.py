@@ -1,7 +1,7 @@
 """Sample inputs of an op, for the tests that are generated from its record.
 
-A sample names shapes and how to draw values; `gtensor.testing.opcheck` makes fresh arrays from it, in
-several dtypes and layouts (strided, transposed, offset).
+A sample names shapes and how to draw values; `gtensor.testing.opcheck` makes fresh arrays from it,
+in several dtypes and layouts (strided, transposed, offset).
 """
 
 from __future__ import annotations

@@ -2,13 +2,13 @@
 
 A rule `backward(ns, step, g)` returns nothing; it writes to its parents' slots:
 
-    step.give(i, a)   move my hold on a's storage to input i (a is fresh, or g itself, or a view of g)
+    step.give(i, a)   move my hold on a's storage to input i (a is fresh, or g, or a view of g)
     step.lend(i, a)   input i gets a hold beside mine (g, or an array that somebody else keeps)
-    step.into(i)      -> (buffer, beta): accumulate there with beta=1, or (None, 0) to make a fresh one
+    step.into(i)      -> (buffer, beta): accumulate there (beta=1), or (None, 0) to make a fresh one
     step.reuse(g)     -> g if I am its last holder and may write over it, else None; use it last
 
-The slot that receives a first gradient keeps it as it is; later ones are added in place into whichever of
-the two is held by nobody else. `docs/ownership.md` has the rules as an executable model.
+The slot that receives a first gradient keeps it as it is; later ones are added in place into
+whichever of the two nobody else holds. `docs/ownership.md` has the rules as an executable model.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ class Step:
         self.mask = sum(1 << i for i, p in enumerate(self.parents) if p is not None)
 
     def _fit(self, node: Node, a: Any) -> Any:
-        """`a` summed to the node's shape and cast to its dtype, as broadcasting and promotion ask."""
+        """`a` summed to the node's shape and cast to its dtype, undoing broadcasting and promotion."""
         if a.shape != node.shape:
             try:
                 fits = np.broadcast_shapes(a.shape, node.shape) == a.shape
@@ -72,16 +72,17 @@ class Step:
                 fits = False
             if not fits:
                 raise GradientError(
-                    f"the backward rule of {self.record.where()} gave a gradient of shape {a.shape} for an "
-                    f"input of shape {node.shape}")
+                    f"the backward rule of {self.record.where()} gave a gradient of shape "
+                    f"{a.shape} for an input of shape {node.shape}")
             a = sum_to(self.ns, a, node.shape)
         return a if a.dtype == node.dtype else self.ns.astype(a, dtype=node.dtype)
 
     def _refuse_nan(self, array: Any) -> None:
         if bool((array != array).any()):
             record = getattr(self, "record", None)  # none yet when the walk's own seed arrives
-            raise AnomalyError(f"NaN in the gradient that {record.where()} gives to its input" if record
-                               else "NaN in the gradient that backward() or grad() was given")
+            raise AnomalyError(
+                f"NaN in the gradient that {record.where()} gives to its input" if record
+                else "NaN in the gradient that backward() or grad() was given")
 
 
 class RawStep(Step):
@@ -104,7 +105,7 @@ class RawStep(Step):
         return array, hold
 
     def enter(self, record: Record, slot: Slot, keep: bool) -> Any:
-        """Stand at a record whose gradient has arrived; take its saved arrays unless they are kept."""
+        """Stand at a record whose gradient has arrived; take its saved arrays unless kept."""
         if self.hold is not None:
             self.leave()
         if record.device is not self.device:
@@ -206,15 +207,15 @@ class RawStep(Step):
         return self.hold
 
     def _refuse_moved(self) -> NoReturn:
-        raise GradientError(f"the backward rule of {self.record.where()} used its gradient after giving it "
-                            "away; lend it to all inputs but the last")
+        raise GradientError(f"the backward rule of {self.record.where()} used its gradient after "
+                            "giving it away; lend it to all inputs but the last")
 
     def _mine(self, a: Any) -> bool:
         """Whether `a` is g or a view of g's storage."""
         return a is self.g or owner(a) is owner(self.g)
 
     def _own(self, device: Device, slot: Slot) -> Any:
-        """The slot's content in a contiguous buffer that covers its storage and has no other holder."""
+        """The slot's content in a contiguous buffer that covers its storage, with no other holder."""
         array, hold = slot
         if _sole(hold) and array.flags.c_contiguous and array.nbytes == owner(array).nbytes:
             return array
@@ -223,7 +224,7 @@ class RawStep(Step):
         return copy
 
     def _put(self, node: Node, a: Any, hold: Storage | None) -> None:
-        """First arrival moves in; later ones are added into whichever side is held by nobody else."""
+        """First arrival moves in; later ones are added into whichever side nobody else holds."""
         if self.anomaly:
             self._refuse_nan(a)
         slots = self.slots
@@ -248,7 +249,7 @@ class RawStep(Step):
 
 
 class RecordedStep(Step):
-    """Tensors and recorded ops: the backward pass is itself a graph; nothing is drained or reused."""
+    """Tensors and recorded ops: the backward pass is a graph too; nothing is drained or reused."""
 
     ns = recorded
 

@@ -1,7 +1,7 @@
 """Storage: what is known about a buffer, shared by every view of it.
 
-A raw array says nothing about who else may read or write it. Its `Storage` does, and every rule about
-reuse reads from here, never from `sys.getrefcount`.
+A raw array says nothing about who else may read or write it. Its `Storage` does, and every rule
+about reuse reads from here, never from `sys.getrefcount`.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ class Storage:
     exported  it left through `.array`, `.numpy()` or DLPack: outsiders may read it at any time
     writer    id of the array through which it was written last
     leaf      a leaf's tensor lies in it
-    history   a differentiable in-place op wrote it, so handles of an older version lost their history
+    history   a differentiable in-place op wrote it: handles of an older version lost their history
     """
 
     holds = 1
@@ -29,7 +29,7 @@ class Storage:
 
 
 class _Borrowed(Storage):
-    """Storage that is never ours to write: the caller's arrays, broadcast (stride 0) views, saves."""
+    """Storage that is never ours to write: a caller's arrays, broadcast (stride 0) views, saves."""
 
     @property
     def holds(self) -> int:
@@ -41,4 +41,4 @@ class _Borrowed(Storage):
 
 
 BORROWED = _Borrowed()
-FRESH = Storage()  # of every new buffer, until a fact about it changes; never written (`Tensor._facts`)
+FRESH = Storage()  # of every new buffer until a fact changes (`Tensor._facts`); never written

@@ -19,8 +19,8 @@ FLOATING = "fcV"  # dtype kinds that can carry a gradient (V: bfloat16 and its k
 class Tensor(Methods):
     """An n-dimensional array on a device, with gradients. Made by `gtensor.tensor` and its kin.
 
-    `array` is the NumPy or CuPy array itself. Arithmetic, slicing and the methods of `Methods` behave as
-    in NumPy; they are recorded when an operand requires a gradient.
+    `array` is the NumPy or CuPy array itself. Arithmetic, slicing and the methods of `Methods`
+    behave as in NumPy; they are recorded when an operand requires a gradient.
     """
 
     __slots__ = ("__weakref__", "_array", "_device", "_node", "_storage", "_version")
@@ -42,7 +42,7 @@ class Tensor(Methods):
 
     @property
     def array(self) -> Any:
-        """The NumPy or CuPy array itself. From now on gtensor never reuses its memory on its own."""
+        """The NumPy or CuPy array itself. From now on gtensor never reuses its memory by itself."""
         self._facts().exported = True
         return self._array
 
@@ -84,7 +84,8 @@ class Tensor(Methods):
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Tensor:
         if isinstance(self._node, Record):
-            raise GradientError(f"deepcopy of the output of {self._node.where()}; detach() it first")
+            raise GradientError(f"deepcopy of the output of {self._node.where()}; "
+                                "detach() it first")
         copy = type(self).__new__(type(self))
         copy._array, copy._device = self._device.copy(self._array), self._device
         copy._storage, copy._version, copy._node = FRESH, FRESH.version, None
@@ -115,7 +116,8 @@ class Tensor(Methods):
     def item(self) -> Any:
         """The value of a tensor of one element, as a Python scalar. Waits for the GPU."""
         if self._array.size != 1:
-            raise ValueError(f"item() was called on a tensor of shape {self.shape}; wanted one element")
+            raise ValueError(f"item() was called on a tensor of shape {self.shape}; "
+                             "wanted one element")
         return self._array.item()
 
     def tolist(self) -> Any:
@@ -139,7 +141,8 @@ class Tensor(Methods):
 
     def _scalar(self, kind: type) -> Any:
         if self._array.size != 1:
-            raise TypeError(f"{kind.__name__}() of a tensor of shape {self.shape}; wanted one element")
+            raise TypeError(f"{kind.__name__}() of a tensor of shape {self.shape}; "
+                            "wanted one element")
         return kind(self._array.item())
 
     def __bool__(self) -> bool:
@@ -156,8 +159,8 @@ class Tensor(Methods):
 
     def __index__(self) -> int:
         if self._array.ndim or self.dtype.kind not in "iu":
-            raise TypeError(f"a tensor of shape {self.shape} and dtype {self.dtype} was given as an "
-                            "index; wanted a 0-d integer tensor")
+            raise TypeError(f"a tensor of shape {self.shape} and dtype {self.dtype} was given as "
+                            "an index; wanted a 0-d integer tensor")
         return int(self._array.item())
 
     # -- gradients --------------------------------------------------------------------------------
@@ -176,15 +179,15 @@ class Tensor(Methods):
         """Make this tensor a leaf whose gradient is kept in `.grad`, or a constant again."""
         if isinstance(self._node, Record):
             if not requires_grad:
-                raise GradientError(f"requires_grad_(False) on the output of {self._node.where()}; use "
-                                    "detach() for a tensor without its history")
+                raise GradientError(f"requires_grad_(False) on the output of {self._node.where()}; "
+                                    "use detach() for a tensor without its history")
         elif not requires_grad:
             self._node = None
             self._facts().leaf = False
         elif self._node is None:
             if self.dtype.kind not in FLOATING:
-                raise TypeError(f"requires_grad was asked of a tensor of dtype {self.dtype}; gradients "
-                                "need a floating-point dtype")
+                raise TypeError(f"requires_grad was asked of a tensor of dtype {self.dtype}; "
+                                "gradients need a floating-point dtype")
             self._node = Leaf(self._array.shape, self._array.dtype, self._device)
             self._facts().leaf = True
         return self
@@ -197,8 +200,8 @@ class Tensor(Methods):
     @grad.setter
     def grad(self, value: Tensor | None) -> None:
         if self._node is None:
-            raise GradientError("grad was assigned to a tensor that does not require a gradient; call "
-                                "requires_grad_() first")
+            raise GradientError("grad was assigned to a tensor that does not require a gradient; "
+                                "call requires_grad_() first")
         if value is not None:
             if not isinstance(value, Tensor):
                 raise TypeError(f"grad was given {type(value).__name__}; wanted a Tensor or None")
@@ -226,9 +229,9 @@ class Tensor(Methods):
             create_graph: record the backward pass, so that its result can be differentiated.
             retain_graph: keep the graph for another backward (default: as create_graph).
 
-        Raises GradientError if the graph was consumed, a saved array was overwritten, or an op on the
-        way has no derivative: before any gradient is written. Gradients are committed together at the
-        end, so an error leaves every `.grad` as it was.
+        Raises GradientError if the graph was consumed, a saved array was overwritten, or an op on
+        the way has no derivative: before any gradient is written. Gradients are committed together
+        at the end, so an error leaves every `.grad` as it was.
         """
         from gtensor.core.backward import backward
 
@@ -245,22 +248,23 @@ class Tensor(Methods):
         return self._storage
 
     def _renew(self, reader: str) -> None:
-        """Agree with a storage that another handle wrote, unless this handle's history is now wrong."""
+        """Agree with a storage another handle wrote, unless this handle's history is now wrong."""
         if isinstance(self._node, Record):
             raise GradientError(
-                f"{reader} reads a tensor recorded by {self._node.where()} whose memory was overwritten "
-                "in place through another handle since; use the handle that was written, or clone() "
-                "before writing")
+                f"{reader} reads a tensor recorded by {self._node.where()} whose memory was "
+                "overwritten in place through another handle since; use the handle that was "
+                "written, or clone() before writing")
         if self._storage.history:
             raise GradientError(
-                f"{reader} reads a view of memory that a recorded in-place op overwrote through another "
-                "handle since, so its gradient would be lost; take the view again after the write")
+                f"{reader} reads a view of memory that a recorded in-place op overwrote through "
+                "another handle since, so its gradient would be lost; take the view again after "
+                "the write")
         self._version = self._storage.version
 
     # -- placement --------------------------------------------------------------------------------
 
     def to(self, target: Any) -> Tensor:
-        """This tensor on another device ('cpu', 'cuda:1') or in another dtype; itself if it is there."""
+        """This tensor on another device ('cpu', 'cuda:1') or in another dtype; itself if already so."""
         from gtensor.core.namespaces import recorded
 
         if isinstance(target, Device) or (isinstance(target, str) and _names_device(target)):

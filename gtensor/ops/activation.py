@@ -220,8 +220,17 @@ softplus = op(
 
 def _gelu_formula(ns: Any, x: Any, *, approximate: str) -> Any:
     if approximate == "tanh":
-        return 0.5 * x * (1 + np.tanh(_TANH_SCALE * (x + _TANH_CUBE * (x * x * x))))
-    return 0.5 * x * (1 + erf_values(_ROOT_HALF * x))
+        y = x * x
+        y *= _TANH_CUBE * _TANH_SCALE
+        y += _TANH_SCALE
+        y *= x
+        y = np.tanh(y)
+    else:
+        y = erf_values(_ROOT_HALF * x).reshape(x.shape)
+    y += 1
+    y *= x
+    y *= 0.5
+    return y
 
 
 def _gelu_grad_formula(ns: Any, g: Any, x: Any, *, approximate: str) -> Any:

@@ -141,14 +141,15 @@ def pow(x1: Any, x2: Any) -> Tensor:
     return power(x1, x2)
 
 
-# -- selection ---------------------------------------------------------------------------------------
+# -- selection -------------------------------------------------------------------------------------
 
 
 def _tied(comparison: str) -> Any:
     """Gradient of maximum/minimum: to the side taken; a tie shares it equally, as in PyTorch."""
 
     def formula(ns: Any, g: Any, x1: Any, x2: Any) -> Any:
-        return ns.where(getattr(ns, comparison)(x1, x2), g, ns.where(ns.equal(x1, x2), 0.5 * g, 0.0))
+        taken = getattr(ns, comparison)(x1, x2)
+        return ns.where(taken, g, ns.where(ns.equal(x1, x2), 0.5 * g, 0.0))
 
     return formula
 
@@ -222,7 +223,7 @@ where = op(
 )
 
 
-# -- comparison and logic: results are boolean or integer, so no gradient is due ------------------------
+# -- comparison and logic: results are boolean or integer, so no gradient is due -------------------
 
 
 def _discrete(name: str, function: np.ufunc, samples: Any, reference: Any) -> Op:

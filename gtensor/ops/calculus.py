@@ -34,7 +34,8 @@ sqrt_grad = fused(
 sqrt = op(
     "sqrt", cpu=ufunc(np.sqrt), gpu=cupy_function("sqrt"), floating=True,
     backward=pointwise(d("out", lambda ns, g, y, out: ns.sqrt_grad(g, y, out=out))),
-    samples=unary(positive), reference=lambda torch, x: torch.sqrt(x), doc="Square root, elementwise.",
+    samples=unary(positive), reference=lambda torch, x: torch.sqrt(x),
+    doc="Square root, elementwise.",
 )
 
 tanh_grad = fused(
@@ -47,7 +48,8 @@ tanh_grad = fused(
 tanh = op(
     "tanh", cpu=ufunc(np.tanh), gpu=cupy_function("tanh"), floating=True,
     backward=pointwise(d("out", lambda ns, g, y, out: ns.tanh_grad(g, y, out=out))),
-    samples=unary(), reference=lambda torch, x: torch.tanh(x), doc="Hyperbolic tangent, elementwise.",
+    samples=unary(), reference=lambda torch, x: torch.tanh(x),
+    doc="Hyperbolic tangent, elementwise.",
 )
 
 sin_grad = fused(
@@ -59,17 +61,20 @@ sin_grad = fused(
 sin = op(
     "sin", cpu=ufunc(np.sin), gpu=cupy_function("sin"), floating=True,
     backward=pointwise(d("x", lambda ns, g, x, out: ns.sin_grad(g, x, out=out))),
-    samples=unary(), reference=lambda torch, x: torch.sin(x), doc="Sine of x in radians, elementwise.",
+    samples=unary(), reference=lambda torch, x: torch.sin(x),
+    doc="Sine of x in radians, elementwise.",
 )
 
 cos_grad = fused(
     "cos_grad", lambda ns, g, x: -(g * ns.sin(x)),
     gpu=elementwise("T g, T x", "T dx", "dx = -(g * sin(x))"),
-    samples=alike(2), reference=lambda torch, g, x: -g * torch.sin(x), doc="The gradient of cos(x).",
+    samples=alike(2), reference=lambda torch, g, x: -g * torch.sin(x),
+    doc="The gradient of cos(x).",
 )
 
 cos = op(
     "cos", cpu=ufunc(np.cos), gpu=cupy_function("cos"), floating=True,
     backward=pointwise(d("x", lambda ns, g, x, out: ns.cos_grad(g, x, out=out))),
-    samples=unary(), reference=lambda torch, x: torch.cos(x), doc="Cosine of x in radians, elementwise.",
+    samples=unary(), reference=lambda torch, x: torch.cos(x),
+    doc="Cosine of x in radians, elementwise.",
 )

@@ -1,4 +1,4 @@
-"""Fused elementwise ops: one formula is the CPU path (tile by tile), the reference and the recorded form."""
+"""Fused elementwise ops: one formula is CPU path (tile by tile), reference and recorded form."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from gtensor.ops.paths import tiled
 def fused(name: str, formula: Callable[..., Any], *, gpu: Callable[..., Any], **more: Any) -> Op:
     """Register an op that is `formula(ns, *inputs, **params)` in one pass over memory.
 
-    It has no rule of its own: where a gradient is asked through it, the formula is recorded instead, op
-    by op. Backward rules use such ops, so second order needs no second set of rules.
+    It has no rule of its own: where a gradient is asked through it, the formula is recorded
+    instead, op by op. Backward rules use such ops, so second order needs no second set of rules.
     """
     names = [p.name for p in inspect.signature(formula).parameters.values()
              if p.kind is p.POSITIONAL_OR_KEYWORD]

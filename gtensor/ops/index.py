@@ -21,7 +21,7 @@ Key = tuple[Any, ...]
 _BASIC = (int, np.integer, builtins.slice, type(None), EllipsisType)
 
 
-# -- basic keys: a view, and its adjoint -------------------------------------------------------------
+# -- basic keys: a view, and its adjoint -----------------------------------------------------------
 
 
 def _slice_path(x: Any, *, key: Key, out: Any = None) -> Any:
@@ -91,7 +91,7 @@ unslice = op(
 )
 
 
-# -- index arrays: a copy, and its adjoint -----------------------------------------------------------
+# -- index arrays: a copy, and its adjoint ---------------------------------------------------------
 
 
 def _gather_path(x: Any, *, key: Key, out: Any = None) -> Any:
@@ -178,7 +178,7 @@ def _normalize(x: Tensor, key: Any) -> tuple[Key, bool]:
 
 
 def _index_array(x: Tensor, part: Any) -> Any:
-    """An index as an array of x's device; a copy of it if a later backward will need it unchanged."""
+    """An index as an array of x's device; a copy if a later backward will need it unchanged."""
     array = part._array if isinstance(part, Tensor) else part
     if not isinstance(array, x.device.array_type):
         array = np.asarray(array)
@@ -188,7 +188,7 @@ def _index_array(x: Tensor, part: Any) -> Any:
     return array.copy() if x.requires_grad and STATE.grad_enabled else array
 
 
-# -- writing at a key --------------------------------------------------------------------------------
+# -- writing at a key ------------------------------------------------------------------------------
 
 
 def _set_item_path(x: Any, value: Any, *, key: Key, out: Any = None) -> Any:
@@ -208,7 +208,9 @@ def _set_item_backward(ns: Any, step: Any, g: Any) -> None:
         step.give(0, ns.set_item(g, 0.0, key=key, out=step.reuse(g)))
 
 
-def _set_item_tangent(ns: Any, primals: Any, tangents: Any, out: Any, params: dict[str, Any]) -> Any:
+def _set_item_tangent(
+    ns: Any, primals: Any, tangents: Any, out: Any, params: dict[str, Any]
+) -> Any:
     dx, dvalue = tangents
     dx = ns.multiply(primals[0], 0) if dx is None else dx
     return ns.set_item(dx, 0.0 if dvalue is None else dvalue, **params)
@@ -225,7 +227,7 @@ set_item_op = op(
 
 
 def set_item(x: Tensor, key: Any, value: Any) -> None:
-    """x[key] = value in x's memory; recorded. Raises before writing if shape or dtype do not fit."""
+    """x[key] = value in x's memory; recorded. Raises before writing if shape or dtype is wrong."""
     parts, _ = _normalize(x, key)
     part = x._array[parts]
     target = part.shape
@@ -236,11 +238,12 @@ def set_item(x: Tensor, key: Any, value: Any) -> None:
     except ValueError:
         fits = False
     if not fits:
-        raise ValueError(f"x[key] = value with a value of shape {shape} where the key selects shape {target}")
+        raise ValueError(f"x[key] = value with a value of shape {shape} where the key selects "
+                         f"shape {target}")
     kind = np.result_type(source) if x.dtype.kind != "V" else x.dtype
     if not isinstance(value, (bool, int, float)) and not np.can_cast(kind, x.dtype, "same_kind"):
-        raise TypeError(f"x[key] = value with a value of dtype {kind} into dtype {x.dtype}; convert it with "
-                        "astype() first")
+        raise TypeError(f"x[key] = value with a value of dtype {kind} into dtype {x.dtype}; "
+                        "convert it with astype() first")
     params = {"key": parts}
     if not isinstance(value, Tensor) or not written_back(set_item_op, x, part, value, params):
         write(set_item_op, x, value, params)

@@ -100,17 +100,18 @@ matmul_op = op(
 
 
 def matmul(x1: Tensor, x2: Tensor) -> Tensor:
-    """The matrix product of the last two axes, broadcast over the others; a vector is a row or column.
+    """Matrix product of the last two axes, broadcast over the others; a vector is a row or column.
 
-    A batch of matrices times one matrix is a single GEMM. Raises ValueError if the inner sizes differ.
+    A batch of matrices times one is a single GEMM. Raises ValueError if the inner sizes differ.
     """
     x1, x2 = asarray(x1), asarray(x2)
     if not x1.ndim or not x2.ndim:
-        raise ValueError(f"matmul of shapes {x1.shape} and {x2.shape}; wanted at least one axis each")
+        raise ValueError(f"matmul of shapes {x1.shape} and {x2.shape}; "
+                         "wanted at least one axis each")
     inner = x2.shape[0] if x2.ndim == 1 else x2.shape[-2]
     if x1.shape[-1] != inner:
-        raise ValueError(f"matmul of shapes {x1.shape} and {x2.shape}: the inner sizes {x1.shape[-1]} and "
-                         f"{inner} differ")
+        raise ValueError(f"matmul of shapes {x1.shape} and {x2.shape}: the inner sizes "
+                         f"{x1.shape[-1]} and {inner} differ")
     if x1.ndim == 1:
         product = matmul(reshape(x1, (1, -1)), x2)
         return reshape(product, product.shape[:-2] + product.shape[-1:] if x2.ndim > 1 else ())

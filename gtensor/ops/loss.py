@@ -48,7 +48,7 @@ def _cross_entropy_cpu(
             part = rows[tile]
             wide = scratch(0, part.shape)
             largest = part.max(axis=-1, keepdims=True)
-            np.subtract(part, largest, out=wide)
+            np.subtract(part, largest, out=wide, dtype=work)
             chosen = np.take_along_axis(wide, places[tile][..., None], axis=-1)[..., 0]
             if label_smoothing:
                 chosen = (1 - label_smoothing) * chosen + label_smoothing * wide.mean(axis=-1)

@@ -18,7 +18,7 @@ _ITEM = 16  # bytes of the largest element: a bound that needs no dtype arithmet
 
 
 def ufunc(function: np.ufunc) -> Path:
-    """The CPU path of an op that is a NumPy ufunc; large outputs come from the installed resource."""
+    """The CPU path of an op that is a NumPy ufunc; large outputs use the installed resource."""
     name = function.__name__
 
     if function.nin == 1:
@@ -67,9 +67,10 @@ def cupy_function(name: str) -> Path:
 def tiled(name: str, formula: Callable[..., Any], dtype: Any = None) -> Path:
     """The CPU path of a fused elementwise op: its formula, evaluated tile by tile into the output.
 
-    `formula(ns, *arrays, **params)` is written with array API names; temporaries are as large as a tile
-    (`settings.tile_elements`), never as the output. `out` may be one of the inputs. Half precision is
-    computed in float32. `dtype` fixes the output's dtype where it is not that of the inputs.
+    `formula(ns, *arrays, **params)` is written with array API names; temporaries are as
+    large as a tile (`settings.tile_elements`), never as the output. `out` may be one of
+    the inputs. Half precision is computed in float32. `dtype` fixes the output's dtype
+    where it is not that of the inputs.
     """
 
     def path(*arrays: Any, out: Any = None, **params: Any) -> Any:

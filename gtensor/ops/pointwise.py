@@ -1,4 +1,4 @@
-"""Derivatives of elementwise ops, declared once: the backward rule and the tangent follow from them."""
+"""Derivatives of elementwise ops, declared once: backward rule and tangent follow from them."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def d(names: str, times: Callable[..., Any]) -> Partial:
     return Partial(names, times)
 
 
-SAME = Partial("", lambda ns, g, out, **params: g)  # the derivative is 1: the gradient itself moves on
+SAME = Partial("", lambda ns, g, out, **params: g)  # the derivative is 1: g itself moves on
 
 
 class _Terms(dict[int, list[Any]]):
@@ -38,7 +38,7 @@ class _Terms(dict[int, list[Any]]):
 
 
 class pointwise:
-    """`backward=pointwise(d(...), d(...))`: one partial per input, None for one without a derivative."""
+    """`backward=pointwise(d(...), d(...))`: one partial per input, None if it has no derivative."""
 
     def __init__(self, *partials: Partial | None) -> None:
         self.partials = partials

@@ -21,12 +21,12 @@ Axis = int | tuple[int, ...] | None
 
 
 def normalize_axis(axis: Axis, ndim: int, op_name: str) -> tuple[int, ...]:
-    """Sorted non-negative axes; all of them for None. Raises ValueError for one that is not there."""
+    """Sorted non-negative axes; all of them for None. Raises ValueError for one not there."""
     axes = tuple(range(ndim)) if axis is None else (axis,) if isinstance(axis, int) else tuple(axis)
     found = sorted(a + ndim if a < 0 else a for a in axes)
     if any(not 0 <= a < ndim for a in found) or len(set(found)) != len(found):
-        raise ValueError(f"{op_name} over axis {axis} of a tensor of {ndim} dimensions; wanted different "
-                         f"axes from {-ndim} to {ndim - 1}")
+        raise ValueError(f"{op_name} over axis {axis} of a tensor of {ndim} dimensions; wanted "
+                         f"different axes from {-ndim} to {ndim - 1}")
     return tuple(found)
 
 
@@ -39,8 +39,8 @@ def _kept(shape: tuple[int, ...], axis: tuple[int, ...], keepdims: bool) -> tupl
 
 def _samples(draw: Any = normal, empty: bool = True) -> list[Sample]:
     cases: list[tuple[tuple[int, ...], tuple[int, ...], bool]] = [
-        ((7,), (0,), False), ((3, 5), (1,), False), ((3, 5), (0,), True), ((2, 3, 4), (0, 2), False),
-        ((2, 3), (0, 1), False), ((), (), False), ((3, 4), (), False)]
+        ((7,), (0,), False), ((3, 5), (1,), False), ((3, 5), (0,), True),
+        ((2, 3, 4), (0, 2), False), ((2, 3), (0, 1), False), ((), (), False), ((3, 4), (), False)]
     if empty:
         cases.append(((3, 0), (1,), False))
     return [Sample((s,), draw, {"axis": a, "keepdims": k}) for s, a, k in cases]
@@ -55,7 +55,7 @@ def _torch_axis(function: str, empty_axis: Any) -> Any:
     return reference
 
 
-# -- sum ---------------------------------------------------------------------------------------------
+# -- sum -------------------------------------------------------------------------------------------
 
 
 def _reduction(name: str) -> Any:
@@ -90,7 +90,7 @@ _sum = op(
 
 
 def sum(x: Tensor, axis: Axis = None, *, dtype: Any = None, keepdims: bool = False) -> Tensor:
-    """The sum over `axis` (all axes by default). Booleans are counted; small integers add up as int64.
+    """The sum over `axis` (all by default). Booleans are counted; small integers add up as int64.
 
     The gradient of every element is the output's: a broadcast view, no new memory.
     """
@@ -102,7 +102,7 @@ def sum(x: Tensor, axis: Axis = None, *, dtype: Any = None, keepdims: bool = Fal
     return _sum(x, axis=axes, keepdims=keepdims)
 
 
-# -- mean and variance -------------------------------------------------------------------------------
+# -- mean and variance -----------------------------------------------------------------------------
 
 
 def _mean_backward(ns: Any, step: Any, g: Any) -> None:
@@ -134,7 +134,7 @@ def var(x: Tensor, axis: Axis = None, *, correction: float = 0.0, keepdims: bool
     return sum(square(deviation), axes, keepdims=keepdims) * scale
 
 
-# -- maximum and minimum -----------------------------------------------------------------------------
+# -- maximum and minimum ---------------------------------------------------------------------------
 
 
 def _extreme_backward(ns: Any, step: Any, g: Any) -> None:
@@ -186,8 +186,8 @@ def min(x: Tensor, axis: Axis = None, *, keepdims: bool = False) -> Tensor:
 def _some(x: Tensor, axis: Axis, name: str) -> tuple[int, ...]:
     axes = normalize_axis(axis, x.ndim, name)
     if prod(x.shape[a] for a in axes) == 0:
-        raise ValueError(f"{name} over axis {axis} of a tensor of shape {x.shape}, which has no elements "
-                         "there; wanted at least one")
+        raise ValueError(f"{name} over axis {axis} of a tensor of shape {x.shape}, which has no "
+                         "elements there; wanted at least one")
     return axes
 
 

@@ -29,7 +29,7 @@ def linear_tangent(name: str) -> Any:
     return tangent
 
 
-# -- reshape -----------------------------------------------------------------------------------------
+# -- reshape ---------------------------------------------------------------------------------------
 
 
 def _reshape(x: Any, *, shape: tuple[int, ...], out: Any = None) -> Any:
@@ -46,14 +46,15 @@ def _reshape_backward(ns: Any, step: Any, g: Any) -> None:
 _reshape_op = op(
     "reshape", cpu=_reshape, gpu=_reshape, view=True,
     backward=_reshape_backward, tangent=linear_tangent("reshape"),
-    samples=[Sample(((2, 6),), normal, {"shape": (3, 4)}), Sample(((0, 3),), normal, {"shape": (3, 0)}),
+    samples=[Sample(((2, 6),), normal, {"shape": (3, 4)}),
+             Sample(((0, 3),), normal, {"shape": (3, 0)}),
              Sample(((),), normal, {"shape": (1, 1)}), Sample(((4,),), normal, {"shape": (2, 2)})],
     reference=lambda torch, x, shape: x.reshape(shape),
 )
 
 
 def reshape(x: Tensor, shape: Shape) -> Tensor:
-    """`x` with another shape of as many elements; one entry may be -1. A view where x is contiguous.
+    """`x` in another shape of as many elements; one entry may be -1. A view if x is contiguous.
 
     Raises ValueError if the number of elements differs.
     """
@@ -63,8 +64,8 @@ def reshape(x: Tensor, shape: Shape) -> Tensor:
         if known and x.size % known == 0:
             wanted = tuple(x.size // known if n == -1 else n for n in wanted)
     if any(n < 0 for n in wanted) or prod(wanted) != x.size:
-        raise ValueError(f"reshape of a tensor of shape {x.shape} ({x.size} elements) to {shape}; wanted "
-                         "a shape of as many elements, with at most one -1")
+        raise ValueError(f"reshape of a tensor of shape {x.shape} ({x.size} elements) to {shape}; "
+                         "wanted a shape of as many elements, with at most one -1")
     return _reshape_op(x, shape=wanted)
 
 
@@ -74,7 +75,8 @@ def flatten(x: Tensor, start_dim: int = 0, end_dim: int = -1) -> Tensor:
         return reshape(x, (1,))
     first, last = start_dim % x.ndim, end_dim % x.ndim
     if not (-x.ndim <= start_dim < x.ndim and -x.ndim <= end_dim < x.ndim) or first > last:
-        raise ValueError(f"flatten of axes {start_dim} to {end_dim} of a tensor of {x.ndim} dimensions")
+        raise ValueError(
+            f"flatten of axes {start_dim} to {end_dim} of a tensor of {x.ndim} dimensions")
     return reshape(x, (*x.shape[:first], prod(x.shape[first:last + 1]), *x.shape[last + 1:]))
 
 
@@ -82,7 +84,8 @@ def squeeze(x: Tensor, axis: int | tuple[int, ...]) -> Tensor:
     """Without the axes given, which must have size 1."""
     axes = (axis,) if isinstance(axis, int) else axis
     if any(not -x.ndim <= a < x.ndim or x.shape[a] != 1 for a in axes):
-        raise ValueError(f"squeeze of axis {axis} of a tensor of shape {x.shape}; wanted axes of size 1")
+        raise ValueError(f"squeeze of axis {axis} of a tensor of shape {x.shape}; "
+                         "wanted axes of size 1")
     gone = {a % x.ndim for a in axes}
     return reshape(x, tuple(n for i, n in enumerate(x.shape) if i not in gone))
 
@@ -95,7 +98,7 @@ def expand_dims(x: Tensor, axis: int = 0) -> Tensor:
     return reshape(x, (*x.shape[:place], 1, *x.shape[place:]))
 
 
-# -- permute_dims ------------------------------------------------------------------------------------
+# -- permute_dims ----------------------------------------------------------------------------------
 
 
 def _permute(x: Any, *, axes: tuple[int, ...], out: Any = None) -> Any:
@@ -124,26 +127,28 @@ def permute_dims(x: Tensor, axes: Sequence[int]) -> Tensor:
     """The axes in another order: a view. Raises ValueError unless `axes` names each axis once."""
     wanted = tuple(a % x.ndim if -x.ndim <= a < x.ndim else a for a in axes)
     if sorted(wanted) != list(range(x.ndim)):
-        raise ValueError(f"permute_dims with axes {tuple(axes)} of a tensor of {x.ndim} dimensions; wanted "
-                         "each axis once")
+        raise ValueError(f"permute_dims with axes {tuple(axes)} of a tensor of {x.ndim} "
+                         "dimensions; wanted each axis once")
     return _permute_op(x, axes=wanted)
 
 
 def matrix_transpose(x: Tensor) -> Tensor:
     """The last two axes swapped: a view."""
     if x.ndim < 2:
-        raise ValueError(f"matrix_transpose of a tensor of shape {x.shape}; wanted two axes or more")
+        raise ValueError(f"matrix_transpose of a tensor of shape {x.shape}; "
+                         "wanted two axes or more")
     return _permute_op(x, axes=(*range(x.ndim - 2), x.ndim - 1, x.ndim - 2))
 
 
 def transpose(x: Tensor) -> Tensor:
     """The transpose of a matrix: a view."""
     if x.ndim != 2:
-        raise ValueError(f".T of a tensor of shape {x.shape}; wanted two axes: use .mT or permute_dims")
+        raise ValueError(f".T of a tensor of shape {x.shape}; wanted two axes: "
+                         "use .mT or permute_dims")
     return _permute_op(x, axes=(1, 0))
 
 
-# -- broadcast_to ------------------------------------------------------------------------------------
+# -- broadcast_to ----------------------------------------------------------------------------------
 
 
 def _broadcast(x: Any, *, shape: tuple[int, ...], out: Any = None) -> Any:
@@ -164,7 +169,8 @@ def _broadcast_backward(ns: Any, step: Any, g: Any) -> None:
 _broadcast_op = op(
     "broadcast_to", cpu=_broadcast, gpu=_broadcast, view=True,
     backward=_broadcast_backward, tangent=linear_tangent("broadcast_to"),
-    samples=[Sample(((3,),), normal, {"shape": (2, 3)}), Sample(((2, 1),), normal, {"shape": (2, 4)}),
+    samples=[Sample(((3,),), normal, {"shape": (2, 3)}),
+             Sample(((2, 1),), normal, {"shape": (2, 4)}),
              Sample(((),), normal, {"shape": (3,)}), Sample(((1, 0),), normal, {"shape": (2, 0)})],
     reference=lambda torch, x, shape: x.expand(shape),
 )
@@ -178,12 +184,12 @@ def broadcast_to(x: Tensor, shape: Shape) -> Tensor:
     except ValueError:
         fits = False
     if not fits:
-        raise ValueError(f"broadcast_to of a tensor of shape {x.shape} to {wanted}; each axis must agree "
-                         "or be 1, counted from the last")
+        raise ValueError(f"broadcast_to of a tensor of shape {x.shape} to {wanted}; each axis must "
+                         "agree or be 1, counted from the last")
     return _broadcast_op(x, shape=wanted)
 
 
-# -- concat ------------------------------------------------------------------------------------------
+# -- concat ----------------------------------------------------------------------------------------
 
 
 def _concat_path(*arrays: Any, axis: int, sizes: tuple[int, ...], out: Any = None) -> Any:
@@ -241,9 +247,10 @@ def concat(arrays: Sequence[Tensor], axis: int | None = 0) -> Tensor:
     axis %= first.ndim
     for t in tensors[1:]:
         if t.ndim != first.ndim or any(
-                n != m for i, (n, m) in enumerate(zip(t.shape, first.shape, strict=True)) if i != axis):
-            raise ValueError(f"concat along axis {axis} of shapes {first.shape} and {t.shape}; wanted "
-                             "shapes that differ in that axis only")
+                n != m for i, (n, m) in enumerate(zip(t.shape, first.shape, strict=True))
+                if i != axis):
+            raise ValueError(f"concat along axis {axis} of shapes {first.shape} and {t.shape}; "
+                             "wanted shapes that differ in that axis only")
     return _concat_op(*tensors, axis=axis, sizes=tuple(t.shape[axis] for t in tensors))
 
 
@@ -252,7 +259,7 @@ def stack(arrays: Sequence[Tensor], axis: int = 0) -> Tensor:
     return concat([expand_dims(t, axis) for t in arrays], axis)
 
 
-# -- copies ------------------------------------------------------------------------------------------
+# -- copies ----------------------------------------------------------------------------------------
 
 
 def _astype_path(x: Any, *, dtype: Any, out: Any = None) -> Any:
@@ -266,7 +273,8 @@ _astype_op = op(
     "astype", cpu=_astype_path, gpu=_astype_path,
     backward=lambda ns, step, g: step.give(0, g),  # the step casts it to the input's dtype
     tangent=linear_tangent("astype"),
-    samples=[Sample((s,), normal, {"dtype": np.dtype("float32")}) for s in ((7,), (2, 3), (0,), ())],
+    samples=[Sample((s,), normal, {"dtype": np.dtype("float32")})
+             for s in ((7,), (2, 3), (0,), ())],
     reference=lambda torch, x, dtype: x.to(torch.float32),
 )
 

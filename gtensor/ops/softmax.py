@@ -25,7 +25,7 @@ def _last(x: Any, axis: int) -> Any:
 
 def _exponentials(rows: np.ndarray, wide: np.ndarray, terms: np.ndarray) -> np.ndarray:
     """wide = rows - their maxima, terms = exp(wide); the sums of terms, a column."""
-    np.subtract(rows, rows.max(axis=-1, keepdims=True), out=wide)
+    np.subtract(rows, rows.max(axis=-1, keepdims=True), out=wide, dtype=wide.dtype)
     np.exp(wide, out=terms)
     return terms.sum(axis=-1, keepdims=True)
 
@@ -57,7 +57,7 @@ def _log_softmax_cpu(x: Any, *, axis: int, out: Any = None) -> Any:
     source, result = _last(x, axis), _last(out, axis)
     work = computed_in(x.dtype)
     scratch = Scratch(2, row_tile_size(source.shape), work)
-    with np.errstate(invalid="ignore"):
+    with np.errstate(invalid="ignore", over="ignore"):  # half types: down to -infinity
         for tile in row_tiles(source.shape):
             rows = source[tile]
             wide = scratch(0, rows.shape)

@@ -59,22 +59,28 @@ def _polynomial(x: np.ndarray, coefficients: Sequence[float]) -> np.ndarray:
 
 def erf_values(x: Any) -> np.ndarray:
     """erf of a tile of float32 (within 2.5 units in the last place) or float64 (within 3.5)."""
-    x = np.asarray(x)
+    x = np.atleast_1d(x)
     single = x.dtype == np.float32
     size = np.abs(x)
     edge, end = (0.9, 4.0) if single else (0.5, 6.0)
-    small = np.minimum(size, edge)
-    small *= small
-    large = np.clip(size, edge, end)  # erf(end) rounds to 1; NaN stays NaN
+    is_small = size < edge
+    square = np.minimum(size, edge)
+    square *= square
+    large = np.clip(size, edge, end, out=size)  # erf(end) rounds to 1; NaN stays NaN
     if single:
-        inner = _polynomial(small, _SINGLE_SMALL)
-        tail = np.exp(-_polynomial(large, _SINGLE_LARGE))
+        inner = _polynomial(square, _SINGLE_SMALL)
+        tail = _polynomial(large, _SINGLE_LARGE)
+        np.exp(np.negative(tail, out=tail), out=tail)
     else:
-        inner = _polynomial(small, _CODY_SMALL[0]) / _polynomial(small, _CODY_SMALL[1])
-        tail = np.exp(-large * large)
-        tail *= _polynomial(large, _CODY_LARGE[0]) / _polynomial(large, _CODY_LARGE[1])
-    inner *= np.clip(x, -edge, edge)  # no infinity where it is not taken
-    return select(size < edge, inner, np.copysign(1 - tail, x))
+        inner = _polynomial(square, _CODY_SMALL[0])
+        inner /= _polynomial(square, _CODY_SMALL[1])
+        tail = _polynomial(large, _CODY_LARGE[0])
+        tail /= _polynomial(large, _CODY_LARGE[1])
+        np.multiply(large, large, out=large)
+        tail *= np.exp(np.negative(large, out=large), out=large)
+    inner *= np.clip(x, -edge, edge, out=square)  # no infinity where it is not taken
+    np.copysign(np.subtract(1, tail, out=tail), x, out=tail)
+    return select(is_small, inner, tail)
 
 
 def sigmoid_values(x: Any) -> Any:
@@ -112,7 +118,7 @@ erf_grad = fused(
 )
 
 erf = op(
-    "erf", inputs="x", cpu=tiled("erf", lambda ns, x: erf_values(x)), floating=True,
+    "erf", inputs="x", cpu=tiled("erf", lambda ns, x: erf_values(x).reshape(x.shape)), floating=True,
     gpu=elementwise("T x", "T y", "y = erf(gt_up(x))", "number.cuh", "gt_erf"),
     backward=pointwise(d("x", lambda ns, g, x, out: ns.erf_grad(g, x, out=out))),
     samples=unary(), reference=lambda torch, x: torch.erf(x),

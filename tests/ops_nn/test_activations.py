@@ -55,6 +55,8 @@ def test_special_values(name: str, dtype: Any) -> None:
                        20.0], dtype)
     if "slope 0" in name or name in COMPOSED:
         values = values[np.isfinite(values)]  # 0 * infinity is PyTorch's answer there
+    if "gelu" in name:
+        values = values[values != np.inf]  # PyTorch's answer depends on the processor
     with np.errstate(invalid="ignore"):  # of x * 0 at -infinity: NaN in PyTorch, too
         y = function(gt.tensor(values, device="cpu")).numpy()
     wanted = reference(torch.tensor(values)).numpy()

@@ -41,6 +41,8 @@ def test_softmax_of_extreme_rows(name: str, dtype: str) -> None:
     x = gt.tensor(rows, device="cpu").astype(getattr(gt, dtype))
     y = function(x, 1)
     wanted = reference(torch.tensor(x.numpy().astype(np.float64)), 1).numpy()
+    with np.errstate(over="ignore"):
+        wanted = wanted.astype(x.dtype).astype(np.float64)
     assert y.dtype == x.dtype
     np.testing.assert_allclose(
         y.numpy().astype(np.float64), wanted,

@@ -223,7 +223,8 @@ def test_one_graph_in_two_threads_is_one_error():
         first = pool.submit(loss.backward)
         try:
             assert entered.wait(20)
-            for root in (loss, (middle * 3.0).sum()):  # the same graph, and one that shares a part
+            # The same graph, and ones that share a part; a refusal must not free what others walk.
+            for root in (loss, *[(middle * 3.0).sum() for _ in range(3)]):
                 with pytest.raises(gt.GradientError, match=(
                         rf"{HERE}\d+: .* is being walked by another backward|was consumed")):
                     root.backward()

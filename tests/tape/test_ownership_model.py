@@ -30,7 +30,8 @@ def test_engine_follows_the_model(program: Program) -> None:
 def test_a_kept_graph_gives_the_same_gradients_twice(program: Program) -> None:
     """retain_graph=True twice, then a last walk: three times the gradient."""
     run = Run(program)
-    run.rule = lambda number, step, g: plain_rule(run, number, step, g)  # type: ignore[method-assign]
+    run.rule = (  # type: ignore[method-assign]
+        lambda number, step, g: plain_rule(run, number, step, g))
     root = run.tensors[-1]
     for keep in (True, True, False):
         root.backward(gt.asarray(run.borrowed[2]), retain_graph=keep)
