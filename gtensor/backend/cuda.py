@@ -117,6 +117,11 @@ class CudaDevice(Device):
         with self._cupy_device:
             return CudaStream(cupy().cuda.get_current_stream())
 
+    def describe(self) -> tuple[str, int]:
+        """The GPU's name and its memory in bytes."""
+        found = cupy().cuda.runtime.getDeviceProperties(self.index)
+        return found["name"].decode(), int(found["totalGlobalMem"])
+
     def malloc(self, nbytes: int) -> int:
         """cudaMalloc on this device: the address. Raises MemoryError when there is no room."""
         runtime = cupy().cuda.runtime

@@ -54,6 +54,10 @@ class Device:
         """A NumPy array's values on this device (the same memory on the CPU)."""
         raise TypeError("Device is abstract; get one with gtensor.device('cpu')")
 
+    def describe(self) -> tuple[str, int]:
+        """The processor's name and its memory in bytes (0: not its own)."""
+        return self.type, 0
+
     def current_stream(self) -> Stream:
         """The stream on which this thread's next op on the device runs."""
         raise TypeError("Device is abstract; get one with gtensor.device('cpu')")
@@ -129,12 +133,12 @@ def get_device(device: Device | str | None = None) -> Device:
 
     Raises DeviceError if there is no such device.
     """
+    known = _devices.get(device)  # type: ignore[arg-type]
+    if known is not None:
+        return known
     if device is None:
         return default_device()
-    if isinstance(device, Device):
-        return device
-    known = _devices.get(device)
-    return known if known is not None else _create(device)
+    return device if isinstance(device, Device) else _create(device)
 
 
 def _create(name: str) -> Device:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cache
 from math import prod
 from typing import Any
 
@@ -50,6 +51,7 @@ class HostDevice(Device):
         return _STREAM
 
 
+@cache
 def host() -> HostDevice:
     """The CPU device, whatever the default is: where CPU paths of ops get their buffers."""
     from gtensor.backend.devices import get_device

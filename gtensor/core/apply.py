@@ -118,7 +118,7 @@ def apply_pair(op: Op, x1: Tensor, x2: Any) -> Tensor:
 
 
 def constant(value: float, dtype: np.dtype) -> Any:
-    """A number as a 0-d array of a float dtype, made once: NumPy converts as long as it uses it.
+    """A number as a 0-d array of a float dtype, made once: converting costs as much as using it.
 
     Zero stays a number (0.0 and -0.0 are one key), so does NaN (which is no key), so does any
     number beside an array of another dtype, where NumPy's own rules apply.

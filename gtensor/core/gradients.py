@@ -91,7 +91,7 @@ def _grad_function(
 
 
 def _inner_handle(value: Any, position: int, recording: bool) -> Tensor:
-    """A handle that the inner derivative can tell from the outer: an alias, or a leaf of its own."""
+    """A handle that the inner derivative can tell from the outer: an alias or a leaf of its own."""
     if not isinstance(value, Tensor):
         raise TypeError(f"argument {position} of a gradient function is {type(value).__name__}; "
                         "wanted a Tensor")

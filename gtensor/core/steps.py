@@ -64,7 +64,7 @@ class Step:
         self.mask = sum(1 << i for i, p in enumerate(self.parents) if p is not None)
 
     def _fit(self, node: Node, a: Any) -> Any:
-        """`a` summed to the node's shape and cast to its dtype, undoing broadcasting and promotion."""
+        """`a` summed to the node's shape and cast to its dtype (undoes broadcasting, promotion)."""
         if a.shape != node.shape:
             try:
                 fits = np.broadcast_shapes(a.shape, node.shape) == a.shape
@@ -215,7 +215,7 @@ class RawStep(Step):
         return a is self.g or owner(a) is owner(self.g)
 
     def _own(self, device: Device, slot: Slot) -> Any:
-        """The slot's content in a contiguous buffer that covers its storage, with no other holder."""
+        """The slot's content in a contiguous buffer that covers its storage; no other holder."""
         array, hold = slot
         if _sole(hold) and array.flags.c_contiguous and array.nbytes == owner(array).nbytes:
             return array

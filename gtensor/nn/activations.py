@@ -103,7 +103,7 @@ class Tanh(Module):
 class Softmax(Module):
     """exp(x) / sum(exp(x)) along `dim`."""
 
-    def __init__(self, dim: int = -1) -> None:
+    def __init__(self, dim: int) -> None:
         super().__init__()
         self.dim = dim
 

@@ -48,8 +48,7 @@ class Sequential(_Ordered):
             for name, module in modules[0].items():
                 self.register_module(name, module)
         else:
-            for module in modules:
-                self.append(module)  # type: ignore[arg-type]  # register_module says what is wrong
+            self.extend(modules)  # type: ignore[arg-type]  # `append` says what is wrong
 
     def forward(self, x: Any) -> Any:
         """The last module's output."""

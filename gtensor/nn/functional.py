@@ -1,8 +1,9 @@
 """Neural-network functions, with PyTorch's names, arguments and defaults.
 
-Shapes: N images or rows, C channels or classes, H and W height and width; `...` any axes. The tensors
-of a call share one floating dtype and one device. Wrong shapes and values raise ValueError, wrong
-dtypes TypeError, before anything is computed. Importing this module registers the ops behind it.
+Shapes: N images or rows, C channels or classes, H and W height and width; `...` any axes. The
+tensors of a call share one floating dtype and one device. Wrong shapes and values raise ValueError,
+wrong dtypes TypeError, before anything is computed. Importing this module registers
+the ops behind it.
 """
 
 from __future__ import annotations
@@ -12,8 +13,8 @@ import math
 from gtensor.core.namespaces import public, recorded
 from gtensor.core.tensor import Tensor
 from gtensor.creation import arange
-from gtensor.ops import matmul, where
 from gtensor.ops import activation as _activation
+from gtensor.ops import matmul, where
 from gtensor.ops import softmax as _softmax
 from gtensor.ops import special as _special
 from gtensor.ops.average_pool import adaptive_avg_pool2d, avg_pool2d, max_pool2d
@@ -43,16 +44,17 @@ def relu(input: Tensor) -> Tensor:
 
 
 def leaky_relu(input: Tensor, negative_slope: float = 0.01) -> Tensor:
-    """input where it is positive, else input * negative_slope. Saves its output (positive slope)."""
+    """input where positive, else input * negative_slope. With a positive slope saves its output."""
     if negative_slope > 0:
         return _activation.leaky_relu(input, negative_slope=float(negative_slope))
     return where(input > 0, input, input * negative_slope) if negative_slope else relu(input)
 
 
 def elu(input: Tensor, alpha: float = 1.0) -> Tensor:
-    """input where it is positive, else alpha * (exp(input) - 1). Saves its output (positive alpha).
+    """input where positive, else alpha * (exp(input) - 1). With a positive alpha saves its output.
 
-    Source: Clevert et al., "Fast and accurate deep network learning by exponential linear units", 2015.
+    Source: Clevert et al., "Fast and accurate deep network learning by exponential linear units",
+    2015.
     """
     if alpha > 0:
         return _activation.elu(input, alpha=float(alpha))
@@ -131,12 +133,12 @@ def scaled_dot_product_attention(
     if min(query.ndim, key.ndim, value.ndim) < 2 or (
             query.shape[-1] != key.shape[-1] or key.shape[-2] != value.shape[-2]):
         raise ValueError(
-            f"scaled_dot_product_attention was given a query of shape {query.shape}, a key of shape "
-            f"{key.shape} and a value of shape {value.shape}; wanted (..., L, D), (..., S, D), "
-            "(..., S, D_v)")
+            f"scaled_dot_product_attention was given a query of shape {query.shape}, a key of "
+            f"shape {key.shape} and a value of shape {value.shape}; wanted (..., L, D), "
+            "(..., S, D), (..., S, D_v)")
     if is_causal and attn_mask is not None:
-        raise ValueError("scaled_dot_product_attention was given attn_mask and is_causal=True; wanted "
-                         "one of them")
+        raise ValueError("scaled_dot_product_attention was given attn_mask and is_causal=True; "
+                         "wanted one of them")
     factor = 1 / math.sqrt(query.shape[-1]) if scale is None else scale
     scores = matmul(query * factor, key.mT)
     if is_causal:

@@ -1,8 +1,8 @@
 """Initial values of parameters, drawn from `gt.random`'s generator. PyTorch's names and formulas.
 
-Every function writes its tensor in place, outside the tape, and returns it. `fan_in` and `fan_out` are
-the numbers of values that one output and one input are connected with: for a weight (out, in, *kernel),
-`in * kernel size` and `out * kernel size`.
+Every function writes its tensor in place, outside the tape, and returns it. `fan_in` and `fan_out`
+are the numbers of values that one output and one input are connected with: for a weight (out, in,
+*kernel), `in * kernel size` and `out * kernel size`.
 """
 
 from __future__ import annotations
@@ -85,8 +85,8 @@ def calculate_gain(nonlinearity: str, param: float | None = None) -> float:
 def fans(tensor: Tensor) -> tuple[int, int]:
     """(fan_in, fan_out) of a weight (out, in, *kernel). Raises ValueError below two dimensions."""
     if tensor.ndim < 2:
-        raise ValueError(f"fans of a tensor of shape {tensor.shape} asked; wanted a weight of at least "
-                         "2 dimensions (out, in, *kernel)")
+        raise ValueError(f"fans of a tensor of shape {tensor.shape} asked; wanted a weight of at "
+                         "least 2 dimensions (out, in, *kernel)")
     kernel = math.prod(tensor.shape[2:])
     return tensor.shape[1] * kernel, tensor.shape[0] * kernel
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from gtensor.backend import Device
 from gtensor.core.tensor import Tensor
-from gtensor.creation import empty, zeros
+from gtensor.creation import empty
 from gtensor.nn import functional as F
 from gtensor.nn import init
 from gtensor.nn.module import Module
@@ -22,8 +22,8 @@ def weight_and_bias(
 ) -> None:
     """Register a weight (out, in, *kernel) and a bias (out,), with PyTorch's initial values.
 
-    Both are uniform in +-1 / sqrt(fan_in). For the weight PyTorch writes that as Kaiming's rule with
-    a slope of sqrt(5).
+    Both are uniform in +-1 / sqrt(fan_in). For the weight PyTorch writes that as Kaiming's rule
+    with a slope of sqrt(5).
     """
     module.weight = Parameter(empty(shape, dtype, device))
     init.kaiming_uniform_(module.weight, a=math.sqrt(5))
@@ -62,8 +62,8 @@ class Conv2d(Module):
                  device: DeviceLike = None, dtype: Any = None) -> None:
         super().__init__()
         if groups < 1 or in_channels % groups or out_channels % groups:
-            raise ValueError(f"groups={groups} given for {in_channels} input and {out_channels} output "
-                             "channels; wanted a divisor of both")
+            raise ValueError(f"groups={groups} given for {in_channels} input and {out_channels} "
+                             "output channels; wanted a divisor of both")
         kernel = (kernel_size, kernel_size) if isinstance(kernel_size, int) else tuple(kernel_size)
         self.in_channels = in_channels
         self.out_channels = out_channels
@@ -83,55 +83,38 @@ class Conv2d(Module):
         parts = [f"{self.in_channels}, {self.out_channels}, kernel_size={self.kernel_size}, "
                  f"stride={self.stride}"]
         parts += [f"{name}={value!r}" for name, value, default in (
-            ("padding", self.padding, 0), ("dilation", self.dilation, 1), ("groups", self.groups, 1),
-            ("bias", self.bias is not None, True)) if value != default]
+            ("padding", self.padding, 0), ("dilation", self.dilation, 1),
+            ("groups", self.groups, 1), ("bias", self.bias is not None, True)) if value != default]
         return ", ".join(parts)
 
 
 class Embedding(Module):
-    """Rows of a table: integer indices (...) -> (..., embedding_dim). Initially normal."""
+    """Rows of a table: integer indices (...) -> (..., embedding_dim). Initially normal.
 
-    def __init__(self, num_embeddings: int, embedding_dim: int, device: DeviceLike = None,
-                 dtype: Any = None) -> None:
+    The row `padding_idx` is zero at first and gets no gradient.
+    """
+
+    def __init__(self, num_embeddings: int, embedding_dim: int, padding_idx: int | None = None,
+                 device: DeviceLike = None, dtype: Any = None) -> None:
         super().__init__()
+        if padding_idx is not None and not -num_embeddings <= padding_idx < num_embeddings:
+            raise ValueError(f"padding_idx={padding_idx} given for {num_embeddings} rows; wanted "
+                             f"{-num_embeddings} to {num_embeddings - 1}")
         self.num_embeddings = num_embeddings
         self.embedding_dim = embedding_dim
+        self.padding_idx = padding_idx
         self.weight = Parameter(empty((num_embeddings, embedding_dim), dtype, device))
         init.normal_(self.weight)
+        if padding_idx is not None:
+            init.zeros_(self.weight.detach()[padding_idx])
 
     def forward(self, x: Tensor) -> Tensor:
         """Integer indices (...) -> (..., embedding_dim)."""
-        return F.embedding(x, self.weight)
+        return F.embedding(x, self.weight, self.padding_idx)
 
     def extra_repr(self) -> str:
-        return f"{self.num_embeddings}, {self.embedding_dim}"
-
-
-class LayerNorm(Module):
-    """Each row over the trailing axes `normalized_shape` to mean 0, variance 1; then scaled."""
-
-    def __init__(self, normalized_shape: int | tuple[int, ...], eps: float = 1e-5,
-                 elementwise_affine: bool = True, bias: bool = True, device: DeviceLike = None,
-                 dtype: Any = None) -> None:
-        super().__init__()
-        shape = (normalized_shape,) if isinstance(normalized_shape, int) else tuple(normalized_shape)
-        self.normalized_shape = shape
-        self.eps = eps
-        self.elementwise_affine = elementwise_affine
-        for name, wanted, fill in (("weight", elementwise_affine, init.ones_),
-                                   ("bias", elementwise_affine and bias, init.zeros_)):
-            parameter = Parameter(empty(shape, dtype, device)) if wanted else None
-            self.register_parameter(name, parameter)
-            if parameter is not None:
-                fill(parameter)
-
-    def forward(self, x: Tensor) -> Tensor:
-        """(..., *normalized_shape), the same shape out."""
-        return F.layer_norm(x, self.normalized_shape, self.weight, self.bias, self.eps)
-
-    def extra_repr(self) -> str:
-        return (f"{self.normalized_shape}, eps={self.eps}, "
-                f"elementwise_affine={self.elementwise_affine}")
+        padding = "" if self.padding_idx is None else f", padding_idx={self.padding_idx}"
+        return f"{self.num_embeddings}, {self.embedding_dim}{padding}"
 
 
 class _Pool(Module):
@@ -219,86 +202,3 @@ class Flatten(Module):
 
     def extra_repr(self) -> str:
         return f"start_dim={self.start_dim}, end_dim={self.end_dim}"
-
-
-class BatchNorm2d(Module):
-    """Each channel to mean 0 and variance 1 over the batch, then weight * x + bias.
-
-    Takes (N, C, H, W). While training it also moves `running_mean` and `running_var` towards the batch's
-    by `momentum` (None: their plain average over batches), which it normalizes by in `eval()` mode.
-    """
-
-    _dimensions: tuple[int, ...] = (4,)
-
-    def __init__(self, num_features: int, eps: float = 1e-5, momentum: float | None = 0.1,
-                 affine: bool = True, track_running_stats: bool = True, device: DeviceLike = None,
-                 dtype: Any = None) -> None:
-        super().__init__()
-        self.num_features = num_features
-        self.eps = eps
-        self.momentum = momentum
-        self.affine = affine
-        self.track_running_stats = track_running_stats
-        for name, fill in (("weight", init.ones_), ("bias", init.zeros_)):
-            parameter = Parameter(empty(num_features, dtype, device)) if affine else None
-            self.register_parameter(name, parameter)
-            if parameter is not None:
-                fill(parameter)
-        for name, fill in (("running_mean", init.zeros_), ("running_var", init.ones_)):
-            self.register_buffer(name, fill(empty(num_features, dtype, device))
-                                 if track_running_stats else None)
-        self.register_buffer("num_batches_tracked", zeros((), "int64", device)
-                             if track_running_stats else None)
-
-    def forward(self, x: Tensor) -> Tensor:
-        """(N, C, ...), the same shape out."""
-        return F.batch_norm(x, *self._statistics(x), eps=self.eps)
-
-    def _statistics(self, x: Tensor) -> tuple[Any, ...]:
-        """The arguments of a batch norm up to the momentum; counts the batch."""
-        if x.ndim not in self._dimensions or x.shape[1] != self.num_features:
-            raise ValueError(f"{type(self).__name__}({self.num_features}) was given shape {x.shape}; "
-                             f"wanted {self.num_features} channels on axis 1 of "
-                             f"{' or '.join(map(str, self._dimensions))} axes")
-        momentum = self.momentum
-        if self.training and self.track_running_stats:
-            self.num_batches_tracked += 1
-            if momentum is None:
-                momentum = 1.0 / self.num_batches_tracked.item()
-        by_batch = self.training or not self.track_running_stats
-        return (self.running_mean, self.running_var, self.weight, self.bias, by_batch,
-                0.0 if momentum is None else momentum)
-
-    def extra_repr(self) -> str:
-        return (f"{self.num_features}, eps={self.eps}, momentum={self.momentum}, "
-                f"affine={self.affine}, track_running_stats={self.track_running_stats}")
-
-
-class BatchNorm1d(BatchNorm2d):
-    """Batch norm of (N, C) or (N, C, L)."""
-
-    _dimensions = (2, 3)
-
-
-class BatchNormAct2d(BatchNorm2d):
-    """Batch norm and activation of (N, C, H, W) in one pass over memory.
-
-    `activation` is a name that `gtensor.nn.functional.batch_norm_act` knows, `activation_param` the
-    slope of "leaky_relu" or the alpha of "elu".
-    """
-
-    def __init__(self, num_features: int, eps: float = 1e-5, momentum: float | None = 0.1,
-                 affine: bool = True, track_running_stats: bool = True,
-                 activation: str = "leaky_relu", activation_param: float = 0.01,
-                 device: DeviceLike = None, dtype: Any = None) -> None:
-        super().__init__(num_features, eps, momentum, affine, track_running_stats, device, dtype)
-        self.activation = activation
-        self.activation_param = activation_param
-
-    def forward(self, x: Tensor) -> Tensor:
-        """(N, C, H, W), the same shape out."""
-        return F.batch_norm_act(x, *self._statistics(x), eps=self.eps, activation=self.activation,
-                                activation_param=self.activation_param)
-
-    def extra_repr(self) -> str:
-        return f"{super().extra_repr()}, activation={self.activation!r}"

@@ -13,7 +13,8 @@ from gtensor.nn.parameter import Parameter
 
 
 class Mismatch(NamedTuple):
-    """What `load_state_dict(strict=False)` did not load: names without a value, and without a place."""
+    """What `load_state_dict(strict=False)` did not load: names without a value, and without a
+    place."""
 
     missing: list[str]
     unexpected: list[str]
@@ -31,8 +32,8 @@ class Module:
             def forward(self, x: gt.Tensor) -> gt.Tensor:
                 return x + self.linear(self.norm(x)).relu()
 
-    Assigning a Parameter or a Module registers it under the attribute's name; other state that belongs
-    to the module (running statistics) is registered with `register_buffer`.
+    Assigning a Parameter or a Module registers it under the attribute's name; other state that
+    belongs to the module (running statistics) is registered with `register_buffer`.
     """
 
     training: bool
@@ -106,8 +107,8 @@ class Module:
     def register_module(self, name: str, module: Module | None) -> None:
         """Make `module` the attribute `name`."""
         if module is not None and not isinstance(module, Module):
-            raise TypeError(f"module {name!r} was given {type(module).__name__}; wanted a Module or "
-                            "None")
+            raise TypeError(f"module {name!r} was given {type(module).__name__}; wanted a Module "
+                            "or None")
         self._register("_modules", name, module)
 
     def _register(self, kind: str, name: str, value: Any) -> None:
@@ -115,8 +116,8 @@ class Module:
         if not name or "." in name:
             raise ValueError(f"name {name!r} given; wanted one without a dot that is not empty")
         if hasattr(type(self), name):
-            raise ValueError(f"{type(self).__name__} has an attribute {name!r} of its class; choose "
-                             "another name")
+            raise ValueError(f"{type(self).__name__} has an attribute {name!r} of its class; "
+                             "choose another name")
         self.__dict__.pop(name, None)
         for other in ("_parameters", "_buffers", "_modules"):
             if other != kind:
@@ -166,7 +167,7 @@ class Module:
             yield from module._walk(_joined(prefix, name))
 
     def named_parameters(self, prefix: str = "") -> Iterator[tuple[str, Parameter]]:
-        """All parameters with their dotted names, each once (shared ones under their first name)."""
+        """All parameters with their dotted names, each once, shared ones under their first."""
         return self._members("_parameters", prefix)
 
     def parameters(self) -> Iterator[Parameter]:
@@ -211,8 +212,8 @@ class Module:
             state: by dotted name; tensors, or anything that `gtensor.asarray` takes.
             strict: whether the names must be exactly the module's own.
 
-        Raises ValueError naming every name that is missing or unexpected (if strict), and every shape
-        that differs: before anything is changed.
+        Raises ValueError naming every name that is missing or unexpected (if strict), and every
+        shape that differs: before anything is changed.
         """
         places = {_joined(path, name): value for path, module in self._walk()
                   for name, value in module._saved()}
@@ -273,13 +274,13 @@ class Module:
     # -- modes ------------------------------------------------------------------------------------
 
     def train(self, mode: bool = True) -> Self:
-        """Set `training` here and below: dropout drops, batch norm uses the batch. Returns itself."""
+        """Set `training` here and below: dropout drops, batch norm uses the batch."""
         for module in self.modules():
             module.training = mode
         return self
 
     def eval(self) -> Self:
-        """The opposite of `train()`. Returns itself."""
+        """The opposite of `train()`."""
         return self.train(False)
 
     def requires_grad_(self, requires_grad: bool = True) -> Self:

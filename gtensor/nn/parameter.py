@@ -32,8 +32,8 @@ class Parameter(Tensor):
     def become(self, other: Tensor) -> None:
         """Stand for `other`'s memory from now on, without history and without a gradient.
 
-        Whoever holds this parameter (a module, an optimizer, the user) goes on holding it, also when
-        it moved to another device or dtype.
+        Whoever holds this parameter (a module, an optimizer, the user) goes on holding it, also
+        when it moved to another device or dtype.
         """
         source = other.detach()
         for name in _FIELDS:

@@ -1,7 +1,8 @@
 """Activations and their gradients.
 
-Where the derivative can be had from the output (relu, leaky_relu, elu, sigmoid) the output is saved,
-so that the input can go; the others save their input. Gradients are written over the incoming one.
+Where the derivative can be had from the output (relu, leaky_relu, elu, sigmoid) the output is
+saved, so that the input can go; the others save their input. Gradients are written over the
+incoming one.
 """
 
 from __future__ import annotations
@@ -20,7 +21,14 @@ from gtensor.core.samples import alike, apart, normal, unary
 from gtensor.ops.fused import fused
 from gtensor.ops.paths import tiled
 from gtensor.ops.pointwise import d, pointwise
-from gtensor.ops.scratch import Scratch, computed_in, masked, tile_size, whole_tiles
+from gtensor.ops.scratch import (
+    Scratch,
+    computed_in,
+    masked,
+    select_into,
+    tile_size,
+    whole_tiles,
+)
 from gtensor.ops.special import erf_values, extended, sigmoid_values
 
 _HEADER = "activation.cuh"
@@ -98,8 +106,25 @@ def _leaky_relu_grad_formula(ns: Any, g: Any, y: Any, *, negative_slope: float) 
     return ns.where(ns.greater(y, 0), g, g * negative_slope)
 
 
-leaky_relu_grad = fused(
-    "leaky_relu_grad", extended(_leaky_relu_grad_formula),
+def _leaky_relu_grad_cpu(g: Any, y: Any, *, negative_slope: float, out: Any = None) -> Any:
+    if out is None:
+        out = host().empty(g.shape, g.dtype, "leaky_relu_grad")
+    a, b, result = (x if x.ndim else x.reshape(1) for x in (g, y, out))
+    scratch = Scratch(2, tile_size(a.shape), computed_in(g.dtype))
+    for tile in whole_tiles(a.shape):
+        scaled, change = scratch(0, a[tile].shape), scratch(1, a[tile].shape)
+        np.multiply(a[tile], scaled.dtype.type(negative_slope), out=scaled)
+        if scaled.dtype == a.dtype:
+            select_into(result[tile], b[tile] > 0, a[tile], scaled, change)
+        else:
+            change[...] = a[tile]
+            result[tile] = select_into(scaled, b[tile] > 0, change, scaled, change)
+    return out
+
+
+leaky_relu_grad = op(
+    "leaky_relu_grad", cpu=_leaky_relu_grad_cpu, backward=None, tangent=None,
+    composed=functools.partial(_leaky_relu_grad_formula, recorded),
     gpu=_kernel("leaky_relu_grad", "T g, T y, float64 negative_slope",
                 "leaky_relu_grad_from_output(g, y, negative_slope)"),
     samples=alike(2, (normal, apart), negative_slope=0.1),
@@ -189,7 +214,7 @@ silu = op(
 
 def _softplus_formula(ns: Any, x: Any, *, factor: float, threshold: float) -> Any:
     z = factor * x
-    smooth = (ns.maximum(z, 0) + ns.log1p(ns.exp(-ns.abs(z)))) / factor  # exp of what is not positive
+    smooth = (ns.maximum(z, 0) + ns.log1p(ns.exp(-ns.abs(z)))) / factor  # exp cannot overflow
     return ns.where(ns.greater(z, threshold), x, smooth)
 
 
@@ -206,11 +231,13 @@ softplus_grad = fused(
 
 softplus = op(
     "softplus", inputs="x", cpu=tiled("softplus", extended(_softplus_formula)), floating=True,
-    gpu=_kernel("softplus", "T x, float64 factor, float64 threshold", "softplus(x, factor, threshold)"),
+    gpu=_kernel("softplus", "T x, float64 factor, float64 threshold",
+                "softplus(x, factor, threshold)"),
     backward=pointwise(d("x", lambda ns, g, x, out, factor, threshold: ns.softplus_grad(
         g, x, factor=factor, threshold=threshold, out=out))),
     samples=unary(factor=1.5, threshold=20.0),
-    reference=lambda torch, x, factor, threshold: torch.nn.functional.softplus(x, factor, threshold),
+    reference=lambda torch, x, factor, threshold: torch.nn.functional.softplus(
+        x, factor, threshold),
     doc="log(1 + exp(factor * x)) / factor, elementwise; x itself where factor * x > threshold.",
 )
 
@@ -226,7 +253,7 @@ def _gelu_formula(ns: Any, x: Any, *, approximate: str) -> Any:
         y *= x
         y = np.tanh(y)
     else:
-        y = erf_values(_ROOT_HALF * x).reshape(x.shape)
+        y = erf_values(_ROOT_HALF * x)
     y += 1
     y *= x
     y *= 0.5
@@ -271,36 +298,41 @@ gelu = op(
 
 # -- an activation by name, for fused ops ----------------------------------------------------------
 
-Activation = Callable[[Any, Any, float], Any]
-ActivationGrad = Callable[[Any, Any, Any, float], Any]
-
 _THRESHOLD = 20.0  # softplus in a fused op: PyTorch's default
 
-ACTIVATIONS: dict[str, tuple[Activation, ActivationGrad]] = {
-    "identity": (lambda ns, x, p: x, lambda ns, g, x, p: g),
-    "relu": (lambda ns, x, p: ns.relu(x), lambda ns, g, x, p: ns.relu_grad(g, x)),
+ACTIVATIONS: dict[str, tuple[Callable[..., Any], Callable[..., Any]]] = {
+    "identity": (lambda ns, x, p, out=None: x, lambda ns, g, x, p, out=None: g),
+    "relu": (
+        lambda ns, x, p, out=None: ns.relu(x, out=out),
+        lambda ns, g, x, p, out=None: ns.relu_grad(g, x, out=out)),
     "leaky_relu": (
-        lambda ns, x, p: ns.leaky_relu(x, negative_slope=p),
-        lambda ns, g, x, p: ns.leaky_relu_grad(g, x, negative_slope=p)),
+        lambda ns, x, p, out=None: ns.leaky_relu(x, negative_slope=p, out=out),
+        lambda ns, g, x, p, out=None: ns.leaky_relu_grad(g, x, negative_slope=p, out=out)),
     "elu": (
-        lambda ns, x, p: ns.elu(x, alpha=p),
-        lambda ns, g, x, p: ns.elu_grad(g, ns.elu(x, alpha=p), alpha=p)),
+        lambda ns, x, p, out=None: ns.elu(x, alpha=p, out=out),
+        lambda ns, g, x, p, out=None: ns.elu_grad(g, ns.elu(x, alpha=p), alpha=p, out=out)),
     "gelu": (
-        lambda ns, x, p: ns.gelu(x, approximate="none"),
-        lambda ns, g, x, p: ns.gelu_grad(g, x, approximate="none")),
+        lambda ns, x, p, out=None: ns.gelu(x, approximate="none", out=out),
+        lambda ns, g, x, p, out=None: ns.gelu_grad(g, x, approximate="none", out=out)),
     "gelu_tanh": (
-        lambda ns, x, p: ns.gelu(x, approximate="tanh"),
-        lambda ns, g, x, p: ns.gelu_grad(g, x, approximate="tanh")),
+        lambda ns, x, p, out=None: ns.gelu(x, approximate="tanh", out=out),
+        lambda ns, g, x, p, out=None: ns.gelu_grad(g, x, approximate="tanh", out=out)),
     "sigmoid": (
-        lambda ns, x, p: ns.sigmoid(x), lambda ns, g, x, p: ns.sigmoid_grad(g, ns.sigmoid(x))),
+        lambda ns, x, p, out=None: ns.sigmoid(x, out=out),
+        lambda ns, g, x, p, out=None: ns.sigmoid_grad(g, ns.sigmoid(x), out=out)),
     "softplus": (
-        lambda ns, x, p: ns.softplus(x, factor=p, threshold=_THRESHOLD),
-        lambda ns, g, x, p: ns.softplus_grad(g, x, factor=p, threshold=_THRESHOLD)),
-    "tanh": (lambda ns, x, p: ns.tanh(x), lambda ns, g, x, p: ns.tanh_grad(g, ns.tanh(x))),
-    "silu": (lambda ns, x, p: ns.silu(x), lambda ns, g, x, p: ns.silu_grad(g, x)),
+        lambda ns, x, p, out=None: ns.softplus(x, factor=p, threshold=_THRESHOLD, out=out),
+        lambda ns, g, x, p, out=None: ns.softplus_grad(
+            g, x, factor=p, threshold=_THRESHOLD, out=out)),
+    "tanh": (
+        lambda ns, x, p, out=None: ns.tanh(x, out=out),
+        lambda ns, g, x, p, out=None: ns.tanh_grad(g, ns.tanh(x), out=out)),
+    "silu": (
+        lambda ns, x, p, out=None: ns.silu(x, out=out),
+        lambda ns, g, x, p, out=None: ns.silu_grad(g, x, out=out)),
 }
 """name -> (activation, its gradient from the input), of a namespace and one parameter.
 
-The parameter is leaky_relu's slope, elu's alpha, softplus' beta. Identity returns x or
-g itself; all others return new arrays.
+The parameter is leaky_relu's slope, elu's alpha, softplus' beta. `out` may be x or g; identity
+returns x or g itself.
 """

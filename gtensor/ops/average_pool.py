@@ -62,7 +62,8 @@ def _average_cpu(x: Any, *, count_include_pad: bool, out: Any = None, **params: 
 
 
 def _spread_cpu(
-    g: Any, *, size: Pair, count_include_pad: bool, out: Any = None, beta: float = 0.0, **params: Any
+    g: Any, *, size: Pair, count_include_pad: bool, out: Any = None, beta: float = 0.0,
+    **params: Any,
 ) -> Any:
     w = windows(size, **params)
     shape = (*g.shape[:2], *size)
@@ -102,7 +103,8 @@ def _average_gpu(x: Any, *, count_include_pad: bool, out: Any = None, **params: 
 
 
 def _spread_gpu(
-    g: Any, *, size: Pair, count_include_pad: bool, out: Any = None, beta: float = 0.0, **params: Any
+    g: Any, *, size: Pair, count_include_pad: bool, out: Any = None, beta: float = 0.0,
+    **params: Any,
 ) -> Any:
     w = windows(size, **params)
 
@@ -229,22 +231,23 @@ def _window(
     border = pair(name, "padding", padding, 0)
     spacing = pair(name, "dilation", dilation, 1)
     if any(2 * border[i] > kernel[i] for i in (0, 1)):
-        raise ValueError(f"{name} was given padding={padding} for kernel_size={kernel_size}; wanted at "
-                         "most half the kernel")
+        raise ValueError(f"{name} was given padding={padding} for kernel_size={kernel_size}; "
+                         "wanted at most half the kernel")
     params = {"kernel": kernel, "stride": steps, "padding": border, "dilation": spacing,
               "ceil": bool(ceil)}
     out = windows(x.shape[-2:], **params).out  # type: ignore[arg-type]
     if min(out) < 1:
-        raise ValueError(f"{name} of an input of shape {x.shape} with kernel_size={kernel_size} would "
-                         f"have an output of {out}; wanted an input at least as large as the kernel")
+        raise ValueError(f"{name} of an input of shape {x.shape} with kernel_size={kernel_size} "
+                         f"would have an output of {out}; wanted an input at least as large as the "
+                         "kernel")
     return params
 
 
 def adaptive_avg_pool2d(input: Tensor, output_size: int | tuple[int | None, int | None]) -> Tensor:
     """Means of windows laid out so that (N, C, H, W) becomes (N, C, *output_size).
 
-    output_size is one integer or (height, width); None keeps that size. Where it divides the image's
-    size the windows lie side by side, otherwise they overlap as in PyTorch.
+    output_size is one integer or (height, width); None keeps that size. Where it divides the
+    image's size the windows lie side by side, otherwise they overlap as in PyTorch.
     """
     _check_images("adaptive_avg_pool2d", input)
     size = input.shape[-2:]
@@ -252,8 +255,8 @@ def adaptive_avg_pool2d(input: Tensor, output_size: int | tuple[int | None, int 
     given = tuple(n if wanted is None else wanted for wanted, n in zip(given, size, strict=False))
     rows, columns = pair("adaptive_avg_pool2d", "output_size", given, 1)
     if 0 in size:
-        raise ValueError(f"adaptive_avg_pool2d was given an input of shape {input.shape}; wanted images "
-                         "of at least one element")
+        raise ValueError(f"adaptive_avg_pool2d was given an input of shape {input.shape}; wanted "
+                         "images of at least one element")
     if size[0] % rows == 0 and size[1] % columns == 0:  # equal windows side by side
         shape = (*input.shape[:-2], rows, size[0] // rows, columns, size[1] // columns)
         split = reshape(input, shape)

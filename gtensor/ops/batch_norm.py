@@ -161,7 +161,7 @@ def _samples() -> list[Sample]:
     found = []
     for shape in ((4, 3), (2, 3, 5), (3, 2, 2, 2)):
         c = (shape[1],)
-        for name in ("identity", "silu", "tanh"):  # smooth: the kinks of others move with weight and bias
+        for name in ("identity", "silu", "tanh"):  # smooth: kinks would move with weight and bias
             found += [
                 Sample((shape, c, c, None, None), normal, _options(True, name)),
                 Sample((shape, c, c, c, c), (normal, normal, normal, normal, positive),
@@ -196,7 +196,7 @@ batch_norm_statistics = op(
 
 batch_norm_sums = op(
     "batch_norm_sums", cpu=paths.sums_cpu, gpu=paths.sums_gpu, backward=None, tangent=None,
-    composed=_sums_recorded, samples=None,  # mean and var must be x's own: tested through batch_norm
+    composed=_sums_recorded, samples=None,  # mean and var must be x's: tested through batch_norm
     doc="The gradients of bias and weight of batch_norm, (2, C).",
 )
 
@@ -210,14 +210,15 @@ batch_norm_op = op(
     "batch_norm", cpu=paths.forward_cpu, gpu=paths.forward_gpu, extras="center spread",
     saves=dict.fromkeys(("x", "weight", "bias", "mean", "var"), _SAVES),
     backward=_backward, tangent=_tangent, samples=_samples(), reference=_reference,
-    doc="act((x - mean) / sqrt(var + eps) * weight + bias) over channels (axis 1). In training mean and "
-        "var are x's own statistics, computed where they are not given. Parameters: training, eps, "
-        "activation (a name), parameter (its slope, alpha or beta).",
+    doc="act((x - mean) / sqrt(var + eps) * weight + bias) over channels (axis 1). In training "
+        "mean and var are x's own statistics, computed where they are not given. Parameters: "
+        "training, eps, activation (a name), parameter (its slope, alpha or beta).",
 )
 
 running_average = op(
     "running_average", inputs="a b",
-    cpu=tiled("running_average", lambda ns, a, b, *, momentum, scale: a + momentum * (scale * b - a)),
+    cpu=tiled("running_average",
+              lambda ns, a, b, *, momentum, scale: a + momentum * (scale * b - a)),
     gpu=elementwise("T a, U b, float64 momentum, float64 scale", "T y",
                     "y = a + momentum * (scale * b - a)", name="gt_running_average"),
     backward=pointwise(
@@ -288,18 +289,19 @@ def _check(
 ) -> None:
     if x.ndim < 2:
         raise ValueError(f"batch_norm was given an input of shape {x.shape}; wanted (N, C, ...)")
-    named = {"running_mean": running_mean, "running_var": running_var, "weight": weight, "bias": bias}
+    named = {"running_mean": running_mean, "running_var": running_var, "weight": weight,
+             "bias": bias}
     for name, tensor in named.items():
         if tensor is not None and tensor.shape != x.shape[1:2]:
-            raise ValueError(f"batch_norm was given a {name} of shape {tensor.shape} for an input of "
-                             f"shape {x.shape}; wanted ({x.shape[1]},)")
+            raise ValueError(f"batch_norm was given a {name} of shape {tensor.shape} for an input "
+                             f"of shape {x.shape}; wanted ({x.shape[1]},)")
     same_dtype("batch_norm", input=x, weight=weight, bias=bias)
     if not training and (running_mean is None or running_var is None):
         raise ValueError("batch_norm was given no running_mean or no running_var outside training; "
                          "wanted both, or training=True")
     if training and prod(x.shape) // max(1, x.shape[1]) < 2:
-        raise ValueError(f"batch_norm was given an input of shape {x.shape} in training; wanted more than "
-                         "one value per channel")
+        raise ValueError(f"batch_norm was given an input of shape {x.shape} in training; wanted "
+                         "more than one value per channel")
 
 
 def _check_activation(activation: str, parameter: float) -> None:
@@ -307,5 +309,5 @@ def _check_activation(activation: str, parameter: float) -> None:
         raise ValueError(f"batch_norm_act was given activation={activation!r}; wanted one of "
                          f"{', '.join(ACTIVATIONS)}")
     if activation in ("leaky_relu", "elu", "softplus") and not parameter > 0:
-        raise ValueError(f"batch_norm_act was given activation_param={parameter} for {activation}; wanted "
-                         "a positive number")
+        raise ValueError(f"batch_norm_act was given activation_param={parameter} for {activation}; "
+                         "wanted a positive number")

@@ -79,6 +79,12 @@ def _rstd(var: np.ndarray, eps: float, work: Any) -> np.ndarray:
     return (1 / np.sqrt(var.astype(np.float64) + eps)).astype(work)
 
 
+def _scale(weight: Any, var: np.ndarray, eps: float, work: Any) -> np.ndarray:
+    """weight / deviation per channel."""
+    rstd = _rstd(var, eps, work)
+    return rstd if weight is None else rstd * weight.astype(work)
+
+
 def statistics_cpu(x: np.ndarray, out: Any = None) -> np.ndarray:
     """Mean and biased variance per channel, (2, C), in two passes."""
     c = _Channels(x, 1)
@@ -86,8 +92,10 @@ def statistics_cpu(x: np.ndarray, out: Any = None) -> np.ndarray:
     count = max(1, prod(c.shape[1:]))
     moved = c.moved(x)
     for key, shape in c.tiles():
-        part = c.scratch(0, shape)
-        part[...] = moved[key]
+        part = moved[key]
+        if c.work != x.dtype:
+            part = c.scratch(0, shape)
+            part[...] = moved[key]
         c.add_up(result[0], key, part)
     result[0] /= count
     rest = np.zeros(x.shape[1])  # what rounding the mean left: it corrects a mean that is huge
@@ -115,14 +123,16 @@ def forward_cpu(
         out = host().empty(x.shape, x.dtype, "batch_norm")
     if mean is None:
         mean, var = statistics_cpu(x)
-    c = _Channels(x, 2)
+    c = _Channels(x, 1)
     act, ns = ACTIVATIONS[activation][0], raw_spaces["cpu"]
     source, result = c.moved(x), c.moved(out)
-    center, rstd = c.spread(mean), c.spread(_rstd(var, eps, c.work))
-    w, b = c.spread(weight), c.spread(bias)
+    center, scale = c.spread(mean), _scale(weight, var, eps, c.work)
+    slope, shift = c.spread(scale), c.spread(bias)
     for key, shape in c.tiles():
-        y = _affine(c, key, _normalized(c, key, shape, source, center, rstd), w, b)
-        result[key] = act(ns, y, parameter)
+        y = _normalized(c, key, shape, source, center, slope)
+        if shift is not None:
+            y += shift[key]
+        result[key] = act(ns, y, parameter, out=y)
     return out, mean, var
 
 
@@ -137,7 +147,7 @@ def _terms(
         dy = c.scratch(2, shape)
         dy[...] = g[key]
         if activation != "identity":
-            dy = act_grad(ns, dy, _affine(c, key, xhat, weight, bias), parameter)
+            act_grad(ns, dy, _affine(c, key, xhat, weight, bias), parameter, out=dy)
         yield key, xhat, dy
 
 
@@ -177,8 +187,7 @@ def dx_cpu(
     arrays = _views(c, g, x, weight, bias, mean, var, eps)
     count = max(1, prod(c.shape[1:]))
     shift, slope = (c.spread(s / count) for s in (sums if training else (mean, var)))  # or unread
-    scale = _rstd(var, eps, c.work)
-    scale = c.spread(scale if weight is None else scale * weight.astype(c.work))
+    scale = c.spread(_scale(weight, var, eps, c.work))
     for key, xhat, dy in _terms(c, arrays, activation, parameter):
         if training:
             xhat *= slope[key]
@@ -229,8 +238,8 @@ def forward_gpu(
     z = xp.empty(x.shape, x.dtype)
     grid, block = flat_launch(x.size)
     _FORWARD[x.dtype](grid, block, (
-        dense, _dense(mean, work), _dense(var, work), _dense(weight, x.dtype), _dense(bias, x.dtype),
-        z, *_sizes(x), float(eps), CODES[activation], float(parameter)))
+        dense, _dense(mean, work), _dense(var, work), _dense(weight, x.dtype),
+        _dense(bias, x.dtype), z, *_sizes(x), float(eps), CODES[activation], float(parameter)))
     if out is None:
         return z, mean, var
     out[...] = z
@@ -267,8 +276,8 @@ def dx_gpu(
     grid, block = flat_launch(x.size)
     _BACKWARD[x.dtype](grid, block, (
         _dense(g, x.dtype), xp.ascontiguousarray(x), _dense(mean, work), _dense(var, work),
-        _dense(weight, x.dtype), _dense(bias, x.dtype), sums[0], sums[1], dx, *_sizes(x), float(eps),
-        CODES[activation], float(parameter), int(training)))
+        _dense(weight, x.dtype), _dense(bias, x.dtype), sums[0], sums[1], dx, *_sizes(x),
+        float(eps), CODES[activation], float(parameter), int(training)))
     if out is None or direct:
         return dx
     out[...] = dx

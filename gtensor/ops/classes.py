@@ -173,7 +173,7 @@ def one_hot(tensor: Tensor, num_classes: int = -1) -> Tensor:
         raise TypeError(f"one_hot was given a tensor of dtype {tensor.dtype}; wanted integers")
     if num_classes == -1:
         if not tensor.size:
-            raise ValueError("one_hot was given no indices and num_classes=-1; wanted one of the two")
+            raise ValueError("one_hot was given no indices and num_classes=-1; wanted one of both")
         num_classes = int(tensor.max().item()) + 1
     if num_classes < 1:
         raise ValueError(f"one_hot was given num_classes={num_classes}; wanted 1 or more")

@@ -1,7 +1,7 @@
 """Convolution over two axes: three bilinear ops that are each other's derivatives.
 
-conv2d and its two gradients are records of their own, so that derivatives of any order are these three
-again. Only the input and the weight are saved; columns are made anew (see conv_paths).
+conv2d and its two gradients are records of their own, so that derivatives of any order are these
+three again. Only the input and the weight are saved; columns are made anew (see conv_paths).
 """
 
 from __future__ import annotations
@@ -203,7 +203,8 @@ _CASES: list[tuple[tuple[int, ...], tuple[int, ...], dict[str, Any]]] = [
 def _samples(kind: str) -> list[Sample]:
     found = []
     for x, weight, given in _CASES:
-        params = {"stride": (1, 1), "padding": (0, 0, 0, 0), "dilation": (1, 1), "groups": 1, **given}
+        params = {"stride": (1, 1), "padding": (0, 0, 0, 0), "dilation": (1, 1), "groups": 1,
+                  **given}
         g = geometry(x[2:], weight[2:], **params)  # type: ignore[arg-type]
         y = (x[0], weight[0], *g.out)
         if kind == "forward":
@@ -216,7 +217,9 @@ def _samples(kind: str) -> list[Sample]:
     return found
 
 
-def _reference(torch: Any, x: Any, weight: Any, bias: Any = None, *, padding: Any, **params: Any) -> Any:
+def _reference(
+    torch: Any, x: Any, weight: Any, bias: Any = None, *, padding: Any, **params: Any
+) -> Any:
     top, left, bottom, right = padding
     padded = torch.nn.functional.pad(x, (left, right, top, bottom))
     return torch.nn.functional.conv2d(padded, weight, bias, **params)
@@ -252,8 +255,8 @@ def pair(name: str, what: str, value: Any, least: int) -> Pair:
     """(value, value) of an integer, or a pair of them; ValueError below `least`."""
     both = (value, value) if isinstance(value, int) else tuple(value)
     if len(both) != 2 or any(not isinstance(n, int) or n < least for n in both):
-        raise ValueError(f"{name} was given {what}={value!r}; wanted an integer from {least} on, or two "
-                         "of them (height, width)")
+        raise ValueError(f"{name} was given {what}={value!r}; wanted an integer from {least} on, "
+                         "or two of them (height, width)")
     return both[0], both[1]
 
 
@@ -289,10 +292,11 @@ def conv2d(
     border = _padding(padding, kernel, steps, spacing)
     size = out_size(input.shape[2:], kernel, steps, border, spacing)  # type: ignore[arg-type]
     if min(size) < 1:
-        raise ValueError(f"conv2d of an input of shape {input.shape} with a kernel of {kernel}, padding "
-                         f"{padding!r} and dilation {spacing} would have an output of {size}; wanted an "
-                         "input at least as large as the kernel")
-    return conv2d_op(input, weight, bias, stride=steps, padding=border, dilation=spacing, groups=groups)
+        raise ValueError(f"conv2d of an input of shape {input.shape} with a kernel of {kernel}, "
+                         f"padding {padding!r} and dilation {spacing} would have an output of "
+                         f"{size}; wanted an input at least as large as the kernel")
+    return conv2d_op(
+        input, weight, bias, stride=steps, padding=border, dilation=spacing, groups=groups)
 
 
 def _check_shapes(input: Tensor, weight: Tensor, bias: Tensor | None, groups: int) -> None:
@@ -302,8 +306,8 @@ def _check_shapes(input: Tensor, weight: Tensor, bias: Tensor | None, groups: in
             and input.shape[1] == weight.shape[1] * groups and min(weight.shape) > 0)
     if not fits:
         raise ValueError(f"conv2d was given an input of shape {input.shape}, a weight of shape "
-                         f"{weight.shape} and groups={groups}; wanted (N, C, H, W) and (O, C / groups, "
-                         "KH, KW), with O divisible by groups")
+                         f"{weight.shape} and groups={groups}; wanted (N, C, H, W) and "
+                         "(O, C / groups, KH, KW), with O divisible by groups")
     if bias is not None and bias.shape != weight.shape[:1]:
         raise ValueError(f"conv2d was given a bias of shape {bias.shape} for a weight of shape "
                          f"{weight.shape}; wanted ({weight.shape[0]},)")
@@ -312,16 +316,17 @@ def _check_shapes(input: Tensor, weight: Tensor, bias: Tensor | None, groups: in
 def _padding(
     padding: int | Pair | str, kernel: Pair, stride: Pair, dilation: Pair
 ) -> tuple[int, int, int, int]:
-    """(top, left, bottom, right); 'same' puts the odd one at the bottom and right, as PyTorch does."""
+    """(top, left, bottom, right); 'same' puts an odd one at the bottom and right, as in PyTorch."""
     if padding == "valid":
         return 0, 0, 0, 0
     if padding == "same":
         if stride != (1, 1):
-            raise ValueError(f"conv2d was given padding='same' with stride {stride}; wanted stride 1")
+            raise ValueError(f"conv2d was given padding='same' with stride {stride}; wanted stride "
+                             "1")
         tall, wide = (dilation[i] * (kernel[i] - 1) for i in (0, 1))
         return tall // 2, wide // 2, tall - tall // 2, wide - wide // 2
     if isinstance(padding, str):
-        raise ValueError(f"conv2d was given padding={padding!r}; wanted 'same', 'valid', an integer or "
-                         "two of them")
+        raise ValueError(f"conv2d was given padding={padding!r}; wanted 'same', 'valid', an "
+                         "integer or two of them")
     tall, wide = pair("conv2d", "padding", padding, 0)
     return tall, wide, tall, wide

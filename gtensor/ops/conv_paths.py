@@ -1,10 +1,10 @@
 """Two-dimensional convolution as matrix products over columns, tile by tile.
 
 On the CPU the columns are channels-last, (groups, images * positions, taps * channels): a tap's
-channels lie together, so the copy moves long runs, and each tile is one GEMM per group. Columns, padded
-images and products of a tile together take `WORKSPACE_BYTES`, or one output row of one image where that
-is more. On the GPU the columns are (channels * taps, images * positions), made by kernels/im2col.cu;
-they take `GPU_WORKSPACE_BYTES`, or one image's columns where that is more.
+channels lie together, so the copy moves long runs, and each tile is one GEMM per group. Columns,
+padded images and products of a tile together take `WORKSPACE_BYTES`, or one output row of one image
+where that is more. On the GPU the columns are (channels * taps, images * positions), made by
+kernels/im2col.cu; they take `GPU_WORKSPACE_BYTES`, or one image's columns where that is more.
 """
 
 from __future__ import annotations

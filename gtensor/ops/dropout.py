@@ -94,8 +94,8 @@ def dropout(
 ) -> Tensor:
     """Each element 0 with probability p, else divided by 1 - p; the input itself if not training.
 
-    The mask follows from `seed` and is never stored. By default the seed is drawn from the generator
-    that `gtensor.manual_seed` sets.
+    The mask follows from `seed` and is never stored. By default the seed is drawn from the
+    generator that `gtensor.manual_seed` sets.
 
     Source: Srivastava et al., "Dropout: a simple way to prevent neural networks from overfitting",
     2014.
@@ -103,8 +103,10 @@ def dropout(
     if not 0.0 <= p <= 1.0:
         raise ValueError(f"dropout was given p={p}; wanted a probability from 0 to 1")
     if input.dtype.kind not in "fV":
-        raise TypeError(f"dropout was given an input of dtype {input.dtype}; wanted a floating-point "
-                        "dtype")
+        raise TypeError(f"dropout was given an input of dtype {input.dtype}; wanted a "
+                        "floating-point dtype")
     if not training or p == 0.0:
         return input
-    return dropout_op(input, p=float(p), seed=int(generator().integers(2**63)) if seed is None else seed)
+    if seed is None:
+        seed = int(generator().integers(2**63))
+    return dropout_op(input, p=float(p), seed=seed)

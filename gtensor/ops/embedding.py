@@ -133,7 +133,7 @@ def embedding(input: Tensor, weight: Tensor, padding_idx: int | None = None) -> 
     check_range("embedding", "index", input, rows)
     if padding_idx is not None:
         if not -rows <= padding_idx < rows:
-            raise ValueError(f"embedding was given padding_idx={padding_idx} for {rows} rows; wanted "
-                             f"{-rows} to {rows - 1}")
+            raise ValueError(f"embedding was given padding_idx={padding_idx} for {rows} rows; "
+                             f"wanted {-rows} to {rows - 1}")
         padding_idx %= rows
     return embedding_op(weight, input, padding_idx=padding_idx)

@@ -27,7 +27,7 @@ from gtensor.settings import settings
 
 
 class _Rows:
-    """Tiles of rows, a row being the last `dims` axes; work buffers are matrices (rows, columns)."""
+    """Tiles of rows, a row being the last `dims` axes; work buffers are (rows, columns)."""
 
     def __init__(self, x: np.ndarray, dims: int, buffers: int) -> None:
         self.lead, self.row = x.shape[:x.ndim - dims], x.shape[x.ndim - dims:]
@@ -252,7 +252,7 @@ def _reference(
 
 layer_norm_dweight = op(
     "layer_norm_dweight", cpu=_dweight_cpu, gpu=_dweight_gpu, backward=None, tangent=None,
-    composed=_dweight_recorded, samples=None,  # mean and rstd must be x's: tested through layer_norm
+    composed=_dweight_recorded, samples=None,  # mean, rstd must be x's: tested through layer_norm
     doc="The gradient of layer_norm's weight.",
 )
 
@@ -271,8 +271,8 @@ layer_norm_op = op(
              for shape, row, dims in (((3, 5), (5,), 1), ((2, 3, 4), (3, 4), 2), ((6,), (6,), 1),
                                       ((2, 3, 4), None, 1), ((0, 3), (3,), 1))],
     reference=_reference,
-    doc="(x - mean) / sqrt(var + eps) * weight + bias over the last axes. Parameters: dims (how many), "
-        "eps.",
+    doc="(x - mean) / sqrt(var + eps) * weight + bias over the last axes. Parameters: dims (how "
+        "many), eps.",
 )
 
 

@@ -23,6 +23,8 @@ def swapped(ns: Any, x: Any) -> Any:
 
 
 def _product_shape(a: Any, b: Any) -> tuple[int, ...]:
+    if len(a.shape) == len(b.shape) == 2:
+        return a.shape[0], b.shape[1]
     return (*np.broadcast_shapes(a.shape[:-2], b.shape[:-2]), a.shape[-2], b.shape[-1])
 
 
@@ -33,8 +35,9 @@ def _matmul_cpu(x1: Any, x2: Any, *, out: Any = None, beta: float = 0.0) -> Any:
     if beta:
         return _accumulate(x1, x2, out)
     if out is None:
-        out = host().empty(_product_shape(x1, x2), np.result_type(x1, x2), "matmul")
-    return np.matmul(x1, x2, out=out)
+        dtype = x1.dtype if x1.dtype == x2.dtype else np.result_type(x1, x2)
+        out = host().empty(_product_shape(x1, x2), dtype, "matmul")
+    return np.matmul(x1, x2, out)
 
 
 def _accumulate(x1: Any, x2: Any, out: Any) -> Any:

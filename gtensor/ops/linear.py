@@ -14,11 +14,11 @@ from gtensor.ops.linalg import matmul_op, swapped
 
 def _rows(a: Any) -> Any:
     """`a` as a matrix of its last axis: a view where one exists that a GEMM can read."""
+    if a.ndim == 2 and (_steps_by_one(a) or _steps_by_one(a.T)):
+        return a
     shape = (prod(a.shape[:-1]), a.shape[-1])
     if a.flags.c_contiguous:
         return a.reshape(shape)
-    if a.ndim == 2 and (_steps_by_one(a) or _steps_by_one(a.T)):
-        return a
     return device_of(a).copy(a, label="workspace").reshape(shape)
 
 
@@ -39,10 +39,18 @@ def _into_rows(product: Any, a: Any, b: Any, shape: tuple[int, ...], out: Any, b
     return out
 
 
+def _plain(a: Any) -> bool:
+    """A contiguous matrix of full precision, as most are: it needs no care before a GEMM."""
+    return a.ndim == 2 and a.flags.c_contiguous and a.itemsize > 2
+
+
 def _linear_path(product: Any) -> Any:
     def path(x: Any, weight: Any, bias: Any, *, out: Any = None, beta: float = 0.0) -> Any:
-        shape = (*x.shape[:-1], weight.shape[0])
-        out = _into_rows(product, _rows(x), weight.T, shape, out, beta)
+        if out is None and _plain(x):
+            out = product(x, weight.T)
+        else:
+            shape = (*x.shape[:-1], weight.shape[0])
+            out = _into_rows(product, _rows(x), weight.T, shape, out, beta)
         if bias is not None:
             out += bias
         return out
@@ -52,6 +60,8 @@ def _linear_path(product: Any) -> Any:
 
 def _grad_weight_path(product: Any) -> Any:
     def path(g: Any, x: Any, *, out: Any = None, beta: float = 0.0) -> Any:
+        if out is None and _plain(g) and _plain(x):
+            return product(g.T, x)
         shape = (g.shape[-1], x.shape[-1])
         return _into_rows(product, _rows(g).T, _rows(x), shape, out, beta)
 
@@ -106,12 +116,13 @@ def _grad_weight_tangent(ns: Any, primals: Any, tangents: Any, out: Any, params:
 
 
 linear_grad_weight = op(
-    "linear_grad_weight", cpu=_grad_weight_path(matmul_op.cpu), gpu=_grad_weight_path(matmul_op.gpu),
+    "linear_grad_weight",
+    cpu=_grad_weight_path(matmul_op.cpu), gpu=_grad_weight_path(matmul_op.gpu),
     saves={"g": "x", "x": "g"}, backward=_grad_weight_backward, tangent=_grad_weight_tangent,
     samples=[Sample(((4, 3), (4, 5))), Sample(((2, 4, 3), (2, 4, 5))), Sample(((3,), (5,))),
              Sample(((0, 3), (0, 5)))],
     reference=lambda torch, g, x: g.reshape(-1, g.shape[-1]).T @ x.reshape(-1, x.shape[-1]),
-    doc="The weight gradient of linear: the sum over all leading axes of g (..., out) times x (..., in).",
+    doc="The weight gradient of linear: g (..., out) times x (..., in), summed over leading axes.",
 )
 
 linear_op = op(
@@ -145,8 +156,8 @@ def linear(input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
 
 def same_dtype(name: str, **tensors: Tensor | None) -> None:
     """Raise TypeError unless the tensors that are there share one floating dtype."""
-    given = {label: t.dtype for label, t in tensors.items() if t is not None}
-    first = next(iter(given.values()))
-    if first.kind not in "fV" or any(dtype != first for dtype in given.values()):
-        listed = ", ".join(f"{label} of dtype {dtype}" for label, dtype in given.items())
+    dtypes = [t._array.dtype for t in tensors.values() if t is not None]
+    if dtypes[0].kind not in "fV" or any(dtype != dtypes[0] for dtype in dtypes):
+        listed = ", ".join(
+            f"{label} of dtype {t.dtype}" for label, t in tensors.items() if t is not None)
         raise TypeError(f"{name} was given {listed}; wanted one floating-point dtype")

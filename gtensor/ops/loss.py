@@ -13,7 +13,7 @@ from gtensor.core.namespaces import recorded
 from gtensor.core.op import op
 from gtensor.core.samples import Sample, alike, below, normal
 from gtensor.core.tensor import Tensor
-from gtensor.ops.classes import check_targets, class_axis, pick_class, valid
+from gtensor.ops.classes import check_targets, class_axis, pick_class
 from gtensor.ops.fused import fused
 from gtensor.ops.linear import same_dtype
 from gtensor.ops.paths import tiles
@@ -33,63 +33,96 @@ def check_reduction(name: str, reduction: str) -> None:
 # -- cross entropy: CPU --------------------------------------------------------------------------
 
 
+def _classes_last(x: np.ndarray) -> np.ndarray:
+    """A view with the classes along the last axis."""
+    return x if x.ndim <= 2 else np.moveaxis(x, 1, -1)
+
+
+def _at(places: np.ndarray) -> tuple[np.ndarray, ...]:
+    """The key of each row's class in an array of rows."""
+    if places.ndim == 1:
+        return np.arange(places.size), places
+    return (*np.indices(places.shape, sparse=True), places)
+
+
+def _places(target: Any, ignore_index: int) -> tuple[Any, Any, int]:
+    """Classes that can be used everywhere, where they count, and how many do."""
+    counts = target != ignore_index
+    count = int(np.count_nonzero(counts))
+    return (target if count == target.size else target * counts), counts, count
+
+
+def _row_losses(part: Any, places: Any, smoothing: float, wide: Any) -> tuple[Any, Any]:
+    """Log-sum-exp and loss of each row; `wide` is a work array of the part's shape."""
+    largest = np.maximum.reduce(part, axis=-1, keepdims=True)
+    np.subtract(part, largest, out=wide, dtype=wide.dtype)
+    chosen = wide[_at(places)]
+    if smoothing:
+        chosen = (1 - smoothing) * chosen + smoothing * wide.mean(axis=-1)
+    total = np.log(np.add.reduce(np.exp(wide, out=wide), axis=-1))
+    return total + largest[..., 0], total - chosen
+
+
 def _cross_entropy_cpu(
     logits: Any, target: Any, *, reduction: str, ignore_index: int, label_smoothing: float,
     out: Any = None,
 ) -> Any:
-    rows = np.moveaxis(logits, class_axis(logits.ndim), -1)
+    rows = _classes_last(logits)
     work = computed_in(logits.dtype)
-    places, counts = valid(np.asarray(target), ignore_index)
-    loss = host().empty(target.shape, work, "cross_entropy")
-    lse = host().empty(target.shape, work, "cross_entropy")
-    scratch = Scratch(1, row_tile_size(rows.shape), work)
-    with np.errstate(invalid="ignore"):
-        for tile in row_tiles(rows.shape):
-            part = rows[tile]
-            wide = scratch(0, part.shape)
-            largest = part.max(axis=-1, keepdims=True)
-            np.subtract(part, largest, out=wide, dtype=work)
-            chosen = np.take_along_axis(wide, places[tile][..., None], axis=-1)[..., 0]
-            if label_smoothing:
-                chosen = (1 - label_smoothing) * chosen + label_smoothing * wide.mean(axis=-1)
-            total = np.log(np.exp(wide, out=wide).sum(axis=-1))
-            lse[tile] = largest[..., 0] + total
-            loss[tile] = np.where(counts[tile], total - chosen, 0)
-    count = np.asarray(np.count_nonzero(counts), work)
-    if reduction != "none":
-        loss = loss.sum()
-    if reduction == "mean":
-        with np.errstate(invalid="ignore"):  # all rows ignored: 0 / 0 is NaN, as in PyTorch
-            loss = loss / count
+    places, counts, count = _places(target, ignore_index)
+    with np.errstate(invalid="ignore"):  # rows of -infinity, and no rows: NaN, as in PyTorch
+        if rows.size <= settings.tile_elements:
+            lse, loss = _row_losses(rows, places, label_smoothing, np.empty(rows.shape, work))
+        else:
+            loss = host().empty(target.shape, work, "cross_entropy")
+            lse = host().empty(target.shape, work, "cross_entropy")
+            scratch = Scratch(1, row_tile_size(rows.shape), work)
+            for tile in row_tiles(rows.shape):
+                part = rows[tile]
+                lse[tile], loss[tile] = _row_losses(
+                    part, places[tile], label_smoothing, scratch(0, part.shape))
+        if count < target.size:
+            loss = np.where(counts, loss, 0)
+        if reduction != "none":
+            loss = loss.sum()
+        if reduction == "mean":
+            loss = loss / work.type(count)
     if out is None:
-        return np.asarray(loss, logits.dtype), lse, count
+        return np.asarray(loss, logits.dtype), np.asarray(lse), np.asarray(count, work)
     out[...] = loss
-    return out, lse, count
+    return out, lse, np.asarray(count, work)
+
+
+def _row_gradients(
+    part: Any, lse: Any, places: Any, share: Any, smoothing: float, wide: Any
+) -> None:
+    """wide = (softmax - target probabilities) of each row, times the row's share of g."""
+    np.subtract(part, lse[..., None], out=wide)
+    np.exp(wide, out=wide)
+    if smoothing:
+        wide -= smoothing / wide.shape[-1]
+    wide[_at(places)] -= 1 - smoothing
+    wide *= share[..., None]
 
 
 def _cross_entropy_grad_cpu(
     g: Any, logits: Any, target: Any, lse: Any, count: Any, *,
     reduction: str, ignore_index: int, label_smoothing: float, out: Any = None,
 ) -> Any:
-    """(softmax - target probabilities) times the row's share of g, in row tiles."""
-    axis = class_axis(logits.ndim)
     if out is None:
         out = host().empty(logits.shape, logits.dtype, "cross_entropy_grad")
-    rows, result = np.moveaxis(logits, axis, -1), np.moveaxis(out, axis, -1)
-    places, counts = valid(np.asarray(target), ignore_index)
+    rows, result = _classes_last(logits), _classes_last(out)
+    places, counts, _ = _places(target, ignore_index)
     share = _share(g, count, counts, reduction)
-    scratch = Scratch(1, row_tile_size(rows.shape), computed_in(logits.dtype))
+    work = computed_in(logits.dtype)
+    if rows.size <= settings.tile_elements and result.dtype == work:
+        _row_gradients(rows, lse, places, share, label_smoothing, result)
+        return out
+    scratch = Scratch(1, row_tile_size(rows.shape), work)
     for tile in row_tiles(rows.shape):
         part = rows[tile]
         wide = scratch(0, part.shape)
-        np.subtract(part, lse[tile][..., None], out=wide)
-        np.exp(wide, out=wide)
-        if label_smoothing:
-            wide -= label_smoothing / wide.shape[-1]
-        at = places[tile][..., None]
-        chosen = np.take_along_axis(wide, at, axis=-1)
-        np.put_along_axis(wide, at, chosen - (1 - label_smoothing), axis=-1)
-        wide *= share[tile][..., None]
+        _row_gradients(part, lse[tile], places[tile], share[tile], label_smoothing, wide)
         result[tile] = wide
     return out
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from math import prod
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -69,10 +70,10 @@ def planes(shape: tuple[int, ...]) -> Iterator[tuple[int, slice]]:
             yield i, slice(j, min(j + step, channels))
 
 
-def plane_scratch(shape: tuple[int, ...], dtype: Any) -> Scratch:
-    """One buffer for the largest tile of `planes(shape)`."""
+def plane_scratch(shape: tuple[int, ...], dtype: Any, size: Pair | None = None) -> Scratch:
+    """One buffer for the largest tile of `planes(shape)`, its planes as they are or of `size`."""
     step = max(1, settings.tile_elements // max(1, shape[2] * shape[3]))
-    return Scratch(1, min(shape[1], step) * shape[2] * shape[3], dtype)
+    return Scratch(1, min(shape[1], step) * prod(size or shape[2:]), dtype)
 
 
 # -- max pooling ---------------------------------------------------------------------------------
@@ -86,30 +87,33 @@ def _max_pool_cpu(x: Any, *, out: Any = None, **params: Any) -> Any:
     places = host().empty(shape, np.int32, "max_pool2d")
     places[...] = _first_places(w)
     out[...] = -np.inf
+    taps = [(target, source, _tap_places(w, i, j)) for (i, j), target, source in w.taps()]
+    scratch = plane_scratch(x.shape, x.dtype, w.out)
     for tile in planes(x.shape):
         plane, best, place = x[tile], out[tile], places[tile]
-        for (i, j), target, source in w.taps():
-            value, so_far = plane[:, *source], best[:, *target]
-            better = value > so_far
+        value = scratch(0, best.shape)  # dense: only the copy from x moves in small steps
+        for target, source, index in taps:
+            if (target[0].stop - target[0].start, target[1].stop - target[1].start) != w.out:
+                value[...] = -np.inf  # in the padding, which never wins
+            value[:, *target] = plane[:, *source]
+            better = value > best
             better |= value != value  # NaN wins, the last one of a window as in PyTorch
-            np.maximum(so_far, value, out=so_far)
-            change = place[:, *target] ^ _tap_places(w, target, i, j)
+            np.maximum(best, value, out=best)
+            change = place ^ index
             change &= np.negative(better.view(np.int8))  # all bits, or none
-            place[:, *target] ^= change
+            place ^= change
     return out, places
 
 
-def _tap_places(w: Windows, target: tuple[slice, slice], i: int, j: int) -> np.ndarray:
-    """The flat index in the plane that tap (i, j) reads, for the windows in `target`."""
-    rows = np.arange(target[0].start, target[0].stop, dtype=np.int32) * w.stride[0]
-    columns = np.arange(target[1].start, target[1].stop, dtype=np.int32) * w.stride[1]
-    rows += i * w.dilation[0] - w.padding[0]
-    columns += j * w.dilation[1] - w.padding[1]
-    return rows[:, None] * np.int32(w.size[1]) + columns
+def _tap_places(w: Windows, i: int, j: int) -> np.ndarray:
+    """The flat index in the plane that tap (i, j) of each window reads (if it lies inside)."""
+    rows = np.arange(w.out[0], dtype=np.int32) * w.stride[0] + (i * w.dilation[0] - w.padding[0])
+    columns = np.arange(w.out[1], dtype=np.int32) * w.stride[1] + (j * w.dilation[1] - w.padding[1])
+    return (rows[:, None] * w.size[1] + columns).astype(np.int32)
 
 
 def _first_places(w: Windows) -> np.ndarray:
-    """The flat index of each window's first tap inside the plane: where -infinity alone is found."""
+    """The flat index of each window's first tap inside: the place where all are -infinity."""
     starts = []
     for axis in (0, 1):
         start = np.arange(w.out[axis]) * w.stride[axis] - w.padding[axis]
@@ -128,14 +132,14 @@ def _max_unpool_cpu(
         beta = 0.0
     work = computed_in(g.dtype)
     wide = plane_scratch(shape, work) if work != g.dtype else None
+    taps = [(target, source, _tap_places(w, i, j)) for (i, j), target, source in w.taps()]
     for tile in planes(shape):
         total = out[tile] if wide is None else wide(0, out[tile].shape)
         if wide is not None or not beta:
             total[...] = out[tile] if beta else 0
         grad, place = g[tile], places[tile]
-        for (i, j), target, source in w.taps():
-            hit = place[:, *target] == _tap_places(w, target, i, j)
-            total[:, *source] += masked(grad[:, *target], hit)
+        for target, source, index in taps:
+            total[:, *source] += masked(grad, place == index)[:, *target]
         if wide is not None:
             out[tile] = total
     return out
@@ -262,7 +266,7 @@ _MAX_CASES = [
 max_pool2d_places = op(
     "max_pool2d_places", cpu=_max_places, gpu=_max_places, backward=None, tangent=None,
     samples=[Sample((shape,), distinct, params) for shape, params in _MAX_CASES],
-    doc="Where each window of max_pool2d has its maximum in the plane: int32, row * width + column.",
+    doc="Where in its plane each window of max_pool2d has its maximum: int32, row * W + column.",
 )
 
 max_pool2d_pick = op(

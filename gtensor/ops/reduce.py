@@ -8,7 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from gtensor.backend import device_of
+from gtensor.backend import host
+from gtensor.backend.cuda import cupy
 from gtensor.core.op import Op, op
 from gtensor.core.samples import Sample, distinct, normal
 from gtensor.core.tensor import Tensor
@@ -58,22 +59,43 @@ def _torch_axis(function: str, empty_axis: Any) -> Any:
 # -- sum -------------------------------------------------------------------------------------------
 
 
-def _reduction(name: str) -> Any:
-    """The path of a NumPy-like reduction; the output is an array of the device's resource."""
+_UFUNCS = {"sum": np.add, "mean": np.add, "max": np.maximum, "min": np.minimum}
+
+
+def _reduction_cpu(name: str) -> Any:
+    """A reduction by its ufunc: NumPy's functions of that name only add Python around it."""
+    reduce = _UFUNCS[name].reduce
 
     def path(x: Any, *, axis: tuple[int, ...], keepdims: bool = False, out: Any = None) -> Any:
-        device = device_of(x)
         if out is None:
-            shape = _kept(x.shape, axis, keepdims)
-            out = device.empty(shape, x.dtype, name)
-        wide = {"dtype": np.float32} if name in _SUMS and x.dtype.itemsize == 2 else {}
-        result = out if not wide else None  # half precision is added up in float32
-        result = getattr(device.xp, name)(x, axis=axis, keepdims=keepdims, out=result, **wide)
-        if wide:
-            out[...] = result
+            out = host().empty(_kept(x.shape, axis, keepdims), x.dtype, name)
+        if name in _SUMS and x.dtype.itemsize == 2:  # half precision is added up in float32
+            total = reduce(x, axis=axis, keepdims=keepdims, dtype=np.float32)
+            out[...] = total / _count(x.shape, axis) if name == "mean" else total
+            return out
+        reduce(x, axis=axis, keepdims=keepdims, out=out)
+        if name == "mean":
+            out /= _count(x.shape, axis)
         return out
 
     return path
+
+
+def _reduction_gpu(name: str) -> Any:
+    def path(x: Any, *, axis: tuple[int, ...], keepdims: bool = False, out: Any = None) -> Any:
+        wide = {"dtype": np.float32} if name in _SUMS and x.dtype.itemsize == 2 else {}
+        result = getattr(cupy(), name)(x, axis=axis, keepdims=keepdims, **wide)
+        if out is None:
+            return result.astype(x.dtype, copy=False)
+        out[...] = result
+        return out
+
+    return path
+
+
+def _count(shape: tuple[int, ...], axis: tuple[int, ...]) -> float:
+    """Elements that are reduced to one; NaN for none, the mean of nothing."""
+    return prod(shape[i] for i in axis) or float("nan")
 
 
 def _sum_backward(ns: Any, step: Any, g: Any) -> None:
@@ -83,7 +105,7 @@ def _sum_backward(ns: Any, step: Any, g: Any) -> None:
 
 
 _sum = op(
-    "sum", cpu=_reduction("sum"), gpu=_reduction("sum"),
+    "sum", cpu=_reduction_cpu("sum"), gpu=_reduction_gpu("sum"),
     backward=_sum_backward, tangent=linear_tangent("sum"),
     samples=_samples(), reference=_torch_axis("sum", lambda torch, x: x.clone()),
 )
@@ -113,7 +135,7 @@ def _mean_backward(ns: Any, step: Any, g: Any) -> None:
 
 
 _mean = op(
-    "mean", cpu=_reduction("mean"), gpu=_reduction("mean"), floating=True,
+    "mean", cpu=_reduction_cpu("mean"), gpu=_reduction_gpu("mean"), floating=True,
     backward=_mean_backward, tangent=linear_tangent("mean"),
     samples=_samples(empty=False),
     reference=_torch_axis("mean", lambda torch, x: x.clone()),
@@ -157,7 +179,7 @@ def _extreme_tangent(ns: Any, primals: Any, tangents: Any, out: Any, params: dic
 
 def _extreme(name: str) -> Op:
     return op(
-        name, cpu=_reduction(name), gpu=_reduction(name), saves={"x": "x out"},
+        name, cpu=_reduction_cpu(name), gpu=_reduction_gpu(name), saves={"x": "x out"},
         backward=_extreme_backward, tangent=_extreme_tangent,
         samples=_samples(distinct, empty=False),
         reference=_torch_axis(f"a{name}", lambda torch, x: x.clone()),

@@ -84,3 +84,15 @@ def select(mask: Any, x1: Any, x2: Any) -> Any:
     chosen &= np.negative(mask.view(np.int8))
     chosen ^= b
     return chosen.view(model.dtype)
+
+
+def select_into(
+    out: np.ndarray, mask: np.ndarray, x1: np.ndarray, x2: np.ndarray, work: np.ndarray
+) -> np.ndarray:
+    """out = x1 where mask, else x2; `out` may be x1 or x2, and so may the buffer `work`."""
+    integer = _integer(out.dtype)
+    change = work.view(integer)
+    np.bitwise_xor(x1.view(integer), x2.view(integer), out=change)
+    change &= np.negative(mask.view(np.int8))  # all bits, or none
+    np.bitwise_xor(x2.view(integer), change, out=out.view(integer))
+    return out

@@ -179,7 +179,8 @@ log_softmax_grad = op(
 )
 
 softmax = op(
-    "softmax", cpu=_softmax_cpu, gpu=_rows_path(raw("softmax.cu", "softmax_forward")), floating=True,
+    "softmax", cpu=_softmax_cpu, floating=True,
+    gpu=_rows_path(raw("softmax.cu", "softmax_forward")),
     saves={"x": "out"}, backward=_softmax_backward, tangent=_softmax_tangent,
     samples=_AXES, reference=lambda torch, x, axis: torch.softmax(x, axis),
     doc="exp(x) over its sum along `axis`, computed without overflow. Parameters: axis (from 0).",

@@ -1,7 +1,8 @@
 """The error function, and the NumPy side of the functions that NumPy lacks.
 
 Formulas of fused ops name functions of a namespace. Where a formula runs on raw tiles that
-namespace is NumPy, which has no erf and no sigmoid, and a slow where; `extended` hands it one that has.
+namespace is NumPy, which has no erf and no sigmoid, and a slow where; `extended` hands it one that
+has.
 """
 
 from __future__ import annotations
@@ -59,7 +60,7 @@ def _polynomial(x: np.ndarray, coefficients: Sequence[float]) -> np.ndarray:
 
 def erf_values(x: Any) -> np.ndarray:
     """erf of a tile of float32 (within 2.5 units in the last place) or float64 (within 3.5)."""
-    x = np.atleast_1d(x)
+    shape, x = np.shape(x), np.atleast_1d(x)
     single = x.dtype == np.float32
     size = np.abs(x)
     edge, end = (0.9, 4.0) if single else (0.5, 6.0)
@@ -80,13 +81,16 @@ def erf_values(x: Any) -> np.ndarray:
         tail *= np.exp(np.negative(large, out=large), out=large)
     inner *= np.clip(x, -edge, edge, out=square)  # no infinity where it is not taken
     np.copysign(np.subtract(1, tail, out=tail), x, out=tail)
-    return select(is_small, inner, tail)
+    return select(is_small, inner, tail).reshape(shape)
 
 
 def sigmoid_values(x: Any) -> Any:
-    """1 / (1 + exp(-x)) without overflow: only exp of what is not positive is taken."""
-    small = np.exp(-np.abs(x))
-    return select(np.greater_equal(x, 0), np.ones_like(small), small) / (1 + small)
+    """1 / (1 + exp(-x)) of a tile; where exp overflows to infinity that is 0."""
+    value = np.negative(np.atleast_1d(x))
+    with np.errstate(over="ignore"):
+        np.exp(value, out=value)
+    value += 1
+    return np.divide(1, value, out=value).reshape(np.shape(x))
 
 
 tile_functions = SimpleNamespace(
@@ -118,7 +122,7 @@ erf_grad = fused(
 )
 
 erf = op(
-    "erf", inputs="x", cpu=tiled("erf", lambda ns, x: erf_values(x).reshape(x.shape)), floating=True,
+    "erf", inputs="x", cpu=tiled("erf", lambda ns, x: erf_values(x)), floating=True,
     gpu=elementwise("T x", "T y", "y = erf(gt_up(x))", "number.cuh", "gt_erf"),
     backward=pointwise(d("x", lambda ns, g, x, out: ns.erf_grad(g, x, out=out))),
     samples=unary(), reference=lambda torch, x: torch.erf(x),

@@ -1,4 +1,4 @@
-"""Comparison of a function of gtensor's with PyTorch's, in value and in derivatives of two orders."""
+"""Comparison of a function with PyTorch's, in value and in derivatives of two orders."""
 
 from __future__ import annotations
 
@@ -30,19 +30,26 @@ def transposed(a: np.ndarray) -> np.ndarray:
 
 
 LAYOUTS: dict[str, Layout] = {
-    "contiguous": np.copy, "strided": strided, "transposed": transposed,
+    "contiguous": np.copy,
+    "strided": strided,
+    "transposed": transposed,
 }
 
 
 def compare(
-    function: Function, reference: Function, arrays: Sequence[np.ndarray], *, second: bool = True,
-    layouts: Sequence[str] = tuple(LAYOUTS), tolerance: float = 1e-10,
+    function: Function,
+    reference: Function,
+    arrays: Sequence[np.ndarray],
+    *,
+    second: bool = True,
+    layouts: Sequence[str] = tuple(LAYOUTS),
+    tolerance: float = 1e-10,
 ) -> None:
     """Assert that both functions agree on float arrays: values, gradients, second derivatives.
 
-    `function(*tensors)` of gtensor, `reference(*tensors)` of PyTorch, each returning one tensor. The
-    upstream gradient is random, once dense and once a broadcast view. Gradients are computed with raw
-    arrays and recorded, and must agree with PyTorch's in both ways.
+    `function(*tensors)` of gtensor, `reference(*tensors)` of PyTorch, each returning one tensor.
+    The upstream gradient is random, once dense and once a broadcast view. Gradients are computed
+    with raw arrays and recorded, and must agree with PyTorch's in both ways.
     """
     rng = np.random.default_rng(sum(a.size for a in arrays))
     theirs = [torch.tensor(a, requires_grad=True) for a in arrays]
@@ -68,17 +75,24 @@ def compare(
 
 
 def _compare_second(
-    function: Function, arrays: Sequence[np.ndarray], theirs: Sequence[Any], g: np.ndarray,
-    first: Sequence[Any], tolerance: float,
+    function: Function,
+    arrays: Sequence[np.ndarray],
+    theirs: Sequence[Any],
+    g: np.ndarray,
+    first: Sequence[Any],
+    tolerance: float,
 ) -> None:
-    """Derivatives of the sum of cubes of the gradients, plus one of every input so that all take part."""
+    """Derivatives of the sum of the gradients' cubes and the inputs' squares: all take part."""
     ours = leaves(arrays)
     y = function(*ours)
     upstream = gt.tensor(g, device="cpu")
     mine = gt.grad(y, ours, upstream, create_graph=True)
     for i, (a, b) in enumerate(zip(mine, first, strict=True)):
         close(a, b, tolerance, f"recorded gradient {i}")
-    loss = sum(((a * a * a).sum() for a in mine), sum(((x * x).sum() for x in ours), gt.tensor(0.0, gt.float64, device="cpu")))
+    loss = sum(
+        ((a * a * a).sum() for a in mine),
+        sum(((x * x).sum() for x in ours), gt.tensor(0.0, gt.float64, device="cpu")),
+    )
     their_loss = sum((b**3).sum() for b in first) + sum((x * x).sum() for x in theirs)
     found = gt.grad(loss, ours)
     expected = torch.autograd.grad(their_loss, theirs, retain_graph=True)

@@ -35,13 +35,24 @@ CASES: dict[str, tuple[Any, Any]] = {
     "erf": (F.erf, torch.erf),
 }
 COMPOSED = ("leaky_relu of slope -0.3", "elu of alpha -0.3")  # of other ops
-SAVED = {"relu": "out", "leaky_relu": "out", "elu": "out", "sigmoid": "out", "tanh": "out",
-         "gelu": "x", "silu": "x", "softplus": "x", "erf": "x"}
+SAVED = {
+    "relu": "out",
+    "leaky_relu": "out",
+    "elu": "out",
+    "sigmoid": "out",
+    "tanh": "out",
+    "gelu": "x",
+    "silu": "x",
+    "softplus": "x",
+    "erf": "x",
+}
 
 
 @pytest.mark.parametrize("name", CASES)
 @pytest.mark.parametrize("shape", [(7,), (3, 4, 2), (0, 3), ()])
-def test_values_and_derivatives(name: str, shape: tuple[int, ...], rng: np.random.Generator) -> None:
+def test_values_and_derivatives(
+    name: str, shape: tuple[int, ...], rng: np.random.Generator
+) -> None:
     function, reference = CASES[name]
     x = 2 * rng.standard_normal(shape)
     compare(function, reference, [np.asarray(np.where(np.abs(x) < 0.05, 0.3, x))])
@@ -51,8 +62,9 @@ def test_values_and_derivatives(name: str, shape: tuple[int, ...], rng: np.rando
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 def test_special_values(name: str, dtype: Any) -> None:
     function, reference = CASES[name]
-    values = np.array([0.0, -0.0, np.inf, -np.inf, np.nan, 1e-30, 700.0, -700.0, 88.8, -104.0,
-                       20.0], dtype)
+    values = np.array(
+        [0.0, -0.0, np.inf, -np.inf, np.nan, 1e-30, 700.0, -700.0, 88.8, -104.0, 20.0], dtype
+    )
     if "slope 0" in name or name in COMPOSED:
         values = values[np.isfinite(values)]  # 0 * infinity is PyTorch's answer there
     if "gelu" in name:
@@ -63,12 +75,17 @@ def test_special_values(name: str, dtype: Any) -> None:
     np.testing.assert_allclose(y, wanted, rtol=1e-6 if dtype == np.float32 else 1e-13, atol=1e-37)
 
 
-@pytest.mark.parametrize("name", ["relu", "leaky_relu", "elu", "sigmoid", "gelu", "silu", "softplus"])
+@pytest.mark.parametrize(
+    "name", ["relu", "leaky_relu", "elu", "sigmoid", "gelu", "silu", "softplus"]
+)
 def test_gradient_of_infinite_and_nan_upstream_is_zero_only_where_it_is_cut(name: str) -> None:
     function, reference = CASES[name]
     x = np.array([-2.0, 3.0, -1.0, 2.0])
     g = np.array([np.inf, 1.0, np.nan, np.nan])
-    ours, theirs = gt.tensor(x, device="cpu", requires_grad=True), torch.tensor(x, requires_grad=True)
+    ours, theirs = (
+        gt.tensor(x, device="cpu", requires_grad=True),
+        torch.tensor(x, requires_grad=True),
+    )
     function(ours).backward(gt.tensor(g, device="cpu"))
     reference(theirs).backward(torch.tensor(g))
     assert ours.grad is not None
@@ -97,7 +114,9 @@ def test_large_inputs_go_through_tiles(rng: np.random.Generator) -> None:
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
 @pytest.mark.parametrize("name", [name for name in CASES if name not in COMPOSED])
-def test_half_types_are_computed_in_float32(name: str, dtype: str, rng: np.random.Generator) -> None:
+def test_half_types_are_computed_in_float32(
+    name: str, dtype: str, rng: np.random.Generator
+) -> None:
     function, reference = CASES[name]
     half = getattr(gt, dtype)
     x = gt.tensor(3 * rng.standard_normal(1000), device="cpu").astype(half)
@@ -106,24 +125,31 @@ def test_half_types_are_computed_in_float32(name: str, dtype: str, rng: np.rando
     assert y.dtype == half
     rounding = {"float16": 2.0**-11, "bfloat16": 2.0**-8}[dtype]
     np.testing.assert_allclose(
-        y.numpy().astype(np.float32), wide.numpy(), rtol=1.01 * rounding, atol=1e-6)
+        y.numpy().astype(np.float32), wide.numpy(), rtol=1.01 * rounding, atol=1e-6
+    )
 
 
 @pytest.mark.parametrize(("dtype", "most"), [(np.float32, 2.5), (np.float64, 3.5)])
 def test_erf_is_within_some_units_in_the_last_place(dtype: Any, most: float) -> None:
-    x = np.concatenate([np.linspace(-7, 7, 40001), np.geomspace(1e-30, 1, 4001),
-                        np.geomspace(-1e-300, -1e-3, 101)]).astype(dtype)
+    x = np.concatenate(
+        [np.linspace(-7, 7, 40001), np.geomspace(1e-30, 1, 4001), np.geomspace(-1e-300, -1e-3, 101)]
+    ).astype(dtype)
     wanted = np.array([math.erf(float(v)) for v in x])
     with np.errstate(under="ignore"):
         error = np.abs(erf_values(x).astype(np.float64) - wanted)
-    assert (error / np.spacing(np.abs(wanted).astype(dtype).clip(np.finfo(dtype).tiny))).max() <= most
+    assert (
+        error / np.spacing(np.abs(wanted).astype(dtype).clip(np.finfo(dtype).tiny))
+    ).max() <= most
 
 
-@pytest.mark.parametrize(("call", "message"), [
-    (lambda x: F.gelu(x, "fast"), "gelu was given approximate='fast'; wanted 'none' or 'tanh'"),
-    (lambda x: F.softplus(x, 0.0), "softplus was given beta=0.0; wanted a positive number"),
-    (lambda x: F.softmax(x, 2), "softmax over axis 2 of a tensor of 1 dimensions"),
-])
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda x: F.gelu(x, "fast"), "gelu was given approximate='fast'; wanted 'none' or 'tanh'"),
+        (lambda x: F.softplus(x, 0.0), "softplus was given beta=0.0; wanted a positive number"),
+        (lambda x: F.softmax(x, 2), "softmax over axis 2 of a tensor of 1 dimensions"),
+    ],
+)
 def test_messages(call: Any, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         call(gt.tensor([1.0], device="cpu"))

@@ -21,10 +21,17 @@ CASES: dict[str, tuple[tuple[int, ...], tuple[int, ...], dict[str, Any]]] = {
     "1x1 in groups": ((2, 4, 3, 3), (6, 2, 1, 1), {"groups": 2}),
     "1x1 with stride": ((2, 3, 5, 5), (2, 3, 1, 1), {"stride": 2}),
     "1x1 with padding": ((1, 3, 2, 2), (2, 3, 1, 1), {"padding": 1}),
-    "all at once": ((3, 4, 9, 8), (6, 2, 3, 2),
-                    {"stride": (2, 3), "padding": (1, 0), "dilation": (1, 2), "groups": 2}),
+    "all at once": (
+        (3, 4, 9, 8),
+        (6, 2, 3, 2),
+        {"stride": (2, 3), "padding": (1, 0), "dilation": (1, 2), "groups": 2},
+    ),
     "depthwise, same": ((2, 4, 6, 5), (4, 1, 3, 3), {"groups": 4, "padding": "same"}),
-    "same with an even kernel": ((1, 2, 6, 6), (3, 2, 2, 4), {"dilation": (2, 1), "padding": "same"}),
+    "same with an even kernel": (
+        (1, 2, 6, 6),
+        (3, 2, 2, 4),
+        {"dilation": (2, 1), "padding": "same"},
+    ),
     "valid": ((1, 2, 4, 4), (3, 2, 2, 2), {"padding": "valid"}),
     "padding beyond the kernel": ((1, 2, 3, 3), (2, 2, 2, 2), {"padding": 4}),
     "stride beyond the kernel": ((2, 2, 9, 7), (2, 2, 2, 2), {"stride": (4, 3)}),
@@ -44,62 +51,110 @@ def test_against_torch(
     x, weight, options = CASES[name]
     monkeypatch.setattr(conv_paths, "WORKSPACE_BYTES", workspace)
     arrays = [rng.standard_normal(shape) for shape in (x, weight, weight[:1])]
-    compare(lambda *t: F.conv2d(*t, **options), lambda *t: TF.conv2d(*t, **options), arrays,
-            second=workspace > 1, layouts=("contiguous", "strided", "transposed")[:2 + (workspace == 1)])
+    compare(
+        lambda *t: F.conv2d(*t, **options),
+        lambda *t: TF.conv2d(*t, **options),
+        arrays,
+        second=workspace > 1,
+        layouts=("contiguous", "strided", "transposed")[: 2 + (workspace == 1)],
+    )
 
 
 def test_without_bias(rng: np.random.Generator) -> None:
-    compare(F.conv2d, TF.conv2d, [rng.standard_normal((2, 3, 5, 5)), rng.standard_normal((2, 3, 3, 3))])
+    compare(
+        F.conv2d, TF.conv2d, [rng.standard_normal((2, 3, 5, 5)), rng.standard_normal((2, 3, 3, 3))]
+    )
 
 
 @pytest.mark.parametrize("stride", [1, 2])
 def test_gradients_accumulate_in_place(stride: int, rng: np.random.Generator) -> None:
-    """Two convolutions of one image with one kernel: the second gradient is added where the first is."""
+    """Two convolutions of an image with a kernel: the second gradient is added to the first."""
     x, weight = rng.standard_normal((2, 2, 6, 6)), rng.standard_normal((2, 2, 3, 3))
-    compare(lambda x, w: F.conv2d(x, w, stride=stride) + 2 * F.conv2d(x, w, stride=stride),
-            lambda x, w: 3 * TF.conv2d(x, w, stride=stride), [x, weight], second=False)
+    compare(
+        lambda x, w: F.conv2d(x, w, stride=stride) + 2 * F.conv2d(x, w, stride=stride),
+        lambda x, w: 3 * TF.conv2d(x, w, stride=stride),
+        [x, weight],
+        second=False,
+    )
 
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
 def test_half_types_are_added_up_in_float32(dtype: str, rng: np.random.Generator) -> None:
     half = getattr(gt, dtype)
     arrays = [rng.standard_normal(shape).astype(half) for shape in ((2, 64, 6, 6), (3, 64, 3, 3))]
-    ours, theirs = leaves(arrays), [torch.tensor(a.astype(np.float64), requires_grad=True) for a in arrays]
+    ours, theirs = (
+        leaves(arrays),
+        [torch.tensor(a.astype(np.float64), requires_grad=True) for a in arrays],
+    )
     y, wanted = F.conv2d(*ours, stride=2), TF.conv2d(*theirs, stride=2)
     g = np.asarray(rng.standard_normal(y.shape)).astype(half)
     y.backward(gt.tensor(g, device="cpu"))
     wanted.backward(torch.tensor(g.astype(np.float64)))
     rtol = {"float16": 2.0**-11, "bfloat16": 2.0**-8}[dtype] * 1.01
-    for mine, their in ((y, wanted.detach()), *((a.grad, b.grad) for a, b in zip(ours, theirs))):
+    for mine, their in (
+        (y, wanted.detach()),
+        *((a.grad, b.grad) for a, b in zip(ours, theirs, strict=True)),
+    ):
         assert mine.dtype == half
-        np.testing.assert_allclose(mine.numpy().astype(np.float64), their.numpy(), rtol=4 * rtol,
-                                   atol=4 * rtol)
+        np.testing.assert_allclose(
+            mine.numpy().astype(np.float64), their.numpy(), rtol=4 * rtol, atol=4 * rtol
+        )
 
 
 def test_float32_agrees_over_many_channels(rng: np.random.Generator) -> None:
-    x, weight = (rng.standard_normal(s).astype(np.float32) for s in ((4, 40, 12, 12), (24, 40, 3, 3)))
-    close(F.conv2d(*leaves([x, weight]), padding=1), TF.conv2d(torch.tensor(x), torch.tensor(weight), padding=1),
-          1e-5, "float32")
+    x, weight = (
+        rng.standard_normal(s).astype(np.float32) for s in ((4, 40, 12, 12), (24, 40, 3, 3))
+    )
+    close(
+        F.conv2d(*leaves([x, weight]), padding=1),
+        TF.conv2d(torch.tensor(x), torch.tensor(weight), padding=1),
+        1e-5,
+        "float32",
+    )
 
 
 X, W = np.zeros((2, 3, 5, 5)), np.zeros((4, 3, 3, 3))
 
 
-@pytest.mark.parametrize(("x", "weight", "bias", "options", "error", "message"), [
-    (X, W[:, :2], None, {}, ValueError, r"an input of shape \(2, 3, 5, 5\), a weight of shape \(4, 2"),
-    (X, W, None, {"groups": 3}, ValueError, "groups=3; wanted .* O divisible by groups"),
-    (X, W, None, {"groups": 0}, ValueError, "groups=0; wanted an integer from 1 on"),
-    (X[0, 0], W, None, {}, ValueError, r"an input of shape \(5, 5\)"),
-    (X, W, W[0, :, 0, 0], {}, ValueError, r"a bias of shape \(3,\) .* wanted \(4,\)"),
-    (X, W, None, {"stride": 0}, ValueError, "stride=0; wanted an integer from 1 on, or two"),
-    (X, W, None, {"dilation": (1, 2, 3)}, ValueError, r"dilation=\(1, 2, 3\); wanted an integer"),
-    (X, W, None, {"padding": -1}, ValueError, "padding=-1; wanted an integer from 0 on"),
-    (X, W, None, {"padding": "full"}, ValueError, "padding='full'; wanted 'same', 'valid'"),
-    (X, W, None, {"padding": "same", "stride": 2}, ValueError, "padding='same' with stride"),
-    (X[:, :, :2], W, None, {}, ValueError, "would have an output of"),
-    (X, W.astype(np.float32), None, {}, TypeError, "input of dtype float64, weight of dtype float32"),
-    (X.astype(int), W.astype(int), None, {}, TypeError, "wanted one floating-point dtype"),
-])
+@pytest.mark.parametrize(
+    ("x", "weight", "bias", "options", "error", "message"),
+    [
+        (
+            X,
+            W[:, :2],
+            None,
+            {},
+            ValueError,
+            r"an input of shape \(2, 3, 5, 5\), a weight of shape \(4, 2",
+        ),
+        (X, W, None, {"groups": 3}, ValueError, "groups=3; wanted .* O divisible by groups"),
+        (X, W, None, {"groups": 0}, ValueError, "groups=0; wanted an integer from 1 on"),
+        (X[0, 0], W, None, {}, ValueError, r"an input of shape \(5, 5\)"),
+        (X, W, W[0, :, 0, 0], {}, ValueError, r"a bias of shape \(3,\) .* wanted \(4,\)"),
+        (X, W, None, {"stride": 0}, ValueError, "stride=0; wanted an integer from 1 on, or two"),
+        (
+            X,
+            W,
+            None,
+            {"dilation": (1, 2, 3)},
+            ValueError,
+            r"dilation=\(1, 2, 3\); wanted an integer",
+        ),
+        (X, W, None, {"padding": -1}, ValueError, "padding=-1; wanted an integer from 0 on"),
+        (X, W, None, {"padding": "full"}, ValueError, "padding='full'; wanted 'same', 'valid'"),
+        (X, W, None, {"padding": "same", "stride": 2}, ValueError, "padding='same' with stride"),
+        (X[:, :, :2], W, None, {}, ValueError, "would have an output of"),
+        (
+            X,
+            W.astype(np.float32),
+            None,
+            {},
+            TypeError,
+            "input of dtype float64, weight of dtype float32",
+        ),
+        (X.astype(int), W.astype(int), None, {}, TypeError, "wanted one floating-point dtype"),
+    ],
+)
 def test_messages(x: Any, weight: Any, bias: Any, options: Any, error: Any, message: str) -> None:
     tensors = [None if a is None else gt.tensor(a, device="cpu") for a in (x, weight, bias)]
     with pytest.raises(error, match=f"conv2d .*{message}"):

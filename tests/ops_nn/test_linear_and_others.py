@@ -24,8 +24,12 @@ def test_linear(lead: tuple[int, ...], bias: bool, rng: np.random.Generator) -> 
 
 def test_linear_twice_accumulates_in_place(rng: np.random.Generator) -> None:
     x, w = rng.standard_normal((4, 3)), rng.standard_normal((3, 3))
-    compare(lambda x, w: F.linear(F.linear(x, w), w) + 2 * F.linear(x, w),
-            lambda x, w: TF.linear(TF.linear(x, w), w) + 2 * TF.linear(x, w), [x, w], second=False)
+    compare(
+        lambda x, w: F.linear(F.linear(x, w), w) + 2 * F.linear(x, w),
+        lambda x, w: TF.linear(TF.linear(x, w), w) + 2 * TF.linear(x, w),
+        [x, w],
+        second=False,
+    )
 
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
@@ -49,21 +53,34 @@ def test_linear_of_half_types_adds_up_in_float32(dtype: str) -> None:
 def test_embedding(padding_idx: Any, shape: Any, tile: int, rng: np.random.Generator) -> None:
     indices = rng.integers(0, 4, shape)
     with gt.settings.override(tile_elements=tile):
-        compare(lambda w: F.embedding(gt.tensor(indices, device="cpu"), w, padding_idx),
-                lambda w: TF.embedding(torch.tensor(indices), w, padding_idx),
-                [rng.standard_normal((4, 3))])
+        compare(
+            lambda w: F.embedding(gt.tensor(indices, device="cpu"), w, padding_idx),
+            lambda w: TF.embedding(torch.tensor(indices), w, padding_idx),
+            [rng.standard_normal((4, 3))],
+        )
 
 
 def test_two_gradients_of_one_table_accumulate(rng: np.random.Generator) -> None:
     indices = rng.integers(0, 4, 9)
-    compare(lambda w: F.embedding(gt.tensor(indices, device="cpu"), w) * 2 + F.embedding(gt.tensor(indices[::-1].copy(), device="cpu"), w),
-            lambda w: TF.embedding(torch.tensor(indices), w) * 2 + TF.embedding(torch.tensor(indices[::-1].copy()), w),
-            [rng.standard_normal((4, 3))], second=False)
+    compare(
+        lambda w: (
+            F.embedding(gt.tensor(indices, device="cpu"), w) * 2
+            + F.embedding(gt.tensor(indices[::-1].copy(), device="cpu"), w)
+        ),
+        lambda w: (
+            TF.embedding(torch.tensor(indices), w) * 2
+            + TF.embedding(torch.tensor(indices[::-1].copy()), w)
+        ),
+        [rng.standard_normal((4, 3))],
+        second=False,
+    )
 
 
 def test_embedding_of_half_types_adds_up_in_float32() -> None:
     w = gt.ones((2, 3), gt.float16, "cpu", requires_grad=True)
-    F.embedding(gt.zeros(4096, "int64", "cpu"), w).sum(axis=0).backward(gt.ones(3, gt.float16, "cpu"))
+    F.embedding(gt.zeros(4096, "int64", "cpu"), w).sum(axis=0).backward(
+        gt.ones(3, gt.float16, "cpu")
+    )
     assert w.grad is not None and w.grad.numpy()[0, 0] == 4096
 
 
@@ -90,7 +107,7 @@ def test_dropout_drops_and_scales(p: float) -> None:
     y.sum().backward()
     assert x.grad is not None and np.array_equal(x.grad.numpy(), values), "the same mask backward"
     for a, b in ((0, 1), (1, 0)):  # neighbours are independent
-        pairs = kept[a:, b:] & kept[:300 - a, :500 - b]
+        pairs = kept[a:, b:] & kept[: 300 - a, : 500 - b]
         assert abs(pairs.mean() - (1 - p) ** 2) < 0.01
 
 
@@ -103,7 +120,9 @@ def test_the_mask_of_dropout_follows_from_the_seed_alone() -> None:
     assert not np.array_equal(one[:65536], one[65536:131072]), "chunks repeat"
     with gt.settings.override(tile_elements=64):
         assert np.array_equal(one, F.dropout(x, 0.5, seed=11).numpy())
-    assert np.array_equal(one, F.dropout(gt.ones((2, 200_000), device="cpu").T[:, 0], 0.5, seed=11).numpy())
+    assert np.array_equal(
+        one, F.dropout(gt.ones((2, 200_000), device="cpu").T[:, 0], 0.5, seed=11).numpy()
+    )
 
 
 def test_dropout_follows_manual_seed_and_draws_anew() -> None:
@@ -141,42 +160,102 @@ def test_attention(mask: str, lead: tuple[int, ...], rng: np.random.Generator) -
     arrays = [rng.standard_normal((*lead, *s)) for s in ((4, 3), (5, 3), (5, 2))]
     options: dict[str, Any] = {"is_causal": True} if mask == "causal" else {}
     given = np.tril(np.ones((4, 5), bool)) if mask == "boolean" else rng.standard_normal((4, 5))
-    ours = {**options, "attn_mask": gt.tensor(given, device="cpu")} if mask in ("boolean", "added") else options
-    theirs = {**options, "attn_mask": torch.tensor(given)} if mask in ("boolean", "added") else options
+    ours = (
+        {**options, "attn_mask": gt.tensor(given, device="cpu")}
+        if mask in ("boolean", "added")
+        else options
+    )
+    theirs = (
+        {**options, "attn_mask": torch.tensor(given)} if mask in ("boolean", "added") else options
+    )
     with torch.nn.attention.sdpa_kernel(torch.nn.attention.SDPBackend.MATH):
-        compare(lambda q, k, v: F.scaled_dot_product_attention(q, k, v, **ours),
-                lambda q, k, v: TF.scaled_dot_product_attention(q, k, v, **theirs), arrays,
-                tolerance=1e-9)
+        compare(
+            lambda q, k, v: F.scaled_dot_product_attention(q, k, v, **ours),
+            lambda q, k, v: TF.scaled_dot_product_attention(q, k, v, **theirs),
+            arrays,
+            tolerance=1e-9,
+        )
 
 
 def test_attention_scale_and_dropout(rng: np.random.Generator) -> None:
     q, k, v = leaves([rng.standard_normal((6, 4)) for _ in range(3)])
     y = F.scaled_dot_product_attention(q, k, v, scale=2.0)
-    close(y, TF.scaled_dot_product_attention(*(torch.tensor(t.numpy()) for t in (q, k, v)), scale=2.0),
-          1e-12, "scale")
+    close(
+        y,
+        TF.scaled_dot_product_attention(*(torch.tensor(t.numpy()) for t in (q, k, v)), scale=2.0),
+        1e-12,
+        "scale",
+    )
     gt.manual_seed(1)
     dropped = F.scaled_dot_product_attention(q, k, v, dropout_p=0.5)
     assert not np.allclose(dropped.numpy(), F.scaled_dot_product_attention(q, k, v).numpy())
 
 
-@pytest.mark.parametrize(("call", "error", "message"), [
-    (lambda x: F.linear(x, x.T), ValueError, r"linear was given an input of shape \(2, 3\) and a weight"),
-    (lambda x: F.linear(x, x.T[:, :1] @ x[:1], x[:, 0]), ValueError, r"a bias of shape \(2,\)"),
-    (lambda x: F.linear(x, x.astype("float64")[:1]), TypeError, "linear was given input of dtype float32"),
-    (lambda x: F.embedding(x, x), TypeError, "indices of dtype float32; wanted integers"),
-    (lambda x: F.embedding(gt.tensor([2], device="cpu"), x), ValueError, "the index 2; wanted 0 to 1"),
-    (lambda x: F.embedding(gt.tensor([-1], device="cpu"), x), ValueError, "the index -1; wanted 0 to 1"),
-    (lambda x: F.embedding(gt.tensor([0], device="cpu"), x, 2), ValueError, "padding_idx=2 for 2 rows"),
-    (lambda x: F.embedding(gt.tensor([0], device="cpu"), x[0]), ValueError, r"a weight of shape \(3,\)"),
-    (lambda x: F.one_hot(x), TypeError, "one_hot was given a tensor of dtype float32"),
-    (lambda x: F.one_hot(gt.tensor([3], device="cpu"), 3), ValueError, "the index 3; wanted 0 to 2"),
-    (lambda x: F.one_hot(gt.tensor([3], device="cpu"), 0), ValueError, "num_classes=0; wanted 1 or more"),
-    (lambda x: F.one_hot(gt.zeros(0, "int64", "cpu")), ValueError, "no indices and num_classes=-1"),
-    (lambda x: F.dropout(x, 1.5), ValueError, "p=1.5; wanted a probability"),
-    (lambda x: F.dropout(x.astype("int64")), TypeError, "dropout was given an input of dtype int64"),
-    (lambda x: F.scaled_dot_product_attention(x, x, x.T), ValueError, "wanted .*, D_v"),
-    (lambda x: F.scaled_dot_product_attention(x, x, x, x, is_causal=True), ValueError, "one of them"),
-])
+@pytest.mark.parametrize(
+    ("call", "error", "message"),
+    [
+        (
+            lambda x: F.linear(x, x.T),
+            ValueError,
+            r"linear was given an input of shape \(2, 3\) and a weight",
+        ),
+        (lambda x: F.linear(x, x.T[:, :1] @ x[:1], x[:, 0]), ValueError, r"a bias of shape \(2,\)"),
+        (
+            lambda x: F.linear(x, x.astype("float64")[:1]),
+            TypeError,
+            "linear was given input of dtype float32",
+        ),
+        (lambda x: F.embedding(x, x), TypeError, "indices of dtype float32; wanted integers"),
+        (
+            lambda x: F.embedding(gt.tensor([2], device="cpu"), x),
+            ValueError,
+            "the index 2; wanted 0 to 1",
+        ),
+        (
+            lambda x: F.embedding(gt.tensor([-1], device="cpu"), x),
+            ValueError,
+            "the index -1; wanted 0 to 1",
+        ),
+        (
+            lambda x: F.embedding(gt.tensor([0], device="cpu"), x, 2),
+            ValueError,
+            "padding_idx=2 for 2 rows",
+        ),
+        (
+            lambda x: F.embedding(gt.tensor([0], device="cpu"), x[0]),
+            ValueError,
+            r"a weight of shape \(3,\)",
+        ),
+        (lambda x: F.one_hot(x), TypeError, "one_hot was given a tensor of dtype float32"),
+        (
+            lambda x: F.one_hot(gt.tensor([3], device="cpu"), 3),
+            ValueError,
+            "the index 3; wanted 0 to 2",
+        ),
+        (
+            lambda x: F.one_hot(gt.tensor([3], device="cpu"), 0),
+            ValueError,
+            "num_classes=0; wanted 1 or more",
+        ),
+        (
+            lambda x: F.one_hot(gt.zeros(0, "int64", "cpu")),
+            ValueError,
+            "no indices and num_classes=-1",
+        ),
+        (lambda x: F.dropout(x, 1.5), ValueError, "p=1.5; wanted a probability"),
+        (
+            lambda x: F.dropout(x.astype("int64")),
+            TypeError,
+            "dropout was given an input of dtype int64",
+        ),
+        (lambda x: F.scaled_dot_product_attention(x, x, x.T), ValueError, "wanted .*, D_v"),
+        (
+            lambda x: F.scaled_dot_product_attention(x, x, x, x, is_causal=True),
+            ValueError,
+            "one of them",
+        ),
+    ],
+)
 def test_messages(call: Any, error: Any, message: str) -> None:
     with pytest.raises(error, match=message):
         call(gt.ones((2, 3), device="cpu"))

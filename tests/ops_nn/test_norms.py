@@ -16,10 +16,15 @@ import gtensor.nn.functional as F
 from .against_torch import close, compare, leaves
 
 ACTIVATIONS: dict[str, tuple[float, Callable[..., Any]]] = {
-    "identity": (1.0, lambda y: y), "relu": (1.0, TF.relu),
-    "leaky_relu": (0.01, lambda y: TF.leaky_relu(y, 0.01)), "elu": (0.5, lambda y: TF.elu(y, 0.5)),
-    "gelu": (1.0, TF.gelu), "gelu_tanh": (1.0, lambda y: TF.gelu(y, approximate="tanh")),
-    "silu": (1.0, TF.silu), "sigmoid": (1.0, torch.sigmoid), "tanh": (1.0, torch.tanh),
+    "identity": (1.0, lambda y: y),
+    "relu": (1.0, TF.relu),
+    "leaky_relu": (0.01, lambda y: TF.leaky_relu(y, 0.01)),
+    "elu": (0.5, lambda y: TF.elu(y, 0.5)),
+    "gelu": (1.0, TF.gelu),
+    "gelu_tanh": (1.0, lambda y: TF.gelu(y, approximate="tanh")),
+    "silu": (1.0, TF.silu),
+    "sigmoid": (1.0, torch.sigmoid),
+    "tanh": (1.0, torch.tanh),
     "softplus": (2.0, lambda y: TF.softplus(y, 2.0)),
 }
 SHAPES = [(5, 3), (2, 3, 5), (3, 4, 3, 2), (2, 1, 2, 2, 3)]
@@ -39,13 +44,17 @@ def test_batch_norm_and_activation(
     parameter, after = ACTIVATIONS[activation]
     channels = shape[1]
     mean, var = statistics(rng, channels)
-    arrays = [2 * rng.standard_normal(shape) + 3, rng.standard_normal(channels),
-              rng.standard_normal(channels)]
+    arrays = [
+        2 * rng.standard_normal(shape) + 3,
+        rng.standard_normal(channels),
+        rng.standard_normal(channels),
+    ]
 
     def ours(x: Any, weight: Any, bias: Any) -> Any:
         running = [gt.tensor(a, device="cpu") for a in (mean, var)]
-        return F.batch_norm_act(x, *running, weight, bias, training, activation=activation,
-                                activation_param=parameter)
+        return F.batch_norm_act(
+            x, *running, weight, bias, training, activation=activation, activation_param=parameter
+        )
 
     def theirs(x: Any, weight: Any, bias: Any) -> Any:
         running = [torch.tensor(a) for a in (mean, var)]
@@ -75,14 +84,16 @@ def test_batch_norm_without_some(training: bool, given: Any, rng: np.random.Gene
 
 
 def test_running_statistics_are_unbiased_averages_and_outside_the_graph(
-    rng: np.random.Generator
+    rng: np.random.Generator,
 ) -> None:
     mean, var = statistics(rng, 3)
     ours = [gt.tensor(a, device="cpu") for a in (mean, var)]
     theirs = [torch.tensor(a) for a in (mean, var)]
     for momentum in (0.1, 1.0, 0.0):
         x = rng.standard_normal((4, 3, 5)) * 3 + 1
-        F.batch_norm(gt.tensor(x, device="cpu", requires_grad=True), *ours, training=True, momentum=momentum)
+        F.batch_norm(
+            gt.tensor(x, device="cpu", requires_grad=True), *ours, training=True, momentum=momentum
+        )
         TF.batch_norm(torch.tensor(x), *theirs, training=True, momentum=momentum)
         for a, b in zip(ours, theirs, strict=True):
             close(a, b, 1e-12, f"momentum {momentum}")
@@ -102,8 +113,14 @@ def test_a_mean_far_larger_than_the_deviation(dtype: Any, rng: np.random.Generat
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
 def test_half_types_have_float32_statistics(dtype: str, rng: np.random.Generator) -> None:
     half = getattr(gt, dtype)
-    arrays = [a.astype(half) for a in (rng.standard_normal((500, 2, 4)) + 5, rng.standard_normal(2),
-                                       rng.standard_normal(2))]
+    arrays = [
+        a.astype(half)
+        for a in (
+            rng.standard_normal((500, 2, 4)) + 5,
+            rng.standard_normal(2),
+            rng.standard_normal(2),
+        )
+    ]
     ours = leaves(arrays)
     theirs = [torch.tensor(a.astype(np.float64), requires_grad=True) for a in arrays]
     running = [gt.zeros(2, device="cpu"), gt.ones(2, device="cpu")]
@@ -114,12 +131,14 @@ def test_half_types_have_float32_statistics(dtype: str, rng: np.random.Generator
     wanted.backward(torch.tensor(g.astype(np.float64)))
     rtol = {"float16": 2.0**-11, "bfloat16": 2.0**-8}[dtype]
     assert y.dtype == half and running[0].dtype == gt.float32
-    np.testing.assert_allclose(y.numpy().astype(np.float64), wanted.detach().numpy(), rtol=2 * rtol,
-                               atol=2 * rtol)
+    np.testing.assert_allclose(
+        y.numpy().astype(np.float64), wanted.detach().numpy(), rtol=2 * rtol, atol=2 * rtol
+    )
     for a, b in zip(ours, theirs, strict=True):
         assert a.grad is not None and a.grad.dtype == half
-        np.testing.assert_allclose(a.grad.numpy().astype(np.float64), b.grad.numpy(), rtol=4 * rtol,
-                                   atol=8 * rtol)
+        np.testing.assert_allclose(
+            a.grad.numpy().astype(np.float64), b.grad.numpy(), rtol=4 * rtol, atol=8 * rtol
+        )
 
 
 def test_batch_norm_saves_its_input_and_two_numbers_per_channel() -> None:
@@ -131,8 +150,12 @@ def test_batch_norm_saves_its_input_and_two_numbers_per_channel() -> None:
 
 
 def test_running_statistics_get_gradients_in_evaluation(rng: np.random.Generator) -> None:
-    arrays = [rng.standard_normal((2, 3, 4)), *statistics(rng, 3), rng.standard_normal(3),
-              rng.standard_normal(3)]
+    arrays = [
+        rng.standard_normal((2, 3, 4)),
+        *statistics(rng, 3),
+        rng.standard_normal(3),
+        rng.standard_normal(3),
+    ]
 
     def reference(x: Any, mean: Any, var: Any, weight: Any, bias: Any) -> Any:
         kept = (1, 3, 1)
@@ -145,52 +168,117 @@ def test_running_statistics_get_gradients_in_evaluation(rng: np.random.Generator
 # -- layer norm ------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(("shape", "row"), [
-    ((3, 5), (5,)), ((2, 3, 4), (3, 4)), ((6,), (6,)), ((2, 1), (1,)), ((2, 3, 4, 2), (2,)),
-    ((0, 3), (3,)),
-])
+@pytest.mark.parametrize(
+    ("shape", "row"),
+    [
+        ((3, 5), (5,)),
+        ((2, 3, 4), (3, 4)),
+        ((6,), (6,)),
+        ((2, 1), (1,)),
+        ((2, 3, 4, 2), (2,)),
+        ((0, 3), (3,)),
+    ],
+)
 @pytest.mark.parametrize("tile", [65536, 5])
 def test_layer_norm(shape: Any, row: Any, tile: int, rng: np.random.Generator) -> None:
-    arrays = [2 * rng.standard_normal(shape) + 1, rng.standard_normal(row), rng.standard_normal(row)]
+    arrays = [
+        2 * rng.standard_normal(shape) + 1,
+        rng.standard_normal(row),
+        rng.standard_normal(row),
+    ]
     with gt.settings.override(tile_elements=tile):
-        compare(lambda x, w, b: F.layer_norm(x, row, w, b), lambda x, w, b: TF.layer_norm(x, row, w, b),
-                arrays, tolerance=1e-9)
-        compare(lambda x: F.layer_norm(x, row, eps=0.1), lambda x: TF.layer_norm(x, row, eps=0.1), arrays[:1])
+        compare(
+            lambda x, w, b: F.layer_norm(x, row, w, b),
+            lambda x, w, b: TF.layer_norm(x, row, w, b),
+            arrays,
+            tolerance=1e-9,
+        )
+        compare(
+            lambda x: F.layer_norm(x, row, eps=0.1),
+            lambda x: TF.layer_norm(x, row, eps=0.1),
+            arrays[:1],
+        )
 
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
 def test_layer_norm_of_half_types(dtype: str, rng: np.random.Generator) -> None:
     half = getattr(gt, dtype)
-    arrays = [a.astype(half) for a in (rng.standard_normal((300, 40)) + 3, rng.standard_normal(40),
-                                       rng.standard_normal(40))]
+    arrays = [
+        a.astype(half)
+        for a in (
+            rng.standard_normal((300, 40)) + 3,
+            rng.standard_normal(40),
+            rng.standard_normal(40),
+        )
+    ]
     ours = leaves(arrays)
     theirs = [torch.tensor(a.astype(np.float64), requires_grad=True) for a in arrays]
     y, wanted = F.layer_norm(ours[0], 40, *ours[1:]), TF.layer_norm(theirs[0], (40,), *theirs[1:])
     y.sum().backward()
     wanted.sum().backward()
     rtol = {"float16": 2.0**-11, "bfloat16": 2.0**-8}[dtype]
-    for a, b in ((y, wanted.detach()), *((a.grad, b.grad) for a, b in zip(ours, theirs, strict=True))):
+    for a, b in (
+        (y, wanted.detach()),
+        *((a.grad, b.grad) for a, b in zip(ours, theirs, strict=True)),
+    ):
         assert a.dtype == half
-        np.testing.assert_allclose(a.numpy().astype(np.float64), b.numpy(), rtol=2 * rtol, atol=4 * rtol)
+        np.testing.assert_allclose(
+            a.numpy().astype(np.float64), b.numpy(), rtol=2 * rtol, atol=4 * rtol
+        )
 
 
 X = np.zeros((2, 3, 4), np.float32)
 
 
-@pytest.mark.parametrize(("call", "error", "message"), [
-    (lambda x, c: F.batch_norm(x, None, None), ValueError, "no running_mean or no running_var outside"),
-    (lambda x, c: F.batch_norm(x, c, x[0, 0]), ValueError, r"running_var of shape \(4,\) .* \(3,\)"),
-    (lambda x, c: F.batch_norm(x, c, c, c[:2]), ValueError, r"a weight of shape \(2,\)"),
-    (lambda x, c: F.batch_norm(x[0, 0], c, c), ValueError, r"shape \(4,\); wanted \(N, C, ...\)"),
-    (lambda x, c: F.batch_norm(x[:1, :, :1], c, c, training=True), ValueError, "more than one value"),
-    (lambda x, c: F.batch_norm(x, c, c, c.astype("float64")), TypeError, "weight of dtype float64"),
-    (lambda x, c: F.batch_norm_act(x, c, c, activation="cube"), ValueError, "activation='cube'; wanted"),
-    (lambda x, c: F.batch_norm_act(x, c, c, activation_param=0), ValueError, "activation_param=0 for"),
-    (lambda x, c: F.layer_norm(x, 3), ValueError, r"normalized_shape=3 for .* \(2, 3, 4\)"),
-    (lambda x, c: F.layer_norm(x, ()), ValueError, r"normalized_shape=\(\)"),
-    (lambda x, c: F.layer_norm(x, 4, c), ValueError, r"a weight of shape \(3,\); wanted \(4,\)"),
-    (lambda x, c: F.layer_norm(x.astype("int64"), 4), TypeError, "input of dtype int64"),
-])
+@pytest.mark.parametrize(
+    ("call", "error", "message"),
+    [
+        (
+            lambda x, c: F.batch_norm(x, None, None),
+            ValueError,
+            "no running_mean or no running_var outside",
+        ),
+        (
+            lambda x, c: F.batch_norm(x, c, x[0, 0]),
+            ValueError,
+            r"running_var of shape \(4,\) .* \(3,\)",
+        ),
+        (lambda x, c: F.batch_norm(x, c, c, c[:2]), ValueError, r"a weight of shape \(2,\)"),
+        (
+            lambda x, c: F.batch_norm(x[0, 0], c, c),
+            ValueError,
+            r"shape \(4,\); wanted \(N, C, ...\)",
+        ),
+        (
+            lambda x, c: F.batch_norm(x[:1, :, :1], c, c, training=True),
+            ValueError,
+            "more than one value",
+        ),
+        (
+            lambda x, c: F.batch_norm(x, c, c, c.astype("float64")),
+            TypeError,
+            "weight of dtype float64",
+        ),
+        (
+            lambda x, c: F.batch_norm_act(x, c, c, activation="cube"),
+            ValueError,
+            "activation='cube'; wanted",
+        ),
+        (
+            lambda x, c: F.batch_norm_act(x, c, c, activation_param=0),
+            ValueError,
+            "activation_param=0 for",
+        ),
+        (lambda x, c: F.layer_norm(x, 3), ValueError, r"normalized_shape=3 for .* \(2, 3, 4\)"),
+        (lambda x, c: F.layer_norm(x, ()), ValueError, r"normalized_shape=\(\)"),
+        (
+            lambda x, c: F.layer_norm(x, 4, c),
+            ValueError,
+            r"a weight of shape \(3,\); wanted \(4,\)",
+        ),
+        (lambda x, c: F.layer_norm(x.astype("int64"), 4), TypeError, "input of dtype int64"),
+    ],
+)
 def test_messages(call: Any, error: Any, message: str) -> None:
     with pytest.raises(error, match=message):
         call(gt.tensor(X, device="cpu"), gt.ones(3, device="cpu"))

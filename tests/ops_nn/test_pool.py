@@ -16,11 +16,19 @@ from .against_torch import compare, leaves
 
 WINDOWS: dict[str, tuple[tuple[int, ...], dict[str, Any]]] = {
     "2x2": ((2, 3, 4, 6), {"kernel_size": 2}),
-    "overlapping, padded": ((2, 2, 7, 6), {"kernel_size": (3, 2), "stride": (2, 1), "padding": (1, 1)}),
+    "overlapping, padded": (
+        (2, 2, 7, 6),
+        {"kernel_size": (3, 2), "stride": (2, 1), "padding": (1, 1)},
+    ),
     "ceiling": ((1, 2, 5, 5), {"kernel_size": 2, "ceil_mode": True}),
-    "padded ceiling": ((1, 2, 7, 6), {"kernel_size": 3, "stride": 2, "padding": 1, "ceil_mode": True}),
-    "ceiling whose last window would begin in the padding":
-        ((1, 1, 4, 4), {"kernel_size": 1, "stride": 3, "ceil_mode": True}),
+    "padded ceiling": (
+        (1, 2, 7, 6),
+        {"kernel_size": 3, "stride": 2, "padding": 1, "ceil_mode": True},
+    ),
+    "ceiling whose last window would begin in the padding": (
+        (1, 1, 4, 4),
+        {"kernel_size": 1, "stride": 3, "ceil_mode": True},
+    ),
     "gaps": ((1, 2, 8, 9), {"kernel_size": 2, "stride": 4}),
     "one image": ((2, 5, 5), {"kernel_size": 3, "stride": 1}),
     "whole image": ((2, 1, 3, 3), {"kernel_size": 3}),
@@ -37,32 +45,44 @@ def test_max_pool(name: str, dilation: int, tile: int, rng: np.random.Generator)
     if dilation == 2 and name == "whole image":
         options["padding"] = 1
     with gt.settings.override(tile_elements=tile):
-        compare(lambda x: F.max_pool2d(x, **options), lambda x: TF.max_pool2d(x, **options), [values])
+        compare(
+            lambda x: F.max_pool2d(x, **options), lambda x: TF.max_pool2d(x, **options), [values]
+        )
 
 
 @pytest.mark.parametrize("name", WINDOWS)
 @pytest.mark.parametrize("count_include_pad", [True, False])
 @pytest.mark.parametrize("tile", [65536, 20])
-def test_avg_pool(
-    name: str, count_include_pad: bool, tile: int, rng: np.random.Generator
-) -> None:
+def test_avg_pool(name: str, count_include_pad: bool, tile: int, rng: np.random.Generator) -> None:
     shape, options = WINDOWS[name]
     options = {**options, "count_include_pad": count_include_pad}
     with gt.settings.override(tile_elements=tile):
-        compare(lambda x: F.avg_pool2d(x, **options), lambda x: TF.avg_pool2d(x, **options),
-                [rng.standard_normal(shape)])
+        compare(
+            lambda x: F.avg_pool2d(x, **options),
+            lambda x: TF.avg_pool2d(x, **options),
+            [rng.standard_normal(shape)],
+        )
 
 
 @pytest.mark.parametrize("size", [1, 2, (2, 3), (3, None), (None, 5), 6, (7, 9)])
 @pytest.mark.parametrize("shape", [(2, 3, 6, 7), (3, 6, 6)])
 def test_adaptive_avg_pool(size: Any, shape: tuple[int, ...], rng: np.random.Generator) -> None:
-    compare(lambda x: F.adaptive_avg_pool2d(x, size), lambda x: TF.adaptive_avg_pool2d(x, size),
-            [rng.standard_normal(shape)])
+    compare(
+        lambda x: F.adaptive_avg_pool2d(x, size),
+        lambda x: TF.adaptive_avg_pool2d(x, size),
+        [rng.standard_normal(shape)],
+    )
 
 
 def test_ties_nan_and_infinity_are_as_in_torch() -> None:
-    x = np.array([[1.0, 1.0, np.nan, 0.0], [1.0, 1.0, np.nan, 5.0],
-                  [-np.inf, -np.inf, np.inf, 2.0], [-np.inf, -np.inf, np.inf, np.inf]])[None, None]
+    x = np.array(
+        [
+            [1.0, 1.0, np.nan, 0.0],
+            [1.0, 1.0, np.nan, 5.0],
+            [-np.inf, -np.inf, np.inf, 2.0],
+            [-np.inf, -np.inf, np.inf, np.inf],
+        ]
+    )[None, None]
     for options in ({"kernel_size": 2}, {"kernel_size": 2, "padding": 1, "stride": 1}):
         (ours,), theirs = leaves([x]), torch.tensor(x, requires_grad=True)
         y, wanted = F.max_pool2d(ours, **options), TF.max_pool2d(theirs, **options)
@@ -90,7 +110,9 @@ def test_half_types(function: str, dtype: str, rng: np.random.Generator) -> None
     y.backward(gt.ones(y.shape, half, "cpu"))
     wanted.sum().backward()
     rtol = {"float16": 2.0**-11, "bfloat16": 2.0**-8}[dtype] * 1.01
-    np.testing.assert_allclose(y.numpy().astype(np.float64), wanted.detach().numpy(), rtol=rtol, atol=1e-5)
+    np.testing.assert_allclose(
+        y.numpy().astype(np.float64), wanted.detach().numpy(), rtol=rtol, atol=1e-5
+    )
     np.testing.assert_allclose(ours.grad.numpy().astype(np.float64), theirs.grad.numpy(), rtol=rtol)
 
 
@@ -108,15 +130,27 @@ def test_max_pool_saves_places_only() -> None:
     assert places.dtype == np.int32 and places.shape == (1, 1, 2, 2)
 
 
-@pytest.mark.parametrize(("call", "message"), [
-    (lambda x: F.max_pool2d(x[0, 0], 2), r"max_pool2d was given an input of shape \(4, 4\)"),
-    (lambda x: F.max_pool2d(x, 0), "max_pool2d was given kernel_size=0; wanted an integer from 1 on"),
-    (lambda x: F.avg_pool2d(x, 2, padding=2), "padding=2 for kernel_size=2; wanted at most half"),
-    (lambda x: F.max_pool2d(x, 5), "max_pool2d of an input of shape .* kernel_size=5"),
-    (lambda x: F.avg_pool2d(x, 2, stride=(1,)), r"avg_pool2d was given stride=\(1,\)"),
-    (lambda x: F.adaptive_avg_pool2d(x, (2, 0)), r"adaptive_avg_pool2d was given output_size=\(2, 0\)"),
-    (lambda x: F.adaptive_avg_pool2d(x[:, :, :0], 1), "images of at least one element"),
-])
+@pytest.mark.parametrize(
+    ("call", "message"),
+    [
+        (lambda x: F.max_pool2d(x[0, 0], 2), r"max_pool2d was given an input of shape \(4, 4\)"),
+        (
+            lambda x: F.max_pool2d(x, 0),
+            "max_pool2d was given kernel_size=0; wanted an integer from 1 on",
+        ),
+        (
+            lambda x: F.avg_pool2d(x, 2, padding=2),
+            "padding=2 for kernel_size=2; wanted at most half",
+        ),
+        (lambda x: F.max_pool2d(x, 5), "max_pool2d of an input of shape .* kernel_size=5"),
+        (lambda x: F.avg_pool2d(x, 2, stride=(1,)), r"avg_pool2d was given stride=\(1,\)"),
+        (
+            lambda x: F.adaptive_avg_pool2d(x, (2, 0)),
+            r"adaptive_avg_pool2d was given output_size=\(2, 0\)",
+        ),
+        (lambda x: F.adaptive_avg_pool2d(x[:, :, :0], 1), "images of at least one element"),
+    ],
+)
 def test_messages(call: Any, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         call(gt.zeros((1, 2, 4, 4), device="cpu"))

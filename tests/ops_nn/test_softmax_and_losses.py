@@ -14,30 +14,53 @@ import gtensor.nn.functional as F
 
 from .against_torch import close, compare, leaves
 
-SOFTMAXES = {"softmax": (F.softmax, torch.softmax), "log_softmax": (F.log_softmax, torch.log_softmax)}
+SOFTMAXES = {
+    "softmax": (F.softmax, torch.softmax),
+    "log_softmax": (F.log_softmax, torch.log_softmax),
+}
 
 
 @pytest.mark.parametrize("name", SOFTMAXES)
-@pytest.mark.parametrize(("shape", "dim"), [
-    ((5,), 0), ((4, 6), 1), ((4, 6), 0), ((3, 1, 4), 1), ((2, 3, 4, 5), -3), ((0, 3), 1), ((3, 0), 0),
-    ((1, 9), -1),
-])
+@pytest.mark.parametrize(
+    ("shape", "dim"),
+    [
+        ((5,), 0),
+        ((4, 6), 1),
+        ((4, 6), 0),
+        ((3, 1, 4), 1),
+        ((2, 3, 4, 5), -3),
+        ((0, 3), 1),
+        ((3, 0), 0),
+        ((1, 9), -1),
+    ],
+)
 @pytest.mark.parametrize("tile", [65536, 4])
 def test_softmax(
     name: str, shape: tuple[int, ...], dim: int, tile: int, rng: np.random.Generator
 ) -> None:
     function, reference = SOFTMAXES[name]
     with gt.settings.override(tile_elements=tile):
-        compare(lambda x: function(x, dim), lambda x: reference(x, dim),
-                [3 * rng.standard_normal(shape)])
+        compare(
+            lambda x: function(x, dim),
+            lambda x: reference(x, dim),
+            [3 * rng.standard_normal(shape)],
+        )
 
 
 @pytest.mark.parametrize("name", SOFTMAXES)
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32", "float64"])
 def test_softmax_of_extreme_rows(name: str, dtype: str) -> None:
     function, reference = SOFTMAXES[name]
-    rows = np.array([[6e4, -6e4, 6e4], [-np.inf, 1.0, 2.0], [-np.inf, -np.inf, -np.inf],
-                     [np.inf, 0.0, 1.0], [np.nan, 0.0, 1.0], [1e-4, 0.0, 0.0]])
+    rows = np.array(
+        [
+            [6e4, -6e4, 6e4],
+            [-np.inf, 1.0, 2.0],
+            [-np.inf, -np.inf, -np.inf],
+            [np.inf, 0.0, 1.0],
+            [np.nan, 0.0, 1.0],
+            [1e-4, 0.0, 0.0],
+        ]
+    )
     x = gt.tensor(rows, device="cpu").astype(getattr(gt, dtype))
     y = function(x, 1)
     wanted = reference(torch.tensor(x.numpy().astype(np.float64)), 1).numpy()
@@ -45,8 +68,10 @@ def test_softmax_of_extreme_rows(name: str, dtype: str) -> None:
         wanted = wanted.astype(x.dtype).astype(np.float64)
     assert y.dtype == x.dtype
     np.testing.assert_allclose(
-        y.numpy().astype(np.float64), wanted,
-        rtol={"float16": 1e-3, "bfloat16": 8e-3, "float32": 1e-6, "float64": 1e-14}[dtype])
+        y.numpy().astype(np.float64),
+        wanted,
+        rtol={"float16": 1e-3, "bfloat16": 8e-3, "float32": 1e-6, "float64": 1e-14}[dtype],
+    )
 
 
 def test_softmax_of_many_half_values_adds_up_in_float32() -> None:
@@ -56,7 +81,13 @@ def test_softmax_of_many_half_values_adds_up_in_float32() -> None:
 
 # -- cross entropy ---------------------------------------------------------------------------------
 
-SHAPES = [((6, 4), (6,)), ((2, 5, 3), (2, 3)), ((2, 3, 2, 4), (2, 2, 4)), ((4,), ()), ((1, 1), (1,))]
+SHAPES = [
+    ((6, 4), (6,)),
+    ((2, 5, 3), (2, 3)),
+    ((2, 3, 2, 4), (2, 2, 4)),
+    ((4,), ()),
+    ((1, 1), (1,)),
+]
 
 
 @pytest.mark.parametrize("reduction", ["mean", "sum", "none"])
@@ -64,7 +95,11 @@ SHAPES = [((6, 4), (6,)), ((2, 5, 3), (2, 3)), ((2, 3, 2, 4), (2, 2, 4)), ((4,),
 @pytest.mark.parametrize(("shape", "target_shape"), SHAPES)
 @pytest.mark.parametrize("tile", [65536, 3])
 def test_cross_entropy(
-    reduction: str, smoothing: float, shape: Any, target_shape: Any, tile: int,
+    reduction: str,
+    smoothing: float,
+    shape: Any,
+    target_shape: Any,
+    tile: int,
     rng: np.random.Generator,
 ) -> None:
     classes = shape[min(1, len(shape) - 1)]
@@ -72,14 +107,19 @@ def test_cross_entropy(
     if target.ndim:
         target.flat[0] = 2 if classes > 2 else -100  # ignored, once by an index that is a class
     options: dict[str, Any] = {
-        "ignore_index": 2 if classes > 2 else -100, "reduction": reduction,
-        "label_smoothing": smoothing}
+        "ignore_index": 2 if classes > 2 else -100,
+        "reduction": reduction,
+        "label_smoothing": smoothing,
+    }
     ours, theirs = gt.tensor(target, device="cpu"), torch.tensor(target)
     if not (target != options["ignore_index"]).any():
         ours, theirs = ours * 0, theirs * 0
     with gt.settings.override(tile_elements=tile):
-        compare(lambda x: F.cross_entropy(x, ours, **options),
-                lambda x: TF.cross_entropy(x, theirs, **options), [2 * rng.standard_normal(shape)])
+        compare(
+            lambda x: F.cross_entropy(x, ours, **options),
+            lambda x: TF.cross_entropy(x, theirs, **options),
+            [2 * rng.standard_normal(shape)],
+        )
 
 
 @pytest.mark.parametrize("function", ["cross_entropy", "nll_loss"])
@@ -111,8 +151,9 @@ def test_cross_entropy_of_large_logits(dtype: str, rng: np.random.Generator) -> 
     loss.backward()
     wanted.backward()
     assert leaf.grad is not None and leaf.grad.dtype == x.dtype
-    np.testing.assert_allclose(leaf.grad.numpy().astype(np.float64), wide.grad.numpy(), rtol=rtol,
-                               atol=1e-6)
+    np.testing.assert_allclose(
+        leaf.grad.numpy().astype(np.float64), wide.grad.numpy(), rtol=rtol, atol=1e-6
+    )
 
 
 def test_what_cross_entropy_saves() -> None:
@@ -129,10 +170,13 @@ def test_nll_loss(reduction: str, shape: Any, target_shape: Any, rng: np.random.
     target = rng.integers(0, classes, target_shape)
     if target.size > 1:
         target.flat[1] = -5
-    compare(lambda x: F.nll_loss(x, gt.tensor(target, device="cpu"), ignore_index=-5,
-                                 reduction=reduction),
-            lambda x: TF.nll_loss(x, torch.tensor(target), ignore_index=-5, reduction=reduction),
-            [rng.standard_normal(shape)])
+    compare(
+        lambda x: F.nll_loss(
+            x, gt.tensor(target, device="cpu"), ignore_index=-5, reduction=reduction
+        ),
+        lambda x: TF.nll_loss(x, torch.tensor(target), ignore_index=-5, reduction=reduction),
+        [rng.standard_normal(shape)],
+    )
 
 
 def test_nll_loss_ignores_what_is_infinite() -> None:
@@ -147,37 +191,83 @@ def test_mse_loss(reduction: str, shape: tuple[int, ...], rng: np.random.Generat
         x = gt.zeros(shape, device="cpu")
         assert np.isnan(F.mse_loss(x, x).item())
         return
-    compare(lambda a, b: F.mse_loss(a, b, reduction=reduction),
-            lambda a, b: TF.mse_loss(a, b, reduction=reduction),
-            [rng.standard_normal(shape), rng.standard_normal(shape)])
+    compare(
+        lambda a, b: F.mse_loss(a, b, reduction=reduction),
+        lambda a, b: TF.mse_loss(a, b, reduction=reduction),
+        [rng.standard_normal(shape), rng.standard_normal(shape)],
+    )
 
 
 LOGITS, TARGET = np.zeros((4, 3), np.float32), np.array([0, 1, 2, 0])
 
 
 @pytest.mark.parametrize("function", ["cross_entropy", "nll_loss"])
-@pytest.mark.parametrize(("logits", "target", "options", "error", "message"), [
-    (LOGITS, TARGET + 1, {}, ValueError, r"was given the target 3; wanted 0 to 2, or -100 to ignore it"),
-    (LOGITS, TARGET - 1, {"ignore_index": 5}, ValueError, r"the target -1; wanted 0 to 2, or 5"),
-    (LOGITS, TARGET[:3], {}, ValueError, r"targets of shape \(3,\) for scores of shape \(4, 3\)"),
-    (LOGITS, TARGET.astype(np.float32), {}, TypeError, "targets of dtype float32; wanted integer"),
-    (TARGET, TARGET, {}, TypeError, "input of dtype int64; wanted one floating-point dtype"),
-    (LOGITS, TARGET, {"reduction": "median"}, ValueError,
-     "reduction='median'; wanted one of 'none', 'mean', 'sum'"),
-    (LOGITS[0, 0], TARGET, {}, ValueError, r"scores of shape \(\); wanted \(C,\) or \(N, C, ...\)"),
-])
+@pytest.mark.parametrize(
+    ("logits", "target", "options", "error", "message"),
+    [
+        (
+            LOGITS,
+            TARGET + 1,
+            {},
+            ValueError,
+            r"was given the target 3; wanted 0 to 2, or -100 to ignore it",
+        ),
+        (
+            LOGITS,
+            TARGET - 1,
+            {"ignore_index": 5},
+            ValueError,
+            r"the target -1; wanted 0 to 2, or 5",
+        ),
+        (
+            LOGITS,
+            TARGET[:3],
+            {},
+            ValueError,
+            r"targets of shape \(3,\) for scores of shape \(4, 3\)",
+        ),
+        (
+            LOGITS,
+            TARGET.astype(np.float32),
+            {},
+            TypeError,
+            "targets of dtype float32; wanted integer",
+        ),
+        (TARGET, TARGET, {}, TypeError, "input of dtype int64; wanted one floating-point dtype"),
+        (
+            LOGITS,
+            TARGET,
+            {"reduction": "median"},
+            ValueError,
+            "reduction='median'; wanted one of 'none', 'mean', 'sum'",
+        ),
+        (
+            LOGITS[0, 0],
+            TARGET,
+            {},
+            ValueError,
+            r"scores of shape \(\); wanted \(C,\) or \(N, C, ...\)",
+        ),
+    ],
+)
 def test_messages(
     function: str, logits: Any, target: Any, options: Any, error: Any, message: str
 ) -> None:
     with pytest.raises(error, match=f"{function} was given .*{message}|{message}"):
-        getattr(F, function)(gt.tensor(logits, device="cpu"), gt.tensor(target, device="cpu"), **options)
+        getattr(F, function)(
+            gt.tensor(logits, device="cpu"), gt.tensor(target, device="cpu"), **options
+        )
 
 
 def test_more_messages() -> None:
     x = gt.tensor(LOGITS, device="cpu")
     with pytest.raises(ValueError, match="label_smoothing=2; wanted a number from 0 to 1"):
         F.cross_entropy(x, gt.tensor(TARGET, device="cpu"), label_smoothing=2)
-    with pytest.raises(ValueError, match=r"an input of shape \(4, 3\) and a target of shape \(3,\)"):
+    with pytest.raises(
+        ValueError, match=r"an input of shape \(4, 3\) and a target of shape \(3,\)"
+    ):
         F.mse_loss(x, x[0])
-    with pytest.raises(TypeError, match="input of dtype float32, target of dtype float64; wanted one"):
+    with pytest.raises(
+        TypeError, match="input of dtype float32, target of dtype float64; wanted one"
+    ):
         F.mse_loss(x, x.astype(gt.float64))

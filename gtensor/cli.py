@@ -1,0 +1,69 @@
+"""The command `gtensor`: train a recipe, see what this machine has."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import gtensor
+from gtensor.info import facts, text
+from gtensor.settings import settings
+from gtensor.train.errors import UserError
+
+
+def parser() -> argparse.ArgumentParser:
+    """The command's grammar, with help that teaches."""
+    raw = argparse.RawDescriptionHelpFormatter
+    top = argparse.ArgumentParser(
+        prog="gtensor", formatter_class=raw, description=gtensor.__doc__,
+        epilog="examples:\n  gtensor train digits\n  gtensor train digits --epochs 5 --out runs/short\n"
+               "  gtensor info --json")
+    top.add_argument("--version", action="version", version=f"gtensor {gtensor.__version__}")
+    commands = top.add_subparsers(dest="command", metavar="COMMAND", required=True)
+
+    train = commands.add_parser(
+        "train", formatter_class=raw, help="train a network on real data",
+        description="Train a recipe. It leaves in its folder a checkpoint, a loss curve and a picture of "
+                    "where\nthe memory of a step went. Ctrl-C saves; --resume goes on, with identical "
+                    "losses.",
+        epilog="recipes:\n  digits   handwritten digits of 8 x 8 pixels, a conv net, well under a minute")
+    train.add_argument("recipe", help="which recipe: digits")
+    train.add_argument("--out", type=Path, metavar="DIR", help="folder of the run (runs/RECIPE)")
+    train.add_argument("--resume", action="store_true", help="go on from the folder's checkpoint")
+    train.add_argument("--epochs", type=int, help="times through the training data")
+    train.add_argument("--batch-size", type=int, help="examples per step")
+    train.add_argument("--lr", type=float, help="highest learning rate")
+    train.add_argument("--seed", type=int, help="of weights and order; the same seed, the same losses")
+    train.add_argument("--device", help="cpu, cuda or cuda:1 (the first GPU if there is one)")
+    train.add_argument("--quiet", action="store_true", help="print errors only")
+
+    info = commands.add_parser("info", help="what this machine has, and what is missing",
+                               description="Devices, versions, settings, and what is missing.")
+    info.add_argument("--json", action="store_true", help="as JSON")
+    return top
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command; the exit status (0 done, 1 failed, 2 misused, 130 interrupted)."""
+    given = parser().parse_args(arguments)
+    try:
+        if given.command == "info":
+            found = facts()
+            print(json.dumps(found, indent=2) if given.json else text(found))
+            return 0
+        from gtensor.train.command import train
+
+        options = vars(given)
+        del options["command"]
+        return train(options.pop("recipe"), **options)
+    except KeyboardInterrupt:
+        print("gtensor: interrupted; nothing was saved since the last epoch", file=sys.stderr)
+        return 130
+    except (UserError, gtensor.DeviceError, MemoryError) as error:
+        if settings.debug >= 1:
+            raise
+        print(f"gtensor: {error}", file=sys.stderr)
+        return 1

@@ -1,0 +1,74 @@
+"""What this machine has: devices, versions, settings, and what is missing."""
+
+from __future__ import annotations
+
+import importlib.metadata
+import importlib.util
+import platform
+from typing import Any
+
+import gtensor
+from gtensor.backend import Device, cuda_device_count, default_device, visible_devices
+from gtensor.backend.kernels import files, folder
+from gtensor.settings import settings
+
+_PACKAGES = {  # import name -> (distribution, what it is for, how to get it)
+    "numpy": ("numpy", "the CPU device", "pip install numpy"),
+    "ml_dtypes": ("ml_dtypes", "bfloat16", "pip install ml_dtypes"),
+    "nvtx": ("nvtx", "ranges in Nsight Systems", "pip install nvtx"),
+    "cupy": ("cupy-cuda13x", "CUDA devices", "pip install 'gtensor[cuda13]'"),
+    "sklearn": ("scikit-learn", "gtensor train", "pip install 'gtensor[train]'"),
+    "rich": ("rich", "gtensor train", "pip install 'gtensor[train]'"),
+    "matplotlib": ("matplotlib", "gtensor train", "pip install 'gtensor[train]'"),
+    "safetensors": ("safetensors", "checkpoints", "pip install 'gtensor[train]'"),
+}
+
+
+def facts() -> dict[str, Any]:
+    """Everything `gtensor info` prints, of plain JSON types."""
+    packages = {name: _version(name) for name in _PACKAGES}
+    missing = [f"{name} ({_PACKAGES[name][1]}): {_PACKAGES[name][2]}"
+               for name, version in packages.items() if version is None]
+    if packages["cupy"] is not None and not cuda_device_count():
+        missing.append("an NVIDIA driver (CUDA devices): CuPy is installed, but no driver answers")
+    return {
+        "gtensor": gtensor.__version__,
+        "python": platform.python_version(),
+        "devices": [_device(device) for device in visible_devices()],
+        "default_device": str(default_device()),
+        "packages": packages,
+        "kernels": {"folder": str(folder()), "files": list(files())},
+        "settings": settings.describe().splitlines(),
+        "missing": missing,
+    }
+
+
+def text(found: dict[str, Any]) -> str:
+    """The facts for a person."""
+    lines = [f"gtensor {found['gtensor']}, Python {found['python']}", "", "devices"]
+    for device in found["devices"]:
+        mark = "  (default)" if device["name"] == found["default_device"] else ""
+        lines.append(f"  {device['name']:8} {device['what']}{mark}")
+    lines += ["", "packages"]
+    lines += [f"  {name:12} {version or '-'}" for name, version in found["packages"].items()]
+    lines += ["", "kernels", f"  {len(found['kernels']['files'])} files in {found['kernels']['folder']}"]
+    lines += ["", "settings", *(f"  {line}" for line in found["settings"])]
+    if found["missing"]:
+        lines += ["", "missing", *(f"  {line}" for line in found["missing"])]
+    return "\n".join(lines)
+
+
+def _device(device: Device) -> dict[str, str]:
+    if device.type == "cpu":
+        return {"name": str(device), "what": f"NumPy on {platform.machine()}"}
+    name, total = device.describe()
+    return {"name": str(device), "what": f"{name}, {total / 2**30:.0f} GiB"}
+
+
+def _version(name: str) -> str | None:
+    """The version of an importable package, None if it is not there; nothing is imported."""
+    if importlib.util.find_spec(name) is None:
+        return None
+    for distribution in importlib.metadata.packages_distributions().get(name, []):
+        return importlib.metadata.version(distribution)
+    return "unknown"

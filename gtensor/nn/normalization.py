@@ -1,0 +1,127 @@
+"""Normalization: modules over `gtensor.nn.functional`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from gtensor.core.tensor import Tensor
+from gtensor.creation import empty, zeros
+from gtensor.nn import functional as F
+from gtensor.nn import init
+from gtensor.nn.layers import DeviceLike
+from gtensor.nn.module import Module
+from gtensor.nn.parameter import Parameter
+
+
+class LayerNorm(Module):
+    """Each row over the trailing axes `normalized_shape` to mean 0, variance 1; then scaled."""
+
+    def __init__(self, normalized_shape: int | tuple[int, ...], eps: float = 1e-5,
+                 elementwise_affine: bool = True, bias: bool = True, device: DeviceLike = None,
+                 dtype: Any = None) -> None:
+        super().__init__()
+        shape = ((normalized_shape,) if isinstance(normalized_shape, int)
+                 else tuple(normalized_shape))
+        self.normalized_shape = shape
+        self.eps = eps
+        self.elementwise_affine = elementwise_affine
+        for name, wanted, fill in (("weight", elementwise_affine, init.ones_),
+                                   ("bias", elementwise_affine and bias, init.zeros_)):
+            parameter = Parameter(empty(shape, dtype, device)) if wanted else None
+            self.register_parameter(name, parameter)
+            if parameter is not None:
+                fill(parameter)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(..., *normalized_shape), the same shape out."""
+        return F.layer_norm(x, self.normalized_shape, self.weight, self.bias, self.eps)
+
+    def extra_repr(self) -> str:
+        return (f"{self.normalized_shape}, eps={self.eps}, "
+                f"elementwise_affine={self.elementwise_affine}")
+
+
+class BatchNorm2d(Module):
+    """Each channel to mean 0 and variance 1 over the batch, then weight * x + bias.
+
+    Takes (N, C, H, W). While training it also moves `running_mean` and `running_var` towards the
+    batch's by `momentum` (None: their plain average over batches), which it normalizes by in
+    `eval()` mode.
+    """
+
+    _dimensions: tuple[int, ...] = (4,)
+
+    def __init__(self, num_features: int, eps: float = 1e-5, momentum: float | None = 0.1,
+                 affine: bool = True, track_running_stats: bool = True, device: DeviceLike = None,
+                 dtype: Any = None) -> None:
+        super().__init__()
+        self.num_features = num_features
+        self.eps = eps
+        self.momentum = momentum
+        self.affine = affine
+        self.track_running_stats = track_running_stats
+        for name, fill in (("weight", init.ones_), ("bias", init.zeros_)):
+            parameter = Parameter(empty(num_features, dtype, device)) if affine else None
+            self.register_parameter(name, parameter)
+            if parameter is not None:
+                fill(parameter)
+        for name, fill in (("running_mean", init.zeros_), ("running_var", init.ones_)):
+            self.register_buffer(name, fill(empty(num_features, dtype, device))
+                                 if track_running_stats else None)
+        self.register_buffer("num_batches_tracked", zeros((), "int64", device)
+                             if track_running_stats else None)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(N, C, ...), the same shape out."""
+        return self._normalized(F.batch_norm, x)
+
+    def _normalized(self, function: Callable[..., Tensor], x: Tensor, **options: Any) -> Tensor:
+        """A batch norm of x by `function`, counted if it is one of training."""
+        if x.ndim not in self._dimensions or x.shape[1] != self.num_features:
+            raise ValueError(f"{type(self).__name__}({self.num_features}) was given shape "
+                             f"{x.shape}; wanted {self.num_features} channels on axis 1 of "
+                             f"{' or '.join(map(str, self._dimensions))} axes")
+        counted = self.training and self.track_running_stats
+        momentum = self.momentum
+        if momentum is None:
+            momentum = 1.0 / (self.num_batches_tracked.item() + 1) if counted else 0.0
+        y = function(x, self.running_mean, self.running_var, self.weight, self.bias,
+                     self.training or not self.track_running_stats, momentum, self.eps, **options)
+        if counted:
+            self.num_batches_tracked += 1
+        return y
+
+    def extra_repr(self) -> str:
+        return (f"{self.num_features}, eps={self.eps}, momentum={self.momentum}, "
+                f"affine={self.affine}, track_running_stats={self.track_running_stats}")
+
+
+class BatchNorm1d(BatchNorm2d):
+    """Batch norm of (N, C) or (N, C, L)."""
+
+    _dimensions = (2, 3)
+
+
+class BatchNormAct2d(BatchNorm2d):
+    """Batch norm and activation of (N, C, H, W) in one pass over memory.
+
+    `activation` is a name that `gtensor.nn.functional.batch_norm_act` knows, `activation_param` the
+    slope of "leaky_relu" or the alpha of "elu".
+    """
+
+    def __init__(self, num_features: int, eps: float = 1e-5, momentum: float | None = 0.1,
+                 affine: bool = True, track_running_stats: bool = True,
+                 activation: str = "leaky_relu", activation_param: float = 0.01,
+                 device: DeviceLike = None, dtype: Any = None) -> None:
+        super().__init__(num_features, eps, momentum, affine, track_running_stats, device, dtype)
+        self.activation = activation
+        self.activation_param = activation_param
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(N, C, H, W), the same shape out."""
+        return self._normalized(F.batch_norm_act, x, activation=self.activation,
+                                activation_param=self.activation_param)
+
+    def extra_repr(self) -> str:
+        return f"{super().extra_repr()}, activation={self.activation!r}"

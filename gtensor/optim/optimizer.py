@@ -1,0 +1,244 @@
+"""Optimizer: parameter groups, state made at construction, a step that checks before it writes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from gtensor.backend import DeviceError
+from gtensor.core.inplace import write
+from gtensor.core.modes import no_grad
+from gtensor.core.op import Op
+from gtensor.core.tensor import Tensor
+from gtensor.creation import asarray
+from gtensor.ops.scratch import Scratch
+from gtensor.optim.updates import workspace
+
+Parameters = Iterable[Tensor] | Iterable[dict[str, Any]]
+
+
+class Slot:
+    """A parameter, the arrays that belong to it, and how many steps it has seen."""
+
+    __slots__ = ("parameter", "state", "step")
+
+    def __init__(self, parameter: Tensor, state: tuple[Any, ...]) -> None:
+        self.parameter = parameter
+        self.state = state
+        self.step = 0
+
+
+class Optimizer:
+    """What SGD and Adam share.
+
+    `param_groups` is a list of dicts: the parameters ("params") and their options, which may be
+    changed between steps. The state is allocated here and never again, so a training loop of fixed
+    shapes needs no more memory after its first step.
+
+    Raises TypeError for what is no Tensor; ValueError for no parameters, a parameter given twice,
+    one that is no leaf or has no gradient, and an unknown option.
+    """
+
+    update: Op
+    state_names: tuple[str, ...] = ()
+
+    def __init__(self, params: Parameters, **defaults: Any) -> None:
+        given: list[Any] = [params] if isinstance(params, Tensor) else list(params)
+        if not given:
+            raise ValueError(f"{type(self).__name__} was given no parameters; wanted at least one")
+        if not isinstance(given[0], dict):
+            given = [{"params": given}]
+        self.defaults = defaults
+        self.param_groups: list[dict[str, Any]] = [self._group(group) for group in given]
+        tensors = [p for group in self.param_groups for p in group["params"]]
+        if len({id(p) for p in tensors}) != len(tensors):
+            raise ValueError(f"{type(self).__name__} was given a parameter twice; wanted each once")
+        self._slots = [[self._slot(p, group) for p in group["params"]]
+                       for group in self.param_groups]
+
+    def _group(self, given: dict[str, Any]) -> dict[str, Any]:
+        name = type(self).__name__
+        if not isinstance(given, dict) or "params" not in given:
+            raise TypeError(f"{name} was given a group {type(given).__name__} without 'params'; "
+                            "wanted all parameters, or all dicts with 'params'")
+        unknown = given.keys() - self.defaults.keys() - {"params"}
+        if unknown:
+            raise ValueError(f"{name} was given the options {sorted(unknown)}; wanted some of "
+                             f"{', '.join(self.defaults)}")
+        params = given["params"]
+        group = {**self.defaults, **given,
+                 "params": [params] if isinstance(params, Tensor) else list(params)}
+        for p in group["params"]:
+            if not isinstance(p, Tensor):
+                raise TypeError(f"{name} was given {type(p).__name__} as a parameter; wanted a "
+                                "Tensor")
+            if not p.is_leaf or not p.requires_grad:
+                raise ValueError(f"{name} was given a tensor of shape {p.shape} that "
+                                 + ("is the output of an op" if not p.is_leaf else
+                                    "requires no gradient")
+                                 + "; wanted a leaf with requires_grad")
+        self.check_options(group)
+        return group
+
+    def _slot(self, parameter: Tensor, group: dict[str, Any]) -> Slot:
+        device = parameter.device
+        arrays = [device.empty(parameter.shape, parameter.dtype, "optimizer")
+                  for _ in range(self.states_of(group))]
+        with no_grad():
+            for array in arrays:
+                asarray(array, device=device)[...] = 0
+        return Slot(parameter, tuple(arrays))
+
+    # -- what a subclass says ---------------------------------------------------------------------
+
+    def check_options(self, group: dict[str, Any]) -> None:
+        """Raise ValueError for options that make no sense."""
+        for name in ("lr", "weight_decay"):
+            if not group[name] >= 0:
+                raise ValueError(f"{name}={group[name]} given; wanted a number of 0 or more")
+
+    def states_of(self, group: dict[str, Any]) -> int:
+        """How many of `state_names` a parameter of this group needs."""
+        return len(self.state_names)
+
+    def options(self, group: dict[str, Any], step: int) -> dict[str, Any]:
+        """The arguments of `update` for a parameter's step number `step` = 1, 2, ..."""
+        raise TypeError("Optimizer is abstract; make an SGD, an Adam or an AdamW")
+
+    # -- use --------------------------------------------------------------------------------------
+
+    @property
+    def lr(self) -> float:
+        """The learning rate (of the first group); assigning sets it for all groups."""
+        return self.param_groups[0]["lr"]
+
+    @lr.setter
+    def lr(self, value: float) -> None:
+        for group in self.param_groups:
+            self.check_options({**group, "lr": value})
+        for group in self.param_groups:
+            group["lr"] = value
+
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        """Drop all gradients, or fill them with zeros: then they keep their memory."""
+        for slots in self._slots:
+            for slot in slots:
+                grad = slot.parameter.grad
+                if grad is None:
+                    continue
+                if set_to_none:
+                    slot.parameter.grad = None
+                else:
+                    with no_grad():
+                        grad[...] = 0
+
+    def step(self) -> None:
+        """Update every parameter that has a gradient, in place.
+
+        Raises TypeError, ValueError or DeviceError if a gradient or the state does not fit its
+        parameter (it was moved or converted since): before anything is changed.
+        """
+        due: list[tuple[Slot, Tensor, dict[str, Any]]] = []
+        for slots, group in zip(self._slots, self.param_groups, strict=True):
+            for slot in slots:
+                grad = slot.parameter.grad
+                if grad is not None:
+                    self._check(slot, grad)
+                    due.append((slot, grad, group))
+        scratch = _workspaces([slot.parameter for slot, _, _ in due])
+        with no_grad():
+            for slot, grad, group in due:
+                options = self.options(group, slot.step + 1)
+                write(self.update, slot.parameter, grad, {
+                    **options, "state": slot.state, "scratch": scratch.get(slot.parameter.dtype)})
+                slot.step += 1
+
+    def _check(self, slot: Slot, grad: Tensor) -> None:
+        parameter = slot.parameter
+        for what, other in (("a gradient", grad), *(("optimizer state", a) for a in slot.state)):
+            if other.shape != parameter.shape or other.dtype != parameter.dtype:
+                raise ValueError(
+                    f"{what} of shape {tuple(other.shape)} and dtype {other.dtype} was found for a "
+                    f"parameter of shape {parameter.shape} and dtype {parameter.dtype}; make the "
+                    "optimizer after converting the parameters")
+        arrays = [a for a in slot.state if not isinstance(a, parameter.device.array_type)]
+        if grad.device is not parameter.device or arrays:
+            raise DeviceError("the gradient or the optimizer state of a parameter on "
+                              f"{parameter.device} lies elsewhere; make the optimizer after moving "
+                              "the parameters")
+
+    # -- state ------------------------------------------------------------------------------------
+
+    def state_dict(self) -> dict[str, Any]:
+        """PyTorch's layout: {"state": {number: {name: tensor}}, "param_groups": [options]}.
+
+        Parameters are numbered through all groups; "step" is an integer. The tensors share the
+        optimizer's memory.
+        """
+        state: dict[int, dict[str, Any]] = {}
+        groups, number = [], 0
+        for slots, group in zip(self._slots, self.param_groups, strict=True):
+            groups.append({**group, "params": list(range(number, number + len(slots)))})
+            for slot in slots:
+                if slot.step:
+                    state[number] = {"step": slot.step, **{
+                        name: asarray(array, device=slot.parameter.device)
+                        for name, array in zip(self.state_names, slot.state, strict=False)}}
+                number += 1
+        return {"state": state, "param_groups": groups}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Copy state and options from a `state_dict()` of the same kind of optimizer.
+
+        Options that this optimizer does not have are ignored. Raises ValueError naming what does
+        not fit, before anything is changed.
+        """
+        groups, states = state["param_groups"], state["state"]
+        sizes = [len(slots) for slots in self._slots]
+        if [len(group["params"]) for group in groups] != sizes:
+            raise ValueError(f"optimizer state for groups of "
+                             f"{[len(group['params']) for group in groups]} parameters given; "
+                             f"wanted {sizes}; nothing was loaded")
+        options = [{name: tuple(group[name]) if isinstance(group[name], list) else group[name]
+                    for name in self.defaults if name in group} for group in groups]
+        for group, new in zip(self.param_groups, options, strict=True):
+            self.check_options({**group, **new})
+            if self.states_of({**group, **new}) != self.states_of(group):
+                raise ValueError(f"optimizer options {new} given; they need other state than "
+                                 f"{type(self).__name__} was made with; nothing was loaded")
+        slots = [slot for group in self._slots for slot in group]
+        loaded = [self._loaded(slot, number, states.get(number))
+                  for number, slot in enumerate(slots)]
+        for slot, (step, arrays) in zip(slots, loaded, strict=True):
+            slot.step = step
+            for array, new_values in zip(slot.state, arrays, strict=True):
+                with no_grad():
+                    asarray(array, device=slot.parameter.device)[...] = new_values
+        for group, new in zip(self.param_groups, options, strict=True):
+            group.update(new)
+
+    def _loaded(
+        self, slot: Slot, number: int, given: Mapping[str, Any] | None
+    ) -> tuple[int, list[Any]]:
+        """The step count and the values of a slot's state, checked."""
+        if given is None:
+            return 0, [0.0] * len(slot.state)
+        values = []
+        for name, array in zip(self.state_names, slot.state, strict=False):
+            if name not in given or tuple(given[name].shape) != array.shape:
+                found = tuple(given[name].shape) if name in given else "missing"
+                raise ValueError(f"{name!r} of parameter {number} is {found} in the optimizer "
+                                 f"state given; wanted shape {array.shape}; nothing was loaded")
+            values.append(asarray(given[name]).to(slot.parameter.device).to(array.dtype))
+        return int(given.get("step", 1)), values
+
+
+def _workspaces(parameters: list[Tensor]) -> dict[Any, Scratch]:
+    """Per dtype what the largest parameter on the CPU needs, so that no update runs short."""
+    largest: dict[Any, Tensor] = {}
+    for parameter in parameters:
+        if parameter.device.type == "cpu":
+            known = largest.get(parameter.dtype)
+            if known is None or known.size < parameter.size:
+                largest[parameter.dtype] = parameter
+    return {dtype: workspace(parameter.shape, dtype) for dtype, parameter in largest.items()}

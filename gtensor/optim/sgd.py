@@ -1,0 +1,45 @@
+"""Stochastic gradient descent with momentum."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from gtensor.optim import updates
+from gtensor.optim.optimizer import Optimizer, Parameters
+
+
+class SGD(Optimizer):
+    """parameter -= lr * direction; PyTorch's arguments, defaults and formulas.
+
+    The direction is the gradient plus `weight_decay` times the parameter; with `momentum` it is
+    averaged into a buffer, buffer = momentum * buffer + (1 - dampening) * direction, which is
+    followed instead (or, with `nesterov`, in advance).
+    """
+
+    update = updates.sgd
+    state_names = ("momentum_buffer",)
+
+    def __init__(self, params: Parameters, lr: float = 1e-3, momentum: float = 0.0,
+                 dampening: float = 0.0, weight_decay: float = 0.0, nesterov: bool = False) -> None:
+        super().__init__(params, lr=lr, momentum=momentum, dampening=dampening,
+                         weight_decay=weight_decay, nesterov=nesterov)
+
+    def check_options(self, group: dict[str, Any]) -> None:
+        """As in PyTorch, Nesterov's momentum goes undamped."""
+        super().check_options(group)
+        if not group["momentum"] >= 0:
+            raise ValueError(f"momentum={group['momentum']} given; wanted a number of 0 or more")
+        if group["nesterov"] and (group["momentum"] <= 0 or group["dampening"] != 0):
+            raise ValueError(f"nesterov with momentum={group['momentum']} and "
+                             f"dampening={group['dampening']} given; wanted momentum above 0 and "
+                             "no dampening")
+
+    def states_of(self, group: dict[str, Any]) -> int:
+        """A buffer only with momentum."""
+        return 1 if group["momentum"] else 0
+
+    def options(self, group: dict[str, Any], step: int) -> dict[str, Any]:
+        """See `updates.sgd`."""
+        return {"rate": group["lr"], "weight_decay": group["weight_decay"],
+                "momentum": group["momentum"], "dampening": group["dampening"],
+                "nesterov": group["nesterov"], "first": step == 1}

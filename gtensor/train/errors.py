@@ -1,0 +1,16 @@
+"""What goes wrong for a user, in one sentence."""
+
+from __future__ import annotations
+
+
+class UserError(Exception):
+    """A problem that the user can solve; the command prints its sentence without a traceback."""
+
+
+def require(module: str, package: str) -> None:
+    """Raise UserError if a module of the `train` extra is not installed."""
+    import importlib.util
+
+    if importlib.util.find_spec(module) is None:
+        raise UserError(f"training needs {package}, which is not installed; "
+                        "pip install 'gtensor[train]'")

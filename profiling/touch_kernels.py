@@ -1,0 +1,339 @@
+"""Launch every CUDA kernel on small arrays, forward and backward, and compare with the CPU.
+
+    python profiling/touch_kernels.py --processes 8                  # all ops, all dtypes
+    python profiling/touch_kernels.py --only arena,streams           # some by name
+    compute-sanitizer python profiling/touch_kernels.py --exact-allocations --dtypes float32
+
+The ops come from the registry with the samples of their records. Beside them stand a few checks
+of what has no record: optimizers, `gemm_into`, the arena under CuPy, stream ids. Kernels that exist
+but were never launched are named at the end.
+
+`--exact-allocations` gives each array a cudaMalloc of its own. A memory checker needs that: an
+arena cuts many arrays from one segment, so an access just beyond one of them would be legal.
+
+Exit status: 0, or 1 if anything failed, or 2 without a CUDA device.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+import traceback
+from collections.abc import Callable, Iterator
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass, field
+from multiprocessing import get_context
+from typing import Any
+
+import numpy as np
+
+import gtensor as gt
+import gtensor.nn.functional  # registers its ops
+from gtensor._testing.cases import Case, samples_of
+from gtensor._testing.compare import TOLERANCES, CheckError, close, to_numpy
+from gtensor.backend import kernels
+from gtensor.backend.cuda import CudaStream, gemm_into
+from gtensor.core.op import Op, registry
+
+SEED = 0
+DTYPES = {dtype.name: dtype for dtype in TOLERANCES}
+
+
+@dataclass(frozen=True)
+class Options:
+    """What the command line asked for; one process of several has a share of the work."""
+
+    device: str
+    dtypes: tuple[str, ...]
+    exact: bool
+    share: int = 0
+    shares: int = 1
+
+
+@dataclass
+class Outcome:
+    """What was run, what failed (name -> reason), which kernels were launched or exist."""
+
+    ran: list[str] = field(default_factory=list)
+    failed: dict[str, str] = field(default_factory=dict)
+    launched: set[str] = field(default_factory=set)
+    known: set[str] = field(default_factory=set)
+
+    def add(self, other: Outcome) -> None:
+        self.ran += other.ran
+        self.failed |= other.failed
+        self.launched |= other.launched
+        self.known |= other.known
+
+
+# -- ops -------------------------------------------------------------------------------------------
+
+
+def touch_op(op: Op, options: Options) -> None:
+    """Value and gradients of every sample in every dtype, on the device and on the CPU."""
+    for dtype in (DTYPES[name] for name in options.dtypes):
+        for number, sample in enumerate(samples_of(op)):
+            where = f"sample {number}, {dtype.name}"
+            given, wanted = (_value_and_gradients(op, sample, place, dtype)
+                             for place in (options.device, "cpu"))
+            rtol, atol = TOLERANCES[dtype]
+            for i, (a, b) in enumerate(zip(given, wanted, strict=True)):
+                what = f"{where}: the gradient of input {i - 1}" if i else f"{where}: the value"
+                if a is not None and b is not None:
+                    if a.dtype != b.dtype:
+                        raise CheckError(f"{what} is {a.dtype}, on the CPU {b.dtype}")
+                    largest = float(np.abs(b.astype(np.float64)).max(initial=1.0)) if i else 1.0
+                    tolerance = (rtol, atol * largest) if a.dtype in TOLERANCES else None
+                    close(what, a, b, tolerance, (options.device, "cpu"))
+
+
+def _value_and_gradients(
+    op: Op, sample: gt.Sample, place: str, dtype: Any
+) -> list[np.ndarray | None]:
+    case = Case.of(op, sample, gt.device(place), SEED, [dtype], None)
+    inputs = case.inputs(dtype=dtype, requires=case.floats if case.differentiable else ())
+    output = case.call(inputs)
+    gradients: list[np.ndarray | None] = []
+    if output.requires_grad:
+        gradients = case.walk(output, case.upstream(output), inputs)
+    return [to_numpy(output), *gradients]
+
+
+# -- what has no record ----------------------------------------------------------------------------
+
+
+def touch_optimizers(options: Options) -> None:
+    """Three steps of every optimizer equal the CPU's."""
+    makers: dict[str, Callable[[Any], Any]] = {
+        "SGD": lambda p: gt.optim.SGD(p, lr=0.1, weight_decay=0.01),
+        "SGD with momentum": lambda p: gt.optim.SGD(p, lr=0.1, momentum=0.9),
+        "SGD with Nesterov's": lambda p: gt.optim.SGD(p, lr=0.1, momentum=0.9, nesterov=True),
+        "Adam": lambda p: gt.optim.Adam(p, lr=0.1, weight_decay=0.01),
+        "AdamW": lambda p: gt.optim.AdamW(p, lr=0.1),
+    }
+    rng = np.random.default_rng(SEED)
+    start, gradients = rng.standard_normal((3, 5)), rng.standard_normal((3, 3, 5))
+    for dtype in options.dtypes:
+        for name, make in makers.items():
+            results = []
+            for place in (options.device, "cpu"):
+                w = gt.tensor(start, dtype=DTYPES[dtype], device=place, requires_grad=True)
+                optimizer = make([w])
+                for g in gradients:
+                    w.grad = gt.tensor(g, dtype=DTYPES[dtype], device=place)
+                    optimizer.step()
+                results.append(to_numpy(w.detach()))
+            close(f"{name}, {dtype}", *results, names=(options.device, "cpu"))
+
+
+def touch_gemm_into(options: Options) -> None:
+    """A product is added to what a buffer holds, in the buffer."""
+    rng = np.random.default_rng(SEED)
+    device = gt.device(options.device)
+    for dtype in (DTYPES[name] for name in options.dtypes):
+        for transposed in (False, True):
+            a, b, c = (rng.standard_normal(shape).astype(dtype)
+                       for shape in ((4, 3), (3, 5), (4, 5)))
+            wanted = c.astype(np.float64) + a.astype(np.float64) @ b.astype(np.float64)
+            ours = [device.copy(device.from_numpy(np.ascontiguousarray(x.T if transposed else x)))
+                    for x in (a, b)]
+            left, right = (x.T for x in ours) if transposed else ours
+            out = device.copy(device.from_numpy(c))
+            gemm_into(left, right, out)
+            close(f"gemm_into, {dtype.name}", out, wanted, TOLERANCES[dtype],
+                  (options.device, "float64"))
+
+
+def touch_arena(options: Options) -> None:
+    """CuPy's arrays lie in the arena, views hold their block, a repeated step needs no segment."""
+    device = gt.device(options.device)
+    stats = gt.memory.stats
+    before = stats(device).allocated
+    array = device.xp.empty(1000, np.float32)
+    held = stats(device).allocated
+    view = array[10:20]
+    del array
+    with_view = stats(device).allocated
+    del view
+    if not (held >= before + 4000 and with_view == held and stats(device).allocated == before):
+        raise CheckError(f"allocated bytes were {before}, {held} with an array of 4000 bytes, "
+                         f"{with_view} with a view of it, {stats(device).allocated} without it")
+    if array_pointer(device) % 512:
+        raise CheckError("a block on the device is not aligned to 512 bytes")
+    net = gt.nn.Linear(64, 64).to(device)
+    x = gt.ones((32, 64), device=device)
+    misses = []
+    for _ in range(4):
+        (net(x) * 2.0).sum().backward()
+        misses.append(stats(device).misses)
+        for parameter in net.parameters():
+            parameter.grad = None
+    if misses[1:] != [misses[0]] * 3:
+        raise CheckError(f"segments requested after steps 1 to 4 of a fixed shape: {misses}")
+
+
+def array_pointer(device: Any) -> int:
+    """The address of a small array of CuPy's."""
+    return int(device.xp.empty(3, np.float32).data.ptr)
+
+
+def touch_streams(options: Options) -> None:
+    """Stream ids differ, stay, and are not recycled with handles; one stream waits for another."""
+    device = gt.device(options.device)
+    cuda = device.xp.cuda
+    seen = [CudaStream(cuda.Stream.null).id]
+    for _ in range(4):
+        stream = cuda.Stream(non_blocking=True)
+        ours = CudaStream(stream)
+        if ours.id != CudaStream(stream).id:
+            raise CheckError("a stream's id differs between two calls")
+        seen.append(ours.id)
+        del stream, ours  # its handle may be handed out again, its id must not
+    if len(set(seen)) != len(seen):
+        raise CheckError(f"streams have the ids {seen}; wanted five different ones")
+    first, second = (cuda.Stream(non_blocking=True) for _ in range(2))
+    with first:
+        x = device.xp.ones(1 << 20, np.float32)
+        for _ in range(10):
+            x = x * 1.5
+        event = CudaStream(first).record()
+    CudaStream(second).wait(event)
+    with second:
+        y = x + 1
+    CudaStream(second).synchronize()
+    if not event.done():
+        raise CheckError("an event is not done although a stream that waited for it is")
+    close("the sum on the second stream", y[:1], np.array([1.5**10 + 1], np.float32))
+
+
+CHECKS = {"optimizers": touch_optimizers}
+CUDA_CHECKS = {"gemm_into": touch_gemm_into, "arena": touch_arena, "streams": touch_streams}
+
+
+# -- which kernels were launched -------------------------------------------------------------------
+
+
+def watch_launches(launched: set[str]) -> None:
+    """Note from now on every kernel that is launched in this process."""
+    load, call = kernels.Raw._load, kernels.Elementwise.__call__
+
+    def noting_load(self: kernels.Raw, ctype: str) -> Any:
+        launcher = load(self, ctype)
+
+        def launch(grid: Any, block: Any, args: Any, shared_mem: int = 0) -> None:
+            if 0 not in grid:
+                launched.add(f"{self.file}: {self.function}")
+            launcher(grid, block, args, shared_mem)
+
+        return launch
+
+    def noting_call(self: kernels.Elementwise, *inputs: Any, out: Any = None, **named: Any) -> Any:
+        result = call(self, *inputs, out=out, **named)
+        first = result[0] if isinstance(result, tuple) else result
+        if first.size:
+            launched.add(f"elementwise: {self.body}")
+        return result
+
+    kernels.Raw._load = noting_load  # type: ignore[method-assign]
+    kernels.Elementwise.__call__ = noting_call  # type: ignore[method-assign]
+
+
+def known_kernels() -> set[str]:
+    """All kernels of the text and all elementwise ones of the library."""
+    raw = {f"{file}: {name}" for file in kernels.files() for name in kernels.functions(file)}
+    return raw | {f"elementwise: {kernel.body}" for kernel in kernels.registered}
+
+
+# -- the program -----------------------------------------------------------------------------------
+
+
+def jobs(device: str, only: list[str]) -> dict[str, Callable[[Options], None]]:
+    """What there is to run, by name. Raises SystemExit for a name that is not there."""
+    found: dict[str, Callable[[Options], None]] = {
+        name: lambda options, op=op: touch_op(op, options)
+        for name, op in sorted(registry.items()) if op.samples is not None}
+    found |= CHECKS if device == "cpu" else {**CUDA_CHECKS, **CHECKS}
+    unknown = [name for name in only if name not in found]
+    if unknown:
+        raise SystemExit(f"{', '.join(unknown)} given; wanted some of {', '.join(found)}")
+    return {name: found[name] for name in only} if only else found
+
+
+def run(names: list[str], options: Options) -> Outcome:
+    """This process's share of the jobs."""
+    outcome = Outcome()
+    watch_launches(outcome.launched)
+    gt.set_default_device(options.device)
+    if options.exact:
+        gt.device(options.device).xp.cuda.set_allocator(None)
+    work = jobs(options.device, names)
+    for name in names[options.share::options.shares]:
+        if options.exact and name == "arena":
+            continue
+        start = time.perf_counter()
+        try:
+            work[name](options)
+        except Exception as error:
+            where = traceback.extract_tb(error.__traceback__)[-1]
+            reason = f"{type(error).__name__}: {error}"
+            if not isinstance(error, CheckError):
+                reason += f" ({where.name}, line {where.lineno})"
+            outcome.failed[name] = reason
+        outcome.ran.append(name)
+        print(f"{'FAILED' if name in outcome.failed else 'ok':6} {name} "
+              f"({time.perf_counter() - start:.2f} s)", flush=True)
+    outcome.known = known_kernels()
+    return outcome
+
+
+def outcomes(names: list[str], options: Options, processes: int) -> Iterator[Outcome]:
+    """Of this process, or of several that share the work."""
+    if processes == 1:
+        yield run(names, options)
+        return
+    shares = [Options(options.device, options.dtypes, options.exact, k, processes)
+              for k in range(processes)]
+    with ProcessPoolExecutor(processes, get_context("spawn")) as pool:
+        for share in [pool.submit(run, names, part) for part in shares]:
+            yield share.result()
+
+
+def main() -> int:
+    """Parse, run, report."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--device", choices=["cuda", "cpu"], default="cuda",
+                        help="what is compared with the CPU; cpu tries this program out")
+    parser.add_argument("--dtypes", default=",".join(DTYPES), help="default: %(default)s")
+    parser.add_argument("--only", default="", help="names of ops and checks, with commas")
+    parser.add_argument("--processes", type=int, default=1, help="that share the work (default 1)")
+    parser.add_argument("--exact-allocations", action="store_true",
+                        help="one cudaMalloc per array in place of the arena")
+    given = parser.parse_args()
+    dtypes = tuple(given.dtypes.split(","))
+    if not set(dtypes) <= set(DTYPES):
+        parser.error(f"--dtypes {given.dtypes} given; wanted some of {','.join(DTYPES)}")
+    if given.processes < 1:
+        parser.error(f"--processes {given.processes} given; wanted at least 1")
+    if given.device == "cuda" and not gt.cuda_device_count():
+        print("no CUDA device on this machine; nothing was launched", file=sys.stderr)
+        return 2
+    only = [name for name in given.only.split(",") if name]
+    names = list(jobs(given.device, only))
+    options = Options(given.device, dtypes, given.exact_allocations and given.device == "cuda")
+    total = Outcome()
+    for outcome in outcomes(names, options, given.processes):
+        total.add(outcome)
+    for name, reason in total.failed.items():
+        print(f"\nFAILED {name}: {reason}")
+    idle = sorted(total.known - total.launched) if given.device == "cuda" and not only else []
+    for kernel in idle:
+        print(f"never launched: {kernel}")
+    print(f"\n{len(total.ran)} run on {given.device}, {len(total.failed)} failed; "
+          f"{len(total.launched & total.known)} of {len(total.known)} kernels launched")
+    return int(bool(total.failed))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,301 @@
+"""The GPU paths of the ops without a GPU: NumPy stands in for CuPy, a host machine for kernels.
+
+It proves which kernels a path launches, with which arguments in which order, and what it makes of
+their results; `tests/kernels` proves the kernels themselves. A GPU runs the same comparison in the
+test that is generated from each record.
+"""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import pkgutil
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import gtensor.nn.functional as F
+import gtensor.ops
+from gtensor.backend import kernels
+from gtensor.core.op import Op, registry
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "kernels"))
+from kernel_host import HostMachine, Toolchain, bodies_text, file_text
+from kernel_text import element_name, is_array
+
+MODULES = [
+    importlib.import_module(f"gtensor.ops.{name}")
+    for name in (
+        "activation",
+        "average_pool",
+        "batch_norm",
+        "classes",
+        "conv",
+        "dropout",
+        "embedding",
+        "layer_norm",
+        "linear",
+        "loss",
+        "pool",
+        "softmax",
+        "special",
+    )
+]
+OPS = {
+    record.name: record
+    for module in MODULES
+    for record in vars(module).values()
+    if isinstance(record, Op)
+}
+RTOL = {"float16": 4e-3, "float64": 1e-12}  # the templates have no other two cases
+UMUL64HI = """
+inline unsigned long long __umul64hi(unsigned long long a, unsigned long long b) {
+  return static_cast<unsigned __int128>(a) * b >> 64;
+}
+"""
+
+
+class Host:
+    """Kernels on the CPU: the machines of kernel files, and one of elementwise bodies."""
+
+    def __init__(self, toolchain: Toolchain) -> None:
+        self.toolchain = toolchain
+        self.machines: dict[str, HostMachine] = {}
+        self.bodies = list(kernels.registered)
+
+    def machine(self, name: str) -> HostMachine:
+        if name not in self.machines:
+            text = (
+                file_text(name)
+                if name
+                else bodies_text(self.bodies).replace("\n", "\n" + UMUL64HI, 1)
+            )
+            self.machines[name] = HostMachine(self.toolchain.executable(text))
+        return self.machines[name]
+
+    def close(self) -> None:
+        for machine in self.machines.values():
+            machine.close()
+
+    def launcher(self, raw: kernels.Raw, dtype: Any) -> Callable[..., None]:
+        """Stands for `raw[dtype]`."""
+        name = f"{raw.function}<{kernels.c_type(dtype)}>"
+        assert raw.function in kernels.functions(raw.file)
+
+        def launch(grid: Any, block: Any, args: Any, shared_mem: int = 0) -> None:
+            for value in args:
+                if isinstance(value, np.ndarray):
+                    assert value.flags.c_contiguous, f"{name} was given a strided array"
+                else:
+                    assert type(value) in (int, float), f"{name} was given {type(value)}"
+            if 0 not in grid:
+                self._run(self.machine(raw.file), name, grid, block, list(args))
+
+        return launch
+
+    def elementwise(
+        self, kernel: kernels.Elementwise, *inputs: Any, out: Any = None, **named: Any
+    ) -> Any:
+        """Stands for calling an elementwise kernel."""
+        inputs += tuple(named[p.name] for p in kernel.inputs[len(inputs) :])
+        arrays = [value for value, p in zip(inputs, kernel.inputs, strict=True) if is_array(p)]
+        shape = np.broadcast_shapes(*(a.shape for a in arrays))
+        result = np.empty(shape, arrays[0].dtype)
+        name = element_name(self.bodies.index(kernel), kernel, arrays[0].dtype.name)
+        args = (
+            [result.size]
+            + [
+                np.ascontiguousarray(np.broadcast_to(value, shape))
+                if is_array(p)
+                else float(value)
+                if p.ctype.startswith("float")
+                else int(value)
+                for value, p in zip(inputs, kernel.inputs, strict=True)
+            ]
+            + [result]
+        )
+        grid, block = kernels.flat_launch(result.size)
+        if result.size:
+            self._run(self.machine(""), name, grid, block, args)
+        if out is None:
+            return result
+        out[...] = result
+        return out
+
+    def _run(self, machine: HostMachine, name: str, grid: Any, block: Any, args: list[Any]) -> None:
+        distinct: dict[int, np.ndarray] = {id(a): a for a in args if isinstance(a, np.ndarray)}
+        results = machine.launch(name, grid, block, args)
+        for array, value in zip(distinct.values(), results, strict=True):
+            if array.flags.writeable:
+                array[...] = value
+
+
+@pytest.fixture(scope="module")
+def machines(request: pytest.FixtureRequest) -> Iterator[Host]:
+    cache = request.config.cache
+    assert cache is not None
+    host = Host(Toolchain(cache.mkdir("gtensor-kernels")))
+    yield host
+    host.close()
+
+
+@pytest.fixture
+def host(machines: Host, monkeypatch: pytest.MonkeyPatch) -> Host:
+    """NumPy in CuPy's place in all ops, and kernels on the host."""
+    for found in pkgutil.iter_modules(gtensor.ops.__path__, "gtensor.ops."):
+        module = importlib.import_module(found.name)
+        if hasattr(module, "cupy"):
+            monkeypatch.setattr(module, "cupy", lambda: np)
+        if hasattr(module, "gemm_into"):
+            monkeypatch.setattr(module, "gemm_into", _gemm_into)
+    monkeypatch.setattr(
+        kernels.Raw, "__getitem__", lambda raw, dtype: machines.launcher(raw, dtype)
+    )
+    monkeypatch.setattr(kernels.Elementwise, "__call__", _elementwise_of(machines))
+    return machines
+
+
+def _elementwise_of(machines: Host) -> Any:
+    def call(kernel: kernels.Elementwise, *inputs: Any, **named: Any) -> Any:
+        return machines.elementwise(kernel, *inputs, **named)
+
+    return call
+
+
+def _gemm_into(a: np.ndarray, b: np.ndarray, out: np.ndarray) -> np.ndarray:
+    out += a @ b
+    return out
+
+
+def outputs(value: Any) -> tuple[Any, ...]:
+    return value if isinstance(value, tuple) else (value,)
+
+
+def agree(given: Any, wanted: Any, dtype: str, what: str) -> None:
+    for i, (a, b) in enumerate(zip(outputs(given), outputs(wanted), strict=True)):
+        a, b = np.asarray(a), np.asarray(b)
+        assert a.shape == b.shape and a.dtype == b.dtype, f"{what} {i}: {a.shape} {a.dtype}"
+        scale = max(1.0, float(np.abs(b.astype(np.float64)).max(initial=0)))
+        np.testing.assert_allclose(
+            a.astype(np.float64),
+            b.astype(np.float64),
+            rtol=RTOL[dtype],
+            atol=RTOL[dtype] * scale,
+            err_msg=f"{what}, output {i}",
+        )
+
+
+def laid_out(a: Any, dtype: str, layout: str) -> Any:
+    if a is None:
+        return None
+    a = a.astype(dtype) if a.dtype.kind == "f" else a
+    return np.ascontiguousarray(a.T).T if layout == "transposed" and a.ndim else a.copy()
+
+
+@pytest.mark.parametrize("dtype", RTOL)
+@pytest.mark.parametrize("name", sorted(n for n, r in OPS.items() if r.samples is not None))
+def test_gpu_path_equals_cpu_path(
+    name: str, dtype: str, host: Host, rng: np.random.Generator
+) -> None:
+    record = OPS[name]
+    for sample in record.samples:  # type: ignore[union-attr]
+        arrays, params = sample.arrays(rng), dict(sample.params)
+        if params.get("dtype") is not None:
+            params["dtype"] = np.dtype(dtype)
+        for layout in ("contiguous", "transposed"):
+            inputs = [laid_out(a, dtype, layout) for a in arrays]
+            before = [None if a is None else a.copy() for a in inputs]
+            wanted = record.cpu(*inputs, **params)
+            agree(record.gpu(*inputs, **params), wanted, dtype, layout)
+            for a, b in zip(inputs, before, strict=True):
+                assert a is None or np.array_equal(a, b), "an input was written"
+            compare_out(record, inputs, params, wanted, dtype)
+
+
+def compare_out(record: Op, inputs: list[Any], params: Any, wanted: Any, dtype: str) -> None:
+    """Into a dense and into a strided buffer, and added to what is there where the path can."""
+    first = np.asarray(outputs(wanted)[0])
+    accepts = inspect.signature(record.gpu).parameters
+    for strided in (False, True):
+        big = np.full((*first.shape, 2), 0.5, first.dtype)
+        out = big[..., 0] if strided else big[..., 0].copy()
+        result = outputs(record.gpu(*inputs, out=out, **params))[0]
+        assert result is out
+        agree(result, first, dtype, f"out, strided {strided}")
+        if "beta" in accepts:
+            out[...] = 0.5
+            record.gpu(*inputs, out=out, beta=1.0, **params)
+            agree(out, (first.astype(np.float64) + 0.5).astype(first.dtype), dtype, "beta")
+
+
+class Recorder:
+    """The backward step of an op on raw arrays: which gradients it gives."""
+
+    def __init__(self, params: Any, saved: Any, shapes: Any) -> None:
+        self.params, self.saved, self.shapes = params, saved, shapes
+        self.given: dict[int, Any] = {}
+
+    def needs(self, i: int) -> bool:
+        return self.shapes[i] is not None
+
+    def shape(self, i: int) -> Any:
+        return self.shapes[i]
+
+    def into(self, i: int) -> Any:
+        return None, 0.0
+
+    def reuse(self, g: Any) -> Any:
+        return None
+
+    def give(self, i: int, a: Any) -> None:
+        self.given[i] = a
+
+
+@pytest.mark.parametrize("dtype", RTOL)
+@pytest.mark.parametrize("name", ["cross_entropy", "batch_norm", "layer_norm", "max_pool2d"])
+def test_gpu_gradients_equal_cpu_gradients(
+    name: str, dtype: str, host: Host, rng: np.random.Generator
+) -> None:
+    """For the ops whose gradient paths have no samples of their own."""
+    from gtensor.core.namespaces import raw
+
+    record = registry[name]
+    for sample in record.samples:  # type: ignore[union-attr]
+        if any(s == 0 for s in sample.shapes[0]):  # type: ignore[union-attr]
+            continue
+        inputs = [laid_out(a, dtype, "contiguous") for a in sample.arrays(rng)]
+        out, *extras = record.cpu(*inputs, **sample.params)
+        values = dict(
+            zip(
+                (*record.input_names, "out", *record.extra_names),
+                (*inputs, out, *extras),
+                strict=True,
+            )
+        )
+        saved = tuple(values[n] for n in record.save_names)
+        shapes = [None if a is None or a.dtype.kind != "f" else a.shape for a in inputs]
+        g = np.asarray(rng.standard_normal(out.shape)).astype(dtype)
+        steps = [Recorder(sample.params, saved, shapes) for _ in range(2)]
+        for step, device in zip(steps, ("cpu", "cuda"), strict=True):
+            record.backward(raw[device], step, g)  # type: ignore[misc]
+        assert steps[0].given.keys() == steps[1].given.keys() and steps[0].given
+        for i in steps[0].given:
+            agree(steps[1].given[i], steps[0].given[i], dtype, f"gradient {i} of {sample}")
+
+
+def test_every_kernel_launch_of_these_ops_was_reached(machines: Host) -> None:
+    """The files whose kernels the ops launch; the machine of one is made at its first launch."""
+    assert {
+        "softmax.cu",
+        "cross_entropy.cu",
+        "layer_norm.cu",
+        "im2col.cu",
+        "pool.cu",
+        "batch_norm.cu",
+        "",
+    } <= machines.machines.keys()
+    assert F.relu is not None

@@ -1,0 +1,156 @@
+"""Optimizers against PyTorch, step by step; what they refuse; that they write in place."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+import gtensor as gt
+from gtensor import settings
+
+CASES = [
+    ("SGD", {"lr": 0.1}),
+    ("SGD", {"lr": 0.1, "weight_decay": 0.05}),
+    ("SGD", {"lr": 0.1, "momentum": 0.9, "dampening": 0.1}),
+    ("SGD", {"lr": 0.1, "momentum": 0.8, "nesterov": True, "weight_decay": 0.01}),
+    ("AdamW", {"lr": 0.02, "weight_decay": 0.1}),
+    ("AdamW", {"lr": 0.02, "betas": (0.7, 0.95), "eps": 1e-3}),
+    ("Adam", {"lr": 0.02}),
+    ("Adam", {"lr": 0.02, "weight_decay": 0.1}),
+]
+
+
+def _pairs(dtype=np.float64):
+    rng = np.random.default_rng()
+    values = [rng.standard_normal(shape).astype(dtype) for shape in ((7, 5), (5,), (), (0, 3))]
+    ours = [gt.tensor(v, requires_grad=True) for v in values]
+    theirs = [torch.tensor(v, requires_grad=True) for v in values]
+    return rng, ours, theirs
+
+
+@pytest.mark.parametrize("name,options", CASES)
+@pytest.mark.parametrize("tile", [4, 65536])
+def test_twenty_steps_equal_pytorch(name, options, tile):
+    rng, ours, theirs = _pairs()
+    mine = getattr(gt.optim, name)(ours, **options)
+    other = getattr(torch.optim, name)(theirs, **options)
+    with settings.override(tile_elements=tile):
+        for step in range(20):
+            for p, q in zip(ours, theirs, strict=True):
+                g = rng.standard_normal(p.shape)
+                p.grad, q.grad = gt.tensor(g), torch.tensor(g)
+            if step == 10:
+                mine.lr = 0.03
+                for group in other.param_groups:
+                    group["lr"] = 0.03
+            mine.step()
+            other.step()
+    for p, q in zip(ours, theirs, strict=True):
+        np.testing.assert_allclose(p.numpy(), q.detach().numpy(), rtol=1e-12, atol=1e-12)
+
+
+def test_groups_have_options_of_their_own():
+    _, ours, theirs = _pairs()
+    mine = gt.optim.SGD([{"params": ours[:1], "lr": 0.5}, {"params": ours[1:]}], lr=0.1)
+    other = torch.optim.SGD([{"params": theirs[:1], "lr": 0.5}, {"params": theirs[1:]}], lr=0.1)
+    for p, q in zip(ours, theirs, strict=True):
+        p.grad, q.grad = gt.ones_like(p), torch.ones_like(q)
+    mine.step()
+    other.step()
+    for p, q in zip(ours, theirs, strict=True):
+        np.testing.assert_allclose(p.numpy(), q.detach().numpy(), rtol=1e-12)
+
+
+def test_updates_are_in_place_and_counted():
+    w = gt.ones(3, requires_grad=True)
+    address = w._array.ctypes.data
+    y = w * w
+    w.grad = gt.ones(3)
+    gt.optim.SGD([w], lr=1.0).step()
+    assert w._array.ctypes.data == address and w.tolist() == [0, 0, 0]
+    with pytest.raises(gt.GradientError, match="multiply"):
+        y.sum().backward()
+
+
+def test_a_large_update_makes_no_full_temporary():
+    import tracemalloc
+
+    w = gt.zeros(1 << 20, requires_grad=True)
+    w.grad = gt.ones(1 << 20)
+    optimizer = gt.optim.AdamW([w])
+    gt.memory.reset_peak()
+    before = gt.memory.stats().allocated
+    tracemalloc.start()
+    optimizer.step()
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    scratch = gt.memory.stats().peak_allocated - before
+    assert scratch <= 3 * 4 * settings.tile_elements < w.nbytes  # tiles of float32
+    assert peak < 4 * 4 * settings.tile_elements
+
+
+def test_half_precision_is_updated_in_float32():
+    w = gt.full(4, 1.0, gt.bfloat16).requires_grad_()
+    w.grad = gt.full(4, 1.0, gt.bfloat16)
+    gt.optim.SGD([w], lr=0.5).step()
+    assert w.dtype == gt.bfloat16 and w.astype(gt.float32).tolist() == [0.5] * 4
+
+
+def test_a_gradient_that_does_not_fit_changes_nothing():
+    v, w = gt.ones(2, requires_grad=True), gt.ones(3, requires_grad=True)
+    v.grad = gt.ones(2)
+    w._node.grad = gt.ones(4)  # past the setter, which refuses it
+    optimizer = gt.optim.SGD([v, w], lr=1.0)
+    with pytest.raises(ValueError, match=r"shape \(4,\).*shape \(3,\)"):
+        optimizer.step()
+    assert v.tolist() == [1, 1]
+
+
+@pytest.mark.parametrize("make,message", [
+    (lambda w: gt.optim.SGD([]), "no parameters"),
+    (lambda w: gt.optim.SGD([w, w]), "twice"),
+    (lambda w: gt.optim.SGD([w.detach()]), "requires no gradient"),
+    (lambda w: gt.optim.SGD([w], lr=-1.0), "lr=-1.0"),
+    (lambda w: gt.optim.SGD([w], nesterov=True), "nesterov"),
+    (lambda w: gt.optim.AdamW([w], betas=(1.0, 0.9)), "betas"),
+    (lambda w: gt.optim.AdamW([{"params": [w], "speed": 1}]), "speed"),
+])
+def test_bad_arguments_are_named(make, message):
+    with pytest.raises((ValueError, TypeError), match=message):
+        make(gt.ones(3, requires_grad=True))
+
+
+def test_state_dict_round_trip_continues_equally():
+    rng = np.random.default_rng()
+    first, second = (gt.ones(5, requires_grad=True) for _ in range(2))
+    a, b = gt.optim.AdamW([first], lr=0.1), gt.optim.AdamW([second], lr=0.3)
+    g = gt.tensor(rng.standard_normal(5).astype("f"))
+    first.grad = g
+    a.step()
+    second.detach()[...] = first
+    b.load_state_dict(a.state_dict())
+    assert b.lr == 0.1
+    for p, optimizer in ((first, a), (second, b)):
+        p.grad = g
+        optimizer.step()
+    assert first.tolist() == second.tolist()
+
+
+def test_state_of_another_model_is_refused():
+    a, b = (gt.ones(n, requires_grad=True) for n in (5, 4))
+    first, second = gt.optim.AdamW([a]), gt.optim.AdamW([b])
+    a.grad = gt.ones(5)
+    first.step()
+    with pytest.raises(ValueError, match=r"\(5,\).*\(4,\)"):
+        second.load_state_dict(first.state_dict())
+
+
+def test_zero_grad_drops_or_zeroes():
+    w = gt.ones(2, requires_grad=True)
+    optimizer = gt.optim.SGD([w])
+    w.grad = gt.ones(2)
+    optimizer.zero_grad(set_to_none=False)
+    assert w.grad.tolist() == [0, 0]
+    optimizer.zero_grad()
+    assert w.grad is None

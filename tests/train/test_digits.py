@@ -1,0 +1,168 @@
+"""The main job: digits trained, taken up again bit for bit, interrupted, and its files."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import numpy as np
+import pytest
+
+import gtensor as gt
+from gtensor import settings
+from gtensor.train import digits
+from gtensor.train.accounting import CATEGORIES, account
+from gtensor.train.errors import UserError
+from gtensor.train.files import write_atomically
+from gtensor.train.trainer import Data, Options, Trainer
+
+
+@pytest.fixture(scope="module")
+def data():
+    return digits.data()
+
+
+@pytest.fixture
+def small(data):
+    """A Trainer of a few batches of the real data."""
+    part = Data(data.train[:160], data.held_out[:40], data.train_labels[:160],
+                data.held_out_labels[:40])
+    options = Options(epochs=3, batch_size=64, lr=4e-3, weight_decay=1e-2)
+    return lambda **changes: Trainer(digits.model, part, options.changed(**changes))
+
+
+def run(*arguments, **options):
+    return subprocess.run([sys.executable, "-m", "gtensor", *map(str, arguments)],
+                          capture_output=True, text=True, **options)
+
+
+def test_digits_reaches_its_accuracy_and_leaves_its_files(tmp_path):
+    started = time.perf_counter()
+    done = run("train", "digits", "--epochs", 6, "--out", tmp_path, timeout=300)
+    assert done.returncode == 0, done.stderr
+    accuracy = float(done.stdout.split("Held-out accuracy ")[1].split("%")[0])
+    assert accuracy >= 97.5
+    for word in ("parameters", "gradients", "saved", "workspace", "peak", "cache"):
+        assert word in done.stdout
+    for name in ("loss.png", "memory.png"):
+        assert (tmp_path / name).read_bytes().startswith(b"\x89PNG")
+    assert sorted(os.listdir(tmp_path)) == ["checkpoint.safetensors", "loss.png", "memory.png"]
+    assert time.perf_counter() - started < 300
+
+
+def test_the_split_is_stratified_and_whole(data):
+    assert data.train.shape == (1437, 1, 8, 8) and data.held_out.shape == (360, 1, 8, 8)
+    counts = np.bincount(data.held_out_labels)
+    assert counts.min() >= 34 and counts.max() <= 37
+    assert 0 <= data.train.min() and data.train.max() == 1
+
+
+@pytest.mark.parametrize("stop_after", [1, 3, 4])
+def test_resumed_losses_are_identical(small, tmp_path, stop_after):
+    whole = small()
+    assert whole.run(lambda t: False, lambda t: None)
+    first = small()
+    assert not first.run(lambda t: len(t.progress.losses) == stop_after, lambda t: None)
+    first.save(tmp_path / "c.safetensors")
+    second = small(seed=0)
+    second.resume(tmp_path / "c.safetensors")
+    assert second.run(lambda t: False, lambda t: None)
+    assert second.progress.losses == whole.progress.losses
+    assert second.progress.accuracies == whole.progress.accuracies
+
+
+def test_no_segment_is_requested_after_the_first_step(small):
+    with settings.override(arena_min_bytes=0):
+        trainer = small(epochs=1)
+        order = trainer.order(0)
+        trainer.step(*trainer.batch(order, 0))
+        before = gt.memory.stats()
+        for _ in range(5):
+            trainer.step(*trainer.batch(order, 0))
+        after = gt.memory.stats()
+    assert after.misses == before.misses and after.segments == before.segments
+    assert after.hits > before.hits
+
+
+def test_every_byte_of_a_step_has_a_category(small):
+    with settings.override(arena_min_bytes=0):
+        trainer = small(epochs=1)
+        trainer.step(*trainer.batch(trainer.order(0), 0))
+        books = account(trainer)
+    gradients = sum(p.nbytes for p in trainer.model.parameters())
+    assert gradients <= books.most("gradients") <= gradients + 64 * 12 + 4096
+    assert books.at_peak("parameters") == sum(
+        t.nbytes for t in trainer.model.state_dict().values())
+    assert books.most("saved") > books.most("gradients") and books.most("workspace") > 0
+    assert all(min(books.bytes[name]) >= 0 for name in CATEGORIES)
+    assert books.peak == max(books.totals) and 0.9 < books.reuse <= 1
+
+
+def test_ctrl_c_saves_and_resume_goes_on(tmp_path):
+    process = subprocess.Popen(
+        [sys.executable, "-m", "gtensor", "train", "digits", "--epochs", "40", "--out",
+         str(tmp_path)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    deadline = time.time() + 120
+    while not (tmp_path / "checkpoint.safetensors").exists() and time.time() < deadline:
+        assert process.poll() is None, process.communicate()
+        time.sleep(0.2)
+    process.send_signal(signal.SIGINT)
+    out, errors = process.communicate(timeout=60)
+    assert process.returncode == 130, errors
+    assert "--resume" in out and "saved to" in out
+    from safetensors import safe_open
+
+    with safe_open(tmp_path / "checkpoint.safetensors", framework="numpy") as file:
+        progress = json.loads(file.metadata()["gtensor"])["progress"]
+    assert len(progress["losses"]) == 23 * progress["epoch"] + progress["batch"] > 0
+
+
+def test_a_full_disk_leaves_the_file_that_was_there(tmp_path, monkeypatch):
+    path = tmp_path / "file"
+    write_atomically(path, b"old")
+
+    def full(descriptor):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(UserError, match="No space left on device; the file that was there is whole"):
+        write_atomically(path, b"new")
+    assert path.read_bytes() == b"old" and os.listdir(tmp_path) == ["file"]
+
+
+def test_a_kill_between_write_and_rename_leaves_the_file_that_was_there(tmp_path, monkeypatch):
+    path = tmp_path / "file"
+    write_atomically(path, b"old")
+    monkeypatch.setattr(os, "replace", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
+    with pytest.raises(KeyboardInterrupt):
+        write_atomically(path, b"new")
+    assert path.read_bytes() == b"old" and os.listdir(tmp_path) == ["file"]
+
+
+def test_a_truncated_checkpoint_is_named_and_changes_nothing(small, tmp_path):
+    path = tmp_path / "c.safetensors"
+    trainer = small()
+    trainer.save(path)
+    path.write_bytes(path.read_bytes()[:-1000])
+    before = [p.tolist() for p in trainer.model.parameters()]
+    with pytest.raises(UserError, match=r"c\.safetensors is not a whole checkpoint.*--out"):
+        trainer.resume(path)
+    assert [p.tolist() for p in trainer.model.parameters()] == before
+
+
+def test_a_checkpoint_of_other_options_is_refused(small, tmp_path):
+    small().save(tmp_path / "c")
+    with pytest.raises(UserError, match="--lr 0.004"):
+        small(lr=1.0).resume(tmp_path / "c")
+
+
+def test_a_checkpoint_of_another_model_is_refused(small, data, tmp_path):
+    small().save(tmp_path / "c")
+    other = Trainer(lambda: gt.nn.Sequential(gt.nn.Flatten(), gt.nn.Linear(64, 10)), data,
+                    small().options)
+    with pytest.raises(UserError, match="another model"):
+        other.resume(tmp_path / "c")
