@@ -19,24 +19,24 @@ def parser() -> argparse.ArgumentParser:
     raw = argparse.RawDescriptionHelpFormatter
     top = argparse.ArgumentParser(
         prog="gtensor", formatter_class=raw, description=gtensor.__doc__,
-        epilog="examples:\n  gtensor train digits\n  gtensor train digits --epochs 5 --out runs/short\n"
-               "  gtensor info --json")
+        epilog="examples:\n  gtensor train digits\n"
+               "  gtensor train digits --epochs 5 --out runs/short\n  gtensor info --json")
     top.add_argument("--version", action="version", version=f"gtensor {gtensor.__version__}")
     commands = top.add_subparsers(dest="command", metavar="COMMAND", required=True)
 
     train = commands.add_parser(
         "train", formatter_class=raw, help="train a network on real data",
-        description="Train a recipe. It leaves in its folder a checkpoint, a loss curve and a picture of "
-                    "where\nthe memory of a step went. Ctrl-C saves; --resume goes on, with identical "
-                    "losses.",
-        epilog="recipes:\n  digits   handwritten digits of 8 x 8 pixels, a conv net, well under a minute")
+        description="Train a recipe. It leaves in its folder a checkpoint, a loss curve and a "
+                    "picture of where\nthe memory of a step went. Ctrl-C saves; --resume goes on, "
+                    "with identical losses.",
+        epilog="recipes:\n  digits   handwritten digits of 8 x 8 pixels, a small conv net")
     train.add_argument("recipe", help="which recipe: digits")
     train.add_argument("--out", type=Path, metavar="DIR", help="folder of the run (runs/RECIPE)")
     train.add_argument("--resume", action="store_true", help="go on from the folder's checkpoint")
     train.add_argument("--epochs", type=int, help="times through the training data")
     train.add_argument("--batch-size", type=int, help="examples per step")
     train.add_argument("--lr", type=float, help="highest learning rate")
-    train.add_argument("--seed", type=int, help="of weights and order; the same seed, the same losses")
+    train.add_argument("--seed", type=int, help="of weights and order: same seed, same losses")
     train.add_argument("--device", help="cpu, cuda or cuda:1 (the first GPU if there is one)")
     train.add_argument("--quiet", action="store_true", help="print errors only")
 

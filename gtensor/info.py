@@ -7,7 +7,6 @@ import importlib.util
 import platform
 from typing import Any
 
-import gtensor
 from gtensor.backend import Device, cuda_device_count, default_device, visible_devices
 from gtensor.backend.kernels import files, folder
 from gtensor.settings import settings
@@ -32,12 +31,12 @@ def facts() -> dict[str, Any]:
     if packages["cupy"] is not None and not cuda_device_count():
         missing.append("an NVIDIA driver (CUDA devices): CuPy is installed, but no driver answers")
     return {
-        "gtensor": gtensor.__version__,
+        "gtensor": importlib.metadata.version("gtensor"),
         "python": platform.python_version(),
         "devices": [_device(device) for device in visible_devices()],
         "default_device": str(default_device()),
         "packages": packages,
-        "kernels": {"folder": str(folder()), "files": list(files())},
+        "cuda": {"folder": str(folder()), "files": list(files())},
         "settings": settings.describe().splitlines(),
         "missing": missing,
     }
@@ -51,7 +50,8 @@ def text(found: dict[str, Any]) -> str:
         lines.append(f"  {device['name']:8} {device['what']}{mark}")
     lines += ["", "packages"]
     lines += [f"  {name:12} {version or '-'}" for name, version in found["packages"].items()]
-    lines += ["", "kernels", f"  {len(found['kernels']['files'])} files in {found['kernels']['folder']}"]
+    cuda = found["cuda"]
+    lines += ["", "CUDA text", f"  {len(cuda['files'])} files in {cuda['folder']}"]
     lines += ["", "settings", *(f"  {line}" for line in found["settings"])]
     if found["missing"]:
         lines += ["", "missing", *(f"  {line}" for line in found["missing"])]

@@ -26,8 +26,8 @@ class Settings:
     """The flags and their defaults; `describe()` prints this table with the values in force."""
 
     debug: int = _flag(0, "1 device choice, 2 time and bytes per op, 3 tape and checksums of saves")
-    arena_min_bytes: int = _flag(131072, "CPU arrays from this size on come from the arena")
-    tile_elements: int = _flag(65536, "elements per tile where a CPU path needs a temporary")
+    arena_min_bytes: int = _flag(1048576, "CPU arrays from this size on come from the arena")
+    tile_elements: int = _flag(32768, "elements per tile where a CPU path needs a temporary")
     nvtx: int = _flag(-1, "NVTX ranges per op: 1 on, 0 off, -1 on when a profiler is attached")
 
     @contextlib.contextmanager

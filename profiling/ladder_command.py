@@ -62,6 +62,8 @@ def main(text: str | None, build: Build, name: str, arguments: list[str] | None 
     parser.add_argument("--quick", action="store_true", help="5 rounds, to see that it runs")
     parser.add_argument("--threads", type=int, default=1,
                         help="threads of BLAS and of every peer (default 1; 0 leaves them alone)")
+    parser.add_argument("--clock", choices=["wall", "cpu"], default="wall",
+                        help="cpu: processor time, for one thread on a busy machine (CPU only)")
     parser.add_argument("--only", default="", help="run the parts whose name contains this")
     parser.add_argument("--list", action="store_true", help="name the parts and stop")
     parser.add_argument("--out", type=Path, metavar="DIR",
@@ -85,7 +87,7 @@ def main(text: str | None, build: Build, name: str, arguments: list[str] | None 
         return 0
     with _threads(given.threads) as pinned, _progress() as progress:
         try:
-            results = list(_measure(parts, rounds, progress))
+            results = list(_measure(parts, rounds, progress, given.clock))
         except WrongRung as wrong:
             progress("")
             print(f"refused: {wrong}", file=sys.stderr)
@@ -113,12 +115,12 @@ def main(text: str | None, build: Build, name: str, arguments: list[str] | None 
 
 def _measure(
     parts: Iterable[tuple[str, Callable[[], Iterable[Part]]]], rounds: int,
-    progress: Callable[[str], None],
+    progress: Callable[[str], None], clock: str,
 ) -> Iterator[Part]:
     for _, make in parts:
         for part in make():
             if isinstance(part, Ladder):
-                part.climb(rounds, progress)
+                part.climb(rounds, progress, clock)
             progress("")
             show(part)
             yield part

@@ -21,6 +21,7 @@ THROUGH = {  # ops without samples, whose inputs must fit each other -> the op t
     "cross_entropy_grad": "cross_entropy",
     "max_pool2d_pick": "max_pool2d", "max_pool2d_grad": "max_pool2d",
     "batch_norm_sums": "batch_norm", "batch_norm_dx": "batch_norm",
+    "layer_norm_dx": "layer_norm", "layer_norm_dweight": "layer_norm",
 }
 
 

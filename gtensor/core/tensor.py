@@ -264,7 +264,7 @@ class Tensor(Methods):
     # -- placement --------------------------------------------------------------------------------
 
     def to(self, target: Any) -> Tensor:
-        """This tensor on a given device ('cpu', 'cuda:1') or in a given dtype; itself if it is there."""
+        """On a device ('cpu', 'cuda:1') or in a dtype; this tensor itself if it is there."""
         from gtensor.core.namespaces import recorded
 
         if isinstance(target, Device) or (isinstance(target, str) and _names_device(target)):

@@ -64,7 +64,7 @@ _UFUNCS = {"sum": np.add, "mean": np.add, "max": np.maximum, "min": np.minimum}
 
 def _reduction_cpu(name: str) -> Any:
     """A reduction by its ufunc: NumPy's functions of that name only add Python around it."""
-    reduce = _UFUNCS[name].reduce
+    reduce: Any = _UFUNCS[name].reduce
 
     def path(x: Any, *, axis: tuple[int, ...], keepdims: bool = False, out: Any = None) -> Any:
         if out is None:

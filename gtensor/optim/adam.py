@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from gtensor.optim import updates
+from gtensor.ops import updates
 from gtensor.optim.optimizer import Optimizer, Parameters
 
 

@@ -12,7 +12,7 @@ from gtensor.core.op import Op
 from gtensor.core.tensor import Tensor
 from gtensor.creation import asarray
 from gtensor.ops.scratch import Scratch
-from gtensor.optim.updates import workspace
+from gtensor.ops.updates import workspace
 
 Parameters = Iterable[Tensor] | Iterable[dict[str, Any]]
 

@@ -13,7 +13,7 @@ __all__ = ["RECIPES", "UserError", "recipe"]
 
 
 def recipe(name: str) -> ModuleType:
-    """The module of a recipe: `TITLE`, `DEFAULTS`, `data()`, `model()`. Raises UserError if unknown."""
+    """A recipe: a module of `TITLE`, `DEFAULTS`, `data()`, `model()`. UserError if unknown."""
     if name not in RECIPES:
         raise UserError(f"unknown recipe {name!r}; wanted one of {', '.join(RECIPES)}")
     return import_module(RECIPES[name])

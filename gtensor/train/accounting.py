@@ -49,7 +49,7 @@ class Account:
 
 
 def account(trainer: Trainer) -> Account:
-    """Take one more step like the last (its update is not applied) and account for it.
+    """Take one more step and account for it; the model and its optimizer move on by that step.
 
     Every array must come from the arena: run under `settings.override(arena_min_bytes=0)`.
     """
@@ -61,6 +61,8 @@ def account(trainer: Trainer) -> Account:
         loss.backward()
         backward = timeline.recorded
         del loss, inputs, labels
+        trainer.optimizer.step()
+        update = timeline.recorded
         trainer.optimizer.zero_grad()
         events = timeline.events
     stats = memory.stats(trainer.device)
@@ -75,7 +77,8 @@ def account(trainer: Trainer) -> Account:
         for category in CATEGORIES:
             rows[category].append(live[category])
     times = [event.time for event in events]
-    marks = {"forward": times[forward - 1], "backward": times[backward - 1]}
+    marks = {"forward": times[forward - 1], "backward": times[backward - 1],
+             "update": times[update - 1]}
     return Account(times, rows, marks, stats.hits / max(1, stats.hits + stats.misses))
 
 

@@ -17,7 +17,7 @@ FORMAT = 1
 
 
 def save(path: Path, model: Module, optimizer: Optimizer, progress: dict[str, Any]) -> None:
-    """Model, optimizer, random numbers and `progress` (plain JSON) in one file, written atomically."""
+    """Model, optimizer, random numbers and `progress` (JSON) in one file, written atomically."""
     from safetensors.numpy import save as to_bytes
 
     state = optimizer.state_dict()
@@ -36,7 +36,8 @@ def save(path: Path, model: Module, optimizer: Optimizer, progress: dict[str, An
 def load(path: Path, model: Module, optimizer: Optimizer) -> dict[str, Any]:
     """Put a checkpoint's state into model, optimizer and random numbers; its `progress`.
 
-    Raises UserError, with nothing changed, if the file is not there, not whole, or of another model.
+    Raises UserError, with nothing changed, if the file is not there, not whole, or of another
+    model.
     """
     arrays, about = _read(path)
     weights = {name.removeprefix("model."): tensor(a)

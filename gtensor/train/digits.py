@@ -13,7 +13,7 @@ DEFAULTS = Options(epochs=12, batch_size=64, lr=4e-3, weight_decay=1e-2)
 
 
 def data() -> Data:
-    """1,437 training and 360 held-out images (N, 1, 8, 8) in [0, 1], stratified, split by seed 0."""
+    """1,437 training and 360 held-out images (N, 1, 8, 8) in [0, 1]: stratified, seed 0."""
     require("sklearn", "scikit-learn")
     from sklearn.datasets import load_digits
     from sklearn.model_selection import train_test_split

@@ -21,7 +21,8 @@ def loss_curve(path: Path, progress: Progress, title: str) -> None:
     """Training loss of every step and its mean by epoch; held-out accuracy on the right."""
     figure, axes = _figure((8, 4.5))
     steps = np.arange(1, len(progress.losses) + 1)
-    axes.plot(steps, progress.losses, color="#9fb8d9", linewidth=0.8, label="training loss, each step")
+    axes.plot(steps, progress.losses, color="#9fb8d9", linewidth=0.8,
+              label="training loss, each step")
     epochs = len(progress.accuracies)
     if epochs:
         size = len(progress.losses) // epochs
@@ -34,14 +35,21 @@ def loss_curve(path: Path, progress: Progress, title: str) -> None:
                    markersize=3, label="held-out accuracy")
         right.set_ylabel("held-out accuracy (%)", color="#c8553d")
         right.set_ylim(max(0.0, 100 * min(progress.accuracies) - 2), 100.4)
-        right.legend(loc="center right", frameon=False)
         right.spines["top"].set_visible(False)
+        right.legend(*_handles(axes, right), loc="center right", frameon=False)
+    else:
+        axes.legend(loc="upper right", frameon=False)
     axes.set_yscale("log")
     axes.set_xlabel("step")
     axes.set_ylabel("cross entropy (nats, log scale)")
     axes.set_title(title, loc="left")
-    axes.legend(loc="lower left", frameon=False)
     _save(figure, path)
+
+
+def _handles(*many: Any) -> tuple[list[Any], list[str]]:
+    """The entries of one legend for several axes."""
+    found = [axes.get_legend_handles_labels() for axes in many]
+    return sum((handles for handles, _ in found), []), sum((names for _, names in found), [])
 
 
 def memory_timeline(path: Path, account: Account, title: str) -> None:
@@ -56,11 +64,12 @@ def memory_timeline(path: Path, account: Account, title: str) -> None:
     peak = account.peak / scale
     axes.axhline(peak, color="#222222", linewidth=0.8, linestyle=":")
     axes.text(times[0], peak * 1.01, f"peak {peak:.2f} {unit}", fontsize=9, va="bottom")
-    for name, time in account.marks.items():
+    for number, (name, time) in enumerate(account.marks.items()):
         axes.axvline(1e3 * time, color="#222222", linewidth=0.6)
-        axes.text(1e3 * time, peak * 1.1, f"{name} ends ", fontsize=8, ha="right", va="center")
+        axes.text(1e3 * time, peak * (1.17 - 0.05 * number), f"{name} ends ", fontsize=8,
+                  ha="right", va="center")
     axes.set_xlim(times[0], times[-1])
-    axes.set_ylim(0, peak * 1.16)
+    axes.set_ylim(0, peak * 1.21)
     axes.set_xlabel("time in the step (ms)")
     axes.set_ylabel(f"live memory ({unit})")
     axes.set_title(title, loc="left")

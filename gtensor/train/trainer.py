@@ -1,4 +1,4 @@
-"""The training loop: what a recipe's model and data go through, and where it can be taken up again."""
+"""The training loop: what a recipe's model and data go through, and how it is taken up again."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from gtensor.backend import get_device
 from gtensor.core.modes import no_grad
 from gtensor.core.tensor import Tensor
 from gtensor.creation import tensor
-from gtensor.nn import functional as F  # noqa: N812
+from gtensor.nn import functional as F
 from gtensor.optim import AdamW
 from gtensor.train import checkpoint
 from gtensor.train.errors import UserError
@@ -46,8 +46,8 @@ class Options:
         made = replace(self, **{k: v for k, v in given.items() if v is not None})
         for name in ("epochs", "batch_size", "lr"):
             if getattr(made, name) <= 0:
-                raise UserError(f"--{name.replace('_', '-')} {getattr(made, name)} given; wanted more "
-                                "than 0")
+                raise UserError(f"--{name.replace('_', '-')} {getattr(made, name)} given; wanted "
+                                "more than 0")
         return made
 
 
@@ -118,8 +118,10 @@ class Trainer:
 
     # -- the run ----------------------------------------------------------------------------------
 
-    def run(self, after_step: Callable[[Trainer], bool], after_epoch: Callable[[Trainer], None]) -> bool:
-        """Train to the end, or until `after_step` answers True (stop); whether the end was reached."""
+    def run(
+        self, after_step: Callable[[Trainer], bool], after_epoch: Callable[[Trainer], None]
+    ) -> bool:
+        """Train to the end, or until `after_step` answers True; whether the end was reached."""
         progress = self.progress
         with self.device:
             while progress.epoch < self.options.epochs:
@@ -156,6 +158,6 @@ class Trainer:
         about = checkpoint.load(path, self.model, self.optimizer)
         for name, value in about.pop("options").items():
             if name != "device" and value != getattr(self.options, name):
-                raise UserError(f"{path} was made with --{name.replace('_', '-')} {value}; resume with "
-                                "the same options")
+                raise UserError(f"{path} was made with --{name.replace('_', '-')} {value}; resume "
+                                "with the same options")
         self.progress = Progress(**about)

@@ -1,4 +1,4 @@
-"""The CUDA device as far as it goes without a driver: CuPy's own classes, a driver made of Python."""
+"""The CUDA device as far as it goes without a driver: CuPy's classes, a driver of Python."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ class _Driver:
 
     status = 0
 
-    def cuStreamGetId(self, handle, result):  # noqa: N802
+    def cuStreamGetId(self, handle, result):
         ctypes.cast(result, ctypes.POINTER(ctypes.c_ulonglong)).contents.value = (
             (handle.value or 0) + 100)
         return self.status
@@ -65,7 +65,7 @@ def test_cupy_memory_comes_from_the_arena_and_goes_back(allocator):
 
 
 def test_blocks_know_their_stream_and_op(allocator):
-    allocate, arena = allocator
+    allocate, _ = allocator
     cuda._label.name = "tanh"
     try:
         pointer = allocate(10)

@@ -1,7 +1,7 @@
 """The GPU paths that are compositions of CuPy functions, run with NumPy in CuPy's place.
 
-It proves names, argument order, shapes, dtypes and `out=`, not CuPy. Paths that launch a kernel stop at
-`Launch`; the kernels have their own proof in tests/kernels.
+It proves names, argument order, shapes, dtypes and `out=`, not CuPy. Paths that launch a kernel
+stop at `Launch`; the kernels have their own proof in tests/kernels.
 """
 
 from __future__ import annotations

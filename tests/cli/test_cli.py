@@ -12,7 +12,7 @@ from gtensor.cli import main
 def test_info_names_devices_versions_and_what_is_missing(capsys):
     assert main(["info"]) == 0
     out = capsys.readouterr().out
-    for word in ("devices", "cpu", "numpy", "GTENSOR_ARENA_MIN_BYTES", "kernels"):
+    for word in ("devices", "cpu", "numpy", "GTENSOR_ARENA_MIN_BYTES", "CUDA text"):
         assert word in out
 
 
@@ -20,7 +20,7 @@ def test_info_as_json(capsys):
     assert main(["info", "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
     assert found["devices"][0]["name"] == "cpu" and found["packages"]["numpy"]
-    assert "softmax.cu" in found["kernels"]["files"]
+    assert "softmax.cu" in found["cuda"]["files"]
 
 
 @pytest.mark.parametrize("arguments,sentence", [

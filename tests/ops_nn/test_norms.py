@@ -34,10 +34,12 @@ def statistics(rng: np.random.Generator, channels: int) -> tuple[np.ndarray, np.
     return rng.standard_normal(channels), rng.uniform(0.5, 2.0, channels)
 
 
-@pytest.mark.parametrize("activation", ACTIVATIONS)
 @pytest.mark.parametrize("training", [True, False])
-@pytest.mark.parametrize("shape", SHAPES)
-@pytest.mark.parametrize("tile", [65536, 7])
+@pytest.mark.parametrize(
+    ("activation", "shape", "tile"),
+    [(name, shape, 65536) for name in ACTIVATIONS for shape in SHAPES[1:3]]
+    + [("leaky_relu", shape, tile) for shape in SHAPES for tile in (65536, 7)],
+)
 def test_batch_norm_and_activation(
     activation: str, training: bool, shape: tuple[int, ...], tile: int, rng: np.random.Generator
 ) -> None:

@@ -58,7 +58,7 @@ def test_the_split_is_stratified_and_whole(data):
     assert data.train.shape == (1437, 1, 8, 8) and data.held_out.shape == (360, 1, 8, 8)
     counts = np.bincount(data.held_out_labels)
     assert counts.min() >= 34 and counts.max() <= 37
-    assert 0 <= data.train.min() and data.train.max() == 1
+    assert data.train.min() >= 0 and data.train.max() == 1
 
 
 @pytest.mark.parametrize("stop_after", [1, 3, 4])
@@ -129,7 +129,7 @@ def test_a_full_disk_leaves_the_file_that_was_there(tmp_path, monkeypatch):
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(os, "fsync", full)
-    with pytest.raises(UserError, match="No space left on device; the file that was there is whole"):
+    with pytest.raises(UserError, match="No space left on device; the file that was there"):
         write_atomically(path, b"new")
     assert path.read_bytes() == b"old" and os.listdir(tmp_path) == ["file"]
 

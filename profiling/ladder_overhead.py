@@ -1,0 +1,165 @@
+"""What an op costs beside its arithmetic, against PyTorch, HIPS autograd, MyGrad and bare NumPy.
+
+    python profiling/ladder_overhead.py                     # all parts, one thread
+    python profiling/ladder_overhead.py --only chain        # tiny arrays: the library's own time per op
+    python profiling/ladder_overhead.py --only mlp          # one step of an MLP against hand-written NumPy
+    python profiling/ladder_overhead.py --only ops          # single ops at 1e3 and 1e6 elements
+    python profiling/ladder_overhead.py --device cuda       # the same against PyTorch and CuPy on a GPU
+
+Peers that are not installed are left out and named under the table. Every rung is compared with
+gradients derived by hand before anything is timed.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from importlib.util import find_spec
+from typing import Any
+
+import numpy as np
+from ceilings import product_floor
+from ladder import Ladder
+from ladder_command import Figure, Options, Part, main
+from workloads import CHAIN, LAYERS, Chain, Mlp, TensorChain, values
+
+import gtensor as gt
+
+CHAIN_TARGETS = {"pytorch": 0.6, "autograd": 0.35, "mygrad": 0.35}
+STEP_TARGET = 1.05  # x hand-written NumPy
+ARENA_TARGET = 1.03  # x the same without the arena
+OPS = ("add", "multiply", "exp", "tanh", "sum")
+SIZES = (1_000, 1_000_000)
+
+
+def build(options: Options) -> Iterator[tuple[str, Callable[[], Iterator[Part]]]]:
+    """The parts, by name."""
+    if options.threads and find_spec("torch"):
+        import torch
+
+        torch.set_num_threads(options.threads)
+    gt.set_default_device(options.device)
+    yield "chain", lambda: chains(options)
+    yield "mlp", lambda: mlp(options)
+    if options.device == "cpu":
+        yield "memory", lambda: step_memory(options)
+    yield "ops", lambda: single_ops(options)
+
+
+def array_module(device: str) -> tuple[str, Any]:
+    """The library without gradients on the device."""
+    if device == "cpu":
+        return "numpy", np
+    import cupy
+
+    return "cupy", cupy
+
+
+def chains(options: Options) -> Iterator[Part]:
+    """(a) 300 chained multiply-adds on 32 elements, forward and backward."""
+    plain, xp = array_module(options.device)
+    for work, label, judged in ((Chain(options.device), "numbers", options.device == "cpu"),
+                                (TensorChain(options.device), "tensors", False)):
+        ladder = Ladder(f"chain of {CHAIN} multiply-adds by {label}, forward and backward",
+                        work.reference, tolerance=1e-4, per=2 * CHAIN, unit="op",
+                        device=options.device)
+        ladder.rung("gtensor", work.gtensor(), result=values)
+        peers = [("pytorch", "torch")]
+        if options.device == "cpu":
+            peers += [("autograd", "autograd"), ("mygrad", "mygrad")]
+        for name, module in peers:
+            if find_spec(module) is None:
+                ladder.note(f"left out: {module} is not installed")
+                continue
+            ladder.rung(name, getattr(work, module)(), result=values)
+            if judged:
+                ladder.target("gtensor", name, CHAIN_TARGETS[name])
+            else:
+                ladder.compare("gtensor", name)
+        ladder.floor(f"{plain}, forward only", work.by_hand(xp))
+        ladder.compare("gtensor", f"{plain}, forward only")
+        yield ladder
+
+
+def mlp(options: Options) -> Iterator[Part]:
+    """(b) One step of an MLP: loss and all gradients."""
+    plain, xp = array_module(options.device)
+    work, flops = Mlp(options.device), Mlp(options.device).flops()
+    by_hand = f"{plain} by hand"
+    ladder = Ladder(f"mlp step {'-'.join(map(str, LAYERS))}", work.reference, tolerance=1e-4,
+                    unit="step", device=options.device, min_sample=2e-2)
+    ladder.rung("gtensor", work.gtensor(), result=values, flops=flops)
+    ladder.rung(by_hand, work.by_hand(xp), flops=flops)
+    ladder.rung("gtensor, no arena", without_arena(work.gtensor()), result=values, flops=flops)
+    if find_spec("torch"):
+        ladder.rung("pytorch", work.torch(), result=values, flops=flops)
+        ladder.compare("gtensor", "pytorch")
+    if options.device == "cpu":
+        ladder.target("gtensor", by_hand, STEP_TARGET)
+        ladder.target("gtensor", "gtensor, no arena", ARENA_TARGET)
+    else:
+        ladder.compare("gtensor", by_hand, "gtensor, no arena")
+    product_floor(ladder, xp, 1024 if options.device == "cpu" else 4096)
+    yield ladder
+
+
+def without_arena(run: Callable[[], Any]) -> Callable[[], Any]:
+    """The same work with arrays from the array library's own allocator."""
+
+    def switched() -> Any:
+        with gt.memory.use_arena(False):
+            return run()
+
+    return switched
+
+
+def step_memory(options: Options) -> Iterator[Part]:
+    """(c) The peak of that step, counted by the arena down to the smallest array."""
+    work = Mlp("cpu")
+    with gt.settings.override(arena_min_bytes=0):
+        gt.memory.empty_cache("cpu")
+        before = gt.memory.stats("cpu").allocated
+        step = work.gtensor()
+        inputs = work.x.nbytes + work.target.nbytes
+        step()
+        gt.memory.reset_peak("cpu")
+        step()
+        peak = gt.memory.stats("cpu").peak_allocated - before - inputs
+    parameters = sum(p.nbytes for p in work.parameters)
+    activations = [len(work.x) * width * work.x.itemsize for width in LAYERS[1:]]
+    target = 2 * parameters + sum(activations) + 2 * max(activations)
+    yield Figure(
+        "peak of an mlp step", peak, target, "bytes",
+        f"parameters and gradients {2 * parameters:,}, saved activations {sum(activations):,}, twice "
+        f"the largest {2 * max(activations):,}")
+
+
+def single_ops(options: Options) -> Iterator[Part]:
+    """(d) One op: bare, through gtensor, and recorded for a gradient."""
+    plain, xp = array_module(options.device)
+    rng = np.random.default_rng(0)
+    for size in SIZES:
+        x, y = (xp.asarray(rng.standard_normal(size).astype(np.float32)) for _ in range(2))
+        for name in OPS:
+            yield _one_op(name, x, y, plain, xp, options.device)
+
+
+def _one_op(name: str, x: Any, y: Any, plain: str, xp: Any, device: str) -> Ladder:
+    function, own = getattr(xp, name), getattr(gt, name)
+    arrays = (x, y) if name in ("add", "multiply") else (x,)
+    tensors = tuple(gt.asarray(a) for a in arrays)
+    leaves = tuple(gt.tensor(a, device=device, requires_grad=True) for a in arrays)
+    ladder = Ladder(f"{name} of {x.size:,} elements", lambda: function(*arrays), tolerance=1e-5,
+                    device=device)
+    moved = sum(a.nbytes for a in arrays) + (x.itemsize if name == "sum" else x.nbytes)
+    ladder.rung("gtensor", lambda: own(*tensors), result=values, moved=moved)
+    ladder.rung("gtensor, recorded", lambda: own(*leaves), result=lambda t: values(t.detach()),
+                moved=moved)
+    ladder.rung(plain, lambda: function(*arrays), moved=moved)
+    ladder.compare("gtensor", plain)
+    ladder.compare("gtensor, recorded", plain)
+    return ladder
+
+
+if __name__ == "__main__":
+    sys.exit(main(__doc__, build, "ladder_overhead"))

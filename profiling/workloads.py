@@ -1,0 +1,256 @@
+"""Two pieces of work in every library that is measured: a chain of tiny ops, one step of an MLP.
+
+Each is written as its library's own documentation would write it. The NumPy versions are what a
+competent person writes by hand: no library, no tricks, gradients derived on paper. `xp` is NumPy or
+CuPy, so the same text is the hand-written version on a GPU.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+import gtensor as gt
+
+CHAIN = 300  # multiply-adds
+WIDTH = 32  # float32 elements
+LAYERS = (256, 512, 512, 10)
+BATCH = 128
+
+
+class Chain:
+    """300 times y = y * 1.01 + 0.01 on 32 elements, and the gradient of the sum."""
+
+    def __init__(self, device: str) -> None:
+        self.x = np.random.default_rng(0).standard_normal(WIDTH).astype(np.float32)
+        self.device = device
+        self.steps = [(1.01, 0.01)] * CHAIN
+
+    def reference(self) -> np.ndarray:
+        """The gradient, by hand."""
+        return np.full(WIDTH, 1.01**CHAIN)
+
+    def forward(self, y: Any) -> Any:
+        """The chain, in any library whose arrays have operators."""
+        for a, b in self.steps:
+            y = y * a + b
+        return y
+
+    def gtensor(self) -> Callable[[], Any]:
+        x = gt.tensor(self.x, device=self.device, requires_grad=True)
+
+        def run() -> Any:
+            x.grad = None
+            self.forward(x).sum().backward()
+            return x.grad
+
+        return run
+
+    def torch(self) -> Callable[[], Any]:
+        import torch
+
+        x = torch.tensor(self.x, device=self.device, requires_grad=True)
+
+        def run() -> Any:
+            x.grad = None
+            self.forward(x).sum().backward()
+            return x.grad
+
+        return run
+
+    def autograd(self) -> Callable[[], Any]:
+        from autograd import grad
+
+        gradient = grad(lambda x: self.forward(x).sum())
+        return lambda: gradient(self.x)
+
+    def mygrad(self) -> Callable[[], Any]:
+        import mygrad
+
+        mygrad.turn_memory_guarding_off()  # its own advice for speed
+        x = mygrad.tensor(self.x)
+
+        def run() -> Any:
+            x.null_grad()
+            self.forward(x).sum().backward()
+            return x.grad
+
+        return run
+
+    def by_hand(self, xp: Any) -> Callable[[], Any]:
+        """The forward pass alone: what the arithmetic costs."""
+        x = xp.asarray(self.x)
+        return lambda: self.forward(x).sum()
+
+
+class TensorChain(Chain):
+    """The chain with tensors in place of the numbers, each with a gradient: y = y * a + b."""
+
+    def __init__(self, device: str) -> None:
+        super().__init__(device)
+        self.a, self.b = np.full(WIDTH, 1.01, np.float32), np.full(WIDTH, 0.01, np.float32)
+
+    def forward(self, y: Any) -> Any:
+        x, a, b = y
+        for _ in range(CHAIN):
+            x = x * a + b
+        return x
+
+    def arrays(self) -> tuple[np.ndarray, ...]:
+        return self.x, self.a, self.b
+
+    def reference(self) -> list[np.ndarray]:
+        """The gradients of x, a and b, by hand in float64."""
+        x, (a, b) = self.x.astype(np.float64), (1.01, 0.01)
+        ys = [x]
+        for _ in range(CHAIN):
+            ys.append(ys[-1] * a + b)
+        powers = a ** np.arange(CHAIN)[::-1]  # of the ops behind each one
+        return [np.full(WIDTH, a**CHAIN), sum(y * p for y, p in zip(ys, powers, strict=False)),
+                np.full(WIDTH, powers.sum())]
+
+    def gtensor(self) -> Callable[[], Any]:
+        leaves = [gt.tensor(v, device=self.device, requires_grad=True) for v in self.arrays()]
+        return _eager(leaves, lambda: self.forward(leaves).sum())
+
+    def torch(self) -> Callable[[], Any]:
+        import torch
+
+        leaves = [torch.tensor(v, device=self.device, requires_grad=True) for v in self.arrays()]
+        return _eager(leaves, lambda: self.forward(leaves).sum())
+
+    def autograd(self) -> Callable[[], Any]:
+        from autograd import grad
+
+        gradient = grad(lambda arrays: self.forward(arrays).sum())
+        return lambda: list(gradient(self.arrays()))
+
+    def mygrad(self) -> Callable[[], Any]:
+        import mygrad
+
+        mygrad.turn_memory_guarding_off()
+        leaves = [mygrad.tensor(v) for v in self.arrays()]
+
+        def run() -> Any:
+            for leaf in leaves:
+                leaf.null_grad()
+            self.forward(leaves).sum().backward()
+            return [leaf.grad for leaf in leaves]
+
+        return run
+
+    def by_hand(self, xp: Any) -> Callable[[], Any]:
+        arrays = [xp.asarray(v) for v in self.arrays()]
+        return lambda: self.forward(arrays).sum()
+
+
+class Mlp:
+    """Loss and gradients of all parameters, 128 rows, 256-512-512-10, relu, cross entropy."""
+
+    def __init__(self, device: str) -> None:
+        rng = np.random.default_rng(0)
+        self.device = device
+        self.x = rng.standard_normal((BATCH, LAYERS[0])).astype(np.float32)
+        self.target = rng.integers(0, LAYERS[-1], BATCH)
+        self.parameters: list[np.ndarray] = []  # weight (out, in), bias (out), layer by layer
+        for inner, outer in zip(LAYERS, LAYERS[1:], strict=False):
+            scale = np.sqrt(2 / inner)
+            self.parameters.append((rng.standard_normal((outer, inner)) * scale).astype(np.float32))
+            self.parameters.append((rng.standard_normal(outer) * 0.1).astype(np.float32))
+
+    def flops(self) -> int:
+        """Of the matrix products; the first layer's input needs no gradient."""
+        products = [2 * BATCH * a * b for a, b in zip(LAYERS, LAYERS[1:], strict=False)]
+        return 3 * sum(products) - products[0]
+
+    def reference(self) -> list[np.ndarray]:
+        """By hand, in float64."""
+        wide = [p.astype(np.float64) for p in self.parameters]
+        loss, gradients = numpy_step(np, self.x.astype(np.float64), self.target, wide)
+        return [np.asarray(loss), *gradients]
+
+    def gtensor(self) -> Callable[[], Any]:
+        functional = gt.nn.functional
+        x, target = (gt.tensor(v, device=self.device) for v in (self.x, self.target))
+        leaves = [gt.tensor(p, device=self.device, requires_grad=True) for p in self.parameters]
+
+        def loss() -> Any:
+            w1, b1, w2, b2, w3, b3 = leaves
+            h = functional.relu(functional.linear(x, w1, b1))
+            h = functional.relu(functional.linear(h, w2, b2))
+            return functional.cross_entropy(functional.linear(h, w3, b3), target)
+
+        return _eager(leaves, loss, with_loss=True)
+
+    def torch(self) -> Callable[[], Any]:
+        import torch
+        from torch.nn import functional
+
+        x, target = (torch.tensor(v, device=self.device) for v in (self.x, self.target))
+        leaves = [torch.tensor(p, device=self.device, requires_grad=True) for p in self.parameters]
+
+        def loss() -> Any:
+            w1, b1, w2, b2, w3, b3 = leaves
+            h = functional.relu(functional.linear(x, w1, b1))
+            h = functional.relu(functional.linear(h, w2, b2))
+            return functional.cross_entropy(functional.linear(h, w3, b3), target)
+
+        return _eager(leaves, loss, with_loss=True)
+
+    def by_hand(self, xp: Any) -> Callable[[], Any]:
+        x, target = xp.asarray(self.x), xp.asarray(self.target)
+        parameters = [xp.asarray(p) for p in self.parameters]
+
+        def run() -> Any:
+            loss, gradients = numpy_step(xp, x, target, parameters)
+            return [loss, *gradients]
+
+        return run
+
+
+def numpy_step(xp: Any, x: Any, target: Any, parameters: list[Any]) -> tuple[Any, list[Any]]:
+    """Loss and gradients by hand. x (N, in), target (N) class numbers."""
+    w1, b1, w2, b2, w3, b3 = parameters
+    rows = xp.arange(len(x))
+    h1 = xp.maximum(x @ w1.T + b1, 0)  # (N, 512)
+    h2 = xp.maximum(h1 @ w2.T + b2, 0)
+    z = h2 @ w3.T + b3  # (N, 10)
+    shifted = z - z.max(axis=1, keepdims=True)
+    e = xp.exp(shifted)
+    total = e.sum(axis=1, keepdims=True)
+    loss = (xp.log(total[:, 0]) - shifted[rows, target]).mean()
+
+    dz = e / total
+    dz[rows, target] -= 1
+    dz /= len(x)
+    dw3, db3 = dz.T @ h2, dz.sum(axis=0)
+    da2 = (dz @ w3) * (h2 > 0)
+    dw2, db2 = da2.T @ h1, da2.sum(axis=0)
+    da1 = (da2 @ w2) * (h1 > 0)
+    dw1, db1 = da1.T @ x, da1.sum(axis=0)
+    return loss, [dw1, db1, dw2, db2, dw3, db3]
+
+
+def values(results: Any) -> Any:
+    """Tensors of any library, or a list of them, as NumPy arrays."""
+    if isinstance(results, (list, tuple)):
+        return [values(result) for result in results]
+    if hasattr(results, "detach") and hasattr(results, "cpu"):  # PyTorch
+        return results.detach().cpu().numpy()
+    return results.numpy() if isinstance(results, gt.Tensor) else results
+
+
+def _eager(leaves: list[Any], loss: Callable[[], Any], with_loss: bool = False) -> Callable[[], Any]:
+    """Loss, backward, gradients: the same words in gtensor and PyTorch."""
+
+    def run() -> Any:
+        for leaf in leaves:
+            leaf.grad = None
+        value = loss()
+        value.backward()
+        gradients = [leaf.grad for leaf in leaves]
+        return [value, *gradients] if with_loss else gradients
+
+    return run

@@ -1,0 +1,180 @@
+"""Layers against PyTorch: the same state dict gives the same outputs, gradients and statistics."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+import gtensor as gt
+from gtensor import nn
+
+IMAGE = (4, 6, 9, 8)
+LAYERS = [  # class, arguments, options, shape of the input
+    ("Linear", (6, 5), {}, (4, 3, 6)),
+    ("Linear", (6, 5), {"bias": False}, (6,)),
+    ("Conv2d", (6, 4, 3), {}, IMAGE),
+    ("Conv2d", (6, 9, (3, 2)),
+     {"stride": (2, 1), "padding": (1, 2), "dilation": (1, 2), "groups": 3, "bias": False}, IMAGE),
+    ("Conv2d", (6, 4, 3), {"padding": "same"}, IMAGE),
+    ("MaxPool2d", (3,), {"stride": 2, "padding": 1, "ceil_mode": True}, IMAGE),
+    ("MaxPool2d", (2,), {"dilation": 2}, IMAGE),
+    ("AvgPool2d", (3,), {"stride": 2, "padding": 1, "count_include_pad": False}, IMAGE),
+    ("AvgPool2d", ((2, 3),), {"ceil_mode": True}, IMAGE),
+    ("AdaptiveAvgPool2d", ((3, 2),), {}, IMAGE),
+    ("AdaptiveAvgPool2d", (1,), {}, IMAGE),
+    ("BatchNorm2d", (6,), {}, IMAGE),
+    ("BatchNorm2d", (6,), {"affine": False, "momentum": None}, IMAGE),
+    ("BatchNorm2d", (6,), {"track_running_stats": False, "eps": 0.1}, IMAGE),
+    ("BatchNorm1d", (6,), {"momentum": 0.3}, (8, 6)),
+    ("BatchNorm1d", (6,), {}, (4, 6, 5)),
+    ("LayerNorm", (6,), {}, (4, 3, 6)),
+    ("LayerNorm", ((3, 6),), {"bias": False, "eps": 0.1}, (4, 3, 6)),
+    ("LayerNorm", (6,), {"elementwise_affine": False}, (4, 6)),
+    ("ReLU", (), {}, (4, 6)),
+    ("LeakyReLU", (), {"negative_slope": 0.2}, (4, 6)),
+    ("ELU", (), {"alpha": 0.7}, (4, 6)),
+    ("GELU", (), {}, (4, 6)),
+    ("GELU", (), {"approximate": "tanh"}, (4, 6)),
+    ("SiLU", (), {}, (4, 6)),
+    ("Sigmoid", (), {}, (4, 6)),
+    ("Softplus", (), {"beta": 2.0, "threshold": 1.0}, (4, 6)),
+    ("Tanh", (), {}, (4, 6)),
+    ("Softmax", (), {"dim": 1}, (4, 6, 2)),
+    ("LogSoftmax", (-1,), {}, (4, 6)),
+    ("Flatten", (), {}, IMAGE),
+    ("Flatten", (0, 1), {}, IMAGE),
+]
+
+
+def pair(name, arguments, options):
+    """Our layer and PyTorch's in float64, ours with PyTorch's weights."""
+    mine = getattr(nn, name)(*arguments, **options).to(gt.float64)
+    other = getattr(torch.nn, name)(*arguments, **options).double()
+    with torch.no_grad():
+        for parameter in other.parameters():  # away from 1 and 0, so that every one matters
+            parameter.add_(torch.rand_like(parameter))
+    mine.load_state_dict(other.state_dict())
+    return mine, other
+
+
+def close(mine, theirs):
+    np.testing.assert_allclose(mine.numpy(), theirs.detach().numpy(), rtol=1e-9, atol=1e-11)
+
+
+def compare(mine, other, x, seed):
+    a, b = gt.tensor(x, requires_grad=True), torch.tensor(x, requires_grad=True)
+    y, z = mine(a), other(b)
+    close(y, z)
+    g = np.random.default_rng(seed).standard_normal(y.shape)
+    y.backward(gt.tensor(g))
+    z.backward(torch.tensor(g))
+    close(a.grad, b.grad)
+    for p, q in zip(mine.parameters(), other.parameters(), strict=True):
+        close(p.grad, q.grad)
+    for p, q in zip(mine.buffers(), other.buffers(), strict=True):
+        close(p, q)
+
+
+@pytest.mark.parametrize("name,arguments,options,shape", LAYERS)
+def test_a_layer_with_pytorchs_state_is_pytorchs(name, arguments, options, shape):
+    torch.manual_seed(0)
+    mine, other = pair(name, arguments, options)
+    assert list(mine.state_dict()) == list(other.state_dict())
+    rng = np.random.default_rng(0)
+    for step in range(2):  # twice: running statistics move on from where they were
+        mine.zero_grad()
+        other.zero_grad()
+        compare(mine, other, rng.standard_normal(shape), step)
+    mine.eval()
+    other.eval()
+    x = rng.standard_normal(shape)
+    close(mine(gt.tensor(x)), other(torch.tensor(x)))
+
+
+def test_weights_travel_to_pytorch_and_back():
+    mine = nn.Sequential(nn.Conv2d(1, 3, 3), nn.BatchNorm2d(3), nn.Flatten(), nn.Linear(48, 2))
+    other = torch.nn.Sequential(torch.nn.Conv2d(1, 3, 3), torch.nn.BatchNorm2d(3),
+                                torch.nn.Flatten(), torch.nn.Linear(48, 2))
+    mine.train()(gt.random.normal((5, 1, 6, 6)))
+    other.load_state_dict({n: torch.from_dlpack(t.clone()) for n, t in mine.state_dict().items()})
+    x = gt.random.normal((2, 1, 6, 6))
+    ours, theirs = mine.eval()(x), other.eval()(torch.from_dlpack(x))
+    np.testing.assert_allclose(ours.numpy(), theirs.detach().numpy(), rtol=2e-5, atol=2e-6)
+
+
+@pytest.mark.parametrize("activation,theirs", [
+    ("leaky_relu", torch.nn.LeakyReLU(0.1)), ("elu", torch.nn.ELU(0.1)),
+    ("relu", torch.nn.ReLU()), ("identity", torch.nn.Identity()), ("silu", torch.nn.SiLU())])
+def test_batch_norm_with_activation_is_one_after_the_other(activation, theirs):
+    torch.manual_seed(0)
+    mine = nn.BatchNormAct2d(6, activation=activation, activation_param=0.1).to(gt.float64)
+    other = torch.nn.Sequential(torch.nn.BatchNorm2d(6).double(), theirs)
+    with torch.no_grad():
+        other[0].weight.add_(torch.rand(6))
+    mine.load_state_dict(other[0].state_dict())
+    compare(mine, other, np.random.default_rng(0).standard_normal(IMAGE), 0)
+    assert mine.num_batches_tracked.item() == 1
+    mine.eval()
+    other.eval()
+    x = np.random.default_rng(1).standard_normal(IMAGE)
+    close(mine(gt.tensor(x)), other(torch.tensor(x)))
+
+
+@pytest.mark.parametrize("padding", [None, 2, -1])
+def test_embedding_looks_up_rows_and_leaves_the_padding_alone(padding):
+    mine = nn.Embedding(5, 3, padding_idx=padding)
+    if padding is not None:
+        assert mine.weight[padding].tolist() == [0, 0, 0]
+        assert mine.weight[0].tolist() != [0, 0, 0]
+    other = torch.nn.Embedding(5, 3, padding_idx=padding)
+    mine.load_state_dict(other.state_dict())
+    indices = np.array([[0, 2, 2], [4, 1, 0]])
+    y, z = mine(gt.tensor(indices)), other(torch.tensor(indices))
+    assert np.array_equal(y.numpy(), z.detach().numpy())
+    (y * y).sum().backward()
+    (z * z).sum().backward()
+    np.testing.assert_allclose(mine.weight.grad.numpy(), other.weight.grad.numpy(), rtol=1e-6)
+
+
+def test_dropout_drops_while_training_only():
+    dropout = nn.Dropout(0.4)
+    x = gt.ones(20_000)
+    y = dropout(x).numpy()
+    assert set(np.unique(y)) == {np.float32(0), np.float32(1 / 0.6)}
+    assert abs((y == 0).mean() - 0.4) < 0.02
+    assert dropout.eval()(x).tolist() == x.tolist()
+
+
+@pytest.mark.parametrize("make,message", [
+    (lambda: nn.Dropout(1.5), "p=1.5"),
+    (lambda: nn.Conv2d(3, 4, 3, groups=2), "groups=2 given for 3 input and 4 output"),
+    (lambda: nn.Embedding(5, 3, padding_idx=5), "padding_idx=5 given for 5 rows"),
+    (lambda: nn.BatchNorm2d(3)(gt.ones((2, 4, 5, 5))), r"BatchNorm2d\(3\) was given shape \(2, 4"),
+    (lambda: nn.BatchNorm2d(3)(gt.ones((2, 3))), "axis 1 of 4 axes"),
+    (lambda: nn.BatchNorm1d(3)(gt.ones((2, 3, 4, 4))), "axis 1 of 2 or 3 axes"),
+    (lambda: nn.BatchNorm1d(3)(gt.ones((1, 3))), "more than one value per channel"),
+    (lambda: nn.Linear(3, 4)(gt.ones((2, 5))), r"\(2, 5\)"),
+])
+def test_wrong_arguments_are_named(make, message):
+    with pytest.raises(ValueError, match=message):
+        make()
+
+
+def test_a_refused_batch_is_not_counted():
+    norm = nn.BatchNorm1d(3)
+    before = norm.running_mean.tolist()
+    with pytest.raises(ValueError):
+        norm(gt.ones((1, 3)))
+    with pytest.raises(TypeError):
+        norm(gt.ones((4, 3), gt.float64))
+    assert norm.num_batches_tracked.item() == 0 and norm.running_mean.tolist() == before
+
+
+def test_layers_take_a_dtype_and_a_device():
+    layers = [nn.Linear(2, 2, dtype=gt.float64, device="cpu"), nn.LayerNorm(2, dtype=gt.float64),
+              nn.Conv2d(1, 1, 1, dtype=gt.float64), nn.Embedding(2, 2, dtype=gt.float64),
+              nn.BatchNormAct2d(2, dtype=gt.float64)]
+    for layer in layers:
+        kinds = {t.dtype for t in [*layer.parameters(), *layer.buffers()]}
+        assert kinds - {gt.int64} == {gt.float64}

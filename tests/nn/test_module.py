@@ -1,0 +1,243 @@
+"""Module: registration, names, state dicts, modes, moves; what it refuses, unchanged."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+import gtensor as gt
+from gtensor import nn
+
+
+class Block(nn.Module):
+    """A parameter, two kinds of buffers, a child, and a plain attribute."""
+
+    def __init__(self):
+        super().__init__()
+        self.scale = nn.Parameter(gt.ones(3))
+        self.register_buffer("count", gt.zeros((), gt.int64))
+        self.register_buffer("cache", gt.ones(2), persistent=False)
+        self.inner = nn.Linear(3, 3)
+        self.width = 3
+
+    def forward(self, x):
+        return self.inner(x) * self.scale
+
+
+def values(module):
+    return {name: t.numpy().copy() for name, t in module.state_dict().items()}
+
+
+def same(before, module):
+    after = module.state_dict()
+    return all(np.array_equal(before[name], after[name].numpy()) for name in before)
+
+
+# -- names -----------------------------------------------------------------------------------------
+
+
+def test_members_are_registered_under_their_attribute_names():
+    block = Block()
+    assert [n for n, _ in block.named_parameters()] == ["scale", "inner.weight", "inner.bias"]
+    assert [n for n, _ in block.named_buffers()] == ["count", "cache"]
+    assert list(block.state_dict()) == ["scale", "count", "inner.weight", "inner.bias"]
+    assert [n for n, _ in block.named_modules()] == ["", "inner"]
+    assert block.width == 3 and block.inner.in_features == 3
+
+
+def test_shared_members_are_listed_once_and_saved_under_each_name():
+    tied = nn.Sequential(nn.Linear(2, 2), nn.Linear(2, 2))
+    tied[1].weight = tied[0].weight
+    assert [n for n, _ in tied.named_parameters()] == ["0.weight", "0.bias", "1.bias"]
+    assert list(tied.state_dict()) == ["0.weight", "0.bias", "1.weight", "1.bias"]
+    twice = nn.ModuleList([tied, tied])
+    assert len(list(twice.modules())) == 4
+    gt.optim.SGD(twice.parameters())  # no parameter is given twice
+
+
+def test_assigning_replaces_what_the_name_stood_for():
+    block = Block()
+    block.inner = None
+    assert [n for n, _ in block.named_parameters()] == ["scale"]
+    block.inner = nn.ReLU()
+    block.width = nn.Parameter(gt.zeros(1))
+    assert "width" in dict(block.named_parameters()) and block.width.shape == (1,)
+    block.scale = None
+    assert block.scale is None and "scale" not in block.state_dict()
+    del block.width
+    assert not hasattr(block, "width")
+
+
+def test_a_parameter_is_a_leaf_over_the_memory_it_was_given():
+    data = gt.zeros(3)
+    parameter = nn.Parameter(data)
+    with gt.no_grad():
+        parameter += 1
+    assert data.tolist() == [1, 1, 1]
+    assert isinstance(parameter, gt.Tensor) and parameter.is_leaf and parameter.requires_grad
+    assert repr(parameter).startswith("Parameter(tensor([1.")
+    assert not nn.Parameter([1, 2], requires_grad=False).requires_grad
+    (parameter * 2).sum().backward()
+    assert parameter.grad.tolist() == [2, 2, 2]
+
+
+@pytest.mark.parametrize("act,error,message", [
+    (lambda b: setattr(b, "scale", gt.ones(3)), TypeError, "scale is a parameter.*wanted a Param"),
+    (lambda b: setattr(b, "count", 3), TypeError, "buffer 'count' of Block was given int"),
+    (lambda b: b.register_buffer("x", [1.0]), TypeError, "buffer 'x' of Block was given list"),
+    (lambda b: b.register_parameter("x", gt.ones(1)), TypeError, "'x' was given Tensor"),
+    (lambda b: b.register_module("x", 1), TypeError, "module 'x' was given int"),
+    (lambda b: b.register_module("a.b", nn.ReLU()), ValueError, "'a.b' given; wanted"),
+    (lambda b: setattr(b, "forward", nn.ReLU()), ValueError, "attribute 'forward' of its class"),
+    (lambda b: b.nothing, AttributeError, "Block has no attribute 'nothing'"),
+    (lambda b: nn.Module()(1), TypeError, "has no forward"),
+    (lambda b: nn.Sequential(nn.ReLU(), 3), TypeError, "module '1' was given int"),
+    (lambda b: nn.Sequential(nn.ReLU())[1], IndexError, "module 1 of 1"),
+    (lambda b: nn.Parameter([1, 2]), TypeError, "dtype int64"),
+    (lambda b: b.to("float99"), TypeError, "'float99'"),
+    (lambda b: b.to(gt.int64), TypeError, "floating"),
+    (lambda b: b.to("cuda:77"), gt.DeviceError, "cuda:77"),
+])
+def test_mistakes_are_named_and_change_nothing(act, error, message):
+    block = Block()
+    before = values(block)
+    with pytest.raises(error, match=message):
+        act(block)
+    assert same(before, block) and block.scale.dtype == gt.float32
+
+
+def test_registering_before_set_up_is_named():
+    class Early(nn.Module):
+        def __init__(self):
+            self.linear = nn.Linear(1, 1)
+
+    with pytest.raises(AttributeError, match=r"Early .* super\(\).__init__"):
+        Early()
+
+
+# -- state -----------------------------------------------------------------------------------------
+
+
+def test_state_round_trips_and_shares_memory():
+    gt.manual_seed(1)
+    first, second = Block(), Block()
+    assert not same(values(first), second)
+    state = first.state_dict()
+    assert second.load_state_dict(state) == ([], [])
+    assert same(values(first), second)
+    with gt.no_grad():
+        first.scale += 1
+    assert state["scale"].tolist() == [2, 2, 2] and second.scale.tolist() == [1, 1, 1]
+
+
+def test_what_does_not_fit_is_listed_whole_and_nothing_is_loaded():
+    block = Block()
+    before = values(block)
+    state = {**block.state_dict(), "inner.weight": gt.zeros((2, 3)), "scale": gt.zeros(3),
+             "extra": gt.ones(1), "count": gt.ones(1, gt.int64)}
+    del state["inner.bias"]
+    with pytest.raises(ValueError) as caught:
+        block.load_state_dict(state)
+    for part in ("missing 'inner.bias'", "unexpected 'extra'", "nothing was loaded",
+                 "'inner.weight' has shape (2, 3), wanted (3, 3)", "'count' has shape (1,)"):
+        assert part in str(caught.value)
+    assert same(before, block)
+
+
+def test_not_strict_loads_what_is_there_and_says_what_is_not():
+    block = Block()
+    found = block.load_state_dict({"scale": np.full(3, 2.0), "extra": 1}, strict=False)
+    assert found.unexpected == ["extra"]
+    assert found.missing == ["count", "inner.weight", "inner.bias"]
+    assert block.scale.tolist() == [2, 2, 2] and block.scale.dtype == gt.float32
+    with pytest.raises(ValueError, match=r"'scale' has shape \(2,\)"):
+        block.load_state_dict({"scale": gt.ones(2)}, strict=False)
+
+
+def test_loading_is_noticed_by_a_graph_that_saved_the_old_values():
+    linear = nn.Linear(2, 2)
+    y = linear(gt.ones((1, 2), requires_grad=True))
+    linear.load_state_dict(linear.state_dict())
+    with pytest.raises(gt.GradientError, match="overwritten"):
+        y.sum().backward()
+
+
+# -- modes and moves -------------------------------------------------------------------------------
+
+
+def test_modes_reach_everything_below():
+    net = nn.Sequential(nn.Dropout(), nn.Sequential(nn.BatchNorm1d(2)))
+    assert net.eval() is net and not any(m.training for m in net.modules())
+    assert all(m.training for m in net.train().modules())
+    net.requires_grad_(False)
+    assert not any(p.requires_grad for p in net.parameters())
+    net.zero_grad()  # nothing to drop, no error
+    names = []
+    net.apply(lambda m: names.append(type(m).__name__))
+    assert names == ["Dropout", "BatchNorm1d", "Sequential", "Sequential"]
+
+
+def test_zero_grad_drops_gradients():
+    linear = nn.Linear(2, 1)
+    linear(gt.ones((1, 2))).sum().backward()
+    assert linear.weight.grad is not None
+    linear.zero_grad()
+    assert linear.weight.grad is None and linear.bias.grad is None
+
+
+def test_a_dtype_converts_what_floats_and_keeps_identity_and_gradients():
+    block = Block()
+    scale = block.scale
+    block(gt.ones((1, 3))).sum().backward()
+    expected = scale.grad.tolist()
+    assert block.to(gt.float64) is block
+    assert block.scale is scale and scale.dtype == gt.float64 and scale.grad.dtype == gt.float64
+    assert scale.grad.tolist() == expected
+    assert block.cache.dtype == gt.float64 and block.count.dtype == gt.int64
+    assert scale.is_leaf and scale.requires_grad
+    weight = block.inner.weight
+    block.to("cpu", gt.float64)
+    assert block.inner.weight is weight
+    optimizer = gt.optim.SGD(block.parameters(), lr=1.0)
+    before = scale.tolist()
+    block(gt.ones((1, 3), gt.float64)).sum().backward()
+    optimizer.step()
+    assert scale.tolist() != before
+
+
+def test_an_optimizer_made_before_a_conversion_refuses_before_it_writes():
+    block = Block()
+    optimizer = gt.optim.AdamW(block.parameters())
+    block.to(gt.float64)
+    block(gt.ones((1, 3), gt.float64)).sum().backward()
+    before = values(block)
+    with pytest.raises(ValueError, match="float32.*float64; make the optimizer after"):
+        optimizer.step()
+    assert same(before, block)
+
+
+def test_repr_is_pytorchs():
+    net = nn.Sequential(nn.Linear(3, 4), nn.Sequential(nn.ReLU(), nn.Dropout(0.25)))
+    other = torch.nn.Sequential(
+        torch.nn.Linear(3, 4), torch.nn.Sequential(torch.nn.ReLU(), torch.nn.Dropout(0.25)))
+    theirs = repr(other).replace("in_features=", "").replace("out_features=", "")
+    assert repr(net) == theirs.replace(", inplace=False", "")
+
+
+def test_containers_are_lists_of_modules():
+    net = nn.Sequential({"first": nn.Linear(2, 3), "second": nn.Tanh()})
+    assert [n for n, _ in net.named_children()] == ["first", "second"]
+    assert net[-1] is net.second and len(net) == 2
+    assert net(gt.ones((1, 2))).shape == (1, 3)
+    layers = nn.ModuleList([nn.ReLU()]).append(nn.Tanh()).extend([nn.SiLU()])
+    assert [type(m) for m in layers] == [nn.ReLU, nn.Tanh, nn.SiLU]
+
+
+@pytest.mark.gpu
+def test_a_module_moves_to_the_gpu_and_back():
+    block = Block().to("cuda")
+    scale = block.scale
+    assert scale.device.type == "cuda" and block.cache.device.type == "cuda"
+    assert block(gt.ones((1, 3), device="cuda")).device.type == "cuda"
+    assert block.to("cpu").scale is scale and scale.device.type == "cpu"
