@@ -66,13 +66,14 @@ def chains(options: Options) -> Iterator[Part]:
         ladder.rung("gtensor", work.gtensor(), result=values)
         peers = [("pytorch", "torch")]
         if options.device == "cpu":
-            peers += [("autograd", "autograd"), ("mygrad", "mygrad")]
+            peers += [("autograd", "autograd"), ("mygrad", "mygrad"),
+                      ("mygrad, unguarded", "mygrad_unguarded")]
         for name, module in peers:
-            if find_spec(module) is None:
+            if find_spec(module.removesuffix("_unguarded")) is None:
                 ladder.note(f"left out: {module} is not installed")
                 continue
             ladder.rung(name, getattr(work, module)(), result=values)
-            if judged:
+            if judged and name in CHAIN_TARGETS:
                 ladder.target("gtensor", name, CHAIN_TARGETS[name])
             else:
                 ladder.compare("gtensor", name)

@@ -67,17 +67,36 @@ class Chain:
         return lambda: gradient(self.x)
 
     def mygrad(self) -> Callable[[], Any]:
+        """As it comes: it guards saved arrays against writes, as gtensor and PyTorch do."""
         import mygrad
 
-        mygrad.turn_memory_guarding_off()  # its own advice for speed
-        x = mygrad.tensor(self.x)
+        return self._mygrad(mygrad.mem_guard_on)
+
+    def mygrad_unguarded(self) -> Callable[[], Any]:
+        """Without the guard, its own advice for speed: a write to a saved array goes unnoticed."""
+        import mygrad
+
+        return self._mygrad(mygrad.mem_guard_off)
+
+    def _mygrad(self, guard: Any) -> Callable[[], Any]:
+        import mygrad
+
+        leaves = [mygrad.tensor(v) for v in self.arrays()]
+        inputs = leaves if len(leaves) > 1 else leaves[0]
 
         def run() -> Any:
-            x.null_grad()
-            self.forward(x).sum().backward()
-            return x.grad
+            with guard:
+                for leaf in leaves:
+                    leaf.null_grad()
+                self.forward(inputs).sum().backward()
+                grads = [leaf.grad for leaf in leaves]
+            return grads if len(grads) > 1 else grads[0]
 
         return run
+
+    def arrays(self) -> tuple[np.ndarray, ...]:
+        """The inputs that get a gradient."""
+        return (self.x,)
 
     def by_hand(self, xp: Any) -> Callable[[], Any]:
         """The forward pass alone: what the arithmetic costs."""
@@ -126,20 +145,6 @@ class TensorChain(Chain):
 
         gradient = grad(lambda arrays: self.forward(arrays).sum())
         return lambda: list(gradient(self.arrays()))
-
-    def mygrad(self) -> Callable[[], Any]:
-        import mygrad
-
-        mygrad.turn_memory_guarding_off()
-        leaves = [mygrad.tensor(v) for v in self.arrays()]
-
-        def run() -> Any:
-            for leaf in leaves:
-                leaf.null_grad()
-            self.forward(leaves).sum().backward()
-            return [leaf.grad for leaf in leaves]
-
-        return run
 
     def by_hand(self, xp: Any) -> Callable[[], Any]:
         arrays = [xp.asarray(v) for v in self.arrays()]

@@ -20,11 +20,11 @@ Plan = tuple[int | None, ...]
 Saved = tuple[Any, ...]
 NO_PARAMS: dict[str, Any] = {}  # shared by all records of ops without parameters; never written
 _HOST = get_device("cpu")
-_NUMBERS = (float, int)
 _SCALARS = (bool, int, float, complex)
 _CONSTANTS: dict[int, dict[float, np.ndarray]] = {
     np.dtype(np.float32).num: {}, np.dtype(np.float64).num: {}}
 _MOST_CONSTANTS = 1024
+_SECOND = (None, 1)  # the plan of a product by a number
 _USER_DTYPE = 256  # dtype numbers from here on are not NumPy's own (ml_dtypes)
 _DEFAULT_FLOAT = np.dtype("float32")
 
@@ -111,8 +111,12 @@ def apply_pair(op: Op, x1: Tensor, x2: Any) -> Tensor:
     if (parent1 is not None or parent2 is not None) and STATE.grad_enabled:
         mask = (parent1 is not None) + 2 * (parent2 is not None)
         plan = op.plans[mask]
-        saved, guards = (saves(plan, (a1, a2, out), (x1, x2, result)) if plan
-                         else op.nothing_saved)
+        if not plan:
+            saved, guards = op.nothing_saved
+        elif plan == _SECOND and parent2 is None and not isinstance(x2, Tensor):
+            saved, guards = (None, a2), ()  # a number: nobody can write it
+        else:
+            saved, guards = saves(plan, (a1, a2, out), (x1, x2, result))
         result._node = Record(op, (parent1, parent2), mask, saved, guards, NO_PARAMS, out, device)
     return result
 
@@ -158,14 +162,13 @@ def saves(plan: Plan, values: Sequence[Any], handles: Sequence[Any]) -> tuple[Sa
         if position is None:
             saved.append(None)
             continue
-        value = values[position]
-        if type(value) not in _NUMBERS and position < len(handles):
+        if position < len(handles):
             handle = handles[position]
             if isinstance(handle, Tensor):
                 storage = handle._facts()
                 storage.saved = True
                 guards.append((storage, handle._version, len(saved)))
-        saved.append(value)
+        saved.append(values[position])
     return tuple(saved), tuple(guards)
 
 

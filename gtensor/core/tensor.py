@@ -13,6 +13,7 @@ from gtensor.core.methods import Methods
 from gtensor.core.node import Leaf, Node, Record
 from gtensor.core.storage import FRESH, Storage
 
+_new = object.__new__
 FLOATING = "fcV"  # dtype kinds that can carry a gradient (V: bfloat16 and its kin)
 
 
@@ -275,7 +276,7 @@ class Tensor(Methods):
 
 def make(array: Any, device: Device, storage: Storage = FRESH) -> Tensor:
     """A Tensor over an array, without history; over a new buffer unless a storage is given."""
-    result = Tensor.__new__(Tensor)
+    result = _new(Tensor)
     result._array = array
     result._device = device
     result._node = None

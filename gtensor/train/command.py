@@ -50,7 +50,11 @@ def _run(trainer: Trainer, folder: Path, title: str, quiet: bool) -> int:
             advance(trainer)
             return bool(interrupted)
 
-        finished = trainer.run(after_step, lambda trainer: trainer.save(path))
+        def after_epoch(trainer: Trainer) -> None:
+            trainer.save(path)
+            advance(trainer)
+
+        finished = trainer.run(after_step, after_epoch)
     if not finished:
         trainer.save(path)
         console.print(f"Interrupted in epoch {trainer.progress.epoch + 1}; saved to {path}. "
@@ -113,8 +117,10 @@ def _progress(trainer: Trainer, console: Any) -> Iterator[Any]:
             rate = (steps - done) * trainer.options.batch_size / (time.perf_counter() - begin)
             accuracy = f"{progress.accuracies[-1]:.1%}" if progress.accuracies else "-"
             peak = memory.stats(trainer.device).peak_allocated / 2**20
-            bar.update(task, completed=steps, description=f"epoch {progress.epoch + 1}", report=(
-                f"loss {progress.losses[-1]:.4f}  acc {accuracy}  {rate:,.0f}/s  {peak:.1f} MiB"))
+            epoch = min(progress.epoch + 1, trainer.options.epochs)
+            bar.update(task, completed=steps, description=f"epoch {epoch}", report=(
+                f"loss {progress.losses[-1]:.4f}  acc {accuracy}  {rate:,.0f} img/s  "
+                f"{peak:.1f} MiB"))
 
         yield advance
 
