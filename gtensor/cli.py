@@ -11,7 +11,7 @@ from pathlib import Path
 import gtensor
 from gtensor.info import facts, text
 from gtensor.settings import settings
-from gtensor.train.errors import UserError
+from gtensor.train import RECIPES, UserError, recipe
 
 
 def parser() -> argparse.ArgumentParser:
@@ -29,8 +29,8 @@ def parser() -> argparse.ArgumentParser:
         description="Train a recipe. It leaves in its folder a checkpoint, a loss curve and a "
                     "picture of where\nthe memory of a step went. Ctrl-C saves; --resume goes on, "
                     "with identical losses.",
-        epilog="recipes:\n  digits   handwritten digits of 8 x 8 pixels, a small conv net")
-    train.add_argument("recipe", help="which recipe: digits")
+        epilog="recipes:\n" + "\n".join(_recipe_line(name) for name in RECIPES))
+    train.add_argument("recipe", help=f"which recipe: {', '.join(RECIPES)}")
     train.add_argument("--out", type=Path, metavar="DIR", help="folder of the run (runs/RECIPE)")
     train.add_argument("--resume", action="store_true", help="go on from the folder's checkpoint")
     train.add_argument("--epochs", type=int, help="times through the training data")
@@ -44,6 +44,13 @@ def parser() -> argparse.ArgumentParser:
                                description="Devices, versions, settings, and what is missing.")
     info.add_argument("--json", action="store_true", help="as JSON")
     return top
+
+
+def _recipe_line(name: str) -> str:
+    chosen = recipe(name)
+    default = chosen.DEFAULTS
+    return (f"  {name:8} {chosen.TITLE}\n  {'':8} by default {default.epochs} epochs, batches of "
+            f"{default.batch_size}, learning rate {default.lr}, seed {default.seed}")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -9,7 +9,7 @@ import numpy as np
 
 from gtensor.backend import Device, get_device
 from gtensor.core.storage import Storage
-from gtensor.core.tensor import FLOATING, Tensor, make
+from gtensor.core.tensor import Tensor, is_floating, make
 
 DeviceLike = Device | str | None
 Shape = int | Sequence[int]
@@ -75,10 +75,12 @@ def full(
     requires_grad: bool = False,
 ) -> Tensor:
     """A tensor of `shape` filled with `value`; float32, int64 or bool by value if dtype is None."""
-    if dtype is None and isinstance(value, int):
-        dtype = np.bool_ if isinstance(value, bool) else np.int64
+    if dtype is None and isinstance(value, (bool, np.bool_)):
+        dtype = np.bool_
+    elif dtype is None and isinstance(value, (int, np.integer)):
+        dtype = np.int64
     result = empty(shape, dtype, device, requires_grad)
-    result._array[...] = value
+    result.device.fill(result._array, value)
     return result
 
 
@@ -194,11 +196,11 @@ def _on(place: Device, source: Any) -> Any:
     if isinstance(source, np.ndarray):
         return place.from_numpy(source)
     if place.type == "cuda":
-        return place.xp.asarray(source)
+        return place.from_numpy(source)
     return get_device("cuda").to_numpy(source)
 
 
 def _check_differentiable(dtype: np.dtype, requires_grad: bool) -> None:
-    if requires_grad and dtype.kind not in FLOATING:
+    if requires_grad and not is_floating(dtype):
         raise TypeError(f"requires_grad was asked of a tensor of dtype {dtype}; gradients need a "
                         "floating-point dtype")

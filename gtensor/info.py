@@ -5,6 +5,10 @@ from __future__ import annotations
 import importlib.metadata
 import importlib.util
 import platform
+import re
+import shutil
+import textwrap
+from pathlib import Path
 from typing import Any
 
 from gtensor.backend import Device, cuda_device_count, default_device, visible_devices
@@ -36,6 +40,7 @@ def facts() -> dict[str, Any]:
         "devices": [_device(device) for device in visible_devices()],
         "default_device": str(default_device()),
         "packages": packages,
+        "driver": _driver(),
         "cuda": {"folder": str(folder()), "files": list(files())},
         "settings": settings.describe().splitlines(),
         "missing": missing,
@@ -50,12 +55,19 @@ def text(found: dict[str, Any]) -> str:
         lines.append(f"  {device['name']:8} {device['what']}{mark}")
     lines += ["", "packages"]
     lines += [f"  {name:12} {version or '-'}" for name, version in found["packages"].items()]
+    lines.append(f"  {'driver':12} {found['driver'] or '-'}  (NVIDIA)")
     cuda = found["cuda"]
     lines += ["", "CUDA text", f"  {len(cuda['files'])} files in {cuda['folder']}"]
-    lines += ["", "settings", *(f"  {line}" for line in found["settings"])]
+    lines += ["", "settings", *(_folded(f"  {line}") for line in found["settings"])]
     if found["missing"]:
-        lines += ["", "missing", *(f"  {line}" for line in found["missing"])]
+        lines += ["", "missing", *(_folded(f"  {line}", 4) for line in found["missing"])]
     return "\n".join(lines)
+
+
+def _folded(line: str, indent: int = 39) -> str:
+    """The line at the terminal's width, its rest indented (under the settings' meaning)."""
+    columns = max(60, shutil.get_terminal_size().columns)
+    return textwrap.fill(line, columns, subsequent_indent=" " * indent)
 
 
 def _device(device: Device) -> dict[str, str]:
@@ -63,6 +75,16 @@ def _device(device: Device) -> dict[str, str]:
         return {"name": str(device), "what": f"NumPy on {platform.machine()}"}
     name, total = device.describe()
     return {"name": str(device), "what": f"{name}, {total / 2**30:.0f} GiB"}
+
+
+def _driver() -> str | None:
+    """The version of the NVIDIA driver, as its kernel module states it; None without one."""
+    try:
+        text = Path("/proc/driver/nvidia/version").read_text(encoding="utf-8")
+    except OSError:
+        return None
+    found = re.search(r"\d+\.\d+(\.\d+)?", text)
+    return found[0] if found else "unknown"
 
 
 def _version(name: str) -> str | None:

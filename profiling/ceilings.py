@@ -26,7 +26,8 @@ def product_floor(ladder: Ladder, xp: Any, n: int, dtype: Any = np.float32) -> N
     rng = np.random.default_rng(0)
     a, b = (xp.asarray(rng.standard_normal((n, n)).astype(dtype)) for _ in range(2))
     out = xp.empty_like(a)
-    ladder.floor(f"product {np.dtype(dtype).name}", lambda: xp.matmul(a, b, out=out), flops=2 * n**3)
+    ladder.floor(f"product {np.dtype(dtype).name}", lambda: xp.matmul(a, b, out=out),
+                 flops=2 * n**3)
 
 
 def build(options: Options) -> Iterator[tuple[str, Callable[[], Iterator[Part]]]]:

@@ -143,7 +143,8 @@ def show(part: Part) -> None:
         times = part.times(rung.name)
         above = part.above_floor(rung)
         rate = [f"{rung.moved / (times.median * part.per) / 1e9:.1f} GB/s"] if rung.moved else []
-        rate += [f"{rung.flops / (times.median * part.per) / 1e9:.1f} Gflop/s"] if rung.flops else []
+        if rung.flops:
+            rate += [f"{rung.flops / (times.median * part.per) / 1e9:.1f} Gflop/s"]
         rows.append([rung.name + " (floor)" * rung.floor, seconds(times.median),
                      f"{seconds(times.low)} .. {seconds(times.high)}",
                      f"{above.median:.2f}x" if above else "", ", ".join(rate),
@@ -152,7 +153,8 @@ def show(part: Part) -> None:
     targets = {(t.rung, t.peer): t.most for t in part.targets}
     for rung_name, peer in part.ratios:
         spread = part.ratio(rung_name, peer)
-        print(f"  {rung_name} / {peer}: {_spread(spread)}{_verdict(spread, targets.get((rung_name, peer)))}")
+        verdict = _verdict(spread, targets.get((rung_name, peer)))
+        print(f"  {rung_name} / {peer}: {_spread(spread)}{verdict}")
     for note in part.notes:
         print(f"  note: {note}")
 
@@ -199,7 +201,8 @@ def _verdict(spread: Spread, most: float | None) -> str:
 
 
 def _number(value: float, unit: str) -> str:
-    return f"{value:,.0f} {unit}".rstrip() if float(value).is_integer() else f"{value:.4g} {unit}".rstrip()
+    number = f"{value:,.0f}" if float(value).is_integer() else f"{value:.4g}"
+    return f"{number} {unit}".rstrip()
 
 
 def _short(path: Path) -> Path:
@@ -219,7 +222,7 @@ def _has_gpu() -> bool:
 
 @contextmanager
 def _threads(count: int) -> Iterator[int | None]:
-    """The same number of threads for BLAS and PyTorch; yields how many, None if out of our hands."""
+    """The same number of threads for BLAS and PyTorch; yields how many, None if unknown."""
     if not count:
         yield None
         return
@@ -228,7 +231,7 @@ def _threads(count: int) -> Iterator[int | None]:
     try:
         from threadpoolctl import threadpool_limits
     except ImportError:
-        print("threadpoolctl is not installed: BLAS keeps the number of threads that it started with",
+        print("threadpoolctl is not installed: BLAS keeps the threads that it started with",
               file=sys.stderr)
         yield None
         return

@@ -1,10 +1,10 @@
 """What an op costs beside its arithmetic, against PyTorch, HIPS autograd, MyGrad and bare NumPy.
 
     python profiling/ladder_overhead.py                     # all parts, one thread
-    python profiling/ladder_overhead.py --only chain        # tiny arrays: the library's own time per op
-    python profiling/ladder_overhead.py --only mlp          # one step of an MLP against hand-written NumPy
+    python profiling/ladder_overhead.py --only chain        # tiny arrays: the library's own time
+    python profiling/ladder_overhead.py --only mlp          # a step of an MLP against hand-written NumPy
     python profiling/ladder_overhead.py --only ops          # single ops at 1e3 and 1e6 elements
-    python profiling/ladder_overhead.py --device cuda       # the same against PyTorch and CuPy on a GPU
+    python profiling/ladder_overhead.py --device cuda       # against PyTorch and CuPy on a GPU
 
 Peers that are not installed are left out and named under the table. Every rung is compared with
 gradients derived by hand before anything is timed.
@@ -131,7 +131,8 @@ def step_memory(options: Options) -> Iterator[Part]:
     target = 2 * parameters + sum(activations) + 2 * max(activations)
     yield Figure(
         "peak of an mlp step", peak, target, "bytes",
-        f"parameters and gradients {2 * parameters:,}, saved activations {sum(activations):,}, twice "
+        f"parameters and gradients {2 * parameters:,}, saved activations {sum(activations):,}, "
+        "twice "
         f"the largest {2 * max(activations):,}")
 
 

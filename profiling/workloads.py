@@ -247,7 +247,9 @@ def values(results: Any) -> Any:
     return results.numpy() if isinstance(results, gt.Tensor) else results
 
 
-def _eager(leaves: list[Any], loss: Callable[[], Any], with_loss: bool = False) -> Callable[[], Any]:
+def _eager(
+    leaves: list[Any], loss: Callable[[], Any], with_loss: bool = False
+) -> Callable[[], Any]:
     """Loss, backward, gradients: the same words in gtensor and PyTorch."""
 
     def run() -> Any:

@@ -106,6 +106,14 @@ class CudaDevice(Device):
             finally:
                 _label.name = before
 
+    def copy(self, array: Any, dtype: Any = None, label: str = "copy") -> Any:
+        with self._cupy_device:
+            return super().copy(array, dtype, label)
+
+    def fill(self, array: Any, value: float) -> Any:
+        with self._cupy_device:
+            return super().fill(array, value)
+
     def to_numpy(self, array: Any) -> np.ndarray:
         return cupy().asnumpy(array)
 

@@ -72,6 +72,11 @@ class Device:
         out[...] = array
         return out
 
+    def fill(self, array: Any, value: float) -> Any:
+        """`array` with every element set to `value`."""
+        array[...] = value
+        return array
+
     def synchronize(self) -> None:
         """Block until the current stream's work has completed."""
         self.current_stream().synchronize()

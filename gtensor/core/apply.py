@@ -162,13 +162,15 @@ def saves(plan: Plan, values: Sequence[Any], handles: Sequence[Any]) -> tuple[Sa
         if position is None:
             saved.append(None)
             continue
-        if position < len(handles):
-            handle = handles[position]
-            if isinstance(handle, Tensor):
-                storage = handle._facts()
-                storage.saved = True
-                guards.append((storage, handle._version, len(saved)))
-        saved.append(values[position])
+        value = values[position]
+        handle = handles[position] if position < len(handles) else None
+        if isinstance(handle, Tensor):
+            storage = handle._facts()
+            storage.saved = True
+            guards.append((storage, handle._version, len(saved)))
+        elif handle is not None and type(handle) not in _SCALARS:
+            value = value.copy()  # the caller's own array: no version tells when it is written
+        saved.append(value)
     return tuple(saved), tuple(guards)
 
 

@@ -200,7 +200,7 @@ def _seed(root: Tensor, node: Node, grad: Tensor | None) -> Tensor:
         if root.size != 1:
             raise GradientError(f"backward() of a tensor of shape {root.shape} without a gradient; "
                                 "give one of that shape, or reduce the tensor to one element first")
-        one = root._device.xp.ones(root.shape, root.dtype)
+        one = root._device.path("gradient", root._device.xp.ones)(root.shape, dtype=root.dtype)
         return make(one, root._device)
     if not isinstance(grad, Tensor):
         raise TypeError(f"the gradient given is {type(grad).__name__}; wanted a Tensor")
@@ -226,5 +226,6 @@ def _commit(kept: Sequence[Node], grads: Sequence[Tensor | None], create_graph: 
 
 def _added(fresh: Tensor, present: Tensor) -> Tensor:
     """The sum, in the fresh buffer, which nobody else can hold."""
-    fresh._device.xp.add(fresh._array, present._array, out=fresh._array)
+    add = fresh._device.path("gradient", fresh._device.xp.add)
+    add(fresh._array, present._array, out=fresh._array)
     return fresh

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, overload
 
+from gtensor.backend import owner
 from gtensor.core.backward import depends_on_others, gradients
 from gtensor.core.errors import GradientError
 from gtensor.core.modes import enable_grad, is_grad_enabled
 from gtensor.core.namespaces import recorded
-from gtensor.core.tensor import Tensor
+from gtensor.core.tensor import Tensor, make
 
 Tensors = Tensor | Sequence[Tensor]
 
@@ -61,12 +62,23 @@ def _grad_values(
     if len(given) != len(many):
         raise ValueError(f"{len(given)} grad_outputs given for {len(many)} outputs")
     keep = create_graph if retain_graph is None else retain_graph
-    found = gradients(many, _as_list(inputs), given, create_graph, keep)
+    found = _apart(gradients(many, _as_list(inputs), given, create_graph, keep), given)
     unused = [i for i, g in enumerate(found) if g is None]
     if unused and not allow_unused:
         raise GradientError(f"grad() was asked for inputs {unused}, which the outputs do not "
                             "depend on; allow_unused=True gives None for them")
     return tuple(found)
+
+
+def _apart(found: list[Tensor | None], given: list[Any]) -> list[Tensor | None]:
+    """Gradients in memory of their own: none is another's, or one the caller started from."""
+    taken = {id(owner(g._array)) for g in given if g is not None}
+    for i, g in enumerate(found):
+        if g is not None:
+            if id(owner(g._array)) in taken:
+                found[i] = g = recorded.clone(g)
+            taken.add(id(owner(g._array)))
+    return found
 
 
 def _grad_function(
@@ -83,8 +95,12 @@ def _grad_function(
         with enable_grad():
             result = function(*arguments, **kwargs)
             # Only if somebody outside can differentiate the result does it need a history.
-            outer = recording and depends_on_others(result, own)
-            found = _grad_values(result, own, None, create_graph=outer)
+            if not result.requires_grad:  # it does not depend on them
+                found: tuple[Any, ...] = (None,) * len(own)
+            else:
+                outer = recording and depends_on_others(result, own)
+                found = _grad_values(result, own, None, create_graph=outer, allow_unused=True)
+        found = tuple(_zeros_like(x) if g is None else g for g, x in zip(found, own, strict=True))
         return found if isinstance(argnums, tuple) else found[0]
 
     return gradient
@@ -98,6 +114,13 @@ def _inner_handle(value: Any, position: int, recording: bool) -> Tensor:
     if value.requires_grad and recording:
         return recorded.reshape(value, shape=value.shape)
     return value.detach().requires_grad_()
+
+
+def _zeros_like(x: Tensor) -> Tensor:
+    """The derivative of what does not depend on x."""
+    zeros = x._device.empty(x.shape, x.dtype, "gradient")
+    zeros[...] = 0
+    return make(zeros, x._device)
 
 
 def _as_list(value: Any) -> list[Any]:

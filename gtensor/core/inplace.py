@@ -66,7 +66,9 @@ def write(op: Op, target: Tensor, value: Any, params: dict[str, Any]) -> Tensor:
         second = kept[1]._array if isinstance(kept[1], Tensor) else kept[1]
         values = (kept[0], second, target._array)
         plan = op.plans[mask]
-        saved, guards = saves(plan, values, (*kept, target)) if plan else op.nothing_saved
+        saved, guards = (
+            saves(plan, values, (None, kept[1] if kept[1] is value else None, target)) if plan
+            else op.nothing_saved)
         node = Record(op, tuple(parents), mask, saved, guards, params, target._array, device)
         _replace_node(target, node)
     return target

@@ -48,6 +48,12 @@ class Methods:
     def __mod__(self, other: Any) -> Tensor:
         return ns.remainder(self, other)
 
+    def __rfloordiv__(self, other: Any) -> Tensor:
+        return ns.floor_divide(other, self)
+
+    def __rmod__(self, other: Any) -> Tensor:
+        return ns.remainder(other, self)
+
     def __pow__(self, other: Any) -> Tensor:
         return ns.pow(self, other)
 
@@ -96,6 +102,15 @@ class Methods:
 
     def __xor__(self, other: Any) -> Tensor:
         return ns.bitwise_xor(self, other)
+
+    def __rand__(self, other: Any) -> Tensor:
+        return ns.bitwise_and(other, self)
+
+    def __ror__(self, other: Any) -> Tensor:
+        return ns.bitwise_or(other, self)
+
+    def __rxor__(self, other: Any) -> Tensor:
+        return ns.bitwise_xor(other, self)
 
     def __invert__(self) -> Tensor:
         return ns.bitwise_invert(self)

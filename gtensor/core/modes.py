@@ -41,14 +41,17 @@ def enable_grad() -> Iterator[None]:
         yield
 
 
-@contextlib.contextmanager
-def set_grad_enabled(enabled: bool) -> Iterator[None]:
-    """Record ops in the block, or not."""
-    before, STATE.grad_enabled = STATE.grad_enabled, enabled
-    try:
-        yield
-    finally:
-        STATE.grad_enabled = before
+class set_grad_enabled:
+    """Record ops in this thread, or not: from the call on, or for a `with` block."""
+
+    def __init__(self, enabled: bool) -> None:
+        self._before, STATE.grad_enabled = STATE.grad_enabled, enabled
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(self, *exception: object) -> None:
+        STATE.grad_enabled = self._before
 
 
 def is_grad_enabled() -> bool:

@@ -143,7 +143,10 @@ class RawStep(Step):
         if a.shape != node.shape or a.dtype != node.dtype:
             a = self._fit(node, a)
         if a is self.g:
-            hold = self._move()
+            if self.moved:
+                self._refuse_moved()
+            self.moved = True
+            hold = self.hold
         elif a.base is None:
             hold = None  # fresh
             if not node.shape:

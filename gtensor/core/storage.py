@@ -14,6 +14,7 @@ class Storage:
     version   counts in-place writes through gtensor; saves remember the version they read
     saved     a record saved it (sticky: it is not cleared when that record is gone)
     exported  it left through `.array`, `.numpy()` or DLPack: outsiders may read it at any time
+              (for ops that overwrite an input of their own accord; none does yet)
     writer    id of the array through which it was written last
     leaf      a leaf's tensor lies in it
     history   a differentiable in-place op wrote it: handles of an older version lost their history

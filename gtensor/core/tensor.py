@@ -14,7 +14,7 @@ from gtensor.core.node import Leaf, Node, Record
 from gtensor.core.storage import FRESH, Storage
 
 _new = object.__new__
-FLOATING = "fcV"  # dtype kinds that can carry a gradient (V: bfloat16 and its kin)
+FLOATING = "fV"  # dtype kinds that can carry a gradient (V: bfloat16 and its kin)
 
 
 class Tensor(Methods):
@@ -43,7 +43,7 @@ class Tensor(Methods):
 
     @property
     def array(self) -> Any:
-        """The NumPy or CuPy array itself. From now on gtensor never reuses its memory by itself."""
+        """The NumPy or CuPy array itself. Its storage is marked as exported."""
         self._facts().exported = True
         return self._array
 
@@ -82,6 +82,17 @@ class Tensor(Methods):
         if not self._array.ndim:
             raise TypeError("iteration over a 0-d tensor; wanted at least one axis")
         return (self[i] for i in range(self._array.shape[0]))
+
+    def __copy__(self) -> Tensor:
+        copy = make(self._array, self._device, self._facts())
+        copy._node = self._node
+        return copy
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        if isinstance(self._node, Record):
+            raise GradientError(f"pickle of the output of {self._node.where()}; detach() it first")
+        values = np.array(self._device.to_numpy(self._array))
+        return _unpickled, (values, str(self._device), self.requires_grad)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Tensor:
         if isinstance(self._node, Record):
@@ -186,7 +197,7 @@ class Tensor(Methods):
             self._node = None
             self._facts().leaf = False
         elif self._node is None:
-            if self.dtype.kind not in FLOATING:
+            if not is_floating(self.dtype):
                 raise TypeError(f"requires_grad was asked of a tensor of dtype {self.dtype}; "
                                 "gradients need a floating-point dtype")
             self._node = Leaf(self._array.shape, self._array.dtype, self._device)
@@ -268,10 +279,17 @@ class Tensor(Methods):
         """On a device ('cpu', 'cuda:1') or in a dtype; this tensor itself if it is there."""
         from gtensor.core.namespaces import recorded
 
+        if target is None:
+            raise TypeError("to() was given None; wanted a device or a dtype")
         if isinstance(target, Device) or (isinstance(target, str) and _names_device(target)):
             device = get_device(target)
             return self if device is self._device else recorded.to_device(self, device=device)
         return recorded.astype(self, dtype=np.dtype(target))
+
+
+def is_floating(dtype: np.dtype) -> bool:
+    """Whether tensors of the dtype can have a gradient: real floats, ml_dtypes' among them."""
+    return dtype.kind == "f" or (dtype.kind == "V" and dtype.names is None and dtype.num >= 256)
 
 
 def make(array: Any, device: Device, storage: Storage = FRESH) -> Tensor:
@@ -283,6 +301,12 @@ def make(array: Any, device: Device, storage: Storage = FRESH) -> Tensor:
     result._storage = storage
     result._version = storage.version
     return result
+
+
+def _unpickled(values: np.ndarray, device: str, requires_grad: bool) -> Tensor:
+    place = get_device(device)
+    result = make(place.copy(place.from_numpy(values)), place)
+    return result.requires_grad_() if requires_grad else result
 
 
 def check_like(what: str, value: Tensor, node: Node) -> None:

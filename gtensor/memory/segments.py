@@ -44,7 +44,8 @@ class HostSegments:
     def acquire(self, nbytes: int) -> int:
         try:
             # Alignment takes up to one huge page more of address space, which is never touched.
-            area = mmap.mmap(-1, nbytes + HUGE_PAGE)
+            # Private: a forked child gets its own copy, and huge pages apply.
+            area = mmap.mmap(-1, nbytes + HUGE_PAGE, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
         except (OSError, OverflowError, ValueError) as error:
             raise MemoryError(f"the system refused {nbytes} bytes of memory: {error}") from error
         start = ctypes.addressof(ctypes.c_char.from_buffer(area))

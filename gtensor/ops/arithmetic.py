@@ -23,6 +23,7 @@ from gtensor.core.samples import (
     unary,
 )
 from gtensor.core.tensor import Tensor
+from gtensor.creation import asarray
 from gtensor.ops.fused import fused
 from gtensor.ops.paths import cupy_function, ufunc
 from gtensor.ops.pointwise import SAME, d, pointwise
@@ -105,8 +106,10 @@ square = op(
 )
 
 pow_grad = fused(
-    "pow_grad", lambda ns, g, x1, x2: g * (x2 * ns.power(x1, x2 - 1)),
-    gpu=elementwise("T g, T x1, T x2", "T dx", "dx = g * x2 * pow(x1, x2 - T(1))"),
+    "pow_grad",  # the exponent 0 is kept from 0 ** -1
+    lambda ns, g, x1, x2: g * (x2 * ns.power(x1, ns.where(ns.equal(x2, 0), 1.0, x2 - 1))),
+    gpu=elementwise("T g, T x1, T x2", "T dx",
+                    "dx = x2 == T(0) ? T(0) : T(g * x2 * pow(x1, x2 - T(1)))"),
     samples=alike(3, (normal, positive, normal)),
     reference=lambda torch, g, a, b: g * b * a ** (b - 1),
     doc="The gradient of x1 ** x2 with respect to x1.",
@@ -211,7 +214,7 @@ def _where_gpu(condition: Any, x1: Any, x2: Any, out: Any = None) -> Any:
     return out
 
 
-where = op(
+where_op = op(
     "where", cpu=_where_cpu, gpu=_where_gpu,
     backward=pointwise(
         None,
@@ -221,6 +224,18 @@ where = op(
     reference=lambda torch, c, a, b: torch.where(c, a, b),
     doc="x1 where condition is true, else x2, with broadcasting.",
 )
+
+
+def where(condition: Any, x1: Any, x2: Any) -> Tensor:
+    """x1 where condition is true, else x2, with broadcasting.
+
+    Raises TypeError unless the condition is boolean: a tensor, an array or a bool.
+    """
+    chosen = condition if isinstance(condition, Tensor) else asarray(condition)
+    if chosen.dtype != np.bool_:
+        raise TypeError(f"where was given a condition of dtype {chosen.dtype}; wanted bool, such "
+                        "as x > 0")
+    return where_op(chosen, x1, x2)
 
 
 # -- comparison and logic: results are boolean or integer, so no gradient is due -------------------

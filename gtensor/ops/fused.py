@@ -6,6 +6,8 @@ import inspect
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
+
 from gtensor.core.namespaces import recorded
 from gtensor.core.op import Op, op
 from gtensor.ops.paths import tiled
@@ -23,8 +25,22 @@ def fused(name: str, formula: Callable[..., Any], *, gpu: Callable[..., Any], **
     def composed(*inputs: Any, **params: Any) -> Any:
         return formula(recorded, *inputs, **params)
 
-    return op(name, inputs=" ".join(names[1:]), cpu=tiled(name, formula), gpu=gpu, backward=None,
+    return op(name, inputs=" ".join(names[1:]), cpu=tiled(name, formula),
+              gpu=_one_dtype(gpu), backward=None,
               tangent=None, composed=composed, **more)
+
+
+def _one_dtype(gpu: Callable[..., Any]) -> Callable[..., Any]:
+    """The path with arrays of different dtypes promoted first: a kernel has one type."""
+
+    def path(*arrays: Any, **params: Any) -> Any:
+        dtypes = {a.dtype for a in arrays if hasattr(a, "dtype")}
+        if len(dtypes) > 1:
+            common = np.result_type(*dtypes)
+            arrays = tuple(a.astype(common) if hasattr(a, "dtype") else a for a in arrays)
+        return gpu(*arrays, **params)
+
+    return path
 
 
 def kernel_path(kernel: Callable[..., Any], *params: str) -> Callable[..., Any]:

@@ -130,7 +130,12 @@ def _scatter_add_path(
     if out is None or not beta:
         out = device.empty(shape, g.dtype, "scatter_add") if out is None else out
         out[...] = 0
-    device.xp.add.at(out, key, g)
+    if g.dtype.itemsize > 2:
+        device.xp.add.at(out, key, g)
+        return out
+    wide = device.copy(out, np.float32, "workspace")  # repeats of half types are added wide
+    device.xp.add.at(wide, key, g.astype(np.float32))
+    out[...] = wide
     return out
 
 
@@ -148,7 +153,7 @@ def get_item(x: Tensor, key: Any) -> Tensor:
 
     Raises IndexError as NumPy does, naming the shape and the key.
     """
-    parts, basic = _normalize(x, key)
+    parts, basic = _normalize(x, key, x.requires_grad)
     try:
         return slice(x, key=parts) if basic else gather(x, key=parts)
     except IndexError as error:
@@ -159,11 +164,15 @@ def take(x: Tensor, indices: Any, axis: int = 0) -> Tensor:
     """The slices of x along `axis` at integer `indices`, of any shape."""
     if not -x.ndim <= axis < x.ndim:
         raise ValueError(f"take along axis {axis} of a tensor of {x.ndim} dimensions")
-    return get_item(x, (builtins.slice(None),) * (axis % x.ndim) + (_index_array(x, indices),))
+    index = _index_array(x, indices, copy=False)
+    return get_item(x, (builtins.slice(None),) * (axis % x.ndim) + (index,))
 
 
-def _normalize(x: Tensor, key: Any) -> tuple[Key, bool]:
-    """The key as a tuple of raw parts, and whether it is basic."""
+def _normalize(x: Tensor, key: Any, recorded: bool) -> tuple[Key, bool]:
+    """The key as a tuple of raw parts, and whether it is basic.
+
+    Index arrays of a recorded op are copied: its backward needs them as they are now.
+    """
     parts = key if isinstance(key, tuple) else (key,)
     if all(isinstance(p, _BASIC) and not isinstance(p, bool) for p in parts):
         return parts, True
@@ -172,20 +181,20 @@ def _normalize(x: Tensor, key: Any) -> tuple[Key, bool]:
         if isinstance(part, _BASIC) and not isinstance(part, bool):
             found.append(part)
         else:
-            array = _index_array(x, part)
+            array = _index_array(x, part, recorded)
             found += array.nonzero() if array.dtype.kind == "b" and array.ndim else [array]
     return tuple(found), False
 
 
-def _index_array(x: Tensor, part: Any) -> Any:
-    """An index as an array of x's device; a copy if a later backward will need it unchanged."""
+def _index_array(x: Tensor, part: Any, copy: bool) -> Any:
+    """An index as an array of x's device."""
     array = part._array if isinstance(part, Tensor) else part
     if not isinstance(array, x.device.array_type):
         array = np.asarray(array)
         array = x.device.from_numpy(array.astype(np.int64) if array.size == 0 else array)
     if array.dtype.kind not in "iub":
         raise IndexError(f"an index of dtype {array.dtype} given; wanted integers or booleans")
-    return array.copy() if x.requires_grad and STATE.grad_enabled else array
+    return array.copy() if copy and STATE.grad_enabled else array
 
 
 # -- writing at a key ------------------------------------------------------------------------------
@@ -228,7 +237,8 @@ set_item_op = op(
 
 def set_item(x: Tensor, key: Any, value: Any) -> None:
     """x[key] = value in x's memory; recorded. Raises before writing if shape or dtype is wrong."""
-    parts, _ = _normalize(x, key)
+    tracked = x.requires_grad or (isinstance(value, Tensor) and value.requires_grad)
+    parts, _ = _normalize(x, key, tracked)
     part = x._array[parts]
     target = part.shape
     source = value._array if isinstance(value, Tensor) else value

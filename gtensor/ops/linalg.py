@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -122,6 +123,6 @@ def matmul(x1: Tensor, x2: Tensor) -> Tensor:
         product = matmul(x1, reshape(x2, (-1, 1)))
         return reshape(product, product.shape[:-1])
     if x2.ndim == 2 and x1.ndim > 2:
-        rows = reshape(x1, (x1.size // max(1, x1.shape[-1]) if x1.shape[-1] else 0, x1.shape[-1]))
+        rows = reshape(x1, (prod(x1.shape[:-1]), x1.shape[-1]))
         return reshape(matmul_op(rows, x2), (*x1.shape[:-1], x2.shape[-1]))
     return matmul_op(x1, x2)

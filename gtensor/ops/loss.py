@@ -303,7 +303,8 @@ def nll_loss(
     total = -picked.sum()
     if reduction == "sum":
         return total
-    return total / (target != ignore_index).sum().astype(computed_in(input.dtype))
+    count = (target != ignore_index).sum().astype(computed_in(input.dtype))
+    return (total / count).to(input.dtype)
 
 
 # -- squared error -------------------------------------------------------------------------------

@@ -26,14 +26,20 @@ SAME = Partial("", lambda ns, g, out, **params: g)  # the derivative is 1: g its
 
 
 class _Terms(dict[int, list[Any]]):
-    """Bit mask of the inputs that want a gradient -> (input, is it the last, times, its saves)."""
+    """Bit mask of the inputs that want a gradient -> the terms that are due.
+
+    A term is (input, is it the last, times, the place of its only save or None, all places);
+    `times` is None where the gradient itself moves on.
+    """
 
     def __init__(self, terms: list[tuple[int, Partial, tuple[int, ...]]]) -> None:
         self.terms = terms
 
     def __missing__(self, mask: int) -> list[Any]:
         due = [term for term in self.terms if mask >> term[0] & 1]
-        self[mask] = found = [(i, n == len(due) - 1, p.times, k) for n, (i, p, k) in enumerate(due)]
+        self[mask] = found = [
+            (i, n == len(due) - 1, None if p is SAME else p.times, k[0] if len(k) == 1 else None, k)
+            for n, (i, p, k) in enumerate(due)]
         return found
 
 
@@ -55,19 +61,16 @@ class pointwise:
             for i, p in enumerate(self.partials) if p is not None])
 
     def _backward(self, ns: Any, step: Any, g: Any) -> None:
-        for i, last, times, picks in self.terms[step.mask]:
-            if times is SAME.times:
+        for i, last, times, pick, picks in self.terms[step.mask]:
+            if times is None:
                 (step.give if last else step.lend)(i, g)
                 continue
             out = step.reuse(g) if last else None
             params = step.record.params
-            if params or len(picks) > 1:
-                a = times(ns, g, *[step.saved[k] for k in picks], out=out, **params)
-            elif picks:
-                a = times(ns, g, step.saved[picks[0]], out=out)
+            if pick is not None and not params:
+                step.give(i, times(ns, g, step.saved[pick], out=out))
             else:
-                a = times(ns, g, out=out)
-            step.give(i, a)
+                step.give(i, times(ns, g, *[step.saved[k] for k in picks], out=out, **params))
 
     def _tangent(self, names: tuple[str, ...]) -> Callable[..., Any]:
         partials = self.partials

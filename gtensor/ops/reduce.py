@@ -130,7 +130,7 @@ def sum(x: Tensor, axis: Axis = None, *, dtype: Any = None, keepdims: bool = Fal
 def _mean_backward(ns: Any, step: Any, g: Any) -> None:
     shape, axis = step.shape(0), step.params["axis"]
     count = builtins.max(1, prod(shape[i] for i in axis))
-    g = ns.reshape(ns.divide(g, count), shape=_kept(shape, axis, True))
+    g = ns.reshape(ns.multiply(g, 1.0 / count), shape=_kept(shape, axis, True))
     step.give(0, ns.broadcast_to(g, shape=shape))
 
 

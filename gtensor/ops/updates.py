@@ -1,7 +1,7 @@
 """The updates of the optimizers: one pass over a parameter, its gradient and its state, in place.
 
-They are to an optimizer what the paths of an op are to the op, so they see raw arrays, and nothing
-else in `optim` does: `core.inplace.write` calls them and counts the parameter's version. On the
+They are to an optimizer what the paths of an op are to the op, so they see raw arrays, which
+nothing in `optim` does: `core.inplace.write` calls them and counts the parameter's version. On the
 CPU they work in tiles, with buffers of a tile's size; on CUDA each is one elementwise kernel.
 State may be of a half dtype; the arithmetic is done in float32 then. Formulas and their order are
 PyTorch's.

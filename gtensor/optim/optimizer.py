@@ -140,10 +140,11 @@ class Optimizer:
         """
         due: list[tuple[Slot, Tensor, dict[str, Any]]] = []
         for slots, group in zip(self._slots, self.param_groups, strict=True):
+            self.check_options(group)
             for slot in slots:
                 grad = slot.parameter.grad
                 if grad is not None:
-                    self._check(slot, grad)
+                    self._check(slot, grad, self.states_of(group))
                     due.append((slot, grad, group))
         scratch = _workspaces([slot.parameter for slot, _, _ in due])
         with no_grad():
@@ -153,8 +154,12 @@ class Optimizer:
                     **options, "state": slot.state, "scratch": scratch.get(slot.parameter.dtype)})
                 slot.step += 1
 
-    def _check(self, slot: Slot, grad: Tensor) -> None:
+    def _check(self, slot: Slot, grad: Tensor, states: int) -> None:
         parameter = slot.parameter
+        if len(slot.state) < states:
+            raise ValueError(f"the options of {type(self).__name__} were changed so that it needs "
+                             f"{', '.join(self.state_names[:states])}, which it was made without; "
+                             "give them when making it")
         for what, other in (("a gradient", grad), *(("optimizer state", a) for a in slot.state)):
             if other.shape != parameter.shape or other.dtype != parameter.dtype:
                 raise ValueError(

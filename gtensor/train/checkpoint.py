@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -33,13 +34,35 @@ def save(path: Path, model: Module, optimizer: Optimizer, progress: dict[str, An
     write_atomically(path, data)
 
 
-def load(path: Path, model: Module, optimizer: Optimizer) -> dict[str, Any]:
+def load(path: Path, model: Module, optimizer: Optimizer,
+         check: Callable[[dict[str, Any]], None]) -> dict[str, Any]:
     """Put a checkpoint's state into model, optimizer and random numbers; its `progress`.
 
     Raises UserError, with nothing changed, if the file is not there, not whole, or of another
-    model.
+    model; or what `check(progress)` raises.
     """
     arrays, about = _read(path)
+    try:
+        check(about["progress"])
+        weights, state = _states(arrays, about)
+        generator = about["random"]
+    except (KeyError, ValueError, TypeError, AttributeError) as error:
+        raise _broken(path, f"its description lacks or garbles {error}") from error
+    before = {name: t.detach().clone() for name, t in model.state_dict().items()}
+    try:
+        model.load_state_dict(weights)
+        optimizer.load_state_dict(state)
+    except (KeyError, ValueError, TypeError) as error:
+        model.load_state_dict(before)
+        raise UserError(f"{path} is a checkpoint of another model: {error}") from error
+    random.set_state(generator)
+    return about["progress"]
+
+
+def _states(
+    arrays: dict[str, Any], about: dict[str, Any]
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The state dicts of the model and the optimizer."""
     weights = {name.removeprefix("model."): tensor(a)
                for name, a in arrays.items() if name.startswith("model.")}
     state: dict[int, dict[str, Any]] = {
@@ -48,15 +71,12 @@ def load(path: Path, model: Module, optimizer: Optimizer) -> dict[str, Any]:
         if name.startswith("optimizer."):
             _, number, field = name.split(".", 2)
             state[int(number)][field] = tensor(array)
-    before = {name: t.detach().clone() for name, t in model.state_dict().items()}
-    try:
-        model.load_state_dict(weights)
-        optimizer.load_state_dict({"state": state, "param_groups": about["groups"]})
-    except (KeyError, ValueError, TypeError) as error:
-        model.load_state_dict(before)
-        raise UserError(f"{path} is a checkpoint of another model: {error}") from error
-    random.set_state(about["random"])
-    return about["progress"]
+    return weights, {"state": state, "param_groups": about["groups"]}
+
+
+def _broken(path: Path, why: Any) -> UserError:
+    return UserError(f"{path} is not a whole checkpoint ({why}); delete it, or give another folder "
+                     "with --out")
 
 
 def _read(path: Path) -> tuple[dict[str, Any], dict[str, Any]]:
@@ -71,8 +91,7 @@ def _read(path: Path) -> tuple[dict[str, Any], dict[str, Any]]:
         raise UserError(f"there is no checkpoint {path} to resume from; train without --resume "
                         "first") from None
     except (SafetensorError, OSError, ValueError) as error:
-        raise UserError(f"{path} is not a whole checkpoint ({error}); delete it, or give another "
-                        "folder with --out") from error
+        raise _broken(path, error) from error
     if about.get("format") != FORMAT:
         raise UserError(f"{path} is not a checkpoint of this version of gtensor (format "
                         f"{about.get('format')}, wanted {FORMAT})")

@@ -154,10 +154,17 @@ class Trainer:
         checkpoint.save(path, self.model, self.optimizer, about)
 
     def resume(self, path: Path) -> None:
-        """Go on from a checkpoint. Raises UserError if it is of a run with other options."""
-        about = checkpoint.load(path, self.model, self.optimizer)
-        for name, value in about.pop("options").items():
-            if name != "device" and value != getattr(self.options, name):
-                raise UserError(f"{path} was made with --{name.replace('_', '-')} {value}; resume "
-                                "with the same options")
+        """Go on from a checkpoint.
+
+        Raises UserError, with nothing changed, if it is broken or of a run with other options.
+        """
+        def check(about: dict[str, Any]) -> None:
+            Progress(**{name: about[name] for name in about if name != "options"})
+            for name, value in about["options"].items():
+                if name != "device" and value != getattr(self.options, name):
+                    raise UserError(f"{path} was made with --{name.replace('_', '-')} {value}; "
+                                    "resume with the same options")
+
+        about = checkpoint.load(path, self.model, self.optimizer, check)
+        del about["options"]
         self.progress = Progress(**about)

@@ -1,0 +1,154 @@
+"""State of optimizers: PyTorch's layout, exchanged with it; options changed between steps."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+import gtensor as gt
+
+KINDS = [
+    ("SGD", {"lr": 0.1, "momentum": 0.9, "dampening": 0.2}),
+    ("SGD", {"lr": 0.1}),
+    ("Adam", {"lr": 0.02, "betas": (0.8, 0.9), "weight_decay": 0.1}),
+    ("AdamW", {"lr": 0.02, "eps": 1e-4}),
+]
+
+
+def parameters(count=3):
+    rng = np.random.default_rng(0)
+    values = [rng.standard_normal((3, 2)) for _ in range(count)]
+    return ([gt.tensor(v, requires_grad=True) for v in values],
+            [torch.tensor(v, requires_grad=True) for v in values])
+
+
+def set_gradients(ours, theirs, seed):
+    rng = np.random.default_rng(seed)
+    for p, q in zip(ours, theirs, strict=True):
+        g = rng.standard_normal(p.shape)
+        p.grad, q.grad = gt.tensor(g), torch.tensor(g)
+
+
+def values(tensors):
+    return [p.detach().numpy().copy() for p in tensors]
+
+
+@pytest.mark.parametrize("name,options", KINDS)
+def test_pytorchs_state_is_taken_up(name, options):
+    ours, theirs = parameters()
+    other = getattr(torch.optim, name)(theirs, **options)
+    for step in range(3):
+        set_gradients(ours, theirs, step)
+        theirs[2].grad = None  # this one is never stepped: it has no state
+        other.step()
+    mine = getattr(gt.optim, name)(ours, **{**options, "lr": 7.0, "weight_decay": 0.0})
+    for p, q in zip(ours, theirs, strict=True):
+        p.detach()[...] = q.detach().numpy()
+    mine.load_state_dict(other.state_dict())
+    assert mine.lr == options["lr"]
+    for step in range(3, 6):
+        set_gradients(ours, theirs, step)
+        mine.step()
+        other.step()
+    for p, q in zip(values(ours), values(theirs), strict=True):
+        np.testing.assert_allclose(p, q, rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize("name,options", KINDS)
+def test_names_are_pytorchs(name, options):
+    ours, theirs = parameters()
+    mine = getattr(gt.optim, name)(ours, **options)
+    other = getattr(torch.optim, name)(theirs, **options)
+    set_gradients(ours, theirs, 0)
+    mine.step()
+    other.step()
+    a, b = mine.state_dict(), other.state_dict()
+    assert set(a["param_groups"][0]) <= set(b["param_groups"][0])
+    assert a["param_groups"][0]["params"] == b["param_groups"][0]["params"] == [0, 1, 2]
+    for number in range(3):
+        theirs_of = b["state"].get(number, {})
+        assert set(a["state"][number]) - {"step"} == {
+            n for n, v in theirs_of.items() if v is not None} - {"step"}
+        for key in set(a["state"][number]) - {"step"}:
+            np.testing.assert_allclose(a["state"][number][key].numpy(), theirs_of[key].numpy(),
+                                       rtol=1e-12)
+
+
+def test_state_that_does_not_fit_changes_nothing():
+    (w, _, _), _ = parameters()
+    optimizer = gt.optim.AdamW([w], lr=0.5)
+    w.grad = gt.ones((3, 2), gt.float64)
+    optimizer.step()
+    before = optimizer.state_dict()["state"][0]["exp_avg"].tolist()
+    good = gt.optim.AdamW([w], lr=0.1).state_dict()
+    for state, message in [
+        ({**good, "param_groups": [*good["param_groups"], {"params": []}]},
+         r"\[1, 0\].*wanted \[1\]"),
+        ({**good, "state": {0: {"exp_avg": gt.ones((3, 2))}}}, "'exp_avg_sq' .* is missing"),
+        ({**good, "param_groups": [{**good["param_groups"][0], "lr": -1.0}]}, "lr=-1.0"),
+    ]:
+        with pytest.raises(ValueError, match=message):
+            optimizer.load_state_dict(state)
+        assert optimizer.state_dict()["state"][0]["exp_avg"].tolist() == before
+        assert optimizer.lr == 0.5 and optimizer.state_dict()["state"][0]["step"] == 1
+    with pytest.raises(ValueError, match="other state"):
+        gt.optim.SGD([w]).load_state_dict(gt.optim.SGD([w], momentum=0.9).state_dict())
+
+
+def test_options_changed_between_steps():
+    (v, w, _), _ = parameters()
+    optimizer = gt.optim.SGD([{"params": v, "lr": 0.5}, {"params": [w]}], lr=0.1)
+    assert [g["lr"] for g in optimizer.param_groups] == [0.5, 0.1] and optimizer.lr == 0.5
+    optimizer.lr = 0.25
+    assert [g["lr"] for g in optimizer.param_groups] == [0.25, 0.25]
+    with pytest.raises(ValueError, match="lr=-1"):
+        optimizer.lr = -1
+    assert optimizer.lr == 0.25
+    before = values([v, w])
+    v.grad, w.grad = gt.ones_like(v), gt.ones_like(w)
+    optimizer.param_groups[1]["momentum"] = 0.9
+    with pytest.raises(ValueError, match="momentum_buffer, which it was made without"):
+        optimizer.step()
+    assert all(np.array_equal(a, b) for a, b in zip(before, values([v, w]), strict=True))
+
+
+def test_parameters_without_a_gradient_are_left_alone():
+    (v, w, frozen), _ = parameters()
+    optimizer = gt.optim.AdamW([v, w, frozen])
+    frozen.requires_grad_(False)
+    w.grad = gt.ones_like(w)
+    before = values([v, w, frozen])
+    optimizer.step()
+    after = values([v, w, frozen])
+    assert np.array_equal(before[0], after[0]) and np.array_equal(before[2], after[2])
+    assert not np.array_equal(before[1], after[1])
+    assert list(optimizer.state_dict()["state"]) == [1]
+
+
+@pytest.mark.parametrize("dtype", [gt.float16, gt.bfloat16])
+@pytest.mark.parametrize("name,options", KINDS)
+def test_half_types_follow_the_wide_update_within_their_precision(name, options, dtype):
+    wide = gt.tensor(np.linspace(-2, 2, 40), requires_grad=True)
+    half = wide.detach().astype(dtype).requires_grad_()
+    a, b = (getattr(gt.optim, name)([p], **options) for p in (wide, half))
+    rng = np.random.default_rng(0)
+    for _ in range(4):
+        g = rng.standard_normal(40)
+        wide.grad, half.grad = gt.tensor(g), gt.tensor(g).astype(dtype)
+        a.step()
+        b.step()
+    unit = 2**-10 if dtype == gt.float16 else 2**-7
+    np.testing.assert_allclose(half.detach().astype(gt.float64).numpy(), wide.detach().numpy(),
+                               rtol=8 * unit, atol=8 * unit)
+
+
+def test_state_is_allocated_when_the_optimizer_is_made():
+    w = gt.zeros((512, 1024), requires_grad=True)  # 2 MiB
+    w.grad = gt.ones_like(w)
+    before = gt.memory.stats().allocated
+    optimizer = gt.optim.AdamW([w])
+    made = gt.memory.stats().allocated
+    assert made - before == 2 * w.nbytes
+    optimizer.step()
+    assert gt.memory.stats().allocated == made

@@ -1,0 +1,157 @@
+"""`gtensor train` in this process, on a part of the data: interrupted, resumed, out of disk."""
+
+from __future__ import annotations
+
+import errno
+import importlib.util
+import json
+import os
+import signal
+
+import pytest
+from safetensors import safe_open
+
+from gtensor.cli import main
+from gtensor.settings import settings
+from gtensor.train import digits, trainer
+from gtensor.train.trainer import Data
+
+STEPS = 3  # of an epoch
+
+
+@pytest.fixture(autouse=True)
+def few_images(monkeypatch):
+    whole = digits.data()
+    part = Data(whole.train[:48], whole.held_out[:20], whole.train_labels[:48],
+                whole.held_out_labels[:20])
+    monkeypatch.setattr(digits, "data", lambda: part)
+
+
+def train(folder, *more):
+    return main(["train", "digits", "--epochs", "3", "--batch-size", "16", "--out", str(folder),
+                 *more])
+
+
+def untrained(folder):
+    """A checkpoint of such a run before its first step."""
+    path = folder / "checkpoint.safetensors"
+    options = digits.DEFAULTS.changed(epochs=3, batch_size=16)
+    trainer.Trainer(digits.model, digits.data(), options).save(path)
+    return path
+
+
+def progress(folder):
+    with safe_open(folder / "checkpoint.safetensors", framework="numpy") as file:
+        return json.loads(file.metadata()["gtensor"])["progress"]
+
+
+def at_step(monkeypatch, number, act):
+    """Call `act` before step `number` (from 1) of the process."""
+    original, calls = trainer.Trainer.step, []
+
+    def step(self, *batch):
+        calls.append(1)
+        if len(calls) == number:
+            act()
+        return original(self, *batch)
+
+    monkeypatch.setattr(trainer.Trainer, "step", step)
+
+
+@pytest.mark.parametrize("step", [2, STEPS, STEPS + 1])
+def test_interrupted_and_resumed_is_the_run_without_interruption(
+    tmp_path, monkeypatch, capsys, step
+):
+    assert train(tmp_path / "whole", "--quiet") == 0
+    with monkeypatch.context() as patch:
+        at_step(patch, step, lambda: signal.raise_signal(signal.SIGINT))
+        assert train(tmp_path / "cut") == 130
+    told = capsys.readouterr().out
+    assert "saved to" in told and "--resume" in told
+    assert len(progress(tmp_path / "cut")["losses"]) == step  # the step was finished, not torn
+    assert signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    assert train(tmp_path / "cut", "--resume", "--quiet") == 0
+    assert progress(tmp_path / "cut") == progress(tmp_path / "whole")
+    assert len(progress(tmp_path / "whole")["losses"]) == 3 * STEPS
+    first, second = ((tmp_path / name / "checkpoint.safetensors").read_bytes()
+                     for name in ("whole", "cut"))
+    assert first == second
+
+
+def test_quiet_says_nothing_and_a_finished_run_can_be_resumed(tmp_path, capsys):
+    assert train(tmp_path, "--quiet") == 0
+    before = progress(tmp_path)
+    assert train(tmp_path, "--quiet", "--resume") == 0
+    assert progress(tmp_path) == before
+    captured = capsys.readouterr()
+    assert captured.out == "" and captured.err == ""
+
+
+def test_the_table_names_where_memory_went(tmp_path, capsys, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
+    assert train(tmp_path) == 0
+    out = capsys.readouterr().out
+    assert max(map(len, out.splitlines()[:-1])) <= 80
+    for word in ("parameters", "gradients", "optimizer", "saved", "workspace", "temporary", "peak",
+                 "served from cache", "img/s", "Held-out accuracy"):
+        assert word in out
+
+
+def test_a_full_disk_keeps_the_checkpoint_of_the_last_epoch(tmp_path, monkeypatch, capsys):
+    original = os.fsync
+
+    def full(descriptor):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        at_step(patch, STEPS + 2, lambda: patch.setattr(os, "fsync", full))
+        assert train(tmp_path, "--quiet") == 1
+        assert os.fsync is full
+    assert os.fsync is original
+    captured = capsys.readouterr()
+    assert "checkpoint.safetensors could not be written: No space left on device" in captured.err
+    assert captured.err.count("\n") == 1
+    assert os.listdir(tmp_path) == ["checkpoint.safetensors"]
+    assert len(progress(tmp_path)["losses"]) == STEPS
+    assert train(tmp_path, "--resume", "--quiet") == 0
+
+
+@pytest.mark.parametrize("damage", [
+    lambda data: data[:-1000], lambda data: data[:20], lambda data: b"",
+    lambda data: data.replace(b'\\"steps\\"', b'\\"stops\\"'),
+    lambda data: data.replace(b'\\"epoch\\"', b'\\"apoch\\"'),
+    lambda data: data.replace(b'\\"format\\": 1', b'\\"format\\": 9')])
+def test_a_damaged_checkpoint_is_named_and_left_as_it_is(tmp_path, capsys, damage):
+    path = untrained(tmp_path)
+    damaged = damage(path.read_bytes())
+    assert damaged != path.read_bytes()
+    path.write_bytes(damaged)
+    assert train(tmp_path, "--resume", "--quiet") == 1
+    told = capsys.readouterr().err
+    assert str(path) in told and told.count("\n") == 1 and "checkpoint" in told
+    assert path.read_bytes() == damaged
+
+
+def test_other_options_than_the_checkpoints_are_named(tmp_path, capsys):
+    untrained(tmp_path)
+    assert train(tmp_path, "--resume", "--quiet", "--seed", "5") == 1
+    assert "made with --seed 0; resume with the same options" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("module", ["rich", "safetensors", "matplotlib", "sklearn"])
+def test_a_missing_package_is_named_with_its_command(tmp_path, monkeypatch, capsys, module):
+    found = importlib.util.find_spec
+    monkeypatch.setattr(importlib.util, "find_spec",
+                        lambda name, *rest: None if name == module else found(name, *rest))
+    monkeypatch.setattr(digits, "data", digits_data)
+    assert train(tmp_path, "--quiet") == 1
+    assert "pip install 'gtensor[train]'" in capsys.readouterr().err
+    assert os.listdir(tmp_path) == []
+
+
+digits_data = digits.data
+
+
+def test_debug_lets_the_traceback_through(tmp_path):
+    with settings.override(debug=1), pytest.raises(Exception, match="unknown recipe 'x'"):
+        main(["train", "x"])
