@@ -12,16 +12,16 @@ do only what nobody can avoid (a copy for what is bound by memory, a matrix prod
 1. Correct first. Every rung's result is compared with the reference; a wrong rung is refused and
    nothing is timed. Only a floor may compute something else.
 2. Warm-up, which also finds how many calls make one sample long enough for the clock.
-3. Interleaved rounds in one process: A B C, C B A, A B C, ... A neighbour's noise, a slower clock or
-   a full cache meets all rungs alike; going back and forth cancels a steady drift. Before each sample
-   stands one call that is not timed, so that no rung pays for the caches of another.
+3. Interleaved rounds in one process: A B C, C B A, A B C, ... A neighbour's noise, a slower clock
+   or a full cache meets all rungs alike; going back and forth cancels a steady drift. Before each
+   sample stands one call that is not timed, so that no rung pays for the caches of another.
 4. A ratio is formed within each round, from samples taken close together, then the median over the
    rounds with its quartiles is reported. On a shared machine trust the ratios, not the times.
 5. The result goes to a JSON file with all samples, versions, machine, date and command.
 
 Clocks: `perf_counter` on the CPU; CUDA events around the calls on a GPU, after a synchronization.
 `cpu` counts the processor time of this process instead: for work of one thread on a machine that
-others use, it leaves out the waiting for a core (not the caches and the bandwidth that the others take).
+others use, it leaves out the waiting for a core (not the caches and bandwidth that others take).
 
 Run as a program, this file measures the two ceilings of a machine: memory and arithmetic.
 """
@@ -200,9 +200,8 @@ class Ladder:
         if self.reference is None:
             unchecked = [r.name for r in self.rungs if not r.floor]
             if unchecked:
-                raise WrongRung(f"ladder {self.name!r}: nothing says what {', '.join(unchecked)} must"
-                                " "
-                                "compute; give a reference")
+                raise WrongRung(f"ladder {self.name!r}: nothing says what {', '.join(unchecked)} "
+                                "must compute; give a reference")
             return
         wanted = _arrays(self.reference())
         for rung in self.rungs:
@@ -213,9 +212,8 @@ class Ladder:
             except ValueError as error:
                 raise WrongRung(f"ladder {self.name!r}: rung {rung.name!r} {error}") from None
             if not rung.error <= self.tolerance:  # NaN is wrong, too
-                raise WrongRung(f"ladder {self.name!r}: rung {rung.name!r} is {rung.error:.2g} away "
-                                "from "
-                                f"the reference, the tolerance is {self.tolerance:.2g}")
+                raise WrongRung(f"ladder {self.name!r}: rung {rung.name!r} is {rung.error:.2g} "
+                                f"away from the reference, the tolerance is {self.tolerance:.2g}")
 
     def climb(
         self, rounds: int, progress: Callable[[str], None] = lambda text: None,
@@ -292,8 +290,8 @@ class Ladder:
 
     def _add(self, rung: Rung) -> None:
         if any(other.name == rung.name for other in self.rungs):
-            raise ValueError(f"ladder {self.name!r} has a rung {rung.name!r} already; choose another "
-                             "name")
+            raise ValueError(f"ladder {self.name!r} has a rung {rung.name!r} already; choose "
+                             "another name")
         self.rungs.append(rung)
 
     def _find(self, name: str) -> Rung:

@@ -2,7 +2,7 @@
 
     python profiling/ladder_overhead.py                     # all parts, one thread
     python profiling/ladder_overhead.py --only chain        # tiny arrays: the library's own time
-    python profiling/ladder_overhead.py --only mlp          # a step of an MLP against hand-written NumPy
+    python profiling/ladder_overhead.py --only mlp          # an MLP step against NumPy by hand
     python profiling/ladder_overhead.py --only ops          # single ops at 1e3 and 1e6 elements
     python profiling/ladder_overhead.py --device cuda       # against PyTorch and CuPy on a GPU
 
