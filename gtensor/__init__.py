@@ -13,10 +13,13 @@ Without an NVIDIA GPU the same code runs on NumPy.
 
 from __future__ import annotations
 
+from importlib import import_module as _import_module
+from typing import Any as _Any
+
 import ml_dtypes as _ml_dtypes
 import numpy as _np
 
-from gtensor import memory, nn, ops, optim, random
+from gtensor import memory, nn, ops, optim, profiler, random
 from gtensor.backend import (
     Device,
     DeviceError,
@@ -77,7 +80,14 @@ __all__ = [
     "device", "e", "empty", "empty_like", "enable_grad", "eye", "float16", "float32", "float64",
     "from_dlpack", "full", "full_like", "grad", "inf", "int8", "int16", "int32", "int64",
     "is_grad_enabled", "linspace", "manual_seed", "memory", "nan", "newaxis", "nn", "no_grad",
-    "observe", "ones", "ones_like", "op", "ops", "optim", "pi", "pointwise", "random",
+    "observe", "ones", "ones_like", "op", "ops", "optim", "pi", "pointwise", "profiler", "random",
     "set_default_device", "set_grad_enabled", "settings", "tensor", "uint8", "uint16", "uint32",
     "uint64", "visible_devices", "zeros", "zeros_like", *_functions,
 ]
+
+
+def __getattr__(name: str) -> _Any:
+    """`gt.testing` is imported when it is first used."""
+    if name == "testing":
+        return _import_module("gtensor.testing")
+    raise AttributeError(f"module 'gtensor' has no attribute {name!r}")

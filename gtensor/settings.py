@@ -1,8 +1,8 @@
 """Every flag of gtensor in one table: an environment variable, a `with` block and a decorator.
 
     GTENSOR_ARENA_MIN_BYTES=0 python train.py      # environment, read once at import
-    with settings.override(debug=2): ...           # block
-    @settings.override(debug=2)                    # decorator
+    with settings.override(debug=1): ...           # block
+    @settings.override(debug=1)                    # decorator
 
 A block changes the whole process, not one thread: flags describe how the program is observed, and
 an observer that sees half of the threads would mislead.
@@ -25,7 +25,7 @@ def _flag(default: int, doc: str) -> Any:
 class Settings:
     """The flags and their defaults; `describe()` prints this table with the values in force."""
 
-    debug: int = _flag(0, "1 device choice, 2 time and bytes per op, 3 tape and checksums of saves")
+    debug: int = _flag(0, "1: say which device is chosen, and show tracebacks of the command")
     arena_min_bytes: int = _flag(1048576, "CPU arrays from this size on come from the arena")
     tile_elements: int = _flag(32768, "elements per tile where a CPU path needs a temporary")
     nvtx: int = _flag(-1, "NVTX ranges per op: 1 on, 0 off, -1 on when a profiler is attached")

@@ -21,12 +21,34 @@ Saved = tuple[Any, ...]
 NO_PARAMS: dict[str, Any] = {}  # shared by all records of ops without parameters; never written
 _HOST = get_device("cpu")
 _SCALARS = (bool, int, float, complex)
-_CONSTANTS: dict[int, dict[float, np.ndarray]] = {
-    np.dtype(np.float32).num: {}, np.dtype(np.float64).num: {}}
-_MOST_CONSTANTS = 1024
 _SECOND = (None, 1)  # the plan of a product by a number
 _USER_DTYPE = 256  # dtype numbers from here on are not NumPy's own (ml_dtypes)
 _DEFAULT_FLOAT = np.dtype("float32")
+_MOST_CONSTANTS = 1024
+
+
+class _Constants(dict[float, Any]):
+    """Numbers as 0-d arrays of a float dtype, made once: converting costs as much as using one.
+
+    Zero stays a number (0.0 and -0.0 are one key), so does NaN (which is no key), so does any
+    number beside an array of another dtype, where NumPy's own rules apply.
+    """
+
+    def __init__(self, dtype: np.dtype | None = None) -> None:
+        self.dtype = dtype
+
+    def __missing__(self, value: float) -> Any:
+        if self.dtype is None or value == 0 or value != value:
+            return value
+        if len(self) >= _MOST_CONSTANTS:
+            self.clear()
+        self[value] = made = np.asarray(value, self.dtype)
+        made.flags.writeable = False
+        return made
+
+
+_CONSTANTS = {dtype.num: _Constants(dtype) for dtype in map(np.dtype, ("float32", "float64"))}
+_AS_GIVEN = _Constants()
 
 
 def apply(op: Op, inputs: tuple[Any, ...], params: dict[str, Any]) -> Tensor:
@@ -94,8 +116,9 @@ def apply_pair(op: Op, x1: Tensor, x2: Any) -> Tensor:
     device, a1, parent1 = x1._device, x1._array, x1._node
     kind = type(x2)
     if kind is float or kind is int:
-        a2, parent2 = constant(x2, a1.dtype), None
-        usual = a1.dtype.num < _USER_DTYPE
+        number = a1.dtype.num
+        a2, parent2 = _CONSTANTS.get(number, _AS_GIVEN)[x2], None
+        usual = number < _USER_DTYPE
     elif isinstance(x2, Tensor):
         a2, parent2 = x2._array, x2._node
         usual = x2._device is device and x2._version == x2._storage.version
@@ -119,27 +142,6 @@ def apply_pair(op: Op, x1: Tensor, x2: Any) -> Tensor:
             saved, guards = saves(plan, (a1, a2, out), (x1, x2, result))
         result._node = Record(op, (parent1, parent2), mask, saved, guards, NO_PARAMS, out, device)
     return result
-
-
-def constant(value: float, dtype: np.dtype) -> Any:
-    """A number as a 0-d array of a float dtype, made once: converting costs as much as using it.
-
-    Zero stays a number (0.0 and -0.0 are one key), so does NaN (which is no key), so does any
-    number beside an array of another dtype, where NumPy's own rules apply.
-    """
-    table = _CONSTANTS.get(dtype.num)
-    if table is None:
-        return value
-    found = table.get(value)
-    if found is not None:
-        return found
-    if value == 0 or value != value:
-        return value
-    if len(table) >= _MOST_CONSTANTS:
-        table.clear()
-    table[value] = made = np.asarray(value, dtype)
-    made.flags.writeable = False
-    return made
 
 
 def run(op: Op, device: Device, arrays: list[Any], params: dict[str, Any]) -> Any:
