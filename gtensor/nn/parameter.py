@@ -39,5 +39,11 @@ class Parameter(Tensor):
         for name in _FIELDS:
             setattr(self, name, getattr(source, name))
 
+    def __deepcopy__(self, memo: dict[int, Any]) -> Parameter:
+        return Parameter(self.detach().clone(), self.requires_grad)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Parameter, (self.detach(), self.requires_grad)
+
     def __repr__(self) -> str:
         return f"Parameter({super().__repr__()})"

@@ -213,7 +213,7 @@ def given_twice() -> Context:
 @contextmanager
 def given_twice_unnoticed() -> Iterator[None]:
     """add gives g to both inputs, and the step does not notice"""
-    with given_twice(), patch.object(RawStep, "_move", lambda step: step.hold):
+    with given_twice(), patch.object(RawStep, "_refuse_moved", lambda step: None):
         yield
 
 

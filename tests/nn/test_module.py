@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import copy
+import pickle
+
 import numpy as np
 import pytest
 import torch
@@ -161,6 +164,22 @@ def test_loading_is_noticed_by_a_graph_that_saved_the_old_values():
     linear.load_state_dict(linear.state_dict())
     with pytest.raises(gt.GradientError, match="overwritten"):
         y.sum().backward()
+
+
+@pytest.mark.parametrize("copied", [
+    copy.deepcopy, lambda module: pickle.loads(pickle.dumps(module))])
+def test_a_copy_has_memory_of_its_own_and_keeps_what_is_shared(copied):
+    net = nn.Sequential(Block(), nn.Linear(3, 3))
+    net[1].weight = net[0].inner.weight
+    net[1].bias.requires_grad_(False)
+    other = copied(net)
+    assert same(values(net), other) and other[1].weight is other[0].inner.weight
+    assert isinstance(other[0].scale, nn.Parameter) and not other[1].bias.requires_grad
+    assert list(other.state_dict()) == list(net.state_dict())
+    before = values(net)
+    other(gt.ones((1, 3))).sum().backward()
+    gt.optim.SGD([p for p in other.parameters() if p.requires_grad], lr=1.0).step()
+    assert same(before, net) and not same(before, other) and net[0].scale.grad is None
 
 
 # -- modes and moves -------------------------------------------------------------------------------
