@@ -42,6 +42,7 @@ class Op:
         view: bool = False,
         floating: bool = False,
         variadic: bool = False,
+        complex: bool = False,
         doc: str | None = None,
     ) -> None:
         for label, rule in (("cpu", cpu), ("gpu", gpu), ("samples", samples)):
@@ -59,6 +60,7 @@ class Op:
         self.view = view
         self.floating = floating
         self.variadic = variadic
+        self.complex = complex
         self.__doc__ = doc or f"{name}, elementwise with broadcasting."
         self.input_names = tuple((inputs or _input_names(cpu)).split())
         self.extra_names = tuple(extras.split())
@@ -135,6 +137,8 @@ def op(
         view: the output may share its input's memory.
         floating: integer inputs are converted to the default float dtype first.
         variadic: takes any number of inputs, all treated alike.
+        complex: the derivative rule holds for complex values too (without it, a gradient through
+            complex values is refused). The gradient of a real loss L is dL/dRe + i dL/dIm.
 
     Raises TypeError when a rule is missing (None says: on purpose) or the name is taken.
     """

@@ -28,6 +28,13 @@ from gtensor.ops.fused import fused
 from gtensor.ops.paths import cupy_function, ufunc
 from gtensor.ops.pointwise import SAME, d, pointwise
 
+__all__ = [
+    "abs", "add", "bitwise_and", "bitwise_invert", "bitwise_or", "bitwise_xor", "divide",
+    "equal", "floor_divide", "greater", "greater_equal", "isnan", "less", "less_equal",
+    "maximum", "minimum", "multiply", "negative", "not_equal", "pow", "remainder", "sign",
+    "square", "subtract", "where",
+]
+
 add = op(
     "add", cpu=ufunc(np.add), gpu=cupy_function("add"),
     backward=pointwise(SAME, SAME),

@@ -11,6 +11,8 @@ from gtensor.ops.fused import fused
 from gtensor.ops.paths import cupy_function, ufunc
 from gtensor.ops.pointwise import d, pointwise
 
+__all__ = ["cos", "exp", "log", "sin", "sqrt", "tanh"]
+
 exp = op(
     "exp", cpu=ufunc(np.exp), gpu=cupy_function("exp"), floating=True,
     backward=pointwise(d("out", lambda ns, g, y, out: ns.multiply(g, y, out=out))),

@@ -16,6 +16,8 @@ from gtensor.core.samples import Sample, normal
 from gtensor.core.tensor import Tensor
 from gtensor.ops.shape import linear_tangent
 
+__all__ = ["take"]
+
 METHODS = ("get_item", "set_item")
 Key = tuple[Any, ...]
 _BASIC = (int, np.integer, builtins.slice, type(None), EllipsisType)

@@ -16,6 +16,9 @@ from gtensor.creation import asarray
 from gtensor.ops.shape import reshape
 from gtensor.settings import settings
 
+__all__ = ["matmul"]
+
+
 
 def swapped(ns: Any, x: Any) -> Any:
     """The last two axes swapped, in either namespace."""

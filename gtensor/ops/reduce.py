@@ -16,6 +16,8 @@ from gtensor.core.tensor import Tensor
 from gtensor.ops.arithmetic import square
 from gtensor.ops.shape import linear_tangent
 
+__all__ = ["argmax", "max", "mean", "min", "sum", "var"]
+
 METHODS = ("sum", "mean", "var", "max", "min", "argmax")
 _SUMS = ("sum", "mean")
 Axis = int | tuple[int, ...] | None

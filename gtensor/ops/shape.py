@@ -13,6 +13,11 @@ from gtensor.core.op import op
 from gtensor.core.samples import Sample, normal, unary
 from gtensor.core.tensor import Tensor
 
+__all__ = [
+    "astype", "broadcast_to", "clone", "concat", "expand_dims", "flatten", "matrix_transpose",
+    "permute_dims", "reshape", "squeeze", "stack",
+]
+
 Shape = int | Sequence[int]
 
 
