@@ -13,11 +13,9 @@ Without an NVIDIA GPU the same code runs on NumPy.
 
 from __future__ import annotations
 
+import math as _math
 from importlib import import_module as _import_module
 from typing import Any as _Any
-
-import ml_dtypes as _ml_dtypes
-import numpy as _np
 
 from gtensor import memory, nn, ops, optim, profiler, random
 from gtensor.backend import (
@@ -52,12 +50,16 @@ from gtensor.creation import (
     full,
     full_like,
     linspace,
+    meshgrid,
     ones,
     ones_like,
     tensor,
     zeros,
     zeros_like,
 )
+from gtensor.dtypes import *  # noqa: F403
+from gtensor.dtypes import __all__ as _dtypes
+from gtensor.namespace_info import __array_namespace_info__
 from gtensor.ops import *  # noqa: F403
 from gtensor.ops import __all__ as _functions
 from gtensor.ops.pointwise import SAME, d, pointwise
@@ -66,23 +68,18 @@ from gtensor.settings import settings
 
 __version__ = "0.1.0"
 
-bool = _np.dtype("bool")
-int8, int16, int32, int64 = (_np.dtype(f"int{n}") for n in (8, 16, 32, 64))
-uint8, uint16, uint32, uint64 = (_np.dtype(f"uint{n}") for n in (8, 16, 32, 64))
-float16, float32, float64 = (_np.dtype(f"float{n}") for n in (16, 32, 64))
-bfloat16 = _np.dtype(_ml_dtypes.bfloat16)
+__array_api_version__ = "2024.12"
 newaxis = None
-pi, e, inf, nan = _np.pi, _np.e, _np.inf, _np.nan
+pi, e, inf, nan = _math.pi, _math.e, _math.inf, _math.nan
 
 __all__ = [
-    "SAME", "AnomalyError", "Device", "DeviceError", "GradientError", "Sample", "Tensor", "arange",
-    "asarray", "bfloat16", "bool", "cuda_device_count", "d", "default_device", "detect_anomaly",
-    "device", "e", "empty", "empty_like", "enable_grad", "eye", "float16", "float32", "float64",
-    "from_dlpack", "full", "full_like", "grad", "inf", "int8", "int16", "int32", "int64",
-    "is_grad_enabled", "linspace", "manual_seed", "memory", "nan", "newaxis", "nn", "no_grad",
-    "observe", "ones", "ones_like", "op", "ops", "optim", "pi", "pointwise", "profiler", "random",
-    "set_default_device", "set_grad_enabled", "settings", "tensor", "uint8", "uint16", "uint32",
-    "uint64", "visible_devices", "zeros", "zeros_like", *_functions,
+    "SAME", "AnomalyError", "Device", "DeviceError", "GradientError", "Sample", "Tensor",
+    "__array_namespace_info__", "arange", "asarray", "cuda_device_count", "d", "default_device",
+    "detect_anomaly", "device", "e", "empty", "empty_like", "enable_grad", "eye", "from_dlpack",
+    "full", "full_like", "grad", "inf", "is_grad_enabled", "linspace", "manual_seed", "memory",
+    "meshgrid", "nan", "newaxis", "nn", "no_grad", "observe", "ones", "ones_like", "op", "ops",
+    "optim", "pi", "pointwise", "profiler", "random", "set_default_device", "set_grad_enabled",
+    "settings", "tensor", "visible_devices", "zeros", "zeros_like", *_dtypes, *_functions,
 ]
 
 

@@ -1,20 +1,22 @@
-"""Making tensors: from data, filled, random."""
+"""Making tensors: from data, filled, counted. `gtensor.random` draws them."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 
 from gtensor.backend import Device, get_device
-from gtensor.core.storage import Storage
+from gtensor.core.interchange import adopted, imported
+from gtensor.core.namespaces import recorded
 from gtensor.core.tensor import Tensor, is_floating, make
 
 DeviceLike = Device | str | None
 Shape = int | Sequence[int]
 
 DEFAULT_FLOAT = np.dtype("float32")
+_DEFAULTS = {"f": DEFAULT_FLOAT, "c": np.dtype("complex64")}  # what Python numbers become
 
 
 def tensor(
@@ -22,8 +24,9 @@ def tensor(
 ) -> Tensor:
     """A tensor of its own memory with the values of `data` (nested lists, array, tensor, number).
 
-    Python floats become float32, integers int64, unless `dtype` says otherwise; arrays keep their
-    dtype. Without `device`, a tensor's or CuPy array's own device, else the default one.
+    Python floats become float32, complex numbers complex64, integers int64, unless `dtype` says
+    otherwise; arrays keep their dtype. Without `device`, a tensor's or CuPy array's own device,
+    else the default one.
 
     Raises TypeError if `data` is not numeric, or a gradient is asked of integers.
     """
@@ -35,51 +38,63 @@ def tensor(
     return result.requires_grad_() if requires_grad else result
 
 
-def asarray(data: Any, dtype: Any = None, device: DeviceLike = None) -> Tensor:
-    """A tensor over `data` without a copy where possible: it then shares the caller's memory.
+def asarray(
+    obj: Any, /, dtype: Any = None, device: DeviceLike = None, copy: bool | None = None
+) -> Tensor:
+    """A tensor over `obj` without a copy where possible: it then shares the caller's memory.
 
-    A tensor of the right dtype and device is returned as it is.
+    A tensor of the right dtype and device is returned as it is. `copy=True` always copies,
+    `copy=False` never: it raises ValueError where a copy would be needed.
     """
-    place = _place(data, device)
-    if isinstance(data, Tensor):
-        result = data.to(place)
-        fits = dtype is None or result.dtype == np.dtype(dtype)
-        return result if fits else result.to(np.dtype(dtype))
-    source = _values(data, dtype)
+    place = _place(obj, device)
+    if isinstance(obj, Tensor):
+        fits = obj.device is place and (dtype is None or obj.dtype == np.dtype(dtype))
+        if copy is False and not fits:
+            _refuse_copy(obj, dtype, place)
+        result = obj.to(place)
+        if copy and fits:
+            return result.clone()
+        return result if fits or dtype is None else result.to(np.dtype(dtype))
+    if copy:
+        return tensor(obj, dtype, place)
+    source = _values(obj, dtype)
     array = _on(place, source)
+    if copy is False and (array is not obj or (dtype is not None and array.dtype != dtype)):
+        _refuse_copy(obj, dtype, place)
     if dtype is not None and array.dtype != np.dtype(dtype):
         return make(place.copy(array, dtype=np.dtype(dtype), label="asarray"), place)
-    storage = Storage()
-    storage.exported = True  # the caller holds the same memory
-    return make(array, place, storage)
+    return adopted(array, place)
 
 
-def from_dlpack(source: Any) -> Tensor:
-    """A tensor sharing the memory of any object with `__dlpack__` (PyTorch, JAX, CuPy, NumPy)."""
-    if not hasattr(source, "__dlpack__"):
-        raise TypeError(f"from_dlpack was given {type(source).__name__}; "
-                        "wanted an object with __dlpack__")
-    kind, index = source.__dlpack_device__()
-    cpu, cuda, cuda_host = 1, 2, 3
-    if kind not in (cpu, cuda, cuda_host):
-        raise TypeError(f"from_dlpack was given memory of DLPack device type {kind}; "
-                        "wanted cpu or cuda")
-    place = get_device(f"cuda:{index}" if kind == cuda else "cpu")
-    storage = Storage()
-    storage.exported = True
-    return make(place.xp.from_dlpack(source), place, storage)
+def from_dlpack(x: Any, /, *, device: DeviceLike = None, copy: bool | None = None) -> Tensor:
+    """A tensor sharing the memory of any object with `__dlpack__` (PyTorch, JAX, CuPy, NumPy).
+
+    A copy is made where `device` or `copy=True` ask for one; `copy=False` raises ValueError then.
+    Raises TypeError for an object without `__dlpack__`, or memory that is neither CPU nor CUDA.
+    """
+    found = imported(x, copy)
+    if device is None or found.device is get_device(device):
+        return found
+    if copy is False:
+        _refuse_copy(x, None, get_device(device))
+    return found.to(get_device(device))
+
+
+# -- filled ----------------------------------------------------------------------------------------
 
 
 def full(
-    shape: Shape, value: float, dtype: Any = None, device: DeviceLike = None,
+    shape: Shape, fill_value: complex, dtype: Any = None, device: DeviceLike = None,
     requires_grad: bool = False,
 ) -> Tensor:
-    """A tensor of `shape` filled with `value`; float32, int64 or bool by value if dtype is None."""
-    if dtype is None and isinstance(value, (bool, np.bool_)):
-        dtype = np.bool_
-    elif dtype is None and isinstance(value, (int, np.integer)):
-        dtype = np.int64
-    result = empty(shape, dtype, device, requires_grad)
+    """A tensor of `shape` filled with a number (a Python one or a 0-d tensor).
+
+    Without dtype: float32, complex64, int64 or bool, by the number; a 0-d tensor's own.
+    """
+    value = fill_value.item() if isinstance(fill_value, Tensor) else fill_value
+    if dtype is None:
+        dtype = fill_value.dtype if isinstance(fill_value, Tensor) else _values(value, None).dtype
+    result = empty(shape, dtype=dtype, device=device, requires_grad=requires_grad)
     result.device.fill(result._array, value)
     return result
 
@@ -89,7 +104,7 @@ def empty(
 ) -> Tensor:
     """An uninitialized tensor; float32 unless dtype is given."""
     wanted = np.dtype(dtype) if dtype is not None else DEFAULT_FLOAT
-    sizes = (shape,) if isinstance(shape, int) else tuple(int(n) for n in shape)
+    sizes = (int(shape),) if hasattr(shape, "__index__") else tuple(int(n) for n in shape)
     if any(n < 0 for n in sizes):
         raise ValueError(f"shape {sizes} given; wanted sizes of 0 or more")
     _check_differentiable(wanted, requires_grad)
@@ -102,38 +117,43 @@ def zeros(
     shape: Shape, dtype: Any = None, device: DeviceLike = None, requires_grad: bool = False
 ) -> Tensor:
     """A tensor of zeros; float32 unless dtype is given."""
-    return full(shape, 0.0, dtype, device, requires_grad)
+    return full(shape, 0, dtype=dtype or DEFAULT_FLOAT, device=device, requires_grad=requires_grad)
 
 
 def ones(
     shape: Shape, dtype: Any = None, device: DeviceLike = None, requires_grad: bool = False
 ) -> Tensor:
     """A tensor of ones; float32 unless dtype is given."""
-    return full(shape, 1.0, dtype, device, requires_grad)
+    return full(shape, 1, dtype=dtype or DEFAULT_FLOAT, device=device, requires_grad=requires_grad)
 
 
-def empty_like(x: Tensor, dtype: Any = None, device: DeviceLike = None) -> Tensor:
+def empty_like(x: Tensor, /, *, dtype: Any = None, device: DeviceLike = None) -> Tensor:
     """An uninitialized tensor of x's shape, dtype and device, unless given."""
-    return empty(x.shape, dtype or x.dtype, device or x.device)
+    return empty(x.shape, dtype=dtype or x.dtype, device=device or x.device)
 
 
-def full_like(x: Tensor, value: float, dtype: Any = None, device: DeviceLike = None) -> Tensor:
-    """A tensor of x's shape, dtype and device, unless given, filled with `value`."""
-    return full(x.shape, value, dtype or x.dtype, device or x.device)
+def full_like(
+    x: Tensor, /, fill_value: complex, *, dtype: Any = None, device: DeviceLike = None
+) -> Tensor:
+    """A tensor of x's shape, dtype and device, unless given, filled with a number."""
+    return full(x.shape, fill_value, dtype=dtype or x.dtype, device=device or x.device)
 
 
-def zeros_like(x: Tensor, dtype: Any = None, device: DeviceLike = None) -> Tensor:
+def zeros_like(x: Tensor, /, *, dtype: Any = None, device: DeviceLike = None) -> Tensor:
     """Zeros of x's shape, dtype and device, unless given."""
-    return full_like(x, 0.0, dtype, device)
+    return full_like(x, 0, dtype=dtype, device=device)
 
 
-def ones_like(x: Tensor, dtype: Any = None, device: DeviceLike = None) -> Tensor:
+def ones_like(x: Tensor, /, *, dtype: Any = None, device: DeviceLike = None) -> Tensor:
     """Ones of x's shape, dtype and device, unless given."""
-    return full_like(x, 1.0, dtype, device)
+    return full_like(x, 1, dtype=dtype, device=device)
+
+
+# -- counted ---------------------------------------------------------------------------------------
 
 
 def arange(
-    start: float, stop: float | None = None, step: float = 1, *, dtype: Any = None,
+    start: float, /, stop: float | None = None, step: float = 1, *, dtype: Any = None,
     device: DeviceLike = None,
 ) -> Tensor:
     """start, start + step, ... below stop (or 0, 1, ... below start).
@@ -145,22 +165,69 @@ def arange(
         raise ValueError("arange with step 0; wanted a step that is not 0")
     if dtype is None and any(isinstance(v, float) for v in (begin, end, step)):
         dtype = DEFAULT_FLOAT
-    return tensor(np.arange(begin, end, step, dtype=dtype), device=get_device(device))
+    return _made("arange", device, lambda xp: xp.arange(begin, end, step, dtype=dtype))
 
 
 def linspace(
-    start: float, stop: float, num: int, *, dtype: Any = None, device: DeviceLike = None
+    start: complex, stop: complex, /, num: int, *, dtype: Any = None, device: DeviceLike = None,
+    endpoint: bool = True,
 ) -> Tensor:
-    """`num` evenly spaced values, start and stop included; float32 unless dtype is given."""
-    values = np.linspace(start, stop, num, dtype=dtype or DEFAULT_FLOAT)
-    return tensor(values, device=get_device(device))
+    """`num` evenly spaced values from start to stop, which is the last one if `endpoint`.
+
+    float32 unless dtype is given, complex64 if start or stop is complex.
+    """
+    if num < 0:
+        raise ValueError(f"linspace of {num} values; wanted 0 or more")
+    if dtype is None:
+        dtype = _DEFAULTS["c" if isinstance(start + stop, complex) else "f"]
+    return _made("linspace", device, lambda xp: xp.linspace(
+        start, stop, num, dtype=dtype, endpoint=endpoint))
 
 
 def eye(
-    rows: int, columns: int | None = None, *, dtype: Any = None, device: DeviceLike = None
+    n_rows: int, n_cols: int | None = None, /, *, k: int = 0, dtype: Any = None,
+    device: DeviceLike = None,
 ) -> Tensor:
-    """The identity matrix; float32 unless dtype is given."""
-    return tensor(np.eye(rows, columns, dtype=dtype or DEFAULT_FLOAT), device=get_device(device))
+    """Ones on the k-th diagonal, else zeros, (n_rows, n_cols or n_rows); float32 unless given."""
+    return _made("eye", device, lambda xp: xp.eye(
+        n_rows, n_cols, k=k, dtype=dtype or DEFAULT_FLOAT))
+
+
+def meshgrid(*arrays: Tensor, indexing: str = "xy") -> list[Tensor]:
+    """Coordinate grids of 1-d tensors of one dtype, as views: of axis i the i-th ("ij").
+
+    With "xy" the first two axes are swapped, as in a picture's (row, column).
+    """
+    if indexing not in ("xy", "ij"):
+        raise ValueError(f"meshgrid was given indexing={indexing!r}; wanted 'xy' or 'ij'")
+    wrong = [a.shape for a in arrays if a.ndim != 1]
+    if wrong or len({a.dtype for a in arrays}) > 1:
+        raise ValueError(f"meshgrid was given tensors of shapes {[a.shape for a in arrays]} and "
+                         f"dtypes {[str(a.dtype) for a in arrays]}; wanted 1-d ones of one dtype")
+    places = list(range(len(arrays)))
+    if indexing == "xy" and len(arrays) > 1:
+        places[:2] = 1, 0
+    shape = [0] * len(arrays)
+    for place, a in zip(places, arrays, strict=True):
+        shape[place] = a.size
+    return [recorded.broadcast_to(
+        recorded.reshape(a, shape=tuple(a.size if i == place else 1 for i in range(len(shape)))),
+        shape=tuple(shape)) for place, a in zip(places, arrays, strict=True)]
+
+
+# -- what is common --------------------------------------------------------------------------------
+
+
+def _made(name: str, device: DeviceLike, function: Callable[[Any], Any]) -> Tensor:
+    """What the device's own library makes, in memory of the installed resource."""
+    place = get_device(device)
+    values = place.path(name, function)(place.xp)
+    return tensor(values, device=place) if place.type == "cpu" else make(values, place)
+
+
+def _refuse_copy(data: Any, dtype: Any, place: Device) -> None:
+    raise ValueError(f"copy=False was asked of {type(data).__name__} for dtype "
+                     f"{dtype or 'as given'} on {place}; that needs a copy")
 
 
 def _place(data: Any, device: DeviceLike) -> Device:
@@ -179,23 +246,28 @@ def _values(data: Any, dtype: Any) -> Any:
         return data
     python = not hasattr(data, "dtype") and not hasattr(data, "__array__")
     if isinstance(data, (list, tuple)):
-        data = [v.tolist() if isinstance(v, Tensor) else v for v in data]
+        data = _plain(data)
     array = np.asarray(data)
     if array.dtype.kind not in "biufcV":
         raise TypeError(f"data of type {type(data).__name__} (dtype {array.dtype}) given; wanted "
                         "numbers in equally long nested lists, an array or a tensor")
-    if python and dtype is None and array.dtype == np.float64:
-        return array.astype(DEFAULT_FLOAT)
+    if python and dtype is None and array.dtype.kind in _DEFAULTS:
+        return array.astype(_DEFAULTS[array.dtype.kind])
     return array
+
+
+def _plain(data: Any) -> Any:
+    """Nested lists with the tensors in them as lists."""
+    if isinstance(data, (list, tuple)):
+        return [_plain(v) for v in data]
+    return data.tolist() if isinstance(data, Tensor) else data
 
 
 def _on(place: Device, source: Any) -> Any:
     """`source` as an array of the device; copied only if it lives elsewhere."""
     if isinstance(source, place.array_type):
         return source
-    if isinstance(source, np.ndarray):
-        return place.from_numpy(source)
-    if place.type == "cuda":
+    if isinstance(source, np.ndarray) or place.type == "cuda":
         return place.from_numpy(source)
     return get_device("cuda").to_numpy(source)
 

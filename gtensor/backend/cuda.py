@@ -110,7 +110,7 @@ class CudaDevice(Device):
         with self._cupy_device:
             return super().copy(array, dtype, label)
 
-    def fill(self, array: Any, value: float) -> Any:
+    def fill(self, array: Any, value: complex) -> Any:
         with self._cupy_device:
             return super().fill(array, value)
 

@@ -72,7 +72,7 @@ class Device:
         out[...] = array
         return out
 
-    def fill(self, array: Any, value: float) -> Any:
+    def fill(self, array: Any, value: complex) -> Any:
         """`array` with every element set to `value`."""
         array[...] = value
         return array

@@ -8,10 +8,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from gtensor.backend import Device, DeviceError, default_device, device_of, get_device, owner
+from gtensor.core.errors import refuse_complex
 from gtensor.core.modes import STATE, observers
 from gtensor.core.node import Guard, Guards, Node, Record
 from gtensor.core.storage import FRESH, Storage
-from gtensor.core.tensor import FLOATING, Tensor, make
+from gtensor.core.tensor import Tensor, make
 
 if TYPE_CHECKING:
     from gtensor.core.op import Op
@@ -99,7 +100,9 @@ def apply(op: Op, inputs: tuple[Any, ...], params: dict[str, Any]) -> Tensor:
     if type(out) is not device.array_type:
         out, device = _settled(out, device)
     result = make(out, device, _storage_of(out, inputs) if op.view else FRESH)
-    if tracked and (op.backward is not None or out.dtype.kind in FLOATING):
+    if tracked and (op.backward is not None or out.dtype.kind in "fVc"):
+        if out.dtype.kind == "c" and not op.complex:
+            refuse_complex(op.name)
         plan = op.plans[mask]
         saved, guards = (saves(plan, (*arrays, out, *extras), (*inputs, result)) if plan
                          else op.nothing_saved)
@@ -132,6 +135,8 @@ def apply_pair(op: Op, x1: Tensor, x2: Any) -> Tensor:
         out = np.asarray(out)
     result = make(out, device)
     if (parent1 is not None or parent2 is not None) and STATE.grad_enabled:
+        if out.dtype.kind == "c" and not op.complex:
+            refuse_complex(op.name)
         mask = (parent1 is not None) + 2 * (parent2 is not None)
         plan = op.plans[mask]
         if not plan:

@@ -11,7 +11,7 @@ from gtensor.core.errors import GradientError
 from gtensor.core.modes import observers, set_grad_enabled
 from gtensor.core.namespaces import recorded
 from gtensor.core.node import CONSUMED, FREE, WALKED, Node, Record
-from gtensor.core.steps import RawStep, RecordedStep
+from gtensor.core.steps import RawStep, RecordedStep, call_hooks
 from gtensor.core.tensor import Tensor, check_like, make
 
 _claims = threading.Lock()
@@ -77,6 +77,8 @@ def _walk(
                 slot = take(record, None)
                 if slot is None:
                     continue  # no gradient came this way
+                if record.hooks:
+                    slot = step.hooked(record, slot)
                 if holding and record in keepers:
                     held[record] = slot = step.share(slot)
                 if wanted is not None and wanted.isdisjoint(record.parents):
@@ -99,6 +101,9 @@ def _walk(
     finally:
         _unclaim(records)
     ends = {n: step.result(n, held[n] if n in held else step.slots.pop(n, None)) for n in keepers}
+    for node, grad in ends.items():
+        if node.hooks and grad is not None and not isinstance(node, Record):
+            ends[node] = call_hooks(node, grad)
     return [ends[node] for node in kept]
 
 
@@ -200,6 +205,9 @@ def _seed(root: Tensor, node: Node, grad: Tensor | None) -> Tensor:
         if root.size != 1:
             raise GradientError(f"backward() of a tensor of shape {root.shape} without a gradient; "
                                 "give one of that shape, or reduce the tensor to one element first")
+        if root.dtype.kind == "c":
+            raise GradientError("backward() of a complex tensor without a gradient; give one, or "
+                                "take a real function of the tensor first")
         one = root._device.path("gradient", root._device.xp.ones)(root.shape, dtype=root.dtype)
         return make(one, root._device)
     if not isinstance(grad, Tensor):

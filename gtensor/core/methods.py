@@ -115,6 +115,18 @@ class Methods:
     def __invert__(self) -> Tensor:
         return ns.bitwise_invert(self)
 
+    def __lshift__(self, other: Any) -> Tensor:
+        return ns.bitwise_left_shift(self, other)
+
+    def __rshift__(self, other: Any) -> Tensor:
+        return ns.bitwise_right_shift(self, other)
+
+    def __rlshift__(self, other: Any) -> Tensor:
+        return ns.bitwise_left_shift(other, self)
+
+    def __rrshift__(self, other: Any) -> Tensor:
+        return ns.bitwise_right_shift(other, self)
+
     # in place: the handle stays, its memory is written, its version counts
     def __iadd__(self, other: Any) -> Tensor:
         return ns.assign("add", self, other)
@@ -130,6 +142,31 @@ class Methods:
 
     def __ipow__(self, other: Any) -> Tensor:
         return ns.assign("pow", self, other)
+
+    def __ifloordiv__(self, other: Any) -> Tensor:
+        return ns.assign("floor_divide", self, other)
+
+    def __imod__(self, other: Any) -> Tensor:
+        return ns.assign("remainder", self, other)
+
+    def __imatmul__(self, other: Any) -> Tensor:
+        ns.set_item(self, ..., ns.matmul(self, other))
+        return self  # type: ignore[return-value]
+
+    def __iand__(self, other: Any) -> Tensor:
+        return ns.assign("bitwise_and", self, other)
+
+    def __ior__(self, other: Any) -> Tensor:
+        return ns.assign("bitwise_or", self, other)
+
+    def __ixor__(self, other: Any) -> Tensor:
+        return ns.assign("bitwise_xor", self, other)
+
+    def __ilshift__(self, other: Any) -> Tensor:
+        return ns.assign("bitwise_left_shift", self, other)
+
+    def __irshift__(self, other: Any) -> Tensor:
+        return ns.assign("bitwise_right_shift", self, other)
 
     def __setitem__(self, key: Any, value: Any) -> None:
         ns.set_item(self, key, value)
@@ -153,8 +190,23 @@ class Methods:
     def var(self, axis: Axis = None, *, correction: float = 0.0, keepdims: bool = False) -> Tensor:
         return ns.var(self, axis=axis, correction=correction, keepdims=keepdims)
 
+    def std(self, axis: Axis = None, *, correction: float = 0.0, keepdims: bool = False) -> Tensor:
+        return ns.std(self, axis=axis, correction=correction, keepdims=keepdims)
+
+    def prod(self, axis: Axis = None, *, dtype: Any = None, keepdims: bool = False) -> Tensor:
+        return ns.prod(self, axis=axis, dtype=dtype, keepdims=keepdims)
+
+    def any(self, axis: Axis = None, *, keepdims: bool = False) -> Tensor:
+        return ns.any(self, axis=axis, keepdims=keepdims)
+
+    def all(self, axis: Axis = None, *, keepdims: bool = False) -> Tensor:
+        return ns.all(self, axis=axis, keepdims=keepdims)
+
     def argmax(self, axis: int | None = None, *, keepdims: bool = False) -> Tensor:
         return ns.argmax(self, axis=axis, keepdims=keepdims)
+
+    def argmin(self, axis: int | None = None, *, keepdims: bool = False) -> Tensor:
+        return ns.argmin(self, axis=axis, keepdims=keepdims)
 
     # shape
     def reshape(self, *shape: Any) -> Tensor:
@@ -200,6 +252,25 @@ class Methods:
 
     def abs(self) -> Tensor:
         return ns.abs(self)
+
+    def clip(self, min: Any = None, max: Any = None) -> Tensor:
+        return ns.clip(self, min, max)
+
+    def round(self) -> Tensor:
+        return ns.round(self)
+
+    def conj(self) -> Tensor:
+        return ns.conj(self)
+
+    @property
+    def real(self) -> Tensor:
+        """The real part."""
+        return ns.real(self)
+
+    @property
+    def imag(self) -> Tensor:
+        """The imaginary part, of a complex tensor."""
+        return ns.imag(self)
 
     def astype(self, dtype: Any) -> Tensor:
         return ns.astype(self, dtype)

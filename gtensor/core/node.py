@@ -11,6 +11,7 @@ import itertools
 import linecache
 import os
 import sys
+from collections.abc import Callable
 from types import CodeType, FrameType
 from typing import TYPE_CHECKING, Any
 
@@ -42,6 +43,7 @@ class Node:
     seq: int
     grad: Tensor | None = None
     retain = False  # keep the gradient of a tensor that is no leaf
+    hooks: dict[int, Callable[[Tensor], Tensor | None]] | None = None
 
 
 class Leaf(Node):

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 REQUIRED: Any = object()  # a rule must be given, or be None on purpose
 
 registry: dict[str, Op] = {}
+_RESERVED: dict[str, Any] = {"out": None, "beta": 0.0}  # and what paths must default them to
 
 
 class Op:
@@ -63,6 +64,7 @@ class Op:
         self.complex = complex
         self.__doc__ = doc or f"{name}, elementwise with broadcasting."
         self.input_names = tuple((inputs or _input_names(cpu)).split())
+        self.__signature__ = _signature(name, self.input_names, cpu, variadic)
         self.extra_names = tuple(extras.split())
         self._plan_saves(saves or {})
 
@@ -102,6 +104,25 @@ class _Plans(dict[int, tuple[int | None, ...]]):
         plan = tuple(p if p in wanted else None for p in self.positions) if wanted else ()
         self[mask] = plan
         return plan
+
+
+def _signature(
+    name: str, input_names: tuple[str, ...], cpu: Callable[..., Any], variadic: bool
+) -> inspect.Signature:
+    """How the op is called: inputs by position, parameters by keyword. Raises for reserved names.
+
+    Rules pass `out` and `beta` (accumulate: out = result + beta * out) to paths; a parameter of
+    that name would be swallowed when a rule is recorded.
+    """
+    known = inspect.signature(cpu).parameters.values()
+    params = [p for p in known if p.kind is p.KEYWORD_ONLY and p.name not in _RESERVED]
+    for p in known:
+        if p.name in _RESERVED and p.default not in (_RESERVED[p.name], p.empty):
+            raise TypeError(f"op {name!r} has a parameter {p.name!r}, which is reserved for "
+                            f"{p.name}={_RESERVED[p.name]}; choose another name")
+    kind = inspect.Parameter.VAR_POSITIONAL if variadic else inspect.Parameter.POSITIONAL_ONLY
+    inputs = [inspect.Parameter(n, kind) for n in input_names[:1 if variadic else None]]
+    return inspect.Signature([*inputs, *params])
 
 
 def _input_names(cpu: Callable[..., Any]) -> str:

@@ -18,12 +18,12 @@ from typing import Any, NoReturn
 import numpy as np
 
 from gtensor.backend import Device, owner
-from gtensor.core.errors import AnomalyError, GradientError
+from gtensor.core.errors import AnomalyError, GradientError, refuse_complex
 from gtensor.core.modes import STATE
 from gtensor.core.namespaces import raw, recorded
 from gtensor.core.node import Node, Record
 from gtensor.core.storage import BORROWED, FRESH, Storage
-from gtensor.core.tensor import Tensor, make
+from gtensor.core.tensor import Tensor, check_like, make
 
 Slot = tuple[Any, Storage | None]  # an array and its holders; None: fresh, held by the slot alone
 
@@ -75,6 +75,12 @@ class Step:
                     f"the backward rule of {self.record.where()} gave a gradient of shape "
                     f"{a.shape} for an input of shape {node.shape}")
             a = sum_to(self.ns, a, node.shape)
+        if a.dtype == node.dtype:
+            return a
+        if node.dtype.kind == "c" and not self.record.op.complex:
+            refuse_complex(self.record.op.name)
+        if a.dtype.kind == "c" and node.dtype.kind != "c":
+            a = self.ns.real(a)
         return a if a.dtype == node.dtype else self.ns.astype(a, dtype=node.dtype)
 
     def _refuse_nan(self, array: Any) -> None:
@@ -103,6 +109,12 @@ class RawStep(Step):
         hold = hold or Storage()
         hold.holds += 1
         return array, hold
+
+    def hooked(self, node: Node, slot: Slot) -> Slot:
+        """The slot after the node's hooks: they may keep the gradient, so it is not written."""
+        array, _ = slot
+        grad = call_hooks(node, make(array, node.device))
+        return grad._array, BORROWED
 
     def enter(self, record: Record, slot: Slot, keep: bool) -> Any:
         """Stand at a record whose gradient has arrived; take its saved arrays unless kept."""
@@ -264,6 +276,10 @@ class RecordedStep(Step):
         """Tensors may be held by anyone."""
         return slot
 
+    def hooked(self, node: Node, slot: Tensor) -> Tensor:
+        """The gradient after the node's hooks."""
+        return call_hooks(node, slot)
+
     def enter(self, record: Record, slot: Tensor, keep: bool) -> Tensor:
         """Rebuild handles: saved input i with its parent's node, a saved output with the record."""
         self.record = record
@@ -315,6 +331,19 @@ class RecordedStep(Step):
             self._refuse_nan(a._array)
         present = self.slots.get(node)
         self.slots[node] = a if present is None else recorded.add(present, a)
+
+
+def call_hooks(node: Node, grad: Tensor) -> Tensor:
+    """The gradient after every hook of the node, each of which may put another in its place."""
+    for hook in list((node.hooks or {}).values()):
+        changed = hook(grad)
+        if changed is not None:
+            if not isinstance(changed, Tensor):
+                raise TypeError(f"a gradient hook returned {type(changed).__name__}; wanted a "
+                                "Tensor or None")
+            check_like("the gradient that a hook returned", changed, node)
+            grad = changed
+    return grad
 
 
 def broadcast_view(a: Any) -> bool:

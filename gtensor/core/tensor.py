@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
 
 from gtensor.backend import Device, DeviceError, get_device
 from gtensor.core.errors import GradientError
+from gtensor.core.hooks import RemovableHandle
+from gtensor.core.interchange import Interchange
 from gtensor.core.methods import Methods
 from gtensor.core.node import Leaf, Node, Record
 from gtensor.core.storage import FRESH, Storage
@@ -17,7 +19,7 @@ _new = object.__new__
 FLOATING = "fV"  # dtype kinds that can carry a gradient (V: bfloat16 and its kin)
 
 
-class Tensor(Methods):
+class Tensor(Interchange, Methods):
     """An n-dimensional array on a device, with gradients. Made by `gtensor.tensor` and its kin.
 
     `array` is the NumPy or CuPy array itself. Arithmetic, slicing and the methods of `Methods`
@@ -26,7 +28,6 @@ class Tensor(Methods):
 
     __slots__ = ("__weakref__", "_array", "_device", "_node", "_storage", "_version")
 
-    __array_ufunc__ = None  # so that `ndarray * tensor` asks the tensor
     __hash__ = object.__hash__
 
     _array: Any
@@ -119,12 +120,6 @@ class Tensor(Methods):
 
     # -- values out -------------------------------------------------------------------------------
 
-    def numpy(self) -> np.ndarray:
-        """The values as a NumPy array: the same memory on the CPU, a copy from a GPU."""
-        if self._device.type == "cpu":
-            self._facts().exported = True
-        return self._device.to_numpy(self._array)
-
     def item(self) -> Any:
         """The value of a tensor of one element, as a Python scalar. Waits for the GPU."""
         if self._array.size != 1:
@@ -135,21 +130,6 @@ class Tensor(Methods):
     def tolist(self) -> Any:
         """The values as nested Python lists."""
         return self._device.to_numpy(self._array).tolist()
-
-    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
-        if self._device.type != "cpu":
-            raise TypeError(f"a tensor on {self._device} was given where a NumPy array is wanted; "
-                            "copy it to the CPU with .numpy()")
-        if not copy:
-            self._facts().exported = True
-        return np.array(self._array, dtype=dtype, copy=copy)
-
-    def __dlpack__(self, **options: Any) -> Any:
-        self._facts().exported = True
-        return self._array.__dlpack__(**options)
-
-    def __dlpack_device__(self) -> tuple[int, int]:
-        return self._array.__dlpack_device__()
 
     def _scalar(self, kind: type) -> Any:
         if self._array.size != 1:
@@ -273,7 +253,37 @@ class Tensor(Methods):
                 "the write")
         self._version = self._storage.version
 
+    def register_hook(self, hook: Callable[[Tensor], Tensor | None]) -> RemovableHandle:
+        """Call `hook(gradient)` when a backward has this tensor's whole gradient.
+
+        What it returns, unless None, goes on in the gradient's place; it must be of the same shape,
+        dtype and device. The gradient must not be written. Returns a handle whose `remove()` takes
+        the hook away. Hooks run in the order in which they were registered.
+        """
+        if self._node is None:
+            raise GradientError("register_hook() on a tensor that does not require a gradient")
+        if self._node.hooks is None:
+            self._node.hooks = {}
+        return RemovableHandle(self._node.hooks, hook)
+
     # -- placement --------------------------------------------------------------------------------
+
+    def to_device(self, device: Any, /, *, stream: Any = None) -> Tensor:
+        """On a device; this tensor itself if it is there. The copy is ordered on `stream`."""
+        place = get_device(device)
+        if stream is None:
+            return self.to(place)
+        with stream:
+            return self.to(place)
+
+    def __array_namespace__(self, *, api_version: str | None = None) -> Any:
+        """The module with the array API's functions: gtensor."""
+        import gtensor
+
+        if api_version not in (None, "2021.12", "2022.12", "2023.12", "2024.12"):
+            raise ValueError(f"the array API version {api_version!r} was asked for; wanted "
+                             f"{gtensor.__array_api_version__!r} or an earlier one")
+        return gtensor
 
     def to(self, target: Any) -> Tensor:
         """On a device ('cpu', 'cuda:1') or in a dtype; this tensor itself if it is there."""

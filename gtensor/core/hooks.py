@@ -1,0 +1,28 @@
+"""Hooks: functions that are called in the order in which they were registered."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+from typing import Any
+
+_next_id = itertools.count().__next__
+
+
+class RemovableHandle:
+    """One registered hook; `remove()`, or the end of a `with` block, takes it away."""
+
+    def __init__(self, hooks: dict[int, Callable[..., Any]], hook: Callable[..., Any]) -> None:
+        self._hooks = hooks
+        self.id = _next_id()
+        hooks[self.id] = hook
+
+    def remove(self) -> None:
+        """Take the hook away; once it is gone, nothing."""
+        self._hooks.pop(self.id, None)
+
+    def __enter__(self) -> RemovableHandle:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.remove()

@@ -1,0 +1,114 @@
+"""Memory shared with other libraries: DLPack 1.0, the CUDA array interface, NumPy's protocols.
+
+Whatever leaves here is marked as exported, whatever comes in belongs to a caller: gtensor then
+never writes over that memory of its own accord.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from gtensor.backend import Device, get_device
+from gtensor.core.errors import GradientError
+from gtensor.core.storage import Storage
+
+if TYPE_CHECKING:
+    from gtensor.core.node import Node
+    from gtensor.core.tensor import Tensor
+
+_CPU, _CUDA, _CUDA_HOST = 1, 2, 3  # DLPack's device types
+
+
+class Interchange:
+    """Mixin of `Tensor`: the protocols by which other libraries read its memory."""
+
+    __slots__ = ()
+
+    __array_ufunc__ = None  # so that `ndarray * tensor` asks the tensor
+
+    _array: Any
+    _device: Device
+    _node: Node | None
+
+    if TYPE_CHECKING:
+
+        def _facts(self) -> Storage:
+            """Tensor's."""
+
+    def numpy(self) -> np.ndarray:
+        """The values as a NumPy array, without history: the same memory on the CPU, a copy from a
+        GPU."""
+        if self._device.type == "cpu":
+            self._facts().exported = True
+        return self._device.to_numpy(self._array)
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
+        if self._device.type != "cpu":
+            raise TypeError(f"a tensor on {self._device} was given where a NumPy array is wanted; "
+                            "copy it to the CPU with .numpy()")
+        if not copy:
+            self._facts().exported = True
+        return np.array(self._array, dtype=dtype, copy=copy)
+
+    def __buffer__(self, flags: int) -> memoryview:
+        """The buffer protocol (Python 3.12 and later), for tensors on the CPU."""
+        if self._device.type != "cpu":
+            raise BufferError(f"a tensor on {self._device} has no buffer on the CPU; use .numpy()")
+        return self.numpy().data
+
+    @property
+    def __cuda_array_interface__(self) -> dict[str, Any]:
+        """Version 3, with the stream on which the values become ready; only on CUDA."""
+        if self._device.type != "cuda":
+            raise AttributeError(f"a tensor on {self._device} has no CUDA array interface")
+        self._facts().exported = True
+        return self._array.__cuda_array_interface__
+
+    def __dlpack__(
+        self, *, stream: Any = None, max_version: tuple[int, int] | None = None,
+        dl_device: tuple[int, int] | None = None, copy: bool | None = None,
+    ) -> Any:
+        """The memory as a DLPack capsule, ready on the consumer's `stream`.
+
+        Raises GradientError for a tensor with a gradient, which the consumer could not follow:
+        detach() it first.
+        """
+        if self._node is not None:
+            raise GradientError("a tensor that requires a gradient was given to another library, "
+                                "where the gradient would be lost; detach() it first")
+        if not copy:
+            self._facts().exported = True
+        options: dict[str, Any] = {"stream": stream, "dl_device": dl_device, "copy": copy}
+        given = {name: value for name, value in options.items() if value is not None}
+        return self._array.__dlpack__(max_version=max_version, **given)
+
+    def __dlpack_device__(self) -> tuple[int, int]:
+        kind, index = self._array.__dlpack_device__()
+        return kind, index
+
+
+def adopted(array: Any, place: Device) -> Tensor:
+    """A tensor over memory that a caller holds, too."""
+    from gtensor.core.tensor import make
+
+    storage = Storage()
+    storage.exported = True
+    return make(array, place, storage)
+
+
+def imported(source: Any, copy: bool | None) -> Tensor:
+    """A tensor over what `source` offers by DLPack. See `gtensor.from_dlpack`."""
+    from gtensor.core.tensor import make
+
+    if not hasattr(source, "__dlpack__"):
+        raise TypeError(f"from_dlpack was given {type(source).__name__}; "
+                        "wanted an object with __dlpack__")
+    kind, index = source.__dlpack_device__()
+    if kind not in (_CPU, _CUDA, _CUDA_HOST):
+        raise TypeError(f"from_dlpack was given memory of DLPack device type {int(kind)}; "
+                        "wanted cpu or cuda")
+    place = get_device(f"cuda:{index}" if kind == _CUDA else "cpu")
+    array = place.path("from_dlpack", place.xp.from_dlpack)(source)
+    return make(place.copy(array, label="from_dlpack"), place) if copy else adopted(array, place)
