@@ -84,11 +84,12 @@ class Rung:
 
 @dataclass(frozen=True)
 class Target:
-    """`rung` should take at most `most` times the time of `peer`."""
+    """`rung` should take at most `most` times the time of `peer`, and `beside` seconds more."""
 
     rung: str
     peer: str
     most: float
+    beside: float = 0.0  # per call
 
 
 class HostClock:
@@ -179,10 +180,13 @@ class Ladder:
         """
         self._add(Rung(name, run, lambda out: out, moved, flops, floor=True))
 
-    def target(self, rung: str, peer: str, most: float) -> None:
-        """`rung` should take at most `most` times the time of `peer`. Both must have been added."""
+    def target(self, rung: str, peer: str, most: float, beside: float = 0.0) -> None:
+        """`rung` should take at most `most` times the time of `peer`, and `beside` s per call more.
+
+        Both must have been added.
+        """
         self._find(rung), self._find(peer)
-        self.targets.append(Target(rung, peer, most))
+        self.targets.append(Target(rung, peer, most, beside))
         self.ratios.append((rung, peer))
 
     def compare(self, rung: str, *peers: str) -> None:
@@ -250,6 +254,11 @@ class Ladder:
         pairs = zip(self._find(rung).samples, self._find(peer).samples, strict=True)
         return Spread.of([a / b for a, b in pairs])
 
+    def met(self, target: Target) -> bool:
+        """Whether the target is kept, by the median over the rounds."""
+        pairs = zip(self._find(target.rung).samples, self._find(target.peer).samples, strict=True)
+        return Spread.of([(a - target.beside) / b for a, b in pairs]).median <= target.most
+
     def above_floor(self, rung: Rung) -> Spread | None:
         """How many times the least time a rung takes, by the rates that the floors reach."""
         least: list[float] = []
@@ -278,13 +287,15 @@ class Ladder:
                 "seconds": self.times(rung.name).json(), "moved": rung.moved, "flops": rung.flops,
                 "above_floor": above.json() if above else None, "samples": rung.samples,
             })
-        most = {(t.rung, t.peer): t.most for t in self.targets}
+        targets = {(t.rung, t.peer): t for t in self.targets}
         ratios = []
         for rung_name, peer in self.ratios:
             spread = self.ratio(rung_name, peer)
-            target = most.get((rung_name, peer))
-            ratios.append({"rung": rung_name, "peer": peer, **spread.json(), "target": target,
-                           "met": None if target is None else spread.median <= target})
+            target = targets.get((rung_name, peer))
+            ratios.append({"rung": rung_name, "peer": peer, **spread.json(),
+                           "target": target.most if target else None,
+                           "beside": target.beside if target else None,
+                           "met": self.met(target) if target else None})
         return {"name": self.name, "per": self.per, "unit": self.unit, "clock": self.clock,
                 "tolerance": self.tolerance, "rungs": rungs, "ratios": ratios, "notes": self.notes}
 

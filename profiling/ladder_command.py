@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import machine
-from ladder import Ladder, Spread, WrongRung
+from ladder import Ladder, Spread, Target, WrongRung
 
 SCHEMA = 1  # of the result files
 RESULTS = Path(__file__).resolve().parent / "results"
@@ -150,10 +150,10 @@ def show(part: Part) -> None:
                      f"{above.median:.2f}x" if above else "", ", ".join(rate),
                      "-" if rung.error is None else f"{rung.error:.1e}"])
     table(["rung", "median", "quartiles", "above floor", "rate", "error"], rows)
-    targets = {(t.rung, t.peer): t.most for t in part.targets}
+    targets = {(t.rung, t.peer): t for t in part.targets}
     for rung_name, peer in part.ratios:
         spread = part.ratio(rung_name, peer)
-        verdict = _verdict(spread, targets.get((rung_name, peer)))
+        verdict = _verdict(part, targets.get((rung_name, peer)))
         print(f"  {rung_name} / {peer}: {_spread(spread)}{verdict}")
     for note in part.notes:
         print(f"  note: {note}")
@@ -192,12 +192,11 @@ def _spread(spread: Spread) -> str:
     return f"{spread.median:.3f} ({spread.low:.3f} .. {spread.high:.3f})"
 
 
-def _verdict(spread: Spread, most: float | None) -> str:
-    if most is None:
+def _verdict(ladder: Ladder, target: Target | None) -> str:
+    if target is None:
         return ""
-    if spread.median > most:
-        return f", target {most}: MISSED"
-    return f", target {most}: met"
+    beside = f" + {seconds(target.beside)}" if target.beside else ""
+    return f", target {target.most}{beside}: {'met' if ladder.met(target) else 'MISSED'}"
 
 
 def _number(value: float, unit: str) -> str:

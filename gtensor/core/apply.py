@@ -110,13 +110,38 @@ def apply(op: Op, inputs: tuple[Any, ...], params: dict[str, Any]) -> Tensor:
     return result
 
 
-def apply_pair(op: Op, x1: Tensor, x2: Any) -> Tensor:
-    """`apply` unrolled for the operators of a Tensor: NumPy, no parameters, nothing unusual.
+def apply_one(op: Op, x: Any) -> Tensor:
+    """`apply` unrolled for one input and no parameters: NumPy, nothing unusual.
 
-    Small arrays are bound by Python's time per op, and operators are most ops. Whatever is unusual
-    goes to `apply`, which defines the meaning; a test holds the two against each other.
+    Small arrays are bound by Python's time per op, and most ops have one or two inputs. Whatever is
+    unusual goes to `apply`, which defines the meaning; a test holds them against each other.
     """
-    device, a1, parent1 = x1._device, x1._array, x1._node
+    if (not isinstance(x, Tensor) or x._device is not _HOST or observers.current is not None
+            or (x._storage is not FRESH and x._version != x._storage.version)
+            or (op.floating and x._array.dtype.kind in "iub")):
+        return apply(op, (x,), NO_PARAMS)
+    array, parent = x._array, x._node
+    tracked = parent is not None and STATE.grad_enabled
+    if tracked and op.backward is None:
+        return apply(op, (x,), NO_PARAMS)
+    out = op.cpu(array)
+    if type(out) is not np.ndarray:
+        out = np.asarray(out)
+    result = make(out, _HOST)
+    if tracked:
+        if out.dtype.kind == "c" and not op.complex:
+            refuse_complex(op.name)
+        plan = op.plans[1]
+        saved, guards = saves(plan, (array, out), (x, result)) if plan else op.nothing_saved
+        result._node = Record(op, (parent,), 1, saved, guards, NO_PARAMS, out, _HOST)
+    return result
+
+
+def apply_pair(op: Op, x1: Any, x2: Any) -> Tensor:
+    """`apply` unrolled for two inputs, of which the second may be a number. See `apply_one`."""
+    if not isinstance(x1, Tensor):
+        return apply(op, (x1, x2), NO_PARAMS)
+    a1, parent1 = x1._array, x1._node
     kind = type(x2)
     if kind is float or kind is int:
         number = a1.dtype.num
@@ -124,17 +149,22 @@ def apply_pair(op: Op, x1: Tensor, x2: Any) -> Tensor:
         usual = number < _USER_DTYPE
     elif isinstance(x2, Tensor):
         a2, parent2 = x2._array, x2._node
-        usual = x2._device is device and x2._version == x2._storage.version
+        usual = x2._device is _HOST and (
+            x2._storage is FRESH or x2._version == x2._storage.version)
     else:
         usual = False
-    if (not usual or device is not _HOST or x1._version != x1._storage.version
+    if (not usual or x1._device is not _HOST
+            or (x1._storage is not FRESH and x1._version != x1._storage.version)
             or observers.current is not None or (op.floating and a1.dtype.kind in "iub")):
+        return apply(op, (x1, x2), NO_PARAMS)
+    tracked = (parent1 is not None or parent2 is not None) and STATE.grad_enabled
+    if tracked and op.backward is None:
         return apply(op, (x1, x2), NO_PARAMS)
     out = op.cpu(a1, a2)
     if type(out) is not np.ndarray:
         out = np.asarray(out)
-    result = make(out, device)
-    if (parent1 is not None or parent2 is not None) and STATE.grad_enabled:
+    result = make(out, _HOST)
+    if tracked:
         if out.dtype.kind == "c" and not op.complex:
             refuse_complex(op.name)
         mask = (parent1 is not None) + 2 * (parent2 is not None)
@@ -145,7 +175,7 @@ def apply_pair(op: Op, x1: Tensor, x2: Any) -> Tensor:
             saved, guards = (None, a2), ()  # a number: nobody can write it
         else:
             saved, guards = saves(plan, (a1, a2, out), (x1, x2, result))
-        result._node = Record(op, (parent1, parent2), mask, saved, guards, NO_PARAMS, out, device)
+        result._node = Record(op, (parent1, parent2), mask, saved, guards, NO_PARAMS, out, _HOST)
     return result
 
 

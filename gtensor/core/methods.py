@@ -19,25 +19,25 @@ class Methods:
 
     # arithmetic
     def __add__(self, other: Any) -> Tensor:
-        return ns.pair(ns.add, self, other)
+        return ns.add(self, other)
 
     def __radd__(self, other: Any) -> Tensor:
         return ns.add(other, self)
 
     def __sub__(self, other: Any) -> Tensor:
-        return ns.pair(ns.subtract, self, other)
+        return ns.subtract(self, other)
 
     def __rsub__(self, other: Any) -> Tensor:
         return ns.subtract(other, self)
 
     def __mul__(self, other: Any) -> Tensor:
-        return ns.pair(ns.multiply, self, other)
+        return ns.multiply(self, other)
 
     def __rmul__(self, other: Any) -> Tensor:
         return ns.multiply(other, self)
 
     def __truediv__(self, other: Any) -> Tensor:
-        return ns.pair(ns.divide, self, other)
+        return ns.divide(self, other)
 
     def __rtruediv__(self, other: Any) -> Tensor:
         return ns.divide(other, self)

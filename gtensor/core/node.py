@@ -90,10 +90,7 @@ class Record(Node):
         self.guards = guards
         self.params = params
         self.state = FREE
-        try:
-            frame = _frame_at(3)  # 1 is apply, 2 an operator or `Op.__call__`
-        except ValueError:  # called from C with no Python below, as at exit
-            frame = _frame_at(2)
+        frame = _frame_at(2)  # 1 is apply; 2 an operator or the user
         self.code = frame.f_code
         if _inside.get(self.code.co_filename, True):
             frame = _user_frame(frame)

@@ -10,7 +10,7 @@ import inspect
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from gtensor.core.apply import apply
+from gtensor.core.apply import apply, apply_one, apply_pair
 from gtensor.core.namespaces import raw, recorded
 
 if TYPE_CHECKING:
@@ -89,6 +89,18 @@ class Op:
         return f"<op {self.name}>"
 
 
+class UnaryOp(Op):
+    """An op of one input, without parameters: calls take the short way."""
+
+    __call__ = apply_one
+
+
+class BinaryOp(Op):
+    """An op of two inputs, without parameters: calls take the short way."""
+
+    __call__ = apply_pair
+
+
 class _Plans(dict[int, tuple[int | None, ...]]):
     """Bit mask of the inputs that need gradients -> positions to save, None where not needed."""
 
@@ -104,6 +116,18 @@ class _Plans(dict[int, tuple[int | None, ...]]):
         plan = tuple(p if p in wanted else None for p in self.positions) if wanted else ()
         self[mask] = plan
         return plan
+
+
+def _class_for(cpu: Callable[..., Any], more: dict[str, Any]) -> type[Op]:
+    """The class whose calls are shortest."""
+    if more.get("extras") or more.get("view") or more.get("variadic"):
+        return Op
+    parameters = inspect.signature(cpu).parameters.values()
+    if any(p.kind in (p.KEYWORD_ONLY, p.VAR_KEYWORD) and p.name not in _RESERVED
+           for p in parameters):
+        return Op
+    count = len((more.get("inputs") or _input_names(cpu)).split())
+    return {1: UnaryOp, 2: BinaryOp}.get(count, Op)
 
 
 def _signature(
@@ -172,7 +196,7 @@ def op(
     if backward is REQUIRED or tangent is REQUIRED:
         missing = "backward" if backward is REQUIRED else "tangent"
         raise TypeError(f"op {name!r} has no {missing} rule; give it, or None on purpose")
-    made = Op(name, cpu=cpu, gpu=gpu, backward=backward, tangent=tangent, **more)
+    made = _class_for(cpu, more)(name, cpu=cpu, gpu=gpu, backward=backward, tangent=tangent, **more)
     if declaration is not None:
         declaration.bind(made)
     registry[name] = made

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Iterator
+from functools import partial
 from math import prod
 from typing import Any
 
@@ -27,19 +29,23 @@ def ufunc(function: np.ufunc) -> Path:
                 out = _buffer(function, name, (x,))
             return function(x, out)
 
-        return unary
+        return _plain(unary, function)
 
     def binary(x1: Any, x2: Any, out: Any = None) -> Any:
-        if out is not None:
-            return function(x1, x2, out=out)
-        size = x1.size if type(x1) is ndarray else 1
-        if type(x2) is ndarray:
-            size *= x2.size
-        if size * _ITEM < settings.arena_min_bytes:
-            return function(x1, x2)
-        return function(x1, x2, out=_buffer(function, name, (x1, x2)))
+        if out is None:
+            try:
+                size, other = x1.size, x2.size
+                # Asking for shapes costs a third of a small add, so only where it decides.
+                if other != size or ((x1.ndim != 1 or x2.ndim != 1) and x1.shape != x2.shape):
+                    size *= other  # a bound
+            except AttributeError:  # a Python number
+                size = getattr(x1, "size", 1) * getattr(x2, "size", 1)
+            if size * _ITEM < settings.arena_min_bytes:
+                return function(x1, x2)
+            out = _buffer(function, name, (x1, x2))
+        return function(x1, x2, out=out)
 
-    return binary
+    return _plain(binary, function)
 
 
 def _buffer(function: np.ufunc, name: str, inputs: tuple[Any, ...]) -> ndarray:
@@ -74,16 +80,16 @@ def tiled(name: str, formula: Callable[..., Any], dtype: Any = None) -> Path:
     """
 
     def path(*arrays: Any, out: Any = None, **params: Any) -> Any:
+        if _simple(arrays):  # one tile of a dtype that is computed in
+            value = formula(np, *arrays, **params)
+            if out is None:
+                return value if dtype is None else value.astype(dtype, copy=False)
+            out[...] = value
+            return out
         strong = [a for a in arrays if isinstance(a, ndarray)]
         result = dtype or np.result_type(*[a.dtype for a in strong])
         half = result.itemsize == 2 and result.kind in "fV"
         shape = np.broadcast_shapes(*[a.shape for a in strong])
-        if prod(shape) <= settings.tile_elements:
-            value = formula(np, *_widened(arrays, half), **params)
-            if out is None:
-                return value.astype(result) if half else value
-            out[...] = value
-            return out
         if out is None:
             out = host().empty(shape, result, name)
         views = [np.broadcast_to(a, shape) if isinstance(a, ndarray) else a for a in arrays]
@@ -92,6 +98,29 @@ def tiled(name: str, formula: Callable[..., Any], dtype: Any = None) -> Path:
             out[tile] = formula(np, *_widened(parts, half), **params)
         return out
 
+    path.__signature__ = _path_signature(formula)  # type: ignore[attr-defined]
+    return _plain(path, partial(formula, np))
+
+
+def _simple(arrays: tuple[Any, ...]) -> bool:
+    """Whether a formula can be evaluated at once: no array exceeds a tile or is of a half dtype."""
+    limit = settings.tile_elements
+    for a in arrays:  # noqa: SIM110  a generator costs as much as a small op
+        if type(a) is ndarray and (a.size > limit or a.itemsize == 2):
+            return False
+    return True
+
+
+def _path_signature(formula: Callable[..., Any]) -> inspect.Signature:
+    """A path's: the formula's without the namespace, and `out`."""
+    known = list(inspect.signature(formula).parameters.values())[1:]
+    out = inspect.Parameter("out", inspect.Parameter.KEYWORD_ONLY, default=None)
+    return inspect.Signature([*known, out])
+
+
+def _plain(path: Any, function: Callable[..., Any]) -> Path:
+    """The path, knowing the NumPy function that it stands for: what the ladders compare it with."""
+    path.plain = function
     return path
 
 

@@ -1,0 +1,99 @@
+"""Every elementwise and reduction op of the registry against the NumPy that a user would write.
+
+    python profiling/ladder_ops.py                      # all of them, at 1e3 and 1e6 elements
+    python profiling/ladder_ops.py --only "exp 1000"    # one op at one size
+
+An op knows the NumPy function that its CPU path stands for: a ufunc, or the formula of a fused op
+evaluated on whole arrays. Reductions are paired by the standard's names. The last figure says how
+many ops miss the target, which is 1.5 times NumPy's time and 1 microsecond.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+from ladder import Ladder
+from ladder_command import Figure, Options, Part, main
+from workloads import values
+
+import gtensor as gt
+from gtensor.core.op import Op, registry
+from gtensor.core.samples import Sample
+
+SIZES = (1_000, 1_000_000)
+MOST, BESIDE = 1.5, 1e-6
+REDUCTIONS = {  # gtensor's name -> NumPy's
+    "sum": "sum", "prod": "prod", "mean": "mean", "max": "max", "min": "min", "std": "std",
+    "var": "var", "any": "any", "all": "all", "argmax": "argmax", "argmin": "argmin",
+    "count_nonzero": "count_nonzero", "cumulative_sum": "cumsum", "cumulative_prod": "cumprod",
+}
+
+
+def build(options: Options) -> Iterator[tuple[str, Callable[[], Iterator[Part]]]]:
+    """One part per op and size, and the count of those that miss."""
+    if options.device != "cpu":
+        return
+    done: list[Ladder] = []
+    for size in SIZES:
+        for name, op in registry.items():
+            if hasattr(op.cpu, "plain"):
+                yield f"{name} {size}", lambda op=op, size=size: climb(done, elementwise(op, size))
+        for name in REDUCTIONS:
+            yield f"{name} {size}", lambda n=name, size=size: climb(done, reduction(n, size))
+    yield "ops over the target", lambda: [missed(done)]
+
+
+def climb(done: list[Ladder], ladder: Ladder) -> Iterator[Part]:
+    """The ladder, remembered for the count."""
+    done.append(ladder)
+    yield ladder
+
+
+def missed(done: list[Ladder]) -> Figure:
+    """How many of the ladders miss their target, and which."""
+    names = [la.name for la in done if not all(la.met(t) for t in la.targets)]
+    return Figure("ops over the target", len(names), 0, f"of {len(done)}", ", ".join(names))
+
+
+def elementwise(op: Op, size: int) -> Ladder:
+    """An op called with tensors, and its NumPy function with the arrays."""
+    assert op.samples is not None
+    sample = next(iter(op.samples() if callable(op.samples) else op.samples))
+    arrays = drawn(replace(sample, shapes=((size,),) * len(op.input_names)))
+    plain = op.cpu.plain  # type: ignore[attr-defined]
+    return pair(f"{op.name} {size}", lambda *tensors: op(*tensors, **sample.params),
+                lambda: plain(*arrays, **sample.params), arrays)
+
+
+def drawn(sample: Sample) -> list[Any]:
+    """Arrays with values as the sample draws them; floats in float32."""
+    found = sample.arrays(np.random.default_rng(0))
+    return [a.astype(np.float32) if a is not None and a.dtype == np.float64 else a for a in found]
+
+
+def reduction(name: str, size: int) -> Ladder:
+    """A reduction of a whole tensor, and NumPy's."""
+    rng = np.random.default_rng(0)
+    x = rng.uniform(0.9, 1.1, size).astype(np.float32)
+    plain = getattr(np, REDUCTIONS[name])
+    return pair(f"{name} {size}", getattr(gt, name), lambda: plain(x), [x])
+
+
+def pair(
+    name: str, own: Callable[..., Any], plain: Callable[[], Any], arrays: list[Any]
+) -> Ladder:
+    """A ladder of the two, with the target."""
+    tensors = [gt.asarray(a) for a in arrays]
+    ladder = Ladder(name, plain, tolerance=1e-4)
+    ladder.rung("gtensor", lambda: own(*tensors), result=values)
+    ladder.rung("numpy", plain)
+    ladder.target("gtensor", "numpy", MOST, BESIDE)
+    return ladder
+
+
+if __name__ == "__main__":
+    sys.exit(main(__doc__, build, "ladder_ops"))
