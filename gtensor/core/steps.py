@@ -75,8 +75,10 @@ class Step:
                     f"the backward rule of {self.record.where()} gave a gradient of shape "
                     f"{a.shape} for an input of shape {node.shape}")
             a = sum_to(self.ns, a, node.shape)
-        if a.dtype == node.dtype:
-            return a
+        return a if a.dtype == node.dtype else self._cast(node, a)
+
+    def _cast(self, node: Node, a: Any) -> Any:
+        """`a` in the node's dtype: of a complex gradient of real values, the real part."""
         if node.dtype.kind == "c" and not self.record.op.complex:
             refuse_complex(self.record.op.name)
         if a.dtype.kind == "c" and node.dtype.kind != "c":
@@ -181,6 +183,8 @@ class RawStep(Step):
         fitted = a
         if a.shape != node.shape or a.dtype != node.dtype:
             fitted = self._fit(node, a)
+            if not node.shape:
+                fitted = node.device.xp.asarray(fitted)  # NumPy answers scalars for 0-d
         if self._mine(fitted):
             hold = self._hold_more()
             self._put(node, fitted, BORROWED if broadcast_view(fitted) else hold)

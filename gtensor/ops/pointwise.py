@@ -60,7 +60,12 @@ class pointwise:
             (i, p, tuple(op.save_index[n] for n in p.names))
             for i, p in enumerate(self.partials) if p is not None])
 
+    conjugates = False  # whether complex gradients have a way of their own
+
     def _backward(self, ns: Any, step: Any, g: Any) -> None:
+        if self.conjugates and g.dtype.kind == "c":
+            self._backward_complex(ns, step, g)
+            return
         for i, last, times, pick, picks in self.terms[step.mask]:
             if times is None:
                 (step.give if last else step.lend)(i, g)
@@ -88,3 +93,22 @@ class pointwise:
             return total
 
         return tangent
+
+    def _backward_complex(self, ns: Any, step: Any, g: Any) -> None:
+        """See `analytic`."""
+        upstream = ns.conj(g)
+        for i, _, times, _, places in self.terms[step.mask]:
+            needed = [step.saved[k] for k in places]
+            term = times(ns, upstream, *needed, out=None, **step.params)
+            step.give(i, ns.conj(term, out=term if term.ndim else None))  # no NumPy scalar
+
+
+class analytic(pointwise):
+    """`pointwise` for functions that are analytic in each input; the partials are f' times g.
+
+    The gradient of a real loss is dL/dRe + i dL/dIm. Back through an analytic f it is
+    conj(f'(x)) g = conj(f'(x) conj(g)), so complex gradients are conjugated before and after the
+    partials, which stay what the tangent rule needs.
+    """
+
+    conjugates = True

@@ -1,0 +1,93 @@
+"""Functions that are constant almost everywhere, and the remainder.
+
+Their derivative is 0 where they have one, and 0 is what they give elsewhere, as in PyTorch.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from gtensor.backend import device_of
+from gtensor.backend.cuda import cupy
+from gtensor.backend.kernels import elementwise
+from gtensor.core.op import Op, op
+from gtensor.core.samples import alike, apart, binary, normal, unary
+from gtensor.ops.fused import fused
+from gtensor.ops.paths import cupy_function, ufunc
+from gtensor.ops.pointwise import SAME, d, pointwise
+
+__all__ = ["ceil", "floor", "floor_divide", "remainder", "round", "sign", "trunc"]
+
+ZERO = d("", lambda ns, g, out: ns.zero_gradient(g, out=out))
+"""The derivative is 0: zeros even where g is infinite, and nothing saved."""
+
+
+def _zeros_path(g: Any, out: Any = None) -> Any:
+    if out is None:
+        out = device_of(g).empty(g.shape, g.dtype, "zero_gradient")
+    out[...] = 0
+    return out
+
+
+zero_gradient = op(
+    "zero_gradient", cpu=_zeros_path, gpu=_zeros_path, backward=pointwise(ZERO), complex=True,
+    samples=unary(), reference=lambda torch, g: g.detach() * 0,
+    doc="Zeros of g's shape and dtype: the gradient of what is constant almost everywhere.",
+)
+
+
+def _constant(name: str, reference: Any, doc: str, cpu: Any = None, gpu: Any = None) -> Op:
+    function = getattr(np, name)
+    return op(name, inputs="x", cpu=cpu or ufunc(function), gpu=gpu or cupy_function(name),
+              backward=pointwise(ZERO), samples=unary(), reference=reference,
+              doc=f"{doc} Its gradient is 0.")
+
+
+_nearest, _copied = ufunc(np.rint), ufunc(np.positive)
+
+
+def _round_cpu(x: Any, out: Any = None) -> Any:
+    return _nearest(x, out) if x.dtype.kind in "fVc" else _copied(x, out)
+
+
+def _round_gpu(x: Any, out: Any = None) -> Any:
+    return (cupy().rint if x.dtype.kind in "fVc" else cupy().positive)(x, out=out)
+
+
+floor = _constant("floor", lambda torch, x: torch.floor(x),
+                  "The largest whole number up to x; integers as they are.")
+ceil = _constant("ceil", lambda torch, x: torch.ceil(x),
+                 "The smallest whole number from x on; integers as they are.")
+trunc = _constant("trunc", lambda torch, x: torch.trunc(x),
+                  "x without its fraction; integers as they are.")
+round = _constant("round", lambda torch, x: torch.round(x),
+                  "The nearest whole number, a half to the even one; integers as they are.",
+                  _round_cpu, _round_gpu)
+sign = _constant("sign", lambda torch, x: torch.sign(x),
+                 "-1, 0 or 1 by the sign of x; x / |x| of a complex x; NaN of NaN.")
+
+floor_divide = op(
+    "floor_divide", cpu=ufunc(np.floor_divide), gpu=cupy_function("floor_divide"),
+    backward=pointwise(ZERO, ZERO),
+    samples=binary(normal, apart),
+    reference=lambda torch, a, b: torch.div(a, b, rounding_mode="floor"),
+    doc="The largest whole number up to x1 / x2, elementwise with broadcasting. Its gradient is 0.",
+)
+
+remainder_grad = fused(
+    "remainder_grad", lambda ns, g, x1, x2: -(g * ns.floor_divide(x1, x2)),
+    gpu=elementwise("T g, T x1, T x2", "T dx", "dx = -(g * floor(x1 / x2))"),
+    samples=alike(3, (normal, normal, apart)),
+    reference=lambda torch, g, a, b: -(g * torch.div(a, b, rounding_mode="floor")),
+    doc="The gradient of the remainder with respect to the divisor x2.",
+)
+
+remainder = op(
+    "remainder", cpu=ufunc(np.remainder), gpu=cupy_function("remainder"),
+    backward=pointwise(
+        SAME, d("x1 x2", lambda ns, g, x1, x2, out: ns.remainder_grad(g, x1, x2, out=out))),
+    samples=binary(normal, apart), reference=lambda torch, a, b: torch.remainder(a, b),
+    doc="x1 - x2 * floor(x1 / x2), elementwise with broadcasting: it has the sign of x2.",
+)
