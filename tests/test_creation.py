@@ -1,0 +1,89 @@
+"""Making tensors: the array API's functions, NumPy's values, errors in one sentence."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+import gtensor as gt
+
+
+@pytest.mark.parametrize("data, dtype", [
+    (1.5, "float32"), (2, "int64"), (True, "bool"), (1j, "complex64"), ([1, 2.5], "float32"),
+    ([], "float32"), ([[1, 2], [3, 4]], "int64"), (np.float64(1), "float64"),
+    (np.arange(3, dtype="int8"), "int8"), ([gt.tensor(1.0), 2], "float32"),
+    ((1, (2j)), "complex64"), (2**63, "uint64"),
+])
+def test_dtypes_of_data(data, dtype):
+    for make in (gt.tensor, gt.asarray):
+        assert make(data).dtype == dtype
+
+
+@pytest.mark.parametrize("value, dtype", [
+    (1.0, "float32"), (3, "int64"), (True, "bool"), (1 + 2j, "complex64"),
+    (np.float64(2), "float64"), (np.int8(2), "int8"),
+])
+def test_dtypes_of_a_fill_value(value, dtype):
+    filled = gt.full((2, 3), value)
+    assert filled.dtype == dtype and filled.shape == (2, 3)
+    assert (filled.numpy() == value).all()
+
+
+def test_a_fill_value_may_be_a_tensor():
+    assert gt.full(2, gt.tensor(7, dtype="int16")).dtype == gt.int16
+    assert gt.full_like(gt.ones((2, 1)), gt.tensor(7)).tolist() == [[7.0], [7.0]]
+
+
+def test_large_integers_are_exact():
+    assert gt.full(1, 2**62 + 1).item() == 2**62 + 1
+    assert gt.full(1, 2**63 + 1, dtype=gt.uint64).item() == 2**63 + 1
+    assert gt.arange(2**62, 2**62 + 2).tolist() == [2**62, 2**62 + 1]
+
+
+@pytest.mark.parametrize("call", [
+    lambda xp: xp.arange(5), lambda xp: xp.arange(2, 9, 3), lambda xp: xp.arange(3, -3, -2),
+    lambda xp: xp.arange(5, dtype="int8"), lambda xp: xp.arange(4, 2),
+    lambda xp: xp.eye(3), lambda xp: xp.eye(2, 4, k=1), lambda xp: xp.eye(3, k=-2, dtype="int64"),
+    lambda xp: xp.linspace(0, 1, 5), lambda xp: xp.linspace(0, 1, 5, endpoint=False),
+    lambda xp: xp.linspace(2, -1, 0), lambda xp: xp.linspace(0, 1j, 3),
+    lambda xp: xp.linspace(0, 10, 5, dtype="int64"),
+])
+def test_counted_values_are_numpys(call):
+    found, wanted = call(gt), call(np)
+    np.testing.assert_allclose(found.numpy(), wanted, rtol=1e-6)
+    assert found.dtype == {"float64": "float32", "complex128": "complex64"}.get(
+        wanted.dtype.name, wanted.dtype)
+
+
+@pytest.mark.parametrize("indexing", ["xy", "ij"])
+@pytest.mark.parametrize("sizes", [(), (3,), (2, 3), (2, 0, 4), (2, 3, 4, 1)])
+def test_meshgrid_is_numpys(indexing, sizes):
+    arrays = [np.random.default_rng().standard_normal(n) for n in sizes]
+    found = gt.meshgrid(*map(gt.asarray, arrays), indexing=indexing)
+    wanted = np.meshgrid(*arrays, indexing=indexing)
+    assert len(found) == len(wanted)
+    for a, b in zip(found, wanted, strict=True):
+        np.testing.assert_array_equal(a.numpy(), b)
+
+
+def test_meshgrid_carries_gradients():
+    x = gt.tensor([1.0, 2.0], requires_grad=True)
+    a, b = gt.meshgrid(x, gt.tensor([3.0, 4.0, 5.0]))
+    (a * b).sum().backward()
+    assert x.grad.tolist() == [12.0, 12.0]
+
+
+@pytest.mark.parametrize("call, error, message", [
+    (lambda: gt.tensor("text"), TypeError, "data of type str"),
+    (lambda: gt.tensor([[1], [1, 2]]), ValueError, "inhomogeneous"),
+    (lambda: gt.empty((2, -1)), ValueError, r"shape \(2, -1\) given; wanted sizes of 0 or more"),
+    (lambda: gt.arange(1, 2, 0), ValueError, "step 0"),
+    (lambda: gt.linspace(0, 1, -1), ValueError, "linspace of -1 values; wanted 0 or more"),
+    (lambda: gt.meshgrid(gt.ones(2), indexing="yx"), ValueError, "indexing='yx'"),
+    (lambda: gt.meshgrid(gt.ones((2, 2))), ValueError, r"shapes \[\(2, 2\)\]"),
+    (lambda: gt.meshgrid(gt.ones(2), gt.arange(2)), ValueError, "wanted 1-d ones of one dtype"),
+    (lambda: gt.ones(2, dtype="int64", requires_grad=True), TypeError, "int64; gradients need"),
+])
+def test_bad_input_is_one_sentence(call, error, message):
+    with pytest.raises(error, match=message):
+        call()
