@@ -38,13 +38,20 @@ def generator() -> np.random.Generator:
 
 
 def get_state() -> dict[str, Any]:
-    """The generator's state, of plain integers, for a checkpoint."""
-    return dict(_Source.generator.bit_generator.state)
+    """The generator's state for a checkpoint: dicts and lists of integers and strings, so JSON."""
+    return _plain(_Source.generator.bit_generator.state)
 
 
 def set_state(state: dict[str, Any]) -> None:
     """Continue from a state of `get_state`."""
     _Source.generator.bit_generator.state = state
+
+
+def _plain(value: Any) -> Any:
+    """NumPy's arrays and integers within a state as Python's."""
+    if isinstance(value, dict):
+        return {key: _plain(item) for key, item in value.items()}
+    return value.tolist() if hasattr(value, "tolist") else value
 
 
 def normal(

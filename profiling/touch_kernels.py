@@ -111,6 +111,9 @@ def touch_optimizers(options: Options) -> None:
         "SGD with Nesterov's": lambda p: gt.optim.SGD(p, lr=0.1, momentum=0.9, nesterov=True),
         "Adam": lambda p: gt.optim.Adam(p, lr=0.1, weight_decay=0.01),
         "AdamW": lambda p: gt.optim.AdamW(p, lr=0.1),
+        "AdamW with AMSGrad": lambda p: gt.optim.AdamW(p, lr=0.1, amsgrad=True),
+        "Adam that maximizes": lambda p: gt.optim.Adam(p, lr=0.1, maximize=True),
+        "Lion": lambda p: gt.optim.Lion(p, lr=0.1, weight_decay=0.01),
     }
     rng = np.random.default_rng(SEED)
     start, gradients = rng.standard_normal((3, 5)), rng.standard_normal((3, 3, 5))
@@ -125,6 +128,30 @@ def touch_optimizers(options: Options) -> None:
                     optimizer.step()
                 results.append(to_numpy(w.detach()))
             close(f"{name}, {dtype}", *results, names=(options.device, "cpu"))
+
+
+def touch_clipping(options: Options) -> None:
+    """Gradients clipped by norms and by value equal the CPU's."""
+    rng = np.random.default_rng(SEED)
+    values = [rng.standard_normal(s) for s in ((3, 5), (7,), (0, 2))]
+    clips: dict[str, Callable[[Any], Any]] = {
+        **{f"norm of order {p}": lambda w, p=p: gt.optim.clip_grad_norm_(w, 0.5, norm_type=p)
+           for p in (2.0, 1.0, float("inf"))},
+        "value": lambda w: gt.optim.clip_grad_value_(w, 0.3),
+    }
+    for dtype in options.dtypes:
+        for name, clip in clips.items():
+            results = []
+            for place in (options.device, "cpu"):
+                leaves = [gt.tensor(v, dtype=DTYPES[dtype], device=place, requires_grad=True)
+                          for v in values]
+                for w in leaves:
+                    w.grad = w.detach() * 2
+                clip(leaves)
+                results.append([to_numpy(w.grad) for w in leaves])
+            for i, (there, here) in enumerate(zip(*results, strict=True)):
+                close(f"clip by {name}, gradient {i}, {dtype}", there, here,
+                      names=(options.device, "cpu"))
 
 
 def touch_gemm_into(options: Options) -> None:
@@ -207,7 +234,7 @@ def touch_streams(options: Options) -> None:
     close("the sum on the second stream", y[:1], np.array([1.5**10 + 1], np.float32))
 
 
-CHECKS = {"optimizers": touch_optimizers}
+CHECKS = {"optimizers": touch_optimizers, "clipping": touch_clipping}
 CUDA_CHECKS = {"gemm_into": touch_gemm_into, "arena": touch_arena, "streams": touch_streams}
 
 

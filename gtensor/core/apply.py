@@ -110,8 +110,8 @@ def apply(op: Op, inputs: tuple[Any, ...], params: dict[str, Any]) -> Tensor:
     return result
 
 
-def apply_one(op: Op, x: Any) -> Tensor:
-    """`apply` unrolled for one input and no parameters: NumPy, nothing unusual.
+def apply_one(op: Op, x: Any, /, **params: Any) -> Tensor:
+    """`apply` unrolled for one input: NumPy, nothing unusual.
 
     Small arrays are bound by Python's time per op, and most ops have one or two inputs. Whatever is
     unusual goes to `apply`, which defines the meaning; a test holds them against each other.
@@ -119,12 +119,12 @@ def apply_one(op: Op, x: Any) -> Tensor:
     if (not isinstance(x, Tensor) or x._device is not _HOST or observers.current is not None
             or (x._storage is not FRESH and x._version != x._storage.version)
             or (op.floating and x._array.dtype.kind in "iub")):
-        return apply(op, (x,), NO_PARAMS)
+        return apply(op, (x,), params)
     array, parent = x._array, x._node
     tracked = parent is not None and STATE.grad_enabled
     if tracked and op.backward is None:
-        return apply(op, (x,), NO_PARAMS)
-    out = op.cpu(array)
+        return apply(op, (x,), params)
+    out = op.cpu(array, **params) if params else op.cpu(array)
     if type(out) is not np.ndarray:
         out = np.asarray(out)
     result = make(out, _HOST)
@@ -133,7 +133,7 @@ def apply_one(op: Op, x: Any) -> Tensor:
             refuse_complex(op.name)
         plan = op.plans[1]
         saved, guards = saves(plan, (array, out), (x, result)) if plan else op.nothing_saved
-        result._node = Record(op, (parent,), 1, saved, guards, NO_PARAMS, out, _HOST)
+        result._node = Record(op, (parent,), 1, saved, guards, params, out, _HOST)
     return result
 
 

@@ -90,7 +90,7 @@ class Op:
 
 
 class UnaryOp(Op):
-    """An op of one input, without parameters: calls take the short way."""
+    """An op of one input: calls take the short way."""
 
     __call__ = apply_one
 
@@ -122,12 +122,11 @@ def _class_for(cpu: Callable[..., Any], more: dict[str, Any]) -> type[Op]:
     """The class whose calls are shortest."""
     if more.get("extras") or more.get("view") or more.get("variadic"):
         return Op
-    parameters = inspect.signature(cpu).parameters.values()
-    if any(p.kind in (p.KEYWORD_ONLY, p.VAR_KEYWORD) and p.name not in _RESERVED
-           for p in parameters):
-        return Op
     count = len((more.get("inputs") or _input_names(cpu)).split())
-    return {1: UnaryOp, 2: BinaryOp}.get(count, Op)
+    parameters = inspect.signature(cpu).parameters.values()
+    plain = not any(p.kind in (p.KEYWORD_ONLY, p.VAR_KEYWORD) and p.name not in _RESERVED
+                    for p in parameters)
+    return UnaryOp if count == 1 else BinaryOp if count == 2 and plain else Op
 
 
 def _signature(

@@ -1,7 +1,14 @@
-"""Optimizers with PyTorch's names, defaults and formulas: `gt.optim`."""
+"""Optimizers, schedules, averaging and clipping with PyTorch's names and formulas: `gt.optim`."""
 
+from gtensor.optim import lr_scheduler
 from gtensor.optim.adam import Adam, AdamW
+from gtensor.optim.averaging import EMA
+from gtensor.optim.clipping import clip_grad_norm_, clip_grad_value_
+from gtensor.optim.lion import Lion
 from gtensor.optim.optimizer import Optimizer
 from gtensor.optim.sgd import SGD
 
-__all__ = ["SGD", "Adam", "AdamW", "Optimizer"]
+__all__ = [
+    "EMA", "SGD", "Adam", "AdamW", "Lion", "Optimizer", "clip_grad_norm_", "clip_grad_value_",
+    "lr_scheduler",
+]

@@ -5,38 +5,44 @@ from __future__ import annotations
 from typing import Any
 
 from gtensor.ops import updates
-from gtensor.optim.optimizer import Optimizer, Parameters
+from gtensor.optim.optimizer import Optimizer, Parameters, check_betas
 
 
 class Adam(Optimizer):
     """Steps along the gradient's running mean over its running root mean square.
 
-    `weight_decay` times the parameter is added to the gradient. PyTorch's arguments, defaults and
-    formulas.
+    `weight_decay` times the parameter is added to the gradient. `amsgrad` divides by the largest
+    running mean square so far (Reddi et al., 2018), a third array per parameter. `maximize` climbs:
+    the gradient is negated. PyTorch's arguments, defaults and formulas.
     """
 
     update = updates.adam
-    state_names = ("exp_avg", "exp_avg_sq")
+    state_names = ("exp_avg", "exp_avg_sq", "max_exp_avg_sq")
     decoupled = False
 
     def __init__(self, params: Parameters, lr: float = 1e-3,
                  betas: tuple[float, float] = (0.9, 0.999), eps: float = 1e-8,
-                 weight_decay: float = 0.0) -> None:
-        super().__init__(params, lr=lr, betas=betas, eps=eps, weight_decay=weight_decay)
+                 weight_decay: float = 0.0, amsgrad: bool = False, *,
+                 maximize: bool = False) -> None:
+        super().__init__(params, lr=lr, betas=betas, eps=eps, weight_decay=weight_decay,
+                         amsgrad=amsgrad, maximize=maximize)
 
     def check_options(self, group: dict[str, Any]) -> None:
         """Betas from 0 to below 1, a non-negative epsilon."""
         super().check_options(group)
-        if len(group["betas"]) != 2 or any(not 0 <= beta < 1 for beta in group["betas"]):
-            raise ValueError(f"betas={group['betas']} given; wanted two numbers from 0 to below 1")
+        check_betas(group["betas"])
         if not group["eps"] >= 0:
             raise ValueError(f"eps={group['eps']} given; wanted a number of 0 or more")
+
+    def states_of(self, group: dict[str, Any]) -> int:
+        """The largest mean square only with AMSGrad."""
+        return 3 if group["amsgrad"] else 2
 
     def options(self, group: dict[str, Any], step: int) -> dict[str, Any]:
         """See `updates.adam`."""
         return {"rate": group["lr"], "beta1": group["betas"][0], "beta2": group["betas"][1],
                 "eps": group["eps"], "weight_decay": group["weight_decay"],
-                "decoupled": self.decoupled, "step": step}
+                "decoupled": self.decoupled, "maximize": group["maximize"], "step": step}
 
 
 class AdamW(Adam):
@@ -46,5 +52,6 @@ class AdamW(Adam):
 
     def __init__(self, params: Parameters, lr: float = 1e-3,
                  betas: tuple[float, float] = (0.9, 0.999), eps: float = 1e-8,
-                 weight_decay: float = 1e-2) -> None:
-        super().__init__(params, lr, betas, eps, weight_decay)
+                 weight_decay: float = 1e-2, amsgrad: bool = False, *,
+                 maximize: bool = False) -> None:
+        super().__init__(params, lr, betas, eps, weight_decay, amsgrad, maximize=maximize)

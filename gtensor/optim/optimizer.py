@@ -15,6 +15,7 @@ from gtensor.ops.scratch import Scratch
 from gtensor.ops.updates import workspace
 
 Parameters = Iterable[Tensor] | Iterable[dict[str, Any]]
+INITIAL = "initial_lr"  # where a schedule keeps a group's own rate, as in PyTorch
 
 
 class Slot:
@@ -29,7 +30,7 @@ class Slot:
 
 
 class Optimizer:
-    """What SGD and Adam share.
+    """What all optimizers share.
 
     `param_groups` is a list of dicts: the parameters ("params") and their options, which may be
     changed between steps. The state is allocated here and never again, so a training loop of fixed
@@ -49,19 +50,30 @@ class Optimizer:
         if not isinstance(given[0], dict):
             given = [{"params": given}]
         self.defaults = defaults
-        self.param_groups: list[dict[str, Any]] = [self._group(group) for group in given]
-        tensors = [p for group in self.param_groups for p in group["params"]]
-        if len({id(p) for p in tensors}) != len(tensors):
+        self.param_groups: list[dict[str, Any]] = []
+        self._slots: list[list[Slot]] = []
+        for group in given:
+            self.add_param_group(group)
+
+    def add_param_group(self, param_group: dict[str, Any]) -> None:
+        """Train more parameters: {"params": tensors, option: value, ...}; other options by default.
+
+        Raises as the optimizer itself does, before anything is changed.
+        """
+        group = self._group(param_group)
+        known = [p for other in self.param_groups for p in other["params"]] + group["params"]
+        if len({id(p) for p in known}) != len(known):
             raise ValueError(f"{type(self).__name__} was given a parameter twice; wanted each once")
-        self._slots = [[self._slot(p, group) for p in group["params"]]
-                       for group in self.param_groups]
+        slots = [self._slot(p, group) for p in group["params"]]
+        self.param_groups.append(group)
+        self._slots.append(slots)
 
     def _group(self, given: dict[str, Any]) -> dict[str, Any]:
         name = type(self).__name__
         if not isinstance(given, dict) or "params" not in given:
             raise TypeError(f"{name} was given a group {type(given).__name__} without 'params'; "
                             "wanted all parameters, or all dicts with 'params'")
-        unknown = given.keys() - self.defaults.keys() - {"params"}
+        unknown = given.keys() - self.defaults.keys() - {"params", INITIAL}
         if unknown:
             raise ValueError(f"{name} was given the options {sorted(unknown)}; wanted some of "
                              f"{', '.join(self.defaults)}")
@@ -103,7 +115,7 @@ class Optimizer:
 
     def options(self, group: dict[str, Any], step: int) -> dict[str, Any]:
         """The arguments of `update` for a parameter's step number `step` = 1, 2, ..."""
-        raise TypeError("Optimizer is abstract; make an SGD, an Adam or an AdamW")
+        raise TypeError("Optimizer is abstract; make an SGD, an Adam, an AdamW or a Lion")
 
     # -- use --------------------------------------------------------------------------------------
 
@@ -205,7 +217,7 @@ class Optimizer:
                              f"{[len(group['params']) for group in groups]} parameters given; "
                              f"wanted {sizes}; nothing was loaded")
         options = [{name: tuple(group[name]) if isinstance(group[name], list) else group[name]
-                    for name in self.defaults if name in group} for group in groups]
+                    for name in (*self.defaults, INITIAL) if name in group} for group in groups]
         for group, new in zip(self.param_groups, options, strict=True):
             self.check_options({**group, **new})
             if self.states_of({**group, **new}) != self.states_of(group):
@@ -236,6 +248,12 @@ class Optimizer:
                                  f"state given; wanted shape {array.shape}; nothing was loaded")
             values.append(asarray(given[name]).to(slot.parameter.device).to(array.dtype))
         return int(given.get("step", 1)), values
+
+
+def check_betas(betas: Any) -> None:
+    """Raise ValueError unless these are two averages' shares: from 0 to below 1."""
+    if len(betas) != 2 or any(not 0 <= beta < 1 for beta in betas):
+        raise ValueError(f"betas={betas} given; wanted two numbers from 0 to below 1")
 
 
 def _workspaces(parameters: list[Tensor]) -> dict[Any, Scratch]:

@@ -13,16 +13,17 @@ class SGD(Optimizer):
 
     The direction is the gradient plus `weight_decay` times the parameter; with `momentum` it is
     averaged into a buffer, buffer = momentum * buffer + (1 - dampening) * direction, which is
-    followed instead (or, with `nesterov`, in advance).
+    followed instead (or, with `nesterov`, in advance). `maximize` climbs: the gradient is negated.
     """
 
     update = updates.sgd
     state_names = ("momentum_buffer",)
 
     def __init__(self, params: Parameters, lr: float = 1e-3, momentum: float = 0.0,
-                 dampening: float = 0.0, weight_decay: float = 0.0, nesterov: bool = False) -> None:
+                 dampening: float = 0.0, weight_decay: float = 0.0, nesterov: bool = False, *,
+                 maximize: bool = False) -> None:
         super().__init__(params, lr=lr, momentum=momentum, dampening=dampening,
-                         weight_decay=weight_decay, nesterov=nesterov)
+                         weight_decay=weight_decay, nesterov=nesterov, maximize=maximize)
 
     def check_options(self, group: dict[str, Any]) -> None:
         """As in PyTorch, Nesterov's momentum goes undamped."""
@@ -42,4 +43,4 @@ class SGD(Optimizer):
         """See `updates.sgd`."""
         return {"rate": group["lr"], "weight_decay": group["weight_decay"],
                 "momentum": group["momentum"], "dampening": group["dampening"],
-                "nesterov": group["nesterov"], "first": step == 1}
+                "nesterov": group["nesterov"], "maximize": group["maximize"], "first": step == 1}

@@ -55,7 +55,7 @@ def account(trainer: Trainer) -> Account:
     """
     trainer.optimizer.zero_grad()
     with memory.timeline(trainer.device) as timeline:
-        inputs, labels = trainer.batch(trainer.order(0), 0)
+        inputs, labels = trainer.first_batch()
         loss = trainer.loss(inputs, labels)
         forward = timeline.recorded
         loss.backward()

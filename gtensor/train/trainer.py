@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -15,8 +14,10 @@ from gtensor.backend import get_device
 from gtensor.core.modes import no_grad
 from gtensor.core.tensor import Tensor
 from gtensor.creation import tensor
+from gtensor.data import ArrayDataset, DataLoader
 from gtensor.nn import functional as F
 from gtensor.optim import AdamW
+from gtensor.optim.lr_scheduler import warmup_cosine
 from gtensor.train import checkpoint
 from gtensor.train.errors import UserError
 
@@ -71,37 +72,25 @@ class Trainer:
             random.manual_seed(options.seed)
             with memory.category("parameters"):
                 self.model = model()
-            self.optimizer = AdamW(self.model.parameters(), weight_decay=options.weight_decay)
+            self.optimizer = AdamW(self.model.parameters(), options.lr,
+                                   weight_decay=options.weight_decay)
         with memory.category("data"):
-            self.held_out = self._on_device(data.held_out), self._on_device(data.held_out_labels)
-        self.data = data
-        self.batches = -(-len(data.train) // options.batch_size)
+            self.held_out = (tensor(data.held_out, device=self.device),
+                             tensor(data.held_out_labels, device=self.device))
+        self.loader = DataLoader(
+            ArrayDataset(data.train, data.train_labels), options.batch_size, shuffle=True,
+            seed=options.seed, device=self.device)
+        self.batches = len(self.loader)
+        steps = self.batches * options.epochs
+        self.schedule = warmup_cosine(self.optimizer, steps // 10, steps)
         self.progress = Progress()
-
-    def _on_device(self, array: np.ndarray) -> Tensor:
-        return tensor(array, device=self.device)
 
     # -- one step ---------------------------------------------------------------------------------
 
-    def order(self, epoch: int) -> np.ndarray:
-        """The epoch's order of the training data, from seed and epoch alone."""
-        generator = np.random.Generator(np.random.Philox([self.options.seed, epoch]))
-        return generator.permutation(len(self.data.train))
-
-    def learning_rate(self, step: int) -> float:
-        """Warm-up over the first tenth, then a cosine down to nothing."""
-        done = (step + 1) / (self.batches * self.options.epochs)
-        if done < 0.1:
-            return self.options.lr * done / 0.1
-        return self.options.lr * (0.5 + 0.5 * math.cos(math.pi * min(1.0, (done - 0.1) / 0.9)))
-
-    def batch(self, order: np.ndarray, number: int) -> tuple[Tensor, Tensor]:
-        """Inputs and labels of a batch."""
-        size = self.options.batch_size
-        chosen = order[number * size:(number + 1) * size]
+    def first_batch(self) -> tuple[Tensor, Tensor]:
+        """Inputs and labels of the first batch of all, beside the run."""
         with memory.category("data"):
-            return self._on_device(self.data.train[chosen]), self._on_device(
-                self.data.train_labels[chosen])
+            return self.loader.batch_of(self.loader.order(0)[:self.options.batch_size])
 
     def loss(self, inputs: Tensor, labels: Tensor) -> Tensor:
         """The loss of a batch, with its graph."""
@@ -109,11 +98,11 @@ class Trainer:
 
     def step(self, inputs: Tensor, labels: Tensor) -> float:
         """Forward, backward, update; the loss."""
-        self.optimizer.lr = self.learning_rate(len(self.progress.losses))
         loss = self.loss(inputs, labels)
         self.optimizer.zero_grad()
         loss.backward()
         self.optimizer.step()
+        self.schedule.step()
         return loss.item()
 
     # -- the run ----------------------------------------------------------------------------------
@@ -125,10 +114,11 @@ class Trainer:
         progress = self.progress
         with self.device:
             while progress.epoch < self.options.epochs:
-                order = self.order(progress.epoch)
                 self.model.train()
-                while progress.batch < self.batches:
-                    progress.losses.append(self.step(*self.batch(order, progress.batch)))
+                batches = iter(self.loader)
+                while (batch := self._next(batches)) is not None:
+                    progress.losses.append(self.step(*batch))
+                    del batch  # before the next one is made
                     progress.batch += 1
                     if after_step(self):
                         return False
@@ -136,6 +126,12 @@ class Trainer:
                 progress.epoch, progress.batch = progress.epoch + 1, 0
                 after_epoch(self)
         return True
+
+    @staticmethod
+    def _next(batches: Iterator[Any]) -> Any:
+        """The next batch, accounted for as data; None after the last."""
+        with memory.category("data"):
+            return next(batches, None)
 
     def accuracy(self) -> float:
         """The share of held-out data whose class is predicted right."""
@@ -168,3 +164,6 @@ class Trainer:
         about = checkpoint.load(path, self.model, self.optimizer, check)
         del about["options"]
         self.progress = Progress(**about)
+        self.loader.load_state_dict({**self.loader.state_dict(), "epoch": self.progress.epoch,
+                                     "batch": self.progress.batch})
+        self.schedule.load_state_dict({"last_epoch": len(self.progress.losses)})

@@ -1,8 +1,9 @@
-"""Cases of activation.cuh and optimizer.cuh, through elementwise kernels."""
+"""Cases of activation.cuh, through elementwise kernels, and of the updates in optimizer.cuh."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -10,7 +11,10 @@ import torch
 import torch.nn.functional as F
 from kernel_cases import Case, assert_close, exact, normal, unwritten
 
-from gtensor.backend.kernels import Elementwise, elementwise
+import gtensor as gt
+from gtensor import optim
+from gtensor.backend.kernels import Elementwise, elementwise, registered
+from gtensor.ops import updates
 
 # name: (parameters, PyTorch's function, whether the gradient can also come from the output)
 _ACTIVATIONS: dict[str, tuple[dict[str, float], Callable[..., torch.Tensor], bool]] = {
@@ -84,80 +88,108 @@ def _activation(name: str, size: int) -> Case:
     return Case(f"{name}-{size}", check)
 
 
-SGD = elementwise("T g, float64 rate, float64 decay", "T p", "gt_sgd(p, g, rate, decay)",
-                  "optimizer.cuh")
-SGD_MOMENTUM = elementwise(
-    "T g, float64 rate, float64 decay, float64 keep, float64 dampening, bool nesterov, bool first",
-    "T p, T m", "gt_sgd_momentum(p, m, g, rate, decay, keep, dampening, nesterov, first)",
-    "optimizer.cuh",
-)
-ADAMW = elementwise(
-    "T g, float64 rate, float64 beta1, float64 beta2, float64 eps, float64 decay, "
-    "float64 correction1, float64 correction2", "T p, T m, T v",
-    "gt_adamw(p, m, v, g, rate, beta1, beta2, eps, decay, correction1, correction2)",
-    "optimizer.cuh",
-)
 STEPS = 3
+OPTIMIZER = [kernel for kernel in registered if kernel.include == "optimizer.cuh"]
 
 
-def _gradients(rng: np.random.Generator, dtype: np.dtype) -> list[np.ndarray]:
-    return [normal(rng, 301, dtype) for _ in range(STEPS)]
+@contextmanager
+def launched_by(executor: Any, dtype: np.dtype) -> Iterator[None]:
+    """Within the block elementwise kernels go to the executor: an update's own launch is tried."""
+    real = Elementwise.__call__
+
+    def call(kernel: Elementwise, *inputs: Any, out: Any) -> None:
+        Elementwise.__call__ = real  # by which an executor on a GPU launches
+        try:
+            executor.elementwise(kernel, dtype, list(inputs),
+                                 list(out) if isinstance(out, tuple) else [out])
+        finally:
+            Elementwise.__call__ = call
+
+    Elementwise.__call__ = call
+    try:
+        yield
+    finally:
+        Elementwise.__call__ = real
 
 
-def _follow(optimizer: Any, parameter: torch.Tensor, gradients: list[np.ndarray]) -> None:
-    for gradient in gradients:
-        parameter.grad = exact(gradient)
-        optimizer.step()
-
-
-def _sgd(executor: Any, dtype: np.dtype, rng: np.random.Generator) -> None:
-    p, gradients = normal(rng, 301, dtype), _gradients(rng, dtype)
-    reference = exact(p)
-    _follow(torch.optim.SGD([reference], lr=0.1, weight_decay=0.01), reference, gradients)
-    for gradient in gradients:
-        executor.elementwise(SGD, dtype, [gradient, 0.1, 0.01], [p])
-    assert_close(p, reference, dtype, factor=STEPS)
-
-
-def _momentum(nesterov: bool) -> Case:
-    dampening = 0.0 if nesterov else 0.3
+def _optimizer(name: str, reference: Callable[..., Any], states: int, **options: Any) -> Case:
+    """Steps of an optimizer's GPU update equal PyTorch's."""
 
     def check(executor: Any, dtype: np.dtype, rng: np.random.Generator) -> None:
-        p, gradients = normal(rng, 301, dtype), _gradients(rng, dtype)
-        reference = exact(p)
-        optimizer = torch.optim.SGD(
-            [reference], lr=0.1, momentum=0.9, dampening=dampening, weight_decay=0.01,
-            nesterov=nesterov,
-        )
-        _follow(optimizer, reference, gradients)
-        m = unwritten(p.shape, dtype)  # the first step must not read it
-        for number, gradient in enumerate(gradients):
-            inputs = [gradient, 0.1, 0.01, 0.9, dampening, nesterov, number == 0]
-            executor.elementwise(SGD_MOMENTUM, dtype, inputs, [p, m])
-        assert_close(p, reference, dtype, factor=2 * STEPS)
+        p = normal(rng, 301, dtype)
+        gradients = [normal(rng, 301, dtype) for _ in range(STEPS)]
+        parameter = exact(p)
+        theirs = reference([parameter], **options)
+        for gradient in gradients:
+            parameter.grad = exact(gradient)
+            theirs.step()
+        kind = getattr(optim, reference.__name__)
+        group = {**kind([gt.ones(1, requires_grad=True)]).defaults, **options}
+        made = kind([gt.ones(1, requires_grad=True)], **options)
+        # momentum is made by the first step, which must not read it; Adam's means start from zero
+        state = [unwritten(301, dtype) if kind is optim.SGD else np.zeros(301, dtype)
+                 for _ in range(states)]
+        with launched_by(executor, dtype):
+            for number, gradient in enumerate(gradients, start=1):
+                made.update.gpu(p, gradient, scratch=None, state=tuple(state), out=p,
+                                **made.options(group, number))
+        assert_close(p, parameter, dtype, factor=2 * STEPS)
 
-    return Case(f"sgd-{'nesterov' if nesterov else 'momentum'}", check)
-
-
-def _adamw(executor: Any, dtype: np.dtype, rng: np.random.Generator) -> None:
-    p, gradients = normal(rng, 301, dtype), _gradients(rng, dtype)
-    reference = exact(p)
-    optimizer = torch.optim.AdamW(
-        [reference], lr=0.01, betas=(0.8, 0.95), eps=1e-6, weight_decay=0.1
-    )
-    _follow(optimizer, reference, gradients)
-    m, v = np.zeros_like(p), np.zeros_like(p)
-    for step, gradient in enumerate(gradients, start=1):
-        corrections = [1 - 0.8**step, 1 - 0.95**step]
-        executor.elementwise(
-            ADAMW, dtype, [gradient, 0.01, 0.8, 0.95, 1e-6, 0.1, *corrections], [p, m, v]
-        )
-    assert_close(p, reference, dtype, factor=2 * STEPS)
+    return Case(name, check)
 
 
+def _lion(executor: Any, dtype: np.dtype, rng: np.random.Generator) -> None:
+    p, m = normal(rng, 301, dtype), np.zeros(301, dtype)
+    wanted, mean = exact(p), exact(m)
+    with launched_by(executor, dtype):
+        for _ in range(STEPS):
+            g = normal(rng, 301, dtype)
+            g[0] = m[0] = mean[0] = 0  # where the direction has no sign
+            direction = 0.8 * mean + 0.2 * exact(g)
+            unsure = (direction.abs() < 0.02).numpy() & (g != 0)  # m was rounded
+            g[unsure], mean[unsure] = 4, 4
+            m[unsure] = 4
+            wanted = wanted * (1 - 0.1 * 0.3) - 0.1 * (0.8 * mean + 0.2 * exact(g)).sign()
+            mean = 0.9 * mean + 0.1 * exact(g)
+            updates.lion.gpu(p, g, scratch=None, state=(m,), rate=0.1, beta1=0.8, beta2=0.9,
+                             weight_decay=0.3, out=p)
+    assert_close(p, wanted, dtype, factor=2 * STEPS)
+    assert_close(m, mean, dtype, factor=2 * STEPS)
+
+
+def _average(executor: Any, dtype: np.dtype, rng: np.random.Generator) -> None:
+    average, x = normal(rng, 301, dtype), normal(rng, 301, dtype)
+    wanted = torch.lerp(exact(average), exact(x), 0.3)
+    with launched_by(executor, dtype):
+        updates.average.gpu(average, x, weight=0.3, out=average)
+    assert_close(average, wanted, dtype)
+
+
+def _clipping(executor: Any, dtype: np.dtype, rng: np.random.Generator) -> None:
+    special = np.array([0.0, -0.0, np.inf, -np.inf, np.nan, 0.5, -0.5]).astype(dtype)
+    g = np.concatenate([special, normal(rng, 301, dtype)])
+    scaled, clipped = exact(g) * 0.25, exact(g).clamp(-0.5, 0.5)
+    again = g.copy()
+    with launched_by(executor, dtype):
+        updates.scale.gpu(g, np.full(g.shape, 0.25, dtype), out=g)
+        updates.clip.gpu(again, 0.5, out=again)
+    assert_close(g, scaled, dtype)
+    assert_close(again, clipped, dtype)
+
+
+_DECAYED = {"lr": 0.01, "betas": (0.8, 0.95), "eps": 1e-6, "weight_decay": 0.1}
 CASES = [
     *(_activation(name, 1000) for name in _ACTIVATIONS),
-    Case("sgd", _sgd), _momentum(nesterov=False), _momentum(nesterov=True), Case("adamw", _adamw),
+    _optimizer("sgd", torch.optim.SGD, 0, lr=0.1, weight_decay=0.01),
+    _optimizer("sgd-maximize", torch.optim.SGD, 0, lr=0.1, weight_decay=0.01, maximize=True),
+    _optimizer("sgd-momentum", torch.optim.SGD, 1, lr=0.1, momentum=0.9, dampening=0.3,
+               weight_decay=0.01),
+    _optimizer("sgd-nesterov", torch.optim.SGD, 1, lr=0.1, momentum=0.9, nesterov=True,
+               weight_decay=0.01, maximize=True),
+    _optimizer("adam", torch.optim.Adam, 2, **_DECAYED),
+    _optimizer("adamw", torch.optim.AdamW, 2, **_DECAYED),
+    _optimizer("adamw-amsgrad", torch.optim.AdamW, 3, **_DECAYED, amsgrad=True, maximize=True),
+    Case("lion", _lion), Case("average", _average), Case("clipping", _clipping),
 ]
 BODIES = [kernel for kernels in KERNELS.values() for kernel in kernels if kernel is not None]
-BODIES += [SGD, SGD_MOMENTUM, ADAMW]
+BODIES += OPTIMIZER

@@ -18,6 +18,11 @@ CASES = [
     ("AdamW", {"lr": 0.02, "betas": (0.7, 0.95), "eps": 1e-3}),
     ("Adam", {"lr": 0.02}),
     ("Adam", {"lr": 0.02, "weight_decay": 0.1}),
+    ("Adam", {"lr": 0.02, "amsgrad": True, "weight_decay": 0.1, "betas": (0.5, 0.6)}),
+    ("AdamW", {"lr": 0.02, "amsgrad": True, "maximize": True}),
+    ("Adam", {"lr": 0.02, "weight_decay": 0.1, "maximize": True}),
+    ("SGD", {"lr": 0.1, "momentum": 0.9, "dampening": 0.2, "weight_decay": 0.1, "maximize": True}),
+    ("SGD", {"lr": 0.1, "momentum": 0.9, "nesterov": True, "maximize": True}),
 ]
 
 
@@ -48,6 +53,55 @@ def test_twenty_steps_equal_pytorch(name, options, tile):
             other.step()
     for p, q in zip(ours, theirs, strict=True):
         np.testing.assert_allclose(p.numpy(), q.detach().numpy(), rtol=1e-12, atol=1e-12)
+
+
+@pytest.mark.parametrize("tile", [4, 65536])
+def test_lion_follows_its_formulas(tile):
+    rng, ours, _ = _pairs()
+    values = [p.detach().numpy().copy() for p in ours]
+    means = [np.zeros_like(v) for v in values]
+    optimizer = gt.optim.Lion(ours, lr=0.03, betas=(0.8, 0.95), weight_decay=0.2)
+    with settings.override(tile_elements=tile):
+        for _ in range(20):
+            for k, p in enumerate(ours):
+                g = np.asarray(rng.standard_normal(p.shape))
+                p.grad = gt.tensor(g)
+                values[k] = values[k] * (1 - 0.03 * 0.2)
+                values[k] = values[k] - 0.03 * np.sign(0.8 * means[k] + (1 - 0.8) * g)
+                means[k] = 0.95 * means[k] + (1 - 0.95) * g
+            optimizer.step()
+    for k, p in enumerate(ours):
+        np.testing.assert_allclose(p.numpy(), values[k], rtol=1e-12, atol=1e-12)
+        mean = optimizer.state_dict()["state"][k]["exp_avg"]
+        np.testing.assert_allclose(mean.numpy(), means[k], rtol=1e-12, atol=1e-12)
+
+
+def test_a_group_is_added_between_steps():
+    rng, ours, theirs = _pairs()
+    mine = gt.optim.AdamW(ours[:2], lr=0.1)
+    other = torch.optim.AdamW(theirs[:2], lr=0.1)
+    for step in range(6):
+        if step == 3:
+            mine.add_param_group({"params": ours[2:], "lr": 0.5, "betas": (0.5, 0.9)})
+            other.add_param_group({"params": theirs[2:], "lr": 0.5, "betas": (0.5, 0.9)})
+        for p, q in zip(ours, theirs, strict=True):
+            g = rng.standard_normal(p.shape)
+            p.grad, q.grad = gt.tensor(g), torch.tensor(g)
+        mine.step()
+        other.step()
+    for p, q in zip(ours, theirs, strict=True):
+        np.testing.assert_allclose(p.numpy(), q.detach().numpy(), rtol=1e-12)
+    assert [entry["step"] for entry in mine.state_dict()["state"].values()] == [6, 6, 3, 3]
+
+
+def test_a_group_that_does_not_fit_is_not_added():
+    _, ours, _ = _pairs()
+    optimizer = gt.optim.SGD(ours[:2], lr=0.1)
+    for group, message in [({"params": ours[1:]}, "twice"), ({"lr": 1.0}, "without 'params'"),
+                           ({"params": ours[2], "lr": -1.0}, "lr=-1.0")]:
+        with pytest.raises((ValueError, TypeError), match=message):
+            optimizer.add_param_group(group)
+        assert len(optimizer.param_groups) == len(optimizer.state_dict()["param_groups"]) == 1
 
 
 def test_groups_have_options_of_their_own():
@@ -114,6 +168,7 @@ def test_a_gradient_that_does_not_fit_changes_nothing():
     (lambda w: gt.optim.SGD([w], lr=-1.0), "lr=-1.0"),
     (lambda w: gt.optim.SGD([w], nesterov=True), "nesterov"),
     (lambda w: gt.optim.AdamW([w], betas=(1.0, 0.9)), "betas"),
+    (lambda w: gt.optim.Lion([w], betas=(0.9, 1.0)), "betas"),
     (lambda w: gt.optim.AdamW([{"params": [w], "speed": 1}]), "speed"),
 ])
 def test_bad_arguments_are_named(make, message):

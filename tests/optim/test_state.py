@@ -13,6 +13,7 @@ KINDS = [
     ("SGD", {"lr": 0.1}),
     ("Adam", {"lr": 0.02, "betas": (0.8, 0.9), "weight_decay": 0.1}),
     ("AdamW", {"lr": 0.02, "eps": 1e-4}),
+    ("AdamW", {"lr": 0.02, "amsgrad": True, "maximize": True}),
 ]
 
 

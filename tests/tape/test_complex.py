@@ -46,7 +46,7 @@ def test_second_derivatives_pass_complex_values():
 def test_an_op_without_a_rule_for_complex_values_refuses_when_it_is_recorded():
     x, _ = pair()
     z = x * 1j
-    with pytest.raises(gt.GradientError, match="sigmoid has no derivative for complex values; detach"):
+    with pytest.raises(gt.GradientError, match="sigmoid has no derivative for complex"):
         registry["sigmoid"](z)
     with gt.no_grad():
         registry["sigmoid"](z)

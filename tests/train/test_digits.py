@@ -78,11 +78,10 @@ def test_resumed_losses_are_identical(small, tmp_path, stop_after):
 def test_no_segment_is_requested_after_the_first_step(small):
     with settings.override(arena_min_bytes=0):
         trainer = small(epochs=1)
-        order = trainer.order(0)
-        trainer.step(*trainer.batch(order, 0))
+        trainer.step(*trainer.first_batch())
         before = gt.memory.stats()
         for _ in range(5):
-            trainer.step(*trainer.batch(order, 0))
+            trainer.step(*trainer.first_batch())
         after = gt.memory.stats()
     assert after.misses == before.misses and after.segments == before.segments
     assert after.hits > before.hits
@@ -91,7 +90,7 @@ def test_no_segment_is_requested_after_the_first_step(small):
 def test_every_byte_of_a_step_has_a_category(small):
     with settings.override(arena_min_bytes=0):
         trainer = small(epochs=1)
-        trainer.step(*trainer.batch(trainer.order(0), 0))
+        trainer.step(*trainer.first_batch())
         books = account(trainer)
     gradients = sum(p.nbytes for p in trainer.model.parameters())
     assert gradients <= books.most("gradients") <= gradients + 64 * 12 + 4096

@@ -1,0 +1,25 @@
+"""Data for training: datasets over arrays, files and streams, and the loader that batches them.
+
+    data = gt.data.ArrayDataset(images, labels)
+    train, held_out = gt.data.random_split(data, [0.9, 0.1], seed=0)
+    loader = gt.data.DataLoader(train, batch_size=64, shuffle=True, seed=0)
+    for images, labels in loader:
+        ...
+"""
+
+from gtensor.data.collate import default_collate
+from gtensor.data.datasets import (
+    ArrayDataset,
+    Dataset,
+    IterableDataset,
+    Subset,
+    TensorDataset,
+    memmap,
+    random_split,
+)
+from gtensor.data.loader import DataLoader
+
+__all__ = [
+    "ArrayDataset", "DataLoader", "Dataset", "IterableDataset", "Subset", "TensorDataset",
+    "default_collate", "memmap", "random_split",
+]

@@ -1,0 +1,81 @@
+"""Batches from items: tensors with a new first axis, through tuples, lists and dicts."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from gtensor.backend import Device
+from gtensor.core.modes import no_grad
+from gtensor.core.tensor import Tensor
+from gtensor.creation import DEFAULT_FLOAT, asarray, empty
+
+
+def default_collate(items: Sequence[Any]) -> Any:
+    """One batch of equally built items.
+
+    Arrays, tensors and numbers become a tensor with the items along a new first axis (Python floats
+    float32, integers int64); tuples, lists and dicts are batched part by part; text stays a list.
+
+    Raises ValueError or TypeError, saying which item differs from the first.
+    """
+    if not items:
+        raise ValueError("no items given to batch; wanted at least one")
+    first = items[0]
+    if isinstance(first, Mapping):
+        _alike([sorted(item) for item in items], "keys")
+        return {key: default_collate([item[key] for item in items]) for key in first}
+    if isinstance(first, (tuple, list)):
+        _alike([len(item) for item in items], "length")
+        parts = [default_collate(column) for column in zip(*items, strict=True)]
+        if hasattr(first, "_fields"):  # a named tuple
+            return type(first)(*parts)
+        return type(first)(parts)
+    if isinstance(first, (str, bytes)):
+        return list(items)
+    if isinstance(first, Tensor):
+        with no_grad():
+            return _stacked([item.detach().to("cpu")._array for item in items])
+    arrays = [np.asarray(item) for item in items]
+    if arrays[0].dtype.kind not in "biufcV":
+        raise TypeError(f"items of type {type(first).__name__} cannot be batched; wanted numbers, "
+                        "arrays, tensors, text, or tuples, lists and dicts of them (or give "
+                        "collate_fn)")
+    return _stacked(arrays, DEFAULT_FLOAT if type(first) is float else None)
+
+
+def _stacked(arrays: list[np.ndarray], dtype: np.dtype | None = None) -> Tensor:
+    _alike([array.shape for array in arrays], "shape")
+    kind = dtype or np.result_type(*{array.dtype for array in arrays})
+    batch = empty((len(arrays), *arrays[0].shape), kind, "cpu")
+    np.stack(arrays, out=batch._array, casting="same_kind")
+    return batch
+
+
+def _alike(found: list[Any], what: str) -> None:
+    for number, value in enumerate(found):
+        if value != found[0]:
+            raise ValueError(f"item {number} of a batch has {what} {value}, and item 0 {found[0]}; "
+                             "wanted the same (or give collate_fn)")
+
+
+def to_device(batch: Any, device: Device) -> Any:
+    """The batch with its arrays as tensors on the device; what is no array stays.
+
+    The one place where batches cross to a GPU.
+    """
+    if isinstance(batch, Tensor):
+        if batch.device is device:
+            return batch
+        with no_grad():
+            return batch.to(device)
+    if isinstance(batch, np.ndarray):
+        return asarray(batch, device=device)
+    if isinstance(batch, Mapping):
+        return {key: to_device(part, device) for key, part in batch.items()}
+    if isinstance(batch, (tuple, list)):
+        parts = [to_device(part, device) for part in batch]
+        return type(batch)(*parts) if hasattr(batch, "_fields") else type(batch)(parts)
+    return batch

@@ -1,0 +1,207 @@
+"""DataLoader: batches of a dataset, shuffled by seed, made ahead by threads, taken up midway."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import closing
+from itertools import islice
+from typing import Any
+
+import numpy as np
+
+from gtensor.backend import Device, get_device
+from gtensor.data.collate import default_collate, to_device
+from gtensor.data.datasets import draw_seed, shuffled
+from gtensor.data.workers import made_ahead
+
+_FACTS = ("seed", "epoch", "batch", "batch_size", "items")  # of a state
+
+
+class DataLoader:
+    """Iterating over it is one pass over the dataset (an epoch), batch by batch.
+
+    Args:
+        dataset: items by number (`__len__` and `__getitem__`; `gather(indices)` makes a whole batch
+            at once, as ArrayDataset's does), or any iterable of items.
+        batch_size: items of a batch; the last one may be smaller.
+        shuffle: another order in every epoch, which follows from seed and epoch alone.
+        sampler: item numbers in the order to be used, iterated once an epoch, instead of `shuffle`;
+            its `set_epoch(epoch)`, if it has one, is called before.
+        num_workers: threads that make batches ahead of their use; 0 makes them when asked. Threads
+            pay where the time goes into reading memory-mapped files and NumPy, which let others
+            run.
+        collate_fn: makes a batch from a list of items; by default `gather`, else `default_collate`.
+        drop_last: leave out a last batch that is smaller.
+        seed: of the shuffle; by default drawn once from the generator of `gtensor.manual_seed`.
+        device: where the batches' tensors go; by default the default device.
+        prefetch_factor: batches that wait at most, per worker.
+
+    `state_dict()` says how far this pass came: the batches handed out, whatever the workers are
+    ahead. A loader that loads it goes on with the remaining ones; an iterable is run through again
+    up to there, so it must repeat itself, and so must a sampler. A pass that was left midway is
+    over; the next one is a new epoch.
+
+    Raises ValueError or TypeError for options that make no sense. An exception of the dataset comes
+    out of the loop, with a note naming the item or the batch.
+    """
+
+    def __init__(
+        self, dataset: Any, batch_size: int = 1, shuffle: bool = False,
+        sampler: Iterable[int] | None = None, *, num_workers: int = 0,
+        collate_fn: Callable[[list[Any]], Any] | None = None, drop_last: bool = False,
+        seed: int | None = None, device: Device | str | None = None, prefetch_factor: int = 2,
+    ) -> None:
+        for name, value, least in (("batch_size", batch_size, 1), ("num_workers", num_workers, 0),
+                                   ("prefetch_factor", prefetch_factor, 1),
+                                   ("seed", 0 if seed is None else seed, 0)):
+            if not isinstance(value, int) or value < least:
+                raise ValueError(f"{name}={value!r} given; wanted an integer of {least} or more")
+        self._numbered = hasattr(dataset, "__getitem__") and hasattr(dataset, "__len__")
+        if not self._numbered and not hasattr(dataset, "__iter__"):
+            raise TypeError(f"DataLoader was given {type(dataset).__name__}; wanted a dataset with "
+                            "__len__ and __getitem__, or an iterable")
+        if not self._numbered and (shuffle or sampler is not None):
+            raise ValueError("shuffle or a sampler given for an iterable, whose order is its own; "
+                             "wanted a dataset with __len__ and __getitem__")
+        if shuffle and sampler is not None:
+            raise ValueError("shuffle and a sampler given; wanted one of them")
+        self.dataset = dataset
+        self.batch_size = batch_size
+        self.shuffle = shuffle
+        self.sampler = sampler
+        self.num_workers = num_workers
+        self.collate_fn = collate_fn
+        self.drop_last = drop_last
+        self.seed = draw_seed() if shuffle and seed is None else seed or 0
+        self.device = None if device is None else get_device(device)
+        self.prefetch_factor = prefetch_factor
+        self._gathers = self._numbered and collate_fn is None and hasattr(dataset, "gather")
+        self._epoch = self._batch = 0
+        self._fresh = True  # the next pass begins (or goes on) at this epoch and batch
+        self._pass = 0  # tells a pass whether a newer one has begun
+
+    def __len__(self) -> int:
+        """Batches of an epoch; TypeError for an iterable without a length."""
+        items = self._items()
+        if items is None:
+            raise TypeError(f"a DataLoader over {type(self.dataset).__name__} has no length, since "
+                            "that has none")
+        return items // self.batch_size if self.drop_last else -(-items // self.batch_size)
+
+    def _items(self) -> int | None:
+        counted: Any = self.dataset if self.sampler is None else self.sampler
+        return len(counted) if hasattr(counted, "__len__") else None
+
+    # -- a pass -----------------------------------------------------------------------------------
+
+    def __iter__(self) -> Iterator[Any]:
+        if not self._fresh:
+            self._epoch, self._batch = self._epoch + 1, 0
+        self._fresh = False
+        self._pass += 1
+        return self._batches(self._pass)
+
+    def _batches(self, this_pass: int) -> Iterator[Any]:
+        jobs, ahead = self._jobs(), self.num_workers * self.prefetch_factor
+        # no map(): a StopIteration of the dataset would end the epoch silently
+        made = made_ahead(jobs, self._made, self.num_workers, ahead) if ahead else (
+            self._made(job) for job in jobs)
+        with closing(made):
+            for batch in made:
+                if this_pass != self._pass:
+                    raise RuntimeError("this pass over the DataLoader was left for a newer one, or "
+                                       "a state was loaded since; iterate over the newer pass")
+                self._batch += 1
+                yield to_device(batch, get_device(self.device))
+        if this_pass == self._pass:
+            self._epoch, self._batch, self._fresh = self._epoch + 1, 0, True
+
+    def _jobs(self) -> Iterator[tuple[int, Any]]:
+        """(number, items) of the batches from this place on: item numbers, or items."""
+        number = self._batch
+        size = self.batch_size
+        if self._numbered and self.sampler is None:
+            order = self.order(self._epoch)
+            for start in range(number * size, len(order), size):
+                if start + size <= len(order) or not self.drop_last:
+                    yield start // size, order[start:start + size]
+            return
+        source = self.dataset if self.sampler is None else self.sampler
+        if hasattr(source, "set_epoch"):
+            source.set_epoch(self._epoch)
+        items = islice(source, number * size, None)
+        while chosen := list(islice(items, size)):
+            if len(chosen) == size or not self.drop_last:
+                yield number, chosen if self.sampler is None else np.asarray(chosen, np.int64)
+            number += 1
+
+    def order(self, epoch: int) -> np.ndarray:
+        """The item numbers of an epoch in their order, where no sampler gives them."""
+        items = len(self.dataset)
+        return shuffled(items, self.seed, epoch) if self.shuffle else np.arange(items)
+
+    def batch_of(self, indices: np.ndarray) -> Any:
+        """The batch of the items of these numbers, beside any pass."""
+        return to_device(self._collated(np.asarray(indices, np.int64)), get_device(self.device))
+
+    def _collated(self, chosen: Any) -> Any:
+        if self._gathers:
+            return self.dataset.gather(chosen)
+        items = [self._item(int(i)) for i in chosen] if self._numbered else chosen
+        return (self.collate_fn or default_collate)(items)
+
+    def _made(self, job: tuple[int, Any]) -> Any:
+        number, chosen = job
+        try:
+            return self._collated(chosen)
+        except Exception as error:
+            which = f", of the items {_listed(chosen)}" if self._numbered else ""
+            error.add_note(f"in batch {number} of epoch {self._epoch}{which}")
+            raise
+
+    def _item(self, index: int) -> Any:
+        try:
+            return self.dataset[index]
+        except Exception as error:
+            error.add_note(f"in item {index} of {type(self.dataset).__name__}")
+            raise
+
+    # -- taking up again --------------------------------------------------------------------------
+
+    def set_epoch(self, epoch: int) -> None:
+        """Let the next pass be this epoch, from its first batch."""
+        self._move(epoch, 0)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Where this loader stands, as JSON: the epoch, and the batches handed out of it."""
+        return {"seed": self.seed, "epoch": self._epoch, "batch": self._batch,
+                "batch_size": self.batch_size, "items": self._items()}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Let the next pass be the rest of the one that `state_dict()` was taken in.
+
+        Raises ValueError, with nothing changed, for a state that lacks something, or is that of
+        another number of items or batch size: its batches would be others.
+        """
+        missing = [name for name in _FACTS if name not in state]
+        if missing:
+            raise ValueError(f"a loader's state without {', '.join(missing)} given; wanted what "
+                             "state_dict() returned; nothing was loaded")
+        for name, own in (("batch_size", self.batch_size), ("items", self._items())):
+            if state[name] != own:
+                raise ValueError(f"a loader's state with {name} {state[name]} given; this loader "
+                                 f"has {own}; nothing was loaded")
+        self._move(state["epoch"], state["batch"])
+        self.seed = state["seed"]
+
+    def _move(self, epoch: int, batch: int) -> None:
+        if not all(isinstance(n, int) and n >= 0 for n in (epoch, batch)):
+            raise ValueError(f"epoch {epoch!r} and batch {batch!r} given; wanted integers of 0 or "
+                             "more; nothing was changed")
+        self._epoch, self._batch, self._fresh = epoch, batch, True
+        self._pass += 1
+
+
+def _listed(numbers: np.ndarray) -> str:
+    """The numbers as text, the first eight of them."""
+    return ", ".join(map(str, numbers[:8])) + ", ..." * (len(numbers) > 8)

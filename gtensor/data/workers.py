@@ -1,0 +1,102 @@
+"""Batches made ahead by threads, handed on in order; at most so many wait at a time."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Generator, Iterator
+from typing import Any
+
+
+def made_ahead(
+    jobs: Iterator[Any], make: Callable[[Any], Any], workers: int, ahead: int
+) -> Generator[Any, None, None]:
+    """`make(job)` for every job, in order, by `workers` threads at most `ahead` jobs ahead.
+
+    Jobs are drawn by one thread at a time. An exception of `jobs` or `make` comes out in its place.
+    The threads end with the iterator: when it is exhausted, closed, or dropped.
+    """
+    pool = _Pool(jobs, make, ahead)
+    threads = [threading.Thread(target=pool.work, name=f"gtensor-data-{i}", daemon=True)
+               for i in range(workers)]
+    try:
+        for thread in threads:
+            thread.start()
+        while True:
+            found, value = pool.take()
+            if not found:
+                return
+            yield value
+    finally:
+        pool.stop()
+        for thread in threads:
+            if thread.ident is not None:
+                thread.join()
+
+
+class _Pool:
+    """What the threads share. `drawn` jobs were begun, `taken` were handed on, results between."""
+
+    def __init__(self, jobs: Iterator[Any], make: Callable[[Any], Any], ahead: int) -> None:
+        self.jobs = jobs
+        self.make = make
+        self.ahead = ahead
+        self.drawing = threading.Lock()
+        self.changed = threading.Condition()
+        self.results: dict[int, tuple[Any, BaseException | None]] = {}
+        self.drawn = self.taken = 0
+        self.ended = False  # no job is left, or nobody wants one
+
+    def work(self) -> None:
+        """What each thread does: draw, make, deliver."""
+        while True:
+            with self.drawing:  # held while waiting too: jobs are drawn in order
+                with self.changed:
+                    self.changed.wait_for(
+                        lambda: self.ended or self.drawn < self.taken + self.ahead)
+                    if self.ended:
+                        return
+                    number = self.drawn
+                try:
+                    job = next(self.jobs)
+                except StopIteration:
+                    self.stop()
+                    return
+                except BaseException as error:
+                    self._deliver(number, None, error)
+                    self.stop()
+                    return
+                with self.changed:
+                    self.drawn += 1
+            try:
+                self._deliver(number, self.make(job), None)
+            except BaseException as error:
+                self._deliver(number, None, error)
+
+    def _deliver(self, number: int, value: Any, error: BaseException | None) -> None:
+        with self.changed:
+            self.drawn = max(self.drawn, number + 1)
+            self.results[number] = value, error
+            self.changed.notify_all()
+
+    def take(self) -> tuple[bool, Any]:
+        """Wait for the next result in order; (False, None) after the last."""
+        with self.changed:
+            self.changed.wait_for(lambda: self.taken in self.results
+                                  or (self.ended and self.taken == self.drawn))
+            if self.taken not in self.results:
+                return False, None
+            value, error = self.results.pop(self.taken)
+            self.taken += 1
+            self.changed.notify_all()
+        if error is not None:
+            try:
+                raise error
+            finally:
+                del error  # the exception knows this frame, which must not know it
+        return True, value
+
+    def stop(self) -> None:
+        """Let no thread begin another job."""
+        with self.changed:
+            self.ended = True
+            self.changed.notify_all()

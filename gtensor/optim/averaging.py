@@ -1,0 +1,171 @@
+"""EMA: an exponential moving average of a module's weights, to evaluate with."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+from gtensor.core.inplace import write
+from gtensor.core.modes import no_grad
+from gtensor.core.tensor import Tensor, is_floating
+from gtensor.creation import asarray, empty, tensor
+from gtensor.ops import updates
+from gtensor.ops.scratch import computed_in
+
+if TYPE_CHECKING:
+    from gtensor.nn.module import Module
+
+_PREFIX = "module."  # of the names in PyTorch's AveragedModel
+
+
+class EMA:
+    """average = decay * average + (1 - decay) * weight, for every parameter of a module.
+
+        ema = gt.optim.EMA(model, decay=0.999)
+        ...
+        optimizer.step()
+        ema.update()
+        ...
+        with ema.swapped():
+            evaluate(model)
+
+    Args:
+        module: whose parameters are averaged; they are followed by identity.
+        decay: the share of the average that an update keeps, from 0 to 1.
+        use_buffers: average floating buffers (running statistics) too. Otherwise, and for integers,
+            the module's own buffers serve with the averages.
+        warmup: keep only min(decay, (1 + n) / (10 + n)) in update n = 0, 1, ..., so that the
+            average forgets the first weights (as in TensorFlow's ExponentialMovingAverage).
+
+    The first update copies, as PyTorch's `AveragedModel(multi_avg_fn=get_ema_multi_avg_fn(decay))`
+    does, whose values these are. Averages of half types are kept in float32, in which small steps
+    are not lost. Memory: one copy of the parameters, made here; an update allocates a tile.
+
+    Raises ValueError for another decay, or a module without parameters.
+    """
+
+    def __init__(
+        self, module: Module, decay: float = 0.999, *, use_buffers: bool = False,
+        warmup: bool = False,
+    ) -> None:
+        if not 0 <= decay <= 1:
+            raise ValueError(f"decay={decay} given; wanted a number from 0 to 1")
+        self.module = module
+        self.decay = decay
+        self.use_buffers = use_buffers
+        self.warmup = warmup
+        self.n_averaged = 0
+        self._swapped = False
+        followed: list[tuple[str, Tensor]] = list(module.named_parameters())
+        if not followed:
+            raise ValueError(f"{type(module).__name__} has no parameters to average; wanted some")
+        if use_buffers:
+            followed += [(n, b) for n, b in module.named_buffers() if is_floating(b.dtype)]
+        self._averages = {name: empty(value.shape, computed_in(value.dtype), value.device)
+                          for name, value in followed}
+        with no_grad():
+            for name, value in followed:
+                self._averages[name][...] = value
+
+    def update(self) -> None:
+        """Take the module's weights into the averages, in place.
+
+        Raises RuntimeError within `swapped()`; ValueError or DeviceError if the module was changed
+        so that a weight does not fit its average: before anything is changed.
+        """
+        if self._swapped:
+            raise RuntimeError("update() within swapped(), where the module holds the averages; "
+                               "update after the block")
+        pairs = self._pairs()
+        with no_grad():
+            for weight, average in pairs:
+                if self.n_averaged == 0:
+                    average[...] = weight
+                else:
+                    write(updates.average, average, weight, {"weight": 1 - self._share()})
+        self.n_averaged += 1
+
+    def _share(self) -> float:
+        """The share of the averages that the next update keeps."""
+        n = self.n_averaged
+        return min(self.decay, (1 + n) / (10 + n)) if self.warmup else self.decay
+
+    def _pairs(self) -> list[tuple[Tensor, Tensor]]:
+        """Every weight of the module with its average, checked."""
+        weights: dict[str, Tensor] = dict(self.module.named_parameters())
+        weights.update(self.module.named_buffers() if self.use_buffers else ())
+        for name, average in self._averages.items():
+            weight = weights.get(name)
+            if weight is None or weight.shape != average.shape:
+                found = "missing" if weight is None else f"of shape {weight.shape}"
+                raise ValueError(f"{name!r} of {type(self.module).__name__} is {found}, and its "
+                                 f"average of shape {average.shape}; make the EMA after changing "
+                                 "the module")
+            if weight.device is not average.device or computed_in(weight.dtype) != average.dtype:
+                raise ValueError(f"{name!r} of {type(self.module).__name__} is {weight.dtype} on "
+                                 f"{weight.device}, and its average {average.dtype} on "
+                                 f"{average.device}; make the EMA after moving or converting the "
+                                 "module")
+        return [(weights[name], average) for name, average in self._averages.items()]
+
+    @contextmanager
+    def swapped(self) -> Iterator[None]:
+        """The module holds the averages within the block, and its own weights after it, exactly.
+
+        The weights are put aside in a copy for that time. They are overwritten in place, so a graph
+        recorded before the block cannot be walked after it.
+
+        Raises RuntimeError in a block of the same EMA.
+        """
+        if self._swapped:
+            raise RuntimeError("swapped() within swapped(); the module holds the averages already")
+        pairs = self._pairs()
+        with no_grad():
+            aside = [weight.detach().clone() for weight, _ in pairs]
+        self._swapped = True
+        try:
+            _assign((weight, average) for weight, average in pairs)
+            yield
+        finally:
+            _assign((weight, own) for (weight, _), own in zip(pairs, aside, strict=True))
+            self._swapped = False
+
+    # -- state ------------------------------------------------------------------------------------
+
+    def state_dict(self) -> dict[str, Tensor]:
+        """PyTorch's layout: "n_averaged" (0-d), and "module.<name>" for each average and buffer.
+
+        The tensors share memory with the averages and with the module's buffers.
+        """
+        buffers = self.module.state_dict().keys() - dict(self.module.named_parameters()).keys()
+        state = {name: value for name, value in self.module.state_dict().items() if name in buffers}
+        named = {_PREFIX + name: value for name, value in {**state, **self._averages}.items()}
+        return {"n_averaged": tensor(self.n_averaged, device="cpu"), **named}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Copy the averages of a `state_dict()`, or of PyTorch's AveragedModel.
+
+        The buffers in it are left to the module's own state. Raises ValueError naming what is
+        missing or of another shape, before anything is changed.
+        """
+        values = {name: asarray(state[_PREFIX + name]) if _PREFIX + name in state else None
+                  for name in self._averages}
+        wrong = [f"{name!r} is missing" if value is None else
+                 f"{name!r} has shape {value.shape}, wanted {self._averages[name].shape}"
+                 for name, value in values.items()
+                 if value is None or value.shape != self._averages[name].shape]
+        if wrong or "n_averaged" not in state:
+            wrong += ["'n_averaged' is missing"] * ("n_averaged" not in state)
+            raise ValueError(f"the state given does not fit this EMA: {'; '.join(wrong)}; nothing "
+                             "was loaded")
+        self.n_averaged = int(state["n_averaged"])
+        _assign((self._averages[name], value) for name, value in values.items()
+                if value is not None)
+
+
+def _assign(pairs: Any) -> None:
+    """Overwrite each first tensor by the second, in its dtype and on its device."""
+    with no_grad():
+        for place, value in pairs:
+            place[...] = value.detach().to(place.device).to(place.dtype)

@@ -1,0 +1,366 @@
+"""Schedules of the learning rate by PyTorch's names: `gt.optim.lr_scheduler`.
+
+    schedule = lr_scheduler.CosineAnnealingLR(optimizer, T_max=1000)
+    for inputs, labels in loader:
+        ...
+        optimizer.step()
+        schedule.step()
+
+Every schedule is a pure function of its step number and the rates that the groups had when it was
+made ("initial_lr" of the group). PyTorch's multiply the current rate by a factor each step, where
+rounding adds up; the values agree to that rounding (1e-12, relative). So a schedule overrides rates
+set by hand between steps, two schedules on one optimizer do not multiply (chain them with
+SequentialLR), and one taken up again from its state goes on bit for bit.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from math import cos, pi
+from typing import Any
+
+from gtensor.optim.optimizer import INITIAL, Optimizer
+
+__all__ = [
+    "ConstantLR", "CosineAnnealingLR", "ExponentialLR", "LRScheduler", "LambdaLR", "LinearLR",
+    "MultiStepLR", "OneCycleLR", "SequentialLR", "StepLR", "warmup_cosine",
+]
+
+
+class LRScheduler:
+    """What schedules share. A subclass says the rate of a step in `rate`.
+
+    Args:
+        optimizer: whose groups' options are set, now for the first step and at every `step()`.
+        last_epoch: the number of the last step done, if a run is taken up again by hand; -1: none.
+
+    Raises TypeError if that is no optimizer, ValueError for `last_epoch` of 0 or more with a group
+    that never had a schedule (no "initial_lr").
+    """
+
+    def __init__(self, optimizer: Optimizer, last_epoch: int = -1) -> None:
+        if not isinstance(optimizer, Optimizer):
+            raise TypeError(f"{type(self).__name__} was given {type(optimizer).__name__}; wanted "
+                            "an Optimizer")
+        for number, group in enumerate(optimizer.param_groups):
+            if last_epoch >= 0 and INITIAL not in group:
+                raise ValueError(f"last_epoch={last_epoch} given, but group {number} has no "
+                                 f"{INITIAL!r}; load the optimizer's state first")
+            group.setdefault(INITIAL, group["lr"])
+        self.optimizer = optimizer
+        self.base_lrs = [group[INITIAL] for group in optimizer.param_groups]
+        self.last_epoch = last_epoch + 1
+        self._set()
+
+    def rate(self, base: float, step: int) -> float:
+        """The learning rate at `step` = 0, 1, ... of a group whose own rate is `base`."""
+        raise TypeError("LRScheduler is abstract; make one of its kinds")
+
+    def options(self, index: int, step: int) -> dict[str, Any]:
+        """The options that group `index` has at a step."""
+        return {"lr": self.rate(self.base_lrs[index], step)}
+
+    def step(self) -> None:
+        """Go on to the next step; call it after the optimizer's."""
+        self.last_epoch += 1
+        self._set()
+
+    def get_last_lr(self) -> list[float]:
+        """The rates that were set last, one per group."""
+        return list(self._last_lr)
+
+    def _set(self) -> None:
+        groups = self.optimizer.param_groups
+        if len(groups) != len(self.base_lrs):
+            raise ValueError(f"{type(self).__name__} was made for {len(self.base_lrs)} groups, but "
+                             f"the optimizer has {len(groups)} now; make it after the last group")
+        found = [self.options(index, self.last_epoch) for index in range(len(groups))]
+        for group, options in zip(groups, found, strict=True):
+            group.update(options)
+        self._last_lr: list[float] = [options["lr"] for options in found]
+
+    def state_dict(self) -> dict[str, Any]:
+        """Where the schedule stands, as JSON; its arguments are not among it."""
+        return {"last_epoch": self.last_epoch, "base_lrs": list(self.base_lrs),
+                "_last_lr": self.get_last_lr()}
+
+    def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
+        """Go on from a `state_dict()` (or PyTorch's) and set the groups' options accordingly.
+
+        Only "last_epoch" is needed. Raises ValueError, with nothing changed, if it is missing, or
+        if "base_lrs" are those of another number of groups.
+        """
+        rates = list(state_dict.get("base_lrs", self.base_lrs))
+        if not isinstance(state_dict.get("last_epoch"), int) or len(rates) != len(self.base_lrs):
+            raise ValueError(f"a state of {sorted(state_dict)} for {len(rates)} groups given; "
+                             f"wanted 'last_epoch' and 'base_lrs' of {len(self.base_lrs)} groups; "
+                             "nothing was loaded")
+        self.last_epoch, self.base_lrs = state_dict["last_epoch"], rates
+        self._set()
+
+
+class LambdaLR(LRScheduler):
+    """base * lr_lambda(step); one function, or one per group. Functions are not in the state."""
+
+    def __init__(self, optimizer: Optimizer,
+                 lr_lambda: Callable[[int], float] | Sequence[Callable[[int], float]],
+                 last_epoch: int = -1) -> None:
+        self.lr_lambdas = _per_group("lr_lambda", lr_lambda, optimizer)
+        super().__init__(optimizer, last_epoch)
+
+    def options(self, index: int, step: int) -> dict[str, Any]:
+        return {"lr": self.base_lrs[index] * self.lr_lambdas[index](step)}
+
+
+class StepLR(LRScheduler):
+    """base * gamma ** (step // step_size)."""
+
+    def __init__(self, optimizer: Optimizer, step_size: int, gamma: float = 0.1,
+                 last_epoch: int = -1) -> None:
+        self.step_size, self.gamma = _positive("step_size", step_size), gamma
+        super().__init__(optimizer, last_epoch)
+
+    def rate(self, base: float, step: int) -> float:
+        return base * self.gamma ** (step // self.step_size)
+
+
+class MultiStepLR(LRScheduler):
+    """base * gamma for every milestone that the step has reached."""
+
+    def __init__(self, optimizer: Optimizer, milestones: Iterable[int], gamma: float = 0.1,
+                 last_epoch: int = -1) -> None:
+        self.milestones, self.gamma = sorted(milestones), gamma
+        super().__init__(optimizer, last_epoch)
+
+    def rate(self, base: float, step: int) -> float:
+        return base * self.gamma ** bisect_right(self.milestones, step)
+
+
+class ExponentialLR(LRScheduler):
+    """base * gamma ** step."""
+
+    def __init__(self, optimizer: Optimizer, gamma: float, last_epoch: int = -1) -> None:
+        self.gamma = gamma
+        super().__init__(optimizer, last_epoch)
+
+    def rate(self, base: float, step: int) -> float:
+        return base * self.gamma ** step
+
+
+class ConstantLR(LRScheduler):
+    """base * factor before step total_iters, base from then on."""
+
+    def __init__(self, optimizer: Optimizer, factor: float = 1 / 3, total_iters: int = 5,
+                 last_epoch: int = -1) -> None:
+        self.factor, self.total_iters = _factor("factor", factor), total_iters
+        super().__init__(optimizer, last_epoch)
+
+    def rate(self, base: float, step: int) -> float:
+        return base * self.factor if step < self.total_iters else base
+
+
+class LinearLR(LRScheduler):
+    """From base * start_factor along a line to base * end_factor at step total_iters."""
+
+    def __init__(self, optimizer: Optimizer, start_factor: float = 1 / 3, end_factor: float = 1.0,
+                 total_iters: int = 5, last_epoch: int = -1) -> None:
+        self.start_factor = _factor("start_factor", start_factor)
+        self.end_factor = _factor("end_factor", end_factor)
+        self.total_iters = _positive("total_iters", total_iters)
+        super().__init__(optimizer, last_epoch)
+
+    def rate(self, base: float, step: int) -> float:
+        done = min(step, self.total_iters) / self.total_iters
+        return base * (self.start_factor + (self.end_factor - self.start_factor) * done)
+
+
+class CosineAnnealingLR(LRScheduler):
+    """From base along half a cosine to eta_min at step T_max, and back up, and so on.
+
+    Source: Loshchilov and Hutter, "SGDR", 2017, without its restarts.
+    """
+
+    def __init__(self, optimizer: Optimizer, T_max: int, eta_min: float = 0.0,
+                 last_epoch: int = -1) -> None:
+        self.T_max, self.eta_min = _positive("T_max", T_max), eta_min
+        super().__init__(optimizer, last_epoch)
+
+    def rate(self, base: float, step: int) -> float:
+        return self.eta_min + (base - self.eta_min) * (1 + cos(pi * step / self.T_max)) / 2
+
+
+class OneCycleLR(LRScheduler):
+    """Up to max_lr, then down to far below the start, while momentum (or beta1) does the opposite.
+
+    Args:
+        max_lr, base_momentum, max_momentum: a number, or one per group.
+        total_steps: the length of the cycle, or else epochs * steps_per_epoch.
+        pct_start: the share of the steps on which the rate rises.
+        anneal_strategy: "cos" or "linear".
+        cycle_momentum: also set "momentum", or the first of "betas", from max_momentum to
+            base_momentum and back.
+        div_factor: the rate starts at max_lr / div_factor, which becomes the group's "initial_lr".
+        final_div_factor: it ends at the start's rate / final_div_factor.
+        three_phase: go down to the start's rate as fast as up, and in a third phase to the end.
+
+    Raises ValueError past the end of the cycle, and for options that make no sense.
+    Source: Smith and Topin, "Super-convergence", 2018.
+    """
+
+    def __init__(
+        self, optimizer: Optimizer, max_lr: float | Sequence[float],
+        total_steps: int | None = None, epochs: int | None = None,
+        steps_per_epoch: int | None = None, pct_start: float = 0.3, anneal_strategy: str = "cos",
+        cycle_momentum: bool = True, base_momentum: float | Sequence[float] = 0.85,
+        max_momentum: float | Sequence[float] = 0.95, div_factor: float = 25.0,
+        final_div_factor: float = 1e4, three_phase: bool = False, last_epoch: int = -1,
+    ) -> None:
+        if total_steps is None:
+            if epochs is None or steps_per_epoch is None:
+                raise ValueError("OneCycleLR was given neither total_steps nor both of epochs and "
+                                 "steps_per_epoch; wanted one of the two")
+            total_steps = _positive("epochs", epochs) * _positive("steps_per_epoch",
+                                                                  steps_per_epoch)
+        if not 0 <= pct_start <= 1:
+            raise ValueError(f"pct_start={pct_start} given; wanted a share from 0 to 1")
+        if anneal_strategy not in ("cos", "linear"):
+            raise ValueError(f"anneal_strategy={anneal_strategy!r} given; wanted 'cos' or 'linear'")
+        self.total_steps = _positive("total_steps", total_steps)
+        self.anneal_strategy = anneal_strategy
+        last = float(total_steps - 1)
+        rise = pct_start * total_steps - 1
+        ends = (rise, 2 * rise, last) if three_phase else (rise, last)
+        self._phases = list(zip((0.0, *ends), ends, strict=False))  # first and last step of each
+        self._rates = [
+            (m / div_factor, m, *[m / div_factor] * three_phase, m / div_factor / final_div_factor)
+            for m in _per_group("max_lr", max_lr, optimizer)]
+        self._momenta = [
+            (high, low, high, *[high] * three_phase) for low, high in zip(
+                _per_group("base_momentum", base_momentum, optimizer),
+                _per_group("max_momentum", max_momentum, optimizer), strict=True)]
+        self._cycled = self._momentum_option(optimizer) if cycle_momentum else None
+        if last_epoch < 0:
+            for group, rates in zip(optimizer.param_groups, self._rates, strict=True):
+                group[INITIAL] = rates[0]
+        super().__init__(optimizer, last_epoch)
+
+    def _momentum_option(self, optimizer: Optimizer) -> str:
+        for name in ("betas", "momentum"):
+            if name in optimizer.defaults:
+                break
+        else:
+            raise ValueError(f"cycle_momentum with {type(optimizer).__name__}, which has neither "
+                             "momentum nor betas; give cycle_momentum=False")
+        if name == "momentum" and not all(group[name] for group in optimizer.param_groups):
+            raise ValueError("cycle_momentum with an SGD that was made without momentum, so that "
+                             "it keeps none; give it momentum, or cycle_momentum=False")
+        return name
+
+    def options(self, index: int, step: int) -> dict[str, Any]:
+        if step > self.total_steps:
+            raise ValueError(f"step {step} of a cycle of total_steps={self.total_steps}; wanted no "
+                             "steps past its end")
+        phase = next((i for i, (_, end) in enumerate(self._phases) if step <= end),
+                     len(self._phases) - 1)
+        first, last = self._phases[phase]
+        done = (step - first) / (last - first)
+        found: dict[str, Any] = {"lr": self._between(self._rates[index][phase:phase + 2], done)}
+        if self._cycled is not None:
+            momentum = self._between(self._momenta[index][phase:phase + 2], done)
+            betas = self.optimizer.param_groups[index].get("betas", ())
+            found[self._cycled] = (momentum, *betas[1:]) if betas else momentum
+        return found
+
+    def _between(self, ends: tuple[float, ...], done: float) -> float:
+        start, end = ends
+        if self.anneal_strategy == "linear":
+            return (end - start) * done + start
+        return end + (start - end) / 2 * (cos(pi * done) + 1)
+
+
+class SequentialLR(LRScheduler):
+    """One schedule after another: number i from step milestones[i - 1] on, counting from 0 again.
+
+    The schedules belong to this one from then on; do not step them.
+    """
+
+    def __init__(self, optimizer: Optimizer, schedulers: Sequence[LRScheduler],
+                 milestones: Sequence[int], last_epoch: int = -1) -> None:
+        self._schedulers, self._milestones = list(schedulers), list(milestones)
+        if not schedulers or len(milestones) != len(schedulers) - 1:
+            raise ValueError(f"{len(schedulers)} schedulers and {len(milestones)} milestones given;"
+                             " wanted a milestone between any two schedulers")
+        if self._milestones != sorted(self._milestones):
+            raise ValueError(f"milestones={self._milestones} given; wanted rising step numbers")
+        if any(scheduler.optimizer is not optimizer for scheduler in schedulers):
+            raise ValueError("SequentialLR was given schedulers of another optimizer; wanted its "
+                             "own")
+        super().__init__(optimizer, last_epoch)
+
+    def options(self, index: int, step: int) -> dict[str, Any]:
+        number = bisect_right(self._milestones, step)
+        start = self._milestones[number - 1] if number else 0
+        return self._schedulers[number].options(index, step - start)
+
+    def state_dict(self) -> dict[str, Any]:
+        """With the states of the schedules, for their groups' own rates."""
+        return {**super().state_dict(),
+                "_schedulers": [scheduler.state_dict() for scheduler in self._schedulers]}
+
+    def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
+        """As for other schedules; the parts' rates are taken up if they are there."""
+        parts = state_dict.get("_schedulers", [{}] * len(self._schedulers))
+        rates = [list(part.get("base_lrs", scheduler.base_lrs))
+                 for part, scheduler in zip(parts, self._schedulers, strict=False)]
+        if len(parts) != len(self._schedulers) or any(
+                len(found) != len(self.base_lrs) for found in rates):
+            raise ValueError(f"a state of {len(parts)} schedulers for groups of "
+                             f"{[len(found) for found in rates]} given; wanted "
+                             f"{len(self._schedulers)} for {len(self.base_lrs)} groups; nothing "
+                             "was loaded")
+        super().load_state_dict(state_dict)
+        for scheduler, found in zip(self._schedulers, rates, strict=True):
+            scheduler.base_lrs = found
+        self._set()
+
+
+def warmup_cosine(
+    optimizer: Optimizer, warmup_steps: int, total_steps: int, eta_min: float = 0.0
+) -> LRScheduler:
+    """A line up to the groups' rates, reached at step `warmup_steps`, then a cosine to `eta_min`.
+
+    The first rate is 1 / (warmup_steps + 1) of a group's, the last (at step total_steps) eta_min.
+    Raises ValueError unless 0 <= warmup_steps < total_steps.
+    """
+    if not 0 <= warmup_steps < total_steps:
+        raise ValueError(f"warmup_steps={warmup_steps} of total_steps={total_steps} given; wanted "
+                         "0 <= warmup_steps < total_steps")
+    if not warmup_steps:
+        return CosineAnnealingLR(optimizer, total_steps, eta_min)
+    rise = LinearLR(optimizer, 1 / (warmup_steps + 1), total_iters=warmup_steps)
+    fall = CosineAnnealingLR(optimizer, total_steps - warmup_steps, eta_min)
+    return SequentialLR(optimizer, [rise, fall], [warmup_steps])
+
+
+def _positive(name: str, value: int) -> int:
+    if not isinstance(value, int) or value < 1:
+        raise ValueError(f"{name}={value} given; wanted an integer of 1 or more")
+    return value
+
+
+def _factor(name: str, value: float) -> float:
+    if not 0 <= value <= 1:
+        raise ValueError(f"{name}={value} given; wanted a factor from 0 to 1")
+    return value
+
+
+def _per_group(name: str, value: Any, optimizer: Optimizer) -> list[Any]:
+    """One value per group, from one or from a list of them."""
+    count = len(optimizer.param_groups)
+    if not isinstance(value, (list, tuple)):
+        return [value] * count
+    if len(value) != count:
+        raise ValueError(f"{name} of {len(value)} values given; wanted one, or {count}: one per "
+                         "group")
+    return list(value)

@@ -1,0 +1,200 @@
+"""Clipping by norm and by value against PyTorch; what it refuses; that it allocates nothing."""
+
+from __future__ import annotations
+
+import tracemalloc
+
+import numpy as np
+import pytest
+import torch
+
+import gtensor as gt
+from gtensor import settings
+from gtensor.ops import updates
+
+clip_norm, clip_value = gt.optim.clip_grad_norm_, gt.optim.clip_grad_value_
+SHAPES = [(7, 5), (5,), (), (0, 3), (3, 4, 5)]
+
+
+def pair(shapes=SHAPES, dtype=np.float64, scale=1.0):
+    """Parameters of both libraries with equal gradients, and one that has none."""
+    rng = np.random.default_rng()
+    ours, theirs = [], []
+    for shape in shapes:
+        g = np.asarray(rng.standard_normal(shape) * scale, dtype)
+        p, q = gt.tensor(g, requires_grad=True), torch.tensor(g, requires_grad=True)
+        p.grad, q.grad = gt.tensor(g), torch.tensor(g)
+        ours.append(p)
+        theirs.append(q)
+    return [*ours, gt.ones(3, requires_grad=True)], [*theirs, torch.ones(3, requires_grad=True)]
+
+
+def compare(ours, theirs, rtol=1e-12):
+    for p, q in zip(ours, theirs, strict=True):
+        if q.grad is None:
+            assert p.grad is None
+            continue
+        np.testing.assert_allclose(p.grad.numpy(), q.grad.numpy(), rtol=rtol, atol=rtol)
+
+
+@pytest.mark.parametrize("tile", [4, 65536])
+@pytest.mark.parametrize("order", [2.0, 1, 3.5, float("inf"), "inf"])
+@pytest.mark.parametrize("most", [0.0, 0.7, 1e6])
+def test_norm_and_gradients_equal_pytorchs(order, most, tile):
+    # of an empty gradient PyTorch knows no largest value
+    ours, theirs = pair([s for s in SHAPES if 0 not in s] if float(order) == np.inf else SHAPES)
+    wanted = torch.nn.utils.clip_grad_norm_(theirs, most, order)
+    with settings.override(tile_elements=tile):
+        norm = clip_norm(ours, most, order)
+    assert norm.shape == () and norm.dtype == gt.float64
+    np.testing.assert_allclose(norm.item(), wanted.item(), rtol=1e-12)
+    compare(ours, theirs)
+
+
+@pytest.mark.parametrize("dtype,rtol", [(np.float32, 1e-5), (np.float16, 2e-3)])
+def test_narrow_types(dtype, rtol):
+    ours, theirs = pair(dtype=dtype)
+    wanted = torch.nn.utils.clip_grad_norm_(theirs, 1.0)
+    norm = clip_norm(iter(ours), 1.0)
+    assert norm.dtype == gt.float32
+    np.testing.assert_allclose(norm.item(), wanted.item(), rtol=rtol)
+    compare(ours, theirs, rtol)
+
+
+def test_bfloat16():
+    w = gt.ones(1000, gt.bfloat16, requires_grad=True)
+    w.grad = gt.full(1000, 3.0, gt.bfloat16)
+    assert clip_norm(w, 1.0).item() == pytest.approx(3 * 1000**0.5, rel=1e-6)
+    assert w.grad.dtype == gt.bfloat16
+    np.testing.assert_allclose(w.grad.astype(gt.float64).numpy(), 1000**-0.5, rtol=2**-8)
+    clip_value(w, 0.015625)
+    assert set(w.grad.astype(gt.float32).tolist()) == {0.015625}
+
+
+def test_squares_that_overflow_float32_do_not_make_the_norm_infinite():
+    w = gt.ones(4, requires_grad=True)
+    w.grad = gt.full(4, 1e30)
+    assert clip_norm([w], 1.0).item() == pytest.approx(2e30, rel=1e-6)
+    np.testing.assert_allclose(w.grad.numpy(), 0.5, rtol=1e-5)
+
+
+@pytest.mark.parametrize("bad", [np.nan, np.inf, -np.inf])
+@pytest.mark.parametrize("order", [2.0, 3.0, float("inf")])
+def test_a_norm_that_is_not_finite(bad, order):
+    ours, theirs = pair([(7, 5), (5,)])
+    for tensors in (ours, theirs):
+        tensors[0].grad[2, 1] = bad
+    before = [p.grad.numpy().copy() for p in ours[:-1]]
+    with pytest.raises(ValueError, match=r"norm of order .* cannot be clipped"):
+        clip_norm(ours, 1.0, order, error_if_nonfinite=True)
+    assert all(np.array_equal(a, p.grad.numpy(), equal_nan=True)
+               for a, p in zip(before, ours, strict=False))
+    wanted = torch.nn.utils.clip_grad_norm_(theirs, 1.0, order)
+    np.testing.assert_equal(clip_norm(ours, 1.0, order).item(), wanted.item())
+    compare(ours, theirs)
+
+
+def test_gradients_that_are_not_contiguous():
+    rng = np.random.default_rng()
+    g = rng.standard_normal((5, 7, 3))
+    w = gt.ones((3, 7, 5), gt.float64, requires_grad=True)
+    w.grad = gt.permute_dims(gt.tensor(g), (2, 1, 0))
+    v = gt.ones((5, 3), gt.float64, requires_grad=True)
+    wide = gt.tensor(rng.standard_normal((5, 6)))
+    v.grad = wide[:, ::-2]
+    norm = np.sqrt((w.grad.numpy()**2).sum() + (v.grad.numpy()**2).sum())
+    wanted = [p.grad.numpy() / (norm + 1e-6) for p in (w, v)]
+    with settings.override(tile_elements=4):
+        assert clip_norm([w, v], 1.0).item() == pytest.approx(norm, rel=1e-12)
+    for p, values in zip((w, v), wanted, strict=True):
+        np.testing.assert_allclose(p.grad.numpy(), values, rtol=1e-12)
+
+
+@pytest.mark.parametrize("limit", [0.0, 0.3, 10.0])
+def test_values_equal_pytorchs(limit):
+    ours, theirs = pair()
+    for tensors in (ours, theirs):
+        tensors[0].grad[0, 0] = np.nan
+        tensors[0].grad[0, 1] = -np.inf
+    torch.nn.utils.clip_grad_value_(theirs, limit)
+    assert clip_value(ours, limit) is None
+    compare(ours, theirs)
+
+
+def test_no_gradients_have_norm_zero():
+    w = gt.ones(3, requires_grad=True)
+    assert clip_norm([w], 1.0).item() == clip_norm([], 1.0).item() == 0
+    clip_value([w, gt.ones(2)], 1.0)
+    assert w.grad is None
+
+
+@pytest.mark.parametrize("call,message", [
+    (lambda w: clip_norm(w, -1.0), "max_norm=-1.0"),
+    (lambda w: clip_norm(w, float("nan")), "max_norm=nan"),
+    (lambda w: clip_norm(w, 1.0, 0), "norm_type=0"),
+    (lambda w: clip_norm([w, 3], 1.0), "int given as a parameter"),
+    (lambda w: clip_value(w, -0.5), "clip_value=-0.5"),
+])
+def test_bad_arguments_are_named_and_change_nothing(call, message):
+    w = gt.ones(3, requires_grad=True)
+    w.grad = gt.full(3, 5.0)
+    with pytest.raises((ValueError, TypeError), match=message):
+        call(w)
+    assert w.grad.tolist() == [5, 5, 5]
+
+
+def test_gradients_on_two_devices_are_refused(monkeypatch):
+    """A second device by its name alone: nothing gets as far as asking it for anything."""
+    v, w = pair([(3,), (4,)])[0][:2]
+    elsewhere = type("Elsewhere", (), {"type": "cuda", "__str__": lambda self: "cuda:7"})()
+    monkeypatch.setattr(w.grad, "_device", elsewhere)
+    before = v.grad.tolist()
+    with pytest.raises(gt.DeviceError, match="cpu and cuda:7"):
+        clip_norm([v, w], 0.1)
+    assert v.grad.tolist() == before
+
+
+def test_nothing_larger_than_a_tile_is_allocated():
+    w = gt.zeros(1 << 21, requires_grad=True)
+    w.grad = gt.ones(1 << 21)
+    clip_norm(w, 1.0)
+    gt.memory.reset_peak()
+    before = gt.memory.stats().allocated
+    tracemalloc.start()
+    for order in (2.0, 1.0, float("inf")):
+        clip_norm(w, 1e-3, order)
+    clip_value(w, 1e-9)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert gt.memory.stats().peak_allocated == before
+    assert peak < 4 * 4 * settings.tile_elements < w.nbytes
+
+
+def test_a_small_norm_leaves_the_gradients_unread(monkeypatch):
+    w = gt.zeros(4, requires_grad=True)
+    w.grad = gt.ones(4)
+    monkeypatch.setattr(updates.scale, "cpu", lambda *a, **k: pytest.fail("scaled by one"))
+    assert clip_norm(w, 100.0).item() == 2
+
+
+def test_the_gpu_path_of_the_norm_hands_over_orders_and_places(monkeypatch):
+    """NumPy in CuPy's place, and a stand-in for its reduction that evaluates by order."""
+    class Reduction:
+        def __init__(self, inputs, outputs, terms, combine, last, first, **more):
+            assert inputs == "T x, float64 order" and outputs == "float64 total"
+            self.largest = combine == "gt_larger(a, b)"
+
+        def __call__(self, x, order, out):
+            x = np.abs(x.astype(np.float64))
+            out[...] = x.max(initial=0) if self.largest else (x**order).sum()
+
+    monkeypatch.setattr(np, "ReductionKernel", Reduction, raising=False)
+    monkeypatch.setattr(updates, "cupy", lambda: np)
+    updates._norm_kernel.cache_clear()
+    arrays = [p.grad.numpy().astype(np.float32) for p in pair()[0][:-1]]
+    for order in (2.0, 1.0, 3.0, float("inf")):
+        given, wanted = (path(*arrays, order=order)
+                         for path in (updates.norm.gpu, updates.norm.cpu))
+        assert given.dtype == wanted.dtype == np.float32
+        np.testing.assert_allclose(given, wanted, rtol=1e-6)
+    updates._norm_kernel.cache_clear()
