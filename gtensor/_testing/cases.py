@@ -161,7 +161,10 @@ class Case:
 
     def upstream(self, output: Tensor, layout: Layout | None = None) -> Tensor:
         """A random gradient of an output, never uniform."""
-        values = np.asarray(self.rng.standard_normal(output.shape)).astype(output.dtype)
+        values = np.asarray(self.rng.standard_normal(output.shape))
+        if output.dtype.kind == "c":
+            values = values + 1j * self.rng.standard_normal(output.shape)
+        values = values.astype(output.dtype)
         device = output._device  # not ours for an op that moves its input
         array = device.copy(device.from_numpy(values))
         return make(array if layout is None else layout(device.xp, array), device)

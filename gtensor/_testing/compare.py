@@ -58,7 +58,7 @@ def close(
     a, b = to_numpy(actual), to_numpy(wanted)
     if a.shape != b.shape:
         raise CheckError(f"{what}: {names[0]} has shape {a.shape}, {names[1]} has shape {b.shape}")
-    rtol, atol = tolerance or TOLERANCES.get(a.dtype, (0.0, 0.0))
+    rtol, atol = tolerance or TOLERANCES.get(a.real.dtype, (0.0, 0.0))
     wide = np.complex128 if "c" in a.dtype.kind + b.dtype.kind else np.float64
     a, b = a.astype(wide), b.astype(wide)
     with np.errstate(invalid="ignore", over="ignore"):

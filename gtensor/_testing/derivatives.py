@@ -306,4 +306,5 @@ def _all_close(what: str, given: Gradients, wanted: Gradients, names: tuple[str,
 
 
 def _dot(a: Any, b: Any) -> float:
-    return float((to_numpy(a).astype(np.float64) * to_numpy(b)).sum())
+    """The real inner product, also of complex arrays."""
+    return float((to_numpy(a).astype(np.complex128) * to_numpy(b).conj()).sum().real)

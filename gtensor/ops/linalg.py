@@ -1,7 +1,9 @@
-"""Matrix products, into buffers of the caller's where there are some."""
+"""Matrix products, into buffers of the caller's where there are some; what matrix ops share."""
 
 from __future__ import annotations
 
+import inspect
+from collections.abc import Callable
 from math import prod
 from typing import Any
 
@@ -19,11 +21,79 @@ from gtensor.settings import settings
 __all__ = ["matmul"]
 
 
+# -- what matrix ops share -------------------------------------------------------------------------
+
 
 def swapped(ns: Any, x: Any) -> Any:
     """The last two axes swapped, in either namespace."""
     n = len(x.shape)
     return ns.permute_dims(x, axes=(*range(n - 2), n - 1, n - 2))
+
+
+def conjugated(ns: Any, x: Any) -> Any:
+    """The complex conjugate; a real array is its own."""
+    return ns.conj(x) if x.dtype.kind == "c" else x
+
+
+def adjoint(ns: Any, x: Any) -> Any:
+    """The conjugate transpose of the last two axes, in either namespace."""
+    return swapped(ns, conjugated(ns, x))
+
+
+def is_half(dtype: np.dtype) -> bool:
+    """Whether the dtype is float16 or bfloat16, which are computed in float32."""
+    return dtype.itemsize == 2 and dtype.kind in "fV"
+
+
+def matrices(x: Any, op_name: str, square: bool = False) -> Tensor:
+    """`x` as a tensor of matrices in its last two axes.
+
+    Raises ValueError for fewer than two axes; LinAlgError (a ValueError) where they must be square
+    and are not.
+    """
+    found = asarray(x)
+    if found.ndim < 2:
+        raise ValueError(f"{op_name} of a tensor of shape {found.shape}; wanted matrices: two axes "
+                         "or more")
+    if square and found.shape[-1] != found.shape[-2]:
+        raise np.linalg.LinAlgError(f"{op_name} of a tensor of shape {found.shape}; wanted square "
+                                    "matrices in the last two axes")
+    return found
+
+
+def matrix_paths(name: str, function: Callable[..., Any]) -> dict[str, Callable[..., Any]]:
+    """The two paths of an op on matrices: `function(xp, *arrays, *, params)` on NumPy and CuPy.
+
+    Half types are computed in float32. LAPACK works on copies and answers new arrays, so `out` is
+    filled by a copy. On the CPU its refusals become a LinAlgError that names op and shape; cuSOLVER
+    could only be asked by waiting for the GPU, so there a singular matrix gives infinities or NaN.
+    """
+
+    inputs_and_params = [*inspect.signature(function).parameters.values()][1:]
+    out_too = inspect.Parameter("out", inspect.Parameter.KEYWORD_ONLY, default=None)
+
+    def on(library: Callable[[], Any]) -> Callable[..., Any]:
+        def path(*arrays: Any, out: Any = None, **params: Any) -> Any:
+            half = is_half(np.result_type(*[a.dtype for a in arrays]))
+            wide = [a.astype(np.float32) if is_half(a.dtype) else a for a in arrays]
+            try:
+                value = function(library(), *wide, **params)
+            except np.linalg.LinAlgError as error:
+                shapes = " and ".join(str(a.shape) for a in arrays)
+                raise np.linalg.LinAlgError(f"{name} of shape {shapes}: {error}") from None
+            if out is None:
+                return value.astype(arrays[0].dtype) if half else value
+            out[...] = value
+            return out
+
+        path.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
+            [*inputs_and_params, out_too])
+        return path
+
+    return {"cpu": on(lambda: np), "gpu": on(cupy)}
+
+
+# -- matmul ----------------------------------------------------------------------------------------
 
 
 def _product_shape(a: Any, b: Any) -> tuple[int, ...]:
@@ -34,7 +104,7 @@ def _product_shape(a: Any, b: Any) -> tuple[int, ...]:
 
 def _matmul_cpu(x1: Any, x2: Any, *, out: Any = None, beta: float = 0.0) -> Any:
     """out = x1 @ x2 + beta * out; half precision is multiplied in float32."""
-    if x1.dtype.itemsize == 2 or x2.dtype.itemsize == 2:
+    if is_half(x1.dtype) or is_half(x2.dtype):
         return _matmul_half(x1, x2, out, beta)
     if beta:
         return _accumulate(x1, x2, out)
@@ -57,8 +127,8 @@ def _accumulate(x1: Any, x2: Any, out: Any) -> Any:
 
 
 def _matmul_half(x1: Any, x2: Any, out: Any, beta: float) -> Any:
-    wide1 = host().copy(x1, np.float32, "matmul")
-    wide2 = host().copy(x2, np.float32, "matmul")
+    wide1, wide2 = (host().copy(x, np.float32, "matmul") if is_half(x.dtype) else x
+                    for x in (x1, x2))
     product = _matmul_cpu(wide1, wide2)
     if out is None:
         return host().copy(product, np.result_type(x1, x2), "matmul")
@@ -76,14 +146,15 @@ def _matmul_backward(ns: Any, step: Any, g: Any) -> None:
     """Each product accumulates straight into the gradient that is already there."""
     a, b = step.saved
     if step.needs(0):
-        _product_into(ns, step, 0, g, swapped(ns, b))
+        _product_into(ns, step, 0, g, adjoint(ns, b))
     if step.needs(1):
-        _product_into(ns, step, 1, swapped(ns, a), g)
+        _product_into(ns, step, 1, adjoint(ns, a), g)
 
 
 def _product_into(ns: Any, step: Any, i: int, left: Any, right: Any) -> None:
-    if _product_shape(left, right) != step.shape(i):  # broadcast batch axes: the step sums them
-        step.give(i, ns.matmul(left, right))
+    dtypes = {left.dtype, right.dtype, step.parents[i].dtype}
+    if _product_shape(left, right) != step.shape(i) or len(dtypes) > 1:
+        step.give(i, ns.matmul(left, right))  # the step undoes broadcasting and promotion
         return
     buffer, beta = step.into(i)
     step.give(i, ns.matmul(left, right, out=buffer, beta=beta))
@@ -98,7 +169,7 @@ def _matmul_tangent(ns: Any, primals: Any, tangents: Any, out: Any, params: dict
 
 
 matmul_op = op(
-    "matmul", cpu=_matmul_cpu, gpu=_matmul_gpu, saves={"x1": "x2", "x2": "x1"},
+    "matmul", cpu=_matmul_cpu, gpu=_matmul_gpu, saves={"x1": "x2", "x2": "x1"}, complex=True,
     backward=_matmul_backward, tangent=_matmul_tangent,
     samples=[Sample(((3, 4), (4, 5))), Sample(((1, 4), (4, 1))), Sample(((2, 3, 4), (2, 4, 2))),
              Sample(((2, 1, 3, 2), (4, 2, 3))), Sample(((0, 3), (3, 2))), Sample(((2, 0), (0, 3)))],

@@ -1,0 +1,28 @@
+"""Fourier transforms: the `fft` extension of the Python array API standard 2024.12.
+
+    spectrum = gt.fft.rfft(signal)              # complex, differentiable
+    power = (spectrum.abs() ** 2).sum()
+
+Gradients flow through the complex values, to any order; that of a real input is real.
+"""
+
+from __future__ import annotations
+
+from gtensor.ops.fft import (
+    fft,
+    fftn,
+    hfft,
+    ifft,
+    ifftn,
+    ihfft,
+    irfft,
+    irfftn,
+    rfft,
+    rfftn,
+)
+from gtensor.ops.fft_bins import fftfreq, fftshift, ifftshift, rfftfreq
+
+__all__ = [
+    "fft", "fftfreq", "fftn", "fftshift", "hfft", "ifft", "ifftn", "ifftshift", "ihfft", "irfft",
+    "irfftn", "rfft", "rfftfreq", "rfftn",
+]

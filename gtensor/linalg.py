@@ -1,0 +1,26 @@
+"""Linear algebra: the `linalg` extension of the Python array API standard 2024.12.
+
+    factor = gt.linalg.cholesky(covariance)
+    values, vectors = gt.linalg.eigh(covariance)
+
+Matrices are the last two axes, batches all others. Complex matrices have values; gradients are for
+real ones (products, norms and traces have them for both). A singular matrix raises
+`numpy.linalg.LinAlgError` on the CPU; on a GPU, which would have to be waited for, the result is
+not finite. Half types are computed in float32.
+"""
+
+from __future__ import annotations
+
+from gtensor.ops.contractions import cross, outer, tensordot, vecdot
+from gtensor.ops.decompositions import cholesky, eigh, eigvalsh, qr
+from gtensor.ops.linalg import matmul
+from gtensor.ops.norms import diagonal, matrix_norm, trace, vector_norm
+from gtensor.ops.shape import matrix_transpose
+from gtensor.ops.singular import svd, svdvals
+from gtensor.ops.solving import det, inv, matrix_power, matrix_rank, pinv, slogdet, solve
+
+__all__ = [
+    "cholesky", "cross", "det", "diagonal", "eigh", "eigvalsh", "inv", "matmul", "matrix_norm",
+    "matrix_power", "matrix_rank", "matrix_transpose", "outer", "pinv", "qr", "slogdet", "solve",
+    "svd", "svdvals", "tensordot", "trace", "vecdot", "vector_norm",
+]
