@@ -116,7 +116,7 @@ def upstreams(case: Case) -> None:
         check()
         lent = _grads_of(inputs)
         owned = case.inputs(requires=case.floats)
-        _backward(recorded.multiply(case.call(owned), upstream), _ones(output))
+        _backward(_weighted(case.call(owned), upstream), _ones(output))
         _all_close("with an upstream gradient of the walk's own", _grads_of(owned), lent,
                    ("given", "with the caller's"))
 
@@ -146,6 +146,12 @@ def accumulate(case: Case) -> None:
     _same_twice(case)
 
 
+def _weighted(output: Tensor, upstream: Tensor) -> Tensor:
+    """What has the upstream gradient at `output`, and ones at itself."""
+    weight = recorded.conj(upstream) if upstream.dtype.kind == "c" else upstream
+    return recorded.multiply(output, weight)
+
+
 def _beside_others(
     case: Case, upstream: Tensor, more: Sequence[Tensor | None], first: bool, owned: bool
 ) -> list[np.ndarray | None]:
@@ -160,7 +166,7 @@ def _beside_others(
     given = [m for m in more if m is not None]
     output = case.call(inputs) if output is None else output
     if owned:
-        ends.append(recorded.multiply(output, upstream))
+        ends.append(_weighted(output, upstream))
         given.append(_ones(output))
     else:
         ends.append(output)
