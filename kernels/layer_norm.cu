@@ -1,4 +1,5 @@
-// Layer norm over the last axis: y = (x - mean) * rstd * weight + bias.
+// Layer norm over the last axis: y = (x - mean) * rstd * weight + bias; RMS norm where mean is NULL:
+// nothing is subtracted, and the variance is the mean of the squares.
 //
 // Layout: contiguous (rows, columns), a block to a row; weight and bias (columns), of x's dtype, or
 // NULL. mean and rstd (rows) are in gt_float<T>. The variance is biased and taken in a second pass
@@ -17,10 +18,13 @@ __global__ void layer_norm_forward(const T *x, const T *weight, const T *bias, T
   typedef gt_float<T> F;
   __shared__ F cells[GT_BLOCK];
   for (gt_index row = blockIdx.x; row < rows; row += gridDim.x) {
-    F sum = 0;
-    for (gt_index column = threadIdx.x; column < columns; column += blockDim.x)
-      sum += gt_up(x[row * columns + column]);
-    const F average = gt_block_reduce(sum, cells, gt_sum()) / F(columns);
+    F average = 0;
+    if (mean) {
+      F sum = 0;
+      for (gt_index column = threadIdx.x; column < columns; column += blockDim.x)
+        sum += gt_up(x[row * columns + column]);
+      average = gt_block_reduce(sum, cells, gt_sum()) / F(columns);
+    }
     F squares = 0;
     for (gt_index column = threadIdx.x; column < columns; column += blockDim.x) {
       const F centred = gt_up(x[row * columns + column]) - average;
@@ -36,14 +40,14 @@ __global__ void layer_norm_forward(const T *x, const T *weight, const T *bias, T
       y[at] = gt_down<T>(value);
     }
     if (threadIdx.x == 0) {
-      mean[row] = average;
+      if (mean) mean[row] = average;
       rstd[row] = inverse;
     }
   }
 }
 
 // dx = rstd * (h - mean(h) - xhat * mean(h * xhat))
-// with h = g * weight and xhat = (x - mean) * rstd.
+// with h = g * weight and xhat = (x - mean) * rstd; without mean(h) where mean is NULL.
 template <typename T>
 __global__ void layer_norm_backward(const T *g, const T *x, const T *weight,
                                     const gt_float<T> *mean, const gt_float<T> *rstd, T *dx,
@@ -51,7 +55,7 @@ __global__ void layer_norm_backward(const T *g, const T *x, const T *weight,
   typedef gt_float<T> F;
   __shared__ F cells[GT_BLOCK];
   for (gt_index row = blockIdx.x; row < rows; row += gridDim.x) {
-    const F average = mean[row];
+    const F average = mean ? mean[row] : F(0);
     const F inverse = rstd[row];
     F sum = 0;
     F dot = 0;
@@ -61,7 +65,7 @@ __global__ void layer_norm_backward(const T *g, const T *x, const T *weight,
       sum += h;
       dot += h * ((gt_up(x[at]) - average) * inverse);
     }
-    sum = gt_block_reduce(sum, cells, gt_sum()) / F(columns);
+    sum = mean ? gt_block_reduce(sum, cells, gt_sum()) / F(columns) : F(0);
     dot = gt_block_reduce(dot, cells, gt_sum()) / F(columns);
     for (gt_index column = threadIdx.x; column < columns; column += blockDim.x) {
       const gt_index at = row * columns + column;
@@ -91,7 +95,7 @@ __global__ void layer_norm_backward_weight(const T *g, const T *x, const gt_floa
       for (gt_index row = threadIdx.y; row < rows; row += blockDim.y) {
         const gt_index at = row * columns + column;
         const F value = gt_up(g[at]);
-        weight_sum += value * ((gt_up(x[at]) - mean[row]) * rstd[row]);
+        weight_sum += value * ((gt_up(x[at]) - (mean ? mean[row] : F(0))) * rstd[row]);
         bias_sum += value;
       }
     }

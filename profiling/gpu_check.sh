@@ -118,7 +118,7 @@ END
 
 touching=("$PYTHON" profiling/touch_kernels.py)
 checking=(compute-sanitizer --error-exitcode 9 --print-limit 20)
-reductions=softmax,log_softmax,softmax_grad,log_softmax_grad,layer_norm,batch_norm,cross_entropy
+reductions=softmax,log_softmax,softmax_grad,log_softmax_grad,layer_norm,rms_norm,group_norm,batch_norm,cross_entropy
 
 step environment 15 environment.txt "" bash -c "$environment" environment "$PYTHON"
 step kernels 75 kernels.log module:cupy "${touching[@]}" --processes 8

@@ -22,6 +22,8 @@ THROUGH = {  # ops without samples, whose inputs must fit each other -> the op t
     "max_pool2d_pick": "max_pool2d", "max_pool2d_grad": "max_pool2d",
     "batch_norm_sums": "batch_norm", "batch_norm_dx": "batch_norm",
     "layer_norm_dx": "layer_norm", "layer_norm_dweight": "layer_norm",
+    "rms_norm_dx": "rms_norm", "rms_norm_dweight": "rms_norm",
+    "group_norm_dx": "group_norm", "group_norm_sums": "group_norm",
 }
 
 

@@ -42,6 +42,55 @@ class LayerNorm(Module):
                 f"elementwise_affine={self.elementwise_affine}")
 
 
+class RMSNorm(Module):
+    """Each row over the trailing axes `normalized_shape` divided by its root mean square."""
+
+    def __init__(self, normalized_shape: int | tuple[int, ...], eps: float | None = None,
+                 elementwise_affine: bool = True, device: DeviceLike = None,
+                 dtype: Any = None) -> None:
+        super().__init__()
+        shape = ((normalized_shape,) if isinstance(normalized_shape, int)
+                 else tuple(normalized_shape))
+        self.normalized_shape = shape
+        self.eps = eps
+        self.elementwise_affine = elementwise_affine
+        self.register_parameter("weight", Parameter(init.ones_(empty(shape, dtype, device)))
+                                if elementwise_affine else None)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(..., *normalized_shape), the same shape out."""
+        return F.rms_norm(x, self.normalized_shape, self.weight, self.eps)
+
+    def extra_repr(self) -> str:
+        return (f"{self.normalized_shape}, eps={self.eps}, "
+                f"elementwise_affine={self.elementwise_affine}")
+
+
+class GroupNorm(Module):
+    """Each group of channels of each image to mean 0 and variance 1, then weight * x + bias."""
+
+    def __init__(self, num_groups: int, num_channels: int, eps: float = 1e-5, affine: bool = True,
+                 device: DeviceLike = None, dtype: Any = None) -> None:
+        super().__init__()
+        if num_groups < 1 or num_channels % num_groups:
+            raise ValueError(f"num_groups={num_groups} given for {num_channels} channels; wanted a "
+                             "divisor of them")
+        self.num_groups = num_groups
+        self.num_channels = num_channels
+        self.eps = eps
+        self.affine = affine
+        for name, fill in (("weight", init.ones_), ("bias", init.zeros_)):
+            self.register_parameter(name, Parameter(fill(empty(num_channels, dtype, device)))
+                                    if affine else None)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(N, C, ...), the same shape out."""
+        return F.group_norm(x, self.num_groups, self.weight, self.bias, self.eps)
+
+    def extra_repr(self) -> str:
+        return f"{self.num_groups}, {self.num_channels}, eps={self.eps}, affine={self.affine}"
+
+
 class BatchNorm2d(Module):
     """Each channel to mean 0 and variance 1 over the batch, then weight * x + bias.
 

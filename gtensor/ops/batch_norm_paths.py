@@ -17,6 +17,7 @@ from gtensor.backend.kernels import ACTIVATIONS as CODES
 from gtensor.backend.kernels import NULL, flat_launch, raw, row_launch
 from gtensor.core.namespaces import raw as raw_spaces
 from gtensor.ops.activation import ACTIVATIONS
+from gtensor.ops.moments import add_products, add_sums, moments, spread
 from gtensor.ops.scratch import Scratch, computed_in, tile_size, whole_tiles
 
 # -- CPU: tiles of channels ----------------------------------------------------------------------
@@ -36,10 +37,7 @@ class _Channels:
 
     def spread(self, a: Any) -> Any:
         """A per-channel array, in the dtype that is computed in, broadcast to the moved shape."""
-        if a is None:
-            return None
-        wide = a.astype(self.work, copy=False).reshape(-1, *(1,) * (len(self.shape) - 1))
-        return np.broadcast_to(wide, self.shape)
+        return None if a is None else spread(a.astype(self.work, copy=False), self.shape)
 
     def tiles(self) -> Iterator[tuple[Any, tuple[int, ...]]]:
         """Keys of the tiles, and the shape that each selects."""
@@ -47,12 +45,11 @@ class _Channels:
         for key in whole_tiles(self.shape):
             yield key, shape[key].shape
 
-    def add_up(self, totals: np.ndarray, key: Any, part: np.ndarray) -> None:
-        """totals[channels of the tile] += the tile's sums."""
-        if key[:-1] and not isinstance(key[0], slice):
-            totals[key[0]] += part.sum()
-        else:
-            totals[key[:1]] += part.sum(axis=tuple(range(1, part.ndim)))
+    def target(self, out: np.ndarray, key: Any, which: int) -> np.ndarray:
+        """Where a tile of the output is computed: itself, or scratch buffer `which` if it is half.
+        """
+        part = out[key]
+        return part if part.dtype == self.work else self.scratch(which, part.shape)
 
 
 def _normalized(c: _Channels, key: Any, shape: Any, x: Any, mean: Any, rstd: Any) -> np.ndarray:
@@ -75,41 +72,23 @@ def _affine(c: _Channels, key: Any, xhat: np.ndarray, weight: Any, bias: Any) ->
     return y
 
 
-def _rstd(var: np.ndarray, eps: float, work: Any) -> np.ndarray:
+def inverse_deviation(var: np.ndarray, eps: float, work: Any) -> np.ndarray:
+    """1 / sqrt(var + eps), computed in float64."""
     return (1 / np.sqrt(var.astype(np.float64) + eps)).astype(work)
 
 
 def _scale(weight: Any, var: np.ndarray, eps: float, work: Any) -> np.ndarray:
     """weight / deviation per channel."""
-    rstd = _rstd(var, eps, work)
+    rstd = inverse_deviation(var, eps, work)
     return rstd if weight is None else rstd * weight.astype(work)
 
 
 def statistics_cpu(x: np.ndarray, out: Any = None) -> np.ndarray:
-    """Mean and biased variance per channel, (2, C), in two passes."""
-    c = _Channels(x, 1)
-    result = np.zeros((2, x.shape[1]), np.float64)
-    count = max(1, prod(c.shape[1:]))
-    moved = c.moved(x)
-    for key, shape in c.tiles():
-        part = moved[key]
-        if c.work != x.dtype:
-            part = c.scratch(0, shape)
-            part[...] = moved[key]
-        c.add_up(result[0], key, part)
-    result[0] /= count
-    rest = np.zeros(x.shape[1])  # what rounding the mean left: it corrects a mean that is huge
-    mean = c.spread(result[0].astype(c.work))
-    for key, shape in c.tiles():
-        part = c.scratch(0, shape)
-        np.subtract(moved[key], mean[key], out=part)
-        c.add_up(rest, key, part)
-        c.add_up(result[1], key, np.square(part, out=part))
-    rest /= count
-    result[1] = np.maximum(result[1] / count - rest**2, 0)
-    result[0] = result[0].astype(c.work) + rest
+    """Mean and biased variance per channel, (2, C)."""
+    work = computed_in(x.dtype)
+    result = np.stack(moments(x.swapaxes(0, 1), 1, work))
     if out is None:
-        return result.astype(c.work)
+        return result.astype(work)
     out[...] = result
     return out
 
@@ -128,11 +107,14 @@ def forward_cpu(
     source, result = c.moved(x), c.moved(out)
     center, scale = c.spread(mean), _scale(weight, var, eps, c.work)
     slope, shift = c.spread(scale), c.spread(bias)
-    for key, shape in c.tiles():
-        y = _normalized(c, key, shape, source, center, slope)
+    for key, _ in c.tiles():
+        y = np.subtract(source[key], center[key], out=c.target(result, key, 0))
+        y *= slope[key]
         if shift is not None:
             y += shift[key]
-        result[key] = act(ns, y, parameter, out=y)
+        z = act(ns, y, parameter, out=y)
+        if z is not y or y.dtype != out.dtype:
+            result[key] = z
     return out, mean, var
 
 
@@ -144,8 +126,10 @@ def _terms(
     act_grad, ns = ACTIVATIONS[activation][1], raw_spaces["cpu"]
     for key, shape in c.tiles():
         xhat = _normalized(c, key, shape, x, mean, rstd)
-        dy = c.scratch(2, shape)
-        dy[...] = g[key]
+        dy = g[key]
+        if activation != "identity" or dy.dtype != c.work:
+            dy = c.scratch(2, shape)
+            dy[...] = g[key]
         if activation != "identity":
             act_grad(ns, dy, _affine(c, key, xhat, weight, bias), parameter, out=dy)
         yield key, xhat, dy
@@ -154,7 +138,7 @@ def _terms(
 def _views(
     c: _Channels, g: Any, x: Any, weight: Any, bias: Any, mean: Any, var: Any, eps: float
 ) -> tuple[Any, ...]:
-    return (c.moved(g), c.moved(x), c.spread(mean), c.spread(_rstd(var, eps, c.work)),
+    return (c.moved(g), c.moved(x), c.spread(mean), c.spread(inverse_deviation(var, eps, c.work)),
             c.spread(weight), c.spread(bias))
 
 
@@ -167,8 +151,8 @@ def sums_cpu(
     totals = np.zeros((2, x.shape[1]), np.float64)
     arrays = _views(c, g, x, weight, bias, mean, var, eps)
     for key, xhat, dy in _terms(c, arrays, activation, parameter):
-        c.add_up(totals[0], key, dy)
-        c.add_up(totals[1], key, np.multiply(xhat, dy, out=xhat))
+        add_sums(totals[0], key, dy)
+        add_products(totals[1], key, xhat, dy)
     if out is None:
         return totals.astype(c.work)
     out[...] = totals
@@ -193,7 +177,9 @@ def dx_cpu(
             xhat *= slope[key]
             xhat += shift[key]
             dy = np.subtract(dy, xhat, out=xhat)
-        result[key] = np.multiply(dy, scale[key], out=xhat)
+        y = np.multiply(dy, scale[key], out=c.target(result, key, 0))
+        if y.dtype != out.dtype:
+            result[key] = y
     return out
 
 

@@ -14,7 +14,7 @@ from gtensor.backend import host
 from gtensor.backend.cuda import cupy
 from gtensor.core.op import op
 from gtensor.core.samples import Sample, normal
-from gtensor.core.tensor import Tensor
+from gtensor.ops import conv_planes
 from gtensor.ops.conv_paths import (
     GpuTiles,
     Pair,
@@ -22,14 +22,12 @@ from gtensor.ops.conv_paths import (
     channels_first,
     correlate,
     geometry,
-    out_size,
     spread,
     weigh,
     weight_matrix,
 )
-from gtensor.ops.linear import same_dtype
+from gtensor.ops.conv_planes import kernels_of
 from gtensor.ops.scratch import computed_in
-from gtensor.ops.shape import reshape
 
 # -- paths ---------------------------------------------------------------------------------------
 
@@ -39,27 +37,34 @@ def _conv2d_cpu(
 ) -> Any:
     g = geometry(x.shape[2:], weight.shape[2:], **params)
     if out is None:
-        out = host().empty((x.shape[0], weight.shape[0], *g.out), x.dtype, "conv2d")
+        out, beta = host().empty((x.shape[0], weight.shape[0], *g.out), x.dtype, "conv2d"), 0.0
+    if conv_planes.suits(weight.shape, g.groups):
+        return conv_planes.correlate(x, kernels_of(weight, g.groups), bias, g, out, beta)
     return correlate(x, weight_matrix(weight, g.groups), bias, g, out, beta)
 
 
 def _grad_input_cpu(
-    g: Any, weight: Any, *, size: Pair, out: Any = None, beta: float = 0.0, **params: Any
+    g: Any, weight: Any, bias: Any, *, size: Pair, out: Any = None, beta: float = 0.0,
+    **params: Any,
 ) -> Any:
     geo = geometry(size, weight.shape[2:], **params)
     if out is None:
         shape = (g.shape[0], weight.shape[1] * geo.groups, *size)
-        out = host().empty(shape, g.dtype, "conv2d_grad_input")
-    return spread(g, weight, geo, out, beta)
+        out, beta = host().empty(shape, g.dtype, "conv2d_grad_input"), 0.0
+    if conv_planes.suits(weight.shape, geo.groups):
+        return conv_planes.spread(g, kernels_of(weight, geo.groups), bias, geo, out, beta)
+    return spread(g, weight, bias, geo, out, beta)
 
 
 def _grad_weight_cpu(
     g: Any, x: Any, *, kernel: Pair, out: Any = None, beta: float = 0.0, **params: Any
 ) -> Any:
     geo = geometry(x.shape[2:], kernel, **params)
+    shape = (g.shape[1], x.shape[1] // geo.groups, *kernel)
     if out is None:
-        shape = (g.shape[1], x.shape[1] // geo.groups, *kernel)
-        out = host().empty(shape, g.dtype, "conv2d_grad_weight")
+        out, beta = host().empty(shape, g.dtype, "conv2d_grad_weight"), 0.0
+    if conv_planes.suits(shape, geo.groups):
+        return conv_planes.weigh(g, x, geo, out, beta)
     return weigh(g, x, geo, out, beta)
 
 
@@ -85,7 +90,8 @@ def _conv2d_gpu(
 
 
 def _grad_input_gpu(
-    g: Any, weight: Any, *, size: Pair, out: Any = None, beta: float = 0.0, **params: Any
+    g: Any, weight: Any, bias: Any, *, size: Pair, out: Any = None, beta: float = 0.0,
+    **params: Any,
 ) -> Any:
     xp = cupy()
     geo = geometry(size, weight.shape[2:], **params)
@@ -99,6 +105,8 @@ def _grad_input_gpu(
         for a, b, c in zip(*(by_group(m, geo.groups) for m in matrices), strict=True):
             xp.matmul(a.T, b, out=c)
         space.scatter(result, tile, bool(direct and beta))
+    if bias is not None:
+        result += bias.reshape(-1, 1, 1)
     if out is None or direct:
         return result
     out[...] = out + result if beta else result
@@ -143,7 +151,7 @@ def _conv2d_backward(ns: Any, step: Any, g: Any) -> None:
     if step.needs(0):
         buffer, beta = step.into(0)
         step.give(0, ns.conv2d_grad_input(
-            g, weight, size=step.shape(0)[2:], out=buffer, beta=beta, **params))
+            g, weight, None, size=step.shape(0)[2:], out=buffer, beta=beta, **params))
 
 
 def _grad_input_backward(ns: Any, step: Any, u: Any) -> None:
@@ -156,6 +164,8 @@ def _grad_input_backward(ns: Any, step: Any, u: Any) -> None:
         buffer, beta = step.into(1)
         step.give(1, ns.conv2d_grad_weight(
             g, u, kernel=step.shape(1)[2:], out=buffer, beta=beta, **params))
+    if step.needs(2):
+        step.give(2, ns.sum(u, axis=(0, 2, 3)))
 
 
 def _grad_weight_backward(ns: Any, step: Any, u: Any) -> None:
@@ -167,7 +177,7 @@ def _grad_weight_backward(ns: Any, step: Any, u: Any) -> None:
     if step.needs(1):
         buffer, beta = step.into(1)
         step.give(1, ns.conv2d_grad_input(
-            g, u, size=step.shape(1)[2:], out=buffer, beta=beta, **params))
+            g, u, None, size=step.shape(1)[2:], out=buffer, beta=beta, **params))
 
 
 def _bilinear_tangent(name: str) -> Any:
@@ -197,6 +207,8 @@ _CASES: list[tuple[tuple[int, ...], tuple[int, ...], dict[str, Any]]] = [
     ((1, 4, 7, 6), (2, 2, 3, 2), {"stride": (2, 3), "padding": (1, 0, 2, 1), "groups": 2}),
     ((2, 2, 6, 6), (3, 2, 2, 3), {"dilation": (2, 1), "padding": (0, 2, 1, 0)}),
     ((2, 3, 4, 4), (2, 3, 1, 1), {}),
+    ((2, 3, 5, 4), (6, 1, 2, 3), {"padding": (1, 1, 0, 1), "groups": 3}),
+    ((1, 4, 6, 5), (2, 2, 3, 2), {"stride": (2, 1), "dilation": (1, 2), "groups": 2}),
 ]
 
 
@@ -211,7 +223,8 @@ def _samples(kind: str) -> list[Sample]:
             found += [Sample((x, weight, weight[:1]), normal, params),
                       Sample((x, weight, None), normal, params)]
         elif kind == "input":
-            found.append(Sample((y, weight), normal, {**params, "size": x[2:]}))
+            found += [Sample((y, weight, x[1:2]), normal, {**params, "size": x[2:]}),
+                      Sample((y, weight, None), normal, {**params, "size": x[2:]})]
         else:
             found.append(Sample((y, x), normal, {**params, "kernel": weight[2:]}))
     return found
@@ -225,12 +238,23 @@ def _reference(
     return torch.nn.functional.conv2d(padded, weight, bias, **params)
 
 
+def _transposed_reference(
+    torch: Any, g: Any, weight: Any, bias: Any = None, *, size: Any, padding: Any, **params: Any
+) -> Any:
+    whole = torch.nn.functional.conv_transpose2d(g, weight, **params)
+    top, left = padding[:2]
+    cut = torch.nn.functional.pad(
+        whole, (-left, size[1] + left - whole.shape[3], -top, size[0] + top - whole.shape[2]))
+    return cut if bias is None else cut + bias.reshape(-1, 1, 1)
+
+
 conv2d_grad_input = op(
-    "conv2d_grad_input", inputs="g weight", cpu=_grad_input_cpu, gpu=_grad_input_gpu,
+    "conv2d_grad_input", inputs="g weight bias", cpu=_grad_input_cpu, gpu=_grad_input_gpu,
     saves={"g": "weight", "weight": "g"},
     backward=_grad_input_backward, tangent=_bilinear_tangent("conv2d_grad_input"),
-    samples=_samples("input"),
-    doc="The gradient of conv2d's input (N, C, *size) from that of its output, g (N, O, OH, OW).",
+    samples=_samples("input"), reference=_transposed_reference,
+    doc="The gradient of conv2d's input (N, C, *size) from that of its output, g (N, O, OH, OW), "
+        "plus bias (C): the transposed convolution.",
 )
 
 conv2d_grad_weight = op(
@@ -249,84 +273,3 @@ conv2d_op = op(
     doc="x (N, C, H, W) convolved with weight (O, C / groups, KH, KW), plus bias (O). Parameters: "
         "stride, padding (top, left, bottom, right), dilation, groups.",
 )
-
-
-def pair(name: str, what: str, value: Any, least: int) -> Pair:
-    """(value, value) of an integer, or a pair of them; ValueError below `least`."""
-    both = (value, value) if isinstance(value, int) else tuple(value)
-    if len(both) != 2 or any(not isinstance(n, int) or n < least for n in both):
-        raise ValueError(f"{name} was given {what}={value!r}; wanted an integer from {least} on, "
-                         "or two of them (height, width)")
-    return both[0], both[1]
-
-
-def conv2d(
-    input: Tensor, weight: Tensor, bias: Tensor | None = None, stride: int | Pair = 1,
-    padding: int | Pair | str = 0, dilation: int | Pair = 1, groups: int = 1,
-) -> Tensor:
-    """Cross-correlation of images with kernels: (N, O, OH, OW). Saves input and weight.
-
-    Columns are made in tiles, in a workspace of `conv_paths.WORKSPACE_BYTES` (on a GPU
-    `GPU_WORKSPACE_BYTES`), and made anew in backward.
-
-    Args:
-        input: (N, C, H, W), or one image (C, H, W).
-        weight: (O, C / groups, KH, KW).
-        bias: (O), or None.
-        stride, dilation: one integer, or (height, width).
-        padding: zeros around the image: one integer, (height, width), "valid" (none) or "same" (the
-            output has the input's size; stride 1; the odd row and column at the bottom and right).
-        groups: input and output channels are split into as many independent convolutions.
-
-    Source: Chellapilla et al., "High performance convolutional neural networks for document
-    processing", 2006 (convolution by matrix multiplication).
-    """
-    if input.ndim == 3:
-        image = reshape(input, (1, *input.shape))
-        y = conv2d(image, weight, bias, stride, padding, dilation, groups)
-        return reshape(y, y.shape[1:])
-    steps, spacing = pair("conv2d", "stride", stride, 1), pair("conv2d", "dilation", dilation, 1)
-    _check_shapes(input, weight, bias, groups)
-    same_dtype("conv2d", input=input, weight=weight, bias=bias)
-    kernel: Pair = weight.shape[2:]  # type: ignore[assignment]
-    border = _padding(padding, kernel, steps, spacing)
-    size = out_size(input.shape[2:], kernel, steps, border, spacing)  # type: ignore[arg-type]
-    if min(size) < 1:
-        raise ValueError(f"conv2d of an input of shape {input.shape} with a kernel of {kernel}, "
-                         f"padding {padding!r} and dilation {spacing} would have an output of "
-                         f"{size}; wanted an input at least as large as the kernel")
-    return conv2d_op(
-        input, weight, bias, stride=steps, padding=border, dilation=spacing, groups=groups)
-
-
-def _check_shapes(input: Tensor, weight: Tensor, bias: Tensor | None, groups: int) -> None:
-    if not isinstance(groups, int) or groups < 1:
-        raise ValueError(f"conv2d was given groups={groups!r}; wanted an integer from 1 on")
-    fits = (input.ndim == 4 and weight.ndim == 4 and weight.shape[0] % groups == 0
-            and input.shape[1] == weight.shape[1] * groups and min(weight.shape) > 0)
-    if not fits:
-        raise ValueError(f"conv2d was given an input of shape {input.shape}, a weight of shape "
-                         f"{weight.shape} and groups={groups}; wanted (N, C, H, W) and "
-                         "(O, C / groups, KH, KW), with O divisible by groups")
-    if bias is not None and bias.shape != weight.shape[:1]:
-        raise ValueError(f"conv2d was given a bias of shape {bias.shape} for a weight of shape "
-                         f"{weight.shape}; wanted ({weight.shape[0]},)")
-
-
-def _padding(
-    padding: int | Pair | str, kernel: Pair, stride: Pair, dilation: Pair
-) -> tuple[int, int, int, int]:
-    """(top, left, bottom, right); 'same' puts an odd one at the bottom and right, as in PyTorch."""
-    if padding == "valid":
-        return 0, 0, 0, 0
-    if padding == "same":
-        if stride != (1, 1):
-            raise ValueError(f"conv2d was given padding='same' with stride {stride}; wanted stride "
-                             "1")
-        tall, wide = (dilation[i] * (kernel[i] - 1) for i in (0, 1))
-        return tall // 2, wide // 2, tall - tall // 2, wide - wide // 2
-    if isinstance(padding, str):
-        raise ValueError(f"conv2d was given padding={padding!r}; wanted 'same', 'valid', an "
-                         "integer or two of them")
-    tall, wide = pair("conv2d", "padding", padding, 0)
-    return tall, wide, tall, wide

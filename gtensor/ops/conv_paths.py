@@ -112,8 +112,8 @@ class Workspace:
         rows = slice(row, min(row + self.rows, g.out[0]))
         top = row * g.stride[0] - g.before[0]
         height = (rows.stop - rows.start - 1) * g.stride[0] + g.reach()[0]
-        vertical = _overlap(top, height, g.size[0])
-        horizontal = _overlap(-g.before[1], self.width, g.size[1])
+        vertical = overlap(top, height, g.size[0])
+        horizontal = overlap(-g.before[1], self.width, g.size[1])
         return Tile(slice(first, min(first + self.images, self.n)), rows,
                     (vertical[0], horizontal[0]), (vertical[1], horizontal[1]))
 
@@ -176,7 +176,7 @@ class Workspace:
         return split[t.images, :, :, t.rows].transpose(1, 0, 3, 4, 2)
 
 
-def _overlap(first: int, count: int, size: int) -> tuple[slice, slice]:
+def overlap(first: int, count: int, size: int) -> tuple[slice, slice]:
     """Where [first, first + count) meets [0, size): as a slice of the former and of the latter."""
     low = min(max(first, 0), size)
     high = max(low, min(first + count, size))
@@ -224,7 +224,7 @@ def _correlate_plain(
     x: np.ndarray, matrix: np.ndarray, bias: Any, g: Geometry, out: np.ndarray
 ) -> np.ndarray:
     positions = prod(g.size)
-    images = x.reshape(x.shape[0], g.groups, -1, positions)
+    images = x.reshape(x.shape[0], g.groups, x.shape[1] // g.groups, positions)
     product = out.reshape(x.shape[0], g.groups, matrix.shape[1], positions)
     np.matmul(matrix, images, out=product)
     if bias is not None:
@@ -248,14 +248,16 @@ def weight_matrix(weight: np.ndarray, groups: int, flipped: bool = False) -> np.
 
 
 def spread(
-    g: np.ndarray, weight: np.ndarray, geo: Geometry, out: np.ndarray, beta: float
+    g: np.ndarray, weight: np.ndarray, bias: Any, geo: Geometry, out: np.ndarray, beta: float
 ) -> np.ndarray:
-    """out = the gradient of the convolution's input + beta * out."""
+    """out = the gradient of the convolution's input + bias + beta * out."""
     if geo.stride == (1, 1):
         matrix = weight_matrix(weight, geo.groups, flipped=True)
-        return correlate(g, matrix, None, geo.adjoint(), out, beta)
+        return correlate(g, matrix, bias, geo.adjoint(), out, beta)
     if not beta:
         out[...] = 0
+    if bias is not None:
+        out += bias.reshape(-1, 1, 1)
     matrix = weight_matrix(weight, geo.groups)
     space = Workspace(g.shape[0], out.shape[1], g.shape[1], geo, matrix.dtype)
     for tile in space.tiles():

@@ -5,188 +5,15 @@ Saved are x and two numbers per row (float32 for half types).
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from math import prod
+from collections.abc import Sequence
 from typing import Any
 
-import numpy as np
-
-from gtensor.backend import host
-from gtensor.backend.cuda import cupy
-from gtensor.backend.kernels import NULL, column_launch, raw, row_launch
 from gtensor.core.namespaces import recorded
 from gtensor.core.op import op
 from gtensor.core.samples import Sample
 from gtensor.core.tensor import Tensor
+from gtensor.ops import row_norm_paths as paths
 from gtensor.ops.linear import same_dtype
-from gtensor.ops.paths import tiles
-from gtensor.ops.scratch import Scratch, computed_in
-from gtensor.settings import settings
-
-# -- CPU: tiles of whole rows --------------------------------------------------------------------
-
-
-class _Rows:
-    """Tiles of rows, a row being the last `dims` axes; work buffers are (rows, columns)."""
-
-    def __init__(self, x: np.ndarray, dims: int, buffers: int) -> None:
-        self.lead, self.row = x.shape[:x.ndim - dims], x.shape[x.ndim - dims:]
-        self.columns = prod(self.row)
-        self.work = computed_in(x.dtype)
-        self._limit = max(1, settings.tile_elements // max(1, self.columns))
-        rows = min(self._limit, max(1, prod(self.lead)))
-        self._scratch = Scratch(buffers, rows * self.columns, self.work)
-
-    def tiles(self) -> Iterator[Any]:
-        """Keys into the leading axes."""
-        for tile in tiles(self.lead, self._limit):
-            yield (*tile, ...)
-
-    def load(self, which: int, a: np.ndarray, key: Any) -> np.ndarray:
-        """A copy of the tile of `a`, (rows, columns), in work buffer `which`."""
-        part = a[key]
-        buffer = self._scratch(which, part.shape)
-        buffer[...] = part
-        return buffer.reshape(-1, self.columns)
-
-    def normalized(self, x: np.ndarray, mean: Any, rstd: Any, key: Any) -> np.ndarray:
-        """(x - mean) * rstd of the tile, in work buffer 0."""
-        xhat = self.load(0, x, key)
-        xhat -= mean[key].reshape(-1, 1)
-        xhat *= rstd[key].reshape(-1, 1)
-        return xhat
-
-    def flat(self, weight: Any) -> Any:
-        """A parameter as one row."""
-        return None if weight is None else weight.reshape(-1).astype(self.work, copy=False)
-
-
-def _forward_cpu(
-    x: Any, weight: Any, bias: Any, *, dims: int, eps: float, out: Any = None
-) -> Any:
-    rows = _Rows(x, dims, 1)
-    if out is None:
-        out = host().empty(x.shape, x.dtype, "layer_norm")
-    mean, rstd = (host().empty(rows.lead, rows.work, "layer_norm") for _ in range(2))
-    w, b = rows.flat(weight), rows.flat(bias)
-    for key in rows.tiles():
-        part = rows.load(0, x, key)
-        if not part.size:
-            continue
-        average = part.mean(axis=-1, keepdims=True)
-        part -= average
-        inverse = 1 / np.sqrt(np.vecdot(part, part)[:, None] / rows.columns + rows.work.type(eps))
-        mean[key], rstd[key] = average.reshape(mean[key].shape), inverse.reshape(mean[key].shape)
-        part *= inverse
-        if w is not None:
-            part *= w
-        if b is not None:
-            part += b
-        out[key] = part.reshape(out[key].shape)
-    return out, mean, rstd
-
-
-def _dx_cpu(
-    g: Any, x: Any, weight: Any, mean: Any, rstd: Any, *, dims: int, eps: float, out: Any = None
-) -> Any:
-    rows = _Rows(x, dims, 2)
-    if out is None:
-        out = host().empty(x.shape, x.dtype, "layer_norm_dx")
-    w = rows.flat(weight)
-    for key in rows.tiles():
-        h, xhat = rows.load(1, g, key), rows.normalized(x, mean, rstd, key)
-        if not h.size:
-            continue
-        if w is not None:
-            h *= w
-        slope = np.vecdot(h, xhat)[:, None] / rows.columns
-        h -= h.mean(axis=-1, keepdims=True)
-        xhat *= slope
-        h -= xhat
-        h *= rstd[key].reshape(-1, 1)
-        out[key] = h.reshape(out[key].shape)
-    return out
-
-
-def _dweight_cpu(
-    g: Any, x: Any, mean: Any, rstd: Any, *, dims: int, eps: float, out: Any = None
-) -> Any:
-    rows = _Rows(x, dims, 2)
-    if out is None:
-        out = host().empty(rows.row, g.dtype, "layer_norm_dweight")
-    total = np.zeros(rows.columns, rows.work)
-    for key in rows.tiles():
-        h = rows.load(1, g, key)
-        h *= rows.normalized(x, mean, rstd, key)
-        total += h.sum(axis=0)
-    out[...] = total.reshape(rows.row)
-    return out
-
-
-# -- GPU -----------------------------------------------------------------------------------------
-
-_FORWARD = raw("layer_norm.cu", "layer_norm_forward")
-_BACKWARD = raw("layer_norm.cu", "layer_norm_backward")
-_WEIGHT = raw("layer_norm.cu", "layer_norm_backward_weight")
-
-
-def _dense(a: Any, dtype: Any) -> Any:
-    return NULL if a is None else cupy().ascontiguousarray(a, dtype=dtype)
-
-
-def _counts(x: Any, dims: int) -> tuple[int, int]:
-    return prod(x.shape[:x.ndim - dims]), prod(x.shape[x.ndim - dims:])
-
-
-def _forward_gpu(
-    x: Any, weight: Any, bias: Any, *, dims: int, eps: float, out: Any = None
-) -> Any:
-    xp, work = cupy(), computed_in(x.dtype)
-    lead = x.shape[:x.ndim - dims]
-    y, mean, rstd = xp.empty(x.shape, x.dtype), xp.empty(lead, work), xp.empty(lead, work)
-    rows, columns = _counts(x, dims)
-    grid, block = row_launch(rows)
-    _FORWARD[x.dtype](grid, block, (
-        _dense(x, x.dtype), _dense(weight, x.dtype), _dense(bias, x.dtype), y, mean, rstd, rows,
-        columns, float(eps)))
-    if out is None:
-        return y, mean, rstd
-    out[...] = y
-    return out, mean, rstd
-
-
-def _dx_gpu(
-    g: Any, x: Any, weight: Any, mean: Any, rstd: Any, *, dims: int, eps: float, out: Any = None
-) -> Any:
-    xp, work = cupy(), computed_in(x.dtype)
-    direct = out is not None and out.flags.c_contiguous
-    dx = out if direct else xp.empty(x.shape, x.dtype)
-    rows, columns = _counts(x, dims)
-    grid, block = row_launch(rows)
-    _BACKWARD[x.dtype](grid, block, (
-        _dense(g, x.dtype), _dense(x, x.dtype), _dense(weight, x.dtype), _dense(mean, work),
-        _dense(rstd, work), dx, rows, columns))
-    if out is None or direct:
-        return dx
-    out[...] = dx
-    return out
-
-
-def _dweight_gpu(
-    g: Any, x: Any, mean: Any, rstd: Any, *, dims: int, eps: float, out: Any = None
-) -> Any:
-    xp, work = cupy(), computed_in(x.dtype)
-    dweight = xp.empty(x.shape[x.ndim - dims:], x.dtype)
-    rows, columns = _counts(x, dims)
-    grid, block = column_launch(columns)
-    _WEIGHT[x.dtype](grid, block, (
-        _dense(g, x.dtype), _dense(x, x.dtype), _dense(mean, work), _dense(rstd, work), dweight,
-        NULL, rows, columns, 0))
-    if out is None:
-        return dweight
-    out[...] = dweight
-    return out
-
 
 # -- rules ---------------------------------------------------------------------------------------
 
@@ -251,19 +78,19 @@ def _reference(
 
 
 layer_norm_dweight = op(
-    "layer_norm_dweight", cpu=_dweight_cpu, gpu=_dweight_gpu, backward=None, tangent=None,
+    "layer_norm_dweight", cpu=paths.dweight_cpu, gpu=paths.dweight_gpu, backward=None, tangent=None,
     composed=_dweight_recorded, samples=None,  # mean, rstd must be x's: tested through layer_norm
     doc="The gradient of layer_norm's weight.",
 )
 
 layer_norm_dx = op(
-    "layer_norm_dx", cpu=_dx_cpu, gpu=_dx_gpu, backward=None, tangent=None,
+    "layer_norm_dx", cpu=paths.dx_cpu, gpu=paths.dx_gpu, backward=None, tangent=None,
     composed=_dx_recorded, samples=None,  # as above
     doc="The gradient of layer_norm's input.",
 )
 
 layer_norm_op = op(
-    "layer_norm", cpu=_forward_cpu, gpu=_forward_gpu, extras="mean rstd",
+    "layer_norm", cpu=paths.forward_cpu, gpu=paths.forward_gpu, extras="mean rstd",
     saves={"x": "x weight mean rstd", "weight": "x mean rstd"},
     backward=_backward, tangent=_tangent,
     samples=[Sample((shape, row, row) if row is not None else (shape, None, None),
@@ -290,13 +117,19 @@ def layer_norm(
 
     Source: Ba et al., "Layer normalization", 2016.
     """
-    given = normalized_shape
-    row = (given,) if isinstance(given, int) else tuple(given)
-    if not row or input.shape[max(0, input.ndim - len(row)):] != row:
-        raise ValueError(f"layer_norm was given normalized_shape={given} for an input of shape "
-                         f"{input.shape}; wanted its last sizes")
-    for name, tensor in {"weight": weight, "bias": bias}.items():
-        if tensor is not None and tensor.shape != row:
-            raise ValueError(f"layer_norm was given a {name} of shape {tensor.shape}; wanted {row}")
-    same_dtype("layer_norm", input=input, weight=weight, bias=bias)
+    row = (normalized_shape,) if isinstance(normalized_shape, int) else tuple(normalized_shape)
+    check_rows("layer_norm", input, row, weight=weight, bias=bias)
     return layer_norm_op(input, weight, bias, dims=len(row), eps=eps)
+
+
+def check_rows(
+    name: str, input: Tensor, row: tuple[int, ...], **parameters: Tensor | None
+) -> None:
+    """Raise ValueError unless `row` is the input's last sizes and the parameters' shape."""
+    if not row or input.shape[max(0, input.ndim - len(row)):] != row:
+        raise ValueError(f"{name} was given normalized_shape={row} for an input of shape "
+                         f"{input.shape}; wanted its last sizes")
+    for what, tensor in parameters.items():
+        if tensor is not None and tensor.shape != row:
+            raise ValueError(f"{name} was given a {what} of shape {tensor.shape}; wanted {row}")
+    same_dtype(name, input=input, **parameters)

@@ -1,4 +1,4 @@
-"""Cases of the kernels over rows: softmax.cu, cross_entropy.cu, layer_norm.cu."""
+"""Cases of the kernels over rows: softmax.cu, cross_entropy.cu, layer_norm.cu (also RMS norm)."""
 
 from __future__ import annotations
 
@@ -119,8 +119,11 @@ def _cross_entropy_bad_target(executor: Any, dtype: np.dtype, rng: np.random.Gen
 
 
 def _layer_norm(
-    shape: tuple[int, int], affine: bool = True, in_place: bool = False, block: int = 64
+    shape: tuple[int, int], affine: bool = True, in_place: bool = False, block: int = 64,
+    centred: bool = True,
 ) -> Case:
+    """Without centring it is RMS norm: the kernels are given no mean."""
+
     def check(executor: Any, dtype: np.dtype, rng: np.random.Generator) -> None:
         rows, columns = shape
         file, statistics = "layer_norm.cu", compute(dtype)
@@ -130,13 +133,18 @@ def _layer_norm(
         leaves = [exact(a).requires_grad_() if affine else None for a in (weight, bias)] \
             if affine else [None, None]
         leaf = exact(x).requires_grad_()
-        wanted = F.layer_norm(leaf, (columns,), leaves[0], leaves[1], eps=1e-5)
-        y = unwritten(shape, dtype)
-        mean, rstd = unwritten(rows, statistics), unwritten(rows, statistics)
+        if centred:
+            wanted = F.layer_norm(leaf, (columns,), leaves[0], leaves[1], eps=1e-5)
+        else:
+            wanted = F.rms_norm(leaf, (columns,), leaves[0], eps=1e-5)
+            wanted = wanted if leaves[1] is None else wanted + leaves[1]
+        y, rstd = unwritten(shape, dtype), unwritten(rows, statistics)
+        mean: Any = unwritten(rows, statistics) if centred else NULL
         executor.raw(file, "layer_norm_forward", dtype, row_launch(rows)[0], (block,),
                      [x, weight, bias, y, mean, rstd, rows, columns, 1e-5])
         assert_close(y, wanted, dtype, factor=4.0)
-        assert_close(mean, exact(x).mean(-1), statistics)
+        if centred:
+            assert_close(mean, exact(x).mean(-1), statistics)
 
         g = normal(rng, shape, dtype)
         wanted.backward(exact(g))
@@ -156,7 +164,7 @@ def _layer_norm(
         assert_close(dx, leaf.grad, dtype, factor=8.0)
 
     more = ["affine" if affine else "plain", *(["inplace"] if in_place else [])]
-    return Case(_name("layer_norm", shape, *more), check)
+    return Case(_name("layer_norm" if centred else "rms_norm", shape, *more), check)
 
 
 CASES = [
@@ -171,4 +179,6 @@ CASES = [
     Case("cross_entropy-bad-target", _cross_entropy_bad_target),
     _layer_norm((4, 10)), _layer_norm((3, 300), in_place=True, block=256),
     _layer_norm((2, 7), affine=False), _layer_norm((19, 65), in_place=True), _layer_norm((0, 5)),
+    _layer_norm((4, 10), centred=False), _layer_norm((19, 65), in_place=True, centred=False),
+    _layer_norm((3, 300), affine=False, block=256, centred=False),
 ]

@@ -10,6 +10,7 @@ import gtensor as gt
 from gtensor import nn
 
 IMAGE = (4, 6, 9, 8)
+SIGNAL = (3, 6, 11)
 LAYERS = [  # class, arguments, options, shape of the input
     ("Linear", (6, 5), {}, (4, 3, 6)),
     ("Linear", (6, 5), {"bias": False}, (6,)),
@@ -17,6 +18,24 @@ LAYERS = [  # class, arguments, options, shape of the input
     ("Conv2d", (6, 9, (3, 2)),
      {"stride": (2, 1), "padding": (1, 2), "dilation": (1, 2), "groups": 3, "bias": False}, IMAGE),
     ("Conv2d", (6, 4, 3), {"padding": "same"}, IMAGE),
+    ("Conv2d", (6, 4, 3), {"padding": (1, 2), "padding_mode": "reflect"}, IMAGE),
+    ("Conv2d", (6, 4, (3, 2)), {"padding": "same", "padding_mode": "circular"}, IMAGE),
+    ("Conv1d", (6, 4, 3), {"stride": 2, "padding": 1, "groups": 2}, SIGNAL),
+    ("Conv1d", (6, 4, (2,)), {"padding": "valid", "padding_mode": "replicate"}, SIGNAL),
+    ("ConvTranspose2d", (6, 4, (3, 2)),
+     {"stride": 2, "padding": 1, "output_padding": 1, "groups": 2, "dilation": (1, 2)}, IMAGE),
+    ("ConvTranspose2d", (6, 4, 3), {"bias": False}, IMAGE),
+    ("ConvTranspose1d", (6, 3, 4), {"stride": 3}, SIGNAL),
+    ("MaxPool1d", (3,), {"stride": 2, "padding": 1}, SIGNAL),
+    ("AvgPool1d", (2,), {"ceil_mode": True}, SIGNAL),
+    ("AdaptiveAvgPool1d", (4,), {}, SIGNAL),
+    ("AdaptiveMaxPool2d", ((3, None),), {}, IMAGE),
+    ("GroupNorm", (3, 6), {}, IMAGE),
+    ("GroupNorm", (2, 6), {"eps": 0.1, "affine": False}, SIGNAL),
+    ("RMSNorm", (6,), {}, (4, 3, 6)),
+    ("RMSNorm", ((3, 6),), {"eps": 0.1, "elementwise_affine": False}, (4, 3, 6)),
+    ("Upsample", (), {"scale_factor": 2, "mode": "bilinear"}, IMAGE),
+    ("Upsample", ((5, 7),), {}, IMAGE),
     ("MaxPool2d", (3,), {"stride": 2, "padding": 1, "ceil_mode": True}, IMAGE),
     ("MaxPool2d", (2,), {"dilation": 2}, IMAGE),
     ("AvgPool2d", (3,), {"stride": 2, "padding": 1, "count_include_pad": False}, IMAGE),
@@ -149,6 +168,9 @@ def test_dropout_drops_while_training_only():
 @pytest.mark.parametrize("make,message", [
     (lambda: nn.Dropout(1.5), "p=1.5"),
     (lambda: nn.Conv2d(3, 4, 3, groups=2), "groups=2 given for 3 input and 4 output"),
+    (lambda: nn.Conv1d(3, 4, 3, padding_mode="mirror"), "padding_mode='mirror' given to Conv1d"),
+    (lambda: nn.Conv2d(3, 4, 3, padding="full"), "padding='full' given to Conv2d; wanted one"),
+    (lambda: nn.GroupNorm(4, 6), "num_groups=4 given for 6 channels"),
     (lambda: nn.Embedding(5, 3, padding_idx=5), "padding_idx=5 given for 5 rows"),
     (lambda: nn.BatchNorm2d(3)(gt.ones((2, 4, 5, 5))), r"BatchNorm2d\(3\) was given shape \(2, 4"),
     (lambda: nn.BatchNorm2d(3)(gt.ones((2, 3))), "axis 1 of 4 axes"),
@@ -159,6 +181,30 @@ def test_dropout_drops_while_training_only():
 def test_wrong_arguments_are_named(make, message):
     with pytest.raises(ValueError, match=message):
         make()
+
+
+@pytest.mark.parametrize("name,arguments", [
+    ("Conv1d", (40, 60, 5)), ("Conv2d", (20, 60, 3)), ("ConvTranspose2d", (60, 20, 3)),
+    ("ConvTranspose1d", (60, 30, 4)), ("Conv2d", (60, 60, 3, 1, 0, 1, 60))])
+def test_initial_weights_spread_as_pytorchs(name, arguments):
+    mine, other = getattr(nn, name)(*arguments), getattr(torch.nn, name)(*arguments)
+    for ours, theirs in ((mine.weight, other.weight), (mine.bias, other.bias)):
+        ours, theirs = ours.numpy(), theirs.detach().numpy()
+        assert ours.shape == theirs.shape
+        bound = np.abs(theirs).max()  # of many uniform numbers: close to the edge
+        assert 0.8 * bound < np.abs(ours).max() < 1.25 * bound
+        assert abs(ours.mean()) < 0.25 * bound
+
+
+def test_repr_names_what_is_not_the_default():
+    assert repr(nn.Conv1d(2, 4, 3)) == "Conv1d(2, 4, kernel_size=(3,), stride=1)"
+    assert repr(nn.Conv2d(2, 4, 3, padding=1, padding_mode="reflect", bias=False)) == (
+        "Conv2d(2, 4, kernel_size=(3, 3), stride=1, padding=1, bias=False, padding_mode='reflect')")
+    assert repr(nn.ConvTranspose2d(2, 4, 3, stride=2, output_padding=1)) == (
+        "ConvTranspose2d(2, 4, kernel_size=(3, 3), stride=2, output_padding=1)")
+    assert repr(nn.GroupNorm(2, 4)) == "GroupNorm(2, 4, eps=1e-05, affine=True)"
+    assert repr(nn.RMSNorm(4)) == "RMSNorm((4,), eps=None, elementwise_affine=True)"
+    assert repr(nn.Upsample(scale_factor=2)) == "Upsample(scale_factor=2, mode='nearest')"
 
 
 def test_a_refused_batch_is_not_counted():
@@ -174,7 +220,8 @@ def test_a_refused_batch_is_not_counted():
 def test_layers_take_a_dtype_and_a_device():
     layers = [nn.Linear(2, 2, dtype=gt.float64, device="cpu"), nn.LayerNorm(2, dtype=gt.float64),
               nn.Conv2d(1, 1, 1, dtype=gt.float64), nn.Embedding(2, 2, dtype=gt.float64),
-              nn.BatchNormAct2d(2, dtype=gt.float64)]
+              nn.BatchNormAct2d(2, dtype=gt.float64), nn.GroupNorm(1, 2, dtype=gt.float64),
+              nn.RMSNorm(2, dtype=gt.float64), nn.ConvTranspose1d(1, 1, 1, dtype=gt.float64)]
     for layer in layers:
         kinds = {t.dtype for t in [*layer.parameters(), *layer.buffers()]}
         assert kinds - {gt.int64} == {gt.float64}

@@ -271,7 +271,11 @@ X = np.zeros((2, 3, 4), np.float32)
             ValueError,
             "activation_param=0 for",
         ),
-        (lambda x, c: F.layer_norm(x, 3), ValueError, r"normalized_shape=3 for .* \(2, 3, 4\)"),
+        (
+            lambda x, c: F.layer_norm(x, 3),
+            ValueError,
+            r"normalized_shape=\(3,\) for .* \(2, 3, 4\)",
+        ),
         (lambda x, c: F.layer_norm(x, ()), ValueError, r"normalized_shape=\(\)"),
         (
             lambda x, c: F.layer_norm(x, 4, c),

@@ -1,0 +1,133 @@
+"""Convolutions, ordinary and transposed, over one and two axes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from gtensor.core.tensor import Tensor
+from gtensor.nn import functional as F
+from gtensor.nn.layers import DeviceLike, weight_and_bias
+from gtensor.nn.module import Module
+
+Sizes = int | tuple[int, ...]
+_PADDINGS = ("zeros", "reflect", "replicate", "circular")
+
+
+class _Convolution(Module):
+    """What ordinary and transposed convolutions have in common."""
+
+    _axes = 2
+
+    def _describe(
+        self, in_channels: int, out_channels: int, kernel_size: Sizes, stride: Sizes,
+        padding: Sizes | str, dilation: Sizes, groups: int,
+    ) -> None:
+        if groups < 1 or in_channels % groups or out_channels % groups:
+            raise ValueError(f"groups={groups} given for {in_channels} input and {out_channels} "
+                             "output channels; wanted a divisor of both")
+        self.in_channels = in_channels
+        self.out_channels = out_channels
+        self.kernel_size = self._each(kernel_size)
+        self.stride = stride
+        self.padding = padding
+        self.dilation = dilation
+        self.groups = groups
+
+    def _each(self, value: Sizes) -> tuple[int, ...]:
+        """One value per axis."""
+        return (value,) * self._axes if isinstance(value, int) else tuple(value)
+
+    def _extras(self) -> tuple[tuple[str, Any, Any], ...]:
+        """Name, value and default of what repr shows where it is not the default."""
+        return (("padding", self.padding, 0), ("dilation", self.dilation, 1),
+                ("groups", self.groups, 1), ("bias", self.bias is not None, True))
+
+    def extra_repr(self) -> str:
+        parts = [f"{self.in_channels}, {self.out_channels}, kernel_size={self.kernel_size}, "
+                 f"stride={self.stride}"]
+        parts += [f"{name}={value!r}" for name, value, default in self._extras()
+                  if value != default]
+        return ", ".join(parts)
+
+
+class Conv2d(_Convolution):
+    """Cross-correlation of images (N, in_channels, H, W) -> (N, out_channels, H', W').
+
+    `padding_mode` fills the padding with "zeros", or from the image: "reflect", "replicate" or
+    "circular" (see `gtensor.nn.functional.pad`), which makes a padded copy of it.
+    """
+
+    def __init__(self, in_channels: int, out_channels: int, kernel_size: Sizes, stride: Sizes = 1,
+                 padding: Sizes | str = 0, dilation: Sizes = 1, groups: int = 1, bias: bool = True,
+                 padding_mode: str = "zeros", device: DeviceLike = None, dtype: Any = None) -> None:
+        super().__init__()
+        for name, value, wanted in (("padding_mode", padding_mode, _PADDINGS),
+                                    ("padding", padding, ("same", "valid"))):
+            if isinstance(value, str) and value not in wanted:
+                raise ValueError(f"{name}={value!r} given to {type(self).__name__}; wanted one of "
+                                 f"{', '.join(wanted)}")
+        self._describe(in_channels, out_channels, kernel_size, stride, padding, dilation, groups)
+        self.padding_mode = padding_mode
+        shape = (out_channels, in_channels // groups, *self.kernel_size)
+        weight_and_bias(self, shape, out_channels if bias else 0, device, dtype)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(N, in_channels, ...) -> (N, out_channels, ...)."""
+        padding: Any = self.padding
+        if self.padding_mode != "zeros":
+            x, padding = F.pad(x, self._border(), mode=self.padding_mode), 0
+        function: Any = F.conv2d if self._axes == 2 else F.conv1d
+        return function(x, self.weight, self.bias, stride=self.stride, padding=padding,
+                        dilation=self.dilation, groups=self.groups)
+
+    def _border(self) -> list[int]:
+        """The padding as F.pad wants it: before and after, the last axis first."""
+        if self.padding == "valid":
+            return [0, 0] * self._axes
+        if self.padding == "same":
+            whole = [d * (k - 1) for d, k in
+                     zip(self._each(self.dilation), self.kernel_size, strict=True)]
+            return [part for n in reversed(whole) for part in (n // 2, n - n // 2)]
+        assert not isinstance(self.padding, str)
+        return [n for n in reversed(self._each(self.padding)) for _ in range(2)]
+
+    def _extras(self) -> tuple[tuple[str, Any, Any], ...]:
+        return (*super()._extras(), ("padding_mode", self.padding_mode, "zeros"))
+
+
+class Conv1d(Conv2d):
+    """Cross-correlation of signals (N, in_channels, L) -> (N, out_channels, L')."""
+
+    _axes = 1
+
+
+class ConvTranspose2d(_Convolution):
+    """The adjoint of Conv2d: images (N, in_channels, H, W) -> (N, out_channels, H', W').
+
+    The weight is (in_channels, out_channels / groups, *kernel_size).
+    """
+
+    def __init__(self, in_channels: int, out_channels: int, kernel_size: Sizes, stride: Sizes = 1,
+                 padding: Sizes = 0, output_padding: Sizes = 0, groups: int = 1, bias: bool = True,
+                 dilation: Sizes = 1, device: DeviceLike = None, dtype: Any = None) -> None:
+        super().__init__()
+        self._describe(in_channels, out_channels, kernel_size, stride, padding, dilation, groups)
+        self.output_padding = output_padding
+        shape = (in_channels, out_channels // groups, *self.kernel_size)
+        weight_and_bias(self, shape, out_channels if bias else 0, device, dtype)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(N, in_channels, ...) -> (N, out_channels, ...)."""
+        function: Any = F.conv_transpose2d if self._axes == 2 else F.conv_transpose1d
+        return function(x, self.weight, self.bias, stride=self.stride, padding=self.padding,
+                        output_padding=self.output_padding, groups=self.groups,
+                        dilation=self.dilation)
+
+    def _extras(self) -> tuple[tuple[str, Any, Any], ...]:
+        return (*super()._extras(), ("output_padding", self.output_padding, 0))
+
+
+class ConvTranspose1d(ConvTranspose2d):
+    """The adjoint of Conv1d: signals (N, in_channels, L) -> (N, out_channels, L')."""
+
+    _axes = 1

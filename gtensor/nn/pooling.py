@@ -1,0 +1,95 @@
+"""Pooling over windows, as modules."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from gtensor.core.tensor import Tensor
+from gtensor.nn import functional as F
+from gtensor.nn.module import Module
+
+Sizes = int | tuple[int, ...]
+
+
+class _Pool(Module):
+    """A function of windows with these options."""
+
+    _function: Any
+
+    def __init__(self, kernel_size: Sizes, stride: Sizes | None, padding: Sizes,
+                 **options: Any) -> None:
+        super().__init__()
+        self.kernel_size = kernel_size
+        self.stride = kernel_size if stride is None else stride
+        self.padding = padding
+        self.options = options
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(N, C, ...) -> (N, C, ...)."""
+        return self._function(x, self.kernel_size, self.stride, self.padding, **self.options)
+
+    def extra_repr(self) -> str:
+        more = "".join(f", {name}={value}" for name, value in self.options.items())
+        return f"kernel_size={self.kernel_size}, stride={self.stride}, padding={self.padding}{more}"
+
+
+class MaxPool2d(_Pool):
+    """The largest value of every window: (N, C, H, W) -> (N, C, H', W')."""
+
+    _function: Any = staticmethod(F.max_pool2d)
+
+    def __init__(self, kernel_size: Sizes, stride: Sizes | None = None, padding: Sizes = 0,
+                 dilation: Sizes = 1, ceil_mode: bool = False) -> None:
+        super().__init__(kernel_size, stride, padding, dilation=dilation, ceil_mode=ceil_mode)
+
+
+class MaxPool1d(MaxPool2d):
+    """The largest value of every window: (N, C, L) -> (N, C, L')."""
+
+    _function = staticmethod(F.max_pool1d)
+
+
+class AvgPool2d(_Pool):
+    """The mean of every window: (N, C, H, W) -> (N, C, H', W')."""
+
+    _function: Any = staticmethod(F.avg_pool2d)
+
+    def __init__(self, kernel_size: Sizes, stride: Sizes | None = None, padding: Sizes = 0,
+                 ceil_mode: bool = False, count_include_pad: bool = True) -> None:
+        super().__init__(kernel_size, stride, padding, ceil_mode=ceil_mode,
+                         count_include_pad=count_include_pad)
+
+
+class AvgPool1d(AvgPool2d):
+    """The mean of every window: (N, C, L) -> (N, C, L')."""
+
+    _function = staticmethod(F.avg_pool1d)
+
+
+class AdaptiveAvgPool2d(Module):
+    """Means of windows laid out so that the output has `output_size`: (N, C, *output_size)."""
+
+    _function: Any = staticmethod(F.adaptive_avg_pool2d)
+
+    def __init__(self, output_size: Any) -> None:
+        super().__init__()
+        self.output_size = output_size
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(N, C, ...) -> (N, C, *output_size)."""
+        return self._function(x, self.output_size)
+
+    def extra_repr(self) -> str:
+        return f"output_size={self.output_size}"
+
+
+class AdaptiveAvgPool1d(AdaptiveAvgPool2d):
+    """Means of windows laid out so that (N, C, L) becomes (N, C, output_size)."""
+
+    _function = staticmethod(F.adaptive_avg_pool1d)
+
+
+class AdaptiveMaxPool2d(AdaptiveAvgPool2d):
+    """Largest values of windows laid out so that the output is (N, C, *output_size)."""
+
+    _function = staticmethod(F.adaptive_max_pool2d)
