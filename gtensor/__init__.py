@@ -17,7 +17,7 @@ import math as _math
 from importlib import import_module as _import_module
 from typing import Any as _Any
 
-from gtensor import memory, nn, ops, optim, profiler, random
+from gtensor import checkpoint, data, fft, linalg, memory, nn, ops, optim, profiler, random
 from gtensor.backend import (
     Device,
     DeviceError,
@@ -74,12 +74,13 @@ pi, e, inf, nan = _math.pi, _math.e, _math.inf, _math.nan
 
 __all__ = [
     "SAME", "AnomalyError", "Device", "DeviceError", "GradientError", "Sample", "Tensor",
-    "__array_namespace_info__", "arange", "asarray", "cuda_device_count", "d", "default_device",
-    "detect_anomaly", "device", "e", "empty", "empty_like", "enable_grad", "eye", "from_dlpack",
-    "full", "full_like", "grad", "inf", "is_grad_enabled", "linspace", "manual_seed", "memory",
-    "meshgrid", "nan", "newaxis", "nn", "no_grad", "observe", "ones", "ones_like", "op", "ops",
-    "optim", "pi", "pointwise", "profiler", "random", "set_default_device", "set_grad_enabled",
-    "settings", "tensor", "visible_devices", "zeros", "zeros_like", *_dtypes, *_functions,
+    "__array_namespace_info__", "arange", "asarray", "checkpoint", "cuda_device_count", "d",
+    "data", "default_device", "detect_anomaly", "device", "e", "empty", "empty_like",
+    "enable_grad", "eye", "fft", "from_dlpack", "full", "full_like", "grad", "inf",
+    "is_grad_enabled", "linalg", "linspace", "manual_seed", "memory", "meshgrid", "nan",
+    "newaxis", "nn", "no_grad", "observe", "ones", "ones_like", "op", "ops", "optim", "pi",
+    "pointwise", "profiler", "random", "set_default_device", "set_grad_enabled", "settings",
+    "tensor", "visible_devices", "zeros", "zeros_like", *_dtypes, *_functions,
 ]
 
 

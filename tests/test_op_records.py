@@ -23,6 +23,8 @@ THROUGH = {  # ops without samples, whose inputs must fit each other -> the op t
     "batch_norm_sums": "batch_norm", "batch_norm_dx": "batch_norm",
     "layer_norm_dx": "layer_norm", "layer_norm_dweight": "layer_norm",
     "rms_norm_dx": "rms_norm", "rms_norm_dweight": "rms_norm",
+    "attention_grad": "attention", "soft_cross_entropy_dx": "soft_cross_entropy",
+    "soft_cross_entropy_dtarget": "soft_cross_entropy",
     "group_norm_dx": "group_norm", "group_norm_sums": "group_norm",
 }
 

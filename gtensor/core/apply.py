@@ -23,6 +23,7 @@ NO_PARAMS: dict[str, Any] = {}  # shared by all records of ops without parameter
 _HOST = get_device("cpu")
 _SCALARS = (bool, int, float, complex)
 _SECOND = (None, 1)  # the plan of a product by a number
+_GRADED = "fVc"  # dtype kinds of outputs that gradients flow through
 _USER_DTYPE = 256  # dtype numbers from here on are not NumPy's own (ml_dtypes)
 _DEFAULT_FLOAT = np.dtype("float32")
 _MOST_CONSTANTS = 1024
@@ -100,7 +101,7 @@ def apply(op: Op, inputs: tuple[Any, ...], params: dict[str, Any]) -> Tensor:
     if type(out) is not device.array_type:
         out, device = _settled(out, device)
     result = make(out, device, _storage_of(out, inputs) if op.view else FRESH)
-    if tracked and (op.backward is not None or out.dtype.kind in "fVc"):
+    if tracked and out.dtype.kind in _GRADED:
         if out.dtype.kind == "c" and not op.complex:
             refuse_complex(op.name)
         plan = op.plans[mask]
@@ -128,7 +129,7 @@ def apply_one(op: Op, x: Any, /, **params: Any) -> Tensor:
     if type(out) is not np.ndarray:
         out = np.asarray(out)
     result = make(out, _HOST)
-    if tracked:
+    if tracked and out.dtype.kind in _GRADED:
         if out.dtype.kind == "c" and not op.complex:
             refuse_complex(op.name)
         plan = op.plans[1]
@@ -164,7 +165,7 @@ def apply_pair(op: Op, x1: Any, x2: Any) -> Tensor:
     if type(out) is not np.ndarray:
         out = np.asarray(out)
     result = make(out, _HOST)
-    if tracked:
+    if tracked and out.dtype.kind in _GRADED:
         if out.dtype.kind == "c" and not op.complex:
             refuse_complex(op.name)
         mask = (parent1 is not None) + 2 * (parent2 is not None)

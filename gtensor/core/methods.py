@@ -215,6 +215,21 @@ class Methods:
     def permute_dims(self, *axes: Any) -> Tensor:
         return ns.permute_dims(self, axes[0] if len(axes) == 1 else axes)
 
+    def broadcast_to(self, shape: tuple[int, ...]) -> Tensor:
+        return ns.broadcast_to(self, shape)
+
+    def expand_dims(self, axis: int | tuple[int, ...]) -> Tensor:
+        return ns.expand_dims(self, axis=axis)
+
+    def moveaxis(self, source: Axis, destination: Axis) -> Tensor:
+        return ns.moveaxis(self, source, destination)
+
+    def flip(self, axis: Axis = None) -> Tensor:
+        return ns.flip(self, axis=axis)
+
+    def repeat(self, repeats: Any, axis: int | None = None) -> Tensor:
+        return ns.repeat(self, repeats, axis=axis)
+
     def flatten(self, start_dim: int = 0, end_dim: int = -1) -> Tensor:
         return ns.flatten(self, start_dim, end_dim)
 
@@ -272,8 +287,8 @@ class Methods:
         """The imaginary part, of a complex tensor."""
         return ns.imag(self)
 
-    def astype(self, dtype: Any) -> Tensor:
-        return ns.astype(self, dtype)
+    def astype(self, dtype: Any, *, copy: bool = True) -> Tensor:
+        return ns.astype(self, dtype, copy=copy)
 
     def clone(self) -> Tensor:
         """A copy in memory of its own; gradients flow through it."""

@@ -352,7 +352,8 @@ def call_hooks(node: Node, grad: Tensor) -> Tensor:
 
 def broadcast_view(a: Any) -> bool:
     """Whether several elements share one place, so that writing one would write others."""
-    return 0 in a.strides and a.size > 1
+    return 0 in a.strides and a.size > 1 and any(  # axes of size 1 may have any stride
+        s == 0 and n > 1 for s, n in zip(a.strides, a.shape, strict=True))
 
 
 def _sole(hold: Storage | None) -> bool:

@@ -1,36 +1,80 @@
 """Neural networks with PyTorch's names: `gt.nn`, and its functions `gt.nn.functional`."""
 
-from gtensor.nn import functional, init
+from gtensor.nn import functional, init, utils
 from gtensor.nn.activations import (
     ELU,
     GELU,
+    GLU,
+    SELU,
+    Hardsigmoid,
+    Hardswish,
+    Hardtanh,
+    Identity,
     LeakyReLU,
+    LogSigmoid,
     LogSoftmax,
+    Mish,
+    PReLU,
     ReLU,
+    ReLU6,
     Sigmoid,
     SiLU,
     Softmax,
     Softplus,
+    Softsign,
     Tanh,
 )
-from gtensor.nn.containers import ModuleList, Sequential
-from gtensor.nn.layers import (
-    AdaptiveAvgPool2d,
-    AvgPool2d,
-    Conv2d,
-    Dropout,
-    Embedding,
-    Flatten,
-    Linear,
-    MaxPool2d,
+from gtensor.nn.attention import MultiheadAttention, TransformerEncoderLayer
+from gtensor.nn.containers import (
+    ModuleDict,
+    ModuleList,
+    ParameterDict,
+    ParameterList,
+    Sequential,
+)
+from gtensor.nn.convolution import Conv1d, Conv2d, ConvTranspose1d, ConvTranspose2d
+from gtensor.nn.layers import Dropout, Embedding, Flatten, Linear
+from gtensor.nn.losses import (
+    BCELoss,
+    BCEWithLogitsLoss,
+    CrossEntropyLoss,
+    HuberLoss,
+    KLDivLoss,
+    L1Loss,
+    MSELoss,
+    NLLLoss,
+    SmoothL1Loss,
 )
 from gtensor.nn.module import Mismatch, Module
-from gtensor.nn.normalization import BatchNorm1d, BatchNorm2d, BatchNormAct2d, LayerNorm
+from gtensor.nn.normalization import (
+    BatchNorm1d,
+    BatchNorm2d,
+    BatchNormAct2d,
+    GroupNorm,
+    LayerNorm,
+    RMSNorm,
+)
 from gtensor.nn.parameter import Parameter
+from gtensor.nn.pooling import (
+    AdaptiveAvgPool1d,
+    AdaptiveAvgPool2d,
+    AdaptiveMaxPool2d,
+    AvgPool1d,
+    AvgPool2d,
+    MaxPool1d,
+    MaxPool2d,
+)
+from gtensor.nn.resampling import Upsample
 
 __all__ = [
-    "ELU", "GELU", "AdaptiveAvgPool2d", "AvgPool2d", "BatchNorm1d", "BatchNorm2d", "BatchNormAct2d",
-    "Conv2d", "Dropout", "Embedding", "Flatten", "LayerNorm", "LeakyReLU", "Linear", "LogSoftmax",
-    "MaxPool2d", "Mismatch", "Module", "ModuleList", "Parameter", "ReLU", "Sequential", "SiLU",
-    "Sigmoid", "Softmax", "Softplus", "Tanh", "functional", "init",
+    "ELU", "GELU", "GLU", "SELU", "AdaptiveAvgPool1d", "AdaptiveAvgPool2d", "AdaptiveMaxPool2d",
+    "AvgPool1d", "AvgPool2d", "BCELoss", "BCEWithLogitsLoss", "BatchNorm1d", "BatchNorm2d",
+    "BatchNormAct2d", "Conv1d", "Conv2d", "ConvTranspose1d", "ConvTranspose2d", "CrossEntropyLoss",
+    "Dropout", "Embedding", "Flatten", "GroupNorm", "Hardsigmoid", "Hardswish", "Hardtanh",
+    "HuberLoss", "Identity", "KLDivLoss", "L1Loss", "LayerNorm", "LeakyReLU", "Linear",
+    "LogSigmoid", "LogSoftmax", "MSELoss", "MaxPool1d", "MaxPool2d", "Mish", "Mismatch", "Module",
+    "ModuleDict", "ModuleList", "MultiheadAttention", "NLLLoss", "PReLU", "Parameter",
+    "ParameterDict", "ParameterList", "RMSNorm", "ReLU", "ReLU6", "Sequential", "SiLU", "Sigmoid",
+    "SmoothL1Loss", "Softmax", "Softplus", "Softsign", "Tanh", "TransformerEncoderLayer",
+    "Upsample", "functional", "init", "utils",
 ]

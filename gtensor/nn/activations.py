@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from gtensor.core.tensor import Tensor
+from gtensor.creation import full
 from gtensor.nn import functional as F
+from gtensor.nn.layers import DeviceLike
 from gtensor.nn.module import Module
+from gtensor.nn.parameter import Parameter
 
 
 class ReLU(Module):
@@ -13,6 +18,74 @@ class ReLU(Module):
     def forward(self, x: Tensor) -> Tensor:
         """Elementwise."""
         return F.relu(x)
+
+
+class Identity(Module):
+    """Its input; whatever it is made with is ignored, so that it can stand for any module."""
+
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__()
+
+    def forward(self, x: Any) -> Any:
+        """The input itself."""
+        return x
+
+
+class ReLU6(Module):
+    """x cut at 0 and 6."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Elementwise."""
+        return F.relu6(x)
+
+
+class Hardtanh(Module):
+    """x cut at min_val and max_val."""
+
+    def __init__(self, min_val: float = -1.0, max_val: float = 1.0) -> None:
+        super().__init__()
+        self.min_val = min_val
+        self.max_val = max_val
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Elementwise."""
+        return F.hardtanh(x, self.min_val, self.max_val)
+
+    def extra_repr(self) -> str:
+        return f"min_val={self.min_val}, max_val={self.max_val}"
+
+
+class Hardswish(Module):
+    """x * hardsigmoid(x)."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Elementwise."""
+        return F.hardswish(x)
+
+
+class Hardsigmoid(Module):
+    """(x + 3) / 6 cut at 0 and 1."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Elementwise."""
+        return F.hardsigmoid(x)
+
+
+class PReLU(Module):
+    """x where x > 0, else weight * x; one weight, or one per channel of (N, C, ...)."""
+
+    def __init__(self, num_parameters: int = 1, init: float = 0.25, device: DeviceLike = None,
+                 dtype: Any = None) -> None:
+        super().__init__()
+        self.num_parameters = num_parameters
+        self.weight = Parameter(full(num_parameters, init, dtype, device))
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Elementwise."""
+        return F.prelu(x, self.weight)
+
+    def extra_repr(self) -> str:
+        return f"num_parameters={self.num_parameters}"
 
 
 class LeakyReLU(Module):
@@ -45,6 +118,14 @@ class ELU(Module):
         return f"alpha={self.alpha}"
 
 
+class SELU(Module):
+    """elu with the alpha and the scale that keep mean 0 and variance 1."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Elementwise."""
+        return F.selu(x)
+
+
 class GELU(Module):
     """x times the normal distribution function of x, exactly or by tanh (approximate="tanh")."""
 
@@ -68,12 +149,51 @@ class SiLU(Module):
         return F.silu(x)
 
 
+class Mish(Module):
+    """x * tanh(softplus(x))."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Elementwise."""
+        return F.mish(x)
+
+
+class GLU(Module):
+    """a * sigmoid(b), where a and b are the halves of x along `dim`."""
+
+    def __init__(self, dim: int = -1) -> None:
+        super().__init__()
+        self.dim = dim
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Half as many elements along `dim`."""
+        return F.glu(x, self.dim)
+
+    def extra_repr(self) -> str:
+        return f"dim={self.dim}"
+
+
 class Sigmoid(Module):
     """1 / (1 + exp(-x))."""
 
     def forward(self, x: Tensor) -> Tensor:
         """Elementwise."""
         return F.sigmoid(x)
+
+
+class LogSigmoid(Module):
+    """log(sigmoid(x))."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Elementwise."""
+        return F.logsigmoid(x)
+
+
+class Softsign(Module):
+    """x / (1 + |x|)."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Elementwise."""
+        return F.softsign(x)
 
 
 class Softplus(Module):
@@ -103,12 +223,12 @@ class Tanh(Module):
 class Softmax(Module):
     """exp(x) / sum(exp(x)) along `dim`."""
 
-    def __init__(self, dim: int) -> None:
+    def __init__(self, dim: int | None = None) -> None:
         super().__init__()
         self.dim = dim
 
     def forward(self, x: Tensor) -> Tensor:
-        """The same shape out."""
+        """The same shape out; TypeError without a `dim`."""
         return F.softmax(x, self.dim)
 
     def extra_repr(self) -> str:

@@ -1,11 +1,12 @@
-"""Modules that hold modules in order."""
+"""Modules that hold modules or parameters: in order, or by name."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import ItemsView, Iterable, Iterator, KeysView, Mapping, ValuesView
 from typing import Any, Self
 
 from gtensor.nn.module import Module
+from gtensor.nn.parameter import Parameter
 
 
 class _Ordered(Module):
@@ -63,3 +64,111 @@ class ModuleList(_Ordered):
     def __init__(self, modules: Iterable[Module] = ()) -> None:
         super().__init__()
         self.extend(modules)
+
+
+class _Named(Module):
+    """Members of one registry by name, as a dict has them."""
+
+    _kind = "_modules"
+
+    def __len__(self) -> int:
+        return len(self._held())
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._held())
+
+    def __contains__(self, name: object) -> bool:
+        return name in self._held()
+
+    def __getitem__(self, name: str) -> Any:
+        held = self._held()
+        if name not in held:
+            raise KeyError(f"{name!r} asked of {type(self).__name__}; it has "
+                           f"{', '.join(map(repr, held)) or 'nothing'}")
+        return held[name]
+
+    def __delitem__(self, name: str) -> None:
+        del self._held()[name]
+
+    def _held(self) -> dict[str, Any]:
+        return self.__dict__[self._kind]
+
+    def keys(self) -> KeysView[str]:
+        """The names."""
+        return self._held().keys()
+
+    def values(self) -> ValuesView[Any]:
+        """The members."""
+        return self._held().values()
+
+    def items(self) -> ItemsView[str, Any]:
+        """(name, member) pairs."""
+        return self._held().items()
+
+    def update(self, members: Mapping[str, Any] | Iterable[tuple[str, Any]]) -> None:
+        """Add members, or replace those of the same names."""
+        for name, member in dict(members).items():
+            self[name] = member
+
+    def __setitem__(self, name: str, member: Any) -> None:
+        raise TypeError(f"{type(self).__name__} holds nothing; use ModuleDict or ParameterDict")
+
+
+class ModuleDict(_Named):
+    """Modules by name, whose parameters belong to the module that holds the dict."""
+
+    def __init__(self, modules: Mapping[str, Module] | None = None) -> None:
+        super().__init__()
+        self.update(modules or {})
+
+    def __setitem__(self, name: str, module: Module) -> None:
+        self.register_module(name, module)
+
+
+class ParameterDict(_Named):
+    """Parameters by name; a tensor that is none becomes one."""
+
+    _kind = "_parameters"
+
+    def __init__(self, parameters: Mapping[str, Any] | None = None) -> None:
+        super().__init__()
+        self.update(parameters or {})
+
+    def __setitem__(self, name: str, value: Any) -> None:
+        self.register_parameter(name, value if isinstance(value, Parameter) else Parameter(value))
+
+
+class ParameterList(Module):
+    """A list of parameters; a tensor that is none becomes one."""
+
+    def __init__(self, values: Iterable[Any] = ()) -> None:
+        super().__init__()
+        self.extend(values)
+
+    def __len__(self) -> int:
+        return len(self._parameters)
+
+    def __iter__(self) -> Iterator[Parameter]:
+        return iter(self._held())
+
+    def _held(self) -> list[Any]:
+        return list(self._parameters.values())
+
+    def __getitem__(self, index: int) -> Parameter:
+        held = self._held()
+        if not -len(held) <= index < len(held):
+            raise IndexError(f"parameter {index} of {len(held)} asked; wanted {-len(held)} to "
+                             f"{len(held) - 1}")
+        return held[index]
+
+    def append(self, value: Any) -> Self:
+        """Add a parameter at the end. Returns the list."""
+        parameter = value if isinstance(value, Parameter) else Parameter(value)
+        self.register_parameter(str(len(self)), parameter)
+        return self
+
+    def extend(self, values: Iterable[Any]) -> Self:
+        """Add parameters at the end. Returns the list."""
+        for value in values:
+            self.append(value)
+        return self

@@ -8,31 +8,57 @@ the ops behind it.
 
 from __future__ import annotations
 
-import math
+from typing import Any
 
 from gtensor.core.namespaces import public, recorded
 from gtensor.core.tensor import Tensor
-from gtensor.creation import arange
 from gtensor.ops import activation as _activation
-from gtensor.ops import matmul, where
+from gtensor.ops import gates as _gates
+from gtensor.ops import rectifiers as _rectifiers
 from gtensor.ops import softmax as _softmax
 from gtensor.ops import special as _special
-from gtensor.ops.average_pool import adaptive_avg_pool2d, avg_pool2d, max_pool2d
+from gtensor.ops import where
+from gtensor.ops.attention import scaled_dot_product_attention
 from gtensor.ops.batch_norm import batch_norm, batch_norm_act
 from gtensor.ops.classes import one_hot
-from gtensor.ops.conv import conv2d
+from gtensor.ops.conv_transpose import conv_transpose1d, conv_transpose2d
+from gtensor.ops.convolution import conv1d, conv2d
 from gtensor.ops.dropout import dropout
 from gtensor.ops.embedding import embedding
+from gtensor.ops.group_norm import group_norm
+from gtensor.ops.interpolation import interpolate
 from gtensor.ops.layer_norm import layer_norm
 from gtensor.ops.linear import linear, same_dtype
-from gtensor.ops.loss import cross_entropy, mse_loss, nll_loss
+from gtensor.ops.loss import cross_entropy, nll_loss
+from gtensor.ops.losses_pointwise import huber_loss, l1_loss, mse_loss, smooth_l1_loss
+from gtensor.ops.losses_probability import (
+    binary_cross_entropy,
+    binary_cross_entropy_with_logits,
+    kl_div,
+)
+from gtensor.ops.padding import pad
+from gtensor.ops.pooling import (
+    adaptive_avg_pool1d,
+    adaptive_avg_pool2d,
+    adaptive_max_pool2d,
+    avg_pool1d,
+    avg_pool2d,
+    max_pool1d,
+    max_pool2d,
+)
 from gtensor.ops.reduce import normalize_axis
+from gtensor.ops.rms_norm import rms_norm
 
 __all__ = [
-    "adaptive_avg_pool2d", "avg_pool2d", "batch_norm", "batch_norm_act", "conv2d", "cross_entropy",
-    "dropout", "elu", "embedding", "erf", "gelu", "layer_norm", "leaky_relu", "linear",
-    "log_softmax", "max_pool2d", "mse_loss", "nll_loss", "one_hot", "relu",
-    "scaled_dot_product_attention", "sigmoid", "silu", "softmax", "softplus", "tanh",
+    "adaptive_avg_pool1d", "adaptive_avg_pool2d", "adaptive_max_pool2d", "avg_pool1d",
+    "avg_pool2d", "batch_norm", "batch_norm_act", "binary_cross_entropy",
+    "binary_cross_entropy_with_logits", "conv1d", "conv2d", "conv_transpose1d",
+    "conv_transpose2d", "cross_entropy", "dropout", "elu", "embedding", "erf", "gelu", "glu",
+    "group_norm", "hardsigmoid", "hardswish", "hardtanh", "huber_loss", "interpolate", "kl_div",
+    "l1_loss", "layer_norm", "leaky_relu", "linear", "log_softmax", "logsigmoid", "max_pool1d",
+    "max_pool2d", "mish", "mse_loss", "nll_loss", "one_hot", "pad", "prelu", "relu", "relu6",
+    "rms_norm", "scaled_dot_product_attention", "selu", "sigmoid", "silu", "smooth_l1_loss",
+    "softmax", "softplus", "softsign", "tanh",
 ]
 
 # -- activations ---------------------------------------------------------------------------------
@@ -94,66 +120,112 @@ def softplus(input: Tensor, beta: float = 1.0, threshold: float = 20.0) -> Tenso
 
 
 def erf(input: Tensor) -> Tensor:
-    """The error function, elementwise (float32 within 2.5 units in the last place)."""
+    """The error function, elementwise (within 3.5 units in the last place)."""
     return _special.erf(input)
 
 
-def softmax(input: Tensor, dim: int) -> Tensor:
-    """exp(input) over its sum along `dim`, without overflow; same shape. Saves its output."""
-    return _softmax.softmax(input, axis=normalize_axis(dim, input.ndim, "softmax")[0])
+def mish(input: Tensor) -> Tensor:
+    """input * tanh(softplus(input)), elementwise."""
+    return _gates.mish(input)
 
 
-def log_softmax(input: Tensor, dim: int) -> Tensor:
-    """input minus the logarithm of the sum of exp(input) along `dim`. Saves its output."""
-    return _softmax.log_softmax(input, axis=normalize_axis(dim, input.ndim, "log_softmax")[0])
+def logsigmoid(input: Tensor) -> Tensor:
+    """log(sigmoid(input)), elementwise, without overflow."""
+    return _gates.logsigmoid(input)
 
 
-# -- attention -----------------------------------------------------------------------------------
+def softsign(input: Tensor) -> Tensor:
+    """input / (1 + |input|), elementwise."""
+    return _gates.softsign(input)
 
 
-def scaled_dot_product_attention(
-    query: Tensor, key: Tensor, value: Tensor, attn_mask: Tensor | None = None,
-    dropout_p: float = 0.0, is_causal: bool = False, *, scale: float | None = None,
-) -> Tensor:
-    """softmax(query @ key.mT * scale + mask) @ value, of shape (..., L, D_v).
+def selu(input: Tensor) -> Tensor:
+    """elu with the alpha and the scale that keep mean 0 and variance 1. Saves its output.
 
-    Composed of other ops: it keeps the (..., L, S) weights. Dropout with dropout_p > 0 always acts.
-
-    Args:
-        query: (..., L, D).
-        key: (..., S, D).
-        value: (..., S, D_v).
-        attn_mask: broadcastable to (..., L, S): boolean (True takes part), or added to the scores.
-        is_causal: position i sees positions up to i; excludes attn_mask.
-        scale: 1 / sqrt(D) by default.
-
-    Source: Vaswani et al., "Attention is all you need", 2017.
+    Source: Klambauer et al., "Self-normalizing neural networks", 2017.
     """
-    same_dtype("scaled_dot_product_attention", query=query, key=key, value=value)
-    if min(query.ndim, key.ndim, value.ndim) < 2 or (
-            query.shape[-1] != key.shape[-1] or key.shape[-2] != value.shape[-2]):
-        raise ValueError(
-            f"scaled_dot_product_attention was given a query of shape {query.shape}, a key of "
-            f"shape {key.shape} and a value of shape {value.shape}; wanted (..., L, D), "
-            "(..., S, D), (..., S, D_v)")
-    if is_causal and attn_mask is not None:
-        raise ValueError("scaled_dot_product_attention was given attn_mask and is_causal=True; "
-                         "wanted one of them")
-    factor = 1 / math.sqrt(query.shape[-1]) if scale is None else scale
-    scores = matmul(query * factor, key.mT)
-    if is_causal:
-        attn_mask = _causal_mask(query, key)
-    if attn_mask is not None:
-        whole = attn_mask.dtype.kind == "b"
-        scores = where(attn_mask, scores, -math.inf) if whole else scores + attn_mask
-    weights = softmax(scores, -1)
-    return matmul(dropout(weights, dropout_p) if dropout_p else weights, value)
+    return _rectifiers.selu(input)
 
 
-def _causal_mask(query: Tensor, key: Tensor) -> Tensor:
-    """(L, S): True where the key's position is not after the query's."""
-    rows = arange(query.shape[-2], device=query.device).reshape(-1, 1)
-    return rows >= arange(key.shape[-2], device=query.device)
+def hardtanh(input: Tensor, min_val: float = -1.0, max_val: float = 1.0) -> Tensor:
+    """input cut at min_val and max_val; the gradient is 0 there and beyond. Saves its output."""
+    if not min_val < max_val:
+        raise ValueError(f"hardtanh was given min_val={min_val} and max_val={max_val}; wanted "
+                         "min_val < max_val")
+    return _rectifiers.hardtanh(input, lowest=float(min_val), highest=float(max_val))
+
+
+def relu6(input: Tensor) -> Tensor:
+    """input cut at 0 and 6."""
+    return hardtanh(input, 0.0, 6.0)
+
+
+def hardsigmoid(input: Tensor) -> Tensor:
+    """(input + 3) / 6 cut at 0 and 1, elementwise."""
+    return _rectifiers.hardsigmoid(input)
+
+
+def hardswish(input: Tensor) -> Tensor:
+    """input * hardsigmoid(input), elementwise.
+
+    Source: Howard et al., "Searching for MobileNetV3", 2019.
+    """
+    return _rectifiers.hardswish(input)
+
+
+def prelu(input: Tensor, weight: Tensor) -> Tensor:
+    """input where positive, else weight * input; weight (1,), or (C,) for input (N, C, ...).
+
+    Source: He et al., "Delving deep into rectifiers", 2015.
+    """
+    channels = input.shape[1] if input.ndim > 1 else 1
+    if weight.ndim > 1 or weight.size not in (1, channels):
+        raise ValueError(f"prelu was given a weight of shape {weight.shape} for an input of shape "
+                         f"{input.shape}; wanted (1,) or ({channels},)")
+    same_dtype("prelu", input=input, weight=weight)
+    tail = (1,) * (input.ndim - 2) if weight.size > 1 else ()
+    shape = (weight.size, *tail) if input.ndim else ()
+    return _rectifiers.prelu(input, weight.reshape(shape))
+
+
+def glu(input: Tensor, dim: int = -1) -> Tensor:
+    """a * sigmoid(b), where a and b are the halves of input along `dim`. Saves input only.
+
+    Source: Dauphin et al., "Language modeling with gated convolutional networks", 2016.
+    """
+    axis = normalize_axis(dim, input.ndim, "glu")[0]
+    half, odd = divmod(input.shape[axis], 2)
+    if odd:
+        raise ValueError(f"glu was given {input.shape[axis]} elements along axis {dim}; wanted an "
+                         "even number")
+    lead = (slice(None),) * axis
+    return _gates.gated(input[(*lead, slice(0, half))], input[(*lead, slice(half, None))])
+
+
+def softmax(input: Tensor, dim: int | None = None, *, dtype: Any = None) -> Tensor:
+    """exp(input) over its sum along `dim`, without overflow; same shape. Saves its output.
+
+    `dim` must be given; with `dtype` the input is converted to it first.
+    """
+    axis = _given_axis("softmax", input, dim)
+    return _softmax.softmax(input if dtype is None else input.astype(dtype), axis=axis)
+
+
+def log_softmax(input: Tensor, dim: int | None = None, *, dtype: Any = None) -> Tensor:
+    """input minus the logarithm of the sum of exp(input) along `dim`. Saves its output.
+
+    `dim` must be given; with `dtype` the input is converted to it first.
+    """
+    axis = _given_axis("log_softmax", input, dim)
+    return _softmax.log_softmax(input if dtype is None else input.astype(dtype), axis=axis)
+
+
+def _given_axis(name: str, input: Tensor, dim: int | None) -> int:
+    """PyTorch still guesses `dim` where it is left out, and warns; a guess may sum wrong rows."""
+    if dim is None:
+        raise TypeError(f"{name} was given dim=None; wanted the axis whose values add up to 1, "
+                        "such as dim=-1")
+    return normalize_axis(dim, input.ndim, name)[0]
 
 
 # Methods of Tensor.

@@ -12,8 +12,15 @@ import math
 from gtensor import random
 from gtensor.core.modes import no_grad
 from gtensor.core.tensor import Tensor
+from gtensor.creation import arange
+from gtensor.ops import sign, where
+from gtensor.ops.decompositions import qr
 
-_GAINS = {"linear": 1.0, "conv2d": 1.0, "sigmoid": 1.0, "tanh": 5 / 3, "relu": math.sqrt(2.0)}
+_GAINS = {
+    "linear": 1.0, "conv1d": 1.0, "conv2d": 1.0, "conv_transpose1d": 1.0, "conv_transpose2d": 1.0,
+    "sigmoid": 1.0, "tanh": 5 / 3, "relu": math.sqrt(2.0), "selu": 3 / 4,
+}
+_LEAST_INSIDE = 1e-3  # below this share of hits trunc_normal_ would draw for too long
 
 
 def uniform_(tensor: Tensor, a: float = 0.0, b: float = 1.0) -> Tensor:
@@ -41,6 +48,60 @@ def zeros_(tensor: Tensor) -> Tensor:
 def ones_(tensor: Tensor) -> Tensor:
     """Ones."""
     return constant_(tensor, 1.0)
+
+
+def eye_(tensor: Tensor) -> Tensor:
+    """Ones on the diagonal of a matrix, zeros beside it."""
+    if tensor.ndim != 2:
+        raise ValueError(f"eye_ was given a tensor of shape {tensor.shape}; wanted a matrix")
+    rows, columns = (arange(n, device=tensor.device) for n in tensor.shape)
+    return _written(tensor, (rows.reshape(-1, 1) == columns).astype(tensor.dtype))
+
+
+def trunc_normal_(
+    tensor: Tensor, mean: float = 0.0, std: float = 1.0, a: float = -2.0, b: float = 2.0
+) -> Tensor:
+    """Normally distributed values, drawn again where they are outside [a, b]."""
+    if not _share_inside(mean, std, a, b) > _LEAST_INSIDE:
+        raise ValueError(f"trunc_normal_ was given mean={mean}, std={std}, a={a}, b={b}; wanted "
+                         "a < b around the mean, so that drawing again ends")
+
+    def draw() -> Tensor:
+        return random.normal(tensor.shape, mean, std, dtype=tensor.dtype, device=tensor.device)
+
+    values = draw()
+    while (outside := (values < a) | (values > b)).sum().item():
+        values = where(outside, draw(), values)
+    return _written(tensor, values)
+
+
+def _share_inside(mean: float, std: float, a: float, b: float) -> float:
+    """The probability that a normal value is in [a, b]."""
+    if std <= 0:
+        return float(a <= mean <= b)
+    low, high = ((x - mean) / (std * math.sqrt(2.0)) for x in (a, b))
+    return (math.erf(high) - math.erf(low)) / 2
+
+
+def orthogonal_(tensor: Tensor, gain: float = 1.0) -> Tensor:
+    """Orthogonal rows (columns, of a tall matrix) of length `gain`; trailing axes are columns.
+
+    Source: Saxe et al., "Exact solutions to the nonlinear dynamics of learning in deep linear
+    neural networks", 2013.
+    """
+    if tensor.ndim < 2:
+        raise ValueError(f"orthogonal_ was given a tensor of shape {tensor.shape}; wanted at least "
+                         "2 dimensions")
+    rows, columns = tensor.shape[0], math.prod(tensor.shape[1:])
+    tall = random.normal((max(rows, columns), min(rows, columns)), dtype="float64",
+                         device=tensor.device)
+    with no_grad():
+        q, r = qr(tall)
+        diagonal = (r * (arange(r.shape[0], device=r.device).reshape(-1, 1)
+                         == arange(r.shape[0], device=r.device)).astype(r.dtype)).sum(axis=0)
+        q = q * sign(diagonal) * gain  # the signs make the distribution uniform
+        q = q if rows >= columns else q.mT
+    return _written(tensor, q.reshape(tensor.shape).astype(tensor.dtype))
 
 
 def kaiming_uniform_(

@@ -9,6 +9,7 @@ from gtensor.backend import Device
 from gtensor.core.modes import no_grad
 from gtensor.core.tensor import FLOATING, Tensor
 from gtensor.creation import asarray
+from gtensor.nn.hooks import Hooked
 from gtensor.nn.parameter import Parameter
 
 
@@ -20,7 +21,7 @@ class Mismatch(NamedTuple):
     unexpected: list[str]
 
 
-class Module:
+class Module(Hooked):
     """A part of a network. Subclasses assign parameters and modules in `__init__`, write `forward`.
 
         class Block(nn.Module):
@@ -44,15 +45,13 @@ class Module:
 
     def __init__(self) -> None:
         for name, value in (("_parameters", {}), ("_buffers", {}), ("_modules", {}),
-                            ("_transient", set()), ("training", True)):
+                            ("_transient", set()), ("_forward_pre_hooks", {}),
+                            ("_forward_hooks", {}), ("training", True)):
             object.__setattr__(self, name, value)
 
     def forward(self, *inputs: Any, **options: Any) -> Any:
         """What the module computes; every subclass says."""
         raise TypeError(f"{type(self).__name__} was called but has no forward(); write one")
-
-    def __call__(self, *inputs: Any, **options: Any) -> Any:
-        return self.forward(*inputs, **options)
 
     # -- registration -----------------------------------------------------------------------------
 
@@ -111,6 +110,10 @@ class Module:
                             "or None")
         self._register("_modules", name, module)
 
+    def add_module(self, name: str, module: Module | None) -> None:
+        """`register_module`, by PyTorch's older name."""
+        self.register_module(name, module)
+
     def _register(self, kind: str, name: str, value: Any) -> None:
         registry = self._registry(kind, needed=True)
         if not name or "." in name:
@@ -166,27 +169,65 @@ class Module:
         for name, module in self.named_children():
             yield from module._walk(_joined(prefix, name))
 
-    def named_parameters(self, prefix: str = "") -> Iterator[tuple[str, Parameter]]:
-        """All parameters with their dotted names, each once, shared ones under their first."""
-        return self._members("_parameters", prefix)
+    def named_parameters(
+        self, prefix: str = "", recurse: bool = True
+    ) -> Iterator[tuple[str, Parameter]]:
+        """All parameters (without recurse only this module's own) with their dotted names.
 
-    def parameters(self) -> Iterator[Parameter]:
-        """All parameters, each once."""
-        for _, parameter in self.named_parameters():
+        Each comes once, shared ones under their first name.
+        """
+        return self._members("_parameters", prefix, recurse)
+
+    def parameters(self, recurse: bool = True) -> Iterator[Parameter]:
+        """All parameters, or only this module's own, each once."""
+        for _, parameter in self.named_parameters(recurse=recurse):
             yield parameter
 
-    def named_buffers(self, prefix: str = "") -> Iterator[tuple[str, Tensor]]:
-        """All buffers with their dotted names, each once."""
-        return self._members("_buffers", prefix)
+    def named_buffers(
+        self, prefix: str = "", recurse: bool = True
+    ) -> Iterator[tuple[str, Tensor]]:
+        """All buffers, or only this module's own, with their dotted names, each once."""
+        return self._members("_buffers", prefix, recurse)
 
-    def buffers(self) -> Iterator[Tensor]:
-        """All buffers, each once."""
-        for _, buffer in self.named_buffers():
+    def buffers(self, recurse: bool = True) -> Iterator[Tensor]:
+        """All buffers, or only this module's own, each once."""
+        for _, buffer in self.named_buffers(recurse=recurse):
             yield buffer
 
-    def _members(self, kind: str, prefix: str) -> Iterator[tuple[str, Any]]:
+    def get_submodule(self, target: str) -> Module:
+        """The module below at a dotted name; this module for "".
+
+        Raises AttributeError naming the first part that is not there.
+        """
+        module = self
+        for name in target.split(".") if target else ():
+            found = module._modules.get(name)
+            if found is None:
+                raise AttributeError(f"submodule {target!r} of {type(self).__name__} asked for; "
+                                     f"{type(module).__name__} has no module {name!r}")
+            module = found
+        return module
+
+    def get_parameter(self, target: str) -> Parameter:
+        """The parameter at a dotted name; AttributeError if there is none."""
+        return self._member("_parameters", "parameter", target)
+
+    def get_buffer(self, target: str) -> Tensor:
+        """The buffer at a dotted name; AttributeError if there is none."""
+        return self._member("_buffers", "buffer", target)
+
+    def _member(self, kind: str, what: str, target: str) -> Any:
+        path, _, name = target.rpartition(".")
+        owner = self.get_submodule(path)
+        found = owner.__dict__[kind].get(name)
+        if found is None:
+            raise AttributeError(f"{what} {target!r} of {type(self).__name__} asked for; "
+                                 f"{type(owner).__name__} has no {what} {name!r}")
+        return found
+
+    def _members(self, kind: str, prefix: str, recurse: bool) -> Iterator[tuple[str, Any]]:
         seen: set[int] = set()
-        for path, module in self._walk(prefix):
+        for path, module in self._walk(prefix) if recurse else ((prefix, self),):
             for name, value in module.__dict__[kind].items():
                 if value is not None and id(value) not in seen:
                     seen.add(id(value))

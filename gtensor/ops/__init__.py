@@ -4,19 +4,69 @@ from __future__ import annotations
 
 from types import ModuleType
 
-from gtensor.core.apply import apply_pair
 from gtensor.core.namespaces import public
 from gtensor.core.op import registry
-from gtensor.ops import arithmetic, calculus, index, linalg, reduce, shape, writing
+from gtensor.ops import (
+    along,
+    arithmetic,
+    calculus,
+    comparison,
+    complexes,
+    contractions,
+    decompositions,
+    einstein,
+    fft,
+    index,
+    joining,
+    linalg,
+    moving,
+    norms,
+    packed,
+    products,
+    reduce,
+    rounding,
+    scan,
+    searching,
+    selection,
+    sets,
+    shape,
+    singular,
+    solving,
+    sorting,
+    statistics,
+    triangles,
+    trigonometry,
+    writing,
+)
+from gtensor.ops.along import *  # noqa: F403
 from gtensor.ops.arithmetic import *  # noqa: F403
 from gtensor.ops.calculus import *  # noqa: F403
+from gtensor.ops.comparison import *  # noqa: F403
+from gtensor.ops.complexes import *  # noqa: F403
+from gtensor.ops.contractions import *  # noqa: F403
+from gtensor.ops.einstein import *  # noqa: F403
 from gtensor.ops.index import *  # noqa: F403
+from gtensor.ops.joining import *  # noqa: F403
 from gtensor.ops.linalg import *  # noqa: F403
+from gtensor.ops.moving import *  # noqa: F403
+from gtensor.ops.products import *  # noqa: F403
 from gtensor.ops.reduce import *  # noqa: F403
+from gtensor.ops.rounding import *  # noqa: F403
+from gtensor.ops.scan import *  # noqa: F403
+from gtensor.ops.searching import *  # noqa: F403
+from gtensor.ops.selection import *  # noqa: F403
+from gtensor.ops.sets import *  # noqa: F403
 from gtensor.ops.shape import *  # noqa: F403
+from gtensor.ops.sorting import *  # noqa: F403
+from gtensor.ops.statistics import *  # noqa: F403
+from gtensor.ops.triangles import *  # noqa: F403
+from gtensor.ops.trigonometry import *  # noqa: F403
 
 _MODULES: tuple[ModuleType, ...] = (
-    arithmetic, calculus, index, linalg, reduce, shape, writing,
+    along, joining, moving, triangles,
+    arithmetic, calculus, comparison, complexes, contractions, decompositions, einstein, fft,
+    index, linalg, norms, packed, products, reduce, rounding, scan, searching, selection, sets,
+    shape, singular, solving, sorting, statistics, trigonometry, writing,
 )
 
 __all__ = sorted(name for module in _MODULES for name in getattr(module, "__all__", ()))
@@ -29,7 +79,6 @@ def _publish() -> None:
     for module in _MODULES:
         for name in (*getattr(module, "__all__", ()), *getattr(module, "METHODS", ())):
             setattr(public, name, getattr(module, name))
-    public.pair = apply_pair
 
 
 _publish()

@@ -7,11 +7,12 @@ SC 2011): Philox4x64-10 with key (seed, 0). Element i of chunk k takes 32 bits o
 
 from __future__ import annotations
 
+from math import prod
 from typing import Any
 
 import numpy as np
 
-from gtensor.backend import host
+from gtensor.backend import Device, host
 from gtensor.backend.kernels import elementwise
 from gtensor.core.op import op
 from gtensor.core.samples import unary
@@ -19,6 +20,7 @@ from gtensor.core.tensor import Tensor
 from gtensor.ops.pointwise import d, pointwise
 from gtensor.ops.scratch import computed_in, masked
 from gtensor.random import generator
+from gtensor.settings import settings
 
 _CHUNK = 65536  # elements per counter stream: it defines the mask, so it is no setting
 _SCALE = 2**32
@@ -29,10 +31,18 @@ def _threshold(p: float) -> int:
     return min(round(p * _SCALE), _SCALE)
 
 
-def _kept(seed: int, chunk: int, count: int, threshold: int) -> np.ndarray:
-    """Which of the first `count` elements of a chunk are kept."""
-    bits = np.random.Philox(key=seed, counter=[0, chunk, 0, 0]).random_raw(-(-count // 2))
-    return bits.view(np.uint32)[:count] >= threshold
+def _kept(seed: int, start: int, count: int, threshold: int) -> np.ndarray:
+    """Which of the elements start to start + count of an array are kept."""
+    runs, stop = [], start + count
+    while start < stop:
+        chunk, place = divmod(start, _CHUNK)
+        length = min(stop - start, _CHUNK - place)
+        block, skipped = divmod(place, 8)
+        words = -(-(skipped + length) // 2)
+        bits = np.random.Philox(key=seed, counter=[block, chunk, 0, 0]).random_raw(words)
+        runs.append(bits.view(np.uint32)[skipped:skipped + length] >= threshold)
+        start += length
+    return runs[0] if len(runs) == 1 else np.concatenate([np.empty(0, bool), *runs])
 
 
 def _dropout_cpu(x: Any, *, p: float, seed: int, out: Any = None) -> Any:
@@ -42,20 +52,19 @@ def _dropout_cpu(x: Any, *, p: float, seed: int, out: Any = None) -> Any:
     if threshold == _SCALE:
         out[...] = 0
         return out
-    direct = out if out.flags.c_contiguous else host().empty(x.shape, x.dtype, "workspace")
-    flat, source = direct.reshape(-1), x.reshape(-1) if x.flags.c_contiguous else x.flat
-    for chunk, start in enumerate(range(0, x.size, _CHUNK)):
-        part = flat[start:start + _CHUNK]
-        part[...] = source[start:start + _CHUNK].astype(work, copy=False) * work.type(1 / (1 - p))
-        masked(part, _kept(seed, chunk, part.size, threshold), out=part)
-    if direct is not out:
-        out[...] = direct
+    source, target = (a.reshape(-1) if a.flags.c_contiguous else a.flat for a in (x, out))
+    step = settings.tile_elements
+    for start in range(0, x.size, step):
+        part = source[start:start + step].astype(work, copy=False) * work.type(1 / (1 - p))
+        masked(part, _kept(seed, start, part.size, threshold), out=part)
+        target[start:start + step] = part
     return out
 
 
-# `i` is the element's place; the rounds are NumPy's philox4x64, key (seed, 0).
+# `i + first` is the element's place; the rounds are NumPy's philox4x64, key (seed, 0).
 _PHILOX = """
-unsigned long long c0 = i % 65536 / 8 + 1, c1 = i / 65536, c2 = 0, c3 = 0, k0 = seed, k1 = 0;
+const unsigned long long e = i + first;
+unsigned long long c0 = e % 65536 / 8 + 1, c1 = e / 65536, c2 = 0, c3 = 0, k0 = seed, k1 = 0;
 for (int turn = 0; turn < 10; ++turn) {
   const unsigned long long m0 = 0xD2E7470EE14C6C93ULL, m1 = 0xCA5A826395121157ULL;
   const unsigned long long high0 = __umul64hi(m0, c0), low0 = m0 * c0;
@@ -67,18 +76,34 @@ for (int turn = 0; turn < 10; ++turn) {
   k0 += 0x9E3779B97F4A7C15ULL;
   k1 += 0xBB67AE8584CAA73BULL;
 }
-const int lane = i % 8 / 2;
+const int lane = e % 8 / 2;
 const unsigned long long word = lane == 0 ? c0 : lane == 1 ? c1 : lane == 2 ? c2 : c3;
-const unsigned long long bits = i % 2 ? word >> 32 : word & 0xFFFFFFFFULL;
+const unsigned long long bits = e % 2 ? word >> 32 : word & 0xFFFFFFFFULL;
 y = bits < threshold ? T(0) : T(gt_up(x) * gt_float<T>(scale));
 """
-_kernel = elementwise("T x, uint64 seed, uint64 threshold, float64 scale", "T y", _PHILOX,
-                      "number.cuh", "gt_dropout")
+_kernel = elementwise("T x, uint64 seed, uint64 first, uint64 threshold, float64 scale",
+                      "T y", _PHILOX, "number.cuh", "gt_dropout")
 
 
 def _dropout_gpu(x: Any, *, p: float, seed: int, out: Any = None) -> Any:
-    threshold = _threshold(p)
-    return _kernel(x, seed, threshold, 1 / (1 - p) if threshold < _SCALE else 0.0, out=out)
+    return _kernel(x, seed, 0, _threshold(p), _factor(p), out=out)
+
+
+def _factor(p: float) -> float:
+    """What is kept is multiplied by this."""
+    return 1 / (1 - p) if _threshold(p) < _SCALE else 0.0
+
+
+def keep_factors(
+    device: Device, shape: tuple[int, ...], first: int, p: float, seed: int, dtype: Any
+) -> Any:
+    """What dropout multiplies elements by: those of `shape` in a larger array, from the `first`."""
+    if device.type == "cpu":
+        kept = _kept(seed, first, prod(shape), _threshold(p)).reshape(shape)
+        return np.multiply(kept, _factor(p), dtype=dtype)
+    factors = device.empty(shape, dtype, "workspace")
+    factors[...] = 1
+    return _kernel(factors, seed, first, _threshold(p), _factor(p), out=factors)
 
 
 dropout_op = op(
@@ -87,6 +112,17 @@ dropout_op = op(
     samples=unary(p=0.3, seed=7),
     doc="x with a share p of its elements 0 and the others divided by 1 - p. Parameters: p, seed.",
 )
+
+
+def fresh_seed() -> int:
+    """A seed drawn from the generator that `gtensor.manual_seed` sets."""
+    return int(generator().integers(2**63))
+
+
+def check_probability(name: str, what: str, p: float) -> None:
+    """Raise ValueError unless p is a probability."""
+    if not 0.0 <= p <= 1.0:
+        raise ValueError(f"{name} was given {what}={p}; wanted a probability from 0 to 1")
 
 
 def dropout(
@@ -100,13 +136,10 @@ def dropout(
     Source: Srivastava et al., "Dropout: a simple way to prevent neural networks from overfitting",
     2014.
     """
-    if not 0.0 <= p <= 1.0:
-        raise ValueError(f"dropout was given p={p}; wanted a probability from 0 to 1")
+    check_probability("dropout", "p", p)
     if input.dtype.kind not in "fV":
         raise TypeError(f"dropout was given an input of dtype {input.dtype}; wanted a "
                         "floating-point dtype")
     if not training or p == 0.0:
         return input
-    if seed is None:
-        seed = int(generator().integers(2**63))
-    return dropout_op(input, p=float(p), seed=seed)
+    return dropout_op(input, p=float(p), seed=fresh_seed() if seed is None else seed)

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import operator
+from collections.abc import Iterable, Sequence
 from math import prod
 from typing import Any
 
@@ -14,12 +15,12 @@ from gtensor.core.samples import Sample, normal, unary
 from gtensor.core.tensor import Tensor
 
 __all__ = [
-    "astype", "broadcast_to", "clone", "concat", "expand_dims", "flatten", "matrix_transpose",
-    "permute_dims", "reshape", "squeeze", "stack",
+    "astype", "broadcast_arrays", "broadcast_to", "clone", "expand_dims", "flatten",
+    "matrix_transpose", "moveaxis", "permute_dims", "reshape", "squeeze",
 ]
 
 Shape = int | Sequence[int]
-
+Axes = int | Sequence[int]
 
 METHODS = ("reshape", "permute_dims", "flatten", "squeeze", "transpose", "matrix_transpose",
            "astype", "clone", "to_device")
@@ -34,14 +35,49 @@ def linear_tangent(name: str) -> Any:
     return tangent
 
 
+def integers(value: Axes) -> tuple[int, ...]:
+    """One integer or several as a tuple. Raises TypeError for what is no integer."""
+    return tuple(map(operator.index, value if isinstance(value, Iterable) else (value,)))
+
+
+def axis_index(axis: int, ndim: int, op_name: str) -> int:
+    """The axis counted from 0. Raises AxisError (a ValueError and an IndexError) if not there."""
+    found = operator.index(axis)
+    if -ndim <= found < ndim:
+        return found % ndim
+    wanted = f"; wanted {-ndim} to {ndim - 1}" if ndim else ""
+    raise np.exceptions.AxisError(
+        f"{op_name} along axis {axis} of a tensor of {ndim} dimensions{wanted}")
+
+
+def axis_indices(axes: Axes, ndim: int, op_name: str) -> tuple[int, ...]:
+    """One axis or several as a tuple, counted from 0. Raises as `axis_index`, and for one twice."""
+    found = tuple(axis_index(a, ndim, op_name) for a in integers(axes))
+    if len(set(found)) != len(found):
+        raise ValueError(f"{op_name} with axes {axes} of a tensor of {ndim} dimensions; wanted "
+                         "each at most once")
+    return found
+
+
 # -- reshape ---------------------------------------------------------------------------------------
 
 
 def _reshape(x: Any, *, shape: tuple[int, ...], out: Any = None) -> Any:
-    if out is None:
+    if out is not None:
+        out[...] = x.reshape(shape)
+        return out
+    view = _reshaped_view(x, shape)
+    return device_of(x).copy(x, label="reshape").reshape(shape) if view is None else view
+
+
+def _reshaped_view(x: Any, shape: tuple[int, ...]) -> Any:
+    """A view of x in the shape, or None if its elements lie so that only a copy can have it."""
+    if x.flags.c_contiguous:
         return x.reshape(shape)
-    out[...] = x.reshape(shape)
-    return out
+    try:
+        return device_of(x).xp.reshape(x, shape, copy=False)
+    except ValueError:
+        return None
 
 
 def _reshape_backward(ns: Any, step: Any, g: Any) -> None:
@@ -49,7 +85,7 @@ def _reshape_backward(ns: Any, step: Any, g: Any) -> None:
 
 
 _reshape_op = op(
-    "reshape", cpu=_reshape, gpu=_reshape, view=True,
+    "reshape", cpu=_reshape, gpu=_reshape, view=True, complex=True,
     backward=_reshape_backward, tangent=linear_tangent("reshape"),
     samples=[Sample(((2, 6),), normal, {"shape": (3, 4)}),
              Sample(((0, 3),), normal, {"shape": (3, 0)}),
@@ -58,12 +94,14 @@ _reshape_op = op(
 )
 
 
-def reshape(x: Tensor, shape: Shape) -> Tensor:
-    """`x` in another shape of as many elements; one entry may be -1. A view if x is contiguous.
+def reshape(x: Tensor, /, shape: Shape, *, copy: bool | None = None) -> Tensor:
+    """`x` in another shape of as many elements; one entry may be -1.
 
-    Raises ValueError if the number of elements differs.
+    copy=None copies only if the elements lie so that no view can have that shape; True always
+    copies; False never does. Raises ValueError if the number of elements differs, or if copy=False
+    and a copy is needed.
     """
-    wanted = (shape,) if isinstance(shape, int) else tuple(int(n) for n in shape)
+    wanted = integers(shape)
     if wanted.count(-1) == 1:
         known = prod(n for n in wanted if n != -1)
         if known and x.size % known == 0:
@@ -71,6 +109,11 @@ def reshape(x: Tensor, shape: Shape) -> Tensor:
     if any(n < 0 for n in wanted) or prod(wanted) != x.size:
         raise ValueError(f"reshape of a tensor of shape {x.shape} ({x.size} elements) to {shape}; "
                          "wanted a shape of as many elements, with at most one -1")
+    if copy:
+        x = clone(x)
+    elif copy is False and _reshaped_view(x._array, wanted) is None:
+        raise ValueError(f"reshape of a tensor of shape {x.shape} to {wanted} with copy=False, "
+                         "but its elements lie so that this needs a copy")
     return _reshape_op(x, shape=wanted)
 
 
@@ -85,22 +128,21 @@ def flatten(x: Tensor, start_dim: int = 0, end_dim: int = -1) -> Tensor:
     return reshape(x, (*x.shape[:first], prod(x.shape[first:last + 1]), *x.shape[last + 1:]))
 
 
-def squeeze(x: Tensor, axis: int | tuple[int, ...]) -> Tensor:
-    """Without the axes given, which must have size 1."""
-    axes = (axis,) if isinstance(axis, int) else axis
-    if any(not -x.ndim <= a < x.ndim or x.shape[a] != 1 for a in axes):
+def squeeze(x: Tensor, /, axis: Axes) -> Tensor:
+    """Without the axes given, which must have size 1 (else ValueError): a view."""
+    gone = axis_indices(axis, x.ndim, "squeeze")
+    if any(x.shape[a] != 1 for a in gone):
         raise ValueError(f"squeeze of axis {axis} of a tensor of shape {x.shape}; "
                          "wanted axes of size 1")
-    gone = {a % x.ndim for a in axes}
     return reshape(x, tuple(n for i, n in enumerate(x.shape) if i not in gone))
 
 
-def expand_dims(x: Tensor, axis: int = 0) -> Tensor:
-    """With a new axis of size 1 at `axis`."""
-    if not -x.ndim - 1 <= axis <= x.ndim:
-        raise ValueError(f"expand_dims at axis {axis} of a tensor of {x.ndim} dimensions")
-    place = axis % (x.ndim + 1)
-    return reshape(x, (*x.shape[:place], 1, *x.shape[place:]))
+def expand_dims(x: Tensor, /, axis: Axes = 0) -> Tensor:
+    """With a new axis of size 1 at `axis` of the result, or at several: a view."""
+    count = len(integers(axis))
+    new = axis_indices(axis, x.ndim + count, "expand_dims")
+    sizes = iter(x.shape)
+    return reshape(x, tuple(1 if i in new else next(sizes) for i in range(x.ndim + count)))
 
 
 # -- permute_dims ----------------------------------------------------------------------------------
@@ -119,7 +161,7 @@ def _permute_backward(ns: Any, step: Any, g: Any) -> None:
 
 
 _permute_op = op(
-    "permute_dims", cpu=_permute, gpu=_permute, view=True,
+    "permute_dims", cpu=_permute, gpu=_permute, view=True, complex=True,
     backward=_permute_backward, tangent=linear_tangent("permute_dims"),
     samples=[Sample(((2, 3),), normal, {"axes": (1, 0)}),
              Sample(((2, 3, 4),), normal, {"axes": (2, 0, 1)}),
@@ -128,17 +170,34 @@ _permute_op = op(
 )
 
 
-def permute_dims(x: Tensor, axes: Sequence[int]) -> Tensor:
+def permute_dims(x: Tensor, /, axes: Sequence[int]) -> Tensor:
     """The axes in another order: a view. Raises ValueError unless `axes` names each axis once."""
-    wanted = tuple(a % x.ndim if -x.ndim <= a < x.ndim else a for a in axes)
-    if sorted(wanted) != list(range(x.ndim)):
+    wanted = axis_indices(axes, x.ndim, "permute_dims")
+    if len(wanted) != x.ndim:
         raise ValueError(f"permute_dims with axes {tuple(axes)} of a tensor of {x.ndim} "
                          "dimensions; wanted each axis once")
     return _permute_op(x, axes=wanted)
 
 
-def matrix_transpose(x: Tensor) -> Tensor:
-    """The last two axes swapped: a view."""
+def moveaxis(x: Tensor, source: Axes, destination: Axes, /) -> Tensor:
+    """The axes `source` moved to the places `destination`, the others in their order: a view."""
+    origins = axis_indices(source, x.ndim, "moveaxis")
+    places = axis_indices(destination, x.ndim, "moveaxis")
+    if len(origins) != len(places):
+        raise ValueError(f"moveaxis from axes {source} to {destination}; wanted as many "
+                         "destinations as sources")
+    return _permute_op(x, axes=moved_axes(origins, places, x.ndim))
+
+
+def moved_axes(origins: Sequence[int], places: Sequence[int], ndim: int) -> tuple[int, ...]:
+    """For each axis of the result of moving `origins` to `places`, where it comes from."""
+    at = dict(zip(places, origins, strict=True))
+    others = (i for i in range(ndim) if i not in origins)
+    return tuple(at[i] if i in at else next(others) for i in range(ndim))
+
+
+def matrix_transpose(x: Tensor, /) -> Tensor:
+    """The last two axes swapped: a view. Raises ValueError for fewer than two axes."""
     if x.ndim < 2:
         raise ValueError(f"matrix_transpose of a tensor of shape {x.shape}; "
                          "wanted two axes or more")
@@ -172,7 +231,7 @@ def _broadcast_backward(ns: Any, step: Any, g: Any) -> None:
 
 
 _broadcast_op = op(
-    "broadcast_to", cpu=_broadcast, gpu=_broadcast, view=True,
+    "broadcast_to", cpu=_broadcast, gpu=_broadcast, view=True, complex=True,
     backward=_broadcast_backward, tangent=linear_tangent("broadcast_to"),
     samples=[Sample(((3,),), normal, {"shape": (2, 3)}),
              Sample(((2, 1),), normal, {"shape": (2, 4)}),
@@ -181,9 +240,9 @@ _broadcast_op = op(
 )
 
 
-def broadcast_to(x: Tensor, shape: Shape) -> Tensor:
+def broadcast_to(x: Tensor, /, shape: Shape) -> Tensor:
     """x repeated to `shape` without a copy: a view whose elements share memory."""
-    wanted = (shape,) if isinstance(shape, int) else tuple(shape)
+    wanted = integers(shape)
     try:
         fits = np.broadcast_shapes(x.shape, wanted) == wanted
     except ValueError:
@@ -194,80 +253,24 @@ def broadcast_to(x: Tensor, shape: Shape) -> Tensor:
     return _broadcast_op(x, shape=wanted)
 
 
-# -- concat ----------------------------------------------------------------------------------------
-
-
-def _concat_path(*arrays: Any, axis: int, sizes: tuple[int, ...], out: Any = None) -> Any:
-    if out is None:
-        shape = list(arrays[0].shape)
-        shape[axis] = sum(sizes)
-        dtype = np.result_type(*[a.dtype for a in arrays])
-        out = device_of(arrays[0]).empty(tuple(shape), dtype, "concat")
-    start = 0
-    for a, size in zip(arrays, sizes, strict=True):
-        out[_along(axis, start, start + size)] = a
-        start += size
-    return out
-
-
-def _along(axis: int, start: int, stop: int) -> tuple[slice, ...]:
-    return (slice(None),) * axis + (slice(start, stop),)
-
-
-def _concat_backward(ns: Any, step: Any, g: Any) -> None:
-    """Every input gets a view of its part of g: no new memory."""
-    axis, sizes, start = step.params["axis"], step.params["sizes"], 0
-    last = max(i for i in range(len(sizes)) if step.needs(i))
-    for i, size in enumerate(sizes):
-        if step.needs(i):
-            part = ns.slice(g, key=_along(axis, start, start + size))
-            (step.give if i == last else step.lend)(i, part)
-        start += size
-
-
-def _concat_tangent(ns: Any, primals: Any, tangents: Any, out: Any, params: dict[str, Any]) -> Any:
-    parts = [ns.multiply(p, 0) if t is None else t for p, t in zip(primals, tangents, strict=True)]
-    return ns.concat(*parts, **params)
-
-
-_concat_op = op(
-    "concat", inputs="", variadic=True, cpu=_concat_path, gpu=_concat_path,
-    backward=_concat_backward, tangent=_concat_tangent,
-    samples=[Sample(((2, 3), (4, 3)), normal, {"axis": 0, "sizes": (2, 4)}),
-             Sample(((2, 3), (2, 0), (2, 1)), normal, {"axis": 1, "sizes": (3, 0, 1)})],
-    reference=lambda torch, *xs, axis, sizes: torch.cat(xs, dim=axis),
-)
-
-
-def concat(arrays: Sequence[Tensor], axis: int | None = 0) -> Tensor:
-    """The tensors joined along `axis`, which alone may differ; flattened first for None."""
-    tensors = list(arrays)
-    if not tensors:
-        raise ValueError("concat of no tensors; wanted at least one")
-    if axis is None:
-        tensors, axis = [flatten(t) for t in tensors], 0
-    first = tensors[0]
-    if not -first.ndim <= axis < first.ndim:
-        raise ValueError(f"concat along axis {axis} of tensors of {first.ndim} dimensions")
-    axis %= first.ndim
-    for t in tensors[1:]:
-        if t.ndim != first.ndim or any(
-                n != m for i, (n, m) in enumerate(zip(t.shape, first.shape, strict=True))
-                if i != axis):
-            raise ValueError(f"concat along axis {axis} of shapes {first.shape} and {t.shape}; "
-                             "wanted shapes that differ in that axis only")
-    return _concat_op(*tensors, axis=axis, sizes=tuple(t.shape[axis] for t in tensors))
-
-
-def stack(arrays: Sequence[Tensor], axis: int = 0) -> Tensor:
-    """The tensors, of one shape, joined along a new axis."""
-    return concat([expand_dims(t, axis) for t in arrays], axis)
+def broadcast_arrays(*arrays: Tensor) -> list[Tensor]:
+    """The tensors repeated to their common shape: views. Raises ValueError if there is none."""
+    try:
+        shape = np.broadcast_shapes(*(a.shape for a in arrays))
+    except ValueError:
+        raise ValueError(f"broadcast_arrays of shapes {', '.join(str(a.shape) for a in arrays)}; "
+                         "wanted shapes whose axes agree or are 1, counted from the last"
+                         ) from None
+    return [broadcast_to(a, shape) for a in arrays]
 
 
 # -- copies ----------------------------------------------------------------------------------------
 
 
 def _astype_path(x: Any, *, dtype: Any, out: Any = None) -> Any:
+    if x.dtype.kind == "c" and dtype.kind != "c":
+        raise TypeError(f"astype of {x.dtype} to {dtype} would drop the imaginary part; take "
+                        "real(x), imag(x) or abs(x) first")
     if out is None:
         return device_of(x).copy(x, dtype=dtype, label="astype")
     out[...] = x
@@ -275,19 +278,29 @@ def _astype_path(x: Any, *, dtype: Any, out: Any = None) -> Any:
 
 
 _astype_op = op(
-    "astype", cpu=_astype_path, gpu=_astype_path,
+    "astype", cpu=_astype_path, gpu=_astype_path, complex=True,
     backward=lambda ns, step, g: step.give(0, g),  # the step casts it to the input's dtype
     tangent=linear_tangent("astype"),
     samples=[Sample((s,), normal, {"dtype": np.dtype("float32")})
              for s in ((7,), (2, 3), (0,), ())],
     reference=lambda torch, x, dtype: x.to(torch.float32),
+    doc="x in another dtype: a copy. A complex gradient reaches a real x by its real part.",
 )
 
 
-def astype(x: Tensor, dtype: Any) -> Tensor:
-    """x in another dtype: a copy, or x itself if it has that dtype."""
-    wanted = np.dtype(dtype)
-    return x if x.dtype == wanted else _astype_op(x, dtype=wanted)
+def astype(
+    x: Tensor, dtype: Any, /, *, copy: bool = True, device: Device | str | None = None
+) -> Tensor:
+    """x in another dtype, and on `device` if one is given; of x's own kind only if copy=True.
+
+    Integers and booleans carry no gradient, so the result in such a dtype has no history. Raises
+    TypeError from a complex to a real dtype.
+    """
+    wanted, place = np.dtype(dtype), x.device if device is None else get_device(device)
+    moved = x if place is x.device else to_device(x, device=place)
+    if moved.dtype == wanted:
+        return clone(moved) if copy and moved is x else moved
+    return _astype_op(moved, dtype=wanted)
 
 
 def _clone_path(x: Any, out: Any = None) -> Any:
@@ -298,7 +311,7 @@ def _clone_path(x: Any, out: Any = None) -> Any:
 
 
 clone = op(
-    "clone", cpu=_clone_path, gpu=_clone_path,
+    "clone", cpu=_clone_path, gpu=_clone_path, complex=True,
     backward=lambda ns, step, g: step.give(0, g), tangent=linear_tangent("clone"),
     samples=unary(), reference=lambda torch, x: x.clone(),
     doc="A copy in memory of its own; gradients flow through it.",
@@ -315,7 +328,7 @@ def _to_device_path(x: Any, *, device: Device, out: Any = None) -> Any:
 
 
 to_device = op(
-    "to_device", cpu=_to_device_path, gpu=_to_device_path,
+    "to_device", cpu=_to_device_path, gpu=_to_device_path, complex=True,
     backward=lambda ns, step, g: step.give(0, ns.to_device(g, device=step.parents[0].device)),
     tangent=linear_tangent("to_device"),
     samples=[Sample((s,), normal, {"device": get_device("cpu")}) for s in ((3,), (2, 0), ())],

@@ -73,9 +73,43 @@ def test_gains_are_pytorchs(nonlinearity, param):
 
 
 @pytest.mark.parametrize("call,message", [
-    (lambda: INIT.calculate_gain("softsign"), "'softsign' given; wanted one of 'conv2d'"),
+    (lambda: INIT.calculate_gain("softsign"), "'softsign' given; wanted one of 'conv1d'"),
     (lambda: INIT.kaiming_uniform_(gt.empty((2, 2)), mode="fan"), "mode 'fan'"),
     (lambda: INIT.xavier_normal_(gt.empty(3)), r"shape \(3,\).*at least 2")])
 def test_wrong_arguments_are_named(call, message):
+    with pytest.raises(ValueError, match=message):
+        call()
+
+
+def test_trunc_normal_stays_inside_and_is_normal_there():
+    gt.manual_seed(0)
+    x = INIT.trunc_normal_(gt.empty((200, 300)), 0.5, 2.0, -1.0, 3.0).numpy()
+    assert x.min() >= -1 and x.max() <= 3
+    theirs = torch.nn.init.trunc_normal_(torch.empty(200, 300), 0.5, 2.0, -1.0, 3.0).numpy()
+    assert abs(x.mean() - theirs.mean()) < 0.03 and abs(x.std() - theirs.std()) < 0.03
+    assert INIT.trunc_normal_(gt.empty(3), 0.0, 0.0).tolist() == [0, 0, 0]
+
+
+@pytest.mark.parametrize("shape", [(4, 4), (3, 7), (7, 3), (2, 3, 2)])
+def test_orthogonal_rows_or_columns(shape):
+    gt.manual_seed(1)
+    x = INIT.orthogonal_(gt.empty(shape, gt.float64), gain=3.0).numpy().reshape(shape[0], -1)
+    product = x @ x.T if x.shape[0] <= x.shape[1] else x.T @ x
+    np.testing.assert_allclose(product, 9 * np.eye(len(product)), atol=1e-12)
+
+
+def test_eye_and_gains():
+    assert INIT.eye_(gt.empty((2, 3))).tolist() == [[1, 0, 0], [0, 1, 0]]
+    for name in ("linear", "conv1d", "conv_transpose2d", "tanh", "relu", "selu", "leaky_relu"):
+        assert INIT.calculate_gain(name) == torch.nn.init.calculate_gain(name)
+
+
+@pytest.mark.parametrize("call,message", [
+    (lambda: INIT.eye_(gt.empty(3)), r"eye_ was given a tensor of shape \(3,\); wanted a matrix"),
+    (lambda: INIT.orthogonal_(gt.empty(3)), "wanted at least 2 dimensions"),
+    (lambda: INIT.trunc_normal_(gt.empty(3), a=2.0, b=2.0), "wanted a < b around the mean"),
+    (lambda: INIT.trunc_normal_(gt.empty(3), mean=90.0), "wanted a < b around the mean"),
+])
+def test_impossible_values_are_refused(call, message):
     with pytest.raises(ValueError, match=message):
         call()

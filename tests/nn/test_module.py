@@ -253,6 +253,79 @@ def test_containers_are_lists_of_modules():
     assert [type(m) for m in layers] == [nn.ReLU, nn.Tanh, nn.SiLU]
 
 
+def test_members_by_dotted_name():
+    net = nn.Sequential(Block(), nn.Identity(1, any=2))
+    assert net.get_submodule("0.inner") is net[0].inner and net.get_submodule("") is net
+    assert net.get_parameter("0.inner.bias") is net[0].inner.bias
+    assert net.get_buffer("0.count") is net[0].count
+    x = gt.ones(2)
+    assert net[1](x) is x
+    for call, name, message in (
+            (net.get_submodule, "0.outer.x", "Block has no module 'outer'"),
+            (net.get_parameter, "0.count", "Block has no parameter 'count'"),
+            (net.get_buffer, "1.scale", "Identity has no buffer 'scale'")):
+        with pytest.raises(AttributeError, match=message):
+            call(name)
+
+
+def test_own_members_without_those_below():
+    block = Block()
+    assert [n for n, _ in block.named_parameters(recurse=False)] == ["scale"]
+    assert list(block.parameters(recurse=False)) == [block.scale]
+    assert [n for n, _ in block.named_buffers("p", recurse=False)] == ["p.count", "p.cache"]
+
+
+def test_module_dict_is_pytorchs():
+    mine = nn.ModuleDict({"b": nn.Linear(1, 2), "a": nn.ReLU()})
+    theirs = torch.nn.ModuleDict({"b": torch.nn.Linear(1, 2), "a": torch.nn.ReLU()})
+    for held in (mine, theirs):
+        held["c"] = held["a"]
+        held.update({"d": held["b"]})
+        del held["a"]
+    assert list(mine) == list(theirs) == ["b", "c", "d"] and len(mine) == 3
+    assert list(mine.keys()) == list(theirs.keys()) and "c" in mine and "a" not in mine
+    assert list(mine.state_dict()) == list(theirs.state_dict())
+    assert [type(m) for m in mine.values()] == [nn.Linear, nn.ReLU, nn.Linear]
+    assert dict(mine.items())["d"] is mine["b"] and len(list(mine.parameters())) == 2
+    with pytest.raises(KeyError, match="'z' asked of ModuleDict; it has 'b', 'c', 'd'"):
+        mine["z"]
+    with pytest.raises(TypeError, match="'e' was given int"):
+        mine["e"] = 3
+
+
+def test_parameter_containers():
+    shared = nn.Parameter(gt.ones(2))
+    rows = nn.ParameterList([shared, gt.zeros(1)]).append(shared)
+    named = nn.ParameterDict({"x": shared, "y": gt.zeros(3)})
+    assert list(rows.state_dict()) == ["0", "1", "2"] and len(rows) == 3
+    assert rows[0] is shared and rows[-1] is shared and rows[1].requires_grad
+    assert len(list(rows)) == 3 and list(named) == ["x", "y"] and named["x"] is shared
+    net = nn.Sequential(rows, named)
+    assert [n for n, _ in net.named_parameters()] == ["0.0", "0.1", "1.y"]
+    with pytest.raises(IndexError, match="parameter 3 of 3"):
+        rows[3]
+
+
+@pytest.mark.parametrize("name,options", [
+    ("ReLU6", {}), ("Hardtanh", {"min_val": -0.5, "max_val": 2.0}), ("Hardswish", {}),
+    ("Hardsigmoid", {}), ("PReLU", {}), ("PReLU", {"num_parameters": 3}), ("SELU", {}),
+    ("Mish", {}), ("GLU", {"dim": 2}), ("LogSigmoid", {}), ("Softsign", {}), ("ELU", {}),
+    ("GELU", {}), ("SiLU", {}), ("Softplus", {"beta": 2.0}), ("Softmax", {"dim": 1}),
+])
+def test_activation_modules_are_pytorchs(name, options):
+    x = np.random.default_rng(0).standard_normal((2, 3, 4)).astype(np.float32) * 3
+    mine, theirs = getattr(nn, name)(**options), getattr(torch.nn, name)(**options)
+    assert list(mine.state_dict()) == list(theirs.state_dict())
+    np.testing.assert_allclose(mine(gt.tensor(x)).numpy(),
+                               theirs(torch.tensor(x)).detach().numpy(), rtol=1e-5, atol=1e-6)
+
+
+def test_softmax_without_a_dim_is_refused():
+    for module in (nn.Softmax(), nn.LogSoftmax()):
+        with pytest.raises(TypeError, match="softmax was given dim=None; wanted the axis"):
+            module(gt.ones((2, 2)))
+
+
 @pytest.mark.gpu
 def test_a_module_moves_to_the_gpu_and_back():
     block = Block().to("cuda")

@@ -198,6 +198,67 @@ def test_mse_loss(reduction: str, shape: tuple[int, ...], rng: np.random.Generat
     )
 
 
+# -- weights and probabilities ---------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("reduction", ["mean", "sum", "none"])
+@pytest.mark.parametrize("smoothing", [0.0, 0.3])
+@pytest.mark.parametrize(("shape", "target_shape"), SHAPES)
+@pytest.mark.parametrize("tile", [65536, 3])
+def test_cross_entropy_with_class_weights(
+    reduction: str,
+    smoothing: float,
+    shape: Any,
+    target_shape: Any,
+    tile: int,
+    rng: np.random.Generator,
+) -> None:
+    classes = shape[min(1, len(shape) - 1)]
+    weight = rng.uniform(0.2, 2.0, classes)
+    target = rng.integers(0, classes, target_shape)
+    if target.size > 1:
+        target.flat[1] = -100
+    options: dict[str, Any] = {"reduction": reduction, "label_smoothing": smoothing}
+    ours = gt.tensor(target, device="cpu"), gt.tensor(weight, device="cpu")
+    theirs = torch.tensor(target), torch.tensor(weight)
+    with gt.settings.override(tile_elements=tile):
+        compare(
+            lambda x: F.cross_entropy(x, *ours, **options),
+            lambda x: TF.cross_entropy(x, *theirs, **options),
+            [2 * rng.standard_normal(shape)],
+        )
+    if not smoothing:
+        compare(
+            lambda x: F.nll_loss(x, *ours, reduction=reduction),
+            lambda x: TF.nll_loss(x, *theirs, reduction=reduction),
+            [rng.standard_normal(shape)],
+            layouts=("strided",),
+            second=False,
+        )
+
+
+@pytest.mark.parametrize("reduction", ["mean", "sum", "none"])
+@pytest.mark.parametrize("smoothing", [0.0, 0.3])
+@pytest.mark.parametrize("shape", [(6, 4), (2, 5, 3), (2, 3, 2, 4), (4,)])
+@pytest.mark.parametrize("weighted", [False, True])
+def test_cross_entropy_of_probabilities(
+    reduction: str, smoothing: float, shape: Any, weighted: bool, rng: np.random.Generator
+) -> None:
+    classes = shape[min(1, len(shape) - 1)]
+    weight = rng.uniform(0.2, 2.0, classes)
+    ours, theirs = (
+        ({"weight": kind(weight)} if weighted else {})
+        for kind in (lambda a: gt.tensor(a, device="cpu"), torch.tensor)
+    )
+    options: dict[str, Any] = {"reduction": reduction, "label_smoothing": smoothing}
+    with gt.settings.override(tile_elements=7):
+        compare(
+            lambda x, t: F.cross_entropy(x, t, **ours, **options),
+            lambda x, t: TF.cross_entropy(x, t, **theirs, **options),
+            [2 * rng.standard_normal(shape), rng.uniform(0.1, 1, shape)],
+        )
+
+
 LOGITS, TARGET = np.zeros((4, 3), np.float32), np.array([0, 1, 2, 0])
 
 

@@ -1,0 +1,180 @@
+"""Which tensor of a file belongs into which of a model, and a report of what did not fit."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from gtensor.checkpoint.layout import Entry
+from gtensor.checkpoint.state import memory_of
+from gtensor.core.tensor import Tensor, is_floating
+
+Rename = Callable[[str], str | None] | Mapping[str, str | None] | None
+MOST_ROWS = 12  # of one kind in the printed report
+
+
+@dataclass
+class Report:
+    """What a load did, name by name (the model's names, but for `unexpected`).
+
+    Attributes:
+        path: of the file.
+        loaded: names whose values came from the file.
+        missing: names of the model that the file lacks; they keep their values.
+        unexpected: names of the file that the model lacks.
+        mismatched: name, what the file has, what the model has: shapes or kinds that differ.
+        converted: name, dtype in the file, dtype in the model.
+        tied: names without a value of their own that share the memory of a loaded one.
+        suggestion: how to call again, if a prefix stands in the way; "" if none does.
+    """
+
+    path: str
+    loaded: list[str] = field(default_factory=list)
+    missing: list[str] = field(default_factory=list)
+    unexpected: list[str] = field(default_factory=list)
+    mismatched: list[tuple[str, str, str]] = field(default_factory=list)
+    converted: list[tuple[str, str, str]] = field(default_factory=list)
+    tied: dict[str, str] = field(default_factory=dict)
+    suggestion: str = ""
+
+    @property
+    def complete(self) -> bool:
+        """Whether everything of the file and of the model found its place."""
+        return not (self.missing or self.unexpected or self.mismatched)
+
+    def __str__(self) -> str:
+        total = len(self.loaded) + len(self.missing) + len(self.mismatched) + len(self.tied)
+        lines = [f"{self.path}: {len(self.loaded)} of {total} tensors loaded"
+                 + (f", {len(self.tied)} share their memory" if self.tied else "")]
+        lines += _section("missing in the file, left as they were", [(n,) for n in self.missing])
+        lines += _section("unexpected: not in the model", [(n,) for n in self.unexpected])
+        lines += _section("do not fit, left as they were",
+                          [(n, f"file {a}", f"model {b}") for n, a, b in self.mismatched])
+        counts = Counter((a, b) for _, a, b in self.converted)
+        lines += _section("converted", [(f"{a} -> {b}", f"{n} tensors")
+                                        for (a, b), n in counts.items()])
+        if self.suggestion:
+            lines.append(f"  {self.suggestion}")
+        return "\n".join(lines)
+
+
+def fit(
+    places: Mapping[str, Tensor], entries: Mapping[str, Entry], rename: Rename, path: object
+) -> tuple[dict[str, str], Report]:
+    """For every place that can be filled the file's name for it, and the report.
+
+    Raises ValueError if two names of the file are renamed to one.
+    """
+    source: dict[str, str] = {}
+    report = Report(str(path))
+    for name in entries:
+        new = _renamed(rename, name)
+        if new is None:
+            continue
+        if new in source:
+            raise ValueError(f"rename makes {new!r} of {source[new]!r} and of {name!r}; wanted "
+                             "different names")
+        source[new] = name
+    plan: dict[str, str] = {}
+    for name, place in places.items():
+        if name not in source:
+            report.missing.append(name)
+            continue
+        entry = entries[source[name]]
+        given, wanted = str(entry.shape), str(place.shape)
+        if entry.shape == place.shape and not _castable(entry.dtype, place.dtype):
+            given, wanted = entry.dtype.name, place.dtype.name
+        if given != wanted:
+            report.mismatched.append((name, given, wanted))
+            continue
+        plan[name] = source[name]
+        report.loaded.append(name)
+        if entry.dtype != place.dtype:
+            report.converted.append((name, entry.dtype.name, place.dtype.name))
+    report.unexpected = [old for new, old in source.items() if new not in places]
+    _find_tied(places, report)
+    if report.missing and report.unexpected:
+        report.suggestion = _suggestion(places, source, len(plan))
+    return plan, report
+
+
+def _renamed(rename: Rename, name: str) -> str | None:
+    """The model's name for one of the file, None to leave it out."""
+    if rename is None:
+        return name
+    if callable(rename):
+        return rename(name)
+    if name in rename:
+        return rename[name]
+    prefixes = [old for old in rename if old.endswith(".") and name.startswith(old)]
+    if not prefixes:
+        return name
+    longest = max(prefixes, key=len)
+    new = rename[longest]
+    return None if new is None else new + name.removeprefix(longest)
+
+
+def _castable(given: np.dtype, wanted: np.dtype) -> bool:
+    """Between dtypes of a kind only: a float that is put into an integer would lose its digits."""
+    return _kind(given) == _kind(wanted) or given.kind == "b" and wanted.kind in "iu"
+
+
+def _kind(dtype: np.dtype) -> str:
+    return "float" if is_floating(dtype) else "integer" if dtype.kind in "iu" else dtype.kind
+
+
+def _find_tied(places: Mapping[str, Tensor], report: Report) -> None:
+    """Names that are missing only because the file has a shared tensor once."""
+    loaded = {memory_of(places[name]): name for name in report.loaded}
+    loaded.pop(None, None)
+    for name in list(report.missing):
+        other = loaded.get(memory_of(places[name]))
+        if other is not None:
+            report.tied[name] = other
+            report.missing.remove(name)
+
+
+def _suggestion(places: Mapping[str, Tensor], source: Mapping[str, str], fitting: int) -> str:
+    """The prefix whose removal (or addition) makes most names fit, if that is more than now."""
+    stripped = Counter(prefix for name in source for prefix, rest in _cuts(name) if rest in places)
+    added = Counter(prefix for name in places for prefix, rest in _cuts(name) if rest in source)
+    strip = max(stripped.items(), key=lambda item: item[1], default=("", 0))
+    add = max(added.items(), key=lambda item: item[1], default=("", 0))
+    if max(strip[1], add[1]) <= fitting:
+        return ""
+    if strip[1] >= add[1]:
+        prefix = strip[0]
+        how = f"rename={{{prefix!r}: ''}}"
+        every = all(name.startswith(prefix) for name in source)
+        who = "every name" if every else f"{strip[1]} names"
+        return f"{who} of the file {_verb(every)} with {prefix!r}: pass {how}"
+    return (f"{add[1]} names of the model start with {add[0]!r}, which the file leaves out: pass "
+            f"rename=lambda name: {add[0]!r} + name")
+
+
+def _verb(singular: bool) -> str:
+    return "starts" if singular else "start"
+
+
+def _cuts(name: str) -> Iterable[tuple[str, str]]:
+    """The name cut after each of its dots."""
+    for at, letter in enumerate(name):
+        if letter == ".":
+            yield name[:at + 1], name[at + 1:]
+
+
+def _section(title: str, rows: list[tuple[str, ...]]) -> list[str]:
+    """A titled part of the table, its columns aligned."""
+    if not rows:
+        return []
+    shown = rows[:MOST_ROWS]
+    widths = [max(len(row[i]) for row in shown) for i in range(len(shown[0]))]
+    lines = [f"  {title} ({len(rows)})"]
+    lines += ["    " + "  ".join(c.ljust(w) for c, w in zip(row, widths, strict=True)).rstrip()
+              for row in shown]
+    if len(rows) > len(shown):
+        lines.append(f"    ... and {len(rows) - len(shown)} more")
+    return lines

@@ -1,0 +1,309 @@
+"""Reading safetensors: one tensor, some or all, straight into memory of their own.
+
+Bytes go from the file into the buffers of the tensors, by several threads where there is much to
+read: no map of the file and no second copy, so that the peak is what is read. Onto a GPU they go
+in pieces through one small buffer.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, NamedTuple, Self
+
+import numpy as np
+
+from gtensor.backend import Device, get_device
+from gtensor.checkpoint.errors import CheckpointError
+from gtensor.checkpoint.layout import LENGTH_BYTES, Entry, Header, header_length, parse
+from gtensor.core.tensor import Tensor, make
+
+INDEX_SUFFIX = ".index.json"
+PIECE_BYTES = 32 << 20  # what one thread reads at a time
+PIECE_BUFFERS = 256  # small tensors that one call of the system fills; it takes at most 1024
+MOST_THREADS = 4  # two read twice as fast as one from the page cache; a disk is busy with four
+PathLike = str | os.PathLike[str]
+
+
+class Piece(NamedTuple):
+    """Neighbouring bytes of a file and the buffers they belong into."""
+
+    file: _File
+    offset: int
+    buffers: list[memoryview]
+
+
+class safe_open:
+    """A safetensors file, or an index of several, opened to read single tensors by name.
+
+        with gt.checkpoint.safe_open("model.safetensors") as file:
+            file.keys()                         # names, nothing else was read
+            weight = file.get_tensor("weight")  # a tensor of its own memory
+            rows = file.get_array("table")[:3]  # NumPy over the file: only what is touched is read
+
+    Args:
+        path: of the file or of `*.safetensors.index.json`; a file that was written in shards is
+            also found by the name it was saved under.
+        device: where tensors are put; the default device if None.
+
+    Raises FileNotFoundError if there is none, CheckpointError if a header or the index is broken.
+    """
+
+    def __init__(self, path: PathLike, device: Device | str | None = None) -> None:
+        self.path = Path(path)
+        self.device = get_device(device)
+        self._files: list[_File] = []
+        try:
+            self._where, self._metadata = self._open()
+        except BaseException:
+            self.close()
+            raise
+
+    def _open(self) -> tuple[dict[str, tuple[_File, Entry]], dict[str, str]]:
+        index = index_of(self.path)
+        if index is None:
+            file = self._add(self.path)
+            return {name: (file, e) for name, e in file.header.entries.items()}, (
+                file.header.metadata)
+        names, metadata = read_index(index)
+        files = {shard: self._add(index.parent / shard) for shard in dict.fromkeys(names.values())}
+        where = {}
+        for name, shard in names.items():
+            entry = files[shard].header.entries.get(name)
+            if entry is None:
+                raise CheckpointError(f"{index} says that {name!r} is in {shard}, where it is not")
+            where[name] = files[shard], entry
+        return where, metadata
+
+    def _add(self, path: Path) -> _File:
+        self._files.append(_File(path, len(self._files)))
+        return self._files[-1]
+
+    # -- what it holds ----------------------------------------------------------------------------
+
+    def keys(self) -> list[str]:
+        """The tensors' names, in the order of their bytes."""
+        return list(self._where)
+
+    def metadata(self) -> dict[str, str]:
+        """The texts that were saved beside the tensors."""
+        return dict(self._metadata)
+
+    def entry(self, name: str) -> Entry:
+        """A tensor's dtype, shape and place. Raises KeyError if there is no such tensor."""
+        return self._find(name)[1]
+
+    def __contains__(self, name: str) -> bool:
+        return name in self._where
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._where)
+
+    def __len__(self) -> int:
+        return len(self._where)
+
+    # -- values -----------------------------------------------------------------------------------
+
+    def get_tensor(self, name: str, device: Device | str | None = None) -> Tensor:
+        """A tensor of its own memory. Raises KeyError if there is none of that name."""
+        return self.get_tensors([name], device)[name]
+
+    def get_tensors(
+        self, names: Iterable[str] | None = None, device: Device | str | None = None
+    ) -> dict[str, Tensor]:
+        """These tensors (all, if None) by name, each of its own memory.
+
+        Raises KeyError for a name that is not there, CheckpointError if the file ends early.
+        """
+        wanted = {name: self._find(name) for name in (self._where if names is None else names)}
+        place = self.device if device is None else get_device(device)
+        arrays = {}
+        # Large ones first: small ones fit into the gaps that are left of the arena's segments.
+        for name in sorted(wanted, key=lambda name: _size(wanted[name][1]), reverse=True):
+            file, entry = wanted[name]
+            arrays[name] = (place.empty(entry.shape, entry.dtype, "load") if place.type == "cpu"
+                            else place.path("load", _upload)(place, file, entry))
+        if place.type == "cpu":
+            _fill([(*wanted[name], array) for name, array in arrays.items()])
+        return {name: make(arrays[name], place) for name in wanted}
+
+    def get_array(self, name: str) -> np.ndarray:
+        """A read-only NumPy array over the file itself: bytes are read where they are touched.
+
+        It keeps the file mapped; a file that is truncated meanwhile kills the process on access.
+        """
+        file, entry = self._find(name)
+        if entry.start == entry.stop:
+            return np.empty(entry.shape, entry.dtype)
+        mapped = np.memmap(file.path, np.uint8, "r", entry.start, (entry.stop - entry.start,))
+        return np.asarray(mapped).view(entry.dtype).reshape(entry.shape)
+
+    def _find(self, name: str) -> tuple[_File, Entry]:
+        found = self._where.get(name)
+        if found is None:
+            raise KeyError(f"{self.path} holds no tensor {name!r}; it has {len(self)} others")
+        return found
+
+    # -- closing ----------------------------------------------------------------------------------
+
+    def close(self) -> None:
+        """Close the files; tensors and arrays stay."""
+        for file in self._files:
+            file.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.close()
+
+    def __del__(self) -> None:
+        if hasattr(self, "_files"):
+            self.close()
+
+
+def load_file(path: PathLike, device: Device | str | None = None) -> dict[str, Tensor]:
+    """All tensors of a safetensors file (or of a sharded one) by name, each of its own memory.
+
+    The peak of memory is the size of the file. Raises as `safe_open`.
+    """
+    with safe_open(path, device) as file:
+        return file.get_tensors()
+
+
+def index_of(path: Path) -> Path | None:
+    """The index of a checkpoint in shards, None if the path is a file of tensors itself."""
+    if path.name.endswith(INDEX_SUFFIX):
+        return path
+    index = Path(f"{os.path.realpath(path)}{INDEX_SUFFIX}")
+    return index if not path.exists() and index.exists() else None
+
+
+def read_index(path: Path) -> tuple[dict[str, str], dict[str, str]]:
+    """The shard of every tensor, and the texts, of a `*.safetensors.index.json`.
+
+    Raises CheckpointError if it is broken or names a file outside its folder.
+    """
+    try:
+        found = json.loads(path.read_bytes().decode("utf-8"))
+        names, metadata = found["weight_map"], found.get("metadata") or {}
+        for shard in {str(shard) for shard in names.values()}:
+            if Path(shard).name != shard or shard in ("", ".", ".."):
+                raise ValueError(f"{shard!r} is no file of its folder")
+        if not all(isinstance(shard, str) for shard in names.values()):
+            raise ValueError("weight_map is not file names by name")
+        return names, {k: v for k, v in metadata.items() if isinstance(v, str)}
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        raise CheckpointError(f"{path} is no index of safetensors files: {error}") from None
+
+
+class _File:
+    """One open file and its header."""
+
+    def __init__(self, path: Path, number: int) -> None:
+        self.path = path
+        self.number = number  # among the shards
+        try:
+            self.descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+        except FileNotFoundError as error:
+            raise FileNotFoundError(error.errno, f"there is no file {path}") from None
+        try:
+            self.header = self._header()
+        except BaseException:
+            self.close()
+            raise
+
+    def _header(self) -> Header:
+        try:
+            size = os.fstat(self.descriptor).st_size
+            length = header_length(os.pread(self.descriptor, LENGTH_BYTES, 0), size, self.path)
+            text = bytearray(length)
+            self.read([memoryview(text)], LENGTH_BYTES)
+        except IsADirectoryError as error:
+            raise IsADirectoryError(error.errno, f"{self.path} is a folder; wanted a "
+                                     "file") from None
+        return parse(bytes(text), size, self.path)
+
+    def read(self, buffers: list[memoryview], offset: int) -> None:
+        """Fill the buffers, one after the other, with the bytes from `offset` on."""
+        rest = [buffer for buffer in buffers if len(buffer)]
+        while rest:
+            got = os.preadv(self.descriptor, rest, offset)
+            if got == 0:
+                raise CheckpointError(f"{self.path} is not a whole checkpoint: it ended at byte "
+                                      f"{offset} while it was read")
+            offset += got
+            while rest and got >= len(rest[0]):
+                got -= len(rest.pop(0))
+            if got:
+                rest[0] = rest[0][got:]
+
+    def close(self) -> None:
+        if self.descriptor >= 0:
+            descriptor, self.descriptor = self.descriptor, -1
+            with suppress(OSError):
+                os.close(descriptor)
+
+
+def _size(entry: Entry) -> int:
+    return entry.stop - entry.start
+
+
+# -- bytes into buffers ----------------------------------------------------------------------------
+
+
+def _fill(arrays: list[tuple[_File, Entry, np.ndarray]]) -> None:
+    """Read every array's bytes from its file, in pieces, by threads if there are several."""
+    pieces = _pieces(arrays)
+    threads = min(len(pieces), MOST_THREADS, len(os.sched_getaffinity(0)))
+    if threads <= 1:
+        for piece in pieces:
+            piece.file.read(piece.buffers, piece.offset)
+        return
+    pool = ThreadPoolExecutor(threads, "gtensor-load")
+    try:
+        for done in [pool.submit(p.file.read, p.buffers, p.offset) for p in pieces]:
+            done.result()
+    finally:
+        pool.shutdown(cancel_futures=True)
+
+
+def _pieces(arrays: list[tuple[_File, Entry, np.ndarray]]) -> list[Piece]:
+    """The arrays' bytes in pieces of a size worth a thread: large arrays cut, small ones joined."""
+    pieces: list[Piece] = []
+    filled = 0  # bytes of the last piece
+    for file, entry, array in sorted(arrays, key=lambda one: (one[0].number, one[1].start)):
+        offset, rest = entry.start, _bytes_of(array)
+        while len(rest):
+            last = pieces[-1] if pieces else None
+            if (last is None or last.file is not file or last.offset + filled != offset
+                    or filled >= PIECE_BYTES or len(last.buffers) >= PIECE_BUFFERS):
+                last, filled = Piece(file, offset, []), 0
+                pieces.append(last)
+            room = PIECE_BYTES - filled
+            part, rest = (rest, rest[:0]) if len(rest) <= room else (rest[:room], rest[room:])
+            last.buffers.append(part)
+            filled += len(part)
+            offset += len(part)
+    return pieces
+
+
+def _bytes_of(array: np.ndarray) -> memoryview:
+    """The memory of a contiguous array."""
+    return array.reshape(-1).view(np.uint8).data if array.size else memoryview(b"")
+
+
+def _upload(place: Device, file: _File, entry: Entry) -> Any:
+    """An array of a GPU with a tensor's bytes, which pass through one small buffer of the host."""
+    size = entry.stop - entry.start
+    raw = place.empty((size,), np.uint8, "load")
+    staging = np.empty(min(size, PIECE_BYTES), np.uint8)
+    for begin in range(0, size, PIECE_BYTES):
+        part = staging[:size - begin]
+        file.read([part.data], entry.start + begin)
+        raw[begin:begin + len(part)].set(part)
+    return raw.view(entry.dtype).reshape(entry.shape)

@@ -1,0 +1,95 @@
+"""The last few checkpoints of a run, numbered by step, and which of them is the latest."""
+
+from __future__ import annotations
+
+import os
+import re
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from gtensor.checkpoint.atomic import sync_folder, write_file
+from gtensor.checkpoint.errors import CheckpointError
+from gtensor.checkpoint.reading import INDEX_SUFFIX, PathLike, read_index
+from gtensor.checkpoint.session import load, save
+from gtensor.checkpoint.writing import SUFFIX
+
+
+class Rotation:
+    """Checkpoints `name-000123.safetensors` of a folder, of which the last few are kept.
+
+        checkpoints = gt.checkpoint.Rotation("run", keep=3)
+        if checkpoints.latest():
+            step = checkpoints.load(model=model, optimizer=optimizer)["step"]
+        ...
+        checkpoints.save(step, model=model, optimizer=optimizer)
+
+    `name-latest` is a text file with the name of the one that was saved last; without it, the
+    highest number is the latest. A checkpoint is removed only after a newer one is whole.
+
+    Raises ValueError for `keep` below 1 or a name that is no file name.
+    """
+
+    def __init__(self, folder: PathLike, keep: int = 3, name: str = "checkpoint") -> None:
+        if keep < 1:
+            raise ValueError(f"keep={keep} given; wanted at least 1")
+        if not name or Path(name).name != name:
+            raise ValueError(f"name {name!r} given; wanted a file name without a folder")
+        self.folder, self.keep, self.name = Path(folder), keep, name
+
+    def path(self, step: int) -> Path:
+        """Where the checkpoint of a step stands."""
+        return self.folder / f"{self.name}-{step:06}{SUFFIX}"
+
+    def steps(self) -> list[int]:
+        """The steps of which there are checkpoints, in order."""
+        pattern = re.compile(rf"{re.escape(self.name)}-(\d{{6,}}){re.escape(SUFFIX)}"
+                             rf"(?:{re.escape(INDEX_SUFFIX)})?")
+        names = os.listdir(self.folder) if self.folder.is_dir() else []
+        return sorted({int(found[1]) for name in names if (found := pattern.fullmatch(name))})
+
+    def latest(self) -> Path | None:
+        """The checkpoint to go on from, None if there is none."""
+        steps = self.steps()
+        with suppress(OSError, ValueError):
+            pointed = self._pointer.read_text().strip()
+            for step in steps:
+                if self.path(step).name == pointed:
+                    return self.path(step)
+        return self.path(steps[-1]) if steps else None
+
+    def save(self, step: int, **state: Any) -> Path:
+        """`gtensor.checkpoint.save` under the step's number (with `step` among its values)."""
+        if not isinstance(step, int) or step < 0:
+            raise ValueError(f"step {step!r} given; wanted a whole number of 0 or more")
+        path = self.path(step)
+        save(path, step=step, **state)
+        write_file(self._pointer, f"{path.name}\n".encode())
+        others = [other for other in self.steps() if other != step]
+        for other in others[:max(0, len(others) - self.keep + 1)]:
+            remove(self.path(other))
+        return path
+
+    def load(self, **parts: Any) -> dict[str, Any]:
+        """`gtensor.checkpoint.load` of the latest. Raises FileNotFoundError if there is none."""
+        path = self.latest()
+        if path is None:
+            raise FileNotFoundError(f"there is no checkpoint {self.name}-*{SUFFIX} in "
+                                    f"{self.folder}")
+        return load(path, **parts)
+
+    @property
+    def _pointer(self) -> Path:
+        return self.folder / f"{self.name}-latest"
+
+
+def remove(path: Path) -> None:
+    """Remove a checkpoint, in one file or in shards; an index goes before what it names."""
+    index = Path(f"{path}{INDEX_SUFFIX}")
+    shards: set[str] = set()
+    with suppress(FileNotFoundError, CheckpointError):
+        shards = set(read_index(index)[0].values())
+    for gone in (path, index, *(path.with_name(shard) for shard in sorted(shards))):
+        with suppress(FileNotFoundError):
+            gone.unlink()
+    sync_folder(path.parent)

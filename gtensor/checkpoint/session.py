@@ -1,0 +1,326 @@
+"""A whole training run in a file: model, optimizer, schedule, random numbers, place in the data.
+
+Tensors stand in the file by name (`model.layer.weight`, `optimizer.state.0.exp_avg`), so that any
+reader of safetensors can use them; everything else is JSON in the file's metadata under "gtensor".
+"""
+
+from __future__ import annotations
+
+import copy
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from gtensor import random as random_numbers
+from gtensor.backend import Device, get_device
+from gtensor.checkpoint.errors import CheckpointError, CheckpointMismatch
+from gtensor.checkpoint.fitting import Rename, Report, fit
+from gtensor.checkpoint.reading import PathLike, safe_open
+from gtensor.checkpoint.state import Packer, memory_of, names_in, to_text, unpack
+from gtensor.checkpoint.writing import write_tensors
+from gtensor.core.modes import no_grad
+from gtensor.core.tensor import Tensor
+from gtensor.nn.module import Module
+
+FORMAT = 2
+KEY = "gtensor"  # of the metadata
+RANDOM = "random"
+_MALFORMED = (KeyError, ValueError, TypeError, AttributeError, RecursionError)
+
+
+class _RandomNumbers:
+    """The process's generator as a part like any other."""
+
+    def state_dict(self) -> dict[str, Any]:
+        return random_numbers.get_state()
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        random_numbers.set_state(state)
+
+
+def save(
+    path: PathLike, *, model: Any = None, optimizer: Any = None, scheduler: Any = None,
+    ema: Any = None, loader: Any = None, random: bool = True,
+    max_shard_size: int | str | None = None, **more: Any,
+) -> None:
+    """Write the state of a training run, atomically; its folder is made if it is not there.
+
+        gt.checkpoint.save("run/last.safetensors", model=model, optimizer=optimizer, step=step)
+
+    Whatever happens, a kill and a power cut included, `path` holds the last whole checkpoint.
+
+    Args:
+        model, optimizer, scheduler, ema, loader: anything with `state_dict()`, or None.
+        random: whether to save the state of `gtensor.random`.
+        max_shard_size: as for `save_file`.
+        more: further parts with `state_dict()`, and values of JSON (`step=3`), which `load`
+            answers.
+
+    Raises TypeError for what is neither, OSError if the file cannot be written.
+    """
+    parts, progress = _sorted_out({"model": model, "optimizer": optimizer, "scheduler": scheduler,
+                                   "ema": ema, "loader": loader}, more)
+    packer = Packer()
+    if random:
+        parts[RANDOM] = _RandomNumbers()
+    about = {"format": FORMAT, "progress": packer.pack(progress, "progress"),
+             "parts": {name: packer.pack(part.state_dict(), name)
+                       for name, part in parts.items()}}
+    Path(path).parent.mkdir(parents=True, exist_ok=True)
+    write_tensors(packer.tensors, Path(path), {KEY: to_text(about)}, {}, max_shard_size)
+
+
+def load(
+    path: PathLike, *, model: Any = None, optimizer: Any = None, scheduler: Any = None,
+    ema: Any = None, loader: Any = None, random: bool = True, strict: bool = True, **more: Any,
+) -> dict[str, Any]:
+    """Put the state of a checkpoint into these parts; the values that were saved beside them.
+
+    Parts that the file has and the call leaves out are not read. All is read and checked first: if
+    anything fails, model, optimizer and random numbers are as they were (other parts, as long as
+    their own `load_state_dict` checks before it changes; gtensor's do).
+
+    Args:
+        strict: whether a model's names must be exactly the file's; shapes always must.
+        more: further parts, by the names they were saved under.
+
+    Raises FileNotFoundError, CheckpointError for a broken file, CheckpointMismatch for one that
+    lacks a part, or whose state does not fit.
+    """
+    parts, values = _sorted_out({"model": model, "optimizer": optimizer, "scheduler": scheduler,
+                                 "ema": ema, "loader": loader}, more)
+    if values:
+        raise TypeError(f"load was given {', '.join(map(repr, values))}; wanted parts with "
+                        "state_dict()")
+    if random:
+        parts[RANDOM] = _RandomNumbers()
+    device = _device_of(model)
+    with safe_open(path, device) as file:
+        about = description(file)
+        for name in parts:
+            if name not in about["parts"]:
+                raise CheckpointMismatch(
+                    f"{path} holds no state of {name!r}, it has "
+                    f"{', '.join(map(repr, about['parts'])) or 'none'}; load it with "
+                    + (f"{name}=False" if name == RANDOM else f"{name}=None"))
+        writes = [write for name, part in parts.items() if _is_plain(part)
+                  for write in _read_module(file, about["parts"][name], part, name, strict)]
+        states = {name: _read_state(file, about["parts"][name], name)
+                  for name, part in parts.items() if not _is_plain(part)}
+        progress = _unpacked(about["progress"], {}, path)
+    _load_states(parts, states, path)
+    with no_grad():
+        for place, value in writes:
+            place[...] = value
+    return progress
+
+
+def progress(path: PathLike) -> dict[str, Any]:
+    """The values that `save` was given beside the parts; nothing else is read. Raises as `load`."""
+    with safe_open(path, "cpu") as file:
+        return _unpacked(description(file)["progress"], {}, path)
+
+
+def load_into(
+    model: Any, path: PathLike, rename: Rename = None, *, strict: bool = False,
+    part: str = "model",
+) -> Report:
+    """Load tensors into a model's of the same names, from PyTorch's or any safetensors file.
+
+        report = gt.checkpoint.load_into(model, "pytorch.safetensors", {"module.": ""})
+        print(report)
+
+    Values are cast to the model's dtypes (floats to floats, integers to integers) and put on its
+    devices one by one, so that one tensor more than the model's own memory is needed. A name that
+    is missing because it shares the memory of another (tied weights) is none.
+
+    Args:
+        rename: the model's names of the file's: a function, or a dict of names and of prefixes that
+            end with a dot. None instead of a name leaves the tensor out.
+        strict: whether anything that is missing, unexpected or does not fit is an error.
+        part: which part to take, if `save` wrote the file.
+
+    Raises CheckpointMismatch with the report, if strict, and CheckpointError if the file is broken:
+    before anything is changed.
+    """
+    places = _places(model)
+    with safe_open(path, "cpu") as file:
+        names = _names_of(file, part)
+        plan, report = fit(places, {new: file.entry(old) for new, old in names.items()}, rename,
+                           path)
+        if strict and not report.complete:
+            raise CheckpointMismatch(f"{report}\n  nothing was loaded")
+        with no_grad():
+            for name, source in plan.items():
+                place = places[name]
+                place[...] = file.get_tensor(names[source], place.device).to(place.dtype)
+    return report
+
+
+# -- what a file says ------------------------------------------------------------------------------
+
+
+def description(file: safe_open) -> dict[str, Any]:
+    """The JSON that `save` wrote. Raises CheckpointError if the file is none of its."""
+    try:
+        about = json.loads(file.metadata()[KEY])
+        if about["format"] == FORMAT:
+            if not isinstance(about["parts"], dict):
+                raise TypeError("parts, which is no dict")
+            about["progress"]
+    except KeyError as error:
+        if error.args[0] == KEY:
+            raise CheckpointError(f"{file.path} is a file of tensors, not a checkpoint; read it "
+                                  "with load_file or load_into") from None
+        raise _garbled(file.path, error) from error
+    except _MALFORMED as error:
+        raise _garbled(file.path, error) from error
+    if about["format"] != FORMAT:
+        raise CheckpointError(f"{file.path} is not a checkpoint of this version of gtensor (format "
+                              f"{about['format']}, wanted {FORMAT})")
+    return about
+
+
+def _names_of(file: safe_open, part: str) -> dict[str, str]:
+    """The file's names by those of a model's state: the same, unless `save` wrote the file."""
+    if KEY not in file.metadata():
+        return {name: name for name in file}
+    parts = description(file)["parts"]
+    if part not in parts:
+        raise CheckpointMismatch(f"{file.path} holds no state of {part!r}, it has "
+                                 f"{', '.join(map(repr, parts)) or 'none'}")
+    try:
+        found = {name: next(names_in(item)) for name, item in parts[part].items()
+                 if any(True for _ in names_in(item))}
+    except _MALFORMED as error:
+        raise _garbled(file.path, error) from error
+    return {name: source for name, source in found.items() if source in file}
+
+
+def _unpacked(packed: Any, tensors: Mapping[str, Tensor], path: object) -> Any:
+    try:
+        return unpack(packed, tensors.__getitem__)
+    except _MALFORMED as error:
+        raise _garbled(path, error) from error
+
+
+def _garbled(path: object, error: Exception) -> CheckpointError:
+    return CheckpointError(f"{path} is not a whole checkpoint (its description lacks or garbles "
+                           f"{error})")
+
+
+# -- parts -----------------------------------------------------------------------------------------
+
+
+def _sorted_out(
+    named: dict[str, Any], more: dict[str, Any]
+) -> tuple[dict[str, Any], dict[str, Any]]:
+    """The parts with a state, and the values beside them."""
+    parts, values = {}, {}
+    for name, part in {**named, **more}.items():
+        if hasattr(part, "state_dict") and hasattr(part, "load_state_dict"):
+            parts[name] = part
+        elif name in more:
+            values[name] = part
+        elif part is not None:
+            raise TypeError(f"{name} was given {type(part).__name__}; wanted an object with "
+                            "state_dict() and load_state_dict()")
+    return parts, values
+
+
+def _is_plain(part: Any) -> bool:
+    """Whether a part's state is its tensors and nothing else, so that it can be checked here."""
+    return isinstance(part, Module) and type(part).load_state_dict is Module.load_state_dict
+
+
+def _device_of(model: Any) -> Device:
+    """Where states are read to: the model's device, on which they will be needed."""
+    if isinstance(model, Module):
+        for parameter in model.parameters():
+            return parameter.device
+    return get_device("cpu")
+
+
+def _places(model: Any) -> dict[str, Tensor]:
+    places = model.state_dict()
+    wrong = [name for name, value in places.items() if not isinstance(value, Tensor)]
+    if wrong:
+        raise TypeError(f"{wrong[0]!r} in the state of {type(model).__name__} is no Tensor; wanted "
+                        "tensors by name")
+    return places
+
+
+def _read_module(
+    file: safe_open, packed: Any, module: Module, part: str, strict: bool
+) -> list[tuple[Tensor, Tensor]]:
+    """The module's tensors and what is to be written into each, all checked."""
+    names = _names_of(file, part)
+    places = _places(module)
+    if len(names) != len(packed):
+        raise _garbled(file.path, ValueError(f"a tensor of {part!r}, which is not in the file"))
+    plan, report = fit(places, {new: file.entry(old) for new, old in names.items()}, None,
+                       file.path)
+    if report.mismatched or strict and not report.complete:
+        raise CheckpointMismatch(f"{file.path} is a checkpoint of another {part}: "
+                                 f"{_briefly(report)}; nothing was loaded")
+    writes = []
+    read = file.get_tensors([names[source] for source in plan.values()])
+    written = set()
+    for name, source in plan.items():
+        place = places[name]
+        if memory_of(place) not in written:  # of tied weights, the first
+            written.add(memory_of(place))
+            writes.append((place, read[names[source]].to(place.device).to(place.dtype)))
+    return writes
+
+
+def _briefly(report: Report) -> str:
+    """What does not fit, in one line."""
+    told = [f"missing {', '.join(map(repr, report.missing))}"] * bool(report.missing)
+    told += [f"unexpected {', '.join(map(repr, report.unexpected))}"] * bool(report.unexpected)
+    told += [f"{name!r} is {given}, wanted {wanted}" for name, given, wanted in report.mismatched]
+    return "; ".join(told)
+
+
+def _read_state(file: safe_open, packed: Any, part: str) -> Any:
+    """The state of a part, its tensors read."""
+    try:
+        names = list(dict.fromkeys(names_in(packed)))
+    except _MALFORMED as error:
+        raise _garbled(file.path, error) from error
+    lacking = [name for name in names if name not in file]
+    if lacking:
+        raise _garbled(file.path, KeyError(lacking[0]))
+    return _unpacked(packed, file.get_tensors(names), file.path)
+
+
+def _load_states(parts: Mapping[str, Any], states: Mapping[str, Any], path: object) -> None:
+    """Give every part its state; if one refuses, all get their old one back.
+
+    Small ones first: of the last, which holds most tensors, the old state is not copied; it must
+    check before it changes, as optimizers do.
+    """
+    order = sorted(states, key=lambda name: _bytes_in(states[name]))
+    before: dict[str, Any] = {}
+    try:
+        for name in order:
+            if name != order[-1] or not _bytes_in(states[name]):
+                before[name] = copy.deepcopy(parts[name].state_dict())
+            parts[name].load_state_dict(states[name])
+    except BaseException as error:
+        for done, old in before.items():
+            parts[done].load_state_dict(old)
+        if isinstance(error, (KeyError, ValueError, TypeError, AttributeError, IndexError)):
+            raise CheckpointMismatch(f"the state of {name!r} in {path} does not fit: {error}"
+                                     ) from error
+        raise
+
+
+def _bytes_in(state: Any) -> int:
+    """Bytes of the tensors in a state."""
+    if isinstance(state, Mapping):
+        return sum(_bytes_in(item) for item in state.values())
+    if isinstance(state, (list, tuple)):
+        return sum(_bytes_in(item) for item in state)
+    return getattr(state, "nbytes", 0)

@@ -1,0 +1,198 @@
+"""Multi-head attention and the layer of a Transformer's encoder, with PyTorch's state dicts."""
+
+from __future__ import annotations
+
+import functools
+import math
+import operator
+from collections.abc import Callable
+from typing import Any
+
+from gtensor.core.namespaces import recorded
+from gtensor.core.tensor import Tensor
+from gtensor.creation import arange, empty, zeros
+from gtensor.nn import functional as F
+from gtensor.nn import init
+from gtensor.nn.layers import DeviceLike, Dropout, Linear
+from gtensor.nn.module import Module
+from gtensor.nn.normalization import LayerNorm
+from gtensor.nn.parameter import Parameter
+from gtensor.ops import where
+from gtensor.ops.attention import attention_weights
+
+_ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {"relu": F.relu, "gelu": F.gelu}
+
+
+class MultiheadAttention(Module):
+    """Attention of several heads between linear maps.
+
+    query (L, N, embed_dim), key (S, N, kdim), value (S, N, vdim) give (L, N, embed_dim); with
+    batch_first (N, L, embed_dim) and so on; without a batch (L, embed_dim) and so on.
+
+    Source: Vaswani et al., "Attention is all you need", 2017.
+    """
+
+    def __init__(self, embed_dim: int, num_heads: int, dropout: float = 0.0, bias: bool = True,
+                 kdim: int | None = None, vdim: int | None = None, batch_first: bool = False,
+                 device: DeviceLike = None, dtype: Any = None) -> None:
+        super().__init__()
+        if embed_dim < 1 or num_heads < 1 or embed_dim % num_heads:
+            raise ValueError(f"embed_dim={embed_dim} and num_heads={num_heads} given; wanted "
+                             "positive numbers, heads a divisor of the dimension")
+        self.embed_dim = embed_dim
+        self.num_heads = num_heads
+        self.dropout = dropout
+        self.batch_first = batch_first
+        self.kdim = embed_dim if kdim is None else kdim
+        self.vdim = embed_dim if vdim is None else vdim
+        widths = {"q": embed_dim, "k": self.kdim, "v": self.vdim}
+        self._joint = self.kdim == self.vdim == embed_dim
+        joint = Parameter(empty((3 * embed_dim, embed_dim), dtype, device)) if self._joint else None
+        self.register_parameter("in_proj_weight", joint)
+        for name, width in widths.items():
+            own = None if self._joint else Parameter(empty((embed_dim, width), dtype, device))
+            self.register_parameter(f"{name}_proj_weight", own)
+        self.register_parameter(
+            "in_proj_bias", Parameter(empty(3 * embed_dim, dtype, device)) if bias else None)
+        self.out_proj = Linear(embed_dim, embed_dim, bias, device, dtype)
+        self._initialize()
+
+    def _initialize(self) -> None:
+        for name, parameter in self.named_parameters(recurse=False):
+            (init.zeros_ if name == "in_proj_bias" else init.xavier_uniform_)(parameter)
+        if self.out_proj.bias is not None:
+            init.zeros_(self.out_proj.bias)
+
+    def forward(
+        self, query: Tensor, key: Tensor, value: Tensor, key_padding_mask: Tensor | None = None,
+        need_weights: bool = True, attn_mask: Tensor | None = None,
+        average_attn_weights: bool = True, is_causal: bool = False,
+    ) -> tuple[Tensor, Tensor | None]:
+        """The output, and the attention weights if need_weights (which then are made whole).
+
+        Args:
+            key_padding_mask: (N, S) or (S,), boolean; True keys are left out. Or added to scores.
+            need_weights: False never makes the (L, S) weights: use it where they are not needed.
+            attn_mask: (L, S) or (N * heads, L, S), boolean, True leaves out (unlike in
+                scaled_dot_product_attention). Or added to the scores.
+            average_attn_weights: weights (N, L, S), the mean of the heads', or (N, heads, L, S).
+            is_causal: position i sees positions up to i. An attn_mask given beside it must say
+                the same, as in PyTorch: it is what is used.
+        """
+        batched = query.ndim == 3
+        if query.ndim not in (2, 3) or key.ndim != query.ndim or value.ndim != query.ndim:
+            raise ValueError(f"MultiheadAttention was given a query of shape {query.shape}, a key "
+                             f"of shape {key.shape} and a value of shape {value.shape}; wanted "
+                             "three of 2 or 3 dimensions")
+        axes = (0, 1, 2) if self.batch_first or not batched else (1, 0, 2)
+        inputs = [x.permute_dims(axes) if batched else x.reshape((1, *x.shape))
+                  for x in (query, key, value)]
+        q, k, v = (self._split(x) for x in self._projected(*inputs))
+        mask = self._mask(attn_mask, key_padding_mask, is_causal, q, k)
+        is_causal = is_causal and mask is None
+        p = self.dropout if self.training else 0.0
+        weights = None
+        if need_weights:
+            weights = attention_weights(
+                recorded, q, k, mask, scale=(self.embed_dim // self.num_heads)**-0.5,
+                is_causal=is_causal)
+            weights = F.dropout(weights, p) if p else weights
+            y = weights @ v
+            weights = weights.mean(axis=1) if average_attn_weights else weights
+        else:
+            y = F.scaled_dot_product_attention(q, k, v, mask, p, is_causal)
+        n, _, length, _ = y.shape
+        y = self.out_proj(y.permute_dims((0, 2, 1, 3)).reshape((n, length, self.embed_dim)))
+        if batched:
+            return y.permute_dims(axes), weights
+        return y[0], None if weights is None else weights[0]
+
+    def _projected(self, query: Tensor, key: Tensor, value: Tensor) -> list[Tensor]:
+        """Queries, keys and values after their linear maps."""
+        size = self.embed_dim
+        parts = [slice(i * size, (i + 1) * size) for i in range(3)]
+        biases = [None if self.in_proj_bias is None else self.in_proj_bias[part] for part in parts]
+        weights = ([self.in_proj_weight[part] for part in parts] if self._joint
+                   else [self.q_proj_weight, self.k_proj_weight, self.v_proj_weight])
+        return [F.linear(x, weight, bias)
+                for x, weight, bias in zip((query, key, value), weights, biases, strict=True)]
+
+    def _split(self, x: Tensor) -> Tensor:
+        """(N, L, embed_dim) -> (N, heads, L, embed_dim / heads)."""
+        n, length, _ = x.shape
+        return x.reshape((n, length, self.num_heads, -1)).permute_dims((0, 2, 1, 3))
+
+    def _mask(
+        self, attn_mask: Tensor | None, padding: Tensor | None, is_causal: bool, query: Tensor,
+        key: Tensor,
+    ) -> Tensor | None:
+        """All masks as one that broadcasts to (N, heads, L, S); boolean ones: True takes part."""
+        n, length, keys = query.shape[0], query.shape[2], key.shape[2]
+        masks = []
+        if attn_mask is not None:
+            masks.append(attn_mask if attn_mask.ndim < 3 else attn_mask.reshape(
+                (n, self.num_heads, length, keys)))
+        if padding is not None:
+            masks.append(padding.reshape((-1, 1, 1, keys)))
+            if is_causal and attn_mask is None:
+                places = arange(length, device=query.device).reshape(-1, 1)
+                masks.append(arange(keys, device=query.device) > places)
+        if not masks:
+            return None
+        if all(mask.dtype.kind == "b" for mask in masks):
+            return ~functools.reduce(operator.or_, masks)
+        nothing = zeros((), query.dtype, query.device)
+        return functools.reduce(operator.add, [
+            where(mask, -math.inf, nothing) if mask.dtype.kind == "b" else mask for mask in masks])
+
+    def extra_repr(self) -> str:
+        return f"{self.embed_dim}, {self.num_heads}, batch_first={self.batch_first}"
+
+
+class TransformerEncoderLayer(Module):
+    """Self-attention and a two-layer network, each with a residual connection and a layer norm.
+
+    Source: Vaswani et al., "Attention is all you need", 2017; norm_first: Xiong et al., "On layer
+    normalization in the Transformer architecture", 2020.
+    """
+
+    def __init__(self, d_model: int, nhead: int, dim_feedforward: int = 2048, dropout: float = 0.1,
+                 activation: str | Callable[[Tensor], Tensor] = "relu",
+                 layer_norm_eps: float = 1e-5, batch_first: bool = False, norm_first: bool = False,
+                 bias: bool = True, device: DeviceLike = None, dtype: Any = None) -> None:
+        super().__init__()
+        if isinstance(activation, str) and activation not in _ACTIVATIONS:
+            raise ValueError(f"activation={activation!r} given; wanted 'relu', 'gelu' or a "
+                             "function")
+        self.self_attn = MultiheadAttention(d_model, nhead, dropout, bias, batch_first=batch_first,
+                                            device=device, dtype=dtype)
+        self.linear1 = Linear(d_model, dim_feedforward, bias, device, dtype)
+        self.linear2 = Linear(dim_feedforward, d_model, bias, device, dtype)
+        for name in ("norm1", "norm2"):
+            self.register_module(name, LayerNorm(
+                d_model, layer_norm_eps, bias=bias, device=device, dtype=dtype))
+        for name in ("dropout", "dropout1", "dropout2"):
+            self.register_module(name, Dropout(dropout))
+        self.norm_first = norm_first
+        self.activation = _ACTIVATIONS[activation] if isinstance(activation, str) else activation
+
+    def forward(
+        self, src: Tensor, src_mask: Tensor | None = None,
+        src_key_padding_mask: Tensor | None = None, is_causal: bool = False,
+    ) -> Tensor:
+        """Masks as in MultiheadAttention; the same shape out."""
+        masks = (src_mask, src_key_padding_mask, is_causal)
+        if self.norm_first:
+            x = src + self._attended(self.norm1(src), *masks)
+            return x + self._transformed(self.norm2(x))
+        x = self.norm1(src + self._attended(src, *masks))
+        return self.norm2(x + self._transformed(x))
+
+    def _attended(
+        self, x: Tensor, mask: Tensor | None, padding: Tensor | None, is_causal: bool
+    ) -> Tensor:
+        y, _ = self.self_attn(x, x, x, padding, False, mask, is_causal=is_causal)
+        return self.dropout1(y)
+
+    def _transformed(self, x: Tensor) -> Tensor:
+        return self.dropout2(self.linear2(self.dropout(self.activation(self.linear1(x)))))

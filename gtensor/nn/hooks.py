@@ -1,0 +1,93 @@
+"""Forward hooks of a Module: functions that see, and may replace, what goes in and what comes out.
+
+There are no backward hooks of modules: the engine moves gradients in place from their last holder,
+so there is no moment at which all gradients of a module's outputs exist together. Hooks of tensors
+see gradients one at a time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from gtensor.core.hooks import RemovableHandle
+
+Args = tuple[Any, ...]
+Options = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Hook:
+    """A function, and whether it is given keyword arguments, too."""
+
+    function: Callable[..., Any]
+    with_kwargs: bool
+
+    def __call__(self, module: Hooked, args: Args, kwargs: Options, *output: Any) -> Any:
+        """What the function returns."""
+        if self.with_kwargs:
+            return self.function(module, args, kwargs, *output)
+        return self.function(module, args, *output)
+
+    def replaced(self, given: Any, args: Args, kwargs: Options) -> tuple[Args, Options]:
+        """The arguments after this pre-hook returned `given`."""
+        if given is None:
+            return args, kwargs
+        if not self.with_kwargs:
+            return given if isinstance(given, tuple) else (given,), kwargs
+        if isinstance(given, tuple) and [type(part) for part in given] == [tuple, dict]:
+            return given[0], given[1]
+        raise TypeError(f"a forward pre-hook with with_kwargs=True returned {given!r}; wanted None "
+                        "or a pair of a tuple (args) and a dict (kwargs)")
+
+
+class Hooked:
+    """What a Module does when it is called: its pre-hooks, `forward`, its hooks."""
+
+    _forward_pre_hooks: dict[int, Hook]
+    _forward_hooks: dict[int, Hook]
+    forward: Callable[..., Any]
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        if not self._forward_pre_hooks and not self._forward_hooks:
+            return self.forward(*args, **kwargs)
+        for hook in list(self._forward_pre_hooks.values()):
+            args, kwargs = hook.replaced(hook(self, args, kwargs), args, kwargs)
+        output = self.forward(*args, **kwargs)
+        for hook in list(self._forward_hooks.values()):
+            replacement = hook(self, args, kwargs, output)
+            if replacement is not None:
+                output = replacement
+        return output
+
+    def register_forward_pre_hook(
+        self, hook: Callable[..., Any], *, prepend: bool = False, with_kwargs: bool = False
+    ) -> RemovableHandle:
+        """Let `hook(module, args)` be called before each forward; what it returns replaces args.
+
+        With with_kwargs it is `hook(module, args, kwargs)` and returns None or (args, kwargs). The
+        handle's `remove()` takes the hook away.
+        """
+        return _register(self._forward_pre_hooks, Hook(hook, with_kwargs), prepend)
+
+    def register_forward_hook(
+        self, hook: Callable[..., Any], *, prepend: bool = False, with_kwargs: bool = False
+    ) -> RemovableHandle:
+        """Let `hook(module, args, output)` be called after each forward; an output that it returns
+        replaces the module's.
+
+        With with_kwargs it is `hook(module, args, kwargs, output)`. The handle's `remove()` takes
+        the hook away.
+        """
+        return _register(self._forward_hooks, Hook(hook, with_kwargs), prepend)
+
+
+def _register(hooks: dict[int, Any], hook: Hook, prepend: bool) -> RemovableHandle:
+    """Add a hook after the others, or before them."""
+    before = dict(hooks) if prepend else {}
+    for key in before:
+        del hooks[key]
+    handle = RemovableHandle(hooks, hook)
+    hooks.update(before)
+    return handle

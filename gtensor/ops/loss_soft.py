@@ -1,0 +1,225 @@
+"""Cross entropy of logits and probabilities: it keeps both, and one number per row.
+
+CPU paths work in tiles of whole rows; on a GPU a tile is everything.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+
+from gtensor.backend import device_of
+from gtensor.core.namespaces import recorded
+from gtensor.core.op import op
+from gtensor.core.samples import Sample, normal, positive
+from gtensor.ops.classes import class_axis
+from gtensor.ops.scratch import computed_in, row_tiles
+
+
+def _classes_last(x: Any) -> Any:
+    """A view with the classes along the last axis."""
+    return device_of(x).xp.moveaxis(x, class_axis(x.ndim), -1)
+
+
+def _tiles(rows: Any) -> Iterator[tuple[Any, ...]]:
+    return row_tiles(rows.shape) if device_of(rows).type == "cpu" else iter(((...,),))
+
+
+def _mixture(target: Any, smoothing: float, weight: Any) -> Any:
+    """What the logarithms of the probabilities are multiplied by: a new array, classes last."""
+    mixed = target * (1 - smoothing)
+    if smoothing:
+        mixed += smoothing / target.shape[-1]
+    if weight is not None:
+        mixed *= weight
+    return mixed
+
+
+def _forward_path(
+    logits: Any, target: Any, *, reduction: str, label_smoothing: float, weight: Any,
+    out: Any = None,
+) -> Any:
+    device, work = device_of(logits), computed_in(logits.dtype)
+    xp = device.xp
+    weight = None if weight is None else weight.astype(work, copy=False)
+    rows, targets = _classes_last(logits), _classes_last(target)
+    loss = device.empty(rows.shape[:-1], work, "cross_entropy")
+    lse = device.empty(rows.shape[:-1], work, "cross_entropy")
+    with np.errstate(invalid="ignore", divide="ignore"):  # rows of -infinity, no rows: NaN
+        for tile in _tiles(rows):
+            part = rows[tile].astype(work)
+            largest = part.max(axis=-1, keepdims=True)
+            part -= largest
+            mixed = _mixture(targets[tile].astype(work, copy=False), label_smoothing, weight)
+            mass = mixed.sum(axis=-1)
+            mixed *= part
+            total = xp.log(xp.exp(part, out=part).sum(axis=-1))
+            lse[tile] = total + largest[..., 0]
+            loss[tile] = mass * total - mixed.sum(axis=-1)
+        if reduction != "none":
+            loss = loss.sum()
+        if reduction == "mean":
+            loss = loss / xp.asarray(lse.size, work)
+    if out is None:
+        return xp.asarray(loss, logits.dtype), lse
+    out[...] = loss
+    return out, lse
+
+
+def _shared(g: Any, lse: Any, reduction: str) -> Any:
+    """What each row's gradient is multiplied by."""
+    return (g / max(1, lse.size) if reduction == "mean" else g) + 0 * lse
+
+
+def _dx_path(
+    g: Any, logits: Any, target: Any, lse: Any, *,
+    reduction: str, label_smoothing: float, weight: Any, out: Any = None,
+) -> Any:
+    device, work = device_of(logits), computed_in(logits.dtype)
+    weight = None if weight is None else weight.astype(work, copy=False)
+    if out is None:
+        out = device.empty(logits.shape, logits.dtype, "cross_entropy_grad")
+    rows, targets, result = (_classes_last(a) for a in (logits, target, out))
+    share = _shared(g.astype(work), lse, reduction)[..., None]
+    for tile in _tiles(rows):
+        mixed = _mixture(targets[tile].astype(work, copy=False), label_smoothing, weight)
+        part = rows[tile].astype(work)
+        part -= lse[tile][..., None]
+        device.xp.exp(part, out=part)
+        part *= mixed.sum(axis=-1, keepdims=True)
+        part -= mixed
+        part *= share[tile]
+        result[tile] = part
+    return out
+
+
+def _dtarget_path(
+    g: Any, logits: Any, lse: Any, *,
+    reduction: str, label_smoothing: float, weight: Any, out: Any = None,
+) -> Any:
+    device, work = device_of(logits), computed_in(logits.dtype)
+    if out is None:
+        out = device.empty(logits.shape, logits.dtype, "cross_entropy_grad")
+    rows, result = _classes_last(logits), _classes_last(out)
+    share = _shared(g.astype(work), lse, reduction)[..., None] * (1 - label_smoothing)
+    for tile in _tiles(rows):
+        part = lse[tile][..., None] - rows[tile]
+        part *= share[tile]
+        if weight is not None:
+            part *= weight.astype(work, copy=False)
+        result[tile] = part
+    return out
+
+
+# -- in other ops ----------------------------------------------------------------------------------
+
+
+def _weighted(ns: Any, logits: Any, weight: Any, x: Any) -> Any:
+    """x in the logits' shape times the weights of its classes."""
+    if weight is None:
+        return x
+    last = (1,) * (len(logits.shape) - class_axis(len(logits.shape)) - 1)
+    return ns.multiply(x, weight.astype(logits.dtype).reshape(-1, *last))
+
+
+def _spread(ns: Any, g: Any, logits: Any, reduction: str) -> Any:
+    """The share of each row, shaped to broadcast against the logits."""
+    axis = class_axis(len(logits.shape))
+    rows = (*logits.shape[:axis], 1, *logits.shape[axis + 1:])
+    if reduction == "none":
+        return ns.reshape(g, shape=rows)
+    return ns.multiply(g, 1 / max(1, int(np.prod(rows)))) if reduction == "mean" else g
+
+
+def _excess(ns: Any, logits: Any, target: Any, smoothing: float, weight: Any) -> Any:
+    """The gradient of each row's loss: softmax(logits) times the row's targets' sum, minus them."""
+    axis = class_axis(len(logits.shape))
+    mixed = ns.add(ns.multiply(target, 1 - smoothing), smoothing / logits.shape[axis])
+    mixed = _weighted(ns, logits, weight, mixed)
+    mass = ns.sum(mixed, axis=(axis,), keepdims=True)
+    return ns.subtract(ns.multiply(ns.softmax(logits, axis=axis), mass), mixed)
+
+
+def _surprise(ns: Any, logits: Any, smoothing: float, weight: Any) -> Any:
+    """The gradient of each row's loss with respect to its targets."""
+    log = ns.log_softmax(logits, axis=class_axis(len(logits.shape)))
+    return _weighted(ns, logits, weight, ns.multiply(log, smoothing - 1))
+
+
+def _dx_composed(
+    g: Any, logits: Any, target: Any, lse: Any, *,
+    reduction: str, label_smoothing: float, weight: Any,
+) -> Any:
+    ns = recorded
+    return ns.multiply(_excess(ns, logits, target, label_smoothing, weight),
+                       _spread(ns, g, logits, reduction))
+
+
+def _dtarget_composed(
+    g: Any, logits: Any, lse: Any, *, reduction: str, label_smoothing: float, weight: Any
+) -> Any:
+    ns = recorded
+    return ns.multiply(_surprise(ns, logits, label_smoothing, weight),
+                       _spread(ns, g, logits, reduction))
+
+
+def _backward(ns: Any, step: Any, g: Any) -> None:
+    logits, target, lse = step.saved
+    if step.needs(1):
+        step.give(1, ns.soft_cross_entropy_dtarget(g, logits, lse, **step.params))
+    if step.needs(0):
+        step.give(0, ns.soft_cross_entropy_dx(g, logits, target, lse, **step.params))
+
+
+def _tangent(ns: Any, primals: Any, tangents: Any, out: Any, params: dict[str, Any]) -> Any:
+    (logits, target), (dlogits, dtarget) = primals, tangents
+    smoothing, weight = params["label_smoothing"], params["weight"]
+    axis = class_axis(len(logits.shape))
+    rows = None
+    if dlogits is not None:
+        rows = ns.multiply(_excess(ns, logits, target, smoothing, weight), dlogits)
+    if dtarget is not None:
+        term = ns.multiply(_surprise(ns, logits, smoothing, weight), dtarget)
+        rows = term if rows is None else ns.add(rows, term)
+    losses = ns.sum(rows, axis=(axis,))
+    if params["reduction"] == "none":
+        return losses
+    reduce = ns.sum if params["reduction"] == "sum" else ns.mean
+    return reduce(losses, axis=tuple(range(len(losses.shape))))
+
+
+def _reference(torch: Any, x: Any, target: Any, weight: Any, **options: Any) -> Any:
+    return torch.nn.functional.cross_entropy(
+        x, target, None if weight is None else torch.from_numpy(weight), **options)
+
+
+_WEIGHT = np.array([0.5, 2.0, 1.25])
+
+soft_cross_entropy_dx = op(
+    "soft_cross_entropy_dx", cpu=_dx_path, gpu=_dx_path, backward=None, tangent=None,
+    composed=_dx_composed,
+    samples=None,  # lse is a function of the logits: tested through soft_cross_entropy
+    doc="The gradient of soft_cross_entropy with respect to the logits.",
+)
+
+soft_cross_entropy_dtarget = op(
+    "soft_cross_entropy_dtarget", cpu=_dtarget_path, gpu=_dtarget_path, backward=None,
+    tangent=None, composed=_dtarget_composed,
+    samples=None,  # likewise
+    doc="The gradient of soft_cross_entropy with respect to the target.",
+)
+
+soft_cross_entropy = op(
+    "soft_cross_entropy", cpu=_forward_path, gpu=_forward_path, extras="lse",
+    saves={"logits": "logits target lse", "target": "logits lse"},
+    backward=_backward, tangent=_tangent,
+    samples=[Sample((shape, shape), (normal, positive), {
+        "reduction": reduction, "label_smoothing": smoothing, "weight": weight})
+        for shape in ((5, 3), (2, 3, 4), (3,))
+        for reduction, smoothing, weight in (
+            ("mean", 0.0, None), ("sum", 0.2, _WEIGHT), ("none", 0.3, None))],
+    reference=_reference,
+    doc="-sum(target * weight * log_softmax(logits)) by rows (N, C, ...), reduced.",
+)

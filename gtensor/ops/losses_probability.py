@@ -1,0 +1,355 @@
+"""Losses of probabilities: Kullback-Leibler divergence, binary cross entropy and that of logits."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from gtensor.backend import device_of
+from gtensor.core.samples import Sample, alike, normal
+from gtensor.core.tensor import Tensor
+from gtensor.ops.fused import fused
+from gtensor.ops.linear import same_dtype
+from gtensor.ops.loss import REDUCTIONS
+from gtensor.ops.losses_pointwise import check_pair, loss_records, reduced
+from gtensor.ops.special import extended
+from gtensor.ops.wide_kernels import wide_kernel
+
+_LEAST_LOG = -100.0  # logarithms in binary cross entropy are cut here, as in PyTorch
+_LEAST_VARIANCE = 1e-12
+
+
+def _probabilities(rng: np.random.Generator, shape: tuple[int, ...]) -> np.ndarray:
+    return rng.uniform(0.05, 0.95, shape)
+
+
+def _grad_samples(samples: list[Sample], without: int | None = None) -> list[Sample]:
+    """Samples of a loss's gradient: g first, and one input less where the gradient lacks it."""
+    kept = [i for i in range(len(samples[0].shapes)) if i != without]
+    return [Sample((s.shapes[0], *[s.shapes[i] for i in kept]),
+                   (normal, *[s.draws[i] if isinstance(s.draws, tuple) else s.draws for i in kept]),
+                   {"scale": 0.5}) for s in samples]
+
+
+# -- Kullback-Leibler divergence -------------------------------------------------------------------
+
+
+def _log_or_0(ns: Any, t: Any) -> Any:
+    """log(t); 0 where t = 0, where only t log(t) = 0 is wanted."""
+    return ns.log(ns.where(ns.equal(t, 0), 1.0, t))
+
+
+kl_div_grad = fused(
+    "kl_div_grad", lambda ns, g, t, *, scale: g * (t * -scale),
+    gpu=wide_kernel("g t", "g * t * F(-scale)", name="kl_div_grad", parameters="scale"),
+    samples=alike(2, scale=0.5), reference=lambda torch, g, t, scale: g * t * -scale,
+    doc="The gradient of scale * t (log(t) - x) with respect to x.",
+)
+
+kl_div_grad_target = fused(
+    "kl_div_grad_target",
+    extended(lambda ns, g, x, t, *, scale: g * (scale * (_log_or_0(ns, t) + 1 - x))),
+    gpu=wide_kernel("g x t", "g * F(scale) * ((t == F(0) ? F(0) : log(t)) + F(1) - x)",
+                    name="kl_div_grad_target", parameters="scale"),
+    samples=_grad_samples(alike(2, (normal, _probabilities))),
+    reference=lambda torch, g, x, t, scale: g * scale * (torch.log(t) + 1 - x),
+    doc="The gradient of scale * t (log(t) - x) with respect to t.",
+)
+
+kl_div_op, kl_div_sum = loss_records(
+    "kl_div", "x t", extended(lambda ns, x, t: t * (_log_or_0(ns, t) - x)),
+    wide_kernel("x t", "t * ((t == F(0) ? F(0) : log(t)) - x)", name="kl_div"),
+    (lambda ns, g, x, t, *, out, scale: ns.kl_div_grad(g, t, scale=scale, out=out),
+     lambda ns, g, x, t, *, out, scale: ns.kl_div_grad_target(g, x, t, scale=scale, out=out)),
+    samples=alike(2, (normal, _probabilities)),
+    reference=lambda torch, x, t: torch.nn.functional.kl_div(x, t, reduction="none"),
+    doc="t (log(t) - x); -t x and so 0 for x where t = 0",
+)
+
+kl_div_log_grad = fused(
+    "kl_div_log_grad", lambda ns, g, t, *, scale: g * (-scale * ns.exp(t)),
+    gpu=wide_kernel("g t", "g * F(-scale) * exp(t)", name="kl_div_log_grad", parameters="scale"),
+    samples=alike(2, scale=0.5), reference=lambda torch, g, t, scale: -g * scale * torch.exp(t),
+    doc="The gradient of scale * exp(t) (t - x) with respect to x.",
+)
+
+kl_div_log_grad_target = fused(
+    "kl_div_log_grad_target",
+    lambda ns, g, x, t, *, scale: g * (scale * ns.exp(t) * (t - x + 1)),
+    gpu=wide_kernel("g x t", "g * F(scale) * exp(t) * (t - x + F(1))",
+                    name="kl_div_log_grad_target", parameters="scale"),
+    samples=alike(3, scale=0.5),
+    reference=lambda torch, g, x, t, scale: g * scale * torch.exp(t) * (t - x + 1),
+    doc="The gradient of scale * exp(t) (t - x) with respect to t.",
+)
+
+kl_div_log, kl_div_log_sum = loss_records(
+    "kl_div_log", "x t", lambda ns, x, t: ns.exp(t) * (t - x),
+    wide_kernel("x t", "exp(t) * (t - x)", name="kl_div_log"),
+    (lambda ns, g, x, t, *, out, scale: ns.kl_div_log_grad(g, t, scale=scale, out=out),
+     lambda ns, g, x, t, *, out, scale: ns.kl_div_log_grad_target(g, x, t, scale=scale, out=out)),
+    samples=alike(2),
+    reference=lambda torch, x, t: torch.nn.functional.kl_div(
+        x, t, reduction="none", log_target=True),
+    doc="exp(t) (t - x)",
+)
+
+
+def kl_div(
+    input: Tensor, target: Tensor, *, reduction: str = "mean", log_target: bool = False
+) -> Tensor:
+    """target (log(target) - input): the Kullback-Leibler divergence, reduced.
+
+    Args:
+        input: log-probabilities.
+        target: probabilities, or their logarithms with log_target=True; of one shape with input.
+        reduction: "mean" over all elements, "batchmean" (the sum over the first axis' length, which
+            is the divergence by its definition), "sum" or "none".
+    """
+    per_row = reduction == "batchmean"
+    if not per_row and reduction not in REDUCTIONS:
+        raise ValueError(f"kl_div was given reduction={reduction!r}; wanted 'none', 'mean', "
+                         "'batchmean' or 'sum'")
+    check_pair("kl_div", "sum" if per_row else reduction, input, target)
+    if per_row and not input.ndim:
+        raise ValueError("kl_div was given reduction='batchmean' and shape (); wanted (N, ...)")
+    records = (kl_div_log, kl_div_log_sum) if log_target else (kl_div_op, kl_div_sum)
+    total = reduced(records, (input, target), "sum" if per_row else reduction)
+    return total / input.shape[0] if per_row else total
+
+
+# -- binary cross entropy --------------------------------------------------------------------------
+
+
+def _filled(kernel: Any, count: int) -> Any:
+    """The kernel of `count` arrays, of which those left out (None) are 1."""
+
+    def path(*arrays: Any, out: Any = None, **params: Any) -> Any:
+        first = arrays[0]
+        one = device_of(first).xp.ones((), first.dtype)
+        return kernel(*[one if a is None else a for a in arrays[:count]], out=out, **params)
+
+    return path
+
+
+def _times(a: Any, weight: Any) -> Any:
+    return a if weight is None else a * weight
+
+
+def _bce_formula(ns: Any, x: Any, t: Any, weight: Any) -> Any:
+    with np.errstate(divide="ignore"):
+        hit = ns.maximum(ns.log(x), _LEAST_LOG)
+        missed = ns.maximum(ns.log1p(-x), _LEAST_LOG)
+    return _times((t - 1) * missed - t * hit, weight)
+
+
+def _bce_grad_formula(ns: Any, g: Any, x: Any, t: Any, weight: Any, *, scale: float) -> Any:
+    variance = ns.maximum(x * (1 - x), _LEAST_VARIANCE)
+    return _times(g * (scale * (x - t) / variance), weight)
+
+
+def _bce_grad_target_formula(ns: Any, g: Any, x: Any, weight: Any, *, scale: float) -> Any:
+    with np.errstate(divide="ignore"):
+        change = ns.maximum(ns.log1p(-x), _LEAST_LOG) - ns.maximum(ns.log(x), _LEAST_LOG)
+    return _times(g * (scale * change), weight)
+
+
+_BCE_LOGS = ("F hit = log(x), missed = log1p(-x); hit = hit < F(-100) ? F(-100) : hit; "
+             "missed = missed < F(-100) ? F(-100) : missed; ")
+_THREE = [*alike(3, _probabilities), Sample(((2, 3), (2, 3), None), _probabilities),
+          Sample(((2, 3), (2, 3), (3,)), _probabilities)]
+
+bce_grad = fused(
+    "bce_grad", _bce_grad_formula,
+    gpu=_filled(wide_kernel(
+        "g x t weight", "g * F(scale) * (x - t) / (v < F(1e-12) ? F(1e-12) : v) * weight",
+        name="bce_grad", parameters="scale", before="const F v = x * (F(1) - x); "), 4),
+    samples=_grad_samples(_THREE), doc="The gradient of scale * bce with respect to x.",
+)
+
+bce_grad_target = fused(
+    "bce_grad_target", _bce_grad_target_formula,
+    gpu=_filled(wide_kernel("g x weight", "g * F(scale) * (missed - hit) * weight",
+                            name="bce_grad_target", parameters="scale", before=_BCE_LOGS), 3),
+    samples=_grad_samples(_THREE, without=1),
+    doc="The gradient of scale * bce with respect to t.",
+)
+
+
+def _bce_partial_weight(
+    ns: Any, g: Any, x: Any, t: Any, weight: Any, *, out: Any, scale: float
+) -> Any:
+    return ns.multiply(ns.multiply(g, ns.bce(x, t, None)), scale)
+
+
+bce, bce_sum = loss_records(
+    "bce", "x t weight", _bce_formula,
+    _filled(wide_kernel("x t weight", "((t - F(1)) * missed - t * hit) * weight", name="bce",
+                        before=_BCE_LOGS), 3),
+    (lambda ns, g, x, t, w, *, out, scale: ns.bce_grad(g, x, t, w, scale=scale, out=out),
+     lambda ns, g, x, t, w, *, out, scale: ns.bce_grad_target(g, x, w, scale=scale, out=out),
+     _bce_partial_weight),
+    samples=_THREE,
+    reference=lambda torch, x, t, weight: torch.nn.functional.binary_cross_entropy(
+        x, t, reduction="none") * (1 if weight is None else weight),
+    doc="-(t log(x) + (1 - t) log(1 - x)) weight, logarithms cut at -100",
+)
+
+
+def binary_cross_entropy(
+    input: Tensor, target: Tensor, weight: Tensor | None = None, *, reduction: str = "mean"
+) -> Tensor:
+    """-(target log(input) + (1 - target) log(1 - input)) weight, reduced; logarithms cut at -100.
+
+    Args:
+        input: probabilities, from 0 to 1 (checked on the CPU only, since a GPU would wait).
+        target: of the same shape, from 0 to 1.
+        weight: broadcasts to that shape.
+    """
+    check_pair("binary_cross_entropy", reduction, input, target)
+    _check_weight("binary_cross_entropy", input, weight=weight)
+    if input.device.type == "cpu" and input.size:
+        lowest, highest = input._array.min(), input._array.max()
+        if lowest < 0 or highest > 1:
+            raise ValueError("binary_cross_entropy was given an input with values from "
+                             f"{float(lowest)} to {float(highest)}; wanted 0 to 1 (for logits use "
+                             "binary_cross_entropy_with_logits)")
+    return reduced((bce, bce_sum), (input, target, weight), reduction)
+
+
+def _check_weight(name: str, input: Tensor, **weights: Tensor | None) -> None:
+    """Raise unless each weight that is there broadcasts to the input and has its dtype."""
+    for label, weight in weights.items():
+        if weight is None:
+            continue
+        try:
+            fits = np.broadcast_shapes(weight.shape, input.shape) == input.shape
+        except ValueError:
+            fits = False
+        if not fits:
+            raise ValueError(f"{name} was given {label} of shape {weight.shape}; wanted one that "
+                             f"broadcasts to {input.shape}")
+    same_dtype(name, input=input, **weights)
+
+
+# -- binary cross entropy of logits ----------------------------------------------------------------
+
+
+def _misses(ns: Any, x: Any) -> Any:
+    """softplus(-x) = -log(sigmoid(x)), without overflow."""
+    return ns.log1p(ns.exp(-ns.abs(x))) - ns.minimum(x, 0)
+
+
+def _logits_formula(ns: Any, x: Any, t: Any, weight: Any, positive: Any) -> Any:
+    missed = _misses(ns, x)
+    if positive is not None:
+        missed = missed * (1 + (positive - 1) * t)
+    return _times((1 - t) * x + missed, weight)
+
+
+def _logits_grad_formula(
+    ns: Any, g: Any, x: Any, t: Any, weight: Any, positive: Any, *, scale: float
+) -> Any:
+    if positive is None:
+        change = ns.sigmoid(x) - t
+    else:
+        hit = positive * t
+        change = (hit + 1 - t) * ns.sigmoid(x) - hit
+    return _times(g * (scale * change), weight)
+
+
+def _logits_grad_target_formula(
+    ns: Any, g: Any, x: Any, weight: Any, positive: Any, *, scale: float
+) -> Any:
+    change = -x if positive is None else (positive - 1) * _misses(ns, x) - x
+    return _times(g * (scale * change), weight)
+
+
+def _logits_grad_positive_formula(
+    ns: Any, g: Any, x: Any, t: Any, weight: Any, *, scale: float
+) -> Any:
+    return _times(g * (scale * t * _misses(ns, x)), weight)
+
+
+_MISSES = "const F missed = log1p(exp(x > F(0) ? -x : x)) - (x > F(0) ? F(0) : x); "
+_WEIGHTS = (((2, 3), (2, 3)), (None, (3,)), ((2, 1), None), (None, None))
+_FOUR = [*alike(4, (normal, _probabilities, _probabilities, _probabilities)),
+         *[Sample(((2, 3), (2, 3), *ws), (normal, *[_probabilities] * 3)) for ws in _WEIGHTS]]
+
+
+bce_logits_grad = fused(
+    "bce_logits_grad", extended(_logits_grad_formula),
+    gpu=_filled(wide_kernel(
+        "g x t weight positive",
+        "g * F(scale) * ((positive * t + F(1) - t) * gt_sigmoid(x) - positive * t) * weight",
+        name="bce_logits_grad", parameters="scale", header="activation.cuh"), 5),
+    samples=_grad_samples(_FOUR), doc="The gradient of scale * bce_logits with respect to x.",
+)
+
+bce_logits_grad_target = fused(
+    "bce_logits_grad_target", _logits_grad_target_formula,
+    gpu=_filled(wide_kernel(
+        "g x weight positive", "g * F(scale) * ((positive - F(1)) * missed - x) * weight",
+        name="bce_logits_grad_target", parameters="scale", before=_MISSES), 4),
+    samples=_grad_samples(_FOUR, without=1),
+    doc="The gradient of scale * bce_logits with respect to t.",
+)
+
+bce_logits_grad_positive = fused(
+    "bce_logits_grad_positive", _logits_grad_positive_formula,
+    gpu=_filled(wide_kernel(
+        "g x t weight", "g * F(scale) * t * missed * weight", name="bce_logits_grad_positive",
+        parameters="scale", before=_MISSES), 4),
+    samples=_grad_samples(_FOUR, without=3),
+    doc="The gradient of scale * bce_logits with respect to the weight of positives.",
+)
+
+
+def _logits_reference(torch: Any, x: Any, t: Any, weight: Any, positive: Any) -> Any:
+    softplus = torch.nn.functional.softplus
+    hit = t * softplus(-x) * (1 if positive is None else positive)
+    return (hit + (1 - t) * softplus(x)) * (1 if weight is None else weight)
+
+
+def _logits_partial_weight(
+    ns: Any, g: Any, x: Any, t: Any, weight: Any, positive: Any, *, out: Any, scale: float
+) -> Any:
+    return ns.multiply(ns.multiply(g, ns.bce_logits(x, t, None, positive)), scale)
+
+
+bce_logits, bce_logits_sum = loss_records(
+    "bce_logits", "x t weight positive", _logits_formula,
+    _filled(wide_kernel(
+        "x t weight positive",
+        "((F(1) - t) * x + missed * (F(1) + (positive - F(1)) * t)) * weight",
+        name="bce_logits", before=_MISSES), 4),
+    (lambda ns, g, x, t, w, p, *, out, scale: ns.bce_logits_grad(
+        g, x, t, w, p, scale=scale, out=out),
+     lambda ns, g, x, t, w, p, *, out, scale: ns.bce_logits_grad_target(
+        g, x, w, p, scale=scale, out=out),
+     _logits_partial_weight,
+     lambda ns, g, x, t, w, p, *, out, scale: ns.bce_logits_grad_positive(
+        g, x, t, w, scale=scale, out=out)),
+    samples=_FOUR,
+    reference=_logits_reference,
+    doc="((1 - t) x + softplus(-x) (1 + (positive - 1) t)) weight",
+)
+
+
+def binary_cross_entropy_with_logits(
+    input: Tensor, target: Tensor, weight: Tensor | None = None, *, reduction: str = "mean",
+    pos_weight: Tensor | None = None,
+) -> Tensor:
+    """Binary cross entropy of sigmoid(input), without overflow; reduced.
+
+    Args:
+        input: logits, of any shape.
+        target: of the same shape, from 0 to 1.
+        weight: of the losses; broadcasts to that shape.
+        pos_weight: of the positive targets; broadcasts to that shape.
+    """
+    name = "binary_cross_entropy_with_logits"
+    check_pair(name, reduction, input, target)
+    _check_weight(name, input, weight=weight, pos_weight=pos_weight)
+    return reduced((bce_logits, bce_logits_sum), (input, target, weight, pos_weight), reduction)
