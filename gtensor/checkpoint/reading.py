@@ -25,7 +25,7 @@ from gtensor.core.tensor import Tensor, make
 INDEX_SUFFIX = ".index.json"
 PIECE_BYTES = 32 << 20  # what one thread reads at a time
 PIECE_BUFFERS = 256  # small tensors that one call of the system fills; it takes at most 1024
-MOST_THREADS = 4  # two read twice as fast as one from the page cache; a disk is busy with four
+MOST_THREADS = 4  # page faults and copies run side by side; no gain where others use all cores
 PathLike = str | os.PathLike[str]
 
 

@@ -18,11 +18,13 @@ from gtensor.ops.joining import concat
 from gtensor.ops.reduce import accumulator, one_axis
 from gtensor.ops.scratch import computed_in, row_tiles
 from gtensor.ops.shape import broadcast_to, expand_dims, linear_tangent
+from gtensor.settings import settings
 
 __all__ = ["cumulative_sum", "diff"]
 
 METHODS = ("cumulative_sum",)
 Key = tuple[Any, ...]
+_ACCUMULATES = "fdFDlL"  # dtypes in which NumPy's scans are what is wanted
 
 
 def along(axis: int, start: int | None, stop: int | None, step: int | None = None) -> Key:
@@ -48,6 +50,9 @@ def accumulated(
     x: Any, axis: int, dtype: Any, initial: int | None, reverse: bool, function: np.ufunc, out: Any
 ) -> Any:
     """The scan of x by a ufunc, from the end if `reverse`; `initial` before all of it, if given."""
+    if (out is None and dtype is None and initial is None and not reverse
+            and x.dtype.char in _ACCUMULATES and x.nbytes < settings.arena_min_bytes):
+        return function.accumulate(x, axis)
     if out is None:
         wanted = dtype or accumulator(x.dtype) or x.dtype
         name = "cumulative_sum" if function is np.add else "cumulative_prod"

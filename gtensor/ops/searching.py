@@ -64,6 +64,8 @@ def argmin(x: Tensor, /, axis: int | None = None, *, keepdims: bool = False) -> 
 
 
 def _searched(x: Tensor, axis: int | None, name: str) -> int | None:
+    if axis is None and x.size:
+        return None
     place = None if axis is None else one_axis(axis, x.ndim, name)
     some(x, place, name)
     return place

@@ -26,6 +26,7 @@ from gtensor.ops.scratch import Scratch, masked, select, select_into, tile_size,
 __all__ = ["clip", "maximum", "minimum", "where"]
 
 _NUMBERS = (bool, int, float, complex)
+_USER_DTYPE = 256  # dtype numbers from here on are not NumPy's own (ml_dtypes)
 _BRANCHING = 4096  # elements up to which np.where is faster than what does without branches
 
 
@@ -214,11 +215,13 @@ def clip(x: Any, /, min: Any = None, max: Any = None) -> Tensor:
 # -- where -----------------------------------------------------------------------------------------
 
 
-def _is_small(condition: Any, x1: Any, x2: Any) -> bool:
-    """Whether np.where does best: few elements, no broadcasting but of numbers, no bfloat16."""
-    shape = condition.shape
-    return condition.size <= _BRANCHING and all(
-        type(x) in _NUMBERS or (x.shape == shape and x.dtype.kind != "V") for x in (x1, x2))
+def _goes_with(x: Any, condition: np.ndarray) -> bool:
+    """Whether x is a number, or an array of the condition's shape (and not bfloat16)."""
+    if type(x) in _NUMBERS:
+        return True
+    if x.size != condition.size or x.dtype.num >= _USER_DTYPE:
+        return False
+    return (x.ndim == 1 and condition.ndim == 1) or x.shape == condition.shape
 
 
 def _where_dtype(x1: Any, x2: Any) -> np.dtype:
@@ -229,7 +232,8 @@ def _where_dtype(x1: Any, x2: Any) -> np.dtype:
 
 
 def _where_cpu(condition: Any, x1: Any, x2: Any, out: Any = None) -> Any:
-    if out is None and _is_small(condition, x1, x2):
+    if (out is None and condition.size <= _BRANCHING and _goes_with(x1, condition)
+            and _goes_with(x2, condition)):
         return np.where(condition, x1, x2)
     dtype = _where_dtype(x1, x2)
     shape = np.broadcast_shapes(condition.shape, np.shape(x1), np.shape(x2))
@@ -278,9 +282,9 @@ def where(condition: Any, x1: Any, x2: Any, /) -> Tensor:
     Raises TypeError unless the condition is boolean: a tensor, an array or a bool.
     """
     chosen = condition if isinstance(condition, Tensor) else asarray(condition)
-    if chosen.dtype != np.bool_:
+    if chosen._array.dtype.kind != "b":
         raise TypeError(f"where was given a condition of dtype {chosen.dtype}; wanted bool, such "
                         "as x > 0")
-    if isinstance(x1, _NUMBERS) and isinstance(x2, _NUMBERS):
+    if type(x1) in _NUMBERS and type(x2) in _NUMBERS:
         x1, x2 = asarray([x1, x2])  # one dtype, the default of their kind
     return where_op(chosen, x1, x2)
