@@ -118,9 +118,9 @@ def test_a_full_disk_keeps_the_checkpoint_of_the_last_epoch(tmp_path, monkeypatc
 
 @pytest.mark.parametrize("damage", [
     lambda data: data[:-1000], lambda data: data[:20], lambda data: b"",
-    lambda data: data.replace(b'\\"steps\\"', b'\\"stops\\"'),
+    lambda data: data.replace(b'\\"param_groups\\"', b'\\"param_heaps\\"'),
     lambda data: data.replace(b'\\"epoch\\"', b'\\"apoch\\"'),
-    lambda data: data.replace(b'\\"format\\": 1', b'\\"format\\": 9')])
+    lambda data: data.replace(b'\\"format\\":2', b'\\"format\\":9')])
 def test_a_damaged_checkpoint_is_named_and_left_as_it_is(tmp_path, capsys, damage):
     path = untrained(tmp_path)
     damaged = damage(path.read_bytes())

@@ -1,0 +1,218 @@
+"""Kills and faults at every call of the system, full disks, leftovers: the last good file loads."""
+
+from __future__ import annotations
+
+import errno
+import os
+import random
+import resource
+import signal
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from gtensor.checkpoint import load_file, save_file
+from gtensor.checkpoint.atomic import replacing, write, write_file
+
+CALLS = ("open", "write", "fsync", "replace", "unlink", "close")
+SIZE = 50
+
+
+def tensors(value: int) -> dict[str, np.ndarray]:
+    return {name: np.full(SIZE, value) for name in "abc"}
+
+
+def save(path: Path, value: int, shards: bool) -> None:
+    save_file(tensors(value), path, max_shard_size=SIZE * 8 if shards else None)
+
+
+def loaded(path: Path) -> int:
+    """The value that all tensors of a checkpoint have: no mixture of two."""
+    found = load_file(path)
+    assert found.keys() == set("abc")
+    seen = {int(v) for tensor in found.values() for v in tensor.numpy()}
+    assert len(seen) == 1
+    return seen.pop()
+
+
+def at_call(number: int, act: Callable[[], None]) -> list[str]:
+    """Make `act` happen before this call of the system (from 1); the list of calls seen."""
+    seen: list[str] = []
+
+    def wrapped(name: str, original: Callable[..., Any]) -> Callable[..., Any]:
+        def call(*args: Any, **options: Any) -> Any:
+            seen.append(name)
+            if len(seen) == number:
+                act()
+            return None if name == "fsync" else original(*args, **options)  # slow, no power cut
+        return call
+
+    for name in CALLS:
+        setattr(os, name, wrapped(name, getattr(os, name)))
+    return seen
+
+
+def forked(work: Callable[[], None]) -> int:
+    """The id of a new process that does this work."""
+    process = os.fork()
+    if process == 0:
+        try:
+            work()
+        finally:
+            os._exit(0)
+    return process
+
+
+KINDS = [(False, False), (True, True), (False, True), (True, False)]  # sharded before, after
+
+
+@pytest.mark.parametrize(("before", "after"), KINDS)
+def test_a_kill_before_any_call_leaves_a_whole_checkpoint(
+    tmp_path: Path, before: bool, after: bool
+) -> None:
+    path = tmp_path / "c.safetensors"
+    outcomes = []
+    for number in range(1, 200):
+        save(path, 2 * number, before)
+
+        def save_and_die(number: int = number) -> None:
+            at_call(number, lambda: os.kill(os.getpid(), signal.SIGKILL))
+            save(path, 2 * number + 1, after)
+
+        status = os.waitpid(forked(save_and_die), 0)[1]
+        outcomes.append(loaded(path) - 2 * number)
+        if not os.WIFSIGNALED(status):
+            break
+    # The old one up to some call, the new one from there on, and at last a save that was not killed
+    # at all; where the form changes both are there for a moment, and either may answer.
+    assert outcomes == sorted(outcomes) and outcomes[0] == 0 and outcomes[-1] == 1
+    assert len(outcomes) > 5
+    save(path, 7, after)
+    assert loaded(path) == 7
+    assert len(os.listdir(tmp_path)) == (4 if after else 1), "litter of the killed was not removed"
+
+
+@pytest.mark.parametrize(("before", "after"), KINDS)
+@pytest.mark.parametrize("fault", [OSError(errno.ENOSPC, "No space left on device"),
+                                   KeyboardInterrupt()])
+def test_a_fault_in_any_call_leaves_a_whole_checkpoint_and_no_litter(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, before: bool, after: bool,
+    fault: BaseException
+) -> None:
+    path = tmp_path / "c.safetensors"
+
+    def fail() -> None:
+        raise fault
+
+    for number in range(1, 200):
+        save(path, 2 * number, before)
+        with monkeypatch.context() as patch:
+            for name in CALLS:
+                patch.setattr(os, name, getattr(os, name))  # so that at_call is undone
+            seen = at_call(number, fail)
+            try:
+                save(path, 2 * number + 1, after)
+                error = None
+            except (OSError, KeyboardInterrupt) as raised:
+                error = raised
+        if isinstance(error, OSError):
+            assert "No space left on device" in str(error)
+        assert loaded(path) in ((2 * number, 2 * number + 1) if error else (2 * number + 1,))
+        if number < len(seen) and seen[number - 1] in ("open", "write", "fsync", "replace"):
+            left = [n for n in os.listdir(tmp_path) if n.endswith(".tmp")]
+            assert not left, (number, seen[number - 1], left)
+        if len(seen) < number:
+            break
+    else:
+        pytest.fail("the save never ended")
+
+
+@pytest.mark.parametrize("shards", [False, True])
+def test_a_writer_killed_at_any_moment_leaves_a_whole_checkpoint(
+    tmp_path: Path, shards: bool
+) -> None:
+    path = tmp_path / "c.safetensors"
+
+    def write_for_ever() -> None:
+        for value in range(2, 10**9):
+            save(path, value, shards)
+
+    save(path, 1, shards)
+    for _ in range(15):
+        process = forked(write_for_ever)
+        time.sleep(random.uniform(0, 0.1))
+        os.kill(process, signal.SIGKILL)
+        os.waitpid(process, 0)
+        assert loaded(path) >= 1
+    assert loaded(path) > 1, "no writer came to its end in 15 times"
+    save(path, 1, shards)
+    assert loaded(path) == 1 and len(os.listdir(tmp_path)) == (4 if shards else 1)
+
+
+@pytest.mark.parametrize("shards", [False, True])
+def test_a_file_that_grows_too_large_leaves_the_old_one(tmp_path: Path, shards: bool) -> None:
+    path = tmp_path / "c.safetensors"
+    save(path, 3, False)
+    told = tmp_path / "told"
+    told.touch()
+
+    def write_too_much() -> None:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (3000, 3000))
+        try:
+            save_file({"a": np.ones(200), "b": np.ones(200), "c": np.ones(400)}, path,
+                      max_shard_size=1600 if shards else None)
+        except OSError as error:
+            told.write_text(str(error))
+
+    os.waitpid(forked(write_too_much), 0)
+    assert "could not be written: File too large" in told.read_text()
+    assert loaded(path) == 3 and set(os.listdir(tmp_path)) == {"c.safetensors", "told"}
+
+
+# -- the replacement itself ------------------------------------------------------------------------
+
+
+def test_nothing_shows_before_the_end_and_links_are_followed(tmp_path: Path) -> None:
+    (tmp_path / "far").mkdir()
+    target, link = tmp_path / "far" / "file", tmp_path / "link"
+    write_file(target, b"old")
+    link.symlink_to(target)
+    with replacing(link) as descriptor:
+        write(descriptor, b"new")
+        assert target.read_bytes() == b"old"
+    assert link.is_symlink() and target.read_bytes() == b"new"
+
+
+def test_the_mask_of_permissions_is_kept(tmp_path: Path) -> None:
+    before = os.umask(0o027)
+    try:
+        write_file(tmp_path / "file", b"x")
+    finally:
+        os.umask(before)
+    assert (tmp_path / "file").stat().st_mode & 0o777 == 0o640
+
+
+def test_writes_that_are_cut_short_go_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    original = os.write
+    monkeypatch.setattr(os, "write", lambda fd, data: original(fd, bytes(data[:7])))
+    write_file(tmp_path / "file", bytes(range(100)))
+    assert (tmp_path / "file").read_bytes() == bytes(range(100))
+
+
+def test_another_writers_file_is_not_swept(tmp_path: Path) -> None:
+    path = tmp_path / "a[1]*.safetensors"
+    (tmp_path / f".{path.name}.{12 * '0'}.tmp").write_bytes(b"left by a kill")
+    with replacing(path) as first:
+        write(first, b"first")
+        write_file(path, b"second")
+        assert path.read_bytes() == b"second"
+    assert path.read_bytes() == b"first" and os.listdir(tmp_path) == [path.name]
+
+
+def test_a_folder_that_is_not_there_is_named(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError, match="gone/file could not be written: No such file"):
+        write_file(tmp_path / "gone" / "file", b"x")
