@@ -19,11 +19,11 @@ _PACKAGES = {  # import name -> (distribution, what it is for, how to get it)
     "numpy": ("numpy", "the CPU device", "pip install numpy"),
     "ml_dtypes": ("ml_dtypes", "bfloat16", "pip install ml_dtypes"),
     "nvtx": ("nvtx", "ranges in Nsight Systems", "pip install nvtx"),
+    "opt_einsum": ("opt_einsum", "einsum of three operands or more", "pip install opt_einsum"),
     "cupy": ("cupy-cuda13x", "CUDA devices", "pip install 'gtensor[cuda13]'"),
     "sklearn": ("scikit-learn", "gtensor train", "pip install 'gtensor[train]'"),
     "rich": ("rich", "gtensor train", "pip install 'gtensor[train]'"),
     "matplotlib": ("matplotlib", "gtensor train", "pip install 'gtensor[train]'"),
-    "safetensors": ("safetensors", "checkpoints", "pip install 'gtensor[train]'"),
 }
 
 

@@ -43,8 +43,10 @@ def get_state() -> dict[str, Any]:
 
 
 def set_state(state: dict[str, Any]) -> None:
-    """Continue from a state of `get_state`."""
-    _Source.generator.bit_generator.state = state
+    """Continue from a state of `get_state`. A state that does not fit changes nothing."""
+    fresh = np.random.Philox()
+    fresh.state = state
+    _Source.generator = np.random.Generator(fresh)
 
 
 def _plain(value: Any) -> Any:

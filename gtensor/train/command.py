@@ -25,8 +25,7 @@ def train(name: str, out: Path | None, resume: bool, quiet: bool, **options: Any
 
     Every array comes from the arena here, however small, so that every byte is accounted for.
     """
-    for module, package in (("rich", "rich"), ("safetensors", "safetensors"),
-                            ("matplotlib", "matplotlib")):
+    for module, package in (("rich", "rich"), ("matplotlib", "matplotlib")):
         require(module, package)
     chosen = recipe(name)
     folder = out or Path("runs") / name

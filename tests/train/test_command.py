@@ -138,7 +138,7 @@ def test_other_options_than_the_checkpoints_are_named(tmp_path, capsys):
     assert "made with --seed 0; resume with the same options" in capsys.readouterr().err
 
 
-@pytest.mark.parametrize("module", ["rich", "safetensors", "matplotlib", "sklearn"])
+@pytest.mark.parametrize("module", ["rich", "matplotlib", "sklearn"])
 def test_a_missing_package_is_named_with_its_command(tmp_path, monkeypatch, capsys, module):
     found = importlib.util.find_spec
     monkeypatch.setattr(importlib.util, "find_spec",
