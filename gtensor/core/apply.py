@@ -12,7 +12,7 @@ from gtensor.core.errors import refuse_complex
 from gtensor.core.modes import STATE, observers
 from gtensor.core.node import Guard, Guards, Node, Record
 from gtensor.core.storage import FRESH, Storage
-from gtensor.core.tensor import Tensor, make
+from gtensor.core.tensor import FLOATING, Tensor, make
 
 if TYPE_CHECKING:
     from gtensor.core.op import Op
@@ -23,7 +23,6 @@ NO_PARAMS: dict[str, Any] = {}  # shared by all records of ops without parameter
 _HOST = get_device("cpu")
 _SCALARS = (bool, int, float, complex)
 _SECOND = (None, 1)  # the plan of a product by a number
-_GRADED = "fVc"  # dtype kinds of outputs that gradients flow through
 _USER_DTYPE = 256  # dtype numbers from here on are not NumPy's own (ml_dtypes)
 _DEFAULT_FLOAT = np.dtype("float32")
 _MOST_CONSTANTS = 1024
@@ -101,9 +100,7 @@ def apply(op: Op, inputs: tuple[Any, ...], params: dict[str, Any]) -> Tensor:
     if type(out) is not device.array_type:
         out, device = _settled(out, device)
     result = make(out, device, _storage_of(out, inputs) if op.view else FRESH)
-    if tracked and out.dtype.kind in _GRADED:
-        if out.dtype.kind == "c" and not op.complex:
-            refuse_complex(op.name)
+    if tracked and (op.complex or _carries_gradient(op, out.dtype)):
         plan = op.plans[mask]
         saved, guards = (saves(plan, (*arrays, out, *extras), (*inputs, result)) if plan
                          else op.nothing_saved)
@@ -117,11 +114,14 @@ def apply_one(op: Op, x: Any, /, **params: Any) -> Tensor:
     Small arrays are bound by Python's time per op, and most ops have one or two inputs. Whatever is
     unusual goes to `apply`, which defines the meaning; a test holds them against each other.
     """
-    if (not isinstance(x, Tensor) or x._device is not _HOST or observers.current is not None
-            or (x._storage is not FRESH and x._version != x._storage.version)
-            or (op.floating and x._array.dtype.kind in "iub")):
+    try:
+        array, parent = x._array, x._node
+    except AttributeError:  # no Tensor; asking first would cost what trying does not
         return apply(op, (x,), params)
-    array, parent = x._array, x._node
+    if (x._device is not _HOST or observers.current is not None
+            or (x._storage is not FRESH and x._version != x._storage.version)
+            or (op.floating and array.dtype.kind in "iub")):
+        return apply(op, (x,), params)
     tracked = parent is not None and STATE.grad_enabled
     if tracked and op.backward is None:
         return apply(op, (x,), params)
@@ -129,9 +129,7 @@ def apply_one(op: Op, x: Any, /, **params: Any) -> Tensor:
     if type(out) is not np.ndarray:
         out = np.asarray(out)
     result = make(out, _HOST)
-    if tracked and out.dtype.kind in _GRADED:
-        if out.dtype.kind == "c" and not op.complex:
-            refuse_complex(op.name)
+    if tracked and (op.complex or _carries_gradient(op, out.dtype)):
         plan = op.plans[1]
         saved, guards = saves(plan, (array, out), (x, result)) if plan else op.nothing_saved
         result._node = Record(op, (parent,), 1, saved, guards, params, out, _HOST)
@@ -140,9 +138,10 @@ def apply_one(op: Op, x: Any, /, **params: Any) -> Tensor:
 
 def apply_pair(op: Op, x1: Any, x2: Any) -> Tensor:
     """`apply` unrolled for two inputs, of which the second may be a number. See `apply_one`."""
-    if not isinstance(x1, Tensor):
+    try:
+        a1, parent1 = x1._array, x1._node
+    except AttributeError:  # no Tensor; asking first would cost what trying does not
         return apply(op, (x1, x2), NO_PARAMS)
-    a1, parent1 = x1._array, x1._node
     kind = type(x2)
     if kind is float or kind is int:
         number = a1.dtype.num
@@ -165,9 +164,7 @@ def apply_pair(op: Op, x1: Any, x2: Any) -> Tensor:
     if type(out) is not np.ndarray:
         out = np.asarray(out)
     result = make(out, _HOST)
-    if tracked and out.dtype.kind in _GRADED:
-        if out.dtype.kind == "c" and not op.complex:
-            refuse_complex(op.name)
+    if tracked and (op.complex or _carries_gradient(op, out.dtype)):
         mask = (parent1 is not None) + 2 * (parent2 is not None)
         plan = op.plans[mask]
         if not plan:
@@ -178,6 +175,13 @@ def apply_pair(op: Op, x1: Any, x2: Any) -> Tensor:
             saved, guards = saves(plan, (a1, a2, out), (x1, x2, result))
         result._node = Record(op, (parent1, parent2), mask, saved, guards, NO_PARAMS, out, _HOST)
     return result
+
+
+def _carries_gradient(op: Op, dtype: np.dtype) -> bool:
+    """Whether a gradient flows through an output; refuses complex ones without a rule for them."""
+    if dtype.kind == "c":
+        refuse_complex(op.name)
+    return dtype.kind in FLOATING
 
 
 def run(op: Op, device: Device, arrays: list[Any], params: dict[str, Any]) -> Any:

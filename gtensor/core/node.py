@@ -90,11 +90,14 @@ class Record(Node):
         self.guards = guards
         self.params = params
         self.state = FREE
-        frame = _frame_at(2)  # 1 is apply; 2 an operator or the user
-        self.code = frame.f_code
-        if _inside.get(self.code.co_filename, True):
+        frame = _frame_at(2)  # 1 is apply; 2 the user, or an operator that the user called
+        inside = _inside.get(frame.f_code.co_filename)
+        if inside and frame.f_back is not None:
+            frame = frame.f_back
+            inside = _inside.get(frame.f_code.co_filename)
+        if inside is not False:
             frame = _user_frame(frame)
-            self.code = frame.f_code
+        self.code = frame.f_code
         self.lasti = frame.f_lasti
 
     def where(self) -> str:

@@ -287,14 +287,14 @@ class Tensor(Interchange, Methods):
 
     def to(self, target: Any) -> Tensor:
         """On a device ('cpu', 'cuda:1') or in a dtype; this tensor itself if it is there."""
-        from gtensor.core.namespaces import recorded
+        from gtensor.core.namespaces import public, recorded
 
         if target is None:
             raise TypeError("to() was given None; wanted a device or a dtype")
         if isinstance(target, Device) or (isinstance(target, str) and _names_device(target)):
             device = get_device(target)
             return self if device is self._device else recorded.to_device(self, device=device)
-        return recorded.astype(self, dtype=np.dtype(target))
+        return public.astype(self, np.dtype(target), copy=False)
 
 
 def is_floating(dtype: np.dtype) -> bool:

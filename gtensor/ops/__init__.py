@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from types import ModuleType
+from typing import Any
 
 from gtensor.core.namespaces import public
-from gtensor.core.op import registry
+from gtensor.core.op import Op, registry
 from gtensor.ops import (
     along,
     arithmetic,
@@ -74,11 +75,13 @@ __all__ = sorted(name for module in _MODULES for name in getattr(module, "__all_
 
 def _publish() -> None:
     """Hand the methods and operators of Tensor their functions."""
-    for name, record in registry.items():
-        setattr(public, name, record)
+    functions: dict[str, Any] = dict(registry)
     for module in _MODULES:
         for name in (*getattr(module, "__all__", ()), *getattr(module, "METHODS", ())):
-            setattr(public, name, getattr(module, name))
+            functions[name] = getattr(module, name)
+    for name, function in functions.items():
+        # a bound method is called faster than an object
+        setattr(public, name, function.__call__ if isinstance(function, Op) else function)
 
 
 _publish()

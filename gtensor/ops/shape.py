@@ -300,7 +300,7 @@ def astype(
     moved = x if place is x.device else to_device(x, device=place)
     if moved.dtype == wanted:
         return clone(moved) if copy and moved is x else moved
-    return _astype_op(moved, dtype=wanted)
+    return _astype_op(moved if wanted.kind in "fVc" else moved.detach(), dtype=wanted)
 
 
 def _clone_path(x: Any, out: Any = None) -> Any:
