@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from gtensor.backend import Device, get_device
+from gtensor.core.errors import GradientError
 from gtensor.core.interchange import adopted, imported
 from gtensor.core.namespaces import recorded
 from gtensor.core.tensor import Tensor, is_floating, make
@@ -91,7 +92,7 @@ def full(
 
     Without dtype: float32, complex64, int64 or bool, by the number; a 0-d tensor's own.
     """
-    value = fill_value.item() if isinstance(fill_value, Tensor) else fill_value
+    value = _plain(fill_value)
     if dtype is None:
         dtype = fill_value.dtype if isinstance(fill_value, Tensor) else _values(value, None).dtype
     result = empty(shape, dtype=dtype, device=device, requires_grad=requires_grad)
@@ -160,7 +161,8 @@ def arange(
 
     Without dtype, int64 for integers, else float32.
     """
-    begin, end = (0, start) if stop is None else (start, stop)
+    begin, end, step = (_plain(v) for v in ((0, start, step) if stop is None
+                                            else (start, stop, step)))
     if step == 0:
         raise ValueError("arange with step 0; wanted a step that is not 0")
     if dtype is None and any(isinstance(v, float) for v in (begin, end, step)):
@@ -174,14 +176,28 @@ def linspace(
 ) -> Tensor:
     """`num` evenly spaced values from start to stop, which is the last one if `endpoint`.
 
-    float32 unless dtype is given, complex64 if start or stop is complex.
+    float32 unless dtype is given, complex64 if start or stop is complex. The ends may be 0-d
+    tensors, to which gradients flow.
     """
+    if isinstance(start, Tensor) or isinstance(stop, Tensor):
+        return _between(start, stop, num, dtype, device, endpoint)
     if num < 0:
         raise ValueError(f"linspace of {num} values; wanted 0 or more")
     if dtype is None:
         dtype = _DEFAULTS["c" if isinstance(start + stop, complex) else "f"]
     return _made("linspace", device, lambda xp: xp.linspace(
         start, stop, num, dtype=dtype, endpoint=endpoint))
+
+
+def _between(
+    start: Any, stop: Any, num: int, dtype: Any, device: DeviceLike, endpoint: bool
+) -> Tensor:
+    """linspace of tensors, by ops on them, in their dtype."""
+    model = start if isinstance(start, Tensor) else stop
+    wanted = np.dtype(dtype) if dtype is not None else (stop - start + 0.0).dtype
+    place = get_device(device) if device is not None else model.device
+    weights = linspace(0.0, 1.0, num, dtype=wanted, device=place, endpoint=endpoint)
+    return recorded.add(recorded.multiply(weights, stop - start), start)
 
 
 def eye(
@@ -257,10 +273,15 @@ def _values(data: Any, dtype: Any) -> Any:
 
 
 def _plain(data: Any) -> Any:
-    """Nested lists with the tensors in them as lists."""
+    """Nested lists with the tensors in them as lists. Raises GradientError if one has a history."""
     if isinstance(data, (list, tuple)):
         return [_plain(v) for v in data]
-    return data.tolist() if isinstance(data, Tensor) else data
+    if not isinstance(data, Tensor):
+        return data
+    if data.requires_grad:
+        raise GradientError("values were asked of a tensor that requires a gradient, which would "
+                            "be lost; stack() or concat() tensors, or detach() this one first")
+    return data.tolist()
 
 
 def _on(place: Device, source: Any) -> Any:

@@ -42,7 +42,7 @@ def get_state() -> dict[str, Any]:
     return _plain(_Source.generator.bit_generator.state)
 
 
-def set_state(state: dict[str, Any]) -> None:
+def set_state(state: Any) -> None:
     """Continue from a state of `get_state`. A state that does not fit changes nothing."""
     fresh = np.random.Philox()
     fresh.state = state

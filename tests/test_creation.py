@@ -87,3 +87,23 @@ def test_meshgrid_carries_gradients():
 def test_bad_input_is_one_sentence(call, error, message):
     with pytest.raises(error, match=message):
         call()
+
+
+def test_linspace_between_tensors_carries_gradients():
+    start = gt.tensor(1.0, dtype=gt.float64, requires_grad=True)
+    values = gt.linspace(start, 3.0, 5)
+    assert values.dtype == gt.float64
+    np.testing.assert_allclose(values.detach().numpy(), np.linspace(1, 3, 5))
+    values.sum().backward()
+    np.testing.assert_allclose(start.grad.item(), 2.5)
+    assert gt.linspace(0, gt.tensor(4), 5).tolist() == [0, 1, 2, 3, 4]
+
+
+@pytest.mark.parametrize("call", [
+    lambda s: gt.asarray([s, s]), lambda s: gt.tensor([[1.0], [s]]), lambda s: gt.full(2, s),
+    lambda s: gt.full_like(s, s), lambda s: gt.arange(s),
+])
+def test_a_gradient_is_not_cut_by_making_a_tensor_of_values(call):
+    with pytest.raises(gt.GradientError, match=r"would be lost; stack\(\) or concat\(\)"):
+        call(gt.tensor(2.0, requires_grad=True))
+    call(gt.tensor(2.0))

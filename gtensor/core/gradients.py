@@ -10,14 +10,14 @@ from gtensor.core.backward import depends_on_others, gradients
 from gtensor.core.errors import GradientError
 from gtensor.core.modes import enable_grad, is_grad_enabled
 from gtensor.core.namespaces import recorded
-from gtensor.core.tensor import Tensor, make
+from gtensor.core.tensor import Tensor, is_floating, make
 
 Tensors = Tensor | Sequence[Tensor]
 
 
 @overload
 def grad(
-    outputs: Callable[..., Tensor], inputs: int | tuple[int, ...] = 0
+    outputs: Callable[..., Tensor], inputs: int | Sequence[int] = 0
 ) -> Callable[..., Any]: ...
 
 
@@ -41,7 +41,7 @@ def grad(outputs: Any, inputs: Any = 0, grad_outputs: Any = None, **options: Any
     GradientError for an input that the outputs do not depend on, unless allow_unused (then None).
 
     grad(f, 0) returns a function of f's arguments that returns the gradient of f's scalar result
-    with respect to the argument at that position (a tuple of gradients for a tuple of positions).
+    with respect to the argument at that position (a tuple of gradients for several positions).
     It nests: `grad(grad(f))` is the second derivative.
     """
     if callable(outputs) and not isinstance(outputs, Tensor):
@@ -82,9 +82,10 @@ def _apart(found: list[Tensor | None], given: list[Any]) -> list[Tensor | None]:
 
 
 def _grad_function(
-    function: Callable[..., Tensor], argnums: int | tuple[int, ...]
+    function: Callable[..., Tensor], argnums: int | Sequence[int]
 ) -> Callable[..., Any]:
-    positions = argnums if isinstance(argnums, tuple) else (argnums,)
+    single = isinstance(argnums, int)
+    positions: Sequence[int] = (argnums,) if isinstance(argnums, int) else tuple(argnums)
 
     def gradient(*args: Any, **kwargs: Any) -> Any:
         recording = is_grad_enabled()
@@ -94,6 +95,7 @@ def _grad_function(
         own = [arguments[i] for i in positions]
         with enable_grad():
             result = function(*arguments, **kwargs)
+            _check_result(result)
             # Only if somebody outside can differentiate the result does it need a history.
             if not result.requires_grad:  # it does not depend on them
                 found: tuple[Any, ...] = (None,) * len(own)
@@ -101,9 +103,19 @@ def _grad_function(
                 outer = recording and depends_on_others(result, own)
                 found = _grad_values(result, own, None, create_graph=outer, allow_unused=True)
         found = tuple(_zeros_like(x) if g is None else g for g, x in zip(found, own, strict=True))
-        return found if isinstance(argnums, tuple) else found[0]
+        return found[0] if single else found
 
     return gradient
+
+
+def _check_result(result: Any) -> None:
+    """What a function returns must be a tensor that a gradient can start from."""
+    if not isinstance(result, Tensor):
+        raise TypeError(f"the function given to grad() returned {type(result).__name__}; wanted a "
+                        "Tensor of one element")
+    if not is_floating(result.dtype):
+        raise TypeError(f"the function given to grad() returned a tensor of dtype {result.dtype}; "
+                        "wanted a floating-point one")
 
 
 def _inner_handle(value: Any, position: int, recording: bool) -> Tensor:

@@ -200,3 +200,13 @@ def test_gradient_penalty_writes_no_input():
 def test_second_derivatives_beside_a_kink(function):
     """All three are v at 2, so f(v) * v is v * v there."""
     assert gt.grad(gt.grad(lambda v: function(v) * v))(scalar(2.0)).item() == 2
+
+
+def test_what_grad_of_a_function_refuses():
+    x = gt.tensor(2.0, requires_grad=True)
+    with pytest.raises(TypeError, match=r"returned float; wanted a Tensor"):
+        gt.grad(lambda x: 1.0)(x)
+    with pytest.raises(TypeError, match=r"returned a tensor of dtype bool; wanted a floating"):
+        gt.grad(lambda x: (x > 0).all())(x)
+    a, b = gt.grad(lambda x, y: x * y, [0, 1])(x, gt.tensor(3.0))
+    assert (a.item(), b.item()) == (3.0, 2.0)

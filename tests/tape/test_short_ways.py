@@ -61,3 +61,14 @@ def test_numbers_beside_tensors(name, number):
 def test_the_comparison_can_fail():
     op, x = registry["exp"], gt.tensor([1.0])
     assert outcome(op, x) != outcome(apply, registry["log"], (x,), {})
+
+
+@pytest.mark.parametrize("number", [np.float64(2), np.float32(0.5), np.int32(3), np.bool_(True)])
+def test_numpy_scalars_beside_leaves_are_numbers(number):
+    for op in ("multiply", "divide", "power", "maximum", "atan2"):
+        x = gt.tensor([1.5, 2.5], dtype=gt.float64, requires_grad=True)
+        for first in (False, True):
+            given = (number, x) if first else (x, number)
+            plain = (number.item(), x) if first else (x, number.item())
+            grads = [gt.grad(registry[op](*g).sum(), [x])[0].tolist() for g in (given, plain)]
+            assert grads[0] == grads[1]
