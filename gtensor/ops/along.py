@@ -11,6 +11,7 @@ from gtensor.core.op import op
 from gtensor.core.samples import Draw, Sample, normal
 from gtensor.core.tensor import Tensor
 from gtensor.creation import asarray
+from gtensor.ops.paths import settled
 from gtensor.ops.scatter import added
 from gtensor.ops.shape import axis_index
 
@@ -25,11 +26,7 @@ def _key(indices: Any, shape: tuple[int, ...], axis: int) -> tuple[Any, ...]:
 
 
 def _take_along(x: Any, indices: Any, *, axis: int, out: Any = None) -> Any:
-    picked = x[_key(indices, x.shape, axis)]
-    if out is None:
-        return picked
-    out[...] = picked
-    return out
+    return settled(x[_key(indices, x.shape, axis)], out)
 
 
 def _scatter_along(

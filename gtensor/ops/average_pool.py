@@ -12,6 +12,7 @@ from gtensor.backend.kernels import flat_launch, raw
 from gtensor.core.op import op
 from gtensor.core.samples import Sample, normal
 from gtensor.ops.conv_paths import Pair
+from gtensor.ops.paths import settled
 from gtensor.ops.pool import (
     Windows,
     adjoint_gpu,
@@ -90,10 +91,7 @@ def _average_gpu(x: Any, *, count_include_pad: bool, out: Any = None, **params: 
     y = xp.empty(shape, x.dtype)
     grid, block = flat_launch(y.size)
     _FORWARD[x.dtype](grid, block, (x, y, *sizes(shape[0] * shape[1], w), int(count_include_pad)))
-    if out is None:
-        return y
-    out[...] = y
-    return out
+    return settled(y, out)
 
 
 def _spread_gpu(

@@ -18,6 +18,7 @@ from gtensor.backend.kernels import NULL, flat_launch, raw, row_launch
 from gtensor.core.namespaces import raw as raw_spaces
 from gtensor.ops.activation import ACTIVATIONS
 from gtensor.ops.moments import add_products, add_sums, moments, spread
+from gtensor.ops.paths import settled
 from gtensor.ops.scratch import Scratch, computed_in, tile_size, whole_tiles
 
 # -- CPU: tiles of channels ----------------------------------------------------------------------
@@ -206,10 +207,7 @@ def statistics_gpu(x: Any, out: Any = None) -> Any:
     result = xp.empty((2, x.shape[1]), computed_in(x.dtype))
     grid, block = row_launch(x.shape[1])
     _STATISTICS[x.dtype](grid, block, (x, result[0], result[1], *_sizes(x)))
-    if out is None:
-        return result
-    out[...] = result
-    return out
+    return settled(result, out)
 
 
 def forward_gpu(
@@ -244,10 +242,7 @@ def sums_gpu(
         _dense(g, x.dtype), xp.ascontiguousarray(x), _dense(mean, work), _dense(var, work),
         _dense(weight, x.dtype), _dense(bias, x.dtype), sums[0], sums[1], *_sizes(x), float(eps),
         CODES[activation], float(parameter)))
-    if out is None:
-        return sums
-    out[...] = sums
-    return out
+    return settled(sums, out)
 
 
 def dx_gpu(

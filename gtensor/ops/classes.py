@@ -13,6 +13,7 @@ from gtensor.backend import device_of
 from gtensor.core.op import op
 from gtensor.core.samples import Sample, below, normal
 from gtensor.core.tensor import Tensor
+from gtensor.ops.paths import settled
 from gtensor.ops.shape import reshape
 
 
@@ -73,11 +74,7 @@ def _pick_path(x: Any, target: Any, *, ignore_index: int, classes: int, out: Any
     axis = class_axis(x.ndim)
     places, counts = valid(device.xp.expand_dims(target, axis), ignore_index)
     picked = device.xp.take_along_axis(x, places, axis=axis)
-    picked = device.xp.where(counts, picked, x.dtype.type(0)).squeeze(axis)
-    if out is None:
-        return picked
-    out[...] = picked
-    return out
+    return settled(device.xp.where(counts, picked, x.dtype.type(0)).squeeze(axis), out)
 
 
 def _place_path(g: Any, target: Any, *, ignore_index: int, classes: int, out: Any = None) -> Any:

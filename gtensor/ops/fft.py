@@ -24,6 +24,7 @@ from gtensor.core.samples import Sample, normal
 from gtensor.core.tensor import Tensor
 from gtensor.creation import asarray
 from gtensor.ops.linalg import is_half
+from gtensor.ops.paths import settled
 from gtensor.ops.reduce import one_axis
 from gtensor.ops.shape import linear_tangent
 
@@ -51,10 +52,7 @@ def _on_gpu(cpu: str) -> Any:
 
     def run(x: Any, out: Any, **options: Any) -> Any:
         value = getattr(cupy().fft, cpu)(_computed(x), **options)
-        if out is None:
-            return value
-        out[...] = value
-        return out
+        return settled(value, out)
 
     return run
 

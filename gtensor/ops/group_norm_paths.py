@@ -16,6 +16,7 @@ from gtensor.backend import host
 from gtensor.backend.cuda import cupy
 from gtensor.ops import batch_norm_paths, row_norm_paths
 from gtensor.ops.moments import add_products, add_sums, moments, spread
+from gtensor.ops.paths import settled
 from gtensor.ops.scratch import Scratch, computed_in, tile_size, whole_tiles
 
 # -- CPU -----------------------------------------------------------------------------------------
@@ -173,10 +174,7 @@ def sums_gpu(
     sums = batch_norm_paths.sums_gpu(
         _planes(g), _planes(x), None, None, _per_plane(mean, x.shape[1]),
         _per_plane(var, x.shape[1]), eps=eps, **_PLAIN).reshape(2, *x.shape[:2])
-    if out is None:
-        return sums
-    out[...] = sums
-    return out
+    return settled(sums, out)
 
 
 def dx_gpu(

@@ -12,6 +12,7 @@ from gtensor.core.op import op
 from gtensor.core.samples import Sample, normal
 from gtensor.core.tensor import Tensor
 from gtensor.ops.keys import Key, described, normalized, rows_of
+from gtensor.ops.paths import settled
 from gtensor.ops.scatter import added
 from gtensor.ops.shape import axis_index, linear_tangent
 
@@ -96,11 +97,7 @@ unslice = op(
 def _gather_path(x: Any, *, key: Key, out: Any = None) -> Any:
     rows = rows_of(x, key)
     if rows is None:
-        picked = x[key]
-        if out is None:
-            return picked
-        out[...] = picked
-        return out
+        return settled(x[key], out)
     source, places = rows
     if out is None:
         out = device_of(x).empty((places.size, *source.shape[1:]), x.dtype, "gather")

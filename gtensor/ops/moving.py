@@ -10,6 +10,7 @@ from gtensor.backend import device_of
 from gtensor.core.op import op
 from gtensor.core.samples import Sample, normal
 from gtensor.core.tensor import Tensor
+from gtensor.ops.paths import settled
 from gtensor.ops.shape import (
     Axes,
     axis_index,
@@ -28,10 +29,7 @@ METHODS = ("flip",)
 def _flip(x: Any, *, axes: tuple[int, ...], out: Any = None) -> Any:
     key = tuple(slice(None, None, -1 if i in axes else 1) for i in range(x.ndim))
     view = x[(*key, ...)]  # the ellipsis: so that a 0-d array stays one
-    if out is None:
-        return view
-    out[...] = view
-    return out
+    return settled(view, out)
 
 
 _flip_op = op(

@@ -15,6 +15,7 @@ from gtensor.core.tensor import Tensor
 from gtensor.creation import asarray
 from gtensor.ops.complexes import abs as modulus
 from gtensor.ops.linalg import is_half, matrices
+from gtensor.ops.paths import settled
 from gtensor.ops.reduce import Axis, kept_shape, normalize_axis, reduction_tiles
 from gtensor.ops.reduce import max as largest
 from gtensor.ops.reduce import min as smallest
@@ -44,10 +45,7 @@ def _diagonal_path(x: Any, *, offset: int, out: Any = None) -> Any:
         view = np.einsum("...ii->...i", block)  # np.diagonal's view could not be written
     else:
         view = cupy().diagonal(block, 0, -2, -1)
-    if out is None:
-        return view
-    out[...] = view
-    return out
+    return settled(view, out)
 
 
 def _diagonal_backward(ns: Any, step: Any, g: Any) -> None:
@@ -176,10 +174,7 @@ def _norm_gpu(
     else:
         sums = xp.sum(terms, axis=axis, keepdims=keepdims, dtype=dtype)
     value = _root(xp, sums, order).astype(_result(x), copy=False)
-    if out is None:
-        return value
-    out[...] = value
-    return out
+    return settled(value, out)
 
 
 def _norm_slope(ns: Any, x: Any, norm: Any, axis: tuple[int, ...], order: float) -> Any:
@@ -265,8 +260,10 @@ def vector_norm(
     x, order = asarray(x), float(ord)
     axes = normalize_axis(axis, x.ndim, "vector_norm")
     if order in _COMBINE and x.size == 0 and prod(x.shape[a] for a in axes) == 0:
-        raise ValueError(f"vector_norm with ord={ord} of a tensor of shape {x.shape}, which has no "
-                         f"elements over axis {axis}; wanted at least one")
+        if order < 0:
+            raise ValueError(f"vector_norm with ord={ord} of a tensor of shape {x.shape}, which "
+                             f"has no elements over axis {axis}; wanted at least one")
+        order = 1.0  # the largest of no sizes is 0, as their sum
     return vector_norm_op(x, axis=axes, keepdims=keepdims, order=order)
 
 
@@ -278,7 +275,8 @@ def matrix_norm(x: Tensor, /, *, keepdims: bool = False, ord: float | str | None
 
     `ord` is "fro" (or None: the root of the sum of squares), "nuc" (the sum of singular values), 2
     or -2 (the largest or smallest of them), 1 or -1 (the largest or smallest sum of |x| down a
-    column), inf or -inf (along a row). Raises ValueError for another one.
+    column), inf or -inf (along a row). The largest of none is 0. Raises ValueError for another
+    `ord`, and for the smallest of none.
     """
     x = matrices(x, "matrix_norm")
     if ord in ("fro", None):
@@ -298,4 +296,7 @@ def matrix_norm(x: Tensor, /, *, keepdims: bool = False, ord: float | str | None
 
 
 def _extreme(values: Tensor, ord: Any) -> Tensor:
+    """The largest or smallest of values that are not negative."""
+    if ord > 0 and values.shape[-1] == 0:
+        return total(values, axis=-1)
     return (largest if ord > 0 else smallest)(values, axis=-1)

@@ -118,6 +118,14 @@ def _path_signature(formula: Callable[..., Any]) -> inspect.Signature:
     return inspect.Signature([*known, out])
 
 
+def settled(result: Any, out: Any) -> Any:
+    """What a path returns: the result, or `out` with the result in it, where one was given."""
+    if out is None:
+        return result
+    out[...] = result
+    return out
+
+
 def _plain(path: Any, function: Callable[..., Any]) -> Path:
     """The path, knowing the NumPy function that it stands for: what the ladders compare it with."""
     path.plain = function

@@ -14,6 +14,7 @@ from gtensor.backend.kernels import flat_launch, raw
 from gtensor.core.op import op
 from gtensor.core.samples import Sample, distinct
 from gtensor.ops.conv_paths import Pair
+from gtensor.ops.paths import settled
 from gtensor.ops.scratch import Scratch, computed_in, masked
 from gtensor.settings import settings
 
@@ -162,10 +163,7 @@ def _max_pick(x: Any, places: Any, *, out: Any = None, **params: Any) -> Any:
 def _max_places(x: Any, *, out: Any = None, **params: Any) -> Any:
     path = _max_pool_cpu if isinstance(x, np.ndarray) else _max_pool_gpu
     places = path(x, **params)[1]
-    if out is None:
-        return places
-    out[...] = places
-    return out
+    return settled(places, out)
 
 
 _FORWARD = raw("pool.cu", "max_pool2d_forward")

@@ -16,7 +16,7 @@ import numpy as np
 from gtensor.backend import host
 from gtensor.backend.cuda import cupy
 from gtensor.backend.kernels import NULL, column_launch, raw, row_launch
-from gtensor.ops.paths import tiles
+from gtensor.ops.paths import settled, tiles
 from gtensor.ops.scratch import Scratch, computed_in
 from gtensor.settings import settings
 
@@ -204,7 +204,4 @@ def dweight_gpu(
     _WEIGHT[x.dtype](grid, block, (
         _dense(g, x.dtype), _dense(x, x.dtype), _dense(mean, work), _dense(rstd, work), dweight,
         NULL, rows, columns, 0))
-    if out is None:
-        return dweight
-    out[...] = dweight
-    return out
+    return settled(dweight, out)

@@ -11,6 +11,7 @@ from gtensor.backend.cuda import cupy
 from gtensor.core.op import Op, op
 from gtensor.core.samples import Sample, below, boolean, distinct, normal
 from gtensor.core.tensor import Tensor
+from gtensor.ops.paths import settled
 from gtensor.ops.reduce import (
     Axis,
     kept_shape,
@@ -90,11 +91,7 @@ def _count_cpu(x: Any, *, axis: tuple[int, ...], keepdims: bool = False, out: An
 
 
 def _count_gpu(x: Any, *, axis: tuple[int, ...], keepdims: bool = False, out: Any = None) -> Any:
-    result = cupy().sum(x != 0, axis=axis, dtype=_INT64, keepdims=keepdims)
-    if out is None:
-        return result
-    out[...] = result
-    return out
+    return settled(cupy().sum(x != 0, axis=axis, dtype=_INT64, keepdims=keepdims), out)
 
 
 _count_nonzero = op(
@@ -121,10 +118,7 @@ def _places_cpu(x: Any, out: Any = None) -> Any:
 
 def _places_gpu(x: Any, out: Any = None) -> Any:
     places = cupy().stack(cupy().nonzero(x))
-    if out is None:
-        return places
-    out[...] = places
-    return out
+    return settled(places, out)
 
 
 _nonzero = op(
@@ -156,10 +150,7 @@ def _ordered(a: Any) -> Any:
 def _search(x1: Any, x2: Any, sorter: Any = None, *, side: str = "left", out: Any = None) -> Any:
     xp = device_of(x1).xp
     places = xp.searchsorted(_ordered(x1), _ordered(x2), side, sorter)
-    if out is None:
-        return places
-    out[...] = places
-    return out
+    return settled(places, out)
 
 
 def _ascending(rng: np.random.Generator, shape: tuple[int, ...]) -> np.ndarray:

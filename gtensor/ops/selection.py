@@ -19,7 +19,7 @@ from gtensor.core.tensor import Tensor
 from gtensor.creation import asarray
 from gtensor.ops.arithmetic import positive
 from gtensor.ops.fused import fused
-from gtensor.ops.paths import cupy_function, ufunc
+from gtensor.ops.paths import cupy_function, settled, ufunc
 from gtensor.ops.pointwise import d, pointwise
 from gtensor.ops.scratch import Scratch, masked, select, select_into, tile_size, whole_tiles
 
@@ -257,11 +257,7 @@ def _where_cpu(condition: Any, x1: Any, x2: Any, out: Any = None) -> Any:
 
 
 def _where_gpu(condition: Any, x1: Any, x2: Any, out: Any = None) -> Any:
-    result = cupy().where(condition, x1, x2)
-    if out is None:
-        return result
-    out[...] = result
-    return out
+    return settled(cupy().where(condition, x1, x2), out)
 
 
 where_op = op(

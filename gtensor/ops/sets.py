@@ -10,6 +10,7 @@ from gtensor.backend import device_of
 from gtensor.core.op import op
 from gtensor.core.samples import Sample, below, normal
 from gtensor.core.tensor import Tensor
+from gtensor.ops.paths import settled
 
 __all__ = ["unique_all", "unique_counts", "unique_inverse", "unique_values"]
 
@@ -59,10 +60,7 @@ def _table(x: Any, out: Any = None) -> Any:
 
 def _values(x: Any, indices: Any = None, out: Any = None) -> Any:
     found = _unique(x).astype(x.dtype, copy=False) if indices is None else x.reshape(-1)[indices]
-    if out is None:
-        return found
-    out[...] = found
-    return out
+    return settled(found, out)
 
 
 def _torch_table(torch: Any, x: Any) -> Any:

@@ -13,6 +13,7 @@ from gtensor.backend import Device, device_of, get_device
 from gtensor.core.op import op
 from gtensor.core.samples import Sample, normal, unary
 from gtensor.core.tensor import Tensor
+from gtensor.ops.paths import settled
 
 __all__ = [
     "astype", "broadcast_arrays", "broadcast_to", "clone", "expand_dims", "flatten",
@@ -321,10 +322,7 @@ clone = op(
 def _to_device_path(x: Any, *, device: Device, out: Any = None) -> Any:
     source = device_of(x)
     moved = device.copy(x) if device is source else device.from_numpy(source.to_numpy(x))
-    if out is None:
-        return moved
-    out[...] = moved
-    return out
+    return settled(moved, out)
 
 
 to_device = op(

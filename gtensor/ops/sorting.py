@@ -12,7 +12,7 @@ from gtensor.core.namespaces import recorded
 from gtensor.core.op import op
 from gtensor.core.samples import Draw, Sample, below, distinct, normal
 from gtensor.core.tensor import Tensor
-from gtensor.ops.paths import tiles
+from gtensor.ops.paths import settled, tiles
 from gtensor.ops.reduce import one_axis
 from gtensor.ops.scratch import row_tiles
 from gtensor.settings import settings
@@ -54,10 +54,7 @@ def _key(xp: Any, order: Any, axis: int) -> tuple[Any, ...]:
 
 def _take_order(x: Any, order: Any, *, axis: int, out: Any = None) -> Any:
     taken = x[_key(device_of(x).xp, order, axis)]
-    if out is None:
-        return taken
-    out[...] = taken
-    return out
+    return settled(taken, out)
 
 
 def _put_order(g: Any, order: Any, *, axis: int, size: int, out: Any = None) -> Any:
@@ -145,10 +142,7 @@ def _argsort_gpu(x: Any, *, axis: int, descending: bool, stable: bool, out: Any 
     order = cupy().argsort(x, axis=axis, kind="stable" if stable else None)
     if descending:
         order = x.shape[axis] - 1 - _flipped(order, axis)
-    if out is None:
-        return order
-    out[...] = order
-    return out
+    return settled(order, out)
 
 
 def _samples(draw: Draw, *stables: bool) -> list[Sample]:

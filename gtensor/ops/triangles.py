@@ -12,6 +12,7 @@ from gtensor.backend.cuda import cupy
 from gtensor.core.op import Op, op
 from gtensor.core.samples import Sample, normal
 from gtensor.core.tensor import Tensor
+from gtensor.ops.paths import settled
 from gtensor.ops.shape import linear_tangent
 
 __all__ = ["tril", "triu"]
@@ -48,11 +49,7 @@ def _triangle_cpu(name: str) -> Any:
 
 def _triangle_gpu(name: str) -> Any:
     def path(x: Any, *, k: int, out: Any = None) -> Any:
-        result = getattr(cupy(), name)(x, k)
-        if out is None:
-            return result
-        out[...] = result
-        return out
+        return settled(getattr(cupy(), name)(x, k), out)
 
     return path
 
