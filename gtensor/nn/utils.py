@@ -1,5 +1,74 @@
-"""What PyTorch has as `nn.utils`: clipping of gradients."""
+"""Clipping of gradients, by their common norm or one by one, in place. (PyTorch's `nn.utils`.)"""
 
-from gtensor.optim.clipping import clip_grad_norm_, clip_grad_value_
+from __future__ import annotations
 
-__all__ = ["clip_grad_norm_", "clip_grad_value_"]
+from collections.abc import Iterable
+from math import inf, isfinite
+
+from gtensor.core.inplace import write
+from gtensor.core.modes import no_grad
+from gtensor.core.tensor import Tensor
+from gtensor.creation import zeros
+from gtensor.ops import minimum, updates
+
+_TINY = 1e-6  # PyTorch's guard against a norm of 0
+
+
+def clip_grad_norm_(
+    parameters: Iterable[Tensor] | Tensor, max_norm: float, norm_type: float = 2.0,
+    error_if_nonfinite: bool = False,
+) -> Tensor:
+    """Scale all gradients by min(1, max_norm / norm), `norm` being that of all of them together.
+
+    Args:
+        parameters: tensors; those without a gradient are passed over.
+        max_norm: the norm that the gradients shall have at most.
+        norm_type: the order of the norm, above 0; float("inf") is the largest absolute value.
+        error_if_nonfinite: raise if the norm is infinite or NaN; it waits for the GPU. Without it
+            such a norm scales the gradients to 0 or NaN, as in PyTorch.
+
+    Returns the norm before clipping, 0-d, on the gradients' device. Each gradient is read once for
+    the norm, and read and written once to scale it; nothing waits for the GPU.
+
+    Raises ValueError for a negative `max_norm`, an order that is not above 0, or a norm that is not
+    finite, DeviceError for gradients on different devices: before any gradient is changed.
+    """
+    order = float(norm_type)
+    if not max_norm >= 0:
+        raise ValueError(f"max_norm={max_norm} given; wanted a number of 0 or more")
+    if not order > 0:
+        raise ValueError(f"norm_type={norm_type} given; wanted an order above 0, or inf")
+    gradients = _gradients(parameters)
+    if not gradients:
+        return zeros(())
+    with no_grad():
+        norm = updates.norm(*gradients, order=order)
+        if error_if_nonfinite and not isfinite(norm.item()):
+            raise ValueError(f"the norm of order {order if order < inf else 'inf'} of the gradients"
+                             f" is {norm.item()}, so they cannot be clipped; find the op with "
+                             "gt.detect_anomaly()")
+        factor = minimum(max_norm / (norm + _TINY), 1.0)
+        if factor.device.type != "cpu" or factor.item() != 1:
+            for gradient in gradients:
+                write(updates.scale, gradient, factor, {})
+    return norm
+
+
+def clip_grad_value_(parameters: Iterable[Tensor] | Tensor, clip_value: float) -> None:
+    """Limit every element of every gradient to [-clip_value, clip_value].
+
+    Raises ValueError for a negative `clip_value`, before any gradient is changed.
+    """
+    if not clip_value >= 0:
+        raise ValueError(f"clip_value={clip_value} given; wanted a number of 0 or more")
+    with no_grad():
+        for gradient in _gradients(parameters):
+            write(updates.clip, gradient, float(clip_value), {})
+
+
+def _gradients(parameters: Iterable[Tensor] | Tensor) -> list[Tensor]:
+    given = [parameters] if isinstance(parameters, Tensor) else list(parameters)
+    for parameter in given:
+        if not isinstance(parameter, Tensor):
+            raise TypeError(f"{type(parameter).__name__} given as a parameter; wanted Tensors")
+    return [p.grad for p in given if p.grad is not None]

@@ -1,9 +1,9 @@
 """Optimizers, schedules, averaging and clipping with PyTorch's names and formulas: `gt.optim`."""
 
+from gtensor.nn.utils import clip_grad_norm_, clip_grad_value_
 from gtensor.optim import lr_scheduler
 from gtensor.optim.adam import Adam, AdamW
 from gtensor.optim.averaging import EMA
-from gtensor.optim.clipping import clip_grad_norm_, clip_grad_value_
 from gtensor.optim.lion import Lion
 from gtensor.optim.optimizer import Optimizer
 from gtensor.optim.sgd import SGD
