@@ -1,8 +1,10 @@
 #!/usr/bin/env bash
-# Everything that wants a GPU, in one call of less than nine minutes.
+# Everything that wants a GPU, in two calls of less than nine minutes each.
 #
-#     profiling/gpu_check.sh OUTDIR
+#     profiling/gpu_check.sh OUTDIR checks      # kernels, tests, sanitizers, training
+#     profiling/gpu_check.sh OUTDIR ladders     # what is measured
 #
+# Without a second word both, one after the other.
 # Runs from a checkout that need not be installed, without network, and only reads the card's settings.
 # PYTHON names the interpreter (default: python, else python3). Writes at most 8 files to OUTDIR, each
 # under 16 MiB: environment.txt, kernels.log, gpu_tests.log, sanitizer.log, training.log, ladders.log,
@@ -32,8 +34,9 @@ if [ "${found:-0}" -eq 0 ]; then
     echo "gpu_check: no CUDA device on this machine; nothing was run" >&2
     exit 2
 fi
-if [ $# -ne 1 ]; then
-    echo "usage: $0 OUTDIR" >&2
+PART="${2:-all}"
+if [ $# -lt 1 ] || [ $# -gt 2 ] || [[ ! $PART =~ ^(all|checks|ladders)$ ]]; then
+    echo "usage: $0 OUTDIR [checks|ladders]" >&2
     exit 64
 fi
 mkdir -p "$1" || exit 64
@@ -121,22 +124,30 @@ checking=(compute-sanitizer --error-exitcode 9 --print-limit 20)
 reductions=softmax,log_softmax,softmax_grad,log_softmax_grad,layer_norm,rms_norm,group_norm,batch_norm,cross_entropy
 
 step environment 15 environment.txt "" bash -c "$environment" environment "$PYTHON"
-step kernels 75 kernels.log module:cupy "${touching[@]}" --processes 8
-step gpu_tests 170 gpu_tests.log module:cupy\ module:pytest\ module:torch\ module:hypothesis \
-    "$PYTHON" -m pytest -m gpu -p no:cacheprovider --continue-on-collection-errors -ra --tb=short \
-    --maxfail=200 "${gpu_files[@]}"
-step memcheck 80 sanitizer.log command:compute-sanitizer\ module:cupy \
-    "${checking[@]}" --tool memcheck "${touching[@]}" --exact-allocations --dtypes float32,float16
-step racecheck 40 sanitizer.log command:compute-sanitizer\ module:cupy \
-    "${checking[@]}" --tool racecheck "${touching[@]}" --dtypes float32 --only "$reductions"
-step training 50 training.log module:cupy\ module:sklearn \
-    "$PYTHON" -m gtensor train digits --device cuda --epochs 2 --out "$WORK/digits"
-step ladder 25 ladders.log file:profiling/ladder.py \
-    "$PYTHON" profiling/ladder.py --device cuda --rounds 9 --out "$WORK/ladders"
-step ladder_overhead 20 ladders.log file:profiling/ladder_overhead.py \
-    "$PYTHON" profiling/ladder_overhead.py --device cuda --rounds 9 --out "$WORK/ladders"
-step ladder_arena 20 ladders.log file:profiling/ladder_arena.py \
-    "$PYTHON" profiling/ladder_arena.py --device cuda --rounds 9 --out "$WORK/ladders"
+if [ "$PART" != ladders ]; then
+    step kernels 100 kernels.log module:cupy "${touching[@]}" --processes 8
+    step gpu_tests 220 gpu_tests.log module:cupy\ module:pytest\ module:torch\ module:hypothesis \
+        "$PYTHON" -m pytest -m gpu -p no:cacheprovider --continue-on-collection-errors -ra --tb=short \
+        --maxfail=200 "${gpu_files[@]}"
+    step memcheck 90 sanitizer.log command:compute-sanitizer\ module:cupy \
+        "${checking[@]}" --tool memcheck "${touching[@]}" --exact-allocations --dtypes float32,float16
+    step racecheck 50 sanitizer.log command:compute-sanitizer\ module:cupy \
+        "${checking[@]}" --tool racecheck "${touching[@]}" --dtypes float32 --only "$reductions"
+    step training 50 training.log module:cupy\ module:sklearn \
+        "$PYTHON" -m gtensor train digits --device cuda --epochs 2 --out "$WORK/digits"
+fi
+if [ "$PART" != checks ]; then
+    step ladder 30 ladders.log file:profiling/ladder.py \
+        "$PYTHON" profiling/ladder.py --device cuda --rounds 9 --out "$WORK/ladders"
+    step ladder_overhead 60 ladders.log file:profiling/ladder_overhead.py \
+        "$PYTHON" profiling/ladder_overhead.py --device cuda --rounds 9 --out "$WORK/ladders"
+    step ladder_checkpoint 90 ladders.log file:profiling/ladder_checkpoint.py\ module:safetensors \
+        "$PYTHON" profiling/ladder_checkpoint.py --device cuda --quick --out "$WORK/ladders"
+    step ladder_arena 60 ladders.log file:profiling/ladder_arena.py \
+        "$PYTHON" profiling/ladder_arena.py --device cuda --rounds 9 --out "$WORK/ladders"
+    step ladder_ops 200 ladders.log file:profiling/ladder_ops.py \
+        "$PYTHON" profiling/ladder_ops.py --device cuda --quick --out "$WORK/ladders"
+fi
 
 # One file for all ladders, {"ladder": its result, ...}: OUTDIR has room for few.
 separator='{'

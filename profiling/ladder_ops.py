@@ -1,7 +1,8 @@
-"""Every elementwise and reduction op of the registry against the NumPy that a user would write.
+"""Every elementwise and reduction op of the registry against the NumPy (CuPy) one would write.
 
     python profiling/ladder_ops.py                      # all of them, at 1e3 and 1e6 elements
     python profiling/ladder_ops.py --only "exp 1000"    # one op at one size
+    python profiling/ladder_ops.py --device cuda        # against CuPy, for information
 
 An op knows the NumPy function that its CPU path stands for: a ufunc, or the formula of a fused op
 evaluated on whole arrays. Reductions are paired by the standard's names. The last figure says how
@@ -13,6 +14,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -35,16 +37,29 @@ REDUCTIONS = {  # gtensor's name -> NumPy's
 
 def build(options: Options) -> Iterator[tuple[str, Callable[[], Iterator[Part]]]]:
     """One part per op and size, and the count of those that miss."""
-    if options.device != "cpu":
-        return
+    device = gt.device(options.device)
+    gt.set_default_device(device)
     done: list[Ladder] = []
     for size in SIZES:
         for name, op in registry.items():
-            if hasattr(op.cpu, "plain"):
-                yield f"{name} {size}", lambda op=op, size=size: climb(done, elementwise(op, size))
+            plain = counterpart(op, device.xp)
+            if plain is not None:
+                yield f"{name} {size}", lambda op=op, plain=plain, size=size: climb(
+                    done, elementwise(op, plain, size))
         for name in REDUCTIONS:
             yield f"{name} {size}", lambda n=name, size=size: climb(done, reduction(n, size))
-    yield "ops over the target", lambda: [missed(done)]
+    if options.device == "cpu":
+        yield "ops over the target", lambda: [missed(done)]
+
+
+def counterpart(op: Op, xp: Any) -> Callable[..., Any] | None:
+    """The library's function that the op's CPU path stands for; None if it has none."""
+    plain = getattr(op.cpu, "plain", None)
+    if xp is np or plain is None:
+        return plain
+    if isinstance(plain, partial):  # a formula of the namespace
+        return partial(plain.func, xp)
+    return getattr(xp, plain.__name__, None)
 
 
 def climb(done: list[Ladder], ladder: Ladder) -> Iterator[Part]:
@@ -59,27 +74,32 @@ def missed(done: list[Ladder]) -> Figure:
     return Figure("ops over the target", len(names), 0, f"of {len(done)}", ", ".join(names))
 
 
-def elementwise(op: Op, size: int) -> Ladder:
-    """An op called with tensors, and its NumPy function with the arrays."""
+def elementwise(op: Op, plain: Callable[..., Any], size: int) -> Ladder:
+    """An op called with tensors, and the library's function with the arrays."""
     assert op.samples is not None
     sample = next(iter(op.samples() if callable(op.samples) else op.samples))
     arrays = drawn(replace(sample, shapes=((size,),) * len(op.input_names)))
-    plain = op.cpu.plain  # type: ignore[attr-defined]
     return pair(f"{op.name} {size}", lambda *tensors: op(*tensors, **sample.params),
                 lambda: plain(*arrays, **sample.params), arrays)
 
 
 def drawn(sample: Sample) -> list[Any]:
-    """Arrays with values as the sample draws them; floats in float32."""
+    """Arrays of the device with values as the sample draws them; floats in float32."""
     found = sample.arrays(np.random.default_rng(0))
-    return [a.astype(np.float32) if a is not None and a.dtype == np.float64 else a for a in found]
+    return [None if a is None else placed(a.astype(np.float32) if a.dtype == np.float64 else a)
+            for a in found]
+
+
+def placed(array: np.ndarray) -> Any:
+    """The array on the device that is measured."""
+    return gt.default_device().from_numpy(array)
 
 
 def reduction(name: str, size: int) -> Ladder:
     """A reduction of a whole tensor, and NumPy's."""
     rng = np.random.default_rng(0)
-    x = rng.uniform(0.9, 1.1, size).astype(np.float32)
-    plain = getattr(np, REDUCTIONS[name])
+    x = placed(rng.uniform(0.9, 1.1, size).astype(np.float32))
+    plain = getattr(gt.default_device().xp, REDUCTIONS[name])
     return pair(f"{name} {size}", getattr(gt, name), lambda: plain(x), [x])
 
 
@@ -88,10 +108,15 @@ def pair(
 ) -> Ladder:
     """A ladder of the two, with the target."""
     tensors = [gt.asarray(a) for a in arrays]
-    ladder = Ladder(name, plain, tolerance=1e-4)
+    device = gt.default_device()
+    ladder = Ladder(name, plain, tolerance=1e-4, device=device.type)
     ladder.rung("gtensor", lambda: own(*tensors), result=values)
-    ladder.rung("numpy", plain)
-    ladder.target("gtensor", "numpy", MOST, BESIDE)
+    library = device.xp.__name__
+    ladder.rung(library, plain)
+    if device.type == "cpu":
+        ladder.target("gtensor", library, MOST, BESIDE)
+    else:
+        ladder.compare("gtensor", library)
     return ladder
 
 

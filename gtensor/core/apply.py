@@ -210,7 +210,7 @@ def saves(plan: Plan, values: Sequence[Any], handles: Sequence[Any]) -> tuple[Sa
             storage = handle._facts()
             storage.saved = True
             guards.append((storage, handle._version, len(saved)))
-        elif value is not None and type(value) not in _SCALARS:
+        elif handle is not None and type(value) not in _SCALARS:
             value = value.copy()  # the caller's own array: no version tells when it is written
         saved.append(value)
     return tuple(saved), tuple(guards)

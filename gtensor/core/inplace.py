@@ -82,7 +82,8 @@ def written_back(op: Op, target: Tensor, part: Any, value: Tensor, params: dict[
     is an error. `part` is target's array at the key; `op` saves nothing.
     """
     storage = value._storage
-    if (storage is not target._storage or storage.writer != id(value._array)
+    if (storage is not target._storage or value._array is target._array
+            or storage.writer != id(value._array)
             or value._version != storage.version or target._version < storage.version - 1
             or not _same_layout(part, value._array)):
         return False

@@ -149,9 +149,9 @@ def selu(input: Tensor) -> Tensor:
 
 def hardtanh(input: Tensor, min_val: float = -1.0, max_val: float = 1.0) -> Tensor:
     """input cut at min_val and max_val; the gradient is 0 there and beyond. Saves its output."""
-    if not min_val < max_val:
+    if not min_val <= max_val:
         raise ValueError(f"hardtanh was given min_val={min_val} and max_val={max_val}; wanted "
-                         "min_val < max_val")
+                         "min_val <= max_val")
     return _rectifiers.hardtanh(input, lowest=float(min_val), highest=float(max_val))
 
 

@@ -14,6 +14,7 @@ from gtensor.core.samples import Draw, alike, binary, normal, positive, unary
 from gtensor.ops.fused import fused
 from gtensor.ops.paths import cupy_function, ufunc
 from gtensor.ops.pointwise import analytic, d, pointwise
+from gtensor.ops.special import extended
 
 __all__ = [
     "exp", "expm1", "log", "log1p", "log2", "log10", "logaddexp", "reciprocal", "sqrt",
@@ -77,23 +78,20 @@ reciprocal = smooth("reciprocal", np.reciprocal, lambda ns, g, y: -(g * y * y), 
                     "1 / x, elementwise.", of="out", draw=positive)
 
 
-def _logaddexp_grad(ns: Any, g: Any, x: Any, y: Any) -> Any:
-    """exp(x - y), with 1 where x is y: so an infinite x gets all of g."""
-    return g * ns.exp(ns.where(ns.equal(x, y), 0.0, x - y))
-
-
 logaddexp_grad = fused(
-    "logaddexp_grad", _logaddexp_grad,
-    gpu=elementwise("T g, T x, T y", "T dx", "dx = x == y ? g : T(g * exp(x - y))"),
-    samples=alike(3), reference=lambda torch, g, x, y: g * torch.exp(x - y),
-    doc="The gradient of y = log(exp(x) + exp(x2)) with respect to x.",
+    "logaddexp_grad", extended(lambda ns, g, x1, x2: g * ns.sigmoid(x1 - x2)),
+    gpu=elementwise("T g, T x1, T x2", "T dx", "dx = gt_up(g) * gt_sigmoid(gt_up(x1) - gt_up(x2))",
+                    "activation.cuh", "gt_logaddexp_grad"),
+    samples=alike(3), reference=lambda torch, g, x1, x2: g * torch.sigmoid(x1 - x2),
+    doc="The gradient of log(exp(x1) + exp(x2)) with respect to x1; from the output, exp(x1 - y) "
+        "would lose the digits that a large y rounds away.",
 )
 
 logaddexp = op(
     "logaddexp", cpu=ufunc(np.logaddexp), gpu=cupy_function("logaddexp"), floating=True,
     backward=pointwise(
-        d("x1 out", lambda ns, g, x1, y, out: ns.logaddexp_grad(g, x1, y, out=out)),
-        d("x2 out", lambda ns, g, x2, y, out: ns.logaddexp_grad(g, x2, y, out=out))),
+        d("x1 x2", lambda ns, g, x1, x2, out: ns.logaddexp_grad(g, x1, x2, out=out)),
+        d("x1 x2", lambda ns, g, x1, x2, out: ns.logaddexp_grad(g, x2, x1, out=out))),
     samples=binary(), reference=lambda torch, a, b: torch.logaddexp(a, b),
     doc="log(exp(x1) + exp(x2)), elementwise with broadcasting, without overflow.",
 )

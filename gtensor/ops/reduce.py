@@ -41,8 +41,8 @@ def _normalized(axis: Axis, ndim: int, op_name: str) -> tuple[int, ...]:
     axes = tuple(range(ndim)) if axis is None else (axis,) if isinstance(axis, int) else axis
     found = sorted(index(a) + ndim if a < 0 else index(a) for a in axes)
     if builtins.any(not 0 <= a < ndim for a in found) or len(set(found)) != len(found):
-        raise ValueError(f"{op_name} over axis {axis} of a tensor of {ndim} dimensions; wanted "
-                         f"different axes from {-ndim} to {ndim - 1}")
+        raise ValueError(f"{op_name} over axis {axis} of a tensor of {ndim} dimensions; wanted " +
+                         (f"different axes from {-ndim} to {ndim - 1}" if ndim else "axis=None"))
     return tuple(found)
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
 from gtensor.backend.kernels import elementwise
@@ -58,20 +60,30 @@ atanh = smooth("atanh", np.arctanh, lambda ns, g, x: g / ((1 - x) * (1 + x)),
                "g / ((T(1) - x) * (T(1) + x))", "Inverse hyperbolic tangent, elementwise.",
                draw=_inside)
 
+
+
+def _over_square(ns: Any, numerator: Any, x1: Any, x2: Any) -> Any:
+    """numerator / (x1 ** 2 + x2 ** 2): 0 at the origin, where the angle has no derivative."""
+    square = x1 * x1 + x2 * x2
+    return numerator / ns.where(ns.equal(square, 0), 1.0, square)
+
+
+_SQUARE = "T square = x1 * x1 + x2 * x2; T safe = square == T(0) ? T(1) : square;"
+
 atan2_grad_x1 = fused(
-    "atan2_grad_x1", lambda ns, g, x1, x2: g * x2 / (x1 * x1 + x2 * x2),
-    gpu=elementwise("T g, T x1, T x2", "T dx", "dx = g * x2 / (x1 * x1 + x2 * x2)"),
+    "atan2_grad_x1", lambda ns, g, x1, x2: _over_square(ns, g * x2, x1, x2),
+    gpu=elementwise("T g, T x1, T x2", "T dx", _SQUARE + " dx = g * x2 / safe"),
     samples=alike(3, (normal, apart, apart)),
     reference=lambda torch, g, a, b: g * b / (a * a + b * b),
-    doc="The gradient of atan2(x1, x2) with respect to x1.",
+    doc="The gradient of atan2(x1, x2) with respect to x1; 0 at the origin.",
 )
 
 atan2_grad_x2 = fused(
-    "atan2_grad_x2", lambda ns, g, x1, x2: -(g * x1 / (x1 * x1 + x2 * x2)),
-    gpu=elementwise("T g, T x1, T x2", "T dx", "dx = -(g * x1 / (x1 * x1 + x2 * x2))"),
+    "atan2_grad_x2", lambda ns, g, x1, x2: _over_square(ns, -(g * x1), x1, x2),
+    gpu=elementwise("T g, T x1, T x2", "T dx", _SQUARE + " dx = -(g * x1) / safe"),
     samples=alike(3, (normal, apart, apart)),
     reference=lambda torch, g, a, b: -(g * a / (a * a + b * b)),
-    doc="The gradient of atan2(x1, x2) with respect to x2.",
+    doc="The gradient of atan2(x1, x2) with respect to x2; 0 at the origin.",
 )
 
 atan2 = op(

@@ -17,6 +17,7 @@ def leaf(*values: float) -> gt.Tensor:
     return gt.tensor(values, gt.float64, requires_grad=True)
 
 
+@pytest.mark.filterwarnings("ignore:os.fork:RuntimeWarning")  # JAX, if a test imported it
 def test_a_forked_child_does_not_write_the_parents_tensors():
     x = gt.zeros((1 << 20,))
     child = os.fork()

@@ -1,0 +1,368 @@
+"""The page of all ops: read from the registry, and found out by running each record.
+
+`PYTHONPATH=tests python -m ops_page > docs/ops.md` writes `docs/ops.md`. Nothing on it is typed by
+hand: what a record declares is read, what it takes and moves is tried on its samples (by fixed
+seeds), and whether it ran on a GPU stands in the file that a GPU run leaves behind.
+"""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import inspect
+import json
+import pkgutil
+import sys
+import types
+import warnings
+import zlib
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import torch
+from test_op_records import THROUGH
+
+import gtensor as gt
+import gtensor.nn.functional  # registers its ops
+import gtensor.ops
+from gtensor._testing.cases import samples_of
+from gtensor.backend import cuda, kernels
+from gtensor.core.node import Leaf
+from gtensor.core.op import Op, registry
+from gtensor.core.samples import Sample
+from gtensor.core.steps import RawStep
+from gtensor.core.storage import BORROWED
+from gtensor.core.tensor import FLOATING
+
+ON_GPU = Path(__file__).resolve().parents[1] / "profiling" / "results" / "h200" / "ops.json"
+NONE = "-"
+
+HEAD = """# All ops
+
+{counts}
+
+This page is written by `PYTHONPATH=tests python -m ops_page > docs/ops.md`; a test compares it.
+
+- **dtypes**: b bool, i signed and u unsigned integers, h float16 and bfloat16, f float32 and
+  float64, c complex. Found by running the op: a dtype counts if the value agrees with float64's on
+  the same inputs; complex, if it agrees with PyTorch's, or the record declares complex values.
+- **saves**: what the backward rule needs, for each input that a gradient is asked of: names of
+  inputs, `out`, or extras that the op computes beside its output. `nothing` keeps no array alive.
+- **passes**: arrays read + arrays written, forward; then backward, with all gradients. A view moves
+  nothing, and a rule that hands on its gradient, or a view of it, moves nothing either. An array
+  counts once whatever its size: the output of a reduction is small.
+- **derivatives**: reverse by a backward rule, forward by a tangent rule; the second order follows
+  from the backward rule, which is made of ops. `composed`: where a gradient is asked, the op is
+  recorded as other ops, which have the higher orders, too. `zero`: constant almost everywhere.
+  `none`: asking for a gradient raises an error, or the output is not floating.
+- **complex**: whether gradients may pass through complex values; others raise an error.
+- **CPU**: on how many samples the generated checks (`gt.testing.opcheck`) run; or in which op's
+  checks it is one of the rules.
+- **host**: the GPU path run without a GPU and compared with the CPU's: by NumPy in CuPy's place
+  (`tests/backend/test_gpu_paths.py`), or with its kernels on the CPU, elementwise ones or those of
+  a file of `kernels/` (`tests/ops_nn/test_gpu_paths_on_host.py`).
+- **GPU**: {gpu}
+"""
+COLUMNS = "| op | dtypes | saves | passes | derivatives | complex | CPU | host | GPU |\n" \
+    "| --- | --- | --- | --- | --- | --- | --- | --- | --- |"
+
+
+# -- families --------------------------------------------------------------------------------------
+
+
+@cache
+def families() -> dict[str, list[str]]:
+    """Module of `gtensor.ops` -> the ops that it makes, in the order of registration.
+
+    A record in a module's namespace is that module's unless imported; one that no module names was
+    made just before the next that has a name.
+    """
+    home: dict[str, str] = {}
+    for found in pkgutil.iter_modules(gtensor.ops.__path__):
+        module = importlib.import_module(f"gtensor.ops.{found.name}")
+        imported = {alias.asname or alias.name
+                    for node in ast.walk(ast.parse(inspect.getsource(module)))
+                    if isinstance(node, ast.ImportFrom) for alias in node.names}
+        home |= {value.name: found.name for name, value in vars(module).items()
+                 if isinstance(value, Op) and name not in imported}
+    grouped: dict[str, list[str]] = {}
+    waiting: list[str] = []
+    for name in registry:
+        waiting.append(name)
+        if name in home:
+            grouped.setdefault(home[name], []).extend(waiting)
+            waiting = []
+    assert not waiting, f"no module of gtensor.ops names {waiting}"
+    return dict(sorted(grouped.items()))
+
+
+# -- a sample to try things on ---------------------------------------------------------------------
+
+
+def rng_of(name: str) -> np.random.Generator:
+    """The same numbers for an op in every process."""
+    return np.random.default_rng(zlib.crc32(name.encode()))
+
+
+def sample_of(op: Op) -> Sample:
+    """A sample with as many inputs as there are, none of them empty, and not 0-d if possible."""
+
+    def rank(sample: Sample) -> tuple[bool, int, bool]:
+        shapes = [shape for shape in sample.shapes if shape is not None]
+        return (any(0 in shape for shape in shapes), -len(shapes), () in shapes)
+
+    return min(samples_of(op), key=rank)
+
+
+def arrays_of(op: Op, sample: Sample) -> list[np.ndarray | None]:
+    return sample.arrays(rng_of(op.name))
+
+
+# -- dtypes ----------------------------------------------------------------------------------------
+
+DTYPES: dict[str, tuple[Any, ...]] = {
+    "b": (np.bool_,), "i": (np.int8, np.int64), "u": (np.uint8, np.uint64),
+    "h": (np.float16, ml_dtypes.bfloat16), "f": (np.float32, np.float64),
+    "c": (np.complex64, np.complex128),
+}
+WHOLE: tuple[Callable[[Any], Any], ...] = (  # whole numbers that may be in the op's domain
+    np.rint, lambda a: np.rint(4 * a), lambda a: np.abs(np.rint(4 * a)) + 1, lambda a: a > 0)
+
+
+def dtypes(op: Op) -> str:
+    """The letters of the dtypes in which the op gives float64's value."""
+    return " ".join(letter for letter, group in DTYPES.items()
+                    if all(takes(op, np.dtype(dtype)) for dtype in group)) or NONE
+
+
+def takes(op: Op, dtype: np.dtype) -> bool:
+    """Whether the op runs on inputs of a dtype, and gives the value that it should."""
+    sample = sample_of(op)
+    arrays = arrays_of(op, sample)
+    varied = [i for i, a in enumerate(arrays) if a is not None and a.dtype.kind in "fc"]
+    varied = varied or [i for i, a in enumerate(arrays) if a is not None]
+    if dtype.kind == "c":
+        turned = [a + 1j * a.mean() if i in varied else a for i, a in enumerate(arrays)]
+        return _takes_complex(op, sample, [a.astype(dtype) if i in varied else a
+                                           for i, a in enumerate(turned)])
+    for change in WHOLE if dtype.kind in "biu" else (lambda a: a,):
+        given = [change(a).astype(dtype) if i in varied and a.dtype.kind != "c" else a
+                 for i, a in enumerate(arrays)]
+        found = _value(op, given, sample)
+        wanted = _value(op, [a.astype(np.float64) if i in varied else a
+                             for i, a in enumerate(given)], sample)
+        if found is not None and (wanted is None or _agree(found, wanted, dtype)):
+            return True
+    return False
+
+
+def _takes_complex(op: Op, sample: Sample, arrays: list[Any]) -> bool:
+    """Whether the op runs on complex inputs as PyTorch does, or declares that it takes them."""
+    found = _value(op, arrays, sample)
+    if found is None or op.reference is None:
+        return found is not None and op.complex
+    try:
+        wanted = op.reference(torch, *[None if a is None else torch.from_numpy(a.copy())
+                                       for a in arrays], **sample.params)
+    except Exception:  # PyTorch lacks some that are right
+        return op.complex
+    return _agree(found, wanted.resolve_conj().numpy(), found.dtype)
+
+
+def _value(op: Op, arrays: list[Any], sample: Sample) -> Any:
+    """The op's value, None where it refuses these inputs."""
+    try:
+        value = op(*[None if a is None else gt.asarray(a) for a in arrays], **sample.params)
+    except Exception:
+        return None
+    return value.numpy()
+
+
+def _agree(found: np.ndarray, wanted: np.ndarray, dtype: np.dtype) -> bool:
+    tolerance = 0.1 if dtype.itemsize == 2 and dtype.kind in "fV" else 1e-3
+    if "c" in found.dtype.kind + wanted.dtype.kind:
+        found, wanted = (a.astype(np.complex128) for a in (found, wanted))
+    else:
+        found, wanted = (a.astype(np.float64) for a in (found, wanted))
+    return found.shape == wanted.shape and np.allclose(found, wanted, tolerance, tolerance,
+                                                       equal_nan=True)
+
+
+# -- saves, passes, derivatives --------------------------------------------------------------------
+
+
+def saves(op: Op) -> str:
+    """What is kept for which input's gradient."""
+    if op.backward is None:
+        return NONE
+    names = (*op.input_names, "out", *op.extra_names)
+    needed = {name: ", ".join(f"`{names[p]}`" for p in sorted(places))
+              for name, places in zip(op.input_names, op.plans.needed, strict=True) if places}
+    if not needed:
+        return "nothing"
+    if len(set(needed.values())) == 1:
+        return next(iter(needed.values()))
+    return "; ".join(f"{name}: {what}" for name, what in needed.items())
+
+
+def passes(op: Op) -> str:
+    """Arrays read + written, forward; and backward where there is a rule and a sample for it."""
+    inputs = "n" if op.variadic else str(len(op.input_names))
+    forward = "0" if op.view else f"{inputs}+{1 + len(op.extra_names)}"
+    if op.backward is None or op.samples is None:
+        return forward
+    record, g, given = gradients(op, sample_of(op))
+    written = sum(not np.may_share_memory(array, g) for array in given)
+    read = 1 + sum(value is not None for value in record.saved)
+    return f"{forward}, {f'{read}+{written}' if written else '0'}"
+
+
+def gradients(op: Op, sample: Sample) -> tuple[Any, np.ndarray, list[np.ndarray]]:
+    """The record of a sample, the gradient that its rule gets, and those that it gives."""
+    inputs = [None if a is None else gt.asarray(a) for a in arrays_of(op, sample)]
+    for x in inputs:
+        if x is not None and x.dtype.kind in FLOATING + "c":
+            x._node = Leaf(x.shape, x.dtype, x._device)  # which users get for real values only
+    record = op(*inputs, **sample.params)._node
+    g = np.asarray(rng_of(op.name).standard_normal(record.shape)).astype(record.dtype)
+    step = RawStep(None)
+    step.enter(record, (g, BORROWED), keep=True)
+    op.backward(step.ns, step, g)
+    return record, g, [array for array, _ in step.slots.values()]
+
+
+def is_zero(op: Op) -> bool:
+    """Whether the rule gives zeros for every sample."""
+    return op.samples is not None and not any(
+        np.any(array) for sample in samples_of(op) for array in gradients(op, sample)[2])
+
+
+def derivatives(op: Op) -> str:
+    """The modes, as the legend says."""
+    if op.backward is None:
+        return "composed" if op.composed is not None else "none"
+    if is_zero(op):
+        return "zero"
+    return "reverse, forward, second" if op.tangent is not None else "reverse, second"
+
+
+# -- where it is proven ----------------------------------------------------------------------------
+
+
+class Launched(Exception):
+    """A kernel would have been launched; `where` is its file, or "elementwise"."""
+
+    def __init__(self, where: str) -> None:
+        super().__init__(where)
+        self.where = where
+
+
+@contextmanager
+def numpy_for_cupy() -> Iterator[None]:
+    """`cupy()` answers NumPy, and launches raise `Launched`."""
+
+    def elementwise(kernel: kernels.Elementwise, *arrays: Any, **named: Any) -> Any:
+        raise Launched("elementwise")
+
+    def raw(kernel: kernels.Raw, dtype: Any) -> Any:
+        raise Launched(kernel.file)
+
+    before = kernels.Elementwise.__call__, kernels.Raw.__getitem__, sys.modules.get("cupy")
+    stand_in = types.ModuleType("cupy")
+    stand_in.__dict__.update(np.__dict__)
+    kernels.Elementwise.__call__, kernels.Raw.__getitem__ = elementwise, raw  # type: ignore
+    sys.modules["cupy"] = stand_in
+    cuda.cupy.cache_clear()
+    try:
+        yield
+    finally:
+        kernels.Elementwise.__call__, kernels.Raw.__getitem__ = before[:2]  # type: ignore
+        del sys.modules["cupy"]
+        if before[2] is not None:
+            sys.modules["cupy"] = before[2]
+        cuda.cupy.cache_clear()
+
+
+def host_run(op: Op) -> str:
+    """What the GPU path comes to without a GPU, over all samples."""
+    found: set[str] = set()
+    with numpy_for_cupy():
+        for sample in samples_of(op):
+            try:
+                op.gpu(*sample.arrays(rng_of(op.name)), **sample.params)
+                found.add("NumPy")
+            except Launched as launched:
+                found.add(launched.where)
+    # a kernel's path may leave empty or unusual inputs to CuPy
+    return ", ".join(sorted(found - {"NumPy"}) or sorted(found))
+
+
+@cache
+def gpu_results() -> dict[str, Any]:
+    """What the last GPU run found: {"device": ..., "date": ..., "passed": [...], "failed": [...]}.
+
+    Empty where there was none.
+    """
+    return json.loads(ON_GPU.read_text()) if ON_GPU.is_file() else {}
+
+
+def on_gpu(name: str) -> str:
+    results = gpu_results()
+    return ("yes" if name in results.get("passed", ()) else
+            "FAILED" if name in results.get("failed", ()) else "not yet")
+
+
+# -- the page --------------------------------------------------------------------------------------
+
+
+def row(name: str) -> list[str]:
+    """The cells of an op. Those without samples have those of the op that makes their inputs."""
+    op = registry[name]
+    title = f"`{name}` {first_sentence(op.__doc__ or '')}"
+    measured = registry[THROUGH[name]] if op.samples is None else op
+    proven = [str(len(samples_of(op))), host_run(op)] if measured is op else [
+        f"in `{measured.name}`"] * 2
+    modes = derivatives(op)
+    return [title, dtypes(measured), saves(op), passes(op), modes,
+            NONE if modes == "none" else "yes" if op.complex else "no", *proven, on_gpu(name)]
+
+
+def first_sentence(text: str) -> str:
+    """A doc's first sentence as a cell of a table."""
+    line = " ".join(text.split())
+    end = min((line.find(mark) for mark in (". ", "; ") if mark in line), default=len(line))
+    return line[:end].rstrip(".").replace("|", "\\|").replace("*", "\\*")
+
+
+def markdown() -> str:
+    """The text of `docs/ops.md`."""
+    results = gpu_results()
+    gpu = "no results of a GPU yet; they are read from `profiling/results/h200/ops.json`."
+    if results:
+        gpu = f"the same checks on {results['device']}, {results['date']}."
+    parts: list[str] = []
+    cells: list[list[str]] = []
+    with warnings.catch_warnings(), np.errstate(all="ignore"), gt.device("cpu"):
+        warnings.simplefilter("ignore")
+        for module, names in families().items():
+            doc = inspect.getdoc(importlib.import_module(f"gtensor.ops.{module}")) or ""
+            rows = [row(name) for name in names]
+            cells += rows
+            parts += [f"\n## {module}\n\n{doc.splitlines()[0]}\n", COLUMNS,
+                      *(f"| {' | '.join(r)} |" for r in rows)]
+    modes = [r[4] for r in cells]
+    counts = (
+        f"{len(cells)} ops: {sum(m.startswith('reverse') for m in modes)} with rules of their own, "
+        f"{modes.count('composed')} recorded as others, {modes.count('zero')} constant almost "
+        f"everywhere, {modes.count('none')} without a derivative; "
+        f"{sum(r[8] == 'yes' for r in cells)} proven on a GPU.")
+    return HEAD.format(counts=counts, gpu=gpu) + "\n".join(parts) + "\n"
+
+
+if __name__ == "__main__":
+    print(markdown(), end="")
