@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from operator import index
 from typing import Any
 
 import numpy as np
@@ -104,10 +105,11 @@ def empty(
     shape: Shape, dtype: Any = None, device: DeviceLike = None, requires_grad: bool = False
 ) -> Tensor:
     """An uninitialized tensor; float32 unless dtype is given."""
+    sizes = _sizes(shape)
+    if isinstance(dtype, int):
+        raise TypeError(f"dtype {dtype} given; a shape is one argument, such as "
+                        f"({shape}, {dtype})")
     wanted = np.dtype(dtype) if dtype is not None else DEFAULT_FLOAT
-    sizes = (int(shape),) if hasattr(shape, "__index__") else tuple(int(n) for n in shape)
-    if any(n < 0 for n in sizes):
-        raise ValueError(f"shape {sizes} given; wanted sizes of 0 or more")
     _check_differentiable(wanted, requires_grad)
     place = get_device(device)
     result = make(place.empty(sizes, wanted, "empty"), place)
@@ -239,6 +241,18 @@ def _made(name: str, device: DeviceLike, function: Callable[[Any], Any]) -> Tens
     place = get_device(device)
     values = place.path(name, function)(place.xp)
     return tensor(values, device=place) if place.type == "cpu" else make(values, place)
+
+
+def _sizes(shape: Any) -> tuple[int, ...]:
+    """A shape as a tuple of sizes. Raises TypeError or ValueError for what is none."""
+    try:
+        sizes = (index(shape),) if hasattr(shape, "__index__") else tuple(index(n) for n in shape)
+    except TypeError:
+        raise TypeError(f"shape {shape!r} given; wanted a whole number, or a tuple of them such "
+                        "as (2, 3)") from None
+    if any(n < 0 for n in sizes):
+        raise ValueError(f"shape {sizes} given; wanted sizes of 0 or more")
+    return sizes
 
 
 def _refuse_copy(data: Any, dtype: Any, place: Device) -> None:

@@ -126,7 +126,7 @@ reductions=softmax,log_softmax,softmax_grad,log_softmax_grad,layer_norm,rms_norm
 step environment 15 environment.txt "" bash -c "$environment" environment "$PYTHON"
 if [ "$PART" != ladders ]; then
     step kernels 100 kernels.log module:cupy "${touching[@]}" --processes 8
-    step gpu_tests 220 gpu_tests.log module:cupy\ module:pytest\ module:torch\ module:hypothesis \
+    step gpu_tests 210 gpu_tests.log module:cupy\ module:pytest\ module:torch\ module:hypothesis \
         "$PYTHON" -m pytest -m gpu -p no:cacheprovider --continue-on-collection-errors -ra --tb=short \
         --maxfail=200 "${gpu_files[@]}"
     step memcheck 90 sanitizer.log command:compute-sanitizer\ module:cupy \

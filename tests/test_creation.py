@@ -107,3 +107,34 @@ def test_a_gradient_is_not_cut_by_making_a_tensor_of_values(call):
     with pytest.raises(gt.GradientError, match=r"would be lost; stack\(\) or concat\(\)"):
         call(gt.tensor(2.0, requires_grad=True))
     call(gt.tensor(2.0))
+
+
+@pytest.mark.parametrize("call, message", [
+    (lambda: gt.zeros((2.5,)), r"shape \(2.5,\) given; wanted a whole number, or a tuple"),
+    (lambda: gt.zeros(2, 3), r"dtype 3 given; a shape is one argument, such as \(2, 3\)"),
+    (lambda: gt.ones(2).to("gpu"), "to.. was given 'gpu'; wanted a device such as 'cpu'"),
+    (lambda: gt.grad(lambda a: a.sum(), argnums=(0, 1)), "grad.. of a function was given argnums"),
+    (lambda: gt.ones(1, requires_grad=True).register_hook(3), "a hook was given as int"),
+])
+def test_a_slip_is_answered_with_what_is_wanted(call, message):
+    with pytest.raises(TypeError, match=message):
+        call()
+
+
+def test_names_of_other_libraries_are_answered_with_ours():
+    with pytest.raises(AttributeError, match="no attribute 'unsqueeze'; here it is expand_dims"):
+        gt.ones(2).unsqueeze(0)
+    with pytest.raises(AttributeError, match="no attribute 'nonsense'$"):
+        gt.ones(2).nonsense  # noqa: B018
+    assert not hasattr(gt.ones(2), "view")
+
+
+def test_a_loss_can_be_printed_with_a_format():
+    assert f"{gt.tensor(1.23456):.3f} {gt.tensor(7):d}" == "1.235 7"
+    assert f"{gt.ones(2)}" == "tensor([1., 1.])"
+    with pytest.raises(ValueError, match="format"):
+        f"{gt.ones(2):.3f}"
+
+
+def test_methods_have_the_text_of_their_functions():
+    assert gt.Tensor.sum.__doc__ == gt.sum.__doc__ and "over `axis`" in gt.Tensor.sum.__doc__

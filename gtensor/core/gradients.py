@@ -45,6 +45,10 @@ def grad(outputs: Any, inputs: Any = 0, grad_outputs: Any = None, **options: Any
     It nests: `grad(grad(f))` is the second derivative.
     """
     if callable(outputs) and not isinstance(outputs, Tensor):
+        if grad_outputs is not None or options:
+            extra = ["grad_outputs"] * (grad_outputs is not None) + list(options)
+            raise TypeError(f"grad() of a function was given {', '.join(extra)}; wanted the "
+                            "function, and the positions of the arguments to differentiate")
         return _grad_function(outputs, inputs)
     return _grad_values(outputs, inputs, grad_outputs, **options)
 

@@ -13,6 +13,8 @@ class RemovableHandle:
     """One registered hook; `remove()`, or the end of a `with` block, takes it away."""
 
     def __init__(self, hooks: dict[int, Callable[..., Any]], hook: Callable[..., Any]) -> None:
+        if not callable(hook):
+            raise TypeError(f"a hook was given as {type(hook).__name__}; wanted a function")
         self._hooks = hooks
         self.id = _next_id()
         hooks[self.id] = hook

@@ -12,10 +12,24 @@ if TYPE_CHECKING:
 Axis = int | tuple[int, ...] | None
 
 
+_ELSEWHERE = {  # what PyTorch's and NumPy's users reach for -> what stands for it
+    "view": "reshape", "permute": "permute_dims", "transpose": "permute_dims", "ravel": "flatten",
+    "unsqueeze": "expand_dims", "clamp": "clip", "numel": "size", "cumsum": "gt.cumulative_sum",
+    "expand": "broadcast_to", "type": "astype", "float": "astype(gt.float32)",
+    "long": "astype(gt.int64)", "cuda": "to('cuda')", "cpu": "to('cpu')", "data": "detach()",
+    "sort": "gt.sort", "argsort": "gt.argsort", "topk": "gt.topk",
+}
+
+
 class Methods:
     """Mixin of `Tensor`; knows ops by name only, the engine does not import it."""
 
     __slots__ = ()
+
+    def __getattr__(self, name: str) -> Any:
+        """Called for what is no attribute: PyTorch's names are told their counterparts."""
+        hint = f"; here it is {_ELSEWHERE[name]}" if name in _ELSEWHERE else ""
+        raise AttributeError(f"a Tensor has no attribute {name!r}{hint}")
 
     # arithmetic
     def __add__(self, other: Any) -> Tensor:
@@ -233,7 +247,7 @@ class Methods:
     def flatten(self, start_dim: int = 0, end_dim: int = -1) -> Tensor:
         return ns.flatten(self, start_dim, end_dim)
 
-    def squeeze(self, axis: int | tuple[int, ...]) -> Tensor:
+    def squeeze(self, axis: Axis = None) -> Tensor:
         return ns.squeeze(self, axis)
 
     @property

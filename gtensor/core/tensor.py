@@ -138,6 +138,10 @@ class Tensor(Interchange, Methods):
                             "wanted one element")
         return kind(self._array.item())
 
+    def __format__(self, form: str) -> str:
+        """Of one element as of its Python number, so that `f"{loss:.3f}"` works."""
+        return format(self.item() if form and self._array.size == 1 else str(self), form)
+
     def __bool__(self) -> bool:
         return self._scalar(bool)
 
@@ -294,7 +298,12 @@ class Tensor(Interchange, Methods):
         if isinstance(target, Device) or (isinstance(target, str) and _names_device(target)):
             device = get_device(target)
             return self if device is self._device else recorded.to_device(self, device=device)
-        return public.astype(self, np.dtype(target), copy=False)
+        try:
+            dtype = np.dtype(target)
+        except TypeError:
+            raise TypeError(f"to() was given {target!r}; wanted a device such as 'cpu' or 'cuda', "
+                            "or a dtype") from None
+        return public.astype(self, dtype, copy=False)
 
 
 def is_floating(dtype: np.dtype) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from types import ModuleType
 from typing import Any
 
+from gtensor.core.methods import Methods
 from gtensor.core.namespaces import public
 from gtensor.core.op import Op, registry
 from gtensor.ops import (
@@ -82,6 +83,9 @@ def _publish() -> None:
     for name, function in functions.items():
         # a bound method is called faster than an object
         setattr(public, name, function.__call__ if isinstance(function, Op) else function)
+    for name, method in vars(Methods).items():  # a method's text is its function's
+        if callable(method) and not method.__doc__ and name in functions:
+            method.__doc__ = functions[name].__doc__
 
 
 _publish()

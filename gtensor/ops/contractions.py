@@ -79,7 +79,7 @@ vecdot_op = op(
 )
 
 
-def vecdot(x1: Tensor, x2: Tensor, /, *, axis: int = -1) -> Tensor:
+def vecdot(x1: Tensor, x2: Tensor, /, axis: int = -1) -> Tensor:
     """The sum of conj(x1) * x2 along `axis` (counted from the last, as -1), broadcast elsewhere."""
     x1, x2 = asarray(x1), asarray(x2)
     for x in (x1, x2):
@@ -137,7 +137,7 @@ cross_op = op(
 )
 
 
-def cross(x1: Tensor, x2: Tensor, /, *, axis: int = -1) -> Tensor:
+def cross(x1: Tensor, x2: Tensor, /, axis: int = -1) -> Tensor:
     """The cross product of vectors of three elements along `axis`, broadcast over the others."""
     x1, x2 = asarray(x1), asarray(x2)
     for x in (x1, x2):

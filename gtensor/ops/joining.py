@@ -173,7 +173,7 @@ _repeat_op = op(
 )
 
 
-def repeat(x: Tensor, repeats: int | Tensor, /, *, axis: int | None = None) -> Tensor:
+def repeat(x: Tensor, repeats: int | Tensor, /, axis: int | None = None) -> Tensor:
     """Each element of x (flattened for axis=None), or each slice along `axis`, `repeats` times.
 
     A tensor of repeats has one count for all, or one for each; on a GPU it is waited for, since the

@@ -44,7 +44,7 @@ _flip_op = op(
 )
 
 
-def flip(x: Tensor, /, *, axis: Axes | None = None) -> Tensor:
+def flip(x: Tensor, /, axis: Axes | None = None) -> Tensor:
     """The elements in the opposite order along `axis`, or several (all for None): a view."""
     axes = tuple(range(x.ndim)) if axis is None else axis_indices(axis, x.ndim, "flip")
     return _flip_op(x, axes=axes)
@@ -84,7 +84,7 @@ _roll_op = op(
 )
 
 
-def roll(x: Tensor, /, shift: Axes, *, axis: Axes | None = None) -> Tensor:
+def roll(x: Tensor, /, shift: Axes, axis: Axes | None = None) -> Tensor:
     """The elements moved by `shift` places along `axis`; those pushed out at an end come in again.
 
     For axis=None the tensor is rolled as if flattened. One shift serves several axes; shifts along

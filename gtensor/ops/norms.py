@@ -249,7 +249,7 @@ vector_norm_op = op(
 
 
 def vector_norm(
-    x: Tensor, /, *, axis: Axis = None, keepdims: bool = False, ord: float = 2
+    x: Tensor, /, axis: Axis = None, *, keepdims: bool = False, ord: float = 2
 ) -> Tensor:
     """(sum of |x| ** ord) ** (1 / ord) over `axis` (all of them for None); the result is real.
 

@@ -191,7 +191,7 @@ _cumulative_prod = op(
 
 
 def cumulative_prod(
-    x: Tensor, /, *, axis: int | None = None, dtype: Any = None, include_initial: bool = False
+    x: Tensor, /, axis: int | None = None, *, dtype: Any = None, include_initial: bool = False
 ) -> Tensor:
     """The products of the first 1, 2, ... elements along `axis`, which a 1-d x may leave out.
 

@@ -146,7 +146,7 @@ _cumulative_sum = op(
 
 
 def cumulative_sum(
-    x: Tensor, /, *, axis: int | None = None, dtype: Any = None, include_initial: bool = False
+    x: Tensor, /, axis: int | None = None, *, dtype: Any = None, include_initial: bool = False
 ) -> Tensor:
     """The sums of the first 1, 2, ... elements along `axis`, which a 1-d x may leave out.
 
@@ -172,7 +172,7 @@ def scanned(x: Tensor, axis: int | None, dtype: Any, name: str) -> tuple[int, di
 
 
 def diff(
-    x: Tensor, /, *, axis: int = -1, n: int = 1, prepend: Any = None, append: Any = None
+    x: Tensor, /, axis: int = -1, *, n: int = 1, prepend: Any = None, append: Any = None
 ) -> Tensor:
     """x[1:] - x[:-1] along `axis`, n times (0: x itself); booleans are compared, not subtracted.
 

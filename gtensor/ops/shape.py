@@ -129,9 +129,10 @@ def flatten(x: Tensor, start_dim: int = 0, end_dim: int = -1) -> Tensor:
     return reshape(x, (*x.shape[:first], prod(x.shape[first:last + 1]), *x.shape[last + 1:]))
 
 
-def squeeze(x: Tensor, /, axis: Axes) -> Tensor:
-    """Without the axes given, which must have size 1 (else ValueError): a view."""
-    gone = axis_indices(axis, x.ndim, "squeeze")
+def squeeze(x: Tensor, /, axis: Axes | None = None) -> Tensor:
+    """Without the given axes, which must have size 1 (else ValueError), or all of them: a view."""
+    gone = (axis_indices(axis, x.ndim, "squeeze") if axis is not None
+            else [i for i, n in enumerate(x.shape) if n == 1])
     if any(x.shape[a] != 1 for a in gone):
         raise ValueError(f"squeeze of axis {axis} of a tensor of shape {x.shape}; "
                          "wanted axes of size 1")

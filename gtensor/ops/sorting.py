@@ -160,7 +160,7 @@ _argsort = op(
 
 
 def argsort(
-    x: Tensor, /, *, axis: int = -1, descending: bool = False, stable: bool = True
+    x: Tensor, /, axis: int = -1, *, descending: bool = False, stable: bool = True
 ) -> Tensor:
     """The indices that sort x along `axis`; int64. NaN counts as the largest.
 
@@ -218,7 +218,7 @@ _sort = op(
 
 
 def sort(
-    x: Tensor, /, *, axis: int = -1, descending: bool = False, stable: bool = True
+    x: Tensor, /, axis: int = -1, *, descending: bool = False, stable: bool = True
 ) -> Tensor:
     """x sorted along `axis`: a copy. NaN counts as the largest.
 

@@ -71,7 +71,7 @@ def test_each_part_runs_its_steps_and_no_other() -> None:
     assert "step environment" in before and "step kernels" in checks
     assert "step ladder" not in before + checks
     assert {name for name, _, _ in steps() if name.startswith("ladder")} == set(
-        re.findall(r"step (\w+)", ladders))
+        re.findall(r"step (\w+) \d+ ", ladders))
 
 
 def test_it_leaves_few_files_with_plain_names() -> None:
