@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from numbers import Integral
 from operator import index
 from typing import Any
 
 import numpy as np
 
 from gtensor.backend import Device, get_device
-from gtensor.core.errors import GradientError
-from gtensor.core.interchange import adopted, imported
+from gtensor.core.interchange import adopted, imported, plain_values
 from gtensor.core.namespaces import recorded
 from gtensor.core.tensor import Tensor, is_floating, make
 
@@ -93,7 +93,7 @@ def full(
 
     Without dtype: float32, complex64, int64 or bool, by the number; a 0-d tensor's own.
     """
-    value = _plain(fill_value)
+    value = plain_values(fill_value)
     if dtype is None:
         dtype = fill_value.dtype if isinstance(fill_value, Tensor) else _values(value, None).dtype
     result = empty(shape, dtype=dtype, device=device, requires_grad=requires_grad)
@@ -163,11 +163,11 @@ def arange(
 
     Without dtype, int64 for integers, else float32.
     """
-    begin, end, step = (_plain(v) for v in ((0, start, step) if stop is None
+    begin, end, step = (plain_values(v) for v in ((0, start, step) if stop is None
                                             else (start, stop, step)))
     if step == 0:
         raise ValueError("arange with step 0; wanted a step that is not 0")
-    if dtype is None and any(isinstance(v, float) for v in (begin, end, step)):
+    if dtype is None and not all(isinstance(v, Integral) for v in (begin, end, step)):
         dtype = DEFAULT_FLOAT
     return _made("arange", device, lambda xp: xp.arange(begin, end, step, dtype=dtype))
 
@@ -194,12 +194,17 @@ def linspace(
 def _between(
     start: Any, stop: Any, num: int, dtype: Any, device: DeviceLike, endpoint: bool
 ) -> Tensor:
-    """linspace of tensors, by ops on them, in their dtype."""
-    model = start if isinstance(start, Tensor) else stop
-    wanted = np.dtype(dtype) if dtype is not None else (stop - start + 0.0).dtype
-    place = get_device(device) if device is not None else model.device
-    weights = linspace(0.0, 1.0, num, dtype=wanted, device=place, endpoint=endpoint)
-    return recorded.add(recorded.multiply(weights, stop - start), start)
+    """linspace of 0-d tensors, by ops on them; without dtype in theirs (integers: float32)."""
+    ends = [x for x in (start, stop) if isinstance(x, Tensor)]
+    if any(x.ndim for x in ends):
+        raise ValueError(f"linspace was given ends of shapes {[x.shape for x in ends]}; wanted "
+                         "numbers or 0-d tensors")
+    place = get_device(device) if device is not None else ends[0].device
+    floats = [x.dtype for x in ends if x.dtype.kind in "fVc"]
+    inner = np.result_type(*floats) if floats else DEFAULT_FLOAT
+    weights = linspace(0.0, 1.0, num, dtype=inner, device=place, endpoint=endpoint)
+    values = recorded.add(recorded.multiply(1.0 - weights, start), recorded.multiply(weights, stop))
+    return values if dtype is None else values.astype(np.dtype(dtype), copy=False)
 
 
 def eye(
@@ -276,7 +281,7 @@ def _values(data: Any, dtype: Any) -> Any:
         return data
     python = not hasattr(data, "dtype") and not hasattr(data, "__array__")
     if isinstance(data, (list, tuple)):
-        data = _plain(data)
+        data = plain_values(data)
     array = np.asarray(data)
     if array.dtype.kind not in "biufcV":
         raise TypeError(f"data of type {type(data).__name__} (dtype {array.dtype}) given; wanted "
@@ -284,18 +289,6 @@ def _values(data: Any, dtype: Any) -> Any:
     if python and dtype is None and array.dtype.kind in _DEFAULTS:
         return array.astype(_DEFAULTS[array.dtype.kind])
     return array
-
-
-def _plain(data: Any) -> Any:
-    """Nested lists with the tensors in them as lists. Raises GradientError if one has a history."""
-    if isinstance(data, (list, tuple)):
-        return [_plain(v) for v in data]
-    if not isinstance(data, Tensor):
-        return data
-    if data.requires_grad:
-        raise GradientError("values were asked of a tensor that requires a gradient, which would "
-                            "be lost; stack() or concat() tensors, or detach() this one first")
-    return data.tolist()
 
 
 def _on(place: Device, source: Any) -> Any:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+
 import numpy as np
 import pytest
 
@@ -138,3 +140,45 @@ def test_a_loss_can_be_printed_with_a_format():
 
 def test_methods_have_the_text_of_their_functions():
     assert gt.Tensor.sum.__doc__ == gt.sum.__doc__ and "over `axis`" in gt.Tensor.sum.__doc__
+
+
+def test_linspace_between_tensors_is_that_between_numbers():
+    for start, stop, dtype in ((0, 10, gt.int64), (0.0, 1.0, gt.float32), (-3e38, 3e38, None)):
+        found = gt.linspace(gt.tensor(start), gt.tensor(stop), 5, dtype=dtype)
+        wanted = gt.linspace(start, stop, 5, dtype=dtype)
+        assert found.dtype == wanted.dtype
+        np.testing.assert_allclose(found.numpy(), wanted.numpy(), rtol=1e-6)
+    with pytest.raises(ValueError, match=r"ends of shapes \[\(2,\)\]; wanted numbers or 0-d"):
+        gt.linspace(gt.ones(2), 3.0, 4)
+
+
+def test_arange_of_numpy_floats_is_float32():
+    assert gt.arange(np.float32(0), np.float32(1), np.float32(0.5)).dtype == gt.float32
+    assert gt.arange(np.int8(3)).dtype == gt.int64
+
+
+@pytest.mark.parametrize("call", [
+    lambda s: gt.exp([s, s]), lambda s: gt.add(gt.zeros(2), [s, s]), lambda s: np.asarray(s),
+    lambda s: gt.where(gt.tensor([True, False]), [s, s], 0.0),
+    lambda s: gt.zeros(2).__setitem__(slice(None), [s, s]), lambda s: np.stack([s, s]),
+])
+def test_no_way_to_values_cuts_a_gradient_silently(call):
+    with pytest.raises(gt.GradientError, match=r"would be lost"):
+        call(gt.tensor(2.0, requires_grad=True))
+    call(gt.tensor(2.0))
+
+
+def test_a_number_beside_bfloat16_and_a_condition():
+    x = gt.tensor([1.0, 2.0, 3.0], dtype=gt.bfloat16)
+    found = gt.where(gt.tensor([True, False, True]), x, 2.5)
+    assert found.dtype == gt.bfloat16 and found.astype(gt.float32).tolist() == [1, 2.5, 3]
+
+
+def test_a_copy_keeps_the_gradient():
+    x = gt.ones(2, requires_grad=True)
+    (x * 3).sum().backward()
+    other = copy.deepcopy(x)
+    assert other.grad.tolist() == [3, 3] and other.grad is not x.grad
+    parameter = gt.nn.Parameter(gt.ones(2))
+    (parameter * 3).sum().backward()
+    assert copy.deepcopy(parameter).grad.tolist() == [3, 3]

@@ -9,6 +9,7 @@ import numpy as np
 
 from gtensor.backend import Device, DeviceError, default_device, device_of, get_device, owner
 from gtensor.core.errors import refuse_complex
+from gtensor.core.interchange import plain_values
 from gtensor.core.modes import STATE, observers
 from gtensor.core.node import Guard, Guards, Node, Record
 from gtensor.core.storage import FRESH, Storage
@@ -86,7 +87,7 @@ def apply(op: Op, inputs: tuple[Any, ...], params: dict[str, Any]) -> Tensor:
         device = adopt_constants(op, arrays, device)
     assert device is not None
     if op.floating:
-        _to_floating(arrays, device)
+        _to_floating(arrays, device, op.name)
     tracked = mask != 0 and STATE.grad_enabled
     if tracked and op.backward is None and op.composed is not None:
         return op.composed(*inputs, **params)
@@ -238,7 +239,7 @@ def adopt_constants(op: Op, arrays: list[Any], device: Device | None) -> Device:
             arrays[i] = device.from_numpy(_as_numpy(op, value))
     strong = [a for a in arrays if isinstance(a, device.array_type)]
     if any(a.dtype.kind == "V" for a in strong):  # ml_dtypes: NumPy would promote a Python scalar
-        dtype = strong[0].dtype
+        dtype = np.result_type(*[a.dtype for a in strong if a.dtype.kind != "b"])
         for i, value in enumerate(arrays):
             if type(value) in (int, float):
                 arrays[i] = device.xp.asarray(value, dtype=dtype)
@@ -246,7 +247,7 @@ def adopt_constants(op: Op, arrays: list[Any], device: Device | None) -> Device:
 
 
 def _as_numpy(op: Op, value: Any) -> np.ndarray:
-    array = np.asarray(value)
+    array = np.asarray(plain_values(value))
     if array.dtype == object:
         raise TypeError(f"{op.name} was given {type(value).__name__}; wanted a Tensor, an array "
                         "or a number")
@@ -255,11 +256,11 @@ def _as_numpy(op: Op, value: Any) -> np.ndarray:
     return array
 
 
-def _to_floating(arrays: list[Any], device: Device) -> None:
+def _to_floating(arrays: list[Any], device: Device, name: str) -> None:
     """Integers become the default float dtype, as the ops of calculus need."""
     for i, value in enumerate(arrays):
         if isinstance(value, device.array_type) and value.dtype.kind in "iub":
-            arrays[i] = value.astype(_DEFAULT_FLOAT)
+            arrays[i] = device.copy(value, _DEFAULT_FLOAT, name)
 
 
 def _settled(out: Any, device: Device) -> tuple[Any, Device]:

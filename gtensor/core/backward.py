@@ -101,9 +101,11 @@ def _walk(
     finally:
         _unclaim(records)
     ends = {n: step.result(n, held[n] if n in held else step.slots.pop(n, None)) for n in keepers}
-    for node, grad in ends.items():
-        if node.hooks and grad is not None and not isinstance(node, Record):
-            ends[node] = call_hooks(node, grad)
+    with set_grad_enabled(create_graph):
+        for node, grad in ends.items():
+            if node.hooks and grad is not None and not isinstance(node, Record):
+                # a hook may keep what it saw, or return what is somebody's: `.grad` is nobody's
+                ends[node] = recorded.clone(call_hooks(node, grad))
     return [ends[node] for node in kept]
 
 

@@ -30,12 +30,22 @@ def assign(op: Op, target: Tensor, other: Any) -> Tensor:
     if shape != array.shape:
         raise ValueError(f"in-place {op.name} of shape {np.shape(value)} into shape {array.shape}: "
                          f"the result would have shape {shape}")
-    result = np.result_type(array, value) if array.dtype.kind != "V" else array.dtype
-    if not np.can_cast(result, array.dtype, "same_kind"):
+    result = _result_dtype(op, array, value)
+    loses_parts = result.kind == "c" and array.dtype.kind != "c"  # ml_dtypes would let them go
+    if loses_parts or not np.can_cast(result, array.dtype, "same_kind"):
         raise TypeError(f"in-place {op.name} of dtype {np.result_type(value)} into dtype "
                         f"{array.dtype}: the result has dtype {result}; convert with astype() "
                         "first")
     return write(op, target, other, {})
+
+
+def _result_dtype(op: Op, array: Any, value: Any) -> np.dtype:
+    """The dtype of op(array, value)."""
+    if array.dtype.kind == "V":  # beside which NumPy would take a number as a float64
+        given = np.result_type(value)
+        return given if given.kind == "c" else array.dtype
+    result = np.result_type(array, value)
+    return np.dtype(np.float32) if op.floating and result.kind in "iub" else result
 
 
 def write(op: Op, target: Tensor, value: Any, params: dict[str, Any]) -> Tensor:
@@ -120,6 +130,9 @@ def _check_writable(op: Op, target: Tensor, tracked: bool) -> None:
     if broadcast_view(target._array):
         raise ValueError(f"in-place {op.name} on a broadcast view of shape {target.shape}, whose "
                          "elements share memory; clone() it first")
+    if not getattr(target._array.flags, "writeable", True):  # CuPy has no such flag
+        raise ValueError(f"in-place {op.name} on read-only memory of shape {target.shape} (of a "
+                         "broadcast view, or an array that its owner locked); clone() it first")
     if target._version != target._storage.version:
         target._renew(op.name)
 

@@ -48,6 +48,10 @@ class Interchange:
         if self._device.type != "cpu":
             raise TypeError(f"a tensor on {self._device} was given where a NumPy array is wanted; "
                             "copy it to the CPU with .numpy()")
+        if self._node is not None:
+            raise GradientError("a tensor that requires a gradient was given where a NumPy array "
+                                "is wanted, where the gradient would be lost; use .numpy() or "
+                                "detach() it first")
         if not copy:
             self._facts().exported = True
         return np.array(self._array, dtype=dtype, copy=copy)
@@ -78,15 +82,33 @@ class Interchange:
         if self._node is not None:
             raise GradientError("a tensor that requires a gradient was given to another library, "
                                 "where the gradient would be lost; detach() it first")
-        if not copy:
+        array = self._array
+        if any(stride < 0 for stride in array.strides):  # consumers refuse them, PyTorch by abort()
+            if copy is False:
+                raise BufferError("a tensor with negative strides (a flipped view) was given to "
+                                  "another library without a copy; clone() it first")
+            array = self._device.copy(array, label="__dlpack__")
+        elif not copy:
             self._facts().exported = True
         options: dict[str, Any] = {"stream": stream, "dl_device": dl_device, "copy": copy}
         given = {name: value for name, value in options.items() if value is not None}
-        return self._array.__dlpack__(max_version=max_version, **given)
+        return array.__dlpack__(max_version=max_version, **given)
 
     def __dlpack_device__(self) -> tuple[int, int]:
         kind, index = self._array.__dlpack_device__()
         return kind, index
+
+
+def plain_values(data: Any) -> Any:
+    """Nested lists with the tensors in them as lists. Raises GradientError if one has a history."""
+    if isinstance(data, (list, tuple)):
+        return [plain_values(v) for v in data]
+    if not isinstance(data, Interchange):
+        return data
+    if data._node is not None:
+        raise GradientError("values were asked of a tensor that requires a gradient, which would "
+                            "be lost; stack() or concat() tensors, or detach() this one first")
+    return data._device.to_numpy(data._array).tolist()
 
 
 def adopted(array: Any, place: Device) -> Tensor:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterator
+from copy import deepcopy
 from typing import Any
 
 import numpy as np
@@ -103,7 +104,9 @@ class Tensor(Interchange, Methods):
         copy = type(self).__new__(type(self))
         copy._array, copy._device = self._device.copy(self._array), self._device
         copy._storage, copy._version, copy._node = FRESH, FRESH.version, None
-        return copy.requires_grad_() if self.requires_grad else copy
+        if self.requires_grad:
+            copy.requires_grad_().grad = deepcopy(self.grad, memo)
+        return copy
 
     def __repr__(self) -> str:
         body = np.array2string(self._device.to_numpy(self._array), separator=", ", prefix="tensor(",

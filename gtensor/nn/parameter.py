@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from copy import deepcopy
 from typing import Any
 
 from gtensor.core.tensor import Tensor
@@ -40,7 +41,10 @@ class Parameter(Tensor):
             setattr(self, name, getattr(source, name))
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Parameter:
-        return Parameter(self.detach().clone(), self.requires_grad)
+        copy = Parameter(self.detach().clone(), self.requires_grad)
+        if self.requires_grad:
+            copy.grad = deepcopy(self.grad, memo)
+        return copy
 
     def __reduce__(self) -> tuple[Any, ...]:
         return Parameter, (self.detach(), self.requires_grad)

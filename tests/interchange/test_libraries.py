@@ -123,3 +123,10 @@ def test_libraries_on_the_gpu_share_a_buffer():
     back = gt.from_dlpack(torch.ones(3, device="cuda"))
     assert back.device.type == "cuda" and back.tolist() == [1, 1, 1]
     assert gt.from_dlpack(ours, device="cpu").device.type == "cpu"
+
+
+def test_a_flipped_view_is_copied_on_the_way_out():
+    flipped = gt.arange(3)[::-1]
+    assert torch.from_dlpack(flipped).tolist() == [2, 1, 0]
+    with pytest.raises(BufferError, match="negative strides"):
+        flipped.__dlpack__(copy=False)

@@ -77,3 +77,38 @@ def test_a_hook_that_returns_what_does_not_fit_stops_before_anything_is_written(
 def test_hooks_need_a_gradient():
     with pytest.raises(gt.GradientError, match="does not require a gradient"):
         gt.ones(2).register_hook(print)
+
+
+def test_what_a_leaf_s_hook_keeps_or_returns_stays_as_it_is():
+    x, kept, own = leaf(1, 2), [], gt.ones(2, dtype=gt.float64)
+    x.register_hook(lambda g: kept.append(g))
+    for k in (2, 3, 4):
+        (x * k).sum().backward()
+    assert [g.tolist() for g in kept] == [[2, 2], [3, 3], [4, 4]] and x.grad.tolist() == [9, 9]
+    y = leaf(1, 2)
+    y.register_hook(lambda g: own)
+    for _ in range(3):
+        (y * 5).sum().backward()
+    assert own.tolist() == [1, 1] and y.grad.tolist() == [3, 3]
+    (g,) = gt.grad((y * 5).sum(), [y])
+    g += 1
+    assert own.tolist() == [1, 1]
+
+
+def test_a_leaf_s_hook_is_recorded_only_where_a_graph_is_asked_for():
+    x = leaf(1, 2)
+    x.register_hook(lambda g: g * x)
+    (x * 2).sum().backward()
+    assert not x.grad.requires_grad and x.grad.tolist() == [2, 4]
+    x.grad = None
+    (x * 2).sum().backward(create_graph=True)
+    assert x.grad.requires_grad
+    x.grad = None
+
+
+def test_a_hook_may_return_a_broadcast_view():
+    x = leaf(1, 2)
+    x.register_hook(lambda g: gt.broadcast_to(gt.tensor(1.0, dtype=gt.float64), (2,)))
+    for _ in range(2):
+        (x * 2).sum().backward()
+    assert x.grad.tolist() == [2, 2]

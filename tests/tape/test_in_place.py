@@ -299,3 +299,17 @@ def test_an_in_place_write_of_what_a_record_saved_can_be_avoided_by_clone():
     z += 1.0
     z.sum().backward()
     np.testing.assert_array_equal(x.grad.numpy(), np.exp(START))
+
+
+def test_dtypes_and_memory_that_cannot_take_the_result_are_refused_with_a_sentence():
+    half = gt.ones(2, dtype=gt.bfloat16)
+    with pytest.raises(TypeError, match="in-place add of dtype complex"):
+        half += gt.tensor([1 + 2j, 3 - 1j])
+    whole = gt.arange(3)
+    with pytest.raises(TypeError, match=r"in-place divide .* into dtype int64"):
+        whole /= 2
+    row = gt.broadcast_to(gt.ones(3), (2, 3))[0]
+    with pytest.raises(ValueError, match="in-place add on read-only memory"):
+        row += 1.5
+    half += 2
+    assert half.tolist() == [3, 3]
