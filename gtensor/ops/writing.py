@@ -110,8 +110,12 @@ def set_item(x: Tensor, key: Any, value: Any) -> None:
 
 def _write(x: Tensor, key: Key, part: Any, value: Any) -> None:
     """x[key] = value for a value of a shape that fits; `part` is x[key] if that is a view."""
-    kind = np.result_type(_raw(value)) if x.dtype.kind != "V" else x.dtype
-    if not isinstance(value, (bool, int, float)) and not np.can_cast(kind, x.dtype, "same_kind"):
+    kind = np.result_type(_raw(value))
+    if x.dtype.kind == "V" and kind.kind != "c":  # ml_dtypes: any real value goes in
+        kind = x.dtype
+    loses_parts = kind.kind == "c" and x.dtype.kind != "c"
+    number = isinstance(value, (bool, int, float))
+    if loses_parts or not number and not np.can_cast(kind, x.dtype, "same_kind"):
         raise TypeError(f"x[key] = value with a value of dtype {kind} into dtype {x.dtype}; "
                         "convert it with astype() first")
     params = {"key": key}

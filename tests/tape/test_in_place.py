@@ -305,6 +305,8 @@ def test_dtypes_and_memory_that_cannot_take_the_result_are_refused_with_a_senten
     half = gt.ones(2, dtype=gt.bfloat16)
     with pytest.raises(TypeError, match="in-place add of dtype complex"):
         half += gt.tensor([1 + 2j, 3 - 1j])
+    with pytest.raises(TypeError, match="value of dtype complex64 into dtype bfloat16"):
+        half[:] = gt.tensor([1 + 2j, 3 - 1j])
     whole = gt.arange(3)
     with pytest.raises(TypeError, match=r"in-place divide .* into dtype int64"):
         whole /= 2
