@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -22,7 +23,7 @@ def parser() -> argparse.ArgumentParser:
         epilog="examples:\n  gtensor train digits\n"
                "  gtensor train digits --epochs 5 --out runs/short\n  gtensor info --json")
     top.add_argument("--version", action="version", version=f"gtensor {gtensor.__version__}")
-    commands = top.add_subparsers(dest="command", metavar="COMMAND", required=True)
+    commands = top.add_subparsers(dest="command", metavar="COMMAND")
 
     train = commands.add_parser(
         "train", formatter_class=raw, help="train a network on real data",
@@ -54,12 +55,19 @@ def _recipe_line(name: str) -> str:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the command; the exit status (0 done, 1 failed, 2 misused, 130 interrupted)."""
-    given = parser().parse_args(arguments)
+    """Run the command; the exit status (0 done, 1 failed, 2 misused, 130 interrupted, 141 unread).
+
+    Without a command it prints the help, and is misused.
+    """
+    grammar = parser()
+    given = grammar.parse_args(arguments)
+    if given.command is None:
+        grammar.print_help(sys.stderr)
+        return 2
     try:
         if given.command == "info":
             found = facts()
-            print(json.dumps(found, indent=2) if given.json else text(found))
+            print(json.dumps(found, indent=2) if given.json else text(found), flush=True)
             return 0
         from gtensor.train.command import train
 
@@ -69,6 +77,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         print("gtensor: interrupted; nothing was saved since the last epoch", file=sys.stderr)
         return 130
+    except BrokenPipeError:  # who reads has seen enough, as `head` has; nothing more can be written
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 141
     except (UserError, gtensor.DeviceError, MemoryError) as error:
         if settings.debug >= 1:
             raise

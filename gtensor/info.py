@@ -57,7 +57,7 @@ def text(found: dict[str, Any]) -> str:
     lines += [f"  {name:12} {version or '-'}" for name, version in found["packages"].items()]
     lines.append(f"  {'driver':12} {found['driver'] or '-'}  (NVIDIA)")
     cuda = found["cuda"]
-    lines += ["", "CUDA text", f"  {len(cuda['files'])} files in {cuda['folder']}"]
+    lines += ["", "CUDA text", f"  {len(cuda['files'])} kernel files (.cu) in {cuda['folder']}"]
     lines += ["", "settings", *(_folded(f"  {line}") for line in found["settings"])]
     if found["missing"]:
         lines += ["", "missing", *(_folded(f"  {line}", 4) for line in found["missing"])]

@@ -6,6 +6,7 @@ checkpoints, and independent of the device, so a run can be repeated on a machin
 
 from __future__ import annotations
 
+import math
 import secrets
 from collections.abc import Sequence
 from typing import Any
@@ -13,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from gtensor.backend import Device
-from gtensor.core.tensor import Tensor
+from gtensor.core.tensor import Tensor, is_floating
 from gtensor.creation import DEFAULT_FLOAT, tensor
 
 Shape = int | Sequence[int]
@@ -57,27 +58,50 @@ def _plain(value: Any) -> Any:
 
 
 def normal(
-    shape: Shape, mean: float = 0.0, std: float = 1.0, *, dtype: Any = None,
+    shape: Shape, *, mean: float = 0.0, std: float = 1.0, dtype: Any = None,
     device: Device | str | None = None, requires_grad: bool = False,
 ) -> Tensor:
-    """Normally distributed values; float32 unless dtype is given."""
+    """Normally distributed values; float32 unless another floating dtype is given.
+
+    The shape is one argument: `normal((2, 3))` is PyTorch's `randn(2, 3)`. Raises ValueError for a
+    negative std.
+    """
+    wanted = _floating("normal", dtype)
+    if not std >= 0:
+        raise ValueError(f"normal was given std={std}; wanted 0 or more")
     values = _Source.generator.standard_normal(shape) * std + mean
-    return tensor(values, dtype or DEFAULT_FLOAT, device, requires_grad)
+    return tensor(values, wanted, device, requires_grad)
 
 
 def uniform(
-    shape: Shape, low: float = 0.0, high: float = 1.0, *, dtype: Any = None,
+    shape: Shape, *, low: float = 0.0, high: float = 1.0, dtype: Any = None,
     device: Device | str | None = None, requires_grad: bool = False,
 ) -> Tensor:
-    """Values uniform in [low, high); float32 unless dtype is given."""
+    """Values uniform in [low, high); float32 unless another floating dtype is given.
+
+    The shape is one argument: `uniform((2, 3))` is PyTorch's `rand(2, 3)`. Raises ValueError for
+    bounds that are not finite or fall.
+    """
+    wanted = _floating("uniform", dtype)
+    if not 0 <= high - low < math.inf:
+        raise ValueError(f"uniform was given low={low} and high={high}; wanted finite low <= high")
     values = _Source.generator.uniform(low, high, shape)
-    return tensor(values, dtype or DEFAULT_FLOAT, device, requires_grad)
+    return tensor(values, wanted, device, requires_grad)
+
+
+def _floating(name: str, dtype: Any) -> np.dtype:
+    wanted = np.dtype(DEFAULT_FLOAT if dtype is None else dtype)
+    if not is_floating(wanted):
+        raise TypeError(f"{name} was given dtype={wanted}; wanted a floating-point dtype")
+    return wanted
 
 
 def integers(
     low: int, high: int, shape: Shape, *, dtype: Any = None, device: Device | str | None = None
 ) -> Tensor:
-    """Integers uniform in [low, high); int64 unless dtype is given."""
+    """Integers uniform in [low, high); int64 unless dtype is given. ValueError if there is none."""
+    if not low < high:
+        raise ValueError(f"integers was given low={low} and high={high}; wanted low < high")
     return tensor(_Source.generator.integers(low, high, shape), dtype or np.int64, device)
 
 

@@ -1,8 +1,8 @@
 // Batch norm + activation, out of place: z = act((x - mean) / sqrt(var + eps) * weight + bias).
 //
-// Layout: x contiguous (N, C, S), S the product of the spatial axes; weight and bias (C), of x's
-// dtype, or NULL; mean, var and the sums (C) in gt_float<T>. var is biased and taken in a second
-// pass, so a mean far larger than the deviation does no harm.
+// Layout: x contiguous (N, C, S), S the product of the spatial axes; weight and bias (C) or NULL,
+// mean, var and the sums (C), all in gt_float<T>. var is biased and taken in a second pass, so a
+// mean far larger than the deviation does no harm.
 // Traffic per element: statistics read 2; forward reads 1, writes 1; backward sums read 2; backward
 // dx reads 2, writes 1.
 // The activation is a code of gt_activation (activation.cuh) with one parameter; its derivative is
@@ -43,15 +43,16 @@ __global__ void batch_norm_statistics(const T *x, gt_float<T> *mean, gt_float<T>
 
 template <typename T>
 __global__ void batch_norm_forward(const T *x, const gt_float<T> *mean, const gt_float<T> *var,
-                                   const T *weight, const T *bias, T *z, gt_index n, gt_index c,
-                                   gt_index s, double eps, gt_index activation, double parameter) {
+                                   const gt_float<T> *weight, const gt_float<T> *bias, T *z,
+                                   gt_index n, gt_index c, gt_index s, double eps,
+                                   gt_index activation, double parameter) {
   typedef gt_float<T> F;
   const gt_index elements = n * c * s;
   for (gt_index at = gt_thread(); at < elements; at += gt_threads()) {
     const gt_index channel = at / s % c;
     F y = (gt_up(x[at]) - mean[channel]) / sqrt(var[channel] + F(eps));
-    if (weight) y *= gt_up(weight[channel]);
-    if (bias) y += gt_up(bias[channel]);
+    if (weight) y *= weight[channel];
+    if (bias) y += bias[channel];
     z[at] = gt_down<T>(gt_activate(activation, y, F(parameter)));
   }
 }
@@ -69,17 +70,18 @@ __device__ inline void gt_batch_norm_terms(T x, T g, gt_float<T> mean, gt_float<
 // sum_dy[c] = sum of dy (the gradient of bias), sum_dy_xhat[c] = sum of dy * xhat (that of weight).
 template <typename T>
 __global__ void batch_norm_backward_reduce(const T *g, const T *x, const gt_float<T> *mean,
-                                           const gt_float<T> *var, const T *weight, const T *bias,
-                                           gt_float<T> *sum_dy, gt_float<T> *sum_dy_xhat,
-                                           gt_index n, gt_index c, gt_index s, double eps,
-                                           gt_index activation, double parameter) {
+                                           const gt_float<T> *var, const gt_float<T> *weight,
+                                           const gt_float<T> *bias, gt_float<T> *sum_dy,
+                                           gt_float<T> *sum_dy_xhat, gt_index n, gt_index c,
+                                           gt_index s, double eps, gt_index activation,
+                                           double parameter) {
   typedef gt_float<T> F;
   __shared__ F cells[GT_BLOCK];
   const gt_index count = n * s;
   for (gt_index channel = blockIdx.x; channel < c; channel += gridDim.x) {
     const F rstd = F(1) / sqrt(var[channel] + F(eps));
-    const F scale = weight ? gt_up(weight[channel]) : F(1);
-    const F shift = bias ? gt_up(bias[channel]) : F(0);
+    const F scale = weight ? weight[channel] : F(1);
+    const F shift = bias ? bias[channel] : F(0);
     F sum = 0;
     F dot = 0;
     for (gt_index i = threadIdx.x; i < count; i += blockDim.x) {
@@ -103,8 +105,9 @@ __global__ void batch_norm_backward_reduce(const T *g, const T *x, const gt_floa
 // training = 0 (fixed statistics) dx = weight * rstd * dy and the sums are not read.
 template <typename T>
 __global__ void batch_norm_backward(const T *g, const T *x, const gt_float<T> *mean,
-                                    const gt_float<T> *var, const T *weight, const T *bias,
-                                    const gt_float<T> *sum_dy, const gt_float<T> *sum_dy_xhat,
+                                    const gt_float<T> *var, const gt_float<T> *weight,
+                                    const gt_float<T> *bias, const gt_float<T> *sum_dy,
+                                    const gt_float<T> *sum_dy_xhat,
                                     T *dx, gt_index n, gt_index c, gt_index s, double eps,
                                     gt_index activation, double parameter, gt_index training) {
   typedef gt_float<T> F;
@@ -113,8 +116,8 @@ __global__ void batch_norm_backward(const T *g, const T *x, const gt_float<T> *m
   for (gt_index at = gt_thread(); at < elements; at += gt_threads()) {
     const gt_index channel = at / s % c;
     const F rstd = F(1) / sqrt(var[channel] + F(eps));
-    const F scale = weight ? gt_up(weight[channel]) : F(1);
-    const F shift = bias ? gt_up(bias[channel]) : F(0);
+    const F scale = weight ? weight[channel] : F(1);
+    const F shift = bias ? bias[channel] : F(0);
     F xhat, dy;
     gt_batch_norm_terms(x[at], g[at], mean[channel], rstd, scale, shift, activation, F(parameter),
                         &xhat, &dy);

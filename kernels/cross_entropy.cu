@@ -2,7 +2,7 @@
 //
 // Layout: logits contiguous (rows, classes), targets int64 (rows), a block to a row.
 // Traffic per logit: forward reads 2; backward reads 1, writes 1.
-// Losses, log-sum-exps and the count are in gt_float<T>. Rows whose target is ignore_index have
+// Losses, their gradients, log-sum-exps and the count are in gt_float<T>. Rows whose target is ignore_index have
 // loss 0 and gradient 0. A target outside 0..classes-1 reads nothing outside the row: it makes loss
 // and gradient NaN.
 // In place: dlogits may be logits; hence no __restrict__.
@@ -66,9 +66,10 @@ __global__ void cross_entropy_reduce(const gt_float<T> *loss, const long long *t
 // mean.
 template <typename T>
 __global__ void cross_entropy_backward(const T *logits, const long long *targets,
-                                       const gt_float<T> *lse, const T *g, const gt_float<T> *count,
-                                       T *dlogits, gt_index rows, gt_index classes,
-                                       gt_index ignore_index, gt_index g_stride) {
+                                       const gt_float<T> *lse, const gt_float<T> *g,
+                                       const gt_float<T> *count, T *dlogits, gt_index rows,
+                                       gt_index classes, gt_index ignore_index,
+                                       gt_index g_stride) {
   typedef gt_float<T> F;
   const gt_index elements = rows * classes;
   for (gt_index at = gt_thread(); at < elements; at += gt_threads()) {
@@ -77,7 +78,7 @@ __global__ void cross_entropy_backward(const T *logits, const long long *targets
     F value = 0;
     if (target != ignore_index) {
       const bool outside = target < 0 || target >= classes;
-      const F scale = gt_up(g[row * g_stride]) / (count ? *count : F(1));
+      const F scale = g[row * g_stride] / (count ? *count : F(1));
       const F onehot = at - row * classes == target ? 1 : 0;
       value = outside ? gt_nan<F>() : (exp(gt_up(logits[at]) - lse[row]) - onehot) * scale;
     }

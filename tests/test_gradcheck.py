@@ -12,7 +12,7 @@ from gtensor.testing import GradcheckError, gradcheck
 
 
 def _leaf(*shape: int, low: float = 0.5, high: float = 2.0) -> gt.Tensor:
-    return gt.random.uniform(shape, low, high, dtype=gt.float64, requires_grad=True)
+    return gt.random.uniform(shape, low=low, high=high, dtype=gt.float64, requires_grad=True)
 
 
 def _through(rule: Any) -> Any:

@@ -77,18 +77,18 @@ EXCEPTIONS: list[tuple[tuple[str, ...], dict[str, float], str]] = [
     ((FORWARD,), {
         "cholesky": 4, "qr": 2.6, "qr_complete": 2.6, "eigh": 4, "eigvalsh": 3.1, "svd": 2,
         "svd_full_matrices": 2, "svdvals": 2.1, "solve": 5, "inv": 3, "det": 2, "slogdet": 2,
-        "cofactor": 5.1, "pinv": 5.1,
+        "cofactor": 6.2, "pinv": 5.1,
     }, "LAPACK overwrites its input, so it is handed copies, and answers new arrays"),
     ((HALF,), {
         "cholesky": 11, "qr": 7.1, "qr_complete": 7.1, "eigh": 10.8, "eigvalsh": 8.1, "svd": 6,
         "svd_full_matrices": 6, "svdvals": 6.1, "solve": 15, "inv": 9, "det": 6, "slogdet": 6.1,
-        "cofactor": 13.2, "pinv": 13.2, "scaled_triangles": 4,
+        "cofactor": 15.3, "pinv": 13.2, "scaled_triangles": 4,
     }, "the same in float32, which is two units each time"),
     ((BACKWARD,), {
-        "cholesky": 9, "qr": 5, "eigh": 3.3, "svd": 3.5, "solve": 6, "inv": 1.1, "det": 6.1,
+        "cholesky": 9, "qr": 5, "eigh": 3.3, "svd": 3.5, "solve": 6, "inv": 1.1, "det": 7.2,
         "slogdet": 4, "cofactor": 7, "pinv": 6.1,
     }, "a chain of products of matrices; none can be written over its factors"),
-    ((HALF,), {"matmul": 4.4, "vecdot": 4, "linear": 3.3, "linear_grad_weight": 3.3},
+    ((HALF,), {"matmul": 4.4, "linear": 3.3, "linear_grad_weight": 3.3},
      "there is no product of halves: operands and result in float32"),
     ((HALF,), {"scatter_add": 3.1, "scatter_along_axis": 0.9},
      "summed in a float32 copy of the output"),
@@ -97,10 +97,7 @@ EXCEPTIONS: list[tuple[tuple[str, ...], dict[str, float], str]] = [
     ((FORWARD, HALF), {"unique_table": 5.2, "unique_values": 1}, "sorts a copy, and its order"),
     ((FORWARD, HALF), {"max_pool2d_places": 0.3}, "the largest values so far, beside their places"),
     ((HALF,), {"fft_r2c": 1}, "NumPy transforms no halves: a float32 copy"),
-    ((BACKWARD,), {"fft_r2c": 2}, "the spectrum of g with its middle halved, and NumPy's copy"),
-    ((BACKWARD,), {"max": 0.3, "min": 0.3}, "a mask of where the input is the extreme"),
-    ((BACKWARD,), {"vector_norm": 1.1}, "x over the norm, then times g"),
-    ((BACKWARD,), {"bce": 1.1, "bce_sum": 1.1}, "the gradient of the weight: a product of three"),
+    ((BACKWARD,), {"fft_r2c": 1}, "the spectrum of g, which is not ours, with its middle halved"),
 ]
 ALLOWED = {(name, which): units for passes, ops, _ in EXCEPTIONS
            for which in passes for name, units in ops.items()}

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
+import hashlib
 import os
 import re
 import secrets
+import stat
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -15,20 +18,31 @@ WRITE_BYTES = 1 << 26  # in one call of the system, so that Ctrl-C need not wait
 
 
 @contextmanager
-def replacing(path: str | os.PathLike[str]) -> Iterator[int]:
+def replacing(
+    path: str | os.PathLike[str], *, owner: str | None = None, mode: int | None = None
+) -> Iterator[int]:
     """A descriptor; what is written to it stands at `path` when the block ends without error.
 
     Whatever happens, a kill and a power cut included, `path` holds the old bytes or all of the new
     ones. What a killed writer left beside it, the next one removes.
 
-    Raises OSError, in one sentence, if the disk is full or the folder cannot be written.
+    Args:
+        owner: of what is left by a kill, the name of the file if None: the next writer of the same
+            owner removes it.
+        mode: permissions of a file that was not there; one that is replaced keeps its own.
+
+    Raises OSError, in one sentence, if the disk is full, the folder cannot be written, or what is
+    there is no regular file.
     """
     place = Path(os.path.realpath(path))  # through a link: the file it names is replaced
+    owner = place.name if owner is None else owner
+    kept = mode_of(place)
     temporary = None
     try:
-        sweep(place.parent, re.escape(place.name))
-        descriptor, temporary = _beside(place)
+        sweep(place.parent, owner)
+        descriptor, temporary = _beside(place.parent, owner)
         try:
+            _give_mode(descriptor, mode if kept is None else kept)
             yield descriptor
             os.fsync(descriptor)
             os.replace(temporary, place)
@@ -37,8 +51,8 @@ def replacing(path: str | os.PathLike[str]) -> Iterator[int]:
             os.close(descriptor)
         sync_folder(place.parent)
     except OSError as error:
-        kept = "; the file that was there is whole" if place.exists() else ""
-        raise OSError(error.errno, f"{path} could not be written: {error.strerror or error}{kept}"
+        whole = "; the file that was there is whole" if os.path.exists(place) else ""
+        raise OSError(error.errno, f"{path} could not be written: {error.strerror or error}{whole}"
                       ) from error
     finally:
         if temporary is not None:
@@ -59,6 +73,22 @@ def write_file(path: str | os.PathLike[str], data: bytes) -> None:
         write(descriptor, data)
 
 
+def mode_of(path: str | os.PathLike[str]) -> int | None:
+    """The permissions of a file, None if there is none.
+
+    Raises OSError if what is there is no regular file, in whose place none may be put.
+    """
+    try:
+        found = os.stat(path).st_mode
+    except OSError:
+        return None
+    if not stat.S_ISREG(found):
+        folder = stat.S_ISDIR(found)
+        raise OSError(errno.EISDIR if folder else errno.EEXIST, f"{path} could not be written: it "
+                      f"is {'a folder' if folder else 'no regular file'}, which stays")
+    return found & 0o777
+
+
 def sync_folder(folder: Path) -> None:
     """Make a rename in the folder last through a power cut."""
     descriptor = os.open(folder, os.O_RDONLY)
@@ -68,10 +98,15 @@ def sync_folder(folder: Path) -> None:
         os.close(descriptor)
 
 
-def _beside(place: Path) -> tuple[int, str]:
+def digest(name: str) -> str:
+    """A name of 12 letters for one that may be as long as the system allows."""
+    return hashlib.blake2b(os.fsencode(name), digest_size=6).hexdigest()
+
+
+def _beside(folder: Path, owner: str) -> tuple[int, str]:
     """A new file in the same folder, locked for as long as this process lives and writes."""
     while True:
-        name = str(place.with_name(f".{place.name}.{secrets.token_hex(6)}.tmp"))
+        name = str(folder / f".{digest(owner)}.{secrets.token_hex(6)}.tmp")
         descriptor = os.open(name, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
         with suppress(OSError):  # a file system without locks: its leftovers stay, nothing else
             fcntl.flock(descriptor, fcntl.LOCK_EX)
@@ -80,10 +115,15 @@ def _beside(place: Path) -> tuple[int, str]:
         os.close(descriptor)  # another writer swept it before it was locked
 
 
-def sweep(folder: Path, name: str) -> None:
-    """Remove what writers left that were killed (nobody holds its lock) before they had put a file
-    in its place whose name matches `name`, a regular expression."""
-    pattern = re.compile(rf"\.{name}\.[0-9a-f]{{12}}\.tmp")
+def _give_mode(descriptor: int, mode: int | None) -> None:
+    """Set the permissions, unless they are so (not every file system lets them be set)."""
+    if mode is not None and os.fstat(descriptor).st_mode & 0o777 != mode:
+        os.fchmod(descriptor, mode)
+
+
+def sweep(folder: Path, owner: str) -> None:
+    """Remove what this owner's writers left that were killed: nobody holds its lock."""
+    pattern = re.compile(rf"\.{digest(owner)}\.[0-9a-f]{{12}}\.tmp")
     for left in filter(pattern.fullmatch, os.listdir(folder)):
         with suppress(OSError):
             descriptor = os.open(folder / left, os.O_RDONLY)
@@ -92,4 +132,3 @@ def sweep(folder: Path, name: str) -> None:
                 os.unlink(folder / left)
             finally:
                 os.close(descriptor)
-

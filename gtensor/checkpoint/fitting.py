@@ -66,8 +66,14 @@ def fit(
 ) -> tuple[dict[str, str], Report]:
     """For every place that can be filled the file's name for it, and the report.
 
-    Raises ValueError if two names of the file are renamed to one.
+    Raises ValueError if two names of the file are renamed to one, or `rename` has a name or prefix
+    that the file has not.
     """
+    idle = [key for key in rename if not _matches(key, entries)] if isinstance(
+        rename, Mapping) else []
+    if idle:
+        raise ValueError(f"rename has {', '.join(map(repr, idle))}, which {path} has not; wanted "
+                         "names of the file's tensors, or prefixes of them that end with a dot")
     source: dict[str, str] = {}
     report = Report(str(path))
     for name in entries:
@@ -115,6 +121,11 @@ def _renamed(rename: Rename, name: str) -> str | None:
     longest = max(prefixes, key=len)
     new = rename[longest]
     return None if new is None else new + name.removeprefix(longest)
+
+
+def _matches(key: str, names: Iterable[str]) -> bool:
+    """Whether a key of a `rename` is one of the names, or a prefix of one."""
+    return key in names or key.endswith(".") and any(name.startswith(key) for name in names)
 
 
 def _castable(given: np.dtype, wanted: np.dtype) -> bool:

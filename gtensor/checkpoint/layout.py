@@ -23,6 +23,7 @@ MOST_HEADER_BYTES = 100_000_000  # as the reference implementation
 MOST_DIMENSIONS = 64  # of a NumPy array
 MOST_BYTES = 2**63 - 1
 METADATA = "__metadata__"
+ZIP = b"PK\x03\x04"  # as torch.save and numpy.savez begin
 
 # By growing alignment, in the reference implementation's order: files are written by it, backwards.
 CODES: dict[str, np.dtype] = {code: np.dtype(kind) for code, kind in (
@@ -68,6 +69,12 @@ def header_length(first: bytes, size: int, path: object) -> int:
         raise CheckpointError(f"{path} is not a safetensors file: it has {size} bytes, wanted at "
                               f"least {LENGTH_BYTES}")
     length = int.from_bytes(first, "little")
+    if first.startswith(ZIP):
+        raise CheckpointError(
+            f"{path} is a zip archive, as torch.save and numpy.savez write, not a safetensors "
+            "file; read it there and write it by "
+            "safetensors.torch.save_file(torch.load(path), new) or "
+            "gt.checkpoint.save_file(dict(numpy.load(path)), new)")
     if length > MOST_HEADER_BYTES:
         raise CheckpointError(f"{path} is not a safetensors file: it says that its header has "
                               f"{length} bytes, wanted at most {MOST_HEADER_BYTES}")

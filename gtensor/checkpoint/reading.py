@@ -8,6 +8,7 @@ in pieces through one small buffer.
 from __future__ import annotations
 
 import json
+import mmap
 import os
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -26,6 +27,7 @@ INDEX_SUFFIX = ".index.json"
 PIECE_BYTES = 32 << 20  # what one thread reads at a time
 PIECE_BUFFERS = 256  # small tensors that one call of the system fills; it takes at most 1024
 MOST_THREADS = 4  # page faults and copies run side by side; no gain where others use all cores
+MOST_TRIES = 100  # to open a checkpoint in shards that somebody is replacing all the time
 PathLike = str | os.PathLike[str]
 
 
@@ -35,6 +37,13 @@ class Piece(NamedTuple):
     file: _File
     offset: int
     buffers: list[memoryview]
+
+
+class Opened(NamedTuple):
+    """Where the tensors of a checkpoint are, and its texts."""
+
+    where: dict[str, tuple[_File, Entry]]
+    metadata: dict[str, str]
 
 
 class safe_open:
@@ -63,21 +72,46 @@ class safe_open:
             self.close()
             raise
 
-    def _open(self) -> tuple[dict[str, tuple[_File, Entry]], dict[str, str]]:
-        index = index_of(self.path)
-        if index is None:
-            file = self._add(self.path)
-            return {name: (file, e) for name, e in file.header.entries.items()}, (
-                file.header.metadata)
-        names, metadata = read_index(index)
-        files = {shard: self._add(index.parent / shard) for shard in dict.fromkeys(names.values())}
-        where = {}
-        for name, shard in names.items():
-            entry = files[shard].header.entries.get(name)
-            if entry is None:
-                raise CheckpointError(f"{index} says that {name!r} is in {shard}, where it is not")
-            where[name] = files[shard], entry
-        return where, metadata
+    def _open(self) -> Opened:
+        for _ in range(MOST_TRIES):
+            index = index_of(self.path)
+            try:
+                opened = self._open_file() if index is None else self._open_shards(index)
+            except FileNotFoundError:
+                if index_of(self.path) == index:
+                    raise
+                opened = None  # from one file to shards, or back
+            if opened is not None:
+                return opened
+            self.close()
+            self._files.clear()
+        raise CheckpointError(f"{self.path} was replaced {MOST_TRIES} times while it was opened")
+
+    def _open_file(self) -> Opened:
+        file = self._add(self.path)
+        return Opened({name: (file, e) for name, e in file.header.entries.items()},
+                      file.header.metadata)
+
+    def _open_shards(self, index: Path) -> Opened | None:
+        """All shards; None if a writer put another index in place meanwhile: then some may be gone,
+        or belong to the other."""
+        with open(index, "rb") as held:  # to the end, so that no other file gets its number
+            try:
+                names, metadata = _parse_index(held.read(), index)
+                files = {shard: self._add(index.parent / shard)
+                         for shard in dict.fromkeys(names.values())}
+                where = {}
+                for name, shard in names.items():
+                    entry = files[shard].header.entries.get(name)
+                    if entry is None:
+                        raise CheckpointError(f"{index} says that {name!r} is in {shard}, where it "
+                                              "is not")
+                    where[name] = files[shard], entry
+            except (FileNotFoundError, CheckpointError):
+                if _stands(held.fileno(), index):
+                    raise
+                return None
+            return Opened(where, metadata) if _stands(held.fileno(), index) else None
 
     def _add(self, path: Path) -> _File:
         self._files.append(_File(path, len(self._files)))
@@ -134,13 +168,13 @@ class safe_open:
     def get_array(self, name: str) -> np.ndarray:
         """A read-only NumPy array over the file itself: bytes are read where they are touched.
 
-        It keeps the file mapped; a file that is truncated meanwhile kills the process on access.
+        It keeps the file mapped, also one that is replaced meanwhile; one that is truncated kills
+        the process on access. Raises ValueError if the file is closed.
         """
         file, entry = self._find(name)
         if entry.start == entry.stop:
             return np.empty(entry.shape, entry.dtype)
-        mapped = np.memmap(file.path, np.uint8, "r", entry.start, (entry.stop - entry.start,))
-        return np.asarray(mapped).view(entry.dtype).reshape(entry.shape)
+        return file.map(entry.start, entry.stop).view(entry.dtype).reshape(entry.shape)
 
     def _find(self, name: str) -> tuple[_File, Entry]:
         found = self._where.get(name)
@@ -180,7 +214,7 @@ def index_of(path: Path) -> Path | None:
     if path.name.endswith(INDEX_SUFFIX):
         return path
     index = Path(f"{os.path.realpath(path)}{INDEX_SUFFIX}")
-    return index if not path.exists() and index.exists() else None
+    return index if not os.path.exists(path) and os.path.exists(index) else None
 
 
 def read_index(path: Path) -> tuple[dict[str, str], dict[str, str]]:
@@ -188,17 +222,38 @@ def read_index(path: Path) -> tuple[dict[str, str], dict[str, str]]:
 
     Raises CheckpointError if it is broken or names a file outside its folder.
     """
+    return _parse_index(path.read_bytes(), path)
+
+
+def _parse_index(text: bytes, path: Path) -> tuple[dict[str, str], dict[str, str]]:
     try:
-        found = json.loads(path.read_bytes().decode("utf-8"))
+        found = json.loads(text.decode("utf-8"))
         names, metadata = found["weight_map"], found.get("metadata") or {}
-        for shard in {str(shard) for shard in names.values()}:
-            if Path(shard).name != shard or shard in ("", ".", ".."):
-                raise ValueError(f"{shard!r} is no file of its folder")
         if not all(isinstance(shard, str) for shard in names.values()):
             raise ValueError("weight_map is not file names by name")
+        for shard in dict.fromkeys(names.values()):
+            if not _is_file_name(shard):
+                raise ValueError(f"{shard!r} is no file of its folder")
         return names, {k: v for k, v in metadata.items() if isinstance(v, str)}
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise CheckpointError(f"{path} is no index of safetensors files: {error}") from None
+
+
+def _is_file_name(name: str) -> bool:
+    """Whether the system can have a file of this name, in a folder that is not said."""
+    try:
+        length = len(os.fsencode(name))
+    except UnicodeEncodeError:  # half a character
+        return False
+    return Path(name).name == name and "\0" not in name and 0 < length <= 255 and name != ".."
+
+
+def _stands(descriptor: int, path: Path) -> bool:
+    """Whether the open file is still the one at its path."""
+    try:
+        return os.path.samestat(os.fstat(descriptor), os.stat(path))
+    except FileNotFoundError:
+        return False
 
 
 class _File:
@@ -241,6 +296,18 @@ class _File:
                 got -= len(rest.pop(0))
             if got:
                 rest[0] = rest[0][got:]
+
+    def map(self, start: int, stop: int) -> np.ndarray:
+        """Bytes of the file that is open, whatever stands at its path by now."""
+        if self.descriptor < 0:
+            raise ValueError(f"{self.path} is closed; wanted an open file")
+        size = os.fstat(self.descriptor).st_size
+        if size < stop:
+            raise CheckpointError(f"{self.path} is not a whole checkpoint: it ended at byte {size} "
+                                  "while it was read")
+        begin = start - start % mmap.ALLOCATIONGRANULARITY
+        mapped = mmap.mmap(self.descriptor, stop - begin, access=mmap.ACCESS_READ, offset=begin)
+        return np.frombuffer(mapped, np.uint8)[start - begin:]
 
     def close(self) -> None:
         if self.descriptor >= 0:

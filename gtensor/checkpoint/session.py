@@ -54,8 +54,8 @@ def save(
         model, optimizer, scheduler, ema, loader: anything with `state_dict()`, or None.
         random: whether to save the state of `gtensor.random`.
         max_shard_size: as for `save_file`.
-        more: further parts with `state_dict()`, and values of JSON (`step=3`), which `load`
-            answers.
+        more: further parts with `state_dict()`, and values (`step=3`): numbers, texts, tensors,
+            arrays, and lists, tuples and dicts of them, which `load` answers.
 
     Raises TypeError for what is neither, OSError if the file cannot be written.
     """
@@ -64,9 +64,9 @@ def save(
     packer = Packer()
     if random:
         parts[RANDOM] = _RandomNumbers()
-    about = {"format": FORMAT, "progress": packer.pack(progress, "progress"),
-             "parts": {name: packer.pack(part.state_dict(), name)
-                       for name, part in parts.items()}}
+    # Parts first: a tensor that is also among the values keeps its part's name.
+    packed = {name: packer.pack(part.state_dict(), name) for name, part in parts.items()}
+    about = {"format": FORMAT, "parts": packed, "progress": packer.pack(progress, "progress")}
     Path(path).parent.mkdir(parents=True, exist_ok=True)
     write_tensors(packer.tensors, Path(path), {KEY: to_text(about)}, {}, max_shard_size)
 
@@ -106,9 +106,9 @@ def load(
                     + (f"{name}=False" if name == RANDOM else f"{name}=None"))
         writes = [write for name, part in parts.items() if _is_plain(part)
                   for write in _read_module(file, about["parts"][name], part, name, strict)]
-        states = {name: _read_state(file, about["parts"][name], name)
+        states = {name: _read_state(file, about["parts"][name])
                   for name, part in parts.items() if not _is_plain(part)}
-        progress = _unpacked(about["progress"], {}, path)
+        progress = _read_state(file, about["progress"])
     _load_states(parts, states, path)
     with no_grad():
         for place, value in writes:
@@ -117,9 +117,12 @@ def load(
 
 
 def progress(path: PathLike) -> dict[str, Any]:
-    """The values that `save` was given beside the parts; nothing else is read. Raises as `load`."""
+    """The values that `save` was given beside the parts, tensors on the CPU; nothing else is read.
+
+    Raises as `load`.
+    """
     with safe_open(path, "cpu") as file:
-        return _unpacked(description(file)["progress"], {}, path)
+        return _read_state(file, description(file)["progress"])
 
 
 def load_into(
@@ -137,19 +140,20 @@ def load_into(
 
     Args:
         rename: the model's names of the file's: a function, or a dict of names and of prefixes that
-            end with a dot. None instead of a name leaves the tensor out.
+            end with a dot, each in the file. None instead of a name leaves the tensor out.
         strict: whether anything that is missing, unexpected or does not fit is an error.
         part: which part to take, if `save` wrote the file.
 
-    Raises CheckpointMismatch with the report, if strict, and CheckpointError if the file is broken:
-    before anything is changed.
+    Raises CheckpointMismatch with the report, if strict or if nothing at all fits,
+    CheckpointError if the file is broken, and ValueError for a `rename` whose names are not in the
+    file or become one: before anything is changed.
     """
     places = _places(model)
     with safe_open(path, "cpu") as file:
         names = _names_of(file, part)
         plan, report = fit(places, {new: file.entry(old) for new, old in names.items()}, rename,
                            path)
-        if strict and not report.complete:
+        if not report.complete and (strict or not plan):
             raise CheckpointMismatch(f"{report}\n  nothing was loaded")
         with no_grad():
             for name, source in plan.items():
@@ -196,13 +200,6 @@ def _names_of(file: safe_open, part: str) -> dict[str, str]:
     except _MALFORMED as error:
         raise _garbled(file.path, error) from error
     return {name: source for name, source in found.items() if source in file}
-
-
-def _unpacked(packed: Any, tensors: Mapping[str, Tensor], path: object) -> Any:
-    try:
-        return unpack(packed, tensors.__getitem__)
-    except _MALFORMED as error:
-        raise _garbled(path, error) from error
 
 
 def _garbled(path: object, error: Exception) -> CheckpointError:
@@ -283,8 +280,8 @@ def _briefly(report: Report) -> str:
     return "; ".join(told)
 
 
-def _read_state(file: safe_open, packed: Any, part: str) -> Any:
-    """The state of a part, its tensors read."""
+def _read_state(file: safe_open, packed: Any) -> Any:
+    """The state of a part, or the values beside the parts, with the tensors read."""
     try:
         names = list(dict.fromkeys(names_in(packed)))
     except _MALFORMED as error:
@@ -292,7 +289,11 @@ def _read_state(file: safe_open, packed: Any, part: str) -> Any:
     lacking = [name for name in names if name not in file]
     if lacking:
         raise _garbled(file.path, KeyError(lacking[0]))
-    return _unpacked(packed, file.get_tensors(names), file.path)
+    tensors = file.get_tensors(names)
+    try:
+        return unpack(packed, tensors.__getitem__)
+    except _MALFORMED as error:
+        raise _garbled(file.path, error) from error
 
 
 def _load_states(parts: Mapping[str, Any], states: Mapping[str, Any], path: object) -> None:

@@ -2,27 +2,30 @@
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import re
 import secrets
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import AbstractContextManager, suppress
+from functools import partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from gtensor.backend import Device, device_of
-from gtensor.checkpoint.atomic import replacing, sweep, sync_folder, write, write_file
+from gtensor.checkpoint.atomic import mode_of, replacing, sync_folder, write
 from gtensor.checkpoint.errors import CheckpointError
 from gtensor.checkpoint.layout import build
 from gtensor.checkpoint.reading import INDEX_SUFFIX, PathLike, read_index
+from gtensor.checkpoint.turns import turn
 from gtensor.core.tensor import Tensor
+from gtensor.memory import size_of
 
 SUFFIX = ".safetensors"
-UNITS = {"": 1, "B": 1, **{unit + "B": 1000**power for power, unit in enumerate("KMGT", 1)},
-         **{unit + "IB": 1024**power for power, unit in enumerate("KMGT", 1)}}
+Put = Callable[[Path], AbstractContextManager[int]]  # `replacing`, for this checkpoint
 
 
 class Item(NamedTuple):
@@ -44,17 +47,19 @@ def save_file(
 
     The same bytes as the safetensors package writes. Beside what is there, memory for at most one
     tensor is needed (none for contiguous ones on the CPU). What was saved under this name before,
-    in one file or in shards, is removed once the new one stands.
+    in one file or in shards, is removed once the new one stands, which gets its permissions.
+    Several writers of one name take turns.
 
     Args:
         tensors: Tensors or arrays by name, on any device.
         metadata: texts by name.
         max_shard_size: bytes of tensors in one file, a number or a text as "5GB" or "500MiB". More
             are written as `name-00001-of-00003.safetensors` ... and, last of all,
-            `name.safetensors.index.json`, as Hugging Face's libraries do. A tensor is never cut.
+            `name.safetensors.index.json`, as Hugging Face's libraries do; over shards that are
+            there, as `name-0123abcd-00001-of-00003.safetensors`. A tensor is never cut.
 
-    Raises TypeError or ValueError for what the format cannot hold, OSError if the disk is full or
-    the folder cannot be written.
+    Raises TypeError or ValueError for what the format cannot hold, OSError if the disk is full,
+    the folder cannot be written, or what stands there is no regular file.
     """
     texts = dict(metadata or {})
     write_tensors(tensors, Path(path), texts, texts, max_shard_size)
@@ -69,37 +74,32 @@ def write_tensors(
     most = None if max_shard_size is None else size_of(max_shard_size)
     path = Path(os.path.realpath(path))
     build(_described(items), metadata)  # what cannot be written is refused before anything is
-    shards = list(_split(items, most))
-    if len(shards) == 1:
-        _write_one(items, path, metadata)
-        _remove_shards(path, keep=())
-        return
-    total = sum(item.nbytes for item in items.values())
-    files = _shard_paths(path, len(shards))
-    try:
+    index = Path(f"{path}{INDEX_SUFFIX}")
+    for place in (path, index):
+        mode_of(place)  # folders, pipes and devices are refused too
+    with turn(path.parent, _stem(path), partial(_settle, path)) as mine:
+        old = sorted(filter(_shard_of(path), _shards_in(index, broken_too=True)))
+        modes = map(mode_of, (path, *(path.with_name(name) for name in old), index))
+        put = partial(replacing, owner=_stem(path),
+                      mode=next((mode for mode in modes if mode is not None), None))
+        shards = list(_split(items, most))
+        if len(shards) == 1:
+            mine.note(old)
+            _write_one(items, path, metadata, put)
+            if os.path.exists(index):
+                os.unlink(index)
+            return
+        files = _shard_paths(path, len(shards), mine.alone and not os.path.exists(index))
+        mine.note([*old, *(file.name for file in files)])
         for file, shard in zip(files, shards, strict=True):
-            _write_one(shard, file, shard_metadata)
-        index = {"metadata": {"total_size": total, **metadata}, "weight_map": {
+            _write_one(shard, file, shard_metadata, put)
+        total = sum(item.nbytes for item in items.values())
+        said = {"metadata": {"total_size": total, **metadata}, "weight_map": {
             name: file.name for file, shard in zip(files, shards, strict=True) for name in shard}}
-        write_file(f"{path}{INDEX_SUFFIX}", json.dumps(index, indent=1).encode())
-    except BaseException:
-        if not _points_to(path, files[0].name):  # an interrupt may come after the rename
-            for file in files:
-                with suppress(OSError):
-                    os.unlink(file)
-        raise
-    with suppress(FileNotFoundError):
-        os.unlink(path)
-    _remove_shards(path, keep=[file.name for file in files])
-
-
-def size_of(size: int | str) -> int:
-    """Bytes of 500, "500", "500 MB" (10^6 each) or "5GiB" (2^30 each). Raises ValueError."""
-    found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([A-Za-z]*)", str(size).strip())
-    if not found or found[2].upper() not in UNITS or float(found[1]) <= 0:
-        raise ValueError(f"size {size!r} given; wanted bytes above 0, or a text as '5GB' or "
-                         "'500MiB'")
-    return int(float(found[1]) * UNITS[found[2].upper()])
+        with put(index) as descriptor:
+            write(descriptor, json.dumps(said, indent=1).encode())
+        with suppress(FileNotFoundError):
+            os.unlink(path)
 
 
 def _item(name: str, value: Any) -> Item:
@@ -117,10 +117,12 @@ def _described(
             for name, item in items.items())
 
 
-def _write_one(items: Mapping[str, Item], path: Path, metadata: Mapping[str, str]) -> None:
+def _write_one(
+    items: Mapping[str, Item], path: Path, metadata: Mapping[str, str], put: Put
+) -> None:
     """One file."""
     first, entries = build(_described(items), metadata)
-    with replacing(path) as descriptor:
+    with put(path) as descriptor:
         write(descriptor, first)
         for name, entry in entries.items():
             if entry.stop > entry.start:
@@ -149,40 +151,57 @@ def _split(items: dict[str, Item], most: int | None) -> Iterator[dict[str, Item]
     yield part
 
 
-def _shard_paths(path: Path, count: int) -> list[Path]:
-    """Names that are not taken: until the new index stands, the old one's shards must stay."""
-    stem = path.name.removesuffix(SUFFIX)
+def _stem(path: Path) -> str:
+    return path.name.removesuffix(SUFFIX)
+
+
+def _shard_paths(path: Path, count: int, plain: bool) -> list[Path]:
+    """Names that are not taken: until the new index stands, the old one's shards must stay.
+
+    Hugging Face's own, if `plain`; else with a random mark, so that no two writers share one and
+    nobody who reads the old shards opens a new one by its name.
+    """
+    mark = "" if plain else f"-{secrets.token_hex(4)}"
     while True:
-        files = [path.with_name(f"{stem}-{number:05}-of-{count:05}{SUFFIX}")
+        files = [path.with_name(f"{_stem(path)}{mark}-{number:05}-of-{count:05}{SUFFIX}")
                  for number in range(1, count + 1)]
-        if not any(file.exists() for file in files):
+        if not any(os.path.lexists(file) for file in files):
             return files
-        stem = f"{path.name.removesuffix(SUFFIX)}-{secrets.token_hex(4)}"
+        mark = f"-{secrets.token_hex(4)}"
 
 
-def _points_to(path: Path, shard: str) -> bool:
-    """Whether the index of the checkpoint at `path` is the one that names this shard."""
+def _shard_of(path: Path) -> Callable[[str], Any]:
+    """Whether a shard of this checkpoint can have a name: an index may name any file."""
+    return re.compile(rf"{re.escape(_stem(path))}(-[0-9a-f]{{8}})?-\d{{5}}-of-\d{{5}}"
+                      rf"{re.escape(SUFFIX)}").fullmatch
+
+
+def _shards_in(index: Path, broken_too: bool = False) -> set[str]:
+    """The files that an index names, none if there is no index (or a broken one)."""
     try:
-        return shard in read_index(Path(f"{path}{INDEX_SUFFIX}"))[0].values()
-    except (OSError, CheckpointError):
-        return False
+        return set(read_index(index)[0].values())
+    except OSError as error:
+        if error.errno not in (errno.ENOENT, errno.ENAMETOOLONG):
+            raise
+    except CheckpointError:
+        if not broken_too:
+            raise
+    return set()
 
 
-def _remove_shards(path: Path, keep: Iterable[str]) -> None:
-    """Remove what an earlier checkpoint of this name left: its index if it is not ours, shards."""
-    kept = set(keep)
-    removed = False
-    if not kept:
-        with suppress(FileNotFoundError):
-            os.unlink(f"{path}{INDEX_SUFFIX}")
-            removed = True
-    stem = re.escape(path.name.removesuffix(SUFFIX))
-    shard = rf"{stem}(-[0-9a-f]{{8}})?-\d{{5}}-of-\d{{5}}{re.escape(SUFFIX)}"
-    sweep(path.parent, shard)
+def _settle(path: Path, names: Iterable[str]) -> None:
+    """Remove those of a checkpoint's shards that no index of the folder names."""
+    litter = set(filter(_shard_of(path), names))
+    if not litter:
+        return
+    litter -= _shards_in(Path(f"{path}{INDEX_SUFFIX}"), broken_too=True)
     for name in os.listdir(path.parent):
-        if re.fullmatch(shard, name) and name not in kept:
-            with suppress(FileNotFoundError):
-                os.unlink(path.with_name(name))
-                removed = True
-    if removed:
+        if name.endswith(INDEX_SUFFIX) and os.path.isfile(path.with_name(name)):
+            with suppress(CheckpointError, PermissionError):
+                litter -= _shards_in(path.with_name(name))
+    left = [file for file in map(path.with_name, litter) if os.path.lexists(file)]
+    for file in left:
+        with suppress(FileNotFoundError):
+            os.unlink(file)
+    if left:
         sync_folder(path.parent)

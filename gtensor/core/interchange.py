@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+import ml_dtypes
 import numpy as np
 
 from gtensor.backend import Device, get_device
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from gtensor.core.tensor import Tensor
 
 _CPU, _CUDA, _CUDA_HOST = 1, 2, 3  # DLPack's device types
+_BFLOAT16 = np.dtype(ml_dtypes.bfloat16)
 
 
 class Interchange:
@@ -127,6 +129,9 @@ def imported(source: Any, copy: bool | None) -> Tensor:
     if not hasattr(source, "__dlpack__"):
         raise TypeError(f"from_dlpack was given {type(source).__name__}; "
                         "wanted an object with __dlpack__")
+    if str(getattr(source, "dtype", "")) == "torch.bfloat16":  # NumPy's DLPack lacks it: as bits
+        bits = imported(source.view(source.new_empty(0).short().dtype), copy)
+        return adopted(bits._array.view(_BFLOAT16), bits._device)
     kind, index = source.__dlpack_device__()
     if kind not in (_CPU, _CUDA, _CUDA_HOST):
         raise TypeError(f"from_dlpack was given memory of DLPack device type {int(kind)}; "

@@ -25,6 +25,11 @@ def positive(rng: np.random.Generator, shape: tuple[int, ...]) -> np.ndarray:
     return rng.uniform(0.5, 2.0, shape)
 
 
+def complex_normal(rng: np.random.Generator, shape: tuple[int, ...]) -> np.ndarray:
+    """Complex values whose parts are standard normal."""
+    return rng.standard_normal(shape) + 1j * rng.standard_normal(shape)
+
+
 def apart(rng: np.random.Generator, shape: tuple[int, ...]) -> np.ndarray:
     """Values with 0.2 <= |x| < 2: away from a kink or a pole at 0."""
     return rng.uniform(0.2, 2.0, shape) * rng.choice([-1.0, 1.0], shape)

@@ -49,16 +49,17 @@ class ArrayDataset(Dataset):
     """
 
     def __init__(self, *arrays: Any) -> None:
+        name = type(self).__name__
         if not arrays:
-            raise ValueError("ArrayDataset was given no arrays; wanted at least one")
+            raise ValueError(f"{name} was given no arrays; wanted at least one")
         for array in arrays:
             if not isinstance(array, (np.ndarray, Tensor)):
-                raise TypeError(f"ArrayDataset was given {type(array).__name__}; wanted NumPy "
-                                "arrays or tensors")
+                raise TypeError(f"{name} was given {type(array).__name__}; wanted NumPy arrays or "
+                                "tensors")
         shapes = [tuple(array.shape) for array in arrays]
         if not all(shapes) or len({shape[0] for shape in shapes}) > 1:
-            raise ValueError(f"ArrayDataset was given arrays of shapes {shapes}; wanted the same "
-                             "number of items along the first axis of each")
+            raise ValueError(f"{name} was given arrays of shapes {shapes}; wanted the same number "
+                             "of items along the first axis of each")
         self.arrays = arrays
 
     def __len__(self) -> int:
@@ -72,8 +73,13 @@ class ArrayDataset(Dataset):
         _check_range(indices, len(self))
         return tuple(_gathered(array, indices) for array in self.arrays)
 
+    def __repr__(self) -> str:
+        listed = ", ".join(f"{array.dtype} {tuple(array.shape)}" for array in self.arrays)
+        return f"{type(self).__name__}({listed})"
 
-TensorDataset = ArrayDataset
+
+class TensorDataset(ArrayDataset):
+    """ArrayDataset by PyTorch's name."""
 
 
 def _check_range(numbers: np.ndarray, count: int) -> None:
@@ -121,6 +127,9 @@ class Subset(Dataset):
 
     def __getitem__(self, index: int) -> Any:
         return self.dataset[int(self.indices[index])]
+
+    def __repr__(self) -> str:
+        return f"Subset({len(self)} items of {type(self.dataset).__name__})"
 
 
 def random_split(

@@ -14,7 +14,7 @@ from gtensor.data.collate import default_collate, to_device
 from gtensor.data.datasets import draw_seed, shuffled
 from gtensor.data.workers import made_ahead
 
-_FACTS = ("seed", "epoch", "batch", "batch_size", "items")  # of a state
+_FACTS = ("seed", "epoch", "batch", "batch_size", "items", "shuffle", "drop_last")  # of a state
 
 
 class DataLoader:
@@ -22,7 +22,7 @@ class DataLoader:
 
     Args:
         dataset: items by number (`__len__` and `__getitem__`; `gather(indices)` makes a whole batch
-            at once, as ArrayDataset's does), or any iterable of items.
+            at once, as ArrayDataset's does), or any iterable of items that can be begun again.
         batch_size: items of a batch; the last one may be smaller.
         shuffle: another order in every epoch, which follows from seed and epoch alone.
         sampler: item numbers in the order to be used, iterated once an epoch, instead of `shuffle`;
@@ -38,8 +38,11 @@ class DataLoader:
 
     `state_dict()` says how far this pass came: the batches handed out, whatever the workers are
     ahead. A loader that loads it goes on with the remaining ones; an iterable is run through again
-    up to there, so it must repeat itself, and so must a sampler. A pass that was left midway is
-    over; the next one is a new epoch.
+    up to there, so it must repeat itself, and so must a sampler.
+
+    After a `break` the pass is over: the next loop is a new epoch from its first batch. Until it
+    begins, `state_dict()` still tells where the pass was left, and a loader that loads that (this
+    one, too) goes on with the batches that were left out.
 
     Raises ValueError or TypeError for options that make no sense. An exception of the dataset comes
     out of the loop, with a note naming the item or the batch.
@@ -54,7 +57,7 @@ class DataLoader:
         for name, value, least in (("batch_size", batch_size, 1), ("num_workers", num_workers, 0),
                                    ("prefetch_factor", prefetch_factor, 1),
                                    ("seed", 0 if seed is None else seed, 0)):
-            if not isinstance(value, int) or value < least:
+            if type(value) is not int or value < least:  # True is none
                 raise ValueError(f"{name}={value!r} given; wanted an integer of {least} or more")
         self._numbered = hasattr(dataset, "__getitem__") and hasattr(dataset, "__len__")
         if not self._numbered and not hasattr(dataset, "__iter__"):
@@ -65,6 +68,14 @@ class DataLoader:
                              "wanted a dataset with __len__ and __getitem__")
         if shuffle and sampler is not None:
             raise ValueError("shuffle and a sampler given; wanted one of them")
+        sources: list[tuple[str, Any]] = [("sampler", sampler)]
+        if not self._numbered:
+            sources.append(("dataset", dataset))
+        for what, source in sources:
+            if hasattr(source, "__next__") and iter(source) is source:
+                raise TypeError(f"DataLoader was given a {type(source).__name__} as its {what}, "
+                                "which is used up after one epoch; wanted an object whose __iter__ "
+                                "begins anew, such as a list or an IterableDataset")
         self.dataset = dataset
         self.batch_size = batch_size
         self.shuffle = shuffle
@@ -91,6 +102,13 @@ class DataLoader:
     def _items(self) -> int | None:
         counted: Any = self.dataset if self.sampler is None else self.sampler
         return len(counted) if hasattr(counted, "__len__") else None
+
+    def __repr__(self) -> str:
+        return (f"DataLoader({type(self.dataset).__name__} of {self._items()} items, "
+                f"batch_size={self.batch_size}, shuffle={self.shuffle}, "
+                f"sampler={self.sampler!r}, num_workers={self.num_workers}, "
+                f"drop_last={self.drop_last}, seed={self.seed}; epoch {self._epoch}, "
+                f"batch {self._batch})")
 
     # -- a pass -----------------------------------------------------------------------------------
 
@@ -175,29 +193,38 @@ class DataLoader:
     def state_dict(self) -> dict[str, Any]:
         """Where this loader stands, as JSON: the epoch, and the batches handed out of it."""
         return {"seed": self.seed, "epoch": self._epoch, "batch": self._batch,
-                "batch_size": self.batch_size, "items": self._items()}
+                "batch_size": self.batch_size, "items": self._items(), "shuffle": self.shuffle,
+                "drop_last": self.drop_last}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Let the next pass be the rest of the one that `state_dict()` was taken in.
 
         Raises ValueError, with nothing changed, for a state that lacks something, or is that of
-        another number of items or batch size: its batches would be others.
+        another number of items or batch size, or another `shuffle` or `drop_last`: its batches
+        would be others.
         """
         missing = [name for name in _FACTS if name not in state]
         if missing:
             raise ValueError(f"a loader's state without {', '.join(missing)} given; wanted what "
                              "state_dict() returned; nothing was loaded")
-        for name, own in (("batch_size", self.batch_size), ("items", self._items())):
-            if state[name] != own:
+        own = self.state_dict()
+        for name in ("batch_size", "items", "shuffle", "drop_last"):
+            if state[name] != own[name]:
                 raise ValueError(f"a loader's state with {name} {state[name]} given; this loader "
-                                 f"has {own}; nothing was loaded")
+                                 f"has {own[name]}; nothing was loaded")
+        if type(state["seed"]) is not int or state["seed"] < 0:
+            raise ValueError(f"a loader's state with seed {state['seed']!r} given; wanted an "
+                             "integer of 0 or more; nothing was loaded")
         self._move(state["epoch"], state["batch"])
         self.seed = state["seed"]
 
     def _move(self, epoch: int, batch: int) -> None:
-        if not all(isinstance(n, int) and n >= 0 for n in (epoch, batch)):
+        if any(type(n) is not int or n < 0 for n in (epoch, batch)):
             raise ValueError(f"epoch {epoch!r} and batch {batch!r} given; wanted integers of 0 or "
                              "more; nothing was changed")
+        if self._items() is not None and batch > len(self):
+            raise ValueError(f"batch {batch} given; wanted at most {len(self)}, the batches of an "
+                             "epoch; nothing was changed")
         self._epoch, self._batch, self._fresh = epoch, batch, True
         self._pass += 1
 

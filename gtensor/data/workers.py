@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import _thread
+import os
 import threading
 from collections.abc import Callable, Generator, Iterator
 from typing import Any
+
+_this_thread = threading.local()  # `works`: whether it is one of a pool's
 
 
 def made_ahead(
@@ -13,7 +17,8 @@ def made_ahead(
     """`make(job)` for every job, in order, by `workers` threads at most `ahead` jobs ahead.
 
     Jobs are drawn by one thread at a time. An exception of `jobs` or `make` comes out in its place.
-    The threads end with the iterator: when it is exhausted, closed, or dropped.
+    The threads end with the iterator: when it is exhausted, closed, or dropped. In a fork of this
+    process, which has none of them, asking for the next result is a RuntimeError.
     """
     pool = _Pool(jobs, make, ahead)
     threads = [threading.Thread(target=pool.work, name=f"gtensor-data-{i}", daemon=True)
@@ -27,10 +32,15 @@ def made_ahead(
                 return
             yield value
     finally:
-        pool.stop()
-        for thread in threads:
-            if thread.ident is not None:
-                thread.join()
+        if getattr(_this_thread, "works", False):
+            # The garbage collector found the dropped iterator while it ran in a worker. That may
+            # hold a lock of this pool, so it neither takes one nor waits; another thread does.
+            _thread.start_new_thread(pool.stop, ())
+        elif os.getpid() == pool.process:
+            pool.stop()
+            for thread in threads:
+                if thread.ident is not None:
+                    thread.join()
 
 
 class _Pool:
@@ -45,9 +55,11 @@ class _Pool:
         self.results: dict[int, tuple[Any, BaseException | None]] = {}
         self.drawn = self.taken = 0
         self.ended = False  # no job is left, or nobody wants one
+        self.process = os.getpid()
 
     def work(self) -> None:
         """What each thread does: draw, make, deliver."""
+        _this_thread.works = True
         while True:
             with self.drawing:  # held while waiting too: jobs are drawn in order
                 with self.changed:
@@ -80,6 +92,10 @@ class _Pool:
 
     def take(self) -> tuple[bool, Any]:
         """Wait for the next result in order; (False, None) after the last."""
+        if os.getpid() != self.process:
+            raise RuntimeError(f"this pass was begun in process {self.process}, whose worker "
+                               f"threads its fork {os.getpid()} does not have; begin a new pass "
+                               "over the DataLoader there")
         with self.changed:
             self.changed.wait_for(lambda: self.taken in self.results
                                   or (self.ended and self.taken == self.drawn))

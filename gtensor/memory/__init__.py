@@ -7,8 +7,10 @@ free. Functions take a device or its name; None is the default device. Sizes are
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from contextlib import contextmanager
+from numbers import Integral
 
 from gtensor.backend import Device, get_device, on_new_device
 from gtensor.backend.cuda import CudaDevice
@@ -28,6 +30,8 @@ __all__ = [
     "empty_cache", "reset_peak", "set_limit", "stats", "summary", "timeline", "use_arena",
 ]
 
+_UNITS = {"": 1, "B": 1, **{unit + "B": 1000**power for power, unit in enumerate("KMGT", 1)},
+          **{unit + "IB": 1024**power for power, unit in enumerate("KMGT", 1)}}
 _arenas: dict[Device, Arena] = {}
 _enabled = True
 
@@ -47,9 +51,26 @@ def reset_peak(device: Device | str | None = None) -> None:
     arena_of(device).reset_peak()
 
 
-def set_limit(nbytes: int | None, device: Device | str | None = None) -> None:
-    """Reserve at most `nbytes` bytes on the device from now on; None lifts the limit."""
+def set_limit(nbytes: int | str | None, device: Device | str | None = None) -> None:
+    """Reserve at most `nbytes` on the device from now on: 500, "8GB" or "500 MiB"; None lifts it.
+
+    Raises TypeError for what is none of these, ValueError for less than 0 and for other texts.
+    """
+    if isinstance(nbytes, str):
+        nbytes = size_of(nbytes)
+    elif nbytes is not None and not isinstance(nbytes, Integral):
+        raise TypeError(f"a limit of {nbytes!r} was given; wanted bytes as an integer, a text as "
+                        "'8GB', or None")
     arena_of(device).set_limit(nbytes)
+
+
+def size_of(size: int | str) -> int:
+    """Bytes of 500, "500", "500 MB" (10^6 each) or "5GiB" (2^30 each). Raises ValueError."""
+    found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([A-Za-z]*)", str(size).strip())
+    if not found or found[2].upper() not in _UNITS or float(found[1]) <= 0:
+        raise ValueError(f"size {size!r} given; wanted bytes above 0, or a text as '5GB' or "
+                         "'500MiB'")
+    return int(float(found[1]) * _UNITS[found[2].upper()])
 
 
 def empty_cache(device: Device | str | None = None) -> int:

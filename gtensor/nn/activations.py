@@ -10,9 +10,18 @@ from gtensor.nn import functional as F
 from gtensor.nn.layers import DeviceLike
 from gtensor.nn.module import Module
 from gtensor.nn.parameter import Parameter
+from gtensor.ops.torch_arguments import only
 
 
-class ReLU(Module):
+class _Inplace(Module):
+    """An activation with PyTorch's last argument, which must be False: none is in place here."""
+
+    def __init__(self, inplace: bool = False) -> None:
+        super().__init__()
+        only(False, type(self).__name__, inplace=inplace)
+
+
+class ReLU(_Inplace):
     """max(x, 0)."""
 
     def forward(self, x: Tensor) -> Tensor:
@@ -31,7 +40,7 @@ class Identity(Module):
         return x
 
 
-class ReLU6(Module):
+class ReLU6(_Inplace):
     """x cut at 0 and 6."""
 
     def forward(self, x: Tensor) -> Tensor:
@@ -39,11 +48,11 @@ class ReLU6(Module):
         return F.relu6(x)
 
 
-class Hardtanh(Module):
+class Hardtanh(_Inplace):
     """x cut at min_val and max_val."""
 
-    def __init__(self, min_val: float = -1.0, max_val: float = 1.0) -> None:
-        super().__init__()
+    def __init__(self, min_val: float = -1.0, max_val: float = 1.0, inplace: bool = False) -> None:
+        super().__init__(inplace)
         self.min_val = min_val
         self.max_val = max_val
 
@@ -55,7 +64,7 @@ class Hardtanh(Module):
         return f"min_val={self.min_val}, max_val={self.max_val}"
 
 
-class Hardswish(Module):
+class Hardswish(_Inplace):
     """x * hardsigmoid(x)."""
 
     def forward(self, x: Tensor) -> Tensor:
@@ -63,7 +72,7 @@ class Hardswish(Module):
         return F.hardswish(x)
 
 
-class Hardsigmoid(Module):
+class Hardsigmoid(_Inplace):
     """(x + 3) / 6 cut at 0 and 1."""
 
     def forward(self, x: Tensor) -> Tensor:
@@ -88,11 +97,11 @@ class PReLU(Module):
         return f"num_parameters={self.num_parameters}"
 
 
-class LeakyReLU(Module):
+class LeakyReLU(_Inplace):
     """x where x > 0, else negative_slope * x."""
 
-    def __init__(self, negative_slope: float = 0.01) -> None:
-        super().__init__()
+    def __init__(self, negative_slope: float = 0.01, inplace: bool = False) -> None:
+        super().__init__(inplace)
         self.negative_slope = negative_slope
 
     def forward(self, x: Tensor) -> Tensor:
@@ -103,11 +112,11 @@ class LeakyReLU(Module):
         return f"negative_slope={self.negative_slope}"
 
 
-class ELU(Module):
+class ELU(_Inplace):
     """x where x > 0, else alpha * (exp(x) - 1)."""
 
-    def __init__(self, alpha: float = 1.0) -> None:
-        super().__init__()
+    def __init__(self, alpha: float = 1.0, inplace: bool = False) -> None:
+        super().__init__(inplace)
         self.alpha = alpha
 
     def forward(self, x: Tensor) -> Tensor:
@@ -118,7 +127,7 @@ class ELU(Module):
         return f"alpha={self.alpha}"
 
 
-class SELU(Module):
+class SELU(_Inplace):
     """elu with the alpha and the scale that keep mean 0 and variance 1."""
 
     def forward(self, x: Tensor) -> Tensor:
@@ -141,7 +150,7 @@ class GELU(Module):
         return f"approximate={self.approximate!r}"
 
 
-class SiLU(Module):
+class SiLU(_Inplace):
     """x * sigmoid(x)."""
 
     def forward(self, x: Tensor) -> Tensor:
@@ -149,7 +158,7 @@ class SiLU(Module):
         return F.silu(x)
 
 
-class Mish(Module):
+class Mish(_Inplace):
     """x * tanh(softplus(x))."""
 
     def forward(self, x: Tensor) -> Tensor:

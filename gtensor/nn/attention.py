@@ -19,6 +19,8 @@ from gtensor.nn.normalization import LayerNorm
 from gtensor.nn.parameter import Parameter
 from gtensor.ops import where
 from gtensor.ops.attention import attention_weights
+from gtensor.ops.linear import want_tensors
+from gtensor.ops.torch_arguments import only
 
 _ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {"relu": F.relu, "gelu": F.gelu}
 
@@ -28,14 +30,17 @@ class MultiheadAttention(Module):
 
     query (L, N, embed_dim), key (S, N, kdim), value (S, N, vdim) give (L, N, embed_dim); with
     batch_first (N, L, embed_dim) and so on; without a batch (L, embed_dim) and so on.
+    add_bias_kv and add_zero_attn must be False.
 
     Source: Vaswani et al., "Attention is all you need", 2017.
     """
 
     def __init__(self, embed_dim: int, num_heads: int, dropout: float = 0.0, bias: bool = True,
-                 kdim: int | None = None, vdim: int | None = None, batch_first: bool = False,
-                 device: DeviceLike = None, dtype: Any = None) -> None:
+                 add_bias_kv: bool = False, add_zero_attn: bool = False, kdim: int | None = None,
+                 vdim: int | None = None, batch_first: bool = False, device: DeviceLike = None,
+                 dtype: Any = None) -> None:
         super().__init__()
+        only(False, "MultiheadAttention", add_bias_kv=add_bias_kv, add_zero_attn=add_zero_attn)
         if embed_dim < 1 or num_heads < 1 or embed_dim % num_heads:
             raise ValueError(f"embed_dim={embed_dim} and num_heads={num_heads} given; wanted "
                              "positive numbers, heads a divisor of the dimension")
@@ -79,6 +84,8 @@ class MultiheadAttention(Module):
             is_causal: position i sees positions up to i. An attn_mask given beside it must say
                 the same, as in PyTorch: it is what is used.
         """
+        want_tensors("MultiheadAttention", query=query, key=key, value=value,
+                     key_padding_mask=key_padding_mask, attn_mask=attn_mask)
         batched = query.ndim == 3
         if query.ndim not in (2, 3) or key.ndim != query.ndim or value.ndim != query.ndim:
             raise ValueError(f"MultiheadAttention was given a query of shape {query.shape}, a key "

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import ItemsView, Iterable, Iterator, KeysView, Mapping, ValuesView
-from typing import Any, Self
+from itertools import count
+from typing import Any, Self, overload
 
 from gtensor.nn.module import Module
 from gtensor.nn.parameter import Parameter
@@ -18,16 +19,30 @@ class _Ordered(Module):
     def __iter__(self) -> Iterator[Module]:
         return iter(list(self.children()))
 
-    def __getitem__(self, index: int) -> Module:
+    @overload
+    def __getitem__(self, index: int) -> Module: ...
+
+    @overload
+    def __getitem__(self, index: slice) -> _Ordered: ...
+
+    def __getitem__(self, index: int | slice) -> Module:
+        """A module, or a container of some of them, which it shares with this one."""
+        if isinstance(index, slice):
+            return self._of(dict(list(self._modules.items())[index]))
         modules = list(self.children())
         if not -len(modules) <= index < len(modules):
             raise IndexError(f"module {index} of {len(modules)} asked; wanted {-len(modules)} to "
                              f"{len(modules) - 1}")
         return modules[index]
 
+    def _of(self, modules: dict[str, Any]) -> _Ordered:
+        """What a slice gives."""
+        return ModuleList(modules.values())
+
     def append(self, module: Module) -> Self:
         """Add a module at the end. Returns the container."""
-        self.register_module(str(len(self)), module)
+        taken = self._modules  # a slice's names may be larger than their positions
+        self.register_module(next(n for n in map(str, count(len(self))) if n not in taken), module)
         return self
 
     def extend(self, modules: Iterable[Module]) -> Self:
@@ -40,7 +55,8 @@ class _Ordered(Module):
 class Sequential(_Ordered):
     """Each module is called on the output of the one before.
 
-    `Sequential(first, second)`, or `Sequential({"name": first, "other": second})`.
+    `Sequential(first, second)`, or `Sequential({"name": first, "other": second})`. A slice of it
+    is a Sequential of the same modules by the same names, as in PyTorch.
     """
 
     def __init__(self, *modules: Module | dict[str, Module]) -> None:
@@ -51,6 +67,9 @@ class Sequential(_Ordered):
         else:
             self.extend(modules)  # type: ignore[arg-type]  # `append` says what is wrong
 
+    def _of(self, modules: dict[str, Any]) -> _Ordered:
+        return Sequential(modules)
+
     def forward(self, x: Any) -> Any:
         """The last module's output."""
         for module in self.children():
@@ -59,11 +78,21 @@ class Sequential(_Ordered):
 
 
 class ModuleList(_Ordered):
-    """A list of modules whose parameters belong to the module that holds the list."""
+    """A list of modules whose parameters belong to the module that holds the list.
 
-    def __init__(self, modules: Iterable[Module] = ()) -> None:
+    A slice of it is a ModuleList, numbered anew.
+    """
+
+    def __init__(self, modules: Iterable[Module] | None = None) -> None:
         super().__init__()
-        self.extend(modules)
+        self.extend(() if modules is None else modules)
+
+    def insert(self, index: int, module: Module) -> None:
+        """Put a module before the one at `index`, as a list does; those behind move on by one."""
+        modules = list(self)
+        modules.insert(index, module)
+        self.register_module(str(len(self)), module)  # which says what is wrong with it
+        self._modules = {str(i): held for i, held in enumerate(modules)}
 
 
 class _Named(Module):
@@ -141,9 +170,9 @@ class ParameterDict(_Named):
 class ParameterList(Module):
     """A list of parameters; a tensor that is none becomes one."""
 
-    def __init__(self, values: Iterable[Any] = ()) -> None:
+    def __init__(self, values: Iterable[Any] | None = None) -> None:
         super().__init__()
-        self.extend(values)
+        self.extend(() if values is None else values)
 
     def __len__(self) -> int:
         return len(self._parameters)

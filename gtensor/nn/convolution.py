@@ -8,6 +8,7 @@ from gtensor.core.tensor import Tensor
 from gtensor.nn import functional as F
 from gtensor.nn.layers import DeviceLike, weight_and_bias
 from gtensor.nn.module import Module
+from gtensor.ops.torch_arguments import only
 
 Sizes = int | tuple[int, ...]
 _PADDINGS = ("zeros", "reflect", "replicate", "circular")
@@ -53,8 +54,20 @@ class _Convolution(Module):
 class Conv2d(_Convolution):
     """Cross-correlation of images (N, in_channels, H, W) -> (N, out_channels, H', W').
 
-    `padding_mode` fills the padding with "zeros", or from the image: "reflect", "replicate" or
-    "circular" (see `gtensor.nn.functional.pad`), which makes a padded copy of it.
+    Args:
+        kernel_size: of the weight (out_channels, in_channels / groups, *kernel_size): one integer,
+            or one per axis.
+        stride: how far the kernel moves from one output to the next.
+        padding: rows and columns added all around, "valid" (none), or "same" (the output has the
+            input's size; stride 1).
+        dilation: how far neighbours in the kernel lie apart in the image.
+        groups: channels are split into as many independent convolutions.
+        bias: whether a bias (out_channels) is added.
+        padding_mode: what the padding holds: "zeros", or the image's own elements by "reflect",
+            "replicate" or "circular" (see `gtensor.nn.functional.pad`), in a padded copy.
+
+    H' = (H + 2 padding - dilation (kernel_size - 1) - 1) // stride + 1, and W' likewise. The
+    arithmetic is that of `gtensor.nn.functional.conv2d`.
     """
 
     def __init__(self, in_channels: int, out_channels: int, kernel_size: Sizes, stride: Sizes = 1,
@@ -96,7 +109,10 @@ class Conv2d(_Convolution):
 
 
 class Conv1d(Conv2d):
-    """Cross-correlation of signals (N, in_channels, L) -> (N, out_channels, L')."""
+    """Cross-correlation of signals (N, in_channels, L) -> (N, out_channels, L').
+
+    Arguments as for `Conv2d`, of one axis.
+    """
 
     _axes = 1
 
@@ -104,13 +120,25 @@ class Conv1d(Conv2d):
 class ConvTranspose2d(_Convolution):
     """The adjoint of Conv2d: images (N, in_channels, H, W) -> (N, out_channels, H', W').
 
-    The weight is (in_channels, out_channels / groups, *kernel_size).
+    Args:
+        kernel_size: of the weight (in_channels, out_channels / groups, *kernel_size): one integer,
+            or one per axis.
+        stride, padding, dilation, groups: those of the `Conv2d` whose adjoint this is: stride
+            spreads the input's elements, padding is cut off all around.
+        output_padding: rows and columns more at the bottom and right; less than stride or dilation.
+        bias: whether a bias (out_channels) is added.
+        padding_mode: must be "zeros".
+
+    H' = (H - 1) stride - 2 padding + dilation (kernel_size - 1) + output_padding + 1, and W'
+    likewise. The arithmetic is that of `gtensor.nn.functional.conv_transpose2d`.
     """
 
     def __init__(self, in_channels: int, out_channels: int, kernel_size: Sizes, stride: Sizes = 1,
                  padding: Sizes = 0, output_padding: Sizes = 0, groups: int = 1, bias: bool = True,
-                 dilation: Sizes = 1, device: DeviceLike = None, dtype: Any = None) -> None:
+                 dilation: Sizes = 1, padding_mode: str = "zeros", device: DeviceLike = None,
+                 dtype: Any = None) -> None:
         super().__init__()
+        only("zeros", type(self).__name__, padding_mode=padding_mode)
         self._describe(in_channels, out_channels, kernel_size, stride, padding, dilation, groups)
         self.output_padding = output_padding
         shape = (in_channels, out_channels // groups, *self.kernel_size)
@@ -128,6 +156,9 @@ class ConvTranspose2d(_Convolution):
 
 
 class ConvTranspose1d(ConvTranspose2d):
-    """The adjoint of Conv1d: signals (N, in_channels, L) -> (N, out_channels, L')."""
+    """The adjoint of Conv1d: signals (N, in_channels, L) -> (N, out_channels, L').
+
+    Arguments as for `ConvTranspose2d`, of one axis.
+    """
 
     _axes = 1

@@ -1,9 +1,11 @@
 """Neural-network functions, with PyTorch's names, arguments and defaults.
 
 Shapes: N images or rows, C channels or classes, H and W height and width; `...` any axes. The
-tensors of a call share one floating dtype and one device. Wrong shapes and values raise ValueError,
-wrong dtypes TypeError, before anything is computed. Importing this module registers
-the ops behind it.
+tensors of a call share one floating dtype and one device. A NumPy array, a list or a number where a
+Tensor is wanted raises TypeError and is not converted (`gt.asarray` does that): its dtype would
+seldom be the weights'. Activations of one input, which have no weights, take what `gt.exp` takes.
+Wrong shapes and values raise ValueError, wrong dtypes TypeError, before anything is computed.
+Importing this module registers the ops behind it.
 """
 
 from __future__ import annotations
@@ -13,11 +15,11 @@ from typing import Any
 from gtensor.core.namespaces import public, recorded
 from gtensor.core.tensor import Tensor
 from gtensor.ops import activation as _activation
+from gtensor.ops import broadcast_arrays, where
 from gtensor.ops import gates as _gates
 from gtensor.ops import rectifiers as _rectifiers
 from gtensor.ops import softmax as _softmax
 from gtensor.ops import special as _special
-from gtensor.ops import where
 from gtensor.ops.attention import scaled_dot_product_attention
 from gtensor.ops.batch_norm import batch_norm, batch_norm_act
 from gtensor.ops.classes import one_hot
@@ -28,7 +30,7 @@ from gtensor.ops.embedding import embedding
 from gtensor.ops.group_norm import group_norm
 from gtensor.ops.interpolation import interpolate
 from gtensor.ops.layer_norm import layer_norm
-from gtensor.ops.linear import linear, same_dtype
+from gtensor.ops.linear import linear, same_dtype, want_tensors
 from gtensor.ops.loss import cross_entropy, nll_loss
 from gtensor.ops.losses_pointwise import huber_loss, l1_loss, mse_loss, smooth_l1_loss
 from gtensor.ops.losses_probability import (
@@ -36,6 +38,7 @@ from gtensor.ops.losses_probability import (
     binary_cross_entropy_with_logits,
     kl_div,
 )
+from gtensor.ops.norms import vector_norm
 from gtensor.ops.padding import pad
 from gtensor.ops.pooling import (
     adaptive_avg_pool1d,
@@ -53,12 +56,12 @@ __all__ = [
     "adaptive_avg_pool1d", "adaptive_avg_pool2d", "adaptive_max_pool2d", "avg_pool1d",
     "avg_pool2d", "batch_norm", "batch_norm_act", "binary_cross_entropy",
     "binary_cross_entropy_with_logits", "conv1d", "conv2d", "conv_transpose1d",
-    "conv_transpose2d", "cross_entropy", "dropout", "elu", "embedding", "erf", "gelu", "glu",
-    "group_norm", "hardsigmoid", "hardswish", "hardtanh", "huber_loss", "interpolate", "kl_div",
-    "l1_loss", "layer_norm", "leaky_relu", "linear", "log_softmax", "logsigmoid", "max_pool1d",
-    "max_pool2d", "mish", "mse_loss", "nll_loss", "one_hot", "pad", "prelu", "relu", "relu6",
-    "rms_norm", "scaled_dot_product_attention", "selu", "sigmoid", "silu", "smooth_l1_loss",
-    "softmax", "softplus", "softsign", "tanh",
+    "conv_transpose2d", "cosine_similarity", "cross_entropy", "dropout", "elu", "embedding", "erf",
+    "gelu", "glu", "group_norm", "hardsigmoid", "hardswish", "hardtanh", "huber_loss",
+    "interpolate", "kl_div", "l1_loss", "layer_norm", "leaky_relu", "linear", "log_softmax",
+    "logsigmoid", "max_pool1d", "max_pool2d", "mish", "mse_loss", "nll_loss", "normalize",
+    "one_hot", "pad", "prelu", "relu", "relu6", "rms_norm", "scaled_dot_product_attention", "selu",
+    "sigmoid", "silu", "smooth_l1_loss", "softmax", "softplus", "softsign", "tanh",
 ]
 
 # -- activations ---------------------------------------------------------------------------------
@@ -178,11 +181,11 @@ def prelu(input: Tensor, weight: Tensor) -> Tensor:
 
     Source: He et al., "Delving deep into rectifiers", 2015.
     """
+    same_dtype("prelu", input=input, weight=weight)
     channels = input.shape[1] if input.ndim > 1 else 1
     if weight.ndim > 1 or weight.size not in (1, channels):
         raise ValueError(f"prelu was given a weight of shape {weight.shape} for an input of shape "
                          f"{input.shape}; wanted (1,) or ({channels},)")
-    same_dtype("prelu", input=input, weight=weight)
     tail = (1,) * (input.ndim - 2) if weight.size > 1 else ()
     shape = (weight.size, *tail) if input.ndim else ()
     return _rectifiers.prelu(input, weight.reshape(shape))
@@ -193,6 +196,7 @@ def glu(input: Tensor, dim: int = -1) -> Tensor:
 
     Source: Dauphin et al., "Language modeling with gated convolutional networks", 2016.
     """
+    want_tensors("glu", input=input)
     axis = normalize_axis(dim, input.ndim, "glu")[0]
     half, odd = divmod(input.shape[axis], 2)
     if odd:
@@ -225,7 +229,29 @@ def _given_axis(name: str, input: Tensor, dim: int | None) -> int:
     if dim is None:
         raise TypeError(f"{name} was given dim=None; wanted the axis whose values add up to 1, "
                         "such as dim=-1")
+    want_tensors(name, input=input)
     return normalize_axis(dim, input.ndim, name)[0]
+
+
+# -- directions ----------------------------------------------------------------------------------
+
+
+def normalize(
+    input: Tensor, p: float = 2.0, dim: int | tuple[int, ...] = 1, eps: float = 1e-12
+) -> Tensor:
+    """input over its p-norm along `dim`, or over eps where that is larger; same shape."""
+    same_dtype("normalize", input=input)
+    return input / recorded.maximum(vector_norm(input, axis=dim, keepdims=True, ord=p), eps)
+
+
+def cosine_similarity(x1: Tensor, x2: Tensor, dim: int = 1, eps: float = 1e-8) -> Tensor:
+    """The cosine of the angle between vectors along `dim`, which is left out of the shape.
+
+    Shapes broadcast; `dim` counts the axes of the common shape. Norms below eps count as eps.
+    """
+    same_dtype("cosine_similarity", x1=x1, x2=x2)
+    first, second = (normalize(x, dim=dim, eps=eps) for x in broadcast_arrays(x1, x2))
+    return (first * second).sum(axis=dim)
 
 
 # Methods of Tensor.

@@ -25,13 +25,13 @@ _LEAST_INSIDE = 1e-3  # below this share of hits trunc_normal_ would draw for to
 
 def uniform_(tensor: Tensor, a: float = 0.0, b: float = 1.0) -> Tensor:
     """Values uniform in [a, b)."""
-    return _written(tensor, random.uniform(tensor.shape, a, b, dtype=tensor.dtype,
+    return _written(tensor, random.uniform(tensor.shape, low=a, high=b, dtype=tensor.dtype,
                                            device=tensor.device))
 
 
 def normal_(tensor: Tensor, mean: float = 0.0, std: float = 1.0) -> Tensor:
     """Normally distributed values."""
-    return _written(tensor, random.normal(tensor.shape, mean, std, dtype=tensor.dtype,
+    return _written(tensor, random.normal(tensor.shape, mean=mean, std=std, dtype=tensor.dtype,
                                           device=tensor.device))
 
 
@@ -67,7 +67,8 @@ def trunc_normal_(
                          "a < b around the mean, so that drawing again ends")
 
     def draw() -> Tensor:
-        return random.normal(tensor.shape, mean, std, dtype=tensor.dtype, device=tensor.device)
+        return random.normal(tensor.shape, mean=mean, std=std, dtype=tensor.dtype,
+                             device=tensor.device)
 
     values = draw()
     while (outside := (values < a) | (values > b)).sum().item():

@@ -12,6 +12,8 @@ from gtensor.nn import functional as F
 from gtensor.nn import init
 from gtensor.nn.module import Module
 from gtensor.nn.parameter import Parameter
+from gtensor.ops.linear import want_tensors
+from gtensor.ops.torch_arguments import only
 
 DeviceLike = Device | str | None
 
@@ -60,7 +62,7 @@ class Embedding(Module):
     The row `padding_idx` is zero at first and gets no gradient.
     """
 
-    def __init__(self, num_embeddings: int, embedding_dim: int, padding_idx: int | None = None,
+    def __init__(self, num_embeddings: int, embedding_dim: int, padding_idx: int | None = None, *,
                  device: DeviceLike = None, dtype: Any = None) -> None:
         super().__init__()
         if padding_idx is not None and not -num_embeddings <= padding_idx < num_embeddings:
@@ -86,8 +88,9 @@ class Embedding(Module):
 class Dropout(Module):
     """Zeroes elements with probability p and divides the others by 1 - p, while training."""
 
-    def __init__(self, p: float = 0.5) -> None:
+    def __init__(self, p: float = 0.5, inplace: bool = False) -> None:
         super().__init__()
+        only(False, "Dropout", inplace=inplace)
         if not 0 <= p <= 1:
             raise ValueError(f"p={p} given to Dropout; wanted a probability from 0 to 1")
         self.p = p
@@ -110,6 +113,7 @@ class Flatten(Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """A view where that is possible."""
+        want_tensors("Flatten", input=x)
         return x.flatten(self.start_dim, self.end_dim)
 
     def extra_repr(self) -> str:

@@ -8,9 +8,12 @@ from gtensor.nn.module import Module
 
 
 class _Loss(Module):
-    """A loss of an input and a target, reduced by "mean", "sum" or "none"."""
+    """A loss of an input and a target, reduced by "mean", "sum" or "none".
 
-    def __init__(self, reduction: str = "mean") -> None:
+    Only by keyword, where PyTorch has older arguments before it.
+    """
+
+    def __init__(self, *, reduction: str = "mean") -> None:
         super().__init__()
         self.reduction = reduction
 
@@ -22,7 +25,7 @@ class _WeightedLoss(_Loss):
     """One whose weights are a buffer, so that they move with the module."""
 
     def __init__(self, weight: Tensor | None, reduction: str) -> None:
-        super().__init__(reduction)
+        super().__init__(reduction=reduction)
         self.register_buffer("weight", weight)
 
 
@@ -100,7 +103,7 @@ class HuberLoss(_Loss):
     """Squared within delta of the target, absolute beyond."""
 
     def __init__(self, reduction: str = "mean", delta: float = 1.0) -> None:
-        super().__init__(reduction)
+        super().__init__(reduction=reduction)
         self.delta = delta
 
     def forward(self, input: Tensor, target: Tensor) -> Tensor:
@@ -112,7 +115,7 @@ class SmoothL1Loss(_Loss):
     """HuberLoss with delta = beta, over beta."""
 
     def __init__(self, *, reduction: str = "mean", beta: float = 1.0) -> None:
-        super().__init__(reduction)
+        super().__init__(reduction=reduction)
         self.beta = beta
 
     def forward(self, input: Tensor, target: Tensor) -> Tensor:
@@ -124,7 +127,7 @@ class KLDivLoss(_Loss):
     """The Kullback-Leibler divergence of log-probabilities from a target; also "batchmean"."""
 
     def __init__(self, *, reduction: str = "mean", log_target: bool = False) -> None:
-        super().__init__(reduction)
+        super().__init__(reduction=reduction)
         self.log_target = log_target
 
     def forward(self, input: Tensor, target: Tensor) -> Tensor:

@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple, Self
 
-from gtensor.backend import Device
 from gtensor.core.modes import no_grad
-from gtensor.core.tensor import FLOATING, Tensor
-from gtensor.creation import asarray
+from gtensor.core.tensor import Tensor
+from gtensor.nn.conversion import Movable, value_of
 from gtensor.nn.hooks import Hooked
 from gtensor.nn.parameter import Parameter
 
@@ -17,11 +16,11 @@ class Mismatch(NamedTuple):
     """What `load_state_dict(strict=False)` did not load: names without a value, and without a
     place."""
 
-    missing: list[str]
-    unexpected: list[str]
+    missing_keys: list[str]
+    unexpected_keys: list[str]
 
 
-class Module(Hooked):
+class Module(Movable, Hooked):
     """A part of a network. Subclasses assign parameters and modules in `__init__`, write `forward`.
 
         class Block(nn.Module):
@@ -90,12 +89,12 @@ class Module(Hooked):
                 return
         object.__delattr__(self, name)
 
-    def register_parameter(self, name: str, parameter: Parameter | None) -> None:
-        """Make `parameter` the module's attribute `name`; None keeps the place empty."""
-        if parameter is not None and not isinstance(parameter, Parameter):
-            raise TypeError(f"parameter {name!r} was given {type(parameter).__name__}; wanted a "
+    def register_parameter(self, name: str, param: Parameter | None) -> None:
+        """Make `param` the module's attribute `name`; None keeps the place empty."""
+        if param is not None and not isinstance(param, Parameter):
+            raise TypeError(f"parameter {name!r} was given {type(param).__name__}; wanted a "
                             "Parameter or None")
-        self._register("_parameters", name, parameter)
+        self._register("_parameters", name, param)
 
     def register_buffer(self, name: str, tensor: Tensor | None, persistent: bool = True) -> None:
         """Make `tensor` state of the module that is saved (if persistent) but not trained."""
@@ -246,11 +245,12 @@ class Module(Hooked):
                 found[_joined(path, name)] = value.detach()
         return found
 
-    def load_state_dict(self, state: Mapping[str, Any], strict: bool = True) -> Mismatch:
+    def load_state_dict(self, state_dict: Mapping[str, Any], strict: bool = True) -> Mismatch:
         """Copy values into parameters and buffers, casting to their dtype and device.
 
         Args:
-            state: by dotted name; tensors, or anything that `gtensor.asarray` takes.
+            state_dict: by dotted name; tensors, or anything that `gtensor.asarray` takes; PyTorch's
+                parameters, too.
             strict: whether the names must be exactly the module's own.
 
         Raises ValueError naming every name that is missing or unexpected (if strict), and every
@@ -258,14 +258,13 @@ class Module(Hooked):
         """
         places = {_joined(path, name): value for path, module in self._walk()
                   for name, value in module._saved()}
-        mismatch = Mismatch([name for name in places if name not in state],
-                            [name for name in state if name not in places])
-        values = {name: asarray(state[name]) for name in places if name in state}
+        mismatch = Mismatch([name for name in places if name not in state_dict],
+                            [name for name in state_dict if name not in places])
+        values = {name: value_of(state_dict[name]) for name in places if name in state_dict}
         wrong = []
         if strict:
-            wrong += [f"missing {', '.join(map(repr, mismatch.missing))}"] * bool(mismatch.missing)
-            wrong += [f"unexpected {', '.join(map(repr, mismatch.unexpected))}"] * bool(
-                mismatch.unexpected)
+            wrong += [f"{what} {', '.join(map(repr, names))}" for what, names in
+                      zip(("missing", "unexpected"), mismatch, strict=True) if names]
         wrong += [f"{name!r} has shape {value.shape}, wanted {places[name].shape}"
                   for name, value in values.items() if value.shape != places[name].shape]
         if wrong:
@@ -285,33 +284,6 @@ class Module(Hooked):
                 if value is not None and name not in self._transient:
                     yield name, value
 
-    def to(self, *targets: Any) -> Self:
-        """Move to a device and/or convert to a floating dtype: `to("cuda")`, `to(gt.float64)`.
-
-        A dtype converts floating parameters and buffers only. Parameters stay the same objects; an
-        optimizer made before must be made again if the dtype or device changed, since its state did
-        not. Returns the module.
-        """
-        tensors: list[Tensor] = [*self.parameters(), *self.buffers()]
-        moved = [_moved(tensor, targets) for tensor in tensors]
-        replaced: dict[int, Tensor] = {}
-        for tensor, there in zip(tensors, moved, strict=True):
-            if there is tensor:
-                continue
-            if not isinstance(tensor, Parameter):
-                replaced[id(tensor)] = there
-                continue
-            trained, grad = tensor.requires_grad, tensor.grad
-            tensor.become(there)
-            if trained:
-                tensor.requires_grad_()
-                tensor.grad = None if grad is None else _moved(grad, targets)
-        for module in self.modules():
-            for name, buffer in module._buffers.items():
-                if buffer is not None:
-                    module._buffers[name] = replaced.get(id(buffer), buffer)
-        return self
-
     # -- modes ------------------------------------------------------------------------------------
 
     def train(self, mode: bool = True) -> Self:
@@ -330,17 +302,20 @@ class Module(Hooked):
             parameter.requires_grad_(requires_grad)
         return self
 
-    def zero_grad(self) -> None:
-        """Drop the gradients of all parameters."""
+    def zero_grad(self, set_to_none: bool = True) -> None:
+        """Drop the gradients of all parameters, or fill them with zeros."""
         for parameter in self.parameters():
-            if parameter.requires_grad:
+            if parameter.requires_grad and set_to_none:
                 parameter.grad = None
+            elif parameter.grad is not None:
+                with no_grad():
+                    parameter.grad[...] = 0
 
-    def apply(self, function: Callable[[Module], Any]) -> Self:
-        """Call `function` on this module and all below, inner before outer. Returns the module."""
+    def apply(self, fn: Callable[[Module], Any]) -> Self:
+        """Call `fn` on this module and all below, inner before outer. Returns the module."""
         for module in self.children():
-            module.apply(function)
-        function(self)
+            module.apply(fn)
+        fn(self)
         return self
 
     # -- text -------------------------------------------------------------------------------------
@@ -367,19 +342,3 @@ def _tensor_or_none(module: Module, what: str, name: str, value: Any) -> Tensor 
         raise TypeError(f"{what} {name!r} of {type(module).__name__} was given "
                         f"{type(value).__name__}; wanted a Tensor or None")
     return value
-
-
-def _moved(tensor: Tensor, targets: tuple[Any, ...]) -> Tensor:
-    """The tensor on those devices and in those dtypes, without history; itself if it is there."""
-    place = tensor
-    with no_grad():
-        for target in targets:
-            if isinstance(target, Device) or (
-                    isinstance(target, str) and target.partition(":")[0] in ("cpu", "cuda")):
-                place = place.to(target)
-            elif place.dtype.kind in FLOATING and place.dtype != target:
-                place = place.to(target)
-                if place.dtype.kind not in FLOATING:
-                    raise TypeError(f"to({target!r}) was asked of a module; wanted a device or a "
-                                    "floating-point dtype")
-    return place

@@ -12,6 +12,7 @@ from gtensor.nn import init
 from gtensor.nn.layers import DeviceLike
 from gtensor.nn.module import Module
 from gtensor.nn.parameter import Parameter
+from gtensor.ops.linear import want_tensors
 
 
 class LayerNorm(Module):
@@ -127,6 +128,7 @@ class BatchNorm2d(Module):
 
     def _normalized(self, function: Callable[..., Tensor], x: Tensor, **options: Any) -> Tensor:
         """A batch norm of x by `function`, counted if it is one of training."""
+        want_tensors(type(self).__name__, input=x)
         if x.ndim not in self._dimensions or x.shape[1] != self.num_features:
             raise ValueError(f"{type(self).__name__}({self.num_features}) was given shape "
                              f"{x.shape}; wanted {self.num_features} channels on axis 1 of "

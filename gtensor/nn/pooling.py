@@ -7,6 +7,7 @@ from typing import Any
 from gtensor.core.tensor import Tensor
 from gtensor.nn import functional as F
 from gtensor.nn.module import Module
+from gtensor.ops.torch_arguments import only
 
 Sizes = int | tuple[int, ...]
 
@@ -34,23 +35,40 @@ class _Pool(Module):
 
 
 class MaxPool2d(_Pool):
-    """The largest value of every window: (N, C, H, W) -> (N, C, H', W')."""
+    """The largest value of every window: (N, C, H, W) -> (N, C, H', W').
+
+    Args:
+        kernel_size: of the window: one integer, or one per axis.
+        stride: from one window to the next; by default the kernel's size, side by side.
+        padding: elements added all around that are never the largest; at most half the kernel.
+        dilation: how far neighbours in the window lie apart.
+        return_indices: must be False.
+        ceil_mode: windows may also begin where less than a whole one fits.
+    """
 
     _function: Any = staticmethod(F.max_pool2d)
 
     def __init__(self, kernel_size: Sizes, stride: Sizes | None = None, padding: Sizes = 0,
-                 dilation: Sizes = 1, ceil_mode: bool = False) -> None:
+                 dilation: Sizes = 1, return_indices: bool = False, ceil_mode: bool = False
+                 ) -> None:
+        only(False, type(self).__name__, return_indices=return_indices)
         super().__init__(kernel_size, stride, padding, dilation=dilation, ceil_mode=ceil_mode)
 
 
 class MaxPool1d(MaxPool2d):
-    """The largest value of every window: (N, C, L) -> (N, C, L')."""
+    """The largest value of every window: (N, C, L) -> (N, C, L'). Arguments as for MaxPool2d."""
 
     _function = staticmethod(F.max_pool1d)
 
 
 class AvgPool2d(_Pool):
-    """The mean of every window: (N, C, H, W) -> (N, C, H', W')."""
+    """The mean of every window: (N, C, H, W) -> (N, C, H', W').
+
+    Args:
+        kernel_size, stride, ceil_mode: as for `MaxPool2d`.
+        padding: zeros added all around; at most half the kernel.
+        count_include_pad: whether they count as elements of the mean.
+    """
 
     _function: Any = staticmethod(F.avg_pool2d)
 
@@ -61,13 +79,16 @@ class AvgPool2d(_Pool):
 
 
 class AvgPool1d(AvgPool2d):
-    """The mean of every window: (N, C, L) -> (N, C, L')."""
+    """The mean of every window: (N, C, L) -> (N, C, L'). Arguments as for AvgPool2d."""
 
     _function = staticmethod(F.avg_pool1d)
 
 
 class AdaptiveAvgPool2d(Module):
-    """Means of windows laid out so that the output has `output_size`: (N, C, *output_size)."""
+    """Means of windows laid out so that the output has `output_size`: (N, C, *output_size).
+
+    `output_size` is one integer or (height, width); None keeps that size.
+    """
 
     _function: Any = staticmethod(F.adaptive_avg_pool2d)
 

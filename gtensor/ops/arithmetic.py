@@ -89,7 +89,9 @@ def _pow_grad(ns: Any, g: Any, x1: Any, x2: Any) -> Any:
 
 
 def _pow_grad_exponent(ns: Any, g: Any, x1: Any, y: Any) -> Any:
-    """g y log(x1); 0 where x1 is."""
+    """g y log(x1); 0 where x1 is. A complex y has a real x1 < 0, too, which has a complex log."""
+    if y.dtype.kind == "c":
+        x1 = x1 + 0j
     if isinstance(x1, (int, float, complex)):
         return g * (y * (np.log(x1).item() if x1 else 0.0))
     zero = ns.equal(x1, 0)

@@ -204,6 +204,8 @@ def scaled_dot_product_attention(
     if is_causal and attn_mask is not None:
         raise ValueError(f"{name} was given attn_mask and is_causal=True; wanted one of them")
     _check_shapes(query, key, value)
+    if attn_mask is not None and attn_mask.ndim < 2:
+        attn_mask = reshape(attn_mask, (1,) * (2 - attn_mask.ndim) + attn_mask.shape)
     heads = query.shape[:-2]
     if enable_gqa:
         query, key, value, attn_mask = _grouped(query, key, value, attn_mask)

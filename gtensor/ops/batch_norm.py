@@ -21,6 +21,7 @@ from gtensor.ops.activation import ACTIVATIONS
 from gtensor.ops.linear import same_dtype
 from gtensor.ops.paths import tiled
 from gtensor.ops.pointwise import d, pointwise
+from gtensor.ops.scratch import computed_in
 
 # -- rules ---------------------------------------------------------------------------------------
 
@@ -245,7 +246,7 @@ def batch_norm_act(
         input: (N, C, ...).
         running_mean, running_var: (C); in training moved towards the batch's mean and unbiased
             variance by `momentum`, in place; otherwise what is normalized by.
-        weight, bias: (C), or None for 1 and 0.
+        weight, bias: (C), or None for 1 and 0; float32 may stand beside a half input.
         training: normalize by the batch's own mean and biased variance.
         eps: added to the variance.
         activation: "identity", "relu", "leaky_relu", "elu", "gelu", "gelu_tanh", "silu", "sigmoid",
@@ -295,7 +296,9 @@ def _check(
         if tensor is not None and tensor.shape != x.shape[1:2]:
             raise ValueError(f"batch_norm was given a {name} of shape {tensor.shape} for an input "
                              f"of shape {x.shape}; wanted ({x.shape[1]},)")
-    same_dtype("batch_norm", input=x, weight=weight, bias=bias)
+    work = computed_in(x.dtype)  # in which weights may be beside a half input
+    same_dtype("batch_norm", input=x, **{name: t for name, t in (("weight", weight), ("bias", bias))
+                                         if t is not None and t.dtype != work})
     if not training and (running_mean is None or running_var is None):
         raise ValueError("batch_norm was given no running_mean or no running_var outside training; "
                          "wanted both, or training=True")

@@ -222,8 +222,8 @@ def forward_gpu(
     z = xp.empty(x.shape, x.dtype)
     grid, block = flat_launch(x.size)
     _FORWARD[x.dtype](grid, block, (
-        dense, _dense(mean, work), _dense(var, work), _dense(weight, x.dtype),
-        _dense(bias, x.dtype), z, *_sizes(x), float(eps), CODES[activation], float(parameter)))
+        dense, _dense(mean, work), _dense(var, work), _dense(weight, work),
+        _dense(bias, work), z, *_sizes(x), float(eps), CODES[activation], float(parameter)))
     if out is None:
         return z, mean, var
     out[...] = z
@@ -240,7 +240,7 @@ def sums_gpu(
     grid, block = row_launch(x.shape[1])
     _REDUCE[x.dtype](grid, block, (
         _dense(g, x.dtype), xp.ascontiguousarray(x), _dense(mean, work), _dense(var, work),
-        _dense(weight, x.dtype), _dense(bias, x.dtype), sums[0], sums[1], *_sizes(x), float(eps),
+        _dense(weight, work), _dense(bias, work), sums[0], sums[1], *_sizes(x), float(eps),
         CODES[activation], float(parameter)))
     return settled(sums, out)
 
@@ -257,7 +257,7 @@ def dx_gpu(
     grid, block = flat_launch(x.size)
     _BACKWARD[x.dtype](grid, block, (
         _dense(g, x.dtype), xp.ascontiguousarray(x), _dense(mean, work), _dense(var, work),
-        _dense(weight, x.dtype), _dense(bias, x.dtype), sums[0], sums[1], dx, *_sizes(x),
+        _dense(weight, work), _dense(bias, work), sums[0], sums[1], dx, *_sizes(x),
         float(eps), CODES[activation], float(parameter), int(training)))
     if out is None or direct:
         return dx

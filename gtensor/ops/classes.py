@@ -13,6 +13,7 @@ from gtensor.backend import device_of
 from gtensor.core.op import op
 from gtensor.core.samples import Sample, below, normal
 from gtensor.core.tensor import Tensor
+from gtensor.ops.linear import want_tensors
 from gtensor.ops.paths import settled
 from gtensor.ops.shape import reshape
 
@@ -25,9 +26,10 @@ def class_axis(ndim: int) -> int:
 def check_targets(name: str, scores: Tensor, target: Tensor, ignore_index: int) -> None:
     """Raise unless `target` holds class indices for scores (N, C, d1, ...) or (C,).
 
-    ValueError for shapes and for indices out of range, TypeError for the dtype. On a GPU the range
-    is not checked, because that would wait for the device.
+    ValueError for shapes and for indices out of range, TypeError for what is no Tensor and for the
+    dtype. On a GPU the range is not checked, because that would wait for the device.
     """
+    want_tensors(name, input=scores, target=target)
     if not scores.ndim:
         raise ValueError(f"{name} was given scores of shape (); wanted (C,) or (N, C, ...)")
     axis = class_axis(scores.ndim)
@@ -44,7 +46,11 @@ def check_targets(name: str, scores: Tensor, target: Tensor, ignore_index: int) 
 def check_range(
     name: str, what: str, indices: Tensor, limit: int, ignored: int | None = None
 ) -> None:
-    """Raise ValueError for indices outside 0..limit-1 (except `ignored`); CPU only."""
+    """Raise ValueError for indices outside 0..limit-1 (except `ignored`); CPU only.
+
+    TypeError for what is no Tensor.
+    """
+    want_tensors(name, **{what: indices})
     if indices.device.type != "cpu" or not indices.size:
         return
     values = indices._array
@@ -84,11 +90,13 @@ def _place_path(g: Any, target: Any, *, ignore_index: int, classes: int, out: An
         out = device.empty((*g.shape[:axis], classes, *g.shape[axis:]), g.dtype, "place_class")
     out[...] = 0
     places, counts = valid(device.xp.expand_dims(target, axis), ignore_index)
-    values = device.xp.expand_dims(g, axis) * counts.astype(g.dtype)
+    # selected, not multiplied: what arrives at an ignored row may be infinite
+    values = device.xp.where(counts, device.xp.expand_dims(g, axis), g.dtype.type(0))
     if device.type == "cpu":
         np.put_along_axis(out, places, values, axis=axis)
     else:
-        out[...] = (places == _all_classes(device.xp, classes, out.ndim - axis)) * values
+        hit = places == _all_classes(device.xp, classes, out.ndim - axis)
+        out[...] = device.xp.where(hit, values, g.dtype.type(0))
     return out
 
 
@@ -166,6 +174,7 @@ def one_hot(tensor: Tensor, num_classes: int = -1) -> Tensor:
 
     With num_classes=-1 there are as many as the largest index asks for; on a GPU this waits for it.
     """
+    want_tensors("one_hot", tensor=tensor)
     if tensor.dtype.kind not in "iu":
         raise TypeError(f"one_hot was given a tensor of dtype {tensor.dtype}; wanted integers")
     if num_classes == -1:

@@ -9,7 +9,7 @@ import numpy as np
 from gtensor.backend.cuda import cupy
 from gtensor.backend.kernels import elementwise
 from gtensor.core.op import op
-from gtensor.core.samples import Sample, alike, apart, unary
+from gtensor.core.samples import Sample, alike, apart, complex_normal, unary
 from gtensor.core.tensor import Tensor
 from gtensor.ops.fused import fused
 from gtensor.ops.paths import cupy_function, ufunc
@@ -17,12 +17,8 @@ from gtensor.ops.paths import cupy_function, ufunc
 __all__ = ["abs", "conj", "imag", "real"]
 
 
-def _complex_normal(rng: np.random.Generator, shape: tuple[int, ...]) -> np.ndarray:
-    return rng.standard_normal(shape) + 1j * rng.standard_normal(shape)
-
-
 def _both() -> list[Sample]:
-    return [*unary(), *unary(_complex_normal)]
+    return [*unary(), *unary(complex_normal)]
 
 
 def _part(name: str) -> Any:
@@ -57,7 +53,7 @@ imag_op = op(
     "imag", cpu=_part("imag"), gpu=_part("imag"), view=True, complex=True,
     backward=lambda ns, step, g: step.give(0, ns.multiply(g, 1j)),
     tangent=lambda ns, primals, tangents, out, params: ns.imag(tangents[0]),
-    samples=unary(_complex_normal), reference=lambda torch, x: torch.imag(x),
+    samples=unary(complex_normal), reference=lambda torch, x: torch.imag(x),
     doc="The imaginary part of a complex tensor, elementwise: a view of x.",
 )
 
@@ -110,6 +106,6 @@ def _abs_tangent(ns: Any, primals: Any, tangents: Any, out: Any, params: Any) ->
 abs = op(
     "abs", cpu=ufunc(np.absolute), gpu=cupy_function("absolute"), complex=True,
     backward=_abs_backward, tangent=_abs_tangent, saves={"x": "x"},
-    samples=[*unary(apart), *unary(_complex_normal)], reference=lambda torch, x: torch.abs(x),
+    samples=[*unary(apart), *unary(complex_normal)], reference=lambda torch, x: torch.abs(x),
     doc="|x|, elementwise; the gradient at 0 is 0.",
 )

@@ -9,16 +9,18 @@ from typing import Any
 
 import numpy as np
 
-from gtensor.backend import device_of
+from gtensor.backend import device_of, host
 from gtensor.core.op import op
 from gtensor.core.samples import Sample
 from gtensor.core.tensor import Tensor
 from gtensor.creation import asarray
 from gtensor.ops.arithmetic import multiply
 from gtensor.ops.linalg import conjugated, is_half, matmul
+from gtensor.ops.paths import settled
 from gtensor.ops.reduce import one_axis
-from gtensor.ops.scratch import whole_tiles
+from gtensor.ops.scratch import computed_in, row_tiles, whole_tiles
 from gtensor.ops.shape import permute_dims, reshape
+from gtensor.settings import settings
 
 __all__ = ["tensordot", "vecdot"]
 
@@ -27,14 +29,25 @@ __all__ = ["tensordot", "vecdot"]
 
 
 def _vecdot_cpu(x1: Any, x2: Any, out: Any = None) -> Any:
-    """Half types are multiplied in float32, through copies."""
-    dtype = np.result_type(x1, x2)
-    wide = [x.astype(np.float32) if is_half(x.dtype) else x for x in (x1, x2)]
-    value = np.vecdot(*wide)
+    if not is_half(x1.dtype) and not is_half(x2.dtype):
+        return settled(np.vecdot(x1, x2), out)
     if out is None:
-        return value.astype(dtype) if is_half(dtype) else value
-    out[...] = value
+        shape = np.broadcast_shapes(x1.shape, x2.shape)[:-1]
+        out = host().empty(shape, np.result_type(x1, x2), "vecdot")
+    _vecdot_half(x1, x2, out)
     return out
+
+
+def _vecdot_half(x1: Any, x2: Any, out: Any) -> None:
+    """Multiplied and added up in float32 (or what is wider), by tiles, also within a long row."""
+    work, step = computed_in(out.dtype), settings.tile_elements
+    x1, x2 = np.broadcast_arrays(x1, x2)
+    for tile in row_tiles(x1.shape):
+        total: Any = 0
+        for start in range(0, x1.shape[-1], step):
+            total = total + np.vecdot(*(x[tile][..., start:start + step].astype(work)
+                                        for x in (x1, x2)))
+        out[tile] = total
 
 
 def _vecdot_gpu(x1: Any, x2: Any, out: Any = None) -> Any:
@@ -186,13 +199,16 @@ def tensordot(
 
 def _paired(x1: Tensor, x2: Tensor, axes: Any) -> tuple[list[int], list[int]]:
     """The axes of each that are summed over, counted from 0."""
-    if not isinstance(axes, (tuple, list)):
+    if not np.iterable(axes):
         count = index(axes)
         if not 0 <= count <= min(x1.ndim, x2.ndim):
             raise ValueError(f"tensordot over {count} axes of shapes {x1.shape} and {x2.shape}; "
                              f"wanted 0 to {min(x1.ndim, x2.ndim)}")
         axes = range(x1.ndim - count, x1.ndim), range(count)
-    named = [[one] if isinstance(one, int) else list(one) for one in axes]
+    named = [list(one) if np.iterable(one) else [one] for one in axes]
+    if len(named) != 2:
+        raise ValueError(f"tensordot was given axes {axes}; wanted a number, or the axes of each "
+                         "of two tensors")
     first, second = ([one_axis(a, x.ndim, "tensordot") for a in given]
                      for given, x in zip(named, (x1, x2), strict=True))
     if [x1.shape[i] for i in first] != [x2.shape[j] for j in second] or (

@@ -5,9 +5,10 @@ A decomposition is one record with its parts packed into one output (see `ops/pa
 Gradients are for real matrices and follow PyTorch's formulas (Giles, "Collected matrix derivative
 results", 2008; Walter and Lehmann, arXiv 1009.6112, for QR). Complex matrices have values only.
 
-Symmetric matrices: `cholesky` and `eigh` work on the symmetric part (x + x^H) / 2 of their input,
-as JAX does. For a symmetric x that is x itself, bit for bit; and the symmetric gradient, PyTorch's,
-is then the derivative of what is computed.
+Symmetric matrices: `cholesky`, `eigh` and `eigvalsh` read the lower triangle and take the upper one
+for its mirror image, as NumPy's and PyTorch's; the gradient is symmetric, as PyTorch's. Their
+records work on the symmetric part (x + x^H) / 2, which of a mirrored matrix is the matrix itself,
+bit for bit, and of which the symmetric gradient is the derivative.
 """
 
 from __future__ import annotations
@@ -17,8 +18,9 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from gtensor.backend import device_of
 from gtensor.core.namespaces import recorded
-from gtensor.core.op import op
+from gtensor.core.op import UnaryOp, op
 from gtensor.core.samples import Sample
 from gtensor.core.tensor import Tensor
 from gtensor.ops.linalg import conjugated, matrices, matrix_paths, swapped
@@ -39,6 +41,33 @@ from gtensor.ops.packed import (
 from gtensor.ops.shape import matrix_transpose
 
 __all__: list[str] = []  # the functions are public in gtensor.linalg
+
+
+def _mirrored_path(x: Any, out: Any = None) -> Any:
+    device = device_of(x)
+    if out is None:
+        out = device.empty(x.shape, x.dtype, "mirrored")
+    flipped = x.swapaxes(-1, -2)
+    out[...] = flipped.conj() if x.dtype.kind == "c" else flipped
+    device.xp.copyto(out, x, where=device.xp.tri(x.shape[-1], dtype=bool))
+    return out
+
+
+# Not in the registry: no difference quotient shows this derivative. That of elements below the
+# diagonal would be twice as large, and that above 0; shared by both it is that of a matrix which
+# is known to be symmetric. The records behind it answer symmetric gradients.
+_mirrored = UnaryOp(
+    "mirrored", cpu=_mirrored_path, gpu=_mirrored_path, complex=True, samples=None,
+    backward=lambda ns, step, g: step.give(0, g),
+    tangent=lambda ns, primals, tangents, out, params: tangents[0],
+    doc="Matrices with the upper triangle replaced by the mirrored (conjugate) lower one.",
+)
+
+
+def _from_lower(x: Any, name: str) -> Tensor:
+    """Square matrices, symmetric by their lower triangle."""
+    return _mirrored(matrices(x, name, square=True))
+
 
 def _symmetric_part(xp: Any, x: Any) -> Any:
     half = 0.5 * x  # halved first: the sum of large elements would overflow
@@ -85,10 +114,11 @@ cholesky_op = op(
 def cholesky(x: Tensor, /, *, upper: bool = False) -> Tensor:
     """L with x = L L^H of positive definite matrices x (..., n, n); `upper`: U = L^H, x = U^H U.
 
-    Works on the symmetric part of x. Raises LinAlgError unless x is square, and on the CPU unless
-    it is positive definite (a GPU would have to be waited for; its result is NaN there).
+    Reads the lower triangle of x; the gradient is symmetric. Raises LinAlgError unless x is square,
+    and on the CPU unless it is positive definite (a GPU would have to be waited for; its result is
+    NaN there).
     """
-    factor = cholesky_op(matrices(x, "cholesky", square=True))
+    factor = cholesky_op(_from_lower(x, "cholesky"))
     return matrix_transpose(conjugated(recorded, factor)) if upper else factor
 
 
@@ -269,15 +299,18 @@ eigvalsh_op = op(
 def eigh(x: Tensor, /) -> EighResult:
     """(eigenvalues (..., n), eigenvectors (..., n, n)) of symmetric or Hermitian matrices.
 
-    Works on the symmetric part of x. The sign of an eigenvector is arbitrary, as is the basis where
-    eigenvalues are equal: gradients through the vectors of equal eigenvalues are infinite or NaN,
-    as in PyTorch; through eigenvalues alone they are right.
+    Reads the lower triangle of x; the gradient is symmetric. The sign of an eigenvector is
+    arbitrary, as is the basis where eigenvalues are equal: gradients through the vectors of equal
+    eigenvalues are infinite or NaN, as in PyTorch; through eigenvalues alone they are right.
     """
-    x = matrices(x, "eigh", square=True)
+    x = _from_lower(x, "eigh")
     w, v = parts_of(recorded, eigh_op(x), *_eigh_items(x.shape[-1]))
     return EighResult(real_part(w), v)
 
 
 def eigvalsh(x: Tensor, /) -> Tensor:
-    """Ascending eigenvalues (..., n) of symmetric or Hermitian matrices (..., n, n)."""
-    return eigvalsh_op(matrices(x, "eigvalsh", square=True))
+    """Ascending eigenvalues (..., n) of symmetric or Hermitian matrices (..., n, n).
+
+    Reads the lower triangle of x; the gradient is symmetric.
+    """
+    return eigvalsh_op(_from_lower(x, "eigvalsh"))

@@ -19,6 +19,7 @@ from gtensor.core.samples import unary
 from gtensor.core.tensor import Tensor
 from gtensor.ops.pointwise import d, pointwise
 from gtensor.ops.scratch import computed_in, masked
+from gtensor.ops.torch_arguments import only
 from gtensor.random import generator
 from gtensor.settings import settings
 
@@ -126,17 +127,21 @@ def check_probability(name: str, what: str, p: float) -> None:
 
 
 def dropout(
-    input: Tensor, p: float = 0.5, training: bool = True, seed: int | None = None
+    input: Tensor, p: float = 0.5, training: bool = True, inplace: bool = False, *,
+    seed: int | None = None,
 ) -> Tensor:
     """Each element 0 with probability p, else divided by 1 - p; the input itself if not training.
 
     The mask follows from `seed` and is never stored. By default the seed is drawn from the
-    generator that `gtensor.manual_seed` sets.
+    generator that `gtensor.manual_seed` sets. `inplace` must be False.
 
     Source: Srivastava et al., "Dropout: a simple way to prevent neural networks from overfitting",
     2014.
     """
     check_probability("dropout", "p", p)
+    only(False, "dropout", inplace=inplace)
+    if isinstance(seed, bool):
+        raise TypeError(f"dropout was given seed={seed}; wanted an integer or None")
     if input.dtype.kind not in "fV":
         raise TypeError(f"dropout was given an input of dtype {input.dtype}; wanted a "
                         "floating-point dtype")

@@ -33,8 +33,11 @@ def einsum(subscripts: str, /, *operands: Tensor) -> Tensor:
     has the letters that occur once, in alphabetical order. "..." stands for the axes not named,
     which broadcast. Differentiable in every operand; a view where one operand is only rearranged.
 
-    Raises ValueError where subscripts and shapes do not fit.
+    Raises ValueError where subscripts and shapes do not fit, TypeError where they are no text.
     """
+    if not isinstance(subscripts, str):
+        raise TypeError(f"einsum was given {type(subscripts).__name__} as subscripts; wanted a "
+                        "text such as 'ij,jk->ik'")
     tensors = [asarray(x) for x in operands]
     terms, output, sizes, pairs = _plan(subscripts, tuple([x.shape for x in tensors]))
     parts = [_simple(x, term, sizes) for x, term in zip(tensors, terms, strict=True)]
@@ -44,7 +47,8 @@ def einsum(subscripts: str, /, *operands: Tensor) -> Tensor:
         parts.append(_contracted(chosen[::-1], needed))
     (x, letters), = parts
     x, letters = _summed(x, letters, set(output))
-    return _permuted(x, letters, output)
+    result = _permuted(x, letters, output)
+    return reshape(x, x.shape) if any(result is one for one in operands) else result
 
 
 # -- reading subscripts ----------------------------------------------------------------------------

@@ -20,7 +20,7 @@ from gtensor.backend import device_of, host
 from gtensor.backend.cuda import cupy
 from gtensor.core.namespaces import recorded
 from gtensor.core.op import op
-from gtensor.core.samples import Sample, normal
+from gtensor.core.samples import Sample, complex_normal, normal
 from gtensor.core.tensor import Tensor
 from gtensor.creation import asarray
 from gtensor.ops.linalg import is_half
@@ -74,14 +74,10 @@ def _c2c_backward(ns: Any, step: Any, g: Any) -> None:
                             norm=_OTHER_SIDE[params["norm"]]))
 
 
-def _complex_normal(rng: np.random.Generator, shape: tuple[int, ...]) -> np.ndarray:
-    return rng.standard_normal(shape) + 1j * rng.standard_normal(shape)
-
-
 fft_c2c = op(
     "fft_c2c", cpu=_c2c_cpu, gpu=_c2c_gpu, complex=True, floating=True,
     backward=_c2c_backward, tangent=linear_tangent("fft_c2c"),
-    samples=[Sample((shape,), _complex_normal, {"axes": axes, "inverse": back, "norm": norm})
+    samples=[Sample((shape,), complex_normal, {"axes": axes, "inverse": back, "norm": norm})
              for shape, axes, back, norm in (((5,), (0,), False, "backward"),
                                              ((3, 4), (0, 1), True, "ortho"),
                                              ((0, 3), (1,), False, "forward"))],
@@ -102,10 +98,13 @@ def _r2c_gpu(x: Any, *, axes: Axes, norm: Norm, out: Any = None) -> Any:
 
 
 def _r2c_backward(ns: Any, step: Any, g: Any) -> None:
-    axes, norm = step.params["axes"], step.params["norm"]
-    size = step.shape(0)[axes[-1]]
-    halved = ns.fft_interior(g, axis=axes[-1], size=size, factor=0.5)
-    step.give(0, ns.fft_c2r(halved, axes=axes, size=size, norm=_OTHER_SIDE[norm]))
+    (*others, last), norm = step.params["axes"], _OTHER_SIDE[step.params["norm"]]
+    size, spectrum = step.shape(0)[last], g
+    if others:
+        spectrum = ns.fft_c2c(g, axes=tuple(others), inverse=True, norm=norm)
+    halved = ns.fft_interior(spectrum, axis=last, size=size, factor=0.5,
+                             out=spectrum if others else step.reuse(g))
+    step.give(0, ns.fft_c2r(halved, axes=(last,), size=size, norm=norm))
 
 
 fft_r2c = op(
@@ -154,7 +153,7 @@ def _torch_c2r(torch: Any, x: Any, axes: Axes, size: int, norm: Norm) -> Any:
 fft_c2r = op(
     "fft_c2r", cpu=_c2r_cpu, gpu=_c2r_gpu, complex=True, floating=True,
     backward=_c2r_backward, tangent=linear_tangent("fft_c2r"),
-    samples=[Sample((shape,), _complex_normal, {"axes": axes, "size": size, "norm": norm})
+    samples=[Sample((shape,), complex_normal, {"axes": axes, "size": size, "norm": norm})
              for shape, axes, size, norm in (((3,), (0,), 5, "backward"),
                                              ((3, 3), (0, 1), 4, "ortho"),
                                              ((0, 2), (1,), 3, "forward"))],

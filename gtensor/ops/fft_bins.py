@@ -8,10 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from gtensor.backend import Device
-from gtensor.core.tensor import Tensor
-from gtensor.creation import DEFAULT_FLOAT, arange, asarray
-from gtensor.ops.joining import concat
+from gtensor.backend import Device, get_device
+from gtensor.core.tensor import Tensor, make
+from gtensor.creation import DEFAULT_FLOAT, asarray
 from gtensor.ops.moving import roll
 from gtensor.ops.reduce import Axis, normalize_axis
 
@@ -25,27 +24,25 @@ def fftfreq(
 
     First 0 and the positive ones, ascending, then the negative ones. float32 by default.
     """
-    real = _checked(n, dtype, "fftfreq")
-    parts = [arange(start, stop, dtype=real, device=device)
-             for start, stop in ((0, (n + 1) // 2), (-(n // 2), 0))]
-    return concat(parts) / (n * d)
+    return _rounded(np.fft.fftfreq, n, d, dtype, device)
 
 
 def rfftfreq(
     n: int, /, *, d: float = 1.0, dtype: Any = None, device: Device | str | None = None
 ) -> Tensor:
     """The frequencies, from 0 up, of the n // 2 + 1 bins of `rfft`, in cycles per unit of d."""
-    real = _checked(n, dtype, "rfftfreq")
-    return arange(n // 2 + 1, dtype=real, device=device) / (n * d)
+    return _rounded(np.fft.rfftfreq, n, d, dtype, device)
 
 
-def _checked(n: int, dtype: Any, name: str) -> np.dtype:
+def _rounded(function: Any, n: int, d: float, dtype: Any, device: Any) -> Tensor:
+    """NumPy's frequencies, in float64, rounded once: numbers of bins are too large for float16."""
     found = DEFAULT_FLOAT if dtype is None else np.dtype(dtype)
     if index(n) < 1:
-        raise ValueError(f"{name} of {n} bins; wanted at least 1")
+        raise ValueError(f"{function.__name__} of {n} bins; wanted at least 1")
     if found.kind != "f":
-        raise TypeError(f"{name} was given dtype {found}; wanted a real floating one")
-    return found
+        raise TypeError(f"{function.__name__} was given dtype {found}; wanted a real floating one")
+    place = get_device(device)
+    return make(place.from_numpy(function(index(n), d).astype(found)), place)
 
 
 def fftshift(x: Tensor, /, *, axes: int | Sequence[int] | None = None) -> Tensor:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import builtins
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -15,6 +16,7 @@ from gtensor.ops.keys import Key, described, normalized, rows_of
 from gtensor.ops.paths import settled
 from gtensor.ops.scatter import added
 from gtensor.ops.shape import axis_index, linear_tangent
+from gtensor.settings import settings
 
 __all__ = ["take"]
 
@@ -96,12 +98,41 @@ unslice = op(
 
 def _gather_path(x: Any, *, key: Key, out: Any = None) -> Any:
     rows = rows_of(x, key)
-    if rows is None:
-        return settled(x[key], out)
-    source, places = rows
+    if rows is not None:
+        source, places = rows
+        if out is None:
+            out = device_of(x).empty((places.size, *source.shape[1:]), x.dtype, "gather")
+        return np.take(source, places, axis=0, out=out, mode="clip")  # "raise" would buffer `out`
+    axis = _lone_axis(x, key)
+    return settled(x[key], out) if axis is None else _take(x, key, axis, out)
+
+
+def _lone_axis(x: Any, key: Key) -> int | None:
+    """The axis that a host array of integers indexes alone, where NumPy's take copies no x."""
+    parts = key[:-1] if key[-1] is ... else key
+    others = [i for i, p in enumerate(parts)
+              if not isinstance(p, builtins.slice) or p != builtins.slice(None)]
+    if len(others) != 1 or len(parts) > x.ndim or not x.flags.c_contiguous:
+        return None
+    places = parts[others[0]]
+    whole = isinstance(places, np.ndarray) and places.ndim and places.dtype.kind == "i"
+    return others[0] if whole else None
+
+
+def _take(x: Any, key: Key, axis: int, out: Any) -> Any:
+    """The slices at places along an axis. Raises IndexError for one out of range."""
+    places, size = key[axis], x.shape[axis]
+    shape = (*x.shape[:axis], *places.shape, *x.shape[axis + 1:])
     if out is None:
-        out = device_of(x).empty((places.size, *source.shape[1:]), x.dtype, "gather")
-    return np.take(source, places, axis=0, out=out, mode="clip")  # "raise" would buffer `out`
+        if prod(shape) * x.itemsize < settings.arena_min_bytes:
+            return x[key]
+        out = device_of(x).empty(shape, x.dtype, "gather")
+    if places.size:
+        low, high = places.min(), places.max()
+        if low < -size or high >= size:
+            raise IndexError(f"index {low if low < -size else high} is out of bounds for axis "
+                             f"{axis} with size {size}")
+    return np.take(x, places, axis=axis, out=out, mode="wrap")  # "raise" would buffer `out`
 
 
 def _gather_backward(ns: Any, step: Any, g: Any) -> None:

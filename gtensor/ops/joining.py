@@ -13,6 +13,7 @@ from gtensor.core.samples import Sample, normal
 from gtensor.core.tensor import Tensor, make
 from gtensor.ops.index import get_item, take
 from gtensor.ops.shape import (
+    along,
     axis_index,
     broadcast_to,
     expand_dims,
@@ -39,13 +40,9 @@ def _concat_path(*arrays: Any, axis: int, sizes: tuple[int, ...], out: Any = Non
         out = device_of(arrays[0]).empty(tuple(shape), dtype, "concat")
     start = 0
     for a, size in zip(arrays, sizes, strict=True):
-        out[_along(axis, start, start + size)] = a
+        out[along(axis, start, start + size)] = a
         start += size
     return out
-
-
-def _along(axis: int, start: int, stop: int) -> tuple[slice, ...]:
-    return (slice(None),) * axis + (slice(start, stop),)
 
 
 def _concat_backward(ns: Any, step: Any, g: Any) -> None:
@@ -54,7 +51,7 @@ def _concat_backward(ns: Any, step: Any, g: Any) -> None:
     last = max(i for i in range(len(sizes)) if step.needs(i))
     for i, size in enumerate(sizes):
         if step.needs(i):
-            part = ns.slice(g, key=_along(axis, start, start + size))
+            part = ns.slice(g, key=along(axis, start, start + size))
             (step.give if i == last else step.lend)(i, part)
         start += size
 

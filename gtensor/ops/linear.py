@@ -144,19 +144,34 @@ def linear(input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
         weight: (out, in).
         bias: (out), or None.
     """
+    same_dtype("linear", input=input, weight=weight, bias=bias)
     if weight.ndim != 2 or not input.ndim or input.shape[-1] != weight.shape[1]:
         raise ValueError(f"linear was given an input of shape {input.shape} and a weight of shape "
                          f"{weight.shape}; wanted (..., in) and (out, in)")
     if bias is not None and bias.shape != weight.shape[:1]:
         raise ValueError(f"linear was given a bias of shape {bias.shape} for a weight of shape "
                          f"{weight.shape}; wanted ({weight.shape[0]},)")
-    same_dtype("linear", input=input, weight=weight, bias=bias)
     return linear_op(input, weight, bias)
 
 
+def want_tensors(name: str, **inputs: Tensor | None) -> None:
+    """Raise TypeError unless the inputs that are there are Tensors."""
+    for label, given in inputs.items():
+        if given is not None and not isinstance(given, Tensor):
+            raise TypeError(f"{name} was given {label} of type {type(given).__name__}; wanted a "
+                            "Tensor (gt.asarray makes one)")
+
+
 def same_dtype(name: str, **tensors: Tensor | None) -> None:
-    """Raise TypeError unless the tensors that are there share one floating dtype."""
-    dtypes = [t._array.dtype for t in tensors.values() if t is not None]
+    """Raise TypeError unless those that are there are Tensors of one floating dtype.
+
+    Call it before their shapes are looked at: a list has none.
+    """
+    try:
+        dtypes = [t._array.dtype for t in tensors.values() if t is not None]
+    except AttributeError:  # asking each would cost what trying does not
+        want_tensors(name, **tensors)
+        raise
     if dtypes[0].kind not in "fV" or any(dtype != dtypes[0] for dtype in dtypes):
         listed = ", ".join(
             f"{label} of dtype {t.dtype}" for label, t in tensors.items() if t is not None)

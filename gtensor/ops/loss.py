@@ -206,16 +206,17 @@ def _cross_entropy_grad_gpu(
 ) -> Any:
     xp = cupy()
     rows, targets, n = _gpu_rows(logits, target)
-    classes = rows.shape[-1]
+    classes, work = rows.shape[-1], computed_in(logits.dtype)
     counts = targets != ignore_index
     result = xp.empty(rows.shape, logits.dtype)
     grid, block = flat_launch(rows.size)
-    arrived = xp.ascontiguousarray(g, dtype=logits.dtype)
+    g = xp.ascontiguousarray(g, dtype=work)  # a share of it may be no half number
+    arrived = g
     divisor, each = count if reduction == "mean" else NULL, int(reduction == "none")
     if weight is not None:
-        weight = weight.astype(computed_in(logits.dtype), copy=False)
+        weight = weight.astype(work, copy=False)
         share = _share(g, count, counts, reduction)
-        arrived = xp.ascontiguousarray(share * weight[targets * counts], dtype=logits.dtype)
+        arrived = xp.ascontiguousarray(share * weight[targets * counts], dtype=work)
         divisor, each = NULL, 1
     _BACKWARD[logits.dtype](grid, block, (
         rows, targets, lse, arrived, divisor, result, n, classes, ignore_index, each))
@@ -392,5 +393,8 @@ def nll_loss(
         losses, counts = losses * heavy, counts * heavy
     if reduction == "none":
         return losses
-    total = losses.sum()
-    return total if reduction == "sum" else (total / counts.sum()).to(input.dtype)
+    total, mass = losses.sum(), counts.sum()
+    if reduction == "sum":
+        return total
+    mass = recorded.where(recorded.equal(mass, 0), float("nan"), mass)  # no rows: NaN, unwarned
+    return (total / mass).to(input.dtype)

@@ -1,8 +1,9 @@
-"""Losses of one element each, and their sums: reduced, they make no array of the inputs' size.
+"""Losses of one element each, and their sums: reduced, the CPU makes no array of the inputs' size.
 
 Every loss is two records over one formula: elementwise, and `scale` times its sum, whose CPU path
-adds up tile by tile. Both share the fused gradients, which take `scale` as a parameter, so that the
-mean of many half-precision numbers does not round it to 0.
+adds up tile by tile (a GPU makes the losses first, those of halves in float32). Both share the
+fused gradients, which take `scale` as a parameter, so that the mean of many half-precision numbers
+does not round it to 0.
 """
 
 from __future__ import annotations
@@ -53,14 +54,20 @@ def _sum_cpu(formula: Formula) -> Any:
 
 def _sum_gpu(each: Any) -> Any:
     def path(*arrays: Any, scale: float, out: Any = None, **params: Any) -> Any:
-        losses = each(*arrays, **params)
-        total = losses.sum(dtype=computed_in(losses.dtype)) * scale
+        dtype = arrays[0].dtype
+        losses = each(*[None if a is None else _wide(a) for a in arrays], **params)
+        total = losses.sum() * scale
         if out is None:
-            return total.astype(losses.dtype)
+            return total.astype(dtype)
         out[...] = total
         return out
 
     return path
+
+
+def _wide(a: Any) -> Any:
+    """In the dtype that is computed in: a loss of halves may be no half number."""
+    return a.astype(computed_in(a.dtype), copy=False)
 
 
 def loss_records(
@@ -155,48 +162,51 @@ absolute_error, absolute_error_sum = loss_records(
 )
 
 
-def _huber_formula(ns: Any, a: Any, b: Any, *, delta: float) -> Any:
-    """With m = min(|a - b|, delta): m (|a - b| - m / 2)."""
+def _huber_formula(ns: Any, a: Any, b: Any, *, delta: float, factor: float) -> Any:
+    """With m = min(|a - b|, delta): factor m (|a - b| - m / 2)."""
     size = ns.abs(a - b)
     inner = ns.minimum(size, delta)
-    return inner * (size - 0.5 * inner)
+    return factor * inner * (size - 0.5 * inner)
 
 
 huber_grad = fused(
     "huber_grad",
-    lambda ns, g, a, b, *, delta, scale: g * (
-        scale * ns.maximum(ns.minimum(a - b, delta), -delta)),
+    lambda ns, g, a, b, *, delta, factor, scale: g * (
+        scale * (factor * ns.maximum(ns.minimum(a - b, delta), -delta))),
     gpu=wide_kernel(
-        "g a b", "g * F(scale) * (e > F(delta) ? F(delta) : e < F(-delta) ? F(-delta) : e)",
-        name="huber_grad", parameters="delta scale", before="const F e = a - b; "),
-    samples=alike(3, delta=0.7, scale=0.25),
-    reference=lambda torch, g, a, b, delta, scale: g * scale * (a - b).clamp(-delta, delta),
+        "g a b",
+        "g * F(scale) * (F(factor) * (e > F(delta) ? F(delta) : e < F(-delta) ? F(-delta) : e))",
+        name="huber_grad", parameters="delta factor scale", before="const F e = a - b; "),
+    samples=alike(3, delta=0.7, factor=1.5, scale=0.25),
+    reference=lambda torch, g, a, b, delta, factor, scale: (
+        g * scale * factor * (a - b).clamp(-delta, delta)),
     doc="The gradient of scale * huber(a, b) with respect to a.",
 )
 
 
 def _huber_partial(
-    ns: Any, g: Any, a: Any, b: Any, *, out: Any, delta: float, scale: float
+    ns: Any, g: Any, a: Any, b: Any, *, out: Any, delta: float, factor: float, scale: float
 ) -> Any:
-    return ns.huber_grad(g, a, b, delta=delta, scale=scale, out=out)
+    return ns.huber_grad(g, a, b, delta=delta, factor=factor, scale=scale, out=out)
 
 
 huber, huber_sum = loss_records(
     "huber", "a b", _huber_formula,
-    wide_kernel("a b", "m * (e - F(0.5) * m)", name="huber", parameters="delta",
+    wide_kernel("a b", "F(factor) * m * (e - F(0.5) * m)", name="huber", parameters="delta factor",
                 before="const F e = a > b ? a - b : b - a, m = e < F(delta) ? e : F(delta); "),
     (_huber_partial, _flipped(_huber_partial)),
-    samples=alike(2, delta=0.7),
-    reference=lambda torch, a, b, delta: torch.nn.functional.huber_loss(
+    samples=alike(2, delta=0.7, factor=1.5),
+    reference=lambda torch, a, b, delta, factor: factor * torch.nn.functional.huber_loss(
         a, b, reduction="none", delta=delta),
-    doc="(a - b)^2 / 2 where |a - b| < delta, else delta (|a - b| - delta / 2)",
+    doc="factor times (a - b)^2 / 2 where |a - b| < delta, else delta (|a - b| - delta / 2)",
 )
 
 
 def l1_loss(input: Tensor, target: Tensor, *, reduction: str = "mean") -> Tensor:
     """|input - target|, averaged ("mean"), added up ("sum") or elementwise ("none").
 
-    Both have one shape. Reduced, it makes no temporary of that shape. The gradient at 0 is 0.
+    Both have one shape. Reduced, it makes no temporary of that shape on the CPU. The gradient at 0
+    is 0.
     """
     check_pair("l1_loss", reduction, input, target)
     return reduced((absolute_error, absolute_error_sum), (input, target), reduction)
@@ -207,14 +217,14 @@ def huber_loss(
 ) -> Tensor:
     """(input - target)^2 / 2 within delta, delta (|input - target| - delta / 2) beyond; reduced.
 
-    Both have one shape. Reduced, it makes no temporary of that shape.
+    Both have one shape. Reduced, it makes no temporary of that shape on the CPU.
 
     Source: Huber, "Robust estimation of a location parameter", 1964.
     """
     check_pair("huber_loss", reduction, input, target)
     if not delta > 0:
         raise ValueError(f"huber_loss was given delta={delta}; wanted a positive number")
-    return reduced((huber, huber_sum), (input, target), reduction, delta=float(delta))
+    return reduced((huber, huber_sum), (input, target), reduction, delta=float(delta), factor=1.0)
 
 
 def smooth_l1_loss(
@@ -222,14 +232,16 @@ def smooth_l1_loss(
 ) -> Tensor:
     """(input - target)^2 / (2 beta) within beta, |input - target| - beta / 2 beyond; reduced.
 
-    It is huber_loss with delta = beta, over beta; with beta=0 it is l1_loss.
+    It is huber_loss with delta = beta, over beta; with beta=0, or too small for a normal number of
+    the dtype that is computed in, it is l1_loss.
     """
     check_pair("smooth_l1_loss", reduction, input, target)
     if not beta >= 0:
         raise ValueError(f"smooth_l1_loss was given beta={beta}; wanted 0 or more")
-    if beta == 0:
+    if beta < np.finfo(computed_in(input.dtype)).tiny:
         return l1_loss(input, target, reduction=reduction)
-    return huber_loss(input, target, reduction, beta) * (1 / beta)
+    return reduced((huber, huber_sum), (input, target), reduction, delta=float(beta),
+                   factor=1 / beta)
 
 
 # -- squared error -------------------------------------------------------------------------------
@@ -250,10 +262,8 @@ def _squared_error_cpu(a: Any, b: Any, *, scale: float, out: Any = None) -> Any:
 
 
 def _squared_error_gpu(a: Any, b: Any, *, scale: float, out: Any = None) -> Any:
-    xp = cupy()
-    difference = _difference(a, b)
-    total = xp.vdot(difference, difference) if difference.dtype.itemsize > 2 else xp.sum(
-        difference * difference, dtype=np.float32)
+    difference = _difference(_wide(a), _wide(b))
+    total = cupy().vdot(difference, difference)
     if out is None:
         return (total * scale).astype(a.dtype)
     out[...] = total * scale
@@ -282,7 +292,8 @@ def _squared_error_tangent(
 
 squared_error_grad = fused(
     "squared_error_grad", lambda ns, g, a, b, *, scale: g * (2 * scale) * (a - b),
-    gpu=elementwise("T g, T a, T b, float64 scale", "T dx", "dx = g * T(2 * scale) * (a - b)"),
+    gpu=wide_kernel("g a b", "g * F(2 * scale) * (a - b)", name="squared_error_grad",
+                    parameters="scale"),
     samples=alike(3, scale=0.25), reference=lambda torch, g, a, b, scale: g * 2 * scale * (a - b),
     doc="The gradient of scale * sum((a - b)^2) with respect to a.",
 )
@@ -292,14 +303,15 @@ squared_error = op(
     saves={"a": "a b", "b": "a b"},
     backward=_squared_error_backward, tangent=_squared_error_tangent,
     samples=alike(2, scale=0.5), reference=lambda torch, a, b, scale: scale * ((a - b) ** 2).sum(),
-    doc="scale * sum((a - b)^2) of two arrays of one shape, without a temporary of that shape.",
+    doc="scale * sum((a - b)^2) of two arrays of one shape, on the CPU without a temporary of that "
+        "shape.",
 )
 
 
 def mse_loss(input: Tensor, target: Tensor, *, reduction: str = "mean") -> Tensor:
     """(input - target)^2, averaged ("mean"), added up ("sum") or elementwise ("none").
 
-    Both have one shape. Reduced, it makes no temporary of that shape.
+    Both have one shape. Reduced, it makes no temporary of that shape on the CPU.
     """
     check_pair("mse_loss", reduction, input, target)
     if reduction == "none":

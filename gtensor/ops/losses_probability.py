@@ -177,10 +177,16 @@ bce_grad_target = fused(
 )
 
 
+def _scaled(ns: Any, g: Any, losses: Any, scale: float) -> Any:
+    """g * losses * scale, written over the losses."""
+    out = losses if losses.ndim else None  # NumPy answers scalars for 0-d
+    return ns.multiply(ns.multiply(g, losses, out=out), scale, out=out)
+
+
 def _bce_partial_weight(
     ns: Any, g: Any, x: Any, t: Any, weight: Any, *, out: Any, scale: float
 ) -> Any:
-    return ns.multiply(ns.multiply(g, ns.bce(x, t, None)), scale)
+    return _scaled(ns, g, ns.bce(x, t, None), scale)
 
 
 bce, bce_sum = loss_records(
@@ -211,7 +217,7 @@ def binary_cross_entropy(
     _check_weight("binary_cross_entropy", input, weight=weight)
     if input.device.type == "cpu" and input.size:
         lowest, highest = input._array.min(), input._array.max()
-        if lowest < 0 or highest > 1:
+        if not (lowest >= 0 and highest <= 1):  # NaN is neither
             raise ValueError("binary_cross_entropy was given an input with values from "
                              f"{float(lowest)} to {float(highest)}; wanted 0 to 1 (for logits use "
                              "binary_cross_entropy_with_logits)")
@@ -315,7 +321,7 @@ def _logits_reference(torch: Any, x: Any, t: Any, weight: Any, positive: Any) ->
 def _logits_partial_weight(
     ns: Any, g: Any, x: Any, t: Any, weight: Any, positive: Any, *, out: Any, scale: float
 ) -> Any:
-    return ns.multiply(ns.multiply(g, ns.bce_logits(x, t, None, positive)), scale)
+    return _scaled(ns, g, ns.bce_logits(x, t, None, positive), scale)
 
 
 bce_logits, bce_logits_sum = loss_records(

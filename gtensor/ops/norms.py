@@ -207,7 +207,8 @@ def _norm_backward(ns: Any, step: Any, g: Any) -> None:
     axis, order = step.params["axis"], step.params["order"]
     kept = kept_shape(step.shape(0), axis, True)
     norm, g = ns.reshape(norm, shape=kept), ns.reshape(g, shape=kept)
-    step.give(0, ns.multiply(_norm_slope(ns, x, norm, axis, order), g))
+    slope = _norm_slope(ns, x, norm, axis, order)
+    step.give(0, ns.multiply(slope, g, out=slope if slope.ndim else None))  # no NumPy scalar
 
 
 def _norm_tangent(ns: Any, primals: Any, tangents: Any, out: Any, params: dict[str, Any]) -> Any:

@@ -59,7 +59,7 @@ pad_op = op(
 def pad(
     input: Tensor, pad: Sequence[int], mode: str = "constant", value: float | None = None
 ) -> Tensor:
-    """The input with more (or, where negative and constant, fewer) elements around its last axes.
+    """The input with more (or, where negative, fewer) elements around its last axes.
 
     Args:
         input: of any shape.
@@ -70,7 +70,8 @@ def pad(
             axis' size).
         value: the constant; 0 by default.
 
-    Padding by the input's own elements makes one array for each padded axis.
+    Padding by the input's own elements makes one array for each padded axis. What is taken away may
+    still be mirrored or repeated at the other end, but not come from there ("circular").
     """
     counts = tuple(pad)
     if len(counts) % 2 or len(counts) > 2 * input.ndim or any(
@@ -84,31 +85,34 @@ def pad(
                          "is of mode 'constant'")
     pads = ((0, 0),) * (input.ndim - len(counts) // 2) + tuple(
         (counts[i], counts[i + 1]) for i in range(len(counts) - 2, -1, -2))
+    more = tuple((max(before, 0), max(after, 0)) for before, after in pads)
     if mode == "constant":
-        return _with_constant(input, pads, 0.0 if value is None else value)
-    for axis, (before, after) in enumerate(pads):
+        return pad_op(_cut(input, pads), pads=more, value=0.0 if value is None else value)
+    if mode == "circular":
+        input = _cut(input, pads)
+    for axis, (before, after) in enumerate(more):
         if before or after:
             input = _with_own(input, axis, before, after, mode)
-    return input
+    return input if mode == "circular" else _cut(input, pads)
 
 
-def _with_constant(x: Tensor, pads: Pads, value: float) -> Tensor:
+def _cut(x: Tensor, pads: Pads) -> Tensor:
+    """x without what the negative pads take away: a view."""
     for n, (before, after) in zip(x.shape, pads, strict=True):
         if n + min(before, 0) + min(after, 0) < 0:
             raise ValueError(f"pad was asked to take ({before}, {after}) from an axis of {n}; "
                              "wanted at most its size")
-    if any(min(p) < 0 for p in pads):
-        x = get_item(x, tuple(slice(max(-before, 0), n + min(after, 0))
-                              for n, (before, after) in zip(x.shape, pads, strict=True)))
-    return pad_op(x, pads=tuple((max(before, 0), max(after, 0)) for before, after in pads),
-                  value=value)
+    if all(min(p) >= 0 for p in pads):
+        return x
+    return get_item(x, tuple(slice(max(-before, 0), n + min(after, 0))
+                             for n, (before, after) in zip(x.shape, pads, strict=True)))
 
 
 def _with_own(x: Tensor, axis: int, before: int, after: int, mode: str) -> Tensor:
     """x padded along one axis by its own elements."""
     n = x.shape[axis]
     most = {"reflect": n - 1, "circular": n, "replicate": max(before, after) if n else 0}[mode]
-    if min(before, after) < 0 or max(before, after) > most:
+    if max(before, after) > most:
         raise ValueError(f"pad was given ({before}, {after}) with mode={mode!r} for an axis of {n} "
                          f"elements; wanted 0 to {max(most, 0)}")
 

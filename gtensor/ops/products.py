@@ -13,6 +13,7 @@ from gtensor.core.namespaces import recorded
 from gtensor.core.op import op
 from gtensor.core.samples import Sample, below, normal
 from gtensor.core.tensor import Tensor
+from gtensor.ops.linalg import conjugated
 from gtensor.ops.reduce import (
     Axis,
     accumulator,
@@ -24,25 +25,18 @@ from gtensor.ops.reduce import (
 )
 from gtensor.ops.scan import (
     accumulated,
-    along,
     cumulative_gpu,
     ends,
-    lengthened,
     samples,
     scanned,
     torch_scan,
 )
 from gtensor.ops.scratch import computed_in, row_tiles
-from gtensor.ops.shape import clone
+from gtensor.ops.shape import along, clone, resized
 
 __all__ = ["cumulative_prod", "prod"]
 
 METHODS = __all__
-
-
-def conjugate(ns: Any, x: Any) -> Any:
-    """x, conjugated if it is complex."""
-    return ns.conj(x) if x.dtype.kind == "c" else x
 
 
 # -- linear recurrence -----------------------------------------------------------------------------
@@ -89,10 +83,10 @@ def _linear_scan_backward(ns: Any, step: Any, g: Any) -> None:
     """The same recurrence from the other end, times what each link was multiplied with."""
     c, s = step.saved
     axis, reverse = step.params["axis"], step.params["reverse"]
-    t = ns.linear_scan(g, conjugate(ns, c), axis=axis, reverse=not reverse)
+    t = ns.linear_scan(g, conjugated(ns, c), axis=axis, reverse=not reverse)
     if step.needs(1):
         to, origin = ends(axis, reverse)
-        step.give(1, ns.multiply(ns.slice(t, key=to), conjugate(ns, ns.slice(s, key=origin))))
+        step.give(1, ns.multiply(ns.slice(t, key=to), conjugated(ns, ns.slice(s, key=origin))))
     if step.needs(0):
         step.give(0, t)
 
@@ -121,7 +115,7 @@ def _torch_linear_scan(torch: Any, b: Any, c: Any, axis: int, reverse: bool) -> 
 linear_scan = op(
     "linear_scan", cpu=_linear_scan_cpu, gpu=_linear_scan_gpu, complex=True,
     saves={"b": "c", "c": "c out"}, backward=_linear_scan_backward, tangent=_linear_scan_tangent,
-    samples=[Sample((s, lengthened(s, a, -1)), normal, {"axis": a, "reverse": r})
+    samples=[Sample((s, resized(s, a, s[a] - 1)), normal, {"axis": a, "reverse": r})
              for s, a in (((7,), 0), ((3, 5), 1), ((4, 3), 0), ((1, 2), 0), ((0, 2), 1))
              for r in (False, True)],
     reference=_torch_linear_scan,
@@ -153,8 +147,8 @@ def _cumulative_prod_backward(ns: Any, step: Any, g: Any) -> None:
     if not x.shape[axis]:
         step.give(0, g)
         return
-    s = ns.linear_scan(g, conjugate(ns, ns.slice(x, key=later)), axis=axis, reverse=True)
-    before = conjugate(ns, ns.slice(y, key=earlier))
+    s = ns.linear_scan(g, conjugated(ns, ns.slice(x, key=later)), axis=axis, reverse=True)
+    before = conjugated(ns, ns.slice(y, key=earlier))
     if initial:
         step.give(0, ns.multiply(s, before, out=s))
         return
@@ -275,7 +269,7 @@ def _prod_backward(ns: Any, step: Any, g: Any) -> None:
     axis = step.params["axis"]
     if x.dtype != g.dtype:
         x = ns.astype(x, dtype=g.dtype)
-    others = product_of_others(ns, conjugate(ns, x), axis)
+    others = product_of_others(ns, conjugated(ns, x), axis)
     g = ns.reshape(g, shape=kept_shape(x.shape, axis, True))
     step.give(0, ns.multiply(g, others, out=others))
 

@@ -13,10 +13,14 @@ import numpy as np
 
 from gtensor.backend import host
 from gtensor.backend.cuda import cupy
+from gtensor.backend.kernels import elementwise
 from gtensor.core.op import Op, op
-from gtensor.core.samples import Draw, Sample, below, distinct, normal
+from gtensor.core.samples import Draw, Sample, below, binary, distinct, normal
 from gtensor.core.tensor import Tensor
-from gtensor.ops.paths import tiles
+from gtensor.ops.paths import tiled, tiles
+from gtensor.ops.pointwise import pointwise
+from gtensor.ops.rounding import ZERO
+from gtensor.ops.scratch import computed_in
 from gtensor.ops.shape import linear_tangent
 from gtensor.settings import settings
 
@@ -137,11 +141,11 @@ def reduction_cpu(name: str, function: np.ufunc, dtype: Any = None) -> Any:
         x: Any, *, axis: tuple[int, ...], keepdims: bool = False, dtype: Any = dtype,
         out: Any = None,
     ) -> Any:
-        half = widens and x.dtype.itemsize == 2 and x.dtype.kind in "fV"
-        if half:
-            total = reduce(x, axis, np.float32 if dtype is None else dtype, None, keepdims)
+        kept = x.dtype if dtype is None else dtype
+        if widens and kept.itemsize == 2 and kept.kind in "fV":
+            total = reduce(x, axis, np.float32, None, keepdims)
             if out is None:
-                return total.astype(dtype or x.dtype)
+                return total.astype(kept)
             out[...] = total
             return out
         if out is None and x.nbytes >= settings.arena_min_bytes:
@@ -159,13 +163,14 @@ def reduction_gpu(name: str, widens: bool = False) -> Any:
     def path(
         x: Any, *, axis: tuple[int, ...], keepdims: bool = False, dtype: Any = None, out: Any = None
     ) -> Any:
-        half = widens and x.dtype.itemsize == 2 and x.dtype.kind in "fV"
-        wide = {"dtype": dtype or (np.float32 if half else None)} if widens else {}
+        kept = x.dtype if dtype is None else dtype
+        half = widens and kept.itemsize == 2 and kept.kind in "fV"
+        wide = {"dtype": np.float32 if half else dtype} if widens else {}
         result = getattr(cupy(), name)(x, axis=axis, keepdims=keepdims, **wide)
         if out is not None:
             out[...] = result
             return out
-        return result.astype(dtype or x.dtype, copy=False) if half else result
+        return result.astype(kept, copy=False) if half else result
 
     return path
 
@@ -241,25 +246,44 @@ def mean(x: Tensor, /, axis: Axis = None, *, keepdims: bool = False) -> Tensor:
 # -- maximum and minimum ---------------------------------------------------------------------------
 
 
-def _hits(ns: Any, x: Any, y: Any, params: dict[str, Any]) -> Any:
-    """1 where x is the extreme y, else 0; and how many share it."""
-    axis = params["axis"]
-    y = ns.reshape(y, shape=kept_shape(x.shape, axis, True))
-    hits = ns.astype(ns.equal(x, y), dtype=x.dtype)
-    return hits, ns.sum(hits, axis=axis, keepdims=True)
+def _ties(rng: np.random.Generator, shape: tuple[int, ...]) -> np.ndarray:
+    return below(3)(rng, shape) * 1.0
+
+
+_equal_number = op(
+    "equal_number", inputs="x y",
+    cpu=tiled("equal_number", lambda ns, x, y: ns.equal(x, y).astype(x.dtype)),
+    gpu=elementwise("T x, T y", "T hit", "hit = x == y ? T(1) : T(0)", name="gt_equal_number"),
+    backward=pointwise(ZERO, ZERO), samples=binary(_ties),
+    reference=lambda torch, x, y: 0 * x + (x == y),
+    doc="1 where x = y, else 0, in their dtype: no mask beside it. Its gradient is 0.",
+)
+
+
+def _hits(ns: Any, x: Any, y: Any, axis: tuple[int, ...]) -> Any:
+    """1 where x is the extreme y, else 0; and how many share it, which a half cannot count."""
+    hits = ns.equal_number(x, ns.reshape(y, shape=kept_shape(x.shape, axis, True)))
+    return hits, ns.sum(hits, axis=axis, keepdims=True, dtype=computed_in(x.dtype))
+
+
+def _shared(ns: Any, a: Any, count: Any) -> Any:
+    """a / count, in a's dtype."""
+    share = ns.divide(a, count)
+    return share if share.dtype == a.dtype else ns.astype(share, dtype=a.dtype)
 
 
 def _extreme_backward(ns: Any, step: Any, g: Any) -> None:
     """To the extreme elements; ties share the gradient equally, as PyTorch's amax and amin do."""
     x, y = step.saved
-    hits, count = _hits(ns, x, y, step.params)
-    share = ns.divide(ns.reshape(g, shape=count.shape), count)
-    step.give(0, ns.multiply(hits, share, out=hits))
+    hits, count = _hits(ns, x, y, step.params["axis"])
+    share = _shared(ns, ns.reshape(g, shape=count.shape), count)
+    step.give(0, ns.multiply(hits, share, out=hits if hits.ndim else None))  # no NumPy scalar
 
 
 def _extreme_tangent(ns: Any, primals: Any, tangents: Any, out: Any, params: dict[str, Any]) -> Any:
-    hits, count = _hits(ns, primals[0], out, params)
-    return ns.sum(ns.multiply(tangents[0], ns.divide(hits, count)), **params)
+    hits, count = _hits(ns, primals[0], out, params["axis"])
+    total = ns.sum(ns.multiply(tangents[0], hits), **params)
+    return _shared(ns, total, ns.reshape(count, shape=total.shape))
 
 
 def _extreme(name: str, function: np.ufunc) -> Op:

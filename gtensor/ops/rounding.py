@@ -15,7 +15,7 @@ from gtensor.backend.kernels import elementwise
 from gtensor.core.op import Op, op
 from gtensor.core.samples import alike, apart, binary, normal, unary
 from gtensor.ops.fused import fused
-from gtensor.ops.paths import cupy_function, ufunc
+from gtensor.ops.paths import cupy_function, settled, ufunc
 from gtensor.ops.pointwise import SAME, d, pointwise
 
 __all__ = ["ceil", "floor", "floor_divide", "remainder", "round", "sign", "trunc"]
@@ -45,26 +45,35 @@ def _constant(name: str, reference: Any, doc: str, cpu: Any = None, gpu: Any = N
               doc=f"{doc} Its gradient is 0.")
 
 
-_nearest, _copied = ufunc(np.rint), ufunc(np.positive)
+_nearest, _copied = ufunc(np.rint), ufunc(np.floor)  # floor copies integers and booleans
 
 
 def _round_cpu(x: Any, out: Any = None) -> Any:
     return _nearest(x, out) if x.dtype.kind in "fVc" else _copied(x, out)
 
 
-def _round_gpu(x: Any, out: Any = None) -> Any:
-    return (cupy().rint if x.dtype.kind in "fVc" else cupy().positive)(x, out=out)
+def _whole_gpu(name: str) -> Any:
+    """CuPy's function of that name; integers and booleans, which it would make floats, as is."""
+
+    def path(x: Any, out: Any = None) -> Any:
+        if x.dtype.kind in "fVc":
+            return getattr(cupy(), name)(x, out=out)
+        return settled(x.copy(), out)
+
+    return path
 
 
 floor = _constant("floor", lambda torch, x: torch.floor(x),
-                  "The largest whole number up to x; integers as they are.")
+                  "The largest whole number up to x; integers as they are.",
+                  gpu=_whole_gpu("floor"))
 ceil = _constant("ceil", lambda torch, x: torch.ceil(x),
-                 "The smallest whole number from x on; integers as they are.")
+                 "The smallest whole number from x on; integers as they are.",
+                 gpu=_whole_gpu("ceil"))
 trunc = _constant("trunc", lambda torch, x: torch.trunc(x),
-                  "x without its fraction; integers as they are.")
+                  "x without its fraction; integers as they are.", gpu=_whole_gpu("trunc"))
 round = _constant("round", lambda torch, x: torch.round(x),
                   "The nearest whole number, a half to the even one; integers as they are.",
-                  _round_cpu, _round_gpu)
+                  _round_cpu, _whole_gpu("rint"))
 sign = _constant("sign", lambda torch, x: torch.sign(x),
                  "-1, 0 or 1 by the sign of x; x / |x| of a complex x; NaN of NaN.")
 

@@ -17,7 +17,14 @@ from gtensor.creation import asarray
 from gtensor.ops.joining import concat
 from gtensor.ops.reduce import accumulator, one_axis
 from gtensor.ops.scratch import computed_in, row_tiles
-from gtensor.ops.shape import broadcast_to, expand_dims, linear_tangent
+from gtensor.ops.shape import (
+    along,
+    broadcast_to,
+    clone,
+    expand_dims,
+    linear_tangent,
+    resized,
+)
 from gtensor.settings import settings
 
 __all__ = ["cumulative_sum", "diff"]
@@ -27,11 +34,6 @@ Key = tuple[Any, ...]
 _ACCUMULATES = "fdFDlL"  # dtypes in which NumPy's scans are what is wanted
 
 
-def along(axis: int, start: int | None, stop: int | None, step: int | None = None) -> Key:
-    """The key of start:stop:step along an axis, all of the axes before and behind it."""
-    return (slice(None),) * axis + (slice(start, stop, step),)
-
-
 def ends(axis: int, reverse: bool) -> tuple[Key, Key]:
     """The keys of the elements that links lead to, and of those they come from."""
     later, earlier = along(axis, 1, None), along(axis, 0, -1)
@@ -39,11 +41,6 @@ def ends(axis: int, reverse: bool) -> tuple[Key, Key]:
 
 
 # -- paths -----------------------------------------------------------------------------------------
-
-
-def lengthened(shape: tuple[int, ...], axis: int, more: int) -> tuple[int, ...]:
-    """The shape with so many elements more along an axis."""
-    return (*shape[:axis], shape[axis] + more, *shape[axis + 1:])
 
 
 def accumulated(
@@ -56,7 +53,8 @@ def accumulated(
     if out is None:
         wanted = dtype or accumulator(x.dtype) or x.dtype
         name = "cumulative_sum" if function is np.add else "cumulative_prod"
-        out = host().empty(lengthened(x.shape, axis, initial is not None), wanted, name)
+        size = x.shape[axis] + (initial is not None)
+        out = host().empty(resized(x.shape, axis, size), wanted, name)
     result = out
     if reverse:
         x, result = x[along(axis, None, None, -1)], out[along(axis, None, None, -1)]
@@ -95,7 +93,7 @@ def cumulative_gpu(
     xp = cupy()
     wanted = dtype or accumulator(x.dtype) or x.dtype
     if out is None:
-        out = xp.empty(lengthened(x.shape, axis, include_initial), wanted)
+        out = xp.empty(resized(x.shape, axis, x.shape[axis] + include_initial), wanted)
     result = out
     if reverse:
         x, result = x[along(axis, None, None, -1)], out[along(axis, None, None, -1)]
@@ -131,7 +129,7 @@ def torch_scan(
     x = x.flip(axis) if reverse else x
     y = getattr(torch, function)(x, dim=axis)
     if include_initial:
-        shape = lengthened(tuple(x.shape), axis, 1 - x.shape[axis])
+        shape = resized(x.shape, axis, 1)
         first = (torch.zeros if function == "cumsum" else torch.ones)(shape, dtype=y.dtype)
         y = torch.cat([first, y], dim=axis)
     return y.flip(axis) if reverse else y
@@ -174,10 +172,10 @@ def scanned(x: Tensor, axis: int | None, dtype: Any, name: str) -> tuple[int, di
 def diff(
     x: Tensor, /, axis: int = -1, *, n: int = 1, prepend: Any = None, append: Any = None
 ) -> Tensor:
-    """x[1:] - x[:-1] along `axis`, n times (0: x itself); booleans are compared, not subtracted.
+    """x[1:] - x[:-1] along `axis`, n times (0: a copy); booleans are compared, not subtracted.
 
     `prepend`, `append`: tensors put before and behind x first, of x's shape but along `axis`; one
-    number stands for one element.
+    number stands for one element. The result has their common dtype.
 
     Raises ValueError for a negative n, and for an axis not there.
     """
@@ -185,9 +183,8 @@ def diff(
     if n < 0:
         raise ValueError(f"diff was given n={n}; wanted 0 or more")
     if n == 0:
-        return x
-    parts = [asarray(p) if p is not None else None for p in (prepend, append)]
-    parts = [_one_more(p, x, place) if p is not None and not p.ndim else p for p in parts]
+        return clone(x)
+    parts = [_edge(p, x, place) if p is not None else None for p in (prepend, append)]
     found = [p for p in (parts[0], x, parts[1]) if p is not None]
     if len(found) > 1:
         x = concat(found, place)
@@ -198,7 +195,11 @@ def diff(
     return x
 
 
-def _one_more(value: Tensor, x: Tensor, axis: int) -> Tensor:
-    """A number as a tensor of x's shape, with size 1 along the axis."""
-    shape = lengthened(x.shape, axis, 1 - x.shape[axis])
-    return broadcast_to(expand_dims(value).astype(x.dtype), shape)
+def _edge(value: Any, x: Tensor, axis: int) -> Tensor:
+    """A tensor as it is; a number as one of x's shape, with size 1 along the axis."""
+    weak = isinstance(value, (bool, int, float, complex))
+    dtype = (x.detach()[:0] + value).dtype if weak else None  # a number's own kind is weak
+    edge = asarray(value, dtype=dtype, device=x.device)
+    if edge.ndim:
+        return edge
+    return broadcast_to(expand_dims(edge), resized(x.shape, axis, 1))

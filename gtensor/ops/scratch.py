@@ -15,7 +15,13 @@ from gtensor.settings import settings
 
 def computed_in(dtype: np.dtype) -> np.dtype:
     """The dtype that sums and statistics are computed in: float32 for the half types."""
-    return np.dtype(np.float32) if dtype.itemsize == 2 else dtype
+    return np.dtype(np.float32) if dtype.itemsize == 2 and dtype.kind in "fV" else dtype
+
+
+def sortable(x: Any) -> Any:
+    """x (a Python number stays one) in a dtype that NumPy and CuPy sort well; its order is kept."""
+    kind = x.dtype.kind if hasattr(x, "dtype") else ""
+    return x.astype(np.float32) if kind == "V" else x
 
 
 class Scratch:

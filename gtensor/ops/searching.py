@@ -21,6 +21,7 @@ from gtensor.ops.reduce import (
     reduction_tiles,
     some,
 )
+from gtensor.ops.scratch import sortable
 
 __all__ = ["argmax", "argmin", "count_nonzero", "nonzero", "searchsorted"]
 
@@ -142,14 +143,9 @@ def nonzero(x: Tensor, /) -> tuple[Tensor, ...]:
 # -- places in a sorted tensor ---------------------------------------------------------------------
 
 
-def _ordered(a: Any) -> Any:
-    """`a` (a Python number stays one) in a dtype that NumPy and CuPy have an order of."""
-    return a.astype(np.float32) if getattr(a, "dtype", _INT64).kind == "V" else a
-
-
 def _search(x1: Any, x2: Any, sorter: Any = None, *, side: str = "left", out: Any = None) -> Any:
     xp = device_of(x1).xp
-    places = xp.searchsorted(_ordered(x1), _ordered(x2), side, sorter)
+    places = xp.searchsorted(sortable(x1), sortable(x2), side, sorter)
     return settled(places, out)
 
 

@@ -11,6 +11,7 @@ from gtensor.core.op import op
 from gtensor.core.samples import Sample, below, normal
 from gtensor.core.tensor import Tensor
 from gtensor.ops.paths import settled
+from gtensor.ops.scratch import sortable
 
 __all__ = ["unique_all", "unique_counts", "unique_inverse", "unique_values"]
 
@@ -38,13 +39,8 @@ class UniqueInverse(NamedTuple):
     inverse_indices: Tensor
 
 
-def _ordered(x: Any) -> Any:
-    """x flattened, in a dtype that NumPy and CuPy sort."""
-    return x.reshape(-1).astype(np.float32) if x.dtype.kind == "V" else x.reshape(-1)
-
-
 def _unique(x: Any, **returned: bool) -> Any:
-    return device_of(x).xp.unique(_ordered(x), equal_nan=False, **returned)
+    return device_of(x).xp.unique(sortable(x.reshape(-1)), equal_nan=False, **returned)
 
 
 def _table(x: Any, out: Any = None) -> Any:

@@ -60,6 +60,16 @@ def axis_indices(axes: Axes, ndim: int, op_name: str) -> tuple[int, ...]:
     return found
 
 
+def along(axis: int, start: int | None, stop: int | None, step: int | None = None) -> Any:
+    """The key of start:stop:step along an axis, all of the axes before and behind it."""
+    return (slice(None),) * axis + (slice(start, stop, step),)
+
+
+def resized(shape: Sequence[int], axis: int, size: int) -> tuple[int, ...]:
+    """The shape with another size of one axis."""
+    return (*shape[:axis], size, *shape[axis + 1:])
+
+
 # -- reshape ---------------------------------------------------------------------------------------
 
 

@@ -128,11 +128,36 @@ def inv(x: Tensor, /) -> Tensor:
 
 
 def _cofactor_path(xp: Any, x: Any) -> Any:
-    """From the singular values: products of all but one of them need no division."""
+    """From the singular values: products of all but one of them need no division.
+
+    Nothing on the way overflows or vanishes unless its result does: rows and columns are scaled by
+    powers of two first, C(R x S) = |R S| R^-1 C(x) S^-1, and products are kept as mantissas and
+    exponents.
+    """
+    if not x.size:
+        return xp.empty(x.shape, x.dtype)
+    rows = xp.frexp(xp.abs(x).max(axis=-1, keepdims=True))[1]
+    x = xp.ldexp(x, -rows)
+    columns = xp.frexp(xp.abs(x).max(axis=-2, keepdims=True))[1]
+    x = xp.ldexp(x, -columns)
     u, s, vh = xp.linalg.svd(x)
-    others = xp.where(xp.eye(x.shape[-1], dtype=bool), 1.0, s[..., None, :]).prod(axis=-1)
+    part, power = _others(xp, s)
+    top = power.max(axis=-1)
     sign = xp.linalg.det(u) * xp.linalg.det(vh)
-    return (u * others[..., None, :] * sign[..., None, None]) @ vh
+    part = xp.ldexp(part, power - top[..., None]) * sign[..., None]
+    inner = xp.matmul(u * part[..., None, :], vh, out=x)
+    power = (top + rows.sum(axis=(-2, -1)) + columns.sum(axis=(-2, -1))).astype(np.int32)
+    return xp.ldexp(inner, power[..., None, None] - rows - columns, out=inner)
+
+
+def _others(xp: Any, s: Any) -> tuple[Any, Any]:
+    """The product of all the other s along the last axis, as mantissas and exponents."""
+    part, power = xp.frexp(s)
+    small = part < 0.5 ** 0.5  # around 1, so that products of hundreds stay in range
+    part, power = xp.where(small, 2 * part, part), power - small
+    all_but_one = xp.where(xp.eye(s.shape[-1], dtype=bool), 1.0, part[..., None, :])
+    product, more = xp.frexp(all_but_one.prod(axis=-1, dtype=np.float64))
+    return product.astype(s.dtype), more + power.sum(axis=-1, keepdims=True) - power
 
 
 def _cofactor_backward(ns: Any, step: Any, g: Any) -> None:

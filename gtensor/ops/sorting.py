@@ -14,7 +14,8 @@ from gtensor.core.samples import Draw, Sample, below, distinct, normal
 from gtensor.core.tensor import Tensor
 from gtensor.ops.paths import settled, tiles
 from gtensor.ops.reduce import one_axis
-from gtensor.ops.scratch import row_tiles
+from gtensor.ops.scratch import row_tiles, sortable
+from gtensor.ops.shape import along, resized
 from gtensor.settings import settings
 
 __all__ = ["argsort", "sort", "topk"]
@@ -32,12 +33,7 @@ class TopK(NamedTuple):
 
 def _flipped(x: Any, axis: int) -> Any:
     """x with an axis backwards: a view."""
-    return x[(slice(None),) * axis + (slice(None, None, -1),)]
-
-
-def _ordered(x: Any) -> Any:
-    """x in a dtype that NumPy and CuPy sort well; its order is the same."""
-    return x.astype(np.float32) if x.dtype.kind == "V" else x
+    return x[along(axis, None, None, -1)]
 
 
 # -- elements in an order, and back ----------------------------------------------------------------
@@ -52,15 +48,24 @@ def _key(xp: Any, order: Any, axis: int) -> tuple[Any, ...]:
     return tuple(key)
 
 
-def _take_order(x: Any, order: Any, *, axis: int, out: Any = None) -> Any:
-    taken = x[_key(device_of(x).xp, order, axis)]
-    return settled(taken, out)
+def _take_order_cpu(x: Any, order: Any, *, axis: int, out: Any = None) -> Any:
+    """By tiles of whole rows."""
+    if out is None:
+        out = host().empty(order.shape, x.dtype, "take_order")
+    rows, places, result = (np.moveaxis(a, axis, -1) for a in (x, order, out))
+    if out.size:
+        for tile in row_tiles(places.shape):
+            result[tile] = np.take_along_axis(rows[tile], places[tile], -1)
+    return out
+
+
+def _take_order_gpu(x: Any, order: Any, *, axis: int, out: Any = None) -> Any:
+    return settled(x[_key(cupy(), order, axis)], out)
 
 
 def _put_order(g: Any, order: Any, *, axis: int, size: int, out: Any = None) -> Any:
     if out is None:
-        shape = (*g.shape[:axis], size, *g.shape[axis + 1:])
-        out = device_of(g).empty(shape, g.dtype, "put_order")
+        out = device_of(g).empty(resized(g.shape, axis, size), g.dtype, "put_order")
     out[...] = 0
     out[_key(device_of(g).xp, order, axis)] = g
     return out
@@ -70,9 +75,8 @@ def _places(axis: int, size: int) -> Draw:
     """Different places below `size` along the axis."""
 
     def draw(rng: np.random.Generator, shape: tuple[int, ...]) -> np.ndarray:
-        whole = (*shape[:axis], size, *shape[axis + 1:])
-        order = rng.standard_normal(whole).argsort(axis)
-        return order[(slice(None),) * axis + (slice(shape[axis]),)]
+        order = rng.standard_normal(resized(shape, axis, size)).argsort(axis)
+        return order[along(axis, None, shape[axis])]
 
     return draw
 
@@ -80,12 +84,8 @@ def _places(axis: int, size: int) -> Draw:
 _ORDERS = (((7,), 0, 7), ((3, 5), 1, 2), ((3, 5), 0, 3), ((2, 0), 1, 0), ((2, 4, 3), 1, 1))
 
 
-def _shortened(shape: tuple[int, ...], axis: int, count: int) -> tuple[int, ...]:
-    return (*shape[:axis], count, *shape[axis + 1:])
-
-
 def _torch_put(torch: Any, g: Any, order: Any, axis: int, size: int) -> Any:
-    return torch.zeros(_shortened(tuple(g.shape), axis, size), dtype=g.dtype).scatter(
+    return torch.zeros(resized(g.shape, axis, size), dtype=g.dtype).scatter(
         axis, order, g)
 
 
@@ -98,11 +98,11 @@ def _put_tangent(ns: Any, primals: Any, tangents: Any, out: Any, params: dict[st
 
 
 take_order = op(
-    "take_order", cpu=_take_order, gpu=_take_order, complex=True, saves={"x": "order"},
+    "take_order", cpu=_take_order_cpu, gpu=_take_order_gpu, complex=True, saves={"x": "order"},
     backward=lambda ns, step, g: step.give(0, ns.put_order(
         g, step.saved[0], axis=step.params["axis"], size=step.shape(0)[step.params["axis"]])),
     tangent=_take_tangent,
-    samples=[Sample((s, _shortened(s, a, k)), (normal, _places(a, s[a])), {"axis": a})
+    samples=[Sample((s, resized(s, a, k)), (normal, _places(a, s[a])), {"axis": a})
              for s, a, k in _ORDERS],
     reference=lambda torch, x, order, axis: torch.gather(x, axis, order),
     doc="The elements of x at places `order` along an axis, no place twice.",
@@ -113,7 +113,7 @@ put_order = op(
     backward=lambda ns, step, g: step.give(0, ns.take_order(
         g, step.saved[0], axis=step.params["axis"])),
     tangent=_put_tangent,
-    samples=[Sample((_shortened(s, a, k),) * 2, (normal, _places(a, s[a])),
+    samples=[Sample((resized(s, a, k),) * 2, (normal, _places(a, s[a])),
                     {"axis": a, "size": s[a]}) for s, a, k in _ORDERS],
     reference=_torch_put,
     doc="Zeros, and g at places `order` along an axis, no place twice: the adjoint of take_order.",
@@ -124,21 +124,28 @@ put_order = op(
 
 
 def _argsort_cpu(x: Any, *, axis: int, descending: bool, stable: bool, out: Any = None) -> Any:
-    """Backwards before and behind, so that equal elements keep their order when descending."""
-    x = _ordered(_flipped(x, axis) if descending else x)
-    order = x.argsort(axis=axis, kind="stable" if stable else None)
-    if not descending and out is None:
-        return order
+    """By tiles of whole rows.
+
+    Backwards before and behind, so that equal elements keep their order when descending.
+    """
     if out is None:
-        out = host().empty(order.shape, _INT64, "argsort")
-    if descending:
-        return np.subtract(x.shape[axis] - 1, _flipped(order, axis), out)
-    out[...] = order
+        out = host().empty(x.shape, _INT64, "argsort")
+    rows, result = np.moveaxis(x, axis, -1), np.moveaxis(out, axis, -1)
+    kind: Any = "stable" if stable else None
+    if not x.size:
+        return out
+    for tile in row_tiles(rows.shape):
+        part = sortable(rows[tile])
+        if descending:
+            order = part[..., ::-1].argsort(axis=-1, kind=kind)
+            np.subtract(x.shape[axis] - 1, order[..., ::-1], result[tile])
+        else:
+            result[tile] = part.argsort(axis=-1, kind=kind)
     return out
 
 
 def _argsort_gpu(x: Any, *, axis: int, descending: bool, stable: bool, out: Any = None) -> Any:
-    x = _ordered(_flipped(x, axis) if descending else x)
+    x = sortable(_flipped(x, axis) if descending else x)
     order = cupy().argsort(x, axis=axis, kind="stable" if stable else None)
     if descending:
         order = x.shape[axis] - 1 - _flipped(order, axis)
@@ -164,8 +171,8 @@ def argsort(
 ) -> Tensor:
     """The indices that sort x along `axis`; int64. NaN counts as the largest.
 
-    `stable`: equal elements stay in their order, descending too. A descending order needs a second
-    buffer of the result's size for a moment.
+    `stable`: equal elements stay in their order, descending too. A row beyond a tile needs a
+    second buffer of its length for a moment.
 
     Raises ValueError for an axis not there; a 0-d tensor has none.
     """
@@ -190,14 +197,24 @@ def _sort_cpu(x: Any, *, axis: int, descending: bool, stable: bool, out: Any = N
     if out is None:
         out = host().empty(x.shape, x.dtype, "sort")
     out[...] = x
-    stable = stable and _told_apart(x)
+    kind: Any = "stable" if stable and _told_apart(x) else None
     result = _flipped(out, axis) if descending else out
-    result.sort(axis=axis, kind="stable" if stable else None)
+    if x.dtype.kind == "V":  # NumPy sorts these wrong where there is a NaN
+        _sort_rows(np.moveaxis(result, axis, -1), kind)
+    else:
+        result.sort(axis=axis, kind=kind)
     return out
 
 
+def _sort_rows(rows: Any, kind: Any) -> None:
+    """Sorted in place in float32, by tiles of whole rows."""
+    if rows.size:
+        for tile in row_tiles(rows.shape):
+            rows[tile] = np.sort(sortable(rows[tile]), axis=-1, kind=kind)
+
+
 def _sort_gpu(x: Any, *, axis: int, descending: bool, stable: bool, out: Any = None) -> Any:
-    result = cupy().sort(_ordered(_flipped(x, axis) if descending else x), axis=axis)
+    result = cupy().sort(sortable(_flipped(x, axis) if descending else x), axis=axis)
     if out is None:
         out = cupy().empty(x.shape, x.dtype)
     out[...] = _flipped(result, axis) if descending else result
@@ -252,11 +269,11 @@ def _topk_cpu(
     x: Any, *, k: int, axis: int, largest: bool, ordered: bool, out: Any = None
 ) -> Any:
     if out is None:
-        out = host().empty(_shortened(x.shape, axis, k), _INT64, "topk")
+        out = host().empty(resized(x.shape, axis, k), _INT64, "topk")
     rows, result = np.moveaxis(x, axis, -1), np.moveaxis(out, axis, -1)
     if out.size:
         for tile in row_tiles(rows.shape):
-            result[tile] = _top(_ordered(rows[tile]), k, largest, ordered)
+            result[tile] = _top(sortable(rows[tile]), k, largest, ordered)
     return out
 
 
@@ -264,7 +281,7 @@ def _topk_gpu(
     x: Any, *, k: int, axis: int, largest: bool, ordered: bool, out: Any = None
 ) -> Any:
     order = _argsort_gpu(x, axis=axis, descending=largest, stable=True)
-    places = order[(slice(None),) * axis + (slice(k),)]
+    places = order[along(axis, None, k)]
     if out is None:
         return cupy().ascontiguousarray(places)
     out[...] = places

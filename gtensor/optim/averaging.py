@@ -93,8 +93,7 @@ class EMA:
 
     def _pairs(self) -> list[tuple[Tensor, Tensor]]:
         """Every weight of the module with its average, checked."""
-        weights: dict[str, Tensor] = dict(self.module.named_parameters())
-        weights.update(self.module.named_buffers() if self.use_buffers else ())
+        weights = self._weights()
         for name, average in self._averages.items():
             weight = weights.get(name)
             if weight is None or weight.shape != average.shape:
@@ -108,6 +107,12 @@ class EMA:
                                  f"{average.device}; make the EMA after moving or converting the "
                                  "module")
         return [(weights[name], average) for name, average in self._averages.items()]
+
+    def _weights(self) -> dict[str, Tensor]:
+        """The module's tensors that may have an average, each under its first name."""
+        weights: dict[str, Tensor] = dict(self.module.named_parameters())
+        weights.update(self.module.named_buffers() if self.use_buffers else ())
+        return weights
 
     @contextmanager
     def swapped(self) -> Iterator[None]:
@@ -131,16 +136,28 @@ class EMA:
             _assign((weight, own) for (weight, _), own in zip(pairs, aside, strict=True))
             self._swapped = False
 
+    def __repr__(self) -> str:
+        return (f"EMA({type(self.module).__name__}, decay={self.decay}, "
+                f"use_buffers={self.use_buffers}, warmup={self.warmup}, "
+                f"n_averaged={self.n_averaged})")
+
     # -- state ------------------------------------------------------------------------------------
 
     def state_dict(self) -> dict[str, Tensor]:
         """PyTorch's layout: "n_averaged" (0-d), and "module.<name>" for each average and buffer.
 
-        The tensors share memory with the averages and with the module's buffers.
+        The names are those of the module's state: tied weights come under each of theirs, and
+        buffers that are not persistent not at all. The tensors share memory with the averages and
+        with the module's buffers.
         """
-        buffers = self.module.state_dict().keys() - dict(self.module.named_parameters()).keys()
-        state = {name: value for name, value in self.module.state_dict().items() if name in buffers}
-        named = {_PREFIX + name: value for name, value in {**state, **self._averages}.items()}
+        weights = self._weights()
+        averages = {id(weights[name]): average
+                    for name, average in self._averages.items() if name in weights}
+        named = {}
+        for name, value in self.module.state_dict().items():
+            path, _, own = name.rpartition(".")  # of a tied weight perhaps: it goes by identity
+            held = getattr(self.module.get_submodule(path), own)
+            named[_PREFIX + name] = averages.get(id(held), value)
         return {"n_averaged": tensor(self.n_averaged, device="cpu"), **named}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -149,8 +166,9 @@ class EMA:
         The buffers in it are left to the module's own state. Raises ValueError naming what is
         missing or of another shape, before anything is changed.
         """
+        unsaved = dict(self.module.named_buffers()).keys() - self.module.state_dict().keys()
         values = {name: asarray(state[_PREFIX + name]) if _PREFIX + name in state else None
-                  for name in self._averages}
+                  for name in self._averages if name not in unsaved}
         wrong = [f"{name!r} is missing" if value is None else
                  f"{name!r} has shape {value.shape}, wanted {self._averages[name].shape}"
                  for name, value in values.items()

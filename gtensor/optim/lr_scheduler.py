@@ -50,8 +50,7 @@ class LRScheduler:
             group.setdefault(INITIAL, group["lr"])
         self.optimizer = optimizer
         self.base_lrs = [group[INITIAL] for group in optimizer.param_groups]
-        self.last_epoch = last_epoch + 1
-        self._set()
+        self._set(last_epoch + 1)
 
     def rate(self, base: float, step: int) -> float:
         """The learning rate at `step` = 0, 1, ... of a group whose own rate is `base`."""
@@ -62,23 +61,33 @@ class LRScheduler:
         return {"lr": self.rate(self.base_lrs[index], step)}
 
     def step(self) -> None:
-        """Go on to the next step; call it after the optimizer's."""
-        self.last_epoch += 1
-        self._set()
+        """Go on to the next step; call it after the optimizer's.
+
+        Raises ValueError, with nothing changed, for a step that the schedule does not have.
+        """
+        self._set(self.last_epoch + 1)
 
     def get_last_lr(self) -> list[float]:
         """The rates that were set last, one per group."""
         return list(self._last_lr)
 
-    def _set(self) -> None:
+    def _set(self, step: int) -> None:
+        """Stand at a step, with the groups' options accordingly."""
         groups = self.optimizer.param_groups
         if len(groups) != len(self.base_lrs):
             raise ValueError(f"{type(self).__name__} was made for {len(self.base_lrs)} groups, but "
                              f"the optimizer has {len(groups)} now; make it after the last group")
-        found = [self.options(index, self.last_epoch) for index in range(len(groups))]
+        found = [self.options(index, step) for index in range(len(groups))]
         for group, options in zip(groups, found, strict=True):
             group.update(options)
+        self.last_epoch = step
         self._last_lr: list[float] = [options["lr"] for options in found]
+
+    def __repr__(self) -> str:
+        told = {name: value for name, value in vars(self).items()
+                if not name.startswith("_") and name != "optimizer"}
+        listed = ", ".join(f"{name}={value!r}" for name, value in told.items())
+        return f"{type(self).__name__}({listed}, lr={self.get_last_lr()})"
 
     def state_dict(self) -> dict[str, Any]:
         """Where the schedule stands, as JSON; its arguments are not among it."""
@@ -88,16 +97,20 @@ class LRScheduler:
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
         """Go on from a `state_dict()` (or PyTorch's) and set the groups' options accordingly.
 
-        Only "last_epoch" is needed. Raises ValueError, with nothing changed, if it is missing, or
-        if "base_lrs" are those of another number of groups.
+        Only "last_epoch" is needed. Raises ValueError, with nothing changed, if it is missing, no
+        step of this schedule, or if "base_lrs" are those of another number of groups.
         """
-        rates = list(state_dict.get("base_lrs", self.base_lrs))
-        if not isinstance(state_dict.get("last_epoch"), int) or len(rates) != len(self.base_lrs):
-            raise ValueError(f"a state of {sorted(state_dict)} for {len(rates)} groups given; "
-                             f"wanted 'last_epoch' and 'base_lrs' of {len(self.base_lrs)} groups; "
-                             "nothing was loaded")
-        self.last_epoch, self.base_lrs = state_dict["last_epoch"], rates
-        self._set()
+        step, rates = state_dict.get("last_epoch"), list(state_dict.get("base_lrs", self.base_lrs))
+        if type(step) is not int or step < 0 or len(rates) != len(self.base_lrs):  # True is none
+            raise ValueError(f"a state with last_epoch={step!r} and 'base_lrs' of {len(rates)} "
+                             "groups given; wanted an integer of 0 or more and those of "
+                             f"{len(self.base_lrs)} groups; nothing was loaded")
+        before, self.base_lrs = self.base_lrs, rates
+        try:
+            self._set(step)
+        except BaseException:
+            self.base_lrs = before
+            raise
 
 
 class LambdaLR(LRScheduler):
@@ -118,7 +131,7 @@ class StepLR(LRScheduler):
 
     def __init__(self, optimizer: Optimizer, step_size: int, gamma: float = 0.1,
                  last_epoch: int = -1) -> None:
-        self.step_size, self.gamma = _positive("step_size", step_size), gamma
+        self.step_size, self.gamma = _whole("step_size", step_size), gamma
         super().__init__(optimizer, last_epoch)
 
     def rate(self, base: float, step: int) -> float:
@@ -149,29 +162,36 @@ class ExponentialLR(LRScheduler):
 
 
 class ConstantLR(LRScheduler):
-    """base * factor before step total_iters, base from then on."""
+    """base * factor before step total_iters, base from then on.
+
+    With total_iters=0 it stays at base * factor, as PyTorch's does.
+    """
 
     def __init__(self, optimizer: Optimizer, factor: float = 1 / 3, total_iters: int = 5,
                  last_epoch: int = -1) -> None:
-        self.factor, self.total_iters = _factor("factor", factor), total_iters
+        self.factor = _factor("factor", factor)
+        self.total_iters = _whole("total_iters", total_iters, 0)
         super().__init__(optimizer, last_epoch)
 
     def rate(self, base: float, step: int) -> float:
-        return base * self.factor if step < self.total_iters else base
+        return base * self.factor if step < self.total_iters or not self.total_iters else base
 
 
 class LinearLR(LRScheduler):
-    """From base * start_factor along a line to base * end_factor at step total_iters."""
+    """From base * start_factor along a line to base * end_factor at step total_iters.
+
+    With total_iters=0 it stays at base * start_factor, as PyTorch's does.
+    """
 
     def __init__(self, optimizer: Optimizer, start_factor: float = 1 / 3, end_factor: float = 1.0,
                  total_iters: int = 5, last_epoch: int = -1) -> None:
         self.start_factor = _factor("start_factor", start_factor)
         self.end_factor = _factor("end_factor", end_factor)
-        self.total_iters = _positive("total_iters", total_iters)
+        self.total_iters = _whole("total_iters", total_iters, 0)
         super().__init__(optimizer, last_epoch)
 
     def rate(self, base: float, step: int) -> float:
-        done = min(step, self.total_iters) / self.total_iters
+        done = min(step, self.total_iters) / self.total_iters if self.total_iters else 0.0
         return base * (self.start_factor + (self.end_factor - self.start_factor) * done)
 
 
@@ -183,7 +203,7 @@ class CosineAnnealingLR(LRScheduler):
 
     def __init__(self, optimizer: Optimizer, T_max: int, eta_min: float = 0.0,
                  last_epoch: int = -1) -> None:
-        self.T_max, self.eta_min = _positive("T_max", T_max), eta_min
+        self.T_max, self.eta_min = _whole("T_max", T_max), eta_min
         super().__init__(optimizer, last_epoch)
 
     def rate(self, base: float, step: int) -> float:
@@ -220,13 +240,12 @@ class OneCycleLR(LRScheduler):
             if epochs is None or steps_per_epoch is None:
                 raise ValueError("OneCycleLR was given neither total_steps nor both of epochs and "
                                  "steps_per_epoch; wanted one of the two")
-            total_steps = _positive("epochs", epochs) * _positive("steps_per_epoch",
-                                                                  steps_per_epoch)
+            total_steps = _whole("epochs", epochs) * _whole("steps_per_epoch", steps_per_epoch)
         if not 0 <= pct_start <= 1:
             raise ValueError(f"pct_start={pct_start} given; wanted a share from 0 to 1")
         if anneal_strategy not in ("cos", "linear"):
             raise ValueError(f"anneal_strategy={anneal_strategy!r} given; wanted 'cos' or 'linear'")
-        self.total_steps = _positive("total_steps", total_steps)
+        self.total_steps = _whole("total_steps", total_steps)
         self.anneal_strategy = anneal_strategy
         last = float(total_steps - 1)
         rise = pct_start * total_steps - 1
@@ -303,6 +322,11 @@ class SequentialLR(LRScheduler):
         start = self._milestones[number - 1] if number else 0
         return self._schedulers[number].options(index, step - start)
 
+    def __repr__(self) -> str:
+        parts = ", ".join(type(scheduler).__name__ for scheduler in self._schedulers)
+        return (f"SequentialLR([{parts}], milestones={self._milestones}, "
+                f"last_epoch={self.last_epoch}, lr={self.get_last_lr()})")
+
     def state_dict(self) -> dict[str, Any]:
         """With the states of the schedules, for their groups' own rates."""
         return {**super().state_dict(),
@@ -319,10 +343,17 @@ class SequentialLR(LRScheduler):
                              f"{[len(found) for found in rates]} given; wanted "
                              f"{len(self._schedulers)} for {len(self.base_lrs)} groups; nothing "
                              "was loaded")
-        super().load_state_dict(state_dict)
+        before = [scheduler.base_lrs for scheduler in self._schedulers]
+        self._give(rates)
+        try:
+            super().load_state_dict(state_dict)
+        except BaseException:
+            self._give(before)
+            raise
+
+    def _give(self, rates: list[list[float]]) -> None:
         for scheduler, found in zip(self._schedulers, rates, strict=True):
             scheduler.base_lrs = found
-        self._set()
 
 
 def warmup_cosine(
@@ -343,9 +374,9 @@ def warmup_cosine(
     return SequentialLR(optimizer, [rise, fall], [warmup_steps])
 
 
-def _positive(name: str, value: int) -> int:
-    if not isinstance(value, int) or value < 1:
-        raise ValueError(f"{name}={value} given; wanted an integer of 1 or more")
+def _whole(name: str, value: int, least: int = 1) -> int:
+    if type(value) is not int or value < least:
+        raise ValueError(f"{name}={value} given; wanted an integer of {least} or more")
     return value
 
 

@@ -2,20 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from gtensor.backend import DeviceError
 from gtensor.core.inplace import write
-from gtensor.core.modes import no_grad
+from gtensor.core.modes import enable_grad, no_grad
 from gtensor.core.op import Op
 from gtensor.core.tensor import Tensor
 from gtensor.creation import asarray
+from gtensor.nn.module import Module
 from gtensor.ops.scratch import Scratch
 from gtensor.ops.updates import workspace
 
 Parameters = Iterable[Tensor] | Iterable[dict[str, Any]]
 INITIAL = "initial_lr"  # where a schedule keeps a group's own rate, as in PyTorch
+# The options that tell one kind of optimizer from another; the rest comes and goes with versions.
+_TELLING = frozenset({"betas", "eps", "amsgrad", "momentum", "dampening", "nesterov"})
 
 
 class Slot:
@@ -32,9 +35,10 @@ class Slot:
 class Optimizer:
     """What all optimizers share.
 
-    `param_groups` is a list of dicts: the parameters ("params") and their options, which may be
-    changed between steps. The state is allocated here and never again, so a training loop of fixed
-    shapes needs no more memory after its first step.
+    `param_groups` is a list of dicts: the parameters ("params") and their options. Only the options
+    may be changed between steps; `add_param_group` is how parameters are added. The state is
+    allocated here and never again, so a training loop of fixed shapes needs no more memory after
+    its first step.
 
     Raises TypeError for what is no Tensor; ValueError for no parameters, a parameter given twice,
     one that is no leaf or has no gradient, and an unknown option.
@@ -44,7 +48,7 @@ class Optimizer:
     state_names: tuple[str, ...] = ()
 
     def __init__(self, params: Parameters, **defaults: Any) -> None:
-        given: list[Any] = [params] if isinstance(params, Tensor) else list(params)
+        given = self._listed(params)
         if not given:
             raise ValueError(f"{type(self).__name__} was given no parameters; wanted at least one")
         if not isinstance(given[0], dict):
@@ -54,6 +58,13 @@ class Optimizer:
         self._slots: list[list[Slot]] = []
         for group in given:
             self.add_param_group(group)
+
+    def _listed(self, params: Any) -> list[Any]:
+        """The tensors, or groups, that were given."""
+        if isinstance(params, Module):
+            raise TypeError(f"{type(self).__name__} was given the module {type(params).__name__}; "
+                            "wanted its parameters: pass net.parameters()")
+        return [params] if isinstance(params, Tensor) else list(params)
 
     def add_param_group(self, param_group: dict[str, Any]) -> None:
         """Train more parameters: {"params": tensors, option: value, ...}; other options by default.
@@ -77,9 +88,7 @@ class Optimizer:
         if unknown:
             raise ValueError(f"{name} was given the options {sorted(unknown)}; wanted some of "
                              f"{', '.join(self.defaults)}")
-        params = given["params"]
-        group = {**self.defaults, **given,
-                 "params": [params] if isinstance(params, Tensor) else list(params)}
+        group = {**self.defaults, **given, "params": self._listed(given["params"])}
         for p in group["params"]:
             if not isinstance(p, Tensor):
                 raise TypeError(f"{name} was given {type(p).__name__} as a parameter; wanted a "
@@ -144,12 +153,21 @@ class Optimizer:
                     with no_grad():
                         grad[...] = 0
 
-    def step(self) -> None:
+    def step(self, closure: Callable[[], Any] | None = None) -> Any:
         """Update every parameter that has a gradient, in place.
 
-        Raises TypeError, ValueError or DeviceError if a gradient or the state does not fit its
-        parameter (it was moved or converted since): before anything is changed.
+        `closure` is called before, with gradients enabled; it computes the loss and its gradients,
+        and `step` returns what it returns.
+
+        Raises TypeError, ValueError or DeviceError if the lists of parameters were edited, or a
+        gradient or the state does not fit its parameter (it was moved or converted since): before
+        anything is changed.
         """
+        self._check_members()
+        loss = None
+        if closure is not None:
+            with enable_grad():
+                loss = closure()
         due: list[tuple[Slot, Tensor, dict[str, Any]]] = []
         for slots, group in zip(self._slots, self.param_groups, strict=True):
             self.check_options(group)
@@ -165,6 +183,14 @@ class Optimizer:
                 write(self.update, slot.parameter, grad, {
                     **options, "state": slot.state, "scratch": scratch.get(slot.parameter.dtype)})
                 slot.step += 1
+        return loss
+
+    def _check_members(self) -> None:
+        own = [[id(slot.parameter) for slot in slots] for slots in self._slots]
+        if [[id(p) for p in group["params"]] for group in self.param_groups] != own:
+            raise ValueError(f"the parameters in param_groups of {type(self).__name__} were edited;"
+                             " only options may be changed there: use add_param_group, or make a "
+                             "new optimizer")
 
     def _check(self, slot: Slot, grad: Tensor, states: int) -> None:
         parameter = slot.parameter
@@ -183,6 +209,14 @@ class Optimizer:
             raise DeviceError("the gradient or the optimizer state of a parameter on "
                               f"{parameter.device} lies elsewhere; make the optimizer after moving "
                               "the parameters")
+
+    def __repr__(self) -> str:
+        told = []
+        for number, group in enumerate(self.param_groups):
+            options = [f"    {name}: {group[name]}\n" for name in sorted(group) if name != "params"]
+            told.append(f"Parameter Group {number} (tensors: {len(group['params'])})\n"
+                        + "".join(options))
+        return f"{type(self).__name__} (\n" + "\n".join(told) + ")"
 
     # -- state ------------------------------------------------------------------------------------
 
@@ -207,8 +241,8 @@ class Optimizer:
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Copy state and options from a `state_dict()` of the same kind of optimizer.
 
-        Options that this optimizer does not have are ignored. Raises ValueError naming what does
-        not fit, before anything is changed.
+        Options that only PyTorch's has (such as "foreach") are ignored. Raises ValueError naming
+        what does not fit (another kind of optimizer, other shapes), before anything is changed.
         """
         groups, states = state["param_groups"], state["state"]
         sizes = [len(slots) for slots in self._slots]
@@ -216,6 +250,11 @@ class Optimizer:
             raise ValueError(f"optimizer state for groups of "
                              f"{[len(group['params']) for group in groups]} parameters given; "
                              f"wanted {sizes}; nothing was loaded")
+        for group in groups:
+            if (found := group.keys() & _TELLING) != self.defaults.keys() & _TELLING:
+                raise ValueError(f"state of an optimizer with the options {sorted(found)} given; "
+                                 f"{type(self).__name__} has {sorted(self.defaults)}; nothing was "
+                                 "loaded")
         options = [{name: tuple(group[name]) if isinstance(group[name], list) else group[name]
                     for name in (*self.defaults, INITIAL) if name in group} for group in groups]
         for group, new in zip(self.param_groups, options, strict=True):
@@ -240,13 +279,22 @@ class Optimizer:
         """The step count and the values of a slot's state, checked."""
         if given is None:
             return 0, [0.0] * len(slot.state)
+        other = sorted(name for name, value in given.items()
+                       if value is not None and name not in ("step", *self.state_names))
+        if other:
+            raise ValueError(f"optimizer state with {', '.join(other)} of parameter {number} "
+                             f"given; {type(self).__name__} keeps {', '.join(self.state_names)}; "
+                             "nothing was loaded")
         values = []
         for name, array in zip(self.state_names, slot.state, strict=False):
-            if name not in given or tuple(given[name].shape) != array.shape:
-                found = tuple(given[name].shape) if name in given else "missing"
+            if given.get(name) is None or tuple(given[name].shape) != array.shape:
+                found = "missing" if given.get(name) is None else tuple(given[name].shape)
                 raise ValueError(f"{name!r} of parameter {number} is {found} in the optimizer "
                                  f"state given; wanted shape {array.shape}; nothing was loaded")
-            values.append(asarray(given[name]).to(slot.parameter.device).to(array.dtype))
+            value = asarray(given[name]).detach().to(slot.parameter.device).to(array.dtype)
+            # The memory of others may be that of a slot (state_dict() hands it out), which is
+            # written before this value is read.
+            values.append(value.clone() if value._storage.exported else value)
         return int(given.get("step", 1)), values
 
 

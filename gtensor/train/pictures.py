@@ -36,9 +36,8 @@ def loss_curve(path: Path, progress: Progress, title: str) -> None:
         right.set_ylabel("held-out accuracy (%)", color="#c8553d")
         right.set_ylim(max(0.0, 100 * min(progress.accuracies) - 2), 100.4)
         right.spines["top"].set_visible(False)
-        right.legend(*_handles(axes, right), loc="center right", frameon=False)
-    else:
-        axes.legend(loc="upper right", frameon=False)
+    figure.legend(*_handles(*figure.axes), loc="upper center", bbox_to_anchor=(0.5, 0.0), ncols=3,
+                  frameon=False)  # below: curves lie anywhere within
     axes.set_yscale("log")
     axes.set_xlabel("step")
     axes.set_ylabel("cross entropy (nats, log scale)")
@@ -63,11 +62,13 @@ def memory_timeline(path: Path, account: Account, title: str) -> None:
                    colors=[_COLORS[name] for name in CATEGORIES], linewidth=0)
     peak = account.peak / scale
     axes.axhline(peak, color="#222222", linewidth=0.8, linestyle=":")
-    axes.text(times[0], peak * 1.01, f"peak {peak:.2f} {unit}", fontsize=9, va="bottom")
+    axes.annotate(f"peak {peak:.2f} {unit}", (times[0], peak), (4, 2), textcoords="offset points",
+                  fontsize=9, va="bottom")
     for number, (name, time) in enumerate(account.marks.items()):
-        axes.axvline(1e3 * time, color="#222222", linewidth=0.6)
-        axes.text(1e3 * time, peak * (1.17 - 0.05 * number), f"{name} ends ", fontsize=8,
-                  ha="right", va="center")
+        height = peak * (1.09 + 0.05 * number)  # rising, so that no line crosses a later label
+        axes.vlines(1e3 * time, 0, height, color="#222222", linewidth=0.6)
+        axes.annotate(f"{name} ends", (1e3 * time, height), (-4, 0), textcoords="offset points",
+                      fontsize=8, ha="right", va="top")
     axes.set_xlim(times[0], times[-1])
     axes.set_ylim(0, peak * 1.21)
     axes.set_xlabel("time in the step (ms)")

@@ -16,7 +16,7 @@ import numpy as np
 import pytest
 
 from gtensor.checkpoint import load_file, save_file
-from gtensor.checkpoint.atomic import replacing, write, write_file
+from gtensor.checkpoint.atomic import digest, replacing, write, write_file
 
 CALLS = ("open", "write", "fsync", "replace", "unlink", "close")
 SIZE = 50
@@ -196,6 +196,48 @@ def test_the_mask_of_permissions_is_kept(tmp_path: Path) -> None:
     assert (tmp_path / "file").stat().st_mode & 0o777 == 0o640
 
 
+@pytest.mark.parametrize("after", [None, 400])
+@pytest.mark.parametrize("before", [None, 400])
+def test_permissions_are_kept(tmp_path: Path, before: int | None, after: int | None) -> None:
+    path = tmp_path / "c.safetensors"
+    save_file(tensors(1), path, max_shard_size=before)
+    for file in tmp_path.iterdir():
+        file.chmod(0o606)
+    save_file(tensors(2), path, max_shard_size=after)
+    assert {file.stat().st_mode & 0o777 for file in tmp_path.iterdir()} == {0o606}
+
+
+@pytest.mark.parametrize("shards", [False, True])
+def test_what_is_no_regular_file_is_not_replaced(tmp_path: Path, shards: bool) -> None:
+    pipe, folder = tmp_path / "pipe", tmp_path / "folder"
+    os.mkfifo(pipe)
+    folder.mkdir()
+    for path, error, told in ((pipe, FileExistsError, "pipe could not be written: it is no regu"),
+                              (folder, IsADirectoryError, "folder could not be written: it is a f"),
+                              (Path(os.devnull), FileExistsError, "/dev/null could not be")):
+        with pytest.raises(error, match=told):
+            save(path, 1, shards)
+    with pytest.raises(FileExistsError):
+        write_file(pipe, b"x")
+    os.mkfifo(tmp_path / "c.index.json")
+    with pytest.raises(FileExistsError, match="c.index.json could not be"):
+        save(tmp_path / "c", 1, shards)
+    assert {*os.listdir(tmp_path)} == {"pipe", "folder", "c.index.json"} and pipe.is_fifo()
+
+
+def test_a_name_as_long_as_the_system_allows(tmp_path: Path) -> None:
+    path = tmp_path / ("é" * 121 + "x.safetensors")
+    assert len(os.fsencode(path.name)) == 255
+    for value in (1, 2):
+        save(path, value, False)
+        assert loaded(path) == value
+    with pytest.raises(OSError, match="could not be written: File name too long"):
+        save(path, 3, True)
+    assert loaded(path) == 2 and os.listdir(tmp_path) == [path.name]
+    with pytest.raises(FileNotFoundError, match="there is no file"):
+        load_file(path.with_name("y" * 255))
+
+
 def test_writes_that_are_cut_short_go_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     original = os.write
     monkeypatch.setattr(os, "write", lambda fd, data: original(fd, bytes(data[:7])))
@@ -205,7 +247,7 @@ def test_writes_that_are_cut_short_go_on(tmp_path: Path, monkeypatch: pytest.Mon
 
 def test_another_writers_file_is_not_swept(tmp_path: Path) -> None:
     path = tmp_path / "a[1]*.safetensors"
-    (tmp_path / f".{path.name}.{12 * '0'}.tmp").write_bytes(b"left by a kill")
+    (tmp_path / f".{digest(path.name)}.{12 * '0'}.tmp").write_bytes(b"left by a kill")
     with replacing(path) as first:
         write(first, b"first")
         write_file(path, b"second")

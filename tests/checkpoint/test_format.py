@@ -285,3 +285,11 @@ def test_no_bytes_crash_the_parser(text: bytes, size: int) -> None:
             assert str(error).startswith("some ")
         else:
             assert all(8 <= e.start <= e.stop <= size for e in header.entries.values())
+
+
+def test_files_of_torch_save_and_savez_are_told_apart(tmp_path: Path) -> None:
+    torch.save({"w": torch.ones(3)}, tmp_path / "t.pt")
+    np.savez(tmp_path / "a.npz", w=np.ones(3))
+    for name in ("t.pt", "a.npz"):
+        with pytest.raises(CheckpointError, match=r"zip archive, as torch\.save .*save_file"):
+            load_file(tmp_path / name)

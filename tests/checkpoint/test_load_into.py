@@ -117,7 +117,7 @@ def test_long_reports_are_cut(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("rename", [
     {"module.": ""}, lambda name: name.removeprefix("module."),
-    {"module.weight": "weight", "module.bias": "bias"}, {"mod": "x", "module.": ""}])
+    {"module.weight": "weight", "module.bias": "bias"}, {"module.": "", "module.bias": "bias"}])
 def test_names_are_changed_on_request(tmp_path: Path, rename: Any) -> None:
     save_file({"module.weight": np.ones((2, 3)), "module.bias": np.ones(2)}, tmp_path / "a")
     ours = gt.nn.Linear(3, 2)
@@ -127,14 +127,15 @@ def test_names_are_changed_on_request(tmp_path: Path, rename: Any) -> None:
 
 def test_a_prefix_in_the_way_is_suggested(tmp_path: Path) -> None:
     save_file({"module.net.weight": np.ones((2, 3)), "module.net.bias": np.ones(2)}, tmp_path / "a")
-    report = load_into(gt.nn.Linear(3, 2), tmp_path / "a")
-    assert report.suggestion == (
-        "every name of the file starts with 'module.net.': pass rename={'module.net.': ''}")
-    assert str(report).endswith(report.suggestion)
+    with pytest.raises(CheckpointMismatch) as refused:  # nothing fits, strict or not
+        load_into(gt.nn.Linear(3, 2), tmp_path / "a")
+    assert str(refused.value).endswith(
+        "  every name of the file starts with 'module.net.': pass rename={'module.net.': ''}\n"
+        "  nothing was loaded")
     save_file({"net.weight": np.ones((2, 3)), "net.bias": np.ones(2), "x": np.ones(1)},
               tmp_path / "b")
-    assert load_into(gt.nn.Linear(3, 2), tmp_path / "b").suggestion.startswith("2 names of the file"
-                                                                               " start with 'net.'")
+    with pytest.raises(CheckpointMismatch, match=r"2 names of the file start with 'net\.'"):
+        load_into(gt.nn.Linear(3, 2), tmp_path / "b")
 
 
 def test_a_prefix_that_the_file_lacks_is_suggested(tmp_path: Path) -> None:
@@ -144,9 +145,28 @@ def test_a_prefix_that_the_file_lacks_is_suggested(tmp_path: Path) -> None:
             self.inner = gt.nn.Linear(3, 2)
 
     path = linear(tmp_path / "a")
-    report = load_into(Wrapped(), path)
-    assert "rename=lambda name: 'inner.' + name" in report.suggestion
+    with pytest.raises(CheckpointMismatch, match=r"rename=lambda name: 'inner\.' \+ name"):
+        load_into(Wrapped(), path)
     assert load_into(Wrapped(), path, lambda name: "inner." + name).complete
+
+
+def test_a_suggestion_where_some_names_fit(tmp_path: Path) -> None:
+    save_file({"module.weight": np.ones((2, 3)), "module.bias": np.ones(2), "bias": np.ones(2)},
+              tmp_path / "a")
+    report = load_into(gt.nn.Linear(3, 2), tmp_path / "a")
+    assert report.loaded == ["bias"] and "pass rename={'module.': ''}" in report.suggestion
+    assert str(report).endswith(report.suggestion)
+
+
+def test_a_file_of_which_nothing_fits_is_refused(tmp_path: Path) -> None:
+    path = linear(tmp_path / "a")
+    ours = gt.nn.Linear(5, 4)
+    before = ours.weight.tolist()
+    with pytest.raises(CheckpointMismatch, match=r"(?s)0 of 2.*do not fit.*nothing was loaded"):
+        load_into(ours, path)
+    assert ours.weight.tolist() == before
+    save_file({}, tmp_path / "empty")
+    assert load_into(gt.nn.ReLU(), tmp_path / "empty").complete  # there was nothing to load
 
 
 def test_names_left_out_and_names_that_meet(tmp_path: Path) -> None:
@@ -154,6 +174,20 @@ def test_names_left_out_and_names_that_meet(tmp_path: Path) -> None:
     assert load_into(gt.nn.Linear(3, 2), path, {"other": None}, strict=True).complete
     with pytest.raises(ValueError, match="rename makes 'bias' of 'other' and of 'bias'"):
         load_into(gt.nn.Linear(3, 2), path, {"other": "bias"})
+
+
+@pytest.mark.parametrize(("rename", "told"), [
+    ({"net": ""}, "rename has 'net', which .*/a has not"),
+    ({"weight": "weight", "wait": "w", "ne.": ""}, "rename has 'wait', 'ne.', which")])
+def test_a_rename_of_what_the_file_has_not_is_refused(
+    tmp_path: Path, rename: Any, told: str
+) -> None:
+    path = linear(tmp_path / "a", **{"net.x": np.ones(1)})
+    ours = gt.nn.Linear(3, 2)
+    before = ours.weight.tolist()
+    with pytest.raises(ValueError, match=told):
+        load_into(ours, path, rename)
+    assert ours.weight.tolist() == before
 
 
 def test_tied_weights_that_the_file_has_once_are_not_missing(tmp_path: Path) -> None:

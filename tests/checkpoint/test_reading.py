@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+import fcntl
 import json
 import os
 import subprocess
@@ -15,8 +17,7 @@ import safetensors.numpy
 
 import gtensor as gt
 from gtensor.checkpoint import CheckpointError, load_file, reading, safe_open, save_file
-from gtensor.checkpoint.writing import size_of
-from gtensor.memory import stats
+from gtensor.memory import size_of, stats
 
 
 def arrays() -> dict[str, np.ndarray]:
@@ -96,6 +97,8 @@ def test_a_file_cut_while_it_is_read_is_named(tmp_path: Path) -> None:
     save_file({"x": np.ones(10_000)}, tmp_path / "a")
     with safe_open(tmp_path / "a") as file:
         os.truncate(tmp_path / "a", 5000)
+        with pytest.raises(CheckpointError, match="a whole checkpoint: it ended at byte 5000"):
+            file.get_array("x")
         with pytest.raises(CheckpointError, match="a whole checkpoint: it ended at byte 5000"):
             file.get_tensor("x")
 
@@ -189,7 +192,133 @@ def test_a_new_checkpoint_takes_the_place_of_all_of_the_old(tmp_path: Path) -> N
     assert other.read_bytes() == b"not ours"
 
 
+def test_shards_over_shards_have_names_of_their_own(tmp_path: Path) -> None:
+    seen: set[str] = set()
+    path = tmp_path / "m.safetensors"
+    for _ in range(4):
+        save_file({name: np.ones(10) for name in "abcd"}, path, max_shard_size=80)
+        shards = {name for name in os.listdir(tmp_path) if "-of-00004" in name}
+        assert len(shards) == 4 == len(os.listdir(tmp_path)) - 1 and not shards & seen
+        seen |= shards
+
+
+def test_other_checkpoints_keep_their_shards(tmp_path: Path) -> None:
+    wanted = {name: np.full(10, 3.0) for name in "abc"}
+    names = ["model-20261120.safetensors", "model-0badcafe.safetensors", "models.safetensors",
+             "model"]
+    for name in names:
+        save_file(wanted, tmp_path / name, max_shard_size=80)
+    alone = tmp_path / "model-deadbeef-00001-of-00002.safetensors"
+    save_file(wanted, alone)
+    mine = tmp_path / "model.safetensors"
+    for limit in (None, 80, 160, None):
+        save_file({"x": np.ones(10), "y": np.ones(20)}, mine, max_shard_size=limit)
+        for path in (*(tmp_path / name for name in names), alone):
+            equal(load_file(path), wanted)
+    index = tmp_path / "model.safetensors.index.json"  # names what this checkpoint has not written
+    index.write_text(json.dumps({"weight_map": {"a": alone.name, "b": names[0] + ".index.json",
+                                                "c": "models-00001-of-00003.safetensors"}}))
+    copy = tmp_path / "copy.index.json"
+    copy.write_bytes(index.read_bytes())
+    save_file({"x": np.ones(10)}, mine)
+    for path in (*(tmp_path / name for name in names), alone):
+        equal(load_file(path), wanted)
+
+
+@pytest.mark.parametrize("change", ["shards", "file", "gone"])
+@pytest.mark.parametrize("opened", [0, 1, 2])
+def test_a_checkpoint_replaced_while_it_is_opened_is_read_whole(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, change: str, opened: int
+) -> None:
+    path = tmp_path / "m.safetensors"
+    old = {name: np.zeros(10) for name in "ab"}
+    new = {name: np.ones(10) for name in "ab"}
+    save_file(old, path, max_shard_size=80)
+    original, calls = safe_open._add, []
+
+    def add(self: safe_open, file: Path) -> Any:
+        calls.append(file)
+        if len(calls) == opened + 1 and change == "gone":
+            file.unlink()
+        elif len(calls) == opened + 1:
+            save_file(old, path)  # and back to the first names of shards
+            save_file(new, path, max_shard_size=80 if change == "shards" else None)
+        return original(self, file)
+
+    monkeypatch.setattr(safe_open, "_add", add)
+    descriptors = len(os.listdir("/proc/self/fd"))
+    if change == "gone" and opened < 2:
+        with pytest.raises(FileNotFoundError, match=f"m-0000{opened + 1}-of-00002"):
+            load_file(path)
+    else:
+        equal(load_file(path), old if opened == 2 else new)
+    assert len(os.listdir("/proc/self/fd")) == descriptors
+
+
+WRITER = """
+import sys
+import numpy as np
+from gtensor.checkpoint import save_file
+value, path = float(sys.argv[1]), sys.argv[2]
+for number in range(25):
+    limit = None if number % 5 == 4 else 8000
+    save_file({name: np.full(1000, value) for name in "abcd"}, path, max_shard_size=limit)
+"""
+
+
+def test_writers_take_turns_and_readers_see_one_of_them(tmp_path: Path) -> None:
+    path = tmp_path / "m.safetensors"
+    save_file({name: np.zeros(1000) for name in "abcd"}, path, max_shard_size=8000)
+    writers = [subprocess.Popen([sys.executable, "-c", WRITER, str(value), str(path)])
+               for value in (1, 2)]
+    seen = set()
+    while any(writer.poll() is None for writer in writers):
+        values = {float(tensor.numpy()[0]) for tensor in load_file(path).values()}
+        assert len(values) == 1, "tensors of two writers"
+        seen |= values
+    assert [writer.returncode for writer in writers] == [0, 0] and len(seen) > 1
+    assert os.listdir(tmp_path) == ["m.safetensors"]
+
+
+def test_where_files_cannot_be_locked_no_writer_takes_a_name_that_another_may(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: Any) -> None:
+        raise OSError(errno.ENOLCK, "No locks available")
+
+    monkeypatch.setattr(fcntl, "flock", refuse)
+    wanted = arrays()
+    for limit in (300, 200, None, 300):
+        save_file(wanted, tmp_path / "m.safetensors", max_shard_size=limit)
+        equal(load_file(tmp_path / "m.safetensors"), wanted)
+        names = os.listdir(tmp_path)
+        assert limit is None and len(names) == 1 or sum("-00001-of-" in name for name in names) == 1
+        assert not any(name.startswith("m-00001") for name in names)
+
+
+@pytest.mark.parametrize("where", ["here", "elsewhere"])
+def test_an_open_file_stays_itself(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, where: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    save_file({"w": np.ones(4), "large": np.arange(2000.0)}, "x.safetensors")
+    file = safe_open("x.safetensors", "cpu")
+    save_file({"another": np.zeros(5000), "w": np.full(4, 7.0)}, "x.safetensors")
+    if where == "elsewhere":
+        (tmp_path / "folder").mkdir()
+        monkeypatch.chdir(tmp_path / "folder")
+    for name, wanted in (("w", np.ones(4)), ("large", np.arange(2000.0))):
+        np.testing.assert_array_equal(file.get_array(name), wanted)
+        np.testing.assert_array_equal(file.get_tensor(name).numpy(), wanted)
+    file.close()
+    with pytest.raises(ValueError, match="x.safetensors is closed"):
+        file.get_array("w")
+
+
 @pytest.mark.parametrize(("index", "told"), [
+    ('{"weight_map": {"w": "a\\u0000b"}}', r"'a\\x00b' is no file of its folder"),
+    ('{"weight_map": {"w": "a\\ud800b"}}', r"'a\\ud800b' is no file of its folder"),
+    ('{"weight_map": {"w": "' + 256 * "a" + '"}}', "a' is no file of its folder"),
     ("{", "is no index"), ("[]", "is no index"), ("{}", "is no index.*weight_map"),
     ('{"weight_map": {"x": 3}}', "is no index"),
     ('{"weight_map": {"x": "../a.safetensors"}}', "'../a.safetensors' is no file of its folder"),

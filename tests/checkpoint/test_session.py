@@ -118,6 +118,22 @@ def test_some_parts_only_and_names_of_ones_own(tmp_path: Path) -> None:
     assert gt.random.get_state() == state
 
 
+def test_arrays_and_tensors_among_the_values(tmp_path: Path) -> None:
+    model = gt.nn.Linear(2, 2)
+    values = {"history": np.arange(3.0), "best": {"loss": 0.5, "weights": [gt.ones(2, "int8")]},
+              "weight": model.weight, "none": np.ones((0, 2))}
+    for limit in (None, 16):
+        checkpoint.save(tmp_path / "c", model=model, max_shard_size=limit, **values)
+        other = gt.nn.Linear(2, 2)
+        for found in (checkpoint.load(tmp_path / "c", model=other),
+                      checkpoint.progress(tmp_path / "c")):
+            assert alike(found, {**values, "weight": gt.tensor(model.weight.numpy())})
+        np.testing.assert_array_equal(other.weight.numpy(), model.weight.numpy())
+    assert set(checkpoint.load_file(tmp_path / "c")) == {
+        "model.weight", "model.bias", "progress.history", "progress.best.weights.0",
+        "progress.none"}
+
+
 def test_tensors_stand_in_the_file_by_name_once(tmp_path: Path) -> None:
     model = gt.nn.Sequential(gt.nn.Linear(3, 3), gt.nn.Linear(3, 3))
     model[1].weight = model[0].weight

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 
 import pytest
 
@@ -43,7 +45,15 @@ def test_help_teaches(capsys):
     assert "--resume" in out and "digits" in out and "identical" in out
 
 
-def test_no_command_is_misuse(capsys):
-    with pytest.raises(SystemExit) as stop:
-        main([])
-    assert stop.value.code == 2
+def test_no_command_is_misuse_and_prints_the_help(capsys):
+    assert main([]) == 2
+    assert "gtensor train digits" in capsys.readouterr().err
+
+
+def test_a_reader_that_has_seen_enough_is_no_error():
+    process = subprocess.Popen([sys.executable, "-m", "gtensor", "info", "--json"],
+                               stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    process.stdout.close()  # before anything is written, as `head` may
+    assert process.stderr.read() == b""
+    process.stderr.close()
+    assert process.wait() == 141

@@ -186,3 +186,12 @@ def test_collate_keeps_dtypes():
 def test_items_that_differ_are_named(items, error, message):
     with pytest.raises(error, match=message):
         data.default_collate(items)
+
+
+def test_datasets_tell_what_they_hold_by_their_own_name():
+    pair = data.TensorDataset(np.ones((4, 2)), gt.ones(4))
+    assert repr(pair) == "TensorDataset(float64 (4, 2), float32 (4,))"
+    assert repr(data.Subset(pair, [1, 2, 2])) == "Subset(3 items of TensorDataset)"
+    assert isinstance(pair, data.ArrayDataset)
+    with pytest.raises(ValueError, match=r"TensorDataset was given arrays of shapes"):
+        data.TensorDataset(np.ones(4), np.ones(3))

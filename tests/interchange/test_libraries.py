@@ -130,3 +130,11 @@ def test_a_flipped_view_is_copied_on_the_way_out():
     assert torch.from_dlpack(flipped).tolist() == [2, 1, 0]
     with pytest.raises(BufferError, match="negative strides"):
         flipped.__dlpack__(copy=False)
+
+
+def test_bfloat16_comes_from_pytorch_without_a_copy():
+    theirs = torch.tensor([1.5, -2.0, 3.0], dtype=torch.bfloat16)
+    ours = gt.from_dlpack(theirs)
+    assert ours.dtype == gt.bfloat16 and ours.astype(gt.float32).tolist() == [1.5, -2.0, 3.0]
+    theirs[0] = 8.0
+    assert ours[0].item() == 8.0

@@ -187,8 +187,8 @@ def _batch_norm(
         file, statistics = "batch_norm.cu", compute(dtype)
         n, c, s = shape
         x = (normal(rng, shape, dtype) + np.asarray(3).astype(dtype)).astype(dtype)
-        weight: Any = normal(rng, c, dtype) if affine else NULL
-        bias: Any = normal(rng, c, dtype) if affine else NULL
+        weight: Any = normal(rng, c, statistics) if affine else NULL
+        bias: Any = normal(rng, c, statistics) if affine else NULL
         leaves = [exact(a).requires_grad_() if affine else None for a in (weight, bias)] \
             if affine else [None, None]
         leaf = exact(x).requires_grad_()

@@ -94,8 +94,8 @@ def _cross_entropy(
         g = normal(rng, wanted.shape, dtype)
         wanted.backward(exact(g))
         executor.raw(file, "cross_entropy_backward", dtype, *flat_launch(rows * classes),
-                     [logits, targets, lse, g, count, logits, rows, classes, -100,
-                      int(reduction == "none")])  # over the logits
+                     [logits, targets, lse, g.astype(statistics), count, logits, rows, classes,
+                      -100, int(reduction == "none")])  # over the logits
         if ignored == "all":
             assert not logits.any()  # PyTorch's backward of a NaN mean is 0 too
         assert_close(logits, leaf.grad, dtype)
@@ -111,7 +111,7 @@ def _cross_entropy_bad_target(executor: Any, dtype: np.dtype, rng: np.random.Gen
     executor.raw("cross_entropy.cu", "cross_entropy_forward", dtype, *row_launch(3),
                  [logits, targets, loss, lse, 3, 4, -100])
     assert np.isnan(loss).tolist() == [False, True, True]
-    g, dlogits = normal(rng, 3, dtype), unwritten((3, 4), dtype)
+    g, dlogits = normal(rng, 3, statistics), unwritten((3, 4), dtype)
     executor.raw("cross_entropy.cu", "cross_entropy_backward", dtype, *flat_launch(12),
                  [logits, targets, lse, g, NULL, dlogits, 3, 4, -100, 1])
     assert np.isnan(dlogits.astype(np.float64)).all(axis=1).tolist() == [False, True, True]

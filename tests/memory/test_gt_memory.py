@@ -172,3 +172,13 @@ np.at_the_end = AtTheEnd()
 """
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+
+
+def test_a_limit_may_be_a_text(cpu):
+    memory.set_limit("64 MiB", "cpu")
+    assert memory.arena_of("cpu").limit == 64 * MIB
+    for wrong, kind in (("lots", ValueError), ("8XB", ValueError), (-1, ValueError),
+                        (1.5, TypeError)):
+        with pytest.raises(kind, match="wanted"):
+            memory.set_limit(wrong, "cpu")
+    assert memory.arena_of("cpu").limit == 64 * MIB

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import inspect
+
 import numpy as np
 import pytest
 import torch
@@ -207,6 +209,61 @@ def test_repr_names_what_is_not_the_default():
     assert repr(nn.Upsample(scale_factor=2)) == "Upsample(scale_factor=2, mode='nearest')"
 
 
+def _by_position(function):
+    return [p.name for p in list(inspect.signature(function).parameters.values())[1:]
+            if p.kind is p.POSITIONAL_OR_KEYWORD]
+
+
+@pytest.mark.parametrize("name", sorted(
+    name for name, found in vars(nn).items()
+    if inspect.isclass(found) and name not in ("Module", "Parameter") and hasattr(torch.nn, name)))
+def test_what_is_taken_by_position_is_pytorchs(name: str):
+    """What stands at a place means what PyTorch takes it for; we may take less."""
+    ours, theirs = (_by_position(getattr(library, name).__init__) for library in (nn, torch.nn))
+    assert ours == theirs[:len(ours)] or len(ours) == 1  # `modules` and `values` of containers
+
+
+@pytest.mark.parametrize(("make", "message"), [
+    (lambda: nn.MultiheadAttention(8, 2, 0.0, True, True), "MultiheadAttention .* add_bias_kv="),
+    (lambda: nn.MultiheadAttention(8, 2, add_zero_attn=True), "add_zero_attn=True; wanted False"),
+    (lambda: nn.MaxPool2d(2, 2, 0, 1, True), "MaxPool2d was given return_indices=True; wanted Fal"),
+    (lambda: nn.MaxPool1d(2, return_indices=True), "MaxPool1d was given return_indices=True"),
+    (lambda: nn.ConvTranspose1d(2, 2, 2, padding_mode="reflect"), "'reflect'; wanted 'zeros'"),
+    (lambda: nn.ReLU(True), "ReLU was given inplace=True; wanted False"),
+    (lambda: nn.ELU(1.0, True), "ELU was given inplace=True"),
+    (lambda: nn.Hardtanh(inplace=True), "Hardtanh was given inplace=True"),
+    (lambda: nn.Dropout(0.5, True), "Dropout was given inplace=True"),
+])
+def test_arguments_that_have_only_their_place_are_refused(make, message: str):
+    with pytest.raises(ValueError, match=message):
+        make()
+
+
+def test_pytorchs_positions_with_their_defaults():
+    attention = nn.MultiheadAttention(8, 2, 0.0, True, False, False, 6, 5)
+    assert attention.k_proj_weight.shape == (8, 6) and attention.v_proj_weight.shape == (8, 5)
+    x = gt.ones((1, 1, 3, 3))
+    assert nn.MaxPool2d(2, 2, 0, 1, False, True)(x).shape == (1, 1, 2, 2)
+    assert nn.ConvTranspose2d(1, 1, 2, 1, 0, 0, 1, True, 1, "zeros")(x).shape == (1, 1, 4, 4)
+    for layer in (nn.SiLU(False), nn.Dropout(0.0, False), nn.LeakyReLU(0.1, False)):
+        assert layer(x).shape == x.shape
+
+
+def test_batch_norm_keeps_float32_beside_halves():
+    norm = nn.BatchNorm2d(6)
+    theirs = torch.nn.BatchNorm2d(6)
+    x = np.random.default_rng(0).standard_normal(IMAGE).astype(np.float16)
+    ours, leaf = gt.tensor(x, requires_grad=True), torch.tensor(x, requires_grad=True)
+    y, wanted = norm(ours), theirs(leaf)
+    assert y.dtype == gt.float16 and norm.running_var.dtype == gt.float32
+    (y * y * y).sum().backward()
+    (wanted * wanted * wanted).sum().backward()
+    np.testing.assert_allclose(y.numpy(), wanted.detach().numpy(), atol=4e-3)
+    np.testing.assert_allclose(norm.weight.grad.numpy(), theirs.weight.grad.numpy(), rtol=2e-2)
+    np.testing.assert_allclose(ours.grad.numpy(), leaf.grad.numpy(), atol=4e-2)
+    np.testing.assert_allclose(norm.running_var.numpy(), theirs.running_var.numpy(), rtol=1e-5)
+
+
 def test_a_refused_batch_is_not_counted():
     norm = nn.BatchNorm1d(3)
     before = norm.running_mean.tolist()
@@ -225,3 +282,25 @@ def test_layers_take_a_dtype_and_a_device():
     for layer in layers:
         kinds = {t.dtype for t in [*layer.parameters(), *layer.buffers()]}
         assert kinds - {gt.int64} == {gt.float64}
+
+
+NUMBERS = np.ones((2, 3), np.float32)
+IMAGES = np.ones((1, 1, 4, 4), np.float32)
+
+
+@pytest.mark.parametrize("call,name", [
+    (lambda: nn.Linear(3, 2)(NUMBERS), "linear was given input of type ndarray"),
+    (lambda: nn.Linear(3, 2)([1.0, 2.0, 3.0]), "linear was given input of type list"),
+    (lambda: nn.Conv2d(1, 1, 3)(IMAGES), "conv2d was given input of type ndarray"),
+    (lambda: nn.ConvTranspose1d(4, 1, 3)(IMAGES[0]), "conv_transpose1d was given input of type"),
+    (lambda: nn.LayerNorm(3)(NUMBERS), "layer_norm was given input of type ndarray"),
+    (lambda: nn.RMSNorm(3)(NUMBERS), "rms_norm was given input of type ndarray"),
+    (lambda: nn.GroupNorm(1, 3)(NUMBERS), "group_norm was given input of type ndarray"),
+    (lambda: nn.BatchNorm1d(3)(NUMBERS.tolist()), "BatchNorm1d was given input of type list"),
+    (lambda: nn.Flatten()(NUMBERS), "Flatten was given input of type ndarray"),
+    (lambda: nn.Embedding(3, 2)(np.array([1])), "embedding was given .* of type ndarray"),
+    (lambda: nn.MultiheadAttention(4, 2)(*[NUMBERS] * 3), "MultiheadAttention was given query"),
+])
+def test_what_is_no_tensor_is_named(call, name):
+    with pytest.raises(TypeError, match=rf"{name}.*; wanted a Tensor \(gt\.asarray makes one\)"):
+        call()

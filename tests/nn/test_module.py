@@ -151,8 +151,8 @@ def test_what_does_not_fit_is_listed_whole_and_nothing_is_loaded():
 def test_not_strict_loads_what_is_there_and_says_what_is_not():
     block = Block()
     found = block.load_state_dict({"scale": np.full(3, 2.0), "extra": 1}, strict=False)
-    assert found.unexpected == ["extra"]
-    assert found.missing == ["count", "inner.weight", "inner.bias"]
+    assert found.unexpected_keys == ["extra"]
+    assert found.missing_keys == ["count", "inner.weight", "inner.bias"]
     assert block.scale.tolist() == [2, 2, 2] and block.scale.dtype == gt.float32
     with pytest.raises(ValueError, match=r"'scale' has shape \(2,\)"):
         block.load_state_dict({"scale": gt.ones(2)}, strict=False)
@@ -197,10 +197,42 @@ def test_modes_reach_everything_below():
     assert names == ["Dropout", "BatchNorm1d", "Sequential", "Sequential"]
 
 
+@pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
+def test_a_state_may_be_pytorchs_tensors(dtype: str):
+    """Also parameters, and bfloat16, which PyTorch hands to nobody."""
+    theirs = torch.nn.BatchNorm1d(3).to(getattr(torch, dtype))
+    with torch.no_grad():
+        theirs.weight.copy_(torch.tensor([1.5, -0.3, 1e-3]))
+    for state in (theirs.state_dict(), {**theirs.state_dict(), **dict(theirs.named_parameters())}):
+        mine = nn.BatchNorm1d(3)
+        found = mine.load_state_dict(state_dict=state)
+        assert found.missing_keys == found.unexpected_keys == []
+        assert np.array_equal(mine.weight.numpy(), theirs.weight.detach().float().numpy())
+    linear = nn.Linear(2, 3)
+    weight = torch.arange(6).to(getattr(torch, dtype)).reshape(2, 3).T  # strided
+    linear.load_state_dict({"weight": weight}, strict=False)
+    assert np.array_equal(linear.weight.numpy(), weight.float().numpy())
+
+
+def test_conversions_by_pytorchs_names():
+    block = Block()
+    for name, dtype in (("half", "float16"), ("double", "float64"), ("bfloat16", "bfloat16"),
+                        ("float", "float32")):
+        assert getattr(block, name)() is block
+        assert block.scale.dtype == gt.zeros(1, dtype).dtype and block.count.dtype == gt.int64
+    assert block.cpu() is block
+    for device in (77, None):
+        with pytest.raises(gt.DeviceError):
+            block.cuda(device)
+
+
 def test_zero_grad_drops_gradients():
     linear = nn.Linear(2, 1)
     linear(gt.ones((1, 2))).sum().backward()
-    assert linear.weight.grad is not None
+    grad = linear.weight.grad
+    assert grad is not None
+    linear.zero_grad(set_to_none=False)
+    assert linear.weight.grad is grad and grad.tolist() == [[0, 0]]
     linear.zero_grad()
     assert linear.weight.grad is None and linear.bias.grad is None
 
@@ -251,6 +283,28 @@ def test_containers_are_lists_of_modules():
     assert net(gt.ones((1, 2))).shape == (1, 3)
     layers = nn.ModuleList([nn.ReLU()]).append(nn.Tanh()).extend([nn.SiLU()])
     assert [type(m) for m in layers] == [nn.ReLU, nn.Tanh, nn.SiLU]
+    layers.insert(1, nn.Mish())
+    layers.insert(-1, nn.Identity())
+    assert [type(m) for m in layers] == [nn.ReLU, nn.Mish, nn.Tanh, nn.Identity, nn.SiLU]
+    assert [n for n, _ in layers.named_children()] == list("01234")
+    with pytest.raises(TypeError):
+        layers.insert(0, 5)
+    assert len(layers) == 5 and len(nn.ModuleList()) == len(nn.ModuleList(None)) == 0
+
+
+def test_slices_of_containers_share_their_modules():
+    net = nn.Sequential(nn.Linear(2, 3), nn.Tanh(), nn.Linear(3, 1))
+    rest = net[1:]
+    assert type(rest) is nn.Sequential and rest[-1] is net[2]
+    other = torch.nn.Sequential(torch.nn.Linear(2, 3), torch.nn.Tanh(), torch.nn.Linear(3, 1))[1:]
+    assert list(rest.state_dict()) == list(other.state_dict())
+    x = gt.ones((4, 2))
+    np.testing.assert_array_equal(rest(net[:1](x)).numpy(), net(x).numpy())
+    rest.append(nn.ReLU())  # beside "2", which is taken
+    assert [type(m) for m in rest] == [nn.Tanh, nn.Linear, nn.ReLU] and len(net) == 3
+    layers = nn.ModuleList(net)[::-1]
+    assert type(layers) is nn.ModuleList and list(layers) == list(net)[::-1]
+    assert list(dict(layers.named_children())) == ["0", "1", "2"] and len(net[3:]) == 0
 
 
 def test_members_by_dotted_name():

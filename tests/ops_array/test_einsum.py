@@ -186,3 +186,15 @@ def test_subscripts_that_do_not_fit_are_named(message: str) -> None:
     subscripts, shapes = WRONG[message]
     with pytest.raises(ValueError, match=message):
         gt.einsum(subscripts, *[gt.ones(s) for s in shapes])
+
+
+def test_what_does_nothing_is_a_view_too() -> None:
+    x = gt.ones((2, 2))
+    for subscripts in ("ij->ij", "ij", "...", "i...->i..."):
+        y = gt.einsum(subscripts, x)
+        assert y is not x and np.shares_memory(y.numpy(), x.numpy())
+
+
+def test_subscripts_must_be_a_text() -> None:
+    with pytest.raises(TypeError, match="einsum was given Tensor as subscripts; wanted a text"):
+        gt.einsum(gt.ones((2, 2)), [0, 0])  # type: ignore[arg-type]

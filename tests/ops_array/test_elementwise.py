@@ -241,3 +241,12 @@ def test_parts_are_views_and_reals_have_no_imaginary_part() -> None:
     with pytest.raises(TypeError, match="imag was given a tensor of dtype float64; wanted a compl"):
         gt.imag(gt.real(z))
     np.testing.assert_array_equal(gt.real(gt.real(z)).numpy(), [2, 4])
+
+
+@pytest.mark.parametrize("name", ["floor", "ceil", "trunc", "round"])
+@pytest.mark.parametrize("dtype", ["bool", "int8", "uint64"])
+def test_what_is_whole_is_copied(name: str, dtype: str) -> None:
+    x = gt.tensor([1, 0, 1], dtype)
+    y = getattr(gt, name)(x)
+    assert y.dtype == dtype and y.tolist() == x.tolist()
+    assert not np.shares_memory(x.numpy(), y.numpy())

@@ -166,6 +166,16 @@ def test_logaddexp_gives_an_infinity_all_of_the_gradient() -> None:
     against_torch(lambda m, a, b: m.logaddexp(a, b), arrays, second=False)
 
 
+def test_logaddexp_keeps_the_digits_of_the_gradient_of_large_values() -> None:
+    arrays = [np.array([1e8, -1e8, 1e300, 3.0]), np.array([1e8, 0.3 - 1e8, 1e300, 3.0])]
+    against_torch(lambda m, a, b: m.logaddexp(a, b), arrays)
+
+
+def test_the_gradient_of_atan2_at_the_origin_is_0() -> None:
+    arrays = [np.array([0.0, 0.0, 1.0]), np.array([0.0, 2.0, 0.0])]
+    against_torch(lambda m, a, b: m.atan2(a, b), arrays, second=False)
+
+
 def test_powers_of_numbers_and_by_numbers(rng: np.random.Generator) -> None:
     x = rng.uniform(0.5, 2.0, 5)
     for number in (2.3, -1.5, 0.0, 0, 1, 2, 3, 0.5):
@@ -181,3 +191,12 @@ def test_powers_of_numbers_and_by_numbers(rng: np.random.Generator) -> None:
 def test_powers_at_the_border_of_their_domain() -> None:
     base, exponent = np.array([0.0, 0.0, 2.0, -2.0]), np.array([0.0, 1.0, 0.0, 2.0])
     against_torch(lambda m, a, b: m.pow(a, b), [base, exponent], second=False)
+
+
+@pytest.mark.parametrize("base", [-2.0, 2.0, -2.5 + 1j])
+def test_a_complex_power_of_a_negative_number(base: complex, rng: np.random.Generator) -> None:
+    z = rng.uniform(0.5, 2.0, 5) + 1j * rng.standard_normal(5)
+    against_torch(lambda m, z: m.pow(base, z), [z], second=False)
+    if not isinstance(base, complex):
+        bases = np.array([base, -base, -1.0, 3.0, -0.25])
+        against_torch(lambda m, z: m.pow(m.asarray(bases), z), [z], second=False)

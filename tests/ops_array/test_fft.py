@@ -198,3 +198,11 @@ def test_wrong_arguments_are_named(message: str) -> None:
     error, call = WRONG[message]
     with pytest.raises(error, match=message):
         call()
+
+
+@pytest.mark.parametrize("name", ["fftfreq", "rfftfreq"])
+@pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])
+def test_frequencies_of_many_bins_are_rounded_once(name: str, dtype: str) -> None:
+    given = getattr(fft, name)(200_001, d=0.5, dtype=dtype).numpy()
+    wanted = getattr(np.fft, name)(200_001, d=0.5).astype(dtype)
+    np.testing.assert_array_equal(given, wanted, strict=True)

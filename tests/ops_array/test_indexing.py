@@ -364,3 +364,25 @@ def test_take_along_axis_refusals(
 ) -> None:
     with pytest.raises(error, match=said):
         gt.take_along_axis(gt.tensor(values((3, 4))), gt.tensor(indices), axis=axis)
+
+
+@pytest.mark.parametrize("axis", [0, 1, 2])
+@pytest.mark.parametrize("dtype", [np.int64, np.int8])
+def test_what_a_lone_index_array_takes_is_in_the_arena(axis: int, dtype: Any) -> None:
+    x = np.random.standard_normal((6, 5, 4))
+    n = x.shape[axis]
+    indices = np.random.randint(-n, n, (2, 7)).astype(dtype)
+    t, key = gt.tensor(x), (slice(None),) * axis + (indices,)
+    with gt.settings.override(arena_min_bytes=0):
+        before = gt.memory.stats("cpu").allocated
+        taken = t[key]
+        assert gt.memory.stats("cpu").allocated - before >= taken.size * 8
+        np.testing.assert_array_equal(taken.numpy(), x[key])
+        np.testing.assert_array_equal(t[(*key, ...)].numpy(), x[key])
+        backwards = gt.permute_dims(gt.tensor(np.ascontiguousarray(x.T)), (2, 1, 0))
+        np.testing.assert_array_equal(backwards[key].numpy(), x[key])
+        for wrong in (n, -n - 1):
+            indices[1, 3] = wrong
+            with pytest.raises(IndexError, match=rf"index {wrong} is out of bounds for axis {axis} "
+                                                 f"with size {n}"):
+                t[key]

@@ -93,6 +93,33 @@ def test_symmetric_decompositions(dtype: str) -> None:
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
+def test_symmetric_decompositions_read_the_lower_triangle(dtype: str) -> None:
+    for shape in ((3, 3), (2, 4, 4)):
+        x = hermitian(shape, dtype)
+        definite = x @ x.conj().swapaxes(-1, -2)
+        for full in (x, definite):
+            lower = np.tril(full) + np.triu(np.full(shape, np.nan, dtype), 1)
+            close(linalg.eigvalsh(gt.asarray(lower)), np.linalg.eigvalsh(full), dtype)
+            close(linalg.eigh(gt.asarray(lower))[0], np.linalg.eigvalsh(full), dtype)
+        close(linalg.cholesky(gt.asarray(lower)), np.linalg.cholesky(definite), dtype)
+
+
+@pytest.mark.parametrize("dtype", [gt.float16, gt.bfloat16])
+def test_dot_products_of_halves_are_added_up_in_float32_by_tiles(dtype: Any) -> None:
+    x1, x2 = np.random.standard_normal((4, 1, 3000)), np.random.standard_normal((5, 3000))
+    a, b = gt.tensor(x1, dtype), gt.tensor(x2, dtype)
+    wide = np.vecdot(a.numpy().astype(np.float64), b.numpy().astype(np.float64))
+    for tile in (256, 4096, 1 << 15):
+        with gt.settings.override(tile_elements=tile):
+            given = linalg.vecdot(a, b)
+            mixed = linalg.vecdot(a, b.astype(gt.float64))
+        assert given.dtype == dtype and mixed.dtype == gt.float64
+        close(gt.asarray(given.numpy().astype(np.float64)), wide.astype(dtype).astype(np.float64),
+              "float32")
+        close(mixed, wide)
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
 @pytest.mark.parametrize("complete", [False, True])
 def test_qr_and_svd(dtype: str, complete: bool) -> None:
     for shape in OBLONGS:
@@ -167,6 +194,16 @@ def test_matrix_norms(order: Any) -> None:
                       np.linalg.matrix_norm(x, ord=order, keepdims=keepdims))
 
 
+@pytest.mark.parametrize("order", [2, 1, INF])
+@pytest.mark.parametrize("shape", [(0, 0), (0, 3), (3, 0), (2, 0, 3)])
+def test_the_largest_of_no_elements_is_0(shape: tuple[int, ...], order: float) -> None:
+    x = gt.zeros(shape, gt.float64, requires_grad=True)
+    for norm in (linalg.matrix_norm(x, ord=order), linalg.vector_norm(x, axis=(-2, -1), ord=order)):
+        assert norm.shape == shape[:-2] and np.array_equal(norm.numpy(), np.zeros(shape[:-2]))
+        norm.sum().backward()
+    assert x.grad is not None and x.grad.shape == shape
+
+
 @pytest.mark.parametrize("dtype", [*DTYPES, "int64", "int16"])
 def test_products(dtype: str) -> None:
     def make(*shape: int) -> np.ndarray:
@@ -182,7 +219,9 @@ def test_products(dtype: str) -> None:
         x1, x2 = make(*a), make(*b)
         same(linalg.matmul(gt.asarray(x1), gt.asarray(x2)), np.matmul(x1, x2))
     for a, b, axes in (((2, 3, 4), (3, 4, 5), 2), ((2, 3), (4,), 0), ((2, 3, 4), (4, 2), ([0, 2],
-                       [1, 0])), ((3, 2), (2, 3), ([-2], [1])), ((3,), (3,), 1), ((), (2,), 0)):
+                       [1, 0])), ((3, 2), (2, 3), ([-2], [1])), ((3,), (3,), 1), ((), (2,), 0),
+                       ((3, 2), (4, 3), (np.int64(0), np.int64(1))), ((3, 2), (2, 3), np.int64(1)),
+                       ((3, 2), (2, 3), (np.array([0, 1]), [np.int64(1), 0]))):
         x1, x2 = make(*a), make(*b)
         same(linalg.tensordot(gt.asarray(x1), gt.asarray(x2), axes=axes),
              np.tensordot(x1, x2, axes=axes))
@@ -256,12 +295,14 @@ WRONG = {
     r"solve of shapes \(3, 3\) and \(\)": lambda: linalg.solve(gt.eye(3), gt.ones(())),
     "qr was given mode 'full'": lambda: linalg.qr(gt.eye(3), mode="full"),
     "ord='frob'": lambda: linalg.matrix_norm(gt.eye(3), ord="frob"),
-    "no elements over axis None": lambda: linalg.vector_norm(gt.ones((0,)), ord=INF),
+    "no elements over axis None": lambda: linalg.vector_norm(gt.ones((0,)), ord=-INF),
     "cross along axis -1": lambda: linalg.cross(gt.ones(2), gt.ones(2)),
     r"vecdot along axis -1 of shapes \(2,\) and \(3,\)": lambda: linalg.vecdot(
         gt.ones(2), gt.ones(3)),
     "vecdot along axis 0 of shapes": lambda: linalg.vecdot(gt.ones((2, 3)), gt.ones(2), axis=0),
     "outer of shapes": lambda: linalg.outer(gt.ones((2, 2)), gt.ones(2)),
+    r"tensordot was given axes \(0, 1, 2\)": lambda: linalg.tensordot(
+        gt.ones((2, 2)), gt.ones((2, 2)), axes=(0, 1, 2)),  # type: ignore[arg-type]
     "tensordot over 3 axes": lambda: linalg.tensordot(gt.ones((2, 2)), gt.ones((2, 2)), axes=3),
     r"tensordot over axes \[0\]": lambda: linalg.tensordot(
         gt.ones((2, 3)), gt.ones((3, 2)), axes=([0], [0])),

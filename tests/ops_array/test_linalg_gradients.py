@@ -133,6 +133,38 @@ def test_the_gradient_of_a_determinant_is_right_where_it_is_zero() -> None:
         np.testing.assert_allclose(given, wanted, atol=1e-10)
 
 
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_the_gradient_of_a_determinant_overflows_only_where_it_must(dtype: str) -> None:
+    for diagonal in ([1e-20, 1e25, 1e25, 1e-10], [1e-10, 1e-10, 1e10], [0.0, 1e30, 1e-30],
+                     [1e-30, 1e-30, 1.0]):
+        x = gt.tensor(np.diag(diagonal), dtype, requires_grad=True)
+        with np.errstate(over="ignore", under="ignore"):
+            (given,) = gt.grad([linalg.det(x)], [x])
+            wanted = [np.prod(diagonal[:i] + diagonal[i + 1:]) for i in range(len(diagonal))]
+            np.testing.assert_allclose(given.numpy(), np.diag(np.array(wanted, dtype)), rtol=1e-5)
+
+
+def test_the_gradient_of_the_determinant_of_a_large_matrix() -> None:
+    dense = np.random.standard_normal((200, 200))
+    dense /= np.exp(np.linalg.slogdet(dense).logabsdet / 200)
+    for x in (np.eye(1100), dense, np.eye(200) * 1.41):
+        given = gradients(lambda la, x: la.det(x), x.astype(np.float32))[0]
+        wanted = np.linalg.det(x) * np.linalg.inv(x).T
+        np.testing.assert_allclose(given, wanted, rtol=1e-3, atol=1e-4 * np.abs(wanted).max())
+
+
+def test_symmetric_decompositions_of_a_lower_triangle_have_pytorchs_gradient() -> None:
+    x = random((3, 3))
+    definite = x @ x.T
+    lower = np.tril(definite) + np.triu(np.full((3, 3), np.nan), 1)
+    losses = [lambda la, x: (la.cholesky(x) ** 3).sum(), lambda la, x: (la.eigvalsh(x) ** 3).sum(),
+              lambda la, x: (la.eigh(x)[0] ** 3).sum() + (la.eigh(x)[1] ** 4).sum()]
+    for loss in losses:
+        given = gradients(loss, lower)
+        np.testing.assert_allclose(given, torch_gradients(loss, lower), rtol=1e-8)
+        np.testing.assert_allclose(given[0], given[0].T)
+
+
 def test_second_derivatives_through_parts_of_decompositions() -> None:
     x = gt.asarray(random((3, 3)) / 4).requires_grad_()
     gradcheck(lambda x: linalg.eigh(x + x.mT), x, order=2, atol=1e-5, rtol=1e-4)

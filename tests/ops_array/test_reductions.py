@@ -286,3 +286,56 @@ def test_diff_of_booleans_its_gradient_and_its_errors() -> None:
         gt.diff(x, n=-1)
     with pytest.raises(ValueError, match="diff along axis 0 of a tensor of 0 dimensions"):
         gt.diff(gt.tensor(1.0), axis=0)
+
+
+# -- half precision --------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("dtype", [gt.float16, gt.bfloat16])
+@pytest.mark.parametrize("source", [gt.float16, gt.bfloat16, gt.float32, gt.float64, gt.int64])
+@pytest.mark.parametrize("elements", [1 << 15, 100])
+def test_a_half_dtype_is_only_that_of_the_result(dtype: Any, source: Any, elements: int) -> None:
+    """Counting in it would stop at 256 or 2048."""
+    with gt.settings.override(tile_elements=elements):
+        total = gt.sum(gt.ones((4096, 2), source), axis=0, dtype=dtype)
+        factors = gt.tensor([300, 200] if source == gt.int64 else [300.0, 300.0, 1 / 300], source)
+        product = gt.prod(factors, dtype=dtype)
+    assert total.dtype == product.dtype == dtype and (total.numpy() == 4096).all()
+    exact = np.prod(factors.numpy().astype(np.float64))
+    np.testing.assert_array_equal(product.numpy(), np.float32(exact).astype(dtype))
+    assert gt.sum(gt.ones(3, gt.int8), dtype=gt.int16).dtype == gt.int16
+
+
+@pytest.mark.parametrize("dtype", [gt.float16, gt.bfloat16])
+@pytest.mark.parametrize("name", ["max", "min"])
+def test_more_ties_than_a_half_can_count_share_the_gradient(name: str, dtype: Any) -> None:
+    x = gt.ones(70000, dtype, requires_grad=True)
+    (given,) = gt.grad([getattr(gt, name)(x)], [x])
+    assert given.dtype == dtype
+    np.testing.assert_array_equal(given.numpy(), np.float32(1 / 70000).astype(dtype))
+
+
+# -- differences -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("dtype", ["int64", "int8", "float16", "float32", "bool"])
+def test_numbers_beside_differences_have_their_common_dtype(dtype: str) -> None:
+    x = np.array([1, 0, 4]).astype(dtype)
+    cases: list[dict[str, Any]] = [{"prepend": 0.5}, {"append": 0.5, "prepend": 2.5},
+                                   {"append": np.float32(0.25)}, {"prepend": [0.5, 1.5]}]
+    for edges in cases:
+        given = gt.diff(gt.tensor(x), **edges)
+        strong = {k: np.asarray(v, "float32") for k, v in edges.items()}
+        np.testing.assert_array_equal(given.numpy(), np.diff(x, **strong))
+        if all(type(v) is float for v in edges.values()):
+            assert given.dtype == (gt.tensor(x) + 0.5).dtype
+    assert gt.diff(gt.tensor([1.0, 2.0], gt.bfloat16), prepend=0.5).dtype == gt.bfloat16
+    with pytest.raises(OverflowError):
+        gt.diff(gt.tensor([1], gt.int8), prepend=300)
+
+
+def test_no_difference_is_a_copy() -> None:
+    x = gt.tensor([1.0, 2.0])
+    y = gt.diff(x, n=0)
+    y += 1
+    assert x.tolist() == [1, 2] and y.tolist() == [2, 3]

@@ -48,6 +48,39 @@ def test_sort_and_argsort_equal_pytorchs(
 
 
 @pytest.mark.parametrize("descending", [False, True])
+@pytest.mark.parametrize("shape, axis", SHAPES_AND_AXES)
+@pytest.mark.parametrize("dtype", [gt.float16, gt.bfloat16])
+def test_halves_with_nan_are_sorted(
+    dtype: Any, shape: tuple[int, ...], axis: int, descending: bool, rng: np.random.Generator
+) -> None:
+    x = rng.choice([3.0, np.nan, -1.0, 2.0, -np.inf], shape)
+    wanted = torch.sort(torch.from_numpy(x), dim=axis, descending=descending).values
+    for tile in (4, 1 << 15):
+        with gt.settings.override(tile_elements=tile):
+            given = gt.sort(gt.tensor(x, dtype), axis=axis, descending=descending)
+        assert given.dtype == dtype
+        np.testing.assert_array_equal(given.numpy().astype(np.float64), wanted.numpy())
+
+
+@pytest.mark.parametrize("axis", [0, 1])
+@pytest.mark.parametrize("descending", [False, True])
+def test_orders_and_what_they_take_are_in_the_arena(
+    axis: int, descending: bool, rng: np.random.Generator
+) -> None:
+    x = gt.tensor(rng.standard_normal((60, 50)))
+    with gt.settings.override(arena_min_bytes=0, tile_elements=200):
+        before = gt.memory.stats("cpu").allocated
+        order = gt.argsort(x, axis=axis, descending=descending)
+        taken = gt.topk(x, 20, dim=axis, largest=descending)
+        held = gt.memory.stats("cpu").allocated - before
+    assert held >= sum(t.size * t.dtype.itemsize for t in (order, *taken))
+    wanted = torch.sort(torch.from_numpy(x.numpy()), dim=axis, descending=descending)
+    np.testing.assert_array_equal(order.numpy(), wanted.indices.numpy())
+    np.testing.assert_array_equal(taken.values.numpy(),
+                                  np.take(wanted.values.numpy(), range(20), axis))
+
+
+@pytest.mark.parametrize("descending", [False, True])
 @pytest.mark.parametrize("dtype", [gt.float32, gt.bfloat16])
 def test_a_stable_sort_keeps_the_order_of_both_zeros(
     dtype: Any, descending: bool, rng: np.random.Generator

@@ -206,6 +206,18 @@ def test_the_weights_are_never_whole(options: dict[str, Any]) -> None:
     assert peak - results < 0.1 * heads * length * length * 4
 
 
+@pytest.mark.parametrize("shape", [(), (5,)])
+@pytest.mark.parametrize("kind", ["bool", "float64"])
+def test_a_mask_of_fewer_axes(shape: tuple[int, ...], kind: str, rng: np.random.Generator) -> None:
+    mask = np.asarray(rng.standard_normal(shape) if kind == "float64" else np.ones(shape, bool))
+    ours, theirs = gt.tensor(mask, device="cpu"), torch.tensor(mask)
+    compare(
+        lambda q, k, v: F.scaled_dot_product_attention(q, k, v, ours),
+        lambda q, k, v: TF.scaled_dot_product_attention(q, k, v, theirs.expand(4, 5)),
+        [rng.standard_normal(shape) for shape in ((2, 4, 3), (2, 5, 3), (2, 5, 2))],
+    )
+
+
 @pytest.mark.parametrize(("call", "error", "message"), [
     (lambda x: F.scaled_dot_product_attention(x, x, x.T), ValueError, r"wanted .*, E_v"),
     (lambda x: F.scaled_dot_product_attention(x, x, x, x, is_causal=True), ValueError,

@@ -272,6 +272,36 @@ def test_gpu_gradients_equal_cpu_gradients(
             agree(steps[1].given[i], steps[0].given[i], dtype, f"gradient {i} of {sample}")
 
 
+@pytest.mark.parametrize("value", [300.0, 1e-4])
+@pytest.mark.parametrize("name", ["squared_error", "huber_sum"])
+def test_sums_of_halves_are_no_halves(name: str, value: float, host: Host) -> None:
+    """Neither are the squares, of which half numbers hold too large ones and too small ones."""
+    a, b = np.full(16, value, np.float16), np.zeros(16, np.float16)
+    scale = 1 / (16 * value**2)
+    params = {"delta": 1e4, "factor": 1.0} if name == "huber_sum" else {}
+    total = registry[name].gpu(a, b, scale=scale, **params)
+    assert total.dtype == np.float16
+    np.testing.assert_allclose(float(total), 0.5 if params else 1.0, rtol=2e-3)
+
+
+def test_factors_of_gradients_of_halves_are_no_halves(host: Host) -> None:
+    g, a, b = (np.full(3, v, np.float16) for v in (2000, 3, 1))
+    for scale in (1e-7, 40.0):
+        given = registry["squared_error_grad"].gpu(g / np.float16(scale > 1 and 1e3 or 1), a, b,
+                                                   scale=scale)
+        wanted = 2000 / (1e3 if scale > 1 else 1) * 4 * scale
+        np.testing.assert_allclose(given.astype(float), wanted, rtol=2e-3)
+    logits, target = np.array([[8, 0, 0]], np.float16), np.array([0])
+    options = {"reduction": "sum", "ignore_index": -100, "label_smoothing": 0.0,
+               "weight": np.full(3, 100, np.float16)}
+    record, gradient = registry["cross_entropy"], registry["cross_entropy_grad"]
+    _, lse, count = record.cpu(logits, target, **options)
+    results = [path(np.asarray(4096, np.float16), logits, target, lse, count, **options)
+               for path in (gradient.cpu, gradient.gpu)]
+    assert np.isfinite(results[0]).all()
+    np.testing.assert_allclose(results[1].astype(float), results[0].astype(float), rtol=2e-3)
+
+
 def test_every_kernel_file_was_reached(machines: Host) -> None:
     """Every file's kernels are launched by some op; a machine is made at its first launch."""
     assert machines.machines.keys() == {*kernels.files(), ""}

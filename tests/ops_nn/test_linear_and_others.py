@@ -161,6 +161,8 @@ def test_dropout_follows_manual_seed_and_draws_anew() -> None:
 
 def test_dropout_at_its_ends() -> None:
     x = gt.tensor([1.0, np.inf, np.nan], device="cpu", requires_grad=True)
+    masks = [F.dropout(gt.ones(50), 0.5, True, False).tolist() for _ in range(2)]
+    assert masks[0] != masks[1]  # PyTorch's fourth is `inplace`, no seed
     assert F.dropout(x, 0.5, training=False) is x and F.dropout(x, 0.0) is x
     y = F.dropout(x, 1.0)
     assert y.tolist() == [0, 0, 0]
@@ -228,6 +230,8 @@ def test_dropout_second_order(rng: np.random.Generator) -> None:
             "no indices and num_classes=-1",
         ),
         (lambda x: F.dropout(x, 1.5), ValueError, "p=1.5; wanted a probability"),
+        (lambda x: F.dropout(x, 0.5, True, True), ValueError, "inplace=True; wanted False"),
+        (lambda x: F.dropout(x, seed=False), TypeError, "seed=False; wanted an integer or None"),
         (
             lambda x: F.dropout(x.astype("int64")),
             TypeError,
@@ -238,3 +242,47 @@ def test_dropout_second_order(rng: np.random.Generator) -> None:
 def test_messages(call: Any, error: Any, message: str) -> None:
     with pytest.raises(error, match=message):
         call(gt.ones((2, 3), device="cpu"))
+
+
+@pytest.mark.parametrize("call,name", [
+    (lambda x, a: F.linear(x, a), "linear was given weight of type ndarray"),
+    (lambda x, a: F.mse_loss(x, a), "mse_loss was given target of type ndarray"),
+    (lambda x, a: F.binary_cross_entropy(a, x), "binary_cross_entropy was given input of type"),
+    (lambda x, a: F.cross_entropy(x, a), "cross_entropy was given target of type ndarray"),
+    (lambda x, a: F.cross_entropy(x, a[:, 0].astype(int)), "cross_entropy was given target"),
+    (lambda x, a: F.nll_loss(x, [0, 1]), "nll_loss was given target of type list"),
+    (lambda x, a: F.one_hot([0, 1]), "one_hot was given tensor of type list"),
+    (lambda x, a: F.softmax(a, -1), "softmax was given input of type ndarray"),
+    (lambda x, a: F.glu([1.0, 2.0]), "glu was given input of type list"),
+    (lambda x, a: F.prelu(1.0, x), "prelu was given input of type float"),
+    (lambda x, a: F.normalize(a), "normalize was given input of type ndarray"),
+    (lambda x, a: F.cosine_similarity(x, 2), "cosine_similarity was given x2 of type int"),
+])
+def test_what_is_no_tensor_is_named(call: Any, name: str) -> None:
+    with pytest.raises(TypeError, match=rf"{name}.*; wanted a Tensor \(gt\.asarray makes one\)"):
+        call(gt.ones((2, 3)), np.ones((2, 3), np.float32))
+
+
+@pytest.mark.parametrize("options", [{}, {"p": 1.0, "dim": -1}, {"p": 3.0, "dim": (0, 2)},
+                                     {"p": float("inf"), "dim": 0}, {"eps": 2.5}])
+def test_normalize(options: dict[str, Any], rng: np.random.Generator) -> None:
+    compare(lambda x: F.normalize(x, **options), lambda x: TF.normalize(x, **options),
+            [rng.standard_normal((3, 4, 2))])
+
+
+def test_a_vector_of_zeros_has_no_direction() -> None:
+    x = gt.zeros((2, 3), requires_grad=True)
+    y = F.normalize(x)
+    assert y.tolist() == [[0.0] * 3] * 2
+    y.sum().backward()
+    assert x.grad is not None and np.isfinite(x.grad.numpy()).all()
+
+
+@pytest.mark.parametrize("shapes,dim", [
+    (((4, 3), (4, 3)), 1), (((2, 3, 5), (3, 5)), 1), (((2, 1, 5), (1, 3, 5)), -1),
+    (((4, 1), (4, 3)), 1), (((6,), (6,)), 0)])
+def test_cosine_similarity(
+    shapes: tuple[tuple[int, ...], ...], dim: int, rng: np.random.Generator
+) -> None:
+    compare(lambda a, b: F.cosine_similarity(a, b, dim), lambda a, b: TF.cosine_similarity(
+        a, b, dim), [rng.standard_normal(shape) for shape in shapes])

@@ -118,6 +118,27 @@ def test_losses_at_their_ends() -> None:
         assert np.isfinite(loss.item())
 
 
+@pytest.mark.parametrize("beta", [1e-3, 1e-5, 1e-7, 1e-46])
+@pytest.mark.parametrize("dtype", ["float16", "float32"])
+def test_smooth_l1_loss_of_a_small_beta(dtype: str, beta: float) -> None:
+    """Its square's factor, 1 / beta, is no number of these types."""
+    values = np.linspace(-1, 1, 7).astype(dtype)
+    for reduction in ("none", "mean"):
+        x, z = gt.tensor(values, requires_grad=True), torch.tensor(
+            values.astype(np.float64), requires_grad=True)
+        loss = F.smooth_l1_loss(x, x.detach() * 0, reduction=reduction, beta=beta)
+        wanted = TF.smooth_l1_loss(z, z.detach() * 0, reduction=reduction, beta=beta)
+        np.testing.assert_allclose(loss.numpy(), wanted.detach().numpy(), rtol=2e-3)
+        loss.sum().backward()
+        wanted.sum().backward()
+        np.testing.assert_allclose(x.grad.numpy(), z.grad.numpy(), rtol=2e-3)
+
+
+def test_binary_cross_entropy_refuses_nan() -> None:
+    with pytest.raises(ValueError, match="from nan to nan; wanted 0 to 1"):
+        F.binary_cross_entropy(gt.tensor([0.5, float("nan")], device="cpu"), gt.ones(2))
+
+
 def test_kl_div_by_batch() -> None:
     x, t = np.log(np.full((4, 3), 1 / 3)), np.full((4, 3), 0.25)
     wanted = TF.kl_div(torch.tensor(x), torch.tensor(t), reduction="batchmean").item()

@@ -45,7 +45,12 @@ OWN = [
     ((2, 3, 5), (0, 3)),
     ((3, 1, 4, 5), (1, 2, 3, 0)),
     ((3, 2, 4, 5), (0, 0, 1, 1)),
+    ((2, 3, 5), (-1, 2)),
+    ((2, 3, 5), (3, -2)),
+    ((2, 3, 5), (-2, -2)),
+    ((2, 3, 4, 5), (1, -1, -1, 2)),
 ]
+TAKEN = [("reflect", (-3, 2)), ("reflect", (-1, 4)), ("reflect", (-5, 1)), ("replicate", (5, -1))]
 
 
 @pytest.mark.parametrize("mode", ["reflect", "replicate", "circular"])
@@ -58,6 +63,11 @@ def test_own_elements(
         lambda x: TF.pad(x, pad, mode=mode),
         [rng.standard_normal(shape)],
     )
+
+
+@pytest.mark.parametrize(("mode", "pad"), TAKEN)
+def test_what_is_taken_away_is_mirrored_first(mode: str, pad: Any) -> None:
+    test_own_elements(mode, (2, 3, 5), pad, np.random.default_rng(0))
 
 
 @pytest.mark.parametrize("mode", ["constant", "reflect", "replicate", "circular"])
@@ -80,7 +90,8 @@ def test_dtypes_stay(mode: str, dtype: str) -> None:
         ({"pad": (1, 1), "mode": "reflect", "value": 1.0}, "value=1.0 with mode='reflect'"),
         ({"pad": (4, 0), "mode": "reflect"}, r"\(4, 0\) with mode='reflect' .* 0 to 3"),
         ({"pad": (0, 5), "mode": "circular"}, "mode='circular' for an axis of 4 elements; .* 4"),
-        ({"pad": (0, -1), "mode": "replicate"}, r"\(0, -1\) with mode='replicate'"),
+        ({"pad": (4, -1), "mode": "circular"}, "with mode='circular' for an axis of 3 elements"),
+        ({"pad": (-3, -2), "mode": "replicate"}, r"take \(-3, -2\) from an axis of 4"),
         ({"pad": (-3, -2)}, r"take \(-3, -2\) from an axis of 4"),
     ],
 )

@@ -179,6 +179,24 @@ def test_nll_loss(reduction: str, shape: Any, target_shape: Any, rng: np.random.
     )
 
 
+@pytest.mark.parametrize("extra", [(), (2,)])
+@pytest.mark.parametrize(("target", "weight"), [
+    ([-100, -100], None), ([-100, -100], [1.0, 2.0, 3.0]), ([1, -100], [1.0, 0.0, 0.0]),
+    ([0, -100], [0.0, 0.0, 0.0]),
+])
+def test_nll_loss_gives_ignored_rows_no_gradient(target: Any, weight: Any, extra: Any) -> None:
+    """Not even NaN, where the mean is over nothing."""
+    rows = np.broadcast_to(np.reshape(target, (2, *(1,) * len(extra))), (2, *extra)).copy()
+    x = np.zeros((2, 3, *extra))
+    ours, theirs = gt.tensor(x, requires_grad=True), torch.tensor(x, requires_grad=True)
+    loss = F.nll_loss(ours, gt.tensor(rows), weight and gt.tensor(weight, gt.float64))
+    wanted = TF.nll_loss(theirs, torch.tensor(rows), weight and torch.tensor(weight).double())
+    loss.backward()
+    wanted.backward()
+    np.testing.assert_equal(loss.item(), wanted.item())
+    np.testing.assert_array_equal(ours.grad.numpy(), theirs.grad.numpy())
+
+
 def test_nll_loss_ignores_what_is_infinite() -> None:
     x = gt.tensor([[-np.inf, -1.0], [-2.0, -3.0]], device="cpu")
     assert F.nll_loss(x, gt.tensor([0, 1], device="cpu"), ignore_index=0).item() == 3.0

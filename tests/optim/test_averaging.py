@@ -176,6 +176,37 @@ def test_state_round_trip_and_from_pytorch():
             np.testing.assert_allclose(value.numpy(), saved[name], rtol=1e-12)
 
 
+class Tied(nn.Module):
+    """One weight under two names, a buffer that is saved and one that is not."""
+
+    def __init__(self):
+        super().__init__()
+        self.a, self.b = nn.Linear(2, 2, bias=False), nn.Linear(2, 2, bias=False)
+        self.b.weight = self.a.weight
+        self.register_buffer("running", gt.zeros(3))
+        self.register_buffer("scratch", gt.zeros(3), persistent=False)
+
+
+@pytest.mark.parametrize("use_buffers", [False, True])
+def test_a_tied_weight_is_saved_as_its_average_under_each_name(use_buffers):
+    module = Tied()
+    ema = EMA(module, 0.9, use_buffers=use_buffers)
+    for value in (0.0, 100.0):
+        with gt.no_grad():
+            module.a.weight[...] = module.running[...] = value
+        ema.update()
+    state = ema.state_dict()
+    assert list(state) == ["n_averaged", *(f"module.{name}" for name in module.state_dict())]
+    assert "module.scratch" not in state and len(state) == 4
+    for name in ("module.a.weight", "module.b.weight"):
+        np.testing.assert_allclose(state[name].numpy(), 10.0, rtol=1e-5)
+    np.testing.assert_allclose(state["module.running"].numpy(), 10.0 if use_buffers else 100.0,
+                               rtol=1e-5)
+    fresh = EMA(Tied(), 0.9, use_buffers=use_buffers)
+    fresh.load_state_dict(state)
+    np.testing.assert_allclose(fresh.state_dict()["module.b.weight"].numpy(), 10.0, rtol=1e-5)
+
+
 def test_a_state_that_does_not_fit_changes_nothing():
     mine, _ = models()
     ema = EMA(mine)
@@ -210,3 +241,9 @@ def test_bad_arguments_are_named():
         EMA(nn.Linear(2, 2), 1.5)
     with pytest.raises(ValueError, match="Flatten has no parameters"):
         EMA(nn.Flatten())
+
+
+def test_repr_tells_the_options():
+    ema = EMA(nn.Linear(2, 2), 0.9, warmup=True)
+    ema.update()
+    assert repr(ema) == ("EMA(Linear, decay=0.9, use_buffers=False, warmup=True, n_averaged=1)")

@@ -76,6 +76,28 @@ def test_lion_follows_its_formulas(tile):
         np.testing.assert_allclose(mean.numpy(), means[k], rtol=1e-12, atol=1e-12)
 
 
+def test_a_closure_makes_the_gradients_and_its_loss_is_returned():
+    _, ours, theirs = _pairs()
+    mine, other = gt.optim.SGD(ours, lr=0.1), torch.optim.SGD(theirs, lr=0.1)
+
+    def closure_of(optimizer, tensors):
+        def closure():
+            optimizer.zero_grad()
+            loss = sum((p * p).sum() for p in tensors)
+            loss.backward()
+            return loss
+        return closure
+
+    for _ in range(3):
+        with gt.no_grad():  # gradients are enabled within the closure
+            loss = mine.step(closure_of(mine, ours))
+        wanted = other.step(closure=closure_of(other, theirs))
+        np.testing.assert_allclose(loss.item(), wanted.item(), rtol=1e-12)
+    for p, q in zip(ours, theirs, strict=True):
+        np.testing.assert_allclose(p.numpy(), q.detach().numpy(), rtol=1e-12)
+    assert mine.step() is None and mine.step(None) is None
+
+
 def test_a_group_is_added_between_steps():
     rng, ours, theirs = _pairs()
     mine = gt.optim.AdamW(ours[:2], lr=0.1)
@@ -210,3 +232,23 @@ def test_zero_grad_drops_or_zeroes():
     assert w.grad.tolist() == [0, 0]
     optimizer.zero_grad()
     assert w.grad is None
+
+
+def test_a_module_in_place_of_its_parameters_is_named():
+    net = gt.nn.Sequential(gt.nn.Linear(3, 2))
+    for given in (net, [{"params": net[0]}]):
+        with pytest.raises(TypeError, match=r"AdamW was given the module .* net\.parameters\(\)"):
+            gt.optim.AdamW(given)
+
+
+def test_repr_lists_the_groups_as_pytorchs():
+    values = [torch.nn.Parameter(torch.ones(n)) for n in (2, 3)]
+    groups = [{"params": values[:1]}, {"params": values[1:], "lr": 0.5}]
+    theirs = torch.optim.SGD(groups, lr=0.1, momentum=0.9)
+    ours = gt.optim.SGD([{"params": [gt.ones(2, requires_grad=True)]},
+                         {"params": [gt.ones(3, requires_grad=True)], "lr": 0.5}], 0.1, 0.9)
+    told = repr(ours).replace(" (tensors: 1)", "").splitlines()
+    foreign = ("differentiable", "foreach", "fused")
+    wanted = [line for line in repr(theirs).splitlines()
+              if not line.strip().startswith(foreign)]
+    assert [line.replace(": 0.0", ": 0") for line in told] == wanted

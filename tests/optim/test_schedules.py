@@ -22,6 +22,8 @@ CASES = [
     ("ConstantLR", {"factor": 0.25, "total_iters": 9}),
     ("LinearLR", {"start_factor": 0.1, "end_factor": 0.8, "total_iters": 20}),
     ("LinearLR", {}),
+    ("LinearLR", {"start_factor": 0.25, "total_iters": 0}),
+    ("ConstantLR", {"factor": 0.25, "total_iters": 0}),
     ("CosineAnnealingLR", {"T_max": 50, "eta_min": 1e-3}),
     ("CosineAnnealingLR", {"T_max": 7}),  # up and down again
     ("OneCycleLR", {"max_lr": 0.7, "total_steps": STEPS}),
@@ -161,6 +163,8 @@ def sgd():
     (lambda: lr_scheduler.StepLR(sgd(), 0), "step_size=0"),
     (lambda: lr_scheduler.CosineAnnealingLR(sgd(), 2.5), "T_max=2.5"),
     (lambda: lr_scheduler.LinearLR(sgd(), 1.5), "start_factor=1.5"),
+    (lambda: lr_scheduler.LinearLR(sgd(), total_iters=-1), "total_iters=-1"),
+    (lambda: lr_scheduler.ConstantLR(sgd(), total_iters=2.5), "total_iters=2.5"),
     (lambda: lr_scheduler.LambdaLR(sgd(), [abs, abs]), "lr_lambda of 2 values .* 1: one per"),
     (lambda: lr_scheduler.OneCycleLR(sgd(), 0.1), "neither total_steps nor both"),
     (lambda: lr_scheduler.OneCycleLR(sgd(), 0.1, 10), "without momentum"),
@@ -185,7 +189,23 @@ def test_past_the_end_of_a_cycle_is_an_error_that_changes_nothing():
     before = facts(optimizer)
     with pytest.raises(ValueError, match="step 4 of a cycle of total_steps=3"):
         schedule.step()
-    assert facts(optimizer) == before
+    assert facts(optimizer) == before and schedule.last_epoch == 3
+    standing = schedule.state_dict()
+    with pytest.raises(ValueError, match="step 50 of a cycle"):
+        schedule.load_state_dict({"last_epoch": 50, "base_lrs": [7.0, 8.0]})
+    assert facts(optimizer) == before and schedule.state_dict() == standing
+
+
+def test_a_sequence_that_fails_to_load_keeps_the_rates_of_its_parts():
+    optimizer = optimizers()[0]
+    schedule = lr_scheduler.SequentialLR(
+        optimizer, [lr_scheduler.StepLR(optimizer, 2), lr_scheduler.OneCycleLR(optimizer, 1.0, 5)],
+        [3])
+    before = schedule.state_dict(), facts(optimizer)
+    with pytest.raises(ValueError, match="step 6 of a cycle"):
+        schedule.load_state_dict({"last_epoch": 9, "base_lrs": [7.0, 8.0], "_schedulers": [
+            {"base_lrs": [5.0, 6.0]}, {}]})
+    assert (schedule.state_dict(), facts(optimizer)) == before
 
 
 def test_a_state_that_does_not_fit_changes_nothing():
@@ -194,6 +214,7 @@ def test_a_state_that_does_not_fit_changes_nothing():
     schedule.step()
     before = schedule.state_dict(), facts(optimizer)
     for state in ({}, {"last_epoch": "3"}, {"last_epoch": 3, "base_lrs": [0.1]},
+                  {"last_epoch": -7}, {"last_epoch": True},
                   {"last_epoch": 3, "_schedulers": [{}]}):
         with pytest.raises(ValueError, match="nothing was loaded"):
             schedule.load_state_dict(state)
@@ -206,3 +227,14 @@ def test_a_group_added_later_needs_a_new_schedule():
     optimizer.add_param_group({"params": gt.ones(1, requires_grad=True)})
     with pytest.raises(ValueError, match="made for 1 groups, but the optimizer has 2"):
         schedule.step()
+
+
+def test_repr_tells_the_options_and_the_place():
+    weight = gt.ones(2, requires_grad=True)
+    schedule = lr_scheduler.StepLR(gt.optim.SGD([weight], lr=0.5), 2)
+    schedule.step()
+    for part in ("StepLR(step_size=2", "gamma=0.1", "last_epoch=1", "lr=[0.5]"):
+        assert part in repr(schedule)
+    warmup = lr_scheduler.warmup_cosine(gt.optim.SGD([weight], lr=0.5), 3, 10)
+    assert repr(warmup).startswith(
+        "SequentialLR([LinearLR, CosineAnnealingLR], milestones=[3], last_epoch=0, lr=[0.125])")

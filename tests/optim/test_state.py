@@ -97,6 +97,92 @@ def test_state_that_does_not_fit_changes_nothing():
         gt.optim.SGD([w]).load_state_dict(gt.optim.SGD([w], momentum=0.9).state_dict())
 
 
+def stepped(make):
+    w = gt.tensor(np.ones((3, 2)), requires_grad=True)
+    optimizer = make([w])
+    w.grad = gt.ones_like(w)
+    optimizer.step()
+    return optimizer
+
+
+MAKERS = {"sgd": lambda p: gt.optim.SGD(p, momentum=0.9), "adamw": gt.optim.AdamW,
+          "lion": gt.optim.Lion}
+
+
+@pytest.mark.parametrize("taken,given", [
+    (a, b) for a in MAKERS for b in MAKERS if a != b])
+@pytest.mark.parametrize("fresh", [False, True])
+def test_state_of_another_kind_is_refused(taken, given, fresh):
+    w = gt.tensor(np.ones((3, 2)), requires_grad=True)
+    optimizer, other = stepped(MAKERS[taken]), stepped(MAKERS[given])
+    state = MAKERS[given]([w]).state_dict() if fresh else other.state_dict()
+    options = dict(optimizer.param_groups[0])
+    before = {k: v.tolist() for k, v in optimizer.state_dict()["state"][0].items() if k != "step"}
+    with pytest.raises(ValueError, match="nothing was loaded"):
+        optimizer.load_state_dict(state)
+    assert optimizer.param_groups[0] == options
+    assert before == {k: v.tolist() for k, v in optimizer.state_dict()["state"][0].items()
+                      if k != "step"}
+
+
+def test_foreign_state_under_fitting_options_is_refused():
+    optimizer, other = stepped(gt.optim.Lion), stepped(gt.optim.AdamW)
+    state = {**optimizer.state_dict(), "state": other.state_dict()["state"]}
+    with pytest.raises(ValueError, match="with exp_avg_sq of parameter 0 .* Lion keeps exp_avg;"):
+        optimizer.load_state_dict(state)
+
+
+@pytest.mark.parametrize("name", ["RMSprop", "NAdam", "Adagrad"])
+def test_kinds_that_only_pytorch_has_are_refused(name):
+    ours, theirs = parameters()
+    for mine in (gt.optim.SGD(ours), gt.optim.Adam(ours)):
+        with pytest.raises(ValueError, match="nothing was loaded"):
+            mine.load_state_dict(getattr(torch.optim, name)(theirs).state_dict())
+
+
+@pytest.mark.parametrize("view", [lambda t: t, lambda t: t[::-1], lambda t: t.numpy()])
+def test_state_in_the_memory_that_is_written_is_read_first(view):
+    ours, theirs = parameters()
+    optimizer = gt.optim.AdamW(ours)
+    set_gradients(ours, theirs, 0)
+    optimizer.step()
+    state = optimizer.state_dict()
+    a, b, c = ({name: view(value) for name, value in state["state"][i].items() if name != "step"}
+               for i in range(3))
+    wanted = [{name: gt.asarray(value).tolist() for name, value in entry.items()}
+              for entry in (b, c, a)]
+    optimizer.load_state_dict({**state, "state": {0: b, 1: c, 2: a}})
+    found = optimizer.state_dict()["state"]
+    assert wanted == [{name: value.tolist() for name, value in found[i].items() if name != "step"}
+                      for i in range(3)]
+
+
+def test_pytorchs_scheduled_groups_are_taken_up():
+    ours, theirs = parameters()
+    other = torch.optim.AdamW(theirs, lr=0.3)
+    torch.optim.lr_scheduler.OneCycleLR(other, 0.5, 10)  # leaves notes of its own in the groups
+    other.param_groups[0]["lr_scale"] = 0.5
+    mine = gt.optim.AdamW(ours)
+    mine.load_state_dict(other.state_dict())
+    assert mine.lr == other.param_groups[0]["lr"]
+
+
+def test_edited_lists_of_parameters_are_refused():
+    (v, w, _), _ = parameters()
+    edits = [lambda groups: groups[0].update(params=[w]),
+             lambda groups: groups[0]["params"].append(w),
+             lambda groups: groups.append({**groups[0], "params": [w]}),
+             lambda groups: groups.clear()]
+    for edit in edits:
+        optimizer = gt.optim.SGD([v])
+        v.grad, w.grad = gt.ones_like(v), gt.ones_like(w)
+        before = values([v, w])
+        edit(optimizer.param_groups)
+        with pytest.raises(ValueError, match="param_groups of SGD were edited"):
+            optimizer.step()
+        assert all(np.array_equal(a, b) for a, b in zip(before, values([v, w]), strict=True))
+
+
 def test_options_changed_between_steps():
     (v, w, _), _ = parameters()
     optimizer = gt.optim.SGD([{"params": v, "lr": 0.5}, {"params": [w]}], lr=0.1)

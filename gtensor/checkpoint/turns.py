@@ -1,0 +1,91 @@
+"""One writer of a checkpoint at a time, and what it leaves to the next one if it is killed."""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from gtensor.checkpoint.atomic import digest, write
+
+
+class Turn:
+    """The right to write a checkpoint, and a note of the files that may turn out to be litter.
+
+    Attributes:
+        alone: whether no other writer can have a turn now; False where files cannot be locked.
+        names: of the files that were noted.
+    """
+
+    def __init__(self, descriptor: int, alone: bool) -> None:
+        self._descriptor = descriptor
+        self.alone = alone
+        self.names: list[str] = []
+
+    def note(self, names: Iterable[str]) -> None:
+        """Write down files of the folder, before they are made or replaced."""
+        self.names = sorted(names)
+        os.ftruncate(self._descriptor, 0)
+        os.lseek(self._descriptor, 0, os.SEEK_SET)
+        write(self._descriptor, json.dumps(self.names).encode())
+
+    def left(self) -> list[str]:
+        """What a writer noted that was killed in its turn."""
+        try:
+            size = os.fstat(self._descriptor).st_size
+            found = json.loads(os.pread(self._descriptor, size, 0))
+        except ValueError:  # it had not come so far
+            return []
+        return [name for name in found if isinstance(name, str)]
+
+
+@contextmanager
+def turn(
+    folder: Path, owner: str, settle: Callable[[list[str]], None]
+) -> Iterator[Turn]:
+    """A turn at writing what `owner` has in the folder; other writers of it wait.
+
+    `settle` is called with the noted files, at the end however it comes, or, after a kill, by the
+    next writer: it removes those that do not belong to what then is there.
+
+    Raises OSError if the folder cannot be written.
+    """
+    name = folder / f".{digest(owner)}.turn"
+    try:
+        descriptor, alone = _locked(name)
+    except OSError as error:
+        raise OSError(error.errno, f"{folder / owner} could not be written: {error.strerror} "
+                      f"({name.name})") from error
+    mine = Turn(descriptor, alone)
+    try:
+        if alone:
+            settle(mine.left())
+        try:
+            yield mine
+        finally:
+            settle(mine.names)
+            with suppress(OSError):
+                os.unlink(name)
+    finally:
+        os.close(descriptor)
+
+
+def _locked(name: Path) -> tuple[int, bool]:
+    """The file of turns, open, and whether it is locked."""
+    while True:
+        descriptor = os.open(name, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o666)
+        alone = True
+        try:
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX)
+            except OSError:
+                alone = False
+            if not alone or os.fstat(descriptor).st_nlink:
+                return descriptor, alone
+        except BaseException:
+            os.close(descriptor)
+            raise
+        os.close(descriptor)  # the writer before removed it at its end

@@ -1,0 +1,106 @@
+"""Moving a Module's tensors: to a device, to a dtype, and from PyTorch's tensors."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any, Self
+
+from gtensor.backend import Device
+from gtensor.core.modes import no_grad
+from gtensor.core.tensor import FLOATING, Tensor
+from gtensor.creation import asarray, from_dlpack
+from gtensor.nn.parameter import Parameter
+
+
+class Movable:
+    """Mixin of `Module`: its parameters and buffers on other devices and in other dtypes."""
+
+    _buffers: dict[str, Tensor | None]
+
+    if TYPE_CHECKING:
+
+        def parameters(self) -> Iterator[Parameter]:
+            """Module's."""
+
+        def buffers(self) -> Iterator[Tensor]:
+            """Module's."""
+
+        def modules(self) -> Iterator[Movable]:
+            """Module's."""
+
+    def to(self, *targets: Any) -> Self:
+        """Move to a device and/or convert to a floating dtype: `to("cuda")`, `to(gt.float64)`.
+
+        A dtype converts floating parameters and buffers only. Parameters stay the same objects; an
+        optimizer made before must be made again if the dtype or device changed, since its state did
+        not. Returns the module.
+        """
+        tensors: list[Tensor] = [*self.parameters(), *self.buffers()]
+        moved = [_moved(tensor, targets) for tensor in tensors]
+        replaced: dict[int, Tensor] = {}
+        for tensor, there in zip(tensors, moved, strict=True):
+            if there is tensor:
+                continue
+            if not isinstance(tensor, Parameter):
+                replaced[id(tensor)] = there
+                continue
+            trained, grad = tensor.requires_grad, tensor.grad
+            tensor.become(there)
+            if trained:
+                tensor.requires_grad_()
+                tensor.grad = None if grad is None else _moved(grad, targets)
+        for module in self.modules():
+            for name, buffer in module._buffers.items():
+                if buffer is not None:
+                    module._buffers[name] = replaced.get(id(buffer), buffer)
+        return self
+
+    def cpu(self) -> Self:
+        """`to("cpu")`."""
+        return self.to("cpu")
+
+    def cuda(self, device: int | None = None) -> Self:
+        """`to("cuda")`, or to the device of that number."""
+        return self.to("cuda" if device is None else f"cuda:{device}")
+
+    def half(self) -> Self:
+        """`to("float16")`."""
+        return self.to("float16")
+
+    def bfloat16(self) -> Self:
+        """`to("bfloat16")`."""
+        return self.to("bfloat16")
+
+    def float(self) -> Self:
+        """`to("float32")`."""
+        return self.to("float32")
+
+    def double(self) -> Self:
+        """`to("float64")`."""
+        return self.to("float64")
+
+
+def _moved(tensor: Tensor, targets: tuple[Any, ...]) -> Tensor:
+    """The tensor on those devices and in those dtypes, without history; itself if it is there."""
+    place = tensor
+    with no_grad():
+        for target in targets:
+            if isinstance(target, Device) or (
+                    isinstance(target, str) and target.partition(":")[0] in ("cpu", "cuda")):
+                place = place.to(target)
+            elif place.dtype.kind in FLOATING and place.dtype != target:
+                place = place.to(target)
+                if place.dtype.kind not in FLOATING:
+                    raise TypeError(f"to({target!r}) was asked of a module; wanted a device or a "
+                                    "floating-point dtype")
+    return place
+
+
+def value_of(given: Any) -> Tensor:
+    """A tensor of the values of a state dict: of what `asarray` takes, or of a PyTorch tensor.
+
+    PyTorch hands out no parameters, so they are detached; it need not be there.
+    """
+    if isinstance(given, Tensor) or not type(given).__module__.startswith("torch"):
+        return asarray(given)
+    return from_dlpack(given.detach())
