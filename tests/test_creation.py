@@ -182,3 +182,8 @@ def test_a_copy_keeps_the_gradient():
     parameter = gt.nn.Parameter(gt.ones(2))
     (parameter * 3).sum().backward()
     assert copy.deepcopy(parameter).grad.tolist() == [3, 3]
+
+
+def test_numbers_alone_have_the_default_dtypes():
+    assert gt.multiply(1j, 1j).dtype == gt.complex64 and gt.add(1.0, 2).dtype == gt.float32
+    assert gt.clip(2, gt.tensor(0), gt.tensor(1)).item() == 1

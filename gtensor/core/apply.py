@@ -26,6 +26,8 @@ _SCALARS = (bool, int, float, complex)
 _SECOND = (None, 1)  # the plan of a product by a number
 _USER_DTYPE = 256  # dtype numbers from here on are not NumPy's own (ml_dtypes)
 _DEFAULT_FLOAT = np.dtype("float32")
+_DEFAULTS = {  # NumPy's dtypes of Python numbers, which have none of their own -> ours
+    np.dtype("float64"): _DEFAULT_FLOAT, np.dtype("complex128"): np.dtype("complex64")}
 _MOST_CONSTANTS = 1024
 
 
@@ -239,7 +241,7 @@ def adopt_constants(op: Op, arrays: list[Any], device: Device | None) -> Device:
             arrays[i] = device.from_numpy(_as_numpy(op, value))
     strong = [a for a in arrays if isinstance(a, device.array_type)]
     if any(a.dtype.kind == "V" for a in strong):  # ml_dtypes: NumPy would promote a Python scalar
-        dtype = np.result_type(*[a.dtype for a in strong if a.dtype.kind != "b"])
+        dtype = np.result_type(*[a.dtype for a in strong if a.dtype.kind in "fVc"])
         for i, value in enumerate(arrays):
             if type(value) in (int, float):
                 arrays[i] = device.xp.asarray(value, dtype=dtype)
@@ -251,9 +253,9 @@ def _as_numpy(op: Op, value: Any) -> np.ndarray:
     if array.dtype == object:
         raise TypeError(f"{op.name} was given {type(value).__name__}; wanted a Tensor, an array "
                         "or a number")
-    if array.dtype == np.float64 and not isinstance(value, np.ndarray):
-        array = array.astype(_DEFAULT_FLOAT)  # Python floats have no dtype of their own
-    return array
+    if isinstance(value, np.ndarray):
+        return array
+    return array.astype(_DEFAULTS.get(array.dtype, array.dtype), copy=False)
 
 
 def _to_floating(arrays: list[Any], device: Device, name: str) -> None:

@@ -209,6 +209,8 @@ def clip(x: Any, /, min: Any = None, max: Any = None) -> Tensor:
     Where min exceeds max the result is max. The gradient goes to x between the bounds and on them,
     to the bound outside. Without any bound the result is a copy of x.
     """
+    if type(x) in _NUMBERS:
+        x = asarray(x)
     return positive(x) if min is None and max is None else clip_op(x, min, max)
 
 
