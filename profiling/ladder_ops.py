@@ -78,7 +78,8 @@ def elementwise(op: Op, plain: Callable[..., Any], size: int) -> Ladder:
     """An op called with tensors, and the library's function with the arrays."""
     assert op.samples is not None
     sample = next(iter(op.samples() if callable(op.samples) else op.samples))
-    arrays = drawn(replace(sample, shapes=((size,),) * len(op.input_names)))
+    arrays = drawn(replace(sample, shapes=tuple(
+        None if shape is None else (size,) for shape in sample.shapes)))
     return pair(f"{op.name} {size}", lambda *tensors: op(*tensors, **sample.params),
                 lambda: plain(*arrays, **sample.params), arrays)
 
@@ -107,7 +108,7 @@ def pair(
     name: str, own: Callable[..., Any], plain: Callable[[], Any], arrays: list[Any]
 ) -> Ladder:
     """A ladder of the two, with the target."""
-    tensors = [gt.asarray(a) for a in arrays]
+    tensors = [None if a is None else gt.asarray(a) for a in arrays]
     device = gt.default_device()
     ladder = Ladder(name, plain, tolerance=1e-4, device=device.type)
     ladder.rung("gtensor", lambda: own(*tensors), result=values)

@@ -88,9 +88,10 @@ def test_the_program_on_the_cpu(tmp_path: Path, capsys: pytest.CaptureFixture[st
 def test_what_is_measured_on_cuda(monkeypatch: pytest.MonkeyPatch) -> None:
     """The flow of it, with the CPU's arena and one peer that reserves twice what it needs."""
     own = ladder_arena.arena_empty("cpu")
-    peak = ladder_arena.arena_peak
     monkeypatch.setattr(ladder_arena, "arena_empty", lambda device: own)
-    monkeypatch.setattr(ladder_arena, "arena_peak", lambda device, run: peak("cpu", run))
+    # not measured: other tests' arrays may keep segments in which these fit
+    monkeypatch.setattr(ladder_arena, "arena_peak",
+                        lambda device, run: run() or 3 * PATTERNS["hot size"].peak)
     monkeypatch.setattr(ladder_arena, "cuda_peers", lambda: [
         Peer("cupy pool", lambda p: replay(p, own), lambda p: 2 * p.peak)])
     ladder, ours, theirs = ladder_arena.on_cuda(PATTERNS["hot size"])
@@ -98,4 +99,4 @@ def test_what_is_measured_on_cuda(monkeypatch: pytest.MonkeyPatch) -> None:
     ladder.climb(2)
     assert [t.peer for t in ladder.targets] == ["cupy pool"]
     assert theirs.measured == 2 and "hot size, reserved / peak live, cupy pool" in theirs.name
-    assert ours.measured >= 1
+    assert ours.measured == 3
