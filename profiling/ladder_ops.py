@@ -80,8 +80,9 @@ def elementwise(op: Op, plain: Callable[..., Any], size: int) -> Ladder:
     sample = next(iter(op.samples() if callable(op.samples) else op.samples))
     arrays = drawn(replace(sample, shapes=tuple(
         None if shape is None else (size,) for shape in sample.shapes)))
-    return pair(f"{op.name} {size}", lambda *tensors: op(*tensors, **sample.params),
-                lambda: plain(*arrays, **sample.params), arrays)
+    own = partial(op, **sample.params) if sample.params else op
+    plain = partial(plain, **sample.params) if sample.params else plain
+    return pair(f"{op.name} {size}", own, lambda: plain(*arrays), arrays)
 
 
 def drawn(sample: Sample) -> list[Any]:

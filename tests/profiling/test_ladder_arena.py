@@ -91,7 +91,7 @@ def test_what_is_measured_on_cuda(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ladder_arena, "arena_empty", lambda device: own)
     # not measured: other tests' arrays may keep segments in which these fit
     monkeypatch.setattr(ladder_arena, "arena_peak",
-                        lambda device, run: run() or 3 * PATTERNS["hot size"].peak)
+                        lambda device, run: (run(), 3 * PATTERNS["hot size"].peak)[1])
     monkeypatch.setattr(ladder_arena, "cuda_peers", lambda: [
         Peer("cupy pool", lambda p: replay(p, own), lambda p: 2 * p.peak)])
     ladder, ours, theirs = ladder_arena.on_cuda(PATTERNS["hot size"])
