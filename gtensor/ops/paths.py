@@ -94,8 +94,9 @@ def tiled(name: str, formula: Callable[..., Any], dtype: Any = None) -> Path:
             out = host().empty(shape, result, name)
         views = [np.broadcast_to(a, shape) if isinstance(a, ndarray) else a for a in arrays]
         for tile in tiles(shape, settings.tile_elements):
-            parts = [v[tile] if isinstance(v, ndarray) else v for v in views]
-            out[tile] = formula(np, *_widened(parts, half), **params)
+            key = (*tile, ...)  # selects arrays, never scalars: those would not be widened
+            parts = [v[key] if isinstance(v, ndarray) else v for v in views]
+            out[key] = formula(np, *_widened(parts, half), **params)
         return out
 
     path.__signature__ = _path_signature(formula)  # type: ignore[attr-defined]

@@ -12,6 +12,7 @@ import torch.nn.functional as TF
 
 import gtensor as gt
 import gtensor.nn.functional as F
+from gtensor.core.op import registry
 from gtensor.ops.special import erf_values
 
 from .against_torch import compare
@@ -191,3 +192,13 @@ def test_erf_is_within_some_units_in_the_last_place(dtype: Any, most: float) -> 
 def test_messages(call: Any, message: str) -> None:
     with pytest.raises(ValueError, match=message):
         call(gt.tensor([1.0], device="cpu"))
+
+
+@pytest.mark.parametrize("dtype", ("float16", "bfloat16"))
+@pytest.mark.parametrize("name", ("erf", "logsigmoid", "hardswish", "selu", "softsign"))
+def test_one_half_alone_is_computed_in_float32(name: str, dtype: str) -> None:
+    """A 0-d half was computed as a half: erf(-3) gave NaN, its polynomial overflowed."""
+    x = gt.astype(gt.linspace(-4, 4, 33), getattr(gt, dtype))
+    many = registry[name](x)
+    for i in range(33):
+        assert registry[name](x[i]).item() == many[i].item(), x[i]
