@@ -16,7 +16,8 @@ from gtensor.core.namespaces import recorded
 from gtensor.core.op import op
 from gtensor.core.samples import Sample, binary, normal, positive
 from gtensor.core.tensor import Tensor
-from gtensor.ops import batch_norm_paths as paths
+from gtensor.ops import batch_norm_gpu as gpu
+from gtensor.ops import batch_norm_paths as cpu
 from gtensor.ops.activation import ACTIVATIONS
 from gtensor.ops.linear import same_dtype
 from gtensor.ops.paths import tiled
@@ -187,7 +188,7 @@ def _reference(
 
 
 batch_norm_statistics = op(
-    "batch_norm_statistics", cpu=paths.statistics_cpu, gpu=paths.statistics_gpu,
+    "batch_norm_statistics", cpu=cpu.statistics_cpu, gpu=gpu.statistics_gpu,
     backward=None, tangent=None, samples=[Sample(((4, 3),)), Sample(((2, 3, 5),))],
     reference=lambda torch, x: torch.stack([
         x.transpose(0, 1).flatten(1).mean(1), x.transpose(0, 1).flatten(1).var(1, correction=0)]),
@@ -196,19 +197,19 @@ batch_norm_statistics = op(
 )
 
 batch_norm_sums = op(
-    "batch_norm_sums", cpu=paths.sums_cpu, gpu=paths.sums_gpu, backward=None, tangent=None,
+    "batch_norm_sums", cpu=cpu.sums_cpu, gpu=gpu.sums_gpu, backward=None, tangent=None,
     composed=_sums_recorded, samples=None,  # mean and var must be x's: tested through batch_norm
     doc="The gradients of bias and weight of batch_norm, (2, C).",
 )
 
 batch_norm_dx = op(
-    "batch_norm_dx", cpu=paths.dx_cpu, gpu=paths.dx_gpu, backward=None, tangent=None,
+    "batch_norm_dx", cpu=cpu.dx_cpu, gpu=gpu.dx_gpu, backward=None, tangent=None,
     composed=_dx_recorded, samples=None,  # as above
     doc="The gradient of batch_norm's input, from batch_norm_sums.",
 )
 
 batch_norm_op = op(
-    "batch_norm", cpu=paths.forward_cpu, gpu=paths.forward_gpu, extras="center spread",
+    "batch_norm", cpu=cpu.forward_cpu, gpu=gpu.forward_gpu, extras="center spread",
     saves=dict.fromkeys(("x", "weight", "bias", "mean", "var"), _SAVES),
     backward=_backward, tangent=_tangent, samples=_samples(), reference=_reference,
     doc="act((x - mean) / sqrt(var + eps) * weight + bias) over channels (axis 1). In training "

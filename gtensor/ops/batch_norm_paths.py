@@ -1,6 +1,6 @@
-"""The CPU and GPU paths of batch norm: see batch_norm.py for what they compute.
+"""The CPU paths of batch norm: see batch_norm.py for what they compute.
 
-On the CPU the channels come first and are walked in tiles, each through the same few work buffers.
+The channels come first and are walked in tiles, each through the same few work buffers.
 """
 
 from __future__ import annotations
@@ -12,19 +12,13 @@ from typing import Any
 import numpy as np
 
 from gtensor.backend import host
-from gtensor.backend.cuda import cupy
-from gtensor.backend.kernels import ACTIVATIONS as CODES
-from gtensor.backend.kernels import NULL, flat_launch, raw, row_launch
 from gtensor.core.namespaces import raw as raw_spaces
 from gtensor.ops.activation import ACTIVATIONS
 from gtensor.ops.moments import add_products, add_sums, moments, spread
-from gtensor.ops.paths import settled
 from gtensor.ops.scratch import Scratch, computed_in, tile_size, whole_tiles
 
-# -- CPU: tiles of channels ----------------------------------------------------------------------
 
-
-class _Channels:
+class Channels:
     """Arrays of x's shape with the channels first, and per-channel arrays beside them, by tiles."""
 
     def __init__(self, x: np.ndarray, buffers: int) -> None:
@@ -53,7 +47,7 @@ class _Channels:
         return part if part.dtype == self.work else self.scratch(which, part.shape)
 
 
-def _normalized(c: _Channels, key: Any, shape: Any, x: Any, mean: Any, rstd: Any) -> np.ndarray:
+def normalized(c: Channels, key: Any, shape: Any, x: Any, mean: Any, rstd: Any) -> np.ndarray:
     """(x - mean) * rstd of a tile, in scratch buffer 0."""
     xhat = c.scratch(0, shape)
     np.subtract(x[key], mean[key], out=xhat)
@@ -61,7 +55,7 @@ def _normalized(c: _Channels, key: Any, shape: Any, x: Any, mean: Any, rstd: Any
     return xhat
 
 
-def _affine(c: _Channels, key: Any, xhat: np.ndarray, weight: Any, bias: Any) -> np.ndarray:
+def affine(c: Channels, key: Any, xhat: np.ndarray, weight: Any, bias: Any) -> np.ndarray:
     """xhat * weight + bias of a tile, in scratch buffer 1."""
     y = c.scratch(1, xhat.shape)
     if weight is None:
@@ -78,7 +72,7 @@ def inverse_deviation(var: np.ndarray, eps: float, work: Any) -> np.ndarray:
     return (1 / np.sqrt(var.astype(np.float64) + eps)).astype(work)
 
 
-def _scale(weight: Any, var: np.ndarray, eps: float, work: Any) -> np.ndarray:
+def scale_of(weight: Any, var: np.ndarray, eps: float, work: Any) -> np.ndarray:
     """weight / deviation per channel."""
     rstd = inverse_deviation(var, eps, work)
     return rstd if weight is None else rstd * weight.astype(work)
@@ -103,10 +97,10 @@ def forward_cpu(
         out = host().empty(x.shape, x.dtype, "batch_norm")
     if mean is None:
         mean, var = statistics_cpu(x)
-    c = _Channels(x, 1)
+    c = Channels(x, 1)
     act, ns = ACTIVATIONS[activation][0], raw_spaces["cpu"]
     source, result = c.moved(x), c.moved(out)
-    center, scale = c.spread(mean), _scale(weight, var, eps, c.work)
+    center, scale = c.spread(mean), scale_of(weight, var, eps, c.work)
     slope, shift = c.spread(scale), c.spread(bias)
     for key, _ in c.tiles():
         y = np.subtract(source[key], center[key], out=c.target(result, key, 0))
@@ -120,24 +114,24 @@ def forward_cpu(
 
 
 def _terms(
-    c: _Channels, arrays: tuple[Any, ...], activation: str, parameter: float
+    c: Channels, arrays: tuple[Any, ...], activation: str, parameter: float
 ) -> Iterator[tuple[Any, np.ndarray, np.ndarray]]:
     """For each tile: its key, xhat, and the gradient before the activation."""
     g, x, mean, rstd, weight, bias = arrays
     act_grad, ns = ACTIVATIONS[activation][1], raw_spaces["cpu"]
     for key, shape in c.tiles():
-        xhat = _normalized(c, key, shape, x, mean, rstd)
+        xhat = normalized(c, key, shape, x, mean, rstd)
         dy = g[key]
         if activation != "identity" or dy.dtype != c.work:
             dy = c.scratch(2, shape)
             dy[...] = g[key]
         if activation != "identity":
-            act_grad(ns, dy, _affine(c, key, xhat, weight, bias), parameter, out=dy)
+            act_grad(ns, dy, affine(c, key, xhat, weight, bias), parameter, out=dy)
         yield key, xhat, dy
 
 
 def _views(
-    c: _Channels, g: Any, x: Any, weight: Any, bias: Any, mean: Any, var: Any, eps: float
+    c: Channels, g: Any, x: Any, weight: Any, bias: Any, mean: Any, var: Any, eps: float
 ) -> tuple[Any, ...]:
     return (c.moved(g), c.moved(x), c.spread(mean), c.spread(inverse_deviation(var, eps, c.work)),
             c.spread(weight), c.spread(bias))
@@ -148,7 +142,7 @@ def sums_cpu(
     activation: str, parameter: float, out: Any = None,
 ) -> Any:
     """Per channel the sums of dy and of dy * xhat, (2, C): the gradients of bias and weight."""
-    c = _Channels(x, 3)
+    c = Channels(x, 3)
     totals = np.zeros((2, x.shape[1]), np.float64)
     arrays = _views(c, g, x, weight, bias, mean, var, eps)
     for key, xhat, dy in _terms(c, arrays, activation, parameter):
@@ -167,12 +161,12 @@ def dx_cpu(
     """The gradient of x, from `sums` in training."""
     if out is None:
         out = host().empty(x.shape, x.dtype, "batch_norm_dx")
-    c = _Channels(x, 3)
+    c = Channels(x, 3)
     result = c.moved(out)
     arrays = _views(c, g, x, weight, bias, mean, var, eps)
     count = max(1, prod(c.shape[1:]))
     shift, slope = (c.spread(s / count) for s in (sums if training else (mean, var)))  # or unread
-    scale = c.spread(_scale(weight, var, eps, c.work))
+    scale = c.spread(scale_of(weight, var, eps, c.work))
     for key, xhat, dy in _terms(c, arrays, activation, parameter):
         if training:
             xhat *= slope[key]
@@ -181,85 +175,4 @@ def dx_cpu(
         y = np.multiply(dy, scale[key], out=c.target(result, key, 0))
         if y.dtype != out.dtype:
             result[key] = y
-    return out
-
-
-# -- GPU -----------------------------------------------------------------------------------------
-
-_STATISTICS = raw("batch_norm.cu", "batch_norm_statistics")
-_FORWARD = raw("batch_norm.cu", "batch_norm_forward")
-_REDUCE = raw("batch_norm.cu", "batch_norm_backward_reduce")
-_BACKWARD = raw("batch_norm.cu", "batch_norm_backward")
-
-
-def _sizes(x: Any) -> tuple[int, int, int]:
-    return x.shape[0], x.shape[1], prod(x.shape[2:])
-
-
-def _dense(a: Any, dtype: Any) -> Any:
-    return NULL if a is None else cupy().ascontiguousarray(a, dtype=dtype)
-
-
-def statistics_gpu(x: Any, out: Any = None) -> Any:
-    """Mean and biased variance per channel, (2, C)."""
-    xp = cupy()
-    x = xp.ascontiguousarray(x)
-    result = xp.empty((2, x.shape[1]), computed_in(x.dtype))
-    grid, block = row_launch(x.shape[1])
-    _STATISTICS[x.dtype](grid, block, (x, result[0], result[1], *_sizes(x)))
-    return settled(result, out)
-
-
-def forward_gpu(
-    x: Any, weight: Any, bias: Any, mean: Any, var: Any, *, training: bool, eps: float,
-    activation: str, parameter: float, out: Any = None,
-) -> Any:
-    """As forward_cpu."""
-    xp = cupy()
-    if mean is None:
-        mean, var = statistics_gpu(x)
-    dense, work = xp.ascontiguousarray(x), computed_in(x.dtype)
-    z = xp.empty(x.shape, x.dtype)
-    grid, block = flat_launch(x.size)
-    _FORWARD[x.dtype](grid, block, (
-        dense, _dense(mean, work), _dense(var, work), _dense(weight, work),
-        _dense(bias, work), z, *_sizes(x), float(eps), CODES[activation], float(parameter)))
-    if out is None:
-        return z, mean, var
-    out[...] = z
-    return out, mean, var
-
-
-def sums_gpu(
-    g: Any, x: Any, weight: Any, bias: Any, mean: Any, var: Any, *, training: bool, eps: float,
-    activation: str, parameter: float, out: Any = None,
-) -> Any:
-    """As sums_cpu."""
-    xp, work = cupy(), computed_in(x.dtype)
-    sums = xp.empty((2, x.shape[1]), work)
-    grid, block = row_launch(x.shape[1])
-    _REDUCE[x.dtype](grid, block, (
-        _dense(g, x.dtype), xp.ascontiguousarray(x), _dense(mean, work), _dense(var, work),
-        _dense(weight, work), _dense(bias, work), sums[0], sums[1], *_sizes(x), float(eps),
-        CODES[activation], float(parameter)))
-    return settled(sums, out)
-
-
-def dx_gpu(
-    g: Any, x: Any, weight: Any, bias: Any, mean: Any, var: Any, sums: Any, *, training: bool,
-    eps: float, activation: str, parameter: float, out: Any = None,
-) -> Any:
-    """As dx_cpu."""
-    xp, work = cupy(), computed_in(x.dtype)
-    direct = out is not None and out.flags.c_contiguous
-    dx = out if direct else xp.empty(x.shape, x.dtype)
-    sums = (NULL, NULL) if sums is None else xp.ascontiguousarray(sums, dtype=work)
-    grid, block = flat_launch(x.size)
-    _BACKWARD[x.dtype](grid, block, (
-        _dense(g, x.dtype), xp.ascontiguousarray(x), _dense(mean, work), _dense(var, work),
-        _dense(weight, work), _dense(bias, work), sums[0], sums[1], dx, *_sizes(x),
-        float(eps), CODES[activation], float(parameter), int(training)))
-    if out is None or direct:
-        return dx
-    out[...] = dx
     return out

@@ -14,7 +14,7 @@ import numpy as np
 
 from gtensor.backend import host
 from gtensor.backend.cuda import cupy
-from gtensor.ops import batch_norm_paths, row_norm_paths
+from gtensor.ops import batch_norm_gpu, batch_norm_paths, row_norm_paths
 from gtensor.ops.moments import add_products, add_sums, moments, spread
 from gtensor.ops.paths import settled
 from gtensor.ops.scratch import Scratch, computed_in, tile_size, whole_tiles
@@ -156,9 +156,9 @@ def forward_gpu(
     """As forward_cpu."""
     xp, (n, channels) = cupy(), x.shape[:2]
     rows = xp.ascontiguousarray(x).reshape(1, n * groups, -1 if x.size else 0)
-    mean, var = batch_norm_paths.statistics_gpu(rows).reshape(2, n, groups)
+    mean, var = batch_norm_gpu.statistics_gpu(rows).reshape(2, n, groups)
     scale, shift = (None if a is None else xp.tile(a, n) for a in (weight, bias))
-    y = batch_norm_paths.forward_gpu(
+    y = batch_norm_gpu.forward_gpu(
         _planes(x), scale, shift, _per_plane(mean, channels), _per_plane(var, channels), eps=eps,
         **_PLAIN)[0].reshape(x.shape)
     if out is None:
@@ -171,7 +171,7 @@ def sums_gpu(
     g: Any, x: Any, mean: Any, var: Any, *, groups: int, eps: float, out: Any = None
 ) -> Any:
     """As sums_cpu."""
-    sums = batch_norm_paths.sums_gpu(
+    sums = batch_norm_gpu.sums_gpu(
         _planes(g), _planes(x), None, None, _per_plane(mean, x.shape[1]),
         _per_plane(var, x.shape[1]), eps=eps, **_PLAIN).reshape(2, *x.shape[:2])
     return settled(sums, out)
