@@ -27,7 +27,7 @@ from gtensor.backend import (
     visible_devices,
 )
 from gtensor.backend import get_device as device
-from gtensor.core.errors import AnomalyError, GradientError
+from gtensor.core.errors import AnomalyError, ConsumedError, GradientError
 from gtensor.core.gradients import grad
 from gtensor.core.modes import (
     detect_anomaly,
@@ -73,8 +73,8 @@ newaxis = None
 pi, e, inf, nan = _math.pi, _math.e, _math.inf, _math.nan
 
 __all__ = [
-    "SAME", "AnomalyError", "Device", "DeviceError", "GradientError", "Sample", "Tensor",
-    "__array_namespace_info__", "arange", "asarray", "checkpoint", "cuda_device_count", "d",
+    "SAME", "AnomalyError", "ConsumedError", "Device", "DeviceError", "GradientError", "Sample",
+    "Tensor", "__array_namespace_info__", "arange", "asarray", "checkpoint", "cuda_device_count", "d",
     "data", "default_device", "detect_anomaly", "device", "e", "empty", "empty_like",
     "enable_grad", "eye", "fft", "from_dlpack", "full", "full_like", "grad", "inf",
     "is_grad_enabled", "linalg", "linspace", "manual_seed", "memory", "meshgrid", "nan",

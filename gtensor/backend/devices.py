@@ -37,6 +37,12 @@ class Device:
 
     def __init__(self, index: int) -> None:
         self.index = index
+        self.copies: dict[str, tuple[int, int]] = {}
+
+    def note_copy(self, name: str, nbytes: int) -> None:
+        """Count a buffer that an op which overwrites its input had to make."""
+        count, total = self.copies.get(name, (0, 0))
+        self.copies[name] = count + 1, total + nbytes
 
     @property
     def xp(self) -> Any:

@@ -10,9 +10,10 @@ import numpy as np
 from gtensor.backend import Device, DeviceError, default_device, device_of, get_device, owner
 from gtensor.core.errors import refuse_complex
 from gtensor.core.interchange import plain_values
-from gtensor.core.modes import STATE, observers
+from gtensor.core.modes import STATE, observers, run
 from gtensor.core.node import Guard, Guards, Node, Record
-from gtensor.core.storage import FRESH, Storage
+from gtensor.core.recipe import WithRecipes
+from gtensor.core.storage import FRESH, GIVEN, Storage
 from gtensor.core.tensor import FLOATING, Tensor, make
 
 if TYPE_CHECKING:
@@ -55,7 +56,19 @@ _CONSTANTS = {dtype.num: _Constants(dtype) for dtype in map(np.dtype, ("float32"
 _AS_GIVEN = _Constants()
 
 
-def apply(op: Op, inputs: tuple[Any, ...], params: dict[str, Any]) -> Tensor:
+class Target:
+    """What an op that overwrites its input is given beside its inputs, and what it leaves there."""
+
+    __slots__ = ("array", "extras")
+
+    def __init__(self, array: Any) -> None:
+        self.array = array  # the memory to write, None for a buffer of its own
+        self.extras: tuple[Any, ...] = ()  # the further arrays that the path returned
+
+
+def apply(
+    op: Op, inputs: tuple[Any, ...], params: dict[str, Any], target: Target | None = None
+) -> Tensor:
     """The op's output on `inputs` (Tensors, Python scalars, arrays, None where optional)."""
     device: Device | None = None
     tensor: Tensor | None = None
@@ -93,13 +106,16 @@ def apply(op: Op, inputs: tuple[Any, ...], params: dict[str, Any]) -> Tensor:
     tracked = mask != 0 and STATE.grad_enabled
     if tracked and op.backward is None and op.composed is not None:
         return op.composed(*inputs, **params)
+    given = params if target is None else {**params, "out": target.array}
     if device.type == "cpu" and observers.current is None:
-        out = op.cpu(*arrays, **params) if params else op.cpu(*arrays)
+        out = op.cpu(*arrays, **given) if given else op.cpu(*arrays)
     else:
-        out = run(op, device, arrays, params)
+        out = run(op, device, arrays, given)
     extras: tuple[Any, ...] = ()
     if op.extra_names:
         out, *extras = out
+        if target is not None:
+            target.extras = tuple(extras)
     if type(out) is not device.array_type:
         out, device = _settled(out, device)
     result = make(out, device, _storage_of(out, inputs) if op.view else FRESH)
@@ -131,7 +147,7 @@ def apply_one(op: Op, x: Any, /, **params: Any) -> Tensor:
     out = op.cpu(array, **params) if params else op.cpu(array)
     if type(out) is not np.ndarray:
         out = np.asarray(out)
-    result = make(out, _HOST)
+    result = make(out, _HOST, FRESH)
     if tracked and (op.complex or _carries_gradient(op, out.dtype)):
         plan = op.plans[1]
         saved, guards = saves(plan, (array, out), (x, result)) if plan else op.nothing_saved
@@ -166,7 +182,7 @@ def apply_pair(op: Op, x1: Any, x2: Any) -> Tensor:
     out = op.cpu(a1, a2)
     if type(out) is not np.ndarray:
         out = np.asarray(out)
-    result = make(out, _HOST)
+    result = make(out, _HOST, FRESH)
     if tracked and (op.complex or _carries_gradient(op, out.dtype)):
         mask = (parent1 is not None) + 2 * (parent2 is not None)
         plan = op.plans[mask]
@@ -187,14 +203,6 @@ def _carries_gradient(op: Op, dtype: np.dtype) -> bool:
     return dtype.kind in FLOATING
 
 
-def run(op: Op, device: Device, arrays: list[Any], params: dict[str, Any]) -> Any:
-    """The op's path for the device, through the observer if there is one."""
-    path = op.cpu if device.type == "cpu" else device.path(op.name, op.gpu)
-    if observers.current is None:
-        return path(*arrays, **params)
-    return observers.current(op.name, "forward", path, arrays, params)
-
-
 def saves(plan: Plan, values: Sequence[Any], handles: Sequence[Any]) -> tuple[Saved, Guards]:
     """What the backward rule needs, and how to tell that it was overwritten.
 
@@ -203,6 +211,7 @@ def saves(plan: Plan, values: Sequence[Any], handles: Sequence[Any]) -> tuple[Sa
     """
     saved: list[Any] = []
     guards: list[Guard] = []
+    kind: type[tuple[Any, ...]] = tuple
     for position in plan:
         if position is None:
             saved.append(None)
@@ -211,12 +220,17 @@ def saves(plan: Plan, values: Sequence[Any], handles: Sequence[Any]) -> tuple[Sa
         handle = handles[position] if position < len(handles) else None
         if isinstance(handle, Tensor):
             storage = handle._facts()
-            storage.saved = True
-            guards.append((storage, handle._version, len(saved)))
+            recipe = storage.recipe
+            if recipe is not None and recipe.fits(handle, value):
+                value, kind = recipe, WithRecipes
+                guards += recipe.guards
+            else:
+                storage.saved = True
+                guards.append((storage, handle._version, len(saved)))
         elif handle is not None and type(value) not in _SCALARS:
             value = value.copy()  # the caller's own array: no version tells when it is written
         saved.append(value)
-    return tuple(saved), tuple(guards)
+    return kind(saved), tuple(guards)
 
 
 def _common_device(op: Op, device: Device | None, other: Device) -> Device:
@@ -279,4 +293,4 @@ def _storage_of(out: Any, inputs: tuple[Any, ...]) -> Storage:
     for value in inputs:
         if isinstance(value, Tensor) and owner(value._array) is root:
             return value._facts()
-    return FRESH
+    return FRESH if root is out else GIVEN

@@ -7,11 +7,12 @@ from typing import Any
 import numpy as np
 
 from gtensor.backend import DeviceError
-from gtensor.core.apply import adopt_constants, run, saves
+from gtensor.core.apply import adopt_constants, saves
 from gtensor.core.errors import GradientError
-from gtensor.core.modes import STATE
+from gtensor.core.modes import STATE, run
 from gtensor.core.node import Leaf, Node, Record
 from gtensor.core.op import Op
+from gtensor.core.recipe import layout
 from gtensor.core.steps import broadcast_view
 from gtensor.core.tensor import Tensor
 from gtensor.settings import settings
@@ -159,16 +160,12 @@ def _overlap(device: Any, a: Any, b: Any) -> bool:
 
 
 def _same_layout(a: Any, b: Any) -> bool:
-    return _address(a) == _address(b) and a.strides == b.strides and a.shape == b.shape
+    return layout(a) == layout(b)
 
 
 def _is_transpose(a: Any, b: Any) -> bool:
-    return (_address(a) == _address(b) and a.ndim == 2 and b.strides == a.strides[::-1]
-            and a.shape == b.shape)
-
-
-def _address(a: Any) -> int:
-    return a.__array_interface__["data"][0] if isinstance(a, np.ndarray) else a.data.ptr
+    at, shape, strides = layout(a)
+    return a.ndim == 2 and layout(b) == (at, shape, strides[::-1])
 
 
 def _with_own_transpose(op: Op, y: np.ndarray, params: dict[str, Any]) -> None:

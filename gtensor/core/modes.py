@@ -5,7 +5,11 @@ from __future__ import annotations
 import contextlib
 import threading
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from gtensor.backend import Device
+    from gtensor.core.op import Op
 
 Observer = Callable[[str, str, Callable[..., Any], Any, Any], Any]
 
@@ -25,6 +29,14 @@ class _Observers:
 
 
 observers = _Observers()
+
+
+def run(op: Op, device: Device, arrays: list[Any], params: dict[str, Any]) -> Any:
+    """The op's path for the device, through the observer if there is one."""
+    path = op.cpu if device.type == "cpu" else device.path(op.name, op.gpu)
+    if observers.current is None:
+        return path(*arrays, **params)
+    return observers.current(op.name, "forward", path, arrays, params)
 
 
 @contextlib.contextmanager

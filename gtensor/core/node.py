@@ -58,7 +58,8 @@ class Leaf(Node):
         self.seq = _next_seq()
 
 
-Guard = tuple["Storage", int, int]  # a saved array's storage, its version, its place in `saved`
+# A saved array's storage, its version, its place in `saved` (-1: an input of a recipe there).
+Guard = tuple["Storage", int, int]
 Guards = tuple[Guard, ...]
 FREE, WALKED, CONSUMED = range(3)  # states of a record
 
@@ -103,6 +104,12 @@ class Record(Node):
     def where(self) -> str:
         """The op and the user's line that recorded it, for error messages."""
         return f"{self.op.name} ({_place(self.code, self.lasti)})"
+
+
+def here() -> str:
+    """The user's line that is running, as text."""
+    frame = _user_frame(_frame_at(1))
+    return _place(frame.f_code, frame.f_lasti)
 
 
 def _user_frame(frame: FrameType) -> FrameType:

@@ -22,7 +22,8 @@ from gtensor.core.errors import AnomalyError, GradientError, refuse_complex
 from gtensor.core.modes import STATE
 from gtensor.core.namespaces import raw, recorded
 from gtensor.core.node import Node, Record
-from gtensor.core.storage import BORROWED, FRESH, Storage
+from gtensor.core.recipe import WithRecipes
+from gtensor.core.storage import BORROWED, GIVEN, Storage
 from gtensor.core.tensor import Tensor, check_like, make
 
 Slot = tuple[Any, Storage | None]  # an array and its holders; None: fresh, held by the slot alone
@@ -130,7 +131,8 @@ class RawStep(Step):
         self.parents, self.mask = record.parents, record.mask
         if self.wanted is not None:
             self._prune(self.wanted)
-        self.saved = record.saved
+        saved = record.saved
+        self.saved = saved.made() if type(saved) is WithRecipes else saved
         if not keep:
             record.saved = ()
         self.g, self.hold = slot
@@ -149,6 +151,10 @@ class RawStep(Step):
         if slot is None:
             return None
         return make(self._own(node.device, slot), node.device)
+
+    def rebuilt(self, i: int, a: Any) -> Any:
+        """`a`, made again from what was saved, standing for input i."""
+        return a
 
     def give(self, i: int, a: Any) -> None:
         """Move my hold on a's storage to input i: a is fresh, or g, or a view of g."""
@@ -294,9 +300,11 @@ class RecordedStep(Step):
         nodes = (*record.parents, record)
         storages = {place: storage for storage, _, place in record.guards}
         saved: list[Any] = []
-        for place, value in enumerate(record.saved):
+        values = record.saved
+        values = values.made() if type(values) is WithRecipes else values
+        for place, value in enumerate(values):
             if isinstance(value, record.device.array_type):
-                handle = make(value, record.device, storages.get(place, FRESH))
+                handle = make(value, record.device, storages.get(place, GIVEN))
                 position = plan[place]
                 if position is not None and position < len(nodes):
                     handle._node = nodes[position]
@@ -313,6 +321,11 @@ class RecordedStep(Step):
     def result(self, node: Node, slot: Tensor | None) -> Tensor | None:
         """The gradient, with its history."""
         return slot
+
+    def rebuilt(self, i: int, a: Tensor) -> Tensor:
+        """`a`, made again from what was saved, with the history of input i."""
+        a._node = self.parents[i]
+        return a
 
     def give(self, i: int, a: Tensor) -> None:
         """Add `a` to the gradient of input i."""

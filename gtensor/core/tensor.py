@@ -10,12 +10,13 @@ from typing import Any
 import numpy as np
 
 from gtensor.backend import Device, DeviceError, get_device
+from gtensor.core.consumed import Consumed
 from gtensor.core.errors import GradientError
 from gtensor.core.hooks import RemovableHandle
 from gtensor.core.interchange import Interchange
 from gtensor.core.methods import Methods
 from gtensor.core.node import Leaf, Node, Record
-from gtensor.core.storage import FRESH, Storage
+from gtensor.core.storage import FRESH, GIVEN, Storage
 
 _new = object.__new__
 FLOATING = "fV"  # dtype kinds that can carry a gradient (V: bfloat16 and its kin)
@@ -103,12 +104,14 @@ class Tensor(Interchange, Methods):
                                 "detach() it first")
         copy = type(self).__new__(type(self))
         copy._array, copy._device = self._device.copy(self._array), self._device
-        copy._storage, copy._version, copy._node = FRESH, FRESH.version, None
+        copy._storage, copy._version, copy._node = GIVEN, GIVEN.version, None
         if self.requires_grad:
             copy.requires_grad_().grad = deepcopy(self.grad, memo)
         return copy
 
     def __repr__(self) -> str:
+        if isinstance(self._array, Consumed):
+            return f"tensor(<{self._array.why}>, shape={self.shape}, dtype={self.dtype.name})"
         body = np.array2string(self._device.to_numpy(self._array), separator=", ", prefix="tensor(",
                                threshold=200, edgeitems=3)
         parts = [body]
@@ -243,9 +246,13 @@ class Tensor(Interchange, Methods):
 
     def _facts(self) -> Storage:
         """The storage, to write a fact into or to share: from now on an object of its own."""
-        if self._storage is FRESH:
-            self._storage = Storage()
-        return self._storage
+        storage = self._storage
+        if storage is FRESH or storage is GIVEN:
+            made = storage.made
+            self._storage = storage = Storage()
+            storage.made = made
+            storage.join(self)
+        return storage
 
     def _renew(self, reader: str) -> None:
         """Agree with a storage another handle wrote, unless this handle's history is now wrong."""
@@ -314,14 +321,19 @@ def is_floating(dtype: np.dtype) -> bool:
     return dtype.kind == "f" or (dtype.kind == "V" and dtype.names is None and dtype.num >= 256)
 
 
-def make(array: Any, device: Device, storage: Storage = FRESH) -> Tensor:
-    """A Tensor over an array, without history; over a new buffer unless a storage is given."""
+def make(array: Any, device: Device, storage: Storage = GIVEN) -> Tensor:
+    """A Tensor over an array, without history; over a new buffer unless a storage is given.
+
+    FRESH is for an op's own output, which a later op may overwrite.
+    """
     result = _new(Tensor)
     result._array = array
     result._device = device
     result._node = None
     result._storage = storage
     result._version = storage.version
+    if storage is not FRESH and storage is not GIVEN:
+        storage.join(result)
     return result
 
 

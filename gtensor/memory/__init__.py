@@ -27,7 +27,8 @@ from gtensor.memory.segments import (
 __all__ = [
     "Arena", "Block", "CudaSegments", "Event", "Failing", "HostSegments", "OutOfMemoryError",
     "Resource", "SegmentSource", "SimulatedSegments", "Stats", "Timeline", "arena_of", "category",
-    "empty_cache", "reset_peak", "set_limit", "stats", "summary", "timeline", "use_arena",
+    "copies", "empty_cache", "reset_peak", "set_limit", "stats", "summary", "timeline",
+    "use_arena",
 ]
 
 _UNITS = {"": 1, "B": 1, **{unit + "B": 1000**power for power, unit in enumerate("KMGT", 1)},
@@ -44,6 +45,14 @@ def arena_of(device: Device | str | None = None) -> Arena:
 def stats(device: Device | str | None = None) -> Stats:
     """Counters of the device's arena."""
     return arena_of(device).stats()
+
+
+def copies(device: Device | str | None = None) -> dict[str, tuple[int, int]]:
+    """How often ops that overwrite their input had to take a buffer beside it, and its bytes.
+
+    By the op's name. They do so where somebody else could see the write.
+    """
+    return dict(get_device(device).copies)
 
 
 def reset_peak(device: Device | str | None = None) -> None:

@@ -1,0 +1,50 @@
+"""What is left of a tensor whose memory an op took: shape, dtype, gradient, and a clear error."""
+
+from __future__ import annotations
+
+from typing import Any, NoReturn
+
+from gtensor.core.errors import ConsumedError
+from gtensor.core.storage import Storage
+
+
+class Consumed:
+    """Stands where the array was: answers what a shape answers, and refuses everything else."""
+
+    __slots__ = ("dtype", "nbytes", "ndim", "shape", "size", "why")
+
+    def __init__(self, array: Any, why: str) -> None:
+        self.shape, self.dtype, self.ndim = array.shape, array.dtype, array.ndim
+        self.size, self.nbytes = array.size, array.nbytes
+        self.why = why
+
+    def __getattr__(self, name: str) -> NoReturn:
+        refuse(self.shape, self.why)
+
+    def __getitem__(self, key: Any) -> NoReturn:
+        refuse(self.shape, self.why)
+
+
+class ConsumedStorage(Storage):
+    """Of a consumed tensor: every op compares versions before it reads, and so meets the error."""
+
+    def __init__(self, stand_in: Consumed) -> None:
+        self.__dict__["stand_in"] = stand_in
+
+    def __setattr__(self, name: str, value: object) -> NoReturn:
+        self._refuse()
+
+    @property
+    def version(self) -> int:  # type: ignore[override]
+        """Nobody can agree with it."""
+        self._refuse()
+
+    def _refuse(self) -> NoReturn:
+        stand_in: Consumed = self.__dict__["stand_in"]
+        refuse(stand_in.shape, stand_in.why)
+
+
+def refuse(shape: tuple[int, ...], why: str) -> NoReturn:
+    """Say who took the memory, and what to do instead."""
+    raise ConsumedError(f"a tensor of shape {shape} was used after it was {why}; clone() it before "
+                        "that, or use the op's out-of-place form (ABN for InPlaceABN)")

@@ -1,0 +1,68 @@
+"""Recipes: how to make an op's output again, saved by its consumers in the output's place.
+
+An activation that cannot be inverted keeps the input of its batch norm. Whoever reads the output
+would save it, a second buffer of the same size; with a recipe the consumer saves how to make it,
+and backward makes it for as long as one rule runs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from gtensor.core.modes import run
+from gtensor.core.node import Guard
+from gtensor.core.tensor import Tensor
+
+if TYPE_CHECKING:
+    from gtensor.core.op import Op
+
+
+class Recipe:
+    """One op, its input arrays and parameters: enough to make its output again.
+
+    It holds for the whole output in the version in which it was made; whoever took the recipe keeps
+    it when the output is written later. Its guards tell that an input was written since.
+    """
+
+    __slots__ = ("arrays", "device", "guards", "layout", "op", "params", "version")
+
+    def __init__(
+        self, op: Op, inputs: Sequence[Any], params: dict[str, Any], output: Tensor
+    ) -> None:
+        self.op = op
+        self.params = params
+        self.device = output._device
+        self.arrays = [x._array if isinstance(x, Tensor) else x for x in inputs]
+        self.layout = layout(output._array)
+        self.version = output._version
+        self.guards: tuple[Guard, ...] = tuple(
+            (x._facts(), x._version, -1) for x in inputs if isinstance(x, Tensor))
+
+    def fits(self, handle: Tensor, value: Any) -> bool:
+        """Whether `value`, about to be saved through a handle, is the whole, unwritten output."""
+        return (value is handle._array and handle._version == self.version
+                and layout(value) == self.layout)
+
+    def made(self) -> Any:
+        """The output, in a buffer of its own."""
+        out = run(self.op, self.device, self.arrays, self.params)
+        return out[0] if self.op.extra_names else out
+
+
+class WithRecipes(tuple[Any, ...]):
+    """What a record saved, if recipes are among it: the walk makes these before the rule runs."""
+
+    __slots__ = ()
+
+    def made(self) -> tuple[Any, ...]:
+        """The arrays and scalars themselves."""
+        return tuple(v.made() if isinstance(v, Recipe) else v for v in self)
+
+
+def layout(a: Any) -> tuple[int, tuple[int, ...], tuple[int, ...]]:
+    """Where an array lies: two are the same elements in the same order if their layouts agree."""
+    at = a.__array_interface__["data"][0] if isinstance(a, np.ndarray) else a.data.ptr
+    return at, a.shape, a.strides
