@@ -1,5 +1,9 @@
 // Batch norm + activation, out of place: z = act((x - mean) / sqrt(var + eps) * weight + bias).
 //
+// The naive rung: a block to a channel, a thread to an element, easy to check by eye. The library
+// launches bn_act.cu; these kernels are the reference that it is measured against
+// (profiling/ladder_bn_act.py).
+//
 // Layout: x contiguous (N, C, S), S the product of the spatial axes; weight and bias (C) or NULL,
 // mean, var and the sums (C), all in gt_float<T>. var is biased and taken in a second pass, so a
 // mean far larger than the deviation does no harm.

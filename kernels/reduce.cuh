@@ -1,10 +1,10 @@
-// Reductions over a block through shared memory.
+// Reductions over a block, and over the blocks of a launch. Their order is fixed, so that results
+// are equal over repeats.
 //
-// Layout: `cells` is a shared array with room for every thread of the block (GT_BLOCK elements);
-// blocks are one-dimensional, of any size up to GT_BLOCK. Traffic: shared memory only.
-// No warp shuffles on this rung: the memory-bound kernels that call it spend their time on the
-// rows, and a plain tree runs unchanged under the host shim of the tests, which knows barriers but
-// not warps.
+// gt_block_reduce is a plain tree in shared memory, for blocks of any size up to GT_BLOCK: `cells`
+// is a shared array of GT_BLOCK elements. gt_warps_reduce shuffles within warps first and needs two
+// barriers: `cells` has one element for each warp; blocks are one-dimensional, of whole warps.
+// Traffic: shared memory only.
 #pragma once
 
 #include "number.cuh"
@@ -41,4 +41,39 @@ __device__ inline F gt_block_reduce(F value, F *cells, Combine combine) {
   const F result = cells[0];
   __syncthreads();  // the next reduction overwrites the cells
   return result;
+}
+
+// The value of the lane `distance` further on. Overloads for structures call it for each member.
+template <typename F>
+__device__ inline F gt_shuffle_down(F value, int distance) {
+  return __shfl_down_sync(0xffffffffu, value, distance);
+}
+
+// As gt_block_reduce, for any V that has a gt_shuffle_down. The result is made by every thread from
+// the results of the warps.
+template <typename V, typename Combine>
+__device__ inline V gt_warps_reduce(V value, V *cells, Combine combine) {
+  for (int distance = 16; distance > 0; distance /= 2)
+    value = combine(value, gt_shuffle_down(value, distance));
+  if (threadIdx.x % 32 == 0) cells[threadIdx.x / 32] = value;
+  __syncthreads();
+  V result = cells[0];
+  for (int warp = 1; warp < static_cast<int>(blockDim.x / 32); ++warp)
+    result = combine(result, cells[warp]);
+  __syncthreads();  // the next reduction overwrites the cells
+  return result;
+}
+
+// Whether this block is the last of `blocks` to come here; if so, it sees what the others wrote to
+// global memory before they came. *ticket is 0 before the launch. Every thread must call it.
+__device__ inline bool gt_last_block(unsigned *ticket, unsigned blocks) {
+  __shared__ bool last;
+  __threadfence();
+  __syncthreads();
+  if (threadIdx.x == 0) {
+    last = atomicAdd(ticket, 1u) + 1 == blocks;
+    __threadfence();
+  }
+  __syncthreads();
+  return last;
 }

@@ -17,6 +17,7 @@ not the files this text names.
 
 from __future__ import annotations
 
+import ctypes
 import re
 from functools import cache
 from pathlib import Path
@@ -38,6 +39,9 @@ OPTIONS = ("-std=c++17",)
 BLOCK = 256
 """Threads in a block: the most that the kernels' shared arrays have room for (`GT_BLOCK`)."""
 
+SHARED_BYTES = 46 << 10
+"""Bytes of dynamic shared memory that every block may have; beside it 2 KiB for static arrays."""
+
 NULL = 0
 """Stands for an absent array among the arguments of a raw kernel (CuPy cannot pass None)."""
 
@@ -53,6 +57,7 @@ _PRAGMA_ONCE = re.compile(r"^[ \t]*#[ \t]*pragma[ \t]+once\b")
 _KERNEL = re.compile(r"\b__global__\s+void\s+(?:__launch_bounds__\([^)]*\)\s*)?(\w+)\s*\(")
 _PARAMETER = re.compile(r"(?P<raw>raw\s+)?(?P<ctype>\w+)\s+(?P<name>\w+)")
 _LARGEST_GRID = 2**31 - 1
+_SHARED_MEMORY_OPT_IN = 97  # CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN
 
 
 def folder() -> Path:
@@ -143,6 +148,26 @@ def c_type(dtype: Any) -> str:
     if name not in C_TYPES:
         raise TypeError(f"dtype {name} given; CUDA kernels want one of {', '.join(C_TYPES)}")
     return C_TYPES[name]
+
+
+def shared_bytes() -> int:
+    """The most dynamic shared memory, in bytes, that a block may have on the current device.
+
+    Beside it 2 KiB remain for a kernel's static arrays. Without a device `SHARED_BYTES`.
+    """
+    driver, device, most = _driver(), ctypes.c_int(), ctypes.c_int()
+    if driver is None or driver.cuCtxGetDevice(ctypes.byref(device)) != 0:
+        return SHARED_BYTES
+    failed = driver.cuDeviceGetAttribute(ctypes.byref(most), _SHARED_MEMORY_OPT_IN, device)
+    return SHARED_BYTES if failed else max(SHARED_BYTES, most.value - (2 << 10))
+
+
+@cache
+def _driver() -> ctypes.CDLL | None:
+    try:
+        return ctypes.CDLL("libcuda.so.1")
+    except OSError:
+        return None
 
 
 def row_launch(rows: int) -> tuple[tuple[int], tuple[int]]:
@@ -305,8 +330,10 @@ class Launcher:
             block: threads of a block along x, y, z.
             args: contiguous CuPy arrays, `NULL`, Python ints (`long long`), floats (`double`). No
                 bools and no NumPy scalars: CuPy passes them in their own size, unchecked.
-            shared_mem: bytes of dynamic shared memory.
+            shared_mem: bytes of dynamic shared memory, at most `shared_bytes()`.
         """
+        if shared_mem > SHARED_BYTES:  # the driver wants to be told beforehand
+            self._kernel.max_dynamic_shared_size_bytes = shared_mem
         if 0 not in grid:
             self._kernel(grid, block, args, shared_mem=shared_mem)
 

@@ -29,7 +29,6 @@ class Storage:
     """
 
     holds = 1
-    version = 0
     saved = False
     exported = False
     writer = 0
@@ -38,6 +37,9 @@ class Storage:
     made = False
     recipe: Recipe | None = None
     handles: set[weakref.ref[Any]] | None = None
+
+    def __init__(self) -> None:
+        self.version = 0  # every op reads it, which is faster on the object than on the class
 
     def join(self, handle: Any) -> None:
         """One more tensor shares this storage."""

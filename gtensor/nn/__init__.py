@@ -1,6 +1,7 @@
 """Neural networks with PyTorch's names: `gt.nn`, and its functions `gt.nn.functional`."""
 
 from gtensor.nn import functional, init, utils
+from gtensor.nn.abn import ABN, InPlaceABN
 from gtensor.nn.activations import (
     ELU,
     GELU,
@@ -49,7 +50,6 @@ from gtensor.nn.module import Mismatch, Module
 from gtensor.nn.normalization import (
     BatchNorm1d,
     BatchNorm2d,
-    BatchNormAct2d,
     GroupNorm,
     LayerNorm,
     RMSNorm,
@@ -67,11 +67,11 @@ from gtensor.nn.pooling import (
 from gtensor.nn.resampling import Upsample
 
 __all__ = [
-    "ELU", "GELU", "GLU", "SELU", "AdaptiveAvgPool1d", "AdaptiveAvgPool2d", "AdaptiveMaxPool2d",
+    "ABN", "ELU", "GELU", "GLU", "SELU", "AdaptiveAvgPool1d", "AdaptiveAvgPool2d", "AdaptiveMaxPool2d",
     "AvgPool1d", "AvgPool2d", "BCELoss", "BCEWithLogitsLoss", "BatchNorm1d", "BatchNorm2d",
-    "BatchNormAct2d", "Conv1d", "Conv2d", "ConvTranspose1d", "ConvTranspose2d", "CrossEntropyLoss",
+    "Conv1d", "Conv2d", "ConvTranspose1d", "ConvTranspose2d", "CrossEntropyLoss",
     "Dropout", "Embedding", "Flatten", "GroupNorm", "Hardsigmoid", "Hardswish", "Hardtanh",
-    "HuberLoss", "Identity", "KLDivLoss", "L1Loss", "LayerNorm", "LeakyReLU", "Linear",
+    "HuberLoss", "Identity", "InPlaceABN", "KLDivLoss", "L1Loss", "LayerNorm", "LeakyReLU", "Linear",
     "LogSigmoid", "LogSoftmax", "MSELoss", "MaxPool1d", "MaxPool2d", "Mish", "Mismatch", "Module",
     "ModuleDict", "ModuleList", "MultiheadAttention", "NLLLoss", "PReLU", "Parameter",
     "ParameterDict", "ParameterList", "RMSNorm", "ReLU", "ReLU6", "Sequential", "SiLU", "Sigmoid",

@@ -28,6 +28,7 @@ from gtensor.ops.convolution import conv1d, conv2d
 from gtensor.ops.dropout import dropout
 from gtensor.ops.embedding import embedding
 from gtensor.ops.group_norm import group_norm
+from gtensor.ops.inplace_abn import abn, inplace_abn
 from gtensor.ops.interpolation import interpolate
 from gtensor.ops.layer_norm import layer_norm
 from gtensor.ops.linear import linear, same_dtype, want_tensors
@@ -53,12 +54,12 @@ from gtensor.ops.reduce import normalize_axis
 from gtensor.ops.rms_norm import rms_norm
 
 __all__ = [
-    "adaptive_avg_pool1d", "adaptive_avg_pool2d", "adaptive_max_pool2d", "avg_pool1d",
+    "abn", "adaptive_avg_pool1d", "adaptive_avg_pool2d", "adaptive_max_pool2d", "avg_pool1d",
     "avg_pool2d", "batch_norm", "batch_norm_act", "binary_cross_entropy",
     "binary_cross_entropy_with_logits", "conv1d", "conv2d", "conv_transpose1d",
     "conv_transpose2d", "cosine_similarity", "cross_entropy", "dropout", "elu", "embedding", "erf",
     "gelu", "glu", "group_norm", "hardsigmoid", "hardswish", "hardtanh", "huber_loss",
-    "interpolate", "kl_div", "l1_loss", "layer_norm", "leaky_relu", "linear", "log_softmax",
+    "inplace_abn", "interpolate", "kl_div", "l1_loss", "layer_norm", "leaky_relu", "linear", "log_softmax",
     "logsigmoid", "max_pool1d", "max_pool2d", "mish", "mse_loss", "nll_loss", "normalize",
     "one_hot", "pad", "prelu", "relu", "relu6", "rms_norm", "scaled_dot_product_attention", "selu",
     "sigmoid", "silu", "smooth_l1_loss", "softmax", "softplus", "softsign", "tanh",

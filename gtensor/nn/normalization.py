@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from gtensor.core.modes import is_recomputing
 from gtensor.core.tensor import Tensor
 from gtensor.creation import empty, zeros
 from gtensor.nn import functional as F
@@ -139,7 +140,7 @@ class BatchNorm2d(Module):
             momentum = 1.0 / (self.num_batches_tracked.item() + 1) if counted else 0.0
         y = function(x, self.running_mean, self.running_var, self.weight, self.bias,
                      self.training or not self.track_running_stats, momentum, self.eps, **options)
-        if counted:
+        if counted and not is_recomputing():
             self.num_batches_tracked += 1
         return y
 
@@ -152,27 +153,3 @@ class BatchNorm1d(BatchNorm2d):
     """Batch norm of (N, C) or (N, C, L)."""
 
     _dimensions = (2, 3)
-
-
-class BatchNormAct2d(BatchNorm2d):
-    """Batch norm and activation of (N, C, H, W) in one pass over memory.
-
-    `activation` is a name that `gtensor.nn.functional.batch_norm_act` knows, `activation_param` the
-    slope of "leaky_relu" or the alpha of "elu".
-    """
-
-    def __init__(self, num_features: int, eps: float = 1e-5, momentum: float | None = 0.1,
-                 affine: bool = True, track_running_stats: bool = True,
-                 activation: str = "leaky_relu", activation_param: float = 0.01,
-                 device: DeviceLike = None, dtype: Any = None) -> None:
-        super().__init__(num_features, eps, momentum, affine, track_running_stats, device, dtype)
-        self.activation = activation
-        self.activation_param = activation_param
-
-    def forward(self, x: Tensor) -> Tensor:
-        """(N, C, H, W), the same shape out."""
-        return self._normalized(F.batch_norm_act, x, activation=self.activation,
-                                activation_param=self.activation_param)
-
-    def extra_repr(self) -> str:
-        return f"{super().extra_repr()}, activation={self.activation!r}"

@@ -298,7 +298,7 @@ gelu = op(
 
 # -- an activation by name, for fused ops ----------------------------------------------------------
 
-_THRESHOLD = 20.0  # softplus in a fused op: PyTorch's default
+THRESHOLD = 20.0  # softplus in a fused op: PyTorch's default
 
 ACTIVATIONS: dict[str, tuple[Callable[..., Any], Callable[..., Any]]] = {
     "identity": (lambda ns, x, p, out=None: x, lambda ns, g, x, p, out=None: g),
@@ -321,9 +321,9 @@ ACTIVATIONS: dict[str, tuple[Callable[..., Any], Callable[..., Any]]] = {
         lambda ns, x, p, out=None: ns.sigmoid(x, out=out),
         lambda ns, g, x, p, out=None: ns.sigmoid_grad(g, ns.sigmoid(x), out=out)),
     "softplus": (
-        lambda ns, x, p, out=None: ns.softplus(x, factor=p, threshold=_THRESHOLD, out=out),
+        lambda ns, x, p, out=None: ns.softplus(x, factor=p, threshold=THRESHOLD, out=out),
         lambda ns, g, x, p, out=None: ns.softplus_grad(
-            g, x, factor=p, threshold=_THRESHOLD, out=out)),
+            g, x, factor=p, threshold=THRESHOLD, out=out)),
     "tanh": (
         lambda ns, x, p, out=None: ns.tanh(x, out=out),
         lambda ns, g, x, p, out=None: ns.tanh_grad(g, ns.tanh(x), out=out)),

@@ -6,12 +6,13 @@ pre-activation is made anew, tile by tile, in backward. Statistics of half types
 
 from __future__ import annotations
 
-from math import prod
+from math import inf, prod
 from typing import Any
 
 from gtensor.backend.kernels import elementwise
+from gtensor.core.errors import GradientError
 from gtensor.core.inplace import write
-from gtensor.core.modes import no_grad
+from gtensor.core.modes import is_recomputing, no_grad
 from gtensor.core.namespaces import recorded
 from gtensor.core.op import op
 from gtensor.core.samples import Sample, binary, normal, positive
@@ -66,7 +67,7 @@ def _dx_recorded(
     kept = (1, x.shape[1], *(1,) * (len(x.shape) - 2))
     xhat, dy, rstd = _recorded_terms(ns, g, x, weight, bias, mean, var, params)
     if params["training"]:
-        count = x.size // x.shape[1]
+        count = params["count"] or x.size // x.shape[1]
         shift, slope = (ns.reshape(ns.slice(sums, key=(i,)), shape=kept) / count for i in (0, 1))
         dy = dy - shift - xhat * slope
     return dy * rstd if weight is None else dy * (rstd * ns.reshape(weight, shape=kept))
@@ -74,18 +75,29 @@ def _dx_recorded(
 
 def _backward(ns: Any, step: Any, g: Any) -> None:
     x, weight, bias, mean, var, center, spread = step.saved
-    params = step.params
-    if not params["training"]:
+    if not step.params["training"]:
         center, spread = mean, var  # these are inputs: in a recorded pass they have a history
-    arrays = (x, weight, bias, center, spread)
+    give_gradients(ns, step, g, (x, weight, bias, center, spread), step.params)
+
+
+def give_gradients(
+    ns: Any, step: Any, g: Any, arrays: tuple[Any, ...], params: dict[str, Any]
+) -> None:
+    """The rule of batch norm, from x, weight, bias, mean and variance."""
+    if params["sync"] is not None and ns is recorded:
+        raise GradientError("create_graph=True through a batch norm that is synchronized over "
+                            "replicas; wanted sync=None")
+    options = {**params}
+    sync = options.pop("sync")
     sums = None
     if params["training"] or any(step.needs(i) for i in (1, 2, 3, 4)):
-        sums = ns.batch_norm_sums(g, *arrays, **params)
+        sums = ns.batch_norm_sums(g, *arrays, **options)
     if not params["training"]:
-        _give_statistics(ns, step, sums, weight, spread)
+        give_statistics(ns, step, sums, arrays[1], arrays[4])
     dx = None
     if step.needs(0):  # before the sums are given away, where something may be added to them
-        dx = ns.batch_norm_dx(g, *arrays, sums, out=step.reuse(g), **params)
+        totals, count = (sums, None) if sync is None else sync.sums(sums)
+        dx = ns.batch_norm_dx(g, *arrays, totals, count=count, out=step.reuse(g), **options)
     if step.needs(1):
         step.give(1, ns.slice(sums, key=(1,)))
     if step.needs(2):
@@ -94,7 +106,7 @@ def _backward(ns: Any, step: Any, g: Any) -> None:
         step.give(0, dx)
 
 
-def _give_statistics(ns: Any, step: Any, sums: Any, weight: Any, var: Any) -> None:
+def give_statistics(ns: Any, step: Any, sums: Any, weight: Any, var: Any) -> None:
     """Gradients of the mean and the variance that were given, where someone wants them."""
     if not (step.needs(3) or step.needs(4)):
         return
@@ -107,7 +119,7 @@ def _give_statistics(ns: Any, step: Any, sums: Any, weight: Any, var: Any) -> No
         step.give(4, ns.multiply(ns.slice(sums, key=(1,)), slope))
 
 
-def _tangent(ns: Any, primals: Any, tangents: Any, out: Any, params: dict[str, Any]) -> Any:
+def tangent(ns: Any, primals: Any, tangents: Any, out: Any, params: dict[str, Any]) -> Any:
     """Through the formula, one tangent at a time; the activation's derivative at the end."""
     x, weight, bias, mean, var = primals
     dx, dweight, dbias, dmean, dvar = tangents
@@ -153,7 +165,8 @@ def _tangent(ns: Any, primals: Any, tangents: Any, out: Any, params: dict[str, A
 
 
 def _options(training: bool, activation: str, parameter: float = 0.01) -> dict[str, Any]:
-    return {"training": training, "eps": 1e-5, "activation": activation, "parameter": parameter}
+    return {"training": training, "eps": 1e-5, "activation": activation, "parameter": parameter,
+            "sync": None}
 
 
 _SAVES = "x weight bias mean var center spread"
@@ -172,9 +185,9 @@ def _samples() -> list[Sample]:
     return found
 
 
-def _reference(
+def reference(
     torch: Any, x: Any, weight: Any, bias: Any, mean: Any, var: Any, *, training: bool, eps: float,
-    activation: str, parameter: float,
+    activation: str, parameter: float, sync: Any = None,
 ) -> Any:
     if training:
         mean, var = None, None
@@ -183,8 +196,7 @@ def _reference(
         kept = (1, -1) + (1,) * (x.ndim - 2)
         y = (x - mean.reshape(kept)) / torch.sqrt(var.reshape(kept) + eps)
         y = y * weight.reshape(kept) + bias.reshape(kept)
-    functions = {"identity": lambda y: y, "silu": torch.nn.functional.silu, "tanh": torch.tanh}
-    return functions[activation](y)
+    return y if activation == "identity" else getattr(torch.nn.functional, activation)(y)
 
 
 batch_norm_statistics = op(
@@ -211,10 +223,11 @@ batch_norm_dx = op(
 batch_norm_op = op(
     "batch_norm", cpu=cpu.forward_cpu, gpu=gpu.forward_gpu, extras="center spread",
     saves=dict.fromkeys(("x", "weight", "bias", "mean", "var"), _SAVES),
-    backward=_backward, tangent=_tangent, samples=_samples(), reference=_reference,
+    backward=_backward, tangent=tangent, samples=_samples(), reference=reference,
     doc="act((x - mean) / sqrt(var + eps) * weight + bias) over channels (axis 1). In training "
         "mean and var are x's own statistics, computed where they are not given. Parameters: "
-        "training, eps, activation (a name), parameter (its slope, alpha or beta).",
+        "training, eps, activation (a name), parameter (its slope, alpha or beta), sync (None, or "
+        "what adds up sums over replicas).",
 )
 
 running_average = op(
@@ -256,23 +269,35 @@ def batch_norm_act(
 
     Source: Ioffe and Szegedy, "Batch normalization", 2015.
     """
-    _check(input, running_mean, running_var, weight, bias, training)
-    _check_activation(activation, activation_param)
+    check_batch_norm(input, running_mean, running_var, weight, bias, training)
+    check_activation(activation, activation_param, input.dtype, "batch_norm_act")
     options = {"training": training, "eps": eps, "activation": activation,
-               "parameter": activation_param}
+               "parameter": activation_param, "sync": None}
     if not training:
         return batch_norm_op(input, weight, bias, running_mean, running_var, **options)
     with no_grad():
         statistics = batch_norm_statistics(input)
         mean, var = statistics[0], statistics[1]
     y = batch_norm_op(input, weight, bias, mean, var, **options)
-    count = input.size // input.shape[1]
+    move_averages(running_mean, running_var, mean, var, input.size // input.shape[1], momentum)
+    return y
+
+
+def move_averages(
+    running_mean: Tensor | None, running_var: Tensor | None, mean: Tensor, var: Tensor, count: int,
+    momentum: float,
+) -> None:
+    """Move the running statistics, in place, towards a batch's: mean, biased variance, count.
+
+    Not when a checkpointed function runs again: the first run has moved them.
+    """
+    if is_recomputing():
+        return
     with no_grad():
         for running, now, scale in (
                 (running_mean, mean, 1.0), (running_var, var, count / (count - 1))):
             if running is not None:
                 write(running_average, running, now, {"momentum": momentum, "scale": scale})
-    return y
 
 
 def batch_norm(
@@ -285,33 +310,36 @@ def batch_norm(
                           "identity")
 
 
-def _check(
+def check_batch_norm(
     x: Tensor, running_mean: Tensor | None, running_var: Tensor | None, weight: Tensor | None,
-    bias: Tensor | None, training: bool,
+    bias: Tensor | None, training: bool, name: str = "batch_norm", alone: bool = True,
 ) -> None:
+    """Raise for what does not fit; `alone`: no other replica has more values of a channel."""
     if x.ndim < 2:
-        raise ValueError(f"batch_norm was given an input of shape {x.shape}; wanted (N, C, ...)")
+        raise ValueError(f"{name} was given an input of shape {x.shape}; wanted (N, C, ...)")
     named = {"running_mean": running_mean, "running_var": running_var, "weight": weight,
              "bias": bias}
-    for name, tensor in named.items():
+    for which, tensor in named.items():
         if tensor is not None and tensor.shape != x.shape[1:2]:
-            raise ValueError(f"batch_norm was given a {name} of shape {tensor.shape} for an input "
+            raise ValueError(f"{name} was given a {which} of shape {tensor.shape} for an input "
                              f"of shape {x.shape}; wanted ({x.shape[1]},)")
     work = computed_in(x.dtype)  # in which weights may be beside a half input
-    same_dtype("batch_norm", input=x, **{name: t for name, t in (("weight", weight), ("bias", bias))
-                                         if t is not None and t.dtype != work})
+    same_dtype(name, input=x, **{which: t for which, t in (("weight", weight), ("bias", bias))
+                                 if t is not None and t.dtype != work})
     if not training and (running_mean is None or running_var is None):
-        raise ValueError("batch_norm was given no running_mean or no running_var outside training; "
+        raise ValueError(f"{name} was given no running_mean or no running_var outside training; "
                          "wanted both, or training=True")
-    if training and prod(x.shape) // max(1, x.shape[1]) < 2:
-        raise ValueError(f"batch_norm was given an input of shape {x.shape} in training; wanted "
+    if training and alone and prod(x.shape) // max(1, x.shape[1]) < 2:
+        raise ValueError(f"{name} was given an input of shape {x.shape} in training; wanted "
                          "more than one value per channel")
 
 
-def _check_activation(activation: str, parameter: float) -> None:
+def check_activation(activation: str, parameter: float, dtype: Any, name: str) -> None:
+    """Raise for an activation that is not known, and for a parameter that it cannot have."""
     if activation not in ACTIVATIONS:
-        raise ValueError(f"batch_norm_act was given activation={activation!r}; wanted one of "
+        raise ValueError(f"{name} was given activation={activation!r}; wanted one of "
                          f"{', '.join(ACTIVATIONS)}")
-    if activation in ("leaky_relu", "elu", "softplus") and not parameter > 0:
-        raise ValueError(f"batch_norm_act was given activation_param={parameter} for {activation}; "
+    takes_one = activation in ("leaky_relu", "elu", "softplus")
+    if takes_one and not 0 < computed_in(dtype).type(parameter) < inf:  # 1e-50 is 0 as a float32
+        raise ValueError(f"{name} was given activation_param={parameter} for {activation}; "
                          "wanted a positive number")

@@ -5,7 +5,7 @@ The channels come first and are walked in tiles, each through the same few work 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from math import prod
 from typing import Any
 
@@ -15,16 +15,23 @@ from gtensor.backend import host
 from gtensor.core.namespaces import raw as raw_spaces
 from gtensor.ops.activation import ACTIVATIONS
 from gtensor.ops.moments import add_products, add_sums, moments, spread
-from gtensor.ops.scratch import Scratch, computed_in, tile_size, whole_tiles
+from gtensor.ops.paths import tiles
+from gtensor.ops.scratch import Scratch, computed_in
+from gtensor.settings import settings
 
 
 class Channels:
-    """Arrays of x's shape with the channels first, and per-channel arrays beside them, by tiles."""
+    """Arrays of x's shape with the channels first, and per-channel arrays beside them, by tiles.
 
-    def __init__(self, x: np.ndarray, buffers: int) -> None:
+    Tiles have `limit` elements, those of the settings unless given, and so have the buffers. What
+    is computed stays in buffers until it is done: NumPy takes twice as long on strided arrays.
+    """
+
+    def __init__(self, x: np.ndarray, buffers: int, limit: int | None = None) -> None:
         self.shape = (x.shape[1], x.shape[0], *x.shape[2:])
         self.work = computed_in(x.dtype)
-        self.scratch = Scratch(buffers, tile_size(self.shape), self.work)
+        self.limit = max(1, settings.tile_elements if limit is None else limit)
+        self.scratch = Scratch(buffers, min(prod(self.shape), self.limit), self.work)
 
     def moved(self, a: np.ndarray) -> np.ndarray:
         """A view with the channels first."""
@@ -37,14 +44,73 @@ class Channels:
     def tiles(self) -> Iterator[tuple[Any, tuple[int, ...]]]:
         """Keys of the tiles, and the shape that each selects."""
         shape = np.broadcast_to(np.empty(()), self.shape)
-        for key in whole_tiles(self.shape):
+        for tile in tiles(self.shape, self.limit):
+            key = (*tile, ...)  # selects arrays, never scalars: a tile can be written
             yield key, shape[key].shape
 
-    def target(self, out: np.ndarray, key: Any, which: int) -> np.ndarray:
-        """Where a tile of the output is computed: itself, or scratch buffer `which` if it is half.
-        """
-        part = out[key]
-        return part if part.dtype == self.work else self.scratch(which, part.shape)
+    def widened(self, part: np.ndarray, which: int) -> np.ndarray:
+        """A tile in the dtype that is computed in: itself, or a copy in scratch buffer `which`."""
+        return part if part.dtype == self.work else self._copied(part, which)
+
+    def dense(self, part: np.ndarray, which: int) -> np.ndarray:
+        """A tile that is contiguous, too."""
+        simple = part.dtype == self.work and part.flags.c_contiguous
+        return part if simple else self._copied(part, which)
+
+    def _copied(self, part: np.ndarray, which: int) -> np.ndarray:
+        copy = self.scratch(which, part.shape)
+        copy[...] = part
+        return copy
+
+
+# -- the walks, of this op and of the one in place -------------------------------------------------
+
+Term = tuple[Any, np.ndarray, np.ndarray]  # of a tile: its key, values a, the gradient dy
+
+
+def transform(
+    c: Channels, x: Any, out: Any, center: Any, slope: Any, shift: Any,
+    activate: Callable[[np.ndarray], np.ndarray],
+) -> None:
+    """out = activate((x - center) * slope + shift), in scratch buffer 0. `out` may be x."""
+    source, result = c.moved(x), c.moved(out)
+    center, slope, shift = c.spread(center), c.spread(slope), c.spread(shift)
+    for key, shape in c.tiles():
+        y = np.subtract(source[key], center[key], out=c.scratch(0, shape))
+        y *= slope[key]
+        if shift is not None:
+            y += shift[key]
+        result[key] = activate(y)
+
+
+def summed(c: Channels, terms: Iterable[Term], totals: np.ndarray) -> Iterator[Term]:
+    """The terms, once the sums of dy and of a * dy are added to totals, (2, C).
+
+    What is not contiguous is copied to scratch buffers 0 (a) and 1 (dy).
+    """
+    for key, a, dy in terms:
+        a, dy = c.dense(a, 0), c.dense(dy, 1)
+        add_sums(totals[0], key, dy)
+        add_products(totals[1], key, a, dy)
+        yield key, a, dy
+
+
+def write_dx(
+    c: Channels, out: Any, terms: Iterable[Term], scale: Any, tilt: Any = None, low: Any = None
+) -> None:
+    """out = dy * scale - (a * tilt + low), without the bracket where tilt is None.
+
+    In scratch buffers 0 and 1, where a and dy of a term may be.
+    """
+    result = c.moved(out)
+    scale, tilt, low = c.spread(scale), c.spread(tilt), c.spread(low)
+    for key, a, dy in terms:
+        dx = np.multiply(dy, scale[key], out=c.scratch(1, dy.shape))
+        if tilt is not None:
+            a = np.multiply(a, tilt[key], out=c.scratch(0, a.shape))
+            a += low[key]
+            dx -= a
+        result[key] = dx
 
 
 def normalized(c: Channels, key: Any, shape: Any, x: Any, mean: Any, rstd: Any) -> np.ndarray:
@@ -90,7 +156,7 @@ def statistics_cpu(x: np.ndarray, out: Any = None) -> np.ndarray:
 
 def forward_cpu(
     x: Any, weight: Any, bias: Any, mean: Any, var: Any, *, training: bool, eps: float,
-    activation: str, parameter: float, out: Any = None,
+    activation: str, parameter: float, sync: Any = None, out: Any = None,
 ) -> Any:
     """act((x - mean) / sqrt(var + eps) * weight + bias), mean, var."""
     if out is None:
@@ -99,24 +165,15 @@ def forward_cpu(
         mean, var = statistics_cpu(x)
     c = Channels(x, 1)
     act, ns = ACTIVATIONS[activation][0], raw_spaces["cpu"]
-    source, result = c.moved(x), c.moved(out)
-    center, scale = c.spread(mean), scale_of(weight, var, eps, c.work)
-    slope, shift = c.spread(scale), c.spread(bias)
-    for key, _ in c.tiles():
-        y = np.subtract(source[key], center[key], out=c.target(result, key, 0))
-        y *= slope[key]
-        if shift is not None:
-            y += shift[key]
-        z = act(ns, y, parameter, out=y)
-        if z is not y or y.dtype != out.dtype:
-            result[key] = z
+    transform(c, x, out, mean, scale_of(weight, var, eps, c.work), bias,
+              lambda y: act(ns, y, parameter, out=y))
     return out, mean, var
 
 
 def _terms(
     c: Channels, arrays: tuple[Any, ...], activation: str, parameter: float
-) -> Iterator[tuple[Any, np.ndarray, np.ndarray]]:
-    """For each tile: its key, xhat, and the gradient before the activation."""
+) -> Iterator[Term]:
+    """Terms with a = xhat; dy is the gradient before the activation."""
     g, x, mean, rstd, weight, bias = arrays
     act_grad, ns = ACTIVATIONS[activation][1], raw_spaces["cpu"]
     for key, shape in c.tiles():
@@ -145,9 +202,8 @@ def sums_cpu(
     c = Channels(x, 3)
     totals = np.zeros((2, x.shape[1]), np.float64)
     arrays = _views(c, g, x, weight, bias, mean, var, eps)
-    for key, xhat, dy in _terms(c, arrays, activation, parameter):
-        add_sums(totals[0], key, dy)
-        add_products(totals[1], key, xhat, dy)
+    for _ in summed(c, _terms(c, arrays, activation, parameter), totals):
+        pass
     if out is None:
         return totals.astype(c.work)
     out[...] = totals
@@ -156,23 +212,16 @@ def sums_cpu(
 
 def dx_cpu(
     g: Any, x: Any, weight: Any, bias: Any, mean: Any, var: Any, sums: Any, *, training: bool,
-    eps: float, activation: str, parameter: float, out: Any = None,
+    eps: float, activation: str, parameter: float, count: int | None = None, out: Any = None,
 ) -> Any:
     """The gradient of x, from `sums` in training."""
     if out is None:
         out = host().empty(x.shape, x.dtype, "batch_norm_dx")
     c = Channels(x, 3)
-    result = c.moved(out)
-    arrays = _views(c, g, x, weight, bias, mean, var, eps)
-    count = max(1, prod(c.shape[1:]))
-    shift, slope = (c.spread(s / count) for s in (sums if training else (mean, var)))  # or unread
-    scale = c.spread(scale_of(weight, var, eps, c.work))
-    for key, xhat, dy in _terms(c, arrays, activation, parameter):
-        if training:
-            xhat *= slope[key]
-            xhat += shift[key]
-            dy = np.subtract(dy, xhat, out=xhat)
-        y = np.multiply(dy, scale[key], out=c.target(result, key, 0))
-        if y.dtype != out.dtype:
-            result[key] = y
+    terms = _terms(c, _views(c, g, x, weight, bias, mean, var, eps), activation, parameter)
+    scale = scale_of(weight, var, eps, c.work)
+    low = tilt = None
+    if training:
+        low, tilt = sums.astype(c.work, copy=False) * (scale / (count or max(1, prod(c.shape[1:]))))
+    write_dx(c, out, terms, scale, tilt, low)
     return out

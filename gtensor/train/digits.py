@@ -6,7 +6,7 @@ import numpy as np
 
 from gtensor import nn
 from gtensor.train.errors import require
-from gtensor.train.trainer import Data, Options
+from gtensor.train.trainer import NORMS, Data, Options
 
 TITLE = "handwritten digits, 8 x 8 pixels (scikit-learn)"
 DEFAULTS = Options(epochs=12, batch_size=64, lr=4e-3, weight_decay=1e-2)
@@ -24,13 +24,14 @@ def data() -> Data:
     return Data(*parts)
 
 
-def model() -> nn.Module:
+def model(norm: str = DEFAULTS.norm) -> nn.Module:
     """Two conv blocks of 32 and 64 channels, pooled between and behind, and a linear layer."""
+    activated_norm = NORMS[norm]
     return nn.Sequential(
-        nn.Conv2d(1, 32, 3, padding=1, bias=False), nn.BatchNormAct2d(32),
-        nn.Conv2d(32, 64, 3, padding=1, bias=False), nn.BatchNormAct2d(64),
+        nn.Conv2d(1, 32, 3, padding=1, bias=False), activated_norm(32),
+        nn.Conv2d(32, 64, 3, padding=1, bias=False), activated_norm(64),
         nn.MaxPool2d(2),
-        nn.Conv2d(64, 64, 3, padding=1, bias=False), nn.BatchNormAct2d(64),
+        nn.Conv2d(64, 64, 3, padding=1, bias=False), activated_norm(64),
         nn.MaxPool2d(2),
         nn.Flatten(), nn.Linear(64 * 2 * 2, 10),
     )

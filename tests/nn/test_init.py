@@ -59,7 +59,7 @@ def test_values_follow_from_the_seed_alone():
 
 
 def test_norms_start_as_the_identity():
-    for norm in (nn.LayerNorm(4), nn.BatchNorm2d(4), nn.BatchNormAct2d(4)):
+    for norm in (nn.LayerNorm(4), nn.BatchNorm2d(4), nn.ABN(4)):
         assert norm.weight.tolist() == [1] * 4 and norm.bias.tolist() == [0] * 4
     assert norm.running_mean.tolist() == [0] * 4 and norm.running_var.tolist() == [1] * 4
 

@@ -79,7 +79,7 @@ class Host:
                 else:
                     assert type(value) in (int, float), f"{name} was given {type(value)}"
             if 0 not in grid:
-                self._run(self.machine(raw.file), name, grid, block, list(args))
+                self._run(self.machine(raw.file), name, grid, block, list(args), shared_mem)
 
         return launch
 
@@ -112,9 +112,12 @@ class Host:
         out[...] = result
         return out
 
-    def _run(self, machine: HostMachine, name: str, grid: Any, block: Any, args: list[Any]) -> None:
+    def _run(
+        self, machine: HostMachine, name: str, grid: Any, block: Any, args: list[Any],
+        shared_mem: int = 0,
+    ) -> None:
         distinct: dict[int, np.ndarray] = {id(a): a for a in args if isinstance(a, np.ndarray)}
-        results = machine.launch(name, grid, block, args)
+        results = machine.launch(name, grid, block, args, shared_mem=shared_mem)
         for array, value in zip(distinct.values(), results, strict=True):
             if array.flags.writeable:
                 array[...] = value

@@ -1,0 +1,116 @@
+"""Activated batch norm: out of place, and in place in half the memory."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Self
+
+from gtensor.core.modes import no_grad
+from gtensor.core.tensor import Tensor
+from gtensor.nn import functional as F
+from gtensor.nn.convolution import Conv2d
+from gtensor.nn.layers import DeviceLike, Linear
+from gtensor.nn.normalization import BatchNorm2d
+
+
+class ABN(BatchNorm2d):
+    """Batch norm and activation of (N, C, ...), in one op; saves its input.
+
+    act((x - mean) / sqrt(var + eps) * (|weight| + eps) + bias): the scale is never 0, so that
+    `InPlaceABN`, which computes the same, can invert it. A state of `BatchNorm2d` loads as it is:
+    positive weights keep their meaning but for the added eps, negative ones lose their sign; see
+    `from_batch_norm` for a conversion that is exact.
+
+    Args:
+        num_features: C.
+        eps: added to the variance and to |weight|.
+        momentum, affine, track_running_stats: as for `BatchNorm2d`.
+        activation, activation_param: see `gtensor.nn.functional.abn`.
+    """
+
+    _dimensions = tuple(range(2, 65))
+    _function: Callable[..., Tensor] = staticmethod(F.abn)
+
+    def __init__(self, num_features: int, eps: float = 1e-5, momentum: float | None = 0.1,
+                 affine: bool = True, track_running_stats: bool = True,
+                 activation: str = "leaky_relu", activation_param: float = 0.01,
+                 device: DeviceLike = None, dtype: Any = None) -> None:
+        super().__init__(num_features, eps, momentum, affine, track_running_stats, device, dtype)
+        self.activation = activation
+        self.activation_param = activation_param
+
+    def forward(self, x: Tensor) -> Tensor:
+        """(N, C, ...), the same shape out."""
+        return self._normalized(self._activated, x)
+
+    def _activated(self, x: Tensor, running_mean: Tensor | None, running_var: Tensor | None,
+                   weight: Tensor | None, bias: Tensor | None, training: bool, momentum: float,
+                   eps: float) -> Tensor:
+        return self._function(x, weight, bias, running_mean, running_var, training, momentum, eps,
+                              self.activation, self.activation_param)
+
+    @classmethod
+    def from_batch_norm(cls, norm: BatchNorm2d, activation: str = "leaky_relu",
+                        activation_param: float = 0.01, producer: Conv2d | Linear | None = None
+                        ) -> Self:
+        """A module that computes activation(norm(x)), with the norm's parameters and statistics.
+
+        Weights from eps on keep their value: |weight| + eps is what they were. A smaller one
+        becomes eps. Negative ones have no counterpart, but where a channel of the norm's input
+        changes its sign the weight may, too: `producer`, the convolution or linear layer whose
+        output the norm takes, is then changed in place, and with it the running mean.
+
+        Raises ValueError for negative weights without a producer that fits, before any change.
+        """
+        made = cls(norm.num_features, norm.eps, norm.momentum, norm.affine,
+                   norm.track_running_stats, activation, activation_param)
+        if norm.weight is not None:
+            made.to(norm.weight.dtype)
+            made.to(norm.weight.device)
+        made.load_state_dict(norm.state_dict())
+        if norm.weight is None:
+            return made
+        with no_grad():
+            sign = 1.0 - 2.0 * (norm.weight < 0).astype(norm.weight.dtype)
+            if bool((sign < 0).any()):
+                _turn(producer, sign)
+                if made.running_mean is not None:
+                    made.running_mean *= sign
+            made.weight[...] = F.relu(abs(norm.weight) - norm.eps)
+        return made
+
+    def extra_repr(self) -> str:
+        return f"{super().extra_repr()}, activation={self.activation!r}"
+
+
+class InPlaceABN(ABN):
+    """`ABN` over its input's memory, which it consumes: one kept buffer per layer instead of two.
+
+    After `y = norm(x)` only y can be used; a later use of x is an error that names this line. The
+    input is overwritten only where nobody else can see it; otherwise y gets a buffer of its own,
+    which `gtensor.memory.copies()` counts. See `gtensor.nn.functional.inplace_abn`.
+
+    `gather` may be set to a function that stacks all replicas' arrays along a new first axis: then
+    the statistics are those of the batches of all replicas together.
+    """
+
+    gather: Callable[[Any], Any] | None = None
+
+    def _activated(self, *arguments: Any) -> Tensor:
+        x, running_mean, running_var, weight, bias, training, momentum, eps = arguments
+        return F.inplace_abn(x, weight, bias, running_mean, running_var, training, momentum, eps,
+                             self.activation, self.activation_param, self.gather)
+
+
+def _turn(producer: Any, sign: Tensor) -> None:
+    """Change the sign of the output channels of a layer where `sign` is -1."""
+    fits = isinstance(producer, (Conv2d, Linear)) and producer.weight.shape[0] == sign.shape[0]
+    if not fits:
+        negative = [i for i, s in enumerate(sign.tolist()) if s < 0]
+        raise ValueError(
+            f"a batch norm with negative weights (channels {negative[:8]}) was given with "
+            f"{type(producer).__name__} as its producer; wanted the convolution or linear layer "
+            f"with {sign.shape[0]} outputs whose output it takes, to change their sign there")
+    producer.weight *= sign.reshape((-1,) + (1,) * (producer.weight.ndim - 1))
+    if producer.bias is not None:
+        producer.bias *= sign

@@ -1,0 +1,56 @@
+"""The seam for batch norm over several replicas: statistics forward, sums backward.
+
+Every replica normalizes its part of the batch by the statistics of the whole. What has to travel is
+a mean, a variance and a count per channel forward, and two sums per channel backward; how it
+travels is a communicator's matter, which gives one function: `gather(array)`, all replicas' arrays
+stacked along a new first axis, the same for all of them. The gradients of weight and bias stay
+local, as those of all other parameters.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from gtensor.backend import device_of
+
+Gather = Callable[[Any], Any]
+
+
+class Replicas:
+    """One call of a synchronized batch norm, from its forward to its backward."""
+
+    def __init__(self, gather: Gather) -> None:
+        self.gather = gather
+        self.count = 0  # of samples per channel over all replicas, once the statistics are known
+
+    def statistics(self, mean: Any, var: Any, count: int) -> tuple[Any, Any]:
+        """Mean and biased variance of the whole batch, from arrays of this replica's."""
+        counts = device_of(mean).xp.asarray([count], dtype=np.int64)
+        total_mean, total_var, total = reduce_statistics(
+            self.gather(mean), self.gather(var), self.gather(counts)[:, 0])
+        self.count = int(total)
+        return total_mean, total_var
+
+    def sums(self, local: Any) -> tuple[Any, int]:
+        """The sums of all replicas, and the count of their samples per channel."""
+        return self.gather(local).sum(axis=0), self.count
+
+
+def reduce_statistics(means: Any, variances: Any, counts: Any) -> tuple[Any, Any, Any]:
+    """Mean and biased variance (C) of all replicas' samples, and their count.
+
+    Args:
+        means, variances: (R, C), biased; finite also where a replica has no samples.
+        counts: (R), samples per channel of each replica.
+
+    Source: Chan, Golub and LeVeque, "Algorithms for computing the sample variance", 1983.
+    """
+    count = counts.sum()
+    share = (counts / count.clip(1)).astype("float64").reshape(-1, 1)
+    center = means.astype("float64")
+    mean = (share * center).sum(axis=0)
+    var = (share * (variances + (center - mean) ** 2)).sum(axis=0)
+    return mean.astype(means.dtype), var.astype(variances.dtype), count
