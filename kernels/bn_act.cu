@@ -9,12 +9,12 @@
 // 2, writes 1; input reads 1, writes 1. `_on_chip`, for channels that fit into shared memory:
 // forward with statistics reads 1, writes 1; backward with the sums reads 2, writes 1.
 // Statistics: one pass over x. The mean and the squared deviations from it are taken of the few
-// values that a thread has loaded, and combined by Chan's formula (Chan, Golub, LeVeque 1979), so a
-// mean far larger than the deviation does no harm.
+// values that a thread has loaded, and combined by Chan's formula (Chan, Golub, LeVeque 1979). A
+// mean carries what its rounding left: one that is far larger than the deviation does no harm.
 // In place: z may be x; dx may be g, z or x; hence no __restrict__.
 #include "bn_act_phases.cuh"
 
-// mean and var of every channel. partials: 3 numbers for each channel and blockIdx.y; tickets: a
+// mean and var of every channel. partials: 4 numbers for each channel and blockIdx.y; tickets: a
 // zero for each blockIdx.x; both NULL where gridDim.y is 1.
 template <typename T>
 __global__ void __launch_bounds__(GT_BLOCK, 2)

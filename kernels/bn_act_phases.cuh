@@ -18,7 +18,7 @@ __device__ inline void gt_statistics(const Walk &walk, const T *x, F *mean, F *v
   });
   if (gt_gather(walk, moments, partials, tickets, c, cells, gt_combine_moments()))
     for (int p = 0; p < Walk::owned; ++p) {
-      mean[walk.channel + p] = moments[p].mean;
+      mean[walk.channel + p] = gt_mean(moments[p]);
       var[walk.channel + p] = gt_variance(moments[p]);
     }
 }
@@ -110,7 +110,7 @@ __device__ inline void gt_forward_on_chip(const Walk &walk, const T *x, F *mean,
     places.next();
   });
   walk.reduce(moments, cells, gt_combine_moments());
-  const F average = moments[0].mean, variance = gt_variance(moments[0]);
+  const F average = gt_mean(moments[0]), variance = gt_variance(moments[0]);
   if (threadIdx.x == 0) {
     mean[walk.channel] = average;
     var[walk.channel] = variance;

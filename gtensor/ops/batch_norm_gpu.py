@@ -139,7 +139,7 @@ def statistics_gpu(x: Any, out: Any = None) -> Any:
     """Mean and biased variance per channel, (2, C)."""
     c = Channels(x)
     result = cupy().empty((2, x.shape[1]), computed_in(x.dtype))
-    c.launch(_STATISTICS, c.dense(x), result[0], result[1], *c.workspace(3), *c.sizes)
+    c.launch(_STATISTICS, c.dense(x), result[0], result[1], *c.workspace(4), *c.sizes)
     return settled(result, out)
 
 

@@ -199,7 +199,7 @@ def sums_cpu(
     activation: str, parameter: float, out: Any = None,
 ) -> Any:
     """Per channel the sums of dy and of dy * xhat, (2, C): the gradients of bias and weight."""
-    c = Channels(x, 3)
+    c = Channels(x, 3, settings.tile_elements // 2)  # so that all of them are a tile of 64K
     totals = np.zeros((2, x.shape[1]), np.float64)
     arrays = _views(c, g, x, weight, bias, mean, var, eps)
     for _ in summed(c, _terms(c, arrays, activation, parameter), totals):
@@ -217,7 +217,7 @@ def dx_cpu(
     """The gradient of x, from `sums` in training."""
     if out is None:
         out = host().empty(x.shape, x.dtype, "batch_norm_dx")
-    c = Channels(x, 3)
+    c = Channels(x, 3, settings.tile_elements // 2)  # so that all of them are a tile of 64K
     terms = _terms(c, _views(c, g, x, weight, bias, mean, var, eps), activation, parameter)
     scale = scale_of(weight, var, eps, c.work)
     low = tilt = None

@@ -8,6 +8,27 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 from kernel_host import HostExecutor, Toolchain
+from kernel_nvrtc import Compiler
+
+from gtensor.backend import kernels
+
+COMPILED = ("test_kernels_compile.py", "test_kernels_sass.py")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """What NVRTC compiles is looked at last: it compiles in threads while the other tests run."""
+    items.sort(key=lambda item: item.path.name in COMPILED)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def compiling(request: pytest.FixtureRequest) -> None:
+    """Sets the compiler to the kernel files of the selected tests."""
+    for item in request.session.items:
+        if getattr(item, "originalname", "") == "test_kernel_file_compiles":
+            asked = item.callspec.params  # type: ignore[attr-defined]
+            compiler: Compiler = request.getfixturevalue("compiler")
+            ctype = kernels.C_TYPES[asked["dtype"]]
+            compiler.later_kernel_file(asked["file"], (ctype,), asked["architecture"])
 
 
 @pytest.fixture(scope="session")
@@ -16,6 +37,16 @@ def toolchain(request: pytest.FixtureRequest) -> Toolchain:
     cache = request.config.cache
     assert cache is not None
     return Toolchain(cache.mkdir("gtensor-kernels"))
+
+
+@pytest.fixture(scope="session")
+def compiler(request: pytest.FixtureRequest) -> Iterator[Compiler]:
+    """NVRTC and the folder of what it compiled, kept between runs in pytest's cache."""
+    cache = request.config.cache
+    assert cache is not None
+    compiler = Compiler(cache.mkdir("gtensor-programs"))
+    yield compiler
+    compiler.close()
 
 
 @pytest.fixture(scope="session")

@@ -77,11 +77,13 @@ def assert_equal(given: np.ndarray, wanted: torch.Tensor) -> None:
 def all_cases() -> list[Case]:
     """The table, in the order of kernels/."""
     # The case modules import the helpers above.
+    import cases_bn_act
     import cases_convolution
     import cases_elementwise
     import cases_rows
 
-    return [*cases_elementwise.CASES, *cases_rows.CASES, *cases_convolution.CASES]
+    return [*cases_elementwise.CASES, *cases_rows.CASES, *cases_convolution.CASES,
+            *cases_bn_act.CASES]
 
 
 def parameters() -> list[Any]:

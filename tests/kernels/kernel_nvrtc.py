@@ -1,8 +1,15 @@
-"""NVRTC without a GPU or a driver: PTX, CUBIN and what ptxas says, for any architecture."""
+"""NVRTC without a GPU or a driver: PTX, CUBIN and what ptxas says, for any architecture.
+
+`Compiler` keeps what it compiled between runs: ptxas takes seconds for each file and architecture.
+"""
 
 from __future__ import annotations
 
+import hashlib
+import os
+import pickle
 import re
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -45,7 +52,15 @@ class Program:
     ptx: bytes
     cubin: bytes
     log: str
-    usages: tuple[Usage, ...]
+
+    @property
+    def usages(self) -> tuple[Usage, ...]:
+        """Of each kernel."""
+        return tuple(
+            Usage(found["function"], int(found["registers"]), int(found["stack"]),
+                  int(found["stores"]) + int(found["loads"]))
+            for found in _USAGE.finditer(self.log)
+        )
 
     @property
     def warnings(self) -> list[str]:
@@ -80,10 +95,57 @@ def compile_text(
         return Program(
             _bytes(program, nvrtc.nvrtcGetPTXSize, nvrtc.nvrtcGetPTX),
             _bytes(program, nvrtc.nvrtcGetCUBINSize, nvrtc.nvrtcGetCUBIN),
-            text_log, _usages(text_log),
+            text_log,
         )
     finally:
         nvrtc.nvrtcDestroyProgram(program)
+
+
+class Compiler:
+    """Programs compiled by threads of its own, each once, and kept in a folder between runs."""
+
+    def __init__(self, folder: Path) -> None:
+        from cuda.bindings import nvrtc
+
+        self.folder = folder
+        self.version = nvrtc.nvrtcVersion()[1:]
+        self._pool = ThreadPoolExecutor(max_workers=min(os.cpu_count() or 1, 4))
+        self._programs: dict[str, Future[Program]] = {}
+
+    def close(self) -> None:
+        self._pool.shutdown(cancel_futures=True)
+
+    def kernel_file(self, file: str, ctypes: tuple[str, ...], architecture: int) -> Program:
+        """All kernels of a file of kernels/ for some C types."""
+        return self.later_kernel_file(file, ctypes, architecture).result()
+
+    def later_kernel_file(
+        self, file: str, ctypes: tuple[str, ...], architecture: int
+    ) -> Future[Program]:
+        """As `kernel_file`, in a thread."""
+        names = [f"{function}<{ctype}>" for function in kernels.functions(file)
+                 for ctype in ctypes]
+        return self.later(kernels.source(file), names, architecture)
+
+    def later(self, text: str, names: list[str], architecture: int) -> Future[Program]:
+        """As `compile_text`, in a thread."""
+        asked = (self.version, str(cuda_include()), kernels.OPTIONS, CUPY_OPTIONS, text, names,
+                 architecture)
+        key = hashlib.sha256(repr(asked).encode()).hexdigest()[:24]
+        if key not in self._programs:
+            self._programs[key] = self._pool.submit(
+                self._kept, self.folder / f"{key}.program", text, names, architecture
+            )
+        return self._programs[key]
+
+    def _kept(self, path: Path, text: str, names: list[str], architecture: int) -> Program:
+        if path.exists():
+            return Program(*pickle.loads(path.read_bytes()))
+        program = compile_text(text, names, architecture)
+        part = path.with_suffix(f".{os.getpid()}.part")
+        part.write_bytes(pickle.dumps((program.ptx, program.cubin, program.log)))
+        part.replace(path)  # another process may compile the same at the same time
+        return program
 
 
 def _checked(result: tuple[Any, ...]) -> Any:
@@ -96,11 +158,3 @@ def _bytes(program: Any, size_of: Any, get: Any) -> bytes:
     buffer = b" " * _checked(size_of(program))
     _checked(get(program, buffer))
     return buffer
-
-
-def _usages(log: str) -> tuple[Usage, ...]:
-    return tuple(
-        Usage(found["function"], int(found["registers"]), int(found["stack"]),
-              int(found["stores"]) + int(found["loads"]))
-        for found in _USAGE.finditer(log)
-    )

@@ -1,50 +1,41 @@
 """Every kernel through NVRTC, for every architecture and dtype, without warnings or spills.
 
-No GPU and no driver is needed. The options are those that the loader and CuPy pass.
+No GPU and no driver is needed. The options are those that the loader and CuPy pass. Every time:
+float32 for all architectures (elementwise kernels: for three) and all dtypes for one; the other
+pairs are `slow`.
 """
 
 from __future__ import annotations
 
 import importlib
 import importlib.util
-import os
 import pkgutil
 import re
-from collections.abc import Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
+from typing import Any
 
 import cases_elementwise
 import pytest
-from kernel_nvrtc import ARCHITECTURES, CompileError, Program, compile_text
-from kernel_text import ELEMENT_TYPES, HOST, element_name, elementwise_text
+from kernel_nvrtc import ARCHITECTURES, CompileError, Compiler, Program, compile_text
+from kernel_text import HOST, element_name, elementwise_text
 
 import gtensor
 from gtensor.backend import kernels
 from gtensor.backend.kernels import Elementwise
+from gtensor.ops.batch_norm_gpu import CHIP_BLOCK
 
-EVERY_TIME = (75, 90, 120)  # the oldest, the one we are lent, the newest; the others are slow
-ALL = [number if number in EVERY_TIME else pytest.param(number, marks=pytest.mark.slow)
-       for number in ARCHITECTURES]
+LENT = 90  # the architecture of the GPU that we are lent
 MOST_REGISTERS = 128  # two blocks of 256 threads on a multiprocessor of 64 K registers
 
 
-@pytest.fixture(scope="module")
-def programs(request: pytest.FixtureRequest) -> Iterator[dict[tuple[str, int], Future[Program]]]:
-    """The kernel files for the architectures selected, compiled by threads while tests look on."""
-    wanted = {item.callspec.params["architecture"] for item in request.session.items
-              if getattr(item, "originalname", "") == "test_kernel_file_compiles"}
-    pool = ThreadPoolExecutor(max_workers=min(os.cpu_count() or 1, 4))
-    futures = {}
-    for architecture in sorted(wanted):
-        for file in kernels.files():
-            names = [f"{function}<{ctype}>" for function in kernels.functions(file)
-                     for ctype in kernels.C_TYPES.values()]
-            futures[file, architecture] = pool.submit(
-                compile_text, kernels.source(file), names, architecture
-            )
-    yield futures
-    pool.shutdown(cancel_futures=True)
+def instances(every: tuple[int, ...]) -> list[Any]:
+    """Dtypes and architectures: all dtypes for LENT, float32 for those of `every`; others slow."""
+    return [
+        pytest.param(dtype, architecture, id=f"{dtype}-{architecture}", marks=marks)
+        for architecture in ARCHITECTURES for dtype in kernels.C_TYPES
+        for marks in [[] if architecture == LENT or (dtype == "float32" and architecture in every)
+                      else [pytest.mark.slow]]
+    ]
 
 
 def check(program: Program, count: int, stack_bytes: int = 0) -> None:
@@ -57,13 +48,13 @@ def check(program: Program, count: int, stack_bytes: int = 0) -> None:
         assert usage.registers <= MOST_REGISTERS, f"too many registers: {usage}"
 
 
-@pytest.mark.parametrize("architecture", ALL)
 @pytest.mark.parametrize("file", kernels.files())
+@pytest.mark.parametrize(("dtype", "architecture"), instances(ARCHITECTURES))
 def test_kernel_file_compiles(
-    programs: dict[tuple[str, int], Future[Program]], file: str, architecture: int
+    file: str, dtype: str, architecture: int, compiler: Compiler
 ) -> None:
-    count = len(kernels.functions(file)) * len(kernels.C_TYPES)
-    check(programs[file, architecture].result(), count)
+    program = compiler.kernel_file(file, (kernels.C_TYPES[dtype],), architecture)
+    check(program, len(kernels.functions(file)))
 
 
 def all_bodies() -> list[Elementwise]:
@@ -75,20 +66,15 @@ def all_bodies() -> list[Elementwise]:
     return table + [body for body in kernels.registered if body not in table]
 
 
-# Plain arithmetic: the oldest, the newest and one between say nearly all; the rest is slow.
-@pytest.mark.parametrize("architecture", [
-    number if number in (75, 90, 120) else pytest.param(number, marks=pytest.mark.slow)
-    for number in ARCHITECTURES
-])
-def test_elementwise_bodies_compile(architecture: int) -> None:
+@pytest.mark.parametrize(("dtype", "architecture"), instances((75, 90, 120)))
+def test_elementwise_bodies_compile(dtype: str, architecture: int, compiler: Compiler) -> None:
     bodies = all_bodies()
     names = list(dict.fromkeys(
-        element_name(index, body, dtype)
-        for index, body in enumerate(bodies) for dtype in ELEMENT_TYPES
+        element_name(index, body, dtype) for index, body in enumerate(bodies)
     ))
     text = (HOST / "elementwise_half.h").read_text() + elementwise_text(bodies)
     # CUDA's sin and cos keep 40 bytes there, for arguments that are huge.
-    check(compile_text(text, names, architecture), len(names), stack_bytes=40)
+    check(compiler.later(text, names, architecture).result(), len(names), stack_bytes=40)
 
 
 def test_elementwise_bodies_compile_with_cupys_half_classes() -> None:
@@ -126,5 +112,6 @@ def test_activation_codes_are_those_of_the_header() -> None:
     assert {name.lower(): int(code) for name, code in found} == kernels.ACTIVATIONS
 
 
-def test_block_size_is_that_of_the_header() -> None:
+def test_block_sizes_are_those_of_the_headers() -> None:
+    assert f"#define GT_CHIP_BLOCK {CHIP_BLOCK} " in kernels.source("bn_act.cu")
     assert f"#define GT_BLOCK {kernels.BLOCK} " in kernels.source("reduce.cuh")

@@ -1,13 +1,15 @@
 """The checker is checked: deliberately broken kernels must be caught on the host.
 
 Each fault is one change of a kernel's text; its test names what has to notice it: AddressSanitizer,
-UBSan, the machine itself, or the comparison of values and of thread schedules.
+UBSan, the machine itself, or the comparison of values and of thread schedules. ThreadSanitizer has
+to notice every missing barrier, too. test_kernels_machine_faults.py has those of warps, atomics and
+dynamic shared memory.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -17,9 +19,10 @@ from kernel_host import (
     HostMachine,
     KernelFault,
     Toolchain,
-    file_text,
     launch_all_schedules,
+    machine_text,
 )
+from kernel_toolchain import FIBERS, THREADS, Build
 
 from gtensor.backend import kernels
 
@@ -56,12 +59,6 @@ def _replaced(file: str, old: str, new: str, which: int = 0) -> str:
     text = kernels.source(file)
     at = [match.start() for match in re.finditer(re.escape(old), text)][which]
     return text[:at] + new + text[at + len(old):]
-
-
-def _only_float(file: str, text: str, function: str) -> str:
-    """For the machine, with a single instance of a single kernel: these compile in a second."""
-    head = file_text(file, text).split('#line 1 "registrations"\n')[0]
-    return head + f"GT_HOST_REGISTER(0, {function}<float>);\n"
 
 
 SOFTMAX, LAYER_NORM = "softmax.cu", "layer_norm.cu"
@@ -112,11 +109,11 @@ FAULTS: dict[str, tuple[str, str, str, Run, Any]] = {
         SOFTMAX, _replaced(SOFTMAX, BARRIER, "", 2), "softmax_forward", _softmax, AssertionError,
     ),
     "no barrier between lanes": (
-        LAYER_NORM, _replaced(LAYER_NORM, BARRIER, "", 3), "layer_norm_backward_weight",
+        LAYER_NORM, _replaced(LAYER_NORM, BARRIER, "", -2), "layer_norm_backward_weight",
         _weight_gradient, AssertionError,
     ),
     "no barrier between column groups": (
-        LAYER_NORM, _replaced(LAYER_NORM, BARRIER, "", 4), "layer_norm_backward_weight",
+        LAYER_NORM, _replaced(LAYER_NORM, BARRIER, "", -1), "layer_norm_backward_weight",
         _weight_gradient, AssertionError,
     ),
     "divergent barrier": (
@@ -139,54 +136,73 @@ FAULTS: dict[str, tuple[str, str, str, Run, Any]] = {
 }
 
 
+MISSING_BARRIERS = [name for name in FAULTS if name.startswith("no barrier")]
+UNBROKEN: dict[str, tuple[str, str, str, Run, Any]] = {
+    "softmax": (SOFTMAX, kernels.source(SOFTMAX), "softmax_forward", _softmax, None),
+    "layer norm": (LAYER_NORM, kernels.source(LAYER_NORM), "layer_norm_backward_weight",
+                   _weight_gradient, None),
+}
+Machines = Callable[[str, Build], HostMachine]
+
+
 @pytest.fixture(scope="module")
-def broken(toolchain: Toolchain) -> dict[str, HostMachine]:
-    """A machine for each fault."""
-    toolchain.machine()
-    with ThreadPoolExecutor(max_workers=2) as pool:
-        paths = pool.map(
-            lambda fault: toolchain.executable(_only_float(*fault[:3])), FAULTS.values()
+def machines(toolchain: Toolchain) -> Iterator[Machines]:
+    """The machine of a fault, or of an unbroken kernel, in a build; all are made at once."""
+    texts = FAULTS | UNBROKEN
+    keys = [(name, FIBERS) for name in texts]
+    keys += [(name, THREADS) for name in (*MISSING_BARRIERS, *UNBROKEN)]
+    for build in (FIBERS, THREADS):
+        toolchain.machine(build)
+
+    def make(key: tuple[str, Build]) -> HostMachine:
+        name, build = key
+        _, text, function, *_ = texts[name]
+        return HostMachine(
+            toolchain.executable(machine_text(text, [f"{function}<float>"], build), build)
         )
-        return {name: HostMachine(path) for name, path in zip(FAULTS, paths, strict=True)}
+
+    with ThreadPoolExecutor(max_workers=2) as pool:
+        made = dict(zip(keys, pool.map(make, keys), strict=True))
+    yield lambda name, build: made[name, build]
+    for machine in made.values():
+        machine.close()
 
 
 @pytest.mark.parametrize("name", FAULTS)
-def test_fault_is_caught(name: str, broken: dict[str, HostMachine]) -> None:
+def test_fault_is_caught(name: str, machines: Machines) -> None:
     *_, run, caught_by = FAULTS[name]
-    machine = broken[name]
     if isinstance(caught_by, str):
         with pytest.raises(KernelFault, match=caught_by):
-            run(machine)
+            run(machines(name, FIBERS))
     else:
         with pytest.raises(caught_by):
-            run(machine)
-    machine.close()
+            run(machines(name, FIBERS))
 
 
-@pytest.mark.parametrize(("file", "function", "run"), [
-    (SOFTMAX, "softmax_forward", _softmax),
-    (LAYER_NORM, "layer_norm_backward_weight", _weight_gradient),
-])
-def test_the_unbroken_kernel_passes(
-    file: str, function: str, run: Run, toolchain: Toolchain
-) -> None:
-    text = _only_float(file, kernels.source(file), function)
-    machine = HostMachine(toolchain.executable(text))
-    run(machine)
-    machine.close()
+@pytest.mark.parametrize("name", MISSING_BARRIERS)
+def test_a_missing_barrier_is_a_race(name: str, machines: Machines) -> None:
+    *_, run, _ = FAULTS[name]
+    with pytest.raises(KernelFault, match=r"ThreadSanitizer: data race(.|\n)*gt_copy_[01]::"):
+        run(machines(name, THREADS))
 
 
-def test_the_machine_recovers_after_a_fault(broken: dict[str, HostMachine]) -> None:
+@pytest.mark.parametrize("build", [FIBERS, THREADS], ids=["fibers", "threads"])
+@pytest.mark.parametrize("name", UNBROKEN)
+def test_the_unbroken_kernel_passes(name: str, build: Build, machines: Machines) -> None:
+    *_, run, _ = UNBROKEN[name]
+    run(machines(name, build))
+
+
+def test_the_machine_recovers_after_a_fault(machines: Machines) -> None:
     """A fault ends the child; the next launch starts another one."""
-    machine = broken["read one past the row"]
+    machine = machines("read one past the row", FIBERS)
     for _ in range(2):
         with pytest.raises(KernelFault, match="heap-buffer-overflow"):
             _softmax(machine)
-    machine.close()
 
 
-def test_wrong_arguments_are_said(broken: dict[str, HostMachine]) -> None:
-    machine = broken["a skipped element"]
+def test_wrong_arguments_are_said(machines: Machines) -> None:
+    machine = machines("a skipped element", FIBERS)
     with pytest.raises(KernelFault, match="3 arguments for softmax_forward<float>; wanted 4"):
         machine.launch("softmax_forward<float>", (1,), (1,), [0, 0, 1])
     with pytest.raises(KernelFault, match="wants an array or 0"):

@@ -246,7 +246,8 @@ class Recorder:
 
 
 @pytest.mark.parametrize("dtype", RTOL)
-@pytest.mark.parametrize("name", sorted(n for n, r in OPS.items() if r.extra_names))
+@pytest.mark.parametrize("name", sorted(
+    n for n, r in OPS.items() if r.extra_names and r.samples is not None))
 def test_gpu_gradients_equal_cpu_gradients(
     name: str, dtype: str, host: Host, rng: np.random.Generator
 ) -> None:
@@ -305,6 +306,39 @@ def test_factors_of_gradients_of_halves_are_no_halves(host: Host) -> None:
     np.testing.assert_allclose(results[1].astype(float), results[0].astype(float), rtol=2e-3)
 
 
+LIE: dict[str, Callable[[np.ndarray], np.ndarray]] = {
+    "channels first": np.ascontiguousarray,
+    "channels last": lambda a: np.moveaxis(np.ascontiguousarray(np.moveaxis(a, 1, -1)), -1, 1),
+    "strided": lambda a: np.repeat(a, 2, axis=0)[::2],
+    "reversed": lambda a: np.ascontiguousarray(a[:, ::-1])[:, ::-1],
+    "one number": lambda a: np.broadcast_to(a[:1, :1, :1], a.shape),  # as a sum's gradient
+}
+
+
+@pytest.mark.parametrize("shape", ((3, 5, 7), (4, 8, 16), (2, 1, 9), (6, 4, 1)))
+@pytest.mark.parametrize("layout", list(LIE)[:-1])
+def test_in_place_norms_take_any_layout(
+    shape: tuple[int, ...], layout: str, host: Host, rng: np.random.Generator
+) -> None:
+    """z over x and dx over dz, in the layout that they have; dz may have another one."""
+    c = shape[1]
+    weight, bias = rng.uniform(0.5, 1, c), rng.standard_normal(c)
+    options = {"training": True, "eps": 1e-5, "activation": "tanh", "parameter": 0.1}
+    forward, grad = registry["inplace_abn"], registry["inplace_abn_grad"]
+    for theirs in LIE:
+        x, g = LIE[layout](rng.standard_normal(shape)), LIE[theirs](rng.standard_normal(shape))
+        wanted, mean, var = forward.cpu(x.copy(), weight, bias, None, None, **options)
+        z, *statistics = forward.gpu(x, weight, bias, None, None, out=x, **options)
+        assert z is x
+        agree((z, *statistics), (wanted, mean, var), "float64", f"z, {layout}")
+        expected = grad.cpu(g, wanted, weight, bias, mean, var, **options)
+        agree(grad.gpu(g, z, weight, bias, mean, var, **options), expected, "float64", theirs)
+        if theirs != "one number":
+            dx, _ = grad.gpu(g, z, weight, bias, mean, var, out=g, **options)
+            assert dx is g
+            agree(dx, expected[0], "float64", f"dx over {theirs}")
+
+
 def test_every_kernel_file_was_reached(machines: Host) -> None:
-    """Every file's kernels are launched by some op; a machine is made at its first launch."""
-    assert machines.machines.keys() == {*kernels.files(), ""}
+    """Every file's kernels are launched by some op, but for the rung that is only compared with."""
+    assert machines.machines.keys() == {*kernels.files(), ""} - {"batch_norm.cu"}

@@ -1,40 +1,65 @@
 // Lets the kernels of kernels/ be compiled by g++ and run on the CPU.
 //
-// Each CUDA thread is a fiber (ucontext) and all fibers run on one OS thread: a fiber runs until it
-// ends or reaches __syncthreads(), then the next one runs, in an order that the launch chooses
-// (machine.cpp). Blocks run one after the other, so a __shared__ array is a static one.
-// Not covered: warps (shuffles, votes), atomics, dynamic shared memory, several blocks at once,
-// fences.
+// One text, two machines behind it: fibers.cpp runs each CUDA thread as a fiber of one OS thread,
+// in chosen orders, under AddressSanitizer and UBSan; threads.cpp runs each as an OS thread, under
+// ThreadSanitizer (GT_HOST_THREADS). A CUDA thread runs until it ends or must wait for others, at a
+// barrier of its block (__syncthreads) or of lanes of its warp (shuffles, votes, __syncwarp).
+// What is covered and what is not: kernel_host.py says it.
 #pragma once
 
 #include <math.h>
 #include <string.h>
 
+#include <algorithm>
 #include <cstddef>
+#include <type_traits>
 #include <utility>
 
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
+#include <vector_functions.h>
 #include <vector_types.h>
 
+#undef __constant__
 #undef __device__
+#undef __forceinline__
 #undef __global__
+#undef __grid_constant__
 #undef __host__
-#undef __shared__
 #undef __launch_bounds__
+#undef __shared__
+#define __constant__ static const
 #define __device__
+#define __forceinline__ inline
 #define __global__
+#define __grid_constant__
 #define __host__
-#define __shared__ static
 #define __launch_bounds__(...)
+// Blocks that run at the same time each have a copy of the text of their own (kernel_host.py), so
+// the array of a block is a static one. `extern __shared__ T name[];` is replaced by a call of
+// gt_host::dynamic_shared before the text comes here (kernel_text.py).
+#define __shared__ static
 
-extern uint3 threadIdx, blockIdx;
+#ifdef GT_HOST_THREADS
+#define GT_HOST_PER_THREAD thread_local
+#else
+#define GT_HOST_PER_THREAD
+#endif
+
+extern GT_HOST_PER_THREAD uint3 threadIdx, blockIdx;
 extern dim3 blockDim, gridDim;
 
 namespace gt_host {
 
-// Ends this fiber's turn until every fiber of the block has come to the same barrier.
-void barrier(const char *file, int line);
+[[noreturn]] void fail(const char *format, ...);
+
+// The bytes of shared memory that the launch gives the running block, exactly as many.
+void *dynamic_shared_bytes();
+
+template <typename T>
+T *dynamic_shared() {
+  return static_cast<T *>(dynamic_shared_bytes());
+}
 
 struct Argument {
   enum Kind { buffer, integer, real } kind;
@@ -42,8 +67,6 @@ struct Argument {
   long long number;
   double value;
 };
-
-[[noreturn]] void fail(const char *format, ...);
 
 template <typename P>
 struct Take {
@@ -66,9 +89,10 @@ struct Take<P *> {
 
 typedef void (*Invoke)(const Argument *);
 
-// Announces a kernel to the machine under the name that the tests call it by.
+// Announces a kernel to the machine under the name that the tests call it by; `copy` says which
+// copy of the text it is from.
 struct Register {
-  Register(const char *name, Invoke invoke, std::size_t parameters);
+  Register(const char *name, unsigned copy, Invoke invoke, std::size_t parameters);
 };
 
 template <auto Kernel>
@@ -90,14 +114,11 @@ struct Bound<Kernel> {
 
 }  // namespace gt_host
 
-#define __syncthreads() gt_host::barrier(__FILE__, __LINE__)
-#define GT_HOST_REGISTER(id, ...)                                                \
-  static gt_host::Register gt_host_register_##id(#__VA_ARGS__,                   \
-                                                 gt_host::Bound<__VA_ARGS__>::invoke, \
+#define GT_HOST_REGISTER(id, copy, ...)                                                        \
+  static gt_host::Register gt_host_register_##id(#__VA_ARGS__, copy,                           \
+                                                 gt_host::Bound<__VA_ARGS__>::invoke,          \
                                                  gt_host::Bound<__VA_ARGS__>::parameters)
 
-inline double __longlong_as_double(long long bits) {
-  double value;
-  memcpy(&value, &bits, sizeof value);
-  return value;
-}
+#include "atomics.h"
+#include "barriers.h"
+#include "intrinsics.h"

@@ -1,0 +1,146 @@
+// Serves launches from standard input, on the machine that it is linked with.
+//
+// It says "ready" and a newline. A request is text lines and raw bytes:
+//     NAME
+//     GX GY GZ BX BY BZ SCHEDULE SHARED_BYTES ARGUMENTS
+//     b NBYTES (and the bytes) | r INDEX (the buffer of an earlier argument) | i INTEGER | d REAL
+// The answer is "ok" and a newline, then the bytes of every b argument after the launch. On a fault
+// the process writes the reason to standard error and exits; sanitizers do the same.
+#include <signal.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <unistd.h>
+
+#include <iostream>
+#include <map>
+#include <string>
+
+#include "machine.h"
+
+dim3 blockDim, gridDim;
+
+namespace gt_host {
+namespace {
+
+const std::size_t most_shared_bytes = 227 << 10;  // the most that any GPU gives a block
+
+// That one launch may take.
+unsigned seconds() {
+  const char *text = getenv("GT_HOST_SECONDS");
+  return text ? atoi(text) : 100;
+}
+
+struct Kernel {
+  std::vector<Invoke> copies;
+  std::size_t parameters;
+};
+
+std::map<std::string, Kernel> &kernels() {
+  static std::map<std::string, Kernel> table;
+  return table;
+}
+
+void out_of_time(int) {
+  const char text[] =
+      "gt_host: a launch takes too long: a loop without end, or a wait for another block, which "
+      "never ends where blocks run one after the other\n";
+  if (write(STDERR_FILENO, text, sizeof text - 1)) _Exit(70);
+  _Exit(70);
+}
+
+typedef std::vector<std::pair<void *, std::size_t>> Buffers;
+
+// Reads the arguments after the request line; `owned` gets the buffers to answer with and to free.
+std::vector<Argument> read_arguments(int count, Buffers &owned) {
+  std::vector<Argument> arguments;
+  for (int at = 0; at < count; ++at) {
+    char kind;
+    std::cin >> kind;
+    Argument argument = {Argument::integer, nullptr, 0, 0};
+    if (kind == 'b') {
+      std::size_t bytes;
+      std::cin >> bytes;
+      std::cin.get();  // the newline
+      argument.kind = Argument::buffer;
+      // Exactly as many bytes as the array has: the sanitizer sees the first one past it.
+      if (posix_memalign(&argument.pointer, 64, bytes)) fail("no memory for %zu bytes", bytes);
+      std::cin.read(static_cast<char *>(argument.pointer), bytes);
+      owned.emplace_back(argument.pointer, bytes);
+    } else if (kind == 'r') {
+      std::size_t index;
+      std::cin >> index;
+      argument = arguments.at(index);
+    } else if (kind == 'i') {
+      std::cin >> argument.number;
+    } else {
+      argument.kind = Argument::real;
+      std::string text;
+      std::cin >> text;
+      argument.value = strtod(text.c_str(), nullptr);  // also reads hexadecimal, inf and nan
+    }
+    arguments.push_back(argument);
+  }
+  return arguments;
+}
+
+void serve(const std::string &name) {
+  Launch launch = {};
+  int count;
+  std::cin >> gridDim.x >> gridDim.y >> gridDim.z >> blockDim.x >> blockDim.y >> blockDim.z >>
+      launch.schedule >> launch.shared_bytes >> count;
+  Buffers owned;
+  const std::vector<Argument> arguments = read_arguments(count, owned);
+  if (!std::cin) fail("the request for %s ends early", name.c_str());
+  const auto kernel = kernels().find(name);
+  if (kernel == kernels().end()) fail("no kernel %s", name.c_str());
+  if (kernel->second.parameters != arguments.size())
+    fail("%zu arguments for %s; wanted %zu", arguments.size(), name.c_str(),
+         kernel->second.parameters);
+  if (launch.threads() == 0 || launch.threads() > 1024)
+    fail("%u threads in a block; CUDA wants 1 to 1024", launch.threads());
+  if (launch.shared_bytes > most_shared_bytes)
+    fail("%zu bytes of dynamic shared memory; a GPU has at most %zu for a block",
+         launch.shared_bytes, most_shared_bytes);
+  launch.kernels = kernel->second.copies;
+  launch.arguments = arguments.data();
+  alarm(seconds());
+  run(launch);
+  alarm(0);
+  std::cout << "ok\n";
+  for (auto &[pointer, bytes] : owned) {
+    std::cout.write(static_cast<char *>(pointer), bytes);
+    free(pointer);
+  }
+  std::cout.flush();
+}
+
+}  // namespace
+
+void fail(const char *format, ...) {
+  va_list values;
+  va_start(values, format);
+  fputs("gt_host: ", stderr);
+  vfprintf(stderr, format, values);
+  fputc('\n', stderr);
+  fflush(stderr);
+  _Exit(70);
+}
+
+Register::Register(const char *name, unsigned copy, Invoke invoke, std::size_t parameters) {
+  Kernel &kernel = kernels()[name];
+  kernel.copies.resize(copies);
+  kernel.copies.at(copy) = invoke;
+  kernel.parameters = parameters;
+}
+
+}  // namespace gt_host
+
+int main() {
+  signal(SIGALRM, gt_host::out_of_time);
+  std::ios::sync_with_stdio(false);
+  std::cout << "ready\n" << std::flush;
+  std::string name;
+  while (std::getline(std::cin >> std::ws, name)) gt_host::serve(name);
+  return 0;
+}

@@ -1,0 +1,148 @@
+// The machine that runs each CUDA thread as an OS thread, for ThreadSanitizer; some blocks run at
+// the same time, each in its own copy of the kernels' text, because shared memory is static there.
+//
+// ThreadSanitizer is told exactly what orders memory: __syncthreads, __syncwarp, fences together
+// with atomics (atomics.h), the start and the end of the launch. All else that happens here is
+// hidden from it, or the locks of this machine would order what the kernel leaves unordered. In
+// particular shuffles and votes order nothing, as in CUDA.
+#include <stdlib.h>
+
+#include <condition_variable>
+#include <mutex>
+#include <thread>
+
+#include <sanitizer/tsan_interface.h>
+
+#include "block.h"
+
+extern "C" {
+void AnnotateIgnoreReadsBegin(const char *, int);
+void AnnotateIgnoreReadsEnd(const char *, int);
+void AnnotateIgnoreWritesBegin(const char *, int);
+void AnnotateIgnoreWritesEnd(const char *, int);
+void AnnotateIgnoreSyncBegin(const char *, int);
+void AnnotateIgnoreSyncEnd(const char *, int);
+}
+
+thread_local uint3 threadIdx, blockIdx;
+
+namespace gt_host {
+
+const unsigned copies = 2;
+thread_local bool fenced;
+
+namespace {
+
+// While it lives, ThreadSanitizer does not look at this thread.
+struct Hidden {
+  Hidden() {
+    AnnotateIgnoreSyncBegin(__FILE__, __LINE__);
+    AnnotateIgnoreReadsBegin(__FILE__, __LINE__);
+    AnnotateIgnoreWritesBegin(__FILE__, __LINE__);
+  }
+  ~Hidden() {
+    AnnotateIgnoreWritesEnd(__FILE__, __LINE__);
+    AnnotateIgnoreReadsEnd(__FILE__, __LINE__);
+    AnnotateIgnoreSyncEnd(__FILE__, __LINE__);
+  }
+};
+
+// Two tokens, taken in turn: who comes to the next barrier early must not order a slow thread that
+// still leaves this one.
+typedef char Tokens[2];
+
+struct Running {
+  Block block;
+  std::mutex lock;
+  std::condition_variable changed;
+  std::vector<char> shared;
+  Tokens block_tokens = {};
+  std::vector<Tokens> warp_tokens;  // of each thread
+
+  Running(unsigned threads, std::size_t shared_bytes)
+      : block(threads), shared(shared_bytes, '\xff'), warp_tokens(threads) {}
+};
+
+thread_local Running *current;
+thread_local unsigned self, block_phase, warp_phase;
+
+// Comes to a meeting by `come`, and waits until the block lets this thread go on.
+template <typename Come>
+void meet(Come come) {
+  Hidden hidden;
+  std::unique_lock<std::mutex> hold(current->lock);
+  come();
+  if (!current->block.released.empty()) current->changed.notify_all();
+  current->changed.wait(
+      hold, [] { return current->block.threads[self].state == Waiter::running; });
+}
+
+void run_thread(const Launch &launch, unsigned copy, unsigned block, unsigned thread,
+                Running *running) {
+  current = running;
+  self = thread;
+  be_block(block);
+  be_thread(thread);
+  launch.kernels[copy](launch.arguments);
+  Hidden hidden;
+  std::lock_guard<std::mutex> hold(current->lock);
+  current->block.end(self);
+  current->changed.notify_all();
+}
+
+void run_blocks(const Launch &launch, unsigned copy, const std::vector<unsigned> &blocks) {
+  std::mt19937_64 random(launch.schedule + copy);
+  for (std::size_t at = copy; at < blocks.size(); at += copies) {
+    Running running(launch.threads(), launch.shared_bytes);
+    std::vector<std::thread> threads;
+    for (unsigned thread : launch.order(launch.threads(), random))
+      threads.emplace_back(run_thread, std::cref(launch), copy, blocks[at], thread, &running);
+    for (std::thread &thread : threads) thread.join();
+  }
+}
+
+}  // namespace
+
+void *dynamic_shared_bytes() { return current->shared.data(); }
+
+void turn() {}
+
+int meet_block(const Site &site, bool vote) {
+  char *token = &current->block_tokens[block_phase++ % 2];
+  __tsan_release(token);
+  meet([&] { current->block.come_to_block(self, site, vote); });
+  __tsan_acquire(token);
+  return current->block.threads[self].votes;
+}
+
+const Lanes &meet_warp(const Site &site, unsigned mask, unsigned long long value, bool fence) {
+  if (fence) {
+    value = warp_phase++ % 2;  // no __syncwarp hands anything else in
+    __tsan_release(&current->warp_tokens[self][value]);
+  }
+  meet([&] { current->block.come_to_warp(self, site, mask, value); });
+  const Lanes &lanes = current->block.threads[self].lanes;
+  const unsigned first = self / warpSize * warpSize;
+  for (unsigned at = 0; fence && at < warpSize; ++at)
+    if (lanes.present >> at & 1)
+      __tsan_acquire(&current->warp_tokens[first + at][lanes.values[at]]);
+  return lanes;
+}
+
+unsigned living_lanes() {
+  Hidden hidden;
+  std::lock_guard<std::mutex> hold(current->lock);
+  return current->block.living_lanes(self);
+}
+
+void run(const Launch &launch) {
+  std::mt19937_64 random(launch.schedule);
+  const std::vector<unsigned> blocks =
+      launch.order(gridDim.x * gridDim.y * gridDim.z, random);
+  std::vector<std::thread> runners;
+  for (unsigned copy = 0; copy < copies; ++copy)
+    runners.emplace_back(run_blocks, std::cref(launch), copy, std::cref(blocks));
+  for (std::thread &runner : runners) runner.join();
+}
+
+}  // namespace gt_host

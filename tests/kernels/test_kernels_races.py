@@ -1,0 +1,36 @@
+"""Every kernel under ThreadSanitizer, in tiny launches."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+from kernel_cases import DTYPES, Case
+from kernel_host import Toolchain
+from kernel_races import RaceExecutor, launches, tiny_cases
+
+from gtensor.backend import kernels
+
+TINY = tiny_cases()
+MOST_THREADS = 6000  # OS threads that one case starts, one after the other
+
+
+@pytest.fixture(scope="module")
+def races(toolchain: Toolchain) -> Iterator[RaceExecutor]:
+    executor = RaceExecutor(toolchain)
+    yield executor
+    executor.close()
+
+
+@pytest.mark.parametrize("case", TINY, ids=lambda case: case.name)
+def test_kernel_has_no_race(case: Case, races: RaceExecutor, rng: np.random.Generator) -> None:
+    case.check(races, DTYPES["float32"], rng)
+
+
+def test_the_tiny_cases_are_tiny_and_launch_every_kernel() -> None:
+    found = {case.name: launches(case) for case in TINY}
+    for name, launched in found.items():
+        assert sum(launch.threads for launch in launched) <= MOST_THREADS, name
+    wanted = {(file, name) for file in kernels.files() for name in kernels.functions(file)}
+    assert {launch.kernel for launched in found.values() for launch in launched} == wanted
