@@ -1,10 +1,11 @@
 #!/usr/bin/env bash
-# Everything that wants a GPU, in two calls of less than nine minutes each.
+# Everything that wants a GPU, in three calls of less than nine minutes each.
 #
 #     profiling/gpu_check.sh OUTDIR checks      # kernels, tests, sanitizers, training
-#     profiling/gpu_check.sh OUTDIR ladders     # what is measured
+#     profiling/gpu_check.sh OUTDIR memory      # ladders: in-place norms, arena, allocators
+#     profiling/gpu_check.sh OUTDIR ladders     # ladders: ops, engine, checkpoints
 #
-# Without a second word both, one after the other.
+# Without a second word all, one after the other.
 # Runs from a checkout that need not be installed, without network, and only reads the card's settings.
 # PYTHON names the interpreter (default: python, else python3). Writes at most 8 files to OUTDIR, each
 # under 16 MiB: environment.txt, kernels.log, gpu_tests.log, sanitizer.log, training.log, ladders.log,
@@ -35,8 +36,8 @@ if [ "${found:-0}" -eq 0 ]; then
     exit 2
 fi
 PART="${2:-all}"
-if [ $# -lt 1 ] || [ $# -gt 2 ] || [[ ! $PART =~ ^(all|checks|ladders)$ ]]; then
-    echo "usage: $0 OUTDIR [checks|ladders]" >&2
+if [ $# -lt 1 ] || [ $# -gt 2 ] || [[ ! $PART =~ ^(all|checks|memory|ladders)$ ]]; then
+    echo "usage: $0 OUTDIR [checks|memory|ladders]" >&2
     exit 64
 fi
 mkdir -p "$1" || exit 64
@@ -121,31 +122,42 @@ END
 
 touching=("$PYTHON" profiling/touch_kernels.py)
 checking=(compute-sanitizer --error-exitcode 9 --print-limit 20)
-reductions=softmax,log_softmax,softmax_grad,log_softmax_grad,layer_norm,rms_norm,group_norm,batch_norm,cross_entropy
+reductions=softmax,log_softmax,softmax_grad,log_softmax_grad,layer_norm,rms_norm,group_norm,batch_norm,inplace_abn,cross_entropy
 
 step environment 15 environment.txt "" bash -c "$environment" environment "$PYTHON"
-if [ "$PART" != ladders ]; then
-    step kernels 100 kernels.log module:cupy "${touching[@]}" --processes 8
-    step gpu_tests 210 gpu_tests.log module:cupy\ module:pytest\ module:torch\ module:hypothesis \
+if [[ $PART =~ ^(all|checks)$ ]]; then
+    step kernels 90 kernels.log module:cupy "${touching[@]}" --processes 8
+    step gpu_tests 190 gpu_tests.log module:cupy\ module:pytest\ module:torch\ module:hypothesis \
         "$PYTHON" -m pytest -m gpu -p no:cacheprovider --continue-on-collection-errors -ra --tb=short \
         --maxfail=200 "${gpu_files[@]}"
-    step memcheck 90 sanitizer.log command:compute-sanitizer\ module:cupy \
+    step memcheck 80 sanitizer.log command:compute-sanitizer\ module:cupy \
         "${checking[@]}" --tool memcheck "${touching[@]}" --exact-allocations --dtypes float32,float16
-    step racecheck 50 sanitizer.log command:compute-sanitizer\ module:cupy \
+    step racecheck 45 sanitizer.log command:compute-sanitizer\ module:cupy \
         "${checking[@]}" --tool racecheck "${touching[@]}" --dtypes float32 --only "$reductions"
-    step training 50 training.log module:cupy\ module:sklearn \
+    step initcheck 45 sanitizer.log command:compute-sanitizer\ module:cupy \
+        "${checking[@]}" --tool initcheck "${touching[@]}" --dtypes float32 --only "$reductions"
+    step training 45 training.log module:cupy\ module:sklearn \
         "$PYTHON" -m gtensor train digits --device cuda --epochs 2 --out "$WORK/digits"
 fi
-if [ "$PART" != checks ]; then
+if [[ $PART =~ ^(all|memory)$ ]]; then
+    step ladder_bn_act 150 ladders.log file:profiling/ladder_bn_act.py\ module:cupy \
+        "$PYTHON" profiling/ladder_bn_act.py --device cuda --only "1 GiB" --rounds 9 \
+            --out "$WORK/ladders"
+    step ladder_abn 100 ladders.log file:profiling/ladder_abn.py\ module:cupy \
+        "$PYTHON" profiling/ladder_abn.py --device cuda --quick --depth 8 20 --out "$WORK/ladders"
+    step ladder_arena 90 ladders.log file:profiling/ladder_arena.py \
+        "$PYTHON" profiling/ladder_arena.py --device cuda --rounds 9 --out "$WORK/ladders"
+    step ladder_allocator 90 ladders.log file:profiling/ladder_allocator.py \
+        "$PYTHON" profiling/ladder_allocator.py --device cuda --rounds 9 --out "$WORK/ladders"
+fi
+if [[ $PART =~ ^(all|ladders)$ ]]; then
     step ladder 30 ladders.log file:profiling/ladder.py \
         "$PYTHON" profiling/ladder.py --device cuda --rounds 9 --out "$WORK/ladders"
     step ladder_overhead 60 ladders.log file:profiling/ladder_overhead.py \
         "$PYTHON" profiling/ladder_overhead.py --device cuda --rounds 9 --out "$WORK/ladders"
     step ladder_checkpoint 90 ladders.log file:profiling/ladder_checkpoint.py\ module:safetensors \
         "$PYTHON" profiling/ladder_checkpoint.py --device cuda --quick --out "$WORK/ladders"
-    step ladder_arena 60 ladders.log file:profiling/ladder_arena.py \
-        "$PYTHON" profiling/ladder_arena.py --device cuda --rounds 9 --out "$WORK/ladders"
-    step ladder_ops 200 ladders.log file:profiling/ladder_ops.py \
+    step ladder_ops 300 ladders.log file:profiling/ladder_ops.py \
         "$PYTHON" profiling/ladder_ops.py --device cuda --quick --out "$WORK/ladders"
 fi
 

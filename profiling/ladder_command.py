@@ -8,7 +8,7 @@ import sys
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -44,14 +44,20 @@ class Options:
     rounds: int
     quick: bool
     threads: int
+    own: argparse.Namespace = field(default_factory=argparse.Namespace)  # those of one program, too
 
 
 Part = Ladder | Figure
 Build = Callable[[Options], Iterable[tuple[str, Callable[[], Iterable[Part]]]]]
 
 
-def main(text: str | None, build: Build, name: str, arguments: list[str] | None = None) -> int:
+def main(
+    text: str | None, build: Build, name: str, arguments: list[str] | None = None,
+    more: Callable[[argparse.ArgumentParser], None] = lambda parser: None,
+) -> int:
     """Run a ladder program. `build(options)` names its parts; each part makes ladders and figures.
+
+    `more(parser)` adds options of the program's own.
 
     Returns 0; 1 if a rung was refused as wrong, or with `--strict` if a target was missed.
     """
@@ -69,6 +75,7 @@ def main(text: str | None, build: Build, name: str, arguments: list[str] | None 
     parser.add_argument("--out", type=Path, metavar="DIR",
                         help="folder of the JSON file (default profiling/results/<machine>/)")
     parser.add_argument("--strict", action="store_true", help="exit with 1 if a target is missed")
+    more(parser)
     given = parser.parse_args(arguments)
     if given.rounds < 1:
         parser.error(f"--rounds {given.rounds} given; wanted at least 1")
@@ -76,7 +83,7 @@ def main(text: str | None, build: Build, name: str, arguments: list[str] | None 
         print("no CUDA device on this machine; nothing was measured", file=sys.stderr)
         return 2
     rounds = 5 if given.quick else given.rounds
-    options = Options(given.device, rounds, given.quick, given.threads)
+    options = Options(given.device, rounds, given.quick, given.threads, given)
     parts = [(part, make) for part, make in build(options) if given.only in part]
     if given.list:
         print("\n".join(part for part, _ in parts))

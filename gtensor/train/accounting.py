@@ -54,7 +54,7 @@ def account(trainer: Trainer) -> Account:
     Every array must come from the arena: run under `settings.override(arena_min_bytes=0)`.
     """
     trainer.optimizer.zero_grad()
-    with memory.timeline(trainer.device) as timeline:
+    with memory.timeline(device=trainer.device) as timeline:
         inputs, labels = trainer.first_batch()
         loss = trainer.loss(inputs, labels)
         forward = timeline.recorded

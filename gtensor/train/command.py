@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import signal
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +17,7 @@ from gtensor.train import recipe
 from gtensor.train.accounting import CATEGORIES, Account, account
 from gtensor.train.errors import UserError, require
 from gtensor.train.pictures import loss_curve, memory_timeline
-from gtensor.train.trainer import Trainer
+from gtensor.train.trainer import NORMS, Trainer
 
 INTERRUPTED = 130  # the shell's exit status for Ctrl-C
 
@@ -29,16 +31,24 @@ def train(name: str, out: Path | None, resume: bool, quiet: bool, **options: Any
         require(module, package)
     chosen = recipe(name)
     folder = out or Path("runs") / name
+    given = chosen.DEFAULTS.changed(**options)
+    data = chosen.data()
+
+    def made(norm: str) -> Trainer:
+        return Trainer(partial(chosen.model, norm), data, replace(given, norm=norm))
+
     with settings.override(arena_min_bytes=0):
-        trainer = Trainer(chosen.model, chosen.data(), chosen.DEFAULTS.changed(**options))
+        trainer = made(given.norm)
         if resume:
             trainer.resume(folder / "checkpoint.safetensors")
         elif (folder / "checkpoint.safetensors").exists() and not quiet:
             _console().print(f"[dim]{folder} holds an earlier run, which this one replaces[/]")
-        return _run(trainer, folder, chosen.TITLE, quiet)
+        return _run(trainer, made, folder, chosen.TITLE, quiet)
 
 
-def _run(trainer: Trainer, folder: Path, title: str, quiet: bool) -> int:
+def _run(trainer: Trainer, made: Callable[[str], Trainer], folder: Path, title: str,
+         quiet: bool) -> int:
+    """Train, draw, account; `made(norm)` is a trainer of the same model with that norm."""
     path = folder / "checkpoint.safetensors"
     console = _console(quiet)
     start = time.perf_counter()
@@ -66,7 +76,8 @@ def _run(trainer: Trainer, folder: Path, title: str, quiet: bool) -> int:
     with trainer.device:
         books = account(trainer)
     memory_timeline(folder / "memory.png", books, "Live memory over one training step")
-    console.print(_memory_table(books))
+    if not quiet:
+        console.print(_memory_table(_with_each_norm(trainer, books, made)))
     console.print(
         f"Held-out accuracy [bold]{trainer.progress.accuracies[-1]:.2%}[/] after "
         f"{trainer.progress.epoch} epochs, {seconds:.1f} s on {trainer.device}.\n"
@@ -124,19 +135,47 @@ def _progress(trainer: Trainer, console: Any) -> Iterator[Any]:
         yield advance
 
 
-def _memory_table(books: Account) -> Any:
-    """Where the memory of a step went."""
+def _with_each_norm(
+    trainer: Trainer, books: Account, made: Callable[[str], Trainer]
+) -> dict[str, Account]:
+    """The account of a step with the trained norm, and of one of the same model with each other."""
+    found = {trainer.options.norm: books}
+    for norm in NORMS:
+        if norm not in found:
+            twin = made(norm)
+            twin.model.load_state_dict(trainer.model.state_dict())
+            with twin.device:
+                twin.step(*twin.first_batch())  # from now on the optimizer has its state
+                found[norm] = account(twin)
+    return found
+
+
+def _memory_table(books: dict[str, Account]) -> Any:
+    """Where the memory of a step went, by norm; the trained one first."""
     from rich.table import Table
 
-    table = Table(title="Where the memory of a training step went", title_justify="left")
-    for heading in ("", "at the peak", "at most"):
-        table.add_column(heading, justify="left" if not heading else "right")
+    trained = next(iter(books))
+    table = Table(title=f"Where the memory of a training step went (--norm {trained} was trained)",
+                  title_justify="left", caption=_saving(books), caption_justify="left")
+    table.add_column("")
+    for norm in books:
+        for heading in ("at the peak", "at most"):
+            table.add_column(f"{norm}\n{heading}", justify="right")
     for name in CATEGORIES:
-        table.add_row(name, _size(books.at_peak(name)), _size(books.most(name)))
+        table.add_row(name, *(_size(size) for account in books.values()
+                              for size in (account.at_peak(name), account.most(name))))
     table.add_section()
-    table.add_row("peak of the step", _size(books.peak), _size(books.peak))
-    table.add_row("served from cache", "", f"{books.reuse:.2%}")
+    table.add_row("peak of the step", *(_size(account.peak) for account in books.values()
+                                        for _ in range(2)))
+    table.add_row("served from cache", "", f"{books[trained].reuse:.2%}")
     return table
+
+
+def _saving(books: dict[str, Account]) -> str:
+    """What the norm in place saves, in a sentence."""
+    inside, outside = (books[norm].most("saved") for norm in ("inplace", "abn"))
+    return (f"Kept for backward: {_size(inside)} with norms in place, {_size(outside)} without "
+            f"({inside / outside:.2f}x)")
 
 
 def _size(nbytes: int) -> str:

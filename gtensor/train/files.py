@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from gtensor.checkpoint.atomic import write_file
+from gtensor.atomic import write_file
 from gtensor.train.errors import UserError
 
 

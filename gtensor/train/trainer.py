@@ -21,6 +21,8 @@ from gtensor.optim.lr_scheduler import warmup_cosine
 from gtensor.train import checkpoint
 from gtensor.train.errors import UserError
 
+NORMS = {"abn": nn.ABN, "inplace": nn.InPlaceABN}  # the same function, in two or one buffer
+
 
 class Data(NamedTuple):
     """Training and held-out inputs and labels, as scikit-learn's split orders them."""
@@ -41,6 +43,7 @@ class Options:
     weight_decay: float
     seed: int = 0
     device: str | None = None
+    norm: str = "inplace"  # less memory for the same losses but for rounding
 
     def changed(self, **given: Any) -> Options:
         """With the options that were given (None: left alone). Raises UserError for nonsense."""
@@ -49,6 +52,8 @@ class Options:
             if getattr(made, name) <= 0:
                 raise UserError(f"--{name.replace('_', '-')} {getattr(made, name)} given; wanted "
                                 "more than 0")
+        if made.norm not in NORMS:
+            raise UserError(f"--norm {made.norm} given; wanted one of {', '.join(NORMS)}")
         return made
 
 

@@ -6,6 +6,7 @@ import errno
 import importlib.util
 import json
 import os
+import re
 import signal
 
 import pytest
@@ -14,7 +15,7 @@ from safetensors import safe_open
 from gtensor.cli import main
 from gtensor.settings import settings
 from gtensor.train import digits, trainer
-from gtensor.train.trainer import Data
+from gtensor.train.trainer import NORMS, Data
 
 STEPS = 3  # of an epoch
 
@@ -96,6 +97,46 @@ def test_the_table_names_where_memory_went(tmp_path, capsys, monkeypatch):
     for word in ("parameters", "gradients", "optimizer", "saved", "workspace", "temporary", "peak",
                  "served from cache", "img/s", "Held-out accuracy"):
         assert word in out
+
+
+def sizes(line):
+    """The sizes in a row of the table, in KiB."""
+    found = re.findall(r"([\d,.]+) (KiB|MiB)", line)
+    return [float(number.replace(",", "")) * (1024 if unit == "MiB" else 1)
+            for number, unit in found]
+
+
+@pytest.mark.parametrize("norm", NORMS)
+def test_a_table_shows_both_norms_whichever_was_trained(tmp_path, capsys, monkeypatch, norm):
+    monkeypatch.setenv("COLUMNS", "80")
+    assert train(tmp_path, "--norm", norm) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert f"(--norm {norm} was trained)" in "\n".join(lines)
+    names = next(line for line in lines if "abn" in line and "inplace" in line
+                 and "norm" not in line)
+    order = re.findall("abn|inplace", names)
+    assert order == [norm, norm] + [n for n in NORMS if n != norm for _ in range(2)]
+    rows = {name: sizes(line) for line in lines for name in ("parameters", "optimizer", "saved")
+            if name in line}
+    for name in ("parameters", "optimizer"):
+        assert len(set(rows[name])) == 1, rows  # the same model, its optimizer in the same state
+    most = dict(zip(order[::2], rows["saved"][1::2], strict=True))
+    first = 16 * 32 * 8 * 8 * 4 / 1024  # the first block's activation, which abn keeps twice
+    assert abs(most["abn"] - most["inplace"] - first) <= 0.2
+
+
+def test_the_norm_in_place_trains_as_the_one_out_of_place(tmp_path):
+    for norm, kind in NORMS.items():
+        assert train(tmp_path / norm, "--quiet", "--norm", norm) == 0
+        assert sum(type(m) is kind for m in digits.model(norm).modules()) == 3
+    first, second = (progress(tmp_path / norm)["losses"] for norm in NORMS)
+    assert second == pytest.approx(first, rel=1e-3)
+
+
+def test_a_run_is_not_resumed_with_the_other_norm(tmp_path, capsys):
+    untrained(tmp_path)
+    assert train(tmp_path, "--resume", "--quiet", "--norm", "abn") == 1
+    assert "made with --norm inplace; resume with the same options" in capsys.readouterr().err
 
 
 def test_a_full_disk_keeps_the_checkpoint_of_the_last_epoch(tmp_path, monkeypatch, capsys):
