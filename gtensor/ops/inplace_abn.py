@@ -87,7 +87,7 @@ abn_scale = op(
     "abn_scale", inputs="weight", cpu=tiled("abn_scale", lambda ns, w, *, eps: ns.abs(w) + eps),
     gpu=elementwise("T w, float64 eps", "T scale", "scale = abs(gt_up(w)) + gt_float<T>(eps)",
                     "number.cuh", "gt_abn_scale"),
-    backward=pointwise(d("weight", lambda ns, g, w, out, eps: ns.multiply(g, ns.sign(w), out=out))),
+    backward=pointwise(d("weight", lambda ns, g, w, out, eps: ns.abs_grad(g, w, out=out))),
     samples=unary(apart, eps=1e-5), reference=lambda torch, w, eps: torch.abs(w) + eps,
     doc="|weight| + eps: a scale that an in-place batch norm can divide by. Parameters: eps.",
 )
