@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import math
 import secrets
-from collections.abc import Sequence
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
 import numpy as np
@@ -26,28 +28,64 @@ class _Source:
     generator = np.random.Generator(np.random.Philox(secrets.randbits(64)))
 
 
+class _Repeat(threading.local):
+    """The generator of a thread that makes earlier draws again, in place of the process's."""
+
+    generator: np.random.Generator | None = None
+
+
+_repeat = _Repeat()
+
+
 def manual_seed(seed: int) -> None:
     """Start the random numbers of this process again from `seed`."""
     if not isinstance(seed, int) or seed < 0:
         raise ValueError(f"seed {seed!r} given; wanted an integer of 0 or more")
-    _Source.generator = np.random.Generator(np.random.Philox(seed))
+    _replace(np.random.Philox(seed))
 
 
 def generator() -> np.random.Generator:
     """The generator that all random functions of gtensor draw from."""
-    return _Source.generator
+    return _repeat.generator or _Source.generator
+
+
+def _replace(bits: np.random.Philox) -> None:
+    if _repeat.generator is None:
+        _Source.generator = np.random.Generator(bits)
+    else:
+        _repeat.generator = np.random.Generator(bits)
 
 
 def get_state() -> dict[str, Any]:
     """The generator's state for a checkpoint: dicts and lists of integers and strings, so JSON."""
-    return _plain(_Source.generator.bit_generator.state)
+    return _plain(generator().bit_generator.state)
 
 
 def set_state(state: Any) -> None:
     """Continue from a state of `get_state`. A state that does not fit changes nothing."""
     fresh = np.random.Philox()
     fresh.state = state
-    _Source.generator = np.random.Generator(fresh)
+    _replace(fresh)
+
+
+def repetition() -> Callable[[], AbstractContextManager[None]]:
+    """A function that opens blocks in which this thread draws again what is drawn from now on.
+
+    After a block the process's generator is where it was before it; other threads do not notice.
+    """
+    state: Any = generator().bit_generator.state
+
+    @contextmanager
+    def again() -> Iterator[None]:
+        bits = np.random.Philox()
+        bits.state = state
+        before, _repeat.generator = _repeat.generator, np.random.Generator(bits)
+        try:
+            yield
+        finally:
+            _repeat.generator = before
+
+    return again
 
 
 def _plain(value: Any) -> Any:
@@ -69,7 +107,7 @@ def normal(
     wanted = _floating("normal", dtype)
     if not std >= 0:
         raise ValueError(f"normal was given std={std}; wanted 0 or more")
-    values = _Source.generator.standard_normal(shape) * std + mean
+    values = generator().standard_normal(shape) * std + mean
     return tensor(values, wanted, device, requires_grad)
 
 
@@ -85,7 +123,7 @@ def uniform(
     wanted = _floating("uniform", dtype)
     if not 0 <= high - low < math.inf:
         raise ValueError(f"uniform was given low={low} and high={high}; wanted finite low <= high")
-    values = _Source.generator.uniform(low, high, shape)
+    values = generator().uniform(low, high, shape)
     return tensor(values, wanted, device, requires_grad)
 
 
@@ -102,9 +140,9 @@ def integers(
     """Integers uniform in [low, high); int64 unless dtype is given. ValueError if there is none."""
     if not low < high:
         raise ValueError(f"integers was given low={low} and high={high}; wanted low < high")
-    return tensor(_Source.generator.integers(low, high, shape), dtype or np.int64, device)
+    return tensor(generator().integers(low, high, shape), dtype or np.int64, device)
 
 
 def permutation(n: int, *, device: Device | str | None = None) -> Tensor:
     """The integers 0 to n - 1 in random order; int64."""
-    return tensor(_Source.generator.permutation(n), np.int64, device)
+    return tensor(generator().permutation(n), np.int64, device)

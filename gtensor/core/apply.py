@@ -124,6 +124,8 @@ def apply(
         saved, guards = (saves(plan, (*arrays, out, *extras), (*inputs, result)) if plan
                          else op.nothing_saved)
         result._node = Record(op, tuple(parents), mask, saved, guards, params, out, device)
+        if device is not _HOST:
+            result._node.stream = device.current_stream()
     return result
 
 

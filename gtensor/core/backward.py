@@ -7,6 +7,8 @@ from collections.abc import Iterable, Sequence
 from operator import attrgetter
 from typing import Any
 
+from gtensor.backend.scopes import here as scope
+from gtensor.backend.scopes import listeners, phase
 from gtensor.core.errors import GradientError
 from gtensor.core.modes import observers, set_grad_enabled
 from gtensor.core.namespaces import recorded
@@ -62,6 +64,10 @@ def _walk(
 
     The slots live in the step, so on any exit, an error included, they are gone with it.
     """
+    listening = bool(listeners)
+    if listening and scope.phase != "backward":
+        with phase("backward"):
+            return _walk(seeds, records, kept, wanted, create_graph, keep)
     keepers = dict.fromkeys(kept)  # in order, so that a walk is the same every time
     step: Any = RecordedStep(wanted) if create_graph else RawStep(wanted)
     take = step.slots.pop
@@ -87,6 +93,8 @@ def _walk(
                 del slot
                 if not keep:
                     record.state, record.parents = CONSUMED, ()
+                if listening:
+                    scope.module, scope.instruction = record.module, (record.code, record.lasti)
                 rule = record.op.backward
                 if observers.current is not None or not step.direct:
                     _call_rule(rule, record, step, g)
@@ -96,6 +104,7 @@ def _walk(
     except BaseException:
         step.leave()
         step.slots.clear()  # a traceback that somebody keeps would keep them alive
+        step.remade.clear()
         held.clear()
         raise
     finally:
@@ -116,12 +125,15 @@ def depends_on_others(output: Tensor, own: Sequence[Tensor]) -> bool:
 
 
 def _call_rule(rule: Any, record: Record, step: Any, g: Any) -> None:
-    """A rule on a device that must be made current, or under an observer."""
-    rule = record.device.path(record.op.name, rule)
-    if observers.current is None:
-        rule(step.ns, step, g)
-    else:
-        observers.current(record.op.name, "backward", rule, (step.ns, step, g), {})
+    """A rule on a device that must be made current, on the forward's stream, or observed."""
+    device = record.device
+    rule = device.path(record.op.name, rule)
+    with device.running(record.stream):
+        device.order(step.saved)
+        if observers.current is None:
+            rule(step.ns, step, g)
+        else:
+            observers.current(record.op.name, "backward", rule, (step.ns, step, g), {})
 
 
 def _reached(roots: Iterable[Node]) -> tuple[list[Record], list[Node]]:

@@ -109,6 +109,8 @@ def written_back(op: Op, target: Tensor, part: Any, value: Tensor, params: dict[
 
 def _replace_node(target: Tensor, node: Node) -> None:
     """Let the handle stand for the new values; what `retain_grad()` asked for goes with it."""
+    if target._device.type != "cpu":
+        node.stream = target._device.current_stream()
     before, target._node = target._node, node
     if before is not None and before.retain:
         before.retain, node.retain = False, True

@@ -70,6 +70,7 @@ class Interchange:
         if self._device.type != "cuda":
             raise AttributeError(f"a tensor on {self._device} has no CUDA array interface")
         self._facts().exported = True
+        self._device.exported(self._array)
         return self._array.__cuda_array_interface__
 
     def __dlpack__(
@@ -93,6 +94,7 @@ class Interchange:
         elif not copy:
             self._facts().exported = True
         options: dict[str, Any] = {"stream": stream, "dl_device": dl_device, "copy": copy}
+        self._device.exported(array, stream)
         given = {name: value for name, value in options.items() if value is not None}
         return array.__dlpack__(max_version=max_version, **given)
 

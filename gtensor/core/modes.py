@@ -17,6 +17,7 @@ Observer = Callable[[str, str, Callable[..., Any], Any, Any], Any]
 class _State(threading.local):
     grad_enabled = True
     anomaly = False
+    recomputing = False
 
 
 STATE = _State()
@@ -69,6 +70,21 @@ class set_grad_enabled:
 def is_grad_enabled() -> bool:
     """Whether this thread records ops."""
     return STATE.grad_enabled
+
+
+@contextlib.contextmanager
+def recomputing() -> Iterator[None]:
+    """A checkpointed function runs once more: what is counted once per step is not counted."""
+    before, STATE.recomputing = STATE.recomputing, True
+    try:
+        yield
+    finally:
+        STATE.recomputing = before
+
+
+def is_recomputing() -> bool:
+    """Whether this thread runs a checkpointed function again, for its gradient."""
+    return STATE.recomputing
 
 
 @contextlib.contextmanager

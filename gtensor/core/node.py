@@ -8,14 +8,16 @@ garbage collector switched off.
 from __future__ import annotations
 
 import itertools
-import linecache
-import os
 import sys
 from collections.abc import Callable
-from types import CodeType, FrameType
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+
+from gtensor.backend.scopes import here as scope
+from gtensor.backend.scopes import listeners
+from gtensor.frames import inside as _inside
+from gtensor.frames import place, user_frame
 
 if TYPE_CHECKING:
     from gtensor.backend import Device
@@ -23,10 +25,8 @@ if TYPE_CHECKING:
     from gtensor.core.storage import Storage
     from gtensor.core.tensor import Tensor
 
-_next_seq = itertools.count().__next__
+next_seq = itertools.count().__next__
 _frame_at = sys._getframe
-_PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
-_inside: dict[str, bool] = {}  # file name -> is it gtensor's own
 
 
 class Node:
@@ -42,8 +42,10 @@ class Node:
     device: Device
     seq: int
     grad: Tensor | None = None
+    stream: Any = None  # on which the op ran, of a device that has several
     retain = False  # keep the gradient of a tensor that is no leaf
     hooks: dict[int, Callable[[Tensor], Tensor | None]] | None = None
+    module = ""  # the nn.Module that ran, known if somebody listened
 
 
 class Leaf(Node):
@@ -55,7 +57,7 @@ class Leaf(Node):
         self.shape = shape
         self.dtype = dtype
         self.device = device
-        self.seq = _next_seq()
+        self.seq = next_seq()
 
 
 # A saved array's storage, its version, its place in `saved` (-1: an input of a recipe there).
@@ -83,7 +85,7 @@ class Record(Node):
         self.shape = array.shape
         self.dtype = array.dtype
         self.device = device
-        self.seq = _next_seq()
+        self.seq = next_seq()
         self.op = op
         self.parents = parents
         self.mask = mask
@@ -97,35 +99,18 @@ class Record(Node):
             frame = frame.f_back
             inside = _inside.get(frame.f_code.co_filename)
         if inside is not False:
-            frame = _user_frame(frame)
+            frame = user_frame(frame)
         self.code = frame.f_code
         self.lasti = frame.f_lasti
+        if listeners:
+            self.module = scope.module
 
     def where(self) -> str:
         """The op and the user's line that recorded it, for error messages."""
-        return f"{self.op.name} ({_place(self.code, self.lasti)})"
+        return f"{self.op.name} ({place(self.code, self.lasti)})"
 
 
 def here() -> str:
     """The user's line that is running, as text."""
-    frame = _user_frame(_frame_at(1))
-    return _place(frame.f_code, frame.f_lasti)
-
-
-def _user_frame(frame: FrameType) -> FrameType:
-    """The innermost frame outside gtensor, from `frame` outwards (the outermost if none is)."""
-    while True:
-        name = frame.f_code.co_filename
-        inside = _inside.get(name)
-        if inside is None:
-            inside = _inside[name] = name.startswith(_PACKAGE)
-        if not inside or frame.f_back is None:
-            return frame
-        frame = frame.f_back
-
-
-def _place(code: CodeType, lasti: int) -> str:
-    """`file:line: source` of an instruction; computed only when an error needs it."""
-    line = next((n for start, end, n in code.co_lines() if start <= lasti < end and n), None)
-    text = linecache.getline(code.co_filename, line).strip() if line else ""
-    return f"{code.co_filename}:{line}" + (f": {text}" if text else "")
+    frame = user_frame(_frame_at(1))
+    return place(frame.f_code, frame.f_lasti)

@@ -57,8 +57,8 @@ class WithRecipes(tuple[Any, ...]):
 
     __slots__ = ()
 
-    def made(self) -> tuple[Any, ...]:
-        """The arrays and scalars themselves."""
+    def made(self, remade: dict[Any, Any]) -> tuple[Any, ...]:
+        """The arrays and scalars themselves; `remade` is the walk's, for regions made again."""
         return tuple(v.made() if isinstance(v, Recipe) else v for v in self)
 
 

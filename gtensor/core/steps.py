@@ -22,7 +22,6 @@ from gtensor.core.errors import AnomalyError, GradientError, refuse_complex
 from gtensor.core.modes import STATE
 from gtensor.core.namespaces import raw, recorded
 from gtensor.core.node import Node, Record
-from gtensor.core.recipe import WithRecipes
 from gtensor.core.storage import BORROWED, GIVEN, Storage
 from gtensor.core.tensor import Tensor, check_like, make
 
@@ -41,6 +40,7 @@ class Step:
 
     def __init__(self, wanted: set[Node] | None) -> None:
         self.slots: dict[Node, Any] = {}
+        self.remade: dict[Any, Any] = {}  # what checkpointed regions made again and nobody took yet
         self.wanted = wanted  # None: everything reached
         self.anomaly = STATE.anomaly
 
@@ -104,6 +104,7 @@ class RawStep(Step):
 
     def seed(self, node: Node, grad: Tensor) -> None:
         """The caller's gradient of a root: only ever read."""
+        self.direct = node.device.type == "cpu"
         self._put(node, grad._array, BORROWED)
 
     def share(self, slot: Slot) -> Slot:
@@ -131,8 +132,8 @@ class RawStep(Step):
         self.parents, self.mask = record.parents, record.mask
         if self.wanted is not None:
             self._prune(self.wanted)
-        saved = record.saved
-        self.saved = saved.made() if type(saved) is WithRecipes else saved
+        saved: Any = record.saved
+        self.saved = saved if type(saved) is tuple else saved.made(self.remade)
         if not keep:
             record.saved = ()
         self.g, self.hold = slot
@@ -205,6 +206,8 @@ class RawStep(Step):
         if slot is None:
             return None, 0.0
         array = self._own(node.device, slot)
+        if not self.direct:
+            node.device.order((), (array,))
         self.slots[node] = array, None
         return array, 1.0
 
@@ -260,6 +263,8 @@ class RawStep(Step):
         if a is present and hold is None:
             return  # it was accumulated in place, through `into` (x + x lends and moves g itself)
         add = node.device.xp.add
+        if not self.direct:  # they may come from different streams, and either is written
+            node.device.order((), (present, a))
         if _sole(present_hold):
             add(present, a, out=present)
             _release(hold)
@@ -300,8 +305,8 @@ class RecordedStep(Step):
         nodes = (*record.parents, record)
         storages = {place: storage for storage, _, place in record.guards}
         saved: list[Any] = []
-        values = record.saved
-        values = values.made() if type(values) is WithRecipes else values
+        values: Any = record.saved
+        values = values if type(values) is tuple else values.made(self.remade)
         for place, value in enumerate(values):
             if isinstance(value, record.device.array_type):
                 handle = make(value, record.device, storages.get(place, GIVEN))

@@ -49,6 +49,7 @@ class Tensor(Interchange, Methods):
     def array(self) -> Any:
         """The NumPy or CuPy array itself. Its storage is marked as exported."""
         self._facts().exported = True
+        self._device.exported(self._array)
         return self._array
 
     @property

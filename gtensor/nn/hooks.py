@@ -11,7 +11,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from gtensor.backend.scopes import listeners
 from gtensor.core.hooks import RemovableHandle
+from gtensor.nn.running import running
 
 Args = tuple[Any, ...]
 Options = dict[str, Any]
@@ -50,8 +52,14 @@ class Hooked:
     forward: Callable[..., Any]
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        if listeners:
+            with running(self):
+                return self._call(args, kwargs)
         if not self._forward_pre_hooks and not self._forward_hooks:
             return self.forward(*args, **kwargs)
+        return self._call(args, kwargs)
+
+    def _call(self, args: Args, kwargs: Options) -> Any:
         for hook in list(self._forward_pre_hooks.values()):
             args, kwargs = hook.replaced(hook(self, args, kwargs), args, kwargs)
         output = self.forward(*args, **kwargs)

@@ -1,15 +1,19 @@
-"""Clipping of gradients, by their common norm or one by one, in place. (PyTorch's `nn.utils`.)"""
+"""Clipping of gradients in place (PyTorch's `nn.utils`), and activation checkpointing."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from math import inf, isfinite
+from typing import Any
 
+from gtensor.core.checkpointing import run_region
 from gtensor.core.inplace import write
 from gtensor.core.modes import no_grad
 from gtensor.core.tensor import Tensor
 from gtensor.creation import zeros
 from gtensor.ops import minimum, updates
+from gtensor.ops.torch_arguments import only
+from gtensor.random import repetition
 
 _TINY = 1e-6  # PyTorch's guard against a norm of 0
 
@@ -72,3 +76,39 @@ def _gradients(parameters: Iterable[Tensor] | Tensor) -> list[Tensor]:
         if not isinstance(parameter, Tensor):
             raise TypeError(f"{type(parameter).__name__} given as a parameter; wanted Tensors")
     return [p.grad for p in given if p.grad is not None]
+
+
+def checkpoint(
+    function: Callable[..., Any], *inputs: Any, use_reentrant: bool = False, **kwargs: Any
+) -> Any:
+    """function(*inputs, **kwargs), whose records keep the inputs in place of what they saved.
+
+    backward runs the function once more, when it comes to its first record, and frees what that
+    saved as it passes. So a chain of checkpointed parts keeps the parts' inputs, and one part's
+    saves at a time, for the time of a second forward pass.
+
+    Args:
+        function: called with the inputs and kwargs; what else it reads, such as the parameters of a
+            module, gets its gradient too. It must do the same both times. Random numbers of gtensor
+            repeat themselves, running statistics of batch norms move once.
+        inputs, kwargs: anything. Tensors among them (in tuples, lists and dicts, too) are saved, so
+            nothing overwrites them unseen; an in-place batch norm on one of them copies it.
+        use_reentrant: False, as PyTorch advises.
+
+    Returns what the function returns. Only tensors within tuples, lists and dicts are found there;
+    what lies behind others keeps what it saved.
+
+    Raises TypeError for a function that cannot be called, ValueError for use_reentrant=True. The
+    backward raises GradientError if an input or a saved parameter was written since, or if the
+    second run makes other ops or shapes than the first; no `.grad` is changed then.
+
+    Without gradients (`no_grad`) it only calls the function. Nesting, `retain_graph=True` and
+    `create_graph=True` work; each walk runs the function again. What it reads beside its inputs and
+    what its ops saved (a bias, buffers, arrays, a module's mode) must not change before: that it is
+    read anew is noticed only where other ops, shapes or options come of it.
+    """
+    only(False, "checkpoint", use_reentrant=use_reentrant)
+    if not callable(function):
+        raise TypeError(f"checkpoint was given {type(function).__name__} as its function; wanted "
+                        "something to call")
+    return run_region(function, inputs, kwargs, repetition())

@@ -1,0 +1,197 @@
+"""Checkpointed regions: what their records saved is made again when the walk comes to them.
+
+The records of a region stay on the tape, so parents, hooks and gradients are as ever; only what
+they saved is dropped. The first of them that the walk enters runs the function once more, and what
+the records of this second run saved serves the walk, record by record.
+
+Source: Chen et al., "Training deep nets with sublinear memory cost", 2016.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from itertools import zip_longest
+from operator import attrgetter
+from types import CodeType
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from gtensor.core.apply import saves
+from gtensor.core.errors import GradientError
+from gtensor.core.modes import STATE, enable_grad, recomputing
+from gtensor.core.node import Guard, Guards, Leaf, Node, Record, next_seq
+from gtensor.core.op import Op
+from gtensor.core.recipe import Recipe, WithRecipes
+from gtensor.core.storage import FRESH
+from gtensor.core.tensor import Tensor, make
+from gtensor.frames import place
+
+Saved = tuple[Any, ...]
+Draws = Callable[[], AbstractContextManager[None]]  # opens a block that draws the same numbers
+
+
+def run_region(
+    function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], draws: Draws
+) -> Any:
+    """function(*args, **kwargs), recorded, without what its records saved."""
+    if not STATE.grad_enabled:
+        return function(*args, **kwargs)
+    guards: list[Guard] = []
+    inputs = _mapped((args, kwargs), Tensor, lambda x: _Input(x, guards))
+    start = next_seq()
+    outputs = function(*args, **kwargs)
+    _Region(function, inputs, draws).drop_saves(_records(outputs, start), tuple(guards))
+    return outputs
+
+
+class _Input:
+    """An input of a region, saved as a record saves one: nothing overwrites it unseen."""
+
+    def __init__(self, x: Tensor, guards: list[Guard]) -> None:
+        if x._version != x._storage.version:
+            x._renew("checkpoint")
+        self.saved, found = saves((0,), (x._array,), (x,))
+        guards += [(storage, version, -1) for storage, version, _ in found]
+        self.storage = FRESH if type(self.saved) is WithRecipes else x._facts()
+        self.device = x._device
+        self.tracked = x._node is not None
+
+    def handle(self) -> Tensor:
+        """The input again, a leaf of its own: the second run shall reach nothing before it."""
+        (array,) = self.saved.made({}) if type(self.saved) is WithRecipes else self.saved
+        x = make(array, self.device, self.storage)
+        if self.tracked:
+            x._node = Leaf(x.shape, x.dtype, x._device)
+        return x
+
+
+class _Mark(NamedTuple):
+    """What a record of the second run must have in common with that of the first."""
+
+    op: Op
+    shape: tuple[int, ...]
+    dtype: np.dtype
+    mask: int
+    options: dict[str, Any]  # among them dropout's seed, and whether a batch norm trains
+    code: CodeType  # where it was; not compared, for it may be the line that called backward
+    lasti: int
+
+    @classmethod
+    def of(cls, record: Record) -> _Mark:
+        options = {k: v for k, v in record.params.items() if type(v) in (bool, int, str)}
+        return cls(record.op, record.shape, record.dtype, record.mask, options, record.code,
+                   record.lasti)
+
+
+class _Region:
+    """How to run a function again. Records own it, so it knows of them only what they made."""
+
+    def __init__(self, function: Callable[..., Any], inputs: Any, draws: Draws) -> None:
+        self.function = function
+        self.inputs = inputs  # (args, kwargs), an _Input in every tensor's place
+        self.draws = draws
+        self.marks: list[_Mark] = []  # of the first run
+        self.dropped: list[int] = []  # whose saves were
+
+    def drop_saves(self, records: list[Record], guards: Guards) -> None:
+        """Take what the records saved, except what came from outside of the region."""
+        inside = set(records)
+        for number, record in enumerate(records):
+            self.marks.append(_Mark.of(record))
+            if _saved_inside(record, inside):
+                record.saved = _Again(self, number)
+                # a storage with a recipe keeps arrays alive; what it guarded is made again anyway
+                kept = [g for g in record.guards if g[0].recipe is None or g[0].version != g[1]]
+                record.guards = (*kept, *guards)
+                self.dropped.append(number)
+
+    def saved_again(self, number: int, remade: dict[Any, Any]) -> Saved:
+        """What a record saved; `remade` is the walk's: region -> number -> what nobody took yet."""
+        waiting = remade.get(self)
+        if waiting is None:
+            waiting = remade[self] = self._run_again()
+        saved: Any = waiting.pop(number)
+        if not waiting:
+            del remade[self]
+        return saved if type(saved) is tuple else saved.made(remade)
+
+    def _run_again(self) -> dict[int, Saved]:
+        with enable_grad(), recomputing(), self.draws():
+            args, kwargs = _mapped(self.inputs, _Input, _Input.handle)
+            start = next_seq()
+            records = _records(self.function(*args, **kwargs), start)
+        self._compare(records)
+        return {number: records[number].saved for number in self.dropped}
+
+    def _compare(self, records: list[Record]) -> None:
+        again = [_Mark.of(record) for record in records]
+        for first, second in zip_longest(self.marks, again):
+            if first is None or second is None or first[:-2] != second[:-2]:
+                raise GradientError(
+                    f"a checkpointed function recorded {_said(first)} in its first run and "
+                    f"{_said(second)} in the second, for its gradient; it must do the same in both")
+
+
+class _Again(WithRecipes):
+    """Stands where a record's saves were."""
+
+    region: _Region
+    number: int
+
+    def __new__(cls, region: _Region, number: int) -> _Again:
+        again = super().__new__(cls)
+        again.region, again.number = region, number
+        return again
+
+    def made(self, remade: dict[Any, Any]) -> Saved:
+        """The arrays and scalars themselves, from the second run."""
+        return self.region.saved_again(self.number, remade)
+
+
+def _saved_inside(record: Record, inside: set[Record]) -> bool:
+    """Whether a record saved memory that the region made, or may have made."""
+    if type(record.saved) is _Again:  # a region within
+        return True
+    for value, position in zip(record.saved, record.op.plans[record.mask], strict=False):
+        large = isinstance(value, Recipe) or getattr(value, "ndim", 0) > 0
+        if large and position is not None:
+            parent = record.parents[position] if position < len(record.parents) else record
+            if parent is None or parent in inside:
+                return True
+    return False
+
+
+def _records(outputs: Any, start: int) -> list[Record]:
+    """The records behind the outputs that were made since, oldest first."""
+    stack: list[Node | None] = []
+    _mapped(outputs, Tensor, lambda x: stack.append(x._node))
+    found: set[Record] = set()
+    while stack:
+        node = stack.pop()
+        if isinstance(node, Record) and node.seq > start and node not in found:
+            found.add(node)
+            stack += node.parents
+    return sorted(found, key=attrgetter("seq"))
+
+
+def _mapped(value: Any, kind: type, change: Callable[[Any], Any]) -> Any:
+    """`value` with everything of a kind changed, within tuples, lists and dicts too."""
+    if isinstance(value, kind):
+        return change(value)
+    if type(value) is dict:
+        return {key: _mapped(item, kind, change) for key, item in value.items()}
+    named = isinstance(value, tuple) and hasattr(value, "_fields")
+    if named or type(value) in (tuple, list):
+        items = [_mapped(item, kind, change) for item in value]
+        return type(value)(*items) if named else type(value)(items)
+    return value
+
+
+def _said(mark: _Mark | None) -> str:
+    if mark is None:
+        return "nothing more"
+    options = "".join(f", {name}={value!r}" for name, value in mark.options.items())
+    return (f"{mark.op.name} of shape {mark.shape}, {mark.dtype}{options} "
+            f"({place(mark.code, mark.lasti)})")
