@@ -18,6 +18,7 @@ from importlib import import_module as _import_module
 from typing import Any as _Any
 
 from gtensor import checkpoint, data, fft, linalg, memory, nn, ops, optim, profiler, random
+from gtensor import holders as _holders  # noqa: F401  recordings ask it what live modules hold
 from gtensor.backend import (
     Device,
     DeviceError,
@@ -65,6 +66,7 @@ from gtensor.ops import __all__ as _functions
 from gtensor.ops.pointwise import SAME, d, pointwise
 from gtensor.random import manual_seed
 from gtensor.settings import settings
+from gtensor.streaming import Event, stream
 
 __version__ = "0.1.0"
 
@@ -73,14 +75,15 @@ newaxis = None
 pi, e, inf, nan = _math.pi, _math.e, _math.inf, _math.nan
 
 __all__ = [
-    "SAME", "AnomalyError", "ConsumedError", "Device", "DeviceError", "GradientError", "Sample",
-    "Tensor", "__array_namespace_info__", "arange", "asarray", "checkpoint", "cuda_device_count", "d",
-    "data", "default_device", "detect_anomaly", "device", "e", "empty", "empty_like",
-    "enable_grad", "eye", "fft", "from_dlpack", "full", "full_like", "grad", "inf",
-    "is_grad_enabled", "linalg", "linspace", "manual_seed", "memory", "meshgrid", "nan",
-    "newaxis", "nn", "no_grad", "observe", "ones", "ones_like", "op", "ops", "optim", "pi",
-    "pointwise", "profiler", "random", "set_default_device", "set_grad_enabled", "settings",
-    "tensor", "visible_devices", "zeros", "zeros_like", *_dtypes, *_functions,
+    "SAME", "AnomalyError", "ConsumedError", "Device", "DeviceError", "Event", "GradientError",
+    "Sample",
+    "Tensor", "__array_namespace_info__", "arange", "asarray", "checkpoint",
+    "cuda_device_count", "d", "data", "default_device", "detect_anomaly", "device", "e",
+    "empty", "empty_like", "enable_grad", "eye", "fft", "from_dlpack", "full", "full_like",
+    "grad", "inf", "is_grad_enabled", "linalg", "linspace", "manual_seed", "memory", "meshgrid",
+    "nan", "newaxis", "nn", "no_grad", "observe", "ones", "ones_like", "op", "ops", "optim",
+    "pi", "pointwise", "profiler", "random", "set_default_device", "set_grad_enabled",
+    "settings", "stream", "tensor", "visible_devices", "zeros", "zeros_like", *_dtypes, *_functions,
 ]
 
 

@@ -1,4 +1,4 @@
-"""The command `gtensor`: train a recipe, see what this machine has."""
+"""The command `gtensor`: train a recipe, explain memory, see what this machine has."""
 
 from __future__ import annotations
 
@@ -10,6 +10,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import gtensor
+from gtensor.explain import GROUPS, load, show
+from gtensor.explain import facts as explained
 from gtensor.info import facts, text
 from gtensor.settings import settings
 from gtensor.train import RECIPES, UserError, recipe
@@ -21,7 +23,8 @@ def parser() -> argparse.ArgumentParser:
     top = argparse.ArgumentParser(
         prog="gtensor", formatter_class=raw, description=gtensor.__doc__,
         epilog="examples:\n  gtensor train digits\n"
-               "  gtensor train digits --epochs 5 --out runs/short\n  gtensor info --json")
+               "  gtensor train digits --epochs 5 --out runs/short\n"
+               "  gtensor train digits --norm abn\n  gtensor info --json")
     top.add_argument("--version", action="version", version=f"gtensor {gtensor.__version__}")
     commands = top.add_subparsers(dest="command", metavar="COMMAND")
 
@@ -29,7 +32,8 @@ def parser() -> argparse.ArgumentParser:
         "train", formatter_class=raw, help="train a network on real data",
         description="Train a recipe. It leaves in its folder a checkpoint, a loss curve and a "
                     "picture of where\nthe memory of a step went. Ctrl-C saves; --resume goes on, "
-                    "with identical losses.",
+                    "with identical losses.\nA table shows the memory of a step with either "
+                    "--norm, whichever was trained.",
         epilog="recipes:\n" + "\n".join(_recipe_line(name) for name in RECIPES))
     train.add_argument("recipe", help=f"which recipe: {', '.join(RECIPES)}")
     train.add_argument("--out", type=Path, metavar="DIR", help="folder of the run (runs/RECIPE)")
@@ -38,8 +42,33 @@ def parser() -> argparse.ArgumentParser:
     train.add_argument("--batch-size", type=int, help="examples per step")
     train.add_argument("--lr", type=float, help="highest learning rate")
     train.add_argument("--seed", type=int, help="of weights and order: same seed, same losses")
+    train.add_argument("--norm", metavar="abn|inplace", help="the network's batch norms: abn keeps "
+                       "their input and their\noutput for backward, inplace writes one over the "
+                       "other (default inplace)")
     train.add_argument("--device", help="cpu, cuda or cuda:1 (the first GPU if there is one)")
     train.add_argument("--quiet", action="store_true", help="print errors only")
+
+    explain = commands.add_parser(
+        "memory", formatter_class=raw, help="who held what at the peak, from a memory snapshot",
+        description="Read a memory snapshot and say who held what when most bytes were live, and "
+                    "how fragmented\nthe rest was. Nothing in the file is run, so it may come from "
+                    "anybody.",
+        epilog="""a snapshot is made in the program that uses the memory:
+
+  with gt.memory.timeline("run.pickle"):      # or run.json; run.html and run.png are pictures
+      train_step()
+  gt.memory.snapshot("now.pickle")            # how memory lies now, without a recording
+
+  gtensor memory run.pickle
+  gtensor memory run.pickle --by module
+  gtensor memory run.json --json | jq .peak.bytes
+
+PyTorch's own snapshots (torch.cuda.memory._dump_snapshot) are read, too.""")
+    explain.add_argument("file", type=Path, metavar="FILE", help="a .pickle or .json snapshot")
+    explain.add_argument("--by", choices=tuple(GROUPS), help="one table: by category, by holder, "
+                         "by op, by module, or by the user's line (recorded with stacks=True)")
+    explain.add_argument("--most", type=int, default=15, metavar="N", help="rows of a table (15)")
+    explain.add_argument("--json", action="store_true", help="everything as JSON, in bytes")
 
     info = commands.add_parser("info", help="what this machine has, and what is missing",
                                description="Devices, versions, settings, and what is missing.")
@@ -68,6 +97,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
         if given.command == "info":
             found = facts()
             print(json.dumps(found, indent=2) if given.json else text(found), flush=True)
+            return 0
+        if given.command == "memory":
+            history = load(given.file)
+            if given.json:
+                print(json.dumps(explained(history), indent=2), flush=True)
+            else:
+                show(history, given.by, max(1, given.most))
+                sys.stdout.flush()
             return 0
         from gtensor.train.command import train
 

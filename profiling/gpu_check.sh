@@ -153,6 +153,8 @@ fi
 if [[ $PART =~ ^(all|ladders)$ ]]; then
     step ladder 30 ladders.log file:profiling/ladder.py \
         "$PYTHON" profiling/ladder.py --device cuda --rounds 9 --out "$WORK/ladders"
+    step ladder_snapshot 20 ladders.log file:profiling/ladder_snapshot.py \
+        "$PYTHON" profiling/ladder_snapshot.py --device cuda --quick --out "$WORK/ladders"
     step ladder_overhead 60 ladders.log file:profiling/ladder_overhead.py \
         "$PYTHON" profiling/ladder_overhead.py --device cuda --rounds 9 --out "$WORK/ladders"
     step ladder_checkpoint 90 ladders.log file:profiling/ladder_checkpoint.py\ module:safetensors \

@@ -82,7 +82,7 @@ def mlp_step() -> Pattern:
     with gt.settings.override(arena_min_bytes=0):
         step = Mlp("cpu").gtensor()
         step()
-        with gt.memory.timeline("cpu") as timeline:
+        with gt.memory.timeline(device="cpu") as timeline:
             step()
     slot_of: dict[int, int] = {}
     events: list[tuple[int, int]] = []

@@ -5,72 +5,17 @@ CuPy is imported when the first CUDA device is made, never before.
 
 from __future__ import annotations
 
-import ctypes
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from functools import cache
 from typing import Any
 
 import numpy as np
 
+from gtensor.backend.cuda_streams import CudaStream, StreamBook, cupy
 from gtensor.backend.devices import Device, get_device
-
-
-@cache
-def cupy() -> Any:
-    """The CuPy module."""
-    import cupy as module
-
-    return module
-
-
-class CudaEvent:
-    """An event of CuPy's, without timing."""
-
-    def __init__(self, event: Any) -> None:
-        self.event = event
-
-    def done(self) -> bool:
-        return bool(self.event.done)
-
-    def synchronize(self) -> None:
-        self.event.synchronize()
-
-
-class CudaStream:
-    """A stream of CuPy's, known by the driver's stream id: handles are recycled, ids are not."""
-
-    def __init__(self, stream: Any) -> None:
-        self.stream = stream
-
-    @property
-    def id(self) -> int:
-        return stream_id(self.stream.ptr)
-
-    def record(self) -> CudaEvent:
-        event = cupy().cuda.Event(disable_timing=True)
-        event.record(self.stream)
-        return CudaEvent(event)
-
-    def wait(self, event: Any) -> None:
-        self.stream.wait_event(event.event)
-
-    def synchronize(self) -> None:
-        self.stream.synchronize()
-
-
-def stream_id(handle: int) -> int:
-    """The driver's id of a stream handle (CUDA driver API, cuStreamGetId)."""
-    number = ctypes.c_ulonglong(0)
-    status = _driver().cuStreamGetId(ctypes.c_void_p(handle), ctypes.byref(number))
-    if status != 0:
-        raise RuntimeError(f"cuStreamGetId answered {status} for the stream handle {handle:#x}")
-    return number.value
-
-
-@cache
-def _driver() -> ctypes.CDLL:
-    return ctypes.CDLL("libcuda.so.1")
+from gtensor.backend.ordering import Ordering
 
 
 class _Label(threading.local):
@@ -92,6 +37,9 @@ class CudaDevice(Device):
         self._cupy_device = cupy().cuda.Device(index)
         self.array_type = cupy().ndarray
         self._paths: dict[Callable[..., Any], Callable[..., Any]] = {}
+        self.on_stream_end: list[Callable[[int, Any], None]] = []
+        self.streams = StreamBook(index, self._stream_ended)
+        self._ordering = Ordering(self.streams.get)
         _install_allocator()
 
     @property
@@ -108,13 +56,16 @@ class CudaDevice(Device):
 
     def copy(self, array: Any, dtype: Any = None, label: str = "copy") -> Any:
         with self._cupy_device:
+            self.order((array,))
             return super().copy(array, dtype, label)
 
     def fill(self, array: Any, value: complex) -> Any:
         with self._cupy_device:
+            self.order((), (array,))
             return super().fill(array, value)
 
     def to_numpy(self, array: Any) -> np.ndarray:
+        self.order((array,))
         return cupy().asnumpy(array)
 
     def from_numpy(self, array: np.ndarray) -> Any:
@@ -122,8 +73,57 @@ class CudaDevice(Device):
             return cupy().asarray(array)
 
     def current_stream(self) -> CudaStream:
+        return self.streams.current()
+
+    def new_stream(self, priority: int = 0) -> CudaStream:
+        return self.streams.made(priority)
+
+    def stream_from(self, stream: Any) -> CudaStream:
+        """A stream as gtensor, CuPy (or whoever has `__cuda_stream__`) or the driver give it."""
+        if isinstance(stream, CudaStream):
+            return stream
+        if not isinstance(stream, int):
+            stream = stream.__cuda_stream__()[1] if hasattr(stream, "__cuda_stream__") else (
+                stream.ptr)
+        return self.streams.from_handle(stream)
+
+    @contextmanager
+    def running(self, stream: Any) -> Iterator[None]:
         with self._cupy_device:
-            return CudaStream(cupy().cuda.get_current_stream())
+            if stream is None or stream.stream is None:  # gone: then the current one
+                yield
+            else:
+                with stream:
+                    yield
+
+    def order(self, reads: Iterable[Any], writes: Iterable[Any] = ()) -> None:
+        stream: CudaStream | None = None
+        for arrays, access in ((reads, self._ordering.read), (writes, self._ordering.write)):
+            for array in arrays:
+                block = self.block_of(array)
+                if block is None:
+                    continue
+                stream = stream or self.current_stream()
+                if block.stream != stream.id or hasattr(block, "readers"):
+                    access(stream, block)
+
+    def block_of(self, array: Any) -> Any:
+        if not isinstance(array, self.array_type):
+            return None
+        return getattr(array.data.mem, "block", None)
+
+    def exported(self, array: Any, stream: Any = None) -> None:
+        self.order((array,))
+        block = self.block_of(array)
+        if block is not None and stream is not None and stream != -1:
+            consumer = self.stream_from(stream)
+            if consumer.id != block.stream:
+                block.owner.record_use(block, consumer.id)
+
+    def _stream_ended(self, number: int, last: Any) -> None:
+        self._ordering.forget(number, last)
+        for ended in tuple(self.on_stream_end):
+            ended(number, last)
 
     def describe(self) -> tuple[str, int]:
         """The GPU's name and its memory in bytes."""
@@ -158,6 +158,9 @@ class CudaDevice(Device):
             before, _label.name = _label.name, name
             try:
                 with current:
+                    out = params.get("out")
+                    self.order((*arrays, *_nested(params.values())),
+                               () if out is None else _nested((out,)))
                     return path(*arrays, **params)
             finally:
                 _label.name = before
@@ -183,14 +186,24 @@ def _install_allocator() -> None:
 
     def allocate(nbytes: int) -> Any:
         index = runtime.getDevice()
-        resource = get_device(f"cuda:{index}").resource
+        device: Any = get_device(f"cuda:{index}")
+        resource = device.resource
         if resource is None:
             return pool.malloc(nbytes)
-        stream = stream_id(cupy().cuda.get_current_stream().ptr)
+        stream = device.streams.current().id
         block = resource.allocate(max(nbytes, 1), stream, _label.name)
         return memory.MemoryPointer(ArenaMemory(block, index), 0)
 
     cupy().cuda.set_allocator(allocate)
+
+
+def _nested(values: Iterable[Any]) -> Iterable[Any]:
+    """The values, and those in tuples and lists among them: keys of an index, several outputs."""
+    for value in values:
+        if isinstance(value, (tuple, list)):
+            yield from value
+        else:
+            yield value
 
 
 def gemm_into(a: Any, b: Any, out: Any) -> Any:

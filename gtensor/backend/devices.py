@@ -9,7 +9,8 @@ from __future__ import annotations
 import ctypes
 import importlib.util
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from contextlib import AbstractContextManager, nullcontext
 from functools import cache
 from typing import Any
 
@@ -67,6 +68,32 @@ class Device:
     def current_stream(self) -> Stream:
         """The stream on which this thread's next op on the device runs."""
         raise TypeError("Device is abstract; get one with gtensor.device('cpu')")
+
+    def new_stream(self, priority: int = 0) -> Stream:
+        """A new stream; `with stream:` makes it this thread's current one. See `gtensor.stream`."""
+        raise TypeError("Device is abstract; get one with gtensor.device('cpu')")
+
+    def stream_from(self, stream: Any) -> Stream:
+        """A stream of another library's as ours: an object, or a driver's handle."""
+        return self.current_stream()
+
+    def running(self, stream: Any) -> AbstractContextManager[Any]:
+        """A block whose work is queued on the stream; None leaves the current one."""
+        return nullcontext()
+
+    def order(self, reads: Iterable[Any], writes: Iterable[Any] = ()) -> None:
+        """Let the current stream's next work wait for whatever other streams do to these arrays.
+
+        For reads these are their writers, for writes their readers, too. Memory that is freed
+        meanwhile serves nobody else before the current stream has passed. Nothing blocks.
+        """
+
+    def block_of(self, array: Any) -> Any:
+        """The block of the resource in which an array lies, None if that cannot be told."""
+        return None
+
+    def exported(self, array: Any, stream: Any = None) -> None:
+        """Another library will read the array, on its stream (as DLPack gives it) if known."""
 
     def path(self, name: str, path: Callable[..., Any]) -> Callable[..., Any]:
         """`path` as it must be called on this device, its allocations labelled `name`."""

@@ -50,6 +50,9 @@ class HostDevice(Device):
     def current_stream(self) -> HostStream:
         return _STREAM
 
+    def new_stream(self, priority: int = 0) -> HostStream:
+        return _STREAM
+
 
 @cache
 def host() -> HostDevice:

@@ -1,7 +1,7 @@
 """Streams and events: the thin interface that the arena and the engine speak.
 
 Three implementations share it: `HostStream` (NumPy computes at once, so every event is
-done when it is recorded), `CudaStream` in `cuda.py`, and `SimulatedStream`, on which a
+done when it is recorded), `CudaStream` in `cuda_streams.py`, and `SimulatedStream`, on which a
 test decides when work completes.
 """
 
@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import itertools
 from collections import deque
-from typing import Protocol
+from typing import Any, Protocol
 
 
 class Event(Protocol):
@@ -37,6 +37,10 @@ class Stream(Protocol):
     def synchronize(self) -> None:
         """Block until all queued work has completed."""
 
+    def __enter__(self) -> Any: ...
+
+    def __exit__(self, *exception: object) -> None: ...
+
 
 class HostEvent:
     """NumPy work has completed when the call returns, so the event is done from the start."""
@@ -49,9 +53,15 @@ class HostEvent:
 
 
 class HostStream:
-    """The one stream of the CPU."""
+    """The one stream of the CPU; as a `with` block it changes nothing."""
 
     id = 0
+
+    def __enter__(self) -> HostStream:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        return None
 
     def record(self) -> HostEvent:
         return HostEvent()
@@ -64,17 +74,21 @@ class HostStream:
 
 
 class SimulatedEvent:
-    """Done when the simulated stream has completed the work in front of it."""
+    """Done when the simulated stream has completed the work in front of it, and its waits."""
 
-    def __init__(self, stream: SimulatedStream, position: int) -> None:
+    def __init__(self, stream: SimulatedStream, position: int, waits: tuple[Event, ...]) -> None:
         self.stream = stream
         self.position = position
+        self._waits = waits
 
     def done(self) -> bool:
-        return self.stream.completed >= self.position
+        return (self.stream.completed >= self.position
+                and all(event.done() for event in self._waits))
 
     def synchronize(self) -> None:
         self.stream.run_to(self.position)
+        for event in self._waits:
+            event.synchronize()
 
 
 class SimulatedStream:
@@ -109,8 +123,14 @@ class SimulatedStream:
             if not self.step():
                 self._waits[0][1].synchronize()
 
+    def __enter__(self) -> SimulatedStream:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        return None
+
     def record(self) -> SimulatedEvent:
-        return SimulatedEvent(self, self.launched)
+        return SimulatedEvent(self, self.launched, tuple(event for _, event in self._waits))
 
     def wait(self, event: Event) -> None:
         self._waits.append((self.launched, event))

@@ -8,7 +8,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from gtensor.checkpoint.atomic import sync_folder, write_file
+from gtensor.atomic import sync_folder, write_file
 from gtensor.checkpoint.errors import CheckpointError
 from gtensor.checkpoint.reading import INDEX_SUFFIX, PathLike, read_index
 from gtensor.checkpoint.session import load, save

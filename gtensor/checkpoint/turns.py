@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from gtensor.checkpoint.atomic import digest, write
+from gtensor.atomic import digest, write
 
 
 class Turn:

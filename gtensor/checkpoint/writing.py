@@ -15,8 +15,8 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from gtensor.atomic import mode_of, replacing, sync_folder, write
 from gtensor.backend import Device, device_of
-from gtensor.checkpoint.atomic import mode_of, replacing, sync_folder, write
 from gtensor.checkpoint.errors import CheckpointError
 from gtensor.checkpoint.layout import build
 from gtensor.checkpoint.reading import INDEX_SUFFIX, PathLike, read_index

@@ -7,15 +7,24 @@ free. Functions take a device or its name; None is the default device. Sizes are
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterator
+import os
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from numbers import Integral
+from functools import partial
+from os import PathLike
+from typing import Any
 
-from gtensor.backend import Device, get_device, on_new_device
+from gtensor.backend import Device, device_of, get_device, on_new_device
 from gtensor.backend.cuda import CudaDevice
-from gtensor.memory.adaptors import Event, Failing, Timeline, category
+from gtensor.memory import export
+from gtensor.memory.adaptors import Failing, category
 from gtensor.memory.arena import Arena
+from gtensor.memory.history import History
+from gtensor.memory.layout import layout_of
+from gtensor.memory.limits import Watermark, amount_of, size_of
+from gtensor.memory.plan import Plan
+from gtensor.memory.planned import Planned, planned
+from gtensor.memory.recording import Recording, record
 from gtensor.memory.resource import Block, OutOfMemoryError, Resource, Stats
 from gtensor.memory.segments import (
     CudaSegments,
@@ -23,16 +32,19 @@ from gtensor.memory.segments import (
     SegmentSource,
     SimulatedSegments,
 )
+from gtensor.memory.timelines import Event, Timeline
+from gtensor.memory.uses import standing
+from gtensor.memory.workspace import Workspace
+from gtensor.settings import settings
 
 __all__ = [
-    "Arena", "Block", "CudaSegments", "Event", "Failing", "HostSegments", "OutOfMemoryError",
-    "Resource", "SegmentSource", "SimulatedSegments", "Stats", "Timeline", "arena_of", "category",
-    "copies", "empty_cache", "reset_peak", "set_limit", "stats", "summary", "timeline",
-    "use_arena",
+    "Arena", "Block", "CudaSegments", "Event", "Failing", "History", "HostSegments",
+    "OutOfMemoryError", "Plan", "Planned", "Recording", "Resource", "SegmentSource",
+    "SimulatedSegments", "Stats", "Timeline", "Watermark", "Workspace", "arena_of", "category",
+    "copies", "empty_cache", "on_watermark", "planned", "record", "record_stream", "reset_peak",
+    "set_limit", "size_of", "snapshot", "stats", "summary", "timeline", "use_arena",
 ]
 
-_UNITS = {"": 1, "B": 1, **{unit + "B": 1000**power for power, unit in enumerate("KMGT", 1)},
-          **{unit + "IB": 1024**power for power, unit in enumerate("KMGT", 1)}}
 _arenas: dict[Device, Arena] = {}
 _enabled = True
 
@@ -60,26 +72,52 @@ def reset_peak(device: Device | str | None = None) -> None:
     arena_of(device).reset_peak()
 
 
-def set_limit(nbytes: int | str | None, device: Device | str | None = None) -> None:
-    """Reserve at most `nbytes` on the device from now on: 500, "8GB" or "500 MiB"; None lifts it.
+def set_limit(amount: int | float | str | None, device: Device | str | None = None) -> None:
+    """Reserve at most so much on the device from now on; None lifts the limit.
 
-    Raises TypeError for what is none of these, ValueError for less than 0 and for other texts.
+    Bytes as 500, "8GB" or "500 MiB", or a part of the device's memory as 0.5 or "50%". Raises
+    TypeError for what is none of these, ValueError for less than 0, parts above 1, other texts.
     """
-    if isinstance(nbytes, str):
-        nbytes = size_of(nbytes)
-    elif nbytes is not None and not isinstance(nbytes, Integral):
-        raise TypeError(f"a limit of {nbytes!r} was given; wanted bytes as an integer, a text as "
-                        "'8GB', or None")
-    arena_of(device).set_limit(nbytes)
+    device = get_device(device)
+    arena_of(device).set_limit(
+        None if amount is None else amount_of(amount, partial(_memory_of, device)))
 
 
-def size_of(size: int | str) -> int:
-    """Bytes of 500, "500", "500 MB" (10^6 each) or "5GiB" (2^30 each). Raises ValueError."""
-    found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([A-Za-z]*)", str(size).strip())
-    if not found or found[2].upper() not in _UNITS or float(found[1]) <= 0:
-        raise ValueError(f"size {size!r} given; wanted bytes above 0, or a text as '5GB' or "
-                         "'500MiB'")
-    return int(float(found[1]) * _UNITS[found[2].upper()])
+def on_watermark(amount: int | float | str, callback: Callable[[int], object],
+                 device: Device | str | None = None) -> Watermark:
+    """Call `callback(live bytes)` each time the live bytes rise beyond an amount.
+
+    Amounts as in `set_limit`; a part is one of the limit if there is one. The callback is called by
+    the thread whose allocation passed the mark, without any lock held, so it may free and allocate;
+    what it raises comes out of that allocation, which then leaves nothing behind. Returns a handle
+    whose `remove()` ends it.
+    """
+    arena = arena_of(device)
+
+    def whole() -> int:
+        return _memory_of(get_device(device)) if arena.limit is None else arena.limit
+
+    return arena.on_watermark(amount_of(amount, whole), callback)
+
+
+def record_stream(array: Any, stream: Any) -> None:
+    """Say that work of yours, queued on `stream`, uses an array (or a tensor's memory).
+
+    For kernels that gtensor cannot see: raw CuPy kernels on `t.array` on another stream than the
+    array was made on. The memory then serves nobody else before that work has completed. Streams of
+    gtensor and of CuPy, handles, and what has `__cuda_stream__` will do. Ops need no such call. It
+    does not make your stream wait for the array's values; `stream.wait(event)` does.
+    """
+    array = getattr(array, "array", array)
+    device = device_of(array)
+    block = device.block_of(array)
+    if block is not None:
+        block.owner.record_use(block, device.stream_from(stream).id)
+
+
+def _memory_of(device: Device) -> int:
+    """Bytes of the device's memory, on the CPU of the machine's."""
+    return device.describe()[1] or os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
 
 
 def empty_cache(device: Device | str | None = None) -> int:
@@ -93,23 +131,64 @@ def summary(device: Device | str | None = None) -> str:
 
 
 @contextmanager
-def timeline(device: Device | str | None = None, most: int = 1_000_000) -> Iterator[Timeline]:
-    """Record allocations and frees within the block; the latest `most` events are kept.
+def timeline(path: str | PathLike[str] | None = None, device: Device | str | None = None,
+             most: int = 1_000_000, stacks: bool = False) -> Iterator[Timeline]:
+    """Record where memory goes within the block: every allocation and free, who asked, what for.
 
-    Raises RuntimeError if the device's arena is switched off.
+    Args:
+        path: written when the block ends, also by an error: `.html`, a page to hover and zoom;
+            `.png`; `.pickle` or `.json`, a snapshot. The recording's `save(path)` writes more.
+        most: the latest `most` events are kept.
+        stacks: note the user's line that asked, too (about 1 us more per event).
+
+    Raises RuntimeError if the device's arena is switched off, ValueError for another suffix.
     """
+    if path is not None:
+        export.check(path)
     device = get_device(device)
     upstream = device.resource
     if upstream is None:
         raise RuntimeError(f"a timeline of {device} was asked for, but its arena is switched off; "
                            "wanted gt.memory.use_arena(True)")
-    recording = device.resource = Timeline(upstream, most)
+    recording = device.resource = Timeline(upstream, most, stacks)
     try:
         yield recording
-    finally:
-        recording.close()
-        if device.resource is recording:
-            device.resource = upstream
+    except BaseException as error:
+        _end(device, recording)
+        if path is not None:
+            try:
+                recording.save(path)
+            except OSError as unwritten:
+                error.add_note(str(unwritten))
+        raise
+    _end(device, recording)
+    if path is not None:
+        recording.save(path)
+
+
+def _end(device: Device, recording: Timeline) -> None:
+    recording.close()
+    if device.resource is recording:
+        device.resource = recording.upstream
+
+
+def snapshot(path: str | PathLike[str], device: Device | str | None = None) -> None:
+    """Write how the device's memory lies now and who holds it; within `timeline()` also how it
+    came to that.
+
+    `.pickle` is PyTorch's layout, for its memory viewer; `.json` the same facts as plain JSON. What
+    the keys mean stands in `gtensor.memory.snapshots`; `gtensor memory FILE` reads both. Raises
+    ValueError for another suffix, OSError if the file cannot be written.
+    """
+    export.check(path, snapshot=True)
+    resource = get_device(device).resource
+    while resource is not None and not isinstance(resource, Timeline):
+        resource = getattr(resource, "upstream", None)
+    arena = arena_of(device)
+    with export.collector_paused():
+        history = (resource.history() if resource is not None
+                   else standing(arena.name, *layout_of(arena)))
+        export.save(path, history, snapshot=True)
 
 
 class use_arena:
@@ -146,10 +225,15 @@ def _connect(device: Device) -> None:
 
 
 def _watch(device: Device) -> None:
-    source: SegmentSource = HostSegments()
+    steps = settings.arena_steps
     if isinstance(device, CudaDevice):
         source = CudaSegments(device.malloc, device.free)
-    _arenas[device] = Arena(source, str(device))
+        arena = Arena(source, str(device), stream_of=device.streams.get,
+                      small=settings.arena_small_bytes, steps=steps)
+        device.on_stream_end.append(arena.forget_stream)
+    else:
+        arena = Arena(HostSegments(), str(device), steps=steps)
+    _arenas[device] = arena
     _connect(device)
 
 

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from time import perf_counter_ns
-from typing import NamedTuple
 
 from gtensor.memory.resource import Block, OutOfMemoryError, Resource, Stats
 
 _category: ContextVar[str] = ContextVar("gtensor memory category", default="")
+current_category = _category.get
 
 
 @contextmanager
@@ -42,6 +40,9 @@ class Adaptor:
     def deallocate(self, block: Block) -> None:
         self.upstream.deallocate(block)
 
+    def record_use(self, block: Block, stream: int) -> None:
+        self.upstream.record_use(block, stream)
+
     def stats(self) -> Stats:
         return self.upstream.stats()
 
@@ -53,66 +54,6 @@ class Adaptor:
 
     def empty_cache(self) -> int:
         return self.upstream.empty_cache()
-
-
-class Event(NamedTuple):
-    """One allocation or free.
-
-    `time` in seconds from the start of the timeline, `delta` in bytes (negative for a free),
-    `allocated` the live bytes after it, `serial` the block's number.
-    """
-
-    time: float
-    delta: int
-    allocated: int
-    label: str
-    category: str
-    serial: int
-
-
-class Timeline(Adaptor):
-    """Records every allocation and free until `close`, the latest `most` of them.
-
-    `allocated` of an event counts all live blocks, also those made before the timeline; the free of
-    such a block is no event of its own, it shows in `allocated` of the next.
-    """
-
-    def __init__(self, upstream: Resource, most: int = 1_000_000) -> None:
-        super().__init__(upstream)
-        self.recorded = 0  # events so far, also those no longer kept
-        self._start = perf_counter_ns()
-        self._open = True
-        self._events: deque[tuple[int, int, int, str, str, int]] = deque(maxlen=most)
-        self._categories: dict[int, str] = {}
-
-    @property
-    def events(self) -> list[Event]:
-        """What is recorded so far, oldest first."""
-        return [Event((event[0] - self._start) * 1e-9, *event[1:])
-                for event in tuple(self._events)]
-
-    def allocate(self, nbytes: int, stream: int = 0, label: str = "") -> Block:
-        block = super().allocate(nbytes, stream, label)
-        if self._open:
-            made_for = self._categories[block.serial] = _category.get()
-            self._record(block.size, label, made_for, block.serial)
-        return block
-
-    def deallocate(self, block: Block) -> None:
-        super().deallocate(block)
-        if self._open:
-            made_for = self._categories.pop(block.serial, "")
-            self._record(-block.size, block.label, made_for, block.serial)
-
-    def close(self) -> None:
-        """Record no more. Blocks handed out so far stay valid."""
-        self._open = False
-        self._categories.clear()
-
-    def _record(self, delta: int, label: str, made_for: str, serial: int) -> None:
-        self.recorded += 1
-        self._events.append(
-            (perf_counter_ns(), delta, self.upstream.allocated, label, made_for, serial))
 
 
 class Failing(Adaptor):

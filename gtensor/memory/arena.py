@@ -1,50 +1,77 @@
 """The arena: blocks cut from large segments, reused without asking the system again.
 
-One pool of chunks per stream: a block belongs to the stream it was allocated on, and its bytes
-serve only that stream again. One lock guards the pools. A free never waits for it: garbage
-collection may free a block in the middle of an allocation, of this thread or another. A free that
-does not get the lock is left in `_pending`, and whoever holds the lock settles it.
+A block belongs to the stream it was allocated on, and a free makes its bytes free for that stream
+at once: what comes later on a stream comes after the block's last use there. Use on another stream
+is noted (`record_use`); such a block is retired at its free until that stream's work has completed
+(`streams.py`). What else serves a request that finds no fit is in `reserve.py`.
+
+One lock guards all of it. A free never waits for it: garbage collection may free a block in the
+middle of an allocation, of this thread or another. A free that does not get the lock is left in
+`_pending`, and whoever holds the lock settles it. Nothing here waits for a device, except the last
+rungs before memory is out (`ladder.py`) and `empty_cache`.
 """
 
 from __future__ import annotations
 
-import gc
 from collections import deque
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from threading import RLock
 
+from gtensor.backend.streams import Event
 from gtensor.memory import report
-from gtensor.memory.blocks import BlockPool, Chunk, Segment
+from gtensor.memory.blocks import Chunk, Segment
+from gtensor.memory.ladder import Ladder
+from gtensor.memory.layout import SegmentLayout, laid_out
+from gtensor.memory.limits import Watermark, Watermarks, stepped
+from gtensor.memory.reserve import Reserve
 from gtensor.memory.resource import Block, OutOfMemoryError, Stats
-from gtensor.memory.segments import SegmentSource, segment_sizes
+from gtensor.memory.segments import SegmentSource
+from gtensor.memory.streams import Ended, StreamOf, Streams
 
 
 class Arena:
     """A `Resource` over a segment source. `name` stands in reports, e.g. the device's.
 
-    A chunk is split if at least `min_remainder` bytes are left over (default: 8 granules).
+    Args:
+        min_remainder: a chunk is split if at least so many bytes are left over (default: 8
+            granules).
+        stream_of: answers the stream with an id, None for unknown ones. `streams` may be filled by
+            hand as well. Without either, streams are only told apart.
+        small: requests up to so many bytes get segments of their own (0: none do).
+        steps: round sizes up to so many steps per power of two (a power of two; 0: to granules
+            only), so that sizes that vary a little share their chunks.
     """
 
     def __init__(self, source: SegmentSource, name: str = "memory",
-                 min_remainder: int | None = None) -> None:
+                 min_remainder: int | None = None, *, stream_of: StreamOf | None = None,
+                 small: int = 0, steps: int = 0) -> None:
+        if steps < 0 or steps & (steps - 1):
+            raise ValueError(f"{steps} steps per power of two given; wanted 0 or a power of two")
         self.source = source
         self.name = name
-        self.limit: int | None = None
         self._round = source.granularity - 1
         self._mask = -source.granularity
-        self._min_remainder = 8 * source.granularity if min_remainder is None else min_remainder
-        self._pools: dict[int, BlockPool] = {}
+        self._small = small
+        self._steps = steps
+        self._orders = Streams(stream_of)
+        self.streams = self._orders.known
+        self._reserve = Reserve(source, self._orders, 8 * source.granularity
+                                if min_remainder is None else min_remainder, small)
+        self._ladder = Ladder(self._reserve, self._orders, self._changing)
+        self._pools = self._reserve.pools
+        self._small_pools = self._reserve.small_pools
         self._lock = RLock()
+        self._noting = RLock()
         self._busy = False  # the thread that holds the lock is changing the pools
-        self._pending: deque[Chunk] = deque()  # chunks to free, and segments to take over
+        # chunks to free, segments to take over, streams that ended
+        self._pending: deque[Chunk | Ended] = deque()
         self._allocated = 0
         self._active = 0
-        self._reserved = 0
         self._peak_allocated = 0
-        self._peak_reserved = 0
+        self._watermarks = Watermarks()
+        self._alert = 0  # the live bytes beyond which a peak or a watermark has to be looked after
         self._serial = 0
-        self._misses = 0
 
     @property
     def allocated(self) -> int:
@@ -53,18 +80,26 @@ class Arena:
             self._settle()
         return self._allocated
 
+    @property
+    def limit(self) -> int | None:
+        """The most bytes of segments to hold, None for no limit."""
+        return self._reserve.limit
+
     def allocate(self, nbytes: int, stream: int = 0, label: str = "") -> Block:
         """A block of `nbytes` bytes (at least one granule) for work on the stream with that id.
 
-        Raises OutOfMemoryError when neither cached memory nor the source has room, even after
-        cached segments went back and garbage was collected; ValueError if `nbytes` is negative.
+        Raises OutOfMemoryError when there is no room even after all that is tried; ValueError if
+        `nbytes` is negative; whatever a watermark's callback raises (the block is then free again).
         """
         size = (nbytes + self._round) & self._mask
         if size <= 0:
             if nbytes < 0:
                 raise ValueError(f"a block of {nbytes} bytes was asked for; wanted 0 or more")
             size = -self._mask
+        if self._steps:
+            size = stepped(size, self._steps, self._round)
         chunk = None
+        risen = 0
         with self._lock:
             if self._busy:
                 return self._allocate_aside(size, nbytes, stream, label)
@@ -72,25 +107,30 @@ class Arena:
             try:
                 if self._pending:
                     self._drain()
-                pool = self._pools.get(stream)
-                if pool is not None:
-                    chunk = pool.take(size)
+                if self._orders.count:
+                    self._orders.poll()
+                pools = self._pools if size > self._small else self._small_pools
+                if stream in pools:
+                    chunk = pools[stream].take(size)
                     if chunk is not None:  # what `_hold` does, without the call
                         chunk.used = size
                         chunk.nbytes = nbytes
                         chunk.label = label
                         self._active += chunk.size
                         self._allocated = allocated = self._allocated + size
-                        if allocated > self._peak_allocated:
-                            self._peak_allocated = allocated
+                        if allocated > self._alert:
+                            risen = self._rise(allocated, size)
                         self._serial = serial = self._serial + 1
             finally:
                 self._busy = False
         if chunk is None:
-            chunk, serial = self._grow(size, nbytes, stream, label)
+            chunk, serial, risen = self._climb(size, nbytes, stream, label)
         if self._pending:
             self._settle()
-        return Block(self, chunk, chunk.ptr, size, nbytes, label, stream, serial)
+        block = Block(self, chunk, chunk.ptr, size, nbytes, label, stream, serial)
+        if risen:
+            self._watermarks.call(risen, size)
+        return block
 
     def deallocate(self, block: Block) -> None:
         """Take a block's bytes back, or leave them to the lock's holder. Never waits."""
@@ -106,11 +146,16 @@ class Arena:
                 else:
                     self._busy = True
                     try:
-                        used = chunk.used
-                        size = chunk.size
-                        chunk.pool.give(chunk)
-                        self._allocated -= used
-                        self._active -= size
+                        if chunk.uses is None:  # what `_free` does, without the call
+                            used = chunk.used
+                            size = chunk.size
+                            chunk.pool.give(chunk)
+                            self._allocated -= used
+                            self._active -= size
+                        else:
+                            self._free(chunk)
+                            with suppress(Exception):  # the next allocation tries, and says so
+                                self._orders.record_retired()
                     finally:
                         self._busy = False
             finally:
@@ -120,29 +165,80 @@ class Arena:
         if self._pending:
             self._settle()
 
+    def record_use(self, block: Block | int, stream: int) -> None:
+        """Note that work queued on the stream with that id uses a live block, or an address in one.
+
+        The bytes then serve no other stream before that work, and all that is queued there until
+        the free, has completed. Raises ValueError if no live block is there, or nobody knows the
+        stream.
+        """
+        if isinstance(block, int):
+            with self._changing() as allowed:
+                chunk = self._reserve.live_at(block) if allowed else None
+        else:
+            chunk = block.node
+        if chunk is None:
+            raise ValueError(f"use of {block if isinstance(block, Block) else hex(block)} on stream"
+                             f" {stream} was noted, but no live block is there; wanted one")
+        if chunk.uses is None and stream == chunk.pool.stream:
+            return
+        if self._orders.get(stream) is None:
+            raise ValueError(f"use of a block on stream {stream} was noted, but {self.name} does "
+                             "not know this stream; wanted the id of one that exists")
+        with self._noting:
+            if chunk.uses is None:
+                chunk.uses = {chunk.pool.stream}
+            chunk.uses.add(stream)
+
+    def forget_stream(self, stream: int, last: Event | None = None) -> None:
+        """The stream with that id is about to go, or gone: others may have its memory.
+
+        `last` must lie behind all its work; without it one is recorded now. May be called from
+        anywhere, a finalizer included; never waits.
+        """
+        known = self._orders.get(stream)
+        if last is None and known is not None:
+            last = known.record()
+        self._pending.append(Ended(stream, last))
+        self._settle()
+
+    @contextmanager
+    def capturing(self) -> Iterator[None]:
+        """While a stream is captured into a graph: no event is recorded, asked or waited for."""
+        self._orders.capturing += 1
+        try:
+            yield
+        finally:
+            self._orders.capturing -= 1
+
     def stats(self) -> Stats:
         """The counters now, over all streams."""
         with self._changing():
-            pools = tuple(self._pools.values())
-            free = self._reserved - self._active
+            reserve = self._reserve
+            pools = reserve.all_pools()
+            pending = self._orders.nbytes
+            free = reserve.reserved - self._active - pending
             largest = max((pool.largest_free() for pool in pools), default=0)
             return Stats(
                 allocated=self._allocated,
-                reserved=self._reserved,
+                reserved=reserve.reserved,
                 active=self._active,
                 peak_allocated=self._peak_allocated,
-                peak_reserved=self._peak_reserved,
-                hits=self._serial - self._misses,
-                misses=self._misses,
+                peak_reserved=reserve.peak,
+                hits=self._serial - reserve.misses,
+                misses=reserve.misses,
                 segments=sum(len(pool.segments) for pool in pools),
                 fragmentation=1 - largest / free if free else 0.0,
+                pending=pending,
+                borrowed=reserve.borrowed,
             )
 
     def reset_peak(self) -> None:
         """Let both peaks start again from what is in use now."""
         with self._changing():
             self._peak_allocated = self._allocated
-            self._peak_reserved = self._reserved
+            self._alert = self._watermarks.below(self._allocated)
+            self._reserve.peak = self._reserve.reserved
 
     def set_limit(self, nbytes: int | None) -> None:
         """Hold at most `nbytes` bytes of segments from now on; None lifts the limit.
@@ -152,22 +248,28 @@ class Arena:
         """
         if nbytes is not None and nbytes < 0:
             raise ValueError(f"a limit of {nbytes} bytes was given; wanted 0 or more, or None")
-        self.limit = nbytes
-        if nbytes is not None and self._reserved > nbytes:
+        self._reserve.limit = nbytes
+        if nbytes is not None and self._reserve.reserved > nbytes:
             self.empty_cache()
 
+    def on_watermark(self, nbytes: int, callback: Callable[[int], object]) -> Watermark:
+        """Call `callback(live bytes)` each time the live bytes rise beyond `nbytes`.
+
+        By the thread whose allocation did it, without the lock; not for an allocation in the middle
+        of another. The handle's `remove()` ends it. Raises ValueError if `nbytes` is negative.
+        """
+        with self._changing():
+            mark = self._watermarks.add(nbytes, callback)
+            self._alert = self._watermarks.below(self._peak_allocated)
+        return mark
+
     def empty_cache(self) -> int:
-        """Return segments without a live block to the source; the bytes returned."""
-        returned = 0
+        """Return segments that nobody uses, once their streams are done; the bytes returned."""
         with self._changing() as allowed:
             if not allowed:
                 return 0
-            for pool in tuple(self._pools.values()):
-                for segment in pool.drop_free():
-                    self._reserved -= segment.size
-                    returned += segment.size
-                    self.source.release(segment.ptr, segment.size)
-        return returned
+            self._orders.poll()
+            return self._reserve.release()
 
     def holdings(self) -> list[report.Holding]:
         """Every live block: bytes requested, and the op that made it."""
@@ -175,55 +277,23 @@ class Arena:
             if not allowed:
                 return []
             return [report.Holding(chunk.nbytes, chunk.label)
-                    for pool in tuple(self._pools.values()) for chunk in pool.live()]
+                    for pool in self._reserve.all_pools() for chunk in pool.live()]
 
     def summary(self) -> str:
         """The counters and the ops that hold most, as a table."""
         return report.summary_text(self.name, self.stats(), self.limit, self.holdings())
 
-    def _grow(self, size: int, nbytes: int, stream: int, label: str) -> tuple[Chunk, int]:
-        """The way of a request that the free lists cannot serve: what else is tried, in order."""
-        why = ""
-        remedies: tuple[Callable[[], int] | None, ...] = (
-            None, self.empty_cache, gc.collect, self.empty_cache)
-        for remedy in remedies:
-            if remedy is not None:
-                remedy()
-            with self._changing():
-                pool = self._pool(stream)
-                chunk = pool.take(size)
-                if chunk is None:
-                    segment = self._new_segment(pool, size)
-                    if isinstance(segment, str):
-                        why = segment
-                        continue
-                    pool.add(segment)
-                    pool.give(segment.right)
-                    chunk = pool.take(size)
-                    assert chunk is not None
-                    self._drain()  # what was freed meanwhile is not part of a new peak
-                return chunk, self._hold(chunk, size, nbytes, label)
-        raise OutOfMemoryError(report.out_of_memory_text(
-            self.name, nbytes, label, why, self.stats(), self.holdings()), nbytes)
+    def _climb(self, size: int, nbytes: int, stream: int, label: str) -> tuple[Chunk, int, int]:
+        """The way of a request that its free list cannot serve: chunk, serial number, `_rise`."""
+        def hold(chunk: Chunk) -> tuple[Chunk, int, int]:
+            self._drain()  # what was freed meanwhile is not part of a new peak
+            return chunk, *self._hold(chunk, size, nbytes, label)
 
-    def _new_segment(self, pool: BlockPool, size: int, tight: bool = False) -> Segment | str:
-        """A segment with room for `size` bytes, the smallest if `tight`; or why there is none."""
-        why = ""
-        sizes = segment_sizes(size, self._reserved, self.source.page)
-        for wanted in sizes[-1:] if tight else sizes:
-            if self.limit is not None and self._reserved + wanted > self.limit:
-                why = f"the limit is {report.size_text(self.limit)}"
-                continue
-            try:
-                ptr = self.source.acquire(wanted)
-            except MemoryError as error:
-                why = str(error)
-                continue
-            self._misses += 1
-            self._reserved += wanted
-            self._peak_reserved = max(self._peak_reserved, self._reserved)
-            return Segment(pool, ptr, wanted)
-        return why
+        held = self._ladder.climb(size, stream, hold)
+        if isinstance(held, str):
+            raise OutOfMemoryError(report.out_of_memory_text(
+                self.name, nbytes, label, held, self.stats(), self.holdings()), nbytes)
+        return held
 
     def _allocate_aside(self, size: int, nbytes: int, stream: int, label: str) -> Block:
         """A block for code that interrupts this very thread while it changes the pools.
@@ -231,32 +301,33 @@ class Arena:
         A signal handler or a finalizer that makes an array must neither wait for its own thread
         nor touch the pools. It gets a segment of its own, which joins its pool when that is whole.
         """
-        segment = self._new_segment(self._pool(stream), size, tight=True)
+        segment = self._reserve.grow(stream, size, tight=True)
         if isinstance(segment, str):
             raise OutOfMemoryError(
                 f"out of memory on {self.name}: {report.size_text(nbytes)} wanted in the middle of "
                 f"another allocation, but {segment}", nbytes)
         self._pending.append(segment)
         chunk = segment.right
-        serial = self._hold(chunk, size, nbytes, label)
+        serial, _ = self._hold(chunk, size, nbytes, label)  # callbacks would be under the lock here
         return Block(self, chunk, chunk.ptr, size, nbytes, label, stream, serial)
 
-    def _pool(self, stream: int) -> BlockPool:
-        pool = self._pools.get(stream)
-        if pool is None:
-            pool = self._pools.setdefault(stream, BlockPool(-self._mask, self._min_remainder))
-        return pool
-
-    def _hold(self, chunk: Chunk, size: int, nbytes: int, label: str) -> int:
-        """Count a chunk as a block's; the block's serial number."""
+    def _hold(self, chunk: Chunk, size: int, nbytes: int, label: str) -> tuple[int, int]:
+        """Count a chunk as a block's; the block's serial number, and what `_rise` says."""
         chunk.used = size
         chunk.nbytes = nbytes
         chunk.label = label
         self._active += chunk.size
         self._allocated += size
-        self._peak_allocated = max(self._peak_allocated, self._allocated)
+        allocated = self._allocated
+        risen = self._rise(allocated, size) if allocated > self._alert else 0
         self._serial += 1
-        return self._serial
+        return self._serial, risen
+
+    def _rise(self, allocated: int, size: int) -> int:
+        """Note a new peak. The live bytes if a watermark lies within the last `size`, else 0."""
+        self._peak_allocated = max(self._peak_allocated, allocated)
+        self._alert = self._watermarks.below(self._peak_allocated)
+        return allocated if self._watermarks.passed(allocated - size, allocated) else 0
 
     @contextmanager
     def _changing(self) -> Iterator[bool]:
@@ -297,11 +368,24 @@ class Arena:
     def _drain(self) -> None:
         """Settle what is pending; the caller holds the lock."""
         while self._pending:
-            chunk = self._pending.popleft()
-            if isinstance(chunk, Segment):
-                chunk.pool.add(chunk)
-                continue
-            used, size = chunk.used, chunk.size
+            item = self._pending.popleft()
+            if isinstance(item, Segment):
+                item.pool.add(item)
+            elif isinstance(item, Ended):
+                self._orders.forget(item.stream, item.last)
+                self._reserve.forget(item.stream)
+            else:
+                self._free(item)
+
+    def _free(self, chunk: Chunk) -> None:
+        """A block is gone: its chunk is free, or retired if other streams used it."""
+        used, size = chunk.used, chunk.size
+        if chunk.uses is None or not self._orders.retire(chunk):
             chunk.pool.give(chunk)
-            self._allocated -= used
-            self._active -= size
+        self._allocated -= used
+        self._active -= size
+
+    def layout(self) -> list[SegmentLayout]:
+        """Every segment as it lies now, by address: its pieces and who holds them."""
+        with self._changing() as allowed:
+            return laid_out(self._reserve) if allowed else []

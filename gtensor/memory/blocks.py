@@ -15,7 +15,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from itertools import islice
 
-IN_USE = -1  # the `bin` of a chunk that stands in no free list
+IN_USE = -1  # the `bin` of a chunk that a block holds
+RETIRED = -2  # of a chunk that no block holds any more, but that a stream may still be using
 _STEP_BITS = 4  # 16 bins per power of two: a bin's chunks differ by less than 1/16 in size
 _LINEAR_BITS = _STEP_BITS + 1  # below 32 granules every size has a bin of its own
 _PROBES = 8  # chunks of a request's own bin that are tried before the next larger bin
@@ -26,11 +27,12 @@ class Chunk:
 
     `left` and `right` are the neighbours by address, `before` and `after` those in the free list.
     `used`, `nbytes` and `label` describe the block that holds the chunk: bytes rounded to the
-    granularity, bytes requested, and the op that asked.
+    granularity, bytes requested, and the op that asked. `uses` is the arena's note of who else
+    uses a chunk in use, None for nobody and for every free chunk.
     """
 
     __slots__ = ("after", "before", "bin", "label", "left", "nbytes", "pool", "ptr", "right",
-                 "size", "used")
+                 "size", "used", "uses")
 
     after: Chunk
     before: Chunk
@@ -43,6 +45,7 @@ class Chunk:
     right: Chunk
     size: int
     used: int
+    uses: set[int] | None
 
 
 class Bin(Chunk):
@@ -90,6 +93,7 @@ class Segment(Chunk):
         whole.ptr = ptr
         whole.size = size
         whole.bin = IN_USE
+        whole.uses = None
         whole.left = whole.right = self
         self.left = self.right = whole
 
@@ -102,19 +106,22 @@ class Segment(Chunk):
 
     @property
     def free(self) -> bool:
-        """True if no block lives in the segment."""
-        return self.left is self.right and self.left.bin != IN_USE
+        """True if nobody uses a byte of the segment."""
+        return self.left is self.right and self.left.bin >= 0
 
 
 class BlockPool:
     """Free chunks of a set of segments, all sizes multiples of `granularity` (a power of two).
 
-    A chunk is split only if at least `min_remainder` bytes are left over.
+    A chunk is split only if at least `min_remainder` bytes are left over. `stream` and `taken` are
+    notes of the arena: whose pool it is, and how often it took from others.
     """
 
-    __slots__ = ("_bins", "_filled", "_min_remainder", "_shift", "segments")
+    __slots__ = ("_bins", "_filled", "_min_remainder", "_shift", "segments", "stream", "taken")
 
-    def __init__(self, granularity: int, min_remainder: int) -> None:
+    def __init__(self, granularity: int, min_remainder: int, stream: int = 0) -> None:
+        self.stream = stream
+        self.taken = 0
         self.segments: dict[int, Segment] = {}
         self._shift = granularity.bit_length() - 1
         self._min_remainder = max(min_remainder, granularity)
@@ -166,6 +173,7 @@ class BlockPool:
         front.ptr = chunk.ptr
         front.size = size
         front.bin = IN_USE
+        front.uses = None
         front.right = chunk
         left = front.left = chunk.left
         left.right = front  # from here on stores only
@@ -242,14 +250,27 @@ class BlockPool:
             self._bins.append(Bin(len(self._bins)))
         self.segments[segment.ptr] = segment
 
-    def drop_free(self) -> list[Segment]:
-        """Forget the segments without a live block; the caller returns them to the source."""
-        dropped = [segment for segment in self.segments.values() if segment.free]
-        for segment in dropped:
-            chunk = segment.right
-            chunk.before.after, chunk.after.before = chunk.after, chunk.before
-            del self.segments[segment.ptr]
-        return dropped
+    def drop(self, segment: Segment) -> None:
+        """Forget a segment that is free; the caller returns it to the source, or adds it again."""
+        chunk = segment.right
+        chunk.before.after, chunk.after.before = chunk.after, chunk.before
+        chunk.bin = IN_USE
+        del self.segments[segment.ptr]
+
+    def hand_over(self, segment: Segment, heir: BlockPool) -> None:
+        """Give a segment with all its chunks, free and in use, to another pool."""
+        heir.add(segment)
+        del self.segments[segment.ptr]
+        segment.pool = heir
+        for chunk in segment:
+            chunk.pool = heir
+            if chunk.bin >= 0:
+                chunk.before.after, chunk.after.before = chunk.after, chunk.before
+                heir._insert(chunk)
+
+    def free_segments(self) -> list[Segment]:
+        """The segments of which nobody uses a byte."""
+        return [segment for segment in self.segments.values() if segment.free]
 
     def largest_free(self) -> int:
         """Size of the largest free chunk in bytes."""
@@ -267,6 +288,15 @@ class BlockPool:
             for chunk in segment:
                 if chunk.bin == IN_USE:
                     yield chunk
+
+    def _insert(self, chunk: Chunk) -> None:
+        """Put a chunk, whose `bin` is right, in front of that list."""
+        head = self._bins[chunk.bin]
+        head.marked = True
+        self._filled |= head.bit
+        chunk.before = head
+        chunk.after = head.after
+        head.after = chunk.after.before = chunk
 
     def _search(self, bin: int, size: int, most: int | None = None) -> Chunk | None:
         """The first of a bin's chunks that fits, looking at no more than `most`."""

@@ -80,7 +80,8 @@ def summary_text(where: str, stats: Stats, limit: int | None, live: Sequence[Hol
          f"{stats.segments} segment{'s' * (stats.segments != 1)}"),
     ])]
     lines.append(f"  limit {'none' if limit is None else size_text(limit)}, "
-                 f"fragmentation {stats.fragmentation:.1%}")
+                 f"fragmentation {stats.fragmentation:.1%}, "
+                 f"reserved / live {stats.reserved_per_live:.2f}")
     lines.append(f"  {requests} requests, {stats.hits} of them served from free memory"
                  + (f" ({stats.hits / requests:.1%})" if requests else ""))
     if live:

@@ -26,6 +26,8 @@ class Stats:
     blocks really occupy, so also remainders too small to split off. `reserved`: segments taken
     from the source. `hits`, `misses`: blocks served from free memory, and those that needed a new
     segment. `fragmentation`: 1 - largest free piece / all free bytes, 0 when nothing is free.
+    `pending`: freed bytes that a stream may still be using. `borrowed`: how many blocks were cut
+    from another stream's memory.
     """
 
     allocated: int
@@ -37,6 +39,15 @@ class Stats:
     misses: int
     segments: int
     fragmentation: float
+    pending: int = 0
+    borrowed: int = 0
+
+    @property
+    def reserved_per_live(self) -> float:
+        """`reserved` / `allocated`: 1 if nothing is reserved, infinite if nothing is live."""
+        if not self.reserved:
+            return 1.0
+        return self.reserved / self.allocated if self.allocated else float("inf")
 
 
 class Block:
@@ -46,13 +57,16 @@ class Block:
     `label` the op that asked ("" if unknown), `stream` the id of the stream it belongs to, `serial`
     a number that no other block of the resource has. `owner` is the resource told of the free,
     `node` the arena's own record of the bytes, None once they were given back.
-    `__array_interface__` is unset until someone makes a NumPy array over the block.
+    `__array_interface__` is unset until someone makes a NumPy array over the block; `readers` and
+    `written` are unset until a second stream touches it (`backend/ordering.py`).
     """
 
     __slots__ = ("__array_interface__", "__weakref__", "label", "nbytes", "node", "owner", "ptr",
-                 "serial", "size", "stream")
+                 "readers", "serial", "size", "stream", "written")
 
     __array_interface__: dict[str, Any]
+    readers: set[int]
+    written: tuple[int, int]
 
     def __init__(self, owner: Resource, node: Any, ptr: int, size: int, nbytes: int, label: str,
                  stream: int, serial: int) -> None:
@@ -88,6 +102,13 @@ class Resource(Protocol):
 
     def deallocate(self, block: Block) -> None:
         """Take the bytes back; called once by the block itself, from any thread, never waits."""
+
+    def record_use(self, block: Block, stream: int) -> None:
+        """Note that work queued on the stream with that id uses the block.
+
+        Its bytes then serve no other stream before that work has completed. Raises ValueError if
+        the block is free, or the stream unknown.
+        """
 
     def stats(self) -> Stats:
         """The counters now."""

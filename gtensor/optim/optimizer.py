@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from gtensor.backend import DeviceError
+from gtensor.backend.scopes import phase
 from gtensor.core.inplace import write
 from gtensor.core.modes import enable_grad, no_grad
 from gtensor.core.op import Op
@@ -176,8 +177,8 @@ class Optimizer:
                 if grad is not None:
                     self._check(slot, grad, self.states_of(group))
                     due.append((slot, grad, group))
-        scratch = _workspaces([slot.parameter for slot, _, _ in due])
-        with no_grad():
+        with no_grad(), phase("update"):
+            scratch = _workspaces([slot.parameter for slot, _, _ in due])
             for slot, grad, group in due:
                 options = self.options(group, slot.step + 1)
                 write(self.update, slot.parameter, grad, {

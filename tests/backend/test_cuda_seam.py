@@ -7,7 +7,8 @@ import ctypes
 import cupy
 import pytest
 
-from gtensor.backend import cuda
+from gtensor.backend import cuda, cuda_streams
+from gtensor.backend.streams import SimulatedStream
 from gtensor.memory import Arena, SimulatedSegments
 
 
@@ -25,6 +26,7 @@ class _Driver:
 class _Device:
     def __init__(self, resource):
         self.resource = resource
+        self.streams = cuda_streams.StreamBook(0, lambda number, last: None)
 
 
 @pytest.fixture
@@ -35,20 +37,29 @@ def allocator(monkeypatch):
     monkeypatch.setattr(cupy.cuda, "set_allocator", installed.append)
     monkeypatch.setattr(cupy.cuda.memory, "MemoryPool", lambda: None)
     monkeypatch.setattr(cupy.cuda.runtime, "getDevice", lambda: 0)
-    monkeypatch.setattr(cupy.cuda, "get_current_stream", lambda: type("Stream", (), {"ptr": 5}))
-    monkeypatch.setattr(cuda, "_driver", _Driver)
-    monkeypatch.setattr(cuda, "get_device", lambda name: _Device(arena))
+    monkeypatch.setattr(cupy.cuda, "get_current_stream", lambda device: stand_in(5, "theirs"))
+    monkeypatch.setattr(cuda_streams, "driver", _Driver)
+    device = _Device(arena)
+    monkeypatch.setattr(cuda, "get_device", lambda name: device)
     cuda._install_allocator.__wrapped__()
     return installed[0], arena
 
 
 def test_streams_are_known_by_the_drivers_id(monkeypatch):
     driver = _Driver()
-    monkeypatch.setattr(cuda, "_driver", lambda: driver)
-    assert cuda.stream_id(0) == 100 and cuda.stream_id(7) == 107
+    monkeypatch.setattr(cuda_streams, "driver", lambda: driver)
+    assert cuda_streams.stream_id(0) == 100 and cuda_streams.stream_id(7) == 107
     driver.status = 400
     with pytest.raises(RuntimeError, match="400"):
-        cuda.stream_id(7)
+        cuda_streams.stream_id(7)
+
+
+def test_a_thread_that_is_new_to_the_device_gets_its_context_first(monkeypatch):
+    driver = _Driver()
+    driver.status = 201
+    monkeypatch.setattr(cuda_streams, "driver", lambda: driver)
+    monkeypatch.setattr(cupy.cuda.runtime, "free", lambda ptr: setattr(driver, "status", ptr))
+    assert cuda_streams.stream_id(7) == 107
 
 
 def test_cupy_memory_comes_from_the_arena_and_goes_back(allocator):
@@ -80,3 +91,83 @@ def test_an_allocation_of_no_bytes_has_an_address(allocator):
     assert pointer.ptr != 0
     del pointer
     assert arena.allocated == 0
+
+
+def test_handles_are_recycled_ids_are_not(monkeypatch):
+    """A dead stream's handle serves a new stream; the book tells them apart, and says who went."""
+    numbers = {}
+    monkeypatch.setattr(cuda_streams, "stream_id", lambda handle: numbers[handle])
+    monkeypatch.setattr(cuda_streams.StreamBook, "everything", lambda book: "all work")
+    ended = []
+    book = cuda_streams.StreamBook(0, lambda number, last: ended.append((number, last)))
+    numbers[40] = 7
+    stream = stand_in(40)
+    first = book.known(stream)
+    assert first is book.known(stream) is book.get(7) and first.stream is stream
+    del stream
+    assert ended == [(7, "all work")] and book.get(7) is None
+    assert first.stream is None and first.record() == "all work"
+    numbers[40] = 8
+    other = stand_in(40)
+    assert book.known(other).id == 8
+    view = stand_in(40, "theirs")  # another object for the same stream
+    assert book.known(view) is book.known(other)
+    del view
+    assert len(ended) == 1
+    del other
+    assert len(ended) == 2
+
+
+def stand_in(handle, foreign=None):
+    """A CuPy Stream of a handle, which it owns unless somebody else does, without a driver."""
+    stream = cupy.cuda.Stream.__new__(type("Owned", (cupy.cuda.Stream,), {"__del__": _nothing}))
+    stream.ptr, stream.device_id, stream._foreign_stream_ref = handle, 0, foreign
+    return stream
+
+
+def _nothing(stream):
+    """Nothing to destroy."""
+
+
+class FakeDevice:
+    """What `CudaDevice`'s ordering needs, on simulated streams."""
+
+    order = cuda.CudaDevice.order
+    block_of = cuda.CudaDevice.block_of
+    exported = cuda.CudaDevice.exported
+
+    def __init__(self, arena, streams):
+        self.current, self.others = streams[0], {s.id: s for s in streams}
+        self._ordering = cuda.Ordering(self.others.get)
+        self.arena = arena
+        self.array_type = type
+
+    def current_stream(self):
+        return self.current
+
+    def stream_from(self, stream):
+        return self.others[stream]
+
+    def empty(self):
+        block = self.arena.allocate(1000, self.current.id)
+        mem = type("Memory", (), {"block": block})
+        return type("Array", (), {"data": type("Pointer", (), {"mem": mem})})
+
+
+def test_an_op_on_another_stream_waits_for_the_producer_and_is_known_to_the_arena():
+    a, b = streams = [SimulatedStream(), SimulatedStream()]
+    arena = Arena(SimulatedSegments(1 << 30))
+    arena.streams.update({s.id: s for s in streams})
+    device = FakeDevice(arena, streams)
+    x = device.empty()
+    a.launch()
+    device.order((x, 3, None))
+    assert not a._waits
+    device.current = b
+    device.order((x,))
+    b.launch()
+    assert not b.step() and a.step() and b.step()
+    assert device.block_of(x).node.uses == {a.id, b.id}
+    device.exported(x, -1)
+    device.exported(x, b.id)
+    assert device.block_of(x).node.uses == {a.id, b.id}

@@ -15,8 +15,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from gtensor.atomic import digest, replacing, write, write_file
 from gtensor.checkpoint import load_file, save_file
-from gtensor.checkpoint.atomic import digest, replacing, write, write_file
 
 CALLS = ("open", "write", "fsync", "replace", "unlink", "close")
 SIZE = 50

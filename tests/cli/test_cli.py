@@ -29,6 +29,7 @@ def test_info_as_json(capsys):
     (["train", "letters"], "unknown recipe 'letters'; wanted one of digits"),
     (["train", "digits", "--epochs", "0"], "--epochs 0 given; wanted more than 0"),
     (["train", "digits", "--device", "tpu"], "device 'tpu' given"),
+    (["train", "digits", "--norm", "group"], "--norm group given; wanted one of abn, inplace"),
     (["train", "digits", "--resume", "--out", "{tmp}"], "there is no checkpoint"),
 ])
 def test_mistakes_get_one_sentence(arguments, sentence, capsys, tmp_path):
@@ -43,6 +44,7 @@ def test_help_teaches(capsys):
     assert stop.value.code == 0
     out = capsys.readouterr().out
     assert "--resume" in out and "digits" in out and "identical" in out
+    assert "--norm abn|inplace" in out and "default inplace" in out
 
 
 def test_no_command_is_misuse_and_prints_the_help(capsys):

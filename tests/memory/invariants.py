@@ -6,17 +6,21 @@ from collections.abc import Iterable
 from itertools import pairwise
 
 from gtensor.memory import Arena, Block
-from gtensor.memory.blocks import IN_USE, BlockPool
+from gtensor.memory.blocks import IN_USE, RETIRED, BlockPool
 
 
 def check(arena: Arena, blocks: Iterable[Block]) -> None:
     """Assert that `blocks` are exactly the live ones, that none overlap and no byte is lost."""
     blocks = sorted(blocks, key=lambda block: block.ptr)
     stats = arena.stats()
-    pools = list(arena._pools.values())
-    held = []
+    pools = arena._reserve.all_pools()
+    held, retired, free = [], 0, 0
     for pool in pools:
         held += check_pool(pool, arena.source.granularity)
+        for segment in pool.segments.values():
+            assert segment.pool is pool
+            retired += sum(chunk.size for chunk in segment if chunk.bin == RETIRED)
+            free += sum(chunk.size for chunk in segment if chunk.bin >= 0)
 
     for low, high in pairwise(blocks):
         assert low.ptr + low.size <= high.ptr, f"{low} and {high} overlap"
@@ -32,11 +36,13 @@ def check(arena: Arena, blocks: Iterable[Block]) -> None:
     assert stats.segments == sum(len(pool.segments) for pool in pools)
     assert stats.allocated == sum(block.size for block in blocks)
     assert stats.active == sum(chunk.size for chunk in held)
-    assert stats.allocated <= stats.active <= stats.reserved
+    assert stats.pending == retired and (arena._orders.count > 0) == (retired > 0)
+    assert stats.allocated <= stats.active
+    assert stats.active + retired + free == stats.reserved, "bytes were lost, or counted twice"
     assert stats.peak_allocated >= stats.allocated
     assert stats.peak_reserved >= stats.reserved
     assert 0 <= stats.fragmentation < 1
-    if not blocks:
+    if not blocks and not retired:
         assert all(segment.free for pool in pools for segment in pool.segments.values())
 
 
@@ -69,8 +75,9 @@ def check_pool(pool: BlockPool, granularity: int) -> list:
             assert chunk.left is previous and chunk.pool is pool
             if chunk.bin == IN_USE:
                 held.append(chunk)
-            else:
-                assert previous.bin == IN_USE, "two free chunks side by side were not joined"
+            elif chunk.bin != RETIRED:
+                assert chunk.uses is None
+                assert previous.bin < 0, "two free chunks side by side were not joined"
                 assert chunk.bin == bin_of(chunk.size // granularity)
                 free[id(chunk)] = chunk
             end, previous = chunk.ptr + chunk.size, chunk

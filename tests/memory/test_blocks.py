@@ -102,16 +102,40 @@ def test_many_near_fits_do_not_hide_the_one_fit():
     assert take(pool, 64 * 1030).ptr == 1 << 30
 
 
+def drop_free(pool: BlockPool) -> list[int]:
+    dropped = pool.free_segments()
+    for segment in dropped:
+        pool.drop(segment)
+    return [segment.size for segment in dropped]
+
+
 def test_segments_without_live_chunks_are_dropped():
     pool = make_pool(4096)
     grow(pool, 1 << 31, 8192)
     held = take(pool, 8192)
-    assert [segment.size for segment in pool.drop_free()] == [4096]
+    assert drop_free(pool) == [4096]
     check_pool(pool, 64)
     assert pool.take(64) is None
     pool.give(held)
-    assert [segment.size for segment in pool.drop_free()] == [8192]
+    assert drop_free(pool) == [8192]
     assert not pool.segments and pool.largest_free() == 0
+    check_pool(pool, 64)
+
+
+def test_a_segment_moves_with_its_chunks():
+    pool, heir = make_pool(64 * KIB), BlockPool(64, 64, stream=3)
+    chunks = [take(pool, 4096) for _ in range(8)]
+    for chunk in chunks[::2]:
+        pool.give(chunk)
+    (segment,) = pool.segments.values()
+    pool.hand_over(segment, heir)
+    assert not pool.segments and pool.take(64) is None
+    held = check_pool(heir, 64)
+    assert held == chunks[1::2]
+    assert take(heir, 4096) in chunks[::2]
+    for chunk in held:
+        chunk.pool.give(chunk)
+    check_pool(heir, 64)
     check_pool(pool, 64)
 
 

@@ -42,6 +42,7 @@ RESOURCES = {
     "simulated": lambda: Arena(SimulatedSegments(4 * GIB)),
     "host": lambda: Arena(HostSegments()),
     "cuda": lambda: Arena(cuda_segments()),
+    "small apart": lambda: Arena(SimulatedSegments(4 * GIB), small=100 * 1024),
     "always split": lambda: Arena(SimulatedSegments(4 * GIB), min_remainder=0),
     "timeline": lambda: Timeline(Arena(HostSegments())),
     "failing": lambda: Failing(Arena(SimulatedSegments(4 * GIB)), 10**9),
@@ -51,7 +52,10 @@ RESOURCES = {
 
 @pytest.fixture(params=list(RESOURCES))
 def resource(request):
-    return RESOURCES[request.param]()
+    made = RESOURCES[request.param]()
+    yield made
+    if isinstance(made, Timeline):
+        made.close()
 
 
 def test_a_block_says_what_it_is(resource):
@@ -176,6 +180,15 @@ def test_another_thread_may_free(resource):
     thread.start()
     thread.join()
     assert resource.allocated == 0
+
+
+def test_use_on_the_blocks_own_stream_needs_no_stream_to_be_known(resource):
+    block = resource.allocate(MIB, 3)
+    resource.record_use(block, 3)
+    with pytest.raises(ValueError, match="does not know this stream"):
+        resource.record_use(block, 4)
+    del block
+    assert (resource.allocated, resource.stats().pending) == (0, 0)
 
 
 def test_giving_a_block_back_by_hand_frees_it_once(resource):

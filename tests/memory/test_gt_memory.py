@@ -112,7 +112,7 @@ def test_use_arena_as_a_block_and_as_a_call(cpu):
 def test_a_timeline_tells_what_happened(cpu):
     old = cpu.empty((2 * MIB,), np.uint8, "before")
     start = memory.stats(cpu).allocated
-    with memory.timeline(cpu) as timeline:
+    with memory.timeline(device=cpu) as timeline:
         with memory.category("parameters"):
             weight = cpu.empty((MIB,), np.uint8, "linear")
         x = cpu.empty((MIB // 2,), np.uint8, "relu")
@@ -135,7 +135,7 @@ def test_a_timeline_tells_what_happened(cpu):
 
 
 def test_a_timeline_keeps_the_latest_events(cpu):
-    with memory.timeline(cpu, most=4) as timeline:
+    with memory.timeline(device=cpu, most=4) as timeline:
         for i in range(10):
             cpu.empty((1000,), np.uint8, f"op{i}")
     assert [event.label for event in timeline.events] == ["op8", "op8", "op9", "op9"]
@@ -144,7 +144,7 @@ def test_a_timeline_keeps_the_latest_events(cpu):
 
 def test_a_timeline_needs_the_arena(cpu):
     with (memory.use_arena(False), pytest.raises(RuntimeError, match="is switched off"),
-          memory.timeline(cpu)):
+          memory.timeline(device=cpu)):
         pass
 
 
@@ -178,7 +178,8 @@ def test_a_limit_may_be_a_text(cpu):
     memory.set_limit("64 MiB", "cpu")
     assert memory.arena_of("cpu").limit == 64 * MIB
     for wrong, kind in (("lots", ValueError), ("8XB", ValueError), (-1, ValueError),
-                        (1.5, TypeError)):
+                        (1.5, ValueError), ("0%", ValueError), ("x%", ValueError),
+                        ([], TypeError)):
         with pytest.raises(kind, match="wanted"):
             memory.set_limit(wrong, "cpu")
     assert memory.arena_of("cpu").limit == 64 * MIB

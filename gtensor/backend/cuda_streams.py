@@ -1,0 +1,216 @@
+"""CuPy's streams and events behind the interface of `streams.py`.
+
+Streams are known by the driver's stream id: handles are recycled, ids are not. A device knows its
+streams by weak references, so it keeps none alive; what a stream that is gone has queued is covered
+by an event behind all work of the device's context.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import threading
+import weakref
+from collections.abc import Callable
+from functools import cache
+from typing import Any
+
+_NO_CONTEXT = 201  # CUDA_ERROR_INVALID_CONTEXT
+_PER_THREAD = 2  # the handle of cudaStreamPerThread, which means another stream in each thread
+
+
+@cache
+def cupy() -> Any:
+    """The CuPy module."""
+    import cupy as module
+
+    return module
+
+
+@cache
+def driver() -> ctypes.CDLL:
+    """The CUDA driver's library."""
+    return ctypes.CDLL("libcuda.so.1")
+
+
+def stream_id(handle: int) -> int:
+    """The driver's id of a stream handle (CUDA driver API, cuStreamGetId)."""
+    number = ctypes.c_ulonglong(0)
+    status = driver().cuStreamGetId(ctypes.c_void_p(handle), ctypes.byref(number))
+    if status == _NO_CONTEXT:  # a thread that has not used the device yet
+        cupy().cuda.runtime.free(0)
+        status = driver().cuStreamGetId(ctypes.c_void_p(handle), ctypes.byref(number))
+    if status != 0:
+        raise RuntimeError(f"cuStreamGetId answered {status} for the stream handle {handle:#x}")
+    return number.value
+
+
+class _Handle:
+    """A handle that offers itself as CUDA's stream protocol wants it."""
+
+    def __init__(self, handle: int) -> None:
+        self._handle = handle
+
+    def __cuda_stream__(self) -> tuple[int, int]:
+        return 0, self._handle
+
+
+class CudaEvent:
+    """An event of CuPy's, without timing."""
+
+    def __init__(self, event: Any) -> None:
+        self.event = event
+
+    def done(self) -> bool:
+        return bool(self.event.done)
+
+    def synchronize(self) -> None:
+        self.event.synchronize()
+
+
+class IdleEvent:
+    """Stands for all work of a device where the driver has no event for that.
+
+    It is done once somebody has waited for the device: nobody asks before memory is short.
+    """
+
+    event = None
+
+    def __init__(self, synchronize: Callable[[], None]) -> None:
+        self._synchronize = synchronize
+        self._done = False
+
+    def done(self) -> bool:
+        return self._done
+
+    def synchronize(self) -> None:
+        self._synchronize()
+        self._done = True
+
+
+class CudaStream:
+    """A stream as the arena and the engine see it; `with` makes it this thread's current one.
+
+    `stream` is CuPy's, None once it is gone. A stream that `gtensor.stream()` made is held, others
+    only known.
+    """
+
+    def __init__(self, stream: Any, number: int, everything: Callable[[], Any],
+                 held: bool = False) -> None:
+        self.id = number
+        self.refer_to(stream)
+        self._held = stream if held else None
+        self._everything = everything
+        self._thread = threading.get_ident() if stream.ptr == _PER_THREAD else None
+
+    def refer_to(self, stream: Any) -> None:
+        """Another CuPy object for the same stream: the one before may go."""
+        self._reference = weakref.ref(stream)
+
+    @property
+    def stream(self) -> Any:
+        return self._reference()
+
+    def record(self) -> Any:
+        """An event behind all work queued so far (of a per-thread stream of another thread, and of
+        one that is gone: behind all work of the device)."""
+        stream = self.stream
+        if stream is None or self._thread not in (None, threading.get_ident()):
+            return self._everything()
+        event = cupy().cuda.Event(disable_timing=True)
+        event.record(stream)
+        return CudaEvent(event)
+
+    def wait(self, event: Any) -> None:
+        if event.event is None:
+            event.synchronize()
+        else:
+            self.stream.wait_event(event.event)
+
+    def synchronize(self) -> None:
+        self.stream.synchronize()
+
+    def __enter__(self) -> CudaStream:
+        self.stream.__enter__()
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.stream.__exit__(*exception)
+
+    def __cuda_stream__(self) -> tuple[int, int]:
+        """Version and handle, for other libraries."""
+        return 0, self.stream.ptr
+
+
+class StreamBook:
+    """The streams that one device has seen, by id. `ended(id, event)` is called for each that goes.
+
+    `captures` counts the streams that are being captured into graphs: then no event is recorded
+    behind the whole context, which would break the capture.
+    """
+
+    def __init__(self, index: int, ended: Callable[[int, Any], None]) -> None:
+        self.captures = 0
+        self._index = index
+        self._known: dict[int, CudaStream] = {}
+        self._ended = ended
+
+    def get(self, number: int) -> CudaStream | None:
+        """The stream with that id, None if it was never seen or is gone."""
+        return self._known.get(number)
+
+    def current(self) -> CudaStream:
+        """This thread's current stream of the device."""
+        return self.known(cupy().cuda.get_current_stream(self._index))
+
+    def known(self, stream: Any) -> CudaStream:
+        """A CuPy stream as ours; the same object each time."""
+        by_device = stream.__dict__.get("_gtensor")
+        found = None if by_device is None else by_device.get(self._index)
+        if found is not None and stream.ptr != _PER_THREAD:
+            return found
+        number = stream_id(stream.ptr)
+        found = self._known.get(number)
+        if found is None:
+            found = self._known[number] = CudaStream(stream, number, self.everything)
+            # the handle goes with the object, unless that is a view of somebody else's stream
+            if stream.ptr > _PER_THREAD and getattr(stream, "_foreign_stream_ref", stream) is None:
+                weakref.finalize(stream, self._gone, number).atexit = False
+        elif found.stream is not stream:
+            found.refer_to(stream)
+        if stream.ptr != _PER_THREAD:
+            stream.__dict__.setdefault("_gtensor", {})[self._index] = found
+        return found
+
+    def made(self, priority: int) -> CudaStream:
+        """A new stream, held by the object returned."""
+        with cupy().cuda.Device(self._index):
+            stream = cupy().cuda.Stream(non_blocking=True, priority=priority)
+            known = self.known(stream)
+            return CudaStream(stream, known.id, self.everything, held=True)
+
+    def from_handle(self, handle: int) -> CudaStream:
+        """The stream behind a driver's handle, as other libraries give it."""
+        with cupy().cuda.Device(self._index):
+            known = self._known.get(stream_id(handle))
+            if known is not None and known.stream is not None:
+                return known
+            external = cupy().cuda.Stream.from_external(_Handle(handle))
+            known = self.known(external)
+            known._held = external  # nobody else holds it, and nobody tells when the stream goes
+            return known
+
+    def everything(self) -> Any:
+        """An event behind all work of the device so far (CUDA driver API, cuCtxRecordEvent)."""
+        record = getattr(driver(), "cuCtxRecordEvent", None)
+        with cupy().cuda.Device(self._index):
+            if record is not None and not self.captures:
+                context = ctypes.c_void_p()
+                driver().cuCtxGetCurrent(ctypes.byref(context))
+                event = cupy().cuda.Event(disable_timing=True)
+                if record(context, ctypes.c_void_p(event.ptr)) == 0:
+                    return CudaEvent(event)
+        return IdleEvent(cupy().cuda.Device(self._index).synchronize)
+
+    def _gone(self, number: int) -> None:
+        self._known.pop(number, None)
+        self._ended(number, self.everything())

@@ -1,0 +1,81 @@
+"""Order between streams of one device: who reads waits for who wrote, who writes for all.
+
+The producer of a block is the last stream that wrote it, at first the one it was allocated on. When
+another stream first reads it, an event is recorded on the producer, behind the write, and the
+reader waits for it. The event gets a number; the block remembers it as lying behind its write, and
+the device remembers up to which number each stream has waited for each other. So one event serves
+all blocks that were written before it, and a stream that has waited for it, or a later one, does
+not wait again. A block that only one stream ever touches costs nothing here.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable
+from threading import RLock
+from typing import Any
+
+from gtensor.backend.streams import Event, Stream
+
+
+class Ordering:
+    """What the streams of a device have waited for. `stream_of` answers a stream by its id."""
+
+    def __init__(self, stream_of: Callable[[int], Stream | None]) -> None:
+        self._stream_of = stream_of
+        self._numbers = itertools.count(1)
+        self._latest: dict[int, tuple[int, Event]] = {}  # by producer: number and event
+        self._seen: dict[tuple[int, int], int] = {}  # (waiter, producer) -> number
+        # A number must be given in the order of the events, and finalizers may come in between.
+        self._lock = RLock()
+
+    def read(self, reader: Stream, block: Any) -> None:
+        """Work that is queued on `reader` next will read the block."""
+        writer, number = getattr(block, "written", (block.stream, 0))
+        if writer != reader.id:
+            with self._lock:
+                if not number or self._seen.get((reader.id, writer), 0) < number:
+                    reached = self._wait(reader, writer, number)
+                    if not number:
+                        block.written = writer, reached
+        self._note(block, reader.id)
+
+    def write(self, writer: Stream, block: Any) -> None:
+        """Work that is queued on `writer` next will write the block, which others may be using."""
+        before, _ = getattr(block, "written", (block.stream, 0))
+        with self._lock:
+            for user in sorted({before, *getattr(block, "readers", ())} - {writer.id}):
+                self._wait(writer, user, 0)
+            block.written = writer.id, 0
+            block.readers = set()
+        self._note(block, writer.id)
+
+    def forget(self, stream: int, last: Event) -> None:
+        """The stream is gone; `last` lies behind all its work."""
+        with self._lock:
+            self._latest[stream] = next(self._numbers), last
+            for pair in [pair for pair in self._seen if pair[0] == stream]:
+                del self._seen[pair]
+
+    def _wait(self, waiter: Stream, producer: int, number: int) -> int:
+        """Let `waiter` wait for the producer's event with that number or a later one, 0: for a new
+        one; the number it has then seen."""
+        latest = self._latest.get(producer)
+        stream = self._stream_of(producer)
+        if stream is not None and (latest is None or not number or latest[0] < number):
+            event = stream.record()
+            latest = self._latest[producer] = next(self._numbers), event
+        if latest is None:  # gone, and all its work is done
+            return number
+        waiter.wait(latest[1])
+        self._seen[waiter.id, producer] = latest[0]
+        return latest[0]
+
+    def _note(self, block: Any, stream: int) -> None:
+        """Remember a user of the block, for who writes it next and for who frees it."""
+        readers = getattr(block, "readers", None)
+        if readers is None:
+            readers = block.readers = set()
+        if stream not in readers:
+            readers.add(stream)
+            block.owner.record_use(block, stream)

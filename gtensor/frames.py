@@ -1,0 +1,34 @@
+"""The user's line: which frame of a running program is not gtensor's own."""
+
+from __future__ import annotations
+
+import linecache
+import os
+from types import CodeType, FrameType
+
+_PACKAGE = os.path.dirname(os.path.abspath(__file__)) + os.sep
+inside: dict[str, bool] = {}  # file name -> is it gtensor's own
+
+
+def user_frame(frame: FrameType) -> FrameType:
+    """The innermost frame outside gtensor, from `frame` outwards (the outermost if none is)."""
+    while True:
+        name = frame.f_code.co_filename
+        own = inside.get(name)
+        if own is None:
+            own = inside[name] = name.startswith(_PACKAGE)
+        if not own or frame.f_back is None:
+            return frame
+        frame = frame.f_back
+
+
+def line_of(code: CodeType, lasti: int) -> int:
+    """The line of an instruction, 0 if it has none."""
+    return next((n for start, end, n in code.co_lines() if start <= lasti < end and n), 0)
+
+
+def place(code: CodeType, lasti: int) -> str:
+    """`file:line: source` of an instruction; computed only when somebody reads it."""
+    line = line_of(code, lasti)
+    text = linecache.getline(code.co_filename, line).strip() if line else ""
+    return f"{code.co_filename}:{line or None}" + (f": {text}" if text else "")

@@ -1,0 +1,59 @@
+"""What live modules, parameters and optimizers hold, so that recordings of memory can say so.
+
+A recording of memory sees blocks; what they are for is known only by the objects that hold them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
+
+from gtensor.memory.uses import Found, find_with
+from gtensor.nn.module import Module
+from gtensor.nn.parameter import Parameter
+from gtensor.nn.running import paths_in
+from gtensor.optim.optimizer import Optimizer
+
+
+def held(objects: Sequence[Any]) -> Iterator[Found]:
+    """Where parameters and buffers, their gradients and the state of optimizers lie."""
+    places = _places([thing for thing in objects if isinstance(thing, Module)])
+    for thing in objects:
+        if isinstance(thing, Parameter):
+            module, name = places.get(id(thing), ("", ""))
+            yield Found(_address(thing._array), "parameters", module, name)
+            if thing.grad is not None:
+                yield Found(_address(thing.grad._array), "gradients", module)
+        elif isinstance(thing, Module):
+            for buffer in thing.buffers(recurse=False):
+                module, name = places.get(id(buffer), ("", ""))
+                yield Found(_address(buffer._array), "parameters", module, name)
+        elif isinstance(thing, Optimizer):
+            for slot in (slot for slots in thing._slots for slot in slots):
+                module, name = places.get(id(slot.parameter), ("", ""))
+                for array in slot.state:
+                    yield Found(_address(array), "optimizer", module, name)
+
+
+def _places(modules: Iterable[Module]) -> dict[int, tuple[str, str]]:
+    """Of each parameter and buffer: the module's path from the outermost class on, its name."""
+    modules = list(modules)
+    inner = {id(child) for module in modules for child in module.children()}
+    found: dict[int, tuple[str, str]] = {}
+    for root in modules:
+        if id(root) not in inner:
+            paths = paths_in(root)
+            for module in root.modules():
+                for name, tensor in (*module.named_parameters(recurse=False),
+                                     *module.named_buffers(recurse=False)):
+                    found.setdefault(id(tensor), (paths[id(module)], name))
+    return found
+
+
+def _address(array: Any) -> int:
+    """Of the first byte."""
+    pointer = getattr(array.data, "ptr", None)  # CuPy's
+    return int(array.ctypes.data if pointer is None else pointer)
+
+
+find_with(held, Parameter, Module, Optimizer)

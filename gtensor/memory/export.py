@@ -1,0 +1,52 @@
+"""Files that explain memory: which suffix is written how."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from importlib.util import find_spec
+from os import PathLike
+from pathlib import Path
+
+from gtensor.atomic import write_file
+from gtensor.memory.history import History
+from gtensor.memory.snapshots import json_file, pickle_file
+from gtensor.memory.timeline_page import html_file
+from gtensor.memory.timeline_picture import png_file
+
+_SNAPSHOTS: dict[str, Callable[[History], bytes]] = {".pickle": pickle_file, ".json": json_file}
+_WRITERS = {".html": html_file, ".png": png_file, **_SNAPSHOTS}
+
+
+@contextmanager
+def collector_paused() -> Iterator[None]:
+    """Not to collect garbage while many objects are made and none is dropped: half the time."""
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()
+
+
+def save(path: str | PathLike[str], history: History, snapshot: bool = False) -> None:
+    """Write a history to a file, all or nothing; `snapshot`: only as a snapshot.
+
+    Raises as `check`, and OSError if the file cannot be written.
+    """
+    check(path, snapshot)
+    write_file(path, _WRITERS[Path(path).suffix](history))
+
+
+def check(path: str | PathLike[str], snapshot: bool = False) -> None:
+    """Raise ValueError for a suffix that is not written, ModuleNotFoundError without matplotlib."""
+    wanted = _SNAPSHOTS if snapshot else _WRITERS
+    suffix = Path(path).suffix
+    if suffix not in wanted:
+        raise ValueError(f"file {str(path)!r} given; wanted a name ending in "
+                         f"{', '.join(list(wanted)[:-1])} or {list(wanted)[-1]}")
+    if suffix == ".png" and find_spec("matplotlib") is None:
+        raise ModuleNotFoundError("a picture (.png) needs matplotlib, which is not installed; pip "
+                                  "install matplotlib, or name a file ending in .html")

@@ -1,0 +1,64 @@
+"""What is tried for a request that its own free list cannot serve, in order.
+
+Each rung is one look at everything `Reserve.take` knows: the free list again, retired chunks, other
+streams' memory, a new segment. Between two looks something may make room: free segments go back to
+the source (as many as are needed, then all), garbage is collected, and last the streams that hold
+retired chunks are waited for.
+"""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from typing import TypeVar
+
+from gtensor.memory.blocks import Chunk
+from gtensor.memory.reserve import Reserve
+from gtensor.memory.streams import Streams
+
+Held = TypeVar("Held")
+Changing = Callable[[], AbstractContextManager[bool]]
+
+
+class Ladder:
+    """The rungs over one reserve; `changing` takes the arena's lock for a rung."""
+
+    def __init__(self, reserve: Reserve, streams: Streams, changing: Changing) -> None:
+        self._reserve = reserve
+        self._streams = streams
+        self._changing = changing
+
+    def climb(self, size: int, stream: int, hold: Callable[[Chunk], Held]) -> Held | str:
+        """What `hold` makes, under the lock, of a chunk of `size` bytes; or why there is none."""
+        why = ""
+        for rung in (None, self._make_room, self._release, self._collect, self._wait):
+            if rung is not None and not rung(size):
+                continue
+            with self._changing():
+                chunk = self._reserve.take(size, stream)
+                if isinstance(chunk, Chunk):
+                    return hold(chunk)
+                why = chunk
+        return why
+
+    def _make_room(self, size: int) -> bool:
+        with self._changing():
+            return self._reserve.make_room(size) > 0
+
+    def _release(self, size: int) -> bool:
+        with self._changing():
+            return self._reserve.release() > 0
+
+    def _collect(self, size: int) -> bool:
+        gc.collect()
+        self._release(size)
+        return True
+
+    def _wait(self, size: int) -> bool:
+        with self._changing():
+            if not self._streams.count:
+                return False
+            self._streams.synchronize()
+        self._release(size)
+        return True

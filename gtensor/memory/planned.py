@@ -1,0 +1,331 @@
+"""Planned steps: an iteration that repeats, run inside the reservation of its plan.
+
+The k-th allocation of a step gets the k-th planned place if it asks for as many bytes on the same
+stream, and if no earlier block still holds a byte of that place. Whatever is not as planned comes
+from the upstream, as without a plan: a plan saves memory, and nothing depends on it.
+"""
+
+from __future__ import annotations
+
+import itertools
+import warnings
+from bisect import bisect_left, bisect_right
+from collections import deque
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from threading import RLock, get_ident
+from typing import NamedTuple
+
+from gtensor.backend import Device, get_device
+from gtensor.memory.adaptors import Adaptor
+from gtensor.memory.plan import Lifetime, Plan
+from gtensor.memory.report import size_text
+from gtensor.memory.resource import Block, Resource, Stats
+
+_AHEAD = 16  # planned allocations among which one that does not come next is looked for
+_serials = itertools.count(-1, -1)  # below those of any arena
+
+
+class Region:
+    """The reserved bytes of one stream, and who lives in them.
+
+    `starts` are the addresses of live blocks in order, `ends` where they end; an address that is
+    not in `starts` means nothing there. One call changes who lives: an interrupt finds it whole.
+    """
+
+    def __init__(self, reserved: Block) -> None:
+        self.reserved = reserved
+        self.starts: list[int] = []
+        self.ends: dict[int, int] = {}
+
+
+class Place(NamedTuple):
+    """Where a planned block goes: addresses in a region."""
+
+    region: Region
+    start: int
+    end: int
+    size: int
+
+
+class Planned(Adaptor):
+    """Runs steps inside a plan's reservation, which it takes from the upstream.
+
+    Only the thread that began the step takes part; allocations of others go to the upstream. A free
+    never waits: it is left in a queue, which the next allocation or a look at the counters settles.
+    """
+
+    def __init__(self, upstream: Resource, plan: Plan) -> None:
+        super().__init__(upstream)
+        self.arena = upstream  # adaptors may come between in later steps
+        self.counts = plan.counts  # not the plan itself, which holds this
+        self._lifetimes = plan.lifetimes
+        upstream.empty_cache()  # what unplanned steps left in pieces is to serve as a whole
+        self._regions = regions = {
+            stream: Region(upstream.allocate(nbytes, stream, "planned steps"))
+            for stream, nbytes in plan.regions.items()}
+        self._turns = tuple(
+            tuple((lifetime.nbytes, lifetime.stream, _place(regions, lifetime, offset))
+                  for lifetime, offset in zip(plan.lifetimes, offsets, strict=True))
+            for offsets in plan.offsets)
+        self._reserved = sum(region.reserved.size for region in regions.values())
+        self._requests = self._turns[0]  # of this step
+        self._next = 0
+        self._thread: int | None = None  # that runs a step
+        self._lock = RLock()
+        self._busy = False  # the thread that holds the lock is changing regions
+        self._freed: deque[Place] = deque()
+        self._uses: dict[int, set[int]] = {}  # address of a place -> other streams that used it
+        self._shared: list[tuple[Place, set[int]]] = []  # free for the host, not yet for streams
+        self._live = 0
+        self._peak = 0
+
+    # -- steps ------------------------------------------------------------------------------------
+
+    @property
+    def stepping(self) -> bool:
+        """True between `begin` and `end`."""
+        return self._thread is not None
+
+    def begin(self) -> None:
+        """The calling thread's next allocations are those of the plan, from the first on."""
+        with self._lock:
+            if self._thread is not None:
+                raise RuntimeError("a planned step was begun within another of the same plan; "
+                                   "wanted one at a time")
+            self._requests = self._turns[self.counts.steps % len(self._turns)]
+            self.counts.steps += 1
+            self._next = 0
+            self._thread = get_ident()
+
+    def end(self, whole: bool = True) -> None:
+        """Allocations are the upstream's again. `whole` is False if an error ended the step."""
+        self._thread = None
+        counts = self.counts
+        if whole and not counts.first and self._next < len(self._requests):
+            counts.first = (f"step {counts.steps} ended after {self._next} of the "
+                            f"{len(self._requests)} planned allocations")
+
+    # -- blocks -----------------------------------------------------------------------------------
+
+    @property
+    def allocated(self) -> int:
+        """Bytes of live blocks, those at planned places included, but not the reservation."""
+        if self._freed:
+            self._settle()
+        return self.upstream.allocated - self._reserved + self._live
+
+    def allocate(self, nbytes: int, stream: int = 0, label: str = "") -> Block:
+        place = None
+        if self._thread == get_ident():
+            with self._lock:
+                if not self._busy:  # else a finalizer of this thread asks in the middle
+                    self._busy = True
+                    try:
+                        if self._freed:
+                            self._drain()
+                        if self._shared:
+                            self._order()
+                        place = self._take(nbytes, stream, label)
+                    finally:
+                        self._busy = False
+        if place is None:
+            block = self.upstream.allocate(nbytes, stream, label)
+        else:
+            block = Block(self, place, place.start, place.size, nbytes, label, stream,
+                          next(_serials))
+        live = self.upstream.allocated - self._reserved + self._live
+        if live > self._peak:
+            self._peak = live
+        return block
+
+    def deallocate(self, block: Block) -> None:
+        place = block.node
+        if type(place) is Place:
+            block.node = None
+            self._freed.append(place)
+        else:
+            self.upstream.deallocate(block)
+
+    def record_use(self, block: Block | int, stream: int) -> None:
+        """As the upstream's. A place that another stream used is reused behind that one's work."""
+        place = self._place_at(block) if isinstance(block, int) else block.node
+        if type(place) is not Place:
+            self.upstream.record_use(block, stream)  # type: ignore[arg-type]
+            return
+        reserved = place.region.reserved
+        self.upstream.record_use(reserved, stream)
+        if stream != reserved.stream:
+            self.upstream.record_use(reserved, reserved.stream)  # so that both are known to it
+            self._uses.setdefault(place.start, set()).add(stream)
+
+    def stats(self) -> Stats:
+        """The upstream's, with live blocks of the plan in place of its reservation."""
+        self._settle()
+        found = self.upstream.stats()
+        surplus = self._live - self._reserved
+        return replace(
+            found, allocated=found.allocated + surplus, active=found.active + surplus,
+            peak_allocated=max(self._peak, found.allocated + surplus),
+            hits=found.hits + self.counts.served)
+
+    def reset_peak(self) -> None:
+        self.upstream.reset_peak()
+        self._peak = self.allocated
+
+    def _take(self, nbytes: int, stream: int, label: str) -> Place | None:
+        """The place of the next planned allocation, if it is what is asked for, and free."""
+        counts = self.counts
+        at = self._next
+        requests = self._requests
+        if at == len(requests) or requests[at][0] != nbytes or requests[at][1] != stream:
+            at = self._resume(nbytes, stream, label)
+            if at < 0:
+                counts.deviating += 1
+                return None
+        self._next = at + 1
+        place = requests[at][2]
+        if place is None:
+            counts.kept += 1
+            return None
+        region, start, end, size = place
+        starts = region.starts
+        above = bisect_right(starts, start)
+        if (above and region.ends[starts[above - 1]] > start
+                or above < len(starts) and starts[above] < end):
+            counts.carried += 1
+            return None
+        region.ends[start] = end
+        self._live += size
+        counts.served += 1
+        starts.insert(above, start)
+        return place
+
+    def _resume(self, nbytes: int, stream: int, label: str) -> int:
+        """Which of the next planned allocations a step that deviates asks for; -1 if none."""
+        counts = self.counts
+        at, lifetimes = self._next, self._lifetimes
+        if not counts.first:
+            expected = "nothing more"
+            if at < len(lifetimes):
+                wanted = lifetimes[at]
+                expected = _described(wanted.nbytes, wanted.label, wanted.stream)
+            counts.first = (f"allocation {at + 1} of step {counts.steps}: expected {expected}, got "
+                            + _described(nbytes, label, stream))
+        for k in range(at, min(at + _AHEAD, len(lifetimes))):
+            other = lifetimes[k]
+            if (other.nbytes, other.stream, other.label) == (nbytes, stream, label):
+                return k
+        return -1
+
+    def _settle(self) -> None:
+        """Do what frees left to do, unless a holder of the lock will."""
+        if self._lock.acquire(False):
+            try:
+                if not self._busy:
+                    self._busy = True
+                    try:
+                        self._drain()
+                    finally:
+                        self._busy = False
+            finally:
+                self._lock.release()
+
+    def _drain(self) -> None:
+        while self._freed:
+            place = self._freed.popleft()
+            self._live -= place.size
+            uses = self._uses.pop(place.start, None)
+            if uses:
+                self._shared.append((place, uses))
+            else:
+                _vacate(place)
+
+    def _order(self) -> None:
+        """Let each region's stream wait for the others that used freed places of it.
+
+        A place stays taken if nobody knows such a stream any more.
+        """
+        known = getattr(self.upstream, "streams", {})
+        shared, self._shared = self._shared, []
+        for place, uses in shared:
+            home = place.region.reserved.stream
+            if home in known and all(stream in known for stream in uses):
+                for stream in sorted(uses):
+                    known[home].wait(known[stream].record())
+                _vacate(place)
+
+    def _place_at(self, ptr: int) -> Place | None:
+        """The live planned block's place that holds this address."""
+        with self._lock:
+            for region in self._regions.values():
+                at = bisect_right(region.starts, ptr) - 1
+                if at >= 0 and ptr < region.ends[region.starts[at]]:
+                    start = region.starts[at]
+                    end = region.ends[start]
+                    return Place(region, start, end, end - start)
+        return None
+
+
+def _vacate(place: Place) -> None:
+    starts = place.region.starts
+    del starts[bisect_left(starts, place.start)]
+
+
+@contextmanager
+def planned(plan: Plan, device: Device | str | None = None) -> Iterator[Plan]:
+    """Run one iteration, the next of many, inside the plan's reservation on the device.
+
+    The first one reserves; the bytes stay until `plan.release()` or until nobody holds the plan. A
+    block that outlives its step keeps its bytes. Where a step differs from the recorded one, the
+    arena serves it, and the first difference is reported by one UserWarning and in `plan.report()`.
+    A timeline that begins within the step sees its blocks; one around it, only the reservation.
+
+    Raises RuntimeError within another planned step on the device and if its arena is switched off,
+    OutOfMemoryError if the reservation does not fit.
+    """
+    device = get_device(device)
+    resource = device.resource
+    if resource is None:
+        raise RuntimeError(f"a planned step on {device} was asked for, but its arena is switched "
+                           "off; wanted gt.memory.use_arena(True)")
+    chain = [resource]
+    while isinstance(chain[-1], Adaptor):
+        chain.append(chain[-1].upstream)
+    if any(isinstance(link, Planned) and link.stepping for link in chain):
+        raise RuntimeError(f"a planned step was begun within another on {device}; wanted one at a "
+                           "time")
+    runner, arena = plan.resource, chain[-1]
+    if not isinstance(runner, Planned) or runner.arena is not arena:
+        plan.resource = runner = Planned(arena, plan)
+    known = plan.counts.first
+    whole = False
+    runner.begin()
+    try:
+        if runner not in chain:  # else a timeline that began in an earlier step stands over it
+            runner.upstream = resource
+            device.resource = runner
+        yield plan
+        whole = True
+    finally:
+        runner.end(whole)
+        if device.resource is runner:
+            device.resource = runner.upstream
+            runner.upstream = arena
+    if plan.counts.first and not known:
+        warnings.warn("a step differs from its plan, and the arena serves what does: "
+                      + plan.counts.first, stacklevel=3)
+
+
+def _place(regions: dict[int, Region], lifetime: Lifetime, offset: int) -> Place | None:
+    if offset < 0:
+        return None
+    region = regions[lifetime.stream]
+    start = region.reserved.ptr + offset
+    return Place(region, start, start + lifetime.size, lifetime.size)
+
+
+def _described(nbytes: int, label: str, stream: int) -> str:
+    made_by = f" by {label}" if label else ""
+    return f"{size_text(nbytes)}{made_by} on stream {stream}"

@@ -1,0 +1,225 @@
+"""The memory behind an arena: its segments, the pools that cut them, and how they grow and shrink.
+
+Every segment belongs to one pool, and every pool to one stream. A chunk that another stream
+borrows stays in its segment: its block belongs to the borrower, which waited for the owner, and the
+chunk is retired at its free like any other that a foreign stream used. So neighbours always join
+when they are free. A whole segment changes pools only while nobody uses a byte of it.
+
+**Who takes from whom.** A stream whose own pool has no fit takes from others before it asks the
+source: an event costs some microseconds, a new segment a system call and memory for good. But who
+takes must wait for the owner, again in every iteration; so after `MOST_TAKEN` takings a stream gets
+a segment of its own if there is room for one. Of other streams' memory it prefers a free segment,
+which moves for good and then serves without waiting, unless that would lock up far more than was
+asked for; next, a part of one. Streams that are gone leave everything, blocks in use included, to
+the first stream that asks.
+
+The caller holds the arena's lock.
+"""
+
+from __future__ import annotations
+
+from gtensor.memory import report
+from gtensor.memory.blocks import BlockPool, Chunk, Segment
+from gtensor.memory.segments import HUGE_PAGE, SegmentSource, segment_sizes
+from gtensor.memory.streams import Streams
+
+MOST_TAKEN = 16
+SMALL_SEGMENT = HUGE_PAGE
+_LARGE = 64 << 20  # a free segment up to this size may move for however small a request
+
+
+class Reserve:
+    """Segments from one source, in one pool per stream, and one more for small requests.
+
+    `small`: requests up to so many bytes are cut from segments of their own, so that a small block
+    that lives long never keeps a large segment from being whole (0: no such distinction).
+    """
+
+    def __init__(self, source: SegmentSource, streams: Streams, min_remainder: int,
+                 small: int) -> None:
+        self.source = source
+        self.streams = streams
+        self.small = small
+        self.limit: int | None = None
+        self.reserved = 0
+        self.peak = 0
+        self.misses = 0
+        self.borrowed = 0
+        self.pools: dict[int, BlockPool] = {}
+        self.small_pools: dict[int, BlockPool] = {}
+        # of streams that are gone: the pool, and the pools of its kind
+        self.orphans: list[tuple[BlockPool, dict[int, BlockPool]]] = []
+        self._min_remainder = min_remainder
+
+    def all_pools(self) -> list[BlockPool]:
+        """Every pool there is."""
+        return [*self.pools.values(), *self.small_pools.values(),
+                *(pool for pool, _ in tuple(self.orphans))]
+
+    def pool(self, stream: int, size: int) -> BlockPool:
+        """The pool that serves requests of that size on that stream."""
+        return self._pool(stream, self._kind(size))
+
+    def _pool(self, stream: int, pools: dict[int, BlockPool]) -> BlockPool:
+        pool = pools.get(stream)
+        if pool is None:
+            made = BlockPool(self.source.granularity, self._min_remainder, stream)
+            pool = pools.setdefault(stream, made)
+        return pool
+
+    def take(self, size: int, stream: int) -> Chunk | str:
+        """A chunk that the free list could not give: from elsewhere, or why there is none."""
+        pool = self.pool(stream, size)
+        chunk = pool.take(size) or self.streams.claim(size, stream)
+        if chunk is not None:
+            return chunk
+        ordered = self.streams.may_order(stream)
+        if self.orphans and self._inherit(stream):
+            chunk = pool.take(size)
+        if chunk is None and ordered and pool.taken < MOST_TAKEN:
+            chunk = self._from_others(pool, size, self._others(stream, size))
+        if chunk is not None:
+            return chunk
+        segment = self.grow(stream, size)
+        if isinstance(segment, Segment):
+            pool.add(segment)
+            pool.give(segment.right)
+            pool.taken = 0
+            chunk = pool.take(size)
+        else:  # no room for a segment: now whatever there is
+            chunk = self._from_others(pool, size, [
+                other for other in self.all_pools()
+                if other is not pool and (ordered or other.stream == stream)])
+        return segment if chunk is None else chunk
+
+    def grow(self, stream: int, size: int, tight: bool = False) -> Segment | str:
+        """A segment with room for `size` bytes, the smallest if `tight`; or why there is none.
+
+        It is in no list yet.
+        """
+        why = ""
+        sizes = segment_sizes(size, self.reserved, self.source.page)
+        if size <= self.small:
+            sizes = [max(SMALL_SEGMENT, sizes[-1]), sizes[-1]]
+        for wanted in sizes[-1:] if tight else sizes:
+            if self.limit is not None and self.reserved + wanted > self.limit:
+                why = f"the limit is {report.size_text(self.limit)}"
+                continue
+            try:
+                ptr = self.source.acquire(wanted)
+            except MemoryError as error:
+                why = str(error)
+                continue
+            self.misses += 1
+            self.reserved += wanted
+            self.peak = max(self.peak, self.reserved)
+            return Segment(self.pool(stream, size), ptr, wanted)
+        return why
+
+    def make_room(self, size: int) -> int:
+        """Release free segments so that one for `size` bytes fits; the bytes released.
+
+        The smallest that is enough alone, else the largest ones until their sum is enough.
+        """
+        wanted = segment_sizes(size, self.reserved, self.source.page)[-1]
+        if self.limit is not None and self.reserved + wanted > self.limit:
+            wanted = self.reserved + wanted - self.limit
+        free = sorted((segment for pool in self.all_pools() for segment in pool.free_segments()),
+                      key=lambda segment: segment.size)
+        enough = next((segment for segment in free if segment.size >= wanted), None)
+        return self._release([enough] if enough is not None else free[::-1], wanted)
+
+    def release(self) -> int:
+        """Release every free segment; the bytes released."""
+        return self._release([segment for pool in self.all_pools()
+                              for segment in pool.free_segments()])
+
+    def live_at(self, ptr: int) -> Chunk | None:
+        """The chunk of the live block in which an address lies."""
+        for pool in self.all_pools():
+            for segment in pool.segments.values():
+                if segment.ptr <= ptr < segment.ptr + segment.size:
+                    return next((chunk for chunk in pool.live()
+                                 if chunk.ptr <= ptr < chunk.ptr + chunk.used), None)
+        return None
+
+    def forget(self, stream: int) -> None:
+        """The stream is gone: whoever asks next inherits its pools."""
+        for pools in (self.pools, self.small_pools):
+            pool = pools.pop(stream, None)
+            if pool is not None and pool.segments:
+                self.orphans.append((pool, pools))
+
+    def _kind(self, size: int) -> dict[int, BlockPool]:
+        return self.small_pools if size <= self.small else self.pools
+
+    def _others(self, stream: int, size: int) -> list[BlockPool]:
+        return [pool for pool in tuple(self._kind(size).values()) if pool.stream != stream]
+
+    def _from_others(self, pool: BlockPool, size: int, others: list[BlockPool]) -> Chunk | None:
+        """A chunk of other pools' memory: of a free segment that moves, else a part of one."""
+        fitting = [segment for other in others for segment in other.free_segments()
+                   if size <= segment.size <= max(2 * size, _LARGE)]
+        if fitting:
+            segment = min(fitting, key=lambda segment: segment.size)
+            owner = segment.pool
+            if owner.stream != pool.stream:
+                self.streams.order(pool.stream, owner.stream)
+            owner.hand_over(segment, pool)
+            pool.taken += 1
+            return pool.take(size)
+        for owner in others:
+            chunk = owner.take(size)
+            if chunk is None:
+                continue
+            if owner.stream != pool.stream:
+                try:
+                    self.streams.order(pool.stream, owner.stream)
+                except BaseException:
+                    owner.give(chunk)
+                    raise
+                chunk.uses = {pool.stream}
+                self.borrowed += 1
+                pool.taken += 1
+            return chunk
+        return None
+
+    def _inherit(self, stream: int) -> bool:
+        """Take over what streams that are gone have left; whether there was anything."""
+        taken = False
+        for estate in tuple(self.orphans):
+            orphan, kind = estate
+            if orphan.stream in self.streams.ended:
+                if not self.streams.may_order(stream):
+                    continue
+                self.streams.order(stream, orphan.stream)
+            heir = self._pool(stream, kind)
+            for segment in tuple(orphan.segments.values()):
+                orphan.hand_over(segment, heir)
+            self.orphans.remove(estate)
+            taken = True
+        return taken
+
+    def _release(self, segments: list[Segment], wanted: int | None = None) -> int:
+        released = 0
+        if self.streams.capturing:
+            return 0  # the source may wait for the device, which a capture forbids
+        for segment in segments:
+            if wanted is not None and released >= wanted:
+                break
+            pool = segment.pool
+            last = self.streams.record(pool.stream)
+            if last is not None:
+                last.synchronize()
+            pool.drop(segment)
+            self.reserved -= segment.size
+            try:
+                self.source.release(segment.ptr, segment.size)
+            except Exception:  # it is still ours
+                self.reserved += segment.size
+                pool.add(segment)
+                pool.give(segment.right)
+                raise
+            released += segment.size
+        self.orphans = [estate for estate in self.orphans if estate[0].segments]
+        return released

@@ -1,0 +1,171 @@
+"""Snapshot files: how segments lie, who holds what, and the events that led there.
+
+Two forms of the same facts, by the file's suffix.
+
+`.pickle`: PyTorch's layout, a dict of `segments` and `device_traces`, of plain Python values, which
+`python -m torch.cuda._memory_viz trace_plot FILE -o out.html` and pytorch.org/memory_viz draw.
+What PyTorch has no place for stands in keys of its own (`op`, `module`, `block_size`, the last
+entry `gtensor`), which its viewer leaves alone.
+
+`.json`: a dict of
+    format, version   "gtensor memory snapshot", 1
+    device            "cpu", "cuda:0"
+    stats             the arena's counters in bytes or counts, see `gt.memory.Stats`; its limit
+    times             seconds from the start of the recording, one per event; an event makes or
+                      frees one block
+    blocks            address, size (bytes held), nbytes (bytes requested), stream, op, module (the
+                      dotted path), category, source (file, line, function; null if not asked for),
+                      made, freed: numbers of events; null if before the first, or not yet
+    marks             event (the number of the next event), time, name ("backward", "update" or
+                      "out of memory"), begins (or ends), nbytes (asked for when memory ran out)
+    changes           segments taken from the source or given back: event, time, taken (or given
+                      back), address, size, stream
+    segments          address, size, stream, and pieces that tile them in address order: address,
+                      size, state ("free", "live" or "pending": freed, but a stream may still use
+                      it), nbytes, label
+"""
+
+from __future__ import annotations
+
+import json
+import pickle
+from operator import itemgetter
+from typing import Any
+
+from gtensor.memory.history import OUT_OF_MEMORY, History, Life, Mark, SegmentChange, Source
+from gtensor.memory.layout import FREE, LIVE, Piece, SegmentLayout
+
+FORMAT = "gtensor memory snapshot"
+VERSION = 1
+UNKNOWN = "unknown"  # PyTorch's viewer fails on categories without one of this name
+STATES = {FREE: "inactive", LIVE: "active_allocated"}
+PENDING_STATE = "active_pending_free"  # as the viewer spells it, and PyTorch writes it
+
+Frames = list[dict[str, Any]]
+
+
+def json_file(history: History) -> bytes:
+    """The bytes of a `.json` file."""
+    return json.dumps(plain(history)).encode()
+
+
+def pickle_file(history: History) -> bytes:
+    """The bytes of a `.pickle` file; the viewer reads protocols 2 to 4."""
+    return pickle.dumps(torch_layout(history), protocol=4)
+
+
+def plain(history: History) -> dict[str, Any]:
+    """The history as the JSON document that this module describes."""
+    return {
+        "format": FORMAT, "version": VERSION, "device": history.device, "stats": history.stats,
+        "times": [round(time, 9) for time in history.times],
+        "blocks": [{
+            "address": life.address, "size": life.size, "nbytes": life.nbytes,
+            "stream": life.stream, "op": life.op, "module": life.module,
+            "category": life.category, "source": life.source and life.source._asdict(),
+            "made": life.made, "freed": life.freed} for life in history.lives],
+        "marks": [mark._asdict() for mark in history.marks],
+        "changes": [change._asdict() for change in history.changes],
+        "segments": [{
+            "address": segment.address, "size": segment.size, "stream": segment.stream,
+            "pieces": [piece._asdict() for piece in segment.pieces]}
+            for segment in history.segments],
+    }
+
+
+def torch_layout(history: History) -> dict[str, Any]:
+    """The history as PyTorch's snapshot: `segments` and `device_traces`."""
+    index = int(history.device.partition(":")[2] or 0)
+    frames = _FrameTable()
+    living = {life.address: life for life in history.lives if life.freed is None and life.address}
+    return {
+        "segments": [_segment(segment, index, living, frames) for segment in history.segments],
+        "device_traces": [[] for _ in range(index)] + [_trace(history, frames)],
+        "gtensor": {
+            "version": VERSION, "device": history.device, "stats": history.stats,
+            "marks": [mark._asdict() for mark in history.marks],
+            "unknown": sum(life.size for life in history.lives if not life.address)},
+    }
+
+
+class _FrameTable(dict[tuple[str, str, Source | None], Frames]):
+    """What the viewer shows of who asked: the op with its module, the user's line. Shared."""
+
+    def of(self, life: Life) -> Frames:
+        return self[life.op, life.module, life.source]
+
+    def __missing__(self, key: tuple[str, str, Source | None]) -> Frames:
+        op, module, source = key
+        frames = [{"filename": module or "gtensor", "line": 0, "name": op or "(no label)"}]
+        if source is not None:
+            frames.append({"filename": source.file, "line": source.line, "name": source.function})
+        self[key] = frames
+        return frames
+
+
+def _segment(segment: SegmentLayout, index: int, living: dict[int, Life],
+             frames: _FrameTable) -> dict[str, Any]:
+    blocks = [_block(piece, living.get(piece.address), frames) for piece in segment.pieces]
+    held = [block for block in blocks if block["state"] != STATES[FREE]]
+    allocated = sum(block["size"] for block in held if block["state"] == STATES[LIVE])
+    return {
+        "device": index, "address": segment.address, "total_size": segment.size,
+        "stream": segment.stream, "segment_type": "large", "segment_pool_id": (0, 0),
+        "is_expandable": False, "frames": [], "allocated_size": allocated,
+        "active_size": sum(block["size"] for block in held),
+        "requested_size": sum(block["requested_size"] for block in held), "blocks": blocks}
+
+
+def _block(piece: Piece, life: Life | None, frames: _FrameTable) -> dict[str, Any]:
+    block = {"address": piece.address, "size": piece.size, "requested_size": piece.nbytes,
+             "state": STATES.get(piece.state, PENDING_STATE), "frames": []}
+    if piece.state == LIVE and life is not None:
+        block |= {"frames": frames.of(life), "op": life.op, "module": life.module,
+                  "category": life.category, "block_size": life.size}
+    elif piece.state != FREE:
+        block |= {"frames": frames[piece.label, "", None], "op": piece.label}
+    return block
+
+
+def _trace(history: History, frames: _FrameTable) -> list[dict[str, Any]]:
+    between = sorted([*(_failure(mark) for mark in history.marks if mark.name == OUT_OF_MEMORY),
+                      *map(_change, history.changes)], key=itemgetter(0))[::-1]
+    times = [int(time * 1e6) for time in history.times]
+    entries: list[Any] = [None] * len(times)  # by event
+    for life in history.lives:
+        who = frames.of(life)
+        if life.made is not None:
+            entries[life.made] = (_block_entry("alloc", life, who, times[life.made]),)
+        if life.freed is not None:
+            entries[life.freed] = tuple(_block_entry(action, life, who, times[life.freed])
+                                        for action in ("free_requested", "free_completed"))
+    trace: list[dict[str, Any]] = []
+    for number, told in enumerate(entries):
+        while between and between[-1][0] <= number:
+            trace.append(between.pop()[1])
+        trace += told
+    trace.extend(entry for _, entry in reversed(between))
+    if trace:
+        trace.append(_entry("snapshot", trace[-1]["time_us"] * 1e-6))
+    return trace
+
+
+def _block_entry(action: str, life: Life, frames: Frames, time: int) -> dict[str, Any]:
+    return {"action": action, "addr": life.address, "size": life.nbytes, "stream": life.stream,
+            "frames": frames, "category": life.category or UNKNOWN, "time_us": time,
+            "op": life.op, "module": life.module, "block_size": life.size}
+
+
+def _failure(mark: Mark) -> tuple[int, dict[str, Any]]:
+    return mark.event, _entry("oom", mark.time, size=mark.nbytes, device_free=0)
+
+
+def _change(change: SegmentChange) -> tuple[int, dict[str, Any]]:
+    return change.event, _entry("segment_alloc" if change.taken else "segment_free", change.time,
+                                addr=change.address, size=change.size, stream=change.stream)
+
+
+def _entry(action: str, time: float, **facts: int) -> dict[str, Any]:
+    """An entry of the trace that is no block's."""
+    return {"action": action, "addr": 0, "size": 0, "stream": 0, "frames": [],
+            "category": UNKNOWN, "time_us": int(time * 1e6), **facts}

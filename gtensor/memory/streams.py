@@ -1,0 +1,204 @@
+"""What an arena knows of streams: who they are, who waits for whom, what a free has to wait for.
+
+A freed chunk that another stream used is *retired*: one event per such stream is recorded behind
+the work queued so far, and the chunk goes back to its free list when all have completed. A request
+of a stream that can be made to wait for them may have it earlier (`claim`).
+
+The caller holds the arena's lock. While a stream is being captured into a graph (`capturing`)
+events can neither be recorded nor asked; retired chunks then wait for the end of the capture.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from typing import NamedTuple
+
+from gtensor.backend.streams import Event, Stream
+from gtensor.memory.blocks import IN_USE, RETIRED, Chunk
+
+StreamOf = Callable[[int], Stream | None]
+
+
+class Ended(NamedTuple):
+    """A stream that is gone, and an event behind all its work (None: there was none)."""
+
+    stream: int
+    last: Event | None
+
+
+class Retired:
+    """A freed chunk and the events it waits for, by stream; `chunk` is None once it is settled.
+
+    `home` says if the stream of the chunk's own pool used it, too.
+    """
+
+    __slots__ = ("chunk", "events", "home")
+
+    def __init__(self, chunk: Chunk, events: dict[int, Event], home: bool) -> None:
+        self.chunk: Chunk | None = chunk
+        self.events = events
+        self.home = home
+
+
+class Streams:
+    """The streams of one arena by id, and the chunks that are retired because of them.
+
+    `known` maps ids to streams; one that is missing is asked of `stream_of`. `ended` has an event
+    behind all work of each stream that is gone. `count` and `nbytes` are of the retired chunks.
+    """
+
+    def __init__(self, stream_of: StreamOf | None = None) -> None:
+        self.known: dict[int, Stream] = {}
+        self.ended: dict[int, Event] = {}
+        self.capturing = 0
+        self.count = 0
+        self.nbytes = 0
+        self._stream_of = stream_of
+        self._lines: dict[int, deque[Retired]] = {}  # by stream, in the order of their events
+        self._unrecorded: deque[Chunk] = deque()  # retired, but their events are still to record
+
+    def get(self, stream: int) -> Stream | None:
+        """The stream with that id, None if nobody knows it (any more)."""
+        found = self.known.get(stream)
+        if found is None and self._stream_of is not None and stream not in self.ended:
+            found = self._stream_of(stream)
+            if found is not None:
+                self.known[stream] = found
+        return found
+
+    def record(self, stream: int) -> Event | None:
+        """An event behind all work queued on a stream; None if nothing of it can be left."""
+        found = self.get(stream)
+        return self.ended.get(stream) if found is None else found.record()
+
+    def may_order(self, waiter: int) -> bool:
+        """Whether that stream can be made to wait for others now."""
+        return not self.capturing and self.get(waiter) is not None
+
+    def order(self, waiter: int, on: int) -> None:
+        """Let work queued on `waiter` from now on start after all work queued on `on` so far."""
+        event = self.record(on)
+        if event is not None:
+            self._wait(waiter, event)
+
+    def forget(self, stream: int, last: Event | None) -> None:
+        """The stream is gone; `last` lies behind all its work (None: there was none)."""
+        for other in [other for other, event in self.ended.items() if event.done()]:
+            del self.ended[other]
+        if last is not None:
+            self.ended[stream] = last
+        self.known.pop(stream, None)
+
+    def retire(self, chunk: Chunk) -> bool:
+        """Note a freed chunk; False if only the stream of its own pool used it, so it is free."""
+        assert chunk.uses is not None
+        if chunk.uses == {chunk.pool.stream}:
+            chunk.uses = None
+            return False
+        chunk.bin = RETIRED
+        self.count += 1
+        self.nbytes += chunk.size
+        self._unrecorded.append(chunk)
+        return True
+
+    def record_retired(self) -> None:
+        """Record the events of what was retired. What fails to record is kept for the next time."""
+        while self._unrecorded and not self.capturing:
+            chunk = self._unrecorded[0]
+            home = chunk.pool.stream
+            uses = chunk.uses
+            assert uses is not None
+            events = {}
+            for user in sorted(uses - {home}):
+                event = self.record(user)
+                if event is not None:
+                    events[user] = event
+            entry = Retired(chunk, events, home in uses)
+            self._unrecorded.popleft()
+            for user in events:
+                self._lines.setdefault(user, deque()).append(entry)
+            if not events:
+                self._settle(entry)
+
+    def poll(self) -> None:
+        """Free the chunks whose events have completed, asking each stream in order."""
+        self.record_retired()
+        if self.capturing:
+            return
+        for stream, line in tuple(self._lines.items()):
+            while line:
+                entry = line[0]
+                event = entry.events.get(stream)
+                if event is not None and entry.chunk is not None:
+                    if not event.done():
+                        break
+                    del entry.events[stream]
+                    if not entry.events:
+                        self._settle(entry)
+                line.popleft()
+            if not line:
+                del self._lines[stream]
+
+    def synchronize(self) -> None:
+        """Block until every retired chunk is free."""
+        self.record_retired()
+        if self.capturing:
+            return
+        for stream, line in tuple(self._lines.items()):
+            last = next((entry for entry in reversed(line)
+                         if entry.chunk is not None and stream in entry.events), None)
+            if last is not None:
+                last.events[stream].synchronize()
+        self.poll()
+
+    def claim(self, size: int, stream: int) -> Chunk | None:
+        """A retired chunk of at least `size` bytes for that stream, which is made to wait for it.
+
+        Only one that is not much larger: it is handed out whole. What needs no wait comes first,
+        then what comes from the stream's own pool, then the smallest.
+        """
+        if not self.may_order(stream):
+            return None
+        found: tuple[tuple[bool, bool, int], Retired] | None = None
+        for line in self._lines.values():
+            for entry in line:
+                chunk = entry.chunk
+                if chunk is None or chunk.size < size or chunk.size - size > chunk.size >> 3:
+                    continue
+                foreign = chunk.pool.stream != stream
+                waits = (entry.home and foreign) or any(user != stream for user in entry.events)
+                rank = waits, foreign, chunk.size
+                if found is None or rank < found[0]:
+                    found = rank, entry
+        return None if found is None else self._claimed(found[1], stream)
+
+    def _claimed(self, entry: Retired, stream: int) -> Chunk:
+        chunk = entry.chunk
+        assert chunk is not None
+        for user, event in entry.events.items():
+            if user != stream:
+                self._wait(stream, event)
+        home = chunk.pool.stream
+        if entry.home and home != stream:
+            self.order(stream, home)
+        entry.chunk = None
+        self.count -= 1
+        self.nbytes -= chunk.size
+        chunk.bin = IN_USE
+        chunk.uses = None if home == stream else {stream}
+        return chunk
+
+    def _settle(self, entry: Retired) -> None:
+        chunk = entry.chunk
+        assert chunk is not None
+        entry.chunk = None
+        self.count -= 1
+        self.nbytes -= chunk.size
+        chunk.uses = None
+        chunk.pool.give(chunk)
+
+    def _wait(self, waiter: int, event: Event) -> None:
+        stream = self.get(waiter)
+        assert stream is not None, "may_order was not asked"
+        stream.wait(event)

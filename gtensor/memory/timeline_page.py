@@ -1,0 +1,47 @@
+"""A recording as a page: live bytes over time to hover and zoom, and who held them.
+
+One file without network, scripts from elsewhere or fonts. The events are in it as numbers; the page
+draws of each pixel column the moments with the most and the least bytes.
+"""
+
+from __future__ import annotations
+
+import json
+from importlib.resources import files
+from typing import Any
+
+from gtensor.memory.curves import colors
+from gtensor.memory.history import CATEGORIES, History
+from gtensor.memory.layout import fragmentation
+
+
+def html_file(history: History) -> bytes:
+    """The bytes of a `.html` file."""
+    folder = files("gtensor.memory")
+    page = (folder / "timeline_page.html").read_text(encoding="utf-8")
+    script = (folder / "timeline_page.js").read_text(encoding="utf-8")
+    data = json.dumps(_data(history), separators=(",", ":")).replace("<", "\\u003c")
+    return page.replace("@SCRIPT@", script).replace("@DATA@", data).encode()
+
+
+def _data(history: History) -> dict[str, Any]:
+    """What the script reads: blocks as columns of numbers; times in microseconds, -1 for none."""
+    categories = history.categories
+    number = {name: n for n, name in enumerate(categories)}
+    who: dict[tuple[str, str, int, str, str], int] = {}
+    makers = [who.setdefault((life.op, life.module, number[life.category], str(life.source or ""),
+                              life.holder), len(who)) for life in history.lives]
+    return {
+        "device": history.device,
+        "categories": [{"name": name, "color": color, "doc": CATEGORIES.get(name, "")}
+                       for name, color in zip(categories, colors(categories), strict=True)],
+        "times": [round(time * 1e6) for time in history.times],
+        "who": list(who),
+        "maker": makers,
+        "size": [life.size for life in history.lives],
+        "made": [-1 if life.made is None else life.made for life in history.lives],
+        "freed": [-1 if life.freed is None else life.freed for life in history.lives],
+        "marks": [{**mark._asdict(), "time": round(mark.time * 1e6)} for mark in history.marks],
+        "reserved": history.reserved() if history.segments else [],
+        "fragmentation": f"{fragmentation(history.segments):.1f} %" if history.segments else "-",
+    }

@@ -1,0 +1,322 @@
+"""Recording where the memory of a device goes: every allocation and free, and who asked.
+
+A recording is an adaptor before the device's resource. What it notes of a block is one tuple; all
+that can wait (lines of code, categories, lifetimes) waits until somebody reads.
+"""
+
+from __future__ import annotations
+
+import sys
+from bisect import bisect_right
+from collections import deque
+from collections.abc import Iterable, Iterator
+from itertools import accumulate
+from os import PathLike
+from time import perf_counter_ns
+from types import CodeType
+from typing import Any, NamedTuple
+
+from gtensor.backend.scopes import here, listeners
+from gtensor.frames import line_of, user_frame
+from gtensor.memory.adaptors import Adaptor, current_category
+from gtensor.memory.export import collector_paused, save
+from gtensor.memory.history import (
+    OUT_OF_MEMORY,
+    Classifier,
+    History,
+    Life,
+    Mark,
+    SegmentChange,
+    Source,
+    unknown_life,
+)
+from gtensor.memory.layout import SegmentLayout, layout_of
+from gtensor.memory.resource import Block, OutOfMemoryError, Resource
+from gtensor.memory.uses import NOT_FOUND, Found, objects_of, uses
+
+_frame_at = sys._getframe
+_tuple = tuple.__new__
+
+
+class Event(NamedTuple):
+    """One allocation or free.
+
+    `time` in seconds from the start of the timeline, `delta` in bytes (negative for a free),
+    `allocated` the live bytes after it, `label` the op, `serial` the block's number, `module` the
+    dotted path of the module that ran, `source` the user's line (if stacks were asked for).
+    """
+
+    time: float
+    delta: int
+    allocated: int
+    label: str
+    category: str
+    serial: int
+    module: str = ""
+    source: Source | None = None
+
+
+class Made(NamedTuple):
+    """What is noted when a block is made; `phase` is None if it was there before the recording."""
+
+    serial: int
+    address: int
+    size: int
+    nbytes: int
+    stream: int
+    label: str
+    category: str
+    module: str
+    phase: str | None
+    instruction: tuple[CodeType, int] | None
+
+
+class _Ear(Adaptor):
+    """Who is told of frees. Blocks keep it, not the recording, so that this can be dropped."""
+
+    timeline: Timeline | None = None
+
+    def deallocate(self, block: Block) -> None:
+        timeline = self.timeline
+        if timeline is not None:  # noted first: then nobody else can have the bytes yet
+            timeline._freed(block)
+        self.upstream.deallocate(block)
+
+
+class Timeline(Adaptor):
+    """Records every allocation and free until `close`, the latest `most` of them.
+
+    Blocks that are there at the start are known by their op, and by their use if a module or an
+    optimizer holds them; their frees count, but are no events of `events`. With `stacks` the user's
+    line is noted, too. Close it, or it listens for ever; `gt.memory.timeline` does.
+    """
+
+    def __init__(self, upstream: Resource, most: int = 1_000_000, stacks: bool = False) -> None:
+        super().__init__(upstream)
+        self.recorded = 0  # events so far, also those no longer kept
+        self.stacks = stacks
+        self._events: deque[tuple[int, Made, bool]] = deque(maxlen=most)  # time, block, born
+        self._marks: list[tuple[int, int, str, bool, int]] = []
+        self._live: dict[int, Made] = {}  # by the id of the block
+        self._found: dict[int, tuple[Made, Found]] = {}  # by the id of the first
+        self._ear = _Ear(getattr(upstream, "_ear", upstream))
+        self._segments = _Segments(self)
+        self._ended: tuple[list[SegmentLayout], dict[str, Any]] | None = None
+        self._total = upstream.allocated
+        self._adopt()
+        self.unknown = self._total - sum(made.size for made in self._live.values())
+        self._ear.timeline = self
+        self._start = perf_counter_ns()
+        self._open = True
+        listeners.append(self)
+
+    # -- recording --------------------------------------------------------------------------------
+
+    def allocate(self, nbytes: int, stream: int = 0, label: str = "") -> Block:
+        try:
+            block = self.upstream.allocate(nbytes, stream, label)
+        except OutOfMemoryError:
+            if self._open:
+                self._marks.append((self.recorded, perf_counter_ns(), OUT_OF_MEMORY, True,
+                                    nbytes))
+            raise
+        if self._open:
+            instruction = None
+            if self.stacks:
+                instruction = here.instruction
+                if instruction is None:
+                    frame = user_frame(_frame_at(1))
+                    instruction = frame.f_code, frame.f_lasti
+            block.owner = self._ear
+            size = block.size
+            self._live[id(block)] = made = _tuple(Made, (
+                block.serial, block.ptr, size, nbytes, stream, label, current_category(),
+                here.module, here.phase, instruction))
+            if made.address not in self._segments:
+                self._segments.look(self.recorded)
+            self._note(made, size, True)
+        return block
+
+    def deallocate(self, block: Block) -> None:
+        self._ear.deallocate(block)
+
+    def _freed(self, block: Block) -> None:
+        made = self._live.pop(id(block), None)
+        if made is not None:
+            self._note(made, -made.size, False)
+
+    def _note(self, made: Made, delta: int, born: bool) -> None:
+        self._total += delta
+        self.recorded += 1
+        self._events.append((perf_counter_ns(), made, born))
+
+    def mark(self, phase: str, begins: bool) -> None:
+        """A phase of a training step begins or ends now."""
+        if self._open:
+            self._marks.append((self.recorded, perf_counter_ns(), phase, begins, 0))
+
+    def close(self) -> None:
+        """Record no more. Blocks handed out so far stay valid."""
+        if self._open:
+            self._find(objects_of())
+            self._open = False
+            self._ear.timeline = None
+            listeners.remove(self)
+            self._ended = self._now()
+
+    # -- reading ----------------------------------------------------------------------------------
+
+    @property
+    def events(self) -> list[Event]:
+        """What is recorded so far of blocks made in the recording, oldest first."""
+        sources, found = _Sources(), []
+        events = tuple(self._events)
+        total = self._total - sum(made.size if born else -made.size for _, made, born in events)
+        for time, (_, made, born) in zip(self._times(events), events, strict=True):
+            delta = made.size if born else -made.size
+            total += delta
+            if made.phase is not None:
+                found.append(Event(time, delta, total, made.label, made.category, made.serial,
+                                   made.module, sources.of(made.instruction)))
+        return found
+
+    def _times(self, events: Iterable[tuple[int, Made, bool]]) -> list[float]:
+        """Seconds from the start, rising: threads may have looked at the clock in another order."""
+        return [(time - self._start) * 1e-9
+                for time in accumulate((time for time, _, _ in events), max)]
+
+    def save(self, path: str | PathLike[str]) -> None:
+        """Write what is recorded, by the file's suffix.
+
+        `.png`: live bytes over time as a picture; `.html`: as a page to hover and zoom, which needs
+        no network; `.pickle`: a snapshot for PyTorch's memory viewer; `.json`: one as plain JSON.
+        Raises ValueError for another suffix, OSError if the file cannot be written (what was there
+        stays whole), ModuleNotFoundError if a picture is wanted without matplotlib.
+        """
+        with collector_paused():
+            save(path, self.history())
+
+    def history(self) -> History:
+        """The lifetimes that the events tell of, and how the segments lie: now, or at `close`."""
+        if self._open:
+            self._find(objects_of())
+        segments, stats = self._ended or self._now()
+        events, live = tuple(self._events), dict(self._live)
+        first = self.recorded - len(events)
+        marks = [Mark(max(at - first, 0), (time - self._start) * 1e-9, name, begins, nbytes)
+                 for at, time, name, begins, nbytes in self._marks]
+        changes = [SegmentChange(max(at - first, 0), (time - self._start) * 1e-9, taken, *segment)
+                   for at, time, taken, segment in self._segments.changes]
+        spans: dict[int, list[Any]] = {}  # by the id of what is noted: it, its first and last event
+        for number, (_, made, born) in enumerate(events):
+            if born:
+                spans[id(made)] = [made, number, None]
+            else:
+                spans.setdefault(id(made), [made, None, None])[2] = number
+        for made in live.values():
+            spans.setdefault(id(made), [made, None, None])
+        classifier = Classifier(marks)
+        sources = _Sources()
+        lives = [self._life(made, born, end, classifier, sources)
+                 for made, born, end in spans.values()]
+        if self.unknown > 0:
+            lives.append(unknown_life(self.unknown))
+        name = getattr(self._segments.bottom, "name", "memory")
+        return History(name, self._times(events), lives, marks, segments, changes, stats)
+
+    def _life(self, made: Made, born: int | None, end: int | None, classifier: Classifier,
+              sources: _Sources) -> Life:
+        _, found = self._found.get(id(made), (made, NOT_FOUND))
+        category = classifier.category(made.category or found.category, made.label,
+                                       made.phase or "", born, end)
+        return Life(
+            made.address, made.size, made.nbytes, made.stream, found.name or made.label,
+            found.module or made.module, category, sources.of(made.instruction), born, end)
+
+    # -- the ends ---------------------------------------------------------------------------------
+
+    def _adopt(self) -> None:
+        """Hear of the frees of blocks that are there already."""
+        below = list(_down_from(self.upstream))
+        objects = objects_of(Block)
+        for thing in objects:
+            if type(thing) is not Block or getattr(thing, "node", None) is None:
+                continue
+            if _answers_to(thing.owner, below):
+                self._live[id(thing)] = Made(
+                    thing.serial, thing.ptr, thing.size, thing.nbytes, thing.stream, thing.label,
+                    "", "", None, None)
+                thing.owner = self._ear
+        self._find(objects)
+
+    def _find(self, objects: list[Any]) -> None:
+        """Ask what live blocks are for."""
+        for made, found in uses(self._live.values(), objects):
+            self._found[id(made)] = made, found
+
+    def _now(self) -> tuple[list[SegmentLayout], dict[str, Any]]:
+        self._segments.look(self.recorded)
+        return layout_of(self._segments.bottom)
+
+
+class _Segments:
+    """Which segments there are, looked at again when a block lies in none of them."""
+
+    def __init__(self, resource: Resource) -> None:
+        self.changes: list[tuple[int, int, bool, tuple[int, int, int]]] = []
+        *_, self.bottom = _down_from(resource)
+        self._seen = hasattr(self.bottom, "layout")
+        self._known = self._ranges()
+        self._index()
+
+    def __contains__(self, address: int) -> bool:
+        if not self._seen:
+            return True
+        at = bisect_right(self._starts, address) - 1
+        return at >= 0 and address < self._ends[at]
+
+    def look(self, number: int) -> None:
+        """Note what was taken and given back since; `number` is that of the next event."""
+        time, present = perf_counter_ns(), self._ranges()
+        self.changes += [(number, time, False, gone) for gone in sorted(self._known - present)]
+        self.changes += [(number, time, True, new) for new in sorted(present - self._known)]
+        self._known = present
+        self._index()
+
+    def _ranges(self) -> set[tuple[int, int, int]]:
+        return {segment[:3] for segment in layout_of(self.bottom)[0]}
+
+    def _index(self) -> None:
+        ordered = sorted(self._known)
+        self._starts = [address for address, _, _ in ordered]
+        self._ends = [address + size for address, size, _ in ordered]
+
+
+def _answers_to(owner: Any, below: list[Any]) -> bool:
+    """Whether the frees of a block reach one of the resources below."""
+    if owner in below:
+        return True
+    return isinstance(owner, _Ear) and (
+        owner.timeline in below or _answers_to(owner.upstream, below))
+
+
+def _down_from(resource: Any) -> Iterator[Any]:
+    """A resource and all those below it."""
+    while resource is not None:
+        yield resource
+        resource = getattr(resource, "upstream", None)
+
+
+class _Sources(dict[tuple[int, int], Source]):
+    """The lines of instructions, found once each; by `id`, since code is slow to compare."""
+
+    def of(self, instruction: tuple[CodeType, int] | None) -> Source | None:
+        """The line, None for None."""
+        if instruction is None:
+            return None
+        code, lasti = instruction
+        found = self.get((id(code), lasti))
+        if found is None:
+            found = self[id(code), lasti] = Source(
+                code.co_filename, line_of(code, lasti), code.co_qualname)
+        return found

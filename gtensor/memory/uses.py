@@ -1,0 +1,82 @@
+"""What live blocks are for, asked of the objects that hold them.
+
+A recording sees bytes and the ops that asked for them. That they are a network's weights is known
+only above: whoever knows registers a finder.
+"""
+
+from __future__ import annotations
+
+import gc
+from bisect import bisect_right
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from itertools import chain
+from typing import Any, NamedTuple, Protocol, TypeVar
+
+from gtensor.memory.history import History, Life
+from gtensor.memory.layout import LIVE, SegmentLayout
+
+
+class Found(NamedTuple):
+    """Memory whose use is known from the object that holds it: where, what for, and by whom.
+
+    `name` is what the module calls it; "" leaves the name of the op that made it.
+    """
+
+    address: int
+    category: str
+    module: str
+    name: str = ""
+
+
+NOT_FOUND = Found(0, "", "")
+Finder = Callable[[Sequence[Any]], Iterator[Found]]
+_finders: dict[Finder, tuple[type, ...]] = {}
+
+
+def find_with(finder: Finder, *kinds: type) -> None:
+    """At both ends of a recording, ask `finder` what the program's objects of those kinds hold."""
+    _finders[finder] = kinds
+
+
+def standing(device: str, segments: list[SegmentLayout], stats: dict[str, Any]) -> History:
+    """A history without events: the blocks that a layout shows."""
+    lives = [
+        Life(piece.address, piece.size, piece.nbytes, segment.stream, piece.label, "",
+             "workspace" if piece.label == "workspace" else "earlier", None, None, None)
+        for segment in segments for piece in segment.pieces if piece.state == LIVE]
+    for life, found in uses(lives, objects_of()):
+        life.category, life.module, life.op = found.category, found.module, found.name or life.op
+    return History(device, [], lives, [], segments, [], stats)
+
+
+class _Placed(Protocol):
+    """What has an address and a size: what is noted of a block."""
+
+    @property
+    def address(self) -> int: ...
+
+    @property
+    def size(self) -> int: ...
+
+
+Noted = TypeVar("Noted", bound=_Placed)
+
+
+def objects_of(*kinds: type) -> list[Any]:
+    """All objects of those kinds and of those that finders want, derived classes included."""
+    wanted: list[type] = [*kinds, *chain.from_iterable(_finders.values())]
+    for kind in wanted:  # which grows meanwhile
+        wanted.extend(kind.__subclasses__())
+    among = frozenset(wanted)
+    return [thing for thing in gc.get_objects() if type(thing) in among]
+
+
+def uses(blocks: Iterable[Noted], objects: list[Any]) -> Iterator[tuple[Noted, Found]]:
+    """The blocks whose use is known from the objects that hold them."""
+    ordered = sorted(blocks, key=lambda block: block.address)
+    places = [block.address for block in ordered]
+    for finder, kinds in _finders.items():
+        for found in finder([thing for thing in objects if isinstance(thing, kinds)]):
+            at = bisect_right(places, found.address) - 1
+            if at >= 0 and found.address < places[at] + ordered[at].size:
+                yield ordered[at], found

@@ -1,0 +1,198 @@
+"""Workspaces: named buffers that are asked for again and again, allocated once."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from math import prod
+from threading import RLock, get_ident
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from gtensor.backend import Device, get_device
+from gtensor.memory.adaptors import category
+from gtensor.memory.report import size_text
+from gtensor.memory.resource import OutOfMemoryError
+
+_LEAST = 512  # bytes of the smallest buffer
+
+_Key = tuple[str, int, int]  # name, stream, thread
+
+
+class BufferUsage(NamedTuple):
+    """One name of a workspace, over all streams and threads; sizes in bytes.
+
+    `capacity` of its buffers, `in_use` by the arrays handed out last, `retired` held by arrays over
+    buffers that were outgrown, `generation` how many buffers there were (the most of one stream).
+    """
+
+    capacity: int
+    in_use: int
+    retired: int
+    generation: int
+
+
+class WorkspaceUsage(NamedTuple):
+    """`buffers` by name, and sums over all of them; `held` is what counts against the limit."""
+
+    buffers: dict[str, BufferUsage]
+    capacity: int
+    in_use: int
+    retired: int
+    held: int
+
+
+@dataclass(slots=True)
+class _Buffer:
+    array: Any = None  # flat uint8, None before the first
+    capacity: int = 0
+    in_use: int = 0
+    generation: int = 0
+    retired: list[tuple[weakref.ref[Any], int]] = field(default_factory=list)
+
+    def still_viewed(self) -> int:
+        """Bytes of outgrown buffers that an array still views; forgets the others."""
+        self.retired = [(ref, nbytes) for ref, nbytes in self.retired if ref() is not None]
+        return sum(nbytes for _, nbytes in self.retired)
+
+
+class Workspace:
+    """Named scratch buffers on a device, of power-of-two capacity, that grow and are kept.
+
+    `get(name, shape, dtype)` answers an uninitialized array over the buffer of that name. The next
+    `get` of the name has the same bytes, unless it wants more than the capacity: then there is a
+    new buffer, a generation later, and the old one lives as long as an array views it. Each stream
+    and each thread has its own buffers, since their work is not ordered.
+
+    `limit` are the bytes that the workspace may hold, outgrown buffers that arrays still view
+    included; None for no limit. `allocations` counts the buffers made, `bytes_saved` the bytes of
+    arrays that were served without making one. Timelines show the category "workspace".
+
+        with gt.memory.Workspace() as ws:
+            columns = ws.get("columns", (64, 576), np.float32)
+    """
+
+    def __init__(self, device: Device | str | None = None, limit: int | None = None) -> None:
+        if limit is not None and limit < 0:
+            raise ValueError(f"a limit of {limit} bytes was given; wanted 0 or more, or None")
+        self.device = get_device(device)
+        self.limit = limit
+        self.allocations = 0
+        self.bytes_saved = 0
+        self._buffers: dict[_Key, _Buffer] = {}
+        self._lock = RLock()
+
+    def get(self, name: str, shape: int | Iterable[int], dtype: Any) -> Any:
+        """An uninitialized C-contiguous array (raw: NumPy's or CuPy's) over the buffer `name`.
+
+        Raises OutOfMemoryError beyond the limit or when the device has no room, and ValueError for
+        a negative length; nothing is changed then.
+        """
+        lengths = (shape,) if isinstance(shape, int) else tuple(shape)
+        if any(length < 0 for length in lengths):
+            raise ValueError(f"shape {lengths} of workspace buffer {name!r} given; wanted lengths "
+                             "of 0 or more")
+        dtype = np.dtype(dtype)
+        nbytes = prod(lengths) * dtype.itemsize
+        with self._lock:
+            buffer, made = self._with_capacity(name, nbytes)
+            buffer.in_use = nbytes
+            if not made:
+                self.bytes_saved += nbytes
+            flat = buffer.array
+        return flat[:nbytes].view(dtype).reshape(lengths)
+
+    def ensure_capacity(self, name: str, nbytes: int) -> None:
+        """Let the buffer `name` of this stream and thread have room for `nbytes` from now on.
+
+        Raises as `get`.
+        """
+        if nbytes < 0:
+            raise ValueError(f"a capacity of {nbytes} bytes was asked for workspace buffer "
+                             f"{name!r}; wanted 0 or more")
+        with self._lock:
+            self._with_capacity(name, nbytes)
+
+    def memory_usage(self) -> WorkspaceUsage:
+        """Bytes by name and in all."""
+        found: dict[str, BufferUsage] = {}
+        with self._lock:
+            for (name, _, _), buffer in self._buffers.items():
+                before = found.get(name, BufferUsage(0, 0, 0, 0))
+                found[name] = BufferUsage(
+                    before.capacity + buffer.capacity, before.in_use + buffer.in_use,
+                    before.retired + buffer.still_viewed(),
+                    max(before.generation, buffer.generation))
+        capacity, in_use, retired = (sum(usage[i] for usage in found.values()) for i in range(3))
+        return WorkspaceUsage(found, capacity, in_use, retired, capacity + retired)
+
+    def release(self) -> None:
+        """Forget all buffers. Arrays over them stay valid; the rest is free at once."""
+        with self._lock:
+            self._buffers.clear()
+
+    def __enter__(self) -> Workspace:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.release()
+
+    def __repr__(self) -> str:
+        usage = self.memory_usage()
+        return (f"<Workspace on {self.device}: {len(usage.buffers)} buffers, "
+                f"{size_text(usage.held)} held>")
+
+    def _with_capacity(self, name: str, nbytes: int) -> tuple[_Buffer, bool]:
+        """The buffer `name` with room for `nbytes`, and whether it was made; the lock is held."""
+        key = (name, self.device.current_stream().id, get_ident())
+        buffer = self._buffers.get(key)
+        if buffer is not None and buffer.capacity >= nbytes:
+            return buffer, False
+        capacity = max(_LEAST, 1 << (nbytes - 1).bit_length())
+        if buffer is None:
+            self._check_limit(name, nbytes, capacity, 0)
+            buffer = _Buffer()
+            buffer.array = self._allocate(name, capacity)
+            self._buffers[key] = buffer
+        else:
+            self._check_limit(name, nbytes, capacity, buffer.capacity)
+            self._grow(key, buffer, nbytes, capacity)
+        buffer.capacity = capacity
+        buffer.generation += 1
+        self.allocations += 1
+        return buffer, True
+
+    def _grow(self, key: _Key, buffer: _Buffer, nbytes: int, capacity: int) -> None:
+        """Put a larger array into a buffer; on an error it has one of its old capacity."""
+        name = key[0]
+        old = weakref.ref(buffer.array)
+        buffer.array = None  # first, so that the new array may have its bytes
+        try:
+            if old() is not None:  # an array views it, so it stays beside the new one
+                self._check_limit(name, nbytes, capacity, 0)
+            buffer.array = self._allocate(name, capacity)
+        except BaseException:
+            del self._buffers[key]  # in case that even the old size is refused
+            array = old()
+            buffer.array = self._allocate(name, buffer.capacity) if array is None else array
+            self._buffers[key] = buffer
+            raise
+        if old() is not None:
+            buffer.retired.append((old, buffer.capacity))
+
+    def _allocate(self, name: str, capacity: int) -> Any:
+        with category("workspace"):
+            return self.device.empty((capacity,), np.uint8, f"workspace {name}")
+
+    def _check_limit(self, name: str, nbytes: int, capacity: int, given_up: int) -> None:
+        """Refuse `capacity` further bytes beyond the limit, when `given_up` go before."""
+        if self.limit is None:
+            return
+        held = sum(buffer.capacity + buffer.still_viewed() for buffer in self._buffers.values())
+        if held - given_up + capacity > self.limit:
+            raise OutOfMemoryError(
+                f"out of memory in a workspace on {self.device}: buffer {name!r} wants "
+                f"{size_text(nbytes)}, a capacity of {size_text(capacity)}, but "
+                f"{size_text(held)} of its limit of {size_text(self.limit)} are held", nbytes)

@@ -1,0 +1,62 @@
+"""Streams and events for users: `with gt.stream():` and `gt.Event`.
+
+Ops on tensors are ordered across streams by themselves. Kernels of the user's own on `t.array` are
+not: `gt.memory.record_stream(array, stream)` and events are for them.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from gtensor.backend import Device, get_device
+
+
+def stream(device: Device | str | None = None, *, priority: int = 0) -> Any:
+    """A new stream of the device (None: the default one), to be used as a `with` block.
+
+        side = gt.stream()
+        with side:
+            y = gt.exp(x)       # runs on `side`, after what made x
+        z = y + 1               # waits for y
+
+    It has `id`, `record()` (an event), `wait(event)` and `synchronize()`; on CUDA `stream` is
+    CuPy's. The CPU has one stream, on which everything is done when a call returns.
+
+    Args:
+        priority: of its work, lower runs first (CUDA; see `cudaStreamCreateWithPriority`).
+    """
+    return get_device(device).new_stream(priority)
+
+
+class Event:
+    """A point in a stream's work that others can wait for.
+
+    Before the first `record` it is done, as an event of CUDA's is.
+    """
+
+    def __init__(self, device: Device | str | None = None) -> None:
+        self._device = get_device(device)
+        self._event: Any = None
+
+    def record(self, stream: Any = None) -> Event:
+        """Stand behind all work queued so far on the stream (None: the current one)."""
+        self._event = self._on(stream).record()
+        return self
+
+    def wait(self, stream: Any = None) -> None:
+        """Let work queued from now on on the stream (None: the current one) start after this."""
+        if self._event is not None:
+            self._on(stream).wait(self._event)
+
+    def done(self) -> bool:
+        """Whether all work before it has completed; never blocks."""
+        return self._event is None or self._event.done()
+
+    def synchronize(self) -> None:
+        """Block until it is done."""
+        if self._event is not None:
+            self._event.synchronize()
+
+    def _on(self, stream: Any) -> Any:
+        device = self._device
+        return device.current_stream() if stream is None else device.stream_from(stream)

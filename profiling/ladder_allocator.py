@@ -1,0 +1,240 @@
+"""The allocator by itself: bytes reserved over bytes alive, and what a malloc with its free costs.
+
+    python profiling/ladder_allocator.py                    # replays traces on a simulated device
+    python profiling/ladder_allocator.py --device cuda      # and CuPy arrays, against its peers
+    python profiling/ladder_allocator.py --only digits      # one trace
+
+The traces (`traces.py` records them) are replayed allocation by allocation, online through the
+arena and by the plan of one iteration; no byte is touched. A figure is the reserved bytes at their
+peak over the bytes of live blocks at theirs, in granules of 512; 1 is what nobody can be below. For
+a plan it is its reservation over the peak of the blocks that stand in it; beside it the whole
+process: parameters, optimizer, and what the unplanned iterations left in the arena.
+
+Times are host time per allocation with its free, of a block that is in the cache: the policy alone,
+without an array; on a GPU the same with a CuPy array, beside CuPy's pool, cudaMallocAsync with a
+raised threshold, RMM and PyTorch, those that are installed.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from importlib.util import find_spec
+from typing import Any
+
+import traces
+from ladder import Ladder
+from ladder_arena import Peer, arena_empty, cuda_peers, hot_size, ladder_of, replay
+from ladder_command import Figure, Options, Part, main
+
+from gtensor.memory import Arena, Block, Planned, Recording, Resource, SimulatedSegments
+from gtensor.memory.plan import Lifetime, make_plan
+
+ONLINE_TARGET = 1.05  # reserved / peak live
+PLANNED_TARGET = 1.01
+HIT_TARGET = 1.5  # microseconds, without an array
+CUPY_TARGET = 1.3  # x CuPy's pool, with an array
+STEPS = 20  # planned iterations that are replayed
+PAIRS = 1000  # allocations with their frees in a call of a rung
+
+
+# -- traces ----------------------------------------------------------------------------------------
+
+
+class Replay:
+    """A trace on a resource, iteration by iteration; after the last it repeats the last."""
+
+    def __init__(self, trace: traces.Trace) -> None:
+        self.trace = trace
+        self._held: dict[int, Block] = {}
+        self._done = 0
+        last = [event for event in trace.parts[-1] if event >= 0]
+        self._first, self._count = last[0], len(last)
+
+    def iteration(self, resource: Resource) -> None:
+        """The next one."""
+        again = max(0, self._done - len(self.trace.parts) + 1) * self._count
+        for event in self.trace.parts[min(self._done, len(self.trace.parts) - 1)]:
+            if event < 0:
+                del self._held[~event + again]
+                continue
+            nbytes, label = self.trace.requests[event]
+            self._held[event + again] = resource.allocate(nbytes, 0, label)
+        self._done += 1
+
+
+def device() -> Arena:
+    """An arena on a device that has room for everything."""
+    return Arena(SimulatedSegments(1 << 50))
+
+
+def replayed(name: str) -> Iterator[Part]:
+    """A trace online and planned."""
+    trace = traces.load(name)
+    arena, run = device(), Replay(trace)
+    run.iteration(arena)
+    after_first = arena.stats().misses
+    for _ in range(len(trace.parts) - 1 + STEPS):
+        run.iteration(arena)
+    stats = arena.stats()
+    yield ratio(f"{name}, online", stats.peak_reserved, stats.peak_allocated, ONLINE_TARGET)
+    yield Figure(f"{name}, online, segments taken after the first iteration",
+                 stats.misses - after_first, target=0)
+
+    arena, run = device(), Replay(trace)
+    recording = Recording(arena)
+    for part in range(len(trace.parts) - 1):
+        if part:
+            recording.mark()
+        run.iteration(recording)
+    recording.close()
+    began = time.perf_counter()
+    plan = recording.plan()
+    took = time.perf_counter() - began
+    planned = Planned(arena, plan)
+    planned.reset_peak()
+    taken = arena.stats().misses
+    for _ in range(STEPS):
+        planned.begin()
+        run.iteration(planned)
+        planned.end()
+    stats = planned.stats()
+    counts = plan.counts
+    yield ratio(f"{name}, planned", plan.reservation, plan.peak_live, PLANNED_TARGET,
+                f"; {counts.served} of {STEPS * len(plan.lifetimes)} blocks at their place")
+    yield Figure(f"{name}, planned, segments taken after the first iteration",
+                 stats.misses - taken, target=0)
+    yield ratio(f"{name}, planned, whole process", stats.peak_reserved, stats.peak_allocated)
+    yield Figure(f"{name}, planning {len(plan.lifetimes)} blocks", took, unit="s")
+
+
+def ratio(name: str, reserved: int, live: int, target: float | None = None,
+          note: str = "") -> Figure:
+    """Reserved over live bytes."""
+    return Figure(f"{name}, reserved / peak live", reserved / live, target,
+                  note=f"{reserved:,} of {live:,} bytes{note}")
+
+
+def large_plan(count: int = 10_000) -> Iterator[Part]:
+    """The time to plan 10,000 blocks with lifetimes of up to 600 further ones."""
+    import numpy as np
+
+    rng = np.random.default_rng(0)
+    sizes = 512 * np.exp2(rng.uniform(0, 15, count)).astype(int)
+    births = 2 * np.arange(count)
+    deaths = births + 2 * rng.integers(1, 600, count) + 1
+    lifetimes = [Lifetime(size, size, 0, "", birth, death) for size, birth, death in zip(
+        sizes.tolist(), births.tolist(), deaths.tolist(), strict=True)]
+    began = time.perf_counter()
+    plan = make_plan(lifetimes, 2 * count + 1200)
+    yield Figure(f"planning {count:,} blocks", time.perf_counter() - began, unit="s",
+                 note=f"reserved / peak live {1 / plan.efficiency:.4f}")
+
+
+# -- time ------------------------------------------------------------------------------------------
+
+
+def policy(nbytes: int = 4 << 20) -> Iterator[Part]:
+    """A block taken from the cache and given back, in the arena and at a planned place.
+
+    "whole": a free piece of that size is there, between live neighbours, as in a loop that repeats.
+    "cut": the block is cut from a larger piece, and joined with it again.
+    """
+    arena = device()
+    recording = Recording(arena)
+    for _ in range(PAIRS):
+        recording.allocate(nbytes)
+    recording.close()
+    planned = Planned(arena, recording.plan())
+    arena = device()
+    live, piece = arena.allocate(nbytes), arena.allocate(nbytes)  # together, they fill a segment
+    del piece
+
+    def pairs(resource: Resource, size: int) -> int:
+        allocate = resource.allocate
+        for _ in range(PAIRS):
+            allocate(size)
+        return PAIRS
+
+    def step() -> int:
+        planned.begin()
+        done = pairs(planned, nbytes)
+        planned.end()
+        return done
+
+    def loop() -> int:
+        make = object
+        for _ in range(PAIRS):
+            make()
+        return PAIRS
+
+    ladder = Ladder("malloc + free of a cached block", lambda: PAIRS, per=PAIRS, unit="pair")
+    ladder.floor("an object made and dropped", loop)
+    ladder.rung("arena, whole", lambda: pairs(arena, nbytes))
+    ladder.rung("arena, cut", lambda: pairs(arena, nbytes // 2))
+    ladder.rung("planned step", step)
+    ladder.compare("planned step", "arena, whole")
+    yield ladder
+    # The ladder has been climbed when the generator is asked for more.
+    assert live.ptr and arena.stats().segments == 1
+    yield Figure("malloc + free of a cached block, arena, whole",
+                 ladder.times("arena, whole").median * 1e6, HIT_TARGET, "us")
+
+
+def cupy_arrays(nbytes: int = 4 << 20) -> Iterator[Part]:
+    """A CuPy array made and dropped: the arena against every allocator that is installed."""
+    pattern = hot_size(nbytes)
+    own = arena_empty("cuda")
+    ladder = ladder_of("a CuPy array made and dropped", pattern)
+    ladder.rung("gtensor", lambda: replay(pattern, own))
+    for peer in [*cuda_peers(), *rmm_peers()]:
+        ladder.rung(peer.name, lambda peer=peer: peer.run(pattern))
+        if peer.name == "cupy pool":
+            ladder.target("gtensor", peer.name, CUPY_TARGET)
+        else:
+            ladder.compare("gtensor", peer.name)
+    for module in ("torch", "rmm"):
+        if not find_spec(module):
+            ladder.note(f"left out: {module} is not installed")
+    yield ladder
+
+
+def rmm_peers(initial: int = 1 << 28) -> Sequence[Peer]:
+    """RMM's pool and arena under CuPy, where RMM is installed."""
+    if not find_spec("rmm"):
+        return ()
+    import cupy
+    import rmm
+    from rmm.allocators.cupy import rmm_cupy_allocator
+
+    def peer(name: str, make: Callable[[Any], Any]) -> Peer:
+        resource = make(rmm.mr.CudaMemoryResource())
+
+        def run(pattern: Any) -> int:
+            before = rmm.mr.get_current_device_resource()
+            rmm.mr.set_current_device_resource(resource)
+            try:
+                with cupy.cuda.using_allocator(rmm_cupy_allocator):
+                    return replay(pattern, lambda nbytes: cupy.empty((nbytes,), "u1"))
+            finally:
+                rmm.mr.set_current_device_resource(before)
+
+        return Peer(name, run, lambda pattern: 0)
+
+    return [peer("rmm pool", lambda upstream: rmm.mr.PoolMemoryResource(upstream, initial)),
+            peer("rmm arena", lambda upstream: rmm.mr.ArenaMemoryResource(upstream, initial))]
+
+
+def build(options: Options) -> Iterator[tuple[str, Callable[[], Iterator[Part]]]]:
+    """A part per trace, the planner's time, the policy's; CuPy arrays on a GPU."""
+    for name in traces.TRACES:
+        yield name, lambda name=name: replayed(name)
+    yield "large plan", large_plan
+    yield "policy", policy
+    if options.device == "cuda":
+        yield "cupy arrays", cupy_arrays
+
+
+if __name__ == "__main__":
+    sys.exit(main(__doc__, build, "ladder_allocator"))

@@ -1,0 +1,142 @@
+"""Streams on a real device: the race of github.com/cupy/cupy/issues/8068, and that it is gone."""
+
+from __future__ import annotations
+
+import gc
+
+import numpy as np
+import pytest
+
+import gtensor as gt
+from gtensor import memory
+
+pytestmark = pytest.mark.gpu
+
+SIZE = 1 << 24
+ROUNDS = 20
+
+
+@pytest.fixture
+def cupy():
+    import cupy
+
+    gc.collect()
+    cupy.cuda.Device().synchronize()
+    memory.empty_cache("cuda")
+    return cupy
+
+
+def busy(cupy, stream) -> None:
+    """Keep a stream at work for some milliseconds."""
+    spin = cupy.RawKernel(r"""
+    extern "C" __global__ void spin(long long cycles) {
+        long long start = clock64();
+        while (clock64() - start < cycles) {}
+    }""", "spin")
+    with stream:
+        spin((1,), (1,), (np.int64(20_000_000),))
+
+
+def race(cupy, note) -> int:
+    """In how many rounds a reader on a second stream saw bytes that were written after the free."""
+    wrong = 0
+    side = cupy.cuda.Stream(non_blocking=True)
+    for _ in range(ROUNDS):
+        first = cupy.full(SIZE, 1, np.float32)
+        cupy.cuda.get_current_stream().synchronize()
+        busy(cupy, side)
+        with side:
+            seen = first[:1024].copy()
+        note(first, side)
+        del first
+        second = cupy.full(SIZE, 2, np.float32)  # gets the same bytes if they count as free
+        cupy.cuda.Device().synchronize()
+        wrong += int((seen.get() != 1).any())
+        del second, seen
+    return wrong
+
+
+def test_plain_cupy_hands_out_bytes_that_another_stream_still_reads(cupy):
+    with cupy.cuda.using_allocator(cupy.cuda.MemoryPool().malloc):
+        assert race(cupy, lambda array, stream: None) > 0
+
+
+def test_the_arena_does_not(cupy):
+    gt.zeros(1, device="cuda")  # the device, and with it the arena
+    with memory.use_arena(True):
+        assert race(cupy, memory.record_stream) == 0
+
+
+def test_ops_on_two_streams_need_no_word_from_the_user(cupy):
+    gt.zeros(1, device="cuda")
+    side = gt.stream("cuda")
+    wrong = 0
+    for value in range(ROUNDS):
+        busy(cupy, cupy.cuda.get_current_stream())
+        x = gt.full((SIZE,), float(value), device="cuda")  # late, on the current stream
+        busy(cupy, side.stream)
+        with side:
+            y = x + 1
+        del x
+        z = gt.full((SIZE,), -5.0, device="cuda")
+        wrong += int((y.numpy() != value + 1).any())
+        del y, z
+    assert wrong == 0
+    assert memory.stats("cuda").pending >= 0
+
+
+def test_backward_runs_where_the_forward_ran(cupy):
+    side = gt.stream("cuda")
+    x = gt.full((SIZE,), 2.0, device="cuda").requires_grad_()
+    busy(cupy, cupy.cuda.get_current_stream())
+    with side:
+        a = x * x
+    b = x * 3
+    (a.sum() + b.sum()).backward()
+    np.testing.assert_allclose(x.grad.numpy()[:10], 7.0)
+    assert a._node.stream.id == side.id != b._node.stream.id
+
+
+def test_streams_are_told_apart_by_id_and_hand_their_memory_on(cupy):
+    device = gt.device("cuda")
+    arena = memory.arena_of("cuda")
+    memory.empty_cache("cuda")
+    ids = set()
+    for _ in range(10):
+        side = gt.stream("cuda")
+        ids.add(side.id)
+        with side:
+            gt.zeros((1 << 22,), device="cuda")
+        del side
+        gc.collect()
+    assert len(ids) == 10
+    gt.zeros((1 << 22,), device="cuda")
+    assert len(arena.streams) <= 2 and len(device.streams._known) <= 2
+    assert arena.stats().segments <= 3
+
+
+def test_dlpack_orders_the_consumer(cupy):
+    x = gt.full((SIZE,), 1.0, device="cuda")
+    side = cupy.cuda.Stream(non_blocking=True)
+    for value in range(ROUNDS):
+        busy(cupy, cupy.cuda.get_current_stream())
+        x = gt.full((SIZE,), float(value), device="cuda")
+        with side:
+            y = cupy.from_dlpack(x)[:1024].copy()
+        del x
+        z = gt.full((SIZE,), -1.0, device="cuda")
+        side.synchronize()
+        assert (y.get() == value).all()
+        del z
+
+
+def test_events_order_work_of_the_users_own(cupy):
+    side = gt.stream("cuda")
+    busy(cupy, cupy.cuda.get_current_stream())
+    x = cupy.full(SIZE, 3, np.float32)
+    event = gt.Event("cuda").record()
+    event.wait(side)
+    with side:
+        y = x[:100] + 1
+    side.synchronize()
+    assert event.done() and (y.get() == 4).all()
