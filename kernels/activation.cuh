@@ -337,6 +337,8 @@ __device__ inline gt_range<gt_float<T>> gt_activation_range(gt_index activation,
   if (activation == GT_ELU) range.low = gt_toward_zero<T>(-parameter);
   if (activation == GT_TANH) range.low = gt_toward_zero<T>(F(-1));
   if (activation == GT_SIGMOID || activation == GT_SOFTPLUS) range.low = gt_smallest<T>();
+  if (activation == GT_SOFTPLUS && range.low * parameter < gt_smallest<F>())
+    range.low = gt_smallest<F>() / parameter;  // beta z is normal, too
   if (activation == GT_SIGMOID || activation == GT_TANH) range.high = gt_toward_zero<T>(F(1));
   return range;
 }

@@ -102,9 +102,6 @@ struct gt_channels_first {
   gt_index at, left, channel, chunk;
   int lane, lanes;
 
-  // How many elements lie side by side.
-  __device__ static gt_index row_of(gt_index, gt_index s) { return s; }
-
   __device__ gt_channels_first(gt_part part, gt_index n, gt_index c, gt_index s)
       : at(0), channel(part.column), chunk(part.chunk), lane(threadIdx.x), lanes(blockDim.x) {
     row = s / W;
@@ -148,8 +145,6 @@ struct gt_channels_last {
   static constexpr int width = W, owned = W;
   gt_index at, left, channel, chunk;
   int lane, lanes;
-
-  __device__ static gt_index row_of(gt_index c, gt_index) { return c; }
 
   // tile: channels of a block, a power of two of at least W and at most W * blockDim.x.
   __device__ gt_channels_last(gt_part part, gt_index n, gt_index c, gt_index tile)

@@ -333,7 +333,7 @@ class Launcher:
             shared_mem: bytes of dynamic shared memory, at most `shared_bytes()`.
         """
         if shared_mem > SHARED_BYTES:  # the driver wants to be told beforehand
-            self._kernel.max_dynamic_shared_size_bytes = shared_mem
+            self._kernel.max_dynamic_shared_size_bytes = shared_bytes()
         if 0 not in grid:
             self._kernel(grid, block, args, shared_mem=shared_mem)
 

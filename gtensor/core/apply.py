@@ -118,7 +118,7 @@ def apply(
             target.extras = tuple(extras)
     if type(out) is not device.array_type:
         out, device = _settled(out, device)
-    result = make(out, device, _storage_of(out, inputs) if op.view else FRESH)
+    result = make(out, device, _storage_of(out, inputs) if op.view else op.storage)
     if tracked and (op.complex or _carries_gradient(op, out.dtype)):
         plan = op.plans[mask]
         saved, guards = (saves(plan, (*arrays, out, *extras), (*inputs, result)) if plan
@@ -149,7 +149,7 @@ def apply_one(op: Op, x: Any, /, **params: Any) -> Tensor:
     out = op.cpu(array, **params) if params else op.cpu(array)
     if type(out) is not np.ndarray:
         out = np.asarray(out)
-    result = make(out, _HOST, FRESH)
+    result = make(out, _HOST, op.storage)
     if tracked and (op.complex or _carries_gradient(op, out.dtype)):
         plan = op.plans[1]
         saved, guards = saves(plan, (array, out), (x, result)) if plan else op.nothing_saved
@@ -184,7 +184,7 @@ def apply_pair(op: Op, x1: Any, x2: Any) -> Tensor:
     out = op.cpu(a1, a2)
     if type(out) is not np.ndarray:
         out = np.asarray(out)
-    result = make(out, _HOST, FRESH)
+    result = make(out, _HOST, op.storage)
     if tracked and (op.complex or _carries_gradient(op, out.dtype)):
         mask = (parent1 is not None) + 2 * (parent2 is not None)
         plan = op.plans[mask]
@@ -221,8 +221,8 @@ def saves(plan: Plan, values: Sequence[Any], handles: Sequence[Any]) -> tuple[Sa
         value = values[position]
         handle = handles[position] if position < len(handles) else None
         if isinstance(handle, Tensor):
-            storage = handle._facts()
-            recipe = storage.recipe
+            storage = handle._facts(False)  # saved for good: who else shares it plays no part
+            recipe = storage.recipe() if storage.recipe is not None else None
             if recipe is not None and recipe.fits(handle, value):
                 value, kind = recipe, WithRecipes
                 guards += recipe.guards

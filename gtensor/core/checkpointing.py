@@ -53,6 +53,7 @@ class _Input:
         if x._version != x._storage.version:
             x._renew("checkpoint")
         self.saved, found = saves((0,), (x._array,), (x,))
+        x._facts().saved = True  # also where its recipe is kept: it is the caller's
         guards += [(storage, version, -1) for storage, version, _ in found]
         self.storage = FRESH if type(self.saved) is WithRecipes else x._facts()
         self.device = x._device
@@ -102,9 +103,7 @@ class _Region:
             self.marks.append(_Mark.of(record))
             if _saved_inside(record, inside):
                 record.saved = _Again(self, number)
-                # a storage with a recipe keeps arrays alive; what it guarded is made again anyway
-                kept = [g for g in record.guards if g[0].recipe is None or g[0].version != g[1]]
-                record.guards = (*kept, *guards)
+                record.guards += guards
                 self.dropped.append(number)
 
     def saved_again(self, number: int, remade: dict[Any, Any]) -> Saved:
@@ -155,10 +154,11 @@ def _saved_inside(record: Record, inside: set[Record]) -> bool:
     if type(record.saved) is _Again:  # a region within
         return True
     for value, position in zip(record.saved, record.op.plans[record.mask], strict=False):
-        large = isinstance(value, Recipe) or getattr(value, "ndim", 0) > 0
-        if large and position is not None:
+        recipe = isinstance(value, Recipe)
+        if position is not None and (recipe or getattr(value, "ndim", 0) > 0):
             parent = record.parents[position] if position < len(record.parents) else record
-            if parent is None or parent in inside:
+            # What has no history may have been made inside; a recipe without one was not.
+            if parent in inside or (parent is None and not recipe):
                 return True
     return False
 

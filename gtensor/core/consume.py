@@ -8,6 +8,7 @@ buffer of its own, which `gtensor.memory.copies()` counts, and the input stays a
 
 from __future__ import annotations
 
+import weakref
 from typing import Any
 
 from gtensor.core.apply import Target, apply
@@ -15,8 +16,8 @@ from gtensor.core.consumed import Consumed, ConsumedStorage
 from gtensor.core.modes import STATE
 from gtensor.core.node import here
 from gtensor.core.op import Op
-from gtensor.core.recipe import Recipe
-from gtensor.core.steps import broadcast_view
+from gtensor.core.recipe import Recipe, WithRecipes, keep_as_it_is
+from gtensor.core.steps import writable
 from gtensor.core.tensor import Tensor
 
 
@@ -24,8 +25,7 @@ def overwritable(x: Tensor) -> bool:
     """Whether nobody but this handle can see what is written over its memory."""
     storage = x._storage
     return (storage.made and not (storage.saved or storage.exported or storage.leaf)
-            and not storage.shared_beside(x) and not broadcast_view(x._array)
-            and getattr(x._array.flags, "writeable", True))
+            and not storage.shared_beside(x) and writable(x._array))
 
 
 def recording(*inputs: Any) -> bool:
@@ -45,7 +45,7 @@ def apply_over(op: Op, inputs: tuple[Any, ...], params: dict[str, Any]) -> tuple
     try:
         result = apply(op, inputs, params, target)
     except Exception:
-        raise  # a path allocates before it writes: what fails has written nothing
+        raise  # a path checks and allocates before it writes: what fails has written nothing
     except BaseException:
         if free:  # an interrupt may have come in the middle of the write
             consume(x, op)
@@ -68,8 +68,13 @@ def apply_keeping(op: Op, inputs: tuple[Any, ...], params: dict[str, Any]) -> Te
         return apply_over(op, inputs, params)[0]
     x = inputs[0]
     free = overwritable(x)
+    keep_as_it_is(x)
     result = apply(op, inputs, params)
-    result._facts().recipe = Recipe(op, inputs, params, result)
+    recipe = Recipe(op, inputs, params, result)
+    result._facts().recipe = weakref.ref(recipe)
+    record: Any = result._node
+    record.saved = WithRecipes(record.saved)
+    record.saved.own = recipe
     if free:
         consume(x, op)
     return result

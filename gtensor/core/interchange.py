@@ -36,7 +36,7 @@ class Interchange:
 
     if TYPE_CHECKING:
 
-        def _facts(self) -> Storage:
+        def _facts(self, shares: bool = True) -> Storage:
             """Tensor's."""
 
     def numpy(self) -> np.ndarray:

@@ -7,11 +7,13 @@ so adding an op touches one place.
 from __future__ import annotations
 
 import inspect
+import sys
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from gtensor.core.apply import apply, apply_one, apply_pair
 from gtensor.core.namespaces import raw, recorded
+from gtensor.core.storage import FRESH, GIVEN
 
 if TYPE_CHECKING:
     from gtensor.core.tensor import Tensor
@@ -44,6 +46,7 @@ class Op:
         floating: bool = False,
         variadic: bool = False,
         complex: bool = False,
+        owns: bool = False,
         doc: str | None = None,
     ) -> None:
         for label, rule in (("cpu", cpu), ("gpu", gpu), ("samples", samples)):
@@ -62,6 +65,7 @@ class Op:
         self.floating = floating
         self.variadic = variadic
         self.complex = complex
+        self.storage = FRESH if owns else GIVEN  # of outputs that are no views
         self.__doc__ = doc or f"{name}, elementwise with broadcasting."
         self.input_names = tuple((inputs or _input_names(cpu)).split())
         self.__signature__ = _signature(name, self.input_names, cpu, variadic)
@@ -181,6 +185,9 @@ def op(
         view: the output may share its input's memory.
         floating: integer inputs are converted to the default float dtype first.
         variadic: takes any number of inputs, all treated alike.
+        owns: the paths return memory of their own, never an input, a view without `view=True`, or
+            an array that is kept elsewhere: a later op may overwrite it, as in-place batch norm
+            does. By default only gtensor's own ops are trusted to.
         complex: the derivative rule holds for complex values too (without it, a gradient through
             complex values is refused). The gradient of a real loss L is dL/dRe + i dL/dIm.
 
@@ -195,6 +202,7 @@ def op(
     if backward is REQUIRED or tangent is REQUIRED:
         missing = "backward" if backward is REQUIRED else "tangent"
         raise TypeError(f"op {name!r} has no {missing} rule; give it, or None on purpose")
+    more.setdefault("owns", sys._getframe(1).f_globals.get("__name__", "").startswith("gtensor."))
     made = _class_for(cpu, more)(name, cpu=cpu, gpu=gpu, backward=backward, tangent=tangent, **more)
     if declaration is not None:
         declaration.bind(made)

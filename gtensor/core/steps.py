@@ -59,6 +59,11 @@ class Step:
         assert node is not None, "this input wants no gradient; ask step.needs(i) first"
         return node.shape
 
+    def _made(self, record: Record, saved: Any) -> tuple[Any, ...]:
+        """What a record saved, made again on the stream on which its op ran."""
+        with record.device.running(record.stream):
+            return saved.made(self.remade)
+
     def _prune(self, wanted: set[Node]) -> None:
         """Leave out the inputs that lead to nothing that was asked for."""
         self.parents = tuple(p if p in wanted else None for p in self.parents)
@@ -133,7 +138,7 @@ class RawStep(Step):
         if self.wanted is not None:
             self._prune(self.wanted)
         saved: Any = record.saved
-        self.saved = saved if type(saved) is tuple else saved.made(self.remade)
+        self.saved = saved if type(saved) is tuple else self._made(record, saved)
         if not keep:
             record.saved = ()
         self.g, self.hold = slot
@@ -306,7 +311,7 @@ class RecordedStep(Step):
         storages = {place: storage for storage, _, place in record.guards}
         saved: list[Any] = []
         values: Any = record.saved
-        values = values if type(values) is tuple else values.made(self.remade)
+        values = values if type(values) is tuple else self._made(record, values)
         for place, value in enumerate(values):
             if isinstance(value, record.device.array_type):
                 handle = make(value, record.device, storages.get(place, GIVEN))
@@ -372,6 +377,11 @@ def broadcast_view(a: Any) -> bool:
     """Whether several elements share one place, so that writing one would write others."""
     return 0 in a.strides and a.size > 1 and any(  # axes of size 1 may have any stride
         s == 0 and n > 1 for s, n in zip(a.strides, a.shape, strict=True))
+
+
+def writable(a: Any) -> bool:
+    """Whether every element may be written: none shares a place, and the memory is not locked."""
+    return not broadcast_view(a) and bool(getattr(a.flags, "writeable", True))  # CuPy: no such flag
 
 
 def _sole(hold: Storage | None) -> bool:

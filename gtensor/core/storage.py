@@ -35,7 +35,7 @@ class Storage:
     leaf = False
     history = False
     made = False
-    recipe: Recipe | None = None
+    recipe: weakref.ref[Recipe] | None = None
     handles: set[weakref.ref[Any]] | None = None
 
     def __init__(self) -> None:

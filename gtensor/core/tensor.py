@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+import threading
 from collections.abc import Callable, Iterator
 from copy import deepcopy
 from typing import Any
@@ -19,6 +20,7 @@ from gtensor.core.node import Leaf, Node, Record
 from gtensor.core.storage import FRESH, GIVEN, Storage
 
 _new = object.__new__
+_first_fact = threading.RLock()
 FLOATING = "fV"  # dtype kinds that can carry a gradient (V: bfloat16 and its kin)
 
 
@@ -192,8 +194,8 @@ class Tensor(Interchange, Methods):
             if not is_floating(self.dtype):
                 raise TypeError(f"requires_grad was asked of a tensor of dtype {self.dtype}; "
                                 "gradients need a floating-point dtype")
-            self._node = Leaf(self._array.shape, self._array.dtype, self._device)
             self._facts().leaf = True
+            self._node = Leaf(self._array.shape, self._array.dtype, self._device)
         return self
 
     @property
@@ -245,14 +247,22 @@ class Tensor(Interchange, Methods):
         """A handle on the same memory without history."""
         return make(self._array, self._device, self._facts())
 
-    def _facts(self) -> Storage:
-        """The storage, to write a fact into or to share: from now on an object of its own."""
+    def _facts(self, shares: bool = True) -> Storage:
+        """The storage, to write a fact into or to share: from now on an object of its own.
+
+        `shares`: it may be asked later who shares it.
+        """
         storage = self._storage
         if storage is FRESH or storage is GIVEN:
-            made = storage.made
-            self._storage = storage = Storage()
-            storage.made = made
-            storage.join(self)
+            with _first_fact:  # two threads must not make two
+                storage = self._storage
+                if storage is FRESH or storage is GIVEN:
+                    made = storage.made
+                    storage = Storage()
+                    storage.made = made
+                    if shares:
+                        storage.join(self)
+                    self._storage = storage
         return storage
 
     def _renew(self, reader: str) -> None:

@@ -7,10 +7,12 @@ from typing import Any, Self
 
 from gtensor.core.modes import no_grad
 from gtensor.core.tensor import Tensor
+from gtensor.creation import empty
 from gtensor.nn import functional as F
 from gtensor.nn.convolution import Conv2d
 from gtensor.nn.layers import DeviceLike, Linear
 from gtensor.nn.normalization import BatchNorm2d
+from gtensor.ops.batch_norm_checks import check_activation
 
 
 class ABN(BatchNorm2d):
@@ -29,13 +31,13 @@ class ABN(BatchNorm2d):
     """
 
     _dimensions = tuple(range(2, 65))
-    _function: Callable[..., Tensor] = staticmethod(F.abn)
 
     def __init__(self, num_features: int, eps: float = 1e-5, momentum: float | None = 0.1,
                  affine: bool = True, track_running_stats: bool = True,
                  activation: str = "leaky_relu", activation_param: float = 0.01,
                  device: DeviceLike = None, dtype: Any = None) -> None:
         super().__init__(num_features, eps, momentum, affine, track_running_stats, device, dtype)
+        check_activation(activation, activation_param, empty(0, dtype).dtype, type(self).__name__)
         self.activation = activation
         self.activation_param = activation_param
 
@@ -46,8 +48,8 @@ class ABN(BatchNorm2d):
     def _activated(self, x: Tensor, running_mean: Tensor | None, running_var: Tensor | None,
                    weight: Tensor | None, bias: Tensor | None, training: bool, momentum: float,
                    eps: float) -> Tensor:
-        return self._function(x, weight, bias, running_mean, running_var, training, momentum, eps,
-                              self.activation, self.activation_param)
+        return F.abn(x, weight, bias, running_mean, running_var, training, momentum, eps,
+                     self.activation, self.activation_param)
 
     @classmethod
     def from_batch_norm(cls, norm: BatchNorm2d, activation: str = "leaky_relu",
@@ -60,16 +62,22 @@ class ABN(BatchNorm2d):
         changes its sign the weight may, too: `producer`, the convolution or linear layer whose
         output the norm takes, is then changed in place, and with it the running mean.
 
-        Raises ValueError for negative weights without a producer that fits, before any change.
+        Raises ValueError for negative weights without a producer that fits, TypeError for an ABN,
+        which is one already: before any change.
         """
+        if isinstance(norm, ABN):
+            raise TypeError(f"from_batch_norm was given an {type(norm).__name__}; wanted a "
+                            "BatchNorm1d or BatchNorm2d")
+        like = norm.running_mean if norm.weight is None else norm.weight
         made = cls(norm.num_features, norm.eps, norm.momentum, norm.affine,
-                   norm.track_running_stats, activation, activation_param)
-        if norm.weight is not None:
-            made.to(norm.weight.dtype)
-            made.to(norm.weight.device)
+                   norm.track_running_stats, activation, activation_param,
+                   None if like is None else like.device, None if like is None else like.dtype)
         made.load_state_dict(norm.state_dict())
+        made.train(norm.training)
         if norm.weight is None:
             return made
+        for name, parameter in norm.named_parameters():
+            getattr(made, name).requires_grad_(parameter.requires_grad)
         with no_grad():
             sign = 1.0 - 2.0 * (norm.weight < 0).astype(norm.weight.dtype)
             if bool((sign < 0).any()):
@@ -96,8 +104,9 @@ class InPlaceABN(ABN):
 
     gather: Callable[[Any], Any] | None = None
 
-    def _activated(self, *arguments: Any) -> Tensor:
-        x, running_mean, running_var, weight, bias, training, momentum, eps = arguments
+    def _activated(self, x: Tensor, running_mean: Tensor | None, running_var: Tensor | None,
+                   weight: Tensor | None, bias: Tensor | None, training: bool, momentum: float,
+                   eps: float) -> Tensor:
         return F.inplace_abn(x, weight, bias, running_mean, running_var, training, momentum, eps,
                              self.activation, self.activation_param, self.gather)
 

@@ -39,6 +39,7 @@ class Parameter(Tensor):
         source = other.detach()
         for name in _FIELDS:
             setattr(self, name, getattr(source, name))
+        self._storage.join(self)  # a handle like any other: nobody overwrites it unseen
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Parameter:
         copy = Parameter(self.detach().clone(), self.requires_grad)

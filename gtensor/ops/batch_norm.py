@@ -6,7 +6,6 @@ pre-activation is made anew, tile by tile, in backward. Statistics of half types
 
 from __future__ import annotations
 
-from math import inf, prod
 from typing import Any
 
 from gtensor.backend.kernels import elementwise
@@ -20,10 +19,9 @@ from gtensor.core.tensor import Tensor
 from gtensor.ops import batch_norm_gpu as gpu
 from gtensor.ops import batch_norm_paths as cpu
 from gtensor.ops.activation import ACTIVATIONS
-from gtensor.ops.linear import same_dtype
+from gtensor.ops.batch_norm_checks import check_activation, check_batch_norm
 from gtensor.ops.paths import tiled
 from gtensor.ops.pointwise import d, pointwise
-from gtensor.ops.scratch import computed_in
 
 # -- rules ---------------------------------------------------------------------------------------
 
@@ -269,7 +267,7 @@ def batch_norm_act(
 
     Source: Ioffe and Szegedy, "Batch normalization", 2015.
     """
-    check_batch_norm(input, running_mean, running_var, weight, bias, training)
+    check_batch_norm(input, running_mean, running_var, weight, bias, training, momentum)
     check_activation(activation, activation_param, input.dtype, "batch_norm_act")
     options = {"training": training, "eps": eps, "activation": activation,
                "parameter": activation_param, "sync": None}
@@ -308,38 +306,3 @@ def batch_norm(
     """(input - mean) / sqrt(var + eps) * weight + bias per channel: see `batch_norm_act`."""
     return batch_norm_act(input, running_mean, running_var, weight, bias, training, momentum, eps,
                           "identity")
-
-
-def check_batch_norm(
-    x: Tensor, running_mean: Tensor | None, running_var: Tensor | None, weight: Tensor | None,
-    bias: Tensor | None, training: bool, name: str = "batch_norm", alone: bool = True,
-) -> None:
-    """Raise for what does not fit; `alone`: no other replica has more values of a channel."""
-    if x.ndim < 2:
-        raise ValueError(f"{name} was given an input of shape {x.shape}; wanted (N, C, ...)")
-    named = {"running_mean": running_mean, "running_var": running_var, "weight": weight,
-             "bias": bias}
-    for which, tensor in named.items():
-        if tensor is not None and tensor.shape != x.shape[1:2]:
-            raise ValueError(f"{name} was given a {which} of shape {tensor.shape} for an input "
-                             f"of shape {x.shape}; wanted ({x.shape[1]},)")
-    work = computed_in(x.dtype)  # in which weights may be beside a half input
-    same_dtype(name, input=x, **{which: t for which, t in (("weight", weight), ("bias", bias))
-                                 if t is not None and t.dtype != work})
-    if not training and (running_mean is None or running_var is None):
-        raise ValueError(f"{name} was given no running_mean or no running_var outside training; "
-                         "wanted both, or training=True")
-    if training and alone and prod(x.shape) // max(1, x.shape[1]) < 2:
-        raise ValueError(f"{name} was given an input of shape {x.shape} in training; wanted "
-                         "more than one value per channel")
-
-
-def check_activation(activation: str, parameter: float, dtype: Any, name: str) -> None:
-    """Raise for an activation that is not known, and for a parameter that it cannot have."""
-    if activation not in ACTIVATIONS:
-        raise ValueError(f"{name} was given activation={activation!r}; wanted one of "
-                         f"{', '.join(ACTIVATIONS)}")
-    takes_one = activation in ("leaky_relu", "elu", "softplus")
-    if takes_one and not 0 < computed_in(dtype).type(parameter) < inf:  # 1e-50 is 0 as a float32
-        raise ValueError(f"{name} was given activation_param={parameter} for {activation}; "
-                         "wanted a positive number")

@@ -6,6 +6,7 @@ The channels come first and are walked in tiles, each through the same few work 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import nullcontext
 from math import prod
 from typing import Any
 
@@ -75,12 +76,14 @@ def transform(
     """out = activate((x - center) * slope + shift), in scratch buffer 0. `out` may be x."""
     source, result = c.moved(x), c.moved(out)
     center, slope, shift = c.spread(center), c.spread(slope), c.spread(shift)
-    for key, shape in c.tiles():
-        y = np.subtract(source[key], center[key], out=c.scratch(0, shape))
-        y *= slope[key]
-        if shift is not None:
-            y += shift[key]
-        result[key] = activate(y)
+    # Over x an overflow must not raise half-way: x would be lost.
+    with np.errstate(all="ignore") if out is x else nullcontext():
+        for key, shape in c.tiles():
+            y = np.subtract(source[key], center[key], out=c.scratch(0, shape))
+            y *= slope[key]
+            if shift is not None:
+                y += shift[key]
+            result[key] = activate(y)
 
 
 def summed(c: Channels, terms: Iterable[Term], totals: np.ndarray) -> Iterator[Term]:

@@ -22,7 +22,9 @@ from gtensor.core.tensor import Tensor, make
 from gtensor.ops import batch_norm
 from gtensor.ops import inplace_abn_gpu as gpu
 from gtensor.ops import inplace_abn_paths as cpu
+from gtensor.ops.batch_norm_checks import check_activation, check_batch_norm, check_eps
 from gtensor.ops.inverses import INVERSES
+from gtensor.ops.linear import want_tensors
 from gtensor.ops.paths import tiled
 from gtensor.ops.pointwise import d, pointwise
 from gtensor.ops.replicas import Gather, Replicas
@@ -125,6 +127,8 @@ def abn(
     activation_param: float = 0.01,
 ) -> Tensor:
     """What `inplace_abn` computes, out of place; `input` is saved and stays as it is."""
+    want_tensors("abn", input=input, weight=weight)
+    check_eps(eps, input.dtype, "abn")
     work = computed_in(input.dtype)
     scale = None if weight is None else _scale(weight, work, eps)
     return batch_norm.batch_norm_act(input, running_mean, running_var, scale, bias, training,
@@ -162,9 +166,10 @@ def inplace_abn(
 
     Source: Rota Bulo, Porzi, Kontschieder, "In-place activated batch norm", CVPR 2018.
     """
-    batch_norm.check_batch_norm(input, running_mean, running_var, weight, bias, training,
-                                "inplace_abn", alone=gather is None)
-    batch_norm.check_activation(activation, activation_param, input.dtype, "inplace_abn")
+    check_batch_norm(input, running_mean, running_var, weight, bias, training, momentum,
+                     "inplace_abn", alone=gather is None)
+    check_eps(eps, input.dtype, "inplace_abn")
+    check_activation(activation, activation_param, input.dtype, "inplace_abn")
     scale = None if weight is None else _scale(weight, computed_in(input.dtype), eps)
     mean, var = (None, None) if training else (running_mean, running_var)
     if not training and recording(input, weight, bias, running_mean, running_var):

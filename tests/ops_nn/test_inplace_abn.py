@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -264,6 +265,9 @@ BAD: dict[str, tuple[dict[str, Any], str]] = {
     "an infinite beta": ({"activation": "softplus", "activation_param": float("inf")}, "positive"),
     "an unknown activation": ({"activation": "cube"}, "activation='cube'; wanted one of"),
     "a weight of another length": ({"weight": gt.ones(4)}, r"weight of shape \(4,\)"),
+    "a mean whose elements share memory": (
+        {"running_mean": gt.broadcast_to(gt.zeros(1), (3,))}, "elements share memory"),
+    "eps 0": ({"eps": 0.0}, "eps=0.0; wanted a positive number"),
     "no averages": ({"training": False}, "no running_mean or no running_var outside training"),
 }
 
@@ -276,6 +280,24 @@ def test_bad_arguments_leave_the_input_whole(name: str) -> None:
         F.inplace_abn(x, **options)
     assert str(error.value).startswith("inplace_abn was given")
     assert x.tolist() == [[2.0] * 3] * 4
+
+
+@pytest.mark.parametrize("options,said", [
+    ({"bias": np.zeros(3)}, "bias of type ndarray"), ({"momentum": None}, "momentum=None"),
+    ({"running_var": gt.ones(3, dtype="int32")}, "running_var of dtype int32")])
+def test_bad_types_leave_the_input_whole(options: dict[str, Any], said: str) -> None:
+    x = gt.ones((4, 3)) + 1
+    with pytest.raises(TypeError, match=said):
+        F.inplace_abn(x, activation="relu", **options)
+    assert x.tolist() == [[2.0] * 3] * 4
+
+
+def test_an_overflow_does_not_stop_half_way(rng: np.random.Generator) -> None:
+    x = gt.tensor(np.full((4, 3), 1e38, "float32")) * 1
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        z = F.inplace_abn(x, None, None, gt.zeros(3), gt.full((3,), 1e-5), training=False)
+    assert np.isinf(z.numpy()).all()
 
 
 def test_one_sample_per_channel_is_refused_in_training_only() -> None:
@@ -326,6 +348,19 @@ def test_negative_weights_want_their_producer(rng: np.random.Generator) -> None:
         with pytest.raises(ValueError, match=r"negative weights \(channels \[1\]\)"):
             nn.InPlaceABN.from_batch_norm(norm, producer=producer)
     assert other.weight.tolist() == before
+
+
+def test_a_conversion_keeps_mode_dtype_and_what_is_frozen(rng: np.random.Generator) -> None:
+    norm = trained_norm(rng, [1.0, 1.0, 1.0]).eval()
+    norm.weight.requires_grad_(False)
+    made = nn.InPlaceABN.from_batch_norm(norm)
+    assert not made.training and not made.weight.requires_grad and made.bias.requires_grad
+    plain = nn.BatchNorm2d(3, affine=False, dtype=gt.float64)
+    assert nn.ABN.from_batch_norm(plain).running_mean.dtype == np.float64
+    with pytest.raises(TypeError, match="wanted a BatchNorm1d or BatchNorm2d"):
+        nn.ABN.from_batch_norm(made)
+    with pytest.raises(ValueError, match="InPlaceABN was given activation='typo'"):
+        nn.InPlaceABN(3, activation="typo")
 
 
 def test_the_state_of_a_batch_norm_loads_as_it_is(rng: np.random.Generator) -> None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import copy
 import pickle
+import sys
+import threading
 import weakref
 from collections.abc import Callable
 from typing import Any
@@ -12,7 +14,8 @@ import numpy as np
 import pytest
 
 import gtensor as gt
-from gtensor.core.consume import apply_keeping, apply_over, overwritable
+from gtensor import nn
+from gtensor.core.consume import apply_over, overwritable
 from gtensor.core.errors import ConsumedError
 from gtensor.core.op import Op, registry
 from gtensor.core.storage import Storage
@@ -34,7 +37,7 @@ def _scaled_backward(ns: Any, step: Any, g: Any) -> None:
 
 SCALED = Op(
     "scaled", cpu=_scaled_path, gpu=None, inputs="x w", extras="factor", backward=_scaled_backward,
-    tangent=None, samples=None, saves={"x": "w out", "w": "w out"})
+    tangent=None, samples=None, saves={"x": "w out", "w": "w out"}, owns=True)
 
 
 def over(x: gt.Tensor, w: Any = 3.0, by: float = 1.0) -> gt.Tensor:
@@ -267,83 +270,52 @@ def test_an_interrupt_in_the_write_consumes_the_input(leaf: gt.Tensor) -> None:
         x.numpy()
 
 
-# -- recipes ---------------------------------------------------------------------------------------
+# -- who shares ----------------------------------------------------------------------------------
 
 
-def keep(x: gt.Tensor) -> gt.Tensor:
-    """An op that saves its input, as batch norm + relu: its output comes with a recipe."""
-    return apply_keeping(registry["square"], (x,), {})
+def test_parameters_share_like_any_handle() -> None:
+    """A frozen parameter has no leaf flag to protect it."""
+    for make in (lambda: nn.Parameter(gt.ones((3, 2)) * 2.0, requires_grad=False),
+                 lambda: copy.deepcopy(nn.Linear(2, 3, dtype="float64")).weight):
+        parameter = make().requires_grad_(False)
+        before = parameter.tolist()
+        over(parameter.detach())
+        over(parameter.T)
+        assert parameter.tolist() == before
+    made = gt.ones((3, 2)) * 2.0
+    parameter = nn.Parameter(made, requires_grad=False)
+    over(made)
+    assert parameter.tolist() == [[2.0, 2.0]] * 3
 
 
-def test_a_consumer_saves_the_recipe_and_the_output_dies(leaf: gt.Tensor) -> None:
-    x = leaf + 1
-    z = keep(x)
-    dead = weakref.ref(z._array)
-    y = z * z
-    values = y.detach().numpy().copy()
-    with pytest.raises(ConsumedError):
-        x.numpy()
-    del z
-    assert dead() is None
-    y.sum().backward()
-    np.testing.assert_allclose(values, (leaf.detach().numpy() + 1) ** 4)
-    np.testing.assert_allclose(leaf.grad.numpy(), 4 * (leaf.detach().numpy() + 1) ** 3)
+def test_a_users_op_is_not_trusted_to_make_its_output(leaf: gt.Tensor) -> None:
+    same = gt.op("the same again", cpu=lambda x: x, gpu=None, tangent=None, samples=None,
+                 backward=lambda ns, step, g: step.give(0, g))
+    try:
+        before = leaf.detach().numpy().copy()
+        over(same(leaf))
+        assert np.array_equal(leaf.detach().numpy(), before)
+    finally:
+        del registry["the same again"]
 
 
-def test_every_consumer_has_its_own(leaf: gt.Tensor) -> None:
-    z = keep(leaf + 1)
-    y = z * z + z.exp()
-    y.sum().backward(retain_graph=True)
-    y.sum().backward()
-    x = leaf.detach().numpy() + 1
-    np.testing.assert_allclose(leaf.grad.numpy(), 2 * (4 * x**3 + 2 * x * np.exp(x * x)))
-
-
-def test_a_recipe_survives_a_write_for_earlier_consumers_only(leaf: gt.Tensor) -> None:
-    z = keep(leaf + 1)
-    early = z * z
-    z += 1.0
-    late = z * z
-    (early + late).sum().backward()
-    x = leaf.detach().numpy() + 1
-    np.testing.assert_allclose(leaf.grad.numpy(), 4 * x**3 + 2 * (x * x + 1) * 2 * x)
-
-
-def test_a_view_of_the_output_is_saved_as_it_is(leaf: gt.Tensor) -> None:
-    z = keep(leaf + 1)
-    y = z[1:] * z[1:]
-    z += 1.0  # the view was saved, so this is an error
-    with pytest.raises(gt.GradientError, match="overwritten in place"):
-        y.sum().backward()
-
-
-def test_a_recipe_knows_when_its_inputs_were_written() -> None:
-    """What it was made of is a leaf here, which somebody may write."""
-    leaf = gt.tensor([1.0, 2.0]).requires_grad_()
-    z = keep(leaf)
-    y = z * 2.0 * z
-    with gt.no_grad():
-        leaf += 1.0
-    with pytest.raises(gt.GradientError, match="overwritten in place"):
-        y.sum().backward()
-
-
-def test_second_order_through_a_recipe(leaf: gt.Tensor) -> None:
-    z = keep(leaf + 1)
-    (g,) = gt.grad((z * z).sum(), [leaf], create_graph=True)
-    (gg,) = gt.grad(g.sum(), [leaf])
-    x = leaf.detach().numpy() + 1
-    np.testing.assert_allclose(g.detach().numpy(), 4 * x**3)
-    np.testing.assert_allclose(gg.numpy(), 12 * x**2)
-
-
-def test_nothing_is_kept_without_a_tape(leaf: gt.Tensor) -> None:
-    with gt.no_grad():
-        x = leaf + 1
-        memory = x._array
-        z = keep(x)
-    assert z._array is memory
-    assert z._storage.recipe is None
+def test_two_threads_that_share_at_once_make_one_storage() -> None:
+    """Both would write their facts into storages of their own."""
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        for _ in range(300):
+            x = gt.ones(3) + 1
+            found: list[Any] = []
+            threads = [threading.Thread(target=lambda x=x, f=found: f.append(x._facts()))
+                       for _ in range(2)]
+            for thread in threads:
+                thread.start()
+            for thread in threads:
+                thread.join()
+            assert found[0] is found[1]
+    finally:
+        sys.setswitchinterval(before)
 
 
 # -- the checks are checked ------------------------------------------------------------------------

@@ -1,0 +1,117 @@
+"""Virtual memory: addresses first, pages behind them when they are needed.
+
+A device's memory comes in pages (2 MiB on CUDA) that can be put behind any addresses. So a range of
+addresses as large as the device is reserved for each segment, which costs nothing, and only the
+pages in use are mapped. That gives the arena two things that `cudaMalloc` has not:
+
+- **A segment grows in place.** Where no free chunk fits, pages for what is missing are mapped
+  behind the segment; a free chunk at its end becomes part of the larger one. A tensor that grows
+  step by step leaves no trail of segments that are each a little too small.
+- **Free pages leave a segment that is partly in use**, from its middle as well. When memory is
+  short, or the cache is emptied, every whole page that lies in a free chunk is unmapped, and then
+  serves a request of any size, of any stream. Only what is left of the pages at a chunk's ends, less
+  than two, stays behind.
+
+The arena knows no holes. Where pages leave the middle of a segment its two ends become segments of
+their own (`BlockPool.cut`), so chunks always tile segments and `reserved` is what is mapped. Both
+can grow, the lower one into the addresses that became free.
+
+Growing comes before a new segment, so each pool mostly has one; what is left behind when pages go
+is where PyTorch's expandable segments keep unmapped blocks in their lists.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from typing import Protocol
+
+
+class Pages(Protocol):
+    """Addresses and pages of one device. `page` is a page's size, a power of two, in bytes, and
+    `span` how many addresses one range should have, in whole pages."""
+
+    page: int
+    span: int
+
+    def reserve(self, nbytes: int) -> int:
+        """Addresses without memory, at a multiple of `page`; MemoryError if there are none."""
+
+    def map(self, address: int, nbytes: int) -> None:
+        """Put new pages behind reserved addresses; MemoryError, and no page more, if there is no
+        room."""
+
+    def unmap(self, address: int, nbytes: int) -> None:
+        """Take the pages away again, however they were mapped; others can have them now."""
+
+    def release(self, address: int, nbytes: int) -> None:
+        """Give back what `reserve(nbytes)` answered; nothing is mapped there any more."""
+
+
+class _Range:
+    """Reserved addresses, and the mapped parts in them by address: each is a segment."""
+
+    __slots__ = ("ends", "nbytes", "start", "starts")
+
+    def __init__(self, start: int, nbytes: int, first: int) -> None:
+        self.start = start
+        self.nbytes = nbytes
+        self.starts = [start]
+        self.ends = [start + first]
+
+    def find(self, ptr: int, nbytes: int) -> int:
+        """The number of the part in which these bytes lie, -1 for none."""
+        number = bisect_right(self.starts, ptr) - 1
+        return number if number >= 0 and ptr + nbytes <= self.ends[number] else -1
+
+
+class VirtualSegments:
+    """A `PagedSource` over pages."""
+
+    granularity = 512
+
+    def __init__(self, pages: Pages) -> None:
+        self.pages = pages
+        self.page = pages.page
+        self._ranges: dict[int, _Range] = {}
+
+    def acquire(self, nbytes: int) -> int:
+        size = max(nbytes, self.pages.span)
+        start = self.pages.reserve(size)
+        try:
+            self.pages.map(start, nbytes)
+        except BaseException:
+            self.pages.release(start, size)
+            raise
+        self._ranges[start] = _Range(start, size, nbytes)
+        return start
+
+    def grow(self, ptr: int, old: int, new: int) -> bool:
+        found, number = self._find(ptr, old)
+        if found.starts[number] != ptr or found.ends[number] != ptr + old:
+            raise ValueError(f"no segment of {old} bytes at {ptr:#x} was given out")
+        later = found.starts[number + 1:number + 2]
+        if ptr + new > (later[0] if later else found.start + found.nbytes):
+            return False
+        self.pages.map(ptr + old, new - old)
+        found.ends[number] = ptr + new
+        return True
+
+    def release(self, ptr: int, nbytes: int) -> None:
+        found, number = self._find(ptr, nbytes)
+        self.pages.unmap(ptr, nbytes)
+        start, end = found.starts[number], found.ends[number]
+        rest = [(first, last) for first, last in ((start, ptr), (ptr + nbytes, end))
+                if first < last]
+        found.starts[number:number + 1] = [first for first, _ in rest]
+        found.ends[number:number + 1] = [last for _, last in rest]
+        if not found.starts:
+            del self._ranges[found.start]
+            self.pages.release(found.start, found.nbytes)
+
+    def _find(self, ptr: int, nbytes: int) -> tuple[_Range, int]:
+        for found in tuple(self._ranges.values()):
+            if found.start <= ptr < found.start + found.nbytes:
+                number = found.find(ptr, nbytes)
+                if number >= 0:
+                    return found, number
+        raise ValueError(f"{nbytes} bytes at {ptr:#x} lie in no segment that was given out")
