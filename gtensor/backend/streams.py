@@ -80,15 +80,20 @@ class SimulatedEvent:
         self.stream = stream
         self.position = position
         self._waits = waits
+        self._done = False  # remembered: events that wait for each other make many paths
 
     def done(self) -> bool:
-        return (self.stream.completed >= self.position
-                and all(event.done() for event in self._waits))
+        if not self._done:
+            self._done = (self.stream.completed >= self.position
+                          and all(event.done() for event in self._waits))
+        return self._done
 
     def synchronize(self) -> None:
-        self.stream.run_to(self.position)
-        for event in self._waits:
-            event.synchronize()
+        if not self._done:
+            self.stream.run_to(self.position)
+            for event in self._waits:
+                event.synchronize()
+            self._done = True
 
 
 class SimulatedStream:
