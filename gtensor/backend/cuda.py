@@ -13,6 +13,8 @@ from typing import Any
 
 import numpy as np
 
+from gtensor.backend.cuda_memory import AsyncMemory, library_malloc
+from gtensor.backend.cuda_pages import CudaPages
 from gtensor.backend.cuda_streams import CudaStream, StreamBook, cupy
 from gtensor.backend.devices import Device, get_device
 from gtensor.backend.ordering import Ordering
@@ -31,6 +33,7 @@ class CudaDevice(Device):
     """One NVIDIA GPU through CuPy."""
 
     type = "cuda"
+    library: Callable[[int], Any] | None = None  # what allocates while there is no resource
 
     def __init__(self, index: int) -> None:
         super().__init__(index)
@@ -144,6 +147,22 @@ class CudaDevice(Device):
         with self._cupy_device:
             cupy().cuda.runtime.free(address)
 
+    def pages(self) -> CudaPages:
+        """The device's virtual memory; raises ImportError without cuda-bindings."""
+        return CudaPages(self.index, self._cupy_device)
+
+    def async_memory(self) -> AsyncMemory:
+        """Memory of the device's own pool, by cudaMallocAsync."""
+        return AsyncMemory(self._cupy_device)
+
+    def use_library(self, name: str | None) -> None:
+        """Allocate by another library (`library_malloc` has names) while there is no resource.
+
+        None is a pool of CuPy's.
+        """
+        with self._cupy_device:
+            self.library = None if name is None else library_malloc(name, self.index)
+
     def path(self, name: str, path: Callable[..., Any]) -> Callable[..., Any]:
         """`path` run with this device current, its allocations labelled `name`."""
         guarded = self._paths.get(path)
@@ -189,7 +208,7 @@ def _install_allocator() -> None:
         device: Any = get_device(f"cuda:{index}")
         resource = device.resource
         if resource is None:
-            return pool.malloc(nbytes)
+            return (device.library or pool.malloc)(nbytes)
         stream = device.streams.current().id
         block = resource.allocate(max(nbytes, 1), stream, _label.name)
         return memory.MemoryPointer(ArenaMemory(block, index), 0)

@@ -12,12 +12,12 @@ import weakref
 from typing import Any
 
 from gtensor.core.apply import Target, apply
+from gtensor.core.arrays import writable
 from gtensor.core.consumed import Consumed, ConsumedStorage
 from gtensor.core.modes import STATE
 from gtensor.core.node import here
 from gtensor.core.op import Op
 from gtensor.core.recipe import Recipe, WithRecipes, keep_as_it_is
-from gtensor.core.steps import writable
 from gtensor.core.tensor import Tensor
 
 

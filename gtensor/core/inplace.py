@@ -8,12 +8,11 @@ import numpy as np
 
 from gtensor.backend import DeviceError
 from gtensor.core.apply import adopt_constants, saves
+from gtensor.core.arrays import broadcast_view, layout
 from gtensor.core.errors import GradientError
 from gtensor.core.modes import STATE, run
 from gtensor.core.node import Leaf, Node, Record
 from gtensor.core.op import Op
-from gtensor.core.recipe import layout
-from gtensor.core.steps import broadcast_view
 from gtensor.core.tensor import Tensor
 from gtensor.settings import settings
 

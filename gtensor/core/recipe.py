@@ -10,8 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
+from gtensor.core.arrays import layout
 from gtensor.core.modes import run
 from gtensor.core.node import Guard
 from gtensor.core.tensor import Tensor
@@ -78,9 +77,3 @@ def keep_as_it_is(x: Tensor) -> None:
     storage = x._facts()
     storage.saved = True
     storage.recipe = None
-
-
-def layout(a: Any) -> tuple[int, tuple[int, ...], tuple[int, ...]]:
-    """Where an array lies: two are the same elements in the same order if their layouts agree."""
-    at = a.__array_interface__["data"][0] if isinstance(a, np.ndarray) else a.data.ptr
-    return at, a.shape, a.strides

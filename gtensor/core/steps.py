@@ -18,6 +18,7 @@ from typing import Any, NoReturn
 import numpy as np
 
 from gtensor.backend import Device, owner
+from gtensor.core.arrays import broadcast_view
 from gtensor.core.errors import AnomalyError, GradientError, refuse_complex
 from gtensor.core.modes import STATE
 from gtensor.core.namespaces import raw, recorded
@@ -371,17 +372,6 @@ def call_hooks(node: Node, grad: Tensor) -> Tensor:
             check_like("the gradient that a hook returned", changed, node)
             grad = changed
     return grad
-
-
-def broadcast_view(a: Any) -> bool:
-    """Whether several elements share one place, so that writing one would write others."""
-    return 0 in a.strides and a.size > 1 and any(  # axes of size 1 may have any stride
-        s == 0 and n > 1 for s, n in zip(a.strides, a.shape, strict=True))
-
-
-def writable(a: Any) -> bool:
-    """Whether every element may be written: none shares a place, and the memory is not locked."""
-    return not broadcast_view(a) and bool(getattr(a.flags, "writeable", True))  # CuPy: no such flag
 
 
 def _sole(hold: Storage | None) -> bool:

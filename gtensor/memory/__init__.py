@@ -14,10 +14,10 @@ from functools import partial
 from os import PathLike
 from typing import Any
 
-from gtensor.backend import Device, device_of, get_device, on_new_device
-from gtensor.backend.cuda import CudaDevice
+from gtensor.backend import Device, device_of, get_device
 from gtensor.memory import export
 from gtensor.memory.adaptors import Failing, category
+from gtensor.memory.allocators import arena_of, configure, use, use_arena
 from gtensor.memory.arena import Arena
 from gtensor.memory.history import History
 from gtensor.memory.layout import layout_of
@@ -26,33 +26,26 @@ from gtensor.memory.plan import Plan
 from gtensor.memory.planned import Planned, planned
 from gtensor.memory.recording import Recording, record
 from gtensor.memory.resource import Block, OutOfMemoryError, Resource, Stats
-from gtensor.memory.segments import (
+from gtensor.memory.sources import (
     CudaSegments,
     HostSegments,
     SegmentSource,
+    SimulatedPages,
     SimulatedSegments,
+    VirtualSegments,
 )
 from gtensor.memory.timelines import Event, Timeline
 from gtensor.memory.uses import standing
 from gtensor.memory.workspace import Workspace
-from gtensor.settings import settings
 
 __all__ = [
     "Arena", "Block", "CudaSegments", "Event", "Failing", "History", "HostSegments",
     "OutOfMemoryError", "Plan", "Planned", "Recording", "Resource", "SegmentSource",
-    "SimulatedSegments", "Stats", "Timeline", "Watermark", "Workspace", "arena_of", "category",
-    "copies", "empty_cache", "on_watermark", "planned", "record", "record_stream", "reset_peak",
-    "set_limit", "size_of", "snapshot", "stats", "summary", "timeline", "use_arena",
+    "SimulatedPages", "SimulatedSegments", "Stats", "Timeline", "VirtualSegments", "Watermark",
+    "Workspace", "arena_of", "category", "configure", "copies", "empty_cache", "on_watermark",
+    "planned", "record", "record_stream", "reset_peak", "set_limit", "size_of", "snapshot",
+    "stats", "summary", "timeline", "use", "use_arena",
 ]
-
-_arenas: dict[Device, Arena] = {}
-_enabled = True
-
-
-def arena_of(device: Device | str | None = None) -> Arena:
-    """The device's arena, also while it is switched off."""
-    return _arenas[get_device(device)]
-
 
 def stats(device: Device | str | None = None) -> Stats:
     """Counters of the device's arena."""
@@ -189,52 +182,3 @@ def snapshot(path: str | PathLike[str], device: Device | str | None = None) -> N
         history = (resource.history() if resource is not None
                    else standing(arena.name, *layout_of(arena)))
         export.save(path, history, snapshot=True)
-
-
-class use_arena:
-    """Switch all arenas on or off: for good by `use_arena(False)`, or `with use_arena(False):`.
-
-    Without them new arrays come from NumPy's and CuPy's own allocators; live ones stay in place.
-    """
-
-    def __init__(self, enabled: bool) -> None:
-        global _enabled
-        self._before = _enabled, {device: device.resource for device in _arenas}
-        _enabled = enabled
-        for device in tuple(_arenas):
-            _connect(device)
-
-    def __enter__(self) -> None:
-        return None
-
-    def __exit__(self, *exception: object) -> None:
-        global _enabled
-        _enabled, resources = self._before
-        for device in tuple(_arenas):
-            if device in resources:
-                device.resource = resources[device]
-            else:
-                _connect(device)
-
-
-def _connect(device: Device) -> None:
-    if not _enabled:
-        device.resource = None
-    elif device.resource is None:  # else an adaptor over the arena may stand there
-        device.resource = _arenas[device]
-
-
-def _watch(device: Device) -> None:
-    steps = settings.arena_steps
-    if isinstance(device, CudaDevice):
-        source = CudaSegments(device.malloc, device.free)
-        arena = Arena(source, str(device), stream_of=device.streams.get,
-                      small=settings.arena_small_bytes, steps=steps)
-        device.on_stream_end.append(arena.forget_stream)
-    else:
-        arena = Arena(HostSegments(), str(device), steps=steps)
-    _arenas[device] = arena
-    _connect(device)
-
-
-on_new_device(_watch)

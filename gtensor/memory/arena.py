@@ -26,7 +26,7 @@ from gtensor.memory.layout import SegmentLayout, laid_out
 from gtensor.memory.limits import Watermark, Watermarks, stepped
 from gtensor.memory.reserve import Reserve
 from gtensor.memory.resource import Block, OutOfMemoryError, Stats
-from gtensor.memory.segments import SegmentSource
+from gtensor.memory.sources import SegmentSource
 from gtensor.memory.streams import Ended, StreamOf, Streams
 
 

@@ -245,9 +245,7 @@ class BlockPool:
 
     def add(self, segment: Segment) -> None:
         """Take a new segment over. Its only chunk counts as in use; give it to fill the lists."""
-        granules = segment.size >> self._shift
-        while len(self._bins) <= granules.bit_length() << _STEP_BITS:
-            self._bins.append(Bin(len(self._bins)))
+        self._provide(segment.size)
         self.segments[segment.ptr] = segment
 
     def drop(self, segment: Segment) -> None:
@@ -256,6 +254,49 @@ class BlockPool:
         chunk.before.after, chunk.after.before = chunk.after, chunk.before
         chunk.bin = IN_USE
         del self.segments[segment.ptr]
+
+    def extend(self, segment: Segment, nbytes: int) -> Chunk:
+        """Note that a segment has grown; its new end is a chunk in use, for the caller to give."""
+        chunk = Segment(self, segment.ptr + segment.size, nbytes).right
+        self._provide(segment.size + nbytes)
+        last = segment.left
+        chunk.left = last
+        chunk.right = segment
+        last.right = segment.left = chunk
+        segment.size += nbytes
+        return chunk
+
+    def cut(self, segment: Segment, chunk: Chunk, start: int, end: int) -> Segment:
+        """Make the addresses [start, end) within a free chunk a free segment of their own.
+
+        What lies in front of them and behind them become segments, too. The last one is returned.
+        """
+        chunk.before.after, chunk.after.before = chunk.after, chunk.before
+        chunk.bin = IN_USE
+        pieces = list(segment)
+        number = pieces.index(chunk)
+        front, back = pieces[:number], pieces[number + 1:]
+        middle = Segment(self, start, end - start).right
+        loose = [middle]
+        if chunk.ptr < start:
+            front.append(Segment(self, chunk.ptr, start - chunk.ptr).right)
+            loose.append(front[-1])
+        if end < chunk.ptr + chunk.size:
+            back.insert(0, Segment(self, end, chunk.ptr + chunk.size - end).right)
+            loose.append(back[0])
+        del self.segments[segment.ptr]
+        for side in filter(None, (front, [middle], back)):
+            last = side[-1]
+            segment = Segment(self, side[0].ptr, last.ptr + last.size - side[0].ptr)
+            before: Chunk = segment
+            for piece in side:
+                before.right, piece.left = piece, before
+                before = piece
+            before.right, segment.left = segment, before
+            self.segments[segment.ptr] = segment
+        for piece in loose:
+            self.give(piece)
+        return segment
 
     def hand_over(self, segment: Segment, heir: BlockPool) -> None:
         """Give a segment with all its chunks, free and in use, to another pool."""
@@ -288,6 +329,12 @@ class BlockPool:
             for chunk in segment:
                 if chunk.bin == IN_USE:
                     yield chunk
+
+    def _provide(self, nbytes: int) -> None:
+        """Have bins for chunks up to a size."""
+        granules = nbytes >> self._shift
+        while len(self._bins) <= granules.bit_length() << _STEP_BITS:
+            self._bins.append(Bin(len(self._bins)))
 
     def _insert(self, chunk: Chunk) -> None:
         """Put a chunk, whose `bin` is right, in front of that list."""

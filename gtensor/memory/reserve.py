@@ -13,6 +13,9 @@ which moves for good and then serves without waiting, unless that would lock up 
 asked for; next, a part of one. Streams that are gone leave everything, blocks in use included, to
 the first stream that asks.
 
+**Paged sources** (`sources/virtual.py`) are asked to grow a segment in place before a new one is
+opened, and take the whole free pages of segments that are partly in use when all is released.
+
 The caller holds the arena's lock.
 """
 
@@ -20,7 +23,13 @@ from __future__ import annotations
 
 from gtensor.memory import report
 from gtensor.memory.blocks import BlockPool, Chunk, Segment
-from gtensor.memory.segments import HUGE_PAGE, SegmentSource, segment_sizes
+from gtensor.memory.sources import (
+    HUGE_PAGE,
+    PagedSource,
+    SegmentSource,
+    round_up,
+    segment_sizes,
+)
 from gtensor.memory.streams import Streams
 
 MOST_TAKEN = 16
@@ -38,6 +47,7 @@ class Reserve:
     def __init__(self, source: SegmentSource, streams: Streams, min_remainder: int,
                  small: int) -> None:
         self.source = source
+        self._paged = source if isinstance(source, PagedSource) else None
         self.streams = streams
         self.small = small
         self.limit: int | None = None
@@ -80,6 +90,9 @@ class Reserve:
             chunk = self._from_others(pool, size, self._others(stream, size))
         if chunk is not None:
             return chunk
+        chunk = None if self._paged is None else self._extend(self._paged, pool, size)
+        if chunk is not None:
+            return chunk
         segment = self.grow(stream, size)
         if isinstance(segment, Segment):
             pool.add(segment)
@@ -98,9 +111,7 @@ class Reserve:
         It is in no list yet.
         """
         why = ""
-        sizes = segment_sizes(size, self.reserved, self.source.page)
-        if size <= self.small:
-            sizes = [max(SMALL_SEGMENT, sizes[-1]), sizes[-1]]
+        sizes = self._sizes(size)
         for wanted in sizes[-1:] if tight else sizes:
             if self.limit is not None and self.reserved + wanted > self.limit:
                 why = f"the limit is {report.size_text(self.limit)}"
@@ -116,6 +127,36 @@ class Reserve:
             return Segment(self.pool(stream, size), ptr, wanted)
         return why
 
+    def _extend(self, source: PagedSource, pool: BlockPool, size: int) -> Chunk | None:
+        """A chunk at the end of one of the pool's segments, which is grown in place for it.
+
+        That with most free bytes at its end; the next one if addresses behind it are taken.
+        """
+        sizes = self._sizes(size)
+        for segment in sorted(pool.segments.values(), key=_free_end, reverse=True):
+            for wanted in sizes:
+                more = round_up(wanted - _free_end(segment), source.page)
+                if self.limit is not None and self.reserved + more > self.limit:
+                    continue
+                try:
+                    grown = source.grow(segment.ptr, segment.size, segment.size + more)
+                except MemoryError:
+                    continue
+                if not grown:
+                    break
+                self.misses += 1
+                self.reserved += more
+                self.peak = max(self.peak, self.reserved)
+                pool.give(pool.extend(segment, more))
+                pool.taken = 0
+                return pool.take(size)
+        return None
+
+    def _sizes(self, size: int) -> list[int]:
+        """The segment sizes to try for a request, most wanted first."""
+        sizes = segment_sizes(size, self.reserved, self.source.page)
+        return [max(SMALL_SEGMENT, sizes[-1]), sizes[-1]] if size <= self.small else sizes
+
     def make_room(self, size: int) -> int:
         """Release free segments so that one for `size` bytes fits; the bytes released.
 
@@ -130,9 +171,23 @@ class Reserve:
         return self._release([enough] if enough is not None else free[::-1], wanted)
 
     def release(self) -> int:
-        """Release every free segment; the bytes released."""
+        """Release every free segment, and free pages of the others; the bytes released."""
+        if self._paged is not None and not self.streams.capturing:
+            self._set_free_pages_apart(self._paged.page)
         return self._release([segment for pool in self.all_pools()
                               for segment in pool.free_segments()])
+
+    def _set_free_pages_apart(self, page: int) -> None:
+        """Make the whole pages in free chunks segments of their own."""
+        for pool in self.all_pools():
+            for segment in tuple(pool.segments.values()):
+                if segment.free:
+                    continue
+                for chunk in tuple(segment):
+                    start = round_up(chunk.ptr, page)
+                    end = (chunk.ptr + chunk.size) & -page
+                    if chunk.bin >= 0 and start < end:
+                        segment = pool.cut(segment, chunk, start, end)
 
     def live_at(self, ptr: int) -> Chunk | None:
         """The chunk of the live block in which an address lies."""
@@ -223,3 +278,8 @@ class Reserve:
             released += segment.size
         self.orphans = [estate for estate in self.orphans if estate[0].segments]
         return released
+
+
+def _free_end(segment: Segment) -> int:
+    """The free bytes at the end of a segment."""
+    return segment.left.size if segment.left.bin >= 0 else 0

@@ -6,7 +6,7 @@ from math import inf, prod
 from typing import Any
 
 from gtensor.backend import DeviceError
-from gtensor.core.steps import writable
+from gtensor.core.arrays import writable
 from gtensor.core.tensor import Tensor, is_floating
 from gtensor.ops.activation import ACTIVATIONS
 from gtensor.ops.linear import same_dtype, want_tensors

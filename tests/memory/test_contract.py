@@ -14,8 +14,10 @@ from gtensor.memory import (
     Failing,
     HostSegments,
     OutOfMemoryError,
+    SimulatedPages,
     SimulatedSegments,
     Timeline,
+    VirtualSegments,
 )
 
 MIB = 1 << 20
@@ -42,8 +44,11 @@ RESOURCES = {
     "simulated": lambda: Arena(SimulatedSegments(4 * GIB)),
     "host": lambda: Arena(HostSegments()),
     "cuda": lambda: Arena(cuda_segments()),
+    "virtual": lambda: Arena(VirtualSegments(SimulatedPages(4 * GIB, 1 << 16))),
     "small apart": lambda: Arena(SimulatedSegments(4 * GIB), small=100 * 1024),
     "always split": lambda: Arena(SimulatedSegments(4 * GIB), min_remainder=0),
+    "timeline of virtual": lambda: Timeline(
+        Arena(VirtualSegments(SimulatedPages(4 * GIB, 1 << 16)))),
     "timeline": lambda: Timeline(Arena(HostSegments())),
     "failing": lambda: Failing(Arena(SimulatedSegments(4 * GIB)), 10**9),
     "timeline of failing": lambda: Timeline(Failing(Arena(HostSegments()), 10**9)),

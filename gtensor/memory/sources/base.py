@@ -30,14 +30,14 @@ class PagedSource(SegmentSource, Protocol):
     """A source whose segments grow in place, and which takes back any whole pages of them.
 
     So `release(ptr, nbytes)` may name a part of a segment, at its ends or in the middle. What is
-    left counts as one or two segments from then on, which can grow and be given back themselves.
+    left can be given back, in parts again, and grown.
     """
 
     def grow(self, ptr: int, old: int, new: int) -> bool:
         """Make the segment of `old` bytes at `ptr` one of `new` bytes, both in whole pages.
 
-        False if the addresses behind it are taken; raises MemoryError if there is no room. Then
-        nothing has changed.
+        False if addresses behind it are taken; raises MemoryError if there is no room. Then nothing
+        has changed.
         """
 
 

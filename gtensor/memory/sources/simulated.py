@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gtensor.memory.sources.base import HUGE_PAGE, MIB
+from gtensor.memory.sources.base import HUGE_PAGE
 
 
 class SimulatedSegments:

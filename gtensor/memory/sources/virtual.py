@@ -9,15 +9,14 @@ pages in use are mapped. That gives the arena two things that `cudaMalloc` has n
   step by step leaves no trail of segments that are each a little too small.
 - **Free pages leave a segment that is partly in use**, from its middle as well. When memory is
   short, or the cache is emptied, every whole page that lies in a free chunk is unmapped, and then
-  serves a request of any size, of any stream. Only what is left of the pages at a chunk's ends, less
-  than two, stays behind.
+  serves a request of any size, of any stream. Only parts of a page at a chunk's ends stay behind.
 
-The arena knows no holes. Where pages leave the middle of a segment its two ends become segments of
-their own (`BlockPool.cut`), so chunks always tile segments and `reserved` is what is mapped. Both
-can grow, the lower one into the addresses that became free.
-
-Growing comes before a new segment, so each pool mostly has one; what is left behind when pages go
-is where PyTorch's expandable segments keep unmapped blocks in their lists.
+The arena knows no holes. Free pages in the middle of a segment are first made a segment of their
+own, as are its two ends (`BlockPool.cut`), and released like any free segment. So chunks always
+tile segments, `reserved` is what is mapped, and an error in between leaves a valid arena. The lower
+end may then grow into the addresses that became free. (PyTorch's expandable segments keep unmapped
+blocks in their lists in place of that.) Growing comes before a new segment, so each pool mostly
+has one.
 """
 
 from __future__ import annotations
@@ -48,7 +47,7 @@ class Pages(Protocol):
 
 
 class _Range:
-    """Reserved addresses, and the mapped parts in them by address: each is a segment."""
+    """Reserved addresses, and the mapped parts in them by address: one segment or more each."""
 
     __slots__ = ("ends", "nbytes", "start", "starts")
 
@@ -87,10 +86,9 @@ class VirtualSegments:
 
     def grow(self, ptr: int, old: int, new: int) -> bool:
         found, number = self._find(ptr, old)
-        if found.starts[number] != ptr or found.ends[number] != ptr + old:
-            raise ValueError(f"no segment of {old} bytes at {ptr:#x} was given out")
         later = found.starts[number + 1:number + 2]
-        if ptr + new > (later[0] if later else found.start + found.nbytes):
+        if found.ends[number] != ptr + old or ptr + new > (
+                later[0] if later else found.start + found.nbytes):
             return False
         self.pages.map(ptr + old, new - old)
         found.ends[number] = ptr + new

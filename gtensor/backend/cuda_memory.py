@@ -1,0 +1,78 @@
+"""Other ways to memory beside cudaMalloc: pinned host memory, CUDA's own pool, whole allocators."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from importlib import import_module
+from typing import Any
+
+from gtensor.backend.cuda_streams import cupy
+
+LIBRARIES = ("cupy", "async", "rmm")
+_NEVER = 2**64 - 1  # the release threshold with which a pool keeps what it has
+
+
+def pinned_malloc(nbytes: int) -> int:
+    """Host memory that devices copy from and to directly (cudaHostAlloc, for all devices)."""
+    runtime = cupy().cuda.runtime
+    try:
+        return int(runtime.hostAlloc(nbytes, runtime.hostAllocPortable))
+    except runtime.CUDARuntimeError as error:
+        raise MemoryError(f"cudaHostAlloc of {nbytes} bytes: {error}") from error
+
+
+def pinned_free(address: int) -> None:
+    """Give pinned memory back."""
+    cupy().cuda.runtime.freeHost(address)
+
+
+class AsyncMemory:
+    """Memory of a device's own pool (cudaMallocAsync), in the order of a stream of its own.
+
+    Nothing else is queued there, so waiting for an allocation waits for no work; then every stream
+    may use it.
+    """
+
+    def __init__(self, current: AbstractContextManager[Any]) -> None:
+        self._current = current
+        with current:
+            self._stream = cupy().cuda.Stream(non_blocking=True)
+
+    def malloc(self, nbytes: int) -> int:
+        """The address of memory that is there; raises MemoryError when there is no room."""
+        runtime = cupy().cuda.runtime
+        with self._current:
+            try:
+                address = int(runtime.mallocAsync(nbytes, self._stream.ptr))
+                self._stream.synchronize()
+            except runtime.CUDARuntimeError as error:
+                raise MemoryError(f"cudaMallocAsync of {nbytes} bytes: {error}") from error
+            return address
+
+    def free(self, address: int) -> None:
+        """Give memory back that no stream uses any more."""
+        with self._current:
+            cupy().cuda.runtime.freeAsync(address, self._stream.ptr)
+
+
+def library_malloc(name: str, index: int) -> Callable[[int], Any]:
+    """The allocator of another library, as CuPy takes it: "cupy", "async" or "rmm".
+
+    "cupy" is a new pool of CuPy's. "async" is CUDA's pool, which keeps what is freed. "rmm" is the
+    memory resource that RMM has for the device (`rmm.mr.set_current_device_resource`); ImportError
+    if it is not installed.
+    """
+    cuda = cupy().cuda
+    if name == "cupy":
+        return cuda.MemoryPool().malloc
+    if name == "async":
+        runtime = cuda.runtime
+        pool = runtime.deviceGetMemPool(index)
+        runtime.memPoolSetAttribute(pool, runtime.cudaMemPoolAttrReleaseThreshold, _NEVER)
+        return cuda.MemoryAsyncPool().malloc
+    try:
+        return import_module("rmm.allocators.cupy").rmm_cupy_allocator
+    except ImportError as error:
+        raise ImportError("RMM was asked for as allocator, but it is not installed "
+                          "(pip install rmm-cu13, or rmm-cu12)") from error

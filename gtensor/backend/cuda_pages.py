@@ -1,0 +1,101 @@
+"""Addresses and pages of a CUDA device, by the driver's virtual memory management.
+
+The driver is called through cuda-bindings, which is imported when pages are first asked for. CUDA
+driver API, "Virtual Memory Management": cuMemAddressReserve, cuMemCreate, cuMemMap, cuMemSetAccess,
+cuMemUnmap, cuMemRelease, cuMemAddressFree.
+"""
+
+from __future__ import annotations
+
+from contextlib import AbstractContextManager
+from functools import cache
+from importlib import import_module
+from typing import Any
+
+_PAGE = 2 << 20
+
+
+@cache
+def bindings() -> Any:
+    """The module of the driver's functions; raises ImportError with advice if it is missing."""
+    try:
+        return import_module("cuda.bindings.driver")
+    except ImportError as error:
+        raise ImportError("virtual memory needs cuda-bindings, which is not installed "
+                          "(pip install cuda-bindings)") from error
+
+
+class CudaPages:
+    """`gtensor.memory.sources.Pages` of one device, which `current` makes the current one.
+
+    `page` is 2 MiB or what the device wants at least; a range spans 9/8 of the device's memory, as
+    PyTorch's expandable segments do.
+    """
+
+    def __init__(self, index: int, current: AbstractContextManager[Any]) -> None:
+        driver = self._driver = bindings()
+        self._current = current
+        with current:
+            location = driver.CUmemLocation()
+            location.type = driver.CUmemLocationType.CU_MEM_LOCATION_TYPE_DEVICE
+            location.id = index
+            self._kind = driver.CUmemAllocationProp()
+            self._kind.type = driver.CUmemAllocationType.CU_MEM_ALLOCATION_TYPE_PINNED
+            self._kind.location = location
+            self._access = driver.CUmemAccessDesc()
+            self._access.location = location
+            self._access.flags = (
+                driver.CUmemAccess_flags.CU_MEM_ACCESS_FLAGS_PROT_READWRITE)
+            least = self._ask(driver.cuMemGetAllocationGranularity, self._kind,
+                              driver.CUmemAllocationGranularity_flags
+                              .CU_MEM_ALLOC_GRANULARITY_MINIMUM)
+            self.page = max(_PAGE, int(least))
+            whole = int(self._ask(driver.cuDeviceTotalMem,
+                                  self._ask(driver.cuDeviceGet, index)))
+        self.span = -(-(whole + whole // 8) // self.page) * self.page
+
+    def reserve(self, nbytes: int) -> int:
+        with self._current:
+            return int(self._ask(self._driver.cuMemAddressReserve, nbytes, self.page, 0, 0))
+
+    def map(self, address: int, nbytes: int) -> None:
+        """New pages behind the addresses; on any error those mapped so far are taken away."""
+        driver = self._driver
+        done = 0
+        with self._current:
+            try:
+                while done < nbytes:
+                    page = self._ask(driver.cuMemCreate, self.page, self._kind, 0)
+                    try:
+                        self._ask(driver.cuMemMap, address + done, self.page, 0, page, 0)
+                    finally:
+                        self._ask(driver.cuMemRelease, page)  # the mapping keeps it
+                    done += self.page
+                self._ask(driver.cuMemSetAccess, address, nbytes, [self._access], 1)
+            except BaseException:
+                if done:
+                    self._unmap(address, done)
+                raise
+
+    def unmap(self, address: int, nbytes: int) -> None:
+        """Wait for the device, which must have finished with the pages, and take them away."""
+        with self._current:
+            self._ask(self._driver.cuCtxSynchronize)
+            self._unmap(address, nbytes)
+
+    def _unmap(self, address: int, nbytes: int) -> None:
+        for page in range(address, address + nbytes, self.page):  # each is a mapping of its own
+            self._ask(self._driver.cuMemUnmap, page, self.page)
+
+    def release(self, address: int, nbytes: int) -> None:
+        with self._current:
+            self._ask(self._driver.cuMemAddressFree, address, nbytes)
+
+    def _ask(self, function: Any, *arguments: Any) -> Any:
+        """The answer of a driver function; MemoryError if memory is out, else RuntimeError."""
+        status, *answer = function(*arguments)
+        if status != self._driver.CUresult.CUDA_SUCCESS:
+            kind = (MemoryError if status == self._driver.CUresult.CUDA_ERROR_OUT_OF_MEMORY
+                    else RuntimeError)
+            raise kind(f"{function.__name__} answered {status.name}")
+        return answer[0] if answer else None

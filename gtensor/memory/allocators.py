@@ -1,0 +1,160 @@
+"""Which allocator serves a device, and where its arena gets segments from."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from gtensor.backend import Device, cuda_device_count, get_device, on_new_device
+from gtensor.backend.cuda import CudaDevice
+from gtensor.backend.cuda_memory import LIBRARIES, pinned_free, pinned_malloc
+from gtensor.memory.arena import Arena
+from gtensor.memory.sources import CudaSegments, HostSegments, SegmentSource, VirtualSegments
+from gtensor.settings import settings
+
+_arenas: dict[Device, Arena] = {}
+_enabled = True
+
+
+def arena_of(device: Device | str | None = None) -> Arena:
+    """The device's arena, also while it is switched off."""
+    return _arenas[get_device(device)]
+
+
+_CUDA: dict[str, Callable[[CudaDevice], SegmentSource]] = {
+    "cudamalloc": lambda device: CudaSegments(device.malloc, device.free),
+    "virtual": lambda device: VirtualSegments(device.pages()),
+    "async": lambda device: _called(device.async_memory()),
+}
+_HOST: dict[str, Callable[[], SegmentSource]] = {
+    "host": HostSegments,
+    "pinned": lambda: CudaSegments(pinned_malloc, pinned_free),
+}
+
+
+def configure(source: str, device: Device | str | None = None) -> None:
+    """Give the device a new arena whose segments come from another source.
+
+    Args:
+        source: on CUDA "cudamalloc" (what a device starts with), "virtual" (segments grow in place
+            and give free pages back; needs cuda-bindings) or "async" (CUDA's own pool); on the CPU
+            "host" (what it starts with) or "pinned" (page-locked memory, which a GPU copies from
+            and to directly; needs a GPU).
+
+    What is live stays in the arena before, whose free memory is returned. The limit is kept;
+    counters and watermarks start anew. Raises ValueError for a source that the device has not,
+    ImportError if something is not installed, RuntimeError while the arena is switched off, or
+    recorded or planned.
+    """
+    device = get_device(device)
+    known = _CUDA if isinstance(device, CudaDevice) else _HOST
+    if source not in known:
+        raise ValueError(f"source {source!r} was given for {device}; wanted one of "
+                         + ", ".join(map(repr, known)))
+    if source == "pinned" and not cuda_device_count():
+        raise ValueError("source 'pinned' was given, but this machine has no CUDA device; wanted "
+                         "'host'")
+    before = _arenas[device]
+    if device.resource is not before:
+        raise RuntimeError(f"a source for {device} was given while its arena is switched off, or "
+                           "recorded or planned; wanted the arena in use, and nothing over it")
+    made = _CUDA[source](device) if isinstance(device, CudaDevice) else _HOST[source]()
+    arena = _arena_over(device, made)
+    arena.set_limit(before.limit)
+    _arenas[device] = device.resource = arena
+    before.empty_cache()
+    if isinstance(device, CudaDevice) and not before.stats().reserved:
+        device.on_stream_end.remove(before.forget_stream)
+
+
+class use:
+    """Switch the allocator of a device: for good by `use("cupy")`, or `with use("cupy"):`.
+
+    Args:
+        allocator: "arena" is gtensor's; on CUDA also "cupy" (CuPy's pool), "async" (CUDA's pool,
+            which is told to keep what is freed) and "rmm" (the resource that RMM has for the
+            device). The others have no statistics here, and know nothing of streams.
+
+    Live arrays stay where they are. Raises ValueError for an allocator that the device has not,
+    ImportError if RMM is not installed.
+    """
+
+    def __init__(self, allocator: str, device: Device | str | None = None) -> None:
+        device = get_device(device)
+        wanted = ("arena", *LIBRARIES) if isinstance(device, CudaDevice) else ("arena",)
+        if allocator not in wanted:
+            raise ValueError(f"allocator {allocator!r} was given for {device}; wanted "
+                             + " or ".join(map(repr, wanted))
+                             + ", or a CUDA device" * (allocator in LIBRARIES))
+        self._device = device
+        self._resource = device.resource
+        if isinstance(device, CudaDevice):
+            self._library = device.library
+            device.use_library(None if allocator == "arena" else allocator)
+        if allocator != "arena":
+            device.resource = None
+        elif device.resource is None:  # else an adaptor over the arena may stand there
+            device.resource = _arenas[device]
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(self, *exception: object) -> None:
+        self._device.resource = self._resource
+        if isinstance(self._device, CudaDevice):
+            self._device.library = self._library
+
+
+class use_arena:
+    """Switch all arenas on or off: for good by `use_arena(False)`, or `with use_arena(False):`.
+
+    Without them new arrays come from NumPy's and CuPy's own allocators; live ones stay in place.
+    """
+
+    def __init__(self, enabled: bool) -> None:
+        global _enabled
+        self._before = _enabled, {device: device.resource for device in _arenas}
+        _enabled = enabled
+        for device in tuple(_arenas):
+            _connect(device)
+
+    def __enter__(self) -> None:
+        return None
+
+    def __exit__(self, *exception: object) -> None:
+        global _enabled
+        _enabled, resources = self._before
+        for device in tuple(_arenas):
+            if device in resources:
+                device.resource = resources[device]
+            else:
+                _connect(device)
+
+
+def _connect(device: Device) -> None:
+    if not _enabled:
+        device.resource = None
+    elif device.resource is None:  # else an adaptor over the arena may stand there
+        device.resource = _arenas[device]
+
+
+def _called(memory: Any) -> SegmentSource:
+    return CudaSegments(memory.malloc, memory.free)
+
+
+def _arena_over(device: Device, source: SegmentSource) -> Arena:
+    if not isinstance(device, CudaDevice):
+        return Arena(source, str(device), steps=settings.arena_steps)
+    arena = Arena(source, str(device), stream_of=device.streams.get,
+                  small=settings.arena_small_bytes, steps=settings.arena_steps)
+    device.on_stream_end.append(arena.forget_stream)
+    return arena
+
+
+def _watch(device: Device) -> None:
+    made = _CUDA["cudamalloc"](device) if isinstance(device, CudaDevice) else HostSegments()
+    _arenas[device] = _arena_over(device, made)
+    _connect(device)
+
+
+on_new_device(_watch)

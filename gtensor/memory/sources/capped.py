@@ -1,0 +1,27 @@
+"""A part of a source, as if the device had no more."""
+
+from __future__ import annotations
+
+from gtensor.memory.sources.base import SegmentSource
+
+
+class CappedSegments:
+    """At most `capacity` bytes of another source."""
+
+    def __init__(self, upstream: SegmentSource, capacity: int) -> None:
+        self.upstream = upstream
+        self.capacity = capacity
+        self.used = 0
+        self.granularity = upstream.granularity
+        self.page = upstream.page
+
+    def acquire(self, nbytes: int) -> int:
+        if self.used + nbytes > self.capacity:
+            raise MemoryError(f"{self.capacity - self.used} bytes are left of {self.capacity}")
+        ptr = self.upstream.acquire(nbytes)
+        self.used += nbytes
+        return ptr
+
+    def release(self, ptr: int, nbytes: int) -> None:
+        self.upstream.release(ptr, nbytes)
+        self.used -= nbytes

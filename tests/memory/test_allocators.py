@@ -1,0 +1,174 @@
+"""Switching allocators and sources: what lives stays, what is not there is refused in words."""
+
+from __future__ import annotations
+
+import ctypes
+import gc
+import importlib.util
+import mmap
+
+import numpy as np
+import pytest
+
+import gtensor as gt
+from gtensor import memory
+from gtensor.backend import get_device
+from gtensor.backend.cuda_memory import library_malloc
+from gtensor.memory import allocators
+from gtensor.settings import settings
+
+MIB = 1 << 20
+
+
+@pytest.fixture
+def cpu():
+    gc.collect()
+    with settings.override(arena_min_bytes=0):
+        yield get_device("cpu")
+    memory.configure("host", "cpu")
+    memory.set_limit(None, "cpu")
+
+
+def test_a_new_source_means_a_new_arena_and_what_lives_stays(cpu):
+    memory.set_limit("3GiB", "cpu")
+    before = memory.arena_of("cpu")
+    array = cpu.empty((MIB,), np.float32)
+    array[...] = 7
+    memory.configure("host", "cpu")
+    after = memory.arena_of("cpu")
+    assert after is not before and cpu.resource is after
+    assert after.limit == 3 << 30
+    held = before.allocated
+    assert held >= 4 * MIB and memory.stats("cpu").allocated == 0
+    other = cpu.empty((MIB,), np.float32)
+    other[...] = 8
+    assert (array == 7).all() and memory.stats("cpu").allocated == 4 * MIB
+    del array
+    assert before.allocated == held - 4 * MIB
+
+
+def test_the_arena_can_be_switched_on_for_a_block(cpu):
+    with memory.use_arena(False):
+        with memory.use("arena", "cpu"):
+            assert cpu.resource is memory.arena_of("cpu")
+        assert cpu.resource is None
+    assert cpu.resource is memory.arena_of("cpu")
+
+
+def test_cached_memory_of_the_arena_before_goes_back(cpu):
+    before = memory.arena_of("cpu")
+    cpu.empty((16 * MIB,), np.float32)
+    memory.empty_cache("cpu")
+    reserved = before.stats().reserved
+    cpu.empty((16 * MIB,), np.float32)
+    assert before.stats().reserved > reserved
+    memory.configure("host", "cpu")
+    assert before.stats().reserved == reserved
+
+
+@pytest.mark.parametrize("source", ["cudamalloc", "virtual", "async", "shared"])
+def test_a_source_that_the_cpu_has_not_is_refused(source, cpu):
+    before = memory.arena_of("cpu")
+    with pytest.raises(ValueError, match=f"source '{source}' was given for cpu; wanted one of "
+                                         "'host', 'pinned'"):
+        memory.configure(source, "cpu")
+    assert memory.arena_of("cpu") is before
+
+
+def test_no_source_changes_while_something_else_stands_there(cpu):
+    before = memory.arena_of("cpu")
+    for block in (lambda: memory.timeline(device="cpu"), lambda: memory.use_arena(False)):
+        with block(), pytest.raises(RuntimeError, match="is switched off, or recorded or planned"):
+            memory.configure("host", "cpu")
+        assert memory.arena_of("cpu") is cpu.resource is before
+
+
+def test_pinned_memory_needs_a_device(cpu, monkeypatch):
+    monkeypatch.setattr(allocators, "cuda_device_count", lambda: 0)
+    with pytest.raises(ValueError, match="this machine has no CUDA device; wanted 'host'"):
+        memory.configure("pinned", "cpu")
+
+
+def test_arrays_lie_in_pinned_memory(cpu, monkeypatch):
+    areas = {}
+
+    def malloc(nbytes):
+        area = mmap.mmap(-1, nbytes)
+        address = ctypes.addressof(ctypes.c_char.from_buffer(area))
+        areas[address] = area
+        return address
+
+    monkeypatch.setattr(allocators, "cuda_device_count", lambda: 1)
+    monkeypatch.setattr(allocators, "pinned_malloc", malloc)
+    monkeypatch.setattr(allocators, "pinned_free", lambda address: areas.pop(address).close())
+    memory.configure("pinned", "cpu")
+    array = gt.ones((1000, 1000), device="cpu").numpy()
+    assert any(at <= array.ctypes.data < at + len(area) for at, area in areas.items())
+    assert array.sum() == 1e6
+    del array
+    memory.configure("host", "cpu")
+    assert not areas
+
+
+@pytest.mark.parametrize("name", ["cupy", "async", "rmm"])
+def test_the_cpu_has_only_the_arena(name, cpu):
+    with pytest.raises(ValueError, match=f"allocator '{name}' was given for cpu; wanted 'arena', "
+                                         "or a CUDA device"):
+        memory.use(name, "cpu")
+    with pytest.raises(ValueError, match="allocator 'malloc' was given for cpu; wanted 'arena'$"):
+        memory.use("malloc", "cpu")
+
+
+def test_a_library_that_is_not_installed_is_named(monkeypatch):
+    def missing(name):
+        raise ImportError(name)
+
+    monkeypatch.setattr("gtensor.backend.cuda_memory.import_module", missing)
+    with pytest.raises(ImportError, match="RMM was asked for.*it is not installed"):
+        library_malloc("rmm", 0)
+
+
+# -- on a device -----------------------------------------------------------------------------------
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("source", ["virtual", "async", "cudamalloc"])
+def test_arrays_are_right_on_every_source_of_a_device(source):
+    memory.configure(source, "cuda")
+    try:
+        before = gt.full((1 << 20,), 2.0, device="cuda")
+        for size in (1 << 10, 1 << 22, 1 << 24, 3 << 23):
+            x = gt.full((size,), 3.0, device="cuda")
+            assert float((x * 2 + 1).sum().numpy()) == 7 * size
+        del x
+        assert memory.empty_cache("cuda") > 0
+        assert float(before.sum().numpy()) == 2 << 20
+    finally:
+        memory.configure("cudamalloc", "cuda")
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("name", ["cupy", "async", "rmm"])
+def test_every_allocator_computes_the_same(name):
+    if name == "rmm" and importlib.util.find_spec("rmm") is None:
+        with pytest.raises(ImportError, match="not installed"):
+            memory.use(name, "cuda")
+        return
+    kept = gt.full((1 << 20,), 2.0, device="cuda")
+    with memory.use(name, "cuda"):
+        held = memory.stats("cuda").allocated
+        x = gt.full((1 << 20,), 3.0, device="cuda") + kept
+        assert memory.stats("cuda").allocated == held
+        assert float(x.sum().numpy()) == 5 << 20
+    assert get_device("cuda").resource is memory.arena_of("cuda")
+    assert float((x + kept).sum().numpy()) == 7 << 20
+
+
+@pytest.mark.gpu
+def test_pinned_arrays_go_to_a_device_and_back():
+    memory.configure("pinned", "cpu")
+    try:
+        x = gt.ones((1 << 20,), device="cpu")
+        assert float(x.to("cuda").to("cpu").sum().numpy()) == 1 << 20
+    finally:
+        memory.configure("host", "cpu")
