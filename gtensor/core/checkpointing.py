@@ -53,7 +53,7 @@ class _Input:
         if x._version != x._storage.version:
             x._renew("checkpoint")
         self.saved, found = saves((0,), (x._array,), (x,))
-        x._facts().saved = True  # also where its recipe is kept: it is the caller's
+        _stays(x)
         guards += [(storage, version, -1) for storage, version, _ in found]
         self.storage = FRESH if type(self.saved) is WithRecipes else x._facts()
         self.device = x._device
@@ -66,6 +66,11 @@ class _Input:
         if self.tracked:
             x._node = Leaf(x.shape, x.dtype, x._device)
         return x
+
+
+def _stays(x: Tensor) -> None:
+    """Let no op overwrite an input, not even one whose recipe is kept: it is the caller's."""
+    x._facts().saved = True
 
 
 class _Mark(NamedTuple):

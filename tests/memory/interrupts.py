@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dis
+import gc
 import sys
 from collections.abc import Callable
 from types import FrameType
@@ -34,7 +35,8 @@ def interrupt_after(place: int, run: Callable[[], object]) -> bool:
             arrived[frame] = dis.opname[opcode] in INTERRUPTIBLE
         return trace
 
-    before = sys.gettrace()
+    before, collects = sys.gettrace(), gc.isenabled()
+    gc.disable()  # an interrupt inside a callback of the collector would be swallowed there
     sys.settrace(trace)
     try:
         run()
@@ -42,4 +44,6 @@ def interrupt_after(place: int, run: Callable[[], object]) -> bool:
         return True
     finally:
         sys.settrace(before)
+        if collects:
+            gc.enable()
     return False

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import gc
 import json
 import os
 import pickle
@@ -167,6 +168,7 @@ def test_a_snapshot_without_a_recording_says_who_holds_what_now(tmp_path):
     with gt.settings.override(arena_min_bytes=0):
         step = training()
         step()
+        gc.collect()  # what other tests left is not freed in between
         memory.snapshot(tmp_path / "now.json", "cpu")
         total = memory.stats("cpu").allocated
     found = read_snapshot(tmp_path / "now.json")
