@@ -29,6 +29,7 @@ from ladder_arena import Peer, arena_empty, cuda_peers, hot_size, ladder_of, rep
 from ladder_command import Figure, Options, Part, main
 
 from gtensor.memory import Arena, Block, Planned, Recording, Resource, SimulatedSegments
+from gtensor.memory.blocks import BlockPool, Segment
 from gtensor.memory.plan import Lifetime, make_plan
 
 ONLINE_TARGET = 1.05  # reserved / peak live
@@ -136,8 +137,9 @@ def large_plan(count: int = 10_000) -> Iterator[Part]:
 
 
 def policy(nbytes: int = 4 << 20) -> Iterator[Part]:
-    """A block taken from the cache and given back, in the arena and at a planned place.
+    """A block taken from the cache and given back, by the policy, in the arena, at a planned place.
 
+    "policy": a chunk of the block policy alone, without lock, counters and handle.
     "whole": a free piece of that size is there, between live neighbours, as in a loop that repeats.
     "cut": the block is cut from a larger piece, and joined with it again.
     """
@@ -157,6 +159,19 @@ def policy(nbytes: int = 4 << 20) -> Iterator[Part]:
             allocate(size)
         return PAIRS
 
+    pool = BlockPool(512, 4096)
+    segment = Segment(pool, 1 << 40, nbytes)
+    pool.add(segment)
+    pool.give(segment.right)
+
+    def chunks() -> int:
+        take, give = pool.take, pool.give
+        for _ in range(PAIRS):
+            chunk = take(nbytes)
+            assert chunk is not None
+            give(chunk)
+        return PAIRS
+
     def step() -> int:
         planned.begin()
         done = pairs(planned, nbytes)
@@ -171,6 +186,7 @@ def policy(nbytes: int = 4 << 20) -> Iterator[Part]:
 
     ladder = Ladder("malloc + free of a cached block", lambda: PAIRS, per=PAIRS, unit="pair")
     ladder.floor("an object made and dropped", loop)
+    ladder.rung("policy", chunks)
     ladder.rung("arena, whole", lambda: pairs(arena, nbytes))
     ladder.rung("arena, cut", lambda: pairs(arena, nbytes // 2))
     ladder.rung("planned step", step)
@@ -178,8 +194,9 @@ def policy(nbytes: int = 4 << 20) -> Iterator[Part]:
     yield ladder
     # The ladder has been climbed when the generator is asked for more.
     assert live.ptr and arena.stats().segments == 1
-    yield Figure("malloc + free of a cached block, arena, whole",
-                 ladder.times("arena, whole").median * 1e6, HIT_TARGET, "us")
+    for name in ("policy", "arena, whole"):
+        yield Figure(f"malloc + free of a cached block, {name}",
+                     ladder.times(name).median * 1e6, HIT_TARGET, "us")
 
 
 def cupy_arrays(nbytes: int = 4 << 20) -> Iterator[Part]:

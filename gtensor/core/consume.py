@@ -44,10 +44,10 @@ def apply_over(op: Op, inputs: tuple[Any, ...], params: dict[str, Any]) -> tuple
     target = Target(x._array if free else None)
     try:
         result = apply(op, inputs, params, target)
-    except Exception:
-        raise  # a path checks and allocates before it writes: what fails has written nothing
-    except BaseException:
-        if free:  # an interrupt may have come in the middle of the write
+    except BaseException as error:
+        # A path checks and allocates before it writes, so what fails has written nothing; but an
+        # interrupt may have come in the middle of the write.
+        if free and not isinstance(error, Exception):
             consume(x, op)
         raise
     if free:
