@@ -2,13 +2,14 @@
 
 The driver is called through cuda-bindings, which is imported when pages are first asked for. CUDA
 driver API, "Virtual Memory Management": cuMemAddressReserve, cuMemCreate, cuMemMap, cuMemSetAccess,
-cuMemUnmap, cuMemRelease, cuMemAddressFree.
+cuMemRetainAllocationHandle, cuMemUnmap, cuMemRelease, cuMemAddressFree.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager
-from functools import cache
+from functools import cache, partial
 from importlib import import_module
 from typing import Any
 
@@ -60,18 +61,29 @@ class CudaPages:
 
     def map(self, address: int, nbytes: int) -> None:
         """New pages behind the addresses; on any error those mapped so far are taken away."""
+        create = self._driver.cuMemCreate
+        self._put(address, (partial(self._ask, create, self.page, self._kind, 0)
+                            for _ in range(nbytes // self.page)))
+
+    def alias(self, address: int, pages: Sequence[int]) -> None:
+        """Pages that are mapped already, behind these addresses as well; on any error none is."""
+        retain = self._driver.cuMemRetainAllocationHandle
+        self._put(address, (partial(self._ask, retain, page) for page in pages))
+
+    def _put(self, address: int, pages: Iterable[Callable[[], Any]]) -> None:
+        """Map what these functions answer, page after page, and let the device use it."""
         driver = self._driver
         done = 0
         with self._current:
             try:
-                while done < nbytes:
-                    page = self._ask(driver.cuMemCreate, self.page, self._kind, 0)
+                for hold in pages:
+                    page = hold()
                     try:
                         self._ask(driver.cuMemMap, address + done, self.page, 0, page, 0)
                     finally:
                         self._ask(driver.cuMemRelease, page)  # the mapping keeps it
                     done += self.page
-                self._ask(driver.cuMemSetAccess, address, nbytes, [self._access], 1)
+                self._ask(driver.cuMemSetAccess, address, done, [self._access], 1)
             except BaseException:
                 if done:
                     self._unmap(address, done)

@@ -276,8 +276,7 @@ class Arena:
         with self._changing() as allowed:
             if not allowed:
                 return []
-            return [report.Holding(chunk.nbytes, chunk.label)
-                    for pool in self._reserve.all_pools() for chunk in pool.live()]
+            return [report.Holding(chunk.nbytes, chunk.label) for chunk in self._reserve.live()]
 
     def summary(self) -> str:
         """The counters and the ops that hold most, as a table."""

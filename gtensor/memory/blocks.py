@@ -17,9 +17,12 @@ from itertools import islice
 
 IN_USE = -1  # the `bin` of a chunk that a block holds
 RETIRED = -2  # of a chunk that no block holds any more, but that a stream may still be using
+JOINED = -3  # of a chunk that is a part of another one, whose state is the block's (`spans.py`)
 _STEP_BITS = 4  # 16 bins per power of two: a bin's chunks differ by less than 1/16 in size
 _LINEAR_BITS = _STEP_BITS + 1  # below 32 granules every size has a bin of its own
 _PROBES = 8  # chunks of a request's own bin that are tried before the next larger bin
+_NEVER = 1 << 62  # more bytes than a request ever has
+_SMALL = 4  # what is less than a page by this factor is cut from a chunk's upper end
 
 
 class Chunk:
@@ -113,23 +116,39 @@ class Segment(Chunk):
 class BlockPool:
     """Free chunks of a set of segments, all sizes multiples of `granularity` (a power of two).
 
-    A chunk is split only if at least `min_remainder` bytes are left over. `stream` and `taken` are
-    notes of the arena: whose pool it is, and how often it took from others.
+    A chunk is split only if at least `min_remainder` bytes are left over.
+
+    Where memory has pages that can be joined (`page` bytes each, a power of two; 0: it has not), a
+    request of a page and more is not cut where it would break more pages than it must: the part of
+    it that is no whole page has to fit in front of the chunk's first whole page. And small requests
+    are cut from a chunk's upper end, large ones from its lower end: each kind frees room for its
+    like.
+
+    `stream` and `taken` are notes of the arena: whose pool it is, and how often it took from
+    others.
     """
 
-    __slots__ = ("_bins", "_filled", "_min_remainder", "_shift", "segments", "stream", "taken")
+    __slots__ = ("_bins", "_filled", "_in_page", "_min_remainder", "_page", "_shift", "_small",
+                 "segments", "stream", "taken")
 
-    def __init__(self, granularity: int, min_remainder: int, stream: int = 0) -> None:
+    def __init__(self, granularity: int, min_remainder: int, stream: int = 0,
+                 page: int = 0) -> None:
         self.stream = stream
         self.taken = 0
         self.segments: dict[int, Segment] = {}
+        self._page = page or _NEVER
+        self._small = page // _SMALL
+        self._in_page = page - 1
         self._shift = granularity.bit_length() - 1
         self._min_remainder = max(min_remainder, granularity)
         self._bins: list[Bin] = []  # as many as the largest segment needs
         self._filled = 0  # the bits of all bins that are marked, so of all that are not empty
 
-    def take(self, size: int) -> Chunk | None:
-        """A chunk of at least `size` bytes (a positive multiple of the granularity), or None."""
+    def take(self, size: int, breaking: bool = False) -> Chunk | None:
+        """A chunk of at least `size` bytes (a positive multiple of the granularity), or None.
+
+        `breaking`: pages may be broken for it.
+        """
         granules = size >> self._shift
         octave = granules.bit_length() - _LINEAR_BITS
         bin = (octave << _STEP_BITS) + (granules >> octave) if octave > 0 else granules
@@ -165,20 +184,31 @@ class BlockPool:
             chunk.bin = IN_USE
             return chunk
 
+        lower = size >= self._small
+        if (size >= self._page and not breaking
+                and size & self._in_page > -chunk.ptr & self._in_page):
+            return None
         granules = rest >> self._shift
         octave = granules.bit_length() - _LINEAR_BITS
         bin = (octave << _STEP_BITS) + (granules >> octave) if octave > 0 else granules
-        front = Chunk()
-        front.pool = self
-        front.ptr = chunk.ptr
-        front.size = size
-        front.bin = IN_USE
-        front.uses = None
-        front.right = chunk
-        left = front.left = chunk.left
-        left.right = front  # from here on stores only
-        chunk.left = front
-        chunk.ptr += size
+        cut = Chunk()
+        cut.pool = self
+        cut.size = size
+        cut.bin = IN_USE
+        cut.uses = None
+        if lower:
+            cut.ptr = chunk.ptr
+            cut.right = chunk
+            left = cut.left = chunk.left
+            left.right = cut  # from here on stores only
+            chunk.left = cut
+            chunk.ptr += size
+        else:
+            cut.ptr = chunk.ptr + rest
+            cut.left = chunk
+            right = cut.right = chunk.right
+            right.left = cut  # from here on stores only
+            chunk.right = cut
         chunk.size = rest
         if bin != chunk.bin:
             before = chunk.before
@@ -194,7 +224,7 @@ class BlockPool:
             chunk.after = after
             head.after = after.before = chunk
             chunk.bin = bin
-        return front
+        return cut
 
     def give(self, chunk: Chunk) -> None:
         """Take a chunk back and join it with its free neighbours."""
@@ -265,6 +295,50 @@ class BlockPool:
         last.right = segment.left = chunk
         segment.size += nbytes
         return chunk
+
+    def free(self) -> Iterator[Chunk]:
+        """Every free chunk, from small to large."""
+        filled = self._filled
+        while filled:
+            lowest = filled & -filled
+            yield from self._bins[lowest.bit_length() - 1]
+            filled ^= lowest
+
+    def carve(self, chunk: Chunk, start: int, end: int) -> Chunk:
+        """Hold the addresses [start, end) of a free chunk; what it has around them stays free."""
+        held = behind = chunk
+        before, after = chunk.before, chunk.after
+        before.after, after.before = after, before
+        chunk.bin = IN_USE
+        try:
+            if chunk.ptr < start:
+                held = behind = self._split(chunk, start - chunk.ptr)
+            if end < held.ptr + held.size:
+                behind = self._split(held, end - held.ptr)
+                self.give(behind)
+            if held is not chunk:
+                self.give(chunk)
+        except BaseException:  # an interrupt; the one in the middle last: it joins with the others
+            for piece in (behind, chunk, held):
+                if piece.bin == IN_USE:
+                    self.give(piece)
+            raise
+        return held
+
+    def _split(self, chunk: Chunk, size: int) -> Chunk:
+        """Cut a chunk in use behind its first `size` bytes; the rest, in use as well."""
+        rest = Chunk()
+        rest.pool = self
+        rest.ptr = chunk.ptr + size
+        rest.size = chunk.size - size
+        rest.bin = IN_USE
+        rest.uses = None
+        rest.left = chunk
+        right = rest.right = chunk.right
+        right.left = rest  # from here on stores only
+        chunk.right = rest
+        chunk.size = size
+        return rest
 
     def cut(self, segment: Segment, chunk: Chunk, start: int, end: int) -> Segment:
         """Make the addresses [start, end) within a free chunk a free segment of their own.

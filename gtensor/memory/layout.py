@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from typing import Any, NamedTuple
 
 from gtensor.memory.blocks import IN_USE, Chunk
 from gtensor.memory.reserve import Reserve
+from gtensor.memory.spans import Span
 
 FREE, LIVE, PENDING = "free", "live", "pending"  # states of a piece
 NOBODY = -1  # the stream of a segment whose stream is gone
@@ -16,7 +17,9 @@ NOBODY = -1  # the stream of a segment whose stream is gone
 class Piece(NamedTuple):
     """Consecutive bytes of a segment: free, held by a block, or waiting for a stream to finish.
 
-    `nbytes` is what was requested and `label` the op, of pieces that are not free.
+    `nbytes` is what was requested and `label` the op, of pieces that are not free. `holder` is the
+    address of the block that a piece belongs to if it is one of several that are joined there, else
+    0.
     """
 
     address: int
@@ -24,6 +27,12 @@ class Piece(NamedTuple):
     state: str
     nbytes: int = 0
     label: str = ""
+    holder: int = 0
+
+    @property
+    def owner(self) -> int:
+        """The address of the block that it is, or is a part of."""
+        return self.holder or self.address
 
 
 class SegmentLayout(NamedTuple):
@@ -39,8 +48,11 @@ def laid_out(reserve: Reserve) -> list[SegmentLayout]:
     """Every segment by address. The caller holds the arena's lock."""
     pools = [*reserve.pools.items(), *reserve.small_pools.items(),
              *((NOBODY, pool) for pool, _ in reserve.orphans)]
-    return sorted(SegmentLayout(segment.ptr, segment.size, stream, list(map(_piece, segment)))
-                  for stream, pool in pools for segment in pool.segments.values())
+    joined = {part: piece for span in tuple(reserve.spans)
+              for part, piece in zip(span.parts, _pieces(span), strict=True)}
+    return sorted(SegmentLayout(segment.ptr, segment.size, stream, [
+        joined.get(chunk) or _piece(chunk) for chunk in segment])
+        for stream, pool in pools for segment in pool.segments.values())
 
 
 def layout_of(resource: Any) -> tuple[list[SegmentLayout], dict[str, Any]]:
@@ -54,6 +66,15 @@ def _piece(chunk: Chunk) -> Piece:
         return Piece(chunk.ptr, chunk.size, FREE)
     return Piece(chunk.ptr, chunk.size, LIVE if chunk.bin == IN_USE else PENDING, chunk.nbytes,
                  chunk.label)
+
+
+def _pieces(span: Span) -> Iterator[Piece]:
+    """The parts of a joined block; the last one has the bytes that were not requested."""
+    state = LIVE if span.bin == IN_USE else PENDING
+    left = span.nbytes
+    for part in span.parts:
+        yield Piece(part.ptr, part.size, state, min(left, part.size), span.label, span.ptr)
+        left -= min(left, part.size)
 
 
 def fragmentation(segments: Sequence[SegmentLayout]) -> float:

@@ -117,6 +117,7 @@ class _Trace:
         self.marks: list[Mark] = []
         self.changes: list[SegmentChange] = []
         self._open: dict[int, Life] = {}
+        self._standing: dict[int, Life] = {}
         first = 0 if since_start or not entries else entries[0].get("time_us", 0)
         for number, entry in enumerate(entries):
             self._add(entry, (entry.get("time_us", number) - first) * 1e-6)
@@ -145,9 +146,17 @@ class _Trace:
         """The blocks that are live in a segment and were there before the trace."""
         address = segment["address"]
         for block in segment["blocks"]:
-            if block["state"] == STATES[LIVE] and address not in self._open:
-                block = {"stream": segment["stream"], **block}
-                self.lives.append(_life(block, address, block["requested_size"]))
+            owner = block.get("holder", address)
+            if block["state"] == STATES[LIVE] and owner not in self._open:
+                nbytes = block["requested_size"]
+                known = self._standing.get(owner)
+                if known is None:
+                    block = {"stream": segment["stream"], **block}
+                    self._standing[owner] = _life(block, owner, nbytes)
+                    self.lives.append(self._standing[owner])
+                else:  # another piece of it
+                    known.nbytes += nbytes
+                    known.size += 0 if "block_size" in block else nbytes
             address += block["size"]
 
 
@@ -172,6 +181,6 @@ def _layout(segment: dict[str, Any]) -> SegmentLayout:
         state = _PIECE_STATES.get(block["state"], block["state"])
         nbytes = 0 if state == FREE else block.get("requested_size", block["size"])
         pieces.append(Piece(block.get("address", address), block["size"], state, nbytes,
-                            block.get("op", "")))
+                            block.get("op", ""), block.get("holder", 0)))
         address += block["size"]
     return SegmentLayout(segment["address"], segment["total_size"], segment["stream"], pieces)

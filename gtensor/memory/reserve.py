@@ -13,16 +13,21 @@ which moves for good and then serves without waiting, unless that would lock up 
 asked for; next, a part of one. Streams that are gone leave everything, blocks in use included, to
 the first stream that asks.
 
-**Paged sources** (`sources/virtual.py`) are asked to grow a segment in place before a new one is
-opened, and take the whole free pages of segments that are partly in use when all is released.
+**Paged sources** (`sources/virtual.py`) can join free memory that lies apart (`spans.py`). So they
+are asked for no more pages than a request lacks, behind a segment where that is possible, and only
+once nobody else has memory to spare. They take the whole free pages of segments that are partly in
+use when all is released.
 
 The caller holds the arena's lock.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from weakref import WeakSet
+
 from gtensor.memory import report
-from gtensor.memory.blocks import BlockPool, Chunk, Segment
+from gtensor.memory.blocks import IN_USE, BlockPool, Chunk, Segment
 from gtensor.memory.sources import (
     HUGE_PAGE,
     PagedSource,
@@ -30,6 +35,7 @@ from gtensor.memory.sources import (
     round_up,
     segment_sizes,
 )
+from gtensor.memory.spans import Span, join, missing
 from gtensor.memory.streams import Streams
 
 MOST_TAKEN = 16
@@ -59,6 +65,7 @@ class Reserve:
         self.small_pools: dict[int, BlockPool] = {}
         # of streams that are gone: the pool, and the pools of its kind
         self.orphans: list[tuple[BlockPool, dict[int, BlockPool]]] = []
+        self.spans: WeakSet[Span] = WeakSet()  # those that blocks hold, and those that are retired
         self._min_remainder = min_remainder
 
     def all_pools(self) -> list[BlockPool]:
@@ -73,19 +80,20 @@ class Reserve:
     def _pool(self, stream: int, pools: dict[int, BlockPool]) -> BlockPool:
         pool = pools.get(stream)
         if pool is None:
-            made = BlockPool(self.source.granularity, self._min_remainder, stream)
+            made = BlockPool(self.source.granularity, self._min_remainder, stream,
+                             0 if self._paged is None else self._paged.page)
             pool = pools.setdefault(stream, made)
         return pool
 
     def take(self, size: int, stream: int) -> Chunk | str:
         """A chunk that the free list could not give: from elsewhere, or why there is none."""
         pool = self.pool(stream, size)
-        chunk = pool.take(size) or self.streams.claim(size, stream)
+        chunk = pool.take(size) or self.streams.claim(size, stream) or self._composed(pool, size)
         if chunk is not None:
             return chunk
         ordered = self.streams.may_order(stream)
         if self.orphans and self._inherit(stream):
-            chunk = pool.take(size)
+            chunk = self._composed(pool, size)
         if chunk is None and ordered and pool.taken < MOST_TAKEN:
             chunk = self._from_others(pool, size, self._others(stream, size))
         if chunk is not None:
@@ -98,7 +106,7 @@ class Reserve:
             pool.add(segment)
             pool.give(segment.right)
             pool.taken = 0
-            chunk = pool.take(size)
+            chunk = pool.take(size, breaking=True)
         else:  # no room for a segment: now whatever there is
             chunk = self._from_others(pool, size, [
                 other for other in self.all_pools()
@@ -127,34 +135,46 @@ class Reserve:
             return Segment(self.pool(stream, size), ptr, wanted)
         return why
 
+    def _composed(self, pool: BlockPool, size: int) -> Chunk | None:
+        """A chunk of a pool's free bytes, wherever they lie, if the source can join them."""
+        if self._paged is None:
+            return pool.take(size)
+        try:
+            span = join(pool, size, self._paged)
+        except MemoryError:  # no addresses are left
+            span = None
+        if span is None:
+            return pool.take(size, breaking=True)
+        self.spans.add(span)
+        return span
+
     def _extend(self, source: PagedSource, pool: BlockPool, size: int) -> Chunk | None:
-        """A chunk at the end of one of the pool's segments, which is grown in place for it.
+        """A chunk for which one of the pool's segments was grown in place, by what is missing.
 
         That with most free bytes at its end; the next one if addresses behind it are taken.
         """
-        sizes = self._sizes(size)
+        more = missing(pool, size, source.page)
+        if self.limit is not None and self.reserved + more > self.limit:
+            return None
         for segment in sorted(pool.segments.values(), key=_free_end, reverse=True):
-            for wanted in sizes:
-                more = round_up(wanted - _free_end(segment), source.page)
-                if self.limit is not None and self.reserved + more > self.limit:
-                    continue
-                try:
-                    grown = source.grow(segment.ptr, segment.size, segment.size + more)
-                except MemoryError:
-                    continue
-                if not grown:
-                    break
+            try:
+                grown = source.grow(segment.ptr, segment.size, segment.size + more)
+            except MemoryError:
+                return None
+            if grown:
                 self.misses += 1
                 self.reserved += more
                 self.peak = max(self.peak, self.reserved)
                 pool.give(pool.extend(segment, more))
                 pool.taken = 0
-                return pool.take(size)
+                return pool.take(size) or self._composed(pool, size)
         return None
 
     def _sizes(self, size: int) -> list[int]:
         """The segment sizes to try for a request, most wanted first."""
         sizes = segment_sizes(size, self.reserved, self.source.page)
+        if self._paged is not None:
+            return sizes[-1:]
         return [max(SMALL_SEGMENT, sizes[-1]), sizes[-1]] if size <= self.small else sizes
 
     def make_room(self, size: int) -> int:
@@ -173,6 +193,7 @@ class Reserve:
     def release(self) -> int:
         """Release every free segment, and free pages of the others; the bytes released."""
         if self._paged is not None and not self.streams.capturing:
+            self._paged.part({span.ptr & -self._paged.page for span in tuple(self.spans)})
             self._set_free_pages_apart(self._paged.page)
         return self._release([segment for pool in self.all_pools()
                               for segment in pool.free_segments()])
@@ -189,14 +210,16 @@ class Reserve:
                     if chunk.bin >= 0 and start < end:
                         segment = pool.cut(segment, chunk, start, end)
 
+    def live(self) -> Iterator[Chunk]:
+        """Every chunk that a block holds."""
+        for pool in self.all_pools():
+            yield from pool.live()
+        yield from (span for span in tuple(self.spans) if span.bin == IN_USE)
+
     def live_at(self, ptr: int) -> Chunk | None:
         """The chunk of the live block in which an address lies."""
-        for pool in self.all_pools():
-            for segment in pool.segments.values():
-                if segment.ptr <= ptr < segment.ptr + segment.size:
-                    return next((chunk for chunk in pool.live()
-                                 if chunk.ptr <= ptr < chunk.ptr + chunk.used), None)
-        return None
+        return next((chunk for chunk in self.live()
+                     if chunk.ptr <= ptr < chunk.ptr + chunk.used), None)
 
     def forget(self, stream: int) -> None:
         """The stream is gone: whoever asks next inherits its pools."""
@@ -224,7 +247,7 @@ class Reserve:
             pool.taken += 1
             return pool.take(size)
         for owner in others:
-            chunk = owner.take(size)
+            chunk = owner.take(size, breaking=True)
             if chunk is None:
                 continue
             if owner.stream != pool.stream:

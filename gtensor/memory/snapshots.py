@@ -22,7 +22,8 @@ entry `gtensor`), which its viewer leaves alone.
                       back), address, size, stream
     segments          address, size, stream, and pieces that tile them in address order: address,
                       size, state ("free", "live" or "pending": freed, but a stream may still use
-                      it), nbytes, label
+                      it), nbytes, label, holder (the address of the block that it is a part of, 0
+                      if it is all of it)
 """
 
 from __future__ import annotations
@@ -105,7 +106,7 @@ class _FrameTable(dict[tuple[str, str, Source | None], Frames]):
 
 def _segment(segment: SegmentLayout, index: int, living: dict[int, Life],
              frames: _FrameTable) -> dict[str, Any]:
-    blocks = [_block(piece, living.get(piece.address), frames) for piece in segment.pieces]
+    blocks = [_block(piece, living.get(piece.owner), frames) for piece in segment.pieces]
     held = [block for block in blocks if block["state"] != STATES[FREE]]
     allocated = sum(block["size"] for block in held if block["state"] == STATES[LIVE])
     return {
@@ -124,6 +125,8 @@ def _block(piece: Piece, life: Life | None, frames: _FrameTable) -> dict[str, An
                   "category": life.category, "block_size": life.size}
     elif piece.state != FREE:
         block |= {"frames": frames[piece.label, "", None], "op": piece.label}
+    if piece.holder:
+        block["holder"] = piece.holder
     return block
 
 

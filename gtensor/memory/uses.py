@@ -40,13 +40,18 @@ def find_with(finder: Finder, *kinds: type) -> None:
 
 def standing(device: str, segments: list[SegmentLayout], stats: dict[str, Any]) -> History:
     """A history without events: the blocks that a layout shows."""
-    lives = [
-        Life(piece.address, piece.size, piece.nbytes, segment.stream, piece.label, "",
-             "workspace" if piece.label == "workspace" else "earlier", None, None, None)
-        for segment in segments for piece in segment.pieces if piece.state == LIVE]
-    for life, found in uses(lives, objects_of()):
+    lives: dict[int, Life] = {}
+    for segment in segments:
+        for piece in segment.pieces:
+            if piece.state == LIVE:
+                category = "workspace" if piece.label == "workspace" else "earlier"
+                life = lives.setdefault(piece.owner, Life(
+                    piece.owner, 0, 0, segment.stream, piece.label, "", category, None, None, None))
+                life.size += piece.size
+                life.nbytes += piece.nbytes
+    for life, found in uses(lives.values(), objects_of()):
         life.category, life.module, life.op = found.category, found.module, found.name or life.op
-    return History(device, [], lives, [], segments, [], stats)
+    return History(device, [], list(lives.values()), [], segments, [], stats)
 
 
 class _Placed(Protocol):

@@ -357,11 +357,11 @@ def live_block_reused() -> Context:
     right = BlockPool.take
     given: list[Chunk] = []
 
-    def take(pool: BlockPool, size: int) -> Chunk | None:
+    def take(pool: BlockPool, size: int, breaking: bool = False) -> Chunk | None:
         if given and given[-1].pool is pool and given[-1].size >= size and len(given) % 2:
             given.append(given[-1])
         else:
-            chunk = right(pool, size)
+            chunk = right(pool, size, breaking)
             if chunk is None:
                 return None
             given.append(chunk)

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from itertools import pairwise
 
 from gtensor.memory import Arena, Block
-from gtensor.memory.blocks import IN_USE, RETIRED, BlockPool
+from gtensor.memory.blocks import IN_USE, JOINED, RETIRED, BlockPool
 
 
 def check(arena: Arena, blocks: Iterable[Block]) -> None:
@@ -14,16 +14,24 @@ def check(arena: Arena, blocks: Iterable[Block]) -> None:
     blocks = sorted(blocks, key=lambda block: block.ptr)
     stats = arena.stats()
     pools = arena._reserve.all_pools()
-    held, retired, free = [], 0, 0
+    spans = tuple(arena._reserve.spans)
+    held = [span for span in spans if span.bin == IN_USE]
+    retired, free = sum(span.size for span in spans if span.bin == RETIRED), 0
+    joined = {id(part) for span in spans for part in span.parts}
+    assert len(joined) == sum(len(span.parts) for span in spans), "two blocks share a part"
+    for span in spans:
+        assert span.size == sum(part.size for part in span.parts)
     for pool in pools:
-        held += check_pool(pool, arena.source.granularity)
+        held += check_pool(pool, arena.source.granularity, joined)
         for segment in pool.segments.values():
             assert segment.pool is pool
             retired += sum(chunk.size for chunk in segment if chunk.bin == RETIRED)
             free += sum(chunk.size for chunk in segment if chunk.bin >= 0)
 
-    for low, high in pairwise(blocks):
-        assert low.ptr + low.size <= high.ptr, f"{low} and {high} overlap"
+    places = sorted((low, high, block) for block in blocks
+                    for low, high in behind(arena, block.ptr, block.size))
+    for (_, end, low), (start, _, high) in pairwise(places):
+        assert end <= start, f"{low} and {high} overlap"
     for block in blocks:
         assert block.ptr % arena.source.granularity == 0
         assert max(block.nbytes, 1) <= block.size < block.nbytes + arena.source.granularity + 1
@@ -46,10 +54,16 @@ def check(arena: Arena, blocks: Iterable[Block]) -> None:
         assert all(segment.free for pool in pools for segment in pool.segments.values())
 
 
-def check_pool(pool: BlockPool, granularity: int) -> list:
+def behind(arena: Arena, ptr: int, nbytes: int) -> list[tuple[int, int]]:
+    """The bytes of the device behind addresses: themselves, where memory has no pages."""
+    pages = getattr(arena.source, "pages", None)
+    return pages.behind(ptr, nbytes) if pages else [(ptr, ptr + nbytes)]
+
+
+def check_pool(pool: BlockPool, granularity: int, joined: Iterable[int] = ()) -> list:
     """Assert that a pool's rings tile its segments and its lists hold the free chunks, each once.
 
-    Answers the chunks in use.
+    `joined` are the ids of the chunks that are parts of others. Answers the chunks in use.
     """
     listed = {}
     for number, head in enumerate(pool._bins):
@@ -75,6 +89,8 @@ def check_pool(pool: BlockPool, granularity: int) -> list:
             assert chunk.left is previous and chunk.pool is pool
             if chunk.bin == IN_USE:
                 held.append(chunk)
+            elif chunk.bin == JOINED:
+                assert id(chunk) in joined, "a part of nothing is lost"
             elif chunk.bin != RETIRED:
                 assert chunk.uses is None
                 assert previous.bin < 0, "two free chunks side by side were not joined"

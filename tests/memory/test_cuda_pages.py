@@ -70,6 +70,11 @@ class Driver:
             self.handles[page] += 1
         return found
 
+    def cuMemRetainAllocationHandle(self, address):
+        page = self.mapped[address]
+        self.handles[page] += 1
+        return self.answer("cuMemRetainAllocationHandle", page)
+
     def cuMemSetAccess(self, address, nbytes, access, count):
         assert count == len(access) == 1
         if "cuMemSetAccess" not in self.refuse:

@@ -130,8 +130,8 @@ def must_be_caught():
 def test_planted_fault_a_block_handed_out_twice_is_caught(monkeypatch):
     real = BlockPool.take
 
-    def take(pool, size):
-        chunk = real(pool, size)
+    def take(pool, size, breaking=False):
+        chunk = real(pool, size, breaking)
         if chunk is None:
             return None
         handed_out = Segment(pool, chunk.ptr, chunk.size).right  # in no ring, so harmless to free
@@ -170,5 +170,6 @@ def test_planted_fault_a_lost_byte_count_is_caught(monkeypatch):
 
 def test_planted_fault_a_block_shorter_than_it_says_is_caught(monkeypatch):
     real = BlockPool.take
-    monkeypatch.setattr(BlockPool, "take", lambda pool, size: real(pool, max(size - 512, 512)))
+    monkeypatch.setattr(BlockPool, "take", lambda pool, size, breaking=False: real(
+        pool, max(size - 512, 512), breaking))
     must_be_caught()

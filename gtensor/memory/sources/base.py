@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Container, Sequence
 from typing import Protocol, runtime_checkable
 
 MIB = 1 << 20
@@ -39,6 +40,17 @@ class PagedSource(SegmentSource, Protocol):
         False if addresses behind it are taken; raises MemoryError if there is no room. Then nothing
         has changed.
         """
+
+    def join(self, parts: Sequence[tuple[int, int]]) -> int:
+        """The address from which the bytes of all parts lie one after another, as well.
+
+        Each part (address, bytes) but the first begins with a page, each but the last ends with
+        one. It stands until a page of it is released. Raises MemoryError if there are no addresses
+        left.
+        """
+
+    def part(self, kept: Container[int]) -> None:
+        """Forget the joined addresses, apart from those that are kept."""
 
 
 def segment_sizes(nbytes: int, reserved: int, page: int) -> list[int]:

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
+from collections import Counter
+from collections.abc import Iterable, Sequence
+
 from gtensor.memory.sources.base import HUGE_PAGE
 
 
@@ -49,8 +53,9 @@ class SimulatedSegments:
 class SimulatedPages:
     """Pages (`virtual.Pages`) of a device of `capacity` bytes, and a check of who uses them.
 
-    Mapping a page that is mapped, unmapping one that is not, and releasing addresses under which
-    something is mapped raise ValueError. `used` counts mapped bytes, `mapped` and `unmapped` pages,
+    Mapping over a page, unmapping or aliasing where none is, and releasing addresses under which
+    something is mapped raise ValueError. `used` counts the bytes of pages that are mapped anywhere,
+    `mapped` and `unmapped` pages that came and went, `aliased` those put behind other addresses,
     `reserved` bytes of addresses. `touch` is what a kernel would do.
     """
 
@@ -61,10 +66,13 @@ class SimulatedPages:
         self.used = 0
         self.mapped = 0
         self.unmapped = 0
+        self.aliased = 0
         self.reserved = 0
         self._next = 1 << 40
         self._ranges: dict[int, int] = {}
-        self._pages: set[int] = set()
+        self._numbers = itertools.count()
+        self._pages: dict[int, int] = {}  # address -> the number of the page behind it
+        self._mappings: Counter[int] = Counter()  # number -> addresses that it is behind
 
     def reserve(self, nbytes: int) -> int:
         start = self._next
@@ -74,23 +82,31 @@ class SimulatedPages:
         return start
 
     def map(self, address: int, nbytes: int) -> None:
-        pages = self._whole_pages(address, nbytes)
-        if not self._pages.isdisjoint(pages):
-            raise ValueError(f"a page in {nbytes} bytes at {address:#x} was mapped twice")
+        addresses = self._whole_pages(address, nbytes)
+        self._check_free(addresses)
         if self.used + nbytes > self.capacity:
             raise MemoryError(f"the simulated device has {self.capacity - self.used} bytes left "
                               f"of {self.capacity}")
-        self._pages.update(pages)
-        self.mapped += len(pages)
+        self._put(addresses, itertools.islice(self._numbers, len(addresses)))
+        self.mapped += len(addresses)
         self.used += nbytes
 
+    def alias(self, address: int, pages: Sequence[int]) -> None:
+        addresses = self._whole_pages(address, len(pages) * self.page)
+        self._check_free(addresses)
+        self._put(addresses, [self._number(page) for page in pages])
+        self.aliased += len(pages)
+
     def unmap(self, address: int, nbytes: int) -> None:
-        pages = self._whole_pages(address, nbytes)
-        if not self._pages.issuperset(pages):
-            raise ValueError(f"a page in {nbytes} bytes at {address:#x} was not mapped")
-        self._pages.difference_update(pages)
-        self.unmapped += len(pages)
-        self.used -= nbytes
+        addresses = self._whole_pages(address, nbytes)
+        numbers = [self._number(page) for page in addresses]
+        for page, number in zip(addresses, numbers, strict=True):
+            del self._pages[page]
+            self._mappings[number] -= 1
+            if not self._mappings[number]:
+                del self._mappings[number]
+                self.unmapped += 1
+                self.used -= self.page
 
     def release(self, address: int, nbytes: int) -> None:
         if self._ranges.get(address) != nbytes:
@@ -102,11 +118,33 @@ class SimulatedPages:
 
     def touch(self, address: int, nbytes: int) -> None:
         """Raise ValueError unless every byte is mapped, as a device would stop with an error."""
-        first = address // self.page * self.page
-        for page in range(first, address + nbytes, self.page):
-            if page not in self._pages:
-                raise ValueError(f"{nbytes} bytes at {address:#x} were touched, but the page at "
-                                 f"{page:#x} is not mapped")
+        self.behind(address, nbytes)
+
+    def behind(self, address: int, nbytes: int) -> list[tuple[int, int]]:
+        """The bytes of the device behind addresses, from and to, in their order.
+
+        Two blocks share memory if these overlap, wherever they are mapped.
+        """
+        found = []
+        for page in range(address & -self.page, address + nbytes, self.page):
+            place = self._number(page) * self.page - page
+            found.append((place + max(page, address),
+                          place + min(page + self.page, address + nbytes)))
+        return found
+
+    def _number(self, page: int) -> int:
+        if page not in self._pages:
+            raise ValueError(f"the page at {page:#x} was used, but is not mapped")
+        return self._pages[page]
+
+    def _put(self, addresses: Iterable[int], numbers: Iterable[int]) -> None:
+        for page, number in zip(addresses, numbers, strict=True):
+            self._pages[page] = number
+            self._mappings[number] += 1
+
+    def _check_free(self, addresses: range) -> None:
+        if not self._pages.keys().isdisjoint(addresses):
+            raise ValueError(f"a page from {addresses[0]:#x} on was mapped twice")
 
     def _whole_pages(self, address: int, nbytes: int) -> range:
         if nbytes <= 0 or address % self.page or nbytes % self.page:

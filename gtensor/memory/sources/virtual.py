@@ -2,7 +2,7 @@
 
 A device's memory comes in pages (2 MiB on CUDA) that can be put behind any addresses. So a range of
 addresses as large as the device is reserved for each segment, which costs nothing, and only the
-pages in use are mapped. That gives the arena two things that `cudaMalloc` has not:
+pages in use are mapped. That gives the arena three things that `cudaMalloc` has not:
 
 - **A segment grows in place.** Where no free chunk fits, pages for what is missing are mapped
   behind the segment; a free chunk at its end becomes part of the larger one. A tensor that grows
@@ -10,6 +10,12 @@ pages in use are mapped. That gives the arena two things that `cudaMalloc` has n
 - **Free pages leave a segment that is partly in use**, from its middle as well. When memory is
   short, or the cache is emptied, every whole page that lies in a free chunk is unmapped, and then
   serves a request of any size, of any stream. Only parts of a page at a chunk's ends stay behind.
+- **Free memory that lies apart can be joined.** A page can be behind several addresses at a time.
+  So scattered pages are put behind consecutive addresses as well, and a block lies there, while
+  the pages stay where they are for the arena's books (`memory/spans.py`). The parts of a page that
+  belong to different blocks share no cache line, since blocks are whole granules of 512 bytes; and
+  one block's bytes are only ever used through one of the addresses at a time, in stream order, as
+  CUDA wants it of aliases (CUDA C++ Programming Guide, "Virtual Aliasing Support").
 
 The arena knows no holes. Free pages in the middle of a segment are first made a segment of their
 own, as are its two ends (`BlockPool.cut`), and released like any free segment. So chunks always
@@ -22,7 +28,12 @@ has one.
 from __future__ import annotations
 
 from bisect import bisect_right
+from collections.abc import Container, Sequence
 from typing import Protocol
+
+from gtensor.memory.sources.base import round_up
+
+MOST_JOINED = 4096  # joined addresses that are kept: what is mapped costs the driver memory
 
 
 class Pages(Protocol):
@@ -39,8 +50,12 @@ class Pages(Protocol):
         """Put new pages behind reserved addresses; MemoryError, and no page more, if there is no
         room."""
 
+    def alias(self, address: int, pages: Sequence[int]) -> None:
+        """Put the pages that are at the addresses `pages` behind `address` and on, as well."""
+
     def unmap(self, address: int, nbytes: int) -> None:
-        """Take the pages away again, however they were mapped; others can have them now."""
+        """Take the pages away again, however they were mapped; others can have those that are
+        mapped nowhere else now."""
 
     def release(self, address: int, nbytes: int) -> None:
         """Give back what `reserve(nbytes)` answered; nothing is mapped there any more."""
@@ -72,6 +87,8 @@ class VirtualSegments:
         self.pages = pages
         self.page = pages.page
         self._ranges: dict[int, _Range] = {}
+        # by the pages in their order, as runs of addresses: where they are joined
+        self._joined: dict[tuple[tuple[int, int], ...], int] = {}
 
     def acquire(self, nbytes: int) -> int:
         size = max(nbytes, self.pages.span)
@@ -94,8 +111,39 @@ class VirtualSegments:
         found.ends[number] = ptr + new
         return True
 
+    def join(self, parts: Sequence[tuple[int, int]]) -> int:
+        runs = tuple((ptr & -self.page, round_up(ptr + nbytes, self.page))
+                     for ptr, nbytes in parts)
+        start = self._joined.get(runs)
+        if start is None:
+            if len(self._joined) >= MOST_JOINED:
+                raise MemoryError(f"{MOST_JOINED} joined addresses are kept")
+            pages = [page for run in runs for page in range(*run, self.page)]
+            start = self.pages.reserve(len(pages) * self.page)
+            try:
+                self.pages.alias(start, pages)
+            except BaseException:
+                self.pages.release(start, len(pages) * self.page)
+                raise
+            self._joined[runs] = start
+        return start + parts[0][0] % self.page
+
+    def part(self, kept: Container[int]) -> None:
+        for runs, start in tuple(self._joined.items()):
+            if start not in kept:
+                self._part(runs)
+
+    def _part(self, runs: tuple[tuple[int, int], ...]) -> None:
+        start, nbytes = self._joined[runs], sum(high - low for low, high in runs)
+        self.pages.unmap(start, nbytes)
+        del self._joined[runs]
+        self.pages.release(start, nbytes)
+
     def release(self, ptr: int, nbytes: int) -> None:
         found, number = self._find(ptr, nbytes)
+        for runs in [runs for runs in self._joined
+                     if any(low < ptr + nbytes and ptr < high for low, high in runs)]:
+            self._part(runs)
         self.pages.unmap(ptr, nbytes)
         start, end = found.starts[number], found.ends[number]
         rest = [(first, last) for first, last in ((start, ptr), (ptr + nbytes, end))

@@ -1,0 +1,204 @@
+"""Blocks joined from free memory that lies apart, where the source has virtual memory.
+
+A request that no free chunk serves well is composed of whole pages, wherever they are free, and for
+its odd part of a hole at the end of a page in front of them, one at the start of a page behind
+them, or both. Their pages are put behind new, consecutive addresses as well (`PagedSource.join`),
+so the block is in one piece for whoever computes with it, while the arena goes on counting its
+parts where they were: nothing is copied and nothing waits. Of all free memory only the holes that
+reach no end of a page are lost to such a request.
+
+(Virtual memory stitching: GMLake, Guo et al., ASPLOS 2024. There whole pages are joined; here a
+page may be shared, so that an odd part breaks no page.)
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Iterable, Iterator
+from typing import NamedTuple
+
+from gtensor.memory.blocks import IN_USE, JOINED, BlockPool, Chunk
+from gtensor.memory.sources import PagedSource, round_up
+
+
+class Parts:
+    """The chunks whose bytes a span has one after another; for the span it stands for a pool."""
+
+    __slots__ = ("chunks",)
+
+    def __init__(self, chunks: list[Chunk]) -> None:
+        self.chunks = chunks
+
+    @property
+    def stream(self) -> int:
+        """Of the pool that has the chunks now."""
+        return self.chunks[0].pool.stream
+
+    def give(self, _: Chunk) -> None:
+        """Give the chunks back to whichever pool has them now."""
+        try:
+            _give_all(self.chunks)
+        except BaseException:  # an interrupt: what is left is still to be given
+            _give_all(self.chunks)
+            raise
+
+
+def _give_all(chunks: list[Chunk]) -> None:
+    while chunks:
+        chunk = chunks[-1]
+        chunk.pool.give(chunk)
+        chunks.pop()
+
+
+class Span(Chunk):
+    """A block's bytes in several chunks, joined at an address of their own.
+
+    It is a chunk to the arena, but stands in no ring and no list.
+    """
+
+    __slots__ = ("__weakref__", "parts")
+
+    def __init__(self, ptr: int, chunks: list[Chunk]) -> None:
+        self.ptr = ptr
+        self.size = sum(chunk.size for chunk in chunks)
+        self.bin = IN_USE
+        self.uses = None
+        self.parts = chunks
+        self.pool = Parts(chunks)  # type: ignore[assignment]  # asked for `stream` and `give`
+
+
+class _Hole(NamedTuple):
+    """Consecutive free bytes of a chunk: whole pages, or a part of a page at one of its ends."""
+
+    size: int
+    start: int
+    chunk: Chunk
+
+    def first(self, nbytes: int) -> _Hole:
+        """Its first bytes."""
+        return self._replace(size=nbytes)
+
+    def last(self, nbytes: int) -> _Hole:
+        """Its last bytes."""
+        return self._replace(size=nbytes, start=self.start + self.size - nbytes)
+
+
+class _Free:
+    """The free bytes of a pool, as a request can be composed of them.
+
+    `pages` are runs of whole pages, `whole` their bytes together; `tails` are holes that end with a
+    page, `heads` those that begin one. All smallest first.
+    """
+
+    def __init__(self, chunks: Iterable[Chunk], page: int) -> None:
+        self._page = page
+        pages: list[_Hole] = []
+        tails: list[_Hole] = []
+        heads: list[_Hole] = []
+        for chunk in chunks:
+            low = chunk.ptr
+            high = low + chunk.size
+            first, last = low + page - 1 & -page, high & -page
+            if first > last:
+                continue  # it reaches no end of a page
+            if low < first:
+                tails.append(_Hole(first - low, low, chunk))
+            if first < last:
+                pages.append(_Hole(last - first, first, chunk))
+            if last < high:
+                heads.append(_Hole(high - last, last, chunk))
+        for holes in (pages, tails, heads):
+            holes.sort(key=_by_size)
+        self.pages, self.tails, self.heads = pages, tails, heads
+        self.whole = sum(hole.size for hole in pages)
+
+    def ways(self, size: int) -> Iterator[tuple[int, list[_Hole], list[_Hole]]]:
+        """How `size` bytes can be composed: bytes in whole pages, holes before and behind them.
+
+        Best first; there may be fewer pages than a way needs.
+        """
+        odd = size & self._page - 1
+        for beside in (odd, odd + self._page):
+            found = self._one(beside) or self._two(beside)
+            if found is not None and beside <= size:
+                yield size - beside, *found
+        yield size, [], []
+
+    def take(self, nbytes: int) -> Iterator[_Hole]:
+        """Whole pages, the last one perhaps not to its end."""
+        for run in self.pages:
+            if not nbytes:
+                return
+            part = min(nbytes, run.size)
+            yield run.first(part)
+            nbytes -= part
+
+    def _one(self, nbytes: int) -> tuple[list[_Hole], list[_Hole]] | None:
+        """The smallest hole with so many bytes, if one is needed; None if there is none."""
+        if not nbytes:
+            return [], []
+        tail, head = (next(iter(holes[bisect_left(holes, nbytes, key=_by_size):]), None)
+                      for holes in (self.tails, self.heads))
+        if tail is not None and (head is None or tail.size <= head.size):
+            return [tail.last(nbytes)], []
+        return None if head is None else ([], [head.first(nbytes)])
+
+    def _two(self, nbytes: int) -> tuple[list[_Hole], list[_Hole]] | None:
+        """The two holes with so many bytes that are smallest together; None if there are none."""
+        best: tuple[_Hole, _Hole] | None = None
+        at = len(self.heads) - 1
+        for tail in self.tails:
+            while at >= 0 and tail.size + self.heads[at].size >= nbytes:
+                head = self.heads[at]
+                if best is None or tail.size + head.size < best[0].size + best[1].size:
+                    best = tail, head
+                at -= 1
+        if best is None:
+            return None
+        tail, head = best
+        return [tail], [head.first(nbytes - tail.size)]
+
+
+def _by_size(hole: _Hole) -> int:
+    return hole.size
+
+
+def missing(pool: BlockPool, size: int, page: int) -> int:
+    """Bytes in whole pages, at least one page, that a pool lacks to compose a request."""
+    free = _Free(pool.free(), page)
+    needed = min(round_up(whole, page) for whole, *_ in free.ways(size))
+    return max(needed - free.whole, page)
+
+
+def join(pool: BlockPool, size: int, source: PagedSource) -> Span | None:
+    """Compose a request of a pool's free bytes; None if that is not possible.
+
+    Raises MemoryError if the source has no addresses left for it; then nothing has changed.
+    """
+    free = _Free(pool.free(), source.page)
+    for whole, before, behind in free.ways(size):
+        if whole <= free.whole:
+            holes = [*before, *free.take(whole), *behind]
+            ptr = source.join([(hole.start, hole.size) for hole in holes])
+            return Span(ptr, _held(pool, holes))
+    return None
+
+
+def _held(pool: BlockPool, holes: list[_Hole]) -> list[Chunk]:
+    """Hold them; the chunks, in the same order."""
+    held: dict[int, Chunk] = {}
+    parts: list[Chunk] = []
+    cut: Chunk | None = None  # the chunk that was cut last
+    try:
+        for hole in sorted(holes, key=lambda hole: hole.start):
+            # what a chunk has behind a part that was cut from it is a chunk of its own by now
+            inside = parts[-1].right if hole.chunk is cut else hole.chunk
+            parts.append(pool.carve(inside, hole.start, hole.start + hole.size))
+            held[hole.start] = parts[-1]
+            cut = hole.chunk
+    except BaseException:
+        _give_all(parts)
+        raise
+    for part in parts:
+        part.bin = JOINED
+    return [held[hole.start] for hole in holes]
