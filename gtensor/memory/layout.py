@@ -48,7 +48,7 @@ def laid_out(reserve: Reserve) -> list[SegmentLayout]:
     """Every segment by address. The caller holds the arena's lock."""
     pools = [*reserve.pools.items(), *reserve.small_pools.items(),
              *((NOBODY, pool) for pool, _ in reserve.orphans)]
-    joined = {part: piece for span in tuple(reserve.spans)
+    joined = {part: piece for span in reserve.spans
               for part, piece in zip(span.parts, _pieces(span), strict=True)}
     return sorted(SegmentLayout(segment.ptr, segment.size, stream, [
         joined.get(chunk) or _piece(chunk) for chunk in segment])

@@ -24,7 +24,6 @@ The caller holds the arena's lock.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from weakref import WeakSet
 
 from gtensor.memory import report
 from gtensor.memory.blocks import IN_USE, BlockPool, Chunk, Segment
@@ -65,7 +64,7 @@ class Reserve:
         self.small_pools: dict[int, BlockPool] = {}
         # of streams that are gone: the pool, and the pools of its kind
         self.orphans: list[tuple[BlockPool, dict[int, BlockPool]]] = []
-        self.spans: WeakSet[Span] = WeakSet()  # those that blocks hold, and those that are retired
+        self.spans: set[Span] = set()  # those that blocks hold, and those that are retired
         self._min_remainder = min_remainder
 
     def all_pools(self) -> list[BlockPool]:
@@ -140,13 +139,10 @@ class Reserve:
         if self._paged is None:
             return pool.take(size)
         try:
-            span = join(pool, size, self._paged)
+            chunk = join(pool, size, self._paged, self.spans)
         except MemoryError:  # no addresses are left
-            span = None
-        if span is None:
-            return pool.take(size, breaking=True)
-        self.spans.add(span)
-        return span
+            chunk = None
+        return chunk or pool.take(size, breaking=True)
 
     def _extend(self, source: PagedSource, pool: BlockPool, size: int) -> Chunk | None:
         """A chunk for which one of the pool's segments was grown in place, by what is missing.
@@ -193,7 +189,7 @@ class Reserve:
     def release(self) -> int:
         """Release every free segment, and free pages of the others; the bytes released."""
         if self._paged is not None and not self.streams.capturing:
-            self._paged.part({span.ptr & -self._paged.page for span in tuple(self.spans)})
+            self._paged.part({span.ptr & -self._paged.page for span in self.spans})
             self._set_free_pages_apart(self._paged.page)
         return self._release([segment for pool in self.all_pools()
                               for segment in pool.free_segments()])
@@ -214,7 +210,7 @@ class Reserve:
         """Every chunk that a block holds."""
         for pool in self.all_pools():
             yield from pool.live()
-        yield from (span for span in tuple(self.spans) if span.bin == IN_USE)
+        yield from (span for span in self.spans if span.bin == IN_USE)
 
     def live_at(self, ptr: int) -> Chunk | None:
         """The chunk of the live block in which an address lies."""

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator
+from itertools import pairwise
 from typing import NamedTuple
 
 from gtensor.memory.blocks import IN_USE, JOINED, BlockPool, Chunk
@@ -22,31 +23,36 @@ from gtensor.memory.sources import PagedSource, round_up
 
 
 class Parts:
-    """The chunks whose bytes a span has one after another; for the span it stands for a pool."""
+    """The chunks whose bytes a span has one after another; for the span it stands for a pool.
 
-    __slots__ = ("chunks",)
+    `spans` are those that blocks hold, or that are retired.
+    """
 
-    def __init__(self, chunks: list[Chunk]) -> None:
+    __slots__ = ("chunks", "spans")
+
+    def __init__(self, chunks: list[Chunk], spans: set[Span]) -> None:
         self.chunks = chunks
+        self.spans = spans
 
     @property
     def stream(self) -> int:
         """Of the pool that has the chunks now."""
         return self.chunks[0].pool.stream
 
-    def give(self, _: Chunk) -> None:
+    def give(self, span: Span) -> None:
         """Give the chunks back to whichever pool has them now."""
         try:
             _give_all(self.chunks)
-        except BaseException:  # an interrupt: what is left is still to be given
+        finally:  # after an interrupt: what is left
             _give_all(self.chunks)
-            raise
+            self.spans.discard(span)
 
 
 def _give_all(chunks: list[Chunk]) -> None:
     while chunks:
         chunk = chunks[-1]
-        chunk.pool.give(chunk)
+        if chunk.bin < 0 and chunk.right.left is chunk:  # else an interrupt came right behind it
+            chunk.pool.give(chunk)
         chunks.pop()
 
 
@@ -56,15 +62,15 @@ class Span(Chunk):
     It is a chunk to the arena, but stands in no ring and no list.
     """
 
-    __slots__ = ("__weakref__", "parts")
+    __slots__ = ("parts",)
 
-    def __init__(self, ptr: int, chunks: list[Chunk]) -> None:
+    def __init__(self, ptr: int, chunks: list[Chunk], spans: set[Span]) -> None:
         self.ptr = ptr
         self.size = sum(chunk.size for chunk in chunks)
         self.bin = IN_USE
         self.uses = None
         self.parts = chunks
-        self.pool = Parts(chunks)  # type: ignore[assignment]  # asked for `stream` and `give`
+        self.pool = Parts(chunks, spans)  # type: ignore[assignment]  # asked for `stream` and `give`
 
 
 class _Hole(NamedTuple):
@@ -170,8 +176,10 @@ def missing(pool: BlockPool, size: int, page: int) -> int:
     return max(needed - free.whole, page)
 
 
-def join(pool: BlockPool, size: int, source: PagedSource) -> Span | None:
+def join(pool: BlockPool, size: int, source: PagedSource, spans: set[Span]) -> Chunk | None:
     """Compose a request of a pool's free bytes; None if that is not possible.
+
+    What turns out to lie in one piece is not joined; what is, is added to `spans`.
 
     Raises MemoryError if the source has no addresses left for it; then nothing has changed.
     """
@@ -179,8 +187,12 @@ def join(pool: BlockPool, size: int, source: PagedSource) -> Span | None:
     for whole, before, behind in free.ways(size):
         if whole <= free.whole:
             holes = [*before, *free.take(whole), *behind]
+            if all(a.start + a.size == b.start and a.chunk is b.chunk for a, b in pairwise(holes)):
+                return pool.carve(holes[0].chunk, holes[0].start, holes[0].start + size)
             ptr = source.join([(hole.start, hole.size) for hole in holes])
-            return Span(ptr, _held(pool, holes))
+            span = Span(ptr, _held(pool, holes), spans)
+            spans.add(span)
+            return span
     return None
 
 

@@ -134,6 +134,7 @@ class Timeline(Adaptor):
                 here.module, here.phase, instruction))
             if made.address not in self._segments:
                 self._segments.look(self.recorded)
+                self._segments.joined.add(made.address)
             self._note(made, size, True)
         return block
 
@@ -260,9 +261,14 @@ class Timeline(Adaptor):
 
 
 class _Segments:
-    """Which segments there are, looked at again when a block lies in none of them."""
+    """Which segments there are, looked at again when a block lies in none of them.
+
+    `joined` are addresses for which that was done: of blocks joined of several pieces, if they
+    still lie in none.
+    """
 
     def __init__(self, resource: Resource) -> None:
+        self.joined: set[int] = set()
         self.changes: list[tuple[int, int, bool, tuple[int, int, int]]] = []
         *_, self.bottom = _down_from(resource)
         self._seen = hasattr(self.bottom, "layout")
@@ -273,7 +279,7 @@ class _Segments:
         if not self._seen:
             return True
         at = bisect_right(self._starts, address) - 1
-        return at >= 0 and address < self._ends[at]
+        return (at >= 0 and address < self._ends[at]) or address in self.joined
 
     def look(self, number: int) -> None:
         """Note what was taken and given back since; `number` is that of the next event."""

@@ -21,6 +21,8 @@ def check(arena: Arena, blocks: Iterable[Block]) -> None:
     assert len(joined) == sum(len(span.parts) for span in spans), "two blocks share a part"
     for span in spans:
         assert span.size == sum(part.size for part in span.parts)
+        assert _merged(behind(arena, span.ptr, span.size)) == _merged(
+            place for part in span.parts for place in behind(arena, part.ptr, part.size))
     for pool in pools:
         held += check_pool(pool, arena.source.granularity, joined)
         for segment in pool.segments.values():
@@ -58,6 +60,16 @@ def behind(arena: Arena, ptr: int, nbytes: int) -> list[tuple[int, int]]:
     """The bytes of the device behind addresses: themselves, where memory has no pages."""
     pages = getattr(arena.source, "pages", None)
     return pages.behind(ptr, nbytes) if pages else [(ptr, ptr + nbytes)]
+
+
+def _merged(places: Iterable[tuple[int, int]]) -> list[tuple[int, int]]:
+    """The same bytes in the same order, in as few pieces as possible."""
+    found: list[tuple[int, int]] = []
+    for low, high in places:
+        if found and found[-1][1] == low:
+            low = found.pop()[0]
+        found.append((low, high))
+    return found
 
 
 def check_pool(pool: BlockPool, granularity: int, joined: Iterable[int] = ()) -> list:

@@ -138,9 +138,9 @@ class SimulatedPages:
         return self._pages[page]
 
     def _put(self, addresses: Iterable[int], numbers: Iterable[int]) -> None:
-        for page, number in zip(addresses, numbers, strict=True):
-            self._pages[page] = number
-            self._mappings[number] += 1
+        placed = dict(zip(addresses, numbers, strict=True))
+        self._mappings.update(placed.values())
+        self._pages.update(placed)  # at once: an interrupt finds all of them or none
 
     def _check_free(self, addresses: range) -> None:
         if not self._pages.keys().isdisjoint(addresses):

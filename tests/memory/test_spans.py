@@ -1,0 +1,454 @@
+"""Blocks joined of memory that lies apart: which holes they take, and who sees which bytes."""
+
+from __future__ import annotations
+
+import ctypes
+import itertools
+import json
+import pickle
+import random
+
+import numpy as np
+import pytest
+
+import gtensor as gt
+from gtensor.memory import Arena, OutOfMemoryError, SimulatedPages, VirtualSegments
+from gtensor.memory.blocks import BlockPool, Segment
+from gtensor.memory.reading import read_snapshot
+from gtensor.memory.snapshots import json_file, pickle_file
+from gtensor.memory.sources import virtual as virtual_source
+from gtensor.memory.spans import Span, _Free, _Hole, join, missing
+from gtensor.memory.uses import standing
+from gtensor.train import digits
+
+from .host_pages import HostPages
+from .interrupts import interrupt_after
+from .invariants import check, check_pool
+from .model_streams import ModelStream
+
+KIB, MIB = 1 << 10, 1 << 20
+PAGE = 64 * KIB
+
+
+def virtual(capacity: int = 64 * MIB) -> tuple[SimulatedPages, Arena]:
+    pages = SimulatedPages(capacity, PAGE)
+    return pages, Arena(VirtualSegments(pages), min_remainder=512)
+
+
+def apart(arena: Arena, *sizes: int, stream: int = 0) -> list:
+    """Free pieces of these sizes with a live block behind each; the live blocks."""
+    blocks = [arena.allocate(size, stream, "piece")
+              for gap in sizes for size in (gap, PAGE // 2)]
+    assert not any(isinstance(block.node, Span) for block in blocks)
+    return blocks[1::2]
+
+
+# -- what is joined --------------------------------------------------------------------------------
+
+
+def test_pages_that_lie_apart_serve_a_block_of_their_size():
+    pages, arena = virtual()
+    kept = apart(arena, 2 * PAGE + PAGE // 2, 3 * PAGE + PAGE // 2)
+    used = pages.used
+    block = arena.allocate(5 * PAGE, 0, "joined")
+    assert isinstance(block.node, Span)
+    assert pages.used == used and arena.stats().reserved == used
+    check(arena, [*kept, block])
+    del block
+    check(arena, kept)
+    assert arena.allocate(3 * PAGE + PAGE // 2).ptr < kept[1].ptr, "a part was not given back"
+
+
+def test_an_odd_part_takes_a_hole_and_no_page_of_its_own():
+    pages, arena = virtual()
+    kept = apart(arena, PAGE // 2 + 2 * PAGE, PAGE // 2 + 2 * PAGE, PAGE // 2 + PAGE)
+    used = pages.used
+    blocks = [arena.allocate(2 * PAGE + PAGE // 4) for _ in range(2)]
+    check(arena, [*kept, *blocks])
+    assert pages.used == used
+    assert arena.allocate(PAGE + PAGE // 2).size and pages.used == used
+
+
+def test_a_joined_block_is_one_block_in_every_report():
+    _, arena = virtual()
+    kept = apart(arena, 2 * PAGE + PAGE // 2, 3 * PAGE + PAGE // 2)
+    block = arena.allocate(5 * PAGE - 100, 0, "joined")
+    assert [h.nbytes for h in arena.holdings() if h.label == "joined"] == [5 * PAGE - 100]
+    history = standing("cuda:0", arena.layout(), {})
+    history.check()
+    for again in (history, read_back(json_file(history), "json"),
+                  read_back(pickle_file(history), "pickle")):
+        lives = [life for life in again.lives if life.op == "joined"]
+        assert [(life.address, life.size, life.nbytes) for life in lives] == [
+            (block.ptr, block.size, block.nbytes)]
+        assert len(again.lives) == len(kept) + 1
+        assert sum(piece.nbytes for segment in again.segments for piece in segment.pieces
+                   if piece.holder == block.ptr) == block.nbytes
+
+
+def read_back(data: bytes, suffix: str):
+    assert json.loads(data) if suffix == "json" else pickle.loads(data)
+    path = f"snapshot.{suffix}"
+    with open(path, "wb") as file:
+        file.write(data)
+    return read_snapshot(path)
+
+
+@pytest.fixture(autouse=True)
+def in_an_empty_folder(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+
+
+def test_a_loop_that_repeats_maps_nothing_after_its_first_rounds():
+    pages, arena = virtual()
+    rng = random.Random(0)
+    sizes = [rng.randrange(PAGE // 2, 9 * PAGE) for _ in range(200)]
+    ends = [rng.randrange(1, 30) for _ in sizes]
+
+    def iteration():
+        live = {}
+        for number, (size, end) in enumerate(zip(sizes, ends, strict=True)):
+            live[number] = arena.allocate(size)
+            for other in [o for o in live if o + ends[o] <= number]:
+                del live[other]
+
+    for _ in range(4):
+        iteration()
+    before = pages.mapped, pages.aliased, arena.stats().misses
+    assert before[1] > 0
+    for _ in range(3):
+        iteration()
+    assert (pages.mapped, pages.aliased, arena.stats().misses) == before
+
+
+# -- how a request is composed ---------------------------------------------------------------------
+
+
+def pool_of(holes: list[tuple[int, int]], total: int) -> BlockPool:
+    """A pool of one segment from address `PAGE` on, free in these places only."""
+    pool = BlockPool(512, 512, page=PAGE)
+    pool.add(segment := Segment(pool, PAGE, total))
+    pool.give(segment.right)
+    end = PAGE
+    for start, size in [*holes, (PAGE + total, 0)]:
+        if end < start:
+            pool.carve(next(c for c in pool.free() if c.ptr <= end < c.ptr + c.size), end, start)
+        end = start + size
+    return pool
+
+
+def composable(holes: list[tuple[int, int]], size: int, more: int) -> bool:
+    """Whether any hole that ends a page, whole pages and `more`, and any hole that begins one, have
+    room for the request, tried one by one."""
+    whole, tails, heads = more, {0}, {0}
+    for start, length in holes:
+        first, last = -(-start // PAGE) * PAGE, (start + length) // PAGE * PAGE
+        if first <= last:
+            whole += (last - first) // PAGE
+            tails.add(first - start)
+            heads.add(start + length - last)
+    return any(-(-max(size - tail - head, 0) // PAGE) <= whole
+               for tail in tails for head in heads)
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_a_request_is_composed_exactly_if_it_can_be(seed):
+    rng = random.Random(seed)
+    total = 12 * PAGE
+    cuts = sorted(rng.sample(range(0, total, 512), 2 * rng.randrange(1, 7)))
+    holes = [(PAGE + a, b - a) for a, b in zip(cuts[::2], cuts[1::2], strict=True)]
+    pages = SimulatedPages(64 * MIB, PAGE)
+    for _ in range(20):
+        size = rng.randrange(PAGE, total, 512)
+        pool = pool_of(holes, total)
+        source = VirtualSegments(pages)
+        assert source.acquire(PAGE + total)
+        source.join = lambda parts: parts[0][0]
+        lacking = missing(pool, size, PAGE) // PAGE
+        span = join(pool, size, source, spans := set())
+        assert (span is not None) == composable(holes, size, 0)
+        if span is None:
+            assert composable(holes, size, lacking) and not composable(holes, size, lacking - 1)
+            continue
+        assert span.size == size
+        if not isinstance(span, Span):  # it lies in one piece
+            assert any(a <= span.ptr and span.ptr + size <= a + b for a, b in holes)
+            continue
+        ends = [part.ptr + part.size for part in span.parts]
+        assert not any(part.ptr % PAGE for part in span.parts[1:])
+        assert not any(end % PAGE for end in ends[:-1])
+        for part in span.parts:
+            assert any(a <= part.ptr and part.ptr + part.size <= a + b for a, b in holes)
+        assert spans == {span}
+        span.pool.give(span)
+        assert not spans
+        free = sorted((chunk.ptr, chunk.size) for chunk in pool.free())
+        assert free == holes
+
+
+# -- streams ---------------------------------------------------------------------------------------
+
+
+def joined_on(stream_of: dict) -> tuple[Arena, list, object]:
+    _, arena = virtual()
+    arena.streams.update(stream_of)
+    kept = apart(arena, 2 * PAGE + PAGE // 2, 3 * PAGE + PAGE // 2, stream=1)
+    return arena, kept, arena.allocate(5 * PAGE, 1, "joined")
+
+
+def test_a_joined_block_waits_for_the_streams_that_use_it():
+    home, other = ModelStream(), ModelStream()
+    arena, kept, block = joined_on({1: home, 2: other})
+    arena.record_use(block.ptr + 4 * PAGE, 2)
+    other.launch()
+    span, ptr = block.node, block.ptr
+    del block
+    check(arena, kept)
+    assert arena.stats().pending == 5 * PAGE
+    pieces = [piece for segment in arena.layout() for piece in segment.pieces if piece.holder]
+    assert {piece.state for piece in pieces} == {"pending"}
+    again = arena.allocate(5 * PAGE, 1)  # the stream is made to wait, and has it whole
+    assert again.node is span and again.ptr == ptr
+    assert home._waits
+    check(arena, [*kept, again])
+    arena.record_use(again, 2)
+    other.launch()
+    del again, span
+    other.step(), other.step()
+    check(arena, [*kept, arena.allocate(512, 1)])
+    assert arena.stats().pending == 0
+
+
+def test_a_joined_block_of_a_stream_that_ends_goes_to_its_heir():
+    home, other = ModelStream(), ModelStream()
+    arena, kept, block = joined_on({1: home, 2: other})
+    arena.forget_stream(1)
+    first = arena.allocate(PAGE, 2)  # inherits
+    assert block.node.pool.stream == 2
+    check(arena, [*kept, block, first])
+    del block
+    check(arena, [*kept, first])
+    assert isinstance(arena.allocate(4 * PAGE + PAGE // 2, 2).node, Span)
+
+
+# -- when something fails --------------------------------------------------------------------------
+
+
+def test_without_addresses_the_arena_grows(monkeypatch):
+    monkeypatch.setattr(virtual_source, "MOST_JOINED", 0)
+    pages, arena = virtual()
+    kept = apart(arena, 2 * PAGE + PAGE // 2, 3 * PAGE + PAGE // 2)
+    used = pages.used
+    block = arena.allocate(5 * PAGE)
+    assert not isinstance(block.node, Span) and pages.used > used
+    check(arena, [*kept, block])
+
+
+def test_a_driver_that_refuses_an_alias_leaves_everything_whole(monkeypatch):
+    pages, arena = virtual()
+    kept = apart(arena, 2 * PAGE + PAGE // 2, 3 * PAGE + PAGE // 2)
+    reserved = pages.reserved
+
+    def refuse(address, of):
+        raise RuntimeError("cuMemMap answered CUDA_ERROR_UNKNOWN")
+
+    monkeypatch.setattr(pages, "alias", refuse)
+    with pytest.raises(RuntimeError, match="cuMemMap"):
+        arena.allocate(5 * PAGE)
+    assert pages.reserved == reserved
+    check(arena, kept)
+    monkeypatch.undo()
+    check(arena, [*kept, arena.allocate(5 * PAGE)])
+
+
+def test_released_pages_leave_no_joined_address_behind():
+    pages, arena = virtual()
+    kept = apart(arena, 2 * PAGE + PAGE // 2, 3 * PAGE + PAGE // 2)
+    block = arena.allocate(5 * PAGE)
+    arena.empty_cache()
+    pages.touch(block.ptr, block.size)  # it lives, so it stays
+    check(arena, [*kept, block])
+    del block
+    arena.empty_cache()
+    assert not arena.source._joined and pages.used == arena.stats().reserved
+    check(arena, kept)
+    kept.clear()
+    arena.empty_cache()
+    assert (pages.used, pages.reserved) == (0, 0)
+
+
+def test_a_limit_holds_while_blocks_are_joined():
+    pages, arena = virtual()
+    arena.set_limit(8 * PAGE)
+    kept = apart(arena, 2 * PAGE + PAGE // 2, 3 * PAGE + PAGE // 2)
+    block = arena.allocate(5 * PAGE)
+    with pytest.raises(OutOfMemoryError, match="the limit is 512 KiB"):
+        arena.allocate(2 * PAGE)
+    check(arena, [*kept, block])
+    assert pages.used <= 8 * PAGE
+
+
+@pytest.mark.parametrize("part", ["allocation", "free"])
+def test_an_interrupt_at_any_point_leaves_the_arena_whole(part):
+    for place in itertools.count(1):
+        _, arena = virtual()
+        kept = apart(arena, 2 * PAGE + PAGE // 2, 3 * PAGE + PAGE // 2)
+        block = arena.allocate(5 * PAGE) if part == "free" else None
+        hit = interrupt_after(place, lambda arena=arena, block=block: (
+            arena.deallocate(block) if block else arena.allocate(5 * PAGE)))
+        block = None
+        assert not arena._busy
+        lost = arena.allocated - sum(block.size for block in kept)
+        assert lost in (0, 5 * PAGE)  # at worst the interrupted block is lost, with its parts
+        if not lost:
+            check(arena, kept)
+        for pool in arena._pools.values():
+            check_pool(pool, 512, {id(chunk) for segment in pool.segments.values()
+                                   for chunk in segment})
+        assert arena.allocate(7 * PAGE).size
+        if not hit:
+            break
+    assert place > 10
+
+
+# -- real bytes ------------------------------------------------------------------------------------
+
+
+def as_array(block) -> np.ndarray:
+    return np.frombuffer((ctypes.c_ubyte * block.nbytes).from_address(block.ptr), np.uint8)
+
+
+def churn(pages, arena: Arena, rng: random.Random, steps: int = 400) -> int:
+    """Blocks filled with a value each, which must still be there at their end; how many joined."""
+    live: list[tuple] = []
+    joined = 0
+    for step in range(steps):
+        if live and (rng.random() < 0.5 or len(live) > 40):
+            block, value = live.pop(rng.randrange(len(live)))
+            assert (as_array(block) == value).all(), "somebody else wrote into this block"
+        else:
+            size = int(2 ** rng.uniform(9, 19))
+            try:
+                block = arena.allocate(size)
+            except OutOfMemoryError:
+                live.pop()
+                continue
+            joined += isinstance(block.node, Span)
+            live.append((block, step % 251))
+            as_array(block)[:] = step % 251
+        if step % 50 == 0:
+            arena.empty_cache()
+        if step % 10 == 0:
+            block = None
+            check(arena, [block for block, _ in live])
+    for block, value in live:
+        assert (as_array(block) == value).all(), "somebody else wrote into this block"
+    return joined
+
+
+@pytest.fixture
+def real_pages():
+    pages = HostPages(8 * MIB)
+    yield pages
+    pages.close()
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_blocks_keep_what_is_written_to_them(real_pages, seed):
+    arena = Arena(VirtualSegments(real_pages), min_remainder=512)
+    assert churn(real_pages, arena, random.Random(seed)) > 10
+    arena.empty_cache()
+    assert not real_pages._behind and not real_pages._areas
+
+
+def trained(arena: Arena | None, steps: int = 3) -> list[float]:
+    """Losses of the digits network, with all its arrays in an arena."""
+    device = gt.memory.arena_of("cpu").name and gt.backend.get_device("cpu")
+    before = device.resource
+    with gt.settings.override(arena_min_bytes=0):
+        try:
+            device.resource = arena or before
+            gt.manual_seed(0)
+            model = digits.model()
+            optimizer = gt.optim.AdamW(model.parameters())
+            rng = np.random.default_rng(0)
+            losses = []
+            for _ in range(steps):
+                x = gt.tensor(rng.random((64, 1, 8, 8), np.float32))
+                loss = gt.nn.functional.cross_entropy(
+                    model(x), gt.tensor(rng.integers(0, 10, 64)))
+                optimizer.zero_grad()
+                loss.backward()
+                optimizer.step()
+                losses.append(loss.item())
+                del x, loss
+        finally:
+            device.resource = before
+    return losses
+
+
+def test_training_on_joined_memory_computes_the_same(monkeypatch):
+    pages = HostPages(64 * MIB, 1 << 14)
+    source = VirtualSegments(pages)
+    joins = []
+    real = source.join
+    monkeypatch.setattr(source, "join", lambda parts: joins.append(len(parts)) or real(parts))
+    arena = Arena(source)
+    assert trained(arena) == trained(None)
+    assert len(joins) > 20 and max(joins) > 1
+    stats = arena.stats()
+    assert stats.peak_reserved <= 1.05 * stats.peak_allocated
+
+
+# -- planted faults --------------------------------------------------------------------------------
+
+
+def wrong_end_of_a_hole(monkeypatch):
+    monkeypatch.setattr(_Hole, "last", _Hole.first)
+
+
+def parts_in_another_order(monkeypatch):
+    real = VirtualSegments.join
+    monkeypatch.setattr(VirtualSegments, "join", lambda source, parts: real(source, [
+        parts[0], *parts[:0:-1]]))
+
+
+def a_page_taken_twice(monkeypatch):
+    real = _Free.take
+
+    def take(free, nbytes):
+        runs = list(real(free, nbytes))
+        if len(runs) > 1:
+            runs[-1] = runs[-1]._replace(start=runs[-1].start - PAGE)
+        return iter(runs)
+    monkeypatch.setattr(_Free, "take", take)
+
+
+def a_part_never_given_back(monkeypatch):
+    real = Span.__init__
+
+    def init(span, ptr, chunks, spans):
+        real(span, ptr, chunks, spans)
+        span.pool.chunks = chunks[:-1]
+    monkeypatch.setattr(Span, "__init__", init)
+
+
+def joined_addresses_outlive_their_pages(monkeypatch):
+    real = VirtualSegments._part
+
+    def part(source, runs):
+        kept = source._joined[runs]
+        real(source, runs)
+        source._joined[runs] = kept
+    monkeypatch.setattr(VirtualSegments, "_part", part)
+
+
+@pytest.mark.parametrize("fault", [
+    wrong_end_of_a_hole, parts_in_another_order, a_page_taken_twice, a_part_never_given_back,
+    joined_addresses_outlive_their_pages])
+def test_a_planted_fault_is_caught(monkeypatch, fault, real_pages):
+    fault(monkeypatch)
+    with pytest.raises((AssertionError, KeyError, ValueError)):
+        for seed in range(4):
+            churn(real_pages, Arena(VirtualSegments(real_pages), min_remainder=512),
+                  random.Random(seed))
