@@ -28,7 +28,7 @@ class Settings:
     debug: int = _flag(0, "1: say which device is chosen, and show tracebacks of the command")
     arena_min_bytes: int = _flag(1048576, "CPU arrays from this size on come from the arena")
     arena_steps: int = _flag(0, "round blocks up to so many steps per power of two (0: granules)")
-    arena_small_bytes: int = _flag(1048576, "CUDA blocks up to this size get segments of their own")
+    arena_small_bytes: int = _flag(0, "CUDA blocks up to this size get segments of their own")
     tile_elements: int = _flag(32768, "elements per tile where a CPU path needs a temporary")
     nvtx: int = _flag(-1, "NVTX ranges per op: 1 on, 0 off, -1 on when a profiler is attached")
 

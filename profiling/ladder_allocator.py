@@ -6,9 +6,11 @@
 
 The traces (`traces.py` records them) are replayed allocation by allocation, online through the
 arena and by the plan of one iteration; no byte is touched. A figure is the reserved bytes at their
-peak over the bytes of live blocks at theirs, in granules of 512; 1 is what nobody can be below. For
-a plan it is its reservation over the peak of the blocks that stand in it; beside it the whole
-process: parameters, optimizer, and what the unplanned iterations left in the arena.
+peak over the bytes of live blocks at theirs, in granules of 512; 1 is what nobody can be below. On
+virtual memory, whole pages of 2 MiB are reserved, and scattered ones joined; "cudamalloc" has
+segments that stay where they are. For a plan the figure is its reservation over the peak of the
+blocks that stand in it; beside it the whole process, parameters and optimizer included, once what
+the unplanned iterations left is gone.
 
 Times are host time per allocation with its free, of a block that is in the cache: the policy alone,
 without an array; on a GPU the same with a CuPy array, beside CuPy's pool, cudaMallocAsync with a
@@ -21,6 +23,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from importlib.util import find_spec
+from itertools import pairwise
 from typing import Any
 
 import traces
@@ -28,7 +31,17 @@ from ladder import Ladder
 from ladder_arena import Peer, arena_empty, cuda_peers, hot_size, ladder_of, replay
 from ladder_command import Figure, Options, Part, main
 
-from gtensor.memory import Arena, Block, Planned, Recording, Resource, SimulatedSegments
+from gtensor.memory import (
+    Arena,
+    Block,
+    Planned,
+    Recording,
+    Resource,
+    SegmentSource,
+    SimulatedPages,
+    SimulatedSegments,
+    VirtualSegments,
+)
 from gtensor.memory.blocks import BlockPool, Segment
 from gtensor.memory.plan import Lifetime, make_plan
 
@@ -36,7 +49,8 @@ ONLINE_TARGET = 1.05  # reserved / peak live
 PLANNED_TARGET = 1.01
 HIT_TARGET = 1.5  # microseconds, without an array
 CUPY_TARGET = 1.3  # x CuPy's pool, with an array
-STEPS = 20  # planned iterations that are replayed
+STEPS = 20  # iterations that are replayed beyond those that were recorded
+SETTLED = 2  # planned iterations after which nothing of the unplanned ones is left
 PAIRS = 1000  # allocations with their frees in a call of a rung
 
 
@@ -65,25 +79,49 @@ class Replay:
         self._done += 1
 
 
-def device() -> Arena:
-    """An arena on a device that has room for everything."""
-    return Arena(SimulatedSegments(1 << 50))
+def virtual() -> SegmentSource:
+    """Pages of 2 MiB of a device that has room for everything."""
+    return VirtualSegments(SimulatedPages(1 << 40))
+
+
+def cudamalloc() -> SegmentSource:
+    """Segments of such a device."""
+    return SimulatedSegments(1 << 50)
 
 
 def replayed(name: str) -> Iterator[Part]:
-    """A trace online and planned."""
+    """A trace online and planned, on both sources."""
     trace = traces.load(name)
-    arena, run = device(), Replay(trace)
-    run.iteration(arena)
-    after_first = arena.stats().misses
-    for _ in range(len(trace.parts) - 1 + STEPS):
-        run.iteration(arena)
-    stats = arena.stats()
-    yield ratio(f"{name}, online", stats.peak_reserved, stats.peak_allocated, ONLINE_TARGET)
-    yield Figure(f"{name}, online, segments taken after the first iteration",
-                 stats.misses - after_first, target=0)
+    for source in (virtual, cudamalloc):
+        yield from online(f"{name}, online, {source.__name__}", Arena(source()), trace)
+    for source in (virtual, cudamalloc):
+        yield from by_plan(f"{name}, planned, {source.__name__}", Arena(source()), trace)
 
-    arena, run = device(), Replay(trace)
+
+def online(name: str, arena: Arena, trace: traces.Trace) -> Iterator[Part]:
+    """A trace through the arena, its last iteration again and again."""
+    run = Replay(trace)
+    iterations = len(trace.parts) + STEPS
+    taken = []
+    for _ in range(iterations):
+        run.iteration(arena)
+        taken.append(arena.stats().misses)
+    stats = arena.stats()
+    yield ratio(name, stats.peak_reserved, stats.peak_allocated, ONLINE_TARGET)
+    each = ", ".join(str(after - before) for before, after in pairwise([0, *taken[:4]]))
+    yield Figure(f"{name}, segments taken after the first iteration", taken[-1] - taken[0],
+                 target=0, note=f"by iteration: {each} and so on")
+    if isinstance(arena.source, VirtualSegments):
+        pages = arena.source.pages
+        before = pages.aliased
+        run.iteration(arena)
+        yield Figure(f"{name}, pages joined by then, in one more iteration",
+                     pages.aliased - before, note=f"{before:,} before")
+
+
+def by_plan(name: str, arena: Arena, trace: traces.Trace) -> Iterator[Part]:
+    """A trace by the plan of its last recorded iteration."""
+    run = Replay(trace)
     recording = Recording(arena)
     for part in range(len(trace.parts) - 1):
         if part:
@@ -94,19 +132,20 @@ def replayed(name: str) -> Iterator[Part]:
     plan = recording.plan()
     took = time.perf_counter() - began
     planned = Planned(arena, plan)
-    planned.reset_peak()
-    taken = arena.stats().misses
-    for _ in range(STEPS):
+    for step in range(SETTLED + STEPS):
+        if step == SETTLED:
+            planned.reset_peak()
+            taken = arena.stats().misses
         planned.begin()
         run.iteration(planned)
         planned.end()
     stats = planned.stats()
     counts = plan.counts
-    yield ratio(f"{name}, planned", plan.reservation, plan.peak_live, PLANNED_TARGET,
-                f"; {counts.served} of {STEPS * len(plan.lifetimes)} blocks at their place")
-    yield Figure(f"{name}, planned, segments taken after the first iteration",
-                 stats.misses - taken, target=0)
-    yield ratio(f"{name}, planned, whole process", stats.peak_reserved, stats.peak_allocated)
+    yield ratio(name, plan.reservation, plan.peak_live, PLANNED_TARGET,
+                f"; {counts.served} of {(SETTLED + STEPS) * len(plan.lifetimes)} blocks at their place")
+    yield Figure(f"{name}, segments taken after the first iteration", stats.misses - taken,
+                 target=0)
+    yield ratio(f"{name}, whole process", stats.peak_reserved, stats.peak_allocated)
     yield Figure(f"{name}, planning {len(plan.lifetimes)} blocks", took, unit="s")
 
 
@@ -143,13 +182,13 @@ def policy(nbytes: int = 4 << 20) -> Iterator[Part]:
     "whole": a free piece of that size is there, between live neighbours, as in a loop that repeats.
     "cut": the block is cut from a larger piece, and joined with it again.
     """
-    arena = device()
+    arena = Arena(cudamalloc())
     recording = Recording(arena)
     for _ in range(PAIRS):
         recording.allocate(nbytes)
     recording.close()
     planned = Planned(arena, recording.plan())
-    arena = device()
+    arena = Arena(cudamalloc())
     live, piece = arena.allocate(nbytes), arena.allocate(nbytes)  # together, they fill a segment
     del piece
 

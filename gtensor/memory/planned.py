@@ -94,6 +94,8 @@ class Planned(Adaptor):
             if self._thread is not None:
                 raise RuntimeError("a planned step was begun within another of the same plan; "
                                    "wanted one at a time")
+            if self.counts.steps == 1:  # what outlived the last unplanned step is gone by now
+                self.arena.empty_cache()
             self._requests = self._turns[self.counts.steps % len(self._turns)]
             self.counts.steps += 1
             self._next = 0

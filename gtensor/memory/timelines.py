@@ -133,8 +133,7 @@ class Timeline(Adaptor):
                 block.serial, block.ptr, size, nbytes, stream, label, current_category(),
                 here.module, here.phase, instruction))
             if made.address not in self._segments:
-                self._segments.look(self.recorded)
-                self._segments.joined.add(made.address)
+                self._segments.look(self.recorded, made.address)
             self._note(made, size, True)
         return block
 
@@ -263,12 +262,11 @@ class Timeline(Adaptor):
 class _Segments:
     """Which segments there are, looked at again when a block lies in none of them.
 
-    `joined` are addresses for which that was done: of blocks joined of several pieces, if they
-    still lie in none.
+    A block that is joined of several pieces still lies in none: its address is remembered.
     """
 
     def __init__(self, resource: Resource) -> None:
-        self.joined: set[int] = set()
+        self._joined: set[int] = set()
         self.changes: list[tuple[int, int, bool, tuple[int, int, int]]] = []
         *_, self.bottom = _down_from(resource)
         self._seen = hasattr(self.bottom, "layout")
@@ -279,15 +277,18 @@ class _Segments:
         if not self._seen:
             return True
         at = bisect_right(self._starts, address) - 1
-        return (at >= 0 and address < self._ends[at]) or address in self.joined
+        return (at >= 0 and address < self._ends[at]) or address in self._joined
 
-    def look(self, number: int) -> None:
-        """Note what was taken and given back since; `number` is that of the next event."""
+    def look(self, number: int, address: int = 0) -> None:
+        """Note what was taken and given back since; `number` is that of the next event, `address`
+        that of the block that lay in none."""
         time, present = perf_counter_ns(), self._ranges()
         self.changes += [(number, time, False, gone) for gone in sorted(self._known - present)]
         self.changes += [(number, time, True, new) for new in sorted(present - self._known)]
         self._known = present
         self._index()
+        if address and address not in self:
+            self._joined.add(address)
 
     def _ranges(self) -> set[tuple[int, int, int]]:
         return {segment[:3] for segment in layout_of(self.bottom)[0]}

@@ -292,12 +292,21 @@ def test_pages_of_a_device_hold_what_is_written_to_them():
     at = source.acquire(2 * pages.page)
     assert source.grow(at, 2 * pages.page, 4 * pages.page)
 
-    def array(number: int) -> cupy.ndarray:
-        memory = cupy.cuda.UnownedMemory(at + number * pages.page, pages.page, source, 0)
+    def array(number: int, start: int = at) -> cupy.ndarray:
+        memory = cupy.cuda.UnownedMemory(start + number * pages.page, pages.page, source, 0)
         return cupy.ndarray((pages.page // 4,), "float32", cupy.cuda.MemoryPointer(memory, 0))
 
     for number in range(4):
         array(number)[...] = number
+    joined = source.join([(at + 3 * pages.page, pages.page), (at, pages.page)])
+    assert [float(array(number, joined)[5]) for number in range(2)] == [3, 0]
+    array(0, joined)[...] = 8  # a kernel writes through one address, the next reads the other
+    assert float(array(3).sum()) == 8 * pages.page / 4
+    array(3)[...] = 3
+    source.part({joined})
+    assert float(array(0, joined).sum()) == 3 * pages.page / 4
+    source.part(())
+    assert not source._joined
     source.release(at + pages.page, pages.page)
     assert source.grow(at, pages.page, 2 * pages.page)
     array(1)[...] = 7
@@ -306,3 +315,35 @@ def test_pages_of_a_device_hold_what_is_written_to_them():
     source.release(at, 4 * pages.page)
     with pytest.raises(MemoryError):
         source.acquire(pages.span)
+
+
+@pytest.mark.gpu
+def test_training_on_joined_memory_of_a_device_computes_the_same():
+    import numpy as np
+
+    import gtensor as gt
+    from gtensor.train import digits
+
+    def losses() -> list[float]:
+        gt.manual_seed(0)
+        model = digits.model().to("cuda")
+        optimizer = gt.optim.AdamW(model.parameters())
+        rng = np.random.default_rng(0)
+        found = []
+        for batch in (512, 300, 700, 512, 300):  # sizes that leave holes of each other's
+            x = gt.tensor(rng.random((batch, 1, 8, 8), np.float32), device="cuda")
+            y = gt.tensor(rng.integers(0, 10, batch), device="cuda")
+            loss = gt.nn.functional.cross_entropy(model(x), y)
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+            found.append(loss.item())
+        return found
+
+    expected = losses()
+    gt.memory.configure("virtual", "cuda")
+    try:
+        assert losses() == expected
+        assert gt.memory.arena_of("cuda").source._joined, "nothing was joined: no proof"
+    finally:
+        gt.memory.configure("cudamalloc", "cuda")
