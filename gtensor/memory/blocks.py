@@ -301,7 +301,14 @@ class BlockPool:
         filled = self._filled
         while filled:
             lowest = filled & -filled
-            yield from self._bins[lowest.bit_length() - 1]
+            head = self._bins[lowest.bit_length() - 1]
+            chunk = head.after
+            if chunk is head:
+                self._filled ^= head.bit
+                head.marked = False
+            while chunk is not head:
+                yield chunk
+                chunk = chunk.after
             filled ^= lowest
 
     def carve(self, chunk: Chunk, start: int, end: int) -> Chunk:

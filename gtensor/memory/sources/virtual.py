@@ -33,7 +33,7 @@ from typing import Protocol
 
 from gtensor.memory.sources.base import round_up
 
-MOST_JOINED = 4096  # joined addresses that are kept: what is mapped costs the driver memory
+MOST_JOINED = 1 << 17  # pages that are kept joined: each costs the driver some host memory
 
 
 class Pages(Protocol):
@@ -89,6 +89,7 @@ class VirtualSegments:
         self._ranges: dict[int, _Range] = {}
         # by the pages in their order, as runs of addresses: where they are joined
         self._joined: dict[tuple[tuple[int, int], ...], int] = {}
+        self._pages_joined = 0
 
     def acquire(self, nbytes: int) -> int:
         size = max(nbytes, self.pages.span)
@@ -116,9 +117,9 @@ class VirtualSegments:
                      for ptr, nbytes in parts)
         start = self._joined.get(runs)
         if start is None:
-            if len(self._joined) >= MOST_JOINED:
-                raise MemoryError(f"{MOST_JOINED} joined addresses are kept")
             pages = [page for run in runs for page in range(*run, self.page)]
+            if self._pages_joined + len(pages) > MOST_JOINED:
+                raise MemoryError(f"{self._pages_joined} pages are joined already")
             start = self.pages.reserve(len(pages) * self.page)
             try:
                 self.pages.alias(start, pages)
@@ -126,6 +127,7 @@ class VirtualSegments:
                 self.pages.release(start, len(pages) * self.page)
                 raise
             self._joined[runs] = start
+            self._pages_joined += len(pages)
         return start + parts[0][0] % self.page
 
     def part(self, kept: Container[int]) -> None:
@@ -137,6 +139,7 @@ class VirtualSegments:
         start, nbytes = self._joined[runs], sum(high - low for low, high in runs)
         self.pages.unmap(start, nbytes)
         del self._joined[runs]
+        self._pages_joined -= nbytes // self.page
         self.pages.release(start, nbytes)
 
     def release(self, ptr: int, nbytes: int) -> None:
