@@ -247,7 +247,7 @@ class Planned(Adaptor):
 
         A place stays taken if nobody knows such a stream any more.
         """
-        known = getattr(self.upstream, "streams", {})
+        known = getattr(self.arena, "streams", {})  # not of an adaptor that stands between now
         shared, self._shared = self._shared, []
         for place, uses in shared:
             home = place.region.reserved.stream
