@@ -101,6 +101,8 @@ def _walk(
                 else:
                     rule(step.ns, step, g)  # type: ignore[misc]
             step.leave()
+        ends = {n: step.result(n, held[n] if n in held else step.slots.pop(n, None))
+                for n in keepers}
     except BaseException:
         step.leave()
         step.slots.clear()  # a traceback that somebody keeps would keep them alive
@@ -109,7 +111,6 @@ def _walk(
         raise
     finally:
         _unclaim(records)
-    ends = {n: step.result(n, held[n] if n in held else step.slots.pop(n, None)) for n in keepers}
     with set_grad_enabled(create_graph):
         for node, grad in ends.items():
             if node.hooks and grad is not None and not isinstance(node, Record):

@@ -90,12 +90,12 @@ class Planned(Adaptor):
 
     def begin(self) -> None:
         """The calling thread's next allocations are those of the plan, from the first on."""
+        if self.counts.steps == 1:  # what outlived the last unplanned step is gone by now
+            self.arena.empty_cache()
         with self._lock:
             if self._thread is not None:
                 raise RuntimeError("a planned step was begun within another of the same plan; "
                                    "wanted one at a time")
-            if self.counts.steps == 1:  # what outlived the last unplanned step is gone by now
-                self.arena.empty_cache()
             self._requests = self._turns[self.counts.steps % len(self._turns)]
             self.counts.steps += 1
             self._next = 0
@@ -249,7 +249,7 @@ class Planned(Adaptor):
 
         A place stays taken if nobody knows such a stream any more.
         """
-        known = getattr(self.upstream, "streams", {})
+        known = getattr(self.arena, "streams", {})  # not of an adaptor that stands between now
         shared, self._shared = self._shared, []
         for place, uses in shared:
             home = place.region.reserved.stream

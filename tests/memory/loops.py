@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gtensor.memory import Arena, Plan, Planned, Recording, SimulatedSegments
+from gtensor.memory import Arena, Plan, Planned, Recording, SegmentSource, SimulatedSegments
 
 MIB = 1 << 20
 
@@ -27,9 +27,9 @@ class Loop:
         del b, c
 
 
-def planned_loop(capacity: int = 1 << 30) -> tuple[Planned, Loop, Arena]:
+def planned_loop(source: SegmentSource | None = None) -> tuple[Planned, Loop, Arena]:
     """A loop recorded twice, and the resource that runs it by its plan."""
-    arena = Arena(SimulatedSegments(capacity))
+    arena = Arena(source or SimulatedSegments(1 << 30))
     recording = Recording(arena)
     loop = Loop(recording)
     loop()

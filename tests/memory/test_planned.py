@@ -21,6 +21,7 @@ from gtensor.memory import (
     Planned,
     Recording,
     SimulatedSegments,
+    Timeline,
 )
 
 from .invariants import check
@@ -156,13 +157,16 @@ def test_a_reservation_that_does_not_fit_is_refused():
     assert small.allocated == 0 and arena.allocated == 0
 
 
-def test_a_place_that_another_stream_used_waits_for_it():
+@pytest.mark.parametrize("between", [None, Timeline])
+def test_a_place_that_another_stream_used_waits_for_it(between):
     home, other = SimulatedStream(), SimulatedStream()
     arena = Arena(SimulatedSegments(1 << 30), stream_of={home.id: home, other.id: other}.get)
     recording = Recording(arena)
     recording.allocate(MIB, home.id, "x")
     recording.close()
     planned = Planned(arena, recording.plan())
+    if between is not None:
+        planned.upstream = between(arena)  # as `gt.memory.planned` does within a timeline
     planned.begin()
     block = planned.allocate(MIB, home.id, "x")
     planned.record_use(block.ptr + 5, other.id)
@@ -180,6 +184,8 @@ def test_a_place_that_another_stream_used_waits_for_it():
     assert home.step()
     with pytest.raises(ValueError, match="does not know"):
         planned.record_use(again, 10**6)
+    if between is not None:
+        planned.upstream.close()
 
 
 # -- on a device -----------------------------------------------------------------------------------

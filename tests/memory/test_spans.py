@@ -21,10 +21,10 @@ from gtensor.memory.spans import Span, _Free, _Hole, join, missing
 from gtensor.memory.uses import standing
 from gtensor.train import digits
 
-from .host_pages import HostPages
 from .interrupts import interrupt_after
 from .invariants import check, check_pool
 from .model_streams import ModelStream
+from .upstreams import HostPages
 
 KIB, MIB = 1 << 10, 1 << 20
 PAGE = 64 * KIB
@@ -107,7 +107,7 @@ def test_a_loop_that_repeats_maps_nothing_after_its_first_rounds():
 
     def iteration():
         live = {}
-        for number, (size, end) in enumerate(zip(sizes, ends, strict=True)):
+        for number, size in enumerate(sizes):
             live[number] = arena.allocate(size)
             for other in [o for o in live if o + ends[o] <= number]:
                 del live[other]
@@ -348,9 +348,7 @@ def churn(pages, arena: Arena, rng: random.Random, steps: int = 400) -> int:
 
 @pytest.fixture
 def real_pages():
-    pages = HostPages(8 * MIB)
-    yield pages
-    pages.close()
+    return HostPages(8 * MIB)
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -358,7 +356,7 @@ def test_blocks_keep_what_is_written_to_them(real_pages, seed):
     arena = Arena(VirtualSegments(real_pages), min_remainder=512)
     assert churn(real_pages, arena, random.Random(seed)) > 10
     arena.empty_cache()
-    assert not real_pages._behind and not real_pages._areas
+    assert (real_pages.used, real_pages.reserved) == (0, 0)
 
 
 def trained(arena: Arena | None, steps: int = 3) -> list[float]:

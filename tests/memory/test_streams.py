@@ -242,6 +242,44 @@ def test_as_few_segments_go_back_as_are_needed():
     check(world.arena, [with_limit, third])
 
 
+def test_events_of_several_streams_may_complete_in_any_order():
+    world = World(3)
+    a, b, c = world.streams
+    first, second, both = (world.allocate(20 * MIB, a) for _ in range(3))
+    world.use(first, b)
+    world.use(second, c)
+    world.use(both, b)
+    world.use(both, c)
+    of_second = second.ptr
+    del first, both, second
+    assert world.arena.stats().pending == 60 * MIB
+    c.synchronize()  # the work of the one that was freed last is done first
+    again = world.allocate(20 * MIB, a)
+    assert again.ptr == of_second and world.arena.stats().pending == 40 * MIB
+    assert not a.clock, "it waited for a stream that has nothing to do with these bytes"
+    b.synchronize()
+    world.allocate(KIB, a)
+    assert world.arena.stats().pending == 0
+    check(world.arena, [again])
+
+
+def test_an_event_that_cannot_be_recorded_keeps_the_bytes_back_until_it_can():
+    world = World()
+    a, b = world.streams
+    block = world.allocate(20 * MIB, a)
+    at = block.ptr
+    world.use(block, b)
+    world.calls.refuse(1, 2)
+    del block  # a free says nothing
+    assert world.arena.stats().pending == 20 * MIB and world.arena.allocated == 0
+    with pytest.raises(Refused, match="record"):
+        world.allocate(KIB, a)
+    check(world.arena, [])
+    other = world.allocate(20 * MIB, a)
+    assert other.ptr == at and a.clock == {b.id: b.launched}
+    check(world.arena, [other])
+
+
 def step(world: World) -> None:
     """A scripted step that comes by every upstream call there is."""
     a, b = world.streams[:2]

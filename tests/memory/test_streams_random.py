@@ -1,8 +1,12 @@
-"""Random work on several streams, judged by a model of who may still touch which byte."""
+"""Random work on several streams, judged by a model of who may still touch which byte.
+
+Over segments that are taken and given back whole, and over virtual memory whose pages come and go.
+"""
 
 from __future__ import annotations
 
 import gc
+from contextlib import suppress
 
 import pytest
 from hypothesis import HealthCheck, Phase, settings
@@ -15,12 +19,22 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from gtensor.memory import Arena, OutOfMemoryError
+from gtensor.memory import Arena, OutOfMemoryError, SimulatedSegments
 from gtensor.memory.reserve import Reserve
 from gtensor.memory.streams import Streams
 
-from .invariants import check
-from .model_streams import Calls, Model, ModelSegments, ModelStream, Refused
+from . import invariants
+from .invariants import check, check_apart
+from .model_streams import (
+    Calls,
+    Model,
+    ModelEvent,
+    ModelPages,
+    ModelSegments,
+    ModelStream,
+    ModelVirtual,
+    Refused,
+)
 
 KIB, MIB = 1 << 10, 1 << 20
 SIZES = st.one_of(st.integers(0, 8 * KIB), st.sampled_from([64 * KIB, MIB, 2 * MIB, 3 * MIB]),
@@ -38,23 +52,32 @@ def cheap_collections():
 
 
 class StreamMachine(RuleBasedStateMachine):
-    """An arena, three streams that work when they are told to, and the blocks that are alive."""
+    """An arena, three streams that work when they are told to, and the blocks that are alive.
 
-    failures = True
+    `calls` are those of the streams, `upstream` those of the device that the source stands on.
+    """
+
+    page = 64 * KIB
 
     @initialize(capacity=st.sampled_from([8 * MIB, 16 * MIB, 64 * MIB]),
                 small=st.sampled_from([0, 64 * KIB]), steps=st.sampled_from([0, 4]),
                 asked=st.booleans())
     def start(self, capacity, small, steps, asked):
+        gc.freeze()  # what the examples before left: out-of-memory collects garbage all the time
         self.model = Model()
         self.calls = Calls()
-        self.source = ModelSegments(self.model, capacity, page=64 * KIB)
+        self.upstream = Calls()
+        source = self.make_source(capacity)
         by_id = {}
         self.by_id = by_id
-        self.arena = Arena(self.source, small=small, steps=steps,
+        self.arena = Arena(source, small=small, steps=steps,
                            stream_of=by_id.get if asked else None)
         self.streams = [self.new_stream() for _ in range(3)]
         self.blocks = []
+
+    def make_source(self, capacity):
+        self.device = ModelSegments(self.model, capacity, self.upstream, page=self.page)
+        return self.device
 
     def new_stream(self):
         stream = ModelStream(self.calls)
@@ -146,86 +169,110 @@ class StreamMachine(RuleBasedStateMachine):
 
     @rule()
     def empty_cache(self):
-        self.calls.refuse()
-        self.arena.empty_cache()
+        with suppress(Refused):
+            self.arena.empty_cache()
 
     @rule(limit=st.one_of(st.none(), st.integers(0, 32 * MIB)))
     def set_limit(self, limit):
-        self.calls.refuse()
-        self.arena.set_limit(limit)
+        with suppress(Refused):
+            self.arena.set_limit(limit)
 
     @rule(calls=st.lists(st.integers(1, 4), max_size=3))
-    def refuse(self, calls):
-        self.source.fail_at(*calls)
-        if self.failures:
-            self.calls.refuse(*calls)
+    def out_of_room(self, calls):
+        self.device.fail_at(*calls)
+
+    @rule(calls=st.lists(st.integers(1, 4), max_size=3), streams=st.booleans())
+    def refuse(self, calls, streams):
+        (self.calls if streams else self.upstream).refuse(*calls)
 
     @invariant()
     def whole(self):
         if hasattr(self, "arena"):
-            check_blocks(self.arena, self.blocks)
-            assert self.arena.stats().reserved == self.source.used
+            check(self.arena, self.blocks)
+            assert self.arena.stats().reserved == self.device.used, "arena and device disagree"
 
     def teardown(self):
         if not hasattr(self, "arena") or self.model.broken:
             return
         self.calls.refuse()
+        self.upstream.refuse()
         self.arena.set_limit(None)
-        self.source.fail_at()
-        self.source.capacity = 1 << 40
+        self.device.fail_at()
+        self.device.capacity = 1 << 40
         self.blocks.clear()
         self.model.finish()
         self.arena.empty_cache()
         assert self.arena.stats().pending == 0, "finished work keeps bytes back"
-        check_blocks(self.arena, [])
-        assert self.source.used == 0
+        check(self.arena, [])
+        assert self.device.used == self.arena.stats().segments == 0
 
 
-def check_blocks(arena, blocks):
-    """`check`, which expects sizes rounded up to granules: not to steps of powers of two."""
-    if arena._steps:
-        held = sorted((c.ptr, c.used) for p in arena._reserve.all_pools() for c in p.live())
-        assert held == sorted((block.ptr, block.size) for block in blocks)
-    else:
-        check(arena, blocks)
+class PagedStreamMachine(StreamMachine):
+    """The same over virtual memory, where pages leave segments that are partly in use."""
+
+    page = 512 * KIB
+
+    def make_source(self, capacity):
+        self.device = ModelPages(capacity, self.page, self.upstream)
+        return ModelVirtual(self.model, self.device)
+
+    @invariant()
+    def pages_are_conserved(self):
+        if hasattr(self, "arena"):
+            device = self.device
+            assert device.used == (device.mapped - device.unmapped) * device.page
+            assert device.used <= max(device.capacity, self.arena.limit or 0)
+
+    def teardown(self):
+        super().teardown()
+        if hasattr(self, "arena") and not self.model.broken:
+            assert self.device.reserved == 0, "addresses were lost"
 
 
-StreamMachine.TestCase.settings = settings(
-    max_examples=150, stateful_step_count=60, deadline=None, report_multiple_bugs=False,
-    suppress_health_check=list(HealthCheck))
+MACHINES = [StreamMachine, PagedStreamMachine]
+for machine in MACHINES:
+    machine.TestCase.settings = settings(
+        max_examples=80, stateful_step_count=60, deadline=None, report_multiple_bugs=False,
+        suppress_health_check=list(HealthCheck))
 TestStreams = StreamMachine.TestCase
+TestStreamsOnPages = PagedStreamMachine.TestCase
 
 
-def must_be_caught(match):
+@pytest.fixture(params=MACHINES)
+def machine(request):
+    return request.param
+
+
+def must_be_caught(machine, match):
     """Run the machine, which has to find the fault that is planted now."""
-    with pytest.raises(AssertionError, match=match):
-        run_state_machine_as_test(StreamMachine, settings=settings(
+    with pytest.raises((AssertionError, ValueError), match=match):
+        run_state_machine_as_test(machine, settings=settings(
             max_examples=300, stateful_step_count=40, deadline=None, database=None,
             phases=[Phase.generate], derandomize=True, report_multiple_bugs=False,
             suppress_health_check=list(HealthCheck)))
 
 
-def test_planted_fault_an_arena_that_ignores_record_use_is_caught(monkeypatch):
+def test_planted_fault_an_arena_that_ignores_record_use_is_caught(machine, monkeypatch):
     monkeypatch.setattr(Arena, "record_use", lambda arena, block, stream: None)
-    must_be_caught("may still touch")
+    must_be_caught(machine, "may still touch")
 
 
-def test_planted_fault_stealing_without_waiting_is_caught(monkeypatch):
+def test_planted_fault_stealing_without_waiting_is_caught(machine, monkeypatch):
     monkeypatch.setattr(Streams, "order", lambda streams, waiter, on: None)
-    must_be_caught("handed out while")
+    must_be_caught(machine, "handed out while")
 
 
-def test_planted_fault_a_claim_without_waiting_is_caught(monkeypatch):
+def test_planted_fault_a_claim_without_waiting_is_caught(machine, monkeypatch):
     monkeypatch.setattr(Streams, "_wait", lambda streams, waiter, event: None)
-    must_be_caught("handed out while")
+    must_be_caught(machine, "handed out while")
 
 
-def test_planted_fault_forgetting_to_poll_is_caught(monkeypatch):
+def test_planted_fault_forgetting_to_poll_is_caught(machine, monkeypatch):
     monkeypatch.setattr(Streams, "poll", lambda streams: None)
-    must_be_caught("finished work keeps bytes back")
+    must_be_caught(machine, "finished work keeps bytes back")
 
 
-def test_planted_fault_polling_without_asking_is_caught(monkeypatch):
+def test_planted_fault_polling_without_asking_is_caught(machine, monkeypatch):
     def poll(streams):
         streams.record_retired()
         for line in streams._lines.values():
@@ -235,10 +282,10 @@ def test_planted_fault_polling_without_asking_is_caught(monkeypatch):
         streams._lines.clear()
 
     monkeypatch.setattr(Streams, "poll", poll)
-    must_be_caught("may still touch")
+    must_be_caught(machine, "may still touch")
 
 
-def test_planted_fault_a_borrowed_chunk_that_goes_home_at_once_is_caught(monkeypatch):
+def test_planted_fault_a_borrowed_chunk_that_goes_home_at_once_is_caught(machine, monkeypatch):
     real = Reserve._from_others
 
     def from_others(reserve, pool, size, others):
@@ -248,17 +295,58 @@ def test_planted_fault_a_borrowed_chunk_that_goes_home_at_once_is_caught(monkeyp
         return chunk
 
     monkeypatch.setattr(Reserve, "_from_others", from_others)
-    must_be_caught("may still touch")
+    must_be_caught(machine, "may still touch")
 
 
-def test_planted_fault_an_heir_that_does_not_wait_is_caught(monkeypatch):
+def test_planted_fault_an_heir_that_does_not_wait_is_caught(machine, monkeypatch):
     monkeypatch.setattr(Streams, "forget", lambda streams, stream, last: streams.known.pop(
         stream, None))
-    must_be_caught("may still touch")
+    must_be_caught(machine, "may still touch")
+
+
+def test_planted_fault_memory_that_goes_back_before_its_work_is_done_is_caught(
+        machine, monkeypatch):
+    monkeypatch.setattr(ModelEvent, "synchronize", lambda event: None)
+    must_be_caught(machine, "were returned while")
+
+
+def test_planted_fault_a_release_that_fails_half_way_is_caught(machine, monkeypatch):
+    """The device has the bytes again, and the arena is told that it has not."""
+    kind = ModelPages if machine is PagedStreamMachine else ModelSegments
+    name = "unmap" if machine is PagedStreamMachine else "release"
+    real = getattr(kind, name)
+
+    def half(device, address, nbytes):
+        real(device, address, nbytes)
+        if device.calls.count % 3 == 0:
+            raise Refused("after it was done")
+
+    monkeypatch.setattr(kind, name, half)
+    must_be_caught(machine, "disagree|mapped|given out")
+
+
+def test_planted_fault_growth_without_pages_is_caught(monkeypatch):
+    monkeypatch.setattr(ModelVirtual, "grow", lambda source, ptr, old, new: True)
+    must_be_caught(PagedStreamMachine, "mapped|Failing test case")
+
+
+def test_planted_fault_addresses_that_are_kept_are_caught(monkeypatch):
+    monkeypatch.setattr(ModelPages, "release", lambda pages, address, nbytes: None)
+    must_be_caught(PagedStreamMachine, "addresses were lost")
+
+
+def test_planted_fault_pages_behind_two_addresses_are_seen(monkeypatch):
+    """Two blocks apart by their addresses, whose bytes are the same."""
+    arena = Arena(SimulatedSegments(64 * MIB))
+    blocks = [arena.allocate(MIB), arena.allocate(MIB)]
+    check_apart(arena.source, blocks)
+    monkeypatch.setattr(invariants, "physical", lambda source, ptr, nbytes: {(0, nbytes)})
+    with pytest.raises(AssertionError, match="overlap"):
+        check_apart(arena.source, blocks)
 
 
 @pytest.mark.slow
-def test_many_more_sequences():
-    run_state_machine_as_test(StreamMachine, settings=settings(
+def test_many_more_sequences(machine):
+    run_state_machine_as_test(machine, settings=settings(
         max_examples=3000, stateful_step_count=100, deadline=None, report_multiple_bugs=False,
         suppress_health_check=list(HealthCheck)))
