@@ -16,7 +16,8 @@ from gtensor.settings import FLAGS, Settings, settings
 def in_a_new_process(**environment: str) -> subprocess.CompletedProcess[str]:
     """Import gtensor with these variables and print the source of a CUDA device's segments."""
     return subprocess.run(
-        [sys.executable, "-c", "from gtensor.settings import settings; print(settings.cuda_source)"],
+        [sys.executable, "-c",
+         "from gtensor.settings import settings; print(settings.cuda_source)"],
         capture_output=True, check=False, text=True, env={**os.environ, **environment},
         cwd=Path(__file__).parents[1])
 
