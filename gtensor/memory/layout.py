@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import asdict
-from typing import Any, NamedTuple
+from operator import attrgetter
+from typing import Any, NamedTuple, Protocol
 
 from gtensor.memory.blocks import IN_USE, Chunk
 from gtensor.memory.reserve import Reserve
@@ -54,6 +55,42 @@ def _piece(chunk: Chunk) -> Piece:
         return Piece(chunk.ptr, chunk.size, FREE)
     return Piece(chunk.ptr, chunk.size, LIVE if chunk.bin == IN_USE else PENDING, chunk.nbytes,
                  chunk.label)
+
+
+class _Held(Protocol):
+    """What `opened` asks of a block."""
+
+    @property
+    def address(self) -> int: ...
+    @property
+    def size(self) -> int: ...
+    @property
+    def nbytes(self) -> int: ...
+    @property
+    def label(self) -> str: ...
+
+
+def opened(segments: Iterable[SegmentLayout], held: Collection[int],
+           blocks: Iterable[_Held]) -> list[SegmentLayout]:
+    """The segments with the blocks that lie in held pieces (by their address) in place of those."""
+    ordered = sorted(blocks, key=attrgetter("address"))
+
+    def pieces_of(piece: Piece) -> Iterator[Piece]:
+        if piece.address not in held or piece.state != LIVE:
+            yield piece
+            return
+        at, end = piece.address, piece.address + piece.size
+        for block in ordered:
+            if at <= block.address < end:
+                if at < block.address:
+                    yield Piece(at, block.address - at, FREE)
+                yield Piece(block.address, block.size, LIVE, block.nbytes, block.label)
+                at = block.address + block.size
+        if at < end:
+            yield Piece(at, end - at, FREE)
+
+    return [segment._replace(pieces=[inner for piece in segment.pieces
+                                     for inner in pieces_of(piece)]) for segment in segments]
 
 
 def fragmentation(segments: Sequence[SegmentLayout]) -> float:
