@@ -46,6 +46,7 @@ def allocator(monkeypatch):
     monkeypatch.setattr(cupy.cuda.runtime, "getDevice", lambda: 0)
     monkeypatch.setattr(cupy.cuda, "get_current_stream", lambda device: stand_in(5, "theirs"))
     monkeypatch.setattr(cuda_streams, "driver", _Driver)
+    monkeypatch.setattr(cupy.cuda, "Device", Current())
     device = _Device(arena)
     monkeypatch.setattr(cuda, "get_device", lambda name: device)
     cuda._install_allocator.__wrapped__()
@@ -100,7 +101,7 @@ def test_an_allocation_of_no_bytes_has_an_address(allocator):
     assert arena.allocated == 0
 
 
-def test_handles_are_recycled_ids_are_not(monkeypatch):
+def test_handles_are_recycled_ids_are_not(current, monkeypatch):
     """A dead stream's handle serves a new stream; the book tells them apart, and says who went."""
     numbers = {}
     monkeypatch.setattr(cuda_streams, "stream_id", lambda handle: numbers[handle])
@@ -125,10 +126,87 @@ def test_handles_are_recycled_ids_are_not(monkeypatch):
     assert len(ended) == 2
 
 
-def stand_in(handle, foreign=None):
-    """A CuPy Stream of a handle, which it owns unless somebody else does, without a driver."""
-    stream = cupy.cuda.Stream.__new__(type("Owned", (cupy.cuda.Stream,), {"__del__": _nothing}))
-    stream.ptr, stream.device_id, stream._foreign_stream_ref = handle, 0, foreign
+class Current:
+    """CuPy's devices without a driver: what is current, and before it."""
+
+    def __init__(self):
+        self.devices = [0]
+        self.streams = []
+
+    def __call__(self, index):
+        current = self
+
+        class Device:
+            def __enter__(self):
+                current.devices.append(index)
+
+            def __exit__(self, *_):
+                current.devices.pop()
+
+        return Device()
+
+
+@pytest.fixture
+def current(monkeypatch):
+    found = Current()
+    monkeypatch.setattr(cupy.cuda, "Device", found)
+    return found
+
+
+def test_a_stream_makes_its_device_the_current_one(current, monkeypatch):
+    """CuPy refuses to enter a stream of another device, and makes arrays on the current one."""
+    monkeypatch.setattr(cuda_streams, "stream_id", lambda handle: handle)
+    monkeypatch.setattr(cuda_streams.StreamBook, "everything", lambda book: "all work")
+    kept = stand_in(40, current=current, device=1)
+    stream = cuda_streams.StreamBook(1, lambda number, last: None).known(kept)
+    with stream, stream:
+        assert current.devices == [0, 1, 1] and current.streams == [40, 40]
+    assert current.devices == [0] and current.streams == []
+    current.streams = None  # so that CuPy fails
+    with pytest.raises(AttributeError), stream:
+        pass
+    assert current.devices == [0]
+
+
+def test_default_streams_of_devices_share_a_handle_and_are_told_apart(current, monkeypatch):
+    monkeypatch.setattr(cuda_streams, "stream_id", lambda handle: 7 + current.devices[-1])
+    default = stand_in(0)
+    books = [cuda_streams.StreamBook(index, lambda number, last: None) for index in range(2)]
+    assert [book.known(default).id for book in books] == [7, 8]
+    assert [book.known(default).id for book in books] == [7, 8]
+
+
+def test_an_event_is_made_on_the_device_of_its_stream(current, monkeypatch):
+    made = []
+
+    class Event:
+        def __init__(self, disable_timing):
+            made.append((current.devices[-1], disable_timing))
+
+        def record(self, stream):
+            made.append(stream.ptr)
+
+    monkeypatch.setattr(cupy.cuda, "Event", Event)
+    monkeypatch.setattr(cuda_streams, "stream_id", lambda handle: handle)
+    monkeypatch.setattr(cuda_streams.StreamBook, "everything", lambda book: "all work")
+    kept = stand_in(40)
+    cuda_streams.StreamBook(1, lambda number, last: None).known(kept).record()
+    assert made == [(1, True), 40] and current.devices == [0]
+
+
+def stand_in(handle, foreign=None, current=None, device=0):
+    """A CuPy Stream of a handle, which it owns unless somebody else does, without a driver.
+
+    Entered, it refuses to be of another device than the current one, as CuPy's do.
+    """
+    def enter(stream):
+        assert current.devices[-1] == device, "entered on another device"
+        current.streams.append(handle)
+
+    stream = cupy.cuda.Stream.__new__(type("Owned", (cupy.cuda.Stream,), {
+        "__del__": _nothing, "__enter__": enter,
+        "__exit__": lambda stream, *_: current.streams.pop() and None}))
+    stream.ptr, stream.device_id, stream._foreign_stream_ref = handle, device, foreign
     return stream
 
 
