@@ -269,8 +269,13 @@ def _place(data: Any, device: DeviceLike) -> Device:
     if device is None and isinstance(data, Tensor):
         return data.device
     if device is None and hasattr(data, "__cuda_array_interface__"):
-        return get_device(f"cuda:{data.device.id}" if hasattr(data.device, "id") else "cuda")
+        return _home(data)
     return get_device(device)
+
+
+def _home(data: Any) -> Device:
+    """The CUDA device on which an array of CuPy's or of another library lies."""
+    return get_device(f"cuda:{data.device.id}" if hasattr(data.device, "id") else "cuda")
 
 
 def _values(data: Any, dtype: Any) -> Any:
@@ -293,11 +298,12 @@ def _values(data: Any, dtype: Any) -> Any:
 
 def _on(place: Device, source: Any) -> Any:
     """`source` as an array of the device; copied only if it lives elsewhere."""
-    if isinstance(source, place.array_type):
-        return source
-    if isinstance(source, np.ndarray) or place.type == "cuda":
+    if isinstance(source, np.ndarray):
         return place.from_numpy(source)
-    return get_device("cuda").to_numpy(source)
+    home = _home(source)
+    if home is not place:
+        return place.from_numpy(home.to_numpy(source))
+    return source if isinstance(source, place.array_type) else place.from_numpy(source)
 
 
 def _check_differentiable(dtype: np.dtype, requires_grad: bool) -> None:

@@ -21,18 +21,18 @@ def held(objects: Sequence[Any]) -> Iterator[Found]:
     for thing in objects:
         if isinstance(thing, Parameter):
             module, name = places.get(id(thing), ("", ""))
-            yield Found(_address(thing._array), "parameters", module, name)
+            yield Found(address_of(thing._array), "parameters", module, name)
             if thing.grad is not None:
-                yield Found(_address(thing.grad._array), "gradients", module)
+                yield Found(address_of(thing.grad._array), "gradients", module)
         elif isinstance(thing, Module):
             for buffer in thing.buffers(recurse=False):
                 module, name = places.get(id(buffer), ("", ""))
-                yield Found(_address(buffer._array), "parameters", module, name)
+                yield Found(address_of(buffer._array), "parameters", module, name)
         elif isinstance(thing, Optimizer):
             for slot in (slot for slots in thing._slots for slot in slots):
                 module, name = places.get(id(slot.parameter), ("", ""))
                 for array in slot.state:
-                    yield Found(_address(array), "optimizer", module, name)
+                    yield Found(address_of(array), "optimizer", module, name)
 
 
 def _places(modules: Iterable[Module]) -> dict[int, tuple[str, str]]:
@@ -50,7 +50,7 @@ def _places(modules: Iterable[Module]) -> dict[int, tuple[str, str]]:
     return found
 
 
-def _address(array: Any) -> int:
+def address_of(array: Any) -> int:
     """Of the first byte."""
     pointer = getattr(array.data, "ptr", None)  # CuPy's
     return int(array.ctypes.data if pointer is None else pointer)

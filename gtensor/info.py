@@ -64,7 +64,7 @@ def text(found: dict[str, Any]) -> str:
     return "\n".join(lines)
 
 
-def _folded(line: str, indent: int = 39) -> str:
+def _folded(line: str, indent: int = 41) -> str:
     """The line at the terminal's width, its rest indented (under the settings' meaning)."""
     columns = max(60, shutil.get_terminal_size().columns)
     return textwrap.fill(line, columns, subsequent_indent=" " * indent)

@@ -4,6 +4,8 @@
     with settings.override(debug=1): ...           # block
     @settings.override(debug=1)                    # decorator
 
+A flag is an integer, or a text with known choices; anything else is refused.
+
 A block changes the whole process, not one thread: flags describe how the program is observed, and
 an observer that sees half of the threads would mislead.
 """
@@ -17,8 +19,10 @@ from dataclasses import dataclass, field, fields
 from typing import Any
 
 
-def _flag(default: int, doc: str) -> Any:
-    return field(default=default, metadata={"doc": doc})
+def _flag(default: int | str, doc: str, choices: tuple[str, ...] = ()) -> Any:
+    if choices:
+        doc += f" ({', '.join(choices)})"
+    return field(default=default, metadata={"doc": doc, "choices": choices})
 
 
 @dataclass(slots=True)
@@ -29,11 +33,18 @@ class Settings:
     arena_min_bytes: int = _flag(1048576, "CPU arrays from this size on come from the arena")
     arena_steps: int = _flag(0, "round blocks up to so many steps per power of two (0: granules)")
     arena_small_bytes: int = _flag(0, "CUDA blocks up to this size get segments of their own")
+    cuda_source: str = _flag("cudamalloc", "where the arena of a CUDA device gets its segments",
+                             ("cudamalloc", "virtual", "async"))
     tile_elements: int = _flag(32768, "elements per tile where a CPU path needs a temporary")
     nvtx: int = _flag(-1, "NVTX ranges per op: 1 on, 0 off, -1 on when a profiler is attached")
 
+    def __setattr__(self, name: str, value: int | str) -> None:
+        if name in FLAGS:  # else the slots refuse it
+            _check(name, value, f"settings.{name} = {value!r}")
+        object.__setattr__(self, name, value)
+
     @contextlib.contextmanager
-    def override(self, **values: int) -> Iterator[Settings]:
+    def override(self, **values: int | str) -> Iterator[Settings]:
         """Set flags for a block (or, as a decorator, for a call) and restore them after it."""
         for name in values:
             if name not in FLAGS:
@@ -49,12 +60,22 @@ class Settings:
 
     def describe(self) -> str:
         """The table of flags: environment variable, value in force, meaning."""
-        rows = [f"{_variable(f.name):26} {getattr(self, f.name):>8}  {f.metadata['doc']}"
+        rows = [f"{_variable(f.name):26} {getattr(self, f.name):>10}  {f.metadata['doc']}"
                 for f in fields(self)]
         return "\n".join(rows)
 
 
-FLAGS = tuple(f.name for f in fields(Settings))
+_FIELDS = {f.name: f for f in fields(Settings)}
+FLAGS = tuple(_FIELDS)
+
+
+def _check(name: str, value: Any, given: str) -> None:
+    """Raise ValueError for a value that the flag cannot have; `given` says how it was given."""
+    choices = _FIELDS[name].metadata["choices"]
+    if choices and value not in choices:
+        raise ValueError(f"{given} given; wanted one of " + ", ".join(map(repr, choices)))
+    if not choices and not isinstance(value, int):
+        raise ValueError(f"{given} given; wanted an integer")
 
 
 def _variable(name: str) -> str:
@@ -62,16 +83,18 @@ def _variable(name: str) -> str:
 
 
 def _from_environment() -> Settings:
-    values = {}
+    values: dict[str, int | str] = {}
     for name in FLAGS:
         text = os.environ.get(_variable(name))
         if text is None:
             continue
-        try:
-            values[name] = int(text)
-        except ValueError:
-            raise ValueError(f"{_variable(name)}={text!r} given; wanted an integer") from None
-    return Settings(**values)
+        value: int | str = text
+        if not _FIELDS[name].metadata["choices"]:
+            with contextlib.suppress(ValueError):
+                value = int(text)
+        _check(name, value, f"{_variable(name)}={text!r}")
+        values[name] = value
+    return Settings(**values)  # type: ignore[arg-type]
 
 
 settings = _from_environment()

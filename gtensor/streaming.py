@@ -19,6 +19,7 @@ def stream(device: Device | str | None = None, *, priority: int = 0) -> Any:
             y = gt.exp(x)       # runs on `side`, after what made x
         z = y + 1               # waits for y
 
+    CuPy's current device is then the stream's, too; gtensor's default device stays what it is.
     It has `id`, `record()` (an event), `wait(event)` and `synchronize()`; on CUDA `stream` is
     CuPy's. The CPU has one stream, on which everything is done when a call returns.
 

@@ -142,7 +142,7 @@ def by_plan(name: str, arena: Arena, trace: traces.Trace) -> Iterator[Part]:
     stats = planned.stats()
     counts = plan.counts
     yield ratio(name, plan.reservation, plan.peak_live, PLANNED_TARGET,
-                f"; {counts.served} of {(SETTLED + STEPS) * len(plan.lifetimes)} blocks at their place")
+                f"; {counts.served} of {counts.steps * len(plan.lifetimes)} blocks at their place")
     yield Figure(f"{name}, segments taken after the first iteration", stats.misses - taken,
                  target=0)
     yield ratio(f"{name}, whole process", stats.peak_reserved, stats.peak_allocated)

@@ -92,12 +92,9 @@ class CudaDevice(Device):
 
     @contextmanager
     def running(self, stream: Any) -> Iterator[None]:
-        with self._cupy_device:
-            if stream is None or stream.stream is None:  # gone: then the current one
-                yield
-            else:
-                with stream:
-                    yield
+        gone = stream is None or stream.stream is None  # then the current one
+        with self._cupy_device if gone else stream:
+            yield
 
     def order(self, reads: Iterable[Any], writes: Iterable[Any] = ()) -> None:
         stream: CudaStream | None = None

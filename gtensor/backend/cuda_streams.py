@@ -90,16 +90,16 @@ class IdleEvent:
 class CudaStream:
     """A stream as the arena and the engine see it; `with` makes it this thread's current one.
 
+    Its device is then CuPy's current one, too: CuPy would make arrays on another device otherwise.
     `stream` is CuPy's, None once it is gone. A stream that `gtensor.stream()` made is held, others
     only known.
     """
 
-    def __init__(self, stream: Any, number: int, everything: Callable[[], Any],
-                 held: bool = False) -> None:
+    def __init__(self, stream: Any, number: int, book: StreamBook, held: bool = False) -> None:
         self.id = number
         self.refer_to(stream)
         self._held = stream if held else None
-        self._everything = everything
+        self._book = book
         self._thread = threading.get_ident() if stream.ptr == _PER_THREAD else None
 
     def refer_to(self, stream: Any) -> None:
@@ -115,9 +115,10 @@ class CudaStream:
         one that is gone: behind all work of the device)."""
         stream = self.stream
         if stream is None or self._thread not in (None, threading.get_ident()):
-            return self._everything()
-        event = cupy().cuda.Event(disable_timing=True)
-        event.record(stream)
+            return self._book.everything()
+        with self._book.device:  # an event belongs to the device that is current
+            event = cupy().cuda.Event(disable_timing=True)
+            event.record(stream)
         return CudaEvent(event)
 
     def wait(self, event: Any) -> None:
@@ -130,11 +131,17 @@ class CudaStream:
         self.stream.synchronize()
 
     def __enter__(self) -> CudaStream:
-        self.stream.__enter__()
+        self._book.device.__enter__()
+        try:
+            self.stream.__enter__()
+        except BaseException:
+            self._book.device.__exit__(None, None, None)
+            raise
         return self
 
     def __exit__(self, *exception: object) -> None:
         self.stream.__exit__(*exception)
+        self._book.device.__exit__(*exception)
 
     def __cuda_stream__(self) -> tuple[int, int]:
         """Version and handle, for other libraries."""
@@ -150,6 +157,7 @@ class StreamBook:
 
     def __init__(self, index: int, ended: Callable[[int, Any], None]) -> None:
         self.captures = 0
+        self.device = cupy().cuda.Device(index)  # as a `with` block it is CuPy's current one
         self._index = index
         self._known: dict[int, CudaStream] = {}
         self._ended = ended
@@ -168,10 +176,11 @@ class StreamBook:
         found = None if by_device is None else by_device.get(self._index)
         if found is not None and stream.ptr != _PER_THREAD:
             return found
-        number = stream_id(stream.ptr)
+        with self.device:  # the default streams of all devices have the same handle
+            number = stream_id(stream.ptr)
         found = self._known.get(number)
         if found is None:
-            found = self._known[number] = CudaStream(stream, number, self.everything)
+            found = self._known[number] = CudaStream(stream, number, self)
             # the handle goes with the object, unless that is a view of somebody else's stream
             if stream.ptr > _PER_THREAD and getattr(stream, "_foreign_stream_ref", stream) is None:
                 weakref.finalize(stream, self._gone, number).atexit = False
@@ -183,14 +192,14 @@ class StreamBook:
 
     def made(self, priority: int) -> CudaStream:
         """A new stream, held by the object returned."""
-        with cupy().cuda.Device(self._index):
+        with self.device:
             stream = cupy().cuda.Stream(non_blocking=True, priority=priority)
             known = self.known(stream)
-            return CudaStream(stream, known.id, self.everything, held=True)
+            return CudaStream(stream, known.id, self, held=True)
 
     def from_handle(self, handle: int) -> CudaStream:
         """The stream behind a driver's handle, as other libraries give it."""
-        with cupy().cuda.Device(self._index):
+        with self.device:
             known = self._known.get(stream_id(handle))
             if known is not None and known.stream is not None:
                 return known
@@ -202,14 +211,14 @@ class StreamBook:
     def everything(self) -> Any:
         """An event behind all work of the device so far (CUDA driver API, cuCtxRecordEvent)."""
         record = getattr(driver(), "cuCtxRecordEvent", None)
-        with cupy().cuda.Device(self._index):
+        with self.device:
             if record is not None and not self.captures:
                 context = ctypes.c_void_p()
                 driver().cuCtxGetCurrent(ctypes.byref(context))
                 event = cupy().cuda.Event(disable_timing=True)
                 if record(context, ctypes.c_void_p(event.ptr)) == 0:
                     return CudaEvent(event)
-        return IdleEvent(cupy().cuda.Device(self._index).synchronize)
+        return IdleEvent(self.device.synchronize)
 
     def _gone(self, number: int) -> None:
         self._known.pop(number, None)

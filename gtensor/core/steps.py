@@ -92,8 +92,8 @@ class Step:
             a = self.ns.real(a)
         return a if a.dtype == node.dtype else self.ns.astype(a, dtype=node.dtype)
 
-    def _refuse_nan(self, array: Any) -> None:
-        if bool((array != array).any()):
+    def _refuse_nan(self, array: Any, device: Device) -> None:
+        if device.path("detect_anomaly", _has_nan)(array):
             record = getattr(self, "record", None)  # none yet when the walk's own seed arrives
             raise AnomalyError(
                 f"NaN in the gradient that {record.where()} gives to its input" if record
@@ -260,7 +260,7 @@ class RawStep(Step):
     def _put(self, node: Node, a: Any, hold: Storage | None) -> None:
         """First arrival moves in; later ones are added into whichever side nobody else holds."""
         if self.anomaly:
-            self._refuse_nan(a)
+            self._refuse_nan(a, node.device)
         slots = self.slots
         if node not in slots:
             slots[node] = a, hold
@@ -356,7 +356,7 @@ class RecordedStep(Step):
 
     def _put(self, node: Node, a: Tensor) -> None:
         if self.anomaly:
-            self._refuse_nan(a._array)
+            self._refuse_nan(a._array, node.device)
         present = self.slots.get(node)
         self.slots[node] = a if present is None else recorded.add(present, a)
 
@@ -372,6 +372,10 @@ def call_hooks(node: Node, grad: Tensor) -> Tensor:
             check_like("the gradient that a hook returned", changed, node)
             grad = changed
     return grad
+
+
+def _has_nan(array: Any) -> bool:
+    return bool((array != array).any())
 
 
 def _sole(hold: Storage | None) -> bool:

@@ -135,7 +135,7 @@ class Tensor(Interchange, Methods):
         if self._array.size != 1:
             raise ValueError(f"item() was called on a tensor of shape {self.shape}; "
                              "wanted one element")
-        return self._array.item()
+        return self._value()
 
     def tolist(self) -> Any:
         """The values as nested Python lists."""
@@ -145,7 +145,10 @@ class Tensor(Interchange, Methods):
         if self._array.size != 1:
             raise TypeError(f"{kind.__name__}() of a tensor of shape {self.shape}; "
                             "wanted one element")
-        return kind(self._array.item())
+        return kind(self._value())
+
+    def _value(self) -> Any:
+        return self._device.to_numpy(self._array).item()  # by the device: it orders streams
 
     def __format__(self, form: str) -> str:
         """Of one element as of its Python number, so that `f"{loss:.3f}"` works."""
@@ -167,7 +170,7 @@ class Tensor(Interchange, Methods):
         if self._array.ndim or self.dtype.kind not in "iu":
             raise TypeError(f"a tensor of shape {self.shape} and dtype {self.dtype} was given as "
                             "an index; wanted a 0-d integer tensor")
-        return int(self._array.item())
+        return int(self._value())
 
     # -- gradients --------------------------------------------------------------------------------
 

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
+from typing import Any
 
 from gtensor.memory.resource import Block, OutOfMemoryError, Resource, Stats
 
@@ -23,19 +24,27 @@ def category(name: str) -> Iterator[None]:
 
 
 class Adaptor:
-    """Passes everything on to `upstream`. Blocks it hands out report their free to it."""
+    """Passes everything on to `upstream`.
+
+    Blocks report their free to who made them; an adaptor that wants to hear of it, too, lends them
+    an `Ears`. `surplus`: live bytes here less those of the upstream.
+    """
+
+    surplus = 0
 
     def __init__(self, upstream: Resource) -> None:
         self.upstream = upstream
+
+    def held(self) -> list[Block]:
+        """Blocks that it holds only to make blocks of its own in them: no bytes of an array's."""
+        return []
 
     @property
     def allocated(self) -> int:
         return self.upstream.allocated
 
     def allocate(self, nbytes: int, stream: int = 0, label: str = "") -> Block:
-        block = self.upstream.allocate(nbytes, stream, label)
-        block.owner = self
-        return block
+        return self.upstream.allocate(nbytes, stream, label)
 
     def deallocate(self, block: Block) -> None:
         self.upstream.deallocate(block)
@@ -54,6 +63,56 @@ class Adaptor:
 
     def empty_cache(self) -> int:
         return self.upstream.empty_cache()
+
+
+class Ear(Adaptor):
+    """Stands before the owner of blocks, and tells a listener of their frees."""
+
+    def __init__(self, upstream: Resource, listener: Callable[[Block], None] | None) -> None:
+        super().__init__(upstream)
+        self.listener = listener
+
+    def deallocate(self, block: Block) -> None:
+        listener = self.listener
+        if listener is not None:  # told first: then nobody else can have the bytes yet
+            listener(block)
+        self.upstream.deallocate(block)
+
+
+class Ears:
+    """Lets a listener hear of the frees of blocks until `close`.
+
+    A block keeps its ear, which keeps the owner that the block had and nothing else: a listener
+    can be dropped, and whatever stood between it and that owner, while the block lives.
+    """
+
+    def __init__(self, listener: Callable[[Block], None]) -> None:
+        self._listener: Callable[[Block], None] | None = listener
+        self._ears: dict[Any, Ear] = {}  # by owner
+
+    def listen(self, block: Block) -> None:
+        """Hear of the free of a block."""
+        owner: Any = block.owner
+        while type(owner) is Ear and owner.listener is None:
+            owner = owner.upstream
+        ear = self._ears.get(owner)
+        if ear is None:
+            ear = self._ears.setdefault(owner, Ear(owner, self._listener))
+        block.owner = ear
+
+    def close(self) -> None:
+        """Hear no more."""
+        self._listener = None
+        for ear in tuple(self._ears.values()):
+            ear.listener = None
+        self._ears.clear()
+
+
+def chain_of(resource: Any) -> Iterator[Any]:
+    """A resource and all those below it."""
+    while resource is not None:
+        yield resource
+        resource = getattr(resource, "upstream", None)
 
 
 class Failing(Adaptor):

@@ -36,10 +36,11 @@ def configure(source: str, device: Device | str | None = None) -> None:
     """Give the device a new arena whose segments come from another source.
 
     Args:
-        source: on CUDA "cudamalloc" (what a device starts with), "virtual" (segments grow in place
-            and give free pages back; needs cuda-bindings) or "async" (CUDA's own pool); on the CPU
-            "host" (what it starts with) or "pinned" (page-locked memory, which a GPU copies from
-            and to directly; needs a GPU).
+        source: on CUDA "cudamalloc", "virtual" (segments grow in place and give free pages back;
+            needs cuda-bindings) or "async" (CUDA's own pool), and `settings.cuda_source`
+            (GTENSOR_CUDA_SOURCE) is what a device starts with; on the CPU "host" (what it starts
+            with) or "pinned" (page-locked memory, which a GPU copies from and to directly; needs
+            a GPU).
 
     What is live stays in the arena before, whose free memory is returned. The limit is kept;
     counters and watermarks start anew. Raises ValueError for a source that the device has not,
@@ -152,7 +153,8 @@ def _arena_over(device: Device, source: SegmentSource) -> Arena:
 
 
 def _watch(device: Device) -> None:
-    made = _CUDA["cudamalloc"](device) if isinstance(device, CudaDevice) else HostSegments()
+    made = (_CUDA[settings.cuda_source](device) if isinstance(device, CudaDevice)
+            else HostSegments())
     _arenas[device] = _arena_over(device, made)
     _connect(device)
 

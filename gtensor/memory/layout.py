@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import asdict
-from typing import Any, NamedTuple
+from operator import attrgetter
+from typing import Any, NamedTuple, Protocol
 
 from gtensor.memory.blocks import IN_USE, Chunk
 from gtensor.memory.reserve import Reserve
@@ -19,7 +20,7 @@ class Piece(NamedTuple):
 
     `nbytes` is what was requested and `label` the op, of pieces that are not free. `holder` is the
     address of the block that a piece belongs to if it is one of several that are joined there, else
-    0.
+    0, and `offset` where in the block it comes.
     """
 
     address: int
@@ -28,6 +29,7 @@ class Piece(NamedTuple):
     nbytes: int = 0
     label: str = ""
     holder: int = 0
+    offset: int = 0
 
     @property
     def owner(self) -> int:
@@ -71,10 +73,57 @@ def _piece(chunk: Chunk) -> Piece:
 def _pieces(span: Span) -> Iterator[Piece]:
     """The parts of a joined block; the last one has the bytes that were not requested."""
     state = LIVE if span.bin == IN_USE else PENDING
-    left = span.nbytes
+    offset = 0
     for part in span.parts:
-        yield Piece(part.ptr, part.size, state, min(left, part.size), span.label, span.ptr)
-        left -= min(left, part.size)
+        yield Piece(part.ptr, part.size, state, _within(span.nbytes, offset, part.size), span.label,
+                    span.ptr, offset)
+        offset += part.size
+
+
+def _within(nbytes: int, offset: int, size: int) -> int:
+    """How many of the first `nbytes` bytes of a block are among the `size` bytes at an offset."""
+    return min(max(nbytes - offset, 0), size)
+
+
+class _Held(Protocol):
+    """What `opened` asks of a block."""
+
+    @property
+    def address(self) -> int: ...
+    @property
+    def size(self) -> int: ...
+    @property
+    def nbytes(self) -> int: ...
+    @property
+    def label(self) -> str: ...
+
+
+def opened(segments: Iterable[SegmentLayout], held: Collection[int],
+           blocks: Iterable[_Held]) -> list[SegmentLayout]:
+    """The segments with the blocks that lie in held pieces (by their address) in place of those."""
+    ordered = sorted(blocks, key=attrgetter("address"))
+
+    def pieces_of(piece: Piece) -> Iterator[Piece]:
+        if piece.owner not in held or piece.state != LIVE:
+            yield piece
+            return
+        at = piece.owner + piece.offset  # where the blocks see it
+        end, there = at + piece.size, piece.address - at
+        for block in ordered:
+            low, high = max(at, block.address), min(end, block.address + block.size)
+            if low < high:
+                if at < low:
+                    yield Piece(at + there, low - at, FREE)
+                offset = low - block.address
+                yield Piece(low + there, high - low, LIVE,
+                            _within(block.nbytes, offset, high - low), block.label,
+                            block.address if there else 0, offset)
+                at = high
+        if at < end:
+            yield Piece(at + there, end - at, FREE)
+
+    return [segment._replace(pieces=[inner for piece in segment.pieces
+                                     for inner in pieces_of(piece)]) for segment in segments]
 
 
 def fragmentation(segments: Sequence[SegmentLayout]) -> float:

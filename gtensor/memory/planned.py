@@ -18,7 +18,7 @@ from threading import RLock, get_ident
 from typing import NamedTuple
 
 from gtensor.backend import Device, get_device
-from gtensor.memory.adaptors import Adaptor
+from gtensor.memory.adaptors import Adaptor, chain_of
 from gtensor.memory.plan import Lifetime, Plan
 from gtensor.memory.report import size_text
 from gtensor.memory.resource import Block, Resource, Stats
@@ -58,10 +58,12 @@ class Planned(Adaptor):
 
     def __init__(self, upstream: Resource, plan: Plan) -> None:
         super().__init__(upstream)
-        self.arena = upstream  # adaptors may come between in later steps
+        self.arena = upstream
         self.counts = plan.counts  # not the plan itself, which holds this
         self._lifetimes = plan.lifetimes
         upstream.empty_cache()  # what unplanned steps left in pieces is to serve as a whole
+        self._live = self._reserved = 0
+        self._regions: dict[int, Region] = {}
         self._regions = regions = {
             stream: Region(upstream.allocate(nbytes, stream, "planned steps"))
             for stream, nbytes in plan.regions.items()}
@@ -78,7 +80,6 @@ class Planned(Adaptor):
         self._freed: deque[Place] = deque()
         self._uses: dict[int, set[int]] = {}  # address of a place -> other streams that used it
         self._shared: list[tuple[Place, set[int]]] = []  # free for the host, not yet for streams
-        self._live = 0
         self._peak = 0
 
     # -- steps ------------------------------------------------------------------------------------
@@ -114,9 +115,18 @@ class Planned(Adaptor):
     @property
     def allocated(self) -> int:
         """Bytes of live blocks, those at planned places included, but not the reservation."""
+        return self.upstream.allocated + self.surplus
+
+    @property
+    def surplus(self) -> int:  # type: ignore[override]  # in an adaptor that adds nothing, 0
+        """Live blocks of the plan less its reservation."""
         if self._freed:
             self._settle()
-        return self.upstream.allocated - self._reserved + self._live
+        return self._live - self._reserved
+
+    def held(self) -> list[Block]:
+        """The reservation."""
+        return [region.reserved for region in self._regions.values()]
 
     def allocate(self, nbytes: int, stream: int = 0, label: str = "") -> Block:
         place = None
@@ -164,9 +174,7 @@ class Planned(Adaptor):
 
     def stats(self) -> Stats:
         """The upstream's, with live blocks of the plan in place of its reservation."""
-        self._settle()
-        found = self.upstream.stats()
-        surplus = self._live - self._reserved
+        found, surplus = self.upstream.stats(), self.surplus
         return replace(
             found, allocated=found.allocated + surplus, active=found.active + surplus,
             peak_allocated=max(self._peak, found.allocated + surplus),
@@ -282,7 +290,7 @@ def planned(plan: Plan, device: Device | str | None = None) -> Iterator[Plan]:
     The first one reserves; the bytes stay until `plan.release()` or until nobody holds the plan. A
     block that outlives its step keeps its bytes. Where a step differs from the recorded one, the
     arena serves it, and the first difference is reported by one UserWarning and in `plan.report()`.
-    A timeline that begins within the step sees its blocks; one around it, only the reservation.
+    Timelines, around the step or within it, see its blocks, and not the reservation.
 
     Raises RuntimeError within another planned step on the device and if its arena is switched off,
     OutOfMemoryError if the reservation does not fit.
@@ -292,9 +300,7 @@ def planned(plan: Plan, device: Device | str | None = None) -> Iterator[Plan]:
     if resource is None:
         raise RuntimeError(f"a planned step on {device} was asked for, but its arena is switched "
                            "off; wanted gt.memory.use_arena(True)")
-    chain = [resource]
-    while isinstance(chain[-1], Adaptor):
-        chain.append(chain[-1].upstream)
+    chain = list(chain_of(resource))
     if any(isinstance(link, Planned) and link.stepping for link in chain):
         raise RuntimeError(f"a planned step was begun within another on {device}; wanted one at a "
                            "time")
@@ -305,19 +311,25 @@ def planned(plan: Plan, device: Device | str | None = None) -> Iterator[Plan]:
     whole = False
     runner.begin()
     try:
-        if runner not in chain:  # else a timeline that began in an earlier step stands over it
-            runner.upstream = resource
-            device.resource = runner
+        if runner not in chain:  # else an interrupt has left it there
+            _replace(device, arena, runner)
         yield plan
         whole = True
     finally:
         runner.end(whole)
-        if device.resource is runner:
-            device.resource = runner.upstream
-            runner.upstream = arena
+        _replace(device, runner, arena)
     if plan.counts.first and not known:
         warnings.warn("a step differs from its plan, and the arena serves what does: "
                       + plan.counts.first, stacklevel=3)
+
+
+def _replace(device: Device, before: Resource, after: Resource) -> None:
+    """Put a resource in the place of another one, at the bottom of what stands over the device."""
+    if device.resource is before:
+        device.resource = after
+    for link in chain_of(device.resource):
+        if link is not after and getattr(link, "upstream", None) is before:
+            link.upstream = after
 
 
 def _place(regions: dict[int, Region], lifetime: Lifetime, offset: int) -> Place | None:

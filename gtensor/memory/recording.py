@@ -8,7 +8,7 @@ from threading import get_ident
 from typing import NamedTuple
 
 from gtensor.backend import Device, get_device
-from gtensor.memory.adaptors import Adaptor
+from gtensor.memory.adaptors import Adaptor, Ears
 from gtensor.memory.plan import Lifetime, Plan, make_plan
 from gtensor.memory.resource import Block, Resource
 
@@ -36,6 +36,7 @@ class Recording(Adaptor):
         self._thread = get_ident()
         self._open = True
         self._alive: dict[int, int] = {}  # serial -> which allocation
+        self._ears = Ears(self._freed)
 
     def allocate(self, nbytes: int, stream: int = 0, label: str = "") -> Block:
         block = super().allocate(nbytes, stream, label)
@@ -43,10 +44,10 @@ class Recording(Adaptor):
             which = self._alive[block.serial] = len(self.requests)
             self.requests.append(Request(nbytes, block.size, stream, label))
             self.events.append(which)
+            self._ears.listen(block)
         return block
 
-    def deallocate(self, block: Block) -> None:
-        super().deallocate(block)
+    def _freed(self, block: Block) -> None:
         which = self._alive.pop(block.serial, None)
         if which is not None:
             self.events.append(~which)
@@ -61,6 +62,7 @@ class Recording(Adaptor):
     def close(self) -> None:
         """Record no more. Blocks handed out so far stay valid."""
         self._open = False
+        self._ears.close()
         self._alive.clear()
 
     def lifetimes(self) -> tuple[list[Lifetime], int]:
@@ -131,4 +133,4 @@ def record(device: Device | str | None = None) -> Iterator[Recording]:
     finally:
         recording.close()
         if device.resource is recording:
-            device.resource = upstream
+            device.resource = recording.upstream

@@ -79,11 +79,16 @@ def summary_text(where: str, stats: Stats, limit: int | None, live: Sequence[Hol
         ("reserved", size_text(stats.reserved), size_text(stats.peak_reserved),
          f"{stats.segments} segment{'s' * (stats.segments != 1)}"),
     ])]
-    lines.append(f"  limit {'none' if limit is None else size_text(limit)}, "
-                 f"fragmentation {stats.fragmentation:.1%}, "
-                 f"reserved / live {stats.reserved_per_live:.2f}")
+    lines.append(f"  {'no limit' if limit is None else f'limit {size_text(limit)}'}"
+                 + (f", {stats.reserved_per_live:.2f} bytes reserved per byte allocated"
+                    if stats.allocated else "")
+                 + f", free memory {stats.fragmentation:.1%} fragmented")
     lines.append(f"  {requests} requests, {stats.hits} of them served from free memory"
                  + (f" ({stats.hits / requests:.1%})" if requests else ""))
+    if stats.pending:
+        lines.append(f"  {size_text(stats.pending)} freed that a stream may still be using")
+    if stats.borrowed:
+        lines.append(f"  {_blocks(stats.borrowed)} so far cut from another stream's memory")
     if live:
         lines += ["live by op:", *by_label(live)]
     return "\n".join(lines)

@@ -23,7 +23,7 @@ entry `gtensor`), which its viewer leaves alone.
     segments          address, size, stream, and pieces that tile them in address order: address,
                       size, state ("free", "live" or "pending": freed, but a stream may still use
                       it), nbytes, label, holder (the address of the block that it is a part of, 0
-                      if it is all of it)
+                      if it is all of it), offset (where in that block it comes)
 """
 
 from __future__ import annotations

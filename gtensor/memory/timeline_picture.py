@@ -17,8 +17,8 @@ _NAME = 58  # letters of a holder's name that the picture has room for
 _INK, _SOFT = "#222222", "#666666"
 
 
-def png_file(history: History) -> bytes:
-    """The bytes of a `.png` file. Needs matplotlib."""
+def png_file(history: History, title: str = "") -> bytes:
+    """The bytes of a `.png` file; the title's default names the device. Needs matplotlib."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
@@ -27,14 +27,14 @@ def png_file(history: History) -> bytes:
     axes, below = figure.subplots(2, 1, height_ratios=(3.4, 1))
     whole = curves(history)
     peak = history.peak()
-    _draw(axes, history, whole, peak)
+    _draw(axes, history, whole, peak, title or f"Live memory of {history.device}")
     _list_holders(below, history, peak)
     buffer = io.BytesIO()
     figure.savefig(buffer, format="png", dpi=130)
     return buffer.getvalue()
 
 
-def _draw(axes: Any, history: History, whole: Curves, peak: int) -> None:
+def _draw(axes: Any, history: History, whole: Curves, peak: int, title: str) -> None:
     drawn = envelope(whole, _COLUMNS)
     totals = whole.totals
     most = int(totals[peak + 1])
@@ -59,7 +59,7 @@ def _draw(axes: Any, history: History, whole: Curves, peak: int) -> None:
         axes.spines[side].set_visible(False)
     axes.set_xlabel(f"time ({second})")
     axes.set_ylabel(f"live memory ({unit})")
-    title = f"Live memory of {history.device}, {len(history.times):,} events"
+    title += f", {len(history.times):,} events"
     if reserved:
         title += f", at most {size_text(reserved)} reserved"
     axes.set_title(title, loc="left", fontsize=11)

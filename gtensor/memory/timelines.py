@@ -9,7 +9,7 @@ from __future__ import annotations
 import sys
 from bisect import bisect_right
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from itertools import accumulate
 from os import PathLike
 from time import perf_counter_ns
@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 
 from gtensor.backend.scopes import here, listeners
 from gtensor.frames import line_of, user_frame
-from gtensor.memory.adaptors import Adaptor, current_category
+from gtensor.memory.adaptors import Adaptor, Ears, chain_of, current_category
 from gtensor.memory.export import collector_paused, save
 from gtensor.memory.history import (
     OUT_OF_MEMORY,
@@ -30,7 +30,7 @@ from gtensor.memory.history import (
     Source,
     unknown_life,
 )
-from gtensor.memory.layout import SegmentLayout, layout_of
+from gtensor.memory.layout import SegmentLayout, layout_of, opened
 from gtensor.memory.resource import Block, OutOfMemoryError, Resource
 from gtensor.memory.uses import NOT_FOUND, Found, objects_of, uses
 
@@ -71,18 +71,6 @@ class Made(NamedTuple):
     instruction: tuple[CodeType, int] | None
 
 
-class _Ear(Adaptor):
-    """Who is told of frees. Blocks keep it, not the recording, so that this can be dropped."""
-
-    timeline: Timeline | None = None
-
-    def deallocate(self, block: Block) -> None:
-        timeline = self.timeline
-        if timeline is not None:  # noted first: then nobody else can have the bytes yet
-            timeline._freed(block)
-        self.upstream.deallocate(block)
-
-
 class Timeline(Adaptor):
     """Records every allocation and free until `close`, the latest `most` of them.
 
@@ -99,13 +87,11 @@ class Timeline(Adaptor):
         self._marks: list[tuple[int, int, str, bool, int]] = []
         self._live: dict[int, Made] = {}  # by the id of the block
         self._found: dict[int, tuple[Made, Found]] = {}  # by the id of the first
-        self._ear = _Ear(getattr(upstream, "_ear", upstream))
+        self._ears = Ears(self._freed)
         self._segments = _Segments(self)
         self._ended: tuple[list[SegmentLayout], dict[str, Any]] | None = None
-        self._total = upstream.allocated
-        self._adopt()
+        self._total = self._adopt()
         self.unknown = self._total - sum(made.size for made in self._live.values())
-        self._ear.timeline = self
         self._start = perf_counter_ns()
         self._open = True
         listeners.append(self)
@@ -127,7 +113,7 @@ class Timeline(Adaptor):
                 if instruction is None:
                     frame = user_frame(_frame_at(1))
                     instruction = frame.f_code, frame.f_lasti
-            block.owner = self._ear
+            self._ears.listen(block)
             size = block.size
             self._live[id(block)] = made = _tuple(Made, (
                 block.serial, block.ptr, size, nbytes, stream, label, current_category(),
@@ -136,9 +122,6 @@ class Timeline(Adaptor):
                 self._segments.look(self.recorded, made.address)
             self._note(made, size, True)
         return block
-
-    def deallocate(self, block: Block) -> None:
-        self._ear.deallocate(block)
 
     def _freed(self, block: Block) -> None:
         made = self._live.pop(id(block), None)
@@ -158,11 +141,12 @@ class Timeline(Adaptor):
     def close(self) -> None:
         """Record no more. Blocks handed out so far stay valid."""
         if self._open:
-            self._find(objects_of())
+            objects = objects_of(Adaptor)
+            self._find(objects)
             self._open = False
-            self._ear.timeline = None
+            self._ears.close()
             listeners.remove(self)
-            self._ended = self._now()
+            self._ended = self._now(objects)
 
     # -- reading ----------------------------------------------------------------------------------
 
@@ -198,9 +182,10 @@ class Timeline(Adaptor):
 
     def history(self) -> History:
         """The lifetimes that the events tell of, and how the segments lie: now, or at `close`."""
-        if self._open:
-            self._find(objects_of())
-        segments, stats = self._ended or self._now()
+        if self._ended is None:
+            objects = objects_of(Adaptor)
+            self._find(objects)
+        segments, stats = self._ended or self._now(objects)
         events, live = tuple(self._events), dict(self._live)
         first = self.recorded - len(events)
         marks = [Mark(max(at - first, 0), (time - self._start) * 1e-9, name, begins, nbytes)
@@ -235,28 +220,37 @@ class Timeline(Adaptor):
 
     # -- the ends ---------------------------------------------------------------------------------
 
-    def _adopt(self) -> None:
-        """Hear of the frees of blocks that are there already."""
-        below = list(_down_from(self.upstream))
-        objects = objects_of(Block)
+    def _adopt(self) -> int:
+        """Hear of the frees of blocks that are there already; the live bytes."""
+        objects = objects_of(Block, Adaptor)
+        adaptors = self._adaptors(objects)
+        held = {id(block) for adaptor in adaptors for block in adaptor.held()}
         for thing in objects:
             if type(thing) is not Block or getattr(thing, "node", None) is None:
                 continue
-            if _answers_to(thing.owner, below):
+            if id(thing) not in held and _bottom(thing.owner) is self._segments.bottom:
                 self._live[id(thing)] = Made(
                     thing.serial, thing.ptr, thing.size, thing.nbytes, thing.stream, thing.label,
                     "", "", None, None)
-                thing.owner = self._ear
+                self._ears.listen(thing)
         self._find(objects)
+        return self._segments.bottom.allocated + sum(adaptor.surplus for adaptor in adaptors)
+
+    def _adaptors(self, objects: list[Any]) -> list[Adaptor]:
+        """Those of the objects that are adaptors over the same arena, recorded or not."""
+        return [thing for thing in objects
+                if isinstance(thing, Adaptor) and _bottom(thing) is self._segments.bottom]
 
     def _find(self, objects: list[Any]) -> None:
         """Ask what live blocks are for."""
         for made, found in uses(self._live.values(), objects):
             self._found[id(made)] = made, found
 
-    def _now(self) -> tuple[list[SegmentLayout], dict[str, Any]]:
+    def _now(self, objects: list[Any]) -> tuple[list[SegmentLayout], dict[str, Any]]:
         self._segments.look(self.recorded)
-        return layout_of(self._segments.bottom)
+        segments, stats = layout_of(self._segments.bottom)
+        held = {block.ptr for adaptor in self._adaptors(objects) for block in adaptor.held()}
+        return (opened(segments, held, self._live.values()) if held else segments), stats
 
 
 class _Segments:
@@ -268,7 +262,7 @@ class _Segments:
     def __init__(self, resource: Resource) -> None:
         self._joined: set[int] = set()
         self.changes: list[tuple[int, int, bool, tuple[int, int, int]]] = []
-        *_, self.bottom = _down_from(resource)
+        self.bottom = _bottom(resource)
         self._seen = hasattr(self.bottom, "layout")
         self._known = self._ranges()
         self._index()
@@ -299,19 +293,10 @@ class _Segments:
         self._ends = [address + size for address, size, _ in ordered]
 
 
-def _answers_to(owner: Any, below: list[Any]) -> bool:
-    """Whether the frees of a block reach one of the resources below."""
-    if owner in below:
-        return True
-    return isinstance(owner, _Ear) and (
-        owner.timeline in below or _answers_to(owner.upstream, below))
-
-
-def _down_from(resource: Any) -> Iterator[Any]:
-    """A resource and all those below it."""
-    while resource is not None:
-        yield resource
-        resource = getattr(resource, "upstream", None)
+def _bottom(resource: Any) -> Any:
+    """What stands at the end of all upstreams: the arena."""
+    *_, bottom = chain_of(resource)
+    return bottom
 
 
 class _Sources(dict[tuple[int, int], Source]):

@@ -56,7 +56,10 @@ def _index(x: Tensor, part: Any, copied: bool) -> Any:
         raise IndexError(f"an index of dtype {array.dtype} given; wanted integers or booleans")
     if not array.ndim and array.dtype.kind != "b" and x.device.type == "cpu":
         return int(array)  # on a GPU that would wait for it
-    return array.copy() if copied else array
+    if copied:
+        return x.device.copy(array, label="index")
+    x.device.order((array,))  # the shape of a selection may be read from it, outside of any op
+    return array
 
 
 def described(key: Any, shape: tuple[int, ...]) -> str:

@@ -12,11 +12,14 @@ from pathlib import Path
 from typing import Any
 
 from gtensor import memory
+from gtensor.memory.history import CATEGORIES
+from gtensor.memory.timeline_picture import png_file
 from gtensor.settings import settings
 from gtensor.train import recipe
-from gtensor.train.accounting import CATEGORIES, Account, account
+from gtensor.train.accounting import Account, account
 from gtensor.train.errors import UserError, require
-from gtensor.train.pictures import loss_curve, memory_timeline
+from gtensor.train.files import write_atomically
+from gtensor.train.pictures import loss_curve
 from gtensor.train.trainer import NORMS, Trainer
 
 INTERRUPTED = 130  # the shell's exit status for Ctrl-C
@@ -75,7 +78,8 @@ def _run(trainer: Trainer, made: Callable[[str], Trainer], folder: Path, title: 
     loss_curve(folder / "loss.png", trainer.progress, title)
     with trainer.device:
         books = account(trainer)
-    memory_timeline(folder / "memory.png", books, "Live memory over one training step")
+    write_atomically(folder / "memory.png",
+                     png_file(books.history, "Live memory over one training step"))
     if not quiet:
         console.print(_memory_table(_with_each_norm(trainer, books, made)))
     console.print(
@@ -162,8 +166,9 @@ def _memory_table(books: dict[str, Account]) -> Any:
         for heading in ("at the peak", "at most"):
             table.add_column(f"{norm}\n{heading}", justify="right")
     for name in CATEGORIES:
-        table.add_row(name, *(_size(size) for account in books.values()
-                              for size in (account.at_peak(name), account.most(name))))
+        if any(account.most(name) for account in books.values()):
+            table.add_row(name, *(_size(size) for account in books.values()
+                                  for size in (account.at_peak(name), account.most(name))))
     table.add_section()
     table.add_row("peak of the step", *(_size(account.peak) for account in books.values()
                                         for _ in range(2)))

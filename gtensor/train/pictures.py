@@ -1,4 +1,4 @@
-"""The pictures of a run: the loss curve, and where the memory of a step went."""
+"""The picture of a run: the loss curve."""
 
 from __future__ import annotations
 
@@ -8,13 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from gtensor.train.accounting import CATEGORIES, Account
 from gtensor.train.errors import require
 from gtensor.train.files import write_atomically
 from gtensor.train.trainer import Progress
-
-_COLORS = dict(zip(CATEGORIES, (
-    "#4c566a", "#8592ab", "#c3ccd9", "#2a9d8f", "#e9a23b", "#b5637a", "#e76f51"), strict=True))
 
 
 def loss_curve(path: Path, progress: Progress, title: str) -> None:
@@ -49,35 +45,6 @@ def _handles(*many: Any) -> tuple[list[Any], list[str]]:
     """The entries of one legend for several axes."""
     found = [axes.get_legend_handles_labels() for axes in many]
     return sum((handles for handles, _ in found), []), sum((names for _, names in found), [])
-
-
-def memory_timeline(path: Path, account: Account, title: str) -> None:
-    """Live bytes over one training step, stacked by category."""
-    figure, axes = _figure((9, 4.8))
-    scale, unit = (2**20, "MiB") if account.peak > 2**21 else (2**10, "KiB")
-    times = 1e3 * np.array(account.times)
-    rows = [np.array(account.bytes[name]) / scale for name in CATEGORIES]
-    labels = [f"{name} ({account.most(name) / scale:.2f} {unit} at most)" for name in CATEGORIES]
-    axes.stackplot(times, *rows, labels=labels, step="post",
-                   colors=[_COLORS[name] for name in CATEGORIES], linewidth=0)
-    peak = account.peak / scale
-    axes.axhline(peak, color="#222222", linewidth=0.8, linestyle=":")
-    axes.annotate(f"peak {peak:.2f} {unit}", (times[0], peak), (4, 2), textcoords="offset points",
-                  fontsize=9, va="bottom")
-    for number, (name, time) in enumerate(account.marks.items()):
-        height = peak * (1.09 + 0.05 * number)  # rising, so that no line crosses a later label
-        axes.vlines(1e3 * time, 0, height, color="#222222", linewidth=0.6)
-        axes.annotate(f"{name} ends", (1e3 * time, height), (-4, 0), textcoords="offset points",
-                      fontsize=8, ha="right", va="top")
-    axes.set_xlim(times[0], times[-1])
-    axes.set_ylim(0, peak * 1.21)
-    axes.set_xlabel("time in the step (ms)")
-    axes.set_ylabel(f"live memory ({unit})")
-    axes.set_title(title, loc="left")
-    handles, names = axes.get_legend_handles_labels()
-    figure.legend(handles[::-1], names[::-1], loc="center left", bbox_to_anchor=(1.0, 0.5),
-                  frameon=False, fontsize=9)
-    _save(figure, path)
 
 
 def _figure(size: tuple[float, float]) -> tuple[Any, Any]:

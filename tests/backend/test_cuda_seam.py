@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 
 import cupy
+import numpy as np
 import pytest
 
+import gtensor as gt
+from gtensor import creation
 from gtensor.backend import cuda, cuda_streams
 from gtensor.backend.streams import SimulatedStream
+from gtensor.core.steps import RawStep
+from gtensor.core.tensor import make
 from gtensor.memory import Arena, SimulatedSegments
+from gtensor.ops.keys import normalized
 
 
 class _Driver:
@@ -39,6 +46,7 @@ def allocator(monkeypatch):
     monkeypatch.setattr(cupy.cuda.runtime, "getDevice", lambda: 0)
     monkeypatch.setattr(cupy.cuda, "get_current_stream", lambda device: stand_in(5, "theirs"))
     monkeypatch.setattr(cuda_streams, "driver", _Driver)
+    monkeypatch.setattr(cupy.cuda, "Device", Current())
     device = _Device(arena)
     monkeypatch.setattr(cuda, "get_device", lambda name: device)
     cuda._install_allocator.__wrapped__()
@@ -93,7 +101,7 @@ def test_an_allocation_of_no_bytes_has_an_address(allocator):
     assert arena.allocated == 0
 
 
-def test_handles_are_recycled_ids_are_not(monkeypatch):
+def test_handles_are_recycled_ids_are_not(current, monkeypatch):
     """A dead stream's handle serves a new stream; the book tells them apart, and says who went."""
     numbers = {}
     monkeypatch.setattr(cuda_streams, "stream_id", lambda handle: numbers[handle])
@@ -118,10 +126,87 @@ def test_handles_are_recycled_ids_are_not(monkeypatch):
     assert len(ended) == 2
 
 
-def stand_in(handle, foreign=None):
-    """A CuPy Stream of a handle, which it owns unless somebody else does, without a driver."""
-    stream = cupy.cuda.Stream.__new__(type("Owned", (cupy.cuda.Stream,), {"__del__": _nothing}))
-    stream.ptr, stream.device_id, stream._foreign_stream_ref = handle, 0, foreign
+class Current:
+    """CuPy's devices without a driver: what is current, and before it."""
+
+    def __init__(self):
+        self.devices = [0]
+        self.streams = []
+
+    def __call__(self, index):
+        current = self
+
+        class Device:
+            def __enter__(self):
+                current.devices.append(index)
+
+            def __exit__(self, *_):
+                current.devices.pop()
+
+        return Device()
+
+
+@pytest.fixture
+def current(monkeypatch):
+    found = Current()
+    monkeypatch.setattr(cupy.cuda, "Device", found)
+    return found
+
+
+def test_a_stream_makes_its_device_the_current_one(current, monkeypatch):
+    """CuPy refuses to enter a stream of another device, and makes arrays on the current one."""
+    monkeypatch.setattr(cuda_streams, "stream_id", lambda handle: handle)
+    monkeypatch.setattr(cuda_streams.StreamBook, "everything", lambda book: "all work")
+    kept = stand_in(40, current=current, device=1)
+    stream = cuda_streams.StreamBook(1, lambda number, last: None).known(kept)
+    with stream, stream:
+        assert current.devices == [0, 1, 1] and current.streams == [40, 40]
+    assert current.devices == [0] and current.streams == []
+    current.streams = None  # so that CuPy fails
+    with pytest.raises(AttributeError), stream:
+        pass
+    assert current.devices == [0]
+
+
+def test_default_streams_of_devices_share_a_handle_and_are_told_apart(current, monkeypatch):
+    monkeypatch.setattr(cuda_streams, "stream_id", lambda handle: 7 + current.devices[-1])
+    default = stand_in(0)
+    books = [cuda_streams.StreamBook(index, lambda number, last: None) for index in range(2)]
+    assert [book.known(default).id for book in books] == [7, 8]
+    assert [book.known(default).id for book in books] == [7, 8]
+
+
+def test_an_event_is_made_on_the_device_of_its_stream(current, monkeypatch):
+    made = []
+
+    class Event:
+        def __init__(self, disable_timing):
+            made.append((current.devices[-1], disable_timing))
+
+        def record(self, stream):
+            made.append(stream.ptr)
+
+    monkeypatch.setattr(cupy.cuda, "Event", Event)
+    monkeypatch.setattr(cuda_streams, "stream_id", lambda handle: handle)
+    monkeypatch.setattr(cuda_streams.StreamBook, "everything", lambda book: "all work")
+    kept = stand_in(40)
+    cuda_streams.StreamBook(1, lambda number, last: None).known(kept).record()
+    assert made == [(1, True), 40] and current.devices == [0]
+
+
+def stand_in(handle, foreign=None, current=None, device=0):
+    """A CuPy Stream of a handle, which it owns unless somebody else does, without a driver.
+
+    Entered, it refuses to be of another device than the current one, as CuPy's do.
+    """
+    def enter(stream):
+        assert current.devices[-1] == device, "entered on another device"
+        current.streams.append(handle)
+
+    stream = cupy.cuda.Stream.__new__(type("Owned", (cupy.cuda.Stream,), {
+        "__del__": _nothing, "__enter__": enter,
+        "__exit__": lambda stream, *_: current.streams.pop() and None}))
+    stream.ptr, stream.device_id, stream._foreign_stream_ref = handle, device, foreign
     return stream
 
 
@@ -135,12 +220,18 @@ class FakeDevice:
     order = cuda.CudaDevice.order
     block_of = cuda.CudaDevice.block_of
     exported = cuda.CudaDevice.exported
+    to_numpy = cuda.CudaDevice.to_numpy
+    path = cuda.CudaDevice.path
+    _guard = cuda.CudaDevice._guard
+    type = "cuda"
 
     def __init__(self, arena, streams):
         self.current, self.others = streams[0], {s.id: s for s in streams}
         self._ordering = cuda.Ordering(self.others.get)
         self.arena = arena
         self.array_type = type
+        self._cupy_device = contextlib.nullcontext()
+        self._paths = {}
 
     def current_stream(self):
         return self.current
@@ -171,3 +262,84 @@ def test_an_op_on_another_stream_waits_for_the_producer_and_is_known_to_the_aren
     device.exported(x, -1)
     device.exported(x, b.id)
     assert device.block_of(x).node.uses == {a.id, b.id}
+
+
+class FakeArray:
+    """An array of one element on a stream of a fake device, which says when it is read too early.
+
+    `host` are the values; whatever copies them looks whether the current stream waits for `writer`.
+    """
+
+    def __init__(self, device, value, writer):
+        self.data = device.empty().data
+        self.host, self.device, self.writer = np.asarray(value), device, writer
+        self.size, self.ndim, self.dtype = self.host.size, self.host.ndim, self.host.dtype
+        self.shape = self.host.shape
+        self.reads = 0
+
+    def read(self):
+        assert any(event.stream is self.writer for _, event in self.device.current._waits), (
+            "the values were read before the stream that makes them had passed")
+        self.reads += 1
+        return self.host
+
+    item = any = read
+
+    def __ne__(self, other):
+        return self
+
+
+@pytest.fixture
+def produced(monkeypatch):
+    """A tensor whose values another stream than the current one is still making."""
+    streams = [SimulatedStream(), SimulatedStream()]
+    arena = Arena(SimulatedSegments(1 << 30))
+    arena.streams.update({s.id: s for s in streams})
+    device = FakeDevice(arena, streams)
+    device.array_type = FakeArray
+    monkeypatch.setattr(cupy, "asnumpy", FakeArray.read)
+
+    def tensor(value):
+        device.current = streams[0]
+        array = FakeArray(device, value, streams[0])
+        streams[0].launch()
+        device.current = streams[1]
+        return make(array, device)
+
+    return tensor
+
+
+@pytest.mark.parametrize("value,read", [
+    (3, gt.Tensor.item), (3, int), (3, float), (3, complex), (3, bool), (3, "{:.1f}".format),
+    (3, range), (3, gt.Tensor.tolist), (3, gt.Tensor.numpy), (3, repr), (3, gt.Tensor.__reduce__),
+    (3, lambda x: gt.tensor([x], device="cpu")),
+], ids=["item", "int", "float", "complex", "bool", "format", "index", "tolist", "numpy", "repr",
+        "pickle", "in a list"])
+def test_values_are_read_behind_the_stream_that_makes_them(produced, value, read):
+    x = produced(value)
+    read(x)
+    assert x._array.reads > 0
+
+
+def test_a_gradient_is_looked_through_for_nan_behind_the_stream_that_makes_it(produced):
+    x = produced(0)
+    RawStep._refuse_nan(None, x._array, x.device)
+    assert x._array.reads > 0
+
+
+def test_a_mask_is_counted_behind_the_stream_that_makes_it(produced):
+    mask = produced(True)
+    (part,), _ = normalized(mask, mask, recorded=False)
+    assert part.read()
+
+
+def test_values_of_another_device_are_ordered_on_that_one(produced, monkeypatch):
+    array = produced(3)._array
+    monkeypatch.setattr(creation, "_home", lambda data: array.device)
+    assert creation._on(gt.device("cpu"), array) == 3 and array.reads == 1
+
+
+def test_planted_fault_a_read_without_order_is_caught(produced, monkeypatch):
+    monkeypatch.setattr(FakeDevice, "to_numpy", lambda device, array: array.read())
+    with pytest.raises(AssertionError, match="read before the stream"):
+        produced(3).item()

@@ -110,6 +110,29 @@ def test_arrays_lie_in_pinned_memory(cpu, monkeypatch):
     assert not areas
 
 
+class FakeCuda:
+    """A CUDA device as far as its arena asks for it."""
+
+    resource = None
+
+    def __init__(self) -> None:
+        self.streams: dict[int, object] = {}
+        self.on_stream_end: list[object] = []
+
+
+@pytest.mark.parametrize("source", list(allocators._CUDA))
+def test_a_setting_says_where_a_new_device_gets_its_segments(source, monkeypatch):
+    made = {name: memory.SimulatedSegments(1 << 30) for name in allocators._CUDA}
+    monkeypatch.setattr(allocators, "CudaDevice", FakeCuda)
+    monkeypatch.setattr(allocators, "_CUDA", {
+        name: lambda device, name=name: made[name] for name in made})
+    monkeypatch.setattr(allocators, "_arenas", {})
+    device = FakeCuda()
+    with settings.override(cuda_source=source):
+        allocators._watch(device)
+    assert device.resource.source is made[source]
+
+
 @pytest.mark.parametrize("name", ["cupy", "async", "rmm"])
 def test_the_cpu_has_only_the_arena(name, cpu):
     with pytest.raises(ValueError, match=f"allocator '{name}' was given for cpu; wanted 'arena', "

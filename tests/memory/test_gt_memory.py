@@ -5,14 +5,15 @@ from __future__ import annotations
 import gc
 import subprocess
 import sys
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
 from gtensor import memory
 from gtensor.backend import get_device
-from gtensor.memory import Arena, HostSegments
-from gtensor.memory.report import size_text
+from gtensor.memory import Arena, HostSegments, Stats
+from gtensor.memory.report import size_text, summary_text
 from gtensor.settings import settings
 
 MIB = 1 << 20
@@ -76,7 +77,8 @@ def test_the_functions_reach_the_devices_arena(cpu):
     assert memory.stats("cpu").allocated >= MIB
     assert memory.stats(cpu) == memory.arena_of("cpu").stats()
     text = memory.summary(cpu)
-    assert text.startswith("memory of cpu\n") and "made here" in text and "limit none" in text
+    assert text.startswith("memory of cpu\n") and "made here" in text and "no limit" in text
+    assert " that a stream may " not in text and " of another stream" not in text
     memory.set_limit(memory.stats(cpu).reserved, "cpu")
     with pytest.raises(memory.OutOfMemoryError, match="out of memory on cpu"):
         cpu.empty((64 * MIB,), np.uint8)
@@ -86,6 +88,24 @@ def test_the_functions_reach_the_devices_arena(cpu):
     memory.reset_peak(cpu)
     stats = memory.stats("cpu")
     assert stats.peak_allocated == stats.allocated
+
+
+def test_the_summary_says_what_streams_hold_back_and_lend():
+    plain = Stats(allocated=MIB, reserved=2 * MIB, active=MIB, peak_allocated=MIB,
+                  peak_reserved=2 * MIB, hits=3, misses=1, segments=1, fragmentation=0.25)
+    text = summary_text("cuda:0", plain, 4 * MIB, [])
+    assert text.splitlines()[3:] == [
+        "  reserved   2 MiB  2 MiB  1 segment",
+        "  limit 4 MiB, 2.00 bytes reserved per byte allocated, free memory 25.0% fragmented",
+        "  4 requests, 3 of them served from free memory (75.0%)"]
+    text = summary_text("cuda:0", replace(plain, pending=512, borrowed=1), None, [])
+    assert text.splitlines()[-2:] == [
+        "  512 B freed that a stream may still be using",
+        "  1 block so far cut from another stream's memory"]
+    empty = replace(plain, allocated=0, reserved=0, hits=0, misses=0)
+    assert summary_text("cuda:0", empty, None, []).splitlines()[-2:] == [
+        "  no limit, free memory 25.0% fragmented",
+        "  0 requests, 0 of them served from free memory"]
 
 
 def test_unknown_devices_are_named():

@@ -6,6 +6,8 @@ import contextlib
 import gc
 import sys
 import warnings
+import weakref
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -286,6 +288,67 @@ def test_a_timeline_may_span_steps(small_arrays):
     with memory.planned(plan, "cpu"):
         run()
     assert gt.device("cpu").resource is memory.arena_of("cpu")
+
+
+def live_now(plan: Plan) -> int:
+    """Bytes in which arrays live on the CPU, by the counters of the arena and of the plan."""
+    return memory.arena_of("cpu").allocated + (plan.resource.surplus if plan.resource else 0)
+
+
+def tells_the_truth(recording: memory.Timeline, plan: Plan) -> None:
+    history = recording.history()
+    history.check()
+    assert history.totals()[-1] == live_now(plan)
+    for event in (-1, history.peak(), len(history.times) - 1):  # nothing is there twice
+        lives = sorted((life.address, life.size) for life in history.live_at(event))
+        assert all(at + size <= after for (at, size), (after, _) in pairwise(lives))
+
+
+@pytest.mark.parametrize("reserved_before", [True, False])
+def test_timelines_tell_of_planned_steps_from_around_and_within(small_arrays, reserved_before):
+    run = training()
+    plan = recorded_plan(run)
+    if reserved_before:
+        with memory.planned(plan, "cpu"):
+            run()
+    with memory.timeline(device="cpu") as around:
+        tells_the_truth(around, plan)
+        for _ in range(2):
+            with memory.planned(plan, "cpu"):
+                start = live_now(plan)
+                with memory.timeline(device="cpu") as within:
+                    tells_the_truth(within, plan)
+                    assert within.history().totals()[0] == start
+                    run()
+                tells_the_truth(within, plan)
+                tells_the_truth(around, plan)
+        tells_the_truth(around, plan)
+        made = [event.label for event in around.events if event.delta > 0]
+        assert made == 2 * [lifetime.label for lifetime in plan.lifetimes]
+    history = around.history()
+    assert "planned steps" not in {life.op for life in history.lives}
+    pieces = [piece for segment in history.segments for piece in segment.pieces]
+    assert sum(piece.size for piece in pieces if piece.state == "live") == live_now(plan)
+    assert gt.device("cpu").resource is memory.arena_of("cpu")
+
+
+def test_planted_fault_a_reservation_that_nobody_names_is_caught(small_arrays, monkeypatch):
+    monkeypatch.setattr(Planned, "held", lambda planned: [])
+    with pytest.raises(AssertionError):
+        test_timelines_tell_of_planned_steps_from_around_and_within(None, True)
+
+
+def test_blocks_made_before_a_timeline_keep_nothing_of_it(small_arrays):
+    old = gt.device("cpu").empty((1000,), np.uint8, "old").base
+    with memory.record("cpu") as below:
+        for _ in range(3):  # nor a chain of those that came before
+            with memory.timeline(device="cpu") as recording:
+                pass
+    gone = weakref.ref(below), weakref.ref(recording)
+    del below, recording
+    gc.collect()
+    assert [reference() for reference in gone] == [None, None]
+    assert old.owner.upstream is memory.arena_of("cpu")
 
 
 def test_one_warning_says_what_differs(small_arrays):

@@ -86,6 +86,35 @@ def test_a_joined_block_is_one_block_in_every_report():
                    if piece.holder == block.ptr) == block.nbytes
 
 
+def test_planned_blocks_in_a_joined_reservation_lie_in_its_pieces():
+    _, arena = virtual()
+    recording = gt.memory.Recording(arena)
+    sizes = 3 * PAGE, PAGE + PAGE // 4 - 1000
+    blocks = [recording.allocate(size, 0, f"op {size}") for size in sizes]
+    blocks.clear()
+    recording.close()
+    kept = apart(arena, 2 * PAGE + PAGE // 2, 3 * PAGE + PAGE // 2)
+    planned = gt.memory.Planned(arena, recording.plan())
+    assert isinstance(next(iter(planned._regions.values())).reserved.node, Span)
+    timeline = gt.memory.Timeline(planned)
+    planned.begin()
+    blocks = [timeline.allocate(size, 0, f"op {size}") for size in sizes]
+    history = timeline.history()
+    planned.end()
+    timeline.close()
+    history.check()
+    pieces = [piece for segment in history.segments for piece in segment.pieces]
+    for block in blocks:
+        own = [piece for piece in pieces if piece.owner == block.ptr]
+        assert sum(piece.size for piece in own) == block.size
+        assert sum(piece.nbytes for piece in own) == block.nbytes
+    assert max(len([piece for piece in pieces if piece.owner == block.ptr])
+               for block in blocks) > 1, "none lies in two pieces: no proof"
+    assert {piece.label for piece in pieces if piece.state == "live"} == {
+        "piece", *(block.label for block in blocks)}
+    assert len(kept) == 2
+
+
 def read_back(data: bytes, suffix: str):
     assert json.loads(data) if suffix == "json" else pickle.loads(data)
     path = f"snapshot.{suffix}"

@@ -140,3 +140,16 @@ def test_events_order_work_of_the_users_own(cupy):
         y = x[:100] + 1
     side.synchronize()
     assert event.done() and (y.get() == 4).all()
+
+
+@pytest.mark.multi_gpu
+def test_a_stream_makes_its_device_the_current_one_of_cupy(cupy):
+    side = gt.stream("cuda:1")
+    before = cupy.cuda.Device().id
+    with side:
+        made = cupy.ones(1000, np.float32)
+        y = gt.ones(1000, device="cuda:1") + 1
+        assert cupy.cuda.get_current_stream() == side.stream
+    assert cupy.cuda.Device().id == before == 0
+    assert made.device.id == 1 and made.data.mem.block.stream == side.id
+    assert (y.numpy() == 2).all() and (made.get() == 1).all()

@@ -15,7 +15,7 @@ import pytest
 import gtensor as gt
 from gtensor import settings
 from gtensor.train import digits
-from gtensor.train.accounting import CATEGORIES, account
+from gtensor.train.accounting import account
 from gtensor.train.errors import UserError
 from gtensor.train.files import write_atomically
 from gtensor.train.trainer import Data, Options, Trainer
@@ -90,14 +90,19 @@ def test_no_segment_is_requested_after_the_first_step(small):
 def test_every_byte_of_a_step_has_a_category(small):
     with settings.override(arena_min_bytes=0):
         trainer = small(epochs=1)
+        other = small(epochs=1)  # whose memory is none of the step's
         trainer.step(*trainer.first_batch())
+        before = gt.memory.stats().allocated
         books = account(trainer)
+        parameters = [t.nbytes for t in trainer.model.state_dict().values()]
+        rest = sum(t.nbytes for t in (*other.model.state_dict().values(), *other.held_out))
     gradients = sum(p.nbytes for p in trainer.model.parameters())
     assert gradients <= books.most("gradients") <= gradients + 64 * 12 + 4096
-    assert books.at_peak("parameters") == sum(
-        t.nbytes for t in trainer.model.state_dict().values())
+    assert books.at_peak("parameters") == sum(-(-nbytes // 64) * 64 for nbytes in parameters)
+    assert books.at_peak("data") >= sum(t.nbytes for t in trainer.held_out)
     assert books.most("saved") > books.most("gradients") and books.most("workspace") > 0
-    assert all(min(books.bytes[name]) >= 0 for name in CATEGORIES)
+    assert books.most("earlier") == 0 and books.totals[0] <= before - rest
+    assert all(min(row) >= 0 for row in books.bytes.values())
     assert books.peak == max(books.totals) and 0.9 < books.reuse <= 1
 
 
