@@ -11,11 +11,13 @@ import weakref
 from contextlib import suppress
 from itertools import pairwise
 from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 
 import gtensor as gt
 from gtensor.core.errors import GradientError
+from gtensor.core.steps import RawStep
 from gtensor.memory import Arena, HostSegments
 from gtensor.settings import settings
 
@@ -105,6 +107,27 @@ def _raise_in_backward(name: str, phase: str, function: Any, args: Any, kwargs: 
     if phase == "backward" and name == "exp":
         raise ZeroDivisionError
     return function(*args, **kwargs)
+
+
+def a_failed_walk_empties_its_slots() -> None:
+    """After an error nothing is held in a walk, although its traceback is kept."""
+    steps: list[RawStep] = []
+    init = RawStep.__init__
+
+    def collect(step: RawStep, wanted: Any) -> None:
+        init(step, wanted)
+        steps.append(step)
+
+    x = gt.tensor([1.0, 2.0], requires_grad=True)
+    loss = (x.exp() * x).sum()
+    error = None
+    with patch.object(RawStep, "__init__", collect), gt.observe(_raise_in_backward):
+        try:
+            loss.backward()
+        except ZeroDivisionError as raised:
+            error = raised
+    assert error is not None and error.__traceback__ is not None and steps
+    assert not any(step.slots for step in steps), "a slot outlived its walk"
 
 
 def a_graph_is_walked_once_at_a_time() -> None:

@@ -316,6 +316,20 @@ def claim_kept() -> Context:
     return patch.object(backward, "_unclaim", lambda records: None)
 
 
+def slots_kept() -> Context:
+    """a walk that ends by an error leaves its slots as they are"""
+    class Kept(dict[Any, Any]):
+        def clear(self) -> None:
+            """The fault."""
+
+    right = RawStep.__init__
+
+    def init(step: RawStep, wanted: Any) -> None:
+        right(step, wanted)
+        step.slots = Kept()
+    return patch.object(RawStep, "__init__", init)
+
+
 def committed_on_arrival() -> Context:
     """a gradient is put into `.grad` when it arrives at a leaf"""
     right = RawStep.give

@@ -146,6 +146,8 @@ FAULTS = [
           ByCheck(checks.a_graph_is_walked_once_at_a_time)),
     Fault("a claim ends with its walk, also by an error", plants.claim_kept,
           ByCheck(checks.a_failed_walk_lets_the_graph_go), raises=GradientError),
+    Fault("on any exit from a walk its slots are empty", plants.slots_kept,
+          ByCheck(checks.a_failed_walk_empties_its_slots)),
     Fault("gradients are committed together, at the end", plants.committed_on_arrival,
           ByCheck(checks.an_error_before_the_end_leaves_grad_alone)),
     # memory
@@ -164,7 +166,8 @@ _HEAD = """# Planted faults
 A check that never fails proves nothing. Each row is one deliberate mistake in gtensor and the check
 that must fail while the mistake is there and pass without it; `tests/faults` plants them in turn.
 The counting of holders has faults of its own in `tests/tape/test_ownership_model.py`, the CUDA
-kernels have theirs in `tests/kernels/test_kernels_faults.py`, the floors in `tests/test_floors.py`.
+kernels have theirs in `tests/kernels/test_kernels_faults.py`, the floors in `tests/test_floors.py`,
+the arena's stand beside the checks in `tests/memory`.
 
 This page is written by `PYTHONPATH=tests python -m faults.table > docs/faults.md`.
 

@@ -15,6 +15,7 @@ import pytest
 
 from gtensor.memory import Arena, OutOfMemoryError, Planned, Recording, SimulatedSegments
 from gtensor.memory.adaptors import Adaptor
+from gtensor.memory.cupy_policy import CupyPool
 
 from .resources import GIB, RESOURCES, SOURCES, close_timelines
 
@@ -225,6 +226,33 @@ def run_as_recorded(test, source: str) -> Planned:
 def test_a_planned_step_keeps_the_contract(test, source):
     counts = run_as_recorded(test, source).counts
     assert counts.served >= 2 and counts.deviating <= 1 and counts.carried == counts.kept == 0
+
+
+# -- the policy to compare with --------------------------------------------------------------------
+
+UNLIKE_CUPY = [  # which looks at a limit only when it wants more, and knows no streams
+    test_a_new_limit_returns_cached_memory,
+    test_use_on_the_blocks_own_stream_needs_no_stream_to_be_known,
+]
+OF_SEGMENTS = [
+    test_peaks_are_exact_under_interleaved_frees,
+    test_empty_cache_returns_what_no_block_lives_in,
+    test_a_limit_holds_and_can_be_lifted,
+    test_a_failed_request_leaves_nothing_behind,
+]
+
+
+@pytest.mark.parametrize("source", ["host", "simulated", "called"])
+@pytest.mark.parametrize("test", [test for test in REPEATABLE + OF_SEGMENTS
+                                  if test not in UNLIKE_CUPY], ids=lambda test: test.__name__)
+def test_the_policy_of_cupys_pool_keeps_the_contract(test, source):
+    test(CupyPool(SOURCES[source]()))
+
+
+@pytest.mark.parametrize("test", UNLIKE_CUPY, ids=lambda test: test.__name__)
+def test_but_for_what_cupys_pool_does_not_do(test):
+    with pytest.raises((AssertionError, pytest.fail.Exception)):
+        test(CupyPool(SOURCES["simulated"]()))
 
 
 # -- planted faults --------------------------------------------------------------------------------

@@ -7,10 +7,102 @@ import itertools
 import threading
 from itertools import pairwise
 
-from gtensor.memory import Arena, HostSegments, Planned, Recording
+import pytest
+
+from gtensor.memory import Arena, HostSegments, Planned, Recording, Timeline
 
 from .interrupts import interrupt_after
+from .invariants import check
 from .loops import MIB, planned_loop, step
+from .resources import SOURCES
+from .test_reentrancy import Cycle
+
+
+def disturb_once(source, action) -> None:
+    """Run something in the middle of the source's next call for memory."""
+    target, name = (source.pages, "map") if hasattr(source, "pages") else (source, "acquire")
+    real = getattr(target, name)
+
+    def disturbed(*arguments):
+        setattr(target, name, real)
+        action()
+        return real(*arguments)
+
+    setattr(target, name, disturbed)
+
+
+def planned_below(source):
+    planned, _, arena = planned_loop(source)
+    planned.begin()
+    return planned, arena
+
+
+def timeline_between(source):
+    """As where a step is planned within a timeline."""
+    planned, arena = planned_below(source)
+    planned.upstream = Timeline(arena)
+    return planned, arena
+
+
+def arena_alone(source):
+    arena = Arena(source)
+    return arena, arena
+
+
+STACKS = {
+    "arena": arena_alone,
+    "planned": planned_below,
+    "timeline between": timeline_between,
+}
+
+
+@pytest.mark.parametrize("recorded", [False, True], ids=["", "in a timeline"])
+@pytest.mark.parametrize("stack", list(STACKS))
+@pytest.mark.parametrize("name", ["simulated", "virtual", "small pages"])
+def test_frees_and_requests_of_finalizers_in_the_middle_of_an_allocation(name, stack, recorded):
+    source = SOURCES[name]()
+    below, arena = STACKS[stack](source)
+    resource = Timeline(below) if recorded else below
+    made, seen = [], []
+
+    def finalizer() -> None:
+        made.append(resource.allocate(MIB, 0, "aside"))
+        resource.allocate(2 * MIB, 5, "aside, dropped at once")
+
+    def collect() -> None:
+        gc.collect()
+        seen.append(arena._busy)
+
+    gc.collect()
+    gc.disable()
+    try:
+        held = [resource.allocate(3 * MIB, 0, "linear"), resource.allocate(7 * MIB)]
+        kept = resource.allocate(6 * MIB)
+        Cycle(held.pop(), finalizer)
+        Cycle(held.pop())
+        disturb_once(source, collect)
+        big = resource.allocate(100 * MIB)
+    finally:
+        gc.enable()
+    assert seen == [True], "the collection did not fall into the allocation"
+    assert [block.label for block in made] == ["aside"]
+    live = [kept, big, *made]
+    assert resource.allocated == resource.stats().allocated == sum(block.size for block in live)
+    reserved = [region.reserved for region in getattr(below, "_regions", {}).values()]
+    check(arena, [*live, *reserved])
+    if isinstance(below, Planned):
+        assert below.counts.served == 1
+        assert not any(region.starts for region in below._regions.values()), "a place is lost"
+    for timeline in (resource, getattr(below, "upstream", None)):
+        if isinstance(timeline, Timeline):
+            timeline.close()
+
+
+def test_planted_fault_a_plan_that_settles_no_free_is_caught(monkeypatch):
+    monkeypatch.setattr(Planned, "_drain", lambda planned: planned._freed.clear())
+    with pytest.raises(AssertionError):
+        test_frees_and_requests_of_finalizers_in_the_middle_of_an_allocation(
+            "simulated", "planned", False)
 
 
 def test_other_threads_and_finalizers_are_served_by_the_upstream():

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import gc
-
 import pytest
 from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
@@ -26,13 +24,7 @@ SIZES = st.one_of(
     st.sampled_from([64, 512, 100 * 1024, MIB, 3 * MIB, 4 * MIB, 8 * MIB]))
 
 
-@pytest.fixture(autouse=True, scope="module")
-def cheap_collections():
-    """Every out-of-memory collects garbage; keep it from walking through pytest's objects."""
-    gc.collect()
-    gc.freeze()
-    yield
-    gc.unfreeze()
+pytestmark = pytest.mark.usefixtures("cheap_collections")
 
 
 class ArenaMachine(RuleBasedStateMachine):

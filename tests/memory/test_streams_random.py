@@ -42,13 +42,7 @@ SIZES = st.one_of(st.integers(0, 8 * KIB), st.sampled_from([64 * KIB, MIB, 2 * M
 STREAMS = st.integers(0, 2)
 
 
-@pytest.fixture(autouse=True, scope="module")
-def cheap_collections():
-    """Every out-of-memory collects garbage; keep it from walking through pytest's objects."""
-    gc.collect()
-    gc.freeze()
-    yield
-    gc.unfreeze()
+pytestmark = pytest.mark.usefixtures("cheap_collections")
 
 
 class StreamMachine(RuleBasedStateMachine):

@@ -18,6 +18,7 @@ from .resources import SOURCES
 from .test_reentrancy import as_array
 from .upstreams import Unreliable
 
+pytestmark = pytest.mark.usefixtures("cheap_collections")
 WHOLE = ["simulated", "host", "called", "capped"]  # sources whose segments go back as they came
 
 
