@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dis
 import gc
+import inspect
 import sys
 from collections.abc import Callable
 from types import FrameType
@@ -25,13 +26,17 @@ def interrupt_after(place: int, run: Callable[[], object]) -> bool:
     def trace(frame: FrameType, event: str, _: object) -> Any:
         nonlocal passed
         frame.f_trace_opcodes = True
+        caller, code = frame.f_back, frame.f_code
+        if event == "call" and caller in arrived and code.co_name in caller.f_code.co_names:
+            # A Python function called by its name: signals come at its RESUME, none at its return.
+            arrived[caller] = bool(code.co_flags & inspect.CO_GENERATOR)
         if event == "opcode":
             if arrived.get(frame):
                 arrived[frame] = False
                 passed += 1
                 if passed == place:
                     raise Interrupt
-            opcode = frame.f_code.co_code[frame.f_lasti]
+            opcode = code.co_code[frame.f_lasti]
             arrived[frame] = dis.opname[opcode] in INTERRUPTIBLE
         return trace
 
@@ -44,6 +49,7 @@ def interrupt_after(place: int, run: Callable[[], object]) -> bool:
         return True
     finally:
         sys.settrace(before)
+        arrived.clear()  # the frames, and with them what the interrupt left to be freed
         if collects:
             gc.enable()
     return False

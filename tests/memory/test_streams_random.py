@@ -184,6 +184,7 @@ class StreamMachine(RuleBasedStateMachine):
 def check_blocks(arena, blocks):
     """`check`, which expects sizes rounded up to granules: not to steps of powers of two."""
     if arena._steps:
+        arena.stats()  # settles what is pending
         held = sorted((c.ptr, c.used) for p in arena._reserve.all_pools() for c in p.live())
         assert held == sorted((block.ptr, block.size) for block in blocks)
     else:
