@@ -6,9 +6,17 @@ is noted (`record_use`); such a block is retired at its free until that stream's
 (`streams.py`). What else serves a request that finds no fit is in `reserve.py`.
 
 One lock guards all of it. A free never waits for it: garbage collection may free a block in the
-middle of an allocation, of this thread or another. A free that does not get the lock is left in
-`_pending`, and whoever holds the lock settles it. Nothing here waits for a device, except the last
-rungs before memory is out (`ladder.py`) and `empty_cache`.
+middle of an allocation, of this thread or another. So a free only leaves its chunk in `_pending`,
+and whoever looks at the pools next settles it first; all counters are as if it had been done at
+once. The chunk that was freed first is handed on as it is if the next request fits it exactly,
+which is what loops mostly ask for. Nothing here waits for a device, except the last rungs before
+memory is out (`ladder.py`) and `empty_cache`.
+
+Where an interrupt could lose the lock or a chunk, it is excluded by the order of things: CPython
+delivers signals at calls and loops. `acquire` stands within the `try` whose `finally` releases,
+since an interrupt may come right behind it (`with` is safe, too, and takes twice as long); if the
+thread had not got the lock, `release` says so and does nothing. The handle is made before a chunk
+is taken, and from then on the chunk is the handle's by stores alone.
 """
 
 from __future__ import annotations
@@ -27,6 +35,7 @@ from gtensor.memory.limits import Watermark, Watermarks, stepped
 from gtensor.memory.reserve import Reserve
 from gtensor.memory.resource import Block, OutOfMemoryError, Stats
 from gtensor.memory.sources import SegmentSource
+from gtensor.memory.spans import Span
 from gtensor.memory.streams import Ended, StreamOf, Streams
 
 
@@ -98,72 +107,67 @@ class Arena:
             size = -self._mask
         if self._steps:
             size = stepped(size, self._steps, self._round)
+        block = Block()
+        block.owner = self
+        block.node = None
+        pools = self._pools if size > self._small else self._small_pools
+        pending = self._pending
+        lock = self._lock
         chunk = None
         risen = 0
-        with self._lock:
+        try:
+            lock.acquire()
             if self._busy:
-                return self._allocate_aside(size, nbytes, stream, label)
-            self._busy = True
+                return self._allocate_aside(block, size, nbytes, stream, label)
             try:
-                if self._pending:
-                    self._drain()
+                self._busy = True
+                if pending:
+                    freed = pending[0]
+                    if (type(freed) is Chunk and freed.used == size and freed.uses is None
+                            and freed.pool is pools.get(stream)):
+                        block.node = chunk = freed  # and stays counted
+                        del pending[0]
+                    if pending:
+                        self._drain()
                 if self._orders.count:
                     self._orders.poll()
-                pools = self._pools if size > self._small else self._small_pools
-                if stream in pools:
+                if chunk is None and stream in pools:
                     chunk = pools[stream].take(size)
-                    if chunk is not None:  # what `_hold` does, without the call
+                    if chunk is not None:
+                        block.node = chunk
                         chunk.used = size
-                        chunk.nbytes = nbytes
-                        chunk.label = label
                         self._active += chunk.size
-                        self._allocated = allocated = self._allocated + size
-                        if allocated > self._alert:
-                            risen = self._rise(allocated, size)
-                        self._serial = serial = self._serial + 1
+                        self._allocated += size
+                if chunk is not None:
+                    block.ptr = chunk.ptr  # what `_hold` does, without the call
+                    block.size = size
+                    block.nbytes = chunk.nbytes = nbytes
+                    block.label = chunk.label = label
+                    block.stream = stream
+                    self._serial = block.serial = self._serial + 1
+                    if self._allocated > self._alert:
+                        risen = self._rise(size)
             finally:
                 self._busy = False
+        finally:
+            try:  # noqa: SIM105  an interrupt could end a call of `suppress` before the release
+                lock.release()
+            except RuntimeError:
+                pass
         if chunk is None:
-            chunk, serial, risen = self._climb(size, nbytes, stream, label)
-        if self._pending:
-            self._settle()
-        block = Block(self, chunk, chunk.ptr, size, nbytes, label, stream, serial)
+            risen = self._climb(block, size, nbytes, stream, label)
         if risen:
             self._watermarks.call(risen, size)
         return block
 
     def deallocate(self, block: Block) -> None:
-        """Take a block's bytes back, or leave them to the lock's holder. Never waits."""
+        """Leave a block's bytes to whoever looks at the pools next. Never waits."""
         chunk = block.node
-        if chunk is None:
-            return
-        block.node = None
-        lock = self._lock
-        if lock.acquire(False):
-            try:
-                if self._busy:
-                    self._pending.append(chunk)
-                else:
-                    self._busy = True
-                    try:
-                        if chunk.uses is None:  # what `_free` does, without the call
-                            used = chunk.used
-                            size = chunk.size
-                            chunk.pool.give(chunk)
-                            self._allocated -= used
-                            self._active -= size
-                        else:
-                            self._free(chunk)
-                            with suppress(Exception):  # the next allocation tries, and says so
-                                self._orders.record_retired()
-                    finally:
-                        self._busy = False
-            finally:
-                lock.release()
-        else:
+        if chunk is not None:
+            block.node = None
             self._pending.append(chunk)
-        if self._pending:
-            self._settle()
+            if chunk.uses is not None:  # events are to lie behind what is queued now
+                self._settle()
 
     def record_use(self, block: Block | int, stream: int) -> None:
         """Note that work queued on the stream with that id uses a live block, or an address in one.
@@ -282,11 +286,11 @@ class Arena:
         """The counters and the ops that hold most, as a table."""
         return report.summary_text(self.name, self.stats(), self.limit, self.holdings())
 
-    def _climb(self, size: int, nbytes: int, stream: int, label: str) -> tuple[Chunk, int, int]:
-        """The way of a request that its free list cannot serve: chunk, serial number, `_rise`."""
-        def hold(chunk: Chunk) -> tuple[Chunk, int, int]:
+    def _climb(self, block: Block, size: int, nbytes: int, stream: int, label: str) -> int:
+        """The way of a request that its free list cannot serve; what `_rise` says."""
+        def hold(chunk: Chunk) -> int:
             self._drain()  # what was freed meanwhile is not part of a new peak
-            return chunk, *self._hold(chunk, size, nbytes, label)
+            return self._hold(block, chunk, size, nbytes, stream, label)
 
         held = self._ladder.climb(size, stream, hold)
         if isinstance(held, str):
@@ -294,7 +298,8 @@ class Arena:
                 self.name, nbytes, label, held, self.stats(), self.holdings()), nbytes)
         return held
 
-    def _allocate_aside(self, size: int, nbytes: int, stream: int, label: str) -> Block:
+    def _allocate_aside(self, block: Block, size: int, nbytes: int, stream: int,
+                        label: str) -> Block:
         """A block for code that interrupts this very thread while it changes the pools.
 
         A signal handler or a finalizer that makes an array must neither wait for its own thread
@@ -306,24 +311,26 @@ class Arena:
                 f"out of memory on {self.name}: {report.size_text(nbytes)} wanted in the middle of "
                 f"another allocation, but {segment}", nbytes)
         self._pending.append(segment)
-        chunk = segment.right
-        serial, _ = self._hold(chunk, size, nbytes, label)  # callbacks would be under the lock here
-        return Block(self, chunk, chunk.ptr, size, nbytes, label, stream, serial)
+        self._hold(block, segment.right, size, nbytes, stream, label)
+        return block  # callbacks would be under the lock here
 
-    def _hold(self, chunk: Chunk, size: int, nbytes: int, label: str) -> tuple[int, int]:
-        """Count a chunk as a block's; the block's serial number, and what `_rise` says."""
-        chunk.used = size
-        chunk.nbytes = nbytes
-        chunk.label = label
+    def _hold(self, block: Block, chunk: Chunk, size: int, nbytes: int, stream: int,
+              label: str) -> int:
+        """Make a chunk the block's, and count it; what `_rise` says."""
+        block.node = chunk
+        block.ptr = chunk.ptr
+        block.size = chunk.used = size
+        block.nbytes = chunk.nbytes = nbytes
+        block.label = chunk.label = label
+        block.stream = stream
+        self._serial = block.serial = self._serial + 1
         self._active += chunk.size
         self._allocated += size
-        allocated = self._allocated
-        risen = self._rise(allocated, size) if allocated > self._alert else 0
-        self._serial += 1
-        return self._serial, risen
+        return self._rise(size) if self._allocated > self._alert else 0
 
-    def _rise(self, allocated: int, size: int) -> int:
+    def _rise(self, size: int) -> int:
         """Note a new peak. The live bytes if a watermark lies within the last `size`, else 0."""
+        allocated = self._allocated
         self._peak_allocated = max(self._peak_allocated, allocated)
         self._alert = self._watermarks.below(self._peak_allocated)
         return allocated if self._watermarks.passed(allocated - size, allocated) else 0
@@ -331,58 +338,60 @@ class Arena:
     @contextmanager
     def _changing(self) -> Iterator[bool]:
         """Hold the pools with nothing pending; False if this very thread is changing them."""
+        with self._lock:
+            if self._busy:
+                yield False
+                return
+            self._busy = True
+            try:
+                self._drain()
+                yield True
+            finally:
+                self._busy = False
+
+    def _settle(self) -> None:
+        """Free what is pending now, unless somebody holds the lock."""
+        lock = self._lock
         try:
-            with self._lock:
-                if self._busy:
-                    yield False
-                    return
-                self._busy = True
+            if lock.acquire(False) and not self._busy:
                 try:
+                    self._busy = True
                     self._drain()
-                    yield True
+                    if self._orders.count:
+                        with suppress(Exception):  # the next allocation tries, and says so
+                            self._orders.record_retired()
                 finally:
                     self._busy = False
         finally:
-            if self._pending:
-                self._settle()
-
-    def _settle(self) -> None:
-        """Free what is pending, unless a holder of the lock will.
-
-        A free is appended before the lock is tried, and a holder looks at `_pending` again after it
-        let the lock go: one of the two sees it, so no free is lost.
-        """
-        while self._pending and self._lock.acquire(False):
-            try:
-                if self._busy:
-                    return
-                self._busy = True
-                try:
-                    self._drain()
-                finally:
-                    self._busy = False
-            finally:
-                self._lock.release()
+            try:  # noqa: SIM105  as in `allocate`
+                lock.release()
+            except RuntimeError:
+                pass
 
     def _drain(self) -> None:
         """Settle what is pending; the caller holds the lock."""
-        while self._pending:
-            item = self._pending.popleft()
-            if isinstance(item, Segment):
-                item.pool.add(item)
-            elif isinstance(item, Ended):
+        pending = self._pending
+        while pending:
+            item = pending[0]
+            if type(item) in (Chunk, Span) and item.uses is None:
+                used, size = item.used, item.size
+                item.pool.give(item)
+                self._allocated -= used
+                self._active -= size
+                del pending[0]  # an interrupt comes before `give` changes anything, or after this
+                continue
+            del pending[0]
+            if isinstance(item, Ended):
                 self._orders.forget(item.stream, item.last)
                 self._reserve.forget(item.stream)
+            elif isinstance(item, Segment):
+                item.pool.add(item)
             else:
-                self._free(item)
-
-    def _free(self, chunk: Chunk) -> None:
-        """A block is gone: its chunk is free, or retired if other streams used it."""
-        used, size = chunk.used, chunk.size
-        if chunk.uses is None or not self._orders.retire(chunk):
-            chunk.pool.give(chunk)
-        self._allocated -= used
-        self._active -= size
+                used, size = item.used, item.size
+                if not self._orders.retire(item):
+                    item.pool.give(item)
+                self._allocated -= used
+                self._active -= size
 
     def layout(self) -> list[SegmentLayout]:
         """Every segment as it lies now, by address: its pieces and who holds them."""

@@ -14,7 +14,7 @@ from __future__ import annotations
 import gc
 
 from gtensor.memory import report
-from gtensor.memory.resource import Block, OutOfMemoryError, Stats
+from gtensor.memory.resource import Block, OutOfMemoryError, Stats, block_of
 from gtensor.memory.sources import SegmentSource, round_up
 
 _GRANULARITY = 512
@@ -89,7 +89,7 @@ class CupyPool:
         self.allocated += size
         self._peak_allocated = max(self._peak_allocated, self.allocated)
         self._serial += 1
-        return Block(self, piece, piece.ptr, size, nbytes, label, stream, self._serial)
+        return block_of(self, piece, piece.ptr, size, nbytes, label, stream, self._serial)
 
     def deallocate(self, block: Block) -> None:
         """Take a block's bytes back and join them with their free neighbours."""

@@ -21,7 +21,7 @@ from gtensor.backend import Device, get_device
 from gtensor.memory.adaptors import Adaptor, chain_of
 from gtensor.memory.plan import Lifetime, Plan
 from gtensor.memory.report import size_text
-from gtensor.memory.resource import Block, Resource, Stats
+from gtensor.memory.resource import Block, Resource, Stats, block_of
 
 _AHEAD = 16  # planned allocations among which one that does not come next is looked for
 _serials = itertools.count(-1, -1)  # below those of any arena
@@ -145,8 +145,8 @@ class Planned(Adaptor):
         if place is None:
             block = self.upstream.allocate(nbytes, stream, label)
         else:
-            block = Block(self, place, place.start, place.size, nbytes, label, stream,
-                          next(_serials))
+            block = block_of(self, place, place.start, place.size, nbytes, label, stream,
+                             next(_serials))
         live = self.upstream.allocated - self._reserved + self._live
         if live > self._peak:
             self._peak = live

@@ -59,32 +59,51 @@ class Block:
     `node` the arena's own record of the bytes, None once they were given back.
     `__array_interface__` is unset until someone makes a NumPy array over the block; `readers` and
     `written` are unset until a second stream touches it (`backend/ordering.py`).
+
+    There is no `__init__`, which would cost more than all its stores: makers fill a block in, or
+    call `block_of`.
     """
 
     __slots__ = ("__array_interface__", "__weakref__", "label", "nbytes", "node", "owner", "ptr",
                  "readers", "serial", "size", "stream", "written")
 
     __array_interface__: dict[str, Any]
+    label: str
+    nbytes: int
+    node: Any
+    owner: Resource
+    ptr: int
     readers: set[int]
+    serial: int
+    size: int
+    stream: int
     written: tuple[int, int]
 
-    def __init__(self, owner: Resource, node: Any, ptr: int, size: int, nbytes: int, label: str,
-                 stream: int, serial: int) -> None:
-        self.owner = owner
-        self.node = node
-        self.ptr = ptr
-        self.size = size
-        self.nbytes = nbytes
-        self.label = label
-        self.stream = stream
-        self.serial = serial
-
     def __del__(self) -> None:
-        self.owner.deallocate(self)
+        try:
+            owner = self.owner
+        except AttributeError:  # an interrupt came before anything was filled in
+            return
+        owner.deallocate(self)
 
     def __repr__(self) -> str:
         made_by = f" by {self.label}" if self.label else ""
         return f"<Block of {self.nbytes} bytes at {self.ptr:#x}{made_by}, stream {self.stream}>"
+
+
+def block_of(owner: Resource, node: Any, ptr: int, size: int, nbytes: int, label: str, stream: int,
+             serial: int) -> Block:
+    """A block with these attributes."""
+    block = Block()
+    block.node = node
+    block.ptr = ptr
+    block.size = size
+    block.nbytes = nbytes
+    block.label = label
+    block.stream = stream
+    block.serial = serial
+    block.owner = owner  # from here on it is freed when it is dropped
+    return block
 
 
 class Resource(Protocol):

@@ -265,6 +265,11 @@ class Faulty(Adaptor):
 
 
 class KeepsBytes(Faulty):
+    def allocate(self, nbytes, stream=0, label=""):
+        block = super().allocate(nbytes, stream, label)
+        block.owner = self
+        return block
+
     def deallocate(self, block):
         pass
 

@@ -69,6 +69,14 @@ class ArenaMachine(RuleBasedStateMachine):
     def free_many(self, step):
         del self.blocks[::step]
 
+    @rule(count=st.integers(1, 3), nbytes=st.none() | SIZES, stream=st.integers(0, 1))
+    def exchange(self, count, nbytes, stream):
+        """A request right behind frees; without `nbytes` as many as the first of them had."""
+        if self.blocks:
+            freed = self.blocks[0].nbytes
+            del self.blocks[:count]
+            self.allocate(freed if nbytes is None else nbytes, stream, "exchange")
+
     @rule()
     def empty_cache(self):
         self.arena.empty_cache()
@@ -151,10 +159,10 @@ def test_planted_fault_a_missed_join_is_caught(monkeypatch, side):
 def test_planted_fault_a_lost_byte_count_is_caught(monkeypatch):
     real = Arena._hold
 
-    def hold(arena, chunk, size, nbytes, label):
-        serial = real(arena, chunk, size, nbytes, label)
+    def hold(arena, *args):
+        risen = real(arena, *args)
         arena._allocated -= 64
-        return serial
+        return risen
 
     monkeypatch.setattr(Arena, "_hold", hold)
     must_be_caught()

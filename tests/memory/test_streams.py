@@ -14,7 +14,7 @@ from gtensor.memory.reserve import MOST_TAKEN
 
 from .invariants import check
 from .model_streams import Calls, Model, ModelSegments, ModelStream, Refused
-from .test_reentrancy import as_array
+from .test_threads import as_array
 
 KIB, MIB = 1 << 10, 1 << 20
 

@@ -15,7 +15,7 @@ from gtensor.memory.sources.capped import CappedSegments
 from .invariants import check, check_apart
 from .loops import MIB, planned_loop, step
 from .resources import SOURCES
-from .test_reentrancy import as_array
+from .test_threads import as_array
 from .upstreams import Unreliable
 
 pytestmark = pytest.mark.usefixtures("cheap_collections")

@@ -123,7 +123,7 @@ class VirtualSegments:
             start = self.pages.reserve(len(pages) * self.page)
             try:
                 self.pages.alias(start, pages)
-            except BaseException:
+            except Exception:  # after an interrupt nobody knows what is mapped: it stays
                 self.pages.release(start, len(pages) * self.page)
                 raise
             self._joined[runs] = start
