@@ -63,8 +63,8 @@ class Life:
         """Who has it, in words: the op and where it ran, or the network that it is a part of."""
         if self.category in _STANDING and self.module:
             return f"{_STANDING[self.category]} of {self.module.partition('.')[0]}"
-        return (f"{self.op or '(no label)'}{f' in {self.module}' if self.module else ''}, "
-                f"{self.category}")
+        who = f"{self.op or '(no label)'}{f' in {self.module}' if self.module else ''}"
+        return who if self.op == self.category else f"{who}, {self.category}"
 
 
 def unknown_life(nbytes: int) -> Life:

@@ -14,7 +14,9 @@ from gtensor.memory.report import size_text
 _COLUMNS = 1100  # as many as the plot has pixels
 _HOLDERS = 6
 _NAME = 58  # letters of a holder's name that the picture has room for
-_INK, _SOFT = "#222222", "#666666"
+_INK = "#222222"
+
+_Band = tuple[float, float, str]  # from, to, name
 
 
 def png_file(history: History, title: str = "") -> bytes:
@@ -82,6 +84,7 @@ def _mark_phases(axes: Any, history: History, factor: float) -> None:
     first, last = axes.get_xlim()
     top = axes.get_ylim()[1]
     begun: dict[str, float] = {}
+    bands: list[_Band] = []
     for mark in history.marks:
         time = mark.time * factor
         if mark.name == OUT_OF_MEMORY:
@@ -96,10 +99,29 @@ def _mark_phases(axes: Any, history: History, factor: float) -> None:
             # up to the next band, as far as it shows
             gap = min(0.1 * (time - start), 0.002 * (last - first))
             axes.axvspan(start, time - gap, ymin=0.955, color="#d3d5d9", linewidth=0)
-            if time - start > 0.0075 * len(mark.name) * (last - first):
-                axes.annotate(mark.name, ((start + time) / 2, top), (0, -7),
-                              textcoords="offset points", ha="center", va="center", fontsize=8,
-                              color=_INK)
+            bands.append((start, time, mark.name))
+    for start, end, name in named(bands, last - first):
+        axes.annotate(name, ((start + end) / 2, top), (0, -7), textcoords="offset points",
+                      ha="center", va="center", fontsize=8, color=_INK)
+
+
+def named(bands: list[_Band], span: float) -> list[_Band]:
+    """The bands that have room for their names in an axis of `span`.
+
+    A narrow one that follows another at once is named with it.
+    """
+    def fits(band: _Band) -> bool:
+        return band[1] - band[0] > 0.0075 * len(band[2]) * span
+
+    found: list[_Band] = []
+    for band in bands:
+        if not fits(band) and found and band[0] - found[-1][1] < 0.01 * span:
+            joined = found[-1][0], band[1], f"{found[-1][2]}, {band[2]}"
+            if fits(joined):
+                found[-1] = joined
+        elif fits(band):
+            found.append(band)
+    return found
 
 
 def _list_holders(axes: Any, history: History, peak: int) -> None:

@@ -24,6 +24,7 @@ from gtensor.memory import (
     Recording,
     SimulatedSegments,
 )
+from gtensor.memory.reading import read_snapshot
 
 from .invariants import check
 from .loops import MIB, planned_loop, step
@@ -299,7 +300,7 @@ def tells_the_truth(recording: memory.Timeline, plan: Plan) -> None:
 
 
 @pytest.mark.parametrize("reserved_before", [True, False])
-def test_timelines_tell_of_planned_steps_from_around_and_within(small_arrays, reserved_before):
+def test_timelines_tell_of_planned_steps(small_arrays, tmp_path, reserved_before):
     run = training()
     plan = recorded_plan(run)
     if reserved_before:
@@ -323,13 +324,16 @@ def test_timelines_tell_of_planned_steps_from_around_and_within(small_arrays, re
     assert "planned steps" not in {life.op for life in history.lives}
     pieces = [piece for segment in history.segments for piece in segment.pieces]
     assert sum(piece.size for piece in pieces if piece.state == "live") == live_now(plan)
+    for name in ("run.pickle", "run.json"):
+        around.save(tmp_path / name)
+        assert read_snapshot(tmp_path / name).totals() == history.totals()
     assert gt.device("cpu").resource is memory.arena_of("cpu")
 
 
-def test_planted_fault_a_reservation_that_nobody_names_is_caught(small_arrays, monkeypatch):
+def test_planted_fault_a_reservation_that_nobody_names(small_arrays, tmp_path, monkeypatch):
     monkeypatch.setattr(Planned, "held", lambda planned: [])
     with pytest.raises(AssertionError):
-        test_timelines_tell_of_planned_steps_from_around_and_within(None, True)
+        test_timelines_tell_of_planned_steps(None, tmp_path, True)
 
 
 def test_blocks_made_before_a_timeline_keep_nothing_of_it(small_arrays):
