@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict
 from operator import attrgetter
 from typing import Any, NamedTuple, Protocol
 
 from gtensor.memory.blocks import IN_USE, Chunk
 from gtensor.memory.reserve import Reserve
+from gtensor.memory.resource import Block
 
 FREE, LIVE, PENDING = "free", "live", "pending"  # states of a piece
 NOBODY = -1  # the stream of a segment whose stream is gone
@@ -57,7 +58,7 @@ def _piece(chunk: Chunk) -> Piece:
                  chunk.label)
 
 
-class _Held(Protocol):
+class _Noted(Protocol):
     """What `opened` asks of a block."""
 
     @property
@@ -70,13 +71,16 @@ class _Held(Protocol):
     def label(self) -> str: ...
 
 
-def opened(segments: Iterable[SegmentLayout], held: Collection[int],
-           blocks: Iterable[_Held]) -> list[SegmentLayout]:
-    """The segments with the blocks that lie in held pieces (by their address) in place of those."""
+def opened(segments: list[SegmentLayout], held: Iterable[Block],
+           blocks: Iterable[_Noted]) -> list[SegmentLayout]:
+    """The segments with the blocks that lie in held ones in place of those."""
+    opening = {block.ptr for block in held}
+    if not opening:
+        return segments
     ordered = sorted(blocks, key=attrgetter("address"))
 
     def pieces_of(piece: Piece) -> Iterator[Piece]:
-        if piece.address not in held or piece.state != LIVE:
+        if piece.address not in opening or piece.state != LIVE:
             yield piece
             return
         at, end = piece.address, piece.address + piece.size

@@ -330,6 +330,20 @@ def test_timelines_tell_of_planned_steps(small_arrays, tmp_path, reserved_before
     assert gt.device("cpu").resource is memory.arena_of("cpu")
 
 
+def test_a_snapshot_between_steps_tells_what_lies_in_the_reservation(small_arrays, tmp_path):
+    run = training()
+    plan = recorded_plan(run)
+    with memory.planned(plan, "cpu"):
+        run()
+    for name in ("run.pickle", "run.json"):
+        memory.snapshot(tmp_path / name, "cpu")
+        found = read_snapshot(tmp_path / name)
+        assert found.totals() == [live_now(plan)]
+        assert "planned steps" not in {life.op for life in found.lives}
+        gradients = [life for life in found.lives if life.category == "gradients"]
+        assert 0 < sum(life.size for life in gradients) < plan.reservation
+
+
 def test_planted_fault_a_reservation_that_nobody_names(small_arrays, tmp_path, monkeypatch):
     monkeypatch.setattr(Planned, "held", lambda planned: [])
     with pytest.raises(AssertionError):
