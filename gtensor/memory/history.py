@@ -22,7 +22,7 @@ CATEGORIES = {
     "gradients": "made in a backward pass, alive after it",
     "saved": "made in a forward pass, alive when the backward pass begins",
     "workspace": "work buffers of ops",
-    "temporary": "all else: made and dropped within a pass",
+    "temporary": "all else, such as what is made and dropped within a pass",
 }
 _STANDING = {"parameters": "parameters", "optimizer": "optimizer state", "gradients": "gradients"}
 OUT_OF_MEMORY = "out of memory"  # the name of a mark

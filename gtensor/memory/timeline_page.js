@@ -238,7 +238,7 @@ function drawMarks(g, x, left, width, top, height) {
       g.fillStyle = css("--mark"); g.fillRect(px, 4, 1.5, top + height - 4);
       g.textAlign = px > left + width / 2 ? "right" : "left";
       g.fillText(`out of memory: ${size(mark.nbytes)} wanted`, px + (g.textAlign === "left" ? 6 : -6),
-        top + 26);
+        top + 4);
       g.textAlign = "center";
     } else if (mark.begins) open[mark.name] = px;
     else if (mark.name in open) {

@@ -46,14 +46,15 @@ def _draw(axes: Any, history: History, whole: Curves, peak: int, title: str) -> 
     at_peak = {name: int(size) for name, size in
                zip(whole.categories, whole.rows[:, peak + 1], strict=True)}
     times, rows = drawn.times * factor, drawn.rows / scale
-    if len(times) == 1:  # nothing happened: the same bytes all along
-        times, rows = np.array([0.0, 1.0]), rows.repeat(2, axis=1)
+    # to the last mark: memory may have run out after the last event, and 1 if nothing happened
+    end = max([times[-1], *(mark.time * factor for mark in history.marks)]) or 1.0
+    times, rows = np.append(times, end), np.append(rows, rows[:, -1:], axis=1)
     if drawn.categories:
         axes.stackplot(
             times, rows, step="post", linewidth=0, colors=colors(drawn.categories),
             labels=[f"{name}  {size_text(at_peak[name])}" for name in drawn.categories])
     axes.set_ylim(0, most / scale * 1.22 or 1)
-    axes.set_xlim(times[0], max(times[-1], times[0] + 1e-9))
+    axes.set_xlim(times[0], end)
     _mark_peak(axes, float(whole.times[peak + 1]) * factor, most / scale, size_text(most))
     _mark_phases(axes, history, factor)
     reserved = max((nbytes for _, nbytes in history.reserved()), default=0)
@@ -89,9 +90,10 @@ def _mark_phases(axes: Any, history: History, factor: float) -> None:
         time = mark.time * factor
         if mark.name == OUT_OF_MEMORY:
             axes.axvline(time, color="#c1121f", linewidth=1)
-            axes.annotate(f"out of memory: {size_text(mark.nbytes)} wanted", (time, top), (-4, -3),
-                          textcoords="offset points", rotation=90, ha="right", va="top",
-                          fontsize=8, color="#c1121f")
+            right = time > (first + last) / 2
+            axes.annotate(f"out of memory: {size_text(mark.nbytes)} wanted", (time, top),
+                          (-4 if right else 4, -15), textcoords="offset points", va="top",
+                          ha="right" if right else "left", fontsize=8, color="#c1121f")
         elif mark.begins:
             begun[mark.name] = time
         elif mark.name in begun:
