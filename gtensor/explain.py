@@ -68,10 +68,11 @@ def show(history: History, by: str | None, most: int) -> None:
     console = Console(highlight=False)
     found = facts(history)
     peak, end = found["peak"], found["end"]
-    moment = (f"at the peak, {found['peak']['seconds']:.6g} s into {found['events']:,} events"
-              if found["events"] else "now (no events were recorded)")
-    console.print(f"[bold]{size_text(peak['bytes'])} live on {history.device}[/] {moment}, in "
-                  f"{peak['blocks']:,} blocks", soft_wrap=True)
+    console.print(f"[bold]{size_text(peak['bytes'])} live on {history.device}[/] "
+                  f"{'at the peak' if found['events'] else 'when this was written'}, in "
+                  f"{peak['blocks']:,} block{'s' * (peak['blocks'] != 1)}" + (
+                      f"; {found['events']:,} events in {found['seconds']:.3g} s, the peak after "
+                      f"{peak['seconds']:.3g} s" if found["events"] else ""), soft_wrap=True)
     for failure in found["out_of_memory"]:
         console.print(f"[red]Out of memory[/] at {failure['seconds']:.6g} s: "
                       f"{size_text(failure['bytes'])} were wanted", soft_wrap=True)
@@ -80,10 +81,12 @@ def show(history: History, by: str | None, most: int) -> None:
                              peak["bytes"], most))
     if end["reserved"]:
         ratio = end["reserved_per_live"]
+        before, after = (f"At the end {size_text(end['live'])} live, ",
+                         f" (at most {size_text(found['reserved_at_most'])})")
         console.print(
-            f"At the end {size_text(end['live'])} live, {size_text(end['reserved'])} reserved in "
-            f"{end['segments']} segment{'s' * (end['segments'] != 1)} (at most "
-            f"{size_text(found['reserved_at_most'])}).\nFragmentation: "
+            f"{before if found['events'] else ''}{size_text(end['reserved'])} reserved in "
+            f"{end['segments']} segment{'s' * (end['segments'] != 1)}"
+            f"{after if found['events'] else ''}.\nFragmentation: "
             f"{end['fragmentation_percent']:.1f} % of the free bytes lie outside the largest free "
             "piece (as RMM counts)"
             + (f"; reserved / live is {ratio:.2f}." if ratio else "."), soft_wrap=True)

@@ -20,7 +20,6 @@ from gtensor.memory.adaptors import Failing, category
 from gtensor.memory.allocators import arena_of, configure, use, use_arena
 from gtensor.memory.arena import Arena
 from gtensor.memory.history import History
-from gtensor.memory.layout import layout_of
 from gtensor.memory.limits import Watermark, amount_of, size_of
 from gtensor.memory.plan import Plan
 from gtensor.memory.planned import Planned, planned
@@ -181,8 +180,6 @@ def snapshot(path: str | PathLike[str], device: Device | str | None = None) -> N
     resource = get_device(device).resource
     while resource is not None and not isinstance(resource, Timeline):
         resource = getattr(resource, "upstream", None)
-    arena = arena_of(device)
     with export.collector_paused():
-        history = (resource.history() if resource is not None
-                   else standing(arena.name, *layout_of(arena)))
+        history = resource.history() if resource is not None else standing(arena_of(device))
         export.save(path, history, snapshot=True)

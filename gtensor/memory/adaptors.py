@@ -115,6 +115,12 @@ def chain_of(resource: Any) -> Iterator[Any]:
         resource = getattr(resource, "upstream", None)
 
 
+def bottom_of(resource: Any) -> Any:
+    """What stands at the end of all upstreams: the arena."""
+    *_, bottom = chain_of(resource)
+    return bottom
+
+
 class Failing(Adaptor):
     """Refuses the given allocations (1 is the first), for tests of what happens then."""
 

@@ -22,7 +22,7 @@ CATEGORIES = {
     "gradients": "made in a backward pass, alive after it",
     "saved": "made in a forward pass, alive when the backward pass begins",
     "workspace": "work buffers of ops",
-    "temporary": "all else: made and dropped within a pass",
+    "temporary": "all else, such as what is made and dropped within a pass",
 }
 _STANDING = {"parameters": "parameters", "optimizer": "optimizer state", "gradients": "gradients"}
 OUT_OF_MEMORY = "out of memory"  # the name of a mark
@@ -63,8 +63,8 @@ class Life:
         """Who has it, in words: the op and where it ran, or the network that it is a part of."""
         if self.category in _STANDING and self.module:
             return f"{_STANDING[self.category]} of {self.module.partition('.')[0]}"
-        return (f"{self.op or '(no label)'}{f' in {self.module}' if self.module else ''}, "
-                f"{self.category}")
+        who = f"{self.op or '(no label)'}{f' in {self.module}' if self.module else ''}"
+        return who if self.op == self.category else f"{who}, {self.category}"
 
 
 def unknown_life(nbytes: int) -> Life:

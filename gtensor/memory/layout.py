@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict
 from operator import attrgetter
 from typing import Any, NamedTuple, Protocol
 
 from gtensor.memory.blocks import IN_USE, Chunk
 from gtensor.memory.reserve import Reserve
+from gtensor.memory.resource import Block
 from gtensor.memory.spans import Span
 
 FREE, LIVE, PENDING = "free", "live", "pending"  # states of a piece
@@ -85,7 +86,7 @@ def _within(nbytes: int, offset: int, size: int) -> int:
     return min(max(nbytes - offset, 0), size)
 
 
-class _Held(Protocol):
+class _Noted(Protocol):
     """What `opened` asks of a block."""
 
     @property
@@ -98,13 +99,16 @@ class _Held(Protocol):
     def label(self) -> str: ...
 
 
-def opened(segments: Iterable[SegmentLayout], held: Collection[int],
-           blocks: Iterable[_Held]) -> list[SegmentLayout]:
-    """The segments with the blocks that lie in held pieces (by their address) in place of those."""
+def opened(segments: list[SegmentLayout], held: Iterable[Block],
+           blocks: Iterable[_Noted]) -> list[SegmentLayout]:
+    """The segments with the blocks that lie in held ones in place of those."""
+    opening = {block.ptr for block in held}
+    if not opening:
+        return segments
     ordered = sorted(blocks, key=attrgetter("address"))
 
     def pieces_of(piece: Piece) -> Iterator[Piece]:
-        if piece.owner not in held or piece.state != LIVE:
+        if piece.owner not in opening or piece.state != LIVE:
             yield piece
             return
         at = piece.owner + piece.offset  # where the blocks see it

@@ -228,7 +228,7 @@ function drawReserved(g, x, y, left, width) {
 }
 const place = mark => X === byTime ? mark.time * 1e-6 : mark.event;
 function drawMarks(g, x, left, width, top, height) {
-  const open = {};
+  const open = {}, named = [];  // a narrow band that follows another at once is named with it
   g.textBaseline = "middle"; g.textAlign = "center";
   g.font = "12px system-ui, DejaVu Sans, sans-serif";
   for (const mark of D.marks) {
@@ -238,7 +238,7 @@ function drawMarks(g, x, left, width, top, height) {
       g.fillStyle = css("--mark"); g.fillRect(px, 4, 1.5, top + height - 4);
       g.textAlign = px > left + width / 2 ? "right" : "left";
       g.fillText(`out of memory: ${size(mark.nbytes)} wanted`, px + (g.textAlign === "left" ? 6 : -6),
-        top + 26);
+        top + 4);
       g.textAlign = "center";
     } else if (mark.begins) open[mark.name] = px;
     else if (mark.name in open) {
@@ -247,10 +247,15 @@ function drawMarks(g, x, left, width, top, height) {
       if (w <= 0) continue;
       g.fillStyle = css("--soft"); g.globalAlpha = .22;
       g.fillRect(start, 3, Math.max(w - 1, .5), 15); g.globalAlpha = 1;
-      g.fillStyle = css("--ink");
-      if (g.measureText(mark.name).width < w - 6) g.fillText(mark.name, start + w / 2, 11);
+      const fits = (name, from) => g.measureText(name).width < px - from - 6;
+      const before = named[named.length - 1];
+      if (fits(mark.name, start)) named.push([start, px, mark.name]);
+      else if (before && start - before[1] < 8 && fits(`${before[2]}, ${mark.name}`, before[0]))
+        named[named.length - 1] = [before[0], px, `${before[2]}, ${mark.name}`];
     }
   }
+  g.fillStyle = css("--ink");
+  for (const [from, to, name] of named) g.fillText(name, (from + to) / 2, 11);
 }
 function drawOverview(g, w, h) {
   const left = pads.left, width = Math.max(1, Math.floor(w - left - pads.right));

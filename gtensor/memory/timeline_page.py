@@ -27,6 +27,7 @@ def html_file(history: History) -> bytes:
 def _data(history: History) -> dict[str, Any]:
     """What the script reads: blocks as columns of numbers; times in microseconds, -1 for none."""
     categories = history.categories
+    last = history.time_of(len(history.times) - 1)  # the axis ends there, marks may come later
     number = {name: n for n, name in enumerate(categories)}
     who: dict[tuple[str, str, int, str, str], int] = {}
     makers = [who.setdefault((life.op, life.module, number[life.category], str(life.source or ""),
@@ -41,7 +42,8 @@ def _data(history: History) -> dict[str, Any]:
         "size": [life.size for life in history.lives],
         "made": [-1 if life.made is None else life.made for life in history.lives],
         "freed": [-1 if life.freed is None else life.freed for life in history.lives],
-        "marks": [{**mark._asdict(), "time": round(mark.time * 1e6)} for mark in history.marks],
+        "marks": [{**mark._asdict(), "time": round(min(mark.time, last) * 1e6)}
+                  for mark in history.marks],
         "reserved": history.reserved() if history.segments else [],
         "fragmentation": f"{fragmentation(history.segments):.1f} %" if history.segments else "-",
     }

@@ -14,7 +14,9 @@ from gtensor.memory.report import size_text
 _COLUMNS = 1100  # as many as the plot has pixels
 _HOLDERS = 6
 _NAME = 58  # letters of a holder's name that the picture has room for
-_INK, _SOFT = "#222222", "#666666"
+_INK = "#222222"
+
+_Band = tuple[float, float, str]  # from, to, name
 
 
 def png_file(history: History, title: str = "") -> bytes:
@@ -44,14 +46,15 @@ def _draw(axes: Any, history: History, whole: Curves, peak: int, title: str) -> 
     at_peak = {name: int(size) for name, size in
                zip(whole.categories, whole.rows[:, peak + 1], strict=True)}
     times, rows = drawn.times * factor, drawn.rows / scale
-    if len(times) == 1:  # nothing happened: the same bytes all along
-        times, rows = np.array([0.0, 1.0]), rows.repeat(2, axis=1)
+    # to the last mark: memory may have run out after the last event, and 1 if nothing happened
+    end = max([times[-1], *(mark.time * factor for mark in history.marks)]) or 1.0
+    times, rows = np.append(times, end), np.append(rows, rows[:, -1:], axis=1)
     if drawn.categories:
         axes.stackplot(
             times, rows, step="post", linewidth=0, colors=colors(drawn.categories),
             labels=[f"{name}  {size_text(at_peak[name])}" for name in drawn.categories])
     axes.set_ylim(0, most / scale * 1.22 or 1)
-    axes.set_xlim(times[0], max(times[-1], times[0] + 1e-9))
+    axes.set_xlim(times[0], end)
     _mark_peak(axes, float(whole.times[peak + 1]) * factor, most / scale, size_text(most))
     _mark_phases(axes, history, factor)
     reserved = max((nbytes for _, nbytes in history.reserved()), default=0)
@@ -82,13 +85,15 @@ def _mark_phases(axes: Any, history: History, factor: float) -> None:
     first, last = axes.get_xlim()
     top = axes.get_ylim()[1]
     begun: dict[str, float] = {}
+    bands: list[_Band] = []
     for mark in history.marks:
         time = mark.time * factor
         if mark.name == OUT_OF_MEMORY:
             axes.axvline(time, color="#c1121f", linewidth=1)
-            axes.annotate(f"out of memory: {size_text(mark.nbytes)} wanted", (time, top), (-4, -3),
-                          textcoords="offset points", rotation=90, ha="right", va="top",
-                          fontsize=8, color="#c1121f")
+            right = time > (first + last) / 2
+            axes.annotate(f"out of memory: {size_text(mark.nbytes)} wanted", (time, top),
+                          (-4 if right else 4, -15), textcoords="offset points", va="top",
+                          ha="right" if right else "left", fontsize=8, color="#c1121f")
         elif mark.begins:
             begun[mark.name] = time
         elif mark.name in begun:
@@ -96,10 +101,29 @@ def _mark_phases(axes: Any, history: History, factor: float) -> None:
             # up to the next band, as far as it shows
             gap = min(0.1 * (time - start), 0.002 * (last - first))
             axes.axvspan(start, time - gap, ymin=0.955, color="#d3d5d9", linewidth=0)
-            if time - start > 0.0075 * len(mark.name) * (last - first):
-                axes.annotate(mark.name, ((start + time) / 2, top), (0, -7),
-                              textcoords="offset points", ha="center", va="center", fontsize=8,
-                              color=_INK)
+            bands.append((start, time, mark.name))
+    for start, end, name in named(bands, last - first):
+        axes.annotate(name, ((start + end) / 2, top), (0, -7), textcoords="offset points",
+                      ha="center", va="center", fontsize=8, color=_INK)
+
+
+def named(bands: list[_Band], span: float) -> list[_Band]:
+    """The bands that have room for their names in an axis of `span`.
+
+    A narrow one that follows another at once is named with it.
+    """
+    def fits(band: _Band) -> bool:
+        return band[1] - band[0] > 0.0075 * len(band[2]) * span
+
+    found: list[_Band] = []
+    for band in bands:
+        if not fits(band) and found and band[0] - found[-1][1] < 0.01 * span:
+            joined = found[-1][0], band[1], f"{found[-1][2]}, {band[2]}"
+            if fits(joined):
+                found[-1] = joined
+        elif fits(band):
+            found.append(band)
+    return found
 
 
 def _list_holders(axes: Any, history: History, peak: int) -> None:

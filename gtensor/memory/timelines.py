@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 
 from gtensor.backend.scopes import here, listeners
 from gtensor.frames import line_of, user_frame
-from gtensor.memory.adaptors import Adaptor, Ears, chain_of, current_category
+from gtensor.memory.adaptors import Adaptor, Ears, bottom_of, current_category
 from gtensor.memory.export import collector_paused, save
 from gtensor.memory.history import (
     OUT_OF_MEMORY,
@@ -32,7 +32,7 @@ from gtensor.memory.history import (
 )
 from gtensor.memory.layout import SegmentLayout, layout_of, opened
 from gtensor.memory.resource import Block, OutOfMemoryError, Resource
-from gtensor.memory.uses import NOT_FOUND, Found, objects_of, uses
+from gtensor.memory.uses import NOT_FOUND, Found, objects_of, present, uses
 
 _frame_at = sys._getframe
 _tuple = tuple.__new__
@@ -223,23 +223,14 @@ class Timeline(Adaptor):
     def _adopt(self) -> int:
         """Hear of the frees of blocks that are there already; the live bytes."""
         objects = objects_of(Block, Adaptor)
-        adaptors = self._adaptors(objects)
-        held = {id(block) for adaptor in adaptors for block in adaptor.held()}
-        for thing in objects:
-            if type(thing) is not Block or getattr(thing, "node", None) is None:
-                continue
-            if id(thing) not in held and _bottom(thing.owner) is self._segments.bottom:
-                self._live[id(thing)] = Made(
-                    thing.serial, thing.ptr, thing.size, thing.nbytes, thing.stream, thing.label,
-                    "", "", None, None)
-                self._ears.listen(thing)
+        found = present(objects, self._segments.bottom)
+        for block in found.blocks:
+            self._live[id(block)] = Made(
+                block.serial, block.ptr, block.size, block.nbytes, block.stream, block.label,
+                "", "", None, None)
+            self._ears.listen(block)
         self._find(objects)
-        return self._segments.bottom.allocated + sum(adaptor.surplus for adaptor in adaptors)
-
-    def _adaptors(self, objects: list[Any]) -> list[Adaptor]:
-        """Those of the objects that are adaptors over the same arena, recorded or not."""
-        return [thing for thing in objects
-                if isinstance(thing, Adaptor) and _bottom(thing) is self._segments.bottom]
+        return found.allocated
 
     def _find(self, objects: list[Any]) -> None:
         """Ask what live blocks are for."""
@@ -249,8 +240,8 @@ class Timeline(Adaptor):
     def _now(self, objects: list[Any]) -> tuple[list[SegmentLayout], dict[str, Any]]:
         self._segments.look(self.recorded)
         segments, stats = layout_of(self._segments.bottom)
-        held = {block.ptr for adaptor in self._adaptors(objects) for block in adaptor.held()}
-        return (opened(segments, held, self._live.values()) if held else segments), stats
+        held = present(objects, self._segments.bottom).held
+        return opened(segments, held, tuple(self._live.values())), stats
 
 
 class _Segments:
@@ -262,7 +253,7 @@ class _Segments:
     def __init__(self, resource: Resource) -> None:
         self._joined: set[int] = set()
         self.changes: list[tuple[int, int, bool, tuple[int, int, int]]] = []
-        self.bottom = _bottom(resource)
+        self.bottom = bottom_of(resource)
         self._seen = hasattr(self.bottom, "layout")
         self._known = self._ranges()
         self._index()
@@ -291,12 +282,6 @@ class _Segments:
         ordered = sorted(self._known)
         self._starts = [address for address, _, _ in ordered]
         self._ends = [address + size for address, size, _ in ordered]
-
-
-def _bottom(resource: Any) -> Any:
-    """What stands at the end of all upstreams: the arena."""
-    *_, bottom = chain_of(resource)
-    return bottom
 
 
 class _Sources(dict[tuple[int, int], Source]):

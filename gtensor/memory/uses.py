@@ -12,8 +12,10 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import chain
 from typing import Any, NamedTuple, Protocol, TypeVar
 
+from gtensor.memory.adaptors import Adaptor, bottom_of
 from gtensor.memory.history import History, Life
-from gtensor.memory.layout import LIVE, SegmentLayout
+from gtensor.memory.layout import LIVE, Piece, layout_of, opened
+from gtensor.memory.resource import Block
 
 
 class Found(NamedTuple):
@@ -38,8 +40,33 @@ def find_with(finder: Finder, *kinds: type) -> None:
     _finders[finder] = kinds
 
 
-def standing(device: str, segments: list[SegmentLayout], stats: dict[str, Any]) -> History:
-    """A history without events: the blocks that a layout shows."""
+class Present(NamedTuple):
+    """The blocks of an arena that are live, those that adaptors hold for others, live bytes."""
+
+    blocks: list[Block]
+    held: list[Block]
+    allocated: int
+
+
+def present(objects: Iterable[Any], arena: Any) -> Present:
+    """Who of the objects (those of `objects_of(Block, Adaptor)`) has bytes of an arena."""
+    own = [thing for thing in objects if type(thing) is Block  # which may be half made
+           and getattr(thing, "node", None) is not None and bottom_of(thing.owner) is arena]
+    adaptors = [thing for thing in objects
+                if isinstance(thing, Adaptor) and bottom_of(thing) is arena]
+    held = [block for adaptor in adaptors for block in adaptor.held()]
+    holding = set(map(id, held))
+    return Present([block for block in own if id(block) not in holding], held,
+                   arena.allocated + sum(adaptor.surplus for adaptor in adaptors))
+
+
+def standing(arena: Any) -> History:
+    """A history without events: the blocks that lie in an arena now."""
+    objects = objects_of(Block, Adaptor)
+    layout, stats = layout_of(arena)
+    blocks, held, _ = present(objects, arena)
+    segments = opened(layout, held, [
+        Piece(block.ptr, block.size, LIVE, block.nbytes, block.label) for block in blocks])
     lives: dict[int, Life] = {}
     for segment in segments:
         for piece in segment.pieces:
@@ -49,9 +76,9 @@ def standing(device: str, segments: list[SegmentLayout], stats: dict[str, Any]) 
                     piece.owner, 0, 0, segment.stream, piece.label, "", category, None, None, None))
                 life.size += piece.size
                 life.nbytes += piece.nbytes
-    for life, found in uses(lives.values(), objects_of()):
+    for life, found in uses(lives.values(), objects):
         life.category, life.module, life.op = found.category, found.module, found.name or life.op
-    return History(device, [], list(lives.values()), [], segments, [], stats)
+    return History(arena.name, [], list(lives.values()), [], segments, [], stats)
 
 
 class _Placed(Protocol):

@@ -39,7 +39,7 @@ def file(request, tmp_path):
 def test_it_says_who_held_what_at_the_peak(file, capsys):
     assert main(["memory", str(file)]) == 0
     out = capsys.readouterr().out
-    assert "6 KiB live on cuda:0 at the peak, 0.5 s into 3 events, in 3 blocks" in out
+    assert "6 KiB live on cuda:0 at the peak, in 3 blocks; 3 events in 0.5 s, the peak after" in out
     rows = [line.split() for line in out.splitlines()]
     assert ["parameters", "4", "KiB", "66.7%", "1"] in [row[:5] for row in rows]
     assert "parameters of Net" in out and "matmul in Net.[bold], saved" in out

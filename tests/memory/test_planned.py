@@ -25,6 +25,7 @@ from gtensor.memory import (
     SimulatedSegments,
     Timeline,
 )
+from gtensor.memory.reading import read_snapshot
 
 from .invariants import check
 from .loops import MIB, planned_loop, step
@@ -305,7 +306,7 @@ def tells_the_truth(recording: memory.Timeline, plan: Plan) -> None:
 
 
 @pytest.mark.parametrize("reserved_before", [True, False])
-def test_timelines_tell_of_planned_steps_from_around_and_within(small_arrays, reserved_before):
+def test_timelines_tell_of_planned_steps(small_arrays, tmp_path, reserved_before):
     run = training()
     plan = recorded_plan(run)
     if reserved_before:
@@ -329,13 +330,30 @@ def test_timelines_tell_of_planned_steps_from_around_and_within(small_arrays, re
     assert "planned steps" not in {life.op for life in history.lives}
     pieces = [piece for segment in history.segments for piece in segment.pieces]
     assert sum(piece.size for piece in pieces if piece.state == "live") == live_now(plan)
+    for name in ("run.pickle", "run.json"):
+        around.save(tmp_path / name)
+        assert read_snapshot(tmp_path / name).totals() == history.totals()
     assert gt.device("cpu").resource is memory.arena_of("cpu")
 
 
-def test_planted_fault_a_reservation_that_nobody_names_is_caught(small_arrays, monkeypatch):
+def test_a_snapshot_between_steps_tells_what_lies_in_the_reservation(small_arrays, tmp_path):
+    run = training()
+    plan = recorded_plan(run)
+    with memory.planned(plan, "cpu"):
+        run()
+    for name in ("run.pickle", "run.json"):
+        memory.snapshot(tmp_path / name, "cpu")
+        found = read_snapshot(tmp_path / name)
+        assert found.totals() == [live_now(plan)]
+        assert "planned steps" not in {life.op for life in found.lives}
+        gradients = [life for life in found.lives if life.category == "gradients"]
+        assert 0 < sum(life.size for life in gradients) < plan.reservation
+
+
+def test_planted_fault_a_reservation_that_nobody_names(small_arrays, tmp_path, monkeypatch):
     monkeypatch.setattr(Planned, "held", lambda planned: [])
     with pytest.raises(AssertionError):
-        test_timelines_tell_of_planned_steps_from_around_and_within(None, True)
+        test_timelines_tell_of_planned_steps(None, tmp_path, True)
 
 
 def test_blocks_made_before_a_timeline_keep_nothing_of_it(small_arrays):

@@ -16,9 +16,9 @@ from gtensor import memory
 from gtensor.backend.scopes import here, listeners, phase
 from gtensor.memory import Arena, SimulatedSegments, Timeline
 from gtensor.memory.curves import Curves, curves, envelope
-from gtensor.memory.history import History, Life, held_by
+from gtensor.memory.history import OUT_OF_MEMORY, History, Life, Mark, held_by
 from gtensor.memory.timeline_page import html_file
-from gtensor.memory.timeline_picture import png_file
+from gtensor.memory.timeline_picture import named, png_file
 from tests.memory.recordings import Net, random_history, random_work, training
 
 MIB = 1 << 20
@@ -268,3 +268,34 @@ def test_fewer_points_keep_the_peak_and_make_up_nothing():
 def test_little_or_nothing_can_be_drawn_too(history):
     assert png_file(history).startswith(b"\x89PNG")
     assert page_data(html_file(history))["device"] == history.device
+
+
+def test_bands_are_named_where_there_is_room():
+    wide, narrow = (0.0, 0.3, "backward"), (0.301, 0.32, "update")
+    assert named([wide, narrow], 1.0) == [(0.0, 0.32, "backward, update")]
+    assert named([wide, (0.4, 0.5, "update")], 1.0) == [wide, (0.4, 0.5, "update")]
+    assert named([wide, (0.4, 0.41, "update")], 1.0) == [wide]  # not at once
+    tight = (0.0, 0.07, "backward")
+    assert named([tight, (0.07, 0.08, "update")], 1.0) == [tight]  # no room for both
+    assert named([narrow, (0.33, 0.34, "update")], 1.0) == []
+
+
+def test_a_holder_is_not_told_twice_what_it_is_for():
+    life = Life(0, 64, 64, 0, "workspace", "Net.conv", "workspace", None, 0, 1)
+    assert life.holder == "workspace in Net.conv"
+    life.category = "saved"
+    assert life.holder == "workspace in Net.conv, saved"
+
+
+def test_memory_that_runs_out_after_the_last_event_is_marked_within_the_picture(monkeypatch):
+    lives = [Life(64, 64, 64, 0, "add", "", "temporary", None, 0, None)]
+    history = History("cpu", [0.5], lives, [Mark(1, 0.75, OUT_OF_MEMORY, True, 4096)])
+    figures = []
+    monkeypatch.setattr("matplotlib.figure.Figure.savefig", lambda figure, *_, **__:
+                        figures.append(figure))
+    png_file(history)
+    axes = figures[0].axes[0]
+    assert axes.get_xlim() == (0, 750)
+    assert "out of memory: 4 KiB wanted" in [text.get_text() for text in axes.texts]
+    (mark,) = page_data(html_file(history))["marks"]
+    assert mark["time"] == 500_000  # the page's time ends with the last event
