@@ -5,6 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
+from threading import get_ident
+from typing import Any
+from weakref import WeakSet
 
 from gtensor.memory.resource import Block, OutOfMemoryError, Resource, Stats
 
@@ -23,7 +26,12 @@ def category(name: str) -> Iterator[None]:
 
 
 class Adaptor:
-    """Passes everything on to `upstream`. Blocks it hands out report their free to it."""
+    """Passes everything on to `upstream`. Blocks it hands out report their free to it.
+
+    `no_capture` names what is under way, if no capture of a graph may begin within it.
+    """
+
+    no_capture = ""
 
     def __init__(self, upstream: Resource) -> None:
         self.upstream = upstream
@@ -54,6 +62,44 @@ class Adaptor:
 
     def empty_cache(self) -> int:
         return self.upstream.empty_cache()
+
+
+def down_from(resource: Any) -> Iterator[Any]:
+    """A resource and all those below it; nothing for None."""
+    while resource is not None:
+        yield resource
+        resource = getattr(resource, "upstream", None)
+
+
+class Captured(Adaptor):
+    """Stands over a device's resource while a thread captures its work into a graph.
+
+    `blocks` are those of the capture that somebody holds. That thread gets no memory of other
+    streams: nobody could keep it for the graph. Other threads are served as ever.
+    """
+
+    no_capture = "another capture"
+
+    def __init__(self, upstream: Resource, stream: int) -> None:
+        super().__init__(upstream)
+        self.stream = stream
+        self._thread: int | None = get_ident()
+        self.blocks: WeakSet[Block] = WeakSet()
+
+    def allocate(self, nbytes: int, stream: int = 0, label: str = "") -> Block:
+        if get_ident() != self._thread:
+            return self.upstream.allocate(nbytes, stream, label)
+        if stream != self.stream:
+            raise RuntimeError(f"memory for stream {stream} was asked for in the middle of a "
+                               f"capture on stream {self.stream}; wanted all work of the capture "
+                               "on its own stream")
+        block = self.upstream.allocate(nbytes, stream, label)
+        self.blocks.add(block)
+        return block
+
+    def close(self) -> None:
+        """The capture is over."""
+        self._thread = None
 
 
 class Failing(Adaptor):

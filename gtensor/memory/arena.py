@@ -21,6 +21,7 @@ from threading import RLock
 from gtensor.backend.streams import Event
 from gtensor.memory import report
 from gtensor.memory.blocks import Chunk, Segment
+from gtensor.memory.graphs import GraphPool
 from gtensor.memory.ladder import Ladder
 from gtensor.memory.layout import SegmentLayout, laid_out
 from gtensor.memory.limits import Watermark, Watermarks, stepped
@@ -211,6 +212,10 @@ class Arena:
         finally:
             self._orders.capturing -= 1
 
+    def graph_pool(self) -> GraphPool:
+        """A new pool for what streams allocate while they are captured into graphs."""
+        return GraphPool(self, self._reserve, self._changing)
+
     def stats(self) -> Stats:
         """The counters now, over all streams."""
         with self._changing():
@@ -231,6 +236,7 @@ class Arena:
                 fragmentation=1 - largest / free if free else 0.0,
                 pending=pending,
                 borrowed=reserve.borrowed,
+                private=reserve.private_bytes(),
             )
 
     def reset_peak(self) -> None:

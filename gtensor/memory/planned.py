@@ -18,7 +18,7 @@ from threading import RLock, get_ident
 from typing import NamedTuple
 
 from gtensor.backend import Device, get_device
-from gtensor.memory.adaptors import Adaptor
+from gtensor.memory.adaptors import Adaptor, Captured, down_from
 from gtensor.memory.plan import Lifetime, Plan
 from gtensor.memory.report import size_text
 from gtensor.memory.resource import Block, Resource, Stats
@@ -55,6 +55,8 @@ class Planned(Adaptor):
     Only the thread that began the step takes part; allocations of others go to the upstream. A free
     never waits: it is left in a queue, which the next allocation or a look at the counters settles.
     """
+
+    no_capture = "a planned step"  # the next step has the same places, a graph keeps its own
 
     def __init__(self, upstream: Resource, plan: Plan) -> None:
         super().__init__(upstream)
@@ -282,20 +284,21 @@ def planned(plan: Plan, device: Device | str | None = None) -> Iterator[Plan]:
     arena serves it, and the first difference is reported by one UserWarning and in `plan.report()`.
     A timeline that begins within the step sees its blocks; one around it, only the reservation.
 
-    Raises RuntimeError within another planned step on the device and if its arena is switched off,
-    OutOfMemoryError if the reservation does not fit.
+    Raises RuntimeError within another planned step or a capture on the device and if its arena is
+    switched off, OutOfMemoryError if the reservation does not fit.
     """
     device = get_device(device)
     resource = device.resource
     if resource is None:
         raise RuntimeError(f"a planned step on {device} was asked for, but its arena is switched "
                            "off; wanted gt.memory.use_arena(True)")
-    chain = [resource]
-    while isinstance(chain[-1], Adaptor):
-        chain.append(chain[-1].upstream)
+    chain = list(down_from(resource))
     if any(isinstance(link, Planned) and link.stepping for link in chain):
         raise RuntimeError(f"a planned step was begun within another on {device}; wanted one at a "
                            "time")
+    if any(isinstance(link, Captured) for link in chain):
+        raise RuntimeError(f"a planned step was begun within a capture on {device}; wanted it "
+                           "before or after")
     runner, arena = plan.resource, chain[-1]
     if not isinstance(runner, Planned) or runner.arena is not arena:
         plan.resource = runner = Planned(arena, plan)

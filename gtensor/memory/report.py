@@ -84,6 +84,8 @@ def summary_text(where: str, stats: Stats, limit: int | None, live: Sequence[Hol
                  f"reserved / live {stats.reserved_per_live:.2f}")
     lines.append(f"  {requests} requests, {stats.hits} of them served from free memory"
                  + (f" ({stats.hits / requests:.1%})" if requests else ""))
+    if stats.private:
+        lines.append(f"  {size_text(stats.private)} of the reserved belong to graphs")
     if live:
         lines += ["live by op:", *by_label(live)]
     return "\n".join(lines)

@@ -13,6 +13,10 @@ which moves for good and then serves without waiting, unless that would lock up 
 asked for; next, a part of one. Streams that are gone leave everything, blocks in use included, to
 the first stream that asks.
 
+**Graphs** (`graphs.py`) have pools of their own, under numbers below those of streams: their bytes
+are written by every replay, which no event of today covers, so they serve captures into the same
+pool and nobody else, and do not go back, until the pool is forgotten like a stream that is gone.
+
 **Paged sources** (`sources/virtual.py`) are asked to grow a segment in place before a new one is
 opened, and take the whole free pages of segments that are partly in use when all is released.
 
@@ -20,6 +24,9 @@ The caller holds the arena's lock.
 """
 
 from __future__ import annotations
+
+from collections.abc import Iterable
+from itertools import count
 
 from gtensor.memory import report
 from gtensor.memory.blocks import BlockPool, Chunk, Segment
@@ -32,6 +39,7 @@ from gtensor.memory.sources import (
 )
 from gtensor.memory.streams import Streams
 
+FIRST_PRIVATE = -2  # the number of the first pool for graphs; below it those that follow
 MOST_TAKEN = 16
 SMALL_SEGMENT = HUGE_PAGE
 _LARGE = 64 << 20  # a free segment up to this size may move for however small a request
@@ -57,14 +65,53 @@ class Reserve:
         self.borrowed = 0
         self.pools: dict[int, BlockPool] = {}
         self.small_pools: dict[int, BlockPool] = {}
+        self.private: dict[int, tuple[BlockPool, BlockPool]] = {}  # of graphs: for large, for small
+        self._private_numbers = count(FIRST_PRIVATE, -1)
         # of streams that are gone: the pool, and the pools of its kind
         self.orphans: list[tuple[BlockPool, dict[int, BlockPool]]] = []
         self._min_remainder = min_remainder
 
     def all_pools(self) -> list[BlockPool]:
         """Every pool there is."""
-        return [*self.pools.values(), *self.small_pools.values(),
-                *(pool for pool, _ in tuple(self.orphans))]
+        return [*self._shared_pools(), *self._private_pools()]
+
+    def _private_pools(self) -> list[BlockPool]:
+        return [pool for pair in tuple(self.private.values()) for pool in pair]
+
+    def _shared_pools(self) -> list[BlockPool]:
+        """The pools whose free memory may serve others, or go back: all but those of graphs."""
+        return [pool for pool in (*self.pools.values(), *self.small_pools.values(),
+                                  *(pool for pool, _ in tuple(self.orphans)))
+                if pool.stream not in self.private]
+
+    def private_bytes(self) -> int:
+        """Bytes of the segments that belong to graphs."""
+        return self._bytes_of(self._private_pools())
+
+    def _bytes_of(self, pools: Iterable[BlockPool]) -> int:
+        return sum(segment.size for pool in pools for segment in pool.segments.values())
+
+    def open_private(self) -> int:
+        """The number of a new pool for graphs; `forget` ends it."""
+        number = next(self._private_numbers)
+        large, small = (BlockPool(self.source.granularity, self._min_remainder, number)
+                        for _ in range(2))
+        self.private[number] = large, small
+        return number
+
+    def begin_capture(self, stream: int, number: int) -> None:
+        """Let a pool of graphs serve a stream until `end_capture`.
+
+        Raises ValueError if the stream has memory of its own.
+        """
+        if stream in self.pools or stream in self.small_pools:
+            raise ValueError(f"stream {stream} was to be captured, but it has memory already; "
+                             "wanted a stream on which nothing was allocated")
+        self.pools[stream], self.small_pools[stream] = self.private[number]
+
+    def end_capture(self, stream: int) -> None:
+        """The stream has no memory any more; the pool of graphs keeps all."""
+        del self.pools[stream], self.small_pools[stream]
 
     def pool(self, stream: int, size: int) -> BlockPool:
         """The pool that serves requests of that size on that stream."""
@@ -80,11 +127,12 @@ class Reserve:
     def take(self, size: int, stream: int) -> Chunk | str:
         """A chunk that the free list could not give: from elsewhere, or why there is none."""
         pool = self.pool(stream, size)
-        chunk = pool.take(size) or self.streams.claim(size, stream)
+        chunk = pool.take(size) or self.streams.claim(
+            size, stream, self.private)
         if chunk is not None:
             return chunk
         ordered = self.streams.may_order(stream)
-        if self.orphans and self._inherit(stream):
+        if self.orphans and pool.stream not in self.private and self._inherit(stream):
             chunk = pool.take(size)
         if chunk is None and ordered and pool.taken < MOST_TAKEN:
             chunk = self._from_others(pool, size, self._others(stream, size))
@@ -102,7 +150,8 @@ class Reserve:
         else:  # no room for a segment: now whatever there is
             chunk = self._from_others(pool, size, [
                 other for other in self.all_pools()
-                if other is not pool and (ordered or other.stream == stream)])
+                if other is not pool and (other.stream == pool.stream or (
+                    ordered and other.stream not in self.private))])
         return segment if chunk is None else chunk
 
     def grow(self, stream: int, size: int, tight: bool = False) -> Segment | str:
@@ -111,7 +160,8 @@ class Reserve:
         It is in no list yet.
         """
         why = ""
-        sizes = self._sizes(size)
+        pool = self.pool(stream, size)
+        sizes = self._sizes(size, pool)
         for wanted in sizes[-1:] if tight else sizes:
             if self.limit is not None and self.reserved + wanted > self.limit:
                 why = f"the limit is {report.size_text(self.limit)}"
@@ -124,7 +174,7 @@ class Reserve:
             self.misses += 1
             self.reserved += wanted
             self.peak = max(self.peak, self.reserved)
-            return Segment(self.pool(stream, size), ptr, wanted)
+            return Segment(pool, ptr, wanted)
         return why
 
     def _extend(self, source: PagedSource, pool: BlockPool, size: int) -> Chunk | None:
@@ -132,7 +182,7 @@ class Reserve:
 
         That with most free bytes at its end; the next one if addresses behind it are taken.
         """
-        sizes = self._sizes(size)
+        sizes = self._sizes(size, pool)
         for segment in sorted(pool.segments.values(), key=_free_end, reverse=True):
             for wanted in sizes:
                 more = round_up(wanted - _free_end(segment), source.page)
@@ -152,9 +202,14 @@ class Reserve:
                 return pool.take(size)
         return None
 
-    def _sizes(self, size: int) -> list[int]:
-        """The segment sizes to try for a request, most wanted first."""
-        sizes = segment_sizes(size, self.reserved, self.source.page)
+    def _sizes(self, size: int, pool: BlockPool) -> list[int]:
+        """The segment sizes to try for a request, most wanted first.
+
+        What a pool of graphs has to spare serves nobody else: it grows by what it has itself.
+        """
+        private = pool.stream in self.private
+        reserved = self._bytes_of(self.private[pool.stream]) if private else self.reserved
+        sizes = segment_sizes(size, reserved, self.source.page)
         return [max(SMALL_SEGMENT, sizes[-1]), sizes[-1]] if size <= self.small else sizes
 
     def make_room(self, size: int) -> int:
@@ -165,8 +220,8 @@ class Reserve:
         wanted = segment_sizes(size, self.reserved, self.source.page)[-1]
         if self.limit is not None and self.reserved + wanted > self.limit:
             wanted = self.reserved + wanted - self.limit
-        free = sorted((segment for pool in self.all_pools() for segment in pool.free_segments()),
-                      key=lambda segment: segment.size)
+        free = sorted((segment for pool in self._shared_pools()
+                       for segment in pool.free_segments()), key=lambda segment: segment.size)
         enough = next((segment for segment in free if segment.size >= wanted), None)
         return self._release([enough] if enough is not None else free[::-1], wanted)
 
@@ -174,12 +229,12 @@ class Reserve:
         """Release every free segment, and free pages of the others; the bytes released."""
         if self._paged is not None and not self.streams.capturing:
             self._set_free_pages_apart(self._paged.page)
-        return self._release([segment for pool in self.all_pools()
+        return self._release([segment for pool in self._shared_pools()
                               for segment in pool.free_segments()])
 
     def _set_free_pages_apart(self, page: int) -> None:
         """Make the whole pages in free chunks segments of their own."""
-        for pool in self.all_pools():
+        for pool in self._shared_pools():
             for segment in tuple(pool.segments.values()):
                 if segment.free:
                     continue
@@ -199,9 +254,10 @@ class Reserve:
         return None
 
     def forget(self, stream: int) -> None:
-        """The stream is gone: whoever asks next inherits its pools."""
-        for pools in (self.pools, self.small_pools):
-            pool = pools.pop(stream, None)
+        """The stream, or a pool of graphs, is gone: whoever asks next inherits its pools."""
+        kinds = self.pools, self.small_pools
+        left = self.private.pop(stream, None) or [pools.pop(stream, None) for pools in kinds]
+        for pool, pools in zip(left, kinds, strict=True):
             if pool is not None and pool.segments:
                 self.orphans.append((pool, pools))
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import sys
 from bisect import bisect_right
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from itertools import accumulate
 from os import PathLike
 from time import perf_counter_ns
@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 
 from gtensor.backend.scopes import here, listeners
 from gtensor.frames import line_of, user_frame
-from gtensor.memory.adaptors import Adaptor, current_category
+from gtensor.memory.adaptors import Adaptor, current_category, down_from
 from gtensor.memory.export import collector_paused, save
 from gtensor.memory.history import (
     OUT_OF_MEMORY,
@@ -237,7 +237,7 @@ class Timeline(Adaptor):
 
     def _adopt(self) -> None:
         """Hear of the frees of blocks that are there already."""
-        below = list(_down_from(self.upstream))
+        below = list(down_from(self.upstream))
         objects = objects_of(Block)
         for thing in objects:
             if type(thing) is not Block or getattr(thing, "node", None) is None:
@@ -264,7 +264,7 @@ class _Segments:
 
     def __init__(self, resource: Resource) -> None:
         self.changes: list[tuple[int, int, bool, tuple[int, int, int]]] = []
-        *_, self.bottom = _down_from(resource)
+        *_, self.bottom = down_from(resource)
         self._seen = hasattr(self.bottom, "layout")
         self._known = self._ranges()
         self._index()
@@ -298,13 +298,6 @@ def _answers_to(owner: Any, below: list[Any]) -> bool:
         return True
     return isinstance(owner, _Ear) and (
         owner.timeline in below or _answers_to(owner.upstream, below))
-
-
-def _down_from(resource: Any) -> Iterator[Any]:
-    """A resource and all those below it."""
-    while resource is not None:
-        yield resource
-        resource = getattr(resource, "upstream", None)
 
 
 class _Sources(dict[tuple[int, int], Source]):
