@@ -74,8 +74,8 @@ def down_from(resource: Any) -> Iterator[Any]:
 class Captured(Adaptor):
     """Stands over a device's resource while a thread captures its work into a graph.
 
-    `blocks` are those of the capture that somebody holds. That thread gets no memory of other
-    streams: nobody could keep it for the graph. Other threads are served as ever.
+    `blocks` are those of the capture that somebody holds. `thread`, None once the capture is over,
+    gets no memory of other streams: nobody could keep it for the graph. Others are served as ever.
     """
 
     no_capture = "another capture"
@@ -83,11 +83,11 @@ class Captured(Adaptor):
     def __init__(self, upstream: Resource, stream: int) -> None:
         super().__init__(upstream)
         self.stream = stream
-        self._thread: int | None = get_ident()
+        self.thread: int | None = get_ident()
         self.blocks: WeakSet[Block] = WeakSet()
 
     def allocate(self, nbytes: int, stream: int = 0, label: str = "") -> Block:
-        if get_ident() != self._thread:
+        if get_ident() != self.thread:
             return self.upstream.allocate(nbytes, stream, label)
         if stream != self.stream:
             raise RuntimeError(f"memory for stream {stream} was asked for in the middle of a "
@@ -96,10 +96,6 @@ class Captured(Adaptor):
         block = self.upstream.allocate(nbytes, stream, label)
         self.blocks.add(block)
         return block
-
-    def close(self) -> None:
-        """The capture is over."""
-        self._thread = None
 
 
 class Failing(Adaptor):

@@ -214,7 +214,7 @@ class Arena:
 
     def graph_pool(self) -> GraphPool:
         """A new pool for what streams allocate while they are captured into graphs."""
-        return GraphPool(self, self._reserve, self._changing)
+        return GraphPool(self, self._reserve)
 
     def stats(self) -> Stats:
         """The counters now, over all streams."""

@@ -12,8 +12,8 @@ to whoever asks next, behind the last replay, and blocks in use keep their bytes
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, contextmanager
+from collections.abc import Iterator
+from contextlib import contextmanager
 from threading import RLock
 from typing import TYPE_CHECKING
 
@@ -32,12 +32,10 @@ class GraphPool:
     `number` stands for the pool where segments have a stream.
     """
 
-    def __init__(self, arena: Arena, reserve: Reserve,
-                 changing: Callable[[], AbstractContextManager[bool]]) -> None:
+    def __init__(self, arena: Arena, reserve: Reserve) -> None:
         self.arena = arena
         self.number = reserve.open_private()
         self._reserve = reserve
-        self._changing = changing
         self._lock = RLock()
         self._last: tuple[int, Event] | None = None  # stream of the last replay, event behind it
 
@@ -47,14 +45,19 @@ class GraphPool:
 
         Raises ValueError if the stream has memory of its own.
         """
+        pools, small_pools = self._reserve.pools, self._reserve.small_pools
+        if stream in pools or stream in small_pools:
+            raise ValueError(f"stream {stream} was to be captured, but it has memory already; "
+                             "wanted a stream on which nothing was allocated")
         with self.arena.capturing():
-            with self._changing():
-                self._reserve.begin_capture(stream, self.number)
-            try:
+            try:  # the stream is this thread's alone, so stores will do, which nothing interrupts
+                pools[stream], small_pools[stream] = self._reserve.private[self.number]
                 yield
             finally:
-                with self._changing():
-                    self._reserve.end_capture(stream)
+                if stream in pools:
+                    del pools[stream]
+                if stream in small_pools:
+                    del small_pools[stream]
 
     @contextmanager
     def replaying(self, stream: Stream) -> Iterator[None]:
@@ -96,6 +99,6 @@ def capturing(device: Device, pool: GraphPool, stream: int) -> Iterator[Captured
         try:
             yield captured
         finally:
-            captured.close()
+            captured.thread = None  # stores again: an interrupt must not leave it standing
             if device.resource is captured:
                 device.resource = resource

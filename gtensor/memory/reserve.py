@@ -92,26 +92,13 @@ class Reserve:
         return sum(segment.size for pool in pools for segment in pool.segments.values())
 
     def open_private(self) -> int:
-        """The number of a new pool for graphs; `forget` ends it."""
+        """The number of a new pool for graphs; `forget` ends it. Needs no lock."""
         number = next(self._private_numbers)
         large, small = (BlockPool(self.source.granularity, self._min_remainder, number)
                         for _ in range(2))
         self.private[number] = large, small
         return number
 
-    def begin_capture(self, stream: int, number: int) -> None:
-        """Let a pool of graphs serve a stream until `end_capture`.
-
-        Raises ValueError if the stream has memory of its own.
-        """
-        if stream in self.pools or stream in self.small_pools:
-            raise ValueError(f"stream {stream} was to be captured, but it has memory already; "
-                             "wanted a stream on which nothing was allocated")
-        self.pools[stream], self.small_pools[stream] = self.private[number]
-
-    def end_capture(self, stream: int) -> None:
-        """The stream has no memory any more; the pool of graphs keeps all."""
-        del self.pools[stream], self.small_pools[stream]
 
     def pool(self, stream: int, size: int) -> BlockPool:
         """The pool that serves requests of that size on that stream."""

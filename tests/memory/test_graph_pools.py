@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 from hypothesis.stateful import initialize, invariant, rule, run_state_machine_as_test
 
 from gtensor.memory import OutOfMemoryError
-from gtensor.memory.blocks import BlockPool
 from gtensor.memory.graphs import GraphPool
 from gtensor.memory.reserve import Reserve
 from gtensor.memory.streams import Streams
@@ -204,11 +203,7 @@ def test_planted_fault_private_memory_that_is_borrowed_is_caught(monkeypatch):
 
 
 def test_planted_fault_a_capture_served_by_the_streams_own_pools_is_caught(monkeypatch):
-    def begin(reserve, stream, number):
-        for kind in reserve.pools, reserve.small_pools:
-            kind[stream] = BlockPool(reserve.source.granularity, reserve._min_remainder, stream)
-
-    monkeypatch.setattr(Reserve, "begin_capture", begin)
+    monkeypatch.setattr(GraphPool, "capturing", lambda pool, stream: pool.arena.capturing())
     must_be_caught("lost memory")
 
 
