@@ -251,7 +251,7 @@ def test_planted_fault_asking_who_has_ended_in_a_capture_is_caught(monkeypatch):
 @pytest.mark.slow
 def test_many_more_sequences():
     run_state_machine_as_test(GraphMachine, settings=settings(
-        max_examples=1000, stateful_step_count=60, deadline=None, report_multiple_bugs=False,
+        max_examples=200, stateful_step_count=60, deadline=None, report_multiple_bugs=False,
         suppress_health_check=list(HealthCheck)))
 
 
