@@ -60,6 +60,7 @@ from gtensor.creation import (
 )
 from gtensor.dtypes import *  # noqa: F403
 from gtensor.dtypes import __all__ as _dtypes
+from gtensor.graphs import Graph
 from gtensor.namespace_info import __array_namespace_info__
 from gtensor.ops import *  # noqa: F403
 from gtensor.ops import __all__ as _functions
@@ -76,7 +77,7 @@ pi, e, inf, nan = _math.pi, _math.e, _math.inf, _math.nan
 
 __all__ = [
     "SAME", "AnomalyError", "ConsumedError", "Device", "DeviceError", "Event", "GradientError",
-    "Sample",
+    "Graph", "Sample",
     "Tensor", "__array_namespace_info__", "arange", "asarray", "checkpoint",
     "cuda_device_count", "d", "data", "default_device", "detect_anomaly", "device", "e",
     "empty", "empty_like", "enable_grad", "eye", "fft", "from_dlpack", "full", "full_like",

@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from gtensor.backend.cuda_graphs import Capture
 from gtensor.backend.cuda_memory import AsyncMemory, library_malloc
 from gtensor.backend.cuda_pages import CudaPages
 from gtensor.backend.cuda_streams import CudaStream, StreamBook, cupy
@@ -124,6 +125,9 @@ class CudaDevice(Device):
         self._ordering.forget(number, last)
         for ended in tuple(self.on_stream_end):
             ended(number, last)
+
+    def new_capture(self) -> Capture:
+        return Capture(self, self._ordering)
 
     def describe(self) -> tuple[str, int]:
         """The GPU's name and its memory in bytes."""

@@ -81,6 +81,13 @@ class Device:
         """A block whose work is queued on the stream; None leaves the current one."""
         return nullcontext()
 
+    def new_capture(self) -> Any:
+        """What captures a thread's work, and runs it again. See `gtensor.Graph`.
+
+        Raises DeviceError if the device has no graphs.
+        """
+        raise DeviceError(f"a graph on {self} was asked for, which has none; wanted a CUDA device")
+
     def order(self, reads: Iterable[Any], writes: Iterable[Any] = ()) -> None:
         """Let the current stream's next work wait for whatever other streams do to these arrays.
 

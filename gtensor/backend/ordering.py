@@ -6,22 +6,34 @@ reader waits for it. The event gets a number; the block remembers it as lying be
 the device remembers up to which number each stream has waited for each other. So one event serves
 all blocks that were written before it, and a stream that has waited for it, or a later one, does
 not wait again. A block that only one stream ever touches costs nothing here.
+
+Work that is captured into a graph runs later, so nobody waits then: what it touches is noted
+(`captures`), and each replay is ordered like an op that reads and writes all of that.
 """
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from threading import RLock
 from typing import Any
 
 from gtensor.backend.streams import Event, Stream
 
 
+class Touched:
+    """The blocks, not its own, that a stream's work reads and writes while it is captured."""
+
+    def __init__(self) -> None:
+        self.read: dict[Any, None] = {}
+        self.written: dict[Any, None] = {}
+
+
 class Ordering:
     """What the streams of a device have waited for. `stream_of` answers a stream by its id."""
 
     def __init__(self, stream_of: Callable[[int], Stream | None]) -> None:
+        self.captures: dict[int, Touched] = {}  # by stream that is being captured
         self._stream_of = stream_of
         self._numbers = itertools.count(1)
         self._latest: dict[int, tuple[int, Event]] = {}  # by producer: number and event
@@ -31,6 +43,9 @@ class Ordering:
 
     def read(self, reader: Stream, block: Any) -> None:
         """Work that is queued on `reader` next will read the block."""
+        if reader.id in self.captures:
+            self.captures[reader.id].read[block] = None
+            return
         writer, number = getattr(block, "written", (block.stream, 0))
         if writer != reader.id:
             with self._lock:
@@ -40,15 +55,28 @@ class Ordering:
                         block.written = writer, reached
         self._note(block, reader.id)
 
-    def write(self, writer: Stream, block: Any) -> None:
-        """Work that is queued on `writer` next will write the block, which others may be using."""
-        before, _ = getattr(block, "written", (block.stream, 0))
+    def write(self, writer: Stream, *blocks: Any) -> None:
+        """Work that is queued on `writer` next will write blocks which others may be using."""
+        if writer.id in self.captures:
+            self.captures[writer.id].written.update(dict.fromkeys(blocks))
+            return
         with self._lock:
-            for user in sorted({before, *getattr(block, "readers", ())} - {writer.id}):
+            users: set[int] = set()
+            for block in blocks:
+                before, _ = getattr(block, "written", (block.stream, 0))
+                users.update((before,), getattr(block, "readers", ()))
+            for user in sorted(users - {writer.id}):
                 self._wait(writer, user, 0)
-            block.written = writer.id, 0
-            block.readers = set()
-        self._note(block, writer.id)
+            _written_by(writer, blocks)
+        for block in blocks:
+            self._note(block, writer.id)
+
+    def adopt(self, stream: Stream, blocks: Collection[Any]) -> None:
+        """The contents of blocks are that stream's from now on; it waits for nobody."""
+        with self._lock:
+            _written_by(stream, blocks)
+        for block in blocks:
+            self._note(block, stream.id)
 
     def forget(self, stream: int, last: Event) -> None:
         """The stream is gone; `last` lies behind all its work."""
@@ -60,6 +88,10 @@ class Ordering:
     def _wait(self, waiter: Stream, producer: int, number: int) -> int:
         """Let `waiter` wait for the producer's event with that number or a later one, 0: for a new
         one; the number it has then seen."""
+        if producer in self.captures:
+            raise RuntimeError(f"work on stream {waiter.id} uses memory of a graph that is being "
+                               f"captured on stream {producer}; wanted it on that stream, or after "
+                               "the capture")
         latest = self._latest.get(producer)
         stream = self._stream_of(producer)
         if stream is not None and (latest is None or not number or latest[0] < number):
@@ -79,3 +111,9 @@ class Ordering:
         if stream not in readers:
             readers.add(stream)
             block.owner.record_use(block, stream)
+
+
+def _written_by(stream: Stream, blocks: Collection[Any]) -> None:
+    for block in blocks:
+        block.written = stream.id, 0
+        block.readers = set()

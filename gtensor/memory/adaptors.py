@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
+from threading import get_ident
 from typing import Any
+from weakref import WeakSet
 
 from gtensor.memory.resource import Block, OutOfMemoryError, Resource, Stats
 
@@ -27,10 +29,12 @@ class Adaptor:
     """Passes everything on to `upstream`.
 
     Blocks report their free to who made them; an adaptor that wants to hear of it, too, lends them
-    an `Ears`. `surplus`: live bytes here less those of the upstream.
+    an `Ears`. `surplus`: live bytes here less those of the upstream. `no_capture`
+    names what is under way, if no capture of a graph may begin within it.
     """
 
     surplus = 0
+    no_capture = ""
 
     def __init__(self, upstream: Resource) -> None:
         self.upstream = upstream
@@ -109,7 +113,7 @@ class Ears:
 
 
 def chain_of(resource: Any) -> Iterator[Any]:
-    """A resource and all those below it."""
+    """A resource and all those below it; nothing for None."""
     while resource is not None:
         yield resource
         resource = getattr(resource, "upstream", None)
@@ -119,6 +123,33 @@ def bottom_of(resource: Any) -> Any:
     """What stands at the end of all upstreams: the arena."""
     *_, bottom = chain_of(resource)
     return bottom
+
+
+class Captured(Adaptor):
+    """Stands over a device's resource while a thread captures its work into a graph.
+
+    `blocks` are those of the capture that somebody holds. `thread`, None once the capture is over,
+    gets no memory of other streams: nobody could keep it for the graph. Others are served as ever.
+    """
+
+    no_capture = "another capture"
+
+    def __init__(self, upstream: Resource, stream: int) -> None:
+        super().__init__(upstream)
+        self.stream = stream
+        self.thread: int | None = get_ident()
+        self.blocks: WeakSet[Block] = WeakSet()
+
+    def allocate(self, nbytes: int, stream: int = 0, label: str = "") -> Block:
+        if get_ident() != self.thread:
+            return self.upstream.allocate(nbytes, stream, label)
+        if stream != self.stream:
+            raise RuntimeError(f"memory for stream {stream} was asked for in the middle of a "
+                               f"capture on stream {self.stream}; wanted all work of the capture "
+                               "on its own stream")
+        block = self.upstream.allocate(nbytes, stream, label)
+        self.blocks.add(block)
+        return block
 
 
 class Failing(Adaptor):

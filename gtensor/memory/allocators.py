@@ -8,6 +8,7 @@ from typing import Any
 from gtensor.backend import Device, cuda_device_count, get_device, on_new_device
 from gtensor.backend.cuda import CudaDevice
 from gtensor.backend.cuda_memory import LIBRARIES, pinned_free, pinned_malloc
+from gtensor.memory.adaptors import Captured, chain_of
 from gtensor.memory.arena import Arena
 from gtensor.memory.sources import CudaSegments, HostSegments, SegmentSource, VirtualSegments
 from gtensor.settings import settings
@@ -45,7 +46,7 @@ def configure(source: str, device: Device | str | None = None) -> None:
     What is live stays in the arena before, whose free memory is returned. The limit is kept;
     counters and watermarks start anew. Raises ValueError for a source that the device has not,
     ImportError if something is not installed, RuntimeError while the arena is switched off, or
-    recorded or planned.
+    recorded, planned or captured.
     """
     device = get_device(device)
     known = _CUDA if isinstance(device, CudaDevice) else _HOST
@@ -58,7 +59,8 @@ def configure(source: str, device: Device | str | None = None) -> None:
     before = _arenas[device]
     if device.resource is not before:
         raise RuntimeError(f"a source for {device} was given while its arena is switched off, or "
-                           "recorded or planned; wanted the arena in use, and nothing over it")
+                           "recorded, planned or captured; wanted the arena in use, and nothing "
+                           "over it")
     made = _CUDA[source](device) if isinstance(device, CudaDevice) else _HOST[source]()
     arena = _arena_over(device, made)
     arena.set_limit(before.limit)
@@ -77,7 +79,7 @@ class use:
             device). The others have no statistics here, and know nothing of streams.
 
     Live arrays stay where they are. Raises ValueError for an allocator that the device has not,
-    ImportError if RMM is not installed.
+    ImportError if RMM is not installed, RuntimeError while a graph is captured.
     """
 
     def __init__(self, allocator: str, device: Device | str | None = None) -> None:
@@ -87,6 +89,7 @@ class use:
             raise ValueError(f"allocator {allocator!r} was given for {device}; wanted "
                              + " or ".join(map(repr, wanted))
                              + ", or a CUDA device" * (allocator in LIBRARIES))
+        _check_no_capture(device)
         self._device = device
         self._resource = device.resource
         if isinstance(device, CudaDevice):
@@ -110,10 +113,13 @@ class use_arena:
     """Switch all arenas on or off: for good by `use_arena(False)`, or `with use_arena(False):`.
 
     Without them new arrays come from NumPy's and CuPy's own allocators; live ones stay in place.
+    Raises RuntimeError while a graph is captured.
     """
 
     def __init__(self, enabled: bool) -> None:
         global _enabled
+        for device in tuple(_arenas):
+            _check_no_capture(device)
         self._before = _enabled, {device: device.resource for device in _arenas}
         _enabled = enabled
         for device in tuple(_arenas):
@@ -130,6 +136,12 @@ class use_arena:
                 device.resource = resources[device]
             else:
                 _connect(device)
+
+
+def _check_no_capture(device: Device) -> None:
+    if any(isinstance(link, Captured) for link in chain_of(device.resource)):
+        raise RuntimeError(f"the allocator of {device} was switched while a graph is captured "
+                           "there; wanted it before or after")
 
 
 def _connect(device: Device) -> None:

@@ -29,13 +29,13 @@ from threading import RLock
 from gtensor.backend.streams import Event
 from gtensor.memory import report
 from gtensor.memory.blocks import Chunk, Segment
+from gtensor.memory.graphs import GraphPool
 from gtensor.memory.ladder import Ladder
 from gtensor.memory.layout import SegmentLayout, laid_out
 from gtensor.memory.limits import Watermark, Watermarks, stepped
 from gtensor.memory.reserve import Reserve
 from gtensor.memory.resource import Block, OutOfMemoryError, Stats
 from gtensor.memory.sources import SegmentSource
-from gtensor.memory.spans import Span
 from gtensor.memory.streams import Ended, StreamOf, Streams
 
 
@@ -215,6 +215,10 @@ class Arena:
         finally:
             self._orders.capturing -= 1
 
+    def graph_pool(self) -> GraphPool:
+        """A new pool for what streams allocate while they are captured into graphs."""
+        return GraphPool(self, self._reserve)
+
     def stats(self) -> Stats:
         """The counters now, over all streams."""
         with self._changing():
@@ -235,6 +239,7 @@ class Arena:
                 fragmentation=1 - largest / free if free else 0.0,
                 pending=pending,
                 borrowed=reserve.borrowed,
+                private=reserve.private_bytes(),
             )
 
     def reset_peak(self) -> None:
@@ -373,7 +378,7 @@ class Arena:
         pending = self._pending
         while pending:
             item = pending[0]
-            if type(item) in (Chunk, Span) and item.uses is None:
+            if isinstance(item, Chunk) and type(item) is not Segment and item.uses is None:
                 used, size = item.used, item.size
                 item.pool.give(item)
                 self._allocated -= used

@@ -40,6 +40,8 @@ class Ladder:
                 if isinstance(chunk, Chunk):
                     return hold(chunk)
                 why = chunk
+        if self._streams.capturing:
+            why += "; nothing goes back or is waited for while a graph is captured"
         return why
 
     def _make_room(self, size: int) -> bool:
@@ -57,7 +59,7 @@ class Ladder:
 
     def _wait(self, size: int) -> bool:
         with self._changing():
-            if not self._streams.count:
+            if not self._streams.count or self._streams.capturing:
                 return False
             self._streams.synchronize()
         self._release(size)

@@ -39,7 +39,10 @@ class Piece(NamedTuple):
 
 
 class SegmentLayout(NamedTuple):
-    """A segment and its pieces in address order; they tile it."""
+    """A segment and its pieces in address order; they tile it.
+
+    `stream` is `NOBODY` if the stream is gone, and below that the number of a pool for graphs.
+    """
 
     address: int
     size: int
@@ -49,13 +52,18 @@ class SegmentLayout(NamedTuple):
 
 def laid_out(reserve: Reserve) -> list[SegmentLayout]:
     """Every segment by address. The caller holds the arena's lock."""
-    pools = [*reserve.pools.items(), *reserve.small_pools.items(),
-             *((NOBODY, pool) for pool, _ in reserve.orphans)]
+    gone = [pool for pool, _ in reserve.orphans]
     joined = {part: piece for span in reserve.spans
               for part, piece in zip(span.parts, _pieces(span), strict=True)}
-    return sorted(SegmentLayout(segment.ptr, segment.size, stream, [
-        joined.get(chunk) or _piece(chunk) for chunk in segment])
-        for stream, pool in pools for segment in pool.segments.values())
+    return sorted(
+        SegmentLayout(segment.ptr, segment.size, NOBODY if pool in gone else pool.stream,
+                      [joined.get(chunk) or _piece(chunk) for chunk in segment])
+        for pool in reserve.all_pools() for segment in pool.segments.values())
+
+
+def graph_pool(stream: int) -> int:
+    """Which pool for graphs stands as a segment's stream: 1, 2, ...; 0 if none does."""
+    return max(NOBODY - stream, 0)
 
 
 def layout_of(resource: Any) -> tuple[list[SegmentLayout], dict[str, Any]]:

@@ -18,7 +18,7 @@ from threading import RLock, get_ident
 from typing import NamedTuple
 
 from gtensor.backend import Device, get_device
-from gtensor.memory.adaptors import Adaptor, chain_of
+from gtensor.memory.adaptors import Adaptor, Captured, chain_of
 from gtensor.memory.plan import Lifetime, Plan
 from gtensor.memory.report import size_text
 from gtensor.memory.resource import Block, Resource, Stats, block_of
@@ -55,6 +55,8 @@ class Planned(Adaptor):
     Only the thread that began the step takes part; allocations of others go to the upstream. A free
     never waits: it is left in a queue, which the next allocation or a look at the counters settles.
     """
+
+    no_capture = "a planned step"  # the next step has the same places, a graph keeps its own
 
     def __init__(self, upstream: Resource, plan: Plan) -> None:
         super().__init__(upstream)
@@ -292,8 +294,8 @@ def planned(plan: Plan, device: Device | str | None = None) -> Iterator[Plan]:
     arena serves it, and the first difference is reported by one UserWarning and in `plan.report()`.
     Timelines, around the step or within it, see its blocks, and not the reservation.
 
-    Raises RuntimeError within another planned step on the device and if its arena is switched off,
-    OutOfMemoryError if the reservation does not fit.
+    Raises RuntimeError within another planned step or a capture on the device and if its arena is
+    switched off, OutOfMemoryError if the reservation does not fit.
     """
     device = get_device(device)
     resource = device.resource
@@ -304,6 +306,9 @@ def planned(plan: Plan, device: Device | str | None = None) -> Iterator[Plan]:
     if any(isinstance(link, Planned) and link.stepping for link in chain):
         raise RuntimeError(f"a planned step was begun within another on {device}; wanted one at a "
                            "time")
+    if any(isinstance(link, Captured) for link in chain):
+        raise RuntimeError(f"a planned step was begun within a capture on {device}; wanted it "
+                           "before or after")
     runner, arena = plan.resource, chain[-1]
     if not isinstance(runner, Planned) or runner.arena is not arena:
         plan.resource = runner = Planned(arena, plan)

@@ -28,6 +28,8 @@ class Recording(Adaptor):
     `requests` are the allocations. `events` has both: k for the k-th allocation, ~k for its free.
     """
 
+    no_capture = "a recording of an iteration"  # a capture's stream has no second time
+
     def __init__(self, upstream: Resource) -> None:
         super().__init__(upstream)
         self.requests: list[Request] = []

@@ -89,6 +89,8 @@ def summary_text(where: str, stats: Stats, limit: int | None, live: Sequence[Hol
         lines.append(f"  {size_text(stats.pending)} freed that a stream may still be using")
     if stats.borrowed:
         lines.append(f"  {_blocks(stats.borrowed)} so far cut from another stream's memory")
+    if stats.private:
+        lines.append(f"  {size_text(stats.private)} of the reserved belong to graphs")
     if live:
         lines += ["live by op:", *by_label(live)]
     return "\n".join(lines)

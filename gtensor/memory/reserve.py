@@ -13,6 +13,10 @@ which moves for good and then serves without waiting, unless that would lock up 
 asked for; next, a part of one. Streams that are gone leave everything, blocks in use included, to
 the first stream that asks.
 
+**Graphs** (`graphs.py`) have pools of their own, under numbers below those of streams: their bytes
+are written by every replay, which no event of today covers, so they serve captures into the same
+pool and nobody else, and do not go back, until the pool is forgotten like a stream that is gone.
+
 **Paged sources** (`sources/virtual.py`) can join free memory that lies apart (`spans.py`). So they
 are asked for no more pages than a request lacks, behind a segment where that is possible, and only
 once nobody else has memory to spare. They take the whole free pages of segments that are partly in
@@ -23,7 +27,8 @@ The caller holds the arena's lock.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from itertools import count
 
 from gtensor.memory import report
 from gtensor.memory.blocks import IN_USE, BlockPool, Chunk, Segment
@@ -37,6 +42,7 @@ from gtensor.memory.sources import (
 from gtensor.memory.spans import Span, join, missing
 from gtensor.memory.streams import Streams
 
+FIRST_PRIVATE = -2  # the number of the first pool for graphs; below it those that follow
 MOST_TAKEN = 16
 SMALL_SEGMENT = HUGE_PAGE
 _LARGE = 64 << 20  # a free segment up to this size may move for however small a request
@@ -62,15 +68,39 @@ class Reserve:
         self.borrowed = 0
         self.pools: dict[int, BlockPool] = {}
         self.small_pools: dict[int, BlockPool] = {}
+        self.private: dict[int, tuple[BlockPool, BlockPool]] = {}  # of graphs: for large, for small
+        self._private_numbers = count(FIRST_PRIVATE, -1)
         # of streams that are gone: the pool, and the pools of its kind
         self.orphans: list[tuple[BlockPool, dict[int, BlockPool]]] = []
         self.spans: set[Span] = set()  # those that blocks hold, and those that are retired
+        self._replayed: dict[int, set[int]] = {}  # by pool of graphs: joined addresses that it used
         self._min_remainder = min_remainder
 
     def all_pools(self) -> list[BlockPool]:
         """Every pool there is."""
-        return [*self.pools.values(), *self.small_pools.values(),
-                *(pool for pool, _ in tuple(self.orphans))]
+        return [*self._shared_pools(), *self._private_pools()]
+
+    def _private_pools(self) -> list[BlockPool]:
+        return [pool for pair in tuple(self.private.values()) for pool in pair]
+
+    def _shared_pools(self) -> list[BlockPool]:
+        """The pools whose free memory may serve others, or go back: all but those of graphs."""
+        return [pool for pool in (*self.pools.values(), *self.small_pools.values(),
+                                  *(pool for pool, _ in tuple(self.orphans)))
+                if pool.stream not in self.private]
+
+    def private_bytes(self) -> int:
+        """Bytes of the segments that belong to graphs."""
+        return self._bytes_of(self._private_pools())
+
+    def _bytes_of(self, pools: Iterable[BlockPool]) -> int:
+        return sum(segment.size for pool in pools for segment in pool.segments.values())
+
+    def open_private(self) -> int:
+        """The number of a new pool for graphs; `forget` ends it. Needs no lock."""
+        number = next(self._private_numbers)
+        self.private[number] = self._new_pool(number), self._new_pool(number)
+        return number
 
     def pool(self, stream: int, size: int) -> BlockPool:
         """The pool that serves requests of that size on that stream."""
@@ -78,20 +108,21 @@ class Reserve:
 
     def _pool(self, stream: int, pools: dict[int, BlockPool]) -> BlockPool:
         pool = pools.get(stream)
-        if pool is None:
-            made = BlockPool(self.source.granularity, self._min_remainder, stream,
-                             0 if self._paged is None else self._paged.page)
-            pool = pools.setdefault(stream, made)
-        return pool
+        return pools.setdefault(stream, self._new_pool(stream)) if pool is None else pool
+
+    def _new_pool(self, stream: int) -> BlockPool:
+        return BlockPool(self.source.granularity, self._min_remainder, stream,
+                         0 if self._paged is None else self._paged.page)
 
     def take(self, size: int, stream: int) -> Chunk | str:
         """A chunk that the free list could not give: from elsewhere, or why there is none."""
         pool = self.pool(stream, size)
-        chunk = pool.take(size) or self.streams.claim(size, stream) or self._composed(pool, size)
+        chunk = (pool.take(size) or self.streams.claim(size, stream, self.private)
+                 or self._composed(pool, size))
         if chunk is not None:
             return chunk
         ordered = self.streams.may_order(stream)
-        if self.orphans and self._inherit(stream):
+        if self.orphans and pool.stream not in self.private and self._inherit(stream):
             chunk = self._composed(pool, size)
         if chunk is None and ordered and pool.taken < MOST_TAKEN:
             chunk = self._from_others(pool, size, self._others(stream, size))
@@ -109,7 +140,8 @@ class Reserve:
         else:  # no room for a segment: now whatever there is
             chunk = self._from_others(pool, size, [
                 other for other in self.all_pools()
-                if other is not pool and (ordered or other.stream == stream)])
+                if other is not pool and (other.stream == pool.stream or (
+                    ordered and other.stream not in self.private))])
         return segment if chunk is None else chunk
 
     def grow(self, stream: int, size: int, tight: bool = False) -> Segment | str:
@@ -118,7 +150,8 @@ class Reserve:
         It is in no list yet.
         """
         why = ""
-        sizes = self._sizes(size)
+        pool = self.pool(stream, size)
+        sizes = self._sizes(size, pool)
         for wanted in sizes[-1:] if tight else sizes:
             if self.limit is not None and self.reserved + wanted > self.limit:
                 why = f"the limit is {report.size_text(self.limit)}"
@@ -131,7 +164,7 @@ class Reserve:
             self.misses += 1
             self.reserved += wanted
             self.peak = max(self.peak, self.reserved)
-            return Segment(self.pool(stream, size), ptr, wanted)
+            return Segment(pool, ptr, wanted)
         return why
 
     def _composed(self, pool: BlockPool, size: int) -> Chunk | None:
@@ -142,6 +175,8 @@ class Reserve:
             chunk = join(pool, size, self._paged, self.spans)
         except MemoryError:  # no addresses are left
             chunk = None
+        if isinstance(chunk, Span) and pool.stream in self.private:
+            self._replayed.setdefault(pool.stream, set()).add(chunk.ptr & -self._paged.page)
         return chunk or pool.take(size, breaking=True)
 
     def _extend(self, source: PagedSource, pool: BlockPool, size: int) -> Chunk | None:
@@ -166,9 +201,14 @@ class Reserve:
                 return pool.take(size) or self._composed(pool, size)
         return None
 
-    def _sizes(self, size: int) -> list[int]:
-        """The segment sizes to try for a request, most wanted first."""
-        sizes = segment_sizes(size, self.reserved, self.source.page)
+    def _sizes(self, size: int, pool: BlockPool) -> list[int]:
+        """The segment sizes to try for a request, most wanted first.
+
+        What a pool of graphs has to spare serves nobody else: it grows by what it has itself.
+        """
+        private = pool.stream in self.private
+        reserved = self._bytes_of(self.private[pool.stream]) if private else self.reserved
+        sizes = segment_sizes(size, reserved, self.source.page)
         if self._paged is not None:
             return sizes[-1:]
         return [max(SMALL_SEGMENT, sizes[-1]), sizes[-1]] if size <= self.small else sizes
@@ -181,22 +221,23 @@ class Reserve:
         wanted = segment_sizes(size, self.reserved, self.source.page)[-1]
         if self.limit is not None and self.reserved + wanted > self.limit:
             wanted = self.reserved + wanted - self.limit
-        free = sorted((segment for pool in self.all_pools() for segment in pool.free_segments()),
-                      key=lambda segment: segment.size)
+        free = sorted((segment for pool in self._shared_pools()
+                       for segment in pool.free_segments()), key=lambda segment: segment.size)
         enough = next((segment for segment in free if segment.size >= wanted), None)
         return self._release([enough] if enough is not None else free[::-1], wanted)
 
     def release(self) -> int:
         """Release every free segment, and free pages of the others; the bytes released."""
         if self._paged is not None and not self.streams.capturing:
-            self._paged.part({span.ptr & -self._paged.page for span in self.spans})
+            self._paged.part({span.ptr & -self._paged.page for span in self.spans}.union(
+                *self._replayed.values()))
             self._set_free_pages_apart(self._paged.page)
-        return self._release([segment for pool in self.all_pools()
+        return self._release([segment for pool in self._shared_pools()
                               for segment in pool.free_segments()])
 
     def _set_free_pages_apart(self, page: int) -> None:
         """Make the whole pages in free chunks segments of their own."""
-        for pool in self.all_pools():
+        for pool in self._shared_pools():
             for segment in tuple(pool.segments.values()):
                 if segment.free:
                     continue
@@ -218,9 +259,11 @@ class Reserve:
                      if chunk.ptr <= ptr < chunk.ptr + chunk.used), None)
 
     def forget(self, stream: int) -> None:
-        """The stream is gone: whoever asks next inherits its pools."""
-        for pools in (self.pools, self.small_pools):
-            pool = pools.pop(stream, None)
+        """The stream, or a pool of graphs, is gone: whoever asks next inherits its pools."""
+        kinds = self.pools, self.small_pools
+        self._replayed.pop(stream, None)
+        left = self.private.pop(stream, None) or [pools.pop(stream, None) for pools in kinds]
+        for pool, pools in zip(left, kinds, strict=True):
             if pool is not None and pool.segments:
                 self.orphans.append((pool, pools))
 

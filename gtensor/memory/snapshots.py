@@ -20,7 +20,8 @@ entry `gtensor`), which its viewer leaves alone.
                       "out of memory"), begins (or ends), nbytes (asked for when memory ran out)
     changes           segments taken from the source or given back: event, time, taken (or given
                       back), address, size, stream
-    segments          address, size, stream, and pieces that tile them in address order: address,
+    segments          address, size, stream (-1: it is gone; -2, -3, ...: the first, second, ...
+                      pool for graphs), and pieces that tile them in address order: address,
                       size, state ("free", "live" or "pending": freed, but a stream may still use
                       it), nbytes, label, holder (the address of the block that it is a part of, 0
                       if it is all of it), offset (where in that block it comes)
@@ -34,7 +35,7 @@ from operator import itemgetter
 from typing import Any
 
 from gtensor.memory.history import OUT_OF_MEMORY, History, Life, Mark, SegmentChange, Source
-from gtensor.memory.layout import FREE, LIVE, Piece, SegmentLayout
+from gtensor.memory.layout import FREE, LIVE, Piece, SegmentLayout, graph_pool
 
 FORMAT = "gtensor memory snapshot"
 VERSION = 1
@@ -111,8 +112,9 @@ def _segment(segment: SegmentLayout, index: int, living: dict[int, Life],
     allocated = sum(block["size"] for block in held if block["state"] == STATES[LIVE])
     return {
         "device": index, "address": segment.address, "total_size": segment.size,
-        "stream": segment.stream, "segment_type": "large", "segment_pool_id": (0, 0),
-        "is_expandable": False, "frames": [], "allocated_size": allocated,
+        "stream": segment.stream, "segment_type": "large",
+        "segment_pool_id": (0, graph_pool(segment.stream)), "is_expandable": False, "frames": [],
+        "allocated_size": allocated,
         "active_size": sum(block["size"] for block in held),
         "requested_size": sum(block["requested_size"] for block in held), "blocks": blocks}
 

@@ -11,7 +11,8 @@ events can neither be recorded nor asked; retired chunks then wait for the end o
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Container
+from contextlib import suppress
 from typing import NamedTuple
 
 from gtensor.backend.streams import Event, Stream
@@ -84,11 +85,14 @@ class Streams:
 
     def forget(self, stream: int, last: Event | None) -> None:
         """The stream is gone; `last` lies behind all its work (None: there was none)."""
-        for other in [other for other, event in self.ended.items() if event.done()]:
-            del self.ended[other]
         if last is not None:
             self.ended[stream] = last
         self.known.pop(stream, None)
+        if self.capturing:
+            return
+        with suppress(Exception):  # then they are forgotten another time
+            for other in [other for other, event in self.ended.items() if event.done()]:
+                del self.ended[other]
 
     def retire(self, chunk: Chunk) -> bool:
         """Note a freed chunk; False if only the stream of its own pool used it, so it is free."""
@@ -152,9 +156,10 @@ class Streams:
                 last.events[stream].synchronize()
         self.poll()
 
-    def claim(self, size: int, stream: int) -> Chunk | None:
+    def claim(self, size: int, stream: int, private: Container[int] = ()) -> Chunk | None:
         """A retired chunk of at least `size` bytes for that stream, which is made to wait for it.
 
+        None of a pool whose number is among the private ones.
         Only one that is not much larger: it is handed out whole. What needs no wait comes first,
         then what comes from the stream's own pool, then the smallest.
         """
@@ -165,6 +170,8 @@ class Streams:
             for entry in line:
                 chunk = entry.chunk
                 if chunk is None or chunk.size < size or chunk.size - size > chunk.size >> 3:
+                    continue
+                if chunk.pool.stream in private:
                     continue
                 foreign = chunk.pool.stream != stream
                 waits = (entry.home and foreign) or any(user != stream for user in entry.events)

@@ -1,0 +1,91 @@
+"""CUDA graphs through CuPy: one capture of a thread's work, and its replays.
+
+A capture runs on a stream that lives only as long as it does. What ran there is nobody's current
+stream afterwards: a backward pass over captured records, for one, runs on the stream of its caller.
+
+CuPy captures in CUDA's relaxed mode, in which calls such as cudaMalloc are allowed meanwhile, of
+this thread and of others: a pool may have to grow. What waits for the device (`item()`, a copy to
+the host) is not, in any mode.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
+from typing import TYPE_CHECKING, Any
+
+from gtensor.backend.cuda_streams import CudaStream, cupy
+from gtensor.backend.ordering import Ordering, Touched
+from gtensor.backend.streams import Stream
+
+if TYPE_CHECKING:
+    from gtensor.backend.cuda import CudaDevice
+
+
+class Capture:
+    """Work of one thread on one device, recorded once and launched as a whole.
+
+    `touched` are the blocks from outside that captured ops read and write; they are kept alive.
+    """
+
+    def __init__(self, device: CudaDevice, ordering: Ordering) -> None:
+        self._device = device
+        self._ordering = ordering
+        self._graph: Any = None
+        self.touched = Touched()
+
+    @contextmanager
+    def recording(self, stream: CudaStream) -> Iterator[None]:
+        """Record what this thread launches within, on a stream that nobody else uses.
+
+        After an error nothing is kept. Raises RuntimeError if a call in the block has broken the
+        capture.
+        """
+        device, ordering = self._device, self._ordering
+        touched = self.touched = Touched()
+        device.streams.captures += 1
+        ordering.captures[stream.id] = touched
+        try:
+            with device.running(stream):
+                try:
+                    stream.stream.begin_capture()
+                    yield
+                except BaseException:
+                    with suppress(Exception):  # the first error says more
+                        stream.stream.end_capture()
+                    raise
+                try:
+                    self._graph = stream.stream.end_capture()
+                except cupy().cuda.runtime.CUDARuntimeError as error:
+                    raise RuntimeError(
+                        f"the capture on {device} was broken by a call within it ({error}); wanted "
+                        "no copy to the host, no synchronization and no other stream") from error
+        finally:
+            del ordering.captures[stream.id]
+            device.streams.captures -= 1
+
+    def check(self, stream: Stream) -> None:
+        """Raise RuntimeError if a stream on which the work is to run is itself being captured."""
+        if stream.id in self._ordering.captures:
+            raise RuntimeError(f"a graph was replayed within a capture on {self._device}; wanted "
+                               "it before or after")
+
+    def own(self, blocks: Iterable[Any]) -> None:
+        """The contents of the capture's own blocks are the current stream's from now on."""
+        self._ordering.adopt(self._device.current_stream(), tuple(blocks))
+
+    def launch(self, stream: CudaStream, outputs: Iterable[Any]) -> None:
+        """Run the work on a stream, behind who writes what it reads and who uses what it writes.
+
+        `outputs` are those of the capture's own blocks that somebody holds.
+        """
+        for block in _foreign(self.touched.read, stream):
+            self._ordering.read(stream, block)
+        self._ordering.write(stream, *_foreign(self.touched.written, stream), *outputs)
+        with self._device.running(stream):
+            self._graph.launch(stream.stream)
+
+
+def _foreign(blocks: Iterable[Any], stream: Stream) -> list[Any]:
+    """Those that another stream has ever touched."""
+    return [block for block in blocks if block.stream != stream.id or hasattr(block, "readers")]

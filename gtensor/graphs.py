@@ -1,0 +1,95 @@
+"""CUDA graphs for users: `gt.Graph` captures work once and launches it as a whole.
+
+A graph replays the same kernels on the same addresses. So new inputs are written in place, results
+are read where the capture put them, and the graph's memory serves nobody else while it lives
+(`memory/graphs.py`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+
+from gtensor.backend import Device, get_device
+from gtensor.memory.allocators import arena_of
+from gtensor.memory.graphs import GraphPool, capturing
+from gtensor.memory.resource import Block
+
+
+class Graph:
+    """Work on a CUDA device that is captured once and replayed as often as wanted.
+
+        f(x)                        # once before: compiles kernels, makes the libraries' handles
+        graph = gt.Graph()
+        with graph.capture():       # nothing runs: it is noted
+            y = f(x)
+        x[...] = batch              # new values at the old address
+        graph.replay()              # y has the results
+
+    What the capture allocates stays the graph's: `y` has its address until the graph is dropped,
+    and each replay writes it again. Tensors from before the capture that its ops read or write are
+    kept alive; arrays that only kernels of your own use are yours to keep. What Python computes
+    (branches, learning rates, random seeds) is as it was at the capture.
+
+    Args:
+        device: one with graphs; None is the default device.
+        pool: the `pool` of another graph, to share its memory: for graphs that replay one after
+            another. Results that were dropped before a later capture are written over by it.
+
+    Raises DeviceError if the device has no graphs (the CPU has none), ValueError for a pool of
+    another device or allocator.
+    """
+
+    def __init__(self, device: Device | str | None = None, pool: GraphPool | None = None) -> None:
+        self._device = get_device(device)
+        self._work = self._device.new_capture()
+        arena = arena_of(self._device)
+        if pool is not None and pool.arena is not arena:
+            raise ValueError(f"a graph on {self._device} was given a pool of {pool.arena.name}; "
+                             f"wanted one of the arena that {self._device} uses now")
+        self._pool = arena.graph_pool() if pool is None else pool
+        self._outputs: Iterable[Block] | None = None  # blocks of the capture that somebody holds
+
+    @property
+    def pool(self) -> GraphPool:
+        """The memory of the graph, which others may share; whoever holds it keeps it reserved."""
+        return self._pool
+
+    @contextmanager
+    def capture(self) -> Iterator[None]:
+        """Note what this thread launches on the device within the block; nothing of it runs.
+
+        Inputs must be made before. What needs a result on the host, such as `item()`, ends the
+        capture by an error of CUDA's. After an error the graph is as before, and may try again.
+        Other threads go on meanwhile; their memory comes back, and goes from stream to stream, only
+        after the capture.
+
+        Raises RuntimeError if the graph has captured already; within another capture, a planned
+        step or a recording (a timeline is fine); if the arena is switched off; and for work on
+        other streams.
+        """
+        if self._outputs is not None:
+            raise RuntimeError("a graph was to capture for a second time; wanted a new gt.Graph, "
+                               "which may share its pool")
+        stream = self._device.new_stream()
+        with (capturing(self._device, self._pool, stream.id) as captured,
+              self._work.recording(stream)):
+            yield
+        self._work.own(captured.blocks)
+        self._outputs = captured.blocks
+
+    def replay(self) -> None:
+        """Run the captured work on the current stream; returns at once.
+
+        It waits for what other streams do to the tensors that it reads and writes, and for the
+        last replay of a graph of the same pool; ops on its results wait for it.
+
+        Raises RuntimeError if nothing was captured, and within a capture.
+        """
+        if self._outputs is None:
+            raise RuntimeError("a graph was replayed that has captured nothing; wanted "
+                               "`with graph.capture():` before")
+        stream = self._device.current_stream()
+        self._work.check(stream)
+        with self._pool.replaying(stream):
+            self._work.launch(stream, self._outputs)

@@ -1,0 +1,104 @@
+"""Memory of CUDA graphs: pools that nobody else takes from while a graph may still replay.
+
+A graph has the addresses of its capture built in: each replay writes them again, whatever lives
+there by then. So what a captured stream allocates comes from a pool that belongs to the graph
+(`Reserve.private`). Within it a free serves the next request of the capture at once, as on any
+stream, and captures that come later into the same pool. Graphs of one pool therefore share bytes,
+and replay one after another, on whatever streams: each waits for the one before.
+
+The pool ends with its last holder: graphs, or who keeps it for graphs to come. Then its segments go
+to whoever asks next, behind the last replay, and blocks in use keep their bytes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from threading import RLock
+from typing import TYPE_CHECKING
+
+from gtensor.backend import Device
+from gtensor.backend.streams import Event, Stream
+from gtensor.memory.adaptors import Adaptor, Captured, chain_of
+from gtensor.memory.reserve import Reserve
+
+if TYPE_CHECKING:
+    from gtensor.memory.arena import Arena
+
+
+class GraphPool:
+    """Memory for the captures of graphs that replay one after another; `Arena.graph_pool` makes it.
+
+    `number` stands for the pool where segments have a stream.
+    """
+
+    def __init__(self, arena: Arena, reserve: Reserve) -> None:
+        self.arena = arena
+        self.number = reserve.open_private()
+        self._reserve = reserve
+        self._lock = RLock()
+        self._last: tuple[int, Event] | None = None  # stream of the last replay, event behind it
+
+    @contextmanager
+    def capturing(self, stream: int) -> Iterator[None]:
+        """While the stream with that id is captured: what it asks for comes from this pool.
+
+        Raises ValueError if the stream has memory of its own.
+        """
+        pools, small_pools = self._reserve.pools, self._reserve.small_pools
+        if stream in pools or stream in small_pools:
+            raise ValueError(f"stream {stream} was to be captured, but it has memory already; "
+                             "wanted a stream on which nothing was allocated")
+        with self.arena.capturing():
+            try:  # the stream is this thread's alone, so stores will do, which nothing interrupts
+                pools[stream], small_pools[stream] = self._reserve.private[self.number]
+                yield
+            finally:
+                if stream in pools:
+                    del pools[stream]
+                if stream in small_pools:
+                    del small_pools[stream]
+
+    @contextmanager
+    def replaying(self, stream: Stream) -> Iterator[None]:
+        """A graph of the pool is launched on the stream within, behind the one before it."""
+        with self._lock:
+            if self._last is not None and self._last[0] != stream.id:
+                stream.wait(self._last[1])
+            try:
+                yield
+            finally:
+                try:
+                    self._last = stream.id, stream.record()
+                except BaseException:  # nobody could wait for the replay
+                    stream.synchronize()
+                    raise
+
+    def __del__(self) -> None:
+        self.arena.forget_stream(self.number, None if self._last is None else self._last[1])
+
+
+@contextmanager
+def capturing(device: Device, pool: GraphPool, stream: int) -> Iterator[Captured]:
+    """Serve this thread from the pool while it captures its work on the device, on that stream.
+
+    Raises RuntimeError if the pool is not of the arena in use there, or a planned step or a
+    recording stands over it; ValueError as `GraphPool.capturing`.
+    """
+    resource = device.resource
+    chain = list(chain_of(resource))
+    for link in chain:
+        if isinstance(link, Adaptor) and link.no_capture:
+            raise RuntimeError(f"a capture on {device} was begun within {link.no_capture}; wanted "
+                               "it before or after")
+    if pool.arena not in chain:
+        raise RuntimeError(f"a capture on {device} was begun, but the arena that the graph was "
+                           "made for is switched off; wanted it in use")
+    with pool.capturing(stream):
+        captured = device.resource = Captured(resource, stream)
+        try:
+            yield captured
+        finally:
+            captured.thread = None  # stores again: an interrupt must not leave it standing
+            if device.resource is captured:
+                device.resource = resource
