@@ -20,6 +20,8 @@ from gtensor.backend.cuda_streams import CudaStream, StreamBook, cupy
 from gtensor.backend.devices import Device, get_device
 from gtensor.backend.ordering import Ordering
 
+_WRITTEN = ("out", "state")  # the parameters that a path writes over; `state` is an optimizer's
+
 
 class _Label(threading.local):
     """The op that this thread runs, for the labels of the blocks that CuPy allocates within it."""
@@ -178,9 +180,8 @@ class CudaDevice(Device):
             before, _label.name = _label.name, name
             try:
                 with current:
-                    out = params.get("out")
                     self.order((*arrays, *_nested(params.values())),
-                               () if out is None else _nested((out,)))
+                               _nested(params[name] for name in _WRITTEN if name in params))
                     return path(*arrays, **params)
             finally:
                 _label.name = before
