@@ -38,6 +38,7 @@ class Ordering:
         self._numbers = itertools.count(1)
         self._latest: dict[int, tuple[int, Event]] = {}  # by producer: number and event
         self._seen: dict[tuple[int, int], int] = {}  # (waiter, producer) -> number
+        self._ended: set[int] = set()  # streams that are gone, with work that may not be done
         # A number must be given in the order of the events, and finalizers may come in between.
         self._lock = RLock()
 
@@ -82,7 +83,13 @@ class Ordering:
         """The stream is gone; `last` lies behind all its work."""
         with self._lock:
             self._latest[stream] = next(self._numbers), last
-            for pair in [pair for pair in self._seen if pair[0] == stream]:
+            self._ended.add(stream)
+            done = set() if self.captures else {  # within a capture no event may be asked
+                ended for ended in self._ended if _is_done(self._latest[ended][1])}
+            self._ended -= done
+            for ended in done:
+                del self._latest[ended]
+            for pair in [pair for pair in self._seen if pair[0] == stream or pair[1] in done]:
                 del self._seen[pair]
 
     def _wait(self, waiter: Stream, producer: int, number: int) -> int:
@@ -107,10 +114,20 @@ class Ordering:
         """Remember a user of the block, for who writes it next and for who frees it."""
         readers = getattr(block, "readers", None)
         if readers is None:
-            readers = block.readers = set()
+            with self._lock:  # of the sets of two threads one would be lost
+                readers = getattr(block, "readers", None)
+                if readers is None:
+                    readers = block.readers = set()
         if stream not in readers:
             readers.add(stream)
             block.owner.record_use(block, stream)
+
+
+def _is_done(event: Event) -> bool:
+    try:
+        return event.done()
+    except Exception:  # a driver that fails: asked again another time
+        return False
 
 
 def _written_by(stream: Stream, blocks: Collection[Any]) -> None:
