@@ -58,6 +58,11 @@ class Event:
         if self._event is not None:
             self._event.synchronize()
 
+    @property
+    def event(self) -> Any:
+        """CuPy's event, for the streams of CUDA; None where there is none."""
+        return getattr(self._event, "event", None)
+
     def _on(self, stream: Any) -> Any:
         device = self._device
         return device.current_stream() if stream is None else device.stream_from(stream)

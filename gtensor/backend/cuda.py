@@ -88,6 +88,8 @@ class CudaDevice(Device):
         """A stream as gtensor, CuPy (or whoever has `__cuda_stream__`) or the driver give it."""
         if isinstance(stream, CudaStream):
             return stream
+        if isinstance(stream, (cupy().cuda.Stream, cupy().cuda.ExternalStream)):
+            return self.streams.known(stream)
         if not isinstance(stream, int):
             stream = stream.__cuda_stream__()[1] if hasattr(stream, "__cuda_stream__") else (
                 stream.ptr)
