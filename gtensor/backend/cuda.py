@@ -103,14 +103,18 @@ class CudaDevice(Device):
 
     def order(self, reads: Iterable[Any], writes: Iterable[Any] = ()) -> None:
         stream: CudaStream | None = None
+        unknown = False
         for arrays, access in ((reads, self._ordering.read), (writes, self._ordering.write)):
             for array in arrays:
                 block = self.block_of(array)
                 if block is None:
+                    unknown = unknown or isinstance(array, self.array_type)
                     continue
                 stream = stream or self.current_stream()
                 if block.stream != stream.id or hasattr(block, "readers"):
                     access(stream, block)
+        if unknown:
+            self._ordering.behind_all(stream or self.current_stream(), self.streams.ids())
 
     def block_of(self, array: Any) -> Any:
         if not isinstance(array, self.array_type):

@@ -211,6 +211,10 @@ class StreamBook:
         """The stream with that id, None if it was never seen or is gone."""
         return self._known.get(number)
 
+    def ids(self) -> tuple[int, ...]:
+        """The ids of all streams that were seen and are there."""
+        return tuple(self._known)
+
     def current(self) -> CudaStream:
         """This thread's current stream of the device."""
         return self.known(cupy().cuda.get_current_stream(self._index))

@@ -7,6 +7,9 @@ the device remembers up to which number each stream has waited for each other. S
 all blocks that were written before it, and a stream that has waited for it, or a later one, does
 not wait again. A block that only one stream ever touches costs nothing here.
 
+Of memory that is no block (another library's, or of another allocator) nothing is known: whoever
+touches it waits for all other streams.
+
 Work that is captured into a graph runs later, so nobody waits then: what it touches is noted
 (`captures`), and each replay is ordered like an op that reads and writes all of that.
 """
@@ -14,7 +17,7 @@ Work that is captured into a graph runs later, so nobody waits then: what it tou
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterable
 from threading import RLock
 from typing import Any
 
@@ -71,6 +74,18 @@ class Ordering:
             _written_by(writer, blocks)
         for block in blocks:
             self._note(block, writer.id)
+
+    def behind_all(self, stream: Stream, known: Iterable[int]) -> None:
+        """Work that is queued on `stream` next touches memory that nothing is noted of.
+
+        It waits for the `known` streams and those that are gone. Within a capture it waits for
+        nobody: each replay runs where it is launched.
+        """
+        if stream.id in self.captures:
+            return
+        with self._lock:
+            for other in sorted({*known, *self._ended} - {stream.id} - self.captures.keys()):
+                self._wait(stream, other, 0)
 
     def adopt(self, stream: Stream, blocks: Collection[Any]) -> None:
         """The contents of blocks are that stream's from now on; it waits for nobody."""

@@ -45,7 +45,10 @@ class Stream(ModelStream):
 
 
 class RacingCuda(CudaDevice):
-    """`races` are the accesses that were not ordered, in words without numbers."""
+    """`races` are the accesses that were not ordered, in words without numbers.
+
+    Arrays whose ids are in `foreign` (all of them if it is None) are no memory of the arena's.
+    """
 
     def __init__(self) -> None:
         Device.__init__(self, 0)
@@ -58,6 +61,8 @@ class RacingCuda(CudaDevice):
         self._blocks = {}  # by id of an array that owns its memory: it, and a block to stand for it
         self._accesses = {}  # by block: stream, its position, whether it wrote, name
         self._logged = {}
+        self.foreign: set[int] | None = set()
+        self.streams = SimpleNamespace(ids=lambda: tuple(self._by_id))
         self.races: list[str] = []
         self.stack: list[Stream] = [self.new_stream()]
 
@@ -76,12 +81,16 @@ class RacingCuda(CudaDevice):
     def block_of(self, array):
         if not isinstance(array, np.ndarray):
             return None
+        block, root = self._standing_for(array)
+        return None if self.foreign is None or id(root) in self.foreign else block
+
+    def _standing_for(self, array):
         while isinstance(array.base, np.ndarray):
             array = array.base
         if id(array) not in self._blocks:
             block = self._arena.allocate(max(array.nbytes, 1), self.current_stream().id)
             self._blocks[id(array)] = array, block
-        return self._blocks[id(array)][1]
+        return self._blocks[id(array)][1], array
 
     def empty(self, shape, dtype, label: str = ""):
         array = np.empty(shape, dtype)
@@ -141,7 +150,7 @@ class RacingCuda(CudaDevice):
         stream.launch()
         for arrays, writing in ((reads, False), (writes, True)):
             for array in arrays:
-                past = self._accesses.setdefault(self.block_of(array), [])
+                past = self._accesses.setdefault(self._standing_for(array)[0], [])
                 for other, position, wrote, earlier in past:
                     if (other is not stream and (writing or wrote)
                             and stream.clock.get(other.id, 0) < position):

@@ -8,6 +8,7 @@ import pytest
 
 import gtensor as gt
 from gtensor.backend import cuda
+from gtensor.backend.ordering import Ordering, Touched
 from gtensor.core.steps import RawStep
 from gtensor.optim import SGD, Adam, Lion
 
@@ -49,11 +50,12 @@ def random_program(device: RacingCuda, rng: random.Random) -> None:
             somewhere(state[optimizer.state_names[0]].numpy)
 
 
-def races_of(monkeypatch, programs: int, seed: int = 0) -> set[str]:
+def races_of(monkeypatch, programs: int, seed: int = 0, foreign: bool = False) -> set[str]:
     found: set[str] = set()
     for number in range(seed, seed + programs):
         with monkeypatch.context() as patch:
             device = racing(patch)
+            device.foreign = None if foreign else set()
             random_program(device, random.Random(number))
             found.update(device.races)
     return found
@@ -61,6 +63,47 @@ def races_of(monkeypatch, programs: int, seed: int = 0) -> set[str]:
 
 def test_random_programs_have_no_race(monkeypatch):
     assert races_of(monkeypatch, 60, random.randrange(1 << 30)) == set()
+
+
+def test_random_programs_on_other_memory_than_the_arenas_have_no_race(monkeypatch):
+    assert races_of(monkeypatch, 20, random.randrange(1 << 30), foreign=True) == set()
+
+
+def test_planted_fault_memory_without_notes_that_waits_for_nobody_is_caught(monkeypatch):
+    monkeypatch.setattr(Ordering, "behind_all", lambda ordering, stream, known: None)
+    assert races_of(monkeypatch, 20, foreign=True)
+
+
+def test_memory_of_another_library_is_used_behind_all_streams(device):
+    """Within the same op what is the arena's stays ordered by its notes."""
+    imported = device.tensor([1.0, 2.0])
+    device.foreign.add(id(imported._array))
+    with device.new_stream():
+        imported += 1.0
+    with device.new_stream():
+        imported *= 2.0
+    assert (imported * device.tensor([1.0, 1.0])).tolist() == [4.0, 6.0]
+    assert device.races == []
+
+
+def test_a_capture_waits_for_nobody_and_nobody_for_it(device):
+    side, captured = device.new_stream(), device.new_stream()
+    side.launch()
+    device._ordering.captures[captured.id] = Touched()
+    device._ordering.behind_all(captured, device.streams.ids())
+    device._ordering.behind_all(device.current_stream(), device.streams.ids())
+    assert captured.clock == {} and captured.id not in device.current_stream().clock
+    assert device.current_stream().clock[side.id] == 1
+
+
+def test_other_memory_waits_for_a_stream_that_is_gone(device):
+    side = device.new_stream()
+    side.launch()
+    last = side.record()
+    del device._by_id[side.id]
+    device._ordering.forget(side.id, last)
+    device._ordering.behind_all(device.current_stream(), device.streams.ids())
+    assert device.current_stream().clock[side.id] == 1
 
 
 def test_planted_fault_a_gradient_written_over_without_order_is_caught(monkeypatch):
