@@ -116,6 +116,12 @@ class CudaDevice(Device):
         if unknown:
             self._ordering.behind_all(stream or self.current_stream(), self.streams.ids())
 
+    def order_transforms(self) -> None:
+        """CuPy keeps a thread's plans with one work area each, for all streams (cupy#8079)."""
+        plans = [node.plan for _, node in cupy().fft.config.get_plan_cache()]
+        self.order((), [cupy().ndarray(0, np.uint8, memptr=plan.work_area) for plan in plans
+                        if not isinstance(plan.work_area, list)])  # of several GPUs: CuPy waits
+
     def block_of(self, array: Any) -> Any:
         if not isinstance(array, self.array_type):
             return None

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import gc
 import threading
+from types import SimpleNamespace
 
 import cupy
+import numpy as np
 import pytest
 
 import gtensor as gt
@@ -13,6 +15,7 @@ from gtensor.backend import cuda, cuda_streams
 from gtensor.backend.cuda_streams import CudaEvent, IdleEvent, StreamBook
 from gtensor.backend.ordering import Ordering
 from gtensor.backend.streams import SimulatedStream
+from gtensor.ops import fft
 
 from .test_cuda_seam import Current, stand_in
 from .test_ordering import StandIn
@@ -244,3 +247,33 @@ def test_a_consumer_without_a_stream_means_the_default_one(monkeypatch):
     with pytest.raises(RuntimeError, match="NumPy only"):  # after it was told
         x.__dlpack__(stream=7)
     assert told == [1, 7]
+
+
+def test_every_transform_on_a_gpu_is_ordered_before_it_starts(monkeypatch):
+    calls = []
+    device = SimpleNamespace(order_transforms=lambda: calls.append("ordered"))
+    monkeypatch.setattr(fft, "device_of", lambda x: device)
+    monkeypatch.setattr(fft, "cupy", lambda: SimpleNamespace(fft=SimpleNamespace(
+        **dict.fromkeys(("fftn", "ifftn", "rfftn", "irfftn"), lambda x, **more: (
+            calls.append("computed"), x)[1]))))
+    x = np.zeros(4, np.complex64)
+    options = {"axes": (0,), "norm": "backward"}
+    fft.fft_c2c.gpu(x, inverse=False, **options)
+    fft.fft_c2c.gpu(x, inverse=True, **options)
+    fft.fft_r2c.gpu(x.real, **options)
+    fft.fft_c2r.gpu(x, size=6, **options)
+    assert calls == ["ordered", "computed"] * 4
+
+
+@pytest.mark.gpu
+def test_gpu_transforms_on_two_streams_equal_those_on_one():
+    """A prime number of points: by Bluestein's algorithm, which fills the work area."""
+    values = [gt.random.normal((64, 10007)) for _ in range(8)]
+    expected = [gt.fft.fft(x).numpy() for x in values]
+    streams = [gt.stream(), gt.stream()]
+    found = []
+    for i, x in enumerate(values):
+        with streams[i % 2]:
+            found.append(gt.fft.fft(x))
+    for value, wanted in zip(found, expected, strict=True):
+        np.testing.assert_array_equal(value.numpy(), wanted)
