@@ -137,6 +137,8 @@ class RacingCuda(CudaDevice):
             if "scratch" in params:
                 params["scratch"] = updates.workspace(params["out"].shape, params["out"].dtype)
             result = function(*arrays, **params)
+            if isinstance(result, np.generic):  # NumPy's answer for 0-d, which CuPy gives as array
+                result = np.asarray(result)
             written = [*_arrays((params.get("out"),)), *_arrays((result,)),
                        *(params["state"] if name in _UPDATES else ())]
             self._access(name, _arrays((*arrays, *params.values())),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 
+import numpy as np
 import pytest
 
 import gtensor as gt
@@ -42,6 +43,7 @@ def random_program(device: RacingCuda, rng: random.Random) -> None:
                 lambda x=x: gt.nn.functional.softmax(x, -1), lambda x=x, y=y: x[0:1].sum() * y,
                 lambda x=x, y=y: x.reshape((4,)).sum() + y])))
         loss = somewhere(lambda values=values: (values[-1] * values[-2]).sum())
+        somewhere(loss.item)
         somewhere(loss.backward)
         somewhere(optimizer.step)
         if rng.random() < 0.3:
@@ -104,6 +106,12 @@ def test_other_memory_waits_for_a_stream_that_is_gone(device):
     device._ordering.forget(side.id, last)
     device._ordering.behind_all(device.current_stream(), device.streams.ids())
     assert device.current_stream().clock[side.id] == 1
+
+
+def test_planted_fault_values_read_without_order_are_caught(monkeypatch):
+    monkeypatch.setattr(RacingCuda, "to_numpy", lambda device, array: (
+        device.logged("to_numpy", np.array)(array)))
+    assert any(race.startswith("to_numpy reads") for race in races_of(monkeypatch, 5))
 
 
 def test_planted_fault_a_gradient_written_over_without_order_is_caught(monkeypatch):
