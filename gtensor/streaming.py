@@ -2,6 +2,12 @@
 
 Ops on tensors are ordered across streams by themselves. Kernels of the user's own on `t.array` are
 not: `gt.memory.record_stream(array, stream)` and events are for them.
+
+What order needs is noted with the arena's memory. An op on other memory (imported by DLPack or the
+CUDA array interface, of another allocator, made without arenas) waits for all that the streams that
+gtensor knows have queued so far, so streams wait for each other at every such op. Freed, such
+memory is its allocator's again at once, whatever stream still uses it: keep the tensor until that
+stream has passed. Within a capture nothing waits for it: it must be ready when a graph is replayed.
 """
 
 from __future__ import annotations
@@ -19,6 +25,7 @@ def stream(device: Device | str | None = None, *, priority: int = 0) -> Any:
             y = gt.exp(x)       # runs on `side`, after what made x
         z = y + 1               # waits for y
 
+    Memory that is not the arena's makes streams wait for each other: see `gtensor.streaming`.
     CuPy's current device is then the stream's, too; gtensor's default device stays what it is.
     It has `id`, `record()` (an event), `wait(event)` and `synchronize()`; on CUDA `stream` is
     CuPy's. The CPU has one stream, on which everything is done when a call returns.
@@ -57,6 +64,11 @@ class Event:
         """Block until it is done."""
         if self._event is not None:
             self._event.synchronize()
+
+    @property
+    def event(self) -> Any:
+        """CuPy's event, for the streams of CUDA; None where there is none."""
+        return getattr(self._event, "event", None)
 
     def _on(self, stream: Any) -> Any:
         device = self._device

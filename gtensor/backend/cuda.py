@@ -20,6 +20,8 @@ from gtensor.backend.cuda_streams import CudaStream, StreamBook, cupy
 from gtensor.backend.devices import Device, get_device
 from gtensor.backend.ordering import Ordering
 
+_WRITTEN = ("out", "state")  # the parameters that a path writes over; `state` is an optimizer's
+
 
 class _Label(threading.local):
     """The op that this thread runs, for the labels of the blocks that CuPy allocates within it."""
@@ -86,6 +88,8 @@ class CudaDevice(Device):
         """A stream as gtensor, CuPy (or whoever has `__cuda_stream__`) or the driver give it."""
         if isinstance(stream, CudaStream):
             return stream
+        if isinstance(stream, (cupy().cuda.Stream, cupy().cuda.ExternalStream)):
+            return self.streams.known(stream)
         if not isinstance(stream, int):
             stream = stream.__cuda_stream__()[1] if hasattr(stream, "__cuda_stream__") else (
                 stream.ptr)
@@ -99,14 +103,24 @@ class CudaDevice(Device):
 
     def order(self, reads: Iterable[Any], writes: Iterable[Any] = ()) -> None:
         stream: CudaStream | None = None
+        unknown = False
         for arrays, access in ((reads, self._ordering.read), (writes, self._ordering.write)):
             for array in arrays:
                 block = self.block_of(array)
                 if block is None:
+                    unknown = unknown or isinstance(array, self.array_type)
                     continue
                 stream = stream or self.current_stream()
                 if block.stream != stream.id or hasattr(block, "readers"):
                     access(stream, block)
+        if unknown:
+            self._ordering.behind_all(stream or self.current_stream(), self.streams.ids())
+
+    def order_transforms(self) -> None:
+        """CuPy keeps a thread's plans with one work area each, for all streams (cupy#8079)."""
+        plans = [node.plan for _, node in cupy().fft.config.get_plan_cache()]
+        self.order((), [cupy().ndarray(0, np.uint8, memptr=plan.work_area) for plan in plans
+                        if not isinstance(plan.work_area, list)])  # of several GPUs: CuPy waits
 
     def block_of(self, array: Any) -> Any:
         if not isinstance(array, self.array_type):
@@ -178,9 +192,8 @@ class CudaDevice(Device):
             before, _label.name = _label.name, name
             try:
                 with current:
-                    out = params.get("out")
                     self.order((*arrays, *_nested(params.values())),
-                               () if out is None else _nested((out,)))
+                               _nested(params[name] for name in _WRITTEN if name in params))
                     return path(*arrays, **params)
             finally:
                 _label.name = before

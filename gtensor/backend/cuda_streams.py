@@ -44,6 +44,25 @@ def stream_id(handle: int) -> int:
     return number.value
 
 
+class _Token:
+    """Stands for a thread: it goes when the thread ends, and never comes back as an ident does."""
+
+
+class _Here(threading.local):
+    """The token of this thread."""
+
+    def __init__(self) -> None:
+        self.token = _Token()
+
+
+_here = _Here()
+
+
+def _owns(stream: Any) -> bool:
+    """Whether a CuPy object destroys its stream when it goes."""
+    return stream.ptr > _PER_THREAD and getattr(stream, "_foreign_stream_ref", stream) is None
+
+
 class _Handle:
     """A handle that offers itself as CUDA's stream protocol wants it."""
 
@@ -83,8 +102,9 @@ class IdleEvent:
         return self._done
 
     def synchronize(self) -> None:
-        self._synchronize()
-        self._done = True
+        if not self._done:
+            self._synchronize()
+            self._done = True
 
 
 class CudaStream:
@@ -97,14 +117,21 @@ class CudaStream:
 
     def __init__(self, stream: Any, number: int, book: StreamBook, held: bool = False) -> None:
         self.id = number
-        self.refer_to(stream)
+        self._reference = weakref.ref(stream)
         self._held = stream if held else None
         self._book = book
-        self._thread = threading.get_ident() if stream.ptr == _PER_THREAD else None
+        self._thread = weakref.ref(_here.token) if stream.ptr == _PER_THREAD else None
 
     def refer_to(self, stream: Any) -> None:
-        """Another CuPy object for the same stream: the one before may go."""
-        self._reference = weakref.ref(stream)
+        """Another CuPy object for the same stream: the one before may go, unless it owns it."""
+        present = self.stream
+        if present is None or not _owns(present):
+            self._reference = weakref.ref(stream)
+            self._held = None
+
+    def hold(self, stream: Any) -> None:
+        """Keep a CuPy object that nobody else keeps."""
+        self._held = stream
 
     @property
     def stream(self) -> Any:
@@ -113,8 +140,8 @@ class CudaStream:
     def record(self) -> Any:
         """An event behind all work queued so far (of a per-thread stream of another thread, and of
         one that is gone: behind all work of the device)."""
-        stream = self.stream
-        if stream is None or self._thread not in (None, threading.get_ident()):
+        stream = self._usable()
+        if stream is None:
             return self._book.everything()
         with self._book.device:  # an event belongs to the device that is current
             event = cupy().cuda.Event(disable_timing=True)
@@ -122,13 +149,31 @@ class CudaStream:
         return CudaEvent(event)
 
     def wait(self, event: Any) -> None:
-        if event.event is None:
+        stream = self._usable()
+        if stream is None or event.event is None:
             event.synchronize()
         else:
-            self.stream.wait_event(event.event)
+            stream.wait_event(event.event)
 
     def synchronize(self) -> None:
-        self.stream.synchronize()
+        (self._usable() or self.record()).synchronize()
+
+    def _usable(self) -> Any:
+        """CuPy's stream, None if this thread cannot reach it (any more) by its handle."""
+        stream = self.stream
+        if stream is None or (self._thread is not None and self._thread() is not _here.token):
+            return None
+        if stream.ptr > _PER_THREAD and not _owns(stream) and not self._still(stream.ptr):
+            self._held = None
+            return None
+        return stream
+
+    def _still(self, handle: int) -> bool:
+        """Whether somebody else's handle, of whose end nobody tells, still means this stream."""
+        try:
+            return stream_id(handle) == self.id
+        except RuntimeError:
+            return False
 
     def __enter__(self) -> CudaStream:
         self._book.device.__enter__()
@@ -166,6 +211,10 @@ class StreamBook:
         """The stream with that id, None if it was never seen or is gone."""
         return self._known.get(number)
 
+    def ids(self) -> tuple[int, ...]:
+        """The ids of all streams that were seen and are there."""
+        return tuple(self._known)
+
     def current(self) -> CudaStream:
         """This thread's current stream of the device."""
         return self.known(cupy().cuda.get_current_stream(self._index))
@@ -181,11 +230,12 @@ class StreamBook:
         found = self._known.get(number)
         if found is None:
             found = self._known[number] = CudaStream(stream, number, self)
-            # the handle goes with the object, unless that is a view of somebody else's stream
-            if stream.ptr > _PER_THREAD and getattr(stream, "_foreign_stream_ref", stream) is None:
-                weakref.finalize(stream, self._gone, number).atexit = False
+            if stream.ptr == _PER_THREAD:
+                weakref.finalize(_here.token, self._gone, number).atexit = False
         elif found.stream is not stream:
             found.refer_to(stream)
+        if _owns(stream):  # only once: from now on it is found by its attribute
+            weakref.finalize(stream, self._gone, number).atexit = False
         if stream.ptr != _PER_THREAD:
             stream.__dict__.setdefault("_gtensor", {})[self._index] = found
         return found
@@ -205,7 +255,7 @@ class StreamBook:
                 return known
             external = cupy().cuda.Stream.from_external(_Handle(handle))
             known = self.known(external)
-            known._held = external  # nobody else holds it, and nobody tells when the stream goes
+            known.hold(external)
             return known
 
     def everything(self) -> Any:
@@ -221,5 +271,12 @@ class StreamBook:
         return IdleEvent(self.device.synchronize)
 
     def _gone(self, number: int) -> None:
-        self._known.pop(number, None)
-        self._ended(number, self.everything())
+        """A stream has ended. It stays known until all have an event behind its work."""
+        try:
+            last = self.everything()
+        except Exception:  # whoever needs it waits for the device then
+            last = IdleEvent(self.device.synchronize)
+        try:
+            self._ended(number, last)
+        finally:
+            self._known.pop(number, None)

@@ -95,6 +95,9 @@ class Device:
         meanwhile serves nobody else before the current stream has passed. Nothing blocks.
         """
 
+    def order_transforms(self) -> None:
+        """Let the current stream's next FFT wait for those of other streams by the same plan."""
+
     def block_of(self, array: Any) -> Any:
         """The block of the resource in which an array lies, None if that cannot be told."""
         return None

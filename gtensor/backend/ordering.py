@@ -7,6 +7,9 @@ the device remembers up to which number each stream has waited for each other. S
 all blocks that were written before it, and a stream that has waited for it, or a later one, does
 not wait again. A block that only one stream ever touches costs nothing here.
 
+Of memory that is no block (another library's, or of another allocator) nothing is known: whoever
+touches it waits for all other streams.
+
 Work that is captured into a graph runs later, so nobody waits then: what it touches is noted
 (`captures`), and each replay is ordered like an op that reads and writes all of that.
 """
@@ -14,7 +17,7 @@ Work that is captured into a graph runs later, so nobody waits then: what it tou
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterable
 from threading import RLock
 from typing import Any
 
@@ -38,6 +41,7 @@ class Ordering:
         self._numbers = itertools.count(1)
         self._latest: dict[int, tuple[int, Event]] = {}  # by producer: number and event
         self._seen: dict[tuple[int, int], int] = {}  # (waiter, producer) -> number
+        self._ended: set[int] = set()  # streams that are gone, with work that may not be done
         # A number must be given in the order of the events, and finalizers may come in between.
         self._lock = RLock()
 
@@ -71,6 +75,18 @@ class Ordering:
         for block in blocks:
             self._note(block, writer.id)
 
+    def behind_all(self, stream: Stream, known: Iterable[int]) -> None:
+        """Work that is queued on `stream` next touches memory that nothing is noted of.
+
+        It waits for the `known` streams and those that are gone. Within a capture it waits for
+        nobody: each replay runs where it is launched.
+        """
+        if stream.id in self.captures:
+            return
+        with self._lock:
+            for other in sorted({*known, *self._ended} - {stream.id} - self.captures.keys()):
+                self._wait(stream, other, 0)
+
     def adopt(self, stream: Stream, blocks: Collection[Any]) -> None:
         """The contents of blocks are that stream's from now on; it waits for nobody."""
         with self._lock:
@@ -82,7 +98,13 @@ class Ordering:
         """The stream is gone; `last` lies behind all its work."""
         with self._lock:
             self._latest[stream] = next(self._numbers), last
-            for pair in [pair for pair in self._seen if pair[0] == stream]:
+            self._ended.add(stream)
+            done = set() if self.captures else {  # within a capture no event may be asked
+                ended for ended in self._ended if _is_done(self._latest[ended][1])}
+            self._ended -= done
+            for ended in done:
+                del self._latest[ended]
+            for pair in [pair for pair in self._seen if pair[0] == stream or pair[1] in done]:
                 del self._seen[pair]
 
     def _wait(self, waiter: Stream, producer: int, number: int) -> int:
@@ -107,10 +129,20 @@ class Ordering:
         """Remember a user of the block, for who writes it next and for who frees it."""
         readers = getattr(block, "readers", None)
         if readers is None:
-            readers = block.readers = set()
+            with self._lock:  # of the sets of two threads one would be lost
+                readers = getattr(block, "readers", None)
+                if readers is None:
+                    readers = block.readers = set()
         if stream not in readers:
             readers.add(stream)
             block.owner.record_use(block, stream)
+
+
+def _is_done(event: Event) -> bool:
+    try:
+        return event.done()
+    except Exception:  # a driver that fails: asked again another time
+        return False
 
 
 def _written_by(stream: Stream, blocks: Collection[Any]) -> None:

@@ -134,9 +134,8 @@ def _inner_handle(value: Any, position: int, recording: bool) -> Tensor:
 
 def _zeros_like(x: Tensor) -> Tensor:
     """The derivative of what does not depend on x."""
-    zeros = x._device.empty(x.shape, x.dtype, "gradient")
-    zeros[...] = 0
-    return make(zeros, x._device)
+    device = x._device
+    return make(device.fill(device.empty(x.shape, x.dtype, "gradient"), 0), device)
 
 
 def _as_list(value: Any) -> list[Any]:

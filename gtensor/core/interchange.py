@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from gtensor.core.tensor import Tensor
 
 _CPU, _CUDA, _CUDA_HOST = 1, 2, 3  # DLPack's device types
+_LEGACY = 1  # CUDA's default stream, which a consumer means that gives no stream
 _BFLOAT16 = np.dtype(ml_dtypes.bfloat16)
 
 
@@ -94,7 +95,7 @@ class Interchange:
         elif not copy:
             self._facts().exported = True
         options: dict[str, Any] = {"stream": stream, "dl_device": dl_device, "copy": copy}
-        self._device.exported(array, stream)
+        self._device.exported(array, _LEGACY if stream is None else stream)
         given = {name: value for name, value in options.items() if value is not None}
         return array.__dlpack__(max_version=max_version, **given)
 

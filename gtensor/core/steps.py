@@ -221,6 +221,8 @@ class RawStep(Step):
         """g, if this walk is its last holder and may write over it; else None."""
         hold = self.hold
         if g is self.g and not self.moved and (hold is None or hold.holds == 1):
+            if not self.direct:  # the rule was told to read g only
+                self.record.device.order((), (g,))
             return g
         return None
 

@@ -51,6 +51,7 @@ def _on_gpu(cpu: str) -> Any:
     """The GPU path by CuPy's function of that name, which has no `out`."""
 
     def run(x: Any, out: Any, **options: Any) -> Any:
+        device_of(x).order_transforms()
         value = getattr(cupy().fft, cpu)(_computed(x), **options)
         return settled(value, out)
 

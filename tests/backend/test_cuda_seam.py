@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import ctypes
+from types import SimpleNamespace
 
 import cupy
 import numpy as np
@@ -220,6 +221,7 @@ class FakeDevice:
     order = cuda.CudaDevice.order
     block_of = cuda.CudaDevice.block_of
     exported = cuda.CudaDevice.exported
+    order_transforms = cuda.CudaDevice.order_transforms
     to_numpy = cuda.CudaDevice.to_numpy
     path = cuda.CudaDevice.path
     _guard = cuda.CudaDevice._guard
@@ -262,6 +264,31 @@ def test_an_op_on_another_stream_waits_for_the_producer_and_is_known_to_the_aren
     device.exported(x, -1)
     device.exported(x, b.id)
     assert device.block_of(x).node.uses == {a.id, b.id}
+
+
+def test_transforms_by_one_plan_are_ordered_across_streams(allocator, monkeypatch):
+    """CuPy's plan has one work area, whatever stream it is run on."""
+    allocate, arena = allocator
+    home, side = SimulatedStream(), SimulatedStream()
+    home.id = 105  # the current stream where the area is allocated
+    arena.streams.update({home.id: home, side.id: side})
+    device = FakeDevice(arena, [home, side])
+    device.array_type = cupy.ndarray
+    area = allocate(1000)
+    plans = [("key", SimpleNamespace(plan=SimpleNamespace(work_area=area)))]
+    monkeypatch.setattr(cupy.fft.config, "get_plan_cache", lambda: plans)
+    device.order_transforms()
+    home.launch()
+    assert not home._waits
+    device.current = side
+    device.order_transforms()
+    side.launch()
+    assert not side.step()  # the one before has not passed
+    assert area.mem.block.node.uses == {home.id, side.id}  # a plan that is dropped waits for both
+    device.current = home
+    device.order_transforms()
+    home.launch()
+    assert home.step() and not home.step() and side.step() and home.step()
 
 
 class FakeArray:
