@@ -16,10 +16,12 @@ from gtensor.memory.graphs import GraphPool
 from gtensor.memory.reserve import Reserve
 from gtensor.memory.streams import Streams
 
-from .invariants import check
-from .model_streams import Refused
+from .invariants import check, physical
+from .model_streams import Refused, bytes_of
 from .test_streams import KIB, MIB, World
-from .test_streams_random import SIZES, STREAMS, StreamMachine
+from .test_streams_random import SIZES, STREAMS, PagedStreamMachine, StreamMachine
+
+pytestmark = pytest.mark.usefixtures("cheap_collections")
 
 STEPS = st.lists(st.one_of(
     st.tuples(st.just("allocate"), SIZES), st.tuples(st.just("free"), st.integers(0, 20)),
@@ -33,11 +35,14 @@ class Stop(Exception):
 
 
 class Graph:
-    """A pool, and the bytes that its replays touch; `replayed` are those of all its graphs."""
+    """A pool, and the blocks that its replays touch: address, size, the device's bytes behind them.
 
-    def __init__(self, pool, ranges, replayed) -> None:
+    `replayed` are the replays of all graphs of the pool.
+    """
+
+    def __init__(self, pool, places, replayed) -> None:
         self.pool = pool
-        self.ranges = ranges
+        self.places = places
         self.replayed = replayed
 
 
@@ -58,34 +63,40 @@ class GraphMachine(StreamMachine):
         else:
             pool, replayed = self.arena.graph_pool(), []
         stream = self.new_stream()
-        mine, ranges = [], []
-        asked, released = self.calls.count, self.source.released
+        mine, places = [], []
+        asked, returned = self.calls.count, self.returned()
         try:
             with pool.capturing(stream.id):
-                self.run(steps, stream, mine, ranges)
+                self.run(steps, stream, mine, places)
         except Stop:
-            ranges = None
-        assert self.calls.count == asked and self.source.released == released, (
+            places = None
+        assert self.calls.count == asked and self.returned() == returned, (
             "streams or the source were asked in the middle of a capture")
         self.calls.refuse()
         self.arena.forget_stream(stream.id)
         self.by_id.pop(stream.id)
         self.private.update(block.serial for block in mine[:keep])
         self.blocks += mine[:keep]
-        if ranges is not None:
-            self.graphs.append(Graph(pool, ranges, replayed))
+        if places is not None:
+            self.graphs.append(Graph(pool, places, replayed))
 
-    def run(self, steps, stream, mine, ranges):
+    def returned(self):
+        """How often the device got bytes back."""
+        return self.device.released
+
+    def run(self, steps, stream, mine, places):
         for what, amount in steps:
             try:
                 if what == "allocate":
                     mine.append(self.arena.allocate(amount, stream.id, "captured"))
                     assert mine[-1].stream == stream.id
-                    ranges.append((mine[-1].ptr, mine[-1].ptr + mine[-1].size))
+                    places.append((mine[-1].ptr, mine[-1].size, bytes_of(mine[-1])))
                 elif what == "another thread":
                     self.allocate(amount, 0, True)
             except OutOfMemoryError as error:
                 assert "while a graph is captured" in str(error)
+            except Refused:  # by the source
+                pass
             if what == "free" and mine:
                 del mine[amount % len(mine)]
             elif what == "free another's" and self.blocks:
@@ -102,14 +113,14 @@ class GraphMachine(StreamMachine):
         graph, stream = self.graphs[which % len(self.graphs)], self.streams[on]
         try:
             with graph.pool.replaying(stream):
-                for low, high in graph.ranges:
+                for _, _, touched in graph.places:
                     for other, position in graph.replayed:
                         self.model.broken = (
                             other is not stream and other.completed < position
                             and stream.clock.get(other.id, 0) < position)
                         assert not self.model.broken, "two graphs of a pool replay at once"
                     stream.launch()
-                    stream.work.append((stream.launched, low, high))
+                    stream.work.append((stream.launched, touched))
                 graph.replayed.append((stream, stream.launched))
         except Refused:
             return
@@ -142,18 +153,24 @@ class GraphMachine(StreamMachine):
         if not hasattr(self, "graphs"):
             return
         pools = self.arena._reserve.private
-        inside = {number: [(s.ptr, s.ptr + s.size) for pool in pair for s in pool.segments.values()]
+        source = self.arena.source
+        inside = {number: [part for pool in pair for segment in pool.segments.values()
+                           for part in physical(source, segment.ptr, segment.size)]
                   for number, pair in pools.items()}
         self.model.broken = inside.keys() != {graph.pool.number for graph in self.graphs}
         assert not self.model.broken, "pools of graphs that are gone, or none of one that is there"
         for graph in self.graphs:
-            for low, high in graph.ranges:
-                self.model.broken = not any(
-                    start <= low and high <= end for start, end in inside[graph.pool.number])
+            for ptr, size, touched in graph.places:
+                try:
+                    self.model.broken = physical(source, ptr, size) != touched or not all(
+                        any(start <= low and high <= end
+                            for start, end in inside[graph.pool.number]) for low, high in touched)
+                except ValueError:  # nothing is mapped there
+                    self.model.broken = True
                 assert not self.model.broken, "a graph that may still replay lost memory"
         for block in self.blocks:
             if block.serial not in self.private:
-                self.model.broken = any(block.ptr < end and start < block.ptr + block.size
+                self.model.broken = any(low < end and start < high for low, high in bytes_of(block)
                                         for bounds in inside.values() for start, end in bounds)
                 assert not self.model.broken, f"{block} has memory of a graph"
 
@@ -163,53 +180,68 @@ class GraphMachine(StreamMachine):
         super().teardown()
 
 
-GraphMachine.TestCase.settings = settings(
-    max_examples=30, stateful_step_count=40, deadline=None, report_multiple_bugs=False,
-    suppress_health_check=list(HealthCheck))
+class PagedGraphMachine(GraphMachine, PagedStreamMachine):
+    """The same over virtual memory, where a graph may have blocks that were joined."""
+
+    def returned(self):
+        return self.device.unmapped
+
+
+MACHINES = [GraphMachine, PagedGraphMachine]
+for machine in MACHINES:
+    machine.TestCase.settings = settings(
+        max_examples=20, stateful_step_count=40, deadline=None, report_multiple_bugs=False,
+        suppress_health_check=list(HealthCheck))
 TestGraphs = GraphMachine.TestCase
+TestGraphsOnPages = PagedGraphMachine.TestCase
 
 
-def must_be_caught(match):
+@pytest.fixture(params=MACHINES)
+def machine(request):
+    return request.param
+
+
+def must_be_caught(machine, match):
     """Run the machine, which has to find the fault that is planted now."""
     with pytest.raises(AssertionError, match=match):
-        run_state_machine_as_test(GraphMachine, settings=settings(
+        run_state_machine_as_test(machine, settings=settings(
             max_examples=100, stateful_step_count=40, deadline=None, database=None,
             phases=[Phase.generate], derandomize=True, report_multiple_bugs=False,
             suppress_health_check=list(HealthCheck)))
 
 
-def test_planted_fault_private_memory_that_goes_back_is_caught(monkeypatch):
+def test_planted_fault_private_memory_that_goes_back_is_caught(machine, monkeypatch):
     monkeypatch.setattr(Reserve, "release", lambda reserve: reserve._release([
         segment for pool in reserve.all_pools() for segment in pool.free_segments()]))
-    must_be_caught("lost memory|may still touch")
+    must_be_caught(machine, "lost memory|may still touch")
 
 
-def test_planted_fault_private_memory_that_is_claimed_is_caught(monkeypatch):
+def test_planted_fault_private_memory_that_is_claimed_is_caught(machine, monkeypatch):
     real = Streams.claim
     monkeypatch.setattr(Streams, "claim",
                         lambda streams, size, stream, private: real(streams, size, stream))
-    must_be_caught("has memory of a graph")
+    must_be_caught(machine, "has memory of a graph")
 
 
-def test_planted_fault_private_memory_that_is_borrowed_is_caught(monkeypatch):
+def test_planted_fault_private_memory_that_is_borrowed_is_caught(machine, monkeypatch):
     def others(reserve, stream, size):
         return [pool for pool in reserve.all_pools() if pool.stream != stream]
 
     monkeypatch.setattr(Reserve, "_others", others)
-    must_be_caught("has memory of a graph|lost memory")
+    must_be_caught(machine, "has memory of a graph|lost memory")
 
 
-def test_planted_fault_a_capture_served_by_the_streams_own_pools_is_caught(monkeypatch):
+def test_planted_fault_a_capture_served_by_the_streams_own_pools_is_caught(machine, monkeypatch):
     monkeypatch.setattr(GraphPool, "capturing", lambda pool, stream: pool.arena.capturing())
-    must_be_caught("lost memory")
+    must_be_caught(machine, "lost memory|may still touch")
 
 
-def test_planted_fault_an_end_without_the_last_replay_is_caught(monkeypatch):
+def test_planted_fault_an_end_without_the_last_replay_is_caught(machine, monkeypatch):
     monkeypatch.setattr(GraphPool, "__del__", lambda pool: pool.arena.forget_stream(pool.number))
-    must_be_caught("may still touch")
+    must_be_caught(machine, "may still touch")
 
 
-def test_planted_fault_replays_that_do_not_wait_are_caught(monkeypatch):
+def test_planted_fault_replays_that_do_not_wait_are_caught(machine, monkeypatch):
     real = GraphPool.replaying
 
     def replaying(pool, stream):
@@ -217,10 +249,10 @@ def test_planted_fault_replays_that_do_not_wait_are_caught(monkeypatch):
         return real(pool, stream)
 
     monkeypatch.setattr(GraphPool, "replaying", replaying)
-    must_be_caught("replay at once")
+    must_be_caught(machine, "replay at once")
 
 
-def test_planted_fault_polling_in_a_capture_is_caught(monkeypatch):
+def test_planted_fault_polling_in_a_capture_is_caught(machine, monkeypatch):
     real = Streams.poll
 
     def poll(streams):
@@ -229,7 +261,7 @@ def test_planted_fault_polling_in_a_capture_is_caught(monkeypatch):
         streams.capturing = before
 
     monkeypatch.setattr(Streams, "poll", poll)
-    must_be_caught("in the middle of a capture|assert")
+    must_be_caught(machine, "in the middle of a capture|assert")
 
 
 def test_planted_fault_asking_who_has_ended_in_a_capture_is_caught(monkeypatch):
@@ -246,8 +278,8 @@ def test_planted_fault_asking_who_has_ended_in_a_capture_is_caught(monkeypatch):
 
 
 @pytest.mark.slow
-def test_many_more_sequences():
-    run_state_machine_as_test(GraphMachine, settings=settings(
+def test_many_more_sequences(machine):
+    run_state_machine_as_test(machine, settings=settings(
         max_examples=200, stateful_step_count=60, deadline=None, report_multiple_bugs=False,
         suppress_health_check=list(HealthCheck)))
 
