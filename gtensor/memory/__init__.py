@@ -163,9 +163,11 @@ def timeline(path: str | PathLike[str] | None = None, device: Device | str | Non
 
 
 def _end(device: Device, recording: Timeline) -> None:
-    recording.close()
-    if device.resource is recording:
-        device.resource = recording.upstream
+    try:
+        recording.close()
+    finally:
+        if device.resource is recording:
+            device.resource = recording.upstream
 
 
 def snapshot(path: str | PathLike[str], device: Device | str | None = None) -> None:

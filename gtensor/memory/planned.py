@@ -63,9 +63,17 @@ class Planned(Adaptor):
         self.arena = upstream
         self.counts = plan.counts  # not the plan itself, which holds this
         self._lifetimes = plan.lifetimes
-        upstream.empty_cache()  # what unplanned steps left in pieces is to serve as a whole
-        self._live = self._reserved = 0
+        self._live = self._reserved = self._peak = 0
         self._regions: dict[int, Region] = {}
+        self._next = 0
+        self._thread: int | None = None  # that runs a step
+        self._lock = RLock()
+        self._busy = False  # the thread that holds the lock is changing regions
+        self._freed: deque[Place] = deque()
+        self._uses: dict[int, set[int]] = {}  # address of a place -> other streams that used it
+        self._shared: list[tuple[Place, set[int]]] = []  # free for the host, not yet for streams
+        # from here on it may fail, and whoever finds it among all objects may ask it
+        upstream.empty_cache()  # what unplanned steps left in pieces is to serve as a whole
         self._regions = regions = {
             stream: Region(upstream.allocate(nbytes, stream, "planned steps"))
             for stream, nbytes in plan.regions.items()}
@@ -75,14 +83,6 @@ class Planned(Adaptor):
             for offsets in plan.offsets)
         self._reserved = sum(region.reserved.size for region in regions.values())
         self._requests = self._turns[0]  # of this step
-        self._next = 0
-        self._thread: int | None = None  # that runs a step
-        self._lock = RLock()
-        self._busy = False  # the thread that holds the lock is changing regions
-        self._freed: deque[Place] = deque()
-        self._uses: dict[int, set[int]] = {}  # address of a place -> other streams that used it
-        self._shared: list[tuple[Place, set[int]]] = []  # free for the host, not yet for streams
-        self._peak = 0
 
     # -- steps ------------------------------------------------------------------------------------
 
