@@ -16,7 +16,7 @@ from typing import Any
 
 from gtensor.backend import Device, device_of, get_device
 from gtensor.memory import export
-from gtensor.memory.adaptors import Failing, category
+from gtensor.memory.adaptors import Failing, category, stand_over, take_out
 from gtensor.memory.allocators import arena_of, configure, use, use_arena
 from gtensor.memory.arena import Arena
 from gtensor.memory.history import History
@@ -142,11 +142,8 @@ def timeline(path: str | PathLike[str] | None = None, device: Device | str | Non
     if path is not None:
         export.check(path)
     device = get_device(device)
-    upstream = device.resource
-    if upstream is None:
-        raise RuntimeError(f"a timeline of {device} was asked for, but its arena is switched off; "
-                           "wanted gt.memory.use_arena(True)")
-    recording = device.resource = Timeline(upstream, most, stacks)
+    recording = stand_over(device, "a timeline of",
+                           partial(Timeline, most=most, stacks=stacks))
     try:
         yield recording
     except BaseException as error:
@@ -166,8 +163,7 @@ def _end(device: Device, recording: Timeline) -> None:
     try:
         recording.close()
     finally:
-        if device.resource is recording:
-            device.resource = recording.upstream
+        take_out(device, recording)
 
 
 def snapshot(path: str | PathLike[str], device: Device | str | None = None) -> None:

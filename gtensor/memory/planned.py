@@ -18,7 +18,7 @@ from threading import RLock, get_ident
 from typing import NamedTuple
 
 from gtensor.backend import Device, get_device
-from gtensor.memory.adaptors import Adaptor, Captured, chain_of
+from gtensor.memory.adaptors import Adaptor, Captured, chain_of, put_in_place
 from gtensor.memory.plan import Lifetime, Plan
 from gtensor.memory.report import size_text
 from gtensor.memory.resource import Block, Resource, Stats, block_of
@@ -317,24 +317,15 @@ def planned(plan: Plan, device: Device | str | None = None) -> Iterator[Plan]:
     runner.begin()
     try:
         if runner not in chain:  # else an interrupt has left it there
-            _replace(device, arena, runner)
+            put_in_place(device, arena, runner)
         yield plan
         whole = True
     finally:
         runner.end(whole)
-        _replace(device, runner, arena)
+        put_in_place(device, runner, arena)
     if plan.counts.first and not known:
         warnings.warn("a step differs from its plan, and the arena serves what does: "
                       + plan.counts.first, stacklevel=3)
-
-
-def _replace(device: Device, before: Resource, after: Resource) -> None:
-    """Put a resource in the place of another one, at the bottom of what stands over the device."""
-    if device.resource is before:
-        device.resource = after
-    for link in chain_of(device.resource):
-        if link is not after and getattr(link, "upstream", None) is before:
-            link.upstream = after
 
 
 def _place(regions: dict[int, Region], lifetime: Lifetime, offset: int) -> Place | None:

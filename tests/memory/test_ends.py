@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import sys
+import threading
+from contextlib import nullcontext
+
 import pytest
 
 import gtensor as gt
 from gtensor import memory, nn, optim
 from gtensor.backend import get_device
 from gtensor.backend.scopes import listeners
-from gtensor.memory import Arena, Plan, Planned, SimulatedSegments, Timeline, timelines
+from gtensor.memory import Arena, Plan, Planned, SimulatedSegments, Timeline, adaptors, timelines
 from gtensor.memory.plan import Lifetime, make_plan
+
+from .simulated_cuda import SimulatedCuda, connect
 
 MIB = 1 << 20
 
@@ -90,3 +96,66 @@ def test_a_block_may_go_while_a_timeline_begins(monkeypatch):
     blocks.append(timeline.allocate(2 * MIB))
     timeline.close()
     assert arena.allocated == 3 * MIB == timeline.events[-1].allocated
+
+
+@pytest.mark.parametrize("begin", [memory.timeline, memory.record])
+def test_recordings_may_end_in_any_order(begin, cpu):
+    arena = memory.arena_of(cpu)
+    first, second, third = (begin(device=cpu) for _ in range(3))
+    (a, b, c) = (context.__enter__() for context in (first, second, third))
+    second.__exit__(None, None, None)
+    assert cpu.resource is c and c.upstream is a and a.upstream is arena
+    first.__exit__(None, None, None)
+    assert cpu.resource is c and c.upstream is arena
+    gt.zeros(10, device=cpu)
+    third.__exit__(None, None, None)
+    assert cpu.resource is arena and b.upstream is not c
+
+
+def record_in_threads(device) -> list[BaseException]:
+    """What went wrong in four threads that all record what they make themselves."""
+    errors: list[BaseException] = []
+
+    def work() -> None:
+        try:
+            for _ in range(500):
+                with memory.record(device) as recording:
+                    gt.zeros(10, device=device)
+                assert len(recording.requests) == 1
+        except BaseException as error:
+            errors.append(error)
+
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    threads = [threading.Thread(target=work) for _ in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    sys.setswitchinterval(interval)
+    return errors
+
+
+def test_threads_record_at_the_same_time(cpu):
+    assert not record_in_threads(cpu) and cpu.resource is memory.arena_of(cpu)
+
+
+def test_planted_fault_ends_without_the_lock_are_caught(cpu, monkeypatch):
+    monkeypatch.setattr(adaptors, "_chains", nullcontext())
+    try:
+        assert any(record_in_threads(cpu) or cpu.resource is not memory.arena_of(cpu)
+                   for _ in range(100))
+    finally:
+        cpu.resource = memory.arena_of(cpu)
+
+
+def test_a_timeline_may_outlive_the_capture_it_was_begun_in(monkeypatch):
+    device = connect(SimulatedCuda(), monkeypatch)
+    timeline = memory.timeline(device=device)
+    graph = gt.Graph(device)
+    with graph.capture():
+        recording = timeline.__enter__()
+        device.full(1.0)
+    assert device.resource is recording and recording.upstream is device.arena
+    timeline.__exit__(None, None, None)
+    assert device.resource is device.arena and len(recording.events) == 2
