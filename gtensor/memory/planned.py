@@ -20,7 +20,7 @@ from typing import NamedTuple
 from gtensor.backend import Device, get_device
 from gtensor.memory.adaptors import Adaptor, Captured, chain_of, put_in_place
 from gtensor.memory.plan import Lifetime, Plan
-from gtensor.memory.report import size_text
+from gtensor.memory.report import Holding, size_text
 from gtensor.memory.resource import Block, Resource, Stats, block_of
 
 _AHEAD = 16  # planned allocations among which one that does not come next is looked for
@@ -181,6 +181,17 @@ class Planned(Adaptor):
             found, allocated=found.allocated + surplus, active=found.active + surplus,
             peak_allocated=max(self._peak, found.allocated + surplus),
             hits=found.hits + self.counts.served)
+
+    def holdings(self, live: list[Holding]) -> list[Holding]:
+        """The arena's, with live blocks of the plan in place of its reservation."""
+        found = list(live)
+        for region in self._regions.values():
+            reservation = Holding(region.reserved.nbytes, region.reserved.label)
+            if reservation in found:
+                found.remove(reservation)
+                found += [Holding(region.ends[start] - start, "planned steps")
+                          for start in tuple(region.starts)]
+        return found
 
     def reset_peak(self) -> None:
         self.upstream.reset_peak()

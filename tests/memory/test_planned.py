@@ -244,6 +244,31 @@ def test_training_gives_the_same_numbers_inside_a_plan(small_arrays):
     assert gt.device("cpu").resource is memory.arena_of("cpu")
 
 
+def test_counters_within_a_step_are_those_of_its_blocks(small_arrays):
+    def step():
+        x = gt.zeros((1 << 20,), device="cpu")
+        return [x + 1, x]
+
+    gc.collect()
+    with memory.record("cpu") as recording:
+        step()
+    plan = recording.plan()
+    before = memory.stats("cpu").allocated
+    with memory.planned(plan, "cpu"):
+        arrays = step()
+        inside = memory.stats("cpu").allocated - before
+        lines = memory.summary("cpu").splitlines()
+        memory.reset_peak("cpu")
+        peak = memory.stats("cpu").peak_allocated - before
+        del arrays
+        assert memory.stats("cpu").allocated == before
+    assert inside == peak == 8 << 20
+    assert sum(line.split()[:2] == ["planned", "steps"] for line in lines) == 1
+    assert any(line.split()[:2] == ["planned", "steps"] and line.endswith("8 MiB  2 blocks")
+               for line in lines)
+    assert memory.stats("cpu").allocated == before + plan.reservation
+
+
 def test_a_released_plan_reserves_anew(small_arrays):
     run = training()
     plan = recorded_plan(run)
