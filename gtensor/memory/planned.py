@@ -268,15 +268,19 @@ class Planned(Adaptor):
     def _order(self) -> None:
         """Let each region's stream wait for the others that used freed places of it.
 
-        A place stays taken if nobody knows such a stream any more.
+        A place stays taken if nobody knows such a stream any more. Where waiting fails, this place
+        and those behind it are left to the next allocation.
         """
         known = getattr(self.arena, "streams", {})  # not of an adaptor that stands between now
-        shared, self._shared = self._shared, []
-        for place, uses in shared:
+        while self._shared:
+            place, uses = self._shared[0]
             home = place.region.reserved.stream
-            if home in known and all(stream in known for stream in uses):
+            found = home in known and all(stream in known for stream in uses)
+            if found:
                 for stream in sorted(uses):
                     known[home].wait(known[stream].record())
+            del self._shared[0]  # an interrupt behind it loses this place alone
+            if found:
                 _vacate(place)
 
     def _place_at(self, ptr: int) -> Place | None:

@@ -191,6 +191,31 @@ def test_a_place_that_another_stream_used_waits_for_it(between):
         planned.upstream.close()
 
 
+def test_a_wait_that_fails_costs_no_place(monkeypatch):
+    home, other = SimulatedStream(), SimulatedStream()
+    arena = Arena(SimulatedSegments(1 << 30), stream_of={home.id: home, other.id: other}.get)
+
+    def step(resource):
+        for block in [resource.allocate(MIB, home.id, "x") for _ in range(5)]:
+            resource.record_use(block, other.id)
+
+    recording = Recording(arena)
+    step(recording)
+    recording.close()
+    plan = recording.plan()
+    planned = Planned(arena, plan)
+    for number in range(4):
+        planned.begin()
+        if number == 2:
+            with monkeypatch.context() as patch:
+                patch.delattr(SimulatedStream, "wait")
+                with pytest.raises(AttributeError, match="wait"):
+                    step(planned)
+        step(planned)
+        planned.end()
+    assert (plan.counts.served, plan.counts.carried) == (20, 0)
+
+
 # -- on a device -----------------------------------------------------------------------------------
 
 
