@@ -8,7 +8,7 @@ from typing import Any
 
 from gtensor.backend import Device, cuda_device_count, get_device, on_new_device
 from gtensor.backend.cuda import CudaDevice
-from gtensor.backend.cuda_memory import LIBRARIES, pinned_free, pinned_malloc
+from gtensor.backend.cuda_memory import LIBRARIES, KeepingPool, pinned_free, pinned_malloc
 from gtensor.memory.adaptors import Captured, chain_of, put_in_place
 from gtensor.memory.arena import Arena
 from gtensor.memory.sources import CudaSegments, HostSegments, SegmentSource, VirtualSegments
@@ -103,8 +103,8 @@ class use:
 
     Args:
         allocator: "arena" is gtensor's; on CUDA also "cupy" (CuPy's pool), "async" (CUDA's pool,
-            which is told to keep what is freed) and "rmm" (the resource that RMM has for the
-            device). The others have no statistics here, and know nothing of streams.
+            which is told to keep what is freed, until the block ends) and "rmm" (the resource that
+            RMM has for the device). The others have no statistics here, and know nothing of streams.
 
     Live arrays stay where they are. Raises ValueError for an allocator that the device has not,
     ImportError if RMM is not installed, RuntimeError while a graph is captured.
@@ -123,6 +123,7 @@ class use:
         if isinstance(device, CudaDevice):
             self._library = device.library
             device.use_library(None if allocator == "arena" else allocator)
+            self._own = device.library
         if allocator != "arena":
             device.resource = None
         elif device.resource is None:  # else an adaptor over the arena may stand there
@@ -135,6 +136,8 @@ class use:
         _restore(self._device, self._resource, self._arena)
         if isinstance(self._device, CudaDevice):
             self._device.library = self._library
+            if isinstance(self._own, KeepingPool):
+                self._own.restore()
 
 
 class use_arena:

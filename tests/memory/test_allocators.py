@@ -6,13 +6,14 @@ import ctypes
 import gc
 import importlib.util
 import mmap
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
 import gtensor as gt
 from gtensor import memory
-from gtensor.backend import get_device
+from gtensor.backend import cuda_memory, get_device
 from gtensor.backend.cuda_memory import library_malloc
 from gtensor.memory import Arena, allocators
 from gtensor.memory.report import size_text
@@ -213,6 +214,46 @@ def test_a_library_that_is_not_installed_is_named(monkeypatch):
     monkeypatch.setattr("gtensor.backend.cuda_memory.import_module", missing)
     with pytest.raises(ImportError, match="RMM was asked for.*it is not installed"):
         library_malloc("rmm", 0)
+
+
+class FakeRuntime:
+    """The calls of CUDA's runtime that its pools need: thresholds by pool."""
+
+    cudaMemPoolAttrReleaseThreshold = 4
+
+    def __init__(self) -> None:
+        self.kept = {70: 1000}
+
+    def deviceGetMemPool(self, index):
+        return 70 + index
+
+    def memPoolGetAttribute(self, pool, attribute):
+        return self.kept[pool]
+
+    def memPoolSetAttribute(self, pool, attribute, value):
+        self.kept[pool] = value
+
+
+def test_cudas_pool_keeps_as_much_as_before_when_the_block_ends(device, monkeypatch):
+    runtime = FakeRuntime()
+    pool = SimpleNamespace(malloc=lambda nbytes: ("from the pool", nbytes))
+    cuda = SimpleNamespace(runtime=runtime, MemoryAsyncPool=lambda: pool)
+    monkeypatch.setattr(cuda_memory, "cupy", lambda: SimpleNamespace(cuda=cuda))
+
+    def use_library(name):
+        device.library = None if name is None else library_malloc(name, 0)
+
+    device.library, device.use_library = None, use_library
+    with memory.use("async", device):
+        assert runtime.kept[70] == 2**64 - 1
+        assert device.library(5) == ("from the pool", 5)
+        with memory.use("async", device):
+            assert runtime.kept[70] == 2**64 - 1
+        with memory.use("arena", device):
+            assert device.resource is device.arena
+        assert runtime.kept[70] == 2**64 - 1 and device.resource is None
+    assert runtime.kept[70] == 1000 and device.library is None
+    assert device.resource is device.arena
 
 
 # -- on a device -----------------------------------------------------------------------------------
