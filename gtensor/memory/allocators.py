@@ -104,7 +104,7 @@ class use:
     Args:
         allocator: "arena" is gtensor's; on CUDA also "cupy" (CuPy's pool), "async" (CUDA's pool,
             which is told to keep what is freed, until the block ends) and "rmm" (the resource that
-            RMM has for the device). The others have no statistics here, and know nothing of streams.
+            RMM has for the device). The others have no statistics here, and do not know streams.
 
     Live arrays stay where they are. Raises ValueError for an allocator that the device has not,
     ImportError if RMM is not installed, RuntimeError while a graph is captured.
