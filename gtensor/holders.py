@@ -6,6 +6,7 @@ A recording of memory sees blocks; what they are for is known only by the object
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from typing import Any
 
 from gtensor.memory.uses import Found, find_with
@@ -16,7 +17,11 @@ from gtensor.optim.optimizer import Optimizer
 
 
 def held(objects: Sequence[Any]) -> Iterator[Found]:
-    """Where parameters and buffers, their gradients and the state of optimizers lie."""
+    """Where parameters and buffers, their gradients and the state of optimizers lie.
+
+    Objects whose `__init__` has raised, or still runs, are left out.
+    """
+    objects = [thing for thing in objects if _is_made(thing)]
     places = _places([thing for thing in objects if isinstance(thing, Module)])
     for thing in objects:
         if isinstance(thing, Parameter):
@@ -35,13 +40,22 @@ def held(objects: Sequence[Any]) -> Iterator[Found]:
                     yield Found(address_of(array), "optimizer", module, name)
 
 
+def _is_made(thing: Any) -> bool:
+    """Whether it has all that `held` asks of it: what is set last."""
+    if isinstance(thing, Module):
+        return "training" in vars(thing)
+    return hasattr(thing, "_slots" if isinstance(thing, Optimizer) else "_version")
+
+
 def _places(modules: Iterable[Module]) -> dict[int, tuple[str, str]]:
     """Of each parameter and buffer: the module's path from the outermost class on, its name."""
     modules = list(modules)
     inner = {id(child) for module in modules for child in module.children()}
     found: dict[int, tuple[str, str]] = {}
     for root in modules:
-        if id(root) not in inner:
+        if id(root) in inner:
+            continue
+        with suppress(KeyError, AttributeError):  # a module in it is half made
             paths = paths_in(root)
             for module in root.modules():
                 for name, tensor in (*module.named_parameters(recurse=False),

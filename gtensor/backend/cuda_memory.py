@@ -56,21 +56,37 @@ class AsyncMemory:
             cupy().cuda.runtime.freeAsync(address, self._stream.ptr)
 
 
+class KeepingPool:
+    """The allocator of CUDA's pool of a device, which is told to keep what is freed."""
+
+    def __init__(self, index: int) -> None:
+        runtime = cupy().cuda.runtime
+        self._threshold = runtime.cudaMemPoolAttrReleaseThreshold
+        self._pool = runtime.deviceGetMemPool(index)
+        self._before = runtime.memPoolGetAttribute(self._pool, self._threshold)
+        runtime.memPoolSetAttribute(self._pool, self._threshold, _NEVER)
+        self._malloc = cupy().cuda.MemoryAsyncPool().malloc
+
+    def __call__(self, nbytes: int) -> Any:
+        return self._malloc(nbytes)
+
+    def restore(self) -> None:
+        """Let the pool keep as much as before."""
+        cupy().cuda.runtime.memPoolSetAttribute(self._pool, self._threshold, self._before)
+
+
 def library_malloc(name: str, index: int) -> Callable[[int], Any]:
     """The allocator of another library, as CuPy takes it: "cupy", "async" or "rmm".
 
-    "cupy" is a new pool of CuPy's. "async" is CUDA's pool, which keeps what is freed. "rmm" is the
-    memory resource that RMM has for the device (`rmm.mr.set_current_device_resource`); ImportError
-    if it is not installed.
+    "cupy" is a new pool of CuPy's. "async" is CUDA's pool, which keeps what is freed, whoever uses
+    it, until `restore()` of what is returned. "rmm" is the memory resource that RMM has for the
+    device (`rmm.mr.set_current_device_resource`); ImportError if it is not installed.
     """
     cuda = cupy().cuda
     if name == "cupy":
         return cuda.MemoryPool().malloc
     if name == "async":
-        runtime = cuda.runtime
-        pool = runtime.deviceGetMemPool(index)
-        runtime.memPoolSetAttribute(pool, runtime.cudaMemPoolAttrReleaseThreshold, _NEVER)
-        return cuda.MemoryAsyncPool().malloc
+        return KeepingPool(index)
     try:
         return import_module("rmm.allocators.cupy").rmm_cupy_allocator
     except ImportError as error:

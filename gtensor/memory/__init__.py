@@ -10,20 +10,29 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import partial
 from os import PathLike
 from typing import Any
 
 from gtensor.backend import Device, device_of, get_device
 from gtensor.memory import export
-from gtensor.memory.adaptors import Failing, category
-from gtensor.memory.allocators import arena_of, configure, use, use_arena
+from gtensor.memory.adaptors import Failing, category, chain_of, stand_over, take_out
+from gtensor.memory.allocators import (
+    arena_of,
+    configure,
+    release_replaced,
+    replaced_bytes,
+    use,
+    use_arena,
+)
 from gtensor.memory.arena import Arena
 from gtensor.memory.history import History
 from gtensor.memory.limits import Watermark, amount_of, size_of
 from gtensor.memory.plan import Plan
 from gtensor.memory.planned import Planned, planned
 from gtensor.memory.recording import Recording, record
+from gtensor.memory.report import summary_text
 from gtensor.memory.resource import Block, OutOfMemoryError, Resource, Stats
 from gtensor.memory.sources import (
     CudaSegments,
@@ -47,8 +56,14 @@ __all__ = [
 ]
 
 def stats(device: Device | str | None = None) -> Stats:
-    """Counters of the device's arena."""
-    return arena_of(device).stats()
+    """Counters of the device's memory: of its arena.
+
+    Within a planned step the plan's live blocks count, and not its reservation; between steps the
+    reservation is one live block.
+    """
+    device = get_device(device)
+    release_replaced(device)
+    return replace(_resource_of(device).stats(), replaced=replaced_bytes(device))
 
 
 def copies(device: Device | str | None = None) -> dict[str, tuple[int, int]]:
@@ -61,7 +76,7 @@ def copies(device: Device | str | None = None) -> dict[str, tuple[int, int]]:
 
 def reset_peak(device: Device | str | None = None) -> None:
     """Let `peak_allocated` and `peak_reserved` start again from what is in use now."""
-    arena_of(device).reset_peak()
+    _resource_of(get_device(device)).reset_peak()
 
 
 def set_limit(amount: int | float | str | None, device: Device | str | None = None) -> None:
@@ -115,12 +130,24 @@ def _memory_of(device: Device) -> int:
 
 def empty_cache(device: Device | str | None = None) -> int:
     """Return memory in which no array lives to the system; the bytes returned."""
-    return arena_of(device).empty_cache()
+    device = get_device(device)
+    return release_replaced(device) + arena_of(device).empty_cache()
 
 
 def summary(device: Device | str | None = None) -> str:
-    """A readable table: how much is in use, at the peak, and which ops hold it."""
-    return arena_of(device).summary()
+    """A readable table: how much is in use, at the peak, and which ops hold it; as `stats`."""
+    device = get_device(device)
+    arena = arena_of(device)
+    live = arena.holdings()
+    for link in chain_of(_resource_of(device)):
+        if isinstance(link, Planned):
+            live = link.holdings(live)
+    return summary_text(arena.name, stats(device), arena.limit, live)
+
+
+def _resource_of(device: Device) -> Resource:
+    """What counts the device's memory: what stands there, or its arena, which is switched off."""
+    return arena_of(device) if device.resource is None else device.resource
 
 
 @contextmanager
@@ -142,11 +169,8 @@ def timeline(path: str | PathLike[str] | None = None, device: Device | str | Non
     if path is not None:
         export.check(path)
     device = get_device(device)
-    upstream = device.resource
-    if upstream is None:
-        raise RuntimeError(f"a timeline of {device} was asked for, but its arena is switched off; "
-                           "wanted gt.memory.use_arena(True)")
-    recording = device.resource = Timeline(upstream, most, stacks)
+    recording = stand_over(device, "a timeline of",
+                           partial(Timeline, most=most, stacks=stacks))
     try:
         yield recording
     except BaseException as error:
@@ -163,9 +187,10 @@ def timeline(path: str | PathLike[str] | None = None, device: Device | str | Non
 
 
 def _end(device: Device, recording: Timeline) -> None:
-    recording.close()
-    if device.resource is recording:
-        device.resource = recording.upstream
+    try:
+        recording.close()
+    finally:
+        take_out(device, recording)
 
 
 def snapshot(path: str | PathLike[str], device: Device | str | None = None) -> None:

@@ -5,14 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
-from threading import get_ident
-from typing import Any
+from threading import RLock, get_ident
+from typing import Any, TypeVar
 from weakref import WeakSet
 
+from gtensor.backend import Device
 from gtensor.memory.resource import Block, OutOfMemoryError, Resource, Stats
 
 _category: ContextVar[str] = ContextVar("gtensor memory category", default="")
 current_category = _category.get
+_chains = RLock()  # one thread at a time changes what stands over a device
 
 
 @contextmanager
@@ -123,6 +125,38 @@ def bottom_of(resource: Any) -> Any:
     """What stands at the end of all upstreams: the arena."""
     *_, bottom = chain_of(resource)
     return bottom
+
+
+AnAdaptor = TypeVar("AnAdaptor", bound=Adaptor)
+
+
+def stand_over(device: Device, what: str, make: Callable[[Resource], AnAdaptor]) -> AnAdaptor:
+    """Put what `make` makes of the device's resource over it.
+
+    Raises RuntimeError that `what` was asked for, if the device's arena is switched off.
+    """
+    with _chains:
+        if device.resource is None:
+            raise RuntimeError(f"{what} {device} was asked for, but its arena is switched off; "
+                               "wanted gt.memory.use_arena(True)")
+        made = device.resource = make(device.resource)
+        return made
+
+
+def put_in_place(device: Device, before: Resource, after: Resource) -> None:
+    """Put a resource in the place of another one, wherever that stands over the device."""
+    with _chains:
+        if device.resource is before:
+            device.resource = after
+        for link in chain_of(device.resource):
+            if link is not after and getattr(link, "upstream", None) is before:
+                link.upstream = after
+
+
+def take_out(device: Device, adaptor: Adaptor) -> None:
+    """End an adaptor's standing over a device; others may stand over it by now, and stay."""
+    with _chains:  # around the look at the upstream, too
+        put_in_place(device, adaptor, adaptor.upstream)
 
 
 class Captured(Adaptor):

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 from gtensor.backend import Device, cuda_device_count, get_device, on_new_device
 from gtensor.backend.cuda import CudaDevice
-from gtensor.backend.cuda_memory import LIBRARIES, pinned_free, pinned_malloc
-from gtensor.memory.adaptors import Captured, chain_of
+from gtensor.backend.cuda_memory import LIBRARIES, KeepingPool, pinned_free, pinned_malloc
+from gtensor.memory.adaptors import Captured, chain_of, put_in_place
 from gtensor.memory.arena import Arena
 from gtensor.memory.sources import CudaSegments, HostSegments, SegmentSource, VirtualSegments
 from gtensor.settings import settings
 
 _arenas: dict[Device, Arena] = {}
+_replaced: dict[Device, list[Arena]] = {}  # arenas that still have memory; others took over
 _enabled = True
 
 
@@ -38,13 +40,17 @@ def configure(source: str, device: Device | str | None = None) -> None:
 
     Args:
         source: on CUDA "cudamalloc", "virtual" (segments grow in place and give free pages back;
-            needs cuda-bindings) or "async" (CUDA's own pool), and `settings.cuda_source`
-            (GTENSOR_CUDA_SOURCE) is what a device starts with; on the CPU "host" (what it starts
-            with) or "pinned" (page-locked memory, which a GPU copies from and to directly; needs
-            a GPU).
+            only the device itself may touch them, so no peer access by another GPU and no legacy
+            IPC handles; needs cuda-bindings) or "async" (CUDA's own pool), and
+            `settings.cuda_source` (GTENSOR_CUDA_SOURCE) is what a device starts with; on the CPU
+            "host" (what it starts with) or "pinned" (page-locked memory, which a GPU can copy from
+            and to without a detour; CuPy's own copies to a GPU may take one all the same, by a
+            pinned buffer of theirs; needs a GPU).
 
-    What is live stays in the arena before, whose free memory is returned. The limit is kept;
-    counters and watermarks start anew. Raises ValueError for a source that the device has not,
+    What is live stays in the arena before, whose free memory is returned: now, and by every later
+    `stats`, `summary`, `empty_cache` and `configure`, which may wait for work on it. Till then it
+    counts as `Stats.replaced`, and not against the limit. The limit is kept; counters and
+    watermarks start anew. Raises ValueError for a source that the device has not,
     ImportError if something is not installed, RuntimeError while the arena is switched off, or
     recorded, planned or captured.
     """
@@ -64,10 +70,32 @@ def configure(source: str, device: Device | str | None = None) -> None:
     made = _CUDA[source](device) if isinstance(device, CudaDevice) else _HOST[source]()
     arena = _arena_over(device, made)
     arena.set_limit(before.limit)
+    _replaced.setdefault(device, []).append(before)
     _arenas[device] = device.resource = arena
-    before.empty_cache()
-    if isinstance(device, CudaDevice) and not before.stats().reserved:
-        device.on_stream_end.remove(before.forget_stream)
+    release_replaced(device)
+
+
+def release_replaced(device: Device) -> int:
+    """Return what is free by now of the arenas that `configure` replaced; the bytes returned.
+
+    Not during a capture, which waiting for the device would break.
+    """
+    released = 0
+    arenas = _replaced.get(device, [])
+    if arenas and not _capturing(device):
+        for arena in tuple(arenas):
+            released += arena.empty_cache()
+            if not arena.stats().reserved:
+                with suppress(ValueError):  # another thread was here as well
+                    arenas.remove(arena)
+                    if isinstance(device, CudaDevice):
+                        device.on_stream_end.remove(arena.forget_stream)
+    return released
+
+
+def replaced_bytes(device: Device) -> int:
+    """What the arenas that `configure` replaced still hold."""
+    return sum(arena.stats().reserved for arena in tuple(_replaced.get(device, ())))
 
 
 class use:
@@ -75,8 +103,8 @@ class use:
 
     Args:
         allocator: "arena" is gtensor's; on CUDA also "cupy" (CuPy's pool), "async" (CUDA's pool,
-            which is told to keep what is freed) and "rmm" (the resource that RMM has for the
-            device). The others have no statistics here, and know nothing of streams.
+            which is told to keep what is freed, until the block ends) and "rmm" (the resource that
+            RMM has for the device). The others have no statistics here, and do not know streams.
 
     Live arrays stay where they are. Raises ValueError for an allocator that the device has not,
     ImportError if RMM is not installed, RuntimeError while a graph is captured.
@@ -91,10 +119,11 @@ class use:
                              + ", or a CUDA device" * (allocator in LIBRARIES))
         _check_no_capture(device)
         self._device = device
-        self._resource = device.resource
+        self._resource, self._arena = device.resource, _arenas[device]
         if isinstance(device, CudaDevice):
             self._library = device.library
             device.use_library(None if allocator == "arena" else allocator)
+            self._own = device.library
         if allocator != "arena":
             device.resource = None
         elif device.resource is None:  # else an adaptor over the arena may stand there
@@ -104,9 +133,11 @@ class use:
         return None
 
     def __exit__(self, *exception: object) -> None:
-        self._device.resource = self._resource
+        _restore(self._device, self._resource, self._arena)
         if isinstance(self._device, CudaDevice):
             self._device.library = self._library
+            if isinstance(self._own, KeepingPool):
+                self._own.restore()
 
 
 class use_arena:
@@ -120,7 +151,8 @@ class use_arena:
         global _enabled
         for device in tuple(_arenas):
             _check_no_capture(device)
-        self._before = _enabled, {device: device.resource for device in _arenas}
+        self._before = _enabled, {
+            device: (device.resource, arena) for device, arena in tuple(_arenas.items())}
         _enabled = enabled
         for device in tuple(_arenas):
             _connect(device)
@@ -130,16 +162,26 @@ class use_arena:
 
     def __exit__(self, *exception: object) -> None:
         global _enabled
-        _enabled, resources = self._before
+        _enabled, before = self._before
         for device in tuple(_arenas):
-            if device in resources:
-                device.resource = resources[device]
+            if device in before:
+                _restore(device, *before[device])
             else:
                 _connect(device)
 
 
+def _restore(device: Device, resource: Any, arena: Arena) -> None:
+    """Let a device have the resource again that it had when `arena` was its arena."""
+    device.resource = resource
+    put_in_place(device, arena, _arenas[device])  # another one, if a source was given meanwhile
+
+
+def _capturing(device: Device) -> bool:
+    return any(isinstance(link, Captured) for link in chain_of(device.resource))
+
+
 def _check_no_capture(device: Device) -> None:
-    if any(isinstance(link, Captured) for link in chain_of(device.resource)):
+    if _capturing(device):
         raise RuntimeError(f"the allocator of {device} was switched while a graph is captured "
                            "there; wanted it before or after")
 

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING
 
 from gtensor.backend import Device
 from gtensor.backend.streams import Event, Stream
-from gtensor.memory.adaptors import Adaptor, Captured, chain_of
+from gtensor.memory.adaptors import Adaptor, Captured, chain_of, take_out
 from gtensor.memory.reserve import Reserve
 
 if TYPE_CHECKING:
@@ -101,4 +101,6 @@ def capturing(device: Device, pool: GraphPool, stream: int) -> Iterator[Captured
         finally:
             captured.thread = None  # stores again: an interrupt must not leave it standing
             if device.resource is captured:
-                device.resource = resource
+                device.resource = captured.upstream
+            else:  # somebody began to record in the capture, and has not ended yet
+                take_out(device, captured)

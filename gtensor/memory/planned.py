@@ -18,9 +18,9 @@ from threading import RLock, get_ident
 from typing import NamedTuple
 
 from gtensor.backend import Device, get_device
-from gtensor.memory.adaptors import Adaptor, Captured, chain_of
+from gtensor.memory.adaptors import Adaptor, Captured, chain_of, put_in_place
 from gtensor.memory.plan import Lifetime, Plan
-from gtensor.memory.report import size_text
+from gtensor.memory.report import Holding, size_text
 from gtensor.memory.resource import Block, Resource, Stats, block_of
 
 _AHEAD = 16  # planned allocations among which one that does not come next is looked for
@@ -63,9 +63,17 @@ class Planned(Adaptor):
         self.arena = upstream
         self.counts = plan.counts  # not the plan itself, which holds this
         self._lifetimes = plan.lifetimes
-        upstream.empty_cache()  # what unplanned steps left in pieces is to serve as a whole
-        self._live = self._reserved = 0
+        self._live = self._reserved = self._peak = 0
         self._regions: dict[int, Region] = {}
+        self._next = 0
+        self._thread: int | None = None  # that runs a step
+        self._lock = RLock()
+        self._busy = False  # the thread that holds the lock is changing regions
+        self._freed: deque[Place] = deque()
+        self._uses: dict[int, set[int]] = {}  # address of a place -> other streams that used it
+        self._shared: list[tuple[Place, set[int]]] = []  # free for the host, not yet for streams
+        # from here on it may fail, and whoever finds it among all objects may ask it
+        upstream.empty_cache()  # what unplanned steps left in pieces is to serve as a whole
         self._regions = regions = {
             stream: Region(upstream.allocate(nbytes, stream, "planned steps"))
             for stream, nbytes in plan.regions.items()}
@@ -75,14 +83,6 @@ class Planned(Adaptor):
             for offsets in plan.offsets)
         self._reserved = sum(region.reserved.size for region in regions.values())
         self._requests = self._turns[0]  # of this step
-        self._next = 0
-        self._thread: int | None = None  # that runs a step
-        self._lock = RLock()
-        self._busy = False  # the thread that holds the lock is changing regions
-        self._freed: deque[Place] = deque()
-        self._uses: dict[int, set[int]] = {}  # address of a place -> other streams that used it
-        self._shared: list[tuple[Place, set[int]]] = []  # free for the host, not yet for streams
-        self._peak = 0
 
     # -- steps ------------------------------------------------------------------------------------
 
@@ -182,6 +182,17 @@ class Planned(Adaptor):
             peak_allocated=max(self._peak, found.allocated + surplus),
             hits=found.hits + self.counts.served)
 
+    def holdings(self, live: list[Holding]) -> list[Holding]:
+        """The arena's, with live blocks of the plan in place of its reservation."""
+        found = list(live)
+        for region in self._regions.values():
+            reservation = Holding(region.reserved.nbytes, region.reserved.label)
+            if reservation in found:
+                found.remove(reservation)
+                found += [Holding(region.ends[start] - start, "planned steps")
+                          for start in tuple(region.starts)]
+        return found
+
     def reset_peak(self) -> None:
         self.upstream.reset_peak()
         self._peak = self.allocated
@@ -257,15 +268,19 @@ class Planned(Adaptor):
     def _order(self) -> None:
         """Let each region's stream wait for the others that used freed places of it.
 
-        A place stays taken if nobody knows such a stream any more.
+        A place stays taken if nobody knows such a stream any more. Where waiting fails, this place
+        and those behind it are left to the next allocation.
         """
         known = getattr(self.arena, "streams", {})  # not of an adaptor that stands between now
-        shared, self._shared = self._shared, []
-        for place, uses in shared:
+        while self._shared:
+            place, uses = self._shared[0]
             home = place.region.reserved.stream
-            if home in known and all(stream in known for stream in uses):
+            found = home in known and all(stream in known for stream in uses)
+            if found:
                 for stream in sorted(uses):
                     known[home].wait(known[stream].record())
+            del self._shared[0]  # an interrupt behind it loses this place alone
+            if found:
                 _vacate(place)
 
     def _place_at(self, ptr: int) -> Place | None:
@@ -317,24 +332,15 @@ def planned(plan: Plan, device: Device | str | None = None) -> Iterator[Plan]:
     runner.begin()
     try:
         if runner not in chain:  # else an interrupt has left it there
-            _replace(device, arena, runner)
+            put_in_place(device, arena, runner)
         yield plan
         whole = True
     finally:
         runner.end(whole)
-        _replace(device, runner, arena)
+        put_in_place(device, runner, arena)
     if plan.counts.first and not known:
         warnings.warn("a step differs from its plan, and the arena serves what does: "
                       + plan.counts.first, stacklevel=3)
-
-
-def _replace(device: Device, before: Resource, after: Resource) -> None:
-    """Put a resource in the place of another one, at the bottom of what stands over the device."""
-    if device.resource is before:
-        device.resource = after
-    for link in chain_of(device.resource):
-        if link is not after and getattr(link, "upstream", None) is before:
-            link.upstream = after
 
 
 def _place(regions: dict[int, Region], lifetime: Lifetime, offset: int) -> Place | None:

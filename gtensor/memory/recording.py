@@ -8,7 +8,7 @@ from threading import get_ident
 from typing import NamedTuple
 
 from gtensor.backend import Device, get_device
-from gtensor.memory.adaptors import Adaptor, Ears
+from gtensor.memory.adaptors import Adaptor, Ears, stand_over, take_out
 from gtensor.memory.plan import Lifetime, Plan, make_plan
 from gtensor.memory.resource import Block, Resource
 
@@ -125,14 +125,9 @@ def record(device: Device | str | None = None) -> Iterator[Recording]:
     Raises RuntimeError if the device's arena is switched off.
     """
     device = get_device(device)
-    upstream = device.resource
-    if upstream is None:
-        raise RuntimeError(f"a recording of {device} was asked for, but its arena is switched off; "
-                           "wanted gt.memory.use_arena(True)")
-    recording = device.resource = Recording(upstream)
+    recording = stand_over(device, "a recording of", Recording)
     try:
         yield recording
     finally:
         recording.close()
-        if device.resource is recording:
-            device.resource = recording.upstream
+        take_out(device, recording)

@@ -91,6 +91,8 @@ def summary_text(where: str, stats: Stats, limit: int | None, live: Sequence[Hol
         lines.append(f"  {_blocks(stats.borrowed)} so far cut from another stream's memory")
     if stats.private:
         lines.append(f"  {size_text(stats.private)} of the reserved belong to graphs")
+    if stats.replaced:
+        lines.append(f"  {size_text(stats.replaced)} beside it in arenas of other sources before")
     if live:
         lines += ["live by op:", *by_label(live)]
     return "\n".join(lines)

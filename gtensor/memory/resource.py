@@ -27,7 +27,9 @@ class Stats:
     from the source. `hits`, `misses`: blocks served from free memory, and those that needed a new
     segment. `fragmentation`: 1 - largest free piece / all free bytes, 0 when nothing is free.
     `pending`: freed bytes that a stream may still be using. `borrowed`: how many blocks were cut
-    from another stream's memory. `private`: bytes of segments that belong to graphs.
+    from another stream's memory. `private`: bytes of segments that belong to graphs. `replaced`:
+    bytes that arenas of the device still hold which `gt.memory.configure` replaced; they count in
+    none of the others.
     """
 
     allocated: int
@@ -42,6 +44,7 @@ class Stats:
     pending: int = 0
     borrowed: int = 0
     private: int = 0
+    replaced: int = 0
 
     @property
     def reserved_per_live(self) -> float:

@@ -90,7 +90,9 @@ class Timeline(Adaptor):
         self._ears = Ears(self._freed)
         self._segments = _Segments(self)
         self._ended: tuple[list[SegmentLayout], dict[str, Any]] | None = None
-        self._total = self._adopt()
+        self._total = 0
+        live = self._adopt()
+        self._total += live  # not in one line: what is freed by now has changed it
         self.unknown = self._total - sum(made.size for made in self._live.values())
         self._start = perf_counter_ns()
         self._open = True
@@ -141,11 +143,13 @@ class Timeline(Adaptor):
     def close(self) -> None:
         """Record no more. Blocks handed out so far stay valid."""
         if self._open:
-            objects = objects_of(Adaptor)
-            self._find(objects)
-            self._open = False
-            self._ears.close()
-            listeners.remove(self)
+            try:  # first, so that nothing is freed between this and the look at the segments
+                objects = objects_of(Adaptor)
+                self._find(objects)
+            finally:
+                self._open = False
+                self._ears.close()
+                listeners.remove(self)
             self._ended = self._now(objects)
 
     # -- reading ----------------------------------------------------------------------------------

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import itertools
+import threading
 import weakref
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from math import prod
-from threading import RLock, get_ident
+from operator import index
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from gtensor.backend import Device, get_device
+from gtensor.backend.streams import Stream
 from gtensor.memory.adaptors import category
 from gtensor.memory.report import size_text
 from gtensor.memory.resource import OutOfMemoryError
@@ -19,6 +22,26 @@ from gtensor.memory.resource import OutOfMemoryError
 _LEAST = 512  # bytes of the smallest buffer
 
 _Key = tuple[str, int, int]  # name, stream, thread
+
+
+class _Thread(threading.local):
+    """The running thread: a number that is never given again, and what goes when the thread ends.
+
+    (Its ident may be that of another thread later.)
+    """
+
+    _numbers = itertools.count()
+
+    def __init__(self) -> None:
+        self.number = next(self._numbers)
+        self.life = _Life()
+
+
+class _Life:
+    """Referred to weakly by who wants to know whether a thread still runs."""
+
+
+_thread = _Thread()
 
 
 class BufferUsage(NamedTuple):
@@ -46,11 +69,26 @@ class WorkspaceUsage(NamedTuple):
 
 @dataclass(slots=True)
 class _Buffer:
-    array: Any = None  # flat uint8, None before the first
+    stream: weakref.ref[Stream]
+    life: weakref.ref[_Life]  # of its thread
+    array: Any = None  # flat uint8, None before the first and after the last
     capacity: int = 0
     in_use: int = 0
     generation: int = 0
     retired: list[tuple[weakref.ref[Any], int]] = field(default_factory=list)
+
+    @property
+    def gone(self) -> bool:
+        """Whether its stream or its thread is, so that nobody will ask for it again."""
+        return self.stream() is None or self.life() is None
+
+    def retire(self) -> None:
+        """Give its bytes up, or leave them to the arrays that view them."""
+        old = weakref.ref(self.array)
+        self.array = None
+        if old() is not None:
+            self.retired.append((old, self.capacity))
+        self.capacity = self.in_use = 0
 
     def still_viewed(self) -> int:
         """Bytes of outgrown buffers that an array still views; forgets the others."""
@@ -64,7 +102,8 @@ class Workspace:
     `get(name, shape, dtype)` answers an uninitialized array over the buffer of that name. The next
     `get` of the name has the same bytes, unless it wants more than the capacity: then there is a
     new buffer, a generation later, and the old one lives as long as an array views it. Each stream
-    and each thread has its own buffers, since their work is not ordered.
+    and each thread has its own buffers, since their work is not ordered; those of streams and
+    threads that are gone make room before a new one is made.
 
     `limit` are the bytes that the workspace may hold, outgrown buffers that arrays still view
     included; None for no limit. `allocations` counts the buffers made, `bytes_saved` the bytes of
@@ -82,15 +121,15 @@ class Workspace:
         self.allocations = 0
         self.bytes_saved = 0
         self._buffers: dict[_Key, _Buffer] = {}
-        self._lock = RLock()
+        self._lock = threading.RLock()
 
     def get(self, name: str, shape: int | Iterable[int], dtype: Any) -> Any:
         """An uninitialized C-contiguous array (raw: NumPy's or CuPy's) over the buffer `name`.
 
         Raises OutOfMemoryError beyond the limit or when the device has no room, and ValueError for
-        a negative length; nothing is changed then.
+        a negative length, TypeError for one that is no integer; nothing is changed then.
         """
-        lengths = (shape,) if isinstance(shape, int) else tuple(shape)
+        lengths = _lengths(name, shape)
         if any(length < 0 for length in lengths):
             raise ValueError(f"shape {lengths} of workspace buffer {name!r} given; wanted lengths "
                              "of 0 or more")
@@ -109,6 +148,7 @@ class Workspace:
 
         Raises as `get`.
         """
+        nbytes = index(nbytes)
         if nbytes < 0:
             raise ValueError(f"a capacity of {nbytes} bytes was asked for workspace buffer "
                              f"{name!r}; wanted 0 or more")
@@ -146,14 +186,16 @@ class Workspace:
 
     def _with_capacity(self, name: str, nbytes: int) -> tuple[_Buffer, bool]:
         """The buffer `name` with room for `nbytes`, and whether it was made; the lock is held."""
-        key = (name, self.device.current_stream().id, get_ident())
+        stream = self.device.current_stream()
+        key = (name, stream.id, _thread.number)
         buffer = self._buffers.get(key)
         if buffer is not None and buffer.capacity >= nbytes:
             return buffer, False
+        self._drop_gone()
         capacity = max(_LEAST, 1 << (nbytes - 1).bit_length())
         if buffer is None:
             self._check_limit(name, nbytes, capacity, 0)
-            buffer = _Buffer()
+            buffer = _Buffer(weakref.ref(stream), weakref.ref(_thread.life))
             buffer.array = self._allocate(name, capacity)
             self._buffers[key] = buffer
         else:
@@ -163,6 +205,15 @@ class Workspace:
         buffer.generation += 1
         self.allocations += 1
         return buffer, True
+
+    def _drop_gone(self) -> None:
+        """Give up the buffers of streams and threads that are gone; the lock is held."""
+        for key, buffer in tuple(self._buffers.items()):
+            if buffer.gone:
+                if buffer.array is not None:
+                    buffer.retire()
+                if not buffer.still_viewed():
+                    self._buffers.pop(key, None)  # a finalizer may have released all of them
 
     def _grow(self, key: _Key, buffer: _Buffer, nbytes: int, capacity: int) -> None:
         """Put a larger array into a buffer; on an error it has one of its old capacity."""
@@ -196,3 +247,16 @@ class Workspace:
                 f"out of memory in a workspace on {self.device}: buffer {name!r} wants "
                 f"{size_text(nbytes)}, a capacity of {size_text(capacity)}, but "
                 f"{size_text(held)} of its limit of {size_text(self.limit)} are held", nbytes)
+
+
+def _lengths(name: str, shape: Any) -> tuple[int, ...]:
+    """A shape as ints; an integer of any kind is one length."""
+    try:
+        return (index(shape),)
+    except TypeError:
+        pass
+    try:
+        return tuple(map(index, shape))
+    except TypeError:
+        raise TypeError(f"shape {shape!r} of workspace buffer {name!r} given; wanted an integer, "
+                        "or several") from None

@@ -6,16 +6,20 @@ import ctypes
 import gc
 import importlib.util
 import mmap
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
 import gtensor as gt
 from gtensor import memory
-from gtensor.backend import get_device
+from gtensor.backend import cuda_memory, get_device
 from gtensor.backend.cuda_memory import library_malloc
-from gtensor.memory import allocators
+from gtensor.memory import Arena, allocators
+from gtensor.memory.report import size_text
 from gtensor.settings import settings
+
+from .simulated_cuda import SimulatedCuda, connect
 
 MIB = 1 << 20
 
@@ -27,6 +31,13 @@ def cpu():
         yield get_device("cpu")
     memory.configure("host", "cpu")
     memory.set_limit(None, "cpu")
+
+
+@pytest.fixture
+def device(monkeypatch):
+    monkeypatch.setattr(allocators, "CudaDevice", SimulatedCuda)
+    monkeypatch.setattr(allocators, "_replaced", {})
+    return connect(SimulatedCuda(), monkeypatch)
 
 
 def test_a_new_source_means_a_new_arena_and_what_lives_stays(cpu):
@@ -64,6 +75,60 @@ def test_cached_memory_of_the_arena_before_goes_back(cpu):
     assert before.stats().reserved > reserved
     memory.configure("host", "cpu")
     assert before.stats().reserved == reserved
+
+
+@pytest.mark.parametrize("look", [memory.stats, memory.summary, memory.empty_cache])
+def test_memory_of_the_arena_before_is_shown_and_goes_back_when_it_is_free(cpu, look):
+    before = memory.arena_of("cpu")
+    arrays = [cpu.empty((64 * MIB,), np.uint8) for _ in range(2)]
+    memory.configure("host", "cpu")
+    held = memory.stats("cpu").replaced
+    assert held == before.stats().reserved >= 128 * MIB and memory.stats("cpu").reserved == 0
+    assert f"{size_text(held)} beside it in arenas of other sources" in memory.summary("cpu")
+    del arrays[0]
+    look("cpu")
+    assert before.stats().reserved == memory.stats("cpu").replaced <= held - 64 * MIB
+    del arrays
+    look("cpu")
+    left = before.stats().reserved
+    assert left <= held - 128 * MIB and memory.stats("cpu").replaced == left
+
+
+def test_an_arena_that_was_replaced_leaves_its_device_when_it_is_empty(device):
+    x = device.full(1.0)
+    old = device.arena
+    new = Arena(memory.SimulatedSegments(1 << 30), "simulated")
+    device.on_stream_end = [new.forget_stream, old.forget_stream]
+    allocators._replaced[device] = [old]
+    allocators._arenas[device] = device.resource = new
+    assert memory.stats(device).replaced == old.stats().reserved > 0
+    assert allocators._replaced[device] == [old]
+    graph = gt.Graph(device)
+    with graph.capture():
+        del x
+        assert memory.stats(device).replaced > 0, "bytes went back in the middle of a capture"
+    assert memory.stats(device).replaced == 0 == old.stats().reserved
+    assert allocators._replaced[device] == []
+    assert device.on_stream_end == [new.forget_stream]
+
+
+@pytest.mark.parametrize("switch", [
+    lambda: memory.use("arena", "cpu"), lambda: memory.use_arena(True)])
+def test_a_source_that_is_given_within_a_switch_stays(cpu, switch):
+    with switch():
+        memory.configure("host", "cpu")
+    assert cpu.resource is memory.arena_of("cpu")
+    with switch(), memory.timeline(device=cpu):
+        pass
+    assert cpu.resource is memory.arena_of("cpu")
+
+
+def test_a_source_is_given_below_a_recording_that_is_switched_off(cpu):
+    with memory.timeline(device=cpu) as timeline:
+        with memory.use_arena(False), memory.use_arena(True):
+            memory.configure("host", "cpu")
+        assert cpu.resource is timeline and timeline.upstream is memory.arena_of("cpu")
+    assert cpu.resource is memory.arena_of("cpu")
 
 
 @pytest.mark.parametrize("source", ["cudamalloc", "virtual", "async", "shared"])
@@ -149,6 +214,46 @@ def test_a_library_that_is_not_installed_is_named(monkeypatch):
     monkeypatch.setattr("gtensor.backend.cuda_memory.import_module", missing)
     with pytest.raises(ImportError, match="RMM was asked for.*it is not installed"):
         library_malloc("rmm", 0)
+
+
+class FakeRuntime:
+    """The calls of CUDA's runtime that its pools need: thresholds by pool."""
+
+    cudaMemPoolAttrReleaseThreshold = 4
+
+    def __init__(self) -> None:
+        self.kept = {70: 1000}
+
+    def deviceGetMemPool(self, index):
+        return 70 + index
+
+    def memPoolGetAttribute(self, pool, attribute):
+        return self.kept[pool]
+
+    def memPoolSetAttribute(self, pool, attribute, value):
+        self.kept[pool] = value
+
+
+def test_cudas_pool_keeps_as_much_as_before_when_the_block_ends(device, monkeypatch):
+    runtime = FakeRuntime()
+    pool = SimpleNamespace(malloc=lambda nbytes: ("from the pool", nbytes))
+    cuda = SimpleNamespace(runtime=runtime, MemoryAsyncPool=lambda: pool)
+    monkeypatch.setattr(cuda_memory, "cupy", lambda: SimpleNamespace(cuda=cuda))
+
+    def use_library(name):
+        device.library = None if name is None else library_malloc(name, 0)
+
+    device.library, device.use_library = None, use_library
+    with memory.use("async", device):
+        assert runtime.kept[70] == 2**64 - 1
+        assert device.library(5) == ("from the pool", 5)
+        with memory.use("async", device):
+            assert runtime.kept[70] == 2**64 - 1
+        with memory.use("arena", device):
+            assert device.resource is device.arena
+        assert runtime.kept[70] == 2**64 - 1 and device.resource is None
+    assert runtime.kept[70] == 1000 and device.library is None
+    assert device.resource is device.arena
 
 
 # -- on a device -----------------------------------------------------------------------------------

@@ -210,11 +210,10 @@ def test_timelines_see_captures_and_reports_name_the_pools(device):
 
 
 def torch_segments(device):
-    from gtensor.memory.layout import layout_of
     from gtensor.memory.snapshots import torch_layout
     from gtensor.memory.uses import standing
 
-    return torch_layout(standing("cuda:0", *layout_of(device.arena)))["segments"]
+    return torch_layout(standing(device.arena))["segments"]
 
 
 # -- planted faults: the device shows them as wrong values -----------------------------------------

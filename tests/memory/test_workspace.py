@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import threading
+from types import SimpleNamespace
 
 import ml_dtypes
 import numpy as np
@@ -12,7 +13,7 @@ import pytest
 import gtensor as gt
 from gtensor import memory
 from gtensor.backend.streams import SimulatedStream
-from gtensor.memory import Failing, OutOfMemoryError, Workspace
+from gtensor.memory import Failing, OutOfMemoryError, Workspace, workspace
 
 KIB = 1 << 10
 
@@ -40,7 +41,7 @@ def test_a_buffer_serves_its_name_again(cpu):
 
 @pytest.mark.parametrize(("shape", "dtype"), [
     ((3, 5), ml_dtypes.bfloat16), ((), np.float64), ((0, 4), np.int8), (7, np.complex64),
-    ([2, 2], "f2")])
+    ([2, 2], "f2"), (np.int64(5), np.float32), (np.array([2, 3]), np.int8)])
 def test_any_shape_and_dtype(cpu, shape, dtype):
     array = Workspace("cpu").get("x", shape, dtype)
     assert array.shape == np.empty(shape).shape and array.dtype == np.dtype(dtype)
@@ -149,6 +150,33 @@ def test_each_stream_and_thread_has_its_own(cpu, monkeypatch):
     assert ws.memory_usage().buffers["x"] == (3 * 512, 300, 0, 1)
 
 
+def test_buffers_of_streams_and_threads_that_are_gone_make_room(cpu, monkeypatch):
+    ws = Workspace("cpu", limit=4 * KIB)
+    mine = ws.get("x", KIB, np.uint8)
+    for _ in range(10):
+        stream = SimulatedStream()
+        with monkeypatch.context() as patch:
+            patch.setattr(type(cpu), "current_stream", lambda device, now=stream: now)
+            assert ws.get("x", KIB, np.uint8).size == KIB
+        del stream
+        thread = threading.Thread(target=ws.get, args=("x", KIB, np.uint8))
+        thread.start()
+        thread.join()
+    seen = []
+    thread = threading.Thread(target=lambda: seen.append(ws.get("x", 2 * KIB, np.uint8)))
+    thread.start()
+    thread.join()
+    assert ws.memory_usage().held == 3 * KIB, "its own, and the last thread's"
+    ws.get("y", 512, np.uint8)
+    assert ws.memory_usage().buffers["x"] == (KIB, KIB, 2 * KIB, 1), "one is still viewed"
+    with pytest.raises(OutOfMemoryError, match="3.5 KiB of its limit of 4 KiB are held"):
+        ws.get("z", KIB, np.uint8)
+    seen.clear()
+    ws.get("z", KIB, np.uint8)
+    assert ws.memory_usage().held == 2 * KIB + 512
+    assert np.shares_memory(mine, ws.get("x", KIB, np.uint8))
+
+
 def test_eight_threads_compute_in_one_workspace(cpu):
     ws = Workspace("cpu")
     errors = []
@@ -172,7 +200,8 @@ def test_eight_threads_compute_in_one_workspace(cpu):
 
 
 def test_planted_fault_one_buffer_for_all_threads_is_caught(cpu, monkeypatch):
-    monkeypatch.setattr("gtensor.memory.workspace.get_ident", lambda: 0)
+    monkeypatch.setattr(workspace, "_thread", SimpleNamespace(
+        number=0, life=workspace._thread.life))
     ws = Workspace("cpu")
     mine = ws.get("x", 10, np.uint8)
     found = []
@@ -211,4 +240,7 @@ def test_nonsense_is_refused(cpu):
                  lambda: Workspace("cpu", limit=-1)):
         with pytest.raises(ValueError, match="wanted"):
             call()
+    for shape in (2.0, (2, 1.5), None, "ab"):
+        with pytest.raises(TypeError, match="wanted an integer, or several"):
+            ws.get("x", shape, np.uint8)
     assert ws.memory_usage().buffers == {}
