@@ -7,13 +7,12 @@ are read where the capture put them, and the graph's memory serves nobody else w
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 
 from gtensor.backend import Device, get_device
 from gtensor.memory.allocators import arena_of
 from gtensor.memory.graphs import GraphPool, capturing
-from gtensor.memory.resource import Block
 
 
 class Graph:
@@ -48,7 +47,7 @@ class Graph:
             raise ValueError(f"a graph on {self._device} was given a pool of {pool.arena.name}; "
                              f"wanted one of the arena that {self._device} uses now")
         self._pool = arena.graph_pool() if pool is None else pool
-        self._outputs: Iterable[Block] | None = None  # blocks of the capture that somebody holds
+        self._captured = False
 
     @property
     def pool(self) -> GraphPool:
@@ -68,7 +67,7 @@ class Graph:
         step or a recording (a timeline is fine); if the arena is switched off; and for work on
         other streams.
         """
-        if self._outputs is not None:
+        if self._captured:
             raise RuntimeError("a graph was to capture for a second time; wanted a new gt.Graph, "
                                "which may share its pool")
         stream = self._device.new_stream()
@@ -76,20 +75,21 @@ class Graph:
               self._work.recording(stream)):
             yield
         self._work.own(captured.blocks)
-        self._outputs = captured.blocks
+        self._pool.blocks.update(captured.blocks)
+        self._captured = True
 
     def replay(self) -> None:
         """Run the captured work on the current stream; returns at once.
 
-        It waits for what other streams do to the tensors that it reads and writes, and for the
-        last replay of a graph of the same pool; ops on its results wait for it.
+        It waits for what other streams do to the tensors that it reads and writes, to results of
+        graphs of the same pool, and for the last replay of one; ops on its results wait for it.
 
         Raises RuntimeError if nothing was captured, and within a capture.
         """
-        if self._outputs is None:
+        if not self._captured:
             raise RuntimeError("a graph was replayed that has captured nothing; wanted "
                                "`with graph.capture():` before")
         stream = self._device.current_stream()
         self._work.check(stream)
         with self._pool.replaying(stream):
-            self._work.launch(stream, self._outputs)
+            self._work.launch(stream, tuple(self._pool.blocks))

@@ -77,7 +77,7 @@ class Capture:
     def launch(self, stream: CudaStream, outputs: Iterable[Any]) -> None:
         """Run the work on a stream, behind who writes what it reads and who uses what it writes.
 
-        `outputs` are those of the capture's own blocks that somebody holds.
+        `outputs` are blocks of captures into the same memory that somebody holds.
         """
         for block in _foreign(self.touched.read, stream):
             self._ordering.read(stream, block)

@@ -80,9 +80,11 @@ class Ear(Adaptor):
 
     def deallocate(self, block: Block) -> None:
         listener = self.listener
-        if listener is not None:  # told first: then nobody else can have the bytes yet
-            listener(block)
-        self.upstream.deallocate(block)
+        try:
+            if listener is not None:  # told first: then nobody else can have the bytes yet
+                listener(block)
+        finally:
+            self.upstream.deallocate(block)
 
 
 class Ears:

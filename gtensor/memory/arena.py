@@ -219,6 +219,11 @@ class Arena:
         """A new pool for what streams allocate while they are captured into graphs."""
         return GraphPool(self, self._reserve)
 
+    def order_retired(self, stream: int, pool: int) -> None:
+        """Let a stream wait for whoever may be using freed memory of a pool for graphs."""
+        with self._changing():
+            self._orders.order_retired(stream, pool)
+
     def stats(self) -> Stats:
         """The counters now, over all streams."""
         with self._changing():

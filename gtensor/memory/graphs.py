@@ -16,11 +16,13 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from threading import RLock
 from typing import TYPE_CHECKING
+from weakref import WeakSet
 
 from gtensor.backend import Device
 from gtensor.backend.streams import Event, Stream
 from gtensor.memory.adaptors import Adaptor, Captured, chain_of, take_out
 from gtensor.memory.reserve import Reserve
+from gtensor.memory.resource import Block
 
 if TYPE_CHECKING:
     from gtensor.memory.arena import Arena
@@ -29,12 +31,14 @@ if TYPE_CHECKING:
 class GraphPool:
     """Memory for the captures of graphs that replay one after another; `Arena.graph_pool` makes it.
 
-    `number` stands for the pool where segments have a stream.
+    `number` stands for the pool where segments have a stream, `blocks` are those of all captures
+    that somebody holds.
     """
 
     def __init__(self, arena: Arena, reserve: Reserve) -> None:
         self.arena = arena
         self.number = reserve.open_private()
+        self.blocks: WeakSet[Block] = WeakSet()
         self._reserve = reserve
         self._lock = RLock()
         self._last: tuple[int, Event] | None = None  # stream of the last replay, event behind it
@@ -61,8 +65,10 @@ class GraphPool:
 
     @contextmanager
     def replaying(self, stream: Stream) -> Iterator[None]:
-        """A graph of the pool is launched on the stream within, behind the one before it."""
+        """A graph of the pool is launched on the stream within, behind the one before it, and
+        behind who uses what the pool had of memory that nobody holds any more."""
         with self._lock:
+            self.arena.order_retired(stream.id, self.number)
             if self._last is not None and self._last[0] != stream.id:
                 stream.wait(self._last[1])
             try:

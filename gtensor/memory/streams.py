@@ -144,6 +144,17 @@ class Streams:
             if not line:
                 del self._lines[stream]
 
+    def order_retired(self, waiter: int, pool: int) -> None:
+        """Let work queued on `waiter` from now on start after whoever may still be using a retired
+        chunk of the pool with that number."""
+        self.record_retired()
+        for line in self._lines.values():
+            for entry in line:
+                if entry.chunk is not None and entry.chunk.pool.stream == pool:
+                    for user, event in entry.events.items():
+                        if user != waiter:
+                            self._wait(waiter, event)
+
     def synchronize(self) -> None:
         """Block until every retired chunk is free."""
         self.record_retired()
