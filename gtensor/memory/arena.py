@@ -219,6 +219,11 @@ class Arena:
         """A new pool for what streams allocate while they are captured into graphs."""
         return GraphPool(self, self._reserve)
 
+    def order(self, waiter: int, on: int) -> None:
+        """Let a stream's work from now on start after all that another one, which may be gone, has
+        queued so far. Takes no lock."""
+        self._orders.order(waiter, on)
+
     def order_retired(self, stream: int, pool: int) -> None:
         """Let a stream wait for whoever may be using freed memory of a pool for graphs."""
         with self._changing():

@@ -18,7 +18,7 @@ from threading import RLock, get_ident
 from typing import NamedTuple
 
 from gtensor.backend import Device, get_device
-from gtensor.memory.adaptors import Adaptor, Captured, chain_of, put_in_place
+from gtensor.memory.adaptors import Adaptor, Captured, bottom_of, chain_of, put_in_place
 from gtensor.memory.plan import Lifetime, Plan
 from gtensor.memory.report import Holding, size_text
 from gtensor.memory.resource import Block, Resource, Stats, block_of
@@ -268,20 +268,15 @@ class Planned(Adaptor):
     def _order(self) -> None:
         """Let each region's stream wait for the others that used freed places of it.
 
-        A place stays taken if nobody knows such a stream any more. Where waiting fails, this place
-        and those behind it are left to the next allocation.
+        Where waiting fails, this place and those behind it are left to the next allocation.
         """
-        known = getattr(self.arena, "streams", {})  # not of an adaptor that stands between now
+        arena = bottom_of(self.arena)
         while self._shared:
             place, uses = self._shared[0]
-            home = place.region.reserved.stream
-            found = home in known and all(stream in known for stream in uses)
-            if found:
-                for stream in sorted(uses):
-                    known[home].wait(known[stream].record())
+            for stream in sorted(uses):
+                arena.order(place.region.reserved.stream, stream)
             del self._shared[0]  # an interrupt behind it loses this place alone
-            if found:
-                _vacate(place)
+            _vacate(place)
 
     def _place_at(self, ptr: int) -> Place | None:
         """The live planned block's place that holds this address."""

@@ -204,3 +204,29 @@ def test_a_wait_that_fails_costs_no_place(monkeypatch):
         step(planned)
         planned.end()
     assert (plan.counts.served, plan.counts.carried) == (20, 0)
+
+
+def test_places_that_a_stream_used_which_is_gone_are_free_again():
+    home = SimulatedStream()
+    arena = Arena(SimulatedSegments(1 << 30))
+    arena.streams[home.id] = home
+    recording = Recording(arena)
+    [recording.allocate(MIB, home.id, "x") for _ in range(4)]
+    recording.close()
+    plan = recording.plan()
+    planned = Planned(arena, plan)
+    for _ in range(5):
+        side = SimulatedStream()
+        arena.streams[side.id] = side
+        planned.begin()
+        blocks = [planned.allocate(MIB, home.id, "x") for _ in range(4)]
+        for block in blocks:
+            planned.record_use(block, side.id)
+        side.launch()
+        del block
+        blocks.clear()
+        planned.end()
+        arena.forget_stream(side.id)
+        del side
+    assert (plan.counts.served, plan.counts.carried) == (20, 0)
+    assert home._waits, "who comes next does not wait for the stream that is gone"
