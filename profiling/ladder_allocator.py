@@ -44,6 +44,7 @@ from gtensor.memory import (
 )
 from gtensor.memory.blocks import BlockPool, Segment
 from gtensor.memory.plan import Lifetime, make_plan
+from gtensor.memory.sources import HUGE_PAGE
 
 ONLINE_TARGET = 1.05  # reserved / peak live
 PLANNED_TARGET = 1.01
@@ -179,8 +180,11 @@ def policy(nbytes: int = 4 << 20) -> Iterator[Part]:
     """A block taken from the cache and given back, by the policy, in the arena, at a planned place.
 
     "policy": a chunk of the block policy alone, without lock, counters and handle.
-    "whole": a free piece of that size is there, between live neighbours, as in a loop that repeats.
+    "handed on": the size is the same each time, so the next request gets the chunk of the last free
+    as it is. In the next two rungs two sizes take turns: each free goes through the free list.
+    "whole": a free piece of each size is there, between live neighbours, as in a loop that repeats.
     "cut": the block is cut from a larger piece, and joined with it again.
+    "joined": two free pages that lie apart are one block, at an address that they have already.
     """
     arena = Arena(cudamalloc())
     recording = Recording(arena)
@@ -189,13 +193,25 @@ def policy(nbytes: int = 4 << 20) -> Iterator[Part]:
     recording.close()
     planned = Planned(arena, recording.plan())
     arena = Arena(cudamalloc())
-    live, piece = arena.allocate(nbytes), arena.allocate(nbytes)  # together, they fill a segment
-    del piece
+    half = nbytes // 2
+    piece, live, other = (arena.allocate(size) for size in (nbytes, half, half))  # a segment full
+    places = [piece.ptr, other.ptr]
+    del piece, other
+    large = Arena(cudamalloc())
+    whole_segment = large.allocate(nbytes).ptr
+    scattered, kept = scattered_pages()
 
     def pairs(resource: Resource, size: int) -> int:
         allocate = resource.allocate
         for _ in range(PAIRS):
             allocate(size)
+        return PAIRS
+
+    def turns(resource: Resource) -> int:
+        allocate = resource.allocate
+        for _ in range(PAIRS // 2):
+            allocate(nbytes)
+            allocate(half)
         return PAIRS
 
     pool = BlockPool(512, 4096)
@@ -226,16 +242,28 @@ def policy(nbytes: int = 4 << 20) -> Iterator[Part]:
     ladder = Ladder("malloc + free of a cached block", lambda: PAIRS, per=PAIRS, unit="pair")
     ladder.floor("an object made and dropped", loop)
     ladder.rung("policy", chunks)
-    ladder.rung("arena, whole", lambda: pairs(arena, nbytes))
-    ladder.rung("arena, cut", lambda: pairs(arena, nbytes // 2))
+    ladder.rung("arena, handed on", lambda: pairs(arena, nbytes))
+    ladder.rung("arena, whole", lambda: turns(arena))
+    ladder.rung("arena, cut", lambda: turns(large))
+    ladder.rung("arena, joined", lambda: pairs(scattered, 2 * HUGE_PAGE))
     ladder.rung("planned step", step)
-    ladder.compare("planned step", "arena, whole")
+    ladder.compare("planned step", "arena, handed on")
     yield ladder
     # The ladder has been climbed when the generator is asked for more.
-    assert live.ptr and arena.stats().segments == 1
-    for name in ("policy", "arena, whole"):
+    assert [arena.allocate(size).ptr for size in (nbytes, half)] == places and live.ptr
+    assert large.allocate(half).ptr == whole_segment and large.stats().misses == 1
+    assert isinstance(scattered.source, VirtualSegments) and len(kept) == 2
+    assert scattered.source.pages.aliased == 2, "blocks were joined anew, or not at all"
+    for name in ("policy", "arena, handed on", "arena, whole"):
         yield Figure(f"malloc + free of a cached block, {name}",
                      ladder.times(name).median * 1e6, HIT_TARGET, "us")
+
+
+def scattered_pages() -> tuple[Arena, list[Block]]:
+    """An arena whose free memory are two pages that lie apart, and the blocks between them."""
+    arena = Arena(virtual())
+    blocks = [arena.allocate(HUGE_PAGE) for _ in range(4)]
+    return arena, blocks[1::2]
 
 
 def cupy_arrays(nbytes: int = 4 << 20) -> Iterator[Part]:
