@@ -32,6 +32,7 @@ from gtensor.memory.history import (
 )
 from gtensor.memory.layout import SegmentLayout, layout_of, opened
 from gtensor.memory.resource import Block, OutOfMemoryError, Resource
+from gtensor.memory.spans import Span
 from gtensor.memory.uses import NOT_FOUND, Found, objects_of, present, uses
 
 _frame_at = sys._getframe
@@ -120,8 +121,8 @@ class Timeline(Adaptor):
             self._live[id(block)] = made = _tuple(Made, (
                 block.serial, block.ptr, size, nbytes, stream, label, current_category(),
                 here.module, here.phase, instruction))
-            if made.address not in self._segments:
-                self._segments.look(self.recorded, made.address)
+            if made.address not in self._segments and type(block.node) is not Span:
+                self._segments.look(self.recorded)
             self._note(made, size, True)
         return block
 
@@ -249,13 +250,9 @@ class Timeline(Adaptor):
 
 
 class _Segments:
-    """Which segments there are, looked at again when a block lies in none of them.
-
-    A block that is joined of several pieces still lies in none: its address is remembered.
-    """
+    """Which segments there are, looked at again when a block lies in none of them."""
 
     def __init__(self, resource: Resource) -> None:
-        self._joined: set[int] = set()
         self.changes: list[tuple[int, int, bool, tuple[int, int, int]]] = []
         self.bottom = bottom_of(resource)
         self._seen = hasattr(self.bottom, "layout")
@@ -266,18 +263,15 @@ class _Segments:
         if not self._seen:
             return True
         at = bisect_right(self._starts, address) - 1
-        return (at >= 0 and address < self._ends[at]) or address in self._joined
+        return at >= 0 and address < self._ends[at]
 
-    def look(self, number: int, address: int = 0) -> None:
-        """Note what was taken and given back since; `number` is that of the next event, `address`
-        that of the block that lay in none."""
+    def look(self, number: int) -> None:
+        """Note what was taken and given back since; `number` is that of the next event."""
         time, present = perf_counter_ns(), self._ranges()
         self.changes += [(number, time, False, gone) for gone in sorted(self._known - present)]
         self.changes += [(number, time, True, new) for new in sorted(present - self._known)]
         self._known = present
         self._index()
-        if address and address not in self:
-            self._joined.add(address)
 
     def _ranges(self) -> set[tuple[int, int, int]]:
         return {segment[:3] for segment in layout_of(self.bottom)[0]}

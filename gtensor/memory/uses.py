@@ -51,7 +51,8 @@ class Present(NamedTuple):
 def present(objects: Iterable[Any], arena: Any) -> Present:
     """Who of the objects (those of `objects_of(Block, Adaptor)`) has bytes of an arena."""
     own = [thing for thing in objects if type(thing) is Block  # which may be half made
-           and getattr(thing, "node", None) is not None and bottom_of(thing.owner) is arena]
+           and getattr(thing, "node", None) is not None and hasattr(thing, "serial")
+           and bottom_of(thing.owner) is arena]
     adaptors = [thing for thing in objects
                 if isinstance(thing, Adaptor) and bottom_of(thing) is arena]
     held = [block for adaptor in adaptors for block in adaptor.held()]
