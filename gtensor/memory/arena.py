@@ -28,7 +28,7 @@ from threading import RLock
 
 from gtensor.backend.streams import Event
 from gtensor.memory import report
-from gtensor.memory.blocks import Chunk, Segment
+from gtensor.memory.chunks import Chunk, Segment
 from gtensor.memory.graphs import GraphPool
 from gtensor.memory.ladder import Ladder
 from gtensor.memory.layout import SegmentLayout, laid_out

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from contextlib import AbstractContextManager
 from typing import TypeVar
 
-from gtensor.memory.blocks import Chunk
+from gtensor.memory.chunks import Chunk
 from gtensor.memory.reserve import Reserve
 from gtensor.memory.streams import Streams
 

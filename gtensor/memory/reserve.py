@@ -31,7 +31,8 @@ from collections.abc import Iterable, Iterator
 from itertools import count
 
 from gtensor.memory import report
-from gtensor.memory.blocks import IN_USE, BlockPool, Chunk, Segment
+from gtensor.memory.blocks import BlockPool
+from gtensor.memory.chunks import IN_USE, Chunk, Segment
 from gtensor.memory.sources import (
     HUGE_PAGE,
     PagedSource,

@@ -18,7 +18,8 @@ from collections.abc import Iterable, Iterator
 from itertools import pairwise
 from typing import NamedTuple
 
-from gtensor.memory.blocks import IN_USE, JOINED, BlockPool, Chunk
+from gtensor.memory.blocks import BlockPool
+from gtensor.memory.chunks import IN_USE, JOINED, Chunk
 from gtensor.memory.sources import PagedSource, round_up
 
 
@@ -70,7 +71,7 @@ class Span(Chunk):
         self.bin = IN_USE
         self.uses = None
         self.parts = chunks
-        self.pool = Parts(chunks, spans)  # type: ignore[assignment]  # asked for `stream` and `give`
+        self.pool = Parts(chunks, spans)  # type: ignore[assignment]  # has `stream`, `give`
 
 
 class _Hole(NamedTuple):

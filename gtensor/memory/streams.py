@@ -16,7 +16,7 @@ from contextlib import suppress
 from typing import NamedTuple
 
 from gtensor.backend.streams import Event, Stream
-from gtensor.memory.blocks import IN_USE, RETIRED, Chunk
+from gtensor.memory.chunks import IN_USE, RETIRED, Chunk
 
 StreamOf = Callable[[int], Stream | None]
 
