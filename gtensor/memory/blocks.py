@@ -107,6 +107,8 @@ class BlockPool:
         cut.size = size
         cut.bin = IN_USE
         cut.uses = None
+        cut.used = cut.nbytes = 0
+        cut.label = ""
         if lower:
             cut.ptr = chunk.ptr
             cut.right = chunk
@@ -184,9 +186,15 @@ class BlockPool:
             head.after = after.before = chunk
             chunk.bin = bin
 
+    def provide(self, nbytes: int) -> None:
+        """Have bins for chunks up to a size."""
+        granules = nbytes >> self._shift
+        while len(self._bins) <= granules.bit_length() << _STEP_BITS:
+            self._bins.append(Bin(len(self._bins)))
+
     def add(self, segment: Segment) -> None:
         """Take a new segment over. Its only chunk counts as in use; give it to fill the lists."""
-        self._provide(segment.size)
+        self.provide(segment.size)
         self.segments[segment.ptr] = segment
 
     def drop(self, segment: Segment) -> None:
@@ -196,15 +204,12 @@ class BlockPool:
         chunk.bin = IN_USE
         del self.segments[segment.ptr]
 
-    def extend(self, segment: Segment, nbytes: int) -> Chunk:
-        """Note that a segment has grown; its new end is a chunk in use, for the caller to give."""
+    def extension(self, segment: Segment, nbytes: int) -> Chunk:
+        """A chunk in use for the bytes by which a segment is to grow; nothing is changed yet."""
         chunk = Segment(self, segment.ptr + segment.size, nbytes).right
-        self._provide(segment.size + nbytes)
-        last = segment.left
-        chunk.left = last
+        self.provide(segment.size + nbytes)
+        chunk.left = segment.left
         chunk.right = segment
-        last.right = segment.left = chunk
-        segment.size += nbytes
         return chunk
 
     def free(self) -> Iterator[Chunk]:
@@ -237,9 +242,11 @@ class BlockPool:
             if held is not chunk:
                 self.give(chunk)
         except BaseException:  # an interrupt; the one in the middle last: it joins with the others
-            for piece in (behind, chunk, held):
-                if piece.bin == IN_USE:
-                    self.give(piece)
+            if behind is not held and behind.bin == IN_USE:
+                self.give(behind)
+            if chunk is not held and chunk.bin == IN_USE:
+                self.give(chunk)
+            self.give(held)
             raise
         return held
 
@@ -251,6 +258,8 @@ class BlockPool:
         rest.size = chunk.size - size
         rest.bin = IN_USE
         rest.uses = None
+        rest.used = rest.nbytes = 0
+        rest.label = ""
         rest.left = chunk
         right = rest.right = chunk.right
         right.left = rest  # from here on stores only
@@ -263,43 +272,50 @@ class BlockPool:
 
         What lies in front of them and behind them become segments, too. The last one is returned.
         """
-        chunk.before.after, chunk.after.before = chunk.after, chunk.before
-        chunk.bin = IN_USE
-        pieces = list(segment)
-        number = pieces.index(chunk)
-        front, back = pieces[:number], pieces[number + 1:]
-        middle = Segment(self, start, end - start).right
-        loose = [middle]
-        if chunk.ptr < start:
-            front.append(Segment(self, chunk.ptr, start - chunk.ptr).right)
-            loose.append(front[-1])
-        if end < chunk.ptr + chunk.size:
-            back.insert(0, Segment(self, end, chunk.ptr + chunk.size - end).right)
-            loose.append(back[0])
-        del self.segments[segment.ptr]
-        for side in filter(None, (front, [middle], back)):
-            last = side[-1]
-            segment = Segment(self, side[0].ptr, last.ptr + last.size - side[0].ptr)
-            before: Chunk = segment
-            for piece in side:
-                before.right, piece.left = piece, before
-                before = piece
-            before.right, segment.left = segment, before
-            self.segments[segment.ptr] = segment
-        for piece in loose:
-            self.give(piece)
-        return segment
+        pieces = [held := self.carve(chunk, start, end)]
+        try:
+            if held.left is not segment:
+                segment = self._part(segment, held)
+            last = segment if held.right is segment else self._part(segment, held.right)
+        finally:
+            give_all(pieces)
+        return last
+
+    def _part(self, segment: Segment, chunk: Chunk) -> Segment:
+        """Make what a segment has from a chunk on a segment of its own."""
+        rest = Segment(self, chunk.ptr, segment.ptr + segment.size - chunk.ptr)
+        before, last = chunk.left, segment.left
+        self.segments[chunk.ptr] = rest  # from here on stores only
+        rest.right, chunk.left = chunk, rest
+        last.right, rest.left = rest, last
+        before.right, segment.left = segment, before
+        segment.size -= rest.size
+        return rest
 
     def hand_over(self, segment: Segment, heir: BlockPool) -> None:
         """Give a segment with all its chunks, free and in use, to another pool."""
-        heir.add(segment)
-        del self.segments[segment.ptr]
-        segment.pool = heir
+        try:
+            self._hand_over(segment, heir)
+        finally:  # after an interrupt: what is left
+            self._hand_over(segment, heir)
+
+    def _hand_over(self, segment: Segment, heir: BlockPool) -> None:
+        heir.provide(segment.size)
         for chunk in segment:
-            chunk.pool = heir
+            if chunk.pool is heir:
+                continue
             if chunk.bin >= 0:
+                head = heir._bins[chunk.bin]
                 chunk.before.after, chunk.after.before = chunk.after, chunk.before
-                heir._insert(chunk)
+                head.marked = True  # stores only, for each chunk
+                heir._filled |= head.bit
+                chunk.before, chunk.after = head, head.after
+                head.after = chunk.after.before = chunk
+            chunk.pool = heir
+        segment.pool = heir  # and here
+        heir.segments[segment.ptr] = segment
+        if segment.ptr in self.segments:
+            del self.segments[segment.ptr]
 
     def free_segments(self) -> list[Segment]:
         """The segments of which nobody uses a byte."""
@@ -322,21 +338,6 @@ class BlockPool:
                 if chunk.bin == IN_USE:
                     yield chunk
 
-    def _provide(self, nbytes: int) -> None:
-        """Have bins for chunks up to a size."""
-        granules = nbytes >> self._shift
-        while len(self._bins) <= granules.bit_length() << _STEP_BITS:
-            self._bins.append(Bin(len(self._bins)))
-
-    def _insert(self, chunk: Chunk) -> None:
-        """Put a chunk, whose `bin` is right, in front of that list."""
-        head = self._bins[chunk.bin]
-        head.marked = True
-        self._filled |= head.bit
-        chunk.before = head
-        chunk.after = head.after
-        head.after = chunk.after.before = chunk
-
     def _search(self, bin: int, size: int, most: int | None = None) -> Chunk | None:
         """The first of a bin's chunks that fits, looking at no more than `most`."""
         if bin < len(self._bins):
@@ -344,3 +345,22 @@ class BlockPool:
                 if chunk.size >= size:
                     return chunk
         return None
+
+
+def give_all(chunks: list[Chunk]) -> None:
+    """Give chunks in use back to the pools that have them now; an interrupt comes before or after.
+
+    The list is empty then.
+    """
+    try:
+        _give_all(chunks)
+    finally:  # after an interrupt: what is left
+        _give_all(chunks)
+
+
+def _give_all(chunks: list[Chunk]) -> None:
+    while chunks:
+        chunk = chunks[-1]
+        if chunk.bin < 0 and chunk.right.left is chunk:  # else an interrupt came right behind it
+            chunk.pool.give(chunk)
+        del chunks[-1]

@@ -17,9 +17,9 @@ class Chunk:
     """Consecutive bytes of one segment, free or held by a block.
 
     `left` and `right` are the neighbours by address, `before` and `after` those in the free list.
-    `used`, `nbytes` and `label` describe the block that holds the chunk: bytes rounded to the
-    granularity, bytes requested, and the op that asked. `uses` is the arena's note of who else
-    uses a chunk in use, None for nobody and for every free chunk.
+    `used`, `nbytes` and `label` describe the block that holds the chunk: bytes rounded up, bytes
+    requested, and the op that asked; 0 and "" before the first one. `uses` is the arena's note of
+    who else uses a chunk in use, None for nobody and for every free chunk.
     """
 
     __slots__ = ("after", "before", "bin", "label", "left", "nbytes", "pool", "ptr", "right",
@@ -85,6 +85,8 @@ class Segment(Chunk):
         whole.size = size
         whole.bin = IN_USE
         whole.uses = None
+        whole.used = whole.nbytes = 0
+        whole.label = ""
         whole.left = whole.right = self
         self.left = self.right = whole
 

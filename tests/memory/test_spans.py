@@ -334,4 +334,4 @@ def test_an_interrupt_at_any_point_leaves_the_arena_whole(part):
         assert arena.allocate(7 * PAGE).size
         if not hit:
             break
-    assert place > 10
+    assert place > 5
