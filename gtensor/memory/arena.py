@@ -29,6 +29,7 @@ from typing import TypeVar
 from gtensor.backend.streams import Event
 from gtensor.memory import report
 from gtensor.memory.chunks import Chunk, Segment
+from gtensor.memory.forks import free_at_forks
 from gtensor.memory.graphs import GraphPool
 from gtensor.memory.ladder import Ladder
 from gtensor.memory.layout import SegmentLayout, laid_out
@@ -74,9 +75,9 @@ class Arena:
         self._small_pools = self._reserve.small_pools
         self._lock = RLock()
         self._noting = RLock()
+        free_at_forks(self._lock, self._noting)
         self._busy = False  # the thread that holds the lock is changing the pools
-        # chunks to free, segments to take over, streams that ended
-        self._pending: deque[Chunk | Ended] = deque()
+        self._pending: deque[Chunk | Ended] = deque()  # to free, to take over; streams that ended
         self._allocated = 0
         self._active = 0
         self._peak_allocated = 0
@@ -339,9 +340,8 @@ class Arena:
     def _changing(self, work: Callable[[bool], Held]) -> Held:
         """What `work` answers while the pools are held, with nothing pending.
 
-        It is told False if this very thread is changing them, and must leave them alone then. (A
-        generator as a context manager would not do: an interrupt within `contextlib` keeps the
-        lock for as long as the traceback lives.)
+        It is told False if this very thread is changing them, and must leave them alone then. (In
+        a generator's context manager, an interrupt could keep the lock as long as its traceback.)
         """
         with self._lock:
             if self._busy:

@@ -54,10 +54,11 @@ class Stats:
 class Block:
     """Bytes that belong to whoever holds this handle; dropping the last reference frees them.
 
-    `ptr` is the address, `nbytes` what was requested, `size` that rounded up as the
-    resource does (to the granularity, or further with `arena_steps`), `label` the op that asked ("" if unknown), `stream` the id of the stream it belongs to, `serial`
-    a number that no other block of the resource has. `owner` is the resource told of the free,
-    `node` the arena's own record of the bytes, None once they were given back.
+    `ptr` is the address, `nbytes` what was requested, `size` that rounded up as the resource does
+    (to the granularity, or further with `arena_steps`), `label` the op that asked ("" if unknown),
+    `stream` the id of the stream it belongs to, `serial` a number that no other block of the
+    resource has. `owner` is the resource told of the free, `node` the arena's own record of the
+    bytes, None once they were given back.
     `__array_interface__` is unset until someone makes a NumPy array over the block; `readers` and
     `written` are unset until a second stream touches it (`backend/ordering.py`).
 
