@@ -42,7 +42,8 @@ from gtensor.memory import (
     SimulatedSegments,
     VirtualSegments,
 )
-from gtensor.memory.blocks import BlockPool, Segment
+from gtensor.memory.blocks import BlockPool
+from gtensor.memory.chunks import Segment
 from gtensor.memory.plan import Lifetime, make_plan
 from gtensor.memory.sources import HUGE_PAGE
 

@@ -89,15 +89,25 @@ class CudaPages:
                     self._unmap(address, done)
                 raise
 
-    def unmap(self, address: int, nbytes: int) -> None:
-        """Wait for the device, which must have finished with the pages, and take them away."""
+    def unmap(self, address: int, nbytes: int) -> list[int]:
+        """Wait for the device, which must have finished with the pages, and take them away.
+
+        Raises if none was; else the answer is those that the driver did not take.
+        """
         with self._current:
             self._ask(self._driver.cuCtxSynchronize)
-            self._unmap(address, nbytes)
+            return self._unmap(address, nbytes)
 
-    def _unmap(self, address: int, nbytes: int) -> None:
+    def _unmap(self, address: int, nbytes: int) -> list[int]:
+        stuck = []
         for page in range(address, address + nbytes, self.page):  # each is a mapping of its own
-            self._ask(self._driver.cuMemUnmap, page, self.page)
+            try:
+                self._ask(self._driver.cuMemUnmap, page, self.page)
+            except RuntimeError:
+                stuck.append(page)
+                if len(stuck) * self.page == nbytes:
+                    raise
+        return stuck
 
     def release(self, address: int, nbytes: int) -> None:
         with self._current:

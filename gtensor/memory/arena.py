@@ -12,23 +12,24 @@ once. The chunk that was freed first is handed on as it is if the next request f
 which is what loops mostly ask for. Nothing here waits for a device, except the last rungs before
 memory is out (`ladder.py`) and `empty_cache`.
 
-Where an interrupt could lose the lock or a chunk, it is excluded by the order of things: CPython
-delivers signals at calls and loops. `acquire` stands within the `try` whose `finally` releases,
-since an interrupt may come right behind it (`with` is safe, too, and takes twice as long); if the
-thread had not got the lock, `release` says so and does nothing. The handle is made before a chunk
-is taken, and from then on the chunk is the handle's by stores alone.
+An interrupt loses neither the lock nor a chunk: CPython delivers signals at calls and loops.
+`acquire` stands within the `try` whose `finally` releases (`with` is safe, too, and takes twice as
+long); without the lock, `release` does nothing. The handle is made before a chunk is taken, which
+then becomes the handle's by stores alone.
 """
 
 from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from threading import RLock
+from typing import TypeVar
 
 from gtensor.backend.streams import Event
 from gtensor.memory import report
-from gtensor.memory.blocks import Chunk, Segment
+from gtensor.memory.chunks import Chunk, Segment
+from gtensor.memory.forks import free_at_forks
 from gtensor.memory.graphs import GraphPool
 from gtensor.memory.ladder import Ladder
 from gtensor.memory.layout import SegmentLayout, laid_out
@@ -37,6 +38,8 @@ from gtensor.memory.reserve import Reserve
 from gtensor.memory.resource import Block, OutOfMemoryError, Stats
 from gtensor.memory.sources import SegmentSource
 from gtensor.memory.streams import Ended, StreamOf, Streams
+
+Held = TypeVar("Held")
 
 
 class Arena:
@@ -72,9 +75,9 @@ class Arena:
         self._small_pools = self._reserve.small_pools
         self._lock = RLock()
         self._noting = RLock()
+        free_at_forks(self._lock, self._noting)
         self._busy = False  # the thread that holds the lock is changing the pools
-        # chunks to free, segments to take over, streams that ended
-        self._pending: deque[Chunk | Ended] = deque()
+        self._pending: deque[Chunk | Ended] = deque()  # to free, to take over; streams that ended
         self._allocated = 0
         self._active = 0
         self._peak_allocated = 0
@@ -157,7 +160,11 @@ class Arena:
         if chunk is None:
             risen = self._climb(block, size, nbytes, stream, label)
         if risen:
-            self._watermarks.call(risen, size)
+            try:
+                self._watermarks.call(risen, size)
+            except BaseException:
+                del block  # the traceback, which may live long, has this frame
+                raise
         return block
 
     def deallocate(self, block: Block) -> None:
@@ -177,8 +184,8 @@ class Arena:
         stream.
         """
         if isinstance(block, int):
-            with self._changing() as allowed:
-                chunk = self._reserve.live_at(block) if allowed else None
+            chunk = self._changing(
+                lambda allowed: self._reserve.live_at(block) if allowed else None)
         else:
             chunk = block.node
         if chunk is None:
@@ -231,33 +238,17 @@ class Arena:
 
     def stats(self) -> Stats:
         """The counters now, over all streams."""
-        with self._changing():
-            reserve = self._reserve
-            pools = reserve.all_pools()
-            pending = self._orders.nbytes
-            free = reserve.reserved - self._active - pending
-            largest = max((pool.largest_free() for pool in pools), default=0)
-            return Stats(
-                allocated=self._allocated,
-                reserved=reserve.reserved,
-                active=self._active,
-                peak_allocated=self._peak_allocated,
-                peak_reserved=reserve.peak,
-                hits=self._serial - reserve.misses,
-                misses=reserve.misses,
-                segments=sum(len(pool.segments) for pool in pools),
-                fragmentation=1 - largest / free if free else 0.0,
-                pending=pending,
-                borrowed=reserve.borrowed,
-                private=reserve.private_bytes(),
-            )
+        return self._changing(lambda _: self._reserve.stats(
+            self._allocated, self._peak_allocated, self._active, self._serial))
 
     def reset_peak(self) -> None:
         """Let both peaks start again from what is in use now."""
-        with self._changing():
+        def reset(_: bool) -> None:
             self._peak_allocated = self._allocated
             self._alert = self._watermarks.below(self._allocated)
             self._reserve.peak = self._reserve.reserved
+
+        self._changing(reset)
 
     def set_limit(self, nbytes: int | None) -> None:
         """Hold at most `nbytes` bytes of segments from now on; None lifts the limit.
@@ -277,25 +268,22 @@ class Arena:
         By the thread whose allocation did it, without the lock; not for an allocation in the middle
         of another. The handle's `remove()` ends it. Raises ValueError if `nbytes` is negative.
         """
-        with self._changing():
+        def add(_: bool) -> Watermark:
             mark = self._watermarks.add(nbytes, callback)
             self._alert = self._watermarks.below(self._peak_allocated)
-        return mark
+            return mark
+
+        return self._changing(add)
 
     def empty_cache(self) -> int:
         """Return segments that nobody uses, once their streams are done; the bytes returned."""
-        with self._changing() as allowed:
-            if not allowed:
-                return 0
-            self._orders.poll()
-            return self._reserve.release()
+        return self._changing(lambda allowed: self._reserve.release() if allowed else 0)
 
     def holdings(self) -> list[report.Holding]:
         """Every live block: bytes requested, and the op that made it."""
-        with self._changing() as allowed:
-            if not allowed:
-                return []
-            return [report.Holding(chunk.nbytes, chunk.label) for chunk in self._reserve.live()]
+        return self._changing(lambda allowed: [
+            report.Holding(chunk.nbytes, chunk.label) for chunk in self._reserve.live()
+        ] if allowed else [])
 
     def summary(self) -> str:
         """The counters and the ops that hold most, as a table."""
@@ -303,11 +291,20 @@ class Arena:
 
     def _climb(self, block: Block, size: int, nbytes: int, stream: int, label: str) -> int:
         """The way of a request that its free list cannot serve; what `_rise` says."""
-        def hold(chunk: Chunk) -> int:
-            self._drain()  # what was freed meanwhile is not part of a new peak
-            return self._hold(block, chunk, size, nbytes, stream, label)
+        def attempt(_: bool) -> int | str:
+            chunk = self._reserve.take(size, stream)
+            try:
+                if isinstance(chunk, str):
+                    return chunk
+                self._drain()  # what was freed meanwhile is not part of a new peak
+                return self._hold(block, chunk, size, nbytes, stream, label)
+            except BaseException:
+                if block.node is None and not isinstance(chunk, str) and (
+                        chunk.uses is None or not self._orders.retire(chunk)):
+                    chunk.pool.give(chunk)
+                raise
 
-        held = self._ladder.climb(size, stream, hold)
+        held = self._ladder.climb(size, attempt)
         if isinstance(held, str):
             raise OutOfMemoryError(report.out_of_memory_text(
                 self.name, nbytes, label, held, self.stats(), self.holdings()), nbytes)
@@ -350,17 +347,19 @@ class Arena:
         self._alert = self._watermarks.below(self._peak_allocated)
         return allocated if self._watermarks.passed(allocated - size, allocated) else 0
 
-    @contextmanager
-    def _changing(self) -> Iterator[bool]:
-        """Hold the pools with nothing pending; False if this very thread is changing them."""
+    def _changing(self, work: Callable[[bool], Held]) -> Held:
+        """What `work` answers while the pools are held, with nothing pending.
+
+        It is told False if this very thread is changing them, and must leave them alone then. (In
+        a generator's context manager, an interrupt could keep the lock as long as its traceback.)
+        """
         with self._lock:
             if self._busy:
-                yield False
-                return
-            self._busy = True
+                return work(False)
             try:
+                self._busy = True
                 self._drain()
-                yield True
+                return work(True)
             finally:
                 self._busy = False
 
@@ -373,8 +372,7 @@ class Arena:
                     self._busy = True
                     self._drain()
                     if self._orders.count:
-                        with suppress(Exception):  # the next allocation tries, and says so
-                            self._orders.record_retired()
+                        self._orders.record_retired()
                 finally:
                     self._busy = False
         finally:
@@ -384,31 +382,29 @@ class Arena:
                 pass
 
     def _drain(self) -> None:
-        """Settle what is pending; the caller holds the lock."""
+        """Settle what is pending; the caller holds the lock.
+
+        An item leaves the line behind the last call for it, by a store: an interrupt before that
+        has changed nothing, or nothing that is not done again in the same way.
+        """
         pending = self._pending
         while pending:
             item = pending[0]
-            if isinstance(item, Chunk) and type(item) is not Segment and item.uses is None:
-                used, size = item.used, item.size
-                item.pool.give(item)
-                self._allocated -= used
-                self._active -= size
-                del pending[0]  # an interrupt comes before `give` changes anything, or after this
-                continue
-            del pending[0]
-            if isinstance(item, Ended):
+            if not isinstance(item, Chunk):
                 self._orders.forget(item.stream, item.last)
                 self._reserve.forget(item.stream)
-            elif isinstance(item, Segment):
+            elif type(item) is Segment:
                 item.pool.add(item)
             else:
                 used, size = item.used, item.size
-                if not self._orders.retire(item):
+                if item.uses is None:
                     item.pool.give(item)
+                elif not self._orders.retire(item):
+                    continue  # nobody else used it: now it is given
                 self._allocated -= used
                 self._active -= size
+            del pending[0]
 
     def layout(self) -> list[SegmentLayout]:
         """Every segment as it lies now, by address: its pieces and who holds them."""
-        with self._changing() as allowed:
-            return laid_out(self._reserve) if allowed else []
+        return self._changing(lambda allowed: laid_out(self._reserve) if allowed else [])

@@ -15,102 +15,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from itertools import islice
 
-IN_USE = -1  # the `bin` of a chunk that a block holds
-RETIRED = -2  # of a chunk that no block holds any more, but that a stream may still be using
-JOINED = -3  # of a chunk that is a part of another one, whose state is the block's (`spans.py`)
+from gtensor.memory.chunks import IN_USE, Bin, Chunk, Segment
+
 _STEP_BITS = 4  # 16 bins per power of two: a bin's chunks differ by less than 1/16 in size
 _LINEAR_BITS = _STEP_BITS + 1  # below 32 granules every size has a bin of its own
 _PROBES = 8  # chunks of a request's own bin that are tried before the next larger bin
 _NEVER = 1 << 62  # more bytes than a request ever has
 _SMALL = 4  # what is less than a page by this factor is cut from a chunk's upper end
-
-
-class Chunk:
-    """Consecutive bytes of one segment, free or held by a block.
-
-    `left` and `right` are the neighbours by address, `before` and `after` those in the free list.
-    `used`, `nbytes` and `label` describe the block that holds the chunk: bytes rounded to the
-    granularity, bytes requested, and the op that asked. `uses` is the arena's note of who else
-    uses a chunk in use, None for nobody and for every free chunk.
-    """
-
-    __slots__ = ("after", "before", "bin", "label", "left", "nbytes", "pool", "ptr", "right",
-                 "size", "used", "uses")
-
-    after: Chunk
-    before: Chunk
-    bin: int
-    label: str
-    left: Chunk
-    nbytes: int
-    pool: BlockPool
-    ptr: int
-    right: Chunk
-    size: int
-    used: int
-    uses: set[int] | None
-
-
-class Bin(Chunk):
-    """The head of a list of free chunks; as a chunk it has no bytes.
-
-    `marked` says if `bit` is set in the pool's `filled`. A list that runs empty stays marked until
-    a search comes by, since it mostly fills again before that.
-    """
-
-    __slots__ = ("bit", "marked")
-
-    bit: int
-    marked: bool
-
-    def __init__(self, number: int) -> None:
-        self.bin = number
-        self.bit = 1 << number
-        self.marked = False
-        self.size = 0
-        self.before = self.after = self
-
-    def __iter__(self) -> Iterator[Chunk]:
-        """The chunks of the list, latest first."""
-        chunk = self.after
-        while chunk is not self:
-            yield chunk
-            chunk = chunk.after
-
-
-class Segment(Chunk):
-    """One piece of memory from the source, and the guard of its ring of chunks.
-
-    It counts as in use, so that neither end of the segment ever joins with anything.
-    """
-
-    __slots__ = ()
-
-    def __init__(self, pool: BlockPool, ptr: int, size: int) -> None:
-        self.pool = pool
-        self.ptr = ptr
-        self.size = size
-        self.bin = IN_USE
-        whole = Chunk()
-        whole.pool = pool
-        whole.ptr = ptr
-        whole.size = size
-        whole.bin = IN_USE
-        whole.uses = None
-        whole.left = whole.right = self
-        self.left = self.right = whole
-
-    def __iter__(self) -> Iterator[Chunk]:
-        """The chunks by address."""
-        chunk = self.right
-        while chunk is not self:
-            yield chunk
-            chunk = chunk.right
-
-    @property
-    def free(self) -> bool:
-        """True if nobody uses a byte of the segment."""
-        return self.left is self.right and self.left.bin >= 0
 
 
 class BlockPool:
@@ -196,6 +107,8 @@ class BlockPool:
         cut.size = size
         cut.bin = IN_USE
         cut.uses = None
+        cut.used = cut.nbytes = 0
+        cut.label = ""
         if lower:
             cut.ptr = chunk.ptr
             cut.right = chunk
@@ -273,9 +186,15 @@ class BlockPool:
             head.after = after.before = chunk
             chunk.bin = bin
 
+    def provide(self, nbytes: int) -> None:
+        """Have bins for chunks up to a size."""
+        granules = nbytes >> self._shift
+        while len(self._bins) <= granules.bit_length() << _STEP_BITS:
+            self._bins.append(Bin(len(self._bins)))
+
     def add(self, segment: Segment) -> None:
         """Take a new segment over. Its only chunk counts as in use; give it to fill the lists."""
-        self._provide(segment.size)
+        self.provide(segment.size)
         self.segments[segment.ptr] = segment
 
     def drop(self, segment: Segment) -> None:
@@ -285,15 +204,12 @@ class BlockPool:
         chunk.bin = IN_USE
         del self.segments[segment.ptr]
 
-    def extend(self, segment: Segment, nbytes: int) -> Chunk:
-        """Note that a segment has grown; its new end is a chunk in use, for the caller to give."""
+    def extension(self, segment: Segment, nbytes: int) -> Chunk:
+        """A chunk in use for the bytes by which a segment is to grow; nothing is changed yet."""
         chunk = Segment(self, segment.ptr + segment.size, nbytes).right
-        self._provide(segment.size + nbytes)
-        last = segment.left
-        chunk.left = last
+        self.provide(segment.size + nbytes)
+        chunk.left = segment.left
         chunk.right = segment
-        last.right = segment.left = chunk
-        segment.size += nbytes
         return chunk
 
     def free(self) -> Iterator[Chunk]:
@@ -326,9 +242,11 @@ class BlockPool:
             if held is not chunk:
                 self.give(chunk)
         except BaseException:  # an interrupt; the one in the middle last: it joins with the others
-            for piece in (behind, chunk, held):
-                if piece.bin == IN_USE:
-                    self.give(piece)
+            if behind is not held and behind.bin == IN_USE:
+                self.give(behind)
+            if chunk is not held and chunk.bin == IN_USE:
+                self.give(chunk)
+            self.give(held)
             raise
         return held
 
@@ -340,6 +258,8 @@ class BlockPool:
         rest.size = chunk.size - size
         rest.bin = IN_USE
         rest.uses = None
+        rest.used = rest.nbytes = 0
+        rest.label = ""
         rest.left = chunk
         right = rest.right = chunk.right
         right.left = rest  # from here on stores only
@@ -352,43 +272,50 @@ class BlockPool:
 
         What lies in front of them and behind them become segments, too. The last one is returned.
         """
-        chunk.before.after, chunk.after.before = chunk.after, chunk.before
-        chunk.bin = IN_USE
-        pieces = list(segment)
-        number = pieces.index(chunk)
-        front, back = pieces[:number], pieces[number + 1:]
-        middle = Segment(self, start, end - start).right
-        loose = [middle]
-        if chunk.ptr < start:
-            front.append(Segment(self, chunk.ptr, start - chunk.ptr).right)
-            loose.append(front[-1])
-        if end < chunk.ptr + chunk.size:
-            back.insert(0, Segment(self, end, chunk.ptr + chunk.size - end).right)
-            loose.append(back[0])
-        del self.segments[segment.ptr]
-        for side in filter(None, (front, [middle], back)):
-            last = side[-1]
-            segment = Segment(self, side[0].ptr, last.ptr + last.size - side[0].ptr)
-            before: Chunk = segment
-            for piece in side:
-                before.right, piece.left = piece, before
-                before = piece
-            before.right, segment.left = segment, before
-            self.segments[segment.ptr] = segment
-        for piece in loose:
-            self.give(piece)
-        return segment
+        pieces = [held := self.carve(chunk, start, end)]
+        try:
+            if held.left is not segment:
+                segment = self._part(segment, held)
+            last = segment if held.right is segment else self._part(segment, held.right)
+        finally:
+            give_all(pieces)
+        return last
+
+    def _part(self, segment: Segment, chunk: Chunk) -> Segment:
+        """Make what a segment has from a chunk on a segment of its own."""
+        rest = Segment(self, chunk.ptr, segment.ptr + segment.size - chunk.ptr)
+        before, last = chunk.left, segment.left
+        self.segments[chunk.ptr] = rest  # from here on stores only
+        rest.right, chunk.left = chunk, rest
+        last.right, rest.left = rest, last
+        before.right, segment.left = segment, before
+        segment.size -= rest.size
+        return rest
 
     def hand_over(self, segment: Segment, heir: BlockPool) -> None:
         """Give a segment with all its chunks, free and in use, to another pool."""
-        heir.add(segment)
-        del self.segments[segment.ptr]
-        segment.pool = heir
+        try:
+            self._hand_over(segment, heir)
+        finally:  # after an interrupt: what is left
+            self._hand_over(segment, heir)
+
+    def _hand_over(self, segment: Segment, heir: BlockPool) -> None:
+        heir.provide(segment.size)
         for chunk in segment:
-            chunk.pool = heir
+            if chunk.pool is heir:
+                continue
             if chunk.bin >= 0:
+                head = heir._bins[chunk.bin]
                 chunk.before.after, chunk.after.before = chunk.after, chunk.before
-                heir._insert(chunk)
+                head.marked = True  # stores only, for each chunk
+                heir._filled |= head.bit
+                chunk.before, chunk.after = head, head.after
+                head.after = chunk.after.before = chunk
+            chunk.pool = heir
+        segment.pool = heir  # and here
+        heir.segments[segment.ptr] = segment
+        if segment.ptr in self.segments:
+            del self.segments[segment.ptr]
 
     def free_segments(self) -> list[Segment]:
         """The segments of which nobody uses a byte."""
@@ -411,21 +338,6 @@ class BlockPool:
                 if chunk.bin == IN_USE:
                     yield chunk
 
-    def _provide(self, nbytes: int) -> None:
-        """Have bins for chunks up to a size."""
-        granules = nbytes >> self._shift
-        while len(self._bins) <= granules.bit_length() << _STEP_BITS:
-            self._bins.append(Bin(len(self._bins)))
-
-    def _insert(self, chunk: Chunk) -> None:
-        """Put a chunk, whose `bin` is right, in front of that list."""
-        head = self._bins[chunk.bin]
-        head.marked = True
-        self._filled |= head.bit
-        chunk.before = head
-        chunk.after = head.after
-        head.after = chunk.after.before = chunk
-
     def _search(self, bin: int, size: int, most: int | None = None) -> Chunk | None:
         """The first of a bin's chunks that fits, looking at no more than `most`."""
         if bin < len(self._bins):
@@ -433,3 +345,22 @@ class BlockPool:
                 if chunk.size >= size:
                     return chunk
         return None
+
+
+def give_all(chunks: list[Chunk]) -> None:
+    """Give chunks in use back to the pools that have them now; an interrupt comes before or after.
+
+    The list is empty then.
+    """
+    try:
+        _give_all(chunks)
+    finally:  # after an interrupt: what is left
+        _give_all(chunks)
+
+
+def _give_all(chunks: list[Chunk]) -> None:
+    while chunks:
+        chunk = chunks[-1]
+        if chunk.bin < 0 and chunk.right.left is chunk:  # else an interrupt came right behind it
+            chunk.pool.give(chunk)
+        del chunks[-1]

@@ -10,15 +10,18 @@ from __future__ import annotations
 
 import gc
 from collections.abc import Callable
-from contextlib import AbstractContextManager
-from typing import TypeVar
+from typing import Protocol, TypeVar
 
-from gtensor.memory.blocks import Chunk
 from gtensor.memory.reserve import Reserve
 from gtensor.memory.streams import Streams
 
 Held = TypeVar("Held")
-Changing = Callable[[], AbstractContextManager[bool]]
+
+
+class Changing(Protocol):
+    """`Arena._changing`: runs some work under the lock."""
+
+    def __call__(self, work: Callable[[bool], Held]) -> Held: ...
 
 
 class Ladder:
@@ -29,28 +32,25 @@ class Ladder:
         self._streams = streams
         self._changing = changing
 
-    def climb(self, size: int, stream: int, hold: Callable[[Chunk], Held]) -> Held | str:
-        """What `hold` makes, under the lock, of a chunk of `size` bytes; or why there is none."""
+    def climb(self, size: int, attempt: Callable[[bool], Held | str]) -> Held | str:
+        """What `attempt` makes, under the lock, of `size` bytes; or why there are none."""
         why = ""
         for rung in (None, self._make_room, self._release, self._collect, self._wait):
             if rung is not None and not rung(size):
                 continue
-            with self._changing():
-                chunk = self._reserve.take(size, stream)
-                if isinstance(chunk, Chunk):
-                    return hold(chunk)
-                why = chunk
+            found = self._changing(attempt)
+            if not isinstance(found, str):
+                return found
+            why = found
         if self._streams.capturing:
             why += "; nothing goes back or is waited for while a graph is captured"
         return why
 
     def _make_room(self, size: int) -> bool:
-        with self._changing():
-            return self._reserve.make_room(size) > 0
+        return self._changing(lambda _: self._reserve.make_room(size) > 0)
 
     def _release(self, size: int) -> bool:
-        with self._changing():
-            return self._reserve.release() > 0
+        return self._changing(lambda _: self._reserve.release() > 0)
 
     def _collect(self, size: int) -> bool:
         gc.collect()
@@ -58,9 +58,13 @@ class Ladder:
         return True
 
     def _wait(self, size: int) -> bool:
-        with self._changing():
-            if not self._streams.count or self._streams.capturing:
-                return False
-            self._streams.synchronize()
+        if not self._changing(lambda _: self._synchronize()):
+            return False
         self._release(size)
+        return True
+
+    def _synchronize(self) -> bool:
+        if not self._streams.count or self._streams.capturing:
+            return False
+        self._streams.synchronize()
         return True

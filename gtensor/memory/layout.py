@@ -7,7 +7,7 @@ from dataclasses import asdict
 from operator import attrgetter
 from typing import Any, NamedTuple, Protocol
 
-from gtensor.memory.blocks import IN_USE, Chunk
+from gtensor.memory.chunks import IN_USE, Chunk
 from gtensor.memory.reserve import Reserve
 from gtensor.memory.resource import Block
 from gtensor.memory.spans import Span

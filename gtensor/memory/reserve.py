@@ -31,7 +31,9 @@ from collections.abc import Iterable, Iterator
 from itertools import count
 
 from gtensor.memory import report
-from gtensor.memory.blocks import IN_USE, BlockPool, Chunk, Segment
+from gtensor.memory.blocks import BlockPool, give_all
+from gtensor.memory.chunks import IN_USE, Chunk, Segment
+from gtensor.memory.resource import Stats
 from gtensor.memory.sources import (
     HUGE_PAGE,
     PagedSource,
@@ -93,6 +95,27 @@ class Reserve:
         """Bytes of the segments that belong to graphs."""
         return self._bytes_of(self._private_pools())
 
+    def stats(self, allocated: int, peak_allocated: int, active: int, requests: int) -> Stats:
+        """All counters, with those that the arena keeps."""
+        pools = self.all_pools()
+        pending = self.streams.nbytes
+        free = self.reserved - active - pending
+        largest = max((pool.largest_free() for pool in pools), default=0)
+        return Stats(
+            allocated=allocated,
+            reserved=self.reserved,
+            active=active,
+            peak_allocated=peak_allocated,
+            peak_reserved=self.peak,
+            hits=requests - self.misses,
+            misses=self.misses,
+            segments=sum(len(pool.segments) for pool in pools),
+            fragmentation=1 - largest / free if free else 0.0,
+            pending=pending,
+            borrowed=self.borrowed,
+            private=self.private_bytes(),
+        )
+
     def _bytes_of(self, pools: Iterable[BlockPool]) -> int:
         return sum(segment.size for pool in pools for segment in pool.segments.values())
 
@@ -133,8 +156,7 @@ class Reserve:
             return chunk
         segment = self.grow(stream, size)
         if isinstance(segment, Segment):
-            pool.add(segment)
-            pool.give(segment.right)
+            give_all([segment.right])
             pool.taken = 0
             chunk = pool.take(size, breaking=True)
         else:  # no room for a segment: now whatever there is
@@ -147,7 +169,7 @@ class Reserve:
     def grow(self, stream: int, size: int, tight: bool = False) -> Segment | str:
         """A segment with room for `size` bytes, the smallest if `tight`; or why there is none.
 
-        It is in no list yet.
+        The smallest is in no list yet, for whoever must not touch the pools now.
         """
         why = ""
         pool = self.pool(stream, size)
@@ -156,28 +178,38 @@ class Reserve:
             if self.limit is not None and self.reserved + wanted > self.limit:
                 why = f"the limit is {report.size_text(self.limit)}"
                 continue
+            segment = Segment(pool, 0, wanted)
+            if not tight:
+                pool.provide(wanted)
             try:
                 ptr = self.source.acquire(wanted)
             except MemoryError as error:
                 why = str(error)
                 continue
+            segment.ptr = segment.right.ptr = ptr  # from here on stores only
+            if not tight:
+                pool.segments[ptr] = segment
             self.misses += 1
             self.reserved += wanted
-            self.peak = max(self.peak, self.reserved)
-            return Segment(pool, ptr, wanted)
+            if self.reserved > self.peak:
+                self.peak = self.reserved
+            return segment
         return why
 
     def _composed(self, pool: BlockPool, size: int) -> Chunk | None:
         """A chunk of a pool's free bytes, wherever they lie, if the source can join them."""
         if self._paged is None:
             return pool.take(size)
+        private = pool.stream in self.private
         try:
             chunk = join(pool, size, self._paged, self.spans)
         except MemoryError:  # no addresses are left
             chunk = None
-        if isinstance(chunk, Span) and pool.stream in self.private:
+        if chunk is None:
+            return pool.take(size, breaking=True)
+        if private and isinstance(chunk, Span):
             self._replayed.setdefault(pool.stream, set()).add(chunk.ptr & -self._paged.page)
-        return chunk or pool.take(size, breaking=True)
+        return chunk
 
     def _extend(self, source: PagedSource, pool: BlockPool, size: int) -> Chunk | None:
         """A chunk for which one of the pool's segments was grown in place, by what is missing.
@@ -188,15 +220,19 @@ class Reserve:
         if self.limit is not None and self.reserved + more > self.limit:
             return None
         for segment in sorted(pool.segments.values(), key=_free_end, reverse=True):
+            chunk = pool.extension(segment, more)
             try:
                 grown = source.grow(segment.ptr, segment.size, segment.size + more)
             except MemoryError:
                 return None
-            if grown:
+            if grown:  # from here on stores only
+                chunk.left.right = segment.left = chunk
+                segment.size += more
                 self.misses += 1
                 self.reserved += more
-                self.peak = max(self.peak, self.reserved)
-                pool.give(pool.extend(segment, more))
+                if self.reserved > self.peak:
+                    self.peak = self.reserved
+                give_all([chunk])
                 pool.taken = 0
                 return pool.take(size) or self._composed(pool, size)
         return None
@@ -228,6 +264,7 @@ class Reserve:
 
     def release(self) -> int:
         """Release every free segment, and free pages of the others; the bytes released."""
+        self.streams.poll()
         if self._paged is not None and not self.streams.capturing:
             self._paged.part({span.ptr & -self._paged.page for span in self.spans}.union(
                 *self._replayed.values()))
@@ -261,11 +298,19 @@ class Reserve:
     def forget(self, stream: int) -> None:
         """The stream, or a pool of graphs, is gone: whoever asks next inherits its pools."""
         kinds = self.pools, self.small_pools
-        self._replayed.pop(stream, None)
-        left = self.private.pop(stream, None) or [pools.pop(stream, None) for pools in kinds]
-        for pool, pools in zip(left, kinds, strict=True):
-            if pool is not None and pool.segments:
-                self.orphans.append((pool, pools))
+        own = self.private.get(stream) or [pools.get(stream) for pools in kinds]
+        left = [(pool, pools) for pool, pools in zip(own, kinds, strict=True)
+                if pool is not None and pool.segments]
+        self.orphans = [*self.orphans, *left]  # from here on stores only
+        if stream in self._replayed:
+            del self._replayed[stream]
+        if stream in self.private:
+            del self.private[stream]
+        else:
+            if stream in self.pools:
+                del self.pools[stream]
+            if stream in self.small_pools:
+                del self.small_pools[stream]
 
     def _kind(self, size: int) -> dict[int, BlockPool]:
         return self.small_pools if size <= self.small else self.pools

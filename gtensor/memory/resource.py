@@ -22,7 +22,7 @@ class OutOfMemoryError(MemoryError):
 class Stats:
     """What a resource has handed out and what it holds; sizes in bytes.
 
-    `allocated`: live blocks, as requested, rounded up to the granularity. `active`: what those
+    `allocated`: live blocks, each with its `Block.size`. `active`: what those
     blocks really occupy, so also remainders too small to split off. `reserved`: segments taken
     from the source. `hits`, `misses`: blocks served from free memory, and those that needed a new
     segment. `fragmentation`: 1 - largest free piece / all free bytes, 0 when nothing is free.
@@ -57,10 +57,11 @@ class Stats:
 class Block:
     """Bytes that belong to whoever holds this handle; dropping the last reference frees them.
 
-    `ptr` is the address, `nbytes` what was requested, `size` that rounded up to the granularity,
-    `label` the op that asked ("" if unknown), `stream` the id of the stream it belongs to, `serial`
-    a number that no other block of the resource has. `owner` is the resource told of the free,
-    `node` the arena's own record of the bytes, None once they were given back.
+    `ptr` is the address, `nbytes` what was requested, `size` that rounded up as the resource does
+    (to the granularity, or further with `arena_steps`), `label` the op that asked ("" if unknown),
+    `stream` the id of the stream it belongs to, `serial` a number that no other block of the
+    resource has. `owner` is the resource told of the free, `node` the arena's own record of the
+    bytes, None once they were given back.
     `__array_interface__` is unset until someone makes a NumPy array over the block; `readers` and
     `written` are unset until a second stream touches it (`backend/ordering.py`).
 

@@ -18,7 +18,8 @@ from collections.abc import Iterable, Iterator
 from itertools import pairwise
 from typing import NamedTuple
 
-from gtensor.memory.blocks import IN_USE, JOINED, BlockPool, Chunk
+from gtensor.memory.blocks import BlockPool, give_all
+from gtensor.memory.chunks import IN_USE, JOINED, Chunk
 from gtensor.memory.sources import PagedSource, round_up
 
 
@@ -42,18 +43,9 @@ class Parts:
     def give(self, span: Span) -> None:
         """Give the chunks back to whichever pool has them now."""
         try:
-            _give_all(self.chunks)
-        finally:  # after an interrupt: what is left
-            _give_all(self.chunks)
+            give_all(self.chunks)
+        finally:
             self.spans.discard(span)
-
-
-def _give_all(chunks: list[Chunk]) -> None:
-    while chunks:
-        chunk = chunks[-1]
-        if chunk.bin < 0 and chunk.right.left is chunk:  # else an interrupt came right behind it
-            chunk.pool.give(chunk)
-        chunks.pop()
 
 
 class Span(Chunk):
@@ -69,8 +61,10 @@ class Span(Chunk):
         self.size = sum(chunk.size for chunk in chunks)
         self.bin = IN_USE
         self.uses = None
+        self.used = self.nbytes = 0
+        self.label = ""
         self.parts = chunks
-        self.pool = Parts(chunks, spans)  # type: ignore[assignment]  # asked for `stream` and `give`
+        self.pool = Parts(chunks, spans)  # type: ignore[assignment]  # has `stream`, `give`
 
 
 class _Hole(NamedTuple):
@@ -130,6 +124,13 @@ class _Free:
                 yield size - beside, *found
         yield size, [], []
 
+    def composed(self, size: int) -> list[_Hole]:
+        """`size` bytes in the best way that there are pages for; nothing if there is none."""
+        for whole, before, behind in self.ways(size):
+            if whole <= self.whole:
+                return [*before, *self.take(whole), *behind]
+        return []
+
     def take(self, nbytes: int) -> Iterator[_Hole]:
         """Whole pages, the last one perhaps not to its end."""
         for run in self.pages:
@@ -183,24 +184,21 @@ def join(pool: BlockPool, size: int, source: PagedSource, spans: set[Span]) -> C
 
     Raises MemoryError if the source has no addresses left for it; then nothing has changed.
     """
-    free = _Free(pool.free(), source.page)
-    for whole, before, behind in free.ways(size):
-        if whole <= free.whole:
-            holes = [*before, *free.take(whole), *behind]
-            if all(a.start + a.size == b.start and a.chunk is b.chunk for a, b in pairwise(holes)):
-                return pool.carve(holes[0].chunk, holes[0].start, holes[0].start + size)
-            ptr = source.join([(hole.start, hole.size) for hole in holes])
-            span = Span(ptr, _held(pool, holes), spans)
-            spans.add(span)
-            return span
-    return None
+    holes = _Free(pool.free(), source.page).composed(size)
+    if not holes:
+        return None
+    if all(a.start + a.size == b.start and a.chunk is b.chunk for a, b in pairwise(holes)):
+        return pool.carve(holes[0].chunk, holes[0].start, holes[0].start + size)
+    ptr = source.join([(hole.start, hole.size) for hole in holes])
+    return _joined(pool, ptr, holes, spans)
 
 
-def _held(pool: BlockPool, holes: list[_Hole]) -> list[Chunk]:
-    """Hold them; the chunks, in the same order."""
+def _joined(pool: BlockPool, ptr: int, holes: list[_Hole], spans: set[Span]) -> Span:
+    """Hold them, as one at that address."""
     held: dict[int, Chunk] = {}
     parts: list[Chunk] = []
     cut: Chunk | None = None  # the chunk that was cut last
+    span: Span | None = None
     try:
         for hole in sorted(holes, key=lambda hole: hole.start):
             # what a chunk has behind a part that was cut from it is a chunk of its own by now
@@ -208,9 +206,13 @@ def _held(pool: BlockPool, holes: list[_Hole]) -> list[Chunk]:
             parts.append(pool.carve(inside, hole.start, hole.start + hole.size))
             held[hole.start] = parts[-1]
             cut = hole.chunk
+        span = Span(ptr, [held[hole.start] for hole in holes], spans)
+        for part in parts:
+            part.bin = JOINED
+        spans.add(span)
     except BaseException:
-        _give_all(parts)
+        if span is not None:
+            spans.discard(span)
+        give_all(parts)
         raise
-    for part in parts:
-        part.bin = JOINED
-    return [held[hole.start] for hole in holes]
+    return span

@@ -13,10 +13,13 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Container
 from contextlib import suppress
+from itertools import chain, islice
 from typing import NamedTuple
 
 from gtensor.backend.streams import Event, Stream
-from gtensor.memory.blocks import IN_USE, RETIRED, Chunk
+from gtensor.memory.chunks import IN_USE, RETIRED, Chunk
+
+_LOOKS = 256  # retired chunks that a request looks at
 
 StreamOf = Callable[[int], Stream | None]
 
@@ -36,10 +39,10 @@ class Retired:
 
     __slots__ = ("chunk", "events", "home")
 
-    def __init__(self, chunk: Chunk, events: dict[int, Event], home: bool) -> None:
+    def __init__(self, chunk: Chunk) -> None:
         self.chunk: Chunk | None = chunk
-        self.events = events
-        self.home = home
+        self.events: dict[int, Event] = {}
+        self.home = False
 
 
 class Streams:
@@ -57,7 +60,9 @@ class Streams:
         self.nbytes = 0
         self._stream_of = stream_of
         self._lines: dict[int, deque[Retired]] = {}  # by stream, in the order of their events
-        self._unrecorded: deque[Chunk] = deque()  # retired, but their events are still to record
+        # retired, but their events are still to record; and those of which that failed
+        self._unrecorded: dict[Retired, None] = {}
+        self._failed: dict[Retired, None] = {}
 
     def get(self, stream: int) -> Stream | None:
         """The stream with that id, None if nobody knows it (any more)."""
@@ -100,30 +105,52 @@ class Streams:
         if chunk.uses == {chunk.pool.stream}:
             chunk.uses = None
             return False
+        entry = Retired(chunk)
+        self._unrecorded[entry] = None  # from here on stores only
         chunk.bin = RETIRED
         self.count += 1
         self.nbytes += chunk.size
-        self._unrecorded.append(chunk)
         return True
 
     def record_retired(self) -> None:
-        """Record the events of what was retired. What fails to record is kept for the next time."""
-        while self._unrecorded and not self.capturing:
-            chunk = self._unrecorded[0]
-            home = chunk.pool.stream
-            uses = chunk.uses
-            assert uses is not None
-            events = {}
-            for user in sorted(uses - {home}):
-                event = self.record(user)
-                if event is not None:
-                    events[user] = event
-            entry = Retired(chunk, events, home in uses)
-            self._unrecorded.popleft()
-            for user in events:
-                self._lines.setdefault(user, deque()).append(entry)
-            if not events:
-                self._settle(entry)
+        """Record the events of what was retired. Raises nothing that a stream does.
+
+        A stream that can record none keeps its own chunks, and nobody else's: they are set aside,
+        and one of them is tried again each time.
+        """
+        if self.capturing:
+            return
+        for entry in (*islice(self._failed, 1), *self._unrecorded):
+            try:
+                self._record(entry)
+                failed = False
+            except Exception:
+                failed = True
+            if entry in self._failed:  # from here on stores only
+                del self._failed[entry]
+            if failed:
+                self._failed[entry] = None
+            if entry in self._unrecorded:
+                del self._unrecorded[entry]
+
+    def _record(self, entry: Retired) -> None:
+        chunk = entry.chunk
+        if chunk is None:  # an interrupt came right behind its end
+            return
+        home = chunk.pool.stream
+        uses = chunk.uses
+        assert uses is not None
+        events = {}
+        for user in sorted(uses - {home}):
+            event = self.record(user)
+            if event is not None:
+                events[user] = event
+        entry.events = events
+        entry.home = home in uses
+        for user in events:
+            self._lines.setdefault(user, deque()).append(entry)
+        if not events:
+            self._settle(entry)
 
     def poll(self) -> None:
         """Free the chunks whose events have completed, asking each stream in order."""
@@ -135,11 +162,12 @@ class Streams:
                 entry = line[0]
                 event = entry.events.get(stream)
                 if event is not None and entry.chunk is not None:
-                    if not event.done():
+                    if not _done(event):
                         break
-                    del entry.events[stream]
-                    if not entry.events:
+                    if len(entry.events) == 1:
                         self._settle(entry)
+                    else:
+                        del entry.events[stream]
                 line.popleft()
             if not line:
                 del self._lines[stream]
@@ -170,25 +198,24 @@ class Streams:
     def claim(self, size: int, stream: int, private: Container[int] = ()) -> Chunk | None:
         """A retired chunk of at least `size` bytes for that stream, which is made to wait for it.
 
-        None of a pool whose number is among the private ones.
-        Only one that is not much larger: it is handed out whole. What needs no wait comes first,
-        then what comes from the stream's own pool, then the smallest.
+        None of a pool whose number is among the private ones. Of the `_LOOKS` first ones that are
+        retired, and only one that is not much larger: it is handed out whole. What needs no wait
+        comes first, then what comes from the stream's own pool, then the smallest.
         """
         if not self.may_order(stream):
             return None
         found: tuple[tuple[bool, bool, int], Retired] | None = None
-        for line in self._lines.values():
-            for entry in line:
-                chunk = entry.chunk
-                if chunk is None or chunk.size < size or chunk.size - size > chunk.size >> 3:
-                    continue
-                if chunk.pool.stream in private:
-                    continue
-                foreign = chunk.pool.stream != stream
-                waits = (entry.home and foreign) or any(user != stream for user in entry.events)
-                rank = waits, foreign, chunk.size
-                if found is None or rank < found[0]:
-                    found = rank, entry
+        for entry in islice(chain.from_iterable(self._lines.values()), _LOOKS):
+            chunk = entry.chunk
+            if chunk is None or chunk.size < size or chunk.size - size > chunk.size >> 3:
+                continue
+            if chunk.pool.stream in private:
+                continue
+            foreign = chunk.pool.stream != stream
+            waits = (entry.home and foreign) or any(user != stream for user in entry.events)
+            rank = waits, foreign, chunk.size
+            if found is None or rank < found[0]:
+                found = rank, entry
         return None if found is None else self._claimed(found[1], stream)
 
     def _claimed(self, entry: Retired, stream: int) -> Chunk:
@@ -210,13 +237,22 @@ class Streams:
     def _settle(self, entry: Retired) -> None:
         chunk = entry.chunk
         assert chunk is not None
+        size = chunk.size
+        chunk.pool.give(chunk)
+        chunk.uses = None  # from here on stores only, so it is settled once
         entry.chunk = None
         self.count -= 1
-        self.nbytes -= chunk.size
-        chunk.uses = None
-        chunk.pool.give(chunk)
+        self.nbytes -= size
 
     def _wait(self, waiter: int, event: Event) -> None:
         stream = self.get(waiter)
         assert stream is not None, "may_order was not asked"
         stream.wait(event)
+
+
+def _done(event: Event) -> bool:
+    """Whether it has completed; not if its stream cannot say."""
+    try:
+        return event.done()
+    except Exception:
+        return False

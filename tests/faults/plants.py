@@ -17,7 +17,8 @@ from gtensor.core.op import registry
 from gtensor.core.steps import RawStep
 from gtensor.core.storage import Storage
 from gtensor.core.tensor import Tensor
-from gtensor.memory.blocks import BlockPool, Chunk
+from gtensor.memory.blocks import BlockPool
+from gtensor.memory.chunks import Chunk
 from gtensor.ops import paths
 
 Context = AbstractContextManager[Any]

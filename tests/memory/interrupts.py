@@ -34,8 +34,12 @@ def interrupt_after(place: int, run: Callable[[], object]) -> bool:
             return None
         frame.f_trace_opcodes = True
         caller, code = frame.f_back, frame.f_code
-        if event == "call" and caller in arrived and code.co_name in caller.f_code.co_names:
-            # A Python function called by its name: signals come at its RESUME, none at its return.
+        if event == "call" and caller in arrived and (
+                code.co_name in caller.f_code.co_names
+                or any(getattr(value, "__code__", None) is code
+                       for value in caller.f_locals.values())):
+            # A Python function called by its name, or an argument: signals come at its RESUME,
+            # none at its return.
             arrived[caller] = bool(code.co_flags & inspect.CO_GENERATOR)
         if event == "opcode":
             if arrived.get(frame):

@@ -6,7 +6,8 @@ import itertools
 
 import pytest
 
-from gtensor.memory.blocks import BlockPool, Segment
+from gtensor.memory.blocks import BlockPool
+from gtensor.memory.chunks import Segment
 
 from .interrupts import interrupt_after
 from .invariants import bin_of, check_pool

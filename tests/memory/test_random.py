@@ -14,7 +14,8 @@ from hypothesis.stateful import (
 )
 
 from gtensor.memory import Arena, OutOfMemoryError, SimulatedSegments
-from gtensor.memory.blocks import BlockPool, Segment
+from gtensor.memory.blocks import BlockPool
+from gtensor.memory.chunks import Segment
 
 from .invariants import check
 

@@ -172,6 +172,45 @@ def test_a_page_that_is_not_given_back_leaves_a_whole_arena():
     check(arena, [low, high])
 
 
+class Stubborn(SimulatedPages):
+    """Its driver refuses to take a page away, or addresses, while `refused` says so."""
+
+    refused = ""
+
+    def unmap(self, address, nbytes):
+        stuck = []
+        for page in range(address, address + nbytes, self.page):
+            if self.refused == "unmap" and page == (1 << 40) + 2 * self.page:
+                stuck.append(page)
+            else:
+                super().unmap(page, self.page)
+        if len(stuck) * self.page == nbytes:
+            raise RuntimeError("cuMemUnmap answered CUDA_ERROR_UNKNOWN")
+        return stuck
+
+    def release(self, address, nbytes):
+        if self.refused == "release":
+            raise RuntimeError("cuMemAddressFree answered CUDA_ERROR_UNKNOWN")
+        super().release(address, nbytes)
+
+
+@pytest.mark.parametrize("refused", ["unmap", "release"])
+def test_what_the_driver_does_not_take_back_is_handed_out_to_nobody(refused):
+    pages = Stubborn(64 * MIB)
+    arena = Arena(VirtualSegments(pages))
+    arena.allocate(20 * MIB)
+    pages.refused = refused
+    assert arena.empty_cache() == 20 * MIB
+    assert pages.used == (pages.page if refused == "unmap" else 0)
+    block = arena.allocate(20 * MIB)
+    pages.touch(block.ptr, block.size)
+    check(arena, [block])
+    pages.refused = ""
+    del block
+    arena.empty_cache()
+    assert (pages.used, pages.reserved) == (0, 0), "it was not tried again"
+
+
 def test_what_happens_while_a_segment_grows_is_settled_after_it():
     pages, arena = virtual(64 * MIB)
     blocks = [arena.allocate(size * MIB) for size in (8, 6, 2)]

@@ -272,8 +272,8 @@ def test_an_event_that_cannot_be_recorded_keeps_the_bytes_back_until_it_can():
     world.calls.refuse(1, 2)
     del block  # a free says nothing
     assert world.arena.stats().pending == 20 * MIB and world.arena.allocated == 0
-    with pytest.raises(Refused, match="record"):
-        world.allocate(KIB, a)
+    world.allocate(KIB, a)  # nor does a request that has a fit
+    assert world.arena.stats().pending == 20 * MIB
     check(world.arena, [])
     other = world.allocate(20 * MIB, a)
     assert other.ptr == at and a.clock == {b.id: b.launched}
@@ -329,7 +329,7 @@ def test_a_failure_of_any_upstream_call_leaves_the_state_whole():
             assert not failed
             break
     gc.unfreeze()
-    assert place > 20 and {"acquire", "release", "record", "wait", "done"} <= names
+    assert place > 20 and {"acquire", "release", "record", "wait"} <= names
 
 
 def test_eight_threads_use_each_others_streams():

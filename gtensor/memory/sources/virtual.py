@@ -29,6 +29,7 @@ from __future__ import annotations
 
 from bisect import bisect_right
 from collections.abc import Container, Sequence
+from contextlib import suppress
 from typing import Protocol
 
 from gtensor.memory.sources.base import round_up
@@ -53,9 +54,13 @@ class Pages(Protocol):
     def alias(self, address: int, pages: Sequence[int]) -> None:
         """Put the pages that are at the addresses `pages` behind `address` and on, as well."""
 
-    def unmap(self, address: int, nbytes: int) -> None:
+    def unmap(self, address: int, nbytes: int) -> Sequence[int] | None:
         """Take the pages away again, however they were mapped; others can have those that are
-        mapped nowhere else now."""
+        mapped nowhere else now.
+
+        Raises if none was taken away. Once one was, it goes on with the others, and answers the
+        addresses of those that could not be.
+        """
 
     def release(self, address: int, nbytes: int) -> None:
         """Give back what `reserve(nbytes)` answered; nothing is mapped there any more."""
@@ -90,13 +95,15 @@ class VirtualSegments:
         # by the pages in their order, as runs of addresses: where they are joined
         self._joined: dict[tuple[tuple[int, int], ...], int] = {}
         self._pages_joined = 0
+        self._stuck: list[int] = []  # pages that could not be taken away: nobody has them any more
+        self._spare: list[tuple[int, int]] = []  # addresses that are still to give back
 
     def acquire(self, nbytes: int) -> int:
         size = max(nbytes, self.pages.span)
         start = self.pages.reserve(size)
         try:
             self.pages.map(start, nbytes)
-        except BaseException:
+        except Exception:  # after an interrupt nobody knows what is mapped: it stays
             self.pages.release(start, size)
             raise
         self._ranges[start] = _Range(start, size, nbytes)
@@ -137,25 +144,42 @@ class VirtualSegments:
 
     def _part(self, runs: tuple[tuple[int, int], ...]) -> None:
         start, nbytes = self._joined[runs], sum(high - low for low, high in runs)
-        self.pages.unmap(start, nbytes)
+        found = _Range(start, nbytes, nbytes)
+        self._take_away(found, 0, start, nbytes)
         del self._joined[runs]
         self._pages_joined -= nbytes // self.page
-        self.pages.release(start, nbytes)
 
     def release(self, ptr: int, nbytes: int) -> None:
+        """Give back whole pages. Raises if none went; what fails later is tried again next time."""
         found, number = self._find(ptr, nbytes)
         for runs in [runs for runs in self._joined
                      if any(low < ptr + nbytes and ptr < high for low, high in runs)]:
             self._part(runs)
-        self.pages.unmap(ptr, nbytes)
+        self._take_away(found, number, ptr, nbytes)
+        for page in tuple(self._stuck):
+            with suppress(Exception):
+                self._take_away(*self._find(page, self.page), page, self.page)
+                self._stuck.remove(page)
+
+    def _take_away(self, found: _Range, number: int, ptr: int, nbytes: int) -> None:
+        """Unmap pages of a range's part. A page that stays is a part of its own from then on."""
+        stuck = self.pages.unmap(ptr, nbytes) or ()
         start, end = found.starts[number], found.ends[number]
-        rest = [(first, last) for first, last in ((start, ptr), (ptr + nbytes, end))
-                if first < last]
+        rest = [(first, last) for first, last in (
+            (start, ptr), *((page, page + self.page) for page in stuck), (ptr + nbytes, end))
+            if first < last]
         found.starts[number:number + 1] = [first for first, _ in rest]
         found.ends[number:number + 1] = [last for _, last in rest]
-        if not found.starts:
-            del self._ranges[found.start]
-            self.pages.release(found.start, found.nbytes)
+        self._stuck.extend(stuck)
+        if found.starts:
+            self._ranges[found.start] = found
+        else:
+            self._ranges.pop(found.start, None)
+            self._spare.append((found.start, found.nbytes))
+        for spare in tuple(self._spare):
+            with suppress(Exception):
+                self.pages.release(*spare)
+                self._spare.remove(spare)
 
     def _find(self, ptr: int, nbytes: int) -> tuple[_Range, int]:
         for found in tuple(self._ranges.values()):
