@@ -68,6 +68,7 @@ class Arena:
         self._steps = steps
         self._orders = Streams(stream_of)
         self.streams = self._orders.known
+        self.order = self._orders.order  # takes no lock
         self._reserve = Reserve(source, self._orders, 8 * source.granularity
                                 if min_remainder is None else min_remainder, small)
         self._ladder = Ladder(self._reserve, self._orders, self._changing)
@@ -226,15 +227,9 @@ class Arena:
         """A new pool for what streams allocate while they are captured into graphs."""
         return GraphPool(self, self._reserve)
 
-    def order(self, waiter: int, on: int) -> None:
-        """Let a stream's work from now on start after all that another one, which may be gone, has
-        queued so far. Takes no lock."""
-        self._orders.order(waiter, on)
-
     def order_retired(self, stream: int, pool: int) -> None:
         """Let a stream wait for whoever may be using freed memory of a pool for graphs."""
-        with self._changing():
-            self._orders.order_retired(stream, pool)
+        self._changing(lambda _: self._orders.order_retired(stream, pool))
 
     def stats(self) -> Stats:
         """The counters now, over all streams."""
@@ -284,10 +279,6 @@ class Arena:
         return self._changing(lambda allowed: [
             report.Holding(chunk.nbytes, chunk.label) for chunk in self._reserve.live()
         ] if allowed else [])
-
-    def summary(self) -> str:
-        """The counters and the ops that hold most, as a table."""
-        return report.summary_text(self.name, self.stats(), self.limit, self.holdings())
 
     def _climb(self, block: Block, size: int, nbytes: int, stream: int, label: str) -> int:
         """The way of a request that its free list cannot serve; what `_rise` says."""

@@ -108,7 +108,7 @@ class _Free:
             if last < high:
                 heads.append(_Hole(high - last, last, chunk))
         for holes in (pages, tails, heads):
-            holes.sort(key=_by_size)
+            holes.sort()  # ties by address, so that the same memory is joined in the same order
         self.pages, self.tails, self.heads = pages, tails, heads
         self.whole = sum(hole.size for hole in pages)
 
