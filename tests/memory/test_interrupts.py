@@ -29,6 +29,9 @@ def world(paged: bool) -> tuple[Arena, list[SimulatedStream]]:
     arena = Arena(VirtualSegments(SimulatedPages(1 << 30)) if paged
                   else SimulatedSegments(1 << 30))
     arena.streams.update({stream.id: stream for stream in streams})
+    for stream in streams:  # the bins for such sizes are made one by one: a thousand points
+        arena.allocate(100 * MIB, stream.id)
+        arena.empty_cache()
     return arena, streams
 
 
