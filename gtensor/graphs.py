@@ -48,6 +48,7 @@ class Graph:
                              f"wanted one of the arena that {self._device} uses now")
         self._pool = arena.graph_pool() if pool is None else pool
         self._captured = False
+        self._joined: object = None  # keeps the addresses that replays write
 
     @property
     def pool(self) -> GraphPool:
@@ -76,6 +77,7 @@ class Graph:
             yield
         self._work.own(captured.blocks)
         self._pool.blocks.update(captured.blocks)
+        self._joined = captured.joined
         self._captured = True
 
     def replay(self) -> None:

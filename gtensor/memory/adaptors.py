@@ -164,15 +164,17 @@ def take_out(device: Device, adaptor: Adaptor) -> None:
 class Captured(Adaptor):
     """Stands over a device's resource while a thread captures its work into a graph.
 
-    `blocks` are those of the capture that somebody holds. `thread`, None once the capture is over,
+    `blocks` are those of the capture that somebody holds, `joined` what keeps the addresses that it
+    used. `thread`, None once the capture is over,
     gets no memory of other streams: nobody could keep it for the graph. Others are served as ever.
     """
 
     no_capture = "another capture"
 
-    def __init__(self, upstream: Resource, stream: int) -> None:
+    def __init__(self, upstream: Resource, stream: int, joined: object = None) -> None:
         super().__init__(upstream)
         self.stream = stream
+        self.joined = joined
         self.thread: int | None = get_ident()
         self.blocks: WeakSet[Block] = WeakSet()
 

@@ -68,12 +68,11 @@ class Arena:
         self._steps = steps
         self._orders = Streams(stream_of)
         self.streams = self._orders.known
-        self.order = self._orders.order  # takes no lock
+        self.order = self._orders.order
         self._reserve = Reserve(source, self._orders, 8 * source.granularity
                                 if min_remainder is None else min_remainder, small)
         self._ladder = Ladder(self._reserve, self._orders, self._changing)
-        self._pools = self._reserve.pools
-        self._small_pools = self._reserve.small_pools
+        self._pools, self._small_pools = self._reserve.pools, self._reserve.small_pools
         self._lock = RLock()
         self._noting = RLock()
         free_at_forks(self._lock, self._noting)

@@ -23,6 +23,7 @@ from gtensor.backend.streams import Event, Stream
 from gtensor.memory.adaptors import Adaptor, Captured, chain_of, take_out
 from gtensor.memory.reserve import Reserve
 from gtensor.memory.resource import Block
+from gtensor.memory.spans import Joined
 
 if TYPE_CHECKING:
     from gtensor.memory.arena import Arena
@@ -44,24 +45,30 @@ class GraphPool:
         self._last: tuple[int, Event] | None = None  # stream of the last replay, event behind it
 
     @contextmanager
-    def capturing(self, stream: int) -> Iterator[None]:
+    def capturing(self, stream: int) -> Iterator[Joined]:
         """While the stream with that id is captured: what it asks for comes from this pool.
 
-        Raises ValueError if the stream has memory of its own.
+        Whoever holds the answer keeps the joined addresses that the capture used. Raises
+        ValueError if the stream has memory of its own.
         """
         pools, small_pools = self._reserve.pools, self._reserve.small_pools
         if stream in pools or stream in small_pools:
             raise ValueError(f"stream {stream} was to be captured, but it has memory already; "
                              "wanted a stream on which nothing was allocated")
+        joined = Joined()
+        self._reserve.replayed.add(joined)
         with self.arena.capturing():
             try:  # the stream is this thread's alone, so stores will do, which nothing interrupts
+                self._reserve.noting[self.number] = joined
                 pools[stream], small_pools[stream] = self._reserve.private[self.number]
-                yield
+                yield joined
             finally:
                 if stream in pools:
                     del pools[stream]
                 if stream in small_pools:
                     del small_pools[stream]
+                if self.number in self._reserve.noting:
+                    del self._reserve.noting[self.number]
 
     @contextmanager
     def replaying(self, stream: Stream) -> Iterator[None]:
@@ -100,8 +107,8 @@ def capturing(device: Device, pool: GraphPool, stream: int) -> Iterator[Captured
     if pool.arena not in chain:
         raise RuntimeError(f"a capture on {device} was begun, but the arena that the graph was "
                            "made for is switched off; wanted it in use")
-    with pool.capturing(stream):
-        captured = device.resource = Captured(resource, stream)
+    with pool.capturing(stream) as joined:
+        captured = device.resource = Captured(resource, stream, joined)
         try:
             yield captured
         finally:

@@ -29,6 +29,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from itertools import count
+from weakref import WeakSet
 
 from gtensor.memory import report
 from gtensor.memory.blocks import BlockPool, give_all
@@ -41,7 +42,7 @@ from gtensor.memory.sources import (
     round_up,
     segment_sizes,
 )
-from gtensor.memory.spans import Span, join, missing
+from gtensor.memory.spans import Joined, Span, join, missing
 from gtensor.memory.streams import Streams
 
 FIRST_PRIVATE = -2  # the number of the first pool for graphs; below it those that follow
@@ -75,7 +76,8 @@ class Reserve:
         # of streams that are gone: the pool, and the pools of its kind
         self.orphans: list[tuple[BlockPool, dict[int, BlockPool]]] = []
         self.spans: set[Span] = set()  # those that blocks hold, and those that are retired
-        self._replayed: dict[int, set[int]] = {}  # by pool of graphs: joined addresses that it used
+        self.replayed: WeakSet[Joined] = WeakSet()  # what each graph that lives will write
+        self.noting: dict[int, Joined] = {}  # by pool of graphs: that of its capture under way
         self._min_remainder = min_remainder
 
     def all_pools(self) -> list[BlockPool]:
@@ -151,8 +153,7 @@ class Reserve:
             chunk = self._from_others(pool, size, self._others(stream, size))
         if chunk is not None:
             return chunk
-        chunk = None if self._paged is None else self._extend(self._paged, pool, size)
-        if chunk is not None:
+        if self._paged is not None and (chunk := self._extend(self._paged, pool, size)):
             return chunk
         segment = self.grow(stream, size)
         if isinstance(segment, Segment):
@@ -200,16 +201,26 @@ class Reserve:
         """A chunk of a pool's free bytes, wherever they lie, if the source can join them."""
         if self._paged is None:
             return pool.take(size)
-        private = pool.stream in self.private
+        noted = self.noting.get(pool.stream)
         try:
             chunk = join(pool, size, self._paged, self.spans)
-        except MemoryError:  # no addresses are left
-            chunk = None
+        except MemoryError:  # too many addresses are kept joined
+            self._part_idle()
+            try:
+                chunk = join(pool, size, self._paged, self.spans)
+            except MemoryError:
+                chunk = None
         if chunk is None:
             return pool.take(size, breaking=True)
-        if private and isinstance(chunk, Span):
-            self._replayed.setdefault(pool.stream, set()).add(chunk.ptr & -self._paged.page)
+        if noted is not None and isinstance(chunk, Span):
+            noted.addresses.add(chunk.ptr & -self._paged.page)
         return chunk
+
+    def _part_idle(self) -> None:
+        """Let the source forget joined addresses that no block has and no graph will write."""
+        if self._paged is not None and not self.streams.capturing:
+            self._paged.part({span.ptr & -self._paged.page for span in self.spans}.union(
+                *(joined.addresses for joined in self.replayed)))
 
     def _extend(self, source: PagedSource, pool: BlockPool, size: int) -> Chunk | None:
         """A chunk for which one of the pool's segments was grown in place, by what is missing.
@@ -217,7 +228,7 @@ class Reserve:
         That with most free bytes at its end; the next one if addresses behind it are taken.
         """
         more = missing(pool, size, source.page)
-        if self.limit is not None and self.reserved + more > self.limit:
+        if not more or (self.limit is not None and self.reserved + more > self.limit):
             return None
         for segment in sorted(pool.segments.values(), key=_free_end, reverse=True):
             chunk = pool.extension(segment, more)
@@ -266,8 +277,6 @@ class Reserve:
         """Release every free segment, and free pages of the others; the bytes released."""
         self.streams.poll()
         if self._paged is not None and not self.streams.capturing:
-            self._paged.part({span.ptr & -self._paged.page for span in self.spans}.union(
-                *self._replayed.values()))
             self._set_free_pages_apart(self._paged.page)
         return self._release([segment for pool in self._shared_pools()
                               for segment in pool.free_segments()])
@@ -302,8 +311,6 @@ class Reserve:
         left = [(pool, pools) for pool, pools in zip(own, kinds, strict=True)
                 if pool is not None and pool.segments]
         self.orphans = [*self.orphans, *left]  # from here on stores only
-        if stream in self._replayed:
-            del self._replayed[stream]
         if stream in self.private:
             del self.private[stream]
         else:
@@ -364,6 +371,7 @@ class Reserve:
 
     def _release(self, segments: list[Segment], wanted: int | None = None) -> int:
         released = 0
+        self._part_idle()
         if self.streams.capturing:
             return 0  # the source may wait for the device, which a capture forbids
         for segment in segments:

@@ -67,6 +67,16 @@ class Span(Chunk):
         self.pool = Parts(chunks, spans)  # type: ignore[assignment]  # has `stream`, `give`
 
 
+class Joined:
+    """The joined addresses that a capture used. They stay while somebody holds this: replays write
+    them, whoever has the memory."""
+
+    __slots__ = ("__weakref__", "addresses")
+
+    def __init__(self) -> None:
+        self.addresses: set[int] = set()
+
+
 class _Hole(NamedTuple):
     """Consecutive free bytes of a chunk: whole pages, or a part of a page at one of its ends."""
 
@@ -144,8 +154,7 @@ class _Free:
         """The smallest hole with so many bytes, if one is needed; None if there is none."""
         if not nbytes:
             return [], []
-        tail, head = (next(iter(holes[bisect_left(holes, nbytes, key=_by_size):]), None)
-                      for holes in (self.tails, self.heads))
+        tail, head = _least(self.tails, nbytes), _least(self.heads, nbytes)
         if tail is not None and (head is None or tail.size <= head.size):
             return [tail.last(nbytes)], []
         return None if head is None else ([], [head.first(nbytes)])
@@ -166,15 +175,17 @@ class _Free:
         return [tail], [head.first(nbytes - tail.size)]
 
 
-def _by_size(hole: _Hole) -> int:
-    return hole.size
+def _least(holes: list[_Hole], nbytes: int) -> _Hole | None:
+    """The smallest hole with so many bytes."""
+    at = bisect_left(holes, nbytes, key=lambda hole: hole.size)
+    return holes[at] if at < len(holes) else None
 
 
 def missing(pool: BlockPool, size: int, page: int) -> int:
-    """Bytes in whole pages, at least one page, that a pool lacks to compose a request."""
+    """Bytes in whole pages that a pool lacks to compose a request; 0 if it lacks none."""
     free = _Free(pool.free(), page)
     needed = min(round_up(whole, page) for whole, *_ in free.ways(size))
-    return max(needed - free.whole, page)
+    return max(needed - free.whole, 0)
 
 
 def join(pool: BlockPool, size: int, source: PagedSource, spans: set[Span]) -> Chunk | None:

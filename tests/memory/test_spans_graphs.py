@@ -21,7 +21,7 @@ def captured() -> tuple[SimulatedPages, Arena, object, list, int]:
     pages = SimulatedPages(64 << 20, PAGE)
     arena = Arena(VirtualSegments(pages), min_remainder=512)
     pool = arena.graph_pool()
-    with pool.capturing(STREAM):
+    with pool.capturing(STREAM) as joined_addresses:
         blocks = [arena.allocate(size, STREAM) for gap in (5, 7)
                   for size in (gap * PAGE // 2, PAGE // 2)]
         del blocks[::2]
@@ -29,7 +29,7 @@ def captured() -> tuple[SimulatedPages, Arena, object, list, int]:
         assert isinstance(joined.node, Span)
         at = joined.ptr
         del joined
-    return pages, arena, pool, blocks, at
+    return pages, arena, (pool, joined_addresses), blocks, at
 
 
 def test_joined_addresses_stay_while_the_graph_lives():
@@ -40,7 +40,12 @@ def test_joined_addresses_stay_while_the_graph_lives():
     arena.empty_cache()
     pages.touch(at, 5 * PAGE)
     check(arena, [*blocks, other])
+    kept = [pool[0]]
     del pool, other
+    arena.empty_cache()
+    with pytest.raises(ValueError, match="not mapped"):  # the graph is gone, its pool is not
+        pages.touch(at, 5 * PAGE)
+    kept.clear()
     gc.collect()
     arena.empty_cache()
     check(arena, blocks)
@@ -52,7 +57,7 @@ def test_joined_addresses_stay_while_the_graph_lives():
 
 
 def test_a_later_capture_into_the_pool_has_the_same_address():
-    _, arena, pool, blocks, at = captured()
+    _, arena, (pool, _), blocks, at = captured()
     with pool.capturing(STREAM + 1):
         again = arena.allocate(5 * PAGE, STREAM + 1)
     assert again.ptr == at
@@ -63,7 +68,7 @@ def test_planted_fault_joined_addresses_that_are_forgotten_are_caught(monkeypatc
     real = Reserve.release
 
     def release(reserve):
-        reserve._replayed.clear()
+        reserve.replayed.clear()
         return real(reserve)
 
     monkeypatch.setattr(Reserve, "release", release)

@@ -45,12 +45,12 @@ class PagedSource(SegmentSource, Protocol):
         """The address from which the bytes of all parts lie one after another, as well.
 
         Each part (address, bytes) but the first begins with a page, each but the last ends with
-        one. It stands until a page of it is released. Raises MemoryError if there are no addresses
-        left.
+        one. Raises MemoryError if there are no addresses left.
         """
 
     def part(self, kept: Container[int]) -> None:
-        """Forget the joined addresses, apart from those that are kept."""
+        """Forget the joined addresses, apart from those that are kept; before pages of them are
+        released."""
 
 
 def segment_sizes(nbytes: int, reserved: int, page: int) -> list[int]:

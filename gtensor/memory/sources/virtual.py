@@ -151,11 +151,7 @@ class VirtualSegments:
 
     def release(self, ptr: int, nbytes: int) -> None:
         """Give back whole pages. Raises if none went; what fails later is tried again next time."""
-        found, number = self._find(ptr, nbytes)
-        for runs in [runs for runs in self._joined
-                     if any(low < ptr + nbytes and ptr < high for low, high in runs)]:
-            self._part(runs)
-        self._take_away(found, number, ptr, nbytes)
+        self._take_away(*self._find(ptr, nbytes), ptr, nbytes)
         for page in tuple(self._stuck):
             with suppress(Exception):
                 self._take_away(*self._find(page, self.page), page, self.page)
