@@ -10,7 +10,7 @@ middle of an allocation, of this thread or another. So a free only leaves its ch
 and whoever looks at the pools next settles it first; all counters are as if it had been done at
 once. The chunk that was freed first is handed on as it is if the next request fits it exactly,
 which is what loops mostly ask for. Nothing here waits for a device, except the last rungs before
-memory is out (`ladder.py`) and `empty_cache`.
+memory is out (`ladder.py`) and `empty_cache`, which a lower limit and new planned steps call.
 
 An interrupt loses neither the lock nor a chunk: CPython delivers signals at calls and loops.
 `acquire` stands within the `try` whose `finally` releases (`with` is safe, too, and takes twice as

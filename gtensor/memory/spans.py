@@ -4,8 +4,8 @@ A request that no free chunk serves well is composed of whole pages, wherever th
 its odd part of a hole at the end of a page in front of them, one at the start of a page behind
 them, or both. Their pages are put behind new, consecutive addresses as well (`PagedSource.join`),
 so the block is in one piece for whoever computes with it, while the arena goes on counting its
-parts where they were: nothing is copied and nothing waits. Of all free memory only the holes that
-reach no end of a page are lost to such a request.
+parts where they were: nothing is copied and nothing waits. Of holes it takes two at most,
+and none that reaches no end of a page.
 
 (Virtual memory stitching: GMLake, Guo et al., ASPLOS 2024. There whole pages are joined; here a
 page may be shared, so that an odd part breaks no page.)
