@@ -212,20 +212,37 @@ class BlockPool:
         chunk.right = segment
         return chunk
 
-    def free(self) -> Iterator[Chunk]:
-        """Every free chunk, from small to large."""
-        filled = self._filled
+    def free(self, least: int = 0) -> Iterator[Chunk]:
+        """The free chunks from about that size on, small ones first."""
+        filled = self._filled >> (bin := self._bin(least)) << bin
         while filled:
             lowest = filled & -filled
-            head = self._bins[lowest.bit_length() - 1]
-            chunk = head.after
-            if chunk is head:
-                self._filled ^= head.bit
-                head.marked = False
-            while chunk is not head:
-                yield chunk
-                chunk = chunk.after
+            yield from self._listed(lowest)
             filled ^= lowest
+
+    def free_below(self, most: int) -> Iterator[Chunk]:
+        """The free chunks below about that size, large ones first."""
+        filled = self._filled & (1 << self._bin(most)) - 1
+        while filled:
+            highest = 1 << filled.bit_length() - 1
+            yield from self._listed(highest)
+            filled ^= highest
+
+    def _bin(self, size: int) -> int:
+        granules = size >> self._shift
+        octave = granules.bit_length() - _LINEAR_BITS
+        return (octave << _STEP_BITS) + (granules >> octave) if octave > 0 else granules
+
+    def _listed(self, bit: int) -> Iterator[Chunk]:
+        """The chunks of the list with that bit, which is cleared if there are none."""
+        head = self._bins[bit.bit_length() - 1]
+        chunk = head.after
+        if chunk is head:
+            self._filled ^= head.bit
+            head.marked = False
+        while chunk is not head:
+            yield chunk
+            chunk = chunk.after
 
     def carve(self, chunk: Chunk, start: int, end: int) -> Chunk:
         """Hold the addresses [start, end) of a free chunk; what it has around them stays free."""

@@ -15,12 +15,15 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator
-from itertools import pairwise
+from itertools import chain, islice, pairwise
 from typing import NamedTuple
 
 from gtensor.memory.blocks import BlockPool, give_all
 from gtensor.memory.chunks import IN_USE, JOINED, Chunk
 from gtensor.memory.sources import PagedSource, round_up
+
+_LOOKS = 64  # chunks of each kind that are looked at for what stands beside whole pages
+_EVERY = 1 << 50  # more bytes than a chunk has
 
 
 class Parts:
@@ -142,7 +145,7 @@ class _Free:
         return []
 
     def take(self, nbytes: int) -> Iterator[_Hole]:
-        """Whole pages, the last one perhaps not to its end."""
+        """Whole pages, of short runs first, the last one perhaps not to its end."""
         for run in self.pages:
             if not nbytes:
                 return
@@ -181,9 +184,25 @@ def _least(holes: list[_Hole], nbytes: int) -> _Hole | None:
     return holes[at] if at < len(holes) else None
 
 
+def _fitting(pool: BlockPool, size: int, page: int) -> Iterable[Chunk]:
+    """The free chunks of which a request may be composed: the largest until they have pages enough,
+    and some of those whose sizes are near to what may stand beside the pages."""
+    odd = size & page - 1
+    found = dict.fromkeys(chain(
+        islice(pool.free(odd), _LOOKS), islice(pool.free_below(odd), _LOOKS),
+        islice(pool.free_below(page), _LOOKS)))
+    lacking = size + page
+    for chunk in pool.free_below(_EVERY):
+        if lacking <= 0 or chunk.size < page:
+            break
+        found[chunk] = None
+        lacking -= max((chunk.ptr + chunk.size & -page) - round_up(chunk.ptr, page), 0)
+    return found
+
+
 def missing(pool: BlockPool, size: int, page: int) -> int:
     """Bytes in whole pages that a pool lacks to compose a request; 0 if it lacks none."""
-    free = _Free(pool.free(), page)
+    free = _Free(_fitting(pool, size, page), page)
     needed = min(round_up(whole, page) for whole, *_ in free.ways(size))
     return max(needed - free.whole, 0)
 
@@ -195,7 +214,7 @@ def join(pool: BlockPool, size: int, source: PagedSource, spans: set[Span]) -> C
 
     Raises MemoryError if the source has no addresses left for it; then nothing has changed.
     """
-    holes = _Free(pool.free(), source.page).composed(size)
+    holes = _Free(_fitting(pool, size, source.page), source.page).composed(size)
     if not holes:
         return None
     if all(a.start + a.size == b.start and a.chunk is b.chunk for a, b in pairwise(holes)):
