@@ -35,7 +35,8 @@ def _before() -> None:
 
 def _after() -> None:
     while _held:
-        _held.pop().release()  # type: ignore[attr-defined]
+        with suppress(RuntimeError):  # one that cannot be let go must not keep the others
+            _held.pop().release()  # type: ignore[attr-defined]
     with suppress(RuntimeError):  # an interrupt came before it was taken
         _forking.release()
 

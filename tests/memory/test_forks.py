@@ -43,12 +43,14 @@ def child_allocates() -> bool:
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="the system has no fork")
 @pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+@pytest.mark.filterwarnings("ignore:os.fork:RuntimeWarning")  # JAX, if a test imported it
 def test_a_child_forked_in_the_middle_of_an_allocation_can_allocate():
     assert child_allocates()
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="the system has no fork")
 @pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
+@pytest.mark.filterwarnings("ignore:os.fork:RuntimeWarning")  # JAX, if a test imported it
 def test_planted_fault_a_lock_that_forks_do_not_know_is_caught(monkeypatch):
     monkeypatch.setattr("gtensor.memory.arena.free_at_forks", lambda *locks: None)
     assert not child_allocates()

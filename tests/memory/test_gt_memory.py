@@ -75,7 +75,8 @@ def test_arrays_outlive_their_arena():
 def test_the_functions_reach_the_devices_arena(cpu):
     array = cpu.empty((MIB,), np.uint8, "made here")
     assert memory.stats("cpu").allocated >= MIB
-    assert memory.stats(cpu) == memory.arena_of("cpu").stats()
+    found = memory.stats(cpu)
+    assert replace(found, replaced=0) == memory.arena_of("cpu").stats()
     text = memory.summary(cpu)
     assert text.startswith("memory of cpu\n") and "made here" in text and "no limit" in text
     assert " that a stream may " not in text and " of another stream" not in text
