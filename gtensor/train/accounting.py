@@ -43,6 +43,7 @@ def account(trainer: Trainer) -> Account:
     Every array must come from the arena: run under `settings.override(arena_min_bytes=0)`.
     """
     trainer.optimizer.zero_grad()
+    lasting = _lasting(trainer)
     with memory.timeline(device=trainer.device) as recording:
         inputs, labels = trainer.first_batch()
         loss = trainer.loss(inputs, labels)
@@ -52,18 +53,18 @@ def account(trainer: Trainer) -> Account:
         trainer.optimizer.zero_grad()
     stats = memory.stats(trainer.device)
     history = recording.history()
-    _keep_own(history, trainer)
+    for life in history.lives:
+        if life.made is None and lasting.get(life.address) == "data":
+            life.category = "data"
+    # The garbage of another model may lie about, and go while we watch: it is not this step's.
+    history.lives = [life for life in history.lives
+                     if life.made is not None or life.address in lasting]
     return Account(history, stats.hits / max(1, stats.hits + stats.misses))
 
 
-def _keep_own(history: History, trainer: Trainer) -> None:
-    """Leave out what lasts and is none of the trainer's, such as another model."""
+def _lasting(trainer: Trainer) -> dict[int, str]:
+    """The addresses of what the trainer holds between two steps, and what is there."""
     model = trainer.model
-    own = {found.address for found in held([
-        *model.modules(), *model.parameters(), trainer.optimizer])}
-    data = {address_of(tensor.array) for tensor in trainer.held_out}
-    for life in history.lives:
-        if life.address in data:
-            life.category = "data"
-    history.lives = [life for life in history.lives if life.made is not None
-                     or life.freed is not None or life.address in own | data]
+    own = held([*model.modules(), *model.parameters(), trainer.optimizer])
+    return ({found.address: found.category for found in own}
+            | {address_of(tensor.array): "data" for tensor in trainer.held_out})

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import os
 import signal
@@ -87,15 +88,21 @@ def test_no_segment_is_requested_after_the_first_step(small):
     assert after.hits > before.hits
 
 
-def test_every_byte_of_a_step_has_a_category(small):
+@pytest.mark.parametrize("goes", [False, True], ids=["stays", "goes in the middle"])
+def test_every_byte_of_a_step_has_a_category(small, monkeypatch, goes):
     with settings.override(arena_min_bytes=0):
         trainer = small(epochs=1)
-        other = small(epochs=1)  # whose memory is none of the step's
+        others = [small(epochs=1)]  # whose memory is none of the step's
+        rest = sum(t.nbytes for t in (*others[0].model.state_dict().values(), *others[0].held_out))
         trainer.step(*trainer.first_batch())
         before = gt.memory.stats().allocated
+        if goes:  # as garbage does
+            original = trainer.loss
+            monkeypatch.setattr(trainer, "loss", lambda *batch: (
+                others.clear(), gc.collect(), original(*batch))[-1])
         books = account(trainer)
+        assert bool(others) != goes
         parameters = [t.nbytes for t in trainer.model.state_dict().values()]
-        rest = sum(t.nbytes for t in (*other.model.state_dict().values(), *other.held_out))
     gradients = sum(p.nbytes for p in trainer.model.parameters())
     assert gradients <= books.most("gradients") <= gradients + 64 * 12 + 4096
     assert books.at_peak("parameters") == sum(-(-nbytes // 64) * 64 for nbytes in parameters)
