@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import faulthandler
+import sys
 from collections.abc import Iterator
 
 import numpy as np
@@ -10,6 +12,7 @@ import pytest
 import gtensor as gt
 
 _NEEDS = {"gpu": 1, "multi_gpu": 2}  # marker -> CUDA devices that its tests need
+END = 120  # seconds that the process may take to end once all tests have
 _left_out = pytest.StashKey[dict[str, int]]()
 
 
@@ -36,6 +39,12 @@ def pytest_report_collectionfinish(config: pytest.Config) -> list[str]:
     return [f"deselected {count} tests marked {name}: they need {_NEEDS[name]} CUDA device(s), "
             f"this machine has {found}"
             for name, count in config.stash.get(_left_out, {}).items() if count]
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_unconfigure() -> None:
+    """A thread that waits for ever must not hold up the end of the run: it is named instead."""
+    faulthandler.dump_traceback_later(END, exit=True, file=sys.__stderr__)
 
 
 @pytest.fixture(autouse=True)
