@@ -64,7 +64,7 @@ class Arena:
         self.name = name
         self._round = source.granularity - 1
         self._mask = -source.granularity
-        self._small = small
+        self._most_small = small
         self._steps = steps
         self._orders = Streams(stream_of)
         self.streams = self._orders.known
@@ -72,7 +72,7 @@ class Arena:
         self._reserve = Reserve(source, self._orders, 8 * source.granularity
                                 if min_remainder is None else min_remainder, small)
         self._ladder = Ladder(self._reserve, self._orders, self._changing)
-        self._pools, self._small_pools = self._reserve.pools, self._reserve.small_pools
+        self._large, self._small = self._reserve.pools.large, self._reserve.pools.small
         self._lock = RLock()
         self._noting = RLock()
         free_at_forks(self._lock, self._noting)
@@ -113,7 +113,7 @@ class Arena:
         block = Block()
         block.owner = self
         block.node = None
-        pools = self._pools if size > self._small else self._small_pools
+        pools = self._large if size > self._most_small else self._small
         pending = self._pending
         lock = self._lock
         chunk = None
@@ -382,7 +382,7 @@ class Arena:
             item = pending[0]
             if not isinstance(item, Chunk):
                 self._orders.forget(item.stream, item.last)
-                self._reserve.forget(item.stream)
+                self._reserve.pools.forget(item.stream)
             elif type(item) is Segment:
                 item.pool.add(item)
             else:

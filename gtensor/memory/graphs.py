@@ -2,7 +2,7 @@
 
 A graph has the addresses of its capture built in: each replay writes them again, whatever lives
 there by then. So what a captured stream allocates comes from a pool that belongs to the graph
-(`Reserve.private`). Within it a free serves the next request of the capture at once, as on any
+(`pools.py`). Within it a free serves the next request of the capture at once, as on any
 stream, and captures that come later into the same pool. Graphs of one pool therefore share bytes,
 and replay one after another, on whatever streams: each waits for the one before.
 
@@ -38,7 +38,7 @@ class GraphPool:
 
     def __init__(self, arena: Arena, reserve: Reserve) -> None:
         self.arena = arena
-        self.number = reserve.open_private()
+        self.number = reserve.pools.open_private()
         self.blocks: WeakSet[Block] = WeakSet()
         self._reserve = reserve
         self._lock = RLock()
@@ -51,8 +51,9 @@ class GraphPool:
         Whoever holds the answer keeps the joined addresses that the capture used. Raises
         ValueError if the stream has memory of its own.
         """
-        pools, small_pools = self._reserve.pools, self._reserve.small_pools
-        if stream in pools or stream in small_pools:
+        pools = self._reserve.pools
+        large, small = pools.large, pools.small
+        if stream in large or stream in small:
             raise ValueError(f"stream {stream} was to be captured, but it has memory already; "
                              "wanted a stream on which nothing was allocated")
         joined = Joined()
@@ -60,13 +61,13 @@ class GraphPool:
         with self.arena.capturing():
             try:  # the stream is this thread's alone, so stores will do, which nothing interrupts
                 self._reserve.noting[self.number] = joined
-                pools[stream], small_pools[stream] = self._reserve.private[self.number]
+                large[stream], small[stream] = pools.private[self.number]
                 yield joined
             finally:
-                if stream in pools:
-                    del pools[stream]
-                if stream in small_pools:
-                    del small_pools[stream]
+                if stream in large:
+                    del large[stream]
+                if stream in small:
+                    del small[stream]
                 if self.number in self._reserve.noting:
                     del self._reserve.noting[self.number]
 

@@ -52,13 +52,13 @@ class SegmentLayout(NamedTuple):
 
 def laid_out(reserve: Reserve) -> list[SegmentLayout]:
     """Every segment by address. The caller holds the arena's lock."""
-    gone = [pool for pool, _ in reserve.orphans]
+    gone = [orphan.pool for orphan in reserve.pools.orphans]
     joined = {part: piece for span in reserve.spans
               for part, piece in zip(span.parts, _pieces(span), strict=True)}
     return sorted(
         SegmentLayout(segment.ptr, segment.size, NOBODY if pool in gone else pool.stream,
                       [joined.get(chunk) or _piece(chunk) for chunk in segment])
-        for pool in reserve.all_pools() for segment in pool.segments.values())
+        for pool in reserve.pools.all() for segment in pool.segments.values())
 
 
 def graph_pool(stream: int) -> int:

@@ -13,10 +13,6 @@ which moves for good and then serves without waiting, unless that would lock up 
 asked for; next, a part of one. Streams that are gone leave everything, blocks in use included, to
 the first stream that asks.
 
-**Graphs** (`graphs.py`) have pools of their own, under numbers below those of streams: their bytes
-are written by every replay, which no event of today covers, so they serve captures into the same
-pool and nobody else, and do not go back, until the pool is forgotten like a stream that is gone.
-
 **Paged sources** (`sources/virtual.py`) can join free memory that lies apart (`spans.py`). So they
 are asked for no more pages than a request lacks, behind a segment where that is possible, and only
 once nobody else has memory to spare. They take the whole free pages of segments that are partly in
@@ -27,13 +23,13 @@ The caller holds the arena's lock.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
-from itertools import count
+from collections.abc import Iterator
 from weakref import WeakSet
 
 from gtensor.memory import report
 from gtensor.memory.blocks import BlockPool, give_all
 from gtensor.memory.chunks import IN_USE, Chunk, Segment
+from gtensor.memory.pools import Pools, bytes_of
 from gtensor.memory.resource import Stats
 from gtensor.memory.sources import (
     HUGE_PAGE,
@@ -45,7 +41,6 @@ from gtensor.memory.sources import (
 from gtensor.memory.spans import Joined, Span, join, missing
 from gtensor.memory.streams import Streams
 
-FIRST_PRIVATE = -2  # the number of the first pool for graphs; below it those that follow
 MOST_TAKEN = 16
 SMALL_SEGMENT = HUGE_PAGE
 _LARGE = 64 << 20  # a free segment up to this size may move for however small a request
@@ -63,43 +58,21 @@ class Reserve:
         self.source = source
         self._paged = source if isinstance(source, PagedSource) else None
         self.streams = streams
-        self.small = small
         self.limit: int | None = None
         self.reserved = 0
         self.peak = 0
         self.misses = 0
         self.borrowed = 0
-        self.pools: dict[int, BlockPool] = {}
-        self.small_pools: dict[int, BlockPool] = {}
-        self.private: dict[int, tuple[BlockPool, BlockPool]] = {}  # of graphs: for large, for small
-        self._private_numbers = count(FIRST_PRIVATE, -1)
-        # of streams that are gone: the pool, and the pools of its kind
-        self.orphans: list[tuple[BlockPool, dict[int, BlockPool]]] = []
+        page = 0 if self._paged is None else self._paged.page
+        self.pools = Pools(
+            lambda stream: BlockPool(source.granularity, min_remainder, stream, page), small)
         self.spans: set[Span] = set()  # those that blocks hold, and those that are retired
         self.replayed: WeakSet[Joined] = WeakSet()  # what each graph that lives will write
         self.noting: dict[int, Joined] = {}  # by pool of graphs: that of its capture under way
-        self._min_remainder = min_remainder
-
-    def all_pools(self) -> list[BlockPool]:
-        """Every pool there is."""
-        return [*self._shared_pools(), *self._private_pools()]
-
-    def _private_pools(self) -> list[BlockPool]:
-        return [pool for pair in tuple(self.private.values()) for pool in pair]
-
-    def _shared_pools(self) -> list[BlockPool]:
-        """The pools whose free memory may serve others, or go back: all but those of graphs."""
-        return [pool for pool in (*self.pools.values(), *self.small_pools.values(),
-                                  *(pool for pool, _ in tuple(self.orphans)))
-                if pool.stream not in self.private]
-
-    def private_bytes(self) -> int:
-        """Bytes of the segments that belong to graphs."""
-        return self._bytes_of(self._private_pools())
 
     def stats(self, allocated: int, peak_allocated: int, active: int, requests: int) -> Stats:
         """All counters, with those that the arena keeps."""
-        pools = self.all_pools()
+        pools = self.pools.all()
         pending = self.streams.nbytes
         free = self.reserved - active - pending
         largest = max((pool.largest_free() for pool in pools), default=0)
@@ -115,42 +88,21 @@ class Reserve:
             fragmentation=1 - largest / free if free else 0.0,
             pending=pending,
             borrowed=self.borrowed,
-            private=self.private_bytes(),
+            private=self.pools.private_bytes(),
         )
-
-    def _bytes_of(self, pools: Iterable[BlockPool]) -> int:
-        return sum(segment.size for pool in pools for segment in pool.segments.values())
-
-    def open_private(self) -> int:
-        """The number of a new pool for graphs; `forget` ends it. Needs no lock."""
-        number = next(self._private_numbers)
-        self.private[number] = self._new_pool(number), self._new_pool(number)
-        return number
-
-    def pool(self, stream: int, size: int) -> BlockPool:
-        """The pool that serves requests of that size on that stream."""
-        return self._pool(stream, self._kind(size))
-
-    def _pool(self, stream: int, pools: dict[int, BlockPool]) -> BlockPool:
-        pool = pools.get(stream)
-        return pools.setdefault(stream, self._new_pool(stream)) if pool is None else pool
-
-    def _new_pool(self, stream: int) -> BlockPool:
-        return BlockPool(self.source.granularity, self._min_remainder, stream,
-                         0 if self._paged is None else self._paged.page)
 
     def take(self, size: int, stream: int) -> Chunk | str:
         """A chunk that the free list could not give: from elsewhere, or why there is none."""
-        pool = self.pool(stream, size)
-        chunk = (pool.take(size) or self.streams.claim(size, stream, self.private)
+        pool = self.pools.of(stream, size)
+        chunk = (pool.take(size) or self.streams.claim(size, stream, self.pools.private)
                  or self._composed(pool, size))
         if chunk is not None:
             return chunk
         ordered = self.streams.may_order(stream)
-        if self.orphans and pool.stream not in self.private and self._inherit(stream):
+        if self.pools.orphans and pool.stream not in self.pools.private and self._inherit(stream):
             chunk = self._composed(pool, size)
         if chunk is None and ordered and pool.taken < MOST_TAKEN:
-            chunk = self._from_others(pool, size, self._others(stream, size))
+            chunk = self._from_others(pool, size, self.pools.others(stream, size))
         if chunk is not None:
             return chunk
         if self._paged is not None and (chunk := self._extend(self._paged, pool, size)):
@@ -162,9 +114,9 @@ class Reserve:
             chunk = pool.take(size, breaking=True)
         else:  # no room for a segment: now whatever there is
             chunk = self._from_others(pool, size, [
-                other for other in self.all_pools()
+                other for other in self.pools.all()
                 if other is not pool and (other.stream == pool.stream or (
-                    ordered and other.stream not in self.private))])
+                    ordered and other.stream not in self.pools.private))])
         return segment if chunk is None else chunk
 
     def grow(self, stream: int, size: int, tight: bool = False) -> Segment | str:
@@ -173,7 +125,7 @@ class Reserve:
         The smallest is in no list yet, for whoever must not touch the pools now.
         """
         why = ""
-        pool = self.pool(stream, size)
+        pool = self.pools.of(stream, size)
         sizes = self._sizes(size, pool)
         for wanted in sizes[-1:] if tight else sizes:
             if self.limit is not None and self.reserved + wanted > self.limit:
@@ -253,12 +205,13 @@ class Reserve:
 
         What a pool of graphs has to spare serves nobody else: it grows by what it has itself.
         """
-        private = pool.stream in self.private
-        reserved = self._bytes_of(self.private[pool.stream]) if private else self.reserved
+        graphs = self.pools.private.get(pool.stream)
+        reserved = self.reserved if graphs is None else bytes_of(graphs)
         sizes = segment_sizes(size, reserved, self.source.page)
         if self._paged is not None:
             return sizes[-1:]
-        return [max(SMALL_SEGMENT, sizes[-1]), sizes[-1]] if size <= self.small else sizes
+        small = size <= self.pools.most_small
+        return [max(SMALL_SEGMENT, sizes[-1]), sizes[-1]] if small else sizes
 
     def make_room(self, size: int) -> int:
         """Release free segments so that one for `size` bytes fits; the bytes released.
@@ -268,7 +221,7 @@ class Reserve:
         wanted = segment_sizes(size, self.reserved, self.source.page)[-1]
         if self.limit is not None and self.reserved + wanted > self.limit:
             wanted = self.reserved + wanted - self.limit
-        free = sorted((segment for pool in self._shared_pools()
+        free = sorted((segment for pool in self.pools.shared()
                        for segment in pool.free_segments()), key=lambda segment: segment.size)
         enough = next((segment for segment in free if segment.size >= wanted), None)
         return self._release([enough] if enough is not None else free[::-1], wanted)
@@ -278,12 +231,12 @@ class Reserve:
         self.streams.poll()
         if self._paged is not None and not self.streams.capturing:
             self._set_free_pages_apart(self._paged.page)
-        return self._release([segment for pool in self._shared_pools()
+        return self._release([segment for pool in self.pools.shared()
                               for segment in pool.free_segments()])
 
     def _set_free_pages_apart(self, page: int) -> None:
         """Make the whole pages in free chunks segments of their own."""
-        for pool in self._shared_pools():
+        for pool in self.pools.shared():
             for segment in tuple(pool.segments.values()):
                 if segment.free:
                     continue
@@ -295,7 +248,7 @@ class Reserve:
 
     def live(self) -> Iterator[Chunk]:
         """Every chunk that a block holds."""
-        for pool in self.all_pools():
+        for pool in self.pools.all():
             yield from pool.live()
         yield from (span for span in self.spans if span.bin == IN_USE)
 
@@ -303,27 +256,6 @@ class Reserve:
         """The chunk of the live block in which an address lies."""
         return next((chunk for chunk in self.live()
                      if chunk.ptr <= ptr < chunk.ptr + chunk.used), None)
-
-    def forget(self, stream: int) -> None:
-        """The stream, or a pool of graphs, is gone: whoever asks next inherits its pools."""
-        kinds = self.pools, self.small_pools
-        own = self.private.get(stream) or [pools.get(stream) for pools in kinds]
-        left = [(pool, pools) for pool, pools in zip(own, kinds, strict=True)
-                if pool is not None and pool.segments]
-        self.orphans = [*self.orphans, *left]  # from here on stores only
-        if stream in self.private:
-            del self.private[stream]
-        else:
-            if stream in self.pools:
-                del self.pools[stream]
-            if stream in self.small_pools:
-                del self.small_pools[stream]
-
-    def _kind(self, size: int) -> dict[int, BlockPool]:
-        return self.small_pools if size <= self.small else self.pools
-
-    def _others(self, stream: int, size: int) -> list[BlockPool]:
-        return [pool for pool in tuple(self._kind(size).values()) if pool.stream != stream]
 
     def _from_others(self, pool: BlockPool, size: int, others: list[BlockPool]) -> Chunk | None:
         """A chunk of other pools' memory: of a free segment that moves, else a part of one."""
@@ -356,16 +288,16 @@ class Reserve:
     def _inherit(self, stream: int) -> bool:
         """Take over what streams that are gone have left; whether there was anything."""
         taken = False
-        for estate in tuple(self.orphans):
-            orphan, kind = estate
+        for estate in tuple(self.pools.orphans):
+            orphan = estate.pool
             if orphan.stream in self.streams.ended:
                 if not self.streams.may_order(stream):
                     continue
                 self.streams.order(stream, orphan.stream)
-            heir = self._pool(stream, kind)
+            heir = self.pools.heir(stream, estate.kind)
             for segment in tuple(orphan.segments.values()):
                 orphan.hand_over(segment, heir)
-            self.orphans.remove(estate)
+            self.pools.orphans.remove(estate)
             taken = True
         return taken
 
@@ -391,7 +323,7 @@ class Reserve:
                 pool.give(segment.right)
                 raise
             released += segment.size
-        self.orphans = [estate for estate in self.orphans if estate[0].segments]
+        self.pools.orphans = [orphan for orphan in self.pools.orphans if orphan.pool.segments]
         return released
 
 

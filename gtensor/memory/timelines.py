@@ -12,6 +12,7 @@ from collections import deque
 from collections.abc import Iterable
 from itertools import accumulate
 from os import PathLike
+from threading import Lock
 from time import perf_counter_ns
 from types import CodeType
 from typing import Any, NamedTuple
@@ -256,30 +257,47 @@ class _Segments:
         self.changes: list[tuple[int, int, bool, tuple[int, int, int]]] = []
         self.bottom = bottom_of(resource)
         self._seen = hasattr(self.bottom, "layout")
-        self._known = self._ranges()
-        self._index()
+        self._looking = Lock()
+        self._wanted = False  # somebody wants a look that begins now
+        self._known: set[tuple[int, int, int]] = set()
+        self._bounds: tuple[list[int], list[int]] = [], []  # one object: threads read it meanwhile
+        self._know(self._ranges())
 
     def __contains__(self, address: int) -> bool:
         if not self._seen:
             return True
-        at = bisect_right(self._starts, address) - 1
-        return at >= 0 and address < self._ends[at]
+        starts, ends = self._bounds
+        at = bisect_right(starts, address) - 1
+        return at >= 0 and address < ends[at]
 
     def look(self, number: int) -> None:
-        """Note what was taken and given back since; `number` is that of the next event."""
-        time, present = perf_counter_ns(), self._ranges()
-        self.changes += [(number, time, False, gone) for gone in sorted(self._known - present)]
-        self.changes += [(number, time, True, new) for new in sorted(present - self._known)]
-        self._known = present
-        self._index()
+        """Note what was taken and given back since; `number` is that of the next event.
+
+        Whoever looks already, this thread below a finalizer or another one, looks once more: to
+        wait here could be to wait for a thread that waits for the arena.
+        """
+        self._wanted = True
+        while self._wanted and self._looking.acquire(False):
+            try:
+                self._wanted = False
+                time, present = perf_counter_ns(), self._ranges()
+                if not present and self.bottom.stats().segments:
+                    return  # in the middle of a change, which nobody may look at
+                self.changes += [
+                    *((number, time, False, gone) for gone in sorted(self._known - present)),
+                    *((number, time, True, new) for new in sorted(present - self._known))]
+                self._know(present)
+            finally:
+                self._looking.release()
 
     def _ranges(self) -> set[tuple[int, int, int]]:
         return {segment[:3] for segment in layout_of(self.bottom)[0]}
 
-    def _index(self) -> None:
-        ordered = sorted(self._known)
-        self._starts = [address for address, _, _ in ordered]
-        self._ends = [address + size for address, size, _ in ordered]
+    def _know(self, present: set[tuple[int, int, int]]) -> None:
+        ordered = sorted(present)
+        self._known = present
+        self._bounds = ([address for address, _, _ in ordered],
+                        [address + size for address, size, _ in ordered])
 
 
 class _Sources(dict[tuple[int, int], Source]):

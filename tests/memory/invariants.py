@@ -32,7 +32,7 @@ def check(arena: Arena, blocks: Iterable[Block]) -> None:
     """Assert that `blocks` are exactly the live ones, that none overlap and no byte is lost."""
     blocks = sorted(blocks, key=lambda block: block.ptr)
     stats = arena.stats()
-    pools = arena._reserve.all_pools()
+    pools = arena._reserve.pools.all()
     spans = tuple(arena._reserve.spans)
     held = [span for span in spans if span.bin == IN_USE]
     retired, free = sum(span.size for span in spans if span.bin == RETIRED), 0

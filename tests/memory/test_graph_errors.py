@@ -57,11 +57,11 @@ def test_an_interrupt_in_a_capture_or_a_replay_leaves_all_whole(monkeypatch):
             close_generators()
             assert device.resource is device.arena and not device.arena._orders.capturing
             assert not device.streams.captures and not device._ordering.captures
-            assert device.arena._pools.keys() <= {device.current_stream().id}
+            assert device.arena._large.keys() <= {device.current_stream().id}
             again, y = captured(device, device.full(2.0), pool=graph.pool)
             again.replay()
             assert value(device, y) == 8.0
-            held = sorted(chunk.ptr for pool in device.arena._reserve.all_pools()
+            held = sorted(chunk.ptr for pool in device.arena._reserve.pools.all()
                           for chunk in pool.live())
             assert len(set(held)) == len(held)
         assert place > 50

@@ -13,6 +13,7 @@ from hypothesis.stateful import initialize, invariant, rule, run_state_machine_a
 
 from gtensor.memory import OutOfMemoryError
 from gtensor.memory.graphs import GraphPool
+from gtensor.memory.pools import Pools
 from gtensor.memory.reserve import Reserve
 from gtensor.memory.streams import Streams
 
@@ -151,7 +152,7 @@ class GraphMachine(StreamMachine):
     def graphs_have_their_memory(self):
         if not hasattr(self, "graphs"):
             return
-        pools = self.arena._reserve.private
+        pools = self.arena._reserve.pools.private
         source = self.arena.source
         inside = {number: [part for pool in pair for segment in pool.segments.values()
                            for part in physical(source, segment.ptr, segment.size)]
@@ -211,7 +212,7 @@ def must_be_caught(machine, match):
 
 def test_planted_fault_private_memory_that_goes_back_is_caught(machine, monkeypatch):
     monkeypatch.setattr(Reserve, "release", lambda reserve: reserve._release([
-        segment for pool in reserve.all_pools() for segment in pool.free_segments()]))
+        segment for pool in reserve.pools.all() for segment in pool.free_segments()]))
     must_be_caught(machine, "lost memory|may still touch|keeps bytes back")
 
 
@@ -223,10 +224,10 @@ def test_planted_fault_private_memory_that_is_claimed_is_caught(machine, monkeyp
 
 
 def test_planted_fault_private_memory_that_is_borrowed_is_caught(machine, monkeypatch):
-    def others(reserve, stream, size):
-        return [pool for pool in reserve.all_pools() if pool.stream != stream]
+    def others(pools, stream, size):
+        return [pool for pool in pools.all() if pool.stream != stream]
 
-    monkeypatch.setattr(Reserve, "_others", others)
+    monkeypatch.setattr(Pools, "others", others)
     must_be_caught(machine, "has memory of a graph|lost memory")
 
 

@@ -147,7 +147,7 @@ def test_an_interrupt_at_any_point_leaves_the_arena_whole(scene, paged):
 def whole(arena: Arena, kept: list) -> None:
     """The lists, rings, counters and reports are; at worst the bytes of one request are lost."""
     stats = arena.stats()
-    pools = arena._reserve.all_pools()
+    pools = arena._reserve.pools.all()
     assert len({id(pool) for pool in pools}) == len(pools)
     live = [chunk for pool in pools for chunk in check_pool(pool, 512)]
     segments = [segment for pool in pools for segment in pool.segments.values()]

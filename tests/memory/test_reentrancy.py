@@ -197,7 +197,7 @@ def test_an_interrupt_at_any_point_of_an_allocation_leaves_the_arena_usable():
         thread.start()
         thread.join(10)
         assert not thread.is_alive(), "the lock was not let go"
-        for pool in arena._pools.values():
+        for pool in arena._large.values():
             check_pool(pool, 512)
         assert arena.allocated <= 2 * MIB  # at worst the interrupted block is lost
         del held

@@ -328,7 +328,7 @@ def test_an_interrupt_at_any_point_leaves_the_arena_whole(part):
         assert lost in (0, 5 * PAGE)  # at worst the interrupted block is lost, with its parts
         if not lost:
             check(arena, kept)
-        for pool in arena._pools.values():
+        for pool in arena._large.values():
             check_pool(pool, 512, {id(chunk) for segment in pool.segments.values()
                                    for chunk in segment})
         assert arena.allocate(7 * PAGE).size

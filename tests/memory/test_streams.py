@@ -113,7 +113,7 @@ def test_a_free_segment_moves_for_good():
         block = world.allocate(20 * MIB, b)
         del block
     assert world.source.acquired == 1 and world.arena.stats().borrowed == 0
-    assert b.clock == {a.id: a.launched} and len(world.arena._pools[b.id].segments) == 1
+    assert b.clock == {a.id: a.launched} and len(world.arena._large[b.id].segments) == 1
 
 
 def test_a_large_free_segment_does_not_move_for_little():
@@ -121,7 +121,7 @@ def test_a_large_free_segment_does_not_move_for_little():
     a, b = world.streams
     world.allocate(200 * MIB, a)
     small = world.allocate(KIB, b)
-    assert world.arena.stats().borrowed == 1 and not world.arena._pools[b.id].segments
+    assert world.arena.stats().borrowed == 1 and not world.arena._large[b.id].segments
     check(world.arena, [small])
 
 

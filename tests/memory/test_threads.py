@@ -102,18 +102,19 @@ def test_eight_threads_allocate_free_and_collect(make, rounds):
 
 
 def test_eight_threads_while_pages_come_and_go():
-    arena = on_pages()
+    arena, released = on_pages(), []
 
     def empty():
         for _ in range(100):
-            arena.empty_cache()
+            released.append(arena.empty_cache())
             time.sleep(1e-4)
 
     hammer(arena, 8, 300, empty)
+    assert any(released), "no page went in between"
     check(arena, [])
     arena.empty_cache()
     pages = arena.source.pages
-    assert pages.used == pages.reserved == 0 and pages.unmapped > 20
+    assert pages.used == pages.reserved == 0 and pages.unmapped
 
 
 @pytest.mark.parametrize("make", [lambda: Arena(HostSegments()), on_pages], ids=["host", "virtual"])

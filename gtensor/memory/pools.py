@@ -1,0 +1,102 @@
+"""Whose memory is whose: the pools of an arena, by stream, by graph, and those that streams left.
+
+A stream has a pool for large requests and, where small ones are kept apart, one for those. Graphs
+(`graphs.py`) have pools of their own, under numbers below those of streams: their bytes are written
+by every replay, which no event of today covers, so they serve captures into the same pool and
+nobody else, and do not go back, until the pool is forgotten like a stream that is gone. What is
+forgotten is an orphan, blocks in use included, until somebody inherits it (`reserve.py`).
+
+The caller holds the arena's lock, except where a function says that it needs none.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from itertools import count
+from typing import NamedTuple
+
+from gtensor.memory.blocks import BlockPool
+
+FIRST_PRIVATE = -2  # the number of the first pool for graphs; below it those that follow
+
+
+class Orphan(NamedTuple):
+    """The pool of a stream or graph that is gone, and the pools by stream that its heir is in."""
+
+    pool: BlockPool
+    kind: dict[int, BlockPool]
+
+
+class Pools:
+    """All pools of an arena; `new` makes one for a stream or a number of graphs.
+
+    Requests up to `small` bytes have pools of their own (0: none have).
+    """
+
+    def __init__(self, new: Callable[[int], BlockPool], small: int) -> None:
+        self._new = new
+        self._private_numbers = count(FIRST_PRIVATE, -1)
+        self.most_small = small
+        self.large: dict[int, BlockPool] = {}
+        self.small: dict[int, BlockPool] = {}
+        self.private: dict[int, tuple[BlockPool, BlockPool]] = {}  # of graphs: for large, for small
+        self.orphans: list[Orphan] = []
+
+    def all(self) -> list[BlockPool]:
+        """Every pool there is."""
+        return [*self.shared(), *self._of_graphs()]
+
+    def shared(self) -> list[BlockPool]:
+        """The pools whose free memory may serve others, or go back: all but those of graphs."""
+        return [pool for pool in (*self.large.values(), *self.small.values(),
+                                  *(orphan.pool for orphan in tuple(self.orphans)))
+                if pool.stream not in self.private]
+
+    def _of_graphs(self) -> list[BlockPool]:
+        return [pool for pair in tuple(self.private.values()) for pool in pair]
+
+    def of(self, stream: int, size: int) -> BlockPool:
+        """The pool that serves requests of that size on that stream."""
+        return self.heir(stream, self._kind(size))
+
+    def heir(self, stream: int, kind: dict[int, BlockPool]) -> BlockPool:
+        """A stream's pool among those of one kind; made if it has none."""
+        pool = kind.get(stream)
+        return kind.setdefault(stream, self._new(stream)) if pool is None else pool
+
+    def others(self, stream: int, size: int) -> list[BlockPool]:
+        """The pools that serve requests of that size on other streams."""
+        return [pool for pool in tuple(self._kind(size).values()) if pool.stream != stream]
+
+    def _kind(self, size: int) -> dict[int, BlockPool]:
+        return self.small if size <= self.most_small else self.large
+
+    def private_bytes(self) -> int:
+        """Bytes of the segments that belong to graphs."""
+        return bytes_of(self._of_graphs())
+
+    def open_private(self) -> int:
+        """The number of a new pool for graphs; `forget` ends it. Needs no lock."""
+        number = next(self._private_numbers)
+        self.private[number] = self._new(number), self._new(number)
+        return number
+
+    def forget(self, stream: int) -> None:
+        """The stream, or a pool of graphs, is gone: whoever asks next inherits its pools."""
+        kinds = self.large, self.small
+        own = self.private.get(stream) or [kind.get(stream) for kind in kinds]
+        left = [Orphan(pool, kind) for pool, kind in zip(own, kinds, strict=True)
+                if pool is not None and pool.segments]
+        self.orphans = [*self.orphans, *left]  # from here on stores only
+        if stream in self.private:
+            del self.private[stream]
+        else:
+            if stream in self.large:
+                del self.large[stream]
+            if stream in self.small:
+                del self.small[stream]
+
+
+def bytes_of(pools: Iterable[BlockPool]) -> int:
+    """Bytes of the pools' segments."""
+    return sum(segment.size for pool in pools for segment in pool.segments.values())
