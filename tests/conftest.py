@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import faulthandler
+import gc
 import sys
 from collections.abc import Iterator
 
@@ -39,6 +40,12 @@ def pytest_report_collectionfinish(config: pytest.Config) -> list[str]:
     return [f"deselected {count} tests marked {name}: they need {_NEEDS[name]} CUDA device(s), "
             f"this machine has {found}"
             for name, count in config.stash.get(_left_out, {}).items() if count]
+
+
+def pytest_collection_finish() -> None:
+    """What is there by now stays: no collection in a test has to look at it again."""
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.hookimpl(trylast=True)
