@@ -42,8 +42,9 @@ def pytest_report_collectionfinish(config: pytest.Config) -> list[str]:
             for name, count in config.stash.get(_left_out, {}).items() if count]
 
 
-def pytest_collection_finish() -> None:
-    """What is there by now stays: no collection in a test has to look at it again."""
+@pytest.fixture(autouse=True, scope="module")
+def _settled() -> None:
+    """What other modules imported and left stays: no collection has to look at it again."""
     gc.collect()
     gc.freeze()
 
