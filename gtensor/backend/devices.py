@@ -193,6 +193,8 @@ def _create(name: str) -> Device:
     from gtensor.backend.cuda import CudaDevice
     from gtensor.backend.host import HostDevice
 
+    if not isinstance(name, str):
+        raise TypeError(f"device {name!r} given; wanted 'cpu', 'cuda', 'cuda:<index>' or a device")
     kind, _, index_text = name.partition(":")
     if kind not in ("cpu", "cuda") or not (index_text == "" or index_text.isdecimal()):
         raise DeviceError(f"device {name!r} given; wanted 'cpu', 'cuda' or 'cuda:<index>'")

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from functools import partial
+from numbers import Integral
 from os import PathLike
 from typing import Any
 
@@ -116,8 +117,12 @@ def record_stream(array: Any, stream: Any) -> None:
     gtensor and of CuPy, handles, and what has `__cuda_stream__` will do. Ops need no such call. It
     does not make your stream wait for the array's values; `stream.wait(event)` does.
     """
-    array = getattr(array, "array", array)
-    device = device_of(array)
+    given, array = array, getattr(array, "array", array)
+    try:
+        device = device_of(array)
+    except AttributeError:
+        raise TypeError(f"{type(given).__name__} given; wanted a tensor, or an array of NumPy's or "
+                        "CuPy's") from None
     block = device.block_of(array)
     if block is not None:
         block.owner.record_use(block, device.stream_from(stream).id)
@@ -164,10 +169,15 @@ def timeline(path: str | PathLike[str] | None = None, device: Device | str | Non
     An event costs up to 3 us and some 200 bytes; both ends look through all objects of Python's for
     who holds what, which takes 10 to 100 ms, by how many there are.
 
-    Raises RuntimeError if the device's arena is switched off, ValueError for another suffix.
+    Raises RuntimeError if the device's arena is switched off, ValueError for another suffix or a
+    negative `most`, OSError at once if there is no such folder, or it cannot be written.
     """
     if path is not None:
         export.check(path)
+        export.check_folder(path)
+    if not isinstance(most, Integral) or most < 0:
+        raise (ValueError if isinstance(most, Integral) else TypeError)(
+            f"most={most!r} given; wanted how many events to keep, an integer of 0 or more")
     device = get_device(device)
     recording = stand_over(device, "a timeline of",
                            partial(Timeline, most=most, stacks=stacks))

@@ -56,7 +56,7 @@ def configure(source: str, device: Device | str | None = None) -> None:
     """
     device = get_device(device)
     known = _CUDA if isinstance(device, CudaDevice) else _HOST
-    if source not in known:
+    if not isinstance(source, str) or source not in known:
         raise ValueError(f"source {source!r} was given for {device}; wanted one of "
                          + ", ".join(map(repr, known)))
     if source == "pinned" and not cuda_device_count():

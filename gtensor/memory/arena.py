@@ -274,9 +274,9 @@ class Arena:
         return self._changing(lambda allowed: self._reserve.release() if allowed else 0)
 
     def holdings(self) -> list[report.Holding]:
-        """Every live block: bytes requested, and the op that made it."""
+        """Every live block: the bytes it holds, and the op that made it."""
         return self._changing(lambda allowed: [
-            report.Holding(chunk.nbytes, chunk.label) for chunk in self._reserve.live()
+            report.Holding(chunk.used, chunk.label) for chunk in self._reserve.live()
         ] if allowed else [])
 
     def _climb(self, block: Block, size: int, nbytes: int, stream: int, label: str) -> int:

@@ -170,6 +170,6 @@ class CupyPool:
         raise self._no_room(nbytes, label, why)
 
     def _no_room(self, nbytes: int, label: str, why: str) -> OutOfMemoryError:
-        live = [report.Holding(piece.nbytes, piece.label) for piece in self._live]
+        live = [report.Holding(piece.size, piece.label) for piece in self._live]
         return OutOfMemoryError(report.out_of_memory_text(
             self.name, nbytes, label, why, self.stats(), live), nbytes)

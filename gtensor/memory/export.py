@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import gc
+import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from importlib.util import find_spec
@@ -38,6 +40,20 @@ def save(path: str | PathLike[str], history: History, snapshot: bool = False) ->
     """
     check(path, snapshot)
     write_file(path, _WRITERS[Path(path).suffix](history))
+
+
+def check_folder(path: str | PathLike[str]) -> None:
+    """Raise OSError if a file could not be written there: no folder, or one that is not ours."""
+    place = Path(os.path.realpath(path))
+    folder = place.parent
+    if place.is_dir():
+        raise IsADirectoryError(errno.EISDIR, f"{path} could not be written: it is a folder")
+    if not folder.is_dir():
+        raise FileNotFoundError(errno.ENOENT, f"{path} could not be written: there is no folder "
+                                f"{str(folder)!r}")
+    if not os.access(folder, os.W_OK | os.X_OK):
+        raise PermissionError(errno.EACCES, f"{path} could not be written: the folder "
+                              f"{str(folder)!r} is not writable")
 
 
 def check(path: str | PathLike[str], snapshot: bool = False) -> None:

@@ -13,10 +13,12 @@ _UNITS = {"": 1, "B": 1, **{unit + "B": 1000**power for power, unit in enumerate
 def size_of(size: int | str) -> int:
     """Bytes of 500, "500", "500 MB" (10^6 each) or "5GiB" (2^30 each). Raises ValueError."""
     found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([A-Za-z]*)", str(size).strip())
-    if not found or found[2].upper() not in _UNITS or float(found[1]) <= 0:
+    unit = _UNITS.get(found[2].upper(), 0) if found else 0
+    nbytes = int(float(found[1]) * unit) if found else 0
+    if nbytes < 1:
         raise ValueError(f"size {size!r} given; wanted bytes above 0, or a text as '5GB' or "
                          "'500MiB'")
-    return int(float(found[1]) * _UNITS[found[2].upper()])
+    return nbytes
 
 
 def amount_of(amount: int | float | str, whole: Callable[[], int]) -> int:
@@ -24,7 +26,7 @@ def amount_of(amount: int | float | str, whole: Callable[[], int]) -> int:
 
     Raises TypeError for what is none of these, ValueError for a part not in (0, 1].
     """
-    if isinstance(amount, Integral):
+    if isinstance(amount, Integral) and not isinstance(amount, bool):
         return int(amount)
     if isinstance(amount, str):
         if not amount.strip().endswith("%"):
@@ -33,13 +35,14 @@ def amount_of(amount: int | float | str, whole: Callable[[], int]) -> int:
             part = float(amount.strip()[:-1]) / 100
         except ValueError:
             raise ValueError(f"{amount!r} given; wanted a percentage as '50%'") from None
-    elif isinstance(amount, Real):
+    elif isinstance(amount, Real) and not isinstance(amount, bool):
         part = float(amount)
     else:
         raise TypeError(f"{amount!r} was given; wanted bytes as an integer, a part as 0.5 or "
                         "'50%', or a text as '8GB'")
     if not 0 < part <= 1:
-        raise ValueError(f"{amount!r} given; wanted a part of the device above 0 and up to 1")
+        raise ValueError(f"{amount!r} given; wanted a part of the device above 0 and up to 1, or "
+                         "bytes as an integer")
     return int(part * whole())
 
 
@@ -71,7 +74,10 @@ class Watermarks:
         self._all: tuple[Watermark, ...] = ()  # replaced, never changed: threads may be walking it
 
     def add(self, nbytes: int, callback: Callable[[int], object]) -> Watermark:
-        """A new watermark; raises ValueError for negative bytes."""
+        """A new watermark; raises ValueError for negative bytes, TypeError for no callback."""
+        if not callable(callback):
+            raise TypeError(f"callback {callback!r} was given for a watermark; wanted a function "
+                            "of the live bytes")
         if nbytes < 0:
             raise ValueError(f"a watermark of {nbytes} bytes was given; wanted 0 or more")
         mark = Watermark(self, nbytes, callback)

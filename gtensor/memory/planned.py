@@ -186,7 +186,7 @@ class Planned(Adaptor):
         """The arena's, with live blocks of the plan in place of its reservation."""
         found = list(live)
         for region in self._regions.values():
-            reservation = Holding(region.reserved.nbytes, region.reserved.label)
+            reservation = Holding(region.reserved.size, region.reserved.label)
             if reservation in found:
                 found.remove(reservation)
                 found += [Holding(region.ends[start] - start, "planned steps")
@@ -307,6 +307,8 @@ def planned(plan: Plan, device: Device | str | None = None) -> Iterator[Plan]:
     Raises RuntimeError within another planned step or a capture on the device and if its arena is
     switched off, OutOfMemoryError if the reservation does not fit.
     """
+    if not isinstance(plan, Plan):
+        raise TypeError(f"plan {plan!r} given; wanted one that a recording's plan() made")
     device = get_device(device)
     resource = device.resource
     if resource is None:

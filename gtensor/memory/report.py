@@ -9,7 +9,7 @@ from gtensor.memory.resource import Stats
 
 
 class Holding(NamedTuple):
-    """A live block in a report: bytes requested, and the op that made it ("" if unknown)."""
+    """A live block in a report: bytes held, and the op that made it ("" if unknown)."""
 
     nbytes: int
     label: str
@@ -44,7 +44,10 @@ def by_label(live: Iterable[Holding], most: int = 8) -> list[str]:
         total[1] += 1
     order = sorted(totals.items(), key=lambda item: -item[1][0])
     rows = [(label, size_text(nbytes), _blocks(count)) for label, (nbytes, count) in order[:most]]
-    if rest := order[most:]:
+    if len(rest := order[most:]) == 1:
+        label, (nbytes, count) = rest[0]
+        rows.append((label, size_text(nbytes), _blocks(count)))
+    elif rest:
         rows.append((f"{len(rest)} others", size_text(sum(total[0] for _, total in rest)),
                      _blocks(sum(total[1] for _, total in rest))))
     return table(rows) if rows else []

@@ -114,8 +114,8 @@ class Workspace:
     """
 
     def __init__(self, device: Device | str | None = None, limit: int | None = None) -> None:
-        if limit is not None and limit < 0:
-            raise ValueError(f"a limit of {limit} bytes was given; wanted 0 or more, or None")
+        if limit is not None:
+            limit = _bytes(limit, f"a limit of {limit!r} was given", ", or None")
         self.device = get_device(device)
         self.limit = limit
         self.allocations = 0
@@ -127,13 +127,17 @@ class Workspace:
         """An uninitialized C-contiguous array (raw: NumPy's or CuPy's) over the buffer `name`.
 
         Raises OutOfMemoryError beyond the limit or when the device has no room, and ValueError for
-        a negative length, TypeError for one that is no integer; nothing is changed then.
+        a negative length, TypeError for one that is no integer and for a dtype whose elements are
+        no plain bytes; nothing is changed then.
         """
         lengths = _lengths(name, shape)
         if any(length < 0 for length in lengths):
             raise ValueError(f"shape {lengths} of workspace buffer {name!r} given; wanted lengths "
                              "of 0 or more")
         dtype = np.dtype(dtype)
+        if dtype.hasobject or not dtype.itemsize:
+            raise TypeError(f"dtype {dtype} of workspace buffer {name!r} given; wanted one whose "
+                            "elements are plain bytes, as float32")
         nbytes = prod(lengths) * dtype.itemsize
         with self._lock:
             buffer, made = self._with_capacity(name, nbytes)
@@ -148,10 +152,7 @@ class Workspace:
 
         Raises as `get`.
         """
-        nbytes = index(nbytes)
-        if nbytes < 0:
-            raise ValueError(f"a capacity of {nbytes} bytes was asked for workspace buffer "
-                             f"{name!r}; wanted 0 or more")
+        nbytes = _bytes(nbytes, f"a capacity of {nbytes!r} was asked for workspace buffer {name!r}")
         with self._lock:
             self._with_capacity(name, nbytes)
 
@@ -247,6 +248,15 @@ class Workspace:
                 f"out of memory in a workspace on {self.device}: buffer {name!r} wants "
                 f"{size_text(nbytes)}, a capacity of {size_text(capacity)}, but "
                 f"{size_text(held)} of its limit of {size_text(self.limit)} are held", nbytes)
+
+
+def _bytes(nbytes: Any, told: str, else_wanted: str = "") -> int:
+    """Bytes as an int; TypeError if they are none, ValueError below 0."""
+    if isinstance(nbytes, bool) or not hasattr(nbytes, "__index__"):
+        raise TypeError(f"{told}; wanted bytes as an integer{else_wanted}")
+    if index(nbytes) < 0:
+        raise ValueError(f"{told}; wanted 0 bytes or more{else_wanted}")
+    return index(nbytes)
 
 
 def _lengths(name: str, shape: Any) -> tuple[int, ...]:

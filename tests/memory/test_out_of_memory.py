@@ -21,17 +21,17 @@ def test_the_message_says_who_holds_the_memory():
     with pytest.raises(OutOfMemoryError) as caught:
         arena.allocate(48 * MIB, 0, "softmax")
     assert str(caught.value) == """\
-out of memory on cuda:0: 48 MiB wanted for softmax, but the simulated device has 8388608 bytes \
-left of 67108864; 44 MiB are live in 4 blocks, 56 MiB are reserved
+out of memory on cuda:0: 48 MiB wanted for softmax, but the simulated device has 8 MiB left of \
+64 MiB; 44 MiB are live in 4 blocks, 56 MiB are reserved
 largest live blocks:
      20 MiB  matmul
      12 MiB  conv2d
      12 MiB  conv2d
-     1000 B  (no label)
+      1 KiB  (no label)
 by op:
   conv2d      24 MiB  2 blocks
   matmul      20 MiB   1 block
-  (no label)  1000 B   1 block"""
+  (no label)   1 KiB   1 block"""
     assert caught.value.requested == 48 * MIB
     check(arena, held)
 

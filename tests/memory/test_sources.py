@@ -45,7 +45,7 @@ def test_simulated_pages_refuse_what_a_device_would_fail_on():
         pages.map(start + 16 * MIB, PAGE)
     with pytest.raises(ValueError, match="no range of"):
         pages.release(start, 8 * MIB)
-    with pytest.raises(MemoryError, match="4194304 bytes left of 8388608"):
+    with pytest.raises(MemoryError, match="4 MiB left of 8 MiB"):
         pages.map(start + 4 * MIB, 6 * MIB)
     pages.touch(start + 5, 4 * MIB - 5)
     with pytest.raises(ValueError, match="is not mapped"):

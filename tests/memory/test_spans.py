@@ -70,7 +70,7 @@ def test_a_joined_block_is_one_block_in_every_report():
     _, arena = virtual()
     kept = apart(arena, 2 * PAGE + PAGE // 2, 3 * PAGE + PAGE // 2)
     block = arena.allocate(5 * PAGE - 100, 0, "joined")
-    assert [h.nbytes for h in arena.holdings() if h.label == "joined"] == [5 * PAGE - 100]
+    assert [h.nbytes for h in arena.holdings() if h.label == "joined"] == [block.size]
     history = standing(arena)
     history.check()
     for again in (history, read_back(json_file(history), "json"),

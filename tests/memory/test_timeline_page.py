@@ -203,8 +203,10 @@ def test_a_timeline_is_written_when_memory_runs_out(step, tmp_path):
 
 
 def test_an_error_is_not_hidden_by_a_folder_that_is_not_there(step, tmp_path):
+    (tmp_path / "no").mkdir()
     with (pytest.raises(KeyError, match="mine") as error,
           memory.timeline(tmp_path / "no" / "run.json", device="cpu")):
+        (tmp_path / "no").rmdir()
         raise KeyError("mine")
     assert "could not be written" in error.value.__notes__[0] or "No such" in str(
         error.value.__notes__)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from gtensor.memory.report import size_text
 from gtensor.memory.sources.base import SegmentSource
 
 
@@ -17,7 +18,8 @@ class CappedSegments:
 
     def acquire(self, nbytes: int) -> int:
         if self.used + nbytes > self.capacity:
-            raise MemoryError(f"{self.capacity - self.used} bytes are left of {self.capacity}")
+            raise MemoryError(f"{size_text(self.capacity - self.used)} are left of "
+                              f"{size_text(self.capacity)}")
         ptr = self.upstream.acquire(nbytes)
         self.used += nbytes
         return ptr

@@ -6,6 +6,7 @@ import itertools
 from collections import Counter
 from collections.abc import Iterable, Sequence
 
+from gtensor.memory.report import size_text
 from gtensor.memory.sources.base import HUGE_PAGE
 
 
@@ -35,8 +36,7 @@ class SimulatedSegments:
         if self.acquired in self._refused:
             raise MemoryError(f"the simulated device was told to refuse {nbytes} bytes")
         if self.used + nbytes > self.capacity:
-            raise MemoryError(f"the simulated device has {self.capacity - self.used} bytes left "
-                              f"of {self.capacity}")
+            raise _full(self.capacity - self.used, self.capacity)
         ptr = self._next
         self._next += -(-nbytes // HUGE_PAGE) * HUGE_PAGE
         self.used += nbytes
@@ -85,8 +85,7 @@ class SimulatedPages:
         addresses = self._whole_pages(address, nbytes)
         self._check_free(addresses)
         if self.used + nbytes > self.capacity:
-            raise MemoryError(f"the simulated device has {self.capacity - self.used} bytes left "
-                              f"of {self.capacity}")
+            raise _full(self.capacity - self.used, self.capacity)
         self._put(addresses, itertools.islice(self._numbers, len(addresses)))
         self.mapped += len(addresses)
         self.used += nbytes
@@ -154,3 +153,7 @@ class SimulatedPages:
                    for start, size in self._ranges.items()):
             raise ValueError(f"{nbytes} bytes at {address:#x} lie in no range that was reserved")
         return range(address, address + nbytes, self.page)
+
+
+def _full(left: int, capacity: int) -> MemoryError:
+    return MemoryError(f"the simulated device has {size_text(left)} left of {size_text(capacity)}")
