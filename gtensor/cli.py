@@ -24,7 +24,8 @@ def parser() -> argparse.ArgumentParser:
         prog="gtensor", formatter_class=raw, description=gtensor.__doc__,
         epilog="examples:\n  gtensor train digits\n"
                "  gtensor train digits --epochs 5 --out runs/short\n"
-               "  gtensor train digits --norm abn\n  gtensor info --json")
+               "  gtensor train digits --norm abn\n  gtensor memory run.pickle\n"
+               "  gtensor info --json")
     top.add_argument("--version", action="version", version=f"gtensor {gtensor.__version__}")
     commands = top.add_subparsers(dest="command", metavar="COMMAND")
 
@@ -67,13 +68,19 @@ PyTorch's own snapshots (torch.cuda.memory._dump_snapshot) are read, too.""")
     explain.add_argument("file", type=Path, metavar="FILE", help="a .pickle or .json snapshot")
     explain.add_argument("--by", choices=tuple(GROUPS), help="one table: by category, by holder, "
                          "by op, by module, or by the user's line (recorded with stacks=True)")
-    explain.add_argument("--most", type=int, default=15, metavar="N", help="rows of a table (15)")
+    explain.add_argument("--most", type=_rows, default=15, metavar="N", help="rows of a table (15)")
     explain.add_argument("--json", action="store_true", help="everything as JSON, in bytes")
 
     info = commands.add_parser("info", help="what this machine has, and what is missing",
                                description="Devices, versions, settings, and what is missing.")
     info.add_argument("--json", action="store_true", help="as JSON")
     return top
+
+
+def _rows(text: str) -> int:
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} given; wanted a number of rows, 1 or more")
+    return int(text)
 
 
 def _recipe_line(name: str) -> str:
@@ -103,7 +110,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             if given.json:
                 print(json.dumps(explained(history), indent=2), flush=True)
             else:
-                show(history, given.by, max(1, given.most))
+                show(history, given.by, given.most)
                 sys.stdout.flush()
             return 0
         from gtensor.train.command import train

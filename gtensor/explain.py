@@ -6,7 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from gtensor.memory.history import CATEGORIES, OUT_OF_MEMORY, Held, History, Life, held_by
+from gtensor.memory.history import CATEGORIES, OUT_OF_MEMORY, Held, History, Life, cut, held_by
 from gtensor.memory.layout import PENDING, fragmentation
 from gtensor.memory.reading import SnapshotError, read_snapshot
 from gtensor.memory.report import size_text
@@ -42,7 +42,7 @@ def facts(history: History) -> dict[str, Any]:
     return {
         "device": history.device,
         "events": len(history.times),
-        "seconds": round(history.times[-1] - history.times[0], 9) if history.times else 0.0,
+        "seconds": round(history.times[-1], 9) if history.times else 0.0,
         "peak": {
             "bytes": sum(life.size for life in live), "blocks": len(live), "event": peak,
             "seconds": round(history.time_of(peak), 9),
@@ -76,7 +76,8 @@ def show(history: History, by: str | None, most: int) -> None:
     for failure in found["out_of_memory"]:
         console.print(f"[red]Out of memory[/] at {failure['seconds']:.6g} s: "
                       f"{size_text(failure['bytes'])} were wanted", soft_wrap=True)
-    for group in ("category", "holder") if by is None else (by,):
+    tables = (("category", "holder") if by is None else (by,)) if peak["blocks"] else ()
+    for group in tables:
         console.print(_table(group, [Held(**held) for held in peak[f"by_{group}"]],
                              peak["bytes"], most))
     if end["reserved"]:
@@ -101,10 +102,7 @@ def _table(group: str, held: list[Held], total: int, most: int) -> Any:
         table.add_column(heading, justify="right", no_wrap=True)
     if group == "category":
         table.add_column("")
-    rest = held[most:]
-    shown = held[:most] + ([Held(f"{len(rest)} others", sum(one.size for one in rest),
-                                 sum(one.blocks for one in rest))] if rest else [])
-    for one in shown:
+    for one in cut(held, most):
         row = [_plain(one.name), size_text(one.size), f"{one.size / (total or 1):.1%}",
                f"{one.blocks:,}"]
         if group == "category":

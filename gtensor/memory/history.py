@@ -9,6 +9,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
+from math import isfinite
 from typing import Any, NamedTuple
 
 from gtensor.memory.layout import SegmentLayout, check_tiles
@@ -122,8 +123,13 @@ class History:
 
     def check(self) -> None:
         """Raise ValueError if an event is lost or told twice, or pieces do not tile a segment."""
+        if not all(isfinite(time) for time in self.times):
+            raise ValueError("a time is no number")
         told = bytearray(len(self.times))
         for life in self.lives:
+            if min(life.size, life.nbytes) < 0:
+                raise ValueError(f"the block at {life.address:#x} has {life.size} bytes, of which "
+                                 f"{life.nbytes} were requested")
             if life.made is not None and life.freed is not None and life.freed <= life.made:
                 raise ValueError(f"the block at {life.address:#x} is freed by event {life.freed}, "
                                  f"before event {life.made} made it")
@@ -199,6 +205,15 @@ def held_by(lives: Iterable[Life], name: Callable[[Life], str]) -> list[Held]:
         total[1] += 1
     return sorted((Held(key, size, count) for key, (size, count) in found.items()),
                   key=lambda held: (-held.size, held.name))
+
+
+def cut(held: list[Held], most: int) -> list[Held]:
+    """The first `most` holders, and the rest in a last line (unless it is one: that stays)."""
+    rest = held[most:]
+    if len(rest) < 2:
+        return held
+    return [*held[:most], Held(f"{len(rest)} others", sum(one.size for one in rest),
+                               sum(one.blocks for one in rest))]
 
 
 class Classifier:

@@ -189,10 +189,12 @@ def run(name: str, source: str, policy: str, capacity: int, device: str) -> tupl
     return True, text
 
 
-def table(device: str, capacity: int | None) -> list[str]:
-    """Which scenario fits where."""
-    columns = [(policy, source) for policy in ("cupy", "arena") for source in SOURCES
-               if device == "simulated" or source != "host"]
+def table(device: str, capacity: int | None, source: str | None = None,
+          policy: str | None = None) -> list[str]:
+    """Which scenario fits where: with one source and one policy, or with all."""
+    columns = [(one, where) for one in ("cupy", "arena") for where in SOURCES
+               if (device == "simulated" or where != "host")
+               and policy in (None, one) and source in (None, where)]
     rows = [("scenario", "device", *(f"{policy}/{source}" for policy, source in columns))]
     for name, scenario in SCENARIOS.items():
         size = capacity or scenario.capacity
@@ -205,7 +207,7 @@ def table(device: str, capacity: int | None) -> list[str]:
 def listing() -> str:
     """The scenarios, one line each."""
     width = max(map(len, SCENARIOS))
-    return "\n".join(f"  {name:{width}}  {report.size_text(one.capacity):>5}  {one.meaning}"
+    return "\n".join(f"  {name:{width}}  {report.size_text(one.capacity):>9}  {one.meaning}"
                      for name, one in SCENARIOS.items())
 
 
@@ -227,12 +229,13 @@ examples:
   python -m gtensor.memory.scenarios all""")
     parser.add_argument("name", nargs="?", metavar="NAME", choices=[*SCENARIOS, "all"],
                         help="the scenario, or 'all'; without it they are listed")
-    parser.add_argument("--source", choices=SOURCES, default="virtual",
+    parser.add_argument("--source", choices=SOURCES, default=None,
                         help="where segments come from: cudaMalloc, virtual memory that grows in "
-                             "place, or the machine's own memory (default: virtual)")
-    parser.add_argument("--policy", choices=POLICIES, default="arena",
+                             "place, or the machine's own memory (default: virtual; with 'all', "
+                             "all)")
+    parser.add_argument("--policy", choices=POLICIES, default=None,
                         help="who cuts them: gtensor's arena, or the policy of CuPy's pool "
-                             "(default: arena)")
+                             "(default: arena; with 'all', both)")
     parser.add_argument("--capacity", type=_capacity, default=None, metavar="SIZE",
                         help="the device's memory, as 8GiB (default: the scenario's own)")
     parser.add_argument("--device", choices=DEVICES, default="simulated",
@@ -264,11 +267,12 @@ def main(argv: Sequence[str] | None = None) -> int:
               "Run one by name, or 'all'; --help says more.")
         return FITS
     if asked.name == "all":
-        print("\n".join(table(asked.device, asked.capacity)))
+        print("\n".join(table(asked.device, asked.capacity, asked.source, asked.policy)))
         return FITS
     capacity = asked.capacity or SCENARIOS[asked.name].capacity
-    fits, text = run(asked.name, asked.source, asked.policy, capacity, asked.device)
-    print(f"{asked.name}, {asked.policy} on {asked.source}, {report.size_text(capacity)}: "
+    source, policy = asked.source or "virtual", asked.policy or "arena"
+    fits, text = run(asked.name, source, policy, capacity, asked.device)
+    print(f"{asked.name}, {policy} on {source}, {report.size_text(capacity)}: "
           f"{'fits' if fits else 'OUT OF MEMORY'}\n{text}")
     return FITS if fits else OUT_OF_MEMORY
 

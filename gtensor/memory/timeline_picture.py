@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from gtensor.memory.curves import Curves, colors, curves, envelope
-from gtensor.memory.history import OUT_OF_MEMORY, Held, History, held_by
+from gtensor.memory.history import OUT_OF_MEMORY, History, cut, held_by
 from gtensor.memory.report import size_text
 
 _COLUMNS = 1100  # as many as the plot has pixels
@@ -131,9 +131,7 @@ def _list_holders(axes: Any, history: History, peak: int) -> None:
     axes.axis("off")
     live = history.live_at(peak)
     holders = held_by(live, lambda life: life.holder)
-    rest = holders[_HOLDERS:]
-    shown = holders[:_HOLDERS] + ([Held(f"{len(rest)} others", sum(h.size for h in rest),
-                                        sum(h.blocks for h in rest))] if rest else [])
+    shown = cut(holders, _HOLDERS)
     axes.text(0, 1.0, "Who held the peak", fontsize=10, fontweight="bold", color=_INK,
               transform=axes.transAxes, va="top")
     for row, held in enumerate(shown):

@@ -39,7 +39,7 @@ def file(request, tmp_path):
 def test_it_says_who_held_what_at_the_peak(file, capsys):
     assert main(["memory", str(file)]) == 0
     out = capsys.readouterr().out
-    assert "6 KiB live on cuda:0 at the peak, in 3 blocks; 3 events in 0.5 s, the peak after" in out
+    assert "6 KiB live on cuda:0 at the peak, in 3 blocks; 3 events in 0.75 s, the peak" in out
     rows = [line.split() for line in out.splitlines()]
     assert ["parameters", "4", "KiB", "66.7%", "1"] in [row[:5] for row in rows]
     assert "parameters of Net" in out and "matmul in Net.[bold], saved" in out
@@ -55,6 +55,47 @@ def test_one_table_can_be_asked_for(file, group, name, capsys):
     out = capsys.readouterr().out
     shown = out.index(name) if group in ("module", "source") else out.index("others")
     assert shown > 0 and "made in a forward pass" not in out
+
+
+def test_the_peak_lies_within_the_time_that_is_told(file, capsys):
+    assert main(["memory", str(file), "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert (found["peak"]["seconds"], found["seconds"]) == (0.5, 0.75)  # both from the start
+
+
+def test_a_single_row_that_is_left_keeps_its_name(file, capsys):
+    assert main(["memory", str(file), "--by", "op", "--most", "2"]) == 0
+    out = capsys.readouterr().out
+    assert "others" not in out and "weight" in out and "matmul" in out and "relu" in out
+    assert main(["memory", str(file), "--by", "op", "--most", "1"]) == 0
+    assert "2 others" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("rows", ["0", "-1", "some"])
+def test_rows_are_a_number_from_1_on(file, rows, capsys):
+    with pytest.raises(SystemExit) as stop:
+        main(["memory", str(file), f"--most={rows}"])
+    assert stop.value.code == 2
+    assert f"{rows!r} given; wanted a number of rows, 1 or more" in capsys.readouterr().err
+
+
+def test_a_snapshot_of_nothing_has_no_tables(tmp_path, capsys):
+    save(tmp_path / "now.json", History("cpu", [], []))
+    assert main(["memory", str(tmp_path / "now.json")]) == 0
+    assert capsys.readouterr().out == "0 B live on cpu when this was written, in 0 blocks\n"
+
+
+@pytest.mark.parametrize(("change", "sentence"), [
+    ({"times": [0.25, 0.5, float("nan")]}, "a time is no number"),
+    ({"size": -5}, "has -5 bytes"), ({"nbytes": -1}, "of which -1 were requested")])
+def test_numbers_that_cannot_be_are_refused(change, sentence, tmp_path, capsys):
+    save(tmp_path / "run.json", history())
+    document = json.loads((tmp_path / "run.json").read_bytes())
+    (document if "times" in change else document["blocks"][1]).update(change)
+    (tmp_path / "run.json").write_text(json.dumps(document))
+    assert main(["memory", str(tmp_path / "run.json")]) == 1
+    errors = capsys.readouterr().err
+    assert "is no whole memory snapshot" in errors and sentence in errors
 
 
 def test_json_for_machines(file, capsys):

@@ -30,6 +30,7 @@ def test_httomo_667_by_the_words_of_the_report():
     command = [sys.executable, "-m", "gtensor.memory.scenarios", "httomo-667", "--capacity", "8GiB"]
     done = subprocess.run([*command, "--policy", "cupy"], capture_output=True, text=True)
     assert done.returncode == 3, done.stderr
+    assert "but 3 GiB are left of 8 GiB" in done.stdout
     assert "temporary of A" in done.stdout and "output of B" in done.stdout
     done = subprocess.run([*command, "--source", "virtual"], capture_output=True, text=True)
     assert (done.returncode, done.stderr) == (0, "")
@@ -141,3 +142,15 @@ def test_random_runs_of_the_pool_lose_no_byte():
     live.clear()
     assert pool.empty_cache() == pool.stats().peak_reserved
     assert pool.stats().reserved == device.used == 0
+
+
+def test_the_table_shows_the_source_and_the_policy_that_are_asked_for(capsys):
+    assert main(["all", "--policy", "cupy", "--source", "cudamalloc"]) == 0
+    heading = capsys.readouterr().out.splitlines()[0]
+    assert heading.split() == ["scenario", "device", "cupy/cudamalloc"]
+
+
+def test_the_list_stands_in_columns(capsys):
+    assert main([]) == 0
+    lines = capsys.readouterr().out.splitlines()[1:1 + len(SCENARIOS)]
+    assert len({line.index("GiB  ") for line in lines}) == 1
