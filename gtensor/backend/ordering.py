@@ -99,13 +99,16 @@ class Ordering:
         with self._lock:
             self._latest[stream] = next(self._numbers), last
             self._ended.add(stream)
+            # Over copies: another stream may end in the middle, by a finalizer of this thread.
             done = set() if self.captures else {  # within a capture no event may be asked
-                ended for ended in self._ended if _is_done(self._latest[ended][1])}
+                ended for ended in tuple(self._ended)
+                if ended in self._latest and _is_done(self._latest[ended][1])}
             self._ended -= done
             for ended in done:
-                del self._latest[ended]
-            for pair in [pair for pair in self._seen if pair[0] == stream or pair[1] in done]:
-                del self._seen[pair]
+                self._latest.pop(ended, None)
+            for pair in tuple(self._seen):
+                if pair[0] == stream or pair[1] in done:
+                    self._seen.pop(pair, None)
 
     def _wait(self, waiter: Stream, producer: int, number: int) -> int:
         """Let `waiter` wait for the producer's event with that number or a later one, 0: for a new

@@ -68,11 +68,12 @@ class Arena:
         self._steps = steps
         self._orders = Streams(stream_of)
         self.streams = self._orders.known
-        self.order = self._orders.order
+        self.order, self.may_order = self._orders.order, self._orders.may_order
         self._reserve = Reserve(source, self._orders, 8 * source.granularity
                                 if min_remainder is None else min_remainder, small)
         self._ladder = Ladder(self._reserve, self._orders, self._changing)
         self._large, self._small = self._reserve.pools.large, self._reserve.pools.small
+        self._watermarks = Watermarks()  # first: a fork takes its lock after the arena's
         self._lock = RLock()
         self._noting = RLock()
         free_at_forks(self._lock, self._noting)
@@ -81,7 +82,6 @@ class Arena:
         self._allocated = 0
         self._active = 0
         self._peak_allocated = 0
-        self._watermarks = Watermarks()
         self._alert = 0  # the live bytes beyond which a peak or a watermark has to be looked after
         self._serial = 0
 

@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from fractions import Fraction
 from numbers import Integral, Real
+from threading import RLock
+
+from gtensor.memory.forks import free_at_forks
 
 _UNITS = {"": 1, "B": 1, **{unit + "B": 1000**power for power, unit in enumerate("KMGT", 1)},
           **{unit + "IB": 1024**power for power, unit in enumerate("KMGT", 1)}}
@@ -13,12 +17,11 @@ _UNITS = {"": 1, "B": 1, **{unit + "B": 1000**power for power, unit in enumerate
 def size_of(size: int | str) -> int:
     """Bytes of 500, "500", "500 MB" (10^6 each) or "5GiB" (2^30 each). Raises ValueError."""
     found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([A-Za-z]*)", str(size).strip())
-    unit = _UNITS.get(found[2].upper(), 0) if found else 0
-    nbytes = int(float(found[1]) * unit) if found else 0
-    if nbytes < 1:
-        raise ValueError(f"size {size!r} given; wanted bytes above 0, or a text as '5GB' or "
-                         "'500MiB'")
-    return nbytes
+    if found and found[2].upper() in _UNITS:
+        nbytes = int(Fraction(found[1]) * _UNITS[found[2].upper()])
+        if nbytes > 0:
+            return nbytes
+    raise ValueError(f"size {size!r} given; wanted bytes above 0, or a text as '5GB' or '500MiB'")
 
 
 def amount_of(amount: int | float | str, whole: Callable[[], int]) -> int:
@@ -72,6 +75,8 @@ class Watermarks:
 
     def __init__(self) -> None:
         self._all: tuple[Watermark, ...] = ()  # replaced, never changed: threads may be walking it
+        self._replacing = RLock()
+        free_at_forks(self._replacing)
 
     def add(self, nbytes: int, callback: Callable[[int], object]) -> Watermark:
         """A new watermark; raises ValueError for negative bytes, TypeError for no callback."""
@@ -81,12 +86,14 @@ class Watermarks:
         if nbytes < 0:
             raise ValueError(f"a watermark of {nbytes} bytes was given; wanted 0 or more")
         mark = Watermark(self, nbytes, callback)
-        self._all = (*self._all, mark)
+        with self._replacing:
+            self._all = (*self._all, mark)
         return mark
 
     def remove(self, mark: Watermark) -> None:
         """Let a watermark be forgotten."""
-        self._all = tuple(other for other in self._all if other is not mark)
+        with self._replacing:
+            self._all = tuple([other for other in self._all if other is not mark])
 
     def below(self, nbytes: int) -> int:
         """The lowest level there is, `nbytes` at most."""

@@ -31,7 +31,7 @@ class Region:
     """The reserved bytes of one stream, and who lives in them.
 
     `starts` are the addresses of live blocks in order, `ends` where they end; an address that is
-    not in `starts` means nothing there. One call changes who lives: an interrupt finds it whole.
+    not in `starts` means nothing there. One store changes who lives: an interrupt finds it whole.
     """
 
     def __init__(self, reserved: Block) -> None:
@@ -71,7 +71,8 @@ class Planned(Adaptor):
         self._busy = False  # the thread that holds the lock is changing regions
         self._freed: deque[Place] = deque()
         self._uses: dict[int, set[int]] = {}  # address of a place -> other streams that used it
-        self._shared: list[tuple[Place, set[int]]] = []  # free for the host, not yet for streams
+        # free for the host, not yet for their stream, by that one
+        self._shared: dict[int, list[tuple[Place, set[int]]]] = {}
         # from here on it may fail, and whoever finds it among all objects may ask it
         upstream.empty_cache()  # what unplanned steps left in pieces is to serve as a whole
         self._regions = regions = {
@@ -131,8 +132,9 @@ class Planned(Adaptor):
         return [region.reserved for region in self._regions.values()]
 
     def allocate(self, nbytes: int, stream: int = 0, label: str = "") -> Block:
-        place = None
+        block = None
         if self._thread == get_ident():
+            own = block_of(self, None, 0, 0, nbytes, label, stream, next(_serials))
             with self._lock:
                 if not self._busy:  # else a finalizer of this thread asks in the middle
                     self._busy = True
@@ -140,15 +142,13 @@ class Planned(Adaptor):
                         if self._freed:
                             self._drain()
                         if self._shared:
-                            self._order()
-                        place = self._take(nbytes, stream, label)
+                            self._order(stream)
+                        if self._take(own):
+                            block = own
                     finally:
                         self._busy = False
-        if place is None:
+        if block is None:
             block = self.upstream.allocate(nbytes, stream, label)
-        else:
-            block = block_of(self, place, place.start, place.size, nbytes, label, stream,
-                             next(_serials))
         live = self.upstream.allocated - self._reserved + self._live
         if live > self._peak:
             self._peak = live
@@ -159,7 +159,7 @@ class Planned(Adaptor):
         if type(place) is Place:
             block.node = None
             self._freed.append(place)
-        else:
+        elif place is not None:
             self.upstream.deallocate(block)
 
     def record_use(self, block: Block | int, stream: int) -> None:
@@ -171,7 +171,6 @@ class Planned(Adaptor):
         reserved = place.region.reserved
         self.upstream.record_use(reserved, stream)
         if stream != reserved.stream:
-            self.upstream.record_use(reserved, reserved.stream)  # so that both are known to it
             self._uses.setdefault(place.start, set()).add(stream)
 
     def stats(self) -> Stats:
@@ -197,33 +196,38 @@ class Planned(Adaptor):
         self.upstream.reset_peak()
         self._peak = self.allocated
 
-    def _take(self, nbytes: int, stream: int, label: str) -> Place | None:
-        """The place of the next planned allocation, if it is what is asked for, and free."""
+    def _take(self, block: Block) -> bool:
+        """Give a block the place of the next planned allocation, if it asks for that, and it is
+        free; whether it has it."""
+        nbytes, stream = block.nbytes, block.stream
         counts = self.counts
         at = self._next
         requests = self._requests
         if at == len(requests) or requests[at][0] != nbytes or requests[at][1] != stream:
-            at = self._resume(nbytes, stream, label)
+            at = self._resume(nbytes, stream, block.label)
             if at < 0:
                 counts.deviating += 1
-                return None
+                return False
         self._next = at + 1
         place = requests[at][2]
         if place is None:
             counts.kept += 1
-            return None
+            return False
         region, start, end, size = place
         starts = region.starts
         above = bisect_right(starts, start)
         if (above and region.ends[starts[above - 1]] > start
                 or above < len(starts) and starts[above] < end):
             counts.carried += 1
-            return None
+            return False
         region.ends[start] = end
+        block.ptr = start
+        block.size = size
+        block.node = place  # from here on stores only
         self._live += size
         counts.served += 1
-        starts.insert(above, start)
-        return place
+        starts[above:above] = (start,)
+        return True
 
     def _resume(self, nbytes: int, stream: int, label: str) -> int:
         """Which of the next planned allocations a step that deviates asks for; -1 if none."""
@@ -257,26 +261,37 @@ class Planned(Adaptor):
 
     def _drain(self) -> None:
         while self._freed:
-            place = self._freed.popleft()
-            self._live -= place.size
-            uses = self._uses.pop(place.start, None)
-            if uses:
-                self._shared.append((place, uses))
+            place = self._freed[0]
+            starts = place.region.starts
+            at = bisect_left(starts, place.start)
+            uses = self._uses.get(place.start)
+            if uses is None:  # from here on stores only
+                del starts[at]
             else:
-                _vacate(place)
+                shared = self._shared.setdefault(place.region.reserved.stream, [])  # and here
+                shared += ((place, uses),)
+                del self._uses[place.start]
+            self._live -= place.size
+            del self._freed[0]
 
-    def _order(self) -> None:
-        """Let each region's stream wait for the others that used freed places of it.
+    def _order(self, stream: int) -> None:
+        """Let a stream wait for the others that used freed places of its region.
 
-        Where waiting fails, this place and those behind it are left to the next allocation.
+        Where waiting fails, this place and those behind it are left to the stream's next
+        allocation; a stream that is gone has none.
         """
+        shared = self._shared.get(stream)
+        if not shared:
+            return
         arena = bottom_of(self.arena)
-        while self._shared:
-            place, uses = self._shared[0]
-            for stream in sorted(uses):
-                arena.order(place.region.reserved.stream, stream)
-            del self._shared[0]  # an interrupt behind it loses this place alone
-            _vacate(place)
+        while shared and arena.may_order(stream):
+            place, uses = shared[0]
+            for user in sorted(uses):
+                arena.order(stream, user)
+            starts = place.region.starts
+            at = bisect_left(starts, place.start)
+            del starts[at]  # from here on stores only
+            del shared[0]
 
     def _place_at(self, ptr: int) -> Place | None:
         """The live planned block's place that holds this address."""
@@ -288,11 +303,6 @@ class Planned(Adaptor):
                     end = region.ends[start]
                     return Place(region, start, end, end - start)
         return None
-
-
-def _vacate(place: Place) -> None:
-    starts = place.region.starts
-    del starts[bisect_left(starts, place.start)]
 
 
 @contextmanager

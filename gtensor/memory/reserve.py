@@ -268,7 +268,7 @@ class Reserve:
                 self.streams.order(pool.stream, owner.stream)
             owner.hand_over(segment, pool)
             pool.taken += 1
-            return pool.take(size)
+            return pool.take(size) or self._composed(pool, size)
         for owner in others:
             chunk = owner.take(size, breaking=True)
             if chunk is None:

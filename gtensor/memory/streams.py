@@ -12,7 +12,6 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Container
-from contextlib import suppress
 from itertools import chain, islice
 from typing import NamedTuple
 
@@ -95,9 +94,8 @@ class Streams:
         self.known.pop(stream, None)
         if self.capturing:
             return
-        with suppress(Exception):  # then they are forgotten another time
-            for other in [other for other, event in self.ended.items() if event.done()]:
-                del self.ended[other]
+        for other in [other for other, event in self.ended.items() if _done(event)]:
+            del self.ended[other]
 
     def retire(self, chunk: Chunk) -> bool:
         """Note a freed chunk; False if only the stream of its own pool used it, so it is free."""

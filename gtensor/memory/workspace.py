@@ -190,6 +190,8 @@ class Workspace:
         stream = self.device.current_stream()
         key = (name, stream.id, _thread.number)
         buffer = self._buffers.get(key)
+        if buffer is not None and buffer.array is None:
+            buffer = None  # it grows, further up the stack
         if buffer is not None and buffer.capacity >= nbytes:
             return buffer, False
         self._drop_gone()
@@ -217,7 +219,11 @@ class Workspace:
                     self._buffers.pop(key, None)  # a finalizer may have released all of them
 
     def _grow(self, key: _Key, buffer: _Buffer, nbytes: int, capacity: int) -> None:
-        """Put a larger array into a buffer; on an error it has one of its old capacity."""
+        """Put a larger array into a buffer; on an error it has one of its old capacity.
+
+        Whoever asks for the name in the middle, a finalizer or watermark of this very thread, gets
+        a buffer of its own.
+        """
         name = key[0]
         old = weakref.ref(buffer.array)
         buffer.array = None  # first, so that the new array may have its bytes
@@ -226,11 +232,12 @@ class Workspace:
                 self._check_limit(name, nbytes, capacity, 0)
             buffer.array = self._allocate(name, capacity)
         except BaseException:
-            del self._buffers[key]  # in case that even the old size is refused
+            self._buffers.pop(key, None)  # in case that even the old size is refused
             array = old()
             buffer.array = self._allocate(name, buffer.capacity) if array is None else array
             self._buffers[key] = buffer
             raise
+        self._buffers[key] = buffer  # once more, if all were released meanwhile
         if old() is not None:
             buffer.retired.append((old, buffer.capacity))
 

@@ -9,7 +9,7 @@ import pytest
 
 import gtensor as gt
 from gtensor.backend.ordering import Ordering
-from gtensor.backend.streams import SimulatedStream
+from gtensor.backend.streams import HostEvent, SimulatedStream
 
 
 class Counted(SimulatedStream):
@@ -129,6 +129,20 @@ def test_a_stream_that_is_gone_is_waited_for_by_its_last_event(world):
     ordering._stream_of = {b.id: b}.get
     ordering.read(b, block)
     assert runs_after(b, a)
+
+
+def test_a_stream_may_end_while_another_ends(world):
+    """As when asking an event makes an object, and a collection finds streams to end."""
+    ordering, _ = world
+
+    class Meddling(HostEvent):
+        def done(self):
+            for number in range(10, 40):
+                ordering.forget(number, HostEvent())
+            return True
+
+    ordering.forget(1, Meddling())
+    assert not ordering._ended and not ordering._latest
 
 
 def test_random_reads_and_writes_are_in_order(world):

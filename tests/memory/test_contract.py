@@ -7,7 +7,6 @@ matter: there each test is run twice, once to record what it asks for (`REPEATAB
 from __future__ import annotations
 
 import gc
-import sys
 import threading
 from itertools import pairwise
 
@@ -318,8 +317,7 @@ def test_planted_faults_in_a_resource_are_caught(fault, test):
 
 
 def test_planted_fault_a_place_that_is_never_vacant_again_is_caught(monkeypatch):
-    planned_steps = sys.modules[Planned.__module__]  # `memory.planned` is the function
-    monkeypatch.setattr(planned_steps, "_vacate", lambda place: None)
+    monkeypatch.setattr(Planned, "_drain", lambda planned: planned._freed.clear())
     with pytest.raises(AssertionError):
         test_a_planned_step_keeps_the_contract(
             test_a_freed_block_is_reused_without_a_new_segment, "host")

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import threading
+
 import pytest
 
 from gtensor import memory
 from gtensor.memory import Arena, OutOfMemoryError, SimulatedSegments
-from gtensor.memory.limits import amount_of
+from gtensor.memory.limits import Watermarks, amount_of
 
 from .invariants import check
 
@@ -22,6 +24,37 @@ def arena():
     (500, 500), ("8 KiB", 8192), (0.5, 500), ("50%", 500), ("12.5 %", 125), (1.0, 1000)])
 def test_amounts(amount, nbytes):
     assert amount_of(amount, lambda: 1000) == nbytes
+
+
+@pytest.mark.parametrize("text", ["0.5", "0.2 B", "0", "0.0001 KB"])
+def test_a_text_of_less_than_a_byte_is_no_size(text):
+    with pytest.raises(ValueError, match="wanted bytes above 0"):
+        amount_of(text, lambda: 1000)
+
+
+def test_sizes_are_exact():
+    assert amount_of("9007199254740993", lambda: 0) == 9007199254740993
+    assert amount_of("9" * 400, lambda: 0) == int("9" * 400)
+    assert amount_of("0.1 KB", lambda: 0) == 100
+
+
+def test_a_watermark_that_is_added_while_another_is_removed_is_not_lost():
+    marks = Watermarks()
+    old, threads = marks.add(0, print), []
+
+    class Meeting(tuple):
+        """Lets another thread add a watermark while this one looks at what there is."""
+
+        def __iter__(self):
+            threads.append(threading.Thread(target=marks.add, args=(5, print)))
+            threads[0].start()
+            threads[0].join(0.2)  # it may have to wait for this one
+            return super().__iter__()
+
+    marks._all = Meeting(marks._all)
+    old.remove()
+    threads[0].join()
+    assert [mark.nbytes for mark in marks._all] == [5]
 
 
 def test_a_limit_may_be_a_part_of_the_device():

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import sys
-
 import pytest
 
 from gtensor.backend.streams import SimulatedStream
@@ -16,11 +14,10 @@ from gtensor.memory import (
     SimulatedSegments,
     Timeline,
 )
+from gtensor.memory.plan import Lifetime, make_plan
 
 from .invariants import check
 from .loops import MIB, planned_loop, step
-
-planned_steps = sys.modules[Planned.__module__]  # `memory.planned` is the function
 
 
 def test_steps_run_inside_the_reservation():
@@ -101,12 +98,20 @@ def test_a_block_that_outlives_its_step_keeps_its_bytes():
 def test_planted_fault_a_place_that_is_given_twice_is_caught(monkeypatch):
     take = Planned._take
 
-    def careless(planned, nbytes, stream, label):
-        planned._regions[0].starts.clear()  # nobody lives anywhere
-        return take(planned, nbytes, stream, label)
+    class Empty(list):
+        """Nobody lives anywhere."""
+
+        def __setitem__(self, at, starts):
+            pass
+
+        def __delitem__(self, at):
+            pass
+
+    def careless(planned, block):
+        planned._regions[0].starts = Empty()
+        return take(planned, block)
 
     monkeypatch.setattr(Planned, "_take", careless)
-    monkeypatch.setattr(planned_steps, "_vacate", lambda place: None)
     with pytest.raises(AssertionError):
         test_a_block_that_outlives_its_step_keeps_its_bytes()
 
@@ -230,3 +235,34 @@ def test_places_that_a_stream_used_which_is_gone_are_free_again():
         del side
     assert (plan.counts.served, plan.counts.carried) == (20, 0)
     assert home._waits, "who comes next does not wait for the stream that is gone"
+
+
+def a_place_on_each_of_two_streams():
+    """A planned step under way on them, their ids, and that of a third one."""
+    streams = [SimulatedStream() for _ in range(3)]
+    arena = Arena(SimulatedSegments(1 << 30))
+    arena.streams.update({stream.id: stream for stream in streams})
+    home, second, user = (stream.id for stream in streams)
+    planned = Planned(arena, make_plan(
+        [Lifetime(MIB, MIB, home, "", 0, 1), Lifetime(MIB, MIB, second, "", 2, 3)], 4))
+    planned.begin()
+    return planned, arena, home, second, user
+
+
+def test_a_block_of_a_stream_that_is_gone_may_be_used_on_others():
+    planned, arena, home, _, user = a_place_on_each_of_two_streams()
+    block = planned.allocate(MIB, home)
+    arena.forget_stream(home)
+    planned.record_use(block, user)
+    del block
+    assert planned.allocated == 0
+
+
+def test_a_shared_place_of_a_stream_that_is_gone_disturbs_nobody():
+    planned, arena, home, second, user = a_place_on_each_of_two_streams()
+    block = planned.allocate(MIB, home)
+    planned.record_use(block, user)
+    del block
+    arena.forget_stream(home)
+    kept = planned.allocate(MIB, second)
+    assert planned.counts.served == 2 and planned.allocated == kept.size

@@ -10,6 +10,7 @@ import random
 import pytest
 
 import gtensor as gt
+from gtensor.backend.streams import SimulatedStream
 from gtensor.memory import Arena, OutOfMemoryError, SimulatedPages, VirtualSegments
 from gtensor.memory.blocks import BlockPool
 from gtensor.memory.chunks import Segment
@@ -41,6 +42,16 @@ def apart(arena: Arena, *sizes: int, stream: int = 0) -> list:
 
 
 # -- what is joined --------------------------------------------------------------------------------
+
+
+def test_a_free_segment_of_another_stream_serves_what_is_no_whole_page():
+    pages, arena = virtual()
+    streams = [SimulatedStream(), SimulatedStream()]
+    arena.streams.update({stream.id: stream for stream in streams})
+    arena.allocate(3 * PAGE, streams[0].id)
+    block = arena.allocate(2 * PAGE + PAGE // 2, streams[1].id)
+    assert pages.used == 3 * PAGE
+    check(arena, [block])
 
 
 def test_pages_that_lie_apart_serve_a_block_of_their_size():

@@ -211,6 +211,48 @@ def test_planted_fault_one_buffer_for_all_threads_is_caught(cpu, monkeypatch):
     assert np.shares_memory(mine, found[0])
 
 
+@pytest.fixture
+def at_growth(cpu):
+    """Runs something in the middle of the growth of buffer "a", which is answered."""
+
+    def run(ws, act):
+        ws.get("a", 1 << 20, np.uint8)
+        mark = memory.on_watermark(
+            memory.arena_of(cpu).allocated + (2 << 20), lambda live: act(), cpu)
+        try:
+            return ws.get("a", 8 << 20, np.uint8)
+        finally:
+            mark.remove()
+
+    return run
+
+
+def test_a_watermark_may_use_the_workspace_whose_buffer_grows(at_growth):
+    ws, inner = Workspace("cpu"), []
+    outer = at_growth(ws, lambda: inner.append(ws.get("a", 100, np.uint8)))
+    assert outer.shape == (8 << 20,) and inner[0].shape == (100,)
+    assert not np.shares_memory(outer, inner[0])
+    assert np.shares_memory(outer, ws.get("a", 100, np.uint8))
+    ws.release()
+
+
+def test_a_watermark_may_release_the_workspace_whose_buffer_grows(at_growth):
+    ws = Workspace("cpu")
+    outer = at_growth(ws, ws.release)
+    assert np.shares_memory(outer, ws.get("a", 100, np.uint8))
+    assert ws.memory_usage().held == 8 << 20
+
+    def fail():
+        ws.release()
+        raise ArithmeticError("of the callback")
+
+    ws.release()
+    del outer
+    with pytest.raises(ArithmeticError, match="of the callback"):
+        at_growth(ws, fail)
+    assert ws.memory_usage().held == 1 << 20
+
+
 def test_release_and_the_end_of_the_block_free_all(cpu):
     before = memory.stats("cpu").allocated
     with Workspace("cpu") as ws:
