@@ -24,6 +24,7 @@ The caller holds the arena's lock.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import islice
 from weakref import WeakSet
 
 from gtensor.memory import report
@@ -43,6 +44,7 @@ from gtensor.memory.streams import Streams
 
 MOST_TAKEN = 16
 SMALL_SEGMENT = HUGE_PAGE
+_TRIED = 4  # segments to try to grow in place before another one is asked for
 _LARGE = 64 << 20  # a free segment up to this size may move for however small a request
 
 
@@ -131,23 +133,26 @@ class Reserve:
             if self.limit is not None and self.reserved + wanted > self.limit:
                 why = f"the limit is {report.size_text(self.limit)}"
                 continue
-            segment = Segment(pool, 0, wanted)
-            if not tight:
-                pool.provide(wanted)
             try:
-                ptr = self.source.acquire(wanted)
+                return self._acquired(pool, wanted, tight)
             except MemoryError as error:
                 why = str(error)
-                continue
-            segment.ptr = segment.right.ptr = ptr  # from here on stores only
-            if not tight:
-                pool.segments[ptr] = segment
-            self.misses += 1
-            self.reserved += wanted
-            if self.reserved > self.peak:
-                self.peak = self.reserved
-            return segment
         return why
+
+    def _acquired(self, pool: BlockPool, wanted: int, tight: bool = False) -> Segment:
+        """A segment of that size from the source; raises its MemoryError. `tight` as in `grow`."""
+        segment = Segment(pool, 0, wanted)
+        if not tight:
+            pool.provide(wanted)
+        ptr = self.source.acquire(wanted)
+        segment.ptr = segment.right.ptr = ptr  # from here on stores only
+        if not tight:
+            pool.segments[ptr] = segment
+        self.misses += 1
+        self.reserved += wanted
+        if self.reserved > self.peak:
+            self.peak = self.reserved
+        return segment
 
     def _composed(self, pool: BlockPool, size: int) -> Chunk | None:
         """A chunk of a pool's free bytes, wherever they lie, if the source can join them."""
@@ -175,29 +180,36 @@ class Reserve:
                 *(joined.addresses for joined in self.replayed)))
 
     def _extend(self, source: PagedSource, pool: BlockPool, size: int) -> Chunk | None:
-        """A chunk for which one of the pool's segments was grown in place, by what is missing.
-
-        That with most free bytes at its end; the next one if addresses behind it are taken.
-        """
+        """A chunk composed of free bytes and of pages that were missing: these lie behind one of
+        the pool's segments if addresses are free there, else in a segment of their own."""
         more = missing(pool, size, source.page)
         if not more or (self.limit is not None and self.reserved + more > self.limit):
             return None
-        for segment in sorted(pool.segments.values(), key=_free_end, reverse=True):
+        try:
+            chunk = self._grown(source, pool, more) or self._acquired(pool, more).right
+        except MemoryError:
+            return None
+        give_all([chunk])
+        pool.taken = 0
+        return pool.take(size) or self._composed(pool, size)
+
+    def _grown(self, source: PagedSource, pool: BlockPool, more: int) -> Chunk | None:
+        """Pages by which one of the pool's last segments was grown in place, that with most free
+        bytes at its end; None if addresses behind them are taken. Raises the source's MemoryError.
+
+        Behind older ones there mostly is another, and a pool may have thousands.
+        """
+        last = islice(reversed(pool.segments.values()), _TRIED)
+        for segment in sorted(last, key=_free_end, reverse=True):
             chunk = pool.extension(segment, more)
-            try:
-                grown = source.grow(segment.ptr, segment.size, segment.size + more)
-            except MemoryError:
-                return None
-            if grown:  # from here on stores only
-                chunk.left.right = segment.left = chunk
+            if source.grow(segment.ptr, segment.size, segment.size + more):
+                chunk.left.right = segment.left = chunk  # from here on stores only
                 segment.size += more
                 self.misses += 1
                 self.reserved += more
                 if self.reserved > self.peak:
                     self.peak = self.reserved
-                give_all([chunk])
-                pool.taken = 0
-                return pool.take(size) or self._composed(pool, size)
+                return chunk
         return None
 
     def _sizes(self, size: int, pool: BlockPool) -> list[int]:

@@ -271,6 +271,24 @@ def test_a_joined_block_of_a_stream_that_ends_goes_to_its_heir():
 # -- when something fails --------------------------------------------------------------------------
 
 
+def test_missing_pages_come_in_a_segment_of_their_own_where_none_can_grow(monkeypatch):
+    pages, arena = virtual()
+    blocks = [arena.allocate(PAGE) for _ in range(200)]
+    del blocks[::2]
+    arena.empty_cache()  # addresses behind each segment are free, for one page
+    blocks.append(arena.allocate(PAGE // 2))
+    tried, real = [], arena.source.grow
+    monkeypatch.setattr(arena.source, "grow", lambda ptr, old, new: tried.append(ptr)
+                        or real(ptr, old, new))
+    for size in (2 * PAGE, 3 * PAGE + PAGE // 2, 4 * PAGE):
+        used = pages.used
+        blocks.append(arena.allocate(size))
+        assert pages.used - used == size & -PAGE, "more than was missing"
+        assert len(tried) <= 4, "all segments were tried, and there may be thousands"
+        tried.clear()
+    check(arena, blocks)
+
+
 def test_without_addresses_the_arena_grows(monkeypatch):
     monkeypatch.setattr(virtual_source, "MOST_JOINED", 0)
     pages, arena = virtual()
