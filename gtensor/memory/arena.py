@@ -29,11 +29,11 @@ from typing import TypeVar
 from gtensor.backend.streams import Event
 from gtensor.memory import report
 from gtensor.memory.chunks import Chunk, Segment
-from gtensor.memory.forks import free_at_forks
 from gtensor.memory.graphs import GraphPool
 from gtensor.memory.ladder import Ladder
 from gtensor.memory.layout import SegmentLayout, laid_out
 from gtensor.memory.limits import Watermark, Watermarks, stepped
+from gtensor.memory.locks import free_at_forks, wait_for
 from gtensor.memory.reserve import Reserve
 from gtensor.memory.resource import Block, OutOfMemoryError, Stats
 from gtensor.memory.sources import SegmentSource
@@ -116,10 +116,10 @@ class Arena:
         pools = self._large if size > self._most_small else self._small
         pending = self._pending
         lock = self._lock
-        chunk = None
-        risen = 0
+        chunk, risen = None, 0
         try:
-            lock.acquire()
+            if not lock.acquire(False):
+                wait_for(lock, self.name)
             if self._busy:
                 return self._allocate_aside(block, size, nbytes, stream, label)
             try:

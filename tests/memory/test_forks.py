@@ -8,7 +8,7 @@ import threading
 
 import pytest
 
-from gtensor.memory import Arena, HostSegments, forks
+from gtensor.memory import Arena, HostSegments, locks
 
 
 class Slow(HostSegments):
@@ -54,4 +54,4 @@ def test_a_child_forked_in_the_middle_of_an_allocation_can_allocate():
 def test_planted_fault_a_lock_that_forks_do_not_know_is_caught(monkeypatch):
     monkeypatch.setattr("gtensor.memory.arena.free_at_forks", lambda *locks: None)
     assert not child_allocates()
-    assert not forks._held
+    assert not locks._held
