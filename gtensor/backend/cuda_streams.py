@@ -213,7 +213,7 @@ class StreamBook:
 
     def ids(self) -> tuple[int, ...]:
         """The ids of all streams that were seen and are there."""
-        return tuple(self._known)
+        return (*self._known,)  # unlike `tuple`, in one piece: a collection may end streams
 
     def current(self) -> CudaStream:
         """This thread's current stream of the device."""

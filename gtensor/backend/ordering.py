@@ -101,12 +101,12 @@ class Ordering:
             self._ended.add(stream)
             # Over copies: another stream may end in the middle, by a finalizer of this thread.
             done = set() if self.captures else {  # within a capture no event may be asked
-                ended for ended in tuple(self._ended)
+                ended for ended in list(self._ended)
                 if ended in self._latest and _is_done(self._latest[ended][1])}
             self._ended -= done
             for ended in done:
                 self._latest.pop(ended, None)
-            for pair in tuple(self._seen):
+            for pair in list(self._seen):
                 if pair[0] == stream or pair[1] in done:
                     self._seen.pop(pair, None)
 

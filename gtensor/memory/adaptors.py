@@ -111,7 +111,7 @@ class Ears:
     def close(self) -> None:
         """Hear no more."""
         self._listener = None
-        for ear in tuple(self._ears.values()):
+        for ear in list(self._ears.values()):
             ear.listener = None
         self._ears.clear()
 

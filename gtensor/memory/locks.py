@@ -14,23 +14,30 @@ from __future__ import annotations
 
 import os
 from contextlib import suppress
-from itertools import count
 from threading import RLock
 from typing import Any
-from weakref import WeakValueDictionary
+from weakref import ref
 
 _forking = RLock()  # one fork at a time
-_numbers = count()
-_locks: WeakValueDictionary[int, object] = WeakValueDictionary()
-_held: list[object] = []
+_locks: dict[ref[Any], None] = {}  # oldest first
+_held: list[Any] = []
 PATIENCE = 10.0  # seconds to wait for another arena in the middle of a change
 
 
 def free_at_forks(*locks: object) -> None:
     """Let a fork wait for these locks, and the child have them free."""
-    with _forking:
-        for lock in locks:
-            _locks[next(_numbers)] = lock
+    for lock in locks:
+        _locks[ref(lock, _gone)] = None
+
+
+def _gone(reference: ref[Any]) -> None:
+    _locks.pop(reference, None)
+
+
+def _there() -> list[Any]:
+    """The locks there are; of one moment, whatever other threads make and drop meanwhile."""
+    found = [reference() for reference in list(_locks)]  # unlike `tuple`, in one piece
+    return [lock for lock in found if lock is not None]
 
 
 def wait_for(lock: Any, name: str) -> None:
@@ -38,26 +45,25 @@ def wait_for(lock: Any, name: str) -> None:
 
     Raises RuntimeError if this thread holds another one, and has waited `PATIENCE` seconds.
     """
-    others: tuple[Any, ...] = tuple(_locks.values())
-    within = any(other is not lock and other._is_owned() for other in others)
-    if not lock.acquire(True, PATIENCE if within else -1):
-        raise RuntimeError(
-            f"memory on {name} was asked for in the middle of an allocation elsewhere, and another "
-            f"thread has kept {name} for {PATIENCE:g} s, which may wait for this one; wanted "
-            "finalizers and signal handlers that allocate nothing on a second device")
+    while not lock.acquire(True, PATIENCE):
+        if any(other is not lock and other._is_owned() for other in _there()):
+            raise RuntimeError(
+                f"memory on {name} was asked for in the middle of an allocation elsewhere, and "
+                f"another thread has kept {name} for {PATIENCE:g} s, which may wait for this one; "
+                "wanted finalizers and signal handlers that allocate nothing on a second device")
 
 
 def _before() -> None:
     _forking.acquire()
-    for _, lock in sorted(_locks.items(), reverse=True):
-        lock.acquire()  # type: ignore[attr-defined]
+    for lock in reversed(_there()):
+        lock.acquire()
         _held.append(lock)
 
 
 def _after() -> None:
     while _held:
         with suppress(RuntimeError):  # one that cannot be let go must not keep the others
-            _held.pop().release()  # type: ignore[attr-defined]
+            _held.pop().release()
     with suppress(RuntimeError):  # an interrupt came before it was taken
         _forking.release()
 

@@ -160,7 +160,7 @@ class Timeline(Adaptor):
     def events(self) -> list[Event]:
         """What is recorded so far of blocks made in the recording, oldest first."""
         sources, found = _Sources(), []
-        events = tuple(self._events)
+        events = list(self._events)  # unlike `tuple`, in one piece: a collection adds events
         total = self._total - sum(made.size if born else -made.size for _, made, born in events)
         for time, (_, made, born) in zip(self._times(events), events, strict=True):
             delta = made.size if born else -made.size
@@ -192,7 +192,7 @@ class Timeline(Adaptor):
             objects = objects_of(Adaptor)
             self._find(objects)
         segments, stats = self._ended or self._now(objects)
-        events, live = tuple(self._events), dict(self._live)
+        events, live = list(self._events), dict(self._live)
         first = self.recorded - len(events)
         marks = [Mark(max(at - first, 0), (time - self._start) * 1e-9, name, begins, nbytes)
                  for at, time, name, begins, nbytes in self._marks]
@@ -247,7 +247,7 @@ class Timeline(Adaptor):
         self._segments.look(self.recorded)
         segments, stats = layout_of(self._segments.bottom)
         held = present(objects, self._segments.bottom).held
-        return opened(segments, held, tuple(self._live.values())), stats
+        return opened(segments, held, list(self._live.values())), stats
 
 
 class _Segments:

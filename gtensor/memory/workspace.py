@@ -211,12 +211,13 @@ class Workspace:
 
     def _drop_gone(self) -> None:
         """Give up the buffers of streams and threads that are gone; the lock is held."""
-        for key, buffer in tuple(self._buffers.items()):
-            if buffer.gone:
+        for key in list(self._buffers):
+            buffer = self._buffers.get(key)  # a finalizer may have released all of them
+            if buffer is not None and buffer.gone:
                 if buffer.array is not None:
                     buffer.retire()
                 if not buffer.still_viewed():
-                    self._buffers.pop(key, None)  # a finalizer may have released all of them
+                    self._buffers.pop(key, None)
 
     def _grow(self, key: _Key, buffer: _Buffer, nbytes: int, capacity: int) -> None:
         """Put a larger array into a buffer; on an error it has one of its old capacity.

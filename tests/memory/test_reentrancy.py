@@ -297,6 +297,9 @@ class CarelessLock:
     def __exit__(self, *exception):
         self.lock.release()
 
+    def _is_owned(self):
+        return self.lock._is_owned()
+
     @classmethod
     def let_all_go(cls):
         """Those that this thread kept: others wait for them."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import threading
 import time
 
@@ -80,6 +81,37 @@ def test_who_is_not_in_the_middle_waits_as_long_as_it_takes(pair, monkeypatch):
         blocks.append(one.allocate(MIB))
 
     assert run(hold, ask) and len(blocks) == 1
+
+
+def test_who_waits_is_not_disturbed_by_arenas_that_come_and_go(monkeypatch):
+    monkeypatch.setattr(locks, "PATIENCE", 1e-5)  # so that who waits looks all the time
+    arena, done, errors = Arena(SimulatedSegments(1 << 30)), threading.Event(), []
+
+    def hold():
+        while not done.is_set():
+            with arena._lock:
+                time.sleep(1e-5)
+
+    def ask():
+        try:
+            while not done.is_set():
+                arena.allocate(MIB)
+        except BaseException as error:
+            errors.append(error)
+
+    def come_and_go():
+        deadline = time.perf_counter() + 0.5
+        while time.perf_counter() < deadline:
+            for _ in range(10):
+                Arena(SimulatedSegments(1 << 30))
+        done.set()
+
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        assert run(hold, ask, ask, ask, come_and_go) and not errors
+    finally:
+        sys.setswitchinterval(interval)
 
 
 def test_planted_fault_who_waits_without_an_end_is_caught(pair, monkeypatch):

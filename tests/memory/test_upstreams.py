@@ -124,6 +124,9 @@ def test_planted_fault_an_arena_without_a_lock_is_caught(monkeypatch):
         def __exit__(self, *exception):
             pass
 
+        def _is_owned(self):
+            return False
+
     monkeypatch.setattr("gtensor.memory.arena.RLock", NoLock)
     with pytest.raises(AssertionError):
         others_allocate_while_a_source_is_late()
