@@ -29,7 +29,10 @@ def amount_of(amount: int | float | str, whole: Callable[[], int]) -> int:
 
     Raises TypeError for what is none of these, ValueError for a part not in (0, 1].
     """
-    if isinstance(amount, Integral) and not isinstance(amount, bool):
+    if isinstance(amount, bool) or not isinstance(amount, str | Real):
+        raise TypeError(f"{amount!r} was given; wanted bytes as an integer, a part as 0.5 or "
+                        "'50%', or a text as '8GB'")
+    if isinstance(amount, Integral):
         return int(amount)
     if isinstance(amount, str):
         if not amount.strip().endswith("%"):
@@ -38,11 +41,8 @@ def amount_of(amount: int | float | str, whole: Callable[[], int]) -> int:
             part = float(amount.strip()[:-1]) / 100
         except ValueError:
             raise ValueError(f"{amount!r} given; wanted a percentage as '50%'") from None
-    elif isinstance(amount, Real) and not isinstance(amount, bool):
-        part = float(amount)
     else:
-        raise TypeError(f"{amount!r} was given; wanted bytes as an integer, a part as 0.5 or "
-                        "'50%', or a text as '8GB'")
+        part = float(amount)
     if not 0 < part <= 1:
         raise ValueError(f"{amount!r} given; wanted a part of the device above 0 and up to 1, or "
                          "bytes as an integer")

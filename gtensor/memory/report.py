@@ -43,11 +43,9 @@ def by_label(live: Iterable[Holding], most: int = 8) -> list[str]:
         total[0] += nbytes
         total[1] += 1
     order = sorted(totals.items(), key=lambda item: -item[1][0])
-    rows = [(label, size_text(nbytes), _blocks(count)) for label, (nbytes, count) in order[:most]]
-    if len(rest := order[most:]) == 1:
-        label, (nbytes, count) = rest[0]
-        rows.append((label, size_text(nbytes), _blocks(count)))
-    elif rest:
+    shown = order if len(order) == most + 1 else order[:most]  # one more is no longer than "others"
+    rows = [(label, size_text(nbytes), _blocks(count)) for label, (nbytes, count) in shown]
+    if rest := order[len(shown):]:
         rows.append((f"{len(rest)} others", size_text(sum(total[0] for _, total in rest)),
                      _blocks(sum(total[1] for _, total in rest))))
     return table(rows) if rows else []
