@@ -3,6 +3,8 @@
 PYTHON ?= python3
 VENV   ?= .venv
 BIN    := $(VENV)/bin
+# Processes that run tests; each of them computes with one thread.
+JOBS   ?= 2
 # The CUDA extra that the driver can run ("CUDA Version: 13.0" -> ",cuda13"); none without a driver.
 CUDA   := $(shell nvidia-smi 2>/dev/null | sed -n 's/.*CUDA Version: *\(1[23]\).*/,cuda\1/p' | head -n 1)
 STAMP  := $(VENV)/.installed-
@@ -15,7 +17,7 @@ run: $(STAMP)train
 test: $(STAMP)dev
 	$(BIN)/ruff check gtensor tests profiling docs
 	$(BIN)/mypy
-	$(BIN)/python -m pytest
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(JOBS) --dist worksteal
 
 $(STAMP)%: pyproject.toml
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)

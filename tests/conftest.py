@@ -6,6 +6,7 @@ import faulthandler
 import gc
 import sys
 from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 import pytest
@@ -34,12 +35,28 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     config.stash[_left_out] = counts
 
 
-def pytest_report_collectionfinish(config: pytest.Config) -> list[str]:
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """A worker hands its counts to the process that prints the summary."""
+    if hasattr(session.config, "workeroutput"):
+        session.config.workeroutput["left_out"] = session.config.stash[_left_out]
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_testnodedown(node: Any) -> None:
+    """Every worker collects all tests, so the counts of one are those of the run."""
+    node.config.stash[_left_out] = getattr(node, "workeroutput", {}).get("left_out", {})
+
+
+def pytest_terminal_summary(
+    terminalreporter: pytest.TerminalReporter, config: pytest.Config
+) -> None:
     """One line per reason for which tests were left out."""
     found = gt.cuda_device_count()
-    return [f"deselected {count} tests marked {name}: they need {_NEEDS[name]} CUDA device(s), "
-            f"this machine has {found}"
-            for name, count in config.stash.get(_left_out, {}).items() if count]
+    for name, count in config.stash.get(_left_out, {}).items():
+        if count:
+            terminalreporter.write_line(
+                f"deselected {count} tests marked {name}: they need {_NEEDS[name]} CUDA device(s), "
+                f"this machine has {found}")
 
 
 @pytest.fixture(autouse=True, scope="module")

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from filelock import FileLock
 from kernel_text import cuda_include
 
 from gtensor.backend import kernels
@@ -139,13 +140,14 @@ class Compiler:
         return self._programs[key]
 
     def _kept(self, path: Path, text: str, names: list[str], architecture: int) -> Program:
-        if path.exists():
-            return Program(*pickle.loads(path.read_bytes()))
-        program = compile_text(text, names, architecture)
-        part = path.with_suffix(f".{os.getpid()}.part")
-        part.write_bytes(pickle.dumps((program.ptx, program.cubin, program.log)))
-        part.replace(path)  # another process may compile the same at the same time
-        return program
+        with FileLock(path.with_suffix(".lock")):  # processes that run tests share the folder
+            if path.exists():
+                return Program(*pickle.loads(path.read_bytes()))
+            program = compile_text(text, names, architecture)
+            part = path.with_suffix(".part")
+            part.write_bytes(pickle.dumps((program.ptx, program.cubin, program.log)))
+            part.replace(path)
+            return program
 
 
 def _checked(result: tuple[Any, ...]) -> Any:

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import hashlib
-import os
 import shutil
 import subprocess
 from dataclasses import dataclass
 from pathlib import Path
 
+from filelock import FileLock
 from kernel_text import HOST, cuda_include
 
 FLAGS = ("-std=c++17", "-O1", "-g1", "-Wall", "-Wextra", "-Werror", "-Wno-unused-function",
@@ -50,10 +50,12 @@ class Toolchain:
     def executable(self, text: str, build: Build = FIBERS) -> Path:
         """The executable for a text that already holds its registrations."""
         path = self._path(text.encode(), build, "exe")
-        if not path.exists():
-            unit = path.with_suffix(".cpp")
-            unit.write_text(text, encoding="utf-8")
-            self._compile([str(unit), *map(str, self.machine(build))], build, path)
+        machine = self.machine(build)
+        with FileLock(path.with_suffix(".lock")):  # processes that run tests share the folder
+            if not path.exists():
+                unit = path.with_suffix(".cpp")
+                unit.write_text(text, encoding="utf-8")
+                self._compile([str(unit), *map(str, machine)], build, path)
         return path
 
     def machine(self, build: Build = FIBERS) -> list[Path]:
@@ -61,8 +63,9 @@ class Toolchain:
         objects = []
         for source in ("server.cpp", "block.cpp", build.machine):
             path = self._path(source.encode(), build, "o")
-            if not path.exists():
-                self._compile(["-c", str(HOST / source)], build, path)
+            with FileLock(path.with_suffix(".lock")):
+                if not path.exists():
+                    self._compile(["-c", str(HOST / source)], build, path)
             objects.append(path)
         return objects
 
@@ -71,7 +74,7 @@ class Toolchain:
         return self.folder / f"{digest[:24]}.{suffix}"
 
     def _compile(self, arguments: list[str], build: Build, path: Path) -> None:
-        part = path.with_suffix(f".{os.getpid()}.part")
+        part = path.with_suffix(".part")
         command = [self.compiler, *FLAGS, *build.flags, "-I", str(HOST),
                    "-isystem", str(cuda_include()), *arguments, "-o", str(part)]
         result = subprocess.run(command, capture_output=True, text=True)
@@ -80,4 +83,4 @@ class Toolchain:
                 "g++ refuses a kernel (it wants its libasan, libubsan and libtsan, too):\n"
                 + result.stderr[:6000]
             )
-        part.replace(path)  # another process may build the same file at the same time
+        part.replace(path)
