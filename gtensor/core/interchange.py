@@ -40,9 +40,17 @@ class Interchange:
         def _facts(self, shares: bool = True) -> Storage:
             """Tensor's."""
 
+        def _current_node(self, reader: str) -> Node | None:
+            """Tensor's."""
+
+        def _refuse_cut(self, reader: str) -> None:
+            """Tensor's."""
+
     def numpy(self) -> np.ndarray:
         """The values as a NumPy array, without history: the same memory on the CPU, a copy from a
-        GPU."""
+        GPU. Raises GradientError for a value that a function given to `gt.grad` computes from its
+        arguments: detach() it first."""
+        self._refuse_cut(".numpy()")
         if self._device.type == "cpu":
             self._facts().exported = True
         return self._device.to_numpy(self._array)
@@ -51,10 +59,7 @@ class Interchange:
         if self._device.type != "cpu":
             raise TypeError(f"a tensor on {self._device} was given where a NumPy array is wanted; "
                             "copy it to the CPU with .numpy()")
-        if self._node is not None:
-            raise GradientError("a tensor that requires a gradient was given where a NumPy array "
-                                "is wanted, where the gradient would be lost; use .numpy() or "
-                                "detach() it first")
+        self._refuse_gradient("NumPy")
         if not copy:
             self._facts().exported = True
         return np.array(self._array, dtype=dtype, copy=copy)
@@ -63,6 +68,7 @@ class Interchange:
         """The buffer protocol (Python 3.12 and later), for tensors on the CPU."""
         if self._device.type != "cpu":
             raise BufferError(f"a tensor on {self._device} has no buffer on the CPU; use .numpy()")
+        self._refuse_gradient("a reader of buffers")
         return self.numpy().data
 
     @property
@@ -70,6 +76,7 @@ class Interchange:
         """Version 3, with the stream on which the values become ready; only on CUDA."""
         if self._device.type != "cuda":
             raise AttributeError(f"a tensor on {self._device} has no CUDA array interface")
+        self._refuse_gradient("another library")
         self._facts().exported = True
         self._device.exported(self._array)
         return self._array.__cuda_array_interface__
@@ -83,9 +90,7 @@ class Interchange:
         Raises GradientError for a tensor with a gradient, which the consumer could not follow:
         detach() it first.
         """
-        if self._node is not None:
-            raise GradientError("a tensor that requires a gradient was given to another library, "
-                                "where the gradient would be lost; detach() it first")
+        self._refuse_gradient("another library")
         array = self._array
         if any(stride < 0 for stride in array.strides):  # consumers refuse them, PyTorch by abort()
             if copy is False:
@@ -99,6 +104,12 @@ class Interchange:
         given = {name: value for name, value in options.items() if value is not None}
         return array.__dlpack__(max_version=max_version, **given)
 
+    def _refuse_gradient(self, reader: str) -> None:
+        """A protocol is asked by code that never sees the tensor, so it cannot know of a history."""
+        if self._current_node(reader) is not None:
+            raise GradientError(f"a tensor that requires a gradient was given to {reader}, where "
+                                "the gradient would be lost; detach() it first")
+
     def __dlpack_device__(self) -> tuple[int, int]:
         kind, index = self._array.__dlpack_device__()
         return kind, index
@@ -110,7 +121,7 @@ def plain_values(data: Any) -> Any:
         return [plain_values(v) for v in data]
     if not isinstance(data, Interchange):
         return data
-    if data._node is not None:
+    if data._current_node("a list of values") is not None:
         raise GradientError("values were asked of a tensor that requires a gradient, which would "
                             "be lost; stack() or concat() tensors, or detach() this one first")
     return data._device.to_numpy(data._array).tolist()

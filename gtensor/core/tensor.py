@@ -16,7 +16,8 @@ from gtensor.core.errors import GradientError
 from gtensor.core.hooks import RemovableHandle
 from gtensor.core.interchange import Interchange
 from gtensor.core.methods import Methods
-from gtensor.core.node import Leaf, Node, Record
+from gtensor.core.modes import STATE
+from gtensor.core.node import Leaf, Node, Record, hangs_on
 from gtensor.core.storage import FRESH, GIVEN, Storage
 
 _new = object.__new__
@@ -49,7 +50,12 @@ class Tensor(Interchange, Methods):
 
     @property
     def array(self) -> Any:
-        """The NumPy or CuPy array itself. Its storage is marked as exported."""
+        """The NumPy or CuPy array itself, without history. Its storage is marked as exported.
+
+        Raises GradientError for a value that a function given to `gt.grad` computes from its
+        arguments: detach() it first.
+        """
+        self._refuse_cut(".array")
         self._facts().exported = True
         self._device.exported(self._array)
         return self._array
@@ -91,21 +97,19 @@ class Tensor(Interchange, Methods):
         return (self[i] for i in range(self._array.shape[0]))
 
     def __copy__(self) -> Tensor:
+        node = self._current_node("copy")
         copy = make(self._array, self._device, self._facts())
-        copy._node = self._node
+        copy._node = node
         return copy
 
     def __reduce__(self) -> tuple[Any, ...]:
-        if isinstance(self._node, Record):
-            raise GradientError(f"pickle of the output of {self._node.where()}; detach() it first")
+        self._refuse_history("pickle")
         values = np.array(self._device.to_numpy(self._array))
         return _unpickled, (values, str(self._device), self.requires_grad)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Tensor:
-        if isinstance(self._node, Record):
-            raise GradientError(f"deepcopy of the output of {self._node.where()}; "
-                                "detach() it first")
-        copy = type(self).__new__(type(self))
+        self._refuse_history("deepcopy")
+        copy = _new(type(self))
         copy._array, copy._device = self._device.copy(self._array), self._device
         copy._storage, copy._version, copy._node = GIVEN, GIVEN.version, None
         if self.requires_grad:
@@ -176,8 +180,12 @@ class Tensor(Interchange, Methods):
 
     @property
     def requires_grad(self) -> bool:
-        """Whether a gradient flows to or through this tensor."""
+        """Whether a gradient flows to or through this tensor; to assign is `requires_grad_`."""
         return self._node is not None
+
+    @requires_grad.setter
+    def requires_grad(self, requires_grad: bool) -> None:
+        self.requires_grad_(requires_grad)
 
     @property
     def is_leaf(self) -> bool:
@@ -185,15 +193,23 @@ class Tensor(Interchange, Methods):
         return not isinstance(self._node, Record)
 
     def requires_grad_(self, requires_grad: bool = True) -> Tensor:
-        """Make this tensor a leaf whose gradient is kept in `.grad`, or a constant again."""
-        if isinstance(self._node, Record):
+        """Make this tensor a leaf whose gradient is kept in `.grad`, or a constant again.
+
+        A constant has no `.grad`. Raises GradientError if an op's output is to be a constant:
+        detach() gives one.
+        """
+        if not isinstance(requires_grad, (bool, np.bool_)):
+            raise TypeError(f"requires_grad was given {type(requires_grad).__name__}; wanted True "
+                            "or False")
+        node = self._current_node("requires_grad_()")
+        if isinstance(node, Record):
             if not requires_grad:
-                raise GradientError(f"requires_grad_(False) on the output of {self._node.where()}; "
+                raise GradientError(f"requires_grad_(False) on the output of {node.where()}; "
                                     "use detach() for a tensor without its history")
         elif not requires_grad:
-            self._node = None
-            self._facts().leaf = False
-        elif self._node is None:
+            self._refuse_cut("requires_grad_(False)")
+            self._node = None  # the storage stays marked: another handle on it may be a leaf
+        elif node is None:
             if not is_floating(self.dtype):
                 raise TypeError(f"requires_grad was asked of a tensor of dtype {self.dtype}; "
                                 "gradients need a floating-point dtype")
@@ -219,9 +235,7 @@ class Tensor(Interchange, Methods):
 
     def retain_grad(self) -> None:
         """Keep this tensor's gradient in `.grad` although it is no leaf."""
-        if self._node is None:
-            raise GradientError("retain_grad() on a tensor that does not require a gradient")
-        self._node.retain = True
+        self._tracked_node("retain_grad()").retain = True
 
     def backward(
         self,
@@ -268,6 +282,41 @@ class Tensor(Interchange, Methods):
                     self._storage = storage
         return storage
 
+    def _current_node(self, reader: str) -> Node | None:
+        """The handle's place on the tape, if it still stands for what its memory holds.
+
+        Whoever takes the place together with the values asks here, or compares the versions as
+        `apply` does. A consumed handle keeps its place: it has no other values.
+        """
+        if not isinstance(self._array, Consumed) and self._version != self._storage.version:
+            self._renew(reader)
+        return self._node
+
+    def _tracked_node(self, reader: str) -> Node:
+        """The current node of a tensor that must require a gradient."""
+        node = self._current_node(reader)
+        if node is None:
+            raise GradientError(f"{reader} on a tensor of shape {self.shape} that does not require "
+                                "a gradient; no input of it has requires_grad, or it was made "
+                                "under no_grad()")
+        return node
+
+    def _refuse_history(self, reader: str) -> None:
+        """Refuse to copy, as if it were a leaf, what is none."""
+        node = self._current_node(reader)
+        if isinstance(node, Record):
+            raise GradientError(f"{reader} of the output of {node.where()}; detach() it first")
+        self._refuse_cut(reader)
+
+    def _refuse_cut(self, reader: str) -> None:
+        """Refuse to hand out without history what `gt.grad` differentiates in this thread."""
+        arguments = STATE.differentiated
+        if arguments:
+            node = self._current_node(reader)
+            if node is not None and hangs_on(node, arguments):
+                raise GradientError(f"{reader} of a value that gt.grad() differentiates would cut "
+                                    "its gradient; call .detach() first to treat it as a constant")
+
     def _renew(self, reader: str) -> None:
         """Agree with a storage another handle wrote, unless this handle's history is now wrong."""
         if isinstance(self._node, Record):
@@ -289,11 +338,10 @@ class Tensor(Interchange, Methods):
         dtype and device. The gradient must not be written. Returns a handle whose `remove()` takes
         the hook away. Hooks run in the order in which they were registered.
         """
-        if self._node is None:
-            raise GradientError("register_hook() on a tensor that does not require a gradient")
-        if self._node.hooks is None:
-            self._node.hooks = {}
-        return RemovableHandle(self._node.hooks, hook)
+        node = self._tracked_node("register_hook()")
+        if node.hooks is None:
+            node.hooks = {}
+        return RemovableHandle(node.hooks, hook)
 
     # -- placement --------------------------------------------------------------------------------
 
