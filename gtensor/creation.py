@@ -40,10 +40,14 @@ def tensor(
     source = _values(data, dtype)
     wanted = np.dtype(dtype) if dtype is not None else source.dtype
     _check_differentiable(wanted, requires_grad)
-    if isinstance(data, Tensor):
-        result = _copied(data, wanted, place, requires_grad)
-    else:
-        result = make(place.copy(_on(place, source), dtype=wanted, label="tensor"), place)
+    if (isinstance(data, Tensor) and data._current_node("tensor()") is not None
+            and is_grad_enabled()):
+        if requires_grad:
+            raise GradientError("tensor() was asked for a leaf (requires_grad=True) with the values "
+                                "of a tensor that requires a gradient, which would be lost; "
+                                "detach() it first")
+        return asarray(data, wanted, place, copy=True)
+    result = make(place.copy(_on(place, source), dtype=wanted, label="tensor"), place)
     return result.requires_grad_() if requires_grad else result
 
 
@@ -285,17 +289,6 @@ def _place(data: Any, device: DeviceLike) -> Device:
 def _home(data: Any) -> Device:
     """The CUDA device on which an array of CuPy's or of another library lies."""
     return get_device(f"cuda:{data.device.id}" if hasattr(data.device, "id") else "cuda")
-
-
-def _copied(x: Tensor, dtype: np.dtype, place: Device, leaf: bool) -> Tensor:
-    """A tensor's copy for `tensor()`: as any op's, with a history."""
-    if leaf and x._current_node("tensor()") is not None and is_grad_enabled():
-        raise GradientError("tensor() was asked for a leaf (requires_grad=True) with the values of "
-                            "a tensor that requires a gradient, which would be lost; detach() it "
-                            "first")
-    copy = asarray(x, dtype, place, copy=True)
-    copy._facts(False).made = False  # data, which no op overwrites
-    return copy
 
 
 def _values(data: Any, dtype: Any) -> Any:
