@@ -43,9 +43,8 @@ def tensor(
     if (isinstance(data, Tensor) and data._current_node("tensor()") is not None
             and is_grad_enabled()):
         if requires_grad:
-            raise GradientError("tensor() was asked for a leaf (requires_grad=True) with the values "
-                                "of a tensor that requires a gradient, which would be lost; "
-                                "detach() it first")
+            raise GradientError("tensor() was asked for a leaf (requires_grad=True) of a tensor "
+                                "that requires a gradient, which would be lost; detach() it first")
         return asarray(data, wanted, place, copy=True)
     result = make(place.copy(_on(place, source), dtype=wanted, label="tensor"), place)
     return result.requires_grad_() if requires_grad else result

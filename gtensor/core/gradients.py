@@ -115,10 +115,9 @@ def _grad_function(
         if unused and not allow_unused:
             raise GradientError(f"the result of the function given to grad() does not depend on "
                                 f"its arguments {unused}; allow_unused=True gives zeros for them")
-        found = [_zeros(node.device, node.shape, node.dtype) if g is None else g
-                 for g, node in zip(found, own, strict=True)]
-        found = [_as_function_of(node, g) for node, g in zip(own, found, strict=True)]
-        return found[0] if single else tuple(found)
+        whole = [_as_function_of(node, _zeros(node.device, node.shape, node.dtype)
+                                 if g is None else g) for node, g in zip(own, found, strict=True)]
+        return whole[0] if single else tuple(whole)
 
     return gradient
 

@@ -105,7 +105,7 @@ class Interchange:
         return array.__dlpack__(max_version=max_version, **given)
 
     def _refuse_gradient(self, reader: str) -> None:
-        """A protocol is asked by code that never sees the tensor, so it cannot know of a history."""
+        """A protocol is asked by code that does not know tensors, so it cannot keep a history."""
         if self._current_node(reader) is not None:
             raise GradientError(f"a tensor that requires a gradient was given to {reader}, where "
                                 "the gradient would be lost; detach() it first")

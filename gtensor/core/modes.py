@@ -76,7 +76,7 @@ def is_grad_enabled() -> bool:
 
 @contextlib.contextmanager
 def differentiating(arguments: Iterable[Node]) -> Iterator[None]:
-    """In the block, in this thread, no array of a value that hangs on the arguments is handed out."""
+    """In the block, in this thread, no array of what depends on the arguments is handed out."""
     before = STATE.differentiated
     STATE.differentiated = before.union(arguments)
     try:

@@ -156,8 +156,7 @@ FAULTS = [
     # places on the tape
     Fault("a handle's place on the tape is taken only while it stands for its values",
           plants.stale_place,
-          ByTest(_IN_PLACE, "test_a_loss_that_was_written_through_a_view_has_no_gradient_by_its_old_"
-                            "handle")),
+          ByTest(_IN_PLACE, "test_a_loss_written_through_a_view_is_refused_by_its_old_handle")),
     Fault("a function that `gt.grad` differentiates cannot cut its graph unseen", plants.cut_unseen,
           ByTest(_HIGHER, "test_arrays_of_outer_variables_are_refused_in_inner_functions")),
     Fault("what was walked may have depended on anything", plants.walked_off,

@@ -268,7 +268,7 @@ def test_a_frozen_argument_would_be_a_cut():
     gt.tensor, gt.asarray, lambda v: gt.tensor(v, dtype=gt.float32),
     lambda v: gt.asarray(v, copy=True), lambda v: gt.asarray(v, dtype=gt.float32, copy=True),
     lambda v: gt.tensor(v, device="cpu"), lambda v: gt.stack([v[0], v[1]])],
-    ids=["tensor", "asarray", "tensor, cast", "asarray, copied", "asarray, cast", "device", "stack"])
+    ids=["tensor", "asarray", "tensor cast", "asarray copied", "asarray cast", "device", "stack"])
 def test_copies_of_a_tensor_carry_its_gradient(copied):
     x = gt.tensor([1.0, 2.0], dtype=gt.float64, requires_grad=True)
     assert gt.grad(lambda v: (copied(v * 3.0) * v).sum())(x).tolist() == [6.0, 12.0]
@@ -322,7 +322,7 @@ def test_a_result_must_depend_on_the_arguments():
     x, y = gt.tensor([1.0, 2.0]), scalar(3.0)
     for constant in (lambda v: y, lambda v: gt.tensor(1.0), lambda v: v.detach().sum()):
         for argument in (x, x.clone().requires_grad_()):
-            with pytest.raises(gt.GradientError, match=r"not depend on its arguments \[0\]; allow_"):
+            with pytest.raises(gt.GradientError, match=r"not depend on its arguments \[0\]; "):
                 gt.grad(constant)(argument)
             assert gt.grad(constant, allow_unused=True)(argument).tolist() == [0, 0]
     with gt.no_grad(), pytest.raises(gt.GradientError, match="does not depend"):
@@ -340,8 +340,8 @@ def test_a_result_must_depend_on_the_arguments():
 
 def test_second_derivatives_of_what_is_linear_almost_everywhere_are_0():
     """The inner derivative depends on its argument, though no op leads from one to the other."""
+    y = gt.tensor([3.0, 4.0], requires_grad=True)
     for function in (gt.sum, lambda v: v.relu().sum(), lambda v: (v.relu() * y).sum()):
-        y = gt.tensor([3.0, 4.0], requires_grad=True)
         curve = gt.grad(lambda v: gt.grad(function)(v).sum())  # noqa: B023
         for x in (gt.tensor([1.0, -2.0]), gt.tensor([1.0, -2.0], requires_grad=True)):
             assert curve(x).tolist() == [0, 0]

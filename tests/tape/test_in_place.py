@@ -294,7 +294,7 @@ def test_who_takes_the_place_with_the_values_is_refused_where_they_disagree(read
         assert y._node is node and (node is None or not (node.hooks or node.retain)), kind
 
 
-def test_a_loss_that_was_written_through_a_view_has_no_gradient_by_its_old_handle():
+def test_a_loss_written_through_a_view_is_refused_by_its_old_handle():
     x = leaf([3.0])
     loss = x * x
     view = loss[:]
