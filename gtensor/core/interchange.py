@@ -13,10 +13,10 @@ import numpy as np
 
 from gtensor.backend import Device, get_device
 from gtensor.core.errors import GradientError
+from gtensor.core.place import Place
 from gtensor.core.storage import Storage
 
 if TYPE_CHECKING:
-    from gtensor.core.node import Node
     from gtensor.core.tensor import Tensor
 
 _CPU, _CUDA, _CUDA_HOST = 1, 2, 3  # DLPack's device types
@@ -24,7 +24,7 @@ _LEGACY = 1  # CUDA's default stream, which a consumer means that gives no strea
 _BFLOAT16 = np.dtype(ml_dtypes.bfloat16)
 
 
-class Interchange:
+class Interchange(Place):
     """Mixin of `Tensor`: the protocols by which other libraries read its memory."""
 
     __slots__ = ()
@@ -38,12 +38,6 @@ class Interchange:
     if TYPE_CHECKING:
 
         def _facts(self, shares: bool = True) -> Storage:
-            """Tensor's."""
-
-        def _current_node(self, reader: str) -> Node | None:
-            """Tensor's."""
-
-        def _refuse_cut(self, reader: str) -> None:
             """Tensor's."""
 
     def numpy(self) -> np.ndarray:

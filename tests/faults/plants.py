@@ -10,9 +10,8 @@ from unittest.mock import patch
 
 import numpy as np
 
-from gtensor import creation
 from gtensor.backend.host import HostDevice
-from gtensor.core import apply, backward, gradients, inplace, steps, tensor
+from gtensor.core import apply, backward, inplace, steps
 from gtensor.core.node import FREE, Record
 from gtensor.core.op import registry
 from gtensor.core.steps import RawStep
@@ -342,37 +341,6 @@ def committed_on_arrival() -> Context:
         if node is not None and not isinstance(node, Record):
             node.grad = step.result(node, step.slots[node])
     return patch.object(RawStep, "give", give)
-
-
-# -- places on the tape ----------------------------------------------------------------------------
-
-
-def stale_place() -> Context:
-    """a handle whose memory was written elsewhere still names its old place on the tape"""
-    return patch.object(Tensor, "_current_node", lambda tensor, reader: tensor._node)
-
-
-def cut_unseen() -> Context:
-    """what `gt.grad` differentiates is handed out as an array"""
-    return patch.object(Tensor, "_refuse_cut", lambda tensor, reader: None)
-
-
-def walked_off() -> Context:
-    """a value whose graph was consumed counts as one that depends on nothing"""
-    right = tensor.hangs_on
-    return patch.object(tensor, "hangs_on", lambda node, arguments: (
-        getattr(node, "state", FREE) == FREE and right(node, arguments)))
-
-
-def copied_without_history() -> Context:
-    """`gt.tensor(t)` copies values only"""
-    return patch.object(creation, "is_grad_enabled", lambda: False)
-
-
-def unused_as_zeros() -> Context:
-    """`gt.grad(f)` answers zeros where the result depends on no argument"""
-    right = gradients._grad_function
-    return patch.object(gradients, "_grad_function", lambda f, argnums, _: right(f, argnums, True))
 
 
 # -- memory ----------------------------------------------------------------------------------------

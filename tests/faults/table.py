@@ -17,7 +17,7 @@ import gtensor as gt
 from gtensor.core.errors import GradientError
 from gtensor.testing import opcheck
 
-from . import checks, plants
+from . import checks, plants, plants_places
 
 Plant = Callable[[], AbstractContextManager[Any]]
 
@@ -87,7 +87,7 @@ class Fault:
 
 _STATES = "tape.test_graph_states"
 _WALK = "tape.test_walk"
-_IN_PLACE = "tape.test_in_place"
+_PLACES = "tape.test_places"
 _HIGHER = "tape.test_higher_order"
 
 FAULTS = [
@@ -155,15 +155,17 @@ FAULTS = [
           ByCheck(checks.an_error_before_the_end_leaves_grad_alone)),
     # places on the tape
     Fault("a handle's place on the tape is taken only while it stands for its values",
-          plants.stale_place,
-          ByTest(_IN_PLACE, "test_a_loss_written_through_a_view_is_refused_by_its_old_handle")),
-    Fault("a function that `gt.grad` differentiates cannot cut its graph unseen", plants.cut_unseen,
+          plants_places.stale_place,
+          ByTest(_PLACES, "test_a_loss_written_through_a_view_is_refused_by_its_old_handle")),
+    Fault("a function that `gt.grad` differentiates cannot cut its graph unseen",
+          plants_places.cut_unseen,
           ByTest(_HIGHER, "test_arrays_of_outer_variables_are_refused_in_inner_functions")),
-    Fault("what was walked may have depended on anything", plants.walked_off,
+    Fault("what was walked may have depended on anything", plants_places.walked_off,
           ByTest(_HIGHER, "test_an_array_of_what_an_inner_walk_consumed_is_refused")),
-    Fault("a copy of a tensor carries its gradient", plants.copied_without_history,
+    Fault("a copy of a tensor carries its gradient", plants_places.copied_without_history,
           ByTest(_HIGHER, "test_copies_of_a_tensor_carry_its_gradient", copied=gt.tensor)),
-    Fault("a result depends on the arguments it is differentiated by", plants.unused_as_zeros,
+    Fault("a result depends on the arguments it is differentiated by",
+          plants_places.unused_as_zeros,
           ByTest(_HIGHER, "test_a_result_must_depend_on_the_arguments")),
     # memory
     Fault("saved arrays are taken by the walk", plants.saves_leaked,
