@@ -33,7 +33,6 @@ class Interchange(Place):
 
     _array: Any
     _device: Device
-    _node: Node | None
 
     if TYPE_CHECKING:
 

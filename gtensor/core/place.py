@@ -37,9 +37,9 @@ class Place:
         """The current node of a tensor that must require a gradient."""
         node = self._current_node(reader)
         if node is None:
-            raise GradientError(f"{reader} on a tensor of shape {self.shape} that does not require "
-                                "a gradient; no input of it has requires_grad, or it was made "
-                                "under no_grad()")
+            raise GradientError(f"{reader} on a tensor of shape {self._array.shape} that does "
+                                "not require a gradient; no input of it has requires_grad, or it "
+                                "was made under no_grad()")
         return node
 
     def _refuse_history(self, reader: str) -> None:
@@ -70,4 +70,4 @@ class Place:
                 f"{reader} reads a view of memory that a recorded in-place op overwrote through "
                 "another handle since, so its gradient would be lost; take the view again after "
                 "the write")
-        self._version = self._storage.version
+        self._version = self._storage.version  # type: ignore[misc]  # a slot of Tensor

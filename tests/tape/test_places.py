@@ -38,6 +38,7 @@ PLACE_READERS = {
     "weights": lambda y: F.cross_entropy(leaf(), gt.tensor(1), weight=y),
 }
 
+
 def written_elsewhere(kind):
     """A tensor, never read since its memory was overwritten through another handle."""
     y = {"recorded": lambda: leaf() * 2.0, "recorded, written unseen": lambda: leaf() * 2.0,
