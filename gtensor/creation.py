@@ -10,7 +10,9 @@ from typing import Any
 import numpy as np
 
 from gtensor.backend import Device, get_device
+from gtensor.core.errors import GradientError
 from gtensor.core.interchange import adopted, imported, plain_values
+from gtensor.core.modes import is_grad_enabled
 from gtensor.core.namespaces import recorded
 from gtensor.core.tensor import Tensor, is_floating, make
 
@@ -28,14 +30,22 @@ def tensor(
 
     Python floats become float32, complex numbers complex64, integers int64, unless `dtype` says
     otherwise; arrays keep their dtype. Without `device`, a tensor's or CuPy array's own device,
-    else the default one.
+    else the default one. Gradients flow through the copy of a tensor; detach() it for a constant.
 
-    Raises TypeError if `data` is not numeric, or a gradient is asked of integers.
+    Raises TypeError if `data` is not numeric, or a gradient is asked of integers; GradientError if
+    a new leaf is asked (`requires_grad=True`) of a tensor that has a gradient already, or `data` is
+    a list with such a tensor in it.
     """
     place = _place(data, device)
     source = _values(data, dtype)
     wanted = np.dtype(dtype) if dtype is not None else source.dtype
     _check_differentiable(wanted, requires_grad)
+    if (isinstance(data, Tensor) and data._current_node("tensor()") is not None
+            and is_grad_enabled()):
+        if requires_grad:
+            raise GradientError("tensor() was asked for a leaf (requires_grad=True) of a tensor "
+                                "that requires a gradient, which would be lost; detach() it first")
+        return asarray(data, wanted, place, copy=True)
     result = make(place.copy(_on(place, source), dtype=wanted, label="tensor"), place)
     return result.requires_grad_() if requires_grad else result
 
@@ -45,8 +55,9 @@ def asarray(
 ) -> Tensor:
     """A tensor over `obj` without a copy where possible: it then shares the caller's memory.
 
-    A tensor of the right dtype and device is returned as it is. `copy=True` always copies,
-    `copy=False` never: it raises ValueError where a copy would be needed.
+    A tensor of the right dtype and device is returned as it is, and gradients flow through its
+    copy. `copy=True` always copies, `copy=False` never: it raises ValueError where a copy would be
+    needed.
     """
     place = _place(obj, device)
     if isinstance(obj, Tensor):

@@ -22,7 +22,7 @@ _commits = threading.Lock()
 
 def backward(root: Tensor, grad: Tensor | None, create_graph: bool, keep: bool) -> None:
     """See `Tensor.backward`."""
-    node = root_node(root)
+    node = root_node(root, "backward()")
     seed = _seed(root, node, grad)
     records, leaves = _reached([node])
     kept = [*leaves, *(r for r in records if r.retain)]
@@ -32,16 +32,15 @@ def backward(root: Tensor, grad: Tensor | None, create_graph: bool, keep: bool) 
 
 def gradients(
     outputs: Sequence[Tensor],
-    inputs: Sequence[Tensor],
+    targets: Sequence[Node],
     grad_outputs: Sequence[Tensor | None],
     create_graph: bool,
     keep: bool,
 ) -> list[Tensor | None]:
-    """Gradients of the outputs' sum with respect to `inputs`, None if unused; writes no `.grad`."""
-    targets = [root_node(x) for x in inputs]
+    """Gradients of the outputs' sum at the target nodes, None if unused; writes no `.grad`."""
     seeds = []
     for output, grad in zip(outputs, grad_outputs, strict=True):
-        node = root_node(output)
+        node = root_node(output, "grad()")
         seeds.append((node, _seed(output, node, grad)))
     records, _ = _reached([node for node, _ in seeds])
     wanted = _leading_to(set(targets), records)
@@ -119,10 +118,10 @@ def _walk(
     return [ends[node] for node in kept]
 
 
-def depends_on_others(output: Tensor, own: Sequence[Tensor]) -> bool:
+def depends_on_others(output: Node, own: Sequence[Node]) -> bool:
     """Whether the output reaches a leaf that is none of `own`."""
-    _, leaves = _reached([root_node(output)])
-    return any(all(leaf is not t._node for t in own) for leaf in leaves)
+    _, leaves = _reached([output])
+    return not set(own).issuperset(leaves)
 
 
 def _call_rule(rule: Any, record: Record, step: Any, g: Any) -> None:
@@ -202,16 +201,12 @@ def _refusal(record: Record) -> str:
             "since; clone() it before writing")
 
 
-def root_node(tensor: Tensor) -> Node:
-    """The node of a tensor that must require a gradient."""
+def root_node(tensor: Tensor, reader: str) -> Node:
+    """Where a gradient starts or ends."""
     if not isinstance(tensor, Tensor):
         raise TypeError(f"{type(tensor).__name__} was given where a gradient starts or ends; "
                         "wanted a Tensor")
-    if tensor._node is None:
-        raise GradientError(f"a gradient was asked of a tensor of shape {tensor.shape} that does "
-                            "not require one; no input of it has requires_grad, or it was made "
-                            "under no_grad()")
-    return tensor._node
+    return tensor._tracked_node(reader)
 
 
 def _seed(root: Tensor, node: Node, grad: Tensor | None) -> Tensor:

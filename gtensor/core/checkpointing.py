@@ -50,14 +50,12 @@ class _Input:
     """An input of a region, saved as a record saves one: nothing overwrites it unseen."""
 
     def __init__(self, x: Tensor, guards: list[Guard]) -> None:
-        if x._version != x._storage.version:
-            x._renew("checkpoint")
+        self.tracked = x._current_node("checkpoint") is not None
         self.saved, found = saves((0,), (x._array,), (x,))
         _stays(x)
         guards += [(storage, version, -1) for storage, version, _ in found]
         self.storage = FRESH if type(self.saved) is WithRecipes else x._facts()
         self.device = x._device
-        self.tracked = x._node is not None
 
     def handle(self) -> Tensor:
         """The input again, a leaf of its own: the second run shall reach nothing before it."""

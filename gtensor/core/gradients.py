@@ -5,11 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any, overload
 
-from gtensor.backend import owner
-from gtensor.core.backward import depends_on_others, gradients
+import numpy as np
+
+from gtensor.backend import Device, owner
+from gtensor.core.backward import depends_on_others, gradients, root_node
 from gtensor.core.errors import GradientError
-from gtensor.core.modes import enable_grad, is_grad_enabled
+from gtensor.core.modes import differentiating, enable_grad, is_grad_enabled
 from gtensor.core.namespaces import recorded
+from gtensor.core.node import Node, Record, hangs_on
 from gtensor.core.tensor import Tensor, is_floating, make
 
 Tensors = Tensor | Sequence[Tensor]
@@ -17,7 +20,7 @@ Tensors = Tensor | Sequence[Tensor]
 
 @overload
 def grad(
-    outputs: Callable[..., Tensor], inputs: int | Sequence[int] = 0
+    outputs: Callable[..., Tensor], inputs: int | Sequence[int] = 0, *, allow_unused: bool = False
 ) -> Callable[..., Any]: ...
 
 
@@ -40,16 +43,22 @@ def grad(outputs: Any, inputs: Any = 0, grad_outputs: Any = None, **options: Any
     one gradient per input, of its shape, for the sum of the outputs; `.grad` is not touched. Raises
     GradientError for an input that the outputs do not depend on, unless allow_unused (then None).
 
-    grad(f, 0) returns a function of f's arguments that returns the gradient of f's scalar result
-    with respect to the argument at that position (a tuple of gradients for several positions).
-    It nests: `grad(grad(f))` is the second derivative.
+    grad(f, 0, *, allow_unused) returns a function of f's arguments that returns the gradient of f's
+    scalar result with respect to the argument at that position (a tuple of gradients for several
+    positions). It nests: `grad(grad(f))` is the second derivative.
+
+    No part of that gradient is lost silently. In f the arrays of what depends on the arguments
+    (`.numpy()`, `.array`) are refused; detach() says that a value is meant as a constant. Numbers
+    (`.item()`, `float`) and branches are constants, as in PyTorch. Raises GradientError where the
+    result does not depend on an argument, unless allow_unused (then zeros).
     """
     if callable(outputs) and not isinstance(outputs, Tensor):
+        allow_unused = options.pop("allow_unused", False)
         if grad_outputs is not None or options:
             extra = ["grad_outputs"] * (grad_outputs is not None) + list(options)
             raise TypeError(f"grad() of a function was given {', '.join(extra)}; wanted the "
                             "function, and the positions of the arguments to differentiate")
-        return _grad_function(outputs, inputs)
+        return _grad_function(outputs, inputs, allow_unused)
     return _grad_values(outputs, inputs, grad_outputs, **options)
 
 
@@ -66,7 +75,8 @@ def _grad_values(
     if len(given) != len(many):
         raise ValueError(f"{len(given)} grad_outputs given for {len(many)} outputs")
     keep = create_graph if retain_graph is None else retain_graph
-    found = _apart(gradients(many, _as_list(inputs), given, create_graph, keep), given)
+    targets = [root_node(x, "grad()") for x in _as_list(inputs)]
+    found = _apart(gradients(many, targets, given, create_graph, keep), given)
     unused = [i for i, g in enumerate(found) if g is None]
     if unused and not allow_unused:
         raise GradientError(f"grad() was asked for inputs {unused}, which the outputs do not "
@@ -86,7 +96,7 @@ def _apart(found: list[Tensor | None], given: list[Any]) -> list[Tensor | None]:
 
 
 def _grad_function(
-    function: Callable[..., Tensor], argnums: int | Sequence[int]
+    function: Callable[..., Tensor], argnums: int | Sequence[int], allow_unused: bool
 ) -> Callable[..., Any]:
     single = isinstance(argnums, int)
     positions: Sequence[int] = (argnums,) if isinstance(argnums, int) else tuple(argnums)
@@ -96,30 +106,36 @@ def _grad_function(
         arguments = list(args)
         for i in positions:
             arguments[i] = _inner_handle(args[i], i, recording)
-        own = [arguments[i] for i in positions]
+        own = [arguments[i]._node for i in positions]  # the function may write the handles
         with enable_grad():
-            result = function(*arguments, **kwargs)
-            _check_result(result)
-            # Only if somebody outside can differentiate the result does it need a history.
-            if not result.requires_grad:  # it does not depend on them
-                found: tuple[Any, ...] = (None,) * len(own)
-            else:
-                outer = recording and depends_on_others(result, own)
-                found = _grad_values(result, own, None, create_graph=outer, allow_unused=True)
-        found = tuple(_zeros_like(x) if g is None else g for g, x in zip(found, own, strict=True))
-        return found[0] if single else found
+            with differentiating(own):
+                result = function(*arguments, **kwargs)
+            found = _function_gradients(result, own, recording)
+        unused = [i for i, g in zip(positions, found, strict=True) if g is None]
+        if unused and not allow_unused:
+            raise GradientError(f"the result of the function given to grad() does not depend on "
+                                f"its arguments {unused}; allow_unused=True gives zeros for them")
+        whole = [_as_function_of(node, _zeros(node.device, node.shape, node.dtype)
+                                 if g is None else g) for node, g in zip(own, found, strict=True)]
+        return whole[0] if single else tuple(whole)
 
     return gradient
 
 
-def _check_result(result: Any) -> None:
-    """What a function returns must be a tensor that a gradient can start from."""
+def _function_gradients(result: Any, own: Sequence[Node], recording: bool) -> list[Tensor | None]:
+    """Gradients of what the function returned, None where it depends on none of its arguments."""
     if not isinstance(result, Tensor):
         raise TypeError(f"the function given to grad() returned {type(result).__name__}; wanted a "
                         "Tensor of one element")
     if not is_floating(result.dtype):
         raise TypeError(f"the function given to grad() returned a tensor of dtype {result.dtype}; "
                         "wanted a floating-point one")
+    node = result._current_node("grad()")
+    if node is None:
+        return [None] * len(own)
+    # Only if somebody outside can differentiate the result does it need a history.
+    graph = recording and depends_on_others(node, own)
+    return _apart(gradients([result], own, [None], graph, graph), [])
 
 
 def _inner_handle(value: Any, position: int, recording: bool) -> Tensor:
@@ -127,15 +143,27 @@ def _inner_handle(value: Any, position: int, recording: bool) -> Tensor:
     if not isinstance(value, Tensor):
         raise TypeError(f"argument {position} of a gradient function is {type(value).__name__}; "
                         "wanted a Tensor")
-    if value.requires_grad and recording:
+    if value._current_node("grad()") is not None and recording:
         return recorded.reshape(value, shape=value.shape)
     return value.detach().requires_grad_()
 
 
-def _zeros_like(x: Tensor) -> Tensor:
-    """The derivative of what does not depend on x."""
-    device = x._device
-    return make(device.fill(device.empty(x.shape, x.dtype, "gradient"), 0), device)
+def _as_function_of(node: Node, g: Tensor) -> Tensor:
+    """The gradient at an argument that an outer derivative may ask about: it depends on it.
+
+    If nothing leads from one to the other, the outer derivative is 0, as that of `floor` is: the
+    function is linear almost everywhere.
+    """
+    inner = not isinstance(node, Record)  # a leaf of this call's own, which nobody outside knows
+    if inner or (g._node is not None and hangs_on(g._node, frozenset([node]))):
+        return g
+    x = make(g._array, g._device)  # stands for the argument: no value of it is selected
+    x._node = node
+    return recorded.where(_zeros(g._device, (), np.dtype(bool)), x, g)
+
+
+def _zeros(device: Device, shape: tuple[int, ...], dtype: np.dtype) -> Tensor:
+    return make(device.fill(device.empty(shape, dtype, "gradient"), 0), device)
 
 
 def _as_list(value: Any) -> list[Any]:

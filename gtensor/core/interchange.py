@@ -13,10 +13,10 @@ import numpy as np
 
 from gtensor.backend import Device, get_device
 from gtensor.core.errors import GradientError
+from gtensor.core.place import Place
 from gtensor.core.storage import Storage
 
 if TYPE_CHECKING:
-    from gtensor.core.node import Node
     from gtensor.core.tensor import Tensor
 
 _CPU, _CUDA, _CUDA_HOST = 1, 2, 3  # DLPack's device types
@@ -24,7 +24,7 @@ _LEGACY = 1  # CUDA's default stream, which a consumer means that gives no strea
 _BFLOAT16 = np.dtype(ml_dtypes.bfloat16)
 
 
-class Interchange:
+class Interchange(Place):
     """Mixin of `Tensor`: the protocols by which other libraries read its memory."""
 
     __slots__ = ()
@@ -33,7 +33,6 @@ class Interchange:
 
     _array: Any
     _device: Device
-    _node: Node | None
 
     if TYPE_CHECKING:
 
@@ -42,7 +41,9 @@ class Interchange:
 
     def numpy(self) -> np.ndarray:
         """The values as a NumPy array, without history: the same memory on the CPU, a copy from a
-        GPU."""
+        GPU. Raises GradientError for a value that a function given to `gt.grad` computes from its
+        arguments: detach() it first."""
+        self._refuse_cut(".numpy()")
         if self._device.type == "cpu":
             self._facts().exported = True
         return self._device.to_numpy(self._array)
@@ -51,10 +52,7 @@ class Interchange:
         if self._device.type != "cpu":
             raise TypeError(f"a tensor on {self._device} was given where a NumPy array is wanted; "
                             "copy it to the CPU with .numpy()")
-        if self._node is not None:
-            raise GradientError("a tensor that requires a gradient was given where a NumPy array "
-                                "is wanted, where the gradient would be lost; use .numpy() or "
-                                "detach() it first")
+        self._refuse_gradient("NumPy")
         if not copy:
             self._facts().exported = True
         return np.array(self._array, dtype=dtype, copy=copy)
@@ -63,6 +61,7 @@ class Interchange:
         """The buffer protocol (Python 3.12 and later), for tensors on the CPU."""
         if self._device.type != "cpu":
             raise BufferError(f"a tensor on {self._device} has no buffer on the CPU; use .numpy()")
+        self._refuse_gradient("a reader of buffers")
         return self.numpy().data
 
     @property
@@ -70,6 +69,7 @@ class Interchange:
         """Version 3, with the stream on which the values become ready; only on CUDA."""
         if self._device.type != "cuda":
             raise AttributeError(f"a tensor on {self._device} has no CUDA array interface")
+        self._refuse_gradient("another library")
         self._facts().exported = True
         self._device.exported(self._array)
         return self._array.__cuda_array_interface__
@@ -83,9 +83,7 @@ class Interchange:
         Raises GradientError for a tensor with a gradient, which the consumer could not follow:
         detach() it first.
         """
-        if self._node is not None:
-            raise GradientError("a tensor that requires a gradient was given to another library, "
-                                "where the gradient would be lost; detach() it first")
+        self._refuse_gradient("another library")
         array = self._array
         if any(stride < 0 for stride in array.strides):  # consumers refuse them, PyTorch by abort()
             if copy is False:
@@ -99,6 +97,12 @@ class Interchange:
         given = {name: value for name, value in options.items() if value is not None}
         return array.__dlpack__(max_version=max_version, **given)
 
+    def _refuse_gradient(self, reader: str) -> None:
+        """A protocol is asked by code that does not know tensors, so it cannot keep a history."""
+        if self._current_node(reader) is not None:
+            raise GradientError(f"a tensor that requires a gradient was given to {reader}, where "
+                                "the gradient would be lost; detach() it first")
+
     def __dlpack_device__(self) -> tuple[int, int]:
         kind, index = self._array.__dlpack_device__()
         return kind, index
@@ -110,7 +114,7 @@ def plain_values(data: Any) -> Any:
         return [plain_values(v) for v in data]
     if not isinstance(data, Interchange):
         return data
-    if data._node is not None:
+    if data._current_node("a list of values") is not None:
         raise GradientError("values were asked of a tensor that requires a gradient, which would "
                             "be lost; stack() or concat() tensors, or detach() this one first")
     return data._device.to_numpy(data._array).tolist()

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from gtensor.backend import Device
+    from gtensor.core.node import Node
     from gtensor.core.op import Op
 
 Observer = Callable[[str, str, Callable[..., Any], Any, Any], Any]
@@ -18,6 +19,7 @@ class _State(threading.local):
     grad_enabled = True
     anomaly = False
     recomputing = False
+    differentiated: frozenset[Node] = frozenset()  # arguments of the functions `grad` runs now
 
 
 STATE = _State()
@@ -70,6 +72,17 @@ class set_grad_enabled:
 def is_grad_enabled() -> bool:
     """Whether this thread records ops."""
     return STATE.grad_enabled
+
+
+@contextlib.contextmanager
+def differentiating(arguments: Iterable[Node]) -> Iterator[None]:
+    """In the block, in this thread, no array of what depends on the arguments is handed out."""
+    before = STATE.differentiated
+    STATE.differentiated = before.union(arguments)
+    try:
+        yield
+    finally:
+        STATE.differentiated = before
 
 
 @contextlib.contextmanager

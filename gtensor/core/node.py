@@ -110,6 +110,24 @@ class Record(Node):
         return f"{self.op.name} ({place(self.code, self.lasti)})"
 
 
+def hangs_on(node: Node, arguments: frozenset[Node]) -> bool:
+    """Whether any of the arguments leads to the node, or may have led there."""
+    oldest = min(argument.seq for argument in arguments)  # what is older hangs on none of them
+    found = {node}
+    stack = [node] if node.seq >= oldest else []
+    while stack:
+        node = stack.pop()
+        if node in arguments:
+            return True
+        if isinstance(node, Record):
+            if node.state == CONSUMED:  # its parents are gone: nothing says where they led
+                return True
+            more = {p for p in node.parents if p is not None and p.seq >= oldest} - found
+            found |= more
+            stack += more
+    return False
+
+
 def here() -> str:
     """The user's line that is running, as text."""
     frame = user_frame(_frame_at(1))

@@ -24,7 +24,7 @@ class Storage:
     recipe    how to make its values again, for whoever would save them
     handles   weak references to the tensors that share it; None while it has only one
     writer    id of the array through which it was written last
-    leaf      a leaf's tensor lies in it
+    leaf      a leaf's tensor lies in it, or did (sticky: another leaf may share it)
     history   a differentiable in-place op wrote it: handles of an older version lost their history
     """
 

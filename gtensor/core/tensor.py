@@ -49,7 +49,12 @@ class Tensor(Interchange, Methods):
 
     @property
     def array(self) -> Any:
-        """The NumPy or CuPy array itself. Its storage is marked as exported."""
+        """The NumPy or CuPy array itself, without history. Its storage is marked as exported.
+
+        Raises GradientError for a value that a function given to `gt.grad` computes from its
+        arguments: detach() it first.
+        """
+        self._refuse_cut(".array")
         self._facts().exported = True
         self._device.exported(self._array)
         return self._array
@@ -91,21 +96,19 @@ class Tensor(Interchange, Methods):
         return (self[i] for i in range(self._array.shape[0]))
 
     def __copy__(self) -> Tensor:
+        node = self._current_node("copy")
         copy = make(self._array, self._device, self._facts())
-        copy._node = self._node
+        copy._node = node
         return copy
 
     def __reduce__(self) -> tuple[Any, ...]:
-        if isinstance(self._node, Record):
-            raise GradientError(f"pickle of the output of {self._node.where()}; detach() it first")
+        self._refuse_history("pickle")
         values = np.array(self._device.to_numpy(self._array))
         return _unpickled, (values, str(self._device), self.requires_grad)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Tensor:
-        if isinstance(self._node, Record):
-            raise GradientError(f"deepcopy of the output of {self._node.where()}; "
-                                "detach() it first")
-        copy = type(self).__new__(type(self))
+        self._refuse_history("deepcopy")
+        copy = _new(type(self))
         copy._array, copy._device = self._device.copy(self._array), self._device
         copy._storage, copy._version, copy._node = GIVEN, GIVEN.version, None
         if self.requires_grad:
@@ -176,8 +179,12 @@ class Tensor(Interchange, Methods):
 
     @property
     def requires_grad(self) -> bool:
-        """Whether a gradient flows to or through this tensor."""
+        """Whether a gradient flows to or through this tensor; to assign is `requires_grad_`."""
         return self._node is not None
+
+    @requires_grad.setter
+    def requires_grad(self, requires_grad: bool) -> None:
+        self.requires_grad_(requires_grad)
 
     @property
     def is_leaf(self) -> bool:
@@ -185,15 +192,23 @@ class Tensor(Interchange, Methods):
         return not isinstance(self._node, Record)
 
     def requires_grad_(self, requires_grad: bool = True) -> Tensor:
-        """Make this tensor a leaf whose gradient is kept in `.grad`, or a constant again."""
-        if isinstance(self._node, Record):
+        """Make this tensor a leaf whose gradient is kept in `.grad`, or a constant again.
+
+        A constant has no `.grad`. Raises GradientError if an op's output is to be a constant:
+        detach() gives one.
+        """
+        if not isinstance(requires_grad, (bool, np.bool_)):
+            raise TypeError(f"requires_grad was given {type(requires_grad).__name__}; wanted True "
+                            "or False")
+        node = self._current_node("requires_grad_()")
+        if isinstance(node, Record):
             if not requires_grad:
-                raise GradientError(f"requires_grad_(False) on the output of {self._node.where()}; "
+                raise GradientError(f"requires_grad_(False) on the output of {node.where()}; "
                                     "use detach() for a tensor without its history")
         elif not requires_grad:
-            self._node = None
-            self._facts().leaf = False
-        elif self._node is None:
+            self._refuse_cut("requires_grad_(False)")
+            self._node = None  # the storage stays marked: another handle on it may be a leaf
+        elif node is None:
             if not is_floating(self.dtype):
                 raise TypeError(f"requires_grad was asked of a tensor of dtype {self.dtype}; "
                                 "gradients need a floating-point dtype")
@@ -219,9 +234,7 @@ class Tensor(Interchange, Methods):
 
     def retain_grad(self) -> None:
         """Keep this tensor's gradient in `.grad` although it is no leaf."""
-        if self._node is None:
-            raise GradientError("retain_grad() on a tensor that does not require a gradient")
-        self._node.retain = True
+        self._tracked_node("retain_grad()").retain = True
 
     def backward(
         self,
@@ -268,20 +281,6 @@ class Tensor(Interchange, Methods):
                     self._storage = storage
         return storage
 
-    def _renew(self, reader: str) -> None:
-        """Agree with a storage another handle wrote, unless this handle's history is now wrong."""
-        if isinstance(self._node, Record):
-            raise GradientError(
-                f"{reader} reads a tensor recorded by {self._node.where()} whose memory was "
-                "overwritten in place through another handle since; use the handle that was "
-                "written, or clone() before writing")
-        if self._storage.history:
-            raise GradientError(
-                f"{reader} reads a view of memory that a recorded in-place op overwrote through "
-                "another handle since, so its gradient would be lost; take the view again after "
-                "the write")
-        self._version = self._storage.version
-
     def register_hook(self, hook: Callable[[Tensor], Tensor | None]) -> RemovableHandle:
         """Call `hook(gradient)` when a backward has this tensor's whole gradient.
 
@@ -289,11 +288,10 @@ class Tensor(Interchange, Methods):
         dtype and device. The gradient must not be written. Returns a handle whose `remove()` takes
         the hook away. Hooks run in the order in which they were registered.
         """
-        if self._node is None:
-            raise GradientError("register_hook() on a tensor that does not require a gradient")
-        if self._node.hooks is None:
-            self._node.hooks = {}
-        return RemovableHandle(self._node.hooks, hook)
+        node = self._tracked_node("register_hook()")
+        if node.hooks is None:
+            node.hooks = {}
+        return RemovableHandle(node.hooks, hook)
 
     # -- placement --------------------------------------------------------------------------------
 

@@ -36,6 +36,8 @@ def default_collate(items: Sequence[Any]) -> Any:
     if isinstance(first, (str, bytes)):
         return list(items)
     if isinstance(first, Tensor):
+        for item in items:
+            item._refuse_cut("a batch")
         with no_grad():
             return _stacked([item.detach().to("cpu")._array for item in items])
     arrays = [np.asarray(item) for item in items]

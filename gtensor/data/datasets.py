@@ -90,6 +90,7 @@ def _check_range(numbers: np.ndarray, count: int) -> None:
 
 def _gathered(array: Any, indices: np.ndarray) -> Tensor:
     if isinstance(array, Tensor):
+        array._refuse_cut("a batch")
         if array.device.type != "cpu":
             with no_grad():
                 return array[asarray(indices, device=array.device)]

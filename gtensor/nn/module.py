@@ -270,6 +270,8 @@ class Module(Movable, Hooked):
         if wrong:
             raise ValueError(f"the state given does not fit {type(self).__name__}: "
                              f"{'; '.join(wrong)}; nothing was loaded")
+        for value in values.values():
+            value._refuse_cut("load_state_dict()")
         with no_grad():
             ready = {name: value.detach().to(places[name].device).to(places[name].dtype)
                      for name, value in values.items()}

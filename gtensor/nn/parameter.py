@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from copy import deepcopy
 from typing import Any
 
 from gtensor.core.tensor import Tensor
@@ -36,18 +35,14 @@ class Parameter(Tensor):
         Whoever holds this parameter (a module, an optimizer, the user) goes on holding it, also
         when it moved to another device or dtype.
         """
+        other._refuse_cut("Parameter()")
         source = other.detach()
         for name in _FIELDS:
             setattr(self, name, getattr(source, name))
         self._storage.join(self)  # a handle like any other: nobody overwrites it unseen
 
-    def __deepcopy__(self, memo: dict[int, Any]) -> Parameter:
-        copy = Parameter(self.detach().clone(), self.requires_grad)
-        if self.requires_grad:
-            copy.grad = deepcopy(self.grad, memo)
-        return copy
-
     def __reduce__(self) -> tuple[Any, ...]:
+        self._refuse_history("pickle")
         return Parameter, (self.detach(), self.requires_grad)
 
     def __repr__(self) -> str:

@@ -368,7 +368,7 @@ def _class_weights(name: str, scores: Tensor, weight: Tensor | None) -> Any:
     if weight.shape != (classes,):
         raise ValueError(f"{name} was given a weight of shape {weight.shape} for {classes} "
                          f"classes; wanted ({classes},)")
-    if weight.requires_grad:
+    if weight._current_node(name) is not None:
         raise ValueError(f"{name} was given a weight that requires a gradient; it is a constant: "
                          "detach() it first")
     same_dtype(name, input=scores, weight=weight)

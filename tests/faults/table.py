@@ -13,10 +13,11 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any
 
+import gtensor as gt
 from gtensor.core.errors import GradientError
 from gtensor.testing import opcheck
 
-from . import checks, plants
+from . import checks, plants, plants_places
 
 Plant = Callable[[], AbstractContextManager[Any]]
 
@@ -86,6 +87,8 @@ class Fault:
 
 _STATES = "tape.test_graph_states"
 _WALK = "tape.test_walk"
+_PLACES = "tape.test_places"
+_HIGHER = "tape.test_higher_order"
 
 FAULTS = [
     # values
@@ -150,6 +153,20 @@ FAULTS = [
           ByCheck(checks.a_failed_walk_empties_its_slots)),
     Fault("gradients are committed together, at the end", plants.committed_on_arrival,
           ByCheck(checks.an_error_before_the_end_leaves_grad_alone)),
+    # places on the tape
+    Fault("a handle's place on the tape is taken only while it stands for its values",
+          plants_places.stale_place,
+          ByTest(_PLACES, "test_a_loss_written_through_a_view_is_refused_by_its_old_handle")),
+    Fault("a function that `gt.grad` differentiates cannot cut its graph unseen",
+          plants_places.cut_unseen,
+          ByTest(_HIGHER, "test_arrays_of_outer_variables_are_refused_in_inner_functions")),
+    Fault("what was walked may have depended on anything", plants_places.walked_off,
+          ByTest(_HIGHER, "test_an_array_of_what_an_inner_walk_consumed_is_refused")),
+    Fault("a copy of a tensor carries its gradient", plants_places.copied_without_history,
+          ByTest(_HIGHER, "test_copies_of_a_tensor_carry_its_gradient", copied=gt.tensor)),
+    Fault("a result depends on the arguments it is differentiated by",
+          plants_places.unused_as_zeros,
+          ByTest(_HIGHER, "test_a_result_must_depend_on_the_arguments")),
     # memory
     Fault("saved arrays are taken by the walk", plants.saves_leaked,
           ByCheck(checks.saved_arrays_die_as_the_walk_passes)),

@@ -120,6 +120,7 @@ def test_memory_that_someone_else_can_see_is_left_alone(leaf: gt.Tensor, name: s
 
 @pytest.mark.parametrize("make", [
     lambda: gt.tensor([1.0, 2.0]), lambda: gt.asarray(np.ones(3)), lambda: gt.ones(3),
+    lambda: gt.tensor(gt.ones(3)),
     lambda: gt.tensor([1.0, 2.0]).requires_grad_(), lambda: gt.random.normal((3,)),
     lambda: gt.from_dlpack(np.ones(3)), lambda: copy.deepcopy(gt.ones(3) + 1),
     lambda: pickle.loads(pickle.dumps(gt.ones(3) + 1)), lambda: (gt.ones(3) + 1).requires_grad_(),

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+import copy
+import pickle
+
 import numpy as np
 import pytest
 import torch
 
 import gtensor as gt
+from gtensor import nn
 
 
 def scalar(value: float) -> gt.Tensor:
@@ -210,3 +214,145 @@ def test_what_grad_of_a_function_refuses():
         gt.grad(lambda x: (x > 0).all())(x)
     a, b = gt.grad(lambda x, y: x * y, [0, 1])(x, gt.tensor(3.0))
     assert (a.item(), b.item()) == (3.0, 2.0)
+
+
+# -- functions that would cut their graph ---------------------------------------------------------
+
+
+def _into_a_module(v):
+    module = nn.Linear(2, 1, bias=False, dtype=gt.float64)
+    module.load_state_dict({"weight": v.reshape(1, 2)})
+
+
+CUTS = {  # how the values of a tensor leave the tape as an array, or become those of another leaf
+    "numpy": lambda v: v.numpy(), "array": lambda v: v.array, "np.asarray": np.asarray,
+    "np.stack": lambda v: np.stack([v, v]), "DLPack": np.from_dlpack,
+    "a buffer": lambda v: v.__buffer__(0), "deepcopy": copy.deepcopy, "pickle": pickle.dumps,
+    "Parameter": nn.Parameter, "load_state_dict": _into_a_module,
+    "a leaf": lambda v: gt.tensor(v, requires_grad=True), "lists": lambda v: gt.tensor([v, [1, 2]]),
+    "asarray of lists": lambda v: gt.asarray([v[0], v[1]]), "full": lambda v: gt.full((2,), v[0]),
+    "batch": lambda v: gt.data.default_collate([v, v]),
+    "rows": lambda v: next(iter(gt.data.DataLoader(gt.data.ArrayDataset(v), batch_size=2))),
+}
+
+
+@pytest.mark.parametrize("cut", CUTS)
+def test_a_function_that_grad_differentiates_cannot_cut_its_graph_unseen(cut):
+    """Of an argument (a leaf of the call's own, or an alias), and of what is computed from it."""
+    before = gt.tensor([1.0, 2.0], dtype=gt.float64)
+    for x in (before, before.clone().requires_grad_(), scalar(1.0) * before):
+        for function in (lambda v: v, lambda v: v * 2.0):
+            def total(v, function=function):
+                CUTS[cut](function(v))
+                return (v * v).sum()
+
+            with pytest.raises(gt.GradientError, match=r"(would cut|would be lost|output of).*"
+                                                       r"detach\(\)"):
+                gt.grad(total)(x)
+            detached = gt.grad(lambda v, f=function: (CUTS[cut](f(v).detach()), (v * v).sum())[1])
+            assert detached(x).tolist() == [2.0, 4.0]
+
+
+def test_a_frozen_argument_would_be_a_cut():
+    def freeze(v):
+        squares = v * v
+        v.requires_grad = False
+        return (squares + v).sum()
+
+    for x in (gt.ones(2), gt.ones(2, requires_grad=True)):
+        with pytest.raises(gt.GradientError, match=r"detach\(\)"):
+            gt.grad(freeze)(x)
+
+
+@pytest.mark.parametrize("copied", [
+    gt.tensor, gt.asarray, lambda v: gt.tensor(v, dtype=gt.float32),
+    lambda v: gt.asarray(v, copy=True), lambda v: gt.asarray(v, dtype=gt.float32, copy=True),
+    lambda v: gt.tensor(v, device="cpu"), lambda v: gt.stack([v[0], v[1]])],
+    ids=["tensor", "asarray", "tensor cast", "asarray copied", "asarray cast", "device", "stack"])
+def test_copies_of_a_tensor_carry_its_gradient(copied):
+    x = gt.tensor([1.0, 2.0], dtype=gt.float64, requires_grad=True)
+    assert gt.grad(lambda v: (copied(v * 3.0) * v).sum())(x).tolist() == [6.0, 12.0]
+    (copied(x) * 5.0).sum().backward()
+    assert x.grad.tolist() == [5.0, 5.0]
+    with gt.no_grad():
+        assert not np.may_share_memory(gt.tensor(x).numpy(), x.numpy())
+        assert gt.tensor(x, requires_grad=True).is_leaf  # no history is asked for, so none is lost
+
+
+def test_numbers_and_what_others_made_are_constants_in_a_function():
+    w, seen = scalar(3.0), []
+
+    def total(v):
+        y = (v * v).sum()
+        seen.append((y.item(), float(y), y.tolist(), bool(y > 0), w.numpy(), (w * w).array))
+        loss = w * y.detach()
+        loss.backward()  # a graph of its own
+        return y * float(y)
+
+    x = gt.tensor([1.0, 2.0])
+    assert gt.grad(total)(x).tolist() == [10.0, 20.0]
+    assert len(seen) == 1
+    with pytest.raises(ZeroDivisionError):
+        gt.grad(lambda v: 1 / 0)(x)
+    (x.requires_grad_() * 2.0).numpy()  # outside of a function it is the user's own decision
+
+
+def test_arrays_of_outer_variables_are_refused_in_inner_functions():
+    def outer(v):
+        return v * gt.grad(lambda u: u * float(v.numpy()))(v)
+
+    with pytest.raises(gt.GradientError, match=r"\.numpy\(\) of a value that gt\.grad\(\)"):
+        gt.grad(outer)(scalar(2.0))
+    with pytest.raises(gt.GradientError, match=r"\.numpy\(\) of a value that gt\.grad\(\)"):
+        gt.grad(lambda v: v * gt.grad(lambda u: u * u)(v).numpy().item())(scalar(2.0))
+
+
+def test_an_array_of_what_an_inner_walk_consumed_is_refused():
+    """The walk dropped what led to y, so nothing says that y is a constant."""
+    def walked(v):
+        y = v * 2.0
+        gt.grad(y * y, [v])
+        return v * y.numpy().item()
+
+    with pytest.raises(gt.GradientError, match=r"\.numpy\(\) of a value that gt\.grad\(\)"):
+        gt.grad(walked)(scalar(2.0))
+
+
+def test_a_result_must_depend_on_the_arguments():
+    x, y = gt.tensor([1.0, 2.0]), scalar(3.0)
+    for constant in (lambda v: y, lambda v: gt.tensor(1.0), lambda v: v.detach().sum()):
+        for argument in (x, x.clone().requires_grad_()):
+            with pytest.raises(gt.GradientError, match=r"not depend on its arguments \[0\]; "):
+                gt.grad(constant)(argument)
+            assert gt.grad(constant, allow_unused=True)(argument).tolist() == [0, 0]
+    with gt.no_grad(), pytest.raises(gt.GradientError, match="does not depend"):
+        gt.grad(lambda v: gt.ones(()))(x)
+
+    def part(a, b, c):
+        return (a * a).sum() + c * 2.0
+
+    with pytest.raises(gt.GradientError, match=r"not depend on its arguments \[1\]; allow_unused"):
+        gt.grad(part, (0, 1, 2))(x, y, y)
+    a, b, c = gt.grad(part, (0, 1, 2), allow_unused=True)(x, y, y)
+    assert (a.tolist(), b.item(), c.item()) == ([2, 4], 0, 2) and b.dtype == gt.float64
+    assert [g.tolist() for g in gt.grad(part, (0, 2))(x, y, y)] == [[2, 4], 2]
+
+
+def test_second_derivatives_of_what_is_linear_almost_everywhere_are_0():
+    """The inner derivative depends on its argument, though no op leads from one to the other."""
+    y = gt.tensor([3.0, 4.0], requires_grad=True)
+    for function in (gt.sum, lambda v: v.relu().sum(), lambda v: (v.relu() * y).sum()):
+        curve = gt.grad(lambda v: gt.grad(function)(v).sum())  # noqa: B023
+        for x in (gt.tensor([1.0, -2.0]), gt.tensor([1.0, -2.0], requires_grad=True)):
+            assert curve(x).tolist() == [0, 0]
+    mixed = gt.grad(lambda v, w: gt.grad(lambda u: (u.relu() * w).sum())(v).sum(), (0, 1))
+    assert [g.tolist() for g in mixed(gt.tensor([1.0, -2.0]), y)] == [[0, 0], [1, 0]]
+
+
+def test_a_function_may_write_its_argument():
+    """The gradient is with respect to the argument as it was given."""
+    def square_doubled(v):
+        v *= 2
+        return (v * v).sum()
+
+    assert gt.grad(square_doubled)(scalar(3.0) * 1.0).item() == 24.0

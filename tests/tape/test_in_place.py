@@ -201,6 +201,14 @@ def test_a_leaf_is_not_written_in_place(write):
     assert x.is_leaf and x.requires_grad and not np.array_equal(x.numpy(), START)
 
 
+def test_a_leaf_is_not_written_in_place_when_another_on_its_memory_is_frozen():
+    x = leaf()
+    other = x.detach().requires_grad_()
+    other.requires_grad = False
+    with pytest.raises(gt.GradientError, match="in-place add on a leaf that requires a gradient"):
+        x += x
+
+
 def test_a_view_whose_history_was_overwritten_is_refused():
     """`part` is a view recorded before the write: its gradient would miss what the write did."""
     y = leaf() * 2.0

@@ -176,7 +176,7 @@ def test_a_gradient_must_start_somewhere():
     x = leaf(1, 2)
     with pytest.raises(gt.GradientError, match=r"shape \(2,\) without a gradient; give one"):
         (x * 2.0).backward()
-    with pytest.raises(gt.GradientError, match="does not require one"):
+    with pytest.raises(gt.GradientError, match="does not require a gradient"):
         gt.zeros(()).backward()
     with pytest.raises(ValueError, match=r"gradient of shape \(3,\) given for .* \(2,\)"):
         (x * 2.0).backward(gt.zeros(3, dtype=gt.float64))
@@ -235,7 +235,15 @@ def test_requires_grad_cannot_be_taken_from_the_middle():
     x = leaf(1, 2)
     with pytest.raises(gt.GradientError, match=r"requires_grad_\(False\) on the output of mul"):
         (x * 2.0).requires_grad_(False)
-    assert not x.requires_grad_(False).requires_grad
+    with pytest.raises(gt.GradientError, match=r"requires_grad_\(False\) on the output of mul"):
+        (x * 2.0).requires_grad = False
+    with pytest.raises(TypeError, match="requires_grad was given str; wanted True or False"):
+        x.requires_grad = "no"
+    x.grad = gt.ones(2, dtype=gt.float64)
+    x.requires_grad = True
+    assert x.grad is not None  # it was a leaf, so nothing changed
+    x.requires_grad = False
+    assert not x.requires_grad and x.grad is None
 
 
 # -- an error in the middle -----------------------------------------------------------------------

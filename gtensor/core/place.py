@@ -1,0 +1,73 @@
+"""A handle's place on the tape: when it stands for the handle's values, and what may leave it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from gtensor.core.consumed import Consumed
+from gtensor.core.errors import GradientError
+from gtensor.core.modes import STATE
+from gtensor.core.node import Node, Record, hangs_on
+
+if TYPE_CHECKING:
+    from gtensor.core.storage import Storage
+
+
+class Place:
+    """Mixin of `Tensor`: its place, for all who take it together with the values."""
+
+    __slots__ = ()
+
+    _array: Any
+    _node: Node | None
+    _storage: Storage
+    _version: int
+
+    def _current_node(self, reader: str) -> Node | None:
+        """The handle's place on the tape, if it still stands for what its memory holds.
+
+        Whoever takes the place together with the values asks here, or compares the versions as
+        `apply` does. A consumed handle keeps its place: it has no other values.
+        """
+        if not isinstance(self._array, Consumed) and self._version != self._storage.version:
+            self._renew(reader)
+        return self._node
+
+    def _tracked_node(self, reader: str) -> Node:
+        """The current node of a tensor that must require a gradient."""
+        node = self._current_node(reader)
+        if node is None:
+            raise GradientError(f"{reader} on a tensor of shape {self._array.shape} that does "
+                                "not require a gradient; no input of it has requires_grad, or it "
+                                "was made under no_grad()")
+        return node
+
+    def _refuse_history(self, reader: str) -> None:
+        """Refuse to copy, as if it were a leaf, what is none."""
+        node = self._current_node(reader)
+        if isinstance(node, Record):
+            raise GradientError(f"{reader} of the output of {node.where()}; detach() it first")
+        self._refuse_cut(reader)
+
+    def _refuse_cut(self, reader: str) -> None:
+        """Refuse to hand out without history what `gt.grad` differentiates in this thread."""
+        arguments = STATE.differentiated
+        if arguments:
+            node = self._current_node(reader)
+            if node is not None and hangs_on(node, arguments):
+                raise GradientError(f"{reader} of a value that gt.grad() differentiates would cut "
+                                    "its gradient; call .detach() first to treat it as a constant")
+
+    def _renew(self, reader: str) -> None:
+        """Agree with a storage another handle wrote, unless this handle's history is now wrong."""
+        if isinstance(self._node, Record):
+            raise GradientError(
+                f"{reader} reads a tensor recorded by {self._node.where()} whose memory was "
+                "overwritten in place through another handle since; use the handle that was "
+                "written, or clone() before writing")
+        if self._storage.history:
+            raise GradientError(
+                f"{reader} reads a view of memory that a recorded in-place op overwrote through "
+                "another handle since, so its gradient would be lost; take the view again after "
+                "the write")
+        self._version = self._storage.version  # type: ignore[misc]  # a slot of Tensor

@@ -1,0 +1,42 @@
+"""Mutations of the rules about places on the tape: who takes them, and what may leave them."""
+
+from __future__ import annotations
+
+from contextlib import AbstractContextManager
+from typing import Any
+from unittest.mock import patch
+
+from gtensor import creation
+from gtensor.core import gradients, place
+from gtensor.core.node import FREE
+from gtensor.core.tensor import Tensor
+
+Context = AbstractContextManager[Any]
+
+
+def stale_place() -> Context:
+    """a handle whose memory was written elsewhere still names its old place on the tape"""
+    return patch.object(Tensor, "_current_node", lambda tensor, reader: tensor._node)
+
+
+def cut_unseen() -> Context:
+    """what `gt.grad` differentiates is handed out as an array"""
+    return patch.object(Tensor, "_refuse_cut", lambda tensor, reader: None)
+
+
+def walked_off() -> Context:
+    """a value whose graph was consumed counts as one that depends on nothing"""
+    right = place.hangs_on
+    return patch.object(place, "hangs_on", lambda node, arguments: (
+        getattr(node, "state", FREE) == FREE and right(node, arguments)))
+
+
+def copied_without_history() -> Context:
+    """`gt.tensor(t)` copies values only"""
+    return patch.object(creation, "is_grad_enabled", lambda: False)
+
+
+def unused_as_zeros() -> Context:
+    """`gt.grad(f)` answers zeros where the result depends on no argument"""
+    right = gradients._grad_function
+    return patch.object(gradients, "_grad_function", lambda f, argnums, _: right(f, argnums, True))
