@@ -10,11 +10,11 @@ import pytest
 import torch
 
 import gtensor as gt
+from gtensor import linalg
 from gtensor._testing import derivatives
 from gtensor._testing.cases import Case
 from gtensor.core.op import registry
 from gtensor.core.samples import Sample
-from gtensor import linalg
 from gtensor.testing import gradcheck
 
 INF = float("inf")

@@ -44,7 +44,8 @@ def used() -> list[np.ufunc]:
     """The ufuncs that gtensor's text names, and those behind the paths of ops."""
     found = {vars(np).get(node.attr) for _, node in _nodes() if isinstance(node, ast.Attribute)}
     found |= {getattr(op.cpu, "plain", None) for op in registry.values()}
-    return sorted((f for f in found if isinstance(f, np.ufunc) and f.nout == 1 and f.signature is None),
+    ufuncs = [f for f in found if isinstance(f, np.ufunc)]
+    return sorted((f for f in ufuncs if f.nout == 1 and f.signature is None),
                   key=lambda f: f.__name__)
 
 
