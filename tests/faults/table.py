@@ -13,6 +13,8 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
 from gtensor.core.errors import GradientError
 from gtensor.testing import opcheck
 
@@ -86,6 +88,8 @@ class Fault:
 
 _STATES = "tape.test_graph_states"
 _WALK = "tape.test_walk"
+_LAYOUTS = "ops_array.test_ufunc_layouts"
+_GRADIENTS = "ops_array.test_elementwise_gradients"
 
 FAULTS = [
     # values
@@ -159,6 +163,21 @@ FAULTS = [
           ByCheck(checks.live_blocks_do_not_overlap)),
     Fault("a block lives as long as a view of its array", plants.block_not_held,
           ByCheck(checks.arrays_keep_their_blocks)),
+    # layouts, 0-d tensors, derivatives of every order
+    Fault("a ufunc writes buffers of any layout", plants.ufuncs_trusted,
+          ByTest(_LAYOUTS, "test_ufuncs_write_any_layout", function=np.negative)),
+    Fault("an op works on 0-d tensors, from the arena too", plants.numpy_scalar_unknown,
+          ByOpcheck("max", "arena"), raises=TypeError),
+    Fault("a power has derivatives of every order", plants.exponent_replaced,
+          ByTest(_GRADIENTS, "test_derivatives_of_powers_to_the_fourth_order", bases="positive")),
+    Fault("a power of 0 has PyTorch's gradients", plants.gradient_of_powers_of_0_is_0,
+          ByTest(_GRADIENTS, "test_powers_at_the_border_of_their_domain")),
+    Fault("svd has its gradient with full matrices", plants.space_beside_ignored,
+          ByTest("ops_array.test_linalg_gradients", "test_the_vectors_beside_the_singular_ones",
+                 shape=(4, 2))),
+    Fault("a 0-d tensor is one element along axis 0", plants.no_axis_0_of_0d,
+          ByTest("ops_array.test_reductions", "test_a_0d_tensor_is_one_element_along_axis_0",
+                 name="softmax"), raises=ValueError),
 ]
 
 _HEAD = """# Planted faults

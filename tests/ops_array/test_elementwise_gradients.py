@@ -189,7 +189,7 @@ def test_powers_of_numbers_and_by_numbers(rng: np.random.Generator) -> None:
     assert gt.pow(gt.asarray(np.arange(3)), 2).dtype == gt.int64
 
 
-@pytest.mark.filterwarnings("ignore::RuntimeWarning")
+@np.errstate(all="ignore")
 def test_powers_at_the_border_of_their_domain() -> None:
     base, exponent = (a.ravel() for a in np.meshgrid(
         [0.0, 2.0, -2.0, np.nan, np.inf], [0.0, 1.0, 2.0, 0.5, -1.0]))
@@ -222,7 +222,7 @@ def _power_derivative(order: str, a: Any, b: Any) -> Any:
     return np.broadcast_to(found, np.broadcast_shapes(np.shape(a), np.shape(b)))
 
 
-@pytest.mark.filterwarnings("ignore::RuntimeWarning")
+@np.errstate(all="ignore")
 @pytest.mark.parametrize("bases", ["positive", "any"])
 def test_derivatives_of_powers_to_the_fourth_order(bases: str) -> None:
     """In both and mixed; of bases 0 and below 0 by the base, where powers are real."""
