@@ -55,10 +55,9 @@ def ufunc(function: np.ufunc) -> Path:
 
 def _buffer(function: np.ufunc, name: str, inputs: tuple[Any, ...]) -> ndarray:
     """A buffer for the ufunc's result, of the dtype and shape that NumPy would choose."""
-    strong = [x for x in inputs if isinstance(x, _ARRAYS)]
     kinds = tuple(x.dtype if isinstance(x, _ARRAYS) else _kind(x) for x in inputs)
     dtype = function.resolve_dtypes((*kinds, None))[-1]
-    shapes = [x.shape for x in strong]
+    shapes = [x.shape for x in inputs if isinstance(x, _ARRAYS)]
     shape = shapes[0] if shapes.count(shapes[0]) == len(shapes) else np.broadcast_shapes(*shapes)
     return host().empty(shape, dtype, name)
 

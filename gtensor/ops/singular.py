@@ -154,7 +154,7 @@ svdvals_op = op(
     "svdvals", **matrix_paths("svdvals", lambda xp, x: xp.linalg.svd(x, compute_uv=False)),
     backward=None, tangent=None, floating=True,
     composed=lambda x: parts_of(
-        recorded, svd_op(x, full=False), *_svd_items(*x.shape[-2:], False))[1],
+        recorded, svd_op(x, full=False), *_svd_items(*x.shape[-2:], full=False))[1],
     samples=_svd_samples(), reference=lambda torch, x: torch.linalg.svdvals(x),
     doc="Singular values of matrices; recorded as svd.",
 )
