@@ -12,8 +12,8 @@ import numpy as np
 
 from gtensor.backend.host import HostDevice
 from gtensor.core import apply, backward, inplace, steps
-from gtensor.core.node import FREE, Record
 from gtensor.core.namespaces import raw, recorded
+from gtensor.core.node import FREE, Record
 from gtensor.core.op import registry
 from gtensor.core.steps import RawStep
 from gtensor.core.storage import Storage
