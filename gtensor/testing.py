@@ -44,6 +44,7 @@ CHECKS: dict[str, Callable[[Case], None]] = {
     "torch": derivatives.torch_gradients,
     "precision": derivatives.precision,
     "layouts": values.layouts,
+    "arena": derivatives.arena,
     "upstream": derivatives.upstreams,
     "masks": derivatives.masks,
     "accumulate": derivatives.accumulate,
@@ -64,11 +65,11 @@ def opcheck(
     """Run every check that follows from an op's record, on fresh random values of each sample.
 
     Value against PyTorch (where it is installed and the record has a reference), in every dtype and
-    layout and into given buffers; inputs and upstream gradients unwritten; gradients against
-    numeric ones and PyTorch's, for every choice of inputs that require one, added in every order;
-    the recorded backward, second order, and the tangent rule against the backward rule. On a GPU
-    also the value against the CPU's. Samples should lie away from kinks: a rule must be smooth
-    there. Those that are bare shapes are filled with standard normal values.
+    layout, from the arena and into given buffers; inputs and upstream gradients unwritten;
+    gradients against numeric ones and PyTorch's, for every choice of inputs that require one, added
+    in every order; the recorded backward, second order, and the tangent rule against the backward
+    rule. On a GPU also the value against the CPU's. Samples should lie away from kinks: a rule must
+    be smooth there. Those that are bare shapes are filled with standard normal values.
 
     Args:
         op: the record, or its name in the registry.

@@ -20,6 +20,7 @@ from gtensor.ops import paths
 
 Layout = Callable[[Any, Any], Any]
 FLOAT64 = np.dtype(np.float64)
+NEVER = 1 << 60  # bytes: no array is that large, so none comes from the arena
 
 
 # -- layouts: the same values, laid out differently in memory ------------------------------------

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from gtensor._testing.cases import FLOAT64, Case
+from gtensor._testing.cases import FLOAT64, NEVER, Case
 from gtensor._testing.compare import (
     NUMERIC,
     STEP,
@@ -22,6 +22,7 @@ from gtensor.core.errors import GradientError
 from gtensor.core.gradients import grad
 from gtensor.core.namespaces import recorded
 from gtensor.core.tensor import FLOATING, Tensor, make
+from gtensor.settings import settings
 
 _ELEMENTS = 16  # inputs up to this size are differentiated element by element, others by directions
 Gradients = Sequence[np.ndarray | None]
@@ -101,6 +102,26 @@ def masks(case: Case) -> None:
                 if g is not None:
                     close(f"the gradient of input {i} when {list(mask)} are asked for", g,
                           wanted[i], names=("given", "when all are"))
+
+
+def arena(case: Case) -> None:
+    """Value and gradients are the same where every array, also of one number, is the arena's."""
+    if case.device.type != "cpu":
+        return
+    found = []
+    for smallest in (0, NEVER):
+        with settings.override(arena_min_bytes=smallest):
+            inputs = case.inputs(requires=case.floats if case.differentiable else ())
+            output = case.call(inputs)
+            upstream = case.inputs([np.ones(output.shape, output.dtype)], device=output._device)[0]
+            assert upstream is not None
+            found.append((output, case.walk(output, upstream, inputs)))
+    (output, grads), (wanted, expected) = found
+    names = ("from the arena", "else")
+    close("the value", output, wanted, names=names)
+    for i, (g, e) in enumerate(zip(grads, expected, strict=True)):
+        if g is not None:
+            close(f"the gradient of input {i}", g, e, names=names)
 
 
 def upstreams(case: Case) -> None:

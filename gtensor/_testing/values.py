@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from gtensor._testing.cases import FLOAT64, LAYOUTS, Case, strided
+from gtensor._testing.cases import FLOAT64, LAYOUTS, NEVER, Case, strided
 from gtensor._testing.compare import TOLERANCES, CheckError, close, to_numpy, unwritten
 from gtensor.backend import device_of, get_device
 from gtensor.core.tensor import FLOATING, Tensor
@@ -16,7 +16,6 @@ from gtensor.settings import settings
 
 _MANY = 1 << 16  # elements of an array beside which a tile is small
 _TILE = 1 << 10
-_UNTRACED = 1 << 60  # bytes: no array is that large, so none comes from the arena
 
 
 def reference(case: Case) -> None:
@@ -133,7 +132,7 @@ def tiles(case: Case) -> None:
     draws = case.sample.draws
     many = [draw(case.rng, (_MANY,)) for draw in
             (draws if isinstance(draws, tuple) else (draws,) * len(case.arrays))]
-    with settings.override(tile_elements=_TILE, arena_min_bytes=_UNTRACED):
+    with settings.override(tile_elements=_TILE, arena_min_bytes=NEVER):
         buffer = _first(case.run_path(many))
         extra = _peak(lambda: case.run_path(many, out=buffer))
     if extra > many[0].nbytes // 4:

@@ -13,6 +13,7 @@ from __future__ import annotations
 from typing import Any
 
 from gtensor.core.namespaces import public, recorded
+from gtensor.core.op import Op
 from gtensor.core.tensor import Tensor
 from gtensor.ops import activation as _activation
 from gtensor.ops import broadcast_arrays, where
@@ -50,8 +51,8 @@ from gtensor.ops.pooling import (
     max_pool1d,
     max_pool2d,
 )
-from gtensor.ops.reduce import normalize_axis
 from gtensor.ops.rms_norm import rms_norm
+from gtensor.ops.shape import along_one, axis_index
 
 __all__ = [
     "abn", "adaptive_avg_pool1d", "adaptive_avg_pool2d", "adaptive_max_pool2d", "avg_pool1d",
@@ -199,7 +200,7 @@ def glu(input: Tensor, dim: int = -1) -> Tensor:
     Source: Dauphin et al., "Language modeling with gated convolutional networks", 2016.
     """
     want_tensors("glu", input=input)
-    axis = normalize_axis(dim, input.ndim, "glu")[0]
+    axis = axis_index(dim, input.ndim, "glu")
     half, odd = divmod(input.shape[axis], 2)
     if odd:
         raise ValueError(f"glu was given {input.shape[axis]} elements along axis {dim}; wanted an "
@@ -213,8 +214,7 @@ def softmax(input: Tensor, dim: int | None = None, *, dtype: Any = None) -> Tens
 
     `dim` must be given; with `dtype` the input is converted to it first.
     """
-    axis = _given_axis("softmax", input, dim)
-    return _softmax.softmax(input if dtype is None else input.astype(dtype), axis=axis)
+    return _normalized(_softmax.softmax, input, dim, dtype)
 
 
 def log_softmax(input: Tensor, dim: int | None = None, *, dtype: Any = None) -> Tensor:
@@ -222,17 +222,17 @@ def log_softmax(input: Tensor, dim: int | None = None, *, dtype: Any = None) -> 
 
     `dim` must be given; with `dtype` the input is converted to it first.
     """
-    axis = _given_axis("log_softmax", input, dim)
-    return _softmax.log_softmax(input if dtype is None else input.astype(dtype), axis=axis)
+    return _normalized(_softmax.log_softmax, input, dim, dtype)
 
 
-def _given_axis(name: str, input: Tensor, dim: int | None) -> int:
+def _normalized(op: Op, input: Tensor, dim: int | None, dtype: Any) -> Tensor:
     """PyTorch still guesses `dim` where it is left out, and warns; a guess may sum wrong rows."""
+    name = op.name
     if dim is None:
         raise TypeError(f"{name} was given dim=None; wanted the axis whose values add up to 1, "
                         "such as dim=-1")
     want_tensors(name, input=input)
-    return normalize_axis(dim, input.ndim, name)[0]
+    return along_one(op, input if dtype is None else input.astype(dtype), dim, name)
 
 
 # -- directions ----------------------------------------------------------------------------------

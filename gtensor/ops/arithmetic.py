@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from math import inf
 from typing import Any
 
 import numpy as np
@@ -81,20 +82,38 @@ square = op(
 )
 
 
+_NUMBERS = (int, float, complex)
+_VALUES = (*_NUMBERS, np.ndarray)
+
+
 def _pow_grad(ns: Any, g: Any, x1: Any, x2: Any) -> Any:
-    """g x2 x1 ** (x2 - 1); the exponent 0 is kept from 0 ** -1."""
-    if isinstance(x2, (int, float, complex)):
-        return g * (x2 * ns.power(x1, x2 - 1 if x2 else 1.0))
-    return g * (x2 * ns.power(x1, ns.where(ns.equal(x2, 0), 1.0, x2 - 1)))
+    """g x2 x1 ** (x2 - 1); where x2 is 0 and x1 not, its derivative by x2 is g / x1.
+
+    0 where x2 is 0 and x1 is 0 or NaN.
+    """
+    if isinstance(x2, _VALUES) and np.all(x2):  # of a tensor a look would wait for the GPU
+        return g * (x2 * ns.power(x1, x2 - 1))
+    kept = ns.logical_or(ns.not_equal(x2, 0), ns.greater(ns.abs(x1), 0))
+    return g * ns.where(kept, x2 * ns.power(ns.where(kept, x1, 1.0), x2 - 1), 0.0)
+
+
+def _pow_backward_base(ns: Any, g: Any, x1: Any, x2: Any, out: Any) -> Any:
+    """By the number 0 a power is 1 everywhere."""
+    if isinstance(x2, _NUMBERS) and not x2:
+        return ns.zero_gradient(g, out=out)
+    return ns.pow_grad(g, x1, x2, out=out)
 
 
 def _pow_grad_exponent(ns: Any, g: Any, x1: Any, y: Any) -> Any:
-    """g y log(x1); 0 where x1 is. A complex y has a real x1 < 0, too, which has a complex log."""
+    """g y log(x1), and 0 where x1 is but y = 0 ** x2 finite, as in PyTorch.
+
+    A complex y has a real x1 < 0, too, which has a complex log.
+    """
     if y.dtype.kind == "c":
         x1 = x1 + 0j
-    if isinstance(x1, (int, float, complex)):
-        return g * (y * (np.log(x1).item() if x1 else 0.0))
-    zero = ns.equal(x1, 0)
+    if isinstance(x1, _NUMBERS):
+        return g * (y * (np.log(x1).item() if x1 else ns.where(ns.isfinite(y), 0.0, -inf)))
+    zero = ns.logical_and(ns.equal(x1, 0), ns.isfinite(y))
     return g * ns.where(zero, 0.0, y * ns.log(ns.where(zero, 1.0, x1)))
 
 
@@ -109,16 +128,18 @@ pow_grad = fused(
 
 pow_grad_exponent = fused(
     "pow_grad_exponent", _pow_grad_exponent,
-    gpu=elementwise("T g, T x1, T y", "T dx", "dx = x1 == T(0) ? T(0) : T(g * y * log(x1))"),
+    gpu=elementwise("T g, T x1, T y", "T dx",
+                    "dx = x1 == T(0) && y - y == T(0) ? T(0) : T(g * y * log(x1))"),
     samples=alike(3, (normal, above_zero, normal)),
     reference=lambda torch, g, a, y: g * y * torch.log(a),
-    doc="The gradient of y = x1 ** x2 with respect to x2; 0 where x1 = 0, NaN where x1 < 0.",
+    doc="The gradient of y = x1 ** x2 with respect to x2; NaN where x1 < 0. Where x1 = 0 it is "
+        "0, and -infinity for x2 < 0, as in PyTorch.",
 )
 
 power = op(
     "power", cpu=ufunc(np.power), gpu=cupy_function("power"), complex=True,
     backward=analytic(
-        d("x1 x2", lambda ns, g, x1, x2, out: ns.pow_grad(g, x1, x2, out=out)),
+        d("x1 x2", _pow_backward_base),
         d("x1 out", lambda ns, g, x1, y, out: ns.pow_grad_exponent(g, x1, y, out=out))),
     samples=binary(above_zero, normal), reference=lambda torch, a, b: a ** b,
     doc="x1 ** x2, elementwise with broadcasting.",

@@ -17,9 +17,8 @@ from gtensor.creation import asarray
 from gtensor.ops.arithmetic import multiply
 from gtensor.ops.linalg import conjugated, is_half, matmul
 from gtensor.ops.paths import settled
-from gtensor.ops.reduce import one_axis
 from gtensor.ops.scratch import computed_in, row_tiles, whole_tiles
-from gtensor.ops.shape import permute_dims, reshape
+from gtensor.ops.shape import axis_index, permute_dims, reshape
 from gtensor.settings import settings
 
 __all__ = ["tensordot", "vecdot"]
@@ -96,7 +95,7 @@ def vecdot(x1: Tensor, x2: Tensor, /, axis: int = -1) -> Tensor:
     """The sum of conj(x1) * x2 along `axis` (counted from the last, as -1), broadcast elsewhere."""
     x1, x2 = asarray(x1), asarray(x2)
     for x in (x1, x2):
-        one_axis(axis, x.ndim, "vecdot")
+        axis_index(axis, x.ndim, "vecdot")
     if axis >= 0 and x1.ndim != x2.ndim:
         raise ValueError(f"vecdot along axis {axis} of shapes {x1.shape} and {x2.shape}; wanted as "
                          "many dimensions, or an axis below 0, counted from the last")
@@ -154,7 +153,7 @@ def cross(x1: Tensor, x2: Tensor, /, axis: int = -1) -> Tensor:
     """The cross product of vectors of three elements along `axis`, broadcast over the others."""
     x1, x2 = asarray(x1), asarray(x2)
     for x in (x1, x2):
-        if x.shape[one_axis(axis, x.ndim, "cross")] != 3:
+        if x.shape[axis_index(axis, x.ndim, "cross")] != 3:
             raise ValueError(f"cross along axis {axis} of shapes {x1.shape} and {x2.shape}; wanted "
                              "vectors of 3 elements")
     if axis >= 0 and x1.ndim != x2.ndim:
@@ -209,7 +208,7 @@ def _paired(x1: Tensor, x2: Tensor, axes: Any) -> tuple[list[int], list[int]]:
     if len(named) != 2:
         raise ValueError(f"tensordot was given axes {axes}; wanted a number, or the axes of each "
                          "of two tensors")
-    first, second = ([one_axis(a, x.ndim, "tensordot") for a in given]
+    first, second = ([axis_index(a, x.ndim, "tensordot") for a in given]
                      for given, x in zip(named, (x1, x2), strict=True))
     if [x1.shape[i] for i in first] != [x2.shape[j] for j in second] or (
             len(set(first)) < len(first) or len(set(second)) < len(second)):

@@ -25,8 +25,7 @@ from gtensor.core.tensor import Tensor
 from gtensor.creation import asarray
 from gtensor.ops.linalg import is_half
 from gtensor.ops.paths import settled
-from gtensor.ops.reduce import one_axis
-from gtensor.ops.shape import linear_tangent
+from gtensor.ops.shape import axis_index, linear_tangent
 
 __all__: list[str] = []  # the functions are public in gtensor.fft
 
@@ -202,7 +201,7 @@ def _axes_and_sizes(
     if axes is None:
         count = x.ndim if s is None else len(s)
         axes = range(x.ndim - count, x.ndim)
-    found = tuple(one_axis(a, x.ndim, name) for a in axes)
+    found = tuple(axis_index(a, x.ndim, name) for a in axes)
     sizes = tuple(x.shape[a] for a in found) if s is None else tuple(index(n) for n in s)
     if not found or len(set(found)) < len(found) or len(sizes) != len(found):
         raise ValueError(f"{name} over axes {tuple(axes)} with sizes {sizes} of a tensor of shape "

@@ -12,7 +12,7 @@ from gtensor.backend import Device, get_device
 from gtensor.core.tensor import Tensor, make
 from gtensor.creation import DEFAULT_FLOAT, asarray
 from gtensor.ops.moving import roll
-from gtensor.ops.reduce import Axis, normalize_axis
+from gtensor.ops.shape import axis_indices
 
 __all__: list[str] = []  # the functions are public in gtensor.fft
 
@@ -48,16 +48,16 @@ def _rounded(function: Any, n: int, d: float, dtype: Any, device: Any) -> Tensor
 def fftshift(x: Tensor, /, *, axes: int | Sequence[int] | None = None) -> Tensor:
     """The bins with zero frequency moved to the middle, along `axes` (all by default)."""
     x = asarray(x)
-    found = normalize_axis(_given(axes), x.ndim, "fftshift")
+    found = _shifted(axes, x.ndim, "fftshift")
     return roll(x, [x.shape[a] // 2 for a in found], axis=found)
 
 
 def ifftshift(x: Tensor, /, *, axes: int | Sequence[int] | None = None) -> Tensor:
     """Undoes `fftshift`: zero frequency moved from the middle to the front."""
     x = asarray(x)
-    found = normalize_axis(_given(axes), x.ndim, "ifftshift")
+    found = _shifted(axes, x.ndim, "ifftshift")
     return roll(x, [-(x.shape[a] // 2) for a in found], axis=found)
 
 
-def _given(axes: int | Sequence[int] | None) -> Axis:
-    return axes if axes is None or isinstance(axes, int) else tuple(axes)
+def _shifted(axes: int | Sequence[int] | None, ndim: int, name: str) -> tuple[int, ...]:
+    return axis_indices(range(ndim) if axes is None else axes, ndim, name)

@@ -16,6 +16,7 @@ import ml_dtypes
 import numpy as np
 
 from gtensor.ops.activation import THRESHOLD
+from gtensor.ops.paths import negative
 from gtensor.ops.scratch import computed_in, masked
 
 Bounds = tuple[float, float]
@@ -144,7 +145,7 @@ def _tanh_gradient(g: Any, z: Any, p: float, out: Any, work: Any) -> Any:
 
 
 def _sigmoid(z: Any, p: float, out: Any, work: Any) -> Any:
-    np.negative(z, out=work)
+    negative(z, work)
     np.log1p(work, out=work)
     np.log(z, out=out)
     out -= work
@@ -163,9 +164,9 @@ def _softplus(z: Any, beta: float, out: Any, work: Any) -> Any:
     In float32 the logarithm is lost in the sum long before the threshold.
     """
     np.multiply(z, beta, out=out)
-    np.negative(out, out=work)
+    negative(out, work)
     np.expm1(work, out=work)
-    np.negative(work, out=work)
+    negative(work, work)
     np.log(work, out=work)
     if work.dtype == np.float64:
         masked(work, out <= THRESHOLD, out=work)
@@ -180,7 +181,7 @@ def _softplus_gradient(g: Any, z: Any, beta: float, out: Any, work: Any) -> Any:
     if work.dtype == np.float64:
         np.copyto(work, -inf, where=work < -THRESHOLD)
     np.expm1(work, out=work)
-    np.negative(work, out=work)
+    negative(work, work)
     return np.multiply(g, work, out=out)
 
 

@@ -194,8 +194,7 @@ def cumulative_prod(
 
     Raises ValueError for an axis not there, or none given where there are several.
     """
-    place, params = scanned(x, axis, dtype, "cumulative_prod")
-    return _cumulative_prod(x, axis=place, include_initial=include_initial, **params)
+    return scanned(_cumulative_prod, x, axis, dtype, include_initial)
 
 
 # -- products without one of the factors -----------------------------------------------------------

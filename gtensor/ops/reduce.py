@@ -21,7 +21,7 @@ from gtensor.ops.paths import tiled, tiles
 from gtensor.ops.pointwise import pointwise
 from gtensor.ops.rounding import ZERO
 from gtensor.ops.scratch import computed_in
-from gtensor.ops.shape import linear_tangent
+from gtensor.ops.shape import linear_tangent, lone
 from gtensor.settings import settings
 
 __all__ = ["all", "any", "max", "mean", "min", "sum"]
@@ -34,7 +34,10 @@ Axis = int | tuple[int, ...] | None
 
 
 def normalize_axis(axis: Axis, ndim: int, op_name: str) -> tuple[int, ...]:
-    """Sorted non-negative axes; all of them for None. Raises ValueError for one not there."""
+    """Sorted non-negative axes; all of them for None. Raises AxisError for one not there.
+
+    Of a 0-d tensor 0 and -1 are its one element's, see `lone`.
+    """
     if axis is not None and not isinstance(axis, int):
         axis = tuple(axis) if np.iterable(axis) else index(axis)
     return _normalized(axis, ndim, op_name)
@@ -42,21 +45,15 @@ def normalize_axis(axis: Axis, ndim: int, op_name: str) -> tuple[int, ...]:
 
 @lru_cache(maxsize=1024)
 def _normalized(axis: Axis, ndim: int, op_name: str) -> tuple[int, ...]:
-    axes = tuple(range(ndim)) if axis is None else (axis,) if isinstance(axis, int) else axis
+    if axis is None or lone(axis, ndim):
+        return tuple(range(ndim))
+    axes = (axis,) if isinstance(axis, int) else axis
     found = sorted(index(a) + ndim if a < 0 else index(a) for a in axes)
     if builtins.any(not 0 <= a < ndim for a in found) or len(set(found)) != len(found):
-        raise ValueError(f"{op_name} over axis {axis} of a tensor of {ndim} dimensions; wanted " +
-                         (f"different axes from {-ndim} to {ndim - 1}" if ndim else "axis=None"))
+        wanted = f"different axes from {-ndim} to {ndim - 1}" if ndim else "0, -1 or None"
+        raise np.exceptions.AxisError(
+            f"{op_name} over axis {axis} of a tensor of {ndim} dimensions; wanted {wanted}")
     return tuple(found)
-
-
-def one_axis(axis: int, ndim: int, op_name: str) -> int:
-    """The axis, counted from 0. Raises ValueError for one not there."""
-    place = index(axis)
-    if not -ndim <= place < ndim:
-        raise ValueError(f"{op_name} along axis {axis} of a tensor of {ndim} dimensions; wanted "
-                         + (f"{-ndim} to {ndim - 1}" if ndim else "at least one dimension"))
-    return place % ndim
 
 
 def kept_shape(shape: tuple[int, ...], axis: tuple[int, ...], keepdims: bool) -> tuple[int, ...]:

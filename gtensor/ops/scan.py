@@ -10,15 +10,17 @@ import numpy as np
 from gtensor.backend import host
 from gtensor.backend.cuda import cupy
 from gtensor.core.namespaces import recorded
-from gtensor.core.op import op
+from gtensor.core.op import Op, op
 from gtensor.core.samples import Sample, normal
 from gtensor.core.tensor import Tensor
 from gtensor.creation import asarray
 from gtensor.ops.joining import concat
-from gtensor.ops.reduce import accumulator, one_axis
+from gtensor.ops.reduce import accumulator
 from gtensor.ops.scratch import computed_in, row_tiles
 from gtensor.ops.shape import (
     along,
+    along_one,
+    axis_index,
     broadcast_to,
     clone,
     expand_dims,
@@ -153,17 +155,22 @@ def cumulative_sum(
 
     Raises ValueError for an axis not there, or none given where there are several.
     """
-    place, params = scanned(x, axis, dtype, "cumulative_sum")
-    return _cumulative_sum(x, axis=place, include_initial=include_initial, **params)
+    return scanned(_cumulative_sum, x, axis, dtype, include_initial)
 
 
-def scanned(x: Tensor, axis: int | None, dtype: Any, name: str) -> tuple[int, dict[str, Any]]:
-    """The axis of a scan counted from 0, and its dtype as a parameter, where it is not x's."""
+def scanned(scan: Op, x: Tensor, axis: int | None, dtype: Any, include_initial: bool) -> Tensor:
+    """The scan along the axis; its dtype is a parameter where it is not x's."""
+    name = scan.name
     if axis is None and x.ndim != 1:
         raise ValueError(f"{name} of a tensor of {x.ndim} dimensions without an axis; wanted one, "
                          "or a 1-d tensor")
     wanted = accumulator(x.dtype) if dtype is None else np.dtype(dtype)
-    return one_axis(axis or 0, x.ndim, name), {} if wanted is None else {"dtype": wanted}
+    run = partial(scan, include_initial=include_initial,
+                  **{} if wanted is None else {"dtype": wanted})
+    place = 0 if axis is None else axis
+    if include_initial:  # of a 0-d tensor two elements would lie along no axis
+        return run(x, axis=axis_index(place, x.ndim, name))
+    return along_one(run, x, place, name)
 
 
 # -- differences -----------------------------------------------------------------------------------
@@ -179,7 +186,7 @@ def diff(
 
     Raises ValueError for a negative n, and for an axis not there.
     """
-    place = one_axis(axis, x.ndim, "diff")
+    place = axis_index(axis, x.ndim, "diff")
     if n < 0:
         raise ValueError(f"diff was given n={n}; wanted 0 or more")
     if n == 0:

@@ -16,12 +16,12 @@ from gtensor.ops.reduce import (
     Axis,
     kept_shape,
     normalize_axis,
-    one_axis,
     reduction_samples,
     reduction_tiles,
     some,
 )
 from gtensor.ops.scratch import sortable
+from gtensor.ops.shape import axis_index, lone
 
 __all__ = ["argmax", "argmin", "count_nonzero", "nonzero", "searchsorted"]
 
@@ -68,7 +68,7 @@ def argmin(x: Tensor, /, axis: int | None = None, *, keepdims: bool = False) -> 
 def _searched(x: Tensor, axis: int | None, name: str) -> int | None:
     if axis is None and x.size:
         return None
-    place = None if axis is None else one_axis(axis, x.ndim, name)
+    place = None if axis is None or lone(axis, x.ndim) else axis_index(axis, x.ndim, name)
     some(x, place, name)
     return place
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from math import prod
 from typing import Any
 
@@ -46,9 +46,25 @@ def axis_index(axis: int, ndim: int, op_name: str) -> int:
     found = operator.index(axis)
     if -ndim <= found < ndim:
         return found % ndim
-    wanted = f"; wanted {-ndim} to {ndim - 1}" if ndim else ""
+    wanted = f"{-ndim} to {ndim - 1}" if ndim else "at least one dimension"
     raise np.exceptions.AxisError(
-        f"{op_name} along axis {axis} of a tensor of {ndim} dimensions{wanted}")
+        f"{op_name} along axis {axis} of a tensor of {ndim} dimensions; wanted {wanted}")
+
+
+def lone(axis: Axes | None, ndim: int) -> bool:
+    """Whether axis 0 or -1 is meant of a 0-d tensor: it counts as one element along it.
+
+    So it does in what reduces, normalizes, sorts or accumulates along an axis, as in PyTorch;
+    elsewhere a 0-d tensor has no axis.
+    """
+    return ndim == 0 and axis in (0, -1, (0,), (-1,))
+
+
+def along_one(function: Callable[..., Tensor], x: Tensor, axis: int, name: str) -> Tensor:
+    """`function(x, axis=)` by the axis counted from 0; `lone` ones are made, and left out after."""
+    if lone(axis, x.ndim):
+        return reshape(function(reshape(x, (1,)), axis=0), ())
+    return function(x, axis=axis_index(axis, x.ndim, name))
 
 
 def axis_indices(axes: Axes, ndim: int, op_name: str) -> tuple[int, ...]:
@@ -141,8 +157,10 @@ def flatten(x: Tensor, start_dim: int = 0, end_dim: int = -1) -> Tensor:
 
 def squeeze(x: Tensor, /, axis: Axes | None = None) -> Tensor:
     """Without the given axes, which must have size 1 (else ValueError), or all of them: a view."""
-    gone = (axis_indices(axis, x.ndim, "squeeze") if axis is not None
-            else [i for i, n in enumerate(x.shape) if n == 1])
+    if axis is None:
+        gone: Sequence[int] = [i for i, n in enumerate(x.shape) if n == 1]
+    else:
+        gone = () if lone(axis, x.ndim) else axis_indices(axis, x.ndim, "squeeze")
     if any(x.shape[a] != 1 for a in gone):
         raise ValueError(f"squeeze of axis {axis} of a tensor of shape {x.shape}; "
                          "wanted axes of size 1")

@@ -36,15 +36,47 @@ class SVDResult(NamedTuple):
     Vh: Tensor
 
 
-def _svd_items(rows: int, columns: int, full: bool = False) -> tuple[Shape, Shape, Shape]:
+def _svd_items(rows: int, columns: int, full: bool) -> tuple[Shape, Shape, Shape]:
     k = min(rows, columns)
     return (rows, rows if full else k), (k,), (columns if full else k, columns)
 
 
-def _svd_path(xp: Any, x: Any, full: bool) -> Any:
+def _svd_path(xp: Any, x: Any, *, full: bool) -> Any:
     items = _svd_items(x.shape[-2], x.shape[-1], full)
     u, s, vh = xp.linalg.svd(x, full_matrices=full)
     return pack(xp, *zip((u, s.astype(u.dtype), vh), items, strict=True))
+
+
+# -- the vectors beside the singular ones ----------------------------------------------------------
+# Full matrices have further columns, an orthonormal basis of what the first k do not reach. It is
+# arbitrary up to rotations, so the derivative may be taken along the path that does not rotate it:
+# first^T d(rest) = -d(first)^T rest, and rest^T d(rest) = 0.
+
+
+def _split(ns: Any, u: Any, k: int) -> tuple[Any, Any]:
+    """The first k columns, and the rest."""
+    return ns.slice(u, key=(..., slice(None, k))), ns.slice(u, key=(..., slice(k, None)))
+
+
+def _gradient_of_first(ns: Any, u: Any, gu: Any, k: int) -> tuple[Any, Any]:
+    """The first k columns and their gradient, with what the rest of the columns add to it."""
+    if u.shape[-1] == k:
+        return u, gu
+    (first, rest), (g_first, g_rest) = _split(ns, u, k), _split(ns, gu, k)
+    moved = ns.matmul(rest, ns.matmul(swapped(ns, g_rest), first))
+    return first, ns.subtract(g_first, moved)
+
+
+def _tangent_of_all(ns: Any, u: Any, d_first: Any, k: int) -> Any:
+    """The tangent of all columns, from that of the first k."""
+    if u.shape[-1] == k:
+        return d_first
+    first, rest = _split(ns, u, k)
+    d_rest = ns.negative(ns.matmul(first, ns.matmul(swapped(ns, d_first), rest)))
+    return ns.concat(d_first, d_rest, axis=len(u.shape) - 1, sizes=(k, u.shape[-1] - k))
+
+
+# -- rules -----------------------------------------------------------------------------------------
 
 
 def _square_gaps(ns: Any, s: Any) -> Any:
@@ -55,9 +87,13 @@ def _square_gaps(ns: Any, s: Any) -> Any:
 def _svd_backward(ns: Any, step: Any, g: Any) -> None:
     """U (skew(U^T gU) / gaps S + S skew(V^T gV) / gaps + diag(gS)) Vh, and what is outside."""
     rows, columns = step.shape(0)[-2:]
-    items = _svd_items(rows, columns)
+    items = _svd_items(rows, columns, step.params["full"])
     u, s, vh = parts_of(ns, step.saved[0], *items)
     gu, gs, gvh = parts_of(ns, g, *items)
+    k = s.shape[-1]
+    u, gu = _gradient_of_first(ns, u, gu, k)
+    vh, gvh = (swapped(ns, a) for a in _gradient_of_first(
+        ns, swapped(ns, vh), swapped(ns, gvh), k))
     gaps = _square_gaps(ns, s)
     along_u, along_v = ns.matmul(swapped(ns, u), gu), ns.matmul(vh, swapped(ns, gvh))
     left = ns.multiply(ratio(ns, skew(ns, along_u), gaps), row(ns, s))
@@ -76,8 +112,10 @@ def _svd_backward(ns: Any, step: Any, g: Any) -> None:
 def _svd_tangent(ns: Any, primals: Any, tangents: Any, out: Any, params: dict[str, Any]) -> Any:
     (dx,) = tangents
     rows, columns = dx.shape[-2:]
-    items = _svd_items(rows, columns)
-    u, s, vh = parts_of(ns, out, *items)
+    items = _svd_items(rows, columns, params["full"])
+    all_u, s, all_vh = parts_of(ns, out, *items)
+    k = s.shape[-1]
+    u, vh = _split(ns, all_u, k)[0], swapped(ns, _split(ns, swapped(ns, all_vh), k)[0])
     inner = ns.matmul(ns.matmul(swapped(ns, u), dx), swapped(ns, vh))
     ds = ns.diagonal(inner, offset=0)
     inner = ns.scaled_triangles(inner, below=1.0, diagonal=0.0, above=1.0)
@@ -94,31 +132,28 @@ def _svd_tangent(ns: Any, primals: Any, tangents: Any, out: Any, params: dict[st
         moved = ns.matmul(swapped(ns, u), dx)
         outside = ns.subtract(moved, ns.matmul(ns.matmul(moved, swapped(ns, vh)), vh))
         dvh = ns.add(dvh, ratio(ns, outside, column(ns, s)))
+    du = _tangent_of_all(ns, all_u, du, k)
+    dvh = swapped(ns, _tangent_of_all(ns, swapped(ns, all_vh), swapped(ns, dvh), k))
     return packed_in(ns, *zip((du, ds, dvh), items, strict=True))
 
 
-_SVD_SAMPLES = [Sample((s,), leaning) for s in ((1, 3, 3), (2, 4, 2), (2, 2, 3), (0, 3, 2),
-                                                (2, 0, 3))]
+def _svd_samples(**params: Any) -> list[Sample]:
+    shapes = ((1, 3, 3), (2, 4, 2), (2, 2, 3), (0, 3, 2), (2, 0, 3))
+    return [Sample((s,), leaning, params) for s in shapes]
+
 
 svd_op = op(
-    "svd", **matrix_paths("svd", lambda xp, x: _svd_path(xp, x, False)),
+    "svd", **matrix_paths("svd", _svd_path),
     saves={"x": "out"}, floating=True, backward=_svd_backward, tangent=_svd_tangent,
-    samples=_SVD_SAMPLES,
-    doc="The reduced singular value decomposition, U, S and Vh end to end.",
-)
-
-svd_full_op = op(
-    "svd_full_matrices", **matrix_paths("svd", lambda xp, x: _svd_path(xp, x, True)),
-    backward=None, tangent=None, floating=True,
-    samples=[Sample((s,), leaning) for s in ((1, 4, 2), (2, 2, 3), (0, 3, 2))],
-    doc="The full singular value decomposition, U, S and Vh end to end. Has no derivative.",
+    samples=[*_svd_samples(full=False), Sample(((0, 3, 2),), leaning, {"full": True})],
+    doc="The singular value decomposition, reduced or full, U, S and Vh end to end.",
 )
 
 svdvals_op = op(
     "svdvals", **matrix_paths("svdvals", lambda xp, x: xp.linalg.svd(x, compute_uv=False)),
     backward=None, tangent=None, floating=True,
-    composed=lambda x: parts_of(recorded, svd_op(x), *_svd_items(*x.shape[-2:]))[1],
-    samples=_SVD_SAMPLES, reference=lambda torch, x: torch.linalg.svdvals(x),
+    composed=lambda x: svd(x, full_matrices=False).S,
+    samples=_svd_samples(), reference=lambda torch, x: torch.linalg.svdvals(x),
     doc="Singular values of matrices; recorded as svd.",
 )
 
@@ -127,16 +162,16 @@ def svd(x: Tensor, /, *, full_matrices: bool = True) -> SVDResult:
     """(U, S, Vh) with x = U[..., :k] diag(S) Vh[..., :k, :]; x is (..., m, n), k = min(m, n).
 
     U is (..., m, m), S (..., k), Vh (..., n, n); `full_matrices=False` leaves out what multiplies
-    no singular value: U (..., m, k), Vh (..., k, n). Only so has it a derivative if m and n differ,
-    since the rest is arbitrary. So is the sign of each pair of vectors, and their basis where
-    singular values are equal: gradients through such vectors are infinite or NaN, as in PyTorch;
-    through S alone they are right.
+    no singular value: U (..., m, k), Vh (..., k, n). The sign of each pair of vectors is
+    arbitrary, and so is their basis where singular values are equal: gradients through such vectors
+    are infinite or NaN, as in PyTorch; through S alone they are right. The basis of what is left
+    out is arbitrary, too: gradients through it are right for functions that do not depend on its
+    choice, such as the projector on it (PyTorch takes them for 0).
     """
     x = matrices(x, "svd")
     rows, columns = x.shape[-2:]
     full = full_matrices and rows != columns
-    packed = svd_full_op(x) if full else svd_op(x)
-    u, s, vh = parts_of(recorded, packed, *_svd_items(rows, columns, full))
+    u, s, vh = parts_of(recorded, svd_op(x, full=full), *_svd_items(rows, columns, full))
     return SVDResult(u, real_part(s), vh)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -13,9 +14,8 @@ from gtensor.core.op import op
 from gtensor.core.samples import Draw, Sample, below, distinct, normal
 from gtensor.core.tensor import Tensor
 from gtensor.ops.paths import settled, tiles
-from gtensor.ops.reduce import one_axis
 from gtensor.ops.scratch import row_tiles, sortable
-from gtensor.ops.shape import along, resized
+from gtensor.ops.shape import along, along_one, axis_index, lone, reshape, resized
 from gtensor.settings import settings
 
 __all__ = ["argsort", "sort", "topk"]
@@ -174,9 +174,9 @@ def argsort(
     `stable`: equal elements stay in their order, descending too. A row beyond a tile needs a
     second buffer of its length for a moment.
 
-    Raises ValueError for an axis not there; a 0-d tensor has none.
+    Raises AxisError for an axis not there.
     """
-    return _argsort(x, axis=one_axis(axis, x.ndim, "argsort"), descending=descending, stable=stable)
+    return along_one(partial(_argsort, descending=descending, stable=stable), x, axis, "argsort")
 
 
 def _told_apart(x: Any) -> bool:
@@ -242,9 +242,9 @@ def sort(
     `stable`: equal elements (0.0 and -0.0) stay in their order, descending too. Where a gradient is
     due the order is made and saved (int64), and the gradient scattered by it.
 
-    Raises ValueError for an axis not there; a 0-d tensor has none.
+    Raises AxisError for an axis not there.
     """
-    return _sort(x, axis=one_axis(axis, x.ndim, "sort"), descending=descending, stable=stable)
+    return along_one(partial(_sort, descending=descending, stable=stable), x, axis, "sort")
 
 
 # -- the largest or smallest few -------------------------------------------------------------------
@@ -307,7 +307,10 @@ def topk(x: Tensor, k: int, dim: int = -1, largest: bool = True, sorted: bool = 
 
     Raises ValueError for a dim not there, or a k that is negative or larger than its size.
     """
-    axis = one_axis(dim, x.ndim, "topk")
+    if lone(dim, x.ndim):
+        values, indices = topk(reshape(x, (1,)), k, 0)
+        return TopK(reshape(values, (k,) * (k != 1)), reshape(indices, (k,) * (k != 1)))
+    axis = axis_index(dim, x.ndim, "topk")
     if not 0 <= k <= x.shape[axis]:
         raise ValueError(f"topk was given k={k} for a tensor of shape {x.shape}; wanted 0 to "
                          f"{x.shape[axis]}, the size of dim {dim}")

@@ -18,7 +18,7 @@ from gtensor.backend.kernels import elementwise
 from gtensor.core.op import op
 from gtensor.core.samples import alike, unary
 from gtensor.ops.fused import fused
-from gtensor.ops.paths import tiled
+from gtensor.ops.paths import negative, tiled
 from gtensor.ops.pointwise import d, pointwise
 from gtensor.ops.scratch import select
 
@@ -87,7 +87,7 @@ def _erf_double(x: np.ndarray) -> np.ndarray:
     tail = _polynomial(large, _CODY_LARGE[0])
     tail /= _polynomial(large, _CODY_LARGE[1])
     np.multiply(large, large, out=large)
-    tail *= np.exp(np.negative(large, out=large), out=large)
+    tail *= np.exp(negative(large, large), out=large)
     inner *= np.clip(x, -edge, edge, out=square)  # no infinity where it is not taken
     np.copysign(np.subtract(1, tail, out=tail), x, out=tail)
     return select(is_small, inner, tail).reshape(shape)

@@ -21,7 +21,7 @@ import numpy as np
 from gtensor.backend.cuda import cupy
 from gtensor.backend.kernels import elementwise, source
 from gtensor.core.op import Op
-from gtensor.ops.paths import tiled
+from gtensor.ops.paths import negative, tiled
 from gtensor.ops.scratch import Scratch, computed_in, tile_size, whole_tiles
 
 _HELPERS = 2  # buffers of a tile's size that an update computes in
@@ -66,7 +66,7 @@ def _sgd_cpu(
         p, g, *more = tile.values
         direction, helper = tile.helpers
         if maximize:
-            g = np.negative(g, out=direction)
+            g = negative(g, direction)
         if weight_decay:
             g = np.add(g, np.multiply(p, weight_decay, out=helper), out=direction)
         if more:
@@ -124,7 +124,7 @@ def _adam_cpu(
         p, g, first, second, *largest = tile.values
         direction, helper = tile.helpers
         if maximize:
-            g = np.negative(g, out=direction)
+            g = negative(g, direction)
         if decoupled:
             p *= 1 - rate * weight_decay
         elif weight_decay:

@@ -13,11 +13,13 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
 import gtensor as gt
 from gtensor.core.errors import GradientError
 from gtensor.testing import opcheck
 
-from . import checks, plants, plants_places
+from . import checks, plants, plants_numerics, plants_places
 
 Plant = Callable[[], AbstractContextManager[Any]]
 
@@ -89,6 +91,8 @@ _STATES = "tape.test_graph_states"
 _WALK = "tape.test_walk"
 _PLACES = "tape.test_places"
 _HIGHER = "tape.test_higher_order"
+_LAYOUTS = "ops_array.test_ufunc_layouts"
+_GRADIENTS = "ops_array.test_elementwise_gradients"
 
 FAULTS = [
     # values
@@ -176,6 +180,21 @@ FAULTS = [
           ByCheck(checks.live_blocks_do_not_overlap)),
     Fault("a block lives as long as a view of its array", plants.block_not_held,
           ByCheck(checks.arrays_keep_their_blocks)),
+    # layouts, 0-d tensors, derivatives of every order
+    Fault("a ufunc writes buffers of any layout", plants_numerics.ufuncs_trusted,
+          ByTest(_LAYOUTS, "test_ufuncs_write_any_layout", function=np.negative)),
+    Fault("an op works on 0-d tensors, from the arena too", plants_numerics.numpy_scalar_unknown,
+          ByOpcheck("max", "arena"), raises=TypeError),
+    Fault("a power has derivatives of every order", plants_numerics.exponent_replaced,
+          ByTest(_GRADIENTS, "test_derivatives_of_powers_to_the_fourth_order", bases="positive")),
+    Fault("a power of 0 has PyTorch's gradients", plants_numerics.gradient_of_powers_of_0_is_0,
+          ByTest(_GRADIENTS, "test_powers_at_the_border_of_their_domain")),
+    Fault("svd has its gradient with full matrices", plants_numerics.space_beside_ignored,
+          ByTest("ops_array.test_linalg_gradients", "test_the_vectors_beside_the_singular_ones",
+                 shape=(4, 2))),
+    Fault("a 0-d tensor is one element along axis 0", plants_numerics.no_axis_0_of_0d,
+          ByTest("ops_array.test_reductions", "test_a_0d_tensor_is_one_element_along_axis_0",
+                 name="softmax"), raises=ValueError),
 ]
 
 _HEAD = """# Planted faults

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from itertools import product
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from numpy.polynomial import Polynomial
 
 import gtensor as gt
 
@@ -187,10 +189,68 @@ def test_powers_of_numbers_and_by_numbers(rng: np.random.Generator) -> None:
     assert gt.pow(gt.asarray(np.arange(3)), 2).dtype == gt.int64
 
 
-@pytest.mark.filterwarnings("ignore:invalid value:RuntimeWarning")
+@np.errstate(all="ignore")
 def test_powers_at_the_border_of_their_domain() -> None:
-    base, exponent = np.array([0.0, 0.0, 2.0, -2.0]), np.array([0.0, 1.0, 0.0, 2.0])
+    base, exponent = (a.ravel() for a in np.meshgrid(
+        [0.0, 2.0, -2.0, np.nan, np.inf], [0.0, 1.0, 2.0, 0.5, -1.0]))
     against_torch(lambda m, a, b: m.pow(a, b), [base, exponent], second=False)
+    for number in (0, 0.0, 1, 2, 0.5, -1):
+        against_torch(lambda m, a, n=number: m.pow(a, n), [base], second=False)
+        against_torch(lambda m, b, n=number: m.pow(n, b), [exponent], second=False)
+    whole = exponent[exponent == np.floor(exponent)].astype(np.int64)
+    against_torch(lambda m, a: m.pow(a, m.asarray(whole)), [base[:whole.size]], second=False)
+
+
+def _power_derivative(order: str, a: Any, b: Any) -> Any:
+    """Of a ** b by "a" and "b" in turn: a sum of P(b) a ** (b - k) log(a) ** n."""
+    terms = {(0, 0): Polynomial([1.0])}
+    for by in order:
+        further: dict[tuple[int, int], Polynomial] = {}
+        for (k, n), factor in terms.items():
+            parts = [((k + 1, n), factor * Polynomial([-k, 1.0])), ((k + 1, n - 1), factor * n)]
+            if by == "b":
+                parts = [((k, n), factor.deriv()), ((k, n + 1), factor)]
+            for place, part in parts:
+                further[place] = further.get(place, Polynomial([0.0])) + part
+        terms = further
+    found = 0.0
+    for (k, n), factor in terms.items():
+        weight = factor(b)
+        if np.any(weight):  # what has no weight may be infinite
+            found = found + np.where(weight == 0, 0.0, weight * a ** (b - k) * (
+                np.log(a) ** n if n else 1.0))
+    return np.broadcast_to(found, np.broadcast_shapes(np.shape(a), np.shape(b)))
+
+
+@np.errstate(all="ignore")
+@pytest.mark.parametrize("bases", ["positive", "any"])
+def test_derivatives_of_powers_to_the_fourth_order(bases: str) -> None:
+    """In both and mixed; of bases 0 and below 0 by the base, where powers are real."""
+    orders = ["".join(p) for n in (1, 2, 3, 4) for p in product("ab", repeat=n)]
+    a, b = np.array([[0.5], [2.0]]), np.array([0.0, 1.0, 2.0, 0.5, -1.0, 3.0])
+    if bases == "any":
+        orders, a, b = ["a", "aa", "aaa", "aaaa"], np.array([[0.0], [-2.0]]), b[[0, 1, 2, 4, 5]]
+    for order in orders:
+        wanted = _power_derivative(order, a, b)
+        x = {k: gt.tensor(np.broadcast_to(v, wanted.shape), requires_grad=k in order)
+             for k, v in (("a", a), ("b", b))}
+        y = x["a"] ** x["b"]
+        for by in order:
+            (y,) = gt.grad([y.sum()], [x[by]], create_graph=True)
+        np.testing.assert_allclose(y.numpy(), wanted, 1e-9, 1e-12, err_msg=order)
+    for number in b.tolist():
+        for scalar, by in (("b", "a"), ("a", "b"))[:1 if bases == "any" else 2]:
+            values = np.broadcast_to(a if by == "a" else b, wanted.shape)
+            x = {by: gt.tensor(values, requires_grad=True), scalar: number}
+            if scalar == "a" and number <= 0:
+                continue
+            y = x["a"] ** x["b"]
+            for n in range(1, 5):
+                (y,) = gt.grad([y.sum()], [x[by]], create_graph=True) if y.requires_grad else (
+                    gt.zeros_like(y),)
+                given = [values, np.asarray(number)]
+                wanted_n = _power_derivative(by * n, *(given if by == "a" else given[::-1]))
+                np.testing.assert_allclose(y.numpy(), wanted_n, 1e-9, 1e-12)
 
 
 @pytest.mark.parametrize("base", [-2.0, 2.0, -2.5 + 1j])

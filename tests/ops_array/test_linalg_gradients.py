@@ -11,6 +11,10 @@ import torch
 
 import gtensor as gt
 from gtensor import linalg
+from gtensor._testing import derivatives
+from gtensor._testing.cases import Case
+from gtensor.core.op import registry
+from gtensor.core.samples import Sample
 from gtensor.testing import gradcheck
 
 INF = float("inf")
@@ -51,8 +55,17 @@ def _qr_loss(la: Any, x: Any) -> Any:
     return (q[..., 0, :] * 3 + q[..., 1, :] ** 2).sum() + (r * r * r).sum()
 
 
+def _full_svd_loss(la: Any, x: Any) -> Any:
+    """Of the full matrices, which is what there is by default, the singular part."""
+    u, s, vh = la.svd(x)
+    k = s.shape[-1]
+    return (s * s * s).sum() + (u[..., :k] ** 4).sum() + (vh[..., :k, 0] * u[..., 0, :k]).sum()
+
+
 LOSSES: dict[str, tuple[Callable[..., Any], list[tuple[int, ...]]]] = {
     "svd": (_svd_loss, [(3, 3), (4, 3), (2, 3, 4), (2, 1, 3, 3)]),
+    "full svd": (_full_svd_loss, [(4, 3), (2, 2, 4), (3, 3), (5, 1)]),
+    "singular values": (lambda la, x: (la.svd(x)[1] ** 3).sum(), [(4, 2), (2, 2, 3), (0, 3, 2)]),
     "eigh": (_eigh_loss, [(3, 3), (2, 4, 4), (2, 1, 2, 2)]),
     "qr": (_qr_loss, [(3, 3), (4, 2), (2, 3, 5), (0, 3, 2)]),
     "cholesky": (lambda la, x: (la.cholesky(x @ x.mT) ** 3).sum(), [(3, 3), (2, 2, 4)]),
@@ -163,6 +176,33 @@ def test_symmetric_decompositions_of_a_lower_triangle_have_pytorchs_gradient() -
         given = gradients(loss, lower)
         np.testing.assert_allclose(given, torch_gradients(loss, lower), rtol=1e-8)
         np.testing.assert_allclose(given[0], given[0].T)
+
+
+@pytest.mark.parametrize("shape", [(4, 2), (2, 2, 4)])
+def test_the_vectors_beside_the_singular_ones(shape: tuple[int, ...]) -> None:
+    """A function of the space they span has its gradient, of second order, too."""
+    weights = gt.asarray(np.random.standard_normal((4, 4)))
+
+    def outside(x: Any) -> Any:
+        u, s, vh = linalg.svd(x)
+        rest = u[..., 2:] if shape[-2] == 4 else vh[..., 2:, :].mT
+        return (rest @ rest.mT * weights).sum() * s.sum()
+
+    def by_the_inside(x: Any) -> Any:
+        u, s, vh = linalg.svd(x, full_matrices=False)
+        first = u if shape[-2] == 4 else vh.mT
+        return ((gt.eye(4, dtype=gt.float64) - first @ first.mT) * weights).sum() * s.sum()
+
+    found = []
+    for function in (outside, by_the_inside):
+        x = gt.tensor(random(shape) if not found else found[0][0], requires_grad=True)
+        (g,) = gt.grad([function(x)], [x], create_graph=True)
+        (h,) = gt.grad([(g * g).sum()], [x])
+        found.append((x.numpy(), g.numpy(), h.numpy()))
+    for mine, wanted in zip(*found, strict=True):
+        np.testing.assert_allclose(mine, wanted, 1e-7, 1e-9)
+    sample = Sample((shape,), params={"full": True})
+    derivatives.tangent(Case.of(registry["svd"], sample, gt.default_device(), 1, [], None))
 
 
 def test_second_derivatives_through_parts_of_decompositions() -> None:

@@ -251,6 +251,52 @@ def test_scans_equal_numpys(
     np.testing.assert_allclose(given.numpy(), wanted, rtol=1e-12, strict=True)
 
 
+ALONG_ONE = {  # name -> PyTorch's function, of what takes axis 0 and -1 of a 0-d tensor
+    **{name: getattr(torch, name) for name in ("all", "any", "argmax", "argmin", "argsort",
+                                               "count_nonzero", "logsumexp", "mean", "prod",
+                                               "squeeze", "sum")},
+    "max": torch.amax, "min": torch.amin, "cumulative_sum": torch.cumsum,
+    "cumulative_prod": torch.cumprod, "sort": lambda x, dim: torch.sort(x, dim).values,
+    "topk": lambda x, dim: torch.topk(x, 1, dim).values,
+    "softmax": torch.softmax, "log_softmax": torch.log_softmax,
+    "normalize": lambda x, dim: torch.nn.functional.normalize(x, dim=dim),
+    "vector_norm": lambda x, dim: torch.linalg.vector_norm(x, dim=dim),
+    "var": lambda x, dim: torch.var(x, dim, correction=0),
+}
+
+
+@pytest.mark.parametrize("name", ALONG_ONE)
+def test_a_0d_tensor_is_one_element_along_axis_0(name: str) -> None:
+    def own(x: gt.Tensor, axis: int) -> gt.Tensor:
+        if name == "topk":
+            return gt.topk(x, 1, axis).values
+        module: Any = next(m for m in (gt, gt.linalg, gt.nn.functional) if hasattr(m, name))
+        return getattr(module, name)(x, **{"dim" if module is gt.nn.functional else "axis": axis})
+
+    for axis in (0, -1):
+        x, t = gt.tensor(0.7, requires_grad=True), torch.tensor(0.7, requires_grad=True)
+        y, wanted = own(x, axis), ALONG_ONE[name](t, dim=axis)
+        np.testing.assert_array_equal(y.numpy(), wanted.detach().numpy(), strict=True)
+        if wanted.requires_grad:
+            y.backward()
+            wanted.backward()
+            np.testing.assert_allclose(x.grad.numpy(), t.grad.numpy())  # type: ignore[union-attr]
+    with pytest.raises(np.exceptions.AxisError, match="axis 1 of a tensor of 0 dimensions; wanted"):
+        own(gt.tensor(0.7), 1)
+
+
+@pytest.mark.parametrize("name", ["concat", "flip", "roll", "diff", "unstack", "fft", "fftshift",
+                                  "cumulative_sum"])
+def test_where_an_axis_has_a_length_a_0d_tensor_has_none(name: str) -> None:
+    x = gt.tensor(0.7)
+    calls: dict[str, Callable[[], Any]] = {
+        "concat": lambda: gt.concat([x, x]), "roll": lambda: gt.roll(x, 1, axis=0),
+        "fft": lambda: gt.fft.fft(x), "fftshift": lambda: gt.fft.fftshift(x, axes=0),
+        "cumulative_sum": lambda: gt.cumulative_sum(x, axis=0, include_initial=True)}
+    with pytest.raises(np.exceptions.AxisError, match="dimensions; wanted at least one dimension"):
+        calls.get(name, lambda: getattr(gt, name)(x, axis=0))()
+
+
 @pytest.mark.parametrize("name", ["cumulative_sum", "cumulative_prod"])
 def test_scans_refuse_what_is_not_one_axis(name: str) -> None:
     function = getattr(gt, name)

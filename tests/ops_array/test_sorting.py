@@ -114,7 +114,7 @@ def test_gradients_of_sort(axis: int, descending: bool, rng: np.random.Generator
 
 @pytest.mark.parametrize("name", ["sort", "argsort"])
 def test_sorting_refuses_an_axis_not_there(name: str) -> None:
-    for shape, axis in (((), -1), ((), 0), ((3,), 1)):
+    for shape, axis in (((), 1), ((3,), 1)):
         with pytest.raises(ValueError, match=f"{name} along axis {axis} of a tensor of"):
             getattr(gt, name)(gt.zeros(shape), axis=axis)
 

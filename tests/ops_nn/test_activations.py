@@ -183,7 +183,7 @@ def test_erf_is_within_some_units_in_the_last_place(dtype: Any, most: float) -> 
     [
         (lambda x: F.gelu(x, "fast"), "gelu was given approximate='fast'; wanted 'none' or 'tanh'"),
         (lambda x: F.softplus(x, 0.0), "softplus was given beta=0.0; wanted a positive number"),
-        (lambda x: F.softmax(x, 2), "softmax over axis 2 of a tensor of 1 dimensions"),
+        (lambda x: F.softmax(x, 2), "softmax along axis 2 of a tensor of 1 dimensions"),
         (lambda x: F.hardtanh(x, 1.0, 0.5), "min_val=1.0 and max_val=0.5; wanted min_val <= max"),
         (lambda x: F.glu(x), "glu was given 1 elements along axis -1; wanted an even number"),
         (lambda x: F.prelu(x, gt.ones(2)), r"a weight of shape \(2,\) .*; wanted \(1,\) or \(1,\)"),

@@ -1,0 +1,52 @@
+"""Mutations of layouts, 0-d tensors and derivatives of every order; see `plants.py`."""
+
+from __future__ import annotations
+
+from typing import Any
+from unittest.mock import patch
+
+import numpy as np
+
+from gtensor.core.namespaces import raw, recorded
+from gtensor.core.op import registry
+from gtensor.ops import paths, shape, singular
+
+from .plants import Context
+
+
+def ufuncs_trusted() -> Context:
+    """NumPy's `negative` writes strided buffers itself (from NumPy 2.2 on it does so wrongly)"""
+    return patch.dict(paths.MISWRITTEN, clear=True)
+
+
+def numpy_scalar_unknown() -> Context:
+    """a NumPy scalar, which NumPy answers for a 0-d array, is taken for a Python number"""
+    return patch.object(paths, "_ARRAYS", (np.ndarray,))
+
+
+def exponent_replaced() -> Context:
+    """where the exponent b is 0, the gradient of a power has the exponent 1, not b - 1"""
+    def formula(g: Any, x1: Any, x2: Any) -> Any:
+        return g * (x2 * recorded.power(x1, recorded.where(recorded.equal(x2, 0), 1.0, x2 - 1)))
+    return patch.object(registry["pow_grad"], "composed", formula)
+
+
+def gradient_of_powers_of_0_is_0() -> Context:
+    """a power of 0 by a negative exponent has the gradient 0 with respect to the exponent"""
+    def formula(g: Any, x1: Any, y: Any, out: Any = None) -> Any:
+        with np.errstate(all="ignore"):
+            value = np.where(np.equal(x1, 0), 0.0, g * y * np.log(np.abs(x1)))
+        return paths.settled(value, out)
+    return patch.object(raw["cpu"], "pow_grad_exponent", formula)
+
+
+def space_beside_ignored() -> Context:
+    """gradients through the vectors beside the singular ones are taken for 0"""
+    def first(ns: Any, u: Any, gu: Any, k: int) -> Any:
+        return tuple(ns.slice(a, key=(..., slice(None, k))) for a in (u, gu))
+    return patch.object(singular, "_gradient_of_first", first)
+
+
+def no_axis_0_of_0d() -> Context:
+    """a 0-d tensor has no axis 0"""
+    return patch.object(shape, "lone", lambda axis, ndim: False)
