@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from gtensor.backend import DeviceError
+from gtensor.backend import DeviceError, refuse_mask
 from gtensor.core.modes import STATE
 from gtensor.core.tensor import Tensor
 
@@ -44,6 +44,7 @@ def normalized(x: Tensor, key: Any, recorded: bool) -> tuple[Key, bool]:
 def _index(x: Tensor, part: Any, copied: bool) -> Any:
     """An index as an array of x's device; on the host a 0-d integer becomes an int."""
     array = part._array if isinstance(part, Tensor) else part
+    refuse_mask(array, "an index")
     if not isinstance(array, x.device.array_type):
         if isinstance(part, Tensor) and part.device.type != "cpu":
             raise DeviceError(f"an index on {part.device} given for a tensor on {x.device}; move "
