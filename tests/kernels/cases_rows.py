@@ -63,12 +63,15 @@ def _softmax_special(kind: str) -> Case:
 
 
 def _cross_entropy(
-    shape: tuple[int, int], reduction: str, ignored: str = "some", block: int = 256
+    shape: tuple[int, int], reduction: str, ignored: str = "some", block: int = 256,
+    shift: float = 0.0,
 ) -> Case:
     def check(executor: Any, dtype: np.dtype, rng: np.random.Generator) -> None:
         rows, classes = shape
         statistics = compute(dtype)
         logits = normal(rng, shape, dtype, 2.0)
+        if shift:
+            logits += dtype.type(min(shift, 60_000.0) if dtype == np.float16 else shift)
         targets = rng.integers(0, classes, rows)
         if ignored == "all":
             targets[:] = -100
@@ -99,7 +102,8 @@ def _cross_entropy(
             assert not logits.any()  # PyTorch's backward of a NaN mean is 0 too
         assert_close(logits, leaf.grad, dtype)
 
-    return Case(_name("cross_entropy", shape, reduction, f"ignore-{ignored}"), check)
+    more = [f"shift{shift:g}"] if shift else []
+    return Case(_name("cross_entropy", shape, reduction, f"ignore-{ignored}", *more), check)
 
 
 def _cross_entropy_bad_target(executor: Any, dtype: np.dtype, rng: np.random.Generator) -> None:
@@ -175,6 +179,7 @@ CASES = [
     _cross_entropy((4, 7), "none"), _cross_entropy((1, 1), "mean"),
     _cross_entropy((3, 4), "mean", ignored="all"), _cross_entropy((0, 3), "sum"),
     _cross_entropy((300, 2), "mean", block=3),
+    _cross_entropy((5, 10), "mean", shift=1e7),
     Case("cross_entropy-bad-target", _cross_entropy_bad_target),
     _layer_norm((4, 10)), _layer_norm((3, 300), in_place=True, block=256),
     _layer_norm((2, 7), affine=False), _layer_norm((19, 65), in_place=True), _layer_norm((0, 5)),

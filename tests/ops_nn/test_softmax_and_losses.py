@@ -386,7 +386,7 @@ def test_the_size_of_logits_takes_nothing_from_the_gradient(name, shift, tile, r
     q64 = torch.tensor(q, dtype=torch.float64, requires_grad=name == "probabilities")
     exact = _LARGE[name](TF, x64, torch.tensor(classes), q64, torch.tensor(w).double())
     exact.backward()
-    if abs(exact.item()) < 3e38:
+    if shift is not None:  # else differences of logits are infinite
         np.testing.assert_allclose(loss.item(), exact.item(), rtol=2e-6, atol=1e-6)
     np.testing.assert_allclose(x.grad.numpy(), x64.grad.numpy(), rtol=1e-5, atol=1e-6)
     if shift is not None and target.requires_grad:
@@ -411,16 +411,11 @@ def test_the_size_of_scores_takes_nothing_from_the_gradients_of_attention(shift,
 
 
 @pytest.mark.parametrize("shift", [0.0, 1e7, 1e30, 3e38, -3e38])
-@pytest.mark.parametrize("way", ["plain", "recorded", "forward"])
-def test_the_gradient_of_logsumexp_is_the_softmax_of_large_values_too(shift, way, rng):
+@pytest.mark.parametrize("recorded", [False, True])
+def test_the_gradient_of_logsumexp_is_the_softmax_of_large_values_too(shift, recorded, rng):
     values = (rng.standard_normal((3, 4)) + shift).astype(np.float32)
     wide = values.astype(np.float64)
     terms = np.exp(wide - wide.max())
-    g = rng.standard_normal((3, 4)).astype(np.float32)
-    if way == "forward":
-        _, found = gt.jvp(gt.logsumexp, (gt.tensor(values),), (gt.tensor(g),))
-        np.testing.assert_allclose(found.item(), (terms / terms.sum() * g).sum(), atol=1e-5)
-        return
     x = gt.tensor(values, requires_grad=True)
-    gt.logsumexp(x).backward(create_graph=way == "recorded")
+    gt.logsumexp(x).backward(create_graph=recorded)
     np.testing.assert_allclose(x.grad.numpy(), terms / terms.sum(), rtol=1e-5, atol=1e-6)
