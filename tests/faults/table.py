@@ -159,6 +159,17 @@ FAULTS = [
           ByCheck(checks.live_blocks_do_not_overlap)),
     Fault("a block lives as long as a view of its array", plants.block_not_held,
           ByCheck(checks.arrays_keep_their_blocks)),
+    # what enters, and numbers at the ends of their range
+    Fault("elements are numbers", plants.objects_let_in, ByCheck(checks.only_numbers_enter)),
+    Fault("no mask is dropped", plants.masks_dropped, ByCheck(checks.no_mask_is_dropped)),
+    Fault("the size of logits takes nothing from the gradient", plants.log_of_the_sum_absorbed,
+          ByCheck(checks.large_logits_have_the_gradient_of_small_ones)),
+    Fault("no gradient stops its parameter for ever", plants.mean_square_overflows,
+          ByCheck(checks.a_huge_gradient_does_not_stop_adam)),
+    Fault("clearing up hides no error", plants.clearing_up_raises,
+          ByCheck(checks.out_of_memory_is_told_although_clearing_up_fails)),
+    Fault("a listener keeps no owner of blocks", plants.owner_kept_by_listener,
+          ByCheck(checks.a_timeline_lets_a_released_plan_go)),
 ]
 
 _HEAD = """# Planted faults
