@@ -191,7 +191,8 @@ def test_numbers_alone_have_the_default_dtypes():
     assert gt.clip(2, gt.tensor(0), gt.tensor(1)).item() == 1
 
 
-_NO_NUMBERS = [np.array([1, 2, 3], object), np.zeros(3, [("a", object)]), np.zeros(3, [("a", "f4")]),
+_NO_NUMBERS = [np.array([1, 2, 3], object), np.zeros(3, [("a", object)]),
+               np.zeros(3, [("a", "f4")]),
                np.array(["a", "b", "c"]), np.array([b"a", b"b", b"c"]), np.zeros(3, "V4"),
                np.array([1, 2, 3], "M8[s]"), np.array([1, 2, 3], "m8[s]"),
                np.array(["a", "b", "c"], np.dtypes.StringDType()), [object()] * 3]

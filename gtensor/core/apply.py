@@ -7,7 +7,15 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from gtensor.backend import Device, DeviceError, default_device, device_of, get_device, host_array, owner
+from gtensor.backend import (
+    Device,
+    DeviceError,
+    default_device,
+    device_of,
+    get_device,
+    host_array,
+    owner,
+)
 from gtensor.core.errors import refuse_complex
 from gtensor.core.interchange import plain_values
 from gtensor.core.modes import STATE, observers, run

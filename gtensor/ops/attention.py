@@ -2,8 +2,8 @@
 
 Forward keeps a running maximum and a running sum per query (online softmax) and saves its inputs,
 its output and two numbers per query, the largest score and the sum of the exponentials beside it;
-backward computes every block of weights again from those. Source: Dao et al., "FlashAttention", 2022; Milakov and
-Gimelshein, "Online normalizer calculation for softmax", 2018.
+backward computes every block of weights again from those. Source: Dao et al., "FlashAttention",
+2022; Milakov and Gimelshein, "Online normalizer calculation for softmax", 2018.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Losses, fused: cross entropy keeps the logits and two numbers per row, never the probabilities.
 
-They are the row's largest logit and the sum of the exponentials beside it. Their one logarithm would
-be rounded as a large logit is: at 1e7 in float32 the logarithm of the sum is lost.
+They are the row's largest logit and the sum of the exponentials beside it. The one logarithm of both
+would be rounded as a large logit is: at 1e7 in float32 the logarithm of the sum is lost.
 """
 
 from __future__ import annotations

@@ -52,7 +52,8 @@ def _forward_path(
     rows, targets = _classes_last(logits), _classes_last(target)
     loss = device.empty(rows.shape[:-1], work, "cross_entropy")
     largest, total = two(device.empty((2, *rows.shape[:-1]), work, "cross_entropy"))
-    with np.errstate(invalid="ignore", divide="ignore", over="ignore"):  # rows of -infinity, no rows: NaN
+    # rows of -infinity, and no rows: NaN
+    with np.errstate(invalid="ignore", divide="ignore", over="ignore"):
         for tile in _tiles(rows):
             part = rows[tile].astype(work)
             largest[tile] = part.max(axis=-1)
