@@ -1,7 +1,7 @@
 """Losses, fused: cross entropy keeps the logits and two numbers per row, never the probabilities.
 
-They are the row's largest logit and the sum of the exponentials beside it. The one logarithm of both
-would be rounded as a large logit is: at 1e7 in float32 the logarithm of the sum is lost.
+They are the row's largest logit and the sum of the exponentials beside it. The one logarithm of
+both would be rounded as a large logit is: at 1e7 in float32 the logarithm of the sum is lost.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from gtensor.core.namespaces import recorded
 from gtensor.core.op import op
 from gtensor.core.samples import Sample, below, normal
 from gtensor.core.tensor import Tensor, make
-from gtensor.ops.classes import check_targets, class_axis, pick_class
+from gtensor.ops.classes import check_targets, class_axis, class_weights, pick_class
 from gtensor.ops.linear import same_dtype
 from gtensor.ops.loss_soft import soft_cross_entropy, two
 from gtensor.ops.scratch import Scratch, computed_in, row_tile_size, row_tiles
@@ -111,22 +111,15 @@ def _cross_entropy_cpu(
 
 
 def _row_gradients(
-    part: Any, largest: Any, total: Any, places: Any, share: Any, weight: Any, smoothing: float,
-    wide: Any,
+    part: Any, largest: Any, scale: Any, places: Any, chosen: Any, spread: Any, each: Any, wide: Any
 ) -> None:
-    """wide = (softmax - target probabilities) of each row, weighted, times the row's share of g."""
-    with np.errstate(invalid="ignore", over="ignore"):
-        np.subtract(part, largest[..., None], out=wide)
+    """wide = exp(part - largest) * scale - spread * each, less what is `chosen` at the places."""
+    np.subtract(part, largest[..., None], out=wide)
     np.exp(wide, out=wide)
-    chosen, each, mass = 1 - smoothing, smoothing / wide.shape[-1], None
-    if weight is not None:
-        chosen, each = chosen * weight[places], each * weight
-        mass = chosen + each.sum()
-    wide *= ((1 if mass is None else mass) / total)[..., None]
-    if smoothing:
-        wide -= each
+    wide *= scale[..., None]
+    if each is not None:
+        wide -= spread[..., None] * each
     wide[_at(places)] -= chosen
-    wide *= share[..., None]
 
 
 def _cross_entropy_grad_cpu(
@@ -139,17 +132,24 @@ def _cross_entropy_grad_cpu(
     places, counts, _ = _places(target, ignore_index)
     share = _share(g, count, counts, reduction)
     work = computed_in(logits.dtype)
-    weight = None if weight is None else weight.astype(work, copy=False)
-    if rows.size <= settings.tile_elements and result.dtype == work:
-        _row_gradients(rows, largest, total, places, share, weight, label_smoothing, result)
-        return out
-    scratch = Scratch(1, row_tile_size(rows.shape), work)
-    for tile in row_tiles(rows.shape):
-        part = rows[tile]
-        wide = scratch(0, part.shape)
-        _row_gradients(part, largest[tile], total[tile], places[tile], share[tile], weight,
-                       label_smoothing, wide)
-        result[tile] = wide
+    chosen, each = share * work.type(1 - label_smoothing), label_smoothing / rows.shape[-1]
+    scale = share / total
+    if weight is not None:
+        weight = weight.astype(work, copy=False)
+        chosen, each = chosen * weight[places], each * weight
+        scale = scale * (weight[places] * (1 - label_smoothing) + each.sum())
+    known = largest, scale, places, chosen, share
+    each = each if label_smoothing else None
+    with np.errstate(invalid="ignore", over="ignore"):
+        if rows.size <= settings.tile_elements and result.dtype == work:
+            _row_gradients(rows, *known, each, result)
+            return out
+        scratch = Scratch(1, row_tile_size(rows.shape), work)
+        for tile in row_tiles(rows.shape):
+            part = rows[tile]
+            wide = scratch(0, part.shape)
+            _row_gradients(part, *[a[tile] for a in known], each, wide)
+            result[tile] = wide
     return out
 
 
@@ -358,7 +358,7 @@ def cross_entropy(
     if not 0.0 <= label_smoothing <= 1.0:
         raise ValueError(f"cross_entropy was given label_smoothing={label_smoothing}; wanted a "
                          "number from 0 to 1")
-    constant = _class_weights("cross_entropy", input, weight)
+    constant = class_weights("cross_entropy", input, weight)
     if target.dtype.kind in "fV" and target.shape == input.shape and input.ndim:
         if ignore_index >= 0:
             raise ValueError(f"cross_entropy was given ignore_index={ignore_index} and a target of "
@@ -372,21 +372,6 @@ def cross_entropy(
                             label_smoothing=label_smoothing, weight=constant)
 
 
-def _class_weights(name: str, scores: Tensor, weight: Tensor | None) -> Any:
-    """The weights as an array of our own: a loss may be differentiated after they changed."""
-    if weight is None:
-        return None
-    classes = scores.shape[class_axis(scores.ndim)] if scores.ndim else 0
-    if weight.shape != (classes,):
-        raise ValueError(f"{name} was given a weight of shape {weight.shape} for {classes} "
-                         f"classes; wanted ({classes},)")
-    if weight.requires_grad:
-        raise ValueError(f"{name} was given a weight that requires a gradient; it is a constant: "
-                         "detach() it first")
-    same_dtype(name, input=scores, weight=weight)
-    return weight.device.copy(weight._array)
-
-
 def nll_loss(
     input: Tensor, target: Tensor, weight: Tensor | None = None, *, ignore_index: int = -100,
     reduction: str = "mean",
@@ -395,7 +380,7 @@ def nll_loss(
     check_reduction("nll_loss", reduction)
     same_dtype("nll_loss", input=input)
     check_targets("nll_loss", input, target, ignore_index)
-    constant = _class_weights("nll_loss", input, weight)
+    constant = class_weights("nll_loss", input, weight)
     classes = input.shape[class_axis(input.ndim)]
     losses = -pick_class(input, target, ignore_index=ignore_index, classes=classes)
     counts = (target != ignore_index).astype(computed_in(input.dtype))

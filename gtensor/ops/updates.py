@@ -25,7 +25,7 @@ from gtensor.core.op import Op
 from gtensor.ops.paths import tiled
 from gtensor.ops.scratch import Scratch, computed_in, tile_size, whole_tiles
 
-_LARGEST_SINGLE = float(np.finfo(np.float32).max)
+_WIDE = 1e30  # float16 alone has a largest number below it
 _HELPERS = 2  # buffers of a tile's size that an update computes in
 _OPERANDS = 5  # parameter, gradient, three states: widened into buffers if they are of a half dtype
 
@@ -148,13 +148,15 @@ def _adam_cpu(
     return out
 
 
+@cache
 def _bounds(dtype: np.dtype, beta2: float) -> tuple[float, float]:
-    """The largest mean square of a dtype, and the gradient whose share of it is as large.
+    """The largest mean square that a dtype may keep, and the gradient whose share is as large.
 
     A larger finite gradient counts as that one. Its mean square would be infinite, and the
     parameter would stand still for ever. An infinite gradient is left alone.
     """
-    most = float(finfo(dtype).max)
+    limits = finfo(dtype)
+    most = float(limits.max) * (1 - 4 * float(limits.eps))  # sums of shares are rounded
     return most, most**0.5 / (1 - beta2) ** 0.5
 
 
@@ -163,20 +165,23 @@ def _average_square(
 ) -> Any:
     """second = beta2 * second + (1 - beta2) * g * g, within its bounds; g within them."""
     most, limit = bounds
-    narrow = most < _LARGEST_SINGLE  # computed in float32, which overflows later
-    spilled: list[str] = []
-    with np.errstate(over="call", call=lambda kind, _: spilled.append(kind)):
-        np.multiply(g, g, out=helper)
-        if spilled or narrow:
-            g = np.clip(g, -limit, limit, where=np.isfinite(g), out=g.copy())
-            np.multiply(g, 1 - beta2, out=helper)
-            helper *= g
-        else:
-            helper *= 1 - beta2
-        second *= beta2
+    fits = most > _WIDE  # float16 is computed in float32, which overflows later
+    try:
+        with np.errstate(over="raise"):
+            np.multiply(g, g, out=helper)
+    except FloatingPointError:
+        fits = False
+    second *= beta2
+    if fits:
+        helper *= 1 - beta2
         second += helper
-    if spilled or narrow:
-        np.copyto(second, most, where=(second > most) & np.isfinite(g))
+        return g
+    g = np.clip(g, -limit, limit, where=np.isfinite(g), out=g.copy())
+    np.multiply(g, 1 - beta2, out=helper)
+    with np.errstate(over="ignore"):
+        helper *= g
+        second += helper
+    np.copyto(second, most, where=(second > most) & np.isfinite(g))
     return g
 
 
