@@ -16,7 +16,7 @@ from typing import Any
 from gtensor.core.errors import GradientError
 from gtensor.testing import opcheck
 
-from . import checks, plants
+from . import checks, plants, plants_numbers
 
 Plant = Callable[[], AbstractContextManager[Any]]
 
@@ -160,15 +160,15 @@ FAULTS = [
     Fault("a block lives as long as a view of its array", plants.block_not_held,
           ByCheck(checks.arrays_keep_their_blocks)),
     # what enters, and numbers at the ends of their range
-    Fault("elements are numbers", plants.objects_let_in, ByCheck(checks.only_numbers_enter)),
-    Fault("no mask is dropped", plants.masks_dropped, ByCheck(checks.no_mask_is_dropped)),
-    Fault("the size of logits takes nothing from the gradient", plants.log_of_the_sum_absorbed,
+    Fault("elements are numbers", plants_numbers.objects_let_in, ByCheck(checks.only_numbers_enter)),
+    Fault("no mask is dropped", plants_numbers.masks_dropped, ByCheck(checks.no_mask_is_dropped)),
+    Fault("the size of logits takes nothing from the gradient", plants_numbers.log_of_the_sum_absorbed,
           ByCheck(checks.large_logits_have_the_gradient_of_small_ones)),
-    Fault("no gradient stops its parameter for ever", plants.mean_square_overflows,
+    Fault("no gradient stops its parameter for ever", plants_numbers.mean_square_overflows,
           ByCheck(checks.a_huge_gradient_does_not_stop_adam)),
-    Fault("clearing up hides no error", plants.clearing_up_raises,
+    Fault("clearing up hides no error", plants_numbers.clearing_up_raises,
           ByCheck(checks.out_of_memory_is_told_although_clearing_up_fails)),
-    Fault("a listener keeps no owner of blocks", plants.owner_kept_by_listener,
+    Fault("a listener keeps no owner of blocks", plants_numbers.owner_kept_by_listener,
           ByCheck(checks.a_timeline_lets_a_released_plan_go)),
 ]
 
