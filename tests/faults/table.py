@@ -160,9 +160,11 @@ FAULTS = [
     Fault("a block lives as long as a view of its array", plants.block_not_held,
           ByCheck(checks.arrays_keep_their_blocks)),
     # what enters, and numbers at the ends of their range
-    Fault("elements are numbers", plants_numbers.objects_let_in, ByCheck(checks.only_numbers_enter)),
+    Fault("elements are numbers", plants_numbers.objects_let_in,
+          ByCheck(checks.only_numbers_enter)),
     Fault("no mask is dropped", plants_numbers.masks_dropped, ByCheck(checks.no_mask_is_dropped)),
-    Fault("the size of logits takes nothing from the gradient", plants_numbers.log_of_the_sum_absorbed,
+    Fault("the size of logits takes nothing from the gradient",
+          plants_numbers.log_of_the_sum_absorbed,
           ByCheck(checks.large_logits_have_the_gradient_of_small_ones)),
     Fault("no gradient stops its parameter for ever", plants_numbers.mean_square_overflows,
           ByCheck(checks.a_huge_gradient_does_not_stop_adam)),
