@@ -111,7 +111,8 @@ def _cross_entropy_cpu(
 
 
 def _row_gradients(
-    part: Any, largest: Any, scale: Any, places: Any, chosen: Any, spread: Any, each: Any, wide: Any
+    part: Any, largest: Any, scale: Any, places: Any, chosen: Any, spread: Any, *, each: Any,
+    wide: Any,
 ) -> None:
     """wide = exp(part - largest) * scale - spread * each, less what is `chosen` at the places."""
     np.subtract(part, largest[..., None], out=wide)
@@ -142,13 +143,13 @@ def _cross_entropy_grad_cpu(
     each = each if label_smoothing else None
     with np.errstate(invalid="ignore", over="ignore"):
         if rows.size <= settings.tile_elements and result.dtype == work:
-            _row_gradients(rows, *known, each, result)
+            _row_gradients(rows, *known, each=each, wide=result)
             return out
         scratch = Scratch(1, row_tile_size(rows.shape), work)
         for tile in row_tiles(rows.shape):
             part = rows[tile]
             wide = scratch(0, part.shape)
-            _row_gradients(part, *[a[tile] for a in known], each, wide)
+            _row_gradients(part, *[a[tile] for a in known], each=each, wide=wide)
             result[tile] = wide
     return out
 
