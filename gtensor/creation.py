@@ -9,9 +9,9 @@ from typing import Any
 
 import numpy as np
 
-from gtensor.backend import Device, get_device
+from gtensor.backend import Device, element_type, get_device, host_array
 from gtensor.core.errors import GradientError
-from gtensor.core.interchange import adopted, imported, plain_values
+from gtensor.core.interchange import adopted, given_values, imported, plain_values
 from gtensor.core.modes import is_grad_enabled
 from gtensor.core.namespaces import recorded
 from gtensor.core.tensor import Tensor, is_floating, make
@@ -38,7 +38,7 @@ def tensor(
     """
     place = _place(data, device)
     source = _values(data, dtype)
-    wanted = np.dtype(dtype) if dtype is not None else source.dtype
+    wanted = source.dtype if dtype is None else element_type(dtype)
     _check_differentiable(wanted, requires_grad)
     if (isinstance(data, Tensor) and data._current_node("tensor()") is not None
             and is_grad_enabled()):
@@ -60,22 +60,23 @@ def asarray(
     needed.
     """
     place = _place(obj, device)
+    dtype = None if dtype is None else element_type(dtype)
     if isinstance(obj, Tensor):
-        fits = obj.device is place and (dtype is None or obj.dtype == np.dtype(dtype))
+        fits = obj.device is place and dtype in (None, obj.dtype)
         if copy is False and not fits:
             _refuse_copy(obj, dtype, place)
         result = obj.to(place)
         if copy and fits:
             return result.clone()
-        return result if fits or dtype is None else result.to(np.dtype(dtype))
+        return result if fits or dtype is None else result.to(dtype)
     if copy:
         return tensor(obj, dtype, place)
     source = _values(obj, dtype)
     array = _on(place, source)
     if copy is False and (array is not obj or (dtype is not None and array.dtype != dtype)):
         _refuse_copy(obj, dtype, place)
-    if dtype is not None and array.dtype != np.dtype(dtype):
-        return make(place.copy(array, dtype=np.dtype(dtype), label="asarray"), place)
+    if dtype is not None and array.dtype != dtype:
+        return make(place.copy(array, dtype=dtype, label="asarray"), place)
     return adopted(array, place)
 
 
@@ -105,7 +106,8 @@ def full(
 
     Without dtype: float32, complex64, int64 or bool, by the number; a 0-d tensor's own.
     """
-    value = plain_values(fill_value)
+    place = fill_value.device if isinstance(fill_value, Tensor) else get_device(device)
+    value = plain_values(given_values(fill_value, place, "full"))
     if dtype is None:
         dtype = fill_value.dtype if isinstance(fill_value, Tensor) else _values(value, None).dtype
     result = empty(shape, dtype=dtype, device=device, requires_grad=requires_grad)
@@ -121,7 +123,7 @@ def empty(
     if isinstance(dtype, int):
         raise TypeError(f"dtype {dtype} given; a shape is one argument, such as "
                         f"({shape}, {dtype})")
-    wanted = np.dtype(dtype) if dtype is not None else DEFAULT_FLOAT
+    wanted = DEFAULT_FLOAT if dtype is None else element_type(dtype)
     _check_differentiable(wanted, requires_grad)
     place = get_device(device)
     result = make(place.empty(sizes, wanted, "empty"), place)
@@ -179,7 +181,9 @@ def arange(
                                             else (start, stop, step)))
     if step == 0:
         raise ValueError("arange with step 0; wanted a step that is not 0")
-    if dtype is None and not all(isinstance(v, Integral) for v in (begin, end, step)):
+    if dtype is not None:
+        dtype = element_type(dtype)
+    elif not all(isinstance(v, Integral) for v in (begin, end, step)):
         dtype = DEFAULT_FLOAT
     return _made("arange", device, lambda xp: xp.arange(begin, end, step, dtype=dtype))
 
@@ -197,10 +201,10 @@ def linspace(
         return _between(start, stop, num, dtype, device, endpoint)
     if num < 0:
         raise ValueError(f"linspace of {num} values; wanted 0 or more")
-    if dtype is None:
-        dtype = _DEFAULTS["c" if isinstance(start + stop, complex) else "f"]
+    default = _DEFAULTS["c" if isinstance(start + stop, complex) else "f"]
+    wanted = default if dtype is None else element_type(dtype)
     return _made("linspace", device, lambda xp: xp.linspace(
-        start, stop, num, dtype=dtype, endpoint=endpoint))
+        start, stop, num, dtype=wanted, endpoint=endpoint))
 
 
 def _between(
@@ -216,7 +220,7 @@ def _between(
     inner = np.result_type(*floats) if floats else DEFAULT_FLOAT
     weights = linspace(0.0, 1.0, num, dtype=inner, device=place, endpoint=endpoint)
     values = recorded.add(recorded.multiply(1.0 - weights, start), recorded.multiply(weights, stop))
-    return values if dtype is None else values.astype(np.dtype(dtype), copy=False)
+    return values if dtype is None else values.astype(dtype, copy=False)
 
 
 def eye(
@@ -224,8 +228,8 @@ def eye(
     device: DeviceLike = None,
 ) -> Tensor:
     """Ones on the k-th diagonal, else zeros, (n_rows, n_cols or n_rows); float32 unless given."""
-    return _made("eye", device, lambda xp: xp.eye(
-        n_rows, n_cols, k=k, dtype=dtype or DEFAULT_FLOAT))
+    wanted = DEFAULT_FLOAT if dtype is None else element_type(dtype)
+    return _made("eye", device, lambda xp: xp.eye(n_rows, n_cols, k=k, dtype=wanted))
 
 
 def meshgrid(*arrays: Tensor, indexing: str = "xy") -> list[Tensor]:
@@ -299,10 +303,7 @@ def _values(data: Any, dtype: Any) -> Any:
     python = not hasattr(data, "dtype") and not hasattr(data, "__array__")
     if isinstance(data, (list, tuple)):
         data = plain_values(data)
-    array = np.asarray(data)
-    if array.dtype.kind not in "biufcV":
-        raise TypeError(f"data of type {type(data).__name__} (dtype {array.dtype}) given; wanted "
-                        "numbers in equally long nested lists, an array or a tensor")
+    array = host_array(data, "a tensor")
     if python and dtype is None and array.dtype.kind in _DEFAULTS:
         return array.astype(_DEFAULTS[array.dtype.kind])
     return array

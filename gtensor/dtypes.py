@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 import ml_dtypes
 import numpy as np
 
+from gtensor.backend import element_type
 from gtensor.core.tensor import Tensor
 
 __all__ = [
@@ -100,7 +101,7 @@ def isdtype(dtype: Any, kind: Any) -> builtins.bool:
 
 def can_cast(from_: Any, to: Any, /) -> builtins.bool:
     """Whether values of a dtype (or of a tensor's dtype) all fit into another, as in promotion."""
-    return np.can_cast(dtype_of(from_), np.dtype(to))
+    return np.can_cast(dtype_of(from_), element_type(to))
 
 
 def result_type(*arrays_and_dtypes: Any) -> np.dtype:
@@ -115,5 +116,5 @@ def result_type(*arrays_and_dtypes: Any) -> np.dtype:
 def dtype_of(value: Any) -> np.dtype:
     """The dtype of a tensor or an array, or the one that a dtype's name stands for."""
     if isinstance(value, (Tensor, np.ndarray)):
-        return value.dtype
-    return np.dtype(value)
+        value = value.dtype
+    return element_type(value)

@@ -11,11 +11,12 @@ import secrets
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
+from operator import index
 from typing import Any
 
 import numpy as np
 
-from gtensor.backend import Device
+from gtensor.backend import Device, element_type
 from gtensor.core.tensor import Tensor, is_floating
 from gtensor.creation import DEFAULT_FLOAT, tensor
 
@@ -128,7 +129,7 @@ def uniform(
 
 
 def _floating(name: str, dtype: Any) -> np.dtype:
-    wanted = np.dtype(DEFAULT_FLOAT if dtype is None else dtype)
+    wanted = DEFAULT_FLOAT if dtype is None else element_type(dtype)
     if not is_floating(wanted):
         raise TypeError(f"{name} was given dtype={wanted}; wanted a floating-point dtype")
     return wanted
@@ -140,9 +141,10 @@ def integers(
     """Integers uniform in [low, high); int64 unless dtype is given. ValueError if there is none."""
     if not low < high:
         raise ValueError(f"integers was given low={low} and high={high}; wanted low < high")
-    return tensor(generator().integers(low, high, shape), dtype or np.int64, device)
+    wanted = element_type(dtype or np.int64)
+    return tensor(generator().integers(low, high, shape), wanted, device)
 
 
 def permutation(n: int, *, device: Device | str | None = None) -> Tensor:
     """The integers 0 to n - 1 in random order; int64."""
-    return tensor(generator().permutation(n), np.int64, device)
+    return tensor(generator().permutation(index(n)), np.int64, device)

@@ -2,18 +2,19 @@
 //
 // Layout: logits contiguous (rows, classes), targets int64 (rows), a block to a row.
 // Traffic per logit: forward reads 2; backward reads 1, writes 1.
-// Losses, their gradients, log-sum-exps and the count are in gt_float<T>. Rows whose target is ignore_index have
+// Losses, their gradients, maxima, sums and the count are in gt_float<T>. Rows whose target is ignore_index have
 // loss 0 and gradient 0. A target outside 0..classes-1 reads nothing outside the row: it makes loss
 // and gradient NaN.
 // In place: dlogits may be logits; hence no __restrict__.
 #include "half.cuh"
 #include "reduce.cuh"
 
-// loss[row] = logsumexp(row) - logits[target]; lse[row] = logsumexp(row), kept for backward.
+// loss[row] = logsumexp(row) - logits[target]. Kept for backward: largest[row] and total[row], the
+// sum of the exponentials beside it; one logarithm of both would be rounded as a large logit is.
 template <typename T>
 __global__ void cross_entropy_forward(const T *logits, const long long *targets, gt_float<T> *loss,
-                                      gt_float<T> *lse, gt_index rows, gt_index classes,
-                                      gt_index ignore_index) {
+                                      gt_float<T> *largest, gt_float<T> *total, gt_index rows,
+                                      gt_index classes, gt_index ignore_index) {
   typedef gt_float<T> F;
   __shared__ F cells[GT_BLOCK];
   for (gt_index row = blockIdx.x; row < rows; row += gridDim.x) {
@@ -28,7 +29,8 @@ __global__ void cross_entropy_forward(const T *logits, const long long *targets,
     sum = gt_block_reduce(sum, cells, gt_sum());
     if (threadIdx.x == 0) {
       const gt_index target = targets[row];
-      lse[row] = maximum + log(sum);
+      largest[row] = maximum;
+      total[row] = sum;
       if (target == ignore_index)
         loss[row] = 0;
       else if (target < 0 || target >= classes)
@@ -66,9 +68,9 @@ __global__ void cross_entropy_reduce(const gt_float<T> *loss, const long long *t
 // mean.
 template <typename T>
 __global__ void cross_entropy_backward(const T *logits, const long long *targets,
-                                       const gt_float<T> *lse, const gt_float<T> *g,
-                                       const gt_float<T> *count, T *dlogits, gt_index rows,
-                                       gt_index classes, gt_index ignore_index,
+                                       const gt_float<T> *largest, const gt_float<T> *total,
+                                       const gt_float<T> *g, const gt_float<T> *count, T *dlogits,
+                                       gt_index rows, gt_index classes, gt_index ignore_index,
                                        gt_index g_stride) {
   typedef gt_float<T> F;
   const gt_index elements = rows * classes;
@@ -80,7 +82,8 @@ __global__ void cross_entropy_backward(const T *logits, const long long *targets
       const bool outside = target < 0 || target >= classes;
       const F scale = g[row * g_stride] / (count ? *count : F(1));
       const F onehot = at - row * classes == target ? 1 : 0;
-      value = outside ? gt_nan<F>() : (exp(gt_up(logits[at]) - lse[row]) - onehot) * scale;
+      const F p = exp(gt_up(logits[at]) - largest[row]) / total[row];
+      value = outside ? gt_nan<F>() : (p - onehot) * scale;
     }
     dlogits[at] = gt_down<T>(value);
   }

@@ -30,12 +30,17 @@ __device__ inline void gt_sgd_momentum(P &parameter, S &momentum, G gradient, do
   parameter = static_cast<P>(p - F(rate) * (nesterov ? g + F(keep) * m : m));
 }
 
-// The running means of the gradient (m) and of its square (v).
+// The running means of the gradient (m) and of its square (v). v is at most `most`, the largest
+// number of its state, and a finite gradient counts as at most `limit`, whose share of v is as
+// large: as infinity v would be one for ever, and the parameter would stand still.
 template <typename F, typename S>
 __device__ inline void gt_adam_moments(S &first_moment, S &second_moment, F g, double beta1,
-                                       double beta2, F &m, F &v) {
+                                       double beta2, double most, double limit, F &m, F &v) {
+  const bool finite = g - g == F(0);
+  if (finite) g = g > F(limit) ? F(limit) : g < -F(limit) ? -F(limit) : g;
   m = F(gt_up(first_moment)) + F(1.0 - beta1) * (g - F(gt_up(first_moment)));
   v = F(beta2) * F(gt_up(second_moment)) + F(1.0 - beta2) * g * g;
+  if (finite && v > F(most)) v = F(most);
   first_moment = static_cast<S>(gt_float<S>(m));
   second_moment = static_cast<S>(gt_float<S>(v));
 }
@@ -55,9 +60,11 @@ __device__ inline void gt_adam_move(P &parameter, gt_float<P> m, gt_float<P> v, 
 template <typename P, typename S, typename G>
 __device__ inline void gt_adam(P &parameter, S &first_moment, S &second_moment, G gradient,
                                double rate, double beta1, double beta2, double eps, double shrink,
-                               double correction1, double correction2) {
+                               double correction1, double correction2, double most,
+                               double limit) {
   gt_float<P> m, v;
-  gt_adam_moments(first_moment, second_moment, gt_float<P>(gt_up(gradient)), beta1, beta2, m, v);
+  gt_adam_moments(first_moment, second_moment, gt_float<P>(gt_up(gradient)), beta1, beta2, most,
+                  limit, m, v);
   gt_adam_move(parameter, m, v, rate, eps, shrink, correction1, correction2);
 }
 
@@ -66,10 +73,11 @@ template <typename P, typename S, typename G>
 __device__ inline void gt_amsgrad(P &parameter, S &first_moment, S &second_moment,
                                   S &largest_second_moment, G gradient, double rate, double beta1,
                                   double beta2, double eps, double shrink, double correction1,
-                                  double correction2) {
+                                  double correction2, double most, double limit) {
   typedef gt_float<P> F;
   F m, v;
-  gt_adam_moments(first_moment, second_moment, F(gt_up(gradient)), beta1, beta2, m, v);
+  gt_adam_moments(first_moment, second_moment, F(gt_up(gradient)), beta1, beta2, most, limit, m,
+                  v);
   const F before = gt_up(largest_second_moment);
   const F largest = v > before || v != v ? v : before;
   largest_second_moment = static_cast<S>(gt_float<S>(largest));

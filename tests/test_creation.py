@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import copy
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -76,7 +78,7 @@ def test_meshgrid_carries_gradients():
 
 
 @pytest.mark.parametrize("call, error, message", [
-    (lambda: gt.tensor("text"), TypeError, "data of type str"),
+    (lambda: gt.tensor("text"), TypeError, "a tensor was given str of dtype <U4; wanted numbers"),
     (lambda: gt.tensor([[1], [1, 2]]), ValueError, "inhomogeneous"),
     (lambda: gt.empty((2, -1)), ValueError, r"shape \(2, -1\) given; wanted sizes of 0 or more"),
     (lambda: gt.arange(1, 2, 0), ValueError, "step 0"),
@@ -187,3 +189,89 @@ def test_a_copy_keeps_the_gradient():
 def test_numbers_alone_have_the_default_dtypes():
     assert gt.multiply(1j, 1j).dtype == gt.complex64 and gt.add(1.0, 2).dtype == gt.float32
     assert gt.clip(2, gt.tensor(0), gt.tensor(1)).item() == 1
+
+
+_NO_NUMBERS = [np.array([1, 2, 3], object), np.zeros(3, [("a", object)]),
+               np.zeros(3, [("a", "f4")]),
+               np.array(["a", "b", "c"]), np.array([b"a", b"b", b"c"]), np.zeros(3, "V4"),
+               np.array([1, 2, 3], "M8[s]"), np.array([1, 2, 3], "m8[s]"),
+               np.array(["a", "b", "c"], np.dtypes.StringDType()), [object()] * 3]
+_MASKED = np.ma.array([1.0, 2.0, 0.0], mask=[False, True, False])
+_DOORS = {  # by which an array enters
+    "tensor": gt.tensor, "asarray": gt.asarray, "from_dlpack": gt.from_dlpack,
+    "full": lambda v: gt.full((3,), v),
+    "an op": lambda v: gt.ones(3) + v, "an op on it": lambda v: gt.tanh(v),
+    "where": lambda v: gt.where(gt.ones(3) > 0, v, 1.0),
+    "in place": lambda v: gt.ones(3).__iadd__(v),
+    "a value to set": lambda v: gt.ones(3).__setitem__(slice(None), v),
+    "an index": lambda v: gt.ones(3)[v],
+    "a batch": lambda v: gt.data.default_collate([v, v]),
+    "a data set": gt.data.ArrayDataset,
+}
+
+
+@pytest.mark.parametrize("door", _DOORS)
+def test_only_numbers_enter_and_no_mask_is_dropped(door):
+    for given in (*_NO_NUMBERS, _MASKED, [_MASKED, _MASKED]):
+        if isinstance(given, list) and door in ("from_dlpack", "an index", "a data set", "a batch"):
+            continue  # no arrays there, or shown whole
+        with pytest.raises((TypeError, IndexError), match="wanted") as error:
+            _DOORS[door](given)
+        assert "\n" not in str(error.value)
+        if "mask" in str(given):
+            assert "mask" in str(error.value)
+
+
+def test_masks_are_refused_where_they_would_be_written(tmp_path):
+    with pytest.raises(TypeError, match="'w' was given a masked array"):
+        gt.checkpoint.save_file({"w": _MASKED}, tmp_path / "a.safetensors")
+    with pytest.raises(TypeError, match="repeat was given a masked array"):
+        gt.repeat(gt.ones(3), np.ma.array([1, 2, 1], mask=[0, 1, 0]))
+    with pytest.raises(TypeError, match="masked array"):
+        gt.nn.Linear(3, 1).load_state_dict({"weight": _MASKED.reshape(1, 3), "bias": np.ones(1)})
+
+
+_CHILD = """
+import inspect, numpy as np, gtensor as gt
+gt.settings.arena_min_bytes = 0
+dirt = [gt.ones((n,)) + 1.0 for n in (3, 9, 100, 10_000)]  # bytes that are no pointers
+del dirt
+x, kinds = gt.ones((3, 3)), [object, "O", [("a", "O")], [("a", "f4")], str, "S3", "M8[s]", "m8[s]",
+                             "V4", np.dtypes.StringDType(), ("f4", (3,)), "no dtype"]
+asked, wrong = 0, []
+for place in (gt, gt.random, gt.fft, gt.linalg, gt.nn.functional):
+    for name in sorted(getattr(place, "__all__", None) or dir(place)):
+        function = getattr(place, name, None)
+        if inspect.isclass(function) or not callable(function):
+            continue
+        try:
+            wanted = inspect.signature(function).parameters
+        except ValueError:
+            continue
+        ways = [lambda k, a: function(*a, dtype=k)] if "dtype" in wanted else []
+        if name in ("astype", "finfo", "iinfo", "result_type"):
+            ways = [lambda k, a: function(k)] if name != "astype" else [lambda k, a: function(x, k)]
+        for way in ways:
+            asked += 1
+            for arguments in ((x,), (3,), ((2, 3),), (x, 0), (0, 5), (0.0, 1.0, 3), (0, 5, (3,))):
+                for kind in kinds:
+                    try:
+                        wrong.append((name, kind, way(kind, arguments)))
+                    except (TypeError, ValueError, AttributeError) as error:
+                        pass
+for kind in kinds:
+    for way in (lambda: x.astype(kind), lambda: x.to(kind), lambda: gt.nn.Linear(2, 2, dtype=kind),
+                lambda: gt.memory.Workspace().get("a", (3,), kind)):
+        try:
+            wrong.append((kind, way()))
+        except TypeError as error:
+            assert "wanted" in str(error), error
+assert asked > 25 and not wrong, (asked, wrong)
+"""
+
+
+def test_no_public_function_makes_a_tensor_of_objects():
+    """In a child: dirty bytes taken for pointers end the process."""
+    done = subprocess.run([sys.executable, "-c", _CHILD], capture_output=True, text=True,
+                          timeout=120, check=False)
+    assert done.returncode == 0, done.stderr[-2000:]

@@ -18,7 +18,7 @@ from gtensor.testing import OpcheckError, opcheck
 
 NAMES = sorted(name for name, record in registry.items() if record.samples is not None)
 THROUGH = {  # ops without samples, whose inputs must fit each other -> the op that makes them
-    "cross_entropy_grad": "cross_entropy",
+    "cross_entropy_grad": "cross_entropy", "logsumexp_grad": "logsumexp",
     "max_pool2d_pick": "max_pool2d", "max_pool2d_grad": "max_pool2d",
     "batch_norm_sums": "batch_norm", "batch_norm_dx": "batch_norm",
     "layer_norm_dx": "layer_norm", "layer_norm_dweight": "layer_norm",

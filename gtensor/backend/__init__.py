@@ -12,9 +12,11 @@ from gtensor.backend.devices import (
     set_default_device,
     visible_devices,
 )
+from gtensor.backend.elements import element_type, host_array, refuse_mask
 from gtensor.backend.host import host
 
 __all__ = [
-    "Device", "DeviceError", "cuda_device_count", "default_device", "device_of", "get_device",
-    "host", "on_new_device", "owner", "set_default_device", "visible_devices",
+    "Device", "DeviceError", "cuda_device_count", "default_device", "device_of", "element_type",
+    "get_device", "host", "host_array", "on_new_device", "owner", "refuse_mask",
+    "set_default_device", "visible_devices",
 ]

@@ -18,6 +18,7 @@ from gtensor.backend.cuda_memory import AsyncMemory, library_malloc
 from gtensor.backend.cuda_pages import CudaPages
 from gtensor.backend.cuda_streams import CudaStream, StreamBook, cupy
 from gtensor.backend.devices import Device, get_device
+from gtensor.backend.elements import element_type
 from gtensor.backend.ordering import Ordering
 
 _WRITTEN = ("out", "state")  # the parameters that a path writes over; `state` is an optimizer's
@@ -56,7 +57,7 @@ class CudaDevice(Device):
         with self._cupy_device:
             before, _label.name = _label.name, label or _label.name
             try:
-                return cupy().empty(shape, dtype)
+                return cupy().empty(shape, element_type(dtype))
             finally:
                 _label.name = before
 

@@ -8,7 +8,7 @@ cuMemRetainAllocationHandle, cuMemUnmap, cuMemRelease, cuMemAddressFree.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, suppress
 from functools import cache, partial
 from importlib import import_module
 from typing import Any
@@ -80,13 +80,17 @@ class CudaPages:
                     page = hold()
                     try:
                         self._ask(driver.cuMemMap, address + done, self.page, 0, page, 0)
-                    finally:
-                        self._ask(driver.cuMemRelease, page)  # the mapping keeps it
+                    except BaseException:
+                        with suppress(Exception):  # the first error says more
+                            self._ask(driver.cuMemRelease, page)
+                        raise
+                    self._ask(driver.cuMemRelease, page)  # the mapping keeps it
                     done += self.page
                 self._ask(driver.cuMemSetAccess, address, done, [self._access], 1)
             except BaseException:
-                if done:
-                    self._unmap(address, done)
+                with suppress(Exception):  # likewise
+                    if done:
+                        self._unmap(address, done)
                 raise
 
     def unmap(self, address: int, nbytes: int) -> list[int]:

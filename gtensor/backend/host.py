@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from gtensor.backend.devices import Device
+from gtensor.backend.elements import element_type
 from gtensor.backend.streams import HostStream
 from gtensor.settings import settings
 
@@ -26,7 +27,7 @@ class HostDevice(Device):
         return np
 
     def empty(self, shape: tuple[int, ...], dtype: Any, label: str = "") -> np.ndarray:
-        dtype = np.dtype(dtype)
+        dtype = element_type(dtype)
         nbytes = prod(shape) * dtype.itemsize
         resource = self.resource
         if resource is None or nbytes < settings.arena_min_bytes or nbytes == 0:

@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 
+from gtensor.backend import refuse_mask
 from gtensor.core.tensor import Tensor
 
 MARK = "$"  # a dict with such a key is ours; a state's own dict with one is written as $items
@@ -42,6 +43,7 @@ class Packer:
         if isinstance(value, Tensor):
             return {"$tensor": self._name(value, path)}
         if isinstance(value, np.ndarray):
+            refuse_mask(value, path)
             return {"$array": self._name(value, path)}
         if isinstance(value, Mapping):
             return self._pack_mapping(value, path)

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from gtensor.atomic import mode_of, replacing, sync_folder, write
-from gtensor.backend import Device, device_of
+from gtensor.backend import Device, device_of, refuse_mask
 from gtensor.checkpoint.errors import CheckpointError
 from gtensor.checkpoint.layout import build
 from gtensor.checkpoint.reading import INDEX_SUFFIX, PathLike, read_index
@@ -105,6 +105,7 @@ def write_tensors(
 def _item(name: str, value: Any) -> Item:
     if isinstance(value, Tensor):
         return Item(value._array, value.device)
+    refuse_mask(value, repr(name))
     if isinstance(value, (np.ndarray, np.generic)) or hasattr(value, "__cuda_array_interface__"):
         return Item(value, device_of(value))
     raise TypeError(f"{name!r} is {type(value).__name__}; wanted a Tensor or an array")

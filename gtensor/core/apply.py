@@ -7,7 +7,15 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from gtensor.backend import Device, DeviceError, default_device, device_of, get_device, owner
+from gtensor.backend import (
+    Device,
+    DeviceError,
+    default_device,
+    device_of,
+    get_device,
+    host_array,
+    owner,
+)
 from gtensor.core.errors import refuse_complex
 from gtensor.core.interchange import plain_values
 from gtensor.core.modes import STATE, observers, run
@@ -252,8 +260,8 @@ def adopt_constants(op: Op, arrays: list[Any], device: Device | None) -> Device:
         if type(value) is float or type(value) is int or value is None:
             continue
         if isinstance(value, np.generic):
-            arrays[i] = value.item()  # a NumPy scalar is as weak as a Python one
-        elif not isinstance(value, (device.array_type, *_SCALARS)):
+            arrays[i] = host_array(value, op.name).item()  # as weak as a Python one
+        elif isinstance(value, np.ndarray) or not isinstance(value, (device.array_type, *_SCALARS)):
             arrays[i] = device.from_numpy(_as_numpy(op, value))
     strong = [a for a in arrays if isinstance(a, device.array_type)]
     if any(a.dtype.kind == "V" for a in strong):  # ml_dtypes: NumPy would promote a Python scalar
@@ -265,10 +273,7 @@ def adopt_constants(op: Op, arrays: list[Any], device: Device | None) -> Device:
 
 
 def _as_numpy(op: Op, value: Any) -> np.ndarray:
-    array = np.asarray(plain_values(value))
-    if array.dtype == object:
-        raise TypeError(f"{op.name} was given {type(value).__name__}; wanted a Tensor, an array "
-                        "or a number")
+    array = host_array(plain_values(value), op.name)
     if isinstance(value, np.ndarray):
         return array
     return array.astype(_DEFAULTS.get(array.dtype, array.dtype), copy=False)

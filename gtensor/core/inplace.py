@@ -10,6 +10,7 @@ from gtensor.backend import DeviceError
 from gtensor.core.apply import adopt_constants, saves
 from gtensor.core.arrays import broadcast_view, layout
 from gtensor.core.errors import GradientError
+from gtensor.core.interchange import given_values
 from gtensor.core.modes import STATE, run
 from gtensor.core.node import Leaf, Node, Record
 from gtensor.core.op import Op
@@ -25,6 +26,7 @@ def assign(op: Op, target: Tensor, other: Any) -> Tensor:
     dtype cannot be cast to target's.
     """
     array = target._array
+    other = given_values(other, target._device, f"in-place {op.name}")
     value = other._array if isinstance(other, Tensor) else other
     shape = np.broadcast_shapes(array.shape, np.shape(value))
     if shape != array.shape:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import ml_dtypes
 import numpy as np
 
-from gtensor.backend import Device, get_device
+from gtensor.backend import Device, get_device, host_array, refuse_mask
 from gtensor.core.errors import GradientError
 from gtensor.core.place import Place
 from gtensor.core.storage import Storage
@@ -113,11 +113,23 @@ def plain_values(data: Any) -> Any:
     if isinstance(data, (list, tuple)):
         return [plain_values(v) for v in data]
     if not isinstance(data, Interchange):
+        refuse_mask(data, "gtensor")
         return data
     if data._current_node("a list of values") is not None:
         raise GradientError("values were asked of a tensor that requires a gradient, which would "
                             "be lost; stack() or concat() tensors, or detach() this one first")
     return data._device.to_numpy(data._array).tolist()
+
+
+def given_values(value: Any, device: Device, reader: str) -> Any:
+    """A tensor, a number or an array of a GPU as it is; whatever else as a NumPy array of numbers.
+
+    Raises TypeError, naming who reads it, for what holds no numbers or is masked.
+    """
+    on_gpu = isinstance(value, device.array_type) and not isinstance(value, np.ndarray)
+    if on_gpu or isinstance(value, (Interchange, bool, int, float, complex)):
+        return value
+    return host_array(plain_values(value), reader)
 
 
 def adopted(array: Any, place: Device) -> Tensor:
@@ -136,6 +148,8 @@ def imported(source: Any, copy: bool | None) -> Tensor:
     if not hasattr(source, "__dlpack__"):
         raise TypeError(f"from_dlpack was given {type(source).__name__}; "
                         "wanted an object with __dlpack__")
+    if isinstance(source, np.ndarray):
+        host_array(source, "from_dlpack")
     if str(getattr(source, "dtype", "")) == "torch.bfloat16":  # NumPy's DLPack lacks it: as bits
         bits = imported(source.view(source.new_empty(0).short().dtype), copy)
         return adopted(bits._array.view(_BFLOAT16), bits._device)

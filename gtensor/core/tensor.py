@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from gtensor.backend import Device, DeviceError, get_device
+from gtensor.backend import Device, DeviceError, element_type, get_device
 from gtensor.core.consumed import Consumed
 from gtensor.core.errors import GradientError
 from gtensor.core.hooks import RemovableHandle
@@ -321,7 +321,7 @@ class Tensor(Interchange, Methods):
             device = get_device(target)
             return self if device is self._device else recorded.to_device(self, device=device)
         try:
-            dtype = np.dtype(target)
+            dtype = element_type(target)
         except TypeError:
             raise TypeError(f"to() was given {target!r}; wanted a device such as 'cpu' or 'cuda', "
                             "or a dtype") from None

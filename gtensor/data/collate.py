@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from gtensor.backend import Device
+from gtensor.backend import Device, host_array
 from gtensor.core.modes import no_grad
 from gtensor.core.tensor import Tensor
 from gtensor.creation import DEFAULT_FLOAT, asarray, empty
@@ -40,11 +40,11 @@ def default_collate(items: Sequence[Any]) -> Any:
             item._refuse_cut("a batch")
         with no_grad():
             return _stacked([item.detach().to("cpu")._array for item in items])
-    arrays = [np.asarray(item) for item in items]
-    if arrays[0].dtype.kind not in "biufcV":
-        raise TypeError(f"items of type {type(first).__name__} cannot be batched; wanted numbers, "
-                        "arrays, tensors, text, or tuples, lists and dicts of them (or give "
-                        "collate_fn)")
+    try:
+        arrays = [host_array(item, "a batch") for item in items]
+    except TypeError as error:
+        raise TypeError(f"{error}; text, or tuples, lists and dicts of them (or give "
+                        "collate_fn)") from None
     return _stacked(arrays, DEFAULT_FLOAT if type(first) is float else None)
 
 

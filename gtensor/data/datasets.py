@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from gtensor.backend import element_type, host_array
 from gtensor.core.modes import no_grad
 from gtensor.core.tensor import Tensor
 from gtensor.creation import asarray, empty
@@ -56,6 +57,8 @@ class ArrayDataset(Dataset):
             if not isinstance(array, (np.ndarray, Tensor)):
                 raise TypeError(f"{name} was given {type(array).__name__}; wanted NumPy arrays or "
                                 "tensors")
+            if isinstance(array, np.ndarray):
+                host_array(array, name)
         shapes = [tuple(array.shape) for array in arrays]
         if not all(shapes) or len({shape[0] for shape in shapes}) > 1:
             raise ValueError(f"{name} was given arrays of shapes {shapes}; wanted the same number "
@@ -193,7 +196,7 @@ def memmap(
             raise ValueError(f"a shape or an offset but no dtype given for {place}; an .npy file "
                              "knows its own, bare numbers need all")
         return np.load(place, mmap_mode="r", allow_pickle=False)
-    kind = np.dtype(dtype)
+    kind = element_type(dtype)
     count, rest = divmod(place.stat().st_size - offset, kind.itemsize)
     sizes = [-1] if shape is None else [int(n) for n in shape]
     known = prod(n for n in sizes if n >= 0)

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from threading import RLock, get_ident
 from typing import Any, TypeVar
-from weakref import WeakSet
+from weakref import WeakSet, ref
 
 from gtensor.backend import Device
 from gtensor.memory.resource import Block, OutOfMemoryError, Resource, Stats
@@ -72,14 +72,14 @@ class Adaptor:
 
 
 class Ear(Adaptor):
-    """Stands before the owner of blocks, and tells a listener of their frees."""
+    """Stands before the owner of blocks, and tells the listener of its `ears` of their frees."""
 
-    def __init__(self, upstream: Resource, listener: Callable[[Block], None] | None) -> None:
+    def __init__(self, upstream: Resource, ears: Ears) -> None:
         super().__init__(upstream)
-        self.listener = listener
+        self.ears = ears
 
     def deallocate(self, block: Block) -> None:
-        listener = self.listener
+        listener = self.ears.listener
         try:
             if listener is not None:  # told first: then nobody else can have the bytes yet
                 listener(block)
@@ -91,29 +91,29 @@ class Ears:
     """Lets a listener hear of the frees of blocks until `close`.
 
     A block keeps its ear, which keeps the owner that the block had and nothing else: a listener
-    can be dropped, and whatever stood between it and that owner, while the block lives.
+    can be dropped after `close`, and whatever stood between it and that owner, while the block
+    lives. An ear lives as long as a block has it: a listener keeps no owner.
     """
 
     def __init__(self, listener: Callable[[Block], None]) -> None:
-        self._listener: Callable[[Block], None] | None = listener
-        self._ears: dict[Any, Ear] = {}  # by owner
+        self.listener: Callable[[Block], None] | None = listener
+        self._ears: dict[int, ref[Ear]] = {}  # by the id of the owner, which its ear keeps
 
     def listen(self, block: Block) -> None:
         """Hear of the free of a block."""
         owner: Any = block.owner
-        while type(owner) is Ear and owner.listener is None:
+        while type(owner) is Ear and owner.ears.listener is None:
             owner = owner.upstream
-        ear = self._ears.get(owner)
+        known = self._ears.get(id(owner))
+        ear = None if known is None else known()
         if ear is None:
-            ear = self._ears.setdefault(owner, Ear(owner, self._listener))
+            ear = Ear(owner, self)
+            self._ears[id(owner)] = ref(ear)
         block.owner = ear
 
     def close(self) -> None:
         """Hear no more."""
-        self._listener = None
-        for ear in list(self._ears.values()):
-            ear.listener = None
-        self._ears.clear()
+        self.listener = None
 
 
 def chain_of(resource: Any) -> Iterator[Any]:

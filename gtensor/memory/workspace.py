@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from gtensor.backend import Device, get_device
+from gtensor.backend import Device, element_type, get_device
 from gtensor.backend.streams import Stream
 from gtensor.memory.adaptors import category
 from gtensor.memory.report import size_text
@@ -134,10 +134,7 @@ class Workspace:
         if any(length < 0 for length in lengths):
             raise ValueError(f"shape {lengths} of workspace buffer {name!r} given; wanted lengths "
                              "of 0 or more")
-        dtype = np.dtype(dtype)
-        if dtype.hasobject or not dtype.itemsize:
-            raise TypeError(f"dtype {dtype} of workspace buffer {name!r} given; wanted one whose "
-                            "elements are plain bytes, as float32")
+        dtype = element_type(dtype)
         nbytes = prod(lengths) * dtype.itemsize
         with self._lock:
             buffer, made = self._with_capacity(name, nbytes)

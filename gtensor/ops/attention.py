@@ -1,9 +1,9 @@
 """Attention in bounded memory: the (L, S) weights exist one block at a time, never whole.
 
 Forward keeps a running maximum and a running sum per query (online softmax) and saves its inputs,
-its output and one number per query, the logarithm of the sum of exponentials; backward computes
-every block of weights again from those. Source: Dao et al., "FlashAttention", 2022; Milakov and
-Gimelshein, "Online normalizer calculation for softmax", 2018.
+its output and two numbers per query, the largest score and the sum of the exponentials beside it;
+backward computes every block of weights again from those. Source: Dao et al., "FlashAttention",
+2022; Milakov and Gimelshein, "Online normalizer calculation for softmax", 2018.
 """
 
 from __future__ import annotations
@@ -79,7 +79,7 @@ def _attention_composed(*primals: Any, **params: Any) -> Any:
 
 
 def _attention_grad_composed(
-    g: Any, q: Any, k: Any, v: Any, mask: Any, attended: Any, lse: Any, *,
+    g: Any, q: Any, k: Any, v: Any, mask: Any, attended: Any, largest: Any, total: Any, *,
     wanted: tuple[bool, ...], **params: Any,
 ) -> tuple[Any, ...]:
     ns = recorded
@@ -156,13 +156,13 @@ attention_grad = op(
     "attention_grad", cpu=attention_grad_path, gpu=attention_grad_path,
     backward=None, tangent=None, composed=_attention_grad_composed,
     samples=None,  # its inputs depend on each other: tested through attention
-    doc="The gradients of attention from its inputs, its output and its log-sum-exps.",
+    doc="The gradients of attention from its inputs, its output, its largest scores and its sums.",
 )
 
-_NEEDED = "q k v mask out lse"
+_NEEDED = "q k v mask out largest total"
 
 attention = op(
-    "attention", cpu=attention_path, gpu=attention_path, extras="lse",
+    "attention", cpu=attention_path, gpu=attention_path, extras="largest total",
     saves=dict.fromkeys(("q", "k", "v", "mask"), _NEEDED),
     backward=_attention_backward, tangent=_attention_tangent, composed=_attention_composed,
     samples=_SAMPLES, reference=_attention_reference,
@@ -181,7 +181,7 @@ def scaled_dot_product_attention(
     """softmax(query @ key.mT * scale + mask) @ value, of shape (..., L, E_v).
 
     The (..., L, S) weights are never whole in memory: blocks of them are computed, and again for
-    the gradient, from the inputs, the output and one number per query. Gradients of gradients
+    the gradient, from the inputs, the output and two numbers per query. Gradients of gradients
     (`create_graph`) do compute them whole. A query that sees no key gives 0.
 
     Args:

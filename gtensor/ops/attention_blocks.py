@@ -130,18 +130,18 @@ def attention_path(
     shape = (*blocks.lead, blocks.length, v.shape[-1])
     if out is None:
         out = blocks.device.empty(shape, q.dtype, "attention")
-    lse = blocks.device.empty((*shape[:-1], 1), blocks.work, "attention")
+    largest, total = blocks.device.empty((2, *shape[:-1], 1), blocks.work, "attention")
     with np.errstate(invalid="ignore", over="ignore"):  # infinite scores: NaN, as in PyTorch
         for batch, first in blocks.batches():
             for rows in blocks.row_blocks():
-                result, sums = _attend(blocks, batch, first, rows)
-                out[batch][..., rows, :] = result
-                lse[batch][..., rows, :] = sums
-    return out, lse
+                parts = _attend(blocks, batch, first, rows)
+                for whole, part in zip((out, largest, total), parts, strict=True):
+                    whole[batch][..., rows, :] = part
+    return out, largest, total
 
 
-def _attend(blocks: _Blocks, batch: Key, first: int, rows: slice) -> tuple[Any, Any]:
-    """The output of some queries, and the logarithms of their sums of exponentials."""
+def _attend(blocks: _Blocks, batch: Key, first: int, rows: slice) -> tuple[Any, Any, Any]:
+    """The output of some queries, their largest scores, and the sums of exponentials beside it."""
     xp = blocks.xp
     queries = blocks.part(blocks.q, batch, rows) * blocks.work.type(blocks.scale)
     column = (*queries.shape[:-1], 1)
@@ -166,14 +166,14 @@ def _attend(blocks: _Blocks, batch: Key, first: int, rows: slice) -> tuple[Any, 
     nothing = total == 0  # a query that sees no key: 0, as in PyTorch
     total = xp.where(nothing, 1, total)
     mixed /= total
-    return mixed, xp.where(nothing, 0, top + xp.log(total))
+    return mixed, xp.where(nothing, 0, top), total
 
 
 # -- backward --------------------------------------------------------------------------------------
 
 
 def attention_grad_path(
-    g: Any, q: Any, k: Any, v: Any, mask: Any, attended: Any, lse: Any, *,
+    g: Any, q: Any, k: Any, v: Any, mask: Any, attended: Any, largest: Any, total: Any, *,
     wanted: tuple[bool, ...], scale: float, is_causal: bool, dropout_p: float, seed: int,
 ) -> tuple[Any, ...]:
     """Gradients of q, k, v and mask, in their shapes; None where not `wanted`.
@@ -187,9 +187,10 @@ def attention_grad_path(
     with np.errstate(invalid="ignore", over="ignore"):
         for batch, first in blocks.batches():
             for rows in blocks.row_blocks():
-                _attend_backward(blocks, batch, first, rows, (g, attended, lse), sums)
-    return tuple(None if total is None else total.astype(a.dtype, copy=False)
-                 for total, a in zip(sums, (q, k, v, mask), strict=True))
+                _attend_backward(
+                    blocks, batch, first, rows, (g, attended, largest, total), sums)
+    return tuple(None if added is None else added.astype(a.dtype, copy=False)
+                 for added, a in zip(sums, (q, k, v, mask), strict=True))
 
 
 def _zeros(blocks: _Blocks, like: Any) -> Any:
@@ -199,18 +200,19 @@ def _zeros(blocks: _Blocks, like: Any) -> Any:
 
 
 def _attend_backward(
-    blocks: _Blocks, batch: Key, first: int, rows: slice, known: tuple[Any, Any, Any],
+    blocks: _Blocks, batch: Key, first: int, rows: slice, known: tuple[Any, ...],
     sums: list[Any],
 ) -> None:
     """Add to `sums` what the outputs of some queries give to q, k, v and mask."""
     xp, everything = blocks.xp, slice(None)
-    g, attended, lse = known
+    g, attended, largest, total = known
     queries = blocks.part(blocks.q, batch, rows) * blocks.work.type(blocks.scale)
-    arrived = blocks.part(g, batch, rows)
+    # The weights are the exponentials over their sums; all that they meet is a multiple of this.
+    arrived = blocks.part(g, batch, rows) / total[batch][..., rows, :]
     shift = (arrived * attended[batch][..., rows, :]).sum(axis=-1, keepdims=True)
     for columns in blocks.column_blocks(rows):
         p = blocks.scores(batch, rows, columns, queries)
-        p -= lse[batch][..., rows, :]
+        p -= largest[batch][..., rows, :]
         xp.exp(p, out=p)
         change = blocks.product(1, arrived, blocks.part(blocks.v, batch, columns))
         kept = blocks.kept(first, rows, p.shape)

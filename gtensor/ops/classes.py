@@ -13,7 +13,7 @@ from gtensor.backend import device_of
 from gtensor.core.op import op
 from gtensor.core.samples import Sample, below, normal
 from gtensor.core.tensor import Tensor
-from gtensor.ops.linear import want_tensors
+from gtensor.ops.linear import same_dtype, want_tensors
 from gtensor.ops.paths import settled
 from gtensor.ops.shape import reshape
 
@@ -167,6 +167,21 @@ class_targets = op(
         for shape in ((4,), (2, 5), (), (0,))],
     doc="Probabilities (N, C, ...) of the classes in target (N, ...), smoothed; 0 where ignored.",
 )
+
+
+def class_weights(name: str, scores: Tensor, weight: Tensor | None) -> Any:
+    """The weights as an array of our own: a loss may be differentiated after they changed."""
+    if weight is None:
+        return None
+    classes = scores.shape[class_axis(scores.ndim)] if scores.ndim else 0
+    if weight.shape != (classes,):
+        raise ValueError(f"{name} was given a weight of shape {weight.shape} for {classes} "
+                         f"classes; wanted ({classes},)")
+    if weight._current_node(name) is not None:
+        raise ValueError(f"{name} was given a weight that requires a gradient; it is a constant: "
+                         "detach() it first")
+    same_dtype(name, input=scores, weight=weight)
+    return weight.device.copy(weight._array)
 
 
 def one_hot(tensor: Tensor, num_classes: int = -1) -> Tensor:

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from gtensor.backend import Device, get_device
+from gtensor.backend import Device, element_type, get_device
 from gtensor.core.tensor import Tensor, make
 from gtensor.creation import DEFAULT_FLOAT, asarray
 from gtensor.ops.moving import roll
@@ -36,7 +36,7 @@ def rfftfreq(
 
 def _rounded(function: Any, n: int, d: float, dtype: Any, device: Any) -> Tensor:
     """NumPy's frequencies, in float64, rounded once: numbers of bins are too large for float16."""
-    found = DEFAULT_FLOAT if dtype is None else np.dtype(dtype)
+    found = DEFAULT_FLOAT if dtype is None else element_type(dtype)
     if index(n) < 1:
         raise ValueError(f"{function.__name__} of {n} bins; wanted at least 1")
     if found.kind != "f":

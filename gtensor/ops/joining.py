@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from gtensor.backend import device_of
+from gtensor.backend import device_of, refuse_mask
 from gtensor.core.op import op
 from gtensor.core.samples import Sample, normal
 from gtensor.core.tensor import Tensor, make
@@ -193,6 +193,7 @@ def repeat(x: Tensor, repeats: int | Tensor, /, axis: int | None = None) -> Tens
 def _counts(repeats: Any) -> np.ndarray:
     """The numbers of repetitions on the host, checked."""
     on_host = repeats.device.to_numpy(repeats._array) if isinstance(repeats, Tensor) else repeats
+    refuse_mask(on_host, "repeat")
     counts = np.asarray(on_host)
     if counts.dtype.kind not in "iu" and counts.size:
         raise TypeError(f"repeat with repeats of dtype {counts.dtype}; wanted integers")

@@ -8,7 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from gtensor.backend import DeviceError
+from gtensor.backend import DeviceError, refuse_mask
+from gtensor.core.interchange import plain_values
 from gtensor.core.modes import STATE
 from gtensor.core.tensor import Tensor
 
@@ -44,11 +45,12 @@ def normalized(x: Tensor, key: Any, recorded: bool) -> tuple[Key, bool]:
 def _index(x: Tensor, part: Any, copied: bool) -> Any:
     """An index as an array of x's device; on the host a 0-d integer becomes an int."""
     array = part._array if isinstance(part, Tensor) else part
+    refuse_mask(array, "an index")
     if not isinstance(array, x.device.array_type):
         if isinstance(part, Tensor) and part.device.type != "cpu":
             raise DeviceError(f"an index on {part.device} given for a tensor on {x.device}; move "
                               f"it with .to({str(x.device)!r}) first")
-        array = np.asarray(array)
+        array = np.asarray(plain_values(array))
         if array.size == 0 and not hasattr(part, "dtype"):
             array = array.astype(np.int64)  # an empty list
         array = x.device.from_numpy(array)

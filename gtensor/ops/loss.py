@@ -1,4 +1,8 @@
-"""Losses, fused: cross entropy keeps the logits and one number per row, never the probabilities."""
+"""Losses, fused: cross entropy keeps the logits and two numbers per row, never the probabilities.
+
+They are the row's largest logit and the sum of the exponentials beside it. The one logarithm of
+both would be rounded as a large logit is: at 1e7 in float32 the logarithm of the sum is lost.
+"""
 
 from __future__ import annotations
 
@@ -13,9 +17,9 @@ from gtensor.core.namespaces import recorded
 from gtensor.core.op import op
 from gtensor.core.samples import Sample, below, normal
 from gtensor.core.tensor import Tensor, make
-from gtensor.ops.classes import check_targets, class_axis, pick_class
+from gtensor.ops.classes import check_targets, class_axis, class_weights, pick_class
 from gtensor.ops.linear import same_dtype
-from gtensor.ops.loss_soft import soft_cross_entropy
+from gtensor.ops.loss_soft import soft_cross_entropy, two
 from gtensor.ops.scratch import Scratch, computed_in, row_tile_size, row_tiles
 from gtensor.settings import settings
 
@@ -53,10 +57,10 @@ def _places(target: Any, ignore_index: int) -> tuple[Any, Any, int]:
 
 def _row_losses(
     part: Any, places: Any, weight: Any, smoothing: float, wide: Any
-) -> tuple[Any, Any]:
-    """Log-sum-exp and loss of each row; `wide` is a work array of the part's shape."""
-    largest = np.maximum.reduce(part, axis=-1, keepdims=True)
-    np.subtract(part, largest, out=wide, dtype=wide.dtype)
+) -> tuple[Any, Any, Any]:
+    """Maximum, sum of exponentials and loss of each row; `wide` is a work array of its shape."""
+    largest = np.maximum.reduce(part, axis=-1, keepdims=True).astype(wide.dtype, copy=False)
+    np.subtract(part, largest, out=wide)
     chosen, mass = wide[_at(places)], None
     if weight is not None:
         mass = (1 - smoothing) * weight[places]
@@ -66,8 +70,9 @@ def _row_losses(
             mass += weight.sum() * (smoothing / weight.size)
     elif smoothing:
         chosen = (1 - smoothing) * chosen + smoothing * wide.mean(axis=-1)
-    total = np.log(np.add.reduce(np.exp(wide, out=wide), axis=-1))
-    return total + largest[..., 0], (total if mass is None else mass * total) - chosen
+    total = np.add.reduce(np.exp(wide, out=wide), axis=-1)
+    log = np.log(total)
+    return largest[..., 0], total, (log if mass is None else mass * log) - chosen
 
 
 def _cross_entropy_cpu(
@@ -80,17 +85,17 @@ def _cross_entropy_cpu(
     weight = None if weight is None else weight.astype(work, copy=False)
     mass = count if weight is None else (weight[places] * counts).sum()
     # rows of -infinity, and no rows: NaN, as in PyTorch
-    with np.errstate(invalid="ignore", divide="ignore"):
+    with np.errstate(invalid="ignore", divide="ignore", over="ignore"):
         if rows.size <= settings.tile_elements:
-            lse, loss = _row_losses(
+            largest, total, loss = _row_losses(
                 rows, places, weight, label_smoothing, np.empty(rows.shape, work))
         else:
             loss = host().empty(target.shape, work, "cross_entropy")
-            lse = host().empty(target.shape, work, "cross_entropy")
+            largest, total = two(host().empty((2, *target.shape), work, "cross_entropy"))
             scratch = Scratch(1, row_tile_size(rows.shape), work)
             for tile in row_tiles(rows.shape):
                 part = rows[tile]
-                lse[tile], loss[tile] = _row_losses(
+                largest[tile], total[tile], loss[tile] = _row_losses(
                     part, places[tile], weight, label_smoothing, scratch(0, part.shape))
         if count < target.size:
             loss = np.where(counts, loss, 0)
@@ -99,29 +104,27 @@ def _cross_entropy_cpu(
         if reduction == "mean":
             loss = loss / work.type(mass)
     if out is None:
-        return np.asarray(loss, logits.dtype), np.asarray(lse), np.asarray(mass, work)
-    out[...] = loss
-    return out, lse, np.asarray(mass, work)
+        out = np.asarray(loss, logits.dtype)
+    else:
+        out[...] = loss
+    return out, np.asarray(largest), np.asarray(total), np.asarray(mass, work)
 
 
 def _row_gradients(
-    part: Any, lse: Any, places: Any, share: Any, weight: Any, smoothing: float, wide: Any
+    part: Any, largest: Any, scale: Any, places: Any, chosen: Any, spread: Any, *, each: Any,
+    wide: Any,
 ) -> None:
-    """wide = (softmax - target probabilities) of each row, weighted, times the row's share of g."""
-    np.subtract(part, lse[..., None], out=wide)
+    """wide = exp(part - largest) * scale - spread * each, less what is `chosen` at the places."""
+    np.subtract(part, largest[..., None], out=wide)
     np.exp(wide, out=wide)
-    chosen, each = 1 - smoothing, smoothing / wide.shape[-1]
-    if weight is not None:
-        chosen, each = chosen * weight[places], each * weight
-        wide *= (chosen + each.sum())[..., None]
-    if smoothing:
-        wide -= each
+    wide *= scale[..., None]
+    if each is not None:
+        wide -= spread[..., None] * each
     wide[_at(places)] -= chosen
-    wide *= share[..., None]
 
 
 def _cross_entropy_grad_cpu(
-    g: Any, logits: Any, target: Any, lse: Any, count: Any, *,
+    g: Any, logits: Any, target: Any, largest: Any, total: Any, count: Any, *,
     reduction: str, ignore_index: int, label_smoothing: float, weight: Any, out: Any = None,
 ) -> Any:
     if out is None:
@@ -130,17 +133,24 @@ def _cross_entropy_grad_cpu(
     places, counts, _ = _places(target, ignore_index)
     share = _share(g, count, counts, reduction)
     work = computed_in(logits.dtype)
-    weight = None if weight is None else weight.astype(work, copy=False)
-    if rows.size <= settings.tile_elements and result.dtype == work:
-        _row_gradients(rows, lse, places, share, weight, label_smoothing, result)
-        return out
-    scratch = Scratch(1, row_tile_size(rows.shape), work)
-    for tile in row_tiles(rows.shape):
-        part = rows[tile]
-        wide = scratch(0, part.shape)
-        _row_gradients(
-            part, lse[tile], places[tile], share[tile], weight, label_smoothing, wide)
-        result[tile] = wide
+    chosen, each = share * work.type(1 - label_smoothing), label_smoothing / rows.shape[-1]
+    scale = share / total
+    if weight is not None:
+        weight = weight.astype(work, copy=False)
+        chosen, each = chosen * weight[places], each * weight
+        scale = scale * (weight[places] * (1 - label_smoothing) + each.sum())
+    known = largest, scale, places, chosen, share
+    each = each if label_smoothing else None
+    with np.errstate(invalid="ignore", over="ignore"):
+        if rows.size <= settings.tile_elements and result.dtype == work:
+            _row_gradients(rows, *known, each=each, wide=result)
+            return out
+        scratch = Scratch(1, row_tile_size(rows.shape), work)
+        for tile in row_tiles(rows.shape):
+            part = rows[tile]
+            wide = scratch(0, part.shape)
+            _row_gradients(part, *[a[tile] for a in known], each=each, wide=wide)
+            result[tile] = wide
     return out
 
 
@@ -172,9 +182,11 @@ def _cross_entropy_gpu(
     xp = cupy()
     rows, targets, n = _gpu_rows(logits, target)
     classes, work = rows.shape[-1], computed_in(logits.dtype)
-    loss, lse = xp.empty(target.shape, work), xp.empty(target.shape, work)
+    loss = xp.empty(target.shape, work)
+    largest, total = two(xp.empty((2, *target.shape), work))
     grid, block = row_launch(n)
-    _FORWARD[logits.dtype](grid, block, (rows, targets, loss, lse, n, classes, ignore_index))
+    _FORWARD[logits.dtype](
+        grid, block, (rows, targets, loss, largest, total, n, classes, ignore_index))
     counts = targets != ignore_index
     heavy = None
     if weight is not None:
@@ -182,26 +194,26 @@ def _cross_entropy_gpu(
         heavy = weight[targets * counts] * counts
         loss *= heavy
     if label_smoothing:
-        uniform = (lse - rows.mean(axis=-1, dtype=work) if weight is None
-                   else lse * weight.mean() - rows @ weight / classes)
+        log, below_it = xp.log(total), rows - largest[..., None]
+        uniform = (log - below_it.mean(axis=-1) if weight is None
+                   else log * weight.mean() - below_it @ weight / classes)
         loss = (1 - label_smoothing) * loss + label_smoothing * uniform * counts
-    total, count = xp.empty((), logits.dtype), xp.empty((), work)
+    result, count = xp.empty((), logits.dtype), xp.empty((), work)
     grid, block = row_launch(1)
     mean = int(reduction == "mean" and weight is None)
-    _REDUCE[logits.dtype](grid, block, (loss, targets, total, count, n, ignore_index, mean))
+    _REDUCE[logits.dtype](grid, block, (loss, targets, result, count, n, ignore_index, mean))
     if heavy is not None:
         count = heavy.sum()
-        total = (loss.sum() / count if reduction == "mean" else loss.sum()).astype(logits.dtype)
+        result = (loss.sum() / count if reduction == "mean" else loss.sum()).astype(logits.dtype)
     if reduction == "none":
-        total = loss.astype(logits.dtype, copy=False)
-    if out is None:
-        return total, lse, count
-    out[...] = total
-    return out, lse, count
+        result = loss.astype(logits.dtype, copy=False)
+    if out is not None:
+        out[...] = result
+    return result if out is None else out, largest, total, count
 
 
 def _cross_entropy_grad_gpu(
-    g: Any, logits: Any, target: Any, lse: Any, count: Any, *,
+    g: Any, logits: Any, target: Any, largest: Any, total: Any, count: Any, *,
     reduction: str, ignore_index: int, label_smoothing: float, weight: Any, out: Any = None,
 ) -> Any:
     xp = cupy()
@@ -219,14 +231,15 @@ def _cross_entropy_grad_gpu(
         arrived = xp.ascontiguousarray(share * weight[targets * counts], dtype=work)
         divisor, each = NULL, 1
     _BACKWARD[logits.dtype](grid, block, (
-        rows, targets, lse, arrived, divisor, result, n, classes, ignore_index, each))
+        rows, targets, largest, total, arrived, divisor, result, n, classes, ignore_index, each))
     if label_smoothing:
         share = _share(g, count, counts, reduction)[..., None]
         if weight is None:
             hot = (targets[..., None] == xp.arange(classes)).astype(share.dtype)
             result += (label_smoothing * share * (hot - 1 / classes)).astype(result.dtype)
         else:
-            spread = xp.exp(rows - lse[..., None]) * weight.sum() - weight
+            spread = xp.exp(rows - largest[..., None])
+            spread = spread * (weight.sum() / total)[..., None] - weight
             result *= 1 - label_smoothing
             result += (label_smoothing / classes * share * spread).astype(result.dtype)
     moved = xp.moveaxis(result, -1, class_axis(logits.ndim))
@@ -260,7 +273,7 @@ def _excess(ns: Any, logits: Any, q: Any) -> Any:
 
 
 def _cross_entropy_grad(
-    g: Any, logits: Any, target: Any, lse: Any, count: Any, *,
+    g: Any, logits: Any, target: Any, largest: Any, total: Any, count: Any, *,
     reduction: str, ignore_index: int, label_smoothing: float, weight: Any,
 ) -> Any:
     ns, axis = recorded, class_axis(len(logits.shape))
@@ -308,13 +321,13 @@ _WEIGHT = np.array([0.5, 2.0, 1.25])
 cross_entropy_grad = op(
     "cross_entropy_grad", cpu=_cross_entropy_grad_cpu, gpu=_cross_entropy_grad_gpu,
     backward=None, tangent=None, composed=_cross_entropy_grad,
-    samples=None,  # lse and count are functions of the logits: tested through cross_entropy
-    doc="The gradient of cross_entropy from its logits, targets, log-sum-exps and count.",
+    samples=None,  # its inputs depend on each other: tested through cross_entropy
+    doc="The gradient of cross_entropy from its logits, targets, maxima, sums and count.",
 )
 
 cross_entropy_op = op(
-    "cross_entropy", cpu=_cross_entropy_cpu, gpu=_cross_entropy_gpu, extras="lse count",
-    saves={"logits": "logits target lse count"},
+    "cross_entropy", cpu=_cross_entropy_cpu, gpu=_cross_entropy_gpu, extras="largest total count",
+    saves={"logits": "logits target largest total count"},
     backward=_cross_entropy_backward, tangent=_cross_entropy_tangent,
     samples=[Sample((shape, shape[:1] + shape[2:]), (normal, below(3)), options)
              for shape in ((5, 3), (2, 3, 4))
@@ -332,7 +345,7 @@ def cross_entropy(
     """Cross entropy of logits and class indices, or probabilities; no probabilities are kept.
 
     Args:
-        input: logits (N, C), (N, C, d1, ...) or (C,). They are saved, with one number per row.
+        input: logits (N, C), (N, C, d1, ...) or (C,). They are saved, with two numbers per row.
         target: integers (N,), (N, d1, ...) or (), in [0, C) or ignore_index (on a GPU the range is
             not checked, since that would wait: the loss is NaN); or probabilities of the input's
             shape, which are saved, too, and have a gradient.
@@ -346,7 +359,7 @@ def cross_entropy(
     if not 0.0 <= label_smoothing <= 1.0:
         raise ValueError(f"cross_entropy was given label_smoothing={label_smoothing}; wanted a "
                          "number from 0 to 1")
-    constant = _class_weights("cross_entropy", input, weight)
+    constant = class_weights("cross_entropy", input, weight)
     if target.dtype.kind in "fV" and target.shape == input.shape and input.ndim:
         if ignore_index >= 0:
             raise ValueError(f"cross_entropy was given ignore_index={ignore_index} and a target of "
@@ -360,21 +373,6 @@ def cross_entropy(
                             label_smoothing=label_smoothing, weight=constant)
 
 
-def _class_weights(name: str, scores: Tensor, weight: Tensor | None) -> Any:
-    """The weights as an array of our own: a loss may be differentiated after they changed."""
-    if weight is None:
-        return None
-    classes = scores.shape[class_axis(scores.ndim)] if scores.ndim else 0
-    if weight.shape != (classes,):
-        raise ValueError(f"{name} was given a weight of shape {weight.shape} for {classes} "
-                         f"classes; wanted ({classes},)")
-    if weight._current_node(name) is not None:
-        raise ValueError(f"{name} was given a weight that requires a gradient; it is a constant: "
-                         "detach() it first")
-    same_dtype(name, input=scores, weight=weight)
-    return weight.device.copy(weight._array)
-
-
 def nll_loss(
     input: Tensor, target: Tensor, weight: Tensor | None = None, *, ignore_index: int = -100,
     reduction: str = "mean",
@@ -383,7 +381,7 @@ def nll_loss(
     check_reduction("nll_loss", reduction)
     same_dtype("nll_loss", input=input)
     check_targets("nll_loss", input, target, ignore_index)
-    constant = _class_weights("nll_loss", input, weight)
+    constant = class_weights("nll_loss", input, weight)
     classes = input.shape[class_axis(input.ndim)]
     losses = -pick_class(input, target, ignore_index=ignore_index, classes=classes)
     counts = (target != ignore_index).astype(computed_in(input.dtype))

@@ -1,4 +1,4 @@
-"""Cross entropy of logits and probabilities: it keeps both, and one number per row.
+"""Cross entropy of logits and probabilities: it keeps both, and two numbers per row.
 
 CPU paths work in tiles of whole rows; on a GPU a tile is everything.
 """
@@ -37,6 +37,11 @@ def _mixture(target: Any, smoothing: float, weight: Any) -> Any:
     return mixed
 
 
+def two(sums: Any) -> tuple[Any, Any]:
+    """The arrays along a first axis of two, also where they are 0-d."""
+    return sums[0, ...], sums[1, ...]
+
+
 def _forward_path(
     logits: Any, target: Any, *, reduction: str, label_smoothing: float, weight: Any,
     out: Any = None,
@@ -46,35 +51,35 @@ def _forward_path(
     weight = None if weight is None else weight.astype(work, copy=False)
     rows, targets = _classes_last(logits), _classes_last(target)
     loss = device.empty(rows.shape[:-1], work, "cross_entropy")
-    lse = device.empty(rows.shape[:-1], work, "cross_entropy")
-    with np.errstate(invalid="ignore", divide="ignore"):  # rows of -infinity, no rows: NaN
+    largest, total = two(device.empty((2, *rows.shape[:-1]), work, "cross_entropy"))
+    # rows of -infinity, and no rows: NaN
+    with np.errstate(invalid="ignore", divide="ignore", over="ignore"):
         for tile in _tiles(rows):
             part = rows[tile].astype(work)
-            largest = part.max(axis=-1, keepdims=True)
-            part -= largest
+            largest[tile] = part.max(axis=-1)
+            part -= largest[tile][..., None]
             mixed = _mixture(targets[tile].astype(work, copy=False), label_smoothing, weight)
             mass = mixed.sum(axis=-1)
             mixed *= part
-            total = xp.log(xp.exp(part, out=part).sum(axis=-1))
-            lse[tile] = total + largest[..., 0]
-            loss[tile] = mass * total - mixed.sum(axis=-1)
+            total[tile] = xp.exp(part, out=part).sum(axis=-1)
+            loss[tile] = mass * xp.log(total[tile]) - mixed.sum(axis=-1)
         if reduction != "none":
             loss = loss.sum()
         if reduction == "mean":
-            loss = loss / xp.asarray(lse.size, work)
+            loss = loss / xp.asarray(total.size, work)
     if out is None:
-        return xp.asarray(loss, logits.dtype), lse
+        return xp.asarray(loss, logits.dtype), largest, total
     out[...] = loss
-    return out, lse
+    return out, largest, total
 
 
-def _shared(g: Any, lse: Any, reduction: str) -> Any:
+def _shared(g: Any, total: Any, reduction: str) -> Any:
     """What each row's gradient is multiplied by."""
-    return (g / max(1, lse.size) if reduction == "mean" else g) + 0 * lse
+    return (g / max(1, total.size) if reduction == "mean" else g) + 0 * total
 
 
 def _dx_path(
-    g: Any, logits: Any, target: Any, lse: Any, *,
+    g: Any, logits: Any, target: Any, largest: Any, total: Any, *,
     reduction: str, label_smoothing: float, weight: Any, out: Any = None,
 ) -> Any:
     device, work = device_of(logits), computed_in(logits.dtype)
@@ -82,13 +87,14 @@ def _dx_path(
     if out is None:
         out = device.empty(logits.shape, logits.dtype, "cross_entropy_grad")
     rows, targets, result = (_classes_last(a) for a in (logits, target, out))
-    share = _shared(g.astype(work), lse, reduction)[..., None]
+    share = _shared(g.astype(work), total, reduction)[..., None]
     for tile in _tiles(rows):
         mixed = _mixture(targets[tile].astype(work, copy=False), label_smoothing, weight)
         part = rows[tile].astype(work)
-        part -= lse[tile][..., None]
+        with np.errstate(invalid="ignore", over="ignore"):
+            part -= largest[tile][..., None]
         device.xp.exp(part, out=part)
-        part *= mixed.sum(axis=-1, keepdims=True)
+        part *= (mixed.sum(axis=-1) / total[tile])[..., None]
         part -= mixed
         part *= share[tile]
         result[tile] = part
@@ -96,16 +102,18 @@ def _dx_path(
 
 
 def _dtarget_path(
-    g: Any, logits: Any, lse: Any, *,
+    g: Any, logits: Any, largest: Any, total: Any, *,
     reduction: str, label_smoothing: float, weight: Any, out: Any = None,
 ) -> Any:
     device, work = device_of(logits), computed_in(logits.dtype)
     if out is None:
         out = device.empty(logits.shape, logits.dtype, "cross_entropy_grad")
     rows, result = _classes_last(logits), _classes_last(out)
-    share = _shared(g.astype(work), lse, reduction)[..., None] * (1 - label_smoothing)
+    share = _shared(g.astype(work), total, reduction)[..., None] * (1 - label_smoothing)
     for tile in _tiles(rows):
-        part = lse[tile][..., None] - rows[tile]
+        with np.errstate(invalid="ignore", over="ignore"):
+            part = largest[tile][..., None] - rows[tile]
+        part += device.xp.log(total[tile])[..., None]
         part *= share[tile]
         if weight is not None:
             part *= weight.astype(work, copy=False)
@@ -149,7 +157,7 @@ def _surprise(ns: Any, logits: Any, smoothing: float, weight: Any) -> Any:
 
 
 def _dx_composed(
-    g: Any, logits: Any, target: Any, lse: Any, *,
+    g: Any, logits: Any, target: Any, largest: Any, total: Any, *,
     reduction: str, label_smoothing: float, weight: Any,
 ) -> Any:
     ns = recorded
@@ -158,7 +166,8 @@ def _dx_composed(
 
 
 def _dtarget_composed(
-    g: Any, logits: Any, lse: Any, *, reduction: str, label_smoothing: float, weight: Any
+    g: Any, logits: Any, largest: Any, total: Any, *,
+    reduction: str, label_smoothing: float, weight: Any,
 ) -> Any:
     ns = recorded
     return ns.multiply(_surprise(ns, logits, label_smoothing, weight),
@@ -166,11 +175,11 @@ def _dtarget_composed(
 
 
 def _backward(ns: Any, step: Any, g: Any) -> None:
-    logits, target, lse = step.saved
+    logits, target, *sums = step.saved
     if step.needs(1):
-        step.give(1, ns.soft_cross_entropy_dtarget(g, logits, lse, **step.params))
+        step.give(1, ns.soft_cross_entropy_dtarget(g, logits, *sums, **step.params))
     if step.needs(0):
-        step.give(0, ns.soft_cross_entropy_dx(g, logits, target, lse, **step.params))
+        step.give(0, ns.soft_cross_entropy_dx(g, logits, target, *sums, **step.params))
 
 
 def _tangent(ns: Any, primals: Any, tangents: Any, out: Any, params: dict[str, Any]) -> Any:
@@ -200,7 +209,7 @@ _WEIGHT = np.array([0.5, 2.0, 1.25])
 soft_cross_entropy_dx = op(
     "soft_cross_entropy_dx", cpu=_dx_path, gpu=_dx_path, backward=None, tangent=None,
     composed=_dx_composed,
-    samples=None,  # lse is a function of the logits: tested through soft_cross_entropy
+    samples=None,  # its inputs depend on each other: tested through soft_cross_entropy
     doc="The gradient of soft_cross_entropy with respect to the logits.",
 )
 
@@ -212,8 +221,8 @@ soft_cross_entropy_dtarget = op(
 )
 
 soft_cross_entropy = op(
-    "soft_cross_entropy", cpu=_forward_path, gpu=_forward_path, extras="lse",
-    saves={"logits": "logits target lse", "target": "logits lse"},
+    "soft_cross_entropy", cpu=_forward_path, gpu=_forward_path, extras="largest total",
+    saves={"logits": "logits target largest total", "target": "logits largest total"},
     backward=_backward, tangent=_tangent,
     samples=[Sample((shape, shape), (normal, positive), {
         "reduction": reduction, "label_smoothing": smoothing, "weight": weight})

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from gtensor.backend import host
+from gtensor.backend import element_type, host
 from gtensor.backend.cuda import cupy
 from gtensor.core.namespaces import recorded
 from gtensor.core.op import op
@@ -303,7 +303,7 @@ def prod(x: Tensor, /, axis: Axis = None, *, dtype: Any = None, keepdims: bool =
     gradient is right where elements are zero, too: it multiplies the others and never divides.
     """
     axes = normalize_axis(axis, x.ndim, "prod")
-    dtype = accumulator(x.dtype) if dtype is None else np.dtype(dtype)
+    dtype = accumulator(x.dtype) if dtype is None else element_type(dtype)
     if not axes:
         return clone(x if dtype is None else x.astype(dtype))
     if dtype is None:

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from gtensor.backend import host
+from gtensor.backend import element_type, host
 from gtensor.backend.cuda import cupy
 from gtensor.backend.kernels import elementwise
 from gtensor.core.op import Op, op
@@ -197,7 +197,7 @@ def sum(x: Tensor, /, axis: Axis = None, *, dtype: Any = None, keepdims: bool = 
     no new memory.
     """
     axes = normalize_axis(axis, x.ndim, "sum")
-    dtype = accumulator(x.dtype) if dtype is None else np.dtype(dtype)
+    dtype = accumulator(x.dtype) if dtype is None else element_type(dtype)
     if dtype is None:
         return _sum(x, axis=axes, keepdims=keepdims)
     return _sum(x, axis=axes, keepdims=keepdims, dtype=dtype)

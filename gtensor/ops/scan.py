@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from gtensor.backend import host
+from gtensor.backend import element_type, host
 from gtensor.backend.cuda import cupy
 from gtensor.core.namespaces import recorded
 from gtensor.core.op import Op, op
@@ -164,7 +164,7 @@ def scanned(scan: Op, x: Tensor, axis: int | None, dtype: Any, include_initial: 
     if axis is None and x.ndim != 1:
         raise ValueError(f"{name} of a tensor of {x.ndim} dimensions without an axis; wanted one, "
                          "or a 1-d tensor")
-    wanted = accumulator(x.dtype) if dtype is None else np.dtype(dtype)
+    wanted = accumulator(x.dtype) if dtype is None else element_type(dtype)
     run = partial(scan, include_initial=include_initial,
                   **{} if wanted is None else {"dtype": wanted})
     place = 0 if axis is None else axis

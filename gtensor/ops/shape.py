@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from gtensor.backend import Device, device_of, get_device
+from gtensor.backend import Device, device_of, element_type, get_device
 from gtensor.core.op import op
 from gtensor.core.samples import Sample, normal, unary
 from gtensor.core.tensor import Tensor
@@ -326,7 +326,7 @@ def astype(
     Integers and booleans carry no gradient, so the result in such a dtype has no history. Raises
     TypeError from a complex to a real dtype.
     """
-    wanted, place = np.dtype(dtype), x.device if device is None else get_device(device)
+    wanted, place = element_type(dtype), x.device if device is None else get_device(device)
     moved = x if place is x.device else to_device(x, device=place)
     if moved.dtype == wanted:
         return clone(moved) if copy and moved is x else moved

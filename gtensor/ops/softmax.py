@@ -38,7 +38,8 @@ def _softmax_cpu(x: Any, *, axis: int, out: Any = None) -> Any:
     source, result = _last(x, axis), _last(out, axis)
     work = computed_in(x.dtype)
     scratch = Scratch(1, row_tile_size(source.shape), work) if work != x.dtype else None
-    with np.errstate(invalid="ignore"):  # a row of -infinity only becomes NaN, as in PyTorch
+    # a row of -infinity only becomes NaN, as in PyTorch
+    with np.errstate(invalid="ignore", over="ignore"):
         for tile in row_tiles(source.shape):
             rows, target = source[tile], result[tile]
             wide = target if scratch is None else scratch(0, rows.shape)

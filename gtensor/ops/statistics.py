@@ -14,6 +14,7 @@ from gtensor.core.op import op
 from gtensor.core.samples import Sample, apart, normal
 from gtensor.core.tensor import Tensor
 from gtensor.ops.fused import fused, kernel_path
+from gtensor.ops.paths import settled
 from gtensor.ops.reduce import (
     Axis,
     kept_shape,
@@ -236,11 +237,10 @@ def _logsumexp_cpu(
     """The largest element is taken out of each sum first, unless it is infinite."""
     largest = np.asarray(_largest(x, axis, computed_in(x.dtype), None, True, -np.inf))
     np.copyto(largest, 0, where=~np.isfinite(largest))
-    total = _sum_of(np.exp, x, largest, axis)
-    with np.errstate(divide="ignore"):  # of nothing, or of -infinity only
-        np.log(total, total)
-    total += largest
-    return _settled(total, x, axis, keepdims, out)
+    with np.errstate(divide="ignore", over="ignore"):  # of nothing, or of -infinity only
+        total = _sum_of(np.exp, x, largest, axis)
+        result = np.log(total) + largest
+    return _settled(result, x, axis, keepdims, out), largest, total
 
 
 def _logsumexp_gpu(
@@ -249,11 +249,11 @@ def _logsumexp_gpu(
     xp, work = cupy(), computed_in(x.dtype)
     if not reduced(x.shape, axis):
         total = xp.full(kept_shape(x.shape, axis, True), -np.inf, work)
-        return _settled(total, x, axis, keepdims, out)
+        return _settled(total, x, axis, keepdims, out), *xp.zeros((2, *total.shape), work)
     largest = xp.max(x, axis=axis, keepdims=True).astype(work)
     largest = xp.where(xp.isfinite(largest), largest, 0)
-    total = xp.log(xp.sum(xp.exp(x - largest), axis=axis, keepdims=True))
-    return _settled(total + largest, x, axis, keepdims, out)
+    total = xp.sum(xp.exp(x - largest), axis=axis, keepdims=True)
+    return _settled(xp.log(total) + largest, x, axis, keepdims, out), largest, total
 
 
 exponential_share = fused(
@@ -262,25 +262,62 @@ exponential_share = fused(
                     "number.cuh"),
     samples=[Sample(s) for s in (((7,),) * 3, ((3, 1), (3, 5), (3, 1)), ((), (), ()))],
     reference=lambda torch, g, x, y: g * torch.exp(x - y),
-    doc="g * exp(x - y), with broadcasting: the gradient of y = logsumexp(x).",
+    doc="g * exp(x - y), with broadcasting.",
+)
+
+
+def _logsumexp_grad_cpu(
+    g: Any, x: Any, largest: Any, total: Any, *, axis: tuple[int, ...], out: Any = None
+) -> Any:
+    if out is None:
+        out = host().empty(x.shape, x.dtype, "logsumexp_grad")
+    with np.errstate(invalid="ignore", divide="ignore", over="ignore"):  # of -infinity only: NaN
+        return exponential_share.cpu(np.asarray(g / total), x, largest, out=out)
+
+
+def _logsumexp_grad_gpu(
+    g: Any, x: Any, largest: Any, total: Any, *, axis: tuple[int, ...], out: Any = None
+) -> Any:
+    result = exponential_share.gpu(g / total, x, largest)
+    return settled(result.astype(x.dtype, copy=False), out)
+
+
+def _logsumexp_grad(
+    g: Any, x: Any, largest: Any, total: Any, *, axis: tuple[int, ...]
+) -> Any:
+    terms = recorded.exp(x - largest)  # the softmax does not depend on what is taken out of x
+    return g * (terms / recorded.sum(terms, axis=axis, keepdims=True))
+
+
+logsumexp_grad = op(
+    "logsumexp_grad", cpu=_logsumexp_grad_cpu, gpu=_logsumexp_grad_gpu,
+    backward=None, tangent=None, composed=_logsumexp_grad,
+    samples=None,  # its inputs depend on each other: tested through logsumexp
+    doc="g * exp(x - largest) / total: from the output, exp(x - y) would lose the digits that a "
+        "large y rounds away.",
 )
 
 
 def _logsumexp_backward(ns: Any, step: Any, g: Any) -> None:
-    x, y = step.saved
-    kept = kept_shape(x.shape, step.params["axis"], True)
-    step.give(0, ns.exponential_share(ns.reshape(g, shape=kept), x, ns.reshape(y, shape=kept)))
+    x, largest, total = step.saved
+    axis = step.params["axis"]
+    g = ns.reshape(g, shape=kept_shape(x.shape, axis, True))
+    step.give(0, ns.logsumexp_grad(g, x, largest, total, axis=axis))
 
 
 def _logsumexp_tangent(
     ns: Any, primals: Any, tangents: Any, out: Any, params: dict[str, Any]
 ) -> Any:
-    y = ns.reshape(out, shape=kept_shape(primals[0].shape, params["axis"], True))
-    return ns.sum(ns.exponential_share(tangents[0], primals[0], y), **params)
+    (x,), (t,) = primals, tangents
+    y = ns.reshape(out, shape=kept_shape(x.shape, params["axis"], True))
+    total = ns.sum(ns.exp(ns.subtract(x, y)), **params)  # 1, but for the digits that y rounded away
+    total = ns.where(ns.equal(total, 0), 1.0, total)  # of nothing
+    return ns.divide(ns.sum(ns.exponential_share(t, x, y), **params), total)
 
 
 _logsumexp = op(
-    "logsumexp", cpu=_logsumexp_cpu, gpu=_logsumexp_gpu, floating=True, saves={"x": "x out"},
+    "logsumexp", cpu=_logsumexp_cpu, gpu=_logsumexp_gpu, floating=True, extras="largest total",
+    saves={"x": "x largest total"},
     backward=_logsumexp_backward, tangent=_logsumexp_tangent,
     samples=reduction_samples(), reference=torch_reduction("logsumexp"),
 )

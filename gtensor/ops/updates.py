@@ -17,6 +17,7 @@ from math import inf, isfinite
 from typing import Any
 
 import numpy as np
+from ml_dtypes import finfo
 
 from gtensor.backend.cuda import cupy
 from gtensor.backend.kernels import elementwise, source
@@ -24,6 +25,7 @@ from gtensor.core.op import Op
 from gtensor.ops.paths import negative, tiled
 from gtensor.ops.scratch import Scratch, computed_in, tile_size, whole_tiles
 
+_WIDE = 1e30  # float16 alone has a largest number below it
 _HELPERS = 2  # buffers of a tile's size that an update computes in
 _OPERANDS = 5  # parameter, gradient, three states: widened into buffers if they are of a half dtype
 
@@ -119,6 +121,7 @@ def _adam_cpu(
 ) -> Any:
     scale = rate / (1 - beta1**step)
     root = (1 - beta2**step) ** 0.5
+    bounds = _bounds(state[1].dtype, beta2)
     for key in whole_tiles(parameter.shape):
         tile = _Tile(key, scratch, out, gradient, *state)
         p, g, first, second, *largest = tile.values
@@ -129,13 +132,10 @@ def _adam_cpu(
             p *= 1 - rate * weight_decay
         elif weight_decay:
             g = np.add(g, np.multiply(p, weight_decay, out=helper), out=direction)
+        g = _average_square(second, g, beta2, bounds, helper)
         np.subtract(g, first, out=helper)
         helper *= 1 - beta1
         first += helper
-        second *= beta2
-        np.multiply(g, g, out=helper)
-        helper *= 1 - beta2
-        second += helper
         if largest:
             second = np.maximum(largest[0], second, out=largest[0])
         np.sqrt(second, out=helper)
@@ -148,17 +148,55 @@ def _adam_cpu(
     return out
 
 
+@cache
+def _bounds(dtype: np.dtype, beta2: float) -> tuple[float, float]:
+    """The largest mean square that a dtype may keep, and the gradient whose share is as large.
+
+    A larger finite gradient counts as that one. Its mean square would be infinite, and the
+    parameter would stand still for ever. An infinite gradient is left alone.
+    """
+    limits = finfo(dtype)
+    most = float(limits.max) * (1 - 4 * float(limits.eps))  # sums of shares are rounded
+    return most, most**0.5 / (1 - beta2) ** 0.5
+
+
+def _average_square(
+    second: Any, g: Any, beta2: float, bounds: tuple[float, float], helper: Any
+) -> Any:
+    """second = beta2 * second + (1 - beta2) * g * g, within its bounds; g within them."""
+    most, limit = bounds
+    fits = most > _WIDE  # float16 is computed in float32, which overflows later
+    try:
+        with np.errstate(over="raise"):
+            np.multiply(g, g, out=helper)
+    except FloatingPointError:
+        fits = False
+    second *= beta2
+    if fits:
+        helper *= 1 - beta2
+        second += helper
+        return g
+    g = np.clip(g, -limit, limit, where=np.isfinite(g), out=g.copy())
+    np.multiply(g, 1 - beta2, out=helper)
+    with np.errstate(over="ignore"):
+        helper *= g
+        second += helper
+    np.copyto(second, most, where=(second > most) & np.isfinite(g))
+    return g
+
+
 _ADAM = ("T g, float64 rate, float64 beta1, float64 beta2, float64 eps, float64 decay, "
-         "float64 shrink, float64 sign, float64 correction1, float64 correction2")
+         "float64 shrink, float64 sign, float64 correction1, float64 correction2, "
+         "float64 most, float64 limit")
 _DECAYED = "gt_float<T>(sign) * gt_up(g) + gt_float<T>(decay) * gt_up(p)"
 _adam_kernel = elementwise(
     _ADAM, "T p, T m, T v",
-    f"gt_adam(p, m, v, {_DECAYED}, rate, beta1, beta2, eps, shrink, correction1, correction2)",
-    "optimizer.cuh", name="gt_adam")
+    f"gt_adam(p, m, v, {_DECAYED}, rate, beta1, beta2, eps, shrink, correction1, correction2, "
+    "most, limit)", "optimizer.cuh", name="gt_adam")
 _amsgrad_kernel = elementwise(
     _ADAM, "T p, T m, T v, T largest",
     f"gt_amsgrad(p, m, v, largest, {_DECAYED}, rate, beta1, beta2, eps, shrink, correction1, "
-    "correction2)", "optimizer.cuh", name="gt_amsgrad")
+    "correction2, most, limit)", "optimizer.cuh", name="gt_amsgrad")
 
 
 def _adam_gpu(
@@ -169,7 +207,7 @@ def _adam_gpu(
     decay, shrink = (0.0, weight_decay) if decoupled else (weight_decay, 0.0)
     kernel = _amsgrad_kernel if len(state) == 3 else _adam_kernel
     kernel(gradient, rate, beta1, beta2, eps, decay, shrink, -1.0 if maximize else 1.0,
-           1 - beta1**step, 1 - beta2**step, out=(out, *state))
+           1 - beta1**step, 1 - beta2**step, *_bounds(state[1].dtype, beta2), out=(out, *state))
     return out
 
 

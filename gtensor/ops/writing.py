@@ -9,7 +9,7 @@ import numpy as np
 
 from gtensor.backend import device_of
 from gtensor.core import inplace
-from gtensor.core.interchange import plain_values
+from gtensor.core.interchange import given_values
 from gtensor.core.op import op, registry
 from gtensor.core.samples import Sample, normal
 from gtensor.core.tensor import Tensor
@@ -99,8 +99,7 @@ def set_item(x: Tensor, key: Any, value: Any) -> None:
     """
     tracked = x.requires_grad or (isinstance(value, Tensor) and value.requires_grad)
     parts, basic = normalized(x, key, tracked)
-    if not isinstance(value, (Tensor, bool, int, float, complex, x.device.array_type)):
-        value = np.asarray(plain_values(value))
+    value = given_values(value, x.device, "x[key] = value")
     try:
         part, target = _selected(x, parts, basic, np.ndim(_raw(value)) == 0)
         _write(x, parts, part, value if target is None else _fitted(value, target))

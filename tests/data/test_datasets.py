@@ -181,7 +181,7 @@ def test_collate_keeps_dtypes():
     ([np.ones(2), np.ones(3)], ValueError, r"item 1 .* shape \(3,\), and item 0 \(2,\)"),
     ([(1, 2), (1,)], ValueError, "item 1 of a batch has length 1"),
     ([{"a": 1}, {"b": 1}], ValueError, "item 1 of a batch has keys"),
-    ([object()], TypeError, "object cannot be batched"),
+    ([object()], TypeError, "a batch was given object of dtype object"),
 ])
 def test_items_that_differ_are_named(items, error, message):
     with pytest.raises(error, match=message):

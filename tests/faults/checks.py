@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import gc
 import weakref
+from collections.abc import Callable
 from contextlib import suppress
 from itertools import pairwise
 from typing import Any
@@ -18,7 +19,7 @@ import numpy as np
 import gtensor as gt
 from gtensor.core.errors import GradientError
 from gtensor.core.steps import RawStep
-from gtensor.memory import Arena, HostSegments
+from gtensor.memory import Arena, HostSegments, VirtualSegments
 from gtensor.settings import settings
 
 SHAPE = (3, 3)
@@ -218,3 +219,95 @@ def arrays_keep_their_blocks() -> None:
         others = [gt.full((64, 64), 5.0) for _ in range(8)]
         assert bool((view == 3.0)._array.all()), "the memory of a live view was written"
         del others
+
+
+# -- what enters, and numbers at the ends of their range -------------------------------------------
+
+
+def _refused(call: Callable[[], object]) -> bool:
+    try:
+        call()
+    except TypeError:
+        return True
+    return False
+
+
+def only_numbers_enter() -> None:
+    """Arrays and dtypes of objects, texts and times are refused."""
+    for dtype in (object, [("a", object)], "U3", "M8[s]"):
+        given = np.zeros(3, dtype)
+        for call in (lambda d=dtype: gt.empty((3,), dtype=d), lambda a=given: gt.asarray(a),
+                     lambda d=dtype: gt.ones(3).astype(d), lambda a=given: gt.concat([a, a])):
+            assert _refused(call), f"{dtype} was let in"
+
+
+def no_mask_is_dropped() -> None:
+    """Masked arrays are refused."""
+    masked = np.ma.array([1.0, 2.0], mask=[False, True])
+    for call in (lambda: gt.asarray(masked), lambda: gt.ones(2) + masked, lambda: gt.tanh(masked)):
+        assert _refused(call), "a mask was dropped"
+
+
+def large_logits_have_the_gradient_of_small_ones() -> None:
+    """softmax(x + 1e7) - onehot is softmax(x) - onehot, in float32."""
+    values, target = np.array([[0.0, 1.0, 2.0]], np.float32), gt.tensor([0])
+    found = []
+    for shift in (0.0, 1e7):
+        x = gt.tensor(values + np.float32(shift), requires_grad=True)
+        gt.nn.functional.cross_entropy(x, target).backward()
+        found.append(x.grad.numpy())
+    np.testing.assert_allclose(found[1], found[0], rtol=1e-5)
+
+
+def a_huge_gradient_does_not_stop_adam() -> None:
+    """The parameter moves in every step after a gradient whose square is infinite."""
+    p = gt.tensor([1.0], requires_grad=True)
+    optimizer = gt.optim.Adam([p], lr=0.1)
+    for gradient in (1e30, 1.0, 1.0):
+        before = p.item()
+        p.grad = gt.tensor([gradient])
+        optimizer.step()
+        assert p.item() != before, "the parameter stands still"
+
+
+class _Refusing:
+    """Pages of which there are none, and addresses that nobody takes back."""
+
+    page, span = 1 << 21, 1 << 21
+
+    def reserve(self, nbytes: int) -> int:
+        return 1 << 40
+
+    def map(self, address: int, nbytes: int) -> None:
+        raise MemoryError("no pages")
+
+    def release(self, address: int, nbytes: int) -> None:
+        raise RuntimeError("no address is taken back")
+
+
+def out_of_memory_is_told_although_clearing_up_fails() -> None:
+    """A request that finds no pages raises OutOfMemoryError."""
+    arena = Arena(VirtualSegments(_Refusing()))
+    try:
+        arena.allocate(1 << 20)
+    except RuntimeError as error:
+        assert isinstance(error, gt.memory.OutOfMemoryError), f"hidden by {error!r}"
+    except MemoryError:
+        pass
+
+
+def a_timeline_lets_a_released_plan_go() -> None:
+    """Within a timeline the reservation of a released plan goes back, without a collection."""
+    def step() -> object:
+        return gt.zeros((1 << 10,), device="cpu") + 1
+
+    with settings.override(arena_min_bytes=0):
+        with gt.memory.record("cpu") as recording:
+            step()
+        plan = recording.plan()
+        with gt.memory.timeline(device="cpu"):
+            with gt.memory.planned(plan, "cpu"):
+                step()
+            before = gt.memory.stats("cpu").allocated
+            plan.release()
+            assert gt.memory.stats("cpu").allocated == before - plan.reservation

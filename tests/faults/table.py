@@ -19,7 +19,7 @@ import gtensor as gt
 from gtensor.core.errors import GradientError
 from gtensor.testing import opcheck
 
-from . import checks, plants, plants_numerics, plants_places
+from . import checks, plants, plants_numbers, plants_numerics, plants_places
 
 Plant = Callable[[], AbstractContextManager[Any]]
 
@@ -195,6 +195,19 @@ FAULTS = [
     Fault("a 0-d tensor is one element along axis 0", plants_numerics.no_axis_0_of_0d,
           ByTest("ops_array.test_reductions", "test_a_0d_tensor_is_one_element_along_axis_0",
                  name="softmax"), raises=ValueError),
+    # what enters, and numbers at the ends of their range
+    Fault("elements are numbers", plants_numbers.objects_let_in,
+          ByCheck(checks.only_numbers_enter)),
+    Fault("no mask is dropped", plants_numbers.masks_dropped, ByCheck(checks.no_mask_is_dropped)),
+    Fault("the size of logits takes nothing from the gradient",
+          plants_numbers.log_of_the_sum_absorbed,
+          ByCheck(checks.large_logits_have_the_gradient_of_small_ones)),
+    Fault("no gradient stops its parameter for ever", plants_numbers.mean_square_overflows,
+          ByCheck(checks.a_huge_gradient_does_not_stop_adam)),
+    Fault("clearing up hides no error", plants_numbers.clearing_up_raises,
+          ByCheck(checks.out_of_memory_is_told_although_clearing_up_fails)),
+    Fault("a listener keeps no owner of blocks", plants_numbers.owner_kept_by_listener,
+          ByCheck(checks.a_timeline_lets_a_released_plan_go)),
 ]
 
 _HEAD = """# Planted faults

@@ -10,6 +10,7 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 from kernel_cases import Case, assert_close, exact, normal, unwritten
+from ml_dtypes import finfo
 
 import gtensor as gt
 from gtensor import optim
@@ -138,6 +139,27 @@ def _optimizer(name: str, reference: Callable[..., Any], states: int, **options:
     return Case(name, check)
 
 
+def _adam_huge(executor: Any, dtype: np.dtype, rng: np.random.Generator) -> None:
+    """Gradients whose squares do not fit: as on the CPU; the parameter moves, means are finite."""
+    eps, huge = float(finfo(dtype).eps), float(finfo(dtype).max) / 2
+    options = optim.Adam([gt.ones(1, requires_grad=True)]).defaults
+    made = optim.Adam([gt.ones(1, requires_grad=True)], lr=0.1, amsgrad=True)
+    options = {**options, "lr": 0.1, "amsgrad": True}
+    ours = [np.ones(4, dtype), *(np.zeros(4, dtype) for _ in range(3))]
+    cpu = [a.copy() for a in ours]
+    for step, scale in enumerate((1.0, 1.0, -1.0, 1e-3), start=1):
+        g = np.array([huge * scale, huge**0.5 * scale, scale, 0]).astype(dtype)
+        known = made.options(options, step)
+        with launched_by(executor, dtype):
+            made.update.gpu(ours[0], g, scratch=None, state=tuple(ours[1:]), out=ours[0], **known)
+        made.update.cpu(cpu[0], g, scratch=updates.workspace((4,), dtype), state=tuple(cpu[1:]),
+                        out=cpu[0], **known)
+    assert (np.abs(ours[0].astype(float)[:3] - 1) > 0.01).all()
+    for a, b in zip(ours, cpu, strict=True):
+        assert np.isfinite(a.astype(float)).all()
+        np.testing.assert_allclose(a.astype(float), b.astype(float), rtol=8 * eps, atol=eps)
+
+
 def _lion(executor: Any, dtype: np.dtype, rng: np.random.Generator) -> None:
     p, m = normal(rng, 301, dtype), np.zeros(301, dtype)
     wanted, mean = exact(p), exact(m)
@@ -189,7 +211,8 @@ CASES = [
     _optimizer("adam", torch.optim.Adam, 2, **_DECAYED),
     _optimizer("adamw", torch.optim.AdamW, 2, **_DECAYED),
     _optimizer("adamw-amsgrad", torch.optim.AdamW, 3, **_DECAYED, amsgrad=True, maximize=True),
-    Case("lion", _lion), Case("average", _average), Case("clipping", _clipping),
+    Case("adam-huge", _adam_huge), Case("lion", _lion), Case("average", _average),
+    Case("clipping", _clipping),
 ]
 BODIES = [kernel for kernels in KERNELS.values() for kernel in kernels if kernel is not None]
 BODIES += OPTIMIZER

@@ -136,6 +136,20 @@ def test_an_error_in_the_middle_leaves_no_page(driver, name):
     assert not driver.handles and not driver.mapped and not any(driver.ranges.values())
 
 
+@pytest.mark.parametrize("refused", [{"cuMemUnmap"}, {"cuMemAddressFree"}])
+def test_what_fails_while_clearing_up_does_not_hide_that_memory_is_out(driver, refused):
+    arena = Arena(VirtualSegments(CudaPages(0, nullcontext())))
+    kept = arena.allocate(60 * MIB)
+    driver.refuse = refused
+    with pytest.raises(OutOfMemoryError, match="cuMemCreate answered CUDA_ERROR_OUT_OF_MEMORY"):
+        arena.allocate(20 * MIB, stream=1)
+    driver.refuse = set()
+    del kept
+    arena.empty_cache()
+    if refused == {"cuMemAddressFree"}:
+        assert not any(driver.ranges.values()), "addresses were not tried again"
+
+
 def test_without_bindings_the_error_says_what_to_install(monkeypatch):
     def missing(name):
         raise ImportError(name)

@@ -104,6 +104,25 @@ def test_a_released_plan_reserves_anew(small_arrays):
     assert plan.counts.served == 2 * len(plan.lifetimes)
 
 
+def test_within_a_timeline_a_released_plan_gives_its_reservation_back(small_arrays):
+    def step():
+        return [gt.zeros((1 << 10,), device="cpu") + 1]
+
+    gc.collect()
+    with memory.record("cpu") as recording:
+        step()
+    plan = recording.plan()
+    with memory.timeline(device="cpu") as timeline:
+        with memory.planned(plan, "cpu"):
+            step()
+        before = memory.stats("cpu").allocated
+        plan.release()
+        assert memory.stats("cpu").allocated == before - plan.reservation
+        kept = step()
+    del kept
+    assert [event.delta > 0 for event in timeline.events].count(True) == 4
+
+
 def test_dropping_the_plan_gives_its_reservation_back(small_arrays):
     run = training()
     plan = recorded_plan(run)

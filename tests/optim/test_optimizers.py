@@ -252,3 +252,22 @@ def test_repr_lists_the_groups_as_pytorchs():
     wanted = [line for line in repr(theirs).splitlines()
               if not line.strip().startswith(foreign)]
     assert [line.replace(": 0.0", ": 0") for line in told] == wanted
+
+
+@pytest.mark.parametrize("kind", [gt.optim.Adam, gt.optim.AdamW])
+@pytest.mark.parametrize(("dtype", "huge"), [
+    ("float32", 1e20), ("float32", 3e38), ("float64", 1e200), ("float16", 6e4)])
+def test_a_gradient_whose_square_does_not_fit_does_not_stop_its_parameter(kind, dtype, huge):
+    """PyTorch's stands still for ever; ours steps as from any large gradient, and goes on."""
+    p = gt.tensor([1.0, 1.0, 1.0], dtype=dtype, requires_grad=True)
+    optimizer = kind([p], lr=0.125, weight_decay=0.0, amsgrad=True)
+    before = p.numpy().copy()
+    for number, first in enumerate((huge, huge, -huge, 1.0)):
+        p.grad = gt.tensor([first, 1.0, np.inf if number == 2 else 0.0], dtype=dtype)
+        with np.errstate(invalid="ignore"):
+            optimizer.step()
+        after = p.numpy().copy()
+        assert (np.abs(after - before)[:2] > 0.01).all() and (np.abs(after - before)[:2] < 4).all()
+        before = after
+    assert np.isfinite(optimizer.state_dict()["state"][0]["exp_avg_sq"].numpy()[:2]).all()
+    assert np.isnan(after[2]), "an infinite gradient must show"

@@ -104,7 +104,8 @@ class VirtualSegments:
         try:
             self.pages.map(start, nbytes)
         except Exception:  # after an interrupt nobody knows what is mapped: it stays
-            self.pages.release(start, size)
+            self._spare.append((start, size))
+            self._release_spare()
             raise
         self._ranges[start] = _Range(start, size, nbytes)
         return start
@@ -131,7 +132,8 @@ class VirtualSegments:
             try:
                 self.pages.alias(start, pages)
             except Exception:  # after an interrupt nobody knows what is mapped: it stays
-                self.pages.release(start, len(pages) * self.page)
+                self._spare.append((start, len(pages) * self.page))
+                self._release_spare()
                 raise
             self._joined[runs] = start
             self._pages_joined += len(pages)
@@ -172,6 +174,10 @@ class VirtualSegments:
         else:
             self._ranges.pop(found.start, None)
             self._spare.append((found.start, found.nbytes))
+        self._release_spare()
+
+    def _release_spare(self) -> None:
+        """Give spare addresses back. What fails is tried again next time: it hides no error."""
         for spare in tuple(self._spare):
             with suppress(Exception):
                 self.pages.release(*spare)

@@ -1,0 +1,52 @@
+"""What the elements of a tensor may be: numbers. Every dtype and foreign array passes here.
+
+Memory of the arena still holds the bytes of what lay there before. As elements of an object dtype
+they would be taken for pointers, so no such dtype may reach it.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+_NUMBERS = "biufc"  # kinds of NumPy's own
+_USER_DTYPE = 256  # dtype numbers from here on are not NumPy's own (ml_dtypes)
+
+
+def element_type(dtype: Any) -> np.dtype:
+    """The dtype object that `dtype` stands for. Raises TypeError if its elements are no numbers."""
+    try:
+        found = np.dtype(dtype)
+    except TypeError:
+        raise TypeError(f"dtype {dtype!r} given; wanted a dtype of numbers") from None
+    if found.kind in _NUMBERS or _of_ml_dtypes(found):
+        return found
+    raise TypeError(f"dtype {found} given; wanted one of numbers: booleans, integers, floating or "
+                    "complex ones")
+
+
+def _of_ml_dtypes(dtype: np.dtype) -> bool:
+    return dtype.kind == "V" and dtype.num >= _USER_DTYPE and not dtype.hasobject
+
+
+def host_array(value: Any, reader: str) -> np.ndarray:
+    """`value` as a NumPy array of numbers.
+
+    Raises TypeError, naming who reads it, for other elements and for masked ones.
+    """
+    refuse_mask(value, reader)
+    array = np.asarray(value)
+    try:
+        element_type(array.dtype)
+    except TypeError:
+        raise TypeError(f"{reader} was given {type(value).__name__} of dtype {array.dtype}; wanted "
+                        "numbers: a tensor, an array, or equally long nested lists") from None
+    return array
+
+
+def refuse_mask(value: Any, reader: str) -> None:
+    """Raises TypeError for an array with a mask, which gtensor would silently drop."""
+    if isinstance(value, np.ndarray) and type(value) is not np.ndarray and hasattr(value, "mask"):
+        raise TypeError(f"{reader} was given a masked array, whose mask would be lost; wanted a "
+                        "plain one, such as its filled(0)")

@@ -1,0 +1,66 @@
+"""Mutations of what enters, of numbers at the ends of their range, and of clearing up."""
+
+from __future__ import annotations
+
+from contextlib import AbstractContextManager
+from typing import Any
+from unittest.mock import patch
+
+import numpy as np
+
+from gtensor.backend import elements
+from gtensor.core.namespaces import raw
+from gtensor.memory import VirtualSegments
+from gtensor.memory.adaptors import Ears
+from gtensor.ops import updates
+
+Context = AbstractContextManager[Any]
+
+
+def objects_let_in() -> Context:
+    """every dtype is taken for one of numbers"""
+    return patch.object(elements, "_NUMBERS", "biufcmMOSUVT")
+
+
+def masks_dropped() -> Context:
+    """a masked array is taken for its data"""
+    return patch.object(elements, "refuse_mask", lambda value, reader: None)
+
+
+def log_of_the_sum_absorbed() -> Context:
+    """the gradient of cross_entropy takes the rounded logarithm of the sum out of the logits"""
+    right = raw["cpu"].cross_entropy_grad
+
+    def path(*inputs: Any, **params: Any) -> Any:
+        *others, largest, total, count = inputs
+        return right(*others, largest + np.log(total), np.ones_like(total), count, **params)
+    return patch.object(raw["cpu"], "cross_entropy_grad", path)
+
+
+def mean_square_overflows() -> Context:
+    """Adam's running mean of squares becomes infinite"""
+    def average(second: Any, g: Any, beta2: float, bounds: Any, helper: Any) -> Any:
+        with np.errstate(over="ignore"):
+            second *= beta2
+            second += (1 - beta2) * (g * g)
+        return g
+    return patch.object(updates, "_average_square", average)
+
+
+def clearing_up_raises() -> Context:
+    """addresses that are not taken back after an error are an error of their own"""
+    def release(source: VirtualSegments) -> None:
+        for spare in source._spare:
+            source.pages.release(*spare)
+        source._spare.clear()
+    return patch.object(VirtualSegments, "_release_spare", release)
+
+
+def owner_kept_by_listener() -> Context:
+    """who listens for frees keeps the owners of all blocks that it heard of"""
+    right = Ears.listen
+
+    def listen(ears: Any, block: Any) -> None:
+        right(ears, block)
+        ears.__dict__.setdefault("kept", []).append(block.owner)
+    return patch.object(Ears, "listen", listen)
