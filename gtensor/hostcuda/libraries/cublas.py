@@ -721,7 +721,7 @@ def trttp(t: str, handle: int, uplo: int, n: int, a: int, lda: int, packed: int)
 
 def eliminate(a: np.ndarray) -> int:
     """LU without pivots, in place; the first zero of the diagonal, from 1, or 0."""
-    for k in range(len(a)):
+    for k in range(min(a.shape)):
         if a[k, k] == 0:
             return k + 1
         a[k + 1 :, k] /= a[k, k]
