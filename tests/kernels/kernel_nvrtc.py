@@ -14,9 +14,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from kernel_text import cuda_include
 
 from gtensor.backend import kernels
+from gtensor.hostcuda.kernels.toolchain import cuda_include
 
 ARCHITECTURES = (75, 80, 86, 89, 90, 100, 120)
 
