@@ -84,9 +84,24 @@ def install(mode: str = "eager", devices: int = 1, seed: int = 0, dry: bool = Fa
         _patch(native, folder, name)
 
 
-def _check(mode: str, devices: int) -> None:
+def configure(mode: str = "eager", seed: int = 0, dry: bool = False) -> None:
+    """Change the mode of a process in which it is installed, once all work has run."""
+    _check_mode(mode)
+    native().cuda.hostcuda_configure(mode == "deferred", dry, seed)
+
+
+def forgive() -> None:
+    """Forget errors that stay (illegal accesses), once all work has run: tests of them go on."""
+    native().cuda.hostcuda_forgive()
+
+
+def _check_mode(mode: str) -> None:
     if mode not in _MODES:
         raise ValueError(f"mode is one of {', '.join(_MODES)}, got {mode!r}")
+
+
+def _check(mode: str, devices: int) -> None:
+    _check_mode(mode)
     if not 1 <= devices <= _MOST:
         raise ValueError(f"devices is 1 to {_MOST}, got {devices}")
     if sys.platform != "linux" or platform.machine() != "x86_64":
@@ -128,8 +143,10 @@ def _add_devices(native: Native, devices: int, card: Card) -> None:
 
 def _parts(native: Native) -> None:
     """The compiler and the libraries, where they are there."""
-    from gtensor.hostcuda import wiring
-
+    try:
+        from gtensor.hostcuda import wiring
+    except ImportError:
+        return
     _kept.append(wiring.connect(native))
 
 

@@ -1,13 +1,15 @@
 // Modules: kernels that were compiled for the host, and their launches.
 //
-// An image is what the compiler's side (Python) answers to a program's text: 8 bytes "HOSTCUDA", the
-// length, then bytes that only that side reads. It tells which shared library holds the kernels.
+// An image is what the compiler's side (kernels/compiler.py) answers to a program's text: it begins
+// with "//HOSTCUDA " and its length in eight hexadecimal digits. That side tells which shared library
+// holds an image's kernels.
 #include <dlfcn.h>
 #include <link.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
 #include <cstddef>
+#include <cstdlib>
 #include <cstring>
 
 #include "driver.h"
@@ -16,8 +18,8 @@ namespace hostcuda {
 
 namespace {
 
-constexpr char MAGIC[] = "HOSTCUDA";
-constexpr size_t HEADER = 16;
+constexpr char MAGIC[] = "//HOSTCUDA ";
+constexpr size_t HEADER = sizeof MAGIC - 1 + 8;
 
 struct Module;
 
@@ -73,11 +75,11 @@ CUresult load(CUmodule *made, const void *image) {
     CUresult refused = with_context([](Held &held) { return refuse_unsafe(held); });
     if (refused) return refused;
     if (memcmp(image, MAGIC, sizeof MAGIC - 1)) return CUDA_ERROR_INVALID_IMAGE;
-    uint64_t bytes;
-    memcpy(&bytes, static_cast<const char *>(image) + 8, sizeof bytes);
+    const char *length = static_cast<const char *>(image) + sizeof MAGIC - 1;
+    size_t bytes = strtoull(std::string(length, 8).c_str(), nullptr, 16);
     if (!modules().load) return CUDA_ERROR_NOT_SUPPORTED;
     char path[4096] = "";
-    int error = modules().load(static_cast<const char *>(image) + HEADER, bytes, path, sizeof path);
+    int error = modules().load(image, bytes, path, sizeof path);
     if (error) return CUresult(error);
     bool again;
     {

@@ -1,7 +1,6 @@
 // NVRTC's functions: a program's text goes to the compiler's side, which is Python.
 //
 // This is a library of its own, with NVRTC's name, so that who opens NVRTC opens this.
-#include <cstdint>
 #include <cstring>
 #include <map>
 #include <memory>
@@ -50,11 +49,7 @@ void hostcuda_set_compiler(decltype(compile) compiler) { compile = compiler; }
 
 void hostcuda_compiled(void *handle, const char *image, size_t bytes, const char *log) {
     Program *program = static_cast<Program *>(handle);
-    uint64_t length = bytes;
-    program->image.assign("HOSTCUDA", 8);
-    program->image.append(reinterpret_cast<const char *>(&length), sizeof length);
-    program->image.append(image, bytes);
-    program->image.append(8, '\0');   // callers that take this for a text drop its end
+    program->image.assign(image, bytes);
     program->log = log;
     program->compiled = true;
 }
