@@ -5,7 +5,6 @@
 // holds an image's kernels.
 #include <dlfcn.h>
 #include <link.h>
-#include <sys/mman.h>
 #include <unistd.h>
 
 #include <cstddef>
@@ -49,21 +48,19 @@ Modules &modules() {
     return *all;
 }
 
-// A module that is loaded twice has its variables twice: the second time a copy of the file is opened.
+// A module that is loaded twice has its variables twice: the second time a copy of the file is opened,
+// under a name of its own, by which the dynamic loader knows libraries.
 void *open_library(const std::string &path, bool again) {
     if (!again) return dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
+    std::string name = path + ".XXXXXX";
+    int copy = mkstemp(name.data());
     FILE *file = fopen(path.c_str(), "rb");
-    int copy = memfd_create("hostcuda module", MFD_CLOEXEC);
     char buffer[1 << 16];
     bool good = file && copy >= 0;
     for (size_t got; good && (got = fread(buffer, 1, sizeof buffer, file)) > 0;)
         good = write(copy, buffer, got) == ssize_t(got);
-    void *library = nullptr;
-    if (good) {
-        char name[64];
-        snprintf(name, sizeof name, "/proc/self/fd/%d", copy);
-        library = dlopen(name, RTLD_NOW | RTLD_LOCAL);
-    }
+    void *library = good ? dlopen(name.c_str(), RTLD_NOW | RTLD_LOCAL) : nullptr;
+    if (copy >= 0) unlink(name.c_str());
     if (file) fclose(file);
     if (copy >= 0) close(copy);
     return library;
