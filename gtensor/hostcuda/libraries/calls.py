@@ -5,6 +5,8 @@ A library is a table: name -> argument types -> implementation. A letter stands 
     p  an address, a handle or a stream (0 where NULL)      i  int        z  size_t
     l  long long                                            f  float      d  double
 
+and, as a result, v for none.
+
 An implementation raises `Refused(status)` where NVIDIA documents an error, before anything is
 changed; what it puts into a queue with `enqueue` may not fail for reasons that a caller could see
 in the arguments. It reads host scalars before it queues, and device memory only in the queue.
@@ -29,6 +31,7 @@ LETTERS = {
     "z": ctypes.c_size_t,
     "f": ctypes.c_float,
     "d": ctypes.c_double,
+    "v": None,
 }
 BFLOAT16 = np.dtype(ml_dtypes.bfloat16)
 # A routine's type letter, as BLAS and NVIDIA's libraries spell it.
@@ -119,7 +122,7 @@ Enqueue = Callable[[int, Work, str], int]
 _RUN = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
 _works: dict[int, Work] = {}
 _keys = itertools.count(1)
-_failures: list[BaseException] = []
+LAUNCH_FAILURE = 719  # cudaErrorLaunchFailure: stays until the process ends
 
 
 @_RUN
@@ -129,7 +132,7 @@ def _run(key: int) -> None:
             _works[key]()
     except BaseException as error:  # a C caller stands behind this frame: nothing may pass it
         traceback.print_exc()
-        _failures.append(error)
+        runtime.fail(f"a stand-in for one of NVIDIA's libraries failed: {error}")
 
 
 @_RUN
@@ -145,12 +148,15 @@ class Runtime:
 
     def __init__(self) -> None:
         self.native: ctypes.CDLL | None = None
+        self.failures: list[str] = []
 
     def attach(self, native: ctypes.CDLL) -> None:
         native.hostcuda_enqueue.argtypes = [
             ctypes.c_void_p, _RUN, _RUN, ctypes.c_void_p, ctypes.c_int, ctypes.c_char_p,
         ]  # fmt: skip
         native.hostcuda_is_capturing.argtypes = [ctypes.c_void_p]
+        native.hostcuda_fail.argtypes = [ctypes.c_int, ctypes.c_char_p]
+        native.hostcuda_missing.argtypes = [ctypes.c_char_p]
         native.cudaStreamSynchronize.argtypes = [ctypes.c_void_p]
         self.native = native
 
@@ -162,10 +168,16 @@ class Runtime:
         return int(self.native.hostcuda_enqueue(stream, _run, _drop, key, 1, name.encode()))
 
     def is_capturing(self, stream: int) -> bool:
-        return self.native is not None and bool(self.native.hostcuda_is_capturing(stream))
+        return self.native is not None and self.native.hostcuda_is_capturing(stream) == 1
 
     def synchronize(self, stream: int) -> int:
         return 0 if self.native is None else int(self.native.cudaStreamSynchronize(stream))
+
+    def fail(self, sentence: str) -> None:
+        """The device has met an error that stays; only from within queued work."""
+        self.failures.append(sentence)
+        if self.native is not None:
+            self.native.hostcuda_fail(LAUNCH_FAILURE, sentence.encode())
 
 
 runtime = Runtime()
@@ -182,7 +194,7 @@ def enqueue(stream: int, name: str, work: Work, failed: int) -> None:
     status = runtime.enqueue(stream, key, name)
     if status:
         _works.pop(key, None)
-    require(not status and not _failures, failed)
+    require(not status and not runtime.failures, failed)
 
 
 # ---------------------------------------------------------------------------- libraries
@@ -191,7 +203,9 @@ def enqueue(stream: int, name: str, work: Work, failed: int) -> None:
 class Library:
     """One library's functions, by name, and the stub that they are filled into."""
 
-    def __init__(self, soname: str, version: str, *, refusal: int, internal: int) -> None:
+    def __init__(
+        self, soname: str, version: str, *, refusal: int = 0, internal: int = 0
+    ) -> None:
         self.soname, self.version = soname, version
         self.refusal, self.internal = refusal, internal
         self.letters: dict[str, str] = {}
@@ -234,13 +248,17 @@ class Library:
         """Builds and loads the stub with all that is wanted, and fills what is here."""
         names = {*wanted, *self.entries}
         self.stub = Stub(self.soname, names, self.version, self.refusal)
+        self.stub.fill(self.addresses())
+
+    def addresses(self) -> dict[str, int]:
+        """Machine code that calls each function; it lives as long as the library."""
         addresses = {}
         for name, entry in self.entries.items():
             kinds = [LETTERS[letter] for letter in self.letters[name]]
             callback = ctypes.CFUNCTYPE(LETTERS[self.results[name]], *kinds)(entry)
             self._callbacks.append(callback)
             addresses[name] = ctypes.cast(callback, ctypes.c_void_p).value or 0
-        self.stub.fill(addresses)
+        return addresses
 
     def missing(self) -> list[str]:
         """The functions that a program called and that are not here."""

@@ -1,9 +1,9 @@
-"""Stub libraries: what CuPy's extension modules need of NVIDIA's libraries, as shared libraries of our own.
+"""Stub libraries: what CuPy's extension modules import from NVIDIA's, in libraries of our own.
 
-CuPy's modules name `libcublas.so.13` and others as needed libraries, with a version on every symbol.
-A library of the same SONAME that is loaded already is taken by the dynamic loader instead of a
-search on disk, and if it defines the version node, nothing is printed. In a stub every function is a
-jump through a slot of a table. A slot holds a function that counts the call and answers the status
+CuPy's modules name `libcublas.so.13` and others as needed libraries, with a version on every
+symbol. A library of the same SONAME that is loaded already is taken by the dynamic loader instead
+of a search on disk, and if it defines the version node, nothing is printed. In a stub every
+function is a jump through a slot of a table. A slot holds a function that counts the call and answers the status
 that the library has for "not supported", until `Stub.fill` puts another address there.
 """
 
@@ -90,12 +90,12 @@ def needs(module: pathlib.Path) -> dict[str, dict[str, str]]:
 def source(names: list[str], refusal: int) -> str:
     """The C++ text of a stub: a table of slots, a jump per name, and an answer per empty slot."""
     lines = [
-        "// Generated: every name jumps through its slot; an empty slot counts the call and refuses.",
+        "// Generated: a name jumps through its slot; an empty slot counts the call and refuses.",
         f'extern "C" {{ long hostcuda_stub_calls[{len(names)}]; }}',
         '__attribute__((used)) static long refuse(int index) asm("hostcuda_stub_refuse");',
         f"static long refuse(int index) {{ ++hostcuda_stub_calls[index]; return {refusal}; }}",
         'asm(R"(',
-        ".text",
+        ".pushsection .text",
     ]
     for index, name in enumerate(names):
         lines += [
@@ -105,10 +105,10 @@ def source(names: list[str], refusal: int) -> str:
             f".Lrefuse{index}: mov ${index}, %edi",
             "jmp hostcuda_stub_refuse",
         ]
-    lines += [".data", ".balign 8", ".globl hostcuda_stub_slots"]
+    lines += [".popsection", ".pushsection .data", ".balign 8", ".globl hostcuda_stub_slots"]
     lines += ["hostcuda_stub_slots:", ".Lslots:"]
     lines += [f".quad .Lrefuse{index}" for index in range(len(names))]
-    return "\n".join([*lines, ')");', ""])
+    return "\n".join([*lines, ".popsection", ')");', ""])
 
 
 def cache() -> pathlib.Path:
