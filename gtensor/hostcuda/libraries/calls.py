@@ -244,11 +244,12 @@ class Library:
 
         return call
 
-    def load(self, wanted: Iterable[str]) -> None:
+    def load(self, wanted: Iterable[str]) -> Stub:
         """Builds and loads the stub with all that is wanted, and fills what is here."""
         names = {*wanted, *self.entries}
         self.stub = Stub(self.soname, names, self.version, self.refusal)
         self.stub.fill(self.addresses())
+        return self.stub
 
     def addresses(self) -> dict[str, int]:
         """Machine code that calls each function; it lives as long as the library."""
