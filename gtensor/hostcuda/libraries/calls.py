@@ -267,12 +267,13 @@ class Library:
 
 
 class Handles:
-    """Objects behind opaque handles."""
+    """Objects behind opaque handles; no two of them are alike, over all libraries."""
+
+    _next = itertools.count(0x10000, 0x100)
 
     def __init__(self, unknown: int) -> None:
         self.unknown = unknown
         self._objects: dict[int, Any] = {}
-        self._next = itertools.count(0x10000, 0x100)
 
     def add(self, value: Any) -> int:
         handle = next(self._next)
