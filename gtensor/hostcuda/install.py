@@ -11,7 +11,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from gtensor.hostcuda import build, elf, wiring
+from gtensor.hostcuda import build, elf
 from gtensor.hostcuda.build import Unusable
 from gtensor.hostcuda.card import Card
 
@@ -79,6 +79,8 @@ def install(mode: str = "eager", devices: int = 1, seed: int = 0, dry: bool = Fa
     native.cuda.hostcuda_configure(mode == "deferred", dry, seed)
     _native = native
     os.environ.setdefault("CUPY_CACHE_DIR", str(build.cache() / "cupy"))
+    from gtensor.hostcuda import wiring  # imports NumPy and SciPy; pytest loads this in every run
+
     _kept.append(wiring.connect(native))
     for name in _RUNTIMES:
         _patch(native, folder, name)
