@@ -765,7 +765,7 @@ def xsyevd(
     context.enqueue("cusolverDnXsyevd", run)
 
 
-# Xgeev: (type of A, of W, of VR, compute type) -> the routine's letter; W is complex, A may be real.
+# Xgeev: (type of A, of W, of VR, compute type) -> the routine's letter; W is always complex.
 GEEV_TYPES = {
     (cublas.R32F, cublas.C32F, cublas.R32F, cublas.R32F): "S",
     (cublas.R64F, cublas.C64F, cublas.R64F, cublas.R64F): "D",
