@@ -48,10 +48,12 @@ def headers() -> Path:
     for place in (package.submodule_search_locations or []) if package else []:
         folder = Path(place) / "cu13" / "include"
         if all((folder / name).exists() for name in ("cuda_runtime_api.h", "cuda.h", "nvrtc.h",
-                                                     "crt/host_defines.h")):
+                                                     "crt/host_defines.h", "cuda_fp16.h",
+                                                     "nv/target")):
             return folder
     raise Unusable("hostcuda compiles against NVIDIA's headers, which are not installed; install "
-                   "gtensor[hostcuda] (nvidia-cuda-runtime, nvidia-cuda-nvrtc, nvidia-cuda-crt)")
+                   "gtensor[hostcuda] (nvidia-cuda-runtime, nvidia-cuda-nvrtc, nvidia-cuda-crt, "
+                   "nvidia-cuda-cccl)")
 
 
 def enumeration(header: str, prefix: str) -> dict[str, int]:

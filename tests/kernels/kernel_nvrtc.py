@@ -16,7 +16,7 @@ from typing import Any
 
 
 from gtensor.backend import kernels
-from gtensor.hostcuda.kernels.toolchain import cuda_include
+from gtensor.hostcuda.build import headers
 
 ARCHITECTURES = (75, 80, 86, 89, 90, 100, 120)
 
@@ -77,7 +77,7 @@ def compile_text(
     """
     from cuda.bindings import nvrtc
 
-    folders = (cuda_include(), *include)
+    folders = (headers(), *include)
     options = [
         *kernels.OPTIONS, *CUPY_OPTIONS, f"-arch=sm_{architecture}", "--ptxas-options=-v",
         *(f"-I{folder}" for folder in folders),
@@ -129,7 +129,7 @@ class Compiler:
 
     def later(self, text: str, names: list[str], architecture: int) -> Future[Program]:
         """As `compile_text`, in a thread."""
-        asked = (self.version, str(cuda_include()), kernels.OPTIONS, CUPY_OPTIONS, text, names,
+        asked = (self.version, str(headers()), kernels.OPTIONS, CUPY_OPTIONS, text, names,
                  architecture)
         key = hashlib.sha256(repr(asked).encode()).hexdigest()[:24]
         if key not in self._programs:

@@ -35,6 +35,7 @@
 #undef __host__
 #undef __launch_bounds__
 #undef __managed__
+#undef __noinline__
 #undef __shared__
 #define __constant__ HOSTCUDA_EXPORTED
 #define __device__
@@ -44,6 +45,7 @@
 #define __host__
 #define __launch_bounds__(...)
 #define __managed__ HOSTCUDA_EXPORTED
+#define __noinline__ __attribute__((noinline))
 // One block runs at a time in a module (a machine that runs several gives each a copy of the text),
 // so the array of a block is a static one. `extern __shared__ T name[];` is replaced by
 // hostcuda::dynamic_shared before the text comes here (kernels/text.py).

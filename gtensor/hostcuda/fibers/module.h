@@ -10,8 +10,11 @@ struct Entry {
   const void *function;
 };
 
-template <auto Kernel>
-struct Bound;
+// Of a variable, which a name expression may name: its symbol is enough.
+template <auto Named>
+struct Bound {
+  static Entry entry(const char *, unsigned) { return {}; }
+};
 
 template <typename... P, void (*Kernel)(P...)>
 struct Bound<Kernel> {
@@ -40,6 +43,7 @@ struct Registered {
   Registered *next = nullptr;
 
   explicit Registered(const Entry &given) : entry(given) {
+    if (!given.function) return;
     *last = this;
     last = &next;
   }

@@ -24,6 +24,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from gtensor.hostcuda import build
 from gtensor.hostcuda.kernels import text as cuda_text
 from gtensor.hostcuda.kernels import toolchain
 
@@ -109,10 +110,10 @@ def load(image: bytes) -> Path:
 
 def fibers() -> Path:
     """The library that runs kernels, compiled if it is not there; modules are linked with it."""
-    path = toolchain.cache_folder() / toolchain.key()[:24] / _LIBRARY
+    path = toolchain.cache_folder() / _LIBRARY
     return toolchain.built(path, [
         "-std=gnu++17", "-O2", "-fPIC", "-shared", f"-Wl,-soname,{_LIBRARY}",
-        "-isystem", toolchain.cuda_include(), toolchain.FIBERS / "fibers.cpp",
+        "-isystem", build.headers(), toolchain.FIBERS / "fibers.cpp",
         toolchain.FIBERS / "block.cpp",
     ])
 
@@ -138,7 +139,7 @@ def _lowered(name: str) -> str:
 
 def _module(program: dict[str, object]) -> Path:
     digest = hashlib.sha256((FLAGS.__repr__() + json.dumps(program)).encode()).hexdigest()
-    folder = toolchain.cache_folder() / toolchain.key()[:24]
+    folder = toolchain.cache_folder()
     path = folder / digest[:2] / f"{digest[:32]}.so"
     includes = path.with_suffix(".includes")
     if includes.exists() and json.loads(includes.read_text()) != _hashes(includes):
@@ -230,7 +231,7 @@ def _prelude(source: str, options: _Options) -> Path:
     lines = [f'#include "{toolchain.FIBERS / "device.h"}"']
     lines += [f"#include <cupy/{name}>" for name in _CUPY_HEADERS if with_cupy]
     name = f"{'cupy' if with_cupy else 'device'}-{options.standard}.h"
-    folder = toolchain.cache_folder() / toolchain.key()[:24]
+    folder = toolchain.cache_folder()
     header = folder / name
     with toolchain.building(header) as part:
         if part is not None:
@@ -249,7 +250,7 @@ def _include_flags() -> list[str | Path]:
         bundled = cupy / "cupy" / "_cccl"
         for folder in (cupy, bundled / "cub", bundled / "thrust", bundled / "libcudacxx"):
             flags += ["-isystem", folder]
-    return [*flags, "-isystem", toolchain.cuda_include()]
+    return [*flags, "-isystem", build.headers()]
 
 
 def _listed(dependencies: Path) -> list[str]:
@@ -261,7 +262,7 @@ def _listed(dependencies: Path) -> list[str]:
 
 def _is_known(path: Path, folder: Path) -> bool:
     """Whether a header belongs to this package, to CuPy or to CUDA, whose state `key` knows."""
-    roots = [toolchain.PACKAGE, toolchain.cache_folder(), toolchain.cuda_include(), folder]
+    roots = [toolchain.PACKAGE, toolchain.cache_folder(), build.headers(), folder]
     cupy = toolchain.cupy_include()
     roots += [cupy] if cupy is not None else []
     return any(path.resolve().is_relative_to(root.resolve()) for root in roots)

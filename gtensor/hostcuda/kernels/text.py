@@ -101,7 +101,8 @@ def _kernels(shown: str) -> list[Kernel]:
     found = []
     for match in _GLOBAL.finditer(shown):
         before = max(shown.rfind(mark, 0, match.start()) for mark in ";{}") + 1
-        kernel = _kernel(shown, match.end(), "template" in shown[before:match.start()].split())
+        template = re.search(r"\btemplate\b", shown[before:match.start()]) is not None
+        kernel = _kernel(shown, match.end(), template)
         if kernel is not None:
             found.append(kernel)
     return found

@@ -1,4 +1,4 @@
-"""g++, the headers that it is given, and the folder of what it built."""
+"""What kernels are compiled with, and the folder of what was compiled."""
 
 from __future__ import annotations
 
@@ -8,53 +8,17 @@ import functools
 import hashlib
 import importlib.util
 import os
-import shutil
 import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from gtensor.hostcuda import build
+
 PACKAGE = Path(__file__).resolve().parents[1]
 FIBERS = PACKAGE / "fibers"
 INCLUDE = PACKAGE / "kernels" / "include"
-
-
-class ToolchainError(RuntimeError):
-    """g++ refuses a source of this package."""
-
-
-def compiler() -> str:
-    """The path of g++.
-
-    Raises:
-        FileNotFoundError: if there is none.
-    """
-    found = shutil.which("g++")
-    if found is None:
-        raise FileNotFoundError(
-            "no g++ on the PATH; the host device compiles every kernel by it (Debian and Ubuntu: "
-            "apt-get install g++)"
-        )
-    return found
-
-
-@functools.cache
-def cuda_include() -> Path:
-    """The folder with cuda_fp16.h, of the installed nvidia-cuda-runtime package.
-
-    Raises:
-        FileNotFoundError: if there is none.
-    """
-    spec = importlib.util.find_spec("nvidia")
-    for root in (spec.submodule_search_locations if spec else None) or ():
-        for header in sorted(Path(root).glob("*/include/cuda_fp16.h")):
-            if (header.parent / "crt").is_dir() and (header.parent / "nv").is_dir():
-                return header.parent
-    raise FileNotFoundError(
-        "no cuda_fp16.h with crt/ and nv/ beside it in an installed nvidia package; wanted the pip "
-        "packages nvidia-cuda-runtime, nvidia-cuda-crt and nvidia-cuda-cccl"
-    )
 
 
 @functools.cache
@@ -67,35 +31,32 @@ def cupy_include() -> Path | None:
 
 
 def cache_folder() -> Path:
-    """Where builds are kept: `HOSTCUDA_CACHE_DIR`, else a folder of the user's cache."""
-    chosen = os.environ.get("HOSTCUDA_CACHE_DIR")
-    base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    folder = Path(chosen) if chosen else Path(base) / "gtensor-hostcuda"
-    folder.mkdir(parents=True, exist_ok=True)
-    return folder
+    """Where modules and what they are made with are kept."""
+    return build.cache() / "kernels" / key()[:24]
 
 
 @functools.cache
 def key() -> str:
     """Changes with the compiler, with the headers, and with this package's sources."""
     digest = hashlib.sha256()
-    binary = Path(compiler()).resolve()
+    binary = Path(build.compiler()).resolve()
     stat = binary.stat()
     include = cupy_include()
-    for word in (binary, stat.st_size, stat.st_mtime_ns, cuda_include(), include,
+    for word in (binary, stat.st_size, stat.st_mtime_ns, build.headers(), include,
                  *((include / "cupy").stat().st_mtime_ns,) * (include is not None), sys.byteorder):
         digest.update(f"{word}\n".encode())
-    for folder in (FIBERS, INCLUDE, PACKAGE / "kernels", PACKAGE / "native"):
-        for path in sorted(folder.rglob("*") if folder == INCLUDE else folder.iterdir()):
-            if path.suffix in (".h", ".cuh", ".cpp", ".py") and path.name[0] != "_":
-                digest.update(path.name.encode() + path.read_bytes())
+    sources = [PACKAGE / "native" / "kernel_abi.h", *FIBERS.iterdir(),
+               *(PACKAGE / "kernels").rglob("*.*")]
+    for path in sorted(sources):
+        if path.suffix in (".h", ".cuh", ".cpp", ".py"):
+            digest.update(path.name.encode() + path.read_bytes())
     return digest.hexdigest()
 
 
 def run(arguments: Sequence[str | os.PathLike[str]]) -> subprocess.CompletedProcess[str]:
     """Run g++; its messages are in English and without colours."""
-    return subprocess.run([compiler(), *map(os.fspath, arguments)], capture_output=True, text=True,
-                          errors="replace", env=os.environ | {"LC_ALL": "C"})
+    return subprocess.run([build.compiler(), *map(os.fspath, arguments)], capture_output=True,
+                          text=True, errors="replace", env=os.environ | {"LC_ALL": "C"})
 
 
 @contextlib.contextmanager
@@ -128,11 +89,11 @@ def built(path: Path, arguments: Sequence[str | os.PathLike[str]]) -> Path:
     """`path`, made by g++ with these arguments if it is not there.
 
     Raises:
-        ToolchainError: with g++'s messages.
+        Unusable: with g++'s messages.
     """
     with building(path) as part:
         if part is not None:
             result = run([*arguments, "-o", part])
             if result.returncode:
-                raise ToolchainError("g++ refuses a source of the host device:\n" + result.stderr)
+                raise build.Unusable("hostcuda could not be compiled:\n" + result.stderr)
     return path

@@ -5,12 +5,13 @@
 // holds an image's kernels.
 #include <dlfcn.h>
 #include <link.h>
-#include <sys/mman.h>
 #include <unistd.h>
 
 #include <cstddef>
 #include <cstdlib>
+#include <cstdlib>
 #include <cstring>
+#include <filesystem>
 
 #include "driver.h"
 
@@ -50,22 +51,17 @@ Modules &modules() {
 }
 
 // A module that is loaded twice has its variables twice: the second time a copy of the file is opened.
+// The dynamic linker knows a library by the name that it was opened with: each copy has its own.
 void *open_library(const std::string &path, bool again) {
     if (!again) return dlopen(path.c_str(), RTLD_NOW | RTLD_LOCAL);
-    FILE *file = fopen(path.c_str(), "rb");
-    int copy = memfd_create("hostcuda module", MFD_CLOEXEC);
-    char buffer[1 << 16];
-    bool good = file && copy >= 0;
-    for (size_t got; good && (got = fread(buffer, 1, sizeof buffer, file)) > 0;)
-        good = write(copy, buffer, got) == ssize_t(got);
-    void *library = nullptr;
-    if (good) {
-        char name[64];
-        snprintf(name, sizeof name, "/proc/self/fd/%d", copy);
-        library = dlopen(name, RTLD_NOW | RTLD_LOCAL);
-    }
-    if (file) fclose(file);
-    if (copy >= 0) close(copy);
+    std::error_code error;
+    std::string folder = std::filesystem::temp_directory_path(error) / "hostcuda-XXXXXX";
+    if (error || !mkdtemp(folder.data())) return nullptr;
+    std::string copy = folder + "/module.so";
+    void *library = std::filesystem::copy_file(path, copy, error)
+                        ? dlopen(copy.c_str(), RTLD_NOW | RTLD_LOCAL)
+                        : nullptr;
+    std::filesystem::remove_all(folder, error);
     return library;
 }
 
