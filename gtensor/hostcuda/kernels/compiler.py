@@ -16,6 +16,7 @@ lacks, and `__CUDACC__` is not defined.
 from __future__ import annotations
 
 import base64
+import contextlib
 import hashlib
 import json
 import re
@@ -23,6 +24,7 @@ import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from gtensor.hostcuda import build
 from gtensor.hostcuda.kernels import text as cuda_text
@@ -118,7 +120,7 @@ def fibers() -> Path:
     ])
 
 
-def _image(program: dict[str, object]) -> bytes:
+def _image(program: dict[str, Any]) -> bytes:
     # CuPy drops the last byte of an image, and decodes it where it wants the compiler's version
     # from the lines that start with "//".
     payload = base64.b64encode(zlib.compress(json.dumps(program).encode(), 1)) + b"\n"
@@ -137,37 +139,37 @@ def _lowered(name: str) -> str:
     return "_ZN" + "".join(f"{len(part)}{part}" for part in parts) + "E"
 
 
-def _module(program: dict[str, object]) -> Path:
-    digest = hashlib.sha256((FLAGS.__repr__() + json.dumps(program)).encode()).hexdigest()
-    folder = toolchain.cache_folder()
-    path = folder / digest[:2] / f"{digest[:32]}.so"
-    includes = path.with_suffix(".includes")
-    if includes.exists() and json.loads(includes.read_text()) != _hashes(includes):
-        path.unlink(missing_ok=True)
-    with toolchain.building(path) as part:
-        if part is not None:
-            _build(program, part, includes)
+def _module(program: dict[str, Any]) -> Path:
+    digest = hashlib.sha256((repr(FLAGS) + json.dumps(program)).encode()).hexdigest()
+    place = toolchain.cache_folder() / digest[:2] / digest[:32]
+    path = _named(place)
+    if not path.exists():
+        with toolchain.locked(place) as folder:
+            path = _named(place)
+            if not path.exists():
+                part, headers = _build(program, folder)
+                if headers:
+                    place.with_suffix(".headers").write_text(json.dumps(headers))
+                    path = _named(place)
+                part.replace(path)
     return path
 
 
-def _hashes(includes: Path) -> dict[str, str]:
-    return _hashed(json.loads(includes.read_text()))
+def _named(place: Path) -> Path:
+    """The library of a program: the user's own headers that went into it have a say in its name."""
+    listed = place.with_suffix(".headers")
+    if not listed.exists():
+        return place.with_suffix(".so")
+    digest = hashlib.sha256()
+    for header in json.loads(listed.read_text()):
+        with contextlib.suppress(OSError):
+            digest.update(Path(header).read_bytes())
+    return place.with_name(f"{place.name}-{digest.hexdigest()[:16]}.so")
 
 
-def _hashed(paths: Sequence[str] | Mapping[str, str]) -> dict[str, str]:
-    found = {}
-    for path in paths:
-        try:
-            found[path] = hashlib.sha256(Path(path).read_bytes()).hexdigest()
-        except OSError:
-            found[path] = ""
-    return found
-
-
-def _build(program: dict, part: Path, includes: Path) -> None:
-    """Compile a program to `part`, and note the user's own headers that went into it."""
+def _build(program: dict[str, Any], folder: Path) -> tuple[Path, list[str]]:
+    """A program compiled in this folder, and the user's own headers that went into it."""
     options = _options(program["options"])
-    folder = part.parent
     for name, header in program["headers"].items():
         place = folder / "headers" / name
         if not place.resolve().is_relative_to(folder.resolve()):
@@ -179,24 +181,21 @@ def _build(program: dict, part: Path, includes: Path) -> None:
         unit.write_text(_unit(program, options, folder), encoding="utf-8")
     except cuda_text.TextError as error:
         raise CompileError(f"kernel.cu: error: {error}") from None
-    dependencies = folder / "dependencies"
+    dependencies, part = folder / "dependencies", folder / "module.so"
     library = fibers()
-    arguments = [
+    result = toolchain.run([
         f"-std={options.standard}", *FLAGS, "-include", _prelude(program["source"], options),
         *_include_flags(), "-I", folder / "headers", *options.arguments,
         "-MMD", "-MF", dependencies, unit,
         "-shared", "-Wl,-Bsymbolic", "-Wl,-z,defs", library, f"-Wl,-rpath,{library.parent}",
-    ]
-    result = toolchain.run([*arguments, "-o", part])
+        "-o", part,
+    ])
     if result.returncode:
         raise CompileError(result.stderr.replace(str(unit), "kernel.cu"))
-    own = [path for path in _listed(dependencies) if not _is_known(Path(path), folder)]
-    if own:
-        includes.parent.mkdir(parents=True, exist_ok=True)
-        includes.write_text(json.dumps(_hashed(own)))
+    return part, [path for path in _listed(dependencies) if not _is_known(Path(path), folder)]
 
 
-def _unit(program: dict, options: _Options, folder: Path) -> str:
+def _unit(program: dict[str, Any], options: _Options, folder: Path) -> str:
     source = program["source"]
     if cuda_text.defines_kernels(source):
         source = _expanded(source, options, folder)
@@ -233,9 +232,10 @@ def _prelude(source: str, options: _Options) -> Path:
     name = f"{'cupy' if with_cupy else 'device'}-{options.standard}.h"
     folder = toolchain.cache_folder()
     header = folder / name
-    with toolchain.building(header) as part:
-        if part is not None:
-            part.write_text("\n".join(lines) + "\n")
+    if not header.exists():
+        with toolchain.locked(header) as part:
+            (part / name).write_text("\n".join(lines) + "\n")
+            (part / name).replace(header)
     toolchain.built(folder / f"{name}.gch", [
         f"-std={options.standard}", *FLAGS, *_include_flags(), "-x", "c++-header", header,
     ])
