@@ -93,7 +93,8 @@ def check_bfloat16(_: Any) -> None:
 
 
 def check_users_kernels(_: Any) -> None:
-    reverse = cupy.ElementwiseKernel("raw T x, float64 y", "T z", "z = x[_ind.size() - 1 - i] + y", "rev")
+    reverse = cupy.ElementwiseKernel(
+        "raw T x, float64 y", "T z", "z = x[_ind.size() - 1 - i] + y", "reverse")
     close(reverse(cupy.arange(5.0), 1, size=5), np.arange(5.0)[::-1] + 1)
     dot = cupy.ReductionKernel("T x, T y", "T z", "x * y", "a + b", "z = a", "0", "dot")
     close(dot(cupy.arange(600.0), cupy.arange(600.0)), np.arange(600.0) @ np.arange(600.0))
@@ -150,7 +151,7 @@ def check_special_functions(_: Any) -> None:
 
 def check_own_kernels(_: Any) -> None:
     for dtype in ("float16", "bfloat16", "float32", "float64"):
-        x = RNG.standard_normal((3, 70)).astype(ml_dtypes.bfloat16 if dtype == "bfloat16" else dtype)
+        x = RNG.standard_normal((3, 70)).astype(getattr(ml_dtypes, dtype, dtype))
         a, y = cupy.asarray(x), cupy.empty_like(cupy.asarray(x))
         grid, block = kernels.row_launch(3)
         kernels.raw("softmax.cu", "softmax_forward")[x.dtype](grid, block, (a, y, 3, 70))

@@ -36,8 +36,8 @@ class Module:
         while kernel := at(len(self.kernels)):
             self.kernels[kernel.contents.name.decode()] = kernel
 
-    def launch(self, name: str, grid: tuple[int, ...], block: tuple[int, ...], args: tuple[Any, ...],
-               shared: int = 0, schedule: int = 0) -> None:
+    def launch(self, name: str, grid: tuple[int, ...], block: tuple[int, ...],
+               args: tuple[Any, ...], shared: int = 0, schedule: int = 0) -> None:
         """Run a kernel; arguments are arrays (their addresses), NumPy scalars and bytes."""
         kernel = self.kernels[name]
         values = [np.uint64(value.ctypes.data).tobytes() if isinstance(value, np.ndarray)

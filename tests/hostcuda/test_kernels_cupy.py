@@ -18,7 +18,7 @@ TYPED = ("check_elementwise", "check_reductions", "check_block_reductions_of_cub
 
 @cache
 def results(types: str) -> dict[str, str]:
-    """What each check raised, in a process of its own: CuPy meets its devices when it is imported."""
+    """What each check raised; in another process: CuPy finds its devices when it is imported."""
     ran = subprocess.run([sys.executable, "-m", "gtensor.hostcuda", str(PROGRAM), types],
                          capture_output=True, text=True, cwd=PROGRAM.parents[2])
     assert ran.returncode == 0, ran.stderr

@@ -44,13 +44,23 @@ MAGIC = b"//HOSTCUDA "
 _LIBRARY = "libhostcuda_fibers.so"
 _CUPY_HEADERS = ("complex.cuh", "carray.cuh", "atomics.cuh", "float16.cuh", "bfloat16.cuh",
                  "math_constants.h")
+_OPTION = re.compile(
+    r"(?P<letter>-[DUI])(?P<glued>.*)|(?P<name>-[^=]*)(?:=(?P<value>.*))?", re.DOTALL)
+_PASSED = {
+    "-D": "-D", "--define-macro": "-D", "-U": "-U", "--undefine-macro": "-U", "-I": "-I",
+    "--include-path": "-I", "-include": "-include", "--pre-include": "-include",
+}
+_STANDARD, _ARCHITECTURE = ("-std", "--std"), ("-arch", "--gpu-architecture")
+_WITH_VALUE = (*_PASSED, *_STANDARD, *_ARCHITECTURE)
+_LINKED = re.compile(
+    r"--?(dlto|gen-opt-lto|rdc=true|relocatable-device-code=true|device-c|dc)")
 _IGNORED = re.compile(
     r"--?(ftz|fmad|prec-sqrt|prec-div|use_fast_math|extra-device-vectorization|lineinfo|G|pch"
-    r"|generate-line-info|device-debug|device-as-default-execution-space|default-device"
-    r"|w|disable-warnings|restrict|maxrregcount|split-compile|minimal|no-source-include|diag-\w+"
-    r"|ptxas-options|Xptxas|modify-stack-limit|dopt|Ofast-compile|dw|builtin-\w+|brief-diagnostics"
-    r"|no-cache|err-no|display-error-number|no-display-error-number|time|pch-\w+)(=.*)?"
-)
+    r"|generate-line-info|device-debug|device-as-default-execution-space|default-device|dw?|w"
+    r"|rdc=false|relocatable-device-code=false|device-w|disable-warnings|restrict|maxrregcount"
+    r"|split-compile|minimal|no-source-include|diag-\w+|ptxas-options|Xptxas|modify-stack-limit"
+    r"|dopt|Ofast-compile|builtin-\w+|brief-diagnostics|no-cache|err-no|display-error-number"
+    r"|no-display-error-number|time|pch-\w+)(=.*)?")
 
 
 class CompileError(Exception):
@@ -208,7 +218,8 @@ def _unit(program: dict[str, Any], options: _Options, folder: Path) -> str:
         instances.append(f"HOSTCUDA_INSTANCE({literal}, {bounds.get(base, 1024)}, {name})")
     return "\n".join([
         f"#define __CUDA_ARCH__ {options.architecture}0", '#line 1 "kernel.cu"',
-        cuda_text.host_text(source), '#line 1 "name expressions"', *instances, "HOSTCUDA_MODULE", "",
+        cuda_text.host_text(source), '#line 1 "name expressions"', *instances, "HOSTCUDA_MODULE",
+        "",
     ])
 
 
@@ -274,35 +285,30 @@ def _options(given: Sequence[str]) -> _Options:
     Raises:
         CompileError: if NVRTC has no such option, or the host device cannot follow it.
     """
-    standard, architecture = "gnu++17", 75
+    standard, architecture = "c++17", "sm_75"
     arguments: list[str] = []
-    words = list(given)
-    while words:
-        word = words.pop(0)
-        name, _, value = word.partition("=")
-        short = re.fullmatch(r"-([DUI])(.*)", word)
-        if short is not None or name in ("--define-macro", "--undefine-macro", "--include-path",
-                                         "--pre-include", "-include"):
-            letter = short[1] if short else {"--define-macro": "D", "--undefine-macro": "U",
-                                             "--include-path": "I"}.get(name, "include ")
-            value = short[2].strip() if short else value
-            value = value or (words.pop(0) if words else "")
-            arguments += ["-include", value] if letter == "include " else [f"-{letter}{value}"]
-        elif name in ("-std", "--std"):
-            if not re.fullmatch(r"c\+\+(11|14|17|20|23)", value):
-                raise CompileError(f"nvrtc: error: invalid value for {name}: {value!r}")
-            standard = "gnu++" + str(max(17, int(value[3:])))
-        elif name in ("-arch", "--gpu-architecture", "-gencode"):
-            number = re.search(r"(?:sm|compute|lto)_(\d+)", value or (words.pop(0) if words else ""))
-            if number is None:
-                raise CompileError(f"nvrtc: error: invalid value for {name}: {value!r}")
-            architecture = int(number[1])
-        elif re.fullmatch(r"--?(dlto|gen-opt-lto|rdc=true|relocatable-device-code=true|device-c|dc)",
-                          word):
+    words = iter(given)
+    for word in words:
+        parts = _OPTION.fullmatch(word)
+        name = parts["letter"] or parts["name"] if parts else word
+        value = (parts["glued"] or parts["value"] if parts else None) or (
+            next(words, "") if name in _WITH_VALUE else "")
+        if name in _PASSED:
+            arguments += [_PASSED[name], value]
+        elif name in _STANDARD:
+            standard = value
+        elif name in _ARCHITECTURE:
+            architecture = value
+        elif _LINKED.fullmatch(word):
             raise CompileError(f"nvrtc: error: option {word} given; the host device links no "
                                "device code")
-        elif re.fullmatch(r"--?(rdc|relocatable-device-code)=false|-dw?", word):
-            continue
-        elif _IGNORED.fullmatch(word) is None:
+        elif not _IGNORED.fullmatch(word):
             raise CompileError(f"nvrtc: error: unrecognized option {word!r} found")
-    return _Options(standard, architecture, tuple(arguments))
+    number = re.fullmatch(r"(?:sm|compute)_(\d+)[af]?", architecture)
+    if number is None:
+        raise CompileError(f"nvrtc: error: invalid value for -arch: {architecture!r}")
+    if not re.fullmatch(r"c\+\+(03|11|14|17|20)", standard):
+        raise CompileError(f"nvrtc: error: invalid value for -std: {standard!r}")
+    # Older standards: the host device's own headers want C++17.
+    return _Options("gnu++20" if standard == "c++20" else "gnu++17", int(number[1]),
+                    tuple(arguments))

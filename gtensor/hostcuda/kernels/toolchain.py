@@ -9,7 +9,6 @@ import hashlib
 import importlib.util
 import os
 import subprocess
-import sys
 import tempfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -42,8 +41,8 @@ def key() -> str:
     binary = Path(build.compiler()).resolve()
     stat = binary.stat()
     include = cupy_include()
-    for word in (binary, stat.st_size, stat.st_mtime_ns, build.headers(), include,
-                 *((include / "cupy").stat().st_mtime_ns,) * (include is not None), sys.byteorder):
+    cupy = () if include is None else (include, (include / "cupy").stat().st_mtime_ns)
+    for word in (binary, stat.st_size, stat.st_mtime_ns, build.headers(), *cupy):
         digest.update(f"{word}\n".encode())
     sources = [PACKAGE / "native" / "kernel_abi.h", *FIBERS.iterdir(),
                *(PACKAGE / "kernels").rglob("*.*")]
@@ -55,8 +54,8 @@ def key() -> str:
 
 def run(arguments: Sequence[str | os.PathLike[str]]) -> subprocess.CompletedProcess[str]:
     """Run g++; its messages are in English and without colours."""
-    return subprocess.run([build.compiler(), *map(os.fspath, arguments)], capture_output=True,
-                          text=True, errors="replace", env=os.environ | {"LC_ALL": "C"})
+    return subprocess.run([build.compiler(), *(os.fspath(each) for each in arguments)],
+                          capture_output=True, text=True, errors="replace", env=os.environ | {"LC_ALL": "C"})
 
 
 @contextlib.contextmanager
