@@ -299,6 +299,7 @@ def test_a_text_is_changed_where_it_must_be_and_keeps_its_lines() -> None:
     given = '__global__ void f(int n) {\n  extern\n  __shared__ double cells[];\n}\nint x;'
     assert text.host_text(given) == (
         "__global__ void f(int n) {\n"
-        "  double *const cells = hostcuda::dynamic_shared<double>();\n\n} HOSTCUDA_KERNEL(f, 1024)\nint x;")
+        "  double *const cells = hostcuda::dynamic_shared<double>();\n\n"
+        "} HOSTCUDA_KERNEL(f, 1024)\nint x;")
     with pytest.raises(text.TextError, match="line 2: a declaration of dynamic shared memory"):
         text.host_text("\nextern __shared__ float cells[], others[];")

@@ -55,7 +55,8 @@ def key() -> str:
 def run(arguments: Sequence[str | os.PathLike[str]]) -> subprocess.CompletedProcess[str]:
     """Run g++; its messages are in English and without colours."""
     return subprocess.run([build.compiler(), *(os.fspath(each) for each in arguments)],
-                          capture_output=True, text=True, errors="replace", env=os.environ | {"LC_ALL": "C"})
+                          capture_output=True, text=True, errors="replace",
+                          env=os.environ | {"LC_ALL": "C"})
 
 
 @contextlib.contextmanager
