@@ -11,7 +11,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from gtensor.hostcuda import build, elf, libraries, wiring
+from gtensor.hostcuda import build, elf, wiring
 from gtensor.hostcuda.build import Unusable
 from gtensor.hostcuda.card import Card
 
@@ -79,10 +79,9 @@ def install(mode: str = "eager", devices: int = 1, seed: int = 0, dry: bool = Fa
     native.cuda.hostcuda_configure(mode == "deferred", dry, seed)
     _native = native
     os.environ.setdefault("CUPY_CACHE_DIR", str(build.cache() / "cupy"))
-    _kept.append(wiring.connect(native, folder))
-    others = libraries.patches()
+    _kept.append(wiring.connect(native))
     for name in _RUNTIMES:
-        _patch(native, folder, name, others.get(name, {}))
+        _patch(native, folder, name)
 
 
 def configure(mode: str = "eager", seed: int = 0, dry: bool = False) -> None:
@@ -142,7 +141,7 @@ def _add_devices(native: Native, devices: int, card: Card) -> None:
         native.cuda.hostcuda_add_device(card.name.encode(), card.memory, flat, len(attributes))
 
 
-def _patch(native: Native, folder: Path, name: str, others: dict[str, int]) -> None:
+def _patch(native: Native, folder: Path, name: str) -> None:
     suffix = f".cpython-3{sys.version_info.minor}-x86_64-linux-gnu.so"
     path = folder / (name + suffix)
     try:
@@ -159,4 +158,4 @@ def _patch(native: Native, folder: Path, name: str, others: dict[str, int]) -> N
                        [each for each, address in here.items() if address is None])
     _kept.append(absent)
     _kept.append(elf.patch(path, {each: address or absent.addresses[each]
-                                  for each, address in here.items()} | others))
+                                  for each, address in here.items()}))

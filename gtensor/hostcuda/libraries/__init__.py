@@ -1,13 +1,17 @@
 """Stand-ins for NVIDIA's libraries: cuBLAS, cuBLASLt, cuSOLVER, cuFFT, cuRAND, CUB and Thrust.
 
-`load` puts stub libraries in front of NVIDIA's, before CuPy's modules are loaded; `patches` says what
-to write over inside CuPy's modules. cuSPARSE is there and answers "not supported". What is called and
-not here is listed by `missing`.
+`connect` puts stub libraries in front of NVIDIA's, before CuPy's modules are loaded, and writes
+over CUB, Thrust and the random generators inside CuPy's modules. cuSPARSE is there and answers "not
+supported". What is called and not here is listed by `missing`.
 """
 
 import ctypes
+import importlib.util
 import pathlib
+import sysconfig
+from typing import Any
 
+from gtensor.hostcuda import elf
 from gtensor.hostcuda.libraries import (
     cub,
     cublas,
@@ -21,6 +25,8 @@ from gtensor.hostcuda.libraries import (
 )
 from gtensor.hostcuda.libraries.calls import runtime
 
+# Libraries that cuBLAS, cuSOLVER and cuSPARSE need in their turn, and that are looked for by name.
+DEPENDENCIES = (("libnvJitLink.so.13", "nvJitLinkVersion"),)
 LIBRARIES = tuple(
     module.library for module in (cublas, cublaslt, cusolver, cufft, curand, cusparse)
 )
@@ -39,7 +45,7 @@ def wanted(packages: pathlib.Path) -> dict[str, set[str]]:
     return names
 
 
-def load(packages: pathlib.Path, native: ctypes.CDLL | None = None) -> None:
+def load(packages: pathlib.Path, native: ctypes.CDLL | None = None) -> list[stubs.Stub]:
     """Loads the stubs for the CuPy that lies in this folder of packages.
 
     `native` is libhostcuda, into whose streams the work is put; without it work runs at once.
@@ -47,19 +53,24 @@ def load(packages: pathlib.Path, native: ctypes.CDLL | None = None) -> None:
     if native is not None:
         runtime.attach(native)
     names = wanted(packages)
-    for library in LIBRARIES:
-        library.load(names.get(library.soname, ()))
-    for soname, version, name in DEPENDENCIES:
-        stubs.Stub(soname, [name], version, 1)
+    loaded = [library.load(names.get(library.soname, ())) for library in LIBRARIES]
+    loaded += [stubs.Stub(soname, [name], soname, 1) for soname, name in DEPENDENCIES]
+    if native is not None:
+        note = ctypes.cast(native.hostcuda_missing, ctypes.c_void_p).value or 0
+        for stub in loaded:
+            stub.note(note)
+    return loaded
 
 
-# Libraries that cuBLAS, cuSOLVER and cuSPARSE need in their turn, and which are looked for by name.
-DEPENDENCIES = (("libnvJitLink.so.13", "libnvJitLink.so.13", "nvJitLinkVersion"),)
-
-
-def patches() -> dict[str, dict[str, int]]:
-    """{module of CuPy: {symbol: address of the function that takes its place}}."""
-    return {library.soname: library.addresses() for library in MODULES}
+def connect(native: ctypes.CDLL) -> list[Any]:
+    """Puts all of it under CuPy; what is returned has to be kept while the process runs."""
+    spec = importlib.util.find_spec("cupy")
+    assert spec is not None and spec.origin is not None
+    packages = pathlib.Path(spec.origin).parent.parent
+    suffix = sysconfig.get_config_var("EXT_SUFFIX")
+    return load(packages, native) + [
+        elf.patch(packages / (module.soname + suffix), module.addresses()) for module in MODULES
+    ]
 
 
 def missing() -> list[str]:
@@ -67,4 +78,4 @@ def missing() -> list[str]:
     return sorted(name for library in LIBRARIES for name in library.missing())
 
 
-__all__ = ["LIBRARIES", "MODULES", "load", "missing", "patches"]
+__all__ = ["LIBRARIES", "MODULES", "connect", "load", "missing"]

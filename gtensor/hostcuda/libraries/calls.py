@@ -244,11 +244,12 @@ class Library:
 
         return call
 
-    def load(self, wanted: Iterable[str]) -> None:
+    def load(self, wanted: Iterable[str]) -> Stub:
         """Builds and loads the stub with all that is wanted, and fills what is here."""
         names = {*wanted, *self.entries}
         self.stub = Stub(self.soname, names, self.version, self.refusal)
         self.stub.fill(self.addresses())
+        return self.stub
 
     def addresses(self) -> dict[str, int]:
         """Machine code that calls each function; it lives as long as the library."""
@@ -266,12 +267,13 @@ class Library:
 
 
 class Handles:
-    """Objects behind opaque handles."""
+    """Objects behind opaque handles; no two of them are alike, over all libraries."""
+
+    _next = itertools.count(0x10000, 0x100)
 
     def __init__(self, unknown: int) -> None:
         self.unknown = unknown
         self._objects: dict[int, Any] = {}
-        self._next = itertools.count(0x10000, 0x100)
 
     def add(self, value: Any) -> int:
         handle = next(self._next)

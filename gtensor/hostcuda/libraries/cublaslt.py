@@ -130,12 +130,12 @@ def known(handle: int) -> None:
 @function("cublasLtCreate", "p")
 def create(result: int) -> None:
     require(bool(result), INVALID_VALUE)
-    store(result, handles.add(True) + 1, "u8")
+    store(result, handles.add(True), "u8")
 
 
 @function("cublasLtDestroy", "p")
 def destroy(handle: int) -> None:
-    handles.remove(handle - 1)
+    handles.remove(handle)
 
 
 @function("cublasLtGetVersion", "", result="z")

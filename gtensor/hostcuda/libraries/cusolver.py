@@ -2,7 +2,7 @@
 
 Sources, named beside each rule: the sections of NVIDIA's "cuSOLVER" documentation (CUDA 13.0),
 cuSolverDN: dense LAPACK function reference. Iterative refinement (gesv, gels), the 64-bit
-functions but Xsyevd, and the sparse functions are not here.
+functions but Xsyevd and Xgeev, and the sparse functions are not here.
 """
 
 from collections.abc import Callable
@@ -294,7 +294,8 @@ def sytrf(
 
 @function("cusolverDn{}geqrf_bufferSize", "pii pi p", "SDCZ")
 def geqrf_room(t: str, handle: int, m: int, n: int, a: int, lda: int, result: int) -> None:
-    handles[handle], sizes(m, n), leads(lda, m)
+    # Not checked: lda. CuPy's qr, which runs on GPUs, passes the number of columns.
+    handles[handle], sizes(m, n)
     store(result, room(t, m, n), "i4")
 
 
@@ -698,3 +699,62 @@ def xsyevd(
         store(info, eigen(t, job, part, n, a, lda, w), "i4")
 
     context.enqueue("cusolverDnXsyevd", run)
+
+
+# Xgeev: (type of A, of W, of VR, compute type) -> the routine's letter. W may be complex for a real A.
+GEEV_TYPES = {
+    (cublas.R32F, cublas.C32F, cublas.R32F, cublas.R32F): "S",
+    (cublas.R64F, cublas.C64F, cublas.R64F, cublas.R64F): "D",
+    (cublas.C32F, cublas.C32F, cublas.C32F, cublas.C32F): "C",
+    (cublas.C64F, cublas.C64F, cublas.C64F, cublas.C64F): "Z",
+}
+
+
+def general(
+    left: int, right: int, n: int, lda: int, ldvr: int, atype: int, wtype: int, vltype: int,
+    vrtype: int, compute: int,
+) -> str:  # fmt: skip
+    """Xgeev: left eigenvectors are not supported."""
+    require(left == 0 and right in (0, 1), INVALID_VALUE)
+    sizes(n), leads(lda, n), leads(ldvr, n if right else 1)
+    types = (atype, wtype, vrtype, compute)
+    require(types in GEEV_TYPES and vltype == vrtype, INVALID_VALUE)
+    return GEEV_TYPES[types]
+
+
+@function("cusolverDnXgeev_bufferSize", "pp ii l i pl i p i pl i pl i pp")
+def xgeev_room(
+    handle: int, params: int, left: int, right: int, n: int, atype: int, a: int, lda: int,
+    wtype: int, w: int, vltype: int, vl: int, ldvl: int, vrtype: int, vr: int, ldvr: int,
+    compute: int, on_device: int, on_host: int,
+) -> None:  # fmt: skip
+    handles[handle]
+    t = general(left, right, n, lda, ldvr, atype, wtype, vltype, vrtype, compute)
+    store(on_device, room(t, n) * DTYPES[t].itemsize, "u8")
+    store(on_host, 0, "u8")
+
+
+@function("cusolverDnXgeev", "pp ii l i pl i p i pl i pl i pz pz p")
+def xgeev(
+    handle: int, params: int, left: int, right: int, n: int, atype: int, a: int, lda: int,
+    wtype: int, w: int, vltype: int, vl: int, ldvl: int, vrtype: int, vr: int, ldvr: int,
+    compute: int, work: int, nbytes: int, host: int, host_bytes: int, info: int,
+) -> None:  # fmt: skip
+    """Vectors of a real matrix are LAPACK's: a complex pair is a column of real parts, then one
+    of imaginary parts."""
+    context = handles[handle]
+    t = general(left, right, n, lda, ldvr, atype, wtype, vltype, vrtype, compute)
+    spoil = used(t, work, nbytes // DTYPES[t].itemsize, room(t, n))
+
+    def run() -> None:
+        spoil()
+        job, none = b"V" if right else b"N", np.empty(1, DTYPES[t])
+        parts = [np.empty(n, DTYPES[t]) for _ in range(1 if t in "CZ" else 2)]
+        outputs = (*parts, none, 1, At(vr), max(1, ldvr))
+        tail = (np.empty(2 * max(1, n), real(t)),) if t in "CZ" else ()
+        found = worked(t, routine(t, "geev"), b"N", job, n, At(a), lda, *outputs, tail=tail)
+        values = parts[0] if t in "CZ" else parts[0] + 1j * parts[1]
+        view(w, (n,), cublas.NUMPY[wtype])[...] = values
+        store(info, found, "i4")
+
+    context.enqueue("cusolverDnXgeev", run)

@@ -91,9 +91,15 @@ def source(names: list[str], refusal: int) -> str:
     """The C++ text of a stub: a table of slots, a jump per name, and an answer per empty slot."""
     lines = [
         "// Generated: a name jumps through its slot; an empty slot counts the call and refuses.",
-        f'extern "C" {{ long hostcuda_stub_calls[{len(names)}]; }}',
+        f'extern "C" {{ long hostcuda_stub_calls[{len(names)}];',
+        "int (*hostcuda_stub_note)(const char *); }",
+        "static const char *const names[] = {" + ", ".join(f'"{name}"' for name in names) + "};",
         '__attribute__((used)) static long refuse(int index) asm("hostcuda_stub_refuse");',
-        f"static long refuse(int index) {{ ++hostcuda_stub_calls[index]; return {refusal}; }}",
+        "static long refuse(int index) {",
+        "    ++hostcuda_stub_calls[index];",
+        "    if (hostcuda_stub_note) hostcuda_stub_note(names[index]);",
+        f"    return {refusal};",
+        "}",
         'asm(R"(',
         ".pushsection .text",
     ]
@@ -161,6 +167,10 @@ class Stub:
         places = {name: index for index, name in enumerate(self.names)}
         for name, address in addresses.items():
             self._slots[places[name]] = address
+
+    def note(self, address: int) -> None:
+        """Lets a function that takes a name know of every call that is refused."""
+        ctypes.c_void_p.in_dll(self.library, "hostcuda_stub_note").value = address
 
     def refused(self) -> dict[str, int]:
         """How often each function was called that is not there."""
