@@ -79,11 +79,12 @@ def install(mode: str = "eager", devices: int = 1, seed: int = 0, dry: bool = Fa
     native.cuda.hostcuda_configure(mode == "deferred", dry, seed)
     _native = native
     os.environ.setdefault("CUPY_CACHE_DIR", str(build.cache() / "cupy"))
-    from gtensor.hostcuda import wiring  # imports NumPy and SciPy; pytest loads this in every run
+    from gtensor.hostcuda import libraries, wiring  # SciPy is not for every run of pytest
 
-    _kept.append(wiring.connect(native))
+    _kept.append(wiring.connect(native, folder))
+    inside = libraries.patches()
     for name in _RUNTIMES:
-        _patch(native, folder, name)
+        _patch(native, folder, name, inside.get(name, {}))
 
 
 def configure(mode: str = "eager", seed: int = 0, dry: bool = False) -> None:
@@ -143,7 +144,7 @@ def _add_devices(native: Native, devices: int, card: Card) -> None:
         native.cuda.hostcuda_add_device(card.name.encode(), card.memory, flat, len(attributes))
 
 
-def _patch(native: Native, folder: Path, name: str) -> None:
+def _patch(native: Native, folder: Path, name: str, inside: dict[str, int]) -> None:
     suffix = f".cpython-3{sys.version_info.minor}-x86_64-linux-gnu.so"
     path = folder / (name + suffix)
     try:
@@ -160,4 +161,4 @@ def _patch(native: Native, folder: Path, name: str) -> None:
                        [each for each, address in here.items() if address is None])
     _kept.append(absent)
     _kept.append(elf.patch(path, {each: address or absent.addresses[each]
-                                  for each, address in here.items()}))
+                                  for each, address in here.items()} | inside))
