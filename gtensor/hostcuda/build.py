@@ -93,7 +93,7 @@ def _compile(gpp: str, include: Path, sources: list[Path], folder: Path) -> None
 
     shared = b"".join(path.read_bytes() for path in sorted(_NATIVE.glob("*.h")))
 
-    def compiled(source: Path) -> Path:  # kept by its text: a change of one file compiles that file
+    def compiled(source: Path) -> Path:  # kept by its text: a change of one file compiles one
         key = hashlib.sha256(shared + source.read_bytes() + repr((gpp, _FLAGS)).encode()).hexdigest()
         made = folder.parent / f"{source.stem}-{key[:24]}.o"
         if not made.exists():

@@ -52,7 +52,8 @@ def streams(cupy, count):
 
 @contextlib.contextmanager
 def refused(cupy, status):
-    with pytest.raises((cupy.cuda.runtime.CUDARuntimeError, cupy.cuda.driver.CUDADriverError)) as error:
+    errors = cupy.cuda.runtime.CUDARuntimeError, cupy.cuda.driver.CUDADriverError
+    with pytest.raises(errors) as error:
         yield error
     assert error.value.status == status, error.value
 
@@ -153,7 +154,8 @@ def test_pageable_memory_is_read_at_the_call_and_pinned_when_the_copy_runs(cupy,
         host = np.frombuffer(memory, np.uint8, 4)
         host[:] = 0
     runtime, device = cupy.cuda.runtime, cupy.empty(4, np.uint8)
-    runtime.memcpyAsync(device.data.ptr, host.ctypes.data, 4, runtime.memcpyHostToDevice, stream.ptr)
+    runtime.memcpyAsync(device.data.ptr, host.ctypes.data, 4, runtime.memcpyHostToDevice,
+                        stream.ptr)
     host[:] = 5
     stream.synchronize()
     assert set(device.get()) == ({5} if pinned else {0})
@@ -163,7 +165,7 @@ def test_pageable_memory_is_read_at_the_call_and_pinned_when_the_copy_runs(cupy,
 
 
 def test_a_thread_with_pythons_lock_may_wait_for_work_in_python(cupy, runtime):
-    """The worker runs a Python function of the queue; this thread comes in with the GIL and waits."""
+    """The worker runs a Python function of the queue; this thread comes with the GIL and waits."""
     hostcuda.configure("eager")
     stream, = streams(cupy, 1)
     started, log = threading.Event(), []
@@ -384,7 +386,10 @@ def test_the_default_stream_during_the_capture_of_a_blocking_one(cupy):
         stream.end_capture()
 
 
-@pytest.mark.parametrize(("mode", "status"), [("Global", 900), ("ThreadLocal", 900), ("Relaxed", 0)])
+MODES = ("Global", 900), ("ThreadLocal", 900), ("Relaxed", 0)
+
+
+@pytest.mark.parametrize(("mode", "status"), MODES)
 def test_cudamalloc_within_a_capture(cupy, runtime, mode, status):
     stream = begun(cupy, mode=getattr(runtime, f"streamCaptureMode{mode}"))
     with refused(cupy, status) if status else contextlib.nullcontext():
