@@ -1,11 +1,12 @@
-"""Kernels on the CPU: compiled by g++ with sanitizers behind host/cuda_host.h, run in a child.
+"""Kernels on the CPU: compiled by g++ with sanitizers, run in a child.
 
+They see what the host device gives them (gtensor/hostcuda/fibers/device.h), and run on its fibers.
 `HostMachine(executable)` is one child for one CUDA text; `HostExecutor` runs the case table
 (kernel_cases.py) on machines for all kernel files, under several schedules that must agree bit for
 bit. `RaceExecutor` (kernel_races.py) runs tiny cases under ThreadSanitizer.
 
 A kernel's text is compiled as it is, but for the declaration of dynamic shared memory, which
-becomes a pointer (kernel_text.py). Elementwise one-liners become a loop.
+becomes a pointer (gtensor/hostcuda/kernels/text.py). Elementwise one-liners become a loop.
 
 Covered: threadIdx and its like in three dimensions; static and dynamic __shared__ memory, its exact
 bounds; __syncthreads and its or, and, count; __syncwarp, __shfl_*_sync, __ballot_sync, __any_sync,
@@ -32,11 +33,12 @@ from typing import Any
 
 import numpy as np
 from kernel_machine import HostMachine, KernelFault
-from kernel_text import element_name, elementwise_text, is_array, with_dynamic_shared
+from kernel_text import element_name, elementwise_text, is_array
 from kernel_toolchain import FIBERS, Build, Toolchain
 
 from gtensor.backend import kernels
 from gtensor.backend.kernels import Elementwise
+from gtensor.hostcuda.kernels.text import host_text
 
 __all__ = ["FIBERS", "SCHEDULES", "HostExecutor", "HostMachine", "KernelFault", "Toolchain",
            "bodies_text", "file_text", "launch_all_schedules", "machine_text", "write_back"]
@@ -65,11 +67,11 @@ def bodies_text(bodies: list[Elementwise]) -> str:
 
 def machine_text(text: str, names: list[str], build: Build = FIBERS) -> str:
     """A CUDA text for a machine, with the kernels of these name expressions registered."""
-    text = with_dynamic_shared(text)
-    parts = ['#include "cuda_host.h"']
+    text = host_text(text)
+    parts = ['#include "server.h"']
     for copy in range(build.copies):
         parts += [f"namespace gt_copy_{copy} {{", '#line 1 "text"', text, '#line 1 "registrations"']
-        parts += [f"GT_HOST_REGISTER({index}, {copy}, {name});" for index, name in enumerate(names)]
+        parts += [f"HOSTCUDA_SERVE({index}, {copy}, {name});" for index, name in enumerate(names)]
         parts += ["}", ""]
     return "\n".join(parts)
 

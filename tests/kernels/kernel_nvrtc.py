@@ -15,9 +15,9 @@ from pathlib import Path
 from typing import Any
 
 from filelock import FileLock
-from kernel_text import cuda_include
 
 from gtensor.backend import kernels
+from gtensor.hostcuda.build import headers
 
 ARCHITECTURES = (75, 80, 86, 89, 90, 100, 120)
 
@@ -78,7 +78,7 @@ def compile_text(
     """
     from cuda.bindings import nvrtc
 
-    folders = (cuda_include(), *include)
+    folders = (headers(), *include)
     options = [
         *kernels.OPTIONS, *CUPY_OPTIONS, f"-arch=sm_{architecture}", "--ptxas-options=-v",
         *(f"-I{folder}" for folder in folders),
@@ -130,7 +130,7 @@ class Compiler:
 
     def later(self, text: str, names: list[str], architecture: int) -> Future[Program]:
         """As `compile_text`, in a thread."""
-        asked = (self.version, str(cuda_include()), kernels.OPTIONS, CUPY_OPTIONS, text, names,
+        asked = (self.version, str(headers()), kernels.OPTIONS, CUPY_OPTIONS, text, names,
                  architecture)
         key = hashlib.sha256(repr(asked).encode()).hexdigest()[:24]
         if key not in self._programs:

@@ -6,8 +6,6 @@ body the same names, and half classes with the same conversions (host/elementwis
 
 from __future__ import annotations
 
-import importlib.util
-import re
 from pathlib import Path
 
 from gtensor.backend import kernels
@@ -25,39 +23,6 @@ _CONCRETE = {
     "int64": "long long", "uint8": "unsigned char", "uint16": "unsigned short",
     "uint32": "unsigned int", "uint64": "unsigned long long",
 }
-
-
-def cuda_include() -> Path:
-    """The folder with cuda_fp16.h, of the installed nvidia-cuda-runtime package."""
-    spec = importlib.util.find_spec("nvidia")
-    for root in (spec.submodule_search_locations if spec else None) or ():
-        for header in sorted(Path(root).glob("*/include/cuda_fp16.h")):
-            return header.parent
-    raise FileNotFoundError(
-        "no cuda_fp16.h in an installed nvidia package; wanted the pip packages "
-        "nvidia-cuda-runtime, nvidia-cuda-crt and nvidia-cuda-cccl (they are in gtensor[test])"
-    )
-
-
-_DYNAMIC_SHARED = re.compile(
-    r"extern __shared__ (?:__align__\(\d+\) )?(?P<type>\w[\w ]*(?:<\w+>)?) (?P<name>\w+)\[\];"
-)
-
-
-def with_dynamic_shared(text: str) -> str:
-    """The text with every `extern __shared__ T name[];` made a pointer that the machine gives.
-
-    C++ has no array whose size a launch chooses; this is the one change of a kernel's text.
-    """
-    text = _DYNAMIC_SHARED.sub(
-        r"\g<type> *const \g<name> = gt_host::dynamic_shared<\g<type>>();", text
-    )
-    if "extern __shared__" in text:
-        raise ValueError(
-            "a declaration of dynamic shared memory that the host machine cannot read; wanted "
-            "`extern __shared__ __align__(16) TYPE name[];` on one line"
-        )
-    return text
 
 
 def is_array(parameter: Parameter) -> bool:

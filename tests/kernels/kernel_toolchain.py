@@ -1,15 +1,21 @@
-"""g++ with sanitizers, and the two machines of host/ that a kernel's text is linked with."""
+"""g++ with sanitizers, and the two machines that a kernel's text is linked with.
+
+The machine of fibers, and all that a kernel sees, are the host device's (gtensor/hostcuda/fibers);
+the one of threads, and the server of launches, are in host/.
+"""
 
 from __future__ import annotations
 
 import hashlib
-import shutil
 import subprocess
 from dataclasses import dataclass
 from pathlib import Path
 
 from filelock import FileLock
-from kernel_text import HOST, cuda_include
+from kernel_text import HOST
+
+from gtensor.hostcuda.build import compiler, headers
+from gtensor.hostcuda.kernels import toolchain
 
 FLAGS = ("-std=c++17", "-O1", "-g1", "-Wall", "-Wextra", "-Werror", "-Wno-unused-function",
          "-Wno-unknown-pragmas", "-fno-omit-frame-pointer")
@@ -19,15 +25,16 @@ FLAGS = ("-std=c++17", "-O1", "-g1", "-Wall", "-Wextra", "-Werror", "-Wno-unused
 class Build:
     """One way to build a text: the machine, its sanitizers, and the copies of the text it wants."""
 
-    machine: str
+    machine: Path
     flags: tuple[str, ...]
     copies: int
 
 
-FIBERS = Build("fibers.cpp", ("-fsanitize=address,undefined", "-fno-sanitize-recover=all"), 1)
+FIBERS = Build(toolchain.FIBERS / "fibers.cpp",
+               ("-fsanitize=address,undefined", "-fno-sanitize-recover=all"), 1)
 """AddressSanitizer and UBSan; threads run in chosen orders."""
 
-THREADS = Build("threads.cpp", ("-fsanitize=thread", "-pthread", "-DGT_HOST_THREADS"), 2)
+THREADS = Build(HOST / "threads.cpp", ("-fsanitize=thread", "-pthread", "-DHOSTCUDA_THREADS"), 2)
 """ThreadSanitizer; threads, and two blocks, run at the same time."""
 
 
@@ -36,16 +43,9 @@ class Toolchain:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        found = shutil.which("g++")
-        if found is None:
-            raise FileNotFoundError(
-                "no g++ on the PATH; the tests run every CUDA kernel on the CPU and want g++ with "
-                "its sanitizer libraries (Debian and Ubuntu: apt-get install g++)"
-            )
-        self.compiler = found
-        version = subprocess.run([found, "--version"], capture_output=True, check=True).stdout
-        shim = b"".join(path.read_bytes() for path in sorted(HOST.iterdir()))
-        self.key = version + shim + " ".join(FLAGS).encode() + str(cuda_include()).encode()
+        self.compiler = compiler()
+        sources = b"".join(path.read_bytes() for path in sorted(HOST.iterdir()))
+        self.key = toolchain.key().encode() + sources + " ".join(FLAGS).encode()
 
     def executable(self, text: str, build: Build = FIBERS) -> Path:
         """The executable for a text that already holds its registrations."""
@@ -61,11 +61,11 @@ class Toolchain:
     def machine(self, build: Build = FIBERS) -> list[Path]:
         """The object files of a machine."""
         objects = []
-        for source in ("server.cpp", "block.cpp", build.machine):
-            path = self._path(source.encode(), build, "o")
+        for source in (HOST / "server.cpp", toolchain.FIBERS / "block.cpp", build.machine):
+            path = self._path(source.name.encode(), build, "o")
             with FileLock(path.with_suffix(".lock")):
                 if not path.exists():
-                    self._compile(["-c", str(HOST / source)], build, path)
+                    self._compile(["-c", str(source)], build, path)
             objects.append(path)
         return objects
 
@@ -76,7 +76,8 @@ class Toolchain:
     def _compile(self, arguments: list[str], build: Build, path: Path) -> None:
         part = path.with_suffix(".part")
         command = [self.compiler, *FLAGS, *build.flags, "-I", str(HOST),
-                   "-isystem", str(cuda_include()), *arguments, "-o", str(part)]
+                   "-I", str(toolchain.FIBERS), "-isystem", str(headers()),
+                   *arguments, "-o", str(part)]
         result = subprocess.run(command, capture_output=True, text=True)
         if result.returncode:
             raise RuntimeError(

@@ -16,11 +16,9 @@
 #include <map>
 #include <string>
 
-#include "machine.h"
+#include "server.h"
 
-dim3 blockDim, gridDim;
-
-namespace gt_host {
+namespace hostcuda {
 namespace {
 
 const std::size_t most_shared_bytes = 227 << 10;  // the most that any GPU gives a block
@@ -32,8 +30,8 @@ unsigned seconds() {
 }
 
 struct Kernel {
-  std::vector<Invoke> copies;
-  std::size_t parameters;
+  std::vector<hostcuda_kernel> copies;
+  const Take *takes;
 };
 
 std::map<std::string, Kernel> &kernels() {
@@ -43,7 +41,7 @@ std::map<std::string, Kernel> &kernels() {
 
 void out_of_time(int) {
   const char text[] =
-      "gt_host: a launch takes too long: a loop without end, or a wait for another block, which "
+      "hostcuda: a launch takes too long: a loop without end, or a wait for another block, which "
       "never ends where blocks run one after the other\n";
   if (write(STDERR_FILENO, text, sizeof text - 1)) _Exit(70);
   _Exit(70);
@@ -64,7 +62,7 @@ std::vector<Argument> read_arguments(int count, Buffers &owned) {
       std::cin.get();  // the newline
       argument.kind = Argument::buffer;
       // Exactly as many bytes as the array has: the sanitizer sees the first one past it.
-      if (posix_memalign(&argument.pointer, 64, bytes)) fail("no memory for %zu bytes", bytes);
+      if (posix_memalign(&argument.pointer, 64, bytes)) refuse("no memory for %zu bytes", bytes);
       std::cin.read(static_cast<char *>(argument.pointer), bytes);
       owned.emplace_back(argument.pointer, bytes);
     } else if (kind == 'r') {
@@ -85,27 +83,39 @@ std::vector<Argument> read_arguments(int count, Buffers &owned) {
 }
 
 void serve(const std::string &name) {
-  Launch launch = {};
+  unsigned grid[3], block[3];
+  unsigned long long schedule;
+  std::size_t shared_bytes;
   int count;
-  std::cin >> gridDim.x >> gridDim.y >> gridDim.z >> blockDim.x >> blockDim.y >> blockDim.z >>
-      launch.schedule >> launch.shared_bytes >> count;
+  for (unsigned &size : grid) std::cin >> size;
+  for (unsigned &size : block) std::cin >> size;
+  std::cin >> schedule >> shared_bytes >> count;
   Buffers owned;
   const std::vector<Argument> arguments = read_arguments(count, owned);
-  if (!std::cin) fail("the request for %s ends early", name.c_str());
-  const auto kernel = kernels().find(name);
-  if (kernel == kernels().end()) fail("no kernel %s", name.c_str());
-  if (kernel->second.parameters != arguments.size())
-    fail("%zu arguments for %s; wanted %zu", arguments.size(), name.c_str(),
-         kernel->second.parameters);
-  if (launch.threads() == 0 || launch.threads() > 1024)
-    fail("%u threads in a block; CUDA wants 1 to 1024", launch.threads());
-  if (launch.shared_bytes > most_shared_bytes)
-    fail("%zu bytes of dynamic shared memory; a GPU has at most %zu for a block",
-         launch.shared_bytes, most_shared_bytes);
-  launch.kernels = kernel->second.copies;
-  launch.arguments = arguments.data();
+  if (!std::cin) refuse("the request for %s ends early", name.c_str());
+  const auto found = kernels().find(name);
+  if (found == kernels().end()) refuse("no kernel %s", name.c_str());
+  const Kernel &kernel = found->second;
+  const unsigned wanted = kernel.copies[0].parameter_count;
+  if (wanted != arguments.size())
+    refuse("%zu arguments for %s; wanted %u", arguments.size(), name.c_str(), wanted);
+  const unsigned threads = block[0] * block[1] * block[2];
+  if (threads == 0 || threads > 1024)
+    refuse("%u threads in a block; CUDA wants 1 to 1024", threads);
+  if (shared_bytes > most_shared_bytes)
+    refuse("%zu bytes of dynamic shared memory; a GPU has at most %zu for a block", shared_bytes,
+           most_shared_bytes);
+  std::vector<Parameter> storage(wanted);
+  std::vector<void *> parameters;
+  for (unsigned at = 0; at < wanted; ++at) {
+    kernel.takes[at](arguments[at], storage[at].bytes);
+    parameters.push_back(storage[at].bytes);
+  }
+  char fault[2000];
   alarm(seconds());
-  run(launch);
+  if (hostcuda_run(kernel.copies.data(), grid, block, shared_bytes, parameters.data(), schedule,
+                   fault, sizeof fault))
+    refuse("%s", fault);
   alarm(0);
   std::cout << "ok\n";
   for (auto &[pointer, bytes] : owned) {
@@ -117,30 +127,31 @@ void serve(const std::string &name) {
 
 }  // namespace
 
-void fail(const char *format, ...) {
+void refuse(const char *format, ...) {
   va_list values;
   va_start(values, format);
-  fputs("gt_host: ", stderr);
+  fputs("hostcuda: ", stderr);
   vfprintf(stderr, format, values);
   fputc('\n', stderr);
   fflush(stderr);
   _Exit(70);
 }
 
-Register::Register(const char *name, unsigned copy, Invoke invoke, std::size_t parameters) {
+Register::Register(const char *name, unsigned copy, const Entry &entry, const Take *takes) {
   Kernel &kernel = kernels()[name];
-  kernel.copies.resize(copies);
-  kernel.copies.at(copy) = invoke;
-  kernel.parameters = parameters;
+  kernel.copies.resize(std::max<std::size_t>(kernel.copies.size(), copy + 1));
+  kernel.copies[copy] = entry.kernel;
+  kernel.copies[copy].name = name;
+  kernel.takes = takes;
 }
 
-}  // namespace gt_host
+}  // namespace hostcuda
 
 int main() {
-  signal(SIGALRM, gt_host::out_of_time);
+  signal(SIGALRM, hostcuda::out_of_time);
   std::ios::sync_with_stdio(false);
   std::cout << "ready\n" << std::flush;
   std::string name;
-  while (std::getline(std::cin >> std::ws, name)) gt_host::serve(name);
+  while (std::getline(std::cin >> std::ws, name)) hostcuda::serve(name);
   return 0;
 }

@@ -5,15 +5,18 @@
 // with atomics (atomics.h), the start and the end of the launch. All else that happens here is
 // hidden from it, or the locks of this machine would order what the kernel leaves unordered. In
 // particular shuffles and votes order nothing, as in CUDA.
+#include <stdarg.h>
 #include <stdlib.h>
 
+#include <algorithm>
 #include <condition_variable>
 #include <mutex>
+#include <random>
 #include <thread>
 
 #include <sanitizer/tsan_interface.h>
 
-#include "block.h"
+#include "server.h"
 
 extern "C" {
 void AnnotateIgnoreReadsBegin(const char *, int);
@@ -25,13 +28,46 @@ void AnnotateIgnoreSyncEnd(const char *, int);
 }
 
 thread_local uint3 threadIdx, blockIdx;
+dim3 blockDim, gridDim;
 
-namespace gt_host {
+namespace hostcuda {
 
-const unsigned copies = 2;
 thread_local bool fenced;
+bool turns;
 
 namespace {
+
+const unsigned copies = 2;
+
+struct Launch {
+  const hostcuda_kernel *kernels;  // one of each copy
+  void *const *parameters;
+  unsigned long long schedule;
+  std::size_t shared_bytes;
+
+  unsigned threads() const { return blockDim.x * blockDim.y * blockDim.z; }
+
+  // Numbers below `count` in the order of the schedule: 0 first to last, 1 last to first, any other
+  // number is the seed of random orders.
+  std::vector<unsigned> order(unsigned count, std::mt19937_64 &random) const {
+    std::vector<unsigned> numbers(count);
+    for (unsigned at = 0; at < count; ++at) numbers[at] = schedule == 1 ? count - 1 - at : at;
+    if (schedule > 1) std::shuffle(numbers.begin(), numbers.end(), random);
+    return numbers;
+  }
+};
+
+void be_block(unsigned block) {
+  blockIdx.x = block % gridDim.x;
+  blockIdx.y = block / gridDim.x % gridDim.y;
+  blockIdx.z = block / gridDim.x / gridDim.y;
+}
+
+void be_thread(unsigned thread) {
+  threadIdx.x = thread % blockDim.x;
+  threadIdx.y = thread / blockDim.x % blockDim.y;
+  threadIdx.z = thread / blockDim.x / blockDim.y;
+}
 
 // While it lives, ThreadSanitizer does not look at this thread.
 struct Hidden {
@@ -60,7 +96,9 @@ struct Running {
   std::vector<Tokens> warp_tokens;  // of each thread
 
   Running(unsigned threads, std::size_t shared_bytes)
-      : block(threads), shared(shared_bytes, '\xff'), warp_tokens(threads) {}
+      : shared(shared_bytes, '\xff'), warp_tokens(threads) {
+    block.reset(threads);
+  }
 };
 
 thread_local Running *current;
@@ -74,7 +112,7 @@ void meet(Come come) {
   come();
   if (!current->block.released.empty()) current->changed.notify_all();
   current->changed.wait(
-      hold, [] { return current->block.threads[self].state == Waiter::running; });
+      hold, [] { return current->block[self].state == Waiter::running; });
 }
 
 void run_thread(const Launch &launch, unsigned copy, unsigned block, unsigned thread,
@@ -83,7 +121,7 @@ void run_thread(const Launch &launch, unsigned copy, unsigned block, unsigned th
   self = thread;
   be_block(block);
   be_thread(thread);
-  launch.kernels[copy](launch.arguments);
+  launch.kernels[copy].thread(launch.parameters);
   Hidden hidden;
   std::lock_guard<std::mutex> hold(current->lock);
   current->block.end(self);
@@ -112,7 +150,7 @@ int meet_block(const Site &site, bool vote) {
   __tsan_release(token);
   meet([&] { current->block.come_to_block(self, site, vote); });
   __tsan_acquire(token);
-  return current->block.threads[self].votes;
+  return current->block[self].votes;
 }
 
 const Lanes &meet_warp(const Site &site, unsigned mask, unsigned long long value, bool fence) {
@@ -121,7 +159,7 @@ const Lanes &meet_warp(const Site &site, unsigned mask, unsigned long long value
     __tsan_release(&current->warp_tokens[self][value]);
   }
   meet([&] { current->block.come_to_warp(self, site, mask, value); });
-  const Lanes &lanes = current->block.threads[self].lanes;
+  const Lanes &lanes = *current->block[self].lanes;
   const unsigned first = self / warpSize * warpSize;
   for (unsigned at = 0; fence && at < warpSize; ++at)
     if (lanes.present >> at & 1)
@@ -135,14 +173,30 @@ unsigned living_lanes() {
   return current->block.living_lanes(self);
 }
 
-void run(const Launch &launch) {
+void fail(const char *format, ...) {
+  char text[1000];
+  va_list values;
+  va_start(values, format);
+  vsnprintf(text, sizeof text, format, values);
+  va_end(values);
+  refuse("%s", text);
+}
+
+}  // namespace hostcuda
+
+// `kernel` is the first of `copies`.
+extern "C" int hostcuda_run(const hostcuda_kernel *kernel, const unsigned grid[3],
+                            const unsigned block[3], size_t dynamic_shared,
+                            void *const *parameters, unsigned long long schedule, char *, size_t) {
+  using namespace hostcuda;
+  gridDim = dim3(grid[0], grid[1], grid[2]);
+  blockDim = dim3(block[0], block[1], block[2]);
+  const Launch launch = {kernel, parameters, schedule, dynamic_shared};
   std::mt19937_64 random(launch.schedule);
-  const std::vector<unsigned> blocks =
-      launch.order(gridDim.x * gridDim.y * gridDim.z, random);
+  const std::vector<unsigned> blocks = launch.order(gridDim.x * gridDim.y * gridDim.z, random);
   std::vector<std::thread> runners;
   for (unsigned copy = 0; copy < copies; ++copy)
     runners.emplace_back(run_blocks, std::cref(launch), copy, std::cref(blocks));
   for (std::thread &runner : runners) runner.join();
+  return 0;
 }
-
-}  // namespace gt_host

@@ -1,29 +1,32 @@
-// Who waits where in a running block, and who may go on: shared by both machines.
+// Who waits where in a running block, and who may go on: shared by the machines.
 #pragma once
 
+#include <memory>
 #include <vector>
 
-#include "machine.h"
+#include "device.h"
 
-namespace gt_host {
+namespace hostcuda {
 
 struct Waiter {
   enum State { running, at_block, at_warp, ended } state;
   Site site;
-  unsigned mask;            // of a warp operation
+  unsigned mask;             // of a warp operation
   unsigned long long value;  // what it hands in
-  Lanes lanes;              // what the last warp operation gave it
-  int votes;                // what the last barrier gave it
+  std::shared_ptr<const Lanes> lanes;  // what the last warp operation gave it
+  int votes;                           // what the last barrier gave it
 };
 
 // Not synchronized: a machine with OS threads holds a lock. Threads that a call lets go on are
 // running when it returns, and `released` names them.
 class Block {
  public:
-  std::vector<Waiter> threads;
   std::vector<unsigned> released;
 
-  explicit Block(unsigned count) : threads(count), running_(count) {}
+  // A new block, all of whose threads run.
+  void reset(unsigned count);
+
+  const Waiter &operator[](unsigned thread) const { return threads_[thread]; }
 
   void come_to_block(unsigned thread, const Site &site, bool vote) {
     come(thread, Waiter::at_block, site, 0, vote);
@@ -33,9 +36,16 @@ class Block {
 
   void end(unsigned thread);
 
-  unsigned living_lanes(unsigned thread) const;
+  unsigned living_lanes(unsigned thread) const { return warps_[thread / warpSize].living; }
 
  private:
+  struct Warp {
+    unsigned living;   // lanes that have not ended
+    unsigned waiting;  // lanes at a warp operation
+  };
+
+  std::vector<Waiter> threads_;
+  std::vector<Warp> warps_;
   unsigned running_;
 
   void come(unsigned thread, Waiter::State state, const Site &site, unsigned mask,
@@ -47,4 +57,4 @@ class Block {
   [[noreturn]] void explain() const;
 };
 
-}  // namespace gt_host
+}  // namespace hostcuda

@@ -2,12 +2,13 @@
 
 #include <string>
 
-namespace gt_host {
+namespace hostcuda {
 namespace {
 
+bool same(const char *one, const char *other) { return one == other || strcmp(one, other) == 0; }
+
 bool same(const Site &one, const Site &other) {
-  return one.line == other.line && strcmp(one.file, other.file) == 0 &&
-         strcmp(one.name, other.name) == 0;
+  return one.line == other.line && same(one.file, other.file) && same(one.name, other.name);
 }
 
 std::string text(const Waiter &waiter) {
@@ -21,6 +22,16 @@ std::string text(const Waiter &waiter) {
 
 }  // namespace
 
+void Block::reset(unsigned count) {
+  threads_.resize(count);
+  for (Waiter &waiter : threads_) waiter = Waiter();
+  warps_.resize((count + warpSize - 1) / warpSize);
+  for (Warp &warp : warps_) warp = {~0u, 0};
+  if (count % warpSize) warps_.back().living = (1u << count % warpSize) - 1;
+  running_ = count;
+  released.clear();
+}
+
 void Block::come_to_warp(unsigned thread, const Site &site, unsigned mask,
                          unsigned long long value) {
   if (!(mask >> thread % warpSize & 1))
@@ -31,43 +42,39 @@ void Block::come_to_warp(unsigned thread, const Site &site, unsigned mask,
 
 void Block::come(unsigned thread, Waiter::State state, const Site &site, unsigned mask,
                  unsigned long long value) {
-  Waiter &self = threads[thread];
+  Waiter &self = threads_[thread];
   self.state = state;
   self.site = site;
   self.mask = mask;
   self.value = value;
   --running_;
   released.clear();
-  if (state == Waiter::at_warp) try_warp(thread);
+  if (state == Waiter::at_warp) {
+    warps_[thread / warpSize].waiting |= 1u << thread % warpSize;
+    try_warp(thread);
+  }
   if (running_ == 0) try_block();
 }
 
 void Block::end(unsigned thread) {
-  threads[thread].state = Waiter::ended;
+  threads_[thread].state = Waiter::ended;
   --running_;
   released.clear();
   // Lanes that have ended are not waited for.
-  const unsigned first = thread / warpSize * warpSize;
-  for (unsigned at = first; at < first + warpSize && at < threads.size(); ++at)
-    if (threads[at].state == Waiter::at_warp) try_warp(at);
+  Warp &warp = warps_[thread / warpSize];
+  warp.living &= ~(1u << thread % warpSize);
+  for (unsigned lane = 0; lane < warpSize && warp.waiting; ++lane)
+    if (warp.waiting >> lane & 1) try_warp(thread / warpSize * warpSize + lane);
   if (running_ == 0) try_block();
 }
 
-unsigned Block::living_lanes(unsigned thread) const {
-  const unsigned first = thread / warpSize * warpSize;
-  unsigned lanes = 0;
-  for (unsigned at = 0; at < warpSize && first + at < threads.size(); ++at)
-    if (threads[first + at].state != Waiter::ended) lanes |= 1u << at;
-  return lanes;
-}
-
 const Waiter *Block::lacking(unsigned thread) const {
-  const Waiter &self = threads[thread];
+  const Waiter &self = threads_[thread];
   const unsigned first = thread / warpSize * warpSize;
   const unsigned wanted = self.mask & living_lanes(thread);
   for (unsigned at = 0; at < warpSize; ++at) {
     if (!(wanted >> at & 1)) continue;
-    const Waiter &other = threads[first + at];
+    const Waiter &other = threads_[first + at];
     if (other.state != Waiter::at_warp || other.mask != self.mask || !same(other.site, self.site))
       return &other;
   }
@@ -75,49 +82,53 @@ const Waiter *Block::lacking(unsigned thread) const {
 }
 
 void Block::try_warp(unsigned thread) {
-  if (lacking(thread)) return;
+  Warp &warp = warps_[thread / warpSize];
+  const unsigned present = threads_[thread].mask & warp.living;
+  if (present & ~warp.waiting || lacking(thread)) return;
   const unsigned first = thread / warpSize * warpSize;
-  Lanes lanes = {threads[thread].mask & living_lanes(thread), {}};
+  const auto lanes = std::make_shared<Lanes>();
+  lanes->present = present;
   for (unsigned at = 0; at < warpSize; ++at)
-    if (lanes.present >> at & 1) lanes.values[at] = threads[first + at].value;
+    if (present >> at & 1) lanes->values[at] = threads_[first + at].value;
   for (unsigned at = 0; at < warpSize; ++at) {
-    if (!(lanes.present >> at & 1)) continue;
-    threads[first + at].lanes = lanes;
-    threads[first + at].state = Waiter::running;
+    if (!(present >> at & 1)) continue;
+    threads_[first + at].lanes = lanes;
+    threads_[first + at].state = Waiter::running;
     released.push_back(first + at);
     ++running_;
   }
+  warp.waiting &= ~present;
 }
 
 // Nobody runs: all have ended, or all wait at one barrier, or the kernel is wrong.
 void Block::try_block() {
   std::size_t ended = 0;
   int votes = 0;
-  for (const Waiter &waiter : threads) {
+  for (const Waiter &waiter : threads_) {
     if (waiter.state == Waiter::ended) ++ended;
     votes += waiter.value != 0;
   }
-  if (ended == threads.size()) return;
-  for (const Waiter &waiter : threads)
-    if (waiter.state != Waiter::at_block || !same(waiter.site, threads[0].site)) explain();
-  for (unsigned thread = 0; thread < threads.size(); ++thread) {
-    threads[thread].votes = votes;
-    threads[thread].state = Waiter::running;
+  if (ended == threads_.size()) return;
+  for (const Waiter &waiter : threads_)
+    if (waiter.state != Waiter::at_block || !same(waiter.site, threads_[0].site)) explain();
+  for (unsigned thread = 0; thread < threads_.size(); ++thread) {
+    threads_[thread].votes = votes;
+    threads_[thread].state = Waiter::running;
     released.push_back(thread);
   }
-  running_ = threads.size();
+  running_ = threads_.size();
 }
 
 void Block::explain() const {
-  for (unsigned thread = 0; thread < threads.size(); ++thread)
-    if (threads[thread].state == Waiter::at_warp) {
+  for (unsigned thread = 0; thread < threads_.size(); ++thread)
+    if (threads_[thread].state == Waiter::at_warp) {
       const Waiter *other = lacking(thread);
       fail("divergent shuffle or vote: thread %u %s, and thread %zu %s", thread,
-           text(threads[thread]).c_str(), other - threads.data(), text(*other).c_str());
+           text(threads_[thread]).c_str(), other - threads_.data(), text(*other).c_str());
     }
   std::size_t ended = 0;
   const Waiter *first = nullptr;
-  for (const Waiter &waiter : threads) {
+  for (const Waiter &waiter : threads_) {
     if (waiter.state == Waiter::ended)
       ++ended;
     else if (!first)
@@ -126,8 +137,8 @@ void Block::explain() const {
       fail("divergent barrier: a thread of the block %s and another one %s", text(*first).c_str(),
            text(waiter).c_str());
   }
-  fail("divergent barrier: %zu threads wait at %s:%d and %zu have ended", threads.size() - ended,
+  fail("divergent barrier: %zu threads wait at %s:%d and %zu have ended", threads_.size() - ended,
        first->site.file, first->site.line, ended);
 }
 
-}  // namespace gt_host
+}  // namespace hostcuda

@@ -1,0 +1,31 @@
+"""Python processes that a program on a host device starts are on one, too.
+
+Their environment names the settings, and a folder before all others on PYTHONPATH, whose
+`sitecustomize` installs them when the interpreter starts.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping, MutableMapping
+from pathlib import Path
+from typing import Any
+
+VARIABLE = "GTENSOR_HOSTCUDA"
+_SITE = Path(__file__).parent / "site"
+_ROOT = Path(__file__).parents[2]
+
+
+def inherit(environment: MutableMapping[str, str], settings: Mapping[str, Any]) -> None:
+    """Let Python processes with this environment start with `install(**settings)`."""
+    environment[VARIABLE] = json.dumps(dict(settings))
+    present = environment.get("PYTHONPATH", "").split(os.pathsep)
+    environment["PYTHONPATH"] = os.pathsep.join(
+        dict.fromkeys([str(_SITE), str(_ROOT), *filter(None, present)]))
+
+
+def settings() -> dict[str, Any] | None:
+    """Those that this process was started with, None if it was not."""
+    given = os.environ.get(VARIABLE)
+    return None if given is None else json.loads(given)

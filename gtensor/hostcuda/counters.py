@@ -1,0 +1,60 @@
+"""What a program has had done by its devices."""
+
+from __future__ import annotations
+
+import ctypes
+from dataclasses import dataclass, field
+
+from gtensor.hostcuda.install import native
+
+_KINDS = ("launches", "library", "copies", "memsets", "other")
+_Take = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int, ctypes.c_char_p, ctypes.c_ulonglong,
+                         ctypes.c_ulonglong)
+
+
+@dataclass(frozen=True)
+class Counters:
+    """Name -> how often, of each kind, since the start or since `reset_counters`.
+
+    `copies` has the directions, `other` allocations, frees, synchronizations, host functions and
+    launches of graphs. `bytes` has those of copies, memsets and allocations by name. Work that was
+    captured counts at each launch of its graph.
+    """
+
+    launches: dict[str, int] = field(default_factory=dict)
+    library: dict[str, int] = field(default_factory=dict)
+    copies: dict[str, int] = field(default_factory=dict)
+    memsets: dict[str, int] = field(default_factory=dict)
+    other: dict[str, int] = field(default_factory=dict)
+    bytes: dict[str, int] = field(default_factory=dict)
+
+
+def counters() -> Counters:
+    """What was done so far."""
+    found = Counters()
+    for kind, name, count, size in _lines():
+        if kind >= 0:
+            getattr(found, _KINDS[kind])[name] = count
+            if size:
+                found.bytes[name] = size
+    return found
+
+
+def missing() -> dict[str, int]:
+    """The functions that were called and are not there, and how often."""
+    return {name: count for kind, name, count, _ in _lines() if kind < 0}
+
+
+def reset_counters() -> None:
+    """Count from 0 again; `missing` is kept."""
+    native().cuda.hostcuda_reset_counters()
+
+
+def _lines() -> list[tuple[int, str, int, int]]:
+    lines = []
+
+    def take(_: int, kind: int, name: bytes, count: int, size: int) -> None:
+        lines.append((kind, name.decode(), count, size))
+
+    native().cuda.hostcuda_counters(_Take(take), None)
+    return lines

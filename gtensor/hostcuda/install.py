@@ -1,0 +1,165 @@
+"""Put the stand-ins under CuPy, before it is imported."""
+
+from __future__ import annotations
+
+import ctypes
+import importlib.metadata
+import importlib.util
+import os
+import platform
+import sys
+from pathlib import Path
+from typing import Any
+
+from gtensor.hostcuda import build, elf
+from gtensor.hostcuda.build import Unusable
+from gtensor.hostcuda.card import Card
+
+CUPY = "14.2."
+_RUNTIMES = (  # CuPy's extension modules that contain NVIDIA's runtime
+    "cupy_backends/cuda/api/runtime", "cupy/cuda/cub", "cupy/cuda/thrust", "cupy/cuda/jitify",
+    "cupy/random/_generator_api",
+)
+_MODES = ("eager", "deferred")
+_MOST = 4  # devices
+
+_kept: list[Any] = []  # what machine code refers to: never freed
+
+
+class Native:
+    """libhostcuda, loaded; its own functions with their types."""
+
+    def __init__(self, paths: dict[str, Path]) -> None:
+        self.cuda = ctypes.CDLL(str(paths["libcuda.so.1"]))
+        self.nvrtc = ctypes.CDLL(str(paths["libnvrtc.so.13"]))
+        text, size, number = ctypes.c_char_p, ctypes.c_size_t, ctypes.c_int
+        self.cuda.hostcuda_add_device.argtypes = (text, size, ctypes.POINTER(number), size)
+        self.cuda.hostcuda_configure.argtypes = (number, number, ctypes.c_ulonglong)
+        self.cuda.hostcuda_set_memory.argtypes = (number, size)
+        self.cuda.hostcuda_random.restype = ctypes.c_ulonglong
+
+    def address(self, name: str) -> int | None:
+        """Where a function of libhostcuda is, None if it is not there."""
+        function = getattr(self.cuda, name, None)
+        return None if function is None else ctypes.cast(function, ctypes.c_void_p).value
+
+
+_native: Native | None = None
+
+
+def native() -> Native:
+    """libhostcuda of this process; raises RuntimeError before `install`."""
+    if _native is None:
+        raise RuntimeError("gtensor.hostcuda is not installed in this process; call install()")
+    return _native
+
+
+def installed() -> bool:
+    """Whether CuPy runs on the host in this process."""
+    return _native is not None
+
+
+def install(mode: str = "eager", devices: int = 1, seed: int = 0, dry: bool = False,
+            card: Card | None = None) -> None:
+    """Let CuPy, cuda-bindings and ctypes find CUDA devices that this machine's CPU stands in for.
+
+    Call it before CuPy is imported. `mode` "eager" runs each operation when it is queued,
+    "deferred" when something waits for it, in an order drawn by `seed` among those that CUDA
+    allows. With `dry` operations are counted and not run. Raises Unusable, with one sentence, where
+    it cannot.
+    """
+    global _native
+    _check(mode, devices)
+    folder = _cupy()
+    paths = build.libraries()
+    if _native is not None:
+        raise RuntimeError("gtensor.hostcuda is installed already; configure() changes its mode")
+    native = Native(paths)
+    _add_devices(native, devices, card or Card())
+    native.cuda.hostcuda_configure(mode == "deferred", dry, seed)
+    _native = native
+    os.environ.setdefault("CUPY_CACHE_DIR", str(build.cache() / "cupy"))
+    from gtensor.hostcuda import libraries, wiring  # SciPy is not for every run of pytest
+
+    _kept.append(wiring.connect(native, folder))
+    inside = libraries.patches()
+    for name in _RUNTIMES:
+        _patch(native, folder, name, inside.get(name, {}))
+
+
+def configure(mode: str = "eager", seed: int = 0, dry: bool = False) -> None:
+    """Change the mode of a process in which it is installed, once all work has run."""
+    _check_mode(mode)
+    native().cuda.hostcuda_configure(mode == "deferred", dry, seed)
+
+
+def forgive() -> None:
+    """Forget errors that stay (illegal accesses), once all work has run: tests of them go on."""
+    native().cuda.hostcuda_forgive()
+
+
+def _check_mode(mode: str) -> None:
+    if mode not in _MODES:
+        raise ValueError(f"mode is one of {', '.join(_MODES)}, got {mode!r}")
+
+
+def _check(mode: str, devices: int) -> None:
+    _check_mode(mode)
+    if not 1 <= devices <= _MOST:
+        raise ValueError(f"devices is 1 to {_MOST}, got {devices}")
+    if sys.platform != "linux" or platform.machine() != "x86_64":
+        raise Unusable("hostcuda runs on Linux x86-64, this is "
+                       f"{sys.platform} {platform.machine()}")
+    if platform.python_implementation() != "CPython":
+        raise Unusable(f"hostcuda needs CPython, this is {platform.python_implementation()}")
+    loaded = sorted(name for name in sys.modules if name.split(".")[0] in ("cupy", "cupy_backends"))
+    if loaded:
+        raise RuntimeError(f"hostcuda goes under CuPy before it is imported; {loaded[0]} is")
+
+
+def _cupy() -> Path:
+    """Where CuPy's packages lie."""
+    try:
+        version = importlib.metadata.version("cupy-cuda13x")
+    except importlib.metadata.PackageNotFoundError:
+        raise Unusable("hostcuda stands under the wheel cupy-cuda13x, which is not installed; "
+                       f"install cupy-cuda13x=={CUPY}*") from None
+    if not version.startswith(CUPY):
+        raise Unusable(f"hostcuda knows cupy-cuda13x {CUPY}*, found {version}; install "
+                       f"cupy-cuda13x=={CUPY}*")
+    spec = importlib.util.find_spec("cupy")
+    assert spec is not None and spec.origin is not None
+    return Path(spec.origin).parent.parent
+
+
+def _add_devices(native: Native, devices: int, card: Card) -> None:
+    values = build.enumeration("driver_types.h", "cudaDevAttr")
+    driver = build.enumeration("cuda.h", "CU_DEVICE_ATTRIBUTE_")
+    attributes = dict.fromkeys(values.values(), 0)  # what the card does not state, it does not have
+    attributes |= {values["cudaDevAttr" + name]: value for name, value in card.attributes.items()}
+    attributes |= {driver["CU_DEVICE_ATTRIBUTE_" + name]: value
+                   for name, value in card.driver.items()}
+    flat = (ctypes.c_int * (2 * len(attributes)))(
+        *(number for pair in attributes.items() for number in pair))
+    for _ in range(devices):
+        native.cuda.hostcuda_add_device(card.name.encode(), card.memory, flat, len(attributes))
+
+
+def _patch(native: Native, folder: Path, name: str, inside: dict[str, int]) -> None:
+    suffix = f".cpython-3{sys.version_info.minor}-x86_64-linux-gnu.so"
+    path = folder / (name + suffix)
+    try:
+        defined = elf.functions(path)
+    except (OSError, elf.NoSymbols) as error:
+        raise Unusable(f"CuPy's module {name} is not as expected ({error}); install the wheel "
+                       f"cupy-cuda13x=={CUPY}*") from error
+    names = [each for each in defined if each.startswith("cuda") and each[4:5].isupper()]
+    if "cudaMalloc" not in names:
+        raise Unusable(f"CuPy's module {name} does not contain NVIDIA's runtime; install the wheel "
+                       f"cupy-cuda13x=={CUPY}*")
+    here = {each: native.address(each) for each in names}
+    absent = elf.Named(native.address("hostcuda_missing") or 0,
+                       [each for each, address in here.items() if address is None])
+    _kept.append(absent)
+    _kept.append(elf.patch(path, {each: address or absent.addresses[each]
+                                  for each, address in here.items()} | inside))

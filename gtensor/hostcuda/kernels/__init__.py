@@ -1,0 +1,1 @@
+"""CUDA text to shared libraries by g++: what stands in for NVRTC."""

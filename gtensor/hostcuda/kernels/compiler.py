@@ -1,0 +1,314 @@
+"""What NVRTC does, done by g++: CUDA text in, a module out.
+
+    compiled = compile(source, ["-std=c++17", "-arch=sm_90"], ["scale<float>"], {})
+    path = load(compiled.image)  # a shared library with the interface of native/kernel_abi.h
+
+Every kernel of the text is there under the name that CUDA gives it, every name expression under
+`compiled.lowered`. Threads of one block share what is `__shared__`; fibers/ runs them.
+
+What differs from a GPU: rounding is that of C++ (-ftz and -fmad are accepted and do nothing,
+approximate functions are exact); signed overflow wraps; integer division by zero is a fault; a
+misaligned access is one, and an index outside an array that the compiler knows the size of.
+Inline PTX and cooperative groups are refused by name. C++'s own headers are there, which NVRTC
+lacks, and `__CUDACC__` is not defined.
+"""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import hashlib
+import json
+import re
+import zlib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from gtensor.hostcuda import build
+from gtensor.hostcuda.kernels import text as cuda_text
+from gtensor.hostcuda.kernels import toolchain
+
+FLAGS = (
+    "-O1", "-w", "-fPIC", "-fvisibility=hidden", "-fno-gnu-unique", "-fno-exceptions",
+    "-fno-threadsafe-statics", "-fno-asynchronous-unwind-tables", "-fwrapv", "-fno-strict-aliasing",
+    "-ffp-contract=off", "-fwhole-program", "-fsanitize=alignment,bounds",
+    "-fno-sanitize-recover=all", "-fmax-errors=20",
+)
+"""-fwhole-program drops what a module does not use; the checks call handlers of fibers/."""
+
+MAGIC = b"//HOSTCUDA "
+"""The first bytes of an image; its size follows in eight hexadecimal digits. Images are ASCII."""
+
+_LIBRARY = "libhostcuda_fibers.so"
+_CUPY_HEADERS = ("complex.cuh", "carray.cuh", "atomics.cuh", "float16.cuh", "bfloat16.cuh",
+                 "math_constants.h")
+_OPTION = re.compile(
+    r"(?P<letter>-[DUI])(?P<glued>.*)|(?P<name>-[^=]*)(?:=(?P<value>.*))?", re.DOTALL)
+_PASSED = {
+    "-D": "-D", "--define-macro": "-D", "-U": "-U", "--undefine-macro": "-U", "-I": "-I",
+    "--include-path": "-I", "-include": "-include", "--pre-include": "-include",
+}
+_STANDARD, _ARCHITECTURE = ("-std", "--std"), ("-arch", "--gpu-architecture")
+_WITH_VALUE = (*_PASSED, *_STANDARD, *_ARCHITECTURE)
+_LINKED = re.compile(
+    r"--?(dlto|gen-opt-lto|rdc=true|relocatable-device-code=true|device-c|dc)")
+_IGNORED = re.compile(
+    r"--?(ftz|fmad|prec-sqrt|prec-div|use_fast_math|extra-device-vectorization|lineinfo|G|pch"
+    r"|generate-line-info|device-debug|device-as-default-execution-space|default-device|dw?|w"
+    r"|rdc=false|relocatable-device-code=false|device-w|disable-warnings|restrict|maxrregcount"
+    r"|split-compile|minimal|no-source-include|diag-\w+|ptxas-options|Xptxas|modify-stack-limit"
+    r"|dopt|Ofast-compile|builtin-\w+|brief-diagnostics|no-cache|err-no|display-error-number"
+    r"|no-display-error-number|time|pch-\w+)(=.*)?")
+
+
+class CompileError(Exception):
+    """A text that does not compile; `str` of it is the log."""
+
+
+@dataclass(frozen=True)
+class Compiled:
+    """A module: what cuModuleLoadData takes, the compiler's messages, and the kernels' names."""
+
+    image: bytes
+    log: str
+    lowered: dict[str, str]
+
+
+@dataclass(frozen=True)
+class _Options:
+    standard: str
+    architecture: int
+    arguments: tuple[str, ...]  # -D, -U, -I and -include for g++
+
+
+def compile(
+    source: str, options: Sequence[str] = (), names: Sequence[str] = (),
+    headers: Mapping[str, str] | None = None,
+) -> Compiled:
+    """Compile a CUDA text, or find it among what was compiled before.
+
+    Args:
+        source: CUDA C++.
+        options: as NVRTC takes them.
+        names: name expressions, such as "scale<float>" or "&counter".
+        headers: texts that the source may include by their names.
+
+    Raises:
+        CompileError: if the text does not compile, or wants what a host has not.
+    """
+    program = {"source": source, "options": list(options), "names": list(names),
+               "headers": dict(headers or {})}
+    _module(program)
+    return Compiled(_image(program), "", {name: _lowered(name) for name in names})
+
+
+def load(image: bytes) -> Path:
+    """The shared library of an image, compiled here if it is not there.
+
+    Raises:
+        ValueError: if this is no image of `compile`.
+        CompileError: as `compile`.
+    """
+    head = len(MAGIC)
+    if not image.startswith(MAGIC):
+        raise ValueError(f"a module image starts with {image[:16]!r}; wanted one that the host "
+                         "device compiled (a cubin or PTX of NVIDIA's does not run on a CPU)")
+    size = int(image[head:head + 8], 16)
+    payload = image[head:size].split(b"\n", 1)[1]
+    return _module(json.loads(zlib.decompress(base64.b64decode(payload))))
+
+
+def fibers() -> Path:
+    """The library that runs kernels, compiled if it is not there; modules are linked with it."""
+    path = toolchain.cache_folder() / _LIBRARY
+    return toolchain.built(path, [
+        "-std=gnu++17", "-O2", "-fPIC", "-shared", f"-Wl,-soname,{_LIBRARY}",
+        "-isystem", build.headers(), toolchain.FIBERS / "fibers.cpp",
+        toolchain.FIBERS / "block.cpp",
+    ])
+
+
+def _image(program: dict[str, Any]) -> bytes:
+    # CuPy drops the last byte of an image, and decodes it where it wants the compiler's version
+    # from the lines that start with "//".
+    payload = base64.b64encode(zlib.compress(json.dumps(program).encode(), 1)) + b"\n"
+    head = toolchain.key()[:16].encode() + b"\n"
+    return MAGIC + b"%08x " % (len(MAGIC) + 9 + len(head) + len(payload)) + head + payload + b"\n"
+
+
+def _lowered(name: str) -> str:
+    """What a name expression is called in the module: of a variable its mangled name."""
+    plain = name.strip()
+    if not plain.startswith("&"):
+        return plain
+    parts = [part for part in plain[1:].strip().split("::") if part]
+    if len(parts) == 1:
+        return parts[0]
+    return "_ZN" + "".join(f"{len(part)}{part}" for part in parts) + "E"
+
+
+def _module(program: dict[str, Any]) -> Path:
+    digest = hashlib.sha256((repr(FLAGS) + json.dumps(program)).encode()).hexdigest()
+    place = toolchain.cache_folder() / digest[:2] / digest[:32]
+    path = _named(place)
+    if not path.exists():
+        with toolchain.locked(place) as folder:
+            path = _named(place)
+            if not path.exists():
+                part, headers = _build(program, folder)
+                if headers:
+                    place.with_suffix(".headers").write_text(json.dumps(headers))
+                    path = _named(place)
+                part.replace(path)
+    return path
+
+
+def _named(place: Path) -> Path:
+    """The library of a program: the user's own headers that went into it have a say in its name."""
+    listed = place.with_suffix(".headers")
+    if not listed.exists():
+        return place.with_suffix(".so")
+    digest = hashlib.sha256()
+    for header in json.loads(listed.read_text()):
+        with contextlib.suppress(OSError):
+            digest.update(Path(header).read_bytes())
+    return place.with_name(f"{place.name}-{digest.hexdigest()[:16]}.so")
+
+
+def _build(program: dict[str, Any], folder: Path) -> tuple[Path, list[str]]:
+    """A program compiled in this folder, and the user's own headers that went into it."""
+    options = _options(program["options"])
+    for name, header in program["headers"].items():
+        place = folder / "headers" / name
+        if not place.resolve().is_relative_to(folder.resolve()):
+            raise CompileError(f"a header is called {name!r}; wanted a name without '..'")
+        place.parent.mkdir(parents=True, exist_ok=True)
+        place.write_text(cuda_text.host_text(header), encoding="utf-8")
+    unit = folder / "unit.cpp"
+    try:
+        unit.write_text(_unit(program, options, folder), encoding="utf-8")
+    except cuda_text.TextError as error:
+        raise CompileError(f"kernel.cu: error: {error}") from None
+    dependencies, part = folder / "dependencies", folder / "module.so"
+    library = fibers()
+    result = toolchain.run([
+        f"-std={options.standard}", *FLAGS, "-include", _prelude(program["source"], options),
+        *_include_flags(), "-I", folder / "headers", *options.arguments,
+        "-MMD", "-MF", dependencies, unit,
+        "-shared", "-Wl,-Bsymbolic", "-Wl,-z,defs", library, f"-Wl,-rpath,{library.parent}",
+        "-o", part,
+    ])
+    if result.returncode:
+        raise CompileError(result.stderr.replace(str(unit), "kernel.cu"))
+    return part, [path for path in _listed(dependencies) if not _is_known(Path(path), folder)]
+
+
+def _unit(program: dict[str, Any], options: _Options, folder: Path) -> str:
+    source = program["source"]
+    if cuda_text.defines_kernels(source):
+        source = _expanded(source, options, folder)
+    bounds = {kernel.name: kernel.bound for kernel in cuda_text.kernels(source)
+              if kernel.bound.isdigit()}
+    instances = []
+    for name in dict.fromkeys(program["names"]):
+        base = re.split(r"[<]", name.strip().lstrip("&").strip())[0].split("::")[-1].strip()
+        literal = json.dumps(_lowered(name))
+        instances.append(f"HOSTCUDA_INSTANCE({literal}, {bounds.get(base, 1024)}, {name})")
+    return "\n".join([
+        f"#define __CUDA_ARCH__ {options.architecture}0", '#line 1 "kernel.cu"',
+        cuda_text.host_text(source), '#line 1 "name expressions"', *instances, "HOSTCUDA_MODULE",
+        "",
+    ])
+
+
+def _expanded(source: str, options: _Options, folder: Path) -> str:
+    """The source with its macros expanded: some of them stand for kernels."""
+    unit = folder / "macros.cpp"
+    unit.write_text(cuda_text.without_includes(source), encoding="utf-8")
+    result = toolchain.run([f"-std={options.standard}", "-E", "-P", "-fno-extended-identifiers",
+                            f"-D__CUDA_ARCH__={options.architecture}0", *options.arguments, unit])
+    if result.returncode:
+        raise CompileError(result.stderr.replace(str(unit), "kernel.cu"))
+    return cuda_text.with_includes(result.stdout)
+
+
+def _prelude(source: str, options: _Options) -> Path:
+    """The header that comes before a text, beside a precompiled form of it."""
+    cupy = toolchain.cupy_include()
+    with_cupy = cupy is not None and "#include <cupy/carray.cuh>" in source
+    lines = [f'#include "{toolchain.FIBERS / "device.h"}"']
+    lines += [f"#include <cupy/{name}>" for name in _CUPY_HEADERS if with_cupy]
+    name = f"{'cupy' if with_cupy else 'device'}-{options.standard}.h"
+    folder = toolchain.cache_folder()
+    header = folder / name
+    if not header.exists():
+        with toolchain.locked(header) as part:
+            (part / name).write_text("\n".join(lines) + "\n")
+            (part / name).replace(header)
+    toolchain.built(folder / f"{name}.gch", [
+        f"-std={options.standard}", *FLAGS, *_include_flags(), "-x", "c++-header", header,
+    ])
+    return header
+
+
+def _include_flags() -> list[str | Path]:
+    # The shims come first: they stand in for CUB's and CUDA's headers of the same name.
+    flags: list[str | Path] = ["-I", toolchain.INCLUDE]
+    cupy = toolchain.cupy_include()
+    if cupy is not None:
+        bundled = cupy / "cupy" / "_cccl"
+        for folder in (cupy, bundled / "cub", bundled / "thrust", bundled / "libcudacxx"):
+            flags += ["-isystem", folder]
+    return [*flags, "-isystem", build.headers()]
+
+
+def _listed(dependencies: Path) -> list[str]:
+    """The files of a Makefile rule that g++ wrote."""
+    text = dependencies.read_text(errors="replace").replace("\\\n", " ")
+    names = re.split(r"(?<!\\)\s+", text.split(":", 1)[1].strip())
+    return [name.replace("\\ ", " ") for name in names if name]
+
+
+def _is_known(path: Path, folder: Path) -> bool:
+    """Whether a header belongs to this package, to CuPy or to CUDA, whose state `key` knows."""
+    roots = [toolchain.PACKAGE, toolchain.cache_folder(), build.headers(), folder]
+    cupy = toolchain.cupy_include()
+    roots += [cupy] if cupy is not None else []
+    return any(path.resolve().is_relative_to(root.resolve()) for root in roots)
+
+
+def _options(given: Sequence[str]) -> _Options:
+    """NVRTC's options for g++.
+
+    Raises:
+        CompileError: if NVRTC has no such option, or the host device cannot follow it.
+    """
+    standard, architecture = "c++17", "sm_75"
+    arguments: list[str] = []
+    words = iter(given)
+    for word in words:
+        parts = _OPTION.fullmatch(word)
+        name = parts["letter"] or parts["name"] if parts else word
+        value = (parts["glued"] or parts["value"] if parts else None) or (
+            next(words, "") if name in _WITH_VALUE else "")
+        if name in _PASSED:
+            arguments += [_PASSED[name], value]
+        elif name in _STANDARD:
+            standard = value
+        elif name in _ARCHITECTURE:
+            architecture = value
+        elif _LINKED.fullmatch(word):
+            raise CompileError(f"nvrtc: error: option {word} given; the host device links no "
+                               "device code")
+        elif not _IGNORED.fullmatch(word):
+            raise CompileError(f"nvrtc: error: unrecognized option {word!r} found")
+    number = re.fullmatch(r"(?:sm|compute)_(\d+)[af]?", architecture)
+    if number is None:
+        raise CompileError(f"nvrtc: error: invalid value for -arch: {architecture!r}")
+    if not re.fullmatch(r"c\+\+(03|11|14|17|20)", standard):
+        raise CompileError(f"nvrtc: error: invalid value for -std: {standard!r}")
+    # Older standards: the host device's own headers want C++17.
+    return _Options("gnu++20" if standard == "c++20" else "gnu++17", int(number[1]),
+                    tuple(arguments))

@@ -1,0 +1,1 @@
+#error "cooperative groups: the host device runs one block after the other and has none"

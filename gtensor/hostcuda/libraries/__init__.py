@@ -1,0 +1,71 @@
+"""Stand-ins for NVIDIA's libraries: cuBLAS, cuBLASLt, cuSOLVER, cuFFT, cuRAND, CUB and Thrust.
+
+`load` puts stub libraries in front of NVIDIA's, before CuPy's modules are loaded; `patches` says
+what to write over inside CuPy's modules: CUB, Thrust, the random generators. cuSPARSE is there and
+answers "not supported". What is called and not here is listed by `missing`.
+"""
+
+import ctypes
+import pathlib
+
+from gtensor.hostcuda.libraries import (
+    cub,
+    cublas,
+    cublaslt,
+    cufft,
+    curand,
+    cusolver,
+    cusparse,
+    stubs,
+    thrust,
+)
+from gtensor.hostcuda.libraries.calls import runtime
+
+# Libraries that cuBLAS, cuSOLVER and cuSPARSE need in their turn, and that are looked for by name.
+DEPENDENCIES = (("libnvJitLink.so.13", "nvJitLinkVersion"),)
+LIBRARIES = tuple(
+    module.library for module in (cublas, cublaslt, cusolver, cufft, curand, cusparse)
+)
+MODULES = (cub.library, thrust.library, curand.kernels)
+# Where CuPy's modules lie that need NVIDIA's libraries.
+FOLDERS = ("cupy_backends/cuda/libs", "cupy/cuda", "cupyx")
+
+
+def wanted(packages: pathlib.Path) -> dict[str, set[str]]:
+    """What CuPy's modules import from each library."""
+    names: dict[str, set[str]] = {}
+    for folder in FOLDERS:
+        for module in sorted((packages / folder).glob("*.so")):
+            for library, symbols in stubs.needs(module).items():
+                names.setdefault(library, set()).update(symbols)
+    return names
+
+
+def load(packages: pathlib.Path, native: ctypes.CDLL | None = None) -> list[stubs.Stub]:
+    """Loads the stubs for the CuPy that lies in this folder of packages.
+
+    `native` is libhostcuda, into whose streams the work is put; without it work runs at once.
+    """
+    if native is not None:
+        runtime.attach(native)
+    names = wanted(packages)
+    loaded = [library.load(names.get(library.soname, ())) for library in LIBRARIES]
+    loaded += [stubs.Stub(soname, [name], soname, 1) for soname, name in DEPENDENCIES]
+    if native is not None:
+        note = ctypes.cast(native.hostcuda_missing, ctypes.c_void_p).value or 0
+        for stub in loaded:
+            stub.note(note)
+    return loaded
+
+
+def patches() -> dict[str, dict[str, int]]:
+    """{module of CuPy: {symbol: address of the function that takes its place}}."""
+    return {module.soname: module.addresses() for module in MODULES}
+
+
+def missing() -> list[str]:
+    """The functions that were called and are not here."""
+    return sorted(name for library in LIBRARIES for name in library.missing())
+
+
+__all__ = ["LIBRARIES", "MODULES", "load", "missing", "patches"]

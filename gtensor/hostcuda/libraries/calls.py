@@ -1,0 +1,297 @@
+"""How the stand-ins of NVIDIA's libraries are written, called and queued.
+
+A library is a table: name -> argument types -> implementation. A letter stands for a type:
+
+    p  an address, a handle or a stream (0 where NULL)      i  int        z  size_t
+    l  long long                                            f  float      d  double
+
+and, as a result, v for none.
+
+An implementation raises `Refused(status)` where NVIDIA documents an error, before anything is
+changed; what it puts into a queue with `enqueue` may not fail for reasons that a caller could see
+in the arguments. It reads host scalars before it queues, and device memory only in the queue.
+"""
+
+import atexit
+import ctypes
+import itertools
+import sys
+import traceback
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+
+from gtensor.hostcuda.libraries.stubs import Stub
+
+LETTERS: dict[str, Any] = {
+    "p": ctypes.c_uint64,  # not c_void_p, which hands NULL over as None
+    "i": ctypes.c_int,
+    "l": ctypes.c_longlong,
+    "z": ctypes.c_size_t,
+    "f": ctypes.c_float,
+    "d": ctypes.c_double,
+    "v": None,
+}
+BFLOAT16 = np.dtype(ml_dtypes.bfloat16)
+# A routine's type letter, as BLAS and NVIDIA's libraries spell it.
+DTYPES: dict[str, np.dtype] = {
+    "S": np.dtype("f4"), "D": np.dtype("f8"), "C": np.dtype("c8"), "Z": np.dtype("c16"),
+}  # fmt: skip
+
+
+class Refused(Exception):
+    """What a library answers instead of doing the work: one of its status codes."""
+
+    def __init__(self, status: int) -> None:
+        super().__init__(status)
+        self.status = status
+
+
+def require(condition: bool, status: int) -> None:
+    """Refuses with this status unless the condition holds."""
+    if not condition:
+        raise Refused(status)
+
+
+# ---------------------------------------------------------------------------- memory
+
+
+class _Span:
+    """An address range, as NumPy's array interface wants it."""
+
+    def __init__(self, address: int, nbytes: int) -> None:
+        self.__array_interface__ = {
+            "data": (address, False),
+            "shape": (nbytes,),
+            "typestr": "|u1",
+            "version": 3,
+        }
+
+
+def view(
+    address: int, shape: tuple[int, ...], dtype: Any, strides: tuple[int, ...] | None = None
+) -> np.ndarray:
+    """An array over memory at an address; `strides` count elements and are C order if left out."""
+    dtype = np.dtype(dtype)
+    if 0 in shape:
+        return np.empty(shape, dtype)
+    if strides is None:
+        steps, size = [], 1
+        for length in reversed(shape):
+            steps.append(size)
+            size *= length
+        strides = tuple(reversed(steps))
+    low = sum(min(0, s * (n - 1)) for s, n in zip(strides, shape, strict=True))
+    high = sum(max(0, s * (n - 1)) for s, n in zip(strides, shape, strict=True))
+    item = dtype.itemsize
+    span = np.asarray(_Span(address + low * item, (high - low + 1) * item)).view(dtype)
+    steps_in_bytes = tuple(s * item for s in strides)
+    return np.ndarray(shape, dtype, span, -low * item, steps_in_bytes)
+
+
+def matrix(address: int, rows: int, columns: int, ld: int, dtype: Any) -> np.ndarray:
+    """A column-major matrix with a leading dimension."""
+    return view(address, (rows, columns), dtype, (1, ld))
+
+
+def vector(address: int, n: int, step: int, dtype: Any) -> np.ndarray:
+    """A BLAS vector: a negative step starts at its far end."""
+    start = address if step >= 0 else address - (n - 1) * step * np.dtype(dtype).itemsize
+    return view(start, (n,), dtype, (step,))
+
+
+def scalar(address: int, dtype: Any) -> Any:
+    """A copy of the scalar at an address, as a NumPy scalar."""
+    return view(address, (1,), dtype)[0]
+
+
+def store(address: int, value: Any, dtype: Any) -> None:
+    """Writes one scalar."""
+    view(address, (1,), dtype)[0] = value
+
+
+def pointers(address: int, count: int) -> list[int]:
+    """The addresses in an array of them."""
+    return [int(value) for value in view(address, (count,), "u8")]
+
+
+# ---------------------------------------------------------------------------- the queue
+
+Work = Callable[[], None]
+Enqueue = Callable[[int, Work, str], int]
+
+_RUN = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
+_works: dict[int, Work] = {}
+_keys = itertools.count(1)
+LAUNCH_FAILURE = 719  # cudaErrorLaunchFailure: stays until the process ends
+
+
+@_RUN
+def _run(key: int) -> None:
+    try:
+        with np.errstate(all="ignore"):  # a GPU warns of no overflow
+            _works[key]()
+    except BaseException as error:  # a C caller stands behind this frame: nothing may pass it
+        traceback.print_exc()
+        runtime.fail(f"a stand-in for one of NVIDIA's libraries failed: {error}")
+
+
+@_RUN
+def _drop(key: int, works: dict[int, Work] = _works) -> None:
+    works.pop(key, None)
+
+
+# Graphs are destroyed as late as when modules are torn down, and drop their work then.
+ctypes.pythonapi.Py_IncRef(ctypes.py_object(_drop))
+
+
+class Runtime:
+    """What the libraries need of the CUDA runtime; `attach` puts libhostcuda in its place.
+
+    Without one (tests of the libraries alone) work runs at once and nothing is ever captured.
+    """
+
+    def __init__(self) -> None:
+        self.native: ctypes.CDLL | None = None
+        self.failures: list[str] = []
+
+    def attach(self, native: ctypes.CDLL) -> None:
+        native.hostcuda_enqueue.argtypes = [
+            ctypes.c_void_p, _RUN, _RUN, ctypes.c_void_p, ctypes.c_int, ctypes.c_char_p,
+        ]  # fmt: skip
+        native.hostcuda_is_capturing.argtypes = [ctypes.c_void_p]
+        native.hostcuda_fail.argtypes = [ctypes.c_int, ctypes.c_char_p]
+        native.hostcuda_missing.argtypes = [ctypes.c_char_p]
+        native.cudaStreamSynchronize.argtypes = [ctypes.c_void_p]
+        self.native = native
+
+    def enqueue(self, stream: int, key: int, name: str) -> int:
+        if self.native is None:
+            _run(key)
+            _drop(key)
+            return 0
+        return int(self.native.hostcuda_enqueue(stream, _run, _drop, key, 1, name.encode()))
+
+    def is_capturing(self, stream: int) -> bool:
+        return self.native is not None and self.native.hostcuda_is_capturing(stream) == 1
+
+    def synchronize(self, stream: int) -> int:
+        return 0 if self.native is None else int(self.native.cudaStreamSynchronize(stream))
+
+    def fail(self, sentence: str) -> None:
+        """The device has met an error that stays; only from within queued work."""
+        self.failures.append(sentence)
+        if self.native is not None:
+            self.native.hostcuda_fail(LAUNCH_FAILURE, sentence.encode())
+
+
+runtime = Runtime()
+
+
+def enqueue(stream: int, name: str, work: Work, failed: int) -> None:
+    """Puts work into a stream's queue; refuses with the status `failed` if that is impossible.
+
+    Work that raised while it ran is a fault of the stand-in: its traceback is printed, and every
+    call from then on answers `failed`, as after a sticky CUDA error.
+    """
+    key = next(_keys)
+    _works[key] = work
+    status = runtime.enqueue(stream, key, name)
+    if status:
+        _works.pop(key, None)
+    require(not status and not runtime.failures, failed)
+
+
+# ---------------------------------------------------------------------------- libraries
+
+
+class Library:
+    """One library's functions, by name, and the stub that they are filled into."""
+
+    def __init__(
+        self, soname: str, version: str, *, refusal: int = 0, internal: int = 0
+    ) -> None:
+        self.soname, self.version = soname, version
+        self.refusal, self.internal = refusal, internal
+        self.letters: dict[str, str] = {}
+        self.results: dict[str, str] = {}
+        self.entries: dict[str, Callable[..., int]] = {}
+        self.stub: Stub | None = None
+        self._callbacks: list[Any] = []
+
+    def function(self, name: str, letters: str, types: str = "", result: str = "i") -> Callable:
+        """Declares a function; with `types`, one per letter, which stands for {} in the name.
+
+        The implementation gets the type letter first where there is one, then the arguments.
+        `result` is the letter of what it returns where that is not a status.
+        """
+
+        def declare(implement: Callable) -> Callable:
+            for letter in types or [""]:
+                full = name.format(letter)
+                first = (letter,) if letter else ()
+                self.letters[full] = letters.replace(" ", "")
+                self.results[full] = result
+                self.entries[full] = self._entry(implement, first)
+            return implement
+
+        return declare
+
+    def _entry(self, implement: Callable, first: tuple[str, ...]) -> Callable[..., int]:
+        def call(*arguments: Any) -> int:
+            try:
+                return implement(*first, *arguments) or 0
+            except Refused as refused:
+                return refused.status
+            except BaseException:  # a C caller stands behind this frame
+                traceback.print_exc(file=sys.stderr)
+                return self.internal
+
+        return call
+
+    def load(self, wanted: Iterable[str]) -> Stub:
+        """Builds and loads the stub with all that is wanted, and fills what is here."""
+        names = {*wanted, *self.entries}
+        self.stub = Stub(self.soname, names, self.version, self.refusal)
+        self.stub.fill(self.addresses())
+        atexit.register(self.stub.end)
+        return self.stub
+
+    def addresses(self) -> dict[str, int]:
+        """Machine code that calls each function; it lives as long as the library."""
+        addresses = {}
+        for name, entry in self.entries.items():
+            kinds = [LETTERS[letter] for letter in self.letters[name]]
+            callback = ctypes.CFUNCTYPE(LETTERS[self.results[name]], *kinds)(entry)
+            self._callbacks.append(callback)
+            addresses[name] = ctypes.cast(callback, ctypes.c_void_p).value or 0
+        return addresses
+
+    def missing(self) -> list[str]:
+        """The functions that a program called and that are not here."""
+        return sorted(self.stub.refused()) if self.stub else []
+
+
+class Handles:
+    """Objects behind opaque handles; no two of them are alike, over all libraries."""
+
+    _next = itertools.count(0x10000, 0x100)
+
+    def __init__(self, unknown: int) -> None:
+        self.unknown = unknown
+        self._objects: dict[int, Any] = {}
+
+    def add(self, value: Any) -> int:
+        handle = next(self._next)
+        self._objects[handle] = value
+        return handle
+
+    def __getitem__(self, handle: int) -> Any:
+        require(handle in self._objects, self.unknown)
+        return self._objects[handle]
+
+    def remove(self, handle: int) -> None:
+        require(handle in self._objects, self.unknown)
+        del self._objects[handle]

@@ -1,0 +1,811 @@
+"""cuBLAS over BLAS on raw pointers.
+
+Sources, named beside each rule: the sections of NVIDIA's "cuBLAS" documentation (CUDA 13.0).
+Matrices are column-major with a leading dimension (1.1), results of functions are 1-based
+indices (1.1).
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from gtensor.hostcuda.libraries.calls import (
+    BFLOAT16,
+    DTYPES,
+    Handles,
+    Library,
+    enqueue,
+    matrix,
+    pointers,
+    require,
+    runtime,
+    scalar,
+    store,
+    vector,
+    view,
+)
+from gtensor.hostcuda.libraries.lapack import At, call
+
+# 2.2.2 cublasStatus_t
+NOT_INITIALIZED, INVALID_VALUE, EXECUTION_FAILED = 1, 7, 13
+INTERNAL_ERROR, NOT_SUPPORTED = 14, 15
+VERSION = 130000  # 13.0.0
+
+library = Library(
+    "libcublas.so.13", "libcublas.so.13", refusal=NOT_SUPPORTED, internal=INTERNAL_ERROR
+)
+function = library.function
+
+HOST, DEVICE = 0, 1  # 2.2.9 cublasPointerMode_t
+OPERATIONS = {0: b"N", 1: b"T", 2: b"C"}  # 2.2.3; 3, CONJG, is no operation of these routines
+FILLS = {0: b"L", 1: b"U"}  # 2.2.4 cublasFillMode_t
+DIAGONALS = {0: b"N", 1: b"U"}  # 2.2.5
+SIDES = {0: b"L", 1: b"R"}  # 2.2.6
+PEDANTIC = 2  # 2.2.11 cublasMath_t
+MATH_MODES = {0, 1, PEDANTIC, 3, 4}
+DISALLOW_REDUCED_PRECISION_REDUCTION = 16  # may be added to a mode
+
+
+class Handle:
+    """A cuBLAS context: what its calls have in common."""
+
+    def __init__(self) -> None:
+        self.stream = 0
+        self.pointer_mode = HOST
+        self.math_mode = 0
+        self.workspace = (0, 0)
+
+    def enqueue(self, name: str, work: Callable[[], None]) -> None:
+        enqueue(self.stream, name, work, EXECUTION_FAILED)
+
+
+handles = Handles(NOT_INITIALIZED)
+
+
+def number(handle: Handle, address: int, dtype: Any) -> Callable[[], Any]:
+    """A scalar argument: read now from the host, or in the queue from the device (2.1.6)."""
+    require(bool(address), INVALID_VALUE)
+    if handle.pointer_mode == DEVICE:
+        return lambda: scalar(address, dtype).item()
+    value = scalar(address, dtype).item()
+    return lambda: value
+
+
+def deliver(handle: Handle, name: str, address: int, dtype: Any, compute: Callable) -> None:
+    """A scalar result: to the device, or to the host after a wait, which capture forbids.
+
+    2.1.9 "CUDA Graphs Support".
+    """
+    require(bool(address), INVALID_VALUE)
+    waits = handle.pointer_mode == HOST
+    require(not (waits and runtime.is_capturing(handle.stream)), EXECUTION_FAILED)
+    handle.enqueue(name, lambda: store(address, compute(), dtype))
+    if waits:
+        require(runtime.synchronize(handle.stream) == 0, EXECUTION_FAILED)
+
+
+def choose(table: dict[int, bytes], value: int) -> bytes:
+    """A BLAS letter for one of NVIDIA's enumerators."""
+    require(value in table, INVALID_VALUE)
+    return table[value]
+
+
+def sizes(*values: int) -> None:
+    """Refuses a negative size (every routine's table of status codes: m, n, k, batchCount < 0)."""
+    require(all(value >= 0 for value in values), INVALID_VALUE)
+
+
+def leads(ld: int, rows: int) -> None:
+    """Refuses a leading dimension that is less than max(1, rows) (every routine's table)."""
+    require(ld >= max(1, rows), INVALID_VALUE)
+
+
+def steps(*values: int) -> None:
+    """Refuses an increment of 0 (2.6, each routine's table: incx, incy == 0)."""
+    require(all(values), INVALID_VALUE)
+
+
+def aligned(dtype: Any, *addresses: int) -> None:
+    """Memory is read in whole elements (CUDA C++ Programming Guide, "Device Memory Accesses")."""
+    size = min(np.dtype(dtype).itemsize, 16)
+    require(all(address % size == 0 for address in addresses), EXECUTION_FAILED)
+
+
+# ---------------------------------------------------------------------------- helpers (2.4)
+
+
+@function("cublasCreate_v2", "p")
+def create(result: int) -> None:
+    require(bool(result), INVALID_VALUE)
+    store(result, handles.add(Handle()), "u8")
+
+
+@function("cublasDestroy_v2", "p")
+def destroy(handle: int) -> None:
+    handles.remove(handle)
+
+
+@function("cublasGetVersion_v2", "pp")
+def get_version(_: int, result: int) -> None:
+    require(bool(result), INVALID_VALUE)
+    store(result, VERSION, "i4")
+
+
+@function("cublasGetProperty", "ip")
+def get_property(kind: int, result: int) -> None:
+    require(kind in (0, 1, 2) and bool(result), INVALID_VALUE)
+    store(result, (VERSION // 10000, VERSION // 100 % 100, VERSION % 100)[kind], "i4")
+
+
+@function("cublasSetStream_v2", "pp")
+def set_stream(handle: int, stream: int) -> None:
+    """2.4.7: it "unconditionally resets the cuBLAS library workspace back to the default"."""
+    context = handles[handle]
+    context.stream, context.workspace = stream, (0, 0)
+
+
+@function("cublasGetStream_v2", "pp")
+def get_stream(handle: int, result: int) -> None:
+    require(bool(result), INVALID_VALUE)
+    store(result, handles[handle].stream, "u8")
+
+
+@function("cublasSetWorkspace_v2", "ppz")
+def set_workspace(handle: int, workspace: int, size: int) -> None:
+    """2.4.8: the address must be aligned to 256 bytes."""
+    require(workspace % 256 == 0, INVALID_VALUE)
+    handles[handle].workspace = (workspace, size)
+
+
+@function("cublasSetPointerMode_v2", "pi")
+def set_pointer_mode(handle: int, mode: int) -> None:
+    require(mode in (HOST, DEVICE), INVALID_VALUE)
+    handles[handle].pointer_mode = mode
+
+
+@function("cublasGetPointerMode_v2", "pp")
+def get_pointer_mode(handle: int, result: int) -> None:
+    require(bool(result), INVALID_VALUE)
+    store(result, handles[handle].pointer_mode, "i4")
+
+
+@function("cublasSetMathMode", "pi")
+def set_math_mode(handle: int, mode: int) -> None:
+    """2.4.17: any other value is refused."""
+    require(mode & ~DISALLOW_REDUCED_PRECISION_REDUCTION in MATH_MODES, INVALID_VALUE)
+    handles[handle].math_mode = mode
+
+
+@function("cublasGetMathMode", "pp")
+def get_math_mode(handle: int, result: int) -> None:
+    require(bool(result), INVALID_VALUE)
+    store(result, handles[handle].math_mode, "i4")
+
+
+# ---------------------------------------------------------------------------- level 1 (2.5)
+
+
+def real(dtype: np.dtype) -> np.dtype:
+    return np.empty(0, dtype).real.dtype
+
+
+def taxicab(x: np.ndarray) -> np.ndarray:
+    """|Re| + |Im|, which is what BLAS takes for the size of a complex number."""
+    return np.abs(x.real) + np.abs(x.imag) if x.dtype.kind == "c" else np.abs(x)
+
+
+def summary(
+    name: str, letter: str, dtype: np.dtype, compute: Callable[[np.ndarray], Any]
+) -> None:
+    """A function of one vector; 0 if n or incx is not positive (2.5.1 to 2.5.3, 2.5.6)."""
+
+    @function(f"{name}_v2", "pi pi p")
+    def summarize(handle: int, n: int, x: int, step: int, result: int) -> None:
+        deliver(
+            handles[handle], name, result, dtype,
+            lambda: compute(vector(x, n, step, DTYPES[letter])) if n > 0 < step else 0,
+        )  # fmt: skip
+
+
+def norm(x: np.ndarray) -> Any:
+    """2.5.6: it does not overflow where the result does not."""
+    wide = np.abs(x.astype(np.clongdouble if x.dtype.kind == "c" else np.longdouble))
+    return np.sqrt(np.sum(wide * wide))
+
+
+for letter, spelled in (("S", "S"), ("D", "D"), ("C", "Sc"), ("Z", "Dz")):
+    low, index = letter.lower(), np.dtype("i4")
+    # The smallest index of the extreme, from 1.
+    summary(f"cublasI{low}amax", letter, index, lambda x: np.argmax(taxicab(x)) + 1)
+    summary(f"cublasI{low}amin", letter, index, lambda x: np.argmin(taxicab(x)) + 1)
+    summary(f"cublas{spelled}asum", letter, real(DTYPES[letter]), lambda x: taxicab(x).sum())
+    summary(f"cublas{spelled}nrm2", letter, real(DTYPES[letter]), norm)
+
+
+@function("cublas{}axpy_v2", "pi p pi pi", "SDCZ")
+def axpy(
+    t: str, handle: int, n: int, alpha: int, x: int, incx: int, y: int, incy: int
+) -> None:
+    context = handles[handle]
+    scale = number(context, alpha, DTYPES[t])
+    name = f"{t.lower()}axpy"
+    if n > 0:
+        work = (At(x), incx, At(y), incy)
+        context.enqueue(f"cublas{t}axpy", lambda: call(name, n, scale(), *work))
+
+
+def inner(name: str, letter: str, conjugate: bool) -> None:
+    def dot(handle: int, n: int, x: int, incx: int, y: int, incy: int, result: int) -> None:
+        dtype = DTYPES[letter]
+
+        def compute() -> Any:
+            if n <= 0:
+                return 0
+            first, second = vector(x, n, incx, dtype), vector(y, n, incy, dtype)
+            return (np.vdot if conjugate else np.dot)(first, second)
+
+        deliver(handles[handle], name, result, dtype, compute)
+
+    function(f"{name}_v2", "pi pi pi p")(dot)
+
+
+for letter, ending in (("S", "dot"), ("D", "dot"), ("C", "dotu"), ("Z", "dotu")):
+    inner(f"cublas{letter}{ending}", letter, conjugate=False)
+for letter in "CZ":
+    inner(f"cublas{letter}dotc", letter, conjugate=True)
+
+
+def scaling(name: str, t: str, factor: str) -> None:
+    def scal(handle: int, n: int, alpha: int, x: int, step: int) -> None:
+        context = handles[handle]
+        scale = number(context, alpha, DTYPES[factor])
+
+        def work() -> None:
+            if n > 0 < step:
+                values = vector(x, n, step, DTYPES[t])
+                values *= values.dtype.type(scale())
+
+        context.enqueue(name, work)
+
+    function(f"{name}_v2", "pi p pi")(scal)
+
+
+for name, t, factor in (
+    ("Sscal", "S", "S"), ("Dscal", "D", "D"), ("Cscal", "C", "C"), ("Zscal", "Z", "Z"),
+    ("Csscal", "C", "S"), ("Zdscal", "Z", "D"),
+):  # fmt: skip
+    scaling(f"cublas{name}", t, factor)
+
+
+# ---------------------------------------------------------------------------- level 2 (2.6)
+
+
+@function("cublas{}gemv_v2", "pi ii p pi pi p pi", "SDCZ")
+def gemv(
+    t: str, handle: int, trans: int, m: int, n: int, alpha: int, a: int, lda: int,
+    x: int, incx: int, beta: int, y: int, incy: int,
+) -> None:  # fmt: skip
+    context, op = handles[handle], choose(OPERATIONS, trans)
+    sizes(m, n)
+    leads(lda, m)
+    steps(incx, incy)
+    one, two = number(context, alpha, DTYPES[t]), number(context, beta, DTYPES[t])
+
+    def work() -> None:
+        length = m if op == b"N" else n
+        target = vector(y, length, incy, DTYPES[t])
+        scale = two()
+        if scale == 0:  # BLAS: y is not read
+            target[...] = 0
+        name = f"{t.lower()}gemv"
+        if m and n:
+            call(name, op, m, n, one(), At(a), lda, At(x), incx, scale or scale + 1, At(y), incy)
+        else:
+            target *= target.dtype.type(scale)
+
+    context.enqueue(f"cublas{t}gemv", work)
+
+
+def outer(ending: str, types: str) -> None:
+    @function(f"cublas{{}}{ending}_v2", "pii p pi pi pi", types)
+    def ger(
+        t: str, handle: int, m: int, n: int, alpha: int, x: int, incx: int, y: int, incy: int,
+        a: int, lda: int,
+    ) -> None:  # fmt: skip
+        context = handles[handle]
+        sizes(m, n)
+        leads(lda, m)
+        steps(incx, incy)
+        scale, name = number(context, alpha, DTYPES[t]), f"{t.lower()}{ending}"
+        context.enqueue(
+            f"cublas{t}{ending}",
+            lambda: call(name, m, n, scale(), At(x), incx, At(y), incy, At(a), lda),
+        )
+
+
+outer("ger", "SD")
+outer("geru", "CZ")
+outer("gerc", "CZ")
+
+
+@function("cublas{}sbmv_v2", "pi ii p pi pi p pi", "SD")
+def sbmv(
+    t: str, handle: int, uplo: int, n: int, k: int, alpha: int, a: int, lda: int,
+    x: int, incx: int, beta: int, y: int, incy: int,
+) -> None:  # fmt: skip
+    context, part = handles[handle], choose(FILLS, uplo)
+    sizes(n, k)
+    leads(lda, k + 1)
+    steps(incx, incy)
+    one, two = number(context, alpha, DTYPES[t]), number(context, beta, DTYPES[t])
+
+    def work() -> None:
+        scale = two()
+        if scale == 0:
+            vector(y, n, incy, DTYPES[t])[...] = 0
+        scale = scale or 1.0
+        name = f"{t.lower()}sbmv"
+        call(name, part, n, k, one(), At(a), lda, At(x), incx, scale, At(y), incy)
+
+    context.enqueue(f"cublas{t}sbmv", work)
+
+
+# ---------------------------------------------------------------------------- products (2.7, 2.8)
+
+
+class Types:
+    """What a product reads, computes in and writes."""
+
+    def __init__(self, a: Any, b: Any, c: Any, compute: Any, scale: Any) -> None:
+        self.a, self.b, self.c, self.compute, self.scale = map(np.dtype, (a, b, c, compute, scale))
+
+    @property
+    def letter(self) -> str:
+        """BLAS's letter where all types are one that BLAS has, else an empty string."""
+        same = {self.a, self.b, self.c, self.compute, self.scale}
+        return next((t.lower() for t, dtype in DTYPES.items() if same == {dtype}), "")
+
+
+def operated(op: bytes, x: np.ndarray) -> np.ndarray:
+    """N, T or C of a matrix (2.2.3)."""
+    if op == b"N":
+        return x
+    return x.T.conj() if op == b"C" and x.dtype.kind == "c" else x.T
+
+
+class Product:
+    """C = alpha op(A) op(B) + beta C, checked (2.7.1, table of status codes), for one or many."""
+
+    def __init__(
+        self, handle: int, types: Types, transa: int, transb: int, m: int, n: int, k: int,
+        alpha: int, lda: int, ldb: int, beta: int, ldc: int,
+    ) -> None:  # fmt: skip
+        self.context, self.types, self.shape = handles[handle], types, (m, n, k)
+        self.ops = choose(OPERATIONS, transa), choose(OPERATIONS, transb)
+        sizes(m, n, k)
+        leads(lda, m if self.ops[0] == b"N" else k)
+        leads(ldb, k if self.ops[1] == b"N" else n)
+        leads(ldc, m)
+        self.lds = lda, ldb, ldc
+        self.alpha = number(self.context, alpha, types.scale)
+        self.beta = number(self.context, beta, types.scale)
+
+    def enqueue(self, name: str, batch: Callable[[], list[tuple[int, int, int]]]) -> None:
+        """Queues the product of each (a, b, c); the addresses are asked for in the queue."""
+        workspace, size = self.context.workspace
+
+        def work() -> None:
+            if workspace and size:  # a kernel may write anywhere in it: it has to be there
+                view(workspace, (size,), "u1")[:: max(1, size - 1)] = 0xA5
+            alpha, beta = self.alpha(), self.beta()
+            for a, b, c in batch():
+                self.run(alpha, a, b, beta, c)
+
+        self.context.enqueue(name, work)
+
+    def run(self, alpha: Any, a: int, b: int, beta: Any, c: int) -> None:
+        (m, n, k), (lda, ldb, ldc), (opa, opb) = self.shape, self.lds, self.ops
+        types = self.types
+        if not m or not n:
+            return
+        if types.letter:
+            name = f"{types.letter}gemm"
+            call(name, opa, opb, m, n, k, alpha, At(a), lda, At(b), ldb, beta, At(c), ldc)
+            return
+        out = matrix(c, m, n, ldc, types.c)
+        total = accumulate(self.sides(a, b), types, alpha)
+        if beta:  # 2.7.1: "if beta == 0, C does not have to be a valid input"
+            total = total + types.compute.type(beta) * out.astype(types.compute)
+        out[...] = total.astype(types.c)
+
+    def sides(self, a: int, b: int) -> tuple[np.ndarray, np.ndarray]:
+        (m, n, k), (lda, ldb, _), (opa, opb) = self.shape, self.lds, self.ops
+        shapes = [(m, k) if opa == b"N" else (k, m), (k, n) if opb == b"N" else (n, k)]
+        left = operated(opa, matrix(a, *shapes[0], lda, self.types.a))
+        return left, operated(opb, matrix(b, *shapes[1], ldb, self.types.b))
+
+
+def accumulate(sides: tuple[np.ndarray, np.ndarray], types: Types, alpha: Any) -> np.ndarray:
+    """alpha A B in the compute type; sums of products of 8-bit integers are exact in float64."""
+    if not alpha:
+        return np.zeros((sides[0].shape[0], sides[1].shape[1]), types.compute)
+    wide = np.dtype("f8") if types.compute.kind == "i" else types.compute
+    total = sides[0].astype(wide) @ sides[1].astype(wide)
+    if types.compute.kind == "i":
+        total = total.astype("i8").astype(types.compute)
+    return types.compute.type(alpha) * total
+
+
+def strided(start: int, stride: int, count: int, dtype: np.dtype) -> list[int]:
+    return [start + i * stride * dtype.itemsize for i in range(count)]
+
+
+def apart(shape: tuple[int, int, int], ldc: int, stride: int, batch: int) -> None:
+    """2.8.13: the results of a batch may not overlap, "otherwise, undefined behavior"."""
+    m, n, _ = shape
+    extent = (n - 1) * ldc + m if m and n else 0
+    interleaved = abs(stride) * batch <= ldc - m + abs(stride) and abs(stride) >= m
+    require(batch < 2 or abs(stride) >= extent or interleaved, INVALID_VALUE)
+
+
+@function("cublas{}gemm_v2", "pii iii p pi pi p pi", "SDCZ")
+def gemm(
+    t: str, handle: int, transa: int, transb: int, m: int, n: int, k: int,
+    alpha: int, a: int, lda: int, b: int, ldb: int, beta: int, c: int, ldc: int,
+) -> None:  # fmt: skip
+    types = Types(*[DTYPES[t]] * 5)
+    product = Product(handle, types, transa, transb, m, n, k, alpha, lda, ldb, beta, ldc)
+    aligned(DTYPES[t], a, b, c)
+    product.enqueue(f"cublas{t}gemm", lambda: [(a, b, c)])
+
+
+@function("cublas{}gemmBatched", "pii iii p pi pi p pi i", "SDCZ")
+def gemm_batched(
+    t: str, handle: int, transa: int, transb: int, m: int, n: int, k: int,
+    alpha: int, a: int, lda: int, b: int, ldb: int, beta: int, c: int, ldc: int, batch: int,
+) -> None:  # fmt: skip
+    types = Types(*[DTYPES[t]] * 5)
+    product = Product(handle, types, transa, transb, m, n, k, alpha, lda, ldb, beta, ldc)
+    sizes(batch)
+    product.enqueue(
+        f"cublas{t}gemmBatched",
+        lambda: list(zip(*(pointers(x, batch) for x in (a, b, c)), strict=True)),
+    )
+
+
+@function("cublas{}gemmStridedBatched", "pii iii p pil pil p pil i", "SDCZ")
+def gemm_strided_batched(
+    t: str, handle: int, transa: int, transb: int, m: int, n: int, k: int,
+    alpha: int, a: int, lda: int, stridea: int, b: int, ldb: int, strideb: int,
+    beta: int, c: int, ldc: int, stridec: int, batch: int,
+) -> None:  # fmt: skip
+    types = Types(*[DTYPES[t]] * 5)
+    product = Product(handle, types, transa, transb, m, n, k, alpha, lda, ldb, beta, ldc)
+    enqueue_strided(
+        product, f"cublas{t}gemmStridedBatched", (a, b, c), (stridea, strideb, stridec), batch
+    )
+
+
+def enqueue_strided(
+    product: Product, name: str, starts: tuple[int, ...], strides: tuple[int, ...], batch: int
+) -> None:
+    types = product.types
+    sizes(batch)
+    apart(product.shape, product.lds[2], strides[2], batch)
+    dtypes = (types.a, types.b, types.c)
+    rows = [
+        strided(start, stride, batch, dtype)
+        for start, stride, dtype in zip(starts, strides, dtypes, strict=True)
+    ]
+    for dtype, row in zip(dtypes, rows, strict=True):
+        aligned(dtype, *row[:2])
+    product.enqueue(name, lambda: list(zip(*rows, strict=True)))
+
+
+# cudaDataType (library_types.h)
+R32F, R64F, R16F, R8I, C32F, C64F, C8I, R32I, R16BF = 0, 1, 2, 3, 4, 5, 7, 10, 14
+NUMPY = {
+    R32F: "f4", R64F: "f8", R16F: "f2", R8I: "i1", C32F: "c8", C64F: "c16", R32I: "i4",
+    R16BF: BFLOAT16,
+}  # fmt: skip
+# 2.8.12 cublasGemmEx: compute type -> (type of A and B, type of C) -> (compute in, scale type).
+# Complex 8-bit integers are in NVIDIA's table and not here.
+_SINGLE = {
+    (R16BF, R16BF): ("f4", R32F), (R16F, R16F): ("f4", R32F), (R8I, R32F): ("f4", R32F),
+    (R16BF, R32F): ("f4", R32F), (R16F, R32F): ("f4", R32F), (R32F, R32F): ("f4", R32F),
+    (C32F, C32F): ("c8", C32F),
+}  # fmt: skip
+_FAST = {(R32F, R32F): ("f4", R32F), (C32F, C32F): ("c8", C32F)}
+_DOUBLE = {(R64F, R64F): ("f8", R64F), (C64F, C64F): ("c16", C64F)}
+_HALF = {(R16F, R16F): ("f4", R16F)}
+_INTEGER = {(R8I, R32I): ("i4", R32I)}
+COMPUTE = {
+    64: _HALF, 65: _HALF, 68: _SINGLE, 69: _SINGLE, 74: _FAST, 75: _FAST, 77: _FAST, 78: _FAST,
+    70: _DOUBLE, 71: _DOUBLE, 72: _INTEGER, 73: _INTEGER,
+}  # fmt: skip
+# 2.8.12 of SgemmEx: type of C -> types of A and B.
+SGEMM_EX = {R16BF: {R16BF}, R16F: {R16F}, R32F: {R8I, R16BF, R16F, R32F}}
+# 2.2.10 cublasGemmAlgo_t; all but the defaults have no effect since Ampere.
+ALGORITHMS = {-1, 99, 999, *range(24), *range(100, 116)}
+
+
+def mixed(atype: int, btype: int, ctype: int, compute: int) -> Types:
+    """The types of cublasGemmEx, refused where NVIDIA's table has no such row."""
+    row = COMPUTE.get(compute, {}).get((atype, ctype))
+    require(row is not None and atype == btype, NOT_SUPPORTED)
+    assert row is not None
+    return Types(NUMPY[atype], NUMPY[btype], NUMPY[ctype], row[0], NUMPY[row[1]])
+
+
+def integers(types: Types, lds: tuple[int, ...], *addresses: int) -> None:
+    """2.8.12: 8-bit inputs of integer products: 4-byte alignment, lda and ldb multiples of 4."""
+    if types.compute.kind == "i":
+        require(all(value % 4 == 0 for value in (*lds[:2], *addresses)), NOT_SUPPORTED)
+
+
+@function("cublasGemmEx", "pii iii p pii pii p pii ii")
+def gemm_ex(
+    handle: int, transa: int, transb: int, m: int, n: int, k: int, alpha: int,
+    a: int, atype: int, lda: int, b: int, btype: int, ldb: int,
+    beta: int, c: int, ctype: int, ldc: int, compute: int, algorithm: int,
+) -> None:  # fmt: skip
+    types = mixed(atype, btype, ctype, compute)
+    require(algorithm in ALGORITHMS, INVALID_VALUE)
+    product = Product(handle, types, transa, transb, m, n, k, alpha, lda, ldb, beta, ldc)
+    integers(types, product.lds, a, b)
+    aligned(types.a, a)
+    aligned(types.b, b)
+    aligned(types.c, c)
+    product.enqueue("cublasGemmEx", lambda: [(a, b, c)])
+
+
+@function("cublasGemmStridedBatchedEx", "pii iii p piil piil p piil i ii")
+def gemm_strided_batched_ex(
+    handle: int, transa: int, transb: int, m: int, n: int, k: int, alpha: int,
+    a: int, atype: int, lda: int, stridea: int, b: int, btype: int, ldb: int, strideb: int,
+    beta: int, c: int, ctype: int, ldc: int, stridec: int, batch: int,
+    compute: int, algorithm: int,
+) -> None:  # fmt: skip
+    types = mixed(atype, btype, ctype, compute)
+    require(algorithm in ALGORITHMS, INVALID_VALUE)
+    product = Product(handle, types, transa, transb, m, n, k, alpha, lda, ldb, beta, ldc)
+    integers(types, product.lds, a, b, stridea, strideb)
+    enqueue_strided(
+        product, "cublasGemmStridedBatchedEx", (a, b, c), (stridea, strideb, stridec), batch
+    )
+
+
+@function("cublasSgemmEx", "pii iii p pii pii p pii")
+def sgemm_ex(
+    handle: int, transa: int, transb: int, m: int, n: int, k: int, alpha: int,
+    a: int, atype: int, lda: int, b: int, btype: int, ldb: int,
+    beta: int, c: int, ctype: int, ldc: int,
+) -> None:  # fmt: skip
+    require(atype == btype and atype in SGEMM_EX.get(ctype, ()), NOT_SUPPORTED)
+    types = Types(NUMPY[atype], NUMPY[btype], NUMPY[ctype], "f4", "f4")
+    product = Product(handle, types, transa, transb, m, n, k, alpha, lda, ldb, beta, ldc)
+    aligned(types.a, a)
+    aligned(types.b, b)
+    aligned(types.c, c)
+    product.enqueue("cublasSgemmEx", lambda: [(a, b, c)])
+
+
+# ---------------------------------------------------------------------------- level 3 (2.7)
+
+
+@function("cublas{}syrk_v2", "pii ii p pi p pi", "SDCZ")
+def syrk(
+    t: str, handle: int, uplo: int, trans: int, n: int, k: int,
+    alpha: int, a: int, lda: int, beta: int, c: int, ldc: int,
+) -> None:  # fmt: skip
+    context, part, op = handles[handle], choose(FILLS, uplo), choose(OPERATIONS, trans)
+    require(t in "SD" or op != b"C", INVALID_VALUE)  # 2.7.6 knows A A^T and A^T A only
+    sizes(n, k)
+    leads(lda, n if op == b"N" else k)
+    leads(ldc, n)
+    one, two = number(context, alpha, DTYPES[t]), number(context, beta, DTYPES[t])
+    name = f"{t.lower()}syrk"
+    context.enqueue(
+        f"cublas{t}syrk",
+        lambda: call(name, part, op, n, k, one(), At(a), lda, two(), At(c), ldc),
+    )
+
+
+def triangle(
+    t: str, handle: int, side: int, uplo: int, trans: int, diagonal: int, m: int, n: int,
+    alpha: int, lda: int, ldb: int, batch: Callable[[], list[tuple[int, int]]], name: str,
+) -> None:  # fmt: skip
+    """2.7.10: op(A) X = alpha B or X op(A) = alpha B, in place of B."""
+    context = handles[handle]
+    letters = (
+        choose(SIDES, side), choose(FILLS, uplo), choose(OPERATIONS, trans),
+        choose(DIAGONALS, diagonal),
+    )  # fmt: skip
+    sizes(m, n)
+    leads(lda, m if side == 0 else n)
+    leads(ldb, m)
+    scale = number(context, alpha, DTYPES[t])
+
+    def work() -> None:
+        for a, b in batch():
+            call(f"{t.lower()}trsm", *letters, m, n, scale(), At(a), lda, At(b), ldb)
+
+    context.enqueue(name, work)
+
+
+@function("cublas{}trsm_v2", "piiii ii p pi pi", "SDCZ")
+def trsm(
+    t: str, handle: int, side: int, uplo: int, trans: int, diagonal: int, m: int, n: int,
+    alpha: int, a: int, lda: int, b: int, ldb: int,
+) -> None:  # fmt: skip
+    aligned(DTYPES[t], a, b)
+    triangle(
+        t, handle, side, uplo, trans, diagonal, m, n, alpha, lda, ldb,
+        lambda: [(a, b)], f"cublas{t}trsm",
+    )  # fmt: skip
+
+
+@function("cublas{}trsmBatched", "piiii ii p pi pi i", "SDCZ")
+def trsm_batched(
+    t: str, handle: int, side: int, uplo: int, trans: int, diagonal: int, m: int, n: int,
+    alpha: int, a: int, lda: int, b: int, ldb: int, batch: int,
+) -> None:  # fmt: skip
+    sizes(batch)
+    triangle(
+        t, handle, side, uplo, trans, diagonal, m, n, alpha, lda, ldb,
+        lambda: list(zip(pointers(a, batch), pointers(b, batch), strict=True)),
+        f"cublas{t}trsmBatched",
+    )  # fmt: skip
+
+
+# ---------------------------------------------------------------------------- extensions (2.8)
+
+
+@function("cublas{}geam", "pii ii p pi p pi pi", "SDCZ")
+def geam(
+    t: str, handle: int, transa: int, transb: int, m: int, n: int,
+    alpha: int, a: int, lda: int, beta: int, b: int, ldb: int, c: int, ldc: int,
+) -> None:  # fmt: skip
+    """2.8.1: C = alpha op(A) + beta op(B); in place only for N and equal leading dimensions."""
+    context, dtype = handles[handle], DTYPES[t]
+    ops = choose(OPERATIONS, transa), choose(OPERATIONS, transb)
+    sizes(m, n)
+    leads(ldc, m)
+    for op, x, ld in ((ops[0], a, lda), (ops[1], b, ldb)):
+        leads(ld, m if op == b"N" else n)
+        require(x != c or (op == b"N" and ld == ldc), INVALID_VALUE)
+    one, two = number(context, alpha, dtype), number(context, beta, dtype)
+
+    def work() -> None:
+        total = np.zeros((m, n), dtype)
+        for op, x, ld, scale in ((ops[0], a, lda, one()), (ops[1], b, ldb, two())):
+            if scale:  # "the user can set matrix C to zero by setting alpha = beta = 0"
+                shape = (m, n) if op == b"N" else (n, m)
+                total += dtype.type(scale) * operated(op, matrix(x, *shape, ld, dtype))
+        matrix(c, m, n, ldc, dtype)[...] = total
+
+    context.enqueue(f"cublas{t}geam", work)
+
+
+@function("cublas{}dgmm", "pi ii pi pi pi", "SDCZ")
+def dgmm(
+    t: str, handle: int, mode: int, m: int, n: int, a: int, lda: int, x: int, incx: int,
+    c: int, ldc: int,
+) -> None:  # fmt: skip
+    """2.8.2: C = diag(x) A on the left, A diag(x) on the right; in place if lda == ldc."""
+    context, side = handles[handle], choose(SIDES, mode)
+    sizes(m, n)
+    leads(lda, m)
+    leads(ldc, m)
+    require(a != c or lda == ldc, INVALID_VALUE)
+
+    def work() -> None:
+        diagonal = vector(x, m if side == b"L" else n, incx, DTYPES[t])
+        factor = diagonal[:, None] if side == b"L" else diagonal
+        matrix(c, m, n, ldc, DTYPES[t])[...] = factor * matrix(a, m, n, lda, DTYPES[t])
+
+    context.enqueue(f"cublas{t}dgmm", work)
+
+
+@function("cublas{}tpttr", "pii ppi", "SD")
+def tpttr(t: str, handle: int, uplo: int, n: int, packed: int, a: int, lda: int) -> None:
+    context, part = handles[handle], choose(FILLS, uplo)
+    sizes(n)
+    leads(lda, n)
+    name = f"{t.lower()}tpttr"
+    context.enqueue(f"cublas{t}tpttr", lambda: call(name, part, n, At(packed), At(a), lda))
+
+
+@function("cublas{}trttp", "pii pip", "SD")
+def trttp(t: str, handle: int, uplo: int, n: int, a: int, lda: int, packed: int) -> None:
+    context, part = handles[handle], choose(FILLS, uplo)
+    sizes(n)
+    leads(lda, n)
+    name = f"{t.lower()}trttp"
+    context.enqueue(f"cublas{t}trttp", lambda: call(name, part, n, At(a), lda, At(packed)))
+
+
+def eliminate(a: np.ndarray) -> int:
+    """LU without pivots, in place; the first zero of the diagonal, from 1, or 0."""
+    for k in range(min(a.shape)):
+        if a[k, k] == 0:
+            return k + 1
+        a[k + 1 :, k] /= a[k, k]
+        a[k + 1 :, k + 1 :] -= np.outer(a[k + 1 :, k], a[k, k + 1 :])
+    return 0
+
+
+@function("cublas{}getrfBatched", "pi pi pp i", "SDCZ")
+def getrf_batched(
+    t: str, handle: int, n: int, a: int, lda: int, pivots: int, infos: int, batch: int
+) -> None:
+    """2.8.8: pivots lie n apart; without pivots nothing is exchanged."""
+    context = handles[handle]
+    sizes(n, batch)
+    leads(lda, n)
+
+    def work() -> None:
+        for i, address in enumerate(pointers(a, batch)):
+            if pivots:
+                info = call(f"{t.lower()}getrf", n, n, At(address), lda, At(pivots + 4 * n * i))
+            else:
+                info = eliminate(matrix(address, n, n, lda, DTYPES[t]))
+            store(infos + 4 * i, info, "i4")
+
+    context.enqueue(f"cublas{t}getrfBatched", work)
+
+
+def solve(
+    t: str, op: bytes, n: int, columns: int, a: int, lda: int, pivots: int, b: int, ldb: int
+) -> None:
+    """op(A) X = B with A as LU; pivots of 0 stand for no exchanges."""
+    order = np.arange(1, n + 1, dtype="i4")
+    where = At(pivots) if pivots else order
+    call(f"{t.lower()}getrs", op, n, columns, At(a), lda, where, At(b), ldb)
+
+
+@function("cublas{}getrsBatched", "pi ii pi p pi p i", "SDCZ")
+def getrs_batched(
+    t: str, handle: int, trans: int, n: int, columns: int, a: int, lda: int, pivots: int,
+    b: int, ldb: int, info: int, batch: int,
+) -> None:  # fmt: skip
+    """2.8.9: `info` is on the host and says only which argument is illegal."""
+    context, op = handles[handle], choose(OPERATIONS, trans)
+    sizes(n, columns, batch)
+    leads(lda, n)
+    leads(ldb, n)
+    require(bool(info), INVALID_VALUE)
+    store(info, 0, "i4")
+
+    def work() -> None:
+        for i, (left, right) in enumerate(
+            zip(pointers(a, batch), pointers(b, batch), strict=True)
+        ):
+            solve(t, op, n, columns, left, lda, pivots and pivots + 4 * n * i, right, ldb)
+
+    context.enqueue(f"cublas{t}getrsBatched", work)
+
+
+@function("cublas{}getriBatched", "pi pi p pi p i", "SDCZ")
+def getri_batched(
+    t: str, handle: int, n: int, a: int, lda: int, pivots: int, c: int, ldc: int,
+    infos: int, batch: int,
+) -> None:  # fmt: skip
+    """2.8.10: the inverse from LU, out of place; info = k if U(k, k) is 0."""
+    context = handles[handle]
+    sizes(n, batch)
+    leads(lda, n)
+    leads(ldc, n)
+
+    def work() -> None:
+        for i, (left, right) in enumerate(
+            zip(pointers(a, batch), pointers(c, batch), strict=True)
+        ):
+            zeros = np.flatnonzero(matrix(left, n, n, lda, DTYPES[t]).diagonal() == 0)
+            store(infos + 4 * i, zeros[0] + 1 if len(zeros) else 0, "i4")
+            if not len(zeros):
+                matrix(right, n, n, ldc, DTYPES[t])[...] = np.eye(n)
+                solve(t, b"N", n, n, left, lda, pivots and pivots + 4 * n * i, right, ldc)
+
+    context.enqueue(f"cublas{t}getriBatched", work)

@@ -1,0 +1,42 @@
+// What libhostcuda offers beside CUDA's own functions: to the Python side and to the libraries.
+#pragma once
+
+#include <cuda_runtime_api.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+enum hostcuda_kind {
+    HOSTCUDA_KERNEL, HOSTCUDA_LIBRARY, HOSTCUDA_COPY, HOSTCUDA_MEMSET, HOSTCUDA_OTHER
+};
+
+// Queue work on a stream. `run` is called without any lock of the runtime's, by the thread that
+// executes the queues; `drop` (may be NULL) once, when `run` is not needed any more. While the
+// stream is captured the work becomes a node of the graph: `run` is called at each launch then.
+// Returns a cudaError_t; on an error `drop` has been called.
+int hostcuda_enqueue(cudaStream_t stream, void (*run)(void *), void (*drop)(void *), void *argument,
+                     int kind, const char *name);
+
+// 1 while the stream is captured, 0 if not, -1 if there is no such stream.
+int hostcuda_is_capturing(cudaStream_t stream);
+
+// 1 if [address, address + bytes) lies in device or managed memory that is mapped, else 0.
+int hostcuda_is_device_memory(const void *address, size_t bytes);
+
+// From within `run`: the device has met an error that stays (a cudaError_t of the 700 family), with
+// one sentence that says where.
+void hostcuda_fail(int error, const char *sentence);
+
+// Notes that a function was called that is not there. Returns cudaErrorNotSupported.
+int hostcuda_missing(const char *name);
+
+// The next of the seed's random numbers.
+unsigned long long hostcuda_random(void);
+
+// 1 in dry mode: work is counted and not run.
+int hostcuda_is_dry(void);
+
+#ifdef __cplusplus
+}
+#endif

@@ -1,0 +1,289 @@
+// The queues: which work may run, who runs it, and how a thread waits.
+#include <dlfcn.h>
+#include <pthread.h>
+
+#include <chrono>
+#include <utility>
+
+#include "state.h"
+
+namespace hostcuda {
+
+namespace {
+
+// Python's own lock, where this process is a Python: a thread that waits gives it away, because
+// what it waits for may be a function written in Python.
+struct Python {
+    int (*holds)() = nullptr;
+    void *(*release)() = nullptr;
+    void (*take)(void *) = nullptr;
+    int (*alive)() = nullptr;
+    Python() {
+        holds = reinterpret_cast<int (*)()>(dlsym(RTLD_DEFAULT, "PyGILState_Check"));
+        release = reinterpret_cast<void *(*)()>(dlsym(RTLD_DEFAULT, "PyEval_SaveThread"));
+        take = reinterpret_cast<void (*)(void *)>(dlsym(RTLD_DEFAULT, "PyEval_RestoreThread"));
+        alive = reinterpret_cast<int (*)()>(dlsym(RTLD_DEFAULT, "Py_IsInitialized"));
+    }
+    bool held() const { return holds && release && take && alive && alive() && holds(); }
+};
+
+void wait_for_change(Held &held) {
+    static const Python python;
+    void *mine = python.held() ? python.release() : nullptr;
+    runtime().changed.wait(held);
+    if (mine) {
+        held.unlock();
+        python.take(mine);
+        held.lock();
+    }
+}
+
+bool bad(const Device &device) { return device.error != 0; }
+
+void run(Held &held, Item &item) {
+    Runtime &all = runtime();
+    WorkPointer work = item.work;
+    bool dry = work && all.dry && work->kind != HOSTCUDA_OTHER;
+    if (work && (dry ? bool(work->dry) : bool(work->run)) && !bad(*item.device)) {
+        std::thread::id before = all.runner;
+        all.runner = std::this_thread::get_id();
+        all.running++;
+        held.unlock();
+        Outcome outcome;
+        if (dry) work->dry();
+        else outcome = work->run();
+        held.lock();
+        all.running--;
+        all.runner = before;
+        if (outcome.error && !item.device->error) {
+            item.device->error = outcome.error;
+            item.device->sentence = outcome.sentence;
+        }
+    }
+    item.done = true;
+    item.finished = seconds();
+    item.device->pending--;
+    all.pending--;
+    for (Item *next : item.dependents)
+        if (--next->unmet == 0) all.ready.push_back(next);
+    item.dependents.clear();
+    item.work.reset();
+    if (work) all.afterwards.push_back([work = std::move(work)] {});   // its end may call Python
+    item.dependencies.clear();
+    ItemPointer last = std::move(item.self);
+    all.changed.notify_all();
+}
+
+Item *take(size_t place) {
+    auto &ready = runtime().ready;
+    Item *item = ready[place];
+    ready[place] = ready.back();
+    ready.pop_back();
+    return item;
+}
+
+Item *take(Item *item) {
+    auto &ready = runtime().ready;
+    for (size_t place = 0; place < ready.size(); place++)
+        if (ready[place] == item) return take(place);
+    return nullptr;
+}
+
+// An item that has to run before the goal can, or the goal itself; it may be running.
+Item *towards(const ItemPointer &goal) {
+    Item *at = goal.get();
+    while (at->unmet) {
+        std::vector<Item *> open;
+        for (const ItemPointer &each : at->dependencies)
+            if (!each->done) open.push_back(each.get());
+        at = open[random_number() % open.size()];
+    }
+    return at;
+}
+
+// What runs next. Eager: the oldest. Deferred: any that may, or one that the goal waits for.
+Item *pick(const ItemPointer *goal) {
+    Runtime &all = runtime();
+    if (all.ready.empty()) return nullptr;
+    if (!all.deferred) {
+        size_t oldest = 0;
+        for (size_t place = 1; place < all.ready.size(); place++)
+            if (all.ready[place]->number < all.ready[oldest]->number) oldest = place;
+        return take(oldest);
+    }
+    if (goal && random_number() % 2)
+        if (Item *item = take(towards(*goal))) return item;
+    return take(random_number() % all.ready.size());
+}
+
+// One step: run an item, or wait until another thread has. False where neither can help.
+bool step(Held &held, const ItemPointer *goal) {
+    Runtime &all = runtime();
+    if (all.running && all.runner != std::this_thread::get_id()) {
+        wait_for_change(held);
+        return true;
+    }
+    Item *item = pick(goal);
+    if (!item) return false;
+    run(held, *item);
+    if (!all.running && !all.when_idle.empty()) {
+        auto frees = std::move(all.when_idle);
+        all.when_idle.clear();
+        for (auto &each : frees) each(held);
+    }
+    return true;
+}
+
+}  // namespace
+
+Runtime &runtime() {
+    static Runtime *all = [] {
+        pthread_atfork(nullptr, nullptr, [] {
+            for (Device &device : runtime().devices)
+                if (device.primary) runtime().forked = true;
+        });
+        return new Runtime;   // never destroyed: threads may outlive main
+    }();
+    return *all;
+}
+
+double seconds() {
+    using namespace std::chrono;
+    return duration<double>(steady_clock::now().time_since_epoch()).count();
+}
+
+uint64_t random_number() { return runtime().random(); }
+
+bool running_here(Held &) {
+    return runtime().running && runtime().runner == std::this_thread::get_id();
+}
+
+void count(int kind, const std::string &name, size_t bytes) {
+    if (name.empty()) return;
+    Tally &tally = runtime().tallies[{kind, name}];
+    tally.count++;
+    tally.bytes += bytes;
+}
+
+std::vector<ItemPointer> before(Stream &stream) {
+    std::vector<ItemPointer> found;
+    auto add = [&](const ItemPointer &item) {
+        if (item && !item->done) found.push_back(item);
+    };
+    Device &device = *stream.device;
+    add(stream.tail);
+    if (stream.legacy) {
+        for (Stream *other : device.streams)
+            if (other->blocking()) add(other->tail);
+        for (const auto &[orphan, blocking] : device.orphans)
+            if (blocking) add(orphan);
+    } else if (stream.blocking()) {
+        add(device.legacy.tail);
+    }
+    return found;
+}
+
+ItemPointer enqueue(Held &, Device &device, WorkPointer work,
+                    std::vector<ItemPointer> dependencies) {
+    Runtime &all = runtime();
+    auto item = std::make_shared<Item>();
+    item->work = std::move(work);
+    item->device = &device;
+    item->number = all.next_item++;
+    item->self = item;
+    for (const ItemPointer &each : dependencies) {
+        if (each->done) continue;
+        each->dependents.push_back(item.get());
+        item->dependencies.push_back(each);
+        item->unmet++;
+    }
+    if (!item->unmet) all.ready.push_back(item.get());
+    all.pending++;
+    device.pending++;
+    if (item->work) count(item->work->kind, item->work->name, item->work->bytes);
+    return item;
+}
+
+cudaError_t advance(Held &held, Device &device, const ItemPointer &item) {
+    Runtime &all = runtime();
+    if (running_here(held)) return cudaSuccess;   // it runs after the work that called
+    if (!all.deferred) return wait_for(held, item);
+    while (device.pending > all.longest_queue && step(held, nullptr)) {}
+    return cudaSuccess;
+}
+
+cudaError_t submit(Held &held, Stream &stream, WorkPointer work, bool wait) {
+    if (stream.capture) return add_node(held, stream, std::move(work));
+    if (cudaError_t refused = refuse_legacy(held, stream)) return refused;
+    ItemPointer item = enqueue(held, *stream.device, std::move(work), before(stream));
+    stream.tail = item;
+    return wait ? wait_for(held, item) : advance(held, *stream.device, item);
+}
+
+cudaError_t wait_for(Held &held, const ItemPointer &item) {
+    ItemPointer goal = item;
+    while (!goal->done)
+        if (!step(held, &goal)) return cudaErrorNotPermitted;   // it waits for work that waits for it
+    return cudaError_t(goal->device->error);
+}
+
+cudaError_t wait_for_all(Held &held, const std::vector<ItemPointer> &items) {
+    for (const ItemPointer &item : std::vector<ItemPointer>(items))   // theirs may change meanwhile
+        if (item)
+            if (cudaError_t error = wait_for(held, item)) return error;
+    return cudaSuccess;
+}
+
+cudaError_t wait_for_device(Held &held, Device &device) {
+    while (device.pending > 0)
+        if (!step(held, nullptr)) return cudaErrorNotPermitted;
+    trim_pools(held, device);
+    return cudaError_t(device.error);
+}
+
+void glance(Held &held) {
+    Runtime &all = runtime();
+    if (!all.deferred || all.running) return;   // a question does not wait
+    for (uint64_t steps = random_number() % 3; steps > 0 && all.pending; steps--)
+        if (!step(held, nullptr)) return;
+}
+
+}  // namespace hostcuda
+
+using namespace hostcuda;
+
+namespace {
+
+thread_local Outcome failing;   // what the work that this thread runs has said of itself
+
+}
+
+extern "C" {
+
+int hostcuda_enqueue(cudaStream_t handle, void (*run)(void *), void (*drop)(void *), void *argument,
+                     int kind, const char *name) {
+    auto work = std::make_shared<Work>();
+    work->kind = hostcuda_kind(kind);
+    work->name = name;
+    std::shared_ptr<void> kept(argument, [drop](void *it) { if (drop) drop(it); });
+    work->run = [run, kept] {
+        run(kept.get());
+        return std::exchange(failing, {});
+    };
+    return call([&](Held &held) {
+        Stream *stream = resolve(held, handle);
+        if (!stream) return cudaErrorInvalidResourceHandle;
+        return submit(held, *stream, work);   // a copy: its end may call Python, after the lock
+    });
+}
+
+void hostcuda_fail(int error, const char *sentence) { failing = {error, sentence}; }
+
+unsigned long long hostcuda_random(void) {
+    Held held(runtime().lock);
+    return random_number();
+}
+
+int hostcuda_is_dry(void) { return runtime().dry; }
+
+}

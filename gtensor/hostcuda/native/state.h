@@ -1,0 +1,298 @@
+// What the stand-in for CUDA consists of: devices, streams, events, work and memory.
+//
+// One lock guards all of it (`Held` is the proof that a function's caller holds it). It is held for
+// short whiles only: never while work runs, and never while Python is called, because a thread may
+// come in with Python's own lock (the GIL) in its hands. A thread that has to wait gives both away.
+//
+// Work that was queued is an `Item`: a node of one graph of dependencies over all streams. Whatever
+// has no unfinished dependency may run; one thread at a time runs items.
+#pragma once
+
+#include <cuda.h>
+#include <cuda_runtime_api.h>
+
+#include <condition_variable>
+#include <cstdint>
+#include <deque>
+#include <functional>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <random>
+#include <set>
+#include <string>
+#include <thread>
+#include <unordered_map>
+#include <unordered_set>
+#include <vector>
+
+#include "hostcuda.h"
+#include "kernel_abi.h"
+
+namespace hostcuda {
+
+using Held = std::unique_lock<std::mutex>;
+using Address = uintptr_t;
+
+struct Device;
+struct Stream;
+struct Item;
+struct Node;
+using ItemPointer = std::shared_ptr<Item>;
+
+// ---- work
+
+struct Outcome {
+    int error = 0;
+    std::string sentence;
+};
+
+// Something to run on a device, once or at each launch of a graph.
+struct Work {
+    hostcuda_kind kind = HOSTCUDA_OTHER;
+    std::string name;   // it is counted under this name; "" is not counted
+    size_t bytes = 0;
+    std::function<Outcome()> run;   // empty: a point in a stream's order
+    std::function<void()> dry;      // takes its place in dry mode; empty: nothing does
+};
+using WorkPointer = std::shared_ptr<const Work>;
+
+// Work that waits in the queues, or has run.
+struct Item {
+    WorkPointer work;
+    Device *device = nullptr;
+    unsigned long long number = 0;   // in the order of enqueueing
+    bool done = false;
+    double finished = 0;             // seconds, once done
+    size_t unmet = 0;                // dependencies that are not done
+    std::vector<ItemPointer> dependencies;
+    std::vector<Item *> dependents;
+    ItemPointer self;                // keeps it while it is pending
+};
+
+// ---- capture and graphs
+
+struct Node {
+    size_t index = 0;
+    WorkPointer work;
+    std::vector<Node *> dependencies;
+};
+
+struct Graph {
+    std::vector<std::unique_ptr<Node>> nodes;
+};
+
+struct Capture {
+    std::unique_ptr<Graph> graph;
+    cudaStreamCaptureMode mode = cudaStreamCaptureModeGlobal;
+    std::thread::id thread;
+    Stream *origin = nullptr;
+    unsigned long long id = 0;
+    bool broken = false;
+    std::set<Stream *> streams;      // all that take part
+};
+
+using Frontier = std::set<Node *>;   // the next node of a stream depends on these
+
+// ---- streams, events, devices
+
+struct Stream {
+    Device *device = nullptr;
+    unsigned long long id = 0;
+    unsigned flags = 0;
+    int priority = 0;
+    bool legacy = false;
+    ItemPointer tail;                // the last item
+    std::shared_ptr<Capture> capture;
+    Frontier frontier;
+    bool blocking() const { return !legacy && !(flags & cudaStreamNonBlocking); }
+};
+
+struct Event {
+    Device *device = nullptr;
+    unsigned flags = 0;
+    ItemPointer last;                // done when this is; none: never recorded
+    std::shared_ptr<Capture> capture;   // it was last recorded within this one
+    Frontier frontier;
+};
+
+struct Pool {
+    Device *device = nullptr;
+    size_t used = 0, used_high = 0, reserved = 0, reserved_high = 0;
+    uint64_t threshold = 0;
+    std::map<int, int> settings;     // the attributes that only have to be remembered
+    bool doomed = false;             // destroyed while in use: it goes with its last allocation
+};
+
+struct Device {
+    int index = 0;
+    size_t memory = 0;               // bytes
+    size_t allocated = 0;
+    size_t pending = 0;              // items
+    std::map<int, int> attributes;   // cudaDeviceAttr -> value
+    std::string name;
+    Stream legacy;
+    std::set<Stream *> streams;      // those made by the program, and the threads' own
+    std::vector<std::pair<ItemPointer, bool>> orphans;   // last items of streams that are gone,
+                                                         // and whether these were blocking
+    Pool default_pool;
+    Pool *pool = nullptr;
+    std::map<int, size_t> limits;
+    std::set<int> peers;
+    int error = 0;                   // one that stays until the device is reset
+    std::string sentence;            // what it was
+    bool primary = false;
+};
+
+enum class Kind { device, managed, host, registered, pooled, mapped, global };
+
+struct Physical;
+
+struct Allocation {
+    Address base = 0;
+    size_t bytes = 0;
+    Address span = 0;                // the reserved addresses, guard pages included
+    size_t span_bytes = 0;
+    Kind kind = Kind::device;
+    Device *device = nullptr;
+    Pool *pool = nullptr;
+    Physical *physical = nullptr;    // what is mapped here
+    unsigned flags = 0;
+    unsigned long long id = 0;
+    bool freed = false;              // a free was called, and has not run
+    bool there = false;              // backed by memory, and may be touched
+};
+
+struct Tally {
+    unsigned long long count = 0, bytes = 0;
+};
+
+struct Runtime {
+    std::mutex lock;
+    std::condition_variable changed;
+    std::deque<Device> devices;
+    bool deferred = false, dry = false;
+    bool forked = false;             // this process is the child of one that used CUDA
+    size_t longest_queue = 1024;     // of a device; then the oldest work runs
+    std::mt19937_64 random;
+    // the queues
+    std::vector<Item *> ready;
+    unsigned long long next_item = 0, next_stream = 1, next_capture = 0, next_allocation = 0;
+    size_t pending = 0;
+    unsigned running = 0;            // depth: work may call CUDA functions in its turn
+    std::thread::id runner;
+    std::vector<std::function<void()>> afterwards;   // called without the lock
+    std::vector<std::function<void(Held &)>> when_idle;   // frees that came from within work
+    // what handles mean
+    std::unordered_set<Stream *> streams;
+    std::unordered_set<Event *> events;
+    std::unordered_set<Pool *> pools;
+    std::set<Capture *> captures;
+    std::map<Address, Allocation> memory;
+    std::map<std::pair<int, std::string>, Tally> tallies;   // kind, name
+    std::map<std::string, unsigned long long> missing;
+    // what others do for us
+    decltype(&hostcuda_run) run_kernel = nullptr;
+};
+
+Runtime &runtime();
+
+// What a thread has of its own.
+struct Thread {
+    Device *context = nullptr;       // the driver's current context
+    int device = 0;
+    cudaError_t last_error = cudaSuccess;
+    cudaStreamCaptureMode mode = cudaStreamCaptureModeGlobal;
+    std::map<Device *, Stream *> streams;   // the per-thread default streams
+    ~Thread();
+};
+Thread &thread();
+
+// ---- queue.cpp
+
+void count(int kind, const std::string &name, size_t bytes = 0);
+uint64_t random_number();
+bool running_here(Held &);           // called from within work
+cudaError_t submit(Held &, Stream &, WorkPointer, bool wait = false);
+ItemPointer enqueue(Held &, Device &, WorkPointer, std::vector<ItemPointer> dependencies);
+cudaError_t advance(Held &, Device &, const ItemPointer &);   // after enqueueing
+std::vector<ItemPointer> before(Stream &);   // what the stream's next item has to wait for
+cudaError_t wait_for(Held &, const ItemPointer &);
+cudaError_t wait_for_all(Held &, const std::vector<ItemPointer> &);
+cudaError_t wait_for_device(Held &, Device &);
+void glance(Held &);                 // a question was asked: deferred work may go on
+double seconds();
+
+// ---- devices.cpp
+
+Device &current(Held &);             // the calling thread's device; makes its context current
+const char *error_name(int);
+const char *driver_error_name(int);
+const char *error_text(int);
+
+// ---- streams.cpp
+
+Stream *resolve(Held &, cudaStream_t);   // nullptr: no such stream
+cudaError_t record(Held &, Event &, Stream &);
+cudaError_t follow(Held &, Stream &, Event &);
+cudaError_t record_device(Held &, Event &, Device &);   // behind all work of the device
+Event *event_of(cudaEvent_t);        // nullptr: no such event
+void retire(Held &, Stream &);       // it is gone, its work is not
+
+// ---- graphs.cpp
+
+cudaError_t add_node(Held &, Stream &, WorkPointer);
+cudaError_t refuse_unsafe(Held &);   // a call that no capture allows
+cudaError_t refuse_capturing(Held &, Stream &);   // a call on a stream that is captured
+cudaError_t refuse_legacy(Held &, Stream &);   // work on the legacy stream during a capture
+void break_capture(Capture &);
+
+// ---- memory.cpp
+
+constexpr int PATTERN = 0xFF;        // NaN in every float type, -1 in every integer type
+
+Allocation *find(Address);
+Allocation *find(const void *);
+Address take_addresses(size_t bytes, size_t alignment);   // 0: there are none
+void give_addresses(Address, size_t bytes);
+bool whole(const void *, size_t bytes);   // within one allocation, or mapped without a gap
+cudaError_t allocate(Held &, Kind, size_t bytes, Device *, Allocation **);
+Outcome reachable(const void *, size_t bytes, const char *what);   // when work runs
+void commit(Allocation &);           // back the addresses by memory
+void close_off(Address, size_t bytes);   // any access faults from now on
+void forget(Held &, Address base);
+void trim_pools(Held &, Device &);
+
+// ---- copies.cpp
+
+cudaError_t copy_bytes(Held &, void *to, const void *from, size_t bytes, cudaMemcpyKind,
+                       cudaStream_t, bool wait);
+// `width` elements of `size` bytes in each of `height` rows.
+cudaError_t fill_elements(Held &, void *, size_t pitch, unsigned value, size_t size, size_t width,
+                          size_t height, cudaStream_t, bool wait);
+
+// ---- the frame of every function
+
+// Runs a function of the API under the lock; an error stays the thread's last one.
+template <class Body> cudaError_t call(Body body, bool sticky = true) noexcept {
+    Runtime &all = runtime();
+    if (all.forked) return cudaErrorInitializationError;
+    cudaError_t error;
+    std::vector<std::function<void()>> afterwards;
+    {
+        Held held(all.lock);
+        Thread &mine = thread();
+        int stuck = sticky ? all.devices[size_t(mine.device)].error : 0;
+        error = stuck ? cudaError_t(stuck) : body(held);
+        if (error == cudaSuccess && sticky && all.devices[size_t(mine.device)].error
+            && !all.devices.empty())
+            error = cudaError_t(all.devices[size_t(mine.device)].error);
+        if (error != cudaSuccess && error != cudaErrorNotReady) mine.last_error = error;
+        if (!all.running || all.runner != std::this_thread::get_id())
+            afterwards.swap(all.afterwards);
+    }
+    for (auto &each : afterwards) each();
+    return error;
+}
+
+}  // namespace hostcuda

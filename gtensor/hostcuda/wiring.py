@@ -1,0 +1,74 @@
+"""How libhostcuda reaches what is written in Python: the compiler and the libraries."""
+
+from __future__ import annotations
+
+import ctypes
+import sys
+import traceback
+from pathlib import Path
+from typing import Any
+
+from gtensor.hostcuda import libraries
+from gtensor.hostcuda.kernels import compiler
+
+_INVALID_IMAGE, _INTERNAL = 200, 11  # CUDA_ERROR_INVALID_IMAGE, NVRTC_ERROR_INTERNAL_ERROR
+_COMPILATION = 6  # NVRTC_ERROR_COMPILATION
+_Texts = ctypes.POINTER(ctypes.c_char_p)
+_Compile = ctypes.CFUNCTYPE(
+    ctypes.c_int, ctypes.c_void_p, ctypes.c_char_p, ctypes.c_int, _Texts, ctypes.c_int, _Texts,
+    ctypes.c_int, _Texts, _Texts)
+_Load = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_size_t,
+                         ctypes.POINTER(ctypes.c_char), ctypes.c_size_t)
+
+
+def connect(native: Any, packages: Path) -> list[Any]:
+    """Register the parts; what is returned has to be kept for as long as the process runs.
+
+    `packages` is the folder in which CuPy lies.
+    """
+    fibers = ctypes.CDLL(str(compiler.fibers()))
+    compile_ = _Compile(_compiler(native.nvrtc))
+    load = _Load(_load)
+    native.nvrtc.hostcuda_set_compiler(compile_)
+    native.cuda.hostcuda_set_loader(load)
+    native.cuda.hostcuda_set_runner(fibers.hostcuda_run)
+    return [fibers, compile_, load, libraries.load(packages, native.cuda)]
+
+
+def _compiler(nvrtc: ctypes.CDLL) -> Any:
+    nvrtc.hostcuda_compiled.argtypes = (ctypes.c_void_p, ctypes.c_char_p, ctypes.c_size_t,
+                                        ctypes.c_char_p)
+    nvrtc.hostcuda_failed.argtypes = (ctypes.c_void_p, ctypes.c_char_p)
+    nvrtc.hostcuda_lowered.argtypes = (ctypes.c_void_p, ctypes.c_char_p, ctypes.c_char_p)
+
+    def compile_(program: int, source: bytes, options: int, option: Any, names: int, name: Any,
+                 headers: int, header: Any, header_name: Any) -> int:
+        try:
+            made = compiler.compile(
+                source.decode(), [option[place].decode() for place in range(options)],
+                [name[place].decode() for place in range(names)],
+                {header_name[place].decode(): header[place].decode() for place in range(headers)})
+        except compiler.CompileError as error:
+            nvrtc.hostcuda_failed(program, str(error).encode())
+            return _COMPILATION
+        except BaseException:  # a caller in C stands behind this frame: nothing may pass it
+            nvrtc.hostcuda_failed(program, traceback.format_exc().encode())
+            return _INTERNAL
+        for expression, lowered in made.lowered.items():
+            nvrtc.hostcuda_lowered(program, expression.encode(), lowered.encode())
+        nvrtc.hostcuda_compiled(program, made.image, len(made.image), made.log.encode())
+        return 0
+
+    return compile_
+
+
+def _load(image: int, size: int, path: Any, room: int) -> int:
+    try:
+        found = str(compiler.load(ctypes.string_at(image, size))).encode() + b"\0"
+        if len(found) > room:
+            raise OSError(f"the path {found.decode()} is longer than {room} bytes")
+        ctypes.memmove(path, found, len(found))
+    except BaseException:  # as above
+        traceback.print_exc(file=sys.stderr)
+        return _INVALID_IMAGE
+    return 0
