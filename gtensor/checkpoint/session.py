@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from gtensor import random as random_numbers
+from gtensor.atomic import make_folder_of
 from gtensor.backend import Device, get_device
 from gtensor.checkpoint.errors import CheckpointError, CheckpointMismatch
 from gtensor.checkpoint.fitting import Rename, Report, fit
@@ -67,7 +68,7 @@ def save(
     # Parts first: a tensor that is also among the values keeps its part's name.
     packed = {name: packer.pack(part.state_dict(), name) for name, part in parts.items()}
     about = {"format": FORMAT, "parts": packed, "progress": packer.pack(progress, "progress")}
-    Path(path).parent.mkdir(parents=True, exist_ok=True)
+    make_folder_of(path)
     write_tensors(packer.tensors, Path(path), {KEY: to_text(about)}, {}, max_shard_size)
 
 
