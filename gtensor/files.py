@@ -20,6 +20,8 @@ MOST_INDEX_BYTES = MOST_HEADER_BYTES
 MOST_SNAPSHOT_BYTES = 1 << 30
 # Lists and dicts of a pickled snapshot: for each event of a million three, and what else there is.
 MOST_CONTAINERS = 10_000_000
+# Of a pickled snapshot: segments, their blocks, frames of a block make 6.
+MOST_DEPTH = 32
 # Of a text in a snapshot: names of C++ templates have some thousand bytes, paths up to 4096.
 MOST_TEXT_BYTES = 1 << 16
 # Of an integer in a pickle: addresses have 8, and one more for the sign.
