@@ -22,12 +22,13 @@ from gtensor.checkpoint.state import Packer, memory_of, names_in, to_text, unpac
 from gtensor.checkpoint.writing import write_tensors
 from gtensor.core.modes import no_grad
 from gtensor.core.tensor import Tensor
+from gtensor.facts import told
 from gtensor.nn.module import Module
 
 FORMAT = 2
 KEY = "gtensor"  # of the metadata
 RANDOM = "random"
-_MALFORMED = (KeyError, ValueError, TypeError, AttributeError, RecursionError)
+_MALFORMED = (KeyError, ValueError, TypeError, AttributeError, OverflowError, RecursionError)
 
 
 class _RandomNumbers:
@@ -183,7 +184,7 @@ def description(file: safe_open) -> dict[str, Any]:
         raise _garbled(file.path, error) from error
     if about["format"] != FORMAT:
         raise CheckpointError(f"{file.path} is not a checkpoint of this version of gtensor (format "
-                              f"{about['format']}, wanted {FORMAT})")
+                              f"{told(about['format'])}, wanted {FORMAT})")
     return about
 
 
@@ -313,7 +314,7 @@ def _load_states(parts: Mapping[str, Any], states: Mapping[str, Any], path: obje
     except BaseException as error:
         for done, old in before.items():
             parts[done].load_state_dict(old)
-        if isinstance(error, (KeyError, ValueError, TypeError, AttributeError, IndexError)):
+        if isinstance(error, (*_MALFORMED, IndexError)):
             raise CheckpointMismatch(f"the state of {name!r} in {path} does not fit: {error}"
                                      ) from error
         raise

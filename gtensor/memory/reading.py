@@ -9,9 +9,9 @@ from os import PathLike
 from pathlib import Path
 from typing import Any
 
+from gtensor.facts import MOST_ADDRESS, Facts, seconds
 from gtensor.files import MOST_SNAPSHOT_BYTES, open_regular, pieces, read_text, size_within
 from gtensor.memory import plain_pickle
-from gtensor.memory.documents import MOST_ADDRESS, Facts, seconds
 from gtensor.memory.export import collector_paused
 from gtensor.memory.history import (
     OUT_OF_MEMORY,
