@@ -11,14 +11,14 @@ from typing import Any
 from gtensor.files import MOST_TEXT_BYTES, printable
 
 MOST_ADDRESS = 2**64 - 1
-MOST_NUMBER = 2**53  # of bytes, events and steps: what floats and the page's script count exactly
+MOST_NUMBER = 2**53  # of bytes, events and steps: as far as floats count exactly
 MOST_SECONDS = 1e9  # 30 years, of a recording
 _LACKING: Any = object()
 UNLOADED = "; nothing was loaded"
 
 
 class Facts:
-    """A dict, of which `what` says where it comes from, whose values are asked for as what they must be.
+    """A dict whose values are asked for as what they must be; `what` says what it is.
 
     Raises ValueError naming the dict and the key for any other.
     """
@@ -152,7 +152,8 @@ def _is_number(value: Any) -> bool:
 
 def told(value: Any) -> str:
     """A value in an error: itself if it is short and plain, else what it is."""
-    if isinstance(value, int) and abs(value) > MOST_ADDRESS:  # Python writes no more than 4300 digits
+    if isinstance(value, int) and abs(value) > MOST_ADDRESS:
+        # Python refuses to write one of more than 4300 digits
         return f"an integer of {value.bit_length()} bits"
     return (reprlib.repr(value) if value is None or isinstance(value, (int, float, str))
             else f"a {type(value).__name__}")

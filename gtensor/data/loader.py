@@ -225,8 +225,8 @@ class DataLoader:
             raise ValueError(f"epoch {told(epoch)} and batch {told(batch)} given; wanted integers "
                              "of 0 or more; nothing was changed")
         if self._items() is not None and batch > len(self):
-            raise ValueError(f"batch {told(batch)} given; wanted at most {len(self)}, the batches of an "
-                             "epoch; nothing was changed")
+            raise ValueError(f"batch {told(batch)} given; wanted at most {len(self)}, the batches "
+                             "of an epoch; nothing was changed")
         self._epoch, self._batch, self._fresh = epoch, batch, True
         self._pass += 1
 

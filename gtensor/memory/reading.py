@@ -81,8 +81,8 @@ def _from_plain(document: Any) -> History:
     if not isinstance(document, dict) or document.get("format") != FORMAT:
         raise ValueError(f"its 'format' is not {FORMAT!r}")
     whole = Facts("the snapshot", document)
-    if whole.whole("version") != VERSION:
-        raise ValueError(f"it is of version {whole.whole('version')}; this gtensor reads {VERSION}")
+    if (version := whole.whole("version")) != VERSION:
+        raise ValueError(f"it is of version {version}; this gtensor reads {VERSION}")
     return History(
         whole.text("device"), [seconds(time, "a time") for time in whole.list("times")],
         [_plain_life(row) for row in whole.each("blocks", "a block")],
@@ -101,8 +101,8 @@ def _plain_life(row: Facts) -> Life:
     if row.found.get("source") is not None:
         line = Facts("a source", row.found["source"])
         source = Source(line.text("file"), line.whole("line"), line.text("function"))
-    return Life(row.address("address"), row.whole("size"), row.whole("nbytes"), row.integer("stream"),
-                row.text("op"), row.text("module"), row.text("category"), source,
+    return Life(row.address("address"), row.whole("size"), row.whole("nbytes"),
+                row.integer("stream"), row.text("op"), row.text("module"), row.text("category"), source,
                 row.event("made"), row.event("freed"))
 
 
@@ -160,7 +160,7 @@ class _Trace:
         self.changes: list[SegmentChange] = []
         self._open: dict[int, Life] = {}
         self._standing: dict[int, Life] = {}
-        self._askers: dict[tuple[int, bool], tuple[str, Source | None]] = {}  # by the id of the frames
+        self._askers: dict[tuple[int, bool], tuple[str, Source | None]] = {}  # by id of frames
         rows = [Facts("an entry", entry) for entry in entries]
         first = 0 if since_start or not rows else rows[0].whole("time_us", 0)
         for number, row in enumerate(rows):

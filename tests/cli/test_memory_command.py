@@ -87,7 +87,8 @@ def test_a_snapshot_of_nothing_has_no_tables(tmp_path, capsys):
 
 @pytest.mark.parametrize(("change", "sentence"), [
     ({"times": [0.25, 0.5, float("nan")]}, "a time is nan, wanted seconds from the start"),
-    ({"size": -5}, "'size' of a block is -5, wanted a whole number from 0"), ({"nbytes": -1}, "'nbytes' of a block is -1, wanted")])
+    ({"size": -5}, "'size' of a block is -5, wanted a whole number from 0"),
+    ({"nbytes": -1}, "'nbytes' of a block is -1, wanted")])
 def test_numbers_that_cannot_be_are_refused(change, sentence, tmp_path, capsys):
     save(tmp_path / "run.json", history())
     document = json.loads((tmp_path / "run.json").read_bytes())
