@@ -79,10 +79,7 @@ def test_a_kill_at_any_call_leaves_nothing_after_the_next_save(tmp_path: Path) -
         assert checkpoints.latest() is not None
         checkpoints.load(random=False)
         checkpoints.save(3, random=False)  # not the step that was interrupted
-        left = set(numbers(folder)) - {"checkpoint-000002.safetensors.index.json"}
-        shards = {name for name in left if "-of-" in name}
-        assert left - shards == {"checkpoint-000003.safetensors", "checkpoint-latest"}
-        assert not shards or checkpoints.steps() == [2, 3], (number, left)
+        assert numbers(folder) == ["checkpoint-000003.safetensors", "checkpoint-latest"], number
     assert number > 40
 
 

@@ -13,10 +13,12 @@ from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any
 
+from rich.errors import MarkupError
+
 from gtensor.core.errors import GradientError
 from gtensor.testing import opcheck
 
-from . import checks, plants
+from . import checks, checks_files, plants, plants_files
 
 Plant = Callable[[], AbstractContextManager[Any]]
 
@@ -159,6 +161,27 @@ FAULTS = [
           ByCheck(checks.live_blocks_do_not_overlap)),
     Fault("a block lives as long as a view of its array", plants.block_not_held,
           ByCheck(checks.arrays_keep_their_blocks)),
+    # files and states from anybody
+    Fault("a size that a file says is bounded before it is read", plants_files.header_unbounded,
+          ByCheck(checks_files.sizes_are_bounded_before_anything_is_read)),
+    Fault("a file of holes is not read on", plants_files.holes_read,
+          ByCheck(checks_files.sizes_are_bounded_before_anything_is_read)),
+    Fault("only regular files are read", plants_files.pipe_read,
+          ByCheck(checks_files.a_pipe_is_refused)),
+    Fault("a pickle is believed in nothing", plants_files.pickle_believed,
+          ByCheck(checks_files.a_pickle_cannot_ask_for_memory)),
+    Fault("each fact of a snapshot has its type", plants_files.facts_unchecked,
+          ByCheck(checks_files.facts_of_another_type_are_refused), raises=TypeError),
+    Fault("names of a file move no terminal", plants_files.names_unprinted,
+          ByCheck(checks_files.names_are_shown_as_they_are)),
+    Fault("names of a file are no markup", plants_files.names_as_markup,
+          ByCheck(checks_files.names_are_shown_as_they_are), raises=MarkupError),
+    Fault("every field of a random state is checked", plants_files.buffer_position_unchecked,
+          ByCheck(checks_files.a_random_state_is_checked)),
+    Fault("what a kill in a rotation left goes with the next save", plants_files.litter_kept,
+          ByCheck(checks_files.a_killed_rotation_leaves_nothing)),
+    Fault("an error of a save names the file", plants_files.folder_named,
+          ByCheck(checks_files.a_save_names_its_file)),
 ]
 
 _HEAD = """# Planted faults
