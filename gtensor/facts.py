@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import reprlib
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from numbers import Real
 from typing import Any
 
@@ -80,9 +80,9 @@ class Facts:
             raise self._wrong(key, value, "a number")
         return value
 
-    def rates(self, key: str, default: Any) -> Sequence[float]:
+    def rates(self, key: str, default: Any) -> list[float]:
         """A list of finite numbers."""
-        found = self.list(key, default)
+        found = self.many(key, default)
         if not all(map(_is_number, found)):
             raise self._wrong(key, found, "a list of numbers")
         return list(found)
@@ -113,25 +113,25 @@ class Facts:
             raise self._wrong(key, value, f"a text of at most {MOST_TEXT_BYTES} letters")
         return printable(value)
 
-    def list(self, key: str, default: Any = _LACKING) -> Sequence[Any]:
+    def many(self, key: str, default: Any = _LACKING) -> list[Any]:
         """A list."""
         value = self._value(key, default)
         if type(value) is not list:
             raise self._wrong(key, value, "a list")
         return value
 
-    def dict(self, key: str) -> Mapping[Any, Any]:
+    def inner(self, key: str) -> Mapping[Any, Any]:
         """A dict."""
         return Facts(f"{key!r} of {self.what}", self._value(key, _LACKING), self.end).found
 
-    def each(self, key: str, what: str) -> Sequence[Facts]:
+    def each(self, key: str, what: str) -> list[Facts]:
         """A list of dicts."""
-        return [Facts(what, found, self.end) for found in self.list(key)]
+        return [Facts(what, found, self.end) for found in self.many(key)]
 
-    def numbers(self, key: str) -> Mapping[str, Any]:
+    def numbers(self, key: str) -> dict[str, Any]:
         """A dict of numbers (or None) by name."""
-        found = self.dict(key)
-        for name, value in found.items():
+        found = self.inner(key)
+        for value in found.values():
             if type(value) not in (int, float, bool, type(None)):
                 raise self._wrong(key, value, "numbers by name")
         return {printable(str(name)): value for name, value in found.items()}
@@ -146,8 +146,10 @@ def seconds(value: Any, what: str) -> float:
 
 def _is_number(value: Any) -> bool:
     """Whether it is a finite number; True and False are none."""
-    return (isinstance(value, Real) and not isinstance(value, bool)
-            and abs(value) <= sys.float_info.max)
+    if isinstance(value, bool) or not isinstance(value, Real):
+        return False
+    size: Any = abs(value)
+    return size <= sys.float_info.max
 
 
 def told(value: Any) -> str:

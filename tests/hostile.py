@@ -86,17 +86,17 @@ def other_bytes(rng: random.Random, data: bytes, most: int | None = None) -> byt
     for _ in range(rng.choice((1, 1, 2, 5))):
         at, size = rng.randrange(end + 1), rng.choice((1, 2, 4, 8, 40))
         data = rng.choice((
-            lambda at, n: data[:at] + rng.randbytes(1) + data[at + 1:],
-            lambda at, n: data[:at],
-            lambda at, n: data[:at] + data[at + n:],
-            lambda at, n: data[:at] + rng.randbytes(n) + data[at:],
-            lambda at, n: data[:at] + b"\xff" * n + data[at + n:],
-            lambda at, n: data[:at] + b"\0" * n + data[at + n:],
-            lambda at, n: data[:at] + data[at:at + n] * 9 + data[at + n:],
-            lambda at, n: data[:at] + rng.choice((
+            data[:at] + rng.randbytes(1) + data[at + 1:],
+            data[:at],
+            data[:at] + data[at + size:],
+            data[:at] + rng.randbytes(size) + data[at:],
+            data[:at] + b"\xff" * size + data[at + size:],
+            data[:at] + b"\0" * size + data[at + size:],
+            data[:at] + data[at:at + size] * 9 + data[at + size:],
+            data[:at] + rng.choice((
                 b"r\xff\xff\xff\x7f", b"j\xff\xff\xff\xff", b"\x94", b"2", b"]", b"\x86",
                 b"[" * 99)) + data[at:],
-        ))(at, size)
+        ))
         end = min(end, len(data))
     return data
 

@@ -1,4 +1,4 @@
-"""Files from anybody: what costs more than its bytes, what never ends, what is none, what is shown."""
+"""Files from anybody: that say they are large, never end, are no files, or draw on terminals."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ import pytest
 
 import gtensor as gt
 from gtensor import checkpoint
-from gtensor.checkpoint import CheckpointError, Rotation, load_file, layout, reading
+from gtensor.checkpoint import CheckpointError, Rotation, load_file
 from gtensor.cli import main
 from gtensor.files import MOST_HEADER_BYTES, MOST_INDEX_BYTES, MOST_SNAPSHOT_BYTES
 from gtensor.memory import plain_pickle

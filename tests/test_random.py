@@ -51,7 +51,8 @@ def changed(state, path, value):
 
 
 BAD_FIELDS = [
-    *(("buffer_pos", n) for n in (-1, -2**31, 5, 2**31, 2**63, 2**64, 10**400, 1.0, True, None, ...)),
+    *(("buffer_pos", n) for n in (
+        -1, -2**31, 5, 2**31, 2**63, 2**64, 10**400, 1.0, True, None, ...)),
     *((name, value) for name in ("counter", "key", "buffer") for value in (
         ..., None, 3, "1234", [1], [1] * 5, [-1] * 4, [-1] * 2, [2**64] * 4, [2**64] * 2,
         [10**400] * 2, [0.5] * 4, [float("nan")] * 2, [None] * 4, {"0": 1}, np.zeros((2, 2)))),

@@ -13,7 +13,7 @@ import pickletools
 from collections.abc import Iterable, Iterator
 from struct import Struct
 from struct import error as StructError
-from typing import Any, NoReturn
+from typing import Any
 
 from gtensor.files import (
     MOST_CONTAINERS,
@@ -68,7 +68,7 @@ def load(pieces: Iterable[bytes]) -> Any:
                 at += 4
             elif code == _MEMOIZE:
                 memo.append(stack[-1])
-            elif code == _PUT or code == _LONG_PUT:
+            elif code in (_PUT, _LONG_PUT):
                 end = at + (1 if code == _PUT else 4)
                 if int.from_bytes(data[at:end], "little") != len(memo):
                     raise ValueError("it numbers what it repeats in leaps, as no pickle does")
@@ -102,7 +102,7 @@ def load(pieces: Iterable[bytes]) -> Any:
                 _bounded(len(below) + 1, MOST_DEPTH, "containers within each other")
                 below.append(stack)
                 stack = []
-            elif code == _DICT or code == _LIST:
+            elif code in (_DICT, _LIST):
                 containers += 1
                 _bounded(containers, MOST_CONTAINERS, "lists and dicts")
                 stack.append({} if code == _DICT else [])

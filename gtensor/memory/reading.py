@@ -84,7 +84,7 @@ def _from_plain(document: Any) -> History:
     if (version := whole.whole("version")) != VERSION:
         raise ValueError(f"it is of version {version}; this gtensor reads {VERSION}")
     return History(
-        whole.text("device"), [seconds(time, "a time") for time in whole.list("times")],
+        whole.text("device"), [seconds(time, "a time") for time in whole.many("times")],
         [_plain_life(row) for row in whole.each("blocks", "a block")],
         [_mark(row) for row in whole.each("marks", "a mark")],
         [SegmentLayout(row.address("address"), row.whole("size"), row.integer("stream"),
@@ -102,8 +102,8 @@ def _plain_life(row: Facts) -> Life:
         line = Facts("a source", row.found["source"])
         source = Source(line.text("file"), line.whole("line"), line.text("function"))
     return Life(row.address("address"), row.whole("size"), row.whole("nbytes"),
-                row.integer("stream"), row.text("op"), row.text("module"), row.text("category"), source,
-                row.event("made"), row.event("freed"))
+                row.integer("stream"), row.text("op"), row.text("module"), row.text("category"),
+                source, row.event("made"), row.event("freed"))
 
 
 def _piece(row: Facts) -> Piece:
@@ -120,7 +120,7 @@ def _from_torch(document: Any) -> History:
         raise ValueError("it lacks 'segments' and 'device_traces'")
     whole = Facts("the snapshot", document)
     own = Facts("'gtensor' of the snapshot", document["gtensor"]) if "gtensor" in whole else None
-    traces = whole.list("device_traces")
+    traces = whole.many("device_traces")
     if any(type(trace) is not list for trace in traces):
         raise ValueError("one of 'device_traces' is no list")
     segments = whole.each("segments", "a segment")
@@ -145,7 +145,7 @@ def _from_torch(document: Any) -> History:
 
 def _blocks(segments: list[Facts]) -> list[list[Facts]]:
     """The blocks of each segment; a pickle could give one list to any number of segments."""
-    if len({id(segment.list("blocks")) for segment in segments}) < len(segments):
+    if len({id(segment.many("blocks")) for segment in segments}) < len(segments):
         raise ValueError("two segments have one list of blocks")
     return [segment.each("blocks", "a block") for segment in segments]
 
@@ -230,12 +230,12 @@ class _Trace:
             return "", None
         found = self._askers.get((id(frames), own))
         if found is None:
-            rows = [Facts("a frame", frame) for frame in row.list("frames")]
+            rows = [Facts("a frame", frame) for frame in row.many("frames")]
             line = next((frame for frame in (rows[1:] if own else rows)
                          if own or frame.text("filename").endswith(".py")), None)
-            found = self._askers[id(frames), own] = (
-                rows[0].text("name"), line and Source(
-                    line.text("filename"), line.integer("line"), line.text("name")))
+            source = None if line is None else Source(
+                line.text("filename"), line.integer("line"), line.text("name"))
+            found = self._askers[id(frames), own] = rows[0].text("name"), source
         return found
 
 

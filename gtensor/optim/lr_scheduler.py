@@ -336,7 +336,7 @@ class SequentialLR(LRScheduler):
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
         """As for other schedules; the parts' rates are taken up if they are there."""
         facts = Facts("the schedule's state given", state_dict, UNLOADED)
-        parts = facts.list("_schedulers", [{}] * len(self._schedulers))
+        parts = facts.many("_schedulers", [{}] * len(self._schedulers))
         rates = [Facts("one of '_schedulers'", part, UNLOADED).rates("base_lrs", scheduler.base_lrs)
                  for part, scheduler in zip(parts, self._schedulers, strict=False)]
         if len(parts) != len(self._schedulers) or any(

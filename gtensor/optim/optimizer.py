@@ -247,9 +247,9 @@ class Optimizer:
         what does not fit (another kind of optimizer, other shapes), before anything is changed.
         """
         whole = Facts("the optimizer state given", state, UNLOADED)
-        groups, states = whole.each("param_groups", "a parameter group"), whole.dict("state")
+        groups, states = whole.each("param_groups", "a parameter group"), whole.inner("state")
         sizes, given = [len(slots) for slots in self._slots], [
-            len(group.list("params")) for group in groups]
+            len(group.many("params")) for group in groups]
         if given != sizes:
             raise ValueError(f"optimizer state for groups of {given} parameters given; wanted "
                              f"{sizes}; nothing was loaded")
@@ -261,9 +261,9 @@ class Optimizer:
         examples = {**self.defaults, INITIAL: self.defaults["lr"]}
         options = [{name: group.like(name, example) for name, example in examples.items()
                     if name in group} for group in groups]
-        for group, new in zip(self.param_groups, options, strict=True):
-            self.check_options({**group, **new})
-            if self.states_of({**group, **new}) != self.states_of(group):
+        for own, new in zip(self.param_groups, options, strict=True):
+            self.check_options({**own, **new})
+            if self.states_of({**own, **new}) != self.states_of(own):
                 raise ValueError(f"optimizer options {new} given; they need other state than "
                                  f"{type(self).__name__} was made with; nothing was loaded")
         slots = [slot for group in self._slots for slot in group]
@@ -274,8 +274,8 @@ class Optimizer:
             for array, new_values in zip(slot.state, arrays, strict=True):
                 with no_grad():
                     asarray(array, device=slot.parameter.device)[...] = new_values
-        for group, new in zip(self.param_groups, options, strict=True):
-            group.update(new)
+        for own, new in zip(self.param_groups, options, strict=True):
+            own.update(new)
 
     def _loaded(
         self, slot: Slot, number: int, given: Mapping[str, Any] | None

@@ -276,7 +276,7 @@ def test_errors_of_saves_name_the_file(tmp_path: Path, monkeypatch: pytest.Monke
     for name in ("open", "listdir"):
         with monkeypatch.context() as patch:
             patch.setattr(os, name, refuse(name))
-            with pytest.raises(PermissionError, match="/c.safetensors could not be written: Permis"):
+            with pytest.raises(PermissionError, match="/c.safetensors could not be written: Pe"):
                 save(path, 1, True)
 
 
