@@ -105,7 +105,7 @@ def test_what_a_file_says_of_its_size_is_bounded_before_it_is_read(
     (b"\x80\x02Nj\xff\xff\xff\xff.", "takes what is not there"),
     (b"\x80\x04" + b"(" * 1000, "wanted at most 32"),
     (b"\x80\x04\x8a\xff" + b"\1" * 300, "255 bytes of an integer"),
-    (b"\x80\x04}N}s.", "keys of a dict that are NoneType, wanted texts"),
+    (b"\x80\x04}N}s.", "a key of a dict that is no text"),
     (b"\x80\x04]}u.", "takes what is not there"), (b"\x80\x04]K\1K\2s.", "sets items of a list"),
     (b"\x80\x04}K\1a.", "appends to a dict"), (b"\x80\x04}(X\1\0\0\0au.", "without a value"),
     (b"\x80\x04N", "ends early"), (b"\x80\x04X\5\0\0\0ab", "ends early"),
