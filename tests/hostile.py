@@ -260,10 +260,11 @@ def run(name: str, count: int, seed: int) -> str:
     refused = 0
     with tempfile.TemporaryDirectory() as place:
         attempt = FORMATS[name](Path(place))
-        attempt_first = resident()
+        before = resident()
         with open("/proc/self/statm") as file:
             size = int(file.read().split()[0]) * resource.getpagesize()
-        resource.setrlimit(resource.RLIMIT_AS, (size + MOST_GROWTH, resource.RLIM_INFINITY))
+        limits = resource.getrlimit(resource.RLIMIT_AS)
+        resource.setrlimit(resource.RLIMIT_AS, (size + MOST_GROWTH, limits[1]))
         for number in range(count):
             try:
                 attempt(random.Random(f"{seed} {name} {number}"))
@@ -273,8 +274,8 @@ def run(name: str, count: int, seed: int) -> str:
             except BaseException as error:
                 error.add_note(f"{name} {number} of seed {seed}")
                 raise
-        assert resident() - attempt_first < MOST_GROWTH
-        resource.setrlimit(resource.RLIMIT_AS, (resource.RLIM_INFINITY,) * 2)
+        assert resident() - before < MOST_GROWTH
+        resource.setrlimit(resource.RLIMIT_AS, limits)
     return f"{name}: {refused} of {count} refused"
 
 
