@@ -16,7 +16,7 @@ from collections.abc import Iterator
 MOST_HEADER_BYTES = 100_000_000
 # An index names a tensor in about as many bytes as a header.
 MOST_INDEX_BYTES = MOST_HEADER_BYTES
-# A recording keeps a million events by default, which are some 300 MB of either form of snapshot.
+# A recording keeps a million events by default, which are some 100 MB of either form.
 MOST_SNAPSHOT_BYTES = 1 << 30
 # Lists and dicts of a pickled snapshot: for each event of a million three, and what else there is.
 MOST_CONTAINERS = 10_000_000

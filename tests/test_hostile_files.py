@@ -19,6 +19,7 @@ import pytest
 
 import gtensor as gt
 from gtensor import checkpoint
+from gtensor.atomic import digest
 from gtensor.checkpoint import CheckpointError, Rotation, load_file
 from gtensor.cli import main
 from gtensor.files import MOST_HEADER_BYTES, MOST_INDEX_BYTES, MOST_SNAPSHOT_BYTES
@@ -190,6 +191,13 @@ def test_a_pipe_among_the_small_files_of_a_rotation_does_not_block(tmp_path: Pat
     assert checkpoints.latest() == checkpoints.path(1)
     with pytest.raises(FileExistsError, match="checkpoint-latest could not be written: it is no"):
         checkpoints.save(2)
+    path = tmp_path / "c.safetensors"
+    os.mkfifo(tmp_path / f".{digest('c')}.{12 * '0'}.tmp")  # as a killed writer's
+    checkpoint.save_file({"x": np.ones(3)}, path)
+    os.mkfifo(tmp_path / f".{digest('c')}.turn")
+    with pytest.raises(OSError, match="c.safetensors could not be written: .* is a pipe"):
+        checkpoint.save_file({"x": np.zeros(3)}, path)
+    assert load_file(path)["x"].tolist() == [1, 1, 1]
 
 
 # -- what is shown of a file -----------------------------------------------------------------------
