@@ -14,6 +14,9 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
+from gtensor.files import open_regular
+
+UNWRITTEN = "could not be written"
 WRITE_BYTES = 1 << 26  # in one call of the system, so that Ctrl-C need not wait for a whole tensor
 
 
@@ -52,12 +55,32 @@ def replacing(
         sync_folder(place.parent)
     except OSError as error:
         whole = "; the file that was there is whole" if os.path.exists(place) else ""
-        raise OSError(error.errno, f"{path} could not be written: {error.strerror or error}{whole}"
+        raise OSError(error.errno, f"{path} {UNWRITTEN}: {error.strerror or error}{whole}"
                       ) from error
     finally:
         if temporary is not None:
             with suppress(FileNotFoundError):
                 os.unlink(temporary)
+
+
+@contextmanager
+def naming(path: str | os.PathLike[str]) -> Iterator[None]:
+    """An OSError of the block names the file that was to be written, whatever file or folder beside
+    it was in the way."""
+    try:
+        yield
+    except OSError as error:
+        if UNWRITTEN in (error.strerror or ""):
+            raise
+        where = f" ({str(error.filename)!r})" if error.filename not in (None, str(path)) else ""
+        raise OSError(error.errno, f"{path} {UNWRITTEN}: {error.strerror or error}{where}"
+                      ) from error
+
+
+def make_folder_of(path: str | os.PathLike[str]) -> None:
+    """Make the folder that a file is to stand in. Raises OSError naming the file."""
+    with naming(path):
+        Path(path).parent.mkdir(parents=True, exist_ok=True)
 
 
 def write(descriptor: int, data: Any) -> None:
@@ -84,8 +107,8 @@ def mode_of(path: str | os.PathLike[str]) -> int | None:
         return None
     if not stat.S_ISREG(found):
         folder = stat.S_ISDIR(found)
-        raise OSError(errno.EISDIR if folder else errno.EEXIST, f"{path} could not be written: it "
-                      f"is {'a folder' if folder else 'no regular file'}, which stays")
+        raise OSError(errno.EISDIR if folder else errno.EEXIST, f"{path} {UNWRITTEN}: it is "
+                      f"{'a folder' if folder else 'no regular file'}, which stays")
     return found & 0o777
 
 
@@ -126,7 +149,7 @@ def sweep(folder: Path, owner: str) -> None:
     pattern = re.compile(rf"\.{digest(owner)}\.[0-9a-f]{{12}}\.tmp")
     for left in filter(pattern.fullmatch, os.listdir(folder)):
         with suppress(OSError):
-            descriptor = os.open(folder / left, os.O_RDONLY)
+            descriptor = open_regular(folder / left)
             try:
                 fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
                 os.unlink(folder / left)

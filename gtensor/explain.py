@@ -30,7 +30,7 @@ def load(path: Path) -> History:
     except SnapshotError as error:
         raise UserError(str(error)) from error
     except OSError as error:
-        raise UserError(f"{path} cannot be read: {error.strerror or error}") from error
+        raise UserError(error.strerror or str(error)) from error
 
 
 def facts(history: History) -> dict[str, Any]:
@@ -64,18 +64,21 @@ def show(history: History, by: str | None, most: int) -> None:
     """Print the facts as tables: by category and holder, or by the one group asked for."""
     require("rich", "rich", "gtensor memory without --json")
     from rich.console import Console
+    from rich.text import Text
 
-    console = Console(highlight=False)
+    console = Console(highlight=False, markup=False, emoji=False)  # names come from the file
     found = facts(history)
     peak, end = found["peak"], found["end"]
-    console.print(f"[bold]{size_text(peak['bytes'])} live on {history.device}[/] "
-                  f"{'at the peak' if found['events'] else 'when this was written'}, in "
-                  f"{peak['blocks']:,} block{'s' * (peak['blocks'] != 1)}" + (
-                      f"; {found['events']:,} events in {found['seconds']:.3g} s, the peak after "
-                      f"{peak['seconds']:.3g} s" if found["events"] else ""), soft_wrap=True)
+    console.print(Text.assemble(
+        (f"{size_text(peak['bytes'])} live on {history.device}", "bold"),
+        f" {'at the peak' if found['events'] else 'when this was written'}, in "
+        f"{peak['blocks']:,} block{'s' * (peak['blocks'] != 1)}",
+        f"; {found['events']:,} events in {found['seconds']:.3g} s, the peak after "
+        f"{peak['seconds']:.3g} s" if found["events"] else ""), soft_wrap=True)
     for failure in found["out_of_memory"]:
-        console.print(f"[red]Out of memory[/] at {failure['seconds']:.6g} s: "
-                      f"{size_text(failure['bytes'])} were wanted", soft_wrap=True)
+        console.print(Text.assemble(
+            ("Out of memory", "red"), f" at {failure['seconds']:.6g} s: "
+            f"{size_text(failure['bytes'])} were wanted"), soft_wrap=True)
     tables = (("category", "holder") if by is None else (by,)) if peak["blocks"] else ()
     for group in tables:
         console.print(_table(group, [Held(**held) for held in peak[f"by_{group}"]],
@@ -95,6 +98,7 @@ def show(history: History, by: str | None, most: int) -> None:
 
 def _table(group: str, held: list[Held], total: int, most: int) -> Any:
     from rich.table import Table
+    from rich.text import Text
 
     table = Table(box=None, padding=(0, 2, 0, 0), title_justify="left", header_style="dim")
     table.add_column(_NAMES[group], overflow="fold")
@@ -103,14 +107,9 @@ def _table(group: str, held: list[Held], total: int, most: int) -> Any:
     if group == "category":
         table.add_column("")
     for one in cut(held, most):
-        row = [_plain(one.name), size_text(one.size), f"{one.size / (total or 1):.1%}",
+        row: list[Any] = [one.name, size_text(one.size), f"{one.size / (total or 1):.1%}",
                f"{one.blocks:,}"]
         if group == "category":
-            row.append(f"[dim]{CATEGORIES.get(one.name, '')}[/]")
+            row.append(Text(CATEGORIES.get(one.name, ""), "dim"))
         table.add_row(*row)
     return table
-
-
-def _plain(text: str) -> str:
-    """A text in which rich sees no markup."""
-    return text.replace("[", r"\[")

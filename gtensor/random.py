@@ -19,6 +19,7 @@ import numpy as np
 from gtensor.backend import Device, element_type
 from gtensor.core.tensor import Tensor, is_floating
 from gtensor.creation import DEFAULT_FLOAT, tensor
+from gtensor.facts import told
 
 Shape = int | Sequence[int]
 
@@ -63,10 +64,38 @@ def get_state() -> dict[str, Any]:
 
 
 def set_state(state: Any) -> None:
-    """Continue from a state of `get_state`. A state that does not fit changes nothing."""
+    """Continue from a state of `get_state`.
+
+    Raises ValueError, with nothing changed, for any other: NumPy believes a state, and takes what
+    lies beside the generator's buffer for random numbers.
+    """
+    _check_state(state)
     fresh = np.random.Philox()
     fresh.state = state
     _replace(fresh)
+
+
+_FIELDS = {  # of a state: the sizes of arrays (1: a number), and their largest number
+    ("state", "counter"): (4, 2**64 - 1), ("state", "key"): (2, 2**64 - 1),
+    ("buffer",): (4, 2**64 - 1), ("buffer_pos",): (1, 4), ("has_uint32",): (1, 1),
+    ("uinteger",): (1, 2**32 - 1)}
+
+
+def _check_state(state: Any) -> None:
+    """Raise ValueError unless this is a state of Philox, in every field."""
+    kind = state.get("bit_generator") if isinstance(state, dict) else state
+    if not isinstance(state, dict) or not isinstance(kind, str) or kind != "Philox":
+        raise ValueError(f"a random state of {told(kind)} given; wanted one of get_state(), of the "
+                         "bit generator 'Philox'; nothing was changed")
+    for path, (size, most) in _FIELDS.items():
+        value: Any = state
+        for key in path:
+            value = value.get(key) if isinstance(value, dict) else None
+        values = _plain(value) if size > 1 else [_plain(value)]
+        if not isinstance(values, list) or len(values) != size or any(
+                type(n) is not int or not 0 <= n <= most for n in values):
+            raise ValueError(f"a random state whose {'.'.join(path)!r} is {told(value)} given; "
+                             f"wanted {size} of the numbers 0 to {most}; nothing was changed")
 
 
 def repetition() -> Callable[[], AbstractContextManager[None]]:

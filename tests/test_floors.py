@@ -17,8 +17,8 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
 FLOORS = {
-    "settings": 0, "frames": 0, "atomic": 0, "backend": 1, "memory": 2, "core": 3, "ops": 4,
-    "creation": 4, "streaming": 4, "graphs": 4, "random": 4,
+    "settings": 0, "frames": 0, "atomic": 0, "files": 0, "facts": 0, "backend": 1, "memory": 2,
+    "core": 3, "ops": 4, "creation": 4, "streaming": 4, "graphs": 4, "random": 4,
     "dtypes": 4, "linalg": 5, "fft": 5, "namespace_info": 5,
     "nn": 5, "optim": 5, "data": 5, "train": 6, "cli": 8, "__main__": 8, "testing": 6,
     "_testing": 6, "info": 6, "profiler": 6, "checkpoint": 6, "holders": 6, "explain": 6,
@@ -26,6 +26,13 @@ FLOORS = {
 }
 MOST_LINES = 400
 MOST_COLUMNS = 100
+READERS = {  # the files that may open files themselves, and why
+    "files.py": "it is where that is done",
+    "atomic.py": "to write; and folders, to sync them",
+    "checkpoint/turns.py": "to lock and to write, with the same check",
+    "backend/kernels.py": "text of the package", "memory/timeline_page.py": "text of the package",
+    "info.py": "what the system says of its driver", "cli.py": "/dev/null, to write",
+}
 RAW_ARRAYS = {  # the files of nn/ and optim/ that may import numpy, and why
 }
 
@@ -182,6 +189,18 @@ def guesses(package: Path) -> Iterator[str]:
                 yield f"{path.name}: uses getrefcount"
 
 
+def unbounded_reads(package: Path) -> Iterator[str]:
+    """Files are opened by `files`, which looks what they are and bounds how much is read."""
+    for path in sources(package):
+        if path.relative_to(package).as_posix() in READERS:
+            continue
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.Call) and (
+                    ast.unparse(node.func) in ("open", "os.open", "os.fdopen", "np.fromfile")
+                    or getattr(node.func, "attr", "") in ("read_bytes", "read_text")):
+                yield f"{path.name}:{node.lineno}: opens a file; ask files"
+
+
 def sizes(package: Path) -> Iterator[str]:
     """Files under about 400 lines, lines of at most 100 columns."""
     for path in sources(package):
@@ -193,7 +212,8 @@ def sizes(package: Path) -> Iterator[str]:
 
 
 RULES = {rule.__name__: rule for rule in (
-    upward, array_libraries, eager_cupy, kernel_text, memory_from_ops, raw_arrays, guesses, sizes)}
+    upward, array_libraries, eager_cupy, kernel_text, memory_from_ops, raw_arrays, guesses,
+    unbounded_reads, sizes)}
 
 
 @pytest.mark.parametrize("rule", RULES)
@@ -224,6 +244,8 @@ PLANTED = {  # rule -> (file, text that breaks it once, and a harmless look-alik
     "raw_arrays": ("nn/a.py", "import numpy as np\n"),
     "raw_arrays, behind a tensor": ("nn/a.py", "def f(x):\n    return x._array\n"),
     "guesses": ("core/a.py", "import sys\nx = sys.getrefcount([])\n"),
+    "unbounded_reads": ("memory/a.py", "x = open('y')\n"),
+    "unbounded_reads, of a path": ("nn/a.py", "from pathlib import Path\nPath('y').read_bytes()\n"),
     "sizes": ("core/a.py", "x = 1\n" * 401),
     "sizes, columns": ("core/a.py", f"x = '{'y' * 100}'\n"),
 }
@@ -232,6 +254,7 @@ HARMLESS = {
                  "if TYPE_CHECKING:\n    from gtensor.ops import add\n",
     "ops/b.py": "'''Reads kernels/ by name.'''\nfrom gtensor.core import b\nfrom . import a\n"
                 "x = 'activation.cuh'\n",
+    "memory/b.py": "def f(x):\n    return x.open(), read_text(x)\n",
     "nn/b.py": "'''x._array'''\nfrom gtensor.ops import b\n",
     "backend/b.py": "def f():\n    import cupy\n    return cupy\n",
     "__init__.py": "from gtensor import nn\n",

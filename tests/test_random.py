@@ -39,6 +39,53 @@ def test_mistakes_get_one_sentence(call, kind, sentence):
     assert gt.random.get_state() == before
 
 
+def changed(state, path, value):
+    """A state with one field replaced, or left out (...)."""
+    state = json.loads(json.dumps(state))
+    place = state["state"] if path in ("counter", "key") else state
+    if value is ...:
+        del place[path]
+    else:
+        place[path] = value
+    return state
+
+
+BAD_FIELDS = [
+    *(("buffer_pos", n) for n in (
+        -1, -2**31, 5, 2**31, 2**63, 2**64, 10**400, 1.0, True, None, ...)),
+    *((name, value) for name in ("counter", "key", "buffer") for value in (
+        ..., None, 3, "1234", [1], [1] * 5, [-1] * 4, [-1] * 2, [2**64] * 4, [2**64] * 2,
+        [10**400] * 2, [0.5] * 4, [float("nan")] * 2, [None] * 4, {"0": 1}, np.zeros((2, 2)))),
+    *(("has_uint32", n) for n in (-1, 2, 10**400, 0.5, None, ...)),
+    *(("uinteger", n) for n in (-1, 2**32, 10**400, "0", ...)),
+    *(("state", value) for value in (None, 3, [], ...)),
+    *(("bit_generator", name) for name in (
+        "MT19937", "PCG64", "PCG64DXSM", "SFC64", "philox", "", 3, None, ["Philox"], ...))]
+
+
+@pytest.mark.parametrize(("path", "value"), BAD_FIELDS)
+def test_every_field_of_a_random_state_is_checked(path, value):
+    before = gt.random.get_state()
+    with pytest.raises(ValueError, match=r"^a random state .* given; wanted .*; nothing was chang"):
+        gt.random.set_state(changed(before, path, value))
+    assert gt.random.get_state() == before
+
+
+@pytest.mark.parametrize("state", [None, 3, [], "Philox", {}, np.zeros(3), 10**400])
+def test_what_is_no_random_state_is_refused(state):
+    with pytest.raises(ValueError, match="wanted one of get_state"):
+        gt.random.set_state(state)
+
+
+def test_any_state_that_the_generator_can_be_in_is_taken():
+    for position in range(5):
+        state = changed(gt.random.get_state(), "buffer_pos", position)
+        gt.random.set_state(state)
+        assert gt.random.get_state() == state
+        gt.random.set_state(gt.random.generator().bit_generator.state)  # with NumPy's own arrays
+        assert gt.random.get_state() == state
+
+
 def test_random_states_are_json():
     gt.random.normal(3)
     state = json.loads(json.dumps(gt.random.get_state()))

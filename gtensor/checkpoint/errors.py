@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+MOST_LETTERS = 10_000  # of a message: it quotes names from a file, each of which may be a megabyte
+
 
 class CheckpointError(ValueError):
     """A file that is not whole, or not of the format that was wanted."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__(text if len(text) <= MOST_LETTERS else f"{text[:MOST_LETTERS]} ...")
 
 
 class CheckpointMismatch(CheckpointError):

@@ -11,6 +11,7 @@ import numpy as np
 from gtensor.checkpoint.layout import Entry
 from gtensor.checkpoint.state import memory_of
 from gtensor.core.tensor import Tensor, is_floating
+from gtensor.files import printable
 
 Rename = Callable[[str], str | None] | Mapping[str, str | None] | None
 MOST_ROWS = 12  # of one kind in the printed report
@@ -181,7 +182,7 @@ def _section(title: str, rows: list[tuple[str, ...]]) -> list[str]:
     """A titled part of the table, its columns aligned."""
     if not rows:
         return []
-    shown = rows[:MOST_ROWS]
+    shown = [tuple(map(printable, row)) for row in rows[:MOST_ROWS]]
     widths = [max(len(row[i]) for row in shown) for i in range(len(shown[0]))]
     lines = [f"  {title} ({len(rows)})"]
     lines += ["    " + "  ".join(c.ljust(w) for c, w in zip(row, widths, strict=True)).rstrip()

@@ -17,9 +17,9 @@ import ml_dtypes
 import numpy as np
 
 from gtensor.checkpoint.errors import CheckpointError
+from gtensor.files import MOST_HEADER_BYTES
 
 LENGTH_BYTES = 8
-MOST_HEADER_BYTES = 100_000_000  # as the reference implementation
 MOST_DIMENSIONS = 64  # of a NumPy array
 MOST_BYTES = 2**63 - 1
 METADATA = "__metadata__"
@@ -84,7 +84,7 @@ def header_length(first: bytes, size: int, path: object) -> int:
     return length
 
 
-def parse(text: bytes, size: int, path: object) -> Header:
+def parse(text: bytes | bytearray, size: int, path: object) -> Header:
     """The header of a file of `size` bytes, checked down to the last byte of the last tensor.
 
     Raises CheckpointError naming what is wrong: no such JSON, a name twice, an unknown dtype, a
@@ -157,7 +157,7 @@ def _code(name: str, dtype: np.dtype) -> str:
     return code
 
 
-def _json(text: bytes) -> dict[str, Any]:
+def _json(text: bytes | bytearray) -> dict[str, Any]:
     if text[:1] != b"{":
         raise ValueError("its header does not start with '{'")
     found = json.loads(text.decode("utf-8"), object_pairs_hook=_once, parse_constant=_no_constant)

@@ -22,6 +22,7 @@ from gtensor.backend import Device, get_device
 from gtensor.checkpoint.errors import CheckpointError
 from gtensor.checkpoint.layout import LENGTH_BYTES, Entry, Header, header_length, parse
 from gtensor.core.tensor import Tensor, make
+from gtensor.files import MOST_INDEX_BYTES, open_regular, read_text, size_within
 
 INDEX_SUFFIX = ".index.json"
 PIECE_BYTES = 32 << 20  # what one thread reads at a time
@@ -59,7 +60,8 @@ class safe_open:
             also found by the name it was saved under.
         device: where tensors are put; the default device if None.
 
-    Raises FileNotFoundError if there is none, CheckpointError if a header or the index is broken.
+    Raises FileNotFoundError if there is none, OSError if it is no regular file, CheckpointError if
+    a header or the index is broken or larger than `gtensor.files` allows.
     """
 
     def __init__(self, path: PathLike, device: Device | str | None = None) -> None:
@@ -95,9 +97,10 @@ class safe_open:
     def _open_shards(self, index: Path) -> Opened | None:
         """All shards; None if a writer put another index in place meanwhile: then some may be gone,
         or belong to the other."""
-        with open(index, "rb") as held:  # to the end, so that no other file gets its number
+        held = open_regular(index)  # to the end, so that no other file gets its number
+        try:
             try:
-                names, metadata = _parse_index(held.read(), index)
+                names, metadata = _parse_index(held, index)
                 files = {shard: self._add(index.parent / shard)
                          for shard in dict.fromkeys(names.values())}
                 where = {}
@@ -108,10 +111,12 @@ class safe_open:
                                               "is not")
                     where[name] = files[shard], entry
             except (FileNotFoundError, CheckpointError):
-                if _stands(held.fileno(), index):
+                if _stands(held, index):
                     raise
                 return None
-            return Opened(where, metadata) if _stands(held.fileno(), index) else None
+            return Opened(where, metadata) if _stands(held, index) else None
+        finally:
+            os.close(held)
 
     def _add(self, path: Path) -> _File:
         self._files.append(_File(path, len(self._files)))
@@ -222,12 +227,17 @@ def read_index(path: Path) -> tuple[dict[str, str], dict[str, str]]:
 
     Raises CheckpointError if it is broken or names a file outside its folder.
     """
-    return _parse_index(path.read_bytes(), path)
-
-
-def _parse_index(text: bytes, path: Path) -> tuple[dict[str, str], dict[str, str]]:
+    descriptor = open_regular(path)
     try:
-        found = json.loads(text.decode("utf-8"))
+        return _parse_index(descriptor, path)
+    finally:
+        os.close(descriptor)
+
+
+def _parse_index(descriptor: int, path: Path) -> tuple[dict[str, str], dict[str, str]]:
+    try:
+        size = size_within(descriptor, MOST_INDEX_BYTES)
+        found = json.loads(read_text(descriptor, 0, size).decode("utf-8"))
         names, metadata = found["weight_map"], found.get("metadata") or {}
         if not all(isinstance(shard, str) for shard in names.values()):
             raise ValueError("weight_map is not file names by name")
@@ -262,10 +272,7 @@ class _File:
     def __init__(self, path: Path, number: int) -> None:
         self.path = path
         self.number = number  # among the shards
-        try:
-            self.descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-        except FileNotFoundError as error:
-            raise FileNotFoundError(error.errno, f"there is no file {path}") from None
+        self.descriptor = open_regular(path)
         try:
             self.header = self._header()
         except BaseException:
@@ -273,15 +280,14 @@ class _File:
             raise
 
     def _header(self) -> Header:
+        size = os.fstat(self.descriptor).st_size
+        length = header_length(os.pread(self.descriptor, LENGTH_BYTES, 0), size, self.path)
         try:
-            size = os.fstat(self.descriptor).st_size
-            length = header_length(os.pread(self.descriptor, LENGTH_BYTES, 0), size, self.path)
-            text = bytearray(length)
-            self.read([memoryview(text)], LENGTH_BYTES)
-        except IsADirectoryError as error:
-            raise IsADirectoryError(error.errno, f"{self.path} is a folder; wanted a "
-                                     "file") from None
-        return parse(bytes(text), size, self.path)
+            text = read_text(self.descriptor, LENGTH_BYTES, LENGTH_BYTES + length)
+        except ValueError as error:
+            raise CheckpointError(f"{self.path} is not a safetensors file: its header is cut or "
+                                  f"no text ({error})") from None
+        return parse(text, size, self.path)
 
     def read(self, buffers: list[memoryview], offset: int) -> None:
         """Fill the buffers, one after the other, with the bytes from `offset` on."""

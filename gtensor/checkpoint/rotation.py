@@ -4,15 +4,17 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from gtensor.atomic import sync_folder, write_file
-from gtensor.checkpoint.errors import CheckpointError
-from gtensor.checkpoint.reading import INDEX_SUFFIX, PathLike, read_index
+from gtensor.atomic import make_folder_of, naming, write_file
+from gtensor.checkpoint.reading import INDEX_SUFFIX, PathLike
 from gtensor.checkpoint.session import load, save
-from gtensor.checkpoint.writing import SUFFIX
+from gtensor.checkpoint.turns import turn
+from gtensor.checkpoint.writing import SUFFIX, remove, tidy
+from gtensor.files import MOST_POINTER_BYTES, read_all
 
 
 class Rotation:
@@ -25,7 +27,9 @@ class Rotation:
         checkpoints.save(step, model=model, optimizer=optimizer)
 
     `name-latest` is a text file with the name of the one that was saved last; without it, the
-    highest number is the latest. A checkpoint is removed only after a newer one is whole.
+    highest number is the latest. A checkpoint is removed only after a newer one is whole. What a
+    kill in a save or a removal left (shards without an index, temporary files) the next save
+    removes; several writers of one rotation take turns.
 
     Raises ValueError for `keep` below 1 or a name that is no file name.
     """
@@ -36,6 +40,7 @@ class Rotation:
         if not name or Path(name).name != name:
             raise ValueError(f"name {name!r} given; wanted a file name without a folder")
         self.folder, self.keep, self.name = Path(folder), keep, name
+        self._pattern = re.compile(rf"{re.escape(name)}-(\d{{6,}}){re.escape(SUFFIX)}")
 
     def path(self, step: int) -> Path:
         """Where the checkpoint of a step stands."""
@@ -43,16 +48,15 @@ class Rotation:
 
     def steps(self) -> list[int]:
         """The steps of which there are checkpoints, in order."""
-        pattern = re.compile(rf"{re.escape(self.name)}-(\d{{6,}}){re.escape(SUFFIX)}"
-                             rf"(?:{re.escape(INDEX_SUFFIX)})?")
         names = os.listdir(self.folder) if self.folder.is_dir() else []
-        return sorted({int(found[1]) for name in names if (found := pattern.fullmatch(name))})
+        return sorted({int(found[1]) for name in names if (
+            found := self._pattern.fullmatch(name.removesuffix(INDEX_SUFFIX)))})
 
     def latest(self) -> Path | None:
         """The checkpoint to go on from, None if there is none."""
         steps = self.steps()
         with suppress(OSError, ValueError):
-            pointed = self._pointer.read_text().strip()
+            pointed = read_all(self._pointer, MOST_POINTER_BYTES).decode().strip()
             for step in steps:
                 if self.path(step).name == pointed:
                     return self.path(step)
@@ -63,11 +67,15 @@ class Rotation:
         if not isinstance(step, int) or step < 0:
             raise ValueError(f"step {step!r} given; wanted a whole number of 0 or more")
         path = self.path(step)
-        save(path, step=step, **state)
-        write_file(self._pointer, f"{path.name}\n".encode())
-        others = [other for other in self.steps() if other != step]
-        for other in others[:max(0, len(others) - self.keep + 1)]:
-            remove(self.path(other))
+        make_folder_of(path)
+        with naming(path), turn(path, f"{self.name}/", self._settle) as mine:  # no file's name
+            others = [other for other in self.steps() if other != step]
+            spent = [self.path(other) for other in others[:max(0, len(others) - self.keep + 1)]]
+            mine.note(checkpoint.name for checkpoint in (path, *spent))
+            save(path, step=step, **state)
+            write_file(self._pointer, f"{path.name}\n".encode())
+            for checkpoint in spent:
+                remove(checkpoint)
         return path
 
     def load(self, **parts: Any) -> dict[str, Any]:
@@ -78,18 +86,11 @@ class Rotation:
                                     f"{self.folder}")
         return load(path, **parts)
 
+    def _settle(self, names: Iterable[str]) -> None:
+        """Remove what is no part of a checkpoint of those that a save may have written."""
+        for name in filter(self._pattern.fullmatch, names):
+            tidy(self.folder / name)
+
     @property
     def _pointer(self) -> Path:
         return self.folder / f"{self.name}-latest"
-
-
-def remove(path: Path) -> None:
-    """Remove a checkpoint, in one file or in shards; an index goes before what it names."""
-    index = Path(f"{path}{INDEX_SUFFIX}")
-    shards: set[str] = set()
-    with suppress(FileNotFoundError, CheckpointError):
-        shards = set(read_index(index)[0].values())
-    for gone in (path, index, *(path.with_name(shard) for shard in sorted(shards))):
-        with suppress(FileNotFoundError):
-            gone.unlink()
-    sync_folder(path.parent)

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from gtensor import random as random_numbers
+from gtensor.atomic import make_folder_of
 from gtensor.backend import Device, get_device
 from gtensor.checkpoint.errors import CheckpointError, CheckpointMismatch
 from gtensor.checkpoint.fitting import Rename, Report, fit
@@ -21,12 +22,13 @@ from gtensor.checkpoint.state import Packer, memory_of, names_in, to_text, unpac
 from gtensor.checkpoint.writing import write_tensors
 from gtensor.core.modes import no_grad
 from gtensor.core.tensor import Tensor
+from gtensor.facts import told
 from gtensor.nn.module import Module
 
 FORMAT = 2
 KEY = "gtensor"  # of the metadata
 RANDOM = "random"
-_MALFORMED = (KeyError, ValueError, TypeError, AttributeError, RecursionError)
+_MALFORMED = (KeyError, ValueError, TypeError, AttributeError, OverflowError, RecursionError)
 
 
 class _RandomNumbers:
@@ -67,7 +69,7 @@ def save(
     # Parts first: a tensor that is also among the values keeps its part's name.
     packed = {name: packer.pack(part.state_dict(), name) for name, part in parts.items()}
     about = {"format": FORMAT, "parts": packed, "progress": packer.pack(progress, "progress")}
-    Path(path).parent.mkdir(parents=True, exist_ok=True)
+    make_folder_of(path)
     write_tensors(packer.tensors, Path(path), {KEY: to_text(about)}, {}, max_shard_size)
 
 
@@ -182,7 +184,7 @@ def description(file: safe_open) -> dict[str, Any]:
         raise _garbled(file.path, error) from error
     if about["format"] != FORMAT:
         raise CheckpointError(f"{file.path} is not a checkpoint of this version of gtensor (format "
-                              f"{about['format']}, wanted {FORMAT})")
+                              f"{told(about['format'])}, wanted {FORMAT})")
     return about
 
 
@@ -312,7 +314,7 @@ def _load_states(parts: Mapping[str, Any], states: Mapping[str, Any], path: obje
     except BaseException as error:
         for done, old in before.items():
             parts[done].load_state_dict(old)
-        if isinstance(error, (KeyError, ValueError, TypeError, AttributeError, IndexError)):
+        if isinstance(error, (*_MALFORMED, IndexError)):
             raise CheckpointMismatch(f"the state of {name!r} in {path} does not fit: {error}"
                                      ) from error
         raise

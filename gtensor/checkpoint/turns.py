@@ -9,7 +9,8 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
-from gtensor.atomic import digest, write
+from gtensor.atomic import digest, naming, write
+from gtensor.files import MOST_NOTE_BYTES, check_regular, read_text, size_within
 
 
 class Turn:
@@ -35,30 +36,27 @@ class Turn:
     def left(self) -> list[str]:
         """What a writer noted that was killed in its turn."""
         try:
-            size = os.fstat(self._descriptor).st_size
-            found = json.loads(os.pread(self._descriptor, size, 0))
-        except ValueError:  # it had not come so far
+            size = size_within(self._descriptor, MOST_NOTE_BYTES)
+            found = json.loads(read_text(self._descriptor, 0, size))
+        except (ValueError, RecursionError):  # it had not come so far, or somebody else wrote it
             return []
-        return [name for name in found if isinstance(name, str)]
+        return [name for name in found if isinstance(name, str)] if isinstance(found, list) else []
 
 
 @contextmanager
 def turn(
-    folder: Path, owner: str, settle: Callable[[list[str]], None]
+    path: Path, owner: str, settle: Callable[[list[str]], None]
 ) -> Iterator[Turn]:
-    """A turn at writing what `owner` has in the folder; other writers of it wait.
+    """A turn at writing what `owner` has in the folder of `path`; other writers of it wait.
 
     `settle` is called with the noted files, at the end however it comes, or, after a kill, by the
     next writer: it removes those that do not belong to what then is there.
 
-    Raises OSError if the folder cannot be written.
+    Raises OSError, which names `path`, if the folder cannot be written.
     """
-    name = folder / f".{digest(owner)}.turn"
-    try:
+    name = path.with_name(f".{digest(owner)}.turn")
+    with naming(path):
         descriptor, alone = _locked(name)
-    except OSError as error:
-        raise OSError(error.errno, f"{folder / owner} could not be written: {error.strerror} "
-                      f"({name.name})") from error
     mine = Turn(descriptor, alone)
     try:
         if alone:
@@ -76,9 +74,11 @@ def turn(
 def _locked(name: Path) -> tuple[int, bool]:
     """The file of turns, open, and whether it is locked."""
     while True:
-        descriptor = os.open(name, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o666)
+        descriptor = os.open(name, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
+                             | os.O_NONBLOCK, 0o666)
         alone = True
         try:
+            check_regular(os.fstat(descriptor), name)
             try:
                 fcntl.flock(descriptor, fcntl.LOCK_EX)
             except OSError:

@@ -15,12 +15,12 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from gtensor.atomic import mode_of, replacing, sync_folder, write
+from gtensor.atomic import mode_of, naming, replacing, sweep, sync_folder, write
 from gtensor.backend import Device, device_of, refuse_mask
 from gtensor.checkpoint.errors import CheckpointError
 from gtensor.checkpoint.layout import build
 from gtensor.checkpoint.reading import INDEX_SUFFIX, PathLike, read_index
-from gtensor.checkpoint.turns import turn
+from gtensor.checkpoint.turns import Turn, turn
 from gtensor.core.tensor import Tensor
 from gtensor.memory import size_of
 
@@ -77,7 +77,7 @@ def write_tensors(
     index = Path(f"{path}{INDEX_SUFFIX}")
     for place in (path, index):
         mode_of(place)  # folders, pipes and devices are refused too
-    with turn(path.parent, _stem(path), partial(_settle, path)) as mine:
+    with naming(path), _turn(path) as mine:
         old = sorted(filter(_shard_of(path), _shards_in(index, broken_too=True)))
         modes = map(mode_of, (path, *(path.with_name(name) for name in old), index))
         put = partial(replacing, owner=_stem(path),
@@ -188,6 +188,31 @@ def _shards_in(index: Path, broken_too: bool = False) -> set[str]:
         if not broken_too:
             raise
     return set()
+
+
+def _turn(path: Path) -> AbstractContextManager[Turn]:
+    """A turn at a checkpoint's files."""
+    return turn(path, _stem(path), partial(_settle, path))
+
+
+def remove(path: Path) -> None:
+    """Remove a checkpoint, in one file or in shards; an index goes before what it names.
+
+    A kill on the way leaves nothing that `tidy` does not remove.
+    """
+    index = Path(f"{path}{INDEX_SUFFIX}")
+    with _turn(path) as mine:
+        mine.note(filter(_shard_of(path), _shards_in(index, broken_too=True)))
+        for gone in (path, index):
+            with suppress(FileNotFoundError):
+                os.unlink(gone)
+        sync_folder(path.parent)
+
+
+def tidy(path: Path) -> None:
+    """Remove what a writer or remover of this checkpoint left that was killed."""
+    with _turn(path):
+        sweep(path.parent, _stem(path))
 
 
 def _settle(path: Path, names: Iterable[str]) -> None:

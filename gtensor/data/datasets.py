@@ -189,13 +189,17 @@ def memmap(
     Raises FileNotFoundError, or ValueError if the file's length does not fit the shape.
     """
     place = Path(path)
-    if not place.is_file():
+    if not place.is_file():  # nor a pipe, which would block
         raise FileNotFoundError(f"there is no file {place} to map; wanted an .npy file or numbers")
     if dtype is None:
         if shape is not None or offset:
             raise ValueError(f"a shape or an offset but no dtype given for {place}; an .npy file "
                              "knows its own, bare numbers need all")
-        return np.load(place, mmap_mode="r", allow_pickle=False)
+        try:
+            return np.lib.format.open_memmap(place, mode="r")
+        except Exception as error:  # what NumPy's parser raises for a header is no fixed set
+            first = str(error).partition("\n")[0]
+            raise ValueError(f"{place} is no .npy file that can be mapped: {first}") from error
     kind = element_type(dtype)
     count, rest = divmod(place.stat().st_size - offset, kind.itemsize)
     sizes = [-1] if shape is None else [int(n) for n in shape]

@@ -13,6 +13,7 @@ from gtensor.backend import Device, get_device
 from gtensor.data.collate import default_collate, to_device
 from gtensor.data.datasets import draw_seed, shuffled
 from gtensor.data.workers import made_ahead
+from gtensor.facts import UNLOADED, Facts, told
 
 _FACTS = ("seed", "epoch", "batch", "batch_size", "items", "shuffle", "drop_last")  # of a state
 
@@ -203,28 +204,29 @@ class DataLoader:
         another number of items or batch size, or another `shuffle` or `drop_last`: its batches
         would be others.
         """
-        missing = [name for name in _FACTS if name not in state]
+        facts = Facts("the loader's state given", state, UNLOADED)
+        missing = [name for name in _FACTS if name not in facts]
         if missing:
             raise ValueError(f"a loader's state without {', '.join(missing)} given; wanted what "
                              "state_dict() returned; nothing was loaded")
         own = self.state_dict()
         for name in ("batch_size", "items", "shuffle", "drop_last"):
-            if state[name] != own[name]:
-                raise ValueError(f"a loader's state with {name} {state[name]} given; this loader "
-                                 f"has {own[name]}; nothing was loaded")
+            if type(state[name]) is not type(own[name]) or state[name] != own[name]:
+                raise ValueError(f"a loader's state with {name} {told(state[name])} given; this "
+                                 f"loader has {own[name]}; nothing was loaded")
         if type(state["seed"]) is not int or state["seed"] < 0:
-            raise ValueError(f"a loader's state with seed {state['seed']!r} given; wanted an "
+            raise ValueError(f"a loader's state with seed {told(state['seed'])} given; wanted an "
                              "integer of 0 or more; nothing was loaded")
         self._move(state["epoch"], state["batch"])
         self.seed = state["seed"]
 
     def _move(self, epoch: int, batch: int) -> None:
         if any(type(n) is not int or n < 0 for n in (epoch, batch)):
-            raise ValueError(f"epoch {epoch!r} and batch {batch!r} given; wanted integers of 0 or "
-                             "more; nothing was changed")
+            raise ValueError(f"epoch {told(epoch)} and batch {told(batch)} given; wanted integers "
+                             "of 0 or more; nothing was changed")
         if self._items() is not None and batch > len(self):
-            raise ValueError(f"batch {batch} given; wanted at most {len(self)}, the batches of an "
-                             "epoch; nothing was changed")
+            raise ValueError(f"batch {told(batch)} given; wanted at most {len(self)}, the batches "
+                             "of an epoch; nothing was changed")
         self._epoch, self._batch, self._fresh = epoch, batch, True
         self._pass += 1
 

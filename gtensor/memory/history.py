@@ -9,7 +9,6 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
-from math import isfinite
 from typing import Any, NamedTuple
 
 from gtensor.memory.layout import SegmentLayout, check_tiles
@@ -123,13 +122,8 @@ class History:
 
     def check(self) -> None:
         """Raise ValueError if an event is lost or told twice, or pieces do not tile a segment."""
-        if not all(isfinite(time) for time in self.times):
-            raise ValueError("a time is no number")
         told = bytearray(len(self.times))
         for life in self.lives:
-            if min(life.size, life.nbytes) < 0:
-                raise ValueError(f"the block at {life.address:#x} has {life.size} bytes, of which "
-                                 f"{life.nbytes} were requested")
             if life.made is not None and life.freed is not None and life.freed <= life.made:
                 raise ValueError(f"the block at {life.address:#x} is freed by event {life.freed}, "
                                  f"before event {life.made} made it")

@@ -1,15 +1,18 @@
-"""Snapshot files read back, without running anything that stands in them."""
+"""Snapshot files read back, from anybody: nothing in them is run, believed or printed unseen."""
 
 from __future__ import annotations
 
-import io
 import json
-import pickle
-from collections.abc import Callable, Iterable
+import os
+from collections.abc import Callable
 from os import PathLike
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from typing import Any
 
+from gtensor.facts import MOST_ADDRESS, Facts, seconds
+from gtensor.files import MOST_SNAPSHOT_BYTES, open_regular, pieces, read_text, size_within
+from gtensor.memory import plain_pickle
+from gtensor.memory.export import collector_paused
 from gtensor.memory.history import (
     OUT_OF_MEMORY,
     History,
@@ -24,163 +27,226 @@ from gtensor.memory.snapshots import FORMAT, STATES, UNKNOWN, VERSION
 
 _PIECE_STATES = {STATES[FREE]: FREE, STATES[LIVE]: LIVE, "active_pending_free": PENDING,
                  "active_awaiting_free": PENDING}
-# What a document of another shape, or a pickle that is none, raises somewhere on the way.
-_WRONG = (KeyError, IndexError, TypeError, ValueError, AttributeError, EOFError, OverflowError,
-          RecursionError, pickle.UnpicklingError)
 
 
 class SnapshotError(ValueError):
     """A file that is no memory snapshot; the message says what it is instead, in one sentence."""
 
 
-class _PlainUnpickler(pickle.Unpickler):
-    """Builds numbers, texts and containers, and nothing that has a name."""
-
-    def find_class(self, module: str, name: str) -> Any:
-        raise SnapshotError(f"it wants to build {module}.{name}, which a snapshot never does, so "
-                            "it was not read further")
-
-    def persistent_load(self, pid: Any) -> Any:
-        raise SnapshotError("it refers to objects outside of it, which a snapshot never does")
-
-
 def read_snapshot(path: str | PathLike[str]) -> History:
     """The history in a `.pickle` file (gtensor's or PyTorch's own) or a `.json` file.
 
-    Nothing in the file is run: a pickle that names a class or a function is refused. Raises
-    SnapshotError if it is no snapshot or tells of events that contradict each other, OSError if it
-    cannot be read.
+    Nothing in the file is run: a pickle that names a class or a function is refused. Texts have
+    what cannot be printed replaced by "?". Raises SnapshotError if it is no snapshot, larger than
+    `gtensor.files` allows, or tells of events that contradict each other, OSError if it cannot be
+    read.
     """
     suffix = Path(path).suffix
-    if suffix not in (".pickle", ".json"):
+    if suffix not in _READERS:
         raise SnapshotError(f"{path} given; wanted a snapshot whose name ends in .pickle or .json")
-    data = Path(path).read_bytes()
+    descriptor = open_regular(path)
     try:
-        if suffix == ".json":
-            history = _from_plain(json.loads(data))
-        else:
-            history = _from_torch(_PlainUnpickler(io.BytesIO(data)).load())
-        history.check()
-    except SnapshotError as error:
+        with collector_paused():
+            size = size_within(descriptor, MOST_SNAPSHOT_BYTES)
+            history = _READERS[suffix](descriptor, size)
+            history.check()
+    except (ValueError, RecursionError) as error:
         raise SnapshotError(f"{path} is no memory snapshot: {error}") from None
-    except _WRONG as error:
-        told = str(error) if type(error) is ValueError else f"{type(error).__name__}: {error}"
-        raise SnapshotError(f"{path} is no whole memory snapshot ({told})") from error
+    finally:
+        os.close(descriptor)
     return history
 
 
-Row = TypeVar("Row", bound=NamedTuple)
+def _read_json(descriptor: int, size: int) -> History:
+    return _from_plain(json.loads(read_text(descriptor, 0, size).decode()))
 
 
-def _rows(kind: Callable[..., Row], documents: Iterable[dict[str, Any]]) -> list[Row]:
-    return [kind(**document) for document in documents]
+def _read_pickle(descriptor: int, size: int) -> History:
+    return _from_torch(plain_pickle.load(pieces(descriptor, 0, size)))
+
+
+_READERS: dict[str, Callable[[int, int], History]] = {
+    ".json": _read_json, ".pickle": _read_pickle}
+
+
+def _mark(row: Facts) -> Mark:
+    return Mark(row.whole("event"), row.seconds("time"), row.text("name"), row.flag("begins"),
+                row.whole("nbytes", 0, MOST_ADDRESS))
+
+
+# -- gtensor's plain form --------------------------------------------------------------------------
 
 
 def _from_plain(document: Any) -> History:
     if not isinstance(document, dict) or document.get("format") != FORMAT:
-        raise SnapshotError(f"its 'format' is not {FORMAT!r}")
-    if document["version"] != VERSION:
-        raise SnapshotError(f"it is of version {document['version']}; this gtensor reads {VERSION}")
-    lives = [Life(**{**block, "source": block["source"] and Source(**block["source"])})
-             for block in document["blocks"]]
-    segments = [SegmentLayout(segment["address"], segment["size"], segment["stream"],
-                              _rows(Piece, segment["pieces"])) for segment in document["segments"]]
-    return History(document["device"], document["times"], lives, _rows(Mark, document["marks"]),
-                   segments, _rows(SegmentChange, document["changes"]), document["stats"])
+        raise ValueError(f"its 'format' is not {FORMAT!r}")
+    whole = Facts("the snapshot", document)
+    if (version := whole.whole("version")) != VERSION:
+        raise ValueError(f"it is of version {version}; this gtensor reads {VERSION}")
+    return History(
+        whole.text("device"), [seconds(time, "a time") for time in whole.many("times")],
+        [_plain_life(row) for row in whole.each("blocks", "a block")],
+        [_mark(row) for row in whole.each("marks", "a mark")],
+        [SegmentLayout(row.address("address"), row.whole("size"), row.integer("stream"),
+                       [_piece(piece) for piece in row.each("pieces", "a piece")])
+         for row in whole.each("segments", "a segment")],
+        [SegmentChange(row.whole("event"), row.seconds("time"), row.flag("taken"),
+                       row.address("address"), row.whole("size"), row.integer("stream"))
+         for row in whole.each("changes", "a change")],
+        whole.numbers("stats"))
+
+
+def _plain_life(row: Facts) -> Life:
+    source = None
+    if row.found.get("source") is not None:
+        line = Facts("a source", row.found["source"])
+        source = Source(line.text("file"), line.whole("line"), line.text("function"))
+    return Life(row.address("address"), row.whole("size"), row.whole("nbytes"),
+                row.integer("stream"), row.text("op"), row.text("module"), row.text("category"),
+                source, row.event("made"), row.event("freed"))
+
+
+def _piece(row: Facts) -> Piece:
+    return Piece(row.address("address"), row.whole("size"), row.text("state"),
+                 row.whole("nbytes", 0), row.text("label", ""), row.address("holder", 0),
+                 row.whole("offset", 0))
+
+
+# -- PyTorch's form --------------------------------------------------------------------------------
 
 
 def _from_torch(document: Any) -> History:
     if not isinstance(document, dict) or not {"segments", "device_traces"} <= document.keys():
-        raise SnapshotError("it lacks 'segments' and 'device_traces'")
-    own = document.get("gtensor", {})
-    traces = document["device_traces"]
+        raise ValueError("it lacks 'segments' and 'device_traces'")
+    whole = Facts("the snapshot", document)
+    own = Facts("'gtensor' of the snapshot", document["gtensor"]) if "gtensor" in whole else None
+    traces = whole.many("device_traces")
+    if any(type(trace) is not list for trace in traces):
+        raise ValueError("one of 'device_traces' is no list")
+    segments = whole.each("segments", "a segment")
     index = max(range(len(traces)), key=lambda n: len(traces[n]), default=0)
-    if not any(traces) and document["segments"]:
-        index = document["segments"][0].get("device", 0)
-    trace = _Trace(traces[index] if index < len(traces) else [], since_start=bool(own))
-    segments = [segment for segment in document["segments"] if segment.get("device", 0) == index]
-    for segment in segments:
-        trace.add_standing(segment)
-    if own.get("unknown"):
-        trace.lives.append(unknown_life(own["unknown"]))
-    marks = _rows(Mark, own["marks"]) if own else trace.marks
-    return History(own.get("device", f"cuda:{index}"), trace.times, trace.lives, marks,
-                   [_layout(segment) for segment in segments], trace.changes, own.get("stats", {}))
+    if not any(traces) and segments:
+        index = segments[0].whole("device", 0)
+    trace = _Trace(traces[index] if index < len(traces) else [], since_start=own is not None)
+    segments = [segment for segment in segments if segment.whole("device", 0) == index]
+    layouts = []
+    for segment, blocks in zip(segments, _blocks(segments), strict=True):
+        trace.add_standing(segment, blocks)
+        layouts.append(_layout(segment, blocks))
+    if own is None:
+        return History(f"cuda:{index}", trace.times, trace.lives, trace.marks, layouts,
+                       trace.changes)
+    if unknown := own.whole("unknown"):
+        trace.lives.append(unknown_life(unknown))
+    return History(own.text("device"), trace.times, trace.lives,
+                   [_mark(row) for row in own.each("marks", "a mark")], layouts, trace.changes,
+                   own.numbers("stats"))
+
+
+def _blocks(segments: list[Facts]) -> list[list[Facts]]:
+    """The blocks of each segment; a pickle could give one list to any number of segments."""
+    if len({id(segment.many("blocks")) for segment in segments}) < len(segments):
+        raise ValueError("two segments have one list of blocks")
+    return [segment.each("blocks", "a block") for segment in segments]
 
 
 class _Trace:
     """Lifetimes out of a PyTorch trace, in which a free is two entries, or the second alone."""
 
-    def __init__(self, entries: list[dict[str, Any]], since_start: bool) -> None:
+    def __init__(self, entries: list[Any], since_start: bool) -> None:
         self.times: list[float] = []
         self.lives: list[Life] = []
         self.marks: list[Mark] = []
         self.changes: list[SegmentChange] = []
         self._open: dict[int, Life] = {}
         self._standing: dict[int, Life] = {}
-        first = 0 if since_start or not entries else entries[0].get("time_us", 0)
-        for number, entry in enumerate(entries):
-            self._add(entry, (entry.get("time_us", number) - first) * 1e-6)
+        self._askers: dict[tuple[int, bool], tuple[str, Source | None]] = {}  # by id of frames
+        rows = [Facts("an entry", entry) for entry in entries]
+        first = 0 if since_start or not rows else rows[0].whole("time_us", 0)
+        for number, row in enumerate(rows):
+            time = (row.whole("time_us", number) - first) * 1e-6
+            self._add(row, seconds(time, "a time"))
 
-    def _add(self, entry: dict[str, Any], time: float) -> None:
-        action, number = entry["action"], len(self.times)
+    def _add(self, row: Facts, time: float) -> None:
+        action, number = row.text("action"), len(self.times)
         if action == "alloc":
-            life = self._open[entry["addr"]] = _life(entry, entry["addr"], entry["size"])
+            address = row.address("addr")
+            life = self._open[address] = self._life(row, address, row.whole("size"))
             life.made = number
             self.lives.append(life)
             self.times.append(time)
         elif action == "free_completed":
-            freed = self._open.pop(entry["addr"], None)
+            address = row.address("addr")
+            freed = self._open.pop(address, None)
             if freed is None:  # made before the trace
-                freed = _life(entry, entry["addr"], entry["size"])
+                freed = self._life(row, address, row.whole("size"))
                 self.lives.append(freed)
             freed.freed = number
             self.times.append(time)
         elif action == "oom":
-            self.marks.append(Mark(number, time, OUT_OF_MEMORY, True, entry["size"]))
+            self.marks.append(Mark(number, time, OUT_OF_MEMORY, True,
+                                   row.whole("size", most=MOST_ADDRESS)))
         elif action in ("segment_alloc", "segment_free", "segment_map", "segment_unmap"):
-            self.changes.append(SegmentChange(number, time, action in (
-                "segment_alloc", "segment_map"), entry["addr"], entry["size"], entry["stream"]))
+            self.changes.append(SegmentChange(
+                number, time, action in ("segment_alloc", "segment_map"), row.address("addr"),
+                row.whole("size"), row.integer("stream")))
 
-    def add_standing(self, segment: dict[str, Any]) -> None:
+    def add_standing(self, segment: Facts, blocks: list[Facts]) -> None:
         """The blocks that are live in a segment and were there before the trace."""
-        address = segment["address"]
-        for block in segment["blocks"]:
-            owner = block.get("holder", address)
-            if block["state"] == STATES[LIVE] and owner not in self._open:
-                nbytes = block["requested_size"]
+        address, stream = segment.address("address"), segment.integer("stream")
+        for block in blocks:
+            owner = block.address("holder", address)
+            if block.text("state") == STATES[LIVE] and owner not in self._open:
+                nbytes = block.whole("requested_size")
                 known = self._standing.get(owner)
                 if known is None:
-                    block = {"stream": segment["stream"], **block}
-                    self._standing[owner] = _life(block, owner, nbytes)
+                    self._standing[owner] = self._life(block, owner, nbytes, stream)
                     self.lives.append(self._standing[owner])
                 else:  # another piece of it
                     known.nbytes += nbytes
                     known.size += 0 if "block_size" in block else nbytes
-            address += block["size"]
+            address += block.whole("size")
+
+    def _life(self, row: Facts, address: int, nbytes: int, stream: int | None = None) -> Life:
+        """A block as a row tells of it; ops and lines out of the frames if it is PyTorch's own."""
+        own = "op" in row
+        op, source = self._asker(row, own)
+        category = row.text("category", UNKNOWN)
+        if category == UNKNOWN and "action" not in row:
+            category = "earlier"
+        if stream is None or "stream" in row:
+            stream = row.integer("stream")
+        return Life(address, row.whole("block_size", nbytes), nbytes, stream,
+                    row.text("op") if own else op, row.text("module", ""), category, source, None,
+                    None)
+
+    def _asker(self, row: Facts, own: bool) -> tuple[str, Source | None]:
+        """What the frames of a row begin with and the user's line in them.
+
+        Many rows have the same ones, which are looked through once.
+        """
+        frames = row.found.get("frames")
+        if not frames:
+            return "", None
+        found = self._askers.get((id(frames), own))
+        if found is None:
+            rows = [Facts("a frame", frame) for frame in row.many("frames")]
+            line = next((frame for frame in (rows[1:] if own else rows)
+                         if own or frame.text("filename").endswith(".py")), None)
+            source = None if line is None else Source(
+                line.text("filename"), line.integer("line"), line.text("name"))
+            found = self._askers[id(frames), own] = rows[0].text("name"), source
+        return found
 
 
-def _life(entry: dict[str, Any], address: int, nbytes: int) -> Life:
-    """A block as an entry tells of it; ops and lines out of the frames if it is PyTorch's own."""
-    frames = entry.get("frames") or []
-    op, module = entry.get("op"), entry.get("module", "")
-    lines = frames[1:] if op is not None else [
-        frame for frame in frames if frame["filename"].endswith(".py")]
-    if op is None:
-        op = frames[0]["name"] if frames else ""
-    source = Source(lines[0]["filename"], lines[0]["line"], lines[0]["name"]) if lines else None
-    category = entry.get("category", UNKNOWN)
-    return Life(address, entry.get("block_size", nbytes), nbytes, entry["stream"], op, module,
-                "earlier" if category == UNKNOWN and "action" not in entry else category, source,
-                None, None)
-
-
-def _layout(segment: dict[str, Any]) -> SegmentLayout:
-    pieces, address = [], segment["address"]
-    for block in segment["blocks"]:
-        state = _PIECE_STATES.get(block["state"], block["state"])
-        nbytes = 0 if state == FREE else block.get("requested_size", block["size"])
-        pieces.append(Piece(block.get("address", address), block["size"], state, nbytes,
-                            block.get("op", ""), block.get("holder", 0)))
-        address += block["size"]
-    return SegmentLayout(segment["address"], segment["total_size"], segment["stream"], pieces)
+def _layout(segment: Facts, blocks: list[Facts]) -> SegmentLayout:
+    pieces, address = [], segment.address("address")
+    for block in blocks:
+        state, size = block.text("state"), block.whole("size")
+        state = _PIECE_STATES.get(state, state)
+        nbytes = 0 if state == FREE else block.whole("requested_size", size)
+        pieces.append(Piece(block.address("address", address), size, state, nbytes,
+                            block.text("op", ""), block.address("holder", 0)))
+        address += size
+    return SegmentLayout(segment.address("address"), segment.whole("total_size"),
+                         segment.integer("stream"), pieces)

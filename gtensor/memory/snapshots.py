@@ -31,6 +31,7 @@ from __future__ import annotations
 
 import json
 import pickle
+import re
 from operator import itemgetter
 from typing import Any
 
@@ -77,7 +78,8 @@ def plain(history: History) -> dict[str, Any]:
 
 def torch_layout(history: History) -> dict[str, Any]:
     """The history as PyTorch's snapshot: `segments` and `device_traces`."""
-    index = int(history.device.partition(":")[2] or 0)
+    number = re.fullmatch(r"\w+:(\d{1,3})", history.device)
+    index = int(number[1]) if number else 0
     frames = _FrameTable()
     living = {life.address: life for life in history.lives if life.freed is None and life.address}
     return {

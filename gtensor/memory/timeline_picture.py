@@ -23,6 +23,7 @@ def png_file(history: History, title: str = "") -> bytes:
     """The bytes of a `.png` file; the title's default names the device. Needs matplotlib."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
+    from matplotlib.text import Text
 
     figure = Figure(figsize=(10.5, 6.2), layout="constrained")
     FigureCanvasAgg(figure)
@@ -31,6 +32,8 @@ def png_file(history: History, title: str = "") -> bytes:
     peak = history.peak()
     _draw(axes, history, whole, peak, title or f"Live memory of {history.device}")
     _list_holders(below, history, peak)
+    for text in figure.findobj(Text):
+        text.set_parse_math(False)  # a name with dollars is no formula
     buffer = io.BytesIO()
     figure.savefig(buffer, format="png", dpi=130)
     return buffer.getvalue()

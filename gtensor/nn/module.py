@@ -7,6 +7,7 @@ from typing import Any, NamedTuple, Self
 
 from gtensor.core.modes import no_grad
 from gtensor.core.tensor import Tensor
+from gtensor.facts import UNLOADED, Facts
 from gtensor.nn.conversion import Movable, value_of
 from gtensor.nn.hooks import Hooked
 from gtensor.nn.parameter import Parameter
@@ -258,6 +259,7 @@ class Module(Movable, Hooked):
         """
         places = {_joined(path, name): value for path, module in self._walk()
                   for name, value in module._saved()}
+        Facts(f"the state given to {type(self).__name__}", state_dict, UNLOADED)
         mismatch = Mismatch([name for name in places if name not in state_dict],
                             [name for name in state_dict if name not in places])
         values = {name: value_of(state_dict[name]) for name in places if name in state_dict}

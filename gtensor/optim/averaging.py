@@ -10,6 +10,7 @@ from gtensor.core.inplace import write
 from gtensor.core.modes import no_grad
 from gtensor.core.tensor import Tensor, is_floating
 from gtensor.creation import asarray, empty, tensor
+from gtensor.facts import UNLOADED, Facts
 from gtensor.ops import updates
 from gtensor.ops.scratch import computed_in
 
@@ -166,6 +167,7 @@ class EMA:
         The buffers in it are left to the module's own state. Raises ValueError naming what is
         missing or of another shape, before anything is changed.
         """
+        facts = Facts("the EMA's state given", state, UNLOADED)
         unsaved = dict(self.module.named_buffers()).keys() - self.module.state_dict().keys()
         values = {name: asarray(state[_PREFIX + name]) if _PREFIX + name in state else None
                   for name in self._averages if name not in unsaved}
@@ -177,13 +179,15 @@ class EMA:
             wrong += ["'n_averaged' is missing"] * ("n_averaged" not in state)
             raise ValueError(f"the state given does not fit this EMA: {'; '.join(wrong)}; nothing "
                              "was loaded")
-        self.n_averaged = int(state["n_averaged"])
+        averaged = facts.count("n_averaged")
         _assign((self._averages[name], value) for name, value in values.items()
                 if value is not None)
+        self.n_averaged = averaged
 
 
 def _assign(pairs: Any) -> None:
     """Overwrite each first tensor by the second, in its dtype and on its device."""
     with no_grad():
-        for place, value in pairs:
-            place[...] = value.detach().to(place.device).to(place.dtype)
+        ready = [(place, value.detach().to(place.device).to(place.dtype)) for place, value in pairs]
+        for place, value in ready:
+            place[...] = value

@@ -20,6 +20,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from math import cos, pi
 from typing import Any
 
+from gtensor.facts import UNLOADED, Facts
 from gtensor.optim.optimizer import INITIAL, Optimizer
 
 __all__ = [
@@ -100,11 +101,11 @@ class LRScheduler:
         Only "last_epoch" is needed. Raises ValueError, with nothing changed, if it is missing, no
         step of this schedule, or if "base_lrs" are those of another number of groups.
         """
-        step, rates = state_dict.get("last_epoch"), list(state_dict.get("base_lrs", self.base_lrs))
-        if type(step) is not int or step < 0 or len(rates) != len(self.base_lrs):  # True is none
-            raise ValueError(f"a state with last_epoch={step!r} and 'base_lrs' of {len(rates)} "
-                             "groups given; wanted an integer of 0 or more and those of "
-                             f"{len(self.base_lrs)} groups; nothing was loaded")
+        facts = Facts("the schedule's state given", state_dict, UNLOADED)
+        step, rates = facts.whole("last_epoch"), facts.rates("base_lrs", self.base_lrs)
+        if len(rates) != len(self.base_lrs):
+            raise ValueError(f"a state with 'base_lrs' of {len(rates)} groups given; wanted those "
+                             f"of {len(self.base_lrs)} groups; nothing was loaded")
         before, self.base_lrs = self.base_lrs, rates
         try:
             self._set(step)
@@ -334,8 +335,9 @@ class SequentialLR(LRScheduler):
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
         """As for other schedules; the parts' rates are taken up if they are there."""
-        parts = state_dict.get("_schedulers", [{}] * len(self._schedulers))
-        rates = [list(part.get("base_lrs", scheduler.base_lrs))
+        facts = Facts("the schedule's state given", state_dict, UNLOADED)
+        parts = facts.many("_schedulers", [{}] * len(self._schedulers))
+        rates = [Facts("one of '_schedulers'", part, UNLOADED).rates("base_lrs", scheduler.base_lrs)
                  for part, scheduler in zip(parts, self._schedulers, strict=False)]
         if len(parts) != len(self._schedulers) or any(
                 len(found) != len(self.base_lrs) for found in rates):

@@ -12,6 +12,7 @@ from gtensor.core.modes import enable_grad, no_grad
 from gtensor.core.op import Op
 from gtensor.core.tensor import Tensor
 from gtensor.creation import asarray
+from gtensor.facts import UNLOADED, Facts
 from gtensor.nn.module import Module
 from gtensor.ops.scratch import Scratch
 from gtensor.ops.updates import workspace
@@ -245,22 +246,24 @@ class Optimizer:
         Options that only PyTorch's has (such as "foreach") are ignored. Raises ValueError naming
         what does not fit (another kind of optimizer, other shapes), before anything is changed.
         """
-        groups, states = state["param_groups"], state["state"]
-        sizes = [len(slots) for slots in self._slots]
-        if [len(group["params"]) for group in groups] != sizes:
-            raise ValueError(f"optimizer state for groups of "
-                             f"{[len(group['params']) for group in groups]} parameters given; "
-                             f"wanted {sizes}; nothing was loaded")
+        whole = Facts("the optimizer state given", state, UNLOADED)
+        groups, states = whole.each("param_groups", "a parameter group"), whole.inner("state")
+        sizes, given = [len(slots) for slots in self._slots], [
+            len(group.many("params")) for group in groups]
+        if given != sizes:
+            raise ValueError(f"optimizer state for groups of {given} parameters given; wanted "
+                             f"{sizes}; nothing was loaded")
         for group in groups:
-            if (found := group.keys() & _TELLING) != self.defaults.keys() & _TELLING:
+            if (found := group.found.keys() & _TELLING) != self.defaults.keys() & _TELLING:
                 raise ValueError(f"state of an optimizer with the options {sorted(found)} given; "
                                  f"{type(self).__name__} has {sorted(self.defaults)}; nothing was "
                                  "loaded")
-        options = [{name: tuple(group[name]) if isinstance(group[name], list) else group[name]
-                    for name in (*self.defaults, INITIAL) if name in group} for group in groups]
-        for group, new in zip(self.param_groups, options, strict=True):
-            self.check_options({**group, **new})
-            if self.states_of({**group, **new}) != self.states_of(group):
+        examples = {**self.defaults, INITIAL: self.defaults["lr"]}
+        options = [{name: group.like(name, example) for name, example in examples.items()
+                    if name in group} for group in groups]
+        for own, new in zip(self.param_groups, options, strict=True):
+            self.check_options({**own, **new})
+            if self.states_of({**own, **new}) != self.states_of(own):
                 raise ValueError(f"optimizer options {new} given; they need other state than "
                                  f"{type(self).__name__} was made with; nothing was loaded")
         slots = [slot for group in self._slots for slot in group]
@@ -271,8 +274,8 @@ class Optimizer:
             for array, new_values in zip(slot.state, arrays, strict=True):
                 with no_grad():
                     asarray(array, device=slot.parameter.device)[...] = new_values
-        for group, new in zip(self.param_groups, options, strict=True):
-            group.update(new)
+        for own, new in zip(self.param_groups, options, strict=True):
+            own.update(new)
 
     def _loaded(
         self, slot: Slot, number: int, given: Mapping[str, Any] | None
@@ -280,6 +283,7 @@ class Optimizer:
         """The step count and the values of a slot's state, checked."""
         if given is None:
             return 0, [0.0] * len(slot.state)
+        facts = Facts(f"the optimizer state of parameter {number}", given, UNLOADED)
         other = sorted(name for name, value in given.items()
                        if value is not None and name not in ("step", *self.state_names))
         if other:
@@ -288,15 +292,17 @@ class Optimizer:
                              "nothing was loaded")
         values = []
         for name, array in zip(self.state_names, slot.state, strict=False):
-            if given.get(name) is None or tuple(given[name].shape) != array.shape:
-                found = "missing" if given.get(name) is None else tuple(given[name].shape)
+            shape = getattr(given.get(name), "shape", None)
+            if shape is None or tuple(shape) != array.shape:
+                found = ("missing" if given.get(name) is None else "no tensor" if shape is None
+                         else tuple(shape))
                 raise ValueError(f"{name!r} of parameter {number} is {found} in the optimizer "
                                  f"state given; wanted shape {array.shape}; nothing was loaded")
             value = asarray(given[name]).detach().to(slot.parameter.device).to(array.dtype)
             # The memory of others may be that of a slot (state_dict() hands it out), which is
             # written before this value is read.
             values.append(value.clone() if value._storage.exported else value)
-        return int(given.get("step", 1)), values
+        return facts.count("step", 1), values
 
 
 def check_betas(betas: Any) -> None:

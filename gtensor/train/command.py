@@ -45,7 +45,7 @@ def train(name: str, out: Path | None, resume: bool, quiet: bool, **options: Any
         if resume:
             trainer.resume(folder / "checkpoint.safetensors")
         elif (folder / "checkpoint.safetensors").exists() and not quiet:
-            _console().print(f"[dim]{folder} holds an earlier run, which this one replaces[/]")
+            _console().print(f"{folder} holds an earlier run, which this one replaces", style="dim")
         return _run(trainer, made, folder, chosen.TITLE, quiet)
 
 
@@ -82,10 +82,12 @@ def _run(trainer: Trainer, made: Callable[[str], Trainer], folder: Path, title: 
                      png_file(books.history, "Live memory over one training step"))
     if not quiet:
         console.print(_memory_table(_with_each_norm(trainer, books, made)))
-    console.print(
-        f"Held-out accuracy [bold]{trainer.progress.accuracies[-1]:.2%}[/] after "
+    from rich.text import Text
+
+    console.print(Text.assemble(
+        "Held-out accuracy ", (f"{trainer.progress.accuracies[-1]:.2%}", "bold"), " after "
         f"{trainer.progress.epoch} epochs, {seconds:.1f} s on {trainer.device}.\n"
-        f"Wrote {folder}/loss.png, memory.png and checkpoint.safetensors.", soft_wrap=True)
+        f"Wrote {folder}/loss.png, memory.png and checkpoint.safetensors."), soft_wrap=True)
     return 0
 
 
@@ -109,7 +111,7 @@ def _interruptible() -> Iterator[list[int]]:
 def _console(quiet: bool = False) -> Any:
     from rich.console import Console
 
-    return Console(quiet=quiet, highlight=False)
+    return Console(quiet=quiet, highlight=False, markup=False, emoji=False)
 
 
 @contextmanager

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from gtensor.atomic import write_file
+from gtensor.atomic import make_folder_of, write_file
 from gtensor.train.errors import UserError
 
 
@@ -14,7 +14,7 @@ def write_atomically(path: Path, data: bytes) -> None:
     Raises UserError if the disk is full or the folder cannot be written.
     """
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
+        make_folder_of(path)
         write_file(path, data)
     except OSError as error:
         raise UserError(error.strerror or str(error)) from error

@@ -15,8 +15,11 @@ from typing import Any
 import numpy as np
 import pytest
 
+import gtensor as gt
 from gtensor.atomic import digest, replacing, write, write_file
 from gtensor.checkpoint import load_file, save_file
+from gtensor.train.errors import UserError
+from gtensor.train.files import write_atomically
 
 CALLS = ("open", "write", "fsync", "replace", "unlink", "close")
 SIZE = 50
@@ -253,6 +256,28 @@ def test_another_writers_file_is_not_swept(tmp_path: Path) -> None:
         write_file(path, b"second")
         assert path.read_bytes() == b"second"
     assert path.read_bytes() == b"first" and os.listdir(tmp_path) == [path.name]
+
+
+def test_errors_of_saves_name_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "plain").write_bytes(b"")
+
+    def refuse(name: str) -> Callable[..., Any]:
+        def call(path: Any, *_: Any, **__: Any) -> Any:
+            raise PermissionError(errno.EACCES, "Permission denied", str(path))
+        return call
+
+    for path in (tmp_path / "plain" / "c.safetensors", tmp_path / "plain" / "x" / "c.safetensors"):
+        for write_it in (lambda: gt.checkpoint.save(path, random=False),  # noqa: B023
+                         lambda: gt.checkpoint.Rotation(path.parent).save(3),  # noqa: B023
+                         lambda: write_atomically(path, b"x")):  # noqa: B023
+            with pytest.raises((OSError, UserError), match=r"\.safetensors could not be written: "):
+                write_it()
+    path = tmp_path / "c.safetensors"
+    for name in ("open", "listdir"):
+        with monkeypatch.context() as patch:
+            patch.setattr(os, name, refuse(name))
+            with pytest.raises(PermissionError, match="/c.safetensors could not be written: Pe"):
+                save(path, 1, True)
 
 
 def test_a_folder_that_is_not_there_is_named(tmp_path: Path) -> None:

@@ -204,7 +204,7 @@ def test_a_broken_file_is_named_in_one_sentence(tmp_path: Path, kind: str) -> No
 def test_what_is_no_file_is_named(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError, match=r"there is no file .*gone"):
         load_file(tmp_path / "gone")
-    with pytest.raises(IsADirectoryError, match="is a folder; wanted a file"):
+    with pytest.raises(IsADirectoryError, match="is a folder; wanted a regular file"):
         load_file(tmp_path)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ import pytest
 
 import gtensor as gt
 from gtensor.checkpoint import Rotation, rotation
+from tests.checkpoint.test_atomic import at_call, forked
 
 
 def numbers(folder: Path) -> list[str]:
@@ -57,6 +59,31 @@ def test_a_failed_save_removes_nothing(tmp_path: Path, monkeypatch: pytest.Monke
     with pytest.raises(OSError, match="No space"):
         checkpoints.save(2)
     assert numbers(tmp_path) == before and checkpoints.latest() == checkpoints.path(1)
+
+
+def test_a_kill_at_any_call_leaves_nothing_after_the_next_save(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In the save of shards, in the pointer's, and in the removal of an older checkpoint."""
+    monkeypatch.setattr(os, "fsync", lambda descriptor: None)  # there is no power cut
+    values = {name: gt.ones(5) for name in "abc"}
+    died, number = True, 0
+    while died:
+        number += 4
+        folder = tmp_path / str(number)
+        checkpoints = Rotation(folder, keep=1)
+        checkpoints.save(1, random=False, max_shard_size=20, **values)
+
+        def save_and_die(checkpoints: Rotation = checkpoints, number: int = number) -> None:
+            at_call(number, lambda: os.kill(os.getpid(), signal.SIGKILL))
+            checkpoints.save(2, random=False, max_shard_size=20, **values)
+
+        died = os.WIFSIGNALED(os.waitpid(forked(save_and_die), 0)[1])
+        assert checkpoints.latest() is not None
+        checkpoints.load(random=False)
+        checkpoints.save(3, random=False)  # not the step that was interrupted
+        assert numbers(folder) == ["checkpoint-000003.safetensors", "checkpoint-latest"], number
+    assert number > 40
 
 
 def test_other_files_are_left_alone(tmp_path: Path) -> None:

@@ -301,6 +301,25 @@ def test_a_broken_state_of_random_numbers_changes_nothing(tmp_path: Path) -> Non
     assert run.everything() == before
 
 
+@pytest.mark.parametrize(("given", "new"), [
+    ('"buffer_pos":4', '"buffer_pos":-1'), ('"has_uint32":0', '"has_uint32":1e999'),
+    ('"uinteger":0', f'"uinteger":{10**30}'), ('"last_epoch":0', f'"last_epoch":{10**400}'),
+    ('"n_averaged":{"$tensor"', '"n_averaged":{"$float":"nan","$tensor"'),
+    ('"lr":0.05', '"lr":{"$float":"nan"}'), ('"lr":0.05', f'"lr":{10**400}'),
+    ('"betas":{"$tuple":[0.9,', '"betas":{"$tuple":[null,')])
+def test_numbers_that_no_state_has_change_nothing(tmp_path: Path, given: str, new: str) -> None:
+    saved, run = Run(1), Run(2)
+    checkpoint.save(tmp_path / "c", **saved.parts())
+    with checkpoint.safe_open(tmp_path / "c") as file:
+        tensors, about = file.get_tensors(), file.metadata()["gtensor"]
+    assert given in about
+    checkpoint.save_file(tensors, tmp_path / "c", {"gtensor": about.replace(given, new)})
+    before = run.everything()
+    with pytest.raises(CheckpointError, match="/c (does not fit|is not a whole)") as caught:
+        checkpoint.load(tmp_path / "c", **run.parts())
+    assert "\n" not in str(caught.value) and run.everything() == before
+
+
 def test_no_cut_of_the_file_changes_anything(tmp_path: Path) -> None:
     saved, run = Run(1), Run(2)
     saved.steps(2)

@@ -86,8 +86,9 @@ def test_a_snapshot_of_nothing_has_no_tables(tmp_path, capsys):
 
 
 @pytest.mark.parametrize(("change", "sentence"), [
-    ({"times": [0.25, 0.5, float("nan")]}, "a time is no number"),
-    ({"size": -5}, "has -5 bytes"), ({"nbytes": -1}, "of which -1 were requested")])
+    ({"times": [0.25, 0.5, float("nan")]}, "a time is nan, wanted seconds from the start"),
+    ({"size": -5}, "'size' of a block is -5, wanted a whole number from 0"),
+    ({"nbytes": -1}, "'nbytes' of a block is -1, wanted")])
 def test_numbers_that_cannot_be_are_refused(change, sentence, tmp_path, capsys):
     save(tmp_path / "run.json", history())
     document = json.loads((tmp_path / "run.json").read_bytes())
@@ -95,7 +96,7 @@ def test_numbers_that_cannot_be_are_refused(change, sentence, tmp_path, capsys):
     (tmp_path / "run.json").write_text(json.dumps(document))
     assert main(["memory", str(tmp_path / "run.json")]) == 1
     errors = capsys.readouterr().err
-    assert "is no whole memory snapshot" in errors and sentence in errors
+    assert "is no memory snapshot" in errors and sentence in errors
 
 
 def test_json_for_machines(file, capsys):
@@ -126,11 +127,12 @@ class Attack:
 
 
 @pytest.mark.parametrize("name,data,sentence", [
-    ("none.json", None, "cannot be read: No such file"),
+    ("none.json", None, "there is no file"),
     ("run.txt", b"", "wanted a snapshot whose name ends in .pickle or .json"),
     ("run.json", b"[1, 2]", "is no memory snapshot: its 'format' is not"),
-    ("run.json", b"\xff\xfe", "is no whole memory snapshot"),
-    ("run.pickle", b"", "is no whole memory snapshot"),
+    ("run.json", b"\xff\xfe", "is no memory snapshot: 'utf-8' codec"),
+    ("run.pickle", b"", "is no memory snapshot: it ends early"),
+    ("run.pickle", pickle.dumps({}, protocol=0), "wanted a pickle of protocol 2 to 5"),
     ("run.pickle", pickle.dumps(3), "it lacks 'segments' and 'device_traces'"),
     ("run.pickle", pickle.dumps({"segments": Attack()}), "which a snapshot never does"),
 ])

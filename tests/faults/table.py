@@ -14,12 +14,21 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from rich.errors import MarkupError
 
 import gtensor as gt
 from gtensor.core.errors import GradientError
 from gtensor.testing import opcheck
 
-from . import checks, plants, plants_numbers, plants_numerics, plants_places
+from . import (
+    checks,
+    checks_files,
+    plants,
+    plants_files,
+    plants_numbers,
+    plants_numerics,
+    plants_places,
+)
 
 Plant = Callable[[], AbstractContextManager[Any]]
 
@@ -208,6 +217,27 @@ FAULTS = [
           ByCheck(checks.out_of_memory_is_told_although_clearing_up_fails)),
     Fault("a listener keeps no owner of blocks", plants_numbers.owner_kept_by_listener,
           ByCheck(checks.a_timeline_lets_a_released_plan_go)),
+    # files and states from anybody
+    Fault("a size that a file says is bounded before it is read", plants_files.header_unbounded,
+          ByCheck(checks_files.sizes_are_bounded_before_anything_is_read)),
+    Fault("a file of holes is not read on", plants_files.holes_read,
+          ByCheck(checks_files.sizes_are_bounded_before_anything_is_read)),
+    Fault("only regular files are read", plants_files.pipe_read,
+          ByCheck(checks_files.a_pipe_is_refused)),
+    Fault("a pickle is believed in nothing", plants_files.pickle_believed,
+          ByCheck(checks_files.a_pickle_cannot_ask_for_memory)),
+    Fault("each fact of a snapshot has its type", plants_files.facts_unchecked,
+          ByCheck(checks_files.facts_of_another_type_are_refused), raises=TypeError),
+    Fault("names of a file move no terminal", plants_files.names_unprinted,
+          ByCheck(checks_files.names_are_shown_as_they_are)),
+    Fault("names of a file are no markup", plants_files.names_as_markup,
+          ByCheck(checks_files.names_are_shown_as_they_are), raises=MarkupError),
+    Fault("every field of a random state is checked", plants_files.buffer_position_unchecked,
+          ByCheck(checks_files.a_random_state_is_checked)),
+    Fault("what a kill in a rotation left goes with the next save", plants_files.litter_kept,
+          ByCheck(checks_files.a_killed_rotation_leaves_nothing)),
+    Fault("an error of a save names the file", plants_files.folder_named,
+          ByCheck(checks_files.a_save_names_its_file)),
 ]
 
 _HEAD = """# Planted faults

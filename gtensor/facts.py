@@ -1,0 +1,161 @@
+"""Documents and states from anybody: each fact in them is what it must be, or it is refused."""
+
+from __future__ import annotations
+
+import reprlib
+import sys
+from collections.abc import Mapping
+from numbers import Real
+from typing import Any
+
+from gtensor.files import MOST_TEXT_BYTES, printable
+
+MOST_ADDRESS = 2**64 - 1
+MOST_NUMBER = 2**53  # of bytes, events and steps: as far as floats count exactly
+MOST_SECONDS = 1e9  # 30 years, of a recording
+_LACKING: Any = object()
+UNLOADED = "; nothing was loaded"
+
+
+class Facts:
+    """A dict whose values are asked for as what they must be; `what` says what it is.
+
+    Raises ValueError naming the dict and the key for any other.
+    """
+
+    def __init__(self, what: str, found: Any, end: str = "") -> None:
+        self.what = what
+        self.end = end  # of the sentences
+        if not isinstance(found, Mapping):
+            raise ValueError(f"{what} is {told(found)}, wanted a dict{end}")
+        self.found = found
+
+    def __contains__(self, key: str) -> bool:
+        return key in self.found
+
+    def _value(self, key: str, default: Any) -> Any:
+        value = self.found.get(key, default)
+        if value is _LACKING:
+            raise ValueError(f"{self.what} lacks {key!r}{self.end}")
+        return value
+
+    def _wrong(self, key: str, value: Any, wanted: str) -> ValueError:
+        return ValueError(f"{key!r} of {self.what} is {told(value)}, wanted {wanted}"
+                          f"{self.end}")
+
+    def whole(self, key: str, default: Any = _LACKING, most: int = MOST_NUMBER) -> int:
+        """A whole number from 0 on."""
+        value = self._value(key, default)
+        if type(value) is not int or not 0 <= value <= most:
+            raise self._wrong(key, value, f"a whole number from 0 to {most}")
+        return value
+
+    def integer(self, key: str) -> int:
+        """A whole number of either sign."""
+        value = self._value(key, _LACKING)
+        if type(value) is not int or abs(value) > MOST_ADDRESS:
+            raise self._wrong(key, value, "a whole number")
+        return value
+
+    def count(self, key: str, default: Any = _LACKING) -> int:
+        """A whole number from 0 on, which PyTorch may have as a float or a tensor of one."""
+        value = self._value(key, default)
+        if getattr(value, "shape", None) == ():
+            value = value.item()
+        if isinstance(value, float) and value.is_integer():
+            value = int(value)
+        return Facts(self.what, {key: value}, self.end).whole(key)
+
+    def like(self, key: str, example: Any) -> Any:
+        """A flag, a finite number, or as many numbers as the example is."""
+        value = self._value(key, _LACKING)
+        if isinstance(example, bool):
+            return self.flag(key)
+        if isinstance(example, tuple):
+            if isinstance(value, (list, tuple)) and len(value) == len(example) and all(
+                    map(_is_number, value)):
+                return tuple(value)
+            raise self._wrong(key, value, f"{len(example)} numbers")
+        if not _is_number(value):
+            raise self._wrong(key, value, "a number")
+        return value
+
+    def rates(self, key: str, default: Any) -> list[float]:
+        """A list of finite numbers."""
+        found = self.many(key, default)
+        if not all(map(_is_number, found)):
+            raise self._wrong(key, found, "a list of numbers")
+        return list(found)
+
+    def event(self, key: str) -> int | None:
+        """The number of an event, or None."""
+        return None if self._value(key, _LACKING) is None else self.whole(key)
+
+    def address(self, key: str, default: Any = _LACKING) -> int:
+        """A place in memory."""
+        return self.whole(key, default, MOST_ADDRESS)
+
+    def seconds(self, key: str) -> float:
+        """A moment."""
+        return seconds(self._value(key, _LACKING), f"{key!r} of {self.what}")
+
+    def flag(self, key: str) -> bool:
+        """True or False."""
+        value = self._value(key, _LACKING)
+        if type(value) is not bool:
+            raise self._wrong(key, value, "True or False")
+        return value
+
+    def text(self, key: str, default: Any = _LACKING) -> str:
+        """A text that can be shown."""
+        value = self._value(key, default)
+        if type(value) is not str or len(value) > MOST_TEXT_BYTES:
+            raise self._wrong(key, value, f"a text of at most {MOST_TEXT_BYTES} letters")
+        return printable(value)
+
+    def many(self, key: str, default: Any = _LACKING) -> list[Any]:
+        """A list."""
+        value = self._value(key, default)
+        if type(value) is not list:
+            raise self._wrong(key, value, "a list")
+        return value
+
+    def inner(self, key: str) -> Mapping[Any, Any]:
+        """A dict."""
+        return Facts(f"{key!r} of {self.what}", self._value(key, _LACKING), self.end).found
+
+    def each(self, key: str, what: str) -> list[Facts]:
+        """A list of dicts."""
+        return [Facts(what, found, self.end) for found in self.many(key)]
+
+    def numbers(self, key: str) -> dict[str, Any]:
+        """A dict of numbers (or None) by name."""
+        found = self.inner(key)
+        for value in found.values():
+            if type(value) not in (int, float, bool, type(None)):
+                raise self._wrong(key, value, "numbers by name")
+        return {printable(str(name)): value for name, value in found.items()}
+
+
+def seconds(value: Any, what: str) -> float:
+    """A moment, from the start. Raises ValueError naming `what` it is, for any other value."""
+    if type(value) not in (int, float) or not abs(value) <= MOST_SECONDS:  # NaN is no number
+        raise ValueError(f"{what} is {told(value)}, wanted seconds from the start")
+    return float(value)
+
+
+def _is_number(value: Any) -> bool:
+    """Whether it is a finite number; True and False are none."""
+    if isinstance(value, bool) or not isinstance(value, Real):
+        return False
+    size: Any = abs(value)
+    return size <= sys.float_info.max
+
+
+def told(value: Any) -> str:
+    """A value in an error: itself if it is short and plain, else what it is."""
+    if isinstance(value, int) and abs(value) > MOST_ADDRESS:
+        # Python refuses to write one of more than 4300 digits
+        return f"an integer of {value.bit_length()} bits"
+    return (reprlib.repr(value) if value is None or isinstance(value, (int, float, str))
+            else f"a {type(value).__name__}")

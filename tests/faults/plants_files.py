@@ -1,0 +1,71 @@
+"""Mutations of what reads files and states, as `plants.py` has them of the engine."""
+
+from __future__ import annotations
+
+import pickle
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
+from unittest.mock import patch
+
+import rich.console
+
+from gtensor import atomic, facts, files, random
+from gtensor.checkpoint import Rotation, layout, reading
+from gtensor.facts import Facts
+from gtensor.memory import plain_pickle
+
+Context = AbstractContextManager[Any]
+
+
+def header_unbounded() -> Context:
+    """a header may be as long as it says"""
+    return patch.object(layout, "MOST_HEADER_BYTES", 1 << 62)
+
+
+def holes_read() -> Context:
+    """null characters of a text are read on"""
+    def read(descriptor: int, start: int, stop: int) -> bytearray:
+        return bytearray().join(files.pieces(descriptor, start, stop))
+    return patch.object(reading, "read_text", read)
+
+
+def pipe_read() -> Context:
+    """what is opened is not looked at"""
+    return patch.object(files, "check_regular", lambda found, path: None)
+
+
+def pickle_believed() -> Context:
+    """snapshots are read by Python's unpickler"""
+    return patch.object(plain_pickle, "load", lambda pieces: pickle.loads(b"".join(pieces)))
+
+
+def facts_unchecked() -> Context:
+    """a text in a snapshot may be anything"""
+    return patch.object(Facts, "text", lambda self, key, default=None: self.found.get(key, default))
+
+
+def names_unprinted() -> Context:
+    """names are shown with their control characters"""
+    return patch.object(facts, "printable", lambda text: text)
+
+
+def names_as_markup() -> Context:
+    """rich looks for markup in names"""
+    real = rich.console.Console
+    return patch.object(rich.console, "Console",
+                        lambda **options: real(**{**options, "markup": True}))
+
+
+def buffer_position_unchecked() -> Context:
+    """the place in the generator's buffer is believed"""
+    return patch.dict(random._FIELDS, {("buffer_pos",): (1, 1 << 62)})
+
+
+def litter_kept() -> Context:
+    """a rotation does not settle what the writer before it noted"""
+    return patch.object(Rotation, "_settle", lambda self, names: None)
+
+
+def folder_named() -> Context:
+    """errors of the system come out as they are"""
+    return patch.object(atomic, "naming", lambda path: nullcontext())
