@@ -24,7 +24,8 @@ FLOORS = {
     "_testing": 6, "info": 6, "profiler": 6, "checkpoint": 6, "holders": 6, "explain": 6,
     "__init__": 7,
 }
-MOST_LINES = 400
+APART = "hostcuda"  # has no floor: it imports nothing of the package, and nothing imports it
+MOST_LINES = 900  # a file is split by meaning; one as long as this holds more than one subject
 MOST_COLUMNS = 100
 READERS = {  # the files that may open files themselves, and why
     "files.py": "it is where that is done",
@@ -92,8 +93,8 @@ def _name_of(node: ast.AST) -> str:
 
 
 def sources(package: Path) -> list[Path]:
-    """The package's Python files."""
-    return sorted(package.rglob("*.py"))
+    """The package's Python files, without those that stand apart."""
+    return sorted(path for path in package.rglob("*.py") if part_of(package, path) != APART)
 
 
 # -- the rules: each answers what breaks it, one line per place ------------------------------------
@@ -113,6 +114,16 @@ def upward(package: Path) -> Iterator[str]:
             other = names[1] if len(names) > 1 else "__init__"
             if FLOORS.get(other, 99) > FLOORS[part]:
                 yield f"{path.name}:{one.line}: {part} (floor {FLOORS[part]}) imports {one.target}"
+
+
+def apart(package: Path) -> Iterator[str]:
+    """What stands apart imports nothing of the package, and nothing of the package imports it."""
+    for path in package.rglob("*.py"):
+        inside = part_of(package, path) == APART
+        for one in imports(package, path):
+            names = [*one.target.split("."), "__init__"]
+            if names[0] == package.name and inside != (names[1] == APART):
+                yield f"{path.name}:{one.line}: imports {one.target}; {APART} stands apart"
 
 
 def array_libraries(package: Path) -> Iterator[str]:
@@ -202,8 +213,8 @@ def unbounded_reads(package: Path) -> Iterator[str]:
 
 
 def sizes(package: Path) -> Iterator[str]:
-    """Files under about 400 lines, lines of at most 100 columns."""
-    for path in sources(package):
+    """Files of at most MOST_LINES, lines of at most MOST_COLUMNS."""
+    for path in package.rglob("*.py"):
         lines = path.read_text(encoding="utf-8").splitlines()
         if len(lines) > MOST_LINES:
             yield f"{path.name}: {len(lines)} lines; split it (at most {MOST_LINES})"
@@ -212,7 +223,7 @@ def sizes(package: Path) -> Iterator[str]:
 
 
 RULES = {rule.__name__: rule for rule in (
-    upward, array_libraries, eager_cupy, kernel_text, memory_from_ops, raw_arrays, guesses,
+    upward, apart, array_libraries, eager_cupy, kernel_text, memory_from_ops, raw_arrays, guesses,
     unbounded_reads, sizes)}
 
 
@@ -237,6 +248,8 @@ PLANTED = {  # rule -> (file, text that breaks it once, and a harmless look-alik
     "upward, the package itself": ("core/a.py", "import gtensor\n"),
     "upward, by name": ("core/a.py", "import importlib\nimportlib.import_module('gtensor.nn')\n"),
     "upward, no floor": ("extras.py", "x = 1\n"),
+    "apart": ("hostcuda/a.py", "def f():\n    from gtensor import memory\n    return memory\n"),
+    "apart, from inside": ("ops/a.py", "from gtensor.hostcuda import install\n"),
     "array_libraries": ("ops/a.py", "def f():\n    import cupy.cuda as c\n    return c\n"),
     "eager_cupy": ("backend/a.py", "try:\n    import cupy\nexcept ImportError:\n    cupy = None\n"),
     "kernel_text": ("ops/a.py", "from pathlib import Path\nx = Path('..') / 'kernels'\n"),
@@ -246,7 +259,7 @@ PLANTED = {  # rule -> (file, text that breaks it once, and a harmless look-alik
     "guesses": ("core/a.py", "import sys\nx = sys.getrefcount([])\n"),
     "unbounded_reads": ("memory/a.py", "x = open('y')\n"),
     "unbounded_reads, of a path": ("nn/a.py", "from pathlib import Path\nPath('y').read_bytes()\n"),
-    "sizes": ("core/a.py", "x = 1\n" * 401),
+    "sizes": ("core/a.py", "x = 1\n" * (MOST_LINES + 1)),
     "sizes, columns": ("core/a.py", f"x = '{'y' * 100}'\n"),
 }
 HARMLESS = {
@@ -257,13 +270,14 @@ HARMLESS = {
     "memory/b.py": "def f(x):\n    return x.open(), read_text(x)\n",
     "nn/b.py": "'''x._array'''\nfrom gtensor.ops import b\n",
     "backend/b.py": "def f():\n    import cupy\n    return cupy\n",
+    "hostcuda/b.py": "import cupy\nfrom gtensor.hostcuda import a\nx = open('kernels')\n",
     "__init__.py": "from gtensor import nn\n",
 }
 
 
 def _plant(root: Path, files: dict[str, str]) -> Path:
     package = root / "gtensor"
-    for part in ("settings.py", "backend", "memory", "core", "ops", "nn"):
+    for part in ("settings.py", "backend", "memory", "core", "ops", "nn", "hostcuda"):
         place = package / part
         place.parent.mkdir(parents=True, exist_ok=True)
         if part.endswith(".py"):
