@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 from weakref import WeakSet
 
 from gtensor.backend import Device
-from gtensor.memory.resource import Block, OutOfMemoryError, Resource, Stats
+from gtensor.memory.resource import Block, OutOfMemoryError, Resource, Stats, in_turn
 
 _category: ContextVar[str] = ContextVar("gtensor memory category", default="")
 current_category = _category.get
@@ -30,8 +30,8 @@ def category(name: str) -> Iterator[None]:
 class Adaptor:
     """Passes everything on to `upstream`.
 
-    Blocks report their free to who made them; an adaptor that wants to hear of it, too, lends them
-    an `Ears`. `surplus`: live bytes here less those of the upstream. `no_capture`
+    A free goes from the block to the resource that made it; an adaptor that wants to hear of it,
+    too, has `Ears`. `surplus`: live bytes here less those of the upstream. `no_capture`
     names what is under way, if no capture of a graph may begin within it.
     """
 
@@ -52,9 +52,6 @@ class Adaptor:
     def allocate(self, nbytes: int, stream: int = 0, label: str = "") -> Block:
         return self.upstream.allocate(nbytes, stream, label)
 
-    def deallocate(self, block: Block) -> None:
-        self.upstream.deallocate(block)
-
     def record_use(self, block: Block, stream: int) -> None:
         self.upstream.record_use(block, stream)
 
@@ -71,49 +68,58 @@ class Adaptor:
         return self.upstream.empty_cache()
 
 
-class Ear(Adaptor):
-    """Stands before the owner of blocks, and tells a listener of their frees."""
+class Heard:
+    """The `__del__` of a block of whose free listeners are told first, each by its own key.
 
-    def __init__(self, upstream: Resource, listener: Callable[[Block], None] | None) -> None:
-        super().__init__(upstream)
-        self.listener = listener
+    An interrupt may come instead of the telling: then the block is freed when this goes, with it.
+    """
 
-    def deallocate(self, block: Block) -> None:
-        listener = self.listener
+    __slots__ = ("__del__", "told")
+
+    told: tuple[tuple[Ears, int], ...]
+    __del__: Callable[[], object]
+
+    def __call__(self) -> None:
         try:
-            if listener is not None:  # told first: then nobody else can have the bytes yet
-                listener(block)
+            for ears, key in self.told:  # first: then nobody else can have the bytes yet
+                ears.tell(key)
         finally:
-            self.upstream.deallocate(block)
+            self.__del__()
 
 
 class Ears:
     """Lets a listener hear of the frees of blocks until `close`.
 
-    A block keeps its ear, which keeps the owner that the block had and nothing else: a listener
-    can be dropped, and whatever stood between it and that owner, while the block lives.
+    A block keeps the ears, and these keep the listener no longer than it listens.
     """
 
-    def __init__(self, listener: Callable[[Block], None]) -> None:
-        self._listener: Callable[[Block], None] | None = listener
-        self._ears: dict[Any, Ear] = {}  # by owner
+    def __init__(self, listener: Callable[[int], None]) -> None:
+        self._listener: Callable[[int], None] | None = listener
 
-    def listen(self, block: Block) -> None:
-        """Hear of the free of a block."""
-        owner: Any = block.owner
-        while type(owner) is Ear and owner.listener is None:
-            owner = owner.upstream
-        ear = self._ears.get(owner)
-        if ear is None:
-            ear = self._ears.setdefault(owner, Ear(owner, self._listener))
-        block.owner = ear
+    def listen(self, block: Block, key: int) -> None:
+        """Call the listener with `key` when the block goes."""
+        heard: Any = block.__del__
+        if type(heard) is not Heard:
+            free, heard = in_turn(heard), Heard()
+            heard.told = ()
+            block.__del__ = heard  # from here on stores only: before, it must not free the block
+            heard.__del__ = free
+        heard.told = (*(pair for pair in heard.told if not pair[0].closed), (self, key))
+
+    def tell(self, key: int) -> None:
+        """A block goes."""
+        listener = self._listener
+        if listener is not None:
+            listener(key)
+
+    @property
+    def closed(self) -> bool:
+        """Whether nobody listens any more."""
+        return self._listener is None
 
     def close(self) -> None:
         """Hear no more."""
         self._listener = None
-        for ear in list(self._ears.values()):
-            ear.listener = None
-        self._ears.clear()
 
 
 def chain_of(resource: Any) -> Iterator[Any]:

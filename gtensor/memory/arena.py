@@ -6,16 +6,17 @@ is noted (`record_use`); such a block is retired at its free until that stream's
 (`streams.py`). What else serves a request that finds no fit is in `reserve.py`.
 
 One lock guards all of it. A free never waits for it: garbage collection may free a block in the
-middle of an allocation, of this thread or another. So a free only leaves its chunk in `_pending`,
-and whoever looks at the pools next settles it first; all counters are as if it had been done at
-once. The chunk that was freed first is handed on as it is if the next request fits it exactly,
+middle of an allocation, of this thread or another. So a free only appends its chunk to `_pending`,
+and the next look at the pools settles it first; all counters are as if it had been done at once.
+The chunk that was freed first is handed on as it is if the next request fits it exactly,
 which is what loops mostly ask for. Nothing here waits for a device, except the last rungs before
 memory is out (`ladder.py`) and `empty_cache`, which a lower limit and new planned steps call.
 
 An interrupt loses neither the lock nor a chunk: CPython delivers signals at calls and loops.
 `acquire` stands within the `try` whose `finally` releases (`with` is safe, too, and takes twice as
-long); without the lock, `release` does nothing. The handle is made before a chunk is taken, which
-then becomes the handle's by stores alone.
+long); without the lock, `release` does nothing. The handle and its `__del__` are made before the
+chunk becomes the handle's, by stores alone. `__del__` is the queue's `append` itself, so no
+function is entered at a free, at whose entry the interrupt could come in place of it.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from threading import RLock
+from types import MethodType
 from typing import TypeVar
 
 from gtensor.backend.streams import Event
@@ -35,7 +37,7 @@ from gtensor.memory.layout import SegmentLayout, laid_out
 from gtensor.memory.limits import Watermark, Watermarks, stepped
 from gtensor.memory.locks import free_at_forks, wait_for
 from gtensor.memory.reserve import Reserve
-from gtensor.memory.resource import Block, OutOfMemoryError, Stats
+from gtensor.memory.resource import Block, OutOfMemoryError, Stats, in_turn
 from gtensor.memory.sources import SegmentSource
 from gtensor.memory.streams import Ended, StreamOf, Streams
 
@@ -79,6 +81,7 @@ class Arena:
         free_at_forks(self._lock, self._noting)
         self._busy = False  # the thread that holds the lock is changing the pools
         self._pending: deque[Chunk | Ended] = deque()  # to free, to take over; streams that ended
+        self._free = self._pending.append
         self._allocated = 0
         self._active = 0
         self._peak_allocated = 0
@@ -128,7 +131,9 @@ class Arena:
                     freed = pending[0]
                     if (type(freed) is Chunk and freed.used == size and freed.uses is None
                             and freed.pool is pools.get(stream)):
-                        block.node = chunk = freed  # and stays counted
+                        free = MethodType(self._free, freed)
+                        block.node = chunk = freed  # from here on stores only; it stays counted
+                        block.__del__ = free
                         del pending[0]
                     if pending:
                         self._drain()
@@ -137,7 +142,9 @@ class Arena:
                 if chunk is None and stream in pools:
                     chunk = pools[stream].take(size)
                     if chunk is not None:
-                        block.node = chunk
+                        free = MethodType(self._free, chunk)
+                        block.node = chunk  # from here on stores only
+                        block.__del__ = free
                         chunk.used = size
                         self._active += chunk.size
                         self._allocated += size
@@ -150,6 +157,10 @@ class Arena:
                     self._serial = block.serial = self._serial + 1
                     if self._allocated > self._alert:
                         risen = self._rise(size)
+            except BaseException:
+                if chunk is not None and block.node is None:
+                    chunk.pool.give(chunk)
+                raise
             finally:
                 self._busy = False
         finally:
@@ -167,20 +178,12 @@ class Arena:
                 raise
         return block
 
-    def deallocate(self, block: Block) -> None:
-        """Leave a block's bytes to whoever looks at the pools next. Never waits."""
-        chunk = block.node
-        if chunk is not None:
-            block.node = None
-            self._pending.append(chunk)
-            if chunk.uses is not None:  # events are to lie behind what is queued now
-                self._settle()
-
     def record_use(self, block: Block | int, stream: int) -> None:
         """Note that work queued on the stream with that id uses a live block, or an address in one.
 
         The bytes then serve no other stream before that work, and all that is queued there until
-        the free, has completed. Raises ValueError if no live block is there, or nobody knows the
+        the free, has completed; of a block that only its address tells, all that is queued until
+        the next look at the pools. Raises ValueError if no live block is there, or nobody knows the
         stream.
         """
         if isinstance(block, int):
@@ -199,6 +202,8 @@ class Arena:
         with self._noting:
             if chunk.uses is None:
                 chunk.uses = {chunk.pool.stream}
+                if isinstance(block, Block):
+                    self._settle_at_free(block)
             chunk.uses.add(stream)
 
     def forget_stream(self, stream: int, last: Event | None = None) -> None:
@@ -282,16 +287,20 @@ class Arena:
     def _climb(self, block: Block, size: int, nbytes: int, stream: int, label: str) -> int:
         """The way of a request that its free list cannot serve; what `_rise` says."""
         def attempt(_: bool) -> int | str:
-            chunk = self._reserve.take(size, stream)
+            chunk: Chunk | str = ""
+            misses = self._reserve.misses
             try:
+                chunk = self._reserve.take(size, stream)
                 if isinstance(chunk, str):
                     return chunk
                 self._drain()  # what was freed meanwhile is not part of a new peak
                 return self._hold(block, chunk, size, nbytes, stream, label)
             except BaseException:
-                if block.node is None and not isinstance(chunk, str) and (
-                        chunk.uses is None or not self._orders.retire(chunk)):
-                    chunk.pool.give(chunk)
+                if block.node is None:
+                    self._reserve.misses = misses
+                    if not isinstance(chunk, str) and (
+                            chunk.uses is None or not self._orders.retire(chunk)):
+                        chunk.pool.give(chunk)
                 raise
 
         held = self._ladder.climb(size, attempt)
@@ -307,19 +316,20 @@ class Arena:
         A signal handler or a finalizer that makes an array must neither wait for its own thread
         nor touch the pools. It gets a segment of its own, which joins its pool when that is whole.
         """
-        segment = self._reserve.grow(stream, size, tight=True)
+        segment = self._reserve.grow(stream, size, self._pending.append)
         if isinstance(segment, str):
             raise OutOfMemoryError(
                 f"out of memory on {self.name}: {report.size_text(nbytes)} wanted in the middle of "
                 f"another allocation, but {segment}", nbytes)
-        self._pending.append(segment)
         self._hold(block, segment.right, size, nbytes, stream, label)
         return block  # callbacks would be under the lock here
 
     def _hold(self, block: Block, chunk: Chunk, size: int, nbytes: int, stream: int,
               label: str) -> int:
         """Make a chunk the block's, and count it; what `_rise` says."""
-        block.node = chunk
+        free = MethodType(self._free, chunk)
+        block.node = chunk  # from here on stores only
+        block.__del__ = free
         block.ptr = chunk.ptr
         block.size = chunk.used = size
         block.nbytes = chunk.nbytes = nbytes
@@ -328,7 +338,13 @@ class Arena:
         self._serial = block.serial = self._serial + 1
         self._active += chunk.size
         self._allocated += size
+        if chunk.uses is not None:
+            self._settle_at_free(block)
         return self._rise(size) if self._allocated > self._alert else 0
+
+    def _settle_at_free(self, block: Block) -> None:
+        """Let a free be settled at once, so that events lie behind what is queued by then only."""
+        block.__del__ = in_turn(block.__del__, self._settle)
 
     def _rise(self, size: int) -> int:
         """Note a new peak. The live bytes if a watermark lies within the last `size`, else 0."""
@@ -385,6 +401,8 @@ class Arena:
                 self._reserve.pools.forget(item.stream)
             elif type(item) is Segment:
                 item.pool.add(item)
+                if not item.right.used:  # an interrupt came before it was a block's
+                    item.pool.give(item.right)
             else:
                 used, size = item.used, item.size
                 if item.uses is None:

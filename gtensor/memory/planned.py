@@ -15,6 +15,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from threading import RLock, get_ident
+from types import MethodType
 from typing import NamedTuple
 
 from gtensor.backend import Device, get_device
@@ -154,14 +155,6 @@ class Planned(Adaptor):
             self._peak = live
         return block
 
-    def deallocate(self, block: Block) -> None:
-        place = block.node
-        if type(place) is Place:
-            block.node = None
-            self._freed.append(place)
-        elif place is not None:
-            self.upstream.deallocate(block)
-
     def record_use(self, block: Block | int, stream: int) -> None:
         """As the upstream's. A place that another stream used is reused behind that one's work."""
         place = self._place_at(block) if isinstance(block, int) else block.node
@@ -223,7 +216,9 @@ class Planned(Adaptor):
         region.ends[start] = end
         block.ptr = start
         block.size = size
+        free = MethodType(self._freed.append, place)
         block.node = place  # from here on stores only
+        block.__del__ = free
         self._live += size
         counts.served += 1
         starts[above:above] = (start,)

@@ -117,7 +117,7 @@ class Timeline(Adaptor):
                 if instruction is None:
                     frame = user_frame(_frame_at(1))
                     instruction = frame.f_code, frame.f_lasti
-            self._ears.listen(block)
+            self._ears.listen(block, id(block))
             size = block.size
             self._live[id(block)] = made = _tuple(Made, (
                 block.serial, block.ptr, size, nbytes, stream, label, current_category(),
@@ -127,8 +127,8 @@ class Timeline(Adaptor):
             self._note(made, size, True)
         return block
 
-    def _freed(self, block: Block) -> None:
-        made = self._live.pop(id(block), None)
+    def _freed(self, key: int) -> None:
+        made = self._live.pop(key, None)
         if made is not None:
             self._note(made, -made.size, False)
 
@@ -234,7 +234,7 @@ class Timeline(Adaptor):
             self._live[id(block)] = Made(
                 block.serial, block.ptr, block.size, block.nbytes, block.stream, block.label,
                 "", "", None, None)
-            self._ears.listen(block)
+            self._ears.listen(block, id(block))
         self._find(objects)
         return found.allocated
 
