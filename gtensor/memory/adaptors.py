@@ -10,11 +10,14 @@ from typing import Any, TypeVar
 from weakref import WeakSet
 
 from gtensor.backend import Device
-from gtensor.memory.resource import Block, OutOfMemoryError, Resource, Stats, in_turn
+from gtensor.interrupts import in_turn
+from gtensor.locks import free_at_forks
+from gtensor.memory.resource import Block, OutOfMemoryError, Resource, Stats
 
 _category: ContextVar[str] = ContextVar("gtensor memory category", default="")
 current_category = _category.get
 _chains = RLock()  # one thread at a time changes what stands over a device
+free_at_forks(_chains)
 
 
 @contextmanager

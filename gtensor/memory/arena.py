@@ -29,15 +29,16 @@ from types import MethodType
 from typing import TypeVar
 
 from gtensor.backend.streams import Event
+from gtensor.interrupts import in_turn
+from gtensor.locks import free_at_forks, of_arena, wait_for
 from gtensor.memory import report
 from gtensor.memory.chunks import Chunk, Segment
 from gtensor.memory.graphs import GraphPool
 from gtensor.memory.ladder import Ladder
 from gtensor.memory.layout import SegmentLayout, laid_out
 from gtensor.memory.limits import Watermark, Watermarks, stepped
-from gtensor.memory.locks import free_at_forks, wait_for
 from gtensor.memory.reserve import Reserve
-from gtensor.memory.resource import Block, OutOfMemoryError, Stats, in_turn
+from gtensor.memory.resource import Block, OutOfMemoryError, Stats
 from gtensor.memory.sources import SegmentSource
 from gtensor.memory.streams import Ended, StreamOf, Streams
 
@@ -75,10 +76,11 @@ class Arena:
                                 if min_remainder is None else min_remainder, small)
         self._ladder = Ladder(self._reserve, self._orders, self._changing)
         self._large, self._small = self._reserve.pools.large, self._reserve.pools.small
-        self._watermarks = Watermarks()  # first: a fork takes its lock after the arena's
+        self._watermarks = Watermarks()
         self._lock = RLock()
         self._noting = RLock()
         free_at_forks(self._lock, self._noting)
+        of_arena(self._lock)
         self._busy = False  # the thread that holds the lock is changing the pools
         self._pending: deque[Chunk | Ended] = deque()  # to free, to take over; streams that ended
         self._free = self._pending.append

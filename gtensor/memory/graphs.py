@@ -20,6 +20,7 @@ from weakref import WeakSet
 
 from gtensor.backend import Device
 from gtensor.backend.streams import Event, Stream
+from gtensor.locks import free_at_forks
 from gtensor.memory.adaptors import Adaptor, Captured, chain_of, take_out
 from gtensor.memory.reserve import Reserve
 from gtensor.memory.resource import Block
@@ -42,6 +43,7 @@ class GraphPool:
         self.blocks: WeakSet[Block] = WeakSet()
         self._reserve = reserve
         self._lock = RLock()
+        free_at_forks(self._lock)
         self._last: tuple[int, Event] | None = None  # stream of the last replay, event behind it
 
     @contextmanager

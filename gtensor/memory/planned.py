@@ -19,6 +19,7 @@ from types import MethodType
 from typing import NamedTuple
 
 from gtensor.backend import Device, get_device
+from gtensor.locks import free_at_forks
 from gtensor.memory.adaptors import Adaptor, Captured, bottom_of, chain_of, put_in_place
 from gtensor.memory.plan import Lifetime, Plan
 from gtensor.memory.report import Holding, size_text
@@ -69,6 +70,7 @@ class Planned(Adaptor):
         self._next = 0
         self._thread: int | None = None  # that runs a step
         self._lock = RLock()
+        free_at_forks(self._lock)
         self._busy = False  # the thread that holds the lock is changing regions
         self._freed: deque[Place] = deque()
         self._uses: dict[int, set[int]] = {}  # address of a place -> other streams that used it

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
-from operator import call
 from typing import Any, Protocol
 
 
@@ -96,11 +93,6 @@ class Block:
     def __repr__(self) -> str:
         made_by = f" by {self.label}" if self.label else ""
         return f"<Block of {self.nbytes} bytes at {self.ptr:#x}{made_by}, stream {self.stream}>"
-
-
-def in_turn(*calls: Callable[[], object]) -> Callable[[], object]:
-    """A call of C's that makes these calls, the first time it is made; an error ends them."""
-    return partial(deque, map(call, calls), 0)
 
 
 def block_of(owner: Resource, node: Any, ptr: int, size: int, nbytes: int, label: str, stream: int,

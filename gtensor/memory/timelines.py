@@ -19,6 +19,7 @@ from typing import Any, NamedTuple
 
 from gtensor.backend.scopes import here, listeners
 from gtensor.frames import line_of, user_frame
+from gtensor.locks import free_at_forks
 from gtensor.memory.adaptors import Adaptor, Ears, bottom_of, current_category
 from gtensor.memory.export import collector_paused, save
 from gtensor.memory.history import (
@@ -258,6 +259,7 @@ class _Segments:
         self.bottom = bottom_of(resource)
         self._seen = hasattr(self.bottom, "layout")
         self._looking = Lock()
+        free_at_forks(self._looking)
         self._wanted = False  # somebody wants a look that begins now
         self._known: set[tuple[int, int, int]] = set()
         self._bounds: tuple[list[int], list[int]] = [], []  # one object: threads read it meanwhile

@@ -8,7 +8,8 @@ import threading
 
 import pytest
 
-from gtensor.memory import Arena, HostSegments, locks
+from gtensor import locks
+from gtensor.memory import Arena, HostSegments
 
 
 class Slow(HostSegments):
