@@ -279,6 +279,10 @@ class Reserve:
             yield from pool.live()
         yield from (span for span in self.spans if span.bin == IN_USE)
 
+    def holdings(self) -> list[report.Holding]:
+        """The bytes of every live block, and the op that made it."""
+        return [report.Holding(chunk.used, chunk.label) for chunk in self.live()]
+
     def live_at(self, ptr: int) -> Chunk | None:
         """The chunk of the live block in which an address lies."""
         return next((chunk for chunk in self.live()

@@ -133,8 +133,14 @@ class EMA:
             _assign((weight, average) for weight, average in pairs)
             yield
         finally:
-            _assign((weight, own) for (weight, _), own in zip(pairs, aside, strict=True))
-            self._swapped = False
+            own = [(weight, value) for (weight, _), value in zip(pairs, aside, strict=True)]
+            try:
+                _assign(own)
+            except BaseException:  # an interrupt: nobody else has the weights
+                _assign(own)
+                raise
+            finally:
+                self._swapped = False
 
     def __repr__(self) -> str:
         return (f"EMA({type(self.module).__name__}, decay={self.decay}, "
