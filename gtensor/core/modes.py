@@ -49,6 +49,8 @@ class grad_mode(contextlib.ContextDecorator):
     unless another block set the mode meanwhile.
     """
 
+    _mark: object = ""  # of an object whose making was interrupted; no block has it
+
     def __init__(self, enabled: bool) -> None:
         self._enabled = enabled
         self._before: Any = None  # (mode before, the same of the block around by this object)

@@ -127,13 +127,12 @@ class EMA:
             raise RuntimeError("swapped() within swapped(); the module holds the averages already")
         pairs = self._pairs()
         with no_grad():
-            aside = [weight.detach().clone() for weight, _ in pairs]
-        self._swapped = True
+            own = [(weight, weight.detach().clone()) for weight, _ in pairs]
         try:
-            _assign((weight, average) for weight, average in pairs)
+            self._swapped = True
+            _assign(pairs)
             yield
         finally:
-            own = [(weight, value) for (weight, _), value in zip(pairs, aside, strict=True)]
             try:
                 _assign(own)
             except BaseException:  # an interrupt: nobody else has the weights
