@@ -370,8 +370,8 @@ class Arena:
                 pass
 
     def _drain(self) -> None:
-        """Settle what is pending; the caller holds the lock. An item leaves the queue behind the last
-        call for it, by a store: what an interrupt leaves undone is done again in the same way."""
+        """Settle what is pending; the caller holds the lock. An item leaves the queue behind the
+        last call for it, by a store: what an interrupt leaves is done again in the same way."""
         pending = self._pending
         while pending:
             item = pending[0]

@@ -16,7 +16,7 @@ from typing import Any
 from gtensor.core.errors import GradientError
 from gtensor.testing import opcheck
 
-from . import checks, plants
+from . import checks, plants, plants_interrupts
 
 Plant = Callable[[], AbstractContextManager[Any]]
 
@@ -86,6 +86,7 @@ class Fault:
 
 _STATES = "tape.test_graph_states"
 _WALK = "tape.test_walk"
+_INTERRUPTS = "tape.test_interrupts"
 
 FAULTS = [
     # values
@@ -159,6 +160,22 @@ FAULTS = [
           ByCheck(checks.live_blocks_do_not_overlap)),
     Fault("a block lives as long as a view of its array", plants.block_not_held,
           ByCheck(checks.arrays_keep_their_blocks)),
+    # interrupts, forks and finalizers
+    Fault("an interrupt never comes in place of a free", plants_interrupts.free_enters_python,
+          ByTest("memory.test_spans", "test_an_interrupt_at_any_point_leaves_the_arena_whole",
+                 part="free")),
+    Fault("an interrupt loses no segment", plants_interrupts.new_segment_given_once,
+          ByTest("memory.test_interrupts", "test_an_interrupt_while_the_arena_grows")),
+    Fault("a child has all locks free", plants_interrupts.lock_unknown_to_forks,
+          ByTest("memory.test_forks",
+                 "test_a_child_forked_in_the_middle_of_anything_has_all_locks_free")),
+    Fault("a finalizer under a lock of the engine may call backward",
+          plants_interrupts.claims_not_reentrant,
+          ByTest(_INTERRUPTS, "test_a_finalizer_under_a_lock_of_the_engine_may_call_backward",
+                 name="_claims")),
+    Fault("an interrupt leaves the grad mode as it was", plants_interrupts.mode_set_when_made,
+          ByTest(_INTERRUPTS, "test_an_interrupt_at_any_point_of_a_block_ends_it",
+                 name="no_grad")),
 ]
 
 _HEAD = """# Planted faults

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import threading
+from unittest.mock import patch
 
 import numpy as np
 import pytest
@@ -131,19 +132,20 @@ class Listener:
 
 
 @pytest.mark.parametrize("name", blocks())
-def test_an_interrupt_at_any_point_of_a_block_ends_it(name, monkeypatch):
-    monkeypatch.setattr(scopes, "listeners", [Listener()])
-
+def test_an_interrupt_at_any_point_of_a_block_ends_it(name):
     def state():
         return (STATE.grad_enabled, STATE.anomaly, gt.settings.debug, gt.settings.tile_elements,
                 scopes.here.phase)
 
     before = state()
-    for place in itertools.count(1):
-        if not interrupt_after(place, blocks()[name]):
-            break
-        assert state() == before
-    assert place > 3 and state() == before
+    with patch.object(scopes, "listeners", [Listener()]):
+        for place in itertools.count(1):
+            there = interrupt_after(place, blocks()[name])
+            found, STATE.grad_enabled = state(), True
+            assert found == before
+            if not there:
+                break
+    assert place > 3
 
 
 def test_a_late_end_of_a_block_does_not_undo_a_later_one():
@@ -206,13 +208,13 @@ class Collecting:
 
 
 @pytest.mark.parametrize("name", ["_claims", "_commits"])
-def test_a_finalizer_under_a_lock_of_the_engine_may_call_backward(name, monkeypatch):
+def test_a_finalizer_under_a_lock_of_the_engine_may_call_backward(name):
     found = []
-    monkeypatch.setattr(backward, name, Collecting(
-        getattr(backward, name), lambda: found.append(backward_of(5.0))))
-    thread = threading.Thread(target=lambda: found.append(backward_of(1.0, 2.0)), daemon=True)
-    thread.start()
-    thread.join(2)
+    lock = Collecting(getattr(backward, name), lambda: found.append(backward_of(5.0)))
+    with patch.object(backward, name, lock):
+        thread = threading.Thread(target=lambda: found.append(backward_of(1.0, 2.0)), daemon=True)
+        thread.start()
+        thread.join(2)
     assert not thread.is_alive(), "it waits for itself"
     assert [x.grad.tolist() for x in found] == [[10.0], [2.0, 4.0]]
 
