@@ -51,6 +51,8 @@ def interrupt_after(place: int, run: Callable[[], object]) -> bool:
                 # none at its return.
                 called[caller] = bool(code.co_flags & inspect.CO_GENERATOR)
             point()
+        elif event == "exception":
+            called[frame] = False  # a call that fails delivers none
         elif event == "opcode":
             if called.get(frame):
                 called[frame] = False
