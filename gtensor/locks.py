@@ -18,7 +18,7 @@ from threading import RLock
 from typing import Any
 from weakref import ref
 
-PATIENCE = 10.0  # seconds to wait for another arena in the middle of a change
+PATIENCE = 10.0  # seconds to wait for what may never come
 
 
 class _Register:
@@ -68,15 +68,16 @@ def wait_for(lock: Any, name: str) -> None:
 
 
 def _before() -> None:
-    """Take all locks. It waits for one only while it has no other, so in any order."""
+    """Take all locks. It waits for one only while it has no other, so in any order; and no longer
+    than `PATIENCE` seconds, since this thread may have it itself, below a finalizer that forks."""
     _forking.acquire()
-    waited: Any = None
+    given_up: list[Any] = []
+    blocked: Any = None
     while True:
-        if waited is not None:
-            waited.acquire()
-            _held.append(waited)
+        if blocked is not None:
+            (_held if blocked.acquire(True, PATIENCE) else given_up).append(blocked)
         for lock in _known.there():
-            if lock is waited:
+            if lock is blocked or lock in given_up:
                 continue
             if not lock.acquire(False):
                 break
@@ -84,7 +85,7 @@ def _before() -> None:
         else:
             return
         _release()
-        waited = lock
+        blocked = lock
 
 
 def _release() -> None:

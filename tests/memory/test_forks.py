@@ -125,6 +125,17 @@ def test_a_fork_waits_for_nobody_while_it_has_a_lock():
     assert os.waitpid(child, 0)[1] == 0
 
 
+def test_a_fork_below_a_lock_of_its_own_thread_goes_on(monkeypatch):
+    """As below a finalizer, where the lock is none that a thread may take twice."""
+    monkeypatch.setattr(locks, "PATIENCE", 0.05)
+    own = threading.Lock()
+    locks.free_at_forks(own)
+    with own:
+        locks._before()
+        locks._after()
+    assert not own.locked() and not locks._held
+
+
 def test_every_lock_is_known_to_forks():
     """But those of a DataLoader's workers, whose passes end at a fork, and the forks' own."""
     package = Path(gt.__file__).parent
