@@ -53,22 +53,21 @@ class grad_mode(contextlib.ContextDecorator):
 
     def __init__(self, enabled: bool) -> None:
         self._enabled = enabled
-        self._before: Any = None  # (mode before, the same of the block around by this object)
+        # mode and block before, and the same of the block around this one by the same object
+        self._before: Any = None
         self._mark = object()
 
     def __enter__(self) -> None:
-        self._before = STATE.grad_enabled, self._before
+        self._before = STATE.grad_enabled, STATE.set_by, self._before
         STATE.set_by = self._mark
         STATE.grad_enabled = self._enabled
 
     def __exit__(self, *exception: object) -> None:
-        STATE.grad_enabled, self._before = self._before
-        STATE.set_by = None
+        STATE.grad_enabled, STATE.set_by, self._before = self._before
 
     def __del__(self) -> None:
         if STATE.set_by is self._mark:
-            STATE.grad_enabled, self._before = self._before
-            STATE.set_by = None
+            STATE.grad_enabled, STATE.set_by, self._before = self._before
 
     def _recreate_cm(self) -> grad_mode:
         """For each call of a decorated function a block of its own."""
@@ -98,7 +97,7 @@ class set_grad_enabled(grad_mode):
 
     def __init__(self, enabled: bool) -> None:
         super().__init__(enabled)
-        self._before = STATE.grad_enabled, None
+        self._before = STATE.grad_enabled, STATE.set_by, None
         STATE.grad_enabled = enabled
         STATE.set_by = None
 
@@ -107,7 +106,8 @@ class set_grad_enabled(grad_mode):
         STATE.grad_enabled = self._enabled
 
     def __call__(self, function: Any) -> Any:
-        STATE.grad_enabled, self._before = self._before  # a decorator acts in the calls only
+        # a decorator acts in the calls only
+        STATE.grad_enabled, STATE.set_by, self._before = self._before
         return super().__call__(function)
 
 

@@ -47,6 +47,6 @@ def mode_set_when_made() -> Context:
 
     def init(block: modes.no_grad) -> None:
         right(block)
-        block._before = modes.STATE.grad_enabled, None
+        block._before = modes.STATE.grad_enabled, None, None
         modes.STATE.grad_enabled = False
     return patch.multiple(modes.no_grad, __init__=init, __enter__=lambda block: None)
