@@ -20,14 +20,21 @@ from gtensor.backend import Device, element_type
 from gtensor.core.tensor import Tensor, is_floating
 from gtensor.creation import DEFAULT_FLOAT, tensor
 from gtensor.facts import told
+from gtensor.locks import free_at_forks
 
 Shape = int | Sequence[int]
+
+
+def _over(bits: np.random.Philox) -> np.random.Generator:
+    """A generator over these bits, whose lock a draw of another thread may have at a fork."""
+    free_at_forks(bits.lock)
+    return np.random.Generator(bits)
 
 
 class _Source:
     """The process's generator; `manual_seed` replaces it."""
 
-    generator = np.random.Generator(np.random.Philox(secrets.randbits(64)))
+    generator = _over(np.random.Philox(secrets.randbits(64)))
 
 
 class _Repeat(threading.local):
@@ -53,9 +60,9 @@ def generator() -> np.random.Generator:
 
 def _replace(bits: np.random.Philox) -> None:
     if _repeat.generator is None:
-        _Source.generator = np.random.Generator(bits)
+        _Source.generator = _over(bits)
     else:
-        _repeat.generator = np.random.Generator(bits)
+        _repeat.generator = _over(bits)
 
 
 def get_state() -> dict[str, Any]:
@@ -109,7 +116,7 @@ def repetition() -> Callable[[], AbstractContextManager[None]]:
     def again() -> Iterator[None]:
         bits = np.random.Philox()
         bits.state = state
-        before, _repeat.generator = _repeat.generator, np.random.Generator(bits)
+        before, _repeat.generator = _repeat.generator, _over(bits)
         try:
             yield
         finally:

@@ -16,7 +16,10 @@ import contextlib
 import os
 from collections.abc import Iterator
 from dataclasses import dataclass, field, fields
+from functools import partial
 from typing import Any
+
+from gtensor.interrupts import in_turn
 
 
 def _flag(default: int | str, doc: str, choices: tuple[str, ...] = ()) -> Any:
@@ -49,14 +52,14 @@ class Settings:
         for name in values:
             if name not in FLAGS:
                 raise TypeError(f"unknown setting {name!r}; wanted one of {', '.join(FLAGS)}")
-        before = {name: getattr(self, name) for name in values}
+        restore = in_turn(*[partial(object.__setattr__, self, name, getattr(self, name))
+                            for name in values])
         try:
             for name, value in values.items():
                 setattr(self, name, value)
             yield self
         finally:
-            for name, value in before.items():
-                setattr(self, name, value)
+            restore()
 
     def describe(self) -> str:
         """The table of flags: environment variable, value in force, meaning."""

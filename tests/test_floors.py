@@ -17,7 +17,8 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
 FLOORS = {
-    "settings": 0, "frames": 0, "atomic": 0, "files": 0, "facts": 0, "backend": 1, "memory": 2,
+    "settings": 0, "frames": 0, "atomic": 0, "files": 0, "facts": 0, "locks": 0, "interrupts": 0,
+    "backend": 1, "memory": 2,
     "core": 3, "ops": 4, "creation": 4, "streaming": 4, "graphs": 4, "random": 4,
     "dtypes": 4, "linalg": 5, "fft": 5, "namespace_info": 5,
     "nn": 5, "optim": 5, "data": 5, "train": 6, "cli": 8, "__main__": 8, "testing": 6,

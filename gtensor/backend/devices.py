@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 
 from gtensor.backend.streams import Stream
+from gtensor.locks import free_at_forks
 from gtensor.settings import settings
 
 
@@ -125,11 +126,11 @@ class Device:
         self.current_stream().synchronize()
 
     def __enter__(self) -> Device:
-        _scoped.stack.append(self)
+        _scoped.stack = (*_scoped.stack, self)  # a store: an interrupt would come behind `append`
         return self
 
     def __exit__(self, *exception: object) -> None:
-        _scoped.stack.pop()
+        _scoped.stack = _scoped.stack[:-1]
 
     def __str__(self) -> str:
         return self.type if self.type == "cpu" else f"{self.type}:{self.index}"
@@ -144,12 +145,12 @@ class Device:
 class _Scoped(threading.local):
     """`with device:` blocks of this thread, innermost last."""
 
-    def __init__(self) -> None:
-        self.stack: list[Device] = []
+    stack: tuple[Device, ...] = ()
 
 
 _scoped = _Scoped()
 _lock = threading.RLock()
+free_at_forks(_lock)
 _devices: dict[str, Device] = {}
 _watchers: list[Callable[[Device], None]] = []
 _default: Device | None = None

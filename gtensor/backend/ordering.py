@@ -22,6 +22,7 @@ from threading import RLock
 from typing import Any
 
 from gtensor.backend.streams import Event, Stream
+from gtensor.locks import free_at_forks
 
 
 class Touched:
@@ -44,6 +45,7 @@ class Ordering:
         self._ended: set[int] = set()  # streams that are gone, with work that may not be done
         # A number must be given in the order of the events, and finalizers may come in between.
         self._lock = RLock()
+        free_at_forks(self._lock)
 
     def read(self, reader: Stream, block: Any) -> None:
         """Work that is queued on `reader` next will read the block."""

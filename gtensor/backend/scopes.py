@@ -40,10 +40,10 @@ def phase(name: str) -> Iterator[None]:
         return
     told = tuple(listeners)
     before = here.phase, here.module, here.instruction
-    here.phase = name
-    for listener in told:
-        listener.mark(name, True)
     try:
+        here.phase = name
+        for listener in told:
+            listener.mark(name, True)
         yield
     finally:
         here.phase, here.module, here.instruction = before

@@ -2,22 +2,27 @@
 
 from __future__ import annotations
 
-import threading
+from collections import deque
 from collections.abc import Iterable, Sequence
+from itertools import repeat
 from operator import attrgetter
+from threading import RLock
 from typing import Any
 
 from gtensor.backend.scopes import here as scope
 from gtensor.backend.scopes import listeners, phase
 from gtensor.core.errors import GradientError
-from gtensor.core.modes import observers, set_grad_enabled
+from gtensor.core.modes import STATE, grad_mode, observers
 from gtensor.core.namespaces import recorded
 from gtensor.core.node import CONSUMED, FREE, WALKED, Node, Record
 from gtensor.core.steps import RawStep, RecordedStep, call_hooks
 from gtensor.core.tensor import Tensor, check_like, make
+from gtensor.locks import free_at_forks
 
-_claims = threading.Lock()
-_commits = threading.Lock()
+_claims = RLock()
+_commits = RLock()
+free_at_forks(_claims, _commits)
+_committing = False  # the thread that holds `_commits` is in the middle of a commit
 
 
 def backward(root: Tensor, grad: Tensor | None, create_graph: bool, keep: bool) -> None:
@@ -72,34 +77,35 @@ def _walk(
     take = step.slots.pop
     held: dict[Node, Any] = {}
     holding = any(isinstance(node, Record) for node in keepers)
+    mode = STATE.grad_enabled
     _claim(records)
     try:
         for node, seed in seeds:
             if wanted is None or node in wanted:
                 step.seed(node, seed)
-        with set_grad_enabled(create_graph):
-            for record in records:
-                slot = take(record, None)
-                if slot is None:
-                    continue  # no gradient came this way
-                if record.hooks:
-                    slot = step.hooked(record, slot)
-                if holding and record in keepers:
-                    held[record] = slot = step.share(slot)
-                if wanted is not None and wanted.isdisjoint(record.parents):
-                    continue  # an end of the walk: nothing behind it was asked for
-                g = step.enter(record, slot, keep)
-                del slot
-                if not keep:
-                    record.state, record.parents = CONSUMED, ()
-                if listening:
-                    scope.module, scope.instruction = record.module, (record.code, record.lasti)
-                rule = record.op.backward
-                if observers.current is not None or not step.direct:
-                    _call_rule(rule, record, step, g)
-                else:
-                    rule(step.ns, step, g)  # type: ignore[misc]
-            step.leave()
+        STATE.grad_enabled = create_graph
+        for record in records:
+            slot = take(record, None)
+            if slot is None:
+                continue  # no gradient came this way
+            if record.hooks:
+                slot = step.hooked(record, slot)
+            if holding and record in keepers:
+                held[record] = slot = step.share(slot)
+            if wanted is not None and wanted.isdisjoint(record.parents):
+                continue  # an end of the walk: nothing behind it was asked for
+            g = step.enter(record, slot, keep)
+            del slot
+            if not keep:
+                record.state, record.parents = CONSUMED, ()
+            if listening:
+                scope.module, scope.instruction = record.module, (record.code, record.lasti)
+            rule = record.op.backward
+            if observers.current is not None or not step.direct:
+                _call_rule(rule, record, step, g)
+            else:
+                rule(step.ns, step, g)  # type: ignore[misc]
+        step.leave()
         ends = {n: step.result(n, held[n] if n in held else step.slots.pop(n, None))
                 for n in keepers}
     except BaseException:
@@ -109,10 +115,15 @@ def _walk(
         held.clear()
         raise
     finally:
-        _unclaim(records)
-    with set_grad_enabled(create_graph):
-        for node, grad in ends.items():
-            if node.hooks and grad is not None and not isinstance(node, Record):
+        STATE.grad_enabled = mode
+        try:
+            _unclaim(records)
+        except BaseException:  # an interrupt
+            _unclaim(records)
+            raise
+    for node, grad in ends.items():
+        if node.hooks and grad is not None and not isinstance(node, Record):
+            with grad_mode(create_graph):
                 # a hook may keep what it saw, or return what is somebody's: `.grad` is nobody's
                 ends[node] = recorded.clone(call_hooks(node, grad))
     return [ends[node] for node in kept]
@@ -166,14 +177,22 @@ def _leading_to(targets: set[Node], records: list[Record]) -> set[Node]:
 
 
 def _claim(records: list[Record]) -> None:
-    """Check that every record can be walked, and take them for this walk: all or none."""
-    with _claims:
-        for n, record in enumerate(records):
-            if record.state != FREE or record.op.backward is None or (
-                    record.guards and _overwritten(record)):
-                _unclaim(records[:n])
-                raise GradientError(_refusal(record))
-            record.state = WALKED
+    """Check that every record can be walked, and take them for this walk: all or none.
+
+    A finalizer in the middle may walk a graph of its own; what is taken so far is refused to it.
+    """
+    taken = 0
+    try:
+        with _claims:
+            for record in records:
+                if record.state != FREE or record.op.backward is None or (
+                        record.guards and _overwritten(record)):
+                    raise GradientError(_refusal(record))
+                record.state = WALKED  # stores only, for each record
+                taken += 1
+    except BaseException:
+        _unclaim(records[:taken])
+        raise
 
 
 def _overwritten(record: Record) -> bool:
@@ -227,19 +246,35 @@ def _seed(root: Tensor, node: Node, grad: Tensor | None) -> Tensor:
 
 
 def _commit(kept: Sequence[Node], grads: Sequence[Tensor | None], create_graph: bool) -> None:
-    """Add the walk's gradients to `.grad`: every sum is made first, then all are put in place."""
-    with _commits, set_grad_enabled(create_graph):
-        totals = []
-        for node, grad in zip(kept, grads, strict=True):
-            if grad is not None and create_graph:
-                # Tensors with a history may be anyone's: the seed itself, or two leaves' at once.
-                grad = recorded.clone(grad) if node.grad is None else recorded.add(grad, node.grad)
-            elif grad is not None and node.grad is not None:
-                grad = _added(grad, node.grad)
-            totals.append(grad)
-        for node, total in zip(kept, totals, strict=True):
-            if total is not None:
-                node.grad = total
+    """Add the walk's gradients to `.grad`: every sum is made first, then all are put in place, by
+    one call of C's, which no interrupt cuts in two."""
+    global _committing
+    mode = STATE.grad_enabled
+    with _commits:
+        if _committing:
+            raise GradientError("backward() was called in the middle of another one's last step, "
+                                "which writes `.grad`, by a finalizer or a signal handler of its "
+                                "thread; wanted no backward() there")
+        try:
+            _committing = True
+            STATE.grad_enabled = create_graph
+            nodes, totals = [], []
+            for node, grad in zip(kept, grads, strict=True):
+                if grad is None:
+                    continue
+                if create_graph:
+                    # Tensors with a history may be anyone's: the seed itself, or two leaves' at
+                    # once.
+                    grad = (recorded.clone(grad) if node.grad is None
+                            else recorded.add(grad, node.grad))
+                elif node.grad is not None:
+                    grad = _added(grad, node.grad)
+                nodes.append(node)
+                totals.append(grad)
+            deque(map(setattr, nodes, repeat("grad"), totals), 0)
+        finally:
+            _committing = False
+            STATE.grad_enabled = mode
 
 
 def _added(fresh: Tensor, present: Tensor) -> Tensor:

@@ -68,11 +68,13 @@ def write(op: Op, target: Tensor, value: Any, params: dict[str, Any]) -> Tensor:
     kept: tuple[Any, Any] = (arrays[0], value)  # what the backward rule may save
     if tracked:
         kept = _kept_values(op, mask, arrays, value, device)
-    _write_over(op, device, arrays, params)
-    storage = target._facts()
-    storage.version += 1
-    storage.writer = id(target._array)
-    target._version = storage.version
+    storage, writer = target._facts(), id(target._array)
+    try:
+        _write_over(op, device, arrays, params)
+    finally:  # an interrupt, or an error, may come behind the write, or in the middle of it
+        storage.version += 1
+        storage.writer = writer
+        target._version = storage.version
     if tracked:
         storage.history = True
         second = kept[1]._array if isinstance(kept[1], Tensor) else kept[1]

@@ -17,6 +17,7 @@ Observer = Callable[[str, str, Callable[..., Any], Any, Any], Any]
 
 class _State(threading.local):
     grad_enabled = True
+    set_by: object = None  # what stands for the innermost block that set it and was not left
     anomaly = False
     recomputing = False
     differentiated: frozenset[Node] = frozenset()  # arguments of the functions `grad` runs now
@@ -42,31 +43,74 @@ def run(op: Op, device: Device, arrays: list[Any], params: dict[str, Any]) -> An
     return observers.current(op.name, "forward", path, arrays, params)
 
 
-@contextlib.contextmanager
-def no_grad() -> Iterator[None]:
-    """Ops in the block (or the decorated function) are not recorded, in this thread."""
-    with set_grad_enabled(False):
-        yield
+class grad_mode(contextlib.ContextDecorator):
+    """Ops in the block (or the decorated function) are recorded or not, in this thread.
 
+    The mode changes when the block is entered, by a store. An interrupt at the entry of `__exit__`
+    comes in place of the way back: that is made up for when this object goes, with the traceback,
+    unless another block set the mode meanwhile.
+    """
 
-@contextlib.contextmanager
-def enable_grad() -> Iterator[None]:
-    """Ops in the block are recorded again, inside a `no_grad()` block."""
-    with set_grad_enabled(True):
-        yield
-
-
-class set_grad_enabled:
-    """Record ops in this thread, or not: from the call on, or for a `with` block."""
+    _mark: object = ""  # of an object whose making was interrupted; no block has it
 
     def __init__(self, enabled: bool) -> None:
-        self._before, STATE.grad_enabled = STATE.grad_enabled, enabled
+        self._enabled = enabled
+        # mode and block before, and the same of the block around this one by the same object
+        self._before: Any = None
+        self._mark = object()
 
     def __enter__(self) -> None:
-        return None
+        self._before = STATE.grad_enabled, STATE.set_by, self._before
+        STATE.set_by = self._mark
+        STATE.grad_enabled = self._enabled
 
     def __exit__(self, *exception: object) -> None:
-        STATE.grad_enabled = self._before
+        STATE.grad_enabled, STATE.set_by, self._before = self._before
+
+    def __del__(self) -> None:
+        if STATE.set_by is self._mark:
+            STATE.grad_enabled, STATE.set_by, self._before = self._before
+
+    def _recreate_cm(self) -> grad_mode:
+        """For each call of a decorated function a block of its own."""
+        return grad_mode(self._enabled)
+
+
+class no_grad(grad_mode):
+    """Ops in the block (or the decorated function) are not recorded, in this thread."""
+
+    def __init__(self) -> None:
+        super().__init__(False)
+
+
+class enable_grad(grad_mode):
+    """Ops in the block are recorded again, inside a `no_grad()` block."""
+
+    def __init__(self) -> None:
+        super().__init__(True)
+
+
+class set_grad_enabled(grad_mode):
+    """Record ops in this thread, or not: from the call on, or for a `with` block.
+
+    An interrupt between the call and its block leaves the mode changed, as after the call alone;
+    `no_grad()` and `enable_grad()` change it within the block only.
+    """
+
+    def __init__(self, enabled: bool) -> None:
+        super().__init__(enabled)
+        self._before = STATE.grad_enabled, STATE.set_by, None
+        STATE.grad_enabled = enabled
+        STATE.set_by = None
+
+    def __enter__(self) -> None:
+        STATE.set_by = self._mark
+        STATE.grad_enabled = self._enabled
+
+    def __call__(self, function: Any) -> Any:
+        # a decorator acts in the calls only
+        STATE.grad_enabled, STATE.set_by, self._before = self._before
+        return super().__call__(function)
 
 
 def is_grad_enabled() -> bool:

@@ -18,9 +18,11 @@ from gtensor.core.interchange import Interchange
 from gtensor.core.methods import Methods
 from gtensor.core.node import Leaf, Node, Record
 from gtensor.core.storage import FRESH, GIVEN, Storage
+from gtensor.locks import free_at_forks
 
 _new = object.__new__
 _first_fact = threading.RLock()
+free_at_forks(_first_fact)
 FLOATING = "fV"  # dtype kinds that can carry a gradient (V: bfloat16 and its kin)
 
 
@@ -271,14 +273,13 @@ class Tensor(Interchange, Methods):
         storage = self._storage
         if storage is FRESH or storage is GIVEN:
             with _first_fact:  # two threads must not make two
-                storage = self._storage
+                first = Storage()
+                if shares:
+                    first.join(self)
+                storage = self._storage  # from here on stores only: a finalizer may have made one
                 if storage is FRESH or storage is GIVEN:
-                    made = storage.made
-                    storage = Storage()
-                    storage.made = made
-                    if shares:
-                        storage.join(self)
-                    self._storage = storage
+                    first.made = storage.made
+                    self._storage = storage = first
         return storage
 
     def register_hook(self, hook: Callable[[Tensor], Tensor | None]) -> RemovableHandle:

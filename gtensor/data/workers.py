@@ -32,11 +32,13 @@ def made_ahead(
                 return
             yield value
     finally:
-        if getattr(_this_thread, "works", False):
+        if os.getpid() != pool.process:
+            pass  # a fork, in which locks may be those of threads that it does not have
+        elif getattr(_this_thread, "works", False):
             # The garbage collector found the dropped iterator while it ran in a worker. That may
             # hold a lock of this pool, so it neither takes one nor waits; another thread does.
             _thread.start_new_thread(pool.stop, ())
-        elif os.getpid() == pool.process:
+        else:
             pool.stop()
             for thread in threads:
                 if thread.ident is not None:

@@ -7,14 +7,17 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from threading import RLock, get_ident
 from typing import Any, TypeVar
-from weakref import WeakSet, ref
+from weakref import WeakSet
 
 from gtensor.backend import Device
+from gtensor.interrupts import in_turn
+from gtensor.locks import free_at_forks
 from gtensor.memory.resource import Block, OutOfMemoryError, Resource, Stats
 
 _category: ContextVar[str] = ContextVar("gtensor memory category", default="")
 current_category = _category.get
 _chains = RLock()  # one thread at a time changes what stands over a device
+free_at_forks(_chains)
 
 
 @contextmanager
@@ -30,8 +33,8 @@ def category(name: str) -> Iterator[None]:
 class Adaptor:
     """Passes everything on to `upstream`.
 
-    Blocks report their free to who made them; an adaptor that wants to hear of it, too, lends them
-    an `Ears`. `surplus`: live bytes here less those of the upstream. `no_capture`
+    A free goes from the block to the resource that made it; an adaptor that wants to hear of it,
+    too, has `Ears`. `surplus`: live bytes here less those of the upstream. `no_capture`
     names what is under way, if no capture of a graph may begin within it.
     """
 
@@ -52,9 +55,6 @@ class Adaptor:
     def allocate(self, nbytes: int, stream: int = 0, label: str = "") -> Block:
         return self.upstream.allocate(nbytes, stream, label)
 
-    def deallocate(self, block: Block) -> None:
-        self.upstream.deallocate(block)
-
     def record_use(self, block: Block, stream: int) -> None:
         self.upstream.record_use(block, stream)
 
@@ -71,49 +71,58 @@ class Adaptor:
         return self.upstream.empty_cache()
 
 
-class Ear(Adaptor):
-    """Stands before the owner of blocks, and tells the listener of its `ears` of their frees."""
+class Heard:
+    """The `__del__` of a block of whose free listeners are told first, each by its own key.
 
-    def __init__(self, upstream: Resource, ears: Ears) -> None:
-        super().__init__(upstream)
-        self.ears = ears
+    An interrupt may come instead of the telling: then the block is freed when this goes, with it.
+    """
 
-    def deallocate(self, block: Block) -> None:
-        listener = self.ears.listener
+    __slots__ = ("__del__", "told")
+
+    told: tuple[tuple[Ears, int], ...]
+    __del__: Callable[[], object]
+
+    def __call__(self) -> None:
         try:
-            if listener is not None:  # told first: then nobody else can have the bytes yet
-                listener(block)
+            for ears, key in self.told:  # first: then nobody else can have the bytes yet
+                ears.tell(key)
         finally:
-            self.upstream.deallocate(block)
+            self.__del__()
 
 
 class Ears:
     """Lets a listener hear of the frees of blocks until `close`.
 
-    A block keeps its ear, which keeps the owner that the block had and nothing else: a listener
-    can be dropped after `close`, and whatever stood between it and that owner, while the block
-    lives. An ear lives as long as a block has it: a listener keeps no owner.
+    A block keeps the ears, and these keep the listener no longer than it listens.
     """
 
-    def __init__(self, listener: Callable[[Block], None]) -> None:
-        self.listener: Callable[[Block], None] | None = listener
-        self._ears: dict[int, ref[Ear]] = {}  # by the id of the owner, which its ear keeps
+    def __init__(self, listener: Callable[[int], None]) -> None:
+        self._listener: Callable[[int], None] | None = listener
 
-    def listen(self, block: Block) -> None:
-        """Hear of the free of a block."""
-        owner: Any = block.owner
-        while type(owner) is Ear and owner.ears.listener is None:
-            owner = owner.upstream
-        known = self._ears.get(id(owner))
-        ear = None if known is None else known()
-        if ear is None:
-            ear = Ear(owner, self)
-            self._ears[id(owner)] = ref(ear)
-        block.owner = ear
+    def listen(self, block: Block, key: int) -> None:
+        """Call the listener with `key` when the block goes."""
+        heard: Any = block.__del__
+        if type(heard) is not Heard:
+            free, heard = in_turn(heard), Heard()
+            heard.told = ()
+            block.__del__ = heard  # from here on stores only: before, it must not free the block
+            heard.__del__ = free
+        heard.told = (*(pair for pair in heard.told if not pair[0].closed), (self, key))
+
+    def tell(self, key: int) -> None:
+        """A block goes."""
+        listener = self._listener
+        if listener is not None:
+            listener(key)
+
+    @property
+    def closed(self) -> bool:
+        """Whether nobody listens any more."""
+        return self._listener is None
 
     def close(self) -> None:
         """Hear no more."""
-        self.listener = None
+        self._listener = None
 
 
 def chain_of(resource: Any) -> Iterator[Any]:

@@ -6,34 +6,35 @@ is noted (`record_use`); such a block is retired at its free until that stream's
 (`streams.py`). What else serves a request that finds no fit is in `reserve.py`.
 
 One lock guards all of it. A free never waits for it: garbage collection may free a block in the
-middle of an allocation, of this thread or another. So a free only leaves its chunk in `_pending`,
-and whoever looks at the pools next settles it first; all counters are as if it had been done at
-once. The chunk that was freed first is handed on as it is if the next request fits it exactly,
+middle of an allocation, of this thread or another. So a free only appends its chunk to `_pending`,
+and the next look at the pools settles it first; all counters are as if it had been done at once.
+The chunk that was freed first is handed on as it is if the next request fits it exactly,
 which is what loops mostly ask for. Nothing here waits for a device, except the last rungs before
 memory is out (`ladder.py`) and `empty_cache`, which a lower limit and new planned steps call.
 
-An interrupt loses neither the lock nor a chunk: CPython delivers signals at calls and loops.
-`acquire` stands within the `try` whose `finally` releases (`with` is safe, too, and takes twice as
-long); without the lock, `release` does nothing. The handle is made before a chunk is taken, which
-then becomes the handle's by stores alone.
+An interrupt loses neither the lock nor a chunk (`interrupts.py`). `acquire` stands within the `try`
+whose `finally` releases (`with` takes twice as long); without the lock, `release` does nothing. The
+handle and its `__del__`, the queue's `append`, are made before the chunk becomes the handle's.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
+from functools import partial
 from threading import RLock
+from types import MethodType
 from typing import TypeVar
 
 from gtensor.backend.streams import Event
+from gtensor.interrupts import in_turn
+from gtensor.locks import free_at_forks, of_arena, wait_for
 from gtensor.memory import report
 from gtensor.memory.chunks import Chunk, Segment
 from gtensor.memory.graphs import GraphPool
 from gtensor.memory.ladder import Ladder
 from gtensor.memory.layout import SegmentLayout, laid_out
 from gtensor.memory.limits import Watermark, Watermarks, stepped
-from gtensor.memory.locks import free_at_forks, wait_for
 from gtensor.memory.reserve import Reserve
 from gtensor.memory.resource import Block, OutOfMemoryError, Stats
 from gtensor.memory.sources import SegmentSource
@@ -48,8 +49,8 @@ class Arena:
     Args:
         min_remainder: a chunk is split if at least so many bytes are left over (default: 8
             granules).
-        stream_of: answers the stream with an id, None for unknown ones. `streams` may be filled by
-            hand as well. Without either, streams are only told apart.
+        stream_of: answers the stream with an id, None for unknown ones; `streams` may be filled by
+            hand. Without either, streams are only told apart.
         small: requests up to so many bytes get segments of their own (0: none do).
         steps: round sizes up to so many steps per power of two (a power of two; 0: to granules
             only), so that sizes that vary a little share their chunks.
@@ -69,16 +70,19 @@ class Arena:
         self._orders = Streams(stream_of)
         self.streams = self._orders.known
         self.order, self.may_order = self._orders.order, self._orders.may_order
+        self.capturing = self._orders.capture
         self._reserve = Reserve(source, self._orders, 8 * source.granularity
                                 if min_remainder is None else min_remainder, small)
         self._ladder = Ladder(self._reserve, self._orders, self._changing)
         self._large, self._small = self._reserve.pools.large, self._reserve.pools.small
-        self._watermarks = Watermarks()  # first: a fork takes its lock after the arena's
+        self._watermarks = Watermarks()
         self._lock = RLock()
         self._noting = RLock()
         free_at_forks(self._lock, self._noting)
+        of_arena(self._lock)
         self._busy = False  # the thread that holds the lock is changing the pools
         self._pending: deque[Chunk | Ended] = deque()  # to free, to take over; streams that ended
+        self._free = self._pending.append
         self._allocated = 0
         self._active = 0
         self._peak_allocated = 0
@@ -100,8 +104,8 @@ class Arena:
     def allocate(self, nbytes: int, stream: int = 0, label: str = "") -> Block:
         """A block of `nbytes` bytes (at least one granule) for work on the stream with that id.
 
-        Raises OutOfMemoryError when there is no room even after all that is tried; ValueError if
-        `nbytes` is negative; whatever a watermark's callback raises (the block is then free again).
+        Raises OutOfMemoryError if there is no room after all that is tried; ValueError if `nbytes`
+        is negative; whatever a watermark's callback raises (the block is then free again).
         """
         size = (nbytes + self._round) & self._mask
         if size <= 0:
@@ -128,7 +132,9 @@ class Arena:
                     freed = pending[0]
                     if (type(freed) is Chunk and freed.used == size and freed.uses is None
                             and freed.pool is pools.get(stream)):
-                        block.node = chunk = freed  # and stays counted
+                        free = MethodType(self._free, freed)
+                        block.node = chunk = freed  # from here on stores only; it stays counted
+                        block.__del__ = free
                         del pending[0]
                     if pending:
                         self._drain()
@@ -137,7 +143,9 @@ class Arena:
                 if chunk is None and stream in pools:
                     chunk = pools[stream].take(size)
                     if chunk is not None:
-                        block.node = chunk
+                        free = MethodType(self._free, chunk)
+                        block.node = chunk  # from here on stores only
+                        block.__del__ = free
                         chunk.used = size
                         self._active += chunk.size
                         self._allocated += size
@@ -150,6 +158,10 @@ class Arena:
                     self._serial = block.serial = self._serial + 1
                     if self._allocated > self._alert:
                         risen = self._rise(size)
+            except BaseException:
+                if chunk is not None and block.node is None:
+                    chunk.pool.give(chunk)
+                raise
             finally:
                 self._busy = False
         finally:
@@ -167,21 +179,12 @@ class Arena:
                 raise
         return block
 
-    def deallocate(self, block: Block) -> None:
-        """Leave a block's bytes to whoever looks at the pools next. Never waits."""
-        chunk = block.node
-        if chunk is not None:
-            block.node = None
-            self._pending.append(chunk)
-            if chunk.uses is not None:  # events are to lie behind what is queued now
-                self._settle()
-
     def record_use(self, block: Block | int, stream: int) -> None:
         """Note that work queued on the stream with that id uses a live block, or an address in one.
 
         The bytes then serve no other stream before that work, and all that is queued there until
-        the free, has completed. Raises ValueError if no live block is there, or nobody knows the
-        stream.
+        the free, has completed (of an address, until the next look at the pools). Raises ValueError
+        if no live block is there, or the stream is unknown.
         """
         if isinstance(block, int):
             chunk = self._changing(
@@ -199,35 +202,30 @@ class Arena:
         with self._noting:
             if chunk.uses is None:
                 chunk.uses = {chunk.pool.stream}
+                if isinstance(block, Block):  # events lie behind what is queued at the free
+                    block.__del__ = in_turn(block.__del__, self._settle)
             chunk.uses.add(stream)
 
     def forget_stream(self, stream: int, last: Event | None = None) -> None:
         """The stream with that id is about to go, or gone: others may have its memory.
 
-        `last` must lie behind all its work; without it one is recorded now. May be called from
-        anywhere, a finalizer included; never waits.
+        `last` must lie behind all its work; without it one is recorded now. Never waits.
         """
         known = self._orders.get(stream)
         if last is None and known is not None:
             last = known.record()
-        self._pending.append(Ended(stream, last))
-        self._settle()
+        self.forgetting(stream, last)()
 
-    @contextmanager
-    def capturing(self) -> Iterator[None]:
-        """While a stream is captured into a graph: no event is recorded, asked or waited for."""
-        self._orders.capturing += 1
-        try:
-            yield
-        finally:
-            self._orders.capturing -= 1
+    def forgetting(self, stream: int, last: Event | None) -> Callable[[], object]:
+        """A call of C's that forgets a stream; `last` lies behind all its work (None: none)."""
+        return in_turn(partial(self._pending.append, Ended(stream, last)), self._settle)
 
     def graph_pool(self) -> GraphPool:
         """A new pool for what streams allocate while they are captured into graphs."""
         return GraphPool(self, self._reserve)
 
     def order_retired(self, stream: int, pool: int) -> None:
-        """Let a stream wait for whoever may be using freed memory of a pool for graphs."""
+        """Let a stream wait for users of freed memory of a pool for graphs."""
         self._changing(lambda _: self._orders.order_retired(stream, pool))
 
     def stats(self) -> Stats:
@@ -247,8 +245,8 @@ class Arena:
     def set_limit(self, nbytes: int | None) -> None:
         """Hold at most `nbytes` bytes of segments from now on; None lifts the limit.
 
-        What is reserved beyond a new limit goes back as far as its segments are free; live blocks
-        stay, and no segment is added until there is room below the limit.
+        What is reserved beyond it goes back as far as its segments are free; live blocks stay, and
+        no segment is added until there is room below the limit.
         """
         if nbytes is not None and nbytes < 0:
             raise ValueError(f"a limit of {nbytes} bytes was given; wanted 0 or more, or None")
@@ -257,10 +255,9 @@ class Arena:
             self.empty_cache()
 
     def on_watermark(self, nbytes: int, callback: Callable[[int], object]) -> Watermark:
-        """Call `callback(live bytes)` each time the live bytes rise beyond `nbytes`.
-
-        By the thread whose allocation did it, without the lock; not for an allocation in the middle
-        of another. The handle's `remove()` ends it. Raises ValueError if `nbytes` is negative.
+        """Call `callback(live bytes)` each time the live bytes rise beyond `nbytes`, by the thread
+        whose allocation did it, without the lock; not for an allocation in the middle of another.
+        The handle's `remove()` ends it. Raises ValueError if `nbytes` is negative.
         """
         def add(_: bool) -> Watermark:
             mark = self._watermarks.add(nbytes, callback)
@@ -275,23 +272,25 @@ class Arena:
 
     def holdings(self) -> list[report.Holding]:
         """Every live block: the bytes it holds, and the op that made it."""
-        return self._changing(lambda allowed: [
-            report.Holding(chunk.used, chunk.label) for chunk in self._reserve.live()
-        ] if allowed else [])
+        return self._changing(lambda allowed: self._reserve.holdings() if allowed else [])
 
     def _climb(self, block: Block, size: int, nbytes: int, stream: int, label: str) -> int:
         """The way of a request that its free list cannot serve; what `_rise` says."""
         def attempt(_: bool) -> int | str:
-            chunk = self._reserve.take(size, stream)
+            chunk: Chunk | str = ""
+            misses = self._reserve.misses
             try:
+                chunk = self._reserve.take(size, stream)
                 if isinstance(chunk, str):
                     return chunk
                 self._drain()  # what was freed meanwhile is not part of a new peak
                 return self._hold(block, chunk, size, nbytes, stream, label)
             except BaseException:
-                if block.node is None and not isinstance(chunk, str) and (
-                        chunk.uses is None or not self._orders.retire(chunk)):
-                    chunk.pool.give(chunk)
+                if block.node is None:
+                    self._reserve.misses = misses
+                    if not isinstance(chunk, str) and (
+                            chunk.uses is None or not self._orders.retire(chunk)):
+                        chunk.pool.give(chunk)
                 raise
 
         held = self._ladder.climb(size, attempt)
@@ -302,24 +301,22 @@ class Arena:
 
     def _allocate_aside(self, block: Block, size: int, nbytes: int, stream: int,
                         label: str) -> Block:
-        """A block for code that interrupts this very thread while it changes the pools.
-
-        A signal handler or a finalizer that makes an array must neither wait for its own thread
-        nor touch the pools. It gets a segment of its own, which joins its pool when that is whole.
-        """
-        segment = self._reserve.grow(stream, size, tight=True)
+        """A block for code that interrupts this very thread while it changes the pools: it gets a
+        segment of its own, which joins its pool when that is whole."""
+        segment = self._reserve.grow(stream, size, self._pending.append)
         if isinstance(segment, str):
             raise OutOfMemoryError(
                 f"out of memory on {self.name}: {report.size_text(nbytes)} wanted in the middle of "
                 f"another allocation, but {segment}", nbytes)
-        self._pending.append(segment)
         self._hold(block, segment.right, size, nbytes, stream, label)
         return block  # callbacks would be under the lock here
 
     def _hold(self, block: Block, chunk: Chunk, size: int, nbytes: int, stream: int,
               label: str) -> int:
         """Make a chunk the block's, and count it; what `_rise` says."""
-        block.node = chunk
+        free = MethodType(self._free, chunk)
+        block.node = chunk  # from here on stores only
+        block.__del__ = free
         block.ptr = chunk.ptr
         block.size = chunk.used = size
         block.nbytes = chunk.nbytes = nbytes
@@ -328,6 +325,8 @@ class Arena:
         self._serial = block.serial = self._serial + 1
         self._active += chunk.size
         self._allocated += size
+        if chunk.uses is not None:  # as in `record_use`
+            block.__del__ = in_turn(free, self._settle)
         return self._rise(size) if self._allocated > self._alert else 0
 
     def _rise(self, size: int) -> int:
@@ -340,8 +339,7 @@ class Arena:
     def _changing(self, work: Callable[[bool], Held]) -> Held:
         """What `work` answers while the pools are held, with nothing pending.
 
-        It is told False if this very thread is changing them, and must leave them alone then. (In
-        a generator's context manager, an interrupt could keep the lock as long as its traceback.)
+        It is told False if this very thread is changing them, and must leave them alone then.
         """
         with self._lock:
             if self._busy:
@@ -372,11 +370,8 @@ class Arena:
                 pass
 
     def _drain(self) -> None:
-        """Settle what is pending; the caller holds the lock.
-
-        An item leaves the line behind the last call for it, by a store: an interrupt before that
-        has changed nothing, or nothing that is not done again in the same way.
-        """
+        """Settle what is pending; the caller holds the lock. An item leaves the queue behind the
+        last call for it, by a store: what an interrupt leaves is done again in the same way."""
         pending = self._pending
         while pending:
             item = pending[0]
@@ -385,6 +380,9 @@ class Arena:
                 self._reserve.pools.forget(item.stream)
             elif type(item) is Segment:
                 item.pool.add(item)
+                if not item.right.used:  # an interrupt came before it was a block's
+                    item.pool.give(item.right)
+                    self._reserve.misses -= 1
             else:
                 used, size = item.used, item.size
                 if item.uses is None:

@@ -295,7 +295,10 @@ class BlockPool:
                 segment = self._part(segment, held)
             last = segment if held.right is segment else self._part(segment, held.right)
         finally:
-            give_all(pieces)
+            try:
+                give_all(pieces)
+            finally:
+                give_all(pieces)
         return last
 
     def _part(self, segment: Segment, chunk: Chunk) -> Segment:
@@ -365,17 +368,11 @@ class BlockPool:
 
 
 def give_all(chunks: list[Chunk]) -> None:
-    """Give chunks in use back to the pools that have them now; an interrupt comes before or after.
+    """Give chunks in use back to the pools that have them now; the list is empty then.
 
-    The list is empty then.
+    What an interrupt leaves, at the entry all, is in the list: the caller, if nothing else knows of
+    the chunks, calls this once more.
     """
-    try:
-        _give_all(chunks)
-    finally:  # after an interrupt: what is left
-        _give_all(chunks)
-
-
-def _give_all(chunks: list[Chunk]) -> None:
     while chunks:
         chunk = chunks[-1]
         if chunk.bin < 0 and chunk.right.left is chunk:  # else an interrupt came right behind it

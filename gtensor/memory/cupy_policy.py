@@ -12,6 +12,7 @@ Not for use: it looks at every free chunk, and knows no threads.
 from __future__ import annotations
 
 import gc
+from types import MethodType
 
 from gtensor.memory import report
 from gtensor.memory.resource import Block, OutOfMemoryError, Stats, block_of
@@ -89,14 +90,12 @@ class CupyPool:
         self.allocated += size
         self._peak_allocated = max(self._peak_allocated, self.allocated)
         self._serial += 1
-        return block_of(self, piece, piece.ptr, size, nbytes, label, stream, self._serial)
+        block = block_of(self, piece, piece.ptr, size, nbytes, label, stream, self._serial)
+        block.__del__ = MethodType(self._give, piece)
+        return block
 
-    def deallocate(self, block: Block) -> None:
+    def _give(self, piece: _Piece) -> None:
         """Take a block's bytes back and join them with their free neighbours."""
-        piece = block.node
-        if piece is None:
-            return
-        block.node = None
         self.allocated -= piece.size
         self._live.remove(piece)
         if piece.after in self._free:

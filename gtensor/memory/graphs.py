@@ -12,7 +12,7 @@ to whoever asks next, behind the last replay, and blocks in use keep their bytes
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from threading import RLock
 from typing import TYPE_CHECKING
@@ -20,6 +20,7 @@ from weakref import WeakSet
 
 from gtensor.backend import Device
 from gtensor.backend.streams import Event, Stream
+from gtensor.locks import free_at_forks
 from gtensor.memory.adaptors import Adaptor, Captured, chain_of, take_out
 from gtensor.memory.reserve import Reserve
 from gtensor.memory.resource import Block
@@ -33,8 +34,12 @@ class GraphPool:
     """Memory for the captures of graphs that replay one after another; `Arena.graph_pool` makes it.
 
     `number` stands for the pool where segments have a stream, `blocks` are those of all captures
-    that somebody holds.
+    that somebody holds. `__del__` is a call of C's, as that of a block.
     """
+
+    __slots__ = ("__del__", "__dict__", "__weakref__")
+
+    __del__: Callable[[], object]
 
     def __init__(self, arena: Arena, reserve: Reserve) -> None:
         self.arena = arena
@@ -42,7 +47,9 @@ class GraphPool:
         self.blocks: WeakSet[Block] = WeakSet()
         self._reserve = reserve
         self._lock = RLock()
+        free_at_forks(self._lock)
         self._last: tuple[int, Event] | None = None  # stream of the last replay, event behind it
+        self.__del__ = arena.forgetting(self.number, None)
 
     @contextmanager
     def capturing(self, stream: int) -> Iterator[Joined]:
@@ -84,12 +91,10 @@ class GraphPool:
             finally:
                 try:
                     self._last = stream.id, stream.record()
+                    self.__del__ = self.arena.forgetting(self.number, self._last[1])
                 except BaseException:  # nobody could wait for the replay
                     stream.synchronize()
                     raise
-
-    def __del__(self) -> None:
-        self.arena.forget_stream(self.number, None if self._last is None else self._last[1])
 
 
 @contextmanager

@@ -8,7 +8,7 @@ from fractions import Fraction
 from numbers import Integral, Real
 from threading import RLock
 
-from gtensor.memory.locks import free_at_forks
+from gtensor.locks import free_at_forks
 
 _UNITS = {"": 1, "B": 1, **{unit + "B": 1000**power for power, unit in enumerate("KMGT", 1)},
           **{unit + "IB": 1024**power for power, unit in enumerate("KMGT", 1)}}

@@ -15,9 +15,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from threading import RLock, get_ident
+from types import MethodType
 from typing import NamedTuple
 
 from gtensor.backend import Device, get_device
+from gtensor.locks import free_at_forks
 from gtensor.memory.adaptors import Adaptor, Captured, bottom_of, chain_of, put_in_place
 from gtensor.memory.plan import Lifetime, Plan
 from gtensor.memory.report import Holding, size_text
@@ -68,6 +70,7 @@ class Planned(Adaptor):
         self._next = 0
         self._thread: int | None = None  # that runs a step
         self._lock = RLock()
+        free_at_forks(self._lock)
         self._busy = False  # the thread that holds the lock is changing regions
         self._freed: deque[Place] = deque()
         self._uses: dict[int, set[int]] = {}  # address of a place -> other streams that used it
@@ -154,14 +157,6 @@ class Planned(Adaptor):
             self._peak = live
         return block
 
-    def deallocate(self, block: Block) -> None:
-        place = block.node
-        if type(place) is Place:
-            block.node = None
-            self._freed.append(place)
-        elif place is not None:
-            self.upstream.deallocate(block)
-
     def record_use(self, block: Block | int, stream: int) -> None:
         """As the upstream's. A place that another stream used is reused behind that one's work."""
         place = self._place_at(block) if isinstance(block, int) else block.node
@@ -223,7 +218,9 @@ class Planned(Adaptor):
         region.ends[start] = end
         block.ptr = start
         block.size = size
+        free = MethodType(self._freed.append, place)
         block.node = place  # from here on stores only
+        block.__del__ = free
         self._live += size
         counts.served += 1
         starts[above:above] = (start,)

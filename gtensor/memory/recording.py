@@ -46,11 +46,11 @@ class Recording(Adaptor):
             which = self._alive[block.serial] = len(self.requests)
             self.requests.append(Request(nbytes, block.size, stream, label))
             self.events.append(which)
-            self._ears.listen(block)
+            self._ears.listen(block, block.serial)
         return block
 
-    def _freed(self, block: Block) -> None:
-        which = self._alive.pop(block.serial, None)
+    def _freed(self, serial: int) -> None:
+        which = self._alive.pop(serial, None)
         if which is not None:
             self.events.append(~which)
 

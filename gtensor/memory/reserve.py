@@ -23,7 +23,8 @@ The caller holds the arena's lock.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import suppress
 from itertools import islice
 from weakref import WeakSet
 
@@ -46,6 +47,8 @@ MOST_TAKEN = 16
 SMALL_SEGMENT = HUGE_PAGE
 _TRIED = 4  # segments to try to grow in place before another one is asked for
 _LARGE = 64 << 20  # a free segment up to this size may move for however small a request
+
+Aside = Callable[[Segment], object]
 
 
 class Reserve:
@@ -111,7 +114,6 @@ class Reserve:
             return chunk
         segment = self.grow(stream, size)
         if isinstance(segment, Segment):
-            give_all([segment.right])
             pool.taken = 0
             chunk = pool.take(size, breaking=True)
         else:  # no room for a segment: now whatever there is
@@ -121,37 +123,45 @@ class Reserve:
                     ordered and other.stream not in self.pools.private))])
         return segment if chunk is None else chunk
 
-    def grow(self, stream: int, size: int, tight: bool = False) -> Segment | str:
-        """A segment with room for `size` bytes, the smallest if `tight`; or why there is none.
+    def grow(self, stream: int, size: int, aside: Aside | None = None) -> Segment | str:
+        """A new segment with room for `size` bytes, all of it free; or why there is none.
 
-        The smallest is in no list yet, for whoever must not touch the pools now.
+        Where the pools must not be touched now, `aside` is given the smallest such segment as soon
+        as it is there. It is in no pool yet, and counts as in use.
         """
         why = ""
         pool = self.pools.of(stream, size)
         sizes = self._sizes(size, pool)
-        for wanted in sizes[-1:] if tight else sizes:
+        for wanted in sizes[-1:] if aside else sizes:
             if self.limit is not None and self.reserved + wanted > self.limit:
                 why = f"the limit is {report.size_text(self.limit)}"
                 continue
             try:
-                return self._acquired(pool, wanted, tight)
+                return self._acquired(pool, wanted, aside)
             except MemoryError as error:
                 why = str(error)
         return why
 
-    def _acquired(self, pool: BlockPool, wanted: int, tight: bool = False) -> Segment:
-        """A segment of that size from the source; raises its MemoryError. `tight` as in `grow`."""
+    def _acquired(self, pool: BlockPool, wanted: int, aside: Aside | None = None) -> Segment:
+        """A segment of that size from the source; raises its MemoryError. `aside` as in `grow`."""
         segment = Segment(pool, 0, wanted)
-        if not tight:
+        new = [segment.right]
+        if aside is None:
             pool.provide(wanted)
         ptr = self.source.acquire(wanted)
         segment.ptr = segment.right.ptr = ptr  # from here on stores only
-        if not tight:
-            pool.segments[ptr] = segment
         self.misses += 1
         self.reserved += wanted
         if self.reserved > self.peak:
             self.peak = self.reserved
+        if aside is not None:
+            aside(segment)
+            return segment
+        pool.segments[ptr] = segment
+        try:
+            give_all(new)
+        finally:
+            give_all(new)
         return segment
 
     def _composed(self, pool: BlockPool, size: int) -> Chunk | None:
@@ -186,22 +196,23 @@ class Reserve:
         if not more or (self.limit is not None and self.reserved + more > self.limit):
             return None
         try:
-            chunk = self._grown(source, pool, more) or self._acquired(pool, more).right
+            if not self._grown(source, pool, more):
+                self._acquired(pool, more)
         except MemoryError:
             return None
-        give_all([chunk])
         pool.taken = 0
         return pool.take(size) or self._composed(pool, size)
 
-    def _grown(self, source: PagedSource, pool: BlockPool, more: int) -> Chunk | None:
-        """Pages by which one of the pool's last segments was grown in place, that with most free
-        bytes at its end; None if addresses behind them are taken. Raises the source's MemoryError.
+    def _grown(self, source: PagedSource, pool: BlockPool, more: int) -> bool:
+        """Whether one of the pool's last segments was grown in place by so many bytes, that with
+        most free ones at its end, if addresses behind it are free. Raises the source's MemoryError.
 
         Behind older ones there mostly is another, and a pool may have thousands.
         """
         last = islice(reversed(pool.segments.values()), _TRIED)
         for segment in sorted(last, key=_free_end, reverse=True):
             chunk = pool.extension(segment, more)
+            new = [chunk]
             if source.grow(segment.ptr, segment.size, segment.size + more):
                 chunk.left.right = segment.left = chunk  # from here on stores only
                 segment.size += more
@@ -209,8 +220,12 @@ class Reserve:
                 self.reserved += more
                 if self.reserved > self.peak:
                     self.peak = self.reserved
-                return chunk
-        return None
+                try:
+                    give_all(new)
+                finally:
+                    give_all(new)
+                return True
+        return False
 
     def _sizes(self, size: int, pool: BlockPool) -> list[int]:
         """The segment sizes to try for a request, most wanted first.
@@ -263,6 +278,10 @@ class Reserve:
         for pool in self.pools.all():
             yield from pool.live()
         yield from (span for span in self.spans if span.bin == IN_USE)
+
+    def holdings(self) -> list[report.Holding]:
+        """The bytes of every live block, and the op that made it."""
+        return [report.Holding(chunk.used, chunk.label) for chunk in self.live()]
 
     def live_at(self, ptr: int) -> Chunk | None:
         """The chunk of the live block in which an address lies."""
@@ -333,6 +352,10 @@ class Reserve:
                 self.reserved += segment.size
                 pool.add(segment)
                 pool.give(segment.right)
+                raise
+            except BaseException:  # an interrupt, before or behind it: then it is refused
+                with suppress(Exception):
+                    self.source.release(segment.ptr, segment.size)
                 raise
             released += segment.size
         self.pools.orphans = [orphan for orphan in self.pools.orphans if orphan.pool.segments]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -60,19 +61,24 @@ class Block:
     `ptr` is the address, `nbytes` what was requested, `size` that rounded up as the resource does
     (to the granularity, or further with `arena_steps`), `label` the op that asked ("" if unknown),
     `stream` the id of the stream it belongs to, `serial` a number that no other block of the
-    resource has. `owner` is the resource told of the free, `node` the arena's own record of the
-    bytes, None once they were given back.
+    resource has. `owner` is the resource that made it, `node` that one's own record of the bytes,
+    None as long as it has none.
     `__array_interface__` is unset until someone makes a NumPy array over the block; `readers` and
     `written` are unset until a second stream touches it (`backend/ordering.py`).
+
+    `__del__` is what Python calls when the block goes: each block has its own, which gives its
+    bytes back, and none while it has no bytes. It is a call of C's, such as a queue's `append`: an
+    interrupt (Ctrl-C) at the entry of a function of Python's would come instead of the free.
 
     There is no `__init__`, which would cost more than all its stores: makers fill a block in, or
     call `block_of`.
     """
 
-    __slots__ = ("__array_interface__", "__weakref__", "label", "nbytes", "node", "owner", "ptr",
-                 "readers", "serial", "size", "stream", "written")
+    __slots__ = ("__array_interface__", "__del__", "__weakref__", "label", "nbytes", "node",
+                 "owner", "ptr", "readers", "serial", "size", "stream", "written")
 
     __array_interface__: dict[str, Any]
+    __del__: Callable[[], object]
     label: str
     nbytes: int
     node: Any
@@ -84,13 +90,6 @@ class Block:
     stream: int
     written: tuple[int, int]
 
-    def __del__(self) -> None:
-        try:
-            owner = self.owner
-        except AttributeError:  # an interrupt came before anything was filled in
-            return
-        owner.deallocate(self)
-
     def __repr__(self) -> str:
         made_by = f" by {self.label}" if self.label else ""
         return f"<Block of {self.nbytes} bytes at {self.ptr:#x}{made_by}, stream {self.stream}>"
@@ -98,7 +97,7 @@ class Block:
 
 def block_of(owner: Resource, node: Any, ptr: int, size: int, nbytes: int, label: str, stream: int,
              serial: int) -> Block:
-    """A block with these attributes."""
+    """A block with these attributes; its `__del__` is still to be set."""
     block = Block()
     block.node = node
     block.ptr = ptr
@@ -107,7 +106,7 @@ def block_of(owner: Resource, node: Any, ptr: int, size: int, nbytes: int, label
     block.label = label
     block.stream = stream
     block.serial = serial
-    block.owner = owner  # from here on it is freed when it is dropped
+    block.owner = owner
     return block
 
 
@@ -121,11 +120,9 @@ class Resource(Protocol):
     def allocate(self, nbytes: int, stream: int = 0, label: str = "") -> Block:
         """A block of at least `nbytes` bytes for work on the stream with id `stream`.
 
+        Its `__del__` may be called by any thread, in the middle of anything, and never waits.
         Raises OutOfMemoryError if there is no room, ValueError if `nbytes` is negative.
         """
-
-    def deallocate(self, block: Block) -> None:
-        """Take the bytes back; called once by the block itself, from any thread, never waits."""
 
     def record_use(self, block: Block, stream: int) -> None:
         """Note that work queued on the stream with that id uses the block.

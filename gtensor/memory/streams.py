@@ -11,7 +11,8 @@ events can neither be recorded nor asked; retired chunks then wait for the end o
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Container
+from collections.abc import Callable, Container, Iterator
+from contextlib import contextmanager
 from itertools import chain, islice
 from typing import NamedTuple
 
@@ -76,6 +77,15 @@ class Streams:
         """An event behind all work queued on a stream; None if nothing of it can be left."""
         found = self.get(stream)
         return self.ended.get(stream) if found is None else found.record()
+
+    @contextmanager
+    def capture(self) -> Iterator[None]:
+        """While a stream is captured into a graph: no event is recorded, asked or waited for."""
+        self.capturing += 1
+        try:
+            yield
+        finally:
+            self.capturing -= 1
 
     def may_order(self, waiter: int) -> bool:
         """Whether that stream can be made to wait for others now."""

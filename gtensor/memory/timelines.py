@@ -19,6 +19,7 @@ from typing import Any, NamedTuple
 
 from gtensor.backend.scopes import here, listeners
 from gtensor.frames import line_of, user_frame
+from gtensor.locks import free_at_forks
 from gtensor.memory.adaptors import Adaptor, Ears, bottom_of, current_category
 from gtensor.memory.export import collector_paused, save
 from gtensor.memory.history import (
@@ -117,7 +118,7 @@ class Timeline(Adaptor):
                 if instruction is None:
                     frame = user_frame(_frame_at(1))
                     instruction = frame.f_code, frame.f_lasti
-            self._ears.listen(block)
+            self._ears.listen(block, id(block))
             size = block.size
             self._live[id(block)] = made = _tuple(Made, (
                 block.serial, block.ptr, size, nbytes, stream, label, current_category(),
@@ -127,8 +128,8 @@ class Timeline(Adaptor):
             self._note(made, size, True)
         return block
 
-    def _freed(self, block: Block) -> None:
-        made = self._live.pop(id(block), None)
+    def _freed(self, key: int) -> None:
+        made = self._live.pop(key, None)
         if made is not None:
             self._note(made, -made.size, False)
 
@@ -234,7 +235,7 @@ class Timeline(Adaptor):
             self._live[id(block)] = Made(
                 block.serial, block.ptr, block.size, block.nbytes, block.stream, block.label,
                 "", "", None, None)
-            self._ears.listen(block)
+            self._ears.listen(block, id(block))
         self._find(objects)
         return found.allocated
 
@@ -258,6 +259,7 @@ class _Segments:
         self.bottom = bottom_of(resource)
         self._seen = hasattr(self.bottom, "layout")
         self._looking = Lock()
+        free_at_forks(self._looking)
         self._wanted = False  # somebody wants a look that begins now
         self._known: set[tuple[int, int, int]] = set()
         self._bounds: tuple[list[int], list[int]] = [], []  # one object: threads read it meanwhile

@@ -15,6 +15,7 @@ import numpy as np
 
 from gtensor.backend import Device, element_type, get_device
 from gtensor.backend.streams import Stream
+from gtensor.locks import free_at_forks
 from gtensor.memory.adaptors import category
 from gtensor.memory.report import size_text
 from gtensor.memory.resource import OutOfMemoryError
@@ -122,6 +123,7 @@ class Workspace:
         self.bytes_saved = 0
         self._buffers: dict[_Key, _Buffer] = {}
         self._lock = threading.RLock()
+        free_at_forks(self._lock)
 
     def get(self, name: str, shape: int | Iterable[int], dtype: Any) -> Any:
         """An uninitialized C-contiguous array (raw: NumPy's or CuPy's) over the buffer `name`.

@@ -27,10 +27,10 @@ def running(module: Any) -> Iterator[None]:
     """
     before, paths = here.module, _outermost.paths
     outermost = paths is None
-    if paths is None:
-        paths = _outermost.paths = paths_in(module)
-    here.module = paths.get(id(module)) or f"{before}.{type(module).__name__}"
     try:
+        if paths is None:
+            paths = _outermost.paths = paths_in(module)
+        here.module = paths.get(id(module)) or f"{before}.{type(module).__name__}"
         yield
     finally:
         here.module = before

@@ -128,14 +128,19 @@ class EMA:
             raise RuntimeError("swapped() within swapped(); the module holds the averages already")
         pairs = self._pairs()
         with no_grad():
-            aside = [weight.detach().clone() for weight, _ in pairs]
-        self._swapped = True
+            own = [(weight, weight.detach().clone()) for weight, _ in pairs]
         try:
-            _assign((weight, average) for weight, average in pairs)
+            self._swapped = True
+            _assign(pairs)
             yield
         finally:
-            _assign((weight, own) for (weight, _), own in zip(pairs, aside, strict=True))
-            self._swapped = False
+            try:
+                _assign(own)
+            except BaseException:  # an interrupt: nobody else has the weights
+                _assign(own)
+                raise
+            finally:
+                self._swapped = False
 
     def __repr__(self) -> str:
         return (f"EMA({type(self.module).__name__}, decay={self.decay}, "

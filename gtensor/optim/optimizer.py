@@ -161,6 +161,9 @@ class Optimizer:
         `closure` is called before, with gradients enabled; it computes the loss and its gradients,
         and `step` returns what it returns.
 
+        An interrupt (Ctrl-C) within it leaves parameters and state partly updated. To go on from
+        there, load a checkpoint, or act on signals between steps, as `gtensor train` does.
+
         Raises TypeError, ValueError or DeviceError if the lists of parameters were edited, or a
         gradient or the state does not fit its parameter (it was moved or converted since): before
         anything is changed.

@@ -208,7 +208,7 @@ def live_blocks_do_not_overlap() -> None:
             assert end <= start, "the arena handed out the bytes of a live block"
     finally:
         for block in blocks:
-            block.node = None  # chunks that were given out twice must not go back twice
+            del block.__del__  # chunks that were given out twice must not go back twice
         del blocks
 
 

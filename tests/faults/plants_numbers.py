@@ -60,7 +60,7 @@ def owner_kept_by_listener() -> Context:
     """who listens for frees keeps the owners of all blocks that it heard of"""
     right = Ears.listen
 
-    def listen(ears: Any, block: Any) -> None:
-        right(ears, block)
+    def listen(ears: Any, block: Any, key: int) -> None:
+        right(ears, block, key)
         ears.__dict__.setdefault("kept", []).append(block.owner)
     return patch.object(Ears, "listen", listen)

@@ -25,6 +25,7 @@ from . import (
     checks_files,
     plants,
     plants_files,
+    plants_interrupts,
     plants_numbers,
     plants_numerics,
     plants_places,
@@ -102,6 +103,7 @@ _PLACES = "tape.test_places"
 _HIGHER = "tape.test_higher_order"
 _LAYOUTS = "ops_array.test_ufunc_layouts"
 _GRADIENTS = "ops_array.test_elementwise_gradients"
+_INTERRUPTS = "tape.test_interrupts"
 
 FAULTS = [
     # values
@@ -238,6 +240,22 @@ FAULTS = [
           ByCheck(checks_files.a_killed_rotation_leaves_nothing)),
     Fault("an error of a save names the file", plants_files.folder_named,
           ByCheck(checks_files.a_save_names_its_file)),
+    # interrupts, forks and finalizers
+    Fault("an interrupt never comes in place of a free", plants_interrupts.free_enters_python,
+          ByTest("memory.test_spans", "test_an_interrupt_at_any_point_leaves_the_arena_whole",
+                 part="free")),
+    Fault("an interrupt loses no segment", plants_interrupts.new_segment_given_once,
+          ByTest("memory.test_interrupts", "test_an_interrupt_while_the_arena_grows")),
+    Fault("a child has all locks free", plants_interrupts.lock_unknown_to_forks,
+          ByTest("memory.test_forks",
+                 "test_a_child_forked_in_the_middle_of_anything_has_all_locks_free")),
+    Fault("a finalizer under a lock of the engine may call backward",
+          plants_interrupts.claims_not_reentrant,
+          ByTest(_INTERRUPTS, "test_a_finalizer_under_a_lock_of_the_engine_may_call_backward",
+                 name="_claims")),
+    Fault("an interrupt leaves the grad mode as it was", plants_interrupts.mode_set_when_made,
+          ByTest(_INTERRUPTS, "test_an_interrupt_at_any_point_of_a_block_ends_it",
+                 name="no_grad")),
 ]
 
 _HEAD = """# Planted faults

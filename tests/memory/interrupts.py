@@ -17,50 +17,68 @@ class Interrupt(BaseException):
     """Stands for KeyboardInterrupt."""
 
 
-INTERRUPTIBLE = {"CALL", "CALL_FUNCTION_EX", "CALL_KW", "JUMP_BACKWARD", "RESUME"}
+CALLS = {"CALL", "CALL_FUNCTION_EX", "CALL_KW"}
 
 
 def interrupt_after(place: int, run: Callable[[], object]) -> bool:
-    """Run, raising Interrupt at the `place`-th point where CPython delivers signals; if it did.
+    """Run, raising Interrupt at the `place`-th point where CPython delivers signals; if there is
+    one. In a finalizer Python ignores it, and the run goes on.
 
-    Not within what stands for a driver, whose calls are one call of C.
+    These points are the entry of a function, a jump back and the end of a call: the instruction
+    itself fails, so the handlers around the next one play no part. Not within what stands for a
+    driver, whose calls are one call of C.
     """
     passed = 0
-    arrived: dict[FrameType, bool] = {}  # frame -> its previous instruction was such a point
+    called: dict[FrameType, bool] = {}  # frame -> its previous instruction was a call of C
+
+    def point() -> None:
+        nonlocal passed
+        passed += 1
+        if passed == place:
+            raise Interrupt
 
     def trace(frame: FrameType, event: str, _: object) -> Any:
-        nonlocal passed
         if frame.f_code.co_filename == simulated.__file__:
             return None
         frame.f_trace_opcodes = True
         caller, code = frame.f_back, frame.f_code
-        if event == "call" and caller in arrived and (
-                code.co_name in caller.f_code.co_names
-                or any(getattr(value, "__code__", None) is code
-                       for value in caller.f_locals.values())):
-            # A Python function called by its name, or an argument: signals come at its RESUME,
-            # none at its return.
-            arrived[caller] = bool(code.co_flags & inspect.CO_GENERATOR)
-        if event == "opcode":
-            if arrived.get(frame):
-                arrived[frame] = False
-                passed += 1
-                if passed == place:
-                    raise Interrupt
-            opcode = code.co_code[frame.f_lasti]
-            arrived[frame] = dis.opname[opcode] in INTERRUPTIBLE
+        if event == "call":
+            if caller in called and (
+                    code.co_name in caller.f_code.co_names
+                    or any(getattr(value, "__code__", None) is code
+                           for value in caller.f_locals.values())):
+                # A Python function called by its name, or an argument: signals come at its entry,
+                # none at its return.
+                called[caller] = bool(code.co_flags & inspect.CO_GENERATOR)
+            point()
+        elif event == "exception":
+            called[frame] = False  # a call that fails delivers none
+        elif event == "opcode":
+            if called.get(frame):
+                called[frame] = False
+                point()
+            name = dis.opname[code.co_code[frame.f_lasti]]
+            called[frame] = name in CALLS
+            if name == "JUMP_BACKWARD":
+                point()
         return trace
 
-    before, collects = sys.gettrace(), gc.isenabled()
+    def told(about: Any) -> None:
+        if about.exc_type is not Interrupt:
+            hook(about)
+
+    before, collects, hook = sys.gettrace(), gc.isenabled(), sys.unraisablehook
+    sys.unraisablehook = told
     gc.disable()  # an interrupt inside a callback of the collector would be swallowed there
     sys.settrace(trace)
     try:
         run()
     except Interrupt:
-        return True
+        pass
     finally:
         sys.settrace(before)
-        arrived.clear()  # the frames, and with them what the interrupt left to be freed
+        sys.unraisablehook = hook
+        called.clear()  # the frames, and with them what the interrupt left to be freed
         if collects:
             gc.enable()
-    return False
+    return passed >= place

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import threading
+from itertools import product
 
 import pytest
 
@@ -75,7 +76,8 @@ def claim(arena, streams, kept):
 def retire(arena, streams, kept):
     block = arena.allocate(2 * MIB, streams[0].id)
     arena.record_use(block, streams[1].id)
-    chunk, block.node = block.node, None
+    chunk = block.node
+    del block.__del__
     arena._pending.append(chunk)
     return arena.stats
 
@@ -101,11 +103,10 @@ def empty(arena, streams, kept):
     return arena.empty_cache
 
 
-SCENES = miss, growth, move, borrow, polled, claim, retire, inherit, forget, empty
+SCENES = growth, move, borrow, polled, claim, retire, inherit, forget, empty
 
 
-@pytest.mark.parametrize("paged", [False, True], ids=["plain", "paged"])
-@pytest.mark.parametrize("scene", SCENES)
+@pytest.mark.parametrize("scene, paged", [*product(SCENES, (False, True)), (miss, True)])
 def test_an_interrupt_at_any_point_leaves_the_arena_whole(scene, paged):
     for place in itertools.count(1):
         arena, streams = world(paged)
@@ -144,8 +145,13 @@ def test_an_interrupt_at_any_point_leaves_the_arena_whole(scene, paged):
     assert place > 5
 
 
+def test_an_interrupt_while_the_arena_grows():
+    test_an_interrupt_at_any_point_leaves_the_arena_whole(miss, False)
+
+
 def whole(arena: Arena, kept: list) -> None:
-    """The lists, rings, counters and reports are; at worst the bytes of one request are lost."""
+    """The lists, rings, counters and reports are, and no byte is lost."""
+    check(arena, kept)
     stats = arena.stats()
     pools = arena._reserve.pools.all()
     assert len({id(pool) for pool in pools}) == len(pools)
@@ -159,6 +165,27 @@ def whole(arena: Arena, kept: list) -> None:
                                 if chunk.bin < IN_USE)
     assert len(arena.holdings()) == len(live)
     assert arena.layout() and arena.holdings() is not None if segments else True
+
+
+@pytest.mark.parametrize("done", [False, True], ids=["before", "behind"])
+def test_an_interrupt_of_the_source_that_takes_a_segment_back_leaves_none(done):
+    class Interrupted(SimulatedSegments):
+        left = 1
+
+        def release(self, ptr, nbytes):
+            left, self.left = self.left, 0
+            if done or not left:
+                super().release(ptr, nbytes)
+            if left:
+                raise Interrupt
+
+    source = Interrupted(1 << 30)
+    arena = Arena(source)
+    kept = [arena.allocate(20 * MIB), arena.allocate(20 * MIB)][1:]
+    with pytest.raises(Interrupt):
+        arena.empty_cache()
+    check(arena, kept)
+    assert source.used == arena.stats().reserved == kept[0].size
 
 
 def test_a_chunk_that_was_lost_does_not_break_the_reports():

@@ -178,7 +178,7 @@ def test_planted_fault_memory_that_others_may_write_is_caught(monkeypatch):
 
 def test_planted_fault_a_timeline_that_misses_frees_is_caught(monkeypatch):
     real = Timeline._freed
-    monkeypatch.setattr(Timeline, "_freed", lambda timeline, block: (
-        None if block.serial % 100 == 0 else real(timeline, block)))
+    monkeypatch.setattr(Timeline, "_freed", lambda timeline, key: (
+        None if timeline.recorded % 100 == 0 else real(timeline, key)))
     with pytest.raises(AssertionError):
         test_eight_threads_under_a_timeline(lambda: Arena(HostSegments()))

@@ -8,7 +8,8 @@ import time
 
 import pytest
 
-from gtensor.memory import Arena, SimulatedSegments, locks
+from gtensor import locks
+from gtensor.memory import Arena, SimulatedSegments
 
 from .invariants import check
 

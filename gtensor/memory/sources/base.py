@@ -23,7 +23,8 @@ class SegmentSource(Protocol):
         """The address of `nbytes` new bytes; raises MemoryError if there is no room."""
 
     def release(self, ptr: int, nbytes: int) -> None:
-        """Give back what `acquire(nbytes)` answered."""
+        """Give back what `acquire(nbytes)` answered; raises an Exception if it was given back
+        before, since the arena calls once more when an interrupt comes out of this."""
 
 
 @runtime_checkable

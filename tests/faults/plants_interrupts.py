@@ -1,0 +1,52 @@
+"""The mutations for interrupts, forks and finalizers; as in `plants.py`."""
+
+from __future__ import annotations
+
+import sys
+import threading
+from unittest.mock import patch
+
+from gtensor import locks
+from gtensor.core import backward, modes
+from gtensor.memory import arena, reserve
+from gtensor.memory.chunks import Chunk
+
+from .plants import Context
+
+
+def free_enters_python() -> Context:
+    """a block's free is a function of Python's, which appends its chunk to the queue"""
+    return patch.object(arena, "MethodType", lambda free, chunk: lambda: free(chunk))
+
+
+def new_segment_given_once() -> Context:
+    """a new segment joins its pool's lists by a call that no handler repeats"""
+    right = reserve.give_all
+
+    def give_all(chunks: list[Chunk]) -> None:
+        if sys.exc_info()[0] is None:
+            right(chunks)
+    return patch.object(reserve, "give_all", give_all)
+
+
+def lock_unknown_to_forks() -> Context:
+    """a fork does not wait for the lock of the engine's claims"""
+    right = locks._known.there
+    return patch.object(locks._known, "there", lambda: [
+        lock for lock in right() if lock is not backward._claims])
+
+
+def claims_not_reentrant() -> Context:
+    """the lock of the engine's claims is one that its own thread waits for"""
+    return patch.object(backward, "_claims", threading.Lock())
+
+
+def mode_set_when_made() -> Context:
+    """no_grad() changes the mode where it is made, not where its block is entered"""
+    right = modes.no_grad.__init__
+
+    def init(block: modes.no_grad) -> None:
+        right(block)
+        block._before = modes.STATE.grad_enabled, None, None
+        modes.STATE.grad_enabled = False
+    return patch.multiple(modes.no_grad, __init__=init, __enter__=lambda block: None)
