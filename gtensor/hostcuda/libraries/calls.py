@@ -210,9 +210,7 @@ def enqueue(stream: int, name: str, work: Work, failed: int) -> None:
 class Library:
     """One library's functions, by name, and the stub that they are filled into."""
 
-    def __init__(
-        self, soname: str, version: str, *, refusal: int = 0, internal: int = 0
-    ) -> None:
+    def __init__(self, soname: str, version: str, *, refusal: int = 0, internal: int = 0) -> None:
         self.soname, self.version = soname, version
         self.refusal, self.internal = refusal, internal
         self.letters: dict[str, str] = {}
