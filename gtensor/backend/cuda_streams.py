@@ -152,11 +152,13 @@ class CudaStream:
         stream = self._usable()
         if stream is None or event.event is None:
             event.synchronize()
-        else:
+            return
+        with self._book.device:  # the handle of a default stream means the current device's
             stream.wait_event(event.event)
 
     def synchronize(self) -> None:
-        (self._usable() or self.record()).synchronize()
+        with self._book.device:  # as above
+            (self._usable() or self.record()).synchronize()
 
     def _usable(self) -> Any:
         """CuPy's stream, None if this thread cannot reach it (any more) by its handle."""

@@ -26,14 +26,13 @@ def connect(native: Any, packages: Path) -> list[Any]:
 
     `packages` is the folder in which CuPy lies.
     """
-    libraries.load(packages, native.cuda)
     fibers = ctypes.CDLL(str(compiler.fibers()))
     compile_ = _Compile(_compiler(native.nvrtc))
     load = _Load(_load)
     native.nvrtc.hostcuda_set_compiler(compile_)
     native.cuda.hostcuda_set_loader(load)
     native.cuda.hostcuda_set_runner(fibers.hostcuda_run)
-    return [fibers, compile_, load]
+    return [fibers, compile_, load, libraries.load(packages, native.cuda)]
 
 
 def _compiler(nvrtc: ctypes.CDLL) -> Any:

@@ -1,6 +1,6 @@
-"""Kernels on the CPU: compiled by g++ with sanitizers behind gtensor/hostcuda/fibers/device.h, run in a
-child.
+"""Kernels on the CPU: compiled by g++ with sanitizers, run in a child.
 
+They see what the host device gives them (gtensor/hostcuda/fibers/device.h), and run on its fibers.
 `HostMachine(executable)` is one child for one CUDA text; `HostExecutor` runs the case table
 (kernel_cases.py) on machines for all kernel files, under several schedules that must agree bit for
 bit. `RaceExecutor` (kernel_races.py) runs tiny cases under ThreadSanitizer.

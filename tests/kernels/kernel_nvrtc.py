@@ -14,7 +14,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-
 from gtensor.backend import kernels
 from gtensor.hostcuda.build import headers
 

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from kernel_text import HOST
 
-from gtensor.hostcuda import build
+from gtensor.hostcuda.build import compiler, headers
 from gtensor.hostcuda.kernels import toolchain
 
 FLAGS = ("-std=c++17", "-O1", "-g1", "-Wall", "-Wextra", "-Werror", "-Wno-unused-function",
@@ -43,7 +43,7 @@ class Toolchain:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
-        self.compiler = build.compiler()
+        self.compiler = compiler()
         sources = b"".join(path.read_bytes() for path in sorted(HOST.iterdir()))
         self.key = toolchain.key().encode() + sources + " ".join(FLAGS).encode()
 
@@ -73,7 +73,7 @@ class Toolchain:
     def _compile(self, arguments: list[str], build: Build, path: Path) -> None:
         part = path.with_suffix(f".{os.getpid()}.part")
         command = [self.compiler, *FLAGS, *build.flags, "-I", str(HOST),
-                   "-I", str(toolchain.FIBERS), "-isystem", str(build.headers()),
+                   "-I", str(toolchain.FIBERS), "-isystem", str(headers()),
                    *arguments, "-o", str(part)]
         result = subprocess.run(command, capture_output=True, text=True)
         if result.returncode:

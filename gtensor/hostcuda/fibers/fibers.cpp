@@ -64,6 +64,7 @@ struct Fiber {
   void *registers;  // where its stack was left
   char *memory;     // a page without access, then the stack
   unsigned thread;
+  uint3 index;      // of that thread
 };
 
 std::vector<Fiber *> made, idle;
@@ -134,7 +135,7 @@ void leave() {
 
 void resume(Fiber *fiber) {
   running = fiber;
-  be_thread(fiber->thread);
+  threadIdx = fiber->index;
   void *keep;
   say_start(&keep, fiber->memory + page, stack_bytes);
   hostcuda_switch(&scheduler, fiber->registers);
@@ -167,6 +168,7 @@ void run_threads() {
       be_thread(thread);
     else
       be_next_thread();
+    running->index = threadIdx;
     fenced = false;
     current->kernel->thread(current->parameters);
     if (!met) continue;
@@ -204,7 +206,7 @@ Fiber *idle_fiber() {
                       MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   if (memory == MAP_FAILED || mprotect(memory, page, PROT_NONE))
     fail("no memory for the stack of a thread");
-  Fiber *fiber = new Fiber{nullptr, static_cast<char *>(memory), 0};
+  Fiber *fiber = new Fiber{nullptr, static_cast<char *>(memory), 0, {}};
   enter_main(fiber, made.size());
   made.push_back(fiber);
   return fiber;

@@ -16,6 +16,7 @@ lacks, and `__CUDACC__` is not defined.
 from __future__ import annotations
 
 import base64
+import contextlib
 import hashlib
 import json
 import re
@@ -23,6 +24,7 @@ import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from gtensor.hostcuda import build
 from gtensor.hostcuda.kernels import text as cuda_text
@@ -42,13 +44,23 @@ MAGIC = b"//HOSTCUDA "
 _LIBRARY = "libhostcuda_fibers.so"
 _CUPY_HEADERS = ("complex.cuh", "carray.cuh", "atomics.cuh", "float16.cuh", "bfloat16.cuh",
                  "math_constants.h")
+_OPTION = re.compile(
+    r"(?P<letter>-[DUI])(?P<glued>.*)|(?P<name>-[^=]*)(?:=(?P<value>.*))?", re.DOTALL)
+_PASSED = {
+    "-D": "-D", "--define-macro": "-D", "-U": "-U", "--undefine-macro": "-U", "-I": "-I",
+    "--include-path": "-I", "-include": "-include", "--pre-include": "-include",
+}
+_STANDARD, _ARCHITECTURE = ("-std", "--std"), ("-arch", "--gpu-architecture")
+_WITH_VALUE = (*_PASSED, *_STANDARD, *_ARCHITECTURE)
+_LINKED = re.compile(
+    r"--?(dlto|gen-opt-lto|rdc=true|relocatable-device-code=true|device-c|dc)")
 _IGNORED = re.compile(
     r"--?(ftz|fmad|prec-sqrt|prec-div|use_fast_math|extra-device-vectorization|lineinfo|G|pch"
-    r"|generate-line-info|device-debug|device-as-default-execution-space|default-device"
-    r"|w|disable-warnings|restrict|maxrregcount|split-compile|minimal|no-source-include|diag-\w+"
-    r"|ptxas-options|Xptxas|modify-stack-limit|dopt|Ofast-compile|dw|builtin-\w+|brief-diagnostics"
-    r"|no-cache|err-no|display-error-number|no-display-error-number|time|pch-\w+)(=.*)?"
-)
+    r"|generate-line-info|device-debug|device-as-default-execution-space|default-device|dw?|w"
+    r"|rdc=false|relocatable-device-code=false|device-w|disable-warnings|restrict|maxrregcount"
+    r"|split-compile|minimal|no-source-include|diag-\w+|ptxas-options|Xptxas|modify-stack-limit"
+    r"|dopt|Ofast-compile|builtin-\w+|brief-diagnostics|no-cache|err-no|display-error-number"
+    r"|no-display-error-number|time|pch-\w+)(=.*)?")
 
 
 class CompileError(Exception):
@@ -118,7 +130,7 @@ def fibers() -> Path:
     ])
 
 
-def _image(program: dict[str, object]) -> bytes:
+def _image(program: dict[str, Any]) -> bytes:
     # CuPy drops the last byte of an image, and decodes it where it wants the compiler's version
     # from the lines that start with "//".
     payload = base64.b64encode(zlib.compress(json.dumps(program).encode(), 1)) + b"\n"
@@ -137,37 +149,37 @@ def _lowered(name: str) -> str:
     return "_ZN" + "".join(f"{len(part)}{part}" for part in parts) + "E"
 
 
-def _module(program: dict[str, object]) -> Path:
-    digest = hashlib.sha256((FLAGS.__repr__() + json.dumps(program)).encode()).hexdigest()
-    folder = toolchain.cache_folder()
-    path = folder / digest[:2] / f"{digest[:32]}.so"
-    includes = path.with_suffix(".includes")
-    if includes.exists() and json.loads(includes.read_text()) != _hashes(includes):
-        path.unlink(missing_ok=True)
-    with toolchain.building(path) as part:
-        if part is not None:
-            _build(program, part, includes)
+def _module(program: dict[str, Any]) -> Path:
+    digest = hashlib.sha256((repr(FLAGS) + json.dumps(program)).encode()).hexdigest()
+    place = toolchain.cache_folder() / digest[:2] / digest[:32]
+    path = _named(place)
+    if not path.exists():
+        with toolchain.locked(place) as folder:
+            path = _named(place)
+            if not path.exists():
+                part, headers = _build(program, folder)
+                if headers:
+                    place.with_suffix(".headers").write_text(json.dumps(headers))
+                    path = _named(place)
+                part.replace(path)
     return path
 
 
-def _hashes(includes: Path) -> dict[str, str]:
-    return _hashed(json.loads(includes.read_text()))
+def _named(place: Path) -> Path:
+    """The library of a program: the user's own headers that went into it have a say in its name."""
+    listed = place.with_suffix(".headers")
+    if not listed.exists():
+        return place.with_suffix(".so")
+    digest = hashlib.sha256()
+    for header in json.loads(listed.read_text()):
+        with contextlib.suppress(OSError):
+            digest.update(Path(header).read_bytes())
+    return place.with_name(f"{place.name}-{digest.hexdigest()[:16]}.so")
 
 
-def _hashed(paths: Sequence[str] | Mapping[str, str]) -> dict[str, str]:
-    found = {}
-    for path in paths:
-        try:
-            found[path] = hashlib.sha256(Path(path).read_bytes()).hexdigest()
-        except OSError:
-            found[path] = ""
-    return found
-
-
-def _build(program: dict, part: Path, includes: Path) -> None:
-    """Compile a program to `part`, and note the user's own headers that went into it."""
+def _build(program: dict[str, Any], folder: Path) -> tuple[Path, list[str]]:
+    """A program compiled in this folder, and the user's own headers that went into it."""
     options = _options(program["options"])
-    folder = part.parent
     for name, header in program["headers"].items():
         place = folder / "headers" / name
         if not place.resolve().is_relative_to(folder.resolve()):
@@ -179,24 +191,21 @@ def _build(program: dict, part: Path, includes: Path) -> None:
         unit.write_text(_unit(program, options, folder), encoding="utf-8")
     except cuda_text.TextError as error:
         raise CompileError(f"kernel.cu: error: {error}") from None
-    dependencies = folder / "dependencies"
+    dependencies, part = folder / "dependencies", folder / "module.so"
     library = fibers()
-    arguments = [
+    result = toolchain.run([
         f"-std={options.standard}", *FLAGS, "-include", _prelude(program["source"], options),
         *_include_flags(), "-I", folder / "headers", *options.arguments,
         "-MMD", "-MF", dependencies, unit,
         "-shared", "-Wl,-Bsymbolic", "-Wl,-z,defs", library, f"-Wl,-rpath,{library.parent}",
-    ]
-    result = toolchain.run([*arguments, "-o", part])
+        "-o", part,
+    ])
     if result.returncode:
         raise CompileError(result.stderr.replace(str(unit), "kernel.cu"))
-    own = [path for path in _listed(dependencies) if not _is_known(Path(path), folder)]
-    if own:
-        includes.parent.mkdir(parents=True, exist_ok=True)
-        includes.write_text(json.dumps(_hashed(own)))
+    return part, [path for path in _listed(dependencies) if not _is_known(Path(path), folder)]
 
 
-def _unit(program: dict, options: _Options, folder: Path) -> str:
+def _unit(program: dict[str, Any], options: _Options, folder: Path) -> str:
     source = program["source"]
     if cuda_text.defines_kernels(source):
         source = _expanded(source, options, folder)
@@ -209,7 +218,8 @@ def _unit(program: dict, options: _Options, folder: Path) -> str:
         instances.append(f"HOSTCUDA_INSTANCE({literal}, {bounds.get(base, 1024)}, {name})")
     return "\n".join([
         f"#define __CUDA_ARCH__ {options.architecture}0", '#line 1 "kernel.cu"',
-        cuda_text.host_text(source), '#line 1 "name expressions"', *instances, "HOSTCUDA_MODULE", "",
+        cuda_text.host_text(source), '#line 1 "name expressions"', *instances, "HOSTCUDA_MODULE",
+        "",
     ])
 
 
@@ -233,9 +243,10 @@ def _prelude(source: str, options: _Options) -> Path:
     name = f"{'cupy' if with_cupy else 'device'}-{options.standard}.h"
     folder = toolchain.cache_folder()
     header = folder / name
-    with toolchain.building(header) as part:
-        if part is not None:
-            part.write_text("\n".join(lines) + "\n")
+    if not header.exists():
+        with toolchain.locked(header) as part:
+            (part / name).write_text("\n".join(lines) + "\n")
+            (part / name).replace(header)
     toolchain.built(folder / f"{name}.gch", [
         f"-std={options.standard}", *FLAGS, *_include_flags(), "-x", "c++-header", header,
     ])
@@ -274,35 +285,30 @@ def _options(given: Sequence[str]) -> _Options:
     Raises:
         CompileError: if NVRTC has no such option, or the host device cannot follow it.
     """
-    standard, architecture = "gnu++17", 75
+    standard, architecture = "c++17", "sm_75"
     arguments: list[str] = []
-    words = list(given)
-    while words:
-        word = words.pop(0)
-        name, _, value = word.partition("=")
-        short = re.fullmatch(r"-([DUI])(.*)", word)
-        if short is not None or name in ("--define-macro", "--undefine-macro", "--include-path",
-                                         "--pre-include", "-include"):
-            letter = short[1] if short else {"--define-macro": "D", "--undefine-macro": "U",
-                                             "--include-path": "I"}.get(name, "include ")
-            value = short[2].strip() if short else value
-            value = value or (words.pop(0) if words else "")
-            arguments += ["-include", value] if letter == "include " else [f"-{letter}{value}"]
-        elif name in ("-std", "--std"):
-            if not re.fullmatch(r"c\+\+(11|14|17|20|23)", value):
-                raise CompileError(f"nvrtc: error: invalid value for {name}: {value!r}")
-            standard = "gnu++" + str(max(17, int(value[3:])))
-        elif name in ("-arch", "--gpu-architecture", "-gencode"):
-            number = re.search(r"(?:sm|compute|lto)_(\d+)", value or (words.pop(0) if words else ""))
-            if number is None:
-                raise CompileError(f"nvrtc: error: invalid value for {name}: {value!r}")
-            architecture = int(number[1])
-        elif re.fullmatch(r"--?(dlto|gen-opt-lto|rdc=true|relocatable-device-code=true|device-c|dc)",
-                          word):
+    words = iter(given)
+    for word in words:
+        parts = _OPTION.fullmatch(word)
+        name = parts["letter"] or parts["name"] if parts else word
+        value = (parts["glued"] or parts["value"] if parts else None) or (
+            next(words, "") if name in _WITH_VALUE else "")
+        if name in _PASSED:
+            arguments += [_PASSED[name], value]
+        elif name in _STANDARD:
+            standard = value
+        elif name in _ARCHITECTURE:
+            architecture = value
+        elif _LINKED.fullmatch(word):
             raise CompileError(f"nvrtc: error: option {word} given; the host device links no "
                                "device code")
-        elif re.fullmatch(r"--?(rdc|relocatable-device-code)=false|-dw?", word):
-            continue
-        elif _IGNORED.fullmatch(word) is None:
+        elif not _IGNORED.fullmatch(word):
             raise CompileError(f"nvrtc: error: unrecognized option {word!r} found")
-    return _Options(standard, architecture, tuple(arguments))
+    number = re.fullmatch(r"(?:sm|compute)_(\d+)[af]?", architecture)
+    if number is None:
+        raise CompileError(f"nvrtc: error: invalid value for -arch: {architecture!r}")
+    if not re.fullmatch(r"c\+\+(03|11|14|17|20)", standard):
+        raise CompileError(f"nvrtc: error: invalid value for -std: {standard!r}")
+    # Older standards: the host device's own headers want C++17.
+    return _Options("gnu++20" if standard == "c++20" else "gnu++17", int(number[1]),
+                    tuple(arguments))

@@ -9,7 +9,6 @@ import hashlib
 import importlib.util
 import os
 import subprocess
-import sys
 import tempfile
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -42,8 +41,8 @@ def key() -> str:
     binary = Path(build.compiler()).resolve()
     stat = binary.stat()
     include = cupy_include()
-    for word in (binary, stat.st_size, stat.st_mtime_ns, build.headers(), include,
-                 *((include / "cupy").stat().st_mtime_ns,) * (include is not None), sys.byteorder):
+    cupy = () if include is None else (include, (include / "cupy").stat().st_mtime_ns)
+    for word in (binary, stat.st_size, stat.st_mtime_ns, build.headers(), *cupy):
         digest.update(f"{word}\n".encode())
     sources = [PACKAGE / "native" / "kernel_abi.h", *FIBERS.iterdir(),
                *(PACKAGE / "kernels").rglob("*.*")]
@@ -55,34 +54,24 @@ def key() -> str:
 
 def run(arguments: Sequence[str | os.PathLike[str]]) -> subprocess.CompletedProcess[str]:
     """Run g++; its messages are in English and without colours."""
-    return subprocess.run([build.compiler(), *map(os.fspath, arguments)], capture_output=True,
-                          text=True, errors="replace", env=os.environ | {"LC_ALL": "C"})
+    return subprocess.run([build.compiler(), *(os.fspath(each) for each in arguments)],
+                          capture_output=True, text=True, errors="replace",
+                          env=os.environ | {"LC_ALL": "C"})
 
 
 @contextlib.contextmanager
-def building(path: Path) -> Iterator[Path | None]:
-    """Gives a path to write, which becomes `path` if the block ends well; None if `path` is there.
-
-    One process at a time builds the same path; nothing half written is ever seen at it.
-    """
-    if path.exists():
-        yield None
-        return
+def locked(path: Path) -> Iterator[Path]:
+    """Gives a folder to build in; one process at a time has it for the same path."""
     path.parent.mkdir(parents=True, exist_ok=True)
     lock = path.with_name(path.name + ".lock")
     with open(lock, "w") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
-        if path.exists():
-            yield None
-            return
-        with tempfile.TemporaryDirectory(prefix=path.name, dir=path.parent) as folder:
-            part = Path(folder) / path.name
-            try:
-                yield part
-                part.replace(path)
-            finally:
-                # One that waits for this lock has its own name for the file, and looks for `path`.
-                lock.unlink(missing_ok=True)
+        try:
+            with tempfile.TemporaryDirectory(prefix=path.name, dir=path.parent) as folder:
+                yield Path(folder)
+        finally:
+            # Another one may hold a lock of this name next: all look whether `path` is there.
+            lock.unlink(missing_ok=True)
 
 
 def built(path: Path, arguments: Sequence[str | os.PathLike[str]]) -> Path:
@@ -91,9 +80,12 @@ def built(path: Path, arguments: Sequence[str | os.PathLike[str]]) -> Path:
     Raises:
         Unusable: with g++'s messages.
     """
-    with building(path) as part:
-        if part is not None:
-            result = run([*arguments, "-o", part])
-            if result.returncode:
-                raise build.Unusable("hostcuda could not be compiled:\n" + result.stderr)
+    if not path.exists():
+        with locked(path) as folder:
+            part = folder / path.name
+            if not path.exists():
+                result = run([*arguments, "-o", part])
+                if result.returncode:
+                    raise build.Unusable("hostcuda could not be compiled:\n" + result.stderr)
+                part.replace(path)  # nothing half written is ever seen there
     return path

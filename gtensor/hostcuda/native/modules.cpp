@@ -5,10 +5,8 @@
 // holds an image's kernels.
 #include <dlfcn.h>
 #include <link.h>
-#include <unistd.h>
 
 #include <cstddef>
-#include <cstdlib>
 #include <cstdlib>
 #include <cstring>
 #include <filesystem>
