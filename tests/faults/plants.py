@@ -469,7 +469,7 @@ def half_precision_sums() -> Context:
 def device_scalars_read_early() -> Context:
     """alpha on the device is read when a function is called, not in the queue"""
     def number(handle: Any, address: int, dtype: Any) -> Any:
-        value = cublas.scalar(address, dtype).item()
+        value = cublas.scalar(address, dtype)
         return lambda: value
     return patch.object(cublas, "number", number)
 
@@ -477,7 +477,7 @@ def device_scalars_read_early() -> Context:
 def host_scalars_read_late() -> Context:
     """alpha on the host is read in the queue, where the caller may have changed it"""
     def number(handle: Any, address: int, dtype: Any) -> Any:
-        return lambda: cublas.scalar(address, dtype).item()
+        return lambda: cublas.scalar(address, dtype)
     return patch.object(cublas, "number", number)
 
 

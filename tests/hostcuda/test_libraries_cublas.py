@@ -9,7 +9,7 @@ from unittest.mock import patch
 import numpy as np
 import pytest
 
-from gtensor.hostcuda.libraries import cublas
+from gtensor.hostcuda.libraries import calls, cublas
 from gtensor.hostcuda.libraries.calls import BFLOAT16, runtime
 
 from .raw import DTYPES, PAD, blas, call, close, loaded, op, stored, values
@@ -119,7 +119,7 @@ def test_beta_zero_does_not_read_c(t: str) -> None:
     assert np.isnan(c.T[np.tril_indices(4, -1)]).all()
 
 
-# The table of cublasGemmEx in NVIDIA's documentation: compute types -> type of A and B, of C, scale.
+# cublasGemmEx in NVIDIA's documentation: compute types -> type of A and B, of C, scale.
 FAST = [("f4", "f4", "f4"), ("c8", "c8", "c8")]
 ROWS: dict[tuple[int, ...], list[tuple[str, str, str]]] = {
     (64, 65): [("f2", "f2", "f2")],
@@ -290,7 +290,7 @@ def test_handles_streams_and_workspaces() -> None:
 
 def test_device_scalars_are_read_in_the_queue_and_host_scalars_before() -> None:
     queue: list[Any] = []
-    later = patch.object(cublas, "enqueue", lambda stream, name, work, failed: queue.append(work))
+    later = patch.object(calls, "enqueue", lambda stream, name, work, failed: queue.append(work))
     x = np.ones(3)
     for mode, wanted in ((0, 2.0), (1, 5.0)):
         alpha, y = number(2, "f8"), np.zeros(3)

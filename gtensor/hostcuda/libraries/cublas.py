@@ -13,9 +13,9 @@ import numpy as np
 from gtensor.hostcuda.libraries.calls import (
     BFLOAT16,
     DTYPES,
+    Context,
     Handles,
     Library,
-    enqueue,
     matrix,
     pointers,
     require,
@@ -47,17 +47,14 @@ MATH_MODES = {0, 1, PEDANTIC, 3, 4}
 DISALLOW_REDUCED_PRECISION_REDUCTION = 16  # may be added to a mode
 
 
-class Handle:
+class Handle(Context):
     """A cuBLAS context: what its calls have in common."""
 
     def __init__(self) -> None:
-        self.stream = 0
+        super().__init__(EXECUTION_FAILED)
         self.pointer_mode = HOST
         self.math_mode = 0
         self.workspace = (0, 0)
-
-    def enqueue(self, name: str, work: Callable[[], None]) -> None:
-        enqueue(self.stream, name, work, EXECUTION_FAILED)
 
 
 handles = Handles(NOT_INITIALIZED)
@@ -67,8 +64,8 @@ def number(handle: Handle, address: int, dtype: Any) -> Callable[[], Any]:
     """A scalar argument: read now from the host, or in the queue from the device (2.1.6)."""
     require(bool(address), INVALID_VALUE)
     if handle.pointer_mode == DEVICE:
-        return lambda: scalar(address, dtype).item()
-    value = scalar(address, dtype).item()
+        return lambda: scalar(address, dtype)
+    value = scalar(address, dtype)
     return lambda: value
 
 
