@@ -108,7 +108,7 @@ def training() -> bool:
     for turn in range(4):
         batch = np.arange(12, dtype=np.float32).reshape(3, 4) / 10 + turn
         with loading:
-            x = gt.tensor(batch, device="cuda")
+            x = (gt.tensor(batch, device="cuda") * 2.0 - 1.0) / 2.0 + 0.5
         (model(x) ** 2).sum().backward()
         optimizer.step()
         optimizer.zero_grad()
