@@ -507,13 +507,13 @@ struct Outside {
 
 }  // namespace
 
-extern "C" [[noreturn]] void __ubsan_handle_type_mismatch_v1_abort(const Mismatch *what,
+extern "C" [[noreturn]] HOSTCUDA_EXPORTED void __ubsan_handle_type_mismatch_v1_abort(const Mismatch *what,
                                                                    void *address) {
   hostcuda::fail("misaligned address %p for type %s at %s:%u", address, what->type->name,
                  what->location.file, what->location.line);
 }
 
-extern "C" [[noreturn]] void __ubsan_handle_out_of_bounds_abort(const Outside *what,
+extern "C" [[noreturn]] HOSTCUDA_EXPORTED void __ubsan_handle_out_of_bounds_abort(const Outside *what,
                                                                 unsigned long index) {
   hostcuda::fail("index %ld out of bounds for type %s at %s:%u", static_cast<long>(index),
                  what->array->name, what->location.file, what->location.line);

@@ -124,7 +124,8 @@ def fibers() -> Path:
     """The library that runs kernels, compiled if it is not there; modules are linked with it."""
     path = toolchain.cache_folder() / _LIBRARY
     return toolchain.built(path, [
-        "-std=gnu++17", "-O2", "-fPIC", "-shared", f"-Wl,-soname,{_LIBRARY}",
+        "-std=gnu++17", "-O2", "-fPIC", "-fvisibility=hidden", "-shared", "-Wl,-Bsymbolic",
+        f"-Wl,-soname,{_LIBRARY}",
         "-isystem", build.headers(), toolchain.FIBERS / "fibers.cpp",
         toolchain.FIBERS / "block.cpp",
     ])
