@@ -263,6 +263,31 @@ def test_intrinsics_that_a_host_lacks() -> None:
     assert z.tolist() == [-1, -2**63, 2**63 - 1, 0, 9]
 
 
+@pytest.mark.parametrize(("ctype", "dtype"), [("int", np.int32), ("long long", np.int64)])
+def test_the_least_number_is_divided_by_minus_one(ctype: str, dtype: type) -> None:
+    """As a GPU does it, and not as x86, which traps."""
+    module = Module(f"""
+    __device__ {ctype} by;
+    extern "C" __global__ void divide({ctype} *x, const {ctype} *y, {ctype} *z) {{
+      const long long i = threadIdx.x;
+      by = y[i];
+      z[i] = x[i] / y[i];
+      z[i + 4] = x[i] % (y[i] + 0 * i);
+      z[8 + i * 2] = x[i * 1] / (&y[0])[i];
+      z[16 + i] = x[i] / by;
+    }}""")
+    least = np.iinfo(dtype).min
+    x, y = np.array([least, 7, least, -9], dtype), np.array([-1, -1, 2, -1], dtype)
+    z = np.zeros(20, dtype)
+    module.launch("divide", (1,), (4,), (x, y, z))
+    wanted = [least, -7, least // 2, 9]
+    assert z[:4].tolist() == z[8:16:2].tolist() == z[16:].tolist() == wanted
+    assert z[4:8].tolist() == [0, 0, 0, 0]
+    y[2] = 0
+    with pytest.raises(Fault, match=r"thread \(2, 0, 0\): integer division by zero"):
+        module.launch("divide", (1,), (4,), (x, y, z))
+
+
 def test_the_image_is_text_and_may_lose_its_last_byte() -> None:
     image = compiler.compile("").image
     assert image.decode("ascii").startswith("//HOSTCUDA ")

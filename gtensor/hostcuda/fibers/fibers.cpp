@@ -16,6 +16,7 @@
 #include <string>
 
 #include "block.h"
+#include "division.h"
 
 #if defined(__SANITIZE_ADDRESS__)
 #include <sanitizer/common_interface_defs.h>
@@ -327,7 +328,7 @@ void say(const char *format, ...) {
 void land() {
   const char *stack = running->memory;
   if (fault.number == SIGFPE)
-    say("integer division by zero, or of the least number by -1");
+    say("integer division by zero");
   else if (fault.address >= stack && fault.address < stack + page)
     say("stack overflow: more than %zu bytes of local memory", stack_bytes);
   else if (fault.code == SI_KERNEL)
@@ -347,6 +348,7 @@ void handle(int number, siginfo_t *information, void *given) {
     return;
   }
   greg_t *registers = static_cast<ucontext_t *>(given)->uc_mcontext.gregs;
+  if (number == SIGFPE && divides_least_number(registers)) return;
   fault = {number, information->si_code, static_cast<char *>(information->si_addr),
            (registers[REG_ERR] & 2) != 0};
   registers[REG_RIP] = reinterpret_cast<greg_t>(land);
