@@ -11,8 +11,10 @@ import numpy as np
 import pytest
 
 import gtensor as gt
+from gtensor import hostcuda
 
 _NEEDS = {"gpu": 1, "multi_gpu": 2}  # marker -> CUDA devices that its tests need
+_HOST = "host_cuda"  # marks tests of the host devices themselves
 END = 120  # seconds that the process may take to end once all tests have
 _left_out = pytest.StashKey[dict[str, int]]()
 
@@ -21,10 +23,12 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     """Deselect what this machine cannot run; the count is reported, never silent."""
     found = gt.cuda_device_count()
     kept, gone = [], []
-    counts = dict.fromkeys(_NEEDS, 0)
+    counts = dict.fromkeys((*_NEEDS, _HOST), 0)
     for item in items:
         missing = [name for name, needed in _NEEDS.items()
                    if item.get_closest_marker(name) and found < needed]
+        if item.get_closest_marker(_HOST) and not hostcuda.installed():
+            missing.append(_HOST)
         (gone if missing else kept).append(item)
         if missing:
             counts[missing[-1]] += 1
@@ -37,8 +41,9 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 def pytest_report_collectionfinish(config: pytest.Config) -> list[str]:
     """One line per reason for which tests were left out."""
     found = gt.cuda_device_count()
-    return [f"deselected {count} tests marked {name}: they need {_NEEDS[name]} CUDA device(s), "
-            f"this machine has {found}"
+    wanted = {name: f"they need {needed} CUDA device(s), this machine has {found}"
+              for name, needed in _NEEDS.items()} | {_HOST: "they need --host-cuda"}
+    return [f"deselected {count} tests marked {name}: {wanted[name]}"
             for name, count in config.stash.get(_left_out, {}).items() if count]
 
 

@@ -1,7 +1,7 @@
 """CUDA without a GPU: the real CuPy on a host device.
 
-`install()` puts stand-ins for NVIDIA's runtime, driver, compiler and libraries under CuPy, which stays
-as it is on disk. Device memory is host memory, kernels are compiled by g++, streams are queues.
+`install()` puts stand-ins for NVIDIA's runtime, driver, compiler and libraries under CuPy, which
+stays as it is on disk. Device memory is host memory, kernels are compiled by g++, streams are queues.
 `python -m gtensor.hostcuda SCRIPT` runs a program so, `pytest --host-cuda` a test suite.
 
 It imports nothing else of gtensor, and is imported by nothing of it.
@@ -14,5 +14,5 @@ from gtensor.hostcuda.card import Card
 from gtensor.hostcuda.counters import Counters, counters, missing, reset_counters
 from gtensor.hostcuda.install import configure, forgive, install, installed
 
-__all__ = ["Card", "Counters", "Unusable", "configure", "counters", "forgive", "install", "installed",
-           "missing", "reset_counters"]
+__all__ = ["Card", "Counters", "Unusable", "configure", "counters", "forgive", "install",
+           "installed", "missing", "reset_counters"]

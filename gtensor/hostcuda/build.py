@@ -91,9 +91,16 @@ def _compile(gpp: str, include: Path, sources: list[Path], folder: Path) -> None
         lines = (f'{{{value}, "{each}"}},\n' for each, value in enumeration(header, prefix).items())
         (folder / f"{name}.inc").write_text("".join(lines))
 
-    def compiled(source: Path) -> Path:
-        made = folder / f"{source.stem}.o"
-        _call([gpp, *_FLAGS, f"-isystem{include}", f"-I{folder}", "-c", str(source), "-o", str(made)])
+    shared = b"".join(path.read_bytes() for path in sorted(_NATIVE.glob("*.h")))
+
+    def compiled(source: Path) -> Path:  # kept by its text: a change of one file compiles one
+        key = hashlib.sha256(shared + source.read_bytes() + repr((gpp, _FLAGS)).encode()).hexdigest()
+        made = folder.parent / f"{source.stem}-{key[:24]}.o"
+        if not made.exists():
+            part = folder / f"{source.stem}.o"
+            _call([gpp, *_FLAGS, f"-isystem{include}", f"-I{folder}", "-c", str(source),
+                   "-o", str(part)])
+            part.rename(made)
         return made
 
     with ThreadPoolExecutor(os.cpu_count()) as pool:

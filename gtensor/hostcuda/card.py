@@ -1,7 +1,7 @@
 """What a device says of itself: NVIDIA's H100 SXM5 80 GB, by CUDA's names of the attributes.
 
-The figures are those of the CUDA C++ Programming Guide's table for compute capability 9.0 and of the
-H100 data sheet; what neither states (clocks, bus ids) only has to be plausible.
+The figures are those of the CUDA C++ Programming Guide's table for compute capability 9.0 and of
+the H100 data sheet; what neither states (clocks, bus ids) only has to be plausible.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """What an ELF file says of its functions, and how a loaded one is given others.
 
-CuPy's extension modules link NVIDIA's runtime statically but keep their symbol tables: each function
-can be found in memory, and its first bytes become a jump to another.
+CuPy's extension modules link NVIDIA's runtime statically but keep their symbol tables: each
+function can be found in memory, and its first bytes become a jump to another.
 """
 
 from __future__ import annotations
@@ -50,8 +50,8 @@ def _symbols(path: Path, table: int) -> list[tuple[str, int, int, int, int]]:
         symbols = []
         for place in range(offset, offset + length, entry):
             name, info, _, section, value, bytes_ = struct.unpack_from("<IBBHQQ", data, place)
-            symbols.append((texts[name:texts.index(b"\0", name)].decode(), info & 15, section, value,
-                            bytes_))
+            text = texts[name:texts.index(b"\0", name)].decode()
+            symbols.append((text, info & 15, section, value, bytes_))
         return symbols
 
 
@@ -73,7 +73,8 @@ def _base(library: ctypes.CDLL, name: str) -> int:
 def patch(path: Path, replacements: Mapping[str, int]) -> ctypes.CDLL:
     """Load an extension module's file and let each named function jump to an address.
 
-    Python's own import of the module finds it loaded. The caller keeps what the addresses belong to.
+    Python's own import of the module finds it loaded. The caller keeps what the addresses belong
+    to.
     """
     library = ctypes.CDLL(str(path))
     base = _base(library, next(name for name in functions(path, _DYNSYM)

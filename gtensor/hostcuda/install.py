@@ -11,7 +11,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from gtensor.hostcuda import build, elf, wiring
+from gtensor.hostcuda import build, elf
 from gtensor.hostcuda.build import Unusable
 from gtensor.hostcuda.card import Card
 
@@ -50,7 +50,7 @@ _native: Native | None = None
 def native() -> Native:
     """libhostcuda of this process; raises RuntimeError before `install`."""
     if _native is None:
-        raise RuntimeError("gtensor.hostcuda is not installed in this process; call install() first")
+        raise RuntimeError("gtensor.hostcuda is not installed in this process; call install()")
     return _native
 
 
@@ -64,24 +64,27 @@ def install(mode: str = "eager", devices: int = 1, seed: int = 0, dry: bool = Fa
     """Let CuPy, cuda-bindings and ctypes find CUDA devices that this machine's CPU stands in for.
 
     Call it before CuPy is imported. `mode` "eager" runs each operation when it is queued,
-    "deferred" when something waits for it, in an order drawn by `seed` among those that CUDA allows.
-    With `dry` operations are counted and not run. Raises Unusable, with one sentence, where it
-    cannot.
+    "deferred" when something waits for it, in an order drawn by `seed` among those that CUDA
+    allows. With `dry` operations are counted and not run. Raises Unusable, with one sentence, where
+    it cannot.
     """
     global _native
     _check(mode, devices)
     folder = _cupy()
     paths = build.libraries()
     if _native is not None:
-        raise RuntimeError("gtensor.hostcuda is installed already; use configure() to change its mode")
+        raise RuntimeError("gtensor.hostcuda is installed already; configure() changes its mode")
     native = Native(paths)
     _add_devices(native, devices, card or Card())
     native.cuda.hostcuda_configure(mode == "deferred", dry, seed)
     _native = native
     os.environ.setdefault("CUPY_CACHE_DIR", str(build.cache() / "cupy"))
-    _kept.append(wiring.connect(native))
+    from gtensor.hostcuda import libraries, wiring  # SciPy is not for every run of pytest
+
+    _kept.append(wiring.connect(native, folder))
+    inside = libraries.patches()
     for name in _RUNTIMES:
-        _patch(native, folder, name)
+        _patch(native, folder, name, inside.get(name, {}))
 
 
 def configure(mode: str = "eager", seed: int = 0, dry: bool = False) -> None:
@@ -105,12 +108,13 @@ def _check(mode: str, devices: int) -> None:
     if not 1 <= devices <= _MOST:
         raise ValueError(f"devices is 1 to {_MOST}, got {devices}")
     if sys.platform != "linux" or platform.machine() != "x86_64":
-        raise Unusable(f"hostcuda runs on Linux x86-64, this is {sys.platform} {platform.machine()}")
+        raise Unusable("hostcuda runs on Linux x86-64, this is "
+                       f"{sys.platform} {platform.machine()}")
     if platform.python_implementation() != "CPython":
         raise Unusable(f"hostcuda needs CPython, this is {platform.python_implementation()}")
     loaded = sorted(name for name in sys.modules if name.split(".")[0] in ("cupy", "cupy_backends"))
     if loaded:
-        raise RuntimeError(f"hostcuda goes under CuPy before it is imported; {loaded[0]} already is")
+        raise RuntimeError(f"hostcuda goes under CuPy before it is imported; {loaded[0]} is")
 
 
 def _cupy() -> Path:
@@ -118,8 +122,8 @@ def _cupy() -> Path:
     try:
         version = importlib.metadata.version("cupy-cuda13x")
     except importlib.metadata.PackageNotFoundError:
-        raise Unusable("hostcuda stands under the wheel cupy-cuda13x, which is not installed; install "
-                       f"cupy-cuda13x=={CUPY}*") from None
+        raise Unusable("hostcuda stands under the wheel cupy-cuda13x, which is not installed; "
+                       f"install cupy-cuda13x=={CUPY}*") from None
     if not version.startswith(CUPY):
         raise Unusable(f"hostcuda knows cupy-cuda13x {CUPY}*, found {version}; install "
                        f"cupy-cuda13x=={CUPY}*")
@@ -141,7 +145,7 @@ def _add_devices(native: Native, devices: int, card: Card) -> None:
         native.cuda.hostcuda_add_device(card.name.encode(), card.memory, flat, len(attributes))
 
 
-def _patch(native: Native, folder: Path, name: str) -> None:
+def _patch(native: Native, folder: Path, name: str, inside: dict[str, int]) -> None:
     suffix = f".cpython-3{sys.version_info.minor}-x86_64-linux-gnu.so"
     path = folder / (name + suffix)
     try:
@@ -158,4 +162,4 @@ def _patch(native: Native, folder: Path, name: str) -> None:
                        [each for each, address in here.items() if address is None])
     _kept.append(absent)
     _kept.append(elf.patch(path, {each: address or absent.addresses[each]
-                                  for each, address in here.items()}))
+                                  for each, address in here.items()} | inside))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import sys
 import traceback
+from pathlib import Path
 from typing import Any
 
 from gtensor.hostcuda import libraries
@@ -20,15 +21,18 @@ _Load = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_size_t,
                          ctypes.POINTER(ctypes.c_char), ctypes.c_size_t)
 
 
-def connect(native: Any) -> list[Any]:
-    """Register the parts; what is returned has to be kept for as long as the process runs."""
+def connect(native: Any, packages: Path) -> list[Any]:
+    """Register the parts; what is returned has to be kept for as long as the process runs.
+
+    `packages` is the folder in which CuPy lies.
+    """
     fibers = ctypes.CDLL(str(compiler.fibers()))
     compile_ = _Compile(_compiler(native.nvrtc))
     load = _Load(_load)
     native.nvrtc.hostcuda_set_compiler(compile_)
     native.cuda.hostcuda_set_loader(load)
     native.cuda.hostcuda_set_runner(fibers.hostcuda_run)
-    return [fibers, compile_, load, libraries.connect(native.cuda)]
+    return [fibers, compile_, load, libraries.load(packages, native.cuda)]
 
 
 def _compiler(nvrtc: ctypes.CDLL) -> Any:

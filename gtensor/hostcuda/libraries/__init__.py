@@ -1,17 +1,13 @@
 """Stand-ins for NVIDIA's libraries: cuBLAS, cuBLASLt, cuSOLVER, cuFFT, cuRAND, CUB and Thrust.
 
-`connect` puts stub libraries in front of NVIDIA's, before CuPy's modules are loaded, and writes
-over CUB, Thrust and the random generators inside CuPy's modules. cuSPARSE is there and answers "not
-supported". What is called and not here is listed by `missing`.
+`load` puts stub libraries in front of NVIDIA's, before CuPy's modules are loaded; `patches` says
+what to write over inside CuPy's modules: CUB, Thrust, the random generators. cuSPARSE is there and
+answers "not supported". What is called and not here is listed by `missing`.
 """
 
 import ctypes
-import importlib.util
 import pathlib
-import sysconfig
-from typing import Any
 
-from gtensor.hostcuda import elf
 from gtensor.hostcuda.libraries import (
     cub,
     cublas,
@@ -62,15 +58,9 @@ def load(packages: pathlib.Path, native: ctypes.CDLL | None = None) -> list[stub
     return loaded
 
 
-def connect(native: ctypes.CDLL) -> list[Any]:
-    """Puts all of it under CuPy; what is returned has to be kept while the process runs."""
-    spec = importlib.util.find_spec("cupy")
-    assert spec is not None and spec.origin is not None
-    packages = pathlib.Path(spec.origin).parent.parent
-    suffix = sysconfig.get_config_var("EXT_SUFFIX")
-    return load(packages, native) + [
-        elf.patch(packages / (module.soname + suffix), module.addresses()) for module in MODULES
-    ]
+def patches() -> dict[str, dict[str, int]]:
+    """{module of CuPy: {symbol: address of the function that takes its place}}."""
+    return {module.soname: module.addresses() for module in MODULES}
 
 
 def missing() -> list[str]:
@@ -78,4 +68,4 @@ def missing() -> list[str]:
     return sorted(name for library in LIBRARIES for name in library.missing())
 
 
-__all__ = ["LIBRARIES", "MODULES", "connect", "load", "missing"]
+__all__ = ["LIBRARIES", "MODULES", "load", "missing", "patches"]

@@ -12,6 +12,7 @@ changed; what it puts into a queue with `enqueue` may not fail for reasons that 
 in the arguments. It reads host scalars before it queues, and device memory only in the queue.
 """
 
+import atexit
 import ctypes
 import itertools
 import sys
@@ -24,7 +25,7 @@ import numpy as np
 
 from gtensor.hostcuda.libraries.stubs import Stub
 
-LETTERS = {
+LETTERS: dict[str, Any] = {
     "p": ctypes.c_uint64,  # not c_void_p, which hands NULL over as None
     "i": ctypes.c_int,
     "l": ctypes.c_longlong,
@@ -35,7 +36,9 @@ LETTERS = {
 }
 BFLOAT16 = np.dtype(ml_dtypes.bfloat16)
 # A routine's type letter, as BLAS and NVIDIA's libraries spell it.
-DTYPES = {"S": np.dtype("f4"), "D": np.dtype("f8"), "C": np.dtype("c8"), "Z": np.dtype("c16")}
+DTYPES: dict[str, np.dtype] = {
+    "S": np.dtype("f4"), "D": np.dtype("f8"), "C": np.dtype("c8"), "Z": np.dtype("c16"),
+}  # fmt: skip
 
 
 class Refused(Exception):
@@ -136,8 +139,12 @@ def _run(key: int) -> None:
 
 
 @_RUN
-def _drop(key: int) -> None:
-    _works.pop(key, None)
+def _drop(key: int, works: dict[int, Work] = _works) -> None:
+    works.pop(key, None)
+
+
+# Graphs are destroyed as late as when modules are torn down, and drop their work then.
+ctypes.pythonapi.Py_IncRef(ctypes.py_object(_drop))
 
 
 class Runtime:
@@ -249,6 +256,7 @@ class Library:
         names = {*wanted, *self.entries}
         self.stub = Stub(self.soname, names, self.version, self.refusal)
         self.stub.fill(self.addresses())
+        atexit.register(self.stub.end)
         return self.stub
 
     def addresses(self) -> dict[str, int]:

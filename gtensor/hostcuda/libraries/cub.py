@@ -43,7 +43,7 @@ def no_values(op: int, dtype: np.dtype) -> Any:
     return limits.max if op == MIN else limits.min
 
 
-REDUCTIONS = {SUM: np.sum, PROD: np.prod, MIN: np.min, MAX: np.max}
+REDUCTIONS: dict[int, Callable] = {SUM: np.sum, PROD: np.prod, MIN: np.min, MAX: np.max}
 
 
 def reduced(x: np.ndarray, op: int) -> np.ndarray:

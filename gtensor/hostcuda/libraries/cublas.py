@@ -73,7 +73,10 @@ def number(handle: Handle, address: int, dtype: Any) -> Callable[[], Any]:
 
 
 def deliver(handle: Handle, name: str, address: int, dtype: Any, compute: Callable) -> None:
-    """A scalar result: to the device, or to the host after a wait, which capture forbids (2.1.10)."""
+    """A scalar result: to the device, or to the host after a wait, which capture forbids.
+
+    2.1.9 "CUDA Graphs Support".
+    """
     require(bool(address), INVALID_VALUE)
     waits = handle.pointer_mode == HOST
     require(not (waits and runtime.is_capturing(handle.stream)), EXECUTION_FAILED)
@@ -192,35 +195,17 @@ def taxicab(x: np.ndarray) -> np.ndarray:
     return np.abs(x.real) + np.abs(x.imag) if x.dtype.kind == "c" else np.abs(x)
 
 
-def extreme(pick: Callable) -> Callable:
-    def find(t: str, handle: int, n: int, x: int, step: int, result: int) -> None:
-        """2.5.1, 2.5.2: the smallest index, from 1; 0 if n or incx is not positive."""
+def summary(
+    name: str, letter: str, dtype: np.dtype, compute: Callable[[np.ndarray], Any]
+) -> None:
+    """A function of one vector; 0 if n or incx is not positive (2.5.1 to 2.5.3, 2.5.6)."""
 
-        def compute() -> int:
-            return int(pick(taxicab(vector(x, n, step, DTYPES[t])))) + 1 if n > 0 < step else 0
-
-        deliver(handles[handle], f"cublasI{t.lower()}{pick.__name__[-3:]}", result, "i4", compute)
-
-    return find
-
-
-for letter in "sdcz":
-    for ending, pick in (("amax", np.argmax), ("amin", np.argmin)):
-        found = extreme(pick)
-        function(f"cublasI{letter}{ending}_v2", "pi pi p")(
-            lambda *arguments, t=letter.upper(), found=found: found(t, *arguments)
-        )
-
-
-def reduction(name: str, compute: Callable[[np.ndarray], Any]) -> Callable:
-    def reduce(t: str, handle: int, n: int, x: int, step: int, result: int) -> None:
-        """2.5.3, 2.5.6: 0 if n or incx is not positive."""
+    @function(f"{name}_v2", "pi pi p")
+    def summarize(handle: int, n: int, x: int, step: int, result: int) -> None:
         deliver(
-            handles[handle], name, result, real(DTYPES[t]),
-            lambda: compute(vector(x, n, step, DTYPES[t])) if n > 0 < step else 0,
+            handles[handle], name, result, dtype,
+            lambda: compute(vector(x, n, step, DTYPES[letter])) if n > 0 < step else 0,
         )  # fmt: skip
-
-    return reduce
 
 
 def norm(x: np.ndarray) -> Any:
@@ -229,13 +214,13 @@ def norm(x: np.ndarray) -> Any:
     return np.sqrt(np.sum(wide * wide))
 
 
-for spelled, t in (("S", "S"), ("D", "D"), ("Sc", "C"), ("Dz", "Z")):
-    for ending, compute in (("asum", lambda x: taxicab(x).sum()), ("nrm2", norm)):
-        function(f"cublas{spelled}{ending}_v2", "pi pi p")(
-            lambda *arguments, t=t, found=reduction(f"cublas{ending}", compute): found(
-                t, *arguments
-            )
-        )
+for letter, spelled in (("S", "S"), ("D", "D"), ("C", "Sc"), ("Z", "Dz")):
+    low, index = letter.lower(), np.dtype("i4")
+    # The smallest index of the extreme, from 1.
+    summary(f"cublasI{low}amax", letter, index, lambda x: np.argmax(taxicab(x)) + 1)
+    summary(f"cublasI{low}amin", letter, index, lambda x: np.argmin(taxicab(x)) + 1)
+    summary(f"cublas{spelled}asum", letter, real(DTYPES[letter]), lambda x: taxicab(x).sum())
+    summary(f"cublas{spelled}nrm2", letter, real(DTYPES[letter]), norm)
 
 
 @function("cublas{}axpy_v2", "pi p pi pi", "SDCZ")
@@ -246,7 +231,8 @@ def axpy(
     scale = number(context, alpha, DTYPES[t])
     name = f"{t.lower()}axpy"
     if n > 0:
-        context.enqueue(name, lambda: call(name, n, scale(), At(x), incx, At(y), incy))
+        work = (At(x), incx, At(y), incy)
+        context.enqueue(f"cublas{t}axpy", lambda: call(name, n, scale(), *work))
 
 
 def inner(name: str, letter: str, conjugate: bool) -> None:
@@ -301,7 +287,9 @@ def gemv(
     x: int, incx: int, beta: int, y: int, incy: int,
 ) -> None:  # fmt: skip
     context, op = handles[handle], choose(OPERATIONS, trans)
-    sizes(m, n), leads(lda, m), steps(incx, incy)
+    sizes(m, n)
+    leads(lda, m)
+    steps(incx, incy)
     one, two = number(context, alpha, DTYPES[t]), number(context, beta, DTYPES[t])
 
     def work() -> None:
@@ -316,7 +304,7 @@ def gemv(
         else:
             target *= target.dtype.type(scale)
 
-    context.enqueue("cublasGemv", work)
+    context.enqueue(f"cublas{t}gemv", work)
 
 
 def outer(ending: str, types: str) -> None:
@@ -326,15 +314,19 @@ def outer(ending: str, types: str) -> None:
         a: int, lda: int,
     ) -> None:  # fmt: skip
         context = handles[handle]
-        sizes(m, n), leads(lda, m), steps(incx, incy)
+        sizes(m, n)
+        leads(lda, m)
+        steps(incx, incy)
         scale, name = number(context, alpha, DTYPES[t]), f"{t.lower()}{ending}"
         context.enqueue(
-            f"cublas{ending}",
+            f"cublas{t}{ending}",
             lambda: call(name, m, n, scale(), At(x), incx, At(y), incy, At(a), lda),
         )
 
 
-outer("ger", "SD"), outer("geru", "CZ"), outer("gerc", "CZ")
+outer("ger", "SD")
+outer("geru", "CZ")
+outer("gerc", "CZ")
 
 
 @function("cublas{}sbmv_v2", "pi ii p pi pi p pi", "SD")
@@ -343,7 +335,9 @@ def sbmv(
     x: int, incx: int, beta: int, y: int, incy: int,
 ) -> None:  # fmt: skip
     context, part = handles[handle], choose(FILLS, uplo)
-    sizes(n, k), leads(lda, k + 1), steps(incx, incy)
+    sizes(n, k)
+    leads(lda, k + 1)
+    steps(incx, incy)
     one, two = number(context, alpha, DTYPES[t]), number(context, beta, DTYPES[t])
 
     def work() -> None:
@@ -354,7 +348,7 @@ def sbmv(
         name = f"{t.lower()}sbmv"
         call(name, part, n, k, one(), At(a), lda, At(x), incx, scale, At(y), incy)
 
-    context.enqueue("cublasSbmv", work)
+    context.enqueue(f"cublas{t}sbmv", work)
 
 
 # ---------------------------------------------------------------------------- products (2.7, 2.8)
@@ -560,7 +554,9 @@ def gemm_ex(
     require(algorithm in ALGORITHMS, INVALID_VALUE)
     product = Product(handle, types, transa, transb, m, n, k, alpha, lda, ldb, beta, ldc)
     integers(types, product.lds, a, b)
-    aligned(types.a, a), aligned(types.b, b), aligned(types.c, c)
+    aligned(types.a, a)
+    aligned(types.b, b)
+    aligned(types.c, c)
     product.enqueue("cublasGemmEx", lambda: [(a, b, c)])
 
 
@@ -589,7 +585,9 @@ def sgemm_ex(
     require(atype == btype and atype in SGEMM_EX.get(ctype, ()), NOT_SUPPORTED)
     types = Types(NUMPY[atype], NUMPY[btype], NUMPY[ctype], "f4", "f4")
     product = Product(handle, types, transa, transb, m, n, k, alpha, lda, ldb, beta, ldc)
-    aligned(types.a, a), aligned(types.b, b), aligned(types.c, c)
+    aligned(types.a, a)
+    aligned(types.b, b)
+    aligned(types.c, c)
     product.enqueue("cublasSgemmEx", lambda: [(a, b, c)])
 
 
@@ -603,7 +601,9 @@ def syrk(
 ) -> None:  # fmt: skip
     context, part, op = handles[handle], choose(FILLS, uplo), choose(OPERATIONS, trans)
     require(t in "SD" or op != b"C", INVALID_VALUE)  # 2.7.6 knows A A^T and A^T A only
-    sizes(n, k), leads(lda, n if op == b"N" else k), leads(ldc, n)
+    sizes(n, k)
+    leads(lda, n if op == b"N" else k)
+    leads(ldc, n)
     one, two = number(context, alpha, DTYPES[t]), number(context, beta, DTYPES[t])
     name = f"{t.lower()}syrk"
     context.enqueue(
@@ -622,7 +622,9 @@ def triangle(
         choose(SIDES, side), choose(FILLS, uplo), choose(OPERATIONS, trans),
         choose(DIAGONALS, diagonal),
     )  # fmt: skip
-    sizes(m, n), leads(lda, m if side == 0 else n), leads(ldb, m)
+    sizes(m, n)
+    leads(lda, m if side == 0 else n)
+    leads(ldb, m)
     scale = number(context, alpha, DTYPES[t])
 
     def work() -> None:
@@ -668,7 +670,8 @@ def geam(
     """2.8.1: C = alpha op(A) + beta op(B); in place only for N and equal leading dimensions."""
     context, dtype = handles[handle], DTYPES[t]
     ops = choose(OPERATIONS, transa), choose(OPERATIONS, transb)
-    sizes(m, n), leads(ldc, m)
+    sizes(m, n)
+    leads(ldc, m)
     for op, x, ld in ((ops[0], a, lda), (ops[1], b, ldb)):
         leads(ld, m if op == b"N" else n)
         require(x != c or (op == b"N" and ld == ldc), INVALID_VALUE)
@@ -692,7 +695,9 @@ def dgmm(
 ) -> None:  # fmt: skip
     """2.8.2: C = diag(x) A on the left, A diag(x) on the right; in place if lda == ldc."""
     context, side = handles[handle], choose(SIDES, mode)
-    sizes(m, n), leads(lda, m), leads(ldc, m)
+    sizes(m, n)
+    leads(lda, m)
+    leads(ldc, m)
     require(a != c or lda == ldc, INVALID_VALUE)
 
     def work() -> None:
@@ -706,17 +711,19 @@ def dgmm(
 @function("cublas{}tpttr", "pii ppi", "SD")
 def tpttr(t: str, handle: int, uplo: int, n: int, packed: int, a: int, lda: int) -> None:
     context, part = handles[handle], choose(FILLS, uplo)
-    sizes(n), leads(lda, n)
+    sizes(n)
+    leads(lda, n)
     name = f"{t.lower()}tpttr"
-    context.enqueue(name, lambda: call(name, part, n, At(packed), At(a), lda))
+    context.enqueue(f"cublas{t}tpttr", lambda: call(name, part, n, At(packed), At(a), lda))
 
 
 @function("cublas{}trttp", "pii pip", "SD")
 def trttp(t: str, handle: int, uplo: int, n: int, a: int, lda: int, packed: int) -> None:
     context, part = handles[handle], choose(FILLS, uplo)
-    sizes(n), leads(lda, n)
+    sizes(n)
+    leads(lda, n)
     name = f"{t.lower()}trttp"
-    context.enqueue(name, lambda: call(name, part, n, At(a), lda, At(packed)))
+    context.enqueue(f"cublas{t}trttp", lambda: call(name, part, n, At(a), lda, At(packed)))
 
 
 def eliminate(a: np.ndarray) -> int:
@@ -735,7 +742,8 @@ def getrf_batched(
 ) -> None:
     """2.8.8: pivots lie n apart; without pivots nothing is exchanged."""
     context = handles[handle]
-    sizes(n, batch), leads(lda, n)
+    sizes(n, batch)
+    leads(lda, n)
 
     def work() -> None:
         for i, address in enumerate(pointers(a, batch)):
@@ -764,7 +772,9 @@ def getrs_batched(
 ) -> None:  # fmt: skip
     """2.8.9: `info` is on the host and says only which argument is illegal."""
     context, op = handles[handle], choose(OPERATIONS, trans)
-    sizes(n, columns, batch), leads(lda, n), leads(ldb, n)
+    sizes(n, columns, batch)
+    leads(lda, n)
+    leads(ldb, n)
     require(bool(info), INVALID_VALUE)
     store(info, 0, "i4")
 
@@ -784,7 +794,9 @@ def getri_batched(
 ) -> None:  # fmt: skip
     """2.8.10: the inverse from LU, out of place; info = k if U(k, k) is 0."""
     context = handles[handle]
-    sizes(n, batch), leads(lda, n), leads(ldc, n)
+    sizes(n, batch)
+    leads(lda, n)
+    leads(ldc, n)
 
     def work() -> None:
         for i, (left, right) in enumerate(

@@ -339,7 +339,8 @@ def heuristic(
     requested: int, results: int, count: int,
 ) -> None:  # fmt: skip
     """3.4.15: the algorithms that may be used, best first; NOT_SUPPORTED where there is none."""
-    known(handle), require(bool(results and count) and requested > 0, INVALID_VALUE)
+    known(handle)
+    require(bool(results and count) and requested > 0, INVALID_VALUE)
     room = fields[preference].workspace
     store(count, 0, "i4")
     Matmul(description, a, b, c, d)

@@ -1,11 +1,12 @@
 """cuRAND's host API and CuPy's module `_generator_api`, over NumPy's Philox.
 
 The distributions and their intervals are NVIDIA's and CuPy's; the numbers are not: for a seed a GPU
-gives others. What is kept is that equal seeds and offsets give equal numbers, that
-an offset skips as many results (cuRAND documentation, 2.4 "Generator Options"), and that a state in device
-memory moves when the stream comes to it.
+gives others. What is kept is that equal seeds and offsets give equal numbers, that an offset skips
+as many results (cuRAND documentation, 2.4 "Generator Options"), and that a state in device memory
+moves when the stream comes to it.
 """
 
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -197,7 +198,8 @@ def parameter(address: int, dtype: Any, n: int) -> np.ndarray:
     pointer, ndim = (int(value) for value in view(address, (2,), "i8"))
     both = [int(value) for value in view(address + 16, (2 * ndim,), "i8")]
     shape, strides = tuple(both[:ndim]), tuple(both[ndim:])
-    whole = np.ndarray(shape, dtype, view(pointer, _extent(shape, strides, dtype), "u1"), 0, strides)
+    memory = view(pointer, _extent(shape, strides, dtype), "u1")
+    whole = np.ndarray(shape, dtype, memory, 0, strides)
     return np.resize(whole, n)  # element i belongs to result i, from the start again at the end
 
 
@@ -208,9 +210,17 @@ def _extent(shape: tuple[int, ...], strides: tuple[int, ...], dtype: Any) -> tup
     return (last + np.dtype(dtype).itemsize,)
 
 
+def demangled(symbol: str) -> str:
+    """The name in the symbol of a C++ function: _Z, the length of the name, the name, its types."""
+    length = re.match(r"_Z(\d+)", symbol)
+    assert length is not None
+    return symbol[length.end() :][: int(length[1])]
+
+
 def sampled(mangled: str, dtype: Any, draw: Callable, *arrays: str, plain: str = "") -> None:
-    """A distribution: `arrays` are the types of its array parameters, `plain` the letters of others."""
+    """A distribution: the types of its array parameters, and the letters of its other ones."""
     letters = "i l l l l l" + "l" * len(arrays) + plain
+    name = demangled(mangled)
 
     def fill(kind: int, state: int, states: int, out: int, n: int, stream: int, *more: Any) -> None:
         def work() -> None:
@@ -220,7 +230,7 @@ def sampled(mangled: str, dtype: Any, draw: Callable, *arrays: str, plain: str =
             values = [parameter(a, t, n) for a, t in zip(more, arrays, strict=False)]
             view(out, (n,), dtype)[...] = draw(generator, n, *values, *more[len(arrays) :])
 
-        enqueue(stream, mangled.lstrip("_Z0123456789").rstrip("iljm"), work, 0)
+        enqueue(stream, name, work, 0)
 
     kernels.function(mangled, letters, result="v")(fill)
 

@@ -154,7 +154,10 @@ for kind in ("syevj", "gesvdj"):
 
 @function("cusolverDn{}potrf_bufferSize", "pii pi p", "SDCZ")
 def potrf_room(t: str, handle: int, uplo: int, n: int, a: int, lda: int, result: int) -> None:
-    handles[handle], choose(cublas.FILLS, uplo), sizes(n), leads(lda, n)
+    handles[handle]
+    choose(cublas.FILLS, uplo)
+    sizes(n)
+    leads(lda, n)
     store(result, room(t, n), "i4")
 
 
@@ -163,7 +166,8 @@ def potrf(
     t: str, handle: int, uplo: int, n: int, a: int, lda: int, work: int, lwork: int, info: int
 ) -> None:
     context, part = handles[handle], choose(cublas.FILLS, uplo)
-    sizes(n), leads(lda, n)
+    sizes(n)
+    leads(lda, n)
     spoil = used(t, work, lwork, room(t, n))
 
     def run() -> None:
@@ -179,7 +183,9 @@ def potrs(
     info: int,
 ) -> None:  # fmt: skip
     context, part = handles[handle], choose(cublas.FILLS, uplo)
-    sizes(n, columns), leads(lda, n), leads(ldb, n)
+    sizes(n, columns)
+    leads(lda, n)
+    leads(ldb, n)
 
     def run() -> None:
         name = routine(t, "potrs")
@@ -194,7 +200,8 @@ def potrf_batched(
 ) -> None:
     """Remark of potrfBatched: "the other part of A is used as a workspace"."""
     context, part = handles[handle], choose(cublas.FILLS, uplo)
-    sizes(n, batch), leads(lda, n)
+    sizes(n, batch)
+    leads(lda, n)
 
     def run() -> None:
         other = np.triu_indices(n, 1) if part == b"L" else np.tril_indices(n, -1)
@@ -212,7 +219,9 @@ def potrs_batched(
 ) -> None:  # fmt: skip
     """Remark 1 of potrsBatched: "only nrhs=1 is supported"."""
     context, part = handles[handle], choose(cublas.FILLS, uplo)
-    sizes(n, columns, batch), leads(lda, n), leads(ldb, n)
+    sizes(n, columns, batch)
+    leads(lda, n)
+    leads(ldb, n)
     require(columns == 1, NOT_SUPPORTED)
 
     def run() -> None:
@@ -228,7 +237,9 @@ def potrs_batched(
 
 @function("cusolverDn{}getrf_bufferSize", "pii pi p", "SDCZ")
 def getrf_room(t: str, handle: int, m: int, n: int, a: int, lda: int, result: int) -> None:
-    handles[handle], sizes(m, n), leads(lda, m)
+    handles[handle]
+    sizes(m, n)
+    leads(lda, m)
     store(result, room(t, m, n), "i4")
 
 
@@ -238,7 +249,8 @@ def getrf(
 ) -> None:
     """getrf: without pivots (NULL) it does no exchanges."""
     context = handles[handle]
-    sizes(m, n), leads(lda, m)
+    sizes(m, n)
+    leads(lda, m)
     spoil = used(t, work, room(t, m, n), room(t, m, n))
 
     def run() -> None:
@@ -258,7 +270,9 @@ def getrs(
     b: int, ldb: int, info: int,
 ) -> None:  # fmt: skip
     context, op = handles[handle], choose(cublas.OPERATIONS, trans)
-    sizes(n, columns), leads(lda, n), leads(ldb, n)
+    sizes(n, columns)
+    leads(lda, n)
+    leads(ldb, n)
 
     def run() -> None:
         cublas.solve(t, op, n, columns, a, lda, pivots, b, ldb)
@@ -269,7 +283,9 @@ def getrs(
 
 @function("cusolverDn{}sytrf_bufferSize", "pi pi p", "SDCZ")
 def sytrf_room(t: str, handle: int, n: int, a: int, lda: int, result: int) -> None:
-    handles[handle], sizes(n), leads(lda, n)
+    handles[handle]
+    sizes(n)
+    leads(lda, n)
     store(result, room(t, n), "i4")
 
 
@@ -279,7 +295,9 @@ def sytrf(
     info: int,
 ) -> None:  # fmt: skip
     context, part = handles[handle], choose(cublas.FILLS, uplo)
-    sizes(n), leads(lda, n), require(bool(pivots), NOT_SUPPORTED)
+    sizes(n)
+    leads(lda, n)
+    require(bool(pivots), NOT_SUPPORTED)
     spoil = used(t, work, lwork, room(t, n))
 
     def run() -> None:
@@ -295,7 +313,8 @@ def sytrf(
 @function("cusolverDn{}geqrf_bufferSize", "pii pi p", "SDCZ")
 def geqrf_room(t: str, handle: int, m: int, n: int, a: int, lda: int, result: int) -> None:
     # Not checked: lda. CuPy's qr, which runs on GPUs, passes the number of columns.
-    handles[handle], sizes(m, n)
+    handles[handle]
+    sizes(m, n)
     store(result, room(t, m, n), "i4")
 
 
@@ -305,7 +324,8 @@ def geqrf(
     info: int,
 ) -> None:  # fmt: skip
     context = handles[handle]
-    sizes(m, n), leads(lda, m)
+    sizes(m, n)
+    leads(lda, m)
     spoil = used(t, work, lwork, room(t, m, n))
 
     def run() -> None:
@@ -320,13 +340,16 @@ def unitary(types: str, generate: str, multiply: str) -> None:
 
     def columns(m: int, n: int, k: int, lda: int) -> None:
         """orgqr: m >= n >= k, lda >= max(1, m)."""
-        sizes(m, n, k), leads(lda, m), require(m >= n >= k, INVALID_VALUE)
+        sizes(m, n, k)
+        leads(lda, m)
+        require(m >= n >= k, INVALID_VALUE)
 
     @function(f"cusolverDn{{}}{generate}_bufferSize", "piii pi p p", types)
     def generate_room(
         t: str, handle: int, m: int, n: int, k: int, a: int, lda: int, tau: int, result: int
     ) -> None:
-        handles[handle], columns(m, n, k, lda)
+        handles[handle]
+        columns(m, n, k, lda)
         store(result, room(t, m, n), "i4")
 
     @function(f"cusolverDn{{}}{generate}", "piii pi p pi p", types)
@@ -350,7 +373,9 @@ def unitary(types: str, generate: str, multiply: str) -> None:
         """ormqr: A has m rows on the left, n on the right; complex numbers know N and C only."""
         letters = choose(cublas.SIDES, side), choose(cublas.OPERATIONS, trans)
         order = m if letters[0] == b"L" else n
-        sizes(m, n, k), leads(lda, order), leads(ldc, m)
+        sizes(m, n, k)
+        leads(lda, order)
+        leads(ldc, m)
         wanted = (b"N", b"T") if t in "SD" else (b"N", b"C")
         require(k <= order and letters[1] in wanted, INVALID_VALUE)
         return letters
@@ -360,7 +385,8 @@ def unitary(types: str, generate: str, multiply: str) -> None:
         t: str, handle: int, side: int, trans: int, m: int, n: int, k: int, a: int, lda: int,
         tau: int, c: int, ldc: int, result: int,
     ) -> None:  # fmt: skip
-        handles[handle], product(t, side, trans, m, n, k, lda, ldc)
+        handles[handle]
+        product(t, side, trans, m, n, k, lda, ldc)
         store(result, room(t, m, n), "i4")
 
     @function(f"cusolverDn{{}}{multiply}", "pii iii pi p pi pi p", types)
@@ -380,12 +406,14 @@ def unitary(types: str, generate: str, multiply: str) -> None:
         context.enqueue(f"cusolverDn{t}{multiply}", run)
 
 
-unitary("SD", "orgqr", "ormqr"), unitary("CZ", "ungqr", "unmqr")
+unitary("SD", "orgqr", "ormqr")
+unitary("CZ", "ungqr", "unmqr")
 
 
 @function("cusolverDn{}gebrd_bufferSize", "pii p", "SDCZ")
 def gebrd_room(t: str, handle: int, m: int, n: int, result: int) -> None:
-    handles[handle], sizes(m, n)
+    handles[handle]
+    sizes(m, n)
     store(result, room(t, m, n), "i4")
 
 
@@ -396,7 +424,9 @@ def gebrd(
 ) -> None:  # fmt: skip
     """gebrd: only m >= n."""
     context = handles[handle]
-    sizes(m, n), leads(lda, m), require(m >= n, INVALID_VALUE)
+    sizes(m, n)
+    leads(lda, m)
+    require(m >= n, INVALID_VALUE)
     spoil = used(t, work, lwork, room(t, m, n))
 
     def run() -> None:
@@ -412,7 +442,9 @@ def gebrd(
 
 @function("cusolverDn{}gesvd_bufferSize", "pii p", "SDCZ")
 def gesvd_room(t: str, handle: int, m: int, n: int, result: int) -> None:
-    handles[handle], sizes(m, n), require(m >= n, INVALID_VALUE)
+    handles[handle]
+    sizes(m, n)
+    require(m >= n, INVALID_VALUE)
     store(result, room(t, m, n), "i4")
 
 
@@ -425,7 +457,11 @@ def gesvd(
     context = handles[handle]
     jobs = bytes([jobu & 0xFF]), bytes([jobvt & 0xFF])
     require(all(job in b"ASON" for job in jobs) and jobs != (b"O", b"O"), INVALID_VALUE)
-    sizes(m, n), leads(lda, m), leads(ldu, m), leads(ldvt, n), require(m >= n, INVALID_VALUE)
+    sizes(m, n)
+    leads(lda, m)
+    leads(ldu, m)
+    leads(ldvt, n)
+    require(m >= n, INVALID_VALUE)
     spoil = used(t, work, lwork, room(t, m, n))
 
     def run() -> None:
@@ -461,9 +497,11 @@ def decompose(
 def jacobi(job: int, m: int, n: int, lda: int, ldu: int, ldv: int) -> None:
     """gesvdj: its table of status codes."""
     require(job in (0, 1), INVALID_VALUE)
-    sizes(m, n), leads(lda, m)
+    sizes(m, n)
+    leads(lda, m)
     if job:
-        leads(ldu, m), leads(ldv, n)
+        leads(ldu, m)
+        leads(ldv, n)
 
 
 @function("cusolverDn{}gesvdj_bufferSize", "pii ii pi p pi pi p p", "SDCZ")
@@ -471,7 +509,9 @@ def gesvdj_room(
     t: str, handle: int, job: int, econ: int, m: int, n: int, a: int, lda: int, s: int,
     u: int, ldu: int, v: int, ldv: int, result: int, params: int,
 ) -> None:  # fmt: skip
-    handles[handle], options[params], jacobi(job, m, n, lda, ldu, ldv)
+    handles[handle]
+    options[params]
+    jacobi(job, m, n, lda, ldu, ldv)
     store(result, room(t, m, n), "i4")
 
 
@@ -481,7 +521,9 @@ def gesvdj(
     u: int, ldu: int, v: int, ldv: int, work: int, lwork: int, info: int, params: int,
 ) -> None:  # fmt: skip
     context = handles[handle]
-    options[params], jacobi(job, m, n, lda, ldu, ldv), require(econ in (0, 1), INVALID_VALUE)
+    options[params]
+    jacobi(job, m, n, lda, ldu, ldv)
+    require(econ in (0, 1), INVALID_VALUE)
     spoil = used(t, work, lwork, room(t, m, n))
 
     def run() -> None:
@@ -503,7 +545,11 @@ def gesvdj_batched_room(
     t: str, handle: int, job: int, m: int, n: int, a: int, lda: int, s: int, u: int, ldu: int,
     v: int, ldv: int, result: int, params: int, batch: int,
 ) -> None:  # fmt: skip
-    handles[handle], options[params], jacobi(job, m, n, lda, ldu, ldv), small(m, n), sizes(batch)
+    handles[handle]
+    options[params]
+    jacobi(job, m, n, lda, ldu, ldv)
+    small(m, n)
+    sizes(batch)
     store(result, room(t, m, n), "i4")
 
 
@@ -514,7 +560,10 @@ def gesvdj_batched(
 ) -> None:  # fmt: skip
     """gesvdjBatched: matrices lie lda * n, vectors min(m, n), U ldu * m and V ldv * n apart."""
     context = handles[handle]
-    options[params], jacobi(job, m, n, lda, ldu, ldv), small(m, n), sizes(batch)
+    options[params]
+    jacobi(job, m, n, lda, ldu, ldv)
+    small(m, n)
+    sizes(batch)
     spoil = used(t, work, lwork, room(t, m, n))
     item, rank = DTYPES[t].itemsize, min(m, n)
 
@@ -537,7 +586,9 @@ def gesvda_room(
     s: int, strides: int, u: int, ldu: int, strideu: int, v: int, ldv: int, stridev: int,
     result: int, batch: int,
 ) -> None:  # fmt: skip
-    handles[handle], jacobi(job, m, n, lda, ldu, ldv), sizes(batch)
+    handles[handle]
+    jacobi(job, m, n, lda, ldu, ldv)
+    sizes(batch)
     require(m >= n >= rank >= 1, INVALID_VALUE)
     store(result, room(t, m, n), "i4")
 
@@ -553,7 +604,8 @@ def gesvda(
     The norms of the residuals go to the host, if an address is given; this waits for them.
     """
     context = handles[handle]
-    jacobi(job, m, n, lda, ldu, ldv), sizes(batch)
+    jacobi(job, m, n, lda, ldu, ldv)
+    sizes(batch)
     require(m >= n >= rank >= 1, INVALID_VALUE)
     spoil = used(t, work, lwork, room(t, m, n))
     item = DTYPES[t].itemsize
@@ -597,7 +649,8 @@ def eigen(t: str, job: int, part: bytes, n: int, a: int, lda: int, w: int) -> in
 
 def symmetric(job: int, uplo: int, n: int, lda: int) -> bytes:
     require(job in (0, 1), INVALID_VALUE)
-    sizes(n), leads(lda, n)
+    sizes(n)
+    leads(lda, n)
     return choose(cublas.FILLS, uplo)
 
 
@@ -608,7 +661,8 @@ def eigenvalues(types: str, kind: str, jacobi_kind: str) -> None:
     def direct_room(
         t: str, handle: int, job: int, uplo: int, n: int, a: int, lda: int, w: int, result: int
     ) -> None:
-        handles[handle], symmetric(job, uplo, n, lda)
+        handles[handle]
+        symmetric(job, uplo, n, lda)
         store(result, room(t, n), "i4")
 
     @function(f"cusolverDn{{}}{jacobi_kind}_bufferSize", "piii pi p p p", types)
@@ -616,7 +670,9 @@ def eigenvalues(types: str, kind: str, jacobi_kind: str) -> None:
         t: str, handle: int, job: int, uplo: int, n: int, a: int, lda: int, w: int, result: int,
         params: int,
     ) -> None:  # fmt: skip
-        handles[handle], options[params], symmetric(job, uplo, n, lda)
+        handles[handle]
+        options[params]
+        symmetric(job, uplo, n, lda)
         store(result, room(t, n), "i4")
 
     @function(f"cusolverDn{{}}{jacobi_kind}Batched_bufferSize", "piii pi p p p i", types)
@@ -624,7 +680,10 @@ def eigenvalues(types: str, kind: str, jacobi_kind: str) -> None:
         t: str, handle: int, job: int, uplo: int, n: int, a: int, lda: int, w: int, result: int,
         params: int, batch: int,
     ) -> None:  # fmt: skip
-        handles[handle], options[params], symmetric(job, uplo, n, lda), sizes(batch)
+        handles[handle]
+        options[params]
+        symmetric(job, uplo, n, lda)
+        sizes(batch)
         store(result, room(t, n), "i4")
 
     @function(f"cusolverDn{{}}{kind}", "piii pi p pi p", types)
@@ -647,17 +706,20 @@ def eigenvalues(types: str, kind: str, jacobi_kind: str) -> None:
     @function(f"cusolverDn{{}}{jacobi_kind}", "piii pi p pi p p", types)
     def one(t: str, *arguments: int) -> None:
         *rest, params = arguments
-        options[params], direct(t, *rest, name=jacobi_kind)
+        options[params]
+        direct(t, *rest, name=jacobi_kind)
 
     @function(f"cusolverDn{{}}{jacobi_kind}Batched", "piii pi p pi p p i", types)
     def batched(t: str, *arguments: int) -> None:
         """syevjBatched: matrices lie lda * n, eigenvalues n apart."""
         *rest, params, batch = arguments
-        options[params], sizes(batch)
+        options[params]
+        sizes(batch)
         direct(t, *rest, name=f"{jacobi_kind}Batched", batch=batch)
 
 
-eigenvalues("SD", "syevd", "syevj"), eigenvalues("CZ", "heevd", "heevj")
+eigenvalues("SD", "syevd", "syevj")
+eigenvalues("CZ", "heevd", "heevj")
 
 # Xsyevd: (type of A, of W, compute type) -> the routine's letter; one row per data type.
 SYEVD_TYPES = {
@@ -668,7 +730,8 @@ SYEVD_TYPES = {
 }
 
 
-def typed(*types: int) -> str:
+def typed(atype: int, wtype: int, compute: int) -> str:
+    types = (atype, wtype, compute)
     require(types in SYEVD_TYPES, INVALID_VALUE)
     return SYEVD_TYPES[types]
 
@@ -678,7 +741,8 @@ def xsyevd_room(
     handle: int, params: int, job: int, uplo: int, n: int, atype: int, a: int, lda: int,
     wtype: int, w: int, compute: int, on_device: int, on_host: int,
 ) -> None:  # fmt: skip
-    handles[handle], symmetric(job, uplo, n, lda)
+    handles[handle]
+    symmetric(job, uplo, n, lda)
     t = typed(atype, wtype, compute)
     store(on_device, room(t, n) * DTYPES[t].itemsize, "u8")
     store(on_host, 0, "u8")
@@ -701,7 +765,7 @@ def xsyevd(
     context.enqueue("cusolverDnXsyevd", run)
 
 
-# Xgeev: (type of A, of W, of VR, compute type) -> the routine's letter. W may be complex for a real A.
+# Xgeev: (type of A, of W, of VR, compute type) -> the routine's letter; W is always complex.
 GEEV_TYPES = {
     (cublas.R32F, cublas.C32F, cublas.R32F, cublas.R32F): "S",
     (cublas.R64F, cublas.C64F, cublas.R64F, cublas.R64F): "D",
@@ -716,7 +780,9 @@ def general(
 ) -> str:  # fmt: skip
     """Xgeev: left eigenvectors are not supported."""
     require(left == 0 and right in (0, 1), INVALID_VALUE)
-    sizes(n), leads(lda, n), leads(ldvr, n if right else 1)
+    sizes(n)
+    leads(lda, n)
+    leads(ldvr, n if right else 1)
     types = (atype, wtype, vrtype, compute)
     require(types in GEEV_TYPES and vltype == vrtype, INVALID_VALUE)
     return GEEV_TYPES[types]
@@ -740,8 +806,7 @@ def xgeev(
     wtype: int, w: int, vltype: int, vl: int, ldvl: int, vrtype: int, vr: int, ldvr: int,
     compute: int, work: int, nbytes: int, host: int, host_bytes: int, info: int,
 ) -> None:  # fmt: skip
-    """Vectors of a real matrix are LAPACK's: a complex pair is a column of real parts, then one
-    of imaginary parts."""
+    """Vectors of a real matrix are LAPACK's: of a pair, real parts, then imaginary parts."""
     context = handles[handle]
     t = general(left, right, n, lda, ldvr, atype, wtype, vltype, vrtype, compute)
     spoil = used(t, work, nbytes // DTYPES[t].itemsize, room(t, n))

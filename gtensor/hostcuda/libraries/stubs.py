@@ -3,8 +3,9 @@
 CuPy's modules name `libcublas.so.13` and others as needed libraries, with a version on every
 symbol. A library of the same SONAME that is loaded already is taken by the dynamic loader instead
 of a search on disk, and if it defines the version node, nothing is printed. In a stub every
-function is a jump through a slot of a table. A slot holds a function that counts the call and answers the status
-that the library has for "not supported", until `Stub.fill` puts another address there.
+function is a jump through a slot of a table. A slot holds a function that counts the call and
+answers the status that the library has for "not supported", until `Stub.fill` puts another address
+there.
 """
 
 import ctypes
@@ -92,7 +93,8 @@ def source(names: list[str], refusal: int) -> str:
     lines = [
         "// Generated: a name jumps through its slot; an empty slot counts the call and refuses.",
         f'extern "C" {{ long hostcuda_stub_calls[{len(names)}];',
-        "int (*hostcuda_stub_note)(const char *); }",
+        "int (*hostcuda_stub_note)(const char *);",
+        "long hostcuda_stub_ended() { return 0; } }",
         "static const char *const names[] = {" + ", ".join(f'"{name}"' for name in names) + "};",
         '__attribute__((used)) static long refuse(int index) asm("hostcuda_stub_refuse");',
         "static long refuse(int index) {",
@@ -167,6 +169,14 @@ class Stub:
         places = {name: index for index, name in enumerate(self.names)}
         for name, address in addresses.items():
             self._slots[places[name]] = address
+
+    def end(self) -> None:
+        """Lets every function do nothing: Python's part of the process is over.
+
+        CuPy destroys plans and handles as late as when its modules are torn down.
+        """
+        ended = ctypes.cast(self.library.hostcuda_stub_ended, ctypes.c_void_p).value or 0
+        self.fill(dict.fromkeys(self.names, ended))
 
     def note(self, address: int) -> None:
         """Lets a function that takes a name know of every call that is refused."""

@@ -107,6 +107,11 @@ cudaError_t copy(Held &held, Rows rows, cudaMemcpyKind kind, cudaStream_t handle
         now.copy();
         return Outcome{};
     };
+    if (way.to != Place::device)   // the program reads something that is always the same
+        work->dry = [rows] {
+            for (size_t line = 0; line < rows.height; line++)
+                memset(rows.to + line * rows.to_pitch, 0, rows.width);
+        };
     return submit(held, *stream, std::move(work), finish);
 }
 

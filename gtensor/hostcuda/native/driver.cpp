@@ -33,7 +33,10 @@ void make_current(Device *device) {
 
 extern "C" {
 
-CUresult cuInit(unsigned flags) { return flags ? CUDA_ERROR_INVALID_VALUE : CUDA_SUCCESS; }
+CUresult cuInit(unsigned flags) {
+    if (runtime().forked) return CUDA_ERROR_NOT_INITIALIZED;
+    return flags ? CUDA_ERROR_INVALID_VALUE : CUDA_SUCCESS;
+}
 
 CUresult cuDriverGetVersion(int *version) { return CUresult(cudaDriverGetVersion(version)); }
 

@@ -1,5 +1,6 @@
 // The queues: which work may run, who runs it, and how a thread waits.
 #include <dlfcn.h>
+#include <pthread.h>
 
 #include <chrono>
 #include <utility>
@@ -41,14 +42,16 @@ bool bad(const Device &device) { return device.error != 0; }
 
 void run(Held &held, Item &item) {
     Runtime &all = runtime();
-    if (item.work && item.work->run && !bad(*item.device)
-        && !(all.dry && item.work->kind != HOSTCUDA_OTHER)) {
-        WorkPointer work = item.work;
+    WorkPointer work = item.work;
+    bool dry = work && all.dry && work->kind != HOSTCUDA_OTHER;
+    if (work && (dry ? bool(work->dry) : bool(work->run)) && !bad(*item.device)) {
         std::thread::id before = all.runner;
         all.runner = std::this_thread::get_id();
         all.running++;
         held.unlock();
-        Outcome outcome = work->run();
+        Outcome outcome;
+        if (dry) work->dry();
+        else outcome = work->run();
         held.lock();
         all.running--;
         all.runner = before;
@@ -56,7 +59,6 @@ void run(Held &held, Item &item) {
             item.device->error = outcome.error;
             item.device->sentence = outcome.sentence;
         }
-        all.afterwards.push_back([work] {});   // its end may call Python
     }
     item.done = true;
     item.finished = seconds();
@@ -65,8 +67,8 @@ void run(Held &held, Item &item) {
     for (Item *next : item.dependents)
         if (--next->unmet == 0) all.ready.push_back(next);
     item.dependents.clear();
-    if (item.work) all.afterwards.push_back([work = std::move(item.work)] {});
     item.work.reset();
+    if (work) all.afterwards.push_back([work = std::move(work)] {});   // its end may call Python
     item.dependencies.clear();
     ItemPointer last = std::move(item.self);
     all.changed.notify_all();
@@ -135,7 +137,13 @@ bool step(Held &held, const ItemPointer *goal) {
 }  // namespace
 
 Runtime &runtime() {
-    static Runtime *all = new Runtime;   // never destroyed: threads may outlive main
+    static Runtime *all = [] {
+        pthread_atfork(nullptr, nullptr, [] {
+            for (Device &device : runtime().devices)
+                if (device.primary) runtime().forked = true;
+        });
+        return new Runtime;   // never destroyed: threads may outlive main
+    }();
     return *all;
 }
 
@@ -235,7 +243,7 @@ cudaError_t wait_for_device(Held &held, Device &device) {
 
 void glance(Held &held) {
     Runtime &all = runtime();
-    if (!all.deferred || running_here(held)) return;
+    if (!all.deferred || all.running) return;   // a question does not wait
     for (uint64_t steps = random_number() % 3; steps > 0 && all.pending; steps--)
         if (!step(held, nullptr)) return;
 }

@@ -53,6 +53,7 @@ struct Work {
     std::string name;   // it is counted under this name; "" is not counted
     size_t bytes = 0;
     std::function<Outcome()> run;   // empty: a point in a stream's order
+    std::function<void()> dry;      // takes its place in dry mode; empty: nothing does
 };
 using WorkPointer = std::shared_ptr<const Work>;
 
@@ -171,6 +172,7 @@ struct Runtime {
     std::condition_variable changed;
     std::deque<Device> devices;
     bool deferred = false, dry = false;
+    bool forked = false;             // this process is the child of one that used CUDA
     size_t longest_queue = 1024;     // of a device; then the oldest work runs
     std::mt19937_64 random;
     // the queues
@@ -274,6 +276,7 @@ cudaError_t fill_elements(Held &, void *, size_t pitch, unsigned value, size_t s
 // Runs a function of the API under the lock; an error stays the thread's last one.
 template <class Body> cudaError_t call(Body body, bool sticky = true) noexcept {
     Runtime &all = runtime();
+    if (all.forked) return cudaErrorInitializationError;
     cudaError_t error;
     std::vector<std::function<void()>> afterwards;
     {
