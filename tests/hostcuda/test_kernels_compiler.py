@@ -146,6 +146,7 @@ __device__ float deeper(volatile float *x, int by) {
 extern "C" __global__ void recurses(float *x) { if (THREAD == 5) *x = deeper(x, 1000); }
 extern "C" __global__ void asserts(float *x) { assert(THREAD != 5); }
 extern "C" __global__ void traps(float *x) { if (THREAD == 5) __trap(); }
+extern "C" __global__ void undefined(float *x) { if (THREAD == 5) __builtin_trap(); }
 extern "C" __global__ void divergent(float *x) {
   if (THREAD == 5) __syncthreads();
   __syncthreads();
@@ -177,6 +178,7 @@ def faults() -> Module:
     ("recurses", AT + "stack overflow: more than 262144 bytes of local memory"),
     ("asserts", AT + r"assertion `THREAD != 5' failed at kernel.cu:24"),
     ("traps", AT + "__trap"),
+    ("undefined", AT + "the compiler's trap"),
     ("divergent", "divergent barrier: "),
     ("atomic", AT + "misaligned address 0x.* of an atomic of 4 bytes"),
 ])
@@ -286,6 +288,32 @@ def test_the_least_number_is_divided_by_minus_one(ctype: str, dtype: type) -> No
     y[2] = 0
     with pytest.raises(Fault, match=r"thread \(2, 0, 0\): integer division by zero"):
         module.launch("divide", (1,), (4,), (x, y, z))
+
+
+def test_the_least_number_is_divided_by_what_lies_in_memory() -> None:
+    """Every form of address that the instruction of the division may have."""
+    forms = ['"(%2)"', '"4(%2)"', '"400(%2)"', '"-4(%2)"', '"(%2,%3,4)"', '"8(%2,%3,4)"',
+             '"800(%2,%3,2)"', '"(,%4,1)"']
+    bases = ["rsi", "r9", "r12", "r13", "rbp"]
+    tests = "\n".join(f"""
+    {{
+      long a = INT_MIN, d = -1;
+      ASSEMBLY("idivl " {form} : "+a"(a), "+d"(d) : "r"(y), "r"(8l), "r"(y) : "memory");
+      z[{at}] = int(a) == INT_MIN && d == 0;
+    }}""" for at, form in enumerate(forms))
+    registers = "\n".join(f"""
+    {{
+      long a = LONG_MIN, d = -1;
+      ASSEMBLY("pushq %%{base}\\n movq %2, %%{base}\\n idivq (%%{base})\\n popq %%{base}"
+               : "+a"(a), "+d"(d) : "c"(y) : "memory");
+      z[{len(forms) + at}] = a == LONG_MIN && d == 0;
+    }}""" for at, base in enumerate(bases))
+    module = Module(f"""
+    #define ASSEMBLY __asm__ volatile
+    extern "C" __global__ void divide(int *y, int *z) {{ {tests} {registers} }}""")
+    memory, z = np.full(2000, -1, np.int32), np.zeros(len(forms) + len(bases), np.int32)
+    module.launch("divide", (1,), (1,), (memory[1000:], z))
+    assert z.tolist() == [1] * len(z)
 
 
 def test_the_image_is_text_and_may_lose_its_last_byte() -> None:

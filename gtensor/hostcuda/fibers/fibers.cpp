@@ -309,7 +309,7 @@ struct Watch {};  // the sanitizer reports them
 
 thread_local bool watched;  // this OS thread runs a launch
 
-const int signals[] = {SIGSEGV, SIGBUS, SIGFPE};
+const int signals[] = {SIGSEGV, SIGBUS, SIGFPE, SIGILL};
 
 struct Fault {
   int number, code;
@@ -329,6 +329,8 @@ void land() {
   const char *stack = running->memory;
   if (fault.number == SIGFPE)
     say("integer division by zero");
+  else if (fault.number == SIGILL)
+    say("the compiler's trap for what is undefined in C++");
   else if (fault.address >= stack && fault.address < stack + page)
     say("stack overflow: more than %zu bytes of local memory", stack_bytes);
   else if (fault.code == SI_KERNEL)
