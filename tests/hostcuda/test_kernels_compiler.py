@@ -351,10 +351,22 @@ def test_a_text_is_compiled_once_at_a_time(tmp_path: Path) -> None:
 
 
 def test_a_text_is_changed_where_it_must_be_and_keeps_its_lines() -> None:
-    given = '__global__ void f(int n) {\n  extern\n  __shared__ double cells[];\n}\nint x;'
+    given = (
+        "// __global__ void none() {}\n"
+        'const char *words = "__global__ void none() {}";\n'
+        "__global__ void f(int n);\n"
+        "__device__ int count, all[2];\n"
+        "__device__ int twice(int n) { return 2 * n; }\n"
+        "template <typename T> __global__ void g(T) {}\n"
+        "__global__ void __launch_bounds__(64, 2) f(int n) {\n"
+        "  extern\n"
+        "  __shared__ double cells[];\n"
+        "}\n"
+        "int last;")
     assert text.host_text(given) == (
-        "__global__ void f(int n) {\n"
-        "  double *const cells = hostcuda::dynamic_shared<double>();\n\n"
-        "} HOSTCUDA_KERNEL(f, 1024, (int n))\nint x;")
+        given.replace("__device__ int count", "__device__ HOSTCUDA_EXPORTED  int count")
+        .replace("extern\n  __shared__ double cells[];",
+                 "double *const cells = hostcuda::dynamic_shared<double>();\n")
+        .replace("}\nint last", "} HOSTCUDA_KERNEL(f, 64, (int n))\nint last"))
     with pytest.raises(text.TextError, match="line 2: a declaration of dynamic shared memory"):
         text.host_text("\nextern __shared__ float cells[], others[];")
