@@ -195,6 +195,22 @@ def test_a_fault_names_kernel_block_and_thread(
     assert x.tolist() == [1] * 8
 
 
+@pytest.mark.parametrize("schedule", SCHEDULES)
+def test_threads_that_have_ended_are_not_waited_for(schedule: int) -> None:
+    """CuPy's scans rely on it."""
+    module = Module("""extern "C" __global__ void sums(int *x, int n) {
+      __shared__ int cells[64];
+      if (threadIdx.x >= n) return;
+      cells[threadIdx.x] = threadIdx.x;
+      __syncthreads();
+      x[threadIdx.x] = cells[n - 1 - threadIdx.x];
+      if (__syncthreads_count(threadIdx.x % 2) != n / 2) x[threadIdx.x] = -1;
+    }""")
+    x = np.zeros(41, np.int32)
+    module.launch("sums", (1,), (64,), (x, np.int32(41)), schedule=schedule)
+    assert x.tolist() == [*range(41)][::-1]
+
+
 def test_a_missing_barrier_shows_in_the_order_of_threads(faults: Module) -> None:
     found = set()
     for schedule in SCHEDULES:
