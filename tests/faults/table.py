@@ -86,6 +86,7 @@ class Fault:
 
 _STATES = "tape.test_graph_states"
 _WALK = "tape.test_walk"
+_KERNELS = "hostcuda.test_kernels_compiler"
 
 FAULTS = [
     # values
@@ -159,6 +160,11 @@ FAULTS = [
           ByCheck(checks.live_blocks_do_not_overlap)),
     Fault("a block lives as long as a view of its array", plants.block_not_held,
           ByCheck(checks.arrays_keep_their_blocks)),
+    # kernels of the host device
+    Fault("a text's comments and literals are no code", plants.comments_are_compiled,
+          ByTest(_KERNELS, "test_a_text_is_changed_where_it_must_be_and_keeps_its_lines")),
+    Fault("a kernel keeps its launch bound", plants.launch_bounds_are_forgotten,
+          ByTest(_KERNELS, "test_a_text_is_changed_where_it_must_be_and_keeps_its_lines")),
 ]
 
 _HEAD = """# Planted faults
@@ -166,8 +172,9 @@ _HEAD = """# Planted faults
 A check that never fails proves nothing. Each row is one deliberate mistake in gtensor and the check
 that must fail while the mistake is there and pass without it; `tests/faults` plants them in turn.
 The counting of holders has faults of its own in `tests/tape/test_ownership_model.py`, the CUDA
-kernels have theirs in `tests/kernels/test_kernels_faults.py`, the floors in `tests/test_floors.py`,
-the arena's stand beside the checks in `tests/memory`.
+kernels have theirs in `tests/kernels/test_kernels_faults.py` and, as the host device finds them, in
+`tests/hostcuda/test_kernels_compiler.py`, the floors in `tests/test_floors.py`, the arena's stand
+beside the checks in `tests/memory`.
 
 This page is written by `PYTHONPATH=tests python -m faults.table > docs/faults.md`.
 
