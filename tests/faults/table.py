@@ -89,6 +89,7 @@ _WALK = "tape.test_walk"
 _CUBLAS, _CUBLASLT = "hostcuda.test_libraries_cublas", "hostcuda.test_libraries_cublaslt"
 _CUSOLVER, _CUFFT = "hostcuda.test_libraries_cusolver", "hostcuda.test_libraries_cufft"
 _CUB, _CURAND = "hostcuda.test_libraries_cub", "hostcuda.test_libraries_stubs"
+_KERNELS = "hostcuda.test_kernels_compiler"
 
 FAULTS = [
     # values
@@ -207,6 +208,11 @@ FAULTS = [
           ByTest(_CUB, "test_the_last_edge_of_a_histogram_is_outside")),
     Fault("a result on the host forbids capture", plants.host_results_captured,
           ByTest(_CUBLAS, "test_a_result_on_the_host_waits_and_so_forbids_capture")),
+    # kernels of the host device
+    Fault("a text's comments and literals are no code", plants.comments_are_compiled,
+          ByTest(_KERNELS, "test_a_text_is_changed_where_it_must_be_and_keeps_its_lines")),
+    Fault("a kernel keeps its launch bound", plants.launch_bounds_are_forgotten,
+          ByTest(_KERNELS, "test_a_text_is_changed_where_it_must_be_and_keeps_its_lines")),
 ]
 
 _HEAD = """# Planted faults
@@ -214,8 +220,9 @@ _HEAD = """# Planted faults
 A check that never fails proves nothing. Each row is one deliberate mistake in gtensor and the check
 that must fail while the mistake is there and pass without it; `tests/faults` plants them in turn.
 The counting of holders has faults of its own in `tests/tape/test_ownership_model.py`, the CUDA
-kernels have theirs in `tests/kernels/test_kernels_faults.py`, the floors in `tests/test_floors.py`,
-the arena's stand beside the checks in `tests/memory`.
+kernels have theirs in `tests/kernels/test_kernels_faults.py` and, as the host device finds them, in
+`tests/hostcuda/test_kernels_compiler.py`, the floors in `tests/test_floors.py`, the arena's stand
+beside the checks in `tests/memory`.
 
 This page is written by `PYTHONPATH=tests python -m faults.table > docs/faults.md`.
 

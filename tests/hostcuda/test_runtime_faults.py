@@ -89,7 +89,7 @@ FAULTS = {
 }
 
 
-def tested(native: Path, cache: Path, test: str) -> int:
+def status_of(native: Path, cache: Path, test: str) -> int:
     """The exit status of one test of test_runtime.py, with libhostcuda made from that folder."""
     environment = os.environ | {
         "MUTATED": str(native), "GTENSOR_HOSTCUDA_CACHE": str(cache), "PYTHONPATH": os.pathsep.join(
@@ -125,8 +125,8 @@ def test_it_is_seen(name, native):
     text = path.read_text()
     assert text.count(fault.right) == 1
     path.write_text(text.replace(fault.right, fault.wrong))
-    assert tested(native, native.parent / "cache", fault.test) == 1
+    assert status_of(native, native.parent / "cache", fault.test) == 1
 
 
 def test_the_text_as_it_is_passes(native):
-    assert tested(native, native.parent / "cache", "random_programs or one_page") == 0
+    assert status_of(native, native.parent / "cache", "random_programs or one_page") == 0
