@@ -503,8 +503,9 @@ def test_a_thread_without_a_context_is_told_so():
     assert status == [201]
 
 
-def test_events_behind_a_whole_device(cupy):
-    hostcuda.configure("deferred", 1)
+@pytest.mark.parametrize("seed", SEEDS)
+def test_events_behind_a_whole_device(cupy, seed):
+    hostcuda.configure("deferred", seed)
     driver = ctypes.CDLL("libcuda.so.1")
     log: list[int] = []
     for number, stream in enumerate(kept := streams(cupy, 3)):
