@@ -78,7 +78,8 @@ FAULTS = {
     "allocations begin where a page begins": Fault(
         "memory.cpp", "span + PAGE + pages - rounded;", "span + PAGE;", "a_fault_names"),
     "an error does not stay": Fault(
-        "queue.cpp", "if (outcome.error && !item.device->error) {", "if (false) {", "a_fault_names"),
+        "queue.cpp", "if (outcome.error && !item.device->error) {", "if (false) {",
+        "a_fault_names"),
     "dry programs run": Fault(
         "queue.cpp", "work && all.dry && work->kind != HOSTCUDA_OTHER", "false", "dry_programs"),
     "an event behind the device is behind the default stream": Fault(
