@@ -402,24 +402,6 @@ def block_not_held() -> Context:
     return patch.object(HostDevice, "empty", empty)
 
 
-# -- kernels of the host device --------------------------------------------------------------------
-
-
-def comments_are_compiled() -> Context:
-    """the host device takes what stands in comments and literals for CUDA"""
-    return patch.object(cuda_text, "visible", lambda text: text)
-
-
-def launch_bounds_are_forgotten() -> Context:
-    """every kernel of the host device may be launched with 1024 threads"""
-    right = cuda_text._kernel
-
-    def kernel(*given: Any) -> Any:
-        found = right(*given)
-        return found and replace(found, bound="1024")
-    return patch.object(cuda_text, "_kernel", kernel)
-
-
 # -- stand-ins of NVIDIA's libraries ---------------------------------------------------------------
 
 
@@ -585,3 +567,21 @@ def last_edge_counted() -> Context:
         places = np.minimum(places, count - 1)
         cub.view(y, (count,), "i8")[...] = np.bincount(places[places >= 0], minlength=count)
     return patch.object(cub, "counted", counted)
+
+
+# -- kernels of the host device --------------------------------------------------------------------
+
+
+def comments_are_compiled() -> Context:
+    """the host device takes what stands in comments and literals for CUDA"""
+    return patch.object(cuda_text, "visible", lambda text: text)
+
+
+def launch_bounds_are_forgotten() -> Context:
+    """every kernel of the host device may be launched with 1024 threads"""
+    right = cuda_text._kernel
+
+    def kernel(*given: Any) -> Any:
+        found = right(*given)
+        return found and replace(found, bound="1024")
+    return patch.object(cuda_text, "_kernel", kernel)

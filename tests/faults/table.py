@@ -86,10 +86,10 @@ class Fault:
 
 _STATES = "tape.test_graph_states"
 _WALK = "tape.test_walk"
-_KERNELS = "hostcuda.test_kernels_compiler"
 _CUBLAS, _CUBLASLT = "hostcuda.test_libraries_cublas", "hostcuda.test_libraries_cublaslt"
 _CUSOLVER, _CUFFT = "hostcuda.test_libraries_cusolver", "hostcuda.test_libraries_cufft"
 _CUB, _CURAND = "hostcuda.test_libraries_cub", "hostcuda.test_libraries_stubs"
+_KERNELS = "hostcuda.test_kernels_compiler"
 
 FAULTS = [
     # values
@@ -163,11 +163,6 @@ FAULTS = [
           ByCheck(checks.live_blocks_do_not_overlap)),
     Fault("a block lives as long as a view of its array", plants.block_not_held,
           ByCheck(checks.arrays_keep_their_blocks)),
-    # kernels of the host device
-    Fault("a text's comments and literals are no code", plants.comments_are_compiled,
-          ByTest(_KERNELS, "test_a_text_is_changed_where_it_must_be_and_keeps_its_lines")),
-    Fault("a kernel keeps its launch bound", plants.launch_bounds_are_forgotten,
-          ByTest(_KERNELS, "test_a_text_is_changed_where_it_must_be_and_keeps_its_lines")),
     # stand-ins of NVIDIA's libraries
     Fault("cuBLAS refuses a short leading dimension", plants.short_leading_dimension_taken,
           ByTest(_CUBLAS, "test_gemm_refuses_bad_arguments_and_writes_nothing", name="lda < m")),
@@ -213,6 +208,11 @@ FAULTS = [
           ByTest(_CUB, "test_the_last_edge_of_a_histogram_is_outside")),
     Fault("a result on the host forbids capture", plants.host_results_captured,
           ByTest(_CUBLAS, "test_a_result_on_the_host_waits_and_so_forbids_capture")),
+    # kernels of the host device
+    Fault("a text's comments and literals are no code", plants.comments_are_compiled,
+          ByTest(_KERNELS, "test_a_text_is_changed_where_it_must_be_and_keeps_its_lines")),
+    Fault("a kernel keeps its launch bound", plants.launch_bounds_are_forgotten,
+          ByTest(_KERNELS, "test_a_text_is_changed_where_it_must_be_and_keeps_its_lines")),
 ]
 
 _HEAD = """# Planted faults
