@@ -95,7 +95,8 @@ def _compile(gpp: str, include: Path, sources: list[Path], folder: Path) -> None
 
     def compiled(source: Path) -> Path:  # kept by its text: a change of one file compiles one
         text = shared + source.read_bytes() + repr((gpp, _FLAGS)).encode()
-        made = folder.parent / f"{source.stem}-{hashlib.sha256(text).hexdigest()[:24]}.o"
+        key = hashlib.sha256(text).hexdigest()
+        made = folder.parent / f"{source.stem}-{key[:24]}.o"
         if not made.exists():
             part = folder / f"{source.stem}.o"
             _call([gpp, *_FLAGS, f"-isystem{include}", f"-I{folder}", "-c", str(source),

@@ -318,8 +318,9 @@ A check that never fails proves nothing. Each row is one deliberate mistake in g
 that must fail while the mistake is there and pass without it; `tests/faults` plants them in turn.
 The counting of holders has faults of its own in `tests/tape/test_ownership_model.py`, the CUDA
 kernels have theirs in `tests/kernels/test_kernels_faults.py` and, as the host device finds them, in
-`tests/hostcuda/test_kernels_compiler.py`, the floors in `tests/test_floors.py`, the arena's stand
-beside the checks in `tests/memory`.
+`tests/hostcuda/test_kernels_compiler.py`, its runtime has faults planted into its C++ in
+`tests/hostcuda/test_runtime_faults.py` (slow), the floors in `tests/test_floors.py`, the arena's
+stand beside the checks in `tests/memory`.
 
 This page is written by `PYTHONPATH=tests python -m faults.table > docs/faults.md`.
 
