@@ -13,9 +13,9 @@ import numpy as np
 from gtensor.hostcuda.libraries import cublas
 from gtensor.hostcuda.libraries.calls import (
     DTYPES,
+    Context,
     Handles,
     Library,
-    enqueue,
     matrix,
     pointers,
     require,
@@ -35,14 +35,14 @@ library = Library(
 function = library.function
 
 
-class Handle:
+class Handle(Context):
     def __init__(self) -> None:
-        self.stream = 0
+        super().__init__(EXECUTION_FAILED)
 
     def enqueue(self, name: str, work: Callable[[], None]) -> None:
         # No section allows stream capture, so it is refused.
         require(not runtime.is_capturing(self.stream), NOT_SUPPORTED)
-        enqueue(self.stream, name, work, EXECUTION_FAILED)
+        super().enqueue(name, work)
 
 
 handles = Handles(NOT_INITIALIZED)
