@@ -32,9 +32,7 @@ NOT_INITIALIZED, INVALID_VALUE, EXECUTION_FAILED = 1, 7, 13
 INTERNAL_ERROR, NOT_SUPPORTED = 14, 15
 VERSION = 130000  # 13.0.0
 
-library = Library(
-    "libcublas.so.13", "libcublas.so.13", refusal=NOT_SUPPORTED, internal=INTERNAL_ERROR
-)
+library = Library("libcublas.so.13", refusal=NOT_SUPPORTED, internal=INTERNAL_ERROR)
 function = library.function
 
 HOST, DEVICE = 0, 1  # 2.2.9 cublasPointerMode_t
