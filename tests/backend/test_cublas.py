@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import threading
+from math import prod
 from typing import Any
 
 import ml_dtypes
@@ -12,7 +13,7 @@ import pytest
 
 import gtensor as gt
 from gtensor import hostcuda
-from gtensor.backend import get_device
+from gtensor.backend import cublas, get_device
 
 pytestmark = pytest.mark.gpu
 on_host = pytest.mark.host_cuda
@@ -139,14 +140,14 @@ def test_a_walk_transposes_and_accumulates_without_copies(dtype):
 
 @on_host
 def test_a_stream_has_a_workspace_of_its_own_that_goes_with_it():
-    from gtensor.hostcuda.libraries import cublas
+    from gtensor.hostcuda.libraries.cublas import handles
 
     device = get_device("cuda")
     a = gt.ones((4, 4), device="cuda")
 
     def used() -> tuple[int, int]:
         a @ a
-        context = cublas.handles[device._products._thread.lease.handle.pointer]
+        context = handles[device._products._thread.lease.handle.pointer]
         return context.workspace
 
     first = used()
@@ -251,3 +252,61 @@ def test_a_captured_training_step_equals_the_eager_one_bit_for_bit():
     assert eager[0] == captured[0] and len(set(eager[0])) == 5
     for a, b in zip(eager[1], captured[1], strict=True):
         assert np.array_equal(a, b)
+
+
+# -- the tests tested ------------------------------------------------------------------------------
+
+
+def _never_set(handle: Any, stream: Any, workspace: Any) -> None:
+    cublas._call("cublasSetStream_v2", handle.pointer, stream.stream.ptr)
+    handle.stream = stream.id
+
+
+def _once_for_all(products: Any, stream: int) -> Any:
+    return products._workspaces.setdefault(stream, next(iter(products._workspaces.values())))
+
+
+def _transposes_copied(x: Any) -> Any:
+    return get_device("cuda").xp.array(x, order="C")
+
+
+def _always_joined(lead: tuple[int, ...], *arrays: Any) -> list[Any]:
+    steps = [cublas._lead_steps(x, len(lead))[-1:] for x in arrays]
+    return [(prod(lead), tuple(step for (step,) in steps))] if lead else []
+
+
+FAULTS = {
+    "a stream is set and its workspace is not": (
+        cublas._Handle, "use", _never_set,
+        test_a_stream_has_a_workspace_of_its_own_that_goes_with_it, ()),
+    "all streams share a workspace": (
+        cublas.Products, "_workspace", _once_for_all,
+        test_a_stream_has_a_workspace_of_its_own_that_goes_with_it, ()),
+    "operands are copied": (
+        cublas, "_readable", _transposes_copied,
+        test_a_walk_transposes_and_accumulates_without_copies, (np.dtype(np.float32),)),
+    "a sum of no products leaves the buffer as it was": (
+        cublas, "_scaled", lambda out, beta: out,
+        test_a_product_of_any_layout_is_added_to_what_a_buffer_of_any_layout_holds,
+        (np.dtype(np.float32),)),
+    "leading axes are joined that do not step evenly": (
+        cublas, "_joined", _always_joined,
+        test_a_product_of_any_layout_is_added_to_what_a_buffer_of_any_layout_holds,
+        (np.dtype(np.float32),)),
+    "rows may lie over each other": (
+        cublas, "_leading", lambda rows, columns, down, across: columns,
+        test_a_product_of_any_layout_is_added_to_what_a_buffer_of_any_layout_holds,
+        (np.dtype(np.float32),)),
+    "an out may overlap an input": (
+        cublas, "_check_out", lambda *given: None,
+        test_what_is_refused_is_named_before_anything_is_changed, ()),
+}
+
+
+@on_host
+@pytest.mark.parametrize("name", FAULTS)
+def test_a_planted_fault_is_caught(name, monkeypatch):
+    where, what, wrong, test, arguments = FAULTS[name]
+    monkeypatch.setattr(where, what, wrong)
+    with pytest.raises((AssertionError, RuntimeError, pytest.fail.Exception)):
+        test(*arguments)
