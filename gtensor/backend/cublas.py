@@ -18,6 +18,7 @@ import threading
 import weakref
 from functools import cache, lru_cache
 from itertools import product
+from math import prod
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import ml_dtypes
@@ -129,6 +130,40 @@ class _Lease:
 # -- layouts ---------------------------------------------------------------------------------------
 
 
+class _Laid(NamedTuple):
+    """How an array lies: its shape, and its strides in elements."""
+
+    shape: tuple[int, ...]
+    steps: tuple[int, ...]
+
+    def swapped(self) -> _Laid:
+        """Of the matrices' transposes."""
+        return _Laid((*self.shape[:-2], *self.shape[:-3:-1]),
+                     (*self.steps[:-2], *self.steps[:-3:-1]))
+
+    def read(self) -> tuple[int, int]:
+        """How cuBLAS reads the matrices: the operation and the leading dimension, 0 for not."""
+        (rows, columns), (down, across) = self.shape[-2:], self.steps[-2:]
+        leading = _leading(rows, columns, down, across)
+        if leading:
+            return _AS_IT_LIES, leading
+        return _TRANSPOSED, _leading(columns, rows, across, down)
+
+    def readable(self) -> bool:
+        """Whether one step leads from each matrix to the next, and each can be read.
+
+        Axes along which the matrices repeat are left out.
+        """
+        axes = [(n, s) for n, s in zip(self.shape[:-2], self.steps, strict=False) if n > 1 and s]
+        even = all(s == n * step for (_, s), (n, step) in zip(axes, axes[1:], strict=False))
+        return even and self.read()[1] > 0
+
+    def over(self, count: int) -> tuple[int, ...]:
+        """Steps along `count` leading axes, 0 along those that the matrices repeat over."""
+        steps = [s if n > 1 else 0 for n, s in zip(self.shape[:-2], self.steps, strict=False)]
+        return (0,) * (count - len(steps)) + tuple(steps)
+
+
 def _leading(rows: int, columns: int, down: int, across: int) -> int:
     """The leading dimension of a matrix whose rows lie in one piece; 0 if they do not."""
     if columns > 1 and across != 1:
@@ -138,48 +173,18 @@ def _leading(rows: int, columns: int, down: int, across: int) -> int:
     return down if down >= columns else 0
 
 
-def _steps(x: Any) -> tuple[int, ...]:
-    """Strides in elements."""
-    return tuple(stride // x.itemsize for stride in x.strides)
-
-
-def _read(x: Any) -> tuple[int, int]:
-    """How cuBLAS reads the matrices of x: the operation and the leading dimension; (0, 0): not."""
-    (rows, columns), (down, across) = x.shape[-2:], _steps(x)[-2:]
-    leading = _leading(rows, columns, down, across)
-    if leading:
-        return _AS_IT_LIES, leading
-    return _TRANSPOSED, _leading(columns, rows, across, down)
-
-
-def _in_one_run(x: Any) -> bool:
-    """Whether one step leads from each matrix of x to the next, repetitions left out."""
-    axes = [(n, s) for n, s in zip(x.shape[:-2], _steps(x), strict=False) if n > 1 and s]
-    return all(s == n * step for (_, s), (n, step) in zip(axes, axes[1:], strict=False))
-
-
-def _readable(x: Any) -> Any:
-    """x itself, or a copy that cuBLAS can read."""
-    return x if _read(x)[1] and _in_one_run(x) else cupy().array(x, order="C")
-
-
-def _swapped(x: Any) -> Any:
-    return x.swapaxes(-1, -2)
-
-
-def _lead_steps(x: Any, count: int) -> tuple[int, ...]:
-    """Steps along `count` leading axes, 0 along those that x repeats its matrices over."""
-    steps = [s if n > 1 else 0 for n, s in zip(x.shape[:-2], _steps(x), strict=False)]
-    return (0,) * (count - len(steps)) + tuple(steps)
+def _fresh(shape: tuple[int, ...]) -> _Laid:
+    """Of a copy in C order."""
+    return _Laid(shape, tuple(prod(shape[axis + 1:]) for axis in range(len(shape))))
 
 
 _Axis = tuple[int, tuple[int, ...]]  # length, step of each array
 
 
-def _joined(lead: tuple[int, ...], *arrays: Any) -> list[_Axis]:
+def _joined(lead: tuple[int, ...], *arrays: _Laid) -> list[_Axis]:
     """The leading axes, neighbours along which all arrays step evenly as one."""
     axes: list[_Axis] = []
-    steps = zip(*(_lead_steps(x, len(lead)) for x in arrays), strict=True)
+    steps = zip(*(x.over(len(lead)) for x in arrays), strict=True)
     for n, step in zip(lead, steps, strict=True):
         if n == 1:
             continue
@@ -188,6 +193,39 @@ def _joined(lead: tuple[int, ...], *arrays: Any) -> list[_Axis]:
         else:
             axes.append((n, step))
     return axes
+
+
+class _Plan(NamedTuple):
+    """The call for out.T = b.T @ a.T, whose columns are out's rows."""
+
+    exchanged: bool  # a stands for b.T and b for a.T, as out.T is what lies in rows
+    copied: tuple[bool, bool]  # a, b
+    shape: tuple[int, int, int, int, int]  # operations, sizes
+    leading: tuple[int, int, int]  # of a, b, out
+    batch: _Axis  # its length, 0 for a single product, and steps
+    others: tuple[_Axis, ...]  # one call for each index of these
+
+
+@lru_cache(1024)
+def _plan(a_at: tuple[Any, ...], b_at: tuple[Any, ...], out_at: tuple[Any, ...]) -> _Plan | None:
+    """From (shape, strides, itemsize) of each; None where cuBLAS cannot write the output."""
+    a, b, out = (_Laid(shape, tuple(stride // size for stride in strides))
+                 for shape, strides, size in (a_at, b_at, out_at))
+    operation, leading = out.read()
+    if not leading:
+        return None
+    exchanged = operation == _TRANSPOSED
+    if exchanged:
+        a, b, out = b.swapped(), a.swapped(), out.swapped()
+    copied = (not a.readable(), not b.readable())
+    a, b = (_fresh(x.shape) if copy else x for x, copy in zip((a, b), copied, strict=True))
+    (op_a, leading_a), (op_b, leading_b) = a.read(), b.read()
+    axes = _joined(out.shape[:-2], a, b, out)
+    batch = max(axes, default=(0, (0, 0, 0)))
+    if axes:
+        axes.remove(batch)
+    return _Plan(exchanged, copied, (op_b, op_a, out.shape[-1], out.shape[-2], a.shape[-1]),
+                 (leading_a, leading_b, leading), batch, tuple(axes))
 
 
 # -- products --------------------------------------------------------------------------------------
@@ -210,64 +248,60 @@ class Products:
         TypeError for dtypes that cuBLAS has no product of, and ValueError for an `out` of another
         shape or one that overlaps an input.
         """
-        lead = a.shape[:-2]
-        if lead != b.shape[:-2]:
-            lead = np.broadcast_shapes(lead, b.shape[:-2])
-        shape = (*lead, a.shape[-2], b.shape[-1])
+        a_shape, b_shape, dtype = a.shape, b.shape, a.dtype
+        lead = a_shape[:-2]
+        if lead != b_shape[:-2]:
+            lead = np.broadcast_shapes(lead, b_shape[:-2])
+        shape = (*lead, a_shape[-2], b_shape[-1])
         if out is None:
-            out, beta = cupy().empty(shape, a.dtype), 0.0
+            out, beta = cupy().empty(shape, dtype), 0.0
         else:
             _check_out(a, b, out, shape)
-        kind = _KINDS.get((a.dtype, out.dtype))
-        if kind is None or a.dtype != b.dtype:
-            raise TypeError(f"a product of {a.dtype} and {b.dtype} into {out.dtype}; wanted one "
+        kind = _KINDS.get((dtype, out.dtype))
+        if kind is None or dtype != b.dtype:
+            raise TypeError(f"a product of {dtype} and {b.dtype} into {out.dtype}; wanted one "
                             "floating-point or complex dtype")
-        if a.shape[-1] == 0:
+        if a_shape[-1] == 0:
             return _scaled(out, beta)
         if out.size:
             self._write(kind, a, b, out, beta)
         return out
 
     def _write(self, kind: _Kind, a: Any, b: Any, out: Any, beta: float) -> None:
-        operation, leading = _read(out)
-        if not leading:
+        plan = _plan((a.shape, a.strides, a.itemsize), (b.shape, b.strides, b.itemsize),
+                     (out.shape, out.strides, out.itemsize))
+        if plan is None:
             whole = cupy().array(out, order="C") if beta else cupy().empty(out.shape, out.dtype)
             self._write(kind, a, b, whole, beta)
             out[...] = whole
-        elif operation == _TRANSPOSED:
-            self._multiply(kind, _swapped(b), _swapped(a), _swapped(out), leading, beta)
-        else:
-            self._multiply(kind, a, b, out, leading, beta)
-
-    def _multiply(
-        self, kind: _Kind, a: Any, b: Any, out: Any, leading: int, beta: float
-    ) -> None:
-        """The call for out.T = b.T @ a.T + beta * out.T, whose columns are out's rows.
-
-        One call does it, unless both operands repeat their matrices, along different axes: then one
-        for each index of the shorter axes.
-        """
-        a, b = _readable(a), _readable(b)
-        (op_a, leading_a), (op_b, leading_b) = _read(a), _read(b)
-        rows, columns = out.shape[-2:]
-        before = (self._handle(), op_b, op_a, columns, rows, a.shape[-1], _number(kind.scalar, 1.0))
-        factor, after = _number(kind.scalar, beta), (kind.compute, _DEFAULT_ALGORITHM)
-        axes = _joined(out.shape[:-2], a, b, out)
-        if not axes:
-            _call("cublasGemmEx_64", *before, b.data.ptr, kind.inputs, leading_b,
-                  a.data.ptr, kind.inputs, leading_a, factor, out.data.ptr, kind.out, leading,
-                  *after)
             return
-        batch, (step_a, step_b, step_out) = max(axes)
-        axes.remove((batch, (step_a, step_b, step_out)))
-        for index in product(*(range(n) for n, _ in axes)):
-            at_a, at_b, at_out = (
-                x.data.ptr + x.itemsize * sum(i * steps[which] for i, (_, steps) in
-                                              zip(index, axes, strict=True))
-                for which, x in enumerate((a, b, out)))
-            _call("cublasGemmStridedBatchedEx_64", *before, at_b, kind.inputs, leading_b, step_b,
-                  at_a, kind.inputs, leading_a, step_a, factor, at_out, kind.out, leading, step_out,
-                  batch, *after)
+        if plan.exchanged:
+            a, b = b.swapaxes(-1, -2), a.swapaxes(-1, -2)
+        if True in plan.copied:
+            a, b = (cupy().array(x, order="C") if copy else x
+                    for x, copy in zip((a, b), plan.copied, strict=True))
+        self._call(kind, plan, a, b, out, beta)
+
+    def _call(self, kind: _Kind, plan: _Plan, a: Any, b: Any, out: Any, beta: float) -> None:
+        """One call, unless both operands repeat their matrices, along different axes."""
+        leading_a, leading_b, leading = plan.leading
+        handle, one, factor = self._handle(), _number(kind.scalar, 1.0), _number(kind.scalar, beta)
+        at_a, at_b, at_out = a.data.ptr, b.data.ptr, out.data.ptr
+        batch, (step_a, step_b, step_out) = plan.batch
+        if not batch:
+            _call("cublasGemmEx_64", handle, *plan.shape, one, at_b, kind.inputs, leading_b,
+                  at_a, kind.inputs, leading_a, factor, at_out, kind.out, leading,
+                  kind.compute, _DEFAULT_ALGORITHM)
+            return
+        for index in product(*(range(n) for n, _ in plan.others)):
+            beyond = [sum(i * steps[which] for i, (_, steps) in zip(index, plan.others,
+                                                                    strict=True))
+                      for which in range(3)]
+            _call("cublasGemmStridedBatchedEx_64", handle, *plan.shape, one,
+                  at_b + b.itemsize * beyond[1], kind.inputs, leading_b, step_b,
+                  at_a + a.itemsize * beyond[0], kind.inputs, leading_a, step_a, factor,
+                  at_out + out.itemsize * beyond[2], kind.out, leading, step_out, batch,
+                  kind.compute, _DEFAULT_ALGORITHM)
 
     def _handle(self) -> int | None:
         """This thread's handle, set to its current stream."""

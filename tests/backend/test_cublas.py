@@ -266,12 +266,8 @@ def _once_for_all(products: Any, stream: int) -> Any:
     return products._workspaces.setdefault(stream, next(iter(products._workspaces.values())))
 
 
-def _transposes_copied(x: Any) -> Any:
-    return get_device("cuda").xp.array(x, order="C")
-
-
 def _always_joined(lead: tuple[int, ...], *arrays: Any) -> list[Any]:
-    steps = [cublas._lead_steps(x, len(lead))[-1:] for x in arrays]
+    steps = [x.over(len(lead))[-1:] for x in arrays]
     return [(prod(lead), tuple(step for (step,) in steps))] if lead else []
 
 
@@ -282,8 +278,8 @@ FAULTS = {
     "all streams share a workspace": (
         cublas.Products, "_workspace", _once_for_all,
         test_a_stream_has_a_workspace_of_its_own_that_goes_with_it, ()),
-    "operands are copied": (
-        cublas, "_readable", _transposes_copied,
+    "transposed operands are copied": (
+        cublas._Laid, "readable", lambda laid: laid.read()[0] == cublas._AS_IT_LIES,
         test_a_walk_transposes_and_accumulates_without_copies, (np.dtype(np.float32),)),
     "a sum of no products leaves the buffer as it was": (
         cublas, "_scaled", lambda out, beta: out,
@@ -308,5 +304,7 @@ FAULTS = {
 def test_a_planted_fault_is_caught(name, monkeypatch):
     where, what, wrong, test, arguments = FAULTS[name]
     monkeypatch.setattr(where, what, wrong)
+    cublas._plan.cache_clear()
     with pytest.raises((AssertionError, RuntimeError, pytest.fail.Exception)):
         test(*arguments)
+    cublas._plan.cache_clear()
