@@ -6,6 +6,7 @@ three again. Only the input and the weight are saved; columns are made anew (see
 
 from __future__ import annotations
 
+from math import prod
 from typing import Any
 
 from gtensor.backend import device_of, host
@@ -117,14 +118,16 @@ def _grad_weight_gpu(
     shape = (g.shape[1], x.shape[1] // geo.groups, *kernel)
     work = computed_in(g.dtype)
     direct = out is not None and out.flags.c_contiguous and out.dtype == work
-    total = (out if direct else xp.empty(shape, work)).reshape(shape[0], -1)
-    if not (direct and beta):
-        total[...] = 0
+    total = (out if direct else xp.empty(shape, work)).reshape(shape[0], prod(shape[1:]))
+    begun = direct and bool(beta)
     space = GpuTiles(x.shape, x.dtype, geo)
     for tile in space.tiles():
         matrices = (channels_first(g, tile), space.gather(x, tile), total)
         a, b, c = (by_group(m, geo.groups) for m in matrices)
-        device.matmul(a, b.swapaxes(1, 2), c, beta=1.0)
+        device.matmul(a, b.swapaxes(1, 2), c, beta=float(begun))
+        begun = True
+    if not begun:  # no image
+        total[...] = 0
     if direct:
         return out
     if out is None:
