@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import ctypes
 import sys
 import traceback
@@ -32,7 +33,21 @@ def connect(native: Any, packages: Path) -> list[Any]:
     native.nvrtc.hostcuda_set_compiler(compile_)
     native.cuda.hostcuda_set_loader(load)
     native.cuda.hostcuda_set_runner(fibers.hostcuda_run)
-    return [fibers, compile_, load, libraries.load(packages, native.cuda)]
+    stubs = libraries.load(packages, native.cuda)
+    atexit.register(_end, native, stubs)
+    return [fibers, compile_, load, stubs]
+
+
+def _end(native: Any, stubs: list[libraries.stubs.Stub]) -> None:
+    """Nothing calls into Python from now on: the interpreter ends before its C modules do.
+
+    CUB, Thrust and the generators are left, which only Python code calls.
+    """
+    native.nvrtc.hostcuda_set_compiler(_Compile())
+    native.cuda.hostcuda_set_loader(_Load())
+    native.cuda.hostcuda_end()
+    for stub in stubs:
+        stub.end()
 
 
 def _compiler(nvrtc: ctypes.CDLL) -> Any:

@@ -38,11 +38,6 @@ OPS = {
     if isinstance(record, Op)
 }
 RTOL = {"float16": 4e-3, "float64": 1e-12}  # the templates have no other two cases
-UMUL64HI = """
-inline unsigned long long __umul64hi(unsigned long long a, unsigned long long b) {
-  return static_cast<unsigned __int128>(a) * b >> 64;
-}
-"""
 
 
 class Host:
@@ -55,11 +50,7 @@ class Host:
 
     def machine(self, name: str) -> HostMachine:
         if name not in self.machines:
-            text = (
-                file_text(name)
-                if name
-                else bodies_text(self.bodies).replace("\n", "\n" + UMUL64HI, 1)
-            )
+            text = file_text(name) if name else bodies_text(self.bodies)
             self.machines[name] = HostMachine(self.toolchain.executable(text))
         return self.machines[name]
 
@@ -137,9 +128,6 @@ def host(machines: Host, monkeypatch: pytest.MonkeyPatch) -> Iterator[Host]:
     """NumPy in CuPy's place in all ops, and kernels on the host."""
     monkeypatch.setitem(sys.modules, "cupy", np)
     cuda.cupy.cache_clear()
-    for module in MODULES:
-        if hasattr(module, "gemm_into"):
-            monkeypatch.setattr(module, "gemm_into", _gemm_into)
     monkeypatch.setattr(
         kernels.Raw, "__getitem__", lambda raw, dtype: machines.launcher(raw, dtype)
     )
@@ -153,11 +141,6 @@ def _elementwise_of(machines: Host) -> Any:
         return machines.elementwise(kernel, *inputs, **named)
 
     return call
-
-
-def _gemm_into(a: np.ndarray, b: np.ndarray, out: np.ndarray) -> np.ndarray:
-    out += a @ b
-    return out
 
 
 def outputs(value: Any) -> tuple[Any, ...]:

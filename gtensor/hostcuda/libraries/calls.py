@@ -12,7 +12,6 @@ changed; what it puts into a queue with `enqueue` may not fail for reasons that 
 in the arguments. It reads host scalars before it queues, and device memory only in the queue.
 """
 
-import atexit
 import ctypes
 import itertools
 import sys
@@ -151,12 +150,8 @@ def _run(key: int) -> None:
 
 
 @_RUN
-def _drop(key: int, works: dict[int, Work] = _works) -> None:
-    works.pop(key, None)
-
-
-# Graphs are destroyed as late as when modules are torn down, and drop their work then.
-ctypes.pythonapi.Py_IncRef(ctypes.py_object(_drop))
+def _drop(key: int) -> None:
+    _works.pop(key, None)
 
 
 class Context:
@@ -287,7 +282,6 @@ class Library:
         names = {*wanted, *self.entries}
         self.stub = Stub(self.soname, names, self.refusal)
         self.stub.fill(self.addresses())
-        atexit.register(self.stub.end)
         return self.stub
 
     def addresses(self) -> dict[str, int]:

@@ -535,6 +535,7 @@ def integers(types: Types, lds: tuple[int, ...], *addresses: int) -> None:
         require(all(value % 4 == 0 for value in (*lds[:2], *addresses)), NOT_SUPPORTED)
 
 
+@function("cublasGemmEx_64", "pii lll p pil pil p pil ii")  # 2.1.12, "64-bit Integer Interface"
 @function("cublasGemmEx", "pii iii p pii pii p pii ii")
 def gemm_ex(
     handle: int, transa: int, transb: int, m: int, n: int, k: int, alpha: int,
@@ -551,6 +552,7 @@ def gemm_ex(
     product.enqueue("cublasGemmEx", lambda: [(a, b, c)])
 
 
+@function("cublasGemmStridedBatchedEx_64", "pii lll p pill pill p pill l ii")
 @function("cublasGemmStridedBatchedEx", "pii iii p piil piil p piil i ii")
 def gemm_strided_batched_ex(
     handle: int, transa: int, transb: int, m: int, n: int, k: int, alpha: int,

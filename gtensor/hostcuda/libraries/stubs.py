@@ -86,6 +86,7 @@ class Stub:
         self.library = ctypes.CDLL(str(self.path), mode=ctypes.RTLD_GLOBAL)
         table = ctypes.c_void_p * len(self.names)
         self._slots = table.in_dll(self.library, "hostcuda_stub_slots")
+        self._refusals = self._slots[:]
         counts = ctypes.c_long * len(self.names)
         self._calls = counts.in_dll(self.library, "hostcuda_stub_calls")
 
@@ -96,12 +97,14 @@ class Stub:
             self._slots[places[name]] = address
 
     def end(self) -> None:
-        """Lets every function do nothing: Python's part of the process is over.
+        """Puts C functions into all slots: Python's part of the process is over.
 
-        CuPy destroys plans and handles as late as when its modules are torn down.
+        CuPy destroys plans and handles as late as when its modules are torn down, and is told that
+        it succeeded. All else is refused.
         """
         ended = ctypes.cast(self.library.hostcuda_stub_ended, ctypes.c_void_p).value or 0
-        self.fill(dict.fromkeys(self.names, ended))
+        self._slots[:] = [ended if "Destroy" in name else refusal
+                          for name, refusal in zip(self.names, self._refusals, strict=True)]
 
     def note(self, address: int) -> None:
         """Lets a function that takes a name know of every call that is refused."""

@@ -18,6 +18,10 @@ enum hostcuda_kind {
 int hostcuda_enqueue(cudaStream_t stream, void (*run)(void *), void (*drop)(void *), void *argument,
                      int kind, const char *name);
 
+// From now on no `run` and no `drop` is called, and nothing is queued: what they are written in
+// ends. Handles, graphs and streams may be destroyed later than that.
+void hostcuda_end(void);
+
 // 1 while the stream is captured, 0 if not, -1 if there is no such stream.
 int hostcuda_is_capturing(cudaStream_t stream);
 

@@ -2,6 +2,7 @@
 #include <dlfcn.h>
 #include <pthread.h>
 
+#include <atomic>
 #include <chrono>
 #include <utility>
 
@@ -255,6 +256,7 @@ using namespace hostcuda;
 namespace {
 
 thread_local Outcome failing;   // what the work that this thread runs has said of itself
+std::atomic<bool> ended{false};   // the libraries' functions are not there any more
 
 }
 
@@ -265,9 +267,10 @@ int hostcuda_enqueue(cudaStream_t handle, void (*run)(void *), void (*drop)(void
     auto work = std::make_shared<Work>();
     work->kind = hostcuda_kind(kind);
     work->name = name;
-    std::shared_ptr<void> kept(argument, [drop](void *it) { if (drop) drop(it); });
+    if (ended) return cudaErrorCudartUnloading;
+    std::shared_ptr<void> kept(argument, [drop](void *it) { if (drop && !ended) drop(it); });
     work->run = [run, kept] {
-        run(kept.get());
+        if (!ended) run(kept.get());
         return std::exchange(failing, {});
     };
     return call([&](Held &held) {
@@ -276,6 +279,8 @@ int hostcuda_enqueue(cudaStream_t handle, void (*run)(void *), void (*drop)(void
         return submit(held, *stream, work);   // a copy: its end may call Python, after the lock
     });
 }
+
+void hostcuda_end(void) { ended = true; }
 
 void hostcuda_fail(int error, const char *sentence) { failing = {error, sentence}; }
 

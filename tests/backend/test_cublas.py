@@ -1,0 +1,310 @@
+"""Products on CUDA: every dtype and layout, what they cost, streams and threads, graphs."""
+
+from __future__ import annotations
+
+import gc
+import threading
+from math import prod
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+import pytest
+
+import gtensor as gt
+from gtensor import hostcuda
+from gtensor.backend import cublas, get_device
+
+pytestmark = pytest.mark.gpu
+on_host = pytest.mark.host_cuda
+
+BFLOAT16 = np.dtype(ml_dtypes.bfloat16)
+DTYPES = [np.dtype(np.float16), BFLOAT16, *map(np.dtype, ("f4", "f8", "c8", "c16"))]
+TOLERANCE = {"float16": 4e-3, "bfloat16": 3e-2, "float32": 1e-4, "complex64": 1e-4}
+# Left, right, and the calls that one product makes.
+SHAPES = [
+    ((3, 4), (4, 5), 1), ((1, 4), (4, 1), 1), ((4, 1), (1, 6), 1), ((3, 2, 4), (3, 4, 2), 1),
+    ((2, 3, 1, 4), (2, 3, 4, 2), 1), ((5, 2, 3), (3, 4), 1), ((2, 3), (5, 3, 4), 1),
+    ((2, 1, 3, 2), (4, 2, 3), 2), ((0, 3), (3, 2), 0), ((2, 0), (0, 3), 0),
+    ((2, 3, 0), (2, 0, 4), 0), ((0, 2, 3), (0, 3, 2), 0),
+]
+
+
+def numbers(shape: tuple[int, ...], dtype: np.dtype, seed: int) -> np.ndarray:
+    rng = np.random.default_rng(seed)
+    x = rng.standard_normal(shape)
+    return (x + 1j * rng.standard_normal(shape) if dtype.kind == "c" else x).astype(dtype)
+
+
+def placed(x: np.ndarray, layout: str) -> Any:
+    """The values on the GPU: rows in one piece, columns in one piece, rows apart, or neither."""
+    device = get_device("cuda")
+    if layout == "columns":
+        return device.from_numpy(np.ascontiguousarray(x.swapaxes(-1, -2))).swapaxes(-1, -2)
+    if layout == "rows":
+        return device.from_numpy(x)
+    step = 2 if layout == "neither" else 1
+    whole = device.xp.zeros((*x.shape[:-1], 2 * x.shape[-1] + 1), x.dtype)
+    part = whole[..., :step * x.shape[-1]:step]
+    part[...] = device.from_numpy(x)
+    return part
+
+
+def close(given: Any, wanted: np.ndarray, dtype: np.dtype) -> None:
+    tolerance = TOLERANCE.get(dtype.name, 1e-10)
+    np.testing.assert_allclose(get_device("cuda").to_numpy(given).astype(wanted.dtype), wanted,
+                               rtol=tolerance, atol=tolerance)
+
+
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_a_product_of_any_layout_is_added_to_what_a_buffer_of_any_layout_holds(dtype):
+    wide = np.complex128 if dtype.kind == "c" else np.float64
+    layouts = [(a, b, "rows") for a in ("rows", "columns", "apart") for b in ("rows", "columns")]
+    layouts += [("neither", "columns", "columns"), ("rows", "neither", "apart"),
+                ("columns", "rows", "neither")]
+    for place, (left, right, _) in enumerate(SHAPES):
+        a, b = numbers(left, dtype, 1), numbers(right, dtype, 2)
+        product = a.astype(wide) @ b.astype(wide)
+        c = numbers(product.shape, dtype, 3)
+        for turn, (at_a, at_b, at_out) in enumerate(layouts):
+            beta = (0.0, 1.0, 0.5)[(turn + place) % 3]
+            out = placed(c if beta else np.full_like(c, np.nan), at_out)
+            given = get_device("cuda").matmul(placed(a, at_a), placed(b, at_b), out, beta)
+            assert given is out
+            close(out, product + beta * c.astype(wide) if beta else product, dtype)
+
+
+def test_half_precision_is_added_up_in_float32():
+    """4,096 ones: a sum of float16 or bfloat16 numbers would stop at 2,048 and 256."""
+    for dtype in DTYPES[:2]:
+        for lead in ((), (2, 3)):
+            a, b = (gt.ones((*lead, *shape), dtype=dtype) for shape in ((1, 4096), (4096, 2)))
+            assert (gt.astype(a @ b, np.float32).numpy() == 4096).all(), (dtype, lead)
+        device = get_device("cuda")
+        out = device.xp.full((1, 2), 0.25, np.float32)
+        device.matmul(*(gt.ones(shape, dtype=dtype).array for shape in ((1, 4096), (4096, 2))),
+                      out, 1.0)
+        assert (device.to_numpy(out) == 4096.25).all(), "not rounded to the inputs' dtype"
+
+
+def test_what_is_refused_is_named_before_anything_is_changed():
+    device = get_device("cuda")
+    a = device.xp.ones((3, 3), np.float32)
+    for out in (a, a.T, a[::-1]):
+        with pytest.raises(ValueError, match="overlaps an input; wanted memory of its own"):
+            device.matmul(a, a, out)
+    with pytest.raises(ValueError, match=r"an out of shape \(3, 2\); wanted \(3, 3\)"):
+        device.matmul(a, a, device.xp.empty((3, 2), np.float32))
+    with pytest.raises(TypeError, match="of float32 and float64 into float32; wanted one float"):
+        device.matmul(a, a.astype(np.float64))
+    with pytest.raises(TypeError, match="of int64 and int64 into int64; wanted one floating"):
+        device.matmul(*[device.xp.ones((2, 2), np.int64)] * 2)
+    assert (device.to_numpy(a) == 1).all()
+
+
+@on_host
+def test_a_product_is_one_call_and_nothing_beside_it():
+    device = get_device("cuda")
+    for left, right, calls in SHAPES:
+        for layouts in (("rows", "rows"), ("columns", "columns"), ("apart", "columns")):
+            a, b = (placed(numbers(shape, np.dtype("f4"), 1), layout)
+                    for shape, layout in zip((left, right), layouts, strict=True))
+            out = device.matmul(a, b)
+            if not calls:
+                continue
+            for beta in (0.0, 1.0, 0.5):
+                hostcuda.reset_counters()
+                device.matmul(a, b, out, beta)
+                found = hostcuda.counters()
+                assert sum(found.library.values()) == calls
+                assert found.launches == found.copies == found.memsets == found.other == {}
+
+
+@on_host
+@pytest.mark.parametrize("dtype", [np.dtype(np.float32), BFLOAT16], ids=str)
+def test_a_walk_transposes_and_accumulates_without_copies(dtype):
+    """x is read by two layers, k by two products: each second product adds into the first's."""
+    x, v, w = (gt.tensor(numbers(shape, dtype, 1), device="cuda", requires_grad=True)
+               for shape in ((4, 3), (5, 3), (5, 3)))
+    k, q, r = (gt.tensor(numbers(shape, dtype, 1), device="cuda", requires_grad=True)
+               for shape in ((2, 3, 5), (2, 4, 3), (2, 4, 3)))
+    linear = gt.nn.functional.linear
+    for total in (linear(x, v) + linear(x, w), q @ k + r @ k):
+        g = gt.ones(total.shape, dtype=dtype, device="cuda")
+        hostcuda.reset_counters()
+        total.backward(g)
+        found = hostcuda.counters()
+        assert sum(found.library.values()) == 4
+        assert found.launches == found.copies == found.memsets == {}
+
+
+@on_host
+def test_a_stream_has_a_workspace_of_its_own_that_goes_with_it():
+    from gtensor.hostcuda.libraries.cublas import handles
+
+    device = get_device("cuda")
+    a = gt.ones((4, 4), device="cuda")
+
+    def used() -> tuple[int, int]:
+        a @ a
+        context = handles[device._products._thread.lease.handle.pointer]
+        return context.workspace
+
+    first = used()
+    side = gt.stream("cuda")
+    with side:
+        second = used()
+    assert used() == first and first[1] == second[1] == 32 << 20, "of a card of Hopper's"
+    assert abs(first[0] - second[0]) >= 32 << 20
+    number = side.id
+    assert number in device._products._workspaces
+    del side
+    gc.collect()
+    assert number not in device._products._workspaces
+
+
+def test_threads_have_handles_of_their_own_and_leave_them_to_others():
+    products = get_device("cuda")._products
+    a = gt.ones((4, 4), device="cuda")
+    a @ a
+    seen: list[int] = []
+
+    def work() -> None:
+        assert (a @ a).numpy().sum() == 64
+        seen.append(products._thread.lease.handle.pointer)
+
+    for _ in range(3):
+        thread = threading.Thread(target=work)
+        thread.start()
+        thread.join()
+        gc.collect()
+    assert len(seen) == 3 and len(set(seen)) == 1, "a handle that is free serves the next thread"
+    assert seen[0] != products._thread.lease.handle.pointer
+
+
+def test_a_graph_keeps_the_workspace_of_its_products():
+    stats = gt.memory.stats
+    x = gt.tensor(numbers((8, 8), np.dtype("f4"), 1), device="cuda")
+    x @ x
+    gc.collect()
+    before = stats("cuda").private
+    graph = gt.Graph("cuda")
+    with graph.capture():
+        y = x @ x
+    workspace = get_device("cuda")._products._workspace_bytes()
+    gc.collect()
+    assert stats("cuda").private - before >= workspace
+    x[...] = x * 2.0
+    wanted = (x @ x).numpy()
+    graph.replay()
+    assert np.array_equal(y.numpy(), wanted)
+    del graph, y
+    gc.collect()
+    assert stats("cuda").private == before
+
+
+class _Net(gt.nn.Module):
+    """Convolutions (one in groups), a layer, a normalization, and attention over pixels."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = gt.nn.Conv2d(2, 4, 3, padding=1)
+        self.second = gt.nn.Conv2d(4, 4, 3, groups=2, stride=2, padding=1)
+        self.last = gt.nn.Linear(4 * 9, 3)
+
+    def forward(self, x: Any) -> Any:
+        x = self.second(gt.tanh(self.first(x)))
+        pixels = gt.permute_dims(gt.reshape(x, (5, 4, 9)), (0, 2, 1))
+        mixed = gt.nn.functional.scaled_dot_product_attention(pixels, pixels, pixels)
+        return self.last(gt.reshape(mixed, (5, 36)))
+
+
+def test_a_captured_training_step_equals_the_eager_one_bit_for_bit():
+    def trained(replays: bool) -> tuple[list[float], list[np.ndarray]]:
+        gt.manual_seed(0)
+        net = _Net().to("cuda")
+        optimizer = gt.optim.SGD(net.parameters(), lr=0.1, momentum=0.9)
+        x = gt.tensor(numbers((5, 2, 6, 6), np.dtype("f4"), 0), device="cuda")
+        labels = gt.tensor(np.array([0, 1, 2, 1, 0]), device="cuda")
+
+        def step() -> Any:
+            optimizer.zero_grad()
+            loss = gt.nn.functional.cross_entropy(net(x), labels)
+            loss.backward()
+            optimizer.step()
+            return loss
+
+        losses = [step().item()]
+        graph = gt.Graph("cuda")
+        if replays:
+            with graph.capture():
+                loss = step()
+        for turn in range(4):
+            x[...] = gt.tensor(numbers((5, 2, 6, 6), np.dtype("f4"), turn), device="cuda")
+            if replays:
+                graph.replay()
+            else:
+                loss = step()
+            losses.append(loss.item())
+        return losses, [p.numpy() for p in net.parameters()]
+
+    eager, captured = trained(False), trained(True)
+    assert eager[0] == captured[0] and len(set(eager[0])) == 5
+    for a, b in zip(eager[1], captured[1], strict=True):
+        assert np.array_equal(a, b)
+
+
+# -- the tests tested ------------------------------------------------------------------------------
+
+
+def _never_set(handle: Any, stream: Any, workspace: Any) -> None:
+    cublas._call("cublasSetStream_v2", handle.pointer, stream.stream.ptr)
+    handle.stream = stream.id
+
+
+def _once_for_all(products: Any, stream: int) -> Any:
+    return products._workspaces.setdefault(stream, next(iter(products._workspaces.values())))
+
+
+def _always_joined(lead: tuple[int, ...], *arrays: Any) -> list[Any]:
+    steps = [x.over(len(lead))[-1:] for x in arrays]
+    return [(prod(lead), tuple(step for (step,) in steps))] if lead else []
+
+
+FAULTS = {
+    "a stream is set and its workspace is not": (
+        cublas._Handle, "use", _never_set,
+        test_a_stream_has_a_workspace_of_its_own_that_goes_with_it, ()),
+    "all streams share a workspace": (
+        cublas.Products, "_workspace", _once_for_all,
+        test_a_stream_has_a_workspace_of_its_own_that_goes_with_it, ()),
+    "transposed operands are copied": (
+        cublas._Laid, "readable", lambda laid: laid.read()[0] == cublas._AS_IT_LIES,
+        test_a_walk_transposes_and_accumulates_without_copies, (np.dtype(np.float32),)),
+    "a sum of no products leaves the buffer as it was": (
+        cublas, "_scaled", lambda out, beta: out,
+        test_a_product_of_any_layout_is_added_to_what_a_buffer_of_any_layout_holds,
+        (np.dtype(np.float32),)),
+    "leading axes are joined that do not step evenly": (
+        cublas, "_joined", _always_joined,
+        test_a_product_of_any_layout_is_added_to_what_a_buffer_of_any_layout_holds,
+        (np.dtype(np.float32),)),
+    "rows may lie over each other": (
+        cublas, "_leading", lambda rows, columns, down, across: columns,
+        test_a_product_of_any_layout_is_added_to_what_a_buffer_of_any_layout_holds,
+        (np.dtype(np.float32),)),
+    "an out may overlap an input": (
+        cublas, "_check_out", lambda *given: None,
+        test_what_is_refused_is_named_before_anything_is_changed, ()),
+}
+
+
+@on_host
+@pytest.mark.parametrize("name", FAULTS)
+def test_a_planted_fault_is_caught(name, monkeypatch):
+    where, what, wrong, test, arguments = FAULTS[name]
+    monkeypatch.setattr(where, what, wrong)
+    cublas._plan.cache_clear()
+    with pytest.raises((AssertionError, RuntimeError, pytest.fail.Exception)):
+        test(*arguments)
+    cublas._plan.cache_clear()
