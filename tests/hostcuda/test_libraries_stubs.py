@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ctypes
-import os
 import subprocess
 from pathlib import Path
 
@@ -20,8 +19,8 @@ LIBRARY = curand.library
 def test_a_stub_refuses_until_it_is_filled_and_is_built_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    stub = stubs.Stub("libprobe.so.7", ["second", "first"], "PROBE_1", 42)
+    monkeypatch.setenv("GTENSOR_HOSTCUDA_CACHE", str(tmp_path))
+    stub = stubs.Stub("libprobe.so.7", ["second", "first"], 42)
     assert stub.library.first() == stub.library.second() == stub.library.second() == 42
     assert stub.refused() == {"first": 1, "second": 2}
     answer = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_int)(lambda x: x + 1)
@@ -30,20 +29,8 @@ def test_a_stub_refuses_until_it_is_filled_and_is_built_once(
     stub.end()
     assert stub.library.first(4) == 0
     monkeypatch.setattr(subprocess, "run", None)  # a second build would call it
-    assert stubs.build("libprobe.so.7", ["first", "second"], "PROBE_1", 42) == stub.path
+    assert stubs.build("libprobe.so.7", ["first", "second"], 42) == stub.path
     assert [p.name for p in stub.path.parent.iterdir()] == [stub.path.name], "nothing half-built"
-
-
-def test_what_a_module_imports_is_read_with_its_version(tmp_path: Path) -> None:
-    provider = stubs.build("libprobe.so.8", ["wanted"], "PROBE_8", 1)
-    source, module = tmp_path / "user.cpp", tmp_path / "user.so"
-    source.write_text('extern "C" int wanted(); int use() { return wanted(); }')
-    subprocess.run(
-        ["g++", "-shared", "-fPIC", "-o", module, source, provider],
-        check=True,
-        env={**os.environ, "LC_ALL": "C"},
-    )
-    assert stubs.needs(module)["libprobe.so.8"] == {"wanted": "PROBE_8"}
 
 
 def made(seed: int) -> int:

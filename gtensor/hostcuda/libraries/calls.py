@@ -243,8 +243,8 @@ def enqueue(stream: int, name: str, work: Work, failed: int) -> None:
 class Library:
     """One library's functions, by name, and the stub that they are filled into."""
 
-    def __init__(self, soname: str, version: str, *, refusal: int = 0, internal: int = 0) -> None:
-        self.soname, self.version = soname, version
+    def __init__(self, soname: str, *, refusal: int = 0, internal: int = 0) -> None:
+        self.soname = soname
         self.refusal, self.internal = refusal, internal
         self.letters: dict[str, str] = {}
         self.results: dict[str, str] = {}
@@ -285,7 +285,7 @@ class Library:
     def load(self, wanted: Iterable[str]) -> Stub:
         """Builds and loads the stub with all that is wanted, and fills what is here."""
         names = {*wanted, *self.entries}
-        self.stub = Stub(self.soname, names, self.version, self.refusal)
+        self.stub = Stub(self.soname, names, self.refusal)
         self.stub.fill(self.addresses())
         atexit.register(self.stub.end)
         return self.stub

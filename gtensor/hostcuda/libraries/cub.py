@@ -13,7 +13,7 @@ import numpy as np
 
 from gtensor.hostcuda.libraries.calls import Library, enqueue, scalar, store, view
 
-library = Library("cupy/cuda/cub", "")
+library = Library("cupy/cuda/cub")
 function = library.function
 
 # cupy/type_dispatcher.cuh; half precision adds in float32.

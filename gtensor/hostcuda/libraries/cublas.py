@@ -32,9 +32,7 @@ NOT_INITIALIZED, INVALID_VALUE, EXECUTION_FAILED = 1, 7, 13
 INTERNAL_ERROR, NOT_SUPPORTED = 14, 15
 VERSION = 130000  # 13.0.0
 
-library = Library(
-    "libcublas.so.13", "libcublas.so.13", refusal=NOT_SUPPORTED, internal=INTERNAL_ERROR
-)
+library = Library("libcublas.so.13", refusal=NOT_SUPPORTED, internal=INTERNAL_ERROR)
 function = library.function
 
 HOST, DEVICE = 0, 1  # 2.2.9 cublasPointerMode_t
@@ -537,6 +535,7 @@ def integers(types: Types, lds: tuple[int, ...], *addresses: int) -> None:
         require(all(value % 4 == 0 for value in (*lds[:2], *addresses)), NOT_SUPPORTED)
 
 
+@function("cublasGemmEx_64", "pii lll p pil pil p pil ii")  # 2.1.12, "64-bit Integer Interface"
 @function("cublasGemmEx", "pii iii p pii pii p pii ii")
 def gemm_ex(
     handle: int, transa: int, transb: int, m: int, n: int, k: int, alpha: int,
@@ -553,6 +552,7 @@ def gemm_ex(
     product.enqueue("cublasGemmEx", lambda: [(a, b, c)])
 
 
+@function("cublasGemmStridedBatchedEx_64", "pii lll p pill pill p pill l ii")
 @function("cublasGemmStridedBatchedEx", "pii iii p piil piil p piil i ii")
 def gemm_strided_batched_ex(
     handle: int, transa: int, transb: int, m: int, n: int, k: int, alpha: int,

@@ -16,9 +16,7 @@ INVALID_PLAN, INVALID_TYPE, INVALID_VALUE, INTERNAL_ERROR, EXEC_FAILED = 1, 3, 4
 INVALID_SIZE, UNALIGNED_DATA, NO_WORKSPACE, NOT_IMPLEMENTED = 8, 9, 13, 14
 VERSION = 12000
 
-library = Library(
-    "libcufft.so.12", "libcufft.so.12", refusal=NOT_IMPLEMENTED, internal=INTERNAL_ERROR
-)
+library = Library("libcufft.so.12", refusal=NOT_IMPLEMENTED, internal=INTERNAL_ERROR)
 function = library.function
 
 # 3.16.1 cufftType: (type of the input, of the output)

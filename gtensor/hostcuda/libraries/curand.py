@@ -28,7 +28,7 @@ NOT_INITIALIZED, TYPE_ERROR, OUT_OF_RANGE, LENGTH_NOT_MULTIPLE = 101, 103, 104, 
 LAUNCH_FAILURE, INTERNAL_ERROR = 201, 999
 VERSION = 10400  # 10.4.0
 
-library = Library("libcurand.so.10", "libcurand.so.10", refusal=TYPE_ERROR, internal=INTERNAL_ERROR)
+library = Library("libcurand.so.10", refusal=TYPE_ERROR, internal=INTERNAL_ERROR)
 function = library.function
 
 # 2.1: the pseudorandom generators. The quasirandom ones (200 and more) are not here.
@@ -179,7 +179,7 @@ def generate_poisson(generator: int, out: int, n: int, mean: float) -> None:
 
 # ---------------------------------------------------------------------------- _generator_api
 
-kernels = Library("cupy/random/_generator_api", "")
+kernels = Library("cupy/random/_generator_api")
 
 
 def counters(state: int) -> np.ndarray:

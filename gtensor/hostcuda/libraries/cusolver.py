@@ -29,9 +29,7 @@ from gtensor.hostcuda.libraries.lapack import At, call
 NOT_INITIALIZED, INVALID_VALUE, EXECUTION_FAILED, INTERNAL_ERROR, NOT_SUPPORTED = 1, 3, 6, 7, 9
 VERSION = (12, 0, 3)
 
-library = Library(
-    "libcusolver.so.12", "libcusolver.so.12", refusal=NOT_SUPPORTED, internal=INTERNAL_ERROR
-)
+library = Library("libcusolver.so.12", refusal=NOT_SUPPORTED, internal=INTERNAL_ERROR)
 function = library.function
 
 
