@@ -5,7 +5,7 @@
     compute-sanitizer python profiling/touch_kernels.py --exact-allocations --dtypes float32
 
 The ops come from the registry with the samples of their records. Beside them stand a few checks
-of what has no record: optimizers, `gemm_into`, the arena under CuPy, stream ids. Kernels that exist
+of what has no record: optimizers, products added up, the arena under CuPy, stream ids. Kernels that exist
 but were never launched are named at the end.
 
 `--exact-allocations` gives each array a cudaMalloc of its own. A memory checker needs that: an
@@ -33,7 +33,6 @@ import gtensor.nn.functional  # registers its ops
 from gtensor._testing.cases import Case, samples_of
 from gtensor._testing.compare import TOLERANCES, CheckError, close, to_numpy
 from gtensor.backend import kernels
-from gtensor.backend.cuda import gemm_into
 from gtensor.core.op import Op, registry
 
 SEED = 0
@@ -154,7 +153,7 @@ def touch_clipping(options: Options) -> None:
                       names=(options.device, "cpu"))
 
 
-def touch_gemm_into(options: Options) -> None:
+def touch_products(options: Options) -> None:
     """A product is added to what a buffer holds, in the buffer."""
     rng = np.random.default_rng(SEED)
     device = gt.device(options.device)
@@ -167,8 +166,8 @@ def touch_gemm_into(options: Options) -> None:
                     for x in (a, b)]
             left, right = (x.T for x in ours) if transposed else ours
             out = device.copy(device.from_numpy(c))
-            gemm_into(left, right, out)
-            close(f"gemm_into, {dtype.name}", out, wanted, TOLERANCES[dtype],
+            device.matmul(left, right, out, beta=1.0)
+            close(f"a product added up, {dtype.name}", out, wanted, TOLERANCES[dtype],
                   (options.device, "float64"))
 
 
@@ -235,7 +234,7 @@ def touch_streams(options: Options) -> None:
 
 
 CHECKS = {"optimizers": touch_optimizers, "clipping": touch_clipping}
-CUDA_CHECKS = {"gemm_into": touch_gemm_into, "arena": touch_arena, "streams": touch_streams}
+CUDA_CHECKS = {"products": touch_products, "arena": touch_arena, "streams": touch_streams}
 
 
 # -- which kernels were launched -------------------------------------------------------------------
