@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 from types import SimpleNamespace
+from unittest.mock import patch
 
 import cupy
 import numpy as np
@@ -55,12 +56,12 @@ def allocator(monkeypatch):
 
 
 @pytest.mark.parametrize(("status", "kind"), [(2, MemoryError), (1, None), (700, None)])
-def test_only_the_status_for_memory_says_that_memory_is_out(monkeypatch, status, kind):
+def test_only_the_status_for_memory_says_that_memory_is_out(status, kind):
     def refuse(*_):
         raise cupy.cuda.runtime.CUDARuntimeError(status)
 
-    monkeypatch.setattr(cupy.cuda.runtime, "hostAlloc", refuse)
-    with pytest.raises(kind or cupy.cuda.runtime.CUDARuntimeError):
+    wanted = kind or cupy.cuda.runtime.CUDARuntimeError
+    with patch.object(cupy.cuda.runtime, "hostAlloc", refuse), pytest.raises(wanted):
         cuda_memory.pinned_malloc(8)
 
 
