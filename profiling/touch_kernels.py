@@ -5,8 +5,8 @@
     compute-sanitizer python profiling/touch_kernels.py --exact-allocations --dtypes float32
 
 The ops come from the registry with the samples of their records. Beside them stand a few checks
-of what has no record: optimizers, products added up, the arena under CuPy, stream ids. Kernels that exist
-but were never launched are named at the end.
+of what has no record: optimizers, products added up, the arena under CuPy, stream ids. Kernels that
+exist but were never launched are named at the end.
 
 `--exact-allocations` gives each array a cudaMalloc of its own. A memory checker needs that: an
 arena cuts many arrays from one segment, so an access just beyond one of them would be legal.
