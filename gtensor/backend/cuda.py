@@ -15,7 +15,7 @@ import numpy as np
 
 from gtensor.backend.cublas import Products
 from gtensor.backend.cuda_graphs import Capture
-from gtensor.backend.cuda_memory import AsyncMemory, library_malloc
+from gtensor.backend.cuda_memory import AsyncMemory, library_malloc, no_room_for
 from gtensor.backend.cuda_pages import CudaPages
 from gtensor.backend.cuda_streams import CudaStream, StreamBook, cupy
 from gtensor.backend.devices import Device, get_device
@@ -156,12 +156,8 @@ class CudaDevice(Device):
 
     def malloc(self, nbytes: int) -> int:
         """cudaMalloc on this device: the address. Raises MemoryError when there is no room."""
-        runtime = cupy().cuda.runtime
-        with self._cupy_device:
-            try:
-                return int(runtime.malloc(nbytes))
-            except runtime.CUDARuntimeError as error:
-                raise MemoryError(f"cudaMalloc of {nbytes} bytes on {self}: {error}") from error
+        with self._cupy_device, no_room_for(f"cudaMalloc of {nbytes} bytes on {self}"):
+            return int(cupy().cuda.runtime.malloc(nbytes))
 
     def free(self, address: int) -> None:
         """cudaFree; it waits for the device, so a cached segment is only freed on request."""

@@ -2,24 +2,34 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 from importlib import import_module
 from typing import Any
 
 from gtensor.backend.cuda_streams import cupy
 
 LIBRARIES = ("cupy", "async", "rmm")
+_NO_ROOM = 2  # cudaErrorMemoryAllocation; every other error says that something else went wrong
 _NEVER = 2**64 - 1  # the release threshold with which a pool keeps what it has
+
+
+@contextmanager
+def no_room_for(what: str) -> Iterator[None]:
+    """Raises MemoryError, naming `what`, where CUDA says that memory is out."""
+    try:
+        yield
+    except cupy().cuda.runtime.CUDARuntimeError as error:
+        if error.status != _NO_ROOM:
+            raise
+        raise MemoryError(f"{what}: {error}") from error
 
 
 def pinned_malloc(nbytes: int) -> int:
     """Host memory that devices copy from and to directly (cudaHostAlloc, for all devices)."""
     runtime = cupy().cuda.runtime
-    try:
+    with no_room_for(f"cudaHostAlloc of {nbytes} bytes"):
         return int(runtime.hostAlloc(nbytes, runtime.hostAllocPortable))
-    except runtime.CUDARuntimeError as error:
-        raise MemoryError(f"cudaHostAlloc of {nbytes} bytes: {error}") from error
 
 
 def pinned_free(address: int) -> None:
@@ -42,12 +52,9 @@ class AsyncMemory:
     def malloc(self, nbytes: int) -> int:
         """The address of memory that is there; raises MemoryError when there is no room."""
         runtime = cupy().cuda.runtime
-        with self._current:
-            try:
-                address = int(runtime.mallocAsync(nbytes, self._stream.ptr))
-                self._stream.synchronize()
-            except runtime.CUDARuntimeError as error:
-                raise MemoryError(f"cudaMallocAsync of {nbytes} bytes: {error}") from error
+        with self._current, no_room_for(f"cudaMallocAsync of {nbytes} bytes"):
+            address = int(runtime.mallocAsync(nbytes, self._stream.ptr))
+            self._stream.synchronize()
             return address
 
     def free(self, address: int) -> None:

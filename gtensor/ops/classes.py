@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from gtensor.backend import device_of
+from gtensor.core.namespaces import raw
 from gtensor.core.op import op
 from gtensor.core.samples import Sample, below, normal
 from gtensor.core.tensor import Tensor
@@ -80,7 +81,7 @@ def _pick_path(x: Any, target: Any, *, ignore_index: int, classes: int, out: Any
     axis = class_axis(x.ndim)
     places, counts = valid(device.xp.expand_dims(target, axis), ignore_index)
     picked = device.xp.take_along_axis(x, places, axis=axis)
-    return settled(device.xp.where(counts, picked, x.dtype.type(0)).squeeze(axis), out)
+    return settled(raw[device.type].where(counts, picked, 0).squeeze(axis), out)
 
 
 def _place_path(g: Any, target: Any, *, ignore_index: int, classes: int, out: Any = None) -> Any:
@@ -91,12 +92,13 @@ def _place_path(g: Any, target: Any, *, ignore_index: int, classes: int, out: An
     out[...] = 0
     places, counts = valid(device.xp.expand_dims(target, axis), ignore_index)
     # selected, not multiplied: what arrives at an ignored row may be infinite
-    values = device.xp.where(counts, device.xp.expand_dims(g, axis), g.dtype.type(0))
+    where = raw[device.type].where
+    values = where(counts, device.xp.expand_dims(g, axis), 0)
     if device.type == "cpu":
         np.put_along_axis(out, places, values, axis=axis)
     else:
         hit = places == _all_classes(device.xp, classes, out.ndim - axis)
-        out[...] = device.xp.where(hit, values, g.dtype.type(0))
+        out[...] = where(hit, values, 0)
     return out
 
 

@@ -247,8 +247,20 @@ def _eigh_items(n: int) -> tuple[Shape, Shape]:
     return (n,), (n, n)
 
 
+def settled_signs(xp: Any, v: Any) -> Any:
+    """1 or -1 for each column: times it, the largest real part is a positive one.
+
+    Of a vector and its opposite, libraries and dtypes answer different ones.
+    """
+    if not v.size:
+        return xp.ones((*v.shape[:-2], 1, v.shape[-1]), v.dtype)
+    highest, lowest = v.real.max(-2, keepdims=True), v.real.min(-2, keepdims=True)
+    return xp.where(highest < -lowest, -1, 1).astype(v.dtype)
+
+
 def _eigh_path(xp: Any, x: Any) -> Any:
     w, v = xp.linalg.eigh(_symmetric_part(xp, x))
+    v *= settled_signs(xp, v)
     values, vectors = _eigh_items(x.shape[-1])
     return pack(xp, (w.astype(v.dtype), values), (v, vectors))
 
@@ -299,9 +311,10 @@ eigvalsh_op = op(
 def eigh(x: Tensor, /) -> EighResult:
     """(eigenvalues (..., n), eigenvectors (..., n, n)) of symmetric or Hermitian matrices.
 
-    Reads the lower triangle of x; the gradient is symmetric. The sign of an eigenvector is
-    arbitrary, as is the basis where eigenvalues are equal: gradients through the vectors of equal
-    eigenvalues are infinite or NaN, as in PyTorch; through eigenvalues alone they are right.
+    Reads the lower triangle of x; the gradient is symmetric. Of an
+    eigenvector's real parts the largest is positive, on every device. The basis where eigenvalues
+    are equal is arbitrary: gradients through their vectors are infinite or NaN, as in
+    PyTorch; through eigenvalues alone they are right.
     """
     x = _from_lower(x, "eigh")
     w, v = parts_of(recorded, eigh_op(x), *_eigh_items(x.shape[-1]))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import wraps
 from math import inf, prod
 from types import SimpleNamespace
@@ -17,9 +17,10 @@ from gtensor.core.op import op
 from gtensor.core.samples import Sample, alike, apart, binary, boolean, distinct, normal
 from gtensor.core.tensor import Tensor
 from gtensor.creation import asarray
+from gtensor.dtypes import result_type
 from gtensor.ops.arithmetic import positive
 from gtensor.ops.fused import fused
-from gtensor.ops.paths import cupy_function, settled, ufunc
+from gtensor.ops.paths import cupy_function, ufunc
 from gtensor.ops.pointwise import d, pointwise
 from gtensor.ops.scratch import Scratch, masked, select, select_into, tile_size, whole_tiles
 
@@ -61,6 +62,17 @@ def _branchless(formula: Callable[..., Any]) -> Callable[..., Any]:
         return formula(_tile if ns is np else ns, *inputs)
 
     return called
+
+
+def _common(*values: Any) -> np.dtype:
+    """The dtype of arrays and numbers, also where an array is of ml_dtypes."""
+    return result_type(*(x if type(x) in _NUMBERS else x.dtype for x in values))
+
+
+def _promoted(*values: Any) -> Iterator[Any]:
+    """The values with arrays in their common dtype: a kernel has one type."""
+    dtype = _common(*values)
+    return (x if type(x) in _NUMBERS else x.astype(dtype, copy=False) for x in values)
 
 
 # -- maximum and minimum ---------------------------------------------------------------------------
@@ -134,12 +146,21 @@ def _clip_cpu(x: Any, min: Any, max: Any, out: Any = None) -> Any:
     if out is None and (x.size > _BRANCHING or x.dtype.kind == "V"):  # np.clip widens bfloat16
         bounds = [b for b in (min, max) if b is not None]
         shape = np.broadcast_shapes(x.shape, *[np.shape(b) for b in bounds])
-        out = host().empty(shape, np.result_type(x, *bounds), "clip")
+        out = host().empty(shape, _common(x, *bounds), "clip")
     return np.clip(x, min, max, out=out)
 
 
+_clip_kernel = elementwise(  # NaN stays, in x and in a bound
+    "T x, T low, T high", "T y",
+    "T above = x < low || low != low ? low : x; y = above > high || high != high ? high : above")
+
+
 def _clip_gpu(x: Any, min: Any, max: Any, out: Any = None) -> Any:
-    return cupy().clip(x, min, max, out=out)
+    if max is None:
+        return cupy().maximum(x, min, out=out)
+    if min is None:
+        return cupy().minimum(x, max, out=out)
+    return _clip_kernel(*_promoted(x, min, max), out=out)
 
 
 def _without_bounds(kernel: Any) -> Any:
@@ -226,18 +247,11 @@ def _goes_with(x: Any, condition: np.ndarray) -> bool:
     return (x.ndim == 1 and condition.ndim == 1) or x.shape == condition.shape
 
 
-def _where_dtype(x1: Any, x2: Any) -> np.dtype:
-    strong = [x.dtype for x in (x1, x2) if isinstance(x, np.ndarray)]
-    if len(strong) == 1 and strong[0].kind == "V":
-        return strong[0]  # ml_dtypes: NumPy would promote a number beside it
-    return np.result_type(x1, x2)
-
-
 def _where_cpu(condition: Any, x1: Any, x2: Any, out: Any = None) -> Any:
     if (out is None and condition.size <= _BRANCHING and _goes_with(x1, condition)
             and _goes_with(x2, condition)):
         return np.where(condition, x1, x2)
-    dtype = _where_dtype(x1, x2)
+    dtype = _common(x1, x2)
     shape = np.broadcast_shapes(condition.shape, np.shape(x1), np.shape(x2))
     if out is None:
         out = host().empty(shape, dtype, "where")
@@ -258,8 +272,11 @@ def _where_cpu(condition: Any, x1: Any, x2: Any, out: Any = None) -> Any:
     return out
 
 
+_where_kernel = elementwise("bool condition, T x1, T x2", "T y", "y = condition ? x1 : x2")
+
+
 def _where_gpu(condition: Any, x1: Any, x2: Any, out: Any = None) -> Any:
-    return settled(cupy().where(condition, x1, x2), out)
+    return _where_kernel(condition, *_promoted(x1, x2), out=out)
 
 
 where_op = op(

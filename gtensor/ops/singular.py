@@ -11,7 +11,7 @@ from gtensor.core.namespaces import recorded
 from gtensor.core.op import op
 from gtensor.core.samples import Sample
 from gtensor.core.tensor import Tensor
-from gtensor.ops.decompositions import leaning
+from gtensor.ops.decompositions import leaning, settled_signs
 from gtensor.ops.linalg import matrices, matrix_paths, swapped
 from gtensor.ops.packed import (
     Shape,
@@ -44,6 +44,10 @@ def _svd_items(rows: int, columns: int, full: bool) -> tuple[Shape, Shape, Shape
 def _svd_path(xp: Any, x: Any, *, full: bool) -> Any:
     items = _svd_items(x.shape[-2], x.shape[-1], full)
     u, s, vh = xp.linalg.svd(x, full_matrices=full)
+    k = s.shape[-1]
+    signs = settled_signs(xp, u[..., :k])
+    u[..., :k] *= signs
+    vh[..., :k, :] *= signs.swapaxes(-1, -2)
     return pack(xp, *zip((u, s.astype(u.dtype), vh), items, strict=True))
 
 
@@ -162,9 +166,10 @@ def svd(x: Tensor, /, *, full_matrices: bool = True) -> SVDResult:
     """(U, S, Vh) with x = U[..., :k] diag(S) Vh[..., :k, :]; x is (..., m, n), k = min(m, n).
 
     U is (..., m, m), S (..., k), Vh (..., n, n); `full_matrices=False` leaves out what multiplies
-    no singular value: U (..., m, k), Vh (..., k, n). The sign of each pair of vectors is
-    arbitrary, and so is their basis where singular values are equal: gradients through such vectors
-    are infinite or NaN, as in PyTorch; through S alone they are right. The basis of what is left
+    no singular value: U (..., m, k), Vh (..., k, n). Of the real parts in a column of
+    U[..., :k] the largest is positive, on every device. The basis where singular values are equal
+    is arbitrary: gradients through such vectors are infinite or NaN, as in PyTorch; through S alone
+    they are right. The basis of what is left
     out is arbitrary, too: gradients through it are right for functions that do not depend on its
     choice, such as the projector on it (PyTorch takes them for 0).
     """

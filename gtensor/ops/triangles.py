@@ -12,7 +12,7 @@ from gtensor.backend.cuda import cupy
 from gtensor.core.op import Op, op
 from gtensor.core.samples import Sample, normal
 from gtensor.core.tensor import Tensor
-from gtensor.ops.paths import settled
+from gtensor.ops.selection import where_op
 from gtensor.ops.shape import linear_tangent
 
 __all__ = ["tril", "triu"]
@@ -49,7 +49,10 @@ def _triangle_cpu(name: str) -> Any:
 
 def _triangle_gpu(name: str) -> Any:
     def path(x: Any, *, k: int, out: Any = None) -> Any:
-        return settled(getattr(cupy(), name)(x, k), out)
+        rows, columns = x.shape[-2:]
+        if name == "tril":
+            return where_op.gpu(cupy().tri(rows, columns, k, dtype=bool), x, 0, out=out)
+        return where_op.gpu(cupy().tri(rows, columns, k - 1, dtype=bool), 0, x, out=out)
 
     return path
 

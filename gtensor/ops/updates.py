@@ -343,7 +343,8 @@ norm = Op("gradient_norm", cpu=_norm_cpu, gpu=_norm_gpu, backward=None, tangent=
 # S: CuPy refuses an array of another dtype where a kernel declares float64
 _scale_kernel = elementwise("S factor", "T g", "gt_scale(g, double(gt_up(factor)))",
                             "optimizer.cuh", name="gt_scale")
-_clip_kernel = elementwise("float64 limit", "T g", "gt_clip(g, limit)", "optimizer.cuh")
+_clip_kernel = elementwise("T limit", "T g", "gt_clip(g, double(gt_up(limit)))", "optimizer.cuh",
+                           name="gt_clip")
 
 _scaled = tiled("scale_gradient", lambda ns, gradient, factor: ns.multiply(gradient, factor))
 

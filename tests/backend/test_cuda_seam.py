@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import ctypes
 from types import SimpleNamespace
+from unittest.mock import patch
 
 import cupy
 import numpy as np
@@ -12,7 +13,7 @@ import pytest
 
 import gtensor as gt
 from gtensor import creation
-from gtensor.backend import cuda, cuda_streams
+from gtensor.backend import cuda, cuda_memory, cuda_streams
 from gtensor.backend.streams import SimulatedStream
 from gtensor.core.steps import RawStep
 from gtensor.core.tensor import make
@@ -52,6 +53,16 @@ def allocator(monkeypatch):
     monkeypatch.setattr(cuda, "get_device", lambda name: device)
     cuda._install_allocator.__wrapped__()
     return installed[0], arena
+
+
+@pytest.mark.parametrize(("status", "kind"), [(2, MemoryError), (1, None), (700, None)])
+def test_only_the_status_for_memory_says_that_memory_is_out(status, kind):
+    def refuse(*_):
+        raise cupy.cuda.runtime.CUDARuntimeError(status)
+
+    wanted = kind or cupy.cuda.runtime.CUDARuntimeError
+    with patch.object(cupy.cuda.runtime, "hostAlloc", refuse), pytest.raises(wanted):
+        cuda_memory.pinned_malloc(8)
 
 
 def test_streams_are_known_by_the_drivers_id(monkeypatch):

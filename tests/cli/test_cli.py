@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.metadata
 import json
 import subprocess
 import sys
@@ -18,7 +19,15 @@ def test_info_names_devices_versions_and_what_is_missing(capsys):
         assert word in out
 
 
-def test_info_as_json(capsys):
+def test_info_as_json_from_a_checkout_that_is_not_installed(capsys, monkeypatch):
+    version = importlib.metadata.version
+
+    def of_others(name):
+        if name == "gtensor":
+            raise importlib.metadata.PackageNotFoundError(name)
+        return version(name)
+
+    monkeypatch.setattr(importlib.metadata, "version", of_others)
     assert main(["info", "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
     assert found["devices"][0]["name"] == "cpu" and found["packages"]["numpy"]

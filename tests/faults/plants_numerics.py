@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 from unittest.mock import patch
 
 import numpy as np
 
+from gtensor.backend import cuda_memory
 from gtensor.core.namespaces import raw, recorded
 from gtensor.core.op import registry
-from gtensor.ops import paths, shape, singular
+from gtensor.ops import decompositions, paths, shape, singular
 
 from .plants import Context
 
@@ -45,6 +48,24 @@ def space_beside_ignored() -> Context:
     def first(ns: Any, u: Any, gu: Any, k: int) -> Any:
         return tuple(ns.slice(a, key=(..., slice(None, k))) for a in (u, gu))
     return patch.object(singular, "_gradient_of_first", first)
+
+
+def signs_of_the_library() -> Context:
+    """eigenvectors have the signs that a library chose"""
+    def kept(xp: Any, v: Any) -> Any:
+        return xp.ones((*v.shape[:-2], 1, v.shape[-1]), v.dtype)
+    return patch.object(decompositions, "settled_signs", kept)
+
+
+def all_errors_are_of_memory() -> Context:
+    """every error of CUDA's is reported as memory that is out"""
+    @contextmanager
+    def any_error(what: str) -> Iterator[None]:
+        try:
+            yield
+        except RuntimeError as error:
+            raise MemoryError(what) from error
+    return patch.object(cuda_memory, "no_room_for", any_error)
 
 
 def no_axis_0_of_0d() -> Context:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from typing import Any
+from unittest.mock import patch
 
 import ml_dtypes
 import numpy as np
@@ -102,6 +103,22 @@ def test_symmetric_decompositions_read_the_lower_triangle(dtype: str) -> None:
             close(linalg.eigvalsh(gt.asarray(lower)), np.linalg.eigvalsh(full), dtype)
             close(linalg.eigh(gt.asarray(lower))[0], np.linalg.eigvalsh(full), dtype)
         close(linalg.cholesky(gt.asarray(lower)), np.linalg.cholesky(definite), dtype)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "complex64"])
+def test_signs_of_vectors_do_not_depend_on_the_library(dtype: str) -> None:
+    def opposite(u: Any, s: Any, vh: Any) -> Any:
+        return -u, s, -vh
+
+    eigh, svd = np.linalg.eigh, np.linalg.svd
+    x, oblong = gt.asarray(hermitian((2, 4, 4), dtype)), gt.asarray(random((2, 4, 3), dtype))
+    once = [*linalg.eigh(x), *linalg.svd(oblong)]
+    with (patch.object(np.linalg, "eigh", lambda a: (eigh(a)[0], -eigh(a)[1])),
+          patch.object(np.linalg, "svd", lambda a, full_matrices: opposite(*svd(a)))):
+        again = [*linalg.eigh(x), *linalg.svd(oblong)]
+    for first, second in zip(once[:2] + once[3:], again[:2] + again[3:], strict=True):
+        np.testing.assert_array_equal(first.numpy(), second.numpy())
+    np.testing.assert_array_equal(once[2].numpy()[..., :3], again[2].numpy()[..., :3])
 
 
 @pytest.mark.parametrize("dtype", [gt.float16, gt.bfloat16])
