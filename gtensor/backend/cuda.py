@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from gtensor.backend.cublas import Products
 from gtensor.backend.cuda_graphs import Capture
 from gtensor.backend.cuda_memory import AsyncMemory, is_pinned, library_malloc
 from gtensor.backend.cuda_pages import CudaPages
@@ -47,6 +48,7 @@ class CudaDevice(Device):
         self.on_stream_end: list[Callable[[int, Any], None]] = []
         self.streams = StreamBook(index, self._stream_ended)
         self._ordering = Ordering(self.streams.get)
+        self._products = Products(self)
         _install_allocator()
 
     @property
@@ -70,6 +72,9 @@ class CudaDevice(Device):
         with self._cupy_device:
             self.order((), (array,))
             return super().fill(array, value)
+
+    def matmul(self, a: Any, b: Any, out: Any = None, beta: float = 0.0) -> Any:
+        return self._products.matmul(a, b, out, beta)
 
     def to_numpy(self, array: Any) -> np.ndarray:
         self.order((array,))
@@ -242,13 +247,3 @@ def _nested(values: Iterable[Any]) -> Iterable[Any]:
             yield from value
         else:
             yield value
-
-
-def gemm_into(a: Any, b: Any, out: Any) -> Any:
-    """out += a @ b: by cuBLAS itself for float32 and float64 matrices, else through a product."""
-    if out.ndim == 2 and out.dtype.char in "fd" and a.dtype == b.dtype == out.dtype:
-        from cupy import cublas
-
-        return cublas.gemm("N", "N", a, b, out=out, alpha=1.0, beta=1.0)
-    out += cupy().matmul(a, b)
-    return out

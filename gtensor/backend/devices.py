@@ -120,6 +120,18 @@ class Device:
         array[...] = value
         return array
 
+    def matmul(self, a: Any, b: Any, out: Any = None, beta: float = 0.0) -> Any:
+        """out = a @ b + beta * out for arrays of one floating or complex dtype, in a path.
+
+        On a GPU half precision is added up in float32, into `out` of either dtype.
+        """
+        if not beta:
+            return self.xp.matmul(a, b, out=out)
+        if beta != 1:
+            out *= beta
+        out += self.xp.matmul(a, b)
+        return out
+
     def synchronize(self) -> None:
         """Block until the current stream's work has completed."""
         self.current_stream().synchronize()

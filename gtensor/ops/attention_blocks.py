@@ -79,7 +79,7 @@ class _Blocks:
         """a @ b.mT in work buffer `which`."""
         shape = (*a.shape[:-1], b.shape[-2])
         out = self._tiles[which][:prod(shape)].reshape(shape)
-        return self.xp.matmul(a, _swapped(b), out=out)
+        return self.device.matmul(a, _swapped(b), out)
 
     def scores(self, batch: Key, rows: slice, columns: slice, queries: Any) -> Any:
         """queries @ keys.mT, masked: a block that may be written over."""
@@ -161,7 +161,7 @@ def _attend(blocks: _Blocks, batch: Key, first: int, rows: slice) -> tuple[Any, 
         kept = blocks.kept(first, rows, p.shape)
         if kept is not None:
             p *= kept
-        mixed += xp.matmul(p, blocks.part(blocks.v, batch, columns))
+        blocks.device.matmul(p, blocks.part(blocks.v, batch, columns), mixed, beta=1.0)
         top = higher
     nothing = total == 0  # a query that sees no key: 0, as in PyTorch
     total = xp.where(nothing, 1, total)
@@ -221,14 +221,16 @@ def _attend_backward(
             kept *= p
         if sums[2] is not None:
             used = p if kept is None else kept
-            blocks.add(sums[2], batch, (columns, everything), _swapped(used) @ arrived)
+            part = blocks.device.matmul(_swapped(used), arrived)
+            blocks.add(sums[2], batch, (columns, everything), part)
         change -= shift
         change *= p  # the gradient of the scores
         if sums[0] is not None:
-            part = xp.matmul(change, blocks.part(blocks.k, batch, columns))
+            part = blocks.device.matmul(change, blocks.part(blocks.k, batch, columns))
             part *= blocks.scale
             blocks.add(sums[0], batch, (rows, everything), part)
         if sums[1] is not None:
-            blocks.add(sums[1], batch, (columns, everything), _swapped(change) @ queries)
+            part = blocks.device.matmul(_swapped(change), queries)
+            blocks.add(sums[1], batch, (columns, everything), part)
         if sums[3] is not None:
             blocks.add(sums[3], batch, (rows, columns), change)

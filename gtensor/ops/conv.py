@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from gtensor.backend import host
+from gtensor.backend import device_of, host
 from gtensor.backend.cuda import cupy
 from gtensor.core.op import op
 from gtensor.core.samples import Sample, normal
@@ -71,7 +71,7 @@ def _grad_weight_cpu(
 def _conv2d_gpu(
     x: Any, weight: Any, bias: Any, *, out: Any = None, beta: float = 0.0, **params: Any
 ) -> Any:
-    xp, x = cupy(), cupy().ascontiguousarray(x)
+    xp, device, x = cupy(), device_of(x), cupy().ascontiguousarray(x)
     g = geometry(x.shape[2:], weight.shape[2:], **params)
     if out is None:
         out = xp.empty((x.shape[0], weight.shape[0], *g.out), x.dtype)
@@ -79,9 +79,7 @@ def _conv2d_gpu(
     space = GpuTiles(x.shape, x.dtype, g)
     for tile in space.tiles():
         columns = space.gather(x, tile)
-        product = xp.empty((weight.shape[0], columns.shape[1]), x.dtype)
-        for a, b, c in zip(*(by_group(m, g.groups) for m in (rows, columns, product)), strict=True):
-            xp.matmul(a, b, out=c)
+        product = device.matmul(by_group(rows, g.groups), by_group(columns, g.groups))
         part = product.reshape(weight.shape[0], -1, *g.out).transpose(1, 0, 2, 3)
         if bias is not None:
             part = part + bias.reshape(-1, 1, 1)
@@ -93,7 +91,7 @@ def _grad_input_gpu(
     g: Any, weight: Any, bias: Any, *, size: Pair, out: Any = None, beta: float = 0.0,
     **params: Any,
 ) -> Any:
-    xp = cupy()
+    xp, device = cupy(), device_of(g)
     geo = geometry(size, weight.shape[2:], **params)
     shape = (g.shape[0], weight.shape[1] * geo.groups, *size)
     direct = out is not None and out.flags.c_contiguous
@@ -102,8 +100,8 @@ def _grad_input_gpu(
     space = GpuTiles(shape, g.dtype, geo)
     for tile in space.tiles():
         matrices = (rows, channels_first(g, tile), space.columns(tile))
-        for a, b, c in zip(*(by_group(m, geo.groups) for m in matrices), strict=True):
-            xp.matmul(a.T, b, out=c)
+        a, b, c = (by_group(m, geo.groups) for m in matrices)
+        device.matmul(a.swapaxes(1, 2), b, c)
         space.scatter(result, tile, bool(direct and beta))
     if bias is not None:
         result += bias.reshape(-1, 1, 1)
@@ -116,15 +114,21 @@ def _grad_input_gpu(
 def _grad_weight_gpu(
     g: Any, x: Any, *, kernel: Pair, out: Any = None, beta: float = 0.0, **params: Any
 ) -> Any:
-    xp, x = cupy(), cupy().ascontiguousarray(x)
+    xp, device, x = cupy(), device_of(x), cupy().ascontiguousarray(x)
     geo = geometry(x.shape[2:], kernel, **params)
     shape = (g.shape[1], x.shape[1] // geo.groups, *kernel)
-    total = xp.zeros((shape[0], int(np.prod(shape[1:]))), computed_in(g.dtype))
+    work = computed_in(g.dtype)
+    direct = out is not None and out.flags.c_contiguous and out.dtype == work
+    total = (out if direct else xp.empty(shape, work)).reshape(shape[0], -1)
+    if not (direct and beta):
+        total[...] = 0
     space = GpuTiles(x.shape, x.dtype, geo)
     for tile in space.tiles():
         matrices = (channels_first(g, tile), space.gather(x, tile), total)
-        for a, b, c in zip(*(by_group(m, geo.groups) for m in matrices), strict=True):
-            c += xp.matmul(a, b.T)
+        a, b, c = (by_group(m, geo.groups) for m in matrices)
+        device.matmul(a, b.swapaxes(1, 2), c, beta=1.0)
+    if direct:
+        return out
     if out is None:
         return total.reshape(shape).astype(g.dtype, copy=False)
     out[...] = out + total.reshape(shape) if beta else total.reshape(shape)

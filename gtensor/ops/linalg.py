@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from gtensor.backend import host
-from gtensor.backend.cuda import cupy, gemm_into
+from gtensor.backend import device_of, host
+from gtensor.backend.cuda import cupy
 from gtensor.core.op import op
 from gtensor.core.samples import Sample
 from gtensor.core.tensor import Tensor
@@ -137,9 +137,12 @@ def _matmul_half(x1: Any, x2: Any, out: Any, beta: float) -> Any:
 
 
 def _matmul_gpu(x1: Any, x2: Any, *, out: Any = None, beta: float = 0.0) -> Any:
-    if beta:
-        return gemm_into(x1, x2, out)
-    return cupy().matmul(x1, x2, out=out)
+    """out = x1 @ x2 + beta * out; integers, which no gradient adds to, by a kernel of CuPy's."""
+    dtype = x1.dtype if x1.dtype == x2.dtype else np.result_type(x1, x2)
+    if dtype.kind in "biu":
+        return cupy().matmul(x1, x2, out=out)
+    x1, x2 = (x.astype(dtype, copy=False) for x in (x1, x2))
+    return device_of(x1).matmul(x1, x2, out, beta)
 
 
 def _matmul_backward(ns: Any, step: Any, g: Any) -> None:

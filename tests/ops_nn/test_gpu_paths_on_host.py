@@ -137,9 +137,6 @@ def host(machines: Host, monkeypatch: pytest.MonkeyPatch) -> Iterator[Host]:
     """NumPy in CuPy's place in all ops, and kernels on the host."""
     monkeypatch.setitem(sys.modules, "cupy", np)
     cuda.cupy.cache_clear()
-    for module in MODULES:
-        if hasattr(module, "gemm_into"):
-            monkeypatch.setattr(module, "gemm_into", _gemm_into)
     monkeypatch.setattr(
         kernels.Raw, "__getitem__", lambda raw, dtype: machines.launcher(raw, dtype)
     )
@@ -153,11 +150,6 @@ def _elementwise_of(machines: Host) -> Any:
         return machines.elementwise(kernel, *inputs, **named)
 
     return call
-
-
-def _gemm_into(a: np.ndarray, b: np.ndarray, out: np.ndarray) -> np.ndarray:
-    out += a @ b
-    return out
 
 
 def outputs(value: Any) -> tuple[Any, ...]:
