@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 from unittest.mock import patch
 
@@ -32,6 +32,13 @@ SIZES = 16, 64, 256
 def values_of(tensors: Any) -> Values:
     """What tensors hold, read on the current stream."""
     return [tensor.numpy().copy() for tensor in tensors]
+
+
+def elsewhere(xp: Any) -> AbstractContextManager[Any]:
+    """Arrays that are made within are no memory of the arena's."""
+    if xp is np:
+        return nullcontext()
+    return xp.cuda.using_allocator(xp.cuda.MemoryPool().malloc)
 
 
 class Replayed:
@@ -71,9 +78,26 @@ def memory(device: str, rng: random.Random) -> Values:
                 seen.append(rng.choice(live) + 1.0)
         if len(live) > 4:
             del live[rng.randrange(len(live))]
-        if rng.random() < 0.05:
+        if rng.random() < 0.1:
             streams[rng.randrange(3)] = gt.stream(device)
     return values_of([*seen, *live])
+
+
+def endings(device: str, rng: random.Random) -> Values:
+    """Streams go while their work is queued; their bytes serve others, who read their results."""
+    seen, kept = [], gt.ones(64, device=device)
+    for turn in range(8):
+        side = gt.stream(device)
+        with side:
+            kept = kept * 0.5 + float(turn)
+            for _ in range(rng.randrange(1, 4)):
+                gt.full((rng.choice(SIZES),), -1.0, device=device)
+        del side
+        with gt.stream(device):
+            seen.append(gt.full((rng.choice(SIZES),), float(turn), device=device))
+            if rng.random() < 0.5:
+                seen.append(kept + 1.0)
+    return values_of([*seen, kept])
 
 
 def foreign(device: str, rng: random.Random) -> Values:
@@ -93,12 +117,28 @@ def foreign(device: str, rng: random.Random) -> Values:
         del x
         with own:
             xp.full(256, -1, np.float32)
-        if rng.random() < 0.5:  # an op of gtensor's on the result, ordered by itself
-            with rng.choice(streams):
-                seen.append(gt.asarray(y, device=device) + 1.0)
-        else:
-            seen.append(y)
-    return [on.to_numpy(getattr(each, "array", each)).copy() for each in seen]
+        seen.append(y)
+    return [on.to_numpy(each).copy() for each in seen]
+
+
+def interchange(device: str, rng: random.Random) -> Values:
+    """Arrays go to another library and come from it, whose memory gtensor knows nothing of."""
+    xp, streams = gt.device(device).xp, [gt.stream(device) for _ in range(3)]
+    seen, kept = [], []
+    for turn in range(6):
+        with rng.choice(streams):
+            x = gt.full((64,), float(turn), device=device) * 2.0
+        with rng.choice(streams):
+            seen.append(gt.asarray(xp.from_dlpack(x) + 1, device=device))
+        with rng.choice(streams), elsewhere(xp):
+            kept.append(gt.asarray(xp.full(64, turn, np.float32), device=device))
+            for _ in range(3):
+                with rng.choice(streams):
+                    kept[-1] += 1.0
+        with rng.choice(streams):
+            seen.append(kept[-1] * seen[-1])
+        del x
+    return values_of([*seen, *kept])
 
 
 def exchange(device: str, rng: random.Random) -> Values:
@@ -116,7 +156,7 @@ def exchange(device: str, rng: random.Random) -> Values:
             elif kind < 0.6:
                 other = other * 0.5 + x
             elif kind < 0.7:
-                other[:32].fill_(float(turn)) if hasattr(other, "fill_") else other.__imul__(0.5)
+                other[:32] = float(turn)
             else:
                 seen.append(x * 1.0 - other)
     return values_of([x, other, *seen])
@@ -143,8 +183,10 @@ def backward(device: str, rng: random.Random) -> Values:
                 lambda x=x, y=y: x * y, lambda x=x, y=y: x - y, lambda x=x: gt.tanh(x),
                 lambda x=x: gt.sin(x * 2.0), lambda x=x, y=y: x[0:1] + y,
                 lambda x=x, y=y: gt.tanh(x.reshape((16,)).sum()) * y])))
-        loss = somewhere(lambda values=values: (
-            values[-1] * values[-2] + leaves[0] - leaves[1]).sum())
+        # one gradient is lent to both sums, each of which multiplies it on a stream of its own
+        lent = [somewhere(lambda leaf=leaf: leaf * 3.0) for leaf in leaves]
+        loss = somewhere(lambda values=values, lent=lent: (
+            values[-1] * values[-2] + (lent[0] + lent[1]) * 1.5).sum())
         somewhere(loss.backward)
         losses.append(loss.detach())
     return values_of([*losses, *(leaf.grad for leaf in leaves)])
@@ -152,13 +194,13 @@ def backward(device: str, rng: random.Random) -> Values:
 
 def graphs(device: str, rng: random.Random) -> Values:
     """Graphs of one pool are replayed beside other work, which writes their inputs and reads their
-    results; then one goes, and its bytes serve others."""
+    results; then they go, and their bytes serve others."""
     streams = [gt.stream(device) for _ in range(4)]
     with gt.no_grad():
         x, state = gt.zeros(64, device=device), gt.zeros(64, device=device)
 
         def chain() -> list[Any]:
-            return [gt.tanh(x * 0.5 + 1.0)]
+            return [gt.tanh(x * 0.5 + 1.0), *(x * 3.0 for _ in range(5))]
 
         def count() -> list[Any]:
             state.__iadd__(x)
@@ -175,15 +217,42 @@ def graphs(device: str, rng: random.Random) -> Values:
                     each.replay()
             with rng.choice(streams):
                 seen += [each.results[0] * 1.0 for each in pair]
+            if turn % 2:  # freed while it is read, and written by the replays that follow
+                with gt.stream(device):
+                    late = gt.ones(64, device=device)
+                    for _ in range(8):
+                        late = late * 0.5
+                    seen.append(first.results.pop() * 1.0 + late)
             with rng.choice(streams):
                 gt.full((64,), -1.0, device=device)
         with rng.choice(streams):
             pair[1].replay()
         last = pair[1].results[0]
         del first, pair, each
-        with rng.choice(streams):
+        with gt.stream(device):
             seen += [gt.full((64,), float(k), device=device) for k in range(6)]
         return values_of([x, state, last, *seen])
+
+
+def counting_graphs(device: str, rng: random.Random) -> Values:
+    """Graphs of one pool that leave nothing but what they add to tensors from before."""
+    streams = [gt.stream(device) for _ in range(3)]
+    with gt.no_grad():
+        x = gt.ones(64, device=device)
+        sums = [gt.zeros(64, device=device) for _ in range(3)]
+        made: list[Replayed] = []
+        for k, total in enumerate(sums):
+            def add(k: int = k, total: Any = total) -> list[Any]:
+                total.__iadd__(gt.tanh(x * float(k) + 0.5) * 2.0 - 1.0)
+                return []
+            made.append(Replayed(device, add, like=made[0] if made else None))
+        for _ in range(10):
+            with rng.choice(streams):
+                rng.choice(made).replay()
+        del made
+        with gt.stream(device):
+            after = [gt.full((64,), float(k), device=device) for k in range(6)]
+        return values_of([*sums, *after])
 
 
 def loading(device: str, rng: random.Random) -> Values:
@@ -240,9 +309,38 @@ def training(device: str, rng: random.Random) -> Values:
     return values_of([total, *(parameter.detach() for parameter in model.parameters())])
 
 
+def captured_training(device: str, rng: random.Random) -> Values:
+    """A step of training is captured whole, and replayed while other streams bring batches."""
+    gt.manual_seed(0)
+    loading, replaying, sums = (gt.stream(device) for _ in range(3))
+    model = gt.nn.Sequential(gt.nn.Linear(4, 8, device="cpu"), gt.nn.Tanh(),
+                             gt.nn.Linear(8, 2, device="cpu")).to(device)
+    parameters = list(model.parameters())
+    x, total = gt.zeros((3, 4), device=device), gt.zeros((), device=device)
+
+    def step() -> list[Any]:
+        loss = (model(x) ** 2).mean()
+        for parameter, g in zip(parameters, gt.grad(loss, parameters), strict=True):
+            with gt.no_grad():
+                parameter -= 0.1 * g
+        return [loss.detach()]
+
+    graph = Replayed(device, step)
+    for turn in range(5):
+        with loading:
+            x[...] = gt.tensor(np.arange(12, dtype=np.float32).reshape(3, 4) / 10 - turn / 4,
+                               device=device) * 0.5
+        with rng.choice((replaying, loading)):
+            graph.replay()
+        with sums:
+            total += graph.results[0]
+    return values_of([total, *(parameter.detach() for parameter in parameters)])
+
+
 PROGRAMS: dict[str, Program] = {
     program.__name__: program
-    for program in (memory, foreign, exchange, backward, graphs, loading, training)}
+    for program in (memory, endings, foreign, interchange, exchange, backward, graphs,
+                    counting_graphs, loading, training, captured_training)}
 
 
 def wrong(program: Program, seeds: Any) -> list[int]:
