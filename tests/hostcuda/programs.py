@@ -8,6 +8,7 @@ the program is about.
 from __future__ import annotations
 
 import random
+import threading
 from collections.abc import Callable
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
@@ -309,6 +310,65 @@ def training(device: str, rng: random.Random) -> Values:
     return values_of([total, *(parameter.detach() for parameter in model.parameters())])
 
 
+def planned(device: str, rng: random.Random) -> Values:
+    """Steps of a plan, whose blocks have places of their stream's: other streams use them too."""
+    streams = [gt.stream(device) for _ in range(3)]
+    where = [rng.randrange(3) for _ in range(12)]
+    seen: list[Any] = []
+
+    def step(start: float) -> None:
+        live = [gt.full((64,), start, device=device)]
+        for turn, number in enumerate(where):
+            with streams[number]:
+                live.append(live[turn % len(live)] * 0.5 + float(turn))
+            if len(live) > 3:
+                del live[0]
+        with streams[where[0]]:
+            seen.append(live[-1] + live[0])
+
+    plan = None
+    if device != "cpu":  # whose arena serves large arrays only
+        with gt.memory.record(device) as recording:
+            step(0.0)
+        plan = recording.plan()
+        seen.clear()
+    for start in range(1, 6):
+        with nullcontext() if plan is None else gt.memory.planned(plan, device):
+            step(float(start))
+        with rng.choice(streams):
+            seen[-1] = seen[-1] * 2.0
+    if plan is not None:
+        plan.release()
+    with rng.choice(streams):
+        seen += [gt.full((64,), float(k), device=device) for k in range(4)]
+    return values_of(seen)
+
+
+def threads(device: str, rng: random.Random) -> Values:
+    """Two threads, each on streams of its own, read what both have."""
+    shared = [gt.tanh(gt.full((64,), float(k), device=device) * 0.5 - 1.0) for k in range(4)]
+    seeds = rng.random(), rng.random()
+    seen: list[list[Any]] = [[], []]
+
+    def work(me: int) -> None:
+        own, streams = random.Random(seeds[me]), [gt.stream(device) for _ in range(2)]
+        for turn in range(12):
+            with own.choice(streams):
+                if own.random() < 0.5:
+                    seen[me].append(own.choice(shared) * float(turn))
+                else:
+                    seen[me].append(gt.full((64,), float(turn), device=device) + own.choice(shared))
+            if own.random() < 0.3:
+                seen[me][own.randrange(len(seen[me]))] = shared[me]
+
+    workers = [threading.Thread(target=work, args=(me,)) for me in range(2)]
+    for worker in workers:
+        worker.start()
+    for worker in workers:
+        worker.join()
+    return values_of([*shared, *seen[0], *seen[1]])
+
+
 def captured_training(device: str, rng: random.Random) -> Values:
     """A step of training is captured whole, and replayed while other streams bring batches."""
     gt.manual_seed(0)
@@ -340,7 +400,7 @@ def captured_training(device: str, rng: random.Random) -> Values:
 PROGRAMS: dict[str, Program] = {
     program.__name__: program
     for program in (memory, endings, foreign, interchange, exchange, backward, graphs,
-                    counting_graphs, loading, training, captured_training)}
+                    counting_graphs, loading, planned, threads, training, captured_training)}
 
 
 def wrong(program: Program, seeds: Any) -> list[int]:
