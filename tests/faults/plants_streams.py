@@ -16,6 +16,7 @@ from gtensor.core.steps import RawStep
 from gtensor.memory import streams
 from gtensor.memory.arena import Arena
 from gtensor.memory.graphs import GraphPool
+from gtensor.memory.planned import Planned
 from gtensor.memory.spans import Joined
 from gtensor.memory.streams import Streams
 from gtensor.ops import updates
@@ -182,6 +183,13 @@ def inherited_without_wait() -> Context:
     def wrap(right: Any) -> Any:
         return lambda orders, stream, last: right(orders, stream, None)
     return _wrapped(Streams, "forget", wrap)
+
+
+def planned_use_not_noted() -> Context:
+    """a place of a plan that another stream uses is reused at its free"""
+    def record_use(resource: Planned, block: Any, stream: int) -> None:
+        resource.upstream.record_use(block.node.region.reserved, stream)
+    return patch.object(Planned, "record_use", record_use)
 
 
 # -- graphs ----------------------------------------------------------------------------------------

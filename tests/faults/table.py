@@ -318,6 +318,8 @@ FAULTS = [
           plants_streams.taken_from_a_stream_unordered, ByRaces("endings")),
     Fault("who inherits from a stream that is gone waits for its work",
           plants_streams.inherited_without_wait, ByRaces("endings")),
+    Fault("a place of a plan is reused behind who uses it", plants_streams.planned_use_not_noted,
+          ByRaces("planned")),
     Fault("a replay comes after who writes its inputs", plants_streams.replay_before_its_inputs,
           ByRaces("graphs")),
     Fault("a replay writes its results behind their readers",
