@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 from unittest.mock import patch
@@ -18,6 +19,7 @@ from gtensor.core.op import registry
 from gtensor.core.steps import RawStep
 from gtensor.core.storage import Storage
 from gtensor.core.tensor import Tensor
+from gtensor.hostcuda.kernels import text as cuda_text
 from gtensor.hostcuda.libraries import cub, cublas, cublaslt, cufft, curand, cusolver
 from gtensor.memory.blocks import BlockPool
 from gtensor.memory.chunks import Chunk
@@ -565,3 +567,21 @@ def last_edge_counted() -> Context:
         places = np.minimum(places, count - 1)
         cub.view(y, (count,), "i8")[...] = np.bincount(places[places >= 0], minlength=count)
     return patch.object(cub, "counted", counted)
+
+
+# -- kernels of the host device --------------------------------------------------------------------
+
+
+def comments_are_compiled() -> Context:
+    """the host device takes what stands in comments and literals for CUDA"""
+    return patch.object(cuda_text, "visible", lambda text: text)
+
+
+def launch_bounds_are_forgotten() -> Context:
+    """every kernel of the host device may be launched with 1024 threads"""
+    right = cuda_text._kernel
+
+    def kernel(*given: Any) -> Any:
+        found = right(*given)
+        return found and replace(found, bound="1024")
+    return patch.object(cuda_text, "_kernel", kernel)

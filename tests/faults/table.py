@@ -115,6 +115,7 @@ _GRADIENTS = "ops_array.test_elementwise_gradients"
 _CUBLAS, _CUBLASLT = "hostcuda.test_libraries_cublas", "hostcuda.test_libraries_cublaslt"
 _CUSOLVER, _CUFFT = "hostcuda.test_libraries_cusolver", "hostcuda.test_libraries_cufft"
 _CUB, _CURAND = "hostcuda.test_libraries_cub", "hostcuda.test_libraries_stubs"
+_KERNELS = "hostcuda.test_kernels_compiler"
 
 FAULTS = [
     # values
@@ -340,6 +341,11 @@ FAULTS = [
           plants_streams.leading_dimension_of_another_layout, ByRaces("training")),
     Fault("a product is queued on the current stream", plants_streams.product_on_another_stream,
           ByRaces("training")),
+    # kernels of the host device
+    Fault("a text's comments and literals are no code", plants.comments_are_compiled,
+          ByTest(_KERNELS, "test_a_text_is_changed_where_it_must_be_and_keeps_its_lines")),
+    Fault("a kernel keeps its launch bound", plants.launch_bounds_are_forgotten,
+          ByTest(_KERNELS, "test_a_text_is_changed_where_it_must_be_and_keeps_its_lines")),
 ]
 
 _HEAD = """# Planted faults
@@ -347,10 +353,12 @@ _HEAD = """# Planted faults
 A check that never fails proves nothing. Each row is one deliberate mistake in gtensor and the check
 that must fail while the mistake is there and pass without it; `tests/faults` plants them in turn.
 The counting of holders has faults of its own in `tests/tape/test_ownership_model.py`, the CUDA
-kernels have theirs in `tests/kernels/test_kernels_faults.py`, the floors in `tests/test_floors.py`,
-the arena's stand beside the checks in `tests/memory`. What `hostcuda/programs.py` kills is planted
-only by `pytest --host-cuda`: those programs use several streams, and run through the real CuPy in
-random orders.
+kernels have theirs in `tests/kernels/test_kernels_faults.py` and, as the host device finds them, in
+`tests/hostcuda/test_kernels_compiler.py`, its runtime has faults planted into its C++ in
+`tests/hostcuda/test_runtime_faults.py` (slow), the floors in `tests/test_floors.py`, the arena's
+stand beside the checks in `tests/memory`. What
+`hostcuda/programs.py` kills is planted only by `pytest --host-cuda`: those programs use several
+streams, and run through the real CuPy in random orders.
 
 This page is written by `PYTHONPATH=tests python -m faults.table > docs/faults.md`.
 

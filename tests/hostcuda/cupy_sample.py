@@ -10,7 +10,9 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import cupy
+import cupyx.scipy.linalg as linalg
 import numpy as np
+from cupy import cublas
 
 RNG = np.random.default_rng(0)
 SQUARE = RNG.standard_normal((6, 6))
@@ -33,6 +35,82 @@ def products() -> Iterator[tuple[str, Check]]:
     yield "matrix and vector", lambda xp: xp.asarray(TALL) @ xp.asarray(TALL[0])
     yield "outer", lambda xp: xp.outer(xp.asarray(TALL[0]), xp.asarray(TALL[1]))
     yield "no sum", lambda xp: xp.tensordot(xp.asarray(STACK), xp.asarray(STACK), ([0, 1], [0, 1]))
+
+
+def either(ours: Callable[[], Any], theirs: Any) -> Check:
+    """CuPy's functions that NumPy does not have, against what they should give."""
+    return lambda xp: theirs if xp is np else ours()
+
+
+def added(function: Callable[[cupy.ndarray], Any], x: np.ndarray) -> cupy.ndarray:
+    """A copy of x, in column-major order, after a function that works in place."""
+    copy = cupy.asfortranarray(cupy.asarray(x))
+    function(copy)
+    return copy
+
+
+def routines() -> Iterator[tuple[str, Check]]:
+    """`cupy.cublas` and what `cupyx` builds on it and on cuSOLVER."""
+    for dtype in FLOATS:
+        many = RNG.standard_normal((4, 5, 7)) + ("c" in dtype) * 1j * RNG.standard_normal((4, 5, 7))
+        a, b, c, (x, y, *_) = many[0], many[1], many[2, :, :5] + 4 * np.eye(5), many[3]
+        a, b, c, x, y = (each.astype(dtype) for each in (a, b, c, x, y))
+        ca, cb, cc, cx, cy = (cupy.asarray(each) for each in (a, b, c, x, y))
+        sizes = np.abs(x.real) + np.abs(x.imag)
+        dot, ger = ("dotu", "geru") if "c" in dtype else ("dot", "ger")
+        yield f"asum {dtype}", either(lambda x=cx: cublas.asum(x), sizes.sum())
+        yield f"nrm2 {dtype}", either(lambda x=cx: cublas.nrm2(x), np.linalg.norm(x))
+        yield f"iamax {dtype}", either(lambda x=cx: cublas.iamax(x), sizes.argmax() + 1)
+        yield f"dot {dtype}", either(lambda x=cx, y=cy, f=dot: getattr(cublas, f)(x, y), x @ y)
+        yield (
+            f"axpy {dtype}",
+            either(lambda x=cx, y=y: added(lambda z: cublas.axpy(2, x, z), y), 2 * x + y),
+        )
+        yield (
+            f"ger {dtype}",
+            either(
+                lambda x=cx, y=cy, a=a, f=ger: added(
+                    lambda z: getattr(cublas, f)(2, y[:5], x, z), a
+                ),
+                a + 2 * np.outer(y[:5], x),
+            ),
+        )
+        yield (
+            f"gemv {dtype}",
+            either(
+                lambda x=cx, a=ca: added(
+                    lambda z: cublas.gemv("N", 1.5, cupy.asfortranarray(a), x, 0, z),
+                    0 * a.get()[:, 0],
+                ),
+                1.5 * a @ x,
+            ),
+        )
+        yield (
+            f"gemm {dtype}",
+            either(lambda a=ca, b=cb: cublas.gemm("H", "N", a, b, alpha=2.0), 2 * a.conj().T @ b),
+        )
+        yield (
+            f"geam {dtype}",
+            either(lambda a=ca, b=cb: cublas.geam("T", "H", 2, a, 3, b), 2 * a.T + 3 * b.conj().T),
+        )
+        yield f"dgmm {dtype}", either(lambda a=ca, x=cx: cublas.dgmm("R", a, x), a * x)
+        yield (
+            f"syrk {dtype}",
+            either(lambda a=ca: cupy.tril(cublas.syrk("N", a, lower=True)), np.tril(a @ a.T)),
+        )
+        yield (
+            f"lu_solve {dtype}",
+            either(
+                lambda a=ca, c=cc: linalg.lu_solve(linalg.lu_factor(c), a), np.linalg.solve(c, a)
+            ),
+        )
+        yield (
+            f"solve_triangular {dtype}",
+            either(
+                lambda a=ca, c=cc: linalg.solve_triangular(c, a, lower=True),
+                np.linalg.solve(np.tril(c), a),
+            ),
+        )
 
 
 def rebuilt(xp: Any, a: np.ndarray, name: str) -> Any:
@@ -136,7 +214,7 @@ def host(x: Any) -> np.ndarray:
 
 def main() -> None:
     count = 0
-    for group in (products, factors, transforms, sorts_and_sums, moments):
+    for group in (products, routines, factors, transforms, sorts_and_sums, moments):
         for name, function in group():
             found, wanted = host(function(cupy)), host(function(np))
             bound = 2e-2 if "f2" in name else 2e-5 if "4" in name or "c8" in name else 1e-9

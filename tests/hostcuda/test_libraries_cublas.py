@@ -310,6 +310,13 @@ def test_a_result_on_the_host_waits_and_so_forbids_capture() -> None:
         assert result[0] == (0 if status else 3)
 
 
+def test_a_handle_works_on_its_device_only() -> None:
+    x, alpha = np.ones(3), number(2, "f8")
+    with blas() as handle, patch.object(runtime, "device", lambda: 1):
+        assert call(LIBRARY, "cublasDscal_v2", handle, 3, alpha, x, 1) == cublas.EXECUTION_FAILED
+    assert (x == 1).all()
+
+
 @TYPES
 def test_strided_and_pointer_batches(t: str) -> None:
     rng, dtype, m, n, k, count = np.random.default_rng(4), DTYPES[t], 3, 5, 4, 3

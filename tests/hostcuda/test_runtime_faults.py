@@ -1,4 +1,4 @@
-"""Faults planted into libhostcuda's text: a test of test_runtime.py must fail with each."""
+"""Faults planted into libhostcuda's text: a test of the runtime must fail with each."""
 
 from __future__ import annotations
 
@@ -78,7 +78,8 @@ FAULTS = {
     "allocations begin where a page begins": Fault(
         "memory.cpp", "span + PAGE + pages - rounded;", "span + PAGE;", "a_fault_names"),
     "an error does not stay": Fault(
-        "queue.cpp", "if (outcome.error && !item.device->error) {", "if (false) {", "a_fault_names"),
+        "queue.cpp", "if (outcome.error && !item.device->error) {", "if (false) {",
+        "a_fault_names"),
     "dry programs run": Fault(
         "queue.cpp", "work && all.dry && work->kind != HOSTCUDA_OTHER", "false", "dry_programs"),
     "an event behind the device is behind the default stream": Fault(
@@ -89,14 +90,15 @@ FAULTS = {
 }
 
 
-def tested(native: Path, cache: Path, test: str) -> int:
-    """The exit status of one test of test_runtime.py, with libhostcuda made from that folder."""
+def status_of(native: Path, cache: Path, test: str) -> int:
+    """The exit status of tests of the runtime, with libhostcuda made from that folder."""
     environment = os.environ | {
         "MUTATED": str(native), "GTENSOR_HOSTCUDA_CACHE": str(cache), "PYTHONPATH": os.pathsep.join(
             [str(HERE.parent), str(HERE.parents[1])])}
     environment.pop("GTENSOR_HOSTCUDA", None)
     command = [sys.executable, "-m", "pytest", "-q", "-p", "hostcuda.mutated", "-x", "--host-cuda",
-               "-k", test, "-p", "no:cacheprovider", str(HERE / "test_runtime.py")]
+               "-k", test, "-p", "no:cacheprovider",
+               *map(str, sorted(HERE.glob("test_runtime_[!f]*.py")))]
     try:
         return subprocess.run(command, capture_output=True, cwd=HERE.parents[1], env=environment,
                               timeout=LONGEST).returncode
@@ -125,8 +127,8 @@ def test_it_is_seen(name, native):
     text = path.read_text()
     assert text.count(fault.right) == 1
     path.write_text(text.replace(fault.right, fault.wrong))
-    assert tested(native, native.parent / "cache", fault.test) == 1
+    assert status_of(native, native.parent / "cache", fault.test) == 1
 
 
 def test_the_text_as_it_is_passes(native):
-    assert tested(native, native.parent / "cache", "random_programs or one_page") == 0
+    assert status_of(native, native.parent / "cache", "random_programs or one_page") == 0

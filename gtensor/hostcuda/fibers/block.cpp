@@ -5,6 +5,14 @@
 namespace hostcuda {
 namespace {
 
+// A thread that has ended is not waited for at a barrier, as since compute capability 7.0. gtensor's
+// own kernels do without that.
+#ifdef HOSTCUDA_ALL_COME
+const bool all_come = true;
+#else
+const bool all_come = false;
+#endif
+
 bool same(const char *one, const char *other) { return one == other || strcmp(one, other) == 0; }
 
 bool same(const Site &one, const Site &other) {
@@ -100,23 +108,29 @@ void Block::try_warp(unsigned thread) {
   warp.waiting &= ~present;
 }
 
-// Nobody runs: all have ended, or all wait at one barrier, or the kernel is wrong.
+// Nobody runs: all have ended, or all others wait at one barrier, or the kernel is wrong.
 void Block::try_block() {
-  std::size_t ended = 0;
+  const Waiter *first = nullptr;
   int votes = 0;
+  bool ended = false;
   for (const Waiter &waiter : threads_) {
-    if (waiter.state == Waiter::ended) ++ended;
+    if (waiter.state == Waiter::ended) {
+      ended = true;
+      continue;
+    }
+    if (!first) first = &waiter;
+    if (waiter.state != Waiter::at_block || !same(waiter.site, first->site)) explain();
     votes += waiter.value != 0;
   }
-  if (ended == threads_.size()) return;
-  for (const Waiter &waiter : threads_)
-    if (waiter.state != Waiter::at_block || !same(waiter.site, threads_[0].site)) explain();
+  if (!first) return;
+  if (ended && all_come) explain();
   for (unsigned thread = 0; thread < threads_.size(); ++thread) {
+    if (threads_[thread].state == Waiter::ended) continue;
     threads_[thread].votes = votes;
     threads_[thread].state = Waiter::running;
     released.push_back(thread);
+    ++running_;
   }
-  running_ = threads_.size();
 }
 
 void Block::explain() const {
