@@ -8,8 +8,6 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
-
 from gtensor.backend import device_of, host
 from gtensor.backend.cuda import cupy
 from gtensor.core.op import op

@@ -26,7 +26,7 @@ def test_no_order_gives_a_wrong_result(name, seeds):
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_without_gtensors_ordering_most_orders_do(name, seeds):
     with unordered():
-        assert len(wrong(PROGRAMS[name], seeds)) > 0.9 * len(seeds)
+        assert len(wrong(PROGRAMS[name], seeds)) >= 0.75 * len(seeds)
 
 
 @SEEDS
@@ -35,5 +35,5 @@ def test_cupys_pool_reuses_what_another_stream_reads_and_the_arena_does_not(seed
     import cupy
 
     with cupy.cuda.using_allocator(cupy.cuda.MemoryPool().malloc):
-        assert len(wrong(PROGRAMS["foreign"], seeds)) > 0.9 * len(seeds)
+        assert len(wrong(PROGRAMS["foreign"], seeds)) >= 0.75 * len(seeds)
     assert wrong(PROGRAMS["foreign"], seeds) == []
