@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import pytest
 
+import gtensor as gt
+
 from .programs import PROGRAMS, unordered, wrong
 
 pytestmark = pytest.mark.host_cuda
@@ -34,6 +36,7 @@ def test_cupys_pool_reuses_what_another_stream_reads_and_the_arena_does_not(seed
     """github.com/cupy/cupy/issues/8068"""
     import cupy
 
+    gt.device("cuda")  # takes CuPy's allocator over, which it cannot within the block
     with cupy.cuda.using_allocator(cupy.cuda.MemoryPool().malloc):
         assert len(wrong(PROGRAMS["foreign"], seeds)) >= 0.75 * len(seeds)
     assert wrong(PROGRAMS["foreign"], seeds) == []
