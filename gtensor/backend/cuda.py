@@ -15,7 +15,7 @@ import numpy as np
 
 from gtensor.backend.cublas import Products
 from gtensor.backend.cuda_graphs import Capture
-from gtensor.backend.cuda_memory import AsyncMemory, library_malloc, no_room_for
+from gtensor.backend.cuda_memory import AsyncMemory, is_pinned, library_malloc, no_room_for
 from gtensor.backend.cuda_pages import CudaPages
 from gtensor.backend.cuda_streams import CudaStream, StreamBook, cupy
 from gtensor.backend.devices import Device, get_device
@@ -81,8 +81,12 @@ class CudaDevice(Device):
         return cupy().asnumpy(array)
 
     def from_numpy(self, array: np.ndarray) -> Any:
+        """Its values; they have been read when this returns, so the caller may write others.
+
+        The device itself reads page-locked memory, in a stream's time: that copy is waited for.
+        """
         with self._cupy_device:
-            return cupy().asarray(array)
+            return cupy().asarray(array, blocking=is_pinned(array))
 
     def current_stream(self) -> CudaStream:
         return self.streams.current()

@@ -7,6 +7,8 @@ from contextlib import AbstractContextManager, contextmanager
 from importlib import import_module
 from typing import Any
 
+import numpy as np
+
 from gtensor.backend.cuda_streams import cupy
 
 LIBRARIES = ("cupy", "async", "rmm")
@@ -35,6 +37,12 @@ def pinned_malloc(nbytes: int) -> int:
 def pinned_free(address: int) -> None:
     """Give pinned memory back."""
     cupy().cuda.runtime.freeHost(address)
+
+
+def is_pinned(array: np.ndarray) -> bool:
+    """Whether an array lies in page-locked memory, whoever made it."""
+    runtime = cupy().cuda.runtime
+    return bool(runtime.pointerGetAttributes(array.ctypes.data).type == runtime.memoryTypeHost)
 
 
 class AsyncMemory:

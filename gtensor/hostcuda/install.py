@@ -45,6 +45,7 @@ class Native:
 
 
 _native: Native | None = None
+_set: dict[str, Any] = {}  # what `configure` was given last
 
 
 def native() -> Native:
@@ -76,8 +77,8 @@ def install(mode: str = "eager", devices: int = 1, seed: int = 0, dry: bool = Fa
         raise RuntimeError("gtensor.hostcuda is installed already; configure() changes its mode")
     native = Native(paths)
     _add_devices(native, devices, card or Card())
-    native.cuda.hostcuda_configure(mode == "deferred", dry, seed)
     _native = native
+    configure(mode, seed, dry)
     os.environ.setdefault("CUPY_CACHE_DIR", str(build.cache() / "cupy"))
     from gtensor.hostcuda import libraries, wiring  # SciPy is not for every run of pytest
 
@@ -87,10 +88,16 @@ def install(mode: str = "eager", devices: int = 1, seed: int = 0, dry: bool = Fa
         _patch(native, folder, name, inside.get(name, {}))
 
 
-def configure(mode: str = "eager", seed: int = 0, dry: bool = False) -> None:
-    """Change the mode of a process in which it is installed, once all work has run."""
+def configure(mode: str = "eager", seed: int = 0, dry: bool = False) -> dict[str, Any]:
+    """Change the mode of a process in which it is installed, once all work has run.
+
+    Answers what was set before, to be given back by `configure(**before)`.
+    """
+    global _set
     _check_mode(mode)
     native().cuda.hostcuda_configure(mode == "deferred", dry, seed)
+    before, _set = _set, {"mode": mode, "seed": seed, "dry": dry}
+    return before
 
 
 def forgive() -> None:

@@ -29,6 +29,7 @@ from . import (
     plants_numbers,
     plants_numerics,
     plants_places,
+    plants_streams,
 )
 
 Plant = Callable[[], AbstractContextManager[Any]]
@@ -79,13 +80,32 @@ class ByTest:
         getattr(importlib.import_module(self.module), self.test)(**self.arguments)
 
 
+class ByRaces:
+    """A program of `hostcuda/programs.py` in random orders; only with `pytest --host-cuda`."""
+
+    def __init__(self, program: str) -> None:
+        self.name = f"orders of {program}"
+        self.program = program
+
+    def __str__(self) -> str:
+        return f"`hostcuda/programs.py`: {self.program.replace('_', ' ')}"
+
+    def __call__(self) -> None:
+        from hostcuda import programs
+
+        assert not programs.wrong(programs.PROGRAMS[self.program], range(_ORDERS))
+
+
+_ORDERS = 12  # a fault may show in less than half of them
+
+
 @dataclass(frozen=True)
 class Fault:
     """One row. `plant()` is a context in which the fault is there; its docstring says which."""
 
     invariant: str
     plant: Plant
-    killer: ByOpcheck | ByCheck | ByTest
+    killer: ByOpcheck | ByCheck | ByTest | ByRaces
     raises: type[Exception] = AssertionError  # what comes out where it is no failed assertion
 
     @property
@@ -313,6 +333,71 @@ FAULTS = [
           ByTest(_CUB, "test_the_last_edge_of_a_histogram_is_outside")),
     Fault("a result on the host forbids capture", plants.host_results_captured,
           ByTest(_CUBLAS, "test_a_result_on_the_host_waits_and_so_forbids_capture")),
+    # order between streams, on the host device
+    Fault("who reads waits for who wrote", plants_streams.reader_waits_for_nobody,
+          ByRaces("exchange")),
+    Fault("who writes waits for who reads", plants_streams.writer_forgets_readers,
+          ByRaces("exchange")),
+    Fault("the last stream that wrote a block is its producer",
+          plants_streams.write_not_remembered, ByRaces("exchange")),
+    Fault("an event serves what was written before it", plants_streams.event_of_an_earlier_write,
+          ByRaces("exchange")),
+    Fault("of two streams the reader waits", plants_streams.producer_waits_for_the_reader,
+          ByRaces("exchange")),
+    Fault("work of a stream that is gone is waited for", plants_streams.ended_stream_forgotten,
+          ByRaces("endings")),
+    Fault("memory that nothing is noted of is used behind all streams",
+          plants_streams.other_memory_waits_for_nobody, ByRaces("interchange")),
+    Fault("a stream waits for the event that it is given",
+          plants_streams.wait_on_the_current_stream, ByRaces("foreign")),
+    Fault("an event lies behind the work of its stream",
+          plants_streams.event_on_the_current_stream, ByRaces("exchange")),
+    Fault("an event is waited for on the stream that is named",
+          plants_streams.users_wait_on_the_current_stream, ByRaces("foreign")),
+    Fault("values are read on the host when they are there",
+          plants_streams.copied_to_the_host_too_early, ByRaces("memory")),
+    Fault("another library's work comes after the array's", plants_streams.exported_too_early,
+          ByRaces("interchange")),
+    Fault("what enters has been read when the call returns",
+          plants_streams.pinned_memory_read_late, ByRaces("loading")),
+    Fault("a gradient is written over behind who reads it",
+          plants_streams.gradient_overwritten_unordered, ByRaces("backward")),
+    Fault("what an op writes over is ordered as written", plants_streams.written_out_unordered,
+          ByRaces("training")),
+    Fault("every use of a block by another stream is noted", plants_streams.use_not_noted,
+          ByRaces("foreign")),
+    Fault("a free leaves events behind who uses the block", plants_streams.free_without_event,
+          ByRaces("foreign")),
+    Fault("a freed block serves others when its events are done",
+          plants_streams.event_taken_for_done, ByRaces("foreign")),
+    Fault("who is handed a block that is in use waits for its users",
+          plants_streams.claimed_without_wait, ByRaces("counting_graphs")),
+    Fault("who takes from another stream's pool waits for that stream",
+          plants_streams.taken_from_a_stream_unordered, ByRaces("endings")),
+    Fault("who inherits from a stream that is gone waits for its work",
+          plants_streams.inherited_without_wait, ByRaces("endings")),
+    Fault("a place of a plan is reused behind who uses it", plants_streams.planned_use_not_noted,
+          ByRaces("planned")),
+    Fault("a replay comes after who writes its inputs", plants_streams.replay_before_its_inputs,
+          ByRaces("graphs")),
+    Fault("a replay writes its results behind their readers",
+          plants_streams.replay_over_its_readers, ByRaces("captured_training")),
+    Fault("what a graph writes of tensors from before the capture is ordered as written",
+          plants_streams.replay_writes_unordered, ByRaces("graphs")),
+    Fault("graphs of one pool replay one after another",
+          plants_streams.replays_of_one_pool_at_once, ByRaces("counting_graphs")),
+    Fault("a replay writes freed results behind their readers",
+          plants_streams.replay_over_freed_results, ByRaces("graphs")),
+    Fault("memory of a graph that is gone serves others behind its last replay",
+          plants_streams.graph_memory_freed_too_early, ByRaces("graphs")),
+    Fault("memory of a graph serves nobody else while it lives",
+          plants_streams.graph_memory_shared, ByRaces("captured_training")),
+    Fault("a kernel gets its arguments in the order of its parameters",
+          plants_streams.kernel_arguments_swapped, ByRaces("training")),
+    Fault("a product is told how far rows lie apart",
+          plants_streams.leading_dimension_of_another_layout, ByRaces("training")),
+    Fault("a product is queued on the current stream", plants_streams.product_on_another_stream,
+          ByRaces("training")),
     # kernels of the host device
     Fault("a text's comments and literals are no code", plants.comments_are_compiled,
           ByTest(_KERNELS, "test_a_text_is_changed_where_it_must_be_and_keeps_its_lines")),
@@ -328,7 +413,9 @@ The counting of holders has faults of its own in `tests/tape/test_ownership_mode
 kernels have theirs in `tests/kernels/test_kernels_faults.py` and, as the host device finds them, in
 `tests/hostcuda/test_kernels_compiler.py`, its runtime has faults planted into its C++ in
 `tests/hostcuda/test_runtime_faults.py` (slow), the floors in `tests/test_floors.py`, the arena's
-stand beside the checks in `tests/memory`.
+stand beside the checks in `tests/memory`. What
+`hostcuda/programs.py` kills is planted only by `pytest --host-cuda`: those programs use several
+streams, and run through the real CuPy in random orders.
 
 This page is written by `PYTHONPATH=tests python -m faults.table > docs/faults.md`.
 

@@ -8,14 +8,19 @@ import pytest
 
 from gtensor.testing import CHECKS, OpcheckError
 
-from .table import FAULTS, ByOpcheck, Fault, markdown
+from .table import FAULTS, ByOpcheck, ByRaces, Fault, markdown
 
 DOCUMENT = Path(__file__).resolve().parents[2] / "docs" / "faults.md"
 NAMES = [fault.name for fault in FAULTS]
 KILLERS = {fault.killer.name: fault.killer for fault in FAULTS}
 
 
-@pytest.mark.parametrize("fault", FAULTS, ids=NAMES)
+def marks(killer: object) -> tuple[pytest.MarkDecorator, ...]:
+    return (pytest.mark.host_cuda,) if isinstance(killer, ByRaces) else ()
+
+
+@pytest.mark.parametrize("fault", [
+    pytest.param(fault, id=fault.name, marks=marks(fault.killer)) for fault in FAULTS])
 def test_the_fault_is_caught(fault: Fault) -> None:
     with fault.plant():
         if isinstance(fault.killer, ByOpcheck):
@@ -29,7 +34,8 @@ def test_the_fault_is_caught(fault: Fault) -> None:
                 fault.killer()
 
 
-@pytest.mark.parametrize("name", KILLERS)
+@pytest.mark.parametrize("name", [
+    pytest.param(name, marks=marks(killer)) for name, killer in KILLERS.items()])
 def test_without_the_fault_the_check_passes(name: str) -> None:
     KILLERS[name]()
 

@@ -1,0 +1,283 @@
+"""Mutations of the order between streams, seen where the host device runs work in random order."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from typing import Any
+from unittest.mock import patch
+
+from gtensor.backend import cublas, cuda, cuda_graphs, ordering
+from gtensor.backend.cuda import CudaDevice
+from gtensor.backend.cuda_graphs import Capture
+from gtensor.backend.cuda_streams import CudaStream
+from gtensor.backend.ordering import Ordering
+from gtensor.core.steps import RawStep
+from gtensor.memory import streams
+from gtensor.memory.arena import Arena
+from gtensor.memory.graphs import GraphPool
+from gtensor.memory.planned import Planned
+from gtensor.memory.spans import Joined
+from gtensor.memory.streams import Streams
+from gtensor.ops import updates
+from gtensor.streaming import Event
+
+Context = AbstractContextManager[Any]
+
+
+def _nothing(*_: Any) -> None:
+    """Takes the place of a part of the ordering."""
+
+
+def _wrapped(owner: Any, name: str, wrap: Callable[[Any], Any]) -> Context:
+    """`owner` with another method: wrap(the right one)."""
+    return patch.object(owner, name, wrap(getattr(owner, name)))
+
+
+# -- backend/ordering.py ---------------------------------------------------------------------------
+
+
+def reader_waits_for_nobody() -> Context:
+    """an op on another stream than the one that wrote its input does not wait for it"""
+    def read(order: Ordering, reader: Any, block: Any) -> None:
+        order._note(block, reader.id)
+    return patch.object(Ordering, "read", read)
+
+
+def writer_forgets_readers() -> Context:
+    """an op in place waits for who wrote before, and not for who reads"""
+    def wrap(right: Any) -> Any:
+        def write(order: Ordering, writer: Any, *blocks: Any) -> None:
+            for block in blocks:
+                block.readers = set()
+            right(order, writer, *blocks)
+        return write
+    return _wrapped(Ordering, "write", wrap)
+
+
+def write_not_remembered() -> Context:
+    """after an op in place the block still counts as written by the stream that made it"""
+    return patch.object(ordering, "_written_by", _nothing)
+
+
+def event_of_an_earlier_write() -> Context:
+    """the event that lies behind one write is waited for by who reads the next one"""
+    def wrap(right: Any) -> Any:
+        def wait(order: Ordering, waiter: Any, producer: int, number: int) -> int:
+            return right(order, waiter, producer, number or 1)
+        return wait
+    return _wrapped(Ordering, "_wait", wrap)
+
+
+def producer_waits_for_the_reader() -> Context:
+    """of two streams the wrong one waits: the producer for its reader"""
+    def wrap(right: Any) -> Any:
+        def wait(order: Ordering, waiter: Any, producer: int, number: int) -> int:
+            other = order._stream_of(producer)
+            return right(order, waiter, producer, number) if other is None else right(
+                order, other, waiter.id, 0)
+        return wait
+    return _wrapped(Ordering, "_wait", wrap)
+
+
+def ended_stream_forgotten() -> Context:
+    """what a stream that is gone has written is read without waiting for it"""
+    def forget(order: Ordering, stream: int, last: Any) -> None:
+        order._latest.pop(stream, None)
+    return patch.object(Ordering, "forget", forget)
+
+
+def other_memory_waits_for_nobody() -> Context:
+    """an op on another library's memory does not wait for other streams"""
+    return patch.object(Ordering, "behind_all", _nothing)
+
+
+# -- streams and copies ----------------------------------------------------------------------------
+
+
+def wait_on_the_current_stream() -> Context:
+    """a stream that is told to wait lets the current one wait instead"""
+    def wrap(right: Any) -> Any:
+        return lambda stream, event: right(stream._book.current(), event)
+    return _wrapped(CudaStream, "wait", wrap)
+
+
+def event_on_the_current_stream() -> Context:
+    """an event is recorded on the current stream in place of the one that was named"""
+    def wrap(right: Any) -> Any:
+        return lambda stream: right(stream._book.current())
+    return _wrapped(CudaStream, "record", wrap)
+
+
+def users_wait_on_the_current_stream() -> Context:
+    """`gt.Event.wait` ignores the stream that it is given"""
+    return patch.object(Event, "_on", lambda event, stream: event._device.current_stream())
+
+
+def copied_to_the_host_too_early() -> Context:
+    """values are copied to the host without waiting for the stream that computes them"""
+    return patch.object(CudaDevice, "to_numpy", lambda device, array: device.xp.asnumpy(array))
+
+
+def exported_too_early() -> Context:
+    """DLPack's consumer does not wait for the stream that wrote the array"""
+    return patch.object(CudaDevice, "exported", _nothing)
+
+
+def pinned_memory_read_late() -> Context:
+    """a copy from page-locked memory returns before the memory has been read"""
+    return patch.object(cuda, "is_pinned", lambda array: False)
+
+
+def gradient_overwritten_unordered() -> Context:
+    """a gradient that another stream reads is written over without waiting for it"""
+    def wrap(right: Any) -> Any:
+        def reuse(step: RawStep, g: Any) -> Any:
+            direct, step.direct = step.direct, True
+            try:
+                return right(step, g)
+            finally:
+                step.direct = direct
+        return reuse
+    return _wrapped(RawStep, "reuse", wrap)
+
+
+def written_out_unordered() -> Context:
+    """what an op writes over counts as read"""
+    return patch.object(cuda, "_WRITTEN", ())
+
+
+# -- the arena -------------------------------------------------------------------------------------
+
+
+def use_not_noted() -> Context:
+    """the use of a block by another stream is not noted: it is reused at its free"""
+    return patch.object(Arena, "record_use", _nothing)
+
+
+def free_without_event() -> Context:
+    """a block that another stream uses goes back to its list at its free, without an event"""
+    def retire(orders: Streams, chunk: Any) -> bool:
+        chunk.uses = None
+        return False
+    return patch.object(Streams, "retire", retire)
+
+
+def event_taken_for_done() -> Context:
+    """a freed block is reused as soon as its event was recorded"""
+    return patch.object(streams, "_done", lambda event: True)
+
+
+def claimed_without_wait() -> Context:
+    """a stream is handed memory that others still use, and does not wait for them"""
+    return patch.object(Streams, "_wait", _nothing)
+
+
+def taken_from_a_stream_unordered() -> Context:
+    """a stream gets free memory of another one, and does not wait for what that has queued"""
+    return patch.object(Streams, "order", _nothing)
+
+
+def inherited_without_wait() -> Context:
+    """memory of a stream that is gone serves others before its work is done"""
+    def wrap(right: Any) -> Any:
+        return lambda orders, stream, last: right(orders, stream, None)
+    return _wrapped(Streams, "forget", wrap)
+
+
+def planned_use_not_noted() -> Context:
+    """a place of a plan that another stream uses is reused at its free"""
+    def record_use(resource: Planned, block: Any, stream: int) -> None:
+        resource.upstream.record_use(block.node.region.reserved, stream)
+    return patch.object(Planned, "record_use", record_use)
+
+
+# -- graphs ----------------------------------------------------------------------------------------
+
+
+def replay_before_its_inputs() -> Context:
+    """a replay does not wait for who writes what the graph reads"""
+    def wrap(right: Any) -> Any:
+        def launch(capture: Capture, stream: Any, outputs: Any) -> None:
+            touched, capture.touched = capture.touched, cuda_graphs.Touched()
+            try:
+                capture.touched.written = touched.written
+                right(capture, stream, outputs)
+            finally:
+                capture.touched = touched
+        return launch
+    return _wrapped(Capture, "launch", wrap)
+
+
+def replay_over_its_readers() -> Context:
+    """a replay writes results that another stream still reads, and nobody waits for it"""
+    def wrap(right: Any) -> Any:
+        return lambda capture, stream, outputs: right(capture, stream, ())
+    return _wrapped(Capture, "launch", wrap)
+
+
+def replay_writes_unordered() -> Context:
+    """a replay writes tensors from before the capture, and counts as reading them"""
+    def wrap(right: Any) -> Any:
+        def launch(capture: Capture, stream: Any, outputs: Any) -> None:
+            touched, capture.touched = capture.touched, cuda_graphs.Touched()
+            try:
+                capture.touched.read = touched.read | touched.written
+                right(capture, stream, outputs)
+            finally:
+                capture.touched = touched
+        return launch
+    return _wrapped(Capture, "launch", wrap)
+
+
+def replays_of_one_pool_at_once() -> Context:
+    """graphs that share memory replay at the same time"""
+    @contextmanager
+    def replaying(pool: GraphPool, stream: Any) -> Any:
+        yield
+        pool._last = stream.id, stream.record()
+    return patch.object(GraphPool, "replaying", replaying)
+
+
+def replay_over_freed_results() -> Context:
+    """a replay writes results that were dropped while another stream still reads them"""
+    return patch.object(Arena, "order_retired", _nothing)
+
+
+def graph_memory_freed_too_early() -> Context:
+    """the memory of a graph that is gone serves others before its last replay is done"""
+    return patch.object(GraphPool, "__del__",
+                        lambda pool: pool.arena.forget_stream(pool.number, None))
+
+
+def graph_memory_shared() -> Context:
+    """what a capture allocates comes from the common memory, and goes back to it"""
+    return patch.object(GraphPool, "capturing", lambda pool, stream: nullcontext(Joined()))
+
+
+# -- calls of kernels and libraries ----------------------------------------------------------------
+
+
+def kernel_arguments_swapped() -> Context:
+    """the kernel of SGD is given the weight decay as its rate, and the rate as its decay"""
+    def wrap(right: Any) -> Any:
+        return lambda g, rate, decay, *more, **named: right(g, decay, rate, *more, **named)
+    return _wrapped(updates, "_momentum_kernel", wrap)
+
+
+def leading_dimension_of_another_layout() -> Context:
+    """a product is told the number of rows as the distance between rows, where that is larger"""
+    def wrap(right: Any) -> Any:
+        return lambda rows, columns, down, across: right(rows, columns, down, across) and max(
+            rows, columns)
+    return _wrapped(cublas, "_leading", wrap)
+
+
+def product_on_another_stream() -> Context:
+    """products are queued on the default stream, whichever is current"""
+    def wrap(right: Any) -> Any:
+        def use(handle: Any, stream: Any, workspace: Any) -> None:
+            right(handle, stream, workspace)
+            cublas._call("cublasSetStream_v2", handle.pointer, None)
+        return use
+    return _wrapped(cublas._Handle, "use", wrap)
