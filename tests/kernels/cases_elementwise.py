@@ -194,7 +194,7 @@ def _clipping(executor: Any, dtype: np.dtype, rng: np.random.Generator) -> None:
     again = g.copy()
     with launched_by(executor, dtype):
         updates.scale.gpu(g, np.full(g.shape, 0.25, dtype), out=g)
-        updates.clip.gpu(again, 0.5, out=again)
+        updates.clip.gpu(again, np.full(g.shape, 0.5, dtype), out=again)
     assert_close(g, scaled, dtype)
     assert_close(again, clipped, dtype)
 
