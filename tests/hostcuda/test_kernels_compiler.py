@@ -10,11 +10,12 @@ from pathlib import Path
 import ml_dtypes
 import numpy as np
 import pytest
-from kernel_module import Fault, Module, guarded
 from scipy import special
 
 from gtensor.hostcuda.kernels import compiler, text, toolchain
 from gtensor.hostcuda.kernels.compiler import CompileError
+
+from .kernel_module import Fault, Module, guarded
 
 SCHEDULES = (0, 1, 20, 21)
 
@@ -50,6 +51,7 @@ __global__ __launch_bounds__(64, 2) void declared(float *x) {
 }
 
 struct Pair { double a; char b; };
+template <typename T> __device__ T by_value(T x) { return x; }
 extern "C" __global__ void by_value(Pair pair, double *x) { *x = pair.a + pair.b + wide; }
 """
 
@@ -300,6 +302,6 @@ def test_a_text_is_changed_where_it_must_be_and_keeps_its_lines() -> None:
     assert text.host_text(given) == (
         "__global__ void f(int n) {\n"
         "  double *const cells = hostcuda::dynamic_shared<double>();\n\n"
-        "} HOSTCUDA_KERNEL(f, 1024)\nint x;")
+        "} HOSTCUDA_KERNEL(f, 1024, (int n))\nint x;")
     with pytest.raises(text.TextError, match="line 2: a declaration of dynamic shared memory"):
         text.host_text("\nextern __shared__ float cells[], others[];")

@@ -108,21 +108,32 @@ def test_the_cuda_array_interface_is_there_on_cuda_only():
 
 
 @pytest.mark.gpu
-def test_libraries_on_the_gpu_share_a_buffer():
+def test_cupy_shares_a_buffer_on_the_gpu():
     import cupy
 
     ours = gt.arange(6, dtype="float32", device="cuda")
     interface = ours.__cuda_array_interface__
     assert interface["version"] == 3 and interface["data"][0] == ours._array.data.ptr
     assert "stream" in interface
-    assert cupy.asarray(ours._array).data.ptr == ours._array.data.ptr
+    theirs = cupy.from_dlpack(ours)
+    assert cupy.asarray(ours._array).data.ptr == theirs.data.ptr == ours._array.data.ptr
+    theirs += 1
+    assert ours.tolist() == [1, 2, 3, 4, 5, 6]
+    back = gt.from_dlpack(cupy.ones(3, np.float32))
+    assert back.device.type == "cuda" and back.tolist() == [1, 1, 1]
+    assert gt.from_dlpack(ours, device="cpu").device.type == "cpu"
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="PyTorch is a build for the CPU")
+def test_pytorch_shares_a_buffer_on_the_gpu():
+    ours = gt.arange(6, dtype="float32", device="cuda")
     theirs = torch.from_dlpack(ours)
     assert theirs.data_ptr() == ours._array.data.ptr
     theirs += 1
     assert ours.tolist() == [1, 2, 3, 4, 5, 6]
     back = gt.from_dlpack(torch.ones(3, device="cuda"))
     assert back.device.type == "cuda" and back.tolist() == [1, 1, 1]
-    assert gt.from_dlpack(ours, device="cpu").device.type == "cpu"
 
 
 def test_a_flipped_view_is_copied_on_the_way_out():

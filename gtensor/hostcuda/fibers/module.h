@@ -71,13 +71,14 @@ inline const hostcuda_kernel *kernel_at(size_t index) {
 #define HOSTCUDA_JOIN(a, b) HOSTCUDA_JOINED(a, b)
 #define HOSTCUDA_JOINED(a, b) a##b
 
-// Follows the definition of a kernel that is no template, in its namespace.
-#define HOSTCUDA_KERNEL(function, max_threads)                            \
+// Follows the definition of a kernel that is no template, in its namespace; other functions may have
+// its name.
+#define HOSTCUDA_KERNEL(function, max_threads, parameters)                  \
   static hostcuda::Registered HOSTCUDA_JOIN(hostcuda_kernel_, __COUNTER__)( \
-      hostcuda::Bound<function>::entry(nullptr, max_threads));
+      hostcuda::Bound<static_cast<void(*) parameters>(function)>::entry(nullptr, max_threads));
 
 // Follows the text: the instance of a template, or any kernel, under the name it was asked for.
-#define HOSTCUDA_INSTANCE(name, max_threads, ...)                         \
+#define HOSTCUDA_INSTANCE(name, max_threads, ...)                           \
   static hostcuda::Registered HOSTCUDA_JOIN(hostcuda_kernel_, __COUNTER__)( \
       hostcuda::Bound<__VA_ARGS__>::entry(name, max_threads));
 

@@ -38,6 +38,7 @@ class Kernel:
 
     name: str
     bound: str
+    parameters: str
     template: bool
     end: int
 
@@ -82,7 +83,8 @@ def host_text(text: str) -> str:
     edits = [*_shared_edits(text, shown)]
     edits += [(found.end(), found.end(), " HOSTCUDA_EXPORTED ")
               for found in _VARIABLE.finditer(_ALIGNMENT.sub(_blank, shown))]
-    edits += [(kernel.end, kernel.end, f" HOSTCUDA_KERNEL({kernel.name}, {kernel.bound})")
+    edits += [(kernel.end, kernel.end, f" HOSTCUDA_KERNEL({kernel.name}, {kernel.bound}, "
+                                       f"({kernel.parameters}))")
               for kernel in _kernels(shown) if not kernel.template]
     for start, end, new in sorted(edits, reverse=True):
         text = text[:start] + new + text[end:]
@@ -124,7 +126,9 @@ def _kernel(shown: str, position: int, template: bool) -> Kernel | None:
     body = re.compile(r"\s*\{").match(shown, after)
     if body is None:
         return None
-    return Kernel(call[1], bound, template, _closing(shown, body.end() - 1, "{", "}"))
+    parameters = " ".join(shown[call.end():after - 1].split())
+    return Kernel(call[1], bound, parameters, template,
+                  _closing(shown, body.end() - 1, "{", "}"))
 
 
 def _closing(shown: str, position: int, opening: str, closing: str) -> int:

@@ -1,0 +1,132 @@
+"""Faults planted into libhostcuda's text: a test of test_runtime.py must fail with each."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from gtensor.hostcuda import build
+
+pytestmark = [pytest.mark.host_cuda, pytest.mark.slow]
+HERE = Path(__file__).parent
+LONGEST = 60  # seconds; a deadlock is a failure, too
+
+
+@dataclass(frozen=True)
+class Fault:
+    """In a file, one text in place of another; the test that sees it."""
+
+    file: str
+    right: str
+    wrong: str
+    test: str
+
+
+FAULTS = {
+    "a stream's items do not wait for each other": Fault(
+        "queue.cpp", "    add(stream.tail);\n", "", "random_programs"),
+    "the default stream does not wait for blocking ones": Fault(
+        "queue.cpp", "if (other->blocking()) add(other->tail);", "(void)other;", "random_programs"),
+    "blocking streams do not wait for the default one": Fault(
+        "queue.cpp", "        add(device.legacy.tail);\n", "", "random_programs"),
+    "a wait for an event waits for nothing": Fault(
+        "streams.cpp", "    dependencies.push_back(event.last);\n", "", "a_missing_wait"),
+    "the work of a destroyed stream is forgotten": Fault(
+        "queue.cpp", "if (blocking) add(orphan);", "(void)blocking;", "a_destroyed_streams_work"),
+    "pageable memory is read late": Fault(
+        "copies.cpp", "way.from == Place::pageable && !finish", "false", "pageable_memory"),
+    "pinned memory is read early": Fault(
+        "copies.cpp", "if (way.from == Place::pageable && !finish)", "if (!finish)",
+        "pageable_memory"),
+    "a thread waits with Python's lock": Fault(
+        "queue.cpp", "python.held() ? python.release() : nullptr", "nullptr",
+        "a_thread_with_pythons_lock"),
+    "work that frees waits for itself": Fault(
+        "memory.cpp", "if (running_here(held)) {", "if (false) {", "work_in_python_may_free"),
+    "a graph forgets the order of its nodes": Fault(
+        "graphs.cpp", "            step.dependencies.push_back(each->index);\n", "",
+        "a_graph_runs_in_the_order"),
+    "a capture takes work that was not joined": Fault(
+        "graphs.cpp", "if (!depends(node, capture.origin->frontier, seen)) return false;",
+        "(void)node;", "has_to_be_joined"),
+    "an unsafe call within a capture is let through": Fault(
+        "graphs.cpp", "if (!forbids) continue;", "if (forbids || !forbids) continue;",
+        "cudamalloc_within"),
+    "other threads' captures count in every mode": Fault(
+        "graphs.cpp", "capture->mode == cudaStreamCaptureModeGlobal\n", "true\n",
+        "cudamalloc_in_another_thread"),
+    "two captures merge": Fault(
+        "streams.cpp", "if (stream.capture && stream.capture != event.capture) {", "if (false) {",
+        "do_not_merge"),
+    "memory of a pool is there before it is allocated": Fault(
+        "memory.cpp", "    made->pool = &pool;\n", "    made->pool = &pool;\n    commit(*made);\n",
+        "has_not_allocated_yet"),
+    "a page behind two addresses is two pages": Fault(
+        "physical.cpp", "PROT_NONE, MAP_SHARED | MAP_FIXED", "PROT_NONE, MAP_PRIVATE | MAP_FIXED",
+        "one_page"),
+    "the card's memory has no end": Fault(
+        "memory.cpp", "if (device && (rounded", "if (false && (rounded", "no_more_memory"),
+    "fresh memory is zero": Fault(
+        "memory.cpp", "memset(page, PATTERN, PATTERN_BYTES);", "memset(page, 0, PATTERN_BYTES);",
+        "full_of_nan"),
+    "allocations begin where a page begins": Fault(
+        "memory.cpp", "span + PAGE + pages - rounded;", "span + PAGE;", "a_fault_names"),
+    "an error does not stay": Fault(
+        "queue.cpp", "if (outcome.error && !item.device->error) {", "if (false) {", "a_fault_names"),
+    "dry programs run": Fault(
+        "queue.cpp", "work && all.dry && work->kind != HOSTCUDA_OTHER", "false", "dry_programs"),
+    "an event behind the device is behind the default stream": Fault(
+        "streams.cpp", "for (Stream *stream : device.streams) last.push_back(stream->tail);", "",
+        "behind_a_whole_device"),
+    "a forked child uses CUDA": Fault(
+        "queue.cpp", "runtime().forked = true;", "(void)device;", "forked_child"),
+}
+
+
+def tested(native: Path, cache: Path, test: str) -> int:
+    """The exit status of one test of test_runtime.py, with libhostcuda made from that folder."""
+    environment = os.environ | {
+        "MUTATED": str(native), "GTENSOR_HOSTCUDA_CACHE": str(cache), "PYTHONPATH": os.pathsep.join(
+            [str(HERE.parent), str(HERE.parents[1])])}
+    environment.pop("GTENSOR_HOSTCUDA", None)
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "hostcuda.mutated", "-x", "--host-cuda",
+               "-k", test, "-p", "no:cacheprovider", str(HERE / "test_runtime.py")]
+    try:
+        return subprocess.run(command, capture_output=True, cwd=HERE.parents[1], env=environment,
+                              timeout=LONGEST).returncode
+    except subprocess.TimeoutExpired:
+        return 1
+
+
+@pytest.fixture
+def native(tmp_path):
+    """A copy of the text to change, and a cache in which all of it is compiled already."""
+    copy, cache = tmp_path / "native", tmp_path / "cache"
+    shutil.copytree(build._NATIVE, copy)
+    (cache / "native").mkdir(parents=True)
+    for path in build.cache().iterdir():
+        if path.name != "native":
+            (cache / path.name).symlink_to(path)
+    for path in (build.cache() / "native").glob("*.o"):
+        (cache / "native" / path.name).symlink_to(path)
+    return copy
+
+
+@pytest.mark.parametrize("name", FAULTS)
+def test_it_is_seen(name, native):
+    fault = FAULTS[name]
+    path = native / fault.file
+    text = path.read_text()
+    assert text.count(fault.right) == 1
+    path.write_text(text.replace(fault.right, fault.wrong))
+    assert tested(native, native.parent / "cache", fault.test) == 1
+
+
+def test_the_text_as_it_is_passes(native):
+    assert tested(native, native.parent / "cache", "random_programs or one_page") == 0
