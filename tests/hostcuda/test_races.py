@@ -6,7 +6,7 @@ must, or the programs prove nothing.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from contextlib import AbstractContextManager, ExitStack
 from typing import Any
 from unittest.mock import patch
@@ -21,14 +21,6 @@ from gtensor.backend.ordering import Ordering
 pytestmark = pytest.mark.host_cuda
 SEEDS = range(12)
 MOST = 0.7  # of the seeds
-
-
-@pytest.fixture(autouse=True)
-def _as_before(request) -> Iterator[None]:
-    yield
-    hostcuda.forgive()
-    given = request.config.option
-    hostcuda.configure(given.host_cuda, given.host_cuda_seed)
 
 
 def chain() -> bool:

@@ -1,4 +1,4 @@
-"""Faults planted into libhostcuda's text: a test of test_runtime.py must fail with each."""
+"""Faults planted into libhostcuda's text: a test of the runtime must fail with each."""
 
 from __future__ import annotations
 
@@ -78,9 +78,21 @@ FAULTS = {
     "allocations begin where a page begins": Fault(
         "memory.cpp", "span + PAGE + pages - rounded;", "span + PAGE;", "a_fault_names"),
     "an error does not stay": Fault(
-        "queue.cpp", "if (outcome.error && !item.device->error) {", "if (false) {", "a_fault_names"),
+        "queue.cpp", "if (outcome.error && !item.device->error) {", "if (false) {",
+        "a_fault_names"),
     "dry programs run": Fault(
-        "queue.cpp", "work && all.dry && work->kind != HOSTCUDA_OTHER", "false", "dry_programs"),
+        "queue.cpp", "work && all.dry && work->kind != HOSTCUDA_OTHER", "false", "a_dry_run"),
+    "bytes are not counted": Fault(
+        "queue.cpp", "    tally.bytes += bytes;\n", "    (void)bytes;\n", "by_direction"),
+    "a copy that waits is no synchronization": Fault(
+        "copies.cpp", "if (finish && !error) count", "if (false) count", "by_direction"),
+    "a copy counts the other way round": Fault(
+        "copies.cpp", '"device to device" : "host to device"', '"host to device" : "device to device"',
+        "by_direction"),
+    "a capture counts as a launch": Fault(
+        "queue.cpp", "    if (stream.capture) return add_node",
+        "    if (stream.capture) count(work->kind, work->name, work->bytes);\n"
+        "    if (stream.capture) return add_node", "a_graph_counts"),
     "an event behind the device is behind the default stream": Fault(
         "streams.cpp", "for (Stream *stream : device.streams) last.push_back(stream->tail);", "",
         "behind_a_whole_device"),
@@ -90,13 +102,14 @@ FAULTS = {
 
 
 def tested(native: Path, cache: Path, test: str) -> int:
-    """The exit status of one test of test_runtime.py, with libhostcuda made from that folder."""
+    """The exit status of one test of the runtime, with libhostcuda made from that folder."""
     environment = os.environ | {
         "MUTATED": str(native), "GTENSOR_HOSTCUDA_CACHE": str(cache), "PYTHONPATH": os.pathsep.join(
             [str(HERE.parent), str(HERE.parents[1])])}
     environment.pop("GTENSOR_HOSTCUDA", None)
     command = [sys.executable, "-m", "pytest", "-q", "-p", "hostcuda.mutated", "-x", "--host-cuda",
-               "-k", test, "-p", "no:cacheprovider", str(HERE / "test_runtime.py")]
+               "-k", test, "-p", "no:cacheprovider", str(HERE / "test_runtime.py"),
+               str(HERE / "test_counters.py")]
     try:
         return subprocess.run(command, capture_output=True, cwd=HERE.parents[1], env=environment,
                               timeout=LONGEST).returncode
