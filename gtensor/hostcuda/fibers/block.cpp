@@ -100,23 +100,32 @@ void Block::try_warp(unsigned thread) {
   warp.waiting &= ~present;
 }
 
-// Nobody runs: all have ended, or all wait at one barrier, or the kernel is wrong.
+// No thread runs: all have ended, or all wait at one barrier, or the kernel is wrong.
+//
+// A barrier waits for the threads of the block that have not ended ("all non-exited threads", CUDA
+// C++ Programming Guide, compute capability 7.x, independent thread scheduling); CuPy's scans count
+// on it. HOSTCUDA_ALL_MEET asks for all threads, as older cards do.
 void Block::try_block() {
-  std::size_t ended = 0;
+  const Waiter *first = nullptr;
   int votes = 0;
   for (const Waiter &waiter : threads_) {
-    if (waiter.state == Waiter::ended) ++ended;
+    if (waiter.state == Waiter::ended) continue;
+    if (!first) first = &waiter;
+    if (waiter.state != Waiter::at_block || !same(waiter.site, first->site)) explain();
     votes += waiter.value != 0;
   }
-  if (ended == threads_.size()) return;
+  if (!first) return;
+#ifdef HOSTCUDA_ALL_MEET
   for (const Waiter &waiter : threads_)
-    if (waiter.state != Waiter::at_block || !same(waiter.site, threads_[0].site)) explain();
+    if (waiter.state == Waiter::ended) explain();
+#endif
   for (unsigned thread = 0; thread < threads_.size(); ++thread) {
+    if (threads_[thread].state == Waiter::ended) continue;
     threads_[thread].votes = votes;
     threads_[thread].state = Waiter::running;
     released.push_back(thread);
   }
-  running_ = threads_.size();
+  running_ = released.size();
 }
 
 void Block::explain() const {
