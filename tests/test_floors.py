@@ -24,6 +24,7 @@ FLOORS = {
     "_testing": 6, "info": 6, "profiler": 6, "checkpoint": 6, "holders": 6, "explain": 6,
     "__init__": 7,
 }
+APART = ("hostcuda",)  # what stands beside the house: it imports nothing of it, nor it that
 MOST_LINES = 400
 MOST_COLUMNS = 100
 RAW_ARRAYS = {  # the files of nn/ and optim/ that may import numpy, and why
@@ -85,8 +86,12 @@ def _name_of(node: ast.AST) -> str:
 
 
 def sources(package: Path) -> list[Path]:
-    """The package's Python files."""
-    return sorted(package.rglob("*.py"))
+    """The Python files of the package's parts that have floors."""
+    return [path for path in _all(package) if part_of(package, path) not in APART]
+
+
+def _all(folder: Path) -> list[Path]:
+    return sorted(folder.rglob("*.py"))
 
 
 # -- the rules: each answers what breaks it, one line per place ------------------------------------
@@ -106,6 +111,16 @@ def upward(package: Path) -> Iterator[str]:
             other = names[1] if len(names) > 1 else "__init__"
             if FLOORS.get(other, 99) > FLOORS[part]:
                 yield f"{path.name}:{one.line}: {part} (floor {FLOORS[part]}) imports {one.target}"
+
+
+def apart(package: Path) -> Iterator[str]:
+    """What stands apart imports nothing else of the package."""
+    for path in _all(package):
+        part = part_of(package, path)
+        for one in imports(package, path) if part in APART else ():
+            names = one.target.split(".")
+            if names[0] == package.name and names[1:2] != [part]:
+                yield f"{path.name}:{one.line}: {part} stands apart and imports {one.target}"
 
 
 def array_libraries(package: Path) -> Iterator[str]:
@@ -184,7 +199,7 @@ def guesses(package: Path) -> Iterator[str]:
 
 def sizes(package: Path) -> Iterator[str]:
     """Files under about 400 lines, lines of at most 100 columns."""
-    for path in sources(package):
+    for path in _all(package):
         lines = path.read_text(encoding="utf-8").splitlines()
         if len(lines) > MOST_LINES:
             yield f"{path.name}: {len(lines)} lines; split it (at most {MOST_LINES})"
@@ -193,7 +208,8 @@ def sizes(package: Path) -> Iterator[str]:
 
 
 RULES = {rule.__name__: rule for rule in (
-    upward, array_libraries, eager_cupy, kernel_text, memory_from_ops, raw_arrays, guesses, sizes)}
+    upward, apart, array_libraries, eager_cupy, kernel_text, memory_from_ops, raw_arrays, guesses,
+    sizes)}
 
 
 @pytest.mark.parametrize("rule", RULES)
@@ -212,6 +228,8 @@ def test_files_outside_the_package_are_small_too(folder: str) -> None:
 
 PLANTED = {  # rule -> (file, text that breaks it once, and a harmless look-alike)
     "upward": ("core/a.py", "def f():\n    from gtensor.ops import add\n    return add\n"),
+    "upward, what stands apart": ("core/a.py", "from gtensor.hostcuda import install\n"),
+    "apart": ("hostcuda/a.py", "from gtensor.backend import get_device\n"),
     "upward, relative": ("core/a.py", "from ..nn import layer\n"),
     "upward, from the package": ("ops/a.py", "from gtensor import nn\n"),
     "upward, the package itself": ("core/a.py", "import gtensor\n"),
@@ -249,6 +267,7 @@ def _plant(root: Path, files: dict[str, str]) -> Path:
             place.mkdir()
             (place / "__init__.py").write_text("")
     for name, text in files.items():
+        (package / name).parent.mkdir(exist_ok=True)
         (package / name).write_text(text)
     return package
 

@@ -94,7 +94,8 @@ def _compile(gpp: str, include: Path, sources: list[Path], folder: Path) -> None
     shared = b"".join(path.read_bytes() for path in sorted(_NATIVE.glob("*.h")))
 
     def compiled(source: Path) -> Path:  # kept by its text: a change of one file compiles one
-        key = hashlib.sha256(shared + source.read_bytes() + repr((gpp, _FLAGS)).encode()).hexdigest()
+        text = shared + source.read_bytes() + repr((gpp, _FLAGS)).encode()
+        key = hashlib.sha256(text).hexdigest()
         made = folder.parent / f"{source.stem}-{key[:24]}.o"
         if not made.exists():
             part = folder / f"{source.stem}.o"

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
+from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 from unittest.mock import patch
 
 import numpy as np
+import scipy.special
 
 from gtensor.backend.host import HostDevice
 from gtensor.core import apply, backward, inplace, steps
@@ -17,6 +19,8 @@ from gtensor.core.op import registry
 from gtensor.core.steps import RawStep
 from gtensor.core.storage import Storage
 from gtensor.core.tensor import Tensor
+from gtensor.hostcuda.kernels import text as cuda_text
+from gtensor.hostcuda.libraries import cub, cublas, cublaslt, cufft, curand, cusolver
 from gtensor.memory.blocks import BlockPool
 from gtensor.memory.chunks import Chunk
 from gtensor.ops import paths
@@ -396,3 +400,188 @@ def block_not_held() -> Context:
         address = SimpleNamespace(__array_interface__=dict(array.__array_interface__))
         return np.asarray(address)
     return patch.object(HostDevice, "empty", empty)
+
+
+# -- stand-ins of NVIDIA's libraries ---------------------------------------------------------------
+
+
+def _wrapped(owner: Any, name: str, wrap: Callable[[Any], Any]) -> Context:
+    """A function of a module in another form: wrap(the right one)."""
+    return patch.object(owner, name, wrap(getattr(owner, name)))
+
+
+def short_leading_dimension_taken() -> Context:
+    """cuBLAS takes a leading dimension of less than the rows"""
+    return patch.object(cublas, "leads", lambda ld, rows: None)
+
+
+def leading_dimension_ignored() -> Context:
+    """columns of a matrix are taken to lie without a gap"""
+    return _wrapped(cublas, "matrix", lambda right: lambda address, rows, columns, ld, dtype: right(
+        address, rows, columns, max(1, rows), dtype))
+
+
+def beta_zero_reads_c() -> Context:
+    """a product computes 0 * C + ..., which is NaN where C is"""
+    def wrap(right: Any) -> Any:
+        def call(name: str, *arguments: Any) -> int:
+            if not name.endswith("gemm") or arguments[10]:
+                return right(name, *arguments)
+            _, _, m, n, *_, c, ldc = arguments
+            out = cublas.matrix(c.value, m, n, ldc, cublas.DTYPES[name[0].upper()])
+            before = out.copy()
+            right(name, *arguments)
+            out += 0 * before
+            return 0
+        return call
+    return _wrapped(cublas, "call", wrap)
+
+
+def conjugation_forgotten() -> Context:
+    """cuBLAS takes the conjugate transpose for the transpose"""
+    return patch.dict(cublas.OPERATIONS, {2: b"T"})
+
+
+def triangles_exchanged() -> Context:
+    """the lower triangle is taken for the upper one"""
+    return patch.dict(cublas.FILLS, {0: b"U", 1: b"L"})
+
+
+def unit_diagonal_read() -> Context:
+    """the diagonal of a unit triangle is read"""
+    return patch.dict(cublas.DIAGONALS, {1: b"N"})
+
+
+def undocumented_types_taken() -> Context:
+    """GemmEx takes a row of types that NVIDIA's table does not have"""
+    row = {(cublas.R16BF, cublas.R16F): ("f4", cublas.R32F)}
+    return patch.dict(cublas.COMPUTE, {68: cublas.COMPUTE[68] | row})
+
+
+def half_precision_sums() -> Context:
+    """products of bfloat16 are summed in bfloat16"""
+    def accumulate(sides: Any, types: Any, alpha: Any) -> Any:
+        total = np.zeros((sides[0].shape[0], sides[1].shape[1]), types.a)
+        for k in range(sides[0].shape[1]):
+            total += sides[0][:, k:k + 1] * sides[1][k:k + 1]
+        return total.astype(types.compute) * types.compute.type(alpha)
+    return patch.object(cublas, "accumulate", accumulate)
+
+
+def device_scalars_read_early() -> Context:
+    """alpha on the device is read when a function is called, not in the queue"""
+    def number(handle: Any, address: int, dtype: Any) -> Any:
+        value = cublas.scalar(address, dtype)
+        return lambda: value
+    return patch.object(cublas, "number", number)
+
+
+def host_scalars_read_late() -> Context:
+    """alpha on the host is read in the queue, where the caller may have changed it"""
+    def number(handle: Any, address: int, dtype: Any) -> Any:
+        return lambda: cublas.scalar(address, dtype)
+    return patch.object(cublas, "number", number)
+
+
+def workspace_kept() -> Context:
+    """cublasSetStream keeps the workspace"""
+    def set_stream(handle: int, stream: int) -> int:
+        cublas.handles[handle].stream = stream
+        return 0
+    return patch.dict(cublas.library.entries, {"cublasSetStream_v2": set_stream})
+
+
+def overlapping_batches_taken() -> Context:
+    """results of a batch may lie over each other"""
+    return patch.object(cublas, "apart", lambda *_: None)
+
+
+def host_results_captured() -> Context:
+    """a function that returns a number to the host is captured"""
+    def deliver(handle: Any, name: str, address: int, dtype: Any, compute: Any) -> None:
+        handle.enqueue(name, lambda: cublas.store(address, compute(), dtype))
+    return patch.object(cublas, "deliver", deliver)
+
+
+def gelu_by_erf() -> Context:
+    """cuBLASLt's GELU is the exact one"""
+    def gelu(x: np.ndarray) -> np.ndarray:
+        return x * (1 + scipy.special.erf(x / np.sqrt(2))) / 2
+    return patch.object(cublaslt, "gelu", gelu)
+
+
+def any_epilogue_taken() -> Context:
+    """cuBLASLt takes every epilogue in every order and type"""
+    return patch.object(cublaslt.Matmul, "_epilogue", lambda self: None)
+
+
+def factor_not_conjugated() -> Context:
+    """gesvdj gives the transpose of V"""
+    def wrap(right: Any) -> Any:
+        def decompose(t: str, job: int, rank: int, whole: bool, shape: Any, *rest: Any) -> Any:
+            found = right(t, job, rank, whole, shape, *rest)
+            *_, v, ldv = rest
+            if whole and job:
+                out = cusolver.matrix(v, shape[1], shape[1], ldv, cusolver.DTYPES[t])
+                out[...] = out.T.copy()
+            return found
+        return decompose
+    return _wrapped(cusolver, "decompose", wrap)
+
+
+def workspace_untouched() -> Context:
+    """cuSOLVER leaves its workspace as it was, so that nobody misses it"""
+    return patch.object(cusolver, "used", lambda *_: lambda: None)
+
+
+def inverse_transform_scaled() -> Context:
+    """an inverse transform is divided by its length"""
+    return _wrapped(cufft.scipy.fft, "ifftn", lambda right: lambda x, axes, norm: right(
+        x, axes=axes))
+
+
+def padding_in_place_forgotten() -> Context:
+    """real rows are taken to be as long in place as out of place"""
+    return _wrapped(cufft.Layout, "view", lambda right: lambda self, address, batch, dtype, padded:
+                    right(self, address, batch, dtype, False))
+
+
+def offset_of_random_numbers_ignored() -> Context:
+    """a generator starts at the beginning of its sequence at each call"""
+    def wrap(right: Any) -> Any:
+        def words(self: Any, count: int) -> Any:
+            self.position = 0
+            return right(self, count)
+        return words
+    return _wrapped(curand.Generator, "words", wrap)
+
+
+def nan_left_out_of_reductions() -> Context:
+    """CUB's min and max pass over NaN"""
+    return patch.dict(cub.REDUCTIONS, {cub.MIN: np.nanmin, cub.MAX: np.nanmax})
+
+
+def last_edge_counted() -> Context:
+    """a histogram counts what lies on its last edge"""
+    def counted(y: int, places: Any, inside: Any, count: int) -> None:
+        places = np.minimum(places, count - 1)
+        cub.view(y, (count,), "i8")[...] = np.bincount(places[places >= 0], minlength=count)
+    return patch.object(cub, "counted", counted)
+
+
+# -- kernels of the host device --------------------------------------------------------------------
+
+
+def comments_are_compiled() -> Context:
+    """the host device takes what stands in comments and literals for CUDA"""
+    return patch.object(cuda_text, "visible", lambda text: text)
+
+
+def launch_bounds_are_forgotten() -> Context:
+    """every kernel of the host device may be launched with 1024 threads"""
+    right = cuda_text._kernel
+
+    def kernel(*given: Any) -> Any:
+        found = right(*given)
+        return found and replace(found, bound="1024")
+    return patch.object(cuda_text, "_kernel", kernel)

@@ -93,6 +93,10 @@ _PLACES = "tape.test_places"
 _HIGHER = "tape.test_higher_order"
 _LAYOUTS = "ops_array.test_ufunc_layouts"
 _GRADIENTS = "ops_array.test_elementwise_gradients"
+_CUBLAS, _CUBLASLT = "hostcuda.test_libraries_cublas", "hostcuda.test_libraries_cublaslt"
+_CUSOLVER, _CUFFT = "hostcuda.test_libraries_cusolver", "hostcuda.test_libraries_cufft"
+_CUB, _CURAND = "hostcuda.test_libraries_cub", "hostcuda.test_libraries_stubs"
+_KERNELS = "hostcuda.test_kernels_compiler"
 
 FAULTS = [
     # values
@@ -208,6 +212,56 @@ FAULTS = [
           ByCheck(checks.out_of_memory_is_told_although_clearing_up_fails)),
     Fault("a listener keeps no owner of blocks", plants_numbers.owner_kept_by_listener,
           ByCheck(checks.a_timeline_lets_a_released_plan_go)),
+    # stand-ins of NVIDIA's libraries
+    Fault("cuBLAS refuses a short leading dimension", plants.short_leading_dimension_taken,
+          ByTest(_CUBLAS, "test_gemm_refuses_bad_arguments_and_writes_nothing", name="lda < m")),
+    Fault("columns lie a leading dimension apart", plants.leading_dimension_ignored,
+          ByTest(_CUBLAS, "test_matrices_and_vectors", t="D")),
+    Fault("beta = 0 does not read C", plants.beta_zero_reads_c,
+          ByTest(_CUBLAS, "test_beta_zero_does_not_read_c", t="D")),
+    Fault("C stands for the conjugate transpose", plants.conjugation_forgotten,
+          ByTest(_CUBLAS, "test_gemm_in_every_transposition", t="Z")),
+    Fault("only the given triangle is read", plants.triangles_exchanged,
+          ByTest(_CUSOLVER, "test_eigenvalues_by_every_method", t="D")),
+    Fault("a unit diagonal is not read", plants.unit_diagonal_read,
+          ByTest(_CUBLAS, "test_triangular_solves_in_every_form", t="D")),
+    Fault("GemmEx takes NVIDIA's rows of types only", plants.undocumented_types_taken,
+          ByTest(_CUBLAS, "test_gemm_ex_takes_nvidias_rows_and_no_other", compute=68)),
+    Fault("products of half precision are summed in float32", plants.half_precision_sums,
+          ByTest(_CUBLAS, "test_bfloat16_sums_are_taken_in_float32")),
+    Fault("scalars on the device are read in the queue", plants.device_scalars_read_early,
+          ByTest(_CUBLAS, "test_device_scalars_are_read_in_the_queue_and_host_scalars_before")),
+    Fault("scalars on the host are read at the call", plants.host_scalars_read_late,
+          ByTest(_CUBLAS, "test_device_scalars_are_read_in_the_queue_and_host_scalars_before")),
+    Fault("cublasSetStream resets the workspace", plants.workspace_kept,
+          ByTest(_CUBLAS, "test_handles_streams_and_workspaces")),
+    Fault("results of a batch do not overlap", plants.overlapping_batches_taken,
+          ByTest(_CUBLAS, "test_strided_and_pointer_batches", t="D")),
+    Fault("cuBLASLt's GELU is the tanh form", plants.gelu_by_erf,
+          ByTest(_CUBLASLT, "test_epilogues", name="gelu", kind=0)),
+    Fault("no epilogue of ReLU in row order", plants.any_epilogue_taken,
+          ByTest(_CUBLASLT, "test_what_nvidia_refuses_is_refused", name="relu in row order")),
+    Fault("gesvdj gives V", plants.factor_not_conjugated,
+          ByTest(_CUSOLVER, "test_singular_values_by_every_method", t="Z")),
+    Fault("cuSOLVER writes its workspace", plants.workspace_untouched,
+          ByTest(_CUSOLVER, "test_lu_and_cholesky_solve", t="D")),
+    Fault("cuFFT does not scale", plants.inverse_transform_scaled,
+          ByTest(_CUFFT, "test_every_kind_and_rank", kind=0x69, lengths=(4, 5))),
+    Fault("real rows are padded in place", plants.padding_in_place_forgotten,
+          ByTest(_CUFFT, "test_in_place_real_rows_are_padded")),
+    Fault("random numbers go on where they stopped", plants.offset_of_random_numbers_ignored,
+          ByTest(_CURAND, "test_seeds_and_offsets_name_places_of_one_sequence")),
+    Fault("NaN wins in min and max", plants.nan_left_out_of_reductions,
+          ByTest(_CUB, "test_nan_wins_and_no_elements_give_the_initial_value")),
+    Fault("the last edge of a histogram is outside", plants.last_edge_counted,
+          ByTest(_CUB, "test_the_last_edge_of_a_histogram_is_outside")),
+    Fault("a result on the host forbids capture", plants.host_results_captured,
+          ByTest(_CUBLAS, "test_a_result_on_the_host_waits_and_so_forbids_capture")),
+    # kernels of the host device
+    Fault("a text's comments and literals are no code", plants.comments_are_compiled,
+          ByTest(_KERNELS, "test_a_text_is_changed_where_it_must_be_and_keeps_its_lines")),
+    Fault("a kernel keeps its launch bound", plants.launch_bounds_are_forgotten,
+          ByTest(_KERNELS, "test_a_text_is_changed_where_it_must_be_and_keeps_its_lines")),
 ]
 
 _HEAD = """# Planted faults
@@ -215,8 +269,10 @@ _HEAD = """# Planted faults
 A check that never fails proves nothing. Each row is one deliberate mistake in gtensor and the check
 that must fail while the mistake is there and pass without it; `tests/faults` plants them in turn.
 The counting of holders has faults of its own in `tests/tape/test_ownership_model.py`, the CUDA
-kernels have theirs in `tests/kernels/test_kernels_faults.py`, the floors in `tests/test_floors.py`,
-the arena's stand beside the checks in `tests/memory`.
+kernels have theirs in `tests/kernels/test_kernels_faults.py` and, as the host device finds them, in
+`tests/hostcuda/test_kernels_compiler.py`, its runtime has faults planted into its C++ in
+`tests/hostcuda/test_runtime_faults.py` (slow), the floors in `tests/test_floors.py`, the arena's
+stand beside the checks in `tests/memory`.
 
 This page is written by `PYTHONPATH=tests python -m faults.table > docs/faults.md`.
 

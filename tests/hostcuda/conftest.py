@@ -1,9 +1,10 @@
-"""What the tests on host devices share: CuPy, and the session's mode put back after each."""
+"""What the tests on host devices share: CuPy, and the session's mode after each of them."""
 
 from __future__ import annotations
 
 import gc
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
@@ -11,8 +12,8 @@ from gtensor import hostcuda
 
 
 @pytest.fixture(autouse=True)
-def _as_before(request) -> Iterator[None]:
-    """A test sets its own mode and may end in an error that stays."""
+def _as_before(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Tests marked `host_cuda` choose modes and make errors that stay; neither outlives them."""
     yield
     if request.node.get_closest_marker("host_cuda"):
         gc.collect()
@@ -22,12 +23,12 @@ def _as_before(request) -> Iterator[None]:
 
 
 @pytest.fixture
-def cupy():
+def cupy() -> Any:
     import cupy
 
     return cupy
 
 
 @pytest.fixture
-def runtime(cupy):
+def runtime(cupy: Any) -> Any:
     return cupy.cuda.runtime

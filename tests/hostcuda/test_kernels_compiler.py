@@ -146,6 +146,7 @@ __device__ float deeper(volatile float *x, int by) {
 extern "C" __global__ void recurses(float *x) { if (THREAD == 5) *x = deeper(x, 1000); }
 extern "C" __global__ void asserts(float *x) { assert(THREAD != 5); }
 extern "C" __global__ void traps(float *x) { if (THREAD == 5) __trap(); }
+extern "C" __global__ void undefined(float *x) { if (THREAD == 5) __builtin_trap(); }
 extern "C" __global__ void divergent(float *x) {
   if (THREAD == 5) __syncthreads();
   __syncthreads();
@@ -183,6 +184,7 @@ def faults() -> Module:
     ("recurses", AT + "stack overflow: more than 262144 bytes of local memory"),
     ("asserts", AT + r"assertion `THREAD != 5' failed at kernel.cu:24"),
     ("traps", AT + "__trap"),
+    ("undefined", AT + "the compiler's trap"),
     ("divergent", "divergent barrier: "),
     ("atomic", AT + "misaligned address 0x.* of an atomic of 4 bytes"),
 ])
@@ -197,6 +199,22 @@ def test_a_fault_names_kernel_block_and_thread(
     x = np.zeros(8, np.float32)
     faults.launch("past_the_end", (2,), (4,), (x,))  # the library goes on after a fault
     assert x.tolist() == [1] * 8
+
+
+@pytest.mark.parametrize("schedule", SCHEDULES)
+def test_threads_that_have_ended_are_not_waited_for(schedule: int) -> None:
+    """CuPy's scans rely on it."""
+    module = Module("""extern "C" __global__ void sums(int *x, int n) {
+      __shared__ int cells[64];
+      if (threadIdx.x >= n) return;
+      cells[threadIdx.x] = threadIdx.x;
+      __syncthreads();
+      x[threadIdx.x] = cells[n - 1 - threadIdx.x];
+      if (__syncthreads_count(threadIdx.x % 2) != n / 2) x[threadIdx.x] = -1;
+    }""")
+    x = np.zeros(41, np.int32)
+    module.launch("sums", (1,), (64,), (x, np.int32(41)), schedule=schedule)
+    assert x.tolist() == [*range(41)][::-1]
 
 
 def test_a_missing_barrier_shows_in_the_order_of_threads(faults: Module) -> None:
@@ -276,6 +294,57 @@ def test_intrinsics_that_a_host_lacks() -> None:
     assert z.tolist() == [-1, -2**63, 2**63 - 1, 0, 9]
 
 
+@pytest.mark.parametrize(("ctype", "dtype"), [("int", np.int32), ("long long", np.int64)])
+def test_the_least_number_is_divided_by_minus_one(ctype: str, dtype: type) -> None:
+    """As a GPU does it, and not as x86, which traps."""
+    module = Module(f"""
+    __device__ {ctype} by;
+    extern "C" __global__ void divide({ctype} *x, const {ctype} *y, {ctype} *z) {{
+      const long long i = threadIdx.x;
+      by = y[i];
+      z[i] = x[i] / y[i];
+      z[i + 4] = x[i] % (y[i] + 0 * i);
+      z[8 + i * 2] = x[i * 1] / (&y[0])[i];
+      z[16 + i] = x[i] / by;
+    }}""")
+    least = np.iinfo(dtype).min
+    x, y = np.array([least, 7, least, -9], dtype), np.array([-1, -1, 2, -1], dtype)
+    z = np.zeros(20, dtype)
+    module.launch("divide", (1,), (4,), (x, y, z))
+    wanted = [least, -7, least // 2, 9]
+    assert z[:4].tolist() == z[8:16:2].tolist() == z[16:].tolist() == wanted
+    assert z[4:8].tolist() == [0, 0, 0, 0]
+    y[2] = 0
+    with pytest.raises(Fault, match=r"thread \(2, 0, 0\): integer division by zero"):
+        module.launch("divide", (1,), (4,), (x, y, z))
+
+
+def test_the_least_number_is_divided_by_what_lies_in_memory() -> None:
+    """Every form of address that the instruction of the division may have."""
+    forms = ['"(%2)"', '"4(%2)"', '"400(%2)"', '"-4(%2)"', '"(%2,%3,4)"', '"8(%2,%3,4)"',
+             '"800(%2,%3,2)"', '"(,%4,1)"']
+    bases = ["rsi", "r9", "r12", "r13", "rbp"]
+    tests = "\n".join(f"""
+    {{
+      long a = INT_MIN, d = -1;
+      ASSEMBLY("idivl " {form} : "+a"(a), "+d"(d) : "r"(y), "r"(8l), "r"(y) : "memory");
+      z[{at}] = int(a) == INT_MIN && d == 0;
+    }}""" for at, form in enumerate(forms))
+    registers = "\n".join(f"""
+    {{
+      long a = LONG_MIN, d = -1;
+      ASSEMBLY("pushq %%{base}\\n movq %2, %%{base}\\n idivq (%%{base})\\n popq %%{base}"
+               : "+a"(a), "+d"(d) : "c"(y) : "memory");
+      z[{len(forms) + at}] = a == LONG_MIN && d == 0;
+    }}""" for at, base in enumerate(bases))
+    module = Module(f"""
+    #define ASSEMBLY __asm__ volatile
+    extern "C" __global__ void divide(int *y, int *z) {{ {tests} {registers} }}""")
+    memory, z = np.full(2000, -1, np.int32), np.zeros(len(forms) + len(bases), np.int32)
+    module.launch("divide", (1,), (1,), (memory[1000:], z))
+    assert z.tolist() == [1] * len(z)
+
+
 def test_the_image_is_text_and_may_lose_its_last_byte() -> None:
     image = compiler.compile("").image
     assert image.decode("ascii").startswith("//HOSTCUDA ")
@@ -311,10 +380,22 @@ def test_a_text_is_compiled_once_at_a_time(tmp_path: Path) -> None:
 
 
 def test_a_text_is_changed_where_it_must_be_and_keeps_its_lines() -> None:
-    given = '__global__ void f(int n) {\n  extern\n  __shared__ double cells[];\n}\nint x;'
+    given = (
+        "// __global__ void none() {}\n"
+        'const char *words = "__global__ void none() {}";\n'
+        "__global__ void f(int n);\n"
+        "__device__ int count, all[2];\n"
+        "__device__ int twice(int n) { return 2 * n; }\n"
+        "template <typename T> __global__ void g(T) {}\n"
+        "__global__ void __launch_bounds__(64, 2) f(int n) {\n"
+        "  extern\n"
+        "  __shared__ double cells[];\n"
+        "}\n"
+        "int last;")
     assert text.host_text(given) == (
-        "__global__ void f(int n) {\n"
-        "  double *const cells = hostcuda::dynamic_shared<double>();\n\n"
-        "} HOSTCUDA_KERNEL(f, 1024, (int n))\nint x;")
+        given.replace("__device__ int count", "__device__ HOSTCUDA_EXPORTED  int count")
+        .replace("extern\n  __shared__ double cells[];",
+                 "double *const cells = hostcuda::dynamic_shared<double>();\n")
+        .replace("}\nint last", "} HOSTCUDA_KERNEL(f, 64, (int n))\nint last"))
     with pytest.raises(text.TextError, match="line 2: a declaration of dynamic shared memory"):
         text.host_text("\nextern __shared__ float cells[], others[];")

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import itertools
 from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 import pytest
 
-from gtensor.hostcuda.libraries import cublas
+from gtensor.hostcuda.libraries import calls, cublas
 from gtensor.hostcuda.libraries.calls import BFLOAT16, runtime
 
 from .raw import DTYPES, PAD, blas, call, close, loaded, op, stored, values
@@ -22,8 +23,18 @@ def number(value: complex, dtype: Any) -> np.ndarray:
     return np.array([value]).astype(dtype)
 
 
-def product(rng: Any, t: str, transa: int, transb: int, m: int, n: int, k: int,
-            alpha: complex, beta: complex, more: int = 3) -> None:
+def product(
+    rng: Any,
+    t: str,
+    transa: int,
+    transb: int,
+    m: int,
+    n: int,
+    k: int,
+    alpha: complex,
+    beta: complex,
+    more: int = 3,
+) -> None:
     """One gemm with padded leading dimensions; with beta 0, C is full of NaN before."""
     dtype = DTYPES[t]
     a = values(rng, (m, k) if transa == 0 else (k, m), dtype)
@@ -34,8 +45,23 @@ def product(rng: Any, t: str, transa: int, transb: int, m: int, n: int, k: int,
     memory = stored(np.full_like(c, np.nan) if beta == 0 else c, ldc)
     with blas() as handle:
         status = call(
-            LIBRARY, f"cublas{t}gemm_v2", handle, transa, transb, m, n, k, number(alpha, dtype),
-            stored(a, lda), lda, stored(b, ldb), ldb, number(beta, dtype), memory, ldc)
+            LIBRARY,
+            f"cublas{t}gemm_v2",
+            handle,
+            transa,
+            transb,
+            m,
+            n,
+            k,
+            number(alpha, dtype),
+            stored(a, lda),
+            lda,
+            stored(b, ldb),
+            ldb,
+            number(beta, dtype),
+            memory,
+            ldc,
+        )
     assert status == 0
     close(loaded(memory, m, n), wanted if t in "CZ" else wanted.real)
 
@@ -65,33 +91,99 @@ def test_beta_zero_does_not_read_c(t: str) -> None:
     one, zero = number(1, dtype), number(0, dtype)
     y, c = np.full(4, np.nan, dtype), np.full((4, 4), np.nan, dtype)
     with blas() as handle:
-        assert call(LIBRARY, f"cublas{t}gemv_v2", handle, 1, 6, 4, one, stored(a, 6), 6, x, 1,
-                    zero, y, 1) == 0
-        assert call(LIBRARY, f"cublas{t}syrk_v2", handle, 1, 1, 4, 6, one, stored(a, 6), 6, zero,
-                    c, 4) == 0
+        assert (
+            call(
+                LIBRARY,
+                f"cublas{t}gemv_v2",
+                handle,
+                1,
+                6,
+                4,
+                one,
+                stored(a, 6),
+                6,
+                x,
+                1,
+                zero,
+                y,
+                1,
+            )
+            == 0
+        )
+        assert (
+            call(LIBRARY, f"cublas{t}syrk_v2", handle, 1, 1, 4, 6, one, stored(a, 6), 6, zero, c, 4)
+            == 0
+        )
     close(y, a.T @ x)
     close(np.triu(c.T), np.triu(a.T @ a))
     assert np.isnan(c.T[np.tril_indices(4, -1)]).all()
 
 
-@pytest.mark.parametrize("compute", sorted(cublas.COMPUTE))
+# cublasGemmEx in NVIDIA's documentation: compute types -> type of A and B, of C, scale.
+FAST = [("f4", "f4", "f4"), ("c8", "c8", "c8")]
+ROWS: dict[tuple[int, ...], list[tuple[str, str, str]]] = {
+    (64, 65): [("f2", "f2", "f2")],
+    (68, 69): [
+        ("bf", "bf", "f4"),
+        ("f2", "f2", "f4"),
+        ("i1", "f4", "f4"),
+        ("bf", "f4", "f4"),
+        ("f2", "f4", "f4"),
+        *FAST,
+    ],
+    (74, 75, 77, 78): FAST,
+    (70, 71): [("f8", "f8", "f8"), ("c16", "c16", "c16")],
+    (72, 73): [("i1", "i4", "i4")],
+}
+NUMBERS = {"f4": 0, "f8": 1, "f2": 2, "i1": 3, "c8": 4, "c16": 5, "i4": 10, "bf": 14}
+ALLOWED = {
+    compute: {(NUMBERS[a], NUMBERS[c]): NUMBERS[scale] for a, c, scale in rows}
+    for computes, rows in ROWS.items()
+    for compute in computes
+}
+
+
+@pytest.mark.parametrize("compute", sorted(ALLOWED))
 def test_gemm_ex_takes_nvidias_rows_and_no_other(compute: int) -> None:
     rng = np.random.default_rng(compute)
     m, n, k, ld = 5, 3, 7, 8
     for source, target in itertools.product(cublas.NUMPY, repeat=2):
-        row = cublas.COMPUTE[compute].get((source, target))
+        row = ALLOWED[compute].get((source, target))
         a = values(rng, (m, k), cublas.NUMPY[source])
         b = values(rng, (n, k), cublas.NUMPY[source])
         c = stored(values(rng, (m, n), cublas.NUMPY[target]), ld)
         before = loaded(c, m, n).copy()
-        scale = cublas.NUMPY[row[1]] if row else np.float64
+        scale = np.float64 if row is None else cublas.NUMPY[row]
         with blas() as handle:
             status = call(
-                LIBRARY, "cublasGemmEx", handle, 0, 1, m, n, k, number(2, scale), stored(a, ld),
-                source, ld, stored(b, ld), source, ld, number(3, scale), c, target, ld, compute, -1)
-        assert status == (0 if row else NOT_SUPPORTED), (source, target)
-        wanted = before if row is None else (
-            2 * (a.astype("c16") @ b.astype("c16").T) + 3 * before.astype("c16"))
+                LIBRARY,
+                "cublasGemmEx",
+                handle,
+                0,
+                1,
+                m,
+                n,
+                k,
+                number(2, scale),
+                stored(a, ld),
+                source,
+                ld,
+                stored(b, ld),
+                source,
+                ld,
+                number(3, scale),
+                c,
+                target,
+                ld,
+                compute,
+                -1,
+            )
+        assert status == (NOT_SUPPORTED if row is None else 0), (source, target)
+        wanted = (
+            before
+            if row is None
+            else (2 * (a.astype("c16") @ b.astype("c16").T) + 3 * before.astype("c16"))
+        )
         close(loaded(c, m, n), np.asarray(wanted))
 
 
@@ -100,15 +192,47 @@ def test_bfloat16_sums_are_taken_in_float32() -> None:
     a = np.ones((1, 4096), BFLOAT16)
     c = np.zeros((1, 1), BFLOAT16)
     with blas() as handle:
-        assert call(LIBRARY, "cublasGemmEx", handle, 0, 0, 1, 1, 4096, number(1, "f4"), a, 14, 1, a,
-                    14, 4096, number(0, "f4"), c, 14, 1, 68, -1) == 0
+        assert (
+            call(
+                LIBRARY,
+                "cublasGemmEx",
+                handle,
+                0,
+                0,
+                1,
+                1,
+                4096,
+                number(1, "f4"),
+                a,
+                14,
+                1,
+                a,
+                14,
+                4096,
+                number(0, "f4"),
+                c,
+                14,
+                1,
+                68,
+                -1,
+            )
+            == 0
+        )
     assert c[0, 0] == 4096
 
 
 BAD = {  # what is wrong -> positions and values in the arguments of gemm(3, 4, 5)
-    "m < 0": {3: -1}, "n < 0": {4: -1}, "k < 0": {5: -1}, "no such operation": {1: 3},
-    "lda < m": {8: 2}, "ldb < k": {10: 4}, "ldc < m": {13: 2}, "lda 0 of no rows": {3: 0, 8: 0},
-    "ldb 0 of no sum": {5: 0, 10: 0}, "no alpha": {6: 0}, "no beta": {11: 0},
+    "m < 0": {3: -1},
+    "n < 0": {4: -1},
+    "k < 0": {5: -1},
+    "no such operation": {1: 3},
+    "lda < m": {8: 2},
+    "ldb < k": {10: 4},
+    "ldc < m": {13: 2},
+    "lda 0 of no rows": {3: 0, 8: 0},
+    "ldb 0 of no sum": {5: 0, 10: 0},
+    "no alpha": {6: 0},
+    "no beta": {11: 0},
 }
 
 
@@ -128,8 +252,13 @@ def test_the_operands_rows_follow_the_transposition() -> None:
     """A transposed operand's leading dimension is checked against its own rows."""
     a, c, one = np.ones((9, 9)), np.ones((9, 9)), number(1, "f8")
     with blas() as handle:
-        for place, trans, ld, status in ((8, 0, 5, 0), (8, 1, 4, INVALID), (8, 1, 5, 0),
-                                         (10, 0, 4, INVALID), (10, 1, 4, 0)):
+        for place, trans, ld, status in (
+            (8, 0, 5, 0),
+            (8, 1, 4, INVALID),
+            (8, 1, 5, 0),
+            (10, 0, 4, INVALID),
+            (10, 1, 4, 0),
+        ):
             arguments = [handle, 0, 0, 3, 4, 5, one, a, 9, a, 9, one, c, 9]
             arguments[1 if place == 8 else 2] = trans
             arguments[place] = ld
@@ -139,13 +268,14 @@ def test_the_operands_rows_follow_the_transposition() -> None:
 def test_handles_streams_and_workspaces() -> None:
     memory = np.zeros(4096, np.uint8)
     start = -memory.ctypes.data % 256
-    workspace = memory[start:start + 512]
+    workspace = memory[start : start + 512]
     a, one = np.ones((2, 2)), number(1, "f8")
     gemm = (0, 0, 2, 2, 2, one, a, 2, a, 2, one, a, 2)
     assert call(LIBRARY, "cublasDgemm_v2", 1, *gemm) == cublas.NOT_INITIALIZED
     with blas() as handle:
-        assert call(LIBRARY, "cublasSetWorkspace_v2", handle, workspace.ctypes.data + 8, 64) \
-            == INVALID
+        assert (
+            call(LIBRARY, "cublasSetWorkspace_v2", handle, workspace.ctypes.data + 8, 64) == INVALID
+        )
         assert call(LIBRARY, "cublasSetWorkspace_v2", handle, workspace, 512) == 0
         assert call(LIBRARY, "cublasDgemm_v2", handle, *gemm) == 0
         assert workspace.any(), "a product may write its workspace, so the stand-in does"
@@ -158,14 +288,13 @@ def test_handles_streams_and_workspaces() -> None:
         assert call(LIBRARY, "cublasSetPointerMode_v2", handle, 2) == INVALID
 
 
-def test_device_scalars_are_read_in_the_queue_and_host_scalars_before(
-        monkeypatch: pytest.MonkeyPatch) -> None:
+def test_device_scalars_are_read_in_the_queue_and_host_scalars_before() -> None:
     queue: list[Any] = []
-    monkeypatch.setattr(cublas, "enqueue", lambda stream, name, work, failed: queue.append(work))
+    later = patch.object(calls, "enqueue", lambda stream, name, work, failed: queue.append(work))
     x = np.ones(3)
     for mode, wanted in ((0, 2.0), (1, 5.0)):
         alpha, y = number(2, "f8"), np.zeros(3)
-        with blas(mode) as handle:
+        with blas(mode) as handle, later:
             assert call(LIBRARY, "cublasDaxpy_v2", handle, 3, alpha, x, 1, y, 1) == 0
         alpha[0] = 5
         assert not y.any()
@@ -173,14 +302,19 @@ def test_device_scalars_are_read_in_the_queue_and_host_scalars_before(
         assert (y == wanted).all()
 
 
-def test_a_result_on_the_host_waits_and_so_forbids_capture(
-        monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(runtime, "is_capturing", lambda stream: True)
+def test_a_result_on_the_host_waits_and_so_forbids_capture() -> None:
     x, result = np.ones(3), np.zeros(1)
     for mode, status in ((0, cublas.EXECUTION_FAILED), (1, 0)):
-        with blas(mode) as handle:
+        with blas(mode) as handle, patch.object(runtime, "is_capturing", lambda stream: True):
             assert call(LIBRARY, "cublasDdot_v2", handle, 3, x, 1, x, 1, result) == status
         assert result[0] == (0 if status else 3)
+
+
+def test_a_handle_works_on_its_device_only() -> None:
+    x, alpha = np.ones(3), number(2, "f8")
+    with blas() as handle, patch.object(runtime, "device", lambda: 1):
+        assert call(LIBRARY, "cublasDscal_v2", handle, 3, alpha, x, 1) == cublas.EXECUTION_FAILED
+    assert (x == 1).all()
 
 
 @TYPES
@@ -192,16 +326,82 @@ def test_strided_and_pointer_batches(t: str) -> None:
     strided, listed = (np.full((count, n, m), np.nan, dtype) for _ in range(2))
     with blas() as handle:
         head = (handle, 0, 0, m, n, k, one)
-        assert call(LIBRARY, f"cublas{t}gemmStridedBatched", *head, a, m, m * k, b, k, 0, zero,
-                    strided, m, m * n, count) == 0
-        rows = [np.array([x.ctypes.data for x in xs], np.uint64)
-                for xs in (a, [b[0]] * count, listed)]
-        assert call(LIBRARY, f"cublas{t}gemmBatched", *head, rows[0], m, rows[1], k, zero, rows[2],
-                    m, count) == 0
-        assert call(LIBRARY, f"cublas{t}gemmStridedBatched", *head, a, m, m * k, b, k, 0, zero,
-                    strided, m, 0, count) == INVALID, "the results overlap"
-        assert call(LIBRARY, f"cublas{t}gemmStridedBatched", *head, a, m, m * k, b, k, 0, zero,
-                    strided, m, m * n, -1) == INVALID
+        assert (
+            call(
+                LIBRARY,
+                f"cublas{t}gemmStridedBatched",
+                *head,
+                a,
+                m,
+                m * k,
+                b,
+                k,
+                0,
+                zero,
+                strided,
+                m,
+                m * n,
+                count,
+            )
+            == 0
+        )
+        rows = [
+            np.array([x.ctypes.data for x in xs], np.uint64) for xs in (a, [b[0]] * count, listed)
+        ]
+        assert (
+            call(
+                LIBRARY,
+                f"cublas{t}gemmBatched",
+                *head,
+                rows[0],
+                m,
+                rows[1],
+                k,
+                zero,
+                rows[2],
+                m,
+                count,
+            )
+            == 0
+        )
+        assert (
+            call(
+                LIBRARY,
+                f"cublas{t}gemmStridedBatched",
+                *head,
+                a,
+                m,
+                m * k,
+                b,
+                k,
+                0,
+                zero,
+                strided,
+                m,
+                0,
+                count,
+            )
+            == INVALID
+        ), "the results overlap"
+        assert (
+            call(
+                LIBRARY,
+                f"cublas{t}gemmStridedBatched",
+                *head,
+                a,
+                m,
+                m * k,
+                b,
+                k,
+                0,
+                zero,
+                strided,
+                m,
+                m * n,
+                -1,
+            )
+            == INVALID
+        )
     close(strided.transpose(0, 2, 1), wanted)
     close(listed.transpose(0, 2, 1), wanted)
 
@@ -210,8 +410,32 @@ def test_integer_products_need_multiples_of_four() -> None:
     a, c, one = np.ones((8, 8), np.int8), np.zeros((8, 8), np.int32), number(1, "i4")
     with blas() as handle:
         for ld, status in ((8, 0), (7, NOT_SUPPORTED)):
-            assert call(LIBRARY, "cublasGemmEx", handle, 0, 0, 4, 4, 4, one, a, 3, ld, a, 3, 8, one,
-                        c, 10, 8, 72, -1) == status
+            assert (
+                call(
+                    LIBRARY,
+                    "cublasGemmEx",
+                    handle,
+                    0,
+                    0,
+                    4,
+                    4,
+                    4,
+                    one,
+                    a,
+                    3,
+                    ld,
+                    a,
+                    3,
+                    8,
+                    one,
+                    c,
+                    10,
+                    8,
+                    72,
+                    -1,
+                )
+                == status
+            )
 
 
 @TYPES
@@ -259,27 +483,114 @@ def test_matrices_and_vectors(t: str) -> None:
             out = np.resize(y, n)
             wanted = op(trans, a) @ x[: 8 - n] - 2 * out
             memory = out.copy()
-            assert call(LIBRARY, f"cublas{t}gemv_v2", handle, trans, 5, 3, one, stored(a, ld), ld, x,
-                        1, two, memory, 1) == 0
+            assert (
+                call(
+                    LIBRARY,
+                    f"cublas{t}gemv_v2",
+                    handle,
+                    trans,
+                    5,
+                    3,
+                    one,
+                    stored(a, ld),
+                    ld,
+                    x,
+                    1,
+                    two,
+                    memory,
+                    1,
+                )
+                == 0
+            )
             close(memory, wanted)
-            assert call(LIBRARY, f"cublas{t}gemv_v2", handle, trans, 5, 3, one, stored(a, ld), ld, x,
-                        0, two, memory, 1) == INVALID
+            assert (
+                call(
+                    LIBRARY,
+                    f"cublas{t}gemv_v2",
+                    handle,
+                    trans,
+                    5,
+                    3,
+                    one,
+                    stored(a, ld),
+                    ld,
+                    x,
+                    0,
+                    two,
+                    memory,
+                    1,
+                )
+                == INVALID
+            )
         for ending in ("geru", "gerc") if t in "CZ" else ("ger",):
             memory = stored(a, ld)
             second = x[:3].conj() if ending == "gerc" else x[:3]
-            assert call(LIBRARY, f"cublas{t}{ending}_v2", handle, 5, 3, two, y, 1, x, 1, memory,
-                        ld) == 0
+            assert (
+                call(LIBRARY, f"cublas{t}{ending}_v2", handle, 5, 3, two, y, 1, x, 1, memory, ld)
+                == 0
+            )
             close(loaded(memory, 5, 3), a - 2 * np.outer(y, second))
         memory = np.full((3, ld), PAD, dtype)
-        assert call(LIBRARY, f"cublas{t}geam", handle, 0, 2, 5, 3, one, stored(a, ld), ld, two,
-                    stored(b, 4), 4, memory, ld) == 0
+        assert (
+            call(
+                LIBRARY,
+                f"cublas{t}geam",
+                handle,
+                0,
+                2,
+                5,
+                3,
+                one,
+                stored(a, ld),
+                ld,
+                two,
+                stored(b, 4),
+                4,
+                memory,
+                ld,
+            )
+            == 0
+        )
         close(loaded(memory, 5, 3), a - 2 * op(2, b))
-        assert call(LIBRARY, f"cublas{t}geam", handle, 0, 2, 5, 3, one, memory, ld, two, memory, ld,
-                    memory, ld) == INVALID, "in place only without a transposition"
+        assert (
+            call(
+                LIBRARY,
+                f"cublas{t}geam",
+                handle,
+                0,
+                2,
+                5,
+                3,
+                one,
+                memory,
+                ld,
+                two,
+                memory,
+                ld,
+                memory,
+                ld,
+            )
+            == INVALID
+        ), "in place only without a transposition"
         for side, diagonal in ((0, y), (1, x[:3])):
             memory = np.full((3, ld), PAD, dtype)
-            assert call(LIBRARY, f"cublas{t}dgmm", handle, side, 5, 3, stored(a, ld), ld, diagonal,
-                        1, memory, ld) == 0
+            assert (
+                call(
+                    LIBRARY,
+                    f"cublas{t}dgmm",
+                    handle,
+                    side,
+                    5,
+                    3,
+                    stored(a, ld),
+                    ld,
+                    diagonal,
+                    1,
+                    memory,
+                    ld,
+                )
+                == 0
+            )
             wanted = np.diag(diagonal) @ a if side == 0 else a @ np.diag(diagonal)
             close(loaded(memory, 5, 3), wanted)
 
@@ -296,8 +607,25 @@ def test_triangular_solves_in_every_form(t: str) -> None:
             if unit:
                 np.fill_diagonal(triangle, 1)
             memory = stored(b, 6)
-            assert call(LIBRARY, f"cublas{t}trsm_v2", handle, side, uplo, trans, unit, 4, 3,
-                        number(2, dtype), stored(a, 5), 5, memory, 6) == 0
+            assert (
+                call(
+                    LIBRARY,
+                    f"cublas{t}trsm_v2",
+                    handle,
+                    side,
+                    uplo,
+                    trans,
+                    unit,
+                    4,
+                    3,
+                    number(2, dtype),
+                    stored(a, 5),
+                    5,
+                    memory,
+                    6,
+                )
+                == 0
+            )
             x = loaded(memory, 4, 3)
             close(op(trans, triangle) @ x if side == 0 else x @ op(trans, triangle), 2 * b)
 
@@ -316,33 +644,72 @@ def test_batched_lu(t: str) -> None:
         pivots = np.zeros((count, n), np.int32) if pivoting else 0
         infos = np.full(count, -9, np.int32)
         with blas() as handle:
-            assert call(LIBRARY, f"cublas{t}getrfBatched", handle, n, rows[0], n, pivots, infos,
-                        count) == 0
+            assert (
+                call(LIBRARY, f"cublas{t}getrfBatched", handle, n, rows[0], n, pivots, infos, count)
+                == 0
+            )
             assert not infos.any()
-            assert call(LIBRARY, f"cublas{t}getrsBatched", handle, 0, n, 2, rows[0], n, pivots,
-                        rows[1], n, infos, count) == 0
-            assert call(LIBRARY, f"cublas{t}getriBatched", handle, n, rows[0], n, pivots, rows[2], n,
-                        infos, count) == 0
+            assert (
+                call(
+                    LIBRARY,
+                    f"cublas{t}getrsBatched",
+                    handle,
+                    0,
+                    n,
+                    2,
+                    rows[0],
+                    n,
+                    pivots,
+                    rows[1],
+                    n,
+                    infos,
+                    count,
+                )
+                == 0
+            )
+            assert (
+                call(
+                    LIBRARY,
+                    f"cublas{t}getriBatched",
+                    handle,
+                    n,
+                    rows[0],
+                    n,
+                    pivots,
+                    rows[2],
+                    n,
+                    infos,
+                    count,
+                )
+                == 0
+            )
             close(a @ right.transpose(0, 2, 1), b)
             close(a @ inverse.transpose(0, 2, 1), np.broadcast_to(np.eye(n), a.shape))
             lu[1] = 0
-            assert call(LIBRARY, f"cublas{t}getrfBatched", handle, n, rows[0], n, pivots, infos,
-                        count) == 0
+            assert (
+                call(LIBRARY, f"cublas{t}getrfBatched", handle, n, rows[0], n, pivots, infos, count)
+                == 0
+            )
             assert infos[1] == 1
 
 
 def test_a_failure_in_the_queue_is_told_by_every_later_call(
-        monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     monkeypatch.setattr(runtime, "failures", [])
     monkeypatch.setattr(cublas, "vector", lambda *_: 1 / 0)
     x, alpha = np.ones(3), number(2, "f8")
     with blas() as handle:
         name = "cublasDscal_v2"
-        assert LIBRARY.entries[name](handle, 3, alpha.ctypes.data, x.ctypes.data, 1) \
+        assert (
+            LIBRARY.entries[name](handle, 3, alpha.ctypes.data, x.ctypes.data, 1)
             == cublas.EXECUTION_FAILED
+        )
         assert "ZeroDivisionError" in capsys.readouterr().err
         monkeypatch.undo()
         monkeypatch.setattr(runtime, "failures", ["an earlier failure"])
-        assert LIBRARY.entries[name](handle, 3, alpha.ctypes.data, x.ctypes.data, 1) \
+        assert (
+            LIBRARY.entries[name](handle, 3, alpha.ctypes.data, x.ctypes.data, 1)
             == cublas.EXECUTION_FAILED
+        )
         monkeypatch.undo()

@@ -80,7 +80,7 @@ def graph() -> bool:
         captured = gt.Graph("cuda")
         with captured.capture():
             y = x * 2.0 + 1.0
-        for turn in range(4):
+        for _ in range(4):
             with writer:
                 x += 1.0
             with own:

@@ -15,6 +15,7 @@ from gtensor.hostcuda import build
 
 pytestmark = [pytest.mark.host_cuda, pytest.mark.slow]
 HERE = Path(__file__).parent
+TESTS = [*sorted(HERE.glob("test_runtime_[!f]*.py")), HERE / "test_counters.py"]
 LONGEST = 60  # seconds; a deadlock is a failure, too
 
 
@@ -87,8 +88,8 @@ FAULTS = {
     "a copy that waits is no synchronization": Fault(
         "copies.cpp", "if (finish && !error) count", "if (false) count", "by_direction"),
     "a copy counts the other way round": Fault(
-        "copies.cpp", '"device to device" : "host to device"', '"host to device" : "device to device"',
-        "by_direction"),
+        "copies.cpp", '"device to device" : "host to device"',
+        '"host to device" : "device to device"', "by_direction"),
     "a capture counts as a launch": Fault(
         "queue.cpp", "    if (stream.capture) return add_node",
         "    if (stream.capture) count(work->kind, work->name, work->bytes);\n"
@@ -101,15 +102,15 @@ FAULTS = {
 }
 
 
-def tested(native: Path, cache: Path, test: str) -> int:
-    """The exit status of one test of the runtime, with libhostcuda made from that folder."""
+def status_of(native: Path, cache: Path, test: str) -> int:
+    """The exit status of tests of the runtime, with libhostcuda made from that folder."""
     environment = os.environ | {
         "MUTATED": str(native), "GTENSOR_HOSTCUDA_CACHE": str(cache), "PYTHONPATH": os.pathsep.join(
             [str(HERE.parent), str(HERE.parents[1])])}
     environment.pop("GTENSOR_HOSTCUDA", None)
     command = [sys.executable, "-m", "pytest", "-q", "-p", "hostcuda.mutated", "-x", "--host-cuda",
-               "-k", test, "-p", "no:cacheprovider", str(HERE / "test_runtime.py"),
-               str(HERE / "test_counters.py")]
+               "-k", test, "-p", "no:cacheprovider",
+               *map(str, TESTS)]
     try:
         return subprocess.run(command, capture_output=True, cwd=HERE.parents[1], env=environment,
                               timeout=LONGEST).returncode
@@ -138,8 +139,8 @@ def test_it_is_seen(name, native):
     text = path.read_text()
     assert text.count(fault.right) == 1
     path.write_text(text.replace(fault.right, fault.wrong))
-    assert tested(native, native.parent / "cache", fault.test) == 1
+    assert status_of(native, native.parent / "cache", fault.test) == 1
 
 
 def test_the_text_as_it_is_passes(native):
-    assert tested(native, native.parent / "cache", "random_programs or one_page") == 0
+    assert status_of(native, native.parent / "cache", "random_programs or one_page") == 0

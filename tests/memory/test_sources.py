@@ -351,7 +351,8 @@ def test_pages_of_a_device_hold_what_is_written_to_them():
     array(1)[...] = 7
     assert [float(array(number).sum()) for number in range(4)] == [
         value * pages.page / 4 for value in (0, 7, 2, 3)]
-    source.release(at, 4 * pages.page)
+    for part in (at, at + 2 * pages.page):
+        source.release(part, 2 * pages.page)
     with pytest.raises(MemoryError):
         source.acquire(pages.span)
 

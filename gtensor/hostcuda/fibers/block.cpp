@@ -5,6 +5,14 @@
 namespace hostcuda {
 namespace {
 
+// A thread that has ended is not waited for at a barrier, as since compute capability 7.0. gtensor's
+// own kernels do without that.
+#ifdef HOSTCUDA_ALL_COME
+const bool all_come = true;
+#else
+const bool all_come = false;
+#endif
+
 bool same(const char *one, const char *other) { return one == other || strcmp(one, other) == 0; }
 
 bool same(const Site &one, const Site &other) {
@@ -100,32 +108,29 @@ void Block::try_warp(unsigned thread) {
   warp.waiting &= ~present;
 }
 
-// No thread runs: all have ended, or all wait at one barrier, or the kernel is wrong.
-//
-// A barrier waits for the threads of the block that have not ended ("all non-exited threads", CUDA
-// C++ Programming Guide, compute capability 7.x, independent thread scheduling); CuPy's scans count
-// on it. HOSTCUDA_ALL_MEET asks for all threads, as older cards do.
+// Nobody runs: all have ended, or all others wait at one barrier, or the kernel is wrong.
 void Block::try_block() {
   const Waiter *first = nullptr;
   int votes = 0;
+  bool ended = false;
   for (const Waiter &waiter : threads_) {
-    if (waiter.state == Waiter::ended) continue;
+    if (waiter.state == Waiter::ended) {
+      ended = true;
+      continue;
+    }
     if (!first) first = &waiter;
     if (waiter.state != Waiter::at_block || !same(waiter.site, first->site)) explain();
     votes += waiter.value != 0;
   }
   if (!first) return;
-#ifdef HOSTCUDA_ALL_MEET
-  for (const Waiter &waiter : threads_)
-    if (waiter.state == Waiter::ended) explain();
-#endif
+  if (ended && all_come) explain();
   for (unsigned thread = 0; thread < threads_.size(); ++thread) {
     if (threads_[thread].state == Waiter::ended) continue;
     threads_[thread].votes = votes;
     threads_[thread].state = Waiter::running;
     released.push_back(thread);
+    ++running_;
   }
-  running_ = released.size();
 }
 
 void Block::explain() const {

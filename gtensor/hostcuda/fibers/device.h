@@ -25,7 +25,9 @@
 #include <vector_functions.h>
 #include <vector_types.h>
 
+#pragma GCC visibility push(default)
 #include "../native/kernel_abi.h"
+#pragma GCC visibility pop
 
 #undef __constant__
 #undef __device__

@@ -16,6 +16,7 @@
 #include <string>
 
 #include "block.h"
+#include "division.h"
 
 #if defined(__SANITIZE_ADDRESS__)
 #include <sanitizer/common_interface_defs.h>
@@ -308,7 +309,7 @@ struct Watch {};  // the sanitizer reports them
 
 thread_local bool watched;  // this OS thread runs a launch
 
-const int signals[] = {SIGSEGV, SIGBUS, SIGFPE};
+const int signals[] = {SIGSEGV, SIGBUS, SIGFPE, SIGILL};
 
 struct Fault {
   int number, code;
@@ -327,7 +328,9 @@ void say(const char *format, ...) {
 void land() {
   const char *stack = running->memory;
   if (fault.number == SIGFPE)
-    say("integer division by zero, or of the least number by -1");
+    say("integer division by zero");
+  else if (fault.number == SIGILL)
+    say("the compiler's trap for what is undefined in C++");
   else if (fault.address >= stack && fault.address < stack + page)
     say("stack overflow: more than %zu bytes of local memory", stack_bytes);
   else if (fault.code == SI_KERNEL)
@@ -347,6 +350,7 @@ void handle(int number, siginfo_t *information, void *given) {
     return;
   }
   greg_t *registers = static_cast<ucontext_t *>(given)->uc_mcontext.gregs;
+  if (number == SIGFPE && divides_least_number(registers)) return;
   fault = {number, information->si_code, static_cast<char *>(information->si_addr),
            (registers[REG_ERR] & 2) != 0};
   registers[REG_RIP] = reinterpret_cast<greg_t>(land);
@@ -507,13 +511,13 @@ struct Outside {
 
 }  // namespace
 
-extern "C" [[noreturn]] void __ubsan_handle_type_mismatch_v1_abort(const Mismatch *what,
+extern "C" [[noreturn]] HOSTCUDA_EXPORTED void __ubsan_handle_type_mismatch_v1_abort(const Mismatch *what,
                                                                    void *address) {
   hostcuda::fail("misaligned address %p for type %s at %s:%u", address, what->type->name,
                  what->location.file, what->location.line);
 }
 
-extern "C" [[noreturn]] void __ubsan_handle_out_of_bounds_abort(const Outside *what,
+extern "C" [[noreturn]] HOSTCUDA_EXPORTED void __ubsan_handle_out_of_bounds_abort(const Outside *what,
                                                                 unsigned long index) {
   hostcuda::fail("index %ld out of bounds for type %s at %s:%u", static_cast<long>(index),
                  what->array->name, what->location.file, what->location.line);

@@ -7,10 +7,11 @@ Every kernel of the text is there under the name that CUDA gives it, every name 
 `compiled.lowered`. Threads of one block share what is `__shared__`; fibers/ runs them.
 
 What differs from a GPU: rounding is that of C++ (-ftz and -fmad are accepted and do nothing,
-approximate functions are exact); signed overflow wraps; integer division by zero is a fault; a
-misaligned access is one, and an index outside an array that the compiler knows the size of.
-Inline PTX and cooperative groups are refused by name. C++'s own headers are there, which NVRTC
-lacks, and `__CUDACC__` is not defined.
+approximate functions are exact); signed overflow wraps; a float outside an integer type converts as
+x86 does it. Static shared memory starts as the block before left it, dynamic as NaN. Faults are an
+invalid or misaligned address, an index outside an array whose size the compiler knows, and integer
+division by zero. Inline PTX and cooperative groups are refused by name. C++'s own headers are
+there, which NVRTC lacks, and `__CUDACC__` is not defined.
 """
 
 from __future__ import annotations
@@ -124,7 +125,8 @@ def fibers() -> Path:
     """The library that runs kernels, compiled if it is not there; modules are linked with it."""
     path = toolchain.cache_folder() / _LIBRARY
     return toolchain.built(path, [
-        "-std=gnu++17", "-O2", "-fPIC", "-shared", f"-Wl,-soname,{_LIBRARY}",
+        "-std=gnu++17", "-O2", "-fPIC", "-fvisibility=hidden", "-shared", "-Wl,-Bsymbolic",
+        f"-Wl,-soname,{_LIBRARY}",
         "-isystem", build.headers(), toolchain.FIBERS / "fibers.cpp",
         toolchain.FIBERS / "block.cpp",
     ])

@@ -8,6 +8,7 @@ answers "not supported". What is called and not here is listed by `missing`.
 import ctypes
 import pathlib
 
+from gtensor.hostcuda import elf
 from gtensor.hostcuda.libraries import (
     cub,
     cublas,
@@ -32,13 +33,14 @@ FOLDERS = ("cupy_backends/cuda/libs", "cupy/cuda", "cupyx")
 
 
 def wanted(packages: pathlib.Path) -> dict[str, set[str]]:
-    """What CuPy's modules import from each library."""
-    names: dict[str, set[str]] = {}
-    for folder in FOLDERS:
-        for module in sorted((packages / folder).glob("*.so")):
-            for library, symbols in stubs.needs(module).items():
-                names.setdefault(library, set()).update(symbols)
-    return names
+    """What CuPy's modules import from each library: SONAME -> names, told by how they begin."""
+    modules = [path for folder in FOLDERS for path in sorted((packages / folder).glob("*.so"))]
+    imported = set().union(*(elf.wanted(module) for module in modules))
+    begins = {library.soname: library.soname[3:].split(".")[0] for library in LIBRARIES}
+    return {
+        soname: {name for name in imported if name.startswith(begin)}
+        for soname, begin in begins.items()
+    }
 
 
 def load(packages: pathlib.Path, native: ctypes.CDLL | None = None) -> list[stubs.Stub]:
@@ -49,8 +51,8 @@ def load(packages: pathlib.Path, native: ctypes.CDLL | None = None) -> list[stub
     if native is not None:
         runtime.attach(native)
     names = wanted(packages)
-    loaded = [library.load(names.get(library.soname, ())) for library in LIBRARIES]
-    loaded += [stubs.Stub(soname, [name], soname, 1) for soname, name in DEPENDENCIES]
+    loaded = [library.load(names[library.soname]) for library in LIBRARIES]
+    loaded += [stubs.Stub(soname, [name], 1) for soname, name in DEPENDENCIES]
     if native is not None:
         note = ctypes.cast(native.hostcuda_missing, ctypes.c_void_p).value or 0
         for stub in loaded:

@@ -102,9 +102,21 @@ def vector(address: int, n: int, step: int, dtype: Any) -> np.ndarray:
     return view(start, (n,), dtype, (step,))
 
 
+# What ctypes reads and writes itself, which is quicker than an array.
+CELLS: dict[np.dtype, Any] = {
+    np.dtype("f4"): ctypes.c_float,
+    np.dtype("f8"): ctypes.c_double,
+    np.dtype("i4"): ctypes.c_int,
+    np.dtype("u8"): ctypes.c_uint64,
+}
+
+
 def scalar(address: int, dtype: Any) -> Any:
-    """A copy of the scalar at an address, as a NumPy scalar."""
-    return view(address, (1,), dtype)[0]
+    """The scalar at an address, as a number of Python's."""
+    cell = CELLS.get(np.dtype(dtype))
+    return (
+        view(address, (1,), dtype)[0].item() if cell is None else cell.from_address(address).value
+    )
 
 
 def store(address: int, value: Any, dtype: Any) -> None:
@@ -147,6 +159,20 @@ def _drop(key: int, works: dict[int, Work] = _works) -> None:
 ctypes.pythonapi.Py_IncRef(ctypes.py_object(_drop))
 
 
+class Context:
+    """A handle of a library: its stream, and the device that was current when it was made."""
+
+    def __init__(self, failed: int) -> None:
+        self.stream = 0
+        self.device = runtime.device()
+        self.failed = failed
+
+    def enqueue(self, name: str, work: Work) -> None:
+        """Queues work; the device must be current (cuBLAS 2.1.2 "cuBLAS Context")."""
+        require(runtime.device() == self.device, self.failed)
+        enqueue(self.stream, name, work, self.failed)
+
+
 class Runtime:
     """What the libraries need of the CUDA runtime; `attach` puts libhostcuda in its place.
 
@@ -165,6 +191,7 @@ class Runtime:
         native.hostcuda_fail.argtypes = [ctypes.c_int, ctypes.c_char_p]
         native.hostcuda_missing.argtypes = [ctypes.c_char_p]
         native.cudaStreamSynchronize.argtypes = [ctypes.c_void_p]
+        native.cudaGetDevice.argtypes = [ctypes.c_void_p]
         self.native = native
 
     def enqueue(self, stream: int, key: int, name: str) -> int:
@@ -176,6 +203,12 @@ class Runtime:
 
     def is_capturing(self, stream: int) -> bool:
         return self.native is not None and self.native.hostcuda_is_capturing(stream) == 1
+
+    def device(self) -> int:
+        number = ctypes.c_int(0)
+        if self.native is not None:
+            self.native.cudaGetDevice(ctypes.byref(number))
+        return number.value
 
     def synchronize(self, stream: int) -> int:
         return 0 if self.native is None else int(self.native.cudaStreamSynchronize(stream))
@@ -210,10 +243,8 @@ def enqueue(stream: int, name: str, work: Work, failed: int) -> None:
 class Library:
     """One library's functions, by name, and the stub that they are filled into."""
 
-    def __init__(
-        self, soname: str, version: str, *, refusal: int = 0, internal: int = 0
-    ) -> None:
-        self.soname, self.version = soname, version
+    def __init__(self, soname: str, *, refusal: int = 0, internal: int = 0) -> None:
+        self.soname = soname
         self.refusal, self.internal = refusal, internal
         self.letters: dict[str, str] = {}
         self.results: dict[str, str] = {}
@@ -254,7 +285,7 @@ class Library:
     def load(self, wanted: Iterable[str]) -> Stub:
         """Builds and loads the stub with all that is wanted, and fills what is here."""
         names = {*wanted, *self.entries}
-        self.stub = Stub(self.soname, names, self.version, self.refusal)
+        self.stub = Stub(self.soname, names, self.refusal)
         self.stub.fill(self.addresses())
         atexit.register(self.stub.end)
         return self.stub

@@ -13,7 +13,7 @@ import numpy as np
 
 from gtensor.hostcuda.libraries.calls import Library, enqueue, scalar, store, view
 
-library = Library("cupy/cuda/cub", "")
+library = Library("cupy/cuda/cub")
 function = library.function
 
 # cupy/type_dispatcher.cuh; half precision adds in float32.
@@ -132,9 +132,7 @@ def counted(y: int, places: np.ndarray, inside: np.ndarray, count: int) -> None:
     view(y, (count,), "i8")[...] = np.bincount(places[inside], minlength=count)[:count]
 
 
-@function(
-    "_Z26cub_device_histogram_rangePvRmS_S_iS_mP11CUstream_sti", "pppp i p z p i", result="v"
-)
+@function("_Z26cub_device_histogram_rangePvRmS_S_iS_mP11CUstream_sti", "pppp i p z p i", result="v")
 def histogram_range(
     workspace: int, size: int, x: int, y: int, levels: int, bins: int, n: int, stream: int,
     dtype: int,

@@ -13,9 +13,9 @@ import numpy as np
 from gtensor.hostcuda.libraries.calls import (
     BFLOAT16,
     DTYPES,
+    Context,
     Handles,
     Library,
-    enqueue,
     matrix,
     pointers,
     require,
@@ -32,9 +32,7 @@ NOT_INITIALIZED, INVALID_VALUE, EXECUTION_FAILED = 1, 7, 13
 INTERNAL_ERROR, NOT_SUPPORTED = 14, 15
 VERSION = 130000  # 13.0.0
 
-library = Library(
-    "libcublas.so.13", "libcublas.so.13", refusal=NOT_SUPPORTED, internal=INTERNAL_ERROR
-)
+library = Library("libcublas.so.13", refusal=NOT_SUPPORTED, internal=INTERNAL_ERROR)
 function = library.function
 
 HOST, DEVICE = 0, 1  # 2.2.9 cublasPointerMode_t
@@ -47,17 +45,14 @@ MATH_MODES = {0, 1, PEDANTIC, 3, 4}
 DISALLOW_REDUCED_PRECISION_REDUCTION = 16  # may be added to a mode
 
 
-class Handle:
+class Handle(Context):
     """A cuBLAS context: what its calls have in common."""
 
     def __init__(self) -> None:
-        self.stream = 0
+        super().__init__(EXECUTION_FAILED)
         self.pointer_mode = HOST
         self.math_mode = 0
         self.workspace = (0, 0)
-
-    def enqueue(self, name: str, work: Callable[[], None]) -> None:
-        enqueue(self.stream, name, work, EXECUTION_FAILED)
 
 
 handles = Handles(NOT_INITIALIZED)
@@ -67,8 +62,8 @@ def number(handle: Handle, address: int, dtype: Any) -> Callable[[], Any]:
     """A scalar argument: read now from the host, or in the queue from the device (2.1.6)."""
     require(bool(address), INVALID_VALUE)
     if handle.pointer_mode == DEVICE:
-        return lambda: scalar(address, dtype).item()
-    value = scalar(address, dtype).item()
+        return lambda: scalar(address, dtype)
+    value = scalar(address, dtype)
     return lambda: value
 
 
@@ -195,9 +190,7 @@ def taxicab(x: np.ndarray) -> np.ndarray:
     return np.abs(x.real) + np.abs(x.imag) if x.dtype.kind == "c" else np.abs(x)
 
 
-def summary(
-    name: str, letter: str, dtype: np.dtype, compute: Callable[[np.ndarray], Any]
-) -> None:
+def summary(name: str, letter: str, dtype: np.dtype, compute: Callable[[np.ndarray], Any]) -> None:
     """A function of one vector; 0 if n or incx is not positive (2.5.1 to 2.5.3, 2.5.6)."""
 
     @function(f"{name}_v2", "pi pi p")
@@ -224,9 +217,7 @@ for letter, spelled in (("S", "S"), ("D", "D"), ("C", "Sc"), ("Z", "Dz")):
 
 
 @function("cublas{}axpy_v2", "pi p pi pi", "SDCZ")
-def axpy(
-    t: str, handle: int, n: int, alpha: int, x: int, incx: int, y: int, incy: int
-) -> None:
+def axpy(t: str, handle: int, n: int, alpha: int, x: int, incx: int, y: int, incy: int) -> None:
     context = handles[handle]
     scale = number(context, alpha, DTYPES[t])
     name = f"{t.lower()}axpy"
@@ -779,9 +770,7 @@ def getrs_batched(
     store(info, 0, "i4")
 
     def work() -> None:
-        for i, (left, right) in enumerate(
-            zip(pointers(a, batch), pointers(b, batch), strict=True)
-        ):
+        for i, (left, right) in enumerate(zip(pointers(a, batch), pointers(b, batch), strict=True)):
             solve(t, op, n, columns, left, lda, pivots and pivots + 4 * n * i, right, ldb)
 
     context.enqueue(f"cublas{t}getrsBatched", work)
@@ -799,9 +788,7 @@ def getri_batched(
     leads(ldc, n)
 
     def work() -> None:
-        for i, (left, right) in enumerate(
-            zip(pointers(a, batch), pointers(c, batch), strict=True)
-        ):
+        for i, (left, right) in enumerate(zip(pointers(a, batch), pointers(c, batch), strict=True)):
             zeros = np.flatnonzero(matrix(left, n, n, lda, DTYPES[t]).diagonal() == 0)
             store(infos + 4 * i, zeros[0] + 1 if len(zeros) else 0, "i4")
             if not len(zeros):

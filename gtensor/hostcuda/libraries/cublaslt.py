@@ -39,7 +39,7 @@ from gtensor.hostcuda.libraries.cublas import (
 )
 
 library = Library(
-    "libcublasLt.so.13", "libcublasLt.so.13",
+    "libcublasLt.so.13",
     refusal=NOT_SUPPORTED, internal=cublas.INTERNAL_ERROR,
 )  # fmt: skip
 function = library.function

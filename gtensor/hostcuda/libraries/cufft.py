@@ -9,16 +9,14 @@ from typing import Any
 import numpy as np
 import scipy.fft
 
-from gtensor.hostcuda.libraries.calls import Handles, Library, enqueue, require, store, view
+from gtensor.hostcuda.libraries.calls import Context, Handles, Library, require, store, view
 
 # 3.17 cufftResult
 INVALID_PLAN, INVALID_TYPE, INVALID_VALUE, INTERNAL_ERROR, EXEC_FAILED = 1, 3, 4, 5, 6
 INVALID_SIZE, UNALIGNED_DATA, NO_WORKSPACE, NOT_IMPLEMENTED = 8, 9, 13, 14
 VERSION = 12000
 
-library = Library(
-    "libcufft.so.12", "libcufft.so.12", refusal=NOT_IMPLEMENTED, internal=INTERNAL_ERROR
-)
+library = Library("libcufft.so.12", refusal=NOT_IMPLEMENTED, internal=INTERNAL_ERROR)
 function = library.function
 
 # 3.16.1 cufftType: (type of the input, of the output)
@@ -52,9 +50,10 @@ class Layout:
         return view(address, (batch, *self.lengths), dtype, (distance, *reversed(strides)))
 
 
-class Plan:
+class Plan(Context):
     def __init__(self) -> None:
-        self.stream = self.work = self.size = 0
+        super().__init__(EXEC_FAILED)
+        self.work = self.size = 0
         self.automatic = True
         self.kind = 0
         self.lengths: tuple[int, ...] = ()
@@ -172,10 +171,7 @@ def execution(letter: str, kind: int, directed: bool) -> None:
         for address, dtype in zip((source, target), TYPES[kind], strict=True):
             require(address % np.dtype(dtype).itemsize == 0, UNALIGNED_DATA)
         require(state.automatic or bool(state.work) or not state.size, NO_WORKSPACE)
-        enqueue(
-            state.stream, f"cufftExec{letter}",
-            lambda: state.run(source, target, direction), EXEC_FAILED,
-        )  # fmt: skip
+        state.enqueue(f"cufftExec{letter}", lambda: state.run(source, target, direction))
 
 
 for letter, kind, directed in (

@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 
 from gtensor.hostcuda.libraries.calls import (
+    Context,
     Handles,
     Library,
     enqueue,
@@ -27,7 +28,7 @@ NOT_INITIALIZED, TYPE_ERROR, OUT_OF_RANGE, LENGTH_NOT_MULTIPLE = 101, 103, 104, 
 LAUNCH_FAILURE, INTERNAL_ERROR = 201, 999
 VERSION = 10400  # 10.4.0
 
-library = Library("libcurand.so.10", "libcurand.so.10", refusal=TYPE_ERROR, internal=INTERNAL_ERROR)
+library = Library("libcurand.so.10", refusal=TYPE_ERROR, internal=INTERNAL_ERROR)
 function = library.function
 
 # 2.1: the pseudorandom generators. The quasirandom ones (200 and more) are not here.
@@ -35,11 +36,12 @@ PSEUDO = {100, 101, 121, 141, 142, 161}
 ORDERINGS = {100, 101, 102, 103, 104}  # best, default, seeded, legacy, dynamic
 
 
-class Generator:
+class Generator(Context):
     """A generator of the host API: a seed and a position in its sequence of 32-bit words."""
 
     def __init__(self) -> None:
-        self.seed = self.position = self.stream = 0
+        super().__init__(LAUNCH_FAILURE)
+        self.seed = self.position = 0
 
     def words(self, count: int) -> Callable[[], np.ndarray]:
         """The next words, which a call takes when it is made and computes in the queue."""
@@ -57,7 +59,7 @@ class Generator:
     def enqueue(self, name: str, work: Callable[[], None]) -> None:
         # No section allows stream capture, so it is refused.
         require(not runtime.is_capturing(self.stream), LAUNCH_FAILURE)
-        enqueue(self.stream, name, work, LAUNCH_FAILURE)
+        super().enqueue(name, work)
 
 
 generators = Handles(NOT_INITIALIZED)
@@ -177,7 +179,7 @@ def generate_poisson(generator: int, out: int, n: int, mean: float) -> None:
 
 # ---------------------------------------------------------------------------- _generator_api
 
-kernels = Library("cupy/random/_generator_api", "")
+kernels = Library("cupy/random/_generator_api")
 
 
 def counters(state: int) -> np.ndarray:

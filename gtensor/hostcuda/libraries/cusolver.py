@@ -13,9 +13,9 @@ import numpy as np
 from gtensor.hostcuda.libraries import cublas
 from gtensor.hostcuda.libraries.calls import (
     DTYPES,
+    Context,
     Handles,
     Library,
-    enqueue,
     matrix,
     pointers,
     require,
@@ -29,20 +29,18 @@ from gtensor.hostcuda.libraries.lapack import At, call
 NOT_INITIALIZED, INVALID_VALUE, EXECUTION_FAILED, INTERNAL_ERROR, NOT_SUPPORTED = 1, 3, 6, 7, 9
 VERSION = (12, 0, 3)
 
-library = Library(
-    "libcusolver.so.12", "libcusolver.so.12", refusal=NOT_SUPPORTED, internal=INTERNAL_ERROR
-)
+library = Library("libcusolver.so.12", refusal=NOT_SUPPORTED, internal=INTERNAL_ERROR)
 function = library.function
 
 
-class Handle:
+class Handle(Context):
     def __init__(self) -> None:
-        self.stream = 0
+        super().__init__(EXECUTION_FAILED)
 
     def enqueue(self, name: str, work: Callable[[], None]) -> None:
         # No section allows stream capture, so it is refused.
         require(not runtime.is_capturing(self.stream), NOT_SUPPORTED)
-        enqueue(self.stream, name, work, EXECUTION_FAILED)
+        super().enqueue(name, work)
 
 
 handles = Handles(NOT_INITIALIZED)

@@ -8,9 +8,7 @@ NOT_SUPPORTED, INTERNAL_ERROR = 10, 7  # cusparseStatus_t
 NAMES = {0: b"CUSPARSE_STATUS_SUCCESS", NOT_SUPPORTED: b"CUSPARSE_STATUS_NOT_SUPPORTED"}
 SENTENCE = ctypes.c_char_p(b"cuSPARSE is not part of the host device")
 
-library = Library(
-    "libcusparse.so.12", "libcusparse.so.12", refusal=NOT_SUPPORTED, internal=INTERNAL_ERROR
-)
+library = Library("libcusparse.so.12", refusal=NOT_SUPPORTED, internal=INTERNAL_ERROR)
 _names = {status: ctypes.c_char_p(name) for status, name in NAMES.items()}
 
 

@@ -12,80 +12,11 @@ import ctypes
 import hashlib
 import os
 import pathlib
-import struct
 import subprocess
 import tempfile
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 
-UNDEFINED = 0  # SHN_UNDEF: the section index of a symbol that another library defines
-
-
-@dataclass(frozen=True)
-class Section:
-    """One row of an ELF file's table of sections (64 bits, little endian)."""
-
-    type: int
-    offset: int
-    size: int
-    link: int
-
-
-def sections(image: bytes) -> list[Section]:
-    """The sections of an ELF file for x86-64."""
-    if image[:6] != b"\x7fELF\x02\x01":
-        raise ValueError("a 64-bit little-endian ELF file is needed to read what a module imports")
-    (start,) = struct.unpack_from("<Q", image, 0x28)
-    size, count = struct.unpack_from("<HH", image, 0x3A)
-    rows = (struct.unpack_from("<IIQQQQII", image, start + i * size) for i in range(count))
-    return [Section(type=r[1], offset=r[4], size=r[5], link=r[6]) for r in rows]
-
-
-def text(image: bytes, table: Section, offset: int) -> str:
-    """The zero-ended string at an offset of a string table."""
-    start = table.offset + offset
-    return image[start : image.index(b"\0", start)].decode()
-
-
-def versions(image: bytes, parts: list[Section]) -> dict[int, tuple[str, str]]:
-    """Which library and version node stand behind each version index (.gnu.version_r)."""
-    found: dict[int, tuple[str, str]] = {}
-    for part in parts:
-        if part.type != 0x6FFFFFFE:  # SHT_GNU_verneed
-            continue
-        strings, at = parts[part.link], part.offset
-        while True:
-            _, _, file, first, following = struct.unpack_from("<HHIII", image, at)
-            library, node = text(image, strings, file), at + first
-            while True:
-                _, _, index, name, step = struct.unpack_from("<IHHII", image, node)
-                found[index] = (library, text(image, strings, name))
-                if not step:
-                    break
-                node += step
-            if not following:
-                break
-            at += following
-    return found
-
-
-def needs(module: pathlib.Path) -> dict[str, dict[str, str]]:
-    """What a module imports with a version: {library: {symbol: version node}}."""
-    image = module.read_bytes()
-    parts = sections(image)
-    nodes = versions(image, parts)
-    symbols = next(part for part in parts if part.type == 11)  # SHT_DYNSYM
-    marks = next((part for part in parts if part.type == 0x6FFFFFFF), None)  # SHT_GNU_versym
-    wanted: dict[str, dict[str, str]] = {}
-    if marks is None:
-        return wanted
-    for index in range(symbols.size // 24):
-        name, _, _, section = struct.unpack_from("<IBBH", image, symbols.offset + 24 * index)
-        (mark,) = struct.unpack_from("<H", image, marks.offset + 2 * index)
-        if section == UNDEFINED and name and mark & 0x7FFF in nodes:
-            library, node = nodes[mark & 0x7FFF]
-            wanted.setdefault(library, {})[text(image, parts[symbols.link], name)] = node
-    return wanted
+from gtensor.hostcuda.build import cache, compiler
 
 
 def source(names: list[str], refusal: int) -> str:
@@ -119,23 +50,17 @@ def source(names: list[str], refusal: int) -> str:
     return "\n".join([*lines, ".popsection", ')");', ""])
 
 
-def cache() -> pathlib.Path:
-    """The folder for what is built once per machine."""
-    home = os.environ.get("XDG_CACHE_HOME") or pathlib.Path.home() / ".cache"
-    return pathlib.Path(home, "gtensor", "hostcuda", "stubs")
-
-
-def build(soname: str, names: Iterable[str], version: str, refusal: int = 1) -> pathlib.Path:
+def build(soname: str, names: Iterable[str], refusal: int) -> pathlib.Path:
     """A shared library with this SONAME that has these functions; built at most once, atomically.
 
-    `version` is the version node that its symbols carry, `refusal` what a function answers whose
-    slot is empty.
+    Its symbols carry the SONAME as their version, as in NVIDIA's libraries. A function whose slot
+    is empty answers `refusal`.
     """
     ordered = sorted(set(names))
     code = source(ordered, refusal)
-    script = f"{version} {{ global: *; }};\n"
+    script = f"{soname} {{ global: *; }};\n"
     key = hashlib.sha256("\0".join((soname, code, script)).encode()).hexdigest()[:16]
-    path = cache() / f"{soname}.{key}"
+    path = cache() / "stubs" / f"{soname}.{key}"
     if path.exists():
         return path
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -143,7 +68,7 @@ def build(soname: str, names: Iterable[str], version: str, refusal: int = 1) -> 
         room = pathlib.Path(folder)
         (room / "stub.cpp").write_text(code)
         (room / "stub.map").write_text(script)
-        command = ["g++", "-shared", "-fPIC", "-O1", f"-Wl,-soname,{soname}", "-Wl,-Bsymbolic"]
+        command = [compiler(), "-shared", "-fPIC", "-O1", f"-Wl,-soname,{soname}", "-Wl,-Bsymbolic"]
         command += ["-Wl,--version-script,stub.map", "-o", "stub.so", "stub.cpp"]
         done = subprocess.run(command, cwd=room, capture_output=True, text=True)
         if done.returncode:
@@ -155,9 +80,9 @@ def build(soname: str, names: Iterable[str], version: str, refusal: int = 1) -> 
 class Stub:
     """A stub library in this process."""
 
-    def __init__(self, soname: str, names: Iterable[str], version: str, refusal: int) -> None:
+    def __init__(self, soname: str, names: Iterable[str], refusal: int) -> None:
         self.names = sorted(set(names))
-        self.path = build(soname, self.names, version, refusal)
+        self.path = build(soname, self.names, refusal)
         self.library = ctypes.CDLL(str(self.path), mode=ctypes.RTLD_GLOBAL)
         table = ctypes.c_void_p * len(self.names)
         self._slots = table.in_dll(self.library, "hostcuda_stub_slots")

@@ -10,7 +10,7 @@ import numpy as np
 from gtensor.hostcuda.libraries.calls import Library, enqueue, pointers, view
 from gtensor.hostcuda.libraries.cub import DTYPES
 
-library = Library("cupy/cuda/thrust", "")
+library = Library("cupy/cuda/thrust")
 function = library.function
 
 

@@ -1,5 +1,6 @@
 """Run by Python at its start, in processes that a program on a host device has started."""
 
+import importlib
 import importlib.util
 import os
 import sys
@@ -22,7 +23,7 @@ def _next() -> None:
     spec = importlib.util.find_spec("sitecustomize")
     sys.modules.pop("sitecustomize", None)
     if spec is not None and spec.origin != __file__:
-        import sitecustomize  # noqa: F401
+        importlib.import_module("sitecustomize")
 
 
 if "GTENSOR_HOSTCUDA" in os.environ:

@@ -1,0 +1,109 @@
+"""Handles, contexts, counters, dry programs, child processes."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import subprocess
+import sys
+import threading
+
+import numpy as np
+import pytest
+
+from gtensor import hostcuda
+
+from .through import SEEDS, refused, streams
+
+pytestmark = pytest.mark.host_cuda
+
+
+def test_handles_that_mean_nothing(cupy, runtime):
+    stream = runtime.streamCreate()
+    runtime.streamDestroy(stream)
+    with refused(cupy, 400):
+        runtime.streamSynchronize(stream)
+    with refused(cupy, 400):
+        runtime.eventRecord(stream, 0)
+    with refused(cupy, 101):
+        runtime.setDevice(7)
+
+
+def test_a_destroyed_streams_work_is_still_done(cupy, runtime):
+    hostcuda.configure("deferred")
+    address = runtime.malloc(8)
+    stream = runtime.streamCreate()
+    runtime.memsetAsync(address, 9, 8, stream)
+    runtime.streamDestroy(stream)
+    found = np.zeros(8, np.uint8)
+    runtime.memcpy(found.ctypes.data, address, 8, runtime.memcpyDeviceToHost)  # the default stream
+    assert set(found) == {9}
+    runtime.free(address)
+
+
+def test_each_thread_has_a_stream_of_its_own(cupy, runtime):
+    driver = ctypes.CDLL("libcuda.so.1")
+
+    def number():
+        runtime.free(0)
+        found = ctypes.c_ulonglong()
+        assert driver.cuStreamGetId(ctypes.c_void_p(2), ctypes.byref(found)) == 0
+        return found.value
+
+    numbers = [number()]
+    thread = threading.Thread(target=lambda: numbers.append(number()))
+    thread.start()
+    thread.join()
+    assert len({*numbers}) == 2 and number() == numbers[0]
+
+
+def test_a_thread_without_a_context_is_told_so():
+    driver = ctypes.CDLL("libcuda.so.1")
+    status = []
+
+    def ask():
+        number = ctypes.c_ulonglong()
+        status.append(driver.cuStreamGetId(ctypes.c_void_p(0), ctypes.byref(number)))
+
+    thread = threading.Thread(target=ask)
+    thread.start()
+    thread.join()
+    assert status == [201]
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_events_behind_a_whole_device(cupy, seed):
+    hostcuda.configure("deferred", seed)
+    driver = ctypes.CDLL("libcuda.so.1")
+    log: list[int] = []
+    for number, stream in enumerate(kept := streams(cupy, 3)):
+        stream.launch_host_func(log.append, number)
+    event, context = cupy.cuda.Event(disable_timing=True), ctypes.c_void_p()
+    assert driver.cuCtxGetCurrent(ctypes.byref(context)) == 0
+    assert driver.cuCtxRecordEvent(context, ctypes.c_void_p(event.ptr)) == 0
+    event.synchronize()
+    assert sorted(log) == [0, 1, 2] and kept
+
+
+def test_a_function_that_is_not_there_says_so(cupy, runtime):
+    with refused(cupy, 801):
+        runtime.ipcGetMemHandle(cupy.empty(3).data.ptr)
+    assert hostcuda.missing()["cudaIpcGetMemHandle"] == 1
+
+
+def test_a_child_process_has_the_devices_too():
+    code = "import cupy; print(cupy.cuda.runtime.getDeviceCount())"
+    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert ran.stdout.strip() == "2", ran.stderr
+
+
+def test_a_forked_child_cannot_use_cuda(cupy):
+    cupy.empty(3)
+    child = os.fork()
+    if not child:
+        try:
+            cupy.cuda.runtime.malloc(8)
+        except cupy.cuda.runtime.CUDARuntimeError as error:
+            os._exit(error.status)
+        os._exit(0)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 3
