@@ -91,10 +91,15 @@ def test_a_function_that_is_not_there_says_so(cupy, runtime):
     assert hostcuda.missing()["cudaIpcGetMemHandle"] == 1
 
 
-def test_a_child_process_has_the_devices_too():
-    code = "import cupy; print(cupy.cuda.runtime.getDeviceCount())"
-    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
-    assert ran.stdout.strip() == "2", ran.stderr
+@pytest.mark.parametrize("other", ["", "print('its own')"], ids=["alone", "before another"])
+def test_a_child_process_has_the_devices_too(tmp_path, other):
+    if other:
+        (tmp_path / "sitecustomize.py").write_text(other)
+    path = os.pathsep.join([os.environ["PYTHONPATH"], str(tmp_path)])
+    code = "from cupy.cuda import runtime; print(runtime.getDeviceCount())"
+    ran = subprocess.run([sys.executable, "-c", code], env=os.environ | {"PYTHONPATH": path},
+                         capture_output=True, text=True)
+    assert (ran.stdout, ran.stderr) == ("its own\n2\n" if other else "2\n", "")
 
 
 def test_a_forked_child_cannot_use_cuda(cupy):
