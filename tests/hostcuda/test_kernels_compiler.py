@@ -12,7 +12,8 @@ import numpy as np
 import pytest
 from scipy import special
 
-from gtensor.hostcuda.kernels import compiler, text, toolchain
+from gtensor.hostcuda.build import locked
+from gtensor.hostcuda.kernels import compiler, text
 from gtensor.hostcuda.kernels.compiler import CompileError
 
 from .kernel_module import Fault, Module, guarded
@@ -366,7 +367,7 @@ def test_a_text_is_compiled_once_at_a_time(tmp_path: Path) -> None:
     target, built = tmp_path / "built", []
 
     def build(number: int) -> None:
-        with toolchain.locked(target) as folder:
+        with locked(target) as folder:
             if not target.exists():
                 time.sleep(0.05)
                 (folder / "part").write_text("x")
