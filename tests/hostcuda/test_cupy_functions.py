@@ -41,7 +41,7 @@ def check(cupy: Any, case: Case) -> None:
     wanted = answer(np, case, arrays)
     found = answer(cupy, case, [to_cupy(cupy, x) for x in arrays])
     if isinstance(wanted, Exception):
-        assert isinstance(found, type(wanted).__mro__[-4:-1]), (wanted, found)
+        assert isinstance(found, Exception), f"no error, where NumPy raises {wanted!r}"
         return
     assert not isinstance(found, Exception), found
     assert len(found) == len(wanted)
