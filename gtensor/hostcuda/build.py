@@ -1,7 +1,8 @@
-"""libhostcuda: compiled by g++ against NVIDIA's own headers, once per text, and kept on disk."""
+"""What g++ makes, once per text, and keeps on disk; libhostcuda, made so from NVIDIA's headers."""
 
 from __future__ import annotations
 
+import contextlib
 import fcntl
 import hashlib
 import importlib.util
@@ -9,6 +10,8 @@ import os
 import re
 import shutil
 import subprocess
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -42,6 +45,56 @@ def compiler() -> str:
     return found
 
 
+Arguments = Sequence[str | os.PathLike[str]]
+
+
+def run(arguments: Arguments) -> subprocess.CompletedProcess[str]:
+    """Run g++; its messages are in English and without colours."""
+    return subprocess.run([compiler(), *(os.fspath(each) for each in arguments)],
+                          capture_output=True, text=True, errors="replace",
+                          env=os.environ | {"LC_ALL": "C"})
+
+
+def gpp(arguments: Arguments) -> None:
+    """Run g++. Raises Unusable with its messages."""
+    result = run(arguments)
+    if result.returncode:
+        raise Unusable("hostcuda could not be compiled:\n" + result.stderr)
+
+
+@contextlib.contextmanager
+def locked(path: Path) -> Iterator[Path]:
+    """Gives a folder to build in; one process at a time has it for the same path."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    lock = path.with_name(path.name + ".lock")
+    with open(lock, "w") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        try:
+            with tempfile.TemporaryDirectory(prefix=path.name, dir=path.parent) as folder:
+                yield Path(folder)
+        finally:
+            # Another one may hold a lock of this name next: all look whether `path` is there.
+            lock.unlink(missing_ok=True)
+
+
+def made(path: Path, make: Callable[[Path], Path]) -> Path:
+    """`path`: what `make` makes in the folder that it is given, if it is not there yet."""
+    if not path.exists():
+        with locked(path) as folder:
+            if not path.exists():
+                make(folder).rename(path)  # nothing half written is ever seen there
+    return path
+
+
+def built(path: Path, arguments: Arguments) -> Path:
+    """`path`, made by g++ with these arguments if it is not there. Raises Unusable."""
+    def make(folder: Path) -> Path:
+        gpp([*arguments, "-o", folder / path.name])
+        return folder / path.name
+
+    return made(path, make)
+
+
 def headers() -> Path:
     """The folder of NVIDIA's headers."""
     package = importlib.util.find_spec("nvidia")
@@ -65,59 +118,41 @@ def enumeration(header: str, prefix: str) -> dict[str, int]:
 
 def libraries() -> dict[str, Path]:
     """File name -> path of each library, compiled if it is not there yet."""
-    gpp, include = compiler(), headers()
+    include = headers()
     sources = sorted(_NATIVE.glob("*.cpp"))
-    key = hashlib.sha256(subprocess.run([gpp, "--version"], capture_output=True).stdout)
+    key = hashlib.sha256(run(["--version"]).stdout.encode())
     for path in sorted(_NATIVE.iterdir()):
         key.update(path.name.encode() + path.read_bytes())
     for name in ("cuda_runtime_api.h", "driver_types.h", "cuda.h", "nvrtc.h"):
         key.update((include / name).read_bytes())
     key.update(" ".join(_FLAGS).encode())
-    folder = cache() / "native" / key.hexdigest()[:24]
-    paths = {name: folder / name for name in _LIBRARIES}
-    if all(path.exists() for path in paths.values()):
-        return paths
-    folder.mkdir(parents=True, exist_ok=True)
-    with open(folder / "lock", "w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        if not all(path.exists() for path in paths.values()):
-            _compile(gpp, include, sources, folder)
-    return paths
+    folder = made(cache() / "native" / key.hexdigest()[:24],
+                  lambda room: _libraries(include, sources, room))
+    return {name: folder / name for name in _LIBRARIES}
 
 
-def _compile(gpp: str, include: Path, sources: list[Path], folder: Path) -> None:
+def _libraries(include: Path, sources: list[Path], room: Path) -> Path:
+    folder = room / "libraries"
+    folder.mkdir()
     for name, header, prefix in (("runtime_errors", "driver_types.h", "cuda(?:Error|Success)"),
                                  ("driver_errors", "cuda.h", "CUDA_(?:ERROR_|SUCCESS)")):
         lines = (f'{{{value}, "{each}"}},\n' for each, value in enumeration(header, prefix).items())
-        (folder / f"{name}.inc").write_text("".join(lines))
+        (room / f"{name}.inc").write_text("".join(lines))
 
     shared = b"".join(path.read_bytes() for path in sorted(_NATIVE.glob("*.h")))
 
     def compiled(source: Path) -> Path:  # kept by its text: a change of one file compiles one
-        text = shared + source.read_bytes() + repr((gpp, _FLAGS)).encode()
-        key = hashlib.sha256(text).hexdigest()
-        made = folder.parent / f"{source.stem}-{key[:24]}.o"
-        if not made.exists():
-            part = folder / f"{source.stem}.o"
-            _call([gpp, *_FLAGS, f"-isystem{include}", f"-I{folder}", "-c", str(source),
-                   "-o", str(part)])
-            part.rename(made)
-        return made
+        key = hashlib.sha256(shared + source.read_bytes() + repr((compiler(), _FLAGS)).encode())
+        return built(room.parent / f"{source.stem}-{key.hexdigest()[:24]}.o",
+                     [*_FLAGS, f"-isystem{include}", f"-I{room}", "-c", source])
 
     with ThreadPoolExecutor(os.cpu_count()) as pool:
         objects = dict(zip((source.stem for source in sources), pool.map(compiled, sources),
                            strict=True))
     for name, parts in _LIBRARIES.items():
         alone = {part for others in _LIBRARIES.values() for part in others or ()}
-        chosen = [str(path) for stem, path in objects.items()
+        chosen = [path for stem, path in objects.items()
                   if (stem in parts if parts else stem not in alone)]
-        made = folder / f"{name}.made"
-        _call([gpp, "-shared", f"-Wl,-soname,{name}", "-Wl,-z,defs", "-o", str(made), *chosen,
-               "-ldl", "-pthread"])
-        made.rename(folder / name)
-
-
-def _call(command: list[str]) -> None:
-    ran = subprocess.run(command, capture_output=True, text=True)
-    if ran.returncode:
-        raise Unusable(f"hostcuda could not be compiled: {' '.join(command)}\n{ran.stderr}")
+        gpp(["-shared", f"-Wl,-soname,{name}", "-Wl,-z,defs", *chosen, "-ldl", "-pthread",
+             "-o", folder / name])
+    return folder

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from gtensor.hostcuda.install import native
 
-_KINDS = ("launches", "library", "copies", "memsets", "other")
+_KINDS = ("kernels", "library", "copies", "memsets", "other")
 _Take = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int, ctypes.c_char_p, ctypes.c_ulonglong,
                          ctypes.c_ulonglong)
 
@@ -16,17 +16,42 @@ _Take = ctypes.CFUNCTYPE(None, ctypes.c_void_p, ctypes.c_int, ctypes.c_char_p, c
 class Counters:
     """Name -> how often, of each kind, since the start or since `reset_counters`.
 
-    `copies` has the directions, `other` allocations, frees, synchronizations, host functions and
-    launches of graphs. `bytes` has those of copies, memsets and allocations by name. Work that was
-    captured counts at each launch of its graph.
+    `library` has the calls of NVIDIA's libraries that queue work, CUB and Thrust among them, one
+    for each call; `copies` the directions; `other` allocations, frees, synchronizations, host
+    functions and launches of graphs. `bytes` has those of copies, memsets and allocations by the
+    same names. Work that was captured counts at each launch of its graph, not when it is captured.
+
+    A synchronization is a call that returns when the device has done something: of a device, a
+    stream or an event, or a copy that waits for its bytes ("synchronize copy": cudaMemcpy from or
+    to the host, and any copy to pageable memory). cudaFree waits, too; it is counted as "free".
     """
 
-    launches: dict[str, int] = field(default_factory=dict)
+    kernels: dict[str, int] = field(default_factory=dict)
     library: dict[str, int] = field(default_factory=dict)
     copies: dict[str, int] = field(default_factory=dict)
     memsets: dict[str, int] = field(default_factory=dict)
     other: dict[str, int] = field(default_factory=dict)
     bytes: dict[str, int] = field(default_factory=dict)
+
+    @property
+    def launches(self) -> int:
+        """How often a device was given something to compute: kernels, library calls and copies
+        within the device."""
+        return (sum(self.kernels.values()) + sum(self.library.values())
+                + self.copies.get("device to device", 0))
+
+    @property
+    def allocations(self) -> int:
+        """How often memory was asked of CUDA, of the device's or of the host's."""
+        return self._others("allocate")
+
+    @property
+    def synchronizations(self) -> int:
+        """How often a thread waited for a device; frees wait, too, and are not among them."""
+        return self._others("synchronize")
+
+    def _others(self, verb: str) -> int:
+        return sum(count for name, count in self.other.items() if name.split()[0] == verb)
 
 
 def counters() -> Counters:

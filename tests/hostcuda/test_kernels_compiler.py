@@ -12,7 +12,8 @@ import numpy as np
 import pytest
 from scipy import special
 
-from gtensor.hostcuda.kernels import compiler, text, toolchain
+from gtensor.hostcuda.build import locked
+from gtensor.hostcuda.kernels import compiler, text
 from gtensor.hostcuda.kernels.compiler import CompileError
 
 from .kernel_module import Fault, Module, guarded
@@ -151,6 +152,12 @@ extern "C" __global__ void divergent(float *x) {
   if (THREAD == 5) __syncthreads();
   __syncthreads();
 }
+extern "C" __global__ void leaves(float *x) {
+  __shared__ float cells[8];
+  if (threadIdx.x >= 5) return;
+  cells[threadIdx.x] = threadIdx.x;
+  x[threadIdx.x] = __syncthreads_count(threadIdx.x & 1) + 10 * cells[4 - threadIdx.x];
+}
 extern "C" __global__ void atomic(float *x) {
   atomicAdd(reinterpret_cast<int *>(reinterpret_cast<char *>(x) + (THREAD == 5)), 1);
 }
@@ -218,6 +225,13 @@ def test_a_missing_barrier_shows_in_the_order_of_threads(faults: Module) -> None
         faults.launch("races", (1,), (8,), (x,), schedule=schedule)
         found.add(x.tobytes())
     assert len(found) > 1
+
+
+@pytest.mark.parametrize("schedule", SCHEDULES)
+def test_a_barrier_does_not_wait_for_threads_that_have_ended(schedule: int, faults: Module) -> None:
+    x = np.zeros(8, np.float32)
+    faults.launch("leaves", (1,), (8,), (x,), schedule=schedule)
+    assert x.tolist() == [42, 32, 22, 12, 2, 0, 0, 0]
 
 
 HALVES = r"""
@@ -353,7 +367,7 @@ def test_a_text_is_compiled_once_at_a_time(tmp_path: Path) -> None:
     target, built = tmp_path / "built", []
 
     def build(number: int) -> None:
-        with toolchain.locked(target) as folder:
+        with locked(target) as folder:
             if not target.exists():
                 time.sleep(0.05)
                 (folder / "part").write_text("x")

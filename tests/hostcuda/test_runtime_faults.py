@@ -15,6 +15,7 @@ from gtensor.hostcuda import build
 
 pytestmark = [pytest.mark.host_cuda, pytest.mark.slow]
 HERE = Path(__file__).parent
+TESTS = [*sorted(HERE.glob("test_runtime_[!f]*.py")), HERE / "test_counters.py"]
 LONGEST = 60  # seconds; a deadlock is a failure, too
 
 
@@ -81,7 +82,18 @@ FAULTS = {
         "queue.cpp", "if (outcome.error && !item.device->error) {", "if (false) {",
         "a_fault_names"),
     "dry programs run": Fault(
-        "queue.cpp", "work && all.dry && work->kind != HOSTCUDA_OTHER", "false", "dry_programs"),
+        "queue.cpp", "work && all.dry && work->kind != HOSTCUDA_OTHER", "false", "a_dry_run"),
+    "bytes are not counted": Fault(
+        "queue.cpp", "    tally.bytes += bytes;\n", "    (void)bytes;\n", "by_direction"),
+    "a copy that waits is no synchronization": Fault(
+        "copies.cpp", "if (finish && !error) count", "if (false) count", "by_direction"),
+    "a copy counts the other way round": Fault(
+        "copies.cpp", '"device to device" : "host to device"',
+        '"host to device" : "device to device"', "by_direction"),
+    "a capture counts as a launch": Fault(
+        "queue.cpp", "    if (stream.capture) return add_node",
+        "    if (stream.capture) count(work->kind, work->name, work->bytes);\n"
+        "    if (stream.capture) return add_node", "a_graph_counts"),
     "an event behind the device is behind the default stream": Fault(
         "streams.cpp", "for (Stream *stream : device.streams) last.push_back(stream->tail);", "",
         "behind_a_whole_device"),
@@ -98,7 +110,7 @@ def status_of(native: Path, cache: Path, test: str) -> int:
     environment.pop("GTENSOR_HOSTCUDA", None)
     command = [sys.executable, "-m", "pytest", "-q", "-p", "hostcuda.mutated", "-x", "--host-cuda",
                "-k", test, "-p", "no:cacheprovider",
-               *map(str, sorted(HERE.glob("test_runtime_[!f]*.py")))]
+               *map(str, TESTS)]
     try:
         return subprocess.run(command, capture_output=True, cwd=HERE.parents[1], env=environment,
                               timeout=LONGEST).returncode

@@ -7,11 +7,11 @@ the one of threads, and the server of launches, are in host/.
 from __future__ import annotations
 
 import hashlib
+import os
 import subprocess
 from dataclasses import dataclass
 from pathlib import Path
 
-from filelock import FileLock
 from kernel_text import HOST
 
 from gtensor.hostcuda.build import compiler, headers
@@ -50,12 +50,10 @@ class Toolchain:
     def executable(self, text: str, build: Build = FIBERS) -> Path:
         """The executable for a text that already holds its registrations."""
         path = self._path(text.encode(), build, "exe")
-        machine = self.machine(build)
-        with FileLock(path.with_suffix(".lock")):  # processes that run tests share the folder
-            if not path.exists():
-                unit = path.with_suffix(".cpp")
-                unit.write_text(text, encoding="utf-8")
-                self._compile([str(unit), *map(str, machine)], build, path)
+        if not path.exists():
+            unit = path.with_suffix(".cpp")
+            unit.write_text(text, encoding="utf-8")
+            self._compile([str(unit), *map(str, self.machine(build))], build, path)
         return path
 
     def machine(self, build: Build = FIBERS) -> list[Path]:
@@ -63,9 +61,8 @@ class Toolchain:
         objects = []
         for source in (HOST / "server.cpp", toolchain.FIBERS / "block.cpp", build.machine):
             path = self._path(source.name.encode(), build, "o")
-            with FileLock(path.with_suffix(".lock")):
-                if not path.exists():
-                    self._compile(["-c", str(source)], build, path)
+            if not path.exists():
+                self._compile(["-c", str(source)], build, path)
             objects.append(path)
         return objects
 
@@ -74,7 +71,7 @@ class Toolchain:
         return self.folder / f"{digest[:24]}.{suffix}"
 
     def _compile(self, arguments: list[str], build: Build, path: Path) -> None:
-        part = path.with_suffix(".part")
+        part = path.with_suffix(f".{os.getpid()}.part")
         command = [self.compiler, *FLAGS, *build.flags, "-I", str(HOST),
                    "-I", str(toolchain.FIBERS), "-isystem", str(headers()),
                    *arguments, "-o", str(part)]
@@ -84,4 +81,4 @@ class Toolchain:
                 "g++ refuses a kernel (it wants its libasan, libubsan and libtsan, too):\n"
                 + result.stderr[:6000]
             )
-        part.replace(path)
+        part.replace(path)  # another process may build the same file at the same time

@@ -124,7 +124,7 @@ def load(image: bytes) -> Path:
 def fibers() -> Path:
     """The library that runs kernels, compiled if it is not there; modules are linked with it."""
     path = toolchain.cache_folder() / _LIBRARY
-    return toolchain.built(path, [
+    return build.built(path, [
         "-std=gnu++17", "-O2", "-fPIC", "-fvisibility=hidden", "-shared", "-Wl,-Bsymbolic",
         f"-Wl,-soname,{_LIBRARY}",
         "-isystem", build.headers(), toolchain.FIBERS / "fibers.cpp",
@@ -156,7 +156,7 @@ def _module(program: dict[str, Any]) -> Path:
     place = toolchain.cache_folder() / digest[:2] / digest[:32]
     path = _named(place)
     if not path.exists():
-        with toolchain.locked(place) as folder:
+        with build.locked(place) as folder:
             path = _named(place)
             if not path.exists():
                 part, headers = _build(program, folder)
@@ -195,7 +195,7 @@ def _build(program: dict[str, Any], folder: Path) -> tuple[Path, list[str]]:
         raise CompileError(f"kernel.cu: error: {error}") from None
     dependencies, part = folder / "dependencies", folder / "module.so"
     library = fibers()
-    result = toolchain.run([
+    result = build.run([
         f"-std={options.standard}", *FLAGS, "-include", _prelude(program["source"], options),
         *_include_flags(), "-I", folder / "headers", *options.arguments,
         "-MMD", "-MF", dependencies, unit,
@@ -229,7 +229,7 @@ def _expanded(source: str, options: _Options, folder: Path) -> str:
     """The source with its macros expanded: some of them stand for kernels."""
     unit = folder / "macros.cpp"
     unit.write_text(cuda_text.without_includes(source), encoding="utf-8")
-    result = toolchain.run([f"-std={options.standard}", "-E", "-P", "-fno-extended-identifiers",
+    result = build.run([f"-std={options.standard}", "-E", "-P", "-fno-extended-identifiers",
                             f"-D__CUDA_ARCH__={options.architecture}0", *options.arguments, unit])
     if result.returncode:
         raise CompileError(result.stderr.replace(str(unit), "kernel.cu"))
@@ -245,14 +245,16 @@ def _prelude(source: str, options: _Options) -> Path:
     name = f"{'cupy' if with_cupy else 'device'}-{options.standard}.h"
     folder = toolchain.cache_folder()
     header = folder / name
-    if not header.exists():
-        with toolchain.locked(header) as part:
-            (part / name).write_text("\n".join(lines) + "\n")
-            (part / name).replace(header)
-    toolchain.built(folder / f"{name}.gch", [
+    build.made(header, lambda room: _written(room / name, "\n".join(lines) + "\n"))
+    build.built(folder / f"{name}.gch", [
         f"-std={options.standard}", *FLAGS, *_include_flags(), "-x", "c++-header", header,
     ])
     return header
+
+
+def _written(path: Path, text: str) -> Path:
+    path.write_text(text)
+    return path
 
 
 def _include_flags() -> list[str | Path]:

@@ -2,15 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
-import fcntl
 import functools
 import hashlib
 import importlib.util
-import os
-import subprocess
-import tempfile
-from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from gtensor.hostcuda import build
@@ -50,42 +44,3 @@ def key() -> str:
         if path.suffix in (".h", ".cuh", ".cpp", ".py"):
             digest.update(path.name.encode() + path.read_bytes())
     return digest.hexdigest()
-
-
-def run(arguments: Sequence[str | os.PathLike[str]]) -> subprocess.CompletedProcess[str]:
-    """Run g++; its messages are in English and without colours."""
-    return subprocess.run([build.compiler(), *(os.fspath(each) for each in arguments)],
-                          capture_output=True, text=True, errors="replace",
-                          env=os.environ | {"LC_ALL": "C"})
-
-
-@contextlib.contextmanager
-def locked(path: Path) -> Iterator[Path]:
-    """Gives a folder to build in; one process at a time has it for the same path."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    lock = path.with_name(path.name + ".lock")
-    with open(lock, "w") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
-        try:
-            with tempfile.TemporaryDirectory(prefix=path.name, dir=path.parent) as folder:
-                yield Path(folder)
-        finally:
-            # Another one may hold a lock of this name next: all look whether `path` is there.
-            lock.unlink(missing_ok=True)
-
-
-def built(path: Path, arguments: Sequence[str | os.PathLike[str]]) -> Path:
-    """`path`, made by g++ with these arguments if it is not there.
-
-    Raises:
-        Unusable: with g++'s messages.
-    """
-    if not path.exists():
-        with locked(path) as folder:
-            part = folder / path.name
-            if not path.exists():
-                result = run([*arguments, "-o", part])
-                if result.returncode:
-                    raise build.Unusable("hostcuda could not be compiled:\n" + result.stderr)
-                part.replace(path)  # nothing half written is ever seen there
-    return path

@@ -10,13 +10,10 @@ there.
 
 import ctypes
 import hashlib
-import os
 import pathlib
-import subprocess
-import tempfile
 from collections.abc import Iterable, Mapping
 
-from gtensor.hostcuda.build import cache, compiler
+from gtensor.hostcuda.build import cache, gpp, made
 
 
 def source(names: list[str], refusal: int) -> str:
@@ -60,21 +57,16 @@ def build(soname: str, names: Iterable[str], refusal: int) -> pathlib.Path:
     code = source(ordered, refusal)
     script = f"{soname} {{ global: *; }};\n"
     key = hashlib.sha256("\0".join((soname, code, script)).encode()).hexdigest()[:16]
-    path = cache() / "stubs" / f"{soname}.{key}"
-    if path.exists():
-        return path
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=path.parent) as folder:
-        room = pathlib.Path(folder)
+
+    def make(room: pathlib.Path) -> pathlib.Path:
         (room / "stub.cpp").write_text(code)
         (room / "stub.map").write_text(script)
-        command = [compiler(), "-shared", "-fPIC", "-O1", f"-Wl,-soname,{soname}", "-Wl,-Bsymbolic"]
-        command += ["-Wl,--version-script,stub.map", "-o", "stub.so", "stub.cpp"]
-        done = subprocess.run(command, cwd=room, capture_output=True, text=True)
-        if done.returncode:
-            raise RuntimeError(f"g++ could not build the stand-in of {soname}: {done.stderr}")
-        os.replace(room / "stub.so", path)
-    return path
+        gpp(["-shared", "-fPIC", "-O1", f"-Wl,-soname,{soname}", "-Wl,-Bsymbolic",
+             f"-Wl,--version-script,{room / 'stub.map'}", "-o", room / "stub.so",
+             room / "stub.cpp"])
+        return room / "stub.so"
+
+    return made(cache() / "stubs" / f"{soname}.{key}", make)
 
 
 class Stub:

@@ -112,7 +112,9 @@ cudaError_t copy(Held &held, Rows rows, cudaMemcpyKind kind, cudaStream_t handle
             for (size_t line = 0; line < rows.height; line++)
                 memset(rows.to + line * rows.to_pitch, 0, rows.width);
         };
-    return submit(held, *stream, std::move(work), finish);
+    cudaError_t error = submit(held, *stream, std::move(work), finish);
+    if (finish && !error) count(HOSTCUDA_OTHER, "synchronize copy");
+    return error;
 }
 
 Rows row(void *to, const void *from, size_t bytes) {

@@ -208,13 +208,13 @@ cudaError_t cudaSetDevice(int device) {
 
 cudaError_t cudaDeviceSynchronize(void) {
     return call([&](Held &held) {
-        count(HOSTCUDA_OTHER, "synchronize device");
         if (cudaError_t refused = refuse_unsafe(held)) return refused;
         for (Capture *capture : std::set<Capture *>(runtime().captures))
             if (capture->origin->device == &current(held)) {
                 break_capture(*capture);
                 return cudaErrorStreamCaptureUnsupported;
             }
+        count(HOSTCUDA_OTHER, "synchronize device");
         return wait_for_device(held, current(held));
     });
 }

@@ -229,8 +229,8 @@ cudaError_t cudaStreamQuery(cudaStream_t handle) {
 
 cudaError_t cudaStreamSynchronize(cudaStream_t handle) {
     return with_stream(handle, [&](Held &held, Stream &stream) {
-        count(HOSTCUDA_OTHER, "synchronize stream");
         if (cudaError_t refused = refuse_capturing(held, stream)) return refused;
+        count(HOSTCUDA_OTHER, "synchronize stream");
         Device &device = *stream.device;   // the stream may be gone after the wait
         cudaError_t error = stream.legacy ? wait_for_all(held, before(stream))
                             : stream.tail ? wait_for(held, stream.tail) : cudaSuccess;
@@ -322,9 +322,9 @@ cudaError_t cudaEventQuery(cudaEvent_t handle) {
 
 cudaError_t cudaEventSynchronize(cudaEvent_t handle) {
     return with_event(handle, [&](Held &held, Event &event) {
-        count(HOSTCUDA_OTHER, "synchronize event");
         if (event.capture) return cudaErrorCapturedEvent;
         if (cudaError_t refused = refuse_unsafe(held)) return refused;
+        count(HOSTCUDA_OTHER, "synchronize event");
         return event.last ? wait_for(held, event.last) : cudaSuccess;
     });
 }

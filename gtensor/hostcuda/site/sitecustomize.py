@@ -20,10 +20,11 @@ def _install() -> None:
 def _next() -> None:
     """Run the `sitecustomize` that this one stands before."""
     sys.path[:] = [path for path in sys.path if os.path.abspath(path or ".") != _HERE]
-    spec = importlib.util.find_spec("sitecustomize")
-    sys.modules.pop("sitecustomize", None)
-    if spec is not None and spec.origin != __file__:
+    this = sys.modules.pop("sitecustomize")  # while it is there, it is what would be found
+    if importlib.util.find_spec("sitecustomize"):
         importlib.import_module("sitecustomize")
+    else:
+        sys.modules["sitecustomize"] = this  # Python takes it from there once it has run
 
 
 if "GTENSOR_HOSTCUDA" in os.environ:

@@ -1,0 +1,182 @@
+"""What a training step costs on CUDA: every kernel, library call, copy, memset and allocation.
+
+The budgets are equalities. A change that makes a step cheaper or dearer fails here with the
+difference by name; its author writes the new figure into the budget, so that it is seen in review.
+CuPy's accelerators are those that it has by default.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import fields
+
+import numpy as np
+import pytest
+
+import gtensor as gt
+from gtensor import nn, optim
+from gtensor.hostcuda import Counters, configure, counters, reset_counters
+from gtensor.nn import functional as F
+from gtensor.train import digits
+from gtensor.train.trainer import Data, Trainer
+
+pytestmark = pytest.mark.host_cuda
+WARM_UP = 2  # steps, in which the arena gets its memory and the optimizer its state
+
+ITEM = {"device to host": 1}
+DIGITS = Counters(  # 80 launches; the batch goes up as images and labels, the loss comes down
+    kernels={
+        "bn_act_backward_on_chip<float>": 3, "bn_act_forward_on_chip<float>": 3,
+        "col2im<float>": 2, "cross_entropy_backward<float>": 1, "cross_entropy_forward<float>": 1,
+        "cross_entropy_reduce<float>": 1, "cupy_add__float32_float32_float32": 4,
+        "cupy_add__int64_int_int64": 3, "cupy_copy__float32_float32": 8, "cupy_fill": 1,
+        "cupy_not_equal__int64_int_bool": 2, "cupy_sum": 1, "gt_abn_scale": 3, "gt_adam": 11,
+        "gt_elementwise": 3, "gt_running_average": 6, "im2col<float>": 6,
+        "max_pool2d_backward<float>": 2, "max_pool2d_forward<float>": 2},
+    library={"cublasGemmEx": 11},
+    copies={"device to device": 6, "host to device": 2} | ITEM,
+    memsets={"memset": 3},
+    other={"synchronize copy": 1, "synchronize stream": 1},  # of item()
+    bytes={"device to device": 1_280, "host to device": 64 * (64 * 4 + 8), "device to host": 4,
+           "memset": 222_336})
+
+MLP = Counters(  # 30 launches
+    kernels={
+        "cross_entropy_backward<float>": 1, "cross_entropy_forward<float>": 1,
+        "cross_entropy_reduce<float>": 1, "cupy_add__float32_float32_float32": 3, "cupy_fill": 1,
+        "cupy_not_equal__int64_int_bool": 2, "cupy_sum": 3, "gt_relu": 2, "gt_relu_grad": 2,
+        "gt_sgd_momentum": 6},
+    library={"cublasGemmEx": 8})
+
+TRANSFORMER = Counters(  # 141 launches
+    kernels={
+        "cupy_add__float32_float32_float32": 20, "cupy_copy__float32_float32": 19,
+        "cupy_copy__float_float32": 1, "cupy_equal__float32_float_bool": 2,
+        "cupy_exp__float32_float32": 3, "cupy_fill": 3,
+        "cupy_maximum__float32_float32_float32": 1, "cupy_multiply__float32_float32_float32": 8,
+        "cupy_multiply__float32_float_float32": 4, "cupy_subtract__float32_float32_float32": 4,
+        "cupy_sum": 8, "cupy_true_divide__float32_float32_float32": 2,
+        "cupy_where__bool_float_float32_float32": 3, "gt_adam": 12, "gt_dropout": 8,
+        "gt_elementwise": 1, "gt_gelu": 1, "gt_gelu_grad": 1, "gt_squared_error_grad": 1,
+        "layer_norm_backward<float>": 1, "layer_norm_backward_weight<float>": 2,
+        "layer_norm_forward<float>": 2},
+    library={"cub::DeviceReduce": 1, "cub::DeviceSegmentedReduce": 3, "cublasGemmEx": 18,
+             "cublasGemmStridedBatchedEx": 7},
+    copies={"device to device": 5},
+    memsets={"memset": 7},
+    bytes={"device to device": 6_784, "memset": 21_120})
+
+
+def difference(found: Counters, wanted: Counters) -> list[str]:
+    """One line for each name whose figure is another."""
+    lines = []
+    for each in fields(Counters):
+        now, before = getattr(found, each.name), getattr(wanted, each.name)
+        for name in sorted(now.keys() | before.keys()):
+            old, new = before.get(name, 0), now.get(name, 0)
+            if old != new:
+                lines.append(f"{each.name}, {name}: {new}, budget {old} ({new - old:+})")
+    return lines
+
+
+def check(found: Counters, wanted: Counters) -> None:
+    lines = difference(found, wanted)
+    if lines:
+        total = f"{found.launches} launches, budget {wanted.launches}"
+        pytest.fail("\n".join(["a step's cost has changed:", total, *lines]), pytrace=False)
+
+
+@pytest.fixture(autouse=True, params=[True, pytest.param(False, marks=pytest.mark.slow)],
+                ids=["dry", "run"])
+def _on_cuda(request) -> Iterator[None]:
+    """Dry by default: what a step costs does not depend on what it computes."""
+    configure("eager", dry=request.param)
+    before = gt.default_device()
+    gt.set_default_device("cuda")
+    yield
+    gt.set_default_device(before)
+
+
+def cost(step: Callable[[], object]) -> Counters:
+    """Of one step after the others; the next one must cost the same."""
+    for _ in range(WARM_UP):
+        step()
+    found = []
+    for _ in range(2):
+        reset_counters()
+        step()
+        found.append(counters())
+    check(found[1], found[0])
+    return found[0]
+
+
+def step(model: nn.Module, optimizer: optim.Optimizer, loss: Callable, *data: np.ndarray):
+    """Forward, backward, update and zero_grad, on data that is on the device already."""
+    inputs, target = (gt.tensor(each) for each in data)
+
+    def run() -> None:
+        loss(model(inputs), target).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+    return run
+
+
+def test_digits():
+    """The recipe as `gtensor train digits` runs it, from the loader's batch to the loss."""
+    whole = digits.data()
+    data = Data(whole.train[:320], whole.held_out[:1], whole.train_labels[:320],
+                whole.held_out_labels[:1])
+    found = []
+
+    def after_step(trainer: Trainer) -> bool:
+        found.append(counters())
+        reset_counters()
+        return len(found) == WARM_UP + 2
+
+    Trainer(digits.model, data, digits.DEFAULTS).run(after_step, lambda trainer: None)
+    check(found[-1], found[-2])
+    check(found[-1], DIGITS)
+
+
+def test_mlp(rng):
+    model = nn.Sequential(nn.Linear(256, 512), nn.ReLU(), nn.Linear(512, 512), nn.ReLU(),
+                          nn.Linear(512, 10))
+    optimizer = optim.SGD(model.parameters(), 0.1, momentum=0.9)
+    check(cost(step(model, optimizer, F.cross_entropy, rng.random((16, 256), np.float32),
+                    rng.integers(0, 10, 16))), MLP)
+
+
+def test_transformer_layer(rng):
+    model = nn.TransformerEncoderLayer(32, 4, 64, dropout=0.1, activation="gelu",
+                                       batch_first=True, norm_first=True)
+    check(cost(step(model, optim.AdamW(model.parameters(), 1e-3), F.mse_loss,
+                    rng.random((2, 8, 32), np.float32), rng.random((2, 8, 32), np.float32))),
+          TRANSFORMER)
+
+
+def test_item_is_one_copy_and_one_wait():
+    loss = gt.ones(())
+    reset_counters()
+    loss.item()
+    check(counters(), Counters(copies=ITEM, bytes={"device to host": 4},
+                               other={"synchronize copy": 1, "synchronize stream": 1}))
+
+
+def test_a_change_is_named(rng):
+    """One op more in an MLP's forward pass, and one that it had gone."""
+    model = nn.Sequential(nn.Linear(256, 512), nn.ReLU(), nn.Linear(512, 512), nn.Tanh(),
+                          nn.Linear(512, 10))
+    optimizer = optim.SGD(model.parameters(), 0.1, momentum=0.9)
+    found = cost(step(model, optimizer, F.cross_entropy, rng.random((16, 256), np.float32),
+                      rng.integers(0, 10, 16)))
+    lines = difference(found, MLP)
+    assert "kernels, gt_relu: 1, budget 2 (-1)" in lines
+    assert any(line.startswith("kernels, cupy_tanh") and "budget 0 (+1)" in line for line in lines)
+    with pytest.raises(pytest.fail.Exception, match="gt_relu: 1, budget 2"):
+        check(found, MLP)
+
+
+@pytest.fixture
+def rng() -> np.random.Generator:
+    return np.random.default_rng(0)
