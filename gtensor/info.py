@@ -7,11 +7,11 @@ import importlib.util
 import platform
 import re
 import shutil
+import sys
 import textwrap
 from pathlib import Path
 from typing import Any
 
-import gtensor
 from gtensor.backend import Device, cuda_device_count, default_device, visible_devices
 from gtensor.backend.kernels import files, folder
 from gtensor.settings import settings
@@ -36,7 +36,7 @@ def facts() -> dict[str, Any]:
     if packages["cupy"] is not None and not cuda_device_count():
         missing.append("an NVIDIA driver (CUDA devices): CuPy is installed, but no driver answers")
     return {
-        "gtensor": gtensor.__version__,  # an uninstalled checkout has no metadata
+        "gtensor": sys.modules["gtensor"].__version__,  # a checkout may have no metadata
         "python": platform.python_version(),
         "devices": [_device(device) for device in visible_devices()],
         "default_device": str(default_device()),
