@@ -272,7 +272,7 @@ def _where_cpu(condition: Any, x1: Any, x2: Any, out: Any = None) -> Any:
     return out
 
 
-_where_kernel = elementwise("bool condition, T x1, T x2", "T y", "y = condition ? x1 : x2")
+_where_kernel = elementwise("B condition, T x1, T x2", "T y", "y = condition ? x1 : x2")
 
 
 def _where_gpu(condition: Any, x1: Any, x2: Any, out: Any = None) -> Any:

@@ -79,14 +79,16 @@ class Host:
     ) -> Any:
         """Stands for calling an elementwise kernel."""
         inputs += tuple(named[p.name] for p in kernel.inputs[len(inputs) :])
-        arrays = [value for value, p in zip(inputs, kernel.inputs, strict=True) if is_array(p)]
-        shape = np.broadcast_shapes(*(a.shape for a in arrays))
-        result = np.empty(shape, arrays[0].dtype)
-        name = element_name(self.bodies.index(kernel), kernel, arrays[0].dtype.name)
+        given = [(value, p) for value, p in zip(inputs, kernel.inputs, strict=True) if is_array(p)]
+        shape = np.broadcast_shapes(*(np.shape(value) for value, _ in given))
+        dtype = next(value.dtype for value, p in given
+                     if p.ctype == "T" and isinstance(value, np.ndarray))
+        result = np.empty(shape, dtype)
+        name = element_name(self.bodies.index(kernel), kernel, dtype.name)
         args = (
             [result.size]
             + [
-                np.ascontiguousarray(np.broadcast_to(value, shape))
+                np.ascontiguousarray(np.broadcast_to(value, shape), dtype)
                 if is_array(p)
                 else float(value)
                 if p.ctype.startswith("float")
