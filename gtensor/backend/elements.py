@@ -35,6 +35,8 @@ def host_array(value: Any, reader: str) -> np.ndarray:
 
     Raises TypeError, naming who reads it, for other elements and for masked ones.
     """
+    if type(value) is np.ndarray and value.dtype.kind in _NUMBERS:
+        return value
     refuse_mask(value, reader)
     array = np.asarray(value)
     try:

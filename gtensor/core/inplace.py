@@ -69,12 +69,17 @@ def write(op: Op, target: Tensor, value: Any, params: dict[str, Any]) -> Tensor:
     if tracked:
         kept = _kept_values(op, mask, arrays, value, device)
     storage, writer = target._facts(), id(target._array)
+    refused = False
     try:
         _write_over(op, device, arrays, params)
-    finally:  # an interrupt, or an error, may come behind the write, or in the middle of it
-        storage.version += 1
-        storage.writer = writer
-        target._version = storage.version
+    except (IndexError, TypeError, ValueError):  # a path refuses before it writes
+        refused = True
+        raise
+    finally:  # an interrupt, or another error, may come behind the write, or in the middle of it
+        if not refused:
+            storage.version += 1
+            storage.writer = writer
+            target._version = storage.version
     if tracked:
         storage.history = True
         second = kept[1]._array if isinstance(kept[1], Tensor) else kept[1]

@@ -248,9 +248,10 @@ def _eigh_items(n: int) -> tuple[Shape, Shape]:
 
 
 def settled_signs(xp: Any, v: Any) -> Any:
-    """1 or -1 for each column: times it, the largest real part is a positive one.
+    """1 or -1 for each column: times it, the real part of largest absolute value is positive.
 
-    Of a vector and its opposite, libraries and dtypes answer different ones.
+    Of a vector and its opposite, libraries and dtypes answer different ones. Where a positive and a
+    negative part are equally large, the sign stays as it is; so does the phase of a complex vector.
     """
     if not v.size:
         return xp.ones((*v.shape[:-2], 1, v.shape[-1]), v.dtype)
@@ -311,10 +312,11 @@ eigvalsh_op = op(
 def eigh(x: Tensor, /) -> EighResult:
     """(eigenvalues (..., n), eigenvectors (..., n, n)) of symmetric or Hermitian matrices.
 
-    Reads the lower triangle of x; the gradient is symmetric. Of an
-    eigenvector's real parts the largest is positive, on every device. The basis where eigenvalues
-    are equal is arbitrary: gradients through their vectors are infinite or NaN, as in
-    PyTorch; through eigenvalues alone they are right.
+    Reads the lower triangle of x; the gradient is symmetric. In each eigenvector the real part of
+    largest absolute value is positive; where a positive and a negative one are equally large, the
+    sign is arbitrary, and so is the phase of complex vectors. The basis where eigenvalues are equal
+    is arbitrary, too: gradients through their vectors are infinite or NaN, as in PyTorch; through
+    eigenvalues alone they are right.
     """
     x = _from_lower(x, "eigh")
     w, v = parts_of(recorded, eigh_op(x), *_eigh_items(x.shape[-1]))

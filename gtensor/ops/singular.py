@@ -166,12 +166,13 @@ def svd(x: Tensor, /, *, full_matrices: bool = True) -> SVDResult:
     """(U, S, Vh) with x = U[..., :k] diag(S) Vh[..., :k, :]; x is (..., m, n), k = min(m, n).
 
     U is (..., m, m), S (..., k), Vh (..., n, n); `full_matrices=False` leaves out what multiplies
-    no singular value: U (..., m, k), Vh (..., k, n). Of the real parts in a column of
-    U[..., :k] the largest is positive, on every device. The basis where singular values are equal
-    is arbitrary: gradients through such vectors are infinite or NaN, as in PyTorch; through S alone
-    they are right. The basis of what is left
-    out is arbitrary, too: gradients through it are right for functions that do not depend on its
-    choice, such as the projector on it (PyTorch takes them for 0).
+    no singular value: U (..., m, k), Vh (..., k, n). In each column of U[..., :k] the real part of
+    largest absolute value is positive; where a positive and a negative one are equally large, the
+    sign is arbitrary, and so is the phase of complex columns. The basis where singular values are
+    equal is arbitrary, too: gradients through such vectors are infinite or NaN, as in PyTorch;
+    through S alone they are right. So is the basis of the further columns of full matrices:
+    gradients through them are right for functions that do not depend on its choice, such as the
+    projector on them (PyTorch takes them for 0).
     """
     x = matrices(x, "svd")
     rows, columns = x.shape[-2:]

@@ -12,7 +12,7 @@ average of the weights, and clipping.
 
 from __future__ import annotations
 
-from functools import cache
+from functools import cache, lru_cache
 from math import inf, isfinite
 from typing import Any
 
@@ -148,7 +148,7 @@ def _adam_cpu(
     return out
 
 
-@cache
+@lru_cache(64)
 def _bounds(dtype: np.dtype, beta2: float) -> tuple[float, float]:
     """The largest mean square that a dtype may keep, and the gradient whose share is as large.
 
@@ -176,12 +176,13 @@ def _average_square(
         helper *= 1 - beta2
         second += helper
         return g
-    g = np.clip(g, -limit, limit, where=np.isfinite(g), out=g.copy())
+    finite = np.isfinite(g) & np.isfinite(second)  # what was infinite before stays so
+    g = np.clip(g, -limit, limit, where=finite, out=g.copy())
     np.multiply(g, 1 - beta2, out=helper)
     with np.errstate(over="ignore"):
         helper *= g
         second += helper
-    np.copyto(second, most, where=(second > most) & np.isfinite(g))
+    np.copyto(second, most, where=(second > most) & finite)
     return g
 
 

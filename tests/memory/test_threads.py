@@ -121,8 +121,10 @@ def test_eight_threads_while_pages_come_and_go():
 def test_eight_threads_under_a_timeline(make):
     arena = make()
     timeline = Timeline(arena)
-    hammer(timeline, threads=8, rounds=300)
-    timeline.close()
+    try:
+        hammer(timeline, threads=8, rounds=300)
+    finally:
+        timeline.close()
     assert timeline.allocated == 0 and not timeline._live
     events = timeline.events
     assert sum(event.delta for event in events) == 0 and len(events) == timeline.recorded > 1000
