@@ -65,10 +65,11 @@ class grad_mode(contextlib.ContextDecorator):
         STATE.grad_enabled = self._enabled
 
     def __exit__(self, *exception: object) -> None:
-        STATE.grad_enabled, STATE.set_by, self._before = self._before
+        if self._before is not None:
+            STATE.grad_enabled, STATE.set_by, self._before = self._before
 
     def __del__(self) -> None:
-        if STATE.set_by is self._mark:
+        if STATE.set_by is self._mark and self._before is not None:
             STATE.grad_enabled, STATE.set_by, self._before = self._before
 
     def _recreate_cm(self) -> grad_mode:
@@ -94,22 +95,31 @@ class set_grad_enabled(grad_mode):
     """Record ops in this thread, or not: from the call on, or for a `with` block.
 
     An interrupt between the call and its block leaves the mode changed, as after the call alone;
-    `no_grad()` and `enable_grad()` change it within the block only.
+    `no_grad()` and `enable_grad()` change it within the block only. The first block ends in the mode
+    before the call, a later one in the mode before itself.
     """
+
+    _called = False  # and no block or function took the mode before the call
 
     def __init__(self, enabled: bool) -> None:
         super().__init__(enabled)
         self._before = STATE.grad_enabled, STATE.set_by, None
         STATE.grad_enabled = enabled
         STATE.set_by = None
+        self._called = True
 
     def __enter__(self) -> None:
+        if not self._called:
+            return super().__enter__()
+        self._called = False
         STATE.set_by = self._mark
         STATE.grad_enabled = self._enabled
 
     def __call__(self, function: Any) -> Any:
         # a decorator acts in the calls only
-        STATE.grad_enabled, STATE.set_by, self._before = self._before
+        if self._called:
+            self._called = False
+            STATE.grad_enabled, STATE.set_by, self._before = self._before
         return super().__call__(function)
 
 

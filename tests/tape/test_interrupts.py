@@ -159,6 +159,25 @@ def test_a_late_end_of_a_block_does_not_undo_a_later_one():
     gt.set_grad_enabled(True)
 
 
+def test_a_mode_may_serve_several_blocks_and_functions():
+    mode = gt.set_grad_enabled(False)
+    for _ in range(2):
+        with mode:
+            with mode:
+                assert not gt.is_grad_enabled()
+            assert not gt.is_grad_enabled()
+        assert gt.is_grad_enabled()
+    mode = gt.set_grad_enabled(False)
+    functions = [mode(gt.is_grad_enabled) for _ in range(2)]
+    assert gt.is_grad_enabled() and not any(function() for function in functions)
+    mode = gt.set_grad_enabled(False)
+    unused = mode(gt.is_grad_enabled)
+    with mode:
+        assert not unused() and not gt.is_grad_enabled()
+    del mode
+    assert gt.is_grad_enabled()
+
+
 # -- writes in place -------------------------------------------------------------------------------
 
 
