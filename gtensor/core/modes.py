@@ -17,7 +17,7 @@ Observer = Callable[[str, str, Callable[..., Any], Any, Any], Any]
 
 class _State(threading.local):
     grad_enabled = True
-    set_by: object = None  # what stands for the innermost block that set it and was not left
+    block: Any = None  # innermost that set it: its object's mark, mode before, block around it
     anomaly = False
     recomputing = False
     differentiated: frozenset[Node] = frozenset()  # arguments of the functions `grad` runs now
@@ -55,22 +55,23 @@ class grad_mode(contextlib.ContextDecorator):
 
     def __init__(self, enabled: bool) -> None:
         self._enabled = enabled
-        # mode and block before, and the same of the block around this one by the same object
-        self._before: Any = None
         self._mark = object()
 
     def __enter__(self) -> None:
-        self._before = STATE.grad_enabled, STATE.set_by, self._before
-        STATE.set_by = self._mark
+        STATE.block = self._mark, STATE.grad_enabled, STATE.block
         STATE.grad_enabled = self._enabled
 
     def __exit__(self, *exception: object) -> None:
-        if self._before is not None:
-            STATE.grad_enabled, STATE.set_by, self._before = self._before
+        block = STATE.block
+        while block is not None and block[0] is not self._mark:
+            block = block[2]  # that one was left by an interrupt, or out of turn
+        if block is not None:
+            _, STATE.grad_enabled, STATE.block = block
 
     def __del__(self) -> None:
-        if STATE.set_by is self._mark and self._before is not None:
-            STATE.grad_enabled, STATE.set_by, self._before = self._before
+        block = STATE.block
+        if block is not None and block[0] is self._mark:
+            _, STATE.grad_enabled, STATE.block = block
 
     def _recreate_cm(self) -> grad_mode:
         """For each call of a decorated function a block of its own."""
@@ -99,27 +100,27 @@ class set_grad_enabled(grad_mode):
     before the call, a later one in the mode before itself.
     """
 
-    _called = False  # and no block or function took the mode before the call
+    _before: Any = None  # thread, mode and block before the call, until a block or function took it
 
     def __init__(self, enabled: bool) -> None:
         super().__init__(enabled)
-        self._before = STATE.grad_enabled, STATE.set_by, None
+        self._before = threading.get_ident(), STATE.grad_enabled, STATE.block
         STATE.grad_enabled = enabled
-        STATE.set_by = None
-        self._called = True
+        if STATE.block is not None and STATE.block[0] is not None:
+            STATE.block = None, enabled, STATE.block  # so that no late end undoes the call
 
     def __enter__(self) -> None:
-        if not self._called:
+        before, self._before = self._before, None
+        if before is None or before[0] != threading.get_ident():
             return super().__enter__()
-        self._called = False
-        STATE.set_by = self._mark
+        STATE.block = self._mark, *before[1:]
         STATE.grad_enabled = self._enabled
 
     def __call__(self, function: Any) -> Any:
         # a decorator acts in the calls only
-        if self._called:
-            self._called = False
-            STATE.grad_enabled, STATE.set_by, self._before = self._before
+        if self._before is not None:
+            _, STATE.grad_enabled, STATE.block = self._before
+            self._before = None
         return super().__call__(function)
 
 
