@@ -96,8 +96,8 @@ class set_grad_enabled(grad_mode):
     """Record ops in this thread, or not: from the call on, or for a `with` block.
 
     An interrupt between the call and its block leaves the mode changed, as after the call alone;
-    `no_grad()` and `enable_grad()` change it within the block only. The first block ends in the mode
-    before the call, a later one in the mode before itself.
+    `no_grad()` and `enable_grad()` change it within the block only. The object's first block ends
+    in the mode before the call, a later one in the mode before itself.
     """
 
     _before: Any = None  # thread, mode and block before the call, until a block or function took it
