@@ -349,6 +349,29 @@ def test_second_derivatives_of_what_is_linear_almost_everywhere_are_0():
     assert [g.tolist() for g in mixed(gt.tensor([1.0, -2.0]), y)] == [[0, 0], [1, 0]]
 
 
+@pytest.mark.parametrize("other", [
+    gt.tensor([3.0, 4.0], dtype=gt.float64), gt.tensor([5.0, 6.0, 7.0]), gt.tensor(8.0),
+    gt.ones((0, 2))], ids=str)
+def test_blocks_of_a_hessian_beside_the_diagonal_may_be_0(other):
+    def separate(u, v):
+        return (u * u).sum() + gt.abs(v * v).sum()
+
+    x = gt.tensor([1.0, 2.0], dtype=gt.float64)
+    for inner in (lambda u, v: gt.grad(separate, 0)(u, v).sum(),
+                  lambda u, v: gt.grad(separate, 0)(u, v=v).sum(),
+                  lambda u, v: gt.grad(separate, 0)(u, gt.astype(v, gt.complex64)).sum(),
+                  lambda u, v: gt.grad(separate, (0, 1))(u, v)[0].sum()):
+        for y in (other, other.clone().requires_grad_()):
+            first, second = gt.grad(inner, (0, 1))(x, y)
+            assert first.tolist() == [2, 2] and first.dtype == x.dtype
+            assert (second == 0).all().item()
+            assert (second.shape, second.dtype) == (y.shape, y.dtype)
+            assert gt.grad(inner, 1)(x, y).shape == y.shape
+    assert not gt.grad(separate, 0)(x, other).requires_grad
+    with gt.no_grad():
+        assert not gt.grad(separate, 0)(x, other.clone().requires_grad_()).requires_grad
+
+
 def test_a_function_may_write_its_argument():
     """The gradient is with respect to the argument as it was given."""
     def square_doubled(v):
