@@ -21,6 +21,7 @@ class _State(threading.local):
     anomaly = False
     recomputing = False
     differentiated: frozenset[Node] = frozenset()  # arguments of the functions `grad` runs now
+    apart: set[int] | None = None  # nodes, by `seq`, found to hang on none of `differentiated`
 
 
 STATE = _State()
@@ -132,12 +133,12 @@ def is_grad_enabled() -> bool:
 @contextlib.contextmanager
 def differentiating(arguments: Iterable[Node]) -> Iterator[None]:
     """In the block, in this thread, no array of what depends on the arguments is handed out."""
-    before = STATE.differentiated
-    STATE.differentiated = before.union(arguments)
+    before = STATE.differentiated, STATE.apart
+    STATE.differentiated, STATE.apart = before[0].union(arguments), set()
     try:
         yield
     finally:
-        STATE.differentiated = before
+        STATE.differentiated, STATE.apart = before
 
 
 @contextlib.contextmanager

@@ -54,7 +54,7 @@ class Place:
         arguments = STATE.differentiated
         if arguments:
             node = self._current_node(reader)
-            through = None if node is None else hangs_on(node, arguments)
+            through = None if node is None else hangs_on(node, arguments, STATE.apart)
             if through in arguments:
                 raise GradientError(f"{reader} of a value that gt.grad() differentiates would cut "
                                     "its gradient; call .detach() first to treat it as a constant")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import pickle
+from unittest.mock import patch
 
 import numpy as np
 import pytest
@@ -11,6 +12,7 @@ import torch
 
 import gtensor as gt
 from gtensor import nn
+from gtensor.core import modes
 
 
 def scalar(value: float) -> gt.Tensor:
@@ -323,6 +325,27 @@ def test_an_array_of_what_an_inner_walk_consumed_is_refused():
         with pytest.raises(gt.GradientError, match=r"\.numpy\(\) of a value that may depend on .* "
                                                    r"consumed its graph; call \.detach\(\) first"):
             gt.grad(function)(scalar(2.0))
+
+
+def test_reading_a_recurrence_in_a_function_walks_each_record_once():
+    def read_all(v):
+        y = w = scalar(0.5)
+        for _ in range(30):
+            y = y * w
+            y.numpy()
+        return v * y.detach()
+
+    asked = []
+
+    class Counted(frozenset):
+        def __contains__(self, node):
+            asked.append(node)
+            return super().__contains__(node)
+
+    with patch.object(modes.STATE, "differentiated", Counted()), \
+            patch.object(Counted, "union", lambda _, nodes: Counted(nodes)):
+        gt.grad(read_all)(scalar(2.0))
+    assert 30 <= len(asked) <= 100
 
 
 def test_a_result_must_depend_on_the_arguments():
