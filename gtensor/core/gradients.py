@@ -11,7 +11,7 @@ from gtensor.backend import Device, owner
 from gtensor.core.backward import depends_on_others, gradients, root_node
 from gtensor.core.errors import GradientError
 from gtensor.core.modes import differentiating, enable_grad, is_grad_enabled
-from gtensor.core.namespaces import recorded
+from gtensor.core.namespaces import public, recorded
 from gtensor.core.node import Node, Record, hangs_on
 from gtensor.core.tensor import Tensor, is_floating, make
 
@@ -107,6 +107,9 @@ def _grad_function(
         for i in positions:
             arguments[i] = _inner_handle(args[i], i, recording)
         own = [arguments[i]._node for i in positions]  # the function may write the handles
+        others = (*(x for i, x in enumerate(args) if arguments[i] is x), *kwargs.values())
+        outside = [x._node for x in others
+                   if recording and isinstance(x, Tensor) and x._node is not None]
         with enable_grad():
             with differentiating(own):
                 result = function(*arguments, **kwargs)
@@ -115,7 +118,8 @@ def _grad_function(
         if unused and not allow_unused:
             raise GradientError(f"the result of the function given to grad() does not depend on "
                                 f"its arguments {unused}; allow_unused=True gives zeros for them")
-        whole = [_as_function_of(node, _zeros(node.device, node.shape, node.dtype)
+        outside += [node for node in own if isinstance(node, Record)]  # no leaf of this call's own
+        whole = [_as_function_of(outside, _zeros(node.device, node.shape, node.dtype)
                                  if g is None else g) for node, g in zip(own, found, strict=True)]
         return whole[0] if single else tuple(whole)
 
@@ -148,18 +152,32 @@ def _inner_handle(value: Any, position: int, recording: bool) -> Tensor:
     return value.detach().requires_grad_()
 
 
-def _as_function_of(node: Node, g: Tensor) -> Tensor:
-    """The gradient at an argument that an outer derivative may ask about: it depends on it.
+def _as_function_of(arguments: list[Node], g: Tensor) -> Tensor:
+    """The gradient, dependent on every argument that an outer derivative may ask about.
 
     If nothing leads from one to the other, the outer derivative is 0, as that of `floor` is: the
     function is linear almost everywhere.
     """
-    inner = not isinstance(node, Record)  # a leaf of this call's own, which nobody outside knows
-    if inner or (g._node is not None and hangs_on(g._node, frozenset([node]))):
-        return g
-    x = make(g._array, g._device)  # stands for the argument: no value of it is selected
+    for node in arguments:
+        if g._node is None or not hangs_on(g._node, frozenset([node])):
+            never = _zeros(g._device, (), np.dtype(bool))
+            g = recorded.where(never, _standing_for(node, g), g)
+    return g
+
+
+def _standing_for(node: Node, g: Tensor) -> Tensor:
+    """What depends on the argument and may stand beside g; its values are not meant."""
+    if (node.shape, node.dtype, node.device) == (g.shape, g.dtype, g._device):
+        x = make(g._array, g._device)
+        x._node = node
+        return x
+    zero = _zeros(node.device, (), node.dtype)
+    x = make(recorded.broadcast_to(zero, shape=node.shape)._array, node.device)
     x._node = node
-    return recorded.where(_zeros(g._device, (), np.dtype(bool)), x, g)
+    total = public.sum(x)
+    if node.dtype.kind == "c" and g.dtype.kind != "c":
+        total = public.real(total)
+    return public.astype(total, g.dtype, copy=False, device=g._device)
 
 
 def _zeros(device: Device, shape: tuple[int, ...], dtype: np.dtype) -> Tensor:

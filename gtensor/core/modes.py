@@ -17,10 +17,11 @@ Observer = Callable[[str, str, Callable[..., Any], Any, Any], Any]
 
 class _State(threading.local):
     grad_enabled = True
-    set_by: object = None  # what stands for the innermost block that set it and was not left
+    block: Any = None  # innermost that set it: its object's mark, mode before, block around it
     anomaly = False
     recomputing = False
     differentiated: frozenset[Node] = frozenset()  # arguments of the functions `grad` runs now
+    apart: set[int] | None = None  # nodes, by `seq`, found to hang on none of `differentiated`
 
 
 STATE = _State()
@@ -55,21 +56,23 @@ class grad_mode(contextlib.ContextDecorator):
 
     def __init__(self, enabled: bool) -> None:
         self._enabled = enabled
-        # mode and block before, and the same of the block around this one by the same object
-        self._before: Any = None
         self._mark = object()
 
     def __enter__(self) -> None:
-        self._before = STATE.grad_enabled, STATE.set_by, self._before
-        STATE.set_by = self._mark
+        STATE.block = self._mark, STATE.grad_enabled, STATE.block
         STATE.grad_enabled = self._enabled
 
     def __exit__(self, *exception: object) -> None:
-        STATE.grad_enabled, STATE.set_by, self._before = self._before
+        block = STATE.block
+        while block is not None and block[0] is not self._mark:
+            block = block[2]  # that one was left by an interrupt, or out of turn
+        if block is not None:
+            _, STATE.grad_enabled, STATE.block = block
 
     def __del__(self) -> None:
-        if STATE.set_by is self._mark:
-            STATE.grad_enabled, STATE.set_by, self._before = self._before
+        block = STATE.block
+        if block is not None and block[0] is self._mark:
+            _, STATE.grad_enabled, STATE.block = block
 
     def _recreate_cm(self) -> grad_mode:
         """For each call of a decorated function a block of its own."""
@@ -94,22 +97,31 @@ class set_grad_enabled(grad_mode):
     """Record ops in this thread, or not: from the call on, or for a `with` block.
 
     An interrupt between the call and its block leaves the mode changed, as after the call alone;
-    `no_grad()` and `enable_grad()` change it within the block only.
+    `no_grad()` and `enable_grad()` change it within the block only. The object's first block ends
+    in the mode before the call, a later one in the mode before itself.
     """
+
+    _before: Any = None  # thread, mode and block before the call, until a block or function took it
 
     def __init__(self, enabled: bool) -> None:
         super().__init__(enabled)
-        self._before = STATE.grad_enabled, STATE.set_by, None
+        self._before = threading.get_ident(), STATE.grad_enabled, STATE.block
         STATE.grad_enabled = enabled
-        STATE.set_by = None
+        if STATE.block is not None and STATE.block[0] is not None:
+            STATE.block = None, enabled, STATE.block  # so that no late end undoes the call
 
     def __enter__(self) -> None:
-        STATE.set_by = self._mark
+        before, self._before = self._before, None
+        if before is None or before[0] != threading.get_ident():
+            return super().__enter__()
+        STATE.block = self._mark, *before[1:]
         STATE.grad_enabled = self._enabled
 
     def __call__(self, function: Any) -> Any:
         # a decorator acts in the calls only
-        STATE.grad_enabled, STATE.set_by, self._before = self._before
+        if self._before is not None:
+            _, STATE.grad_enabled, STATE.block = self._before
+            self._before = None
         return super().__call__(function)
 
 
@@ -121,12 +133,12 @@ def is_grad_enabled() -> bool:
 @contextlib.contextmanager
 def differentiating(arguments: Iterable[Node]) -> Iterator[None]:
     """In the block, in this thread, no array of what depends on the arguments is handed out."""
-    before = STATE.differentiated
-    STATE.differentiated = before.union(arguments)
+    before = STATE.differentiated, STATE.apart
+    STATE.differentiated, STATE.apart = before[0].union(arguments), set()
     try:
         yield
     finally:
-        STATE.differentiated = before
+        STATE.differentiated, STATE.apart = before
 
 
 @contextlib.contextmanager

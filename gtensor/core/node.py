@@ -110,22 +110,30 @@ class Record(Node):
         return f"{self.op.name} ({place(self.code, self.lasti)})"
 
 
-def hangs_on(node: Node, arguments: frozenset[Node]) -> bool:
-    """Whether any of the arguments leads to the node, or may have led there."""
+def hangs_on(
+    node: Node, arguments: frozenset[Node], apart: set[int] | None = None
+) -> Node | None:
+    """An argument that leads to the node, or a consumed record through which one may have led.
+
+    `apart` remembers, by `seq`, nodes that hang on none of the arguments.
+    """
+    apart = set() if apart is None else apart
     oldest = min(argument.seq for argument in arguments)  # what is older hangs on none of them
     found = {node}
-    stack = [node] if node.seq >= oldest else []
+    stack = [node] if node.seq >= oldest and node.seq not in apart else []
     while stack:
         node = stack.pop()
         if node in arguments:
-            return True
+            return node
         if isinstance(node, Record):
             if node.state == CONSUMED:  # its parents are gone: nothing says where they led
-                return True
-            more = {p for p in node.parents if p is not None and p.seq >= oldest} - found
+                return node
+            more = {p for p in node.parents
+                    if p is not None and p.seq >= oldest and p.seq not in apart} - found
             found |= more
             stack += more
-    return False
+    apart.update(n.seq for n in found)
+    return None
 
 
 def here() -> str:

@@ -54,9 +54,14 @@ class Place:
         arguments = STATE.differentiated
         if arguments:
             node = self._current_node(reader)
-            if node is not None and hangs_on(node, arguments):
+            through = None if node is None else hangs_on(node, arguments, STATE.apart)
+            if through in arguments:
                 raise GradientError(f"{reader} of a value that gt.grad() differentiates would cut "
                                     "its gradient; call .detach() first to treat it as a constant")
+            if through is not None:
+                raise GradientError(f"{reader} of a value that may depend on what gt.grad() "
+                                    "differentiates, since an inner backward() consumed its graph; "
+                                    "call .detach() first to treat it as a constant")
 
     def _renew(self, reader: str) -> None:
         """Agree with a storage another handle wrote, unless this handle's history is now wrong."""

@@ -47,6 +47,10 @@ def mode_set_when_made() -> Context:
 
     def init(block: modes.no_grad) -> None:
         right(block)
-        block._before = modes.STATE.grad_enabled, None, None
+        block._before = modes.STATE.grad_enabled
         modes.STATE.grad_enabled = False
-    return patch.multiple(modes.no_grad, __init__=init, __enter__=lambda block: None)
+
+    def leave(block: modes.no_grad, *exception: object) -> None:
+        modes.STATE.grad_enabled = block._before
+    return patch.multiple(
+        modes.no_grad, __init__=init, __enter__=lambda block: None, __exit__=leave)

@@ -27,8 +27,8 @@ def cut_unseen() -> Context:
 def walked_off() -> Context:
     """a value whose graph was consumed counts as one that depends on nothing"""
     right = place.hangs_on
-    return patch.object(place, "hangs_on", lambda node, arguments: (
-        getattr(node, "state", FREE) == FREE and right(node, arguments)))
+    return patch.object(place, "hangs_on", lambda node, *more: (
+        right(node, *more) if getattr(node, "state", FREE) == FREE else None))
 
 
 def copied_without_history() -> Context:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import pickle
+from unittest.mock import patch
 
 import numpy as np
 import pytest
@@ -11,6 +12,7 @@ import torch
 
 import gtensor as gt
 from gtensor import nn
+from gtensor.core import modes
 
 
 def scalar(value: float) -> gt.Tensor:
@@ -314,8 +316,36 @@ def test_an_array_of_what_an_inner_walk_consumed_is_refused():
         gt.grad(y * y, [v])
         return v * y.numpy().item()
 
-    with pytest.raises(gt.GradientError, match=r"\.numpy\(\) of a value that gt\.grad\(\)"):
-        gt.grad(walked)(scalar(2.0))
+    def apart(v):
+        y = scalar(3.0) * 2.0
+        y.backward()
+        return v * y.numpy().item()
+
+    for function in (walked, apart):
+        with pytest.raises(gt.GradientError, match=r"\.numpy\(\) of a value that may depend on .* "
+                                                   r"consumed its graph; call \.detach\(\) first"):
+            gt.grad(function)(scalar(2.0))
+
+
+def test_reading_a_recurrence_in_a_function_walks_each_record_once():
+    def read_all(v):
+        y = w = scalar(0.5)
+        for _ in range(30):
+            y = y * w
+            y.numpy()
+        return v * y.detach()
+
+    asked = []
+
+    class Counted(frozenset):
+        def __contains__(self, node):
+            asked.append(node)
+            return super().__contains__(node)
+
+    with patch.object(modes.STATE, "differentiated", Counted()), \
+            patch.object(Counted, "union", lambda _, nodes: Counted(nodes)):
+        gt.grad(read_all)(scalar(2.0))
+    assert 30 <= len(asked) <= 100
 
 
 def test_a_result_must_depend_on_the_arguments():
@@ -347,6 +377,29 @@ def test_second_derivatives_of_what_is_linear_almost_everywhere_are_0():
             assert curve(x).tolist() == [0, 0]
     mixed = gt.grad(lambda v, w: gt.grad(lambda u: (u.relu() * w).sum())(v).sum(), (0, 1))
     assert [g.tolist() for g in mixed(gt.tensor([1.0, -2.0]), y)] == [[0, 0], [1, 0]]
+
+
+@pytest.mark.parametrize("other", [
+    gt.tensor([3.0, 4.0], dtype=gt.float64), gt.tensor([5.0, 6.0, 7.0]), gt.tensor(8.0),
+    gt.ones((0, 2))], ids=str)
+def test_blocks_of_a_hessian_beside_the_diagonal_may_be_0(other):
+    def separate(u, v):
+        return (u * u).sum() + gt.abs(v * v).sum()
+
+    x = gt.tensor([1.0, 2.0], dtype=gt.float64)
+    for inner in (lambda u, v: gt.grad(separate, 0)(u, v).sum(),
+                  lambda u, v: gt.grad(separate, 0)(u, v=v).sum(),
+                  lambda u, v: gt.grad(separate, 0)(u, gt.astype(v, gt.complex64)).sum(),
+                  lambda u, v: gt.grad(separate, (0, 1))(u, v)[0].sum()):
+        for y in (other, other.clone().requires_grad_()):
+            first, second = gt.grad(inner, (0, 1))(x, y)
+            assert first.tolist() == [2, 2] and first.dtype == x.dtype
+            assert (second == 0).all().item()
+            assert (second.shape, second.dtype) == (y.shape, y.dtype)
+            assert gt.grad(inner, 1)(x, y).shape == y.shape
+    assert not gt.grad(separate, 0)(x, other).requires_grad
+    with gt.no_grad():
+        assert not gt.grad(separate, 0)(x, other.clone().requires_grad_()).requires_grad
 
 
 def test_a_function_may_write_its_argument():

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from unittest.mock import patch
 
 import numpy as np
@@ -157,6 +158,56 @@ def test_a_late_end_of_a_block_does_not_undo_a_later_one():
         assert gt.is_grad_enabled()
     assert not gt.is_grad_enabled()
     gt.set_grad_enabled(True)
+
+
+def test_a_mode_may_serve_several_blocks_and_functions():
+    mode = gt.set_grad_enabled(False)
+    for _ in range(2):
+        with mode:
+            with mode:
+                assert not gt.is_grad_enabled()
+            assert not gt.is_grad_enabled()
+        assert gt.is_grad_enabled()
+    mode = gt.set_grad_enabled(False)
+    functions = [mode(gt.is_grad_enabled) for _ in range(2)]
+    assert gt.is_grad_enabled() and not any(function() for function in functions)
+    mode = gt.set_grad_enabled(False)
+    unused = mode(gt.is_grad_enabled)
+    with mode:
+        assert not unused() and not gt.is_grad_enabled()
+    del mode
+    assert gt.is_grad_enabled()
+
+
+@pytest.mark.parametrize("make", [gt.no_grad, lambda: gt.set_grad_enabled(False)])
+def test_one_mode_object_in_two_threads_keeps_each_thread_its_mode(make):
+    block, found = make(), []
+
+    def other():
+        block.__enter__()
+        found.append(gt.is_grad_enabled())
+
+    def end():
+        block.__exit__(None, None, None)
+        found.append(gt.is_grad_enabled())
+
+    with ThreadPoolExecutor(1) as pool, block:
+        pool.submit(gt.set_grad_enabled, True).result()
+        pool.submit(other).result()
+        with gt.no_grad(), block:
+            pool.submit(end).result()
+        assert not gt.is_grad_enabled()
+    assert gt.is_grad_enabled() and found == [False, True]
+
+
+def test_a_call_in_a_block_does_not_keep_the_block_from_ending():
+    before = STATE.block
+    with gt.no_grad():
+        for _ in range(3):
+            gt.set_grad_enabled(True)
+        assert gt.is_grad_enabled()
+        gt.set_grad_enabled(False)
+    assert gt.is_grad_enabled() and STATE.block is before
 
 
 # -- writes in place -------------------------------------------------------------------------------
