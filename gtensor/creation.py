@@ -107,7 +107,7 @@ def full(
     Without dtype: float32, complex64, int64 or bool, by the number; a 0-d tensor's own.
     """
     place = fill_value.device if isinstance(fill_value, Tensor) else get_device(device)
-    value = plain_values(given_values(fill_value, place, "full"))
+    value = plain_values(given_values(fill_value, place, "full"), "full")
     if dtype is None:
         dtype = fill_value.dtype if isinstance(fill_value, Tensor) else _values(value, None).dtype
     result = empty(shape, dtype=dtype, device=device, requires_grad=requires_grad)
@@ -177,8 +177,8 @@ def arange(
 
     Without dtype, int64 for integers, else float32.
     """
-    begin, end, step = (plain_values(v) for v in ((0, start, step) if stop is None
-                                            else (start, stop, step)))
+    begin, end, step = (plain_values(v, "arange") for v in (
+        (0, start, step) if stop is None else (start, stop, step)))
     if step == 0:
         raise ValueError("arange with step 0; wanted a step that is not 0")
     if dtype is not None:
@@ -302,7 +302,7 @@ def _values(data: Any, dtype: Any) -> Any:
         return data
     python = not hasattr(data, "dtype") and not hasattr(data, "__array__")
     if isinstance(data, (list, tuple)):
-        data = plain_values(data)
+        data = plain_values(data, "a tensor")
     array = host_array(data, "a tensor")
     if python and dtype is None and array.dtype.kind in _DEFAULTS:
         return array.astype(_DEFAULTS[array.dtype.kind])

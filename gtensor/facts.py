@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import reprlib
-import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from numbers import Real
 from typing import Any
 
@@ -13,6 +12,7 @@ from gtensor.files import MOST_TEXT_BYTES, printable
 MOST_ADDRESS = 2**64 - 1
 MOST_NUMBER = 2**53  # of bytes, events and steps: as far as floats count exactly
 MOST_SECONDS = 1e9  # 30 years, of a recording
+_MOST_PARTS = 1024  # of an option that is an array
 _LACKING: Any = object()
 UNLOADED = "; nothing was loaded"
 
@@ -67,24 +67,27 @@ class Facts:
         return Facts(self.what, {key: value}, self.end).whole(key)
 
     def like(self, key: str, example: Any) -> Any:
-        """A flag, a finite number, or as many numbers as the example is."""
+        """A flag, a number, or as many numbers as the example is; beside another, anything."""
         value = self._value(key, _LACKING)
+        found = plain(value)
         if isinstance(example, bool):
-            return self.flag(key)
-        if isinstance(example, tuple):
-            if isinstance(value, (list, tuple)) and len(value) == len(example) and all(
-                    map(_is_number, value)):
-                return tuple(value)
-            raise self._wrong(key, value, f"{len(example)} numbers")
-        if not _is_number(value):
+            if type(found) not in (bool, int) or found not in (0, 1):
+                raise self._wrong(key, value, "True or False")
+            return bool(found)
+        if isinstance(example, tuple) and all(map(_is_number, example)):
+            if not isinstance(found, tuple) or len(found) != len(example) or not all(
+                    map(_is_number, found)):
+                raise self._wrong(key, value, f"{len(example)} numbers")
+        elif _is_number(example) and not _is_number(found):
             raise self._wrong(key, value, "a number")
-        return value
+        return found
 
     def rates(self, key: str, default: Any) -> list[float]:
-        """A list of finite numbers."""
-        found = self.many(key, default)
-        if not all(map(_is_number, found)):
-            raise self._wrong(key, found, "a list of numbers")
+        """A list of numbers, none of which is NaN."""
+        value = self._value(key, default)
+        found = plain(value)
+        if not isinstance(found, tuple) or not all(_is_number(n) and n == n for n in found):
+            raise self._wrong(key, value, "a list of numbers")
         return list(found)
 
     def event(self, key: str) -> int | None:
@@ -113,10 +116,10 @@ class Facts:
             raise self._wrong(key, value, f"a text of at most {MOST_TEXT_BYTES} letters")
         return printable(value)
 
-    def many(self, key: str, default: Any = _LACKING) -> list[Any]:
-        """A list."""
+    def many(self, key: str, default: Any = _LACKING) -> Sequence[Any]:
+        """A list, or a tuple: itself."""
         value = self._value(key, default)
-        if type(value) is not list:
+        if type(value) not in (list, tuple):
             raise self._wrong(key, value, "a list")
         return value
 
@@ -144,12 +147,30 @@ def seconds(value: Any, what: str) -> float:
     return float(value)
 
 
+def plain(value: Any) -> Any:
+    """An option as Python has it: lists and short 1-d arrays as tuples, 0-d ones as numbers."""
+    if isinstance(value, (list, tuple)):
+        return tuple(_unwrapped(item) for item in value)
+    shape = getattr(value, "shape", None)
+    if isinstance(shape, tuple) and len(shape) == 1 and shape[0] <= _MOST_PARTS:
+        return tuple(value.tolist())
+    return _unwrapped(value)
+
+
+def _unwrapped(value: Any) -> Any:
+    """The number in a 0-d array or tensor; whatever else as it is."""
+    return value.item() if getattr(value, "shape", None) == () else value
+
+
 def _is_number(value: Any) -> bool:
-    """Whether it is a finite number; True and False are none."""
+    """Whether it is a number that a float can be; True and False are none."""
     if isinstance(value, bool) or not isinstance(value, Real):
         return False
-    size: Any = abs(value)
-    return size <= sys.float_info.max
+    try:
+        float(value)
+    except OverflowError:  # an integer
+        return False
+    return True
 
 
 def told(value: Any) -> str:

@@ -222,6 +222,25 @@ def test_only_numbers_enter_and_no_mask_is_dropped(door):
             assert "mask" in str(error.value)
 
 
+@pytest.mark.parametrize("value,bits", [
+    (10**400, 1329), ([2**64], 65), ([-2**63 - 1], 64), ([[0.5, 2**70]], 71)],
+    ids=["of 401 digits", "above", "below", "among floats"])
+def test_integers_that_no_dtype_holds_are_named(value, bits):
+    for make, reader in ((gt.tensor, "a tensor"), (gt.asarray, "a tensor"), (gt.tanh, "tanh")):
+        with pytest.raises(TypeError, match=f"^{reader} was given an integer of {bits} bits, too "):
+            make(value)
+    assert gt.tensor([2**64 - 1]).dtype == gt.uint64 and gt.tensor(-2**63).dtype == gt.int64
+
+
+@pytest.mark.parametrize("door,reader", [
+    ("tensor", "a tensor"), ("full", "full"), ("an op", "add"), ("an op on it", "tanh"),
+    ("in place", "in-place add"), ("an index", "an index")])
+def test_a_masked_array_is_refused_by_the_name_of_what_read_it(door, reader):
+    for given in (_MASKED, [_MASKED, _MASKED]):
+        with pytest.raises((TypeError, IndexError), match=f"{reader} was given a masked array"):
+            _DOORS[door](given)
+
+
 def test_masks_are_refused_where_they_would_be_written(tmp_path):
     with pytest.raises(TypeError, match="'w' was given a masked array"):
         gt.checkpoint.save_file({"w": _MASKED}, tmp_path / "a.safetensors")

@@ -33,7 +33,7 @@ def _of_ml_dtypes(dtype: np.dtype) -> bool:
 def host_array(value: Any, reader: str) -> np.ndarray:
     """`value` as a NumPy array of numbers.
 
-    Raises TypeError, naming who reads it, for other elements and for masked ones.
+    Raises TypeError, naming who reads it, for other elements, too large integers and masked ones.
     """
     if type(value) is np.ndarray and value.dtype.kind in _NUMBERS:
         return value
@@ -42,9 +42,20 @@ def host_array(value: Any, reader: str) -> np.ndarray:
     try:
         element_type(array.dtype)
     except TypeError:
+        if array.dtype == object:
+            _refuse_large(array, reader)
         raise TypeError(f"{reader} was given {type(value).__name__} of dtype {array.dtype}; wanted "
                         "numbers: a tensor, an array, or equally long nested lists") from None
     return array
+
+
+def _refuse_large(objects: np.ndarray, reader: str) -> None:
+    """Raises TypeError if one of them is an integer beyond the range of every dtype of integers."""
+    for item in objects.flat:
+        if isinstance(item, int) and not -2**63 <= item < 2**64:
+            raise TypeError(f"{reader} was given an integer of {item.bit_length()} bits, too large "
+                            "for any dtype of integers; wanted one from -2**63 to 2**64 - 1, or a "
+                            "float")
 
 
 def refuse_mask(value: Any, reader: str) -> None:

@@ -301,6 +301,8 @@ def _read_state(file: safe_open, packed: Any) -> Any:
 def _load_states(parts: Mapping[str, Any], states: Mapping[str, Any], path: object) -> None:
     """Give every part its state; if one refuses, all get their old one back.
 
+    A note on its error names those that refuse that, too.
+
     Small ones first: of the last, which holds most tensors, the old state is not copied; it must
     check before it changes, as optimizers do.
     """
@@ -313,10 +315,15 @@ def _load_states(parts: Mapping[str, Any], states: Mapping[str, Any], path: obje
             parts[name].load_state_dict(states[name])
     except BaseException as error:
         for done, old in before.items():
-            parts[done].load_state_dict(old)
+            try:
+                parts[done].load_state_dict(old)
+            except Exception as refusal:
+                error.add_note(f"{done!r} refused its old state, too: {refusal}")
         if isinstance(error, (*_MALFORMED, IndexError)):
-            raise CheckpointMismatch(f"the state of {name!r} in {path} does not fit: {error}"
-                                     ) from error
+            mismatch = CheckpointMismatch(f"the state of {name!r} in {path} does not fit: {error}")
+            for note in getattr(error, "__notes__", ()):
+                mismatch.add_note(note)
+            raise mismatch from error
         raise
 
 

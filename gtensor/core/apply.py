@@ -273,7 +273,7 @@ def adopt_constants(op: Op, arrays: list[Any], device: Device | None) -> Device:
 
 
 def _as_numpy(op: Op, value: Any) -> np.ndarray:
-    array = host_array(plain_values(value), op.name)
+    array = host_array(plain_values(value, op.name), op.name)
     if isinstance(value, np.ndarray):
         return array
     return array.astype(_DEFAULTS.get(array.dtype, array.dtype), copy=False)

@@ -108,12 +108,15 @@ class Interchange(Place):
         return kind, index
 
 
-def plain_values(data: Any) -> Any:
-    """Nested lists with the tensors in them as lists. Raises GradientError if one has a history."""
+def plain_values(data: Any, reader: str) -> Any:
+    """Nested lists with the tensors in them as lists.
+
+    Raises GradientError if one has a history; TypeError, naming who reads it, for a masked array.
+    """
     if isinstance(data, (list, tuple)):
-        return [plain_values(v) for v in data]
+        return [plain_values(v, reader) for v in data]
     if not isinstance(data, Interchange):
-        refuse_mask(data, "gtensor")
+        refuse_mask(data, reader)
         return data
     if data._current_node("a list of values") is not None:
         raise GradientError("values were asked of a tensor that requires a gradient, which would "
@@ -129,7 +132,7 @@ def given_values(value: Any, device: Device, reader: str) -> Any:
     on_gpu = isinstance(value, device.array_type) and not isinstance(value, np.ndarray)
     if on_gpu or isinstance(value, (Interchange, bool, int, float, complex)):
         return value
-    return host_array(plain_values(value), reader)
+    return host_array(plain_values(value, reader), reader)
 
 
 def adopted(array: Any, place: Device) -> Tensor:

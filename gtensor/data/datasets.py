@@ -186,7 +186,8 @@ def memmap(
             default one dimension.
         offset: bytes before the first number.
 
-    Raises FileNotFoundError, or ValueError if the file's length does not fit the shape.
+    Raises FileNotFoundError, or ValueError for no .npy file or a length that does not fit the
+    shape; an OSError or a MemoryError of the system comes out as it is.
     """
     place = Path(path)
     if not place.is_file():  # nor a pipe, which would block
@@ -197,6 +198,8 @@ def memmap(
                              "knows its own, bare numbers need all")
         try:
             return np.lib.format.open_memmap(place, mode="r")
+        except (OSError, MemoryError):
+            raise
         except Exception as error:  # what NumPy's parser raises for a header is no fixed set
             first = str(error).partition("\n")[0]
             raise ValueError(f"{place} is no .npy file that can be mapped: {first}") from error

@@ -16,6 +16,7 @@ from gtensor.data.workers import made_ahead
 from gtensor.facts import UNLOADED, Facts, told
 
 _FACTS = ("seed", "epoch", "batch", "batch_size", "items", "shuffle", "drop_last")  # of a state
+_FLAGS = ("shuffle", "drop_last")
 
 
 class DataLoader:
@@ -79,11 +80,11 @@ class DataLoader:
                                 "begins anew, such as a list or an IterableDataset")
         self.dataset = dataset
         self.batch_size = batch_size
-        self.shuffle = shuffle
+        self.shuffle = bool(shuffle)
         self.sampler = sampler
         self.num_workers = num_workers
         self.collate_fn = collate_fn
-        self.drop_last = drop_last
+        self.drop_last = bool(drop_last)
         self.seed = draw_seed() if shuffle and seed is None else seed or 0
         self.device = None if device is None else get_device(device)
         self.prefetch_factor = prefetch_factor
@@ -194,8 +195,8 @@ class DataLoader:
     def state_dict(self) -> dict[str, Any]:
         """Where this loader stands, as JSON: the epoch, and the batches handed out of it."""
         return {"seed": self.seed, "epoch": self._epoch, "batch": self._batch,
-                "batch_size": self.batch_size, "items": self._items(), "shuffle": self.shuffle,
-                "drop_last": self.drop_last}
+                "batch_size": self.batch_size, "items": self._items(),
+                "shuffle": bool(self.shuffle), "drop_last": bool(self.drop_last)}
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Let the next pass be the rest of the one that `state_dict()` was taken in.
@@ -211,8 +212,11 @@ class DataLoader:
                              "state_dict() returned; nothing was loaded")
         own = self.state_dict()
         for name in ("batch_size", "items", "shuffle", "drop_last"):
-            if type(state[name]) is not type(own[name]) or state[name] != own[name]:
-                raise ValueError(f"a loader's state with {name} {told(state[name])} given; this "
+            given = state[name]
+            if name in _FLAGS and isinstance(given, (int, np.bool_)):
+                given = bool(given)
+            if type(given) is not type(own[name]) or given != own[name]:
+                raise ValueError(f"a loader's state with {name} {told(given)} given; this "
                                  f"loader has {own[name]}; nothing was loaded")
         if type(state["seed"]) is not int or state["seed"] < 0:
             raise ValueError(f"a loader's state with seed {told(state['seed'])} given; wanted an "

@@ -50,7 +50,7 @@ def _index(x: Tensor, part: Any, copied: bool) -> Any:
         if isinstance(part, Tensor) and part.device.type != "cpu":
             raise DeviceError(f"an index on {part.device} given for a tensor on {x.device}; move "
                               f"it with .to({str(x.device)!r}) first")
-        array = np.asarray(plain_values(array))
+        array = np.asarray(plain_values(array, "an index"))
         if array.size == 0 and not hasattr(part, "dtype"):
             array = array.astype(np.int64)  # an empty list
         array = x.device.from_numpy(array)

@@ -12,7 +12,7 @@ from gtensor.core.modes import enable_grad, no_grad
 from gtensor.core.op import Op
 from gtensor.core.tensor import Tensor
 from gtensor.creation import asarray
-from gtensor.facts import UNLOADED, Facts
+from gtensor.facts import UNLOADED, Facts, plain
 from gtensor.nn.module import Module
 from gtensor.ops.scratch import Scratch
 from gtensor.ops.updates import workspace
@@ -21,6 +21,7 @@ Parameters = Iterable[Tensor] | Iterable[dict[str, Any]]
 INITIAL = "initial_lr"  # where a schedule keeps a group's own rate, as in PyTorch
 # The options that tell one kind of optimizer from another; the rest comes and goes with versions.
 _TELLING = frozenset({"betas", "eps", "amsgrad", "momentum", "dampening", "nesterov"})
+_FLAGS = frozenset({"amsgrad", "nesterov", "maximize"})
 
 
 class Slot:
@@ -55,7 +56,7 @@ class Optimizer:
             raise ValueError(f"{type(self).__name__} was given no parameters; wanted at least one")
         if not isinstance(given[0], dict):
             given = [{"params": given}]
-        self.defaults = defaults
+        self.defaults = _plain(defaults)
         self.param_groups: list[dict[str, Any]] = []
         self._slots: list[list[Slot]] = []
         for group in given:
@@ -90,7 +91,9 @@ class Optimizer:
         if unknown:
             raise ValueError(f"{name} was given the options {sorted(unknown)}; wanted some of "
                              f"{', '.join(self.defaults)}")
-        group = {**self.defaults, **given, "params": self._listed(given["params"])}
+        group = {**self.defaults, **given}
+        params = self._listed(group.pop("params"))
+        group = {**_plain(group), "params": params}
         for p in group["params"]:
             if not isinstance(p, Tensor):
                 raise TypeError(f"{name} was given {type(p).__name__} as a parameter; wanted a "
@@ -306,6 +309,12 @@ class Optimizer:
             # written before this value is read.
             values.append(value.clone() if value._storage.exported else value)
         return facts.count("step", 1), values
+
+
+def _plain(options: dict[str, Any]) -> dict[str, Any]:
+    """Options as `load_state_dict` takes them: flags as bools, numbers and tuples of Python's."""
+    return {name: bool(value) if name in _FLAGS else plain(value)
+            for name, value in options.items()}
 
 
 def check_betas(betas: Any) -> None:

@@ -301,6 +301,35 @@ def test_a_broken_state_of_random_numbers_changes_nothing(tmp_path: Path) -> Non
     assert run.everything() == before
 
 
+class Keeper:
+    """A part that takes the states it is told to."""
+
+    def __init__(self, value: int, *refused: int, error: type[BaseException] = ValueError) -> None:
+        self.value, self.refused, self.error = value, refused, error
+
+    def state_dict(self) -> dict[str, int]:
+        return {"value": self.value}
+
+    def load_state_dict(self, state: dict[str, int]) -> None:
+        if state["value"] in self.refused:
+            raise self.error(f"no {state['value']}")
+        self.value = state["value"]
+
+
+@pytest.mark.parametrize(("kind", "raised"), [
+    (ValueError, CheckpointMismatch), (RuntimeError, RuntimeError),
+    (KeyboardInterrupt, KeyboardInterrupt)])
+def test_a_part_that_refuses_its_old_state_hides_neither_the_error_nor_the_parts_behind_it(
+    tmp_path: Path, kind: type[BaseException], raised: type[BaseException]
+) -> None:
+    checkpoint.save(tmp_path / "c", first=Keeper(1), second=Keeper(1), third=Keeper(1))
+    first, second, third = Keeper(2, 2), Keeper(2), Keeper(2, 1, error=kind)
+    with pytest.raises(raised, match="no 1") as caught:
+        checkpoint.load(tmp_path / "c", first=first, second=second, third=third)
+    assert caught.value.__notes__ == ["'first' refused its old state, too: no 2"]
+    assert (first.value, second.value, third.value) == (1, 2, 2)
+
+
 @pytest.mark.parametrize(("given", "new"), [
     ('"buffer_pos":4', '"buffer_pos":-1'), ('"has_uint32":0', '"has_uint32":1e999'),
     ('"uinteger":0', f'"uinteger":{10**30}'), ('"last_epoch":0', f'"last_epoch":{10**400}'),

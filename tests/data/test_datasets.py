@@ -140,6 +140,17 @@ def test_files_that_do_not_fit_are_named(tmp_path, arguments, error, message):
         data.memmap(tmp_path / arguments[0], *arguments[1:])
 
 
+@pytest.mark.parametrize("error", [PermissionError, OSError, MemoryError])
+def test_an_error_of_the_system_is_not_blamed_on_the_file(tmp_path, monkeypatch, error):
+    def refuse(*_, **__):
+        raise error("not now")
+
+    np.save(tmp_path / "x.npy", np.arange(3))
+    monkeypatch.setattr(np.lib.format, "open_memmap", refuse)
+    with pytest.raises(error, match="not now"):
+        data.memmap(tmp_path / "x.npy")
+
+
 def test_a_map_is_not_loaded(tmp_path):
     """A sparse file of 1 TiB, which no memory could hold."""
     place = tmp_path / "huge"

@@ -205,7 +205,21 @@ def test_an_older_pass_is_refused():
         next(older)
 
 
+@pytest.mark.parametrize("flag", [1, True, np.bool_(True), 0, False, np.bool_(False)])
+def test_a_flag_is_compared_as_true_or_false(flag):
+    loader = DataLoader(range(COUNT), 4, shuffle=flag, drop_last=flag, seed=1)
+    other = DataLoader(range(COUNT), 4, shuffle=bool(flag), drop_last=bool(flag), seed=1)
+    state = loader.state_dict()
+    json.dumps(state)
+    other.load_state_dict(state)
+    loader.load_state_dict({**other.state_dict(), "shuffle": flag, "drop_last": flag})
+    assert epoch(loader) == epoch(other)
+    with pytest.raises(ValueError, match=f"shuffle {not flag} given; this loader has {bool(flag)}"):
+        loader.load_state_dict({**state, "shuffle": not flag})
+
+
 @pytest.mark.parametrize("change,message", [
+    ({"shuffle": "yes"}, "shuffle 'yes' given"), ({"drop_last": None}, "drop_last None given"),
     ({"batch_size": 5}, "batch_size 5 given; this loader has 4"),
     ({"items": 7}, "items 7 given; this loader has 23"),
     ({"batch": -1}, "batch -1"), ({"epoch": "2"}, "epoch '2'"), ({"epoch": True}, "epoch True"),

@@ -238,3 +238,15 @@ def test_repr_tells_the_options_and_the_place():
     warmup = lr_scheduler.warmup_cosine(gt.optim.SGD([weight], lr=0.5), 3, 10)
     assert repr(warmup).startswith(
         "SequentialLR([LinearLR, CosineAnnealingLR], milestones=[3], last_epoch=0, lr=[0.125])")
+
+
+@pytest.mark.parametrize("rate", [np.array(0.5), gt.tensor(0.5), float("inf"), np.float16(0.5)])
+def test_a_schedule_takes_its_own_state(rate):
+    optimizer = gt.optim.SGD([gt.ones(2, requires_grad=True)])
+    optimizer.param_groups[0]["lr"] = rate
+    schedule = gt.optim.lr_scheduler.StepLR(optimizer, 2)
+    state = schedule.state_dict()
+    schedule.load_state_dict({**state, "base_lrs": tuple(state["base_lrs"])})
+    assert schedule.base_lrs == [float(rate)]
+    with pytest.raises(ValueError, match="'base_lrs' .* wanted a list of numbers"):
+        schedule.load_state_dict({**state, "base_lrs": [float("nan")]})

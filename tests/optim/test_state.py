@@ -167,6 +167,71 @@ def test_pytorchs_scheduled_groups_are_taken_up():
     assert mine.lr == other.param_groups[0]["lr"]
 
 
+@pytest.mark.parametrize("name,options,plain", [
+    ("Adam", {"betas": [0.9, 0.99]}, {"betas": (0.9, 0.99)}),
+    ("AdamW", {"betas": np.array([0.5, 0.75])}, {"betas": (0.5, 0.75)}),
+    ("Lion", {"betas": [np.float32(0.5), gt.tensor(0.75)]}, {"betas": (0.5, 0.75)}),
+    ("Adam", {"amsgrad": np.bool_(True), "maximize": 1}, {"amsgrad": True, "maximize": True}),
+    ("SGD", {"lr": np.array(0.5), "momentum": gt.tensor(0.25), "nesterov": 1},
+     {"lr": 0.5, "momentum": 0.25, "nesterov": True}),
+    ("SGD", {"lr": float("inf")}, {"lr": float("inf")}),
+    ("SGD", {"lr": np.float16(0.5), "weight_decay": 1}, {"lr": 0.5, "weight_decay": 1}),
+])
+def test_an_optimizer_takes_its_own_state(name, options, plain):
+    (v, w, _), _ = parameters()
+    make = getattr(gt.optim, name)
+    added = make([v])
+    added.add_param_group({"params": w, **options})
+    for optimizer in (make([v], **options), added):
+        group = optimizer.param_groups[-1]
+        assert {n: group[n] for n in plain} == plain
+        assert {n: type(group[n]) for n in plain} == {n: type(plain[n]) for n in plain}
+        group.update(options)  # by hand, as between steps
+        optimizer.load_state_dict(optimizer.state_dict())
+        assert {n: group[n] for n in plain} == plain
+
+
+def test_options_of_a_subclass_are_its_own():
+    class Own(gt.optim.SGD):
+        def __init__(self, params):
+            super().__init__(params)
+            self.defaults.update(rule="none", bound=None)
+            self.param_groups[0].update(rule="some", bound=None)
+
+    (w, _, _), _ = parameters()
+    optimizer = Own([w])
+    optimizer.load_state_dict(optimizer.state_dict())
+    assert optimizer.param_groups[0]["rule"] == "some"
+
+
+@pytest.mark.parametrize("change,message", [
+    ({"lr": 10**400}, "'lr' .* wanted a number"), ({"lr": "1"}, "'lr' .* wanted a number"),
+    ({"lr": np.ones(1)}, "'lr' .* wanted a number"), ({"lr": float("nan")}, "lr=nan"),
+    ({"betas": [0.9]}, "'betas' .* wanted 2 numbers"), ({"betas": 0.9}, "wanted 2 numbers"),
+    ({"betas": np.zeros((2, 1))}, "wanted 2 numbers"), ({"betas": (0.9, 1.0)}, "betas="),
+    ({"maximize": 0.5}, "'maximize' .* wanted True or False"), ({"amsgrad": 2}, "True or False"),
+])
+def test_options_that_are_none_are_refused(change, message):
+    (w, _, _), _ = parameters()
+    optimizer = gt.optim.Adam([w])
+    before, state = optimizer.state_dict(), optimizer.state_dict()
+    state["param_groups"][0].update(change)
+    with pytest.raises(ValueError, match=message):
+        optimizer.load_state_dict(state)
+    assert optimizer.state_dict() == before
+
+
+def test_pytorchs_tensors_as_options_are_taken_up():
+    ours, theirs = parameters()
+    other = torch.optim.Adam(theirs, lr=torch.tensor(0.5), foreach=False)
+    mine = gt.optim.Adam(ours)
+    state = other.state_dict()
+    state["param_groups"] = tuple({**g, "params": tuple(g["params"])} for g in
+                                  state["param_groups"])
+    mine.load_state_dict(state)
+    assert type(mine.lr) is float and mine.lr == 0.5
+
+
 def test_edited_lists_of_parameters_are_refused():
     (v, w, _), _ = parameters()
     edits = [lambda groups: groups[0].update(params=[w]),
