@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import importlib
 from pathlib import Path
 
 import pytest
 
 from gtensor.testing import CHECKS, OpcheckError
 
-from .table import FAULTS, ByOpcheck, ByRaces, Fault, markdown
+from .table import FAULTS, ByOpcheck, ByRaces, ByTest, Fault, markdown
 
 DOCUMENT = Path(__file__).resolve().parents[2] / "docs" / "faults.md"
 NAMES = [fault.name for fault in FAULTS]
@@ -22,6 +23,8 @@ def marks(killer: object) -> tuple[pytest.MarkDecorator, ...]:
 @pytest.mark.parametrize("fault", [
     pytest.param(fault, id=fault.name, marks=marks(fault.killer)) for fault in FAULTS])
 def test_the_fault_is_caught(fault: Fault) -> None:
+    if isinstance(fault.killer, ByTest):  # a fault shall not meet a module that is being imported
+        importlib.import_module(fault.killer.module)
     with fault.plant():
         if isinstance(fault.killer, ByOpcheck):
             with pytest.raises(OpcheckError) as caught:
