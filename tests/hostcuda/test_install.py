@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from gtensor.hostcuda import Unusable, build, children, elf, install, installed
+from gtensor.hostcuda.kernels import compiler
 
 module = sys.modules["gtensor.hostcuda.install"]
 
@@ -64,6 +65,25 @@ def test_no_headers(monkeypatch):
     monkeypatch.setattr(build.importlib.util, "find_spec", lambda name: None)
     with pytest.raises(Unusable, match=r"headers, which are not installed; install "):
         build.headers()
+
+
+@pytest.mark.parametrize("given", ["/dev/null/cache", None])
+def test_no_folder_to_write_into(monkeypatch, given):
+    def homeless():
+        raise RuntimeError("Could not determine home directory.")
+
+    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
+    monkeypatch.setenv("GTENSOR_HOSTCUDA_CACHE", given or "")
+    monkeypatch.setattr(build.Path, "home", homeless)
+    with pytest.raises(Unusable, match="; let GTENSOR_HOSTCUDA_CACHE name a folder"), \
+            build.locked(build.cache() / "native" / "it"):
+        pass
+
+
+def test_a_list_of_headers_that_cannot_be_read_is_none(tmp_path):
+    place = tmp_path / "program"
+    place.with_suffix(".headers").write_text('["/half')
+    assert compiler._named(place) == tmp_path / "program.so"
 
 
 def test_a_file_without_symbols(tmp_path):
