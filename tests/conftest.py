@@ -42,7 +42,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 def pytest_sessionfinish(session: pytest.Session) -> None:
     """A worker hands its counts to the process that prints the summary."""
     if hasattr(session.config, "workeroutput"):
-        session.config.workeroutput["left_out"] = session.config.stash[_left_out]
+        session.config.workeroutput["left_out"] = session.config.stash.get(_left_out, {})
 
 
 @pytest.hookimpl(optionalhook=True)

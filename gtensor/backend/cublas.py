@@ -246,7 +246,7 @@ class Products:
 
         `out` may be float32 for inputs of half precision, and is only read if beta is not 0. Raises
         TypeError for dtypes that cuBLAS has no product of, and ValueError for an `out` of another
-        shape or one that overlaps an input.
+        shape or one that overlaps an input or itself.
         """
         a_shape, b_shape, dtype = a.shape, b.shape, a.dtype
         lead = a_shape[:-2]
@@ -345,10 +345,47 @@ def _check_out(a: Any, b: Any, out: Any, shape: tuple[int, ...]) -> None:
     if out.shape != shape:
         raise ValueError(f"a product of shapes {a.shape} and {b.shape} was given an out of shape "
                          f"{out.shape}; wanted {shape}")
-    may_share = cupy().may_share_memory
-    if may_share(out, a) or may_share(out, b):
+    if _overlaps_itself(out):
+        raise ValueError(f"a product was given an out of shape {shape} and strides {out.strides} "
+                         "with elements at one place; wanted memory of its own for each")
+    if _overlap(out, a) or _overlap(out, b):
         raise ValueError(f"a product was given an out of shape {shape} that overlaps an input; "
                          "wanted memory of its own")
+
+
+def _overlap(x: Any, y: Any) -> bool:
+    """Whether two arrays have bytes in common.
+
+    NumPy finds it out from addresses and strides; CuPy's `shares_memory` runs kernels and waits for
+    them. What is too hard for it is taken for an overlap.
+    """
+    if not cupy().may_share_memory(x, y):
+        return False
+    try:
+        return np.shares_memory(np.asarray(_Place(x)), np.asarray(_Place(y)), max_work=10000)
+    except np.exceptions.TooHardError:
+        return True
+
+
+class _Place:
+    """Where an array lies, for NumPy, which does not look at what is there."""
+
+    def __init__(self, x: Any) -> None:
+        self.__array_interface__ = {
+            "version": 3, "data": (x.data.ptr, True), "shape": x.shape, "strides": x.strides,
+            "typestr": f"|V{x.itemsize}"}
+
+
+def _overlaps_itself(x: Any) -> bool:
+    """Whether two indices may lead to one element: an axis that steps within one before it."""
+    if x.flags.c_contiguous or not x.size:
+        return False
+    end = x.itemsize
+    for step, n in sorted((abs(s), n) for s, n in zip(x.strides, x.shape, strict=True) if n > 1):
+        if step < end:
+            return True
+        end += step * (n - 1)
+    return False
 
 
 def _scaled(out: Any, beta: float) -> Any:

@@ -33,7 +33,11 @@ def cache() -> Path:
     given = os.environ.get("GTENSOR_HOSTCUDA_CACHE")
     if given:
         return Path(given)
-    base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    try:
+        base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    except RuntimeError as error:
+        raise Unusable(f"hostcuda keeps what it compiles, and this user has no home ({error}); "
+                       "let GTENSOR_HOSTCUDA_CACHE name a folder") from error
     return Path(base) / "gtensor" / "hostcuda"
 
 
@@ -65,9 +69,14 @@ def gpp(arguments: Arguments) -> None:
 @contextlib.contextmanager
 def locked(path: Path) -> Iterator[Path]:
     """Gives a folder to build in; one process at a time has it for the same path."""
-    path.parent.mkdir(parents=True, exist_ok=True)
     lock = path.with_name(path.name + ".lock")
-    with open(lock, "w") as file:
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        opened = lock.open("w")
+    except OSError as error:
+        raise Unusable(f"hostcuda cannot write into {path.parent} ({error.strerror}); let "
+                       "GTENSOR_HOSTCUDA_CACHE name a folder that it can write into") from error
+    with opened as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         try:
             with tempfile.TemporaryDirectory(prefix=path.name, dir=path.parent) as folder:
@@ -120,18 +129,20 @@ def libraries() -> dict[str, Path]:
     """File name -> path of each library, compiled if it is not there yet."""
     include = headers()
     sources = sorted(_NATIVE.glob("*.cpp"))
-    key = hashlib.sha256(run(["--version"]).stdout.encode())
+    tools = hashlib.sha256(run(["--version"]).stdout.encode())
+    tools.update(repr((compiler(), _FLAGS)).encode())
+    for name in ("cuda_runtime_api.h", "driver_types.h", "cuda.h", "nvrtc.h"):
+        tools.update((include / name).read_bytes())
+    key = tools.copy()
     for path in sorted(_NATIVE.iterdir()):
         key.update(path.name.encode() + path.read_bytes())
-    for name in ("cuda_runtime_api.h", "driver_types.h", "cuda.h", "nvrtc.h"):
-        key.update((include / name).read_bytes())
-    key.update(" ".join(_FLAGS).encode())
     folder = made(cache() / "native" / key.hexdigest()[:24],
-                  lambda room: _libraries(include, sources, room))
+                  lambda room: _libraries(include, sources, tools.digest(), room))
     return {name: folder / name for name in _LIBRARIES}
 
 
-def _libraries(include: Path, sources: list[Path], room: Path) -> Path:
+def _libraries(include: Path, sources: list[Path], tools: bytes, room: Path) -> Path:
+    """All libraries, in a folder within `room`; `tools` changes with g++ and NVIDIA's headers."""
     folder = room / "libraries"
     folder.mkdir()
     for name, header, prefix in (("runtime_errors", "driver_types.h", "cuda(?:Error|Success)"),
@@ -142,7 +153,7 @@ def _libraries(include: Path, sources: list[Path], room: Path) -> Path:
     shared = b"".join(path.read_bytes() for path in sorted(_NATIVE.glob("*.h")))
 
     def compiled(source: Path) -> Path:  # kept by its text: a change of one file compiles one
-        key = hashlib.sha256(shared + source.read_bytes() + repr((compiler(), _FLAGS)).encode())
+        key = hashlib.sha256(tools + shared + source.read_bytes())
         return built(room.parent / f"{source.stem}-{key.hexdigest()[:24]}.o",
                      [*_FLAGS, f"-isystem{include}", f"-I{room}", "-c", source])
 

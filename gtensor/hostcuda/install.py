@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import importlib.metadata
 import importlib.util
 import os
 import platform
 import sys
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +24,7 @@ _RUNTIMES = (  # CuPy's extension modules that contain NVIDIA's runtime
 )
 _MODES = ("eager", "deferred")
 _MOST = 4  # devices
+_CUPY_CACHE = "hostcuda"  # the last folder in CUPY_CACHE_DIR
 
 _kept: list[Any] = []  # what machine code refers to: never freed
 
@@ -44,7 +47,9 @@ class Native:
         return None if function is None else ctypes.cast(function, ctypes.c_void_p).value
 
 
-_native: Native | None = None
+_native: Native | None = None  # once all is in place
+_begun = False  # whether libraries of ours are loaded
+_devices = 0
 _set: dict[str, Any] = {}  # what `configure` was given last
 
 
@@ -60,6 +65,12 @@ def installed() -> bool:
     return _native is not None
 
 
+def present() -> dict[str, Any]:
+    """What this process was installed with, and what `configure` changed since."""
+    native()
+    return {"devices": _devices, **_set}
+
+
 def install(mode: str = "eager", devices: int = 1, seed: int = 0, dry: bool = False,
             card: Card | None = None) -> None:
     """Let CuPy, cuda-bindings and ctypes find CUDA devices that this machine's CPU stands in for.
@@ -69,23 +80,29 @@ def install(mode: str = "eager", devices: int = 1, seed: int = 0, dry: bool = Fa
     allows. With `dry` operations are counted and not run. Raises Unusable, with one sentence, where
     it cannot.
     """
-    global _native
+    global _native, _begun, _devices
     _check(mode, devices)
-    folder = _cupy()
-    paths = build.libraries()
     if _native is not None:
         raise RuntimeError("gtensor.hostcuda is installed already; configure() changes its mode")
-    native = Native(paths)
-    _add_devices(native, devices, card or Card())
-    _native = native
-    configure(mode, seed, dry)
-    os.environ.setdefault("CUPY_CACHE_DIR", str(build.cache() / "cupy"))
+    if _begun:
+        raise RuntimeError("an earlier install() failed half-way in this process; wanted a new one")
+    folder = _cupy()
+    paths = build.libraries()
     from gtensor.hostcuda import libraries, wiring  # SciPy is not for every run of pytest
 
-    _kept.append(wiring.connect(native, folder))
+    _check_loaded((*paths, *libraries.sonames()))
+    _begun = True
+    native = Native(paths)
+    _add_devices(native, devices, card or Card())
+    os.environ["CUPY_CACHE_DIR"] = str(_cupy_cache())
+    with _expected("CuPy's modules are"):
+        _kept.append(wiring.connect(native, folder))
     inside = libraries.patches()
     for name in _RUNTIMES:
-        _patch(native, folder, name, inside.get(name, {}))
+        with _expected(f"CuPy's module {name} is"):
+            _patch(native, folder, name, inside.get(name, {}))
+    _native, _devices = native, devices
+    configure(mode, seed, dry)
 
 
 def configure(mode: str = "eager", seed: int = 0, dry: bool = False) -> dict[str, Any]:
@@ -102,7 +119,10 @@ def configure(mode: str = "eager", seed: int = 0, dry: bool = False) -> dict[str
 
 def forgive() -> None:
     """Forget errors that stay (illegal accesses), once all work has run: tests of them go on."""
+    from gtensor.hostcuda.libraries.calls import runtime
+
     native().cuda.hostcuda_forgive()
+    runtime.failures.clear()
 
 
 def _check_mode(mode: str) -> None:
@@ -122,6 +142,21 @@ def _check(mode: str, devices: int) -> None:
     loaded = sorted(name for name in sys.modules if name.split(".")[0] in ("cupy", "cupy_backends"))
     if loaded:
         raise RuntimeError(f"hostcuda goes under CuPy before it is imported; {loaded[0]} is")
+
+
+def _check_loaded(names: Iterable[str]) -> None:
+    """The dynamic loader takes a library that is loaded for any other of the same name."""
+    for name in names:
+        with contextlib.suppress(OSError):
+            ctypes.CDLL(name, mode=os.RTLD_NOLOAD | os.RTLD_LAZY)
+            raise Unusable(f"{name} is loaded in this process already; hostcuda must be installed "
+                           "before it is (before torch is imported, for example)")
+
+
+def _cupy_cache() -> Path:
+    """A folder that no real device is given images from; child processes are given the same."""
+    given = Path(os.environ.get("CUPY_CACHE_DIR") or build.cache() / "cupy")
+    return given if given.name == _CUPY_CACHE else given / _CUPY_CACHE
 
 
 def _cupy() -> Path:
@@ -152,18 +187,23 @@ def _add_devices(native: Native, devices: int, card: Card) -> None:
         native.cuda.hostcuda_add_device(card.name.encode(), card.memory, flat, len(attributes))
 
 
+@contextlib.contextmanager
+def _expected(what: str) -> Iterator[None]:
+    """What is met in CuPy's files and is not what was tested is Unusable."""
+    try:
+        yield
+    except (OSError, elf.NoSymbols) as error:
+        raise Unusable(f"{what} not as expected ({error}); install the wheel "
+                       f"cupy-cuda13x=={CUPY}*") from error
+
+
 def _patch(native: Native, folder: Path, name: str, inside: dict[str, int]) -> None:
     suffix = f".cpython-3{sys.version_info.minor}-x86_64-linux-gnu.so"
     path = folder / (name + suffix)
-    try:
-        defined = elf.functions(path)
-    except (OSError, elf.NoSymbols) as error:
-        raise Unusable(f"CuPy's module {name} is not as expected ({error}); install the wheel "
-                       f"cupy-cuda13x=={CUPY}*") from error
+    defined = elf.functions(path)
     names = [each for each in defined if each.startswith("cuda") and each[4:5].isupper()]
     if "cudaMalloc" not in names:
-        raise Unusable(f"CuPy's module {name} does not contain NVIDIA's runtime; install the wheel "
-                       f"cupy-cuda13x=={CUPY}*")
+        raise elf.NoSymbols("it does not contain NVIDIA's runtime")
     here = {each: native.address(each) for each in names}
     absent = elf.Named(native.address("hostcuda_missing") or 0,
                        [each for each, address in here.items() if address is None])

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import os
+from typing import Any
 
 import pytest
 
 from gtensor.hostcuda.children import inherit, settings
-from gtensor.hostcuda.install import install, installed
+from gtensor.hostcuda.install import configure, install, installed, present
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -15,22 +16,28 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group.addoption("--host-cuda", nargs="?", const="eager", choices=("eager", "deferred"),
                     help="run on host devices: each operation at once, or deferred and shuffled")
     group.addoption("--host-cuda-devices", type=int, default=2, help="how many there are")
-    group.addoption("--host-cuda-seed", type=int, default=0, help="of the deferred order")
+    group.addoption("--host-cuda-seed", type=int, help="of the deferred order, 0 if not given")
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_load_initial_conftests(early_config: pytest.Config) -> None:
     given = early_config.known_args_namespace
-    if given.host_cuda is None or installed() or settings() is not None:
+    if given.host_cuda is None:
         return
-    wanted = {"mode": given.host_cuda, "devices": given.host_cuda_devices,
-              "seed": given.host_cuda_seed}
-    install(**wanted)
-    inherit(os.environ, wanted)
+    asked: dict[str, Any] = {"mode": given.host_cuda}
+    if given.host_cuda_seed is not None:
+        asked["seed"] = given.host_cuda_seed
+    if not installed():
+        install(**(settings() or {"devices": given.host_cuda_devices, **asked}))
+    found = present()
+    devices = found.pop("devices")
+    configure(**(found | asked))
+    inherit(os.environ, {"devices": devices, **found, **asked})
 
 
 def pytest_report_header(config: pytest.Config) -> list[str]:
-    given = config.option
-    return [] if given.host_cuda is None else [
-        f"hostcuda: {given.host_cuda_devices} host devices, {given.host_cuda}, "
-        f"seed {given.host_cuda_seed}"]
+    if not installed():
+        return []
+    found = present()
+    return [f"hostcuda: {found['devices']} host devices, {found['mode']}, seed {found['seed']}"
+            + (", dry" if found["dry"] else "")]

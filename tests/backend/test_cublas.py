@@ -87,12 +87,34 @@ def test_half_precision_is_added_up_in_float32():
         assert (device.to_numpy(out) == 4096.25).all(), "not rounded to the inputs' dtype"
 
 
+def test_columns_of_one_buffer_may_be_an_input_and_the_out():
+    device = get_device("cuda")
+    whole = device.xp.asarray(numbers((8, 16), np.dtype("f4"), 1))
+    left, product = whole[:, :8], device.to_numpy(whole[:, :8] @ whole[:, :8])
+    for out in (whole[:, 8:], whole[:, 15:7:-1]):
+        device.matmul(left, left, out)
+        np.testing.assert_allclose(device.to_numpy(out), product, rtol=1e-4, atol=1e-4)
+    with pytest.raises(ValueError, match="overlaps an input"):
+        device.matmul(left, left, whole[:, 7:15])
+    apart = device.xp.empty((3, 8), np.float32)[:, ::3]  # rows end where others are not yet
+    device.matmul(left[:3], left[:, :3], apart)
+    np.testing.assert_allclose(device.to_numpy(apart), product[:3, :3], rtol=1e-4, atol=1e-4)
+    single = device.xp.empty((4, 4), np.float32)
+    half = single.view(np.float16)[:, 1::2]  # the second half of each element
+    with pytest.raises(ValueError, match="overlaps an input"):
+        device.matmul(half, half, single)
+
+
 def test_what_is_refused_is_named_before_anything_is_changed():
     device = get_device("cuda")
     a = device.xp.ones((3, 3), np.float32)
     for out in (a, a.T, a[::-1]):
         with pytest.raises(ValueError, match="overlaps an input; wanted memory of its own"):
             device.matmul(a, a, out)
+    windows = device.xp.lib.stride_tricks.as_strided
+    for strides in ((0, 4), (4, 4), (8, 4)):
+        with pytest.raises(ValueError, match="with elements at one place; wanted memory of its"):
+            device.matmul(a, a, windows(device.xp.empty(9, np.float32), (3, 3), strides))
     with pytest.raises(ValueError, match=r"an out of shape \(3, 2\); wanted \(3, 3\)"):
         device.matmul(a, a, device.xp.empty((3, 2), np.float32))
     with pytest.raises(TypeError, match="of float32 and float64 into float32; wanted one float"):

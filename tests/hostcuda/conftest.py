@@ -9,17 +9,21 @@ from typing import Any
 import pytest
 
 from gtensor import hostcuda
+from gtensor.hostcuda.install import present
 
 
 @pytest.fixture(autouse=True)
 def _as_before(request: pytest.FixtureRequest) -> Iterator[None]:
     """Tests marked `host_cuda` choose modes and make errors that stay; neither outlives them."""
+    if not request.node.get_closest_marker("host_cuda"):
+        yield
+        return
+    before = present()
+    del before["devices"]
     yield
-    if request.node.get_closest_marker("host_cuda"):
-        gc.collect()
-        hostcuda.forgive()
-        given = request.config.option
-        hostcuda.configure(given.host_cuda, given.host_cuda_seed)
+    gc.collect()
+    hostcuda.forgive()
+    hostcuda.configure(**before)
 
 
 @pytest.fixture

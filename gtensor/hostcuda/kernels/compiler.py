@@ -161,7 +161,9 @@ def _module(program: dict[str, Any]) -> Path:
             if not path.exists():
                 part, headers = _build(program, folder)
                 if headers:
-                    place.with_suffix(".headers").write_text(json.dumps(headers))
+                    listed = folder / "listed"
+                    listed.write_text(json.dumps(headers))
+                    listed.replace(place.with_suffix(".headers"))  # never seen half written
                     path = _named(place)
                 part.replace(path)
     return path
@@ -169,11 +171,12 @@ def _module(program: dict[str, Any]) -> Path:
 
 def _named(place: Path) -> Path:
     """The library of a program: the user's own headers that went into it have a say in its name."""
-    listed = place.with_suffix(".headers")
-    if not listed.exists():
+    try:
+        listed = json.loads(place.with_suffix(".headers").read_text())
+    except (OSError, ValueError):  # none, or none that can be read: it is compiled once more
         return place.with_suffix(".so")
     digest = hashlib.sha256()
-    for header in json.loads(listed.read_text()):
+    for header in listed:
         with contextlib.suppress(OSError):
             digest.update(Path(header).read_bytes())
     return place.with_name(f"{place.name}-{digest.hexdigest()[:16]}.so")

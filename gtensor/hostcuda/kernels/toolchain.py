@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import hashlib
+import importlib.metadata
 import importlib.util
 from pathlib import Path
 
@@ -12,6 +13,8 @@ from gtensor.hostcuda import build
 PACKAGE = Path(__file__).resolve().parents[1]
 FIBERS = PACKAGE / "fibers"
 INCLUDE = PACKAGE / "kernels" / "include"
+_PACKAGES = ("cupy-cuda13x", "nvidia-cuda-runtime", "nvidia-cuda-nvrtc", "nvidia-cuda-crt",
+             "nvidia-cuda-cccl")  # whose headers kernels include
 
 
 @functools.cache
@@ -28,6 +31,13 @@ def cache_folder() -> Path:
     return build.cache() / "kernels" / key()[:24]
 
 
+def _version(package: str) -> str:
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return ""
+
+
 @functools.cache
 def key() -> str:
     """Changes with the compiler, with the headers, and with this package's sources."""
@@ -36,7 +46,8 @@ def key() -> str:
     stat = binary.stat()
     include = cupy_include()
     cupy = () if include is None else (include, (include / "cupy").stat().st_mtime_ns)
-    for word in (binary, stat.st_size, stat.st_mtime_ns, build.headers(), *cupy):
+    for word in (binary, stat.st_size, stat.st_mtime_ns, build.headers(), *cupy,
+                 *map(_version, _PACKAGES)):
         digest.update(f"{word}\n".encode())
     sources = [PACKAGE / "native" / "kernel_abi.h", *FIBERS.iterdir(),
                *(PACKAGE / "kernels").rglob("*.*")]

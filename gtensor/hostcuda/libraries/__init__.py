@@ -43,6 +43,11 @@ def wanted(packages: pathlib.Path) -> dict[str, set[str]]:
     }
 
 
+def sonames() -> list[str]:
+    """The libraries that stubs stand in for."""
+    return [library.soname for library in LIBRARIES] + [soname for soname, _ in DEPENDENCIES]
+
+
 def load(packages: pathlib.Path, native: ctypes.CDLL | None = None) -> list[stubs.Stub]:
     """Loads the stubs for the CuPy that lies in this folder of packages.
 
@@ -70,4 +75,4 @@ def missing() -> list[str]:
     return sorted(name for library in LIBRARIES for name in library.missing())
 
 
-__all__ = ["LIBRARIES", "MODULES", "load", "missing", "patches"]
+__all__ = ["LIBRARIES", "MODULES", "load", "missing", "patches", "sonames"]

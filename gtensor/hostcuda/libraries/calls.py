@@ -224,12 +224,13 @@ def enqueue(stream: int, name: str, work: Work, failed: int) -> None:
     Work that raised while it ran is a fault of the stand-in: its traceback is printed, and every
     call from then on answers `failed`, as after a sticky CUDA error.
     """
+    require(not runtime.failures, failed)
     key = next(_keys)
     _works[key] = work
     status = runtime.enqueue(stream, key, name)
     if status:
         _works.pop(key, None)
-    require(not status and not runtime.failures, failed)
+    require(not status, failed)
 
 
 # ---------------------------------------------------------------------------- libraries

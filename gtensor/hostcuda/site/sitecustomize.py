@@ -9,12 +9,18 @@ _HERE = os.path.dirname(os.path.abspath(__file__))
 
 
 def _install() -> None:
-    from gtensor.hostcuda.children import settings
-    from gtensor.hostcuda.install import install
+    """Install the host device, or end the process: Python would go on without, on a real one."""
+    try:
+        from gtensor.hostcuda.children import settings
+        from gtensor.hostcuda.install import install
 
-    found = settings()
-    if found is not None:
-        install(**found)
+        found = settings()
+        if found is not None:
+            install(**found)
+    except BaseException as error:
+        sentence = f"a process that a program on host devices started has none: {error}\n"
+        os.write(2, sentence.encode())
+        os._exit(1)
 
 
 def _next() -> None:
