@@ -27,6 +27,12 @@ def test_handles_that_mean_nothing(cupy, runtime):
         runtime.eventRecord(stream, 0)
     with refused(cupy, 101):
         runtime.setDevice(7)
+    a = cupy.empty(4)
+    for to, source in (99, 0), (0, -5):
+        with refused(cupy, 101):
+            runtime.memcpyPeer(a.data.ptr, to, a.data.ptr, source, 32)
+        with refused(cupy, 101):
+            runtime.memcpyPeerAsync(a.data.ptr, to, a.data.ptr, source, 32, 0)
 
 
 def test_a_destroyed_streams_work_is_still_done(cupy, runtime):

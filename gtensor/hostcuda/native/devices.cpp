@@ -63,12 +63,12 @@ template <size_t N> const char *look_up(const Name (&names)[N], int value) {
     return nullptr;
 }
 
+}  // namespace
+
 Device *device_at(int index) {
     auto &devices = runtime().devices;
     return index >= 0 && size_t(index) < devices.size() ? &devices[size_t(index)] : nullptr;
 }
-
-}  // namespace
 
 const char *error_name(int error) { return look_up(runtime_names, error); }
 const char *driver_error_name(int error) { return look_up(driver_names, error); }
@@ -92,8 +92,11 @@ Thread &thread() {
 }
 
 Thread::~Thread() {
+    std::vector<std::function<void()>> afterwards;
     Held held(runtime().lock);
     for (auto &each : streams) retire(held, *each.second);
+    afterwards.swap(runtime().afterwards);
+    held.unlock();
 }
 
 Device &current(Held &) {

@@ -460,11 +460,6 @@ template <class Body> cudaError_t with_pool(cudaMemPool_t handle, Body body) {
     });
 }
 
-Device *device_or_null(int index) {
-    auto &devices = runtime().devices;
-    return index >= 0 && size_t(index) < devices.size() ? &devices[size_t(index)] : nullptr;
-}
-
 cudaError_t refuse_graph_memory(Stream &stream) {
     if (!stream.capture) return cudaSuccess;
     break_capture(*stream.capture);   // memory nodes of graphs are not there
@@ -520,7 +515,7 @@ cudaError_t cudaFreeAsync(void *pointer, cudaStream_t handle) {
 
 cudaError_t cudaDeviceGetDefaultMemPool(cudaMemPool_t *pool, int device) {
     return call([&](Held &) {
-        Device *found = device_or_null(device);
+        Device *found = device_at(device);
         if (!found) return cudaErrorInvalidDevice;
         if (!pool) return cudaErrorInvalidValue;
         *pool = handle_of(&found->default_pool);
@@ -530,7 +525,7 @@ cudaError_t cudaDeviceGetDefaultMemPool(cudaMemPool_t *pool, int device) {
 
 cudaError_t cudaDeviceGetMemPool(cudaMemPool_t *pool, int device) {
     return call([&](Held &) {
-        Device *found = device_or_null(device);
+        Device *found = device_at(device);
         if (!found) return cudaErrorInvalidDevice;
         if (!pool) return cudaErrorInvalidValue;
         *pool = handle_of(found->pool);
@@ -540,7 +535,7 @@ cudaError_t cudaDeviceGetMemPool(cudaMemPool_t *pool, int device) {
 
 cudaError_t cudaDeviceSetMemPool(int device, cudaMemPool_t pool) {
     return with_pool(pool, [&](Held &, Pool &found) {
-        Device *which = device_or_null(device);
+        Device *which = device_at(device);
         if (!which) return cudaErrorInvalidDevice;
         if (found.device != which) return cudaErrorInvalidValue;
         which->pool = &found;
@@ -554,7 +549,7 @@ cudaError_t cudaMemPoolCreate(cudaMemPool_t *pool, const cudaMemPoolProps *wante
         if (!pool || !wanted || wanted->allocType != cudaMemAllocationTypePinned
             || wanted->location.type != cudaMemLocationTypeDevice)
             return cudaErrorInvalidValue;
-        Device *device = device_or_null(wanted->location.id);
+        Device *device = device_at(wanted->location.id);
         if (!device) return cudaErrorInvalidValue;
         if (wanted->handleTypes != cudaMemHandleTypeNone) return cudaErrorNotSupported;
         auto *made = new Pool;

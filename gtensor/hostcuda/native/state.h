@@ -89,6 +89,7 @@ struct Capture {
     Stream *origin = nullptr;
     unsigned long long id = 0;
     bool broken = false;
+    bool ended = false;              // no stream takes part any more, and none may
     std::set<Stream *> streams;      // all that take part
 };
 
@@ -225,6 +226,7 @@ double seconds();
 
 // ---- devices.cpp
 
+Device *device_at(int);              // nullptr: no such device
 Device &current(Held &);             // the calling thread's device; makes its context current
 const char *error_name(int);
 const char *driver_error_name(int);
@@ -246,6 +248,13 @@ cudaError_t refuse_unsafe(Held &);   // a call that no capture allows
 cudaError_t refuse_capturing(Held &, Stream &);   // a call on a stream that is captured
 cudaError_t refuse_legacy(Held &, Stream &);   // work on the legacy stream during a capture
 void break_capture(Capture &);
+
+// Ends a pointer after the lock: the end of work may call Python, which waits for Python's lock.
+template <class Pointer> void drop_later(Pointer &pointer) {
+    if (!pointer) return;
+    runtime().afterwards.push_back([last = std::shared_ptr<const void>(std::move(pointer))] {});
+    pointer = nullptr;
+}
 
 // ---- memory.cpp
 
