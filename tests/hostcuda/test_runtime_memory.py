@@ -58,6 +58,23 @@ def test_a_fault_names_kernel_block_and_thread_and_stays(cupy, runtime):
     runtime.deviceSynchronize()
 
 
+def test_a_callback_runs_after_an_error_that_stays_and_is_told_it(cupy, runtime):
+    hostcuda.configure("deferred")
+    stream, = streams(cupy, 1)
+    memory = cupy.cuda.Memory(256 * 4)
+    x = cupy.ndarray(256, np.float32, cupy.cuda.MemoryPointer(memory, 0))
+    told = []
+    with stream:
+        stream.add_callback(lambda _, status, __: told.append(status), None)
+        cupy.RawKernel(FAULTY, "beyond")((8,), (32,), (x, np.int32(256)))
+        stream.add_callback(lambda _, status, __: told.append(status), None)
+        stream.launch_host_func(told.append, "a host function does not run")
+    with refused(cupy, 700):
+        stream.synchronize()
+    assert told == [0, 700]
+    hostcuda.forgive()
+
+
 def test_memory_freed_in_a_stream_is_gone_for_all_that_does_not_precede(cupy, runtime):
     hostcuda.configure("eager")
     stream, other = streams(cupy, 2)

@@ -369,6 +369,7 @@ cudaError_t cudaGraphDebugDotPrint(cudaGraph_t graph, const char *path, unsigned
 }
 
 int hostcuda_is_capturing(cudaStream_t handle) {
+    if (runtime().forked) return -1;
     Held held(runtime().lock);
     Stream *stream = resolve(held, handle);
     return stream ? stream->capture != nullptr : -1;

@@ -45,7 +45,8 @@ void run(Held &held, Item &item) {
     Runtime &all = runtime();
     WorkPointer work = item.work;
     bool dry = work && all.dry && work->kind != HOSTCUDA_OTHER;
-    if (work && (dry ? bool(work->dry) : bool(work->run)) && !bad(*item.device)) {
+    if (work && (dry ? bool(work->dry) : bool(work->run))
+        && (work->always || !bad(*item.device))) {
         std::thread::id before = all.runner;
         all.runner = std::this_thread::get_id();
         all.running++;
@@ -117,6 +118,14 @@ Item *pick(const ItemPointer *goal) {
     return take(random_number() % all.ready.size());
 }
 
+void free_when_idle(Held &held) {
+    Runtime &all = runtime();
+    if (all.running || all.when_idle.empty()) return;
+    auto frees = std::move(all.when_idle);
+    all.when_idle.clear();
+    for (auto &each : frees) each(held);
+}
+
 // One step: run an item, or wait until another thread has. False where neither can help.
 bool step(Held &held, const ItemPointer *goal) {
     Runtime &all = runtime();
@@ -127,11 +136,7 @@ bool step(Held &held, const ItemPointer *goal) {
     Item *item = pick(goal);
     if (!item) return false;
     run(held, *item);
-    if (!all.running && !all.when_idle.empty()) {
-        auto frees = std::move(all.when_idle);
-        all.when_idle.clear();
-        for (auto &each : frees) each(held);
-    }
+    free_when_idle(held);
     return true;
 }
 
@@ -139,9 +144,11 @@ bool step(Held &held, const ItemPointer *goal) {
 
 Runtime &runtime() {
     static Runtime *all = [] {
-        pthread_atfork(nullptr, nullptr, [] {
+        // No other thread holds the lock at the fork: the child has no thread to give it back.
+        pthread_atfork([] { runtime().lock.lock(); }, [] { runtime().lock.unlock(); }, [] {
             for (Device &device : runtime().devices)
                 if (device.primary) runtime().forked = true;
+            runtime().lock.unlock();
         });
         return new Runtime;   // never destroyed: threads may outlive main
     }();
@@ -244,9 +251,19 @@ cudaError_t wait_for_device(Held &held, Device &device) {
 
 void glance(Held &held) {
     Runtime &all = runtime();
-    if (!all.deferred || all.running) return;   // a question does not wait
-    for (uint64_t steps = random_number() % 3; steps > 0 && all.pending; steps--)
-        if (!step(held, nullptr)) return;
+    if (!all.deferred) return;
+    // A question waits for nothing: neither for work that runs, nor for what the program's own
+    // functions wait for.
+    for (uint64_t steps = random_number() % 3; steps > 0 && !all.running; steps--) {
+        std::vector<size_t> places;
+        for (size_t place = 0; place < all.ready.size(); place++) {
+            const WorkPointer &work = all.ready[place]->work;
+            if (!work || !work->programs) places.push_back(place);
+        }
+        if (places.empty()) return;
+        run(held, *take(places[random_number() % places.size()]));
+        if (!all.pending) free_when_idle(held);   // they wait for their devices
+    }
 }
 
 }  // namespace hostcuda

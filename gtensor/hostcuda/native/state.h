@@ -54,6 +54,8 @@ struct Work {
     size_t bytes = 0;
     std::function<Outcome()> run;   // empty: a point in a stream's order
     std::function<void()> dry;      // takes its place in dry mode; empty: nothing does
+    bool programs = false;          // the program's own function: it may wait for the program
+    bool always = false;            // it runs after an error that stays, too
 };
 using WorkPointer = std::shared_ptr<const Work>;
 

@@ -256,6 +256,7 @@ cudaError_t cudaLaunchHostFunc(cudaStream_t handle, cudaHostFn_t function, void 
         if (!function) return cudaErrorInvalidValue;
         auto work = std::make_shared<Work>();
         work->name = "host function";
+        work->programs = true;
         work->run = [=] { function(argument); return Outcome{}; };
         return submit(held, stream, std::move(work));
     });
@@ -271,7 +272,14 @@ cudaError_t cudaStreamAddCallback(cudaStream_t handle, cudaStreamCallback_t func
         }
         auto work = std::make_shared<Work>();
         work->name = "host function";
-        work->run = [=] { function(handle, cudaSuccess, argument); return Outcome{}; };
+        work->programs = work->always = true;
+        work->run = [=, device = stream.device] {
+            Held held(runtime().lock);
+            cudaError_t error = cudaError_t(device->error);
+            held.unlock();
+            function(handle, error, argument);
+            return Outcome{};
+        };
         return submit(held, stream, std::move(work));
     });
 }
