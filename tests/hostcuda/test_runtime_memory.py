@@ -142,3 +142,42 @@ def test_one_page_behind_two_addresses(cupy, runtime):
     ask(driver.cuMemRelease, again)
     ask(driver.cuMemUnmap, start, 2 * page)
     ask(driver.cuMemAddressFree, start, 2 * page)
+
+
+MAPPINGS = """
+from gtensor import hostcuda
+hostcuda.install("eager")
+import ctypes, mmap
+import cupy.cuda.runtime as r
+
+r.free(r.malloc(64))
+PAGE = 4096
+libc = ctypes.CDLL(None)
+limit = int(open("/proc/sys/vm/max_map_count").read())
+mine = mmap.mmap(-1, 2 * limit * PAGE, mmap.MAP_PRIVATE)
+start = ctypes.addressof(ctypes.c_char.from_buffer(mine))
+
+def protect(place, access):  # each second page is a mapping of its own
+    return libc.mprotect(ctypes.c_void_p(start + 2 * place * PAGE), PAGE, access)
+
+taken = 0
+while not protect(taken, 0):
+    taken += 1
+for place in range(100):
+    protect(place, 3)
+for _ in range(2):
+    made = []
+    try:
+        while len(made) < limit:
+            made.append(r.malloc(64))
+    except r.CUDARuntimeError as error:
+        assert error.status == 2, error
+    print(len(made))
+    for address in made:
+        r.free(address)
+"""
+
+
+def test_a_system_without_more_mappings_is_without_memory(child):
+    first, again = map(int, child(MAPPINGS).split())
+    assert 10 < first < 1000 and again >= first // 2

@@ -125,20 +125,27 @@ Outcome reachable(const void *pointer, size_t bytes, const char *what) {
 }
 
 // Pages that hold the pattern until they are written; they cost nothing before.
-void commit(Allocation &allocation) {
+bool commit(Allocation &allocation) {
     Address start = allocation.base / PAGE * PAGE, stop = up(allocation.base + allocation.bytes, PAGE);
     int file = pattern_file();
-    allocation.there = true;
     if (file < 0) {
-        mmap(at(start), stop - start, READ_WRITE, PRIVATE | MAP_ANONYMOUS, -1, 0);
-        return;
+        void *page = mmap(at(start), stop - start, READ_WRITE, PRIVATE | MAP_ANONYMOUS, -1, 0);
+        return allocation.there = page != MAP_FAILED;
     }
     for (; start < stop; start += PATTERN_BYTES)
-        mmap(at(start), std::min(PATTERN_BYTES, stop - start), READ_WRITE, PRIVATE, file, 0);
+        if (mmap(at(start), std::min(PATTERN_BYTES, stop - start), READ_WRITE, PRIVATE, file, 0)
+            == MAP_FAILED)
+            return false;
+    return allocation.there = true;
 }
 
-void close_off(Address start, size_t bytes) {
-    mmap(at(start), bytes, PROT_NONE, PRIVATE | MAP_ANONYMOUS, -1, 0);
+bool close_off(Address start, size_t bytes) {
+    constexpr int CLOSED = MAP_PRIVATE | MAP_NORESERVE | MAP_ANONYMOUS;
+    if (mmap(at(start), bytes, PROT_NONE, CLOSED | MAP_FIXED, -1, 0) != MAP_FAILED) return true;
+    // A process above the system's number of mappings makes none in place of another: first one less.
+    munmap(at(start), bytes);
+    void *page = mmap(at(start), bytes, PROT_NONE, CLOSED | MAP_FIXED_NOREPLACE, -1, 0);
+    return page != MAP_FAILED;
 }
 
 Address take_addresses(size_t bytes, size_t alignment) { return addresses.take(bytes, alignment); }
@@ -171,8 +178,8 @@ void forget(Held &, Address base) {
     Allocation &allocation = found->second;
     if (on_device(allocation))
         allocation.device->allocated -= up(std::max(allocation.bytes, size_t(1)), ALIGNMENT);
-    close_off(allocation.span, allocation.span_bytes);
-    addresses.give(allocation.span, allocation.span_bytes);
+    if (close_off(allocation.span, allocation.span_bytes))   // else nobody gets these again
+        addresses.give(allocation.span, allocation.span_bytes);
     all.memory.erase(found);
 }
 
@@ -211,7 +218,10 @@ cudaError_t obtain(Held &held, Kind kind, void **pointer, size_t bytes, unsigned
     if (error) return error;
     made->device = &device;
     made->flags = flags;
-    commit(*made);
+    if (!commit(*made)) {
+        forget(held, made->base);
+        return cudaErrorMemoryAllocation;
+    }
     count(HOSTCUDA_OTHER, kind == Kind::host ? "allocate host" : "allocate", bytes);
     *pointer = at(made->base);
     return cudaSuccess;
@@ -430,8 +440,8 @@ cudaError_t draw(Held &held, void **pointer, size_t bytes, Pool &pool, Stream &s
     work->bytes = bytes;
     work->run = [base = made->base] {
         Held held(runtime().lock);
-        commit(runtime().memory[base]);
-        return Outcome{};
+        if (commit(runtime().memory[base])) return Outcome{};
+        return Outcome{cudaErrorMemoryAllocation, "the system gives this process no more memory"};
     };
     return submit(held, stream, std::move(work));
 }

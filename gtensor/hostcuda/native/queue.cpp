@@ -52,8 +52,12 @@ void run(Held &held, Item &item) {
         all.running++;
         held.unlock();
         Outcome outcome;
-        if (dry) work->dry();
-        else outcome = work->run();
+        try {
+            if (dry) work->dry();
+            else outcome = work->run();
+        } catch (const std::bad_alloc &) {
+            outcome = {cudaErrorMemoryAllocation, "the system gives this process no more memory"};
+        }
         held.lock();
         all.running--;
         all.runner = before;

@@ -18,6 +18,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <new>
 #include <random>
 #include <set>
 #include <string>
@@ -269,8 +270,8 @@ void give_addresses(Address, size_t bytes);
 bool whole(const void *, size_t bytes);   // within one allocation, or mapped without a gap
 cudaError_t allocate(Held &, Kind, size_t bytes, Device *, Allocation **);
 Outcome reachable(const void *, size_t bytes, const char *what);   // when work runs
-void commit(Allocation &);           // back the addresses by memory
-void close_off(Address, size_t bytes);   // any access faults from now on
+bool commit(Allocation &);           // back the addresses by memory; false: the system has no more
+bool close_off(Address, size_t bytes);   // any access faults from now on; false: as `commit`
 void forget(Held &, Address base);
 void trim_pools(Held &, Device &);
 
@@ -294,7 +295,12 @@ template <class Body> cudaError_t call(Body body, bool sticky = true) noexcept {
         Held held(all.lock);
         Thread &mine = thread();
         int stuck = sticky ? all.devices[size_t(mine.device)].error : 0;
-        error = stuck ? cudaError_t(stuck) : body(held);
+        try {
+            error = stuck ? cudaError_t(stuck) : body(held);
+        } catch (const std::bad_alloc &) {
+            if (!held.owns_lock()) held.lock();
+            error = cudaErrorMemoryAllocation;
+        }
         if (error == cudaSuccess && sticky && all.devices[size_t(mine.device)].error
             && !all.devices.empty())
             error = cudaError_t(all.devices[size_t(mine.device)].error);
