@@ -1,6 +1,8 @@
 // The queues: which work may run, who runs it, and how a thread waits.
+#include <cxxabi.h>
 #include <dlfcn.h>
 #include <pthread.h>
+#include <unistd.h>
 
 #include <atomic>
 #include <chrono>
@@ -11,6 +13,12 @@
 namespace hostcuda {
 
 namespace {
+
+// Python ends its daemon threads, when it ends, where they take its lock: that unwinds their stacks,
+// which may not pass the API's functions. Such a thread sleeps until the process is over instead.
+[[noreturn]] void sleep_for_ever() {
+    for (;;) pause();
+}
 
 // Python's own lock, where this process is a Python: a thread that waits gives it away, because
 // what it waits for may be a function written in Python.
@@ -34,7 +42,11 @@ void wait_for_change(Held &held) {
     runtime().changed.wait(held);
     if (mine) {
         held.unlock();
-        python.take(mine);
+        try {
+            python.take(mine);
+        } catch (abi::__forced_unwind &) {
+            sleep_for_ever();
+        }
         held.lock();
     }
 }
@@ -55,6 +67,13 @@ void run(Held &held, Item &item) {
         try {
             if (dry) work->dry();
             else outcome = work->run();
+        } catch (abi::__forced_unwind &) {   // the others go on; this work is never done
+            held.lock();
+            all.running--;
+            all.runner = before;
+            all.changed.notify_all();
+            held.unlock();
+            sleep_for_ever();
         } catch (const std::bad_alloc &) {
             outcome = {cudaErrorMemoryAllocation, "the system gives this process no more memory"};
         }
@@ -289,7 +308,13 @@ int hostcuda_enqueue(cudaStream_t handle, void (*run)(void *), void (*drop)(void
     work->kind = hostcuda_kind(kind);
     work->name = name;
     if (ended) return cudaErrorCudartUnloading;
-    std::shared_ptr<void> kept(argument, [drop](void *it) { if (drop && !ended) drop(it); });
+    std::shared_ptr<void> kept(argument, [drop](void *it) {
+        try {
+            if (drop && !ended) drop(it);
+        } catch (abi::__forced_unwind &) {
+            sleep_for_ever();
+        }
+    });
     work->run = [run, kept] {
         if (!ended) run(kept.get());
         return std::exchange(failing, {});
