@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Iterator
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 
 from gtensor import hostcuda
+from gtensor.hostcuda import children
 from gtensor.hostcuda.install import present
 
 
@@ -36,3 +40,17 @@ def cupy() -> Any:
 @pytest.fixture
 def runtime(cupy: Any) -> Any:
     return cupy.cuda.runtime
+
+
+@pytest.fixture
+def child() -> Callable[[str], str]:
+    """Runs a program that installs hostcuda itself; its output. It may crash or hang."""
+    outside = {name: value for name, value in os.environ.items() if name != children.VARIABLE}
+
+    def run(code: str) -> str:
+        ran = subprocess.run([sys.executable, "-X", "faulthandler", "-c", code], text=True,
+                             capture_output=True, timeout=100, env=outside)
+        assert ran.returncode == 0, (ran.returncode, ran.stdout, ran.stderr)
+        return ran.stdout
+
+    return run

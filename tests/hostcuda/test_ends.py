@@ -62,3 +62,28 @@ def test_handles_and_graphs_may_be_destroyed_after_pythons_end(mode: str) -> Non
               "CompileException"]
     answers = ran.stdout.splitlines()
     assert all(map(str.startswith, answers, wanted)) and len(answers) >= len(wanted), answers
+
+
+DAEMONS = """
+import os
+os.environ["OMP_NUM_THREADS"] = "1"
+from gtensor import hostcuda
+hostcuda.install("eager")
+import threading, time
+import cupy
+
+a = cupy.ones((200, 200))
+a @ a
+
+def work():
+    while True:
+        a @ a
+
+for _ in range(2):
+    threading.Thread(target=work, daemon=True).start()
+time.sleep(0.3)
+"""
+
+
+def test_daemon_threads_do_not_abort_the_end(child) -> None:
+    child(DAEMONS)

@@ -27,6 +27,12 @@ def test_handles_that_mean_nothing(cupy, runtime):
         runtime.eventRecord(stream, 0)
     with refused(cupy, 101):
         runtime.setDevice(7)
+    a = cupy.empty(4)
+    for to, source in (99, 0), (0, -5):
+        with refused(cupy, 101):
+            runtime.memcpyPeer(a.data.ptr, to, a.data.ptr, source, 32)
+        with refused(cupy, 101):
+            runtime.memcpyPeerAsync(a.data.ptr, to, a.data.ptr, source, 32, 0)
 
 
 def test_a_destroyed_streams_work_is_still_done(cupy, runtime):
@@ -112,3 +118,37 @@ def test_a_forked_child_cannot_use_cuda(cupy):
             os._exit(error.status)
         os._exit(0)
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 3
+
+
+FORKS = """
+from gtensor import hostcuda
+hostcuda.install("eager")
+import ctypes, os, signal, threading
+import cupy
+
+x = cupy.zeros(3)
+stop = False
+
+def work():
+    while not stop:
+        cupy.cuda.runtime.memset(x.data.ptr, 0, 8)
+
+threads = [threading.Thread(target=work, daemon=True) for _ in range(2)]
+for thread in threads:
+    thread.start()
+for _ in range(30):
+    child = os.fork()
+    if not child:
+        signal.alarm(20)
+        error = ctypes.CDLL("libcuda.so.1").cudaPeekAtLastError()
+        ctypes.CDLL(None).exit(error)
+    status = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    assert status == 3, status
+stop = True
+for thread in threads:
+    thread.join()
+"""
+
+
+def test_a_forked_child_ends_whatever_other_threads_did(child):
+    child(FORKS)

@@ -135,3 +135,59 @@ def test_a_graph_runs_in_the_order_of_its_capture(cupy, seed):
     stream.synchronize()
     assert hostcuda.counters().memsets == {"memset": 4}  # those of the launches
     assert [set(each.get()) for each in (a, b, c)] == [{2}, {1}, {1}]
+
+
+def test_a_wait_for_an_event_of_a_capture_that_has_ended(cupy):
+    x = cupy.zeros(4)
+    stream, (other, ) = begun(cupy), streams(cupy, 1)
+    event = cupy.cuda.Event(disable_timing=True)
+    with stream:
+        x += 1
+        event.record(stream)
+        stream.end_capture()
+    with refused(cupy, 907):
+        other.wait_event(event)
+    assert not other.is_capturing()
+    event.record(stream)
+    other.wait_event(event)
+
+
+ENDS = """
+from gtensor import hostcuda
+hostcuda.install("eager")
+import sys, threading
+import cupy
+import cupy.cuda.runtime as r
+from gtensor.hostcuda.libraries import calls
+
+sys.setswitchinterval(1e-5)
+stop = False
+
+def ask():
+    while not stop:
+        r.deviceGetAttribute(1, 0)
+
+def captured(stream):
+    r.streamBeginCapture(stream, 2)
+    calls.enqueue(stream, "n", lambda: None, 13)
+    return stream
+
+threading.Thread(target=ask, daemon=True).start()
+plain = r.streamCreateWithFlags(1)
+for _ in range(100):
+    r.streamDestroy(captured(r.streamCreateWithFlags(1)))
+    for end in (r.eventDestroy, lambda event: r.eventRecord(event, plain)):
+        event, stream = r.eventCreate(), captured(r.streamCreateWithFlags(1))
+        r.eventRecord(event, stream)
+        r.streamDestroy(stream)
+        end(event)
+    thread = threading.Thread(target=captured, args=(2, ))
+    thread.start()
+    thread.join()
+stop = True
+"""
+
+
+def test_the_end_of_a_capture_does_not_wait_for_python(child):
+    """A work's end takes Python's lock; a thread that holds it waits for the runtime's."""
+    child(ENDS)

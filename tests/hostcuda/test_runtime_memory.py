@@ -58,6 +58,23 @@ def test_a_fault_names_kernel_block_and_thread_and_stays(cupy, runtime):
     runtime.deviceSynchronize()
 
 
+def test_a_callback_runs_after_an_error_that_stays_and_is_told_it(cupy, runtime):
+    hostcuda.configure("deferred")
+    stream, = streams(cupy, 1)
+    memory = cupy.cuda.Memory(256 * 4)
+    x = cupy.ndarray(256, np.float32, cupy.cuda.MemoryPointer(memory, 0))
+    told = []
+    with stream:
+        stream.add_callback(lambda _, status, __: told.append(status), None)
+        cupy.RawKernel(FAULTY, "beyond")((8,), (32,), (x, np.int32(256)))
+        stream.add_callback(lambda _, status, __: told.append(status), None)
+        stream.launch_host_func(told.append, "a host function does not run")
+    with refused(cupy, 700):
+        stream.synchronize()
+    assert told == [0, 700]
+    hostcuda.forgive()
+
+
 def test_memory_freed_in_a_stream_is_gone_for_all_that_does_not_precede(cupy, runtime):
     hostcuda.configure("eager")
     stream, other = streams(cupy, 2)
@@ -125,3 +142,42 @@ def test_one_page_behind_two_addresses(cupy, runtime):
     ask(driver.cuMemRelease, again)
     ask(driver.cuMemUnmap, start, 2 * page)
     ask(driver.cuMemAddressFree, start, 2 * page)
+
+
+MAPPINGS = """
+from gtensor import hostcuda
+hostcuda.install("eager")
+import ctypes, mmap
+import cupy.cuda.runtime as r
+
+r.free(r.malloc(64))
+PAGE = 4096
+libc = ctypes.CDLL(None)
+limit = int(open("/proc/sys/vm/max_map_count").read())
+mine = mmap.mmap(-1, 2 * limit * PAGE, mmap.MAP_PRIVATE)
+start = ctypes.addressof(ctypes.c_char.from_buffer(mine))
+
+def protect(place, access):  # each second page is a mapping of its own
+    return libc.mprotect(ctypes.c_void_p(start + 2 * place * PAGE), PAGE, access)
+
+taken = 0
+while not protect(taken, 0):
+    taken += 1
+for place in range(100):
+    protect(place, 3)
+for _ in range(2):
+    made = []
+    try:
+        while len(made) < limit:
+            made.append(r.malloc(64))
+    except r.CUDARuntimeError as error:
+        assert error.status == 2, error
+    print(len(made))
+    for address in made:
+        r.free(address)
+"""
+
+
+def test_a_system_without_more_mappings_is_without_memory(child):
+    first, again = map(int, child(MAPPINGS).split())
+    assert 10 < first < 1000 and again >= first // 2

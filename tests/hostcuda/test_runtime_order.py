@@ -155,3 +155,18 @@ def test_work_in_python_may_free_memory_and_start_other_work(cupy, runtime):
     with refused(cupy, 1):
         runtime.memset(address, 0, 8)
     runtime.free(kept)
+
+
+def test_a_question_runs_no_host_function(cupy):
+    """A host function may wait for what the thread that asks does next."""
+    hostcuda.configure("deferred")
+    stream, = streams(cupy, 1)
+    answered = threading.Event()
+    waited = []
+    stream.launch_host_func(lambda _: waited.append(answered.wait(10)), None)
+    event = stream.record()
+    for _ in range(20):
+        assert not stream.done and not event.done
+    answered.set()
+    stream.synchronize()
+    assert waited == [True]

@@ -186,15 +186,18 @@ cudaError_t cudaMemcpyAsync(void *to, const void *from, size_t bytes, cudaMemcpy
     return call([&](Held &held) { return copy(held, row(to, from, bytes), kind, stream, false); });
 }
 
-cudaError_t cudaMemcpyPeer(void *to, int, const void *from, int, size_t bytes) {
+cudaError_t cudaMemcpyPeer(void *to, int to_device, const void *from, int from_device,
+                           size_t bytes) {
     return call([&](Held &held) {
+        if (!device_at(to_device) || !device_at(from_device)) return cudaErrorInvalidDevice;
         return copy(held, row(to, from, bytes), cudaMemcpyDeviceToDevice, cudaStreamLegacy, true);
     });
 }
 
-cudaError_t cudaMemcpyPeerAsync(void *to, int, const void *from, int, size_t bytes,
-                                cudaStream_t stream) {
+cudaError_t cudaMemcpyPeerAsync(void *to, int to_device, const void *from, int from_device,
+                                size_t bytes, cudaStream_t stream) {
     return call([&](Held &held) {
+        if (!device_at(to_device) || !device_at(from_device)) return cudaErrorInvalidDevice;
         return copy(held, row(to, from, bytes), cudaMemcpyDeviceToDevice, stream, false);
     });
 }

@@ -63,12 +63,12 @@ template <size_t N> const char *look_up(const Name (&names)[N], int value) {
     return nullptr;
 }
 
+}  // namespace
+
 Device *device_at(int index) {
     auto &devices = runtime().devices;
     return index >= 0 && size_t(index) < devices.size() ? &devices[size_t(index)] : nullptr;
 }
-
-}  // namespace
 
 const char *error_name(int error) { return look_up(runtime_names, error); }
 const char *driver_error_name(int error) { return look_up(driver_names, error); }
@@ -78,7 +78,7 @@ const char *error_text(int error) {
     static thread_local std::string whole;
     const char *text = look_up(texts, error);
     if (!text) text = error_name(error);
-    if (!text) return nullptr;
+    if (!text || runtime().forked) return text;
     Held held(runtime().lock);
     const Device &device = runtime().devices[size_t(thread().device)];
     if (!error || device.error != error || device.sentence.empty()) return text;
@@ -92,8 +92,12 @@ Thread &thread() {
 }
 
 Thread::~Thread() {
+    if (runtime().forked) return;
+    std::vector<std::function<void()>> afterwards;
     Held held(runtime().lock);
     for (auto &each : streams) retire(held, *each.second);
+    afterwards.swap(runtime().afterwards);
+    held.unlock();
 }
 
 Device &current(Held &) {
@@ -341,6 +345,7 @@ cudaError_t cudaGetLastError(void) {
 }
 
 cudaError_t cudaPeekAtLastError(void) {
+    if (runtime().forked) return cudaErrorInitializationError;
     Held held(runtime().lock);
     Thread &mine = thread();
     int stuck = runtime().devices[size_t(mine.device)].error;
@@ -382,6 +387,7 @@ void hostcuda_add_device(const char *name, size_t memory, const int *attributes,
 
 void hostcuda_configure(int deferred, int dry, unsigned long long seed) {
     Runtime &all = runtime();
+    if (all.forked) return;
     Held held(all.lock);
     for (Device &device : all.devices) wait_for_device(held, device);
     all.deferred = deferred;
@@ -396,6 +402,7 @@ void hostcuda_set_memory(int device, size_t memory) {
 
 // Forgets the errors that stay: what no program can do, and a test has to.
 void hostcuda_forgive(void) {
+    if (runtime().forked) return;
     Held held(runtime().lock);
     for (Device &device : runtime().devices) {
         wait_for_device(held, device);
@@ -417,6 +424,7 @@ int hostcuda_missing(const char *name) {
 void hostcuda_counters(void (*take)(void *, int, const char *, unsigned long long,
                                     unsigned long long), void *argument) {
     Runtime &all = runtime();
+    if (all.forked) return;
     Held held(all.lock);
     auto tallies = all.tallies;
     auto missing = all.missing;

@@ -59,6 +59,7 @@ bool joined(const Capture &capture) {
 }
 
 void end(Capture &capture) {
+    capture.ended = true;
     runtime().captures.erase(&capture);
     std::set<Stream *> streams;
     streams.swap(capture.streams);
@@ -66,11 +67,6 @@ void end(Capture &capture) {
         stream->frontier.clear();
         stream->capture.reset();   // the last one ends the capture, which the caller holds
     }
-}
-
-void drop_later(std::unique_ptr<Graph> graph) {
-    std::shared_ptr<Graph> last(std::move(graph));
-    runtime().afterwards.push_back([last] {});   // the end of its work may call Python
 }
 
 }  // namespace
@@ -238,8 +234,7 @@ cudaError_t cudaStreamEndCapture(cudaStream_t handle, cudaGraph_t *graph) {
         std::unique_ptr<Graph> made = std::move(capture->graph);
         end(*capture);
         if (error) {
-            capture->broken = true;   // events that were recorded within it
-            drop_later(std::move(made));
+            drop_later(made);
             return error;
         }
         graphs().graphs.insert(made.get());
@@ -306,7 +301,8 @@ cudaError_t cudaGraphDestroy(cudaGraph_t graph) {
         Graph *found = graph_of(graph);
         if (!found) return cudaErrorInvalidValue;
         graphs().graphs.erase(found);
-        drop_later(std::unique_ptr<Graph>(found));
+        std::unique_ptr<Graph> last(found);
+        drop_later(last);
         return cudaSuccess;
     });
 }
@@ -316,8 +312,8 @@ cudaError_t cudaGraphExecDestroy(cudaGraphExec_t handle) {
         Program *found = program_of(handle);
         if (!found) return cudaErrorInvalidValue;
         graphs().programs.erase(found);
-        std::shared_ptr<Program> last(found);
-        runtime().afterwards.push_back([last] {});
+        std::unique_ptr<Program> last(found);
+        drop_later(last);
         return cudaSuccess;
     });
 }
@@ -373,6 +369,7 @@ cudaError_t cudaGraphDebugDotPrint(cudaGraph_t graph, const char *path, unsigned
 }
 
 int hostcuda_is_capturing(cudaStream_t handle) {
+    if (runtime().forked) return -1;
     Held held(runtime().lock);
     Stream *stream = resolve(held, handle);
     return stream ? stream->capture != nullptr : -1;

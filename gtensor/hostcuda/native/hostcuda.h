@@ -22,7 +22,8 @@ int hostcuda_enqueue(cudaStream_t stream, void (*run)(void *), void (*drop)(void
 // ends. Handles, graphs and streams may be destroyed later than that.
 void hostcuda_end(void);
 
-// 1 while the stream is captured, 0 if not, -1 if there is no such stream.
+// 1 while the stream is captured, 0 if not, -1 if there is no such stream or CUDA was used before
+// this process was forked.
 int hostcuda_is_capturing(cudaStream_t stream);
 
 // 1 if [address, address + bytes) lies in device or managed memory that is mapped, else 0.

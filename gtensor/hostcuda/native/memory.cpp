@@ -125,20 +125,27 @@ Outcome reachable(const void *pointer, size_t bytes, const char *what) {
 }
 
 // Pages that hold the pattern until they are written; they cost nothing before.
-void commit(Allocation &allocation) {
+bool commit(Allocation &allocation) {
     Address start = allocation.base / PAGE * PAGE, stop = up(allocation.base + allocation.bytes, PAGE);
     int file = pattern_file();
-    allocation.there = true;
     if (file < 0) {
-        mmap(at(start), stop - start, READ_WRITE, PRIVATE | MAP_ANONYMOUS, -1, 0);
-        return;
+        void *page = mmap(at(start), stop - start, READ_WRITE, PRIVATE | MAP_ANONYMOUS, -1, 0);
+        return allocation.there = page != MAP_FAILED;
     }
     for (; start < stop; start += PATTERN_BYTES)
-        mmap(at(start), std::min(PATTERN_BYTES, stop - start), READ_WRITE, PRIVATE, file, 0);
+        if (mmap(at(start), std::min(PATTERN_BYTES, stop - start), READ_WRITE, PRIVATE, file, 0)
+            == MAP_FAILED)
+            return false;
+    return allocation.there = true;
 }
 
-void close_off(Address start, size_t bytes) {
-    mmap(at(start), bytes, PROT_NONE, PRIVATE | MAP_ANONYMOUS, -1, 0);
+bool close_off(Address start, size_t bytes) {
+    constexpr int CLOSED = MAP_PRIVATE | MAP_NORESERVE | MAP_ANONYMOUS;
+    if (mmap(at(start), bytes, PROT_NONE, CLOSED | MAP_FIXED, -1, 0) != MAP_FAILED) return true;
+    // A process above the system's number of mappings makes none in place of another: first one less.
+    munmap(at(start), bytes);
+    void *page = mmap(at(start), bytes, PROT_NONE, CLOSED | MAP_FIXED_NOREPLACE, -1, 0);
+    return page != MAP_FAILED;
 }
 
 Address take_addresses(size_t bytes, size_t alignment) { return addresses.take(bytes, alignment); }
@@ -171,8 +178,8 @@ void forget(Held &, Address base) {
     Allocation &allocation = found->second;
     if (on_device(allocation))
         allocation.device->allocated -= up(std::max(allocation.bytes, size_t(1)), ALIGNMENT);
-    close_off(allocation.span, allocation.span_bytes);
-    addresses.give(allocation.span, allocation.span_bytes);
+    if (close_off(allocation.span, allocation.span_bytes))   // else nobody gets these again
+        addresses.give(allocation.span, allocation.span_bytes);
     all.memory.erase(found);
 }
 
@@ -211,7 +218,10 @@ cudaError_t obtain(Held &held, Kind kind, void **pointer, size_t bytes, unsigned
     if (error) return error;
     made->device = &device;
     made->flags = flags;
-    commit(*made);
+    if (!commit(*made)) {
+        forget(held, made->base);
+        return cudaErrorMemoryAllocation;
+    }
     count(HOSTCUDA_OTHER, kind == Kind::host ? "allocate host" : "allocate", bytes);
     *pointer = at(made->base);
     return cudaSuccess;
@@ -430,8 +440,8 @@ cudaError_t draw(Held &held, void **pointer, size_t bytes, Pool &pool, Stream &s
     work->bytes = bytes;
     work->run = [base = made->base] {
         Held held(runtime().lock);
-        commit(runtime().memory[base]);
-        return Outcome{};
+        if (commit(runtime().memory[base])) return Outcome{};
+        return Outcome{cudaErrorMemoryAllocation, "the system gives this process no more memory"};
     };
     return submit(held, stream, std::move(work));
 }
@@ -458,11 +468,6 @@ template <class Body> cudaError_t with_pool(cudaMemPool_t handle, Body body) {
         Pool *pool = pool_of(handle);
         return pool ? body(held, *pool) : cudaErrorInvalidValue;
     });
-}
-
-Device *device_or_null(int index) {
-    auto &devices = runtime().devices;
-    return index >= 0 && size_t(index) < devices.size() ? &devices[size_t(index)] : nullptr;
 }
 
 cudaError_t refuse_graph_memory(Stream &stream) {
@@ -520,7 +525,7 @@ cudaError_t cudaFreeAsync(void *pointer, cudaStream_t handle) {
 
 cudaError_t cudaDeviceGetDefaultMemPool(cudaMemPool_t *pool, int device) {
     return call([&](Held &) {
-        Device *found = device_or_null(device);
+        Device *found = device_at(device);
         if (!found) return cudaErrorInvalidDevice;
         if (!pool) return cudaErrorInvalidValue;
         *pool = handle_of(&found->default_pool);
@@ -530,7 +535,7 @@ cudaError_t cudaDeviceGetDefaultMemPool(cudaMemPool_t *pool, int device) {
 
 cudaError_t cudaDeviceGetMemPool(cudaMemPool_t *pool, int device) {
     return call([&](Held &) {
-        Device *found = device_or_null(device);
+        Device *found = device_at(device);
         if (!found) return cudaErrorInvalidDevice;
         if (!pool) return cudaErrorInvalidValue;
         *pool = handle_of(found->pool);
@@ -540,7 +545,7 @@ cudaError_t cudaDeviceGetMemPool(cudaMemPool_t *pool, int device) {
 
 cudaError_t cudaDeviceSetMemPool(int device, cudaMemPool_t pool) {
     return with_pool(pool, [&](Held &, Pool &found) {
-        Device *which = device_or_null(device);
+        Device *which = device_at(device);
         if (!which) return cudaErrorInvalidDevice;
         if (found.device != which) return cudaErrorInvalidValue;
         which->pool = &found;
@@ -554,7 +559,7 @@ cudaError_t cudaMemPoolCreate(cudaMemPool_t *pool, const cudaMemPoolProps *wante
         if (!pool || !wanted || wanted->allocType != cudaMemAllocationTypePinned
             || wanted->location.type != cudaMemLocationTypeDevice)
             return cudaErrorInvalidValue;
-        Device *device = device_or_null(wanted->location.id);
+        Device *device = device_at(wanted->location.id);
         if (!device) return cudaErrorInvalidValue;
         if (wanted->handleTypes != cudaMemHandleTypeNone) return cudaErrorNotSupported;
         auto *made = new Pool;

@@ -239,7 +239,8 @@ CUresult cuMemSetAccess(CUdeviceptr pointer, size_t bytes, const CUmemAccessDesc
                 access |= PROT_READ | PROT_WRITE;
         }
         for (Allocation *each : found) {
-            mprotect(reinterpret_cast<void *>(each->base), each->bytes, access);
+            if (mprotect(reinterpret_cast<void *>(each->base), each->bytes, access))
+                return cudaErrorMemoryAllocation;
             each->flags = unsigned(access);
             each->there = access & PROT_READ;
         }
@@ -266,7 +267,7 @@ CUresult cuMemUnmap(CUdeviceptr pointer, size_t bytes) {
         if (found.empty()) return cudaErrorInvalidValue;
         for (Allocation *each : found) {
             Physical *part = each->physical;
-            close_off(each->base, each->bytes);
+            if (!close_off(each->base, each->bytes)) return cudaErrorMemoryAllocation;
             runtime().memory.erase(each->base);
             part->mappings--;
             release_if_unused(part);

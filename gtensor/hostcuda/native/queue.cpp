@@ -1,6 +1,8 @@
 // The queues: which work may run, who runs it, and how a thread waits.
+#include <cxxabi.h>
 #include <dlfcn.h>
 #include <pthread.h>
+#include <unistd.h>
 
 #include <atomic>
 #include <chrono>
@@ -11,6 +13,12 @@
 namespace hostcuda {
 
 namespace {
+
+// Python ends its daemon threads, when it ends, where they take its lock: that unwinds their stacks,
+// which may not pass the API's functions. Such a thread sleeps until the process is over instead.
+[[noreturn]] void sleep_for_ever() {
+    for (;;) pause();
+}
 
 // Python's own lock, where this process is a Python: a thread that waits gives it away, because
 // what it waits for may be a function written in Python.
@@ -34,7 +42,11 @@ void wait_for_change(Held &held) {
     runtime().changed.wait(held);
     if (mine) {
         held.unlock();
-        python.take(mine);
+        try {
+            python.take(mine);
+        } catch (abi::__forced_unwind &) {
+            sleep_for_ever();
+        }
         held.lock();
     }
 }
@@ -45,14 +57,26 @@ void run(Held &held, Item &item) {
     Runtime &all = runtime();
     WorkPointer work = item.work;
     bool dry = work && all.dry && work->kind != HOSTCUDA_OTHER;
-    if (work && (dry ? bool(work->dry) : bool(work->run)) && !bad(*item.device)) {
+    if (work && (dry ? bool(work->dry) : bool(work->run))
+        && (work->always || !bad(*item.device))) {
         std::thread::id before = all.runner;
         all.runner = std::this_thread::get_id();
         all.running++;
         held.unlock();
         Outcome outcome;
-        if (dry) work->dry();
-        else outcome = work->run();
+        try {
+            if (dry) work->dry();
+            else outcome = work->run();
+        } catch (abi::__forced_unwind &) {   // the others go on; this work is never done
+            held.lock();
+            all.running--;
+            all.runner = before;
+            all.changed.notify_all();
+            held.unlock();
+            sleep_for_ever();
+        } catch (const std::bad_alloc &) {
+            outcome = {cudaErrorMemoryAllocation, "the system gives this process no more memory"};
+        }
         held.lock();
         all.running--;
         all.runner = before;
@@ -117,6 +141,14 @@ Item *pick(const ItemPointer *goal) {
     return take(random_number() % all.ready.size());
 }
 
+void free_when_idle(Held &held) {
+    Runtime &all = runtime();
+    if (all.running || all.when_idle.empty()) return;
+    auto frees = std::move(all.when_idle);
+    all.when_idle.clear();
+    for (auto &each : frees) each(held);
+}
+
 // One step: run an item, or wait until another thread has. False where neither can help.
 bool step(Held &held, const ItemPointer *goal) {
     Runtime &all = runtime();
@@ -127,11 +159,7 @@ bool step(Held &held, const ItemPointer *goal) {
     Item *item = pick(goal);
     if (!item) return false;
     run(held, *item);
-    if (!all.running && !all.when_idle.empty()) {
-        auto frees = std::move(all.when_idle);
-        all.when_idle.clear();
-        for (auto &each : frees) each(held);
-    }
+    free_when_idle(held);
     return true;
 }
 
@@ -139,9 +167,11 @@ bool step(Held &held, const ItemPointer *goal) {
 
 Runtime &runtime() {
     static Runtime *all = [] {
-        pthread_atfork(nullptr, nullptr, [] {
+        // No other thread holds the lock at the fork: the child has no thread to give it back.
+        pthread_atfork([] { runtime().lock.lock(); }, [] { runtime().lock.unlock(); }, [] {
             for (Device &device : runtime().devices)
                 if (device.primary) runtime().forked = true;
+            runtime().lock.unlock();
         });
         return new Runtime;   // never destroyed: threads may outlive main
     }();
@@ -244,9 +274,19 @@ cudaError_t wait_for_device(Held &held, Device &device) {
 
 void glance(Held &held) {
     Runtime &all = runtime();
-    if (!all.deferred || all.running) return;   // a question does not wait
-    for (uint64_t steps = random_number() % 3; steps > 0 && all.pending; steps--)
-        if (!step(held, nullptr)) return;
+    if (!all.deferred) return;
+    // A question waits for nothing: neither for work that runs, nor for what the program's own
+    // functions wait for.
+    for (uint64_t steps = random_number() % 3; steps > 0 && !all.running; steps--) {
+        std::vector<size_t> places;
+        for (size_t place = 0; place < all.ready.size(); place++) {
+            const WorkPointer &work = all.ready[place]->work;
+            if (!work || !work->programs) places.push_back(place);
+        }
+        if (places.empty()) return;
+        run(held, *take(places[random_number() % places.size()]));
+        if (!all.pending) free_when_idle(held);   // they wait for their devices
+    }
 }
 
 }  // namespace hostcuda
@@ -268,7 +308,13 @@ int hostcuda_enqueue(cudaStream_t handle, void (*run)(void *), void (*drop)(void
     work->kind = hostcuda_kind(kind);
     work->name = name;
     if (ended) return cudaErrorCudartUnloading;
-    std::shared_ptr<void> kept(argument, [drop](void *it) { if (drop && !ended) drop(it); });
+    std::shared_ptr<void> kept(argument, [drop](void *it) {
+        try {
+            if (drop && !ended) drop(it);
+        } catch (abi::__forced_unwind &) {
+            sleep_for_ever();
+        }
+    });
     work->run = [run, kept] {
         if (!ended) run(kept.get());
         return std::exchange(failing, {});

@@ -18,6 +18,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <new>
 #include <random>
 #include <set>
 #include <string>
@@ -54,6 +55,8 @@ struct Work {
     size_t bytes = 0;
     std::function<Outcome()> run;   // empty: a point in a stream's order
     std::function<void()> dry;      // takes its place in dry mode; empty: nothing does
+    bool programs = false;          // the program's own function: it may wait for the program
+    bool always = false;            // it runs after an error that stays, too
 };
 using WorkPointer = std::shared_ptr<const Work>;
 
@@ -89,6 +92,7 @@ struct Capture {
     Stream *origin = nullptr;
     unsigned long long id = 0;
     bool broken = false;
+    bool ended = false;              // no stream takes part any more, and none may
     std::set<Stream *> streams;      // all that take part
 };
 
@@ -225,6 +229,7 @@ double seconds();
 
 // ---- devices.cpp
 
+Device *device_at(int);              // nullptr: no such device
 Device &current(Held &);             // the calling thread's device; makes its context current
 const char *error_name(int);
 const char *driver_error_name(int);
@@ -247,6 +252,13 @@ cudaError_t refuse_capturing(Held &, Stream &);   // a call on a stream that is 
 cudaError_t refuse_legacy(Held &, Stream &);   // work on the legacy stream during a capture
 void break_capture(Capture &);
 
+// Ends a pointer after the lock: the end of work may call Python, which waits for Python's lock.
+template <class Pointer> void drop_later(Pointer &pointer) {
+    if (!pointer) return;
+    runtime().afterwards.push_back([last = std::shared_ptr<const void>(std::move(pointer))] {});
+    pointer = nullptr;
+}
+
 // ---- memory.cpp
 
 constexpr int PATTERN = 0xFF;        // NaN in every float type, -1 in every integer type
@@ -258,8 +270,8 @@ void give_addresses(Address, size_t bytes);
 bool whole(const void *, size_t bytes);   // within one allocation, or mapped without a gap
 cudaError_t allocate(Held &, Kind, size_t bytes, Device *, Allocation **);
 Outcome reachable(const void *, size_t bytes, const char *what);   // when work runs
-void commit(Allocation &);           // back the addresses by memory
-void close_off(Address, size_t bytes);   // any access faults from now on
+bool commit(Allocation &);           // back the addresses by memory; false: the system has no more
+bool close_off(Address, size_t bytes);   // any access faults from now on; false: as `commit`
 void forget(Held &, Address base);
 void trim_pools(Held &, Device &);
 
@@ -283,7 +295,12 @@ template <class Body> cudaError_t call(Body body, bool sticky = true) noexcept {
         Held held(all.lock);
         Thread &mine = thread();
         int stuck = sticky ? all.devices[size_t(mine.device)].error : 0;
-        error = stuck ? cudaError_t(stuck) : body(held);
+        try {
+            error = stuck ? cudaError_t(stuck) : body(held);
+        } catch (const std::bad_alloc &) {
+            if (!held.owns_lock()) held.lock();
+            error = cudaErrorMemoryAllocation;
+        }
         if (error == cudaSuccess && sticky && all.devices[size_t(mine.device)].error
             && !all.devices.empty())
             error = cudaError_t(all.devices[size_t(mine.device)].error);

@@ -32,6 +32,7 @@ void retire(Held &, Stream &stream) {
         break_capture(*stream.capture);
         stream.capture->streams.erase(&stream);
         if (stream.capture->origin == &stream) runtime().captures.erase(stream.capture.get());
+        drop_later(stream.capture);
     }
     auto &orphans = stream.device->orphans;
     std::erase_if(orphans, [](const auto &orphan) { return orphan.first->done; });
@@ -45,12 +46,13 @@ cudaError_t record(Held &held, Event &event, Stream &stream) {
     if (event.device != stream.device) return cudaErrorInvalidResourceHandle;
     if (stream.capture) {
         if (stream.capture->broken) return cudaErrorStreamCaptureInvalidated;
+        drop_later(event.capture);
         event.capture = stream.capture;
         event.frontier = stream.frontier;
         return cudaSuccess;
     }
     if (cudaError_t refused = refuse_legacy(held, stream)) return refused;
-    event.capture.reset();
+    drop_later(event.capture);
     event.frontier.clear();
     ItemPointer item = enqueue(held, *stream.device, nullptr, before(stream));
     stream.tail = item;
@@ -71,7 +73,7 @@ cudaError_t record_device(Held &held, Event &event, Device &device) {
     for (Stream *stream : device.streams) last.push_back(stream->tail);
     for (const auto &orphan : device.orphans) last.push_back(orphan.first);
     std::erase_if(last, [](const ItemPointer &item) { return !item || item->done; });
-    event.capture.reset();
+    drop_later(event.capture);
     event.frontier.clear();
     event.last = enqueue(held, device, nullptr, std::move(last));
     return advance(held, device, event.last);
@@ -84,6 +86,7 @@ Event *event_of(cudaEvent_t handle) {
 
 cudaError_t follow(Held &held, Stream &stream, Event &event) {
     if (event.capture) {
+        if (event.capture->ended) return cudaErrorCapturedEvent;
         if (event.capture->broken) return cudaErrorStreamCaptureInvalidated;
         if (stream.capture && stream.capture != event.capture) {
             break_capture(*stream.capture);
@@ -253,6 +256,7 @@ cudaError_t cudaLaunchHostFunc(cudaStream_t handle, cudaHostFn_t function, void 
         if (!function) return cudaErrorInvalidValue;
         auto work = std::make_shared<Work>();
         work->name = "host function";
+        work->programs = true;
         work->run = [=] { function(argument); return Outcome{}; };
         return submit(held, stream, std::move(work));
     });
@@ -268,7 +272,14 @@ cudaError_t cudaStreamAddCallback(cudaStream_t handle, cudaStreamCallback_t func
         }
         auto work = std::make_shared<Work>();
         work->name = "host function";
-        work->run = [=] { function(handle, cudaSuccess, argument); return Outcome{}; };
+        work->programs = work->always = true;
+        work->run = [=, device = stream.device] {
+            Held held(runtime().lock);
+            cudaError_t error = cudaError_t(device->error);
+            held.unlock();
+            function(handle, error, argument);
+            return Outcome{};
+        };
         return submit(held, stream, std::move(work));
     });
 }
@@ -294,6 +305,7 @@ cudaError_t cudaEventCreateWithFlags(cudaEvent_t *handle, unsigned flags) {
 cudaError_t cudaEventDestroy(cudaEvent_t handle) {
     return with_event(handle, [&](Held &, Event &event) {
         runtime().events.erase(&event);
+        drop_later(event.capture);
         delete &event;
         return cudaSuccess;
     });
