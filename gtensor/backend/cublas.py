@@ -362,7 +362,9 @@ def _overlap(x: Any, y: Any) -> bool:
     if not cupy().may_share_memory(x, y):
         return False
     try:
-        return np.shares_memory(np.asarray(_Place(x)), np.asarray(_Place(y)), max_work=10000)
+        at_x, at_y = np.asarray(_Place(x)), np.asarray(_Place(y))
+        work: Any = 10000  # NumPy takes any number, its types say only -1 and 0
+        return np.shares_memory(at_x, at_y, max_work=work)
     except np.exceptions.TooHardError:
         return True
 
