@@ -7,14 +7,14 @@ the one of threads, and the server of launches, are in host/.
 from __future__ import annotations
 
 import hashlib
-import os
 import subprocess
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 from kernel_text import HOST
 
-from gtensor.hostcuda.build import compiler, headers
+from gtensor.hostcuda.build import compiler, headers, made
 from gtensor.hostcuda.kernels import toolchain
 
 FLAGS = ("-std=c++17", "-O1", "-g1", "-Wall", "-Wextra", "-Werror", "-Wno-unused-function",
@@ -49,36 +49,32 @@ class Toolchain:
 
     def executable(self, text: str, build: Build = FIBERS) -> Path:
         """The executable for a text that already holds its registrations."""
-        path = self._path(text.encode(), build, "exe")
-        if not path.exists():
-            unit = path.with_suffix(".cpp")
+        def make(folder: Path) -> Path:
+            unit = folder / "text.cpp"
             unit.write_text(text, encoding="utf-8")
-            self._compile([str(unit), *map(str, self.machine(build))], build, path)
-        return path
+            return self._compile([str(unit), *map(str, self.machine(build))], build, folder)
+
+        return made(self._path(text.encode(), build, "exe"), make)
 
     def machine(self, build: Build = FIBERS) -> list[Path]:
         """The object files of a machine."""
-        objects = []
-        for source in (HOST / "server.cpp", toolchain.FIBERS / "block.cpp", build.machine):
-            path = self._path(source.name.encode(), build, "o")
-            if not path.exists():
-                self._compile(["-c", str(source)], build, path)
-            objects.append(path)
-        return objects
+        sources = (HOST / "server.cpp", toolchain.FIBERS / "block.cpp", build.machine)
+        return [made(self._path(source.name.encode(), build, "o"),
+                     partial(self._compile, ["-c", str(source)], build)) for source in sources]
 
     def _path(self, text: bytes, build: Build, suffix: str) -> Path:
         digest = hashlib.sha256(self.key + repr(build).encode() + text).hexdigest()
         return self.folder / f"{digest[:24]}.{suffix}"
 
-    def _compile(self, arguments: list[str], build: Build, path: Path) -> None:
-        part = path.with_suffix(f".{os.getpid()}.part")
+    def _compile(self, arguments: list[str], build: Build, folder: Path) -> Path:
+        path = folder / "made"
         command = [self.compiler, *FLAGS, *build.flags, "-I", str(HOST),
                    "-I", str(toolchain.FIBERS), "-isystem", str(headers()),
-                   *arguments, "-o", str(part)]
+                   *arguments, "-o", str(path)]
         result = subprocess.run(command, capture_output=True, text=True)
         if result.returncode:
             raise RuntimeError(
                 "g++ refuses a kernel (it wants its libasan, libubsan and libtsan, too):\n"
                 + result.stderr[:6000]
             )
-        part.replace(path)  # another process may build the same file at the same time
+        return path
