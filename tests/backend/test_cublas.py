@@ -139,7 +139,7 @@ def test_a_product_is_one_call_and_nothing_beside_it():
                 device.matmul(a, b, out, beta)
                 found = hostcuda.counters()
                 assert sum(found.library.values()) == calls
-                assert found.launches == found.copies == found.memsets == found.other == {}
+                assert found.kernels == found.copies == found.memsets == found.other == {}
 
 
 @on_host
@@ -157,7 +157,7 @@ def test_a_walk_transposes_and_accumulates_without_copies(dtype):
         total.backward(g)
         found = hostcuda.counters()
         assert sum(found.library.values()) == 4
-        assert found.launches == found.copies == found.memsets == {}
+        assert found.kernels == found.copies == found.memsets == {}
 
 
 @on_host
