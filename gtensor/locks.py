@@ -22,7 +22,7 @@ PATIENCE = 10.0  # seconds to wait for what may never come
 
 
 class _Register:
-    """Locks, for as long as somebody else has them."""
+    """Weak references to locks."""
 
     def __init__(self) -> None:
         self._references: dict[ref[Any], None] = {}

@@ -40,7 +40,7 @@ def pinned_free(address: int) -> None:
 
 
 def is_pinned(array: np.ndarray) -> bool:
-    """Whether an array lies in page-locked memory, whoever made it."""
+    """Whether an array lies in page-locked memory, of any allocator."""
     runtime = cupy().cuda.runtime
     return bool(runtime.pointerGetAttributes(array.ctypes.data).type == runtime.memoryTypeHost)
 

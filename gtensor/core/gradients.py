@@ -137,7 +137,7 @@ def _function_gradients(result: Any, own: Sequence[Node], recording: bool) -> li
     node = result._current_node("grad()")
     if node is None:
         return [None] * len(own)
-    # Only if somebody outside can differentiate the result does it need a history.
+    # The result needs a history only if an outer derivative can reach it.
     graph = recording and depends_on_others(node, own)
     return _apart(gradients([result], own, [None], graph, graph), [])
 

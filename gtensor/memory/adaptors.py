@@ -84,7 +84,7 @@ class Heard:
 
     def __call__(self) -> None:
         try:
-            for ears, key in self.told:  # first: then nobody else can have the bytes yet
+            for ears, key in self.told:  # first: no other block has the bytes yet
                 ears.tell(key)
         finally:
             self.__del__()
@@ -117,7 +117,7 @@ class Ears:
 
     @property
     def closed(self) -> bool:
-        """Whether nobody listens any more."""
+        """Whether `close` was called."""
         return self._listener is None
 
     def close(self) -> None:

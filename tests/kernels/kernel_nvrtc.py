@@ -14,10 +14,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from filelock import FileLock
-
 from gtensor.backend import kernels
-from gtensor.hostcuda.build import headers
+from gtensor.hostcuda.build import headers, made
 
 ARCHITECTURES = (75, 80, 86, 89, 90, 100, 120)
 
@@ -140,14 +138,13 @@ class Compiler:
         return self._programs[key]
 
     def _kept(self, path: Path, text: str, names: list[str], architecture: int) -> Program:
-        with FileLock(path.with_suffix(".lock")):  # processes that run tests share the folder
-            if path.exists():
-                return Program(*pickle.loads(path.read_bytes()))
+        def make(folder: Path) -> Path:
             program = compile_text(text, names, architecture)
-            part = path.with_suffix(".part")
-            part.write_bytes(pickle.dumps((program.ptx, program.cubin, program.log)))
-            part.replace(path)
-            return program
+            kept = folder / "program"
+            kept.write_bytes(pickle.dumps((program.ptx, program.cubin, program.log)))
+            return kept
+
+        return Program(*pickle.loads(made(path, make).read_bytes()))
 
 
 def _checked(result: tuple[Any, ...]) -> Any:
