@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+
+from gtensor.hostcuda.children import VARIABLE
 
 pytest.importorskip("cupy")
 SAMPLE = Path(__file__).parent / "cupy_sample.py"
@@ -19,6 +22,7 @@ def run(script: Path, *options: str) -> list[str]:
         capture_output=True,
         text=True,
         timeout=600,
+        env={name: value for name, value in os.environ.items() if name != VARIABLE},
     )
     assert done.returncode == 0, done.stderr[-2000:]
     return (done.stdout + done.stderr).splitlines()

@@ -25,7 +25,7 @@ from gtensor.hostcuda.libraries.calls import (
     vector,
     view,
 )
-from gtensor.hostcuda.libraries.lapack import At, call
+from gtensor.hostcuda.libraries.lapack import call
 
 # 2.2.2 cublasStatus_t
 NOT_INITIALIZED, INVALID_VALUE, EXECUTION_FAILED = 1, 7, 13
@@ -75,9 +75,14 @@ def deliver(handle: Handle, name: str, address: int, dtype: Any, compute: Callab
     require(bool(address), INVALID_VALUE)
     waits = handle.pointer_mode == HOST
     require(not (waits and runtime.is_capturing(handle.stream)), EXECUTION_FAILED)
-    handle.enqueue(name, lambda: store(address, compute(), dtype))
-    if waits:
-        require(runtime.synchronize(handle.stream) == 0, EXECUTION_FAILED)
+    if not waits:
+        handle.enqueue(name, lambda: store(address, compute(), dtype))
+        return
+    results: list[Any] = []
+    handle.enqueue(name, lambda: results.append(compute()))
+    require(runtime.synchronize(handle.stream) == 0, EXECUTION_FAILED)
+    for result in results:  # none in dry mode
+        store(address, result, dtype)
 
 
 def choose(table: dict[int, bytes], value: int) -> bytes:
@@ -221,9 +226,13 @@ def axpy(t: str, handle: int, n: int, alpha: int, x: int, incx: int, y: int, inc
     context = handles[handle]
     scale = number(context, alpha, DTYPES[t])
     name = f"{t.lower()}axpy"
+
+    def work() -> None:
+        vectors = vector(x, n, incx, DTYPES[t]), incx, vector(y, n, incy, DTYPES[t]), incy
+        call(name, n, scale(), *vectors)
+
     if n > 0:
-        work = (At(x), incx, At(y), incy)
-        context.enqueue(f"cublas{t}axpy", lambda: call(name, n, scale(), *work))
+        context.enqueue(f"cublas{t}axpy", work)
 
 
 def inner(name: str, letter: str, conjugate: bool) -> None:
@@ -291,7 +300,9 @@ def gemv(
             target[...] = 0
         name = f"{t.lower()}gemv"
         if m and n:
-            call(name, op, m, n, one(), At(a), lda, At(x), incx, scale or scale + 1, At(y), incy)
+            source = vector(x, n if op == b"N" else m, incx, DTYPES[t])
+            sides = matrix(a, m, n, lda, DTYPES[t]), lda, source, incx
+            call(name, op, m, n, one(), *sides, scale or scale + 1, target, incy)
         else:
             target *= target.dtype.type(scale)
 
@@ -308,11 +319,15 @@ def outer(ending: str, types: str) -> None:
         sizes(m, n)
         leads(lda, m)
         steps(incx, incy)
-        scale, name = number(context, alpha, DTYPES[t]), f"{t.lower()}{ending}"
-        context.enqueue(
-            f"cublas{t}{ending}",
-            lambda: call(name, m, n, scale(), At(x), incx, At(y), incy, At(a), lda),
-        )
+        scale, dtype = number(context, alpha, DTYPES[t]), DTYPES[t]
+
+        def work() -> None:
+            if m and n:
+                sides = vector(x, m, incx, dtype), incx, vector(y, n, incy, dtype), incy
+                target = matrix(a, m, n, lda, dtype)
+                call(f"{t.lower()}{ending}", m, n, scale(), *sides, target, lda)
+
+        context.enqueue(f"cublas{t}{ending}", work)
 
 
 outer("ger", "SD")
@@ -332,12 +347,11 @@ def sbmv(
     one, two = number(context, alpha, DTYPES[t]), number(context, beta, DTYPES[t])
 
     def work() -> None:
-        scale = two()
+        scale, target = two(), vector(y, n, incy, DTYPES[t])
         if scale == 0:
-            vector(y, n, incy, DTYPES[t])[...] = 0
-        scale = scale or 1.0
-        name = f"{t.lower()}sbmv"
-        call(name, part, n, k, one(), At(a), lda, At(x), incx, scale, At(y), incy)
+            target[...] = 0
+        sides = matrix(a, k + 1, n, lda, DTYPES[t]), lda, vector(x, n, incx, DTYPES[t]), incx
+        call(f"{t.lower()}sbmv", part, n, k, one(), *sides, scale or 1.0, target, incy)
 
     context.enqueue(f"cublas{t}sbmv", work)
 
@@ -400,21 +414,18 @@ class Product:
         types = self.types
         if not m or not n:
             return
+        k = k if alpha else 0  # A and B are not read
+        shapes = [(m, k) if opa == b"N" else (k, m), (k, n) if opb == b"N" else (n, k)]
+        left, right = matrix(a, *shapes[0], lda, types.a), matrix(b, *shapes[1], ldb, types.b)
+        out = matrix(c, m, n, ldc, types.c)
         if types.letter:
             name = f"{types.letter}gemm"
-            call(name, opa, opb, m, n, k, alpha, At(a), lda, At(b), ldb, beta, At(c), ldc)
+            call(name, opa, opb, m, n, k, alpha, left, lda, right, ldb, beta, out, ldc)
             return
-        out = matrix(c, m, n, ldc, types.c)
-        total = accumulate(self.sides(a, b), types, alpha)
+        total = accumulate((operated(opa, left), operated(opb, right)), types, alpha)
         if beta:  # 2.7.1: "if beta == 0, C does not have to be a valid input"
             total = total + types.compute.type(beta) * out.astype(types.compute)
         out[...] = total.astype(types.c)
-
-    def sides(self, a: int, b: int) -> tuple[np.ndarray, np.ndarray]:
-        (m, n, k), (lda, ldb, _), (opa, opb) = self.shape, self.lds, self.ops
-        shapes = [(m, k) if opa == b"N" else (k, m), (k, n) if opb == b"N" else (n, k)]
-        left = operated(opa, matrix(a, *shapes[0], lda, self.types.a))
-        return left, operated(opb, matrix(b, *shapes[1], ldb, self.types.b))
 
 
 def accumulate(sides: tuple[np.ndarray, np.ndarray], types: Types, alpha: Any) -> np.ndarray:
@@ -598,18 +609,20 @@ def syrk(
     leads(lda, n if op == b"N" else k)
     leads(ldc, n)
     one, two = number(context, alpha, DTYPES[t]), number(context, beta, DTYPES[t])
-    name = f"{t.lower()}syrk"
-    context.enqueue(
-        f"cublas{t}syrk",
-        lambda: call(name, part, op, n, k, one(), At(a), lda, two(), At(c), ldc),
-    )
+
+    def work() -> None:
+        shape = (n, k) if op == b"N" else (k, n)
+        source, target = matrix(a, *shape, lda, DTYPES[t]), matrix(c, n, n, ldc, DTYPES[t])
+        call(f"{t.lower()}syrk", part, op, n, k, one(), source, lda, two(), target, ldc)
+
+    context.enqueue(f"cublas{t}syrk", work)
 
 
 def triangle(
     t: str, handle: int, side: int, uplo: int, trans: int, diagonal: int, m: int, n: int,
     alpha: int, lda: int, ldb: int, batch: Callable[[], list[tuple[int, int]]], name: str,
 ) -> None:  # fmt: skip
-    """2.7.10: op(A) X = alpha B or X op(A) = alpha B, in place of B."""
+    """2.7.10: op(A) X = alpha B or X op(A) = alpha B, in place of B; A is not read for alpha 0."""
     context = handles[handle]
     letters = (
         choose(SIDES, side), choose(FILLS, uplo), choose(OPERATIONS, trans),
@@ -621,8 +634,11 @@ def triangle(
     scale = number(context, alpha, DTYPES[t])
 
     def work() -> None:
+        factor = scale()
+        order = (m if side == 0 else n) if factor else 0
         for a, b in batch():
-            call(f"{t.lower()}trsm", *letters, m, n, scale(), At(a), lda, At(b), ldb)
+            left, right = matrix(a, order, order, lda, DTYPES[t]), matrix(b, m, n, ldb, DTYPES[t])
+            call(f"{t.lower()}trsm", *letters, m, n, factor, left, lda, right, ldb)
 
     context.enqueue(name, work)
 
@@ -706,8 +722,12 @@ def tpttr(t: str, handle: int, uplo: int, n: int, packed: int, a: int, lda: int)
     context, part = handles[handle], choose(FILLS, uplo)
     sizes(n)
     leads(lda, n)
-    name = f"{t.lower()}tpttr"
-    context.enqueue(f"cublas{t}tpttr", lambda: call(name, part, n, At(packed), At(a), lda))
+
+    def work() -> None:
+        source = view(packed, (n * (n + 1) // 2,), DTYPES[t])
+        call(f"{t.lower()}tpttr", part, n, source, matrix(a, n, n, lda, DTYPES[t]), lda)
+
+    context.enqueue(f"cublas{t}tpttr", work)
 
 
 @function("cublas{}trttp", "pii pip", "SD")
@@ -715,8 +735,12 @@ def trttp(t: str, handle: int, uplo: int, n: int, a: int, lda: int, packed: int)
     context, part = handles[handle], choose(FILLS, uplo)
     sizes(n)
     leads(lda, n)
-    name = f"{t.lower()}trttp"
-    context.enqueue(f"cublas{t}trttp", lambda: call(name, part, n, At(a), lda, At(packed)))
+
+    def work() -> None:
+        target = view(packed, (n * (n + 1) // 2,), DTYPES[t])
+        call(f"{t.lower()}trttp", part, n, matrix(a, n, n, lda, DTYPES[t]), lda, target)
+
+    context.enqueue(f"cublas{t}trttp", work)
 
 
 def eliminate(a: np.ndarray) -> int:
@@ -740,10 +764,12 @@ def getrf_batched(
 
     def work() -> None:
         for i, address in enumerate(pointers(a, batch)):
+            factors = matrix(address, n, n, lda, DTYPES[t])
             if pivots:
-                info = call(f"{t.lower()}getrf", n, n, At(address), lda, At(pivots + 4 * n * i))
+                order = view(pivots + 4 * n * i, (n,), "i4")
+                info = call(f"{t.lower()}getrf", n, n, factors, lda, order)
             else:
-                info = eliminate(matrix(address, n, n, lda, DTYPES[t]))
+                info = eliminate(factors)
             store(infos + 4 * i, info, "i4")
 
     context.enqueue(f"cublas{t}getrfBatched", work)
@@ -753,9 +779,9 @@ def solve(
     t: str, op: bytes, n: int, columns: int, a: int, lda: int, pivots: int, b: int, ldb: int
 ) -> None:
     """op(A) X = B with A as LU; pivots of 0 stand for no exchanges."""
-    order = np.arange(1, n + 1, dtype="i4")
-    where = At(pivots) if pivots else order
-    call(f"{t.lower()}getrs", op, n, columns, At(a), lda, where, At(b), ldb)
+    order = view(pivots, (n,), "i4") if pivots else np.arange(1, n + 1, dtype="i4")
+    factors, sides = matrix(a, n, n, lda, DTYPES[t]), matrix(b, n, columns, ldb, DTYPES[t])
+    call(f"{t.lower()}getrs", op, n, columns, factors, lda, order, sides, ldb)
 
 
 @function("cublas{}getrsBatched", "pi ii pi p pi p i", "SDCZ")
