@@ -1,8 +1,9 @@
 // Memory: addresses, device and host allocations, CUDA's pools, virtual memory.
 //
 // Device memory is host memory at addresses of our own, each allocation between pages that nobody
-// may touch; it ends where such a page begins, so that the first access behind it faults. Addresses
-// are not given again before all others have been. What was freed faults, too.
+// may touch; it ends where such a page begins, so that the first access behind it faults. `inspect`
+// looks at the bytes in between. Addresses are not given again before all others have been. What was
+// freed faults, too.
 #include <sys/mman.h>
 #include <unistd.h>
 
@@ -16,11 +17,11 @@ namespace hostcuda {
 namespace {
 
 constexpr size_t PAGE = 4096;
-constexpr size_t ALIGNMENT = 256;            // of cudaMalloc, CUDA C++ Programming Guide 5.3.2
+// Of cudaMalloc: CUDA C++ Programming Guide, "Device Memory Accesses".
+constexpr size_t ALIGNMENT = 256;
 constexpr size_t PATTERN_BYTES = 8 << 20;
 
 constexpr size_t SPACE = size_t(64) << 40;   // addresses
-
 
 size_t up(size_t bytes, size_t to) { return (bytes + to - 1) / to * to; }
 
