@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import os
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -13,8 +12,9 @@ from unittest.mock import patch
 import pytest
 
 from gtensor import hostcuda
-from gtensor.hostcuda import children
 from gtensor.hostcuda.install import present
+
+from .through import outside
 
 
 @pytest.fixture(autouse=True)
@@ -52,11 +52,9 @@ def runtime(cupy: Any) -> Any:
 @pytest.fixture
 def child() -> Callable[..., str]:
     """Runs a program that installs hostcuda itself; its output. It may crash or hang."""
-    outside = {name: value for name, value in os.environ.items() if name != children.VARIABLE}
-
     def run(code: str, **environment: str) -> str:
         ran = subprocess.run([sys.executable, "-X", "faulthandler", "-c", code], text=True,
-                             capture_output=True, timeout=100, env=outside | environment)
+                             capture_output=True, timeout=100, env=outside() | environment)
         assert ran.returncode == 0, (ran.returncode, ran.stdout, ran.stderr)
         return ran.stdout
 

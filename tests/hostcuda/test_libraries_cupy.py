@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
-from gtensor.hostcuda.children import VARIABLE
+from .through import outside
 
 pytest.importorskip("cupy")
 SAMPLE = Path(__file__).parent / "cupy_sample.py"
@@ -22,7 +21,7 @@ def run(script: Path, *options: str) -> list[str]:
         capture_output=True,
         text=True,
         timeout=600,
-        env={name: value for name, value in os.environ.items() if name != VARIABLE},
+        env=outside(),
     )
     assert done.returncode == 0, done.stderr[-2000:]
     return (done.stdout + done.stderr).splitlines()

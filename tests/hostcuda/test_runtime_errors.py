@@ -129,6 +129,22 @@ def test_what_a_library_may_touch(cupy, runtime):
     runtime.free(address)
 
 
+def test_what_a_library_does_not_read_may_be_anywhere(cupy, runtime):
+    """With alpha 0: A and B of a product, and A of triangular systems."""
+    from cupy_backends.cuda.libs import cublas
+
+    hostcuda.configure("eager")
+    address = runtime.malloc(64)
+    runtime.free(address)
+    handle, zero = cupy.cuda.device.get_cublas_handle(), np.zeros(1, np.float32).ctypes
+    c = cupy.full(16, np.nan, np.float32)
+    cublas.sgemm(handle, 0, 0, 4, 4, 4, zero.data, address, 4, address, 4, zero.data, c.data.ptr, 4)
+    assert not c.any()
+    c.fill(np.nan)
+    cublas.strsm(handle, 0, 0, 0, 0, 4, 4, zero.data, address, 4, c.data.ptr, 4)
+    assert not c.any()
+
+
 KERNELS = r"""
 extern "C" __global__ void asserts(float *x) { assert(x == 0); }
 extern "C" __global__ void misaligned(float *x) { *(float *)((char *)x + 1) = 1; }

@@ -189,7 +189,7 @@ class Context:
         self.failed = failed
 
     def enqueue(self, name: str, work: Work) -> None:
-        """Queues work; the device must be current (cuBLAS 2.1.2 "cuBLAS Context")."""
+        """Queues work; the device must be current (cuBLAS, "cuBLAS Context")."""
         require(runtime.device() == self.device, self.failed)
         enqueue(self.stream, name, work, self.failed)
 
