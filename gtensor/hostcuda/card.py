@@ -23,7 +23,7 @@ H100 = {
     "TextureAlignment": 512, "TexturePitchAlignment": 32, "SurfaceAlignment": 512,
     "GpuOverlap": 1,
     "MultiProcessorCount": 132,
-    "KernelExecTimeout": 0,
+    "KernelExecTimeout": 1,  # a real card has none; here GTENSOR_HOSTCUDA_KERNEL_SECONDS sets it
     "Integrated": 0,
     "CanMapHostMemory": 1,
     "ComputeMode": 0,

@@ -3,24 +3,31 @@
 from __future__ import annotations
 
 import gc
-import os
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 
 from gtensor import hostcuda
-from gtensor.hostcuda import children
 from gtensor.hostcuda.install import present
+
+from .through import outside
 
 
 @pytest.fixture(autouse=True)
 def _as_before(request: pytest.FixtureRequest) -> Iterator[None]:
-    """Tests marked `host_cuda` choose modes and make errors that stay; neither outlives them."""
+    """Tests marked `host_cuda` choose modes and make errors that stay; neither outlives them.
+
+    The others call the libraries alone, whose arguments lie in the host's memory.
+    """
     if not request.node.get_closest_marker("host_cuda"):
-        yield
+        from gtensor.hostcuda.libraries.calls import runtime
+
+        with patch.object(runtime, "native", None):
+            yield
         return
     before = present()
     del before["devices"]
@@ -43,13 +50,11 @@ def runtime(cupy: Any) -> Any:
 
 
 @pytest.fixture
-def child() -> Callable[[str], str]:
+def child() -> Callable[..., str]:
     """Runs a program that installs hostcuda itself; its output. It may crash or hang."""
-    outside = {name: value for name, value in os.environ.items() if name != children.VARIABLE}
-
-    def run(code: str) -> str:
+    def run(code: str, **environment: str) -> str:
         ran = subprocess.run([sys.executable, "-X", "faulthandler", "-c", code], text=True,
-                             capture_output=True, timeout=100, env=outside)
+                             capture_output=True, timeout=100, env=outside() | environment)
         assert ran.returncode == 0, (ran.returncode, ran.stdout, ran.stderr)
         return ran.stdout
 

@@ -19,7 +19,11 @@ class _Kernel(ctypes.Structure):
 
 
 class Fault(Exception):
-    """A launch that the fiber library ended, with its sentence."""
+    """A launch that the fiber library ended: one of CUDA's errors, and a sentence."""
+
+    def __init__(self, error: int, sentence: str) -> None:
+        super().__init__(sentence)
+        self.error = error
 
 
 class Module:
@@ -47,10 +51,11 @@ class Module:
         buffers = [ctypes.create_string_buffer(value, len(value)) for value in values]
         pointers = (ctypes.c_void_p * (count + 1))(*map(ctypes.addressof, buffers))
         fault = ctypes.create_string_buffer(2000)
-        if self._run(kernel, (ctypes.c_uint * 3)(*(*grid, 1, 1)[:3]),
-                     (ctypes.c_uint * 3)(*(*block, 1, 1)[:3]), ctypes.c_size_t(shared), pointers,
-                     ctypes.c_ulonglong(schedule), fault, len(fault)):
-            raise Fault(fault.value.decode())
+        error = self._run(kernel, (ctypes.c_uint * 3)(*(*grid, 1, 1)[:3]),
+                          (ctypes.c_uint * 3)(*(*block, 1, 1)[:3]), ctypes.c_size_t(shared),
+                          pointers, ctypes.c_ulonglong(schedule), fault, len(fault))
+        if error:
+            raise Fault(error, fault.value.decode())
 
 
 def guarded(size: int) -> np.ndarray:

@@ -175,28 +175,30 @@ def faults() -> Module:
     return Module(FAULTS)
 
 
-@pytest.mark.parametrize(("name", "said"), [
-    ("past_the_end", AT + r"invalid address 0x\w+ of a write"),
-    ("null", AT + r"invalid address (\(nil\)|0x0|0) of a write|null pointer"),
-    ("misaligned", AT + r"misaligned address 0x\w+ for type 'float' at kernel.cu:7"),
-    ("outside", r"thread \(0, 0, 0\): index 4 out of bounds for type 'float .4.' at kernel.cu:11"),
-    ("dynamic", r"thread \(\d, 0, 0\): invalid address 0x\w+ of a write"),
-    ("divides", AT + "integer division by zero"),
-    ("recurses", AT + "stack overflow: more than 262144 bytes of local memory"),
-    ("asserts", AT + r"assertion `THREAD != 5' failed at kernel.cu:24"),
-    ("traps", AT + "__trap"),
-    ("undefined", AT + "the compiler's trap"),
-    ("divergent", "divergent barrier: "),
-    ("atomic", AT + "misaligned address 0x.* of an atomic of 4 bytes"),
+@pytest.mark.parametrize(("name", "error", "said"), [
+    ("past_the_end", 700, AT + r"invalid address 0x\w+ of a write"),
+    ("null", 700, AT + r"invalid address (\(nil\)|0x0|0) of a write|null pointer"),
+    ("misaligned", 716, AT + r"misaligned address 0x\w+ for type 'float' at kernel.cu:7"),
+    ("outside", 700,
+     r"thread \(0, 0, 0\): index 4 out of bounds for type 'float .4.' at kernel.cu:11"),
+    ("dynamic", 700, r"thread \(\d, 0, 0\): invalid address 0x\w+ of a write"),
+    ("divides", 719, AT + "integer division by zero"),
+    ("recurses", 719, AT + "stack overflow: more than 262144 bytes of local memory"),
+    ("asserts", 710, AT + r"assertion `THREAD != 5' failed at kernel.cu:24"),
+    ("traps", 719, AT + "__trap"),
+    ("undefined", 719, AT + "the compiler's trap"),
+    ("divergent", 719, "divergent barrier: "),
+    ("atomic", 716, AT + "misaligned address 0x.* of an atomic of 4 bytes"),
 ])
 @pytest.mark.parametrize("schedule", [0, 20])
-def test_a_fault_names_kernel_block_and_thread(
-    name: str, said: str, schedule: int, faults: Module
+def test_a_fault_names_error_kernel_block_and_thread(
+    name: str, error: int, said: str, schedule: int, faults: Module
 ) -> None:
     x = guarded(5)
     x[:] = 1
-    with pytest.raises(Fault, match=f"^kernel {name}, .*{said if schedule == 0 else ''}"):
+    with pytest.raises(Fault, match=f"^kernel {name}, .*{said if schedule == 0 else ''}") as fault:
         faults.launch(name, (2,), (4,), (x,), shared=64, schedule=schedule)
+    assert fault.value.error == error
     x = np.zeros(8, np.float32)
     faults.launch("past_the_end", (2,), (4,), (x,))  # the library goes on after a fault
     assert x.tolist() == [1] * 8

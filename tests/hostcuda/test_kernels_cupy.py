@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from .through import outside
+
 PROGRAM = Path(__file__).parent / "cupy_kernels.py"
 CHECKS = re.findall(r"^def (check_\w+)", PROGRAM.read_text(), re.MULTILINE)
 TYPED = ("check_elementwise", "check_reductions", "check_block_reductions_of_cub")
@@ -20,7 +22,8 @@ TYPED = ("check_elementwise", "check_reductions", "check_block_reductions_of_cub
 def results(types: str) -> dict[str, str]:
     """What each check raised; in another process: CuPy finds its devices when it is imported."""
     ran = subprocess.run([sys.executable, "-m", "gtensor.hostcuda", str(PROGRAM), types],
-                         capture_output=True, text=True, cwd=PROGRAM.parents[2])
+                         capture_output=True, text=True, cwd=PROGRAM.parents[2],
+                         env=outside())
     assert ran.returncode == 0, ran.stderr
     return json.loads(ran.stdout.splitlines()[-1])
 

@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from .through import outside
+
 pytest.importorskip("cupy")
 SAMPLE = Path(__file__).parent / "cupy_sample.py"
 
@@ -19,6 +21,7 @@ def run(script: Path, *options: str) -> list[str]:
         capture_output=True,
         text=True,
         timeout=600,
+        env=outside(),
     )
     assert done.returncode == 0, done.stderr[-2000:]
     return (done.stdout + done.stderr).splitlines()

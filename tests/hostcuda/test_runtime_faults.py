@@ -99,6 +99,23 @@ FAULTS = {
     "an event behind the device is behind the default stream": Fault(
         "streams.cpp", "for (Stream *stream : device.streams) last.push_back(stream->tail);", "",
         "behind_a_whole_device"),
+    "a library looks where its arguments begin, not where they end": Fault(
+        "memory.cpp", "done += found->base + found->bytes - from;", "done = bytes;", "may_touch"),
+    "a peer's memory is everybody's": Fault(
+        "memory.cpp", "if (there.device == &reader) return true;",
+        "if (there.device) return true;", "may_touch"),
+    "a host function calls CUDA": Fault(
+        "state.h", "if (thread().host_function) return", "if (false) return",
+        "host_function_may_not"),
+    "all faults of kernels are one": Fault(
+        "modules.cpp", "return Outcome{error, fault};", "return Outcome{error ? 700 : 0, fault};",
+        "stays_as_the_error"),
+    "what is written beside an allocation is seen by none": Fault(
+        "memory.cpp", "if (!device.error) {\n            char", "if (false) {\n            char",
+        "beside_an_allocation"),
+    "work that is not ready is an error": Fault(
+        "state.h", "error != cudaSuccess && error != cudaErrorNotReady", "error != cudaSuccess",
+        "not_ready"),
     "a forked child uses CUDA": Fault(
         "queue.cpp", "runtime().forked = true;", "(void)device;", "forked_child"),
 }

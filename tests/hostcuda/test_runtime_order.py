@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from gtensor import hostcuda
+from gtensor.hostcuda.libraries.calls import enqueue
 
 from .through import SEEDS, refused, streams
 
@@ -144,13 +145,13 @@ def test_work_in_python_may_free_memory_and_start_other_work(cupy, runtime):
     address, kept = runtime.malloc(8), runtime.malloc(8)
     seen = []
 
-    def collect(_):
+    def collect():
         runtime.free(address)
         runtime.memsetAsync(kept, 1, 8, other.ptr)
         other.synchronize()
         seen.append("end")
 
-    stream.launch_host_func(collect, None)
+    enqueue(stream.ptr, "a library's work", collect, 1)
     assert seen == ["end"]
     with refused(cupy, 1):
         runtime.memset(address, 0, 8)

@@ -3,12 +3,20 @@
 from __future__ import annotations
 
 import contextlib
+import os
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
+from gtensor.hostcuda import children
+
 SEEDS = range(20)
+
+
+def outside() -> dict[str, str]:
+    """The environment of a program that installs hostcuda itself."""
+    return {name: value for name, value in os.environ.items() if name != children.VARIABLE}
 
 
 def streams(cupy: Any, count: int) -> list[Any]:

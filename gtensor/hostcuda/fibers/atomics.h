@@ -36,8 +36,8 @@ template <typename T, typename Change>
 T replace(T *address, Change change) {
   if (turns) turn();
   if (reinterpret_cast<size_t>(address) % sizeof(T) != 0)
-    fail("misaligned address %p of an atomic of %zu bytes", static_cast<void *>(address),
-         sizeof(T));
+    fail(HOSTCUDA_MISALIGNED_ADDRESS, "misaligned address %p of an atomic of %zu bytes",
+         static_cast<void *>(address), sizeof(T));
   T seen, wanted;
   __atomic_load(address, &seen, __ATOMIC_ACQUIRE);
   do wanted = change(seen);
@@ -99,7 +99,8 @@ HOSTCUDA_COMPARE(atomicCAS_system)
 #define HOSTCUDA_PAIR(Pair, Half)                                           \
   inline Pair atomicAdd(Pair *address, Pair value) {                        \
     if (reinterpret_cast<size_t>(address) % sizeof(Pair) != 0)              \
-      hostcuda::fail("misaligned address %p of an atomic of %zu bytes",     \
+      hostcuda::fail(HOSTCUDA_MISALIGNED_ADDRESS,                           \
+                     "misaligned address %p of an atomic of %zu bytes",     \
                      static_cast<void *>(address), sizeof(Pair));           \
     Half *halves = reinterpret_cast<Half *>(address);                       \
     Pair old;                                                               \

@@ -66,8 +66,8 @@ T shuffle(const Site &site, unsigned mask, T value, unsigned source, bool inside
   const Lanes &lanes = meet_warp(site, mask, bits_of(value), false);
   if (!inside) source = lane();
   if (!(lanes.present >> source & 1))
-    fail("%s at %s:%d: lane %u reads lane %u, which takes no part", site.name, site.file, site.line,
-         lane(), source);
+    fail(HOSTCUDA_LAUNCH_FAILURE, "%s at %s:%d: lane %u reads lane %u, which takes no part",
+         site.name, site.file, site.line, lane(), source);
   return value_of<T>(lanes.values[source]);
 }
 

@@ -43,8 +43,8 @@ void Block::reset(unsigned count) {
 void Block::come_to_warp(unsigned thread, const Site &site, unsigned mask,
                          unsigned long long value) {
   if (!(mask >> thread % warpSize & 1))
-    fail("%s at %s:%d: lane %u is not in its own mask %08x", site.name, site.file, site.line,
-         thread % warpSize, mask);
+    fail(HOSTCUDA_LAUNCH_FAILURE, "%s at %s:%d: lane %u is not in its own mask %08x", site.name,
+         site.file, site.line, thread % warpSize, mask);
   come(thread, Waiter::at_warp, site, mask, value);
 }
 
@@ -137,8 +137,8 @@ void Block::explain() const {
   for (unsigned thread = 0; thread < threads_.size(); ++thread)
     if (threads_[thread].state == Waiter::at_warp) {
       const Waiter *other = lacking(thread);
-      fail("divergent shuffle or vote: thread %u %s, and thread %zu %s", thread,
-           text(threads_[thread]).c_str(), other - threads_.data(), text(*other).c_str());
+      fail(HOSTCUDA_LAUNCH_FAILURE, "divergent shuffle or vote: thread %u %s, and thread %zu %s",
+           thread, text(threads_[thread]).c_str(), other - threads_.data(), text(*other).c_str());
     }
   std::size_t ended = 0;
   const Waiter *first = nullptr;
@@ -148,11 +148,11 @@ void Block::explain() const {
     else if (!first)
       first = &waiter;
     else if (!same(first->site, waiter.site))
-      fail("divergent barrier: a thread of the block %s and another one %s", text(*first).c_str(),
-           text(waiter).c_str());
+      fail(HOSTCUDA_LAUNCH_FAILURE, "divergent barrier: a thread of the block %s and another one %s",
+           text(*first).c_str(), text(waiter).c_str());
   }
-  fail("divergent barrier: %zu threads wait at %s:%d and %zu have ended", threads_.size() - ended,
-       first->site.file, first->site.line, ended);
+  fail(HOSTCUDA_LAUNCH_FAILURE, "divergent barrier: %zu threads wait at %s:%d and %zu have ended",
+       threads_.size() - ended, first->site.file, first->site.line, ended);
 }
 
 }  // namespace hostcuda

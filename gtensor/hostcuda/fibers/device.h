@@ -72,8 +72,9 @@ extern dim3 gridDim __asm__("hostcuda_gridDim");
 
 namespace hostcuda {
 
-// Ends the launch with this sentence.
-[[noreturn]] void fail(const char *format, ...) __attribute__((format(printf, 1, 2)));
+// Ends the launch with this error and this sentence.
+[[noreturn]] void fail(hostcuda_fault error, const char *format, ...)
+    __attribute__((format(printf, 2, 3)));
 
 // The bytes of shared memory that the launch gives the running block, exactly as many.
 void *dynamic_shared_bytes();
@@ -106,8 +107,9 @@ struct DynamicShared {
 
 // CUDA's assert, and what NVRTC says of itself.
 #undef assert
-#define assert(condition)                                                                   \
-  ((condition) ? void()                                                                     \
-               : hostcuda::fail("assertion `%s' failed at %s:%d", #condition, __FILE__, __LINE__))
+#define assert(condition)                                                                  \
+  ((condition) ? void()                                                                    \
+               : hostcuda::fail(HOSTCUDA_ASSERT, "assertion `%s' failed at %s:%d", #condition, \
+                                __FILE__, __LINE__))
 #define __CUDACC_VER_MAJOR__ 13
 #define __CUDACC_VER_MINOR__ 0

@@ -4,11 +4,14 @@
 //
 // SCHEDULE 0 runs blocks and threads first to last, 1 last to first, any other number is the seed
 // of random orders of blocks and of threads, which then may also change at each atomic.
+#include <dlfcn.h>
+#include <link.h>
 #include <signal.h>
 #include <stdarg.h>
 #include <stdlib.h>
 #include <sys/mman.h>
 #include <ucontext.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <deque>
@@ -91,7 +94,7 @@ std::vector<unsigned> order;  // of the threads of the block; empty: first to la
 unsigned started;             // how many of them have begun
 std::vector<Fiber *> fibers;  // of the threads that have begun, once one has waited
 std::deque<Fiber *> ready;    // those that may go on
-bool failed;
+hostcuda_fault failed;        // 0: not
 std::string sentence;
 
 void be_block(size_t number) {
@@ -206,7 +209,7 @@ Fiber *idle_fiber() {
   void *memory = mmap(nullptr, page + stack_bytes, PROT_READ | PROT_WRITE,
                       MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
   if (memory == MAP_FAILED || mprotect(memory, page, PROT_NONE))
-    fail("no memory for the stack of a thread");
+    fail(HOSTCUDA_LAUNCH_FAILURE, "no memory for the stack of a thread");
   Fiber *fiber = new Fiber{nullptr, static_cast<char *>(memory), 0, {}};
   enter_main(fiber, made.size());
   made.push_back(fiber);
@@ -263,7 +266,7 @@ void recover() {
   }
 }
 
-void note(const char *format, va_list values) {
+void note(hostcuda_fault error, const char *format, va_list values) {
   char text[2000];
   int at = snprintf(text, sizeof text, "kernel %s", current->kernel->name);
   if (running)
@@ -272,7 +275,7 @@ void note(const char *format, va_list values) {
   at += snprintf(text + at, sizeof text - at, ": ");
   vsnprintf(text + at, sizeof text - at, format, values);
   sentence = text;
-  failed = true;
+  failed = error;
 }
 
 // Dynamic shared memory ends where an access faults: at a page without access, or exactly for a
@@ -280,7 +283,8 @@ void note(const char *format, va_list values) {
 void *make_shared_memory(size_t bytes) {
 #if HOSTCUDA_SANITIZED
   void *memory;
-  if (posix_memalign(&memory, 16, bytes)) fail("no memory for shared memory");
+  if (posix_memalign(&memory, 16, bytes))
+    fail(HOSTCUDA_LAUNCH_FAILURE, "no memory for shared memory");
   return memory;
 #else
   static char *const region = [] {
@@ -304,12 +308,26 @@ void drop_shared_memory() {
 // ------------------------------------------------------------------------------ faults of the CPU
 
 #if HOSTCUDA_SANITIZED
-struct Watch {};  // the sanitizer reports them
+struct Watch {  // the sanitizer reports them
+  explicit Watch(const hostcuda_kernel *) {}
+};
 #else
 
 thread_local bool watched;  // this OS thread runs a launch
 
-const int signals[] = {SIGSEGV, SIGBUS, SIGFPE, SIGILL};
+// A launch that takes too long: the timer's signal, which Python programs leave alone.
+const int OVERTIME = SIGVTALRM;
+const int signals[] = {SIGSEGV, SIGBUS, SIGFPE, SIGILL, OVERTIME};
+
+// Seconds of the CPU's time that a launch may take.
+double seconds() {
+  static const double limit = [] {
+    const char *given = getenv("GTENSOR_HOSTCUDA_KERNEL_SECONDS");
+    const double number = given ? atof(given) : 0;
+    return number > 0 ? number : 120;
+  }();
+  return limit;
+}
 
 struct Fault {
   int number, code;
@@ -317,39 +335,102 @@ struct Fault {
   bool write;
 } fault;
 
-void say(const char *format, ...) {
+void say(hostcuda_fault error, const char *format, ...) {
   va_list values;
   va_start(values, format);
-  note(format, values);
+  note(error, format, values);
   va_end(values);
 }
 
-// Runs on the fiber whose access faulted, in place of what it did.
+// Runs on the fiber whose access faulted, in place of what it did. A stack that overflows is an
+// unspecified launch failure: CUDA C++ Programming Guide, "Call Stack".
 void land() {
   const char *stack = running->memory;
-  if (fault.number == SIGFPE)
-    say("integer division by zero");
+  if (fault.number == OVERTIME)
+    say(HOSTCUDA_LAUNCH_TIMEOUT,
+        "it has not ended after %g s, the limit that GTENSOR_HOSTCUDA_KERNEL_SECONDS sets; blocks run "
+        "one after the other here, and one that waits for another does not end", seconds());
+  else if (fault.number == SIGFPE)
+    say(HOSTCUDA_LAUNCH_FAILURE, "integer division by zero");
   else if (fault.number == SIGILL)
-    say("the compiler's trap for what is undefined in C++");
+    say(HOSTCUDA_LAUNCH_FAILURE, "the compiler's trap for what is undefined in C++");
   else if (fault.address >= stack && fault.address < stack + page)
-    say("stack overflow: more than %zu bytes of local memory", stack_bytes);
+    say(HOSTCUDA_LAUNCH_FAILURE, "stack overflow: more than %zu bytes of local memory", stack_bytes);
   else if (fault.code == SI_KERNEL)
-    say("a misaligned address, or one that no memory has");
+    say(HOSTCUDA_ILLEGAL_ADDRESS, "an address that no memory has, or a misaligned one");
   else
-    say("invalid address %p of a %s", static_cast<void *>(fault.address),
+    say(HOSTCUDA_ILLEGAL_ADDRESS, "invalid address %p of a %s", static_cast<void *>(fault.address),
         fault.write ? "write" : "read");
   hostcuda_switch(&running->registers, scheduler);
 }
 
 struct sigaction before[std::size(signals)];
 
+// The machine code of the running kernel's module: only there may a launch be cut off, because the
+// C library and the scheduler may hold locks.
+struct Code {
+  const hostcuda_kernel *kernel = nullptr;
+  greg_t first = 0, end = 0;
+
+  void find(const hostcuda_kernel *of) {
+    if (of == kernel) return;
+    kernel = of;
+    Dl_info library;
+    link_map *map;
+    if (!dladdr1(reinterpret_cast<void *>(of->thread), &library, reinterpret_cast<void **>(&map),
+                 RTLD_DL_LINKMAP))
+      return;
+    first = reinterpret_cast<greg_t>(library.dli_fbase);
+    const auto *file = static_cast<const ElfW(Ehdr) *>(library.dli_fbase);
+    const auto *part = reinterpret_cast<const ElfW(Phdr) *>(first + file->e_phoff);
+    for (unsigned at = 0; at < file->e_phnum; ++at)
+      if (part[at].p_type == PT_LOAD && part[at].p_flags & PF_X)
+        end = first + part[at].p_vaddr + part[at].p_memsz;
+  }
+  bool has(greg_t address) const { return first <= address && address < end; }
+} code;
+
+// This OS thread's timer, which counts the time that the thread itself runs.
+class Timer {
+ public:
+  Timer() {
+    sigevent event = {};
+    event.sigev_notify = SIGEV_THREAD_ID;
+    event.sigev_signo = OVERTIME;
+    event._sigev_un._tid = gettid();
+    made_ = timer_create(CLOCK_THREAD_CPUTIME_ID, &event, &timer_) == 0;
+  }
+  ~Timer() {
+    if (made_) timer_delete(timer_);
+  }
+  // From the limit on it asks again every 10 ms, until it meets the kernel's own code.
+  void start() { set(seconds(), 10'000'000); }
+  void stop() { set(0, 0); }
+
+ private:
+  timer_t timer_;
+  bool made_;
+
+  void set(double first, long again) {
+    itimerspec when = {};
+    when.it_value.tv_sec = time_t(first);
+    when.it_value.tv_nsec = long((first - double(when.it_value.tv_sec)) * 1e9);
+    when.it_interval.tv_nsec = again;
+    if (made_) timer_settime(timer_, 0, &when, nullptr);
+  }
+};
+
+thread_local Timer timer;
+
 void handle(int number, siginfo_t *information, void *given) {
+  if (number == OVERTIME && (!watched || !running)) return;
   if (!watched || !running) {  // not ours: the next try meets the handler from before
     for (size_t at = 0; at < std::size(signals); ++at)
       if (signals[at] == number) sigaction(number, &before[at], nullptr);
     return;
   }
   greg_t *registers = static_cast<ucontext_t *>(given)->uc_mcontext.gregs;
+  if (number == OVERTIME && !code.has(registers[REG_RIP])) return;
   if (number == SIGFPE && divides_least_number(registers)) return;
   fault = {number, information->si_code, static_cast<char *>(information->si_addr),
            (registers[REG_ERR] & 2) != 0};
@@ -361,7 +442,8 @@ void handle(int number, siginfo_t *information, void *given) {
 struct Watch {
   stack_t stack;
 
-  Watch() {
+  explicit Watch(const hostcuda_kernel *kernel) {
+    code.find(kernel);
     static char *const memory = new char[64 * 1024];
     stack_t ours = {};
     ours.ss_sp = memory;
@@ -373,9 +455,11 @@ struct Watch {
     for (size_t at = 0; at < std::size(signals); ++at)
       sigaction(signals[at], &action, &before[at]);
     watched = true;
+    timer.start();
   }
 
   ~Watch() {
+    timer.stop();
     watched = false;
     for (size_t at = 0; at < std::size(signals); ++at)
       sigaction(signals[at], &before[at], nullptr);
@@ -414,10 +498,10 @@ class Parameters {
 
 }  // namespace
 
-void fail(const char *format, ...) {
+void fail(hostcuda_fault error, const char *format, ...) {
   va_list values;
   va_start(values, format);
-  note(format, values);
+  note(error, format, values);
   va_end(values);
   if (running) leave();
   fprintf(stderr, "hostcuda: %s\n", sentence.c_str());  // no thread of a launch runs
@@ -468,11 +552,11 @@ extern "C" int hostcuda_run(const hostcuda_kernel *kernel, const unsigned grid[3
   gridDim = dim3(grid[0], grid[1], grid[2]);
   blockDim = dim3(block[0], block[1], block[2]);
   current = &launch;
-  failed = false;
+  failed = {};
   running = nullptr;
   shared_memory = make_shared_memory(dynamic_shared);
   {
-    [[maybe_unused]] const Watch watch;
+    [[maybe_unused]] const Watch watch(kernel);
     run_blocks();
   }
   drop_shared_memory();
@@ -480,7 +564,7 @@ extern "C" int hostcuda_run(const hostcuda_kernel *kernel, const unsigned grid[3
   if (!failed) return 0;
   recover();
   snprintf(fault, fault_bytes, "%s", sentence.c_str());
-  return 1;
+  return failed;
 }
 
 #if !HOSTCUDA_SANITIZED
@@ -513,13 +597,14 @@ struct Outside {
 
 extern "C" [[noreturn]] HOSTCUDA_EXPORTED void __ubsan_handle_type_mismatch_v1_abort(const Mismatch *what,
                                                                    void *address) {
-  hostcuda::fail("misaligned address %p for type %s at %s:%u", address, what->type->name,
-                 what->location.file, what->location.line);
+  hostcuda::fail(HOSTCUDA_MISALIGNED_ADDRESS, "misaligned address %p for type %s at %s:%u", address,
+                 what->type->name, what->location.file, what->location.line);
 }
 
 extern "C" [[noreturn]] HOSTCUDA_EXPORTED void __ubsan_handle_out_of_bounds_abort(const Outside *what,
                                                                 unsigned long index) {
-  hostcuda::fail("index %ld out of bounds for type %s at %s:%u", static_cast<long>(index),
-                 what->array->name, what->location.file, what->location.line);
+  hostcuda::fail(HOSTCUDA_ILLEGAL_ADDRESS, "index %ld out of bounds for type %s at %s:%u",
+                 static_cast<long>(index), what->array->name, what->location.file,
+                 what->location.line);
 }
 #endif

@@ -167,4 +167,4 @@ inline unsigned long long __globaltimer() {
   return now.tv_sec * 1000000000ull + now.tv_nsec;
 }
 inline void __nanosleep(unsigned) {}
-[[noreturn]] inline void __trap() { hostcuda::fail("__trap"); }
+[[noreturn]] inline void __trap() { hostcuda::fail(HOSTCUDA_LAUNCH_FAILURE, "__trap"); }

@@ -15,6 +15,7 @@ in the arguments. It reads host scalars before it queues, and device memory only
 import ctypes
 import itertools
 import sys
+import threading
 import traceback
 from collections.abc import Callable, Iterable
 from typing import Any
@@ -57,6 +58,20 @@ def require(condition: bool, status: int) -> None:
 # ---------------------------------------------------------------------------- memory
 
 
+class Unreachable(Exception):
+    """Work has come to memory that the device does not reach; libhostcuda has noted the error."""
+
+
+def reach(address: int, nbytes: int) -> None:
+    """Ends queued work as a GPU would, with an illegal address, where the device has no memory.
+
+    What a call reads or writes before it queues is the host's.
+    """
+    name = getattr(_running, "name", None)
+    if name is not None and runtime.reach(address, nbytes, name):
+        raise Unreachable
+
+
 class _Span:
     """An address range, as NumPy's array interface wants it."""
 
@@ -72,7 +87,10 @@ class _Span:
 def view(
     address: int, shape: tuple[int, ...], dtype: Any, strides: tuple[int, ...] | None = None
 ) -> np.ndarray:
-    """An array over memory at an address; `strides` count elements and are C order if left out."""
+    """An array over memory at an address; `strides` count elements and are C order if left out.
+
+    In the queue it must be memory that the device reaches: see `reach`.
+    """
     dtype = np.dtype(dtype)
     if 0 in shape:
         return np.empty(shape, dtype)
@@ -85,6 +103,7 @@ def view(
     low = sum(min(0, s * (n - 1)) for s, n in zip(strides, shape, strict=True))
     high = sum(max(0, s * (n - 1)) for s, n in zip(strides, shape, strict=True))
     item = dtype.itemsize
+    reach(address + low * item, (high - low + 1) * item)
     span = np.asarray(_Span(address + low * item, (high - low + 1) * item)).view(dtype)
     steps_in_bytes = tuple(s * item for s in strides)
     return np.ndarray(shape, dtype, span, -low * item, steps_in_bytes)
@@ -113,9 +132,10 @@ CELLS: dict[np.dtype, Any] = {
 def scalar(address: int, dtype: Any) -> Any:
     """The scalar at an address, as a number of Python's."""
     cell = CELLS.get(np.dtype(dtype))
-    return (
-        view(address, (1,), dtype)[0].item() if cell is None else cell.from_address(address).value
-    )
+    if cell is None:
+        return view(address, (1,), dtype)[0].item()
+    reach(address, ctypes.sizeof(cell))
+    return cell.from_address(address).value
 
 
 def store(address: int, value: Any, dtype: Any) -> None:
@@ -134,7 +154,8 @@ Work = Callable[[], None]
 Enqueue = Callable[[int, Work, str], int]
 
 _RUN = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
-_works: dict[int, Work] = {}
+_works: dict[int, tuple[str, Work]] = {}
+_running = threading.local()  # `name`: of the work that this thread runs
 _keys = itertools.count(1)
 LAUNCH_FAILURE = 719  # cudaErrorLaunchFailure: stays until the process ends
 
@@ -142,11 +163,16 @@ LAUNCH_FAILURE = 719  # cudaErrorLaunchFailure: stays until the process ends
 @_RUN
 def _run(key: int) -> None:
     try:
+        _running.name, work = _works[key]
         with np.errstate(all="ignore"):  # a GPU warns of no overflow
-            _works[key]()
+            work()
+    except Unreachable:
+        pass
     except BaseException as error:  # a C caller stands behind this frame: nothing may pass it
         traceback.print_exc()
         runtime.fail(f"a stand-in for one of NVIDIA's libraries failed: {error}")
+    finally:
+        _running.name = None
 
 
 @_RUN
@@ -163,7 +189,7 @@ class Context:
         self.failed = failed
 
     def enqueue(self, name: str, work: Work) -> None:
-        """Queues work; the device must be current (cuBLAS 2.1.2 "cuBLAS Context")."""
+        """Queues work; the device must be current (cuBLAS, "cuBLAS Context")."""
         require(runtime.device() == self.device, self.failed)
         enqueue(self.stream, name, work, self.failed)
 
@@ -184,6 +210,7 @@ class Runtime:
         ]  # fmt: skip
         native.hostcuda_is_capturing.argtypes = [ctypes.c_void_p]
         native.hostcuda_fail.argtypes = [ctypes.c_int, ctypes.c_char_p]
+        native.hostcuda_reach.argtypes = [ctypes.c_uint64, ctypes.c_size_t, ctypes.c_char_p]
         native.hostcuda_missing.argtypes = [ctypes.c_char_p]
         native.cudaStreamSynchronize.argtypes = [ctypes.c_void_p]
         native.cudaGetDevice.argtypes = [ctypes.c_void_p]
@@ -208,6 +235,12 @@ class Runtime:
     def synchronize(self, stream: int) -> int:
         return 0 if self.native is None else int(self.native.cudaStreamSynchronize(stream))
 
+    def reach(self, address: int, nbytes: int, name: str) -> int:
+        """An error's number if the device does not reach this memory; only from within work."""
+        if self.native is None:
+            return 0
+        return int(self.native.hostcuda_reach(address, nbytes, name.encode()))
+
     def fail(self, sentence: str) -> None:
         """The device has met an error that stays; only from within queued work."""
         self.failures.append(sentence)
@@ -226,7 +259,7 @@ def enqueue(stream: int, name: str, work: Work, failed: int) -> None:
     """
     require(not runtime.failures, failed)
     key = next(_keys)
-    _works[key] = work
+    _works[key] = name, work
     status = runtime.enqueue(stream, key, name)
     if status:
         _works.pop(key, None)

@@ -1,8 +1,8 @@
 """cuBLAS over BLAS on raw pointers.
 
-Sources, named beside each rule: the sections of NVIDIA's "cuBLAS" documentation (CUDA 13.0).
-Matrices are column-major with a leading dimension (1.1), results of functions are 1-based
-indices (1.1).
+Sources, named beside each rule: NVIDIA's "cuBLAS" documentation (CUDA 13.0), by the title of the
+section, which mostly is a function. Matrices are column-major with a leading dimension, and indices
+that are results count from 1 ("Data Layout").
 """
 
 from collections.abc import Callable
@@ -25,9 +25,9 @@ from gtensor.hostcuda.libraries.calls import (
     vector,
     view,
 )
-from gtensor.hostcuda.libraries.lapack import At, call
+from gtensor.hostcuda.libraries.lapack import call
 
-# 2.2.2 cublasStatus_t
+# cublasStatus_t
 NOT_INITIALIZED, INVALID_VALUE, EXECUTION_FAILED = 1, 7, 13
 INTERNAL_ERROR, NOT_SUPPORTED = 14, 15
 VERSION = 130000  # 13.0.0
@@ -35,12 +35,13 @@ VERSION = 130000  # 13.0.0
 library = Library("libcublas.so.13", refusal=NOT_SUPPORTED, internal=INTERNAL_ERROR)
 function = library.function
 
-HOST, DEVICE = 0, 1  # 2.2.9 cublasPointerMode_t
-OPERATIONS = {0: b"N", 1: b"T", 2: b"C"}  # 2.2.3; 3, CONJG, is no operation of these routines
-FILLS = {0: b"L", 1: b"U"}  # 2.2.4 cublasFillMode_t
-DIAGONALS = {0: b"N", 1: b"U"}  # 2.2.5
-SIDES = {0: b"L", 1: b"R"}  # 2.2.6
-PEDANTIC = 2  # 2.2.11 cublasMath_t
+HOST, DEVICE = 0, 1  # cublasPointerMode_t
+# cublasOperation_t; 3, CONJG, is no operation of these routines
+OPERATIONS = {0: b"N", 1: b"T", 2: b"C"}
+FILLS = {0: b"L", 1: b"U"}  # cublasFillMode_t
+DIAGONALS = {0: b"N", 1: b"U"}  # cublasDiagType_t
+SIDES = {0: b"L", 1: b"R"}  # cublasSideMode_t
+PEDANTIC = 2  # cublasMath_t
 MATH_MODES = {0, 1, PEDANTIC, 3, 4}
 DISALLOW_REDUCED_PRECISION_REDUCTION = 16  # may be added to a mode
 
@@ -59,7 +60,10 @@ handles = Handles(NOT_INITIALIZED)
 
 
 def number(handle: Handle, address: int, dtype: Any) -> Callable[[], Any]:
-    """A scalar argument: read now from the host, or in the queue from the device (2.1.6)."""
+    """A scalar argument: read now from the host, or in the queue from the device.
+
+    "Scalar Parameters".
+    """
     require(bool(address), INVALID_VALUE)
     if handle.pointer_mode == DEVICE:
         return lambda: scalar(address, dtype)
@@ -70,14 +74,19 @@ def number(handle: Handle, address: int, dtype: Any) -> Callable[[], Any]:
 def deliver(handle: Handle, name: str, address: int, dtype: Any, compute: Callable) -> None:
     """A scalar result: to the device, or to the host after a wait, which capture forbids.
 
-    2.1.9 "CUDA Graphs Support".
+    "CUDA Graphs Support".
     """
     require(bool(address), INVALID_VALUE)
     waits = handle.pointer_mode == HOST
     require(not (waits and runtime.is_capturing(handle.stream)), EXECUTION_FAILED)
-    handle.enqueue(name, lambda: store(address, compute(), dtype))
-    if waits:
-        require(runtime.synchronize(handle.stream) == 0, EXECUTION_FAILED)
+    if not waits:
+        handle.enqueue(name, lambda: store(address, compute(), dtype))
+        return
+    results: list[Any] = []
+    handle.enqueue(name, lambda: results.append(compute()))
+    require(runtime.synchronize(handle.stream) == 0, EXECUTION_FAILED)
+    for result in results:  # none in dry mode
+        store(address, result, dtype)
 
 
 def choose(table: dict[int, bytes], value: int) -> bytes:
@@ -97,7 +106,7 @@ def leads(ld: int, rows: int) -> None:
 
 
 def steps(*values: int) -> None:
-    """Refuses an increment of 0 (2.6, each routine's table: incx, incy == 0)."""
+    """Refuses an increment of 0 (each level 2 routine's table: incx, incy == 0)."""
     require(all(values), INVALID_VALUE)
 
 
@@ -107,7 +116,7 @@ def aligned(dtype: Any, *addresses: int) -> None:
     require(all(address % size == 0 for address in addresses), EXECUTION_FAILED)
 
 
-# ---------------------------------------------------------------------------- helpers (2.4)
+# ---------------------------------------------------------------------------- helpers
 
 
 @function("cublasCreate_v2", "p")
@@ -135,7 +144,7 @@ def get_property(kind: int, result: int) -> None:
 
 @function("cublasSetStream_v2", "pp")
 def set_stream(handle: int, stream: int) -> None:
-    """2.4.7: it "unconditionally resets the cuBLAS library workspace back to the default"."""
+    """It "unconditionally resets the cuBLAS library workspace back to the default"."""
     context = handles[handle]
     context.stream, context.workspace = stream, (0, 0)
 
@@ -148,7 +157,7 @@ def get_stream(handle: int, result: int) -> None:
 
 @function("cublasSetWorkspace_v2", "ppz")
 def set_workspace(handle: int, workspace: int, size: int) -> None:
-    """2.4.8: the address must be aligned to 256 bytes."""
+    """The address must be aligned to 256 bytes."""
     require(workspace % 256 == 0, INVALID_VALUE)
     handles[handle].workspace = (workspace, size)
 
@@ -167,7 +176,7 @@ def get_pointer_mode(handle: int, result: int) -> None:
 
 @function("cublasSetMathMode", "pi")
 def set_math_mode(handle: int, mode: int) -> None:
-    """2.4.17: any other value is refused."""
+    """Any other value is refused."""
     require(mode & ~DISALLOW_REDUCED_PRECISION_REDUCTION in MATH_MODES, INVALID_VALUE)
     handles[handle].math_mode = mode
 
@@ -178,7 +187,7 @@ def get_math_mode(handle: int, result: int) -> None:
     store(result, handles[handle].math_mode, "i4")
 
 
-# ---------------------------------------------------------------------------- level 1 (2.5)
+# ---------------------------------------------------------------------------- level 1
 
 
 def real(dtype: np.dtype) -> np.dtype:
@@ -191,7 +200,7 @@ def taxicab(x: np.ndarray) -> np.ndarray:
 
 
 def summary(name: str, letter: str, dtype: np.dtype, compute: Callable[[np.ndarray], Any]) -> None:
-    """A function of one vector; 0 if n or incx is not positive (2.5.1 to 2.5.3, 2.5.6)."""
+    """A function of one vector; 0 if n or incx is not positive."""
 
     @function(f"{name}_v2", "pi pi p")
     def summarize(handle: int, n: int, x: int, step: int, result: int) -> None:
@@ -202,7 +211,7 @@ def summary(name: str, letter: str, dtype: np.dtype, compute: Callable[[np.ndarr
 
 
 def norm(x: np.ndarray) -> Any:
-    """2.5.6: it does not overflow where the result does not."""
+    """nrm2: it does not overflow where the result does not."""
     wide = np.abs(x.astype(np.clongdouble if x.dtype.kind == "c" else np.longdouble))
     return np.sqrt(np.sum(wide * wide))
 
@@ -221,9 +230,13 @@ def axpy(t: str, handle: int, n: int, alpha: int, x: int, incx: int, y: int, inc
     context = handles[handle]
     scale = number(context, alpha, DTYPES[t])
     name = f"{t.lower()}axpy"
+
+    def work() -> None:
+        vectors = vector(x, n, incx, DTYPES[t]), incx, vector(y, n, incy, DTYPES[t]), incy
+        call(name, n, scale(), *vectors)
+
     if n > 0:
-        work = (At(x), incx, At(y), incy)
-        context.enqueue(f"cublas{t}axpy", lambda: call(name, n, scale(), *work))
+        context.enqueue(f"cublas{t}axpy", work)
 
 
 def inner(name: str, letter: str, conjugate: bool) -> None:
@@ -269,7 +282,7 @@ for name, t, factor in (
     scaling(f"cublas{name}", t, factor)
 
 
-# ---------------------------------------------------------------------------- level 2 (2.6)
+# ---------------------------------------------------------------------------- level 2
 
 
 @function("cublas{}gemv_v2", "pi ii p pi pi p pi", "SDCZ")
@@ -291,7 +304,9 @@ def gemv(
             target[...] = 0
         name = f"{t.lower()}gemv"
         if m and n:
-            call(name, op, m, n, one(), At(a), lda, At(x), incx, scale or scale + 1, At(y), incy)
+            source = vector(x, n if op == b"N" else m, incx, DTYPES[t])
+            sides = matrix(a, m, n, lda, DTYPES[t]), lda, source, incx
+            call(name, op, m, n, one(), *sides, scale or scale + 1, target, incy)
         else:
             target *= target.dtype.type(scale)
 
@@ -308,11 +323,15 @@ def outer(ending: str, types: str) -> None:
         sizes(m, n)
         leads(lda, m)
         steps(incx, incy)
-        scale, name = number(context, alpha, DTYPES[t]), f"{t.lower()}{ending}"
-        context.enqueue(
-            f"cublas{t}{ending}",
-            lambda: call(name, m, n, scale(), At(x), incx, At(y), incy, At(a), lda),
-        )
+        scale, dtype = number(context, alpha, DTYPES[t]), DTYPES[t]
+
+        def work() -> None:
+            if m and n:
+                sides = vector(x, m, incx, dtype), incx, vector(y, n, incy, dtype), incy
+                target = matrix(a, m, n, lda, dtype)
+                call(f"{t.lower()}{ending}", m, n, scale(), *sides, target, lda)
+
+        context.enqueue(f"cublas{t}{ending}", work)
 
 
 outer("ger", "SD")
@@ -332,17 +351,16 @@ def sbmv(
     one, two = number(context, alpha, DTYPES[t]), number(context, beta, DTYPES[t])
 
     def work() -> None:
-        scale = two()
+        scale, target = two(), vector(y, n, incy, DTYPES[t])
         if scale == 0:
-            vector(y, n, incy, DTYPES[t])[...] = 0
-        scale = scale or 1.0
-        name = f"{t.lower()}sbmv"
-        call(name, part, n, k, one(), At(a), lda, At(x), incx, scale, At(y), incy)
+            target[...] = 0
+        sides = matrix(a, k + 1, n, lda, DTYPES[t]), lda, vector(x, n, incx, DTYPES[t]), incx
+        call(f"{t.lower()}sbmv", part, n, k, one(), *sides, scale or 1.0, target, incy)
 
     context.enqueue(f"cublas{t}sbmv", work)
 
 
-# ---------------------------------------------------------------------------- products (2.7, 2.8)
+# ---------------------------------------------------------------------------- products
 
 
 class Types:
@@ -359,14 +377,14 @@ class Types:
 
 
 def operated(op: bytes, x: np.ndarray) -> np.ndarray:
-    """N, T or C of a matrix (2.2.3)."""
+    """N, T or C of a matrix (cublasOperation_t)."""
     if op == b"N":
         return x
     return x.T.conj() if op == b"C" and x.dtype.kind == "c" else x.T
 
 
 class Product:
-    """C = alpha op(A) op(B) + beta C, checked (2.7.1, table of status codes), for one or many."""
+    """C = alpha op(A) op(B) + beta C, checked (gemm's table of status codes), for one or many."""
 
     def __init__(
         self, handle: int, types: Types, transa: int, transb: int, m: int, n: int, k: int,
@@ -400,21 +418,18 @@ class Product:
         types = self.types
         if not m or not n:
             return
+        k = k if alpha else 0  # A and B are not read
+        shapes = [(m, k) if opa == b"N" else (k, m), (k, n) if opb == b"N" else (n, k)]
+        left, right = matrix(a, *shapes[0], lda, types.a), matrix(b, *shapes[1], ldb, types.b)
+        out = matrix(c, m, n, ldc, types.c)
         if types.letter:
             name = f"{types.letter}gemm"
-            call(name, opa, opb, m, n, k, alpha, At(a), lda, At(b), ldb, beta, At(c), ldc)
+            call(name, opa, opb, m, n, k, alpha, left, lda, right, ldb, beta, out, ldc)
             return
-        out = matrix(c, m, n, ldc, types.c)
-        total = accumulate(self.sides(a, b), types, alpha)
-        if beta:  # 2.7.1: "if beta == 0, C does not have to be a valid input"
+        total = accumulate((operated(opa, left), operated(opb, right)), types, alpha)
+        if beta:  # gemm: "if beta == 0, C does not have to be a valid input"
             total = total + types.compute.type(beta) * out.astype(types.compute)
         out[...] = total.astype(types.c)
-
-    def sides(self, a: int, b: int) -> tuple[np.ndarray, np.ndarray]:
-        (m, n, k), (lda, ldb, _), (opa, opb) = self.shape, self.lds, self.ops
-        shapes = [(m, k) if opa == b"N" else (k, m), (k, n) if opb == b"N" else (n, k)]
-        left = operated(opa, matrix(a, *shapes[0], lda, self.types.a))
-        return left, operated(opb, matrix(b, *shapes[1], ldb, self.types.b))
 
 
 def accumulate(sides: tuple[np.ndarray, np.ndarray], types: Types, alpha: Any) -> np.ndarray:
@@ -433,7 +448,7 @@ def strided(start: int, stride: int, count: int, dtype: np.dtype) -> list[int]:
 
 
 def apart(shape: tuple[int, int, int], ldc: int, stride: int, batch: int) -> None:
-    """2.8.13: the results of a batch may not overlap, "otherwise, undefined behavior"."""
+    """The results of a strided batch may not overlap, "otherwise, undefined behavior"."""
     m, n, _ = shape
     extent = (n - 1) * ldc + m if m and n else 0
     interleaved = abs(stride) * batch <= ldc - m + abs(stride) and abs(stride) >= m
@@ -500,7 +515,7 @@ NUMPY = {
     R32F: "f4", R64F: "f8", R16F: "f2", R8I: "i1", C32F: "c8", C64F: "c16", R32I: "i4",
     R16BF: BFLOAT16,
 }  # fmt: skip
-# 2.8.12 cublasGemmEx: compute type -> (type of A and B, type of C) -> (compute in, scale type).
+# cublasGemmEx: compute type -> (type of A and B, type of C) -> (compute in, scale type).
 # Complex 8-bit integers are in NVIDIA's table and not here.
 _SINGLE = {
     (R16BF, R16BF): ("f4", R32F), (R16F, R16F): ("f4", R32F), (R8I, R32F): ("f4", R32F),
@@ -515,9 +530,9 @@ COMPUTE = {
     64: _HALF, 65: _HALF, 68: _SINGLE, 69: _SINGLE, 74: _FAST, 75: _FAST, 77: _FAST, 78: _FAST,
     70: _DOUBLE, 71: _DOUBLE, 72: _INTEGER, 73: _INTEGER,
 }  # fmt: skip
-# 2.8.12 of SgemmEx: type of C -> types of A and B.
+# cublasSgemmEx: type of C -> types of A and B.
 SGEMM_EX = {R16BF: {R16BF}, R16F: {R16F}, R32F: {R8I, R16BF, R16F, R32F}}
-# 2.2.10 cublasGemmAlgo_t; all but the defaults have no effect since Ampere.
+# cublasGemmAlgo_t; all but the defaults have no effect since Ampere.
 ALGORITHMS = {-1, 99, 999, *range(24), *range(100, 116)}
 
 
@@ -530,12 +545,12 @@ def mixed(atype: int, btype: int, ctype: int, compute: int) -> Types:
 
 
 def integers(types: Types, lds: tuple[int, ...], *addresses: int) -> None:
-    """2.8.12: 8-bit inputs of integer products: 4-byte alignment, lda and ldb multiples of 4."""
+    """8-bit inputs of integer products: 4-byte alignment, lda and ldb multiples of 4."""
     if types.compute.kind == "i":
         require(all(value % 4 == 0 for value in (*lds[:2], *addresses)), NOT_SUPPORTED)
 
 
-@function("cublasGemmEx_64", "pii lll p pil pil p pil ii")  # 2.1.12, "64-bit Integer Interface"
+@function("cublasGemmEx_64", "pii lll p pil pil p pil ii")  # "64-bit Integer Interface"
 @function("cublasGemmEx", "pii iii p pii pii p pii ii")
 def gemm_ex(
     handle: int, transa: int, transb: int, m: int, n: int, k: int, alpha: int,
@@ -584,7 +599,7 @@ def sgemm_ex(
     product.enqueue("cublasSgemmEx", lambda: [(a, b, c)])
 
 
-# ---------------------------------------------------------------------------- level 3 (2.7)
+# ---------------------------------------------------------------------------- level 3
 
 
 @function("cublas{}syrk_v2", "pii ii p pi p pi", "SDCZ")
@@ -593,23 +608,25 @@ def syrk(
     alpha: int, a: int, lda: int, beta: int, c: int, ldc: int,
 ) -> None:  # fmt: skip
     context, part, op = handles[handle], choose(FILLS, uplo), choose(OPERATIONS, trans)
-    require(t in "SD" or op != b"C", INVALID_VALUE)  # 2.7.6 knows A A^T and A^T A only
+    require(t in "SD" or op != b"C", INVALID_VALUE)  # syrk knows A A^T and A^T A only
     sizes(n, k)
     leads(lda, n if op == b"N" else k)
     leads(ldc, n)
     one, two = number(context, alpha, DTYPES[t]), number(context, beta, DTYPES[t])
-    name = f"{t.lower()}syrk"
-    context.enqueue(
-        f"cublas{t}syrk",
-        lambda: call(name, part, op, n, k, one(), At(a), lda, two(), At(c), ldc),
-    )
+
+    def work() -> None:
+        shape = (n, k) if op == b"N" else (k, n)
+        source, target = matrix(a, *shape, lda, DTYPES[t]), matrix(c, n, n, ldc, DTYPES[t])
+        call(f"{t.lower()}syrk", part, op, n, k, one(), source, lda, two(), target, ldc)
+
+    context.enqueue(f"cublas{t}syrk", work)
 
 
 def triangle(
     t: str, handle: int, side: int, uplo: int, trans: int, diagonal: int, m: int, n: int,
     alpha: int, lda: int, ldb: int, batch: Callable[[], list[tuple[int, int]]], name: str,
 ) -> None:  # fmt: skip
-    """2.7.10: op(A) X = alpha B or X op(A) = alpha B, in place of B."""
+    """op(A) X = alpha B or X op(A) = alpha B, in place of B; A is not read for alpha 0."""
     context = handles[handle]
     letters = (
         choose(SIDES, side), choose(FILLS, uplo), choose(OPERATIONS, trans),
@@ -621,8 +638,11 @@ def triangle(
     scale = number(context, alpha, DTYPES[t])
 
     def work() -> None:
+        factor = scale()
+        order = (m if side == 0 else n) if factor else 0
         for a, b in batch():
-            call(f"{t.lower()}trsm", *letters, m, n, scale(), At(a), lda, At(b), ldb)
+            left, right = matrix(a, order, order, lda, DTYPES[t]), matrix(b, m, n, ldb, DTYPES[t])
+            call(f"{t.lower()}trsm", *letters, m, n, factor, left, lda, right, ldb)
 
     context.enqueue(name, work)
 
@@ -652,7 +672,7 @@ def trsm_batched(
     )  # fmt: skip
 
 
-# ---------------------------------------------------------------------------- extensions (2.8)
+# ---------------------------------------------------------------------------- extensions
 
 
 @function("cublas{}geam", "pii ii p pi p pi pi", "SDCZ")
@@ -660,7 +680,7 @@ def geam(
     t: str, handle: int, transa: int, transb: int, m: int, n: int,
     alpha: int, a: int, lda: int, beta: int, b: int, ldb: int, c: int, ldc: int,
 ) -> None:  # fmt: skip
-    """2.8.1: C = alpha op(A) + beta op(B); in place only for N and equal leading dimensions."""
+    """C = alpha op(A) + beta op(B); in place only for N and equal leading dimensions."""
     context, dtype = handles[handle], DTYPES[t]
     ops = choose(OPERATIONS, transa), choose(OPERATIONS, transb)
     sizes(m, n)
@@ -686,7 +706,7 @@ def dgmm(
     t: str, handle: int, mode: int, m: int, n: int, a: int, lda: int, x: int, incx: int,
     c: int, ldc: int,
 ) -> None:  # fmt: skip
-    """2.8.2: C = diag(x) A on the left, A diag(x) on the right; in place if lda == ldc."""
+    """C = diag(x) A on the left, A diag(x) on the right; in place if lda == ldc."""
     context, side = handles[handle], choose(SIDES, mode)
     sizes(m, n)
     leads(lda, m)
@@ -706,8 +726,12 @@ def tpttr(t: str, handle: int, uplo: int, n: int, packed: int, a: int, lda: int)
     context, part = handles[handle], choose(FILLS, uplo)
     sizes(n)
     leads(lda, n)
-    name = f"{t.lower()}tpttr"
-    context.enqueue(f"cublas{t}tpttr", lambda: call(name, part, n, At(packed), At(a), lda))
+
+    def work() -> None:
+        source = view(packed, (n * (n + 1) // 2,), DTYPES[t])
+        call(f"{t.lower()}tpttr", part, n, source, matrix(a, n, n, lda, DTYPES[t]), lda)
+
+    context.enqueue(f"cublas{t}tpttr", work)
 
 
 @function("cublas{}trttp", "pii pip", "SD")
@@ -715,8 +739,12 @@ def trttp(t: str, handle: int, uplo: int, n: int, a: int, lda: int, packed: int)
     context, part = handles[handle], choose(FILLS, uplo)
     sizes(n)
     leads(lda, n)
-    name = f"{t.lower()}trttp"
-    context.enqueue(f"cublas{t}trttp", lambda: call(name, part, n, At(a), lda, At(packed)))
+
+    def work() -> None:
+        target = view(packed, (n * (n + 1) // 2,), DTYPES[t])
+        call(f"{t.lower()}trttp", part, n, matrix(a, n, n, lda, DTYPES[t]), lda, target)
+
+    context.enqueue(f"cublas{t}trttp", work)
 
 
 def eliminate(a: np.ndarray) -> int:
@@ -733,17 +761,19 @@ def eliminate(a: np.ndarray) -> int:
 def getrf_batched(
     t: str, handle: int, n: int, a: int, lda: int, pivots: int, infos: int, batch: int
 ) -> None:
-    """2.8.8: pivots lie n apart; without pivots nothing is exchanged."""
+    """Pivots lie n apart; without pivots nothing is exchanged."""
     context = handles[handle]
     sizes(n, batch)
     leads(lda, n)
 
     def work() -> None:
         for i, address in enumerate(pointers(a, batch)):
+            factors = matrix(address, n, n, lda, DTYPES[t])
             if pivots:
-                info = call(f"{t.lower()}getrf", n, n, At(address), lda, At(pivots + 4 * n * i))
+                order = view(pivots + 4 * n * i, (n,), "i4")
+                info = call(f"{t.lower()}getrf", n, n, factors, lda, order)
             else:
-                info = eliminate(matrix(address, n, n, lda, DTYPES[t]))
+                info = eliminate(factors)
             store(infos + 4 * i, info, "i4")
 
     context.enqueue(f"cublas{t}getrfBatched", work)
@@ -753,9 +783,9 @@ def solve(
     t: str, op: bytes, n: int, columns: int, a: int, lda: int, pivots: int, b: int, ldb: int
 ) -> None:
     """op(A) X = B with A as LU; pivots of 0 stand for no exchanges."""
-    order = np.arange(1, n + 1, dtype="i4")
-    where = At(pivots) if pivots else order
-    call(f"{t.lower()}getrs", op, n, columns, At(a), lda, where, At(b), ldb)
+    order = view(pivots, (n,), "i4") if pivots else np.arange(1, n + 1, dtype="i4")
+    factors, sides = matrix(a, n, n, lda, DTYPES[t]), matrix(b, n, columns, ldb, DTYPES[t])
+    call(f"{t.lower()}getrs", op, n, columns, factors, lda, order, sides, ldb)
 
 
 @function("cublas{}getrsBatched", "pi ii pi p pi p i", "SDCZ")
@@ -763,7 +793,7 @@ def getrs_batched(
     t: str, handle: int, trans: int, n: int, columns: int, a: int, lda: int, pivots: int,
     b: int, ldb: int, info: int, batch: int,
 ) -> None:  # fmt: skip
-    """2.8.9: `info` is on the host and says only which argument is illegal."""
+    """`info` is on the host and says only which argument is illegal."""
     context, op = handles[handle], choose(OPERATIONS, trans)
     sizes(n, columns, batch)
     leads(lda, n)
@@ -783,7 +813,7 @@ def getri_batched(
     t: str, handle: int, n: int, a: int, lda: int, pivots: int, c: int, ldc: int,
     infos: int, batch: int,
 ) -> None:  # fmt: skip
-    """2.8.10: the inverse from LU, out of place; info = k if U(k, k) is 0."""
+    """The inverse from LU, out of place; info = k if U(k, k) is 0."""
     context = handles[handle]
     sizes(n, batch)
     leads(lda, n)

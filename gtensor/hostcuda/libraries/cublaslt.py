@@ -1,8 +1,8 @@
 """cuBLASLt: one product with its layouts and epilogues, over NumPy on raw pointers.
 
-Sources, named beside each rule: section 3 of NVIDIA's "cuBLAS" documentation (CUDA 13.0) and the
-comments of cublasLt.h 13.0. Eight-bit floating point, the orders of 32 columns, planar complex
-numbers, triangular results and scales by pointer are not here.
+Sources, named beside each rule: NVIDIA's "cuBLAS" documentation (CUDA 13.0), "Using the cuBLASLt
+API", by function, and the comments of cublasLt.h 13.0. Eight-bit floating point, the orders of 32
+columns, planar complex numbers, triangular results and scales by pointer are not here.
 """
 
 import ctypes
@@ -68,7 +68,7 @@ PREFERENCE = {
     8: ("align_d", I4, 256), 9: ("waves", np.dtype("f4"), 0.0), 12: ("implementations", POINTER, 0),
 }  # fmt: skip
 
-# 3.4.17 cublasLtMatmul, the table of regular data orders:
+# cublasLtMatmul, the table of regular data orders:
 # (compute type, scale type, A and B, C and D) -> whether an epilogue other than the default may be.
 _SINGLE = {(t, R32F, kind, kind): True for t in (68, 69) for kind in (R16BF, R16F, R32F)}
 _SINGLE |= {(t, R32F, kind, R32F): True for t in (68, 69) for kind in (R16BF, R16F)}
@@ -120,7 +120,7 @@ handles, fields = Handles(NOT_INITIALIZED), Handles(INVALID_VALUE)
 
 
 def known(handle: int) -> None:
-    """3.1: a cublasHandle_t contains a cublasLtHandle_t and may stand in its place."""
+    """A cublasHandle_t contains a cublasLtHandle_t and may stand in its place."""
     try:
         handles[handle]
     except Refused:
@@ -158,7 +158,7 @@ def descriptor(kind: str, letters: str, table: dict, names: tuple[str, ...]) -> 
 
     @function(f"cublasLt{kind}SetAttribute", "pi pz")
     def set_attribute(handle: int, number: int, buffer: int, size: int) -> None:
-        """3.4: the size must be the attribute's."""
+        """The size must be the attribute's."""
         state = fields[handle]
         name, dtype = state.field(number)
         require(bool(buffer) and size == dtype.itemsize, INVALID_VALUE)
@@ -338,7 +338,7 @@ def heuristic(
     handle: int, description: int, a: int, b: int, c: int, d: int, preference: int,
     requested: int, results: int, count: int,
 ) -> None:  # fmt: skip
-    """3.4.15: the algorithms that may be used, best first; NOT_SUPPORTED where there is none."""
+    """The algorithms that may be used, best first; NOT_SUPPORTED where there is none."""
     known(handle)
     require(bool(results and count) and requested > 0, INVALID_VALUE)
     room = fields[preference].workspace
@@ -357,7 +357,7 @@ def matmul(
     c: int, cdesc: int, d: int, ddesc: int, algorithm: int, workspace: int, nbytes: int,
     stream: int,
 ) -> None:  # fmt: skip
-    """3.4.17: the workspace is aligned to 256 bytes and as large as the algorithm says."""
+    """The workspace is aligned to 256 bytes and as large as the algorithm says."""
     known(handle)
     product = Matmul(description, adesc, bdesc, cdesc, ddesc)
     require(bool(alpha and beta and a and b and d), INVALID_VALUE)

@@ -1,7 +1,8 @@
 """cuFFT over SciPy's transforms on raw pointers.
 
-Sources, named beside each rule: the sections of NVIDIA's "cuFFT" documentation (CUDA 13.0).
-Transforms are not scaled (2.5). Several GPUs, half precision and callbacks are not here.
+Sources, named beside each rule: NVIDIA's "cuFFT" documentation (CUDA 13.0), by the title of the
+section or by function. Transforms are not scaled. Several GPUs, half precision and callbacks are
+not here.
 """
 
 from typing import Any
@@ -11,7 +12,7 @@ import scipy.fft
 
 from gtensor.hostcuda.libraries.calls import Context, Handles, Library, require, store, view
 
-# 3.17 cufftResult
+# cufftResult
 INVALID_PLAN, INVALID_TYPE, INVALID_VALUE, INTERNAL_ERROR, EXEC_FAILED = 1, 3, 4, 5, 6
 INVALID_SIZE, UNALIGNED_DATA, NO_WORKSPACE, NOT_IMPLEMENTED = 8, 9, 13, 14
 VERSION = 12000
@@ -19,7 +20,7 @@ VERSION = 12000
 library = Library("libcufft.so.12", refusal=NOT_IMPLEMENTED, internal=INTERNAL_ERROR)
 function = library.function
 
-# 3.16.1 cufftType: (type of the input, of the output)
+# cufftType: (type of the input, of the output)
 TYPES = {
     0x29: ("c8", "c8"), 0x2A: ("f4", "c8"), 0x2C: ("c8", "f4"),
     0x69: ("c16", "c16"), 0x6A: ("f8", "c16"), 0x6C: ("c16", "f8"),
@@ -28,7 +29,7 @@ FORWARD, INVERSE = -1, 1
 
 
 class Layout:
-    """Where the elements of a batch lie (2.6 advanced data layout); no `embed` is the basic one."""
+    """Where the elements of a batch lie ("Advanced Data Layout"); no `embed` is the basic one."""
 
     def __init__(
         self, lengths: tuple[int, ...], embed: tuple[int, ...] | None, step: int, distance: int
@@ -39,7 +40,7 @@ class Layout:
         rows = self.embed or self.lengths
         step, distance = (self.step, self.distance) if self.embed else (1, 0)
         last = rows[-1]
-        if self.embed is None and padded:  # 2.4: in place, real rows are as long as complex ones
+        if self.embed is None and padded:  # "Data Layout": real rows are as long as complex
             last = 2 * (last // 2 + 1)
         strides = [step]
         for length in (last, *rows[:0:-1][1:]):
@@ -63,7 +64,7 @@ class Plan(Context):
         self, lengths: tuple[int, ...], kind: int, batch: int, source: tuple, target: tuple
     ) -> int:
         """Sets the plan up and returns the size of its work area."""
-        require(not self.kind, INVALID_PLAN)  # 3.2: a plan is made once
+        require(not self.kind, INVALID_PLAN)  # cufftMakePlan: a plan is made once
         require(kind in TYPES, INVALID_TYPE)
         require(bool(lengths) and min(lengths) > 0 < batch, INVALID_SIZE)
         self.kind, self.lengths, self.batch = kind, lengths, batch
@@ -86,7 +87,7 @@ class Plan(Context):
             y[...] = scipy.fft.rfftn(x, axes=axes)
         elif second.kind == "f":
             values = scipy.fft.irfftn(x, self.lengths, axes, norm="forward")
-            if len(self.lengths) > 1 and not in_place:  # 2.4: its input is overwritten
+            if len(self.lengths) > 1 and not in_place:  # its input is overwritten
                 x[...] = np.nan
             y[...] = values
         elif direction == FORWARD:
@@ -122,14 +123,14 @@ def set_stream(plan: int, stream: int) -> None:
 
 @function("cufftSetAutoAllocation", "ii")
 def set_auto_allocation(plan: int, automatic: int) -> None:
-    """3.7: before the plan is made."""
+    """Before the plan is made."""
     require(not plans[plan].kind, INVALID_PLAN)
     plans[plan].automatic = bool(automatic)
 
 
 @function("cufftSetWorkArea", "ip")
 def set_work_area(plan: int, work: int) -> None:
-    """3.7.4: it takes the place of an area that the plan has allocated itself."""
+    """It takes the place of an area that the plan has allocated itself."""
     plans[plan].work, plans[plan].automatic = work, False
 
 
@@ -144,7 +145,7 @@ def make_plan_many(
     plan: int, rank: int, n: int, inembed: int, istride: int, idist: int,
     onembed: int, ostride: int, odist: int, kind: int, batch: int, size: int,
 ) -> None:  # fmt: skip
-    """3.2.4: rank 1, 2 or 3; without inembed or onembed the strides are ignored."""
+    """Rank 1, 2 or 3; without inembed or onembed the strides are ignored."""
     state = plans[plan]
     require(rank in (1, 2, 3) and bool(n), INVALID_VALUE)
 
@@ -164,7 +165,7 @@ def make_plan_many(
 def execution(letter: str, kind: int, directed: bool) -> None:
     @function(f"cufftExec{letter}", "ipp" + "i" * directed)
     def execute(plan: int, source: int, target: int, direction: int = FORWARD) -> None:
-        """3.3: the plan's type must be the function's; pointers are aligned to whole elements."""
+        """The plan's type must be the function's; pointers are aligned to whole elements."""
         state = plans[plan]
         require(state.kind == kind, INVALID_PLAN)
         require(bool(source and target) and direction in (FORWARD, INVERSE), INVALID_VALUE)

@@ -2,7 +2,7 @@
 
 The distributions and their intervals are NVIDIA's and CuPy's; the numbers are not: for a seed a GPU
 gives others. What is kept is that equal seeds and offsets give equal numbers, that an offset skips
-as many results (cuRAND documentation, 2.4 "Generator Options"), and that a state in device memory
+as many results (cuRAND documentation, "Generator Options"), and that a state in device memory
 moves when the stream comes to it.
 """
 
@@ -31,7 +31,7 @@ VERSION = 10400  # 10.4.0
 library = Library("libcurand.so.10", refusal=TYPE_ERROR, internal=INTERNAL_ERROR)
 function = library.function
 
-# 2.1: the pseudorandom generators. The quasirandom ones (200 and more) are not here.
+# "Generator Types": the pseudorandom ones. The quasirandom ones (200 and more) are not here.
 PSEUDO = {100, 101, 121, 141, 142, 161}
 ORDERINGS = {100, 101, 102, 103, 104}  # best, default, seeded, legacy, dynamic
 
@@ -115,12 +115,12 @@ def generate(generator: int, out: int, n: int) -> None:
 
 @function("curandGenerateLongLong", "ppz")
 def generate_long_long(generator: int, out: int, n: int) -> None:
-    """2.4: only the 64-bit quasirandom generators have it."""
+    """Only the 64-bit quasirandom generators have it."""
     require(generators[generator] is None, TYPE_ERROR)
 
 
 def uniform(words: np.ndarray, dtype: np.dtype) -> np.ndarray:
-    """3.2 curandGenerateUniform: "between 0.0 and 1.0, where 0.0 is excluded and 1.0 included"."""
+    """curandGenerateUniform: "between 0.0 and 1.0, where 0.0 is excluded and 1.0 included"."""
     if dtype == np.float32:
         return (words * np.float32(2.0**-32) + np.float32(2.0**-33)).astype("f4")
     high, low = words[0::2].astype("u8"), words[1::2].astype("u8")
@@ -142,7 +142,7 @@ def distribution(
 
     def fill(generator: int, out: int, n: int, *parameters: float) -> None:
         state = generators[generator]
-        # 3.2 curandGenerateNormal: n must be even for pseudorandom generators.
+        # curandGenerateNormal: n must be even for pseudorandom generators.
         require(not even or n % 2 == 0, LENGTH_NOT_MULTIPLE)
         words = state.words(n * kind.itemsize // 4)
 

@@ -23,7 +23,7 @@ from gtensor.hostcuda.libraries.calls import (
     store,
     view,
 )
-from gtensor.hostcuda.libraries.lapack import At, call
+from gtensor.hostcuda.libraries.lapack import call
 
 # cusolverStatus_t
 NOT_INITIALIZED, INVALID_VALUE, EXECUTION_FAILED, INTERNAL_ERROR, NOT_SUPPORTED = 1, 3, 6, 7, 9
@@ -170,9 +170,18 @@ def potrf(
 
     def run() -> None:
         spoil()
-        store(info, call(routine(t, "potrf"), part, n, At(a), lda), "i4")
+        factor = matrix(a, n, n, lda, DTYPES[t])
+        store(info, call(routine(t, "potrf"), part, n, factor, lda), "i4")
 
     context.enqueue(f"cusolverDn{t}potrf", run)
+
+
+def solve(
+    t: str, part: bytes, n: int, columns: int, a: int, lda: int, b: int, ldb: int
+) -> None:
+    """A X = B in place of B, with A as potrf leaves it."""
+    factor, sides = matrix(a, n, n, lda, DTYPES[t]), matrix(b, n, columns, ldb, DTYPES[t])
+    call(routine(t, "potrs"), part, n, columns, factor, lda, sides, ldb)
 
 
 @function("cusolverDn{}potrs", "piii pi pi p", "SDCZ")
@@ -186,8 +195,8 @@ def potrs(
     leads(ldb, n)
 
     def run() -> None:
-        name = routine(t, "potrs")
-        store(info, call(name, part, n, columns, At(a), lda, At(b), ldb), "i4")
+        solve(t, part, n, columns, a, lda, b, ldb)
+        store(info, 0, "i4")
 
     context.enqueue(f"cusolverDn{t}potrs", run)
 
@@ -204,8 +213,9 @@ def potrf_batched(
     def run() -> None:
         other = np.triu_indices(n, 1) if part == b"L" else np.tril_indices(n, -1)
         for i, address in enumerate(pointers(a, batch)):
-            store(infos + 4 * i, call(routine(t, "potrf"), part, n, At(address), lda), "i4")
-            matrix(address, n, n, lda, DTYPES[t])[other] = np.nan
+            factor = matrix(address, n, n, lda, DTYPES[t])
+            store(infos + 4 * i, call(routine(t, "potrf"), part, n, factor, lda), "i4")
+            factor[other] = np.nan
 
     context.enqueue(f"cusolverDn{t}potrfBatched", run)
 
@@ -225,7 +235,7 @@ def potrs_batched(
     def run() -> None:
         store(info, 0, "i4")
         for left, right in zip(pointers(a, batch), pointers(b, batch), strict=True):
-            call(routine(t, "potrs"), part, n, columns, At(left), lda, At(right), ldb)
+            solve(t, part, n, columns, left, lda, right, ldb)
 
     context.enqueue(f"cusolverDn{t}potrsBatched", run)
 
@@ -253,10 +263,12 @@ def getrf(
 
     def run() -> None:
         spoil()
+        factors = matrix(a, m, n, lda, DTYPES[t])
         if pivots:
-            found = call(routine(t, "getrf"), m, n, At(a), lda, At(pivots))
+            order = view(pivots, (min(m, n),), "i4")
+            found = call(routine(t, "getrf"), m, n, factors, lda, order)
         else:
-            found = cublas.eliminate(matrix(a, m, n, lda, DTYPES[t]))
+            found = cublas.eliminate(factors)
         store(info, found, "i4")
 
     context.enqueue(f"cusolverDn{t}getrf", run)
@@ -300,7 +312,8 @@ def sytrf(
 
     def run() -> None:
         spoil()
-        store(info, worked(t, routine(t, "sytrf"), part, n, At(a), lda, At(pivots)), "i4")
+        factors = matrix(a, n, n, lda, DTYPES[t]), lda, view(pivots, (n,), "i4")
+        store(info, worked(t, routine(t, "sytrf"), part, n, *factors), "i4")
 
     context.enqueue(f"cusolverDn{t}sytrf", run)
 
@@ -328,7 +341,8 @@ def geqrf(
 
     def run() -> None:
         spoil()
-        store(info, worked(t, routine(t, "geqrf"), m, n, At(a), lda, At(tau)), "i4")
+        factors = matrix(a, m, n, lda, DTYPES[t]), lda, view(tau, (min(m, n),), DTYPES[t])
+        store(info, worked(t, routine(t, "geqrf"), m, n, *factors), "i4")
 
     context.enqueue(f"cusolverDn{t}geqrf", run)
 
@@ -361,7 +375,8 @@ def unitary(types: str, generate: str, multiply: str) -> None:
 
         def run() -> None:
             spoil()
-            store(info, worked(t, routine(t, generate), m, n, k, At(a), lda, At(tau)), "i4")
+            factors = matrix(a, m, n, lda, DTYPES[t]), lda, view(tau, (k,), DTYPES[t])
+            store(info, worked(t, routine(t, generate), m, n, k, *factors), "i4")
 
         context.enqueue(f"cusolverDn{t}{generate}", run)
 
@@ -398,8 +413,10 @@ def unitary(types: str, generate: str, multiply: str) -> None:
 
         def run() -> None:
             spoil()
-            name, factors = routine(t, multiply), (At(a), lda, At(tau), At(c), ldc)
-            store(info, worked(t, name, *letters, m, n, k, *factors), "i4")
+            order = m if letters[0] == b"L" else n
+            factors = matrix(a, order, k, lda, DTYPES[t]), lda, view(tau, (k,), DTYPES[t])
+            target = matrix(c, m, n, ldc, DTYPES[t]), ldc
+            store(info, worked(t, routine(t, multiply), *letters, m, n, k, *factors, *target), "i4")
 
         context.enqueue(f"cusolverDn{t}{multiply}", run)
 
@@ -429,8 +446,10 @@ def gebrd(
 
     def run() -> None:
         spoil()
-        results = [At(x) for x in (d, e, tauq, taup)]
-        store(info, worked(t, routine(t, "gebrd"), m, n, At(a), lda, *results), "i4")
+        diagonals = view(d, (n,), real(t)), view(e, (max(0, n - 1),), real(t))
+        reflectors = view(tauq, (n,), DTYPES[t]), view(taup, (n,), DTYPES[t])
+        whole = matrix(a, m, n, lda, DTYPES[t])
+        store(info, worked(t, routine(t, "gebrd"), m, n, whole, lda, *diagonals, *reflectors), "i4")
 
     context.enqueue(f"cusolverDn{t}gebrd", run)
 
@@ -464,10 +483,13 @@ def gesvd(
 
     def run() -> None:
         spoil()
-        outputs = (At(s), At(u), ldu, At(vt), ldvt)
-        tail = (np.empty(5 * max(1, min(m, n)), real(t)),) if t in "CZ" else ()
-        name = routine(t, "gesvd")
-        store(info, worked(t, name, *jobs, m, n, At(a), lda, *outputs, tail=tail), "i4")
+        columns = {b"A": m, b"S": n}.get(jobs[0], 0)  # 0: the vectors are not written there
+        left = matrix(u, m, columns, ldu, DTYPES[t]), ldu
+        right = matrix(vt, n if jobs[1] in (b"A", b"S") else 0, n, ldvt, DTYPES[t]), ldvt
+        whole, values = matrix(a, m, n, lda, DTYPES[t]), view(s, (n,), real(t))
+        tail = (np.empty(5 * max(1, n), real(t)),) if t in "CZ" else ()
+        arguments = (*jobs, m, n, whole, lda, values, *left, *right)
+        store(info, worked(t, routine(t, "gesvd"), *arguments, tail=tail), "i4")
 
     context.enqueue(f"cusolverDn{t}gesvd", run)
 
@@ -608,6 +630,8 @@ def gesvda(
     spoil = used(t, work, lwork, room(t, m, n))
     item = DTYPES[t].itemsize
 
+    norms: list[float] = []
+
     def run() -> None:
         spoil()
         for i in range(batch):
@@ -617,12 +641,12 @@ def gesvda(
                 v + i * stridev * item, ldv,
             )  # fmt: skip
             store(infos + 4 * i, info, "i4")
-            if residuals:
-                store(residuals + 8 * i, residual, "f8")
+            norms.append(residual)
 
     context.enqueue(f"cusolverDn{t}gesvdaStridedBatched", run)
     if residuals:
         require(runtime.synchronize(context.stream) == 0, EXECUTION_FAILED)
+        view(residuals, (len(norms),), "f8")[...] = norms
 
 
 # ---------------------------------------------------------------------------- eigenvalues
@@ -636,7 +660,7 @@ def eigen(t: str, job: int, part: bytes, n: int, a: int, lda: int, w: int) -> in
     rest: tuple[Any, ...] = (small_work, -1)
     if t in "CZ":
         rest = (np.empty(1, real(t)), -1, *rest)
-    arguments = (letter, part, n, At(a), lda, At(w))
+    arguments = letter, part, n, matrix(a, n, n, lda, DTYPES[t]), lda, view(w, (n,), real(t))
     call(name, *arguments, work, -1, *rest)
     work = np.empty(max(1, int(work[0].real)), DTYPES[t])
     ranges = []
@@ -813,9 +837,11 @@ def xgeev(
         spoil()
         job, none = b"V" if right else b"N", np.empty(1, DTYPES[t])
         parts = [np.empty(n, DTYPES[t]) for _ in range(1 if t in "CZ" else 2)]
-        outputs = (*parts, none, 1, At(vr), max(1, ldvr))
+        vectors = matrix(vr, n, n if right else 0, ldvr, DTYPES[t])
+        outputs = (*parts, none, 1, vectors, max(1, ldvr))
         tail = (np.empty(2 * max(1, n), real(t)),) if t in "CZ" else ()
-        found = worked(t, routine(t, "geev"), b"N", job, n, At(a), lda, *outputs, tail=tail)
+        whole = matrix(a, n, n, lda, DTYPES[t])
+        found = worked(t, routine(t, "geev"), b"N", job, n, whole, lda, *outputs, tail=tail)
         values = parts[0] if t in "CZ" else parts[0] + 1j * parts[1]
         view(w, (n,), cublas.NUMPY[wtype])[...] = values
         store(info, found, "i4")

@@ -8,13 +8,16 @@ import ctypes
 from functools import cache
 from typing import Any
 
+import numpy as np
 from scipy.linalg import cython_blas, cython_lapack
 
 _REAL = {"s": ctypes.c_float, "c": ctypes.c_float, "d": ctypes.c_double, "z": ctypes.c_double}
 
 
-class At(ctypes.c_void_p):
-    """An address among the arguments of a routine; numbers and letters are passed by reference."""
+def lowest(array: np.ndarray) -> int:
+    """Where an array's memory begins, which is what BLAS takes for a vector of a negative step."""
+    steps = zip(array.shape, array.strides, strict=True)
+    return array.ctypes.data + sum(min(0, step * max(0, n - 1)) for n, step in steps)
 
 
 @cache
@@ -36,16 +39,14 @@ def call(name: str, *arguments: Any) -> int:
     """Calls a routine without a result (a BLAS one or a LAPACK one; `info` is added to the latter).
 
     bytes are a letter, ints a Fortran integer, floats and complex a number in the routine's
-    precision, arrays and `At` an address.
+    precision, arrays an address.
     Returns LAPACK's info, 0 for BLAS.
     """
     function, count = routine(name)
     info, real = ctypes.c_int(0), _REAL[name[0]]
     kept: list[Any] = []
     for argument in arguments:
-        if isinstance(argument, At):
-            kept.append(argument)
-        elif isinstance(argument, bytes):
+        if isinstance(argument, bytes):
             kept.append(ctypes.c_char_p(argument))
         elif isinstance(argument, int):
             kept.append(ctypes.byref(ctypes.c_int(argument)))
@@ -54,7 +55,7 @@ def call(name: str, *arguments: Any) -> int:
         elif isinstance(argument, complex):
             kept.append((real * 2)(argument.real, argument.imag))
         else:
-            kept.append(ctypes.c_void_p(argument.ctypes.data))
+            kept.append(ctypes.c_void_p(lowest(argument)))
     if count == len(arguments) + 1:
         kept.append(ctypes.byref(info))
     elif count != len(arguments):

@@ -39,6 +39,8 @@ const Name texts[] = {
     {600, "device not ready"},
     {700, "an illegal memory access was encountered"},
     {701, "too many resources requested for launch"},
+    {702, "the launch timed out and was terminated"},
+    {710, "device-side assert triggered"},
     {716, "misaligned address"},
     {717, "operation not supported on global/shared address space"},
     {718, "invalid program counter"},
@@ -219,7 +221,10 @@ cudaError_t cudaDeviceSynchronize(void) {
                 return cudaErrorStreamCaptureUnsupported;
             }
         count(HOSTCUDA_OTHER, "synchronize device");
-        return wait_for_device(held, current(held));
+        Device &device = current(held);
+        cudaError_t error = wait_for_device(held, device);
+        inspect(held, device);
+        return error ? error : cudaError_t(device.error);
     });
 }
 

@@ -33,6 +33,10 @@ int hostcuda_is_device_memory(const void *address, size_t bytes);
 // one sentence that says where.
 void hostcuda_fail(int error, const char *sentence);
 
+// From within `run`: 0 if [address, address + bytes) is memory that the device can reach. Else the
+// device has met cudaErrorIllegalAddress, and `what` begins the sentence about it.
+int hostcuda_reach(const void *address, size_t bytes, const char *what);
+
 // Notes that a function was called that is not there. Returns cudaErrorNotSupported.
 int hostcuda_missing(const char *name);
 

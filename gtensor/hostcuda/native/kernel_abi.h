@@ -21,9 +21,19 @@ typedef struct hostcuda_kernel {
 // __device__ and __constant__ variables are dynamic symbols beside it.
 const hostcuda_kernel *hostcuda_module_kernel(size_t index);
 
+// What ends a launch: the numbers of cudaError_t (driver_types.h).
+enum hostcuda_fault {
+  HOSTCUDA_ILLEGAL_ADDRESS = 700,
+  HOSTCUDA_LAUNCH_TIMEOUT = 702,
+  HOSTCUDA_ASSERT = 710,
+  HOSTCUDA_MISALIGNED_ADDRESS = 716,
+  HOSTCUDA_LAUNCH_FAILURE = 719
+};
+
 // Runs a launch to its end on the calling OS thread; one launch at a time in a process. `schedule`
 // 0 runs blocks and threads first to last, 1 last to first, any other number is the seed of random
-// orders. 0, or 1 with one sentence in `fault` that names the kernel, the block and the thread.
+// orders. 0, or a hostcuda_fault with one sentence in `fault` that names the kernel, the block and
+// the thread.
 int hostcuda_run(const hostcuda_kernel *kernel, const unsigned grid[3], const unsigned block[3],
                  size_t dynamic_shared, void *const *parameters, unsigned long long schedule,
                  char *fault, size_t fault_bytes);

@@ -1,8 +1,9 @@
 // Memory: addresses, device and host allocations, CUDA's pools, virtual memory.
 //
 // Device memory is host memory at addresses of our own, each allocation between pages that nobody
-// may touch; it ends where such a page begins, so that the first access behind it faults. Addresses
-// are not given again before all others have been. What was freed faults, too.
+// may touch; it ends where such a page begins, so that the first access behind it faults. `inspect`
+// looks at the bytes in between. Addresses are not given again before all others have been. What was
+// freed faults, too.
 #include <sys/mman.h>
 #include <unistd.h>
 
@@ -16,11 +17,11 @@ namespace hostcuda {
 namespace {
 
 constexpr size_t PAGE = 4096;
-constexpr size_t ALIGNMENT = 256;            // of cudaMalloc, CUDA C++ Programming Guide 5.3.2
+// Of cudaMalloc: CUDA C++ Programming Guide, "Device Memory Accesses".
+constexpr size_t ALIGNMENT = 256;
 constexpr size_t PATTERN_BYTES = 8 << 20;
 
 constexpr size_t SPACE = size_t(64) << 40;   // addresses
-
 
 size_t up(size_t bytes, size_t to) { return (bytes + to - 1) / to * to; }
 
@@ -107,21 +108,70 @@ bool whole(const void *pointer, size_t bytes) {
     return true;
 }
 
-Outcome reachable(const void *pointer, size_t bytes, const char *what) {
+namespace {
+
+// Memory of another device is a peer's to read (cudaDeviceEnablePeerAccess), that of its pools is not
+// (cudaMemPoolSetAccess is not there); where it is mapped, cuMemSetAccess says so.
+bool allowed(const Allocation &there, const Device &reader) {
+    if (there.device == &reader) return true;
+    return there.kind == Kind::device ? reader.peers.count(there.device->index)
+                                      : there.kind != Kind::pooled;
+}
+
+}  // namespace
+
+Outcome reachable(const void *pointer, size_t bytes, const char *what, const Device *reader) {
     Held held(runtime().lock);
-    Address from = Address(pointer), to = from + bytes;
-    while (from < to) {
+    size_t done = 0;
+    while (done < bytes) {
+        Address from = Address(pointer) + done;
         Allocation *found = find(from);
-        if (!found || !found->there) {
+        if (!found || !found->there || (reader && !allowed(*found, *reader))) {
             char sentence[200];
             snprintf(sentence, sizeof sentence,
-                     "%s touched %#zx, %zu bytes behind the start of its %zu bytes, where there is no "
-                     "memory when it runs", what, size_t(from), size_t(from - Address(pointer)), bytes);
+                     "%s touched %#zx, %zu bytes behind the start of its %zu bytes, where the device has "
+                     "no memory when it runs", what, size_t(from), done, bytes);
             return {cudaErrorIllegalAddress, sentence};
         }
-        from = found->base + found->bytes;
+        done += found->base + found->bytes - from;
     }
     return {};
+}
+
+// An allocation ends less than ALIGNMENT bytes before its last page does and begins within its first
+// page; what else these pages hold is the pattern for as long as no program writes there.
+void inspect(Held &, Allocation &allocation) {
+    if (!allocation.there || allocation.kind == Kind::host || !allocation.span || pattern_file() < 0)
+        return;
+    const Address end = allocation.base + allocation.bytes;
+    const std::pair<Address, Address> around[] = {
+        {allocation.span + PAGE, allocation.base},
+        {end, allocation.span + allocation.span_bytes - PAGE}};
+    for (auto [start, stop] : around) {
+        auto *first = static_cast<unsigned char *>(at(start));
+        auto *last = static_cast<unsigned char *>(at(stop));
+        size_t bytes = stop - start;
+        if (!bytes || (*first == PATTERN && !memcmp(first, first + 1, bytes - 1))) continue;
+        auto *found = std::find_if(first, last, [](unsigned char byte) { return byte != PATTERN; });
+        Device &device = *allocation.device;
+        bool behind = start == end;
+        size_t distance = behind ? Address(found) - end : allocation.base - Address(found);
+        if (!device.error) {
+            char sentence[200];
+            snprintf(sentence, sizeof sentence,
+                     "something wrote %zu bytes %s of the %zu bytes allocated at %#zx", distance,
+                     behind ? "behind the end" : "before the start", allocation.bytes,
+                     size_t(allocation.base));
+            device.error = cudaErrorIllegalAddress;
+            device.sentence = sentence;
+        }
+        memset(first, PATTERN, bytes);
+    }
+}
+
+void inspect(Held &held, Device &device) {
+    for (auto &[base, allocation] : runtime().memory)
+        if (allocation.device == &device) inspect(held, allocation);
 }
 
 // Pages that hold the pattern until they are written; they cost nothing before.
@@ -242,6 +292,7 @@ cudaError_t release(Held &held, void *pointer, bool host) {
     found->second.freed = true;
     auto finish = [base = found->first](Held &held) {
         auto found = runtime().memory.find(base);
+        inspect(held, found->second);
         if (found->second.pool) give_back(found->second);
         forget(held, base);
     };
@@ -516,6 +567,7 @@ cudaError_t cudaFreeAsync(void *pointer, cudaStream_t handle) {
         work->name = "free in stream";
         work->run = [base = found->first] {
             Held held(runtime().lock);
+            inspect(held, runtime().memory[base]);
             forget(held, base);
             return Outcome{};
         };

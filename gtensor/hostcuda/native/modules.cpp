@@ -356,10 +356,9 @@ CUresult cuLaunchKernel(CUfunction handle, unsigned grid_x, unsigned grid_y, uns
         work->run = [=] {
             char fault[1024] = "";
             unsigned long long schedule = runtime().deferred ? hostcuda_random() : 0;
-            if (!runtime().run_kernel(kernel, blocks.axes, threads.axes, shared,
-                                      values->pointers.data(), schedule, fault, sizeof fault))
-                return Outcome{};
-            return Outcome{cudaErrorIllegalAddress, fault};
+            int error = runtime().run_kernel(kernel, blocks.axes, threads.axes, shared,
+                                             values->pointers.data(), schedule, fault, sizeof fault);
+            return Outcome{error, fault};
         };
         return submit(held, *stream, std::move(work));
     });

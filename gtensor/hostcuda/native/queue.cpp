@@ -53,6 +53,8 @@ void wait_for_change(Held &held) {
 
 bool bad(const Device &device) { return device.error != 0; }
 
+thread_local const Device *working;   // on which the work runs that this thread runs
+
 void run(Held &held, Item &item) {
     Runtime &all = runtime();
     WorkPointer work = item.work;
@@ -60,11 +62,13 @@ void run(Held &held, Item &item) {
     if (work && (dry ? bool(work->dry) : bool(work->run))
         && (work->always || !bad(*item.device))) {
         std::thread::id before = all.runner;
+        const Device *outer = std::exchange(working, item.device);
         all.runner = std::this_thread::get_id();
         all.running++;
         held.unlock();
         Outcome outcome;
         try {
+            thread().host_function = work->programs;
             if (dry) work->dry();
             else outcome = work->run();
         } catch (abi::__forced_unwind &) {   // the others go on; this work is never done
@@ -77,6 +81,8 @@ void run(Held &held, Item &item) {
         } catch (const std::bad_alloc &) {
             outcome = {cudaErrorMemoryAllocation, "the system gives this process no more memory"};
         }
+        thread().host_function = false;
+        working = outer;
         held.lock();
         all.running--;
         all.runner = before;
@@ -329,6 +335,12 @@ int hostcuda_enqueue(cudaStream_t handle, void (*run)(void *), void (*drop)(void
 void hostcuda_end(void) { ended = true; }
 
 void hostcuda_fail(int error, const char *sentence) { failing = {error, sentence}; }
+
+int hostcuda_reach(const void *address, size_t bytes, const char *what) {
+    Outcome outcome = reachable(address, bytes, what, working);
+    if (outcome.error) failing = outcome;
+    return outcome.error;
+}
 
 unsigned long long hostcuda_random(void) {
     Held held(runtime().lock);

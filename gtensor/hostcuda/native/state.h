@@ -206,6 +206,7 @@ struct Thread {
     Device *context = nullptr;       // the driver's current context
     int device = 0;
     cudaError_t last_error = cudaSuccess;
+    bool host_function = false;      // it runs one of the program's
     cudaStreamCaptureMode mode = cudaStreamCaptureModeGlobal;
     std::map<Device *, Stream *> streams;   // the per-thread default streams
     ~Thread();
@@ -269,7 +270,10 @@ Address take_addresses(size_t bytes, size_t alignment);   // 0: there are none
 void give_addresses(Address, size_t bytes);
 bool whole(const void *, size_t bytes);   // within one allocation, or mapped without a gap
 cudaError_t allocate(Held &, Kind, size_t bytes, Device *, Allocation **);
-Outcome reachable(const void *, size_t bytes, const char *what);   // when work runs
+// When work runs; a `reader` is the device that loads and stores there, without one bytes are copied.
+Outcome reachable(const void *, size_t bytes, const char *what, const Device *reader = nullptr);
+void inspect(Held &, Allocation &);  // what lies around it must be as it was
+void inspect(Held &, Device &);
 bool commit(Allocation &);           // back the addresses by memory; false: the system has no more
 bool close_off(Address, size_t bytes);   // any access faults from now on; false: as `commit`
 void forget(Held &, Address base);
@@ -286,9 +290,15 @@ cudaError_t fill_elements(Held &, void *, size_t pitch, unsigned value, size_t s
 // ---- the frame of every function
 
 // Runs a function of the API under the lock; an error stays the thread's last one.
+//
+// cudaErrorNotReady "is not considered an error and is therefore not reported by
+// cudaPeekAtLastError() or cudaGetLastError()": CUDA C++ Programming Guide, "Error Checking".
+// A host function "must not make any CUDA API calls": CUDA Runtime API, cudaLaunchHostFunc and
+// cudaStreamAddCallback, which let an implementation answer cudaErrorNotPermitted.
 template <class Body> cudaError_t call(Body body, bool sticky = true) noexcept {
     Runtime &all = runtime();
     if (all.forked) return cudaErrorInitializationError;
+    if (thread().host_function) return thread().last_error = cudaErrorNotPermitted;
     cudaError_t error;
     std::vector<std::function<void()>> afterwards;
     {

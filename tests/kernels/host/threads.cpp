@@ -173,7 +173,7 @@ unsigned living_lanes() {
   return current->block.living_lanes(self);
 }
 
-void fail(const char *format, ...) {
+void fail(hostcuda_fault, const char *format, ...) {
   char text[1000];
   va_list values;
   va_start(values, format);
