@@ -250,3 +250,16 @@ def test_what_is_whole_is_copied(name: str, dtype: str) -> None:
     y = getattr(gt, name)(x)
     assert y.dtype == dtype and y.tolist() == x.tolist()
     assert not np.shares_memory(x.numpy(), y.numpy())
+
+
+# -- on CUDA ---------------------------------------------------------------------------------------
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("dtype", FLOATS)
+@pytest.mark.parametrize("name", (*UNARY, *BINARY))
+def test_special_values_on_cuda_are_numpys_to_the_sign_of_zero(name: str, dtype: str) -> None:
+    with np.errstate(all="ignore"):
+        x = np.array([*SPECIAL, 0.1, -3.0, 7e8]).astype(dtype)
+        arrays = [x[:, None], x] if name in BINARY else [x]
+        assert_same(getattr(gt, name)(*map(gt.asarray, arrays)), numpy_of(name)(*arrays),
+                    1e-5 if dtype == "float32" else 1e-12)
