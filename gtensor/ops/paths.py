@@ -115,10 +115,15 @@ def into(function: np.ufunc) -> Path:
 negative = into(np.negative)
 
 
-def cupy_function(name: str) -> Path:
-    """The GPU path of an op that CuPy has under NumPy's name, `out=` included."""
+def cupy_function(name: str, kinds: str = "", kernel: Any = None) -> Path:
+    """The GPU path of an op that CuPy has under NumPy's name, `out=` included.
+
+    Arrays whose common dtype is of one of the `kinds` are for the kernel, which has one type.
+    """
 
     def path(*arrays: Any, out: Any = None, **params: Any) -> Any:
+        if kernel is not None and common(*arrays).kind in kinds:
+            return kernel(*promoted(*arrays), out=out)
         return getattr(cupy(), name)(*arrays, out=out, **params)
 
     return path

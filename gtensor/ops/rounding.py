@@ -15,7 +15,7 @@ from gtensor.backend.kernels import elementwise
 from gtensor.core.op import Op, op
 from gtensor.core.samples import alike, apart, binary, normal, unary
 from gtensor.ops.fused import fused
-from gtensor.ops.paths import common, cupy_function, promoted, settled, ufunc
+from gtensor.ops.paths import cupy_function, settled, ufunc
 from gtensor.ops.pointwise import SAME, d, pointwise
 
 __all__ = ["ceil", "floor", "floor_divide", "remainder", "round", "sign", "trunc"]
@@ -77,21 +77,9 @@ round = _constant("round", lambda torch, x: torch.round(x),
 sign = _constant("sign", lambda torch, x: torch.sign(x),
                  "-1, 0 or 1 by the sign of x; x / |x| of a complex x; NaN of NaN.")
 
-def _divided_gpu(name: str) -> Any:
-    """CuPy's function of that name for integers; the kernel of division.cuh for floats."""
-    of_integers = cupy_function(name)
-    kernel = elementwise("T x1, T x2", "T y", f"y = gt_{name}(x1, x2)", "division.cuh")
-
-    def path(x1: Any, x2: Any, out: Any = None) -> Any:
-        if common(x1, x2).kind in "fV":
-            return kernel(*promoted(x1, x2), out=out)
-        return of_integers(x1, x2, out=out)
-
-    return path
-
-
 floor_divide = op(
-    "floor_divide", cpu=ufunc(np.floor_divide), gpu=_divided_gpu("floor_divide"),
+    "floor_divide", cpu=ufunc(np.floor_divide), gpu=cupy_function("floor_divide", "fV", elementwise(
+        "T x1, T x2", "T y", "y = gt_floor_divide(x1, x2)", "division.cuh")),
     backward=pointwise(ZERO, ZERO),
     samples=binary(normal, apart),
     reference=lambda torch, a, b: torch.div(a, b, rounding_mode="floor"),
@@ -108,7 +96,8 @@ remainder_grad = fused(
 )
 
 remainder = op(
-    "remainder", cpu=ufunc(np.remainder), gpu=_divided_gpu("remainder"),
+    "remainder", cpu=ufunc(np.remainder), gpu=cupy_function("remainder", "fV", elementwise(
+        "T x1, T x2", "T y", "y = gt_remainder(x1, x2)", "division.cuh")),
     backward=pointwise(
         SAME, d("x1 x2", lambda ns, g, x1, x2, out: ns.remainder_grad(g, x1, x2, out=out))),
     samples=binary(normal, apart), reference=lambda torch, a, b: torch.remainder(a, b),
