@@ -32,14 +32,16 @@ __device__ inline void gt_sgd_momentum(P &parameter, S &momentum, G gradient, do
 
 // The running means of the gradient (m) and of its square (v). v is at most `most`, the largest
 // number of its state, and a finite gradient counts as at most `limit`, whose share of v is as
-// large: as infinity v would be one for ever, and the parameter would stand still.
+// large: as infinity v would be one for ever, and the parameter would stand still. A v that was
+// infinite or NaN before stays so.
 template <typename F, typename S>
 __device__ inline void gt_adam_moments(S &first_moment, S &second_moment, F g, double beta1,
                                        double beta2, double most, double limit, F &m, F &v) {
-  const bool finite = g - g == F(0);
+  const F before = gt_up(second_moment);
+  const bool finite = g - g == F(0) && before - before == F(0);
   if (finite) g = g > F(limit) ? F(limit) : g < -F(limit) ? -F(limit) : g;
   m = F(gt_up(first_moment)) + F(1.0 - beta1) * (g - F(gt_up(first_moment)));
-  v = F(beta2) * F(gt_up(second_moment)) + F(1.0 - beta2) * g * g;
+  v = F(beta2) * before + F(1.0 - beta2) * g * g;
   if (finite && v > F(most)) v = F(most);
   first_moment = static_cast<S>(gt_float<S>(m));
   second_moment = static_cast<S>(gt_float<S>(v));

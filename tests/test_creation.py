@@ -294,3 +294,22 @@ def test_no_public_function_makes_a_tensor_of_objects():
     done = subprocess.run([sys.executable, "-c", _CHILD], capture_output=True, text=True,
                           timeout=120, check=False)
     assert done.returncode == 0, done.stderr[-2000:]
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32", "float64", "complex64"])
+def test_a_negative_zero_keeps_its_sign_on_cuda(dtype):
+    zero = -0.0 if dtype != "complex64" else complex(0.0, -0.0)
+    mask = gt.asarray([[True, False], [False, True]])
+    rows = gt.asarray([0, 1])
+    written = [gt.ones((2, 2), dtype=dtype) for _ in range(4)]
+    for x, key in zip(written, (..., mask, rows, (slice(None), 1)), strict=True):
+        x[key] = zero
+    x = gt.ones((2, 2), dtype=dtype)
+    x[0] = gt.asarray(zero, dtype=dtype)
+    padded = gt.nn.functional.pad(gt.ones(2, dtype=dtype), (1, 0), value=zero)
+    for given in (gt.full((3,), zero, dtype=dtype), gt.asarray(zero, dtype=dtype), *written, x,
+                  padded, gt.positive(zero)):
+        values = given.numpy()
+        part = (values.imag if values.dtype.kind == "c" else values).astype(float)
+        assert (np.signbit(part) == (values == 0)).all() and (values == 0).any()

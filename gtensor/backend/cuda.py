@@ -9,6 +9,7 @@ import threading
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from functools import cache
+from math import copysign
 from typing import Any
 
 import numpy as np
@@ -71,7 +72,7 @@ class CudaDevice(Device):
     def fill(self, array: Any, value: complex) -> Any:
         with self._cupy_device:
             self.order((), (array,))
-            return super().fill(array, value)
+            return super().fill(array, self.assignable(value, array.dtype))
 
     def matmul(self, a: Any, b: Any, out: Any = None, beta: float = 0.0) -> Any:
         return self._products.matmul(a, b, out, beta)
@@ -86,7 +87,17 @@ class CudaDevice(Device):
         The device itself reads page-locked memory, in a stream's time: that copy is waited for.
         """
         with self._cupy_device:
+            if _is_negative_zero(array):
+                return self.assignable(array, array.dtype)
             return cupy().asarray(array, blocking=is_pinned(array))
+
+    def assignable(self, value: Any, dtype: np.dtype) -> Any:
+        """CuPy assigns a number that equals 0 as a memset, which loses the sign: -0 as an array."""
+        if dtype.kind in "biu" or not _is_negative_zero(value):
+            return value
+        array = self.empty((), dtype, "negative zero")
+        cupy().copyto(array, value)
+        return array
 
     def current_stream(self) -> CudaStream:
         return self.streams.current()
@@ -234,6 +245,14 @@ def _install_allocator() -> None:
         return memory.MemoryPointer(ArenaMemory(block, index), 0)
 
     cupy().cuda.set_allocator(allocate)
+
+
+def _is_negative_zero(value: Any) -> bool:
+    """Whether a number, or an array of one on the host, equals 0 and has a sign in a part."""
+    if not isinstance(value, (float, complex, np.generic, np.ndarray)) or np.ndim(value):
+        return False
+    number = complex(value)
+    return number == 0 and (copysign(1, number.real) < 0 or copysign(1, number.imag) < 0)
 
 
 def _nested(values: Iterable[Any]) -> Iterable[Any]:

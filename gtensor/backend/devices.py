@@ -121,6 +121,10 @@ class Device:
         array[...] = value
         return array
 
+    def assignable(self, value: Any, dtype: np.dtype) -> Any:
+        """A number, or an array, as `array[key] = value` wants it for an array of that dtype."""
+        return value
+
     def matmul(self, a: Any, b: Any, out: Any = None, beta: float = 0.0) -> Any:
         """out = a @ b + beta * out for arrays of one floating or complex dtype, in a path.
 

@@ -255,7 +255,7 @@ def adopt_constants(op: Op, arrays: list[Any], device: Device | None) -> Device:
     if device is None:
         device = default_device()
         if all(isinstance(value, _SCALARS) or value is None for value in arrays):
-            arrays[0] = device.xp.asarray(_as_numpy(op, arrays[0]))
+            arrays[0] = device.from_numpy(_as_numpy(op, arrays[0]))
     for i, value in enumerate(arrays):
         if type(value) is float or type(value) is int or value is None:
             continue
@@ -268,7 +268,7 @@ def adopt_constants(op: Op, arrays: list[Any], device: Device | None) -> Device:
         dtype = np.result_type(*[a.dtype for a in strong if a.dtype.kind in "fVc"])
         for i, value in enumerate(arrays):
             if type(value) in (int, float):
-                arrays[i] = device.xp.asarray(value, dtype=dtype)
+                arrays[i] = device.from_numpy(np.asarray(value, dtype))
     return device
 
 

@@ -105,6 +105,9 @@ def _grad_function(
         recording = is_grad_enabled()
         arguments = list(args)
         for i in positions:
+            if not -len(args) <= i < len(args):
+                raise ValueError(f"a gradient function for argument {i} was called with "
+                                 f"{len(args)} positional arguments; wanted it among them")
             arguments[i] = _inner_handle(args[i], i, recording)
         own = [arguments[i]._node for i in positions]  # the function may write the handles
         others = (*(x for i, x in enumerate(args) if arguments[i] is x), *kwargs.values())

@@ -85,11 +85,17 @@ class Interchange(Place):
         """
         self._refuse_gradient("another library")
         array = self._array
-        if any(stride < 0 for stride in array.strides):  # consumers refuse them, PyTorch by abort()
-            if copy is False:
-                raise BufferError("a tensor with negative strides (a flipped view) was given to "
-                                  "another library without a copy; clone() it first")
-            array = self._device.copy(array, label="__dlpack__")
+        moves = dl_device is not None and dl_device != self.__dlpack_device__()
+        if moves and copy is False:
+            raise BufferError(f"a tensor on {self._device} was asked for on DLPack device "
+                              f"{dl_device} without a copy; wanted copy=True or None")
+        flipped = any(stride < 0 for stride in array.strides)
+        if flipped and copy is False:
+            raise BufferError("a tensor with negative strides (a flipped view) was given to "
+                              "another library without a copy; clone() it first")
+        # Consumers refuse negative strides, PyTorch by abort(); CuPy copies to the CPU only.
+        if flipped or copy and not moves and self._device.type == "cuda":
+            array, copy = self._device.copy(array, label="__dlpack__"), None
         elif not copy:
             self._facts().exported = True
         options: dict[str, Any] = {"stream": stream, "dl_device": dl_device, "copy": copy}

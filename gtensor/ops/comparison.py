@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from gtensor.backend.kernels import elementwise
 from gtensor.core.op import Op, op
 from gtensor.core.samples import below, binary, boolean, normal, unary
 from gtensor.ops.paths import cupy_function, ufunc
@@ -18,10 +19,17 @@ __all__ = [
 ]
 
 
-def _discrete(name: str, function: np.ufunc, samples: Any, reference: Any, doc: str) -> Op:
-    return op(name, cpu=ufunc(function), gpu=cupy_function(function.__name__), backward=None,
-              tangent=None, samples=samples, reference=reference,
+def _discrete(
+    name: str, function: np.ufunc, samples: Any, reference: Any, doc: str, gpu: Any = None
+) -> Op:
+    return op(name, cpu=ufunc(function), gpu=gpu or cupy_function(function.__name__),
+              backward=None, tangent=None, samples=samples, reference=reference,
               doc=f"{doc}, elementwise{' with broadcasting' * (function.nin > 1)}.")
+
+
+def _shift_gpu(way: str) -> Any:
+    return cupy_function(f"{way}_shift", "iu", elementwise(
+        "T x1, T x2", "T y", f"y = gt_shift_{way}(x1, x2)", "shift.cuh"))
 
 
 _ALMOST_EQUAL = binary(below(3))  # integers of which many are equal
@@ -59,10 +67,12 @@ bitwise_invert = _discrete("bitwise_invert", np.bitwise_not,
                            [*unary(boolean), *unary(below(64))], lambda torch, a: ~a,
                            "The bits not set in x")
 bitwise_left_shift = _discrete("bitwise_left_shift", np.left_shift, binary(below(64), below(8)),
-                               lambda torch, a, b: a << b, "x1 times 2 ** x2, for integers")
+                               lambda torch, a, b: a << b, "x1 times 2 ** x2, for integers",
+                               _shift_gpu("left"))
 bitwise_right_shift = _discrete("bitwise_right_shift", np.right_shift,
                                 binary(below(64), below(8)), lambda torch, a, b: a >> b,
-                                "x1 divided by 2 ** x2 and rounded down, for integers")
+                                "x1 divided by 2 ** x2 and rounded down, for integers",
+                                _shift_gpu("right"))
 
 isnan = _discrete("isnan", np.isnan, unary(), lambda torch, a: torch.isnan(a),
                   "Whether x is NaN, also in one part of a complex x")

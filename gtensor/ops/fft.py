@@ -10,7 +10,7 @@ the real transforms weigh them by 1/2 and 2. Padding and truncation are ops befo
 from __future__ import annotations
 
 import builtins
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from operator import index
 from typing import Any, Literal
 
@@ -198,6 +198,10 @@ def _axes_and_sizes(
     x: Tensor, s: Sequence[int] | None, axes: Sequence[int] | None, name: str
 ) -> tuple[Axes, Axes]:
     """Axes counted from 0, in their order, and how long each is to be transformed."""
+    for option, given in (("s", s), ("axes", axes)):
+        if given is not None and not isinstance(given, Iterable):
+            raise TypeError(f"{name} was given {option}={given!r}; wanted a sequence of whole "
+                            "numbers, or None")
     if axes is None:
         count = x.ndim if s is None else len(s)
         axes = range(x.ndim - count, x.ndim)

@@ -27,6 +27,7 @@ def _pad_path(x: Any, *, pads: Pads, value: float, out: Any = None) -> Any:
         shape = tuple(n + sum(p) for n, p in zip(x.shape, pads, strict=True))
         out = device_of(x).empty(shape, x.dtype, "pad")
     inside = _inside(x.shape, pads)
+    value = device_of(out).assignable(value, out.dtype)
     for axis, (place, n) in enumerate(zip(inside, out.shape, strict=True)):  # the border only
         for border in (slice(0, place.start), slice(place.stop, n)):
             out[(*inside[:axis], border, ...)] = value

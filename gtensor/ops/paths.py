@@ -13,10 +13,12 @@ from numpy import ndarray
 
 from gtensor.backend import host
 from gtensor.backend.cuda import cupy
+from gtensor.dtypes import result_type
 from gtensor.settings import settings
 
 Path = Callable[..., Any]
 _ITEM = 16  # bytes of the largest element: a bound that needs no dtype arithmetic
+_NUMBERS = (bool, int, float, complex)
 _ARRAYS = (ndarray, np.generic)  # NumPy answers scalars for 0-d arrays, as strong as these
 
 
@@ -113,13 +115,29 @@ def into(function: np.ufunc) -> Path:
 negative = into(np.negative)
 
 
-def cupy_function(name: str) -> Path:
-    """The GPU path of an op that CuPy has under NumPy's name, `out=` included."""
+def cupy_function(name: str, kinds: str = "", kernel: Any = None) -> Path:
+    """The GPU path of an op that CuPy has under NumPy's name, `out=` included.
+
+    Arrays whose common dtype is of one of the `kinds` are for the kernel, which has one type.
+    """
 
     def path(*arrays: Any, out: Any = None, **params: Any) -> Any:
+        if kernel is not None and common(*arrays).kind in kinds:
+            return kernel(*promoted(*arrays), out=out)
         return getattr(cupy(), name)(*arrays, out=out, **params)
 
     return path
+
+
+def common(*values: Any) -> np.dtype:
+    """The dtype of arrays and numbers, also where an array is of ml_dtypes."""
+    return result_type(*(x if type(x) in _NUMBERS else x.dtype for x in values))
+
+
+def promoted(*values: Any) -> Iterator[Any]:
+    """The values with arrays in their common dtype: a kernel has one type."""
+    dtype = common(*values)
+    return (x if type(x) in _NUMBERS else x.astype(dtype, copy=False) for x in values)
 
 
 def tiled(name: str, formula: Callable[..., Any], dtype: Any = None) -> Path:

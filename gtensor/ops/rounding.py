@@ -78,7 +78,8 @@ sign = _constant("sign", lambda torch, x: torch.sign(x),
                  "-1, 0 or 1 by the sign of x; x / |x| of a complex x; NaN of NaN.")
 
 floor_divide = op(
-    "floor_divide", cpu=ufunc(np.floor_divide), gpu=cupy_function("floor_divide"),
+    "floor_divide", cpu=ufunc(np.floor_divide), gpu=cupy_function("floor_divide", "fV", elementwise(
+        "T x1, T x2", "T y", "y = gt_floor_divide(x1, x2)", "division.cuh")),
     backward=pointwise(ZERO, ZERO),
     samples=binary(normal, apart),
     reference=lambda torch, a, b: torch.div(a, b, rounding_mode="floor"),
@@ -87,14 +88,16 @@ floor_divide = op(
 
 remainder_grad = fused(
     "remainder_grad", lambda ns, g, x1, x2: -(g * ns.floor_divide(x1, x2)),
-    gpu=elementwise("T g, T x1, T x2", "T dx", "dx = -(g * floor(x1 / x2))"),
+    gpu=elementwise("T g, T x1, T x2", "T dx", "dx = -(gt_up(g) * gt_floor_divide(x1, x2))",
+                    "division.cuh", name="gt_remainder_grad"),
     samples=alike(3, (normal, normal, apart)),
     reference=lambda torch, g, a, b: -(g * torch.div(a, b, rounding_mode="floor")),
     doc="The gradient of the remainder with respect to the divisor x2.",
 )
 
 remainder = op(
-    "remainder", cpu=ufunc(np.remainder), gpu=cupy_function("remainder"),
+    "remainder", cpu=ufunc(np.remainder), gpu=cupy_function("remainder", "fV", elementwise(
+        "T x1, T x2", "T y", "y = gt_remainder(x1, x2)", "division.cuh")),
     backward=pointwise(
         SAME, d("x1 x2", lambda ns, g, x1, x2, out: ns.remainder_grad(g, x1, x2, out=out))),
     samples=binary(normal, apart), reference=lambda torch, a, b: torch.remainder(a, b),

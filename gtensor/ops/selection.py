@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import wraps
 from math import inf, prod
 from types import SimpleNamespace
@@ -17,10 +17,9 @@ from gtensor.core.op import op
 from gtensor.core.samples import Sample, alike, apart, binary, boolean, distinct, normal
 from gtensor.core.tensor import Tensor
 from gtensor.creation import asarray
-from gtensor.dtypes import result_type
 from gtensor.ops.arithmetic import positive
 from gtensor.ops.fused import fused
-from gtensor.ops.paths import cupy_function, ufunc
+from gtensor.ops.paths import common, cupy_function, promoted, ufunc
 from gtensor.ops.pointwise import d, pointwise
 from gtensor.ops.scratch import Scratch, masked, select, select_into, tile_size, whole_tiles
 
@@ -62,17 +61,6 @@ def _branchless(formula: Callable[..., Any]) -> Callable[..., Any]:
         return formula(_tile if ns is np else ns, *inputs)
 
     return called
-
-
-def _common(*values: Any) -> np.dtype:
-    """The dtype of arrays and numbers, also where an array is of ml_dtypes."""
-    return result_type(*(x if type(x) in _NUMBERS else x.dtype for x in values))
-
-
-def _promoted(*values: Any) -> Iterator[Any]:
-    """The values with arrays in their common dtype: a kernel has one type."""
-    dtype = _common(*values)
-    return (x if type(x) in _NUMBERS else x.astype(dtype, copy=False) for x in values)
 
 
 # -- maximum and minimum ---------------------------------------------------------------------------
@@ -146,7 +134,7 @@ def _clip_cpu(x: Any, min: Any, max: Any, out: Any = None) -> Any:
     if out is None and (x.size > _BRANCHING or x.dtype.kind == "V"):  # np.clip widens bfloat16
         bounds = [b for b in (min, max) if b is not None]
         shape = np.broadcast_shapes(x.shape, *[np.shape(b) for b in bounds])
-        out = host().empty(shape, _common(x, *bounds), "clip")
+        out = host().empty(shape, common(x, *bounds), "clip")
     return np.clip(x, min, max, out=out)
 
 
@@ -160,7 +148,7 @@ def _clip_gpu(x: Any, min: Any, max: Any, out: Any = None) -> Any:
         return cupy().maximum(x, min, out=out)
     if min is None:
         return cupy().minimum(x, max, out=out)
-    return _clip_kernel(*_promoted(x, min, max), out=out)
+    return _clip_kernel(*promoted(x, min, max), out=out)
 
 
 def _without_bounds(kernel: Any) -> Any:
@@ -251,7 +239,7 @@ def _where_cpu(condition: Any, x1: Any, x2: Any, out: Any = None) -> Any:
     if (out is None and condition.size <= _BRANCHING and _goes_with(x1, condition)
             and _goes_with(x2, condition)):
         return np.where(condition, x1, x2)
-    dtype = _common(x1, x2)
+    dtype = common(x1, x2)
     shape = np.broadcast_shapes(condition.shape, np.shape(x1), np.shape(x2))
     if out is None:
         out = host().empty(shape, dtype, "where")
@@ -276,7 +264,7 @@ _where_kernel = elementwise("B condition, T x1, T x2", "T y", "y = condition ? x
 
 
 def _where_gpu(condition: Any, x1: Any, x2: Any, out: Any = None) -> Any:
-    return _where_kernel(condition, *_promoted(x1, x2), out=out)
+    return _where_kernel(condition, *promoted(x1, x2), out=out)
 
 
 where_op = op(

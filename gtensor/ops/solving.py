@@ -48,6 +48,8 @@ def _solve_path(xp: Any, x1: Any, x2: Any) -> Any:
     if xp is not np and x1.shape[:-2] != x2.shape[:-2]:  # CuPy does not broadcast batches
         lead = np.broadcast_shapes(x1.shape[:-2], x2.shape[:-2])
         x1, x2 = (xp.broadcast_to(x, lead + x.shape[-2:]) for x in (x1, x2))
+    if xp is not np and not x2.size:  # a batch of nothing is too little for CuPy
+        return xp.empty(x2.shape, np.result_type(x1, x2))
     return xp.linalg.solve(x1, x2)
 
 

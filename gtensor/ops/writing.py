@@ -42,6 +42,7 @@ def _set_item_path(x: Any, value: Any, *, key: Key, out: Any = None) -> Any:
         out = device_of(x).copy(x, label="set_item")
     elif out is not x:
         out[...] = x
+    value = device_of(out).assignable(value, out.dtype)
     rows = rows_of(out, key)
     if rows is None:
         out[key] = value

@@ -125,6 +125,24 @@ def test_cupy_shares_a_buffer_on_the_gpu():
 
 
 @pytest.mark.gpu
+def test_a_consumer_says_whether_a_buffer_on_the_gpu_is_copied():
+    ours = gt.arange(3, dtype="float32", device="cuda")
+
+    class Asked:
+        def __init__(self, **asked):
+            self.__dlpack_device__, self.asked = ours.__dlpack_device__, asked
+
+        def __dlpack__(self, **given):
+            return ours.__dlpack__(**self.asked)
+
+    apart, same = (gt.from_dlpack(Asked(copy=copy)) for copy in (True, False))
+    same += 1
+    assert (apart.tolist(), ours.tolist()) == ([0, 1, 2], [1, 2, 3])
+    with pytest.raises(BufferError, match=r"on cuda:0 .* on DLPack device \(1, 0\) without a copy"):
+        ours.__dlpack__(copy=False, dl_device=(1, 0))
+
+
+@pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="PyTorch is a build for the CPU")
 def test_pytorch_shares_a_buffer_on_the_gpu():
     ours = gt.arange(6, dtype="float32", device="cuda")

@@ -250,3 +250,28 @@ def test_what_is_whole_is_copied(name: str, dtype: str) -> None:
     y = getattr(gt, name)(x)
     assert y.dtype == dtype and y.tolist() == x.tolist()
     assert not np.shares_memory(x.numpy(), y.numpy())
+
+
+# -- on CUDA ---------------------------------------------------------------------------------------
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("dtype", FLOATS)
+@pytest.mark.parametrize("name", (*UNARY, *BINARY))
+def test_special_values_on_cuda_are_numpys_to_the_sign_of_zero(name: str, dtype: str) -> None:
+    with np.errstate(all="ignore"):
+        x = np.array([*SPECIAL, 0.1, -3.0, 7e8]).astype(dtype)
+        arrays = [x[:, None], x] if name in BINARY else [x]
+        assert_same(getattr(gt, name)(*map(gt.asarray, arrays)), numpy_of(name)(*arrays),
+                    1e-5 if dtype == "float32" else 1e-12)
+
+
+@pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
+@pytest.mark.parametrize("dtype", INTEGERS)
+def test_shifts_by_any_number_of_places_are_numpys(device: str, dtype: str) -> None:
+    limits = np.array([np.iinfo(dtype).max, np.iinfo(dtype).min], dtype)
+    x = np.concatenate([limits, np.array([1, 0, 77, -3]).astype(dtype)])
+    places = np.array([0, 1, 7, 8, 31, 32, 63, 64, 100, -1]).astype(dtype)
+    for name in ("bitwise_left_shift", "bitwise_right_shift"):
+        given = getattr(gt, name)(gt.asarray(x[:, None]), gt.asarray(places))
+        assert_same(given, numpy_of(name)(x[:, None], places))
+        assert_same(getattr(gt, name)(gt.asarray(x), 65), numpy_of(name)(x, 65))

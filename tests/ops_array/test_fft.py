@@ -187,6 +187,8 @@ WRONG: dict[str, tuple[type[Exception], Callable[[], Any]]] = {
     "fft along axis 1 of a tensor of 1": (ValueError, lambda: fft.fft(gt.ones(3), axis=1)),
     "wanted different axes": (ValueError, lambda: fft.fftn(gt.ones((2, 3)), axes=(0, 0))),
     "one size for each": (ValueError, lambda: fft.fftn(gt.ones((2, 3)), s=(2,), axes=(0, 1))),
+    "ifftn was given axes=0; wanted a seq": (TypeError, lambda: fft.ifftn(gt.ones(3), axes=0)),
+    "irfftn was given s=4; wanted a seq": (TypeError, lambda: fft.irfftn(gt.ones(3), s=4)),
     "wanted real values": (TypeError, lambda: fft.rfft(gt.ones(3) * 1j)),
     "fftfreq of 0 bins": (ValueError, lambda: fft.fftfreq(0)),
     "wanted a real floating one": (TypeError, lambda: fft.rfftfreq(3, dtype=gt.int64)),

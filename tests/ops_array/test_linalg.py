@@ -333,6 +333,12 @@ def test_wrong_arguments_are_named(message: str) -> None:
         WRONG[message]()
 
 
+@pytest.mark.gpu
+def test_systems_without_a_right_side_have_an_empty_answer_on_cuda() -> None:
+    x = linalg.solve(gt.ones((2, 1, 1, 1)), gt.ones((3, 1, 0), dtype="float64"))
+    assert (x.shape, x.dtype, x.device.type) == ((2, 3, 1, 0), "float64", "cuda")
+
+
 def test_what_has_no_derivative_says_so() -> None:
     x = gt.asarray(random((4, 2))).requires_grad_()
     with pytest.raises(gt.GradientError, match="qr_complete .*has no derivative"):

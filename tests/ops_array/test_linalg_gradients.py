@@ -50,8 +50,8 @@ def _eigh_loss(la: Any, x: Any) -> Any:
     return (w * w * w).sum() + (v[..., 0, :] ** 2 * w).sum() + (v[..., 1, :] ** 4).sum()
 
 
-def _qr_loss(la: Any, x: Any) -> Any:
-    q, r = la.qr(x)
+def _qr_loss(la: Any, x: Any, mode: str = "reduced") -> Any:
+    q, r = la.qr(x, mode=mode)
     return (q[..., 0, :] * 3 + q[..., 1, :] ** 2).sum() + (r * r * r).sum()
 
 
@@ -68,6 +68,7 @@ LOSSES: dict[str, tuple[Callable[..., Any], list[tuple[int, ...]]]] = {
     "singular values": (lambda la, x: (la.svd(x)[1] ** 3).sum(), [(4, 2), (2, 2, 3), (0, 3, 2)]),
     "eigh": (_eigh_loss, [(3, 3), (2, 4, 4), (2, 1, 2, 2)]),
     "qr": (_qr_loss, [(3, 3), (4, 2), (2, 3, 5), (0, 3, 2)]),
+    "complete qr": (lambda la, x: _qr_loss(la, x, "complete"), [(3, 3), (2, 3, 5)]),
     "cholesky": (lambda la, x: (la.cholesky(x @ x.mT) ** 3).sum(), [(3, 3), (2, 2, 4)]),
     "upper": (lambda la, x: (la.cholesky(x @ x.mT, upper=True) ** 3).sum(), [(3, 3), (2, 2, 4)]),
     "eigvalsh": (lambda la, x: (la.eigvalsh(x + x.mT) ** 3).sum(), [(3, 3), (2, 4, 4)]),

@@ -271,3 +271,23 @@ def test_a_gradient_whose_square_does_not_fit_does_not_stop_its_parameter(kind, 
         before = after
     assert np.isfinite(optimizer.state_dict()["state"][0]["exp_avg_sq"].numpy()[:2]).all()
     assert np.isnan(after[2]), "an infinite gradient must show"
+
+
+@pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
+@pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])
+def test_a_mean_square_that_is_not_finite_when_handed_over_stays_so(device, dtype):
+    """A state that was loaded is not mended in silence, on no device."""
+    p = gt.tensor([1.0, 1.0, 1.0, 1.0], dtype=dtype, device=device, requires_grad=True)
+    optimizer = gt.optim.Adam([p], lr=0.125)
+    p.grad = gt.ones_like(p)
+    optimizer.step()
+    state = optimizer.state_dict()
+    bad = gt.tensor([np.inf, np.nan, np.inf, 1.0], dtype=dtype, device=device)
+    state["state"][0]["exp_avg_sq"] = bad
+    optimizer.load_state_dict(state)
+    p.grad = gt.tensor([1.0, 1.0, float(gt.finfo(dtype).max), 1.0], dtype=dtype, device=device)
+    optimizer.step()
+    after = optimizer.state_dict()["state"][0]
+    given = after["exp_avg_sq"].numpy()
+    np.testing.assert_array_equal(given[:3], [np.inf, np.nan, np.inf])
+    assert np.isfinite(given[3])

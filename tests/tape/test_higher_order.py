@@ -64,9 +64,12 @@ def test_an_inner_derivative_keeps_apart_from_the_outer_variable():
     assert gt.grad(outer)(scalar(2.0).detach()).item() == 1
 
 
-def test_grad_functions_refuse_what_is_no_tensor():
+def test_grad_functions_refuse_what_is_no_tensor_and_what_is_not_there():
     with pytest.raises(TypeError, match="argument 0 of a gradient function is float; wanted"):
         gt.grad(lambda x: x * x)(2.0)
+    for position in (1, -2):
+        with pytest.raises(ValueError, match=f"argument {position} was called with 1 positional"):
+            gt.grad(lambda x: x * x, position)(scalar(2.0))
 
 
 def test_the_result_has_a_history_only_if_somebody_can_use_it():
