@@ -71,11 +71,11 @@ class Graph:
         if self._captured:
             raise RuntimeError("a graph was to capture for a second time; wanted a new gt.Graph, "
                                "which may share its pool")
-        stream = self._device.new_stream()
-        with (capturing(self._device, self._pool, stream.id) as captured,
+        home, stream = self._device.current_stream(), self._device.new_stream()
+        with (capturing(self._device, self._pool, stream.id, home) as captured,
               self._work.recording(stream)):
             yield
-        self._work.own(captured.blocks)
+        self._work.own(home, captured.blocks)
         self._pool.blocks.update(captured.blocks)
         self._joined = captured.joined
         self._captured = True

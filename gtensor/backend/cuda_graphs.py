@@ -70,9 +70,9 @@ class Capture:
             raise RuntimeError(f"a graph was replayed within a capture on {self._device}; wanted "
                                "it before or after")
 
-    def own(self, blocks: Iterable[Any]) -> None:
-        """The contents of the capture's own blocks are the current stream's from now on."""
-        self._ordering.adopt(self._device.current_stream(), tuple(blocks))
+    def own(self, stream: Stream, blocks: Iterable[Any]) -> None:
+        """The contents of the capture's own blocks are that stream's from now on."""
+        self._ordering.adopt(stream, tuple(blocks))
 
     def launch(self, stream: CudaStream, outputs: Iterable[Any]) -> None:
         """Run the work on a stream, behind who writes what it reads and who uses what it writes.
