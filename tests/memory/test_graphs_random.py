@@ -35,7 +35,7 @@ class Stop(Exception):
 
 
 class Graph:
-    """A pool, and the blocks that its replays touch: address, size, the device's bytes behind them."""
+    """A pool, and the blocks that its replays touch: address, size, the bytes behind them."""
 
     def __init__(self, pool, places) -> None:
         self.pool = pool
