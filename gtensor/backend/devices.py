@@ -89,6 +89,10 @@ class Device:
         """
         raise DeviceError(f"a graph on {self} was asked for, which has none; wanted a CUDA device")
 
+    def capturing(self) -> bool:
+        """Whether this thread's work on the device is being captured into a graph."""
+        return False
+
     def order(self, reads: Iterable[Any], writes: Iterable[Any] = ()) -> None:
         """Let the current stream's next work wait for whatever other streams do to these arrays.
 
