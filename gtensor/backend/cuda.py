@@ -153,6 +153,9 @@ class CudaDevice(Device):
     def new_capture(self) -> Capture:
         return Capture(self, self._ordering)
 
+    def stamp(self, array: Any) -> Any:
+        return getattr(self.block_of(array), "stamp", None)
+
     def capturing(self) -> bool:
         captures = self._ordering.captures
         return bool(captures) and self.current_stream().id in captures
