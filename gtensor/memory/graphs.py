@@ -22,11 +22,11 @@ from weakref import WeakSet
 from gtensor.backend import Device
 from gtensor.backend.streams import Event, Stream
 from gtensor.locks import free_at_forks
-from gtensor.memory.adaptors import Adaptor, Captured, chain_of, take_out
+from gtensor.memory.adaptors import Adaptor, Captured, chain_of, stand_over, take_out
 from gtensor.memory.ladder import Changing
 from gtensor.memory.pools import Orphan, Usable
 from gtensor.memory.reserve import Reserve
-from gtensor.memory.resource import Block
+from gtensor.memory.resource import Block, Resource
 from gtensor.memory.spans import Joined
 
 if TYPE_CHECKING:
@@ -124,18 +124,17 @@ def capturing(device: Device, pool: GraphPool, stream: int, home: Stream) -> Ite
     Raises RuntimeError if the pool is not of the arena in use there, or a planned step or a
     recording stands over it; ValueError as `GraphPool.capturing`.
     """
-    resource = device.resource
-    chain = list(chain_of(resource))
-    for link in chain:
-        if isinstance(link, Adaptor) and link.no_capture:
-            raise RuntimeError(f"a capture on {device} was begun within {link.no_capture}; wanted "
-                               "it before or after")
-    if pool.arena not in chain:
-        raise RuntimeError(f"a capture on {device} was begun, but the arena that the graph was "
-                           "made for is switched off; wanted it in use")
+    _check_chain(device, pool)
     with pool.capturing(stream, home) as joined:
-        captured = device.resource = Captured(resource, stream, joined)
+        captured = Captured(device.resource, stream, joined)
+
+        def over(resource: Resource) -> Captured:
+            _check_chain(device, pool)  # another thread may have begun something since
+            captured.upstream = resource
+            return captured
+
         try:
+            stand_over(device, "a capture on", over)
             yield captured
         finally:
             captured.thread = None  # stores again: an interrupt must not leave it standing
@@ -143,3 +142,15 @@ def capturing(device: Device, pool: GraphPool, stream: int, home: Stream) -> Ite
                 device.resource = captured.upstream
             else:  # somebody began to record in the capture, and has not ended yet
                 take_out(device, captured)
+
+
+def _check_chain(device: Device, pool: GraphPool) -> None:
+    """Raise RuntimeError if what stands over the device allows no capture into the pool now."""
+    chain = list(chain_of(device.resource))
+    for link in chain:
+        if isinstance(link, Adaptor) and link.no_capture:
+            raise RuntimeError(f"a capture on {device} was begun within {link.no_capture}; wanted "
+                               "it before or after")
+    if pool.arena not in chain:
+        raise RuntimeError(f"a capture on {device} was begun, but the arena that the graph was "
+                           "made for is switched off; wanted it in use")

@@ -153,13 +153,15 @@ class GraphMachine(StreamMachine):
         self.drop(len(self.graphs) - 1)
         self.allocate(nbytes, on, True)
 
-    @rule(nbytes=SIZES, on=STREAMS, other=STREAMS, home=STREAMS)
-    def replay_and_capture_again(self, nbytes, on, other, home):
-        """A result is used elsewhere; a graph of as many bytes follows when all is gone."""
-        self.capture_graph([("allocate", nbytes)], 1, None, home)
+    @rule(nbytes=SIZES, on=STREAMS, other=STREAMS, home=STREAMS, kept=st.booleans())
+    def replay_and_capture_again(self, nbytes, on, other, home, kept):
+        """A graph of as many bytes follows when one is gone, whose result was used elsewhere if it
+        was kept."""
+        self.capture_graph([("allocate", nbytes)], int(kept), None, home)
         self.replay(len(self.graphs) - 1, on)
-        self.use(len(self.blocks) - 1, other, False)
-        self.free(len(self.blocks) - 1)
+        if kept:
+            self.use(len(self.blocks) - 1, other, False)
+            self.free(len(self.blocks) - 1)
         self.drop(len(self.graphs) - 1)
         self.capture_graph([("allocate", nbytes)], 0, None, home)
         self.replay(len(self.graphs) - 1, other)
