@@ -95,10 +95,7 @@ class Device:
         return False
 
     def stamp(self, array: Any) -> Any:
-        """What counts in `version` the replays that write an array; None if no graph writes it.
-
-        Asked only while `replays` is true.
-        """
+        """What counts in `version` the replays that write an array; None if no graph writes it."""
         return None
 
     def order(self, reads: Iterable[Any], writes: Iterable[Any] = ()) -> None:

@@ -69,8 +69,11 @@ FREE, WALKED, CONSUMED = range(3)  # states of a record
 
 
 def replayed(array: Any, device: Device) -> Guards:
-    """What tells that a replay of a CUDA graph has written an array that is saved now."""
-    stamp = device.stamp(array) if device.replays else None
+    """What tells that a replay of a CUDA graph has written an array that is saved now.
+
+    Asked only of devices that have captured a graph.
+    """
+    stamp = device.stamp(array)
     return () if stamp is None else ((stamp, stamp.version, -1),)
 
 
