@@ -28,7 +28,8 @@ class Graph:
     What the capture allocates stays the graph's: `y` has its address until the graph is dropped,
     and each replay writes it again. Tensors from before the capture that its ops read or write are
     kept alive; arrays that only kernels of your own use are yours to keep. What Python computes
-    (branches, learning rates, random seeds) is as it was at the capture.
+    (branches, learning rates) is as it was at the capture; steps of optimizers that depend on their
+    number, and random masks, are refused there. `docs/guide.md` has a table.
 
     Args:
         device: one with graphs; None is the default device.
@@ -71,11 +72,11 @@ class Graph:
         if self._captured:
             raise RuntimeError("a graph was to capture for a second time; wanted a new gt.Graph, "
                                "which may share its pool")
-        stream = self._device.new_stream()
-        with (capturing(self._device, self._pool, stream.id) as captured,
+        home, stream = self._device.current_stream(), self._device.new_stream()
+        with (capturing(self._device, self._pool, stream.id, home) as captured,
               self._work.recording(stream)):
             yield
-        self._work.own(captured.blocks)
+        self._work.own(home, captured.blocks)
         self._pool.blocks.update(captured.blocks)
         self._joined = captured.joined
         self._captured = True

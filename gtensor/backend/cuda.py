@@ -164,6 +164,13 @@ class CudaDevice(Device):
     def new_capture(self) -> Capture:
         return Capture(self, self._ordering)
 
+    def stamp(self, array: Any) -> Any:
+        return getattr(self.block_of(array), "stamp", None)
+
+    def capturing(self) -> bool:
+        captures = self._ordering.captures
+        return bool(captures) and self.current_stream().id in captures
+
     def describe(self) -> tuple[str, int]:
         """The GPU's name and its memory in bytes."""
         found = cupy().cuda.runtime.getDeviceProperties(self.index)

@@ -22,6 +22,12 @@ if TYPE_CHECKING:
     from gtensor.backend.cuda import CudaDevice
 
 
+class Stamp:
+    """Counts the replays that write a block, as storages count writes in place."""
+
+    version = 0
+
+
 class Capture:
     """Work of one thread on one device, recorded once and launched as a whole.
 
@@ -32,6 +38,7 @@ class Capture:
         self._device = device
         self._ordering = ordering
         self._graph: Any = None
+        self._stamps: list[Stamp] = []
         self.touched = Touched()
 
     @contextmanager
@@ -70,9 +77,15 @@ class Capture:
             raise RuntimeError(f"a graph was replayed within a capture on {self._device}; wanted "
                                "it before or after")
 
-    def own(self, blocks: Iterable[Any]) -> None:
-        """The contents of the capture's own blocks are the current stream's from now on."""
-        self._ordering.adopt(self._device.current_stream(), tuple(blocks))
+    def own(self, stream: Stream, blocks: Iterable[Any]) -> None:
+        """The contents of the capture's own blocks are that stream's from now on."""
+        own = tuple(blocks)
+        self._ordering.adopt(stream, own)
+        for block in (*own, *self.touched.written):
+            if not hasattr(block, "stamp"):
+                block.stamp = Stamp()
+            self._stamps.append(block.stamp)
+        self._device.replays = True
 
     def launch(self, stream: CudaStream, outputs: Iterable[Any]) -> None:
         """Run the work on a stream, behind who writes what it reads and who uses what it writes.
@@ -82,6 +95,8 @@ class Capture:
         for block in _foreign(self.touched.read, stream):
             self._ordering.read(stream, block)
         self._ordering.write(stream, *_foreign(self.touched.written, stream), *outputs)
+        for stamp in self._stamps:
+            stamp.version += 1
         with self._device.running(stream):
             self._graph.launch(stream.stream)
 

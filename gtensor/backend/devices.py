@@ -30,12 +30,13 @@ class Device:
 
     Attributes: `type` ("cpu" or "cuda"), `index`, `xp` (the array module),
     `array_type` (its array class), `resource` (where large blocks of memory come from;
-    None is the library's own allocator).
+    None is the library's own allocator), `replays` (graphs were captured on it).
     """
 
     type: str
     array_type: Any
     resource: Any = None
+    replays = False
 
     def __init__(self, index: int) -> None:
         self.index = index
@@ -88,6 +89,14 @@ class Device:
         Raises DeviceError if the device has no graphs.
         """
         raise DeviceError(f"a graph on {self} was asked for, which has none; wanted a CUDA device")
+
+    def capturing(self) -> bool:
+        """Whether this thread's work on the device is being captured into a graph."""
+        return False
+
+    def stamp(self, array: Any) -> Any:
+        """What counts in `version` the replays that write an array; None if no graph writes it."""
+        return None
 
     def order(self, reads: Iterable[Any], writes: Iterable[Any] = ()) -> None:
         """Let the current stream's next work wait for whatever other streams do to these arrays.

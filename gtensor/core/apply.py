@@ -19,7 +19,7 @@ from gtensor.backend import (
 from gtensor.core.errors import refuse_complex
 from gtensor.core.interchange import plain_values
 from gtensor.core.modes import STATE, observers, run
-from gtensor.core.node import Guard, Guards, Node, Record
+from gtensor.core.node import Guard, Guards, Node, Record, replayed
 from gtensor.core.recipe import WithRecipes
 from gtensor.core.storage import FRESH, GIVEN, Storage
 from gtensor.core.tensor import FLOATING, Tensor, make
@@ -237,6 +237,8 @@ def saves(plan: Plan, values: Sequence[Any], handles: Sequence[Any]) -> tuple[Sa
             else:
                 storage.saved = True
                 guards.append((storage, handle._version, len(saved)))
+                if handle._device.replays:
+                    guards += replayed(value, handle._device)
         elif handle is not None and type(value) not in _SCALARS:
             value = value.copy()  # the caller's own array: no version tells when it is written
         saved.append(value)

@@ -60,10 +60,21 @@ class Leaf(Node):
         self.seq = next_seq()
 
 
-# A saved array's storage, its version, its place in `saved` (-1: an input of a recipe there).
+# A saved array's storage, its version, its place in `saved` (-1: an input of a recipe there, or
+# what counts the replays that write a saved array).
 Guard = tuple["Storage", int, int]
 Guards = tuple[Guard, ...]
+
 FREE, WALKED, CONSUMED = range(3)  # states of a record
+
+
+def replayed(array: Any, device: Device) -> Guards:
+    """What tells that a replay of a CUDA graph has written an array that is saved now.
+
+    Asked only of devices that have captured a graph.
+    """
+    stamp = device.stamp(array)
+    return () if stamp is None else ((stamp, stamp.version, -1),)
 
 
 class Record(Node):

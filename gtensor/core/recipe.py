@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from gtensor.core.arrays import layout
 from gtensor.core.modes import run
-from gtensor.core.node import Guard
+from gtensor.core.node import Guard, replayed
 from gtensor.core.tensor import Tensor
 
 if TYPE_CHECKING:
@@ -47,7 +47,9 @@ class Recipe:
     def fits(self, handle: Tensor, value: Any) -> bool:
         """Whether `value`, about to be saved through a handle, is the whole, unwritten output."""
         return (value is handle._array and handle._version == self.version
-                and not handle._storage.exported and layout(value) == self.layout)
+                and not handle._storage.exported and layout(value) == self.layout
+                and not (self.device.replays and any(  # its inputs change with each replay
+                    replayed(array, self.device) for array in self.arrays)))
 
     def made(self) -> Any:
         """The output, in a buffer of its own."""

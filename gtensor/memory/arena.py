@@ -222,11 +222,7 @@ class Arena:
 
     def graph_pool(self) -> GraphPool:
         """A new pool for what streams allocate while they are captured into graphs."""
-        return GraphPool(self, self._reserve)
-
-    def order_retired(self, stream: int, pool: int) -> None:
-        """Let a stream wait for users of freed memory of a pool for graphs."""
-        self._changing(lambda _: self._orders.order_retired(stream, pool))
+        return GraphPool(self, self._reserve, self._changing)
 
     def stats(self) -> Stats:
         """The counters now, over all streams."""

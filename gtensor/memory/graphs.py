@@ -7,7 +7,8 @@ stream, and captures that come later into the same pool. Graphs of one pool ther
 and replay one after another, on whatever streams: each waits for the one before.
 
 The pool ends with its last holder: graphs, or who keeps it for graphs to come. Then its segments go
-to whoever asks next, behind the last replay, and blocks in use keep their bytes.
+to whoever asks next, behind the last replay, and blocks in use keep their bytes. A capture may wait
+for nobody, so what it may take of them is settled before it begins (`Streams.settle_ended`).
 """
 
 from __future__ import annotations
@@ -21,9 +22,11 @@ from weakref import WeakSet
 from gtensor.backend import Device
 from gtensor.backend.streams import Event, Stream
 from gtensor.locks import free_at_forks
-from gtensor.memory.adaptors import Adaptor, Captured, chain_of, take_out
+from gtensor.memory.adaptors import Adaptor, Captured, chain_of, stand_over, take_out
+from gtensor.memory.ladder import Changing
+from gtensor.memory.pools import Orphan, Usable
 from gtensor.memory.reserve import Reserve
-from gtensor.memory.resource import Block
+from gtensor.memory.resource import Block, Resource
 from gtensor.memory.spans import Joined
 
 if TYPE_CHECKING:
@@ -41,19 +44,24 @@ class GraphPool:
 
     __del__: Callable[[], object]
 
-    def __init__(self, arena: Arena, reserve: Reserve) -> None:
+    def __init__(self, arena: Arena, reserve: Reserve, changing: Changing) -> None:
         self.arena = arena
         self.number = reserve.pools.open_private()
         self.blocks: WeakSet[Block] = WeakSet()
         self._reserve = reserve
+        self._changing = changing
         self._lock = RLock()
         free_at_forks(self._lock)
         self._last: tuple[int, Event] | None = None  # stream of the last replay, event behind it
         self.__del__ = arena.forgetting(self.number, None)
 
     @contextmanager
-    def capturing(self, stream: int) -> Iterator[Joined]:
+    def capturing(self, stream: int, home: Stream | None = None) -> Iterator[Joined]:
         """While the stream with that id is captured: what it asks for comes from this pool.
+
+        The pool may take segments over from streams and graphs that are gone by now: `home`, on
+        which the results count as made, waits for their work, and replays wait for `home`. Without
+        it the pool only grows.
 
         Whoever holds the answer keeps the joined addresses that the capture used. Raises
         ValueError if the stream has memory of its own.
@@ -63,11 +71,12 @@ class GraphPool:
         if stream in large or stream in small:
             raise ValueError(f"stream {stream} was to be captured, but it has memory already; "
                              "wanted a stream on which nothing was allocated")
+        left = [] if home is None else self._settled(home)
         joined = Joined()
         self._reserve.replayed.add(joined)
         with self.arena.capturing():
             try:  # the stream is this thread's alone, so stores will do, which nothing interrupts
-                self._reserve.noting[self.number] = joined
+                self._reserve.captures[self.number] = Usable(joined, left)
                 large[stream], small[stream] = pools.private[self.number]
                 yield joined
             finally:
@@ -75,15 +84,25 @@ class GraphPool:
                     del large[stream]
                 if stream in small:
                     del small[stream]
-                if self.number in self._reserve.noting:
-                    del self._reserve.noting[self.number]
+                if self.number in self._reserve.captures:
+                    del self._reserve.captures[self.number]
+
+    def _settled(self, home: Stream) -> list[Orphan]:
+        """The pools of who is gone, once `home` and the replays come after all work on them."""
+        left, waits = self._changing(lambda allowed: (
+            self._reserve.settle_orphans(home) if allowed else ([], False)))
+        if waits:
+            with self.replaying(home):  # from now on an event of `home` counts as the last replay
+                pass
+        return left
 
     @contextmanager
     def replaying(self, stream: Stream) -> Iterator[None]:
         """A graph of the pool is launched on the stream within, behind the one before it, and
         behind who uses what the pool had of memory that nobody holds any more."""
         with self._lock:
-            self.arena.order_retired(stream.id, self.number)
+            self._changing(
+                lambda _: self._reserve.streams.order_retired(stream.id, self.number))
             if self._last is not None and self._last[0] != stream.id:
                 stream.wait(self._last[1])
             try:
@@ -98,24 +117,24 @@ class GraphPool:
 
 
 @contextmanager
-def capturing(device: Device, pool: GraphPool, stream: int) -> Iterator[Captured]:
+def capturing(device: Device, pool: GraphPool, stream: int, home: Stream) -> Iterator[Captured]:
     """Serve this thread from the pool while it captures its work on the device, on that stream.
+    `home` is as in `GraphPool.capturing`.
 
     Raises RuntimeError if the pool is not of the arena in use there, or a planned step or a
     recording stands over it; ValueError as `GraphPool.capturing`.
     """
-    resource = device.resource
-    chain = list(chain_of(resource))
-    for link in chain:
-        if isinstance(link, Adaptor) and link.no_capture:
-            raise RuntimeError(f"a capture on {device} was begun within {link.no_capture}; wanted "
-                               "it before or after")
-    if pool.arena not in chain:
-        raise RuntimeError(f"a capture on {device} was begun, but the arena that the graph was "
-                           "made for is switched off; wanted it in use")
-    with pool.capturing(stream) as joined:
-        captured = device.resource = Captured(resource, stream, joined)
+    _check_chain(device, pool)
+    with pool.capturing(stream, home) as joined:
+        captured = Captured(device.resource, stream, joined)
+
+        def over(resource: Resource) -> Captured:
+            _check_chain(device, pool)  # another thread may have begun something since
+            captured.upstream = resource
+            return captured
+
         try:
+            stand_over(device, "a capture on", over)
             yield captured
         finally:
             captured.thread = None  # stores again: an interrupt must not leave it standing
@@ -123,3 +142,15 @@ def capturing(device: Device, pool: GraphPool, stream: int) -> Iterator[Captured
                 device.resource = captured.upstream
             else:  # somebody began to record in the capture, and has not ended yet
                 take_out(device, captured)
+
+
+def _check_chain(device: Device, pool: GraphPool) -> None:
+    """Raise RuntimeError if what stands over the device allows no capture into the pool now."""
+    chain = list(chain_of(device.resource))
+    for link in chain:
+        if isinstance(link, Adaptor) and link.no_capture:
+            raise RuntimeError(f"a capture on {device} was begun within {link.no_capture}; wanted "
+                               "it before or after")
+    if pool.arena not in chain:
+        raise RuntimeError(f"a capture on {device} was begun, but the arena that the graph was "
+                           "made for is switched off; wanted it in use")

@@ -16,7 +16,10 @@ from itertools import count
 from typing import NamedTuple
 
 from gtensor.memory.blocks import BlockPool
+from gtensor.memory.chunks import Segment
+from gtensor.memory.spans import Joined
 
+_LARGE = 64 << 20  # a free segment up to this size may move for however small a request
 FIRST_PRIVATE = -2  # the number of the first pool for graphs; below it those that follow
 
 
@@ -25,6 +28,14 @@ class Orphan(NamedTuple):
 
     pool: BlockPool
     kind: dict[int, BlockPool]
+
+
+class Usable(NamedTuple):
+    """What a capture under way may use: `joined` keeps the addresses that it joined, `left` are the
+    pools of streams and graphs that were gone before it, and that its replays come after."""
+
+    joined: Joined
+    left: list[Orphan]
 
 
 class Pools:
@@ -57,7 +68,7 @@ class Pools:
 
     def of(self, stream: int, size: int) -> BlockPool:
         """The pool that serves requests of that size on that stream."""
-        return self.heir(stream, self._kind(size))
+        return self.heir(stream, self.kind(size))
 
     def heir(self, stream: int, kind: dict[int, BlockPool]) -> BlockPool:
         """A stream's pool among those of one kind; made if it has none."""
@@ -66,9 +77,10 @@ class Pools:
 
     def others(self, stream: int, size: int) -> list[BlockPool]:
         """The pools that serve requests of that size on other streams."""
-        return [pool for pool in tuple(self._kind(size).values()) if pool.stream != stream]
+        return [pool for pool in tuple(self.kind(size).values()) if pool.stream != stream]
 
-    def _kind(self, size: int) -> dict[int, BlockPool]:
+    def kind(self, size: int) -> dict[int, BlockPool]:
+        """The pools by stream that serve requests of that size."""
         return self.small if size <= self.most_small else self.large
 
     def private_bytes(self) -> int:
@@ -95,6 +107,17 @@ class Pools:
                 del self.large[stream]
             if stream in self.small:
                 del self.small[stream]
+
+    def forget_empty(self) -> None:
+        """Forget the orphans that have nothing left."""
+        self.orphans = [orphan for orphan in self.orphans if orphan.pool.segments]
+
+
+def smallest_free(size: int, pools: list[BlockPool]) -> Segment | None:
+    """The smallest free segment for a request, of those that do not lock up far more."""
+    return min((segment for pool in pools for segment in pool.free_segments()
+                if size <= segment.size <= max(2 * size, _LARGE)),
+               key=lambda segment: segment.size, default=None)
 
 
 def bytes_of(pools: Iterable[BlockPool]) -> int:

@@ -28,10 +28,11 @@ from contextlib import suppress
 from itertools import islice
 from weakref import WeakSet
 
+from gtensor.backend.streams import Stream
 from gtensor.memory import report
 from gtensor.memory.blocks import BlockPool, give_all
 from gtensor.memory.chunks import IN_USE, Chunk, Segment
-from gtensor.memory.pools import Pools, bytes_of
+from gtensor.memory.pools import Orphan, Pools, Usable, bytes_of, smallest_free
 from gtensor.memory.resource import Stats
 from gtensor.memory.sources import (
     HUGE_PAGE,
@@ -46,9 +47,9 @@ from gtensor.memory.streams import Streams
 MOST_TAKEN = 16
 SMALL_SEGMENT = HUGE_PAGE
 _TRIED = 4  # segments to try to grow in place before another one is asked for
-_LARGE = 64 << 20  # a free segment up to this size may move for however small a request
 
 Aside = Callable[[Segment], object]
+
 
 
 class Reserve:
@@ -73,7 +74,7 @@ class Reserve:
             lambda stream: BlockPool(source.granularity, min_remainder, stream, page), small)
         self.spans: set[Span] = set()  # those that blocks hold, and those that are retired
         self.replayed: WeakSet[Joined] = WeakSet()  # what each graph that lives will write
-        self.noting: dict[int, Joined] = {}  # by pool of graphs: that of its capture under way
+        self.captures: dict[int, Usable] = {}  # those under way, by pool of graphs
 
     def stats(self, allocated: int, peak_allocated: int, active: int, requests: int) -> Stats:
         """All counters, with those that the arena keeps."""
@@ -108,6 +109,8 @@ class Reserve:
             chunk = self._composed(pool, size)
         if chunk is None and ordered and pool.taken < MOST_TAKEN:
             chunk = self._from_others(pool, size, self.pools.others(stream, size))
+        if chunk is None and pool.stream in self.captures:
+            chunk = self._from_orphans(pool, size, self.captures[pool.stream].left)
         if chunk is not None:
             return chunk
         if self._paged is not None and (chunk := self._extend(self._paged, pool, size)):
@@ -168,7 +171,7 @@ class Reserve:
         """A chunk of a pool's free bytes, wherever they lie, if the source can join them."""
         if self._paged is None:
             return pool.take(size)
-        noted = self.noting.get(pool.stream)
+        capture = self.captures.get(pool.stream)
         try:
             chunk = join(pool, size, self._paged, self.spans)
         except MemoryError:  # too many addresses are kept joined
@@ -179,8 +182,8 @@ class Reserve:
                 chunk = None
         if chunk is None:
             return pool.take(size, breaking=True)
-        if noted is not None and isinstance(chunk, Span):
-            noted.addresses.add(chunk.ptr & -self._paged.page)
+        if capture is not None and isinstance(chunk, Span):
+            capture.joined.addresses.add(chunk.ptr & -self._paged.page)
         return chunk
 
     def _part_idle(self) -> None:
@@ -290,10 +293,8 @@ class Reserve:
 
     def _from_others(self, pool: BlockPool, size: int, others: list[BlockPool]) -> Chunk | None:
         """A chunk of other pools' memory: of a free segment that moves, else a part of one."""
-        fitting = [segment for other in others for segment in other.free_segments()
-                   if size <= segment.size <= max(2 * size, _LARGE)]
-        if fitting:
-            segment = min(fitting, key=lambda segment: segment.size)
+        segment = smallest_free(size, others)
+        if segment is not None:
             owner = segment.pool
             if owner.stream != pool.stream:
                 self.streams.order(pool.stream, owner.stream)
@@ -315,6 +316,27 @@ class Reserve:
                 pool.taken += 1
             return chunk
         return None
+
+    def settle_orphans(self, home: Stream) -> tuple[list[Orphan], bool]:
+        """What streams and graphs that are gone have left, for a capture that is about to begin.
+
+        All work on it comes before what `home` queues from now on. Answers also whether there was
+        any; the capture's replays must come after it.
+        """
+        if self.streams.capturing:
+            return [], False
+        left = self.pools.orphans
+        return left, self.streams.settle_ended(home, {orphan.pool.stream for orphan in left})
+
+    def _from_orphans(self, pool: BlockPool, size: int, left: list[Orphan]) -> Chunk | None:
+        """A chunk of a free segment that moves to a pool of graphs."""
+        segment = smallest_free(size, [orphan.pool for orphan in left
+                                       if orphan.kind is self.pools.kind(size)])
+        if segment is None:
+            return None
+        segment.pool.hand_over(segment, pool)
+        self.pools.forget_empty()
+        return pool.take(size) or self._composed(pool, size)
 
     def _inherit(self, stream: int) -> bool:
         """Take over what streams that are gone have left; whether there was anything."""
@@ -358,7 +380,7 @@ class Reserve:
                     self.source.release(segment.ptr, segment.size)
                 raise
             released += segment.size
-        self.pools.orphans = [orphan for orphan in self.pools.orphans if orphan.pool.segments]
+        self.pools.forget_empty()
         return released
 
 

@@ -64,7 +64,8 @@ class Block:
     resource has. `owner` is the resource that made it, `node` that one's own record of the bytes,
     None as long as it has none.
     `__array_interface__` is unset until someone makes a NumPy array over the block; `readers` and
-    `written` are unset until a second stream touches it (`backend/ordering.py`).
+    `written` are unset until a second stream touches it (`backend/ordering.py`), `stamp` until a
+    graph that writes it was captured (`backend/cuda_graphs.py`).
 
     `__del__` is what Python calls when the block goes: each block has its own, which gives its
     bytes back, and none while it has no bytes. It is a call of C's, such as a queue's `append`: an
@@ -75,7 +76,7 @@ class Block:
     """
 
     __slots__ = ("__array_interface__", "__del__", "__weakref__", "label", "nbytes", "node",
-                 "owner", "ptr", "readers", "serial", "size", "stream", "written")
+                 "owner", "ptr", "readers", "serial", "size", "stamp", "stream", "written")
 
     __array_interface__: dict[str, Any]
     __del__: Callable[[], object]
@@ -87,6 +88,7 @@ class Block:
     readers: set[int]
     serial: int
     size: int
+    stamp: Any
     stream: int
     written: tuple[int, int]
 

@@ -11,7 +11,7 @@ events can neither be recorded nor asked; retired chunks then wait for the end o
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Container, Iterator
+from collections.abc import Callable, Collection, Container, Iterator
 from contextlib import contextmanager
 from itertools import chain, islice
 from typing import NamedTuple
@@ -182,14 +182,42 @@ class Streams:
 
     def order_retired(self, waiter: int, pool: int) -> None:
         """Let work queued on `waiter` from now on start after whoever may still be using a retired
-        chunk of the pool with that number."""
+        chunk of the pool with that number. Raises what a stream raises that cannot record."""
         self.record_retired()
+        for entry in (*self._failed, *self._unrecorded):  # another stream may be captured now
+            if entry.chunk is not None and entry.chunk.pool.stream == pool:
+                for user in sorted((entry.chunk.uses or set()) - {pool, waiter}):
+                    self.order(waiter, user)
         for line in self._lines.values():
             for entry in line:
                 if entry.chunk is not None and entry.chunk.pool.stream == pool:
                     for user, event in entry.events.items():
                         if user != waiter:
                             self._wait(waiter, event)
+
+    def settle_ended(self, home: Stream, ended: Collection[int]) -> bool:
+        """Free what is retired in the pools of these streams and graphs, which are gone.
+
+        Work queued on `home` from now on starts after all work on the pools' memory, and so does
+        the work of their heirs. Answers whether `home` had anything to wait for.
+        """
+        self.poll()
+        retired = [entry for line in self._lines.values() for entry in line
+                   if entry.chunk is not None and entry.chunk.pool.stream in ended]
+        events = [event for number, event in self.ended.items()
+                  if number in ended and not _done(event)]
+        events += [event for entry in retired for event in entry.events.values()]
+        if not events:
+            return False
+        for event in dict.fromkeys(events):
+            home.wait(event)
+        last = home.record()
+        for number in ended:
+            self.ended[number] = last
+        for entry in retired:
+            if entry.chunk is not None:  # it stands in the line of each of its users
+                self._settle(entry)
+        return True
 
     def synchronize(self) -> None:
         """Block until every retired chunk is free."""

@@ -213,7 +213,7 @@ def scaled_dot_product_attention(
     y = attention(
         query, key, value, attn_mask, is_causal=is_causal, dropout_p=float(dropout_p),
         scale=1 / sqrt(max(1, query.shape[-1])) if scale is None else float(scale),
-        seed=fresh_seed() if dropout_p else 0)
+        seed=fresh_seed(query.device, name) if dropout_p else 0)
     return reshape(y, (*heads, *y.shape[-2:])) if enable_gqa and len(lead) > len(heads) else y
 
 

@@ -115,8 +115,14 @@ dropout_op = op(
 )
 
 
-def fresh_seed() -> int:
-    """A seed drawn from the generator that `gtensor.manual_seed` sets."""
+def fresh_seed(device: Device, name: str) -> int:
+    """A seed for the op with that name, from the generator that `gtensor.manual_seed` sets.
+
+    Raises RuntimeError while a graph is captured: all its replays would have one mask.
+    """
+    if device.capturing():
+        raise RuntimeError(f"{name} was to draw a mask while a graph is captured, which each replay"
+                           " would use again; wanted it switched off, or outside of the capture")
     return int(generator().integers(2**63))
 
 
@@ -147,4 +153,6 @@ def dropout(
                         "floating-point dtype")
     if not training or p == 0.0:
         return input
-    return dropout_op(input, p=float(p), seed=fresh_seed() if seed is None else seed)
+    if seed is None:
+        seed = fresh_seed(input.device, "dropout")
+    return dropout_op(input, p=float(p), seed=seed)

@@ -72,13 +72,20 @@ class EMA:
     def update(self) -> None:
         """Take the module's weights into the averages, in place.
 
-        Raises RuntimeError within `swapped()`; ValueError or DeviceError if the module was changed
-        so that a weight does not fit its average: before anything is changed.
+        Raises RuntimeError within `swapped()`, and while a graph is captured if the update depends
+        on its number, which replays would repeat; ValueError or DeviceError if the module was
+        changed so that a weight does not fit its average: before anything is changed.
         """
         if self._swapped:
             raise RuntimeError("update() within swapped(), where the module holds the averages; "
                                "update after the block")
         pairs = self._pairs()
+        if (self.warmup or not self.n_averaged) and any(
+                average.device.capturing() for _, average in pairs):
+            raise RuntimeError(
+                f"update {self.n_averaged} of {self!r} was to be captured into a graph, each replay"
+                " of which would be that update again; wanted it outside of the capture, after "
+                "each replay" + ("" if self.warmup else ", or a first one before it"))
         with no_grad():
             for weight, average in pairs:
                 if self.n_averaged == 0:

@@ -168,8 +168,9 @@ class Optimizer:
         there, load a checkpoint, or act on signals between steps, as `gtensor train` does.
 
         Raises TypeError, ValueError or DeviceError if the lists of parameters were edited, or a
-        gradient or the state does not fit its parameter (it was moved or converted since): before
-        anything is changed.
+        gradient or the state does not fit its parameter (it was moved or converted since), and
+        RuntimeError while a graph is captured, if the update depends on the number of the step,
+        which replays would repeat: before anything is changed.
         """
         self._check_members()
         loss = None
@@ -183,6 +184,8 @@ class Optimizer:
                 grad = slot.parameter.grad
                 if grad is not None:
                     self._check(slot, grad, self.states_of(group))
+                    if slot.parameter.device.capturing():
+                        self._check_captured(group, slot.step + 1)
                     due.append((slot, grad, group))
         with no_grad(), phase("update"):
             scratch = _workspaces([slot.parameter for slot, _, _ in due])
@@ -217,6 +220,17 @@ class Optimizer:
             raise DeviceError("the gradient or the optimizer state of a parameter on "
                               f"{parameter.device} lies elsewhere; make the optimizer after moving "
                               "the parameters")
+
+    def _check_captured(self, group: dict[str, Any], step: int) -> None:
+        """Raise RuntimeError if a replay of the step with that number is not the next step."""
+        def repeats(number: int) -> bool:
+            return self.options(group, number) == self.options(group, number + 1)
+
+        if not repeats(step):
+            raise RuntimeError(
+                f"step {step} of {type(self).__name__} was to be captured into a graph, each replay"
+                f" of which would be step {step} again; wanted the step outside of the capture, "
+                "after each replay" + (", or a first one before it" if repeats(step + 1) else ""))
 
     def __repr__(self) -> str:
         told = []

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from types import SimpleNamespace
 from typing import Any
 from unittest.mock import patch
 
@@ -241,7 +242,7 @@ def replays_of_one_pool_at_once() -> Context:
 
 def replay_over_freed_results() -> Context:
     """a replay writes results that were dropped while another stream still reads them"""
-    return patch.object(Arena, "order_retired", _nothing)
+    return patch.object(Streams, "order_retired", _nothing)
 
 
 def graph_memory_freed_too_early() -> Context:
@@ -250,9 +251,17 @@ def graph_memory_freed_too_early() -> Context:
                         lambda pool: pool.arena.forget_stream(pool.number, None))
 
 
+def graph_memory_captured_without_wait() -> Context:
+    """a capture has memory of graphs that are gone, and is begun without waiting for their work"""
+    def wrap(right: Any) -> Any:
+        return lambda orders, home, ended: right(
+            orders, SimpleNamespace(wait=_nothing, record=home.record), ended)
+    return _wrapped(Streams, "settle_ended", wrap)
+
+
 def graph_memory_shared() -> Context:
     """what a capture allocates comes from the common memory, and goes back to it"""
-    return patch.object(GraphPool, "capturing", lambda pool, stream: nullcontext(Joined()))
+    return patch.object(GraphPool, "capturing", lambda pool, *streams: nullcontext(Joined()))
 
 
 # -- calls of kernels and libraries ----------------------------------------------------------------

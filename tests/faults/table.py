@@ -390,6 +390,8 @@ FAULTS = [
           plants_streams.replay_over_freed_results, ByRaces("graphs")),
     Fault("memory of a graph that is gone serves others behind its last replay",
           plants_streams.graph_memory_freed_too_early, ByRaces("graphs")),
+    Fault("memory of a graph that is gone serves later captures behind its last replay",
+          plants_streams.graph_memory_captured_without_wait, ByRaces("graphs_in_turn")),
     Fault("memory of a graph serves nobody else while it lives",
           plants_streams.graph_memory_shared, ByRaces("captured_training"),
           raises=RuntimeError),  # CUDA's own, where a capture waits for another stream

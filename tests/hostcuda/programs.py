@@ -256,6 +256,31 @@ def counting_graphs(device: str, rng: random.Random) -> Values:
         return values_of([*sums, *after])
 
 
+def graphs_in_turn(device: str, rng: random.Random) -> Values:
+    """Each graph is captured when the one before has gone, whose memory it has."""
+    gt.memory.empty_cache(device)
+    streams = [gt.stream(device) for _ in range(3)]
+    seen = [gt.zeros(64, device=device) for _ in range(12)]
+    with gt.no_grad():
+        x = gt.ones(64, device=device)
+        for turn in range(6):
+            def chain(turn: int = turn) -> list[Any]:
+                y = gt.tanh(x * float(turn) + 0.5) * 2.0 - float(turn)
+                seen[turn].__iadd__(y)
+                return [y]
+
+            with rng.choice(streams):
+                graph = Replayed(device, chain)
+            with rng.choice(streams):
+                graph.replay()
+            y = graph.results.pop()
+            if turn % 2:
+                with rng.choice(streams):
+                    seen[turn + 6] += y
+            del graph, y
+        return values_of(seen)
+
+
 def loading(device: str, rng: random.Random) -> Values:
     """Batches of a loader, and a page-locked buffer that is filled again at once."""
     xp, streams = gt.device(device).xp, [gt.stream(device) for _ in range(3)]
@@ -400,7 +425,8 @@ def captured_training(device: str, rng: random.Random) -> Values:
 PROGRAMS: dict[str, Program] = {
     program.__name__: program
     for program in (memory, endings, foreign, interchange, exchange, backward, graphs,
-                    counting_graphs, loading, planned, threads, training, captured_training)}
+                    counting_graphs, graphs_in_turn, loading, planned, threads, training,
+                    captured_training)}
 
 
 def wrong(program: Program, seeds: Any) -> list[int]:

@@ -11,6 +11,7 @@ import pytest
 import gtensor as gt
 from gtensor import memory
 from gtensor.memory import HostSegments
+from gtensor.memory.graphs import GraphPool
 
 from . import test_graphs
 from .interrupts import interrupt_after
@@ -154,6 +155,24 @@ def test_what_makes_no_sense_is_refused_in_one_sentence(device):
     elsewhere = SimulatedCuda().arena.graph_pool()
     with pytest.raises(ValueError, match="wanted one of the arena that cuda:0 uses now"):
         gt.Graph(device, pool=elsewhere)
+
+
+def test_of_two_captures_that_begin_at_once_one_is_refused(device, monkeypatch):
+    """Another thread's begins when this one has been found to stand alone."""
+    first, second = gt.Graph(device), gt.Graph(device)
+    other, real = first.capture(), GraphPool.capturing
+
+    def capturing(pool, *streams):
+        if pool is second.pool:
+            other.__enter__()
+        return real(pool, *streams)
+
+    monkeypatch.setattr(GraphPool, "capturing", capturing)
+    with pytest.raises(RuntimeError, match="begun within another capture"):
+        capture_nothing(second)
+    x = device.full(1.0)
+    other.__exit__(None, None, None)
+    assert device.resource is device.arena and blocks(x)[0] in first.pool.blocks
 
 
 def test_only_cuda_devices_have_graphs():

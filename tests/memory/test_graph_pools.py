@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
+
 import pytest
 
 from gtensor.memory.streams import Streams
@@ -69,6 +71,62 @@ def test_foreign_use_of_a_result_is_waited_for_and_stays_in_the_pool():
         assert world.arena.allocate(20 * MIB, d.id).ptr == at
 
 
+@pytest.mark.parametrize("hindrance", ["another capture", "a stream that records no event"])
+def test_a_replay_waits_for_readers_whose_events_are_not_recorded_yet(hindrance):
+    world = World(4)
+    a, b, c, d = world.streams
+    pool = world.arena.graph_pool()
+    with pool.capturing(c.id):
+        result = world.arena.allocate(20 * MIB, c.id)
+    world.use(result, b)
+    if hindrance == "another capture":
+        busy = world.arena.graph_pool().capturing(d.id)
+    else:
+        busy = nullcontext()
+        world.calls.refuse(1, 2)
+    with busy:
+        del result
+        with pool.replaying(a):
+            a.launch()
+        assert a.clock[b.id] == b.launched
+
+
+def test_a_capture_has_the_memory_of_streams_and_graphs_that_are_gone():
+    """The stream that it was begun on, and so each replay, comes after all work on that memory."""
+    world = World(6)
+    a, b, c, d, e, gone = world.streams
+    world.allocate(20 * MIB, gone)
+    world.arena.forget_stream(gone.id)
+    pool = world.arena.graph_pool()
+    with pool.capturing(c.id):
+        read, result = (world.arena.allocate(20 * MIB, c.id) for _ in range(2))
+    with pool.replaying(b):
+        b.touch(result)
+    world.use(read, d)
+    del read, result, pool
+    pool = world.arena.graph_pool()
+    with pool.capturing(e.id, a):
+        asked = world.calls.count
+        blocks = [world.arena.allocate(20 * MIB, e.id) for _ in range(3)]
+        assert world.calls.count == asked and world.arena.stats().private == 60 * MIB
+    with pool.replaying(b):
+        pass
+    for stream in (a, b):
+        for block in blocks:
+            world.model.handed_out(block, stream)
+    assert world.model.seen and world.arena.stats().pending == 0
+    check(world.arena, blocks)
+
+
+def test_a_capture_without_memory_of_others_waits_for_nobody():
+    world = World()
+    a, c = world.streams
+    pool = world.arena.graph_pool()
+    with pool.capturing(c.id, a):
+        world.arena.allocate(KIB, c.id)
+    assert world.calls.count == 1  # the segment
+
+
 def test_a_pool_that_ends_serves_others_behind_its_last_replay():
     world = World(3)
     a, b, c = world.streams
@@ -108,8 +166,8 @@ def test_a_pool_may_end_in_the_middle_of_another_capture():
         with pool.replaying(a):
             a.launch()
     del pool
-    asked = world.calls.count
-    with other.capturing(d.id):
+    with other.capturing(d.id, a):
+        asked = world.calls.count
         del ending
         mine = world.arena.allocate(20 * MIB, d.id)
         theirs = world.arena.allocate(20 * MIB, a.id)

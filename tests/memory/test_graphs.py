@@ -163,6 +163,25 @@ def test_memory_of_a_graph_that_is_gone_serves_others_behind_its_last_replay(dev
     assert device.arena.stats().reserved == 0
 
 
+def test_captures_have_the_memory_of_graphs_that_are_gone(device):
+    """Nothing is waited for on the host: results are made and read elsewhere, at the end."""
+    home, side, third = (device.new_stream() for _ in range(3))
+    seen = []
+    x = device.full(1.0)
+    for turn in range(20):
+        with home:
+            graph, y = captured(device, x, doubled if turn % 2 else lambda device, x: device.add(
+                device.add(x, x), x))
+        with side:
+            graph.replay()
+        with third:
+            seen.append(device.copy(y))
+        del graph, y
+    assert device.arena.stats().reserved == 24 * MIB, "not x's, the copies' and one graph's"
+    assert not side.completed and len(device.arena._reserve.pools.orphans) < 3
+    assert [value(device, each) for each in seen] == [3.0, 4.0] * 10
+
+
 def test_records_of_a_capture_do_not_keep_its_stream(device):
     """A backward pass over them must run on its caller's stream, not on the capture's."""
     graph = gt.Graph(device)

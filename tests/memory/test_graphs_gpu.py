@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 import gtensor as gt
-from gtensor import memory
+from gtensor import memory, settings
 
 pytestmark = pytest.mark.gpu
 
@@ -142,6 +142,30 @@ def test_memory_of_a_graph_that_is_gone_serves_others(cupy):
     np.testing.assert_allclose(y.numpy(), expected(numbers(0)), rtol=1e-5, atol=1e-6)
     assert memory.stats("cuda").reserved == stats.reserved, "it asked the device for more"
     del others, y
+
+
+@pytest.mark.parametrize("source", ["cudamalloc", "virtual"])
+def test_captures_in_a_loop_ask_the_device_for_no_more(cupy, source):
+    """The workspace of each one's products included; results are read on the host at the end."""
+    memory.configure(source, "cuda")
+    try:
+        x = gt.tensor(numbers(0)[:4096].reshape(64, 64) / 100, device="cuda")
+        seen, reserved = [], []
+        with gt.no_grad():
+            for turn in range(20):
+                graph, y = captured(lambda turn=turn: chain(x @ x + turn / 10))
+                with gt.stream("cuda"):
+                    graph.replay()
+                with gt.stream("cuda"):
+                    seen.append(y[0] * 1.0)
+                del graph, y
+                reserved.append(memory.stats("cuda").reserved)
+        assert len({*reserved[2:]}) == 1, reserved
+        for turn, found in enumerate(seen):
+            wanted = expected(x.numpy() @ x.numpy() + np.float32(turn / 10))[0]
+            np.testing.assert_allclose(found.numpy(), wanted, rtol=1e-3, atol=1e-4)
+    finally:
+        memory.configure(settings.cuda_source, "cuda")
 
 
 def test_the_pool_may_grow_in_the_middle_of_a_capture(cupy):
