@@ -196,12 +196,15 @@ def backward(device: str, rng: random.Random) -> Values:
 def graphs(device: str, rng: random.Random) -> Values:
     """Graphs of one pool are replayed beside other work, which writes their inputs and reads their
     results; then they go, and their bytes serve others."""
-    streams = [gt.stream(device) for _ in range(4)]
+    *streams, reader = (gt.stream(device) for _ in range(5))
+    for stream in (*streams, reader):  # none has to wait for another to have its memory
+        with stream:
+            gt.empty(4 << 20, device=device)
     with gt.no_grad():
         x, state = gt.zeros(64, device=device), gt.zeros(64, device=device)
 
         def chain() -> list[Any]:
-            return [gt.tanh(x * 0.5 + 1.0), *(x * 3.0 for _ in range(5))]
+            return [gt.tanh(x * 0.5 + 1.0), *(x * 3.0 for _ in range(10))]
 
         def count() -> list[Any]:
             state.__iadd__(x)
@@ -212,18 +215,20 @@ def graphs(device: str, rng: random.Random) -> Values:
         seen = []
         for turn in range(10):
             with rng.choice(streams):
-                x += float(turn % 3)
+                x += float(turn % 3) - 1.5
             for each in rng.sample(pair, 2):
                 with rng.choice(streams):
                     each.replay()
             with rng.choice(streams):
                 seen += [each.results[0] * 1.0 for each in pair]
-            if turn % 2:  # freed while it is read, and written by the replays that follow
-                with gt.stream(device):
-                    late = gt.ones(64, device=device)
-                    for _ in range(8):
-                        late = late * 0.5
-                    seen.append(first.results.pop() * 1.0 + late)
+            with reader:  # a result is freed while it is read, and written by the next replay
+                late = gt.ones(64, device=device)
+                for _ in range(8):
+                    late = late * 0.5
+                seen.append(first.results.pop() * 1.0 + late)
+            with rng.choice(streams):
+                x -= 1.0
+                first.replay()
             with rng.choice(streams):
                 gt.full((64,), -1.0, device=device)
         with rng.choice(streams):
