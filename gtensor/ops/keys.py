@@ -192,19 +192,26 @@ class Selection:
         self._taken += 1
 
     def last_writes(self, xp: Any) -> Any:
-        """True at those of the writes x[key] = v that no later write to the same place follows.
+        """The number of the last of the writes x[key] = v to each place, of the shape `lead`.
 
-        Of a shape that broadcasts to the selection's. The order is that of NumPy's own writes; on
-        a GPU it is not defined which is last.
+        Writes are numbered in the order of `lead`'s elements, which is NumPy's. A GPU's threads
+        write in no order, so there the largest number is looked for.
         """
         sizes = iter(self._sizes)
         whole = [1 if p is None else next(sizes) for p in self.view]
-        stamp = xp.empty([whole[a] for a in self.axes], np.int64)  # touched only where written
+        stamp = xp.empty([whole[a] for a in self.axes], np.int64)
         number = xp.arange(prod(self.lead)).reshape(self.lead)
         indices = tuple(self.indices)
-        stamp[indices] = number
-        last = stamp[indices] == number
-        return last.reshape((*self.lead, *(1,) * (len(self._rest) - self.place)))
+        if xp is np:
+            stamp[indices] = number
+        else:
+            stamp[indices] = 0  # what no write reaches stays untouched
+            xp.maximum.at(stamp, indices, number)
+        return stamp[indices]
+
+    def along(self, a: Any) -> Any:
+        """An array of the shape `lead`, reshaped so that it broadcasts to the selection's shape."""
+        return a.reshape((*self.lead, *(1,) * (len(self._rest) - self.place)))
 
 
 def _axes_of(part: Any) -> int:

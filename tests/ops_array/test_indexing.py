@@ -107,10 +107,11 @@ def test_what_a_key_selects_and_its_gradient(case: tuple[tuple[int, ...], Any]) 
     assert x.grad is not None and np.array_equal(x.grad.numpy(), total)
 
 
-@given(keys(), st.data())
+@pytest.mark.parametrize("place", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
+@given(case=keys(), data=st.data())
 @EXAMPLES
 def test_what_a_key_writes_and_its_gradients(
-    case: tuple[tuple[int, ...], Any], data: st.DataObject
+    place: str, case: tuple[tuple[int, ...], Any], data: st.DataObject
 ) -> None:
     """Of repeated places the last write stays: it alone has a gradient."""
     shape, key = case
