@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import functools
 import hashlib
 import importlib.util
 import os
@@ -11,13 +12,18 @@ import re
 import shutil
 import subprocess
 import tempfile
+import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import IO
 
 _NATIVE = Path(__file__).parent / "native"
 _FLAGS = ("-std=c++20", "-O1", "-g1", "-fPIC", "-fno-semantic-interposition", "-Wall", "-Wextra",
           "-Wno-deprecated-declarations")
+_STAMP = "used"  # the file in a folder of compiled things whose time is that of its last use
+_KEPT = 30 * 24 * 3600  # seconds that such a folder is kept without being used
+_held: list[IO[str]] = []  # the stamps of the folders that this process uses
 _LIBRARIES = {  # file -> what it consists of; the file's name is the one that programs open
     "libcuda.so.1": None,  # all others
     "libnvrtc.so.13": ("nvrtc",),
@@ -49,6 +55,12 @@ def compiler() -> str:
     return found
 
 
+@functools.cache
+def version() -> str:
+    """What g++ says of itself."""
+    return run(["--version"]).stdout
+
+
 Arguments = Sequence[str | os.PathLike[str]]
 
 
@@ -71,19 +83,58 @@ def locked(path: Path) -> Iterator[Path]:
     """Gives a folder to build in; one process at a time has it for the same path."""
     lock = path.with_name(path.name + ".lock")
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        opened = lock.open("w")
+        held = _hold(lock, fcntl.LOCK_EX)
     except OSError as error:
         raise Unusable(f"hostcuda cannot write into {path.parent} ({error.strerror}); let "
                        "GTENSOR_HOSTCUDA_CACHE name a folder that it can write into") from error
-    with opened as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
+    with held:
         try:
             with tempfile.TemporaryDirectory(prefix=path.name, dir=path.parent) as folder:
                 yield Path(folder)
         finally:
-            # Another one may hold a lock of this name next: all look whether `path` is there.
             lock.unlink(missing_ok=True)
+
+
+def _hold(path: Path, how: int) -> IO[str]:
+    """The file of this name, made if it is not there, opened and locked.
+
+    A process that waits for a lock may be given that of a file that was removed meanwhile.
+    """
+    while True:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with contextlib.suppress(FileNotFoundError), contextlib.ExitStack() as stack:
+            file = stack.enter_context(path.open("a"))
+            fcntl.flock(file, how)
+            if os.path.samestat(os.fstat(file.fileno()), path.stat()):
+                stack.pop_all()
+                return file
+
+
+@functools.cache
+def used(folder: Path) -> Path:
+    """`folder`, which stays while this process runs; others beside it, long unused, are removed."""
+    with contextlib.suppress(OSError):  # a cache may be one that is only read
+        stamp = folder / _STAMP
+        _held.append(_hold(stamp, fcntl.LOCK_SH))
+        os.utime(stamp)
+        for other in folder.parent.iterdir():
+            if (other / _STAMP).exists() and _is_old(other):
+                _remove(other)
+    return folder
+
+
+def _is_old(folder: Path) -> bool:
+    return time.time() - (folder / _STAMP).stat().st_mtime > _KEPT
+
+
+def _remove(folder: Path) -> None:
+    """Remove a folder that no process uses."""
+    with contextlib.suppress(BlockingIOError), \
+            _hold(folder / _STAMP, fcntl.LOCK_EX | fcntl.LOCK_NB):
+        if _is_old(folder):
+            # Under another name first: a process that wants it now makes a new one.
+            gone = folder.rename(folder.with_name(f"{folder.name}.{os.getpid()}"))
+            shutil.rmtree(gone, ignore_errors=True)
 
 
 def made(path: Path, make: Callable[[Path], Path]) -> Path:
@@ -129,14 +180,14 @@ def libraries() -> dict[str, Path]:
     """File name -> path of each library, compiled if it is not there yet."""
     include = headers()
     sources = sorted(_NATIVE.glob("*.cpp"))
-    tools = hashlib.sha256(run(["--version"]).stdout.encode())
-    tools.update(repr((compiler(), _FLAGS)).encode())
+    tools = hashlib.sha256(version().encode() + repr(_FLAGS).encode())
     for name in ("cuda_runtime_api.h", "driver_types.h", "cuda.h", "nvrtc.h"):
         tools.update((include / name).read_bytes())
     key = tools.copy()
     for path in sorted(_NATIVE.iterdir()):
         key.update(path.name.encode() + path.read_bytes())
-    folder = made(cache() / "native" / key.hexdigest()[:24],
+    place = used(cache() / "native" / key.hexdigest()[:24])
+    folder = made(place / "libraries",
                   lambda room: _libraries(include, sources, tools.digest(), room))
     return {name: folder / name for name in _LIBRARIES}
 
@@ -154,7 +205,7 @@ def _libraries(include: Path, sources: list[Path], tools: bytes, room: Path) -> 
 
     def compiled(source: Path) -> Path:  # kept by its text: a change of one file compiles one
         key = hashlib.sha256(tools + shared + source.read_bytes())
-        return built(room.parent / f"{source.stem}-{key.hexdigest()[:24]}.o",
+        return built(room.parents[1] / f"{source.stem}-{key.hexdigest()[:24]}.o",
                      [*_FLAGS, f"-isystem{include}", f"-I{room}", "-c", source])
 
     with ThreadPoolExecutor(os.cpu_count()) as pool:

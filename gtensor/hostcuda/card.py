@@ -86,3 +86,9 @@ class Card:
     memory: int = 80 * _GIB
     attributes: dict[str, int] = field(default_factory=lambda: dict(H100))
     driver: dict[str, int] = field(default_factory=lambda: dict(DRIVER))
+
+    @property
+    def capability(self) -> int:
+        """The compute capability, such as 90."""
+        return (10 * self.attributes["ComputeCapabilityMajor"]
+                + self.attributes["ComputeCapabilityMinor"])

@@ -14,7 +14,6 @@ from typing import Any
 
 VARIABLE = "GTENSOR_HOSTCUDA"
 _SITE = Path(__file__).parent / "site"
-_ROOT = Path(__file__).parents[2]
 
 
 def inherit(environment: MutableMapping[str, str], settings: Mapping[str, Any]) -> None:
@@ -22,7 +21,7 @@ def inherit(environment: MutableMapping[str, str], settings: Mapping[str, Any]) 
     environment[VARIABLE] = json.dumps(dict(settings))
     present = environment.get("PYTHONPATH", "").split(os.pathsep)
     environment["PYTHONPATH"] = os.pathsep.join(
-        dict.fromkeys([str(_SITE), str(_ROOT), *filter(None, present)]))
+        dict.fromkeys([str(_SITE), *filter(None, present)]))
 
 
 def settings() -> dict[str, Any] | None:

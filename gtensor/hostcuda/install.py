@@ -93,10 +93,11 @@ def install(mode: str = "eager", devices: int = 1, seed: int = 0, dry: bool = Fa
     _check_loaded((*paths, *libraries.sonames()))
     _begun = True
     native = Native(paths)
-    _add_devices(native, devices, card or Card())
+    card = card or Card()
+    _add_devices(native, devices, card)
     os.environ["CUPY_CACHE_DIR"] = str(_cupy_cache())
     with _expected("CuPy's modules are"):
-        _kept.append(wiring.connect(native, folder))
+        _kept.append(wiring.connect(native, folder, card.capability))
     inside = libraries.patches()
     for name in _RUNTIMES:
         with _expected(f"CuPy's module {name} is"):

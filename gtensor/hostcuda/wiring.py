@@ -12,7 +12,8 @@ from typing import Any
 from gtensor.hostcuda import libraries
 from gtensor.hostcuda.kernels import compiler
 
-_INVALID_IMAGE, _INTERNAL = 200, 11  # CUDA_ERROR_INVALID_IMAGE, NVRTC_ERROR_INTERNAL_ERROR
+_INVALID_IMAGE, _NO_IMAGE_FOR_DEVICE = 200, 209  # CUDA_ERROR_INVALID_IMAGE, _NO_BINARY_FOR_GPU
+_INTERNAL = 11  # NVRTC_ERROR_INTERNAL_ERROR
 _COMPILATION = 6  # NVRTC_ERROR_COMPILATION
 _Texts = ctypes.POINTER(ctypes.c_char_p)
 _Compile = ctypes.CFUNCTYPE(
@@ -22,14 +23,14 @@ _Load = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_size_t,
                          ctypes.POINTER(ctypes.c_char), ctypes.c_size_t)
 
 
-def connect(native: Any, packages: Path) -> list[Any]:
+def connect(native: Any, packages: Path, capability: int) -> list[Any]:
     """Register the parts; what is returned has to be kept for as long as the process runs.
 
-    `packages` is the folder in which CuPy lies.
+    `packages` is the folder in which CuPy lies, `capability` the cards', such as 90.
     """
     fibers = ctypes.CDLL(str(compiler.fibers()))
     compile_ = _Compile(_compiler(native.nvrtc))
-    load = _Load(_load)
+    load = _Load(_loader(capability))
     native.nvrtc.hostcuda_set_compiler(compile_)
     native.cuda.hostcuda_set_loader(load)
     native.cuda.hostcuda_set_runner(fibers.hostcuda_run)
@@ -77,13 +78,20 @@ def _compiler(nvrtc: ctypes.CDLL) -> Any:
     return compile_
 
 
-def _load(image: int, size: int, path: Any, room: int) -> int:
-    try:
-        found = str(compiler.load(ctypes.string_at(image, size))).encode() + b"\0"
-        if len(found) > room:
-            raise OSError(f"the path {found.decode()} is longer than {room} bytes")
-        ctypes.memmove(path, found, len(found))
-    except BaseException:  # as above
-        traceback.print_exc(file=sys.stderr)
-        return _INVALID_IMAGE
-    return 0
+def _loader(capability: int) -> Any:
+    def load(image: int, size: int, path: Any, room: int) -> int:
+        try:
+            found = compiler.load(ctypes.string_at(image, size), capability)
+            text = str(found).encode() + b"\0"
+            if len(text) > room:
+                raise OSError(f"the path {found} is longer than {room} bytes")
+            ctypes.memmove(path, text, len(text))
+        except compiler.NoImageForDevice as error:
+            print(f"hostcuda: {error}", file=sys.stderr)
+            return _NO_IMAGE_FOR_DEVICE
+        except BaseException:  # as above
+            traceback.print_exc(file=sys.stderr)
+            return _INVALID_IMAGE
+        return 0
+
+    return load

@@ -7,6 +7,7 @@ import os
 import platform
 import subprocess
 import sys
+import venv
 from pathlib import Path
 
 import pytest
@@ -105,7 +106,7 @@ def test_child_processes_find_the_settings(monkeypatch):
 def run(arguments, settings=None, **variables):
     """A Python process whose host devices are those of `settings`, none if that is None."""
     environment = {name: value for name, value in os.environ.items() if name != children.VARIABLE}
-    environment |= {"PYTHONPATH": str(children._ROOT), **variables}
+    environment |= {"PYTHONPATH": str(Path(build.__file__).parents[2]), **variables}
     if settings is not None:
         children.inherit(environment, settings)
     return subprocess.run([sys.executable, *arguments], env=environment, capture_output=True,
@@ -163,6 +164,44 @@ def test_the_mode_that_pytest_is_given_is_the_one_that_tests_run_in(tmp_path):
                "--host-cuda=deferred", str(test)])
     assert ran.returncode == 0, ran.stdout + ran.stderr
     assert "hostcuda: 3 host devices, deferred, seed 5\n" in ran.stdout
+
+
+@pytest.mark.parametrize("words", [["--host-cuda", "PATH"], ["PATH", "--host-cuda"],
+                                   ["--host-cuda", "eager", "PATH"]])
+def test_pytest_may_be_given_a_path_behind_the_option(tmp_path, words):
+    (tmp_path / "conftest.py").write_text(
+        "def pytest_addoption(parser): parser.addoption('--mine', action='store_true')")
+    (tmp_path / "test_mode.py").write_text(
+        "from gtensor.hostcuda.install import present\n"
+        "def test_it(request):\n"
+        "    assert (present()['mode'], request.config.getoption('--mine')) == ('eager', True)\n")
+    given = [word.replace("PATH", str(tmp_path)) for word in words]
+    ran = run(["-m", "pytest", "-c", "/dev/null", "-p", "gtensor.hostcuda.pytest_plugin",
+               "-p", "no:cacheprovider", *given, "--mine"])
+    assert ran.returncode == 0, ran.stdout + ran.stderr
+    assert "1 passed" in ran.stdout
+
+
+def test_pytest_may_be_given_two_modes_only():
+    ran = run(["-m", "pytest", "-c", "/dev/null", "-p", "gtensor.hostcuda.pytest_plugin",
+               "--host-cuda=lazy"])
+    assert (ran.returncode, ran.stderr.strip()) == (
+        4, "ERROR: --host-cuda is eager or deferred, got 'lazy'")
+
+
+def test_a_child_process_of_another_python_goes_on_without(tmp_path):
+    """Packages of the program's Python may not fit it, and are not on its path."""
+    venv.create(tmp_path, symlinks=True, with_pip=False)
+    environment = {name: value for name, value in os.environ.items()
+                   if name not in (children.VARIABLE, "PYTHONPATH")}
+    children.inherit(environment, {"mode": "eager"})
+    ran = subprocess.run(
+        [tmp_path / "bin" / "python", "-c",
+         "import sys, os\nprint([each for each in sys.path if os.path.exists(each + '/gtensor')])"],
+        env=environment, capture_output=True, text=True, timeout=100, cwd="/")
+    assert (ran.returncode, ran.stdout) == (0, "[]\n")
+    assert ran.stderr == ("a process that a program on host devices started has none: its Python "
+                          "has no CuPy\n")
 
 
 def test_errors_that_stay_are_forgotten_by_the_libraries_too(monkeypatch):

@@ -6,7 +6,11 @@
 // one of tests/kernels runs each as an OS thread, under ThreadSanitizer (HOSTCUDA_THREADS).
 #pragma once
 
-#include <assert.h>
+#include <type_traits>
+
+// C++17's special functions, which CUDA has not, would be compiled again with each text.
+#undef _GLIBCXX_USE_STD_SPEC_FUNCS
+
 #include <float.h>
 #include <limits.h>
 #include <math.h>
@@ -17,7 +21,6 @@
 #include <time.h>
 
 #include <initializer_list>
-#include <type_traits>
 #include <utility>
 
 #include <cuda_bf16.h>
@@ -50,8 +53,9 @@
 #define __noinline__ __attribute__((noinline))
 // One block runs at a time in a module (a machine that runs several gives each a copy of the text),
 // so the array of a block is a static one. `extern __shared__ T name[];` is replaced by
-// hostcuda::dynamic_shared before the text comes here (kernels/text.py).
-#define __shared__ static
+// hostcuda::dynamic_shared before the text comes here (kernels/text.py). By the alignment
+// kernels/assembly.py knows shared memory.
+#define __shared__ static __attribute__((aligned(128)))
 
 // Kernels and variables that a module is asked for by name; kernels/text.py marks those that are
 // declared __device__.

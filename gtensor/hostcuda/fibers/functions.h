@@ -67,8 +67,20 @@ inline double erfcx(double x) {
   return (1 + (-0.5 + (0.75 - 1.875 / square) / square) / square) / (x * 1.7724538509055160273);
 }
 
-inline double cyl_bessel_i0(double x) { return std::cyl_bessel_i(0.0, fabs(x)); }
-inline double cyl_bessel_i1(double x) { return copysign(std::cyl_bessel_i(1.0, fabs(x)), x); }
+namespace hostcuda {
+
+// The power series: all terms have one sign, so nothing cancels.
+inline double bessel_i(int order, double x) {
+  long double term = order ? x / 2.0L : 1, sum = term;
+  for (int k = 1; fabsl(term) > fabsl(sum) * 1e-20L; ++k)
+    sum += term *= static_cast<long double>(x) * x / 4 / k / (k + order);
+  return static_cast<double>(sum);
+}
+
+}  // namespace hostcuda
+
+inline double cyl_bessel_i0(double x) { return hostcuda::bessel_i(0, x); }
+inline double cyl_bessel_i1(double x) { return hostcuda::bessel_i(1, x); }
 
 inline void sincospi(double x, double *sine, double *cosine) {
   *sine = sinpi(x);

@@ -3,8 +3,6 @@
 // here.
 #pragma once
 
-#include <x86intrin.h>
-
 #define HOSTCUDA_BITS(name, From, To)               \
   inline To name(From value) {                      \
     To bits;                                        \
@@ -160,7 +158,7 @@ HOSTCUDA_STORE(__stcg)
 HOSTCUDA_STORE(__stcs)
 HOSTCUDA_STORE(__stwt)
 
-inline long long clock64() { return static_cast<long long>(__rdtsc()); }
+inline long long clock64() { return static_cast<long long>(__builtin_ia32_rdtsc()); }
 inline unsigned long long __globaltimer() {
   timespec now;
   clock_gettime(CLOCK_REALTIME, &now);

@@ -52,6 +52,13 @@ struct Registered {
   static inline Registered **last = &first;
 };
 
+// Written behind the module's text by kernels/assembly.py; ends with a null.
+struct StaticShared {
+  const void *function;
+  size_t bytes;
+};
+extern "C" __attribute__((visibility("hidden"))) const StaticShared hostcuda_static_shared[];
+
 // A kernel of C++ linkage is asked for by its mangled name, which the symbol table knows.
 inline const char *symbol(const void *function) {
   Dl_info found;
@@ -63,6 +70,8 @@ inline const hostcuda_kernel *kernel_at(size_t index) {
   for (; at && index; --index) at = at->next;
   if (!at) return nullptr;
   if (!at->entry.kernel.name) at->entry.kernel.name = symbol(at->entry.function);
+  for (const StaticShared *used = hostcuda_static_shared; used->function; ++used)
+    if (used->function == at->entry.function) at->entry.kernel.static_shared_bytes = used->bytes;
   return &at->entry.kernel;
 }
 

@@ -28,6 +28,7 @@ from pathlib import Path
 from typing import Any
 
 from gtensor.hostcuda import build
+from gtensor.hostcuda.kernels import assembly as module_assembly
 from gtensor.hostcuda.kernels import text as cuda_text
 from gtensor.hostcuda.kernels import toolchain
 
@@ -35,7 +36,8 @@ FLAGS = (
     "-O1", "-w", "-fPIC", "-fvisibility=hidden", "-fno-gnu-unique", "-fno-exceptions",
     "-fno-threadsafe-statics", "-fno-asynchronous-unwind-tables", "-fwrapv", "-fno-strict-aliasing",
     "-ffp-contract=off", "-fwhole-program", "-fsanitize=alignment,bounds",
-    "-fno-sanitize-recover=all", "-fmax-errors=20",
+    "-fno-sanitize-recover=all", "-fmax-errors=20", "-fno-rtti", "-fno-stack-protector",
+    "-U_FORTIFY_SOURCE",
 )
 """-fwhole-program drops what a module does not use; the checks call handlers of fibers/."""
 
@@ -43,6 +45,13 @@ MAGIC = b"//HOSTCUDA "
 """The first bytes of an image; its size follows in eight hexadecimal digits. Images are ASCII."""
 
 _LIBRARY = "libhostcuda_fibers.so"
+_LIBC = (  # what device code may call, g++ puts in, or fibers/ calls: a module finds no more of it
+    "printf", "vprintf", "puts", "putchar", "malloc", "free", "memcpy", "memmove", "memset",
+    "memcmp", "strlen", "clock", "clock_gettime", "dladdr", "__cxa_pure_virtual",
+    "_Znwm", "_Znam", "_ZdlPv", "_ZdlPvm", "_ZdaPv", "_ZdaPvm",
+)
+_UNRESOLVED = re.compile(r"undefined reference to `([^']*)'")
+_MOST_SHARED = 48 * 1024  # bytes of static shared memory in a block: ptxas knows no option for more
 _CUPY_HEADERS = ("complex.cuh", "carray.cuh", "atomics.cuh", "float16.cuh", "bfloat16.cuh",
                  "math_constants.h")
 _OPTION = re.compile(
@@ -77,11 +86,25 @@ class Compiled:
     lowered: dict[str, str]
 
 
+class NoImageForDevice(ValueError):
+    """An image that was compiled for other cards."""
+
+
 @dataclass(frozen=True)
 class _Options:
     standard: str
+    kind: str  # "sm" is machine code, "compute" is PTX
     architecture: int
+    suffix: str  # "a" for this architecture alone, "f" for its family
     arguments: tuple[str, ...]  # -D, -U, -I and -include for g++
+
+    def run_on(self, capability: int) -> bool:
+        """Whether a card loads what is compiled so (nvcc's manual, "GPU Compilation")."""
+        if self.suffix == "a":
+            return self.architecture == capability
+        if self.kind == "sm" or self.suffix == "f":
+            return self.architecture // 10 == capability // 10 and self.architecture <= capability
+        return self.architecture <= capability
 
 
 def compile(
@@ -105,11 +128,16 @@ def compile(
     return Compiled(_image(program), "", {name: _lowered(name) for name in names})
 
 
-def load(image: bytes) -> Path:
+def load(image: bytes, capability: int | None = None) -> Path:
     """The shared library of an image, compiled here if it is not there.
+
+    Args:
+        image: what `compile` made.
+        capability: that of the card, such as 90; None takes images for all.
 
     Raises:
         ValueError: if this is no image of `compile`.
+        NoImageForDevice: if it is for other cards.
         CompileError: as `compile`.
     """
     head = len(MAGIC)
@@ -118,7 +146,12 @@ def load(image: bytes) -> Path:
                          "device compiled (a cubin or PTX of NVIDIA's does not run on a CPU)")
     size = int(image[head:head + 8], 16)
     payload = image[head:size].split(b"\n", 1)[1]
-    return _module(json.loads(zlib.decompress(base64.b64decode(payload))))
+    program = json.loads(zlib.decompress(base64.b64decode(payload)))
+    options = _options(program["options"])
+    if capability is not None and not options.run_on(capability):
+        raise NoImageForDevice(f"a module was compiled for {options.kind}_{options.architecture}"
+                               f"{options.suffix}; the device is an sm_{capability}")
+    return _module(program)
 
 
 def fibers() -> Path:
@@ -130,6 +163,21 @@ def fibers() -> Path:
         "-isystem", build.headers(), toolchain.FIBERS / "fibers.cpp",
         toolchain.FIBERS / "block.cpp",
     ])
+
+
+def _libc() -> Path:
+    """The part of the C library that modules are linked with: a list of names.
+
+    To search the real one takes the linker longer than all else.
+    """
+    def make(room: Path) -> Path:
+        (room / "libc.s").write_text("".join(
+            f".globl {name}\n.type {name}, @function\n{name}:\n" for name in _LIBC))
+        build.gpp(["-shared", "-nostdlib", "-Wl,-soname,libc.so.6", room / "libc.s",
+                   "-o", room / "libc.so"])
+        return room / "libc.so"
+
+    return build.made(toolchain.cache_folder() / "libc.so", make)
 
 
 def _image(program: dict[str, Any]) -> bytes:
@@ -152,7 +200,9 @@ def _lowered(name: str) -> str:
 
 
 def _module(program: dict[str, Any]) -> Path:
-    digest = hashlib.sha256((repr(FLAGS) + json.dumps(program)).encode()).hexdigest()
+    digest = hashlib.sha256(
+        (repr(FLAGS) + json.dumps(program | {"options": _named_roots(program["options"])})).encode()
+    ).hexdigest()
     place = toolchain.cache_folder() / digest[:2] / digest[:32]
     path = _named(place)
     if not path.exists():
@@ -167,6 +217,19 @@ def _module(program: dict[str, Any]) -> Path:
                     path = _named(place)
                 part.replace(path)
     return path
+
+
+def _named_roots(options: list[str]) -> list[str]:
+    """Options without the folders of this installation, whose contents `toolchain.key` knows."""
+    for root, name in zip(_roots(), ("<hostcuda>", "<cuda>", "<cupy>"), strict=False):
+        options = [option.replace(str(root), name) for option in options]
+    return options
+
+
+def _roots() -> list[Path]:
+    """The folders of this package's, CUDA's and CuPy's headers."""
+    cupy = toolchain.cupy_include()
+    return [toolchain.PACKAGE, build.headers(), *([] if cupy is None else [cupy])]
 
 
 def _named(place: Path) -> Path:
@@ -196,18 +259,43 @@ def _build(program: dict[str, Any], folder: Path) -> tuple[Path, list[str]]:
         unit.write_text(_unit(program, options, folder), encoding="utf-8")
     except cuda_text.TextError as error:
         raise CompileError(f"kernel.cu: error: {error}") from None
-    dependencies, part = folder / "dependencies", folder / "module.so"
-    library = fibers()
+    dependencies, assembly = folder / "dependencies", folder / "module.s"
     result = build.run([
         f"-std={options.standard}", *FLAGS, "-include", _prelude(program["source"], options),
         *_include_flags(), "-I", folder / "headers", *options.arguments,
-        "-MMD", "-MF", dependencies, unit,
-        "-shared", "-Wl,-Bsymbolic", "-Wl,-z,defs", library, f"-Wl,-rpath,{library.parent}",
-        "-o", part,
+        "-MMD", "-MF", dependencies, unit, "-S", "-o", assembly,
     ])
     if result.returncode:
         raise CompileError(result.stderr.replace(str(unit), "kernel.cu"))
+    _count_shared(assembly)
+    part = _linked(assembly)
     return part, [path for path in _listed(dependencies) if not _is_known(Path(path), folder)]
+
+
+def _count_shared(assembly: Path) -> None:
+    """Let the module know how much static shared memory each kernel has."""
+    found = module_assembly.static_shared(assembly.read_text())
+    for name, size in found.items():
+        if size > _MOST_SHARED:
+            raise CompileError(f"ptxas error   : Entry function '{name}' uses too much shared data "
+                               f"({size:#x} bytes, {_MOST_SHARED:#x} max)")
+    with assembly.open("a") as file:
+        file.write(module_assembly.table(found))
+
+
+def _linked(assembly: Path) -> Path:
+    """The shared library of an assembly."""
+    library, part = fibers(), assembly.with_suffix(".so")
+    # Startup files and g++'s own libraries, libubsan among them, take the linker long.
+    result = build.run([
+        "-shared", "-nostdlib", "-Wl,-Bsymbolic", "-Wl,-z,defs", assembly, library, _libc(),
+        "-lm", "-lgcc", f"-Wl,-rpath,{library.parent}", "-o", part,
+    ])
+    if result.returncode:
+        names = dict.fromkeys(_UNRESOLVED.findall(result.stderr))
+        raise CompileError("\n".join(f"ptxas fatal   : Unresolved extern function '{name}'"
+                                     for name in names) or result.stderr)
+    return part
 
 
 def _unit(program: dict[str, Any], options: _Options, folder: Path) -> str:
@@ -245,7 +333,9 @@ def _prelude(source: str, options: _Options) -> Path:
     with_cupy = cupy is not None and "#include <cupy/carray.cuh>" in source
     lines = [f'#include "{toolchain.FIBERS / "device.h"}"']
     lines += [f"#include <cupy/{name}>" for name in _CUPY_HEADERS if with_cupy]
-    name = f"{'cupy' if with_cupy else 'device'}-{options.standard}.h"
+    # A precompiled header holds the paths of what it includes: every installation has its own.
+    paths = hashlib.sha256(repr((lines, *map(str, _include_flags()))).encode()).hexdigest()[:16]
+    name = f"{'cupy' if with_cupy else 'device'}-{options.standard}-{paths}.h"
     folder = toolchain.cache_folder()
     header = folder / name
     build.made(header, lambda room: _written(room / name, "\n".join(lines) + "\n"))
@@ -280,9 +370,7 @@ def _listed(dependencies: Path) -> list[str]:
 
 def _is_known(path: Path, folder: Path) -> bool:
     """Whether a header belongs to this package, to CuPy or to CUDA, whose state `key` knows."""
-    roots = [toolchain.PACKAGE, toolchain.cache_folder(), build.headers(), folder]
-    cupy = toolchain.cupy_include()
-    roots += [cupy] if cupy is not None else []
+    roots = [*_roots(), toolchain.cache_folder(), folder]
     return any(path.resolve().is_relative_to(root.resolve()) for root in roots)
 
 
@@ -292,7 +380,7 @@ def _options(given: Sequence[str]) -> _Options:
     Raises:
         CompileError: if NVRTC has no such option, or the host device cannot follow it.
     """
-    standard, architecture = "c++17", "sm_75"
+    standard, architecture = "c++17", "compute_75"
     arguments: list[str] = []
     words = iter(given)
     for word in words:
@@ -311,11 +399,11 @@ def _options(given: Sequence[str]) -> _Options:
                                "device code")
         elif not _IGNORED.fullmatch(word):
             raise CompileError(f"nvrtc: error: unrecognized option {word!r} found")
-    number = re.fullmatch(r"(?:sm|compute)_(\d+)[af]?", architecture)
+    number = re.fullmatch(r"(sm|compute)_(\d+)([af]?)", architecture)
     if number is None:
         raise CompileError(f"nvrtc: error: invalid value for -arch: {architecture!r}")
     if not re.fullmatch(r"c\+\+(03|11|14|17|20)", standard):
         raise CompileError(f"nvrtc: error: invalid value for -std: {standard!r}")
     # Older standards: the host device's own headers want C++17.
-    return _Options("gnu++20" if standard == "c++20" else "gnu++17", int(number[1]),
-                    tuple(arguments))
+    return _Options("gnu++20" if standard == "c++20" else "gnu++17", number[1], int(number[2]),
+                    number[3], tuple(arguments))

@@ -7,6 +7,7 @@ registration behind each kernel. Lines keep their numbers.
 from __future__ import annotations
 
 import re
+import zlib
 from bisect import bisect
 from dataclasses import dataclass
 
@@ -24,6 +25,10 @@ _SHARED = re.compile(r"\bextern\b(?=[^;{}()]*(?:\([^;{}]*\)[^;{}]*)?\b__shared__
 _DYNAMIC = re.compile(r"(?P<type>.*\S)\s*\b(?P<name>\w+)\s*\[\s*\]\s*;", re.DOTALL)
 _ALIGNMENT = re.compile(r"\b(?:__align__|alignas)\s*\((?:[^()]|\([^()]*\))*\)")
 _STATIC_SHARED = re.compile(r"\bstatic\s+(?=__shared__\b)|(?<=\b__shared__)\s+static\b")
+_CONSTANT = re.compile(
+    r"\b__constant__\b(?P<type>[^;={}(),]*[\s>*&])(?P<name>\w+)(?P<sizes>(?:\s*\[[^\]]*\])*)\s*"
+    r"(?=[;={])")
+_READ_ONLY = re.compile(r"\b(?:const|constexpr|extern|template)\b")
 _ASSEMBLY = re.compile(r"\b(?:asm|__asm__|__asm)\b(?=\s*(?:volatile|__volatile__)?\s*\()")
 _INCLUDE = re.compile(r"^[ \t]*#[ \t]*include\b.*$", re.MULTILINE)
 
@@ -80,7 +85,7 @@ def host_text(text: str) -> str:
     if assembly is not None:
         raise TextError(f"line {_line(text, assembly.start())}: inline PTX given; the host device "
                         "compiles kernels by g++ and runs no PTX")
-    edits = [*_shared_edits(text, shown)]
+    edits = [*_shared_edits(text, shown), *_constant_edits(text, shown)]
     edits += [(found.end(), found.end(), " HOSTCUDA_EXPORTED ")
               for found in _VARIABLE.finditer(_ALIGNMENT.sub(_blank, shown))]
     edits += [(kernel.end, kernel.end, f" HOSTCUDA_KERNEL({kernel.name}, {kernel.bound}, "
@@ -158,6 +163,30 @@ def _shared_edits(text: str, shown: str) -> list[tuple[int, int, str]]:
         new = (f"{ctype} *const {name} = hostcuda::dynamic_shared<{ctype}>();" if inside else
                f"static hostcuda::DynamicShared<{ctype}> {name};")
         edits.append((found.start(), found.end(), new + "\n" * found[0].count("\n")))
+    return edits
+
+
+def _constant_edits(text: str, shown: str) -> list[tuple[int, int, str]]:
+    """The variable gets another name; its own is that of a constant at the same place.
+
+    The host writes to the variable, so g++ must not know the constant's value: its symbol is weak.
+    Kernels may still write where one declaration has several variables.
+    """
+    edits = []
+    braces = [match.start() for match in re.finditer(r"[{}]", shown)]
+    for found in _CONSTANT.finditer(_ALIGNMENT.sub(_blank, shown)):
+        start, end = found.start("name"), shown.find(";", found.end())
+        before = max(shown.rfind(mark, 0, found.start()) for mark in ";{}") + 1
+        several = "," in re.sub(r"\{[^;]*\}|\([^;]*\)", "", shown[found.end():end])
+        if (end < 0 or several or _READ_ONLY.search(shown[before:start])
+                or _in_function(shown, braces, start)):
+            continue
+        name = found["name"]
+        place = f"hostcuda_{name}_{start}_{zlib.crc32(text.encode()):x}"
+        edits += [(start, start + len(name), place),
+                  (found.end("sizes"), found.end("sizes"), f' __asm__("{place}")'),
+                  (end + 1, end + 1, f' extern const decltype({place}) {name} HOSTCUDA_EXPORTED '
+                                     f'__attribute__((weak, alias("{place}")));')]
     return edits
 
 

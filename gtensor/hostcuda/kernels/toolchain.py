@@ -28,7 +28,7 @@ def cupy_include() -> Path | None:
 
 def cache_folder() -> Path:
     """Where modules and what they are made with are kept."""
-    return build.cache() / "kernels" / key()[:24]
+    return build.used(build.cache() / "kernels" / key()[:24])
 
 
 def _version(package: str) -> str:
@@ -40,15 +40,11 @@ def _version(package: str) -> str:
 
 @functools.cache
 def key() -> str:
-    """Changes with the compiler, with the headers, and with this package's sources."""
-    digest = hashlib.sha256()
-    binary = Path(build.compiler()).resolve()
-    stat = binary.stat()
-    include = cupy_include()
-    cupy = () if include is None else (include, (include / "cupy").stat().st_mtime_ns)
-    for word in (binary, stat.st_size, stat.st_mtime_ns, build.headers(), *cupy,
-                 *map(_version, _PACKAGES)):
-        digest.update(f"{word}\n".encode())
+    """Changes with the compiler, with the headers' versions, and with this package's sources.
+
+    It knows no path: installations of the same contents share what they compile.
+    """
+    digest = hashlib.sha256("\n".join([build.version(), *map(_version, _PACKAGES)]).encode())
     sources = [PACKAGE / "native" / "kernel_abi.h", *FIBERS.iterdir(),
                *(PACKAGE / "kernels").rglob("*.*")]
     for path in sorted(sources):

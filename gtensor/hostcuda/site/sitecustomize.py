@@ -6,10 +6,17 @@ import os
 import sys
 
 _HERE = os.path.dirname(os.path.abspath(__file__))
+_ROOT = os.path.dirname(os.path.dirname(os.path.dirname(_HERE)))
 
 
 def _install() -> None:
-    """Install the host device, or end the process: Python would go on without, on a real one."""
+    """Install the host device, or end the process: CuPy would go on without, on a real one."""
+    if importlib.util.find_spec("cupy") is None:  # another Python, or another environment
+        os.write(2, b"a process that a program on host devices started has none: its Python has no "
+                    b"CuPy\n")
+        return
+    # Not on PYTHONPATH: packages beside this one may be for another Python.
+    sys.path.insert(0, _ROOT)
     try:
         from gtensor.hostcuda.children import settings
         from gtensor.hostcuda.install import install
@@ -21,6 +28,10 @@ def _install() -> None:
         sentence = f"a process that a program on host devices started has none: {error}\n"
         os.write(2, sentence.encode())
         os._exit(1)
+    finally:
+        sys.path.remove(_ROOT)
+        if _ROOT not in sys.path:
+            sys.path.append(_ROOT)
 
 
 def _next() -> None:
