@@ -51,6 +51,13 @@ def _set_item_path(x: Any, value: Any, *, key: Key, out: Any = None) -> Any:
     return out
 
 
+def _set_item_gpu(x: Any, value: Any, *, key: Key, out: Any = None) -> Any:
+    """As on the CPU: writes to one place, which have no order here, all write the last value."""
+    if np.ndim(value) and not unique(key):
+        value = Selection(key, x.shape).of_last(value, device_of(x).xp)
+    return _set_item_path(x, value, key=key, out=out)
+
+
 def _set_item_backward(ns: Any, step: Any, g: Any) -> None:
     """To the value what its last writes get, to x the rest."""
     key = step.params["key"]
@@ -77,7 +84,7 @@ def _set_item_tangent(
 
 
 set_item_op = op(
-    "set_item", cpu=_set_item_path, gpu=_set_item_path, complex=True,
+    "set_item", cpu=_set_item_path, gpu=_set_item_gpu, complex=True,
     backward=_set_item_backward, tangent=_set_item_tangent,
     samples=[Sample(((5,), (3,)), normal, {"key": (slice(1, 4),)}),
              Sample(((3, 5), ()), normal, {"key": (1,)}),
