@@ -1,6 +1,6 @@
-# `make run` trains the digits network, `make test` checks everything that needs no GPU, and
-# `make test-cuda` what does, on host devices: CUDA that the CPU stands in for (docs/testing.md). Its
-# budget is 8 minutes on two cores, 20 where all kernels have to be compiled first.
+# `make run` trains the digits network, `make test` checks everything, the CUDA half of it on host
+# devices (docs/testing.md) and in part, and `make test-cuda` all tests that need a GPU, on host
+# devices. On two cores they may take 12 and 8 minutes, 20 each where all is new.
 
 PYTHON ?= python3
 VENV   ?= .venv
@@ -10,6 +10,11 @@ JOBS   ?= 2
 # The CUDA extra that the driver can run ("CUDA Version: 13.0" -> ",cuda13"); none without a driver.
 CUDA   := $(shell nvidia-smi 2>/dev/null | sed -n 's/.*CUDA Version: *\(1[23]\).*/,cuda\1/p' | head -n 1)
 STAMP  := $(VENV)/.installed-
+PYTEST := OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(JOBS) --dist worksteal
+ON_CUDA := $(PYTEST) --host-cuda=deferred -m "(gpu or multi_gpu or host_cuda) and not slow"
+# What of the tests that need a GPU is part of `make test`.
+CUDA_TESTS := $(addprefix tests/,memory backend nn checkpoint interchange test_op_records.py \
+    hostcuda/test_budgets.py hostcuda/test_races.py)
 
 .PHONY: run test test-cuda clean
 
@@ -19,11 +24,11 @@ run: $(STAMP)train
 test: $(STAMP)dev
 	$(BIN)/ruff check gtensor tests profiling docs
 	$(BIN)/mypy
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(JOBS) --dist worksteal
+	$(PYTEST)
+	$(ON_CUDA) -k "not in_every_dtype" $(CUDA_TESTS)
 
 test-cuda: $(STAMP)dev
-	OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n $(JOBS) --dist worksteal --host-cuda=deferred \
-	    -m "(gpu or multi_gpu or host_cuda) and not slow"
+	$(ON_CUDA) -k "not in_one_dtype"
 
 $(STAMP)%: pyproject.toml
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)

@@ -63,12 +63,11 @@ This page is written by `PYTHONPATH=tests python -m ops_page > docs/ops.md`; a t
 - **complex**: whether gradients may pass through complex values; others raise an error.
 - **CPU**: on how many samples the generated checks (`gt.testing.opcheck`) run; or in which op's
   checks it is one of the rules.
-- **host**: the GPU path run without a GPU and compared with the CPU's: by NumPy in CuPy's place
-  (`tests/backend/test_gpu_paths.py`), or with its kernels on the CPU, elementwise ones or those of
-  a file of `kernels/` (`tests/ops_nn/test_gpu_paths_on_host.py`).
+- **CUDA**: what the GPU path launches: functions of CuPy, elementwise kernels, or those of a file
+  of `kernels/`. The checks run over it on a [host device](testing.md), too.
 - **GPU**: {gpu}
 """
-COLUMNS = "| op | dtypes | saves | passes | derivatives | complex | CPU | host | GPU |\n" \
+COLUMNS = "| op | dtypes | saves | passes | derivatives | complex | CPU | CUDA | GPU |\n" \
     "| --- | --- | --- | --- | --- | --- | --- | --- | --- |"
 
 
@@ -288,18 +287,18 @@ def numpy_for_cupy() -> Iterator[None]:
         cuda.cupy.cache_clear()
 
 
-def host_run(op: Op) -> str:
-    """What the GPU path comes to without a GPU, over all samples."""
+def launches(op: Op) -> str:
+    """What the GPU path launches, over all samples."""
     found: set[str] = set()
     with numpy_for_cupy():
         for sample in samples_of(op):
             try:
                 op.gpu(*sample.arrays(rng_of(op.name)), **sample.params)
-                found.add("NumPy")
+                found.add("CuPy")
             except Launched as launched:
                 found.add(launched.where)
     # a kernel's path may leave empty or unusual inputs to CuPy
-    return ", ".join(sorted(found - {"NumPy"}) or sorted(found))
+    return ", ".join(sorted(found - {"CuPy"}) or sorted(found))
 
 
 @cache
@@ -325,7 +324,7 @@ def row(name: str) -> list[str]:
     op = registry[name]
     title = f"`{name}` {first_sentence(op.__doc__ or '')}"
     measured = registry[THROUGH[name]] if op.samples is None else op
-    proven = [str(len(samples_of(op))), host_run(op)] if measured is op else [
+    proven = [str(len(samples_of(op))), launches(op)] if measured is op else [
         f"in `{measured.name}`"] * 2
     modes = derivatives(op)
     return [title, dtypes(measured), saves(op), passes(op), modes,

@@ -63,7 +63,7 @@ def test_the_cells_of_a_product() -> None:
     assert ops_page.saves(op) == "x: `y`; y: `x`"
     assert ops_page.passes(op) == "2+1, 3+2"
     assert ops_page.derivatives(op) == "reverse, second"
-    assert ops_page.host_run(op) == "NumPy"
+    assert ops_page.launches(op) == "CuPy"
 
 
 def test_a_dtype_with_a_wrong_value_does_not_count() -> None:
@@ -102,7 +102,7 @@ def test_what_moves_nothing_is_not_counted() -> None:
 
 
 def test_a_kernel_is_named() -> None:
-    assert ops_page.host_run(own(gpu=registry["sigmoid_grad"].gpu)) == "elementwise"
+    assert ops_page.launches(own(gpu=registry["sigmoid_grad"].gpu)) == "elementwise"
 
 
 def test_what_ran_on_a_gpu_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -191,37 +191,27 @@ class Selection:
         self.indices.append(index)
         self._taken += 1
 
-    def last(self, xp: Any) -> Any:
-        """For each of the writes x[key] = v the number, in `lead`, of the last one to its place.
+    def last_writes(self, xp: Any) -> Any:
+        """The number of the last of the writes x[key] = v to each place, of the shape `lead`.
 
-        The order is that of NumPy's own writes. CuPy's have none, so there the largest is taken.
+        Writes are numbered in the order of `lead`'s elements, which is NumPy's. A GPU's threads
+        write in no order, so there the largest number is looked for.
         """
         sizes = iter(self._sizes)
         whole = [1 if p is None else next(sizes) for p in self.view]
+        stamp = xp.empty([whole[a] for a in self.axes], np.int64)
+        number = xp.arange(prod(self.lead)).reshape(self.lead)
         indices = tuple(self.indices)
-        number = self._numbers(xp)
         if xp is np:
-            stamp = np.empty([whole[a] for a in self.axes], np.int64)  # touched only where written
             stamp[indices] = number
         else:
-            stamp = xp.zeros([whole[a] for a in self.axes], np.uint64)  # int64 has no maximum.at
+            stamp[indices] = 0  # what no write reaches stays untouched
             xp.maximum.at(stamp, indices, number)
         return stamp[indices]
 
-    def _numbers(self, xp: Any) -> Any:
-        return xp.arange(prod(self.lead)).reshape(self.lead)
-
-    def last_writes(self, xp: Any) -> Any:
-        """True at the writes that no later one to the same place follows; broadcasts to `shape`."""
-        last = self.last(xp) == self._numbers(xp)
-        return last.reshape((*self.lead, *(1,) * (len(self._rest) - self.place)))
-
-    def of_last(self, value: Any, xp: Any) -> Any:
-        """A value for each write, as broadcast to `shape`: that of the last write to its place."""
-        value = xp.broadcast_to(value, self.shape)
-        back = range(self.place, self.place + len(self.lead)), range(len(self.lead))
-        flat = xp.moveaxis(value, *back).reshape(prod(self.lead), *self._rest)
-        return xp.moveaxis(flat[self.last(xp)], *reversed(back))
+    def along(self, a: Any) -> Any:
+        """An array of the shape `lead`, reshaped so that it broadcasts to the selection's shape."""
+        return a.reshape((*self.lead, *(1,) * (len(self._rest) - self.place)))
 
 
 def _axes_of(part: Any) -> int:

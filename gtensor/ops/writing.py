@@ -52,9 +52,15 @@ def _set_item_path(x: Any, value: Any, *, key: Key, out: Any = None) -> Any:
 
 
 def _set_item_gpu(x: Any, value: Any, *, key: Key, out: Any = None) -> Any:
-    """As on the CPU: writes to one place, which have no order here, all write the last value."""
-    if np.ndim(value) and not unique(key):
-        value = Selection(key, x.shape).of_last(value, device_of(x).xp)
+    """Equal places get equal values, those of the last write to each: threads write in no order."""
+    if getattr(value, "ndim", 0) and not unique(key):
+        selected = Selection(key, x.shape)
+        first, lead = selected.place, len(selected.lead)
+        xp = device_of(x).xp
+        each = xp.broadcast_to(value, selected.shape)
+        rows = each.reshape((*each.shape[:first], prod(selected.lead), *each.shape[first + lead:]))
+        last = selected.last_writes(xp).reshape(-1)
+        value = rows.take(last, axis=first).reshape(each.shape)
     return _set_item_path(x, value, key=key, out=out)
 
 
@@ -68,7 +74,9 @@ def _set_item_backward(ns: Any, step: Any, g: Any) -> None:
         else:
             part = ns.gather(g, key=key)
             if not unique(key):
-                last = Selection(key, g.shape).last_writes(step.record.device.xp)
+                selected, xp = Selection(key, g.shape), step.record.device.xp
+                number = xp.arange(prod(selected.lead)).reshape(selected.lead)
+                last = selected.along(selected.last_writes(xp) == number)
                 part = ns.where(last, part, 0.0)
         step.give(1, part)
     if step.needs(0):

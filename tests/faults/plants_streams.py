@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 from unittest.mock import patch
@@ -265,12 +265,18 @@ def kernel_arguments_swapped() -> Context:
     return _wrapped(updates, "_momentum_kernel", wrap)
 
 
-def leading_dimension_of_another_layout() -> Context:
+@contextmanager
+def leading_dimension_of_another_layout() -> Iterator[None]:
     """a product is told the number of rows as the distance between rows, where that is larger"""
     def wrap(right: Any) -> Any:
         return lambda rows, columns, down, across: right(rows, columns, down, across) and max(
             rows, columns)
-    return _wrapped(cublas, "_leading", wrap)
+    cublas._plan.cache_clear()  # calls that were planned without the fault
+    try:
+        with _wrapped(cublas, "_leading", wrap):
+            yield
+    finally:
+        cublas._plan.cache_clear()
 
 
 def product_on_another_stream() -> Context:

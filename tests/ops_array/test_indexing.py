@@ -111,7 +111,7 @@ def test_what_a_key_selects_and_its_gradient(case: tuple[tuple[int, ...], Any]) 
 @given(case=keys(), data=st.data())
 @EXAMPLES
 def test_what_a_key_writes_and_its_gradients(
-    case: tuple[tuple[int, ...], Any], data: st.DataObject, place: str
+    place: str, case: tuple[tuple[int, ...], Any], data: st.DataObject
 ) -> None:
     """Of repeated places the last write stays: it alone has a gradient."""
     shape, key = case
@@ -119,15 +119,15 @@ def test_what_a_key_writes_and_its_gradients(
     selected = array[key].shape
     value_shape = data.draw(st.sampled_from(
         [selected, (), selected[1:], tuple(1 for _ in selected)]))
-    x = gt.tensor(array, device=place, requires_grad=True)
-    v = gt.tensor(values(value_shape, 100.0), device=place, requires_grad=True)
+    x = gt.tensor(array, requires_grad=True)
+    v = gt.tensor(values(value_shape, 100.0), requires_grad=True)
     y = x * 1.0
     y[on_tensors(key)] = v
     wanted = array.copy()
     wanted[key] = v.detach().numpy()
     assert np.array_equal(y.detach().numpy(), wanted)
     weight = values(shape, 1.0)
-    (y * gt.tensor(weight, device=place)).sum().backward()
+    (y * gt.tensor(weight)).sum().backward()
     source = np.full(shape, -1)  # which element of the selection was written last at each place
     source[key] = np.arange(np.prod(selected, dtype=int)).reshape(selected)
     to_x = np.where(source < 0, weight, 0.0)
