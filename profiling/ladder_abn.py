@@ -43,7 +43,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 from ladder import Ladder
-from ladder_command import Figure, Options, Part, main
+from ladder_command import Figure, Options, Part, left_out, main
 from workloads import values
 
 import gtensor as gt
@@ -267,15 +267,9 @@ def measured(stack: Stack, options: Options) -> Iterator[Part]:
 
 def modes(options: Options) -> list[bool]:
     """Whether PyTorch is compiled, once per way to measure it."""
-    if not find_spec("torch"):
+    if left_out("torch", options.device):
         return []
-    import torch
-
-    if options.device == "cpu":
-        return [False]
-    if not torch.cuda.is_available():
-        return []
-    return [False] if options.quick else [False, True]
+    return [False] if options.quick or options.device == "cpu" else [False, True]
 
 
 def figures(stack: Stack, nets: dict[str, Net], peers: dict[str, Net]) -> Iterator[Figure]:
@@ -309,8 +303,9 @@ def times(stack: Stack, nets: dict[str, Net], peers: dict[str, Net]) -> Ladder:
     for name, net in {**nets, **peers}.items():
         ladder.rung(name, net.step, result=lambda gradients: [as_float(g) for g in gradients])
     ladder.compare(IN_PLACE, OUT_OF_PLACE, *peers)
-    if not peers:
-        ladder.note("left out: pytorch (not installed, or without this device)")
+    reason = left_out("torch", stack.device)
+    if reason is not None:
+        ladder.note(reason)
     return ladder
 
 

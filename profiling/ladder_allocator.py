@@ -29,7 +29,7 @@ from typing import Any
 import traces
 from ladder import Ladder
 from ladder_arena import Peer, arena_empty, cuda_peers, hot_size, ladder_of, replay
-from ladder_command import Figure, Options, Part, main
+from ladder_command import Figure, Options, Part, left_out, main
 
 from gtensor.memory import (
     Arena,
@@ -280,8 +280,9 @@ def cupy_arrays(nbytes: int = 4 << 20) -> Iterator[Part]:
         else:
             ladder.compare("gtensor", peer.name)
     for module in ("torch", "rmm"):
-        if not find_spec(module):
-            ladder.note(f"left out: {module} is not installed")
+        reason = left_out(module, "cuda")
+        if reason is not None:
+            ladder.note(reason)
     yield ladder
 
 

@@ -19,12 +19,11 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from importlib.util import find_spec
 from typing import Any
 
 import numpy as np
 from ladder import Ladder
-from ladder_command import Figure, Options, Part, main
+from ladder_command import Figure, Options, Part, left_out, main
 from workloads import Mlp
 
 import gtensor as gt
@@ -216,8 +215,9 @@ def on_cuda(pattern: Pattern) -> Iterator[Part]:
             ladder.target("gtensor", peer.name, CUPY_TARGET)
         else:
             ladder.compare("gtensor", peer.name)
-    if not find_spec("torch"):
-        ladder.note("left out: torch is not installed")
+    reason = left_out("torch", "cuda")
+    if reason is not None:
+        ladder.note(reason)
     yield ladder
     yield reserved("gtensor", pattern, arena_peak("cuda", lambda: replay(pattern, own)))
     for peer in peers:
@@ -234,8 +234,9 @@ class Peer:
 
 
 def cuda_peers() -> list[Peer]:
-    """Those that are installed."""
-    return [cupy_pool(), malloc_async(), *([torch_allocator()] if find_spec("torch") else [])]
+    """Those that are installed and find the device."""
+    absent = left_out("torch", "cuda") is not None
+    return [cupy_pool(), malloc_async(), *([] if absent else [torch_allocator()])]
 
 
 def _with_cupy(pattern: Pattern, malloc: Any) -> int:

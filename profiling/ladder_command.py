@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -218,6 +219,18 @@ def _short(path: Path) -> Path:
 
 
 # -- surroundings ----------------------------------------------------------------------------------
+
+
+def left_out(module: str, device: str) -> str | None:
+    """Why a peer takes no part on the device, as a note; None if it does."""
+    if not find_spec(module):
+        return f"left out: {module} is not installed"
+    if module == "torch" and device == "cuda":
+        import torch
+
+        if not torch.cuda.is_available():
+            return "left out: torch is installed, but finds no CUDA device"
+    return None
 
 
 def _has_gpu() -> bool:

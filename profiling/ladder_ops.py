@@ -15,6 +15,7 @@ import sys
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from functools import partial
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -58,8 +59,16 @@ def counterpart(op: Op, xp: Any) -> Callable[..., Any] | None:
     if xp is np or plain is None:
         return plain
     if isinstance(plain, partial):  # a formula of the namespace
-        return partial(plain.func, xp)
+        return partial(plain.func, cupy_functions())
     return getattr(xp, plain.__name__, None)
+
+
+def cupy_functions() -> Any:
+    """CuPy's functions by the names of ops, with those that lie elsewhere in it."""
+    import cupy
+    from cupyx.scipy import special
+
+    return SimpleNamespace(**{**vars(cupy), "erf": special.erf, "sigmoid": special.expit})
 
 
 def climb(done: list[Ladder], ladder: Ladder) -> Iterator[Part]:

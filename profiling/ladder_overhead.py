@@ -6,8 +6,8 @@
     python profiling/ladder_overhead.py --only ops          # single ops at 1e3 and 1e6 elements
     python profiling/ladder_overhead.py --device cuda       # against PyTorch and CuPy on a GPU
 
-Peers that are not installed are left out and named under the table. Every rung is compared with
-gradients derived by hand before anything is timed.
+Peers that are not installed, or cannot use the device, are left out and named under the table.
+Every rung is compared with gradients derived by hand before anything is timed.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 from ceilings import product_floor
 from ladder import Ladder
-from ladder_command import Figure, Options, Part, main
+from ladder_command import Figure, Options, Part, left_out, main
 from workloads import CHAIN, LAYERS, Chain, Mlp, TensorChain, values
 
 import gtensor as gt
@@ -69,8 +69,9 @@ def chains(options: Options) -> Iterator[Part]:
             peers += [("autograd", "autograd"), ("mygrad", "mygrad"),
                       ("mygrad, unguarded", "mygrad_unguarded")]
         for name, module in peers:
-            if find_spec(module.removesuffix("_unguarded")) is None:
-                ladder.note(f"left out: {module} is not installed")
+            reason = left_out(module.removesuffix("_unguarded"), options.device)
+            if reason is not None:
+                ladder.note(reason)
                 continue
             ladder.rung(name, getattr(work, module)(), result=values)
             if judged and name in CHAIN_TARGETS:
@@ -92,9 +93,12 @@ def mlp(options: Options) -> Iterator[Part]:
     ladder.rung("gtensor", work.gtensor(), result=values, flops=flops)
     ladder.rung(by_hand, work.by_hand(xp), flops=flops)
     ladder.rung("gtensor, no arena", without_arena(work.gtensor()), result=values, flops=flops)
-    if find_spec("torch"):
+    reason = left_out("torch", options.device)
+    if reason is None:
         ladder.rung("pytorch", work.torch(), result=values, flops=flops)
         ladder.compare("gtensor", "pytorch")
+    else:
+        ladder.note(reason)
     if options.device == "cpu":
         ladder.target("gtensor", by_hand, STEP_TARGET)
         ladder.target("gtensor", "gtensor, no arena", ARENA_TARGET)

@@ -5,13 +5,13 @@
     compute-sanitizer python profiling/touch_kernels.py --exact-allocations --dtypes float32
 
 The ops come from the registry with the samples of their records. Beside them stand a few checks
-of what has no record: optimizers, products into buffers, the arena under CuPy, stream ids. Kernels
-that exist but were never launched are named at the end.
+of what has no record: optimizers, averages, more of in-place norms, products into buffers,
+the arena under CuPy, stream ids. Kernels that exist but were never launched are named at the end.
 
 `--exact-allocations` gives each array a cudaMalloc of its own. A memory checker needs that: an
 arena cuts many arrays from one segment, so an access just beyond one of them would be legal.
 
-Exit status: 0, or 1 if anything failed, or 2 without a CUDA device.
+Exit status: 0, or 1 if anything failed or a kernel was never launched, or 2 without a CUDA device.
 """
 
 from __future__ import annotations
@@ -36,6 +36,7 @@ from gtensor.backend import kernels
 from gtensor.core.op import Op, registry
 
 SEED = 0
+REFERENCE = "batch_norm.cu"  # launched by ladder_bn_act.py and tests/kernels only
 DTYPES = {dtype.name: dtype for dtype in TOLERANCES}
 
 
@@ -153,6 +154,43 @@ def touch_clipping(options: Options) -> None:
                       names=(options.device, "cpu"))
 
 
+def touch_averages(options: Options) -> None:
+    """Three updates of averaged weights equal the CPU's."""
+    weights = np.random.default_rng(SEED).standard_normal((3, 3, 5))
+    for dtype in options.dtypes:
+        results = []
+        for place in (options.device, "cpu"):
+            net = gt.nn.Linear(5, 3, bias=False).to(place).to(DTYPES[dtype])
+            average = gt.optim.EMA(net, decay=0.9)
+            for w in weights:
+                with gt.no_grad():
+                    net.weight[...] = gt.tensor(w, dtype=DTYPES[dtype], device=place)
+                average.update()
+            results.append(to_numpy(average.state_dict()["module.weight"]))
+        close(f"averages, {dtype}", *results, names=(options.device, "cpu"))
+
+
+def touch_abn(options: Options) -> None:
+    """In-place norms equal the CPU's where x is found again, and with sums over replicas."""
+    rng = np.random.default_rng(SEED)
+    for dtype in (DTYPES[name] for name in options.dtypes):
+        for shape in ((4, 3), (2, 3, 5)):  # channels last, and first
+            values, upstream = rng.standard_normal(shape), rng.standard_normal(shape)
+            for gather in (None, lambda a: a[None]):
+                results = []
+                for place in (options.device, "cpu"):
+                    x, w, g = (gt.tensor(v, dtype=dtype, device=place, requires_grad=r)
+                               for v, r in ((values, True), (np.ones(3), True), (upstream, False)))
+                    y = gt.nn.functional.inplace_abn(
+                        x * 1.0, w, activation="sigmoid", gather=gather)
+                    gradients = gt.grad([y], [x, w], [g], create_graph=gather is None)
+                    results.append([to_numpy(a.detach()) for a in (y, *gradients)])
+                names = ("the value", "the gradient of x", "the gradient of weight")
+                for what, there, here in zip(names, *results, strict=True):
+                    close(f"{what}, {shape}, {dtype.name}", there, here, TOLERANCES[dtype],
+                          (options.device, "cpu"))
+
+
 def touch_products(options: Options) -> None:
     """A product is added to what a buffer holds, in the buffer."""
     rng = np.random.default_rng(SEED)
@@ -233,7 +271,8 @@ def touch_streams(options: Options) -> None:
     close("the sum on the second stream", y[:1], np.array([1.5**10 + 1], np.float32))
 
 
-CHECKS = {"optimizers": touch_optimizers, "clipping": touch_clipping}
+CHECKS = {"optimizers": touch_optimizers, "clipping": touch_clipping, "averages": touch_averages,
+          "abn": touch_abn}
 CUDA_CHECKS = {"products": touch_products, "arena": touch_arena, "streams": touch_streams}
 
 
@@ -266,8 +305,9 @@ def watch_launches(launched: set[str]) -> None:
 
 
 def known_kernels() -> set[str]:
-    """All kernels of the text and all elementwise ones of the library."""
-    raw = {f"{file}: {name}" for file in kernels.files() for name in kernels.functions(file)}
+    """All kernels that the library launches: those of the text and all elementwise ones."""
+    raw = {f"{file}: {name}" for file in kernels.files() if file != REFERENCE
+           for name in kernels.functions(file)}
     return raw | {f"elementwise: {kernel.body}" for kernel in kernels.registered}
 
 
@@ -325,6 +365,18 @@ def outcomes(names: list[str], options: Options, processes: int) -> Iterator[Out
             yield share.result()
 
 
+def report(total: Outcome, device: str, *, complete: bool) -> int:
+    """Print what failed and, of a complete run, what was never launched; the exit status."""
+    for name, reason in total.failed.items():
+        print(f"\nFAILED {name}: {reason}")
+    idle = sorted(total.known - total.launched) if complete else []
+    for kernel in idle:
+        print(f"never launched: {kernel}")
+    print(f"\n{len(total.ran)} run on {device}, {len(total.failed)} failed; "
+          f"{len(total.launched & total.known)} of {len(total.known)} kernels launched")
+    return int(bool(total.failed or idle))
+
+
 def main() -> int:
     """Parse, run, report."""
     parser = argparse.ArgumentParser(
@@ -351,14 +403,7 @@ def main() -> int:
     total = Outcome()
     for outcome in outcomes(names, options, given.processes):
         total.add(outcome)
-    for name, reason in total.failed.items():
-        print(f"\nFAILED {name}: {reason}")
-    idle = sorted(total.known - total.launched) if given.device == "cuda" and not only else []
-    for kernel in idle:
-        print(f"never launched: {kernel}")
-    print(f"\n{len(total.ran)} run on {given.device}, {len(total.failed)} failed; "
-          f"{len(total.launched & total.known)} of {len(total.known)} kernels launched")
-    return int(bool(total.failed))
+    return report(total, given.device, complete=given.device == "cuda" and not only)
 
 
 if __name__ == "__main__":

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import os
 import re
+import runpy
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+
+from gtensor.testing import TOLERANCES
 
 ROOT = Path(__file__).resolve().parents[2]
 SCRIPT = ROOT / "profiling" / "gpu_check.sh"
@@ -132,6 +135,27 @@ def test_the_kernel_program_names_what_failed(tmp_path: Path) -> None:
     assert call.returncode == 1, call.stdout + call.stderr
     assert "FAILED tanh: CheckError: sample 0, float64: the value" in call.stdout
     assert "2 run on cpu, 1 failed" in call.stdout
+
+
+@pytest.mark.host_cuda  # on a GPU it is a step of the script
+@pytest.mark.parametrize("dtype", [dtype.name for dtype in TOLERANCES])
+def test_the_kernel_program_launches_every_kernel(dtype: str) -> None:
+    path = os.pathsep.join(filter(None, (os.environ.get("PYTHONPATH"), str(ROOT))))
+    call = subprocess.run([sys.executable, str(PROGRAM), "--dtypes", dtype],
+                          env={**os.environ, "PYTHONPATH": path}, text=True, capture_output=True)
+    assert call.returncode == 0, call.stdout + call.stderr
+    assert re.search(r"^[1-9]\d+ run on cuda, 0 failed; (\d+) of \1 kernels launched$",
+                     call.stdout, re.MULTILINE)
+
+
+def test_a_kernel_that_was_not_launched_fails_a_complete_run(
+    capsys: pytest.CaptureFixture[str]
+) -> None:
+    program = runpy.run_path(str(PROGRAM))
+    found = program["Outcome"](ran=["a"], launched={"a.cu: one"}, known={"a.cu: one", "a.cu: two"})
+    assert program["report"](found, "cuda", complete=False) == 0
+    assert program["report"](found, "cuda", complete=True) == 1
+    assert "never launched: a.cu: two\n" in capsys.readouterr().out
 
 
 def test_the_kernel_program_without_a_gpu() -> None:

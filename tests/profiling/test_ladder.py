@@ -19,7 +19,7 @@ sys.path.insert(0, str(PROFILING))
 
 import ladder_command  # noqa: E402
 from ladder import CLOCKS, HostClock, Ladder, Spread, WrongRung, distance  # noqa: E402
-from ladder_command import Figure, Options, main  # noqa: E402
+from ladder_command import Figure, Options, left_out, main  # noqa: E402
 
 
 class Hours:
@@ -246,3 +246,15 @@ def test_every_program_teaches_and_refuses_a_missing_gpu(program: str) -> None:
     refused = call("--device", "cuda")
     assert refused.returncode == 2
     assert refused.stderr == "no CUDA device on this machine; nothing was measured\n"
+
+
+def test_a_peer_that_is_missing_or_cannot_use_the_device_is_left_out(
+    monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import torch
+
+    assert left_out("numpy", "cuda") is None and left_out("torch", "cpu") is None
+    assert left_out("no_such_module", "cpu") == "left out: no_such_module is not installed"
+    for found in (True, False):
+        monkeypatch.setattr(torch.cuda, "is_available", lambda found=found: found)
+        assert (left_out("torch", "cuda") is None) == found

@@ -133,6 +133,16 @@ def test_the_norm_in_place_trains_as_the_one_out_of_place(tmp_path):
     assert second == pytest.approx(first, rel=1e-3)
 
 
+@pytest.mark.gpu
+@pytest.mark.parametrize("norm", NORMS)
+def test_a_gpu_trains_as_the_cpu_does(tmp_path, norm):
+    for place in ("cuda", "cpu"):
+        assert train(tmp_path / place, "--quiet", "--norm", norm, "--device", place) == 0
+    there, here = (progress(tmp_path / place) for place in ("cuda", "cpu"))
+    assert there["losses"] == pytest.approx(here["losses"], rel=1e-3)
+    assert there["accuracies"] == here["accuracies"]
+
+
 def test_a_run_is_not_resumed_with_the_other_norm(tmp_path, capsys):
     untrained(tmp_path)
     assert train(tmp_path, "--resume", "--quiet", "--norm", "abn") == 1
