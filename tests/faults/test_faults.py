@@ -6,6 +6,7 @@ import importlib
 from pathlib import Path
 
 import pytest
+from hostcuda.conftest import _as_before  # noqa: F401  (faults of the device end with their test)
 
 from gtensor.testing import CHECKS, OpcheckError
 

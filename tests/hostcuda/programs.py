@@ -437,8 +437,8 @@ PROGRAMS: dict[str, Program] = {
 def wrong(program: Program, seeds: Any) -> list[int]:
     """The seeds with which a program on CUDA, in an order of that seed, differs from the CPU."""
     found = []
+    gt.memory.empty_cache("cuda")  # else a program may find more memory than it can use twice
     for seed in seeds:
-        gt.memory.empty_cache("cuda")  # else a program may find more memory than it can use twice
         before = hostcuda.configure("deferred", seed)
         try:
             got = program("cuda", random.Random(seed))
