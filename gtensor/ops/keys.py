@@ -191,11 +191,11 @@ class Selection:
         self.indices.append(index)
         self._taken += 1
 
-    def last_writes(self, xp: Any) -> Any:
-        """The number of the last of the writes x[key] = v to each place, of the shape `lead`.
+    def last_writes(self, xp: Any) -> tuple[Any, Any]:
+        """The writes x[key] = v, numbered, and for each the number of the last to its place.
 
-        Writes are numbered in the order of `lead`'s elements, which is NumPy's. A GPU's threads
-        write in no order, so there the largest number is looked for.
+        Both of the shape `lead`, in whose order NumPy writes. A GPU's threads write in no order,
+        so there the largest number is looked for.
         """
         sizes = iter(self._sizes)
         whole = [1 if p is None else next(sizes) for p in self.view]
@@ -207,7 +207,7 @@ class Selection:
         else:
             stamp[indices] = 0  # what no write reaches stays untouched
             xp.maximum.at(stamp, indices, number)
-        return stamp[indices]
+        return number, stamp[indices]
 
     def along(self, a: Any) -> Any:
         """An array of the shape `lead`, reshaped so that it broadcasts to the selection's shape."""

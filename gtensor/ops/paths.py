@@ -122,8 +122,11 @@ def cupy_function(name: str, kinds: str = "", kernel: Any = None) -> Path:
     """
 
     def path(*arrays: Any, out: Any = None, **params: Any) -> Any:
-        if kernel is not None and common(*arrays).kind in kinds:
-            return kernel(*promoted(*arrays), out=out)
+        if kernel is not None and (dtype := common(*arrays)).kind in kinds:
+            if out is None or out.dtype == dtype:
+                return kernel(*promoted(*arrays), out=out)
+            out[...] = kernel(*promoted(*arrays))
+            return out
         return getattr(cupy(), name)(*arrays, out=out, **params)
 
     return path

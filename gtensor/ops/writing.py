@@ -60,8 +60,8 @@ def _set_item_gpu(x: Any, value: Any, *, key: Key, out: Any = None) -> Any:
         xp = device_of(x).xp
         each = xp.broadcast_to(value, selected.shape)
         rows = each.reshape((*each.shape[:first], prod(selected.lead), *each.shape[first + lead:]))
-        last = selected.last_writes(xp).reshape(-1)
-        value = rows.take(last, axis=first).reshape(each.shape)
+        _, last = selected.last_writes(xp)
+        value = rows.take(last.reshape(-1), axis=first).reshape(each.shape)
     return _set_item_path(x, value, key=key, out=out)
 
 
@@ -75,10 +75,9 @@ def _set_item_backward(ns: Any, step: Any, g: Any) -> None:
         else:
             part = ns.gather(g, key=key)
             if not unique(key):
-                selected, xp = Selection(key, g.shape), step.record.device.xp
-                number = xp.arange(prod(selected.lead)).reshape(selected.lead)
-                last = selected.along(selected.last_writes(xp) == number)
-                part = ns.where(last, part, 0.0)
+                selected = Selection(key, g.shape)
+                number, last = selected.last_writes(step.record.device.xp)
+                part = ns.where(selected.along(number == last), part, 0.0)
         step.give(1, part)
     if step.needs(0):
         step.give(0, ns.set_item(g, 0.0, key=key, out=step.reuse(g)))

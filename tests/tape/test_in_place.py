@@ -300,6 +300,23 @@ def test_another_precision_is_cast_to_the_targets():
     assert x.grad.dtype == gt.float64 and np.array_equal(x.grad.numpy(), np.ones((3, 3)))
 
 
+@pytest.mark.gpu
+@pytest.mark.parametrize("target, other", [
+    ("float32", "float64"), ("float32", "int64"), ("float16", "float32"), ("bfloat16", "float32"),
+    ("int32", "int64"), ("int8", "uint8")])
+@pytest.mark.parametrize("operator", ["add", "floordiv", "mod", "lshift", "rshift"])
+def test_a_gpu_casts_to_the_targets_dtype_as_the_cpu_does(operator, target, other):
+    def written(device):
+        x = gt.tensor([7, 5, 3], dtype=target, device=device)
+        try:
+            getattr(x, f"__i{operator}__")(gt.tensor([2, 2, 1], dtype=other, device=device))
+        except TypeError:  # floats have no bits to shift
+            return TypeError
+        return x.tolist()
+
+    assert written("cuda") == written("cpu")
+
+
 def test_an_in_place_write_of_what_a_record_saved_can_be_avoided_by_clone():
     x = leaf()
     y = gt.exp(x)
