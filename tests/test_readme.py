@@ -1,4 +1,4 @@
-"""The pages that a user reads first: every Python block runs as it stands, every link leads on."""
+"""Documents: Python blocks of the pages read first run as they stand, and every link leads on."""
 
 from __future__ import annotations
 
@@ -11,7 +11,9 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[1]
-PAGES = ("README.md", "docs/guide.md")
+PAGES = ("README.md", "CONTRIBUTING.md", "docs/guide.md")  # whose Python blocks run
+LINKED = sorted(path.relative_to(ROOT).as_posix() for folder in (".", "docs", "profiling")
+                for path in (*ROOT.glob(f"{folder}/*.md"), *ROOT.glob(f"{folder}/results/*.md")))
 
 # Each block has its own names. Lines before it become empty ones, so that a traceback has the
 # page's line numbers; warnings are errors.
@@ -54,9 +56,36 @@ def test_a_block_that_raises_is_reported_with_its_line(tmp_path: Path) -> None:
     assert "NameError: name 'math' is not defined" in ran.stderr
 
 
-@pytest.mark.parametrize("name", [*PAGES, "CHANGELOG.md"])
-def test_links_to_files_lead_somewhere(name: str) -> None:
-    page = ROOT / name
-    text = re.sub(r"^```.*?^```$", "", page.read_text(encoding="utf-8"), flags=re.S | re.M)
-    links = re.findall(r"\]\((?!https?://|#)([^)#]+)", text)
-    assert links and not [link for link in links if not (page.parent / link).exists()]
+def text_of(page: Path) -> str:
+    """A page without its code blocks."""
+    return re.sub(r"^```.*?^```$", "", page.read_text(encoding="utf-8"), flags=re.S | re.M)
+
+
+def headings(page: Path) -> set[str]:
+    """The anchors of a page's headings, as GitHub makes them."""
+    return {re.sub(r"[^\w -]", "", line.lower()).replace(" ", "-")
+            for line in re.findall(r"^#+ (.*)$", text_of(page), re.M)}
+
+
+def broken(page: Path) -> list[str]:
+    """The links of a page that lead to no file, or to no heading of it."""
+    found = []
+    for link in re.findall(r"\]\((?!https?://)([^)]+)\)", text_of(page)):
+        name, _, anchor = link.partition("#")
+        target = page.parent / name if name else page
+        if not target.exists() or (anchor and anchor not in headings(target)):
+            found.append(link)
+    return found
+
+
+@pytest.mark.parametrize("name", LINKED)
+def test_links_lead_somewhere(name: str) -> None:
+    assert not broken(ROOT / name)
+
+
+def test_a_link_that_leads_nowhere_is_found(tmp_path: Path) -> None:
+    (tmp_path / "other.md").write_text("# The other's page\n", encoding="utf-8")
+    page = tmp_path / "page.md"
+    page.write_text("# A page\n[a](#a-page) [b](other.md#the-others-page) [c](other.md)\n"
+                    "[d](#b-page) [e](other.md#a-page) [f](none.md)\n", encoding="utf-8")
+    assert broken(page) == ["#b-page", "other.md#a-page", "none.md"]
