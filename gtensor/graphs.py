@@ -76,7 +76,7 @@ class Graph:
         with (capturing(self._device, self._pool, stream.id, home) as captured,
               self._work.recording(stream)):
             yield
-        self._work.own(home, captured.blocks)
+        self._work.own(home, captured.blocks, captured.first)
         self._pool.blocks.update(captured.blocks)
         self._joined = captured.joined
         self._captured = True
