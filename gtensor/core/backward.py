@@ -215,8 +215,8 @@ def _refusal(record: Record) -> str:
     if any(count.version != version and not isinstance(count, Storage)
            for count, version, _ in record.guards):
         return (f"an array that {record.where()} saved for its gradient is one that a graph's "
-                "replays write; clone() it for a backward after the next one, and walk what a "
-                "capture records within it")
+                "replays write; save a clone() of it, or run backward() before the next replay "
+                "(within the capture, if it was recorded there)")
     return (f"an array that {record.where()} saved for its gradient was overwritten in place "
             "since; clone() it before writing")
 
