@@ -77,9 +77,9 @@ class Capture:
     def own(self, stream: Stream, blocks: Iterable[Any], first: float) -> None:
         """The contents of the capture's own blocks are that stream's from now on.
 
-        `first` is the serial of the first block that the capture allocated. What the work writes
-        counts as written: what was saved in the capture has values only while its replays do not
-        run again.
+        `first` is the serial of the first block that the capture allocated. The stamps of all that
+        the work writes count this as a write, so what records saved in the capture is refused
+        outside.
         """
         own = tuple(blocks)
         self._first = first

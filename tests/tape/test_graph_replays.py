@@ -7,6 +7,7 @@ import pytest
 
 import gtensor as gt
 from gtensor.backend.cuda import CudaDevice
+from gtensor.backend.cuda_graphs import Capture
 from gtensor.core.consume import apply_keeping
 from gtensor.core.op import registry
 
@@ -130,6 +131,14 @@ def test_saves_look_for_replays_only_while_a_graph_lives():
     assert len(device.graphs) == before + 1
     del graph
     assert len(device.graphs) == before
+
+
+def test_planted_fault_a_replay_that_counts_for_its_own_results_only_is_caught(monkeypatch):
+    launch = Capture.launch
+    monkeypatch.setattr(Capture, "launch", lambda capture, stream, outputs: launch(
+        capture, stream, [block for block in outputs if block.serial == capture._first]))
+    with pytest.raises(pytest.fail.Exception):
+        test_a_backward_after_a_replay_names_the_op_that_saved_a_result_in_a_temporarys_place()
 
 
 def test_planted_fault_replays_that_do_not_count_are_caught(monkeypatch):
