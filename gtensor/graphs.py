@@ -34,7 +34,7 @@ class Graph:
     Args:
         device: one with graphs; None is the default device.
         pool: the `pool` of another graph, to share its memory: for graphs that replay one after
-            another. Results that were dropped before a later capture are written over by it.
+            another. A replay may write over results of graphs that were captured later into it.
 
     Raises DeviceError if the device has no graphs (the CPU has none), ValueError for a pool of
     another device or allocator.
@@ -76,7 +76,7 @@ class Graph:
         with (capturing(self._device, self._pool, stream.id, home) as captured,
               self._work.recording(stream)):
             yield
-        self._work.own(home, captured.blocks)
+        self._work.own(home, captured.blocks, captured.first)
         self._pool.blocks.update(captured.blocks)
         self._joined = captured.joined
         self._captured = True

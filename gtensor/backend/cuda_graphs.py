@@ -10,6 +10,8 @@ the host) is not, in any mode.
 
 from __future__ import annotations
 
+import math
+import weakref
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
@@ -22,12 +24,6 @@ if TYPE_CHECKING:
     from gtensor.backend.cuda import CudaDevice
 
 
-class Stamp:
-    """Counts the replays that write a block, as storages count writes in place."""
-
-    version = 0
-
-
 class Capture:
     """Work of one thread on one device, recorded once and launched as a whole.
 
@@ -38,8 +34,9 @@ class Capture:
         self._device = device
         self._ordering = ordering
         self._graph: Any = None
-        self._stamps: list[Stamp] = []
+        self._first = math.inf
         self.touched = Touched()
+        device.graphs.add(weakref.ref(self, device.graphs.discard))
 
     @contextmanager
     def recording(self, stream: CudaStream) -> Iterator[None]:
@@ -77,28 +74,35 @@ class Capture:
             raise RuntimeError(f"a graph was replayed within a capture on {self._device}; wanted "
                                "it before or after")
 
-    def own(self, stream: Stream, blocks: Iterable[Any]) -> None:
-        """The contents of the capture's own blocks are that stream's from now on."""
+    def own(self, stream: Stream, blocks: Iterable[Any], first: float) -> None:
+        """The contents of the capture's own blocks are that stream's from now on.
+
+        `first` is the serial of the first block that the capture allocated. The stamps of all that
+        the work writes count this as a write, so what records saved in the capture is refused
+        outside.
+        """
         own = tuple(blocks)
+        self._first = first
         self._ordering.adopt(stream, own)
-        for block in (*own, *self.touched.written):
-            if not hasattr(block, "stamp"):
-                block.stamp = Stamp()
-            self._stamps.append(block.stamp)
-        self._device.replays = True
+        self._count(own)
 
     def launch(self, stream: CudaStream, outputs: Iterable[Any]) -> None:
         """Run the work on a stream, behind who writes what it reads and who uses what it writes.
 
-        `outputs` are blocks of captures into the same memory that somebody holds.
+        `outputs` are the live blocks of captures into the same memory. Those that were allocated
+        since this capture's first one may lie where it had a temporary.
         """
         for block in _foreign(self.touched.read, stream):
             self._ordering.read(stream, block)
         self._ordering.write(stream, *_foreign(self.touched.written, stream), *outputs)
-        for stamp in self._stamps:
-            stamp.version += 1
+        self._count(block for block in outputs if block.serial >= self._first)
         with self._device.running(stream):
             self._graph.launch(stream.stream)
+
+    def _count(self, blocks: Iterable[Any]) -> None:
+        """Count a write of these blocks, and of those from outside that the work writes."""
+        for block in (*blocks, *self.touched.written):
+            block.stamp.version += 1
 
 
 def _foreign(blocks: Iterable[Any], stream: Stream) -> list[Any]:

@@ -30,16 +30,16 @@ class Device:
 
     Attributes: `type` ("cpu" or "cuda"), `index`, `xp` (the array module),
     `array_type` (its array class), `resource` (where large blocks of memory come from;
-    None is the library's own allocator), `replays` (graphs were captured on it).
+    None is the library's own allocator), `graphs` (weak references to the captures that live).
     """
 
     type: str
     array_type: Any
     resource: Any = None
-    replays = False
 
     def __init__(self, index: int) -> None:
         self.index = index
+        self.graphs: set[Any] = set()
         self.copies: dict[str, tuple[int, int]] = {}
 
     def note_copy(self, name: str, nbytes: int) -> None:

@@ -25,6 +25,12 @@ from gtensor.backend.streams import Event, Stream
 from gtensor.locks import free_at_forks
 
 
+class Stamp:
+    """Counts in `version` the replays that write a block, as storages count writes in place."""
+
+    version = 0
+
+
 class Touched:
     """The blocks, not its own, that a stream's work reads and writes while it is captured."""
 
@@ -64,6 +70,10 @@ class Ordering:
     def write(self, writer: Stream, *blocks: Any) -> None:
         """Work that is queued on `writer` next will write blocks which others may be using."""
         if writer.id in self.captures:
+            with self._lock:  # two captures may write one block
+                for block in blocks:
+                    if not hasattr(block, "stamp"):
+                        block.stamp = Stamp()
             self.captures[writer.id].written.update(dict.fromkeys(blocks))
             return
         with self._lock:

@@ -237,7 +237,7 @@ def saves(plan: Plan, values: Sequence[Any], handles: Sequence[Any]) -> tuple[Sa
             else:
                 storage.saved = True
                 guards.append((storage, handle._version, len(saved)))
-                if handle._device.replays:
+                if handle._device.graphs:
                     guards += replayed(value, handle._device)
         elif handle is not None and type(value) not in _SCALARS:
             value = value.copy()  # the caller's own array: no version tells when it is written

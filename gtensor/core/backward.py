@@ -14,8 +14,9 @@ from gtensor.backend.scopes import listeners, phase
 from gtensor.core.errors import GradientError
 from gtensor.core.modes import STATE, grad_mode, observers
 from gtensor.core.namespaces import recorded
-from gtensor.core.node import CONSUMED, FREE, WALKED, Node, Record
+from gtensor.core.node import CONSUMED, FREE, WALKED, Node, Record, overwritten
 from gtensor.core.steps import RawStep, RecordedStep, call_hooks
+from gtensor.core.storage import Storage
 from gtensor.core.tensor import Tensor, check_like, make
 from gtensor.locks import free_at_forks
 
@@ -186,18 +187,13 @@ def _claim(records: list[Record]) -> None:
         with _claims:
             for record in records:
                 if record.state != FREE or record.op.backward is None or (
-                        record.guards and _overwritten(record)):
+                        record.guards and overwritten(record.guards)):
                     raise GradientError(_refusal(record))
                 record.state = WALKED  # stores only, for each record
                 taken += 1
     except BaseException:
         _unclaim(records[:taken])
         raise
-
-
-def _overwritten(record: Record) -> bool:
-    """Whether a saved array was written since it was saved."""
-    return any(storage.version != version for storage, version, _ in record.guards)
 
 
 def _unclaim(records: list[Record]) -> None:
@@ -216,6 +212,11 @@ def _refusal(record: Record) -> str:
                 "a graph of its own")
     if record.op.backward is None:
         return f"{record.where()} has no derivative; detach() its input to treat it as a constant"
+    if any(count.version != version and not isinstance(count, Storage)
+           for count, version, _ in record.guards):
+        return (f"an array that {record.where()} saved for its gradient is one that a graph's "
+                "replays write; save a clone() of it, or run backward() before the next replay "
+                "(within the capture, if it was recorded there)")
     return (f"an array that {record.where()} saved for its gradient was overwritten in place "
             "since; clone() it before writing")
 

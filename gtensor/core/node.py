@@ -10,7 +10,7 @@ from __future__ import annotations
 import itertools
 import sys
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
@@ -22,7 +22,6 @@ from gtensor.frames import place, user_frame
 if TYPE_CHECKING:
     from gtensor.backend import Device
     from gtensor.core.op import Op
-    from gtensor.core.storage import Storage
     from gtensor.core.tensor import Tensor
 
 next_seq = itertools.count().__next__
@@ -60,21 +59,31 @@ class Leaf(Node):
         self.seq = next_seq()
 
 
-# A saved array's storage, its version, its place in `saved` (-1: an input of a recipe there, or
-# what counts the replays that write a saved array).
-Guard = tuple["Storage", int, int]
-Guards = tuple[Guard, ...]
+class Counted(Protocol):
+    """Counts the writes of a buffer: those through its storage, or by replays of graphs."""
 
+    version: int
+
+
+# What counts the writes of a saved array, its version, its place in `saved` (-1: an input of a
+# recipe there, or the count is that of replays).
+Guard = tuple[Counted, int, int]
+Guards = tuple[Guard, ...]
 FREE, WALKED, CONSUMED = range(3)  # states of a record
 
 
 def replayed(array: Any, device: Device) -> Guards:
     """What tells that a replay of a CUDA graph has written an array that is saved now.
 
-    Asked only of devices that have captured a graph.
+    Asked only of devices that have graphs.
     """
     stamp = device.stamp(array)
     return () if stamp is None else ((stamp, stamp.version, -1),)
+
+
+def overwritten(guards: Guards) -> bool:
+    """Whether an array was written since it was saved."""
+    return any(count.version != version for count, version, _ in guards)
 
 
 class Record(Node):

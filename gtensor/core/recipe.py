@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from gtensor.core.arrays import layout
 from gtensor.core.modes import run
-from gtensor.core.node import Guard, replayed
+from gtensor.core.node import Guards, overwritten, replayed
 from gtensor.core.tensor import Tensor
 
 if TYPE_CHECKING:
@@ -42,14 +42,16 @@ class Recipe:
         tensors = [x for x in inputs if isinstance(x, Tensor)]
         for x in tensors:
             keep_as_it_is(x)
-        self.guards: tuple[Guard, ...] = tuple((x._facts(), x._version, -1) for x in tensors)
+        self.guards: Guards = tuple((x._facts(), x._version, -1) for x in tensors)
+        if self.device.graphs:
+            for array in self.arrays:
+                self.guards += replayed(array, self.device)
 
     def fits(self, handle: Tensor, value: Any) -> bool:
         """Whether `value`, about to be saved through a handle, is the whole, unwritten output."""
         return (value is handle._array and handle._version == self.version
                 and not handle._storage.exported and layout(value) == self.layout
-                and not (self.device.replays and any(  # its inputs change with each replay
-                    replayed(array, self.device) for array in self.arrays)))
+                and not overwritten(self.guards))
 
     def made(self) -> Any:
         """The output, in a buffer of its own."""

@@ -311,7 +311,8 @@ class RecordedStep(Step):
             self._prune(self.wanted)
         plan = record.op.plans[record.mask]
         nodes = (*record.parents, record)
-        storages = {place: storage for storage, _, place in record.guards}
+        storages = {place: count for count, _, place in record.guards
+                    if isinstance(count, Storage)}
         saved: list[Any] = []
         values: Any = record.saved
         values = values if type(values) is tuple else self._made(record, values)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -10,6 +11,7 @@ from typing import Any, TypeVar
 from weakref import WeakSet
 
 from gtensor.backend import Device
+from gtensor.backend.ordering import Stamp
 from gtensor.interrupts import in_turn
 from gtensor.locks import free_at_forks
 from gtensor.memory.resource import Block, OutOfMemoryError, Resource, Stats
@@ -173,9 +175,10 @@ def take_out(device: Device, adaptor: Adaptor) -> None:
 class Captured(Adaptor):
     """Stands over a device's resource while a thread captures its work into a graph.
 
-    `blocks` are those of the capture that somebody holds, `joined` what keeps the addresses that it
-    used. `thread`, None once the capture is over,
-    gets no memory of other streams: nobody could keep it for the graph. Others are served as ever.
+    `blocks` are those of the capture that somebody holds, `first` the serial of the first one that
+    it allocated, `joined` what keeps the addresses that it used. `thread`, None once the capture is
+    over, gets no memory of other streams: nobody could keep it for the graph. Others are served as
+    ever.
     """
 
     no_capture = "another capture"
@@ -185,6 +188,7 @@ class Captured(Adaptor):
         self.stream = stream
         self.joined = joined
         self.thread: int | None = get_ident()
+        self.first = math.inf
         self.blocks: WeakSet[Block] = WeakSet()
 
     def allocate(self, nbytes: int, stream: int = 0, label: str = "") -> Block:
@@ -195,6 +199,8 @@ class Captured(Adaptor):
                                f"capture on stream {self.stream}; wanted all work of the capture "
                                "on its own stream")
         block = self.upstream.allocate(nbytes, stream, label)
+        block.stamp = Stamp()
+        self.first = min(self.first, block.serial)
         self.blocks.add(block)
         return block
 

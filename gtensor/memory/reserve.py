@@ -51,7 +51,6 @@ _TRIED = 4  # segments to try to grow in place before another one is asked for
 Aside = Callable[[Segment], object]
 
 
-
 class Reserve:
     """Segments from one source, in one pool per stream, and one more for small requests.
 

@@ -65,7 +65,7 @@ class Block:
     None as long as it has none.
     `__array_interface__` is unset until someone makes a NumPy array over the block; `readers` and
     `written` are unset until a second stream touches it (`backend/ordering.py`), `stamp` until a
-    graph that writes it was captured (`backend/cuda_graphs.py`).
+    captured op writes it (`backend/cuda_graphs.py`).
 
     `__del__` is what Python calls when the block goes: each block has its own, which gives its
     bytes back, and none while it has no bytes. It is a call of C's, such as a queue's `append`: an
