@@ -1,4 +1,4 @@
-"""The only package that knows which array library a device computes with."""
+"""Devices, streams and kernels; the only package that imports CuPy."""
 
 from gtensor.backend.devices import (
     Device,

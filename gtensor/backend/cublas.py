@@ -1,14 +1,13 @@
 """Matrix products by cuBLAS, called directly: CuPy's wrappers refuse to be captured into a graph.
 
-A thread has one handle per device; the handles of threads that have ended serve new ones. Before a
-product the handle is set to the thread's current stream, and then to that stream's workspace, which
-setting a stream takes away. The workspace is memory of the device's resource: on a stream that is
-being captured it is the graph's, as all that a capture allocates, so replays find it. It is kept as
-long as the stream is there.
+A thread has one handle per device; the handles of ended threads are reused. Before a product the
+handle is set to the thread's current stream and then to that stream's workspace, since setting a
+stream resets the workspace. The workspace is allocated from the device's resource and kept until
+the stream ends. On a stream under capture it belongs to the graph, so replays can use it.
 
 Arrays are row-major, cuBLAS's matrices column-major: out.T = b.T @ a.T is computed on the same
-memory. Strides decide whether an operand is read as it lies or transposed; where neither is
-possible, it is copied.
+memory. By its strides an operand is read directly or transposed; where neither is possible, it is
+copied.
 """
 
 from __future__ import annotations
@@ -33,13 +32,13 @@ _AS_IT_LIES, _TRANSPOSED = 0, 1  # cublasOperation_t
 _DEFAULT_ALGORITHM = -1  # cublasGemmAlgo_t
 # cublasMath_t: partial sums of half precision stay in float32 between the parts of a product.
 _NO_NARROW_SUMS = 16
-# cuBLAS, cublasSetWorkspace: what is recommended, by the major compute capability.
+# The sizes that the documentation of cublasSetWorkspace recommends, by major compute capability.
 _WORKSPACE_BYTES = {9: 32 << 20, 10: 32 << 20, 12: 12 << 20}
 _OTHER_WORKSPACE_BYTES = 4 << 20
 
 
 class _Kind(NamedTuple):
-    """How cuBLAS names the types of a product: cudaDataType of inputs and output, compute type."""
+    """cuBLAS's codes for a product: cudaDataType of inputs and output, compute type."""
 
     inputs: int
     out: int
@@ -53,7 +52,7 @@ _COMPLEX, _WIDE_COMPLEX = np.dtype(np.complex64), np.dtype(np.complex128)
 _IN_SINGLE, _IN_DOUBLE = 68, 70  # cublasComputeType_t
 _FLOAT, _FLOATS = ctypes.c_float * 1, ctypes.c_float * 2
 _REAL, _REALS = ctypes.c_double * 1, ctypes.c_double * 2
-# (dtype of the inputs, dtype of the output); half precision can be added up in a float32 buffer.
+# (dtype of the inputs, dtype of the output); half precision can be summed into a float32 buffer.
 _KINDS = {
     (_HALF, _HALF): _Kind(2, 2, _IN_SINGLE, _FLOAT),
     (_HALF, _SINGLE): _Kind(2, 0, _IN_SINGLE, _FLOAT),
@@ -71,7 +70,7 @@ _KINDS = {
 
 @cache
 def _library() -> ctypes.CDLL:
-    """The cuBLAS that CuPy has loaded: names are looked up in what CuPy's module depends on."""
+    """The cuBLAS that CuPy has loaded: symbols are found through CuPy's module, which links it."""
     from cupy_backends.cuda.libs import cublas
 
     library = ctypes.CDLL(cublas.__file__)
@@ -98,22 +97,22 @@ def _call(name: str, *arguments: Any) -> None:
 
 @lru_cache(64)
 def _number(scalar: Any, value: float) -> Any:
-    """A factor as cuBLAS reads it, from the host, before the call returns."""
+    """A factor in host memory; cuBLAS reads it before the call returns."""
     return scalar(value)
 
 
 class _Handle:
-    """A handle of cuBLAS's. It is never destroyed, as that would wait for the whole device."""
+    """A cuBLAS handle. It is never destroyed, as that would wait for the whole device."""
 
     def __init__(self) -> None:
         found = ctypes.c_void_p()
         _call("cublasCreate_v2", ctypes.byref(found))
         self.pointer = found.value
-        self.stream = -1  # the id of the one that it is set to
+        self.stream = -1  # the id of the stream that it is set to
         _call("cublasSetMathMode", self.pointer, _NO_NARROW_SUMS)
 
     def use(self, stream: Any, workspace: Any) -> None:
-        """Queue what follows on the stream."""
+        """Queue the next products on the stream."""
         self.stream = -1  # until both calls have succeeded
         _call("cublasSetStream_v2", self.pointer, stream.stream.ptr)
         _call("cublasSetWorkspace_v2", self.pointer, workspace.data.ptr, workspace.nbytes)
@@ -121,7 +120,7 @@ class _Handle:
 
 
 class _Lease:
-    """Stands for a thread's use of a handle, and goes with the thread."""
+    """A thread's use of a handle; it is collected when the thread ends."""
 
     def __init__(self, handle: _Handle) -> None:
         self.handle = handle
@@ -131,18 +130,18 @@ class _Lease:
 
 
 class _Laid(NamedTuple):
-    """How an array lies: its shape, and its strides in elements."""
+    """The layout of an array: its shape, and its strides in elements."""
 
     shape: tuple[int, ...]
     steps: tuple[int, ...]
 
     def swapped(self) -> _Laid:
-        """Of the matrices' transposes."""
+        """The layout of the matrices' transposes."""
         return _Laid((*self.shape[:-2], *self.shape[:-3:-1]),
                      (*self.steps[:-2], *self.steps[:-3:-1]))
 
     def read(self) -> tuple[int, int]:
-        """How cuBLAS reads the matrices: the operation and the leading dimension, 0 for not."""
+        """cuBLAS's operation and leading dimension for the matrices; 0 if it cannot read them."""
         (rows, columns), (down, across) = self.shape[-2:], self.steps[-2:]
         leading = _leading(rows, columns, down, across)
         if leading:
@@ -150,22 +149,22 @@ class _Laid(NamedTuple):
         return _TRANSPOSED, _leading(columns, rows, across, down)
 
     def readable(self) -> bool:
-        """Whether one step leads from each matrix to the next, and each can be read.
+        """Whether cuBLAS can read the matrices, and one stride leads from each to the next.
 
-        Axes along which the matrices repeat are left out.
+        Axes along which the matrices repeat (stride 0) are ignored.
         """
         axes = [(n, s) for n, s in zip(self.shape[:-2], self.steps, strict=False) if n > 1 and s]
         even = all(s == n * step for (_, s), (n, step) in zip(axes, axes[1:], strict=False))
         return even and self.read()[1] > 0
 
     def over(self, count: int) -> tuple[int, ...]:
-        """Steps along `count` leading axes, 0 along those that the matrices repeat over."""
+        """Strides along `count` leading axes, 0 along those that the matrices repeat over."""
         steps = [s if n > 1 else 0 for n, s in zip(self.shape[:-2], self.steps, strict=False)]
         return (0,) * (count - len(steps)) + tuple(steps)
 
 
 def _leading(rows: int, columns: int, down: int, across: int) -> int:
-    """The leading dimension of a matrix whose rows lie in one piece; 0 if they do not."""
+    """The leading dimension of a matrix with contiguous rows; 0 if they are not contiguous."""
     if columns > 1 and across != 1:
         return 0
     if rows == 1:
@@ -174,7 +173,7 @@ def _leading(rows: int, columns: int, down: int, across: int) -> int:
 
 
 def _fresh(shape: tuple[int, ...]) -> _Laid:
-    """Of a copy in C order."""
+    """The layout of a copy in C order."""
     return _Laid(shape, tuple(prod(shape[axis + 1:]) for axis in range(len(shape))))
 
 
@@ -182,7 +181,7 @@ _Axis = tuple[int, tuple[int, ...]]  # length, step of each array
 
 
 def _joined(lead: tuple[int, ...], *arrays: _Laid) -> list[_Axis]:
-    """The leading axes, neighbours along which all arrays step evenly as one."""
+    """The leading axes; neighbours are merged where one stride of each array covers both."""
     axes: list[_Axis] = []
     steps = zip(*(x.over(len(lead)) for x in arrays), strict=True)
     for n, step in zip(lead, steps, strict=True):
@@ -198,7 +197,7 @@ def _joined(lead: tuple[int, ...], *arrays: _Laid) -> list[_Axis]:
 class _Plan(NamedTuple):
     """The call for out.T = b.T @ a.T, whose columns are out's rows."""
 
-    exchanged: bool  # a stands for b.T and b for a.T, as out.T is what lies in rows
+    exchanged: bool  # a is b.T and b is a.T, since out.T has contiguous rows
     copied: tuple[bool, bool]  # a, b
     shape: tuple[int, int, int, int, int]  # operations, sizes
     leading: tuple[int, int, int]  # of a, b, out
@@ -208,7 +207,7 @@ class _Plan(NamedTuple):
 
 @lru_cache(1024)
 def _plan(a_at: tuple[Any, ...], b_at: tuple[Any, ...], out_at: tuple[Any, ...]) -> _Plan | None:
-    """From (shape, strides, itemsize) of each; None where cuBLAS cannot write the output."""
+    """The plan from (shape, strides, itemsize) of each; None if cuBLAS cannot write the output."""
     a, b, out = (_Laid(shape, tuple(stride // size for stride in strides))
                  for shape, strides, size in (a_at, b_at, out_at))
     operation, leading = out.read()
@@ -232,7 +231,7 @@ def _plan(a_at: tuple[Any, ...], b_at: tuple[Any, ...], out_at: tuple[Any, ...])
 
 
 class Products:
-    """The products of one device, which has to be CuPy's current one."""
+    """The products of one device, which must be CuPy's current one."""
 
     def __init__(self, device: CudaDevice) -> None:
         self._device = device
@@ -245,7 +244,7 @@ class Products:
         """out = a @ b + beta * out, over the last two axes, broadcast over the others.
 
         `out` may be float32 for inputs of half precision, and is only read if beta is not 0. Raises
-        TypeError for dtypes that cuBLAS has no product of, and ValueError for an `out` of another
+        TypeError for dtypes without a cuBLAS product, and ValueError for an `out` of another
         shape or one that overlaps an input or itself.
         """
         a_shape, b_shape, dtype = a.shape, b.shape, a.dtype
@@ -315,7 +314,7 @@ class Products:
         return handle.pointer
 
     def _leased(self) -> _Lease:
-        """A handle that no thread has, given back when this thread ends."""
+        """An unused handle, which becomes unused again when this thread ends."""
         try:
             handle = self._spare.pop()
         except IndexError:
@@ -325,7 +324,7 @@ class Products:
         return lease
 
     def _workspace(self, stream: int) -> Any:
-        """What cuBLAS may write while it works on the stream with that id."""
+        """The memory that cuBLAS may write while it works on the stream with that id."""
         found = self._workspaces.get(stream)
         if found is None:
             made = self._device.empty((self._workspace_bytes(),), np.uint8, "cublas")
@@ -356,21 +355,21 @@ def _check_out(a: Any, b: Any, out: Any, shape: tuple[int, ...]) -> None:
 def _overlap(x: Any, y: Any) -> bool:
     """Whether two arrays have bytes in common.
 
-    NumPy finds it out from addresses and strides; CuPy's `shares_memory` runs kernels and waits for
-    them. What is too hard for it is taken for an overlap.
+    NumPy decides from addresses and strides; CuPy's `shares_memory` runs kernels and waits for
+    them. A case that is too hard for NumPy counts as an overlap.
     """
     if not cupy().may_share_memory(x, y):
         return False
     try:
         at_x, at_y = np.asarray(_Place(x)), np.asarray(_Place(y))
-        work: Any = 10000  # NumPy takes any number, its types say only -1 and 0
+        work: Any = 10000  # NumPy's type hints allow only -1 and 0
         return np.shares_memory(at_x, at_y, max_work=work)
     except np.exceptions.TooHardError:
         return True
 
 
 class _Place:
-    """Where an array lies, for NumPy, which does not look at what is there."""
+    """The address and layout of an array, for NumPy, which does not read the memory."""
 
     def __init__(self, x: Any) -> None:
         self.__array_interface__ = {
@@ -379,7 +378,7 @@ class _Place:
 
 
 def _overlaps_itself(x: Any) -> bool:
-    """Whether two indices may lead to one element: an axis that steps within one before it."""
+    """Whether two indices may lead to one element: an axis steps within the extent of another."""
     if x.flags.c_contiguous or not x.size:
         return False
     end = x.itemsize
@@ -391,7 +390,7 @@ def _overlaps_itself(x: Any) -> bool:
 
 
 def _scaled(out: Any, beta: float) -> Any:
-    """beta * out, which is what a sum of no products leaves."""
+    """beta * out, the result for an inner length of 0."""
     if not beta:
         out[...] = 0
     elif beta != 1:

@@ -23,11 +23,11 @@ from gtensor.backend.devices import Device, get_device
 from gtensor.backend.elements import element_type
 from gtensor.backend.ordering import Ordering
 
-_WRITTEN = ("out", "state")  # the parameters that a path writes over; `state` is an optimizer's
+_WRITTEN = ("out", "state")  # the parameters that a path writes; `state` is an optimizer's
 
 
 class _Label(threading.local):
-    """The op that this thread runs, for the labels of the blocks that CuPy allocates within it."""
+    """The op that this thread runs, which labels the blocks that CuPy allocates within it."""
 
     name = ""
 
@@ -39,7 +39,7 @@ class CudaDevice(Device):
     """One NVIDIA GPU through CuPy."""
 
     type = "cuda"
-    library: Callable[[int], Any] | None = None  # what allocates while there is no resource
+    library: Callable[[int], Any] | None = None  # the allocator while there is no resource
 
     def __init__(self, index: int) -> None:
         super().__init__(index)
@@ -82,9 +82,9 @@ class CudaDevice(Device):
         return cupy().asnumpy(array)
 
     def from_numpy(self, array: np.ndarray) -> Any:
-        """Its values; they have been read when this returns, so the caller may write others.
+        """A copy on this device; when it returns, the caller may overwrite `array`.
 
-        The device itself reads page-locked memory, in a stream's time: that copy is waited for.
+        A copy from page-locked memory is asynchronous, so this call waits for it.
         """
         with self._cupy_device:
             if _is_negative_zero(array):
@@ -92,7 +92,7 @@ class CudaDevice(Device):
             return cupy().asarray(array, blocking=is_pinned(array))
 
     def assignable(self, value: Any, dtype: np.dtype) -> Any:
-        """CuPy assigns a number that equals 0 as a memset, which loses the sign: -0 as an array."""
+        """-0.0 as an array: CuPy assigns a number equal to 0 by memset, which loses the sign."""
         if dtype.kind in "biu" or not _is_negative_zero(value):
             return value
         array = self.empty((), dtype, "negative zero")
@@ -106,7 +106,7 @@ class CudaDevice(Device):
         return self.streams.made(priority)
 
     def stream_from(self, stream: Any) -> CudaStream:
-        """A stream as gtensor, CuPy (or whoever has `__cuda_stream__`) or the driver give it."""
+        """A stream of gtensor or CuPy, an object with `__cuda_stream__`, or a driver's handle."""
         if isinstance(stream, CudaStream):
             return stream
         if isinstance(stream, (cupy().cuda.Stream, cupy().cuda.ExternalStream)):
@@ -118,7 +118,7 @@ class CudaDevice(Device):
 
     @contextmanager
     def running(self, stream: Any) -> Iterator[None]:
-        gone = stream is None or stream.stream is None  # then the current one
+        gone = stream is None or stream.stream is None  # the current stream is used then
         with self._cupy_device if gone else stream:
             yield
 
@@ -138,10 +138,10 @@ class CudaDevice(Device):
             self._ordering.behind_all(stream or self.current_stream(), self.streams.ids())
 
     def order_transforms(self) -> None:
-        """CuPy keeps a thread's plans with one work area each, for all streams (cupy#8079)."""
+        """CuPy's cached plans of a thread share one work area each over all streams (cupy#8079)."""
         plans = [node.plan for _, node in cupy().fft.config.get_plan_cache()]
         self.order((), [cupy().ndarray(0, np.uint8, memptr=plan.work_area) for plan in plans
-                        if not isinstance(plan.work_area, list)])  # of several GPUs: CuPy waits
+                        if not isinstance(plan.work_area, list)])  # plans of several GPUs wait
 
     def block_of(self, array: Any) -> Any:
         if not isinstance(array, self.array_type):
@@ -177,12 +177,12 @@ class CudaDevice(Device):
         return found["name"].decode(), int(found["totalGlobalMem"])
 
     def malloc(self, nbytes: int) -> int:
-        """cudaMalloc on this device: the address. Raises MemoryError when there is no room."""
+        """The address of a cudaMalloc on this device. Raises MemoryError without room."""
         with self._cupy_device, no_room_for(f"cudaMalloc of {nbytes} bytes on {self}"):
             return int(cupy().cuda.runtime.malloc(nbytes))
 
     def free(self, address: int) -> None:
-        """cudaFree; it waits for the device, so a cached segment is only freed on request."""
+        """cudaFree, which waits for the device."""
         with self._cupy_device:
             cupy().cuda.runtime.free(address)
 
@@ -191,13 +191,13 @@ class CudaDevice(Device):
         return CudaPages(self.index, self._cupy_device)
 
     def async_memory(self) -> AsyncMemory:
-        """Memory of the device's own pool, by cudaMallocAsync."""
+        """Memory of CUDA's pool of the device (cudaMallocAsync)."""
         return AsyncMemory(self._cupy_device)
 
     def use_library(self, name: str | None) -> None:
-        """Allocate by another library (`library_malloc` has names) while there is no resource.
+        """Allocate by another library (a name of `library_malloc`) while there is no resource.
 
-        None is a pool of CuPy's.
+        None is a pool of CuPy.
         """
         with self._cupy_device:
             self.library = None if name is None else library_malloc(name, self.index)
@@ -227,13 +227,13 @@ class CudaDevice(Device):
 
 @cache
 def _install_allocator() -> None:
-    """Route every allocation of CuPy's to the device's resource, once per process."""
+    """Route every allocation of CuPy to the device's resource, once per process."""
     memory = cupy().cuda.memory
     runtime = cupy().cuda.runtime
     pool = memory.MemoryPool()
 
     class ArenaMemory(memory.BaseMemory):  # type: ignore[name-defined]
-        """A block as CuPy sees it; CuPy drops it with the last array, which frees the block."""
+        """A block for CuPy, which drops it with the last array; that frees the block."""
 
         def __init__(self, block: Any, device_id: int) -> None:
             self.block = block
@@ -255,7 +255,7 @@ def _install_allocator() -> None:
 
 
 def _is_negative_zero(value: Any) -> bool:
-    """Whether a number, or an array of one on the host, equals 0 and has a sign in a part."""
+    """Whether a number, or a 0-d host array, equals 0 and has a negative real or imaginary part."""
     if not isinstance(value, (float, complex, np.generic, np.ndarray)) or np.ndim(value):
         return False
     number = complex(value)
@@ -263,7 +263,7 @@ def _is_negative_zero(value: Any) -> bool:
 
 
 def _nested(values: Iterable[Any]) -> Iterable[Any]:
-    """The values, and those in tuples and lists among them: keys of an index, several outputs."""
+    """The values, with tuples and lists (keys of an index, several outputs) flattened."""
     for value in values:
         if isinstance(value, (tuple, list)):
             yield from value

@@ -1,11 +1,11 @@
 """CUDA graphs through CuPy: one capture of a thread's work, and its replays.
 
-A capture runs on a stream that lives only as long as it does. What ran there is nobody's current
-stream afterwards: a backward pass over captured records, for one, runs on the stream of its caller.
+A capture runs on a stream of its own, which ends with it. So a later backward pass over captured
+records runs on the stream of its caller.
 
-CuPy captures in CUDA's relaxed mode, in which calls such as cudaMalloc are allowed meanwhile, of
-this thread and of others: a pool may have to grow. What waits for the device (`item()`, a copy to
-the host) is not, in any mode.
+CuPy captures in CUDA's relaxed mode, which allows calls such as cudaMalloc of this and other
+threads: a pool may have to grow. No mode allows calls that wait for the device (`item()`, a copy to
+the host).
 """
 
 from __future__ import annotations
@@ -27,7 +27,8 @@ if TYPE_CHECKING:
 class Capture:
     """Work of one thread on one device, recorded once and launched as a whole.
 
-    `touched` are the blocks from outside that captured ops read and write; they are kept alive.
+    `touched` are the blocks from outside the capture that its ops read and write; they are kept
+    alive.
     """
 
     def __init__(self, device: CudaDevice, ordering: Ordering) -> None:
@@ -40,9 +41,9 @@ class Capture:
 
     @contextmanager
     def recording(self, stream: CudaStream) -> Iterator[None]:
-        """Record what this thread launches within, on a stream that nobody else uses.
+        """Record the work that this thread launches within, on a stream that no other thread uses.
 
-        After an error nothing is kept. Raises RuntimeError if a call in the block has broken the
+        After an error there is no graph. Raises RuntimeError if a call in the block has broken the
         capture.
         """
         device, ordering = self._device, self._ordering
@@ -55,7 +56,7 @@ class Capture:
                     stream.stream.begin_capture()
                     yield
                 except BaseException:
-                    with suppress(Exception):  # the first error says more
+                    with suppress(Exception):  # the first error is the cause
                         stream.stream.end_capture()
                     raise
                 try:
@@ -69,7 +70,7 @@ class Capture:
             device.streams.captures -= 1
 
     def check(self, stream: Stream) -> None:
-        """Raise RuntimeError if a stream on which the work is to run is itself being captured."""
+        """Raise RuntimeError if the stream for a replay is itself being captured."""
         if stream.id in self._ordering.captures:
             raise RuntimeError(f"a graph was replayed within a capture on {self._device}; wanted "
                                "it before or after")
@@ -87,7 +88,7 @@ class Capture:
         self._count(own)
 
     def launch(self, stream: CudaStream, outputs: Iterable[Any]) -> None:
-        """Run the work on a stream, behind who writes what it reads and who uses what it writes.
+        """Run the work on a stream, after the writers of its inputs and all users of its outputs.
 
         `outputs` are the live blocks of captures into the same memory. Those that were allocated
         since this capture's first one may lie where it had a temporary.
@@ -106,5 +107,5 @@ class Capture:
 
 
 def _foreign(blocks: Iterable[Any], stream: Stream) -> list[Any]:
-    """Those that another stream has ever touched."""
+    """The blocks that another stream has ever touched."""
     return [block for block in blocks if block.stream != stream.id or hasattr(block, "readers")]

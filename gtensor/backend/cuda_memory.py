@@ -1,4 +1,4 @@
-"""Other ways to memory beside cudaMalloc: pinned host memory, CUDA's own pool, whole allocators."""
+"""Memory beside cudaMalloc: pinned host memory, CUDA's own pool, allocators of other libraries."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ import numpy as np
 from gtensor.backend.cuda_streams import cupy
 
 LIBRARIES = ("cupy", "async", "rmm")
-_NO_ROOM = 2  # cudaErrorMemoryAllocation; every other error says that something else went wrong
-_NEVER = 2**64 - 1  # the release threshold with which a pool keeps what it has
+_NO_ROOM = 2  # cudaErrorMemoryAllocation
+_NEVER = 2**64 - 1  # the release threshold with which a pool keeps all freed memory
 
 
 @contextmanager
 def no_room_for(what: str) -> Iterator[None]:
-    """Raises MemoryError, naming `what`, where CUDA says that memory is out."""
+    """Turn CUDA's out-of-memory error into a MemoryError that names `what`."""
     try:
         yield
     except cupy().cuda.runtime.CUDARuntimeError as error:
@@ -35,7 +35,7 @@ def pinned_malloc(nbytes: int) -> int:
 
 
 def pinned_free(address: int) -> None:
-    """Give pinned memory back."""
+    """Free pinned memory."""
     cupy().cuda.runtime.freeHost(address)
 
 
@@ -46,10 +46,10 @@ def is_pinned(array: np.ndarray) -> bool:
 
 
 class AsyncMemory:
-    """Memory of a device's own pool (cudaMallocAsync), in the order of a stream of its own.
+    """Memory of CUDA's pool of a device (cudaMallocAsync), allocated on a stream of its own.
 
-    Nothing else is queued there, so waiting for an allocation waits for no work; then every stream
-    may use it.
+    No other work is queued there, so the wait after an allocation is short, and makes the memory
+    valid on every stream.
     """
 
     def __init__(self, current: AbstractContextManager[Any]) -> None:
@@ -58,7 +58,7 @@ class AsyncMemory:
             self._stream = cupy().cuda.Stream(non_blocking=True)
 
     def malloc(self, nbytes: int) -> int:
-        """The address of memory that is there; raises MemoryError when there is no room."""
+        """The address of the memory; raises MemoryError without room."""
         runtime = cupy().cuda.runtime
         with self._current, no_room_for(f"cudaMallocAsync of {nbytes} bytes"):
             address = int(runtime.mallocAsync(nbytes, self._stream.ptr))
@@ -66,13 +66,13 @@ class AsyncMemory:
             return address
 
     def free(self, address: int) -> None:
-        """Give memory back that no stream uses any more."""
+        """Free memory that no stream uses any more."""
         with self._current:
             cupy().cuda.runtime.freeAsync(address, self._stream.ptr)
 
 
 class KeepingPool:
-    """The allocator of CUDA's pool of a device, which is told to keep what is freed."""
+    """The allocator of CUDA's pool of a device, set to keep freed memory."""
 
     def __init__(self, index: int) -> None:
         runtime = cupy().cuda.runtime
@@ -86,16 +86,16 @@ class KeepingPool:
         return self._malloc(nbytes)
 
     def restore(self) -> None:
-        """Let the pool keep as much as before."""
+        """Restore the pool's release threshold."""
         cupy().cuda.runtime.memPoolSetAttribute(self._pool, self._threshold, self._before)
 
 
 def library_malloc(name: str, index: int) -> Callable[[int], Any]:
-    """The allocator of another library, as CuPy takes it: "cupy", "async" or "rmm".
+    """The allocator of another library for CuPy: "cupy", "async" or "rmm".
 
-    "cupy" is a new pool of CuPy's. "async" is CUDA's pool, which keeps what is freed, whoever uses
-    it, until `restore()` of what is returned. "rmm" is the memory resource that RMM has for the
-    device (`rmm.mr.set_current_device_resource`); ImportError if it is not installed.
+    "cupy" is a new pool of CuPy. "async" is CUDA's pool, set for all its users to keep freed memory
+    until `restore()` of the result. "rmm" is the memory resource that RMM has for the device
+    (`rmm.mr.set_current_device_resource`); ImportError if it is not installed.
     """
     cuda = cupy().cuda
     if name == "cupy":

@@ -1,6 +1,6 @@
 """Addresses and pages of a CUDA device, by the driver's virtual memory management.
 
-The driver is called through cuda-bindings, which is imported when pages are first asked for. CUDA
+The driver is called through cuda-bindings, which is imported at the first use of pages. CUDA
 driver API, "Virtual Memory Management": cuMemAddressReserve, cuMemCreate, cuMemMap, cuMemSetAccess,
 cuMemRetainAllocationHandle, cuMemUnmap, cuMemRelease, cuMemAddressFree.
 """
@@ -18,7 +18,7 @@ _PAGE = 2 << 20
 
 @cache
 def bindings() -> Any:
-    """The module of the driver's functions; raises ImportError with advice if it is missing."""
+    """The module of the driver's functions; raises ImportError if it is missing."""
     try:
         return import_module("cuda.bindings.driver")
     except ImportError as error:
@@ -27,10 +27,10 @@ def bindings() -> Any:
 
 
 class CudaPages:
-    """`gtensor.memory.sources.Pages` of one device, which `current` makes the current one.
+    """`gtensor.memory.sources.Pages` of one device, which the context manager `current` selects.
 
-    `page` is 2 MiB or what the device wants at least; a range spans 9/8 of the device's memory, as
-    PyTorch's expandable segments do.
+    `page` is 2 MiB or the device's minimum, if that is larger; a range spans 9/8 of the device's
+    memory, as PyTorch's expandable segments do.
     """
 
     def __init__(self, index: int, current: AbstractContextManager[Any]) -> None:
@@ -60,18 +60,18 @@ class CudaPages:
             return int(self._ask(self._driver.cuMemAddressReserve, nbytes, self.page, 0, 0))
 
     def map(self, address: int, nbytes: int) -> None:
-        """New pages behind the addresses; on any error those mapped so far are taken away."""
+        """Map new pages at the addresses; on any error those mapped so far are unmapped."""
         create = self._driver.cuMemCreate
         self._put(address, (partial(self._ask, create, self.page, self._kind, 0)
                             for _ in range(nbytes // self.page)))
 
     def alias(self, address: int, pages: Sequence[int]) -> None:
-        """Pages that are mapped already, behind these addresses as well; on any error none is."""
+        """Map pages that are already mapped elsewhere; on any error none is mapped here."""
         retain = self._driver.cuMemRetainAllocationHandle
         self._put(address, (partial(self._ask, retain, page) for page in pages))
 
     def _put(self, address: int, pages: Iterable[Callable[[], Any]]) -> None:
-        """Map what these functions answer, page after page, and let the device use it."""
+        """Map the pages that these functions return, and give the device access."""
         driver = self._driver
         done = 0
         with self._current:
@@ -81,7 +81,7 @@ class CudaPages:
                     try:
                         self._ask(driver.cuMemMap, address + done, self.page, 0, page, 0)
                     except BaseException:
-                        with suppress(Exception):  # the first error says more
+                        with suppress(Exception):  # the first error is the cause
                             self._ask(driver.cuMemRelease, page)
                         raise
                     self._ask(driver.cuMemRelease, page)  # the mapping keeps it
@@ -94,9 +94,9 @@ class CudaPages:
                 raise
 
     def unmap(self, address: int, nbytes: int) -> list[int]:
-        """Wait for the device, which must have finished with the pages, and take them away.
+        """Wait for the device, which may still use the pages, and unmap them.
 
-        Raises if none was; else the answer is those that the driver did not take.
+        Raises if no page was unmapped; else returns those that failed.
         """
         with self._current:
             self._ask(self._driver.cuCtxSynchronize)
@@ -104,7 +104,7 @@ class CudaPages:
 
     def _unmap(self, address: int, nbytes: int) -> list[int]:
         stuck = []
-        for page in range(address, address + nbytes, self.page):  # each is a mapping of its own
+        for page in range(address, address + nbytes, self.page):  # each page was mapped separately
             try:
                 self._ask(self._driver.cuMemUnmap, page, self.page)
             except RuntimeError:
@@ -118,7 +118,7 @@ class CudaPages:
             self._ask(self._driver.cuMemAddressFree, address, nbytes)
 
     def _ask(self, function: Any, *arguments: Any) -> Any:
-        """The answer of a driver function; MemoryError if memory is out, else RuntimeError."""
+        """The result of a driver function; raises MemoryError without room, else RuntimeError."""
         status, *answer = function(*arguments)
         if status != self._driver.CUresult.CUDA_SUCCESS:
             kind = (MemoryError if status == self._driver.CUresult.CUDA_ERROR_OUT_OF_MEMORY

@@ -1,8 +1,8 @@
 """CuPy's streams and events behind the interface of `streams.py`.
 
-Streams are known by the driver's stream id: handles are recycled, ids are not. A device knows its
-streams by weak references, so it keeps none alive; what a stream that is gone has queued is covered
-by an event behind all work of the device's context.
+Streams are identified by the driver's stream id, since handles are recycled. A device holds its
+streams by weak references. When a stream has ended, an event behind all work of the device's
+context covers its work.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def stream_id(handle: int) -> int:
 
 
 class _Token:
-    """Stands for a thread: it goes when the thread ends, and never comes back as an ident does."""
+    """Identifies a thread and is collected when it ends; thread idents are recycled."""
 
 
 class _Here(threading.local):
@@ -59,12 +59,12 @@ _here = _Here()
 
 
 def _owns(stream: Any) -> bool:
-    """Whether a CuPy object destroys its stream when it goes."""
+    """Whether a CuPy object destroys its stream when it is collected."""
     return stream.ptr > _PER_THREAD and getattr(stream, "_foreign_stream_ref", stream) is None
 
 
 class _Handle:
-    """A handle that offers itself as CUDA's stream protocol wants it."""
+    """A handle with CUDA's stream protocol."""
 
     def __init__(self, handle: int) -> None:
         self._handle = handle
@@ -74,7 +74,7 @@ class _Handle:
 
 
 class CudaEvent:
-    """An event of CuPy's, without timing."""
+    """A CuPy event without timing."""
 
     def __init__(self, event: Any) -> None:
         self.event = event
@@ -87,9 +87,9 @@ class CudaEvent:
 
 
 class IdleEvent:
-    """Stands for all work of a device where the driver has no event for that.
+    """An event behind all work of a device, where the driver has no such event.
 
-    It is done once somebody has waited for the device: nobody asks before memory is short.
+    It is done after a `synchronize`, which the arena calls only when memory is short.
     """
 
     event = None
@@ -108,11 +108,10 @@ class IdleEvent:
 
 
 class CudaStream:
-    """A stream as the arena and the engine see it; `with` makes it this thread's current one.
+    """A stream for the arena and the engine; `with` makes it this thread's current one.
 
-    Its device is then CuPy's current one, too: CuPy would make arrays on another device otherwise.
-    `stream` is CuPy's, None once it is gone. A stream that `gtensor.stream()` made is held, others
-    only known.
+    `with` also makes its device CuPy's current one, on which CuPy makes arrays. `stream` is CuPy's
+    object, None once that is collected. Only a stream made by `gtensor.stream()` keeps it alive.
     """
 
     def __init__(self, stream: Any, number: int, book: StreamBook, held: bool = False) -> None:
@@ -123,14 +122,14 @@ class CudaStream:
         self._thread = weakref.ref(_here.token) if stream.ptr == _PER_THREAD else None
 
     def refer_to(self, stream: Any) -> None:
-        """Another CuPy object for the same stream: the one before may go, unless it owns it."""
+        """Use another CuPy object for the same stream, unless the present one owns the stream."""
         present = self.stream
         if present is None or not _owns(present):
             self._reference = weakref.ref(stream)
             self._held = None
 
     def hold(self, stream: Any) -> None:
-        """Keep a CuPy object that nobody else keeps."""
+        """Keep a CuPy object alive that has no other reference."""
         self._held = stream
 
     @property
@@ -138,12 +137,15 @@ class CudaStream:
         return self._reference()
 
     def record(self) -> Any:
-        """An event behind all work queued so far (of a per-thread stream of another thread, and of
-        one that is gone: behind all work of the device)."""
+        """An event behind all work queued so far.
+
+        For an ended stream, or a per-thread stream of another thread, it is behind all work of the
+        device.
+        """
         stream = self._usable()
         if stream is None:
             return self._book.everything()
-        with self._book.device:  # an event belongs to the device that is current
+        with self._book.device:  # an event is made on the current device
             event = cupy().cuda.Event(disable_timing=True)
             event.record(stream)
         return CudaEvent(event)
@@ -153,7 +155,7 @@ class CudaStream:
         if stream is None or event.event is None:
             event.synchronize()
             return
-        with self._book.device:  # the handle of a default stream means the current device's
+        with self._book.device:  # a default stream's handle means the current device's stream
             stream.wait_event(event.event)
 
     def synchronize(self) -> None:
@@ -161,7 +163,7 @@ class CudaStream:
             (self._usable() or self.record()).synchronize()
 
     def _usable(self) -> Any:
-        """CuPy's stream, None if this thread cannot reach it (any more) by its handle."""
+        """CuPy's stream, None if its handle does not mean this stream in this thread (any more)."""
         stream = self.stream
         if stream is None or (self._thread is not None and self._thread() is not _here.token):
             return None
@@ -171,7 +173,7 @@ class CudaStream:
         return stream
 
     def _still(self, handle: int) -> bool:
-        """Whether somebody else's handle, of whose end nobody tells, still means this stream."""
+        """Whether a handle of another library, which may end unnoticed, still means this stream."""
         try:
             return stream_id(handle) == self.id
         except RuntimeError:
@@ -196,33 +198,33 @@ class CudaStream:
 
 
 class StreamBook:
-    """The streams that one device has seen, by id. `ended(id, event)` is called for each that goes.
+    """The streams that one device has seen, by id; `ended(id, event)` is called when one ends.
 
-    `captures` counts the streams that are being captured into graphs: then no event is recorded
-    behind the whole context, which would break the capture.
+    `captures` counts the streams under capture. While there are any, no event is recorded behind
+    the whole context, which would break the capture.
     """
 
     def __init__(self, index: int, ended: Callable[[int, Any], None]) -> None:
         self.captures = 0
-        self.device = cupy().cuda.Device(index)  # as a `with` block it is CuPy's current one
+        self.device = cupy().cuda.Device(index)  # `with` makes it CuPy's current one
         self._index = index
         self._known: dict[int, CudaStream] = {}
         self._ended = ended
 
     def get(self, number: int) -> CudaStream | None:
-        """The stream with that id, None if it was never seen or is gone."""
+        """The stream with that id, None if it was never seen or has ended."""
         return self._known.get(number)
 
     def ids(self) -> tuple[int, ...]:
-        """The ids of all streams that were seen and are there."""
-        return (*self._known,)  # unlike `tuple`, in one piece: a collection may end streams
+        """The ids of all streams that were seen and have not ended."""
+        return (*self._known,)  # unlike `tuple`, atomic: a garbage collection may end streams
 
     def current(self) -> CudaStream:
         """This thread's current stream of the device."""
         return self.known(cupy().cuda.get_current_stream(self._index))
 
     def known(self, stream: Any) -> CudaStream:
-        """A CuPy stream as ours; the same object each time."""
+        """The `CudaStream` of a CuPy stream; the same object each time."""
         by_device = stream.__dict__.get("_gtensor")
         found = None if by_device is None else by_device.get(self._index)
         if found is not None and stream.ptr != _PER_THREAD:
@@ -236,7 +238,7 @@ class StreamBook:
                 weakref.finalize(_here.token, self._gone, number).atexit = False
         elif found.stream is not stream:
             found.refer_to(stream)
-        if _owns(stream):  # only once: from now on it is found by its attribute
+        if _owns(stream):  # reached once: later calls find `_gtensor`
             weakref.finalize(stream, self._gone, number).atexit = False
         if stream.ptr != _PER_THREAD:
             stream.__dict__.setdefault("_gtensor", {})[self._index] = found
@@ -250,7 +252,7 @@ class StreamBook:
             return CudaStream(stream, known.id, self, held=True)
 
     def from_handle(self, handle: int) -> CudaStream:
-        """The stream behind a driver's handle, as other libraries give it."""
+        """The stream of a driver's handle from another library."""
         with self.device:
             known = self._known.get(stream_id(handle))
             if known is not None and known.stream is not None:
@@ -273,10 +275,10 @@ class StreamBook:
         return IdleEvent(self.device.synchronize)
 
     def _gone(self, number: int) -> None:
-        """A stream has ended. It stays known until all have an event behind its work."""
+        """A stream has ended. It stays known until all listeners have an event behind its work."""
         try:
             last = self.everything()
-        except Exception:  # whoever needs it waits for the device then
+        except Exception:  # its users wait for the device instead
             last = IdleEvent(self.device.synchronize)
         try:
             self._ended(number, last)

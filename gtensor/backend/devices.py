@@ -1,7 +1,7 @@
-"""Devices: one interned object per processor, and which of them is the default.
+"""Devices: one interned object per processor, and the default one.
 
-A `Device` is the seam between gtensor and an array library: it makes arrays, copies them across,
-and knows the resource that hands out its memory. Everything above asks it, never NumPy or CuPy.
+A `Device` is the interface between gtensor and an array library: it makes arrays, copies them
+between devices, and has the resource that allocates its memory.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class Device:
         self.copies: dict[str, tuple[int, int]] = {}
 
     def note_copy(self, name: str, nbytes: int) -> None:
-        """Count a buffer that an op which overwrites its input had to make."""
+        """Count a copy made by an op that overwrites its input."""
         count, total = self.copies.get(name, (0, 0))
         self.copies[name] = count + 1, total + nbytes
 
@@ -52,7 +52,7 @@ class Device:
         raise TypeError("Device is abstract; get one with gtensor.device('cpu')")
 
     def empty(self, shape: tuple[int, ...], dtype: Any, label: str = "") -> Any:
-        """An uninitialized C-contiguous array; `label` says in memory reports which op made it."""
+        """An uninitialized C-contiguous array; `label` names its op in memory reports."""
         raise TypeError("Device is abstract; get one with gtensor.device('cpu')")
 
     def to_numpy(self, array: Any) -> np.ndarray:
@@ -76,15 +76,15 @@ class Device:
         raise TypeError("Device is abstract; get one with gtensor.device('cpu')")
 
     def stream_from(self, stream: Any) -> Stream:
-        """A stream of another library's as ours: an object, or a driver's handle."""
+        """The stream for an object of another library, or for a driver's handle."""
         return self.current_stream()
 
     def running(self, stream: Any) -> AbstractContextManager[Any]:
-        """A block whose work is queued on the stream; None leaves the current one."""
+        """A context whose work is queued on the stream; None keeps the current one."""
         return nullcontext()
 
     def new_capture(self) -> Any:
-        """What captures a thread's work, and runs it again. See `gtensor.Graph`.
+        """An object that captures a thread's work and replays it. See `gtensor.Graph`.
 
         Raises DeviceError if the device has no graphs.
         """
@@ -95,28 +95,28 @@ class Device:
         return False
 
     def stamp(self, array: Any) -> Any:
-        """What counts in `version` the replays that write an array; None if no graph writes it."""
+        """An object whose `version` counts the replays that write an array; None if none does."""
         return None
 
     def order(self, reads: Iterable[Any], writes: Iterable[Any] = ()) -> None:
-        """Let the current stream's next work wait for whatever other streams do to these arrays.
+        """Let the current stream's next work wait for other streams' work on these arrays.
 
-        For reads these are their writers, for writes their readers, too. Memory that is freed
-        meanwhile serves nobody else before the current stream has passed. Nothing blocks.
+        A read waits for the arrays' writers, a write also for their readers. Memory that is freed
+        meanwhile is not reused before the current stream's work has completed. Does not block.
         """
 
     def order_transforms(self) -> None:
-        """Let the current stream's next FFT wait for those of other streams by the same plan."""
+        """Let the current stream's next FFT wait for FFTs of other streams with the same plan."""
 
     def block_of(self, array: Any) -> Any:
-        """The block of the resource in which an array lies, None if that cannot be told."""
+        """The resource's block that contains an array, None if it is unknown."""
         return None
 
     def exported(self, array: Any, stream: Any = None) -> None:
-        """Another library will read the array, on its stream (as DLPack gives it) if known."""
+        """Another library will read the array, on the given (DLPack) stream if known."""
 
     def path(self, name: str, path: Callable[..., Any]) -> Callable[..., Any]:
-        """`path` as it must be called on this device, its allocations labelled `name`."""
+        """`path` wrapped for this device, its allocations labelled `name`."""
         return path
 
     def copy(self, array: Any, dtype: Any = None, label: str = "copy") -> Any:
@@ -131,13 +131,13 @@ class Device:
         return array
 
     def assignable(self, value: Any, dtype: np.dtype) -> Any:
-        """A number, or an array, as `array[key] = value` wants it for an array of that dtype."""
+        """A number or an array in the form in which `array[key] = value` keeps its value."""
         return value
 
     def matmul(self, a: Any, b: Any, out: Any = None, beta: float = 0.0) -> Any:
-        """out = a @ b + beta * out for arrays of one floating or complex dtype, in a path.
+        """out = a @ b + beta * out for arrays of one floating or complex dtype, within a path.
 
-        On a GPU half precision is added up in float32, into `out` of either dtype.
+        On a GPU half precision is summed in float32, into `out` of either dtype.
         """
         if not beta:
             return self.xp.matmul(a, b, out=out)
@@ -151,7 +151,7 @@ class Device:
         self.current_stream().synchronize()
 
     def __enter__(self) -> Device:
-        _scoped.stack = (*_scoped.stack, self)  # a store: an interrupt would come behind `append`
+        _scoped.stack = (*_scoped.stack, self)  # a store: an interrupt could follow an `append`
         return self
 
     def __exit__(self, *exception: object) -> None:
@@ -182,14 +182,14 @@ _default: Device | None = None
 
 
 def owner(array: Any) -> Any:
-    """The array object that stands for `array`'s storage: views collapse to the one they view."""
+    """The array object that owns `array`'s memory: for a view, its base."""
     base = array.base
     return base if type(base) is type(array) else array
 
 
 @cache
 def cuda_device_count() -> int:
-    """How many CUDA devices the driver sees; asks the driver itself, so CuPy is not imported."""
+    """The number of CUDA devices, from the driver itself, so CuPy is not imported."""
     if importlib.util.find_spec("cupy") is None:
         return 0
     try:
@@ -247,13 +247,13 @@ def _why_no_cuda() -> str:
 
 
 def device_of(array: Any) -> Device:
-    """The device on which a raw array (or one of the scalars NumPy answers for 0-d) lives."""
+    """The device of a raw array (or of a scalar, which NumPy returns for 0-d results)."""
     on_host = isinstance(array, (np.ndarray, np.generic))
     return get_device("cpu" if on_host else f"cuda:{array.device.id}")
 
 
 def on_new_device(watcher: Callable[[Device], None]) -> None:
-    """Call `watcher(device)` for every device, those that exist and those to come."""
+    """Call `watcher(device)` for every existing and future device."""
     with _lock:
         _watchers.append(watcher)
         for made in set(_devices.values()):
@@ -261,7 +261,7 @@ def on_new_device(watcher: Callable[[Device], None]) -> None:
 
 
 def default_device() -> Device:
-    """The innermost `with device:` block's, else the one set, else cuda if present, else cpu."""
+    """The device of the innermost `with device:`, else the one set, else cuda if any, or cpu."""
     if _scoped.stack:
         return _scoped.stack[-1]
     global _default

@@ -1,7 +1,7 @@
-"""What the elements of a tensor may be: numbers. Every dtype and foreign array passes here.
+"""The allowed dtypes of tensors: numbers. Every dtype and foreign array is checked here.
 
-Memory of the arena still holds the bytes of what lay there before. As elements of an object dtype
-they would be taken for pointers, so no such dtype may reach it.
+Arena memory holds old bytes. An object dtype would interpret them as pointers, so no such dtype may
+reach the arena.
 """
 
 from __future__ import annotations
@@ -10,12 +10,12 @@ from typing import Any
 
 import numpy as np
 
-_NUMBERS = "biufc"  # kinds of NumPy's own
-_USER_DTYPE = 256  # dtype numbers from here on are not NumPy's own (ml_dtypes)
+_NUMBERS = "biufc"  # kinds of NumPy's dtypes
+_USER_DTYPE = 256  # dtype numbers from here on are user-defined (ml_dtypes)
 
 
 def element_type(dtype: Any) -> np.dtype:
-    """The dtype object that `dtype` stands for. Raises TypeError if its elements are no numbers."""
+    """The dtype object of `dtype`. Raises TypeError if its elements are not numbers."""
     try:
         found = np.dtype(dtype)
     except TypeError:
@@ -33,7 +33,7 @@ def _of_ml_dtypes(dtype: np.dtype) -> bool:
 def host_array(value: Any, reader: str) -> np.ndarray:
     """`value` as a NumPy array of numbers.
 
-    Raises TypeError, naming who reads it, for other elements, too large integers and masked ones.
+    Raises TypeError, which names the `reader`, for other elements, integers too large, and masks.
     """
     if type(value) is np.ndarray and value.dtype.kind in _NUMBERS:
         return value
@@ -50,7 +50,7 @@ def host_array(value: Any, reader: str) -> np.ndarray:
 
 
 def _refuse_large(objects: np.ndarray, reader: str) -> None:
-    """Raises TypeError if one of them is an integer beyond the range of every dtype of integers."""
+    """Raises TypeError if one of them is an integer beyond the range of every integer dtype."""
     for item in objects.flat:
         if isinstance(item, int) and not -2**63 <= item < 2**64:
             raise TypeError(f"{reader} was given an integer of {item.bit_length()} bits, too large "

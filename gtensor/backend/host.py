@@ -33,7 +33,7 @@ class HostDevice(Device):
         if resource is None or nbytes < settings.arena_min_bytes or nbytes == 0:
             return np.empty(shape, dtype)
         block = resource.allocate(nbytes, 0, label)
-        # The block becomes the array's base: every view keeps it alive, the last one frees it.
+        # The block becomes the array's base: views keep it alive, and dropping the last frees it.
         if dtype.kind != "V":
             block.__array_interface__ = {
                 "version": 3, "data": (block.ptr, False), "shape": shape, "typestr": dtype.str}
@@ -57,7 +57,7 @@ class HostDevice(Device):
 
 @cache
 def host() -> HostDevice:
-    """The CPU device, whatever the default is: where CPU paths of ops get their buffers."""
+    """The CPU device, whatever the default is; CPU paths of ops allocate on it."""
     from gtensor.backend.devices import get_device
 
     device = get_device("cpu")

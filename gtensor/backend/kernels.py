@@ -7,12 +7,12 @@
     grid, block = row_launch(rows)
     softmax[x.dtype](grid, block, (x, y, rows, columns))
 
-Nothing here compiles, or imports CuPy, before a kernel's first launch; no launch synchronizes. A
-kernel runs on CuPy's current device and stream.
+A kernel's first launch compiles it and imports CuPy; no launch synchronizes. A kernel runs on
+CuPy's current device and stream.
 
-The text lives in `kernels/` of a checkout and in `gtensor/_cuda/` of an installed package. `source`
-inlines `#include "..."`, because the key of CuPy's disk cache hashes the text that it is handed and
-not the files this text names.
+The text is in `kernels/` of a checkout and in `gtensor/_cuda/` of an installed package. `source`
+inlines `#include "..."`, because the key of CuPy's disk cache hashes the source text and not the
+included files.
 """
 
 from __future__ import annotations
@@ -31,26 +31,25 @@ C_TYPES = {
     "float32": "float",
     "float64": "double",
 }
-"""The dtypes of a raw kernel and the C type that its template is instantiated with."""
+"""The dtypes of raw kernels and the C types that instantiate their templates."""
 
 OPTIONS = ("-std=c++17",)
-"""Compiler options of every kernel, beside those that CuPy adds."""
+"""Compiler options of every kernel, in addition to CuPy's."""
 
 BLOCK = 256
-"""Threads in a block: the most that the kernels' shared arrays have room for (`GT_BLOCK`)."""
+"""Threads in a block, at most: the size of the kernels' shared arrays (`GT_BLOCK`)."""
 
 SHARED_BYTES = 46 << 10
-"""Bytes of dynamic shared memory that every block may have; beside it 2 KiB for static arrays."""
+"""Bytes of dynamic shared memory that every block may have; 2 KiB more are for static arrays."""
 
 NULL = 0
-"""Stands for an absent array among the arguments of a raw kernel (CuPy cannot pass None)."""
+"""An absent array among the arguments of a raw kernel (CuPy cannot pass None)."""
 
 ACTIVATIONS = {
     "identity": 0, "relu": 1, "leaky_relu": 2, "elu": 3, "gelu": 4, "gelu_tanh": 5, "sigmoid": 6,
     "softplus": 7, "tanh": 8, "silu": 9,
 }
-"""The codes of `gt_activation` in activation.cuh, for kernels that take the activation as a
-number."""
+"""The codes of `gt_activation` in activation.cuh, for kernels with the activation as a number."""
 
 _INCLUDE = re.compile(r'^[ \t]*#[ \t]*include[ \t]+"([^"]+)"[ \t]*(?://.*)?$')
 _PRAGMA_ONCE = re.compile(r"^[ \t]*#[ \t]*pragma[ \t]+once\b")
@@ -61,10 +60,10 @@ _SHARED_MEMORY_OPT_IN = 97  # CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OP
 
 
 def folder() -> Path:
-    """The folder that holds the kernels' text: the package's own, else the checkout's.
+    """The folder with the kernels' text: the package's own, else the checkout's.
 
     Raises:
-        FileNotFoundError: if neither is there.
+        FileNotFoundError: if neither exists.
     """
     package = Path(__file__).resolve().parents[1]
     for candidate in (package / "_cuda", package.parent / "kernels"):
@@ -83,8 +82,7 @@ def files() -> tuple[str, ...]:
 
 @cache
 def source(name: str) -> str:
-    """The text of a kernel file with every `#include "..."` replaced by the text of that file,
-    once.
+    """The text of a kernel file with each file of `#include "..."` inlined once.
 
     `#line` directives keep the file names and line numbers of compilers' and sanitizers' messages.
 
@@ -99,7 +97,7 @@ def inline_includes(text: str, name: str) -> str:
 
     Args:
         text: CUDA C++.
-        name: what compilers call this text in their messages.
+        name: the name of this text in compilers' messages.
 
     Raises:
         FileNotFoundError: if an included file is not among the kernels.
@@ -133,8 +131,7 @@ def _read(name: str, includer: str | None) -> str:
 
 @cache
 def functions(file: str) -> tuple[str, ...]:
-    """The names of the kernels in a file, in the order of its text; each is a template on one
-    type."""
+    """The names of the kernels in a file, in order; each is a template on one type."""
     return tuple(dict.fromkeys(_KERNEL.findall(source(file))))
 
 
@@ -142,7 +139,7 @@ def c_type(dtype: Any) -> str:
     """The C type of a floating dtype, as in `softmax_forward<__half>`.
 
     Raises:
-        TypeError: if the kernels are not made for `dtype`.
+        TypeError: if the kernels have no such dtype.
     """
     name = np.dtype(dtype).name
     if name not in C_TYPES:
@@ -153,7 +150,7 @@ def c_type(dtype: Any) -> str:
 def shared_bytes() -> int:
     """The most dynamic shared memory, in bytes, that a block may have on the current device.
 
-    Beside it 2 KiB remain for a kernel's static arrays. Without a device `SHARED_BYTES`.
+    2 KiB more remain for a kernel's static arrays. Without a device it is `SHARED_BYTES`.
     """
     driver, device, most = _driver(), ctypes.c_int(), ctypes.c_int()
     if driver is None or driver.cuCtxGetDevice(ctypes.byref(device)) != 0:
@@ -171,17 +168,17 @@ def _driver() -> ctypes.CDLL | None:
 
 
 def row_launch(rows: int) -> tuple[tuple[int], tuple[int]]:
-    """Grid and block of a kernel that gives each row (or channel) a block."""
+    """Grid and block of a kernel with one block per row (or channel)."""
     return (min(rows, _LARGEST_GRID),), (BLOCK,)
 
 
 def flat_launch(elements: int) -> tuple[tuple[int], tuple[int]]:
-    """Grid and block of a kernel that gives each element a thread."""
+    """Grid and block of a kernel with one thread per element."""
     return (min(-(-elements // BLOCK), _LARGEST_GRID),), (BLOCK,)
 
 
 def column_launch(columns: int) -> tuple[tuple[int], tuple[int, int]]:
-    """Grid and block of a kernel that sums over rows: 32 columns a block, 8 threads to a column."""
+    """Grid and block of a kernel that sums over rows: 32 columns per block, 8 threads each."""
     return (min(-(-columns // 32), _LARGEST_GRID),), (32, 8)
 
 
@@ -209,7 +206,7 @@ def _parameters(text: str) -> tuple[Parameter, ...]:
 
 
 class Elementwise:
-    """A body that CuPy applies to every element, compiled at its first call; see `elementwise`."""
+    """A kernel whose body CuPy applies to every element; see `elementwise`."""
 
     __slots__ = ("_arity", "_kernel", "body", "include", "inputs", "name", "outputs")
 
@@ -232,16 +229,14 @@ class Elementwise:
 
         Args:
             inputs: CuPy arrays (broadcast against each other) and Python scalars, in the order of
-            the
-                inputs; the last ones may be given by name instead. Other names are ignored, so that
-                an op can hand over all its parameters.
+                the inputs; the last ones may be given by name instead. Other names are ignored, so
+                that an op can pass all its parameters.
             out: the array, or the tuple of arrays, to write, in the shape the inputs broadcast to.
-            It
-                may be one of the inputs, but must not overlap one in any other way. Without it CuPy
-                allocates.
+                It may be one of the inputs, but must not overlap one in any other way. Without it
+                CuPy allocates.
 
         Returns:
-            The output array, or the tuple of them where there are several.
+            The output array, or a tuple of several.
         """
         if len(inputs) < self._arity:
             inputs += tuple(self._by_name(p.name, named) for p in self.inputs[len(inputs):])
@@ -282,7 +277,7 @@ def _name_from(body: str) -> str:
 
 
 registered: list[Elementwise] = []
-"""Every elementwise kernel made so far, in order: what the tests compile without a GPU."""
+"""Every elementwise kernel made so far, in order; the tests compile them without a GPU."""
 
 
 def elementwise(
@@ -291,14 +286,13 @@ def elementwise(
     """An elementwise kernel from one line of CUDA C++, compiled by CuPy at its first call.
 
     Args:
-        inputs: as for `cupy.ElementwiseKernel`: `"T x, float64 slope"`. A letter stands for the
-        dtype
-            of what is passed; declare Python scalars `float64`, or a half dtype rounds them.
+        inputs: as for `cupy.ElementwiseKernel`: `"T x, float64 slope"`. A letter is the dtype of
+            the argument; declare Python scalars `float64`, or a half dtype rounds them.
         outputs: likewise. An output is also readable: pass the array to update in place as `out`.
         body: statements over these names. Compute first and assign last if an output is read. The
             `gt_...` functions of kernels/ take a half type and compute in float.
         include: a file of kernels/ whose functions the body calls.
-        name: what profilers show; by default the first `gt_...` function of the body.
+        name: the name in profilers; by default the first `gt_...` function of the body.
 
     Raises:
         ValueError: if a parameter is not written `[raw] type name`.
@@ -332,7 +326,7 @@ class Launcher:
                 bools and no NumPy scalars: CuPy passes them in their own size, unchecked.
             shared_mem: bytes of dynamic shared memory, at most `shared_bytes()`.
         """
-        if shared_mem > SHARED_BYTES:  # the driver wants to be told beforehand
+        if shared_mem > SHARED_BYTES:  # beyond the default the driver requires an opt-in
             self._kernel.max_dynamic_shared_size_bytes = shared_bytes()
         if 0 not in grid:
             self._kernel(grid, block, args, shared_mem=shared_mem)
@@ -369,14 +363,13 @@ class Raw:
             known = ", ".join(functions(self.file))
             raise KeyError(f"kernel {self.function!r} of {self.file} given; wanted one of {known}")
         module = _module(self.file, ctype, self.options)
-        # A CuPy RawKernel loads itself on each device it is called on.
+        # A CuPy RawKernel is loaded on each device at its first call there.
         return Launcher(module.get_function(f"{self.function}<{ctype}>"))
 
 
 @cache
 def _module(file: str, ctype: str, options: tuple[str, ...]) -> Any:
-    """All kernels of a file for one type: compiled together, so that the headers are parsed
-    once."""
+    """All kernels of a file for one type, compiled together to parse the headers once."""
     import cupy
 
     names = [f"{function}<{ctype}>" for function in functions(file)]
@@ -384,7 +377,7 @@ def _module(file: str, ctype: str, options: tuple[str, ...]) -> Any:
 
 
 def raw(file: str, function: str, *options: str) -> Raw:
-    """A templated kernel of `kernels/<file>`, compiled when a dtype's launcher is first asked for.
+    """A templated kernel of `kernels/<file>`, compiled at the first use of a dtype's launcher.
 
     Args:
         file: the name of a .cu file of kernels/.

@@ -1,16 +1,15 @@
-"""NVTX ranges in a domain of our own, for profilers such as Nsight Systems.
+"""NVTX ranges in gtensor's own domain, for profilers such as Nsight Systems.
 
     push("matmul"); ...; pop()
 
 A range costs one call with attributes that are prepared once per label. Without the nvtx package,
-with no profiler attached, or switched off, `push` and `pop` do nothing, and `enabled()` says so: a
-hot loop asks it once and skips the calls.
+without a profiler, or switched off, `push` and `pop` do nothing and `enabled()` is False; a hot
+loop calls it once and skips the ranges.
 
-`settings.nvtx` (GTENSOR_NVTX) decides: 0 never, -1 when a profiler is attached, 1 whenever the nvtx
-package is there (without a profiler its dummy is called: that measures the cost). Change it between
-ranges, not inside one. A non-empty NVTX_DISABLE (NVTX's own variable; "0" disables too) stops the
-ranges whatever the setting: the nvtx package heeds it in its module functions only, not in the
-domains that we use.
+`settings.nvtx` (GTENSOR_NVTX): 0 never, -1 when a profiler is attached, 1 whenever the nvtx package
+is installed (without a profiler its dummy is called, to measure the cost). Change it between
+ranges, not inside one. A non-empty NVTX_DISABLE (NVTX's own variable; "0" disables too) always
+stops the ranges. It is read here because the nvtx package ignores it for domains.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ _attributes: dict[str, Any] = {}
 
 @cache
 def _domain() -> Any:
-    """NVTX's domain, or None; NVTX loads the profiler's library at this first use, once."""
+    """NVTX's domain, or None; the first call makes NVTX load the profiler's library."""
     if os.environ.get("NVTX_DISABLE"):
         return None
     try:
@@ -40,7 +39,7 @@ def _domain() -> Any:
 
 @cache
 def _attached() -> bool:
-    """Whether a profiler listens: without one, nvtx hands out a dummy domain."""
+    """Whether a profiler is attached: without one, nvtx returns a dummy domain."""
     domain = _domain()
     return domain is not None and type(domain).__name__ != "DummyDomain"
 
@@ -54,7 +53,7 @@ def enabled() -> bool:
 
 
 def push(label: str) -> None:
-    """Open a range named `label` on this thread; ranges nest. Every one wants its `pop`."""
+    """Open a range named `label` on this thread; ranges nest, and each needs a `pop`."""
     if not enabled():
         return
     domain = _domain()

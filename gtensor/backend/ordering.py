@@ -1,17 +1,17 @@
-"""Order between streams of one device: who reads waits for who wrote, who writes for all.
+"""Order between the streams of one device: a reader waits for the writer, a writer for all users.
 
 The producer of a block is the last stream that wrote it, at first the one it was allocated on. When
 another stream first reads it, an event is recorded on the producer, behind the write, and the
-reader waits for it. The event gets a number; the block remembers it as lying behind its write, and
-the device remembers up to which number each stream has waited for each other. So one event serves
-all blocks that were written before it, and a stream that has waited for it, or a later one, does
-not wait again. A block that only one stream ever touches costs nothing here.
+reader waits for it. The event gets a number. The block stores it as an event behind its write, and
+the device stores the latest number for which each stream has waited on each other. So one event
+serves all blocks written before it, and a stream that has waited for it, or a later one, does not
+wait again. A block that only one stream ever touches costs nothing.
 
-Of memory that is no block (another library's, or of another allocator) nothing is known: whoever
-touches it waits for all other streams.
+For memory that is not a block (of another library or allocator) no user is known, so a stream that
+touches it waits for all others.
 
-Work that is captured into a graph runs later, so nobody waits then: what it touches is noted
-(`captures`), and each replay is ordered like an op that reads and writes all of that.
+Work that is captured into a graph runs later, so the capture waits for no stream. The blocks it
+touches are noted (`captures`), and each replay is ordered like an op that reads and writes them.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class Stamp:
 
 
 class Touched:
-    """The blocks, not its own, that a stream's work reads and writes while it is captured."""
+    """The blocks from outside a capture that its work reads and writes."""
 
     def __init__(self) -> None:
         self.read: dict[Any, None] = {}
@@ -40,7 +40,7 @@ class Touched:
 
 
 class Ordering:
-    """What the streams of a device have waited for. `stream_of` answers a stream by its id."""
+    """The waits between the streams of a device. `stream_of` returns a stream by its id."""
 
     def __init__(self, stream_of: Callable[[int], Stream | None]) -> None:
         self.captures: dict[int, Touched] = {}  # by stream that is being captured
@@ -48,13 +48,13 @@ class Ordering:
         self._numbers = itertools.count(1)
         self._latest: dict[int, tuple[int, Event]] = {}  # by producer: number and event
         self._seen: dict[tuple[int, int], int] = {}  # (waiter, producer) -> number
-        self._ended: set[int] = set()  # streams that are gone, with work that may not be done
-        # A number must be given in the order of the events, and finalizers may come in between.
+        self._ended: set[int] = set()  # ended streams whose work may not be done
+        # Numbers must be in the order of the events, and a finalizer may run between the two.
         self._lock = RLock()
         free_at_forks(self._lock)
 
     def read(self, reader: Stream, block: Any) -> None:
-        """Work that is queued on `reader` next will read the block."""
+        """The next work queued on `reader` reads the block."""
         if reader.id in self.captures:
             self.captures[reader.id].read[block] = None
             return
@@ -68,7 +68,7 @@ class Ordering:
         self._note(block, reader.id)
 
     def write(self, writer: Stream, *blocks: Any) -> None:
-        """Work that is queued on `writer` next will write blocks which others may be using."""
+        """The next work queued on `writer` writes the blocks, which other streams may be using."""
         if writer.id in self.captures:
             with self._lock:  # two captures may write one block
                 for block in blocks:
@@ -88,10 +88,10 @@ class Ordering:
             self._note(block, writer.id)
 
     def behind_all(self, stream: Stream, known: Iterable[int]) -> None:
-        """Work that is queued on `stream` next touches memory that nothing is noted of.
+        """The next work queued on `stream` touches memory whose users are unknown.
 
-        It waits for the `known` streams and those that are gone. Within a capture it waits for
-        nobody: each replay runs where it is launched.
+        It waits for the `known` streams and the ended ones. Within a capture it waits for none:
+        each replay runs on the stream that launches it.
         """
         if stream.id in self.captures:
             return
@@ -100,19 +100,19 @@ class Ordering:
                 self._wait(stream, other, 0)
 
     def adopt(self, stream: Stream, blocks: Collection[Any]) -> None:
-        """The contents of blocks are that stream's from now on; it waits for nobody."""
+        """Make the stream the producer of the blocks, without a wait."""
         with self._lock:
             _written_by(stream, blocks)
         for block in blocks:
             self._note(block, stream.id)
 
     def forget(self, stream: int, last: Event) -> None:
-        """The stream is gone; `last` lies behind all its work."""
+        """The stream has ended; `last` is an event behind all its work."""
         with self._lock:
             self._latest[stream] = next(self._numbers), last
             self._ended.add(stream)
-            # Over copies: another stream may end in the middle, by a finalizer of this thread.
-            done = set() if self.captures else {  # within a capture no event may be asked
+            # Loops over copies: a finalizer of this thread may end another stream meanwhile.
+            done = set() if self.captures else {  # within a capture no event may be queried
                 ended for ended in list(self._ended)
                 if ended in self._latest and _is_done(self._latest[ended][1])}
             self._ended -= done
@@ -123,8 +123,10 @@ class Ordering:
                     self._seen.pop(pair, None)
 
     def _wait(self, waiter: Stream, producer: int, number: int) -> int:
-        """Let `waiter` wait for the producer's event with that number or a later one, 0: for a new
-        one; the number it has then seen."""
+        """Let `waiter` wait for the producer's event with that number or a later one.
+
+        0 asks for a new event. Returns the number of the event.
+        """
         if producer in self.captures:
             raise RuntimeError(f"work on stream {waiter.id} uses memory of a graph that is being "
                                f"captured on stream {producer}; wanted it on that stream, or after "
@@ -134,17 +136,17 @@ class Ordering:
         if stream is not None and (latest is None or not number or latest[0] < number):
             event = stream.record()
             latest = self._latest[producer] = next(self._numbers), event
-        if latest is None:  # gone, and all its work is done
+        if latest is None:  # it has ended, and all its work is done
             return number
         waiter.wait(latest[1])
         self._seen[waiter.id, producer] = latest[0]
         return latest[0]
 
     def _note(self, block: Any, stream: int) -> None:
-        """Remember a user of the block, for who writes it next and for who frees it."""
+        """Store a user of the block, for its next writer and for its free."""
         readers = getattr(block, "readers", None)
         if readers is None:
-            with self._lock:  # of the sets of two threads one would be lost
+            with self._lock:  # two threads must not both make a set
                 readers = getattr(block, "readers", None)
                 if readers is None:
                     readers = block.readers = set()
@@ -156,7 +158,7 @@ class Ordering:
 def _is_done(event: Event) -> bool:
     try:
         return event.done()
-    except Exception:  # a driver that fails: asked again another time
+    except Exception:  # the driver failed: queried again later
         return False
 
 

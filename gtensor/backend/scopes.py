@@ -1,6 +1,6 @@
-"""What a program is doing when it asks for memory; kept only while somebody listens.
+"""The module, phase and user's line that run when memory is allocated; kept only for listeners.
 
-`listeners` is empty when nobody does, and it is all that a hot path looks at.
+A hot path reads only `listeners`, which is mostly empty.
 """
 
 from __future__ import annotations
@@ -13,15 +13,18 @@ from typing import Protocol
 
 
 class Listener(Protocol):
-    """Somebody who records where memory goes."""
+    """A recorder of allocations."""
 
     def mark(self, phase: str, begins: bool) -> None:
         """A phase begins or ends in this thread."""
 
 
 class _Here(threading.local):
-    """Of this thread: the running nn.Module's dotted path, the phase ("backward", "update", ""
-    for all else), and in a backward the user's instruction that the running rule belongs to."""
+    """State of this thread.
+
+    `module` is the running nn.Module's dotted path, `phase` is "backward", "update" or "", and
+    `instruction` is, in a backward pass, the user's instruction that recorded the running rule.
+    """
 
     module = ""
     phase = ""
@@ -34,7 +37,7 @@ listeners: list[Listener] = []
 
 @contextmanager
 def phase(name: str) -> Iterator[None]:
-    """The block is this phase of a training step; those who listen are told when it ends, too."""
+    """Mark the block as a phase of a training step; listeners are told of both its ends."""
     if not listeners:
         yield
         return

@@ -1,8 +1,8 @@
-"""Streams and events: the thin interface that the arena and the engine speak.
+"""Streams and events: the interface for the arena and the engine.
 
-Three implementations share it: `HostStream` (NumPy computes at once, so every event is
-done when it is recorded), `CudaStream` in `cuda_streams.py`, and `SimulatedStream`, on which a
-test decides when work completes.
+It has three implementations: `HostStream` (NumPy is synchronous, so every event is done when it is
+recorded), `CudaStream` in `cuda_streams.py`, and `SimulatedStream`, on which a test decides when
+work completes.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ class Stream(Protocol):
 
 
 class HostEvent:
-    """NumPy work has completed when the call returns, so the event is done from the start."""
+    """An event of the CPU, which is always done."""
 
     def done(self) -> bool:
         return True
@@ -80,7 +80,7 @@ class SimulatedEvent:
         self.stream = stream
         self.position = position
         self._waits = waits
-        self._done = False  # remembered: events that wait for each other make many paths
+        self._done = False  # cached: events that wait for each other form exponentially many paths
 
     def done(self) -> bool:
         if not self._done:
@@ -97,7 +97,7 @@ class SimulatedEvent:
 
 
 class SimulatedStream:
-    """A stream for tests: `launch` queues work, `step` completes the oldest, waits hold it back."""
+    """A stream for tests: `launch` queues work, `step` completes the oldest unless it must wait."""
 
     _ids = itertools.count(1)
 
@@ -123,7 +123,7 @@ class SimulatedStream:
         return True
 
     def run_to(self, position: int) -> None:
-        """Complete work up to `position`, completing what other streams owe it first."""
+        """Complete work up to `position`, and first the work of other streams that it waits for."""
         while self.completed < position:
             if not self.step():
                 self._waits[0][1].synchronize()

@@ -1,1 +1,1 @@
-"""The engine: handles, records, the tape and its walk. Knows no op by name."""
+"""The engine: tensor handles, records, the tape and the backward walk. It names no op."""

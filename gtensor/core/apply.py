@@ -1,4 +1,4 @@
-"""`apply`: run an op on Tensors and, where a gradient may be asked, put its record on the tape."""
+"""`apply`: run an op on Tensors and, if an input requires a gradient, record it on the tape."""
 
 from __future__ import annotations
 
@@ -33,18 +33,18 @@ NO_PARAMS: dict[str, Any] = {}  # shared by all records of ops without parameter
 _HOST = get_device("cpu")
 _SCALARS = (bool, int, float, complex)
 _SECOND = (None, 1)  # the plan of a product by a number
-_USER_DTYPE = 256  # dtype numbers from here on are not NumPy's own (ml_dtypes)
+_USER_DTYPE = 256  # dtype numbers from here on are user-defined (ml_dtypes)
 _DEFAULT_FLOAT = np.dtype("float32")
-_DEFAULTS = {  # NumPy's dtypes of Python numbers, which have none of their own -> ours
+_DEFAULTS = {  # NumPy's default dtypes for Python numbers -> gtensor's
     np.dtype("float64"): _DEFAULT_FLOAT, np.dtype("complex128"): np.dtype("complex64")}
 _MOST_CONSTANTS = 1024
 
 
 class _Constants(dict[float, Any]):
-    """Numbers as 0-d arrays of a float dtype, made once: converting costs as much as using one.
+    """Numbers as 0-d arrays of a float dtype, cached: a conversion costs as much as a small op.
 
-    Zero stays a number (0.0 and -0.0 are one key), so does NaN (which is no key), so does any
-    number beside an array of another dtype, where NumPy's own rules apply.
+    Zero stays a number (0.0 and -0.0 are one key), and so does NaN (it never equals a key). For
+    arrays of other dtypes every number stays one, and NumPy's own rules apply.
     """
 
     def __init__(self, dtype: np.dtype | None = None) -> None:
@@ -65,12 +65,12 @@ _AS_GIVEN = _Constants()
 
 
 class Target:
-    """What an op that overwrites its input is given beside its inputs, and what it leaves there."""
+    """The output buffer of an op that overwrites its input, and the path's extra results."""
 
     __slots__ = ("array", "extras")
 
     def __init__(self, array: Any) -> None:
-        self.array = array  # the memory to write, None for a buffer of its own
+        self.array = array  # the memory to write, None for a new buffer
         self.extras: tuple[Any, ...] = ()  # the further arrays that the path returned
 
 
@@ -84,7 +84,7 @@ def apply(
     parents: list[Node | None] = []
     mask = 0  # bit i: input i has a node
     bit = 1
-    numbers = others = False  # Python numbers, or what must be made an array, among the inputs
+    numbers = others = False  # whether inputs are Python numbers, or values to convert to arrays
     for value in inputs:
         if isinstance(value, Tensor):
             tensor = value
@@ -138,14 +138,14 @@ def apply(
 
 
 def apply_one(op: Op, x: Any, /, **params: Any) -> Tensor:
-    """`apply` unrolled for one input: NumPy, nothing unusual.
+    """`apply` unrolled for one input on the CPU.
 
-    Small arrays are bound by Python's time per op, and most ops have one or two inputs. Whatever is
-    unusual goes to `apply`, which defines the meaning; a test holds them against each other.
+    With small arrays Python's time per op dominates, and most ops have one or two inputs. All
+    special cases call `apply`, which defines the semantics; a test compares the two.
     """
     try:
         array, parent = x._array, x._node
-    except AttributeError:  # no Tensor; asking first would cost what trying does not
+    except AttributeError:  # not a Tensor; `try` costs less than a check
         return apply(op, (x,), params)
     if (x._device is not _HOST or observers.current is not None
             or (x._storage is not FRESH and x._version != x._storage.version)
@@ -169,7 +169,7 @@ def apply_pair(op: Op, x1: Any, x2: Any) -> Tensor:
     """`apply` unrolled for two inputs, of which the second may be a number. See `apply_one`."""
     try:
         a1, parent1 = x1._array, x1._node
-    except AttributeError:  # no Tensor; asking first would cost what trying does not
+    except AttributeError:  # as in `apply_one`
         return apply(op, (x1, x2), NO_PARAMS)
     kind = type(x2)
     if kind is float or kind is int:
@@ -199,7 +199,7 @@ def apply_pair(op: Op, x1: Any, x2: Any) -> Tensor:
         if not plan:
             saved, guards = op.nothing_saved
         elif plan == _SECOND and parent2 is None and not isinstance(x2, Tensor):
-            saved, guards = (None, a2), ()  # a number: nobody can write it
+            saved, guards = (None, a2), ()  # a number, which cannot be overwritten
         else:
             saved, guards = saves(plan, (a1, a2, out), (x1, x2, result))
         result._node = Record(op, (parent1, parent2), mask, saved, guards, NO_PARAMS, out, _HOST)
@@ -207,17 +207,17 @@ def apply_pair(op: Op, x1: Any, x2: Any) -> Tensor:
 
 
 def _carries_gradient(op: Op, dtype: np.dtype) -> bool:
-    """Whether a gradient flows through an output; refuses complex ones without a rule for them."""
+    """Whether a gradient flows through an output of that dtype; raises if it is complex."""
     if dtype.kind == "c":
         refuse_complex(op.name)
     return dtype.kind in FLOATING
 
 
 def saves(plan: Plan, values: Sequence[Any], handles: Sequence[Any]) -> tuple[Saved, Guards]:
-    """What the backward rule needs, and how to tell that it was overwritten.
+    """The values that the backward rule needs, and guards that detect an overwrite of them.
 
     `values` are the arrays and scalars of inputs, output and extras; `handles` are the Tensors
-    among them, in the same places. Extras have no handle: nobody else can write them.
+    among them, at the same positions. Extras have no handle, so no user can write them.
     """
     saved: list[Any] = []
     guards: list[Guard] = []
@@ -229,7 +229,7 @@ def saves(plan: Plan, values: Sequence[Any], handles: Sequence[Any]) -> tuple[Sa
         value = values[position]
         handle = handles[position] if position < len(handles) else None
         if isinstance(handle, Tensor):
-            storage = handle._facts(False)  # saved for good: who else shares it plays no part
+            storage = handle._facts(False)  # `saved` is sticky, so sharing is no longer tracked
             recipe = storage.recipe() if storage.recipe is not None else None
             if recipe is not None and recipe.fits(handle, value):
                 value, kind = recipe, WithRecipes
@@ -240,7 +240,7 @@ def saves(plan: Plan, values: Sequence[Any], handles: Sequence[Any]) -> tuple[Sa
                 if handle._device.graphs:
                     guards += replayed(value, handle._device)
         elif handle is not None and type(value) not in _SCALARS:
-            value = value.copy()  # the caller's own array: no version tells when it is written
+            value = value.copy()  # the caller's own array, whose writes no version counts
         saved.append(value)
     return kind(saved), tuple(guards)
 
@@ -253,7 +253,7 @@ def _common_device(op: Op, device: Device | None, other: Device) -> Device:
 
 
 def adopt_constants(op: Op, arrays: list[Any], device: Device | None) -> Device:
-    """Make arrays of the device from what is no Tensor; Python scalars stay what they are."""
+    """Convert inputs that are not Tensors to arrays of the device; Python scalars stay scalars."""
     if device is None:
         device = default_device()
         if all(isinstance(value, _SCALARS) or value is None for value in arrays):
@@ -262,7 +262,7 @@ def adopt_constants(op: Op, arrays: list[Any], device: Device | None) -> Device:
         if type(value) is float or type(value) is int or value is None:
             continue
         if isinstance(value, np.generic):
-            arrays[i] = host_array(value, op.name).item()  # as weak as a Python one
+            arrays[i] = host_array(value, op.name).item()  # weakly typed, as a Python scalar
         elif isinstance(value, np.ndarray) or not isinstance(value, (device.array_type, *_SCALARS)):
             arrays[i] = device.from_numpy(_as_numpy(op, value))
     strong = [a for a in arrays if isinstance(a, device.array_type)]
@@ -282,14 +282,14 @@ def _as_numpy(op: Op, value: Any) -> np.ndarray:
 
 
 def _to_floating(arrays: list[Any], device: Device, name: str) -> None:
-    """Integers become the default float dtype, as the ops of calculus need."""
+    """Convert integer arrays to the default float dtype, for ops with `floating=True`."""
     for i, value in enumerate(arrays):
         if isinstance(value, device.array_type) and value.dtype.kind in "iub":
             arrays[i] = device.copy(value, _DEFAULT_FLOAT, name)
 
 
 def _settled(out: Any, device: Device) -> tuple[Any, Device]:
-    """An output that is no plain array of the device: NumPy's 0-d scalar, or moved to another."""
+    """An output as an array, and its device: for NumPy's 0-d scalars, and after a move."""
     elsewhere = hasattr(out, "device") and not isinstance(out, (np.generic, device.array_type))
     if elsewhere:
         device = device_of(out)
@@ -297,7 +297,7 @@ def _settled(out: Any, device: Device) -> tuple[Any, Device]:
 
 
 def _storage_of(out: Any, inputs: tuple[Any, ...]) -> Storage:
-    """A view shares the storage of the input that it views."""
+    """The storage of a view op's output: that of the input it views, else a new one."""
     root = owner(out)
     for value in inputs:
         if isinstance(value, Tensor) and owner(value._array) is root:

@@ -1,4 +1,4 @@
-"""What can be read off an array: where it lies, and whether it may be written."""
+"""Properties of an array: its memory layout, and whether it may be written."""
 
 from __future__ import annotations
 
@@ -8,17 +8,17 @@ import numpy as np
 
 
 def layout(a: Any) -> tuple[int, tuple[int, ...], tuple[int, ...]]:
-    """Where an array lies: two are the same elements in the same order if their layouts agree."""
+    """Address, shape and strides. Arrays with equal layouts have the same elements in order."""
     at = a.__array_interface__["data"][0] if isinstance(a, np.ndarray) else a.data.ptr
     return at, a.shape, a.strides
 
 
 def broadcast_view(a: Any) -> bool:
-    """Whether several elements share one place, so that writing one would write others."""
+    """Whether several elements share one address, so that a write to one changes others."""
     return 0 in a.strides and a.size > 1 and any(  # axes of size 1 may have any stride
         s == 0 and n > 1 for s, n in zip(a.strides, a.shape, strict=True))
 
 
 def writable(a: Any) -> bool:
-    """Whether every element may be written: none shares a place, and the memory is not locked."""
+    """Whether every element may be written: none shares an address, and no flag forbids it."""
     return not broadcast_view(a) and bool(getattr(a.flags, "writeable", True))  # CuPy: no such flag

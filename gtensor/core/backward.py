@@ -1,4 +1,4 @@
-"""The walk: from a root back along the tape. Nothing here names an op."""
+"""The backward walk: from a root back along the tape. It names no op."""
 
 from __future__ import annotations
 
@@ -50,8 +50,8 @@ def gradients(
         seeds.append((node, _seed(output, node, grad)))
     records, _ = _reached([node for node, _ in seeds])
     wanted = _leading_to(set(targets), records)
-    for record in records:  # asked last: another thread may be consuming them
-        if record.state == CONSUMED:  # its parents are gone: nobody knows where it led
+    for record in records:  # checked last: another thread may be consuming them
+        if record.state == CONSUMED:  # its parents are cleared, so a path to a target may be lost
             raise GradientError(_refusal(record))
     records = [r for r in records if r in wanted]
     return _walk(seeds, records, targets, wanted, create_graph, keep)
@@ -65,15 +65,15 @@ def _walk(
     create_graph: bool,
     keep: bool,
 ) -> list[Tensor | None]:
-    """Call every record's rule, newest first; the gradients that arrived at the `kept` nodes.
+    """Call every record's rule, newest first; returns the gradients at the `kept` nodes.
 
-    The slots live in the step, so on any exit, an error included, they are gone with it.
+    The slots belong to the step, so they are dropped with it on any exit, also by an error.
     """
     listening = bool(listeners)
     if listening and scope.phase != "backward":
         with phase("backward"):
             return _walk(seeds, records, kept, wanted, create_graph, keep)
-    keepers = dict.fromkeys(kept)  # in order, so that a walk is the same every time
+    keepers = dict.fromkeys(kept)  # ordered, so that walks are deterministic
     step: Any = RecordedStep(wanted) if create_graph else RawStep(wanted)
     take = step.slots.pop
     held: dict[Node, Any] = {}
@@ -88,13 +88,13 @@ def _walk(
         for record in records:
             slot = take(record, None)
             if slot is None:
-                continue  # no gradient came this way
+                continue  # no gradient arrived
             if record.hooks:
                 slot = step.hooked(record, slot)
             if holding and record in keepers:
                 held[record] = slot = step.share(slot)
             if wanted is not None and wanted.isdisjoint(record.parents):
-                continue  # an end of the walk: nothing behind it was asked for
+                continue  # the walk ends here: no target is behind it
             g = step.enter(record, slot, keep)
             del slot
             if not keep:
@@ -111,7 +111,7 @@ def _walk(
                 for n in keepers}
     except BaseException:
         step.leave()
-        step.slots.clear()  # a traceback that somebody keeps would keep them alive
+        step.slots.clear()  # a kept traceback would keep them alive
         step.remade.clear()
         held.clear()
         raise
@@ -125,19 +125,19 @@ def _walk(
     for node, grad in ends.items():
         if node.hooks and grad is not None and not isinstance(node, Record):
             with grad_mode(create_graph):
-                # a hook may keep what it saw, or return what is somebody's: `.grad` is nobody's
+                # a hook may keep its gradient or return a shared tensor; `.grad` needs its own
                 ends[node] = recorded.clone(call_hooks(node, grad))
     return [ends[node] for node in kept]
 
 
 def depends_on_others(output: Node, own: Sequence[Node]) -> bool:
-    """Whether the output reaches a leaf that is none of `own`."""
+    """Whether the output depends on a leaf that is not in `own`."""
     _, leaves = _reached([output])
     return not set(own).issuperset(leaves)
 
 
 def _call_rule(rule: Any, record: Record, step: Any, g: Any) -> None:
-    """A rule on a device that must be made current, on the forward's stream, or observed."""
+    """Call a rule with its device current, on the stream of its forward, through the observer."""
     device = record.device
     rule = device.path(record.op.name, rule)
     with device.running(record.stream):
@@ -169,7 +169,7 @@ def _reached(roots: Iterable[Node]) -> tuple[list[Record], list[Node]]:
 
 
 def _leading_to(targets: set[Node], records: list[Record]) -> set[Node]:
-    """Nodes through which a gradient reaches a target: oldest first, parents before children."""
+    """The nodes through which a gradient reaches a target."""
     leading = set(targets)
     for record in reversed(records):
         if not leading.isdisjoint(record.parents):
@@ -178,9 +178,9 @@ def _leading_to(targets: set[Node], records: list[Record]) -> set[Node]:
 
 
 def _claim(records: list[Record]) -> None:
-    """Check that every record can be walked, and take them for this walk: all or none.
+    """Check that every record can be walked, and claim all of them for this walk, or none.
 
-    A finalizer in the middle may walk a graph of its own; what is taken so far is refused to it.
+    A finalizer that runs meanwhile may walk another graph; records claimed so far are refused.
     """
     taken = 0
     try:
@@ -189,7 +189,7 @@ def _claim(records: list[Record]) -> None:
                 if record.state != FREE or record.op.backward is None or (
                         record.guards and overwritten(record.guards)):
                     raise GradientError(_refusal(record))
-                record.state = WALKED  # stores only, for each record
+                record.state = WALKED  # only stores, for each record
                 taken += 1
     except BaseException:
         _unclaim(records[:taken])
@@ -203,7 +203,7 @@ def _unclaim(records: list[Record]) -> None:
 
 
 def _refusal(record: Record) -> str:
-    """Why a record cannot be walked (again)."""
+    """The message why a record cannot be walked (again)."""
     if record.state == CONSUMED:
         return (f"the graph behind {record.where()} was consumed by an earlier backward; run the "
                 "forward pass again, or keep it with retain_graph=True")
@@ -222,7 +222,7 @@ def _refusal(record: Record) -> str:
 
 
 def root_node(tensor: Tensor, reader: str) -> Node:
-    """Where a gradient starts or ends."""
+    """The node of a tensor at which a gradient starts or ends."""
     if not isinstance(tensor, Tensor):
         raise TypeError(f"{type(tensor).__name__} was given where a gradient starts or ends; "
                         "wanted a Tensor")
@@ -247,8 +247,10 @@ def _seed(root: Tensor, node: Node, grad: Tensor | None) -> Tensor:
 
 
 def _commit(kept: Sequence[Node], grads: Sequence[Tensor | None], create_graph: bool) -> None:
-    """Add the walk's gradients to `.grad`: every sum is made first, then all are put in place, by
-    one call of C's, which no interrupt cuts in two."""
+    """Add the walk's gradients to `.grad`.
+
+    All sums are computed first; one C call then stores them, so an interrupt cannot store a part.
+    """
     global _committing
     mode = STATE.grad_enabled
     with _commits:
@@ -264,8 +266,7 @@ def _commit(kept: Sequence[Node], grads: Sequence[Tensor | None], create_graph: 
                 if grad is None:
                     continue
                 if create_graph:
-                    # Tensors with a history may be anyone's: the seed itself, or two leaves' at
-                    # once.
+                    # a recorded gradient may be shared: with the seed, or between two leaves
                     grad = (recorded.clone(grad) if node.grad is None
                             else recorded.add(grad, node.grad))
                 elif node.grad is not None:
@@ -279,7 +280,7 @@ def _commit(kept: Sequence[Node], grads: Sequence[Tensor | None], create_graph: 
 
 
 def _added(fresh: Tensor, present: Tensor) -> Tensor:
-    """The sum, in the fresh buffer, which nobody else can hold."""
+    """The sum, written into `fresh`, which has no other holder."""
     add = fresh._device.path("gradient", fresh._device.xp.add)
     add(fresh._array, present._array, out=fresh._array)
     return fresh

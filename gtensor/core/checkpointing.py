@@ -1,8 +1,8 @@
-"""Checkpointed regions: what their records saved is made again when the walk comes to them.
+"""Checkpointed regions: the walk recomputes what their records saved.
 
-The records of a region stay on the tape, so parents, hooks and gradients are as ever; only what
-they saved is dropped. The first of them that the walk enters runs the function once more, and what
-the records of this second run saved serves the walk, record by record.
+The records of a region stay on the tape with their parents and hooks; only their saved values are
+dropped. When the walk enters the first of them, it runs the function again, and the values saved by
+the records of this second run replace the dropped ones.
 
 Source: Chen et al., "Training deep nets with sublinear memory cost", 2016.
 """
@@ -29,13 +29,13 @@ from gtensor.core.tensor import Tensor, make
 from gtensor.frames import place
 
 Saved = tuple[Any, ...]
-Draws = Callable[[], AbstractContextManager[None]]  # opens a block that draws the same numbers
+Draws = Callable[[], AbstractContextManager[None]]  # a context in which the same numbers are drawn
 
 
 def run_region(
     function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], draws: Draws
 ) -> Any:
-    """function(*args, **kwargs), recorded, without what its records saved."""
+    """function(*args, **kwargs), recorded without saved values."""
     if not STATE.grad_enabled:
         return function(*args, **kwargs)
     guards: list[Guard] = []
@@ -47,7 +47,7 @@ def run_region(
 
 
 class _Input:
-    """An input of a region, saved as a record saves one: nothing overwrites it unseen."""
+    """An input of a region, saved and guarded as by a record."""
 
     def __init__(self, x: Tensor, guards: list[Guard]) -> None:
         self.tracked = x._current_node("checkpoint") is not None
@@ -58,7 +58,7 @@ class _Input:
         self.device = x._device
 
     def handle(self) -> Tensor:
-        """The input again, a leaf of its own: the second run shall reach nothing before it."""
+        """The input as a new leaf, so that the second run records nothing before it."""
         (array,) = self.saved.made({}) if type(self.saved) is WithRecipes else self.saved
         x = make(array, self.device, self.storage)
         if self.tracked:
@@ -67,19 +67,19 @@ class _Input:
 
 
 def _stays(x: Tensor) -> None:
-    """Let no op overwrite an input, not even one whose recipe is kept: it is the caller's."""
+    """Let no op overwrite an input, also if its recipe was saved: it belongs to the caller."""
     x._facts().saved = True
 
 
 class _Mark(NamedTuple):
-    """What a record of the second run must have in common with that of the first."""
+    """The facts in which the records of both runs must agree."""
 
     op: Op
     shape: tuple[int, ...]
     dtype: np.dtype
     mask: int
-    options: dict[str, Any]  # among them dropout's seed, and whether a batch norm trains
-    code: CodeType  # where it was; not compared, for it may be the line that called backward
+    options: dict[str, Any]  # e.g. dropout's seed, and whether a batch norm trains
+    code: CodeType  # not compared: in the second run it may be the line that called backward
     lasti: int
 
     @classmethod
@@ -90,17 +90,17 @@ class _Mark(NamedTuple):
 
 
 class _Region:
-    """How to run a function again. Records own it, so it knows of them only what they made."""
+    """A function with its inputs, to be run again. Records own it, so it holds no record."""
 
     def __init__(self, function: Callable[..., Any], inputs: Any, draws: Draws) -> None:
         self.function = function
-        self.inputs = inputs  # (args, kwargs), an _Input in every tensor's place
+        self.inputs = inputs  # (args, kwargs), with each tensor replaced by an _Input
         self.draws = draws
-        self.marks: list[_Mark] = []  # of the first run
-        self.dropped: list[int] = []  # whose saves were
+        self.marks: list[_Mark] = []  # of the first run's records
+        self.dropped: list[int] = []  # the records whose saved values were dropped
 
     def drop_saves(self, records: list[Record], guards: Guards) -> None:
-        """Take what the records saved, except what came from outside of the region."""
+        """Drop what the records saved, unless it was made outside the region."""
         inside = set(records)
         for number, record in enumerate(records):
             self.marks.append(_Mark.of(record))
@@ -110,7 +110,7 @@ class _Region:
                 self.dropped.append(number)
 
     def saved_again(self, number: int, remade: dict[Any, Any]) -> Saved:
-        """What a record saved; `remade` is the walk's: region -> number -> what nobody took yet."""
+        """What a record saved; `remade` is the walk's: region -> number -> recomputed values."""
         waiting = remade.get(self)
         if waiting is None:
             waiting = remade[self] = self._run_again()
@@ -137,7 +137,7 @@ class _Region:
 
 
 class _Again(WithRecipes):
-    """Stands where a record's saves were."""
+    """Replaces the saved values of a record in a region."""
 
     region: _Region
     number: int
@@ -148,26 +148,26 @@ class _Again(WithRecipes):
         return again
 
     def made(self, remade: dict[Any, Any]) -> Saved:
-        """The arrays and scalars themselves, from the second run."""
+        """The saved arrays and scalars, from the second run."""
         return self.region.saved_again(self.number, remade)
 
 
 def _saved_inside(record: Record, inside: set[Record]) -> bool:
     """Whether a record saved memory that the region made, or may have made."""
-    if type(record.saved) is _Again:  # a region within
+    if type(record.saved) is _Again:  # a nested region
         return True
     for value, position in zip(record.saved, record.op.plans[record.mask], strict=False):
         recipe = isinstance(value, Recipe)
         if position is not None and (recipe or getattr(value, "ndim", 0) > 0):
             parent = record.parents[position] if position < len(record.parents) else record
-            # What has no history may have been made inside; a recipe without one was not.
+            # An array without history may have been made inside; a recipe without one was not.
             if parent in inside or (parent is None and not recipe):
                 return True
     return False
 
 
 def _records(outputs: Any, start: int) -> list[Record]:
-    """The records behind the outputs that were made since, oldest first."""
+    """The records behind the outputs with a number above `start`, oldest first."""
     stack: list[Node | None] = []
     _mapped(outputs, Tensor, lambda x: stack.append(x._node))
     found: set[Record] = set()
@@ -180,7 +180,7 @@ def _records(outputs: Any, start: int) -> list[Record]:
 
 
 def _mapped(value: Any, kind: type, change: Callable[[Any], Any]) -> Any:
-    """`value` with everything of a kind changed, within tuples, lists and dicts too."""
+    """`value` with all objects of a type changed, also within tuples, lists and dicts."""
     if isinstance(value, kind):
         return change(value)
     if type(value) is dict:

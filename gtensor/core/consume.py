@@ -1,9 +1,8 @@
 """Ops that write their output over their first input and take its memory: in-place batch norm.
 
-`x += y` is asked for by the user, who sees the name that is written. These ops are called like any
-other, so they must prove that nobody can see the write: an op made the buffer, no other living
-tensor shares it, no record saved it and it never left gtensor. Without that proof the output gets a
-buffer of its own, which `gtensor.memory.copies()` counts, and the input stays as it was.
+These ops are called like any other, so they overwrite only a buffer that has no other reader: an op
+made it, no other living tensor shares it, no record saved it and it never left gtensor. Otherwise
+the output gets a new buffer, which `gtensor.memory.copies()` counts, and the input is unchanged.
 """
 
 from __future__ import annotations
@@ -22,22 +21,22 @@ from gtensor.core.tensor import Tensor
 
 
 def overwritable(x: Tensor) -> bool:
-    """Whether nobody but this handle can see what is written over its memory."""
+    """Whether no other reader can see a write to this handle's memory."""
     storage = x._storage
     return (storage.made and not (storage.saved or storage.exported or storage.leaf)
             and not storage.shared_beside(x) and writable(x._array))
 
 
 def recording(*inputs: Any) -> bool:
-    """Whether an op on these inputs would be put on the tape."""
+    """Whether an op on these inputs would be recorded."""
     return STATE.grad_enabled and any(isinstance(x, Tensor) and x._node is not None for x in inputs)
 
 
 def apply_over(op: Op, inputs: tuple[Any, ...], params: dict[str, Any]) -> tuple[Tensor, Any]:
-    """The op's output over its first input's memory if that is free, and the path's extras.
+    """The op's output over its first input's memory if that is overwritable, and the path's extras.
 
     The first input is then consumed: its shape, dtype and gradient stay, any other use raises
-    ConsumedError. An error before that leaves it as it was.
+    ConsumedError. After an earlier error it is unchanged.
     """
     x = inputs[0]
     free = overwritable(x)
@@ -45,8 +44,8 @@ def apply_over(op: Op, inputs: tuple[Any, ...], params: dict[str, Any]) -> tuple
     try:
         result = apply(op, inputs, params, target)
     except BaseException as error:
-        # A path checks and allocates before it writes, so what fails has written nothing; but an
-        # interrupt may have come in the middle of the write.
+        # A path checks and allocates before it writes, so after an error nothing is written; but
+        # an interrupt may come in the middle of the write.
         if free and not isinstance(error, Exception):
             consume(x, op)
         raise
@@ -58,11 +57,11 @@ def apply_over(op: Op, inputs: tuple[Any, ...], params: dict[str, Any]) -> tuple
 
 
 def apply_keeping(op: Op, inputs: tuple[Any, ...], params: dict[str, Any]) -> Tensor:
-    """The op's output in a buffer of its own, beside the first input's, which the record saves.
+    """The op's output in a new buffer; the record saves the first input's.
 
-    For ops that cannot be inverted. Consumers of the output save a recipe in its place, so that
-    again one buffer is kept. The input is consumed where `apply_over` would have consumed it, and
-    where nothing is recorded its memory is taken, too.
+    For ops that cannot be inverted. Consumers of the output save a recipe in its place, so only one
+    buffer is kept. The input is consumed as by `apply_over`. If nothing is recorded, the op
+    overwrites its memory, too.
     """
     if not recording(*inputs):
         return apply_over(op, inputs, params)[0]
@@ -81,7 +80,7 @@ def apply_keeping(op: Op, inputs: tuple[Any, ...], params: dict[str, Any]) -> Te
 
 
 def consume(x: Tensor, op: Op) -> None:
-    """Take the memory from a handle, which from now on names the line that did it."""
+    """Take the memory from a handle, whose later errors name this op and line."""
     stand_in = Consumed(x._array, f"taken over by {op.name} at {here()}")
     x._array = stand_in
     x._storage = ConsumedStorage(stand_in)

@@ -1,4 +1,4 @@
-"""What is left of a tensor whose memory an op took: shape, dtype, gradient, and a clear error."""
+"""The state of a tensor whose memory an op took: shape, dtype, gradient, and a clear error."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from gtensor.core.storage import Storage
 
 
 class Consumed:
-    """Stands where the array was: answers what a shape answers, and refuses everything else."""
+    """Replaces the array: it has shape and dtype, and every other access raises ConsumedError."""
 
     __slots__ = ("dtype", "nbytes", "ndim", "shape", "size", "why")
 
@@ -26,7 +26,7 @@ class Consumed:
 
 
 class ConsumedStorage(Storage):
-    """Of a consumed tensor: every op compares versions before it reads, and so meets the error."""
+    """The storage of a consumed tensor: reading its version, as every op does, raises the error."""
 
     def __init__(self, stand_in: Consumed) -> None:
         self.__dict__["stand_in"] = stand_in
@@ -36,7 +36,7 @@ class ConsumedStorage(Storage):
 
     @property
     def version(self) -> int:  # type: ignore[override]
-        """Nobody can agree with it."""
+        """Raises ConsumedError."""
         self._refuse()
 
     def _refuse(self) -> NoReturn:
@@ -45,6 +45,6 @@ class ConsumedStorage(Storage):
 
 
 def refuse(shape: tuple[int, ...], why: str) -> NoReturn:
-    """Say who took the memory, and what to do instead."""
+    """Raise the ConsumedError, with `why` and what to do instead."""
     raise ConsumedError(f"a tensor of shape {shape} was used after it was {why}; clone() it before "
                         "that, or use the op's out-of-place form (ABN for InPlaceABN)")

@@ -6,7 +6,7 @@ from typing import NoReturn
 
 
 class GradientError(RuntimeError):
-    """A gradient was asked that cannot be given: consumed graph, overwritten save, missing rule."""
+    """A gradient cannot be computed: consumed graph, overwritten saved array, missing rule."""
 
 
 class AnomalyError(GradientError):
@@ -14,10 +14,10 @@ class AnomalyError(GradientError):
 
 
 class ConsumedError(RuntimeError):
-    """A tensor was used whose memory an op took over, as in-place batch norm does."""
+    """A tensor was used whose memory an op took, as in-place batch norm does."""
 
 
 def refuse_complex(op_name: str) -> NoReturn:
-    """A rule that was not written for complex values would give a gradient that looks right."""
+    """Raise GradientError: a rule not written for complex values would give a wrong gradient."""
     raise GradientError(f"{op_name} has no derivative for complex values; detach() its input to "
                         "treat it as a constant")

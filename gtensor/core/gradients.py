@@ -47,10 +47,10 @@ def grad(outputs: Any, inputs: Any = 0, grad_outputs: Any = None, **options: Any
     scalar result with respect to the argument at that position (a tuple of gradients for several
     positions). It nests: `grad(grad(f))` is the second derivative.
 
-    No part of that gradient is lost silently. In f the arrays of what depends on the arguments
-    (`.numpy()`, `.array`) are refused; detach() says that a value is meant as a constant. Numbers
-    (`.item()`, `float`) and branches are constants, as in PyTorch. Raises GradientError where the
-    result does not depend on an argument, unless allow_unused (then zeros).
+    No part of that gradient is lost silently. In f, `.numpy()` and `.array` of a value that depends
+    on the arguments raise an error; detach() makes the value a constant. Numbers (`.item()`,
+    `float`) and branches are constants, as in PyTorch. Raises GradientError if the result does not
+    depend on an argument, unless allow_unused (then zeros).
     """
     if callable(outputs) and not isinstance(outputs, Tensor):
         allow_unused = options.pop("allow_unused", False)
@@ -85,7 +85,7 @@ def _grad_values(
 
 
 def _apart(found: list[Tensor | None], given: list[Any]) -> list[Tensor | None]:
-    """Gradients in memory of their own: none is another's, or one the caller started from."""
+    """Gradients in separate memory: none shares with another one or with a given one."""
     taken = {id(owner(g._array)) for g in given if g is not None}
     for i, g in enumerate(found):
         if g is not None:
@@ -121,7 +121,7 @@ def _grad_function(
         if unused and not allow_unused:
             raise GradientError(f"the result of the function given to grad() does not depend on "
                                 f"its arguments {unused}; allow_unused=True gives zeros for them")
-        outside += [node for node in own if isinstance(node, Record)]  # no leaf of this call's own
+        outside += [node for node in own if isinstance(node, Record)]  # aliases of outer arguments
         whole = [_as_function_of(outside, _zeros(node.device, node.shape, node.dtype)
                                  if g is None else g) for node, g in zip(own, found, strict=True)]
         return whole[0] if single else tuple(whole)
@@ -130,7 +130,7 @@ def _grad_function(
 
 
 def _function_gradients(result: Any, own: Sequence[Node], recording: bool) -> list[Tensor | None]:
-    """Gradients of what the function returned, None where it depends on none of its arguments."""
+    """Gradients of the function's result, None for arguments that it does not depend on."""
     if not isinstance(result, Tensor):
         raise TypeError(f"the function given to grad() returned {type(result).__name__}; wanted a "
                         "Tensor of one element")
@@ -146,7 +146,7 @@ def _function_gradients(result: Any, own: Sequence[Node], recording: bool) -> li
 
 
 def _inner_handle(value: Any, position: int, recording: bool) -> Tensor:
-    """A handle that the inner derivative can tell from the outer: an alias or a leaf of its own."""
+    """A handle with a node of its own, which the inner derivative can tell from the outer one's."""
     if not isinstance(value, Tensor):
         raise TypeError(f"argument {position} of a gradient function is {type(value).__name__}; "
                         "wanted a Tensor")
@@ -156,10 +156,10 @@ def _inner_handle(value: Any, position: int, recording: bool) -> Tensor:
 
 
 def _as_function_of(arguments: list[Node], g: Tensor) -> Tensor:
-    """The gradient, dependent on every argument that an outer derivative may ask about.
+    """The gradient, made dependent on every argument of an outer derivative.
 
-    If nothing leads from one to the other, the outer derivative is 0, as that of `floor` is: the
-    function is linear almost everywhere.
+    Without a path between them the outer derivative is 0, as that of `floor` is: the function is
+    linear almost everywhere.
     """
     for node in arguments:
         if g._node is None or not hangs_on(g._node, frozenset([node])):
@@ -169,7 +169,7 @@ def _as_function_of(arguments: list[Node], g: Tensor) -> Tensor:
 
 
 def _standing_for(node: Node, g: Tensor) -> Tensor:
-    """What depends on the argument and may stand beside g; its values are not meant."""
+    """A tensor of g's shape that depends on the argument; its values are not used."""
     if (node.shape, node.dtype, node.device) == (g.shape, g.dtype, g._device):
         x = make(g._array, g._device)
         x._node = node

@@ -10,7 +10,7 @@ _next_id = itertools.count().__next__
 
 
 class RemovableHandle:
-    """One registered hook; `remove()`, or the end of a `with` block, takes it away."""
+    """One registered hook; `remove()`, or the end of a `with` block, removes it."""
 
     def __init__(self, hooks: dict[int, Callable[..., Any]], hook: Callable[..., Any]) -> None:
         if not callable(hook):
@@ -20,7 +20,7 @@ class RemovableHandle:
         hooks[self.id] = hook
 
     def remove(self) -> None:
-        """Take the hook away; once it is gone, nothing."""
+        """Remove the hook; a second call does nothing."""
         self._hooks.pop(self.id, None)
 
     def __enter__(self) -> RemovableHandle:

@@ -1,4 +1,4 @@
-"""Writing over a tensor: `y += x`, `y[key] = x`. The handle stays, the storage's version counts."""
+"""In-place writes: `y += x`, `y[key] = x`. The handle stays; the storage's version is increased."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def assign(op: Op, target: Tensor, other: Any) -> Tensor:
         raise ValueError(f"in-place {op.name} of shape {np.shape(value)} into shape {array.shape}: "
                          f"the result would have shape {shape}")
     result = _result_dtype(op, array, value)
-    loses_parts = result.kind == "c" and array.dtype.kind != "c"  # ml_dtypes would let them go
+    loses_parts = result.kind == "c" and array.dtype.kind != "c"  # ml_dtypes would drop them
     if loses_parts or not np.can_cast(result, array.dtype, "same_kind"):
         raise TypeError(f"in-place {op.name} of dtype {np.result_type(value)} into dtype "
                         f"{array.dtype}: the result has dtype {result}; convert with astype() "
@@ -43,7 +43,7 @@ def assign(op: Op, target: Tensor, other: Any) -> Tensor:
 
 def _result_dtype(op: Op, array: Any, value: Any) -> np.dtype:
     """The dtype of op(array, value)."""
-    if array.dtype.kind == "V":  # beside which NumPy would take a number as a float64
+    if array.dtype.kind == "V":  # with which NumPy would promote a number as float64
         given = np.result_type(value)
         return given if given.kind == "c" else array.dtype
     result = np.result_type(array, value)
@@ -51,7 +51,7 @@ def _result_dtype(op: Op, array: Any, value: Any) -> np.dtype:
 
 
 def write(op: Op, target: Tensor, value: Any, params: dict[str, Any]) -> Tensor:
-    """Overwrite `target` with op(target, value); shapes and dtypes have been checked."""
+    """Overwrite `target` with op(target, value); the caller has checked shapes and dtypes."""
     device = target._device
     parents = [target._node, value._node if isinstance(value, Tensor) else None]
     mask = sum(1 << i for i, node in enumerate(parents) if node is not None)
@@ -65,17 +65,17 @@ def write(op: Op, target: Tensor, value: Any, params: dict[str, Any]) -> Tensor:
             value._renew(op.name)
     arrays = [target._array, value._array if isinstance(value, Tensor) else value]
     adopt_constants(op, arrays, device)
-    kept: tuple[Any, Any] = (arrays[0], value)  # what the backward rule may save
+    kept: tuple[Any, Any] = (arrays[0], value)  # the operands that the backward rule may save
     if tracked:
         kept = _kept_values(op, mask, arrays, value, device)
     storage, writer = target._facts(), id(target._array)
     refused = False
     try:
         _write_over(op, device, arrays, params)
-    except (IndexError, TypeError, ValueError):  # a path refuses before it writes
+    except (IndexError, TypeError, ValueError):  # a path raises these before it writes
         refused = True
         raise
-    finally:  # an interrupt, or another error, may come behind the write, or in the middle of it
+    finally:  # an interrupt, or another error, may come during or after the write
         if not refused:
             storage.version += 1
             storage.writer = writer
@@ -96,9 +96,9 @@ def write(op: Op, target: Tensor, value: Any, params: dict[str, Any]) -> Tensor:
 def written_back(op: Op, target: Tensor, part: Any, value: Tensor, params: dict[str, Any]) -> bool:
     """Record `target[key] = value` without a write, if `value` is that part, just written in place.
 
-    Python runs `target[key] += x` as `value = target[key]; value += x; target[key] = value`. The
-    memory is right by then, but target's history lacks the write, so that any other use of target
-    is an error. `part` is target's array at the key; `op` saves nothing.
+    Python runs `target[key] += x` as `value = target[key]; value += x; target[key] = value`. At the
+    last step the memory is already written, but target's history lacks the write. `part` is
+    target's array at the key; `op` saves nothing.
     """
     storage = value._storage
     if (storage is not target._storage or value._array is target._array
@@ -116,7 +116,7 @@ def written_back(op: Op, target: Tensor, part: Any, value: Tensor, params: dict[
 
 
 def _replace_node(target: Tensor, node: Node) -> None:
-    """Let the handle stand for the new values; what `retain_grad()` asked for goes with it."""
+    """Give the handle the node of its new values; `retain_grad()` applies to the new node."""
     if target._device.type != "cpu":
         node.stream = target._device.current_stream()
     before, target._node = target._node, node
@@ -125,11 +125,11 @@ def _replace_node(target: Tensor, node: Node) -> None:
 
 
 def _kept_values(op: Op, mask: int, arrays: list[Any], value: Any, device: Any) -> tuple[Any, Any]:
-    """Copies of what the rule needs and the write destroys; otherwise the operands themselves."""
+    """The operands, copied where the rule needs them and the write would destroy them."""
     plan = op.plans[mask]
     before = device.copy(arrays[0], label=op.name) if 0 in plan else arrays[0]
     if 1 in plan and _overlap(device, arrays[0], arrays[1]):
-        twice = 0 in plan and _same_layout(arrays[0], arrays[1])  # y *= y: one copy is both
+        twice = 0 in plan and _same_layout(arrays[0], arrays[1])  # y *= y: one copy suffices
         value = before if twice else device.copy(arrays[1], label=op.name)
     return before, value
 
@@ -179,7 +179,7 @@ def _is_transpose(a: Any, b: Any) -> bool:
 
 
 def _with_own_transpose(op: Op, y: np.ndarray, params: dict[str, Any]) -> None:
-    """y = op(y, y.T) in place: mirrored tiles are read together before either is written."""
+    """y = op(y, y.T) in place: two mirrored tiles are read before either is written."""
     side = max(1, int(settings.tile_elements ** 0.5))
     n = y.shape[0]
     for i in range(0, n, side):

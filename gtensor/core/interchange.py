@@ -1,7 +1,7 @@
 """Memory shared with other libraries: DLPack 1.0, the CUDA array interface, NumPy's protocols.
 
-Whatever leaves here is marked as exported, whatever comes in belongs to a caller: gtensor then
-never writes over that memory of its own accord.
+Memory that leaves is marked as exported, and memory that comes in belongs to the caller: no op
+reuses either.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from gtensor.core.tensor import Tensor
 
 _CPU, _CUDA, _CUDA_HOST = 1, 2, 3  # DLPack's device types
-_LEGACY = 1  # CUDA's default stream, which a consumer means that gives no stream
+_LEGACY = 1  # CUDA's default stream, used for a consumer that gives no stream
 _BFLOAT16 = np.dtype(ml_dtypes.bfloat16)
 
 
@@ -29,7 +29,7 @@ class Interchange(Place):
 
     __slots__ = ()
 
-    __array_ufunc__ = None  # so that `ndarray * tensor` asks the tensor
+    __array_ufunc__ = None  # so that `ndarray * tensor` calls the tensor's operator
 
     _array: Any
     _device: Device
@@ -37,12 +37,14 @@ class Interchange(Place):
     if TYPE_CHECKING:
 
         def _facts(self, shares: bool = True) -> Storage:
-            """Tensor's."""
+            """See `Tensor`."""
 
     def numpy(self) -> np.ndarray:
-        """The values as a NumPy array, without history: the same memory on the CPU, a copy from a
-        GPU. Raises GradientError for a value that a function given to `gt.grad` computes from its
-        arguments: detach() it first."""
+        """The values as a NumPy array, without history: the same memory on the CPU, else a copy.
+
+        Raises GradientError for a value that a function given to `gt.grad` computes from its
+        arguments: detach() it first.
+        """
         self._refuse_cut(".numpy()")
         if self._device.type == "cpu":
             self._facts().exported = True
@@ -66,7 +68,7 @@ class Interchange(Place):
 
     @property
     def __cuda_array_interface__(self) -> dict[str, Any]:
-        """Version 3, with the stream on which the values become ready; only on CUDA."""
+        """Version 3, with the stream that orders the values; only on CUDA."""
         if self._device.type != "cuda":
             raise AttributeError(f"a tensor on {self._device} has no CUDA array interface")
         self._refuse_gradient("another library")
@@ -104,7 +106,7 @@ class Interchange(Place):
         return array.__dlpack__(max_version=max_version, **given)
 
     def _refuse_gradient(self, reader: str) -> None:
-        """A protocol is asked by code that does not know tensors, so it cannot keep a history."""
+        """Raise GradientError for a tensor with a node: the reader could not record a history."""
         if self._current_node(reader) is not None:
             raise GradientError(f"a tensor that requires a gradient was given to {reader}, where "
                                 "the gradient would be lost; detach() it first")
@@ -117,7 +119,8 @@ class Interchange(Place):
 def plain_values(data: Any, reader: str) -> Any:
     """Nested lists with the tensors in them as lists.
 
-    Raises GradientError if one has a history; TypeError, naming who reads it, for a masked array.
+    Raises GradientError if one has a history; TypeError, which names the `reader`, for a masked
+    array.
     """
     if isinstance(data, (list, tuple)):
         return [plain_values(v, reader) for v in data]
@@ -131,9 +134,9 @@ def plain_values(data: Any, reader: str) -> Any:
 
 
 def given_values(value: Any, device: Device, reader: str) -> Any:
-    """A tensor, a number or an array of a GPU as it is; whatever else as a NumPy array of numbers.
+    """A tensor, a number or an array of a GPU unchanged; any other value as a NumPy array.
 
-    Raises TypeError, naming who reads it, for what holds no numbers or is masked.
+    Raises TypeError, which names the `reader`, for values that are not numbers or are masked.
     """
     on_gpu = isinstance(value, device.array_type) and not isinstance(value, np.ndarray)
     if on_gpu or isinstance(value, (Interchange, bool, int, float, complex)):
@@ -142,7 +145,7 @@ def given_values(value: Any, device: Device, reader: str) -> Any:
 
 
 def adopted(array: Any, place: Device) -> Tensor:
-    """A tensor over memory that a caller holds, too."""
+    """A tensor over memory that the caller also holds."""
     from gtensor.core.tensor import make
 
     storage = Storage()
@@ -151,7 +154,7 @@ def adopted(array: Any, place: Device) -> Tensor:
 
 
 def imported(source: Any, copy: bool | None) -> Tensor:
-    """A tensor over what `source` offers by DLPack. See `gtensor.from_dlpack`."""
+    """A tensor over the DLPack memory of `source`. See `gtensor.from_dlpack`."""
     from gtensor.core.tensor import make
 
     if not hasattr(source, "__dlpack__"):

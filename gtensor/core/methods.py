@@ -1,4 +1,4 @@
-"""The operators and NumPy-like methods of a Tensor: one line each, each an op of the registry."""
+"""The operators and NumPy-like methods of a Tensor: each calls one op."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 Axis = int | tuple[int, ...] | None
 
 
-_ELSEWHERE = {  # what PyTorch's and NumPy's users reach for -> what stands for it
+_ELSEWHERE = {  # names of PyTorch or NumPy -> gtensor's
     "view": "reshape", "permute": "permute_dims", "transpose": "permute_dims", "ravel": "flatten",
     "unsqueeze": "expand_dims", "clamp": "clip", "numel": "size", "cumsum": "gt.cumulative_sum",
     "expand": "broadcast_to", "type": "astype", "float": "astype(gt.float32)",
@@ -22,12 +22,12 @@ _ELSEWHERE = {  # what PyTorch's and NumPy's users reach for -> what stands for 
 
 
 class Methods:
-    """Mixin of `Tensor`; knows ops by name only, the engine does not import it."""
+    """Mixin of `Tensor`; it finds ops by name."""
 
     __slots__ = ()
 
     def __getattr__(self, name: str) -> Any:
-        """Called for what is no attribute: PyTorch's names are told their counterparts."""
+        """Raise AttributeError; for names of PyTorch or NumPy it gives gtensor's name."""
         hint = f"; here it is {_ELSEWHERE[name]}" if name in _ELSEWHERE else ""
         raise AttributeError(f"a Tensor has no attribute {name!r}{hint}")
 
@@ -141,7 +141,7 @@ class Methods:
     def __rrshift__(self, other: Any) -> Tensor:
         return ns.bitwise_right_shift(other, self)
 
-    # in place: the handle stays, its memory is written, its version counts
+    # in place: the handle stays, its memory is written, its version is incremented
     def __iadd__(self, other: Any) -> Tensor:
         return ns.assign("add", self, other)
 

@@ -1,4 +1,4 @@
-"""Modes of the engine: whether ops are recorded (per thread), who observes them (per process)."""
+"""Modes of the engine: whether ops are recorded (per thread), and the observer (per process)."""
 
 from __future__ import annotations
 
@@ -17,18 +17,18 @@ Observer = Callable[[str, str, Callable[..., Any], Any, Any], Any]
 
 class _State(threading.local):
     grad_enabled = True
-    block: Any = None  # innermost that set it: its object's mark, mode before, block around it
+    block: Any = None  # innermost `grad_mode`: (its mark, mode before it, block around it)
     anomaly = False
     recomputing = False
-    differentiated: frozenset[Node] = frozenset()  # arguments of the functions `grad` runs now
-    apart: set[int] | None = None  # nodes, by `seq`, found to hang on none of `differentiated`
+    differentiated: frozenset[Node] = frozenset()  # arguments of functions that `grad` is running
+    apart: set[int] | None = None  # `seq` of nodes that depend on none of `differentiated`
 
 
 STATE = _State()
 
 
 class _Observers:
-    """The profiling hook: None, or a function through which every op's path and rule is called."""
+    """`current`: None, or a function through which every op's path and rule is called."""
 
     current: Observer | None = None
 
@@ -47,12 +47,11 @@ def run(op: Op, device: Device, arrays: list[Any], params: dict[str, Any]) -> An
 class grad_mode(contextlib.ContextDecorator):
     """Ops in the block (or the decorated function) are recorded or not, in this thread.
 
-    The mode changes when the block is entered, by a store. An interrupt at the entry of `__exit__`
-    comes in place of the way back: that is made up for when this object goes, with the traceback,
-    unless another block set the mode meanwhile.
+    An interrupt at the entry of `__exit__` skips the reset of the mode. `__del__` then resets it
+    when this object is collected with the traceback, unless another block set the mode meanwhile.
     """
 
-    _mark: object = ""  # of an object whose making was interrupted; no block has it
+    _mark: object = ""  # if an interrupt ends `__init__`; equals no block's mark
 
     def __init__(self, enabled: bool) -> None:
         self._enabled = enabled
@@ -65,7 +64,7 @@ class grad_mode(contextlib.ContextDecorator):
     def __exit__(self, *exception: object) -> None:
         block = STATE.block
         while block is not None and block[0] is not self._mark:
-            block = block[2]  # that one was left by an interrupt, or out of turn
+            block = block[2]  # an inner block that an interrupt ended, or that ended out of order
         if block is not None:
             _, STATE.grad_enabled, STATE.block = block
 
@@ -75,7 +74,7 @@ class grad_mode(contextlib.ContextDecorator):
             _, STATE.grad_enabled, STATE.block = block
 
     def _recreate_cm(self) -> grad_mode:
-        """For each call of a decorated function a block of its own."""
+        """A new block for each call of a decorated function."""
         return grad_mode(self._enabled)
 
 
@@ -97,18 +96,18 @@ class set_grad_enabled(grad_mode):
     """Record ops in this thread, or not: from the call on, or for a `with` block.
 
     An interrupt between the call and its block leaves the mode changed, as after the call alone;
-    `no_grad()` and `enable_grad()` change it within the block only. The object's first block ends
-    in the mode before the call, a later one in the mode before itself.
+    `no_grad()` and `enable_grad()` change it within the block only. The first block of the object
+    restores the mode before the call, a later block the mode before itself.
     """
 
-    _before: Any = None  # thread, mode and block before the call, until a block or function took it
+    _before: Any = None  # (thread, mode, block) before the call, until a block or function uses it
 
     def __init__(self, enabled: bool) -> None:
         super().__init__(enabled)
         self._before = threading.get_ident(), STATE.grad_enabled, STATE.block
         STATE.grad_enabled = enabled
         if STATE.block is not None and STATE.block[0] is not None:
-            STATE.block = None, enabled, STATE.block  # so that no late end undoes the call
+            STATE.block = None, enabled, STATE.block  # so that a late `__del__` keeps the mode
 
     def __enter__(self) -> None:
         before, self._before = self._before, None
@@ -118,7 +117,7 @@ class set_grad_enabled(grad_mode):
         STATE.grad_enabled = self._enabled
 
     def __call__(self, function: Any) -> Any:
-        # a decorator acts in the calls only
+        # as a decorator it changes the mode in the function's calls only
         if self._before is not None:
             _, STATE.grad_enabled, STATE.block = self._before
             self._before = None
@@ -132,7 +131,7 @@ def is_grad_enabled() -> bool:
 
 @contextlib.contextmanager
 def differentiating(arguments: Iterable[Node]) -> Iterator[None]:
-    """In the block, in this thread, no array of what depends on the arguments is handed out."""
+    """Within the block, in this thread, refuse arrays of values that depend on the arguments."""
     before = STATE.differentiated, STATE.apart
     STATE.differentiated, STATE.apart = before[0].union(arguments), set()
     try:
@@ -143,7 +142,7 @@ def differentiating(arguments: Iterable[Node]) -> Iterator[None]:
 
 @contextlib.contextmanager
 def recomputing() -> Iterator[None]:
-    """A checkpointed function runs once more: what is counted once per step is not counted."""
+    """A checkpointed function runs again; counts per step (batch norm's) must not change."""
     before, STATE.recomputing = STATE.recomputing, True
     try:
         yield
@@ -152,7 +151,7 @@ def recomputing() -> Iterator[None]:
 
 
 def is_recomputing() -> bool:
-    """Whether this thread runs a checkpointed function again, for its gradient."""
+    """Whether this thread is running a checkpointed function again, for its gradient."""
     return STATE.recomputing
 
 
@@ -160,9 +159,8 @@ def is_recomputing() -> bool:
 def detect_anomaly() -> Iterator[None]:
     """Check every gradient of a backward in the block for NaN.
 
-    The first one raises `AnomalyError` naming the op and the line of the forward
-    pass. It reads every gradient once more (and waits for the GPU), so it is for
-    finding a fault, not for training.
+    The first one raises `AnomalyError`, which names the op and the line of the forward pass. Every
+    gradient is read once more (which waits for the GPU), so it is for debugging only.
     """
     before, STATE.anomaly = STATE.anomaly, True
     try:
@@ -175,9 +173,9 @@ def detect_anomaly() -> Iterator[None]:
 def observe(observer: Observer) -> Iterator[None]:
     """Call every op through `observer(name, phase, function, args, kwargs)` within the block.
 
-    `phase` is "forward" or "backward". The observer must return `function(*args, **kwargs)`; what
-    it does around that call (time it, push an NVTX range, count bytes) is its own. Blocks nest: the
-    inner observer's call runs through the outer one.
+    `phase` is "forward" or "backward". The observer must return `function(*args, **kwargs)`; around
+    that call it may time it, push an NVTX range or count bytes. Blocks nest: the inner observer's
+    call runs through the outer one.
     """
     outer = observers.current
 

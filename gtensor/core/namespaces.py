@@ -1,9 +1,9 @@
 """The two namespaces in which a rule can be run: raw arrays, and recorded ops on Tensors.
 
 A backward rule is written once, as a function of a namespace `ns` with one function per registered
-op. On the fast path `ns` is `raw[...]`: arrays in, arrays out, `out=` honoured. When a graph is
-asked for it is `recorded`: Tensors in, Tensors out, `out` and `beta` ignored, everything recorded.
-The array API names make both read alike. Filled by `gtensor.core.op.op`.
+op, under its array API name. On the fast path `ns` is `raw[...]`: arrays in, arrays out, written
+into `out=`. With `create_graph` it is `recorded`: Tensors in, Tensors out, every op recorded, `out`
+and `beta` ignored. `gtensor.core.op.op` adds the functions.
 """
 
 from __future__ import annotations

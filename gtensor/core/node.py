@@ -29,9 +29,9 @@ _frame_at = sys._getframe
 
 
 class Node:
-    """What the walk knows of a differentiable tensor: shape, dtype and device of its gradient.
+    """A differentiable tensor on the tape: shape, dtype and device of its gradient.
 
-    `seq` is its place on the tape, only for order. The rare facts are class attributes until set.
+    `seq` is its place on the tape, used only for order. Rare attributes are the class's until set.
     """
 
     __slots__ = ("__dict__", "__weakref__", "device", "dtype", "seq", "shape")
@@ -41,10 +41,10 @@ class Node:
     device: Device
     seq: int
     grad: Tensor | None = None
-    stream: Any = None  # on which the op ran, of a device that has several
-    retain = False  # keep the gradient of a tensor that is no leaf
+    stream: Any = None  # the op's stream, on devices with several
+    retain = False  # whether to keep the gradient of a tensor that is not a leaf
     hooks: dict[int, Callable[[Tensor], Tensor | None]] | None = None
-    module = ""  # the nn.Module that ran, known if somebody listened
+    module = ""  # the running nn.Module, recorded while there are listeners
 
 
 class Leaf(Node):
@@ -73,7 +73,7 @@ FREE, WALKED, CONSUMED = range(3)  # states of a record
 
 
 def replayed(array: Any, device: Device) -> Guards:
-    """What tells that a replay of a CUDA graph has written an array that is saved now.
+    """The guard that detects a later replay of a CUDA graph that writes a saved array.
 
     Asked only of devices that have graphs.
     """
@@ -87,14 +87,14 @@ def overwritten(guards: Guards) -> bool:
 
 
 class Record(Node):
-    """One application of an op: who its parents are and what its backward rule needs."""
+    """One application of an op: its parents, and what its backward rule needs."""
 
     __slots__ = ("code", "guards", "lasti", "mask", "op", "params", "parents", "saved", "state")
 
     def __init__(
         self,
         op: Op,
-        parents: tuple[Node | None, ...],  # per input: its node, None where no gradient is due
+        parents: tuple[Node | None, ...],  # per input: its node, None if it needs no gradient
         mask: int,  # bit i: input i has a node
         saved: tuple[Any, ...],  # arrays and scalars in the order of `op.save_names`
         guards: Guards,  # of the saved arrays that a handle can write
@@ -113,7 +113,7 @@ class Record(Node):
         self.guards = guards
         self.params = params
         self.state = FREE
-        frame = _frame_at(2)  # 1 is apply; 2 the user, or an operator that the user called
+        frame = _frame_at(2)  # 1 is apply; 2 is the user, or an operator that the user called
         inside = _inside.get(frame.f_code.co_filename)
         if inside and frame.f_back is not None:
             frame = frame.f_back
@@ -133,12 +133,12 @@ class Record(Node):
 def hangs_on(
     node: Node, arguments: frozenset[Node], apart: set[int] | None = None
 ) -> Node | None:
-    """An argument that leads to the node, or a consumed record through which one may have led.
+    """An argument that the node depends on, or a consumed record through which it may do so.
 
-    `apart` remembers, by `seq`, nodes that hang on none of the arguments.
+    `apart` caches, by `seq`, nodes that depend on none of the arguments.
     """
     apart = set() if apart is None else apart
-    oldest = min(argument.seq for argument in arguments)  # what is older hangs on none of them
+    oldest = min(argument.seq for argument in arguments)  # older nodes depend on none of them
     found = {node}
     stack = [node] if node.seq >= oldest and node.seq not in apart else []
     while stack:
@@ -146,7 +146,7 @@ def hangs_on(
         if node in arguments:
             return node
         if isinstance(node, Record):
-            if node.state == CONSUMED:  # its parents are gone: nothing says where they led
+            if node.state == CONSUMED:  # its parents are cleared
                 return node
             more = {p for p in node.parents
                     if p is not None and p.seq >= oldest and p.seq not in apart} - found

@@ -1,6 +1,6 @@
-"""Op records: everything about an op in one block, and the registry of all of them.
+"""Op definitions: everything about an op in one block, and the registry of all ops.
 
-The engine, the exported function, the NVTX label and the generated tests all read the same record,
+The engine, the exported function, the NVTX label and the generated tests all read the definition,
 so adding an op touches one place.
 """
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 REQUIRED: Any = object()  # a rule must be given, or be None on purpose
 
 registry: dict[str, Op] = {}
-_RESERVED: dict[str, Any] = {"out": None, "beta": 0.0}  # and what paths must default them to
+_RESERVED: dict[str, Any] = {"out": None, "beta": 0.0}  # names and the defaults they must have
 
 
 class Op:
@@ -65,7 +65,7 @@ class Op:
         self.floating = floating
         self.variadic = variadic
         self.complex = complex
-        self.storage = FRESH if owns else GIVEN  # of outputs that are no views
+        self.storage = FRESH if owns else GIVEN  # of outputs that are not views
         self.__doc__ = doc or f"{name}, elementwise with broadcasting."
         self.input_names = tuple((inputs or _input_names(cpu)).split())
         self.__signature__ = _signature(name, self.input_names, cpu, variadic)
@@ -82,7 +82,7 @@ class Op:
         self.save_positions = tuple(sorted(set().union(*needed.values()))) if needed else ()
         self.save_names = tuple(names[p] for p in self.save_positions)
         self.save_index = {name: k for k, name in enumerate(self.save_names)}
-        # for records whose inputs need nothing, so that a rule can unpack step.saved in any case
+        # for records that save nothing, so that a rule can always unpack step.saved
         self.nothing_saved: tuple[Any, Any] = ((None,) * len(self.save_names), ())
         self.plans = _Plans([needed.get(n, set()) for n in self.input_names], self.save_positions)
 
@@ -94,13 +94,13 @@ class Op:
 
 
 class UnaryOp(Op):
-    """An op of one input: calls take the short way."""
+    """An op of one input, with the short call path."""
 
     __call__ = apply_one
 
 
 class BinaryOp(Op):
-    """An op of two inputs, without parameters: calls take the short way."""
+    """An op of two inputs without parameters, with the short call path."""
 
     __call__ = apply_pair
 
@@ -123,7 +123,7 @@ class _Plans(dict[int, tuple[int | None, ...]]):
 
 
 def _class_for(cpu: Callable[..., Any], more: dict[str, Any]) -> type[Op]:
-    """The class whose calls are shortest."""
+    """The class with the shortest call path."""
     if more.get("extras") or more.get("view") or more.get("variadic"):
         return Op
     count = len((more.get("inputs") or _input_names(cpu)).split())
@@ -136,10 +136,10 @@ def _class_for(cpu: Callable[..., Any], more: dict[str, Any]) -> type[Op]:
 def _signature(
     name: str, input_names: tuple[str, ...], cpu: Callable[..., Any], variadic: bool
 ) -> inspect.Signature:
-    """How the op is called: inputs by position, parameters by keyword. Raises for reserved names.
+    """The op's signature: inputs by position, parameters by keyword. Raises for reserved names.
 
     Rules pass `out` and `beta` (accumulate: out = result + beta * out) to paths; a parameter of
-    that name would be swallowed when a rule is recorded.
+    that name would be dropped when a rule is recorded.
     """
     known = inspect.signature(cpu).parameters.values()
     params = [p for p in known if p.kind is p.KEYWORD_ONLY and p.name not in _RESERVED]
@@ -185,13 +185,13 @@ def op(
         view: the output may share its input's memory.
         floating: integer inputs are converted to the default float dtype first.
         variadic: takes any number of inputs, all treated alike.
-        owns: the paths return memory of their own, never an input, a view without `view=True`, or
-            an array that is kept elsewhere: a later op may overwrite it, as in-place batch norm
-            does. By default only gtensor's own ops are trusted to.
+        owns: the paths return new memory, never an input, a view (without `view=True`), or an array
+            that is kept elsewhere. Then a later op may overwrite it, as in-place batch norm does.
+            The default is True for gtensor's own ops only.
         complex: the derivative rule holds for complex values too (without it, a gradient through
             complex values is refused). The gradient of a real loss L is dL/dRe + i dL/dIm.
 
-    Raises TypeError when a rule is missing (None says: on purpose) or the name is taken.
+    Raises TypeError when a rule is missing (None is explicit) or the name is taken.
     """
     if name in registry:
         raise TypeError(f"op {name!r} is registered already; choose another name")

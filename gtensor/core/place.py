@@ -1,4 +1,4 @@
-"""A handle's place on the tape: when it stands for the handle's values, and what may leave it."""
+"""A handle's node: whether it matches the handle's values, and when values may leave the tape."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 class Place:
-    """Mixin of `Tensor`: its place, for all who take it together with the values."""
+    """Mixin of `Tensor`: access to its node for code that reads it together with the values."""
 
     __slots__ = ()
 
@@ -24,10 +24,10 @@ class Place:
     _version: int
 
     def _current_node(self, reader: str) -> Node | None:
-        """The handle's place on the tape, if it still stands for what its memory holds.
+        """The handle's node; raises GradientError if another handle has overwritten its values.
 
-        Whoever takes the place together with the values asks here, or compares the versions as
-        `apply` does. A consumed handle keeps its place: it has no other values.
+        Code that reads the node together with the values calls this, or compares the versions as
+        `apply` does. A consumed handle keeps its node.
         """
         if not isinstance(self._array, Consumed) and self._version != self._storage.version:
             self._renew(reader)
@@ -43,14 +43,14 @@ class Place:
         return node
 
     def _refuse_history(self, reader: str) -> None:
-        """Refuse to copy, as if it were a leaf, what is none."""
+        """Raise GradientError for an op's output, which must not be copied as a leaf."""
         node = self._current_node(reader)
         if isinstance(node, Record):
             raise GradientError(f"{reader} of the output of {node.where()}; detach() it first")
         self._refuse_cut(reader)
 
     def _refuse_cut(self, reader: str) -> None:
-        """Refuse to hand out without history what `gt.grad` differentiates in this thread."""
+        """Raise GradientError for a value that `gt.grad` differentiates in this thread."""
         arguments = STATE.differentiated
         if arguments:
             node = self._current_node(reader)
@@ -64,7 +64,7 @@ class Place:
                                     "call .detach() first to treat it as a constant")
 
     def _renew(self, reader: str) -> None:
-        """Agree with a storage another handle wrote, unless this handle's history is now wrong."""
+        """Accept the version of a storage that another handle wrote, unless a history is lost."""
         if isinstance(self._node, Record):
             raise GradientError(
                 f"{reader} reads a tensor recorded by {self._node.where()} whose memory was "

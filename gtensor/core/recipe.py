@@ -1,8 +1,8 @@
-"""Recipes: how to make an op's output again, saved by its consumers in the output's place.
+"""Recipes: an op with its inputs, which consumers save in place of its output.
 
-An activation that cannot be inverted keeps the input of its batch norm. Whoever reads the output
-would save it, a second buffer of the same size; with a recipe the consumer saves how to make it,
-and backward makes it for as long as one rule runs.
+An activation that cannot be inverted keeps the input of its batch norm. An op that reads the output
+would save it, a second buffer of the same size. With a recipe it saves nothing more, and backward
+recomputes the output while one rule runs.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ if TYPE_CHECKING:
 
 
 class Recipe:
-    """One op, its input arrays and parameters: enough to make its output again.
+    """One op, its input arrays and parameters, from which its output can be recomputed.
 
-    It holds for the whole output in the version in which it was made, as long as nobody outside
-    could write it unseen; whoever took the recipe keeps it when the output is written later. Its
-    guards tell that an input was written since. The output's storage knows it only weakly: the
-    record that made the output owns it, and whoever saved it.
+    It can be saved for the whole output in its first version, unless the output was exported. A
+    saved recipe stays valid when the output is written later; its guards detect writes to the
+    inputs. The output's storage refers to it weakly; the record of the output and records that
+    saved it own it.
     """
 
     __slots__ = ("__weakref__", "arrays", "device", "guards", "layout", "op", "params", "version")
@@ -48,27 +48,27 @@ class Recipe:
                 self.guards += replayed(array, self.device)
 
     def fits(self, handle: Tensor, value: Any) -> bool:
-        """Whether `value`, about to be saved through a handle, is the whole, unwritten output."""
+        """Whether `value`, which a record is about to save, is the whole, unwritten output."""
         return (value is handle._array and handle._version == self.version
                 and not handle._storage.exported and layout(value) == self.layout
                 and not overwritten(self.guards))
 
     def made(self) -> Any:
-        """The output, in a buffer of its own."""
+        """The output, in a new buffer."""
         out = run(self.op, self.device, self.arrays, self.params)
         return out[0] if self.op.extra_names else out
 
 
 class WithRecipes(tuple[Any, ...]):
-    """What a record saved, if recipes are among it: the walk makes these before the rule runs.
+    """A record's saved values with recipes among them, which the walk computes before the rule.
 
-    `own` is the recipe of the record's own output, if it has one: it goes when the saves go.
+    `own` is the recipe of the record's own output, if it has one; it is dropped with the saves.
     """
 
     own: Recipe | None = None
 
     def made(self, remade: dict[Any, Any]) -> tuple[Any, ...]:
-        """The arrays and scalars themselves; `remade` is the walk's, for regions made again."""
+        """The arrays and scalars; `remade` is the walk's, for checkpointed regions."""
         once: dict[Any, Any] = {}  # y * y saves one recipe twice
         for value in self:
             if isinstance(value, Recipe) and value not in once:
@@ -77,7 +77,7 @@ class WithRecipes(tuple[Any, ...]):
 
 
 def keep_as_it_is(x: Tensor) -> None:
-    """Let nobody overwrite a tensor's memory unseen; a recipe for what is kept has no use."""
+    """Mark a tensor's memory as saved, and drop its recipe, which is not needed then."""
     storage = x._facts()
     storage.saved = True
     storage.recipe = None

@@ -1,7 +1,7 @@
-"""Sample inputs of an op, for the tests that are generated from its record.
+"""Sample inputs of an op, for the tests that are generated from its definition.
 
-A sample names shapes and how to draw values; `gtensor.testing.opcheck` makes fresh arrays from it,
-in several dtypes and layouts (strided, transposed, offset).
+A sample has shapes and random draws; `gtensor.testing.opcheck` makes arrays from it, in several
+dtypes and layouts (strided, transposed, offset).
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ def normal(rng: np.random.Generator, shape: tuple[int, ...]) -> np.ndarray:
 
 
 def positive(rng: np.random.Generator, shape: tuple[int, ...]) -> np.ndarray:
-    """Values in [0.5, 2): logarithms and roots are smooth there."""
+    """Values in [0.5, 2), where logarithms and roots are smooth."""
     return rng.uniform(0.5, 2.0, shape)
 
 
@@ -57,7 +57,7 @@ def below(limit: int) -> Draw:
 
 @dataclass(frozen=True)
 class Sample:
-    """Shapes and draws of the inputs (None for an optional input left out), and the parameters."""
+    """Shapes and draws of the inputs (None for an omitted optional input), and the parameters."""
 
     shapes: tuple[tuple[int, ...] | None, ...]
     draws: tuple[Draw, ...] | Draw = normal

@@ -1,14 +1,14 @@
-"""What a backward rule sees: the step. It holds the gradient slots and speaks the ownership verbs.
+"""The step, a backward rule's view of the walk: the gradient slots and the ownership verbs.
 
 A rule `backward(ns, step, g)` returns nothing; it writes to its parents' slots:
 
-    step.give(i, a)   move my hold on a's storage to input i (a is fresh, or g, or a view of g)
-    step.lend(i, a)   input i gets a hold beside mine (g, or an array that somebody else keeps)
-    step.into(i)      -> (buffer, beta): accumulate there (beta=1), or (None, 0) to make a fresh one
-    step.reuse(g)     -> g if I am its last holder and may write over it, else None; use it last
+    step.give(i, a)   move the rule's hold on a to input i (a is new, or g, or a view of g)
+    step.lend(i, a)   input i gets another hold (on g, or on an array that is kept elsewhere)
+    step.into(i)      -> (buffer, beta): accumulate there (beta=1), or (None, 0) to make a new one
+    step.reuse(g)     -> g if the rule is its last holder and may overwrite it, else None; call last
 
-The slot that receives a first gradient keeps it as it is; later ones are added in place into
-whichever of the two nobody else holds. `docs/ownership.md` has the rules as an executable model.
+A slot keeps its first gradient unchanged; a later one is added in place into whichever of the two
+has no other holder. `docs/ownership.md` has the rules as an executable model.
 """
 
 from __future__ import annotations
@@ -26,47 +26,47 @@ from gtensor.core.node import Node, Record
 from gtensor.core.storage import BORROWED, GIVEN, Storage
 from gtensor.core.tensor import Tensor, check_like, make
 
-Slot = tuple[Any, Storage | None]  # an array and its holders; None: fresh, held by the slot alone
+Slot = tuple[Any, Storage | None]  # an array and its holders; None: new, held by the slot alone
 
 
 class Step:
-    """Common to both modes: where the walk stands, and who wants a gradient."""
+    """Common to both modes: the current record, and the inputs that need a gradient."""
 
     ns: Any
     record: Record
     saved: tuple[Any, ...]
-    parents: tuple[Node | None, ...]  # per input: its node if it wants a gradient in this walk
-    mask: int  # bit i: input i wants one
-    direct = True  # rules may be called as they are, without making a device current
+    parents: tuple[Node | None, ...]  # per input: its node if this walk needs its gradient
+    mask: int  # bit i: input i needs one
+    direct = True  # rules are called directly, without making a device current
 
     def __init__(self, wanted: set[Node] | None) -> None:
         self.slots: dict[Node, Any] = {}
-        self.remade: dict[Any, Any] = {}  # what checkpointed regions made again and nobody took yet
-        self.wanted = wanted  # None: everything reached
+        self.remade: dict[Any, Any] = {}  # recomputed values of checkpointed regions, not yet used
+        self.wanted = wanted  # None: all reached nodes
         self.anomaly = STATE.anomaly
 
     @property
     def params(self) -> dict[str, Any]:
-        """The op's parameters, as it was applied."""
+        """The parameters with which the op was applied."""
         return self.record.params
 
     def needs(self, i: int) -> bool:
-        """Whether input i wants a gradient."""
+        """Whether input i needs a gradient."""
         return self.parents[i] is not None
 
     def shape(self, i: int) -> tuple[int, ...]:
-        """Shape of input i, which must want a gradient."""
+        """Shape of input i, which must need a gradient."""
         node = self.parents[i]
         assert node is not None, "this input wants no gradient; ask step.needs(i) first"
         return node.shape
 
     def _made(self, record: Record, saved: Any) -> tuple[Any, ...]:
-        """What a record saved, made again on the stream on which its op ran."""
+        """What a record saved, recomputed on the stream of its op."""
         with record.device.running(record.stream):
             return saved.made(self.remade)
 
     def _prune(self, wanted: set[Node]) -> None:
-        """Leave out the inputs that lead to nothing that was asked for."""
+        """Drop the inputs that lead to no target."""
         self.parents = tuple(p if p in wanted else None for p in self.parents)
         self.mask = sum(1 << i for i, p in enumerate(self.parents) if p is not None)
 
@@ -101,15 +101,15 @@ class Step:
 
 
 class RawStep(Step):
-    """Raw arrays, counted holders, buffers written in place."""
+    """Raw arrays, with counted holders; buffers are written in place."""
 
     device: Device | None = None
     g: Any = None
     hold: Storage | None = None
-    moved = False  # whether my hold on g went to a slot
+    moved = False  # whether the rule's hold on g was moved to a slot
 
     def seed(self, node: Node, grad: Tensor) -> None:
-        """The caller's gradient of a root: only ever read."""
+        """Put the caller's gradient into a root's slot; it is never written."""
         self.direct = node.device.type == "cpu"
         self._put(node, grad._array, BORROWED)
 
@@ -121,13 +121,13 @@ class RawStep(Step):
         return array, hold
 
     def hooked(self, node: Node, slot: Slot) -> Slot:
-        """The slot after the node's hooks: they may keep the gradient, so it is not written."""
+        """The slot after the node's hooks, which may keep the gradient, so it is never written."""
         array, _ = slot
         grad = call_hooks(node, make(array, node.device))
         return grad._array, BORROWED
 
     def enter(self, record: Record, slot: Slot, keep: bool) -> Any:
-        """Stand at a record whose gradient has arrived; take its saved arrays unless kept."""
+        """Make a record with its gradient current; take its saved arrays unless `keep`."""
         if self.hold is not None:
             self.leave()
         if record.device is not self.device:
@@ -147,24 +147,24 @@ class RawStep(Step):
         return self.g
 
     def leave(self) -> None:
-        """Release what the last rule did not move."""
+        """Release the hold on g unless the last rule moved it."""
         if self.hold is not None and not self.moved:
             self.hold.holds -= 1
         self.g = self.hold = None
         self.saved = ()
 
     def result(self, node: Node, slot: Slot | None) -> Tensor | None:
-        """A slot's content as a tensor of its own."""
+        """A slot's content as a tensor that owns its memory."""
         if slot is None:
             return None
         return make(self._own(node.device, slot), node.device)
 
     def rebuilt(self, i: int, a: Any) -> Any:
-        """`a`, made again from what was saved, standing for input i."""
+        """`a`, recomputed from saved values, in place of input i."""
         return a
 
     def give(self, i: int, a: Any) -> None:
-        """Move my hold on a's storage to input i: a is fresh, or g, or a view of g."""
+        """Move the rule's hold on a's storage to input i: a is new, or g, or a view of g."""
         node = self.parents[i]
         assert node is not None, "this input wants no gradient; ask step.needs(i) first"
         if a.shape != node.shape or a.dtype != node.dtype:
@@ -175,13 +175,13 @@ class RawStep(Step):
             self.moved = True
             hold = self.hold
         elif a.base is None:
-            hold = None  # fresh
+            hold = None  # a new array
             if not node.shape:
-                a = node.device.xp.asarray(a)  # NumPy answers scalars for 0-d
+                a = node.device.xp.asarray(a)  # NumPy returns scalars for 0-d
         elif broadcast_view(a):
             hold = BORROWED
             if self._mine(a):
-                self._hold_more()  # the view's hold on g, never released: g is not written again
+                self._hold_more()  # never released, so g is not written again
         else:
             hold = self._move() if self._mine(a) else None
         if node in self.slots or self.anomaly:
@@ -190,14 +190,14 @@ class RawStep(Step):
             self.slots[node] = a, hold
 
     def lend(self, i: int, a: Any) -> None:
-        """Input i gets a hold beside mine on g; any other array is somebody else's to keep."""
+        """Give input i another hold on g, or an array that is kept elsewhere."""
         node = self.parents[i]
         assert node is not None, "this input wants no gradient; ask step.needs(i) first"
         fitted = a
         if a.shape != node.shape or a.dtype != node.dtype:
             fitted = self._fit(node, a)
             if not node.shape:
-                fitted = node.device.xp.asarray(fitted)  # NumPy answers scalars for 0-d
+                fitted = node.device.xp.asarray(fitted)  # NumPy returns scalars for 0-d
         if self._mine(fitted):
             hold = self._hold_more()
             self._put(node, fitted, BORROWED if broadcast_view(fitted) else hold)
@@ -218,23 +218,23 @@ class RawStep(Step):
         return array, 1.0
 
     def reuse(self, g: Any) -> Any:
-        """g, if this walk is its last holder and may write over it; else None."""
+        """g, if this walk is its last holder and may overwrite it; else None."""
         hold = self.hold
         if g is self.g and not self.moved and (hold is None or hold.holds == 1):
-            if not self.direct:  # the rule was told to read g only
+            if not self.direct:  # the stream was ordered for a read of g, not for a write
                 self.record.device.order((), (g,))
             return g
         return None
 
     def _move(self) -> Storage | None:
-        """My hold on g, which can be given away once."""
+        """The rule's hold on g, which can be moved once."""
         if self.moved:
             self._refuse_moved()
         self.moved = True
         return self.hold
 
     def _hold_more(self) -> Storage:
-        """One more hold on g, beside mine."""
+        """Another hold on g."""
         if self.moved:
             self._refuse_moved()
         if self.hold is None:
@@ -251,7 +251,7 @@ class RawStep(Step):
         return a is self.g or owner(a) is owner(self.g)
 
     def _own(self, device: Device, slot: Slot) -> Any:
-        """The slot's content in a contiguous buffer that covers its storage; no other holder."""
+        """The slot's content in a contiguous buffer without another holder or unused bytes."""
         array, hold = slot
         if _sole(hold) and array.flags.c_contiguous and array.nbytes == owner(array).nbytes:
             return array
@@ -260,7 +260,7 @@ class RawStep(Step):
         return copy
 
     def _put(self, node: Node, a: Any, hold: Storage | None) -> None:
-        """First arrival moves in; later ones are added into whichever side nobody else holds."""
+        """Store the first gradient; add a later one into whichever has no other holder."""
         if self.anomaly:
             self._refuse_nan(a, node.device)
         slots = self.slots
@@ -269,9 +269,9 @@ class RawStep(Step):
             return
         present, present_hold = slots[node]
         if a is present and hold is None:
-            return  # it was accumulated in place, through `into` (x + x lends and moves g itself)
+            return  # it was accumulated in place by `into`; for x + x the hold is not None
         add = node.device.xp.add
-        if not self.direct:  # they may come from different streams, and either is written
+        if not self.direct:  # they may be from different streams, and either may be written
             node.device.order((), (present, a))
         if _sole(present_hold):
             add(present, a, out=present)
@@ -287,16 +287,16 @@ class RawStep(Step):
 
 
 class RecordedStep(Step):
-    """Tensors and recorded ops: the backward pass is a graph too; nothing is drained or reused."""
+    """Tensors and recorded ops: the backward pass is recorded; nothing is drained or reused."""
 
     ns = recorded
 
     def seed(self, node: Node, grad: Tensor) -> None:
-        """The gradient of a root, with its history."""
+        """Put the gradient of a root into its slot, with its history."""
         self._put(node, grad)
 
     def share(self, slot: Tensor) -> Tensor:
-        """Tensors may be held by anyone."""
+        """The slot itself: tensors need no holds."""
         return slot
 
     def hooked(self, node: Node, slot: Tensor) -> Tensor:
@@ -329,7 +329,7 @@ class RecordedStep(Step):
         return slot
 
     def leave(self) -> None:
-        """Let go of the handles."""
+        """Drop the handles."""
         self.saved = ()
 
     def result(self, node: Node, slot: Tensor | None) -> Tensor | None:
@@ -337,7 +337,7 @@ class RecordedStep(Step):
         return slot
 
     def rebuilt(self, i: int, a: Tensor) -> Tensor:
-        """`a`, made again from what was saved, with the history of input i."""
+        """`a`, recomputed from saved values, with the history of input i."""
         a._node = self.parents[i]
         return a
 
@@ -350,11 +350,11 @@ class RecordedStep(Step):
     lend = give
 
     def into(self, i: int) -> tuple[None, float]:
-        """Nothing is accumulated in place in a graph that will be differentiated."""
+        """(None, 0.0): a recorded gradient is never accumulated in place."""
         return None, 0.0
 
     def reuse(self, g: Any) -> None:
-        """Nothing is written over in a graph that will be differentiated."""
+        """None: a recorded gradient is never overwritten."""
         return None
 
     def _put(self, node: Node, a: Tensor) -> None:
@@ -365,7 +365,7 @@ class RecordedStep(Step):
 
 
 def call_hooks(node: Node, grad: Tensor) -> Tensor:
-    """The gradient after every hook of the node, each of which may put another in its place."""
+    """The gradient after every hook of the node, each of which may replace it."""
     for hook in list((node.hooks or {}).values()):
         changed = hook(grad)
         if changed is not None:

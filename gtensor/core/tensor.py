@@ -1,4 +1,4 @@
-"""Tensor: the handle. An array, its device, its storage's facts and its place on the tape."""
+"""Tensor: a handle with an array, its device, its storage and its node on the tape."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ from gtensor.locks import free_at_forks
 _new = object.__new__
 _first_fact = threading.RLock()
 free_at_forks(_first_fact)
-FLOATING = "fV"  # dtype kinds that can carry a gradient (V: bfloat16 and its kin)
+FLOATING = "fV"  # dtype kinds that can carry a gradient (V: bfloat16 and other ml_dtypes)
 
 
 class Tensor(Interchange, Methods):
-    """An n-dimensional array on a device, with gradients. Made by `gtensor.tensor` and its kin.
+    """An n-dimensional array on a device, with gradients; `gtensor.tensor` makes one from data.
 
     `array` is the NumPy or CuPy array itself. Arithmetic, slicing and the methods of `Methods`
     behave as in NumPy; they are recorded when an operand requires a gradient.
@@ -41,7 +41,7 @@ class Tensor(Interchange, Methods):
     _device: Device
     _node: Node | None
     _storage: Storage
-    _version: int  # of the storage, when this handle last agreed with it
+    _version: int  # the storage's version that this handle's node describes
 
     def __init__(self, *_: Any, **__: Any) -> None:
         raise TypeError("Tensor is not made by calling it; use gtensor.tensor(data) (copies) or "
@@ -156,7 +156,7 @@ class Tensor(Interchange, Methods):
         return self._device.to_numpy(self._array).item()  # by the device: it orders streams
 
     def __format__(self, form: str) -> str:
-        """Of one element as of its Python number, so that `f"{loss:.3f}"` works."""
+        """One element is formatted as its Python number, so that `f"{loss:.3f}"` works."""
         return format(self.item() if form and self._array.size == 1 else str(self), form)
 
     def __bool__(self) -> bool:
@@ -181,7 +181,7 @@ class Tensor(Interchange, Methods):
 
     @property
     def requires_grad(self) -> bool:
-        """Whether a gradient flows to or through this tensor; to assign is `requires_grad_`."""
+        """Whether a gradient flows to or through this tensor; assigning calls `requires_grad_`."""
         return self._node is not None
 
     @requires_grad.setter
@@ -190,7 +190,7 @@ class Tensor(Interchange, Methods):
 
     @property
     def is_leaf(self) -> bool:
-        """True unless an op on the tape made it."""
+        """True unless a recorded op made it."""
         return not isinstance(self._node, Record)
 
     def requires_grad_(self, requires_grad: bool = True) -> Tensor:
@@ -209,7 +209,7 @@ class Tensor(Interchange, Methods):
                                     "use detach() for a tensor without its history")
         elif not requires_grad:
             self._refuse_cut("requires_grad_(False)")
-            self._node = None  # the storage stays marked: another handle on it may be a leaf
+            self._node = None  # `leaf` stays set: another handle on the storage may be a leaf
         elif node is None:
             if not is_floating(self.dtype):
                 raise TypeError(f"requires_grad was asked of a tensor of dtype {self.dtype}; "
@@ -220,7 +220,7 @@ class Tensor(Interchange, Methods):
 
     @property
     def grad(self) -> Tensor | None:
-        """The gradient that backward() left here: of leaves, and of tensors with retain_grad()."""
+        """The gradient that backward() stored: of leaves, and of tensors with retain_grad()."""
         return self._node.grad if self._node is not None else None
 
     @grad.setter
@@ -235,7 +235,7 @@ class Tensor(Interchange, Methods):
         self._node.grad = value
 
     def retain_grad(self) -> None:
-        """Keep this tensor's gradient in `.grad` although it is no leaf."""
+        """Let backward() store this tensor's gradient in `.grad` although it is not a leaf."""
         self._tracked_node("retain_grad()").retain = True
 
     def backward(
@@ -253,9 +253,9 @@ class Tensor(Interchange, Methods):
             create_graph: record the backward pass, so that its result can be differentiated.
             retain_graph: keep the graph for another backward (default: as create_graph).
 
-        Raises GradientError if the graph was consumed, a saved array was overwritten, or an op on
-        the way has no derivative: before any gradient is written. Gradients are committed together
-        at the end, so an error leaves every `.grad` as it was.
+        Raises GradientError if the graph was consumed, a saved array was overwritten, or an op in
+        it has no derivative. Gradients are stored together at the end, so after an error every
+        `.grad` is unchanged.
         """
         from gtensor.core.backward import backward
 
@@ -266,9 +266,9 @@ class Tensor(Interchange, Methods):
         return make(self._array, self._device, self._facts())
 
     def _facts(self, shares: bool = True) -> Storage:
-        """The storage, to write a fact into or to share: from now on an object of its own.
+        """The storage, to change or to share; FRESH and GIVEN are first replaced by a new object.
 
-        `shares`: it may be asked later who shares it.
+        `shares`: whether to track the tensors that share it.
         """
         storage = self._storage
         if storage is FRESH or storage is GIVEN:
@@ -276,7 +276,7 @@ class Tensor(Interchange, Methods):
                 first = Storage()
                 if shares:
                     first.join(self)
-                storage = self._storage  # from here on stores only: a finalizer may have made one
+                storage = self._storage  # only stores from here: a finalizer may have set one
                 if storage is FRESH or storage is GIVEN:
                     first.made = storage.made
                     self._storage = storage = first
@@ -285,9 +285,9 @@ class Tensor(Interchange, Methods):
     def register_hook(self, hook: Callable[[Tensor], Tensor | None]) -> RemovableHandle:
         """Call `hook(gradient)` when a backward has this tensor's whole gradient.
 
-        What it returns, unless None, goes on in the gradient's place; it must be of the same shape,
-        dtype and device. The gradient must not be written. Returns a handle whose `remove()` takes
-        the hook away. Hooks run in the order in which they were registered.
+        If it returns a tensor, that replaces the gradient; it must have the same shape, dtype and
+        device. The gradient must not be written. Returns a handle whose `remove()` removes the
+        hook. Hooks run in the order in which they were registered.
         """
         node = self._tracked_node("register_hook()")
         if node.hooks is None:
@@ -297,7 +297,7 @@ class Tensor(Interchange, Methods):
     # -- placement --------------------------------------------------------------------------------
 
     def to_device(self, device: Any, /, *, stream: Any = None) -> Tensor:
-        """On a device; this tensor itself if it is there. The copy is ordered on `stream`."""
+        """A copy on a device, queued on `stream`; this tensor itself if it is already there."""
         place = get_device(device)
         if stream is None:
             return self.to(place)
@@ -313,7 +313,7 @@ class Tensor(Interchange, Methods):
         return gtensor
 
     def to(self, target: Any) -> Tensor:
-        """On a device ('cpu', 'cuda:1') or in a dtype; this tensor itself if it is there."""
+        """A copy on a device ('cpu', 'cuda:1') or in a dtype; this tensor itself if it fits."""
         from gtensor.core.namespaces import public, recorded
 
         if target is None:
@@ -330,14 +330,14 @@ class Tensor(Interchange, Methods):
 
 
 def is_floating(dtype: np.dtype) -> bool:
-    """Whether tensors of the dtype can have a gradient: real floats, ml_dtypes' among them."""
+    """Whether tensors of the dtype can have a gradient: real floats, also of ml_dtypes."""
     return dtype.kind == "f" or (dtype.kind == "V" and dtype.names is None and dtype.num >= 256)
 
 
 def make(array: Any, device: Device, storage: Storage = GIVEN) -> Tensor:
-    """A Tensor over an array, without history; over a new buffer unless a storage is given.
+    """A Tensor over an array, without history.
 
-    FRESH is for an op's own output, which a later op may overwrite.
+    `storage` is FRESH for an op's own output, which a later op may overwrite.
     """
     result = _new(Tensor)
     result._array = array
@@ -357,7 +357,7 @@ def _unpickled(values: np.ndarray, device: str, requires_grad: bool) -> Tensor:
 
 
 def check_like(what: str, value: Tensor, node: Node) -> None:
-    """`value` must fit the node's tensor in shape, dtype and device."""
+    """Raise unless `value` has the shape, dtype and device of the node's tensor."""
     if value.shape != node.shape:
         raise ValueError(f"{what} of shape {value.shape} given for a tensor of shape {node.shape}")
     if value.dtype != node.dtype:

@@ -57,10 +57,10 @@ __all__ = [
 ]
 
 def stats(device: Device | str | None = None) -> Stats:
-    """Counters of the device's memory: of its arena.
+    """Counters of the device's arena.
 
-    Within a planned step the plan's live blocks count, and not its reservation; between steps the
-    reservation is one live block.
+    Within a planned step the plan's live blocks count and its reservation does not; between steps
+    the reservation is one live block.
     """
     device = get_device(device)
     release_replaced(device)
@@ -68,23 +68,24 @@ def stats(device: Device | str | None = None) -> Stats:
 
 
 def copies(device: Device | str | None = None) -> dict[str, tuple[int, int]]:
-    """How often ops that overwrite their input had to take a buffer beside it, and its bytes.
+    """Copies made by ops that overwrite their input: how many, and their bytes, by the op's name.
 
-    By the op's name. They do so where somebody else could see the write.
+    Such an op copies when another tensor, a saved value or the user's code shares the input.
     """
     return dict(get_device(device).copies)
 
 
 def reset_peak(device: Device | str | None = None) -> None:
-    """Let `peak_allocated` and `peak_reserved` start again from what is in use now."""
+    """Set `peak_allocated` and `peak_reserved` to what is in use now."""
     _resource_of(get_device(device)).reset_peak()
 
 
 def set_limit(amount: int | float | str | None, device: Device | str | None = None) -> None:
-    """Reserve at most so much on the device from now on; None lifts the limit.
+    """Limit the bytes that the device's arena reserves; None lifts the limit.
 
-    Bytes as 500, "8GB" or "500 MiB", or a part of the device's memory as 0.5 or "50%". Raises
-    TypeError for what is none of these, ValueError for less than 0, parts above 1, other texts.
+    `amount`: bytes (500, "8GB", "500 MiB") or a fraction of the device's memory (0.5, "50%").
+    Raises TypeError for another type, ValueError below 0, above 1 for a fraction, or for another
+    text.
     """
     device = get_device(device)
     arena_of(device).set_limit(
@@ -95,11 +96,11 @@ def on_watermark(amount: int | float | str, callback: Callable[[int], object],
                  device: Device | str | None = None) -> Watermark:
     """Call `callback(live bytes)` each time the live bytes rise beyond an amount.
 
-    Amounts as in `set_limit`; a part is one of the limit if there is one. The callback is called by
-    the thread whose allocation passed the mark, without any lock held, so it may free and allocate;
-    what it raises comes out of that allocation, which then leaves nothing behind. An allocation in
-    the middle of another one (by a finalizer or a signal handler) calls nobody; nor does one within
-    a callback call that callback. Returns a handle whose `remove()` ends it.
+    Amounts as in `set_limit`; a fraction is one of the limit if there is one. The thread whose
+    allocation passed the mark calls the callback and holds no lock, so the callback may free and
+    allocate. If it raises, that allocation raises the error and its block is freed. An allocation
+    in the middle of another one (by a finalizer or a signal handler) calls no callback, and a
+    callback's own allocations do not call it again. Returns a handle whose `remove()` ends it.
     """
     arena = arena_of(device)
 
@@ -110,12 +111,12 @@ def on_watermark(amount: int | float | str, callback: Callable[[int], object],
 
 
 def record_stream(array: Any, stream: Any) -> None:
-    """Say that work of yours, queued on `stream`, uses an array (or a tensor's memory).
+    """Declare that your own work, queued on `stream`, uses an array (or a tensor's memory).
 
-    For kernels that gtensor cannot see: raw CuPy kernels on `t.array` on another stream than the
-    array was made on. The memory then serves nobody else before that work has completed. Streams of
-    gtensor and of CuPy, handles, and what has `__cuda_stream__` will do. Ops need no such call. It
-    does not make your stream wait for the array's values; `stream.wait(event)` does.
+    For kernels that gtensor cannot see: raw CuPy kernels on `t.array`, on another stream than the
+    array was made on. The memory is not reused before that work has completed. `stream` is a stream
+    of gtensor or CuPy, a handle, or an object with `__cuda_stream__`. Ops need no such call. The
+    call does not make your stream wait for the array's values; `stream.wait(event)` does.
     """
     given, array = array, getattr(array, "array", array)
     try:
@@ -129,18 +130,18 @@ def record_stream(array: Any, stream: Any) -> None:
 
 
 def _memory_of(device: Device) -> int:
-    """Bytes of the device's memory, on the CPU of the machine's."""
+    """Bytes of the device's memory; for the CPU, of the machine's."""
     return device.describe()[1] or os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
 
 
 def empty_cache(device: Device | str | None = None) -> int:
-    """Return memory in which no array lives to the system; the bytes returned."""
+    """Return memory without live arrays to the system; the number of bytes returned."""
     device = get_device(device)
     return release_replaced(device) + arena_of(device).empty_cache()
 
 
 def summary(device: Device | str | None = None) -> str:
-    """A readable table: how much is in use, at the peak, and which ops hold it; as `stats`."""
+    """A readable table of `stats`: bytes in use and at the peak, and the ops that hold them."""
     device = get_device(device)
     arena = arena_of(device)
     live = arena.holdings()
@@ -151,23 +152,23 @@ def summary(device: Device | str | None = None) -> str:
 
 
 def _resource_of(device: Device) -> Resource:
-    """What counts the device's memory: what stands there, or its arena, which is switched off."""
+    """The resource that counts the device's memory: the one in use, else the switched-off arena."""
     return arena_of(device) if device.resource is None else device.resource
 
 
 @contextmanager
 def timeline(path: str | PathLike[str] | None = None, device: Device | str | None = None,
              most: int = 1_000_000, stacks: bool = False) -> Iterator[Timeline]:
-    """Record where memory goes within the block: every allocation and free, who asked, what for.
+    """Record every allocation and free within the block, with its op, module and category.
 
     Args:
         path: written when the block ends, also by an error: `.html`, a page to hover and zoom;
             `.png`; `.pickle` or `.json`, a snapshot. The recording's `save(path)` writes more.
         most: the latest `most` events are kept.
-        stacks: note the user's line that asked, too (about 1 us more per event).
+        stacks: also record the user's line that allocated (about 1 us more per event).
 
-    An event costs up to 3 us and some 200 bytes; both ends look through all objects of Python's for
-    who holds what, which takes 10 to 100 ms, by how many there are.
+    An event costs up to 3 us and some 200 bytes. The start and the end search all Python objects
+    for the holders of blocks, which takes 10 to 100 ms.
 
     Raises RuntimeError if the device's arena is switched off, ValueError for another suffix or a
     negative `most`, OSError at once if there is no such folder, or it cannot be written.
@@ -204,11 +205,10 @@ def _end(device: Device, recording: Timeline) -> None:
 
 
 def snapshot(path: str | PathLike[str], device: Device | str | None = None) -> None:
-    """Write how the device's memory lies now and who holds it; within `timeline()` also how it
-    came to that.
+    """Write the layout and holders of the device's memory now; within `timeline()` also its events.
 
-    `.pickle` is PyTorch's layout, for its memory viewer; `.json` the same facts as plain JSON. What
-    the keys mean stands in `gtensor.memory.snapshots`; `gtensor memory FILE` reads both. Raises
+    `.pickle` is PyTorch's layout, for its memory viewer; `.json` the same facts as plain JSON.
+    `gtensor.memory.snapshots` documents the keys; `gtensor memory FILE` reads both. Raises
     ValueError for another suffix, OSError if the file cannot be written.
     """
     export.check(path, snapshot=True)

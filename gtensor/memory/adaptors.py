@@ -18,13 +18,13 @@ from gtensor.memory.resource import Block, OutOfMemoryError, Resource, Stats
 
 _category: ContextVar[str] = ContextVar("gtensor memory category", default="")
 current_category = _category.get
-_chains = RLock()  # one thread at a time changes what stands over a device
+_chains = RLock()  # held while a device's chain of adaptors changes
 free_at_forks(_chains)
 
 
 @contextmanager
 def category(name: str) -> Iterator[None]:
-    """Blocks made within are of this category in timelines, e.g. "parameters" or "gradients"."""
+    """Blocks allocated within have this category in timelines, e.g. "parameters"."""
     token = _category.set(name)
     try:
         yield
@@ -35,9 +35,9 @@ def category(name: str) -> Iterator[None]:
 class Adaptor:
     """Passes everything on to `upstream`.
 
-    A free goes from the block to the resource that made it; an adaptor that wants to hear of it,
-    too, has `Ears`. `surplus`: live bytes here less those of the upstream. `no_capture`
-    names what is under way, if no capture of a graph may begin within it.
+    A block is freed directly to the resource that made it; an adaptor is told of frees by `Ears`.
+    `surplus`: live bytes here minus those of the upstream. A non-empty `no_capture` forbids to
+    begin a graph capture under this adaptor, and names it in the error.
     """
 
     surplus = 0
@@ -47,7 +47,7 @@ class Adaptor:
         self.upstream = upstream
 
     def held(self) -> list[Block]:
-        """Blocks that it holds only to make blocks of its own in them: no bytes of an array's."""
+        """Blocks of the upstream in which it places its own blocks."""
         return []
 
     @property
@@ -74,9 +74,9 @@ class Adaptor:
 
 
 class Heard:
-    """The `__del__` of a block of whose free listeners are told first, each by its own key.
+    """The `__del__` of a block with listeners: it tells each its key, then frees the block.
 
-    An interrupt may come instead of the telling: then the block is freed when this goes, with it.
+    If an interrupt comes at the entry, dropping this object still frees the block.
     """
 
     __slots__ = ("__del__", "told")
@@ -86,33 +86,33 @@ class Heard:
 
     def __call__(self) -> None:
         try:
-            for ears, key in self.told:  # first: no other block has the bytes yet
+            for ears, key in self.told:  # before the free: no other block has the bytes yet
                 ears.tell(key)
         finally:
             self.__del__()
 
 
 class Ears:
-    """Lets a listener hear of the frees of blocks until `close`.
+    """Tells a listener of the frees of blocks until `close`.
 
-    A block keeps the ears, and these keep the listener no longer than it listens.
+    Blocks refer to this object, which drops the listener at `close`.
     """
 
     def __init__(self, listener: Callable[[int], None]) -> None:
         self._listener: Callable[[int], None] | None = listener
 
     def listen(self, block: Block, key: int) -> None:
-        """Call the listener with `key` when the block goes."""
+        """Call the listener with `key` when the block is freed."""
         heard: Any = block.__del__
         if type(heard) is not Heard:
             free, heard = in_turn(heard), Heard()
             heard.told = ()
-            block.__del__ = heard  # from here on stores only: before, it must not free the block
+            block.__del__ = heard  # only stores from here: an interrupt would lose the free
             heard.__del__ = free
         heard.told = (*(pair for pair in heard.told if not pair[0].closed), (self, key))
 
     def tell(self, key: int) -> None:
-        """A block goes."""
+        """A block is freed."""
         listener = self._listener
         if listener is not None:
             listener(key)
@@ -123,19 +123,19 @@ class Ears:
         return self._listener is None
 
     def close(self) -> None:
-        """Hear no more."""
+        """Stop listening."""
         self._listener = None
 
 
 def chain_of(resource: Any) -> Iterator[Any]:
-    """A resource and all those below it; nothing for None."""
+    """A resource and all its upstreams; nothing for None."""
     while resource is not None:
         yield resource
         resource = getattr(resource, "upstream", None)
 
 
 def bottom_of(resource: Any) -> Any:
-    """What stands at the end of all upstreams: the arena."""
+    """The last upstream: the arena."""
     *_, bottom = chain_of(resource)
     return bottom
 
@@ -144,9 +144,9 @@ AnAdaptor = TypeVar("AnAdaptor", bound=Adaptor)
 
 
 def stand_over(device: Device, what: str, make: Callable[[Resource], AnAdaptor]) -> AnAdaptor:
-    """Put what `make` makes of the device's resource over it.
+    """Make `make(device.resource)` the device's resource.
 
-    Raises RuntimeError that `what` was asked for, if the device's arena is switched off.
+    Raises RuntimeError, which names `what`, if the device's arena is switched off.
     """
     with _chains:
         if device.resource is None:
@@ -157,7 +157,7 @@ def stand_over(device: Device, what: str, make: Callable[[Resource], AnAdaptor])
 
 
 def put_in_place(device: Device, before: Resource, after: Resource) -> None:
-    """Put a resource in the place of another one, wherever that stands over the device."""
+    """Replace a resource by another one in the device's chain."""
     with _chains:
         if device.resource is before:
             device.resource = after
@@ -167,18 +167,17 @@ def put_in_place(device: Device, before: Resource, after: Resource) -> None:
 
 
 def take_out(device: Device, adaptor: Adaptor) -> None:
-    """End an adaptor's standing over a device; others may stand over it by now, and stay."""
-    with _chains:  # around the look at the upstream, too
+    """Remove an adaptor from the device's chain; those above and below it stay."""
+    with _chains:  # also while `upstream` is read
         put_in_place(device, adaptor, adaptor.upstream)
 
 
 class Captured(Adaptor):
-    """Stands over a device's resource while a thread captures its work into a graph.
+    """The device's resource while a thread captures its work into a graph.
 
-    `blocks` are those of the capture that somebody holds, `first` the serial of the first one that
-    it allocated, `joined` what keeps the addresses that it used. `thread`, None once the capture is
-    over, gets no memory of other streams: nobody could keep it for the graph. Others are served as
-    ever.
+    `blocks` are the capture's live blocks, `first` is the serial of the first one that it
+    allocated; `joined` keeps the addresses that it used. `thread` (None once the capture is over)
+    gets no memory of other streams, since the graph could not keep it. Other threads pass through.
     """
 
     no_capture = "another capture"
@@ -206,7 +205,7 @@ class Captured(Adaptor):
 
 
 class Failing(Adaptor):
-    """Refuses the given allocations (1 is the first), for tests of what happens then."""
+    """Refuses the allocations with these numbers (1 is the first), for tests."""
 
     def __init__(self, upstream: Resource, *calls: int) -> None:
         super().__init__(upstream)

@@ -1,4 +1,4 @@
-"""Which allocator serves a device, and where its arena gets segments from."""
+"""The allocator of each device, and the source of its arena's segments."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from gtensor.memory.sources import CudaSegments, HostSegments, SegmentSource, Vi
 from gtensor.settings import settings
 
 _arenas: dict[Device, Arena] = {}
-_replaced: dict[Device, list[Arena]] = {}  # arenas that still have memory; others took over
+_replaced: dict[Device, list[Arena]] = {}  # arenas before `configure` that still have memory
 _enabled = True
 
 
@@ -39,20 +39,19 @@ def configure(source: str, device: Device | str | None = None) -> None:
     """Give the device a new arena whose segments come from another source.
 
     Args:
-        source: on CUDA "cudamalloc", "virtual" (segments grow in place and give free pages back;
-            only the device itself may touch them, so no peer access by another GPU and no legacy
-            IPC handles; needs cuda-bindings) or "async" (CUDA's own pool), and
-            `settings.cuda_source` (GTENSOR_CUDA_SOURCE) is what a device starts with; on the CPU
-            "host" (what it starts with) or "pinned" (page-locked memory, which a GPU can copy from
-            and to without a detour; CuPy's own copies to a GPU may take one all the same, by a
-            pinned buffer of theirs; needs a GPU).
+        source: on CUDA "cudamalloc", "virtual" (segments grow in place and release free pages;
+            only the device itself may access them, so no peer access by another GPU and no legacy
+            IPC handles; needs cuda-bindings) or "async" (CUDA's own pool); the default is
+            `settings.cuda_source` (GTENSOR_CUDA_SOURCE). On the CPU "host" (the default) or
+            "pinned" (page-locked memory, which a GPU copies directly, although CuPy's own copies
+            to a GPU may still pass through a pinned buffer of CuPy; needs a GPU).
 
-    What is live stays in the arena before, whose free memory is returned: now, and by every later
-    `stats`, `summary`, `empty_cache` and `configure`, which may wait for work on it. Till then it
-    counts as `Stats.replaced`, and not against the limit. The limit is kept; counters and
-    watermarks start anew. Raises ValueError for a source that the device has not,
-    ImportError if something is not installed, RuntimeError while the arena is switched off, or
-    recorded, planned or captured.
+    Live blocks stay in the arena before. Its free memory is returned now and by every later
+    `stats`, `summary`, `empty_cache` and `configure`, which may wait for work on it. What it still
+    holds counts as `Stats.replaced`, and not against the limit. The limit is kept; counters and
+    watermarks start anew. Raises ValueError for a source that the device does not have, ImportError
+    if a package is not installed, RuntimeError while the arena is switched off, recorded, planned
+    or captured.
     """
     device = get_device(device)
     known = _CUDA if isinstance(device, CudaDevice) else _HOST
@@ -76,9 +75,9 @@ def configure(source: str, device: Device | str | None = None) -> None:
 
 
 def release_replaced(device: Device) -> int:
-    """Return what is free by now of the arenas that `configure` replaced; the bytes returned.
+    """Return free memory of the arenas that `configure` replaced; the number of bytes returned.
 
-    Not during a capture, which waiting for the device would break.
+    During a capture nothing is returned: waiting for the device would break the capture.
     """
     released = 0
     arenas = _replaced.get(device, [])
@@ -86,7 +85,7 @@ def release_replaced(device: Device) -> int:
         for arena in tuple(arenas):
             released += arena.empty_cache()
             if not arena.stats().reserved:
-                with suppress(ValueError):  # another thread was here as well
+                with suppress(ValueError):  # another thread removed it
                     arenas.remove(arena)
                     if isinstance(device, CudaDevice):
                         device.on_stream_end.remove(arena.forget_stream)
@@ -94,7 +93,7 @@ def release_replaced(device: Device) -> int:
 
 
 def replaced_bytes(device: Device) -> int:
-    """What the arenas that `configure` replaced still hold."""
+    """Bytes that the arenas that `configure` replaced still hold."""
     return sum(arena.stats().reserved for arena in tuple(_replaced.get(device, ())))
 
 
@@ -103,10 +102,10 @@ class use:
 
     Args:
         allocator: "arena" is gtensor's; on CUDA also "cupy" (CuPy's pool), "async" (CUDA's pool,
-            which is told to keep what is freed, until the block ends) and "rmm" (the resource that
-            RMM has for the device). The others have no statistics here, and do not know streams.
+            set to keep freed memory until the block ends) and "rmm" (RMM's resource of the
+            device). Only the arena has statistics here and tracks streams.
 
-    Live arrays stay where they are. Raises ValueError for an allocator that the device has not,
+    Live arrays stay in place. Raises ValueError for an allocator that the device does not have,
     ImportError if RMM is not installed, RuntimeError while a graph is captured.
     """
 
@@ -126,7 +125,7 @@ class use:
             self._own = device.library
         if allocator != "arena":
             device.resource = None
-        elif device.resource is None:  # else an adaptor over the arena may stand there
+        elif device.resource is None:  # else it may be an adaptor over the arena
             device.resource = _arenas[device]
 
     def __enter__(self) -> None:
@@ -171,9 +170,9 @@ class use_arena:
 
 
 def _restore(device: Device, resource: Any, arena: Arena) -> None:
-    """Let a device have the resource again that it had when `arena` was its arena."""
+    """Give a device the resource back that it had when `arena` was its arena."""
     device.resource = resource
-    put_in_place(device, arena, _arenas[device])  # another one, if a source was given meanwhile
+    put_in_place(device, arena, _arenas[device])  # `configure` may have replaced the arena since
 
 
 def _capturing(device: Device) -> bool:
@@ -189,7 +188,7 @@ def _check_no_capture(device: Device) -> None:
 def _connect(device: Device) -> None:
     if not _enabled:
         device.resource = None
-    elif device.resource is None:  # else an adaptor over the arena may stand there
+    elif device.resource is None:  # else it may be an adaptor over the arena
         device.resource = _arenas[device]
 
 

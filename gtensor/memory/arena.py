@@ -1,20 +1,21 @@
 """The arena: blocks cut from large segments, reused without asking the system again.
 
-A block belongs to the stream it was allocated on, and a free makes its bytes free for that stream
-at once: what comes later on a stream comes after the block's last use there. Use on another stream
+A block belongs to the stream it was allocated on. A free makes its bytes available to that stream
+at once, since later work on a stream runs after the block's last use there. Use on another stream
 is noted (`record_use`); such a block is retired at its free until that stream's work has completed
-(`streams.py`). What else serves a request that finds no fit is in `reserve.py`.
+(`streams.py`). `reserve.py` serves a request that finds no fit.
 
-One lock guards all of it. A free never waits for it: garbage collection may free a block in the
-middle of an allocation, of this thread or another. So a free only appends its chunk to `_pending`,
-and the next look at the pools settles it first; all counters are as if it had been done at once.
-The chunk that was freed first is handed on as it is if the next request fits it exactly,
-which is what loops mostly ask for. Nothing here waits for a device, except the last rungs before
-memory is out (`ladder.py`) and `empty_cache`, which a lower limit and new planned steps call.
+One lock guards all of it. A free never waits for it, because garbage collection may free a block in
+the middle of an allocation, of this thread or another. So a free only appends its chunk to
+`_pending`, and the next operation that takes the lock empties this queue; all counters are as if
+the free had been done at once. If a request has exactly the size of the first chunk in the queue
+and its stream, as in loops, it gets this chunk directly. Only the last steps before an
+out-of-memory error (`ladder.py`) and `empty_cache` (also called by a lower limit and new planned
+steps) wait for a device.
 
-An interrupt loses neither the lock nor a chunk (`interrupts.py`). `acquire` stands within the `try`
-whose `finally` releases (`with` takes twice as long); without the lock, `release` does nothing. The
-handle and its `__del__`, the queue's `append`, are made before the chunk becomes the handle's.
+An interrupt (Ctrl-C) loses neither the lock nor a chunk (`interrupts.py`). `acquire` stands within
+the `try` whose `finally` releases (`with` takes twice as long); a `release` without the lock does
+nothing. The handle and its `__del__`, the queue's `append`, exist before the handle gets the chunk.
 """
 
 from __future__ import annotations
@@ -49,11 +50,11 @@ class Arena:
     Args:
         min_remainder: a chunk is split if at least so many bytes are left over (default: 8
             granules).
-        stream_of: answers the stream with an id, None for unknown ones; `streams` may be filled by
-            hand. Without either, streams are only told apart.
-        small: requests up to so many bytes get segments of their own (0: none do).
-        steps: round sizes up to so many steps per power of two (a power of two; 0: to granules
-            only), so that sizes that vary a little share their chunks.
+        stream_of: returns the stream with an id, None for unknown ones; `streams` may also be
+            filled by hand. With neither, streams are told apart but cannot wait for each other.
+        small: requests up to this many bytes are cut from separate segments (0: none).
+        steps: round sizes up to this many steps per power of two (a power of two; 0: to granules
+            only), so that sizes that vary a little can reuse each other's chunks.
     """
 
     def __init__(self, source: SegmentSource, name: str = "memory",
@@ -81,12 +82,12 @@ class Arena:
         free_at_forks(self._lock, self._noting)
         of_arena(self._lock)
         self._busy = False  # the thread that holds the lock is changing the pools
-        self._pending: deque[Chunk | Ended] = deque()  # to free, to take over; streams that ended
+        self._pending: deque[Chunk | Ended] = deque()  # freed chunks, new segments, ended streams
         self._free = self._pending.append
         self._allocated = 0
         self._active = 0
         self._peak_allocated = 0
-        self._alert = 0  # the live bytes beyond which a peak or a watermark has to be looked after
+        self._alert = 0  # live bytes beyond which the peak or a watermark has to be updated
         self._serial = 0
 
     @property
@@ -104,8 +105,8 @@ class Arena:
     def allocate(self, nbytes: int, stream: int = 0, label: str = "") -> Block:
         """A block of `nbytes` bytes (at least one granule) for work on the stream with that id.
 
-        Raises OutOfMemoryError if there is no room after all that is tried; ValueError if `nbytes`
-        is negative; whatever a watermark's callback raises (the block is then free again).
+        Raises OutOfMemoryError if there is no room after all that is tried, ValueError if `nbytes`
+        is negative, and the error of a watermark's callback (the block is then free again).
         """
         size = (nbytes + self._round) & self._mask
         if size <= 0:
@@ -133,7 +134,7 @@ class Arena:
                     if (type(freed) is Chunk and freed.used == size and freed.uses is None
                             and freed.pool is pools.get(stream)):
                         free = MethodType(self._free, freed)
-                        block.node = chunk = freed  # from here on stores only; it stays counted
+                        block.node = chunk = freed  # only stores from here; it stays counted
                         block.__del__ = free
                         del pending[0]
                     if pending:
@@ -144,13 +145,13 @@ class Arena:
                     chunk = pools[stream].take(size)
                     if chunk is not None:
                         free = MethodType(self._free, chunk)
-                        block.node = chunk  # from here on stores only
+                        block.node = chunk  # only stores from here
                         block.__del__ = free
                         chunk.used = size
                         self._active += chunk.size
                         self._allocated += size
                 if chunk is not None:
-                    block.ptr = chunk.ptr  # what `_hold` does, without the call
+                    block.ptr = chunk.ptr  # `_hold`, inlined
                     block.size = size
                     block.nbytes = chunk.nbytes = nbytes
                     block.label = chunk.label = label
@@ -175,16 +176,16 @@ class Arena:
             try:
                 self._watermarks.call(risen, size)
             except BaseException:
-                del block  # the traceback, which may live long, has this frame
+                del block  # the traceback refers to this frame and may live long
                 raise
         return block
 
     def record_use(self, block: Block | int, stream: int) -> None:
         """Note that work queued on the stream with that id uses a live block, or an address in one.
 
-        The bytes then serve no other stream before that work, and all that is queued there until
-        the free, has completed (of an address, until the next look at the pools). Raises ValueError
-        if no live block is there, or the stream is unknown.
+        The bytes serve no other stream before that work has completed, and with it all work queued
+        there until the free (for an address: until the pending queue is next emptied). Raises
+        ValueError if no live block is there, or the stream is unknown.
         """
         if isinstance(block, int):
             chunk = self._changing(
@@ -202,14 +203,14 @@ class Arena:
         with self._noting:
             if chunk.uses is None:
                 chunk.uses = {chunk.pool.stream}
-                if isinstance(block, Block):  # events lie behind what is queued at the free
+                if isinstance(block, Block):  # events are recorded right at the free
                     block.__del__ = in_turn(block.__del__, self._settle)
             chunk.uses.add(stream)
 
     def forget_stream(self, stream: int, last: Event | None = None) -> None:
-        """The stream with that id is about to go, or gone: others may have its memory.
+        """The stream with that id ends or has ended: other streams may take its memory.
 
-        `last` must lie behind all its work; without it one is recorded now. Never waits.
+        `last` is an event behind all its work; without it one is recorded now. Never waits.
         """
         known = self._orders.get(stream)
         if last is None and known is not None:
@@ -217,11 +218,11 @@ class Arena:
         self.forgetting(stream, last)()
 
     def forgetting(self, stream: int, last: Event | None) -> Callable[[], object]:
-        """A call of C's that forgets a stream; `last` lies behind all its work (None: none)."""
+        """A C callable that forgets a stream; `last` is an event behind all its work, or None."""
         return in_turn(partial(self._pending.append, Ended(stream, last)), self._settle)
 
     def graph_pool(self) -> GraphPool:
-        """A new pool for what streams allocate while they are captured into graphs."""
+        """A new pool for allocations of streams under capture."""
         return GraphPool(self, self._reserve, self._changing)
 
     def stats(self) -> Stats:
@@ -230,7 +231,7 @@ class Arena:
             self._allocated, self._peak_allocated, self._active, self._serial))
 
     def reset_peak(self) -> None:
-        """Let both peaks start again from what is in use now."""
+        """Set both peaks to what is in use now."""
         def reset(_: bool) -> None:
             self._peak_allocated = self._allocated
             self._alert = self._watermarks.below(self._allocated)
@@ -241,8 +242,8 @@ class Arena:
     def set_limit(self, nbytes: int | None) -> None:
         """Hold at most `nbytes` bytes of segments from now on; None lifts the limit.
 
-        What is reserved beyond it goes back as far as its segments are free; live blocks stay, and
-        no segment is added until there is room below the limit.
+        Free segments beyond it are released; live blocks stay, and no segment is added until there
+        is room below the limit.
         """
         if nbytes is not None and nbytes < 0:
             raise ValueError(f"a limit of {nbytes} bytes was given; wanted 0 or more, or None")
@@ -251,9 +252,10 @@ class Arena:
             self.empty_cache()
 
     def on_watermark(self, nbytes: int, callback: Callable[[int], object]) -> Watermark:
-        """Call `callback(live bytes)` each time the live bytes rise beyond `nbytes`, by the thread
-        whose allocation did it, without the lock; not for an allocation in the middle of another.
-        The handle's `remove()` ends it. Raises ValueError if `nbytes` is negative.
+        """Call `callback(live bytes)` each time the live bytes rise beyond `nbytes`.
+
+        The allocating thread calls it without the lock; an allocation in the middle of another one
+        does not. The handle's `remove()` ends it. Raises ValueError if `nbytes` is negative.
         """
         def add(_: bool) -> Watermark:
             mark = self._watermarks.add(nbytes, callback)
@@ -263,7 +265,7 @@ class Arena:
         return self._changing(add)
 
     def empty_cache(self) -> int:
-        """Return segments that nobody uses, once their streams are done; the bytes returned."""
+        """Release free segments, once their streams are done; the number of bytes released."""
         return self._changing(lambda allowed: self._reserve.release() if allowed else 0)
 
     def holdings(self) -> list[report.Holding]:
@@ -271,7 +273,7 @@ class Arena:
         return self._changing(lambda allowed: self._reserve.holdings() if allowed else [])
 
     def _climb(self, block: Block, size: int, nbytes: int, stream: int, label: str) -> int:
-        """The way of a request that its free list cannot serve; what `_rise` says."""
+        """Serve a request that its free list cannot; returns as `_rise`."""
         def attempt(_: bool) -> int | str:
             chunk: Chunk | str = ""
             misses = self._reserve.misses
@@ -279,7 +281,7 @@ class Arena:
                 chunk = self._reserve.take(size, stream)
                 if isinstance(chunk, str):
                     return chunk
-                self._drain()  # what was freed meanwhile is not part of a new peak
+                self._drain()  # blocks freed meanwhile do not count towards a new peak
                 return self._hold(block, chunk, size, nbytes, stream, label)
             except BaseException:
                 if block.node is None:
@@ -297,21 +299,23 @@ class Arena:
 
     def _allocate_aside(self, block: Block, size: int, nbytes: int, stream: int,
                         label: str) -> Block:
-        """A block for code that interrupts this very thread while it changes the pools: it gets a
-        segment of its own, which joins its pool when that is whole."""
+        """A block for a finalizer or signal handler that interrupts this thread within `allocate`.
+
+        It gets a segment of its own, which joins its pool when the pending queue is emptied.
+        """
         segment = self._reserve.grow(stream, size, self._pending.append)
         if isinstance(segment, str):
             raise OutOfMemoryError(
                 f"out of memory on {self.name}: {report.size_text(nbytes)} wanted in the middle of "
                 f"another allocation, but {segment}", nbytes)
         self._hold(block, segment.right, size, nbytes, stream, label)
-        return block  # callbacks would be under the lock here
+        return block  # no watermark callbacks: the lock is held
 
     def _hold(self, block: Block, chunk: Chunk, size: int, nbytes: int, stream: int,
               label: str) -> int:
-        """Make a chunk the block's, and count it; what `_rise` says."""
+        """Give a chunk to the block, and count it; returns as `_rise`."""
         free = MethodType(self._free, chunk)
-        block.node = chunk  # from here on stores only
+        block.node = chunk  # only stores from here
         block.__del__ = free
         block.ptr = chunk.ptr
         block.size = chunk.used = size
@@ -326,16 +330,16 @@ class Arena:
         return self._rise(size) if self._allocated > self._alert else 0
 
     def _rise(self, size: int) -> int:
-        """Note a new peak. The live bytes if a watermark lies within the last `size`, else 0."""
+        """Note a new peak. The live bytes if the last `size` bytes passed a watermark, else 0."""
         allocated = self._allocated
         self._peak_allocated = max(self._peak_allocated, allocated)
         self._alert = self._watermarks.below(self._peak_allocated)
         return allocated if self._watermarks.passed(allocated - size, allocated) else 0
 
     def _changing(self, work: Callable[[bool], Held]) -> Held:
-        """What `work` answers while the pools are held, with nothing pending.
+        """Call `work(True)` under the lock, with the pending queue empty.
 
-        It is told False if this very thread is changing them, and must leave them alone then.
+        It is `work(False)`, which must not touch the pools, if this thread is changing them.
         """
         with self._lock:
             if self._busy:
@@ -348,7 +352,7 @@ class Arena:
                 self._busy = False
 
     def _settle(self) -> None:
-        """Free what is pending now, unless somebody holds the lock."""
+        """Empty the pending queue, unless the lock is held."""
         lock = self._lock
         try:
             if lock.acquire(False) and not self._busy:
@@ -366,8 +370,11 @@ class Arena:
                 pass
 
     def _drain(self) -> None:
-        """Settle what is pending; the caller holds the lock. An item leaves the queue behind the
-        last call for it, by a store: what an interrupt leaves is done again in the same way."""
+        """Empty the pending queue; the caller holds the lock.
+
+        An item is removed after the last call for it, so work that an interrupt cut short is
+        repeated.
+        """
         pending = self._pending
         while pending:
             item = pending[0]
@@ -376,7 +383,7 @@ class Arena:
                 self._reserve.pools.forget(item.stream)
             elif type(item) is Segment:
                 item.pool.add(item)
-                if not item.right.used:  # an interrupt came before it was a block's
+                if not item.right.used:  # an interrupt came before a block had it
                     item.pool.give(item.right)
                     self._reserve.misses -= 1
             else:
@@ -384,11 +391,11 @@ class Arena:
                 if item.uses is None:
                     item.pool.give(item)
                 elif not self._orders.retire(item):
-                    continue  # nobody else used it: now it is given
+                    continue  # only its own stream used it: given in the next round
                 self._allocated -= used
                 self._active -= size
             del pending[0]
 
     def layout(self) -> list[SegmentLayout]:
-        """Every segment as it lies now, by address: its pieces and who holds them."""
+        """Every segment by address: its pieces and their holders."""
         return self._changing(lambda allowed: laid_out(self._reserve) if allowed else [])

@@ -1,13 +1,14 @@
-"""The block policy: which bytes of a segment serve a request. It knows no streams and no locks.
+"""The block policy: which bytes of a segment serve a request, without streams or locks.
 
-A segment is cut into chunks, which form a ring in address order. Free chunks also stand in one of
+A segment is cut into chunks, which form a ring in address order. Each free chunk is also in one of
 many lists by size: 16 bins per power of two, and an integer with one bit per bin, so that a list
 with a fitting chunk is found by a shift and a lowest-set-bit (the two-level segregated fit of
 Masmano et al., 2004, with both levels in one Python integer). A free joins its chunk with both
-neighbours at once, so two free chunks are never side by side.
+neighbours at once, so two free chunks are never adjacent.
 
-`take` and `give` first look (calls, loops), then change (plain stores only). CPython delivers
-signals at calls and loops, so an interrupt such as Ctrl-C finds the lists whole.
+`take` and `give` search first (calls, loops) and then change the lists by plain stores. CPython
+delivers signals at calls and loops only, so an interrupt such as Ctrl-C finds the lists consistent.
+The comment "only stores from here" marks where the changes begin.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ _STEP_BITS = 4  # 16 bins per power of two: a bin's chunks differ by less than 1
 _LINEAR_BITS = _STEP_BITS + 1  # below 32 granules every size has a bin of its own
 _PROBES = 8  # chunks of a request's own bin that are tried before the next larger bin
 _NEVER = 1 << 62  # more bytes than a request ever has
-_SMALL = 4  # what is less than a page by this factor is cut from a chunk's upper end
+_SMALL = 4  # requests below a page divided by this are cut from a chunk's upper end
 
 
 class BlockPool:
@@ -29,14 +30,13 @@ class BlockPool:
 
     A chunk is split only if at least `min_remainder` bytes are left over.
 
-    Where memory has pages that can be joined (`page` bytes each, a power of two; 0: it has not), a
-    request of a page and more is not cut where it would break more pages than it must: the part of
-    it that is no whole page has to fit in front of the chunk's first whole page. And small requests
-    are cut from a chunk's upper end, large ones from its lower end: each kind frees room for its
-    like.
+    `page` is the size of pages that can be joined (a power of two; 0: none). A request of a page or
+    more is cut so that it breaks as few pages as possible: its remainder modulo the page has to fit
+    in front of the chunk's first whole page. Small requests are cut from a chunk's upper end, large
+    ones from its lower end, so that frees of one kind leave room for the same kind.
 
-    `stream` and `taken` are notes of the arena: whose pool it is, and how often it took from
-    others.
+    `stream` and `taken` are the arena's: the stream of the pool, and how often it took memory from
+    other streams.
     """
 
     __slots__ = ("_bins", "_filled", "_in_page", "_min_remainder", "_page", "_shift", "_small",
@@ -53,7 +53,7 @@ class BlockPool:
         self._shift = granularity.bit_length() - 1
         self._min_remainder = max(min_remainder, granularity)
         self._bins: list[Bin] = []  # as many as the largest segment needs
-        self._filled = 0  # the bits of all bins that are marked, so of all that are not empty
+        self._filled = 0  # the bits of all marked bins: every non-empty bin, and some empty ones
 
     def take(self, size: int, breaking: bool = False) -> Chunk | None:
         """A chunk of at least `size` bytes (a positive multiple of the granularity), or None.
@@ -66,13 +66,13 @@ class BlockPool:
         filled = self._filled >> bin
         bins = self._bins
         chunk = None
-        if filled & 1:  # the request's own bin: sizes a little above and a little below
+        if filled & 1:  # the request's own bin has sizes a little above and a little below
             filled ^= 1
             chunk = bins[bin].after
             if chunk.size < size:
                 chunk = self._search(bin, size, _PROBES)
         if chunk is None:
-            while filled:  # anything in a larger bin fits
+            while filled:  # any chunk of a larger bin fits
                 lowest = filled & -filled
                 head = bins[bin + lowest.bit_length() - 1]
                 chunk = head.after
@@ -88,7 +88,7 @@ class BlockPool:
 
         rest = chunk.size - size
         if rest < self._min_remainder:
-            before = chunk.before  # from here on stores only
+            before = chunk.before  # only stores from here
             after = chunk.after
             before.after = after
             after.before = before
@@ -113,14 +113,14 @@ class BlockPool:
             cut.ptr = chunk.ptr
             cut.right = chunk
             left = cut.left = chunk.left
-            left.right = cut  # from here on stores only
+            left.right = cut  # only stores from here
             chunk.left = cut
             chunk.ptr += size
         else:
             cut.ptr = chunk.ptr + rest
             cut.left = chunk
             right = cut.right = chunk.right
-            right.left = cut  # from here on stores only
+            right.left = cut  # only stores from here
             chunk.right = cut
         chunk.size = rest
         if bin != chunk.bin:
@@ -152,9 +152,9 @@ class BlockPool:
         octave = granules.bit_length() - _LINEAR_BITS
         bin = (octave << _STEP_BITS) + (granules >> octave) if octave > 0 else granules
 
-        if joins_right:  # from here on stores only; the right neighbour grows over the chunk ...
+        if joins_right:  # only stores from here; the right neighbour absorbs the chunk ...
             right.ptr = chunk.ptr
-            if joins_left:  # ... and over the left one, which leaves its list
+            if joins_left:  # ... and the left neighbour, which leaves its list
                 before = left.before
                 after = left.after
                 before.after = after
@@ -187,25 +187,25 @@ class BlockPool:
             chunk.bin = bin
 
     def provide(self, nbytes: int) -> None:
-        """Have bins for chunks up to a size."""
+        """Make bins for chunks up to a size."""
         granules = nbytes >> self._shift
         while len(self._bins) <= granules.bit_length() << _STEP_BITS:
             self._bins.append(Bin(len(self._bins)))
 
     def add(self, segment: Segment) -> None:
-        """Take a new segment over. Its only chunk counts as in use; give it to fill the lists."""
+        """Add a new segment. Its only chunk is in use; `give` makes it free."""
         self.provide(segment.size)
         self.segments[segment.ptr] = segment
 
     def drop(self, segment: Segment) -> None:
-        """Forget a segment that is free; the caller returns it to the source, or adds it again."""
+        """Remove a free segment; the caller returns it to the source, or adds it again."""
         chunk = segment.right
         chunk.before.after, chunk.after.before = chunk.after, chunk.before
         chunk.bin = IN_USE
         del self.segments[segment.ptr]
 
     def extension(self, segment: Segment, nbytes: int) -> Chunk:
-        """A chunk in use for the bytes by which a segment is to grow; nothing is changed yet."""
+        """A chunk in use for the bytes by which a segment will grow; the ring is unchanged."""
         chunk = Segment(self, segment.ptr + segment.size, nbytes).right
         self.provide(segment.size + nbytes)
         chunk.left = segment.left
@@ -234,7 +234,7 @@ class BlockPool:
         return (octave << _STEP_BITS) + (granules >> octave) if octave > 0 else granules
 
     def _listed(self, bit: int) -> Iterator[Chunk]:
-        """The chunks of the list with that bit, which is cleared if there are none."""
+        """The chunks of the bin with that bit; an empty bin is unmarked."""
         head = self._bins[bit.bit_length() - 1]
         chunk = head.after
         if chunk is head:
@@ -245,7 +245,7 @@ class BlockPool:
             chunk = chunk.after
 
     def carve(self, chunk: Chunk, start: int, end: int) -> Chunk:
-        """Hold the addresses [start, end) of a free chunk; what it has around them stays free."""
+        """Take the addresses [start, end) of a free chunk into use; the rest stays free."""
         held = behind = chunk
         before, after = chunk.before, chunk.after
         before.after, after.before = after, before
@@ -258,7 +258,7 @@ class BlockPool:
                 self.give(behind)
             if held is not chunk:
                 self.give(chunk)
-        except BaseException:  # an interrupt; the one in the middle last: it joins with the others
+        except BaseException:  # an interrupt: the middle part last, to join with its neighbours
             if behind is not held and behind.bin == IN_USE:
                 self.give(behind)
             if chunk is not held and chunk.bin == IN_USE:
@@ -268,7 +268,7 @@ class BlockPool:
         return held
 
     def _split(self, chunk: Chunk, size: int) -> Chunk:
-        """Cut a chunk in use behind its first `size` bytes; the rest, in use as well."""
+        """Cut a chunk in use after `size` bytes; the rest, which is in use, too."""
         rest = Chunk()
         rest.pool = self
         rest.ptr = chunk.ptr + size
@@ -279,7 +279,7 @@ class BlockPool:
         rest.label = ""
         rest.left = chunk
         right = rest.right = chunk.right
-        right.left = rest  # from here on stores only
+        right.left = rest  # only stores from here
         chunk.right = rest
         chunk.size = size
         return rest
@@ -287,7 +287,7 @@ class BlockPool:
     def cut(self, segment: Segment, chunk: Chunk, start: int, end: int) -> Segment:
         """Make the addresses [start, end) within a free chunk a free segment of their own.
 
-        What lies in front of them and behind them become segments, too. The last one is returned.
+        The parts in front and behind become segments, too. Returns the last one.
         """
         pieces = [held := self.carve(chunk, start, end)]
         try:
@@ -302,10 +302,10 @@ class BlockPool:
         return last
 
     def _part(self, segment: Segment, chunk: Chunk) -> Segment:
-        """Make what a segment has from a chunk on a segment of its own."""
+        """Split a segment in front of a chunk; the new segment begins with the chunk."""
         rest = Segment(self, chunk.ptr, segment.ptr + segment.size - chunk.ptr)
         before, last = chunk.left, segment.left
-        self.segments[chunk.ptr] = rest  # from here on stores only
+        self.segments[chunk.ptr] = rest  # only stores from here
         rest.right, chunk.left = chunk, rest
         last.right, rest.left = rest, last
         before.right, segment.left = segment, before
@@ -316,7 +316,7 @@ class BlockPool:
         """Give a segment with all its chunks, free and in use, to another pool."""
         try:
             self._hand_over(segment, heir)
-        finally:  # after an interrupt: what is left
+        finally:  # after an interrupt: the chunks that are left
             self._hand_over(segment, heir)
 
     def _hand_over(self, segment: Segment, heir: BlockPool) -> None:
@@ -327,7 +327,7 @@ class BlockPool:
             if chunk.bin >= 0:
                 head = heir._bins[chunk.bin]
                 chunk.before.after, chunk.after.before = chunk.after, chunk.before
-                head.marked = True  # stores only, for each chunk
+                head.marked = True  # only stores, for each chunk
                 heir._filled |= head.bit
                 chunk.before, chunk.after = head, head.after
                 head.after = chunk.after.before = chunk
@@ -338,7 +338,7 @@ class BlockPool:
             del self.segments[segment.ptr]
 
     def free_segments(self) -> list[Segment]:
-        """The segments of which nobody uses a byte."""
+        """The segments that are entirely free."""
         return [segment for segment in self.segments.values() if segment.free]
 
     def largest_free(self) -> int:
@@ -368,13 +368,13 @@ class BlockPool:
 
 
 def give_all(chunks: list[Chunk]) -> None:
-    """Give chunks in use back to the pools that have them now; the list is empty then.
+    """Give chunks in use back to the pools that have them now, and empty the list.
 
-    What an interrupt leaves, at the entry all, is in the list: the caller, if nothing else knows of
-    the chunks, calls this once more.
+    After an interrupt the list has the chunks that are left. A caller with the only reference to
+    them calls this once more.
     """
     while chunks:
         chunk = chunks[-1]
-        if chunk.bin < 0 and chunk.right.left is chunk:  # else an interrupt came right behind it
+        if chunk.bin < 0 and chunk.right.left is chunk:  # else given before an interrupt
             chunk.pool.give(chunk)
         del chunks[-1]

@@ -1,4 +1,4 @@
-"""What a segment is cut into: chunks, in a ring by address, and the lists of the free ones."""
+"""Chunks, the parts of a segment: a ring by address, and lists of the free ones."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ if TYPE_CHECKING:
     from gtensor.memory.blocks import BlockPool
 
 IN_USE = -1  # the `bin` of a chunk that a block holds
-RETIRED = -2  # of a chunk that no block holds any more, but that a stream may still be using
-JOINED = -3  # of a chunk that is a part of another one, whose state is the block's (`spans.py`)
+RETIRED = -2  # of a freed chunk that a stream may still be using
+JOINED = -3  # of a chunk that is a part of a `Span` (`spans.py`), which has the block's state
 
 
 class Chunk:
@@ -18,8 +18,8 @@ class Chunk:
 
     `left` and `right` are the neighbours by address, `before` and `after` those in the free list.
     `used`, `nbytes` and `label` describe the block that holds the chunk: bytes rounded up, bytes
-    requested, and the op that asked; 0 and "" before the first one. `uses` is the arena's note of
-    who else uses a chunk in use, None for nobody and for every free chunk.
+    requested, and the op; 0 and "" before the first one. `uses` are the ids of the streams that
+    used a chunk in use; None if only the pool's stream did, and for free chunks.
     """
 
     __slots__ = ("after", "before", "bin", "label", "left", "nbytes", "pool", "ptr", "right",
@@ -42,8 +42,8 @@ class Chunk:
 class Bin(Chunk):
     """The head of a list of free chunks; as a chunk it has no bytes.
 
-    `marked` says if `bit` is set in the pool's `filled`. A list that runs empty stays marked until
-    a search comes by, since it mostly fills again before that.
+    `marked` says if `bit` is set in the pool's `_filled`. A list that runs empty stays marked until
+    a search visits it, since it mostly fills again before that.
     """
 
     __slots__ = ("bit", "marked")
@@ -67,9 +67,9 @@ class Bin(Chunk):
 
 
 class Segment(Chunk):
-    """One piece of memory from the source, and the guard of its ring of chunks.
+    """One piece of memory from the source, and the sentinel of its ring of chunks.
 
-    It counts as in use, so that neither end of the segment ever joins with anything.
+    It counts as in use, so no chunk joins across the segment's ends.
     """
 
     __slots__ = ()
@@ -99,5 +99,5 @@ class Segment(Chunk):
 
     @property
     def free(self) -> bool:
-        """True if nobody uses a byte of the segment."""
+        """Whether all bytes of the segment are free."""
         return self.left is self.right and self.left.bin >= 0

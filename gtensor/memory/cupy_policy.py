@@ -1,12 +1,12 @@
 """The policy of CuPy's memory pool, to compare the arena with.
 
-As `cupy.cuda.MemoryPool` (cupy/cuda/memory.pyx, CuPy 14) does it: sizes rounded up to 512 bytes;
-per stream the smallest free chunk that fits, always split; on a miss one segment of exactly the
-size asked for; when that fails, all segments of which nobody uses a byte go back, then garbage is
-collected, and it is tried again. A limit is checked before anything goes back. Streams are never
-ordered.
+As in `cupy.cuda.MemoryPool` (cupy/cuda/memory.pyx, CuPy 14), sizes are rounded up to 512 bytes. The
+smallest free chunk of the stream that fits is taken and always split. On a miss one segment of
+exactly the requested size is acquired. When that fails, all free segments are released, then
+garbage is collected, and it is tried again. The limit is checked before anything is released. No
+stream waits for another.
 
-Not for use: it looks at every free chunk, and knows no threads.
+Not for production: it searches all free chunks, and is not thread-safe.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class _Piece:
 
     @property
     def whole(self) -> bool:
-        """Whether it is all of its segment."""
+        """Whether it is its whole segment."""
         return self.before is None and self.after is None
 
     def split(self, size: int) -> _Piece:
@@ -51,7 +51,7 @@ class _Piece:
         return rest
 
     def swallow(self, after: _Piece) -> None:
-        """Take the neighbour's bytes over."""
+        """Absorb the neighbour behind it."""
         self.size += after.size
         self.after = after.after
         if self.after is not None:
@@ -95,7 +95,7 @@ class CupyPool:
         return block
 
     def _give(self, piece: _Piece) -> None:
-        """Take a block's bytes back and join them with their free neighbours."""
+        """Free a block's piece and join it with its free neighbours."""
         self.allocated -= piece.size
         self._live.remove(piece)
         if piece.after in self._free:
@@ -108,7 +108,7 @@ class CupyPool:
         self._free.add(piece)
 
     def record_use(self, block: Block | int, stream: int) -> None:
-        """Nothing: the pool reuses a block at its free, whatever other streams still do."""
+        """Do nothing: this pool reuses a block at its free, even if other streams still use it."""
 
     def stats(self) -> Stats:
         """The counters now."""
@@ -121,18 +121,18 @@ class CupyPool:
             fragmentation=1 - largest / free if free else 0.0)
 
     def reset_peak(self) -> None:
-        """Let both peaks start again from what is in use now."""
+        """Set both peaks to what is in use now."""
         self._peak_allocated = self.allocated
         self._peak_reserved = self._reserved
 
     def set_limit(self, nbytes: int | None) -> None:
-        """Hold at most `nbytes` bytes of segments from now on; what is held stays."""
+        """Hold at most `nbytes` bytes of segments from now on; held segments stay."""
         if nbytes is not None and nbytes < 0:
             raise ValueError(f"a limit of {nbytes} bytes was given; wanted 0 or more, or None")
         self.limit = nbytes
 
     def empty_cache(self) -> int:
-        """Return segments that nobody uses (`free_all_blocks`); the bytes returned."""
+        """Release free segments (as `free_all_blocks`); the number of bytes released."""
         released = 0
         for piece in [piece for piece in self._free if piece.whole]:
             self.source.release(piece.ptr, piece.size)
@@ -143,7 +143,7 @@ class CupyPool:
         return released
 
     def _opened(self, size: int, nbytes: int, stream: int, label: str) -> _Piece:
-        """A new segment of that size, all of it."""
+        """A piece of that size from a new segment."""
         if self.limit is not None and self._reserved + size > self.limit:
             raise self._no_room(nbytes, label, f"the limit is {report.size_text(self.limit)}")
         why = ""

@@ -15,7 +15,7 @@ _FURTHER = ("#6a994e", "#c08552", "#5e9aa8", "#a1869e")  # for the names that us
 
 
 def colors(categories: list[str]) -> list[str]:
-    """A colour for each category, the same in every picture, for light and dark grounds."""
+    """A colour for each category, the same in every picture, for light and dark backgrounds."""
     given = [name for name in categories if name not in _COLORS]
     return [_COLORS.get(name) or _FURTHER[given.index(name) % len(_FURTHER)]
             for name in categories]
@@ -51,9 +51,9 @@ def curves(history: History) -> Curves:
 
 
 def envelope(found: Curves, columns: int) -> Curves:
-    """Of equal steps of time, `columns` of them, the moments with most bytes, and the last of each.
+    """Of each of `columns` equal time intervals, the point with most bytes and the last point.
 
-    So the peak stays what it is, and what goes on after a step is what was there at its end.
+    So the peak is kept, and each interval continues from the end of the one before.
     """
     if len(found.times) <= 2 * columns:
         return found

@@ -1,4 +1,4 @@
-"""Files that explain memory: which suffix is written how."""
+"""Memory reports as files: the writer of each suffix."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _WRITERS = {".html": html_file, ".png": png_file, **_SNAPSHOTS}
 
 @contextmanager
 def collector_paused() -> Iterator[None]:
-    """Not to collect garbage while many objects are made and none is dropped: half the time."""
+    """Switch garbage collection off where many objects are made and none dropped: half the time."""
     enabled = gc.isenabled()
     gc.disable()
     try:
@@ -34,7 +34,7 @@ def collector_paused() -> Iterator[None]:
 
 
 def save(path: str | PathLike[str], history: History, snapshot: bool = False) -> None:
-    """Write a history to a file, all or nothing; `snapshot`: only as a snapshot.
+    """Write a history to a file atomically; `snapshot` allows the snapshot formats only.
 
     Raises as `check`, and OSError if the file cannot be written.
     """
@@ -43,7 +43,7 @@ def save(path: str | PathLike[str], history: History, snapshot: bool = False) ->
 
 
 def check_folder(path: str | PathLike[str]) -> None:
-    """Raise OSError if a file could not be written there: no folder, or one that is not ours."""
+    """Raise OSError if a file could not be written there: no folder, or not writable."""
     place = Path(os.path.realpath(path))
     folder = place.parent
     if place.is_dir():
@@ -57,7 +57,7 @@ def check_folder(path: str | PathLike[str]) -> None:
 
 
 def check(path: str | PathLike[str], snapshot: bool = False) -> None:
-    """Raise ValueError for a suffix that is not written, ModuleNotFoundError without matplotlib."""
+    """Raise ValueError for an unknown suffix, ModuleNotFoundError for .png without matplotlib."""
     wanted = _SNAPSHOTS if snapshot else _WRITERS
     suffix = Path(path).suffix
     if suffix not in wanted:

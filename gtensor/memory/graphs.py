@@ -1,14 +1,15 @@
-"""Memory of CUDA graphs: pools that nobody else takes from while a graph may still replay.
+"""Memory of CUDA graphs: a pool that serves no other request while its graphs can be replayed.
 
-A graph has the addresses of its capture built in: each replay writes them again, whatever lives
-there by then. So what a captured stream allocates comes from a pool that belongs to the graph
-(`pools.py`). Within it a free serves the next request of the capture at once, as on any
-stream, and captures that come later into the same pool. Graphs of one pool therefore share bytes,
-and replay one after another, on whatever streams: each waits for the one before.
+A graph contains the addresses of its capture, and each replay writes them again. So a captured
+stream allocates from a pool that belongs to the graph (`pools.py`). A block freed during a capture
+serves the next request of that capture, as on any stream, and later captures into the same pool.
+Graphs of one pool therefore share bytes; they are replayed one after another, on any streams: each
+replay waits for the one before.
 
-The pool ends with its last holder: graphs, or who keeps it for graphs to come. Then its segments go
-to whoever asks next, behind the last replay, and blocks in use keep their bytes. A capture may wait
-for nobody, so what it may take of them is settled before it begins (`Streams.settle_ended`).
+The pool ends when no graph and no `GraphPool` handle refers to it. Then the next request takes its
+segments, ordered behind the last replay; blocks in use keep their bytes. Waits are forbidden during
+a capture, so memory of ended streams that it may take is made ready before it begins
+(`Streams.settle_ended`).
 """
 
 from __future__ import annotations
@@ -36,8 +37,8 @@ if TYPE_CHECKING:
 class GraphPool:
     """Memory for the captures of graphs that replay one after another; `Arena.graph_pool` makes it.
 
-    `number` stands for the pool where segments have a stream, `blocks` are those of all captures
-    that somebody holds. `__del__` is a call of C's, as that of a block.
+    `number` takes the place of the stream id of the pool's segments. `blocks` are the live blocks
+    of all captures. `__del__` is a C callable, as that of a block.
     """
 
     __slots__ = ("__del__", "__dict__", "__weakref__")
@@ -57,14 +58,14 @@ class GraphPool:
 
     @contextmanager
     def capturing(self, stream: int, home: Stream | None = None) -> Iterator[Joined]:
-        """While the stream with that id is captured: what it asks for comes from this pool.
+        """Serve the stream with that id from this pool while it is captured.
 
-        The pool may take segments over from streams and graphs that are gone by now: `home`, on
+        The pool may take segments of streams and graphs that have ended: `home`, the stream on
         which the results count as made, waits for their work, and replays wait for `home`. Without
-        it the pool only grows.
+        `home` the pool only grows.
 
-        Whoever holds the answer keeps the joined addresses that the capture used. Raises
-        ValueError if the stream has memory of its own.
+        The returned object keeps the joined addresses that the capture used. Raises ValueError if
+        the stream has memory of its own.
         """
         pools = self._reserve.pools
         large, small = pools.large, pools.small
@@ -75,7 +76,7 @@ class GraphPool:
         joined = Joined()
         self._reserve.replayed.add(joined)
         with self.arena.capturing():
-            try:  # the stream is this thread's alone, so stores will do, which nothing interrupts
+            try:  # only this thread uses the stream, so stores suffice; they are not interrupted
                 self._reserve.captures[self.number] = Usable(joined, left)
                 large[stream], small[stream] = pools.private[self.number]
                 yield joined
@@ -88,18 +89,21 @@ class GraphPool:
                     del self._reserve.captures[self.number]
 
     def _settled(self, home: Stream) -> list[Orphan]:
-        """The pools of who is gone, once `home` and the replays come after all work on them."""
+        """The pools of ended streams and graphs; `home` and the replays wait for work on them."""
         left, waits = self._changing(lambda allowed: (
             self._reserve.settle_orphans(home) if allowed else ([], False)))
         if waits:
-            with self.replaying(home):  # from now on an event of `home` counts as the last replay
+            with self.replaying(home):  # an event of `home` counts as the last replay
                 pass
         return left
 
     @contextmanager
     def replaying(self, stream: Stream) -> Iterator[None]:
-        """A graph of the pool is launched on the stream within, behind the one before it, and
-        behind who uses what the pool had of memory that nobody holds any more."""
+        """The caller launches a graph of the pool on the stream within.
+
+        The stream waits for the replay before, and for other streams' work on freed blocks of the
+        pool.
+        """
         with self._lock:
             self._changing(
                 lambda _: self._reserve.streams.order_retired(stream.id, self.number))
@@ -111,7 +115,7 @@ class GraphPool:
                 try:
                     self._last = stream.id, stream.record()
                     self.__del__ = self.arena.forgetting(self.number, self._last[1])
-                except BaseException:  # nobody could wait for the replay
+                except BaseException:  # without an event no stream could wait for the replay
                     stream.synchronize()
                     raise
 
@@ -119,10 +123,9 @@ class GraphPool:
 @contextmanager
 def capturing(device: Device, pool: GraphPool, stream: int, home: Stream) -> Iterator[Captured]:
     """Serve this thread from the pool while it captures its work on the device, on that stream.
-    `home` is as in `GraphPool.capturing`.
 
-    Raises RuntimeError if the pool is not of the arena in use there, or a planned step or a
-    recording stands over it; ValueError as `GraphPool.capturing`.
+    `home` is as in `GraphPool.capturing`. Raises RuntimeError if the pool is not of the arena in
+    use there, or within a planned step or a recording; ValueError as `GraphPool.capturing`.
     """
     _check_chain(device, pool)
     with pool.capturing(stream, home) as joined:
@@ -137,15 +140,15 @@ def capturing(device: Device, pool: GraphPool, stream: int, home: Stream) -> Ite
             stand_over(device, "a capture on", over)
             yield captured
         finally:
-            captured.thread = None  # stores again: an interrupt must not leave it standing
+            captured.thread = None  # only stores: an interrupt must not leave the adaptor in place
             if device.resource is captured:
                 device.resource = captured.upstream
-            else:  # somebody began to record in the capture, and has not ended yet
+            else:  # a recording began within the capture and has not ended yet
                 take_out(device, captured)
 
 
 def _check_chain(device: Device, pool: GraphPool) -> None:
-    """Raise RuntimeError if what stands over the device allows no capture into the pool now."""
+    """Raise RuntimeError if the device's chain allows no capture into the pool now."""
     chain = list(chain_of(device.resource))
     for link in chain:
         if isinstance(link, Adaptor) and link.no_capture:

@@ -1,7 +1,7 @@
-"""What was live when: the lifetimes of blocks, told apart by who asked for them and what for.
+"""The lifetimes of blocks, each with its op, module and category.
 
-A history comes from a recording or from a snapshot file. Everything that explains memory (the
-pictures, the page, the tables of `gtensor memory`) reads it and nothing else.
+A history comes from a recording or from a snapshot file. The pictures, the page and the tables of
+`gtensor memory` read nothing else.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 from gtensor.memory.layout import SegmentLayout, check_tiles
 
-# What memory is for, in the order in which pictures stack it; names that users give come on top.
+# In the order in which pictures stack them; the user's own categories are stacked on top.
 CATEGORIES = {
     "parameters": "parameters and buffers of modules",
     "optimizer": "the optimizer's state",
@@ -29,7 +29,7 @@ OUT_OF_MEMORY = "out of memory"  # the name of a mark
 
 
 class Source(NamedTuple):
-    """The user's line that asked."""
+    """The user's line that allocated."""
 
     file: str
     line: int
@@ -41,10 +41,10 @@ class Source(NamedTuple):
 
 @dataclass(slots=True)
 class Life:
-    """A block: its bytes, who asked, and the events that made and freed it.
+    """A block: its bytes, its origin, and the events that made and freed it.
 
-    `op` is what made it, or its name if a module has one for it ("weight"). `made` is None if it
-    was there before the first event, `freed` None if it still lives.
+    `op` made it; if a module holds it, `op` is its name there ("weight"). `made` is None if it
+    existed before the first event, `freed` is None if it still lives.
     """
 
     address: int
@@ -60,7 +60,7 @@ class Life:
 
     @property
     def holder(self) -> str:
-        """Who has it, in words: the op and where it ran, or the network that it is a part of."""
+        """The holder in words: the op and the module it ran in, or the network with the block."""
         if self.category in _STANDING and self.module:
             return f"{_STANDING[self.category]} of {self.module.partition('.')[0]}"
         who = f"{self.op or '(no label)'}{f' in {self.module}' if self.module else ''}"
@@ -73,10 +73,10 @@ def unknown_life(nbytes: int) -> Life:
 
 
 class Mark(NamedTuple):
-    """Something that happened between two events: `event` is the number of the next one.
+    """A phase or an error between two events: `event` is the number of the next one.
 
     `name` is a phase ("backward", "update") that begins or ends, or "out of memory", with the
-    bytes that were asked for.
+    requested bytes.
     """
 
     event: int
@@ -87,9 +87,9 @@ class Mark(NamedTuple):
 
 
 class SegmentChange(NamedTuple):
-    """A segment was taken from the source, or given back; `event` is the number of the next event.
+    """A segment was acquired or released; `event` is the number of the next event.
 
-    That it was given back is noticed when the next one is taken, or at the end.
+    A release is noticed when the next segment is acquired, or at the end.
     """
 
     event: int
@@ -101,7 +101,7 @@ class SegmentChange(NamedTuple):
 
 
 class Held(NamedTuple):
-    """What one holder (an op, a module, a category ...) has at some moment."""
+    """The bytes and blocks of one holder (an op, a module, a category ...) at one moment."""
 
     name: str
     size: int
@@ -121,7 +121,7 @@ class History:
     stats: dict[str, Any] = field(default_factory=dict)
 
     def check(self) -> None:
-        """Raise ValueError if an event is lost or told twice, or pieces do not tile a segment."""
+        """Raise ValueError if an event is missing or doubled, or pieces do not tile a segment."""
         told = bytearray(len(self.times))
         for life in self.lives:
             if life.made is not None and life.freed is not None and life.freed <= life.made:
@@ -140,7 +140,7 @@ class History:
 
     @property
     def categories(self) -> list[str]:
-        """Those that occur, as pictures stack them."""
+        """The categories that occur, in the order in which pictures stack them."""
         found = dict.fromkeys(life.category for life in self.lives)
         return [*(name for name in CATEGORIES if name in found),
                 *(name for name in found if name not in CATEGORIES)]
@@ -191,7 +191,7 @@ class History:
 
 
 def held_by(lives: Iterable[Life], name: Callable[[Life], str]) -> list[Held]:
-    """Blocks put together by a name: who holds how much, most first."""
+    """Bytes and blocks by name, most bytes first."""
     found: dict[str, list[int]] = {}
     for life in lives:
         total = found.setdefault(name(life), [0, 0])
@@ -202,7 +202,7 @@ def held_by(lives: Iterable[Life], name: Callable[[Life], str]) -> list[Held]:
 
 
 def cut(held: list[Held], most: int) -> list[Held]:
-    """The first `most` holders, and the rest in a last line (unless it is one: that stays)."""
+    """The first `most` holders, and the others in one last line (a single other keeps its name)."""
     rest = held[most:]
     if len(rest) < 2:
         return held
@@ -211,7 +211,7 @@ def cut(held: list[Held], most: int) -> list[Held]:
 
 
 class Classifier:
-    """What blocks are for: as the program said, else by the passes that they outlive."""
+    """The category of blocks: the program's, else by the passes that they outlive."""
 
     def __init__(self, marks: Sequence[Mark]) -> None:
         self._backward = [mark.event for mark in marks if (mark.name, mark.begins)
@@ -221,7 +221,7 @@ class Classifier:
 
     def category(self, given: str, label: str, phase: str, made: int | None,
                  freed: int | None) -> str:
-        """Of a block that lives from event `made` to `freed`, asked for in `phase`."""
+        """The category of a block that lives from event `made` to `freed`, made in `phase`."""
         if given:
             return given
         if label == "workspace":
@@ -237,6 +237,6 @@ _MADE_IN = {"backward": "gradients", "update": "optimizer"}  # and alive after i
 
 
 def _outlives(made: int, freed: int | None, events: list[int]) -> bool:
-    """Whether the first of the (rising) events after `made` found the block alive."""
+    """Whether the block was alive at the first of the (rising) events after `made`."""
     at = bisect_right(events, made)
     return at < len(events) and (freed is None or events[at] <= freed)

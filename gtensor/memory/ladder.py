@@ -1,9 +1,8 @@
-"""What is tried for a request that its own free list cannot serve, in order.
+"""The steps for a request that its own free list cannot serve, in order.
 
-Each rung is one look at everything `Reserve.take` knows: the free list again, retired chunks, other
-streams' memory, a new segment. Between two looks something may make room: free segments go back to
-the source (as many as are needed, then all), garbage is collected, and last the streams that hold
-retired chunks are waited for.
+Each step makes room and then calls `Reserve.take`, which tries the free list, retired chunks, other
+streams' memory and a new segment. The first step makes no room. The next ones release free segments
+(as many as needed, then all), collect garbage, and wait for the streams that use retired chunks.
 """
 
 from __future__ import annotations
@@ -19,13 +18,13 @@ Held = TypeVar("Held")
 
 
 class Changing(Protocol):
-    """`Arena._changing`: runs some work under the lock."""
+    """The type of `Arena._changing`."""
 
     def __call__(self, work: Callable[[bool], Held]) -> Held: ...
 
 
 class Ladder:
-    """The rungs over one reserve; `changing` takes the arena's lock for a rung."""
+    """The steps over one reserve; `changing` holds the arena's lock during a step."""
 
     def __init__(self, reserve: Reserve, streams: Streams, changing: Changing) -> None:
         self._reserve = reserve
@@ -33,7 +32,7 @@ class Ladder:
         self._changing = changing
 
     def climb(self, size: int, attempt: Callable[[bool], Held | str]) -> Held | str:
-        """What `attempt` makes, under the lock, of `size` bytes; or why there are none."""
+        """The result of `attempt`, called under the lock; or a text that says why there is none."""
         why = ""
         for rung in (None, self._make_room, self._release, self._collect, self._wait):
             if rung is not None and not rung(size):
@@ -43,7 +42,7 @@ class Ladder:
                 return found
             why = found
         if self._streams.capturing:
-            why += "; nothing goes back or is waited for while a graph is captured"
+            why += "; nothing is released or waited for while a graph is captured"
         return why
 
     def _make_room(self, size: int) -> bool:

@@ -1,4 +1,4 @@
-"""How segments lie: the pieces of each in address order, and who holds them."""
+"""The layout of segments: the pieces of each in address order, and their holders."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from gtensor.memory.resource import Block
 from gtensor.memory.spans import Span
 
 FREE, LIVE, PENDING = "free", "live", "pending"  # states of a piece
-NOBODY = -1  # the stream of a segment whose stream is gone
+NOBODY = -1  # the stream of a segment whose stream has ended
 
 
 class Piece(NamedTuple):
     """Consecutive bytes of a segment: free, held by a block, or waiting for a stream to finish.
 
-    `nbytes` is what was requested and `label` the op, of pieces that are not free. `holder` is the
-    address of the block that a piece belongs to if it is one of several that are joined there, else
-    0, and `offset` where in the block it comes.
+    For pieces that are not free, `nbytes` are the requested bytes and `label` is the op. If a block
+    is joined of several pieces, `holder` is its address (else 0) and `offset` the piece's place in
+    it.
     """
 
     address: int
@@ -34,14 +34,14 @@ class Piece(NamedTuple):
 
     @property
     def owner(self) -> int:
-        """The address of the block that it is, or is a part of."""
+        """The address of its block."""
         return self.holder or self.address
 
 
 class SegmentLayout(NamedTuple):
     """A segment and its pieces in address order; they tile it.
 
-    `stream` is `NOBODY` if the stream is gone, and below that the number of a pool for graphs.
+    `stream` is `NOBODY` if the stream has ended; lower numbers are pools for graphs.
     """
 
     address: int
@@ -62,12 +62,12 @@ def laid_out(reserve: Reserve) -> list[SegmentLayout]:
 
 
 def graph_pool(stream: int) -> int:
-    """Which pool for graphs stands as a segment's stream: 1, 2, ...; 0 if none does."""
+    """The number (1, 2, ...) of the pool for graphs that has a segment; 0 if a stream has it."""
     return max(NOBODY - stream, 0)
 
 
 def layout_of(resource: Any) -> tuple[list[SegmentLayout], dict[str, Any]]:
-    """How the segments of an arena lie now, and its counters by name, its limit among them."""
+    """The segments of an arena now, and its counters by name, with its limit."""
     layout = resource.layout() if hasattr(resource, "layout") else []
     return layout, {**asdict(resource.stats()), "limit": getattr(resource, "limit", None)}
 
@@ -95,7 +95,7 @@ def _within(nbytes: int, offset: int, size: int) -> int:
 
 
 class _Noted(Protocol):
-    """What `opened` asks of a block."""
+    """The attributes of a block that `opened` reads."""
 
     @property
     def address(self) -> int: ...
@@ -109,7 +109,7 @@ class _Noted(Protocol):
 
 def opened(segments: list[SegmentLayout], held: Iterable[Block],
            blocks: Iterable[_Noted]) -> list[SegmentLayout]:
-    """The segments with the blocks that lie in held ones in place of those."""
+    """The segments with each block of `held` replaced by the blocks that were placed in it."""
     opening = {block.ptr for block in held}
     if not opening:
         return segments
@@ -119,7 +119,7 @@ def opened(segments: list[SegmentLayout], held: Iterable[Block],
         if piece.owner not in opening or piece.state != LIVE:
             yield piece
             return
-        at = piece.owner + piece.offset  # where the blocks see it
+        at = piece.owner + piece.offset  # its address within the block
         end, there = at + piece.size, piece.address - at
         for block in ordered:
             low, high = max(at, block.address), min(end, block.address + block.size)

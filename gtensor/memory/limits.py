@@ -1,4 +1,4 @@
-"""Limits and watermarks: sizes in bytes, in words, or as a part of what there is."""
+"""Limits and watermarks: sizes in bytes, as texts, or as fractions."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ def size_of(size: int | str) -> int:
 
 
 def amount_of(amount: int | float | str, whole: Callable[[], int]) -> int:
-    """Bytes of a size as in `size_of`, or of a part of `whole()` bytes: 0.5, "50%".
+    """Bytes of a size as in `size_of`, or of a fraction of `whole()` bytes: 0.5, "50%".
 
-    Raises TypeError for what is none of these, ValueError for a part not in (0, 1].
+    Raises TypeError for another type, ValueError for a fraction not in (0, 1].
     """
     if isinstance(amount, bool) or not isinstance(amount, str | Real):
         raise TypeError(f"{amount!r} was given; wanted bytes as an integer, a part as 0.5 or "
@@ -66,15 +66,15 @@ class Watermark:
         self._marks = marks
 
     def remove(self) -> None:
-        """Call no more. Once is enough; again does nothing."""
+        """End the calls. A second call does nothing."""
         self._marks.remove(self)
 
 
 class Watermarks:
-    """The watermarks of one arena. Without any, no allocation looks at them."""
+    """The watermarks of one arena."""
 
     def __init__(self) -> None:
-        self._all: tuple[Watermark, ...] = ()  # replaced, never changed: threads may be walking it
+        self._all: tuple[Watermark, ...] = ()  # replaced, never changed: threads iterate over it
         self._replacing = RLock()
         free_at_forks(self._replacing)
 
@@ -91,12 +91,12 @@ class Watermarks:
         return mark
 
     def remove(self, mark: Watermark) -> None:
-        """Let a watermark be forgotten."""
+        """Remove a watermark."""
         with self._replacing:
             self._all = tuple([other for other in self._all if other is not mark])
 
     def below(self, nbytes: int) -> int:
-        """The lowest level there is, `nbytes` at most."""
+        """The lowest watermark, `nbytes` at most."""
         return min([nbytes, *(mark.nbytes for mark in self._all)])
 
     def passed(self, before: int, after: int) -> bool:
@@ -104,9 +104,9 @@ class Watermarks:
         return any(before <= mark.nbytes < after for mark in self._all)
 
     def call(self, now: int, rise: int) -> None:
-        """Call those that a rise by `rise` bytes to `now` passed, lowest first.
+        """Call the watermarks that a rise by `rise` bytes to `now` passed, lowest first.
 
-        What a callback allocates does not call it again.
+        A callback's own allocations do not call it again.
         """
         for mark in sorted(self._all, key=lambda mark: mark.nbytes):
             if now - rise <= mark.nbytes < now and not mark.running:

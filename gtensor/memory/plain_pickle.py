@@ -1,10 +1,9 @@
 """Pickles of plain values, read without the pickle module.
 
-Python's unpickler believes what a file says: nine bytes make it reserve 8 GB for its memo. This
-reader knows the instructions of which pickles of numbers, texts, lists, tuples and dicts consist
-(protocols 2 to 5) and no other, so there is nothing that it could run. It reads piece by piece and
-stops at the first instruction that no such pickle has; what it takes grows with the bytes that are
-really in the file.
+Python's unpickler trusts the sizes in a file: nine bytes make it reserve 8 GB for its memo. This
+reader has only the instructions for numbers, texts, lists, tuples and dicts (protocols 2 to 5), so
+no pickle can make it run code. It reads piece by piece and stops at the first other instruction;
+the memory it takes is bounded by the bytes in the file.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ from gtensor.files import (
 
 _unsigned2, _unsigned4, _signed4, _float8 = (
     Struct(form).unpack_from for form in ("<H", "<I", "<i", ">d"))
-_LONGEST = 16 + MOST_TEXT_BYTES  # an instruction and what it says
+_LONGEST = 16 + MOST_TEXT_BYTES  # an instruction with its argument
 _CODES = {code.name: ord(code.code) for code in pickletools.opcodes}
 _NAMES = {code: name for name, code in _CODES.items()}
 (_PROTO, _FRAME, _STOP, _MARK, _GET, _LONG_GET, _PUT, _LONG_PUT, _MEMOIZE, _INT, _INT1, _INT2,
@@ -45,10 +44,10 @@ def load(pieces: Iterable[bytes]) -> Any:
     """The value of a pickle that comes in pieces.
 
     A value that the pickle has in several places is made once; keys of dicts are texts. Raises
-    ValueError, in words that call the pickle "it", for what is no pickle of plain values.
+    ValueError, with a text that calls the pickle "it", unless it is a pickle of plain values.
     """
     source = iter(pieces)
-    data, at, safe = b"", 0, -1  # an instruction that begins up to `safe` is there as a whole
+    data, at, safe = b"", 0, -1  # an instruction that begins up to `safe` is complete in `data`
     stack: list[Any] = []
     below: list[list[Any]] = []  # stacks, each up to a mark
     memo: list[Any] = []
@@ -60,7 +59,7 @@ def load(pieces: Iterable[bytes]) -> Any:
                 safe = len(data) - _LONGEST if len(data) > _LONGEST else len(data)
             code = data[at]
             at += 1
-            # by how often they come
+            # most frequent instructions first
             if code == _GET:
                 stack.append(memo[data[at]])
                 at += 1
@@ -138,7 +137,7 @@ def load(pieces: Iterable[bytes]) -> Any:
 
 
 def _filled(rest: bytes, source: Iterator[bytes]) -> bytes:
-    """What is left and as much more as any instruction may need."""
+    """The rest of the data, with as much more as any instruction may need."""
     for piece in source:
         rest += piece
         if len(rest) > _LONGEST:
@@ -164,14 +163,14 @@ def _set(place: Any, keys: list[Any], values: list[Any]) -> None:
     if len(keys) != len(values):
         raise ValueError("it sets a key without a value")
     try:
-        "".join(keys)  # the fastest way to ask whether all are texts
-    except TypeError:  # others would be hashed, which for nested tuples never ends
+        "".join(keys)  # the fastest check that all are texts
+    except TypeError:  # never hash other keys: for nested tuples that takes exponential time
         raise ValueError("it has a key of a dict that is no text") from None
     place.update(zip(keys, values, strict=True))
 
 
 def _refused(code: int, data: bytes, stack: list[Any]) -> str:
-    """Why an instruction was not carried out."""
+    """The message for an instruction that is refused."""
     name = _NAMES.get(code, f"{code:#x}")
     if name in ("PERSID", "BINPERSID"):
         return "it refers to objects outside of it, which a snapshot never does"

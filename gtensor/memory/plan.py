@@ -1,13 +1,13 @@
-"""Plans: where each block of a repeated step goes, from lifetimes that are known.
+"""Plans: the offset of each block of a repeated step, from the known lifetimes.
 
-An online allocator must place a block before it knows what comes next. A step that repeats is
-known: its blocks are rectangles, bytes by time, to be packed as low as possible (dynamic storage
+An online allocator must place a block before it knows the next request. In a repeated step all are
+known: the blocks are rectangles, bytes by time, to be packed as low as possible (dynamic storage
 allocation, which is NP-hard). The heuristic is best fit in decreasing order (Sekiyama et al. 2018,
 "Profile-guided memory optimization for deep neural networks"; STAlloc, arXiv 2507.16274) by three
-orders, and a short search that puts in front what stuck out the last time.
+orders, and a local search that moves blocks above the target height to the front of the order.
 
 Time is the number of an allocation or free within the iteration, `period` their count. A block that
-is carried into the next iteration dies after `period`: time is a circle.
+is carried into the next iteration dies after `period`: time is cyclic.
 """
 
 from __future__ import annotations
@@ -21,19 +21,19 @@ from gtensor.memory.report import size_text
 from gtensor.memory.resource import Resource
 
 _CLOSE = 1.005  # a plan within this of the peak of live bytes is not searched for a better one
-_LARGE = 0.05  # of the peak: blocks of this size on are moved about by themselves first
+_LARGE = 0.05  # of the peak: a local search first orders the blocks of at least this size
 _MOVES = 500  # of large blocks, at most, per order
 _ROUNDS = 30  # of all blocks, at most, per order
 _WORK = 2e8  # comparisons after which the search ends: about two seconds
-_OVERHEAD = 3000  # comparisons in the time that a block takes beside them
+_OVERHEAD = 3000  # the fixed cost of placing a block, in comparisons
 
 
 @dataclass(frozen=True, slots=True)
 class Lifetime:
-    """One allocation of an iteration: bytes asked for, bytes held, and when.
+    """One allocation of an iteration: requested bytes, held bytes, and its lifetime.
 
-    `birth` in [0, period). `death` in (birth, 2 * period], or None if the block outlived
-    what was recorded, so that nobody knows.
+    `birth` in [0, period). `death` in (birth, 2 * period], or None (unknown) if the block outlived
+    the recording.
     """
 
     nbytes: int
@@ -46,12 +46,12 @@ class Lifetime:
 
 @dataclass(slots=True)
 class Counts:
-    """What happened in the planned steps so far; blocks, but for `steps`.
+    """Counts of blocks over the planned steps so far, and of these steps.
 
-    `served` stand at their planned place. The rest came from the arena: `kept` because the plan has
-    no place for them, since they outlive the iteration; `carried` because an earlier block still
-    held their place; `deviating` because the step asked for something else than the plan expects.
-    `first` says what differed first, "" so far.
+    `served` blocks got their planned place. The others came from the arena: `kept` because they
+    outlive the recording and have no planned place; `carried` because an earlier block still held
+    their place; `deviating` because the request was not the planned one. `first` describes the
+    first deviation, "" without one.
     """
 
     steps: int = 0
@@ -67,9 +67,9 @@ class Plan:
     """Places for the allocations of one iteration, in their order; made by `Recording.plan()`.
 
     `offsets[turn][k]` is the place of the k-th allocation within the reservation of its stream, -1
-    for a block that outlived the recording. Iterations take the turns one after the other: one, or
-    two where a block still lives when its successor is made. `regions` are the bytes reserved by
-    stream. `peak_live` are the most bytes alive at a time, of the blocks that have a place: no plan
+    for a block that outlived the recording. Successive iterations use successive turns: there is
+    one, or two where a block still lives when its successor is made. `regions` are the bytes
+    reserved by stream. `peak_live` is the peak of live bytes of the blocks with a place: no plan
     can reserve less.
     """
 
@@ -87,18 +87,18 @@ class Plan:
 
     @property
     def efficiency(self) -> float:
-        """Peak of live bytes over reserved bytes: 1 is what nobody can be above."""
+        """Peak of live bytes over reserved bytes; 1 is optimal."""
         return self.peak_live / self.reservation if self.reservation else 1.0
 
     def release(self) -> None:
-        """Give the reservation back as soon as no block lives in it; the next step takes it anew.
+        """Free the reservation as soon as no block lives in it; the next step allocates it anew.
 
         Dropping the plan does the same.
         """
         self.resource = None
 
     def report(self) -> str:
-        """What is planned, and what the steps made of it."""
+        """The plan and the counts of its steps as a text."""
         placed = sum(offset >= 0 for offset in self.offsets[0])
         counts = self.counts
         lines = [
@@ -141,8 +141,8 @@ def pack(sizes: np.ndarray, births: np.ndarray, deaths: np.ndarray,
          period: int) -> tuple[np.ndarray, int]:
     """Offsets of blocks that do not overlap while both live, and the bytes that hold them all.
 
-    Offsets are sums of sizes, so they are aligned to what divides all sizes. Lives are at most one
-    period long. Answers the same for the same blocks.
+    Offsets are sums of sizes, so any common divisor of the sizes divides them. Lifetimes are at
+    most one period long. The result is deterministic.
     """
     search = _Search(sizes, births, deaths, period)
     lives = deaths - births
@@ -158,7 +158,7 @@ def pack(sizes: np.ndarray, births: np.ndarray, deaths: np.ndarray,
 
 
 class _Search:
-    """The best places found so far. Once they are good enough, or work is used up, all stands."""
+    """The best places found so far; the search ends at good places or when `_work` is spent."""
 
     def __init__(self, sizes: np.ndarray, births: np.ndarray, deaths: np.ndarray,
                  period: int) -> None:
@@ -177,7 +177,7 @@ class _Search:
         return 0 < self.total <= self._good or self._work < 0
 
     def try_order(self, order: np.ndarray) -> tuple[np.ndarray, int]:
-        """Place blocks in this order; remember the places if they are all blocks' and the best."""
+        """Place blocks in this order; keep the places if the order is complete and the best."""
         count = len(order)
         if self.over:
             return self.places, self.total
@@ -188,9 +188,9 @@ class _Search:
         return places, total
 
     def large_moved(self, order: np.ndarray) -> np.ndarray:
-        """Large blocks first, in an order by which they alone fit, found by moving one at random.
+        """The large blocks first, in an order found by random moves, then the others.
 
-        They decide: small ones fit into what is left between them.
+        The small ones mostly fit into the gaps between the large ones.
         """
         sizes = self._blocks[0]
         large = sizes[order] >= self._least * _LARGE
@@ -210,7 +210,7 @@ class _Search:
         return np.concatenate((front, rest))
 
     def outliers_first(self, order: np.ndarray) -> np.ndarray:
-        """Try an order; the next to try: what stuck out in front, and the rest around it."""
+        """Try an order. Returns the next one: the blocks above the target height first."""
         places, _ = self.try_order(order)
         outside = (places + self._blocks[0])[order] > self._good
         return np.concatenate((order[outside], order[~outside]))
@@ -230,7 +230,7 @@ def _best_fit(order: np.ndarray, sizes: np.ndarray, births: np.ndarray, deaths: 
     """Place blocks in this order, each into the tightest gap that is free for all its life."""
     count = len(order)
     places = np.zeros(len(sizes), np.int64)
-    # What is placed, in the order of placing: offset and end, birth and death.
+    # Of the placed blocks, in the order of placing: offset and end, birth and death.
     offsets, ends = np.empty((2, count), np.int64)
     starts, stops = births[order], deaths[order]
     carried = bool((deaths > period).any())

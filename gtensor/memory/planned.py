@@ -1,8 +1,8 @@
-"""Planned steps: an iteration that repeats, run inside the reservation of its plan.
+"""Planned steps: a repeated iteration, run inside the reservation of its plan.
 
-The k-th allocation of a step gets the k-th planned place if it asks for as many bytes on the same
-stream, and if no earlier block still holds a byte of that place. Whatever is not as planned comes
-from the upstream, as without a plan: a plan saves memory, and nothing depends on it.
+The k-th allocation of a step gets the k-th planned place if it has the planned size and stream, and
+if no earlier block still holds a byte of that place. Every other allocation comes from the
+upstream, as without a plan: no result depends on it.
 """
 
 from __future__ import annotations
@@ -25,15 +25,16 @@ from gtensor.memory.plan import Lifetime, Plan
 from gtensor.memory.report import Holding, size_text
 from gtensor.memory.resource import Block, Resource, Stats, block_of
 
-_AHEAD = 16  # planned allocations among which one that does not come next is looked for
+_AHEAD = 16  # after a deviation, the planned allocations searched for the request
 _serials = itertools.count(-1, -1)  # below those of any arena
 
 
 class Region:
-    """The reserved bytes of one stream, and who lives in them.
+    """The reserved bytes of one stream, and the live blocks in them.
 
-    `starts` are the addresses of live blocks in order, `ends` where they end; an address that is
-    not in `starts` means nothing there. One store changes who lives: an interrupt finds it whole.
+    `starts` are the addresses of live blocks in order, `ends` maps them to their ends; entries of
+    `ends` for other addresses are stale. One store to `starts` adds or removes a block, so an
+    interrupt finds it consistent.
     """
 
     def __init__(self, reserved: Block) -> None:
@@ -43,7 +44,7 @@ class Region:
 
 
 class Place(NamedTuple):
-    """Where a planned block goes: addresses in a region."""
+    """The addresses of a planned block in a region."""
 
     region: Region
     start: int
@@ -54,11 +55,12 @@ class Place(NamedTuple):
 class Planned(Adaptor):
     """Runs steps inside a plan's reservation, which it takes from the upstream.
 
-    Only the thread that began the step takes part; allocations of others go to the upstream. A free
-    never waits: it is left in a queue, which the next allocation or a look at the counters settles.
+    Only allocations of the thread that began the step are planned; the upstream serves the others.
+    A free never waits: it is put into a queue, which the next allocation or read of the counters
+    empties.
     """
 
-    no_capture = "a planned step"  # the next step has the same places, a graph keeps its own
+    no_capture = "a planned step"  # a graph keeps its addresses, and the next step reuses them
 
     def __init__(self, upstream: Resource, plan: Plan) -> None:
         super().__init__(upstream)
@@ -68,16 +70,16 @@ class Planned(Adaptor):
         self._live = self._reserved = self._peak = 0
         self._regions: dict[int, Region] = {}
         self._next = 0
-        self._thread: int | None = None  # that runs a step
+        self._thread: int | None = None  # the thread that runs a step
         self._lock = RLock()
         free_at_forks(self._lock)
         self._busy = False  # the thread that holds the lock is changing regions
         self._freed: deque[Place] = deque()
         self._uses: dict[int, set[int]] = {}  # address of a place -> other streams that used it
-        # free for the host, not yet for their stream, by that one
+        # by stream: freed places that the stream may reuse after it waits for these other streams
         self._shared: dict[int, list[tuple[Place, set[int]]]] = {}
-        # from here on it may fail, and whoever finds it among all objects may ask it
-        upstream.empty_cache()  # what unplanned steps left in pieces is to serve as a whole
+        # all attributes are set before the first call that can fail: `objects_of` may find this
+        upstream.empty_cache()  # memory that unplanned steps fragmented becomes whole segments
         self._regions = regions = {
             stream: Region(upstream.allocate(nbytes, stream, "planned steps"))
             for stream, nbytes in plan.regions.items()}
@@ -96,8 +98,8 @@ class Planned(Adaptor):
         return self._thread is not None
 
     def begin(self) -> None:
-        """The calling thread's next allocations are those of the plan, from the first on."""
-        if self.counts.steps == 1:  # what outlived the last unplanned step is gone by now
+        """Begin a step: the calling thread's next allocations are the planned ones."""
+        if self.counts.steps == 1:  # blocks that outlived the last unplanned step are freed by now
             self.arena.empty_cache()
         with self._lock:
             if self._thread is not None:
@@ -109,7 +111,7 @@ class Planned(Adaptor):
             self._thread = get_ident()
 
     def end(self, whole: bool = True) -> None:
-        """Allocations are the upstream's again. `whole` is False if an error ended the step."""
+        """End the step. `whole` is False if an error ended it."""
         self._thread = None
         counts = self.counts
         if whole and not counts.first and self._next < len(self._requests):
@@ -125,7 +127,7 @@ class Planned(Adaptor):
 
     @property
     def surplus(self) -> int:  # type: ignore[override]  # in an adaptor that adds nothing, 0
-        """Live blocks of the plan less its reservation."""
+        """Bytes of the plan's live blocks minus its reservation."""
         if self._freed:
             self._settle()
         return self._live - self._reserved
@@ -139,7 +141,7 @@ class Planned(Adaptor):
         if self._thread == get_ident():
             own = block_of(self, None, 0, 0, nbytes, label, stream, next(_serials))
             with self._lock:
-                if not self._busy:  # else a finalizer of this thread asks in the middle
+                if not self._busy:  # else this is a finalizer in the middle of an allocation
                     self._busy = True
                     try:
                         if self._freed:
@@ -158,7 +160,7 @@ class Planned(Adaptor):
         return block
 
     def record_use(self, block: Block | int, stream: int) -> None:
-        """As the upstream's. A place that another stream used is reused behind that one's work."""
+        """As the upstream's. A place that another stream used is reused after its work."""
         place = self._place_at(block) if isinstance(block, int) else block.node
         if type(place) is not Place:
             self.upstream.record_use(block, stream)  # type: ignore[arg-type]
@@ -169,7 +171,7 @@ class Planned(Adaptor):
             self._uses.setdefault(place.start, set()).add(stream)
 
     def stats(self) -> Stats:
-        """The upstream's, with live blocks of the plan in place of its reservation."""
+        """The upstream's counters, with the plan's live blocks in place of its reservation."""
         found, surplus = self.upstream.stats(), self.surplus
         return replace(
             found, allocated=found.allocated + surplus, active=found.active + surplus,
@@ -177,7 +179,7 @@ class Planned(Adaptor):
             hits=found.hits + self.counts.served)
 
     def holdings(self, live: list[Holding]) -> list[Holding]:
-        """The arena's, with live blocks of the plan in place of its reservation."""
+        """The arena's holdings, with the plan's live blocks in place of its reservation."""
         found = list(live)
         for region in self._regions.values():
             reservation = Holding(region.reserved.size, region.reserved.label)
@@ -192,8 +194,10 @@ class Planned(Adaptor):
         self._peak = self.allocated
 
     def _take(self, block: Block) -> bool:
-        """Give a block the place of the next planned allocation, if it asks for that, and it is
-        free; whether it has it."""
+        """Give a block the next planned place, if it is the planned request and the place is free.
+
+        Returns whether it got one.
+        """
         nbytes, stream = block.nbytes, block.stream
         counts = self.counts
         at = self._next
@@ -219,7 +223,7 @@ class Planned(Adaptor):
         block.ptr = start
         block.size = size
         free = MethodType(self._freed.append, place)
-        block.node = place  # from here on stores only
+        block.node = place  # only stores from here
         block.__del__ = free
         self._live += size
         counts.served += 1
@@ -227,7 +231,7 @@ class Planned(Adaptor):
         return True
 
     def _resume(self, nbytes: int, stream: int, label: str) -> int:
-        """Which of the next planned allocations a step that deviates asks for; -1 if none."""
+        """After a deviation: which of the next planned allocations is requested; -1 if none."""
         counts = self.counts
         at, lifetimes = self._next, self._lifetimes
         if not counts.first:
@@ -244,7 +248,7 @@ class Planned(Adaptor):
         return -1
 
     def _settle(self) -> None:
-        """Do what frees left to do, unless a holder of the lock will."""
+        """Empty the queue of frees, unless the lock is held."""
         if self._lock.acquire(False):
             try:
                 if not self._busy:
@@ -262,7 +266,7 @@ class Planned(Adaptor):
             starts = place.region.starts
             at = bisect_left(starts, place.start)
             uses = self._uses.get(place.start)
-            if uses is None:  # from here on stores only
+            if uses is None:  # only stores from here
                 del starts[at]
             else:
                 shared = self._shared.setdefault(place.region.reserved.stream, [])  # and here
@@ -274,8 +278,7 @@ class Planned(Adaptor):
     def _order(self, stream: int) -> None:
         """Let a stream wait for the others that used freed places of its region.
 
-        Where waiting fails, this place and those behind it are left to the stream's next
-        allocation; a stream that is gone has none.
+        If a wait fails, this place and the later ones are left to the stream's next allocation.
         """
         shared = self._shared.get(stream)
         if not shared:
@@ -287,7 +290,7 @@ class Planned(Adaptor):
                 arena.order(stream, user)
             starts = place.region.starts
             at = bisect_left(starts, place.start)
-            del starts[at]  # from here on stores only
+            del starts[at]  # only stores from here
             del shared[0]
 
     def _place_at(self, ptr: int) -> Place | None:
@@ -304,12 +307,12 @@ class Planned(Adaptor):
 
 @contextmanager
 def planned(plan: Plan, device: Device | str | None = None) -> Iterator[Plan]:
-    """Run one iteration, the next of many, inside the plan's reservation on the device.
+    """Run one iteration inside the plan's reservation on the device.
 
-    The first one reserves; the bytes stay until `plan.release()` or until nobody holds the plan. A
-    block that outlives its step keeps its bytes. Where a step differs from the recorded one, the
-    arena serves it, and the first difference is reported by one UserWarning and in `plan.report()`.
-    Timelines, around the step or within it, see its blocks, and not the reservation.
+    The first step makes the reservation; it is kept until `plan.release()` or until the plan is
+    dropped. A block that outlives its step keeps its bytes. Where a step differs from the recorded
+    one, the arena serves it, and the first difference is reported by one UserWarning and in
+    `plan.report()`. Timelines around the step or within it see its blocks, not the reservation.
 
     Raises RuntimeError within another planned step or a capture on the device and if its arena is
     switched off, OutOfMemoryError if the reservation does not fit.
@@ -335,7 +338,7 @@ def planned(plan: Plan, device: Device | str | None = None) -> Iterator[Plan]:
     whole = False
     runner.begin()
     try:
-        if runner not in chain:  # else an interrupt has left it there
+        if runner not in chain:  # else an interrupt left it there
             put_in_place(device, arena, runner)
         yield plan
         whole = True

@@ -1,10 +1,10 @@
-"""Whose memory is whose: the pools of an arena, by stream, by graph, and those that streams left.
+"""The pools of an arena: by stream, by graph, and those of ended streams and graphs.
 
 A stream has a pool for large requests and, where small ones are kept apart, one for those. Graphs
-(`graphs.py`) have pools of their own, under numbers below those of streams: their bytes are written
-by every replay, which no event of today covers, so they serve captures into the same pool and
-nobody else, and do not go back, until the pool is forgotten like a stream that is gone. What is
-forgotten is an orphan, blocks in use included, until somebody inherits it (`reserve.py`).
+(`graphs.py`) have pools of their own, under numbers below those of streams. Every future replay
+writes their bytes, and no event covers that. So a pool of graphs serves only captures into the same
+pool, and its segments are not released until the pool is forgotten. The pools of a forgotten stream
+or graph are orphans, with their blocks in use, until another stream inherits them (`reserve.py`).
 
 The caller holds the arena's lock, except where a function says that it needs none.
 """
@@ -19,20 +19,23 @@ from gtensor.memory.blocks import BlockPool
 from gtensor.memory.chunks import Segment
 from gtensor.memory.spans import Joined
 
-_LARGE = 64 << 20  # a free segment up to this size may move for however small a request
-FIRST_PRIVATE = -2  # the number of the first pool for graphs; below it those that follow
+_LARGE = 64 << 20  # a free segment up to this size may change pools for any smaller request
+FIRST_PRIVATE = -2  # the number of the first pool for graphs; the next ones count down
 
 
 class Orphan(NamedTuple):
-    """The pool of a stream or graph that is gone, and the pools by stream that its heir is in."""
+    """The pool of an ended stream or graph, and the pools (`large` or `small`) of its heir."""
 
     pool: BlockPool
     kind: dict[int, BlockPool]
 
 
 class Usable(NamedTuple):
-    """What a capture under way may use: `joined` keeps the addresses that it joined, `left` are the
-    pools of streams and graphs that were gone before it, and that its replays come after."""
+    """The memory of a capture in progress.
+
+    `joined` keeps the addresses that it joined. `left` are the pools of streams and graphs that
+    ended before it; its replays wait for their work.
+    """
 
     joined: Joined
     left: list[Orphan]
@@ -54,11 +57,11 @@ class Pools:
         self.orphans: list[Orphan] = []
 
     def all(self) -> list[BlockPool]:
-        """Every pool there is."""
+        """Every pool."""
         return [*self.shared(), *self._of_graphs()]
 
     def shared(self) -> list[BlockPool]:
-        """The pools whose free memory may serve others, or go back: all but those of graphs."""
+        """The pools whose free memory may serve other streams or be released: all but graphs'."""
         return [pool for pool in (*self.large.values(), *self.small.values(),
                                   *(orphan.pool for orphan in tuple(self.orphans)))
                 if pool.stream not in self.private]
@@ -94,12 +97,12 @@ class Pools:
         return number
 
     def forget(self, stream: int) -> None:
-        """The stream, or a pool of graphs, is gone: whoever asks next inherits its pools."""
+        """The stream, or a pool of graphs, has ended: the next request inherits its pools."""
         kinds = self.large, self.small
         own = self.private.get(stream) or [kind.get(stream) for kind in kinds]
         left = [Orphan(pool, kind) for pool, kind in zip(own, kinds, strict=True)
                 if pool is not None and pool.segments]
-        self.orphans = [*self.orphans, *left]  # from here on stores only
+        self.orphans = [*self.orphans, *left]  # only stores from here
         if stream in self.private:
             del self.private[stream]
         else:
@@ -109,12 +112,12 @@ class Pools:
                 del self.small[stream]
 
     def forget_empty(self) -> None:
-        """Forget the orphans that have nothing left."""
+        """Forget the orphans without segments."""
         self.orphans = [orphan for orphan in self.orphans if orphan.pool.segments]
 
 
 def smallest_free(size: int, pools: list[BlockPool]) -> Segment | None:
-    """The smallest free segment for a request, of those that do not lock up far more."""
+    """The smallest free segment for a request that is not far larger than it."""
     return min((segment for pool in pools for segment in pool.free_segments()
                 if size <= segment.size <= max(2 * size, _LARGE)),
                key=lambda segment: segment.size, default=None)

@@ -1,4 +1,4 @@
-"""Snapshot files read back, from anybody: nothing in them is run, believed or printed unseen."""
+"""Reads snapshot files from untrusted sources: runs no code, checks every value, escapes texts."""
 
 from __future__ import annotations
 
@@ -30,16 +30,15 @@ _PIECE_STATES = {STATES[FREE]: FREE, STATES[LIVE]: LIVE, "active_pending_free": 
 
 
 class SnapshotError(ValueError):
-    """A file that is no memory snapshot; the message says what it is instead, in one sentence."""
+    """A file that is no memory snapshot; the message says in one sentence what is wrong."""
 
 
 def read_snapshot(path: str | PathLike[str]) -> History:
     """The history in a `.pickle` file (gtensor's or PyTorch's own) or a `.json` file.
 
-    Nothing in the file is run: a pickle that names a class or a function is refused. Texts have
-    what cannot be printed replaced by "?". Raises SnapshotError if it is no snapshot, larger than
-    `gtensor.files` allows, or tells of events that contradict each other, OSError if it cannot be
-    read.
+    A pickle that names a class or a function is refused. Unprintable characters become "?". Raises
+    SnapshotError if the file is no snapshot, is larger than `gtensor.files` allows, or has events
+    that contradict each other, OSError if it cannot be read.
     """
     suffix = Path(path).suffix
     if suffix not in _READERS:
@@ -144,14 +143,14 @@ def _from_torch(document: Any) -> History:
 
 
 def _blocks(segments: list[Facts]) -> list[list[Facts]]:
-    """The blocks of each segment; a pickle could give one list to any number of segments."""
+    """The blocks of each segment; refuses a pickle in which segments share one list."""
     if len({id(segment.many("blocks")) for segment in segments}) < len(segments):
         raise ValueError("two segments have one list of blocks")
     return [segment.each("blocks", "a block") for segment in segments]
 
 
 class _Trace:
-    """Lifetimes out of a PyTorch trace, in which a free is two entries, or the second alone."""
+    """Lifetimes from a PyTorch trace, in which a free is two entries, or the second alone."""
 
     def __init__(self, entries: list[Any], since_start: bool) -> None:
         self.times: list[float] = []
@@ -192,7 +191,7 @@ class _Trace:
                 row.whole("size"), row.integer("stream")))
 
     def add_standing(self, segment: Facts, blocks: list[Facts]) -> None:
-        """The blocks that are live in a segment and were there before the trace."""
+        """Add the live blocks of a segment that were made before the trace."""
         address, stream = segment.address("address"), segment.integer("stream")
         for block in blocks:
             owner = block.address("holder", address)
@@ -208,7 +207,7 @@ class _Trace:
             address += block.whole("size")
 
     def _life(self, row: Facts, address: int, nbytes: int, stream: int | None = None) -> Life:
-        """A block as a row tells of it; ops and lines out of the frames if it is PyTorch's own."""
+        """The block of a row; its op and line come from the frames if the row is PyTorch's."""
         own = "op" in row
         op, source = self._asker(row, own)
         category = row.text("category", UNKNOWN)
@@ -221,9 +220,9 @@ class _Trace:
                     None)
 
     def _asker(self, row: Facts, own: bool) -> tuple[str, Source | None]:
-        """What the frames of a row begin with and the user's line in them.
+        """The name in a row's first frame, and the user's line among its frames.
 
-        Many rows have the same ones, which are looked through once.
+        Many rows share one list of frames, which is searched once.
         """
         frames = row.found.get("frames")
         if not frames:

@@ -1,4 +1,4 @@
-"""Recordings: what one iteration allocates and frees, in order, for a plan or a replay."""
+"""Recordings: the allocations and frees of one iteration, in order, for a plan or a replay."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from gtensor.memory.resource import Block, Resource
 
 
 class Request(NamedTuple):
-    """An allocation as it was asked for; `size` are the bytes held."""
+    """An allocation as requested; `size` are the bytes held."""
 
     nbytes: int
     size: int
@@ -23,12 +23,12 @@ class Request(NamedTuple):
 
 
 class Recording(Adaptor):
-    """Allocations and frees within the block, of the thread that records; other threads' are not.
+    """Records the allocations and frees of the thread that made it, and no other thread's.
 
     `requests` are the allocations. `events` has both: k for the k-th allocation, ~k for its free.
     """
 
-    no_capture = "a recording of an iteration"  # a capture's stream has no second time
+    no_capture = "a recording of an iteration"  # the stream of a capture is used only once
 
     def __init__(self, upstream: Resource) -> None:
         super().__init__(upstream)
@@ -55,9 +55,9 @@ class Recording(Adaptor):
             self.events.append(~which)
 
     def mark(self) -> None:
-        """The next iteration begins here; the plan will be for it alone.
+        """The next iteration begins here; the plan is for the last one alone.
 
-        What the iterations before it left behind shows when blocks that outlive an iteration die.
+        The iteration before it shows when blocks that outlive an iteration are freed.
         """
         self.marks.append(len(self.events))
 
@@ -68,7 +68,7 @@ class Recording(Adaptor):
         self._alive.clear()
 
     def lifetimes(self) -> tuple[list[Lifetime], int]:
-        """The allocations of the last iteration and when they die, and the number of its events."""
+        """The lifetimes of the last iteration's allocations, and the number of its events."""
         events = tuple(self.events)
         begin = self.marks[-1]
         births = {which: at for at, which in enumerate(events) if which >= 0}
@@ -86,9 +86,9 @@ class Recording(Adaptor):
 
     def _carried(self, own: list[int], births: dict[int, int],
                  deaths: dict[int, int]) -> dict[int, int | None]:
-        """When blocks will die in the next iteration: when those of the one before died in this.
+        """When blocks die in the next iteration: as those of the iteration before died in this.
 
-        Only if both iterations asked for the same; else nobody knows.
+        None (unknown) unless both iterations made the same requests.
         """
         before, begin = self.marks[-2:]
         earlier = [which for which in births if before <= births[which] < begin]
@@ -118,9 +118,9 @@ class Recording(Adaptor):
 def record(device: Device | str | None = None) -> Iterator[Recording]:
     """Record what an iteration allocates on the device, and when it frees it.
 
-    Record an iteration like those that will follow, so not the first: that one makes what stays.
-    With two iterations and `recording.mark()` between them, blocks that live into the next one,
-    such as gradients, have their place in the plan, too.
+    Do not record the first iteration, which also allocates what stays. With two iterations and
+    `recording.mark()` between them, blocks that live into the next iteration, such as gradients,
+    have a place in the plan, too.
 
     Raises RuntimeError if the device's arena is switched off.
     """

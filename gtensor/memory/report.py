@@ -16,7 +16,7 @@ class Holding(NamedTuple):
 
 
 def size_text(nbytes: int) -> str:
-    """A size with a binary unit: '512 B', '1.5 MiB'."""
+    """A size in binary units: '512 B', '1.5 MiB'."""
     if abs(nbytes) < 1024:
         return f"{nbytes} B"
     size = float(nbytes)
@@ -28,7 +28,7 @@ def size_text(nbytes: int) -> str:
 
 
 def table(rows: Sequence[tuple[str, ...]], indent: str = "  ") -> list[str]:
-    """Rows of text as aligned lines: the first column to the left, the others to the right."""
+    """Rows of text as lines; the first column is left-aligned, the others right-aligned."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     return [indent + "  ".join(
         cell.rjust(width) if i else cell.ljust(width)
@@ -36,14 +36,14 @@ def table(rows: Sequence[tuple[str, ...]], indent: str = "  ") -> list[str]:
 
 
 def by_label(live: Iterable[Holding], most: int = 8) -> list[str]:
-    """The ops that hold most bytes: their name, bytes and blocks, the rest in a last line."""
+    """The ops that hold most bytes: name, bytes and blocks; the others in one last line."""
     totals: dict[str, list[int]] = {}
     for nbytes, label in live:
         total = totals.setdefault(label or "(no label)", [0, 0])
         total[0] += nbytes
         total[1] += 1
     order = sorted(totals.items(), key=lambda item: -item[1][0])
-    shown = order if len(order) == most + 1 else order[:most]  # one more is no longer than "others"
+    shown = order if len(order) == most + 1 else order[:most]  # a single other keeps its name
     rows = [(label, size_text(nbytes), _blocks(count)) for label, (nbytes, count) in shown]
     if rest := order[len(shown):]:
         rows.append((f"{len(rest)} others", size_text(sum(total[0] for _, total in rest)),
@@ -59,7 +59,7 @@ def largest(live: Iterable[Holding], most: int = 5) -> list[str]:
 
 def out_of_memory_text(where: str, nbytes: int, label: str, why: str, stats: Stats,
                        live: Sequence[Holding]) -> str:
-    """What an OutOfMemoryError says: one sentence, then who holds the memory."""
+    """The text of an OutOfMemoryError: one sentence, then the holders of the memory."""
     asker = f" for {label}" if label else ""
     lines = [
         f"out of memory on {where}: {size_text(nbytes)} wanted{asker}, but {why}; "

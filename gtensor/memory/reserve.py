@@ -1,22 +1,21 @@
-"""The memory behind an arena: its segments, the pools that cut them, and how they grow and shrink.
+"""The memory behind an arena: its segments, the pools that cut them, growth and release.
 
-Every segment belongs to one pool, and every pool to one stream. A chunk that another stream
-borrows stays in its segment: its block belongs to the borrower, which waited for the owner, and the
-chunk is retired at its free like any other that a foreign stream used. So neighbours always join
-when they are free. A whole segment changes pools only while nobody uses a byte of it.
+Every segment belongs to one pool, and every pool to one stream. A chunk borrowed by another stream
+stays in its segment; the borrower waits for the owner, and the chunk is retired at its free like
+any other that a foreign stream used. So free neighbours always join. A whole segment changes pools
+only while it is entirely free.
 
-**Who takes from whom.** A stream whose own pool has no fit takes from others before it asks the
-source: an event costs some microseconds, a new segment a system call and memory for good. But who
-takes must wait for the owner, again in every iteration; so after `MOST_TAKEN` takings a stream gets
-a segment of its own if there is room for one. Of other streams' memory it prefers a free segment,
-which moves for good and then serves without waiting, unless that would lock up far more than was
-asked for; next, a part of one. Streams that are gone leave everything, blocks in use included, to
-the first stream that asks.
+**Memory of other streams.** A stream whose own pool has no fit takes from others before a new
+segment is acquired: an event costs some microseconds, a new segment a system call and reserved
+memory. But the stream must wait for the owner, again in every iteration; so after `MOST_TAKEN`
+takings it gets a segment of its own if there is room. It prefers a free segment, which changes
+pools and then serves without waits, unless it is far larger than the request; next, a part of a
+segment. The pools of ended streams, with their blocks in use, go to the first stream that needs
+memory.
 
-**Paged sources** (`sources/virtual.py`) can join free memory that lies apart (`spans.py`). So they
-are asked for no more pages than a request lacks, behind a segment where that is possible, and only
-once nobody else has memory to spare. They take the whole free pages of segments that are partly in
-use when all is released.
+**Paged sources** (`sources/virtual.py`) can join scattered free memory (`spans.py`). So only the
+pages that a request lacks are acquired, behind a segment where possible, and only when no other
+stream has free memory. A full release also releases the free pages of segments partly in use.
 
 The caller holds the arena's lock.
 """
@@ -46,7 +45,7 @@ from gtensor.memory.streams import Streams
 
 MOST_TAKEN = 16
 SMALL_SEGMENT = HUGE_PAGE
-_TRIED = 4  # segments to try to grow in place before another one is asked for
+_TRIED = 4  # segments to try to grow in place before a new one is acquired
 
 Aside = Callable[[Segment], object]
 
@@ -54,8 +53,8 @@ Aside = Callable[[Segment], object]
 class Reserve:
     """Segments from one source, in one pool per stream, and one more for small requests.
 
-    `small`: requests up to so many bytes are cut from segments of their own, so that a small block
-    that lives long never keeps a large segment from being whole (0: no such distinction).
+    `small`: requests up to this many bytes are cut from separate segments, so that a long-lived
+    small block never splits a large segment (0: no such distinction).
     """
 
     def __init__(self, source: SegmentSource, streams: Streams, min_remainder: int,
@@ -72,11 +71,11 @@ class Reserve:
         self.pools = Pools(
             lambda stream: BlockPool(source.granularity, min_remainder, stream, page), small)
         self.spans: set[Span] = set()  # those that blocks hold, and those that are retired
-        self.replayed: WeakSet[Joined] = WeakSet()  # what each graph that lives will write
-        self.captures: dict[int, Usable] = {}  # those under way, by pool of graphs
+        self.replayed: WeakSet[Joined] = WeakSet()  # the joined addresses that live graphs write
+        self.captures: dict[int, Usable] = {}  # captures in progress, by pool of graphs
 
     def stats(self, allocated: int, peak_allocated: int, active: int, requests: int) -> Stats:
-        """All counters, with those that the arena keeps."""
+        """All counters, with those of the arena."""
         pools = self.pools.all()
         pending = self.streams.nbytes
         free = self.reserved - active - pending
@@ -97,7 +96,7 @@ class Reserve:
         )
 
     def take(self, size: int, stream: int) -> Chunk | str:
-        """A chunk that the free list could not give: from elsewhere, or why there is none."""
+        """A chunk for a request that its free list cannot serve, or a text why there is none."""
         pool = self.pools.of(stream, size)
         chunk = (pool.take(size) or self.streams.claim(size, stream, self.pools.private)
                  or self._composed(pool, size))
@@ -118,7 +117,7 @@ class Reserve:
         if isinstance(segment, Segment):
             pool.taken = 0
             chunk = pool.take(size, breaking=True)
-        else:  # no room for a segment: now whatever there is
+        else:  # no room for a segment: any free chunk
             chunk = self._from_others(pool, size, [
                 other for other in self.pools.all()
                 if other is not pool and (other.stream == pool.stream or (
@@ -126,10 +125,10 @@ class Reserve:
         return segment if chunk is None else chunk
 
     def grow(self, stream: int, size: int, aside: Aside | None = None) -> Segment | str:
-        """A new segment with room for `size` bytes, all of it free; or why there is none.
+        """A new free segment with room for `size` bytes; or a text why there is none.
 
-        Where the pools must not be touched now, `aside` is given the smallest such segment as soon
-        as it is there. It is in no pool yet, and counts as in use.
+        With `aside` the pools are not changed: it receives the smallest such segment, which is in
+        no pool yet and counts as in use.
         """
         why = ""
         pool = self.pools.of(stream, size)
@@ -151,7 +150,7 @@ class Reserve:
         if aside is None:
             pool.provide(wanted)
         ptr = self.source.acquire(wanted)
-        segment.ptr = segment.right.ptr = ptr  # from here on stores only
+        segment.ptr = segment.right.ptr = ptr  # only stores from here
         self.misses += 1
         self.reserved += wanted
         if self.reserved > self.peak:
@@ -167,13 +166,13 @@ class Reserve:
         return segment
 
     def _composed(self, pool: BlockPool, size: int) -> Chunk | None:
-        """A chunk of a pool's free bytes, wherever they lie, if the source can join them."""
+        """A chunk of a pool's free bytes, joined if they are scattered and the source can join."""
         if self._paged is None:
             return pool.take(size)
         capture = self.captures.get(pool.stream)
         try:
             chunk = join(pool, size, self._paged, self.spans)
-        except MemoryError:  # too many addresses are kept joined
+        except MemoryError:  # too many pages are joined
             self._part_idle()
             try:
                 chunk = join(pool, size, self._paged, self.spans)
@@ -186,14 +185,17 @@ class Reserve:
         return chunk
 
     def _part_idle(self) -> None:
-        """Let the source forget joined addresses that no block has and no graph will write."""
+        """Release joined addresses that no block uses and no live graph writes."""
         if self._paged is not None and not self.streams.capturing:
             self._paged.part({span.ptr & -self._paged.page for span in self.spans}.union(
                 *(joined.addresses for joined in self.replayed)))
 
     def _extend(self, source: PagedSource, pool: BlockPool, size: int) -> Chunk | None:
-        """A chunk composed of free bytes and of pages that were missing: these lie behind one of
-        the pool's segments if addresses are free there, else in a segment of their own."""
+        """A chunk composed of free bytes and of new pages for those that are missing.
+
+        The new pages extend one of the pool's segments if the addresses behind it are free, else
+        they are a new segment.
+        """
         more = missing(pool, size, source.page)
         if not more or (self.limit is not None and self.reserved + more > self.limit):
             return None
@@ -206,17 +208,17 @@ class Reserve:
         return pool.take(size) or self._composed(pool, size)
 
     def _grown(self, source: PagedSource, pool: BlockPool, more: int) -> bool:
-        """Whether one of the pool's last segments was grown in place by so many bytes, that with
-        most free ones at its end, if addresses behind it are free. Raises the source's MemoryError.
+        """Whether one of the pool's latest segments could be grown in place by `more` bytes.
 
-        Behind older ones there mostly is another, and a pool may have thousands.
+        The one with most free bytes at its end is tried first. Older segments are mostly followed
+        by another segment, and a pool may have thousands. Raises the source's MemoryError.
         """
         last = islice(reversed(pool.segments.values()), _TRIED)
         for segment in sorted(last, key=_free_end, reverse=True):
             chunk = pool.extension(segment, more)
             new = [chunk]
             if source.grow(segment.ptr, segment.size, segment.size + more):
-                chunk.left.right = segment.left = chunk  # from here on stores only
+                chunk.left.right = segment.left = chunk  # only stores from here
                 segment.size += more
                 self.misses += 1
                 self.reserved += more
@@ -230,9 +232,10 @@ class Reserve:
         return False
 
     def _sizes(self, size: int, pool: BlockPool) -> list[int]:
-        """The segment sizes to try for a request, most wanted first.
+        """The segment sizes to try for a request, preferred first.
 
-        What a pool of graphs has to spare serves nobody else: it grows by what it has itself.
+        The free memory of a pool of graphs serves no other pool, so such a pool grows in proportion
+        to its own size.
         """
         graphs = self.pools.private.get(pool.stream)
         reserved = self.reserved if graphs is None else bytes_of(graphs)
@@ -243,9 +246,9 @@ class Reserve:
         return [max(SMALL_SEGMENT, sizes[-1]), sizes[-1]] if small else sizes
 
     def make_room(self, size: int) -> int:
-        """Release free segments so that one for `size` bytes fits; the bytes released.
+        """Release free segments so that one for `size` bytes fits; the number of bytes released.
 
-        The smallest that is enough alone, else the largest ones until their sum is enough.
+        The smallest segment that suffices alone, else the largest ones until their sum suffices.
         """
         wanted = segment_sizes(size, self.reserved, self.source.page)[-1]
         if self.limit is not None and self.reserved + wanted > self.limit:
@@ -256,7 +259,7 @@ class Reserve:
         return self._release([enough] if enough is not None else free[::-1], wanted)
 
     def release(self) -> int:
-        """Release every free segment, and free pages of the others; the bytes released."""
+        """Release every free segment, and free pages of the others; the number of bytes."""
         self.streams.poll()
         if self._paged is not None and not self.streams.capturing:
             self._set_free_pages_apart(self._paged.page)
@@ -282,7 +285,7 @@ class Reserve:
         yield from (span for span in self.spans if span.bin == IN_USE)
 
     def holdings(self) -> list[report.Holding]:
-        """The bytes of every live block, and the op that made it."""
+        """The bytes and op of every live block."""
         return [report.Holding(chunk.used, chunk.label) for chunk in self.live()]
 
     def live_at(self, ptr: int) -> Chunk | None:
@@ -291,7 +294,7 @@ class Reserve:
                      if chunk.ptr <= ptr < chunk.ptr + chunk.used), None)
 
     def _from_others(self, pool: BlockPool, size: int, others: list[BlockPool]) -> Chunk | None:
-        """A chunk of other pools' memory: of a free segment that moves, else a part of one."""
+        """A chunk from other pools: of a free segment, which changes pools, else a part of one."""
         segment = smallest_free(size, others)
         if segment is not None:
             owner = segment.pool
@@ -317,10 +320,10 @@ class Reserve:
         return None
 
     def settle_orphans(self, home: Stream) -> tuple[list[Orphan], bool]:
-        """What streams and graphs that are gone have left, for a capture that is about to begin.
+        """The pools of ended streams and graphs, for a capture that is about to begin.
 
-        All work on it comes before what `home` queues from now on. Answers also whether there was
-        any; the capture's replays must come after it.
+        `home` waits for all work on them. Also returns whether there was such work; the capture's
+        replays must wait for it.
         """
         if self.streams.capturing:
             return [], False
@@ -328,7 +331,7 @@ class Reserve:
         return left, self.streams.settle_ended(home, {orphan.pool.stream for orphan in left})
 
     def _from_orphans(self, pool: BlockPool, size: int, left: list[Orphan]) -> Chunk | None:
-        """A chunk of a free segment that moves to a pool of graphs."""
+        """A chunk of an orphan's free segment, which moves to a pool of graphs."""
         segment = smallest_free(size, [orphan.pool for orphan in left
                                        if orphan.kind is self.pools.kind(size)])
         if segment is None:
@@ -338,7 +341,7 @@ class Reserve:
         return pool.take(size) or self._composed(pool, size)
 
     def _inherit(self, stream: int) -> bool:
-        """Take over what streams that are gone have left; whether there was anything."""
+        """Take over the pools of ended streams; whether there were any."""
         taken = False
         for estate in tuple(self.pools.orphans):
             orphan = estate.pool
@@ -357,7 +360,7 @@ class Reserve:
         released = 0
         self._part_idle()
         if self.streams.capturing:
-            return 0  # the source may wait for the device, which a capture forbids
+            return 0  # the source may wait for the device, which breaks a capture
         for segment in segments:
             if wanted is not None and released >= wanted:
                 break
@@ -369,12 +372,12 @@ class Reserve:
             self.reserved -= segment.size
             try:
                 self.source.release(segment.ptr, segment.size)
-            except Exception:  # it is still ours
+            except Exception:  # the segment was not released
                 self.reserved += segment.size
                 pool.add(segment)
                 pool.give(segment.right)
                 raise
-            except BaseException:  # an interrupt, before or behind it: then it is refused
+            except BaseException:  # an interrupt before or after it: a second release is refused
                 with suppress(Exception):
                     self.source.release(segment.ptr, segment.size)
                 raise

@@ -10,8 +10,8 @@ from typing import Any, Protocol
 class OutOfMemoryError(MemoryError):
     """No room for a block, even after cached segments were released and garbage was collected.
 
-    The message says what was asked for, what the limit is, what is in use, and which ops made the
-    largest live blocks. `requested` is the size asked for in bytes. The resource stays usable.
+    The message names the request, the limit, the bytes in use, and the ops that made the largest
+    live blocks. `requested` is the requested size in bytes. The resource stays usable.
     """
 
     def __init__(self, message: str, requested: int = 0) -> None:
@@ -21,16 +21,15 @@ class OutOfMemoryError(MemoryError):
 
 @dataclass(frozen=True, slots=True)
 class Stats:
-    """What a resource has handed out and what it holds; sizes in bytes.
+    """The counters of a resource; sizes in bytes.
 
-    `allocated`: live blocks, each with its `Block.size`. `active`: what those
-    blocks really occupy, so also remainders too small to split off. `reserved`: segments taken
-    from the source. `hits`, `misses`: blocks served from free memory, and those that needed a new
-    segment. `fragmentation`: 1 - largest free piece / all free bytes, 0 when nothing is free.
-    `pending`: freed bytes that a stream may still be using. `borrowed`: how many blocks were cut
-    from another stream's memory. `private`: bytes of segments that belong to graphs. `replaced`:
-    bytes that arenas of the device still hold which `gt.memory.configure` replaced; they count in
-    none of the others.
+    `allocated`: live blocks, each with its `Block.size`. `active`: the chunks of those blocks, with
+    remainders too small to split off. `reserved`: segments acquired from the source. `hits`,
+    `misses`: blocks served from free memory, and those that needed a new segment. `fragmentation`:
+    1 - largest free piece / all free bytes, 0 when nothing is free. `pending`: freed bytes that a
+    stream may still be using. `borrowed`: how many blocks were cut from another stream's memory.
+    `private`: segments that belong to graphs. `replaced`: bytes held by arenas that
+    `gt.memory.configure` replaced, in no other counter.
     """
 
     allocated: int
@@ -56,20 +55,19 @@ class Stats:
 
 
 class Block:
-    """Bytes that belong to whoever holds this handle; dropping the last reference frees them.
+    """Allocated bytes; dropping the last reference to this handle frees them.
 
-    `ptr` is the address, `nbytes` what was requested, `size` that rounded up as the resource does
-    (to the granularity, or further with `arena_steps`), `label` the op that asked ("" if unknown),
-    `stream` the id of the stream it belongs to, `serial` a number that no other block of the
-    resource has. `owner` is the resource that made it, `node` that one's own record of the bytes,
-    None as long as it has none.
-    `__array_interface__` is unset until someone makes a NumPy array over the block; `readers` and
+    `ptr` is the address, `nbytes` the requested size, `size` that rounded up (to the granularity,
+    or further with `arena_steps`), `label` the op ("" if unknown), `stream` the id of the stream it
+    belongs to, `serial` a number that is unique in the resource. `owner` is the resource that made
+    it, `node` the owner's object for the bytes (a chunk), None before it has bytes.
+    `__array_interface__` is unset until a NumPy array is made over the block; `readers` and
     `written` are unset until a second stream touches it (`backend/ordering.py`), `stamp` until a
     captured op writes it (`backend/cuda_graphs.py`).
 
-    `__del__` is what Python calls when the block goes: each block has its own, which gives its
-    bytes back, and none while it has no bytes. It is a call of C's, such as a queue's `append`: an
-    interrupt (Ctrl-C) at the entry of a function of Python's would come instead of the free.
+    `__del__` is an attribute of each block, unset while it has no bytes; it frees them. It is a C
+    callable, such as a queue's `append`: an interrupt (Ctrl-C) at the entry of a Python function
+    would skip the free.
 
     There is no `__init__`, which would cost more than all its stores: makers fill a block in, or
     call `block_of`.
@@ -113,7 +111,7 @@ def block_of(owner: Resource, node: Any, ptr: int, size: int, nbytes: int, label
 
 
 class Resource(Protocol):
-    """Where blocks come from: an arena, or an adaptor that holds another resource as `upstream`."""
+    """A maker of blocks: an arena, or an adaptor that holds another resource as `upstream`."""
 
     @property
     def allocated(self) -> int:
@@ -122,8 +120,8 @@ class Resource(Protocol):
     def allocate(self, nbytes: int, stream: int = 0, label: str = "") -> Block:
         """A block of at least `nbytes` bytes for work on the stream with id `stream`.
 
-        Its `__del__` may be called by any thread, in the middle of anything, and never waits.
-        Raises OutOfMemoryError if there is no room, ValueError if `nbytes` is negative.
+        Its `__del__` may be called by any thread at any point, and never waits. Raises
+        OutOfMemoryError if there is no room, ValueError if `nbytes` is negative.
         """
 
     def record_use(self, block: Block, stream: int) -> None:
@@ -137,10 +135,10 @@ class Resource(Protocol):
         """The counters now."""
 
     def reset_peak(self) -> None:
-        """Let both peaks start again from what is in use now."""
+        """Set both peaks to what is in use now."""
 
     def set_limit(self, nbytes: int | None) -> None:
         """Never hold more than `nbytes` bytes of segments; None lifts the limit."""
 
     def empty_cache(self) -> int:
-        """Return segments without a live block to the source; the bytes returned."""
+        """Release segments without a live block; the number of bytes released."""

@@ -1,8 +1,8 @@
 """Real memory failures, to run by hand: `python -m gtensor.memory.scenarios NAME`.
 
-Each scenario is a sequence of allocations and frees that somebody reported, or that training does
-every day, on a device so small that only an allocator with little fragmentation gets through. By
-default the device is simulated: nothing is stored, only addresses are handed out.
+Each scenario is a reported or common sequence of allocations and frees, on a device so small that
+only an allocator with little fragmentation serves all of it. By default the device is simulated:
+its addresses have no memory behind them.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ SOURCES, POLICIES, DEVICES = ("cudamalloc", "virtual", "host"), ("arena", "cupy"
 
 @dataclass(frozen=True)
 class Machine:
-    """What a scenario runs on: an allocator, and two streams."""
+    """The allocator and the two streams of a scenario."""
 
     resource: Resource
     streams: tuple[Any, Any]
@@ -77,7 +77,7 @@ def httomo_667(machine: Machine, capacity: int) -> None:
 
 
 def cupy_7678(machine: Machine, capacity: int) -> None:
-    """Half of a limit is used and freed, then three quarters of it are asked for."""
+    """Half of a limit is used and freed, then three quarters of it are requested."""
     machine.resource.set_limit(capacity)
     machine.take(capacity // 2, "half")
     machine.take(capacity // 4 * 3, "three quarters")
@@ -125,14 +125,14 @@ def growing_sequence(machine: Machine, capacity: int) -> None:
 
 @dataclass(frozen=True)
 class Scenario:
-    """A sequence of allocations, and the size of the device for which it is meant, in bytes."""
+    """A sequence of allocations, and the bytes of the device it is meant for."""
 
     run: Callable[[Machine, int], None]
     capacity: int
 
     @property
     def meaning(self) -> str:
-        """What happens, in a line."""
+        """A description in one line."""
         return (self.run.__doc__ or "").strip()
 
 
@@ -146,7 +146,7 @@ SCENARIOS = {
 
 
 def source_of(source: str, device: str, capacity: int) -> SegmentSource:
-    """A source by name, simulated or of the first GPU. Only a simulated one has the capacity."""
+    """A source by name, simulated or of the first GPU. Only simulated ones have `capacity`."""
     if source == "host":
         return HostSegments()
     if device == "simulated":
@@ -158,7 +158,7 @@ def source_of(source: str, device: str, capacity: int) -> SegmentSource:
 
 
 def machine_of(source: str, policy: str, capacity: int, device: str) -> Machine:
-    """The allocator that is asked for, over a device of `capacity` bytes, and its streams."""
+    """The allocator of that name, over a device of `capacity` bytes, and its streams."""
     segments = source_of(source, device, capacity)
     real = get_device("cuda") if device == "cuda" else None
     streams = ((SimulatedStream(), SimulatedStream()) if not isinstance(real, CudaDevice)
@@ -173,7 +173,7 @@ def machine_of(source: str, policy: str, capacity: int, device: str) -> Machine:
 
 
 def run(name: str, source: str, policy: str, capacity: int, device: str) -> tuple[bool, str]:
-    """Whether the scenario fits, and what happened in words."""
+    """Whether the scenario fits, and a text that describes the run."""
     machine = machine_of(source, policy, capacity, device)
     try:
         SCENARIOS[name].run(machine, capacity)
@@ -191,7 +191,7 @@ def run(name: str, source: str, policy: str, capacity: int, device: str) -> tupl
 
 def table(device: str, capacity: int | None, source: str | None = None,
           policy: str | None = None) -> list[str]:
-    """Which scenario fits where: with one source and one policy, or with all."""
+    """A table of which scenarios fit, with one source and policy or with all."""
     columns = [(one, where) for one in ("cupy", "arena") for where in SOURCES
                if (device == "simulated" or where != "host")
                and policy in (None, one) and source in (None, where)]

@@ -1,11 +1,11 @@
-"""Snapshot files: how segments lie, who holds what, and the events that led there.
+"""Snapshot files: the layout of segments, the holders of blocks, and the recorded events.
 
-Two forms of the same facts, by the file's suffix.
+The suffix selects one of two forms of the same facts.
 
 `.pickle`: PyTorch's layout, a dict of `segments` and `device_traces`, of plain Python values, which
 `python -m torch.cuda._memory_viz trace_plot FILE -o out.html` and pytorch.org/memory_viz draw.
-What PyTorch has no place for stands in keys of its own (`op`, `module`, `block_size`, the last
-entry `gtensor`), which its viewer leaves alone.
+Facts that PyTorch's layout lacks have keys of their own (`op`, `module`, `block_size`, the last
+entry `gtensor`), which its viewer ignores.
 
 `.json`: a dict of
     format, version   "gtensor memory snapshot", 1
@@ -14,17 +14,17 @@ entry `gtensor`), which its viewer leaves alone.
     times             seconds from the start of the recording, one per event; an event makes or
                       frees one block
     blocks            address, size (bytes held), nbytes (bytes requested), stream, op, module (the
-                      dotted path), category, source (file, line, function; null if not asked for),
+                      dotted path), category, source (file, line, function; null if not recorded),
                       made, freed: numbers of events; null if before the first, or not yet
     marks             event (the number of the next event), time, name ("backward", "update" or
-                      "out of memory"), begins (or ends), nbytes (asked for when memory ran out)
-    changes           segments taken from the source or given back: event, time, taken (or given
-                      back), address, size, stream
-    segments          address, size, stream (-1: it is gone; -2, -3, ...: the first, second, ...
+                      "out of memory"), begins (or ends), nbytes (requested when memory ran out)
+    changes           segments acquired or released: event, time, taken (or released), address,
+                      size, stream
+    segments          address, size, stream (-1: it has ended; -2, -3, ...: the first, second, ...
                       pool for graphs), and pieces that tile them in address order: address,
                       size, state ("free", "live" or "pending": freed, but a stream may still use
                       it), nbytes, label, holder (the address of the block that it is a part of, 0
-                      if it is all of it), offset (where in that block it comes)
+                      if it is the whole block), offset (its place in that block)
 """
 
 from __future__ import annotations
@@ -93,7 +93,7 @@ def torch_layout(history: History) -> dict[str, Any]:
 
 
 class _FrameTable(dict[tuple[str, str, Source | None], Frames]):
-    """What the viewer shows of who asked: the op with its module, the user's line. Shared."""
+    """The frames that the viewer shows of a block: op, module and the user's line. Shared lists."""
 
     def of(self, life: Life) -> Frames:
         return self[life.op, life.module, life.source]
@@ -173,6 +173,6 @@ def _change(change: SegmentChange) -> tuple[int, dict[str, Any]]:
 
 
 def _entry(action: str, time: float, **facts: int) -> dict[str, Any]:
-    """An entry of the trace that is no block's."""
+    """An entry of the trace without a block."""
     return {"action": action, "addr": 0, "size": 0, "stream": 0, "frames": [],
             "category": UNKNOWN, "time_us": int(time * 1e6), **facts}

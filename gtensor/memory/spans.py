@@ -1,14 +1,13 @@
-"""Blocks joined from free memory that lies apart, where the source has virtual memory.
+"""Blocks joined from scattered free memory, where the source has virtual memory.
 
-A request that no free chunk serves well is composed of whole pages, wherever they are free, and for
-its odd part of a hole at the end of a page in front of them, one at the start of a page behind
-them, or both. Their pages are put behind new, consecutive addresses as well (`PagedSource.join`),
-so the block is in one piece for whoever computes with it, while the arena goes on counting its
-parts where they were: nothing is copied and nothing waits. Of holes it takes two at most,
-and none that reaches no end of a page.
+A request that no free chunk serves well is composed of free whole pages. For the rest below a page
+it takes a hole at the end of a page in front of them, one at the start of a page behind them, or
+both: only space that touches a page boundary, and at most two holes. Their pages are also mapped at
+new, consecutive addresses (`PagedSource.join`), so kernels see one contiguous block. The arena goes
+on counting the parts at their first addresses. Nothing is copied and nothing waits.
 
 (Virtual memory stitching: GMLake, Guo et al., ASPLOS 2024. There whole pages are joined; here a
-page may be shared, so that an odd part breaks no page.)
+page may be shared, so that the rest below a page breaks no page.)
 """
 
 from __future__ import annotations
@@ -22,14 +21,14 @@ from gtensor.memory.blocks import BlockPool, give_all
 from gtensor.memory.chunks import IN_USE, JOINED, Chunk
 from gtensor.memory.sources import PagedSource, round_up
 
-_LOOKS = 64  # chunks of each kind that are looked at for what stands beside whole pages
+_LOOKS = 64  # chunks of each kind that are searched for the rest below a page
 _EVERY = 1 << 50  # more bytes than a chunk has
 
 
 class Parts:
-    """The chunks whose bytes a span has one after another; for the span it stands for a pool.
+    """The chunks of a span in order; it takes the place of the span's pool.
 
-    `spans` are those that blocks hold, or that are retired.
+    `spans` are the reserve's spans: those of live blocks and retired ones.
     """
 
     __slots__ = ("chunks", "spans")
@@ -40,11 +39,11 @@ class Parts:
 
     @property
     def stream(self) -> int:
-        """Of the pool that has the chunks now."""
+        """The stream of the pool that has the chunks now."""
         return self.chunks[0].pool.stream
 
     def give(self, span: Span) -> None:
-        """Give the chunks back to whichever pool has them now."""
+        """Give the chunks back to the pool that has them now."""
         try:
             give_all(self.chunks)
         finally:
@@ -54,7 +53,7 @@ class Parts:
 class Span(Chunk):
     """A block's bytes in several chunks, joined at an address of their own.
 
-    It is a chunk to the arena, but stands in no ring and no list.
+    It is a chunk to the arena, but is in no ring and no free list.
     """
 
     __slots__ = ("parts",)
@@ -71,8 +70,10 @@ class Span(Chunk):
 
 
 class Joined:
-    """The joined addresses that a capture used. They stay while somebody holds this: replays write
-    them, whoever has the memory."""
+    """The joined addresses that a capture used, which its replays write.
+
+    They stay mapped while this object is referenced.
+    """
 
     __slots__ = ("__weakref__", "addresses")
 
@@ -88,19 +89,19 @@ class _Hole(NamedTuple):
     chunk: Chunk
 
     def first(self, nbytes: int) -> _Hole:
-        """Its first bytes."""
+        """A hole of its first bytes."""
         return self._replace(size=nbytes)
 
     def last(self, nbytes: int) -> _Hole:
-        """Its last bytes."""
+        """A hole of its last bytes."""
         return self._replace(size=nbytes, start=self.start + self.size - nbytes)
 
 
 class _Free:
-    """The free bytes of a pool, as a request can be composed of them.
+    """The free bytes of a pool that a request can be composed of.
 
-    `pages` are runs of whole pages, `whole` their bytes together; `tails` are holes that end with a
-    page, `heads` those that begin one. All smallest first.
+    `pages` are runs of whole pages, `whole` is the sum of their bytes; `tails` are holes at the end
+    of a page, `heads` those at the start of one. All are sorted by size.
     """
 
     def __init__(self, chunks: Iterable[Chunk], page: int) -> None:
@@ -113,7 +114,7 @@ class _Free:
             high = low + chunk.size
             first, last = low + page - 1 & -page, high & -page
             if first > last:
-                continue  # it reaches no end of a page
+                continue  # it touches no page boundary
             if low < first:
                 tails.append(_Hole(first - low, low, chunk))
             if first < last:
@@ -121,14 +122,14 @@ class _Free:
             if last < high:
                 heads.append(_Hole(high - last, last, chunk))
         for holes in (pages, tails, heads):
-            holes.sort()  # ties by address, so that the same memory is joined in the same order
+            holes.sort()  # ties by address, so that equal requests reuse joined addresses
         self.pages, self.tails, self.heads = pages, tails, heads
         self.whole = sum(hole.size for hole in pages)
 
     def ways(self, size: int) -> Iterator[tuple[int, list[_Hole], list[_Hole]]]:
-        """How `size` bytes can be composed: bytes in whole pages, holes before and behind them.
+        """The ways to compose `size` bytes: bytes in whole pages, holes before and behind them.
 
-        Best first; there may be fewer pages than a way needs.
+        Best first; a way may need more pages than there are.
         """
         odd = size & self._page - 1
         for beside in (odd, odd + self._page):
@@ -138,14 +139,14 @@ class _Free:
         yield size, [], []
 
     def composed(self, size: int) -> list[_Hole]:
-        """`size` bytes in the best way that there are pages for; nothing if there is none."""
+        """The holes of the best way with enough pages; none if there is no such way."""
         for whole, before, behind in self.ways(size):
             if whole <= self.whole:
                 return [*before, *self.take(whole), *behind]
         return []
 
     def take(self, nbytes: int) -> Iterator[_Hole]:
-        """Whole pages, of short runs first, the last one perhaps not to its end."""
+        """Runs of whole pages, short ones first; the last run may be cut."""
         for run in self.pages:
             if not nbytes:
                 return
@@ -154,7 +155,7 @@ class _Free:
             nbytes -= part
 
     def _one(self, nbytes: int) -> tuple[list[_Hole], list[_Hole]] | None:
-        """The smallest hole with so many bytes, if one is needed; None if there is none."""
+        """The smallest hole with `nbytes` bytes (no hole for 0); None if there is none."""
         if not nbytes:
             return [], []
         tail, head = _least(self.tails, nbytes), _least(self.heads, nbytes)
@@ -163,7 +164,7 @@ class _Free:
         return None if head is None else ([], [head.first(nbytes)])
 
     def _two(self, nbytes: int) -> tuple[list[_Hole], list[_Hole]] | None:
-        """The two holes with so many bytes that are smallest together; None if there are none."""
+        """A tail and a head with `nbytes` bytes and the smallest sum; None if there are none."""
         best: tuple[_Hole, _Hole] | None = None
         at = len(self.heads) - 1
         for tail in self.tails:
@@ -179,14 +180,17 @@ class _Free:
 
 
 def _least(holes: list[_Hole], nbytes: int) -> _Hole | None:
-    """The smallest hole with so many bytes."""
+    """The smallest hole with at least `nbytes` bytes."""
     at = bisect_left(holes, nbytes, key=lambda hole: hole.size)
     return holes[at] if at < len(holes) else None
 
 
 def _fitting(pool: BlockPool, size: int, page: int) -> Iterable[Chunk]:
-    """The free chunks of which a request may be composed: the largest until they have pages enough,
-    and some of those whose sizes are near to what may stand beside the pages."""
+    """The free chunks of which a request may be composed.
+
+    The largest ones until they have enough pages, and some whose sizes are near the rest below a
+    page.
+    """
     odd = size & page - 1
     found = dict.fromkeys(chain(
         islice(pool.free(odd), _LOOKS), islice(pool.free_below(odd), _LOOKS),
@@ -201,7 +205,7 @@ def _fitting(pool: BlockPool, size: int, page: int) -> Iterable[Chunk]:
 
 
 def missing(pool: BlockPool, size: int, page: int) -> int:
-    """Bytes in whole pages that a pool lacks to compose a request; 0 if it lacks none."""
+    """Bytes, in whole pages, that a pool lacks to compose a request; 0 if none."""
     free = _Free(_fitting(pool, size, page), page)
     needed = min(round_up(whole, page) for whole, *_ in free.ways(size))
     return max(needed - free.whole, 0)
@@ -210,9 +214,8 @@ def missing(pool: BlockPool, size: int, page: int) -> int:
 def join(pool: BlockPool, size: int, source: PagedSource, spans: set[Span]) -> Chunk | None:
     """Compose a request of a pool's free bytes; None if that is not possible.
 
-    What turns out to lie in one piece is not joined; what is, is added to `spans`.
-
-    Raises MemoryError if the source has no addresses left for it; then nothing has changed.
+    Contiguous bytes are carved; else the new span is added to `spans`. Raises MemoryError, with
+    nothing changed, if the source has no addresses left.
     """
     holes = _Free(_fitting(pool, size, source.page), source.page).composed(size)
     if not holes:
@@ -224,14 +227,14 @@ def join(pool: BlockPool, size: int, source: PagedSource, spans: set[Span]) -> C
 
 
 def _joined(pool: BlockPool, ptr: int, holes: list[_Hole], spans: set[Span]) -> Span:
-    """Hold them, as one at that address."""
+    """Take the holes into use as one span at an address."""
     held: dict[int, Chunk] = {}
     parts: list[Chunk] = []
     cut: Chunk | None = None  # the chunk that was cut last
     span: Span | None = None
     try:
         for hole in sorted(holes, key=lambda hole: hole.start):
-            # what a chunk has behind a part that was cut from it is a chunk of its own by now
+            # after a part was carved from a chunk, the bytes behind that part are another chunk
             inside = parts[-1].right if hole.chunk is cut else hole.chunk
             parts.append(pool.carve(inside, hole.start, hole.start + hole.size))
             held[hole.start] = parts[-1]

@@ -1,11 +1,11 @@
-"""What an arena knows of streams: who they are, who waits for whom, what a free has to wait for.
+"""The streams of an arena, the waits between them, and the freed chunks that wait for events.
 
 A freed chunk that another stream used is *retired*: one event per such stream is recorded behind
-the work queued so far, and the chunk goes back to its free list when all have completed. A request
-of a stream that can be made to wait for them may have it earlier (`claim`).
+the work queued so far, and the chunk returns to its free list when all have completed. A request
+may take it earlier if its stream can be made to wait for the events (`claim`).
 
 The caller holds the arena's lock. While a stream is being captured into a graph (`capturing`)
-events can neither be recorded nor asked; retired chunks then wait for the end of the capture.
+events can neither be recorded nor queried; retired chunks then wait for the end of the capture.
 """
 
 from __future__ import annotations
@@ -19,22 +19,22 @@ from typing import NamedTuple
 from gtensor.backend.streams import Event, Stream
 from gtensor.memory.chunks import IN_USE, RETIRED, Chunk
 
-_LOOKS = 256  # retired chunks that a request looks at
+_LOOKS = 256  # retired chunks that a request searches
 
 StreamOf = Callable[[int], Stream | None]
 
 
 class Ended(NamedTuple):
-    """A stream that is gone, and an event behind all its work (None: there was none)."""
+    """An ended stream, and an event behind all its work (None: it had none)."""
 
     stream: int
     last: Event | None
 
 
 class Retired:
-    """A freed chunk and the events it waits for, by stream; `chunk` is None once it is settled.
+    """A freed chunk and the events it waits for, by stream; `chunk` is None once it is free.
 
-    `home` says if the stream of the chunk's own pool used it, too.
+    `home`: whether the stream of the chunk's own pool used it, too.
     """
 
     __slots__ = ("chunk", "events", "home")
@@ -46,10 +46,10 @@ class Retired:
 
 
 class Streams:
-    """The streams of one arena by id, and the chunks that are retired because of them.
+    """The streams of one arena by id, and the retired chunks.
 
-    `known` maps ids to streams; one that is missing is asked of `stream_of`. `ended` has an event
-    behind all work of each stream that is gone. `count` and `nbytes` are of the retired chunks.
+    `known` maps ids to streams; `stream_of` finds those that are missing. `ended` maps ended
+    streams to an event behind all their work. `count` and `nbytes` are of the retired chunks.
     """
 
     def __init__(self, stream_of: StreamOf | None = None) -> None:
@@ -60,12 +60,12 @@ class Streams:
         self.nbytes = 0
         self._stream_of = stream_of
         self._lines: dict[int, deque[Retired]] = {}  # by stream, in the order of their events
-        # retired, but their events are still to record; and those of which that failed
+        # retired chunks whose events are still to be recorded, and those whose recording failed
         self._unrecorded: dict[Retired, None] = {}
         self._failed: dict[Retired, None] = {}
 
     def get(self, stream: int) -> Stream | None:
-        """The stream with that id, None if nobody knows it (any more)."""
+        """The stream with that id, None if it is unknown or has ended."""
         found = self.known.get(stream)
         if found is None and self._stream_of is not None and stream not in self.ended:
             found = self._stream_of(stream)
@@ -74,13 +74,13 @@ class Streams:
         return found
 
     def record(self, stream: int) -> Event | None:
-        """An event behind all work queued on a stream; None if nothing of it can be left."""
+        """An event behind all work queued on a stream; None if all its work has completed."""
         found = self.get(stream)
         return self.ended.get(stream) if found is None else found.record()
 
     @contextmanager
     def capture(self) -> Iterator[None]:
-        """While a stream is captured into a graph: no event is recorded, asked or waited for."""
+        """While a stream is captured into a graph: no event is recorded, queried or waited for."""
         self.capturing += 1
         try:
             yield
@@ -98,7 +98,7 @@ class Streams:
             self._wait(waiter, event)
 
     def forget(self, stream: int, last: Event | None) -> None:
-        """The stream is gone; `last` lies behind all its work (None: there was none)."""
+        """The stream has ended; `last` is an event behind all its work (None: it had none)."""
         if last is not None:
             self.ended[stream] = last
         self.known.pop(stream, None)
@@ -108,23 +108,23 @@ class Streams:
             del self.ended[other]
 
     def retire(self, chunk: Chunk) -> bool:
-        """Note a freed chunk; False if only the stream of its own pool used it, so it is free."""
+        """Retire a freed chunk; False if only the stream of its own pool used it: it is free."""
         assert chunk.uses is not None
         if chunk.uses == {chunk.pool.stream}:
             chunk.uses = None
             return False
         entry = Retired(chunk)
-        self._unrecorded[entry] = None  # from here on stores only
+        self._unrecorded[entry] = None  # only stores from here
         chunk.bin = RETIRED
         self.count += 1
         self.nbytes += chunk.size
         return True
 
     def record_retired(self) -> None:
-        """Record the events of what was retired. Raises nothing that a stream does.
+        """Record the events of retired chunks. Errors of streams are not raised.
 
-        A stream that can record none keeps its own chunks, and nobody else's: they are set aside,
-        and one of them is tried again each time.
+        If a stream cannot record, only chunks that it used stay retired; one of them is tried again
+        at each call.
         """
         if self.capturing:
             return
@@ -134,7 +134,7 @@ class Streams:
                 failed = False
             except Exception:
                 failed = True
-            if entry in self._failed:  # from here on stores only
+            if entry in self._failed:  # only stores from here
                 del self._failed[entry]
             if failed:
                 self._failed[entry] = None
@@ -143,7 +143,7 @@ class Streams:
 
     def _record(self, entry: Retired) -> None:
         chunk = entry.chunk
-        if chunk is None:  # an interrupt came right behind its end
+        if chunk is None:  # it was freed before an interrupt
             return
         home = chunk.pool.stream
         uses = chunk.uses
@@ -161,7 +161,7 @@ class Streams:
             self._settle(entry)
 
     def poll(self) -> None:
-        """Free the chunks whose events have completed, asking each stream in order."""
+        """Free the chunks whose events have completed, in order for each stream."""
         self.record_retired()
         if self.capturing:
             return
@@ -181,8 +181,10 @@ class Streams:
                 del self._lines[stream]
 
     def order_retired(self, waiter: int, pool: int) -> None:
-        """Let work queued on `waiter` from now on start after whoever may still be using a retired
-        chunk of the pool with that number. Raises what a stream raises that cannot record."""
+        """Let `waiter` wait for the streams that may still use a retired chunk of the pool.
+
+        Raises the error of a stream that cannot record.
+        """
         self.record_retired()
         for entry in (*self._failed, *self._unrecorded):  # another stream may be captured now
             if entry.chunk is not None and entry.chunk.pool.stream == pool:
@@ -196,10 +198,10 @@ class Streams:
                             self._wait(waiter, event)
 
     def settle_ended(self, home: Stream, ended: Collection[int]) -> bool:
-        """Free what is retired in the pools of these streams and graphs, which are gone.
+        """Free the retired chunks in the pools of these ended streams and graphs.
 
-        Work queued on `home` from now on starts after all work on the pools' memory, and so does
-        the work of their heirs. Answers whether `home` had anything to wait for.
+        `home`, and the streams that inherit the pools, wait for all work on the pools' memory.
+        Returns whether `home` had to wait.
         """
         self.poll()
         retired = [entry for line in self._lines.values() for entry in line
@@ -215,7 +217,7 @@ class Streams:
         for number in ended:
             self.ended[number] = last
         for entry in retired:
-            if entry.chunk is not None:  # it stands in the line of each of its users
+            if entry.chunk is not None:  # it is in the line of each of its users
                 self._settle(entry)
         return True
 
@@ -234,9 +236,9 @@ class Streams:
     def claim(self, size: int, stream: int, private: Container[int] = ()) -> Chunk | None:
         """A retired chunk of at least `size` bytes for that stream, which is made to wait for it.
 
-        None of a pool whose number is among the private ones. Of the `_LOOKS` first ones that are
-        retired, and only one that is not much larger: it is handed out whole. What needs no wait
-        comes first, then what comes from the stream's own pool, then the smallest.
+        It is one of the first `_LOOKS` retired chunks, of no pool in `private`, and not much
+        larger, since it is handed out whole. Preferred is a chunk that needs no wait, then one of
+        the stream's own pool, then the smallest.
         """
         if not self.may_order(stream):
             return None
@@ -275,7 +277,7 @@ class Streams:
         assert chunk is not None
         size = chunk.size
         chunk.pool.give(chunk)
-        chunk.uses = None  # from here on stores only, so it is settled once
+        chunk.uses = None  # only stores from here, so it is freed once
         entry.chunk = None
         self.count -= 1
         self.nbytes -= size
@@ -287,7 +289,7 @@ class Streams:
 
 
 def _done(event: Event) -> bool:
-    """Whether it has completed; not if its stream cannot say."""
+    """Whether it has completed; False if the query fails."""
     try:
         return event.done()
     except Exception:

@@ -37,7 +37,7 @@ const names = {
   both: w => (w[0] || "(no label)") + (w[1] ? ` in ${w[1]}` : ""),
 };
 
-// -- what is seen -----------------------------------------------------------------------------------
+// -- visible range --------------------------------------------------------------------------------
 let X = byTime, view = [0, 1], pinned = peak, hover = -1, drag = null, withReserved = false;
 const limits = () => [X[0], X[N] > X[0] ? X[N] : X[0] + 1];
 function look(from, to) {
@@ -272,7 +272,7 @@ function drawMap() {
   g.strokeRect(x(view[0]) + .5, .5, Math.max(2, x(view[1]) - x(view[0]) - 1), h - 1);
 }
 
-// -- what is said -----------------------------------------------------------------------------------
+// -- descriptions ---------------------------------------------------------------------------------
 function tell() {
   const group = $("group").value, all = value(pinned), found = held(pinned, group);
   $("moment").textContent = `${size(all)} live at ${pinned === peak ? "the peak, " : ""}${when(pinned)}`;
@@ -313,7 +313,7 @@ function tip(px, py) {
   box.style.top = `${Math.max(0, Math.min(py, plot.clientHeight - box.offsetHeight - 4))}px`;
 }
 
-// -- what is done -----------------------------------------------------------------------------------
+// -- pointer and keys -----------------------------------------------------------------------------
 const inPlot = e => { const r = plot.getBoundingClientRect(); return [e.clientX - r.left, e.clientY - r.top]; };
 const inside = px => Math.min(Math.max(px, pads.left), plot.clientWidth - pads.right);
 const toX = px => view[0] + (inside(px) - pads.left) / (plot.clientWidth - pads.left - pads.right)

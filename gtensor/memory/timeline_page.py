@@ -1,7 +1,7 @@
-"""A recording as a page: live bytes over time to hover and zoom, and who held them.
+"""A recording as an HTML page: live bytes over time to hover and zoom, and their holders.
 
-One file without network, scripts from elsewhere or fonts. The events are in it as numbers; the page
-draws of each pixel column the moments with the most and the least bytes.
+The file is self-contained: it loads no script or font. It has the events as numbers; for each pixel
+column the page draws the points with the most and the fewest bytes.
 """
 
 from __future__ import annotations
@@ -25,9 +25,9 @@ def html_file(history: History) -> bytes:
 
 
 def _data(history: History) -> dict[str, Any]:
-    """What the script reads: blocks as columns of numbers; times in microseconds, -1 for none."""
+    """The script's input: blocks as columns of numbers; times in microseconds, -1 for none."""
     categories = history.categories
-    last = history.time_of(len(history.times) - 1)  # the axis ends there, marks may come later
+    last = history.time_of(len(history.times) - 1)  # the axis ends there; marks may be later
     number = {name: n for n, name in enumerate(categories)}
     who: dict[tuple[str, str, int, str, str], int] = {}
     makers = [who.setdefault((life.op, life.module, number[life.category], str(life.source or ""),

@@ -1,4 +1,4 @@
-"""A recording as a picture: live bytes over time, stacked by category, and who held the peak."""
+"""A recording as a picture: live bytes over time, stacked by category, and the peak's holders."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from gtensor.memory.curves import Curves, colors, curves, envelope
 from gtensor.memory.history import OUT_OF_MEMORY, History, cut, held_by
 from gtensor.memory.report import size_text
 
-_COLUMNS = 1100  # as many as the plot has pixels
+_COLUMNS = 1100  # the plot's width in pixels
 _HOLDERS = 6
-_NAME = 58  # letters of a holder's name that the picture has room for
+_NAME = 58  # letters of a holder's name that fit
 _INK = "#222222"
 
 _Band = tuple[float, float, str]  # from, to, name
@@ -49,7 +49,7 @@ def _draw(axes: Any, history: History, whole: Curves, peak: int, title: str) -> 
     at_peak = {name: int(size) for name, size in
                zip(whole.categories, whole.rows[:, peak + 1], strict=True)}
     times, rows = drawn.times * factor, drawn.rows / scale
-    # to the last mark: memory may have run out after the last event, and 1 if nothing happened
+    # to the last mark, as memory may have run out after the last event; 1 without events
     end = max([times[-1], *(mark.time * factor for mark in history.marks)]) or 1.0
     times, rows = np.append(times, end), np.append(rows, rows[:, -1:], axis=1)
     if drawn.categories:
@@ -111,9 +111,9 @@ def _mark_phases(axes: Any, history: History, factor: float) -> None:
 
 
 def named(bands: list[_Band], span: float) -> list[_Band]:
-    """The bands that have room for their names in an axis of `span`.
+    """The bands that have room for their names in an axis of length `span`.
 
-    A narrow one that follows another at once is named with it.
+    A narrow band right after another one shares its name.
     """
     def fits(band: _Band) -> bool:
         return band[1] - band[0] > 0.0075 * len(band[2]) * span
@@ -130,7 +130,7 @@ def named(bands: list[_Band], span: float) -> list[_Band]:
 
 
 def _list_holders(axes: Any, history: History, peak: int) -> None:
-    """Who held the peak: op and module, most bytes first."""
+    """List the holders of the peak: op and module, most bytes first."""
     axes.axis("off")
     live = history.live_at(peak)
     holders = held_by(live, lambda life: life.holder)

@@ -1,7 +1,7 @@
-"""Recording where the memory of a device goes: every allocation and free, and who asked.
+"""Timelines: every allocation and free of a device, with its op, module and category.
 
-A recording is an adaptor before the device's resource. What it notes of a block is one tuple; all
-that can wait (lines of code, categories, lifetimes) waits until somebody reads.
+A timeline is an adaptor over the device's resource. It stores one tuple per block; lines of code,
+categories and lifetimes are computed when the timeline is read.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class Event(NamedTuple):
 
     `time` in seconds from the start of the timeline, `delta` in bytes (negative for a free),
     `allocated` the live bytes after it, `label` the op, `serial` the block's number, `module` the
-    dotted path of the module that ran, `source` the user's line (if stacks were asked for).
+    dotted path of the module that ran, `source` the user's line (with `stacks`).
     """
 
     time: float
@@ -60,7 +60,7 @@ class Event(NamedTuple):
 
 
 class Made(NamedTuple):
-    """What is noted when a block is made; `phase` is None if it was there before the recording."""
+    """The facts stored when a block is made; `phase` is None if it is older than the recording."""
 
     serial: int
     address: int
@@ -77,9 +77,9 @@ class Made(NamedTuple):
 class Timeline(Adaptor):
     """Records every allocation and free until `close`, the latest `most` of them.
 
-    Blocks that are there at the start are known by their op, and by their use if a module or an
-    optimizer holds them; their frees count, but are no events of `events`. With `stacks` the user's
-    line is noted, too. Close it, or it listens for ever; `gt.memory.timeline` does.
+    Blocks that exist at the start have their op, and their use if a module or an optimizer holds
+    them; their frees count, but are not in `events`. With `stacks` the user's line is recorded,
+    too. It records until it is closed, as `gt.memory.timeline` does.
     """
 
     def __init__(self, upstream: Resource, most: int = 1_000_000, stacks: bool = False) -> None:
@@ -89,13 +89,13 @@ class Timeline(Adaptor):
         self._events: deque[tuple[int, Made, bool]] = deque(maxlen=most)  # time, block, born
         self._marks: list[tuple[int, int, str, bool, int]] = []
         self._live: dict[int, Made] = {}  # by the id of the block
-        self._found: dict[int, tuple[Made, Found]] = {}  # by the id of the first
+        self._found: dict[int, tuple[Made, Found]] = {}  # by the id of `Made`
         self._ears = Ears(self._freed)
         self._segments = _Segments(self)
         self._ended: tuple[list[SegmentLayout], dict[str, Any]] | None = None
         self._total = 0
         live = self._adopt()
-        self._total += live  # not in one line: what is freed by now has changed it
+        self._total += live  # a separate statement: frees during `_adopt` changed `_total`
         self.unknown = self._total - sum(made.size for made in self._live.values())
         self._start = perf_counter_ns()
         self._open = True
@@ -146,7 +146,7 @@ class Timeline(Adaptor):
     def close(self) -> None:
         """Record no more. Blocks handed out so far stay valid."""
         if self._open:
-            try:  # first, so that nothing is freed between this and the look at the segments
+            try:  # before `_now`, so that nothing is freed between this and reading the segments
                 objects = objects_of(Adaptor)
                 self._find(objects)
             finally:
@@ -159,9 +159,9 @@ class Timeline(Adaptor):
 
     @property
     def events(self) -> list[Event]:
-        """What is recorded so far of blocks made in the recording, oldest first."""
+        """The events so far of blocks made in the recording, oldest first."""
         sources, found = _Sources(), []
-        events = list(self._events)  # unlike `tuple`, in one piece: a collection adds events
+        events = list(self._events)  # unlike `tuple`, atomic: a garbage collection adds events
         total = self._total - sum(made.size if born else -made.size for _, made, born in events)
         for time, (_, made, born) in zip(self._times(events), events, strict=True):
             delta = made.size if born else -made.size
@@ -172,23 +172,23 @@ class Timeline(Adaptor):
         return found
 
     def _times(self, events: Iterable[tuple[int, Made, bool]]) -> list[float]:
-        """Seconds from the start, rising: threads may have looked at the clock in another order."""
+        """Seconds from the start, made rising: threads may have read the clock out of order."""
         return [(time - self._start) * 1e-9
                 for time in accumulate((time for time, _, _ in events), max)]
 
     def save(self, path: str | PathLike[str]) -> None:
-        """Write what is recorded, by the file's suffix.
+        """Write the recording in the format of the file's suffix.
 
         `.png`: live bytes over time as a picture; `.html`: as a page to hover and zoom, which needs
         no network; `.pickle`: a snapshot for PyTorch's memory viewer; `.json`: one as plain JSON.
-        Raises ValueError for another suffix, OSError if the file cannot be written (what was there
-        stays whole), ModuleNotFoundError if a picture is wanted without matplotlib.
+        Raises ValueError for another suffix, OSError if the file cannot be written (an existing
+        file stays unchanged), ModuleNotFoundError for `.png` without matplotlib.
         """
         with collector_paused():
             save(path, self.history())
 
     def history(self) -> History:
-        """The lifetimes that the events tell of, and how the segments lie: now, or at `close`."""
+        """The lifetimes and the layout of segments: now, or at `close`."""
         if self._ended is None:
             objects = objects_of(Adaptor)
             self._find(objects)
@@ -199,7 +199,7 @@ class Timeline(Adaptor):
                  for at, time, name, begins, nbytes in self._marks]
         changes = [SegmentChange(max(at - first, 0), (time - self._start) * 1e-9, taken, *segment)
                    for at, time, taken, segment in self._segments.changes]
-        spans: dict[int, list[Any]] = {}  # by the id of what is noted: it, its first and last event
+        spans: dict[int, list[Any]] = {}  # by the id of a `Made`: it, its first and last event
         for number, (_, made, born) in enumerate(events):
             if born:
                 spans[id(made)] = [made, number, None]
@@ -228,7 +228,7 @@ class Timeline(Adaptor):
     # -- the ends ---------------------------------------------------------------------------------
 
     def _adopt(self) -> int:
-        """Hear of the frees of blocks that are there already; the live bytes."""
+        """Listen to the frees of blocks that already exist; returns the live bytes."""
         objects = objects_of(Block, Adaptor)
         found = present(objects, self._segments.bottom)
         for block in found.blocks:
@@ -240,7 +240,7 @@ class Timeline(Adaptor):
         return found.allocated
 
     def _find(self, objects: list[Any]) -> None:
-        """Ask what live blocks are for."""
+        """Find the uses of live blocks."""
         for made, found in uses(self._live.values(), objects):
             self._found[id(made)] = made, found
 
@@ -252,7 +252,7 @@ class Timeline(Adaptor):
 
 
 class _Segments:
-    """Which segments there are, looked at again when a block lies in none of them."""
+    """The known segments, read again when a block lies in none of them."""
 
     def __init__(self, resource: Resource) -> None:
         self.changes: list[tuple[int, int, bool, tuple[int, int, int]]] = []
@@ -260,9 +260,9 @@ class _Segments:
         self._seen = hasattr(self.bottom, "layout")
         self._looking = Lock()
         free_at_forks(self._looking)
-        self._wanted = False  # somebody wants a look that begins now
+        self._wanted = False  # a new look was requested
         self._known: set[tuple[int, int, int]] = set()
-        self._bounds: tuple[list[int], list[int]] = [], []  # one object: threads read it meanwhile
+        self._bounds: tuple[list[int], list[int]] = [], []  # replaced as one: threads read it
         self._know(self._ranges())
 
     def __contains__(self, address: int) -> bool:
@@ -273,10 +273,10 @@ class _Segments:
         return at >= 0 and address < ends[at]
 
     def look(self, number: int) -> None:
-        """Note what was taken and given back since; `number` is that of the next event.
+        """Record the segments acquired and released since; `number` is that of the next event.
 
-        Whoever looks already, this thread below a finalizer or another one, looks once more: to
-        wait here could be to wait for a thread that waits for the arena.
+        If a look is already running, in another thread or below this finalizer, it is repeated
+        there. This call must not wait for it: that thread may be waiting for the arena.
         """
         self._wanted = True
         while self._wanted and self._looking.acquire(False):
@@ -284,7 +284,7 @@ class _Segments:
                 self._wanted = False
                 time, present = perf_counter_ns(), self._ranges()
                 if not present and self.bottom.stats().segments:
-                    return  # in the middle of a change, which nobody may look at
+                    return  # this thread is changing the pools, so the layout cannot be read
                 self.changes += [
                     *((number, time, False, gone) for gone in sorted(self._known - present)),
                     *((number, time, True, new) for new in sorted(present - self._known))]
@@ -303,7 +303,7 @@ class _Segments:
 
 
 class _Sources(dict[tuple[int, int], Source]):
-    """The lines of instructions, found once each; by `id`, since code is slow to compare."""
+    """The lines of instructions, found once each; by `id`, as comparing code objects is slow."""
 
     def of(self, instruction: tuple[CodeType, int] | None) -> Source | None:
         """The line, None for None."""

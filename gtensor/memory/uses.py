@@ -1,7 +1,7 @@
-"""What live blocks are for, asked of the objects that hold them.
+"""The uses of live blocks, found from the objects that hold them.
 
-A recording sees bytes and the ops that asked for them. That they are a network's weights is known
-only above: whoever knows registers a finder.
+A recording sees bytes and the ops that allocated them. Only higher layers can tell that they are a
+network's weights; these register finders.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from gtensor.memory.resource import Block
 
 
 class Found(NamedTuple):
-    """Memory whose use is known from the object that holds it: where, what for, and by whom.
+    """Memory whose use is known from the object that holds it.
 
-    `name` is what the module calls it; "" leaves the name of the op that made it.
+    `name` is its name in the module; "" keeps the name of the op that made it.
     """
 
     address: int
@@ -36,12 +36,12 @@ _finders: dict[Finder, tuple[type, ...]] = {}
 
 
 def find_with(finder: Finder, *kinds: type) -> None:
-    """At both ends of a recording, ask `finder` what the program's objects of those kinds hold."""
+    """Call `finder` with all objects of those kinds at the start and the end of a recording."""
     _finders[finder] = kinds
 
 
 class Present(NamedTuple):
-    """The blocks of an arena that are live, those that adaptors hold for others, live bytes."""
+    """An arena's live blocks, the blocks in which adaptors place their own, and the live bytes."""
 
     blocks: list[Block]
     held: list[Block]
@@ -49,8 +49,8 @@ class Present(NamedTuple):
 
 
 def present(objects: Iterable[Any], arena: Any) -> Present:
-    """Who of the objects (those of `objects_of(Block, Adaptor)`) has bytes of an arena."""
-    own = [thing for thing in objects if type(thing) is Block  # which may be half made
+    """The blocks of an arena among objects (those of `objects_of(Block, Adaptor)`)."""
+    own = [thing for thing in objects if type(thing) is Block  # some may be half made
            and getattr(thing, "node", None) is not None and hasattr(thing, "serial")
            and bottom_of(thing.owner) is arena]
     adaptors = [thing for thing in objects
@@ -62,7 +62,7 @@ def present(objects: Iterable[Any], arena: Any) -> Present:
 
 
 def standing(arena: Any) -> History:
-    """A history without events: the blocks that lie in an arena now."""
+    """A history without events: the blocks of an arena now."""
     objects = objects_of(Block, Adaptor)
     layout, stats = layout_of(arena)
     blocks, held, _ = present(objects, arena)
@@ -83,7 +83,7 @@ def standing(arena: Any) -> History:
 
 
 class _Placed(Protocol):
-    """What has an address and a size: what is noted of a block."""
+    """An address and a size."""
 
     @property
     def address(self) -> int: ...
@@ -96,9 +96,9 @@ Noted = TypeVar("Noted", bound=_Placed)
 
 
 def objects_of(*kinds: type) -> list[Any]:
-    """All objects of those kinds and of those that finders want, derived classes included."""
+    """All objects of those kinds and of the finders' kinds, derived classes included."""
     wanted: list[type] = [*kinds, *chain.from_iterable(_finders.values())]
-    for kind in wanted:  # which grows meanwhile
+    for kind in wanted:  # the loop extends the list
         wanted.extend(kind.__subclasses__())
     among = frozenset(wanted)
     return [thing for thing in gc.get_objects() if type(thing) in among]

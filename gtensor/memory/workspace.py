@@ -1,4 +1,4 @@
-"""Workspaces: named buffers that are asked for again and again, allocated once."""
+"""Workspaces: named scratch buffers, allocated once and reused."""
 
 from __future__ import annotations
 
@@ -26,10 +26,7 @@ _Key = tuple[str, int, int]  # name, stream, thread
 
 
 class _Thread(threading.local):
-    """The running thread: a number that is never given again, and what goes when the thread ends.
-
-    (Its ident may be that of another thread later.)
-    """
+    """The running thread: a unique number (idents are reused), and an object that ends with it."""
 
     _numbers = itertools.count()
 
@@ -39,7 +36,7 @@ class _Thread(threading.local):
 
 
 class _Life:
-    """Referred to weakly by who wants to know whether a thread still runs."""
+    """An object of one thread; a dead weak reference to it means that the thread has ended."""
 
 
 _thread = _Thread()
@@ -48,8 +45,8 @@ _thread = _Thread()
 class BufferUsage(NamedTuple):
     """One name of a workspace, over all streams and threads; sizes in bytes.
 
-    `capacity` of its buffers, `in_use` by the arrays handed out last, `retired` held by arrays over
-    buffers that were outgrown, `generation` how many buffers there were (the most of one stream).
+    `capacity` of its buffers, `in_use` by the latest arrays, `retired` held by arrays over outgrown
+    buffers, `generation` how many buffers one stream has had (the maximum over streams).
     """
 
     capacity: int
@@ -59,7 +56,7 @@ class BufferUsage(NamedTuple):
 
 
 class WorkspaceUsage(NamedTuple):
-    """`buffers` by name, and sums over all of them; `held` is what counts against the limit."""
+    """`buffers` by name, and sums over all of them; `held` counts against the limit."""
 
     buffers: dict[str, BufferUsage]
     capacity: int
@@ -80,11 +77,11 @@ class _Buffer:
 
     @property
     def gone(self) -> bool:
-        """Whether its stream or its thread is, so that nobody will ask for it again."""
+        """Whether its stream or its thread has ended, so it cannot be requested again."""
         return self.stream() is None or self.life() is None
 
     def retire(self) -> None:
-        """Give its bytes up, or leave them to the arrays that view them."""
+        """Drop its array; arrays that view it keep the bytes."""
         old = weakref.ref(self.array)
         self.array = None
         if old() is not None:
@@ -92,7 +89,7 @@ class _Buffer:
         self.capacity = self.in_use = 0
 
     def still_viewed(self) -> int:
-        """Bytes of outgrown buffers that an array still views; forgets the others."""
+        """Bytes of outgrown buffers that arrays still view; forgets the other buffers."""
         self.retired = [(ref, nbytes) for ref, nbytes in self.retired if ref() is not None]
         return sum(nbytes for _, nbytes in self.retired)
 
@@ -100,15 +97,15 @@ class _Buffer:
 class Workspace:
     """Named scratch buffers on a device, of power-of-two capacity, that grow and are kept.
 
-    `get(name, shape, dtype)` answers an uninitialized array over the buffer of that name. The next
-    `get` of the name has the same bytes, unless it wants more than the capacity: then there is a
-    new buffer, a generation later, and the old one lives as long as an array views it. Each stream
-    and each thread has its own buffers, since their work is not ordered; those of streams and
-    threads that are gone make room before a new one is made.
+    `get(name, shape, dtype)` returns an uninitialized array over the buffer of that name. The next
+    `get` of the name has the same bytes, unless it exceeds the capacity: then a new buffer of the
+    next generation is made, and the old one lives as long as an array views it. Each stream and
+    each thread has its own buffers, since their work is not ordered; those of ended streams and
+    threads are freed before a new one is made.
 
-    `limit` are the bytes that the workspace may hold, outgrown buffers that arrays still view
-    included; None for no limit. `allocations` counts the buffers made, `bytes_saved` the bytes of
-    arrays that were served without making one. Timelines show the category "workspace".
+    `limit` bounds the bytes that the workspace holds, with outgrown buffers that arrays still view;
+    None for no limit. `allocations` counts the buffers made, `bytes_saved` the bytes of arrays that
+    needed no new buffer. Timelines show the category "workspace".
 
         with gt.memory.Workspace() as ws:
             columns = ws.get("columns", (64, 576), np.float32)
@@ -129,8 +126,8 @@ class Workspace:
         """An uninitialized C-contiguous array (raw: NumPy's or CuPy's) over the buffer `name`.
 
         Raises OutOfMemoryError beyond the limit or when the device has no room, and ValueError for
-        a negative length, TypeError for one that is no integer and for a dtype whose elements are
-        no plain bytes; nothing is changed then.
+        a negative length, TypeError for a non-integer length and for a dtype whose elements are not
+        plain bytes. Nothing is changed then.
         """
         lengths = _lengths(name, shape)
         if any(length < 0 for length in lengths):
@@ -147,7 +144,7 @@ class Workspace:
         return flat[:nbytes].view(dtype).reshape(lengths)
 
     def ensure_capacity(self, name: str, nbytes: int) -> None:
-        """Let the buffer `name` of this stream and thread have room for `nbytes` from now on.
+        """Make room for `nbytes` in the buffer `name` of this stream and thread.
 
         Raises as `get`.
         """
@@ -156,7 +153,7 @@ class Workspace:
             self._with_capacity(name, nbytes)
 
     def memory_usage(self) -> WorkspaceUsage:
-        """Bytes by name and in all."""
+        """Bytes by name and in total."""
         found: dict[str, BufferUsage] = {}
         with self._lock:
             for (name, _, _), buffer in self._buffers.items():
@@ -169,7 +166,7 @@ class Workspace:
         return WorkspaceUsage(found, capacity, in_use, retired, capacity + retired)
 
     def release(self) -> None:
-        """Forget all buffers. Arrays over them stay valid; the rest is free at once."""
+        """Drop all buffers. Arrays over them stay valid; the rest is freed at once."""
         with self._lock:
             self._buffers.clear()
 
@@ -190,7 +187,7 @@ class Workspace:
         key = (name, stream.id, _thread.number)
         buffer = self._buffers.get(key)
         if buffer is not None and buffer.array is None:
-            buffer = None  # it grows, further up the stack
+            buffer = None  # a call further up the stack is growing it
         if buffer is not None and buffer.capacity >= nbytes:
             return buffer, False
         self._drop_gone()
@@ -209,7 +206,7 @@ class Workspace:
         return buffer, True
 
     def _drop_gone(self) -> None:
-        """Give up the buffers of streams and threads that are gone; the lock is held."""
+        """Drop the buffers of ended streams and threads; the lock is held."""
         for key in list(self._buffers):
             buffer = self._buffers.get(key)  # a finalizer may have released all of them
             if buffer is not None and buffer.gone:
@@ -221,23 +218,23 @@ class Workspace:
     def _grow(self, key: _Key, buffer: _Buffer, nbytes: int, capacity: int) -> None:
         """Put a larger array into a buffer; on an error it has one of its old capacity.
 
-        Whoever asks for the name in the middle, a finalizer or watermark of this very thread, gets
-        a buffer of its own.
+        If a finalizer or watermark of this thread requests the name meanwhile, it gets another
+        buffer.
         """
         name = key[0]
         old = weakref.ref(buffer.array)
-        buffer.array = None  # first, so that the new array may have its bytes
+        buffer.array = None  # first, so that the new array may reuse its bytes
         try:
             if old() is not None:  # an array views it, so it stays beside the new one
                 self._check_limit(name, nbytes, capacity, 0)
             buffer.array = self._allocate(name, capacity)
         except BaseException:
-            self._buffers.pop(key, None)  # in case that even the old size is refused
+            self._buffers.pop(key, None)  # the allocation of the old size may fail, too
             array = old()
             buffer.array = self._allocate(name, buffer.capacity) if array is None else array
             self._buffers[key] = buffer
             raise
-        self._buffers[key] = buffer  # once more, if all were released meanwhile
+        self._buffers[key] = buffer  # again, as `release` may have run meanwhile
         if old() is not None:
             buffer.retired.append((old, buffer.capacity))
 
@@ -246,7 +243,7 @@ class Workspace:
             return self.device.empty((capacity,), np.uint8, f"workspace {name}")
 
     def _check_limit(self, name: str, nbytes: int, capacity: int, given_up: int) -> None:
-        """Refuse `capacity` further bytes beyond the limit, when `given_up` go before."""
+        """Raise if `capacity` more bytes exceed the limit once `given_up` bytes are freed."""
         if self.limit is None:
             return
         held = sum(buffer.capacity + buffer.still_viewed() for buffer in self._buffers.values())
@@ -258,7 +255,7 @@ class Workspace:
 
 
 def _bytes(nbytes: Any, told: str, else_wanted: str = "") -> int:
-    """Bytes as an int; TypeError if they are none, ValueError below 0."""
+    """Bytes as an int; TypeError for a non-integer, ValueError below 0."""
     if isinstance(nbytes, bool) or not hasattr(nbytes, "__index__"):
         raise TypeError(f"{told}; wanted bytes as an integer{else_wanted}")
     if index(nbytes) < 0:
@@ -267,7 +264,7 @@ def _bytes(nbytes: Any, told: str, else_wanted: str = "") -> int:
 
 
 def _lengths(name: str, shape: Any) -> tuple[int, ...]:
-    """A shape as ints; an integer of any kind is one length."""
+    """A shape as ints; a single integer is one length."""
     try:
         return (index(shape),)
     except TypeError:

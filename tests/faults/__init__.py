@@ -1,1 +1,1 @@
-"""Planted faults: each breaks one invariant on purpose, and a check must notice."""
+"""Planted faults: each breaks one invariant on purpose, and a check must fail."""

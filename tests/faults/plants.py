@@ -1,4 +1,4 @@
-"""The mutations: contexts in which one thing in gtensor is wrong, as their docstrings say."""
+"""The mutations: contexts in which gtensor has one fault, which the docstring describes."""
 
 from __future__ import annotations
 
@@ -29,12 +29,12 @@ Context = AbstractContextManager[Any]
 
 
 def _path(name: str, wrap: Callable[[Any], Any]) -> Context:
-    """An op with another CPU path: wrap(the right one)."""
+    """An op whose CPU path is replaced by wrap(the right one)."""
     return patch.object(registry[name], "cpu", wrap(registry[name].cpu))
 
 
 def _rule(name: str, wrap: Callable[[Any], Any]) -> Context:
-    """An op with another backward rule: wrap(the right one)."""
+    """An op whose backward rule is replaced by wrap(the right one)."""
     return patch.object(registry[name], "backward", wrap(registry[name].backward))
 
 
@@ -49,7 +49,7 @@ def _scaled(factor: float, when: Callable[[Any], bool] = lambda g: True) -> Call
 
 
 def value_off() -> Context:
-    """exp is computed a millionth too large"""
+    """exp is too large by a millionth"""
     def wrap(right: Any) -> Any:
         def path(x: Any, out: Any = None) -> Any:
             y = right(x, out)
@@ -65,17 +65,17 @@ def composed_form_off() -> Context:
 
 
 def wide_result() -> Context:
-    """exp of float32 answers float64"""
+    """exp of float32 returns float64"""
     return _path("exp", lambda right: lambda x, out=None: right(x.astype(np.float64), out))
 
 
 def out_ignored() -> Context:
-    """exp is given a buffer and answers another one"""
+    """exp ignores the given buffer and returns another one"""
     return _path("exp", lambda right: lambda x, out=None: right(x))
 
 
 def _strip(path: Any, right: Any) -> Any:
-    """Keep the name by which opcheck knows the path for an elementwise one."""
+    """Keep the name by which opcheck recognizes an elementwise path."""
     path.__qualname__, path.__module__ = right.__qualname__, right.__module__
     return path
 
@@ -159,14 +159,14 @@ def rule_rounds() -> Context:
 
 
 def rule_skips_input() -> Context:
-    """multiply gives its second input nothing when the first wants no gradient"""
+    """multiply gives its second input no gradient if the first needs none"""
     def wrap(right: Any) -> Any:
         return lambda ns, step, g: right(ns, step, g) if step.mask != 2 else None
     return _rule("multiply", wrap)
 
 
 def gradient_not_summed() -> Context:
-    """a gradient along broadcast axes is not summed: its first part is taken"""
+    """a gradient along broadcast axes is not summed: its first element is taken"""
     def first(ns: Any, a: Any, shape: tuple[int, ...]) -> Any:
         while len(a.shape) > len(shape):
             a = ns.slice(a, key=(0,)) if a.shape[0] else ns.sum(a, axis=(0,))
@@ -211,7 +211,7 @@ def _give_to_all(right: Any) -> Any:
 
 
 def given_twice() -> Context:
-    """add gives g to both inputs in place of lending it to the first"""
+    """add gives g to both inputs instead of lending it to the first"""
     return _rule("add", _give_to_all)
 
 
@@ -231,12 +231,12 @@ def lent_without_hold() -> Context:
 
 
 def written_by_any_holder() -> Context:
-    """`reuse` answers g whoever else holds it"""
+    """`reuse` returns g although it has other holders"""
     return patch.object(RawStep, "reuse", lambda step, g: g if g.base is None else None)
 
 
 def reused_too_early() -> Context:
-    """multiply writes its first gradient over g, and computes the second one from what is left"""
+    """multiply overwrites g with its first gradient, and computes the second one from that"""
     def wrap(right: Any) -> Any:
         def rule(ns: Any, step: Any, g: Any) -> None:
             if step.mask != 3:
@@ -252,7 +252,7 @@ def reused_too_early() -> Context:
 
 
 def into_without_copy() -> Context:
-    """`into` answers the slot's content as it is, lent or not"""
+    """`into` returns the slot's content even if it is lent"""
     def into(step: RawStep, i: int) -> tuple[Any, float]:
         slot = step.slots.get(step.parents[i])  # type: ignore[arg-type]
         if slot is None or not slot[0].flags.writeable:
@@ -264,14 +264,14 @@ def into_without_copy() -> Context:
 
 
 def seed_as_own() -> Context:
-    """the walk takes the caller's gradient for a buffer of its own"""
+    """the walk treats the caller's gradient as its own buffer"""
     def seed(step: RawStep, node: Any, grad: Tensor) -> None:
         step._put(node, grad._array, None)
     return patch.object(RawStep, "seed", seed)
 
 
 def rule_writes_upstream() -> Context:
-    """the rule of tanh computes in g without asking `reuse`"""
+    """the rule of tanh writes into g without calling `reuse`"""
     def wrap(right: Any) -> Any:
         def rule(ns: Any, step: Any, g: Any) -> None:
             if isinstance(g, np.ndarray) and g.flags.writeable:
@@ -290,7 +290,7 @@ def grad_replaced() -> Context:
 
 
 def version_not_counted() -> Context:
-    """an in-place operator leaves the version of the storage as it was"""
+    """an in-place operator does not increase the version of the storage"""
     right = inplace.write
 
     def write(op: Any, target: Tensor, value: Any, params: Any) -> Tensor:
@@ -322,7 +322,7 @@ def claim_kept() -> Context:
 
 
 def slots_kept() -> Context:
-    """a walk that ends by an error leaves its slots as they are"""
+    """a walk that ends by an error does not empty its slots"""
     class Kept(dict[Any, Any]):
         def clear(self) -> None:
             """The fault."""
@@ -336,7 +336,7 @@ def slots_kept() -> Context:
 
 
 def committed_on_arrival() -> Context:
-    """a gradient is put into `.grad` when it arrives at a leaf"""
+    """a gradient is stored in `.grad` when it arrives at a leaf"""
     right = RawStep.give
 
     def give(step: RawStep, i: int, a: Any) -> None:
@@ -351,7 +351,7 @@ def committed_on_arrival() -> Context:
 
 
 def saves_leaked() -> Context:
-    """the walk reads a record's saved arrays and leaves them with it"""
+    """the walk leaves a record's saved arrays with it"""
     right = RawStep.enter
 
     def enter(step: RawStep, record: Record, slot: Any, keep: bool) -> Any:
@@ -372,7 +372,7 @@ def record_refers_to_tensor() -> Context:
 
 
 def live_block_reused() -> Context:
-    """the arena hands out a chunk that a block holds, every second time"""
+    """every second allocation gets a chunk that a live block holds"""
     right = BlockPool.take
     given: list[Chunk] = []
 
@@ -406,23 +406,23 @@ def block_not_held() -> Context:
 
 
 def _wrapped(owner: Any, name: str, wrap: Callable[[Any], Any]) -> Context:
-    """A function of a module in another form: wrap(the right one)."""
+    """A function of a module replaced by wrap(the right one)."""
     return patch.object(owner, name, wrap(getattr(owner, name)))
 
 
 def short_leading_dimension_taken() -> Context:
-    """cuBLAS takes a leading dimension of less than the rows"""
+    """cuBLAS accepts a leading dimension below the number of rows"""
     return patch.object(cublas, "leads", lambda ld, rows: None)
 
 
 def leading_dimension_ignored() -> Context:
-    """columns of a matrix are taken to lie without a gap"""
+    """columns of a matrix are assumed to be contiguous"""
     return _wrapped(cublas, "matrix", lambda right: lambda address, rows, columns, ld, dtype: right(
         address, rows, columns, max(1, rows), dtype))
 
 
 def beta_zero_reads_c() -> Context:
-    """a product computes 0 * C + ..., which is NaN where C is"""
+    """a product computes 0 * C + ..., which is NaN where C is NaN"""
     def wrap(right: Any) -> Any:
         def call(name: str, *arguments: Any) -> int:
             if not name.endswith("gemm") or arguments[10]:
@@ -438,12 +438,12 @@ def beta_zero_reads_c() -> Context:
 
 
 def conjugation_forgotten() -> Context:
-    """cuBLAS takes the conjugate transpose for the transpose"""
+    """cuBLAS computes the transpose for the conjugate transpose"""
     return patch.dict(cublas.OPERATIONS, {2: b"T"})
 
 
 def triangles_exchanged() -> Context:
-    """the lower triangle is taken for the upper one"""
+    """the upper and the lower triangle are exchanged"""
     return patch.dict(cublas.FILLS, {0: b"U", 1: b"L"})
 
 
@@ -453,7 +453,7 @@ def unit_diagonal_read() -> Context:
 
 
 def undocumented_types_taken() -> Context:
-    """GemmEx takes a row of types that NVIDIA's table does not have"""
+    """GemmEx accepts a combination of types that NVIDIA does not document"""
     row = {(cublas.R16BF, cublas.R16F): ("f4", cublas.R32F)}
     return patch.dict(cublas.COMPUTE, {68: cublas.COMPUTE[68] | row})
 
@@ -469,7 +469,7 @@ def half_precision_sums() -> Context:
 
 
 def device_scalars_read_early() -> Context:
-    """alpha on the device is read when a function is called, not in the queue"""
+    """alpha on the device is read at the call, not in stream order"""
     def number(handle: Any, address: int, dtype: Any) -> Any:
         value = cublas.scalar(address, dtype)
         return lambda: value
@@ -477,7 +477,7 @@ def device_scalars_read_early() -> Context:
 
 
 def host_scalars_read_late() -> Context:
-    """alpha on the host is read in the queue, where the caller may have changed it"""
+    """alpha on the host is read in stream order, when the caller may have changed it"""
     def number(handle: Any, address: int, dtype: Any) -> Any:
         return lambda: cublas.scalar(address, dtype)
     return patch.object(cublas, "number", number)
@@ -492,12 +492,12 @@ def workspace_kept() -> Context:
 
 
 def overlapping_batches_taken() -> Context:
-    """results of a batch may lie over each other"""
+    """results of a batch may overlap"""
     return patch.object(cublas, "apart", lambda *_: None)
 
 
 def host_results_captured() -> Context:
-    """a function that returns a number to the host is captured"""
+    """a function that returns a number to the host can be captured"""
     def deliver(handle: Any, name: str, address: int, dtype: Any, compute: Any) -> None:
         handle.enqueue(name, lambda: cublas.store(address, compute(), dtype))
     return patch.object(cublas, "deliver", deliver)
@@ -511,12 +511,12 @@ def gelu_by_erf() -> Context:
 
 
 def any_epilogue_taken() -> Context:
-    """cuBLASLt takes every epilogue in every order and type"""
+    """cuBLASLt accepts every epilogue in every order and type"""
     return patch.object(cublaslt.Matmul, "_epilogue", lambda self: None)
 
 
 def factor_not_conjugated() -> Context:
-    """gesvdj gives the transpose of V"""
+    """gesvdj returns the transpose of V"""
     def wrap(right: Any) -> Any:
         def decompose(t: str, job: int, rank: int, whole: bool, shape: Any, *rest: Any) -> Any:
             found = right(t, job, rank, whole, shape, *rest)
@@ -530,7 +530,7 @@ def factor_not_conjugated() -> Context:
 
 
 def workspace_untouched() -> Context:
-    """cuSOLVER leaves its workspace as it was, so that nobody misses it"""
+    """cuSOLVER does not write its workspace, so a missing one is not detected"""
     return patch.object(cusolver, "used", lambda *_: lambda: None)
 
 
@@ -541,7 +541,7 @@ def inverse_transform_scaled() -> Context:
 
 
 def padding_in_place_forgotten() -> Context:
-    """real rows are taken to be as long in place as out of place"""
+    """real rows have the same length in place as out of place"""
     return _wrapped(cufft.Layout, "view", lambda right: lambda self, address, batch, dtype, padded:
                     right(self, address, batch, dtype, False))
 
@@ -557,12 +557,12 @@ def offset_of_random_numbers_ignored() -> Context:
 
 
 def nan_left_out_of_reductions() -> Context:
-    """CUB's min and max pass over NaN"""
+    """CUB's min and max ignore NaN"""
     return patch.dict(cub.REDUCTIONS, {cub.MIN: np.nanmin, cub.MAX: np.nanmax})
 
 
 def last_edge_counted() -> Context:
-    """a histogram counts what lies on its last edge"""
+    """a histogram counts values on its last edge"""
     def counted(y: int, places: Any, inside: Any, count: int) -> None:
         places = np.minimum(places, count - 1)
         cub.view(y, (count,), "i8")[...] = np.bincount(places[places >= 0], minlength=count)
@@ -573,7 +573,7 @@ def last_edge_counted() -> Context:
 
 
 def comments_are_compiled() -> Context:
-    """the host device takes what stands in comments and literals for CUDA"""
+    """the host device translates comments and literals as CUDA code"""
     return patch.object(cuda_text, "visible", lambda text: text)
 
 

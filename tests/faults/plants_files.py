@@ -1,4 +1,4 @@
-"""Mutations of what reads files and states, as `plants.py` has them of the engine."""
+"""Mutations of the readers of files and states; see `plants.py`."""
 
 from __future__ import annotations
 
@@ -18,24 +18,24 @@ Context = AbstractContextManager[Any]
 
 
 def header_unbounded() -> Context:
-    """a header may be as long as it says"""
+    """the length of a header is not bounded"""
     return patch.object(layout, "MOST_HEADER_BYTES", 1 << 62)
 
 
 def holes_read() -> Context:
-    """null characters of a text are read on"""
+    """reading continues over null characters of a text"""
     def read(descriptor: int, start: int, stop: int) -> bytearray:
         return bytearray().join(files.pieces(descriptor, start, stop))
     return patch.object(reading, "read_text", read)
 
 
 def pipe_read() -> Context:
-    """what is opened is not looked at"""
+    """the type of an opened file is not checked"""
     return patch.object(files, "check_regular", lambda found, path: None)
 
 
 def pickle_believed() -> Context:
-    """snapshots are read by Python's unpickler"""
+    """Python's unpickler reads snapshots"""
     return patch.object(plain_pickle, "load", lambda pieces: pickle.loads(b"".join(pieces)))
 
 
@@ -50,22 +50,22 @@ def names_unprinted() -> Context:
 
 
 def names_as_markup() -> Context:
-    """rich looks for markup in names"""
+    """rich interprets markup in names"""
     real = rich.console.Console
     return patch.object(rich.console, "Console",
                         lambda **options: real(**{**options, "markup": True}))
 
 
 def buffer_position_unchecked() -> Context:
-    """the place in the generator's buffer is believed"""
+    """the position in the generator's buffer is not checked"""
     return patch.dict(random._FIELDS, {("buffer_pos",): (1, 1 << 62)})
 
 
 def litter_kept() -> Context:
-    """a rotation does not settle what the writer before it noted"""
+    """a rotation does not finish the one that a killed writer began"""
     return patch.object(Rotation, "_settle", lambda self, names: None)
 
 
 def folder_named() -> Context:
-    """errors of the system come out as they are"""
+    """errors of the system do not name the file"""
     return patch.object(atomic, "naming", lambda path: nullcontext())

@@ -1,4 +1,4 @@
-"""The mutations for interrupts, forks and finalizers; as in `plants.py`."""
+"""Mutations for interrupts, forks and finalizers; see `plants.py`."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from .plants import Context
 
 
 def free_enters_python() -> Context:
-    """a block's free is a function of Python's, which appends its chunk to the queue"""
+    """a block's free is a Python function that appends its chunk to the queue"""
     return patch.object(arena, "MethodType", lambda free, chunk: lambda: free(chunk))
 
 
 def new_segment_given_once() -> Context:
-    """a new segment joins its pool's lists by a call that no handler repeats"""
+    """the call that makes a new segment free is not repeated after an interrupt"""
     right = reserve.give_all
 
     def give_all(chunks: list[Chunk]) -> None:
@@ -30,19 +30,19 @@ def new_segment_given_once() -> Context:
 
 
 def lock_unknown_to_forks() -> Context:
-    """a fork does not wait for the lock of the engine's claims"""
+    """a fork does not wait for the lock of claims"""
     right = locks._known.there
     return patch.object(locks._known, "there", lambda: [
         lock for lock in right() if lock is not backward._claims])
 
 
 def claims_not_reentrant() -> Context:
-    """the lock of the engine's claims is one that its own thread waits for"""
+    """the lock of claims is not reentrant"""
     return patch.object(backward, "_claims", threading.Lock())
 
 
 def mode_set_when_made() -> Context:
-    """no_grad() changes the mode where it is made, not where its block is entered"""
+    """no_grad() changes the mode when it is made, not when its block is entered"""
     right = modes.no_grad.__init__
 
     def init(block: modes.no_grad) -> None:

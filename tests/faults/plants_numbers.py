@@ -1,4 +1,4 @@
-"""Mutations of what enters, of numbers at the ends of their range, and of clearing up."""
+"""Mutations of input checks, of numbers at the ends of their range, and of cleanup."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ Context = AbstractContextManager[Any]
 
 
 def objects_let_in() -> Context:
-    """every dtype is taken for one of numbers"""
+    """every dtype counts as one of numbers"""
     return patch.object(elements, "_NUMBERS", "biufcmMOSUVT")
 
 
 def masks_dropped() -> Context:
-    """a masked array is taken for its data"""
+    """a masked array is read without its mask"""
     return patch.object(elements, "refuse_mask", lambda value, reader: None)
 
 
 def log_of_the_sum_absorbed() -> Context:
-    """the gradient of cross_entropy takes the rounded logarithm of the sum out of the logits"""
+    """the gradient of cross_entropy subtracts the rounded logarithm of the sum from the logits"""
     right = raw["cpu"].cross_entropy_grad
 
     def path(*inputs: Any, **params: Any) -> Any:
@@ -48,7 +48,7 @@ def mean_square_overflows() -> Context:
 
 
 def clearing_up_raises() -> Context:
-    """addresses that are not taken back after an error are an error of their own"""
+    """a failed release of addresses after an error raises a second error"""
     def release(source: VirtualSegments) -> None:
         for spare in source._spare:
             source.pages.release(*spare)
@@ -57,7 +57,7 @@ def clearing_up_raises() -> Context:
 
 
 def owner_kept_by_listener() -> Context:
-    """who listens for frees keeps the owners of all blocks that it heard of"""
+    """a listener for frees keeps the owners of all blocks alive"""
     right = Ears.listen
 
     def listen(ears: Any, block: Any, key: int) -> None:

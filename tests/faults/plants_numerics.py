@@ -18,12 +18,12 @@ from .plants import Context
 
 
 def ufuncs_trusted() -> Context:
-    """NumPy's `negative` writes strided buffers itself (from NumPy 2.2 on it does so wrongly)"""
+    """NumPy's `negative` writes strided buffers itself, which is wrong from NumPy 2.2 on"""
     return patch.dict(paths.MISWRITTEN, clear=True)
 
 
 def numpy_scalar_unknown() -> Context:
-    """a NumPy scalar, which NumPy answers for a 0-d array, is taken for a Python number"""
+    """a NumPy scalar, which NumPy returns for a 0-d array, counts as a Python number"""
     return patch.object(paths, "_ARRAYS", (np.ndarray,))
 
 
@@ -44,21 +44,21 @@ def gradient_of_powers_of_0_is_0() -> Context:
 
 
 def space_beside_ignored() -> Context:
-    """gradients through the vectors beside the singular ones are taken for 0"""
+    """gradients through the vectors beyond the singular ones are 0"""
     def first(ns: Any, u: Any, gu: Any, k: int) -> Any:
         return tuple(ns.slice(a, key=(..., slice(None, k))) for a in (u, gu))
     return patch.object(singular, "_gradient_of_first", first)
 
 
 def signs_of_the_library() -> Context:
-    """eigenvectors have the signs that a library chose"""
+    """eigenvectors keep the signs of the library"""
     def kept(xp: Any, v: Any) -> Any:
         return xp.ones((*v.shape[:-2], 1, v.shape[-1]), v.dtype)
     return patch.object(decompositions, "settled_signs", kept)
 
 
 def all_errors_are_of_memory() -> Context:
-    """every error of CUDA's is reported as memory that is out"""
+    """every CUDA error becomes a MemoryError"""
     @contextmanager
     def any_error(what: str) -> Iterator[None]:
         try:

@@ -1,4 +1,4 @@
-"""Mutations of the rules about places on the tape: who takes them, and what may leave them."""
+"""Mutations of the rules about handles' nodes on the tape; see `plants.py`."""
 
 from __future__ import annotations
 
@@ -15,28 +15,28 @@ Context = AbstractContextManager[Any]
 
 
 def stale_place() -> Context:
-    """a handle whose memory was written elsewhere still names its old place on the tape"""
+    """a handle whose memory was written through another one keeps its old node"""
     return patch.object(Tensor, "_current_node", lambda tensor, reader: tensor._node)
 
 
 def cut_unseen() -> Context:
-    """what `gt.grad` differentiates is handed out as an array"""
+    """a value that `gt.grad` differentiates can be read as an array"""
     return patch.object(Tensor, "_refuse_cut", lambda tensor, reader: None)
 
 
 def walked_off() -> Context:
-    """a value whose graph was consumed counts as one that depends on nothing"""
+    """a value whose graph was consumed counts as a constant"""
     right = place.hangs_on
     return patch.object(place, "hangs_on", lambda node, *more: (
         right(node, *more) if getattr(node, "state", FREE) == FREE else None))
 
 
 def copied_without_history() -> Context:
-    """`gt.tensor(t)` copies values only"""
+    """`gt.tensor(t)` copies values without history"""
     return patch.object(creation, "is_grad_enabled", lambda: False)
 
 
 def unused_as_zeros() -> Context:
-    """`gt.grad(f)` answers zeros where the result depends on no argument"""
+    """`gt.grad(f)` returns zeros where the result does not depend on an argument"""
     right = gradients._grad_function
     return patch.object(gradients, "_grad_function", lambda f, argnums, _: right(f, argnums, True))

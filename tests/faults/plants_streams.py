@@ -1,4 +1,4 @@
-"""Mutations of the order between streams, seen where the host device runs work in random order."""
+"""Mutations of the order between streams, found where the host device runs work in random order."""
 
 from __future__ import annotations
 
@@ -27,26 +27,26 @@ Context = AbstractContextManager[Any]
 
 
 def _nothing(*_: Any) -> None:
-    """Takes the place of a part of the ordering."""
+    """Replaces a part of the ordering."""
 
 
 def _wrapped(owner: Any, name: str, wrap: Callable[[Any], Any]) -> Context:
-    """`owner` with another method: wrap(the right one)."""
+    """`owner` with a method replaced by wrap(the right one)."""
     return patch.object(owner, name, wrap(getattr(owner, name)))
 
 
 # -- backend/ordering.py ---------------------------------------------------------------------------
 
 
-def reader_waits_for_nobody() -> Context:
-    """an op on another stream than the one that wrote its input does not wait for it"""
+def reader_does_not_wait() -> Context:
+    """an op does not wait for another stream that wrote its input"""
     def read(order: Ordering, reader: Any, block: Any) -> None:
         order._note(block, reader.id)
     return patch.object(Ordering, "read", read)
 
 
 def writer_forgets_readers() -> Context:
-    """an op in place waits for who wrote before, and not for who reads"""
+    """an in-place op waits for the writer, but not for the readers"""
     def wrap(right: Any) -> Any:
         def write(order: Ordering, writer: Any, *blocks: Any) -> None:
             for block in blocks:
@@ -57,12 +57,12 @@ def writer_forgets_readers() -> Context:
 
 
 def write_not_remembered() -> Context:
-    """after an op in place the block still counts as written by the stream that made it"""
+    """after an in-place op the block still counts as written by the stream that made it"""
     return patch.object(ordering, "_written_by", _nothing)
 
 
 def event_of_an_earlier_write() -> Context:
-    """the event that lies behind one write is waited for by who reads the next one"""
+    """a reader waits for the event behind an earlier write"""
     def wrap(right: Any) -> Any:
         def wait(order: Ordering, waiter: Any, producer: int, number: int) -> int:
             return right(order, waiter, producer, number or 1)
@@ -71,7 +71,7 @@ def event_of_an_earlier_write() -> Context:
 
 
 def producer_waits_for_the_reader() -> Context:
-    """of two streams the wrong one waits: the producer for its reader"""
+    """the producer waits for its reader"""
     def wrap(right: Any) -> Any:
         def wait(order: Ordering, waiter: Any, producer: int, number: int) -> int:
             other = order._stream_of(producer)
@@ -82,13 +82,13 @@ def producer_waits_for_the_reader() -> Context:
 
 
 def ended_stream_forgotten() -> Context:
-    """what a stream that is gone has written is read without waiting for it"""
+    """a reader does not wait for the work of an ended stream"""
     def forget(order: Ordering, stream: int, last: Any) -> None:
         order._latest.pop(stream, None)
     return patch.object(Ordering, "forget", forget)
 
 
-def other_memory_waits_for_nobody() -> Context:
+def unknown_memory_unordered() -> Context:
     """an op on another library's memory does not wait for other streams"""
     return patch.object(Ordering, "behind_all", _nothing)
 
@@ -97,21 +97,21 @@ def other_memory_waits_for_nobody() -> Context:
 
 
 def wait_on_the_current_stream() -> Context:
-    """a stream that is told to wait lets the current one wait instead"""
+    """`wait` of a stream makes the current stream wait instead"""
     def wrap(right: Any) -> Any:
         return lambda stream, event: right(stream._book.current(), event)
     return _wrapped(CudaStream, "wait", wrap)
 
 
 def event_on_the_current_stream() -> Context:
-    """an event is recorded on the current stream in place of the one that was named"""
+    """`record` of a stream records an event on the current stream instead"""
     def wrap(right: Any) -> Any:
         return lambda stream: right(stream._book.current())
     return _wrapped(CudaStream, "record", wrap)
 
 
 def users_wait_on_the_current_stream() -> Context:
-    """`gt.Event.wait` ignores the stream that it is given"""
+    """`gt.Event.wait` ignores the given stream"""
     return patch.object(Event, "_on", lambda event, stream: event._device.current_stream())
 
 
@@ -131,7 +131,7 @@ def pinned_memory_read_late() -> Context:
 
 
 def gradient_overwritten_unordered() -> Context:
-    """a gradient that another stream reads is written over without waiting for it"""
+    """a gradient is overwritten without waiting for another stream that reads it"""
     def wrap(right: Any) -> Any:
         def reuse(step: RawStep, g: Any) -> Any:
             direct, step.direct = step.direct, True
@@ -144,7 +144,7 @@ def gradient_overwritten_unordered() -> Context:
 
 
 def written_out_unordered() -> Context:
-    """what an op writes over counts as read"""
+    """a buffer that an op overwrites is ordered as read"""
     return patch.object(cuda, "_WRITTEN", ())
 
 
@@ -152,12 +152,12 @@ def written_out_unordered() -> Context:
 
 
 def use_not_noted() -> Context:
-    """the use of a block by another stream is not noted: it is reused at its free"""
+    """the use of a block by another stream is not noted, so it is reused at its free"""
     return patch.object(Arena, "record_use", _nothing)
 
 
 def free_without_event() -> Context:
-    """a block that another stream uses goes back to its list at its free, without an event"""
+    """a block that another stream uses returns to its list at its free, without an event"""
     def retire(orders: Streams, chunk: Any) -> bool:
         chunk.uses = None
         return False
@@ -165,29 +165,29 @@ def free_without_event() -> Context:
 
 
 def event_taken_for_done() -> Context:
-    """a freed block is reused as soon as its event was recorded"""
+    """a freed block is reused as soon as its event is recorded"""
     return patch.object(streams, "_done", lambda event: True)
 
 
 def claimed_without_wait() -> Context:
-    """a stream is handed memory that others still use, and does not wait for them"""
+    """a stream claims memory that others still use, and does not wait for them"""
     return patch.object(Streams, "_wait", _nothing)
 
 
 def taken_from_a_stream_unordered() -> Context:
-    """a stream gets free memory of another one, and does not wait for what that has queued"""
+    """a stream gets free memory of another one, and does not wait for its work"""
     return patch.object(Streams, "order", _nothing)
 
 
 def inherited_without_wait() -> Context:
-    """memory of a stream that is gone serves others before its work is done"""
+    """memory of an ended stream is reused before its work is done"""
     def wrap(right: Any) -> Any:
         return lambda orders, stream, last: right(orders, stream, None)
     return _wrapped(Streams, "forget", wrap)
 
 
 def planned_use_not_noted() -> Context:
-    """a place of a plan that another stream uses is reused at its free"""
+    """a planned place that another stream uses is reused at its free"""
     def record_use(resource: Planned, block: Any, stream: int) -> None:
         resource.upstream.record_use(block.node.region.reserved, stream)
     return patch.object(Planned, "record_use", record_use)
@@ -197,7 +197,7 @@ def planned_use_not_noted() -> Context:
 
 
 def replay_before_its_inputs() -> Context:
-    """a replay does not wait for who writes what the graph reads"""
+    """a replay does not wait for the writers of its inputs"""
     def wrap(right: Any) -> Any:
         def launch(capture: Capture, stream: Any, outputs: Any) -> None:
             touched, capture.touched = capture.touched, cuda_graphs.Touched()
@@ -211,14 +211,14 @@ def replay_before_its_inputs() -> Context:
 
 
 def replay_over_its_readers() -> Context:
-    """a replay writes results that another stream still reads, and nobody waits for it"""
+    """a replay writes results that another stream still reads"""
     def wrap(right: Any) -> Any:
         return lambda capture, stream, outputs: right(capture, stream, ())
     return _wrapped(Capture, "launch", wrap)
 
 
 def replay_writes_unordered() -> Context:
-    """a replay writes tensors from before the capture, and counts as reading them"""
+    """a replay that writes tensors from before the capture counts as reading them"""
     def wrap(right: Any) -> Any:
         def launch(capture: Capture, stream: Any, outputs: Any) -> None:
             touched, capture.touched = capture.touched, cuda_graphs.Touched()
@@ -246,13 +246,13 @@ def replay_over_freed_results() -> Context:
 
 
 def graph_memory_freed_too_early() -> Context:
-    """the memory of a graph that is gone serves others before its last replay is done"""
+    """the memory of a dropped graph is reused before its last replay is done"""
     return patch.object(GraphPool, "__del__",
                         lambda pool: pool.arena.forget_stream(pool.number, None))
 
 
 def graph_memory_captured_without_wait() -> Context:
-    """a capture has memory of graphs that are gone, and is begun without waiting for their work"""
+    """a capture takes memory of dropped graphs without waiting for their work"""
     def wrap(right: Any) -> Any:
         return lambda orders, home, ended: right(
             orders, SimpleNamespace(wait=_nothing, record=home.record), ended)
@@ -260,7 +260,7 @@ def graph_memory_captured_without_wait() -> Context:
 
 
 def graph_memory_shared() -> Context:
-    """what a capture allocates comes from the common memory, and goes back to it"""
+    """a capture allocates from the pools of streams, and frees into them"""
     return patch.object(GraphPool, "capturing", lambda pool, *streams: nullcontext(Joined()))
 
 
@@ -268,7 +268,7 @@ def graph_memory_shared() -> Context:
 
 
 def kernel_arguments_swapped() -> Context:
-    """the kernel of SGD is given the weight decay as its rate, and the rate as its decay"""
+    """the kernel of SGD gets the weight decay as its rate, and the rate as its decay"""
     def wrap(right: Any) -> Any:
         return lambda g, rate, decay, *more, **named: right(g, decay, rate, *more, **named)
     return _wrapped(updates, "_momentum_kernel", wrap)
@@ -276,11 +276,11 @@ def kernel_arguments_swapped() -> Context:
 
 @contextmanager
 def leading_dimension_of_another_layout() -> Iterator[None]:
-    """a product is told the number of rows as the distance between rows, where that is larger"""
+    """a product gets the number of rows as its leading dimension, where that is larger"""
     def wrap(right: Any) -> Any:
         return lambda rows, columns, down, across: right(rows, columns, down, across) and max(
             rows, columns)
-    cublas._plan.cache_clear()  # calls that were planned without the fault
+    cublas._plan.cache_clear()  # plans made without the fault
     try:
         with _wrapped(cublas, "_leading", wrap):
             yield
@@ -289,7 +289,7 @@ def leading_dimension_of_another_layout() -> Iterator[None]:
 
 
 def product_on_another_stream() -> Context:
-    """products are queued on the default stream, whichever is current"""
+    """products are queued on the default stream, not on the current one"""
     def wrap(right: Any) -> Any:
         def use(handle: Any, stream: Any, workspace: Any) -> None:
             right(handle, stream, workspace)

@@ -65,7 +65,7 @@ class ByCheck:
 
 
 class ByTest:
-    """A test of another file, called as it is."""
+    """A test of another file, called unchanged."""
 
     def __init__(self, module: str, test: str, **arguments: Any) -> None:
         self.name = test.removeprefix("test_")
@@ -96,17 +96,17 @@ class ByRaces:
         assert not programs.wrong(programs.PROGRAMS[self.program], range(_ORDERS))
 
 
-_ORDERS = 12  # a fault may show in less than half of them
+_ORDERS = 12  # less than half of the orders may show a fault
 
 
 @dataclass(frozen=True)
 class Fault:
-    """One row. `plant()` is a context in which the fault is there; its docstring says which."""
+    """One row. `plant()` is a context with the fault; its docstring describes the mutation."""
 
     invariant: str
     plant: Plant
     killer: ByOpcheck | ByCheck | ByTest | ByRaces
-    raises: type[Exception] = AssertionError  # what comes out where it is no failed assertion
+    raises: type[Exception] = AssertionError  # the error, if it is not a failed assertion
 
     @property
     def name(self) -> str:
@@ -144,27 +144,27 @@ FAULTS = [
     Fault("any layout gives the same value", plants.strides_ignored,
           ByOpcheck("exp", "layouts")),
     Fault("a path does not write its inputs", plants.input_written, ByOpcheck("exp", "writes")),
-    Fault("an op without a derivative says so", plants.refusal_without_name,
+    Fault("the error for a missing derivative names the op", plants.refusal_without_name,
           ByOpcheck("nextafter", "refusal")),
     # rules
     Fault("a rule is right to 0.05 %", plants.rule_off, ByOpcheck("tanh", "backward")),
     Fault("a rule is right to 0.0005 %", plants.rule_slightly_off, ByOpcheck("tanh", "torch")),
     Fault("a rule keeps the precision of its dtype", plants.rule_rounds,
           ByOpcheck("tanh", "precision")),
-    Fault("an input gets its gradient whichever others want one", plants.rule_skips_input,
+    Fault("an input's gradient does not depend on which others need one", plants.rule_skips_input,
           ByOpcheck("multiply", "masks")),
     Fault("a gradient has the shape of its input", plants.gradient_not_summed,
           ByOpcheck("add", "backward")),
     Fault("the recorded rule is the raw one", plants.recorded_rule_off,
           ByOpcheck("tanh", "recorded")),
-    Fault("a recorded rule depends on its saves", plants.recorded_rule_detached,
+    Fault("a recorded gradient depends on the saved values", plants.recorded_rule_detached,
           ByOpcheck("tanh", "second order")),
     Fault("the tangent is the transpose of the backward rule", plants.tangent_off,
           ByOpcheck("tanh", "tangent")),
     # ownership
-    Fault("a hold is given away once", plants.given_twice, ByOpcheck("add", "writes"),
+    Fault("a rule gives its hold away once", plants.given_twice, ByOpcheck("add", "writes"),
           raises=GradientError),
-    Fault("a hold is given away once, also where nothing refuses", plants.given_twice_unnoticed,
+    Fault("a hold given away twice gives wrong gradients", plants.given_twice_unnoticed,
           ByCheck(checks.random_graphs_have_numpys_gradients)),
     Fault("lending adds a hold", plants.lent_without_hold,
           ByCheck(checks.random_graphs_have_numpys_gradients)),
@@ -172,15 +172,15 @@ FAULTS = [
           ByCheck(checks.random_graphs_have_numpys_gradients)),
     Fault("g may be reused after its last use", plants.reused_too_early,
           ByOpcheck("multiply", "upstream")),
-    Fault("`into` copies what somebody else holds", plants.into_without_copy,
+    Fault("`into` copies a gradient that has another holder", plants.into_without_copy,
           ByCheck(checks.random_graphs_have_numpys_gradients)),
     Fault("the caller's gradient is only read", plants.seed_as_own,
           ByTest(_WALK, "test_the_caller_keeps_his_gradient")),
-    Fault("the caller's gradient is only read, by rules too", plants.rule_writes_upstream,
+    Fault("a rule only reads the caller's gradient", plants.rule_writes_upstream,
           ByOpcheck("tanh", "writes")),
     Fault("gradients add up in `.grad`", plants.grad_replaced, ByOpcheck("exp", "accumulate")),
     # the graph
-    Fault("every in-place write counts", plants.version_not_counted,
+    Fault("every in-place write increases the version", plants.version_not_counted,
           ByTest(_STATES, "test_an_overwritten_save_names_the_op_and_the_line")),
     Fault("a graph is consumed by its walk", plants.never_consumed,
           ByTest(_STATES, "test_a_consumed_graph_names_the_op_and_the_line"), raises=IndexError),
@@ -188,49 +188,49 @@ FAULTS = [
           ByCheck(checks.a_graph_is_walked_once_at_a_time)),
     Fault("a claim ends with its walk, also by an error", plants.claim_kept,
           ByCheck(checks.a_failed_walk_lets_the_graph_go), raises=GradientError),
-    Fault("on any exit from a walk its slots are empty", plants.slots_kept,
+    Fault("after any exit from a walk its slots are empty", plants.slots_kept,
           ByCheck(checks.a_failed_walk_empties_its_slots)),
-    Fault("gradients are committed together, at the end", plants.committed_on_arrival,
+    Fault("gradients are stored together, at the end", plants.committed_on_arrival,
           ByCheck(checks.an_error_before_the_end_leaves_grad_alone)),
     # places on the tape
-    Fault("a handle's place on the tape is taken only while it stands for its values",
+    Fault("a handle's node is used only while its memory has the recorded values",
           plants_places.stale_place,
           ByTest(_PLACES, "test_a_loss_written_through_a_view_is_refused_by_its_old_handle")),
-    Fault("a function that `gt.grad` differentiates cannot cut its graph unseen",
+    Fault("cutting the graph in a function of `gt.grad` is an error",
           plants_places.cut_unseen,
           ByTest(_HIGHER, "test_arrays_of_outer_variables_are_refused_in_inner_functions")),
-    Fault("what was walked may have depended on anything", plants_places.walked_off,
+    Fault("a value whose graph was consumed may depend on any argument", plants_places.walked_off,
           ByTest(_HIGHER, "test_an_array_of_what_an_inner_walk_consumed_is_refused")),
     Fault("a copy of a tensor carries its gradient", plants_places.copied_without_history,
           ByTest(_HIGHER, "test_copies_of_a_tensor_carry_its_gradient", copied=gt.tensor)),
-    Fault("a result depends on the arguments it is differentiated by",
+    Fault("a result that does not depend on an argument is an error",
           plants_places.unused_as_zeros,
           ByTest(_HIGHER, "test_a_result_must_depend_on_the_arguments")),
     # memory
-    Fault("saved arrays are taken by the walk", plants.saves_leaked,
+    Fault("the walk drops saved arrays as it passes", plants.saves_leaked,
           ByCheck(checks.saved_arrays_die_as_the_walk_passes)),
     Fault("a record never refers to a tensor", plants.record_refers_to_tensor,
           ByCheck(checks.forwards_leave_nothing_alive)),
-    Fault("a live block is nobody else's", plants.live_block_reused,
+    Fault("live blocks do not overlap", plants.live_block_reused,
           ByCheck(checks.live_blocks_do_not_overlap)),
     Fault("a block lives as long as a view of its array", plants.block_not_held,
           ByCheck(checks.arrays_keep_their_blocks)),
     # layouts, 0-d tensors, derivatives of every order
     Fault("a ufunc writes buffers of any layout", plants_numerics.ufuncs_trusted,
           ByTest(_LAYOUTS, "test_ufuncs_write_any_layout", function=np.negative)),
-    Fault("an op works on 0-d tensors, from the arena too", plants_numerics.numpy_scalar_unknown,
+    Fault("an op works on 0-d tensors, also in arena memory", plants_numerics.numpy_scalar_unknown,
           ByOpcheck("max", "arena"), raises=TypeError),
     Fault("a power has derivatives of every order", plants_numerics.exponent_replaced,
           ByTest(_GRADIENTS, "test_derivatives_of_powers_to_the_fourth_order", bases="positive")),
     Fault("a power of 0 has PyTorch's gradients", plants_numerics.gradient_of_powers_of_0_is_0,
           ByTest(_GRADIENTS, "test_powers_at_the_border_of_their_domain")),
-    Fault("svd has its gradient with full matrices", plants_numerics.space_beside_ignored,
+    Fault("svd with full matrices has a gradient", plants_numerics.space_beside_ignored,
           ByTest("ops_array.test_linalg_gradients", "test_the_vectors_beside_the_singular_ones",
                  shape=(4, 2))),
     Fault("eigenvectors have the same signs on every device", plants_numerics.signs_of_the_library,
           ByTest("ops_array.test_linalg", "test_signs_of_vectors_do_not_depend_on_the_library",
                  dtype="float32")),
-    Fault("only CUDA's error for memory says that memory is out",
+    Fault("only CUDA's allocation error becomes a MemoryError",
           plants_numerics.all_errors_are_of_memory,
           ByTest("backend.test_cuda_seam",
                  "test_only_the_status_for_memory_says_that_memory_is_out", status=700, kind=None),
@@ -238,74 +238,74 @@ FAULTS = [
     Fault("a 0-d tensor is one element along axis 0", plants_numerics.no_axis_0_of_0d,
           ByTest("ops_array.test_reductions", "test_a_0d_tensor_is_one_element_along_axis_0",
                  name="softmax"), raises=ValueError),
-    # what enters, and numbers at the ends of their range
+    # inputs, and numbers at the ends of their range
     Fault("elements are numbers", plants_numbers.objects_let_in,
           ByCheck(checks.only_numbers_enter)),
     Fault("no mask is dropped", plants_numbers.masks_dropped, ByCheck(checks.no_mask_is_dropped)),
-    Fault("the size of logits takes nothing from the gradient",
+    Fault("large logits have accurate gradients",
           plants_numbers.log_of_the_sum_absorbed,
           ByCheck(checks.large_logits_have_the_gradient_of_small_ones)),
-    Fault("no gradient stops its parameter for ever", plants_numbers.mean_square_overflows,
+    Fault("a huge gradient does not freeze its parameter", plants_numbers.mean_square_overflows,
           ByCheck(checks.a_huge_gradient_does_not_stop_adam)),
-    Fault("clearing up hides no error", plants_numbers.clearing_up_raises,
+    Fault("an error of the cleanup does not hide the first", plants_numbers.clearing_up_raises,
           ByCheck(checks.out_of_memory_is_told_although_clearing_up_fails)),
-    Fault("a listener keeps no owner of blocks", plants_numbers.owner_kept_by_listener,
+    Fault("a listener keeps no owner of blocks alive", plants_numbers.owner_kept_by_listener,
           ByCheck(checks.a_timeline_lets_a_released_plan_go)),
-    # files and states from anybody
-    Fault("a size that a file says is bounded before it is read", plants_files.header_unbounded,
+    # untrusted files and states
+    Fault("a size in a file is bounded before it is used", plants_files.header_unbounded,
           ByCheck(checks_files.sizes_are_bounded_before_anything_is_read)),
-    Fault("a file of holes is not read on", plants_files.holes_read,
+    Fault("reading stops at a hole in a sparse file", plants_files.holes_read,
           ByCheck(checks_files.sizes_are_bounded_before_anything_is_read)),
     Fault("only regular files are read", plants_files.pipe_read,
           ByCheck(checks_files.a_pipe_is_refused)),
-    Fault("a pickle is believed in nothing", plants_files.pickle_believed,
+    Fault("no size in a pickle is trusted", plants_files.pickle_believed,
           ByCheck(checks_files.a_pickle_cannot_ask_for_memory)),
     Fault("each fact of a snapshot has its type", plants_files.facts_unchecked,
           ByCheck(checks_files.facts_of_another_type_are_refused), raises=TypeError),
-    Fault("names of a file move no terminal", plants_files.names_unprinted,
+    Fault("names in a file send no control characters", plants_files.names_unprinted,
           ByCheck(checks_files.names_are_shown_as_they_are)),
-    Fault("names of a file are no markup", plants_files.names_as_markup,
+    Fault("names in a file are not interpreted as markup", plants_files.names_as_markup,
           ByCheck(checks_files.names_are_shown_as_they_are), raises=MarkupError),
     Fault("every field of a random state is checked", plants_files.buffer_position_unchecked,
           ByCheck(checks_files.a_random_state_is_checked)),
-    Fault("what a kill in a rotation left goes with the next save", plants_files.litter_kept,
+    Fault("the next save removes files of a killed rotation", plants_files.litter_kept,
           ByCheck(checks_files.a_killed_rotation_leaves_nothing)),
     Fault("an error of a save names the file", plants_files.folder_named,
           ByCheck(checks_files.a_save_names_its_file)),
     # interrupts, forks and finalizers
-    Fault("an interrupt never comes in place of a free", plants_interrupts.free_enters_python,
+    Fault("an interrupt never prevents a free", plants_interrupts.free_enters_python,
           ByTest("memory.test_spans", "test_an_interrupt_at_any_point_leaves_the_arena_whole",
                  part="free")),
     Fault("an interrupt loses no segment", plants_interrupts.new_segment_given_once,
           ByTest("memory.test_interrupts", "test_an_interrupt_while_the_arena_grows")),
-    Fault("a child has all locks free", plants_interrupts.lock_unknown_to_forks,
+    Fault("all locks are free in a forked child", plants_interrupts.lock_unknown_to_forks,
           ByTest("memory.test_forks",
                  "test_a_child_forked_in_the_middle_of_anything_has_all_locks_free")),
     Fault("a finalizer under a lock of the engine may call backward",
           plants_interrupts.claims_not_reentrant,
           ByTest(_INTERRUPTS, "test_a_finalizer_under_a_lock_of_the_engine_may_call_backward",
                  name="_claims")),
-    Fault("an interrupt leaves the grad mode as it was", plants_interrupts.mode_set_when_made,
+    Fault("an interrupt does not change the grad mode", plants_interrupts.mode_set_when_made,
           ByTest(_INTERRUPTS, "test_an_interrupt_at_any_point_of_a_block_ends_it",
                  name="no_grad")),
     # stand-ins of NVIDIA's libraries
     Fault("cuBLAS refuses a short leading dimension", plants.short_leading_dimension_taken,
           ByTest(_CUBLAS, "test_gemm_refuses_bad_arguments_and_writes_nothing", name="lda < m")),
-    Fault("columns lie a leading dimension apart", plants.leading_dimension_ignored,
+    Fault("columns are a leading dimension apart", plants.leading_dimension_ignored,
           ByTest(_CUBLAS, "test_matrices_and_vectors", t="D")),
     Fault("beta = 0 does not read C", plants.beta_zero_reads_c,
           ByTest(_CUBLAS, "test_beta_zero_does_not_read_c", t="D")),
-    Fault("C stands for the conjugate transpose", plants.conjugation_forgotten,
+    Fault("operation C is the conjugate transpose", plants.conjugation_forgotten,
           ByTest(_CUBLAS, "test_gemm_in_every_transposition", t="Z")),
     Fault("only the given triangle is read", plants.triangles_exchanged,
           ByTest(_CUSOLVER, "test_eigenvalues_by_every_method", t="D")),
     Fault("a unit diagonal is not read", plants.unit_diagonal_read,
           ByTest(_CUBLAS, "test_triangular_solves_in_every_form", t="D")),
-    Fault("GemmEx takes NVIDIA's rows of types only", plants.undocumented_types_taken,
+    Fault("GemmEx accepts only documented combinations of types", plants.undocumented_types_taken,
           ByTest(_CUBLAS, "test_gemm_ex_takes_nvidias_rows_and_no_other", compute=68)),
     Fault("products of half precision are summed in float32", plants.half_precision_sums,
           ByTest(_CUBLAS, "test_bfloat16_sums_are_taken_in_float32")),
-    Fault("scalars on the device are read in the queue", plants.device_scalars_read_early,
+    Fault("scalars on the device are read in stream order", plants.device_scalars_read_early,
           ByTest(_CUBLAS, "test_device_scalars_are_read_in_the_queue_and_host_scalars_before")),
     Fault("scalars on the host are read at the call", plants.host_scalars_read_late,
           ByTest(_CUBLAS, "test_device_scalars_are_read_in_the_queue_and_host_scalars_before")),
@@ -315,94 +315,94 @@ FAULTS = [
           ByTest(_CUBLAS, "test_strided_and_pointer_batches", t="D")),
     Fault("cuBLASLt's GELU is the tanh form", plants.gelu_by_erf,
           ByTest(_CUBLASLT, "test_epilogues", name="gelu", kind=0)),
-    Fault("no epilogue of ReLU in row order", plants.any_epilogue_taken,
+    Fault("a ReLU epilogue in row order is refused", plants.any_epilogue_taken,
           ByTest(_CUBLASLT, "test_what_nvidia_refuses_is_refused", name="relu in row order")),
-    Fault("gesvdj gives V", plants.factor_not_conjugated,
+    Fault("gesvdj returns V", plants.factor_not_conjugated,
           ByTest(_CUSOLVER, "test_singular_values_by_every_method", t="Z")),
     Fault("cuSOLVER writes its workspace", plants.workspace_untouched,
           ByTest(_CUSOLVER, "test_lu_and_cholesky_solve", t="D")),
     Fault("cuFFT does not scale", plants.inverse_transform_scaled,
           ByTest(_CUFFT, "test_every_kind_and_rank", kind=0x69, lengths=(4, 5))),
-    Fault("real rows are padded in place", plants.padding_in_place_forgotten,
+    Fault("an in-place transform pads real rows", plants.padding_in_place_forgotten,
           ByTest(_CUFFT, "test_in_place_real_rows_are_padded")),
-    Fault("random numbers go on where they stopped", plants.offset_of_random_numbers_ignored,
+    Fault("a generator continues its sequence", plants.offset_of_random_numbers_ignored,
           ByTest(_CURAND, "test_seeds_and_offsets_name_places_of_one_sequence")),
-    Fault("NaN wins in min and max", plants.nan_left_out_of_reductions,
+    Fault("min and max propagate NaN", plants.nan_left_out_of_reductions,
           ByTest(_CUB, "test_nan_wins_and_no_elements_give_the_initial_value")),
-    Fault("the last edge of a histogram is outside", plants.last_edge_counted,
+    Fault("a histogram excludes its last edge", plants.last_edge_counted,
           ByTest(_CUB, "test_the_last_edge_of_a_histogram_is_outside")),
-    Fault("a result on the host forbids capture", plants.host_results_captured,
+    Fault("a call with a result on the host cannot be captured", plants.host_results_captured,
           ByTest(_CUBLAS, "test_a_result_on_the_host_waits_and_so_forbids_capture")),
     # order between streams, on the host device
-    Fault("who reads waits for who wrote", plants_streams.reader_waits_for_nobody,
+    Fault("a reader waits for the writer", plants_streams.reader_does_not_wait,
           ByRaces("exchange")),
-    Fault("who writes waits for who reads", plants_streams.writer_forgets_readers,
+    Fault("a writer waits for the readers", plants_streams.writer_forgets_readers,
           ByRaces("exchange")),
     Fault("the last stream that wrote a block is its producer",
           plants_streams.write_not_remembered, ByRaces("exchange")),
-    Fault("an event serves what was written before it", plants_streams.event_of_an_earlier_write,
+    Fault("an event covers only writes before it", plants_streams.event_of_an_earlier_write,
           ByRaces("exchange")),
-    Fault("of two streams the reader waits", plants_streams.producer_waits_for_the_reader,
+    Fault("the reader waits, not the producer", plants_streams.producer_waits_for_the_reader,
           ByRaces("exchange")),
-    Fault("work of a stream that is gone is waited for", plants_streams.ended_stream_forgotten,
+    Fault("readers wait for the work of an ended stream", plants_streams.ended_stream_forgotten,
           ByRaces("endings")),
-    Fault("memory that nothing is noted of is used behind all streams",
-          plants_streams.other_memory_waits_for_nobody, ByRaces("interchange")),
-    Fault("a stream waits for the event that it is given",
+    Fault("an op on memory with unknown users waits for all streams",
+          plants_streams.unknown_memory_unordered, ByRaces("interchange")),
+    Fault("`wait` makes its own stream wait",
           plants_streams.wait_on_the_current_stream, ByRaces("foreign")),
-    Fault("an event lies behind the work of its stream",
+    Fault("`record` makes an event behind the work of its own stream",
           plants_streams.event_on_the_current_stream, ByRaces("exchange")),
-    Fault("an event is waited for on the stream that is named",
+    Fault("`gt.Event.wait` makes the given stream wait",
           plants_streams.users_wait_on_the_current_stream, ByRaces("foreign")),
-    Fault("values are read on the host when they are there",
+    Fault("a copy to the host waits for the values",
           plants_streams.copied_to_the_host_too_early, ByRaces("memory")),
-    Fault("another library's work comes after the array's", plants_streams.exported_too_early,
+    Fault("another library's work waits for the array", plants_streams.exported_too_early,
           ByRaces("interchange")),
-    Fault("what enters has been read when the call returns",
+    Fault("a copy from host memory has read it when the call returns",
           plants_streams.pinned_memory_read_late, ByRaces("loading")),
-    Fault("a gradient is written over behind who reads it",
+    Fault("an overwrite of a gradient waits for its readers",
           plants_streams.gradient_overwritten_unordered, ByRaces("backward")),
-    Fault("what an op writes over is ordered as written", plants_streams.written_out_unordered,
-          ByRaces("training")),
+    Fault("a buffer that an op overwrites is ordered as written",
+          plants_streams.written_out_unordered, ByRaces("training")),
     Fault("every use of a block by another stream is noted", plants_streams.use_not_noted,
           ByRaces("foreign")),
-    Fault("a free leaves events behind who uses the block", plants_streams.free_without_event,
-          ByRaces("foreign")),
-    Fault("a freed block serves others when its events are done",
+    Fault("a free records events behind the users of the block",
+          plants_streams.free_without_event, ByRaces("foreign")),
+    Fault("a freed block is reused when its events are done",
           plants_streams.event_taken_for_done, ByRaces("foreign")),
-    Fault("who is handed a block that is in use waits for its users",
+    Fault("a stream that claims a retired block waits for its users",
           plants_streams.claimed_without_wait, ByRaces("counting_graphs")),
-    Fault("who takes from another stream's pool waits for that stream",
+    Fault("a stream that takes from another one's pool waits for it",
           plants_streams.taken_from_a_stream_unordered, ByRaces("graphs")),
-    Fault("who inherits from a stream that is gone waits for its work",
+    Fault("a stream that inherits an ended stream's memory waits for its work",
           plants_streams.inherited_without_wait, ByRaces("counting_graphs")),
-    Fault("a place of a plan is reused behind who uses it", plants_streams.planned_use_not_noted,
+    Fault("the reuse of a planned place waits for its users", plants_streams.planned_use_not_noted,
           ByRaces("planned")),
-    Fault("a replay comes after who writes its inputs", plants_streams.replay_before_its_inputs,
+    Fault("a replay waits for the writers of its inputs", plants_streams.replay_before_its_inputs,
           ByRaces("graphs")),
-    Fault("a replay writes its results behind their readers",
+    Fault("a replay waits for the readers of its results",
           plants_streams.replay_over_its_readers, ByRaces("captured_training")),
-    Fault("what a graph writes of tensors from before the capture is ordered as written",
+    Fault("a replay is ordered as a write to the older tensors that it writes",
           plants_streams.replay_writes_unordered, ByRaces("graphs")),
     Fault("graphs of one pool replay one after another",
           plants_streams.replays_of_one_pool_at_once, ByRaces("counting_graphs")),
-    Fault("a replay writes freed results behind their readers",
+    Fault("a replay waits for the readers of freed results",
           plants_streams.replay_over_freed_results, ByRaces("graphs")),
-    Fault("memory of a graph that is gone serves others behind its last replay",
+    Fault("a dropped graph's memory is reused after its last replay",
           plants_streams.graph_memory_freed_too_early, ByRaces("graphs")),
-    Fault("memory of a graph that is gone serves later captures behind its last replay",
+    Fault("a later capture reuses a dropped graph's memory after its last replay",
           plants_streams.graph_memory_captured_without_wait, ByRaces("graphs_in_turn")),
-    Fault("memory of a graph serves nobody else while it lives",
+    Fault("memory of a live graph serves no other request",
           plants_streams.graph_memory_shared, ByRaces("captured_training"),
-          raises=RuntimeError),  # CUDA's own, where a capture waits for another stream
+          raises=RuntimeError),  # CUDA's error if a capture waits for another stream
     Fault("a kernel gets its arguments in the order of its parameters",
           plants_streams.kernel_arguments_swapped, ByRaces("training")),
-    Fault("a product is told how far rows lie apart",
+    Fault("a product gets the right leading dimension",
           plants_streams.leading_dimension_of_another_layout, ByRaces("training")),
     Fault("a product is queued on the current stream", plants_streams.product_on_another_stream,
           ByRaces("training")),
     # kernels of the host device
-    Fault("a text's comments and literals are no code", plants.comments_are_compiled,
+    Fault("comments and literals are not translated as code", plants.comments_are_compiled,
           ByTest(_KERNELS, "test_a_text_is_changed_where_it_must_be_and_keeps_its_lines")),
     Fault("a kernel keeps its launch bound", plants.launch_bounds_are_forgotten,
           ByTest(_KERNELS, "test_a_text_is_changed_where_it_must_be_and_keeps_its_lines")),
@@ -411,16 +411,22 @@ FAULTS = [
 _HEAD = """# Planted faults
 
 A check that never fails proves nothing. Each row is one deliberate mistake in gtensor and the check
-that must fail while the mistake is there and pass without it; `tests/faults` plants them in turn.
-The counting of holders has faults of its own in `tests/tape/test_ownership_model.py`, the CUDA
-kernels have theirs in `tests/kernels/test_kernels_faults.py` and, as the host device finds them, in
-`tests/hostcuda/test_kernels_compiler.py`, its runtime has faults planted into its C++ in
-`tests/hostcuda/test_runtime_faults.py` (slow), the floors in `tests/test_floors.py`, the arena's
-stand beside the checks in `tests/memory`. What
-`hostcuda/programs.py` kills is planted only by `pytest --host-cuda`: those programs use several
-streams, and run through the real CuPy in random orders.
+that must fail with it and pass without it; `tests/faults` plants them one by one. Faults of the
+programs in `hostcuda/programs.py` are planted only by `pytest --host-cuda`: these programs use
+several streams and run through the real CuPy in random orders.
 
-This page is written by `PYTHONPATH=tests python -m faults.table > docs/faults.md`.
+Other planted faults are beside their checks:
+
+| subject | file |
+| --- | --- |
+| counting of holders | `tests/tape/test_ownership_model.py` |
+| CUDA kernels | `tests/kernels/test_kernels_faults.py` |
+| CUDA kernels on the host device | `tests/hostcuda/test_kernels_compiler.py` |
+| the host device's C++ runtime (slow) | `tests/hostcuda/test_runtime_faults.py` |
+| floors | `tests/test_floors.py` |
+| the arena | `tests/memory` |
+
+`PYTHONPATH=.:tests python -m faults.table > docs/faults.md` writes this page.
 
 | invariant | planted fault | killed by |
 | --- | --- | --- |

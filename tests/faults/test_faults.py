@@ -1,4 +1,4 @@
-"""Every planted fault is caught by the check that the table names, and by nothing but the fault."""
+"""The check that the table names fails with each planted fault, and passes without it."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def marks(killer: object) -> tuple[pytest.MarkDecorator, ...]:
 @pytest.mark.parametrize("fault", [
     pytest.param(fault, id=fault.name, marks=marks(fault.killer)) for fault in FAULTS])
 def test_the_fault_is_caught(fault: Fault) -> None:
-    if isinstance(fault.killer, ByTest):  # a fault shall not meet a module that is being imported
+    if isinstance(fault.killer, ByTest):  # import the test's module without the fault
         importlib.import_module(fault.killer.module)
     with fault.plant():
         if isinstance(fault.killer, ByOpcheck):

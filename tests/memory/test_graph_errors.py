@@ -112,7 +112,7 @@ def test_out_of_memory_in_a_capture_gives_nothing_back_and_says_why(monkeypatch)
     x, large = device.full(1.0), device.arena.allocate(40 * MIB, device.current_stream().id)
     del large  # free, but to be given back only after the capture
     graph = gt.Graph(device)
-    with pytest.raises(memory.OutOfMemoryError, match="the device is full; nothing goes back or is "
+    with pytest.raises(memory.OutOfMemoryError, match="the device is full; nothing is released or "
                        "waited for while a graph is captured"), graph.capture():
         assert memory.empty_cache(device) == 0
         device.add(x, x)

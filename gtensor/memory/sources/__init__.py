@@ -1,4 +1,4 @@
-"""Where bytes come from: large pieces of memory, which the arena cuts into blocks."""
+"""Sources of segments: large pieces of memory, which the arena cuts into blocks."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the arena asks of a source, and how large the segments are that it asks for."""
+"""The interface of a source, and the sizes of the segments that the arena acquires."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ HUGE_PAGE = 2 * MIB
 
 
 class SegmentSource(Protocol):
-    """Gives segments out and takes them back.
+    """Acquires and releases segments.
 
-    `granularity` divides every address it gives, `page` every size it is asked for: powers of two,
-    in bytes, `page` a multiple of `granularity`.
+    `granularity` divides every address it returns, `page` every size it is given. Both are powers
+    of two, in bytes, and `page` is a multiple of `granularity`.
     """
 
     granularity: int
@@ -23,16 +23,18 @@ class SegmentSource(Protocol):
         """The address of `nbytes` new bytes; raises MemoryError if there is no room."""
 
     def release(self, ptr: int, nbytes: int) -> None:
-        """Give back what `acquire(nbytes)` answered; raises an Exception if it was given back
-        before, since the arena calls once more when an interrupt comes out of this."""
+        """Release what `acquire(nbytes)` returned; raises an Exception if it was released before.
+
+        The arena calls this a second time when an interrupt ends the first call.
+        """
 
 
 @runtime_checkable
 class PagedSource(SegmentSource, Protocol):
-    """A source whose segments grow in place, and which takes back any whole pages of them.
+    """A source whose segments grow in place, and release any whole pages.
 
-    So `release(ptr, nbytes)` may name a part of a segment, at its ends or in the middle. What is
-    left can be given back, in parts again, and grown.
+    So `release(ptr, nbytes)` may name a part of a segment, at its ends or in the middle. The parts
+    that are left can be released, again in parts, and grown.
     """
 
     def grow(self, ptr: int, old: int, new: int) -> bool:
@@ -43,24 +45,22 @@ class PagedSource(SegmentSource, Protocol):
         """
 
     def join(self, parts: Sequence[tuple[int, int]]) -> int:
-        """The address from which the bytes of all parts lie one after another, as well.
+        """Map the pages of all parts a second time, at consecutive addresses; the first byte's.
 
-        Each part (address, bytes) but the first begins with a page, each but the last ends with
-        one. Raises MemoryError if there are no addresses left.
+        Each part (address, bytes) but the first begins at a page boundary, each but the last ends
+        at one. Raises MemoryError if there are no addresses left.
         """
 
     def part(self, kept: Container[int]) -> None:
-        """Forget the joined addresses, apart from those that are kept; before pages of them are
-        released."""
+        """Unmap all joined addresses but the kept ones; called before pages are released."""
 
 
 def segment_sizes(nbytes: int, reserved: int, page: int) -> list[int]:
-    """The segment sizes to try for a request of `nbytes`, most wanted first.
+    """The segment sizes to try for a request of `nbytes`, preferred first.
 
-    A small request opens a segment that later ones share: 8 MiB at first, then a quarter of what
-    is reserved, 64 MiB at most, so that an unused rest stays a small part of the whole. A large one
-    gets a segment of its own, in whole huge pages. The last size is the least that serves, for when
-    there is hardly room.
+    A small request gets a segment that later ones share: 8 MiB at first, then a quarter of the
+    reserved bytes, at most 64 MiB, so that its unused rest stays a small part of the whole. A large
+    one gets a segment of its own, in whole huge pages. The last size is the smallest that serves.
     """
     shared = min(max(round_up(reserved // 4, HUGE_PAGE), 8 * MIB), 64 * MIB)
     sizes = [shared] if nbytes <= shared // 2 else []

@@ -1,4 +1,4 @@
-"""Segments by a pair of functions, as the drivers of devices offer them."""
+"""Segments from a pair of functions, malloc and free."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from collections.abc import Callable
 class CudaSegments:
     """Device memory by two functions of the backend: `malloc(nbytes)`, an address, and `free`.
 
-    `malloc` raises MemoryError when the device has no room. `free` may wait for the device; it is
-    called once for each address, so an interrupt within it may cost a segment, and never frees
-    memory that another library was given since.
+    `malloc` raises MemoryError when the device has no room. `free` may wait for the device. It is
+    called once for each address: an interrupt within it may leak a segment, but never frees memory
+    that another library has allocated since.
     """
 
     granularity = 512

@@ -1,4 +1,4 @@
-"""A part of a source, as if the device had no more."""
+"""A source with a limit, which simulates a smaller device."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Segments of the machine's own memory."""
+"""Segments of host memory."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from gtensor.memory.sources.base import HUGE_PAGE
 
 
 class HostSegments:
-    """Anonymous memory of the operating system, aligned to 2 MiB, on huge pages where it has them.
+    """Anonymous mappings aligned to 2 MiB, on huge pages where the system has them.
 
     First use of a huge page costs one page fault in place of 512.
     """
@@ -31,7 +31,7 @@ class HostSegments:
         start = ctypes.addressof(ctypes.c_char.from_buffer(area))
         offset = -start % HUGE_PAGE
         if hasattr(mmap, "MADV_HUGEPAGE"):
-            with suppress(OSError):  # a kernel without huge pages: small ones serve, only slower
+            with suppress(OSError):  # a kernel without huge pages uses small ones
                 area.madvise(mmap.MADV_HUGEPAGE, offset, nbytes)
         self._maps[start + offset] = area
         return start + offset

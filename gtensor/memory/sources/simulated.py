@@ -1,4 +1,4 @@
-"""A device for tests and for trying out, which exists only as numbers."""
+"""Simulated devices for tests: addresses without memory behind them."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from gtensor.memory.sources.base import HUGE_PAGE
 
 
 class SimulatedSegments:
-    """A device of `capacity` bytes that exists only as numbers: addresses that nobody may touch.
+    """A device of `capacity` bytes, whose addresses have no memory behind them.
 
-    `acquired` and `released` count calls. Addresses are never given twice.
+    `acquired` and `released` count calls. No address is returned twice.
     """
 
     def __init__(self, capacity: int, granularity: int = 512, page: int = 512) -> None:
@@ -28,7 +28,7 @@ class SimulatedSegments:
         self._sizes: dict[int, int] = {}
 
     def fail_at(self, *calls: int) -> None:
-        """Let these calls of `acquire` find no room, counted from now (1 is the next)."""
+        """Let these calls of `acquire` raise MemoryError, counted from now (1 is the next)."""
         self._refused = {self.acquired + call for call in calls}
 
     def acquire(self, nbytes: int) -> int:
@@ -51,12 +51,12 @@ class SimulatedSegments:
 
 
 class SimulatedPages:
-    """Pages (`virtual.Pages`) of a device of `capacity` bytes, and a check of who uses them.
+    """Pages (`virtual.Pages`) of a device of `capacity` bytes, with checks of their use.
 
-    Mapping over a page, unmapping or aliasing where none is, and releasing addresses under which
-    something is mapped raise ValueError. `used` counts the bytes of pages that are mapped anywhere,
-    `mapped` and `unmapped` pages that came and went, `aliased` those put behind other addresses,
-    `reserved` bytes of addresses. `touch` is what a kernel would do.
+    ValueError is raised for mapping an address twice, for unmapping or aliasing an address without
+    a page, and for releasing addresses with a page mapped. `used` counts the bytes of all mapped
+    pages; `mapped`, `unmapped` and `aliased` count operations on pages; `reserved` counts bytes of
+    addresses. `touch` simulates an access by a kernel.
     """
 
     def __init__(self, capacity: int, page: int = HUGE_PAGE, span: int | None = None) -> None:
@@ -76,7 +76,7 @@ class SimulatedPages:
 
     def reserve(self, nbytes: int) -> int:
         start = self._next
-        self._next += nbytes + self.page  # a page between ranges: running over is seen
+        self._next += nbytes + self.page  # a page between ranges, to detect overruns
         self._ranges[start] = nbytes
         self.reserved += nbytes
         return start
@@ -116,13 +116,13 @@ class SimulatedPages:
         self.reserved -= nbytes
 
     def touch(self, address: int, nbytes: int) -> None:
-        """Raise ValueError unless every byte is mapped, as a device would stop with an error."""
+        """Raise ValueError unless every byte is mapped."""
         self.behind(address, nbytes)
 
     def behind(self, address: int, nbytes: int) -> list[tuple[int, int]]:
-        """The bytes of the device behind addresses, from and to, in their order.
+        """The ranges of the device's bytes behind addresses, in order.
 
-        Two blocks share memory if these overlap, wherever they are mapped.
+        Two blocks share memory if their ranges overlap.
         """
         found = []
         for page in range(address & -self.page, address + nbytes, self.page):
@@ -139,7 +139,7 @@ class SimulatedPages:
     def _put(self, addresses: Iterable[int], numbers: Iterable[int]) -> None:
         placed = dict(zip(addresses, numbers, strict=True))
         self._mappings.update(placed.values())
-        self._pages.update(placed)  # at once: an interrupt finds all of them or none
+        self._pages.update(placed)  # one call: an interrupt finds all of them mapped or none
 
     def _check_free(self, addresses: range) -> None:
         if not self._pages.keys().isdisjoint(addresses):

@@ -1,27 +1,27 @@
-"""Virtual memory: addresses first, pages behind them when they are needed.
+"""Virtual memory: reserved address ranges, into which pages are mapped on demand.
 
-A device's memory comes in pages (2 MiB on CUDA) that can be put behind any addresses. So a range of
-addresses as large as the device is reserved for each segment, which costs nothing, and only the
-pages in use are mapped. That gives the arena three things that `cudaMalloc` has not:
+A device's memory comes in pages (2 MiB on CUDA) that can be mapped at any addresses. So a range of
+addresses as large as the device is reserved for each segment, which costs no memory, and only the
+pages in use are mapped. That gives the arena three things that `cudaMalloc` lacks:
 
-- **A segment grows in place.** Where no free chunk fits, pages for what is missing are mapped
-  behind the segment; a free chunk at its end becomes part of the larger one. A tensor that grows
-  step by step leaves no trail of segments that are each a little too small.
-- **Free pages leave a segment that is partly in use**, from its middle as well. When memory is
-  short, or the cache is emptied, every whole page that lies in a free chunk is unmapped, and then
-  serves a request of any size, of any stream. Only parts of a page at a chunk's ends stay behind.
-- **Free memory that lies apart can be joined.** A page can be behind several addresses at a time.
-  So scattered pages are put behind consecutive addresses as well, and a block lies there, while
-  the pages stay where they are for the arena's books (`memory/spans.py`). The parts of a page that
-  belong to different blocks share no cache line, since blocks are whole granules of 512 bytes; and
-  one block's bytes are only ever used through one of the addresses at a time, in stream order, as
-  CUDA wants it of aliases (CUDA C++ Programming Guide, "Virtual Aliasing Support").
+- **A segment grows in place.** Where no free chunk fits, pages for the missing bytes are mapped
+  behind the segment; a free chunk at its end becomes part of the larger one. So a tensor that grows
+  step by step leaves no series of segments that are each a little too small.
+- **Free pages leave a segment that is partly in use**, also from its middle. When memory is short,
+  or the cache is emptied, every whole page that lies in a free chunk is unmapped; it can then serve
+  a request of any size on any stream. Only partial pages at a chunk's ends stay mapped.
+- **Scattered free memory can be joined.** A page can be mapped at several addresses at a time. So
+  scattered pages are also mapped at consecutive addresses, where a block is placed; the arena goes
+  on counting them at their first addresses (`memory/spans.py`). The parts of a page that belong to
+  different blocks share no cache line, since blocks are whole granules of 512 bytes. One block's
+  bytes are used through only one of the addresses at a time, in stream order, as CUDA requires of
+  aliases (CUDA C++ Programming Guide, "Virtual Aliasing Support").
 
-The arena knows no holes. Free pages in the middle of a segment are first made a segment of their
-own, as are its two ends (`BlockPool.cut`), and released like any free segment. So chunks always
-tile segments, `reserved` is what is mapped, and an error in between leaves a valid arena. The lower
-end may then grow into the addresses that became free. (PyTorch's expandable segments keep unmapped
-blocks in their lists in place of that.) Growing comes before a new segment, so each pool mostly
+The arena's segments have no holes. Free pages in the middle of a segment are first made a segment
+of their own, as are its two ends (`BlockPool.cut`), and then released like any free segment. So
+chunks always tile segments, `reserved` is the mapped bytes, and an error in between leaves a valid
+arena. The lower end may later grow into the freed addresses. (PyTorch's expandable segments keep
+unmapped blocks in their lists instead.) Growth is tried before a new segment, so each pool mostly
 has one.
 """
 
@@ -34,12 +34,15 @@ from typing import Protocol
 
 from gtensor.memory.sources.base import round_up
 
-MOST_JOINED = 1 << 17  # pages that are kept joined: each costs the driver some host memory
+MOST_JOINED = 1 << 17  # joined pages at a time: each costs the driver some host memory
 
 
 class Pages(Protocol):
-    """Addresses and pages of one device. `page` is a page's size, a power of two, in bytes, and
-    `span` how many addresses one range should have, in whole pages."""
+    """Addresses and pages of one device.
+
+    `page` is the size of a page in bytes, a power of two; `span` is the size of an address range,
+    in whole pages.
+    """
 
     page: int
     span: int
@@ -48,26 +51,24 @@ class Pages(Protocol):
         """Addresses without memory, at a multiple of `page`; MemoryError if there are none."""
 
     def map(self, address: int, nbytes: int) -> None:
-        """Put new pages behind reserved addresses; MemoryError, and no page more, if there is no
-        room."""
+        """Map new pages at reserved addresses; MemoryError, with nothing mapped, without room."""
 
     def alias(self, address: int, pages: Sequence[int]) -> None:
-        """Put the pages that are at the addresses `pages` behind `address` and on, as well."""
+        """Map the pages at the addresses `pages` a second time, from `address` on."""
 
     def unmap(self, address: int, nbytes: int) -> Sequence[int] | None:
-        """Take the pages away again, however they were mapped; others can have those that are
-        mapped nowhere else now.
+        """Unmap addresses. A page that is mapped nowhere else is freed.
 
-        Raises if none was taken away. Once one was, it goes on with the others, and answers the
-        addresses of those that could not be.
+        Raises if no page was unmapped. Once one was, it continues with the others and returns the
+        addresses of those that failed.
         """
 
     def release(self, address: int, nbytes: int) -> None:
-        """Give back what `reserve(nbytes)` answered; nothing is mapped there any more."""
+        """Release what `reserve(nbytes)` returned; nothing is mapped there any more."""
 
 
 class _Range:
-    """Reserved addresses, and the mapped parts in them by address: one segment or more each."""
+    """Reserved addresses and their mapped parts in address order, each of one segment or more."""
 
     __slots__ = ("ends", "nbytes", "start", "starts")
 
@@ -78,7 +79,7 @@ class _Range:
         self.ends = [start + first]
 
     def find(self, ptr: int, nbytes: int) -> int:
-        """The number of the part in which these bytes lie, -1 for none."""
+        """The index of the part with these bytes, -1 for none."""
         number = bisect_right(self.starts, ptr) - 1
         return number if number >= 0 and ptr + nbytes <= self.ends[number] else -1
 
@@ -92,18 +93,18 @@ class VirtualSegments:
         self.pages = pages
         self.page = pages.page
         self._ranges: dict[int, _Range] = {}
-        # by the pages in their order, as runs of addresses: where they are joined
+        # the joined address of pages, by their runs of addresses in order
         self._joined: dict[tuple[tuple[int, int], ...], int] = {}
         self._pages_joined = 0
-        self._stuck: list[int] = []  # pages that could not be taken away: nobody has them any more
-        self._spare: list[tuple[int, int]] = []  # addresses that are still to give back
+        self._stuck: list[int] = []  # released pages whose unmapping failed
+        self._spare: list[tuple[int, int]] = []  # address ranges that are still to be released
 
     def acquire(self, nbytes: int) -> int:
         size = max(nbytes, self.pages.span)
         start = self.pages.reserve(size)
         try:
             self.pages.map(start, nbytes)
-        except Exception:  # after an interrupt nobody knows what is mapped: it stays
+        except Exception:  # not after an interrupt: what is mapped is unknown then
             self._spare.append((start, size))
             self._release_spare()
             raise
@@ -131,7 +132,7 @@ class VirtualSegments:
             start = self.pages.reserve(len(pages) * self.page)
             try:
                 self.pages.alias(start, pages)
-            except Exception:  # after an interrupt nobody knows what is mapped: it stays
+            except Exception:  # as in `acquire`
                 self._spare.append((start, len(pages) * self.page))
                 self._release_spare()
                 raise
@@ -152,7 +153,7 @@ class VirtualSegments:
         self._pages_joined -= nbytes // self.page
 
     def release(self, ptr: int, nbytes: int) -> None:
-        """Give back whole pages. Raises if none went; what fails later is tried again next time."""
+        """Release whole pages. Raises if none was unmapped; other failures are retried later."""
         self._take_away(*self._find(ptr, nbytes), ptr, nbytes)
         for page in tuple(self._stuck):
             with suppress(Exception):
@@ -160,7 +161,7 @@ class VirtualSegments:
                 self._stuck.remove(page)
 
     def _take_away(self, found: _Range, number: int, ptr: int, nbytes: int) -> None:
-        """Unmap pages of a range's part. A page that stays is a part of its own from then on."""
+        """Unmap pages of a range's part. A page that fails becomes a part of its own."""
         stuck = self.pages.unmap(ptr, nbytes) or ()
         start, end = found.starts[number], found.ends[number]
         rest = [(first, last) for first, last in (
@@ -177,7 +178,7 @@ class VirtualSegments:
         self._release_spare()
 
     def _release_spare(self) -> None:
-        """Give spare addresses back. What fails is tried again next time: it hides no error."""
+        """Release spare address ranges. A failure is retried next time and raises nothing."""
         for spare in tuple(self._spare):
             with suppress(Exception):
                 self.pages.release(*spare)
