@@ -15,6 +15,7 @@ import torch.nn.functional as TF
 import gtensor as gt
 import gtensor.nn.functional as F
 from gtensor import nn
+from gtensor._testing.compare import close
 from gtensor.core.errors import ConsumedError
 from gtensor.ops import inplace_abn as module
 
@@ -62,12 +63,10 @@ class Layer:
         return [loss.detach(), x.grad, weight.grad, bias.grad, mean, var]
 
 
-def close(ours: list[Any], theirs: list[Any], rtol: float = 1e-8) -> None:
+def agree(ours: list[Any], theirs: list[Any]) -> None:
     for name, a, b in zip(("loss", "x", "weight", "bias", "mean", "var"), ours, theirs,
                           strict=True):
-        a, b = np.asarray(a), np.asarray(b)
-        np.testing.assert_allclose(a, b, rtol=rtol, atol=rtol * max(1, np.abs(b).max()),
-                                   err_msg=name)
+        close(name, a, b, 1e-8)
 
 
 @pytest.mark.parametrize("training", (True, False))
@@ -78,8 +77,8 @@ def test_values_gradients_and_averages_are_pytorchs(
     for shape in SHAPES:
         layer = Layer(rng, shape, activation)
         theirs = layer.theirs(training)
-        close(layer.ours(training), theirs)
-        close(layer.ours(training, F.abn), theirs)
+        agree(layer.ours(training), theirs)
+        agree(layer.ours(training, F.abn), theirs)
 
 
 @pytest.mark.parametrize("activation", ("leaky_relu", "relu"))
@@ -387,4 +386,4 @@ def test_a_wrong_rule_is_caught(rng: np.random.Generator, monkeypatch: pytest.Mo
     monkeypatch.setattr(raw["cpu"], "inplace_abn_grad", wrong)
     layer = Layer(rng, (5, 3), "tanh")
     with pytest.raises(AssertionError):
-        close(layer.ours(True), layer.theirs(True))
+        agree(layer.ours(True), layer.theirs(True))

@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as TF
+from against_torch import compare, leaves
 
 import gtensor as gt
 import gtensor.nn.functional as F
-
-from .against_torch import close, compare, leaves
+from gtensor._testing.compare import close
 
 ACTIVATIONS: dict[str, tuple[float, Callable[..., Any]]] = {
     "identity": (1.0, lambda y: y),
@@ -98,7 +98,7 @@ def test_running_statistics_are_unbiased_averages_and_outside_the_graph(
         )
         TF.batch_norm(torch.tensor(x), *theirs, training=True, momentum=momentum)
         for a, b in zip(ours, theirs, strict=True):
-            close(a, b, 1e-12, f"momentum {momentum}")
+            close(f"momentum {momentum}", a, b, 1e-12)
             assert not a.requires_grad
     assert F.batch_norm(gt.tensor(x, device="cpu"), None, None, training=True).shape == x.shape
 
