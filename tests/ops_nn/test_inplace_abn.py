@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as TF
+from together import in_threads
 
 import gtensor as gt
 import gtensor.nn.functional as F
@@ -235,15 +236,12 @@ def test_two_replicas_are_one_large_batch(rng: np.random.Generator, activation: 
 
     exchange, found = Exchange(2), [None, None]
 
-    def replica(i: int, part: slice) -> None:
-        found[i] = run(part, exchange.of(i))
+    parts = (slice(0, 2), slice(2, 7))
 
-    threads = [threading.Thread(target=replica, args=(i, part))
-               for i, part in enumerate((slice(0, 2), slice(2, 7)))]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    def replica(i: int) -> None:
+        found[i] = run(parts[i], exchange.of(i))
+
+    in_threads(replica, range(2))
     (z, dx, dw, db, mean, var), whole = zip(*found, strict=True), run(slice(None), None)
     np.testing.assert_allclose(np.concatenate(z), whole[0], atol=1e-12)
     np.testing.assert_allclose(np.concatenate(dx), whole[1], atol=1e-12)
