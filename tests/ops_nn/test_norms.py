@@ -170,38 +170,6 @@ def test_running_statistics_get_gradients_in_evaluation(rng: np.random.Generator
 # -- layer norm ------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("shape", "row"),
-    [
-        ((3, 5), (5,)),
-        ((2, 3, 4), (3, 4)),
-        ((6,), (6,)),
-        ((2, 1), (1,)),
-        ((2, 3, 4, 2), (2,)),
-        ((0, 3), (3,)),
-    ],
-)
-@pytest.mark.parametrize("tile", [65536, 5])
-def test_layer_norm(shape: Any, row: Any, tile: int, rng: np.random.Generator) -> None:
-    arrays = [
-        2 * rng.standard_normal(shape) + 1,
-        rng.standard_normal(row),
-        rng.standard_normal(row),
-    ]
-    with gt.settings.override(tile_elements=tile):
-        compare(
-            lambda x, w, b: F.layer_norm(x, row, w, b),
-            lambda x, w, b: TF.layer_norm(x, row, w, b),
-            arrays,
-            tolerance=1e-9,
-        )
-        compare(
-            lambda x: F.layer_norm(x, row, eps=0.1),
-            lambda x: TF.layer_norm(x, row, eps=0.1),
-            arrays[:1],
-        )
-
-
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
 def test_layer_norm_of_half_types(dtype: str, rng: np.random.Generator) -> None:
     half = getattr(gt, dtype)
