@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 import gtensor as gt
-from gtensor.testing import GradcheckError, gradcheck
+from gtensor._testing.compare import close
+from gtensor.testing import CheckError, GradcheckError, gradcheck
 
 
 def _leaf(*shape: int, low: float = 0.5, high: float = 2.0) -> gt.Tensor:
@@ -138,3 +139,22 @@ def test_the_inputs_keep_their_gradients() -> None:
     before = x.grad
     gradcheck(lambda x: x * x, x, order=2)
     assert x.grad is before
+
+
+# -- the comparison of values ----------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("given", "wanted", "tolerance", "equal"), [
+    ([1.0, np.nan, np.inf], [1 + 1e-9, np.nan, np.inf], 1e-8, True), (np.nan, 1.0, 1e9, False),
+    (1.0, np.inf, 1e-3, False), (-np.inf, np.inf, (1e-3, 1.0), False), (np.inf, 1.0, 1e-3, False),
+    ([1e-3, 100.0], [0.0, 100.0], 1e-5, True), ([1e-3, 100.0], [0.0, 100.0], (1e-5, 1e-5), False),
+    ([1e-4, np.inf], [0.0, np.inf], 1e-5, False), ([[1.0]], [1.0], 1e-5, False),
+    (1 + 1e-9j, 1.0, 1e-8, True), (1j, -1j, 1e-8, False)])
+def test_values_are_compared(given: Any, wanted: Any, tolerance: Any, equal: bool) -> None:
+    """An infinity is near nothing else, and does not widen what is allowed."""
+    try:
+        close("values", given, wanted, tolerance)
+    except CheckError:
+        assert not equal
+    else:
+        assert equal

@@ -43,35 +43,40 @@ def to_numpy(value: Any) -> np.ndarray:
     if isinstance(value, Tensor):
         return value._device.to_numpy(value._array)
     if hasattr(value, "detach"):
-        return value.detach().numpy()
+        return value.numpy(force=True)  # also of what PyTorch conjugates or negates lazily
     return value.get() if hasattr(value, "get") else np.asarray(value)  # CuPy's get() copies
 
 
 def close(
-    what: str, actual: Any, wanted: Any, tolerance: tuple[float, float] | None = None,
+    what: str, actual: Any, wanted: Any, tolerance: Any = None,
     names: tuple[str, str] = ("given", "wanted"),
 ) -> None:
     """Assert equal shapes, and equal values within a tolerance (default: that of actual's dtype).
 
-    NaN equals NaN. Raises CheckError naming the element that is furthest off.
+    A tolerance is a pair (rtol, atol), or one number: a share of each element, and of the largest
+    finite one (of 1 if that is less). Equal are NaN and NaN, and infinities of one sign. Raises
+    CheckError naming the element that is furthest off.
     """
     a, b = to_numpy(actual), to_numpy(wanted)
     if a.shape != b.shape:
         raise CheckError(f"{what}: {names[0]} has shape {a.shape}, {names[1]} has shape {b.shape}")
-    rtol, atol = tolerance or TOLERANCES.get(a.real.dtype, (0.0, 0.0))
+    if tolerance is None:
+        tolerance = TOLERANCES.get(a.real.dtype, (0.0, 0.0))
     wide = np.complex128 if "c" in a.dtype.kind + b.dtype.kind else np.float64
     a, b = a.astype(wide), b.astype(wide)
     with np.errstate(invalid="ignore", over="ignore"):
-        off = np.abs(a - b)
-        bad = ~((a == b) | (off <= atol + rtol * np.abs(b)) | (np.isnan(a) & np.isnan(b)))
+        size, off = np.where(np.isfinite(b), np.abs(b), 0.0), np.abs(a - b)
+        rtol, atol = tolerance if isinstance(tolerance, tuple) else (
+            tolerance, tolerance * size.max(initial=1.0))
+        allowed = atol + rtol * size
+        bad = ~((a == b) | (off <= allowed) | (np.isnan(a) & np.isnan(b)))
     if not bad.any():
         return
-    excess = np.nan_to_num(off / (atol + rtol * np.abs(b) + 1e-300), nan=np.inf)
-    excess = np.where(bad, excess, -1.0)
+    excess = np.where(bad, np.nan_to_num(off / (allowed + 1e-300), nan=np.inf), -1.0)
     worst = tuple(int(i) for i in np.unravel_index(int(excess.argmax()), a.shape))
     raise CheckError(
         f"{what}, element {worst}: {names[0]} {a[worst]:.12g}, {names[1]} {b[worst]:.12g} "
-        f"(difference {off[worst]:.3g}, allowed {atol:g} + {rtol:g} * |{names[1]}|); "
+        f"(difference {off[worst]:.3g}, allowed {allowed[worst]:.3g}); "
         f"{int(bad.sum())} of {a.size} elements differ")
 
 

@@ -150,25 +150,17 @@ def _find_tied(places: Mapping[str, Tensor], report: Report) -> None:
 
 
 def _suggestion(places: Mapping[str, Tensor], source: Mapping[str, str], fitting: int) -> str:
-    """The prefix whose removal (or addition) makes most names fit, if that is more than now."""
-    stripped = Counter(prefix for name in source for prefix, rest in _cuts(name) if rest in places)
-    added = Counter(prefix for name in places for prefix, rest in _cuts(name) if rest in source)
-    strip = max(stripped.items(), key=lambda item: item[1], default=("", 0))
-    add = max(added.items(), key=lambda item: item[1], default=("", 0))
-    if max(strip[1], add[1]) <= fitting:
-        return ""
-    if strip[1] >= add[1]:
-        prefix = strip[0]
-        how = f"rename={{{prefix!r}: ''}}"
-        every = all(name.startswith(prefix) for name in source)
-        who = "every name" if every else f"{strip[1]} names"
-        return f"{who} of the file {_verb(every)} with {prefix!r}: pass {how}"
-    return (f"{add[1]} names of the model start with {add[0]!r}, which the file leaves out: pass "
-            f"rename=lambda name: {add[0]!r} + name")
-
-
-def _verb(singular: bool) -> str:
-    return "starts" if singular else "start"
+    """How to remove or add the prefix that makes most names fit, if that is more than now."""
+    found = []
+    for whole, cut, told in (
+            (source, places, "of the file start with {0!r}: pass rename={{{0!r}: ''}}"),
+            (places, source, "of the model start with {0!r}, which the file leaves out: pass "
+                             "rename=lambda name: {0!r} + name")):
+        counts = Counter(prefix for name in whole for prefix, rest in _cuts(name) if rest in cut)
+        found += [(n, f"{n} of {len(whole)} names {told.format(prefix)}")
+                  for prefix, n in counts.most_common(1)]
+    most, told = max(found, key=lambda item: item[0], default=(0, ""))
+    return told if most > fitting else ""
 
 
 def _cuts(name: str) -> Iterable[tuple[str, str]]:

@@ -78,7 +78,7 @@ def write_tensors(
     for place in (path, index):
         mode_of(place)  # folders, pipes and devices are refused too
     with naming(path), _turn(path) as mine:
-        old = sorted(filter(_shard_of(path), _shards_in(index, broken_too=True)))
+        old = sorted(filter(_shard_of(path), _shards_in(index)))
         modes = map(mode_of, (path, *(path.with_name(name) for name in old), index))
         put = partial(replacing, owner=_stem(path),
                       mode=next((mode for mode in modes if mode is not None), None))
@@ -177,16 +177,14 @@ def _shard_of(path: Path) -> Callable[[str], Any]:
                       rf"{re.escape(SUFFIX)}").fullmatch
 
 
-def _shards_in(index: Path, broken_too: bool = False) -> set[str]:
-    """The files that an index names, none if there is no index (or a broken one)."""
-    try:
-        return set(read_index(index)[0].values())
-    except OSError as error:
-        if error.errno not in (errno.ENOENT, errno.ENAMETOOLONG):
-            raise
-    except CheckpointError:
-        if not broken_too:
-            raise
+def _shards_in(index: Path) -> set[str]:
+    """The files that an index names, none if there is no index or a broken one."""
+    with suppress(CheckpointError):
+        try:
+            return set(read_index(index)[0].values())
+        except OSError as error:
+            if error.errno not in (errno.ENOENT, errno.ENAMETOOLONG):
+                raise
     return set()
 
 
@@ -202,7 +200,7 @@ def remove(path: Path) -> None:
     """
     index = Path(f"{path}{INDEX_SUFFIX}")
     with _turn(path) as mine:
-        mine.note(filter(_shard_of(path), _shards_in(index, broken_too=True)))
+        mine.note(filter(_shard_of(path), _shards_in(index)))
         for gone in (path, index):
             with suppress(FileNotFoundError):
                 os.unlink(gone)
@@ -220,10 +218,10 @@ def _settle(path: Path, names: Iterable[str]) -> None:
     litter = set(filter(_shard_of(path), names))
     if not litter:
         return
-    litter -= _shards_in(Path(f"{path}{INDEX_SUFFIX}"), broken_too=True)
+    litter -= _shards_in(Path(f"{path}{INDEX_SUFFIX}"))
     for name in os.listdir(path.parent):
         if name.endswith(INDEX_SUFFIX) and os.path.isfile(path.with_name(name)):
-            with suppress(CheckpointError, PermissionError):
+            with suppress(PermissionError):
                 litter -= _shards_in(path.with_name(name))
     left = [file for file in map(path.with_name, litter) if os.path.lexists(file)]
     for file in left:

@@ -19,7 +19,15 @@ from gtensor.core.samples import Sample, below, normal
 from gtensor.core.tensor import Tensor, make
 from gtensor.ops.classes import check_targets, class_axis, class_weights, pick_class
 from gtensor.ops.linear import same_dtype
-from gtensor.ops.loss_soft import soft_cross_entropy, two
+from gtensor.ops.loss_soft import (
+    WEIGHT,
+    classes_last,
+    excess,
+    reference,
+    soft_cross_entropy,
+    two,
+    weighted,
+)
 from gtensor.ops.scratch import Scratch, computed_in, row_tile_size, row_tiles
 from gtensor.settings import settings
 
@@ -34,11 +42,6 @@ def check_reduction(name: str, reduction: str) -> None:
 
 
 # -- cross entropy: CPU --------------------------------------------------------------------------
-
-
-def _classes_last(x: np.ndarray) -> np.ndarray:
-    """A view with the classes along the last axis."""
-    return x if x.ndim <= 2 else np.moveaxis(x, 1, -1)
 
 
 def _at(places: np.ndarray) -> tuple[np.ndarray, ...]:
@@ -79,7 +82,7 @@ def _cross_entropy_cpu(
     logits: Any, target: Any, *, reduction: str, ignore_index: int, label_smoothing: float,
     weight: Any, out: Any = None,
 ) -> Any:
-    rows = _classes_last(logits)
+    rows = classes_last(logits)
     work = computed_in(logits.dtype)
     places, counts, count = _places(target, ignore_index)
     weight = None if weight is None else weight.astype(work, copy=False)
@@ -129,7 +132,7 @@ def _cross_entropy_grad_cpu(
 ) -> Any:
     if out is None:
         out = host().empty(logits.shape, logits.dtype, "cross_entropy_grad")
-    rows, result = _classes_last(logits), _classes_last(out)
+    rows, result = classes_last(logits), classes_last(out)
     places, counts, _ = _places(target, ignore_index)
     share = _share(g, count, counts, reduction)
     work = computed_in(logits.dtype)
@@ -259,17 +262,7 @@ def _targets(
     axis = class_axis(len(logits.shape))
     q = ns.class_targets(target, classes=logits.shape[axis], ignore_index=ignore_index,
                          smoothing=label_smoothing, dtype=logits.dtype)
-    if weight is None:
-        return q
-    each = weight.astype(logits.dtype).reshape(-1, *(1,) * (len(logits.shape) - axis - 1))
-    return ns.multiply(q, each)
-
-
-def _excess(ns: Any, logits: Any, q: Any) -> Any:
-    """The gradient of each row's loss: softmax(logits) times the row's sum of q, minus q."""
-    axis = class_axis(len(logits.shape))
-    mass = ns.sum(q, axis=(axis,), keepdims=True)
-    return ns.subtract(ns.multiply(ns.softmax(logits, axis=axis), mass), q)
+    return weighted(ns, logits, weight, q)
 
 
 def _cross_entropy_grad(
@@ -281,7 +274,7 @@ def _cross_entropy_grad(
     if reduction == "none":
         share = ns.reshape(share, shape=(*target.shape[:axis], 1, *target.shape[axis:]))
     q = _targets(ns, logits, target, ignore_index, label_smoothing, weight)
-    return _excess(ns, logits, q) * share
+    return excess(ns, logits, q) * share
 
 
 def _cross_entropy_backward(ns: Any, step: Any, g: Any) -> None:
@@ -294,7 +287,7 @@ def _cross_entropy_tangent(
     (logits, target), ignored, weight = primals, params["ignore_index"], params["weight"]
     q = _targets(ns, logits, target, ignored, params["label_smoothing"], weight)
     axis = class_axis(len(logits.shape))
-    rows = ns.sum(ns.multiply(_excess(ns, logits, q), tangents[0]), axis=(axis,))
+    rows = ns.sum(ns.multiply(excess(ns, logits, q), tangents[0]), axis=(axis,))
     everything = tuple(range(len(rows.shape)))
     if params["reduction"] == "none":
         return rows
@@ -311,13 +304,6 @@ def _options(reduction: str, smoothing: float = 0.0, weight: Any = None) -> dict
             "weight": weight}
 
 
-def _cross_entropy_reference(torch: Any, x: Any, target: Any, weight: Any, **options: Any) -> Any:
-    return torch.nn.functional.cross_entropy(
-        x, target.long(), None if weight is None else torch.from_numpy(weight), **options)
-
-
-_WEIGHT = np.array([0.5, 2.0, 1.25])
-
 cross_entropy_grad = op(
     "cross_entropy_grad", cpu=_cross_entropy_grad_cpu, gpu=_cross_entropy_grad_gpu,
     backward=None, tangent=None, composed=_cross_entropy_grad,
@@ -332,8 +318,8 @@ cross_entropy_op = op(
     samples=[Sample((shape, shape[:1] + shape[2:]), (normal, below(3)), options)
              for shape in ((5, 3), (2, 3, 4))
              for options in (_options("mean"), _options("sum"), _options("none", 0.2),
-                             _options("mean", 0.3, _WEIGHT), _options("none", 0.0, _WEIGHT))],
-    reference=_cross_entropy_reference,
+                             _options("mean", 0.3, WEIGHT), _options("none", 0.0, WEIGHT))],
+    reference=reference,
     doc="logsumexp(logits) - logits[target] by rows (N, C, ...), reduced; ignored rows count 0.",
 )
 

@@ -18,9 +18,9 @@ from gtensor.ops.classes import class_axis
 from gtensor.ops.scratch import computed_in, row_tiles
 
 
-def _classes_last(x: Any) -> Any:
+def classes_last(x: Any) -> Any:
     """A view with the classes along the last axis."""
-    return device_of(x).xp.moveaxis(x, class_axis(x.ndim), -1)
+    return x if x.ndim <= 2 else device_of(x).xp.moveaxis(x, 1, -1)
 
 
 def _tiles(rows: Any) -> Iterator[tuple[Any, ...]]:
@@ -49,7 +49,7 @@ def _forward_path(
     device, work = device_of(logits), computed_in(logits.dtype)
     xp = device.xp
     weight = None if weight is None else weight.astype(work, copy=False)
-    rows, targets = _classes_last(logits), _classes_last(target)
+    rows, targets = classes_last(logits), classes_last(target)
     loss = device.empty(rows.shape[:-1], work, "cross_entropy")
     largest, total = two(device.empty((2, *rows.shape[:-1]), work, "cross_entropy"))
     # rows of -infinity, and no rows: NaN
@@ -86,7 +86,7 @@ def _dx_path(
     weight = None if weight is None else weight.astype(work, copy=False)
     if out is None:
         out = device.empty(logits.shape, logits.dtype, "cross_entropy_grad")
-    rows, targets, result = (_classes_last(a) for a in (logits, target, out))
+    rows, targets, result = (classes_last(a) for a in (logits, target, out))
     share = _shared(g.astype(work), total, reduction)[..., None]
     for tile in _tiles(rows):
         mixed = _mixture(targets[tile].astype(work, copy=False), label_smoothing, weight)
@@ -108,7 +108,7 @@ def _dtarget_path(
     device, work = device_of(logits), computed_in(logits.dtype)
     if out is None:
         out = device.empty(logits.shape, logits.dtype, "cross_entropy_grad")
-    rows, result = _classes_last(logits), _classes_last(out)
+    rows, result = classes_last(logits), classes_last(out)
     share = _shared(g.astype(work), total, reduction)[..., None] * (1 - label_smoothing)
     for tile in _tiles(rows):
         with np.errstate(invalid="ignore", over="ignore"):
@@ -124,7 +124,7 @@ def _dtarget_path(
 # -- in other ops ----------------------------------------------------------------------------------
 
 
-def _weighted(ns: Any, logits: Any, weight: Any, x: Any) -> Any:
+def weighted(ns: Any, logits: Any, weight: Any, x: Any) -> Any:
     """x in the logits' shape times the weights of its classes."""
     if weight is None:
         return x
@@ -141,19 +141,24 @@ def _spread(ns: Any, g: Any, logits: Any, reduction: str) -> Any:
     return ns.multiply(g, 1 / max(1, int(np.prod(rows)))) if reduction == "mean" else g
 
 
-def _excess(ns: Any, logits: Any, target: Any, smoothing: float, weight: Any) -> Any:
-    """The gradient of each row's loss: softmax(logits) times the row's targets' sum, minus them."""
+def excess(ns: Any, logits: Any, q: Any) -> Any:
+    """The gradient of each row's loss: softmax(logits) times the row's sum of q, minus q."""
     axis = class_axis(len(logits.shape))
-    mixed = ns.add(ns.multiply(target, 1 - smoothing), smoothing / logits.shape[axis])
-    mixed = _weighted(ns, logits, weight, mixed)
-    mass = ns.sum(mixed, axis=(axis,), keepdims=True)
-    return ns.subtract(ns.multiply(ns.softmax(logits, axis=axis), mass), mixed)
+    mass = ns.sum(q, axis=(axis,), keepdims=True)
+    return ns.subtract(ns.multiply(ns.softmax(logits, axis=axis), mass), q)
+
+
+def _recorded_mixture(ns: Any, logits: Any, target: Any, smoothing: float, weight: Any) -> Any:
+    """`_mixture` in the logits' shape."""
+    classes = logits.shape[class_axis(len(logits.shape))]
+    mixed = ns.add(ns.multiply(target, 1 - smoothing), smoothing / classes)
+    return weighted(ns, logits, weight, mixed)
 
 
 def _surprise(ns: Any, logits: Any, smoothing: float, weight: Any) -> Any:
     """The gradient of each row's loss with respect to its targets."""
     log = ns.log_softmax(logits, axis=class_axis(len(logits.shape)))
-    return _weighted(ns, logits, weight, ns.multiply(log, smoothing - 1))
+    return weighted(ns, logits, weight, ns.multiply(log, smoothing - 1))
 
 
 def _dx_composed(
@@ -161,8 +166,8 @@ def _dx_composed(
     reduction: str, label_smoothing: float, weight: Any,
 ) -> Any:
     ns = recorded
-    return ns.multiply(_excess(ns, logits, target, label_smoothing, weight),
-                       _spread(ns, g, logits, reduction))
+    mixed = _recorded_mixture(ns, logits, target, label_smoothing, weight)
+    return ns.multiply(excess(ns, logits, mixed), _spread(ns, g, logits, reduction))
 
 
 def _dtarget_composed(
@@ -188,7 +193,8 @@ def _tangent(ns: Any, primals: Any, tangents: Any, out: Any, params: dict[str, A
     axis = class_axis(len(logits.shape))
     rows = None
     if dlogits is not None:
-        rows = ns.multiply(_excess(ns, logits, target, smoothing, weight), dlogits)
+        mixed = _recorded_mixture(ns, logits, target, smoothing, weight)
+        rows = ns.multiply(excess(ns, logits, mixed), dlogits)
     if dtarget is not None:
         term = ns.multiply(_surprise(ns, logits, smoothing, weight), dtarget)
         rows = term if rows is None else ns.add(rows, term)
@@ -199,12 +205,14 @@ def _tangent(ns: Any, primals: Any, tangents: Any, out: Any, params: dict[str, A
     return reduce(losses, axis=tuple(range(len(losses.shape))))
 
 
-def _reference(torch: Any, x: Any, target: Any, weight: Any, **options: Any) -> Any:
+def reference(torch: Any, x: Any, target: Any, weight: Any, **options: Any) -> Any:
+    """PyTorch's, of class indices or probabilities."""
+    target = target if target.is_floating_point() else target.long()
     return torch.nn.functional.cross_entropy(
         x, target, None if weight is None else torch.from_numpy(weight), **options)
 
 
-_WEIGHT = np.array([0.5, 2.0, 1.25])
+WEIGHT = np.array([0.5, 2.0, 1.25])
 
 soft_cross_entropy_dx = op(
     "soft_cross_entropy_dx", cpu=_dx_path, gpu=_dx_path, backward=None, tangent=None,
@@ -228,7 +236,7 @@ soft_cross_entropy = op(
         "reduction": reduction, "label_smoothing": smoothing, "weight": weight})
         for shape in ((5, 3), (2, 3, 4), (3,))
         for reduction, smoothing, weight in (
-            ("mean", 0.0, None), ("sum", 0.2, _WEIGHT), ("none", 0.3, None))],
-    reference=_reference,
+            ("mean", 0.0, None), ("sum", 0.2, WEIGHT), ("none", 0.3, None))],
+    reference=reference,
     doc="-sum(target * weight * log_softmax(logits)) by rows (N, C, ...), reduced.",
 )

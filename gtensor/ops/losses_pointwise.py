@@ -8,6 +8,7 @@ does not round it to 0.
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -70,19 +71,46 @@ def _wide(a: Any) -> Any:
     return a.astype(computed_in(a.dtype), copy=False)
 
 
-def loss_records(
-    name: str, inputs: str, formula: Formula, gpu: Any, partials: Sequence[Formula], *,
-    samples: list[Sample], reference: Formula, doc: str,
-) -> tuple[Op, Op]:
-    """The elementwise loss and `scale` times its sum.
+def _kernel(name: str, formula: Formula, text: str, **more: str) -> Any:
+    """The kernel of `text` with the formula's inputs and parameters; inputs left out are 1."""
+    arrays, parameters = _names(formula)
+    kernel = wide_kernel(" ".join(arrays), text, name=name, parameters=" ".join(parameters), **more)
 
-    `partials[i](ns, g, *inputs, out=, scale=, **params)` is g times scale times the derivative with
-    respect to input i.
-    """
+    def path(*given: Any, out: Any = None, **params: Any) -> Any:
+        if any(a is None for a in given):
+            one = cupy().ones((), given[0].dtype)
+            given = tuple(one if a is None else a for a in given)
+        return kernel(*given, out=out, **params)
 
-    def rule(partial: Formula) -> Any:
-        return d(inputs, lambda ns, g, *given, out, **params: partial(
-            ns, g, *given, out=out, scale=1.0, **params))
+    return path
+
+
+def _names(formula: Formula) -> tuple[list[str], list[str]]:
+    """Of the inputs and of the parameters."""
+    parameters = list(inspect.signature(formula).parameters.values())[1:]  # without ns
+    keywords = [p.name for p in parameters if p.kind is p.KEYWORD_ONLY]
+    return [p.name for p in parameters if p.name not in keywords], keywords
+
+
+def loss_gradient(
+    name: str, formula: Formula, text: str, *, before: str = "", header: str = "number.cuh",
+    **more: Any,
+) -> None:
+    """The fused op of `formula(ns, g, *inputs, scale=, **params)`; `text` is it in CUDA C++."""
+    fused(name, formula, gpu=_kernel(name, formula, text, before=before, header=header), **more)
+
+
+def _partial(inputs: list[str], partial: str | Formula) -> Formula:
+    if not isinstance(partial, str):
+        return partial
+    name, *needed = partial.split()
+    places = [inputs.index(n) for n in needed]
+    return lambda ns, g, *given, out, **params: getattr(ns, name)(
+        g, *[given[i] for i in places], out=out, **params)
+
+
+def _sum_rules(partials: Sequence[Formula]) -> dict[str, Any]:
+    """The rules of a sum of losses: backward and tangent."""
 
     def backward(ns: Any, step: Any, g: Any) -> None:
         for i, partial in enumerate(partials):
@@ -98,12 +126,34 @@ def loss_records(
                 total = term if total is None else ns.add(total, term)
         return total
 
+    return {"backward": backward, "tangent": tangent}
+
+
+def loss_records(
+    name: str, formula: Formula, text: str, partials: Sequence[str | Formula], *,
+    samples: list[Sample], reference: Formula, doc: str, before: str = "",
+) -> tuple[Op, Op]:
+    """The elementwise loss `formula(ns, *inputs, **params)` and `scale` times its sum.
+
+    `text` is the formula in CUDA C++, `before` what stands before it. `partials` are of each input
+    g times scale times the derivative: an op and the inputs that it takes after g, as
+    "kl_div_grad t", or a function of (ns, g, *inputs, out=, scale=, **params).
+    """
+    names = _names(formula)[0]
+    inputs = " ".join(names)
+    due = [_partial(names, partial) for partial in partials]
+    gpu = _kernel(name, formula, text, before=before)
+
+    def rule(partial: Formula) -> Any:
+        return d(inputs, lambda ns, g, *given, out, **params: partial(
+            ns, g, *given, out=out, scale=1.0, **params))
+
     each = op(name, inputs=inputs, cpu=tiled(name, formula), gpu=gpu,
-              backward=pointwise(*map(rule, partials)), samples=samples, reference=reference,
+              backward=pointwise(*map(rule, due)), samples=samples, reference=reference,
               doc=f"{doc}, elementwise.")
     total = op(
         f"{name}_sum", inputs=inputs, cpu=_sum_cpu(formula), gpu=_sum_gpu(gpu),
-        saves=dict.fromkeys(inputs.split(), inputs), backward=backward, tangent=tangent,
+        saves=dict.fromkeys(names, inputs), **_sum_rules(due),
         samples=[Sample(s.shapes, s.draws, {**s.params, "scale": 0.25}) for s in samples],
         reference=lambda torch, *tensors, scale, **params: scale * reference(
             torch, *tensors, **params).sum(),
@@ -135,29 +185,17 @@ def check_pair(name: str, reduction: str, input: Tensor, target: Tensor) -> None
 # -- absolute error, and Huber's -------------------------------------------------------------------
 
 
-def _flipped(partial: Formula) -> Formula:
-    """The derivative with respect to b of a function of a - b that is even."""
-    return lambda ns, g, a, b, **params: partial(ns, g, b, a, **params)
-
-
-absolute_error_grad = fused(
+loss_gradient(
     "absolute_error_grad", extended(lambda ns, g, a, b, *, scale: g * (scale * ns.sign(a - b))),
-    gpu=wide_kernel("g a b", "a > b ? g * F(scale) : a < b ? g * F(-scale) : F(0) * (a - b)",
-                    name="absolute_error_grad", parameters="scale"),
+    "a > b ? g * F(scale) : a < b ? g * F(-scale) : F(0) * (a - b)",
     samples=alike(3, scale=0.25),
     reference=lambda torch, g, a, b, scale: g * scale * torch.sign(a - b),
     doc="The gradient of scale * |a - b| with respect to a; 0 where a = b.",
 )
 
-
-def _absolute_error_partial(ns: Any, g: Any, a: Any, b: Any, *, out: Any, scale: float) -> Any:
-    return ns.absolute_error_grad(g, a, b, scale=scale, out=out)
-
-
 absolute_error, absolute_error_sum = loss_records(
-    "absolute_error", "a b", lambda ns, a, b: ns.abs(a - b),
-    wide_kernel("a b", "a > b ? a - b : b - a", name="absolute_error"),
-    (_absolute_error_partial, _flipped(_absolute_error_partial)),
+    "absolute_error", lambda ns, a, b: ns.abs(a - b), "a > b ? a - b : b - a",
+    ("absolute_error_grad a b", "absolute_error_grad b a"),
     samples=alike(2), reference=lambda torch, a, b: (a - b).abs(), doc="|a - b|",
 )
 
@@ -169,32 +207,21 @@ def _huber_formula(ns: Any, a: Any, b: Any, *, delta: float, factor: float) -> A
     return factor * inner * (size - 0.5 * inner)
 
 
-huber_grad = fused(
+loss_gradient(
     "huber_grad",
     lambda ns, g, a, b, *, delta, factor, scale: g * (
         scale * (factor * ns.maximum(ns.minimum(a - b, delta), -delta))),
-    gpu=wide_kernel(
-        "g a b",
-        "g * F(scale) * (F(factor) * (e > F(delta) ? F(delta) : e < F(-delta) ? F(-delta) : e))",
-        name="huber_grad", parameters="delta factor scale", before="const F e = a - b; "),
-    samples=alike(3, delta=0.7, factor=1.5, scale=0.25),
+    "g * F(scale) * (F(factor) * (e > F(delta) ? F(delta) : e < F(-delta) ? F(-delta) : e))",
+    before="const F e = a - b; ", samples=alike(3, delta=0.7, factor=1.5, scale=0.25),
     reference=lambda torch, g, a, b, delta, factor, scale: (
         g * scale * factor * (a - b).clamp(-delta, delta)),
     doc="The gradient of scale * huber(a, b) with respect to a.",
 )
 
-
-def _huber_partial(
-    ns: Any, g: Any, a: Any, b: Any, *, out: Any, delta: float, factor: float, scale: float
-) -> Any:
-    return ns.huber_grad(g, a, b, delta=delta, factor=factor, scale=scale, out=out)
-
-
 huber, huber_sum = loss_records(
-    "huber", "a b", _huber_formula,
-    wide_kernel("a b", "F(factor) * m * (e - F(0.5) * m)", name="huber", parameters="delta factor",
-                before="const F e = a > b ? a - b : b - a, m = e < F(delta) ? e : F(delta); "),
-    (_huber_partial, _flipped(_huber_partial)),
+    "huber", _huber_formula, "F(factor) * m * (e - F(0.5) * m)",
+    ("huber_grad a b", "huber_grad b a"),
+    before="const F e = a > b ? a - b : b - a, m = e < F(delta) ? e : F(delta); ",
     samples=alike(2, delta=0.7, factor=1.5),
     reference=lambda torch, a, b, delta, factor: factor * torch.nn.functional.huber_loss(
         a, b, reduction="none", delta=delta),
@@ -273,27 +300,9 @@ def _squared_error_gpu(a: Any, b: Any, *, scale: float, out: Any = None) -> Any:
 _difference = elementwise("T a, T b", "T y", "y = a - b")
 
 
-def _squared_error_backward(ns: Any, step: Any, g: Any) -> None:
-    a, b = step.saved
-    if step.needs(0):
-        step.give(0, ns.squared_error_grad(g, a, b, **step.params))
-    if step.needs(1):
-        step.give(1, ns.squared_error_grad(g, b, a, **step.params))
-
-
-def _squared_error_tangent(
-    ns: Any, primals: Any, tangents: Any, out: Any, params: dict[str, Any]
-) -> Any:
-    (a, b), (da, db) = primals, tangents
-    change = da if db is None else ns.negative(db) if da is None else ns.subtract(da, db)
-    product = ns.multiply(ns.subtract(a, b), change)
-    return ns.multiply(ns.sum(product, axis=tuple(range(len(a.shape)))), 2 * params["scale"])
-
-
-squared_error_grad = fused(
+loss_gradient(
     "squared_error_grad", lambda ns, g, a, b, *, scale: g * (2 * scale) * (a - b),
-    gpu=wide_kernel("g a b", "g * F(2 * scale) * (a - b)", name="squared_error_grad",
-                    parameters="scale"),
+    "g * F(2 * scale) * (a - b)",
     samples=alike(3, scale=0.25), reference=lambda torch, g, a, b, scale: g * 2 * scale * (a - b),
     doc="The gradient of scale * sum((a - b)^2) with respect to a.",
 )
@@ -301,7 +310,7 @@ squared_error_grad = fused(
 squared_error = op(
     "squared_error", cpu=_squared_error_cpu, gpu=_squared_error_gpu,
     saves={"a": "a b", "b": "a b"},
-    backward=_squared_error_backward, tangent=_squared_error_tangent,
+    **_sum_rules([_partial(["a", "b"], f"squared_error_grad {ab}") for ab in ("a b", "b a")]),
     samples=alike(2, scale=0.5), reference=lambda torch, a, b, scale: scale * ((a - b) ** 2).sum(),
     doc="scale * sum((a - b)^2) of two arrays of one shape, on the CPU without a temporary of that "
         "shape.",

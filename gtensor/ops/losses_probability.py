@@ -6,15 +6,12 @@ from typing import Any
 
 import numpy as np
 
-from gtensor.backend import device_of
 from gtensor.core.samples import Sample, alike, normal
 from gtensor.core.tensor import Tensor
-from gtensor.ops.fused import fused
 from gtensor.ops.linear import same_dtype
 from gtensor.ops.loss import REDUCTIONS
-from gtensor.ops.losses_pointwise import check_pair, loss_records, reduced
+from gtensor.ops.losses_pointwise import check_pair, loss_gradient, loss_records, reduced
 from gtensor.ops.special import extended
-from gtensor.ops.wide_kernels import wide_kernel
 
 _LEAST_LOG = -100.0  # logarithms in binary cross entropy are cut here, as in PyTorch
 _LEAST_VARIANCE = 1e-12
@@ -40,56 +37,47 @@ def _log_or_0(ns: Any, t: Any) -> Any:
     return ns.log(ns.where(ns.equal(t, 0), 1.0, t))
 
 
-kl_div_grad = fused(
-    "kl_div_grad", lambda ns, g, t, *, scale: g * (t * -scale),
-    gpu=wide_kernel("g t", "g * t * F(-scale)", name="kl_div_grad", parameters="scale"),
+loss_gradient(
+    "kl_div_grad", lambda ns, g, t, *, scale: g * (t * -scale), "g * t * F(-scale)",
     samples=alike(2, scale=0.5), reference=lambda torch, g, t, scale: g * t * -scale,
     doc="The gradient of scale * t (log(t) - x) with respect to x.",
 )
 
-kl_div_grad_target = fused(
+loss_gradient(
     "kl_div_grad_target",
     extended(lambda ns, g, x, t, *, scale: g * (scale * (_log_or_0(ns, t) + 1 - x))),
-    gpu=wide_kernel("g x t", "g * F(scale) * ((t == F(0) ? F(0) : log(t)) + F(1) - x)",
-                    name="kl_div_grad_target", parameters="scale"),
+    "g * F(scale) * ((t == F(0) ? F(0) : log(t)) + F(1) - x)",
     samples=_grad_samples(alike(2, (normal, _probabilities))),
     reference=lambda torch, g, x, t, scale: g * scale * (torch.log(t) + 1 - x),
     doc="The gradient of scale * t (log(t) - x) with respect to t.",
 )
 
 kl_div_op, kl_div_sum = loss_records(
-    "kl_div", "x t", extended(lambda ns, x, t: t * (_log_or_0(ns, t) - x)),
-    wide_kernel("x t", "t * ((t == F(0) ? F(0) : log(t)) - x)", name="kl_div"),
-    (lambda ns, g, x, t, *, out, scale: ns.kl_div_grad(g, t, scale=scale, out=out),
-     lambda ns, g, x, t, *, out, scale: ns.kl_div_grad_target(g, x, t, scale=scale, out=out)),
+    "kl_div", extended(lambda ns, x, t: t * (_log_or_0(ns, t) - x)),
+    "t * ((t == F(0) ? F(0) : log(t)) - x)", ("kl_div_grad t", "kl_div_grad_target x t"),
     samples=alike(2, (normal, _probabilities)),
     reference=lambda torch, x, t: torch.nn.functional.kl_div(x, t, reduction="none"),
     doc="t (log(t) - x); -t x and so 0 for x where t = 0",
 )
 
-kl_div_log_grad = fused(
+loss_gradient(
     "kl_div_log_grad", lambda ns, g, t, *, scale: g * (-scale * ns.exp(t)),
-    gpu=wide_kernel("g t", "g * F(-scale) * exp(t)", name="kl_div_log_grad", parameters="scale"),
+    "g * F(-scale) * exp(t)",
     samples=alike(2, scale=0.5), reference=lambda torch, g, t, scale: -g * scale * torch.exp(t),
     doc="The gradient of scale * exp(t) (t - x) with respect to x.",
 )
 
-kl_div_log_grad_target = fused(
+loss_gradient(
     "kl_div_log_grad_target",
     lambda ns, g, x, t, *, scale: g * (scale * ns.exp(t) * (t - x + 1)),
-    gpu=wide_kernel("g x t", "g * F(scale) * exp(t) * (t - x + F(1))",
-                    name="kl_div_log_grad_target", parameters="scale"),
-    samples=alike(3, scale=0.5),
+    "g * F(scale) * exp(t) * (t - x + F(1))", samples=alike(3, scale=0.5),
     reference=lambda torch, g, x, t, scale: g * scale * torch.exp(t) * (t - x + 1),
     doc="The gradient of scale * exp(t) (t - x) with respect to t.",
 )
 
 kl_div_log, kl_div_log_sum = loss_records(
-    "kl_div_log", "x t", lambda ns, x, t: ns.exp(t) * (t - x),
-    wide_kernel("x t", "exp(t) * (t - x)", name="kl_div_log"),
-    (lambda ns, g, x, t, *, out, scale: ns.kl_div_log_grad(g, t, scale=scale, out=out),
-     lambda ns, g, x, t, *, out, scale: ns.kl_div_log_grad_target(g, x, t, scale=scale, out=out)),
-    samples=alike(2),
+    "kl_div_log", lambda ns, x, t: ns.exp(t) * (t - x), "exp(t) * (t - x)",
+    ("kl_div_log_grad t", "kl_div_log_grad_target x t"), samples=alike(2),
     reference=lambda torch, x, t: torch.nn.functional.kl_div(
         x, t, reduction="none", log_target=True),
     doc="exp(t) (t - x)",
@@ -122,19 +110,21 @@ def kl_div(
 # -- binary cross entropy --------------------------------------------------------------------------
 
 
-def _filled(kernel: Any, count: int) -> Any:
-    """The kernel of `count` arrays, of which those left out (None) are 1."""
-
-    def path(*arrays: Any, out: Any = None, **params: Any) -> Any:
-        first = arrays[0]
-        one = device_of(first).xp.ones((), first.dtype)
-        return kernel(*[one if a is None else a for a in arrays[:count]], out=out, **params)
-
-    return path
-
-
 def _times(a: Any, weight: Any) -> Any:
     return a if weight is None else a * weight
+
+
+def _partial_weight(loss: str) -> Any:
+    """The derivative by the weight, which comes third: the loss without it."""
+
+    def partial(
+        ns: Any, g: Any, x: Any, t: Any, weight: Any, *more: Any, out: Any, scale: float
+    ) -> Any:
+        losses = getattr(ns, loss)(x, t, None, *more)
+        over = losses if losses.ndim else None  # NumPy answers scalars for 0-d
+        return ns.multiply(ns.multiply(g, losses, out=over), scale, out=over)
+
+    return partial
 
 
 def _bce_formula(ns: Any, x: Any, t: Any, weight: Any) -> Any:
@@ -160,43 +150,23 @@ _BCE_LOGS = ("F hit = log(x), missed = log1p(-x); hit = hit < F(-100) ? F(-100) 
 _THREE = [*alike(3, _probabilities), Sample(((2, 3), (2, 3), None), _probabilities),
           Sample(((2, 3), (2, 3), (3,)), _probabilities)]
 
-bce_grad = fused(
+loss_gradient(
     "bce_grad", _bce_grad_formula,
-    gpu=_filled(wide_kernel(
-        "g x t weight", "g * F(scale) * (x - t) / (v < F(1e-12) ? F(1e-12) : v) * weight",
-        name="bce_grad", parameters="scale", before="const F v = x * (F(1) - x); "), 4),
-    samples=_grad_samples(_THREE), doc="The gradient of scale * bce with respect to x.",
+    "g * F(scale) * (x - t) / (v < F(1e-12) ? F(1e-12) : v) * weight",
+    before="const F v = x * (F(1) - x); ", samples=_grad_samples(_THREE),
+    doc="The gradient of scale * bce with respect to x.",
 )
 
-bce_grad_target = fused(
-    "bce_grad_target", _bce_grad_target_formula,
-    gpu=_filled(wide_kernel("g x weight", "g * F(scale) * (missed - hit) * weight",
-                            name="bce_grad_target", parameters="scale", before=_BCE_LOGS), 3),
-    samples=_grad_samples(_THREE, without=1),
+loss_gradient(
+    "bce_grad_target", _bce_grad_target_formula, "g * F(scale) * (missed - hit) * weight",
+    before=_BCE_LOGS, samples=_grad_samples(_THREE, without=1),
     doc="The gradient of scale * bce with respect to t.",
 )
 
-
-def _scaled(ns: Any, g: Any, losses: Any, scale: float) -> Any:
-    """g * losses * scale, written over the losses."""
-    out = losses if losses.ndim else None  # NumPy answers scalars for 0-d
-    return ns.multiply(ns.multiply(g, losses, out=out), scale, out=out)
-
-
-def _bce_partial_weight(
-    ns: Any, g: Any, x: Any, t: Any, weight: Any, *, out: Any, scale: float
-) -> Any:
-    return _scaled(ns, g, ns.bce(x, t, None), scale)
-
-
 bce, bce_sum = loss_records(
-    "bce", "x t weight", _bce_formula,
-    _filled(wide_kernel("x t weight", "((t - F(1)) * missed - t * hit) * weight", name="bce",
-                        before=_BCE_LOGS), 3),
-    (lambda ns, g, x, t, w, *, out, scale: ns.bce_grad(g, x, t, w, scale=scale, out=out),
-     lambda ns, g, x, t, w, *, out, scale: ns.bce_grad_target(g, x, w, scale=scale, out=out),
-     _bce_partial_weight),
-    samples=_THREE,
+    "bce", _bce_formula, "((t - F(1)) * missed - t * hit) * weight",
+    ("bce_grad x t weight", "bce_grad_target x weight", _partial_weight("bce")),
+    before=_BCE_LOGS, samples=_THREE,
     reference=lambda torch, x, t, weight: torch.nn.functional.binary_cross_entropy(
         x, t, reduction="none") * (1 if weight is None else weight),
     doc="-(t log(x) + (1 - t) log(1 - x)) weight, logarithms cut at -100",
@@ -283,31 +253,23 @@ _WEIGHTS = (((2, 3), (2, 3)), (None, (3,)), ((2, 1), None), (None, None))
 _FOUR = [*alike(4, (normal, _probabilities, _probabilities, _probabilities)),
          *[Sample(((2, 3), (2, 3), *ws), (normal, *[_probabilities] * 3)) for ws in _WEIGHTS]]
 
-
-bce_logits_grad = fused(
+loss_gradient(
     "bce_logits_grad", extended(_logits_grad_formula),
-    gpu=_filled(wide_kernel(
-        "g x t weight positive",
-        "g * F(scale) * ((positive * t + F(1) - t) * gt_sigmoid(x) - positive * t) * weight",
-        name="bce_logits_grad", parameters="scale", header="activation.cuh"), 5),
-    samples=_grad_samples(_FOUR), doc="The gradient of scale * bce_logits with respect to x.",
+    "g * F(scale) * ((positive * t + F(1) - t) * gt_sigmoid(x) - positive * t) * weight",
+    header="activation.cuh", samples=_grad_samples(_FOUR),
+    doc="The gradient of scale * bce_logits with respect to x.",
 )
 
-bce_logits_grad_target = fused(
+loss_gradient(
     "bce_logits_grad_target", _logits_grad_target_formula,
-    gpu=_filled(wide_kernel(
-        "g x weight positive", "g * F(scale) * ((positive - F(1)) * missed - x) * weight",
-        name="bce_logits_grad_target", parameters="scale", before=_MISSES), 4),
-    samples=_grad_samples(_FOUR, without=1),
+    "g * F(scale) * ((positive - F(1)) * missed - x) * weight",
+    before=_MISSES, samples=_grad_samples(_FOUR, without=1),
     doc="The gradient of scale * bce_logits with respect to t.",
 )
 
-bce_logits_grad_positive = fused(
+loss_gradient(
     "bce_logits_grad_positive", _logits_grad_positive_formula,
-    gpu=_filled(wide_kernel(
-        "g x t weight", "g * F(scale) * t * missed * weight", name="bce_logits_grad_positive",
-        parameters="scale", before=_MISSES), 4),
-    samples=_grad_samples(_FOUR, without=3),
+    "g * F(scale) * t * missed * weight", before=_MISSES, samples=_grad_samples(_FOUR, without=3),
     doc="The gradient of scale * bce_logits with respect to the weight of positives.",
 )
 
@@ -318,27 +280,12 @@ def _logits_reference(torch: Any, x: Any, t: Any, weight: Any, positive: Any) ->
     return (hit + (1 - t) * softplus(x)) * (1 if weight is None else weight)
 
 
-def _logits_partial_weight(
-    ns: Any, g: Any, x: Any, t: Any, weight: Any, positive: Any, *, out: Any, scale: float
-) -> Any:
-    return _scaled(ns, g, ns.bce_logits(x, t, None, positive), scale)
-
-
 bce_logits, bce_logits_sum = loss_records(
-    "bce_logits", "x t weight positive", _logits_formula,
-    _filled(wide_kernel(
-        "x t weight positive",
-        "((F(1) - t) * x + missed * (F(1) + (positive - F(1)) * t)) * weight",
-        name="bce_logits", before=_MISSES), 4),
-    (lambda ns, g, x, t, w, p, *, out, scale: ns.bce_logits_grad(
-        g, x, t, w, p, scale=scale, out=out),
-     lambda ns, g, x, t, w, p, *, out, scale: ns.bce_logits_grad_target(
-        g, x, w, p, scale=scale, out=out),
-     _logits_partial_weight,
-     lambda ns, g, x, t, w, p, *, out, scale: ns.bce_logits_grad_positive(
-        g, x, t, w, scale=scale, out=out)),
-    samples=_FOUR,
-    reference=_logits_reference,
+    "bce_logits", _logits_formula,
+    "((F(1) - t) * x + missed * (F(1) + (positive - F(1)) * t)) * weight",
+    ("bce_logits_grad x t weight positive", "bce_logits_grad_target x weight positive",
+     _partial_weight("bce_logits"), "bce_logits_grad_positive x t weight"),
+    before=_MISSES, samples=_FOUR, reference=_logits_reference,
     doc="((1 - t) x + softplus(-x) (1 + (positive - 1) t)) weight",
 )
 

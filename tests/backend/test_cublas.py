@@ -13,6 +13,7 @@ import pytest
 
 import gtensor as gt
 from gtensor import hostcuda
+from gtensor._testing.compare import close
 from gtensor.backend import cublas, get_device
 
 pytestmark = pytest.mark.gpu
@@ -50,15 +51,10 @@ def placed(x: np.ndarray, layout: str) -> Any:
     return part
 
 
-def close(given: Any, wanted: np.ndarray, dtype: np.dtype) -> None:
-    tolerance = TOLERANCE.get(dtype.name, 1e-10)
-    np.testing.assert_allclose(get_device("cuda").to_numpy(given).astype(wanted.dtype), wanted,
-                               rtol=tolerance, atol=tolerance)
-
-
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 def test_a_product_of_any_layout_is_added_to_what_a_buffer_of_any_layout_holds(dtype):
     wide = np.complex128 if dtype.kind == "c" else np.float64
+    tolerance = TOLERANCE.get(dtype.name, 1e-10)
     layouts = [(a, b, "rows") for a in ("rows", "columns", "apart") for b in ("rows", "columns")]
     layouts += [("neither", "columns", "columns"), ("rows", "neither", "apart"),
                 ("columns", "rows", "neither")]
@@ -71,7 +67,8 @@ def test_a_product_of_any_layout_is_added_to_what_a_buffer_of_any_layout_holds(d
             out = placed(c if beta else np.full_like(c, np.nan), at_out)
             given = get_device("cuda").matmul(placed(a, at_a), placed(b, at_b), out, beta)
             assert given is out
-            close(out, product + beta * c.astype(wide) if beta else product, dtype)
+            close("the product", out, product + beta * c.astype(wide) if beta else product,
+                  (tolerance, tolerance))
 
 
 def test_half_precision_is_added_up_in_float32():

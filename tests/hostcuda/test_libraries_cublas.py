@@ -325,84 +325,20 @@ def test_strided_and_pointer_batches(t: str) -> None:
     wanted = np.stack([2 * (x.T @ b[0].T) for x in a])
     one, zero = number(2, dtype), number(0, dtype)
     strided, listed = (np.full((count, n, m), np.nan, dtype) for _ in range(2))
+    rows = [np.array([x.ctypes.data for x in xs], np.uint64)
+            for xs in (a, [b[0]] * count, listed)]
     with blas() as handle:
         head = (handle, 0, 0, m, n, k, one)
-        assert (
-            call(
-                LIBRARY,
-                f"cublas{t}gemmStridedBatched",
-                *head,
-                a,
-                m,
-                m * k,
-                b,
-                k,
-                0,
-                zero,
-                strided,
-                m,
-                m * n,
-                count,
-            )
-            == 0
-        )
-        rows = [
-            np.array([x.ctypes.data for x in xs], np.uint64) for xs in (a, [b[0]] * count, listed)
-        ]
-        assert (
-            call(
-                LIBRARY,
-                f"cublas{t}gemmBatched",
-                *head,
-                rows[0],
-                m,
-                rows[1],
-                k,
-                zero,
-                rows[2],
-                m,
-                count,
-            )
-            == 0
-        )
-        assert (
-            call(
-                LIBRARY,
-                f"cublas{t}gemmStridedBatched",
-                *head,
-                a,
-                m,
-                m * k,
-                b,
-                k,
-                0,
-                zero,
-                strided,
-                m,
-                0,
-                count,
-            )
-            == INVALID
-        ), "the results overlap"
-        assert (
-            call(
-                LIBRARY,
-                f"cublas{t}gemmStridedBatched",
-                *head,
-                a,
-                m,
-                m * k,
-                b,
-                k,
-                0,
-                zero,
-                strided,
-                m,
-                m * n,
-                -1,
-            )
-            == INVALID
-        )
+
+        def by_strides(apart: int, batches: int) -> int:
+            return call(LIBRARY, f"cublas{t}gemmStridedBatched", *head, a, m, m * k, b, k, 0, zero,
+                        strided, m, apart, batches)
+
+        assert by_strides(m * n, count) == 0
+        assert call(LIBRARY, f"cublas{t}gemmBatched", *head, rows[0], m, rows[1], k, zero, rows[2],
+                    m, count) == 0
+        assert by_strides(0, count) == INVALID, "the results overlap"
+        assert by_strides(m * n, -1) == INVALID
     close(strided.transpose(0, 2, 1), wanted)
     close(listed.transpose(0, 2, 1), wanted)
 
@@ -411,32 +347,8 @@ def test_integer_products_need_multiples_of_four() -> None:
     a, c, one = np.ones((8, 8), np.int8), np.zeros((8, 8), np.int32), number(1, "i4")
     with blas() as handle:
         for ld, status in ((8, 0), (7, NOT_SUPPORTED)):
-            assert (
-                call(
-                    LIBRARY,
-                    "cublasGemmEx",
-                    handle,
-                    0,
-                    0,
-                    4,
-                    4,
-                    4,
-                    one,
-                    a,
-                    3,
-                    ld,
-                    a,
-                    3,
-                    8,
-                    one,
-                    c,
-                    10,
-                    8,
-                    72,
-                    -1,
-                )
-                == status
-            )
+            assert call(LIBRARY, "cublasGemmEx", handle, 0, 0, 4, 4, 4, one, a, 3, ld, a, 3, 8,
+                        one, c, 10, 8, 72, -1) == status
 
 
 @TYPES

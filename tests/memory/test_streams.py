@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import gc
 import random
-import threading
 
 import pytest
+from together import in_threads
 
 from gtensor.backend.streams import HostStream
 from gtensor.memory import Arena, HostSegments, OutOfMemoryError
@@ -337,38 +337,28 @@ def test_eight_threads_use_each_others_streams():
     streams = [HostStream() for _ in range(3)]
     for number, stream in enumerate(streams):
         arena.streams[number] = stream
-    errors = []
 
     def work(seed):
         rng = random.Random(seed)
         mine = []
-        try:
-            for i in range(600):
-                if mine and rng.random() < 0.5:
-                    array, value = mine.pop(rng.randrange(len(mine)))
-                    assert (array == value).all(), "somebody else wrote into this block"
-                    del array
-                else:
-                    block = arena.allocate(rng.randrange(1, 20_000), rng.randrange(3), "work")
-                    if rng.random() < 0.5:
-                        arena.record_use(block, rng.randrange(3))
-                    array = as_array(block)
-                    array[:] = value = rng.randrange(256)
-                    mine.append((array, value))
-                    del array, block
-                if i % 200 == seed:
-                    gc.collect(0)
-                    arena.empty_cache()
-        except BaseException as error:
-            errors.append(error)
+        for i in range(600):
+            if mine and rng.random() < 0.5:
+                array, value = mine.pop(rng.randrange(len(mine)))
+                assert (array == value).all(), "somebody else wrote into this block"
+                del array
+            else:
+                block = arena.allocate(rng.randrange(1, 20_000), rng.randrange(3), "work")
+                if rng.random() < 0.5:
+                    arena.record_use(block, rng.randrange(3))
+                array = as_array(block)
+                array[:] = value = rng.randrange(256)
+                mine.append((array, value))
+                del array, block
+            if i % 200 == seed:
+                gc.collect(0)
+                arena.empty_cache()
 
-    threads = [threading.Thread(target=work, args=(seed,)) for seed in range(8)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    if errors:
-        raise errors[0]
+    in_threads(work, range(8))
     arena.empty_cache()
     check(arena, [])
     assert arena.stats().pending == arena.stats().reserved == 0

@@ -6,10 +6,10 @@ import gc
 import inspect
 import json
 import re
-import threading
 
 import numpy as np
 import pytest
+from together import in_threads
 
 import gtensor as gt
 from gtensor import memory
@@ -150,11 +150,7 @@ def test_threads_and_the_collector_lose_no_event():
                 gc.collect()
         assert here.phase == ""
 
-    threads = [threading.Thread(target=work, args=(seed,)) for seed in range(4)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    in_threads(work, range(4))
     gc.collect()
     recording.close()
     history = recording.history()

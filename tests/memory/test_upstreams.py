@@ -8,6 +8,7 @@ import time
 from contextlib import suppress
 
 import pytest
+from together import in_threads
 
 from gtensor.memory import Arena, Failing, HostSegments, OutOfMemoryError, Planned, Timeline
 from gtensor.memory.sources.capped import CappedSegments
@@ -179,39 +180,30 @@ def test_threads_over_a_source_that_is_late_refuses_and_fails():
     source.late = lambda: time.sleep(dice.random() * 1e-4)
     source.refused = lambda call: dice.random() < 0.3
     source.failing = lambda call: dice.random() < 0.3
-    errors, refused = [], []
+    refused = []
 
     def work(seed: int) -> None:
         rng = random.Random(seed)
         mine = []
-        try:
-            for _ in range(120):
-                if mine and rng.random() < 0.5:
-                    array, value = mine.pop(rng.randrange(len(mine)))
-                    assert (array == value).all(), "somebody else wrote into this block"
-                    del array
-                    continue
-                try:
-                    array = as_array(arena.allocate(rng.randrange(1, 2 * MIB), seed % 2))
-                except (OutOfMemoryError, RuntimeError) as error:
-                    refused.append(type(error))
-                    mine.clear()
-                    with suppress(RuntimeError):
-                        arena.empty_cache()
-                    continue
-                array[:] = value = rng.randrange(256)
-                mine.append((array, value))
+        for _ in range(120):
+            if mine and rng.random() < 0.5:
+                array, value = mine.pop(rng.randrange(len(mine)))
+                assert (array == value).all(), "somebody else wrote into this block"
                 del array
-        except BaseException as error:
-            errors.append(error)
+                continue
+            try:
+                array = as_array(arena.allocate(rng.randrange(1, 2 * MIB), seed % 2))
+            except (OutOfMemoryError, RuntimeError) as error:
+                refused.append(type(error))
+                mine.clear()
+                with suppress(RuntimeError):
+                    arena.empty_cache()
+                continue
+            array[:] = value = rng.randrange(256)
+            mine.append((array, value))
+            del array
 
-    threads = [threading.Thread(target=work, args=(seed,)) for seed in range(6)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    if errors:
-        raise errors[0]
+    in_threads(work, range(6))
     assert len(refused) > 10 and source.released > 10
     source.failing = lambda call: False
     arena.empty_cache()

@@ -9,6 +9,7 @@ from types import SimpleNamespace
 import ml_dtypes
 import numpy as np
 import pytest
+from together import in_threads
 
 import gtensor as gt
 from gtensor import memory
@@ -179,23 +180,14 @@ def test_buffers_of_streams_and_threads_that_are_gone_make_room(cpu, monkeypatch
 
 def test_eight_threads_compute_in_one_workspace(cpu):
     ws = Workspace("cpu")
-    errors = []
 
     def work(value: int) -> None:
-        try:
-            for size in range(1, 300):
-                array = ws.get("x", size * 7, np.int64)
-                array[:] = value
-                assert (array == value).all(), "another thread wrote here"
-        except BaseException as error:
-            errors.append(error)
+        for size in range(1, 300):
+            array = ws.get("x", size * 7, np.int64)
+            array[:] = value
+            assert (array == value).all(), "another thread wrote here"
 
-    threads = [threading.Thread(target=work, args=(i,)) for i in range(8)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert not errors
+    in_threads(work, range(8))
     assert ws.memory_usage().held == ws.memory_usage().capacity
 
 

@@ -10,6 +10,7 @@ import torch
 
 import gtensor as gt
 from gtensor import nn
+from gtensor._testing.compare import close
 
 IMAGE = (4, 6, 9, 8)
 SIGNAL = (3, 6, 11)
@@ -68,6 +69,9 @@ LAYERS = [  # class, arguments, options, shape of the input
 ]
 
 
+WITHIN = (1e-9, 1e-11)
+
+
 def pair(name, arguments, options):
     """Our layer and PyTorch's in float64, ours with PyTorch's weights."""
     mine = getattr(nn, name)(*arguments, **options).to(gt.float64)
@@ -79,22 +83,18 @@ def pair(name, arguments, options):
     return mine, other
 
 
-def close(mine, theirs):
-    np.testing.assert_allclose(mine.numpy(), theirs.detach().numpy(), rtol=1e-9, atol=1e-11)
-
-
 def compare(mine, other, x, seed):
     a, b = gt.tensor(x, requires_grad=True), torch.tensor(x, requires_grad=True)
     y, z = mine(a), other(b)
-    close(y, z)
+    close("the result", y, z, WITHIN)
     g = np.random.default_rng(seed).standard_normal(y.shape)
     y.backward(gt.tensor(g))
     z.backward(torch.tensor(g))
-    close(a.grad, b.grad)
-    for p, q in zip(mine.parameters(), other.parameters(), strict=True):
-        close(p.grad, q.grad)
+    close("the input's gradient", a.grad, b.grad, WITHIN)
+    for (name, p), q in zip(mine.named_parameters(), other.parameters(), strict=True):
+        close(f"the gradient of {name}", p.grad, q.grad, WITHIN)
     for p, q in zip(mine.buffers(), other.buffers(), strict=True):
-        close(p, q)
+        close("a buffer", p, q, WITHIN)
 
 
 @pytest.mark.parametrize("name,arguments,options,shape", LAYERS)
@@ -110,7 +110,7 @@ def test_a_layer_with_pytorchs_state_is_pytorchs(name, arguments, options, shape
     mine.eval()
     other.eval()
     x = rng.standard_normal(shape)
-    close(mine(gt.tensor(x)), other(torch.tensor(x)))
+    close("in evaluation", mine(gt.tensor(x)), other(torch.tensor(x)), WITHIN)
 
 
 def test_weights_travel_to_pytorch_and_back():
@@ -142,7 +142,7 @@ def test_batch_norm_with_activation_is_one_after_the_other(norm, activation, the
     mine.eval()
     other.eval()
     x = np.random.default_rng(1).standard_normal(IMAGE)
-    close(mine(gt.tensor(x)), other(torch.tensor(x)))
+    close("in evaluation", mine(gt.tensor(x)), other(torch.tensor(x)), WITHIN)
 
 
 @pytest.mark.parametrize("padding", [None, 2, -1])

@@ -1,0 +1,1 @@
+LARGE = (70, 90)  # where paths stop using np.where

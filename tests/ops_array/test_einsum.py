@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from against_torch import compare
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -79,32 +81,16 @@ def test_values_are_numpys(subscripts: str, dtype: str) -> None:
 
 @pytest.mark.parametrize("subscripts", CASES)
 def test_gradients_are_pytorchs(subscripts: str) -> None:
-    arrays = operands(CASES[subscripts])
-    ours = [gt.tensor(a, requires_grad=True) for a in arrays]
-    theirs = [torch.tensor(a, requires_grad=True) for a in arrays]
-    given, wanted = gt.einsum(subscripts, *ours), torch.einsum(subscripts, *theirs)
-    upstream = np.asarray(np.random.standard_normal(given.shape))
-    given.backward(gt.tensor(upstream))
-    wanted.backward(torch.tensor(upstream))
-    for x, y in zip(ours, theirs, strict=True):
-        assert x.grad is not None and y.grad is not None
-        np.testing.assert_allclose(x.grad.numpy(), y.grad.numpy(), rtol=1e-10, atol=1e-10)
+    compare(partial(gt.einsum, subscripts), partial(torch.einsum, subscripts),
+            operands(CASES[subscripts]))
 
 
 def test_a_complex_gradient_reaches_real_operands() -> None:
-    arrays = operands([(2, 3), (3, 4)])
-
     def loss(library: Any, x: Any, y: Any) -> Any:
         product = library.einsum("ij,jk->ki", x * (1 + 2j), y * (2 - 1j))
         return (product * product).sum().real
 
-    ours = [gt.tensor(a, requires_grad=True) for a in arrays]
-    theirs = [torch.tensor(a, requires_grad=True) for a in arrays]
-    loss(gt, *ours).backward()
-    loss(torch, *theirs).backward()
-    for x, y in zip(ours, theirs, strict=True):
-        assert x.grad is not None and y.grad is not None
-        np.testing.assert_allclose(x.grad.numpy(), y.grad.numpy(), rtol=1e-10)
+    compare(partial(loss, gt), partial(loss, torch), operands([(2, 3), (3, 4)]))
 
 
 def test_a_sum_over_one_pair_of_axes_is_a_single_matrix_product() -> None:

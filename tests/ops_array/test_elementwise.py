@@ -10,7 +10,7 @@ import pytest
 
 import gtensor as gt
 
-from .elementwise_against_torch import LARGE
+from . import LARGE
 
 FLOATS = ("float32", "float64")
 COMPLEX = ("complex64", "complex128")

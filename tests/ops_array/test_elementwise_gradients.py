@@ -2,17 +2,24 @@
 
 from __future__ import annotations
 
+from functools import partial
 from itertools import product
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from against_torch import compare
 from numpy.polynomial import Polynomial
 
 import gtensor as gt
 
-from .elementwise_against_torch import LARGE, TORCH, against_torch
+from . import LARGE
+
+
+def against_torch(function: Any, arrays: list[np.ndarray], second: bool = True) -> None:
+    """`function(module, *tensors)` of gtensor and of PyTorch."""
+    compare(partial(function, gt), partial(function, torch), arrays, second=second)
 
 
 @pytest.fixture
@@ -51,7 +58,7 @@ def test_clip(bounds: str, shape: tuple[int, ...], rng: np.random.Generator) -> 
     def clipped(m: Any, x: Any, *given: Any) -> Any:
         left = iter(given)
         ends = [next(left) if isinstance(b, np.ndarray) else b for b in (low, high)]
-        if m is TORCH and arrays:  # PyTorch wants two tensors, or two numbers
+        if m is torch and arrays:  # PyTorch wants two tensors, or two numbers
             ends = [b if b is None or isinstance(b, torch.Tensor) else torch.full((), b).double()
                     for b in ends]
         return m.clip(x, *ends)

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import ml_dtypes
 import numpy as np
 import pytest
 import torch
+from against_torch import compare
 
 import gtensor as gt
 from gtensor import fft
@@ -96,7 +98,9 @@ def test_frequencies_and_shifts(n: int) -> None:
 # -- gradients -------------------------------------------------------------------------------------
 
 
-def loss_of(library: Any, name: str, options: dict[str, Any], x: Any, y: Any, weights: Any) -> Any:
+def loss_of(
+    library: Any, name: str, options: dict[str, Any], weights: Any, x: Any, y: Any = None
+) -> Any:
     """A real loss of the transform of real leaves, with another gradient for every element."""
     z = x if name in REAL else x + 1j * y
     found = getattr(library.fft, name)(z, **options)
@@ -116,20 +120,9 @@ def test_gradients_are_pytorchs(name: str, norm: str) -> None:
         theirs_options = {{"axis": "dim", "axes": "dim"}.get(k, k): v for k, v in options.items()}
         result = getattr(torch.fft, name)(torch.tensor(x), **theirs_options)
         weights = np.random.standard_normal(tuple(result.shape))
-        ours = [gt.tensor(a, requires_grad=True) for a in (x, y)]
-        theirs = [torch.tensor(a, requires_grad=True) for a in (x, y)]
-        given = loss_of(gt, name, {**options, "norm": norm}, *ours, gt.asarray(weights))
-        wanted = loss_of(torch, name, {**theirs_options, "norm": norm}, *theirs,
-                         torch.tensor(weights))
-        np.testing.assert_allclose(given.item(), wanted.item(), rtol=1e-10)
-        given.backward()
-        wanted.backward()
-        for a, b in zip(ours, theirs, strict=True):
-            if b.grad is None:
-                assert a.grad is None
-                continue
-            assert a.grad is not None and a.grad.dtype == np.float64
-            np.testing.assert_allclose(a.grad.numpy(), b.grad.numpy(), rtol=1e-9, atol=1e-9)
+        compare(partial(loss_of, gt, name, {**options, "norm": norm}, gt.asarray(weights)),
+                partial(loss_of, torch, name, {**theirs_options, "norm": norm},
+                        torch.tensor(weights)), [x] if name in REAL else [x, y])
 
 
 @pytest.mark.parametrize("name", NAMES)

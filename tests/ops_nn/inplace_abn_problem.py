@@ -14,6 +14,7 @@ import numpy as np
 import torch
 import torch.nn.functional as TF
 
+from gtensor._testing.compare import close
 from gtensor.ops import inplace_abn_paths as paths
 
 EPS = 1e-5
@@ -136,11 +137,11 @@ class Problem:
     def check(self, z: Any, dx: Any, sums: Any) -> None:
         """Assert that these are PyTorch's."""
         size = float(np.abs(self.z).max(initial=1))
-        near(z, self.z, self.base * size, "z")
-        near(dx, self.dx, self.tolerance * self.dx_size, "dx")
-        near(sums[0], self.dbias, self.tolerance * self.sizes[0], "dbias")
+        close("z", z, self.z, (0.0, self.base * size))
+        close("dx", dx, self.dx, (0.0, self.tolerance * self.dx_size))
+        close("dbias", sums[0], self.dbias, (0.0, self.tolerance * self.sizes[0]))
         size = np.maximum(self.sizes[1], 1e-2 * self.sizes[0])  # xhat may be 0 everywhere
-        near(sums[1], self.dweight, self.tolerance * size, "dweight")
+        close("dweight", sums[1], self.dweight, (0.0, self.tolerance * size))
 
     def check_all(self, layout: Callable[[Any], Any] = np.copy) -> None:
         """Forward over x, backward over g, x again over z; all in arrays of the layout."""
@@ -157,15 +158,7 @@ class Problem:
         deviation = float(np.sqrt(np.asarray(var, np.float64) + EPS).max(initial=0))
         # the inversion restores xhat within the tolerance; x itself was rounded
         slack = self.tolerance * deviation * max(1, float(np.abs(self.z).max(initial=0)))
-        near(again, self.x, slack + self.base * np.abs(self.x.astype(np.float64)), "x")
-
-
-def near(ours: Any, wanted: Any, within: Any, what: str) -> None:
-    """Assert equal shapes and, within an absolute error, values."""
-    given, wanted = np.asarray(ours, np.float64), np.asarray(wanted, np.float64)
-    assert given.shape == wanted.shape, what
-    error = np.abs(given - wanted)
-    assert (error <= within).all(), f"{what}: {error.max()} > {np.max(within)}"
+        close("x", again, self.x, (0.0, slack + self.base * np.abs(self.x.astype(np.float64))))
 
 
 def bits(a: Any) -> Any:

@@ -9,13 +9,12 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as TF
+from against_torch import compare
 
 import gtensor as gt
 import gtensor.nn.functional as F
 from gtensor.core.op import registry
 from gtensor.ops.special import erf_values
-
-from .against_torch import compare
 
 CASES: dict[str, tuple[Any, Any]] = {
     "relu": (F.relu, TF.relu),

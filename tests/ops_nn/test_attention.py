@@ -11,12 +11,12 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as TF
+from against_torch import compare, leaves
 
 import gtensor as gt
 import gtensor.nn.functional as F
+from gtensor._testing.compare import close
 from gtensor.ops.attention import attention
-
-from .against_torch import close, compare, leaves
 
 TILES = (1, 4, 11, 1 << 15)
 
@@ -129,17 +129,17 @@ def test_less_precision(dtype: str, rng: np.random.Generator) -> None:
     wanted.sum().backward()
     assert y.dtype == half
     tolerance = {"float16": 3e-3, "bfloat16": 3e-2, "float32": 1e-5}[dtype]
-    close(y.astype(gt.float64), wanted, tolerance, "value")
+    close("value", y, wanted, tolerance)
     for a, b in zip(ours, wide, strict=True):
         assert a.grad is not None and a.grad.dtype == half
-        close(a.grad.astype(gt.float64), b.grad, 4 * tolerance, "gradient")
+        close("gradient", a.grad, b.grad, 4 * tolerance)
 
 
 def test_large_scores_do_not_overflow(rng: np.random.Generator) -> None:
     arrays = [1e3 * rng.standard_normal((6, 4)).astype(np.float32) for _ in range(3)]
     with gt.settings.override(tile_elements=4):
         y = F.scaled_dot_product_attention(*[gt.tensor(a, device="cpu") for a in arrays])
-    close(y, reference(*map(torch.tensor, arrays)), 1e-5, "value")
+    close("value", y, reference(*map(torch.tensor, arrays)), 1e-5)
 
 
 @pytest.mark.parametrize("tile", TILES)

@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as TF
+from against_torch import compare, leaves
 
 import gtensor as gt
 import gtensor.nn.functional as F
+from gtensor._testing.compare import close
 from gtensor.ops import conv_paths
-
-from .against_torch import close, compare, leaves
 
 CASES: dict[str, tuple[tuple[int, ...], tuple[int, ...], dict[str, Any]]] = {
     "3x3": ((2, 3, 5, 4), (4, 3, 3, 3), {}),
@@ -219,12 +219,8 @@ def test_float32_agrees_over_many_channels(rng: np.random.Generator) -> None:
     x, weight = (
         rng.standard_normal(s).astype(np.float32) for s in ((4, 40, 12, 12), (24, 40, 3, 3))
     )
-    close(
-        F.conv2d(*leaves([x, weight]), padding=1),
-        TF.conv2d(torch.tensor(x), torch.tensor(weight), padding=1),
-        1e-5,
-        "float32",
-    )
+    close("float32", F.conv2d(*leaves([x, weight]), padding=1),
+          TF.conv2d(torch.tensor(x), torch.tensor(weight), padding=1), 1e-5)
 
 
 X, W = np.zeros((2, 3, 5, 5)), np.zeros((4, 3, 3, 3))

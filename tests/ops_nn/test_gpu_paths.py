@@ -10,6 +10,7 @@ import pytest
 
 import gtensor as gt
 import gtensor.nn.functional  # registers its ops
+from gtensor._testing.compare import close
 from gtensor.core.op import registry
 
 pytestmark = pytest.mark.gpu
@@ -24,13 +25,6 @@ def on_gpu(array: Any) -> Any:
     return gt.device("cuda").from_numpy(dense).transpose(np.argsort(order))[flipped]
 
 
-def agree(given: Any, wanted: Any, rtol: float, what: str = "") -> None:
-    wanted = np.asarray(wanted)
-    scale = max(1.0, float(np.abs(wanted).max(initial=0)))
-    np.testing.assert_allclose(given.get().astype(np.float64), wanted.astype(np.float64),
-                               rtol=rtol, atol=rtol * scale, err_msg=what)
-
-
 @pytest.mark.parametrize("value", [300.0, 1e-4])
 @pytest.mark.parametrize("name", ["squared_error", "huber_sum"])
 def test_sums_of_halves_are_no_halves(name: str, value: float) -> None:
@@ -40,14 +34,14 @@ def test_sums_of_halves_are_no_halves(name: str, value: float) -> None:
     params = {"delta": 1e4, "factor": 1.0} if name == "huber_sum" else {}
     total = registry[name].gpu(a, b, scale=scale, **params)
     assert total.dtype == np.float16
-    agree(total, 0.5 if params else 1.0, rtol=2e-3)
+    close("the sum", total, 0.5 if params else 1.0, 2e-3)
 
 
 @pytest.mark.parametrize(("g", "scale"), [(2000.0, 1e-7), (2.0, 40.0)])
 def test_factors_of_gradients_of_halves_are_no_halves(g: float, scale: float) -> None:
     arrays = [on_gpu(np.full(3, value, np.float16)) for value in (g, 3, 1)]
-    agree(registry["squared_error_grad"].gpu(*arrays, scale=scale), np.full(3, g * 4 * scale),
-          rtol=2e-3)
+    close("the gradient", registry["squared_error_grad"].gpu(*arrays, scale=scale),
+          np.full(3, g * 4 * scale), 2e-3)
 
 
 def test_weights_of_half_logits_are_no_halves() -> None:
@@ -58,8 +52,9 @@ def test_weights_of_half_logits_are_no_halves() -> None:
     _, *saved = record.cpu(logits, target, weight=weight, **options)
     wanted = gradient.cpu(g, logits, target, *saved, weight=weight, **options)
     assert np.isfinite(wanted).all()
-    agree(gradient.gpu(*map(on_gpu, (g, logits, target, *saved)), weight=on_gpu(weight), **options),
-          wanted, rtol=2e-3)
+    given = gradient.gpu(*map(on_gpu, (g, logits, target, *saved)), weight=on_gpu(weight),
+                         **options)
+    close("the gradient", given, wanted, 2e-3)
 
 
 LAID: dict[str, Callable[[np.ndarray], np.ndarray]] = {
@@ -98,11 +93,11 @@ def test_in_place_norms_take_any_layout(
                                      **options)
         assert z is mine
         for given, value in zip((z, *statistics), (wanted, mean, var), strict=True):
-            agree(given, value, 1e-12, f"forward, {layout}")
+            close(f"forward, {layout}", given, value, 1e-12)
         saved = (z, on_gpu(weight), on_gpu(bias), *map(on_gpu, (mean, var)))
         for given, value in zip(grad.gpu(its, *saved, **options), expected, strict=True):
-            agree(given, value, 1e-12, f"backward, {theirs}")
+            close(f"backward, {theirs}", given, value, 1e-12)
         if theirs != "one number":
             dx, _ = grad.gpu(its, *saved, out=its, **options)
             assert dx is its
-            agree(dx, expected[0], 1e-12, f"dx over {theirs}")
+            close(f"dx over {theirs}", dx, expected[0], 1e-12)

@@ -1,4 +1,4 @@
-"""RMS norm and group norm against PyTorch."""
+"""RMS, layer and group norm against PyTorch."""
 
 from __future__ import annotations
 
@@ -8,33 +8,31 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as TF
+from against_torch import compare, leaves
+from usage import measure
 
 import gtensor as gt
 import gtensor.nn.functional as F
 
-from .against_torch import compare, leaves
-from .test_memory import measure
+ROWS = [((3, 5), (5,)), ((2, 3, 4), (3, 4)), ((6,), (6,)), ((2, 1), (1,)), ((2, 3, 4, 2), (2,)),
+        ((0, 3), (3,))]
+GROUPS = [((2, 4), 2), ((5, 6, 7), 3), ((3, 4, 3, 2), 1), ((2, 6, 2, 3), 6), ((0, 4, 3), 2)]
+NORMS = [*[("rms_norm", shape, row, [row]) for shape, row in ROWS],
+         *[("layer_norm", shape, row, [row, row]) for shape, row in ROWS],
+         *[("group_norm", shape, groups, [shape[1:2]] * 2) for shape, groups in GROUPS]]
 
 
-@pytest.mark.parametrize(
-    ("shape", "row"),
-    [((3, 5), (5,)), ((2, 3, 4), (3, 4)), ((6,), (6,)), ((2, 1), (1,)), ((0, 3), (3,))],
-)
+@pytest.mark.parametrize(("name", "shape", "over", "weights"), NORMS)
 @pytest.mark.parametrize("tile", [65536, 5])
-def test_rms_norm(shape: Any, row: Any, tile: int, rng: np.random.Generator) -> None:
-    arrays = [2 * rng.standard_normal(shape) + 1, rng.standard_normal(row)]
+def test_norms_are_pytorchs(
+    name: str, shape: Any, over: Any, weights: list[Any], tile: int, rng: np.random.Generator
+) -> None:
+    arrays = [2 * rng.standard_normal(shape) + 1, *map(rng.standard_normal, weights)]
+    ours, theirs = getattr(F, name), getattr(TF, name)
     with gt.settings.override(tile_elements=tile):
-        compare(
-            lambda x, w: F.rms_norm(x, row, w),
-            lambda x, w: TF.rms_norm(x, row, w),
-            arrays,
-            tolerance=1e-9,
-        )
-        compare(
-            lambda x: F.rms_norm(x, row, eps=0.1),
-            lambda x: TF.rms_norm(x, row, eps=0.1),
-            arrays[:1],
-        )
+        compare(lambda x, *w: ours(x, over, *w), lambda x, *w: theirs(x, over, *w), arrays,
+                tolerance=1e-9)
+        compare(lambda x: ours(x, over, eps=0.1), lambda x: theirs(x, over, eps=0.1), arrays[:1])
 
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32", "float64"])
@@ -43,28 +41,6 @@ def test_the_default_eps_of_rms_norm_is_pytorchs(dtype: str) -> None:
     ours = F.rms_norm(gt.tensor(x.astype(getattr(gt, dtype)), device="cpu"), 4)
     theirs = TF.rms_norm(torch.tensor(x, dtype=getattr(torch, dtype)), (4,))
     np.testing.assert_allclose(ours.numpy().astype(float), theirs.double().numpy(), rtol=1e-2)
-
-
-GROUPS = [((2, 4), 2), ((5, 6, 7), 3), ((3, 4, 3, 2), 1), ((2, 6, 2, 3), 6), ((0, 4, 3), 2)]
-
-
-@pytest.mark.parametrize(("shape", "groups"), GROUPS)
-@pytest.mark.parametrize("tile", [65536, 5])
-def test_group_norm(shape: Any, groups: int, tile: int, rng: np.random.Generator) -> None:
-    channels = shape[1:2]
-    arrays = [2 * rng.standard_normal(shape) + 1, *rng.standard_normal((2, *channels))]
-    with gt.settings.override(tile_elements=tile):
-        compare(
-            lambda x, w, b: F.group_norm(x, groups, w, b),
-            lambda x, w, b: TF.group_norm(x, groups, w, b),
-            arrays,
-            tolerance=1e-9,
-        )
-        compare(
-            lambda x: F.group_norm(x, groups, eps=0.1),
-            lambda x: TF.group_norm(x, groups, eps=0.1),
-            arrays[:1],
-        )
 
 
 def test_group_norm_of_a_mean_far_larger_than_the_deviation(rng: np.random.Generator) -> None:
@@ -114,12 +90,12 @@ def test_other_norms_of_half_types(dtype: str, name: str, rng: np.random.Generat
 def test_no_norm_makes_more_than_its_output_and_tiles(function: Any, buffers: int) -> None:
     x = gt.tensor(np.ones((1024, 512), np.float32), device="cpu")
     with gt.settings.override(tile_elements=8192, arena_min_bytes=4096), gt.device("cpu"):
-        peak, behind = measure(lambda: function(x))
+        peak, _, behind = measure(lambda: function(x))
         assert peak <= x.nbytes + buffers * 8192 * 4 + 32768 and behind < 8192 * 4 * 4
         x.requires_grad_()
         y = function(x)
         g = gt.ones(y.shape)
-        peak, behind = measure(lambda: y.backward(g))
+        peak, _, behind = measure(lambda: y.backward(g))
         assert peak <= x.nbytes + 2 * 8192 * 4 + 65536 and behind < 8192 * 4 * 4
 
 

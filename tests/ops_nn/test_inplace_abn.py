@@ -11,10 +11,12 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as TF
+from together import in_threads
 
 import gtensor as gt
 import gtensor.nn.functional as F
 from gtensor import nn
+from gtensor._testing.compare import close
 from gtensor.core.errors import ConsumedError
 from gtensor.ops import inplace_abn as module
 
@@ -62,12 +64,10 @@ class Layer:
         return [loss.detach(), x.grad, weight.grad, bias.grad, mean, var]
 
 
-def close(ours: list[Any], theirs: list[Any], rtol: float = 1e-8) -> None:
+def agree(ours: list[Any], theirs: list[Any]) -> None:
     for name, a, b in zip(("loss", "x", "weight", "bias", "mean", "var"), ours, theirs,
                           strict=True):
-        a, b = np.asarray(a), np.asarray(b)
-        np.testing.assert_allclose(a, b, rtol=rtol, atol=rtol * max(1, np.abs(b).max()),
-                                   err_msg=name)
+        close(name, a, b, 1e-8)
 
 
 @pytest.mark.parametrize("training", (True, False))
@@ -78,8 +78,8 @@ def test_values_gradients_and_averages_are_pytorchs(
     for shape in SHAPES:
         layer = Layer(rng, shape, activation)
         theirs = layer.theirs(training)
-        close(layer.ours(training), theirs)
-        close(layer.ours(training, F.abn), theirs)
+        agree(layer.ours(training), theirs)
+        agree(layer.ours(training, F.abn), theirs)
 
 
 @pytest.mark.parametrize("activation", ("leaky_relu", "relu"))
@@ -236,15 +236,12 @@ def test_two_replicas_are_one_large_batch(rng: np.random.Generator, activation: 
 
     exchange, found = Exchange(2), [None, None]
 
-    def replica(i: int, part: slice) -> None:
-        found[i] = run(part, exchange.of(i))
+    parts = (slice(0, 2), slice(2, 7))
 
-    threads = [threading.Thread(target=replica, args=(i, part))
-               for i, part in enumerate((slice(0, 2), slice(2, 7)))]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    def replica(i: int) -> None:
+        found[i] = run(parts[i], exchange.of(i))
+
+    in_threads(replica, range(2))
     (z, dx, dw, db, mean, var), whole = zip(*found, strict=True), run(slice(None), None)
     np.testing.assert_allclose(np.concatenate(z), whole[0], atol=1e-12)
     np.testing.assert_allclose(np.concatenate(dx), whole[1], atol=1e-12)
@@ -387,4 +384,4 @@ def test_a_wrong_rule_is_caught(rng: np.random.Generator, monkeypatch: pytest.Mo
     monkeypatch.setattr(raw["cpu"], "inplace_abn_grad", wrong)
     layer = Layer(rng, (5, 3), "tanh")
     with pytest.raises(AssertionError):
-        close(layer.ours(True), layer.theirs(True))
+        agree(layer.ours(True), layer.theirs(True))

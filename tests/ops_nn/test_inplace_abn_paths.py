@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 import gtensor as gt
+from gtensor._testing.compare import close
 from gtensor.ops import inplace_abn_paths as paths
 from gtensor.ops import replicas
 from gtensor.ops.batch_norm_paths import statistics_cpu
@@ -27,7 +28,6 @@ from .inplace_abn_problem import (
     Problem,
     bits,
     channels_last,
-    near,
     reversed_,
     strided,
 )
@@ -299,7 +299,7 @@ def test_replicas_with_different_counts_are_one_batch(
         local[:, 0], local[:, 1], np.array([len(x) * 5 for x, _ in parts])
     )
     assert count == 40
-    near(np.stack([mean, var]), statistics_cpu(p.x), 1e-13, "statistics")
+    close("statistics", np.stack([mean, var]), statistics_cpu(p.x), (0.0, 1e-13))
     p.mean, p.var, p.training = mean, var, False
     outputs = [p.forward(x)[0] for x, _ in parts]
     sums = [p.grad(g, z, mean, var)[1] for (_, g), z in zip(parts, outputs, strict=True)]
@@ -309,7 +309,7 @@ def test_replicas_with_different_counts_are_one_batch(
         for i, ((_, g), z) in enumerate(zip(parts, outputs, strict=True))
     ]
     for (_, returned), wanted in zip(found, sums, strict=True):
-        near(returned, wanted, 0, "local sums")
+        close("local sums", returned, wanted, 0.0)
     p.check(np.concatenate(outputs), np.concatenate([dx for dx, _ in found]), sums[0] + sums[1])
 
 

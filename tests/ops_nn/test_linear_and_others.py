@@ -9,12 +9,11 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as TF
+from against_torch import compare
 
 import gtensor as gt
 import gtensor.nn.functional as F
 from gtensor.ops.dropout import dropout_op, keep_factors
-
-from .against_torch import compare
 
 
 @pytest.mark.parametrize("lead", [(4,), (2, 3), (), (0,), (2, 1, 3)])

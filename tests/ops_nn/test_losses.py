@@ -10,11 +10,11 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as TF
+from against_torch import compare
 
 import gtensor as gt
 import gtensor.nn.functional as F
-
-from .against_torch import close, compare
+from gtensor._testing.compare import close
 
 
 @pytest.mark.filterwarnings("ignore:reduction. .mean. divides")
@@ -113,8 +113,8 @@ def test_losses_at_their_ends() -> None:
         wanted = getattr(TF, name)(theirs, torch.tensor(target), reduction="sum")
         loss.backward()
         wanted.backward()
-        close(loss, wanted, 1e-12, name)
-        close(ours.grad, theirs.grad, 1e-8, name)  # its 1e-12 is in single precision
+        close(name, loss, wanted, 1e-12)
+        close(name, ours.grad, theirs.grad, 1e-8)  # its 1e-12 is in single precision
         assert np.isfinite(loss.item())
 
 

@@ -5,22 +5,17 @@ Arrays are one *unit* large (1 MiB, sixteen tiles). Scratch of an op is counted 
 
 from __future__ import annotations
 
-import gc
-import tracemalloc
 from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
 import pytest
+from usage import PYTHON, TILE, TILE_ELEMENTS, UNIT, measure
 
 import gtensor as gt
 import gtensor.nn.functional as F
 from gtensor.ops import conv_paths
 
-UNIT = 512 * 512 * 4
-TILE_ELEMENTS = 16384
-TILE = TILE_ELEMENTS * 4
-PYTHON = 64 * 1024  # records, slots, per-channel numbers
 IMAGES = (4, 16, 64, 64)  # one unit
 WORKSPACE = 4 * TILE
 
@@ -30,21 +25,6 @@ def _sizes(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setattr(conv_paths, "WORKSPACE_BYTES", WORKSPACE)
     with gt.settings.override(tile_elements=TILE_ELEMENTS, arena_min_bytes=4096), gt.device("cpu"):
         yield
-
-
-def measure(function: Callable[[], object]) -> tuple[int, int]:
-    """Peak bytes of the arena above what is there now, and peak bytes behind its back."""
-    gc.collect()
-    gt.memory.reset_peak()
-    before = gt.memory.stats().allocated
-    tracemalloc.start()
-    try:
-        start = tracemalloc.get_traced_memory()[0]
-        function()
-        behind = tracemalloc.get_traced_memory()[1] - start
-    finally:
-        tracemalloc.stop()
-    return gt.memory.stats().peak_allocated - before, behind
 
 
 def leaf(shape: tuple[int, ...], requires_grad: bool = True) -> gt.Tensor:
@@ -119,7 +99,7 @@ def test_forward(name: str) -> None:
     x = leaf(shape, requires_grad=False)
     with gt.no_grad():
         function(x)  # kernels of other threads, caches
-        peak, behind = measure(lambda: function(x))
+        peak, _, behind = measure(lambda: function(x))
     print(name, peak / UNIT, (peak - output * UNIT) / TILE, behind / TILE)
     assert peak <= output * UNIT + scratch + PYTHON
     assert behind < 8 * TILE + PYTHON
@@ -137,7 +117,7 @@ def test_forward_and_backward(name: str) -> None:
 
     step()
     x.grad = None
-    peak, behind = measure(step)
+    peak, _, behind = measure(step)
     print(name, peak / UNIT, (peak - buffers * UNIT) / TILE, behind / TILE)
     assert peak <= buffers * UNIT + scratch + PYTHON
     assert behind < 8 * TILE + PYTHON

@@ -8,11 +8,10 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as TF
+from against_torch import compare, leaves
 
 import gtensor as gt
 import gtensor.nn.functional as F
-
-from .against_torch import compare, leaves
 
 # -- pad -------------------------------------------------------------------------------------------
 

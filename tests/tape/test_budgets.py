@@ -7,23 +7,16 @@ most some tiles.
 
 from __future__ import annotations
 
-import gc
-import tracemalloc
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
 
 import numpy as np
 import pytest
+from usage import PYTHON, SIDE, TILE, TILE_ELEMENTS, UNIT, measure
 
 import gtensor as gt
 from gtensor.nn import functional as F
 
 Op = Callable[[gt.Tensor], gt.Tensor]
-SIDE = 512
-UNIT = SIDE * SIDE * 4
-TILE_ELEMENTS = 16384
-TILE = TILE_ELEMENTS * 4
-PYTHON = 64 * 1024  # records, handles and slots of a test, in tracemalloc's count
 GRANULARITY = 64
 
 
@@ -31,34 +24,6 @@ GRANULARITY = 64
 def _small_tiles() -> Iterator[None]:
     with gt.settings.override(tile_elements=TILE_ELEMENTS):
         yield
-
-
-@dataclass
-class Usage:
-    """What a function took at its peak, and what of it was left, above what was there before."""
-
-    peak: int  # bytes of the arena
-    left: int
-    behind: int  # bytes at the peak of tracemalloc: what did not come from the arena
-
-    @property
-    def units(self) -> float:
-        return self.peak / UNIT
-
-
-def measure(function: Callable[[], object]) -> Usage:
-    gc.collect()
-    gt.memory.reset_peak()
-    before = gt.memory.stats().allocated
-    tracemalloc.start()
-    try:
-        start = tracemalloc.get_traced_memory()[0]
-        function()
-        behind = tracemalloc.get_traced_memory()[1] - start
-    finally:
-        tracemalloc.stop()
-    stats = gt.memory.stats()
-    return Usage(stats.peak_allocated - before, stats.allocated - before, behind)
 
 
 def leaf(requires_grad: bool = True) -> gt.Tensor:

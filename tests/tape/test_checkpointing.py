@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import threading
 from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
 import torch
+from together import in_threads
 from torch.utils.checkpoint import checkpoint as torch_checkpoint
 
 import gtensor as gt
@@ -228,12 +228,7 @@ def test_two_threads_walk_two_outputs() -> None:
     x.grad = w.grad = None
     gt.manual_seed(3)
     outputs = checkpoint(function, x, w)
-    losses = [loss_of(y) for y in outputs]
-    threads = [threading.Thread(target=loss.backward) for loss in losses]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
+    in_threads(gt.Tensor.backward, [loss_of(y) for y in outputs])
     assert_same([x.grad.numpy(), w.grad.numpy()], wanted)
 
 

@@ -5,13 +5,13 @@ from __future__ import annotations
 import copy
 import pickle
 import sys
-import threading
 import weakref
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import pytest
+from together import in_threads
 
 import gtensor as gt
 from gtensor import nn
@@ -308,12 +308,7 @@ def test_two_threads_that_share_at_once_make_one_storage() -> None:
         for _ in range(300):
             x = gt.ones(3) + 1
             found: list[Any] = []
-            threads = [threading.Thread(target=lambda x=x, f=found: f.append(x._facts()))
-                       for _ in range(2)]
-            for thread in threads:
-                thread.start()
-            for thread in threads:
-                thread.join()
+            in_threads(lambda _, x=x, f=found: f.append(x._facts()), range(2))
             assert found[0] is found[1]
     finally:
         sys.setswitchinterval(before)

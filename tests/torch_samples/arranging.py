@@ -77,7 +77,7 @@ def _repeat(x: Any, *counts: Any) -> Any:
 
 TABLE = [
     same("reshape", gt.reshape),
-    same("view", gt.reshape),
+    same("view", gt.reshape, theirs=torch.reshape),  # of any strides
     same("reshape_as", lambda x, y: gt.reshape(x, y.shape)),
     same("ravel", lambda x: gt.reshape(x, (-1,))),
     same("flatten", gt.flatten),

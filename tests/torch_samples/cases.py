@@ -55,7 +55,7 @@ class Case:
     Attributes:
         theirs: what to compare with, where that is not the op itself.
         outputs: brings both results to one form, such as vectors of a free sign to their squares.
-        tolerance: rtol and atol in float64, where the usual one does not do; say why beside it.
+        tolerance: in float64, where the usual one does not do; say why beside it.
         refuses: samples whose gradient gtensor refuses with a GradientError; PyTorch has one.
         once: samples whose second derivative is not compared; say why beside it.
     """
@@ -64,7 +64,7 @@ class Case:
     ours: Callable[..., Any]
     theirs: Callable[..., Any] | None = None
     outputs: Callable[[Any], Any] = _as_it_is
-    tolerance: tuple[float, float] | None = None
+    tolerance: float | None = None
     refuses: Predicate = never
     once: Predicate = never
     skips: tuple[Skip, ...] = ()

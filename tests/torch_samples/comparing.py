@@ -9,38 +9,20 @@ from typing import Any
 
 import numpy as np
 import torch
+from against_torch import LAYOUTS, NAMES, compare_second, gradients
 
 import gtensor as gt
-from gtensor._testing.compare import CheckError, close
+from gtensor._testing.compare import CheckError, close, to_numpy
 from torch_samples.cases import COMPLEX, Case, Given
 
 NUMPY = {torch.float64: np.float64, torch.float32: np.float32, torch.complex128: np.complex128,
          torch.complex64: np.complex64, torch.int64: np.int64, torch.int32: np.int32,
          torch.int16: np.int16, torch.int8: np.int8, torch.uint8: np.uint8, torch.bool: np.bool_}
-TOLERANCES = {"float64": (1e-10, 1e-10), "complex128": (1e-10, 1e-10),
-              "float32": (1e-5, 1e-5), "complex64": (1e-5, 1e-5)}
-"""rtol, and atol relative to the largest element (at least 1); other dtypes agree exactly."""
+TOLERANCES = {"float64": 1e-10, "complex128": 1e-10, "float32": 1e-5, "complex64": 1e-5}
+"""Of each element and of the largest one (at least 1); other dtypes agree exactly."""
 
 Leaves = list[tuple[torch.Tensor, list[gt.Tensor]]]
 """PyTorch's leaf, and gtensor's: two real ones for a complex one."""
-
-Layout = Callable[[torch.Tensor], torch.Tensor]
-
-
-def as_given(t: torch.Tensor) -> torch.Tensor:
-    return t.detach().clone()
-
-
-def strided(t: torch.Tensor) -> torch.Tensor:
-    """Every second element along the last axis of a larger tensor, as PyTorch's tests do it."""
-    if t.numel() < 2:
-        return as_given(t)
-    wide = torch.full((*t.shape[:-1], 2 * t.shape[-1]), 1, dtype=t.dtype)
-    wide[..., ::2] = t.detach()
-    return wide[..., ::2]
-
-
-LAYOUTS: dict[str, Layout] = {"as given": as_given, "strided": strided}
 
 
 def compare(
@@ -53,7 +35,7 @@ def compare(
     if case.refuses(given) and _differentiable(given):
         _refused(case, given, layout)
         given = _constant(given)
-    theirs, mine = (_copied(given, LAYOUTS[layout]) for _ in range(2))
+    theirs, mine = (_copied(given, layout) for _ in range(2))
     leaves: Leaves = []
     pairs: list[tuple[torch.Tensor, gt.Tensor]] = []
     ours = _converted(mine, _flat(theirs), leaves, pairs)
@@ -77,13 +59,12 @@ def compare(
 
 
 def _results(case: Case, given: Given) -> list[Any]:
-    with np.errstate(all="ignore"):  # PyTorch does not warn of what has no value
-        return _tensors(case.outputs(case.ours(given.input, *given.args, **given.kwargs)))
+    return _tensors(case.outputs(case.ours(given.input, *given.args, **given.kwargs)))
 
 
 def _refused(case: Case, given: Given, layout: str) -> None:
     """A gradient that gtensor does not have is refused in words, not cut off."""
-    theirs = _copied(given, LAYOUTS[layout])
+    theirs = _copied(given, layout)
     leaves: Leaves = []
     ours = _converted(theirs, _flat(theirs), leaves, [])
     try:
@@ -99,7 +80,7 @@ def _refused(case: Case, given: Given, layout: str) -> None:
 def _compare_gradients(
     case: Case, results: list[Any], wanted: list[Any], leaves: Leaves, second: bool
 ) -> None:
-    """Gradients for a random upstream gradient; if `second`, recorded, and of their cubes' sum."""
+    """Gradients for a random upstream gradient; if `second`, recorded, and theirs in turn."""
     flowing = [i for i, b in enumerate(wanted) if isinstance(b, torch.Tensor) and b.requires_grad]
     if not flowing:
         return
@@ -107,48 +88,18 @@ def _compare_gradients(
     upstream = [torch.randn(wanted[i].shape, dtype=wanted[i].dtype, generator=generator)
                 for i in flowing]
     theirs = [t for t, _ in leaves]
-    expected = [
-        torch.zeros_like(t) if g is None else g for t, g in zip(theirs, torch.autograd.grad(
-            [wanted[i] for i in flowing], theirs, upstream, allow_unused=True,
-            create_graph=second), strict=True)]
-    total = sum(_inner(results[i], g) for i, g in zip(flowing, upstream, strict=True))
     parts = [x for _, xs in leaves for x in xs]
-    found = _gradients(total, parts, second)
+    expected = gradients(torch, [wanted[i] for i in flowing], theirs, upstream,
+                         create_graph=second)
+    found = gradients(gt, [results[i] for i in flowing], parts,
+                      [gt.asarray(g.numpy()) for g in upstream], create_graph=second)
     given = iter(found)
     for i, ((_, xs), g) in enumerate(zip(leaves, expected, strict=True)):
         for view in [g.real, g.imag] if len(xs) == 2 else [g]:
             _close(case, f"the gradient of differentiable input {i}", next(given), view)
     if second:
-        _compare_second(case, parts, found, theirs, expected)
-
-
-def _gradients(total: Any, parts: list[gt.Tensor], second: bool = False) -> list[gt.Tensor]:
-    if not isinstance(total, gt.Tensor) or not total.requires_grad:
-        return [gt.zeros_like(x) for x in parts]
-    with np.errstate(all="ignore"):
-        found = gt.grad(total, parts, allow_unused=True, create_graph=second)
-    return [gt.zeros_like(x) if g is None else g for x, g in zip(parts, found, strict=True)]
-
-
-def _compare_second(
-    case: Case, ours: list[gt.Tensor], found: list[gt.Tensor], theirs: list[torch.Tensor],
-    expected: list[torch.Tensor],
-) -> None:
-    """Derivatives of the sum of the gradients' cubes and the inputs' squares: all take part."""
-    loss = sum((g * g * g).sum() for g in expected) + sum((t * t).sum() for t in theirs)
-    wanted = torch.autograd.grad(loss, theirs)
-    with np.errstate(all="ignore"):
-        total = sum((g * g * g).sum() for g in found) + sum((x * x).sum() for x in ours)
-    for i, (a, b) in enumerate(zip(_gradients(total, ours), wanted, strict=True)):
-        _close(case, f"the second derivative by differentiable input {i}", a, b, wider=100)
-
-
-def _inner(result: gt.Tensor, g: torch.Tensor) -> gt.Tensor:
-    """A real scalar whose gradient with respect to the result is g, by PyTorch's convention."""
-    upstream = gt.asarray(g.numpy())
-    if g.is_complex():
-        return gt.real(gt.sum(result * gt.conj(upstream)))
-    return gt.sum(result * upstream)
+        compare_second(parts, found, theirs, expected,
+                       100 * _tolerance(case, expected[0].dtype))
 
 
 # -- conversion --------------------------------------------------------------------------------
@@ -183,14 +134,14 @@ def _constant(given: Given) -> Given:
     return _mapped(given, torch.Tensor.detach)
 
 
-def _copied(given: Given, layout: Layout) -> Given:
+def _copied(given: Given, layout: str) -> Given:
     """The arguments in memory of their own; which tensors want a gradient is kept."""
-    return _mapped(given, lambda t: layout(t).requires_grad_(t.requires_grad))
+    return _mapped(given, lambda t: torch.from_numpy(
+        LAYOUTS[layout](np, t.numpy(force=True))).requires_grad_(t.requires_grad))
 
 
 def _converted(
-    given: Given, theirs: Iterator[torch.Tensor],
-    leaves: Leaves,
+    given: Given, theirs: Iterator[torch.Tensor], leaves: Leaves,
     pairs: list[tuple[torch.Tensor, gt.Tensor]],
 ) -> Given:
     """gtensor's tensors over the same strides; complex leaves are made of two real ones."""
@@ -236,16 +187,11 @@ def _same_dtype(what: str, ours: Any, theirs: Any) -> None:
         raise CheckError(f"{what} is of {ours.dtype}; PyTorch's is of {theirs.dtype}")
 
 
-def _close(case: Case, what: str, ours: Any, theirs: Any, wider: float = 1) -> None:
-    if isinstance(theirs, torch.Tensor):
-        theirs = theirs.detach().numpy(force=True)
-    theirs = np.asarray(theirs)
-    name = theirs.dtype.name
-    rtol, atol = (case.tolerance if case.tolerance and name == "float64"
-                  else TOLERANCES.get(name, (0.0, 0.0)))
-    scale = 1.0
-    if theirs.dtype.kind in "fc":
-        scale = float(np.abs(theirs).max(where=np.isfinite(theirs), initial=1.0))
-    if isinstance(ours, gt.Tensor):
-        ours = ours.numpy()
-    close(what, ours, theirs, (wider * rtol, wider * atol * scale), ("gtensor", "PyTorch"))
+def _close(case: Case, what: str, ours: Any, theirs: Any) -> None:
+    theirs = to_numpy(theirs)
+    close(what, ours, theirs, _tolerance(case, theirs.dtype), NAMES)
+
+
+def _tolerance(case: Case, dtype: Any) -> float:
+    name = str(dtype).removeprefix("torch.")
+    return case.tolerance if case.tolerance and name == "float64" else TOLERANCES.get(name, 0.0)

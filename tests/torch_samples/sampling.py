@@ -15,11 +15,11 @@ import torch
 
 from gtensor._testing.compare import CheckError
 from torch_samples.cases import Case, Given
-from torch_samples.comparing import LAYOUTS, compare
+from torch_samples.comparing import compare
 
 DTYPES = (torch.float64, torch.float32, torch.complex128, torch.int64, torch.bool)
 WITH_GRADIENTS = (torch.float64, torch.complex128)
-_LAYOUTS = sorted(LAYOUTS, reverse=True)  # the strided one first: a limit may leave one sample
+LAYOUTS = ("strided", "contiguous")  # the first is all that a limit of one sample leaves
 
 
 @contextmanager
@@ -68,7 +68,7 @@ def compare_op(case: Case, info: Any, limit: int | None = None) -> int:
                 kept.append((i, given))
         step = ceil(len(kept) / limit) if limit and kept else 1
         for turn, (i, given) in enumerate(kept[::step]):
-            for layout in LAYOUTS if limit is None else [_LAYOUTS[turn % len(_LAYOUTS)]]:
+            for layout in LAYOUTS if limit is None else [LAYOUTS[turn % len(LAYOUTS)]]:
                 compared += 1
                 _compare(case, info, i, given, layout)
     unused = [skip.reason for skip in case.skips if skip not in used]
@@ -81,7 +81,8 @@ def compare_op(case: Case, info: Any, limit: int | None = None) -> int:
 
 def _compare(case: Case, info: Any, i: int, given: Given, layout: str) -> None:
     try:
-        compare(case, info.op, given, layout, info.supports_gradgrad)
+        with np.errstate(all="ignore"):  # PyTorch does not warn of what has no value
+            compare(case, info.op, given, layout, info.supports_gradgrad)
     except Exception as error:
         raise CheckError(f"{case.name}, {given.dtype}, sample {i} ({_summary(given)}), {layout}: "
                          f"{type(error).__name__}: {error}") from error
