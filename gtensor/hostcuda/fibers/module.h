@@ -5,6 +5,9 @@
 
 namespace hostcuda {
 
+// The linker's: where the module begins, and where its machine code ends.
+extern "C" __attribute__((visibility("hidden"))) const char __ehdr_start[], etext[];
+
 struct Entry {
   hostcuda_kernel kernel;
   const void *function;
@@ -25,7 +28,7 @@ struct Bound<Kernel> {
   }
 
   static Entry entry(const char *name, unsigned max_threads) {
-    return {{name, thread, sizeof...(P), sizes, 0, max_threads},
+    return {{name, thread, sizeof...(P), sizes, 0, max_threads, __ehdr_start, etext},
             reinterpret_cast<const void *>(Kernel)};
   }
 
@@ -59,9 +62,6 @@ struct StaticShared {
 };
 extern "C" __attribute__((visibility("hidden"))) const StaticShared hostcuda_static_shared[];
 
-// The linker's: where the module begins, and where its machine code ends.
-extern "C" __attribute__((visibility("hidden"))) const char __ehdr_start[], etext[];
-
 // A kernel of C++ linkage is asked for by its mangled name, which the symbol table knows.
 inline const char *symbol(const void *function) {
   Dl_info found;
@@ -72,8 +72,6 @@ inline const hostcuda_kernel *kernel_at(size_t index) {
   Registered *at = Registered::first;
   for (; at && index; --index) at = at->next;
   if (!at) return nullptr;
-  at->entry.kernel.code = __ehdr_start;
-  at->entry.kernel.code_end = etext;
   if (!at->entry.kernel.name) at->entry.kernel.name = symbol(at->entry.function);
   for (const StaticShared *used = hostcuda_static_shared; used->function; ++used)
     if (used->function == at->entry.function) at->entry.kernel.static_shared_bytes = used->bytes;
