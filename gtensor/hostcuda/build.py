@@ -16,14 +16,13 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import IO
 
 _NATIVE = Path(__file__).parent / "native"
 _FLAGS = ("-std=c++20", "-O1", "-g1", "-fPIC", "-fno-semantic-interposition", "-Wall", "-Wextra",
           "-Wno-deprecated-declarations")
 _STAMP = "used"  # the file in a folder of compiled things whose time is that of its last use
 _KEPT = 30 * 24 * 3600  # seconds that such a folder is kept without being used
-_held: list[IO[str]] = []  # the stamps of the folders that this process uses
+_held: list[int] = []  # descriptors of the stamps of the folders that this process uses
 _LIBRARIES = {  # file -> what it consists of; the file's name is the one that programs open
     "libcuda.so.1": None,  # all others
     "libnvrtc.so.13": ("nvrtc",),
@@ -87,62 +86,103 @@ def locked(path: Path) -> Iterator[Path]:
     except OSError as error:
         raise Unusable(f"hostcuda cannot write into {path.parent} ({error.strerror}); let "
                        "GTENSOR_HOSTCUDA_CACHE name a folder that it can write into") from error
-    with held:
-        try:
-            with tempfile.TemporaryDirectory(prefix=path.name, dir=path.parent) as folder:
-                yield Path(folder)
-        finally:
-            lock.unlink(missing_ok=True)
+    try:
+        with tempfile.TemporaryDirectory(prefix=path.name, dir=path.parent) as folder:
+            yield Path(folder)
+    finally:
+        lock.unlink(missing_ok=True)
+        os.close(held)
 
 
-def _hold(path: Path, how: int) -> IO[str]:
-    """The file of this name, made if it is not there, opened and locked.
+def _hold(path: Path, how: int) -> int:
+    """A descriptor of the file of this name, made if it is not there, opened and locked.
 
     A process that waits for a lock may be given that of a file that was removed meanwhile.
     """
     while True:
         path.parent.mkdir(parents=True, exist_ok=True)
-        with contextlib.suppress(FileNotFoundError), contextlib.ExitStack() as stack:
-            file = stack.enter_context(path.open("a"))
-            fcntl.flock(file, how)
-            if os.path.samestat(os.fstat(file.fileno()), path.stat()):
-                stack.pop_all()
+        with contextlib.suppress(FileNotFoundError):
+            file = _lock(path, os.O_RDWR | os.O_CREAT, how)
+            if file is not None:
                 return file
+
+
+def _lock(path: Path, flags: int, how: int) -> int | None:
+    """A locked descriptor of a file; None if another file has its name by then.
+
+    It is no file object, which would warn at the end of the process that it was left open.
+    """
+    file = os.open(path, flags, 0o666)
+    try:
+        fcntl.flock(file, how)
+        if os.path.samestat(os.fstat(file), path.stat()):
+            file, held = -1, file
+            return held
+    except (BlockingIOError, FileNotFoundError):
+        raise
+    except OSError as error:
+        raise Unusable(f"hostcuda cannot lock {path} ({error.strerror}); let "
+                       "GTENSOR_HOSTCUDA_CACHE name a folder of a file system that has locks"
+                       ) from error
+    finally:
+        if file >= 0:
+            os.close(file)
+    return None
 
 
 @functools.cache
 def used(folder: Path) -> Path:
-    """`folder`, which stays while this process runs; others beside it, long unused, are removed."""
-    with contextlib.suppress(OSError):  # a cache may be one that is only read
+    """`folder`, which stays while this process runs; what is long unused beside it is removed."""
+    with contextlib.suppress(OSError, Unusable):  # a cache may be read-only, or without locks
         stamp = folder / _STAMP
         _held.append(_hold(stamp, fcntl.LOCK_SH))
         os.utime(stamp)
-        for other in folder.parent.iterdir():
-            if (other / _STAMP).exists() and _is_old(other):
-                _remove(other)
+        clear(folder.parent)
     return folder
 
 
-def _is_old(folder: Path) -> bool:
-    return time.time() - (folder / _STAMP).stat().st_mtime > _KEPT
+def clear(folder: Path) -> None:
+    """Remove what is in a folder, and has not been used for long, by any process."""
+    with contextlib.suppress(OSError):  # it may be absent, and others remove at the same time
+        for each in folder.iterdir():
+            with contextlib.suppress(OSError, Unusable):
+                _remove(each)
 
 
-def _remove(folder: Path) -> None:
-    """Remove a folder that no process uses."""
-    with contextlib.suppress(BlockingIOError), \
-            _hold(folder / _STAMP, fcntl.LOCK_EX | fcntl.LOCK_NB):
-        if _is_old(folder):
+def _is_old(path: Path) -> bool:
+    """Whether the last use is long ago; without a stamp, the last change."""
+    stamp = path / _STAMP
+    return time.time() - (stamp if stamp.exists() else path).stat().st_mtime > _KEPT
+
+
+def _remove(path: Path) -> None:
+    """Remove a file or a folder, unless a process uses it or has used it lately."""
+    if not _is_old(path):
+        return
+    if not path.is_dir():
+        path.unlink()
+        return
+    stamp = path / _STAMP
+    held = _lock(stamp, os.O_RDWR, fcntl.LOCK_EX | fcntl.LOCK_NB) if stamp.exists() else None
+    try:
+        if _is_old(path):
             # Under another name first: a process that wants it now makes a new one.
-            gone = folder.rename(folder.with_name(f"{folder.name}.{os.getpid()}"))
+            gone = path.rename(path.with_name(f"{path.name}.{os.getpid()}"))
             shutil.rmtree(gone, ignore_errors=True)
+    finally:
+        if held is not None:
+            os.close(held)
 
 
 def made(path: Path, make: Callable[[Path], Path]) -> Path:
     """`path`: what `make` makes in the folder that it is given, if it is not there yet."""
-    if not path.exists():
-        with locked(path) as folder:
-            if not path.exists():
-                make(folder).rename(path)  # nothing half written is ever seen there
+    if path.exists():
+        with contextlib.suppress(OSError):  # a cache may be one that is only read
+            os.utime(path)  # so that `clear` leaves it
+        return path
+    with locked(path) as folder:
+        if not path.exists():
+            make(folder).rename(path)  # nothing half written is ever seen there
     return path
 
 

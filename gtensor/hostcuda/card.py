@@ -23,7 +23,7 @@ H100 = {
     "TextureAlignment": 512, "TexturePitchAlignment": 32, "SurfaceAlignment": 512,
     "GpuOverlap": 1,
     "MultiProcessorCount": 132,
-    "KernelExecTimeout": 1,  # a real card has none; here GTENSOR_HOSTCUDA_KERNEL_SECONDS sets it
+    "KernelExecTimeout": 0,
     "Integrated": 0,
     "CanMapHostMemory": 1,
     "ComputeMode": 0,
@@ -50,7 +50,7 @@ H100 = {
     "ConcurrentManagedAccess": 1,
     "ComputePreemptionSupported": 1,
     "CanUseHostPointerForRegisteredMem": 1,
-    "CooperativeLaunch": 0,  # a real card has it; here it answers "not supported"
+    "CooperativeLaunch": 1,
     "MaxSharedMemoryPerBlockOptin": 227 * _KIB,
     "HostRegisterSupported": 1,
     "PageableMemoryAccessUsesHostPageTables": 0,
@@ -69,6 +69,10 @@ H100 = {
     "IpcEventSupport": 0,
 }
 
+# In what the host device differs from the card: launches are limited
+# (GTENSOR_HOSTCUDA_KERNEL_SECONDS), and cooperative ones answer "not supported".
+HERE = {"KernelExecTimeout": 1, "CooperativeLaunch": 0}
+
 # Of the driver's attributes that the runtime does not name (CUdevice_attribute).
 DRIVER = {
     "VIRTUAL_MEMORY_MANAGEMENT_SUPPORTED": 1,
@@ -84,7 +88,7 @@ class Card:
 
     name: str = "NVIDIA H100 80GB HBM3"
     memory: int = 80 * _GIB
-    attributes: dict[str, int] = field(default_factory=lambda: dict(H100))
+    attributes: dict[str, int] = field(default_factory=lambda: H100 | HERE)
     driver: dict[str, int] = field(default_factory=lambda: dict(DRIVER))
 
     @property

@@ -24,6 +24,8 @@ _RUNTIMES = (  # CuPy's extension modules that contain NVIDIA's runtime
 )
 _MODES = ("eager", "deferred")
 _MOST = 4  # devices
+_SECONDS = "GTENSOR_HOSTCUDA_KERNEL_SECONDS"
+_MOST_SECONDS = 1e9  # 30 years
 _CUPY_CACHE = "hostcuda"  # the last folder in CUPY_CACHE_DIR
 
 _kept: list[Any] = []  # what machine code refers to: never freed
@@ -82,6 +84,7 @@ def install(mode: str = "eager", devices: int = 1, seed: int = 0, dry: bool = Fa
     """
     global _native, _begun, _devices
     _check(mode, devices)
+    seconds = _kernel_seconds()
     if _native is not None:
         raise RuntimeError("gtensor.hostcuda is installed already; configure() changes its mode")
     if _begun:
@@ -97,7 +100,9 @@ def install(mode: str = "eager", devices: int = 1, seed: int = 0, dry: bool = Fa
     _add_devices(native, devices, card)
     os.environ["CUPY_CACHE_DIR"] = str(_cupy_cache())
     with _expected("CuPy's modules are"):
-        _kept.append(wiring.connect(native, folder, card.capability))
+        _kept.append(wiring.connect(native, folder, card.capability, seconds))
+    for cache in (build.cache() / "stubs", _cupy_cache()):
+        build.clear(cache)
     inside = libraries.patches()
     for name in _RUNTIMES:
         with _expected(f"CuPy's module {name} is"):
@@ -143,6 +148,16 @@ def _check(mode: str, devices: int) -> None:
     loaded = sorted(name for name in sys.modules if name.split(".")[0] in ("cupy", "cupy_backends"))
     if loaded:
         raise RuntimeError(f"hostcuda goes under CuPy before it is imported; {loaded[0]} is")
+
+
+def _kernel_seconds() -> float:
+    """The seconds of the CPU's time that a launch may take; 0: any."""
+    given = os.environ.get(_SECONDS, "120")
+    with contextlib.suppress(ValueError):
+        if 0 <= float(given) <= _MOST_SECONDS:  # NaN is no number
+            return float(given)
+    raise Unusable(f"{_SECONDS} is the seconds that a kernel may run, 0 to {_MOST_SECONDS:g} (0: "
+                   f"without limit), got {given!r}")
 
 
 def _check_loaded(names: Iterable[str]) -> None:

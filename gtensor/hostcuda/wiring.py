@@ -23,12 +23,14 @@ _Load = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_size_t,
                          ctypes.POINTER(ctypes.c_char), ctypes.c_size_t)
 
 
-def connect(native: Any, packages: Path, capability: int) -> list[Any]:
+def connect(native: Any, packages: Path, capability: int, kernel_seconds: float) -> list[Any]:
     """Register the parts; what is returned has to be kept for as long as the process runs.
 
-    `packages` is the folder in which CuPy lies, `capability` the cards', such as 90.
+    `packages` is the folder in which CuPy lies, `capability` the cards', such as 90; a launch ends
+    after `kernel_seconds`.
     """
     fibers = ctypes.CDLL(str(compiler.fibers()))
+    fibers.hostcuda_limit(ctypes.c_double(kernel_seconds))
     compile_ = _Compile(_compiler(native.nvrtc))
     load = _Load(_loader(capability))
     native.nvrtc.hostcuda_set_compiler(compile_)

@@ -111,7 +111,7 @@ def test_macros_may_stand_for_kernels() -> None:
     ("", ("--fancy",), (), "unrecognized option '--fancy'"),
     ("", ("-dlto",), (), "links no device code"),
     ("", ("-std=c++98",), (), "invalid value for -std"),
-    ("", ("-arch", "sm_x"), (), "invalid value for -arch"),
+    ("", ("-arch", "sm_x"), (), "invalid value for --gpu-architecture"),
     ("__device__ void f(float *x) { atomicSub(x, 1); }", (), (), "no matching function"),
     ("__device__ int f(long double x) { return __shfl_sync(1u, Pair(), 0); }", (), (), "Pair"),
 ])

@@ -130,7 +130,7 @@ def test_what_a_library_may_touch(cupy, runtime):
 
 
 def test_what_a_library_does_not_read_may_be_anywhere(cupy, runtime):
-    """With alpha 0: A and B of a product, and A of triangular systems."""
+    """With alpha 0: all but what beta scales."""
     from cupy_backends.cuda.libs import cublas
 
     hostcuda.configure("eager")
@@ -143,6 +143,17 @@ def test_what_a_library_does_not_read_may_be_anywhere(cupy, runtime):
     c.fill(np.nan)
     cublas.strsm(handle, 0, 0, 0, 0, 4, 4, zero.data, address, 4, c.data.ptr, 4)
     assert not c.any()
+    for call in (
+        lambda y: cublas.sgemv(handle, 0, 4, 4, zero.data, address, 4, address, 1, zero.data, y, 1),
+        lambda y: cublas.ssbmv(handle, 0, 4, 3, zero.data, address, 4, address, 1, zero.data, y, 1),
+        lambda y: cublas.ssyrk(handle, 0, 0, 4, 4, zero.data, address, 4, zero.data, y, 4),
+    ):
+        c.fill(np.nan)
+        call(c.data.ptr)
+        assert not np.tril(c.reshape(4, 4).get().T)[:, 0].any()
+    cublas.saxpy(handle, 4, zero.data, address, 1, address, 1)
+    cublas.sger(handle, 4, 4, zero.data, address, 1, address, 1, address, 4)
+    runtime.deviceSynchronize()
 
 
 KERNELS = r"""
@@ -220,6 +231,41 @@ def test_a_block_that_waits_for_another_one_is_a_launch_that_takes_too_long(chil
     assert said.startswith("702 ") and "after 0.2 s, the limit that" in said
     assert "kernel waits, block (0, 0, 0), thread (0, 0, 0): " in said
     assert after == "5"
+
+
+PROFILED = r"""
+import signal
+from gtensor import hostcuda
+hostcuda.install("eager")
+import cupy
+
+LONG = r'''extern "C" __global__ void runs(volatile int *x, int n) {
+  for (int i = 0; i < n; ++i) x[0] = i;
+}'''
+hits = []
+signal.signal(signal.SIGVTALRM, lambda *_: hits.append(1))
+runs, x = cupy.RawKernel(LONG, "runs"), cupy.zeros(1, "i4")
+runs((1,), (1,), (x, cupy.int32(1)))
+signal.setitimer(signal.ITIMER_VIRTUAL, 0.01, 0.01)
+runs((1,), (1,), (x, cupy.int32(200_000_000)))
+signal.setitimer(signal.ITIMER_VIRTUAL, 0)
+print(int(x[0]), len(hits) > 0)
+"""
+
+
+@pytest.mark.parametrize("seconds", ["120", "0"])
+def test_a_programs_own_timer_ends_no_launch(child, seconds):
+    """Profilers sample with ITIMER_VIRTUAL, whose signal is the one of a launch's timer."""
+    assert child(PROFILED, GTENSOR_HOSTCUDA_KERNEL_SECONDS=seconds) == "199999999 True\n"
+
+
+@pytest.mark.parametrize("given", ["-1", "abc", "nan", "inf", ""])
+def test_the_limit_of_a_launch_is_a_number_of_seconds(child, given):
+    program = ("from gtensor import hostcuda\ntry: hostcuda.install()\n"
+               "except hostcuda.Unusable as error: print(error)")
+    assert child(program, GTENSOR_HOSTCUDA_KERNEL_SECONDS=given) == (
+        "GTENSOR_HOSTCUDA_KERNEL_SECONDS is the seconds that a kernel may run, 0 to 1e+09 "
+        f"(0: without limit), got {given!r}\n")
 
 
 @pytest.mark.parametrize("callback", [False, True], ids=["host function", "callback"])

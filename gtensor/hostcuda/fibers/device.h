@@ -53,9 +53,10 @@
 #define __noinline__ __attribute__((noinline))
 // One block runs at a time in a module (a machine that runs several gives each a copy of the text),
 // so the array of a block is a static one. `extern __shared__ T name[];` is replaced by
-// hostcuda::dynamic_shared before the text comes here (kernels/text.py). By the alignment
-// kernels/assembly.py knows shared memory.
-#define __shared__ static __attribute__((aligned(128)))
+// hostcuda::dynamic_shared before the text comes here (kernels/text.py). `noinit` gives shared
+// memory a section of its own, by which kernels/assembly.py knows it: GCC keeps that section in
+// templates and inline functions, where it drops one that is named.
+#define __shared__ static __attribute__((aligned(128), noinit))
 
 // Kernels and variables that a module is asked for by name; kernels/text.py marks those that are
 // declared __device__.

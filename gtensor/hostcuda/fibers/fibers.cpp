@@ -4,8 +4,6 @@
 //
 // SCHEDULE 0 runs blocks and threads first to last, 1 last to first, any other number is the seed
 // of random orders of blocks and of threads, which then may also change at each atomic.
-#include <dlfcn.h>
-#include <link.h>
 #include <signal.h>
 #include <stdarg.h>
 #include <stdlib.h>
@@ -94,6 +92,7 @@ std::vector<unsigned> order;  // of the threads of the block; empty: first to la
 unsigned started;             // how many of them have begun
 std::vector<Fiber *> fibers;  // of the threads that have begun, once one has waited
 std::deque<Fiber *> ready;    // those that may go on
+double limit = 120;           // seconds of the CPU's time that a launch may take; 0: any
 hostcuda_fault failed;        // 0: not
 std::string sentence;
 
@@ -309,7 +308,7 @@ void drop_shared_memory() {
 
 #if HOSTCUDA_SANITIZED
 struct Watch {  // the sanitizer reports them
-  explicit Watch(const hostcuda_kernel *) {}
+  Watch() {}
 };
 #else
 
@@ -318,16 +317,6 @@ thread_local bool watched;  // this OS thread runs a launch
 // A launch that takes too long: the timer's signal, which Python programs leave alone.
 const int OVERTIME = SIGVTALRM;
 const int signals[] = {SIGSEGV, SIGBUS, SIGFPE, SIGILL, OVERTIME};
-
-// Seconds of the CPU's time that a launch may take.
-double seconds() {
-  static const double limit = [] {
-    const char *given = getenv("GTENSOR_HOSTCUDA_KERNEL_SECONDS");
-    const double number = given ? atof(given) : 0;
-    return number > 0 ? number : 120;
-  }();
-  return limit;
-}
 
 struct Fault {
   int number, code;
@@ -349,7 +338,7 @@ void land() {
   if (fault.number == OVERTIME)
     say(HOSTCUDA_LAUNCH_TIMEOUT,
         "it has not ended after %g s, the limit that GTENSOR_HOSTCUDA_KERNEL_SECONDS sets; blocks run "
-        "one after the other here, and one that waits for another does not end", seconds());
+        "one after the other here, and one that waits for another does not end", limit);
   else if (fault.number == SIGFPE)
     say(HOSTCUDA_LAUNCH_FAILURE, "integer division by zero");
   else if (fault.number == SIGILL)
@@ -366,29 +355,12 @@ void land() {
 
 struct sigaction before[std::size(signals)];
 
-// The machine code of the running kernel's module: only there may a launch be cut off, because the
-// C library and the scheduler may hold locks.
-struct Code {
-  const hostcuda_kernel *kernel = nullptr;
-  greg_t first = 0, end = 0;
-
-  void find(const hostcuda_kernel *of) {
-    if (of == kernel) return;
-    kernel = of;
-    Dl_info library;
-    link_map *map;
-    if (!dladdr1(reinterpret_cast<void *>(of->thread), &library, reinterpret_cast<void **>(&map),
-                 RTLD_DL_LINKMAP))
-      return;
-    first = reinterpret_cast<greg_t>(library.dli_fbase);
-    const auto *file = static_cast<const ElfW(Ehdr) *>(library.dli_fbase);
-    const auto *part = reinterpret_cast<const ElfW(Phdr) *>(first + file->e_phoff);
-    for (unsigned at = 0; at < file->e_phnum; ++at)
-      if (part[at].p_type == PT_LOAD && part[at].p_flags & PF_X)
-        end = first + part[at].p_vaddr + part[at].p_memsz;
-  }
-  bool has(greg_t address) const { return first <= address && address < end; }
-} code;
+// Only in its module's machine code may a launch be cut off: the C library and the scheduler may
+// hold locks.
+bool in_kernel(greg_t address) {
+  return reinterpret_cast<greg_t>(current->kernel->code) <= address &&
+         address < reinterpret_cast<greg_t>(current->kernel->code_end);
+}
 
 // This OS thread's timer, which counts the time that the thread itself runs.
 class Timer {
@@ -397,6 +369,7 @@ class Timer {
     sigevent event = {};
     event.sigev_notify = SIGEV_THREAD_ID;
     event.sigev_signo = OVERTIME;
+    event.sigev_value.sival_ptr = &limit;
     event._sigev_un._tid = gettid();
     made_ = timer_create(CLOCK_THREAD_CPUTIME_ID, &event, &timer_) == 0;
   }
@@ -404,7 +377,9 @@ class Timer {
     if (made_) timer_delete(timer_);
   }
   // From the limit on it asks again every 10 ms, until it meets the kernel's own code.
-  void start() { set(seconds(), 10'000'000); }
+  void start() {
+    if (limit > 0) set(limit, 10'000'000);
+  }
   void stop() { set(0, 0); }
 
  private:
@@ -422,7 +397,25 @@ class Timer {
 
 thread_local Timer timer;
 
+bool is_timer(const siginfo_t *information) {
+  return information->si_code == SI_TIMER && information->si_value.sival_ptr == &limit;
+}
+
+// What the program would have done at this signal.
+void hand_on(int number, siginfo_t *information, void *given) {
+  const struct sigaction &theirs = before[std::find(signals, std::end(signals), number) - signals];
+  if (theirs.sa_flags & SA_SIGINFO) {
+    theirs.sa_sigaction(number, information, given);
+  } else if (theirs.sa_handler == SIG_DFL) {
+    sigaction(number, &theirs, nullptr);
+    raise(number);
+  } else if (theirs.sa_handler != SIG_IGN) {
+    theirs.sa_handler(number);
+  }
+}
+
 void handle(int number, siginfo_t *information, void *given) {
+  if (number == OVERTIME && !is_timer(information)) return hand_on(number, information, given);
   if (number == OVERTIME && (!watched || !running)) return;
   if (!watched || !running) {  // not ours: the next try meets the handler from before
     for (size_t at = 0; at < std::size(signals); ++at)
@@ -430,7 +423,7 @@ void handle(int number, siginfo_t *information, void *given) {
     return;
   }
   greg_t *registers = static_cast<ucontext_t *>(given)->uc_mcontext.gregs;
-  if (number == OVERTIME && !code.has(registers[REG_RIP])) return;
+  if (number == OVERTIME && !in_kernel(registers[REG_RIP])) return;
   if (number == SIGFPE && divides_least_number(registers)) return;
   fault = {number, information->si_code, static_cast<char *>(information->si_addr),
            (registers[REG_ERR] & 2) != 0};
@@ -442,8 +435,7 @@ void handle(int number, siginfo_t *information, void *given) {
 struct Watch {
   stack_t stack;
 
-  explicit Watch(const hostcuda_kernel *kernel) {
-    code.find(kernel);
+  Watch() {
     static char *const memory = new char[64 * 1024];
     stack_t ours = {};
     ours.ss_sp = memory;
@@ -541,6 +533,8 @@ unsigned living_lanes() {
 
 }  // namespace hostcuda
 
+extern "C" void hostcuda_limit(double seconds) { hostcuda::limit = seconds; }
+
 extern "C" int hostcuda_run(const hostcuda_kernel *kernel, const unsigned grid[3],
                             const unsigned block[3], size_t dynamic_shared,
                             void *const *parameters, unsigned long long schedule, char *fault,
@@ -556,7 +550,7 @@ extern "C" int hostcuda_run(const hostcuda_kernel *kernel, const unsigned grid[3
   running = nullptr;
   shared_memory = make_shared_memory(dynamic_shared);
   {
-    [[maybe_unused]] const Watch watch(kernel);
+    [[maybe_unused]] const Watch watch;
     run_blocks();
   }
   drop_shared_memory();

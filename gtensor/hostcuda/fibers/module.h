@@ -5,6 +5,9 @@
 
 namespace hostcuda {
 
+// The linker's: where the module begins, and where its machine code ends.
+extern "C" __attribute__((visibility("hidden"))) const char __ehdr_start[], etext[];
+
 struct Entry {
   hostcuda_kernel kernel;
   const void *function;
@@ -25,7 +28,7 @@ struct Bound<Kernel> {
   }
 
   static Entry entry(const char *name, unsigned max_threads) {
-    return {{name, thread, sizeof...(P), sizes, 0, max_threads},
+    return {{name, thread, sizeof...(P), sizes, 0, max_threads, __ehdr_start, etext},
             reinterpret_cast<const void *>(Kernel)};
   }
 

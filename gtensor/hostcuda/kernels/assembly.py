@@ -6,8 +6,10 @@ import re
 
 _FUNCTION = re.compile(r"^\t\.type\t(\S+), @function\n(.*?)^\t\.size\t\1,",
                        re.MULTILINE | re.DOTALL)
-# The alignment is that of fibers/device.h's __shared__, and of nothing else.
-_SHARED = re.compile(r"^\t\.local\t(\S+)\n\t\.comm\t\1,(\d+),128$", re.MULTILINE)
+# The section of fibers/device.h's __shared__, and of nothing else.
+_SHARED = re.compile(r"^\t\.section\t\.noinit\b.*\n(?P<variables>(?:(?!\t\.section\b|\t\.text\b"
+                     r"|\t\.data\b|\t\.bss\b).*\n)*)", re.MULTILINE)
+_VARIABLE = re.compile(r"^\t\.size\t(\S+), (\d+)$", re.MULTILINE)
 _EXPORTED = re.compile(r"^\t\.(?:globl|weak)\t(\S+)$", re.MULTILINE)
 _NAME = re.compile(r"[\w.$]+")
 
@@ -17,7 +19,8 @@ def static_shared(text: str) -> dict[str, int]:
 
     Padding between the variables is not counted.
     """
-    sizes = {name: int(size) for name, size in _SHARED.findall(text)}
+    sizes = {name: int(size) for section in _SHARED.finditer(text)
+             for name, size in _VARIABLE.findall(section["variables"])}
     if not sizes:
         return {}
     uses = {name: set(_NAME.findall(body)) for name, body in _FUNCTION.findall(text)}

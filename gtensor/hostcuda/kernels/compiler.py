@@ -10,8 +10,9 @@ What differs from a GPU: rounding is that of C++ (-ftz and -fmad are accepted an
 approximate functions are exact); signed overflow wraps; a float outside an integer type converts as
 x86 does it. Static shared memory starts as the block before left it, dynamic as NaN. Faults are an
 invalid or misaligned address, an index outside an array whose size the compiler knows, and integer
-division by zero. Inline PTX and cooperative groups are refused by name. C++'s own headers are
-there, which NVRTC lacks, and `__CUDACC__` is not defined.
+division by zero. Where NVRTC only warns of a write to constant memory, it is done. Inline PTX and
+cooperative groups are refused by name. C++'s own headers are there, which NVRTC lacks, and
+`__CUDACC__` is not defined.
 """
 
 from __future__ import annotations
@@ -50,6 +51,7 @@ _LIBC = (  # what device code may call, g++ puts in, or fibers/ calls: a module 
     "memcmp", "strlen", "clock", "clock_gettime", "dladdr", "__cxa_pure_virtual",
     "_Znwm", "_Znam", "_ZdlPv", "_ZdlPvm", "_ZdaPv", "_ZdaPvm",
 )
+_ASSIGNED = re.compile(r"error: .* of read-only variable '(?:\w+::)*(\w+)'")
 _UNRESOLVED = re.compile(r"undefined reference to `([^']*)'")
 _MOST_SHARED = 48 * 1024  # bytes of static shared memory in a block: ptxas knows no option for more
 _CUPY_HEADERS = ("complex.cuh", "carray.cuh", "atomics.cuh", "float16.cuh", "bfloat16.cuh",
@@ -61,6 +63,12 @@ _PASSED = {
     "--include-path": "-I", "-include": "-include", "--pre-include": "-include",
 }
 _STANDARD, _ARCHITECTURE = ("-std", "--std"), ("-arch", "--gpu-architecture")
+# What nvrtcGetSupportedArchs of NVRTC 13.0 answers, and those that it compiles for with a letter.
+_ARCHITECTURES = {
+    "": (75, 80, 86, 87, 88, 89, 90, 100, 103, 110, 120, 121),
+    "a": (90, 100, 103, 110, 120, 121),
+    "f": (100, 103, 110, 120, 121),
+}
 _WITH_VALUE = (*_PASSED, *_STANDARD, *_ARCHITECTURE)
 _LINKED = re.compile(
     r"--?(dlto|gen-opt-lto|rdc=true|relocatable-device-code=true|device-c|dc)")
@@ -233,7 +241,7 @@ def _roots() -> list[Path]:
 
 
 def _named(place: Path) -> Path:
-    """The library of a program: the user's own headers that went into it have a say in its name."""
+    """The library of a program; its name depends on the user's own headers that were included."""
     try:
         listed = json.loads(place.with_suffix(".headers").read_text())
     except (OSError, ValueError):  # none, or none that can be read: it is compiled once more
@@ -248,28 +256,62 @@ def _named(place: Path) -> Path:
 def _build(program: dict[str, Any], folder: Path) -> tuple[Path, list[str]]:
     """A program compiled in this folder, and the user's own headers that went into it."""
     options = _options(program["options"])
+    dependencies, assembly = folder / "dependencies", folder / "module.s"
+    if cuda_text.defines_kernels(program["source"]):
+        program = program | {"source": _expanded(program["source"], options, folder)}
+    names = _constants(program)
+    log = _assembled(program, options, folder, bool(names))
+    if log and names and not names & _assigned(log):
+        # g++ refuses more of a constant than NVRTC does: to point to it without `const`, say.
+        log = _assembled(program, options, folder, False)
+    if log:
+        raise CompileError(log)
+    _count_shared(assembly)
+    part = _linked(assembly)
+    return part, [path for path in _listed(dependencies) if not _is_known(Path(path), folder)]
+
+
+def _constants(program: dict[str, Any]) -> set[str]:
+    texts = (program["source"], *program["headers"].values())
+    return set().union(*map(cuda_text.constants, texts))
+
+
+def _assigned(log: str) -> set[str]:
+    """The read-only variables that g++ says are assigned to.
+
+    Where a template's argument is a constant type, they may be the template's own.
+    """
+    found, deduced = set(), False
+    for line in log.splitlines():
+        if ": In " in line:
+            deduced = "= const " in line
+        assigned = _ASSIGNED.search(line)
+        if assigned is not None and not deduced:
+            found.add(assigned[1])
+    return found
+
+
+def _assembled(
+    program: dict[str, Any], options: _Options, folder: Path, constant: bool
+) -> str:
+    """Compile to module.s, with the list of what was included; g++'s messages if it refuses."""
     for name, header in program["headers"].items():
         place = folder / "headers" / name
         if not place.resolve().is_relative_to(folder.resolve()):
             raise CompileError(f"a header is called {name!r}; wanted a name without '..'")
         place.parent.mkdir(parents=True, exist_ok=True)
-        place.write_text(cuda_text.host_text(header), encoding="utf-8")
+        place.write_text(cuda_text.host_text(header, constant), encoding="utf-8")
     unit = folder / "unit.cpp"
     try:
-        unit.write_text(_unit(program, options, folder), encoding="utf-8")
+        unit.write_text(_unit(program, options, constant), encoding="utf-8")
     except cuda_text.TextError as error:
         raise CompileError(f"kernel.cu: error: {error}") from None
-    dependencies, assembly = folder / "dependencies", folder / "module.s"
     result = build.run([
         f"-std={options.standard}", *FLAGS, "-include", _prelude(program["source"], options),
         *_include_flags(), "-I", folder / "headers", *options.arguments,
-        "-MMD", "-MF", dependencies, unit, "-S", "-o", assembly,
+        "-MMD", "-MF", folder / "dependencies", unit, "-S", "-o", folder / "module.s",
     ])
-    if result.returncode:
-        raise CompileError(result.stderr.replace(str(unit), "kernel.cu"))
-    _count_shared(assembly)
-    part = _linked(assembly)
-    return part, [path for path in _listed(dependencies) if not _is_known(Path(path), folder)]
+    return result.stderr.replace(str(unit), "kernel.cu") if result.returncode else ""
 
 
 def _count_shared(assembly: Path) -> None:
@@ -286,22 +328,20 @@ def _count_shared(assembly: Path) -> None:
 def _linked(assembly: Path) -> Path:
     """The shared library of an assembly."""
     library, part = fibers(), assembly.with_suffix(".so")
-    # Startup files and g++'s own libraries, libubsan among them, take the linker long.
+    # Startup files and g++'s own libraries are left out, because linking them takes longest.
     result = build.run([
         "-shared", "-nostdlib", "-Wl,-Bsymbolic", "-Wl,-z,defs", assembly, library, _libc(),
         "-lm", "-lgcc", f"-Wl,-rpath,{library.parent}", "-o", part,
     ])
     if result.returncode:
         names = dict.fromkeys(_UNRESOLVED.findall(result.stderr))
-        raise CompileError("\n".join(f"ptxas fatal   : Unresolved extern function '{name}'"
+        raise CompileError("\n".join(f"ptxas fatal   : Unresolved extern symbol '{name}'"
                                      for name in names) or result.stderr)
     return part
 
 
-def _unit(program: dict[str, Any], options: _Options, folder: Path) -> str:
+def _unit(program: dict[str, Any], options: _Options, constant: bool) -> str:
     source = program["source"]
-    if cuda_text.defines_kernels(source):
-        source = _expanded(source, options, folder)
     bounds = {kernel.name: kernel.bound for kernel in cuda_text.kernels(source)
               if kernel.bound.isdigit()}
     instances = []
@@ -311,8 +351,8 @@ def _unit(program: dict[str, Any], options: _Options, folder: Path) -> str:
         instances.append(f"HOSTCUDA_INSTANCE({literal}, {bounds.get(base, 1024)}, {name})")
     return "\n".join([
         f"#define __CUDA_ARCH__ {options.architecture}0", '#line 1 "kernel.cu"',
-        cuda_text.host_text(source), '#line 1 "name expressions"', *instances, "HOSTCUDA_MODULE",
-        "",
+        cuda_text.host_text(source, constant), '#line 1 "name expressions"', *instances,
+        "HOSTCUDA_MODULE", "",
     ])
 
 
@@ -400,8 +440,9 @@ def _options(given: Sequence[str]) -> _Options:
         elif not _IGNORED.fullmatch(word):
             raise CompileError(f"nvrtc: error: unrecognized option {word!r} found")
     number = re.fullmatch(r"(sm|compute)_(\d+)([af]?)", architecture)
-    if number is None:
-        raise CompileError(f"nvrtc: error: invalid value for -arch: {architecture!r}")
+    if number is None or int(number[2]) not in _ARCHITECTURES[number[3]]:
+        raise CompileError("nvrtc: error: invalid value for --gpu-architecture (-arch): "
+                           f"{architecture!r}")
     if not re.fullmatch(r"c\+\+(03|11|14|17|20)", standard):
         raise CompileError(f"nvrtc: error: invalid value for -std: {standard!r}")
     # Older standards: the host device's own headers want C++17.

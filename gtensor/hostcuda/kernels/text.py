@@ -74,8 +74,20 @@ def kernels(text: str) -> list[Kernel]:
     return _kernels(visible(text))
 
 
-def host_text(text: str) -> str:
+def constants(text: str) -> set[str]:
+    """The variables that NVRTC lets no kernel assign to.
+
+    Arrays are none of them: NVRTC lets kernels write to their elements, and only warns.
+    """
+    return {found["name"] for found in _constants(text, visible(text)) if not found["sizes"]}
+
+
+def host_text(text: str, constant: bool = True) -> str:
     """The text for g++, every kernel that is no template registered.
+
+    Args:
+        text: CUDA C++.
+        constant: let g++ refuse assignments to variables that are __constant__.
 
     Raises:
         TextError: for inline PTX, and for dynamic shared memory declared in a way unknown here.
@@ -85,7 +97,7 @@ def host_text(text: str) -> str:
     if assembly is not None:
         raise TextError(f"line {_line(text, assembly.start())}: inline PTX given; the host device "
                         "compiles kernels by g++ and runs no PTX")
-    edits = [*_shared_edits(text, shown), *_constant_edits(text, shown)]
+    edits = [*_shared_edits(text, shown), *_constant_edits(text, shown, constant)]
     edits += [(found.end(), found.end(), " HOSTCUDA_EXPORTED ")
               for found in _VARIABLE.finditer(_ALIGNMENT.sub(_blank, shown))]
     edits += [(kernel.end, kernel.end, f" HOSTCUDA_KERNEL({kernel.name}, {kernel.bound}, "
@@ -166,27 +178,35 @@ def _shared_edits(text: str, shown: str) -> list[tuple[int, int, str]]:
     return edits
 
 
-def _constant_edits(text: str, shown: str) -> list[tuple[int, int, str]]:
-    """The variable gets another name; its own is that of a constant at the same place.
-
-    The host writes to the variable, so g++ must not know the constant's value: its symbol is weak.
-    Kernels may still write where one declaration has several variables.
-    """
-    edits = []
+def _constants(text: str, shown: str) -> list[re.Match[str]]:
+    """Declarations of one __constant__ variable each."""
+    constants = []
     braces = [match.start() for match in re.finditer(r"[{}]", shown)]
     for found in _CONSTANT.finditer(_ALIGNMENT.sub(_blank, shown)):
         start, end = found.start("name"), shown.find(";", found.end())
         before = max(shown.rfind(mark, 0, found.start()) for mark in ";{}") + 1
         several = "," in re.sub(r"\{[^;]*\}|\([^;]*\)", "", shown[found.end():end])
-        if (end < 0 or several or _READ_ONLY.search(shown[before:start])
+        if not (end < 0 or several or _READ_ONLY.search(shown[before:start])
                 or _in_function(shown, braces, start)):
-            continue
-        name = found["name"]
+            constants.append(found)
+    return constants
+
+
+def _constant_edits(text: str, shown: str, constant: bool) -> list[tuple[int, int, str]]:
+    """The variable gets another name; its own name becomes that of an alias, constant or not.
+
+    The host writes to the variable, so g++ must not know its value: the alias is weak, and visible
+    where the variable is static.
+    """
+    edits = []
+    for found in _constants(text, shown):
+        name, start, end = found["name"], found.start("name"), shown.find(";", found.end()) + 1
         place = f"hostcuda_{name}_{start}_{zlib.crc32(text.encode()):x}"
+        const = "const " if constant and not found["sizes"] else ""
         edits += [(start, start + len(name), place),
                   (found.end("sizes"), found.end("sizes"), f' __asm__("{place}")'),
-                  (end + 1, end + 1, f' extern const decltype({place}) {name} HOSTCUDA_EXPORTED '
-                                     f'__attribute__((weak, alias("{place}")));')]
+                  (end, end, f' extern {const}decltype({place}) {name} HOSTCUDA_EXPORTED '
+                             f'__attribute__((weak, alias("{place}")));')]
     return edits
 
 

@@ -13,7 +13,8 @@ from gtensor.hostcuda import build
 PACKAGE = Path(__file__).resolve().parents[1]
 FIBERS = PACKAGE / "fibers"
 INCLUDE = PACKAGE / "kernels" / "include"
-_PACKAGES = ("cupy-cuda13x", "nvidia-cuda-runtime", "nvidia-cuda-nvrtc", "nvidia-cuda-crt",
+_CUPY = "cupy-cuda13x"
+_PACKAGES = (_CUPY, "nvidia-cuda-runtime", "nvidia-cuda-nvrtc", "nvidia-cuda-crt",
              "nvidia-cuda-cccl")  # whose headers kernels include
 
 
@@ -38,13 +39,28 @@ def _version(package: str) -> str:
         return ""
 
 
+def _headers(package: str) -> str:
+    """The version of a package's headers; without one, as of a CuPy built here, their contents."""
+    version = _version(package)
+    folder = cupy_include() if package == _CUPY else build.headers()
+    return version if version or folder is None else _contents(folder)
+
+
+@functools.cache
+def _contents(folder: Path) -> str:
+    digest = hashlib.sha256()
+    for path in sorted(path for path in folder.rglob("*") if path.is_file()):
+        digest.update(str(path.relative_to(folder)).encode() + path.read_bytes())
+    return digest.hexdigest()
+
+
 @functools.cache
 def key() -> str:
-    """Changes with the compiler, with the headers' versions, and with this package's sources.
+    """Changes with the compiler, with the headers, and with this package's sources.
 
     It knows no path: installations of the same contents share what they compile.
     """
-    digest = hashlib.sha256("\n".join([build.version(), *map(_version, _PACKAGES)]).encode())
+    digest = hashlib.sha256("\n".join([build.version(), *map(_headers, _PACKAGES)]).encode())
     sources = [PACKAGE / "native" / "kernel_abi.h", *FIBERS.iterdir(),
                *(PACKAGE / "kernels").rglob("*.*")]
     for path in sorted(sources):

@@ -59,7 +59,7 @@ def require(condition: bool, status: int) -> None:
 
 
 class Unreachable(Exception):
-    """Work has come to memory that the device does not reach; libhostcuda has noted the error."""
+    """Queued work accessed memory that the device does not reach; libhostcuda noted the error."""
 
 
 def reach(address: int, nbytes: int) -> None:

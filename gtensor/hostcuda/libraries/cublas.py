@@ -232,8 +232,10 @@ def axpy(t: str, handle: int, n: int, alpha: int, x: int, incx: int, y: int, inc
     name = f"{t.lower()}axpy"
 
     def work() -> None:
-        vectors = vector(x, n, incx, DTYPES[t]), incx, vector(y, n, incy, DTYPES[t]), incy
-        call(name, n, scale(), *vectors)
+        factor = scale()
+        if factor:  # else neither x nor y is read
+            vectors = vector(x, n, incx, DTYPES[t]), incx, vector(y, n, incy, DTYPES[t]), incy
+            call(name, n, factor, *vectors)
 
     if n > 0:
         context.enqueue(f"cublas{t}axpy", work)
@@ -303,10 +305,11 @@ def gemv(
         if scale == 0:  # BLAS: y is not read
             target[...] = 0
         name = f"{t.lower()}gemv"
-        if m and n:
+        factor = one()
+        if m and n and factor:  # else A and x are not read
             source = vector(x, n if op == b"N" else m, incx, DTYPES[t])
             sides = matrix(a, m, n, lda, DTYPES[t]), lda, source, incx
-            call(name, op, m, n, one(), *sides, scale or scale + 1, target, incy)
+            call(name, op, m, n, factor, *sides, scale or scale + 1, target, incy)
         else:
             target *= target.dtype.type(scale)
 
@@ -326,10 +329,11 @@ def outer(ending: str, types: str) -> None:
         scale, dtype = number(context, alpha, DTYPES[t]), DTYPES[t]
 
         def work() -> None:
-            if m and n:
+            factor = scale()
+            if m and n and factor:  # else nothing is read
                 sides = vector(x, m, incx, dtype), incx, vector(y, n, incy, dtype), incy
                 target = matrix(a, m, n, lda, dtype)
-                call(f"{t.lower()}{ending}", m, n, scale(), *sides, target, lda)
+                call(f"{t.lower()}{ending}", m, n, factor, *sides, target, lda)
 
         context.enqueue(f"cublas{t}{ending}", work)
 
@@ -351,11 +355,14 @@ def sbmv(
     one, two = number(context, alpha, DTYPES[t]), number(context, beta, DTYPES[t])
 
     def work() -> None:
-        scale, target = two(), vector(y, n, incy, DTYPES[t])
+        factor, scale, target = one(), two(), vector(y, n, incy, DTYPES[t])
         if scale == 0:
             target[...] = 0
-        sides = matrix(a, k + 1, n, lda, DTYPES[t]), lda, vector(x, n, incx, DTYPES[t]), incx
-        call(f"{t.lower()}sbmv", part, n, k, one(), *sides, scale or 1.0, target, incy)
+        if factor:  # else A and x are not read
+            sides = matrix(a, k + 1, n, lda, DTYPES[t]), lda, vector(x, n, incx, DTYPES[t]), incx
+            call(f"{t.lower()}sbmv", part, n, k, factor, *sides, scale or 1.0, target, incy)
+        else:
+            target *= target.dtype.type(scale)
 
     context.enqueue(f"cublas{t}sbmv", work)
 
@@ -615,9 +622,11 @@ def syrk(
     one, two = number(context, alpha, DTYPES[t]), number(context, beta, DTYPES[t])
 
     def work() -> None:
-        shape = (n, k) if op == b"N" else (k, n)
+        factor = one()
+        depth = k if factor else 0  # A is not read
+        shape = (n, depth) if op == b"N" else (depth, n)
         source, target = matrix(a, *shape, lda, DTYPES[t]), matrix(c, n, n, ldc, DTYPES[t])
-        call(f"{t.lower()}syrk", part, op, n, k, one(), source, lda, two(), target, ldc)
+        call(f"{t.lower()}syrk", part, op, n, depth, factor, source, lda, two(), target, ldc)
 
     context.enqueue(f"cublas{t}syrk", work)
 

@@ -641,7 +641,8 @@ def gesvda(
                 v + i * stridev * item, ldv,
             )  # fmt: skip
             store(infos + 4 * i, info, "i4")
-            norms.append(residual)
+            if residuals:
+                norms.append(residual)
 
     context.enqueue(f"cusolverDn{t}gesvdaStridedBatched", run)
     if residuals:

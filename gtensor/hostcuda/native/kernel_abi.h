@@ -15,6 +15,7 @@ typedef struct hostcuda_kernel {
   const size_t *parameter_sizes;  // bytes of each parameter
   size_t static_shared_bytes;     // 0 where unknown
   unsigned max_threads;           // of __launch_bounds__; 1024 without
+  const void *code, *code_end;    // the module's machine code lies between
 } hostcuda_kernel;
 
 // Every module exports this: its kernels in the order of the text, NULL past the last. Its
@@ -37,6 +38,9 @@ enum hostcuda_fault {
 int hostcuda_run(const hostcuda_kernel *kernel, const unsigned grid[3], const unsigned block[3],
                  size_t dynamic_shared, void *const *parameters, unsigned long long schedule,
                  char *fault, size_t fault_bytes);
+
+// A launch is ended after these seconds of the CPU's time; 0: never.
+void hostcuda_limit(double seconds);
 
 #ifdef __cplusplus
 }

@@ -12,8 +12,6 @@ _ROOT = os.path.dirname(os.path.dirname(os.path.dirname(_HERE)))
 def _install() -> None:
     """Install the host device, or end the process: CuPy would go on without, on a real one."""
     if importlib.util.find_spec("cupy") is None:  # another Python, or another environment
-        os.write(2, b"a process that a program on host devices started has none: its Python has no "
-                    b"CuPy\n")
         return
     # Not on PYTHONPATH: packages beside this one may be for another Python.
     sys.path.insert(0, _ROOT)
@@ -25,7 +23,7 @@ def _install() -> None:
         if found is not None:
             install(**found)
     except BaseException as error:
-        sentence = f"a process that a program on host devices started has none: {error}\n"
+        sentence = f"hostcuda, which this process was started with, cannot be installed: {error}\n"
         os.write(2, sentence.encode())
         os._exit(1)
     finally:
