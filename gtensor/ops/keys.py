@@ -1,4 +1,4 @@
-"""Keys of x[key]: made of raw parts, and what one selects, worked out without touching data."""
+"""Keys of x[key]: their raw parts, and the selection's shape, computed without the data."""
 
 from __future__ import annotations
 
@@ -118,7 +118,7 @@ class Selection:
     place    the axis of the selection at which `lead` stands
     shape    of the selection
 
-    Raises IndexError as NumPy does; on a GPU the values of indices are not looked at.
+    Raises IndexError as NumPy does; on a GPU the values of indices are not checked.
     """
 
     def __init__(self, key: Key, shape: tuple[int, ...]) -> None:
@@ -195,7 +195,7 @@ class Selection:
         """The number of the last of the writes x[key] = v to each place, of the shape `lead`.
 
         Writes are numbered in the order of `lead`'s elements, which is NumPy's. A GPU's threads
-        write in no order, so there the largest number is looked for.
+        write in no order, so there the maximum of the numbers is taken.
         """
         sizes = iter(self._sizes)
         whole = [1 if p is None else next(sizes) for p in self.view]
