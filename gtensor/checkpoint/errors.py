@@ -1,4 +1,4 @@
-"""What is wrong with a checkpoint, in one sentence that names the file."""
+"""The errors of checkpoints; each message is one sentence that names the file."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ MOST_LETTERS = 10_000  # of a message: it quotes names from a file, each of whic
 
 
 class CheckpointError(ValueError):
-    """A file that is not whole, or not of the format that was wanted."""
+    """A file that is incomplete or of another format."""
 
     def __init__(self, text: str) -> None:
         super().__init__(text if len(text) <= MOST_LETTERS else f"{text[:MOST_LETTERS]} ...")
 
 
 class CheckpointMismatch(CheckpointError):
-    """A whole file whose contents do not fit what they were to be loaded into."""
+    """A complete file whose contents do not fit the objects to load them into."""

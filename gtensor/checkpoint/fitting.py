@@ -1,4 +1,4 @@
-"""Which tensor of a file belongs into which of a model, and a report of what did not fit."""
+"""Matches the tensors of a file to those of a model, and reports what did not fit."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ MOST_ROWS = 12  # of one kind in the printed report
 
 @dataclass
 class Report:
-    """What a load did, name by name (the model's names, but for `unexpected`).
+    """The result of a load by name (the model's names, except in `unexpected`).
 
     Attributes:
         path: of the file.
@@ -29,7 +29,7 @@ class Report:
         mismatched: name, what the file has, what the model has: shapes or kinds that differ.
         converted: name, dtype in the file, dtype in the model.
         tied: names without a value of their own that share the memory of a loaded one.
-        suggestion: how to call again, if a prefix stands in the way; "" if none does.
+        suggestion: a call that would match more names, if only a prefix differs; else "".
     """
 
     path: str
@@ -43,7 +43,7 @@ class Report:
 
     @property
     def complete(self) -> bool:
-        """Whether everything of the file and of the model found its place."""
+        """Whether every name of the file and of the model was matched."""
         return not (self.missing or self.unexpected or self.mismatched)
 
     def __str__(self) -> str:
@@ -65,10 +65,10 @@ class Report:
 def fit(
     places: Mapping[str, Tensor], entries: Mapping[str, Entry], rename: Rename, path: object
 ) -> tuple[dict[str, str], Report]:
-    """For every place that can be filled the file's name for it, and the report.
+    """The file's name for every tensor of the model that it has, and the report.
 
     Raises ValueError if two names of the file are renamed to one, or `rename` has a name or prefix
-    that the file has not.
+    that the file lacks.
     """
     idle = [key for key in rename if not _matches(key, entries)] if isinstance(
         rename, Mapping) else []
@@ -130,7 +130,7 @@ def _matches(key: str, names: Iterable[str]) -> bool:
 
 
 def _castable(given: np.dtype, wanted: np.dtype) -> bool:
-    """Between dtypes of a kind only: a float that is put into an integer would lose its digits."""
+    """Whether both dtypes are of one kind: a float cast to an integer would lose digits."""
     return _kind(given) == _kind(wanted) or given.kind == "b" and wanted.kind in "iu"
 
 
@@ -139,7 +139,7 @@ def _kind(dtype: np.dtype) -> str:
 
 
 def _find_tied(places: Mapping[str, Tensor], report: Report) -> None:
-    """Names that are missing only because the file has a shared tensor once."""
+    """Names that are missing only because the file stores a shared tensor once."""
     loaded = {memory_of(places[name]): name for name in report.loaded}
     loaded.pop(None, None)
     for name in list(report.missing):

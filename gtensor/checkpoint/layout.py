@@ -1,8 +1,8 @@
-"""The safetensors format: what a header may say, read and written.
+"""The safetensors format: its header, read, checked and written.
 
 A file is 8 bytes (little-endian length of the header), the header (JSON in UTF-8, padded with
 spaces to a multiple of 8 bytes) and the tensors' bytes, without gaps. See
-https://github.com/huggingface/safetensors. There is nothing in it that could be executed.
+https://github.com/huggingface/safetensors. It contains no executable code.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class Entry(NamedTuple):
 
 
 class Header(NamedTuple):
-    """What a file holds: tensors by name in the order of their bytes, and texts by name."""
+    """The contents of a file: tensors by name in the order of their bytes, and texts by name."""
 
     entries: dict[str, Entry]
     metadata: dict[str, str]
@@ -63,7 +63,7 @@ def code_of(dtype: np.dtype) -> str | None:
 def header_length(first: bytes, size: int, path: object) -> int:
     """The header's bytes, from the first 8 of a file of `size` bytes.
 
-    Raises CheckpointError if there is no room for such a header.
+    Raises CheckpointError if the file is too short for it.
     """
     if len(first) < LENGTH_BYTES:
         raise CheckpointError(f"{path} is not a safetensors file: it has {size} bytes, wanted at "
@@ -114,9 +114,9 @@ def parse(text: bytes | bytearray, size: int, path: object) -> Header:
 def build(
     tensors: Iterable[tuple[str, np.dtype, tuple[int, ...]]], metadata: Mapping[str, str]
 ) -> tuple[bytes, dict[str, Entry]]:
-    """The first bytes of a file with such tensors (name, dtype, shape), and where each belongs.
+    """The header of a file with such tensors (name, dtype, shape), and the place of each.
 
-    Raises TypeError or ValueError for names, dtypes and metadata that the format has no room for.
+    Raises TypeError or ValueError for names, dtypes and metadata that the format cannot store.
     """
     wanted = sorted(((_code(name, dtype), name, shape) for name, dtype, shape in tensors),
                     key=lambda one: (-_RANK[one[0]], one[1]))

@@ -1,7 +1,7 @@
-"""Reading safetensors: one tensor, some or all, straight into memory of their own.
+"""Reading safetensors: one tensor, some or all, directly into their own memory.
 
-Bytes go from the file into the buffers of the tensors, by several threads where there is much to
-read: no map of the file and no second copy, so that the peak is what is read. Onto a GPU they go
+Several threads read large data from the file into the buffers of the tensors, without a map of the
+file or a second copy, so the peak of memory is the size of the tensors. Tensors of a GPU are copied
 in pieces through one small buffer.
 """
 
@@ -28,12 +28,12 @@ INDEX_SUFFIX = ".index.json"
 PIECE_BYTES = 32 << 20  # what one thread reads at a time
 PIECE_BUFFERS = 256  # small tensors that one call of the system fills; it takes at most 1024
 MOST_THREADS = 4  # page faults and copies run side by side; no gain where others use all cores
-MOST_TRIES = 100  # to open a checkpoint in shards that somebody is replacing all the time
+MOST_TRIES = 100  # to open a checkpoint in shards that is being replaced
 PathLike = str | os.PathLike[str]
 
 
 class Piece(NamedTuple):
-    """Neighbouring bytes of a file and the buffers they belong into."""
+    """Consecutive bytes of a file and the buffers to read them into."""
 
     file: _File
     offset: int
@@ -82,7 +82,7 @@ class safe_open:
             except FileNotFoundError:
                 if index_of(self.path) == index:
                     raise
-                opened = None  # from one file to shards, or back
+                opened = None  # a writer changed from one file to shards, or back
             if opened is not None:
                 return opened
             self.close()
@@ -95,9 +95,9 @@ class safe_open:
                       file.header.metadata)
 
     def _open_shards(self, index: Path) -> Opened | None:
-        """All shards; None if a writer put another index in place meanwhile: then some may be gone,
-        or belong to the other."""
-        held = open_regular(index)  # to the end, so that no other file gets its number
+        """All shards; None if a writer replaced the index meanwhile: the shards may then be removed
+        or belong to the new index."""
+        held = open_regular(index)  # kept open, so that no other file gets its inode number
         try:
             try:
                 names, metadata = _parse_index(held, index)
@@ -129,11 +129,11 @@ class safe_open:
         return list(self._where)
 
     def metadata(self) -> dict[str, str]:
-        """The texts that were saved beside the tensors."""
+        """The texts that were saved with the tensors."""
         return dict(self._metadata)
 
     def entry(self, name: str) -> Entry:
-        """A tensor's dtype, shape and place. Raises KeyError if there is no such tensor."""
+        """A tensor's dtype, shape and position. Raises KeyError if there is no such tensor."""
         return self._find(name)[1]
 
     def __contains__(self, name: str) -> bool:
@@ -148,20 +148,20 @@ class safe_open:
     # -- values -----------------------------------------------------------------------------------
 
     def get_tensor(self, name: str, device: Device | str | None = None) -> Tensor:
-        """A tensor of its own memory. Raises KeyError if there is none of that name."""
+        """A tensor in new memory. Raises KeyError if there is none of that name."""
         return self.get_tensors([name], device)[name]
 
     def get_tensors(
         self, names: Iterable[str] | None = None, device: Device | str | None = None
     ) -> dict[str, Tensor]:
-        """These tensors (all, if None) by name, each of its own memory.
+        """These tensors (all, if None) by name, each in new memory.
 
-        Raises KeyError for a name that is not there, CheckpointError if the file ends early.
+        Raises KeyError for an unknown name, CheckpointError if the file ends early.
         """
         wanted = {name: self._find(name) for name in (self._where if names is None else names)}
         place = self.device if device is None else get_device(device)
         arrays = {}
-        # Large ones first: small ones fit into the gaps that are left of the arena's segments.
+        # Large ones first: small ones fit into the remaining gaps of the arena's segments.
         for name in sorted(wanted, key=lambda name: _size(wanted[name][1]), reverse=True):
             file, entry = wanted[name]
             arrays[name] = (place.empty(entry.shape, entry.dtype, "load") if place.type == "cpu"
@@ -171,10 +171,10 @@ class safe_open:
         return {name: make(arrays[name], place) for name in wanted}
 
     def get_array(self, name: str) -> np.ndarray:
-        """A read-only NumPy array over the file itself: bytes are read where they are touched.
+        """A read-only NumPy array over the mapped file: bytes are read on access.
 
-        It keeps the file mapped, also one that is replaced meanwhile; one that is truncated kills
-        the process on access. Raises ValueError if the file is closed.
+        It keeps the file mapped, also after the file is replaced; an access to a file that was
+        truncated kills the process. Raises ValueError if the file is closed.
         """
         file, entry = self._find(name)
         if entry.start == entry.stop:
@@ -206,7 +206,7 @@ class safe_open:
 
 
 def load_file(path: PathLike, device: Device | str | None = None) -> dict[str, Tensor]:
-    """All tensors of a safetensors file (or of a sharded one) by name, each of its own memory.
+    """All tensors of a safetensors file (or of a sharded one) by name, each in new memory.
 
     The peak of memory is the size of the file. Raises as `safe_open`.
     """
@@ -250,7 +250,7 @@ def _parse_index(descriptor: int, path: Path) -> tuple[dict[str, str], dict[str,
 
 
 def _is_file_name(name: str) -> bool:
-    """Whether the system can have a file of this name, in a folder that is not said."""
+    """Whether this can be a file's name, without a folder."""
     try:
         length = len(os.fsencode(name))
     except UnicodeEncodeError:  # half a character
@@ -304,7 +304,7 @@ class _File:
                 rest[0] = rest[0][got:]
 
     def map(self, start: int, stop: int) -> np.ndarray:
-        """Bytes of the file that is open, whatever stands at its path by now."""
+        """Bytes of the open file, even if its path now has another file."""
         if self.descriptor < 0:
             raise ValueError(f"{self.path} is closed; wanted an open file")
         size = os.fstat(self.descriptor).st_size
@@ -346,7 +346,7 @@ def _fill(arrays: list[tuple[_File, Entry, np.ndarray]]) -> None:
 
 
 def _pieces(arrays: list[tuple[_File, Entry, np.ndarray]]) -> list[Piece]:
-    """The arrays' bytes in pieces of a size worth a thread: large arrays cut, small ones joined."""
+    """The arrays' bytes in pieces for threads: large arrays are cut, small ones joined."""
     pieces: list[Piece] = []
     filled = 0  # bytes of the last piece
     for file, entry, array in sorted(arrays, key=lambda one: (one[0].number, one[1].start)):
@@ -371,7 +371,7 @@ def _bytes_of(array: np.ndarray) -> memoryview:
 
 
 def _upload(place: Device, file: _File, entry: Entry) -> Any:
-    """An array of a GPU with a tensor's bytes, which pass through one small buffer of the host."""
+    """An array of a GPU with a tensor's bytes, copied through one small host buffer."""
     size = entry.stop - entry.start
     raw = place.empty((size,), np.uint8, "load")
     staging = np.empty(min(size, PIECE_BYTES), np.uint8)

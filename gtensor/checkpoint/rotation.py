@@ -1,4 +1,4 @@
-"""The last few checkpoints of a run, numbered by step, and which of them is the latest."""
+"""The last checkpoints of a run, numbered by step, with a mark for the latest."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ class Rotation:
         checkpoints.save(step, model=model, optimizer=optimizer)
 
     `name-latest` is a text file with the name of the one that was saved last; without it, the
-    highest number is the latest. A checkpoint is removed only after a newer one is whole. What a
-    kill in a save or a removal left (shards without an index, temporary files) the next save
-    removes; several writers of one rotation take turns.
+    highest number is the latest. A checkpoint is removed only after a newer one is complete. The
+    next save removes files that a killed save or removal left (shards without an index, temporary
+    files). Several writers of one rotation wait for each other.
 
-    Raises ValueError for `keep` below 1 or a name that is no file name.
+    Raises ValueError for `keep` below 1 or an invalid file name.
     """
 
     def __init__(self, folder: PathLike, keep: int = 3, name: str = "checkpoint") -> None:
@@ -43,17 +43,17 @@ class Rotation:
         self._pattern = re.compile(rf"{re.escape(name)}-(\d{{6,}}){re.escape(SUFFIX)}")
 
     def path(self, step: int) -> Path:
-        """Where the checkpoint of a step stands."""
+        """The path of a step's checkpoint."""
         return self.folder / f"{self.name}-{step:06}{SUFFIX}"
 
     def steps(self) -> list[int]:
-        """The steps of which there are checkpoints, in order."""
+        """The steps that have a checkpoint, in order."""
         names = os.listdir(self.folder) if self.folder.is_dir() else []
         return sorted({int(found[1]) for name in names if (
             found := self._pattern.fullmatch(name.removesuffix(INDEX_SUFFIX)))})
 
     def latest(self) -> Path | None:
-        """The checkpoint to go on from, None if there is none."""
+        """The path of the latest checkpoint, None if there is none."""
         steps = self.steps()
         with suppress(OSError, ValueError):
             pointed = read_all(self._pointer, MOST_POINTER_BYTES).decode().strip()
@@ -87,7 +87,7 @@ class Rotation:
         return load(path, **parts)
 
     def _settle(self, names: Iterable[str]) -> None:
-        """Remove what is no part of a checkpoint of those that a save may have written."""
+        """Remove files that a save may have written and that belong to no checkpoint."""
         for name in filter(self._pattern.fullmatch, names):
             tidy(self.folder / name)
 

@@ -1,7 +1,7 @@
-"""A whole training run in a file: model, optimizer, schedule, random numbers, place in the data.
+"""A training run in one file: model, optimizer, schedule, random numbers, position in the data.
 
-Tensors stand in the file by name (`model.layer.weight`, `optimizer.state.0.exp_avg`), so that any
-reader of safetensors can use them; everything else is JSON in the file's metadata under "gtensor".
+Tensors are stored by name (`model.layer.weight`, `optimizer.state.0.exp_avg`), so that any reader
+of safetensors can use them; everything else is JSON in the file's metadata under "gtensor".
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _MALFORMED = (KeyError, ValueError, TypeError, AttributeError, OverflowError, Re
 
 
 class _RandomNumbers:
-    """The process's generator as a part like any other."""
+    """The process's generator as a part with `state_dict()`."""
 
     def state_dict(self) -> dict[str, Any]:
         return random_numbers.get_state()
@@ -46,20 +46,20 @@ def save(
     ema: Any = None, loader: Any = None, random: bool = True,
     max_shard_size: int | str | None = None, **more: Any,
 ) -> None:
-    """Write the state of a training run, atomically; its folder is made if it is not there.
+    """Write the state of a training run, atomically; a missing folder is made.
 
         gt.checkpoint.save("run/last.safetensors", model=model, optimizer=optimizer, step=step)
 
-    Whatever happens, a kill and a power cut included, `path` holds the last whole checkpoint.
+    After a kill or a power cut too, `path` has the last complete checkpoint.
 
     Args:
         model, optimizer, scheduler, ema, loader: anything with `state_dict()`, or None.
         random: whether to save the state of `gtensor.random`.
         max_shard_size: as for `save_file`.
         more: further parts with `state_dict()`, and values (`step=3`): numbers, texts, tensors,
-            arrays, and lists, tuples and dicts of them, which `load` answers.
+            arrays, and lists, tuples and dicts of them, which `load` returns.
 
-    Raises TypeError for what is neither, OSError if the file cannot be written.
+    Raises TypeError for another value, OSError if the file cannot be written.
     """
     parts, progress = _sorted_out({"model": model, "optimizer": optimizer, "scheduler": scheduler,
                                    "ema": ema, "loader": loader}, more)
@@ -77,11 +77,11 @@ def load(
     path: PathLike, *, model: Any = None, optimizer: Any = None, scheduler: Any = None,
     ema: Any = None, loader: Any = None, random: bool = True, strict: bool = True, **more: Any,
 ) -> dict[str, Any]:
-    """Put the state of a checkpoint into these parts; the values that were saved beside them.
+    """Load the state of a checkpoint into these parts; returns the values saved with them.
 
-    Parts that the file has and the call leaves out are not read. All is read and checked first: if
-    anything fails, model, optimizer and random numbers are as they were (other parts, as long as
-    their own `load_state_dict` checks before it changes; gtensor's do).
+    Parts of the file that the call does not name are not read. All is read and checked first: after
+    an error model, optimizer and random numbers are unchanged (and other parts, if their own
+    `load_state_dict` checks before it changes; gtensor's do).
 
     Args:
         strict: whether a model's names must be exactly the file's; shapes always must.
@@ -168,7 +168,7 @@ def load_into(
 
 
 def description(file: safe_open) -> dict[str, Any]:
-    """The JSON that `save` wrote. Raises CheckpointError if the file is none of its."""
+    """The JSON that `save` wrote. Raises CheckpointError if `save` did not write the file."""
     try:
         about = json.loads(file.metadata()[KEY])
         if about["format"] == FORMAT:
@@ -229,12 +229,12 @@ def _sorted_out(
 
 
 def _is_plain(part: Any) -> bool:
-    """Whether a part's state is its tensors and nothing else, so that it can be checked here."""
+    """Whether a part's state is tensors only, so that it can be checked here."""
     return isinstance(part, Module) and type(part).load_state_dict is Module.load_state_dict
 
 
 def _device_of(model: Any) -> Device:
-    """Where states are read to: the model's device, on which they will be needed."""
+    """The device to read states to: the model's."""
     if isinstance(model, Module):
         for parameter in model.parameters():
             return parameter.device
@@ -299,11 +299,11 @@ def _read_state(file: safe_open, packed: Any) -> Any:
 
 
 def _load_states(parts: Mapping[str, Any], states: Mapping[str, Any], path: object) -> None:
-    """Give every part its state; if one refuses, all get their old one back.
+    """Load every part's state; if one raises, the others get their old states back.
 
-    A note on its error names those that refuse that, too.
+    A note on the error names parts that could not be restored.
 
-    Small ones first: of the last, which holds most tensors, the old state is not copied; it must
+    Small parts first: the old state of the last one, with most tensors, is not copied, so it must
     check before it changes, as optimizers do.
     """
     order = sorted(states, key=lambda name: _bytes_in(states[name]))

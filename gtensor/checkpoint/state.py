@@ -1,8 +1,8 @@
-"""State as JSON and tensors: what a `state_dict` answers, taken apart and put together again.
+"""State as JSON and tensors: packs a `state_dict` and unpacks it.
 
 Numbers, texts, lists, tuples and dicts become JSON, exactly: integers of any size, floats to the
-last bit, infinities, keys that are no texts. A tensor or an array becomes {"$tensor": name} or
-{"$array": name}, and stands in the file under that name; one that occurs several times, once.
+last bit, infinities, keys of other types. A tensor or an array becomes {"$tensor": name} or
+{"$array": name}, and is stored once under that name.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import numpy as np
 from gtensor.backend import refuse_mask
 from gtensor.core.tensor import Tensor
 
-MARK = "$"  # a dict with such a key is ours; a state's own dict with one is written as $items
+MARK = "$"  # begins the key of a packed value; a state's own dict with such a key becomes $items
 
 
 class Packer:
@@ -30,7 +30,7 @@ class Packer:
     def pack(self, value: Any, path: str) -> Any:
         """`value` as JSON; its tensors are kept under names that start with `path`.
 
-        Raises TypeError naming what is neither plain nor a tensor.
+        Raises TypeError, which names a value that is neither plain nor a tensor.
         """
         if value is None or isinstance(value, (bool, str)):
             return value
@@ -74,7 +74,7 @@ class Packer:
 
 
 def unpack(packed: Any, tensor_of: Callable[[str], Tensor]) -> Any:
-    """The state that `Packer.pack` took apart. Raises ValueError for what it cannot have made."""
+    """The state that `Packer.pack` packed. Raises ValueError if `pack` cannot have made it."""
     if isinstance(packed, list):
         return [unpack(item, tensor_of) for item in packed]
     if not isinstance(packed, dict):
@@ -116,7 +116,7 @@ def to_text(packed: Any) -> str:
 
 
 def memory_of(value: Any) -> tuple[Any, ...] | None:
-    """What two handles on the same elements have in common; None if there are no elements."""
+    """A key that is equal for handles on the same elements; None if there are no elements."""
     array = value._array if isinstance(value, Tensor) else value
     if array.size == 0:
         return None

@@ -1,4 +1,4 @@
-"""One writer of a checkpoint at a time, and what it leaves to the next one if it is killed."""
+"""A lock for the writers of a checkpoint, with a note of files to remove after a kill."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from gtensor.files import MOST_NOTE_BYTES, check_regular, read_text, size_within
 
 
 class Turn:
-    """The right to write a checkpoint, and a note of the files that may turn out to be litter.
+    """A held lock, and a note of the files that a kill could leave.
 
     Attributes:
-        alone: whether no other writer can have a turn now; False where files cannot be locked.
-        names: of the files that were noted.
+        alone: whether no other writer can hold the lock; False where files cannot be locked.
+        names: of the noted files.
     """
 
     def __init__(self, descriptor: int, alone: bool) -> None:
@@ -27,18 +27,18 @@ class Turn:
         self.names: list[str] = []
 
     def note(self, names: Iterable[str]) -> None:
-        """Write down files of the folder, before they are made or replaced."""
+        """Note files of the folder, before they are made or replaced."""
         self.names = sorted(names)
         os.ftruncate(self._descriptor, 0)
         os.lseek(self._descriptor, 0, os.SEEK_SET)
         write(self._descriptor, json.dumps(self.names).encode())
 
     def left(self) -> list[str]:
-        """What a writer noted that was killed in its turn."""
+        """The note of a killed writer."""
         try:
             size = size_within(self._descriptor, MOST_NOTE_BYTES)
             found = json.loads(read_text(self._descriptor, 0, size))
-        except (ValueError, RecursionError):  # it had not come so far, or somebody else wrote it
+        except (ValueError, RecursionError):  # incomplete, or of another program
             return []
         return [name for name in found if isinstance(name, str)] if isinstance(found, list) else []
 
@@ -47,10 +47,10 @@ class Turn:
 def turn(
     path: Path, owner: str, settle: Callable[[list[str]], None]
 ) -> Iterator[Turn]:
-    """A turn at writing what `owner` has in the folder of `path`; other writers of it wait.
+    """Hold the lock for files of `owner` in the folder of `path`; other writers wait.
 
-    `settle` is called with the noted files, at the end however it comes, or, after a kill, by the
-    next writer: it removes those that do not belong to what then is there.
+    `settle` is called with the noted files at the end, also after an error, and by the next writer
+    after a kill. It removes those that belong to no checkpoint.
 
     Raises OSError, which names `path`, if the folder cannot be written.
     """
@@ -72,7 +72,7 @@ def turn(
 
 
 def _locked(name: Path) -> tuple[int, bool]:
-    """The file of turns, open, and whether it is locked."""
+    """The open lock file, and whether it is locked."""
     while True:
         descriptor = os.open(name, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
                              | os.O_NONBLOCK, 0o666)

@@ -1,4 +1,4 @@
-"""Writing safetensors: one file or shards of a size, tensor by tensor, all or nothing."""
+"""Writing safetensors atomically: one file or shards, tensor by tensor."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ Put = Callable[[Path], AbstractContextManager[int]]  # `replacing`, for this che
 
 
 class Item(NamedTuple):
-    """An array to be written, where it lives."""
+    """An array to be written, and its device."""
 
     array: Any
     device: Device
@@ -43,23 +43,23 @@ def save_file(
     tensors: Mapping[str, Any], path: PathLike, metadata: Mapping[str, str] | None = None, *,
     max_shard_size: int | str | None = None,
 ) -> None:
-    """Write tensors by name as safetensors, atomically: a kill leaves the file that was there.
+    """Write tensors by name as safetensors, atomically: after a kill the old file is complete.
 
-    The same bytes as the safetensors package writes. Beside what is there, memory for at most one
-    tensor is needed (none for contiguous ones on the CPU). What was saved under this name before,
-    in one file or in shards, is removed once the new one stands, which gets its permissions.
-    Several writers of one name take turns.
+    The bytes equal those of the safetensors package. It needs memory for at most one more tensor
+    (none for contiguous ones on the CPU). An earlier checkpoint of this name, in one file or in
+    shards, is removed once the new one is complete, and the new one gets its permissions. Several
+    writers of one name wait for each other.
 
     Args:
         tensors: Tensors or arrays by name, on any device.
         metadata: texts by name.
         max_shard_size: bytes of tensors in one file, a number or a text as "5GB" or "500MiB". More
             are written as `name-00001-of-00003.safetensors` ... and, last of all,
-            `name.safetensors.index.json`, as Hugging Face's libraries do; over shards that are
-            there, as `name-0123abcd-00001-of-00003.safetensors`. A tensor is never cut.
+            `name.safetensors.index.json`, as Hugging Face's libraries do; over existing shards, as
+            `name-0123abcd-00001-of-00003.safetensors`. A tensor is never cut.
 
-    Raises TypeError or ValueError for what the format cannot hold, OSError if the disk is full,
-    the folder cannot be written, or what stands there is no regular file.
+    Raises TypeError or ValueError for values that the format cannot store, OSError if the disk is
+    full, the folder cannot be written, or the path has something else than a regular file.
     """
     texts = dict(metadata or {})
     write_tensors(tensors, Path(path), texts, texts, max_shard_size)
@@ -69,7 +69,7 @@ def write_tensors(
     tensors: Mapping[str, Any], path: Path, metadata: dict[str, str],
     shard_metadata: dict[str, str], max_shard_size: int | str | None,
 ) -> None:
-    """`save_file`, where the shards themselves say something else than the whole."""
+    """`save_file`, with other metadata for the shards than for the index."""
     items = {name: _item(name, value) for name, value in tensors.items()}
     most = None if max_shard_size is None else size_of(max_shard_size)
     path = Path(os.path.realpath(path))
@@ -157,10 +157,10 @@ def _stem(path: Path) -> str:
 
 
 def _shard_paths(path: Path, count: int, plain: bool) -> list[Path]:
-    """Names that are not taken: until the new index stands, the old one's shards must stay.
+    """Unused names of shards: the old shards must stay until the new index is in place.
 
-    Hugging Face's own, if `plain`; else with a random mark, so that no two writers share one and
-    nobody who reads the old shards opens a new one by its name.
+    Hugging Face's names if `plain`; else with a random mark, so that two writers never share one,
+    and a reader of the old index never opens a new shard.
     """
     mark = "" if plain else f"-{secrets.token_hex(4)}"
     while True:
@@ -189,14 +189,14 @@ def _shards_in(index: Path) -> set[str]:
 
 
 def _turn(path: Path) -> AbstractContextManager[Turn]:
-    """A turn at a checkpoint's files."""
+    """Hold the lock of a checkpoint's files."""
     return turn(path, _stem(path), partial(_settle, path))
 
 
 def remove(path: Path) -> None:
-    """Remove a checkpoint, in one file or in shards; an index goes before what it names.
+    """Remove a checkpoint, in one file or in shards; an index before its shards.
 
-    A kill on the way leaves nothing that `tidy` does not remove.
+    After a kill `tidy` removes the rest.
     """
     index = Path(f"{path}{INDEX_SUFFIX}")
     with _turn(path) as mine:
@@ -208,7 +208,7 @@ def remove(path: Path) -> None:
 
 
 def tidy(path: Path) -> None:
-    """Remove what a writer or remover of this checkpoint left that was killed."""
+    """Remove files that a killed writer or remover of this checkpoint left."""
     with _turn(path):
         sweep(path.parent, _stem(path))
 

@@ -19,7 +19,7 @@ def default_collate(items: Sequence[Any]) -> Any:
     Arrays, tensors and numbers become a tensor with the items along a new first axis (Python floats
     float32, integers int64); tuples, lists and dicts are batched part by part; text stays a list.
 
-    Raises ValueError or TypeError, saying which item differs from the first.
+    Raises ValueError or TypeError, which names the item that differs from the first.
     """
     if not items:
         raise ValueError("no items given to batch; wanted at least one")
@@ -64,9 +64,9 @@ def _alike(found: list[Any], what: str) -> None:
 
 
 def to_device(batch: Any, device: Device) -> Any:
-    """The batch with its arrays as tensors on the device; what is no array stays.
+    """The batch with its arrays as tensors on the device; other values are unchanged.
 
-    The one place where batches cross to a GPU.
+    Only this function copies batches to a GPU.
     """
     if isinstance(batch, Tensor):
         if batch.device is device:

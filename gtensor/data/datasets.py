@@ -1,4 +1,4 @@
-"""Datasets: what has items by number, or yields them; over arrays, memory-mapped files, subsets."""
+"""Datasets: items by number, or an iterable; over arrays, memory-mapped files, subsets."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class Dataset:
     """Items by number: subclasses write `__len__` and `__getitem__`.
 
     One that can make a whole batch at once also writes `gather(indices)`, which takes an int64
-    array of item numbers and returns the batch, and is asked instead of its items.
+    array of item numbers and returns the batch; it is called instead of `__getitem__`.
     """
 
     def __len__(self) -> int:
@@ -46,7 +46,8 @@ class ArrayDataset(Dataset):
             not copied. Batches are copied from them in one pass per array, without a Python object
             per item.
 
-    Raises TypeError for what is no array, ValueError for none, 0-d ones or different lengths.
+    Raises TypeError for a value that is not an array, ValueError for none, 0-d ones or different
+    lengths.
     """
 
     def __init__(self, *arrays: Any) -> None:
@@ -72,7 +73,7 @@ class ArrayDataset(Dataset):
         return tuple(array[index] for array in self.arrays)
 
     def gather(self, indices: np.ndarray) -> tuple[Tensor, ...]:
-        """The items of these numbers, each array's in one new tensor where the array lies."""
+        """The items of these numbers: for each array one new tensor on the array's device."""
         _check_range(indices, len(self))
         return tuple(_gathered(array, indices) for array in self.arrays)
 
@@ -101,7 +102,7 @@ def _gathered(array: Any, indices: np.ndarray) -> Tensor:
     shape, dtype = (len(indices), *array.shape[1:]), array.dtype
     batch = empty(shape, dtype.newbyteorder("="), "cpu")
     if array.flags.c_contiguous and array.flags.aligned and dtype.isnative:
-        # "clip" because NumPy buffers the output under "raise"; the numbers have been checked.
+        # NumPy buffers the output with "raise"; the numbers are already checked.
         np.take(array, indices, axis=0, out=batch._array, mode="clip")
     else:  # np.take would copy the whole array first
         batch._array[...] = array[indices]
@@ -122,7 +123,7 @@ class Subset(Dataset):
 
     @property
     def gather(self) -> Callable[[np.ndarray], Any]:
-        """Makes a batch of these items; as absent as the dataset's own is."""
+        """Makes a batch of these items; only if the dataset has `gather`."""
         whole = self.dataset.gather
         return lambda indices: whole(self.indices[indices])
 
@@ -142,9 +143,9 @@ def random_split(
     """Disjoint random subsets of a dataset that cover it.
 
     Args:
-        dataset: what has a length.
-        lengths: the items of each subset, or its share of them; shares add up to 1, and what
-            rounding down leaves goes to the first subsets, as in PyTorch.
+        dataset: an object with a length.
+        lengths: the items of each subset, or its share of them; shares add up to 1. Items left by
+            rounding down are added to the first subsets, as in PyTorch.
         seed: of the shuffle; by default drawn from the generator that `gtensor.manual_seed` sets.
 
     Raises ValueError for lengths that do not add up.
@@ -187,7 +188,7 @@ def memmap(
         offset: bytes before the first number.
 
     Raises FileNotFoundError, or ValueError for no .npy file or a length that does not fit the
-    shape; an OSError or a MemoryError of the system comes out as it is.
+    shape; an OSError or a MemoryError of the system is not changed.
     """
     place = Path(path)
     if not place.is_file():  # nor a pipe, which would block
@@ -200,7 +201,7 @@ def memmap(
             return np.lib.format.open_memmap(place, mode="r")
         except (OSError, MemoryError):
             raise
-        except Exception as error:  # what NumPy's parser raises for a header is no fixed set
+        except Exception as error:  # NumPy does not document which errors its parser raises
             first = str(error).partition("\n")[0]
             raise ValueError(f"{place} is no .npy file that can be mapped: {first}") from error
     kind = element_type(dtype)

@@ -1,4 +1,4 @@
-"""DataLoader: batches of a dataset, shuffled by seed, made ahead by threads, taken up midway."""
+"""DataLoader: batches of a dataset, shuffled by seed, made ahead by threads, resumable."""
 
 from __future__ import annotations
 
@@ -29,25 +29,25 @@ class DataLoader:
         shuffle: another order in every epoch, which follows from seed and epoch alone.
         sampler: item numbers in the order to be used, iterated once an epoch, instead of `shuffle`;
             its `set_epoch(epoch)`, if it has one, is called before.
-        num_workers: threads that make batches ahead of their use; 0 makes them when asked. Threads
-            pay where the time goes into reading memory-mapped files and NumPy, which let others
-            run.
+        num_workers: threads that make batches ahead of their use; 0 makes each when it is needed.
+            Threads help if the time is spent in reading memory-mapped files and in NumPy, which
+            release the GIL.
         collate_fn: makes a batch from a list of items; by default `gather`, else `default_collate`.
         drop_last: leave out a last batch that is smaller.
         seed: of the shuffle; by default drawn once from the generator of `gtensor.manual_seed`.
-        device: where the batches' tensors go; by default the default device.
+        device: of the batches' tensors; by default the default device.
         prefetch_factor: batches that wait at most, per worker.
 
-    `state_dict()` says how far this pass came: the batches handed out, whatever the workers are
-    ahead. A loader that loads it goes on with the remaining ones; an iterable is run through again
-    up to there, so it must repeat itself, and so must a sampler.
+    `state_dict()` has the number of batches that this pass has returned, not those made ahead. A
+    loader that loads it continues with the remaining ones; an iterable is iterated again up to
+    there, so it must repeat itself, and so must a sampler.
 
     After a `break` the pass is over: the next loop is a new epoch from its first batch. Until it
-    begins, `state_dict()` still tells where the pass was left, and a loader that loads that (this
-    one, too) goes on with the batches that were left out.
+    begins, `state_dict()` still has the position of the break, and a loader that loads that (this
+    one, too) continues with the remaining batches.
 
-    Raises ValueError or TypeError for options that make no sense. An exception of the dataset comes
-    out of the loop, with a note naming the item or the batch.
+    Raises ValueError or TypeError for invalid options. The loop raises an exception of the dataset
+    with a note that names the item or the batch.
     """
 
     def __init__(
@@ -59,7 +59,7 @@ class DataLoader:
         for name, value, least in (("batch_size", batch_size, 1), ("num_workers", num_workers, 0),
                                    ("prefetch_factor", prefetch_factor, 1),
                                    ("seed", 0 if seed is None else seed, 0)):
-            if type(value) is not int or value < least:  # True is none
+            if type(value) is not int or value < least:  # bool is refused
                 raise ValueError(f"{name}={value!r} given; wanted an integer of {least} or more")
         self._numbered = hasattr(dataset, "__getitem__") and hasattr(dataset, "__len__")
         if not self._numbered and not hasattr(dataset, "__iter__"):
@@ -90,8 +90,8 @@ class DataLoader:
         self.prefetch_factor = prefetch_factor
         self._gathers = self._numbered and collate_fn is None and hasattr(dataset, "gather")
         self._epoch = self._batch = 0
-        self._fresh = True  # the next pass begins (or goes on) at this epoch and batch
-        self._pass = 0  # tells a pass whether a newer one has begun
+        self._fresh = True  # the next pass begins (or resumes) at this epoch and batch
+        self._pass = 0  # the number of the latest pass
 
     def __len__(self) -> int:
         """Batches of an epoch; TypeError for an iterable without a length."""
@@ -123,7 +123,7 @@ class DataLoader:
 
     def _batches(self, this_pass: int) -> Iterator[Any]:
         jobs, ahead = self._jobs(), self.num_workers * self.prefetch_factor
-        # no map(): a StopIteration of the dataset would end the epoch silently
+        # not map(): a StopIteration of the dataset would end the epoch silently
         made = made_ahead(jobs, self._made, self.num_workers, ahead) if ahead else (
             self._made(job) for job in jobs)
         with closing(made):
@@ -193,7 +193,7 @@ class DataLoader:
         self._move(epoch, 0)
 
     def state_dict(self) -> dict[str, Any]:
-        """Where this loader stands, as JSON: the epoch, and the batches handed out of it."""
+        """The loader's position as JSON: the epoch, and the number of batches returned in it."""
         return {"seed": self.seed, "epoch": self._epoch, "batch": self._batch,
                 "batch_size": self.batch_size, "items": self._items(),
                 "shuffle": bool(self.shuffle), "drop_last": bool(self.drop_last)}
@@ -201,9 +201,8 @@ class DataLoader:
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Let the next pass be the rest of the one that `state_dict()` was taken in.
 
-        Raises ValueError, with nothing changed, for a state that lacks something, or is that of
-        another number of items or batch size, or another `shuffle` or `drop_last`: its batches
-        would be others.
+        Raises ValueError, with nothing changed, for an incomplete state, and for one with another
+        number of items, batch size, `shuffle` or `drop_last`, which has other batches.
         """
         facts = Facts("the loader's state given", state, UNLOADED)
         missing = [name for name in _FACTS if name not in facts]

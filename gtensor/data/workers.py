@@ -1,4 +1,4 @@
-"""Batches made ahead by threads, handed on in order; at most so many wait at a time."""
+"""Batches made ahead by threads and returned in order; a bounded number waits at a time."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ def made_ahead(
 ) -> Generator[Any, None, None]:
     """`make(job)` for every job, in order, by `workers` threads at most `ahead` jobs ahead.
 
-    Jobs are drawn by one thread at a time. An exception of `jobs` or `make` comes out in its place.
-    The threads end with the iterator: when it is exhausted, closed, or dropped. In a fork of this
-    process, which has none of them, asking for the next result is a RuntimeError.
+    One thread at a time draws a job. An exception of `jobs` or `make` is raised in the order of the
+    results. The threads end when the iterator is exhausted, closed or dropped. In a fork of this
+    process, which has no such threads, the next result is a RuntimeError.
     """
     pool = _Pool(jobs, make, ahead)
     threads = [threading.Thread(target=pool.work, name=f"gtensor-data-{i}", daemon=True)
@@ -33,10 +33,10 @@ def made_ahead(
             yield value
     finally:
         if os.getpid() != pool.process:
-            pass  # a fork, in which locks may be those of threads that it does not have
+            pass  # a fork: threads that it does not have may hold the locks
         elif getattr(_this_thread, "works", False):
-            # The garbage collector found the dropped iterator while it ran in a worker. That may
-            # hold a lock of this pool, so it neither takes one nor waits; another thread does.
+            # The garbage collector dropped the iterator while it ran in a worker. That may hold a
+            # lock of this pool, so it neither takes one nor waits; another thread does.
             _thread.start_new_thread(pool.stop, ())
         else:
             pool.stop()
@@ -46,7 +46,7 @@ def made_ahead(
 
 
 class _Pool:
-    """What the threads share. `drawn` jobs were begun, `taken` were handed on, results between."""
+    """The threads' shared state: `drawn` jobs were begun, `taken` results were returned."""
 
     def __init__(self, jobs: Iterator[Any], make: Callable[[Any], Any], ahead: int) -> None:
         self.jobs = jobs
@@ -56,7 +56,7 @@ class _Pool:
         self.changed = threading.Condition()
         self.results: dict[int, tuple[Any, BaseException | None]] = {}
         self.drawn = self.taken = 0
-        self.ended = False  # no job is left, or nobody wants one
+        self.ended = False  # no job is left, or the iterator has ended
         self.process = os.getpid()
 
     def work(self) -> None:

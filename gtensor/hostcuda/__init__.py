@@ -1,10 +1,11 @@
 """CUDA without a GPU: the real CuPy on a host device.
 
-`install()` puts stand-ins for NVIDIA's runtime, driver, compiler and libraries under CuPy, which
-stays as it is on disk. Device memory is host memory, kernels are compiled by g++, streams are
-queues. `python -m gtensor.hostcuda SCRIPT` runs a program so, `pytest --host-cuda` a test suite.
+`install()` replaces NVIDIA's runtime, driver, compiler and libraries under CuPy by stand-ins;
+CuPy's files are not changed. Device memory is host memory, kernels are compiled by g++, streams are
+queues. `python -m gtensor.hostcuda SCRIPT` runs a program this way, `pytest --host-cuda` a test
+suite.
 
-It imports nothing else of gtensor, and is imported by nothing of it.
+It imports nothing else of gtensor, and nothing of gtensor imports it.
 """
 
 from __future__ import annotations

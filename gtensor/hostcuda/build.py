@@ -1,4 +1,4 @@
-"""What g++ makes, once per text, and keeps on disk; libhostcuda, made so from NVIDIA's headers."""
+"""Builds by g++, cached on disk by their text; libhostcuda, built with NVIDIA's headers."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _LIBRARIES = {  # file -> what it consists of; the file's name is the one that p
 
 
 class Unusable(RuntimeError):
-    """This machine or this CuPy cannot be used; one sentence that says what is wanted."""
+    """This machine or this CuPy cannot be used; the message is one sentence."""
 
 
 def cache() -> Path:
@@ -56,7 +56,7 @@ def compiler() -> str:
 
 @functools.cache
 def version() -> str:
-    """What g++ says of itself."""
+    """g++'s description of itself."""
     return run(["--version"]).stdout
 
 
@@ -79,7 +79,7 @@ def gpp(arguments: Arguments) -> None:
 
 @contextlib.contextmanager
 def locked(path: Path) -> Iterator[Path]:
-    """Gives a folder to build in; one process at a time has it for the same path."""
+    """A folder to build in, which one process at a time has for a path."""
     lock = path.with_name(path.name + ".lock")
     try:
         held = _hold(lock, fcntl.LOCK_EX)
@@ -97,7 +97,7 @@ def locked(path: Path) -> Iterator[Path]:
 def _hold(path: Path, how: int) -> int:
     """A descriptor of the file of this name, made if it is not there, opened and locked.
 
-    A process that waits for a lock may be given that of a file that was removed meanwhile.
+    A process that waits for a lock may get that of a file that was removed meanwhile.
     """
     while True:
         path.parent.mkdir(parents=True, exist_ok=True)

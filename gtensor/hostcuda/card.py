@@ -1,7 +1,7 @@
-"""What a device says of itself: NVIDIA's H100 SXM5 80 GB, by CUDA's names of the attributes.
+"""The attributes of the simulated device, NVIDIA's H100 SXM5 80 GB, by CUDA's names.
 
 The figures are those of the CUDA C++ Programming Guide's table for compute capability 9.0 and of
-the H100 data sheet; what neither states (clocks, bus ids) only has to be plausible.
+the H100 data sheet; others (clocks, bus ids) are plausible values.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ DRIVER = {
 
 @dataclass(frozen=True)
 class Card:
-    """A device to stand in for: name, bytes of memory, attributes by CUDA's names."""
+    """A device to simulate: name, bytes of memory, attributes by CUDA's names."""
 
     name: str = "NVIDIA H100 80GB HBM3"
     memory: int = 80 * _GIB

@@ -1,7 +1,7 @@
-"""Python processes that a program on a host device starts are on one, too.
+"""Installs the host device in Python processes that a program on one starts.
 
-Their environment names the settings, and a folder before all others on PYTHONPATH, whose
-`sitecustomize` installs them when the interpreter starts.
+Their environment has the settings, and as the first folder on PYTHONPATH one whose `sitecustomize`
+installs the host device when the interpreter starts.
 """
 
 from __future__ import annotations
@@ -25,6 +25,6 @@ def inherit(environment: MutableMapping[str, str], settings: Mapping[str, Any]) 
 
 
 def settings() -> dict[str, Any] | None:
-    """Those that this process was started with, None if it was not."""
+    """The settings that this process was started with, None without any."""
     given = os.environ.get(VARIABLE)
     return None if given is None else json.loads(given)

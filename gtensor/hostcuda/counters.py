@@ -1,4 +1,4 @@
-"""What a program has had done by its devices."""
+"""Counts of the work that a program's devices have done."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ class Counters:
     functions and launches of graphs. `bytes` has those of copies, memsets and allocations by the
     same names. Work that was captured counts at each launch of its graph, not when it is captured.
 
-    A synchronization is a call that returns when the device has done something: of a device, a
-    stream or an event, or a copy that waits for its bytes ("synchronize copy": cudaMemcpy from or
-    to the host, and any copy to pageable memory). cudaFree waits, too; it is counted as "free".
+    A synchronization is a call that waits for the device: of a device, a stream or an event, or a
+    copy that waits for its bytes ("synchronize copy": cudaMemcpy from or to the host, and any copy
+    to pageable memory). cudaFree waits, too; it is counted as "free".
     """
 
     kernels: dict[str, int] = field(default_factory=dict)
@@ -35,8 +35,7 @@ class Counters:
 
     @property
     def launches(self) -> int:
-        """How often a device was given something to compute: kernels, library calls and copies
-        within the device."""
+        """How often a device computed: kernels, library calls and copies within the device."""
         return (sum(self.kernels.values()) + sum(self.library.values())
                 + self.copies.get("device to device", 0))
 
@@ -66,7 +65,7 @@ def counters() -> Counters:
 
 
 def missing() -> dict[str, int]:
-    """The functions that were called and are not there, and how often."""
+    """The calls of functions that are not implemented, by name."""
     return {name: count for kind, name, count, _ in _lines() if kind < 0}
 
 

@@ -1,4 +1,4 @@
-"""What an ELF file says of its functions, and how a loaded one is given others.
+"""The functions of an ELF file, and their replacement in a loaded one.
 
 CuPy's extension modules link NVIDIA's runtime statically but keep their symbol tables: each
 function can be found in memory, and its first bytes become a jump to another.
@@ -23,13 +23,13 @@ class NoSymbols(Exception):
 
 
 def functions(path: Path, table: int = _SYMTAB) -> dict[str, tuple[int, int]]:
-    """Name -> address within the file's image, bytes; of the functions that are defined there."""
+    """Name -> (address within the file's image, bytes) of the functions that it defines."""
     return {name: (value, size) for name, kind, section, value, size in _symbols(path, table)
             if kind == _FUNCTION and section != _UNDEFINED}
 
 
 def wanted(path: Path) -> set[str]:
-    """The names that the file expects others to define."""
+    """The undefined names of the file."""
     return {name for name, _, section, _, _ in _symbols(path, _DYNSYM)
             if section == _UNDEFINED and name}
 
@@ -73,8 +73,7 @@ def _base(library: ctypes.CDLL, name: str) -> int:
 def patch(path: Path, replacements: Mapping[str, int]) -> ctypes.CDLL:
     """Load an extension module's file and let each named function jump to an address.
 
-    Python's own import of the module finds it loaded. The caller keeps what the addresses belong
-    to.
+    Python's own import of the module finds it loaded. The caller keeps the functions alive.
     """
     library = ctypes.CDLL(str(path))
     base = _base(library, next(name for name in functions(path, _DYNSYM)
@@ -94,7 +93,7 @@ def patch(path: Path, replacements: Mapping[str, int]) -> ctypes.CDLL:
 
 
 def _write(texts: Mapping[int, bytes]) -> None:
-    """Overwrite machine code. Its pages can be written meanwhile, and only then."""
+    """Overwrite machine code, whose pages are made writable meanwhile."""
     libc = ctypes.CDLL(None, use_errno=True)
     libc.mprotect.argtypes = (ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)
     first = min(texts) // mmap.PAGESIZE * mmap.PAGESIZE

@@ -44,15 +44,15 @@ class Native:
         self.cuda.hostcuda_random.restype = ctypes.c_ulonglong
 
     def address(self, name: str) -> int | None:
-        """Where a function of libhostcuda is, None if it is not there."""
+        """The address of a function of libhostcuda, None if it has none of that name."""
         function = getattr(self.cuda, name, None)
         return None if function is None else ctypes.cast(function, ctypes.c_void_p).value
 
 
-_native: Native | None = None  # once all is in place
-_begun = False  # whether libraries of ours are loaded
+_native: Native | None = None  # set once the installation is complete
+_begun = False  # whether stand-in libraries are loaded
 _devices = 0
-_set: dict[str, Any] = {}  # what `configure` was given last
+_set: dict[str, Any] = {}  # the latest arguments of `configure`
 
 
 def native() -> Native:
@@ -68,19 +68,19 @@ def installed() -> bool:
 
 
 def present() -> dict[str, Any]:
-    """What this process was installed with, and what `configure` changed since."""
+    """The arguments of `install`, with later changes by `configure`."""
     native()
     return {"devices": _devices, **_set}
 
 
 def install(mode: str = "eager", devices: int = 1, seed: int = 0, dry: bool = False,
             card: Card | None = None) -> None:
-    """Let CuPy, cuda-bindings and ctypes find CUDA devices that this machine's CPU stands in for.
+    """Let CuPy, cuda-bindings and ctypes find CUDA devices that this machine's CPU simulates.
 
     Call it before CuPy is imported. `mode` "eager" runs each operation when it is queued,
     "deferred" when something waits for it, in an order drawn by `seed` among those that CUDA
-    allows. With `dry` operations are counted and not run. Raises Unusable, with one sentence, where
-    it cannot.
+    allows. With `dry` operations are counted and not run. Raises Unusable, with one sentence, if it
+    cannot.
     """
     global _native, _begun, _devices
     _check(mode, devices)
@@ -114,7 +114,7 @@ def install(mode: str = "eager", devices: int = 1, seed: int = 0, dry: bool = Fa
 def configure(mode: str = "eager", seed: int = 0, dry: bool = False) -> dict[str, Any]:
     """Change the mode of a process in which it is installed, once all work has run.
 
-    Answers what was set before, to be given back by `configure(**before)`.
+    Returns the settings before, for `configure(**before)`.
     """
     global _set
     _check_mode(mode)
@@ -124,7 +124,7 @@ def configure(mode: str = "eager", seed: int = 0, dry: bool = False) -> dict[str
 
 
 def forgive() -> None:
-    """Forget errors that stay (illegal accesses), once all work has run: tests of them go on."""
+    """Clear sticky errors (illegal accesses), once all work has run, for tests of them."""
     from gtensor.hostcuda.libraries.calls import runtime
 
     native().cuda.hostcuda_forgive()
@@ -170,13 +170,13 @@ def _check_loaded(names: Iterable[str]) -> None:
 
 
 def _cupy_cache() -> Path:
-    """A folder that no real device is given images from; child processes are given the same."""
+    """A cache folder that no real device reads images from; child processes use the same."""
     given = Path(os.environ.get("CUPY_CACHE_DIR") or build.cache() / "cupy")
     return given if given.name == _CUPY_CACHE else given / _CUPY_CACHE
 
 
 def _cupy() -> Path:
-    """Where CuPy's packages lie."""
+    """The folder of CuPy's packages."""
     try:
         version = importlib.metadata.version("cupy-cuda13x")
     except importlib.metadata.PackageNotFoundError:
@@ -205,7 +205,7 @@ def _add_devices(native: Native, devices: int, card: Card) -> None:
 
 @contextlib.contextmanager
 def _expected(what: str) -> Iterator[None]:
-    """What is met in CuPy's files and is not what was tested is Unusable."""
+    """Raise Unusable if CuPy's files are not the tested ones."""
     try:
         yield
     except (OSError, elf.NoSymbols) as error:

@@ -1,4 +1,4 @@
-"""How libhostcuda reaches what is written in Python: the compiler and the libraries."""
+"""Connects libhostcuda to its parts in Python: the compiler and the libraries."""
 
 from __future__ import annotations
 
@@ -42,9 +42,9 @@ def connect(native: Any, packages: Path, capability: int, kernel_seconds: float)
 
 
 def _end(native: Any, stubs: list[libraries.stubs.Stub]) -> None:
-    """Nothing calls into Python from now on: the interpreter ends before its C modules do.
+    """End all calls into Python: the interpreter ends before its C modules do.
 
-    CUB, Thrust and the generators are left, which only Python code calls.
+    CUB, Thrust and the generators stay connected, since only Python code calls them.
     """
     native.nvrtc.hostcuda_set_compiler(_Compile())
     native.cuda.hostcuda_set_loader(_Load())
@@ -69,7 +69,7 @@ def _compiler(nvrtc: ctypes.CDLL) -> Any:
         except compiler.CompileError as error:
             nvrtc.hostcuda_failed(program, str(error).encode())
             return _COMPILATION
-        except BaseException:  # a caller in C stands behind this frame: nothing may pass it
+        except BaseException:  # the caller is C code, which no exception may pass
             nvrtc.hostcuda_failed(program, traceback.format_exc().encode())
             return _INTERNAL
         for expression, lowered in made.lowered.items():

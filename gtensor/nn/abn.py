@@ -19,9 +19,9 @@ class ABN(BatchNorm2d):
     """Batch norm and activation of (N, C, ...), in one op; saves its input.
 
     act((x - mean) / sqrt(var + eps) * (|weight| + eps) + bias): the scale is never 0, so that
-    `InPlaceABN`, which computes the same, can invert it. A state of `BatchNorm2d` loads as it is:
-    positive weights keep their meaning but for the added eps, negative ones lose their sign; see
-    `from_batch_norm` for a conversion that is exact.
+    `InPlaceABN`, which computes the same, can invert it. A state of `BatchNorm2d` can be loaded:
+    positive weights get eps added, negative ones lose their sign; `from_batch_norm` converts
+    exactly.
 
     Args:
         num_features: C.
@@ -57,13 +57,13 @@ class ABN(BatchNorm2d):
                         ) -> Self:
         """A module that computes activation(norm(x)), with the norm's parameters and statistics.
 
-        Weights from eps on keep their value: |weight| + eps is what they were. A smaller one
-        becomes eps. Negative ones have no counterpart, but where a channel of the norm's input
-        changes its sign the weight may, too: `producer`, the convolution or linear layer whose
-        output the norm takes, is then changed in place, and with it the running mean.
+        The scale |weight| + eps equals the norm's weight, which is raised to eps if it is smaller.
+        A negative weight is made positive by a change of sign of the channel's input: `producer`,
+        the convolution or linear layer in front of the norm, and the running mean are then changed
+        in place.
 
-        Raises ValueError for negative weights without a producer that fits, TypeError for an ABN,
-        which is one already: before any change.
+        Raises ValueError for negative weights without a producer that fits, TypeError for an ABN.
+        Nothing is changed then.
         """
         if isinstance(norm, ABN):
             raise TypeError(f"from_batch_norm was given an {type(norm).__name__}; wanted a "
@@ -95,8 +95,8 @@ class InPlaceABN(ABN):
     """`ABN` over its input's memory, which it consumes: one kept buffer per layer instead of two.
 
     After `y = norm(x)` only y can be used; a later use of x is an error that names this line. The
-    input is overwritten only where nobody else can see it; otherwise y gets a buffer of its own,
-    which `gtensor.memory.copies()` counts. See `gtensor.nn.functional.inplace_abn`.
+    input is overwritten only if it has no other reader; otherwise y gets a new buffer, which
+    `gtensor.memory.copies()` counts. See `gtensor.nn.functional.inplace_abn`.
 
     `gather` may be set to a function that stacks all replicas' arrays along a new first axis: then
     the statistics are those of the batches of all replicas together.

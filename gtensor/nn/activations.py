@@ -14,7 +14,7 @@ from gtensor.ops.torch_arguments import only
 
 
 class _Inplace(Module):
-    """An activation with PyTorch's last argument, which must be False: none is in place here."""
+    """An activation with PyTorch's argument `inplace`, which must be False."""
 
     def __init__(self, inplace: bool = False) -> None:
         super().__init__()
@@ -30,7 +30,7 @@ class ReLU(_Inplace):
 
 
 class Identity(Module):
-    """Its input; whatever it is made with is ignored, so that it can stand for any module."""
+    """Its input. Arguments are ignored, so that it can replace any module."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__()

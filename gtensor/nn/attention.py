@@ -73,7 +73,7 @@ class MultiheadAttention(Module):
         need_weights: bool = True, attn_mask: Tensor | None = None,
         average_attn_weights: bool = True, is_causal: bool = False,
     ) -> tuple[Tensor, Tensor | None]:
-        """The output, and the attention weights if need_weights (which then are made whole).
+        """The output, and the whole attention weights if need_weights.
 
         Args:
             key_padding_mask: (N, S) or (S,), boolean; True keys are left out. Or added to scores.
@@ -81,8 +81,8 @@ class MultiheadAttention(Module):
             attn_mask: (L, S) or (N * heads, L, S), boolean, True leaves out (unlike in
                 scaled_dot_product_attention). Or added to the scores.
             average_attn_weights: weights (N, L, S), the mean of the heads', or (N, heads, L, S).
-            is_causal: position i sees positions up to i. An attn_mask given beside it must say
-                the same, as in PyTorch: it is what is used.
+            is_causal: position i sees positions up to i. An attn_mask given with it must be the
+                same mask, as in PyTorch; it is used.
         """
         want_tensors("MultiheadAttention", query=query, key=key, value=value,
                      key_padding_mask=key_padding_mask, attn_mask=attn_mask)

@@ -36,7 +36,7 @@ class _Ordered(Module):
         return modules[index]
 
     def _of(self, modules: dict[str, Any]) -> _Ordered:
-        """What a slice gives."""
+        """The container of a slice."""
         return ModuleList(modules.values())
 
     def append(self, module: Module) -> Self:
@@ -91,7 +91,7 @@ class ModuleList(_Ordered):
         """Put a module before the one at `index`, as a list does; those behind move on by one."""
         modules = list(self)
         modules.insert(index, module)
-        self.register_module(str(len(self)), module)  # which says what is wrong with it
+        self.register_module(str(len(self)), module)  # checks it
         self._modules = {str(i): held for i, held in enumerate(modules)}
 
 
@@ -155,7 +155,7 @@ class ModuleDict(_Named):
 
 
 class ParameterDict(_Named):
-    """Parameters by name; a tensor that is none becomes one."""
+    """Parameters by name; a plain tensor becomes one."""
 
     _kind = "_parameters"
 
@@ -168,7 +168,7 @@ class ParameterDict(_Named):
 
 
 class ParameterList(Module):
-    """A list of parameters; a tensor that is none becomes one."""
+    """A list of parameters; a plain tensor becomes one."""
 
     def __init__(self, values: Iterable[Any] | None = None) -> None:
         super().__init__()

@@ -31,9 +31,9 @@ class Movable:
     def to(self, *targets: Any) -> Self:
         """Move to a device and/or convert to a floating dtype: `to("cuda")`, `to(gt.float64)`.
 
-        A dtype converts floating parameters and buffers only. Parameters stay the same objects; an
-        optimizer made before must be made again if the dtype or device changed, since its state did
-        not. Returns the module.
+        A dtype converts floating parameters and buffers only. Parameters stay the same objects. An
+        optimizer must be made again if the dtype or device changes, since its state does not.
+        Returns the module.
         """
         tensors: list[Tensor] = [*self.parameters(), *self.buffers()]
         moved = [_moved(tensor, targets) for tensor in tensors]
@@ -81,7 +81,7 @@ class Movable:
 
 
 def _moved(tensor: Tensor, targets: tuple[Any, ...]) -> Tensor:
-    """The tensor on those devices and in those dtypes, without history; itself if it is there."""
+    """The tensor on a device and in a dtype, without history; itself if it fits already."""
     place = tensor
     with no_grad():
         for target in targets:
@@ -97,9 +97,9 @@ def _moved(tensor: Tensor, targets: tuple[Any, ...]) -> Tensor:
 
 
 def value_of(given: Any) -> Tensor:
-    """A tensor of the values of a state dict: of what `asarray` takes, or of a PyTorch tensor.
+    """A tensor of a value in a state dict: a PyTorch tensor, or a value that `asarray` takes.
 
-    PyTorch hands out no parameters, so they are detached; it need not be there.
+    PyTorch does not export parameters, so they are detached. PyTorch need not be installed.
     """
     if isinstance(given, Tensor) or not type(given).__module__.startswith("torch"):
         return asarray(given)

@@ -15,7 +15,7 @@ _PADDINGS = ("zeros", "reflect", "replicate", "circular")
 
 
 class _Convolution(Module):
-    """What ordinary and transposed convolutions have in common."""
+    """The base of ordinary and transposed convolutions."""
 
     _axes = 2
 
@@ -39,7 +39,7 @@ class _Convolution(Module):
         return (value,) * self._axes if isinstance(value, int) else tuple(value)
 
     def _extras(self) -> tuple[tuple[str, Any, Any], ...]:
-        """Name, value and default of what repr shows where it is not the default."""
+        """Name, value and default of the options in repr."""
         return (("padding", self.padding, 0), ("dilation", self.dilation, 1),
                 ("groups", self.groups, 1), ("bias", self.bias is not None, True))
 

@@ -1,8 +1,8 @@
-"""Forward hooks of a Module: functions that see, and may replace, what goes in and what comes out.
+"""Forward hooks of a Module: functions that see, and may replace, its inputs and outputs.
 
-There are no backward hooks of modules: the engine moves gradients in place from their last holder,
-so there is no moment at which all gradients of a module's outputs exist together. Hooks of tensors
-see gradients one at a time.
+There are no backward hooks of modules: the engine reuses the memory of gradients in place, so the
+gradients of a module's outputs never exist all together. Hooks of tensors see gradients one at a
+time.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ Options = dict[str, Any]
 
 @dataclass(frozen=True)
 class Hook:
-    """A function, and whether it is given keyword arguments, too."""
+    """A hook, and whether it takes keyword arguments."""
 
     function: Callable[..., Any]
     with_kwargs: bool
 
     def __call__(self, module: Hooked, args: Args, kwargs: Options, *output: Any) -> Any:
-        """What the function returns."""
+        """Call the hook."""
         if self.with_kwargs:
             return self.function(module, args, kwargs, *output)
         return self.function(module, args, *output)
@@ -45,7 +45,7 @@ class Hook:
 
 
 class Hooked:
-    """What a Module does when it is called: its pre-hooks, `forward`, its hooks."""
+    """Mixin of `Module`: a call runs its pre-hooks, `forward` and its hooks."""
 
     _forward_pre_hooks: dict[int, Hook]
     _forward_hooks: dict[int, Hook]

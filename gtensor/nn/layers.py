@@ -23,8 +23,8 @@ def weight_and_bias(
 ) -> None:
     """Register a weight of `shape` and a bias (outputs,), with PyTorch's initial values.
 
-    Without outputs there is no bias. Both are uniform in +-1 / sqrt(fan_in). For the weight PyTorch
-    writes that as Kaiming's rule with a slope of sqrt(5).
+    Without outputs there is no bias. Both are uniform in +-1 / sqrt(fan_in), which for the weight
+    equals PyTorch's Kaiming rule with a slope of sqrt(5).
     """
     module.weight = Parameter(empty(shape, dtype, device))
     init.kaiming_uniform_(module.weight, a=math.sqrt(5))

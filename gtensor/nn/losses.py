@@ -10,7 +10,7 @@ from gtensor.nn.module import Module
 class _Loss(Module):
     """A loss of an input and a target, reduced by "mean", "sum" or "none".
 
-    Only by keyword, where PyTorch has older arguments before it.
+    `reduction` is keyword-only, since PyTorch has deprecated arguments before it.
     """
 
     def __init__(self, *, reduction: str = "mean") -> None:
@@ -22,7 +22,7 @@ class _Loss(Module):
 
 
 class _WeightedLoss(_Loss):
-    """One whose weights are a buffer, so that they move with the module."""
+    """A loss with weights in a buffer, so that they move with the module."""
 
     def __init__(self, weight: Tensor | None, reduction: str) -> None:
         super().__init__(reduction=reduction)

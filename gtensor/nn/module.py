@@ -14,8 +14,7 @@ from gtensor.nn.parameter import Parameter
 
 
 class Mismatch(NamedTuple):
-    """What `load_state_dict(strict=False)` did not load: names without a value, and without a
-    place."""
+    """The names that `load_state_dict(strict=False)` did not find in the state or in the module."""
 
     missing_keys: list[str]
     unexpected_keys: list[str]
@@ -50,7 +49,7 @@ class Module(Movable, Hooked):
             object.__setattr__(self, name, value)
 
     def forward(self, *inputs: Any, **options: Any) -> Any:
-        """What the module computes; every subclass says."""
+        """The module's computation; every subclass defines it."""
         raise TypeError(f"{type(self).__name__} was called but has no forward(); write one")
 
     # -- registration -----------------------------------------------------------------------------
@@ -75,7 +74,7 @@ class Module(Movable, Hooked):
             object.__setattr__(self, name, value)
 
     def __getattr__(self, name: str) -> Any:
-        """Registered names; called only for what is no ordinary attribute."""
+        """Registered names; Python calls it only if there is no ordinary attribute."""
         for kind in ("_parameters", "_buffers", "_modules"):
             found = self.__dict__.get(kind, {})
             if name in found:
@@ -140,13 +139,13 @@ class Module(Movable, Hooked):
     # -- what it holds ----------------------------------------------------------------------------
 
     def named_children(self) -> Iterator[tuple[str, Module]]:
-        """The modules directly below, with their names."""
+        """The direct submodules, with their names."""
         for name, module in self._modules.items():
             if module is not None:
                 yield name, module
 
     def children(self) -> Iterator[Module]:
-        """The modules directly below."""
+        """The direct submodules."""
         for _, module in self.named_children():
             yield module
 
@@ -238,7 +237,7 @@ class Module(Movable, Hooked):
     def state_dict(self, prefix: str = "") -> dict[str, Tensor]:
         """Parameters and persistent buffers by their dotted names, as PyTorch names them.
 
-        The tensors share the module's memory: what is loaded or trained later shows in them.
+        The tensors share the module's memory, so later loads and updates change them.
         """
         found: dict[str, Tensor] = {}
         for path, module in self._walk(prefix):
@@ -254,8 +253,8 @@ class Module(Movable, Hooked):
                 parameters, too.
             strict: whether the names must be exactly the module's own.
 
-        Raises ValueError naming every name that is missing or unexpected (if strict), and every
-        shape that differs: before anything is changed.
+        Raises ValueError, with nothing changed, which lists every missing or unexpected name (if
+        strict) and every shape that differs.
         """
         places = {_joined(path, name): value for path, module in self._walk()
                   for name, value in module._saved()}
@@ -325,7 +324,7 @@ class Module(Movable, Hooked):
     # -- text -------------------------------------------------------------------------------------
 
     def extra_repr(self) -> str:
-        """What stands between the brackets of the module's repr."""
+        """The text between the brackets of the module's repr."""
         return ""
 
     def __repr__(self) -> str:

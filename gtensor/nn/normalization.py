@@ -128,7 +128,7 @@ class BatchNorm2d(Module):
         return self._normalized(F.batch_norm, x)
 
     def _normalized(self, function: Callable[..., Tensor], x: Tensor, **options: Any) -> Tensor:
-        """A batch norm of x by `function`, counted if it is one of training."""
+        """A batch norm of x by `function`; in training it is counted."""
         want_tensors(type(self).__name__, input=x)
         if x.ndim not in self._dimensions or x.shape[1] != self.num_features:
             raise ValueError(f"{type(self).__name__}({self.num_features}) was given shape "

@@ -11,10 +11,10 @@ _FIELDS = tuple(name for name in Tensor.__slots__ if name != "__weakref__")
 
 
 class Parameter(Tensor):
-    """A leaf tensor over the memory of `data`; what is not a tensor yet is copied into one.
+    """A leaf tensor over the memory of `data`; other values are copied into a tensor.
 
-    It is a Tensor in every respect. Its class is how a Module tells what is to be trained from what
-    is only kept. Raises TypeError if a gradient is asked of integers.
+    It is a Tensor; a Module registers tensors of this class as parameters to be trained. Raises
+    TypeError for integers with requires_grad.
     """
 
     __slots__ = ()
@@ -27,19 +27,19 @@ class Parameter(Tensor):
         return made
 
     def __init__(self, data: Any, requires_grad: bool = True) -> None:
-        """All is done by `__new__`; a Tensor's `__init__` refuses to be called."""
+        """Empty: `__new__` does the work, and Tensor's `__init__` raises."""
 
     def become(self, other: Tensor) -> None:
-        """Stand for `other`'s memory from now on, without history and without a gradient.
+        """Take `other`'s memory, without history and without a gradient.
 
-        Whoever holds this parameter (a module, an optimizer, the user) goes on holding it, also
-        when it moved to another device or dtype.
+        So modules, optimizers and users keep the same parameter object after a move to another
+        device or dtype.
         """
         other._refuse_cut("Parameter()")
         source = other.detach()
         for name in _FIELDS:
             setattr(self, name, getattr(source, name))
-        self._storage.join(self)  # a handle like any other: nobody overwrites it unseen
+        self._storage.join(self)  # so that no op overwrites the memory
 
     def __reduce__(self) -> tuple[Any, ...]:
         self._refuse_history("pickle")

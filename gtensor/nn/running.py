@@ -1,4 +1,4 @@
-"""Which module runs, by its dotted path; followed only while somebody records memory."""
+"""The dotted path of the running module, kept only while memory is recorded."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from gtensor.backend.scopes import here
 
 
 class _Outermost(threading.local):
-    """Of the running module that no other module called: the paths of all modules in it."""
+    """The paths of all modules in the outermost running module."""
 
     paths: dict[int, str] | None = None
 
@@ -23,7 +23,7 @@ _outermost = _Outermost()
 def running(module: Any) -> Iterator[None]:
     """The block is the call of `module`: "Net.layer1.conv" in the call of a Net, "Linear" alone.
 
-    A module that is no part of the one that called it stands behind the caller's path by its class.
+    A module that is not a part of its caller is named by its class after the caller's path.
     """
     before, paths = here.module, _outermost.paths
     outermost = paths is None
@@ -39,6 +39,6 @@ def running(module: Any) -> Iterator[None]:
 
 
 def paths_in(root: Any) -> dict[int, str]:
-    """Of a module and all in it: their paths from its class on, by `id`."""
+    """The paths of a module and all its submodules, from its class on, by `id`."""
     name = type(root).__name__
     return {id(module): f"{name}.{path}" if path else name for path, module in root.named_modules()}

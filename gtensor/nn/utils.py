@@ -25,8 +25,8 @@ def clip_grad_norm_(
     """Scale all gradients by min(1, max_norm / norm), `norm` being that of all of them together.
 
     Args:
-        parameters: tensors; those without a gradient are passed over.
-        max_norm: the norm that the gradients shall have at most.
+        parameters: tensors; those without a gradient are skipped.
+        max_norm: the largest norm after clipping.
         norm_type: the order of the norm, above 0; float("inf") is the largest absolute value.
         error_if_nonfinite: raise if the norm is infinite or NaN; it waits for the GPU. Without it
             such a norm scales the gradients to 0 or NaN, as in PyTorch.
@@ -83,20 +83,20 @@ def checkpoint(
 ) -> Any:
     """function(*inputs, **kwargs), whose records keep the inputs in place of what they saved.
 
-    backward runs the function once more, when it comes to its first record, and frees what that
-    saved as it passes. So a chain of checkpointed parts keeps the parts' inputs, and one part's
-    saves at a time, for the time of a second forward pass.
+    backward runs the function again when it reaches its first record, and frees the values saved by
+    the second run as it passes. So a chain of checkpointed parts keeps the parts' inputs and the
+    saved values of one part at a time; it costs a second forward pass.
 
     Args:
-        function: called with the inputs and kwargs; what else it reads, such as the parameters of a
-            module, gets its gradient too. It must do the same both times. Random numbers of gtensor
-            repeat themselves, running statistics of batch norms move once.
-        inputs, kwargs: anything. Tensors among them (in tuples, lists and dicts, too) are saved, so
-            nothing overwrites them unseen; an in-place batch norm on one of them copies it.
+        function: called with the inputs and kwargs; other tensors that it reads, such as parameters
+            of a module, get their gradients, too. It must do the same both times. Random numbers of
+            gtensor repeat; running statistics of batch norms are updated once.
+        inputs, kwargs: anything. Tensors among them (in tuples, lists and dicts, too) are saved and
+            guarded; an in-place batch norm on one of them copies it.
         use_reentrant: False, as PyTorch advises.
 
-    Returns what the function returns. Only tensors within tuples, lists and dicts are found there;
-    what lies behind others keeps what it saved.
+    Returns the function's result. Only tensors within tuples, lists and dicts are found there;
+    records behind other tensors keep their saved values.
 
     Raises TypeError for a function that cannot be called, ValueError for use_reentrant=True. The
     backward raises GradientError if an input or a saved parameter was written since, or if the

@@ -1,4 +1,4 @@
-"""The op records, by family, and the public functions over them: each module's `__all__`."""
+"""The op definitions by family, and the public functions over them: each module's `__all__`."""
 
 from __future__ import annotations
 
@@ -75,13 +75,13 @@ __all__ = sorted(name for module in _MODULES for name in getattr(module, "__all_
 
 
 def _publish() -> None:
-    """Hand the methods and operators of Tensor their functions."""
+    """Connect the methods and operators of Tensor to the public functions."""
     functions: dict[str, Any] = dict(registry)
     for module in _MODULES:
         for name in (*getattr(module, "__all__", ()), *getattr(module, "METHODS", ())):
             functions[name] = getattr(module, name)
     for name, function in functions.items():
-        # a bound method is called faster than an object
+        # a bound method is faster to call than an object
         setattr(public, name, function.__call__ if isinstance(function, Op) else function)
     for name, method in vars(Methods).items():  # a method's text is its function's
         if callable(method) and not method.__doc__ and name in functions:

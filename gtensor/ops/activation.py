@@ -1,8 +1,8 @@
 """Activations and their gradients.
 
-Where the derivative can be had from the output (relu, leaky_relu, elu, sigmoid) the output is
-saved, so that the input can go; the others save their input. Gradients are written over the
-incoming one.
+Where the derivative follows from the output (relu, leaky_relu, elu, sigmoid) the output is saved
+and the input can be freed; the others save their input. Gradients are written over the incoming
+one.
 """
 
 from __future__ import annotations
@@ -209,7 +209,7 @@ silu = op(
 # -- softplus --------------------------------------------------------------------------------------
 
 
-# `factor` is PyTorch's beta, which is a word of the engine's (accumulate into `out`).
+# `factor` is PyTorch's beta; the engine's `beta` means to accumulate into `out`.
 
 
 def _softplus_formula(ns: Any, x: Any, *, factor: float, threshold: float) -> Any:

@@ -93,7 +93,7 @@ def take_along_axis(x: Tensor, indices: Any, /, axis: int = -1) -> Tensor:
     x and indices have as many axes, which broadcast except along `axis`. PyTorch's
     `gather(x, axis, indices)` for shapes that agree in the other axes. Raises ValueError for shapes
     that do not fit, TypeError for the indices' dtype, IndexError for one out of range (not on a
-    GPU, where that would wait).
+    GPU, where the check would wait).
     """
     place = axis_index(axis, x.ndim, "take_along_axis")
     where = indices if isinstance(indices, Tensor) else asarray(indices, device=x.device)

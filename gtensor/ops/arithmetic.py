@@ -91,7 +91,7 @@ def _pow_grad(ns: Any, g: Any, x1: Any, x2: Any) -> Any:
 
     0 where x2 is 0 and x1 is 0 or NaN.
     """
-    if isinstance(x2, _VALUES) and np.all(x2):  # of a tensor a look would wait for the GPU
+    if isinstance(x2, _VALUES) and np.all(x2):  # for a tensor the check would wait for the GPU
         return g * (x2 * ns.power(x1, x2 - 1))
     kept = ns.logical_or(ns.not_equal(x2, 0), ns.greater(ns.abs(x1), 0))
     return g * ns.where(kept, x2 * ns.power(ns.where(kept, x1, 1.0), x2 - 1), 0.0)

@@ -1,8 +1,8 @@
 """Attention in bounded memory: the (L, S) weights exist one block at a time, never whole.
 
 Forward keeps a running maximum and a running sum per query (online softmax) and saves its inputs,
-its output and two numbers per query, the largest score and the sum of the exponentials beside it;
-backward computes every block of weights again from those. Source: Dao et al., "FlashAttention",
+its output and two numbers per query: the largest score, and the sum of the exponentials relative to
+it. Backward recomputes every block of weights from those. Source: Dao et al., "FlashAttention",
 2022; Milakov and Gimelshein, "Online normalizer calculation for softmax", 2018.
 """
 
@@ -54,7 +54,7 @@ def _causal_mask(q: Tensor, k: Tensor) -> Tensor:
 def _weights(
     ns: Any, primals: Any, *, dropout_p: float, seed: int, **options: Any
 ) -> tuple[Any, Any]:
-    """The weights in the shape of all leading axes, and a function that drops as they are."""
+    """The weights in the shape of all leading axes, and a function that applies their dropout."""
     q, k, v, mask = primals
     weights = attention_weights(ns, q, k, mask, **options)
     shape = np.broadcast_shapes(weights.shape[:-2], v.shape[:-2]) + weights.shape[-2:]
@@ -68,7 +68,7 @@ def _weights(
 
 
 def _softmax_change(ns: Any, weights: Any, change: Any) -> Any:
-    """What a change of the scores makes of the weights; its own transpose."""
+    """The derivative of the softmax applied to a change of the scores; it is symmetric."""
     mean = ns.sum(ns.multiply(weights, change), axis=(len(weights.shape) - 1,), keepdims=True)
     return ns.multiply(weights, ns.subtract(change, mean))
 
@@ -180,8 +180,8 @@ def scaled_dot_product_attention(
 ) -> Tensor:
     """softmax(query @ key.mT * scale + mask) @ value, of shape (..., L, E_v).
 
-    The (..., L, S) weights are never whole in memory: blocks of them are computed, and again for
-    the gradient, from the inputs, the output and two numbers per query. Gradients of gradients
+    The (..., L, S) weights are never whole in memory: they are computed in blocks, and recomputed
+    for the gradient from the inputs, the output and two numbers per query. Gradients of gradients
     (`create_graph`) do compute them whole. A query that sees no key gives 0.
 
     Args:

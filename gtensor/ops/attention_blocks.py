@@ -22,7 +22,7 @@ class _Blocks:
     """One call's arrays with common leading axes, and the blocks of weights that they are cut into.
 
     A block is (matrices of some leading indices) x (rows: queries) x (columns: keys). With dropout
-    a block has all columns, so that its weights lie in one run of the numbers that drop.
+    a block has all columns, so that its weights use consecutive random numbers.
     """
 
     def __init__(
@@ -72,7 +72,7 @@ class _Blocks:
             yield slice(start, min(start + self.columns, stop))
 
     def part(self, a: Any, batch: Key, rows: slice) -> Any:
-        """Rows of some matrices, contiguous and in the dtype that is computed in."""
+        """Rows of some matrices, contiguous and in the compute dtype."""
         return self.xp.ascontiguousarray(a[batch][..., rows, :], dtype=self.work)
 
     def product(self, which: int, a: Any, b: Any) -> Any:
@@ -82,7 +82,7 @@ class _Blocks:
         return self.device.matmul(a, _swapped(b), out)
 
     def scores(self, batch: Key, rows: slice, columns: slice, queries: Any) -> Any:
-        """queries @ keys.mT, masked: a block that may be written over."""
+        """queries @ keys.mT, masked: a block that may be overwritten."""
         s = self.product(0, queries, self.part(self.k, batch, columns))
         if self.mask is not None:
             mask = self.mask[batch][..., rows, columns]
@@ -97,7 +97,7 @@ class _Blocks:
         return s
 
     def kept(self, first: int, rows: slice, shape: tuple[int, ...]) -> Any:
-        """What dropout multiplies the block's weights by, all columns; None without dropout."""
+        """The dropout factors of the block's weights, all columns; None without dropout."""
         if not self.dropout_p:
             return None
         start = (first * self.length + rows.start) * self.keys
@@ -141,7 +141,7 @@ def attention_path(
 
 
 def _attend(blocks: _Blocks, batch: Key, first: int, rows: slice) -> tuple[Any, Any, Any]:
-    """The output of some queries, their largest scores, and the sums of exponentials beside it."""
+    """The output of some queries, their largest scores, and their sums of exponentials."""
     xp = blocks.xp
     queries = blocks.part(blocks.q, batch, rows) * blocks.work.type(blocks.scale)
     column = (*queries.shape[:-1], 1)
@@ -178,7 +178,7 @@ def attention_grad_path(
 ) -> tuple[Any, ...]:
     """Gradients of q, k, v and mask, in their shapes; None where not `wanted`.
 
-    Sums over blocks are kept in float32 for the half types: that copy is all they take beside.
+    Sums over blocks are kept in float32 for the half types, the only additional memory.
     """
     blocks = _Blocks(q, k, v, mask, scale=scale, is_causal=is_causal, dropout_p=dropout_p,
                      seed=seed)
@@ -203,7 +203,7 @@ def _attend_backward(
     blocks: _Blocks, batch: Key, first: int, rows: slice, known: tuple[Any, ...],
     sums: list[Any],
 ) -> None:
-    """Add to `sums` what the outputs of some queries give to q, k, v and mask."""
+    """Add to `sums` the gradients of q, k, v and mask through the outputs of some queries."""
     xp, everything = blocks.xp, slice(None)
     g, attended, largest, total = known
     queries = blocks.part(blocks.q, batch, rows) * blocks.work.type(blocks.scale)

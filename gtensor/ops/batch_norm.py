@@ -1,7 +1,7 @@
 """Batch norm followed by an activation, out of place, as one op over (N, C, ...).
 
-y = act((x - mean) / sqrt(var + eps) * weight + bias). Saved are x and two numbers per channel; the
-pre-activation is made anew, tile by tile, in backward. Statistics of half types are float32.
+y = act((x - mean) / sqrt(var + eps) * weight + bias). Saved are x and two numbers per channel;
+backward recomputes the pre-activation tile by tile. Statistics of half types are float32.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ def _recorded_terms(ns: Any, g: Any, x: Any, weight: Any, bias: Any, mean: Any, 
                     params: dict[str, Any]) -> tuple[Any, Any, Any]:
     """xhat, the gradient before the activation, and 1 / deviation, in recorded ops.
 
-    In training the statistics are functions of x, so they are made from it again.
+    In training the statistics are functions of x, so they are recomputed from it.
     """
     axes = (0, *range(2, len(x.shape)))
     kept = (1, x.shape[1], *(1,) * (len(x.shape) - 2))
@@ -74,7 +74,7 @@ def _dx_recorded(
 def _backward(ns: Any, step: Any, g: Any) -> None:
     x, weight, bias, mean, var, center, spread = step.saved
     if not step.params["training"]:
-        center, spread = mean, var  # these are inputs: in a recorded pass they have a history
+        center, spread = mean, var  # inputs, which have a history in a recorded pass
     give_gradients(ns, step, g, (x, weight, bias, center, spread), step.params)
 
 
@@ -93,7 +93,7 @@ def give_gradients(
     if not params["training"]:
         give_statistics(ns, step, sums, arrays[1], arrays[4])
     dx = None
-    if step.needs(0):  # before the sums are given away, where something may be added to them
+    if step.needs(0):  # before the sums are given away, since they may be written then
         totals, count = (sums, None) if sync is None else sync.sums(sums)
         dx = ns.batch_norm_dx(g, *arrays, totals, count=count, out=step.reuse(g), **options)
     if step.needs(1):
@@ -105,7 +105,7 @@ def give_gradients(
 
 
 def give_statistics(ns: Any, step: Any, sums: Any, weight: Any, var: Any) -> None:
-    """Gradients of the mean and the variance that were given, where someone wants them."""
+    """Gradients of the given mean and variance, where they are needed."""
     if not (step.needs(3) or step.needs(4)):
         return
     rstd = ns.divide(1.0, ns.sqrt(ns.add(var, step.params["eps"])))
@@ -257,8 +257,8 @@ def batch_norm_act(
     Args:
         input: (N, C, ...).
         running_mean, running_var: (C); in training moved towards the batch's mean and unbiased
-            variance by `momentum`, in place; otherwise what is normalized by.
-        weight, bias: (C), or None for 1 and 0; float32 may stand beside a half input.
+            variance by `momentum`, in place; otherwise used to normalize.
+        weight, bias: (C), or None for 1 and 0; float32 is allowed with a half input.
         training: normalize by the batch's own mean and biased variance.
         eps: added to the variance.
         activation: "identity", "relu", "leaky_relu", "elu", "gelu", "gelu_tanh", "silu", "sigmoid",
@@ -287,7 +287,7 @@ def move_averages(
 ) -> None:
     """Move the running statistics, in place, towards a batch's: mean, biased variance, count.
 
-    Not when a checkpointed function runs again: the first run has moved them.
+    Not when a checkpointed function runs again: the first run has updated them.
     """
     if is_recomputing():
         return

@@ -1,4 +1,4 @@
-"""What the batch norms refuse, before anything is written."""
+"""The checks of the batch norms' arguments, before anything is written."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def check_batch_norm(
     bias: Tensor | None, training: bool, momentum: float, name: str = "batch_norm",
     alone: bool = True,
 ) -> None:
-    """Raise for what does not fit; `alone`: no other replica has more values of a channel."""
+    """Raise for shapes or dtypes that do not fit; `alone`: there is no other replica."""
     want_tensors(name, input=x, running_mean=running_mean, running_var=running_var, weight=weight,
                  bias=bias)
     if x.ndim < 2:
@@ -45,8 +45,7 @@ def check_batch_norm(
 def _check_averages(
     name: str, x: Tensor, running_mean: Tensor | None, running_var: Tensor | None, momentum: float
 ) -> None:
-    """Raise for running statistics that could not be moved, and for a momentum that is no number.
-    """
+    """Raise for running statistics that cannot be updated, and for a momentum not a number."""
     if not isinstance(momentum, (int, float)):
         raise TypeError(f"{name} was given momentum={momentum!r}; wanted a number")
     for which, running in (("running_mean", running_mean), ("running_var", running_var)):
@@ -64,7 +63,7 @@ def _check_averages(
 
 
 def check_eps(eps: float, dtype: Any, name: str) -> None:
-    """Raise unless eps is a positive number in the dtype that is computed in."""
+    """Raise unless eps is a positive number in the compute dtype."""
     if not 0 < computed_in(dtype).type(eps) < inf:
         raise ValueError(f"{name} was given eps={eps}; wanted a positive number, which keeps its "
                          "scale from 0")

@@ -43,10 +43,10 @@ def _power_of_two(number: int) -> int:
 
 
 class Channels:
-    """How the channels of an (N, C, ...) array lie in memory, and what kernels are launched with.
+    """The memory layout of the channels of an (N, C, ...) array, and its kernels' launches.
 
-    First: C-contiguous. Last: the memory of a C-contiguous (N, ..., C). What is neither is copied
-    to C order by `dense`.
+    First: C-contiguous. Last: the memory of a C-contiguous (N, ..., C). `dense` copies other
+    layouts to C order.
     """
 
     def __init__(self, x: Any) -> None:
@@ -93,7 +93,7 @@ class Channels:
         return xp.ascontiguousarray(xp.moveaxis(a, 1, -1) if self.last else a, dtype=self.dtype)
 
     def target(self, out: Any) -> tuple[Any, bool]:
-        """What kernels write, in this order of axes, and whether it is the memory of `out`."""
+        """The array for kernels to write, in this order of axes, and whether it is in `out`."""
         xp = cupy()
         if out is not None and out.dtype == self.dtype:
             view = xp.moveaxis(out, 1, -1) if self.last else out
@@ -103,7 +103,7 @@ class Channels:
         return xp.empty((n, *rest, c) if self.last else self.shape, self.dtype), False
 
     def result(self, target: Any, out: Any, direct: bool) -> Any:
-        """What a path returns, from what `target` gave."""
+        """A path's result, from that of `target`."""
         if direct:
             return out
         return settled(cupy().moveaxis(target, -1, 1) if self.last else target, out)

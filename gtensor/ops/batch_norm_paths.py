@@ -24,8 +24,8 @@ from gtensor.settings import settings
 class Channels:
     """Arrays of x's shape with the channels first, and per-channel arrays beside them, by tiles.
 
-    Tiles have `limit` elements, those of the settings unless given, and so have the buffers. What
-    is computed stays in buffers until it is done: NumPy takes twice as long on strided arrays.
+    Tiles have `limit` elements (by default those of the settings), and so have the buffers. Results
+    stay in buffers until they are done: NumPy takes twice as long on strided arrays.
     """
 
     def __init__(self, x: np.ndarray, buffers: int, limit: int | None = None) -> None:
@@ -39,7 +39,7 @@ class Channels:
         return a.swapaxes(0, 1)
 
     def spread(self, a: Any) -> Any:
-        """A per-channel array, in the dtype that is computed in, broadcast to the moved shape."""
+        """A per-channel array, in the compute dtype, broadcast to the moved shape."""
         return None if a is None else spread(a.astype(self.work, copy=False), self.shape)
 
     def tiles(self) -> Iterator[tuple[Any, tuple[int, ...]]]:
@@ -50,7 +50,7 @@ class Channels:
             yield key, shape[key].shape
 
     def widened(self, part: np.ndarray, which: int) -> np.ndarray:
-        """A tile in the dtype that is computed in: itself, or a copy in scratch buffer `which`."""
+        """A tile in the compute dtype: itself, or a copy in scratch buffer `which`."""
         return part if part.dtype == self.work else self._copied(part, which)
 
     def dense(self, part: np.ndarray, which: int) -> np.ndarray:

@@ -27,8 +27,8 @@ def class_axis(ndim: int) -> int:
 def check_targets(name: str, scores: Tensor, target: Tensor, ignore_index: int) -> None:
     """Raise unless `target` holds class indices for scores (N, C, d1, ...) or (C,).
 
-    ValueError for shapes and for indices out of range, TypeError for what is no Tensor and for the
-    dtype. On a GPU the range is not checked, because that would wait for the device.
+    ValueError for shapes and for indices out of range, TypeError for a value that is not a Tensor
+    and for the dtype. On a GPU the range is not checked, because that would wait for the device.
     """
     want_tensors(name, input=scores, target=target)
     if not scores.ndim:
@@ -49,7 +49,7 @@ def check_range(
 ) -> None:
     """Raise ValueError for indices outside 0..limit-1 (except `ignored`); CPU only.
 
-    TypeError for what is no Tensor.
+    TypeError for a value that is not a Tensor.
     """
     want_tensors(name, **{what: indices})
     if indices.device.type != "cpu" or not indices.size:
@@ -68,7 +68,7 @@ def check_range(
 
 
 def valid(target: Any, ignore_index: int) -> tuple[Any, Any]:
-    """Indices that can be used everywhere, and where they count."""
+    """Indices with ignored ones replaced by 0, and the mask of those that count."""
     counts = target != ignore_index
     return (target * counts).astype(np.int64), counts
 
@@ -172,7 +172,7 @@ class_targets = op(
 
 
 def class_weights(name: str, scores: Tensor, weight: Tensor | None) -> Any:
-    """The weights as an array of our own: a loss may be differentiated after they changed."""
+    """A copy of the weights: a loss may be differentiated after they changed."""
     if weight is None:
         return None
     classes = scores.shape[class_axis(scores.ndim)] if scores.ndim else 0
@@ -189,7 +189,7 @@ def class_weights(name: str, scores: Tensor, weight: Tensor | None) -> Any:
 def one_hot(tensor: Tensor, num_classes: int = -1) -> Tensor:
     """Integers (...) in [0, num_classes) as int64 rows (..., num_classes) with one 1 each.
 
-    With num_classes=-1 there are as many as the largest index asks for; on a GPU this waits for it.
+    num_classes=-1 means the largest index + 1; on a GPU this waits for it.
     """
     want_tensors("one_hot", tensor=tensor)
     if tensor.dtype.kind not in "iu":

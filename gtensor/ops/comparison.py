@@ -1,4 +1,4 @@
-"""Comparison, logic, bits and classification: booleans and integers, so that no gradient is due."""
+"""Comparison, logic, bits and classification: booleans and integers, without gradients."""
 
 from __future__ import annotations
 

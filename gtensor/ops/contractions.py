@@ -38,7 +38,7 @@ def _vecdot_cpu(x1: Any, x2: Any, out: Any = None) -> Any:
 
 
 def _vecdot_half(x1: Any, x2: Any, out: Any) -> None:
-    """Multiplied and added up in float32 (or what is wider), by tiles, also within a long row."""
+    """Products summed in float32 (or a wider dtype), by tiles, also within a long row."""
     work, step = computed_in(out.dtype), settings.tile_elements
     x1, x2 = np.broadcast_arrays(x1, x2)
     for tile in row_tiles(x1.shape):
@@ -117,7 +117,7 @@ def _last(x: Tensor, axis: int) -> Tensor:
 
 
 def _cross_path(x1: Any, x2: Any, out: Any = None) -> Any:
-    """Component by component, in tiles: the second product is all that is held beside `out`."""
+    """Component by component, in tiles: only the second product needs memory beside `out`."""
     device = device_of(x1)
     shape = np.broadcast_shapes(x1.shape, x2.shape)
     if out is None:
@@ -183,7 +183,7 @@ def tensordot(
     """The sum of products over pairs of axes: a single matrix product.
 
     `axes` is a number (the last of x1 with the first of x2), or the axes of x1 and those of x2, in
-    pairs. The answer has the other axes of x1, then those of x2.
+    pairs. The result has the other axes of x1, then those of x2.
     """
     x1, x2 = asarray(x1), asarray(x2)
     first, second = _paired(x1, x2, axes)

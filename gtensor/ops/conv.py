@@ -1,7 +1,7 @@
 """Convolution over two axes: three bilinear ops that are each other's derivatives.
 
-conv2d and its two gradients are records of their own, so that derivatives of any order are these
-three again. Only the input and the weight are saved; columns are made anew (see conv_paths).
+conv2d and its two gradients are ops of their own, so that derivatives of any order are these three
+again. Only the input and the weight are saved; columns are recomputed (see conv_paths).
 """
 
 from __future__ import annotations

@@ -28,7 +28,7 @@ Pair = tuple[int, int]
 
 
 class Geometry(NamedTuple):
-    """How windows lie on the input: sizes (height, width); `before` may be negative (a crop)."""
+    """The geometry of windows on the input: sizes (height, width); `before` < 0 crops."""
 
     size: Pair
     kernel: Pair

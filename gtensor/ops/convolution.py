@@ -1,4 +1,4 @@
-"""conv1d and conv2d: what the public functions check, and how one axis becomes two."""
+"""conv1d and conv2d: the checks of the public functions, and one axis as two."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def conv2d(
     """Cross-correlation of images with kernels: (N, O, OH, OW). Saves input and weight.
 
     Columns are made in tiles, in a workspace of `conv_paths.WORKSPACE_BYTES` (on a GPU
-    `GPU_WORKSPACE_BYTES`), and made anew in backward. On the CPU groups of few channels are
+    `GPU_WORKSPACE_BYTES`), and recomputed in backward. On the CPU groups of few channels are
     computed plane by plane instead.
 
     Args:

@@ -1,14 +1,14 @@
 """Decompositions of matrices: Cholesky, QR, eigenvalues of symmetric matrices.
 
-A decomposition is one record with its parts packed into one output (see `ops/packed.py`).
+A decomposition is one op with its parts packed into one output (see `ops/packed.py`).
 
 Gradients are for real matrices and follow PyTorch's formulas (Giles, "Collected matrix derivative
 results", 2008; Walter and Lehmann, arXiv 1009.6112, for QR). Complex matrices have values only.
 
 Symmetric matrices: `cholesky`, `eigh` and `eigvalsh` read the lower triangle and take the upper one
-for its mirror image, as NumPy's and PyTorch's; the gradient is symmetric, as PyTorch's. Their
-records work on the symmetric part (x + x^H) / 2, which of a mirrored matrix is the matrix itself,
-bit for bit, and of which the symmetric gradient is the derivative.
+for its mirror image, as NumPy's and PyTorch's; the gradient is symmetric, as PyTorch's. Their ops
+take the symmetric part (x + x^H) / 2, which for a mirrored matrix is the matrix itself, bit for
+bit, and whose derivative is the symmetric gradient.
 """
 
 from __future__ import annotations
@@ -53,9 +53,9 @@ def _mirrored_path(x: Any, out: Any = None) -> Any:
     return out
 
 
-# Not in the registry: no difference quotient shows this derivative. That of elements below the
-# diagonal would be twice as large, and that above 0; shared by both it is that of a matrix which
-# is known to be symmetric. The records behind it answer symmetric gradients.
+# Not in the registry: numeric differences do not give this derivative. They would be twice as large
+# below the diagonal and 0 above; shared by both it is that of a matrix known to be symmetric. The
+# ops behind it return symmetric gradients.
 _mirrored = UnaryOp(
     "mirrored", cpu=_mirrored_path, gpu=_mirrored_path, complex=True, samples=None,
     backward=lambda ns, step, g: step.give(0, g),
@@ -115,8 +115,8 @@ def cholesky(x: Tensor, /, *, upper: bool = False) -> Tensor:
     """L with x = L L^H of positive definite matrices x (..., n, n); `upper`: U = L^H, x = U^H U.
 
     Reads the lower triangle of x; the gradient is symmetric. Raises LinAlgError unless x is square,
-    and on the CPU unless it is positive definite (a GPU would have to be waited for; its result is
-    NaN there).
+    and on the CPU unless it is positive definite (on a GPU the check would wait, and the result is
+    NaN).
     """
     factor = cholesky_op(_from_lower(x, "cholesky"))
     return matrix_transpose(conjugated(recorded, factor)) if upper else factor
@@ -250,8 +250,8 @@ def _eigh_items(n: int) -> tuple[Shape, Shape]:
 def settled_signs(xp: Any, v: Any) -> Any:
     """1 or -1 for each column: times it, the real part of largest absolute value is positive.
 
-    Of a vector and its opposite, libraries and dtypes answer different ones. Where a positive and a
-    negative part are equally large, the sign stays as it is; so does the phase of a complex vector.
+    Libraries and dtypes return vectors of different signs. Where a positive and a negative part are
+    equally large, the sign is unchanged; so is the phase of a complex vector.
     """
     if not v.size:
         return xp.ones((*v.shape[:-2], 1, v.shape[-1]), v.dtype)

@@ -1,4 +1,4 @@
-"""Dropout whose mask is a function of a seed and an element's place: nothing but the seed is kept.
+"""Dropout with a mask that is a function of a seed and an element's index: only the seed is kept.
 
 The bits are those of NumPy's Philox (Salmon et al., "Parallel random numbers: as easy as 1, 2, 3",
 SC 2011): Philox4x64-10 with key (seed, 0). Element i of chunk k takes 32 bits of counter block
@@ -23,7 +23,7 @@ from gtensor.ops.torch_arguments import only
 from gtensor.random import generator
 from gtensor.settings import settings
 
-_CHUNK = 65536  # elements per counter stream: it defines the mask, so it is no setting
+_CHUNK = 65536  # elements per counter stream: it defines the mask, so it is not a setting
 _SCALE = 2**32
 
 
@@ -91,14 +91,14 @@ def _dropout_gpu(x: Any, *, p: float, seed: int, out: Any = None) -> Any:
 
 
 def _factor(p: float) -> float:
-    """What is kept is multiplied by this."""
+    """The factor of kept elements."""
     return 1 / (1 - p) if _threshold(p) < _SCALE else 0.0
 
 
 def keep_factors(
     device: Device, shape: tuple[int, ...], first: int, p: float, seed: int, dtype: Any
 ) -> Any:
-    """What dropout multiplies elements by: those of `shape` in a larger array, from the `first`."""
+    """The dropout factors of elements of `shape`, from number `first` on of a larger array."""
     if device.type == "cpu":
         kept = _kept(seed, first, prod(shape), _threshold(p)).reshape(shape)
         return np.multiply(kept, _factor(p), dtype=dtype)
@@ -118,7 +118,7 @@ dropout_op = op(
 def fresh_seed(device: Device, name: str) -> int:
     """A seed for the op with that name, from the generator that `gtensor.manual_seed` sets.
 
-    Raises RuntimeError while a graph is captured: all its replays would have one mask.
+    Raises RuntimeError while a graph is captured: all replays would have the same mask.
     """
     if device.capturing():
         raise RuntimeError(f"{name} was to draw a mask while a graph is captured, which each replay"

@@ -28,8 +28,8 @@ Pairs = tuple[tuple[int, ...], ...]
 def einsum(subscripts: str, /, *operands: Tensor) -> Tensor:
     """The sum of products that `subscripts` names: "ij,jk->ik" is a matrix product.
 
-    Each operand has a letter per axis; axes of one letter go together and have one size, or size 1,
-    which is repeated. Letters that the output leaves out are summed over. Without "->" the output
+    Each operand has a letter per axis; axes of one letter have one size, or size 1, which is
+    repeated. Letters that the output lacks are summed over. Without "->" the output
     has the letters that occur once, in alphabetical order. "..." stands for the axes not named,
     which broadcast. Differentiable in every operand; a view where one operand is only rearranged.
 
@@ -96,7 +96,7 @@ def _parsed(subscripts: str, shapes: Shapes) -> tuple[tuple[str, ...], str]:
 
 
 def _sizes(subscripts: str, terms: tuple[str, ...], shapes: Shapes) -> dict[str, int]:
-    """The size of each letter; an axis of size 1 goes with any."""
+    """The size of each letter; an axis of size 1 broadcasts."""
     sizes: dict[str, int] = {}
     for term, shape in zip(terms, shapes, strict=True):
         for letter, size in zip(term, shape, strict=True):
@@ -151,7 +151,7 @@ def _simple(x: Tensor, letters: str, sizes: dict[str, int]) -> tuple[Tensor, str
 
 
 def _summed(x: Tensor, letters: str, needed: set[str]) -> tuple[Tensor, str]:
-    """x with the axes summed that nobody else needs."""
+    """x summed over the axes that no other operand and not the output has."""
     gone = tuple(i for i, k in enumerate(letters) if k not in needed)
     if not gone:
         return x, letters

@@ -30,7 +30,7 @@ def _gather(weight: Any, indices: Any, *, padding_idx: int | None, out: Any = No
 def _scatter_cpu(
     g: Any, indices: Any, *, rows: int, padding_idx: int | None, out: Any = None, beta: float = 0.0
 ) -> Any:
-    """Rows summed by index: sorted, then added up in runs, so that a tile is all it takes."""
+    """Rows summed by index: sorted, then added up in runs, which needs one tile of memory."""
     columns = g.shape[-1]
     if out is None:
         out = host().empty((rows, columns), g.dtype, "embedding_grad")
@@ -123,7 +123,7 @@ def embedding(input: Tensor, weight: Tensor, padding_idx: int | None = None) -> 
     """Rows of a table: indices (...) and weight (V, D) give (..., D).
 
     The row padding_idx (from 0, or from the end if negative) gets no gradient. Indices out of range
-    raise ValueError on the CPU; on a GPU they are not checked, because that would wait.
+    raise ValueError on the CPU; on a GPU they are not checked, because the check would wait.
     """
     if weight.ndim != 2:
         raise ValueError(f"embedding was given a weight of shape {weight.shape}; wanted (V, D)")

@@ -1,10 +1,10 @@
 """Discrete Fourier transforms, over NumPy's and CuPy's, with gradients through complex values.
 
-Three records transform without changing sizes: complex to complex, real to the half spectrum, and
-back. Each is linear, so its gradient is its adjoint: the conjugate transform with the scale of the
-same side, that is, the inverse with "backward" and "forward" exchanged. The half spectrum leaves
-out the conjugates of its interior bins, which counts them twice on the way back: the adjoints of
-the real transforms weigh them by 1/2 and 2. Padding and truncation are ops before the transform.
+Three ops transform without changing sizes: complex to complex, real to the half spectrum, and back.
+Each is linear, so its gradient is its adjoint: the conjugate transform with the scale of the same
+side, that is, the inverse with "backward" and "forward" exchanged. The half spectrum lacks the
+conjugates of its interior bins, so the inverse counts these bins twice: the adjoints of the real
+transforms weight them by 1/2 and 2. Padding and truncation are ops before the transform.
 """
 
 from __future__ import annotations
@@ -273,7 +273,7 @@ def fft(x: Tensor, /, *, n: int | None = None, axis: int = -1, norm: str = "back
         norm: where 1/n goes: "backward" (on the inverse), "forward" (on this one), or "ortho" (its
             root on both).
 
-    Raises ValueError for fewer than one point, an axis that is not there, another norm.
+    Raises ValueError for fewer than one point, an axis that does not exist, another norm.
     """
     return _complex_transform(x, _one(n), (axis,), norm, "fft", False)
 
@@ -310,7 +310,7 @@ def rfft(x: Tensor, /, *, n: int | None = None, axis: int = -1, norm: str = "bac
 def irfft(x: Tensor, /, *, n: int | None = None, axis: int = -1, norm: str = "backward") -> Tensor:
     """Real values from half a spectrum: the inverse of `rfft` to n points.
 
-    By default n = 2 * (bins - 1); say n for an odd number of points. The imaginary part of bin 0,
+    By default n = 2 * (bins - 1); give n for an odd number of points. The imaginary part of bin 0,
     and of bin n / 2, counts as zero.
     """
     return _back_to_real(x, _one(n), (axis,), norm, "irfft")

@@ -16,8 +16,8 @@ from gtensor.ops.paths import tiled
 def fused(name: str, formula: Callable[..., Any], *, gpu: Callable[..., Any], **more: Any) -> Op:
     """Register an op that is `formula(ns, *inputs, **params)` in one pass over memory.
 
-    It has no rule of its own: where a gradient is asked through it, the formula is recorded
-    instead, op by op. Backward rules use such ops, so second order needs no second set of rules.
+    It has no rule: if an input requires a gradient, the formula is recorded instead, op by op.
+    Backward rules use such ops, so second order needs no second set of rules.
     """
     names = [p.name for p in inspect.signature(formula).parameters.values()
              if p.kind is p.POSITIONAL_OR_KEYWORD]

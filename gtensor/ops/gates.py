@@ -1,4 +1,4 @@
-"""Smooth activations beside those of `activation`: mish, logsigmoid, softsign, the gate of GLU."""
+"""More smooth activations: mish, logsigmoid, softsign, the gate of GLU."""
 
 from __future__ import annotations
 

@@ -54,7 +54,7 @@ class _Groups:
         return xhat
 
     def target(self, out: np.ndarray, key: Any, which: int) -> np.ndarray:
-        """Where a tile of the output is computed: itself, or a scratch buffer if it is half."""
+        """The array in which a tile of the output is computed: itself, or for half a buffer."""
         part = out[key]
         return part if part.dtype == self.work else self.scratch(which, part.shape)
 

@@ -1,4 +1,4 @@
-"""Signals (N, C, L) as images of one row, so that ops over two axes serve one axis, too."""
+"""Signals (N, C, L) as images of one row, for ops over two axes."""
 
 from __future__ import annotations
 

@@ -29,7 +29,7 @@ METHODS = ("get_item",)
 def _slice_path(x: Any, *, key: Key, out: Any = None) -> Any:
     if out is None:
         if not any(k is ... for k in key):
-            key = (*key, ...)  # so NumPy answers a view for a single element, too
+            key = (*key, ...)  # so NumPy returns a view also for a single element
         return x[key]
     out[...] = x[key]
     return out
@@ -184,8 +184,8 @@ def get_item(x: Tensor, key: Any) -> Tensor:
     """x[key]: a view for integers, slices, None and an ellipsis; a copy where the key holds arrays.
 
     Integer arrays, boolean masks (of all axes or some), lists and tensors mix with the rest by
-    NumPy's rules. Raises IndexError as NumPy does, naming the shape and the key; on a GPU indices
-    out of range are not noticed, since that would wait.
+    NumPy's rules. Raises IndexError as NumPy does, with the shape and the key; on a GPU indices out
+    of range are not checked, since the check would wait.
     """
     parts, basic = normalized(x, key, x.requires_grad)
     try:

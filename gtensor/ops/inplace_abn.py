@@ -1,9 +1,9 @@
 """Batch norm and activation over the input's own memory: in-place activated batch norm.
 
-y = act((x - mean) / sqrt(var + eps) * (|weight| + eps) + bias) is written over x, and what backward
-needs of x is found again by inverting the activation: the scale |weight| + eps is never 0. So a
-layer keeps one buffer, which its consumer would have kept anyway. An activation without an inverse
-keeps x instead, and its consumer a recipe for y (gtensor/core/recipe.py): one buffer again.
+y = act((x - mean) / sqrt(var + eps) * (|weight| + eps) + bias) is written over x, and backward
+recomputes x by inverting the activation: the scale |weight| + eps is never 0. So a layer keeps one
+buffer, which its consumer saves anyway. With an activation without an inverse the layer saves x
+instead, and its consumer saves a recipe for y (gtensor/core/recipe.py): one buffer again.
 
 Source: Rota Bulo, Porzi, Kontschieder, "In-place activated batch norm", CVPR 2018.
 """
@@ -126,7 +126,7 @@ def abn(
     momentum: float = 0.1, eps: float = 1e-5, activation: str = "leaky_relu",
     activation_param: float = 0.01,
 ) -> Tensor:
-    """What `inplace_abn` computes, out of place; `input` is saved and stays as it is."""
+    """`inplace_abn` out of place; `input` is saved and not changed."""
     want_tensors("abn", input=input, weight=weight)
     check_eps(eps, input.dtype, "abn")
     work = computed_in(input.dtype)
@@ -144,25 +144,25 @@ def inplace_abn(
     """Batch norm and activation over the memory of `input`, which is consumed; same shape.
 
     act((x - mean) / sqrt(var + eps) * (|weight| + eps) + bias). After the call `input` keeps its
-    shape and its gradient; any other use of it raises ConsumedError. Where someone else could see
-    the write (leaves, data, views that live, what a record saved, what left gtensor) the output
-    gets a buffer of its own instead, counted by `gtensor.memory.copies()`, and `input` stays.
+    shape and its gradient; any other use of it raises ConsumedError. If another reader could see
+    the write (leaves, data, live views, saved or exported memory), the output gets a new buffer
+    instead, counted by `gtensor.memory.copies()`, and `input` is not consumed.
 
     Args:
         input: (N, C, ...), channels first or last in memory.
-        weight, bias: (C), or None for a scale of 1 and 0; float32 may stand beside a half input.
+        weight, bias: (C), or None for a scale of 1 and 0; float32 is allowed with a half input.
         running_mean, running_var: (C), or None; see `batch_norm_act`.
         training: normalize by the batch's own mean and biased variance.
         eps: added to the variance and to |weight|.
         activation: "leaky_relu", "elu", "identity", "tanh", "sigmoid" or "softplus", which are
-            inverted; or "relu", "gelu", "gelu_tanh" or "silu", which keep x and hand a recipe on.
+            inverted; or "relu", "gelu", "gelu_tanh" or "silu", for which x is saved.
         activation_param: leaky_relu's slope, elu's alpha, softplus' beta; positive.
         gather: None, or a function that returns all replicas' arrays stacked along a new first
-            axis: then the batch is that of all replicas together, and every one has to call.
+            axis: then the batch is that of all replicas together, and every replica must call.
 
     Raises:
         ValueError: for shapes, an activation or a parameter that do not fit, and for one value per
-            channel in training: before anything is written.
+            channel in training. Nothing is written then.
 
     Source: Rota Bulo, Porzi, Kontschieder, "In-place activated batch norm", CVPR 2018.
     """
@@ -208,6 +208,6 @@ def _statistics(x: Tensor, sync: Replicas | None) -> tuple[Tensor, Tensor]:
 
 
 def _scale(weight: Tensor, work: Any, eps: float) -> Tensor:
-    """|weight| + eps, in the dtype that is computed in: as a half, eps would be lost."""
+    """|weight| + eps, in the compute dtype: a half type would lose eps."""
     wide = weight if weight.dtype == work else recorded.astype(weight, dtype=work)
     return recorded.abn_scale(wide, eps=eps)

@@ -1,8 +1,8 @@
 """The GPU paths of in-place activated batch norm: see inplace_abn.py for what they compute.
 
 One launch for the statistics and one for z, one for the sums and one for dx; one for both where a
-channel fits into the shared memory of a block. What lies in neither layout (channels first,
-channels last) or has another one than z, as a broadcast gradient, is copied once.
+channel fits into the shared memory of a block. An array in neither layout (channels first, channels
+last) or in another one than z, such as a broadcast gradient, is copied once.
 """
 
 from __future__ import annotations

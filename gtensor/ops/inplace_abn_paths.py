@@ -1,7 +1,7 @@
 """The CPU paths of in-place activated batch norm: see inplace_abn.py for what they compute.
 
-z = act(xhat * weight + bias) may be written over x, and the gradient over that of z. Backward has z
-alone: the activation is inverted, tile by tile.
+z = act(xhat * weight + bias) may be written over x, and the gradient over that of z. Backward has
+only z and inverts the activation tile by tile.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
 """Activations that can be inverted: the input, and the gradient, from the output alone.
 
-Functions work on tiles of a dtype that is computed in, with buffers that their caller owns. What
-they are given is stored inside the activation's open range (`Inverse.inside`), where both the
-inverse and the gradient are finite.
+Functions work on tiles of a compute dtype, with the caller's buffers. Their inputs lie inside the
+activation's open range (`Inverse.inside`), where both the inverse and the gradient are finite.
 """
 
 from __future__ import annotations
@@ -24,11 +23,10 @@ Bounds = tuple[float, float]
 
 @dataclass(frozen=True)
 class Inverse:
-    """What backward needs of an activation z = act(y) when only z is left.
+    """The functions by which backward uses an activation z = act(y) from z alone.
 
-    The parameter p is leaky_relu's slope, elu's alpha, softplus' beta. z and g are only read, and
-    may be what is returned; else the result is in `out`. `work` is a buffer of the same shape,
-    `out` of `gradient` may be g.
+    The parameter p is leaky_relu's slope, elu's alpha, softplus' beta. z and g are not written. The
+    result is z, g or `out`. `work` is a buffer of the same shape; `out` of `gradient` may be g.
     """
 
     invert: Callable[..., Any]  # (z, p, out, work) -> y

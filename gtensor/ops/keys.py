@@ -1,4 +1,4 @@
-"""Keys of x[key]: made of raw parts, and what one selects, worked out without touching data."""
+"""Keys of x[key]: their raw parts, and the selection's shape, computed without the data."""
 
 from __future__ import annotations
 
@@ -118,7 +118,7 @@ class Selection:
     place    the axis of the selection at which `lead` stands
     shape    of the selection
 
-    Raises IndexError as NumPy does; on a GPU the values of indices are not looked at.
+    Raises IndexError as NumPy does; on a GPU the values of indices are not checked.
     """
 
     def __init__(self, key: Key, shape: tuple[int, ...]) -> None:

@@ -1,4 +1,4 @@
-"""Matrix products, into buffers of the caller's where there are some; what matrix ops share."""
+"""Matrix products, also into the caller's buffers; functions that matrix ops share."""
 
 from __future__ import annotations
 
@@ -64,9 +64,9 @@ def matrices(x: Any, op_name: str, square: bool = False) -> Tensor:
 def matrix_paths(name: str, function: Callable[..., Any]) -> dict[str, Callable[..., Any]]:
     """The two paths of an op on matrices: `function(xp, *arrays, *, params)` on NumPy and CuPy.
 
-    Half types are computed in float32. LAPACK works on copies and answers new arrays, so `out` is
-    filled by a copy. On the CPU its refusals become a LinAlgError that names op and shape; cuSOLVER
-    could only be asked by waiting for the GPU, so there a singular matrix gives infinities or NaN.
+    Half types are computed in float32. LAPACK works on copies and returns new arrays, so `out` is
+    filled by a copy. On the CPU its errors become a LinAlgError that names op and shape. On a GPU
+    reading cuSOLVER's status would wait, so there a singular matrix gives infinities or NaN.
     """
 
     inputs_and_params = [*inspect.signature(function).parameters.values()][1:]
@@ -115,7 +115,7 @@ def _matmul_cpu(x1: Any, x2: Any, *, out: Any = None, beta: float = 0.0) -> Any:
 
 
 def _accumulate(x1: Any, x2: Any, out: Any) -> Any:
-    """out += x1 @ x2 by tiles of rows: NumPy's GEMM cannot add, and a tile is all it costs."""
+    """out += x1 @ x2 by tiles of rows, as NumPy's GEMM cannot add; it needs memory for a tile."""
     rows = max(16, settings.tile_elements // max(1, out.shape[-1]))
     for index in np.ndindex(out.shape[:-2]):
         a, b = np.broadcast_to(x1, out.shape[:-2] + x1.shape[-2:])[index], (

@@ -23,7 +23,7 @@ def _rows(a: Any) -> Any:
 
 
 def _steps_by_one(a: Any) -> bool:
-    """Whether rows are contiguous and lie apart, as BLAS wants them."""
+    """Whether rows are contiguous and do not overlap, as BLAS requires."""
     return a.strides[1] == a.itemsize and a.strides[0] >= a.shape[1] * a.itemsize
 
 
@@ -40,7 +40,7 @@ def _into_rows(product: Any, a: Any, b: Any, shape: tuple[int, ...], out: Any, b
 
 
 def _plain(a: Any) -> bool:
-    """A contiguous matrix of full precision, as most are: it needs no care before a GEMM."""
+    """Whether a matrix is contiguous and not of a half type, so that a GEMM can read it."""
     return a.ndim == 2 and a.flags.c_contiguous and a.itemsize > 2
 
 
@@ -165,7 +165,7 @@ def want_tensors(name: str, **inputs: Tensor | None) -> None:
 def same_dtype(name: str, **tensors: Tensor | None) -> None:
     """Raise TypeError unless those that are there are Tensors of one floating dtype.
 
-    Call it before their shapes are looked at: a list has none.
+    Called before their shapes are read, which a list lacks.
     """
     try:
         dtypes = [t._array.dtype for t in tensors.values() if t is not None]

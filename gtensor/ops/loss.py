@@ -1,7 +1,7 @@
 """Losses, fused: cross entropy keeps the logits and two numbers per row, never the probabilities.
 
-They are the row's largest logit and the sum of the exponentials beside it. The one logarithm of
-both would be rounded as a large logit is: at 1e7 in float32 the logarithm of the sum is lost.
+They are the row's largest logit and the sum of the exponentials relative to it. One logarithm for
+both would be rounded like a large logit: at 1e7 in float32 the logarithm of the sum is lost.
 """
 
 from __future__ import annotations
@@ -158,7 +158,7 @@ def _cross_entropy_grad_cpu(
 
 
 def _share(g: Any, count: Any, counts: Any, reduction: str) -> Any:
-    """What each row's gradient is multiplied by; an array of the target's shape."""
+    """The factor of each row's gradient; an array of the target's shape."""
     if reduction == "mean":
         g = g / (count + (count == 0))  # no rows: no share either
     return g * counts.astype(count.dtype)
@@ -258,7 +258,7 @@ def _cross_entropy_grad_gpu(
 def _targets(
     ns: Any, logits: Any, target: Any, ignore_index: int, label_smoothing: float, weight: Any
 ) -> Any:
-    """What the logarithms of probabilities are multiplied by, in the logits' shape."""
+    """The factors of the logarithms of probabilities, in the logits' shape."""
     axis = class_axis(len(logits.shape))
     q = ns.class_targets(target, classes=logits.shape[axis], ignore_index=ignore_index,
                          smoothing=label_smoothing, dtype=logits.dtype)
@@ -333,8 +333,8 @@ def cross_entropy(
     Args:
         input: logits (N, C), (N, C, d1, ...) or (C,). They are saved, with two numbers per row.
         target: integers (N,), (N, d1, ...) or (), in [0, C) or ignore_index (on a GPU the range is
-            not checked, since that would wait: the loss is NaN); or probabilities of the input's
-            shape, which are saved, too, and have a gradient.
+            not checked, since the check would wait: the loss is NaN); or probabilities of the
+            input's shape, which are saved, too, and have a gradient.
         weight: of the classes, (C,); a constant. With indices the mean is over the sum of the
             rows' weights, with probabilities over the number of rows, as in PyTorch.
         ignore_index: rows with this target count nothing, in the mean either.

@@ -74,7 +74,7 @@ def _forward_path(
 
 
 def _shared(g: Any, total: Any, reduction: str) -> Any:
-    """What each row's gradient is multiplied by."""
+    """The factor of each row's gradient."""
     return (g / max(1, total.size) if reduction == "mean" else g) + 0 * total
 
 

@@ -1,9 +1,9 @@
-"""Losses of one element each, and their sums: reduced, the CPU makes no array of the inputs' size.
+"""Elementwise losses and their sums; a reduced loss makes no array of the inputs' size on the CPU.
 
-Every loss is two records over one formula: elementwise, and `scale` times its sum, whose CPU path
-adds up tile by tile (a GPU makes the losses first, those of halves in float32). Both share the
-fused gradients, which take `scale` as a parameter, so that the mean of many half-precision numbers
-does not round it to 0.
+Every loss is two ops over one formula: elementwise, and `scale` times its sum, whose CPU path adds
+up tile by tile (a GPU makes the losses first, those of halves in float32). Both share the fused
+gradients, which take `scale` as a parameter, so that the mean of many half-precision numbers does
+not round it to 0.
 """
 
 from __future__ import annotations

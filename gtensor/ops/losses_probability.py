@@ -179,7 +179,7 @@ def binary_cross_entropy(
     """-(target log(input) + (1 - target) log(1 - input)) weight, reduced; logarithms cut at -100.
 
     Args:
-        input: probabilities, from 0 to 1 (checked on the CPU only, since a GPU would wait).
+        input: probabilities, from 0 to 1 (checked on the CPU only; on a GPU that would wait).
         target: of the same shape, from 0 to 1.
         weight: broadcasts to that shape.
     """

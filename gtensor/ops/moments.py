@@ -32,7 +32,7 @@ def add_products(totals: np.ndarray, key: Any, a: np.ndarray, b: np.ndarray) -> 
 def moments(a: np.ndarray, lead: int, work: np.dtype) -> tuple[np.ndarray, np.ndarray]:
     """Mean and biased variance over all but the first `lead` axes, float64, in two passes.
 
-    The mean is one of dtype `work` plus what rounding it left, which corrects a mean that is huge.
+    The mean is a number of dtype `work` plus its rounding error, which matters for a huge mean.
     """
     mean, var, rest = (np.zeros(a.shape[:lead]) for _ in range(3))
     count = max(1, prod(a.shape[lead:]))

@@ -61,7 +61,7 @@ def _roll(x: Any, *, shifts: tuple[int, ...], out: Any = None) -> Any:
 
 
 def _parts(size: int, shift: int) -> Iterator[tuple[slice, slice]]:
-    """(where to, where from) of the one or two parts of an axis."""
+    """(destination, source) of the one or two parts of an axis."""
     shift %= max(1, size)
     yield slice(shift, None), slice(None, size - shift)
     if shift:

@@ -55,7 +55,7 @@ def _diagonal_backward(ns: Any, step: Any, g: Any) -> None:
 
 
 def _torch_diagonal(torch: Any, x: Any, offset: int) -> Any:
-    """PyTorch refuses offsets outside the matrix; there are no elements there."""
+    """PyTorch refuses offsets outside the matrix, whose diagonals are empty."""
     rows, columns = x.shape[-2:]
     if -rows <= offset <= columns:
         return torch.diagonal(x, offset, -2, -1)
@@ -111,7 +111,7 @@ def trace(x: Tensor, /, *, offset: int = 0, dtype: Any = None) -> Tensor:
 
 
 def _terms(xp: Any, x: Any, order: float) -> Any:
-    """What is added up, or compared, for the norm."""
+    """The terms that the norm sums or compares."""
     if order == 0:
         return x != 0
     if order == 2 and x.dtype.kind != "c":
@@ -137,7 +137,7 @@ _COMBINE = {inf: np.maximum, -inf: np.minimum}
 def _norm_cpu(
     x: Any, *, axis: tuple[int, ...], keepdims: bool, order: float, out: Any = None
 ) -> Any:
-    """Tile by tile: powers of a tile are as much as is ever held beside the output."""
+    """Tile by tile: only a tile of powers needs memory beside the output."""
     dtype = _result(x)
     if x.size <= settings.tile_elements:
         norms = _root(np, _combined(x, axis, keepdims, order), order)

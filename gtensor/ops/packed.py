@@ -1,7 +1,7 @@
-"""Several arrays as one output, and what the rules of matrix decompositions share.
+"""Several arrays as one output, and functions for the rules of matrix decompositions.
 
-A record has one output, and a decomposition has several arrays. So a decomposition is one record
-whose output holds its parts end to end, flattened, along the last axis; the public function cuts
+An op has one output, and a decomposition has several arrays. So a decomposition is one op whose
+output holds its parts end to end, flattened, along the last axis; the public function cuts
 views out of it. That keeps one LAPACK call, one backward rule that sees the gradients of all parts
 at once (absent ones are zeros), and higher orders: the rule differentiates through the packed
 output, of which every part is a slice.
@@ -79,7 +79,7 @@ def symmetric(ns: Any, x: Any) -> Any:
 
 
 def ratio(ns: Any, numerator: Any, denominator: Any) -> Any:
-    """numerator / denominator, but 0 / 0 = 0: what no gradient asks for is no trouble when tied."""
+    """numerator / denominator, but 0 / 0 = 0, for ties without a gradient."""
     neither = ns.bitwise_and(ns.equal(numerator, 0), ns.equal(denominator, 0))
     return ns.divide(numerator, ns.where(neither, 1.0, denominator))
 

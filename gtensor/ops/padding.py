@@ -71,8 +71,8 @@ def pad(
             axis' size).
         value: the constant; 0 by default.
 
-    Padding by the input's own elements makes one array for each padded axis. What is taken away may
-    still be mirrored or repeated at the other end, but not come from there ("circular").
+    Padding by the input's own elements makes one array for each padded axis. Elements removed at
+    one end may still be mirrored or repeated at the other, but not used by "circular".
     """
     counts = tuple(pad)
     if len(counts) % 2 or len(counts) > 2 * input.ndim or any(
@@ -98,7 +98,7 @@ def pad(
 
 
 def _cut(x: Tensor, pads: Pads) -> Tensor:
-    """x without what the negative pads take away: a view."""
+    """x without the elements that negative pads remove: a view."""
     for n, (before, after) in zip(x.shape, pads, strict=True):
         if n + min(before, 0) + min(after, 0) < 0:
             raise ValueError(f"pad was asked to take ({before}, {after}) from an axis of {n}; "

@@ -19,7 +19,7 @@ from gtensor.settings import settings
 Path = Callable[..., Any]
 _ITEM = 16  # bytes of the largest element: a bound that needs no dtype arithmetic
 _NUMBERS = (bool, int, float, complex)
-_ARRAYS = (ndarray, np.generic)  # NumPy answers scalars for 0-d arrays, as strong as these
+_ARRAYS = (ndarray, np.generic)  # NumPy returns scalars for 0-d arrays, typed as strongly
 
 
 def ufunc(function: np.ufunc) -> Path:
@@ -42,7 +42,7 @@ def ufunc(function: np.ufunc) -> Path:
         if out is None:
             try:
                 size, other = x1.size, x2.size
-                # Asking for shapes costs a third of a small add, so only where it decides.
+                # Reading shapes costs a third of a small add, so only where it decides.
                 if other != size or ((x1.ndim != 1 or x2.ndim != 1) and x1.shape != x2.shape):
                     size *= other  # a bound
             except AttributeError:  # a Python number
@@ -69,9 +69,9 @@ def _kind(x: Any) -> Any:
 
 
 # -- ufuncs that NumPy writes wrongly --------------------------------------------------------------
-# Some of NumPy's vector loops count a stride wrongly where the output is not contiguous. A scan in
-# the tests holds every ufunc that gtensor uses against contiguous memory: it is right, or it is
-# listed here. A listed ufunc is given an `out` by `into` alone.
+# Some of NumPy's vector loops use a wrong stride where the output is not contiguous. A test
+# compares every ufunc that gtensor uses with its result in contiguous memory: it is right, or it is
+# listed here. Only `into` gives a listed ufunc an `out`.
 
 
 def _square_stride(x: ndarray) -> bool:
@@ -118,7 +118,7 @@ negative = into(np.negative)
 def cupy_function(name: str, kinds: str = "", kernel: Any = None) -> Path:
     """The GPU path of an op that CuPy has under NumPy's name, `out=` included.
 
-    Arrays whose common dtype is of one of the `kinds` are for the kernel, which has one type.
+    Arrays whose common dtype is of one of the `kinds` are passed to the kernel, which has one type.
     """
 
     def path(*arrays: Any, out: Any = None, **params: Any) -> Any:
@@ -193,7 +193,7 @@ def _path_signature(formula: Callable[..., Any]) -> inspect.Signature:
 
 
 def settled(result: Any, out: Any) -> Any:
-    """What a path returns: the result, or `out` with the result in it, where one was given."""
+    """A path's result: `value`, or `out` with the value in it, if given."""
     if out is None:
         return result
     out[...] = result
@@ -201,7 +201,7 @@ def settled(result: Any, out: Any) -> Any:
 
 
 def _plain(path: Any, function: Callable[..., Any]) -> Path:
-    """The path, knowing the NumPy function that it stands for: what the ladders compare it with."""
+    """The path, with the NumPy function that it replaces, for comparisons in the ladders."""
     path.plain = function
     return path
 

@@ -13,7 +13,7 @@ class Partial:
     """The derivative with respect to one input, times a gradient (or a tangent: it is diagonal)."""
 
     def __init__(self, names: str, times: Callable[..., Any]) -> None:
-        self.names = names.split()  # what it needs of inputs, "out" and extras
+        self.names = names.split()  # the inputs, "out" and extras that it needs
         self.times = times  # times(ns, g, *needed, out, **params)
 
 
@@ -22,14 +22,14 @@ def d(names: str, times: Callable[..., Any]) -> Partial:
     return Partial(names, times)
 
 
-SAME = Partial("", lambda ns, g, out, **params: g)  # the derivative is 1: g itself moves on
+SAME = Partial("", lambda ns, g, out, **params: g)  # the derivative is 1: g itself is given on
 
 
 class _Terms(dict[int, list[Any]]):
-    """Bit mask of the inputs that want a gradient -> the terms that are due.
+    """Bit mask of the inputs that need a gradient -> the terms to compute.
 
     A term is (input, is it the last, times, the place of its only save or None, all places);
-    `times` is None where the gradient itself moves on.
+    `times` is None where the gradient itself is given on.
     """
 
     def __init__(self, terms: list[tuple[int, Partial, tuple[int, ...]]]) -> None:
@@ -55,12 +55,12 @@ class pointwise:
         return self._backward, self._tangent(names), saves
 
     def bind(self, op: Op) -> None:
-        """Learn where among the op's saves each partial finds what it needs."""
+        """Find the place of each partial's values among the op's saves."""
         self.terms = _Terms([
             (i, p, tuple(op.save_index[n] for n in p.names))
             for i, p in enumerate(self.partials) if p is not None])
 
-    conjugates = False  # whether complex gradients have a way of their own
+    conjugates = False  # whether complex gradients need conjugation
 
     def _backward(self, ns: Any, step: Any, g: Any) -> None:
         if self.conjugates and g.dtype.kind == "c":
@@ -108,7 +108,7 @@ class analytic(pointwise):
 
     The gradient of a real loss is dL/dRe + i dL/dIm. Back through an analytic f it is
     conj(f'(x)) g = conj(f'(x) conj(g)), so complex gradients are conjugated before and after the
-    partials, which stay what the tangent rule needs.
+    partials, and the tangent rule uses the same partials.
     """
 
     conjugates = True

@@ -1,4 +1,4 @@
-"""Max pooling over two axes: the op, its adjoint and the adjoint's adjoint are records."""
+"""Max pooling over two axes: the op, its adjoint and the adjoint's adjoint are ops."""
 
 from __future__ import annotations
 

@@ -190,9 +190,9 @@ def cumulative_prod(
     """The products of the first 1, 2, ... elements along `axis`, which a 1-d x may leave out.
 
     `include_initial`: a 1 comes first, so the axis is one longer. Dtypes as in `cumulative_sum`.
-    The gradient is right where elements are zero, too: it is a recurrence that never divides.
+    The gradient is also right where elements are zero: it is a recurrence that never divides.
 
-    Raises ValueError for an axis not there, or none given where there are several.
+    Raises ValueError for an axis that does not exist, or none given where there are several.
     """
     return scanned(_cumulative_prod, x, axis, dtype, include_initial)
 

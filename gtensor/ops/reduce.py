@@ -1,4 +1,4 @@
-"""Reductions: sum, mean, max, min, any, all; and what all reductions share."""
+"""Reductions: sum, mean, max, min, any, all; and functions that all reductions share."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def reduction_tiles(
     """(key, key of its results, axes): tiles of an array that is reduced over `axis`.
 
     The second key is for results that keep the reduced axes with size 1; the axes are those of the
-    tile that are reduced. The same results may come again: they are to be added up.
+    tile that are reduced. Several tiles may have the same results, which the caller adds up.
     """
     for tile in tiles(shape, settings.tile_elements):
         gone = builtins.sum(isinstance(k, int) for k in tile)

@@ -1,10 +1,10 @@
-"""The seam for batch norm over several replicas: statistics forward, sums backward.
+"""Batch norm over several replicas: statistics are exchanged forward, sums backward.
 
-Every replica normalizes its part of the batch by the statistics of the whole. What has to travel is
-a mean, a variance and a count per channel forward, and two sums per channel backward; how it
-travels is a communicator's matter, which gives one function: `gather(array)`, all replicas' arrays
-stacked along a new first axis, the same for all of them. The gradients of weight and bias stay
-local, as those of all other parameters.
+Every replica normalizes its part of the batch by the statistics of the whole. Exchanged are a mean,
+a variance and a count per channel forward, and two sums per channel backward. A communicator
+provides one function for that: `gather(array)` returns all replicas' arrays stacked along a new
+first axis, the same on all of them. The gradients of weight and bias stay local, as those of all
+other parameters.
 """
 
 from __future__ import annotations

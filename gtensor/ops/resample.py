@@ -1,8 +1,8 @@
-"""Linear maps along one axis by sparse matrices: what interpolation and uneven windows are.
+"""Linear maps along one axis by sparse matrices, for interpolation and uneven windows.
 
 A matrix is cut into terms: the first entry of every row, the second of every row that has two, and
-so on. A term reads where it likes and writes no place twice, so it is one indexed multiply and add;
-the adjoint is the same op on the transpose.
+so on. A term writes no element twice, so it is one indexed multiply and add; the adjoint is the
+same op on the transpose.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Functions that are constant almost everywhere, and the remainder.
 
-Their derivative is 0 where they have one, and 0 is what they give elsewhere, as in PyTorch.
+Their derivative is 0 where it exists, and gtensor uses 0 elsewhere, as PyTorch does.
 """
 
 from __future__ import annotations

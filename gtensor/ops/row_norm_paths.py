@@ -1,8 +1,8 @@
-"""The CPU and GPU paths of layer norm and RMS norm, which are one but for the mean.
+"""The CPU and GPU paths of layer norm and RMS norm, which differ only in the mean.
 
 Without a mean (RMS norm) nothing is subtracted and the variance is the mean of squares. Rows are
-the last `dims` axes. On the CPU they are walked in tiles of whole rows; what a tile of the output
-can hold is computed there, so that the work buffers are one tile (two in dx), and none in forward.
+the last `dims` axes. The CPU works in tiles of whole rows and computes in the output where
+possible, so the work buffers are one tile (two in dx), and none in forward.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ class _Rows:
         return a[key].reshape(-1, self.columns).astype(self.work, copy=False)
 
     def target(self, a: np.ndarray, key: Any, which: int) -> np.ndarray:
-        """Where the tile of an output can be computed: itself, or work buffer `which`."""
+        """The array to compute an output's tile in: itself, or work buffer `which`."""
         part = a[key]
         if part.dtype == self.work and part.flags.c_contiguous:
             return part.reshape(-1, self.columns)
@@ -70,7 +70,7 @@ class _Rows:
 
 
 def _store(out: np.ndarray, key: Any, computed: np.ndarray) -> None:
-    """Write what was computed in a work buffer; nothing where it was computed in place."""
+    """Copy a work buffer to the output, unless the tile was computed in place."""
     part = out[key]
     if not np.shares_memory(part, computed):
         part[...] = computed.reshape(part.shape)

@@ -1,4 +1,4 @@
-"""Scans along an axis: cumulative sums, what all scans share, and differences."""
+"""Scans along an axis: cumulative sums, functions that all scans share, and differences."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Adding up at places that may repeat: the work of the adjoints of gathering."""
+"""Sums at indices that may repeat, for the adjoints of gathering."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def _add_at(out: np.ndarray, key: Key, g: np.ndarray, beta: float) -> None:
 
 
 def _repeats(selected: Selection, target: np.ndarray, elements: int) -> bool:
-    """Whether a place is selected twice; where there is little to write there, taken as given."""
+    """Whether an index repeats; with few elements per index it is assumed."""
     if elements < _FEW:
         return True
     seen = np.zeros(target.shape[:len(selected.axes)], np.bool_)

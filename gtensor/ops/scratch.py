@@ -60,7 +60,7 @@ def row_tile_size(shape: tuple[int, ...]) -> int:
 
 
 # -- selection without branches --------------------------------------------------------------------
-# np.where and masked copies branch on every element: on random masks they take ten multiplies.
+# np.where and masked copies branch on every element: on random masks they cost ten multiplies.
 
 
 def _integer(dtype: np.dtype) -> str:

@@ -1,4 +1,4 @@
-"""Searching: positions and counts. All results are integers, so no gradient is due."""
+"""Searching: positions and counts. All results are integers, without gradients."""
 
 from __future__ import annotations
 
@@ -133,7 +133,7 @@ _nonzero = op(
 def nonzero(x: Tensor, /) -> tuple[Tensor, ...]:
     """The indices of the elements that are not zero, in order: per axis one int64 tensor.
 
-    Its shape depends on the values, so a GPU is waited for. Raises ValueError for a 0-d tensor.
+    Its shape depends on the values, so it waits for a GPU. Raises ValueError for a 0-d tensor.
     """
     if not x.ndim:
         raise ValueError("nonzero of a 0-d tensor; wanted at least one dimension")
@@ -165,7 +165,7 @@ _searchsorted = op(
 def searchsorted(
     x1: Tensor, x2: Tensor, /, *, side: str = "left", sorter: Tensor | None = None
 ) -> Tensor:
-    """Where in the sorted 1-d x1 each element of x2 would go to keep it sorted; int64, x2's shape.
+    """The places in the sorted 1-d x1 at which x2's elements keep it sorted; int64, x2's shape.
 
     `side` "left": before elements equal to it, "right": behind them. `sorter`: the indices that
     sort x1, if it is not sorted. Raises ValueError for another side, and for x1 not 1-d.

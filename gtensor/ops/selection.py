@@ -1,4 +1,4 @@
-"""Selection: the larger, the smaller, what lies between bounds, one of two by a condition."""
+"""Selection: the larger, the smaller, clipping, one of two by a condition."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ _tile = SimpleNamespace(
 
 
 def _branchless(formula: Callable[..., Any]) -> Callable[..., Any]:
-    """The formula, choosing by `_chosen` where it would by np.where."""
+    """The formula, with `_chosen` in place of np.where."""
 
     @wraps(formula)
     def called(ns: Any, *inputs: Any) -> Any:
@@ -215,8 +215,8 @@ clip_op = op(
 def clip(x: Any, /, min: Any = None, max: Any = None) -> Tensor:
     """x, but at least `min` and at most `max`: numbers, tensors that broadcast, or None.
 
-    Where min exceeds max the result is max. The gradient goes to x between the bounds and on them,
-    to the bound outside. Without any bound the result is a copy of x.
+    Where min exceeds max the result is max. Between the bounds and on them x gets the gradient,
+    outside the bound does. Without any bound the result is a copy of x.
     """
     if type(x) in _NUMBERS:
         x = asarray(x)

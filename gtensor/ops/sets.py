@@ -1,4 +1,4 @@
-"""Sets: the distinct elements of a tensor. Shapes depend on values, so a GPU is waited for."""
+"""Sets: the distinct elements of a tensor. Shapes depend on values, so they wait for a GPU."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Singular values and vectors: one record with its parts packed, see `ops/packed.py`.
+"""Singular values and vectors: one op with its parts packed, see `ops/packed.py`.
 
 The gradient is for real matrices and follows PyTorch's formula; complex ones have values only.
 """
@@ -165,14 +165,14 @@ svdvals_op = op(
 def svd(x: Tensor, /, *, full_matrices: bool = True) -> SVDResult:
     """(U, S, Vh) with x = U[..., :k] diag(S) Vh[..., :k, :]; x is (..., m, n), k = min(m, n).
 
-    U is (..., m, m), S (..., k), Vh (..., n, n); `full_matrices=False` leaves out what multiplies
-    no singular value: U (..., m, k), Vh (..., k, n). In each column of U[..., :k] the real part of
-    largest absolute value is positive; where a positive and a negative one are equally large, the
-    sign is arbitrary, and so is the phase of complex columns. The basis where singular values are
-    equal is arbitrary, too: gradients through such vectors are infinite or NaN, as in PyTorch;
-    through S alone they are right. So is the basis of the further columns of full matrices:
-    gradients through them are right for functions that do not depend on its choice, such as the
-    projector on them (PyTorch takes them for 0).
+    U is (..., m, m), S (..., k), Vh (..., n, n); with `full_matrices=False` only the parts that
+    singular values multiply: U (..., m, k), Vh (..., k, n). In each column of U[..., :k] the real
+    part of largest absolute value is positive; where a positive and a negative one are equally
+    large, the sign is arbitrary, and so is the phase of complex columns. The basis where singular
+    values are equal is arbitrary, too: gradients through such vectors are infinite or NaN, as in
+    PyTorch; through S alone they are right. The basis of the further columns of full matrices is
+    arbitrary, too: gradients through them are right for functions that do not depend on its choice,
+    such as the projector on them (PyTorch's are 0).
     """
     x = matrices(x, "svd")
     rows, columns = x.shape[-2:]

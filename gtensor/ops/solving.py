@@ -1,7 +1,7 @@
 """Linear systems: solve, inverse, determinant, pseudo-inverse, powers, rank.
 
 Gradients are for real matrices and follow PyTorch's formulas; complex matrices have values only.
-Triangular systems of the backward rules go through the general solver, too: NumPy has no other.
+Triangular systems of the backward rules use the general solver, too, as NumPy has no other.
 """
 
 from __future__ import annotations
@@ -90,9 +90,9 @@ solve_op = op(
 def solve(x1: Tensor, x2: Tensor, /) -> Tensor:
     """The x with x1 x = x2, for square matrices x1 (..., n, n) that have an inverse.
 
-    x2 is one vector (n,), the answer then (..., n), or matrices (..., n, k); batches broadcast.
+    x2 is one vector (n,), with a result (..., n), or matrices (..., n, k); batches broadcast.
     Raises LinAlgError (a ValueError) unless x1 is square and, on the CPU, for a singular matrix
-    (a GPU would have to be waited for; the result is not finite there).
+    (on a GPU the check would wait, and the result is not finite).
     """
     x1, x2 = matrices(x1, "solve", square=True), asarray(x2)
     vector = x2.ndim == 1

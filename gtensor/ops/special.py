@@ -1,8 +1,7 @@
 """The error function, and the NumPy side of the functions that NumPy lacks.
 
-Formulas of fused ops name functions of a namespace. Where a formula runs on raw tiles that
-namespace is NumPy, which has no erf and no sigmoid, and a slow where; `extended` hands it one that
-has.
+Formulas of fused ops call functions of a namespace. On raw tiles that namespace is NumPy, which has
+no erf and no sigmoid, and a slow where; `extended` passes a namespace with all of them.
 """
 
 from __future__ import annotations

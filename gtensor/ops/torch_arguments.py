@@ -1,4 +1,4 @@
-"""Arguments that have a place in PyTorch's signatures and no meaning here."""
+"""Arguments of PyTorch's signatures that gtensor does not support."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ from typing import Any
 
 
 def only(wanted: Any, name: str, **given: Any) -> None:
-    """Raise ValueError unless all that is given is `wanted`, PyTorch's default.
+    """Raise ValueError unless every given argument is `wanted`, PyTorch's default.
 
-    Their places are kept so that what PyTorch takes by position is not taken for something else.
+    The arguments are kept in the signatures so that positional arguments mean the same.
     """
     for argument, value in given.items():
         if value != wanted:

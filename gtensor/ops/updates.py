@@ -1,13 +1,12 @@
 """The updates of the optimizers: one pass over a parameter, its gradient and its state, in place.
 
-They are to an optimizer what the paths of an op are to the op, so they see raw arrays, which
-nothing in `optim` does: `core.inplace.write` calls them and counts the parameter's version. On the
-CPU they work in tiles, with buffers of a tile's size; on CUDA each is one elementwise kernel.
-State may be of a half dtype; the arithmetic is done in float32 then. Formulas and their order are
-PyTorch's; Lion's are its paper's.
+An update is the path of an optimizer and works on raw arrays: `core.inplace.write` calls it and
+increases the parameter's version. On the CPU they work in tiles, with buffers of a tile's size; on
+CUDA each is one elementwise kernel. State may be of a half dtype; the arithmetic is then done in
+float32. Formulas and their order are PyTorch's; Lion's are its paper's.
 
-After the optimizers come what else passes over all parameters or gradients in place: the moving
-average of the weights, and clipping.
+After the optimizers come other passes over all parameters or gradients in place: the moving average
+of the weights, and clipping.
 """
 
 from __future__ import annotations
@@ -150,10 +149,10 @@ def _adam_cpu(
 
 @lru_cache(64)
 def _bounds(dtype: np.dtype, beta2: float) -> tuple[float, float]:
-    """The largest mean square that a dtype may keep, and the gradient whose share is as large.
+    """The largest mean square of a dtype, and the gradient that reaches it in one step.
 
-    A larger finite gradient counts as that one. Its mean square would be infinite, and the
-    parameter would stand still for ever. An infinite gradient is left alone.
+    Larger finite gradients are limited to that one: an infinite mean square would stop all later
+    updates of the parameter. An infinite gradient is unchanged.
     """
     limits = finfo(dtype)
     most = float(limits.max) * (1 - 4 * float(limits.eps))  # sums of shares are rounded
@@ -176,7 +175,7 @@ def _average_square(
         helper *= 1 - beta2
         second += helper
         return g
-    finite = np.isfinite(g) & np.isfinite(second)  # what was infinite before stays so
+    finite = np.isfinite(g) & np.isfinite(second)  # infinities stay
     g = np.clip(g, -limit, limit, where=finite, out=g.copy())
     np.multiply(g, 1 - beta2, out=helper)
     with np.errstate(over="ignore"):

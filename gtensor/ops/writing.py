@@ -66,7 +66,7 @@ def _set_item_gpu(x: Any, value: Any, *, key: Key, out: Any = None) -> Any:
 
 
 def _set_item_backward(ns: Any, step: Any, g: Any) -> None:
-    """To the value what its last writes get, to x the rest."""
+    """The value gets the gradient of its last writes, x that of all other elements."""
     key = step.params["key"]
     if step.needs(1):
         if all(map(is_basic, key)):

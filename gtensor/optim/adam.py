@@ -12,12 +12,12 @@ class Adam(Optimizer):
     """Steps along the gradient's running mean over its running root mean square.
 
     `weight_decay` times the parameter is added to the gradient. `amsgrad` divides by the largest
-    running mean square so far (Reddi et al., 2018), a third array per parameter. `maximize` climbs:
-    the gradient is negated. PyTorch's arguments, defaults and formulas.
+    running mean square so far (Reddi et al., 2018), a third array per parameter. `maximize` negates
+    the gradient. PyTorch's arguments, defaults and formulas.
 
     The mean square of a finite gradient stays finite: at most the largest number of its dtype, and
-    a gradient beyond what makes it so large in one step (5.8e20 in float32) counts as that one. In
-    PyTorch it becomes infinite, and the parameter stands still from then on.
+    gradients are limited to the value that reaches it in one step (5.8e20 in float32). In PyTorch
+    the mean square becomes infinite, and the parameter no longer changes.
     """
 
     update = updates.adam

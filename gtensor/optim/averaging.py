@@ -32,7 +32,7 @@ class EMA:
             evaluate(model)
 
     Args:
-        module: whose parameters are averaged; they are followed by identity.
+        module: its parameters are averaged; they are tracked by identity.
         decay: the share of the average that an update keeps, from 0 to 1.
         use_buffers: average floating buffers (running statistics) too. Otherwise, and for integers,
             the module's own buffers serve with the averages.
@@ -40,8 +40,8 @@ class EMA:
             average forgets the first weights (as in TensorFlow's ExponentialMovingAverage).
 
     The first update copies, as PyTorch's `AveragedModel(multi_avg_fn=get_ema_multi_avg_fn(decay))`
-    does, whose values these are. Averages of half types are kept in float32, in which small steps
-    are not lost. Memory: one copy of the parameters, made here; an update allocates a tile.
+    does, with the same values. Averages of half types are kept in float32, which keeps small steps.
+    Memory: one copy of the parameters, made here; an update allocates a tile.
 
     Raises ValueError for another decay, or a module without parameters.
     """
@@ -73,8 +73,8 @@ class EMA:
         """Take the module's weights into the averages, in place.
 
         Raises RuntimeError within `swapped()`, and while a graph is captured if the update depends
-        on its number, which replays would repeat; ValueError or DeviceError if the module was
-        changed so that a weight does not fit its average: before anything is changed.
+        on its number, which replays would repeat; ValueError or DeviceError if a weight no longer
+        fits its average. Nothing is changed then.
         """
         if self._swapped:
             raise RuntimeError("update() within swapped(), where the module holds the averages; "
@@ -126,8 +126,8 @@ class EMA:
     def swapped(self) -> Iterator[None]:
         """The module holds the averages within the block, and its own weights after it, exactly.
 
-        The weights are put aside in a copy for that time. They are overwritten in place, so a graph
-        recorded before the block cannot be walked after it.
+        The weights are kept in a copy meanwhile. They are overwritten in place, so a graph recorded
+        before the block cannot be walked after it.
 
         Raises RuntimeError in a block of the same EMA.
         """
@@ -143,7 +143,7 @@ class EMA:
         finally:
             try:
                 _assign(own)
-            except BaseException:  # an interrupt: nobody else has the weights
+            except BaseException:  # an interrupt: only this copy has the weights
                 _assign(own)
                 raise
             finally:
@@ -159,16 +159,16 @@ class EMA:
     def state_dict(self) -> dict[str, Tensor]:
         """PyTorch's layout: "n_averaged" (0-d), and "module.<name>" for each average and buffer.
 
-        The names are those of the module's state: tied weights come under each of theirs, and
-        buffers that are not persistent not at all. The tensors share memory with the averages and
-        with the module's buffers.
+        The names are those of the module's state: tied weights have an entry for each name, buffers
+        that are not persistent have none. The tensors share memory with the averages and with the
+        module's buffers.
         """
         weights = self._weights()
         averages = {id(weights[name]): average
                     for name, average in self._averages.items() if name in weights}
         named = {}
         for name, value in self.module.state_dict().items():
-            path, _, own = name.rpartition(".")  # of a tied weight perhaps: it goes by identity
+            path, _, own = name.rpartition(".")  # perhaps a tied weight: found by identity
             held = getattr(self.module.get_submodule(path), own)
             named[_PREFIX + name] = averages.get(id(held), value)
         return {"n_averaged": tensor(self.n_averaged, device="cpu"), **named}
@@ -176,8 +176,8 @@ class EMA:
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Copy the averages of a `state_dict()`, or of PyTorch's AveragedModel.
 
-        The buffers in it are left to the module's own state. Raises ValueError naming what is
-        missing or of another shape, before anything is changed.
+        Its buffers are ignored; the module's own state has them. Raises ValueError, with nothing
+        changed, which names what is missing or of another shape.
         """
         facts = Facts("the EMA's state given", state, UNLOADED)
         unsaved = dict(self.module.named_buffers()).keys() - self.module.state_dict().keys()

@@ -7,10 +7,10 @@
         schedule.step()
 
 Every schedule is a pure function of its step number and the rates that the groups had when it was
-made ("initial_lr" of the group). PyTorch's multiply the current rate by a factor each step, where
-rounding adds up; the values agree to that rounding (1e-12, relative). So a schedule overrides rates
+made ("initial_lr" of the group). PyTorch's multiply the current rate by a factor each step, which
+accumulates rounding; the values agree up to that (1e-12, relative). So a schedule overrides rates
 set by hand between steps, two schedules on one optimizer do not multiply (chain them with
-SequentialLR), and one taken up again from its state goes on bit for bit.
+SequentialLR), and a schedule resumed from its state continues bit for bit.
 """
 
 from __future__ import annotations
@@ -30,14 +30,14 @@ __all__ = [
 
 
 class LRScheduler:
-    """What schedules share. A subclass says the rate of a step in `rate`.
+    """The base of schedules. A subclass computes the rate of a step in `rate`.
 
     Args:
-        optimizer: whose groups' options are set, now for the first step and at every `step()`.
-        last_epoch: the number of the last step done, if a run is taken up again by hand; -1: none.
+        optimizer: its groups' options are set, now for the first step and at every `step()`.
+        last_epoch: the number of the last step done, to resume a run by hand; -1: none.
 
-    Raises TypeError if that is no optimizer, ValueError for `last_epoch` of 0 or more with a group
-    that never had a schedule (no "initial_lr").
+    Raises TypeError if that is not an optimizer, ValueError for `last_epoch` of 0 or more with a
+    group that never had a schedule (no "initial_lr").
     """
 
     def __init__(self, optimizer: Optimizer, last_epoch: int = -1) -> None:
@@ -62,7 +62,7 @@ class LRScheduler:
         return {"lr": self.rate(self.base_lrs[index], step)}
 
     def step(self) -> None:
-        """Go on to the next step; call it after the optimizer's.
+        """Advance to the next step; call it after the optimizer's.
 
         Raises ValueError, with nothing changed, for a step that the schedule does not have.
         """
@@ -73,7 +73,7 @@ class LRScheduler:
         return list(self._last_lr)
 
     def _set(self, step: int) -> None:
-        """Stand at a step, with the groups' options accordingly."""
+        """Set the current step, and the groups' options for it."""
         groups = self.optimizer.param_groups
         if len(groups) != len(self.base_lrs):
             raise ValueError(f"{type(self).__name__} was made for {len(self.base_lrs)} groups, but "
@@ -91,15 +91,15 @@ class LRScheduler:
         return f"{type(self).__name__}({listed}, lr={self.get_last_lr()})"
 
     def state_dict(self) -> dict[str, Any]:
-        """Where the schedule stands, as JSON; its arguments are not among it."""
+        """The schedule's position as JSON, without its arguments."""
         return {"last_epoch": self.last_epoch, "base_lrs": list(self.base_lrs),
                 "_last_lr": self.get_last_lr()}
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
-        """Go on from a `state_dict()` (or PyTorch's) and set the groups' options accordingly.
+        """Resume from a `state_dict()` (or PyTorch's) and set the groups' options.
 
-        Only "last_epoch" is needed. Raises ValueError, with nothing changed, if it is missing, no
-        step of this schedule, or if "base_lrs" are those of another number of groups.
+        Only "last_epoch" is needed. Raises ValueError, with nothing changed, if it is missing or
+        not a step of this schedule, or if "base_lrs" have another number of groups.
         """
         facts = Facts("the schedule's state given", state_dict, UNLOADED)
         step, rates = facts.whole("last_epoch"), facts.rates("base_lrs", self.base_lrs)
@@ -179,7 +179,7 @@ class ConstantLR(LRScheduler):
 
 
 class LinearLR(LRScheduler):
-    """From base * start_factor along a line to base * end_factor at step total_iters.
+    """From base * start_factor linearly to base * end_factor at step total_iters.
 
     With total_iters=0 it stays at base * start_factor, as PyTorch's does.
     """
@@ -225,7 +225,7 @@ class OneCycleLR(LRScheduler):
         final_div_factor: it ends at the start's rate / final_div_factor.
         three_phase: go down to the start's rate as fast as up, and in a third phase to the end.
 
-    Raises ValueError past the end of the cycle, and for options that make no sense.
+    Raises ValueError past the end of the cycle, and for invalid options.
     Source: Smith and Topin, "Super-convergence", 2018.
     """
 
@@ -302,7 +302,7 @@ class OneCycleLR(LRScheduler):
 class SequentialLR(LRScheduler):
     """One schedule after another: number i from step milestones[i - 1] on, counting from 0 again.
 
-    The schedules belong to this one from then on; do not step them.
+    Only this schedule steps them from then on.
     """
 
     def __init__(self, optimizer: Optimizer, schedulers: Sequence[LRScheduler],
@@ -334,7 +334,7 @@ class SequentialLR(LRScheduler):
                 "_schedulers": [scheduler.state_dict() for scheduler in self._schedulers]}
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
-        """As for other schedules; the parts' rates are taken up if they are there."""
+        """As for other schedules; the parts' rates are restored if present."""
         facts = Facts("the schedule's state given", state_dict, UNLOADED)
         parts = facts.many("_schedulers", [{}] * len(self._schedulers))
         rates = [Facts("one of '_schedulers'", part, UNLOADED).rates("base_lrs", scheduler.base_lrs)
@@ -361,7 +361,7 @@ class SequentialLR(LRScheduler):
 def warmup_cosine(
     optimizer: Optimizer, warmup_steps: int, total_steps: int, eta_min: float = 0.0
 ) -> LRScheduler:
-    """A line up to the groups' rates, reached at step `warmup_steps`, then a cosine to `eta_min`.
+    """Linear up to the groups' rates, reached at step `warmup_steps`, then a cosine to `eta_min`.
 
     The first rate is 1 / (warmup_steps + 1) of a group's, the last (at step total_steps) eta_min.
     Raises ValueError unless 0 <= warmup_steps < total_steps.

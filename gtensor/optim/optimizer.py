@@ -18,14 +18,14 @@ from gtensor.ops.scratch import Scratch
 from gtensor.ops.updates import workspace
 
 Parameters = Iterable[Tensor] | Iterable[dict[str, Any]]
-INITIAL = "initial_lr"  # where a schedule keeps a group's own rate, as in PyTorch
-# The options that tell one kind of optimizer from another; the rest comes and goes with versions.
+INITIAL = "initial_lr"  # a group's own rate under a schedule, as in PyTorch
+# The options that identify a kind of optimizer; others vary with PyTorch's versions.
 _TELLING = frozenset({"betas", "eps", "amsgrad", "momentum", "dampening", "nesterov"})
 _FLAGS = frozenset({"amsgrad", "nesterov", "maximize"})
 
 
 class Slot:
-    """A parameter, the arrays that belong to it, and how many steps it has seen."""
+    """A parameter, its state arrays, and the number of its steps."""
 
     __slots__ = ("parameter", "state", "step")
 
@@ -36,15 +36,14 @@ class Slot:
 
 
 class Optimizer:
-    """What all optimizers share.
+    """The base of optimizers.
 
     `param_groups` is a list of dicts: the parameters ("params") and their options. Only the options
-    may be changed between steps; `add_param_group` is how parameters are added. The state is
-    allocated here and never again, so a training loop of fixed shapes needs no more memory after
-    its first step.
+    may be changed between steps; `add_param_group` adds parameters. The state is allocated here and
+    never again, so a training loop of fixed shapes needs no more memory after its first step.
 
-    Raises TypeError for what is no Tensor; ValueError for no parameters, a parameter given twice,
-    one that is no leaf or has no gradient, and an unknown option.
+    Raises TypeError for a value that is not a Tensor; ValueError for no parameters, a parameter
+    given twice, one that is not a leaf or requires no gradient, and an unknown option.
     """
 
     update: Op
@@ -63,7 +62,7 @@ class Optimizer:
             self.add_param_group(group)
 
     def _listed(self, params: Any) -> list[Any]:
-        """The tensors, or groups, that were given."""
+        """The given tensors or groups."""
         if isinstance(params, Module):
             raise TypeError(f"{type(self).__name__} was given the module {type(params).__name__}; "
                             "wanted its parameters: pass net.parameters()")
@@ -118,7 +117,7 @@ class Optimizer:
     # -- what a subclass says ---------------------------------------------------------------------
 
     def check_options(self, group: dict[str, Any]) -> None:
-        """Raise ValueError for options that make no sense."""
+        """Raise ValueError for invalid options."""
         for name in ("lr", "weight_decay"):
             if not group[name] >= 0:
                 raise ValueError(f"{name}={group[name]} given; wanted a number of 0 or more")
@@ -146,7 +145,7 @@ class Optimizer:
             group["lr"] = value
 
     def zero_grad(self, set_to_none: bool = True) -> None:
-        """Drop all gradients, or fill them with zeros: then they keep their memory."""
+        """Drop all gradients, or fill them with zeros, which keeps their memory."""
         for slots in self._slots:
             for slot in slots:
                 grad = slot.parameter.grad
@@ -162,15 +161,15 @@ class Optimizer:
         """Update every parameter that has a gradient, in place.
 
         `closure` is called before, with gradients enabled; it computes the loss and its gradients,
-        and `step` returns what it returns.
+        and `step` returns its result.
 
-        An interrupt (Ctrl-C) within it leaves parameters and state partly updated. To go on from
-        there, load a checkpoint, or act on signals between steps, as `gtensor train` does.
+        An interrupt (Ctrl-C) within it leaves parameters and state partly updated. To continue,
+        load a checkpoint, or handle signals between steps, as `gtensor train` does.
 
         Raises TypeError, ValueError or DeviceError if the lists of parameters were edited, or a
         gradient or the state does not fit its parameter (it was moved or converted since), and
         RuntimeError while a graph is captured, if the update depends on the number of the step,
-        which replays would repeat: before anything is changed.
+        which replays would repeat. Nothing is changed then.
         """
         self._check_members()
         loss = None
@@ -263,8 +262,8 @@ class Optimizer:
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Copy state and options from a `state_dict()` of the same kind of optimizer.
 
-        Options that only PyTorch's has (such as "foreach") are ignored. Raises ValueError naming
-        what does not fit (another kind of optimizer, other shapes), before anything is changed.
+        Options that only PyTorch's has (such as "foreach") are ignored. Raises ValueError, with
+        nothing changed, which names what does not fit (another kind of optimizer, other shapes).
         """
         whole = Facts("the optimizer state given", state, UNLOADED)
         groups, states = whole.each("param_groups", "a parameter group"), whole.inner("state")
@@ -319,8 +318,8 @@ class Optimizer:
                 raise ValueError(f"{name!r} of parameter {number} is {found} in the optimizer "
                                  f"state given; wanted shape {array.shape}; nothing was loaded")
             value = asarray(given[name]).detach().to(slot.parameter.device).to(array.dtype)
-            # The memory of others may be that of a slot (state_dict() hands it out), which is
-            # written before this value is read.
+            # The value may share memory with another slot (state_dict() does), which is written
+            # before this value is read.
             values.append(value.clone() if value._storage.exported else value)
         return facts.count("step", 1), values
 
@@ -332,13 +331,13 @@ def _plain(options: dict[str, Any]) -> dict[str, Any]:
 
 
 def check_betas(betas: Any) -> None:
-    """Raise ValueError unless these are two averages' shares: from 0 to below 1."""
+    """Raise ValueError unless these are two numbers from 0 to below 1."""
     if len(betas) != 2 or any(not 0 <= beta < 1 for beta in betas):
         raise ValueError(f"betas={betas} given; wanted two numbers from 0 to below 1")
 
 
 def _workspaces(parameters: list[Tensor]) -> dict[Any, Scratch]:
-    """Per dtype what the largest parameter on the CPU needs, so that no update runs short."""
+    """Work buffers per dtype, large enough for the largest parameter on the CPU."""
     largest: dict[Any, Tensor] = {}
     for parameter in parameters:
         if parameter.device.type == "cpu":

@@ -13,7 +13,7 @@ class SGD(Optimizer):
 
     The direction is the gradient plus `weight_decay` times the parameter; with `momentum` it is
     averaged into a buffer, buffer = momentum * buffer + (1 - dampening) * direction, which is
-    followed instead (or, with `nesterov`, in advance). `maximize` climbs: the gradient is negated.
+    followed instead (or, with `nesterov`, in advance). `maximize` negates the gradient.
     """
 
     update = updates.sgd

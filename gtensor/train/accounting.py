@@ -1,4 +1,4 @@
-"""Where the memory of a training step goes, by category, from a recording of the step."""
+"""The memory of a training step by category, from a recording of the step."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Account:
 
 
 def account(trainer: Trainer) -> Account:
-    """Take one more step and account for it; the model and its optimizer move on by that step.
+    """Take one more step and account for it; it updates the model and its optimizer.
 
     Every array must come from the arena: run under `settings.override(arena_min_bytes=0)`.
     """
@@ -56,14 +56,14 @@ def account(trainer: Trainer) -> Account:
     for life in history.lives:
         if life.made is None and lasting.get(life.address) == "data":
             life.category = "data"
-    # The garbage of another model may lie about, and go while we watch: it is not this step's.
+    # Collect garbage of another model first: its frees do not belong to this step.
     history.lives = [life for life in history.lives
                      if life.made is not None or life.address in lasting]
     return Account(history, stats.hits / max(1, stats.hits + stats.misses))
 
 
 def _lasting(trainer: Trainer) -> dict[int, str]:
-    """The addresses of what the trainer holds between two steps, and what is there."""
+    """The addresses of the arrays that the trainer holds between two steps, and their uses."""
     model = trainer.model
     own = held([*model.modules(), *model.parameters(), trainer.optimizer])
     return ({found.address: found.category for found in own}

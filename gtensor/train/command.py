@@ -93,7 +93,7 @@ def _run(trainer: Trainer, made: Callable[[str], Trainer], folder: Path, title: 
 
 @contextmanager
 def _interruptible() -> Iterator[list[int]]:
-    """Ctrl-C within the block is noted, and acted on between two steps; a second one is at once."""
+    """Delay Ctrl-C within the block to the end of the step; a second one interrupts at once."""
     noted: list[int] = []
 
     def note(number: int, frame: Any) -> None:
@@ -157,7 +157,7 @@ def _with_each_norm(
 
 
 def _memory_table(books: dict[str, Account]) -> Any:
-    """Where the memory of a step went, by norm; the trained one first."""
+    """The memory of a step by norm; the trained one first."""
     from rich.table import Table
 
     trained = next(iter(books))

@@ -1,4 +1,4 @@
-"""What goes wrong for a user, in one sentence."""
+"""Errors for the user of the command, each one sentence."""
 
 from __future__ import annotations
 

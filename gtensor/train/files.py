@@ -1,4 +1,4 @@
-"""Files that are whole or not there, with errors for the user of a command."""
+"""Atomic file writes, with errors for the user of a command."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from gtensor.train.errors import UserError
 
 
 def write_atomically(path: Path, data: bytes) -> None:
-    """Put `data` at `path`; whatever happens, `path` holds the old bytes or all of the new ones.
+    """Write `data` to `path` atomically: it has either the old bytes or all of the new ones.
 
     Raises UserError if the disk is full or the folder cannot be written.
     """

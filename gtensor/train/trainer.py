@@ -1,4 +1,4 @@
-"""The training loop: what a recipe's model and data go through, and how it is taken up again."""
+"""The training loop of a recipe, and its resumption from a checkpoint."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class Data(NamedTuple):
 
 @dataclass(frozen=True)
 class Options:
-    """What a run can be told."""
+    """The options of a run."""
 
     epochs: int
     batch_size: int
@@ -43,10 +43,10 @@ class Options:
     weight_decay: float
     seed: int = 0
     device: str | None = None
-    norm: str = "inplace"  # less memory for the same losses but for rounding
+    norm: str = "inplace"  # less memory; the same losses up to rounding
 
     def changed(self, **given: Any) -> Options:
-        """With the options that were given (None: left alone). Raises UserError for nonsense."""
+        """The options with the given ones replaced (None: kept). Raises UserError if invalid."""
         made = replace(self, **{k: v for k, v in given.items() if v is not None})
         for name in ("epochs", "batch_size", "lr"):
             if getattr(made, name) <= 0:
@@ -59,7 +59,7 @@ class Options:
 
 @dataclass
 class Progress:
-    """Where a run stands; plain JSON, so that a checkpoint can hold it."""
+    """The progress of a run, as plain JSON for a checkpoint."""
 
     epoch: int = 0
     batch: int = 0  # batches done in this epoch
@@ -68,7 +68,7 @@ class Progress:
 
 
 class Trainer:
-    """A model, its optimizer and its place in the data. `run` goes on from there."""
+    """A model, its optimizer and its position in the data, from which `run` continues."""
 
     def __init__(self, model: Callable[[], nn.Module], data: Data, options: Options) -> None:
         self.options = options
@@ -115,7 +115,7 @@ class Trainer:
     def run(
         self, after_step: Callable[[Trainer], bool], after_epoch: Callable[[Trainer], None]
     ) -> bool:
-        """Train to the end, or until `after_step` answers True; whether the end was reached."""
+        """Train to the end, or until `after_step` returns True; whether the end was reached."""
         progress = self.progress
         with self.device:
             while progress.epoch < self.options.epochs:
@@ -155,7 +155,7 @@ class Trainer:
         checkpoint.save(path, self.model, self.optimizer, about)
 
     def resume(self, path: Path) -> None:
-        """Go on from a checkpoint.
+        """Resume from a checkpoint.
 
         Raises UserError, with nothing changed, if it is broken or of a run with other options.
         """

@@ -1,8 +1,8 @@
 """Stand-ins for NVIDIA's libraries: cuBLAS, cuBLASLt, cuSOLVER, cuFFT, cuRAND, CUB and Thrust.
 
-`load` puts stub libraries in front of NVIDIA's, before CuPy's modules are loaded; `patches` says
-what to write over inside CuPy's modules: CUB, Thrust, the random generators. cuSPARSE is there and
-answers "not supported". What is called and not here is listed by `missing`.
+`load` loads stub libraries in place of NVIDIA's, before CuPy's modules; `patches` has the functions
+to replace inside CuPy's modules: CUB, Thrust, the random generators. cuSPARSE returns "not
+supported". `missing` lists calls of functions that are not implemented.
 """
 
 import ctypes
@@ -66,12 +66,12 @@ def load(packages: pathlib.Path, native: ctypes.CDLL | None = None) -> list[stub
 
 
 def patches() -> dict[str, dict[str, int]]:
-    """{module of CuPy: {symbol: address of the function that takes its place}}."""
+    """{module of CuPy: {symbol: address of the function that replaces it}}."""
     return {module.soname: module.addresses() for module in MODULES}
 
 
 def missing() -> list[str]:
-    """The functions that were called and are not here."""
+    """The functions that were called and are not implemented."""
     return sorted(name for library in LIBRARIES for name in library.missing())
 
 

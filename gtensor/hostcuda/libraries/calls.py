@@ -1,4 +1,4 @@
-"""How the stand-ins of NVIDIA's libraries are written, called and queued.
+"""The definition, call and queueing of the functions of the stand-in libraries.
 
 A library is a table: name -> argument types -> implementation. A letter stands for a type:
 
@@ -8,8 +8,8 @@ A library is a table: name -> argument types -> implementation. A letter stands 
 and, as a result, v for none.
 
 An implementation raises `Refused(status)` where NVIDIA documents an error, before anything is
-changed; what it puts into a queue with `enqueue` may not fail for reasons that a caller could see
-in the arguments. It reads host scalars before it queues, and device memory only in the queue.
+changed; work that it queues with `enqueue` may not fail for reasons that the arguments show. It
+reads host scalars before it queues, and device memory only in the queue.
 """
 
 import ctypes
@@ -26,7 +26,7 @@ import numpy as np
 from gtensor.hostcuda.libraries.stubs import Stub
 
 LETTERS: dict[str, Any] = {
-    "p": ctypes.c_uint64,  # not c_void_p, which hands NULL over as None
+    "p": ctypes.c_uint64,  # not c_void_p, which passes NULL as None
     "i": ctypes.c_int,
     "l": ctypes.c_longlong,
     "z": ctypes.c_size_t,
@@ -42,7 +42,7 @@ DTYPES: dict[str, np.dtype] = {
 
 
 class Refused(Exception):
-    """What a library answers instead of doing the work: one of its status codes."""
+    """A library's status code, returned instead of doing the work."""
 
     def __init__(self, status: int) -> None:
         super().__init__(status)
@@ -65,7 +65,7 @@ class Unreachable(Exception):
 def reach(address: int, nbytes: int) -> None:
     """Ends queued work as a GPU would, with an illegal address, where the device has no memory.
 
-    What a call reads or writes before it queues is the host's.
+    Memory that a call reads or writes before it queues is the host's.
     """
     name = getattr(_running, "name", None)
     if name is not None and runtime.reach(address, nbytes, name):
@@ -73,7 +73,7 @@ def reach(address: int, nbytes: int) -> None:
 
 
 class _Span:
-    """An address range, as NumPy's array interface wants it."""
+    """An address range with NumPy's array interface."""
 
     def __init__(self, address: int, nbytes: int) -> None:
         self.__array_interface__ = {
@@ -120,7 +120,7 @@ def vector(address: int, n: int, step: int, dtype: Any) -> np.ndarray:
     return view(start, (n,), dtype, (step,))
 
 
-# What ctypes reads and writes itself, which is quicker than an array.
+# The types that ctypes reads and writes itself, which is faster than an array.
 CELLS: dict[np.dtype, Any] = {
     np.dtype("f4"): ctypes.c_float,
     np.dtype("f8"): ctypes.c_double,
@@ -130,7 +130,7 @@ CELLS: dict[np.dtype, Any] = {
 
 
 def scalar(address: int, dtype: Any) -> Any:
-    """The scalar at an address, as a number of Python's."""
+    """The scalar at an address, as a Python number."""
     cell = CELLS.get(np.dtype(dtype))
     if cell is None:
         return view(address, (1,), dtype)[0].item()
@@ -195,7 +195,7 @@ class Context:
 
 
 class Runtime:
-    """What the libraries need of the CUDA runtime; `attach` puts libhostcuda in its place.
+    """The functions of the CUDA runtime that the libraries need; `attach` connects libhostcuda's.
 
     Without one (tests of the libraries alone) work runs at once and nothing is ever captured.
     """
@@ -242,7 +242,7 @@ class Runtime:
         return int(self.native.hostcuda_reach(address, nbytes, name.encode()))
 
     def fail(self, sentence: str) -> None:
-        """The device has met an error that stays; only from within queued work."""
+        """Set a sticky error of the device; only from within queued work."""
         self.failures.append(sentence)
         if self.native is not None:
             self.native.hostcuda_fail(LAUNCH_FAILURE, sentence.encode())
@@ -254,8 +254,8 @@ runtime = Runtime()
 def enqueue(stream: int, name: str, work: Work, failed: int) -> None:
     """Puts work into a stream's queue; refuses with the status `failed` if that is impossible.
 
-    Work that raised while it ran is a fault of the stand-in: its traceback is printed, and every
-    call from then on answers `failed`, as after a sticky CUDA error.
+    An error of the work is a bug of the stand-in: its traceback is printed, and every later call
+    returns `failed`, as after a sticky CUDA error.
     """
     require(not runtime.failures, failed)
     key = next(_keys)
@@ -312,7 +312,7 @@ class Library:
         return call
 
     def load(self, wanted: Iterable[str]) -> Stub:
-        """Builds and loads the stub with all that is wanted, and fills what is here."""
+        """Builds and loads the stub, and fills in the implemented functions."""
         names = {*wanted, *self.entries}
         self.stub = Stub(self.soname, names, self.refusal)
         self.stub.fill(self.addresses())
@@ -329,12 +329,12 @@ class Library:
         return addresses
 
     def missing(self) -> list[str]:
-        """The functions that a program called and that are not here."""
+        """The functions that a program called and that are not implemented."""
         return sorted(self.stub.refused()) if self.stub else []
 
 
 class Handles:
-    """Objects behind opaque handles; no two of them are alike, over all libraries."""
+    """Objects behind opaque handles, which are unique over all libraries."""
 
     _next = itertools.count(0x10000, 0x100)
 

@@ -1,9 +1,9 @@
-"""What CuPy's module `cub` has compiled of CUB, by NumPy on the pointers.
+"""The functions of CUB in CuPy's module `cub`, by NumPy on the pointers.
 
 Sources: CuPy 14.2's cupy_cub.cu (signatures, operators, initial values, handling of NaN) and CCCL's
 documentation of DeviceReduce, DeviceSegmentedReduce, DeviceScan and DeviceHistogram. Called without
-a workspace, a function says how much it needs; on a GPU nothing may be in the result before
-the stream has come to it, and the workspace is written.
+a workspace, a function returns the size that it needs. As on a GPU, the result is written in stream
+order, and the workspace is overwritten.
 """
 
 from collections.abc import Callable

@@ -29,7 +29,7 @@ FORWARD, INVERSE = -1, 1
 
 
 class Layout:
-    """Where the elements of a batch lie ("Advanced Data Layout"); no `embed` is the basic one."""
+    """The layout of a batch ("Advanced Data Layout"); without `embed` the basic one."""
 
     def __init__(
         self, lengths: tuple[int, ...], embed: tuple[int, ...] | None, step: int, distance: int
@@ -130,7 +130,7 @@ def set_auto_allocation(plan: int, automatic: int) -> None:
 
 @function("cufftSetWorkArea", "ip")
 def set_work_area(plan: int, work: int) -> None:
-    """It takes the place of an area that the plan has allocated itself."""
+    """It replaces an area that the plan has allocated itself."""
     plans[plan].work, plans[plan].automatic = work, False
 
 

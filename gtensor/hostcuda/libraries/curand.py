@@ -1,9 +1,8 @@
 """cuRAND's host API and CuPy's module `_generator_api`, over NumPy's Philox.
 
-The distributions and their intervals are NVIDIA's and CuPy's; the numbers are not: for a seed a GPU
-gives others. What is kept is that equal seeds and offsets give equal numbers, that an offset skips
-as many results (cuRAND documentation, "Generator Options"), and that a state in device memory
-moves when the stream comes to it.
+The distributions and their intervals are NVIDIA's and CuPy's; the numbers of a seed differ from a
+GPU's. As there, equal seeds and offsets give equal numbers, an offset skips as many results (cuRAND
+documentation, "Generator Options"), and a state in device memory is updated in stream order.
 """
 
 import re

@@ -1,11 +1,10 @@
-"""Stub libraries: what CuPy's extension modules import from NVIDIA's, in libraries of our own.
+"""Stub libraries with the functions that CuPy's extension modules import from NVIDIA's.
 
 CuPy's modules name `libcublas.so.13` and others as needed libraries, with a version on every
-symbol. A library of the same SONAME that is loaded already is taken by the dynamic loader instead
-of a search on disk, and if it defines the version node, nothing is printed. In a stub every
-function is a jump through a slot of a table. A slot holds a function that counts the call and
-answers the status that the library has for "not supported", until `Stub.fill` puts another address
-there.
+symbol. The dynamic loader uses an already loaded library of the same SONAME instead of a search on
+disk, and prints nothing if it defines the version node. In a stub every function is a jump through
+a slot of a table. A slot has a function that counts the call and returns the library's status for
+"not supported", until `Stub.fill` replaces its address.
 """
 
 import ctypes
@@ -91,17 +90,17 @@ class Stub:
     def end(self) -> None:
         """Puts C functions into all slots: Python's part of the process is over.
 
-        CuPy destroys plans and handles as late as when its modules are torn down, and is told that
-        it succeeded. All else is refused.
+        CuPy destroys plans and handles when its modules are torn down; these calls return success,
+        all others are refused.
         """
         ended = ctypes.cast(self.library.hostcuda_stub_ended, ctypes.c_void_p).value or 0
         self._slots[:] = [ended if "Destroy" in name else refusal
                           for name, refusal in zip(self.names, self._refusals, strict=True)]
 
     def note(self, address: int) -> None:
-        """Lets a function that takes a name know of every call that is refused."""
+        """Calls a function with the name of every refused call."""
         ctypes.c_void_p.in_dll(self.library, "hostcuda_stub_note").value = address
 
     def refused(self) -> dict[str, int]:
-        """How often each function was called that is not there."""
+        """The calls of functions that are not implemented, by name."""
         return {name: count for name, count in zip(self.names, self._calls, strict=True) if count}

@@ -1,8 +1,8 @@
-"""What CuPy's module `thrust` has compiled of Thrust: stable sorts, by NumPy on the pointers.
+"""The functions of Thrust in CuPy's module `thrust`: stable sorts, by NumPy on the pointers.
 
-Source: CuPy 14.2's cupy_thrust.cu (signatures, order of NaN and complex numbers, what is
-destroyed). All keys compare as in NumPy, NaN last. The temporary memory that Thrust asks CuPy for
-is not asked for here.
+Source: CuPy 14.2's cupy_thrust.cu (signatures, order of NaN and complex numbers, overwritten
+arguments). All keys compare as in NumPy, NaN last. Unlike Thrust, it allocates no temporary memory
+from CuPy.
 """
 
 import numpy as np

@@ -10,7 +10,7 @@ _ROOT = os.path.dirname(os.path.dirname(os.path.dirname(_HERE)))
 
 
 def _install() -> None:
-    """Install the host device, or end the process: CuPy would go on without, on a real one."""
+    """Install the host device, or end the process: CuPy would use a real device without it."""
     if importlib.util.find_spec("cupy") is None:  # another Python, or another environment
         return
     # Not on PYTHONPATH: packages beside this one may be for another Python.
@@ -33,7 +33,7 @@ def _install() -> None:
 
 
 def _next() -> None:
-    """Run the `sitecustomize` that this one stands before."""
+    """Run the `sitecustomize` that this one hides."""
     sys.path[:] = [path for path in sys.path if os.path.abspath(path or ".") != _HERE]
     this = sys.modules.pop("sitecustomize")  # while it is there, it is what would be found
     if importlib.util.find_spec("sitecustomize"):
