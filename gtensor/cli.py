@@ -121,7 +121,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         print("gtensor: interrupted; nothing was saved since the last epoch", file=sys.stderr)
         return 130
-    except BrokenPipeError:  # who reads has seen enough, as `head` has; nothing more can be written
+    except BrokenPipeError:  # the reader has closed the pipe, as `head` does
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 141
     except (UserError, gtensor.DeviceError, MemoryError) as error:
