@@ -50,10 +50,10 @@ def parser() -> argparse.ArgumentParser:
     train.add_argument("--quiet", action="store_true", help="print errors only")
 
     explain = commands.add_parser(
-        "memory", formatter_class=raw, help="who held what at the peak, from a memory snapshot",
-        description="Read a memory snapshot and say who held what when most bytes were live, and "
-                    "how fragmented\nthe rest was. Nothing in the file is run, so it may come from "
-                    "anybody.",
+        "memory", formatter_class=raw, help="the holders of memory at the peak, from a snapshot",
+        description="Read a memory snapshot and print the holders of memory when most bytes were "
+                    "live, and how\nfragmented the rest was. Nothing in the file is run, so "
+                    "untrusted files are safe.",
         epilog="""a snapshot is made in the program that uses the memory:
 
   with gt.memory.timeline("run.pickle"):      # or run.json; run.html and run.png are pictures
