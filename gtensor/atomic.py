@@ -1,4 +1,4 @@
-"""Files that are whole or not there: written beside their place, synced, then renamed into it."""
+"""Atomic file writes: a temporary file in the same folder is synced and renamed."""
 
 from __future__ import annotations
 
@@ -24,18 +24,18 @@ WRITE_BYTES = 1 << 26  # in one call of the system, so that Ctrl-C need not wait
 def replacing(
     path: str | os.PathLike[str], *, owner: str | None = None, mode: int | None = None
 ) -> Iterator[int]:
-    """A descriptor; what is written to it stands at `path` when the block ends without error.
+    """A descriptor; its bytes become the file at `path` when the block ends without error.
 
-    Whatever happens, a kill and a power cut included, `path` holds the old bytes or all of the new
-    ones. What a killed writer left beside it, the next one removes.
+    Also after a kill or a power cut `path` has either the old bytes or all of the new ones. The
+    next writer removes the temporary file of a killed one.
 
     Args:
-        owner: of what is left by a kill, the name of the file if None: the next writer of the same
-            owner removes it.
-        mode: permissions of a file that was not there; one that is replaced keeps its own.
+        owner: of the temporary file, by default the name of the file; the next writer of the same
+            owner removes it after a kill.
+        mode: permissions of a new file; a replaced one keeps its own.
 
-    Raises OSError, in one sentence, if the disk is full, the folder cannot be written, or what is
-    there is no regular file.
+    Raises OSError, in one sentence, if the disk is full, the folder cannot be written, or the path
+    has something else than a regular file.
     """
     place = Path(os.path.realpath(path))  # through a link: the file it names is replaced
     owner = place.name if owner is None else owner
@@ -65,8 +65,7 @@ def replacing(
 
 @contextmanager
 def naming(path: str | os.PathLike[str]) -> Iterator[None]:
-    """An OSError of the block names the file that was to be written, whatever file or folder beside
-    it was in the way."""
+    """An OSError of the block names the file to be written, also if it is about another file."""
     try:
         yield
     except OSError as error:
@@ -78,7 +77,7 @@ def naming(path: str | os.PathLike[str]) -> Iterator[None]:
 
 
 def make_folder_of(path: str | os.PathLike[str]) -> None:
-    """Make the folder that a file is to stand in. Raises OSError naming the file."""
+    """Make the folder of a file. Raises OSError, which names the file."""
     with naming(path):
         Path(path).parent.mkdir(parents=True, exist_ok=True)
 
@@ -91,7 +90,7 @@ def write(descriptor: int, data: Any) -> None:
 
 
 def write_file(path: str | os.PathLike[str], data: bytes) -> None:
-    """Put `data` at `path`, all or nothing. Raises OSError as `replacing`."""
+    """Write `data` to `path` atomically. Raises OSError as `replacing`."""
     with replacing(path) as descriptor:
         write(descriptor, data)
 
@@ -99,7 +98,7 @@ def write_file(path: str | os.PathLike[str], data: bytes) -> None:
 def mode_of(path: str | os.PathLike[str]) -> int | None:
     """The permissions of a file, None if there is none.
 
-    Raises OSError if what is there is no regular file, in whose place none may be put.
+    Raises OSError if it is not a regular file, which must not be replaced.
     """
     try:
         found = os.stat(path).st_mode
@@ -145,7 +144,7 @@ def _give_mode(descriptor: int, mode: int | None) -> None:
 
 
 def sweep(folder: Path, owner: str) -> None:
-    """Remove what this owner's writers left that were killed: nobody holds its lock."""
+    """Remove temporary files of this owner's killed writers, whose locks are free."""
     pattern = re.compile(rf"\.{digest(owner)}\.[0-9a-f]{{12}}\.tmp")
     for left in filter(pattern.fullmatch, os.listdir(folder)):
         with suppress(OSError):

@@ -50,10 +50,10 @@ def parser() -> argparse.ArgumentParser:
     train.add_argument("--quiet", action="store_true", help="print errors only")
 
     explain = commands.add_parser(
-        "memory", formatter_class=raw, help="who held what at the peak, from a memory snapshot",
-        description="Read a memory snapshot and say who held what when most bytes were live, and "
-                    "how fragmented\nthe rest was. Nothing in the file is run, so it may come from "
-                    "anybody.",
+        "memory", formatter_class=raw, help="the holders of memory at the peak, from a snapshot",
+        description="Read a memory snapshot and print the holders of memory when most bytes were "
+                    "live, and how\nfragmented the rest was. Nothing in the file is run, so "
+                    "untrusted files are safe.",
         epilog="""a snapshot is made in the program that uses the memory:
 
   with gt.memory.timeline("run.pickle"):      # or run.json; run.html and run.png are pictures
@@ -121,7 +121,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         print("gtensor: interrupted; nothing was saved since the last epoch", file=sys.stderr)
         return 130
-    except BrokenPipeError:  # who reads has seen enough, as `head` has; nothing more can be written
+    except BrokenPipeError:  # the reader has closed the pipe, as `head` does
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 141
     except (UserError, gtensor.DeviceError, MemoryError) as error:

@@ -26,15 +26,15 @@ _DEFAULTS = {"f": DEFAULT_FLOAT, "c": np.dtype("complex64")}  # what Python numb
 def tensor(
     data: Any, dtype: Any = None, device: DeviceLike = None, requires_grad: bool = False
 ) -> Tensor:
-    """A tensor of its own memory with the values of `data` (nested lists, array, tensor, number).
+    """A tensor in new memory with the values of `data` (nested lists, array, tensor, number).
 
     Python floats become float32, complex numbers complex64, integers int64, unless `dtype` says
     otherwise; arrays keep their dtype. Without `device`, a tensor's or CuPy array's own device,
     else the default one. Gradients flow through the copy of a tensor; detach() it for a constant.
 
-    Raises TypeError if `data` is not numeric, or a gradient is asked of integers; GradientError if
-    a new leaf is asked (`requires_grad=True`) of a tensor that has a gradient already, or `data` is
-    a list with such a tensor in it.
+    Raises TypeError if `data` is not numeric, or for integers with `requires_grad`; GradientError
+    for `requires_grad=True` with a tensor that already requires a gradient, and for a list with
+    such a tensor in it.
     """
     place = _place(data, device)
     source = _values(data, dtype)
@@ -258,14 +258,14 @@ def meshgrid(*arrays: Tensor, indexing: str = "xy") -> list[Tensor]:
 
 
 def _made(name: str, device: DeviceLike, function: Callable[[Any], Any]) -> Tensor:
-    """What the device's own library makes, in memory of the installed resource."""
+    """An array made by the device's own library, in memory of the installed resource."""
     place = get_device(device)
     values = place.path(name, function)(place.xp)
     return tensor(values, device=place) if place.type == "cpu" else make(values, place)
 
 
 def _sizes(shape: Any) -> tuple[int, ...]:
-    """A shape as a tuple of sizes. Raises TypeError or ValueError for what is none."""
+    """A shape as a tuple of sizes. Raises TypeError or ValueError if it is not a shape."""
     try:
         sizes = (index(shape),) if hasattr(shape, "__index__") else tuple(index(n) for n in shape)
     except TypeError:

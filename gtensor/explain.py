@@ -1,4 +1,4 @@
-"""`gtensor memory FILE`: who held what at the peak, from a snapshot."""
+"""`gtensor memory FILE`: the holders of memory at the peak, from a snapshot."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def load(path: Path) -> History:
 
 
 def facts(history: History) -> dict[str, Any]:
-    """What the command says, of plain JSON types; bytes, seconds, RMM's percentage."""
+    """The command's output as plain JSON: bytes, seconds, RMM's percentage."""
     peak = history.peak()
     live = history.live_at(peak)
     now = history.totals()[-1]

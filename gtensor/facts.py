@@ -1,4 +1,4 @@
-"""Documents and states from anybody: each fact in them is what it must be, or it is refused."""
+"""Checks of untrusted documents and states: every value has the required type and range."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ UNLOADED = "; nothing was loaded"
 
 
 class Facts:
-    """A dict whose values are asked for as what they must be; `what` says what it is.
+    """A dict whose values are read with a required type; `what` names it in errors.
 
-    Raises ValueError naming the dict and the key for any other.
+    Raises ValueError, which names the dict and the key, for another value.
     """
 
     def __init__(self, what: str, found: Any, end: str = "") -> None:
@@ -158,7 +158,7 @@ def plain(value: Any) -> Any:
 
 
 def _unwrapped(value: Any) -> Any:
-    """The number in a 0-d array or tensor; whatever else as it is."""
+    """The number in a 0-d array or tensor; any other value unchanged."""
     return value.item() if getattr(value, "shape", None) == () else value
 
 

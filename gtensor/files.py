@@ -1,8 +1,8 @@
-"""Files that may come from anybody: only regular ones are opened, and only so much of them is read.
+"""Untrusted files: only regular ones are opened, and the bytes read are bounded.
 
-Every size that a file may have, or may say that it has, is bounded here, before a byte of it is
-read. The bounds are far beyond what the largest models and recordings have; without them a file of
-a few bytes could ask for all memory, a pipe could block for ever and a device never end.
+Every size of a file, and every size stated in it, is bounded here before it is used. The bounds are
+far beyond the largest models and recordings. Without them a file of a few bytes could allocate all
+memory, a pipe could block for ever, and a device file never end.
 """
 
 from __future__ import annotations
@@ -90,8 +90,8 @@ def pieces(descriptor: int, start: int, stop: int) -> Iterator[bytes]:
 def read_text(descriptor: int, start: int, stop: int) -> bytearray:
     """Bytes [start, stop) of a file that should be text, which the caller has bounded.
 
-    A file may say that it is large and have nothing but holes, which read as null characters: the
-    first of them ends the reading. Raises ValueError for one, or if the file ends before.
+    A sparse file may be large and have only holes, which read as null characters: the first one
+    ends the reading. Raises ValueError for one, or if the file ends before.
     """
     found = bytearray()
     for piece in pieces(descriptor, start, stop):
@@ -111,8 +111,8 @@ def read_all(path: str | os.PathLike[str], most: int) -> bytearray:
 
 
 def printable(text: str) -> str:
-    """Text from a file as a terminal or a page may show it: what is not printed becomes "?".
+    """Text from a file, safe for a terminal or a page: unprintable characters become "?".
 
-    So no name moves the cursor, changes colours or reverses what stands beside it.
+    So no name moves the cursor, changes colours or reverses the text beside it.
     """
     return text if text.isprintable() else "".join(c if c.isprintable() else "?" for c in text)

@@ -1,4 +1,4 @@
-"""The user's line: which frame of a running program is not gtensor's own."""
+"""The user's line: the innermost frame that is not gtensor's own."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def line_of(code: CodeType, lasti: int) -> int:
 
 
 def place(code: CodeType, lasti: int) -> str:
-    """`file:line: source` of an instruction; computed only when somebody reads it."""
+    """`file:line: source` of an instruction."""
     line = line_of(code, lasti)
     text = linecache.getline(code.co_filename, line).strip() if line else ""
     return f"{code.co_filename}:{line or None}" + (f": {text}" if text else "")

@@ -1,7 +1,7 @@
 """CUDA graphs for users: `gt.Graph` captures work once and launches it as a whole.
 
 A graph replays the same kernels on the same addresses. So new inputs are written in place, results
-are read where the capture put them, and the graph's memory serves nobody else while it lives
+are read at the addresses of the capture, and the graph's memory is reserved while it lives
 (`memory/graphs.py`).
 """
 
@@ -20,16 +20,16 @@ class Graph:
 
         f(x)                        # once before: compiles kernels, makes the libraries' handles
         graph = gt.Graph()
-        with graph.capture():       # nothing runs: it is noted
+        with graph.capture():       # records, and runs nothing
             y = f(x)
         x[...] = batch              # new values at the old address
         graph.replay()              # y has the results
 
-    What the capture allocates stays the graph's: `y` has its address until the graph is dropped,
-    and each replay writes it again. Tensors from before the capture that its ops read or write are
-    kept alive; arrays that only kernels of your own use are yours to keep. What Python computes
-    (branches, learning rates) is as it was at the capture; steps of optimizers that depend on their
-    number, and random masks, are refused there. `docs/guide.md` has a table.
+    The graph keeps the memory that the capture allocates: `y` has its address until the graph is
+    dropped, and each replay writes it again. Older tensors that its ops read or write are kept
+    alive; keep arrays yourself that only your own kernels use. Values that Python computes
+    (branches, learning rates) are those of the capture; steps of optimizers that depend on their
+    number, and random masks, raise an error. `docs/guide.md` has a table.
 
     Args:
         device: one with graphs; None is the default device.
@@ -53,17 +53,17 @@ class Graph:
 
     @property
     def pool(self) -> GraphPool:
-        """The memory of the graph, which others may share; whoever holds it keeps it reserved."""
+        """The memory of the graph, which others may share; this object keeps it reserved."""
         return self._pool
 
     @contextmanager
     def capture(self) -> Iterator[None]:
-        """Note what this thread launches on the device within the block; nothing of it runs.
+        """Record the work that this thread launches on the device in the block; nothing runs.
 
-        Inputs must be made before. What needs a result on the host, such as `item()`, ends the
-        capture by an error of CUDA's. After an error the graph is as before, and may try again.
-        Other threads go on meanwhile; their memory comes back, and goes from stream to stream, only
-        after the capture.
+        Inputs must be made before. A call that needs a result on the host, such as `item()`, ends
+        the capture by a CUDA error. After an error the graph is unchanged, and capture may be tried
+        again. Other threads continue; memory that they free is reused by other streams only after
+        the capture.
 
         Raises RuntimeError if the graph has captured already; within another capture, a planned
         step or a recording (a timeline is fine); if the arena is switched off; and for work on
@@ -84,7 +84,7 @@ class Graph:
     def replay(self) -> None:
         """Run the captured work on the current stream; returns at once.
 
-        It waits for what other streams do to the tensors that it reads and writes, to results of
+        It waits for other streams' work on the tensors that it reads and writes and on results of
         graphs of the same pool, and for the last replay of one; ops on its results wait for it.
 
         Raises RuntimeError if nothing was captured, and within a capture.

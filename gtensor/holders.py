@@ -1,6 +1,6 @@
-"""What live modules, parameters and optimizers hold, so that recordings of memory can say so.
+"""The memory that live modules, parameters and optimizers hold, for recordings.
 
-A recording of memory sees blocks; what they are for is known only by the objects that hold them.
+A recording of memory sees blocks; only the objects that hold them tell their use.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def held(objects: Sequence[Any]) -> Iterator[Found]:
 
 
 def _is_made(thing: Any) -> bool:
-    """Whether it has all that `held` asks of it: what is set last."""
+    """Whether it has all attributes that `held` reads."""
     if isinstance(thing, Module):
         return "training" in vars(thing)
     return hasattr(thing, "_slots" if isinstance(thing, Optimizer) else "_version")

@@ -1,4 +1,4 @@
-"""What this machine has: devices, versions, settings, and what is missing."""
+"""Facts about this machine: devices, versions, settings, and missing packages."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""What an interrupt (Ctrl-C, a signal handler that raises) must not cut in two.
+"""Code that an interrupt (Ctrl-C, a signal handler that raises) must not split.
 
 CPython delivers signals at the entry of a function, at a jump back and at the end of a call: never
-between two stores, and never within a call of C's. So what must happen as a whole is written as
-stores, or made one call of C's by `in_turn`.
+between two stores, and never within a C call. So changes that must be complete are written as
+stores, or made one C call by `in_turn`.
 """
 
 from __future__ import annotations
@@ -14,5 +14,5 @@ from operator import call
 
 
 def in_turn(*calls: Callable[[], object]) -> Callable[[], object]:
-    """A call of C's that makes these calls, the first time it is made; an error ends them."""
+    """A C callable that makes these calls once, at its first call; an error ends them."""
     return partial(deque, map(call, calls), 0)

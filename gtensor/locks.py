@@ -1,13 +1,13 @@
-"""Locks where a program could stop for ever: at a fork, and where two threads wait for each other.
+"""Locks with deadlock prevention: at a fork, and between two arenas.
 
-**At a fork** nobody else holds them, so the child has what they guard whole, and free. A child has
-only the thread that forked. Without this it would wait for ever for a lock that another thread
-held, over what was being changed. All of gtensor's locks are among them, and those of the random
-generators; but not those of a DataLoader's workers, whose passes end at a fork (`data/workers.py`).
+**At a fork** the forking thread holds all of gtensor's locks and those of the random generators, so
+that in the child they are free and what they guard is consistent. A child has only the thread that
+forked; it would wait for ever for a lock that another thread held. The locks of a DataLoader's
+workers are not among them, since its passes end at a fork (`data/workers.py`).
 
-**Within a change** of one arena's pools a finalizer or a signal handler may ask another arena for
-memory, whose lock a thread may hold that asks the first one in the same way. Nobody can serve them
-without the lock, so the one in the middle gets an error after a while.
+**Within a change** of one arena's pools a finalizer or a signal handler may allocate from another
+arena, while another thread does the same in the opposite order. Both would wait for ever, so the
+inner allocation raises an error after a while.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from threading import RLock
 from typing import Any
 from weakref import ref
 
-PATIENCE = 10.0  # seconds to wait for what may never come
+PATIENCE = 10.0  # seconds to wait for a lock that may never be free
 
 
 class _Register:
@@ -28,11 +28,11 @@ class _Register:
         self._references: dict[ref[Any], None] = {}
 
     def add(self, lock: Any) -> None:
-        """Know a lock from now on."""
+        """Add a lock."""
         self._references[ref(lock, self._references.pop)] = None
 
     def there(self) -> list[Any]:
-        """The locks there are; of one moment, whatever other threads make and drop meanwhile."""
+        """The live locks at one moment, while other threads may make and drop some."""
         found = [reference() for reference in list(self._references)]  # unlike `tuple`, one piece
         return [lock for lock in found if lock is not None]
 
@@ -44,7 +44,7 @@ _held: list[Any] = []
 
 
 def free_at_forks(*locks: object) -> None:
-    """Let a fork wait for these locks, and the child have them free."""
+    """Hold these locks at a fork, so that they are free in the child."""
     for lock in locks:
         _known.add(lock)
 
@@ -68,8 +68,11 @@ def wait_for(lock: Any, name: str) -> None:
 
 
 def _before() -> None:
-    """Take all locks. It waits for one only while it has no other, so in any order; and no longer
-    than `PATIENCE` seconds, since this thread may have it itself, below a finalizer that forks."""
+    """Take all locks.
+
+    It waits for one only while it holds no other, so the order does not matter; and at most
+    `PATIENCE` seconds, since this thread may hold it itself, below a finalizer that forks.
+    """
     _forking.acquire()
     given_up: list[Any] = []
     blocked: Any = None
@@ -90,7 +93,7 @@ def _before() -> None:
 
 def _release() -> None:
     while _held:
-        with suppress(RuntimeError):  # one that cannot be let go must not keep the others
+        with suppress(RuntimeError):  # an error for one lock must not keep the others
             _held.pop().release()
 
 

@@ -1,4 +1,4 @@
-"""What `gtensor.__array_namespace_info__()` answers: the array API standard's inspection."""
+"""The result of `gtensor.__array_namespace_info__()`: the array API standard's inspection."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from gtensor.dtypes import DEFAULTS, KINDS, isdtype
 class NamespaceInfo:
     """Capabilities, devices and dtypes of gtensor, by the array API standard 2024.12.
 
-    The dtypes are the same on every device, so `device` is accepted and not looked at.
+    The dtypes are the same on every device, so `device` is ignored.
     """
 
     __module__ = "gtensor"

@@ -1,4 +1,4 @@
-"""What the profiling hook is for: time per op, and ranges that Nsight Systems shows.
+"""Users of the profiling hook: time per op, and ranges for Nsight Systems.
 
     with gt.profiler.profile() as found:
         loss.backward()

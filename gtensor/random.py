@@ -26,7 +26,7 @@ Shape = int | Sequence[int]
 
 
 def _over(bits: np.random.Philox) -> np.random.Generator:
-    """A generator over these bits, whose lock a draw of another thread may have at a fork."""
+    """A generator over these bits; its lock is held at a fork."""
     free_at_forks(bits.lock)
     return np.random.Generator(bits)
 
@@ -38,7 +38,7 @@ class _Source:
 
 
 class _Repeat(threading.local):
-    """The generator of a thread that makes earlier draws again, in place of the process's."""
+    """The generator of a thread that repeats earlier draws, in place of the process's."""
 
     generator: np.random.Generator | None = None
 
@@ -73,8 +73,8 @@ def get_state() -> dict[str, Any]:
 def set_state(state: Any) -> None:
     """Continue from a state of `get_state`.
 
-    Raises ValueError, with nothing changed, for any other: NumPy believes a state, and takes what
-    lies beside the generator's buffer for random numbers.
+    Raises ValueError, with nothing changed, for any other: NumPy does not check a state and could
+    return memory beside the generator's buffer as random numbers.
     """
     _check_state(state)
     fresh = np.random.Philox()
@@ -106,9 +106,9 @@ def _check_state(state: Any) -> None:
 
 
 def repetition() -> Callable[[], AbstractContextManager[None]]:
-    """A function that opens blocks in which this thread draws again what is drawn from now on.
+    """A function that opens contexts in which this thread repeats the draws from now on.
 
-    After a block the process's generator is where it was before it; other threads do not notice.
+    A context does not change the process's generator or other threads.
     """
     state: Any = generator().bit_generator.state
 

@@ -6,8 +6,7 @@
 
 A flag is an integer, or a text with known choices; anything else is refused.
 
-A block changes the whole process, not one thread: flags describe how the program is observed, and
-an observer that sees half of the threads would mislead.
+A block changes the whole process: flags that observe only some threads would mislead.
 """
 
 from __future__ import annotations
@@ -73,7 +72,7 @@ FLAGS = tuple(_FIELDS)
 
 
 def _check(name: str, value: Any, given: str) -> None:
-    """Raise ValueError for a value that the flag cannot have; `given` says how it was given."""
+    """Raise ValueError for a value that the flag cannot have; `given` names its source."""
     choices = _FIELDS[name].metadata["choices"]
     if choices and value not in choices:
         raise ValueError(f"{given} given; wanted one of " + ", ".join(map(repr, choices)))

@@ -1,13 +1,14 @@
 """Streams and events for users: `with gt.stream():` and `gt.Event`.
 
-Ops on tensors are ordered across streams by themselves. Kernels of the user's own on `t.array` are
-not: `gt.memory.record_stream(array, stream)` and events are for them.
+Ops on tensors are ordered across streams automatically. The user's own kernels on `t.array` are
+not: they need `gt.memory.record_stream(array, stream)` and events.
 
-What order needs is noted with the arena's memory. An op on other memory (imported by DLPack or the
-CUDA array interface, of another allocator, made without arenas) waits for all that the streams that
-gtensor knows have queued so far, so streams wait for each other at every such op. Freed, such
-memory is its allocator's again at once, whatever stream still uses it: keep the tensor until that
-stream has passed. Within a capture nothing waits for it: it must be ready when a graph is replayed.
+The users of a block are recorded with the arena's memory. An op on other memory (imported by DLPack
+or the CUDA array interface, of another allocator, made without arenas) waits for all work queued so
+far on the streams that gtensor knows, so streams wait for each other at every such op. Its
+allocator reuses such memory right after the free, even if a stream still uses it: keep the tensor
+until that stream's work is done. Within a capture no stream waits for it: it must be ready when a
+graph is replayed.
 """
 
 from __future__ import annotations
@@ -22,11 +23,11 @@ def stream(device: Device | str | None = None, *, priority: int = 0) -> Any:
 
         side = gt.stream()
         with side:
-            y = gt.exp(x)       # runs on `side`, after what made x
+            y = gt.exp(x)       # runs on `side`, after the work that made x
         z = y + 1               # waits for y
 
-    Memory that is not the arena's makes streams wait for each other: see `gtensor.streaming`.
-    CuPy's current device is then the stream's, too; gtensor's default device stays what it is.
+    Memory that is not the arena's makes streams wait for each other: see `gtensor.streaming`. The
+    block also sets CuPy's current device to the stream's; gtensor's default device is unchanged.
     It has `id`, `record()` (an event), `wait(event)` and `synchronize()`; on CUDA `stream` is
     CuPy's. The CPU has one stream, on which everything is done when a call returns.
 
@@ -47,7 +48,7 @@ class Event:
         self._event: Any = None
 
     def record(self, stream: Any = None) -> Event:
-        """Stand behind all work queued so far on the stream (None: the current one)."""
+        """Record the event behind all work queued so far on the stream (None: the current one)."""
         self._event = self._on(stream).record()
         return self
 

@@ -6,7 +6,7 @@
     softplus = gt.op("softplus", cpu=..., gpu=..., backward=..., samples=[(3,), (2, 3), (0,)])
     opcheck(softplus)
 
-Every op of gtensor passes `opcheck`. It reads the op's record and needs nothing else from a new op.
+Every op of gtensor passes `opcheck`. A new op needs nothing but its definition for it.
 """
 
 from __future__ import annotations
@@ -62,9 +62,9 @@ def opcheck(
     device: Device | str | None = None,
     dtypes: Sequence[Any] | None = None,
 ) -> None:
-    """Run every check that follows from an op's record, on fresh random values of each sample.
+    """Run every check that follows from an op's definition, on random values of each sample.
 
-    Value against PyTorch (where it is installed and the record has a reference), in every dtype and
+    Value against PyTorch (if it is installed and the op has a reference), in every dtype and
     layout, from the arena and into given buffers; inputs and upstream gradients unwritten;
     gradients against numeric ones and PyTorch's, for every choice of inputs that require one, added
     in every order; the recorded backward, second order, and the tangent rule against the backward
@@ -72,7 +72,7 @@ def opcheck(
     be smooth there. Those that are bare shapes are filled with standard normal values.
 
     Args:
-        op: the record, or its name in the registry.
+        op: the op, or its name in the registry.
         seed: of the values; by default another one each time, named in the error.
         device: where to run; by default the CPU, and a GPU too where there is one.
         dtypes: the floating dtypes beside float64 that the op must work in, by default all of

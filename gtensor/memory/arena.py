@@ -45,7 +45,7 @@ Held = TypeVar("Held")
 
 
 class Arena:
-    """A `Resource` over a segment source. `name` stands in reports, e.g. the device's.
+    """A `Resource` over a segment source. `name` is for reports, e.g. the device's.
 
     Args:
         min_remainder: a chunk is split if at least so many bytes are left over (default: 8

@@ -116,7 +116,7 @@ def _attention_tangent(
     return functools.reduce(ns.add, terms)
 
 
-# -- the records -----------------------------------------------------------------------------------
+# -- definitions -----------------------------------------------------------------------------------
 
 
 def _attention_reference(

@@ -159,7 +159,7 @@ def tangent(ns: Any, primals: Any, tangents: Any, out: Any, params: dict[str, An
     return ACTIVATIONS[params["activation"]][1](ns, change, y, params["parameter"])
 
 
-# -- records -------------------------------------------------------------------------------------
+# -- definitions -----------------------------------------------------------------------------------
 
 
 def _options(training: bool, activation: str, parameter: float = 0.01) -> dict[str, Any]:

@@ -177,7 +177,7 @@ class Workspace:
 
 
 def overlap(first: int, count: int, size: int) -> tuple[slice, slice]:
-    """Where [first, first + count) meets [0, size): as a slice of the former and of the latter."""
+    """The overlap of [first, first + count) and [0, size), as a slice of each."""
     low = min(max(first, 0), size)
     high = max(low, min(first + count, size))
     start = min(max(low - first, 0), count)

@@ -94,7 +94,7 @@ def _tangent(ns: Any, primals: Any, tangents: Any, out: Any, params: dict[str, A
     return ns.broadcast_to(total, shape=out.shape)
 
 
-# -- records -------------------------------------------------------------------------------------
+# -- definitions -----------------------------------------------------------------------------------
 
 
 def _samples() -> list[Sample]:

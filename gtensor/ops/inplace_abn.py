@@ -63,7 +63,7 @@ def _backward_recorded(ns: Any, step: Any, g: Any, arrays: tuple[Any, ...]) -> N
         ns, step, g, (step.rebuilt(0, x), weight, bias, center, spread), params)
 
 
-# -- records -------------------------------------------------------------------------------------
+# -- definitions -----------------------------------------------------------------------------------
 
 
 def _within(low: float, high: float) -> Draw:

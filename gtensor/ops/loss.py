@@ -252,7 +252,7 @@ def _cross_entropy_grad_gpu(
     return out
 
 
-# -- cross entropy: the records ------------------------------------------------------------------
+# -- cross entropy: definitions --------------------------------------------------------------------
 
 
 def _targets(

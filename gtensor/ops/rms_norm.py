@@ -92,7 +92,7 @@ def _tangent(ns: Any, primals: Any, tangents: Any, out: Any, params: dict[str, A
     return change
 
 
-# -- records -------------------------------------------------------------------------------------
+# -- definitions -----------------------------------------------------------------------------------
 
 
 def _reference(torch: Any, x: Any, weight: Any, *, dims: int, eps: float) -> Any:

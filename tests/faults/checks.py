@@ -271,7 +271,7 @@ def a_huge_gradient_does_not_stop_adam() -> None:
 
 
 class _Refusing:
-    """Pages of which there are none, and addresses that nobody takes back."""
+    """A source without pages, whose addresses cannot be released."""
 
     page, span = 1 << 21, 1 << 21
 
