@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
 import torch
+import torch.nn.functional as TF
 
 import gtensor as gt
+import gtensor.nn.functional as F
 from gtensor._testing import cases
 from gtensor._testing.compare import close, unwritten
 
@@ -65,6 +68,11 @@ def compare(
                 if second:
                     compare_second(ours, found, theirs, first, 100 * tolerance)
                 check()
+
+
+def compare_functional(call: Function, arrays: Sequence[np.ndarray], **options: Any) -> None:
+    """`compare` of `call(f, *tensors)` where f is `nn.functional`, gtensor's and PyTorch's."""
+    compare(partial(call, F), partial(call, TF), arrays, **options)
 
 
 def compare_second(

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as TF
-from against_torch import compare
+from against_torch import compare, compare_functional
 
 import gtensor as gt
 import gtensor.nn.functional as F
@@ -116,7 +116,7 @@ def test_saves(name: str) -> None:
 
 @pytest.mark.parametrize(("shape", "dim"), [((6,), 0), ((3, 4), 1), ((4, 3), -2), ((0, 2), 1)])
 def test_glu(shape: tuple[int, ...], dim: int, rng: np.random.Generator) -> None:
-    compare(lambda x: F.glu(x, dim), lambda x: TF.glu(x, dim), [rng.standard_normal(shape)])
+    compare_functional(lambda f, x: f.glu(x, dim), [rng.standard_normal(shape)])
 
 
 @pytest.mark.parametrize(

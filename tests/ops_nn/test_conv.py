@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as TF
-from against_torch import compare, leaves
+from against_torch import compare, compare_functional, leaves
 
 import gtensor as gt
 import gtensor.nn.functional as F
@@ -71,13 +71,8 @@ def test_against_torch(
     tile = min(workspace, gt.settings.tile_elements)
     arrays = [rng.standard_normal(shape) for shape in (x, weight, weight[:1])]
     with gt.settings.override(tile_elements=tile):
-        compare(
-            lambda *t: F.conv2d(*t, **options),
-            lambda *t: TF.conv2d(*t, **options),
-            arrays,
-            second=workspace > 1,
-            layouts=("contiguous", "strided", "transposed")[: 2 + (workspace == 1)],
-        )
+        compare_functional(lambda f, *t: f.conv2d(*t, **options), arrays, second=workspace > 1,
+                           layouts=("contiguous", "strided", "transposed")[: 2 + (workspace == 1)])
 
 
 SIGNALS: dict[str, tuple[tuple[int, ...], tuple[int, ...], dict[str, Any]]] = {
@@ -98,11 +93,8 @@ SIGNALS: dict[str, tuple[tuple[int, ...], tuple[int, ...], dict[str, Any]]] = {
 @pytest.mark.parametrize("name", SIGNALS)
 def test_conv1d(name: str, rng: np.random.Generator) -> None:
     x, weight, options = SIGNALS[name]
-    compare(
-        lambda *t: F.conv1d(*t, **options),
-        lambda *t: TF.conv1d(*t, **options),
-        [rng.standard_normal(shape) for shape in (x, weight, weight[:1])],
-    )
+    compare_functional(lambda f, *t: f.conv1d(*t, **options),
+                       [rng.standard_normal(shape) for shape in (x, weight, weight[:1])])
 
 
 TRANSPOSED: dict[str, tuple[tuple[int, ...], tuple[int, ...], dict[str, Any]]] = {
@@ -140,12 +132,9 @@ def test_transposed(
     x, weight, options = TRANSPOSED[name]
     monkeypatch.setattr(conv_paths, "WORKSPACE_BYTES", workspace)
     outputs = (weight[1] * options.get("groups", 1),)
-    compare(
-        lambda *t: F.conv_transpose2d(*t, **options),
-        lambda *t: TF.conv_transpose2d(*t, **options),
-        [rng.standard_normal(shape) for shape in (x, weight, outputs)],
-        second=workspace > 1,
-    )
+    compare_functional(lambda f, *t: f.conv_transpose2d(*t, **options),
+                       [rng.standard_normal(shape) for shape in (x, weight, outputs)],
+                       second=workspace > 1)
 
 
 @pytest.mark.parametrize(
@@ -155,17 +144,9 @@ def test_transposed(
 def test_conv_transpose1d(options: Any, rng: np.random.Generator) -> None:
     for shape in ((2, 4, 5), (4, 5), (0, 4, 5)):
         arrays = [rng.standard_normal(s) for s in (shape, (4, 3, 3), (6,))]
-        compare(
-            lambda *t: F.conv_transpose1d(*t, groups=2, **options),
-            lambda *t: TF.conv_transpose1d(*t, groups=2, **options),
-            arrays,
-        )
-        compare(
-            lambda *t: F.conv_transpose1d(*t, **options),
-            lambda *t: TF.conv_transpose1d(*t, **options),
-            arrays[:2],
-            second=False,
-        )
+        compare_functional(lambda f, *t: f.conv_transpose1d(*t, groups=2, **options), arrays)
+        compare_functional(lambda f, *t: f.conv_transpose1d(*t, **options), arrays[:2],
+                           second=False)
 
 
 def test_without_bias(rng: np.random.Generator) -> None:

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as TF
-from against_torch import compare
+from against_torch import compare, compare_functional
 
 import gtensor as gt
 import gtensor.nn.functional as F
@@ -25,12 +25,8 @@ def test_linear(lead: tuple[int, ...], bias: bool, rng: np.random.Generator) -> 
 
 def test_linear_twice_accumulates_in_place(rng: np.random.Generator) -> None:
     x, w = rng.standard_normal((4, 3)), rng.standard_normal((3, 3))
-    compare(
-        lambda x, w: F.linear(F.linear(x, w), w) + 2 * F.linear(x, w),
-        lambda x, w: TF.linear(TF.linear(x, w), w) + 2 * TF.linear(x, w),
-        [x, w],
-        second=False,
-    )
+    compare_functional(lambda f, x, w: f.linear(f.linear(x, w), w) + 2 * f.linear(x, w), [x, w],
+                       second=False)
 
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
@@ -265,8 +261,7 @@ def test_what_is_no_tensor_is_named(call: Any, name: str) -> None:
 @pytest.mark.parametrize("options", [{}, {"p": 1.0, "dim": -1}, {"p": 3.0, "dim": (0, 2)},
                                      {"p": float("inf"), "dim": 0}, {"eps": 2.5}])
 def test_normalize(options: dict[str, Any], rng: np.random.Generator) -> None:
-    compare(lambda x: F.normalize(x, **options), lambda x: TF.normalize(x, **options),
-            [rng.standard_normal((3, 4, 2))])
+    compare_functional(lambda f, x: f.normalize(x, **options), [rng.standard_normal((3, 4, 2))])
 
 
 def test_a_vector_of_zeros_has_no_direction() -> None:
@@ -283,5 +278,5 @@ def test_a_vector_of_zeros_has_no_direction() -> None:
 def test_cosine_similarity(
     shapes: tuple[tuple[int, ...], ...], dim: int, rng: np.random.Generator
 ) -> None:
-    compare(lambda a, b: F.cosine_similarity(a, b, dim), lambda a, b: TF.cosine_similarity(
-        a, b, dim), [rng.standard_normal(shape) for shape in shapes])
+    compare_functional(lambda f, a, b: f.cosine_similarity(a, b, dim),
+                       [rng.standard_normal(shape) for shape in shapes])

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as TF
-from against_torch import compare
+from against_torch import compare, compare_functional
 
 import gtensor as gt
 import gtensor.nn.functional as F
@@ -68,11 +68,7 @@ def test_elementwise_losses(
     if function == "binary_cross_entropy_with_logits":
         arrays[0] = 3 * arrays[0] - 1
     with gt.settings.override(tile_elements=4):
-        compare(
-            lambda a, b: getattr(F, function)(a, b, **options),
-            lambda a, b: getattr(TF, function)(a, b, **options),
-            arrays,
-        )
+        compare_functional(lambda f, a, b: getattr(f, function)(a, b, **options), arrays)
 
 
 @pytest.mark.parametrize("reduction", ["mean", "sum", "none"])

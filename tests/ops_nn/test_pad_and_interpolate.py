@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as TF
-from against_torch import compare, leaves
+from against_torch import compare_functional, leaves
 
 import gtensor as gt
 import gtensor.nn.functional as F
@@ -31,11 +31,7 @@ CONSTANT: dict[str, tuple[tuple[int, ...], tuple[int, ...], float | None]] = {
 @pytest.mark.parametrize("name", CONSTANT)
 def test_constant(name: str, rng: np.random.Generator) -> None:
     shape, pad, value = CONSTANT[name]
-    compare(
-        lambda x: F.pad(x, pad, value=value),
-        lambda x: TF.pad(x, pad, value=value),
-        [rng.standard_normal(shape)],
-    )
+    compare_functional(lambda f, x: f.pad(x, pad, value=value), [rng.standard_normal(shape)])
 
 
 OWN = [
@@ -57,11 +53,7 @@ TAKEN = [("reflect", (-3, 2)), ("reflect", (-1, 4)), ("reflect", (-5, 1)), ("rep
 def test_own_elements(
     mode: str, shape: tuple[int, ...], pad: tuple[int, ...], rng: np.random.Generator
 ) -> None:
-    compare(
-        lambda x: F.pad(x, pad, mode=mode),
-        lambda x: TF.pad(x, pad, mode=mode),
-        [rng.standard_normal(shape)],
-    )
+    compare_functional(lambda f, x: f.pad(x, pad, mode=mode), [rng.standard_normal(shape)])
 
 
 @pytest.mark.parametrize(("mode", "pad"), TAKEN)
@@ -127,12 +119,8 @@ def test_interpolate(
         options["mode"] = "linear" if len(shape) == 3 else "bilinear"
         options["align_corners"] = mode == "linear, corners"
     with gt.settings.override(tile_elements=tile):
-        compare(
-            lambda x: F.interpolate(x, **options),
-            lambda x: TF.interpolate(x, **options),
-            [rng.standard_normal(shape)],
-            second=tile > 7,
-        )
+        compare_functional(lambda f, x: f.interpolate(x, **options), [rng.standard_normal(shape)],
+                           second=tile > 7)
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])

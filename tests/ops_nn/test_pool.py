@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as TF
-from against_torch import compare, leaves
+from against_torch import compare, compare_functional, leaves
 
 import gtensor as gt
 import gtensor.nn.functional as F
@@ -44,9 +44,7 @@ def test_max_pool(name: str, dilation: int, tile: int, rng: np.random.Generator)
     if dilation == 2 and name == "whole image":
         options["padding"] = 1
     with gt.settings.override(tile_elements=tile):
-        compare(
-            lambda x: F.max_pool2d(x, **options), lambda x: TF.max_pool2d(x, **options), [values]
-        )
+        compare_functional(lambda f, x: f.max_pool2d(x, **options), [values])
 
 
 @pytest.mark.parametrize("name", WINDOWS)
@@ -56,11 +54,7 @@ def test_avg_pool(name: str, count_include_pad: bool, tile: int, rng: np.random.
     shape, options = WINDOWS[name]
     options = {**options, "count_include_pad": count_include_pad}
     with gt.settings.override(tile_elements=tile):
-        compare(
-            lambda x: F.avg_pool2d(x, **options),
-            lambda x: TF.avg_pool2d(x, **options),
-            [rng.standard_normal(shape)],
-        )
+        compare_functional(lambda f, x: f.avg_pool2d(x, **options), [rng.standard_normal(shape)])
 
 
 SIGNALS: dict[str, tuple[tuple[int, ...], dict[str, Any]]] = {
@@ -76,18 +70,11 @@ SIGNALS: dict[str, tuple[tuple[int, ...], dict[str, Any]]] = {
 def test_pooling_of_signals(name: str, rng: np.random.Generator) -> None:
     shape, options = SIGNALS[name]
     x = rng.permutation(int(np.prod(shape))).reshape(shape) * 0.1 - 1
-    compare(
-        lambda x: F.max_pool1d(x, **options, dilation=2 if shape[-1] > 7 else 1),
-        lambda x: TF.max_pool1d(x, **options, dilation=2 if shape[-1] > 7 else 1),
-        [x],
-        second=False,
-    )
-    for count_include_pad in (True, False):
-        compare(
-            lambda x, count=count_include_pad: F.avg_pool1d(x, **options, count_include_pad=count),
-            lambda x, count=count_include_pad: TF.avg_pool1d(x, **options, count_include_pad=count),
-            [x],
-        )
+    compare_functional(lambda f, x: f.max_pool1d(x, **options, dilation=2 if shape[-1] > 7 else 1),
+                       [x], second=False)
+    for padded in (True, False):
+        compare_functional(
+            lambda f, x, padded=padded: f.avg_pool1d(x, **options, count_include_pad=padded), [x])
 
 
 @pytest.mark.parametrize("size", [1, 3, (4,), 7, 10])
@@ -95,21 +82,14 @@ def test_pooling_of_signals(name: str, rng: np.random.Generator) -> None:
 def test_adaptive_pooling_of_signals(
     size: Any, shape: tuple[int, ...], rng: np.random.Generator
 ) -> None:
-    compare(
-        lambda x: F.adaptive_avg_pool1d(x, size),
-        lambda x: TF.adaptive_avg_pool1d(x, size),
-        [rng.standard_normal(shape)],
-    )
+    compare_functional(lambda f, x: f.adaptive_avg_pool1d(x, size), [rng.standard_normal(shape)])
 
 
 @pytest.mark.parametrize("size", [1, 2, (2, 3), (3, None), (None, 5), 6, (7, 9)])
 @pytest.mark.parametrize("shape", [(2, 3, 6, 7), (3, 6, 6)])
 def test_adaptive_max_pool(size: Any, shape: tuple[int, ...], rng: np.random.Generator) -> None:
-    compare(
-        lambda x: F.adaptive_max_pool2d(x, size),
-        lambda x: TF.adaptive_max_pool2d(x, size),
-        [rng.permutation(int(np.prod(shape))).reshape(shape) * 0.1],
-    )
+    compare_functional(lambda f, x: f.adaptive_max_pool2d(x, size),
+                       [rng.permutation(int(np.prod(shape))).reshape(shape) * 0.1])
 
 
 def test_an_infinity_stays_in_its_windows() -> None:
@@ -123,11 +103,7 @@ def test_an_infinity_stays_in_its_windows() -> None:
 @pytest.mark.parametrize("size", [1, 2, (2, 3), (3, None), (None, 5), 6, (7, 9)])
 @pytest.mark.parametrize("shape", [(2, 3, 6, 7), (3, 6, 6)])
 def test_adaptive_avg_pool(size: Any, shape: tuple[int, ...], rng: np.random.Generator) -> None:
-    compare(
-        lambda x: F.adaptive_avg_pool2d(x, size),
-        lambda x: TF.adaptive_avg_pool2d(x, size),
-        [rng.standard_normal(shape)],
-    )
+    compare_functional(lambda f, x: f.adaptive_avg_pool2d(x, size), [rng.standard_normal(shape)])
 
 
 def test_ties_nan_and_infinity_are_as_in_torch() -> None:

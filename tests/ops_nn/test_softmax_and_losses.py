@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 import torch.nn.functional as TF
-from against_torch import compare, leaves
+from against_torch import compare, compare_functional, leaves
 
 import gtensor as gt
 import gtensor.nn.functional as F
@@ -210,11 +210,8 @@ def test_mse_loss(reduction: str, shape: tuple[int, ...], rng: np.random.Generat
         x = gt.zeros(shape, device="cpu")
         assert np.isnan(F.mse_loss(x, x).item())
         return
-    compare(
-        lambda a, b: F.mse_loss(a, b, reduction=reduction),
-        lambda a, b: TF.mse_loss(a, b, reduction=reduction),
-        [rng.standard_normal(shape), rng.standard_normal(shape)],
-    )
+    compare_functional(lambda f, a, b: f.mse_loss(a, b, reduction=reduction),
+                       [rng.standard_normal(shape), rng.standard_normal(shape)])
 
 
 # -- weights and probabilities ---------------------------------------------------------------------

@@ -128,7 +128,9 @@ TABLE = [
          Skip("indices have as many axes as the tensor",
               lambda given: given.input.ndim == 0 or given.args[1].ndim != given.input.ndim)),
     same("take_along_dim", lambda x, index, dim=None: gt.take_along_axis(x, index, axis=dim)
-         if dim is not None else gt.take(gt.reshape(x, (-1,)), gt.reshape(index, (-1,)))),
+         if dim is not None else gt.take(gt.reshape(x, (-1,)), gt.reshape(index, (-1,))),
+         theirs=lambda x, index, dim=None: torch.take_along_dim(  # its own views want one stride
+             x.contiguous(), index.contiguous(), dim)),
     same("index_select", lambda x, dim, index: gt.take(x, index, axis=dim), scalar_axis()),
     same("take", lambda x, index: gt.reshape(
         gt.take(gt.reshape(x, (-1,)), gt.reshape(index, (-1,)), axis=0), index.shape)),
