@@ -82,13 +82,17 @@ def torch_layout(history: History) -> dict[str, Any]:
     index = int(number[1]) if number else 0
     frames = _FrameTable()
     living = {life.address: life for life in history.lives if life.freed is None and life.address}
+    # Blocks of objects that `gc.freeze()` hides from a recording: their rows tell of them.
+    hidden = sum(piece.nbytes for segment in history.segments for piece in segment.pieces
+                 if piece.state == LIVE and piece.owner not in living)
+    unknown = sum(life.size for life in history.lives if not life.address)
     return {
         "segments": [_segment(segment, index, living, frames) for segment in history.segments],
         "device_traces": [[] for _ in range(index)] + [_trace(history, frames)],
         "gtensor": {
             "version": VERSION, "device": history.device, "stats": history.stats,
             "marks": [mark._asdict() for mark in history.marks],
-            "unknown": sum(life.size for life in history.lives if not life.address)},
+            "unknown": max(0, unknown - hidden)},
     }
 
 

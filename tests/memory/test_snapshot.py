@@ -307,6 +307,21 @@ def test_pytorchs_own_snapshots_are_read(tmp_path):
     assert found.live_at(0)[0].op == "empty"
 
 
+def test_blocks_of_objects_that_are_frozen_are_counted_once(tmp_path):
+    """A recording does not find their arrays; the segments of its end name them."""
+    with gt.settings.override(arena_min_bytes=0):
+        kept = gt.zeros((1 << 12,), device="cpu")
+        gc.freeze()
+        try:
+            with memory.timeline(device="cpu") as timeline:
+                gt.zeros((1 << 10,), device="cpu")
+        finally:
+            gc.unfreeze()
+    assert timeline.unknown >= kept.nbytes
+    timeline.save(tmp_path / "run.pickle")
+    assert read_snapshot(tmp_path / "run.pickle").totals() == timeline.history().totals()
+
+
 def test_bytes_of_which_nothing_is_known_are_kept(tmp_path):
     recording = random_work(0, events=20)
     recording.unknown = 4096
