@@ -13,7 +13,7 @@ from gtensor.memory.resource import Block
 from gtensor.memory.spans import Span
 
 FREE, LIVE, PENDING = "free", "live", "pending"  # states of a piece
-NOBODY = -1  # the stream of a segment whose stream has ended
+STREAM_ENDED = -1  # in place of the id of a stream that has ended
 
 
 class Piece(NamedTuple):
@@ -41,7 +41,7 @@ class Piece(NamedTuple):
 class SegmentLayout(NamedTuple):
     """A segment and its pieces in address order; they tile it.
 
-    `stream` is `NOBODY` if the stream has ended; lower numbers are pools for graphs.
+    `stream` is `STREAM_ENDED` if the stream has ended; lower numbers are pools for graphs.
     """
 
     address: int
@@ -56,14 +56,14 @@ def laid_out(reserve: Reserve) -> list[SegmentLayout]:
     joined = {part: piece for span in reserve.spans
               for part, piece in zip(span.parts, _pieces(span), strict=True)}
     return sorted(
-        SegmentLayout(segment.ptr, segment.size, NOBODY if pool in gone else pool.stream,
+        SegmentLayout(segment.ptr, segment.size, STREAM_ENDED if pool in gone else pool.stream,
                       [joined.get(chunk) or _piece(chunk) for chunk in segment])
         for pool in reserve.pools.all() for segment in pool.segments.values())
 
 
 def graph_pool(stream: int) -> int:
     """The number (1, 2, ...) of the pool for graphs that has a segment; 0 if a stream has it."""
-    return max(NOBODY - stream, 0)
+    return max(STREAM_ENDED - stream, 0)
 
 
 def layout_of(resource: Any) -> tuple[list[SegmentLayout], dict[str, Any]]:
