@@ -18,6 +18,13 @@ def arena():
     return Arena(SimulatedSegments(1 << 40))
 
 
+@pytest.fixture
+def timeline(arena):
+    timeline = Timeline(arena)
+    yield timeline
+    timeline.close()
+
+
 def taken(timeline):
     """How often each segment was noted as taken, less as given back, since the start."""
     counts = {}
@@ -30,8 +37,8 @@ def segments(arena):
     return {layout[:3]: 1 for layout in arena.layout()}
 
 
-def test_threads_read_what_another_replaces(arena):
-    timeline, seen = Timeline(arena), []
+def test_threads_read_what_another_replaces(timeline):
+    seen = []
     known = timeline._segments
     some = [(MIB * i, MIB, 0) for i in range(1000)]
     deadline = time.perf_counter() + 0.3
@@ -59,9 +66,8 @@ def test_threads_read_what_another_replaces(arena):
     assert seen and set(seen) <= {True, False}
 
 
-def test_a_look_within_a_look_notes_every_segment_once(arena, monkeypatch):
-    timeline, inner = Timeline(arena), []
-    real, looks = timelines.layout_of, []
+def test_a_look_within_a_look_notes_every_segment_once(arena, timeline, monkeypatch):
+    real, looks, inner = timelines.layout_of, [], []
 
     def look(resource):
         found = real(resource)
@@ -81,8 +87,7 @@ def test_a_look_within_a_look_notes_every_segment_once(arena, monkeypatch):
     assert len(timeline._segments.changes) == 4
 
 
-def test_a_look_in_the_middle_of_a_change_takes_no_segment_away(arena):
-    timeline = Timeline(arena)
+def test_a_look_in_the_middle_of_a_change_takes_no_segment_away(arena, timeline):
     first = timeline.allocate(MIB)
     before = taken(timeline)
     arena._busy = True  # as for a finalizer in the middle of an allocation
