@@ -18,30 +18,8 @@ from importlib import import_module as _import_module
 from typing import Any as _Any
 
 from gtensor import checkpoint, data, fft, linalg, memory, nn, ops, optim, profiler, random
-from gtensor import holders as _holders  # noqa: F401  recordings ask it what live modules hold
-from gtensor.backend import (
-    Device,
-    DeviceError,
-    cuda_device_count,
-    default_device,
-    set_default_device,
-    visible_devices,
-)
-from gtensor.backend import get_device as device
-from gtensor.core.errors import AnomalyError, ConsumedError, GradientError
-from gtensor.core.gradients import grad
-from gtensor.core.modes import (
-    detect_anomaly,
-    enable_grad,
-    is_grad_enabled,
-    no_grad,
-    observe,
-    set_grad_enabled,
-)
-from gtensor.core.op import op
-from gtensor.core.samples import Sample
-from gtensor.core.tensor import Tensor
-from gtensor.creation import (
+from gtensor.array.array_api import __array_namespace_info__
+from gtensor.array.creation import (
     arange,
     asarray,
     empty,
@@ -58,16 +36,38 @@ from gtensor.creation import (
     zeros,
     zeros_like,
 )
-from gtensor.dtypes import *  # noqa: F403
-from gtensor.dtypes import __all__ as _dtypes
-from gtensor.graphs import Graph
-from gtensor.namespace_info import __array_namespace_info__
+from gtensor.array.dtypes import *  # noqa: F403
+from gtensor.array.dtypes import __all__ as _dtypes
+from gtensor.backend import (
+    Device,
+    DeviceError,
+    cuda_device_count,
+    default_device,
+    set_default_device,
+    visible_devices,
+)
+from gtensor.backend import get_device as device
+from gtensor.engine.context import (
+    detect_anomaly,
+    enable_grad,
+    is_grad_enabled,
+    no_grad,
+    observe,
+    set_grad_enabled,
+)
+from gtensor.engine.errors import AnomalyError, ConsumedError, GradientError
+from gtensor.engine.gradients import grad
+from gtensor.engine.op import op
+from gtensor.engine.samples import Sample
+from gtensor.engine.tensor import Tensor
+from gtensor.execution.graphs import Graph
+from gtensor.execution.streams import Event, stream
 from gtensor.ops import *  # noqa: F403
 from gtensor.ops import __all__ as _functions
-from gtensor.ops.pointwise import SAME, d, pointwise
+from gtensor.ops.build.pointwise import SAME, d, pointwise
+from gtensor.profiler import find_owners as _holders  # noqa: F401  recordings ask it what live modules hold
 from gtensor.random import manual_seed
 from gtensor.settings import settings
-from gtensor.streaming import Event, stream
 
 __version__ = "0.1.0"
 

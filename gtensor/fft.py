@@ -8,7 +8,8 @@ Gradients flow through the complex values, to any order; that of a real input is
 
 from __future__ import annotations
 
-from gtensor.ops.fft import (
+from gtensor.ops.fft.bins import fftfreq, fftshift, ifftshift, rfftfreq
+from gtensor.ops.fft.transforms import (
     fft,
     fftn,
     hfft,
@@ -20,7 +21,6 @@ from gtensor.ops.fft import (
     rfft,
     rfftn,
 )
-from gtensor.ops.fft_bins import fftfreq, fftshift, ifftshift, rfftfreq
 
 __all__ = [
     "fft", "fftfreq", "fftn", "fftshift", "hfft", "ifft", "ifftn", "ifftshift", "ihfft", "irfft",

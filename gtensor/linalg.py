@@ -11,13 +11,13 @@ not finite. Half types are computed in float32.
 
 from __future__ import annotations
 
-from gtensor.ops.contractions import cross, outer, tensordot, vecdot
-from gtensor.ops.decompositions import cholesky, eigh, eigvalsh, qr
-from gtensor.ops.linalg import matmul
-from gtensor.ops.norms import diagonal, matrix_norm, trace, vector_norm
-from gtensor.ops.shape import matrix_transpose
-from gtensor.ops.singular import svd, svdvals
-from gtensor.ops.solving import det, inv, matrix_power, matrix_rank, pinv, slogdet, solve
+from gtensor.ops.arrange.shape import matrix_transpose
+from gtensor.ops.linalg.contractions import cross, outer, tensordot, vecdot
+from gtensor.ops.linalg.decompositions import cholesky, eigh, eigvalsh, qr
+from gtensor.ops.linalg.matrix_products import matmul
+from gtensor.ops.linalg.norms import diagonal, matrix_norm, trace, vector_norm
+from gtensor.ops.linalg.singular_values import svd, svdvals
+from gtensor.ops.linalg.solving import det, inv, matrix_power, matrix_rank, pinv, slogdet, solve
 
 __all__ = [
     "cholesky", "cross", "det", "diagonal", "eigh", "eigvalsh", "inv", "matmul", "matrix_norm",

@@ -16,11 +16,11 @@ from typing import Any
 
 import numpy as np
 
+from gtensor.array.creation import DEFAULT_FLOAT, tensor
 from gtensor.backend import Device, element_type
-from gtensor.core.tensor import Tensor, is_floating
-from gtensor.creation import DEFAULT_FLOAT, tensor
-from gtensor.facts import told
-from gtensor.locks import free_at_forks
+from gtensor.engine.tensor import Tensor, is_floating
+from gtensor.system.documents import told
+from gtensor.system.fork_safety import free_at_forks
 
 Shape = int | Sequence[int]
 

@@ -18,7 +18,7 @@ from dataclasses import dataclass, field, fields
 from functools import partial
 from typing import Any
 
-from gtensor.interrupts import in_turn
+from gtensor.system.interrupts import in_turn
 
 
 def _flag(default: int | str, doc: str, choices: tuple[str, ...] = ()) -> Any:

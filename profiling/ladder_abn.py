@@ -48,7 +48,7 @@ from workloads import values
 
 import gtensor as gt
 from gtensor import nn
-from gtensor.ops.activation import ACTIVATIONS
+from gtensor.ops.activations.activation import ACTIVATIONS
 
 SAVED_TARGETS = ((20, 0.52), (8, 0.55))  # from so many layers on: in place / out of place, at most
 TOLERANCES = {"float32": 1e-2, "bfloat16": 0.5}

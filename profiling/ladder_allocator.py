@@ -42,9 +42,9 @@ from gtensor.memory import (
     SimulatedSegments,
     VirtualSegments,
 )
-from gtensor.memory.blocks import BlockPool
-from gtensor.memory.chunks import Segment
-from gtensor.memory.plan import Lifetime, make_plan
+from gtensor.memory.arena.chunks import Segment
+from gtensor.memory.arena.free_lists import BlockPool
+from gtensor.memory.plan.plan import Lifetime, make_plan
 from gtensor.memory.sources import HUGE_PAGE
 
 ONLINE_TARGET = 1.05  # reserved / peak live

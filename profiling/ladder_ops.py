@@ -24,8 +24,8 @@ from ladder_command import Figure, Options, Part, main
 from workloads import values
 
 import gtensor as gt
-from gtensor.core.op import Op, registry
-from gtensor.core.samples import Sample
+from gtensor.engine.op import Op, registry
+from gtensor.engine.samples import Sample
 
 SIZES = (1_000, 1_000_000)
 MOST, BESIDE = 1.5, 1e-6

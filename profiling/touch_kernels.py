@@ -30,10 +30,10 @@ import numpy as np
 
 import gtensor as gt
 import gtensor.nn.functional  # registers its ops
-from gtensor._testing.cases import Case, samples_of
-from gtensor._testing.compare import TOLERANCES, CheckError, close, to_numpy
 from gtensor.backend import kernels
-from gtensor.core.op import Op, registry
+from gtensor.engine.op import Op, registry
+from gtensor.testing.cases import Case, samples_of
+from gtensor.testing.compare import TOLERANCES, CheckError, close, to_numpy
 
 SEED = 0
 REFERENCE = "batch_norm.cu"  # launched by ladder_bn_act.py and tests/kernels only

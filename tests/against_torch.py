@@ -12,8 +12,8 @@ import torch.nn.functional as TF
 
 import gtensor as gt
 import gtensor.nn.functional as F
-from gtensor._testing import cases
-from gtensor._testing.compare import close, unwritten
+from gtensor.testing import cases
+from gtensor.testing.compare import close, unwritten
 
 Function = Callable[..., Any]
 LAYOUTS: dict[str, cases.Layout] = {

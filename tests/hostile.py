@@ -29,11 +29,11 @@ import numpy as np
 import gtensor as gt
 from gtensor import checkpoint
 from gtensor.checkpoint import CheckpointError, Rotation
-from gtensor.checkpoint.turns import Turn
+from gtensor.checkpoint.writer_lock import Turn
 from gtensor.cli import main
-from gtensor.memory.reading import SnapshotError
-from gtensor.memory.snapshots import plain, torch_layout
-from tests.memory.recordings import random_history
+from gtensor.memory.trace.reading import SnapshotError
+from gtensor.memory.trace.snapshots import plain, torch_layout
+from tests.memory.trace.recordings import random_history
 
 MOST_GROWTH = 200 << 20
 VALUES: list[Any] = [

@@ -25,19 +25,19 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 import torch
-from test_op_records import THROUGH
+from ops.test_definitions import THROUGH
 
 import gtensor as gt
 import gtensor.nn.functional  # registers its ops
 import gtensor.ops
-from gtensor._testing.cases import samples_of
 from gtensor.backend import cuda, kernels
-from gtensor.core.node import Leaf
-from gtensor.core.op import Op, registry
-from gtensor.core.samples import Sample
-from gtensor.core.steps import RawStep
-from gtensor.core.storage import BORROWED
-from gtensor.core.tensor import FLOATING
+from gtensor.engine.op import Op, registry
+from gtensor.engine.samples import Sample
+from gtensor.engine.slots import RawStep
+from gtensor.engine.storage import BORROWED
+from gtensor.engine.tape import Leaf
+from gtensor.engine.tensor import FLOATING
+from gtensor.testing.cases import samples_of
 
 ON_GPU = Path(__file__).resolve().parents[1] / "profiling" / "results" / "h200" / "ops.json"
 NONE = "-"

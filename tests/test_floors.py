@@ -31,8 +31,8 @@ MOST_COLUMNS = 100
 READERS = {  # the files that may open files themselves, and why
     "files.py": "it is where that is done",
     "atomic.py": "to write; and folders, to sync them",
-    "checkpoint/turns.py": "to lock and to write, with the same check",
-    "backend/kernels.py": "text of the package", "memory/timeline_page.py": "text of the package",
+    "checkpoint/writer_lock.py": "to lock and to write, with the same check",
+    "backend/kernels.py": "text of the package", "memory/trace/timeline_page.py": "text of the package",
     "info.py": "what the system says of its driver", "cli.py": "/dev/null, to write",
 }
 RAW_ARRAYS = {  # the files of nn/ and optim/ that may import numpy, and why

@@ -19,14 +19,14 @@ import pytest
 
 import gtensor as gt
 from gtensor import checkpoint
-from gtensor.atomic import digest
 from gtensor.checkpoint import CheckpointError, Rotation, load_file
 from gtensor.cli import main
-from gtensor.files import MOST_HEADER_BYTES, MOST_INDEX_BYTES, MOST_SNAPSHOT_BYTES
-from gtensor.memory import plain_pickle
-from gtensor.memory.export import save
-from gtensor.memory.history import History, Life
-from gtensor.memory.reading import SnapshotError, read_snapshot
+from gtensor.memory.trace import plain_pickle
+from gtensor.memory.trace.export import save
+from gtensor.memory.trace.lifetimes import History, Life
+from gtensor.memory.trace.reading import SnapshotError, read_snapshot
+from gtensor.system.atomic import digest
+from gtensor.system.files import MOST_HEADER_BYTES, MOST_INDEX_BYTES, MOST_SNAPSHOT_BYTES
 from tests import hostile
 
 ROOT = Path(__file__).resolve().parents[1]

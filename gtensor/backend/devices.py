@@ -17,8 +17,8 @@ from typing import Any
 import numpy as np
 
 from gtensor.backend.streams import Stream
-from gtensor.locks import free_at_forks
 from gtensor.settings import settings
+from gtensor.system.fork_safety import free_at_forks
 
 
 class DeviceError(ValueError):

@@ -22,7 +22,7 @@ from threading import RLock
 from typing import Any
 
 from gtensor.backend.streams import Event, Stream
-from gtensor.locks import free_at_forks
+from gtensor.system.fork_safety import free_at_forks
 
 
 class Stamp:

@@ -10,7 +10,7 @@
 from __future__ import annotations
 
 from gtensor.checkpoint.errors import CheckpointError, CheckpointMismatch
-from gtensor.checkpoint.fitting import Report
+from gtensor.checkpoint.matching import Report
 from gtensor.checkpoint.reading import load_file, safe_open
 from gtensor.checkpoint.rotation import Rotation
 from gtensor.checkpoint.session import load, load_into, progress, save

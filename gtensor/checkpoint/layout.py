@@ -17,7 +17,7 @@ import ml_dtypes
 import numpy as np
 
 from gtensor.checkpoint.errors import CheckpointError
-from gtensor.files import MOST_HEADER_BYTES
+from gtensor.system.files import MOST_HEADER_BYTES
 
 LENGTH_BYTES = 8
 MOST_DIMENSIONS = 64  # of a NumPy array

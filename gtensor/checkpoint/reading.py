@@ -21,8 +21,8 @@ import numpy as np
 from gtensor.backend import Device, get_device
 from gtensor.checkpoint.errors import CheckpointError
 from gtensor.checkpoint.layout import LENGTH_BYTES, Entry, Header, header_length, parse
-from gtensor.core.tensor import Tensor, make
-from gtensor.files import MOST_INDEX_BYTES, open_regular, read_text, size_within
+from gtensor.engine.tensor import Tensor, make
+from gtensor.system.files import MOST_INDEX_BYTES, open_regular, read_text, size_within
 
 INDEX_SUFFIX = ".index.json"
 PIECE_BYTES = 32 << 20  # what one thread reads at a time
@@ -61,7 +61,7 @@ class safe_open:
         device: where tensors are put; the default device if None.
 
     Raises FileNotFoundError if there is none, OSError if it is no regular file, CheckpointError if
-    a header or the index is broken or larger than `gtensor.files` allows.
+    a header or the index is broken or larger than `gtensor.system.files` allows.
     """
 
     def __init__(self, path: PathLike, device: Device | str | None = None) -> None:

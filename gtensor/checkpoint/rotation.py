@@ -9,12 +9,12 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from gtensor.atomic import make_folder_of, naming, write_file
 from gtensor.checkpoint.reading import INDEX_SUFFIX, PathLike
 from gtensor.checkpoint.session import load, save
-from gtensor.checkpoint.turns import turn
+from gtensor.checkpoint.writer_lock import turn
 from gtensor.checkpoint.writing import SUFFIX, remove, tidy
-from gtensor.files import MOST_POINTER_BYTES, read_all
+from gtensor.system.atomic import make_folder_of, naming, write_file
+from gtensor.system.files import MOST_POINTER_BYTES, read_all
 
 
 class Rotation:

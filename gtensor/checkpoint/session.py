@@ -13,17 +13,17 @@ from pathlib import Path
 from typing import Any
 
 from gtensor import random as random_numbers
-from gtensor.atomic import make_folder_of
 from gtensor.backend import Device, get_device
 from gtensor.checkpoint.errors import CheckpointError, CheckpointMismatch
-from gtensor.checkpoint.fitting import Rename, Report, fit
+from gtensor.checkpoint.matching import Rename, Report, fit
 from gtensor.checkpoint.reading import PathLike, safe_open
 from gtensor.checkpoint.state import Packer, memory_of, names_in, to_text, unpack
 from gtensor.checkpoint.writing import write_tensors
-from gtensor.core.modes import no_grad
-from gtensor.core.tensor import Tensor
-from gtensor.facts import told
+from gtensor.engine.context import no_grad
+from gtensor.engine.tensor import Tensor
 from gtensor.nn.module import Module
+from gtensor.system.atomic import make_folder_of
+from gtensor.system.documents import told
 
 FORMAT = 2
 KEY = "gtensor"  # of the metadata

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 
 from gtensor.backend import refuse_mask
-from gtensor.core.tensor import Tensor
+from gtensor.engine.tensor import Tensor
 
 MARK = "$"  # begins the key of a packed value; a state's own dict with such a key becomes $items
 

@@ -15,14 +15,14 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from gtensor.atomic import mode_of, naming, replacing, sweep, sync_folder, write
 from gtensor.backend import Device, device_of, refuse_mask
 from gtensor.checkpoint.errors import CheckpointError
 from gtensor.checkpoint.layout import build
 from gtensor.checkpoint.reading import INDEX_SUFFIX, PathLike, read_index
-from gtensor.checkpoint.turns import Turn, turn
-from gtensor.core.tensor import Tensor
+from gtensor.checkpoint.writer_lock import Turn, turn
+from gtensor.engine.tensor import Tensor
 from gtensor.memory import size_of
+from gtensor.system.atomic import mode_of, naming, replacing, sweep, sync_folder, write
 
 SUFFIX = ".safetensors"
 Put = Callable[[Path], AbstractContextManager[int]]  # `replacing`, for this checkpoint

@@ -10,10 +10,10 @@ from typing import Any
 
 import numpy as np
 
+from gtensor.array.creation import asarray, empty
 from gtensor.backend import element_type, host_array
-from gtensor.core.modes import no_grad
-from gtensor.core.tensor import Tensor
-from gtensor.creation import asarray, empty
+from gtensor.engine.context import no_grad
+from gtensor.engine.tensor import Tensor
 from gtensor.random import generator
 
 

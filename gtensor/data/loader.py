@@ -13,7 +13,7 @@ from gtensor.backend import Device, get_device
 from gtensor.data.collate import default_collate, to_device
 from gtensor.data.datasets import draw_seed, shuffled
 from gtensor.data.workers import made_ahead
-from gtensor.facts import UNLOADED, Facts, told
+from gtensor.system.documents import UNLOADED, Facts, told
 
 _FACTS = ("seed", "epoch", "batch", "batch_size", "items", "shuffle", "drop_last")  # of a state
 _FLAGS = ("shuffle", "drop_last")

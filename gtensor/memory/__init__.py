@@ -17,8 +17,6 @@ from os import PathLike
 from typing import Any
 
 from gtensor.backend import Device, device_of, get_device
-from gtensor.memory import export
-from gtensor.memory.adaptors import Failing, category, chain_of, stand_over, take_out
 from gtensor.memory.allocators import (
     arena_of,
     configure,
@@ -27,14 +25,14 @@ from gtensor.memory.allocators import (
     use,
     use_arena,
 )
-from gtensor.memory.arena import Arena
-from gtensor.memory.history import History
-from gtensor.memory.limits import Watermark, amount_of, size_of
-from gtensor.memory.plan import Plan
-from gtensor.memory.planned import Planned, planned
-from gtensor.memory.recording import Recording, record
-from gtensor.memory.report import summary_text
-from gtensor.memory.resource import Block, OutOfMemoryError, Resource, Stats
+from gtensor.memory.arena.arena import Arena
+from gtensor.memory.contract.adaptors import Failing, category, chain_of, stand_over, take_out
+from gtensor.memory.contract.limits import Watermark, amount_of, size_of
+from gtensor.memory.contract.report import summary_text
+from gtensor.memory.contract.resource import Block, OutOfMemoryError, Resource, Stats
+from gtensor.memory.plan.plan import Plan
+from gtensor.memory.plan.planned import Planned, planned
+from gtensor.memory.plan.recording import Recording, record
 from gtensor.memory.sources import (
     CudaSegments,
     HostSegments,
@@ -43,8 +41,10 @@ from gtensor.memory.sources import (
     SimulatedSegments,
     VirtualSegments,
 )
-from gtensor.memory.timelines import Event, Timeline
-from gtensor.memory.uses import standing
+from gtensor.memory.trace import export
+from gtensor.memory.trace.lifetimes import History
+from gtensor.memory.trace.owners import standing
+from gtensor.memory.trace.timelines import Event, Timeline
 from gtensor.memory.workspace import Workspace
 
 __all__ = [
@@ -208,7 +208,7 @@ def snapshot(path: str | PathLike[str], device: Device | str | None = None) -> N
     """Write the layout and holders of the device's memory now; within `timeline()` also its events.
 
     `.pickle` is PyTorch's layout, for its memory viewer; `.json` the same facts as plain JSON.
-    `gtensor.memory.snapshots` documents the keys; `gtensor memory FILE` reads both. Raises
+    `gtensor.memory.trace.snapshots` documents the keys; `gtensor memory FILE` reads both. Raises
     ValueError for another suffix, OSError if the file cannot be written.
     """
     export.check(path, snapshot=True)

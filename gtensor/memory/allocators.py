@@ -9,8 +9,8 @@ from typing import Any
 from gtensor.backend import Device, cuda_device_count, get_device, on_new_device
 from gtensor.backend.cuda import CudaDevice
 from gtensor.backend.cuda_memory import LIBRARIES, KeepingPool, pinned_free, pinned_malloc
-from gtensor.memory.adaptors import Captured, chain_of, put_in_place
-from gtensor.memory.arena import Arena
+from gtensor.memory.arena.arena import Arena
+from gtensor.memory.contract.adaptors import Captured, chain_of, put_in_place
 from gtensor.memory.sources import CudaSegments, HostSegments, SegmentSource, VirtualSegments
 from gtensor.settings import settings
 

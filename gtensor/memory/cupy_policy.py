@@ -14,8 +14,8 @@ from __future__ import annotations
 import gc
 from types import MethodType
 
-from gtensor.memory import report
-from gtensor.memory.resource import Block, OutOfMemoryError, Stats, block_of
+from gtensor.memory.contract import report
+from gtensor.memory.contract.resource import Block, OutOfMemoryError, Stats, block_of
 from gtensor.memory.sources import SegmentSource, round_up
 
 _GRANULARITY = 512

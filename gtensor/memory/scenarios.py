@@ -16,11 +16,11 @@ from typing import Any
 from gtensor.backend import get_device
 from gtensor.backend.cuda import CudaDevice
 from gtensor.backend.streams import SimulatedStream
-from gtensor.memory import report
-from gtensor.memory.arena import Arena
+from gtensor.memory.arena.arena import Arena
+from gtensor.memory.contract import report
+from gtensor.memory.contract.limits import size_of
+from gtensor.memory.contract.resource import Block, OutOfMemoryError, Resource
 from gtensor.memory.cupy_policy import CupyPool
-from gtensor.memory.limits import size_of
-from gtensor.memory.resource import Block, OutOfMemoryError, Resource
 from gtensor.memory.sources import (
     CappedSegments,
     CudaSegments,

@@ -15,10 +15,10 @@ import numpy as np
 
 from gtensor.backend import Device, element_type, get_device
 from gtensor.backend.streams import Stream
-from gtensor.locks import free_at_forks
-from gtensor.memory.adaptors import category
-from gtensor.memory.report import size_text
-from gtensor.memory.resource import OutOfMemoryError
+from gtensor.memory.contract.adaptors import category
+from gtensor.memory.contract.report import size_text
+from gtensor.memory.contract.resource import OutOfMemoryError
+from gtensor.system.fork_safety import free_at_forks
 
 _LEAST = 512  # bytes of the smallest buffer
 

@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, Self
 
-from gtensor.core.modes import no_grad
-from gtensor.core.tensor import Tensor
-from gtensor.creation import empty
+from gtensor.array.creation import empty
+from gtensor.engine.context import no_grad
+from gtensor.engine.tensor import Tensor
 from gtensor.nn import functional as F
 from gtensor.nn.convolution import Conv2d
 from gtensor.nn.layers import DeviceLike, Linear
 from gtensor.nn.normalization import BatchNorm2d
-from gtensor.ops.batch_norm_checks import check_activation
+from gtensor.ops.norms.batch_norm_checks import check_activation
 
 
 class ABN(BatchNorm2d):

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
-from gtensor.core.tensor import Tensor
-from gtensor.creation import full
+from gtensor.array.creation import full
+from gtensor.engine.tensor import Tensor
 from gtensor.nn import functional as F
 from gtensor.nn.layers import DeviceLike
 from gtensor.nn.module import Module
 from gtensor.nn.parameter import Parameter
-from gtensor.ops.torch_arguments import only
+from gtensor.ops.build.arguments import only
 
 
 class _Inplace(Module):

@@ -8,9 +8,9 @@ import operator
 from collections.abc import Callable
 from typing import Any
 
-from gtensor.core.namespaces import recorded
-from gtensor.core.tensor import Tensor
-from gtensor.creation import arange, empty, zeros
+from gtensor.array.creation import arange, empty, zeros
+from gtensor.engine.namespaces import recorded
+from gtensor.engine.tensor import Tensor
 from gtensor.nn import functional as F
 from gtensor.nn import init
 from gtensor.nn.layers import DeviceLike, Dropout, Linear
@@ -18,9 +18,9 @@ from gtensor.nn.module import Module
 from gtensor.nn.normalization import LayerNorm
 from gtensor.nn.parameter import Parameter
 from gtensor.ops import where
-from gtensor.ops.attention import attention_weights
-from gtensor.ops.linear import want_tensors
-from gtensor.ops.torch_arguments import only
+from gtensor.ops.attention.attention import attention_weights
+from gtensor.ops.build.arguments import only
+from gtensor.ops.linalg.linear import want_tensors
 
 _ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {"relu": F.relu, "gelu": F.gelu}
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, Self
 
+from gtensor.array.creation import asarray, from_dlpack
 from gtensor.backend import Device
-from gtensor.core.modes import no_grad
-from gtensor.core.tensor import FLOATING, Tensor
-from gtensor.creation import asarray, from_dlpack
+from gtensor.engine.context import no_grad
+from gtensor.engine.tensor import FLOATING, Tensor
 from gtensor.nn.parameter import Parameter
 
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from gtensor.core.tensor import Tensor
+from gtensor.engine.tensor import Tensor
 from gtensor.nn import functional as F
 from gtensor.nn.layers import DeviceLike, weight_and_bias
 from gtensor.nn.module import Module
-from gtensor.ops.torch_arguments import only
+from gtensor.ops.build.arguments import only
 
 Sizes = int | tuple[int, ...]
 _PADDINGS = ("zeros", "reflect", "replicate", "circular")

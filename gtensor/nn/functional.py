@@ -12,37 +12,39 @@ from __future__ import annotations
 
 from typing import Any
 
-from gtensor.core.namespaces import public, recorded
-from gtensor.core.op import Op
-from gtensor.core.tensor import Tensor
-from gtensor.ops import activation as _activation
+from gtensor.engine.namespaces import public, recorded
+from gtensor.engine.op import Op
+from gtensor.engine.tensor import Tensor
 from gtensor.ops import broadcast_arrays, where
-from gtensor.ops import gates as _gates
-from gtensor.ops import rectifiers as _rectifiers
-from gtensor.ops import softmax as _softmax
-from gtensor.ops import special as _special
-from gtensor.ops.attention import scaled_dot_product_attention
-from gtensor.ops.batch_norm import batch_norm, batch_norm_act
-from gtensor.ops.classes import one_hot
-from gtensor.ops.conv_transpose import conv_transpose1d, conv_transpose2d
-from gtensor.ops.convolution import conv1d, conv2d
-from gtensor.ops.dropout import dropout
-from gtensor.ops.embedding import embedding
-from gtensor.ops.group_norm import group_norm
-from gtensor.ops.inplace_abn import abn, inplace_abn
-from gtensor.ops.interpolation import interpolate
-from gtensor.ops.layer_norm import layer_norm
-from gtensor.ops.linear import linear, same_dtype, want_tensors
-from gtensor.ops.loss import cross_entropy, nll_loss
-from gtensor.ops.losses_pointwise import huber_loss, l1_loss, mse_loss, smooth_l1_loss
-from gtensor.ops.losses_probability import (
+from gtensor.ops.activations import activation as _activation
+from gtensor.ops.activations import piecewise_activations as _rectifiers
+from gtensor.ops.activations import smooth_activations as _gates
+from gtensor.ops.activations import softmax as _softmax
+from gtensor.ops.activations.dropout import dropout
+from gtensor.ops.arrange.class_indices import one_hot
+from gtensor.ops.arrange.embedding import embedding
+from gtensor.ops.arrange.padding import pad
+from gtensor.ops.arrange.shape import along_one, axis_index
+from gtensor.ops.attention.attention import scaled_dot_product_attention
+from gtensor.ops.conv.convolution import conv1d, conv2d
+from gtensor.ops.conv.transpose import conv_transpose1d, conv_transpose2d
+from gtensor.ops.elementwise import erf as _special
+from gtensor.ops.linalg.linear import linear, same_dtype, want_tensors
+from gtensor.ops.linalg.norms import vector_norm
+from gtensor.ops.losses.cross_entropy import cross_entropy, nll_loss
+from gtensor.ops.losses.pointwise import huber_loss, l1_loss, mse_loss, smooth_l1_loss
+from gtensor.ops.losses.probability import (
     binary_cross_entropy,
     binary_cross_entropy_with_logits,
     kl_div,
 )
-from gtensor.ops.norms import vector_norm
-from gtensor.ops.padding import pad
-from gtensor.ops.pooling import (
+from gtensor.ops.norms.batch_norm import batch_norm, batch_norm_act
+from gtensor.ops.norms.group_norm import group_norm
+from gtensor.ops.norms.inplace_abn import abn, inplace_abn
+from gtensor.ops.norms.layer_norm import layer_norm
+from gtensor.ops.norms.rms_norm import rms_norm
+from gtensor.ops.pool.interpolation import interpolate
+from gtensor.ops.pool.pooling import (
     adaptive_avg_pool1d,
     adaptive_avg_pool2d,
     adaptive_max_pool2d,
@@ -51,8 +53,6 @@ from gtensor.ops.pooling import (
     max_pool1d,
     max_pool2d,
 )
-from gtensor.ops.rms_norm import rms_norm
-from gtensor.ops.shape import along_one, axis_index
 
 __all__ = [
     "abn", "adaptive_avg_pool1d", "adaptive_avg_pool2d", "adaptive_max_pool2d", "avg_pool1d",

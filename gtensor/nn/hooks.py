@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from gtensor.backend.scopes import listeners
-from gtensor.core.hooks import RemovableHandle
+from gtensor.engine.hooks import RemovableHandle
 from gtensor.nn.running import running
 
 Args = tuple[Any, ...]

@@ -10,11 +10,11 @@ from __future__ import annotations
 import math
 
 from gtensor import random
-from gtensor.core.modes import no_grad
-from gtensor.core.tensor import Tensor
-from gtensor.creation import arange
+from gtensor.array.creation import arange
+from gtensor.engine.context import no_grad
+from gtensor.engine.tensor import Tensor
 from gtensor.ops import sign, where
-from gtensor.ops.decompositions import qr
+from gtensor.ops.linalg.decompositions import qr
 
 _GAINS = {
     "linear": 1.0, "conv1d": 1.0, "conv2d": 1.0, "conv_transpose1d": 1.0, "conv_transpose2d": 1.0,

@@ -5,15 +5,15 @@ from __future__ import annotations
 import math
 from typing import Any
 
+from gtensor.array.creation import empty
 from gtensor.backend import Device
-from gtensor.core.tensor import Tensor
-from gtensor.creation import empty
+from gtensor.engine.tensor import Tensor
 from gtensor.nn import functional as F
 from gtensor.nn import init
 from gtensor.nn.module import Module
 from gtensor.nn.parameter import Parameter
-from gtensor.ops.linear import want_tensors
-from gtensor.ops.torch_arguments import only
+from gtensor.ops.build.arguments import only
+from gtensor.ops.linalg.linear import want_tensors
 
 DeviceLike = Device | str | None
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple, Self
 
-from gtensor.core.modes import no_grad
-from gtensor.core.tensor import Tensor
-from gtensor.facts import UNLOADED, Facts
+from gtensor.engine.context import no_grad
+from gtensor.engine.tensor import Tensor
 from gtensor.nn.conversion import Movable, value_of
 from gtensor.nn.hooks import Hooked
 from gtensor.nn.parameter import Parameter
+from gtensor.system.documents import UNLOADED, Facts
 
 
 class Mismatch(NamedTuple):

@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from gtensor.core.modes import is_recomputing
-from gtensor.core.tensor import Tensor
-from gtensor.creation import empty, zeros
+from gtensor.array.creation import empty, zeros
+from gtensor.engine.context import is_recomputing
+from gtensor.engine.tensor import Tensor
 from gtensor.nn import functional as F
 from gtensor.nn import init
 from gtensor.nn.layers import DeviceLike
 from gtensor.nn.module import Module
 from gtensor.nn.parameter import Parameter
-from gtensor.ops.linear import want_tensors
+from gtensor.ops.linalg.linear import want_tensors
 
 
 class LayerNorm(Module):

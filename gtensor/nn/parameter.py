@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from gtensor.core.tensor import Tensor
-from gtensor.creation import tensor
+from gtensor.array.creation import tensor
+from gtensor.engine.tensor import Tensor
 
 _FIELDS = tuple(name for name in Tensor.__slots__ if name != "__weakref__")
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from gtensor.core.tensor import Tensor
+from gtensor.engine.tensor import Tensor
 from gtensor.nn import functional as F
 from gtensor.nn.module import Module
-from gtensor.ops.torch_arguments import only
+from gtensor.ops.build.arguments import only
 
 Sizes = int | tuple[int, ...]
 

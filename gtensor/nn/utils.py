@@ -6,13 +6,14 @@ from collections.abc import Callable, Iterable
 from math import inf, isfinite
 from typing import Any
 
-from gtensor.core.checkpointing import run_region
-from gtensor.core.inplace import write
-from gtensor.core.modes import no_grad
-from gtensor.core.tensor import Tensor
-from gtensor.creation import zeros
-from gtensor.ops import minimum, updates
-from gtensor.ops.torch_arguments import only
+from gtensor.array.creation import zeros
+from gtensor.engine.checkpointing import run_region
+from gtensor.engine.context import no_grad
+from gtensor.engine.in_place import write
+from gtensor.engine.tensor import Tensor
+from gtensor.ops import minimum
+from gtensor.ops.build.arguments import only
+from gtensor.ops.updates import optimizer_kernels
 from gtensor.random import repetition
 
 _TINY = 1e-6  # PyTorch's guard against a norm of 0
@@ -46,7 +47,7 @@ def clip_grad_norm_(
     if not gradients:
         return zeros(())
     with no_grad():
-        norm = updates.norm(*gradients, order=order)
+        norm = optimizer_kernels.norm(*gradients, order=order)
         if error_if_nonfinite and not isfinite(norm.item()):
             raise ValueError(f"the norm of order {order if order < inf else 'inf'} of the gradients"
                              f" is {norm.item()}, so they cannot be clipped; find the op with "
@@ -54,7 +55,7 @@ def clip_grad_norm_(
         factor = minimum(max_norm / (norm + _TINY), 1.0)
         if factor.device.type != "cpu" or factor.item() != 1:
             for gradient in gradients:
-                write(updates.scale, gradient, factor, {})
+                write(optimizer_kernels.scale, gradient, factor, {})
     return norm
 
 
@@ -67,7 +68,7 @@ def clip_grad_value_(parameters: Iterable[Tensor] | Tensor, clip_value: float) -
         raise ValueError(f"clip_value={clip_value} given; wanted a number of 0 or more")
     with no_grad():
         for gradient in _gradients(parameters):
-            write(updates.clip, gradient, float(clip_value), {})
+            write(optimizer_kernels.clip, gradient, float(clip_value), {})
 
 
 def _gradients(parameters: Iterable[Tensor] | Tensor) -> list[Tensor]:

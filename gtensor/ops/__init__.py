@@ -5,70 +5,62 @@ from __future__ import annotations
 from types import ModuleType
 from typing import Any
 
-from gtensor.core.methods import Methods
-from gtensor.core.namespaces import public
-from gtensor.core.op import Op, registry
-from gtensor.ops import (
-    along,
+from gtensor.engine.methods import Methods
+from gtensor.engine.namespaces import public
+from gtensor.engine.op import Op, registry
+from gtensor.ops.arrange import flip_roll, gather_along, index, joining, shape, triangles, writing
+from gtensor.ops.arrange.flip_roll import *  # noqa: F403
+from gtensor.ops.arrange.gather_along import *  # noqa: F403
+from gtensor.ops.arrange.index import *  # noqa: F403
+from gtensor.ops.arrange.joining import *  # noqa: F403
+from gtensor.ops.arrange.shape import *  # noqa: F403
+from gtensor.ops.arrange.triangles import *  # noqa: F403
+from gtensor.ops.elementwise import (
     arithmetic,
-    calculus,
     comparison,
-    complexes,
+    complex_parts,
+    exponentials,
+    rounding,
+    selection,
+    trigonometry,
+)
+from gtensor.ops.elementwise.arithmetic import *  # noqa: F403
+from gtensor.ops.elementwise.comparison import *  # noqa: F403
+from gtensor.ops.elementwise.complex_parts import *  # noqa: F403
+from gtensor.ops.elementwise.exponentials import *  # noqa: F403
+from gtensor.ops.elementwise.rounding import *  # noqa: F403
+from gtensor.ops.elementwise.selection import *  # noqa: F403
+from gtensor.ops.elementwise.trigonometry import *  # noqa: F403
+from gtensor.ops.fft import transforms
+from gtensor.ops.linalg import (
     contractions,
     decompositions,
     einstein,
-    fft,
-    index,
-    joining,
-    linalg,
-    moving,
+    matrix_products,
+    multi_output,
     norms,
-    packed,
-    products,
-    reduce,
-    rounding,
-    scan,
-    searching,
-    selection,
-    sets,
-    shape,
-    singular,
+    singular_values,
     solving,
-    sorting,
-    statistics,
-    triangles,
-    trigonometry,
-    writing,
 )
-from gtensor.ops.along import *  # noqa: F403
-from gtensor.ops.arithmetic import *  # noqa: F403
-from gtensor.ops.calculus import *  # noqa: F403
-from gtensor.ops.comparison import *  # noqa: F403
-from gtensor.ops.complexes import *  # noqa: F403
-from gtensor.ops.contractions import *  # noqa: F403
-from gtensor.ops.einstein import *  # noqa: F403
-from gtensor.ops.index import *  # noqa: F403
-from gtensor.ops.joining import *  # noqa: F403
-from gtensor.ops.linalg import *  # noqa: F403
-from gtensor.ops.moving import *  # noqa: F403
-from gtensor.ops.products import *  # noqa: F403
-from gtensor.ops.reduce import *  # noqa: F403
-from gtensor.ops.rounding import *  # noqa: F403
-from gtensor.ops.scan import *  # noqa: F403
-from gtensor.ops.searching import *  # noqa: F403
-from gtensor.ops.selection import *  # noqa: F403
-from gtensor.ops.sets import *  # noqa: F403
-from gtensor.ops.shape import *  # noqa: F403
-from gtensor.ops.sorting import *  # noqa: F403
-from gtensor.ops.statistics import *  # noqa: F403
-from gtensor.ops.triangles import *  # noqa: F403
-from gtensor.ops.trigonometry import *  # noqa: F403
+from gtensor.ops.linalg.contractions import *  # noqa: F403
+from gtensor.ops.linalg.einstein import *  # noqa: F403
+from gtensor.ops.linalg.matrix_products import *  # noqa: F403
+from gtensor.ops.order import searching, sets, sorting
+from gtensor.ops.order.searching import *  # noqa: F403
+from gtensor.ops.order.sets import *  # noqa: F403
+from gtensor.ops.order.sorting import *  # noqa: F403
+from gtensor.ops.reduce import reductions, statistics
+from gtensor.ops.reduce.reductions import *  # noqa: F403
+from gtensor.ops.reduce.statistics import *  # noqa: F403
+from gtensor.ops.scan import products, scan
+from gtensor.ops.scan.products import *  # noqa: F403
+from gtensor.ops.scan.scan import *  # noqa: F403
 
 _MODULES: tuple[ModuleType, ...] = (
-    along, joining, moving, triangles,
-    arithmetic, calculus, comparison, complexes, contractions, decompositions, einstein, fft,
-    index, linalg, norms, packed, products, reduce, rounding, scan, searching, selection, sets,
-    shape, singular, solving, sorting, statistics, trigonometry, writing,
+    arithmetic, comparison, complex_parts, contractions, decompositions, einstein, exponentials,
+    flip_roll, gather_along, index, joining, matrix_products, multi_output, norms, products,
+    reductions, rounding, scan, searching, selection, sets, shape, singular_values, solving,
+    sorting, statistics, transforms, triangles, trigonometry, writing,
 )
 
 __all__ = sorted(name for module in _MODULES for name in getattr(module, "__all__", ()))

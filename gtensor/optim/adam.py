@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from gtensor.ops import updates
+from gtensor.ops.updates import optimizer_kernels
 from gtensor.optim.optimizer import Optimizer, Parameters, check_betas
 
 
@@ -20,7 +20,7 @@ class Adam(Optimizer):
     the mean square becomes infinite, and the parameter no longer changes.
     """
 
-    update = updates.adam
+    update = optimizer_kernels.adam
     state_names = ("exp_avg", "exp_avg_sq", "max_exp_avg_sq")
     decoupled = False
 

@@ -6,13 +6,13 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
-from gtensor.core.inplace import write
-from gtensor.core.modes import no_grad
-from gtensor.core.tensor import Tensor, is_floating
-from gtensor.creation import asarray, empty, tensor
-from gtensor.facts import UNLOADED, Facts
-from gtensor.ops import updates
-from gtensor.ops.scratch import computed_in
+from gtensor.array.creation import asarray, empty, tensor
+from gtensor.engine.context import no_grad
+from gtensor.engine.in_place import write
+from gtensor.engine.tensor import Tensor, is_floating
+from gtensor.ops.build.cpu_tiles import computed_in
+from gtensor.ops.updates import optimizer_kernels
+from gtensor.system.documents import UNLOADED, Facts
 
 if TYPE_CHECKING:
     from gtensor.nn.module import Module
@@ -91,7 +91,7 @@ class EMA:
                 if self.n_averaged == 0:
                     average[...] = weight
                 else:
-                    write(updates.average, average, weight, {"weight": 1 - self._share()})
+                    write(optimizer_kernels.average, average, weight, {"weight": 1 - self._share()})
         self.n_averaged += 1
 
     def _share(self) -> float:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from gtensor.ops import updates
+from gtensor.ops.updates import optimizer_kernels
 from gtensor.optim.optimizer import Optimizer, Parameters, check_betas
 
 
@@ -19,7 +19,7 @@ class Lion(Optimizer):
     advise a learning rate 3 to 10 times smaller than AdamW's, and a weight decay larger by as much.
     """
 
-    update = updates.lion
+    update = optimizer_kernels.lion
     state_names = ("exp_avg",)
 
     def __init__(self, params: Parameters, lr: float = 1e-4,

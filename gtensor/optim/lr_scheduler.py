@@ -20,8 +20,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from math import cos, pi
 from typing import Any
 
-from gtensor.facts import UNLOADED, Facts
 from gtensor.optim.optimizer import INITIAL, Optimizer
+from gtensor.system.documents import UNLOADED, Facts
 
 __all__ = [
     "ConstantLR", "CosineAnnealingLR", "ExponentialLR", "LRScheduler", "LambdaLR", "LinearLR",

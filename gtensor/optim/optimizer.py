@@ -5,17 +5,17 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
+from gtensor.array.creation import asarray
 from gtensor.backend import DeviceError
 from gtensor.backend.scopes import phase
-from gtensor.core.inplace import write
-from gtensor.core.modes import enable_grad, no_grad
-from gtensor.core.op import Op
-from gtensor.core.tensor import Tensor
-from gtensor.creation import asarray
-from gtensor.facts import UNLOADED, Facts, plain
+from gtensor.engine.context import enable_grad, no_grad
+from gtensor.engine.in_place import write
+from gtensor.engine.op import Op
+from gtensor.engine.tensor import Tensor
 from gtensor.nn.module import Module
-from gtensor.ops.scratch import Scratch
-from gtensor.ops.updates import workspace
+from gtensor.ops.build.cpu_tiles import Scratch
+from gtensor.ops.updates.optimizer_kernels import workspace
+from gtensor.system.documents import UNLOADED, Facts, plain
 
 Parameters = Iterable[Tensor] | Iterable[dict[str, Any]]
 INITIAL = "initial_lr"  # a group's own rate under a schedule, as in PyTorch

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from gtensor.ops import updates
+from gtensor.ops.updates import optimizer_kernels
 from gtensor.optim.optimizer import Optimizer, Parameters
 
 
@@ -16,7 +16,7 @@ class SGD(Optimizer):
     followed instead (or, with `nesterov`, in advance). `maximize` negates the gradient.
     """
 
-    update = updates.sgd
+    update = optimizer_kernels.sgd
     state_names = ("momentum_buffer",)
 
     def __init__(self, params: Parameters, lr: float = 1e-3, momentum: float = 0.0,

@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from gtensor import memory
-from gtensor.holders import address_of, held
-from gtensor.memory.curves import curves
-from gtensor.memory.history import History
+from gtensor.memory.trace.curves import curves
+from gtensor.memory.trace.lifetimes import History
+from gtensor.profiler.find_owners import address_of, held
 from gtensor.train.trainer import Trainer
 
 

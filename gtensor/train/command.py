@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any
 
 from gtensor import memory
-from gtensor.memory.history import CATEGORIES
-from gtensor.memory.timeline_picture import png_file
+from gtensor.memory.trace.lifetimes import CATEGORIES
+from gtensor.memory.trace.timeline_picture import png_file
 from gtensor.settings import settings
 from gtensor.train import recipe
 from gtensor.train.accounting import Account, account

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from gtensor.atomic import make_folder_of, write_file
+from gtensor.system.atomic import make_folder_of, write_file
 from gtensor.train.errors import UserError
 
 

@@ -10,11 +10,11 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from gtensor import memory, nn, random
+from gtensor.array.creation import tensor
 from gtensor.backend import get_device
-from gtensor.core.modes import no_grad
-from gtensor.core.tensor import Tensor
-from gtensor.creation import tensor
 from gtensor.data import ArrayDataset, DataLoader
+from gtensor.engine.context import no_grad
+from gtensor.engine.tensor import Tensor
 from gtensor.nn import functional as F
 from gtensor.optim import AdamW
 from gtensor.optim.lr_scheduler import warmup_cosine

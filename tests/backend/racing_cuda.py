@@ -15,14 +15,14 @@ import numpy as np
 from gtensor.backend.cuda import CudaDevice
 from gtensor.backend.devices import Device
 from gtensor.backend.ordering import Ordering
-from gtensor.core import namespaces
-from gtensor.core.op import registry
-from gtensor.core.tensor import make
+from gtensor.engine import namespaces
+from gtensor.engine.op import registry
+from gtensor.engine.tensor import make
 from gtensor.memory import Arena, SimulatedSegments
-from gtensor.ops import updates
-from tests.memory.model_streams import ModelStream
+from gtensor.ops.updates import optimizer_kernels
+from tests.memory.arena.model_streams import ModelStream
 
-_UPDATES = {op.name: op for op in (updates.sgd, updates.adam, updates.lion)}
+_UPDATES = {op.name: op for op in (optimizer_kernels.sgd, optimizer_kernels.adam, optimizer_kernels.lion)}
 
 
 class Stream(ModelStream):
@@ -135,7 +135,7 @@ class RacingCuda(CudaDevice):
     def _log(self, name, function):
         def call(*arrays, **params):
             if "scratch" in params:
-                params["scratch"] = updates.workspace(params["out"].shape, params["out"].dtype)
+                params["scratch"] = optimizer_kernels.workspace(params["out"].shape, params["out"].dtype)
             result = function(*arrays, **params)
             if isinstance(result, np.generic):  # NumPy's answer for 0-d, which CuPy gives as array
                 result = np.asarray(result)

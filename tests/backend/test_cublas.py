@@ -13,8 +13,8 @@ import pytest
 
 import gtensor as gt
 from gtensor import hostcuda
-from gtensor._testing.compare import close
 from gtensor.backend import cublas, get_device
+from gtensor.testing.compare import close
 
 pytestmark = pytest.mark.gpu
 on_host = pytest.mark.host_cuda

@@ -12,13 +12,13 @@ import numpy as np
 import pytest
 
 import gtensor as gt
-from gtensor import creation
+from gtensor.array import creation
 from gtensor.backend import cuda, cuda_memory, cuda_streams
 from gtensor.backend.streams import SimulatedStream
-from gtensor.core.steps import RawStep
-from gtensor.core.tensor import make
+from gtensor.engine.slots import RawStep
+from gtensor.engine.tensor import make
 from gtensor.memory import Arena, SimulatedSegments
-from gtensor.ops.keys import normalized
+from gtensor.ops.arrange.index_keys import normalized
 
 
 class _Driver:

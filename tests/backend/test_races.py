@@ -10,7 +10,7 @@ import pytest
 import gtensor as gt
 from gtensor.backend import cuda
 from gtensor.backend.ordering import Ordering, Touched
-from gtensor.core.steps import RawStep
+from gtensor.engine.slots import RawStep
 from gtensor.optim import SGD, Adam, Lion
 
 from .racing_cuda import RacingCuda, racing

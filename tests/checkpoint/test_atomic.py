@@ -16,8 +16,8 @@ import numpy as np
 import pytest
 
 import gtensor as gt
-from gtensor.atomic import digest, replacing, write, write_file
 from gtensor.checkpoint import load_file, save_file
+from gtensor.system.atomic import digest, replacing, write, write_file
 from gtensor.train.errors import UserError
 from gtensor.train.files import write_atomically
 

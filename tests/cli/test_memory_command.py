@@ -9,10 +9,10 @@ import pickle
 import pytest
 
 from gtensor.cli import main
-from gtensor.memory.export import save
-from gtensor.memory.history import History, Life
-from gtensor.memory.layout import FREE, LIVE, Piece, SegmentLayout
-from tests.memory.recordings import random_history
+from gtensor.memory.arena.layout import FREE, LIVE, Piece, SegmentLayout
+from gtensor.memory.trace.export import save
+from gtensor.memory.trace.lifetimes import History, Life
+from tests.memory.trace.recordings import random_history
 
 KIB = 1 << 10
 AT = 1 << 40

@@ -15,9 +15,9 @@ from unittest.mock import patch
 import gtensor as gt
 from gtensor.checkpoint import CheckpointError, Rotation, load_file
 from gtensor.cli import main
-from gtensor.memory.export import save
-from gtensor.memory.history import History, Life
-from gtensor.memory.reading import SnapshotError, read_snapshot
+from gtensor.memory.trace.export import save
+from gtensor.memory.trace.lifetimes import History, Life
+from gtensor.memory.trace.reading import SnapshotError, read_snapshot
 from tests.checkpoint.test_atomic import forked
 
 

@@ -13,17 +13,17 @@ import numpy as np
 import scipy.special
 
 from gtensor.backend.host import HostDevice
-from gtensor.core import apply, backward, inplace, steps
-from gtensor.core.node import FREE, Record
-from gtensor.core.op import registry
-from gtensor.core.steps import RawStep
-from gtensor.core.storage import Storage
-from gtensor.core.tensor import Tensor
+from gtensor.engine import apply, backward, in_place, slots
+from gtensor.engine.op import registry
+from gtensor.engine.slots import RawStep
+from gtensor.engine.storage import Storage
+from gtensor.engine.tape import FREE, Record
+from gtensor.engine.tensor import Tensor
 from gtensor.hostcuda.kernels import text as cuda_text
 from gtensor.hostcuda.libraries import cub, cublas, cublaslt, cufft, curand, cusolver
-from gtensor.memory.blocks import BlockPool
-from gtensor.memory.chunks import Chunk
-from gtensor.ops import paths
+from gtensor.memory.arena.chunks import Chunk
+from gtensor.memory.arena.free_lists import BlockPool
+from gtensor.ops.build import path_builders
 
 Context = AbstractContextManager[Any]
 
@@ -100,12 +100,12 @@ def full_size_temporary() -> Context:
 
 def last_tile_dropped() -> Context:
     """the last tile of an array is not computed"""
-    right = paths.tiles
+    right = path_builders.tiles
 
     def tiles(shape: Any, limit: int) -> Iterator[Any]:
         found = list(right(shape, limit))
         yield from found[:-1] if len(found) > 1 else found
-    return patch.object(paths, "tiles", tiles)
+    return patch.object(path_builders, "tiles", tiles)
 
 
 def strides_ignored() -> Context:
@@ -172,7 +172,7 @@ def gradient_not_summed() -> Context:
             a = ns.slice(a, key=(0,)) if a.shape[0] else ns.sum(a, axis=(0,))
         cut = tuple(slice(0, 1) if n == 1 else slice(None) for n in shape)
         return ns.slice(a, key=cut)
-    return patch.object(steps, "sum_to", first)
+    return patch.object(slots, "sum_to", first)
 
 
 def recorded_rule_off() -> Context:
@@ -291,14 +291,14 @@ def grad_replaced() -> Context:
 
 def version_not_counted() -> Context:
     """an in-place operator does not increase the version of the storage"""
-    right = inplace.write
+    right = in_place.write
 
     def write(op: Any, target: Tensor, value: Any, params: Any) -> Tensor:
         before = target._facts().version
         right(op, target, value, params)
         target._storage.version = target._version = before
         return target
-    return patch.object(inplace, "write", write)
+    return patch.object(in_place, "write", write)
 
 
 def never_consumed() -> Context:

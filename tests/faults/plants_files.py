@@ -9,10 +9,11 @@ from unittest.mock import patch
 
 import rich.console
 
-from gtensor import atomic, facts, files, random
+from gtensor import random
 from gtensor.checkpoint import Rotation, layout, reading
-from gtensor.facts import Facts
-from gtensor.memory import plain_pickle
+from gtensor.memory.trace import plain_pickle
+from gtensor.system import atomic, documents, files
+from gtensor.system.documents import Facts
 
 Context = AbstractContextManager[Any]
 
@@ -46,7 +47,7 @@ def facts_unchecked() -> Context:
 
 def names_unprinted() -> Context:
     """names are shown with their control characters"""
-    return patch.object(facts, "printable", lambda text: text)
+    return patch.object(documents, "printable", lambda text: text)
 
 
 def names_as_markup() -> Context:

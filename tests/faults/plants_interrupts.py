@@ -6,10 +6,10 @@ import sys
 import threading
 from unittest.mock import patch
 
-from gtensor import locks
-from gtensor.core import backward, modes
-from gtensor.memory import arena, reserve
-from gtensor.memory.chunks import Chunk
+from gtensor.engine import backward, context
+from gtensor.memory.arena import arena, segments
+from gtensor.memory.arena.chunks import Chunk
+from gtensor.system import fork_safety
 
 from .plants import Context
 
@@ -21,18 +21,18 @@ def free_enters_python() -> Context:
 
 def new_segment_given_once() -> Context:
     """the call that makes a new segment free is not repeated after an interrupt"""
-    right = reserve.give_all
+    right = segments.give_all
 
     def give_all(chunks: list[Chunk]) -> None:
         if sys.exc_info()[0] is None:
             right(chunks)
-    return patch.object(reserve, "give_all", give_all)
+    return patch.object(segments, "give_all", give_all)
 
 
 def lock_unknown_to_forks() -> Context:
     """a fork does not wait for the lock of claims"""
-    right = locks._known.there
-    return patch.object(locks._known, "there", lambda: [
+    right = fork_safety._known.there
+    return patch.object(fork_safety._known, "there", lambda: [
         lock for lock in right() if lock is not backward._claims])
 
 
@@ -43,14 +43,14 @@ def claims_not_reentrant() -> Context:
 
 def mode_set_when_made() -> Context:
     """no_grad() changes the mode when it is made, not when its block is entered"""
-    right = modes.no_grad.__init__
+    right = context.no_grad.__init__
 
-    def init(block: modes.no_grad) -> None:
+    def init(block: context.no_grad) -> None:
         right(block)
-        block._before = modes.STATE.grad_enabled
-        modes.STATE.grad_enabled = False
+        block._before = context.STATE.grad_enabled
+        context.STATE.grad_enabled = False
 
-    def leave(block: modes.no_grad, *exception: object) -> None:
-        modes.STATE.grad_enabled = block._before
+    def leave(block: context.no_grad, *exception: object) -> None:
+        context.STATE.grad_enabled = block._before
     return patch.multiple(
-        modes.no_grad, __init__=init, __enter__=lambda block: None, __exit__=leave)
+        context.no_grad, __init__=init, __enter__=lambda block: None, __exit__=leave)

@@ -9,10 +9,10 @@ from unittest.mock import patch
 import numpy as np
 
 from gtensor.backend import elements
-from gtensor.core.namespaces import raw
+from gtensor.engine.namespaces import raw
 from gtensor.memory import VirtualSegments
-from gtensor.memory.adaptors import Ears
-from gtensor.ops import updates
+from gtensor.memory.contract.adaptors import Ears
+from gtensor.ops.updates import optimizer_kernels
 
 Context = AbstractContextManager[Any]
 
@@ -44,7 +44,7 @@ def mean_square_overflows() -> Context:
             second *= beta2
             second += (1 - beta2) * (g * g)
         return g
-    return patch.object(updates, "_average_square", average)
+    return patch.object(optimizer_kernels, "_average_square", average)
 
 
 def clearing_up_raises() -> Context:

@@ -10,21 +10,23 @@ from unittest.mock import patch
 import numpy as np
 
 from gtensor.backend import cuda_memory
-from gtensor.core.namespaces import raw, recorded
-from gtensor.core.op import registry
-from gtensor.ops import decompositions, paths, shape, singular
+from gtensor.engine.namespaces import raw, recorded
+from gtensor.engine.op import registry
+from gtensor.ops.arrange import shape
+from gtensor.ops.build import path_builders
+from gtensor.ops.linalg import decompositions, singular_values
 
 from .plants import Context
 
 
 def ufuncs_trusted() -> Context:
     """NumPy's `negative` writes strided buffers itself, which is wrong from NumPy 2.2 on"""
-    return patch.dict(paths.MISWRITTEN, clear=True)
+    return patch.dict(path_builders.MISWRITTEN, clear=True)
 
 
 def numpy_scalar_unknown() -> Context:
     """a NumPy scalar, which NumPy returns for a 0-d array, counts as a Python number"""
-    return patch.object(paths, "_ARRAYS", (np.ndarray,))
+    return patch.object(path_builders, "_ARRAYS", (np.ndarray,))
 
 
 def exponent_replaced() -> Context:
@@ -39,7 +41,7 @@ def gradient_of_powers_of_0_is_0() -> Context:
     def formula(g: Any, x1: Any, y: Any, out: Any = None) -> Any:
         with np.errstate(all="ignore"):
             value = np.where(np.equal(x1, 0), 0.0, g * y * np.log(np.abs(x1)))
-        return paths.settled(value, out)
+        return path_builders.settled(value, out)
     return patch.object(raw["cpu"], "pow_grad_exponent", formula)
 
 
@@ -47,7 +49,7 @@ def space_beside_ignored() -> Context:
     """gradients through the vectors beyond the singular ones are 0"""
     def first(ns: Any, u: Any, gu: Any, k: int) -> Any:
         return tuple(ns.slice(a, key=(..., slice(None, k))) for a in (u, gu))
-    return patch.object(singular, "_gradient_of_first", first)
+    return patch.object(singular_values, "_gradient_of_first", first)
 
 
 def signs_of_the_library() -> Context:

@@ -6,10 +6,10 @@ from contextlib import AbstractContextManager
 from typing import Any
 from unittest.mock import patch
 
-from gtensor import creation
-from gtensor.core import gradients, place
-from gtensor.core.node import FREE
-from gtensor.core.tensor import Tensor
+from gtensor.array import creation
+from gtensor.engine import gradients, place
+from gtensor.engine.tape import FREE
+from gtensor.engine.tensor import Tensor
 
 Context = AbstractContextManager[Any]
 

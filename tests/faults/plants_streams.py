@@ -13,15 +13,15 @@ from gtensor.backend.cuda import CudaDevice
 from gtensor.backend.cuda_graphs import Capture
 from gtensor.backend.cuda_streams import CudaStream
 from gtensor.backend.ordering import Ordering
-from gtensor.core.steps import RawStep
-from gtensor.memory import streams
-from gtensor.memory.arena import Arena
-from gtensor.memory.graphs import GraphPool
-from gtensor.memory.planned import Planned
-from gtensor.memory.spans import Joined
-from gtensor.memory.streams import Streams
-from gtensor.ops import updates
-from gtensor.streaming import Event
+from gtensor.engine.slots import RawStep
+from gtensor.execution.streams import Event
+from gtensor.memory.arena import streams
+from gtensor.memory.arena.arena import Arena
+from gtensor.memory.arena.graphs import GraphPool
+from gtensor.memory.arena.stitched import Joined
+from gtensor.memory.arena.streams import Streams
+from gtensor.memory.plan.planned import Planned
+from gtensor.ops.updates import optimizer_kernels
 
 Context = AbstractContextManager[Any]
 
@@ -271,7 +271,7 @@ def kernel_arguments_swapped() -> Context:
     """the kernel of SGD gets the weight decay as its rate, and the rate as its decay"""
     def wrap(right: Any) -> Any:
         return lambda g, rate, decay, *more, **named: right(g, decay, rate, *more, **named)
-    return _wrapped(updates, "_momentum_kernel", wrap)
+    return _wrapped(optimizer_kernels, "_momentum_kernel", wrap)
 
 
 @contextmanager

@@ -17,7 +17,7 @@ import numpy as np
 from rich.errors import MarkupError
 
 import gtensor as gt
-from gtensor.core.errors import GradientError
+from gtensor.engine.errors import GradientError
 from gtensor.testing import opcheck
 
 from . import (
@@ -117,13 +117,13 @@ class Fault:
         return " ".join((inspect.getdoc(self.plant) or "").split())
 
 
-_STATES = "tape.test_graph_states"
-_WALK = "tape.test_walk"
-_PLACES = "tape.test_places"
-_HIGHER = "tape.test_higher_order"
-_LAYOUTS = "ops_array.test_ufunc_layouts"
-_GRADIENTS = "ops_array.test_elementwise_gradients"
-_INTERRUPTS = "tape.test_interrupts"
+_STATES = "engine.test_graph_states"
+_WALK = "engine.test_walk"
+_PLACES = "engine.test_places"
+_HIGHER = "engine.test_higher_order"
+_LAYOUTS = "ops.elementwise.test_ufunc_layouts"
+_GRADIENTS = "ops.elementwise.test_elementwise_gradients"
+_INTERRUPTS = "engine.test_interrupts"
 _CUBLAS, _CUBLASLT = "hostcuda.test_libraries_cublas", "hostcuda.test_libraries_cublaslt"
 _CUSOLVER, _CUFFT = "hostcuda.test_libraries_cusolver", "hostcuda.test_libraries_cufft"
 _CUB, _CURAND = "hostcuda.test_libraries_cub", "hostcuda.test_libraries_stubs"
@@ -225,10 +225,10 @@ FAULTS = [
     Fault("a power of 0 has PyTorch's gradients", plants_numerics.gradient_of_powers_of_0_is_0,
           ByTest(_GRADIENTS, "test_powers_at_the_border_of_their_domain")),
     Fault("svd with full matrices has a gradient", plants_numerics.space_beside_ignored,
-          ByTest("ops_array.test_linalg_gradients", "test_the_vectors_beside_the_singular_ones",
+          ByTest("ops.linalg.test_linalg_gradients", "test_the_vectors_beside_the_singular_ones",
                  shape=(4, 2))),
     Fault("eigenvectors have the same signs on every device", plants_numerics.signs_of_the_library,
-          ByTest("ops_array.test_linalg", "test_signs_of_vectors_do_not_depend_on_the_library",
+          ByTest("ops.linalg.test_linalg", "test_signs_of_vectors_do_not_depend_on_the_library",
                  dtype="float32")),
     Fault("only CUDA's allocation error becomes a MemoryError",
           plants_numerics.all_errors_are_of_memory,
@@ -236,7 +236,7 @@ FAULTS = [
                  "test_only_the_status_for_memory_says_that_memory_is_out", status=700, kind=None),
           raises=MemoryError),
     Fault("a 0-d tensor is one element along axis 0", plants_numerics.no_axis_0_of_0d,
-          ByTest("ops_array.test_reductions", "test_a_0d_tensor_is_one_element_along_axis_0",
+          ByTest("ops.reduce.test_reductions", "test_a_0d_tensor_is_one_element_along_axis_0",
                  name="softmax"), raises=ValueError),
     # inputs, and numbers at the ends of their range
     Fault("elements are numbers", plants_numbers.objects_let_in,
@@ -274,12 +274,12 @@ FAULTS = [
           ByCheck(checks_files.a_save_names_its_file)),
     # interrupts, forks and finalizers
     Fault("an interrupt never prevents a free", plants_interrupts.free_enters_python,
-          ByTest("memory.test_spans", "test_an_interrupt_at_any_point_leaves_the_arena_whole",
+          ByTest("memory.arena.test_stitched", "test_an_interrupt_at_any_point_leaves_the_arena_whole",
                  part="free")),
     Fault("an interrupt loses no segment", plants_interrupts.new_segment_given_once,
-          ByTest("memory.test_interrupts", "test_an_interrupt_while_the_arena_grows")),
+          ByTest("memory.arena.test_interrupts", "test_an_interrupt_while_the_arena_grows")),
     Fault("all locks are free in a forked child", plants_interrupts.lock_unknown_to_forks,
-          ByTest("memory.test_forks",
+          ByTest("memory.arena.test_forks",
                  "test_a_child_forked_in_the_middle_of_anything_has_all_locks_free")),
     Fault("a finalizer under a lock of the engine may call backward",
           plants_interrupts.claims_not_reentrant,
@@ -419,7 +419,7 @@ Other planted faults are beside their checks:
 
 | subject | file |
 | --- | --- |
-| counting of holders | `tests/tape/test_ownership_model.py` |
+| counting of holders | `tests/engine/test_ownership_model.py` |
 | CUDA kernels | `tests/kernels/test_kernels_faults.py` |
 | CUDA kernels on the host device | `tests/hostcuda/test_kernels_compiler.py` |
 | the host device's C++ runtime (slow) | `tests/hostcuda/test_runtime_faults.py` |

@@ -19,9 +19,9 @@ import numpy as np
 import gtensor as gt
 from gtensor import hostcuda
 from gtensor.backend.ordering import Ordering
-from gtensor.memory.arena import Arena
-from gtensor.memory.graphs import GraphPool
-from gtensor.memory.streams import Streams
+from gtensor.memory.arena.arena import Arena
+from gtensor.memory.arena.graphs import GraphPool
+from gtensor.memory.arena.streams import Streams
 from gtensor.optim import SGD, Adam, Lion
 
 Values = list[np.ndarray]

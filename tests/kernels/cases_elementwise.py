@@ -15,7 +15,7 @@ from ml_dtypes import finfo
 import gtensor as gt
 from gtensor import optim
 from gtensor.backend.kernels import Elementwise, elementwise, registered
-from gtensor.ops import updates
+from gtensor.ops.updates import optimizer_kernels
 
 # name: (parameters, PyTorch's function, whether the gradient can also come from the output)
 _ACTIVATIONS: dict[str, tuple[dict[str, float], Callable[..., torch.Tensor], bool]] = {
@@ -152,7 +152,7 @@ def _adam_huge(executor: Any, dtype: np.dtype, rng: np.random.Generator) -> None
         known = made.options(options, step)
         with launched_by(executor, dtype):
             made.update.gpu(ours[0], g, scratch=None, state=tuple(ours[1:]), out=ours[0], **known)
-        made.update.cpu(cpu[0], g, scratch=updates.workspace((4,), dtype), state=tuple(cpu[1:]),
+        made.update.cpu(cpu[0], g, scratch=optimizer_kernels.workspace((4,), dtype), state=tuple(cpu[1:]),
                         out=cpu[0], **known)
     assert (np.abs(ours[0].astype(float)[:3] - 1) > 0.01).all()
     for a, b in zip(ours, cpu, strict=True):
@@ -173,7 +173,7 @@ def _lion(executor: Any, dtype: np.dtype, rng: np.random.Generator) -> None:
             m[unsure] = 4
             wanted = wanted * (1 - 0.1 * 0.3) - 0.1 * (0.8 * mean + 0.2 * exact(g)).sign()
             mean = 0.9 * mean + 0.1 * exact(g)
-            updates.lion.gpu(p, g, scratch=None, state=(m,), rate=0.1, beta1=0.8, beta2=0.9,
+            optimizer_kernels.lion.gpu(p, g, scratch=None, state=(m,), rate=0.1, beta1=0.8, beta2=0.9,
                              weight_decay=0.3, out=p)
     assert_close(p, wanted, dtype, factor=2 * STEPS)
     assert_close(m, mean, dtype, factor=2 * STEPS)
@@ -183,7 +183,7 @@ def _average(executor: Any, dtype: np.dtype, rng: np.random.Generator) -> None:
     average, x = normal(rng, 301, dtype), normal(rng, 301, dtype)
     wanted = torch.lerp(exact(average), exact(x), 0.3)
     with launched_by(executor, dtype):
-        updates.average.gpu(average, x, weight=0.3, out=average)
+        optimizer_kernels.average.gpu(average, x, weight=0.3, out=average)
     assert_close(average, wanted, dtype)
 
 
@@ -193,8 +193,8 @@ def _clipping(executor: Any, dtype: np.dtype, rng: np.random.Generator) -> None:
     scaled, clipped = exact(g) * 0.25, exact(g).clamp(-0.5, 0.5)
     again = g.copy()
     with launched_by(executor, dtype):
-        updates.scale.gpu(g, np.full(g.shape, 0.25, dtype), out=g)
-        updates.clip.gpu(again, np.full(g.shape, 0.5, dtype), out=again)
+        optimizer_kernels.scale.gpu(g, np.full(g.shape, 0.25, dtype), out=g)
+        optimizer_kernels.clip.gpu(again, np.full(g.shape, 0.5, dtype), out=again)
     assert_close(g, scaled, dtype)
     assert_close(again, clipped, dtype)
 

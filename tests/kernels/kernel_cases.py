@@ -16,7 +16,7 @@ import ml_dtypes
 import numpy as np
 import torch
 
-from gtensor._testing.compare import close
+from gtensor.testing.compare import close
 
 DTYPES = {
     "float16": np.dtype(np.float16), "bfloat16": np.dtype(ml_dtypes.bfloat16),

@@ -6,8 +6,8 @@ from collections.abc import Iterable
 from itertools import pairwise
 
 from gtensor.memory import Arena, Block, SegmentSource
-from gtensor.memory.blocks import BlockPool
-from gtensor.memory.chunks import IN_USE, JOINED, RETIRED
+from gtensor.memory.arena.chunks import IN_USE, JOINED, RETIRED
+from gtensor.memory.arena.free_lists import BlockPool
 
 
 def physical(source: SegmentSource, ptr: int, nbytes: int) -> list[tuple[int, int]]:

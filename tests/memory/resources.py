@@ -14,7 +14,7 @@ from gtensor.memory import (
     Timeline,
     VirtualSegments,
 )
-from gtensor.memory.adaptors import Adaptor
+from gtensor.memory.contract.adaptors import Adaptor
 from gtensor.memory.sources.capped import CappedSegments
 
 from .loops import planned_loop

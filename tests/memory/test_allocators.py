@@ -16,7 +16,7 @@ from gtensor import memory
 from gtensor.backend import cuda_memory, get_device
 from gtensor.backend.cuda_memory import library_malloc
 from gtensor.memory import Arena, allocators
-from gtensor.memory.report import size_text
+from gtensor.memory.contract.report import size_text
 from gtensor.settings import settings
 
 from .simulated_cuda import SimulatedCuda, connect

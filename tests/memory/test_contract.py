@@ -13,7 +13,7 @@ from itertools import pairwise
 import pytest
 
 from gtensor.memory import Arena, OutOfMemoryError, Planned, Recording, SimulatedSegments
-from gtensor.memory.adaptors import Adaptor
+from gtensor.memory.contract.adaptors import Adaptor
 from gtensor.memory.cupy_policy import CupyPool
 
 from .resources import GIB, RESOURCES, SOURCES, close_timelines

@@ -13,7 +13,7 @@ import pytest
 from gtensor import memory
 from gtensor.backend import get_device
 from gtensor.memory import Arena, HostSegments, Stats
-from gtensor.memory.report import size_text, summary_text
+from gtensor.memory.contract.report import size_text, summary_text
 from gtensor.settings import settings
 
 MIB = 1 << 20

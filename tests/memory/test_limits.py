@@ -8,7 +8,7 @@ import pytest
 
 from gtensor import memory
 from gtensor.memory import Arena, OutOfMemoryError, SimulatedSegments
-from gtensor.memory.limits import Watermarks, amount_of
+from gtensor.memory.contract.limits import Watermarks, amount_of
 
 from .invariants import check
 

@@ -18,7 +18,7 @@ import pytest
 import gtensor as gt
 from gtensor import nn, optim
 from gtensor.backend import get_device
-from gtensor.core.steps import RawStep
+from gtensor.engine.slots import RawStep
 from gtensor.memory import Arena, Failing, HostSegments, OutOfMemoryError, VirtualSegments
 from gtensor.memory.sources.capped import CappedSegments
 from gtensor.nn import functional as F

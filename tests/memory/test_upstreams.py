@@ -13,10 +13,10 @@ from together import in_threads
 from gtensor.memory import Arena, Failing, HostSegments, OutOfMemoryError, Planned, Timeline
 from gtensor.memory.sources.capped import CappedSegments
 
+from .arena.test_threads import as_array
 from .invariants import check, check_apart
 from .loops import MIB, planned_loop, step
 from .resources import SOURCES
-from .test_threads import as_array
 from .upstreams import Unreliable
 
 pytestmark = pytest.mark.usefixtures("cheap_collections")
@@ -128,7 +128,7 @@ def test_planted_fault_an_arena_without_a_lock_is_caught(monkeypatch):
         def _is_owned(self):
             return False
 
-    monkeypatch.setattr("gtensor.memory.arena.RLock", NoLock)
+    monkeypatch.setattr("gtensor.memory.arena.arena.RLock", NoLock)
     with pytest.raises(AssertionError):
         others_allocate_while_a_source_is_late()
 

@@ -17,8 +17,8 @@ import pytest
 
 import gtensor as gt
 from gtensor import nn
-from gtensor.core.namespaces import raw
-from gtensor.core.op import registry
+from gtensor.engine.namespaces import raw
+from gtensor.engine.op import registry
 from gtensor.nn import functional as F
 
 SHAPE = (4, 16, 64, 64)

@@ -10,7 +10,7 @@ import torch
 
 import gtensor as gt
 from gtensor import nn
-from gtensor._testing.compare import close
+from gtensor.testing.compare import close
 
 IMAGE = (4, 6, 9, 8)
 SIGNAL = (3, 6, 11)

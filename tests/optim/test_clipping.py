@@ -10,8 +10,8 @@ import torch
 
 import gtensor as gt
 from gtensor import settings
-from gtensor._testing.compare import close
-from gtensor.ops import updates
+from gtensor.ops.updates import optimizer_kernels
+from gtensor.testing.compare import close
 
 clip_norm, clip_value = gt.optim.clip_grad_norm_, gt.optim.clip_grad_value_
 SHAPES = [(7, 5), (5,), (), (0, 3), (3, 4, 5)]
@@ -174,7 +174,7 @@ def test_nothing_larger_than_a_tile_is_allocated():
 def test_a_small_norm_leaves_the_gradients_unread(monkeypatch):
     w = gt.zeros(4, requires_grad=True)
     w.grad = gt.ones(4)
-    monkeypatch.setattr(updates.scale, "cpu", lambda *a, **k: pytest.fail("scaled by one"))
+    monkeypatch.setattr(optimizer_kernels.scale, "cpu", lambda *a, **k: pytest.fail("scaled by one"))
     assert clip_norm(w, 100.0).item() == 2
 
 
@@ -190,12 +190,12 @@ def test_the_gpu_path_of_the_norm_hands_over_orders_and_places(monkeypatch):
             out[...] = x.max(initial=0) if self.largest else (x**order).sum()
 
     monkeypatch.setattr(np, "ReductionKernel", Reduction, raising=False)
-    monkeypatch.setattr(updates, "cupy", lambda: np)
-    updates._norm_kernel.cache_clear()
+    monkeypatch.setattr(optimizer_kernels, "cupy", lambda: np)
+    optimizer_kernels._norm_kernel.cache_clear()
     arrays = [p.grad.numpy().astype(np.float32) for p in pair()[0][:-1]]
     for order in (2.0, 1.0, 3.0, float("inf")):
         given, wanted = (path(*arrays, order=order)
-                         for path in (updates.norm.gpu, updates.norm.cpu))
+                         for path in (optimizer_kernels.norm.gpu, optimizer_kernels.norm.cpu))
         assert given.dtype == wanted.dtype == np.float32
         np.testing.assert_allclose(given, wanted, rtol=1e-6)
-    updates._norm_kernel.cache_clear()
+    optimizer_kernels._norm_kernel.cache_clear()

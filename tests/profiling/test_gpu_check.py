@@ -114,7 +114,7 @@ def test_the_kernel_program_runs_every_op_on_the_cpu() -> None:
 FAULT = """
 import runpy, sys
 import gtensor
-from gtensor.core.op import registry
+from gtensor.engine.op import registry
 
 calls = []
 

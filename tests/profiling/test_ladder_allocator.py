@@ -83,7 +83,7 @@ def test_targets_of_the_transformer_are_met_by_its_plan() -> None:
 
 
 def test_planted_fault_waste_misses_the_target(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("gtensor.memory.plan._best_fit",
+    monkeypatch.setattr("gtensor.memory.plan.plan._best_fit",
                         lambda order, sizes, births, deaths, period: (
                             sizes.cumsum() - sizes, int(sizes.sum())))
     assert not planned("transformer")["planned, reserved / peak live"].json()["met"]
@@ -98,7 +98,7 @@ def test_little_more_is_reserved_than_is_live(name: str) -> None:
 
 def test_planted_fault_memory_that_is_never_joined_misses_the_target(
         monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("gtensor.memory.reserve.join", lambda pool, size, source, spans: None)
+    monkeypatch.setattr("gtensor.memory.arena.segments.join", lambda pool, size, source, spans: None)
     assert not online("random")["online, reserved / peak live"].json()["met"]
 
 

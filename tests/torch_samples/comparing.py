@@ -12,7 +12,7 @@ import torch
 from against_torch import LAYOUTS, NAMES, compare_second, gradients
 
 import gtensor as gt
-from gtensor._testing.compare import CheckError, close, to_numpy
+from gtensor.testing.compare import CheckError, close, to_numpy
 from torch_samples.cases import COMPLEX, Case, Given
 
 NUMPY = {torch.float64: np.float64, torch.float32: np.float32, torch.complex128: np.complex128,

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from gtensor._testing.compare import CheckError
+from gtensor.testing.compare import CheckError
 from torch_samples.cases import Case, Given
 from torch_samples.comparing import compare
 

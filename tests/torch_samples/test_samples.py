@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 import gtensor as gt
-from gtensor._testing.compare import CheckError
+from gtensor.testing.compare import CheckError
 from torch_samples import algebra, arranging, elementwise, neural, reductions
 from torch_samples.cases import Skip, always, never, same
 from torch_samples.sampling import compare_op, database

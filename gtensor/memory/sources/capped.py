@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from gtensor.memory.report import size_text
+from gtensor.memory.contract.report import size_text
 from gtensor.memory.sources.base import SegmentSource
 
 

@@ -6,7 +6,7 @@ import itertools
 from collections import Counter
 from collections.abc import Iterable, Sequence
 
-from gtensor.memory.report import size_text
+from gtensor.memory.contract.report import size_text
 from gtensor.memory.sources.base import HUGE_PAGE
 
 

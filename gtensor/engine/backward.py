@@ -1,0 +1,286 @@
+"""The backward walk: from a root back along the tape. It names no op."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterable, Sequence
+from itertools import repeat
+from operator import attrgetter
+from threading import RLock
+from typing import Any
+
+from gtensor.backend.scopes import here as scope
+from gtensor.backend.scopes import listeners, phase
+from gtensor.engine.context import STATE, grad_mode, observers
+from gtensor.engine.errors import GradientError
+from gtensor.engine.namespaces import recorded
+from gtensor.engine.slots import RawStep, RecordedStep, call_hooks
+from gtensor.engine.storage import Storage
+from gtensor.engine.tape import CONSUMED, FREE, WALKED, Node, Record, overwritten
+from gtensor.engine.tensor import Tensor, check_like, make
+from gtensor.system.fork_safety import free_at_forks
+
+_claims = RLock()
+_commits = RLock()
+free_at_forks(_claims, _commits)
+_committing = False  # the thread that holds `_commits` is in the middle of a commit
+
+
+def backward(root: Tensor, grad: Tensor | None, create_graph: bool, keep: bool) -> None:
+    """See `Tensor.backward`."""
+    node = root_node(root, "backward()")
+    seed = _seed(root, node, grad)
+    records, leaves = _reached([node])
+    kept = [*leaves, *(r for r in records if r.retain)]
+    grads = _walk([(node, seed)], records, kept, None, create_graph, keep)
+    _commit(kept, grads, create_graph)
+
+
+def gradients(
+    outputs: Sequence[Tensor],
+    targets: Sequence[Node],
+    grad_outputs: Sequence[Tensor | None],
+    create_graph: bool,
+    keep: bool,
+) -> list[Tensor | None]:
+    """Gradients of the outputs' sum at the target nodes, None if unused; writes no `.grad`."""
+    seeds = []
+    for output, grad in zip(outputs, grad_outputs, strict=True):
+        node = root_node(output, "grad()")
+        seeds.append((node, _seed(output, node, grad)))
+    records, _ = _reached([node for node, _ in seeds])
+    wanted = _leading_to(set(targets), records)
+    for record in records:  # checked last: another thread may be consuming them
+        if record.state == CONSUMED:  # its parents are cleared, so a path to a target may be lost
+            raise GradientError(_refusal(record))
+    records = [r for r in records if r in wanted]
+    return _walk(seeds, records, targets, wanted, create_graph, keep)
+
+
+def _walk(
+    seeds: list[tuple[Node, Tensor]],
+    records: list[Record],
+    kept: Sequence[Node],
+    wanted: set[Node] | None,
+    create_graph: bool,
+    keep: bool,
+) -> list[Tensor | None]:
+    """Call every record's rule, newest first; returns the gradients at the `kept` nodes.
+
+    The slots belong to the step, so they are dropped with it on any exit, also by an error.
+    """
+    listening = bool(listeners)
+    if listening and scope.phase != "backward":
+        with phase("backward"):
+            return _walk(seeds, records, kept, wanted, create_graph, keep)
+    keepers = dict.fromkeys(kept)  # ordered, so that walks are deterministic
+    step: Any = RecordedStep(wanted) if create_graph else RawStep(wanted)
+    take = step.slots.pop
+    held: dict[Node, Any] = {}
+    holding = any(isinstance(node, Record) for node in keepers)
+    mode = STATE.grad_enabled
+    _claim(records)
+    try:
+        for node, seed in seeds:
+            if wanted is None or node in wanted:
+                step.seed(node, seed)
+        STATE.grad_enabled = create_graph
+        for record in records:
+            slot = take(record, None)
+            if slot is None:
+                continue  # no gradient arrived
+            if record.hooks:
+                slot = step.hooked(record, slot)
+            if holding and record in keepers:
+                held[record] = slot = step.share(slot)
+            if wanted is not None and wanted.isdisjoint(record.parents):
+                continue  # the walk ends here: no target is behind it
+            g = step.enter(record, slot, keep)
+            del slot
+            if not keep:
+                record.state, record.parents = CONSUMED, ()
+            if listening:
+                scope.module, scope.instruction = record.module, (record.code, record.lasti)
+            rule = record.op.backward
+            if observers.current is not None or not step.direct:
+                _call_rule(rule, record, step, g)
+            else:
+                rule(step.ns, step, g)  # type: ignore[misc]
+        step.leave()
+        ends = {n: step.result(n, held[n] if n in held else step.slots.pop(n, None))
+                for n in keepers}
+    except BaseException:
+        step.leave()
+        step.slots.clear()  # a kept traceback would keep them alive
+        step.remade.clear()
+        held.clear()
+        raise
+    finally:
+        STATE.grad_enabled = mode
+        try:
+            _unclaim(records)
+        except BaseException:  # an interrupt
+            _unclaim(records)
+            raise
+    for node, grad in ends.items():
+        if node.hooks and grad is not None and not isinstance(node, Record):
+            with grad_mode(create_graph):
+                # a hook may keep its gradient or return a shared tensor; `.grad` needs its own
+                ends[node] = recorded.clone(call_hooks(node, grad))
+    return [ends[node] for node in kept]
+
+
+def depends_on_others(output: Node, own: Sequence[Node]) -> bool:
+    """Whether the output depends on a leaf that is not in `own`."""
+    _, leaves = _reached([output])
+    return not set(own).issuperset(leaves)
+
+
+def _call_rule(rule: Any, record: Record, step: Any, g: Any) -> None:
+    """Call a rule with its device current, on the stream of its forward, through the observer."""
+    device = record.device
+    rule = device.path(record.op.name, rule)
+    with device.running(record.stream):
+        device.order(step.saved)
+        if observers.current is None:
+            rule(step.ns, step, g)
+        else:
+            observers.current(record.op.name, "backward", rule, (step.ns, step, g), {})
+
+
+def _reached(roots: Iterable[Node]) -> tuple[list[Record], list[Node]]:
+    """Every record that the roots reach, newest first, and every leaf."""
+    found = set(roots)
+    records: list[Record] = []
+    leaves: list[Node] = []
+    stack = list(found)
+    while stack:
+        node = stack.pop()
+        if not isinstance(node, Record):
+            leaves.append(node)
+            continue
+        records.append(node)
+        for parent in node.parents:
+            if parent is not None and parent not in found:
+                found.add(parent)
+                stack.append(parent)
+    records.sort(key=attrgetter("seq"), reverse=True)
+    return records, leaves
+
+
+def _leading_to(targets: set[Node], records: list[Record]) -> set[Node]:
+    """The nodes through which a gradient reaches a target."""
+    leading = set(targets)
+    for record in reversed(records):
+        if not leading.isdisjoint(record.parents):
+            leading.add(record)
+    return leading
+
+
+def _claim(records: list[Record]) -> None:
+    """Check that every record can be walked, and claim all of them for this walk, or none.
+
+    A finalizer that runs meanwhile may walk another graph; records claimed so far are refused.
+    """
+    taken = 0
+    try:
+        with _claims:
+            for record in records:
+                if record.state != FREE or record.op.backward is None or (
+                        record.guards and overwritten(record.guards)):
+                    raise GradientError(_refusal(record))
+                record.state = WALKED  # only stores, for each record
+                taken += 1
+    except BaseException:
+        _unclaim(records[:taken])
+        raise
+
+
+def _unclaim(records: list[Record]) -> None:
+    for record in records:
+        if record.state == WALKED:
+            record.state = FREE
+
+
+def _refusal(record: Record) -> str:
+    """The message why a record cannot be walked (again)."""
+    if record.state == CONSUMED:
+        return (f"the graph behind {record.where()} was consumed by an earlier backward; run the "
+                "forward pass again, or keep it with retain_graph=True")
+    if record.state == WALKED:
+        return (f"{record.where()} is being walked by another backward right now; give each thread "
+                "a graph of its own")
+    if record.op.backward is None:
+        return f"{record.where()} has no derivative; detach() its input to treat it as a constant"
+    if any(count.version != version and not isinstance(count, Storage)
+           for count, version, _ in record.guards):
+        return (f"an array that {record.where()} saved for its gradient is one that a graph's "
+                "replays write; save a clone() of it, or run backward() before the next replay "
+                "(within the capture, if it was recorded there)")
+    return (f"an array that {record.where()} saved for its gradient was overwritten in place "
+            "since; clone() it before writing")
+
+
+def root_node(tensor: Tensor, reader: str) -> Node:
+    """The node of a tensor at which a gradient starts or ends."""
+    if not isinstance(tensor, Tensor):
+        raise TypeError(f"{type(tensor).__name__} was given where a gradient starts or ends; "
+                        "wanted a Tensor")
+    return tensor._tracked_node(reader)
+
+
+def _seed(root: Tensor, node: Node, grad: Tensor | None) -> Tensor:
+    """The gradient that the walk starts from: the caller's, or 1 for one element."""
+    if grad is None:
+        if root.size != 1:
+            raise GradientError(f"backward() of a tensor of shape {root.shape} without a gradient; "
+                                "give one of that shape, or reduce the tensor to one element first")
+        if root.dtype.kind == "c":
+            raise GradientError("backward() of a complex tensor without a gradient; give one, or "
+                                "take a real function of the tensor first")
+        one = root._device.path("gradient", root._device.xp.ones)(root.shape, dtype=root.dtype)
+        return make(one, root._device)
+    if not isinstance(grad, Tensor):
+        raise TypeError(f"the gradient given is {type(grad).__name__}; wanted a Tensor")
+    check_like("a gradient", grad, node)
+    return grad
+
+
+def _commit(kept: Sequence[Node], grads: Sequence[Tensor | None], create_graph: bool) -> None:
+    """Add the walk's gradients to `.grad`.
+
+    All sums are computed first; one C call then stores them, so an interrupt cannot store a part.
+    """
+    global _committing
+    mode = STATE.grad_enabled
+    with _commits:
+        if _committing:
+            raise GradientError("backward() was called in the middle of another one's last step, "
+                                "which writes `.grad`, by a finalizer or a signal handler of its "
+                                "thread; wanted no backward() there")
+        try:
+            _committing = True
+            STATE.grad_enabled = create_graph
+            nodes, totals = [], []
+            for node, grad in zip(kept, grads, strict=True):
+                if grad is None:
+                    continue
+                if create_graph:
+                    # a recorded gradient may be shared: with the seed, or between two leaves
+                    grad = (recorded.clone(grad) if node.grad is None
+                            else recorded.add(grad, node.grad))
+                elif node.grad is not None:
+                    grad = _added(grad, node.grad)
+                nodes.append(node)
+                totals.append(grad)
+            deque(map(setattr, nodes, repeat("grad"), totals), 0)
+        finally:
+            _committing = False
+            STATE.grad_enabled = mode
+
+
+def _added(fresh: Tensor, present: Tensor) -> Tensor:
+    """The sum, written into `fresh`, which has no other holder."""
+    add = fresh._device.path("gradient", fresh._device.xp.add)
+    add(fresh._array, present._array, out=fresh._array)
+    return fresh

@@ -1,0 +1,200 @@
+"""Checkpointed regions: the walk recomputes what their records saved.
+
+The records of a region stay on the tape with their parents and hooks; only their saved values are
+dropped. When the walk enters the first of them, it runs the function again, and the values saved by
+the records of this second run replace the dropped ones.
+
+Source: Chen et al., "Training deep nets with sublinear memory cost", 2016.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from itertools import zip_longest
+from operator import attrgetter
+from types import CodeType
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from gtensor.engine.apply import saves
+from gtensor.engine.context import STATE, enable_grad, recomputing
+from gtensor.engine.errors import GradientError
+from gtensor.engine.op import Op
+from gtensor.engine.recompute import Recipe, WithRecipes
+from gtensor.engine.storage import FRESH
+from gtensor.engine.tape import Guard, Guards, Leaf, Node, Record, next_seq
+from gtensor.engine.tensor import Tensor, make
+from gtensor.system.source_line import place
+
+Saved = tuple[Any, ...]
+Draws = Callable[[], AbstractContextManager[None]]  # a context in which the same numbers are drawn
+
+
+def run_region(
+    function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], draws: Draws
+) -> Any:
+    """function(*args, **kwargs), recorded without saved values."""
+    if not STATE.grad_enabled:
+        return function(*args, **kwargs)
+    guards: list[Guard] = []
+    inputs = _mapped((args, kwargs), Tensor, lambda x: _Input(x, guards))
+    start = next_seq()
+    outputs = function(*args, **kwargs)
+    _Region(function, inputs, draws).drop_saves(_records(outputs, start), tuple(guards))
+    return outputs
+
+
+class _Input:
+    """An input of a region, saved and guarded as by a record."""
+
+    def __init__(self, x: Tensor, guards: list[Guard]) -> None:
+        self.tracked = x._current_node("checkpoint") is not None
+        self.saved, found = saves((0,), (x._array,), (x,))
+        _stays(x)
+        guards += [(storage, version, -1) for storage, version, _ in found]
+        self.storage = FRESH if type(self.saved) is WithRecipes else x._facts()
+        self.device = x._device
+
+    def handle(self) -> Tensor:
+        """The input as a new leaf, so that the second run records nothing before it."""
+        (array,) = self.saved.made({}) if type(self.saved) is WithRecipes else self.saved
+        x = make(array, self.device, self.storage)
+        if self.tracked:
+            x._node = Leaf(x.shape, x.dtype, x._device)
+        return x
+
+
+def _stays(x: Tensor) -> None:
+    """Let no op overwrite an input, also if its recipe was saved: it belongs to the caller."""
+    x._facts().saved = True
+
+
+class _Mark(NamedTuple):
+    """The facts in which the records of both runs must agree."""
+
+    op: Op
+    shape: tuple[int, ...]
+    dtype: np.dtype
+    mask: int
+    options: dict[str, Any]  # e.g. dropout's seed, and whether a batch norm trains
+    code: CodeType  # not compared: in the second run it may be the line that called backward
+    lasti: int
+
+    @classmethod
+    def of(cls, record: Record) -> _Mark:
+        options = {k: v for k, v in record.params.items() if type(v) in (bool, int, str)}
+        return cls(record.op, record.shape, record.dtype, record.mask, options, record.code,
+                   record.lasti)
+
+
+class _Region:
+    """A function with its inputs, to be run again. Records own it, so it holds no record."""
+
+    def __init__(self, function: Callable[..., Any], inputs: Any, draws: Draws) -> None:
+        self.function = function
+        self.inputs = inputs  # (args, kwargs), with each tensor replaced by an _Input
+        self.draws = draws
+        self.marks: list[_Mark] = []  # of the first run's records
+        self.dropped: list[int] = []  # the records whose saved values were dropped
+
+    def drop_saves(self, records: list[Record], guards: Guards) -> None:
+        """Drop what the records saved, unless it was made outside the region."""
+        inside = set(records)
+        for number, record in enumerate(records):
+            self.marks.append(_Mark.of(record))
+            if _saved_inside(record, inside):
+                record.saved = _Again(self, number)
+                record.guards += guards
+                self.dropped.append(number)
+
+    def saved_again(self, number: int, remade: dict[Any, Any]) -> Saved:
+        """What a record saved; `remade` is the walk's: region -> number -> recomputed values."""
+        waiting = remade.get(self)
+        if waiting is None:
+            waiting = remade[self] = self._run_again()
+        saved: Any = waiting.pop(number)
+        if not waiting:
+            del remade[self]
+        return saved if type(saved) is tuple else saved.made(remade)
+
+    def _run_again(self) -> dict[int, Saved]:
+        with enable_grad(), recomputing(), self.draws():
+            args, kwargs = _mapped(self.inputs, _Input, _Input.handle)
+            start = next_seq()
+            records = _records(self.function(*args, **kwargs), start)
+        self._compare(records)
+        return {number: records[number].saved for number in self.dropped}
+
+    def _compare(self, records: list[Record]) -> None:
+        again = [_Mark.of(record) for record in records]
+        for first, second in zip_longest(self.marks, again):
+            if first is None or second is None or first[:-2] != second[:-2]:
+                raise GradientError(
+                    f"a checkpointed function recorded {_said(first)} in its first run and "
+                    f"{_said(second)} in the second, for its gradient; it must do the same in both")
+
+
+class _Again(WithRecipes):
+    """Replaces the saved values of a record in a region."""
+
+    region: _Region
+    number: int
+
+    def __new__(cls, region: _Region, number: int) -> _Again:
+        again = super().__new__(cls)
+        again.region, again.number = region, number
+        return again
+
+    def made(self, remade: dict[Any, Any]) -> Saved:
+        """The saved arrays and scalars, from the second run."""
+        return self.region.saved_again(self.number, remade)
+
+
+def _saved_inside(record: Record, inside: set[Record]) -> bool:
+    """Whether a record saved memory that the region made, or may have made."""
+    if type(record.saved) is _Again:  # a nested region
+        return True
+    for value, position in zip(record.saved, record.op.plans[record.mask], strict=False):
+        recipe = isinstance(value, Recipe)
+        if position is not None and (recipe or getattr(value, "ndim", 0) > 0):
+            parent = record.parents[position] if position < len(record.parents) else record
+            # An array without history may have been made inside; a recipe without one was not.
+            if parent in inside or (parent is None and not recipe):
+                return True
+    return False
+
+
+def _records(outputs: Any, start: int) -> list[Record]:
+    """The records behind the outputs with a number above `start`, oldest first."""
+    stack: list[Node | None] = []
+    _mapped(outputs, Tensor, lambda x: stack.append(x._node))
+    found: set[Record] = set()
+    while stack:
+        node = stack.pop()
+        if isinstance(node, Record) and node.seq > start and node not in found:
+            found.add(node)
+            stack += node.parents
+    return sorted(found, key=attrgetter("seq"))
+
+
+def _mapped(value: Any, kind: type, change: Callable[[Any], Any]) -> Any:
+    """`value` with all objects of a type changed, also within tuples, lists and dicts."""
+    if isinstance(value, kind):
+        return change(value)
+    if type(value) is dict:
+        return {key: _mapped(item, kind, change) for key, item in value.items()}
+    named = isinstance(value, tuple) and hasattr(value, "_fields")
+    if named or type(value) in (tuple, list):
+        items = [_mapped(item, kind, change) for item in value]
+        return type(value)(*items) if named else type(value)(items)
+    return value
+
+
+def _said(mark: _Mark | None) -> str:
+    if mark is None:
+        return "nothing more"
+    options = "".join(f", {name}={value!r}" for name, value in mark.options.items())
+    return (f"{mark.op.name} of shape {mark.shape}, {mark.dtype}{options} "
+            f"({place(mark.code, mark.lasti)})")

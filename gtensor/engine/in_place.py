@@ -1,0 +1,192 @@
+"""In-place writes: `y += x`, `y[key] = x`. The handle stays; the storage's version is increased."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from gtensor.backend import DeviceError
+from gtensor.engine.apply import adopt_constants, saves
+from gtensor.engine.arrays import broadcast_view, layout
+from gtensor.engine.context import STATE, run
+from gtensor.engine.errors import GradientError
+from gtensor.engine.interchange import given_values
+from gtensor.engine.op import Op
+from gtensor.engine.tape import Leaf, Node, Record
+from gtensor.engine.tensor import Tensor
+from gtensor.settings import settings
+
+
+def assign(op: Op, target: Tensor, other: Any) -> Tensor:
+    """target = op(target, other) elementwise, in target's memory, shape and dtype.
+
+    Raises before anything is written: GradientError for a leaf that requires a
+    gradient, DeviceError, ValueError if the result has another shape, TypeError if its
+    dtype cannot be cast to target's.
+    """
+    array = target._array
+    other = given_values(other, target._device, f"in-place {op.name}")
+    value = other._array if isinstance(other, Tensor) else other
+    shape = np.broadcast_shapes(array.shape, np.shape(value))
+    if shape != array.shape:
+        raise ValueError(f"in-place {op.name} of shape {np.shape(value)} into shape {array.shape}: "
+                         f"the result would have shape {shape}")
+    result = _result_dtype(op, array, value)
+    loses_parts = result.kind == "c" and array.dtype.kind != "c"  # ml_dtypes would drop them
+    if loses_parts or not np.can_cast(result, array.dtype, "same_kind"):
+        raise TypeError(f"in-place {op.name} of dtype {np.result_type(value)} into dtype "
+                        f"{array.dtype}: the result has dtype {result}; convert with astype() "
+                        "first")
+    return write(op, target, other, {})
+
+
+def _result_dtype(op: Op, array: Any, value: Any) -> np.dtype:
+    """The dtype of op(array, value)."""
+    if array.dtype.kind == "V":  # with which NumPy would promote a number as float64
+        given = np.result_type(value)
+        return given if given.kind == "c" else array.dtype
+    result = np.result_type(array, value)
+    return np.dtype(np.float32) if op.floating and result.kind in "iub" else result
+
+
+def write(op: Op, target: Tensor, value: Any, params: dict[str, Any]) -> Tensor:
+    """Overwrite `target` with op(target, value); the caller has checked shapes and dtypes."""
+    device = target._device
+    parents = [target._node, value._node if isinstance(value, Tensor) else None]
+    mask = sum(1 << i for i, node in enumerate(parents) if node is not None)
+    tracked = mask != 0 and STATE.grad_enabled
+    _check_writable(op, target, tracked)
+    if isinstance(value, Tensor):
+        if value._device is not device:
+            raise DeviceError(f"in-place {op.name} was given tensors on {device} and "
+                              f"{value._device}; move the second with .to({str(device)!r}) first")
+        if value._version != value._storage.version:
+            value._renew(op.name)
+    arrays = [target._array, value._array if isinstance(value, Tensor) else value]
+    adopt_constants(op, arrays, device)
+    kept: tuple[Any, Any] = (arrays[0], value)  # the operands that the backward rule may save
+    if tracked:
+        kept = _kept_values(op, mask, arrays, value, device)
+    storage, writer = target._facts(), id(target._array)
+    refused = False
+    try:
+        _write_over(op, device, arrays, params)
+    except (IndexError, TypeError, ValueError):  # a path raises these before it writes
+        refused = True
+        raise
+    finally:  # an interrupt, or another error, may come during or after the write
+        if not refused:
+            storage.version += 1
+            storage.writer = writer
+            target._version = storage.version
+    if tracked:
+        storage.history = True
+        second = kept[1]._array if isinstance(kept[1], Tensor) else kept[1]
+        values = (kept[0], second, target._array)
+        plan = op.plans[mask]
+        saved, guards = (
+            saves(plan, values, (None, kept[1] if kept[1] is value else None, target)) if plan
+            else op.nothing_saved)
+        node = Record(op, tuple(parents), mask, saved, guards, params, target._array, device)
+        _replace_node(target, node)
+    return target
+
+
+def written_back(op: Op, target: Tensor, part: Any, value: Tensor, params: dict[str, Any]) -> bool:
+    """Record `target[key] = value` without a write, if `value` is that part, just written in place.
+
+    Python runs `target[key] += x` as `value = target[key]; value += x; target[key] = value`. At the
+    last step the memory is already written, but target's history lacks the write. `part` is
+    target's array at the key; `op` saves nothing.
+    """
+    storage = value._storage
+    if (storage is not target._storage or value._array is target._array
+            or storage.writer != id(value._array)
+            or value._version != storage.version or target._version < storage.version - 1
+            or not _same_layout(part, value._array)):
+        return False
+    target._version = storage.version
+    parents = (target._node, value._node)
+    mask = (parents[0] is not None) + 2 * (parents[1] is not None)
+    if mask and STATE.grad_enabled:
+        node = Record(op, parents, mask, (), (), params, target._array, target._device)
+        _replace_node(target, node)
+    return True
+
+
+def _replace_node(target: Tensor, node: Node) -> None:
+    """Give the handle the node of its new values; `retain_grad()` applies to the new node."""
+    if target._device.type != "cpu":
+        node.stream = target._device.current_stream()
+    before, target._node = target._node, node
+    if before is not None and before.retain:
+        before.retain, node.retain = False, True
+
+
+def _kept_values(op: Op, mask: int, arrays: list[Any], value: Any, device: Any) -> tuple[Any, Any]:
+    """The operands, copied where the rule needs them and the write would destroy them."""
+    plan = op.plans[mask]
+    before = device.copy(arrays[0], label=op.name) if 0 in plan else arrays[0]
+    if 1 in plan and _overlap(device, arrays[0], arrays[1]):
+        twice = 0 in plan and _same_layout(arrays[0], arrays[1])  # y *= y: one copy suffices
+        value = before if twice else device.copy(arrays[1], label=op.name)
+    return before, value
+
+
+def _check_writable(op: Op, target: Tensor, tracked: bool) -> None:
+    if tracked and target._storage.leaf and _views_leaf(target._node):
+        raise GradientError(f"in-place {op.name} on a leaf that requires a gradient, or a view of "
+                            "one; do it under no_grad(), or on a clone()")
+    if broadcast_view(target._array):
+        raise ValueError(f"in-place {op.name} on a broadcast view of shape {target.shape}, whose "
+                         "elements share memory; clone() it first")
+    if not getattr(target._array.flags, "writeable", True):  # CuPy has no such flag
+        raise ValueError(f"in-place {op.name} on read-only memory of shape {target.shape} (of a "
+                         "broadcast view, or an array that its owner locked); clone() it first")
+    if target._version != target._storage.version:
+        target._renew(op.name)
+
+
+def _views_leaf(node: Node | None) -> bool:
+    """Whether a node is a leaf, or a view of one."""
+    while isinstance(node, Record) and node.op.view and node.parents:
+        node = node.parents[0]
+    return isinstance(node, Leaf)
+
+
+def _write_over(op: Op, device: Any, arrays: list[Any], params: dict[str, Any]) -> None:
+    target, value = arrays
+    if _overlap(device, target, value) and not _same_layout(target, value):
+        if device.type == "cpu" and _is_transpose(target, value):
+            _with_own_transpose(op, target, params)
+            return
+        arrays = [target, device.copy(value, label=op.name)]
+    run(op, device, arrays, {**params, "out": target})
+
+
+def _overlap(device: Any, a: Any, b: Any) -> bool:
+    return isinstance(b, device.array_type) and bool(device.xp.may_share_memory(a, b))
+
+
+def _same_layout(a: Any, b: Any) -> bool:
+    return layout(a) == layout(b)
+
+
+def _is_transpose(a: Any, b: Any) -> bool:
+    at, shape, strides = layout(a)
+    return a.ndim == 2 and layout(b) == (at, shape, strides[::-1])
+
+
+def _with_own_transpose(op: Op, y: np.ndarray, params: dict[str, Any]) -> None:
+    """y = op(y, y.T) in place: two mirrored tiles are read before either is written."""
+    side = max(1, int(settings.tile_elements ** 0.5))
+    n = y.shape[0]
+    for i in range(0, n, side):
+        for j in range(i, n, side):
+            upper = y[i:i + side, j:j + side]
+            lower = y[j:j + side, i:i + side]
+            before = upper.copy()  # one tile
+            op.cpu(upper, lower.T if i != j else before.T, out=upper, **params)
+            if i != j:
+                op.cpu(lower, before.T, out=lower, **params)

@@ -1,0 +1,213 @@
+"""Op definitions: everything about an op in one block, and the registry of all ops.
+
+The engine, the exported function, the NVTX label and the generated tests all read the definition,
+so adding an op touches one place.
+"""
+
+from __future__ import annotations
+
+import inspect
+import sys
+from collections.abc import Callable, Iterable, Sequence
+from typing import TYPE_CHECKING, Any
+
+from gtensor.engine.apply import apply, apply_one, apply_pair
+from gtensor.engine.namespaces import raw, recorded
+from gtensor.engine.storage import FRESH, GIVEN
+
+if TYPE_CHECKING:
+    from gtensor.engine.tensor import Tensor
+
+REQUIRED: Any = object()  # a rule must be given, or be None on purpose
+
+registry: dict[str, Op] = {}
+_RESERVED: dict[str, Any] = {"out": None, "beta": 0.0}  # names and the defaults they must have
+
+
+class Op:
+    """One operation: two paths, one derivative, samples. Call it on Tensors to apply and record."""
+
+    def __init__(
+        self,
+        name: str,
+        *,
+        cpu: Callable[..., Any],
+        gpu: Callable[..., Any],
+        backward: Callable[..., None] | None,
+        tangent: Callable[..., Any] | None,
+        inputs: str | None = None,
+        saves: dict[str, str] | None = None,
+        extras: str = "",
+        composed: Callable[..., Any] | None = None,
+        batch: Callable[..., Any] | None = None,
+        samples: Callable[..., Iterable[Any]] | Sequence[Any] | None = REQUIRED,
+        reference: Callable[..., Any] | None = None,
+        view: bool = False,
+        floating: bool = False,
+        variadic: bool = False,
+        complex: bool = False,
+        owns: bool = False,
+        doc: str | None = None,
+    ) -> None:
+        for label, rule in (("cpu", cpu), ("gpu", gpu), ("samples", samples)):
+            if rule is REQUIRED:
+                raise TypeError(f"op {name!r} has no {label}; give it, or None on purpose")
+        self.name = self.__name__ = name
+        self.cpu = cpu
+        self.gpu = gpu
+        self.backward = backward
+        self.tangent = tangent
+        self.composed = composed
+        self.batch = batch
+        self.samples = samples
+        self.reference = reference
+        self.view = view
+        self.floating = floating
+        self.variadic = variadic
+        self.complex = complex
+        self.storage = FRESH if owns else GIVEN  # of outputs that are not views
+        self.__doc__ = doc or f"{name}, elementwise with broadcasting."
+        self.input_names = tuple((inputs or _input_names(cpu)).split())
+        self.__signature__ = _signature(name, self.input_names, cpu, variadic)
+        self.extra_names = tuple(extras.split())
+        self._plan_saves(saves or {})
+
+    def _plan_saves(self, saves: dict[str, str]) -> None:
+        """From "the gradient of a needs b" to positions among inputs, output, extras."""
+        names = (*self.input_names, "out", *self.extra_names)
+        unknown = {*saves, *" ".join(saves.values()).split()} - set(names)
+        if unknown:
+            raise TypeError(f"op {self.name!r} saves {sorted(unknown)}; it has {', '.join(names)}")
+        needed = {name: {names.index(n) for n in text.split()} for name, text in saves.items()}
+        self.save_positions = tuple(sorted(set().union(*needed.values()))) if needed else ()
+        self.save_names = tuple(names[p] for p in self.save_positions)
+        self.save_index = {name: k for k, name in enumerate(self.save_names)}
+        # for records that save nothing, so that a rule can always unpack step.saved
+        self.nothing_saved: tuple[Any, Any] = ((None,) * len(self.save_names), ())
+        self.plans = _Plans([needed.get(n, set()) for n in self.input_names], self.save_positions)
+
+    def __call__(self, *inputs: Any, **params: Any) -> Tensor:
+        return apply(self, inputs, params)
+
+    def __repr__(self) -> str:
+        return f"<op {self.name}>"
+
+
+class UnaryOp(Op):
+    """An op of one input, with the short call path."""
+
+    __call__ = apply_one
+
+
+class BinaryOp(Op):
+    """An op of two inputs without parameters, with the short call path."""
+
+    __call__ = apply_pair
+
+
+class _Plans(dict[int, tuple[int | None, ...]]):
+    """Bit mask of the inputs that need gradients -> positions to save, None where not needed."""
+
+    def __init__(self, needed: list[set[int]], positions: tuple[int, ...]) -> None:
+        self.needed = needed
+        self.positions = positions
+
+    def __missing__(self, mask: int) -> tuple[int | None, ...]:
+        wanted: set[int] = set()
+        for i, needed in enumerate(self.needed):
+            if mask >> i & 1:
+                wanted |= needed
+        plan = tuple(p if p in wanted else None for p in self.positions) if wanted else ()
+        self[mask] = plan
+        return plan
+
+
+def _class_for(cpu: Callable[..., Any], more: dict[str, Any]) -> type[Op]:
+    """The class with the shortest call path."""
+    if more.get("extras") or more.get("view") or more.get("variadic"):
+        return Op
+    count = len((more.get("inputs") or _input_names(cpu)).split())
+    parameters = inspect.signature(cpu).parameters.values()
+    plain = not any(p.kind in (p.KEYWORD_ONLY, p.VAR_KEYWORD) and p.name not in _RESERVED
+                    for p in parameters)
+    return UnaryOp if count == 1 else BinaryOp if count == 2 and plain else Op
+
+
+def _signature(
+    name: str, input_names: tuple[str, ...], cpu: Callable[..., Any], variadic: bool
+) -> inspect.Signature:
+    """The op's signature: inputs by position, parameters by keyword. Raises for reserved names.
+
+    Rules pass `out` and `beta` (accumulate: out = result + beta * out) to paths; a parameter of
+    that name would be dropped when a rule is recorded.
+    """
+    known = inspect.signature(cpu).parameters.values()
+    params = [p for p in known if p.kind is p.KEYWORD_ONLY and p.name not in _RESERVED]
+    for p in known:
+        if p.name in _RESERVED and p.default not in (_RESERVED[p.name], p.empty):
+            raise TypeError(f"op {name!r} has a parameter {p.name!r}, which is reserved for "
+                            f"{p.name}={_RESERVED[p.name]}; choose another name")
+    kind = inspect.Parameter.VAR_POSITIONAL if variadic else inspect.Parameter.POSITIONAL_ONLY
+    inputs = [inspect.Parameter(n, kind) for n in input_names[:1 if variadic else None]]
+    return inspect.Signature([*inputs, *params])
+
+
+def _input_names(cpu: Callable[..., Any]) -> str:
+    """Inputs are the positional parameters of the CPU path; keyword-only ones are parameters."""
+    parameters = inspect.signature(cpu).parameters.values()
+    return " ".join(p.name for p in parameters
+                    if p.kind is p.POSITIONAL_OR_KEYWORD and p.name != "out")
+
+
+def op(
+    name: str,
+    *,
+    cpu: Callable[..., Any],
+    gpu: Callable[..., Any] = REQUIRED,
+    backward: Any = REQUIRED,
+    tangent: Any = REQUIRED,
+    **more: Any,
+) -> Op:
+    """Register an op and return it; calling it on tensors applies and records it.
+
+    Args:
+        name: unique name; also its NVTX label and its row in the docs.
+        cpu, gpu: `path(*arrays, out=None, **params) -> array` on NumPy and CuPy arrays. `out`, when
+            given, is the buffer to write. Positional parameters name the inputs.
+        backward: `rule(ns, step, g)` writing to its parents through `step.give/lend/into`, a
+            `pointwise(...)` declaration, or None if the op has no derivative.
+        tangent: `rule(ns, primals, tangents, out, params) -> tangent`, or None.
+        saves: for each differentiable input, the names its gradient needs, e.g. {"x": "out"}.
+        extras: names of further arrays that the paths return beside the output, for saving.
+        composed: the same function in other ops; records a fused op that has no rule of its own.
+        samples: inputs for the generated tests (see `gtensor.testing.opcheck`).
+        reference: `function(torch, *tensors, **params)` for the comparison with PyTorch.
+        view: the output may share its input's memory.
+        floating: integer inputs are converted to the default float dtype first.
+        variadic: takes any number of inputs, all treated alike.
+        owns: the paths return new memory, never an input, a view (without `view=True`), or an array
+            that is kept elsewhere. Then a later op may overwrite it, as in-place batch norm does.
+            The default is True for gtensor's own ops only.
+        complex: the derivative rule holds for complex values too (without it, a gradient through
+            complex values is refused). The gradient of a real loss L is dL/dRe + i dL/dIm.
+
+    Raises TypeError when a rule is missing (None is explicit) or the name is taken.
+    """
+    if name in registry:
+        raise TypeError(f"op {name!r} is registered already; choose another name")
+    declaration = backward if hasattr(backward, "derivative") else None
+    if declaration is not None:
+        names = (more.get("inputs") or _input_names(cpu)).split()
+        backward, tangent, more["saves"] = declaration.derivative(names)
+    if backward is REQUIRED or tangent is REQUIRED:
+        missing = "backward" if backward is REQUIRED else "tangent"
+        raise TypeError(f"op {name!r} has no {missing} rule; give it, or None on purpose")
+    more.setdefault("owns", sys._getframe(1).f_globals.get("__name__", "").startswith("gtensor."))
+    made = _class_for(cpu, more)(name, cpu=cpu, gpu=gpu, backward=backward, tangent=tangent, **more)
+    if declaration is not None:
+        declaration.bind(made)
+    registry[name] = made
+    setattr(recorded, name, lambda *inputs, out=None, beta=0, **params: apply(made, inputs, params))
+    setattr(raw["cpu"], name, cpu)
+    setattr(raw["cuda"], name, gpu)
+    return made

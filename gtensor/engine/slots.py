@@ -1,0 +1,399 @@
+"""The step, a backward rule's view of the walk: the gradient slots and the ownership verbs.
+
+A rule `backward(ns, step, g)` returns nothing; it writes to its parents' slots:
+
+    step.give(i, a)   move the rule's hold on a to input i (a is new, or g, or a view of g)
+    step.lend(i, a)   input i gets another hold (on g, or on an array that is kept elsewhere)
+    step.into(i)      -> (buffer, beta): accumulate there (beta=1), or (None, 0) to make a new one
+    step.reuse(g)     -> g if the rule is its last holder and may overwrite it, else None; call last
+
+A slot keeps its first gradient unchanged; a later one is added in place into whichever of the two
+has no other holder. `docs/ownership.md` has the rules as an executable model.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NoReturn
+
+import numpy as np
+
+from gtensor.backend import Device, owner
+from gtensor.engine.arrays import broadcast_view
+from gtensor.engine.context import STATE
+from gtensor.engine.errors import AnomalyError, GradientError, refuse_complex
+from gtensor.engine.namespaces import raw, recorded
+from gtensor.engine.storage import BORROWED, GIVEN, Storage
+from gtensor.engine.tape import Node, Record
+from gtensor.engine.tensor import Tensor, check_like, make
+
+Slot = tuple[Any, Storage | None]  # an array and its holders; None: new, held by the slot alone
+
+
+class Step:
+    """Common to both modes: the current record, and the inputs that need a gradient."""
+
+    ns: Any
+    record: Record
+    saved: tuple[Any, ...]
+    parents: tuple[Node | None, ...]  # per input: its node if this walk needs its gradient
+    mask: int  # bit i: input i needs one
+    direct = True  # rules are called directly, without making a device current
+
+    def __init__(self, wanted: set[Node] | None) -> None:
+        self.slots: dict[Node, Any] = {}
+        self.remade: dict[Any, Any] = {}  # recomputed values of checkpointed regions, not yet used
+        self.wanted = wanted  # None: all reached nodes
+        self.anomaly = STATE.anomaly
+
+    @property
+    def params(self) -> dict[str, Any]:
+        """The parameters with which the op was applied."""
+        return self.record.params
+
+    def needs(self, i: int) -> bool:
+        """Whether input i needs a gradient."""
+        return self.parents[i] is not None
+
+    def shape(self, i: int) -> tuple[int, ...]:
+        """Shape of input i, which must need a gradient."""
+        node = self.parents[i]
+        assert node is not None, "this input wants no gradient; ask step.needs(i) first"
+        return node.shape
+
+    def _made(self, record: Record, saved: Any) -> tuple[Any, ...]:
+        """What a record saved, recomputed on the stream of its op."""
+        with record.device.running(record.stream):
+            return saved.made(self.remade)
+
+    def _prune(self, wanted: set[Node]) -> None:
+        """Drop the inputs that lead to no target."""
+        self.parents = tuple(p if p in wanted else None for p in self.parents)
+        self.mask = sum(1 << i for i, p in enumerate(self.parents) if p is not None)
+
+    def _fit(self, node: Node, a: Any) -> Any:
+        """`a` summed to the node's shape and cast to its dtype (undoes broadcasting, promotion)."""
+        if a.shape != node.shape:
+            try:
+                fits = np.broadcast_shapes(a.shape, node.shape) == a.shape
+            except ValueError:
+                fits = False
+            if not fits:
+                raise GradientError(
+                    f"the backward rule of {self.record.where()} gave a gradient of shape "
+                    f"{a.shape} for an input of shape {node.shape}")
+            a = sum_to(self.ns, a, node.shape)
+        return a if a.dtype == node.dtype else self._cast(node, a)
+
+    def _cast(self, node: Node, a: Any) -> Any:
+        """`a` in the node's dtype: of a complex gradient of real values, the real part."""
+        if node.dtype.kind == "c" and not self.record.op.complex:
+            refuse_complex(self.record.op.name)
+        if a.dtype.kind == "c" and node.dtype.kind != "c":
+            a = self.ns.real(a)
+        return a if a.dtype == node.dtype else self.ns.astype(a, dtype=node.dtype)
+
+    def _refuse_nan(self, array: Any, device: Device) -> None:
+        if device.path("detect_anomaly", _has_nan)(array):
+            record = getattr(self, "record", None)  # none yet when the walk's own seed arrives
+            raise AnomalyError(
+                f"NaN in the gradient that {record.where()} gives to its input" if record
+                else "NaN in the gradient that backward() or grad() was given")
+
+
+class RawStep(Step):
+    """Raw arrays, with counted holders; buffers are written in place."""
+
+    device: Device | None = None
+    g: Any = None
+    hold: Storage | None = None
+    moved = False  # whether the rule's hold on g was moved to a slot
+
+    def seed(self, node: Node, grad: Tensor) -> None:
+        """Put the caller's gradient into a root's slot; it is never written."""
+        self.direct = node.device.type == "cpu"
+        self._put(node, grad._array, BORROWED)
+
+    def share(self, slot: Slot) -> Slot:
+        """The slot with one more hold on it."""
+        array, hold = slot
+        hold = hold or Storage()
+        hold.holds += 1
+        return array, hold
+
+    def hooked(self, node: Node, slot: Slot) -> Slot:
+        """The slot after the node's hooks, which may keep the gradient, so it is never written."""
+        array, _ = slot
+        grad = call_hooks(node, make(array, node.device))
+        return grad._array, BORROWED
+
+    def enter(self, record: Record, slot: Slot, keep: bool) -> Any:
+        """Make a record with its gradient current; take its saved arrays unless `keep`."""
+        if self.hold is not None:
+            self.leave()
+        if record.device is not self.device:
+            self.device = record.device
+            self.direct = record.device.type == "cpu"
+            self.ns = raw[record.device.type]
+        self.record = record
+        self.parents, self.mask = record.parents, record.mask
+        if self.wanted is not None:
+            self._prune(self.wanted)
+        saved: Any = record.saved
+        self.saved = saved if type(saved) is tuple else self._made(record, saved)
+        if not keep:
+            record.saved = ()
+        self.g, self.hold = slot
+        self.moved = False
+        return self.g
+
+    def leave(self) -> None:
+        """Release the hold on g unless the last rule moved it."""
+        if self.hold is not None and not self.moved:
+            self.hold.holds -= 1
+        self.g = self.hold = None
+        self.saved = ()
+
+    def result(self, node: Node, slot: Slot | None) -> Tensor | None:
+        """A slot's content as a tensor that owns its memory."""
+        if slot is None:
+            return None
+        return make(self._own(node.device, slot), node.device)
+
+    def rebuilt(self, i: int, a: Any) -> Any:
+        """`a`, recomputed from saved values, in place of input i."""
+        return a
+
+    def give(self, i: int, a: Any) -> None:
+        """Move the rule's hold on a's storage to input i: a is new, or g, or a view of g."""
+        node = self.parents[i]
+        assert node is not None, "this input wants no gradient; ask step.needs(i) first"
+        if a.shape != node.shape or a.dtype != node.dtype:
+            a = self._fit(node, a)
+        if a is self.g:
+            if self.moved:
+                self._refuse_moved()
+            self.moved = True
+            hold = self.hold
+        elif a.base is None:
+            hold = None  # a new array
+            if not node.shape:
+                a = node.device.xp.asarray(a)  # NumPy returns scalars for 0-d
+        elif broadcast_view(a):
+            hold = BORROWED
+            if self._mine(a):
+                self._hold_more()  # never released, so g is not written again
+        else:
+            hold = self._move() if self._mine(a) else None
+        if node in self.slots or self.anomaly:
+            self._put(node, a, hold)
+        else:
+            self.slots[node] = a, hold
+
+    def lend(self, i: int, a: Any) -> None:
+        """Give input i another hold on g, or an array that is kept elsewhere."""
+        node = self.parents[i]
+        assert node is not None, "this input wants no gradient; ask step.needs(i) first"
+        fitted = a
+        if a.shape != node.shape or a.dtype != node.dtype:
+            fitted = self._fit(node, a)
+            if not node.shape:
+                fitted = node.device.xp.asarray(fitted)  # NumPy returns scalars for 0-d
+        if self._mine(fitted):
+            hold = self._hold_more()
+            self._put(node, fitted, BORROWED if broadcast_view(fitted) else hold)
+        else:
+            self._put(node, fitted, BORROWED if fitted is a else None)
+
+    def into(self, i: int) -> tuple[Any, float]:
+        """(buffer, 1.0) to accumulate into, or (None, 0.0) when input i has no gradient yet."""
+        node = self.parents[i]
+        assert node is not None, "this input wants no gradient; ask step.needs(i) first"
+        slot = self.slots.get(node)
+        if slot is None:
+            return None, 0.0
+        array = self._own(node.device, slot)
+        if not self.direct:
+            node.device.order((), (array,))
+        self.slots[node] = array, None
+        return array, 1.0
+
+    def reuse(self, g: Any) -> Any:
+        """g, if this walk is its last holder and may overwrite it; else None."""
+        hold = self.hold
+        if g is self.g and not self.moved and (hold is None or hold.holds == 1):
+            if not self.direct:  # the stream was ordered for a read of g, not for a write
+                self.record.device.order((), (g,))
+            return g
+        return None
+
+    def _move(self) -> Storage | None:
+        """The rule's hold on g, which can be moved once."""
+        if self.moved:
+            self._refuse_moved()
+        self.moved = True
+        return self.hold
+
+    def _hold_more(self) -> Storage:
+        """Another hold on g."""
+        if self.moved:
+            self._refuse_moved()
+        if self.hold is None:
+            self.hold = Storage()
+        self.hold.holds += 1
+        return self.hold
+
+    def _refuse_moved(self) -> NoReturn:
+        raise GradientError(f"the backward rule of {self.record.where()} used its gradient after "
+                            "giving it away; lend it to all inputs but the last")
+
+    def _mine(self, a: Any) -> bool:
+        """Whether `a` is g or a view of g's storage."""
+        return a is self.g or owner(a) is owner(self.g)
+
+    def _own(self, device: Device, slot: Slot) -> Any:
+        """The slot's content in a contiguous buffer without another holder or unused bytes."""
+        array, hold = slot
+        if _sole(hold) and array.flags.c_contiguous and array.nbytes == owner(array).nbytes:
+            return array
+        copy = device.copy(array, label="gradient")
+        _release(hold)
+        return copy
+
+    def _put(self, node: Node, a: Any, hold: Storage | None) -> None:
+        """Store the first gradient; add a later one into whichever has no other holder."""
+        if self.anomaly:
+            self._refuse_nan(a, node.device)
+        slots = self.slots
+        if node not in slots:
+            slots[node] = a, hold
+            return
+        present, present_hold = slots[node]
+        if a is present and hold is None:
+            return  # it was accumulated in place by `into`; for x + x the hold is not None
+        add = node.device.xp.add
+        if not self.direct:  # they may be from different streams, and either may be written
+            node.device.order((), (present, a))
+        if _sole(present_hold):
+            add(present, a, out=present)
+            _release(hold)
+        elif _sole(hold):
+            slots[node] = add(a, present, out=a), hold
+            _release(present_hold)
+        else:
+            total = node.device.empty(a.shape, a.dtype, "gradient")
+            slots[node] = add(present, a, out=total), None
+            _release(hold)
+            _release(present_hold)
+
+
+class RecordedStep(Step):
+    """Tensors and recorded ops: the backward pass is recorded; nothing is drained or reused."""
+
+    ns = recorded
+
+    def seed(self, node: Node, grad: Tensor) -> None:
+        """Put the gradient of a root into its slot, with its history."""
+        self._put(node, grad)
+
+    def share(self, slot: Tensor) -> Tensor:
+        """The slot itself: tensors need no holds."""
+        return slot
+
+    def hooked(self, node: Node, slot: Tensor) -> Tensor:
+        """The gradient after the node's hooks."""
+        return call_hooks(node, slot)
+
+    def enter(self, record: Record, slot: Tensor, keep: bool) -> Tensor:
+        """Rebuild handles: saved input i with its parent's node, a saved output with the record."""
+        self.record = record
+        self.parents, self.mask = record.parents, record.mask
+        if self.wanted is not None:
+            self._prune(self.wanted)
+        plan = record.op.plans[record.mask]
+        nodes = (*record.parents, record)
+        storages = {place: count for count, _, place in record.guards
+                    if isinstance(count, Storage)}
+        saved: list[Any] = []
+        values: Any = record.saved
+        values = values if type(values) is tuple else self._made(record, values)
+        for place, value in enumerate(values):
+            if isinstance(value, record.device.array_type):
+                handle = make(value, record.device, storages.get(place, GIVEN))
+                position = plan[place]
+                if position is not None and position < len(nodes):
+                    handle._node = nodes[position]
+                saved.append(handle)
+            else:
+                saved.append(value)
+        self.saved = tuple(saved)
+        return slot
+
+    def leave(self) -> None:
+        """Drop the handles."""
+        self.saved = ()
+
+    def result(self, node: Node, slot: Tensor | None) -> Tensor | None:
+        """The gradient, with its history."""
+        return slot
+
+    def rebuilt(self, i: int, a: Tensor) -> Tensor:
+        """`a`, recomputed from saved values, with the history of input i."""
+        a._node = self.parents[i]
+        return a
+
+    def give(self, i: int, a: Tensor) -> None:
+        """Add `a` to the gradient of input i."""
+        node = self.parents[i]
+        assert node is not None, "this input wants no gradient; ask step.needs(i) first"
+        self._put(node, self._fit(node, a))
+
+    lend = give
+
+    def into(self, i: int) -> tuple[None, float]:
+        """(None, 0.0): a recorded gradient is never accumulated in place."""
+        return None, 0.0
+
+    def reuse(self, g: Any) -> None:
+        """None: a recorded gradient is never overwritten."""
+        return None
+
+    def _put(self, node: Node, a: Tensor) -> None:
+        if self.anomaly:
+            self._refuse_nan(a._array, node.device)
+        present = self.slots.get(node)
+        self.slots[node] = a if present is None else recorded.add(present, a)
+
+
+def call_hooks(node: Node, grad: Tensor) -> Tensor:
+    """The gradient after every hook of the node, each of which may replace it."""
+    for hook in list((node.hooks or {}).values()):
+        changed = hook(grad)
+        if changed is not None:
+            if not isinstance(changed, Tensor):
+                raise TypeError(f"a gradient hook returned {type(changed).__name__}; wanted a "
+                                "Tensor or None")
+            check_like("the gradient that a hook returned", changed, node)
+            grad = changed
+    return grad
+
+
+def _has_nan(array: Any) -> bool:
+    return bool((array != array).any())
+
+
+def _sole(hold: Storage | None) -> bool:
+    return hold is None or hold.holds == 1
+
+
+def _release(hold: Storage | None) -> None:
+    if hold is not None:
+        hold.holds -= 1
+
+
+def sum_to(ns: Any, a: Any, shape: tuple[int, ...]) -> Any:
+    """`a` summed over the axes along which `shape` was broadcast to a's shape."""
+    lead = len(a.shape) - len(shape)
+    axes = (*range(lead),
+            *(lead + i for i, n in enumerate(shape) if n == 1 and a.shape[lead + i] != 1))
+    total = ns.sum(a, axis=axes, keepdims=False) if axes else a
+    return total if total.shape == shape else ns.reshape(total, shape=shape)

@@ -1,0 +1,74 @@
+"""Storage: the facts about a buffer, shared by all its views.
+
+A `Storage` records who else may read or write the buffer of a raw array. Every decision to reuse
+memory reads it, never `sys.getrefcount`.
+"""
+
+from __future__ import annotations
+
+import weakref
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from gtensor.engine.recompute import Recipe
+
+
+class Storage:
+    """The facts of one buffer. The class attributes are those of a new one.
+
+    holds     how many gradient slots, walks and leaves hold it; the engine writes it only at 1
+    version   counts in-place writes through gtensor; a guard stores the version that it saved
+    saved     a record saved it (sticky: not cleared with that record)
+    exported  it left through `.array`, `.numpy()` or DLPack, so other code may read it at any time
+    made      an op made it, so an op may overwrite it; False for data, leaves and gradients
+    recipe    recomputes its values, for records that would save them
+    handles   weak references to the tensors that share it; None while it has only one
+    writer    id of the array through which it was last written
+    leaf      a leaf's tensor uses it, or did (sticky: another leaf may share it)
+    history   a recorded in-place op wrote it: handles of an older version have lost their history
+    """
+
+    holds = 1
+    saved = False
+    exported = False
+    writer = 0
+    leaf = False
+    history = False
+    made = False
+    recipe: weakref.ref[Recipe] | None = None
+    handles: set[weakref.ref[Any]] | None = None
+
+    def __init__(self) -> None:
+        self.version = 0  # on the object, as every op reads it and the class is slower
+
+    def join(self, handle: Any) -> None:
+        """Add a tensor that shares this storage."""
+        if self.handles is None:
+            self.handles = set()
+        self.handles.add(weakref.ref(handle, self.handles.discard))
+
+    def shared_beside(self, handle: Any) -> bool:
+        """Whether a living tensor other than `handle` shares this storage."""
+        # a copy: a handle that is collected meanwhile leaves the set
+        return any(
+            other is not None and other is not handle
+            for other in [ref() for ref in list(self.handles or ())])
+
+
+class _Borrowed(Storage):
+    """Storage that the engine never writes: the caller's arrays, broadcast views, saved values."""
+
+    @property
+    def holds(self) -> int:
+        return 2
+
+    @holds.setter
+    def holds(self, value: int) -> None:
+        """Ignored: the count stays above 1."""
+
+
+BORROWED = _Borrowed()
+# The shared storages of new buffers until a fact changes (`Tensor._facts`); never written.
+GIVEN = Storage()  # of data, and of arrays that an op may not own
+FRESH = Storage()  # of an op's output
+FRESH.made = True

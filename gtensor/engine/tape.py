@@ -1,0 +1,162 @@
+"""Nodes of the graph: leaves, and the records of ops.
+
+Tensors own nodes; a record owns its parents' nodes and its saved arrays, never a
+Tensor. So there are no cycles, and dropping the outputs frees the whole graph with the
+garbage collector switched off.
+"""
+
+from __future__ import annotations
+
+import itertools
+import sys
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, Protocol
+
+import numpy as np
+
+from gtensor.backend.scopes import here as scope
+from gtensor.backend.scopes import listeners
+from gtensor.system.source_line import inside as _inside
+from gtensor.system.source_line import place, user_frame
+
+if TYPE_CHECKING:
+    from gtensor.backend import Device
+    from gtensor.engine.op import Op
+    from gtensor.engine.tensor import Tensor
+
+next_seq = itertools.count().__next__
+_frame_at = sys._getframe
+
+
+class Node:
+    """A differentiable tensor on the tape: shape, dtype and device of its gradient.
+
+    `seq` is its place on the tape, used only for order. Rare attributes are the class's until set.
+    """
+
+    __slots__ = ("__dict__", "__weakref__", "device", "dtype", "seq", "shape")
+
+    shape: tuple[int, ...]
+    dtype: np.dtype
+    device: Device
+    seq: int
+    grad: Tensor | None = None
+    stream: Any = None  # the op's stream, on devices with several
+    retain = False  # whether to keep the gradient of a tensor that is not a leaf
+    hooks: dict[int, Callable[[Tensor], Tensor | None]] | None = None
+    module = ""  # the running nn.Module, recorded while there are listeners
+
+
+class Leaf(Node):
+    """A tensor that the user made with `requires_grad`; gradients end here."""
+
+    __slots__ = ()
+
+    def __init__(self, shape: tuple[int, ...], dtype: np.dtype, device: Device) -> None:
+        self.shape = shape
+        self.dtype = dtype
+        self.device = device
+        self.seq = next_seq()
+
+
+class Counted(Protocol):
+    """Counts the writes of a buffer: those through its storage, or by replays of graphs."""
+
+    version: int
+
+
+# What counts the writes of a saved array, its version, its place in `saved` (-1: an input of a
+# recipe there, or the count is that of replays).
+Guard = tuple[Counted, int, int]
+Guards = tuple[Guard, ...]
+FREE, WALKED, CONSUMED = range(3)  # states of a record
+
+
+def replayed(array: Any, device: Device) -> Guards:
+    """The guard that detects a later replay of a CUDA graph that writes a saved array.
+
+    Asked only of devices that have graphs.
+    """
+    stamp = device.stamp(array)
+    return () if stamp is None else ((stamp, stamp.version, -1),)
+
+
+def overwritten(guards: Guards) -> bool:
+    """Whether an array was written since it was saved."""
+    return any(count.version != version for count, version, _ in guards)
+
+
+class Record(Node):
+    """One application of an op: its parents, and what its backward rule needs."""
+
+    __slots__ = ("code", "guards", "lasti", "mask", "op", "params", "parents", "saved", "state")
+
+    def __init__(
+        self,
+        op: Op,
+        parents: tuple[Node | None, ...],  # per input: its node, None if it needs no gradient
+        mask: int,  # bit i: input i has a node
+        saved: tuple[Any, ...],  # arrays and scalars in the order of `op.save_names`
+        guards: Guards,  # of the saved arrays that a handle can write
+        params: dict[str, Any],
+        array: Any,
+        device: Device,
+    ) -> None:
+        self.shape = array.shape
+        self.dtype = array.dtype
+        self.device = device
+        self.seq = next_seq()
+        self.op = op
+        self.parents = parents
+        self.mask = mask
+        self.saved = saved
+        self.guards = guards
+        self.params = params
+        self.state = FREE
+        frame = _frame_at(2)  # 1 is apply; 2 is the user, or an operator that the user called
+        inside = _inside.get(frame.f_code.co_filename)
+        if inside and frame.f_back is not None:
+            frame = frame.f_back
+            inside = _inside.get(frame.f_code.co_filename)
+        if inside is not False:
+            frame = user_frame(frame)
+        self.code = frame.f_code
+        self.lasti = frame.f_lasti
+        if listeners:
+            self.module = scope.module
+
+    def where(self) -> str:
+        """The op and the user's line that recorded it, for error messages."""
+        return f"{self.op.name} ({place(self.code, self.lasti)})"
+
+
+def hangs_on(
+    node: Node, arguments: frozenset[Node], apart: set[int] | None = None
+) -> Node | None:
+    """An argument that the node depends on, or a consumed record through which it may do so.
+
+    `apart` caches, by `seq`, nodes that depend on none of the arguments.
+    """
+    apart = set() if apart is None else apart
+    oldest = min(argument.seq for argument in arguments)  # older nodes depend on none of them
+    found = {node}
+    stack = [node] if node.seq >= oldest and node.seq not in apart else []
+    while stack:
+        node = stack.pop()
+        if node in arguments:
+            return node
+        if isinstance(node, Record):
+            if node.state == CONSUMED:  # its parents are cleared
+                return node
+            more = {p for p in node.parents
+                    if p is not None and p.seq >= oldest and p.seq not in apart} - found
+            found |= more
+            stack += more
+    apart.update(n.seq for n in found)
+    return None
+
+
+def here() -> str:
+    """The user's line that is running, as text."""
+    frame = user_frame(_frame_at(1))
+    return place(frame.f_code, frame.f_lasti)

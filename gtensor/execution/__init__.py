@@ -1,0 +1,1 @@
+"""Streams, events and captured graphs for users."""

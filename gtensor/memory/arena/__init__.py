@@ -1,0 +1,1 @@
+"""The arena: segments, the blocks cut from them, streams and graphs."""

@@ -1,0 +1,159 @@
+"""Memory of CUDA graphs: a pool that serves no other request while its graphs can be replayed.
+
+A graph contains the addresses of its capture, and each replay writes them again. So a captured
+stream allocates from a pool that belongs to the graph (`pools.py`). A block freed during a capture
+serves the next request of that capture, as on any stream, and later captures into the same pool.
+Graphs of one pool therefore share bytes; they are replayed one after another, on any streams: each
+replay waits for the one before.
+
+The pool ends when no graph and no `GraphPool` handle refers to it. Then the next request takes its
+segments, ordered behind the last replay; blocks in use keep their bytes. Waits are forbidden during
+a capture, so memory of ended streams that it may take is made ready before it begins
+(`Streams.settle_ended`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from threading import RLock
+from typing import TYPE_CHECKING
+from weakref import WeakSet
+
+from gtensor.backend import Device
+from gtensor.backend.streams import Event, Stream
+from gtensor.memory.arena.out_of_memory_steps import Changing
+from gtensor.memory.arena.pools import Orphan, Usable
+from gtensor.memory.arena.segments import Reserve
+from gtensor.memory.arena.stitched import Joined
+from gtensor.memory.contract.adaptors import Adaptor, Captured, chain_of, stand_over, take_out
+from gtensor.memory.contract.resource import Block, Resource
+from gtensor.system.fork_safety import free_at_forks
+
+if TYPE_CHECKING:
+    from gtensor.memory.arena.arena import Arena
+
+
+class GraphPool:
+    """Memory for the captures of graphs that replay one after another; `Arena.graph_pool` makes it.
+
+    `number` takes the place of the stream id of the pool's segments. `blocks` are the live blocks
+    of all captures. `__del__` is a C callable, as that of a block.
+    """
+
+    __slots__ = ("__del__", "__dict__", "__weakref__")
+
+    __del__: Callable[[], object]
+
+    def __init__(self, arena: Arena, reserve: Reserve, changing: Changing) -> None:
+        self.arena = arena
+        self.number = reserve.pools.open_private()
+        self.blocks: WeakSet[Block] = WeakSet()
+        self._reserve = reserve
+        self._changing = changing
+        self._lock = RLock()
+        free_at_forks(self._lock)
+        self._last: tuple[int, Event] | None = None  # stream of the last replay, event behind it
+        self.__del__ = arena.forgetting(self.number, None)
+
+    @contextmanager
+    def capturing(self, stream: int, home: Stream | None = None) -> Iterator[Joined]:
+        """Serve the stream with that id from this pool while it is captured.
+
+        The pool may take segments of streams and graphs that have ended: `home`, the stream on
+        which the results count as made, waits for their work, and replays wait for `home`. Without
+        `home` the pool only grows.
+
+        The returned object keeps the joined addresses that the capture used. Raises ValueError if
+        the stream has memory of its own.
+        """
+        pools = self._reserve.pools
+        large, small = pools.large, pools.small
+        if stream in large or stream in small:
+            raise ValueError(f"stream {stream} was to be captured, but it has memory already; "
+                             "wanted a stream on which nothing was allocated")
+        left = [] if home is None else self._settled(home)
+        joined = Joined()
+        self._reserve.replayed.add(joined)
+        with self.arena.capturing():
+            try:  # only this thread uses the stream, so stores suffice; they are not interrupted
+                self._reserve.captures[self.number] = Usable(joined, left)
+                large[stream], small[stream] = pools.private[self.number]
+                yield joined
+            finally:
+                if stream in large:
+                    del large[stream]
+                if stream in small:
+                    del small[stream]
+                if self.number in self._reserve.captures:
+                    del self._reserve.captures[self.number]
+
+    def _settled(self, home: Stream) -> list[Orphan]:
+        """The pools of ended streams and graphs; `home` and the replays wait for work on them."""
+        left, waits = self._changing(lambda allowed: (
+            self._reserve.settle_orphans(home) if allowed else ([], False)))
+        if waits:
+            with self.replaying(home):  # an event of `home` counts as the last replay
+                pass
+        return left
+
+    @contextmanager
+    def replaying(self, stream: Stream) -> Iterator[None]:
+        """The caller launches a graph of the pool on the stream within.
+
+        The stream waits for the replay before, and for other streams' work on freed blocks of the
+        pool.
+        """
+        with self._lock:
+            self._changing(
+                lambda _: self._reserve.streams.order_retired(stream.id, self.number))
+            if self._last is not None and self._last[0] != stream.id:
+                stream.wait(self._last[1])
+            try:
+                yield
+            finally:
+                try:
+                    self._last = stream.id, stream.record()
+                    self.__del__ = self.arena.forgetting(self.number, self._last[1])
+                except BaseException:  # without an event no stream could wait for the replay
+                    stream.synchronize()
+                    raise
+
+
+@contextmanager
+def capturing(device: Device, pool: GraphPool, stream: int, home: Stream) -> Iterator[Captured]:
+    """Serve this thread from the pool while it captures its work on the device, on that stream.
+
+    `home` is as in `GraphPool.capturing`. Raises RuntimeError if the pool is not of the arena in
+    use there, or within a planned step or a recording; ValueError as `GraphPool.capturing`.
+    """
+    _check_chain(device, pool)
+    with pool.capturing(stream, home) as joined:
+        captured = Captured(device.resource, stream, joined)
+
+        def over(resource: Resource) -> Captured:
+            _check_chain(device, pool)  # another thread may have begun something since
+            captured.upstream = resource
+            return captured
+
+        try:
+            stand_over(device, "a capture on", over)
+            yield captured
+        finally:
+            captured.thread = None  # only stores: an interrupt must not leave the adaptor in place
+            if device.resource is captured:
+                device.resource = captured.upstream
+            else:  # a recording began within the capture and has not ended yet
+                take_out(device, captured)
+
+
+def _check_chain(device: Device, pool: GraphPool) -> None:
+    """Raise RuntimeError if the device's chain allows no capture into the pool now."""
+    chain = list(chain_of(device.resource))
+    for link in chain:
+        if isinstance(link, Adaptor) and link.no_capture:
+            raise RuntimeError(f"a capture on {device} was begun within {link.no_capture}; wanted "
+                               "it before or after")
+    if pool.arena not in chain:
+        raise RuntimeError(f"a capture on {device} was begun, but the arena that the graph was "
+                           "made for is switched off; wanted it in use")

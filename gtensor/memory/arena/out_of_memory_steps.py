@@ -1,0 +1,69 @@
+"""The steps for a request that its own free list cannot serve, in order.
+
+Each step makes room and then calls `Reserve.take`, which tries the free list, retired chunks, other
+streams' memory and a new segment. The first step makes no room. The next ones release free segments
+(as many as needed, then all), collect garbage, and wait for the streams that use retired chunks.
+"""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Callable
+from typing import Protocol, TypeVar
+
+from gtensor.memory.arena.segments import Reserve
+from gtensor.memory.arena.streams import Streams
+
+Held = TypeVar("Held")
+
+
+class Changing(Protocol):
+    """The type of `Arena._changing`."""
+
+    def __call__(self, work: Callable[[bool], Held]) -> Held: ...
+
+
+class Ladder:
+    """The steps over one reserve; `changing` holds the arena's lock during a step."""
+
+    def __init__(self, reserve: Reserve, streams: Streams, changing: Changing) -> None:
+        self._reserve = reserve
+        self._streams = streams
+        self._changing = changing
+
+    def climb(self, size: int, attempt: Callable[[bool], Held | str]) -> Held | str:
+        """The result of `attempt`, called under the lock; or a text that says why there is none."""
+        why = ""
+        for rung in (None, self._make_room, self._release, self._collect, self._wait):
+            if rung is not None and not rung(size):
+                continue
+            found = self._changing(attempt)
+            if not isinstance(found, str):
+                return found
+            why = found
+        if self._streams.capturing:
+            why += "; nothing is released or waited for while a graph is captured"
+        return why
+
+    def _make_room(self, size: int) -> bool:
+        return self._changing(lambda _: self._reserve.make_room(size) > 0)
+
+    def _release(self, size: int) -> bool:
+        return self._changing(lambda _: self._reserve.release() > 0)
+
+    def _collect(self, size: int) -> bool:
+        gc.collect()
+        self._release(size)
+        return True
+
+    def _wait(self, size: int) -> bool:
+        if not self._changing(lambda _: self._synchronize()):
+            return False
+        self._release(size)
+        return True
+
+    def _synchronize(self) -> bool:
+        if not self._streams.count or self._streams.capturing:
+            return False
+        self._streams.synchronize()
+        return True

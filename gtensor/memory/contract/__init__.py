@@ -1,0 +1,1 @@
+"""What every resource of memory keeps to: blocks, limits, adaptors, sizes in words."""

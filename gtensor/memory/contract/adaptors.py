@@ -1,0 +1,219 @@
+"""Adaptors: resources that hold another one as `upstream` and add one thing to it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from threading import RLock, get_ident
+from typing import Any, TypeVar
+from weakref import WeakSet
+
+from gtensor.backend import Device
+from gtensor.backend.ordering import Stamp
+from gtensor.memory.contract.resource import Block, OutOfMemoryError, Resource, Stats
+from gtensor.system.fork_safety import free_at_forks
+from gtensor.system.interrupts import in_turn
+
+_category: ContextVar[str] = ContextVar("gtensor memory category", default="")
+current_category = _category.get
+_chains = RLock()  # held while a device's chain of adaptors changes
+free_at_forks(_chains)
+
+
+@contextmanager
+def category(name: str) -> Iterator[None]:
+    """Blocks allocated within have this category in timelines, e.g. "parameters"."""
+    token = _category.set(name)
+    try:
+        yield
+    finally:
+        _category.reset(token)
+
+
+class Adaptor:
+    """Passes everything on to `upstream`.
+
+    A block is freed directly to the resource that made it; an adaptor is told of frees by `Ears`.
+    `surplus`: live bytes here minus those of the upstream. A non-empty `no_capture` forbids to
+    begin a graph capture under this adaptor, and names it in the error.
+    """
+
+    surplus = 0
+    no_capture = ""
+
+    def __init__(self, upstream: Resource) -> None:
+        self.upstream = upstream
+
+    def held(self) -> list[Block]:
+        """Blocks of the upstream in which it places its own blocks."""
+        return []
+
+    @property
+    def allocated(self) -> int:
+        return self.upstream.allocated
+
+    def allocate(self, nbytes: int, stream: int = 0, label: str = "") -> Block:
+        return self.upstream.allocate(nbytes, stream, label)
+
+    def record_use(self, block: Block, stream: int) -> None:
+        self.upstream.record_use(block, stream)
+
+    def stats(self) -> Stats:
+        return self.upstream.stats()
+
+    def reset_peak(self) -> None:
+        self.upstream.reset_peak()
+
+    def set_limit(self, nbytes: int | None) -> None:
+        self.upstream.set_limit(nbytes)
+
+    def empty_cache(self) -> int:
+        return self.upstream.empty_cache()
+
+
+class Heard:
+    """The `__del__` of a block with listeners: it tells each its key, then frees the block.
+
+    If an interrupt comes at the entry, dropping this object still frees the block.
+    """
+
+    __slots__ = ("__del__", "told")
+
+    told: tuple[tuple[Ears, int], ...]
+    __del__: Callable[[], object]
+
+    def __call__(self) -> None:
+        try:
+            for ears, key in self.told:  # before the free: no other block has the bytes yet
+                ears.tell(key)
+        finally:
+            self.__del__()
+
+
+class Ears:
+    """Tells a listener of the frees of blocks until `close`.
+
+    Blocks refer to this object, which drops the listener at `close`.
+    """
+
+    def __init__(self, listener: Callable[[int], None]) -> None:
+        self._listener: Callable[[int], None] | None = listener
+
+    def listen(self, block: Block, key: int) -> None:
+        """Call the listener with `key` when the block is freed."""
+        heard: Any = block.__del__
+        if type(heard) is not Heard:
+            free, heard = in_turn(heard), Heard()
+            heard.told = ()
+            block.__del__ = heard  # only stores from here: an interrupt would lose the free
+            heard.__del__ = free
+        heard.told = (*(pair for pair in heard.told if not pair[0].closed), (self, key))
+
+    def tell(self, key: int) -> None:
+        """A block is freed."""
+        listener = self._listener
+        if listener is not None:
+            listener(key)
+
+    @property
+    def closed(self) -> bool:
+        """Whether `close` was called."""
+        return self._listener is None
+
+    def close(self) -> None:
+        """Stop listening."""
+        self._listener = None
+
+
+def chain_of(resource: Any) -> Iterator[Any]:
+    """A resource and all its upstreams; nothing for None."""
+    while resource is not None:
+        yield resource
+        resource = getattr(resource, "upstream", None)
+
+
+def bottom_of(resource: Any) -> Any:
+    """The last upstream: the arena."""
+    *_, bottom = chain_of(resource)
+    return bottom
+
+
+AnAdaptor = TypeVar("AnAdaptor", bound=Adaptor)
+
+
+def stand_over(device: Device, what: str, make: Callable[[Resource], AnAdaptor]) -> AnAdaptor:
+    """Make `make(device.resource)` the device's resource.
+
+    Raises RuntimeError, which names `what`, if the device's arena is switched off.
+    """
+    with _chains:
+        if device.resource is None:
+            raise RuntimeError(f"{what} {device} was asked for, but its arena is switched off; "
+                               "wanted gt.memory.use_arena(True)")
+        made = device.resource = make(device.resource)
+        return made
+
+
+def put_in_place(device: Device, before: Resource, after: Resource) -> None:
+    """Replace a resource by another one in the device's chain."""
+    with _chains:
+        if device.resource is before:
+            device.resource = after
+        for link in chain_of(device.resource):
+            if link is not after and getattr(link, "upstream", None) is before:
+                link.upstream = after
+
+
+def take_out(device: Device, adaptor: Adaptor) -> None:
+    """Remove an adaptor from the device's chain; those above and below it stay."""
+    with _chains:  # also while `upstream` is read
+        put_in_place(device, adaptor, adaptor.upstream)
+
+
+class Captured(Adaptor):
+    """The device's resource while a thread captures its work into a graph.
+
+    `blocks` are the capture's live blocks, `first` is the serial of the first one that it
+    allocated; `joined` keeps the addresses that it used. `thread` (None once the capture is over)
+    gets no memory of other streams, since the graph could not keep it. Other threads pass through.
+    """
+
+    no_capture = "another capture"
+
+    def __init__(self, upstream: Resource, stream: int, joined: object = None) -> None:
+        super().__init__(upstream)
+        self.stream = stream
+        self.joined = joined
+        self.thread: int | None = get_ident()
+        self.first = math.inf
+        self.blocks: WeakSet[Block] = WeakSet()
+
+    def allocate(self, nbytes: int, stream: int = 0, label: str = "") -> Block:
+        if get_ident() != self.thread:
+            return self.upstream.allocate(nbytes, stream, label)
+        if stream != self.stream:
+            raise RuntimeError(f"memory for stream {stream} was asked for in the middle of a "
+                               f"capture on stream {self.stream}; wanted all work of the capture "
+                               "on its own stream")
+        block = self.upstream.allocate(nbytes, stream, label)
+        block.stamp = Stamp()
+        self.first = min(self.first, block.serial)
+        self.blocks.add(block)
+        return block
+
+
+class Failing(Adaptor):
+    """Refuses the allocations with these numbers (1 is the first), for tests."""
+
+    def __init__(self, upstream: Resource, *calls: int) -> None:
+        super().__init__(upstream)
+        self.calls = 0
+        self._refused = frozenset(calls)
+
+    def allocate(self, nbytes: int, stream: int = 0, label: str = "") -> Block:
+        self.calls += 1
+        if self.calls in self._refused:
+            raise OutOfMemoryError(f"allocation {self.calls} was told to fail", nbytes)
+        return super().allocate(nbytes, stream, label)

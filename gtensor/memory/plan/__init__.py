@@ -1,0 +1,1 @@
+"""Plans of a repeated step, from a recording of it."""

@@ -1,0 +1,1 @@
+"""Recordings of allocations, and what is made of them: snapshots, pages, pictures."""

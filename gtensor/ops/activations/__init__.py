@@ -1,0 +1,1 @@
+"""Activations, softmax and dropout."""

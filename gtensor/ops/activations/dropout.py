@@ -1,0 +1,158 @@
+"""Dropout with a mask that is a function of a seed and an element's index: only the seed is kept.
+
+The bits are those of NumPy's Philox (Salmon et al., "Parallel random numbers: as easy as 1, 2, 3",
+SC 2011): Philox4x64-10 with key (seed, 0). Element i of chunk k takes 32 bits of counter block
+(i // 8 + 1, k, 0, 0). The GPU computes the same bits, so a seed gives one mask on every device.
+"""
+
+from __future__ import annotations
+
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from gtensor.backend import Device, host
+from gtensor.backend.kernels import elementwise
+from gtensor.engine.op import op
+from gtensor.engine.samples import unary
+from gtensor.engine.tensor import Tensor
+from gtensor.ops.build.arguments import only
+from gtensor.ops.build.cpu_tiles import computed_in, masked
+from gtensor.ops.build.pointwise import d, pointwise
+from gtensor.random import generator
+from gtensor.settings import settings
+
+_CHUNK = 65536  # elements per counter stream: it defines the mask, so it is not a setting
+_SCALE = 2**32
+
+
+def _threshold(p: float) -> int:
+    """Elements whose 32 bits are below this are dropped."""
+    return min(round(p * _SCALE), _SCALE)
+
+
+def _kept(seed: int, start: int, count: int, threshold: int) -> np.ndarray:
+    """Which of the elements start to start + count of an array are kept."""
+    runs, stop = [], start + count
+    while start < stop:
+        chunk, place = divmod(start, _CHUNK)
+        length = min(stop - start, _CHUNK - place)
+        block, skipped = divmod(place, 8)
+        words = -(-(skipped + length) // 2)
+        bits = np.random.Philox(key=seed, counter=[block, chunk, 0, 0]).random_raw(words)
+        runs.append(bits.view(np.uint32)[skipped:skipped + length] >= threshold)
+        start += length
+    return runs[0] if len(runs) == 1 else np.concatenate([np.empty(0, bool), *runs])
+
+
+def _dropout_cpu(x: Any, *, p: float, seed: int, out: Any = None) -> Any:
+    if out is None:
+        out = host().empty(x.shape, x.dtype, "dropout")
+    threshold, work = _threshold(p), computed_in(x.dtype)
+    if threshold == _SCALE:
+        out[...] = 0
+        return out
+    source, target = (a.reshape(-1) if a.flags.c_contiguous else a.flat for a in (x, out))
+    step = settings.tile_elements
+    for start in range(0, x.size, step):
+        part = source[start:start + step].astype(work, copy=False) * work.type(1 / (1 - p))
+        masked(part, _kept(seed, start, part.size, threshold), out=part)
+        target[start:start + step] = part
+    return out
+
+
+# `i + first` is the element's place; the rounds are NumPy's philox4x64, key (seed, 0).
+_PHILOX = """
+const unsigned long long e = i + first;
+unsigned long long c0 = e % 65536 / 8 + 1, c1 = e / 65536, c2 = 0, c3 = 0, k0 = seed, k1 = 0;
+for (int turn = 0; turn < 10; ++turn) {
+  const unsigned long long m0 = 0xD2E7470EE14C6C93ULL, m1 = 0xCA5A826395121157ULL;
+  const unsigned long long high0 = __umul64hi(m0, c0), low0 = m0 * c0;
+  const unsigned long long high1 = __umul64hi(m1, c2), low1 = m1 * c2;
+  c0 = high1 ^ c1 ^ k0;
+  c1 = low1;
+  c2 = high0 ^ c3 ^ k1;
+  c3 = low0;
+  k0 += 0x9E3779B97F4A7C15ULL;
+  k1 += 0xBB67AE8584CAA73BULL;
+}
+const int lane = e % 8 / 2;
+const unsigned long long word = lane == 0 ? c0 : lane == 1 ? c1 : lane == 2 ? c2 : c3;
+const unsigned long long bits = e % 2 ? word >> 32 : word & 0xFFFFFFFFULL;
+y = bits < threshold ? T(0) : T(gt_up(x) * gt_float<T>(scale));
+"""
+_kernel = elementwise("T x, uint64 seed, uint64 first, uint64 threshold, float64 scale",
+                      "T y", _PHILOX, "number.cuh", "gt_dropout")
+
+
+def _dropout_gpu(x: Any, *, p: float, seed: int, out: Any = None) -> Any:
+    return _kernel(x, seed, 0, _threshold(p), _factor(p), out=out)
+
+
+def _factor(p: float) -> float:
+    """The factor of kept elements."""
+    return 1 / (1 - p) if _threshold(p) < _SCALE else 0.0
+
+
+def keep_factors(
+    device: Device, shape: tuple[int, ...], first: int, p: float, seed: int, dtype: Any
+) -> Any:
+    """The dropout factors of elements of `shape`, from number `first` on of a larger array."""
+    if device.type == "cpu":
+        kept = _kept(seed, first, prod(shape), _threshold(p)).reshape(shape)
+        return np.multiply(kept, _factor(p), dtype=dtype)
+    factors = device.empty(shape, dtype, "workspace")
+    factors[...] = 1
+    return _kernel(factors, seed, first, _threshold(p), _factor(p), out=factors)
+
+
+dropout_op = op(
+    "dropout", cpu=_dropout_cpu, gpu=_dropout_gpu,
+    backward=pointwise(d("", lambda ns, g, out, p, seed: ns.dropout(g, p=p, seed=seed, out=out))),
+    samples=unary(p=0.3, seed=7),
+    doc="x with a share p of its elements 0 and the others divided by 1 - p. Parameters: p, seed.",
+)
+
+
+def fresh_seed(device: Device, name: str) -> int:
+    """A seed for the op with that name, from the generator that `gtensor.manual_seed` sets.
+
+    Raises RuntimeError while a graph is captured: all replays would have the same mask.
+    """
+    if device.capturing():
+        raise RuntimeError(f"{name} was to draw a mask while a graph is captured, which each replay"
+                           " would use again; wanted it switched off, or outside of the capture")
+    return int(generator().integers(2**63))
+
+
+def check_probability(name: str, what: str, p: float) -> None:
+    """Raise ValueError unless p is a probability."""
+    if not 0.0 <= p <= 1.0:
+        raise ValueError(f"{name} was given {what}={p}; wanted a probability from 0 to 1")
+
+
+def dropout(
+    input: Tensor, p: float = 0.5, training: bool = True, inplace: bool = False, *,
+    seed: int | None = None,
+) -> Tensor:
+    """Each element 0 with probability p, else divided by 1 - p; the input itself if not training.
+
+    The mask follows from `seed` and is never stored. By default the seed is drawn from the
+    generator that `gtensor.manual_seed` sets. `inplace` must be False.
+
+    Source: Srivastava et al., "Dropout: a simple way to prevent neural networks from overfitting",
+    2014.
+    """
+    check_probability("dropout", "p", p)
+    only(False, "dropout", inplace=inplace)
+    if isinstance(seed, bool):
+        raise TypeError(f"dropout was given seed={seed}; wanted an integer or None")
+    if input.dtype.kind not in "fV":
+        raise TypeError(f"dropout was given an input of dtype {input.dtype}; wanted a "
+                        "floating-point dtype")
+    if not training or p == 0.0:
+        return input
+    if seed is None:
+        seed = fresh_seed(input.device, "dropout")
+    return dropout_op(input, p=float(p), seed=seed)

@@ -1,0 +1,201 @@
+"""Activations that can be inverted: the input, and the gradient, from the output alone.
+
+Functions work on tiles of a compute dtype, with the caller's buffers. Their inputs lie inside the
+activation's open range (`Inverse.inside`), where both the inverse and the gradient are finite.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from math import inf
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+
+from gtensor.ops.activations.activation import THRESHOLD
+from gtensor.ops.build.cpu_tiles import computed_in, masked
+from gtensor.ops.build.path_builders import negative
+
+Bounds = tuple[float, float]
+
+
+@dataclass(frozen=True)
+class Inverse:
+    """The functions by which backward uses an activation z = act(y) from z alone.
+
+    The parameter p is leaky_relu's slope, elu's alpha, softplus' beta. z and g are not written. The
+    result is z, g or `out`. `work` is a buffer of the same shape; `out` of `gradient` may be g.
+    """
+
+    invert: Callable[..., Any]  # (z, p, out, work) -> y
+    gradient: Callable[..., Any]  # (g, z, p, out, work) -> g * act'(y)
+    inside: Callable[[np.dtype, float], Bounds]  # (dtype of storage, p) -> lowest and highest z
+
+
+# -- bounds ----------------------------------------------------------------------------------------
+
+
+def _above(value: float, dtype: np.dtype) -> float:
+    """The smallest number of the dtype above `value`; above 0 the smallest normal number."""
+    if value == 0:
+        return _smallest(dtype)
+    found = np.asarray(value, dtype)
+    if float(found) <= value:
+        found = np.nextafter(found, np.asarray(inf, dtype))
+    return float(found)
+
+
+def _smallest(dtype: np.dtype) -> float:
+    """The smallest normal number: kernels may flush what is below it to 0."""
+    return float(ml_dtypes.finfo(dtype).smallest_normal)
+
+
+def _anything(dtype: np.dtype, p: float) -> Bounds:
+    return -inf, inf
+
+
+def _elu_inside(dtype: np.dtype, p: float) -> Bounds:
+    alpha = float(computed_in(dtype).type(p))  # what z is divided by: it may be less than p
+    return _above(-min(p, alpha), dtype), inf
+
+
+def _tanh_inside(dtype: np.dtype, p: float) -> Bounds:
+    lowest = _above(-1, dtype)
+    return lowest, -lowest
+
+
+def _sigmoid_inside(dtype: np.dtype, p: float) -> Bounds:
+    return _above(0, dtype), -_above(-1, dtype)
+
+
+def _softplus_inside(dtype: np.dtype, p: float) -> Bounds:
+    """beta * z, whose logarithm is taken, is normal as well."""
+    smallest = _smallest(computed_in(dtype)) / p if p < 1 else 0.0
+    return max(_above(0, dtype), _above(smallest, dtype)), inf
+
+
+# -- inverses and gradients ------------------------------------------------------------------------
+
+
+# np.maximum of an array and a number takes the time of three sums, which stand for it in `_step`.
+
+
+def _step(z: Any, low: float, work: Any) -> Any:
+    """Exactly 1 where z > 0, else `low` within rounding, in `work`."""
+    low = work.dtype.type(low)
+    if low <= 1:
+        np.greater(z, 0, out=work)
+        work *= 1 - low
+        work += low
+    else:
+        np.less_equal(z, 0, out=work)
+        work *= low - 1
+        work += 1
+    return work
+
+
+def _leaky_relu(z: Any, slope: float, out: Any, work: Any) -> Any:
+    further = np.minimum if slope <= 1 else np.maximum
+    return further(z, np.divide(z, slope, out=out), out=out)
+
+
+def _leaky_relu_gradient(g: Any, z: Any, slope: float, out: Any, work: Any) -> Any:
+    return np.multiply(g, _step(z, slope, work), out=out)
+
+
+def _elu(z: Any, alpha: float, out: Any, work: Any) -> Any:
+    """log1p(z / alpha) below 0, z above: one of the two terms is 0."""
+    np.minimum(z, 0, out=out)
+    np.subtract(z, out, out=work)
+    out /= alpha
+    np.log1p(out, out=out)
+    out += work
+    return out
+
+
+def _elu_gradient(g: Any, z: Any, alpha: float, out: Any, work: Any) -> Any:
+    """The derivative is z + alpha below 0, an exact sum near the bound; 1 above."""
+    if alpha == 1:
+        np.minimum(z, 0, out=work)
+        work += 1
+        return np.multiply(g, work, out=out)
+    np.multiply(g, _step(z, alpha, work), out=out)
+    np.minimum(z, 0, out=work)
+    work += alpha
+    work /= alpha
+    out *= work
+    return out
+
+
+def _tanh(z: Any, p: float, out: Any, work: Any) -> Any:
+    return np.arctanh(z, out=out)
+
+
+def _tanh_gradient(g: Any, z: Any, p: float, out: Any, work: Any) -> Any:
+    """g (1 - z) (1 + z): 1 - z is exact near 1, where 1 - z * z is not, and likewise at -1."""
+    np.subtract(1, z, out=work)
+    np.multiply(g, work, out=out)
+    np.add(1, z, out=work)
+    out *= work
+    return out
+
+
+def _sigmoid(z: Any, p: float, out: Any, work: Any) -> Any:
+    negative(z, work)
+    np.log1p(work, out=work)
+    np.log(z, out=out)
+    out -= work
+    return out
+
+
+def _sigmoid_gradient(g: Any, z: Any, p: float, out: Any, work: Any) -> Any:
+    np.subtract(1, z, out=work)
+    work *= z
+    return np.multiply(g, work, out=out)
+
+
+def _softplus(z: Any, beta: float, out: Any, work: Any) -> Any:
+    """t + log(1 - exp(-t)) with t = beta * z, over beta; t alone above the threshold.
+
+    In float32 the logarithm is lost in the sum long before the threshold.
+    """
+    np.multiply(z, beta, out=out)
+    negative(out, work)
+    np.expm1(work, out=work)
+    negative(work, work)
+    np.log(work, out=work)
+    if work.dtype == np.float64:
+        masked(work, out <= THRESHOLD, out=work)
+    out += work
+    out /= beta
+    return out
+
+
+def _softplus_gradient(g: Any, z: Any, beta: float, out: Any, work: Any) -> Any:
+    """g (1 - exp(-beta z)), and g above the threshold, which float32 makes of that anyway."""
+    np.multiply(z, -beta, out=work)
+    if work.dtype == np.float64:
+        np.copyto(work, -inf, where=work < -THRESHOLD)
+    np.expm1(work, out=work)
+    negative(work, work)
+    return np.multiply(g, work, out=out)
+
+
+def _itself(z: Any, p: float, out: Any, work: Any) -> Any:
+    return z
+
+
+def _unchanged(g: Any, z: Any, p: float, out: Any, work: Any) -> Any:
+    return g
+
+
+INVERSES: dict[str, Inverse] = {
+    "identity": Inverse(_itself, _unchanged, _anything),
+    "leaky_relu": Inverse(_leaky_relu, _leaky_relu_gradient, _anything),
+    "elu": Inverse(_elu, _elu_gradient, _elu_inside),
+    "tanh": Inverse(_tanh, _tanh_gradient, _tanh_inside),
+    "sigmoid": Inverse(_sigmoid, _sigmoid_gradient, _sigmoid_inside),
+    "softplus": Inverse(_softplus, _softplus_gradient, _softplus_inside),
+}

@@ -1,0 +1,196 @@
+"""Softmax and its logarithm: the output is saved, gradients are written over the incoming one."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from gtensor.backend import host
+from gtensor.backend.cuda import cupy
+from gtensor.backend.kernels import Raw, raw, row_launch
+from gtensor.engine.namespaces import recorded
+from gtensor.engine.op import op
+from gtensor.engine.samples import Sample, alike, normal
+from gtensor.ops.build.cpu_tiles import Scratch, computed_in, row_tile_size, row_tiles
+
+
+def _last(x: Any, axis: int) -> Any:
+    """A view with `axis` last."""
+    return x if axis == x.ndim - 1 else np.moveaxis(x, axis, -1)
+
+
+# -- CPU: tiles of whole rows --------------------------------------------------------------------
+
+
+def _exponentials(rows: np.ndarray, wide: np.ndarray, terms: np.ndarray) -> np.ndarray:
+    """wide = rows - their maxima, terms = exp(wide); the sums of terms, a column."""
+    np.subtract(rows, rows.max(axis=-1, keepdims=True), out=wide, dtype=wide.dtype)
+    np.exp(wide, out=terms)
+    return terms.sum(axis=-1, keepdims=True)
+
+
+def _softmax_cpu(x: Any, *, axis: int, out: Any = None) -> Any:
+    if out is None:
+        out = host().empty(x.shape, x.dtype, "softmax")
+    if x.size == 0:
+        return out
+    source, result = _last(x, axis), _last(out, axis)
+    work = computed_in(x.dtype)
+    scratch = Scratch(1, row_tile_size(source.shape), work) if work != x.dtype else None
+    # a row of -infinity only becomes NaN, as in PyTorch
+    with np.errstate(invalid="ignore", over="ignore"):
+        for tile in row_tiles(source.shape):
+            rows, target = source[tile], result[tile]
+            wide = target if scratch is None else scratch(0, rows.shape)
+            sums = _exponentials(rows, wide, wide)
+            np.divide(wide, sums, out=wide)
+            if wide is not target:
+                target[...] = wide
+    return out
+
+
+def _log_softmax_cpu(x: Any, *, axis: int, out: Any = None) -> Any:
+    if out is None:
+        out = host().empty(x.shape, x.dtype, "log_softmax")
+    if x.size == 0:
+        return out
+    source, result = _last(x, axis), _last(out, axis)
+    work = computed_in(x.dtype)
+    scratch = Scratch(2, row_tile_size(source.shape), work)
+    with np.errstate(invalid="ignore", over="ignore"):  # half types: down to -infinity
+        for tile in row_tiles(source.shape):
+            rows = source[tile]
+            wide = scratch(0, rows.shape)
+            sums = _exponentials(rows, wide, scratch(1, rows.shape))
+            result[tile] = np.subtract(wide, np.log(sums), out=wide)
+    return out
+
+
+def _softmax_grad_cpu(g: Any, y: Any, *, axis: int, out: Any = None) -> Any:
+    if out is None:
+        out = host().empty(g.shape, g.dtype, "softmax_grad")
+    if g.size == 0:
+        return out
+    gs, ys, result = _last(g, axis), _last(y, axis), _last(out, axis)
+    scratch = Scratch(2, row_tile_size(gs.shape), computed_in(g.dtype))
+    for tile in row_tiles(gs.shape):
+        grad, value = scratch(0, gs[tile].shape), scratch(1, gs[tile].shape)
+        grad[...], value[...] = gs[tile], ys[tile]
+        grad -= np.vecdot(grad, value)[..., None]
+        result[tile] = np.multiply(grad, value, out=grad)
+    return out
+
+
+def _log_softmax_grad_cpu(g: Any, y: Any, *, axis: int, out: Any = None) -> Any:
+    if out is None:
+        out = host().empty(g.shape, g.dtype, "log_softmax_grad")
+    if g.size == 0:
+        return out
+    gs, ys, result = _last(g, axis), _last(y, axis), _last(out, axis)
+    scratch = Scratch(2, row_tile_size(gs.shape), computed_in(g.dtype))
+    for tile in row_tiles(gs.shape):
+        grad, share = scratch(0, gs[tile].shape), scratch(1, gs[tile].shape)
+        grad[...], share[...] = gs[tile], ys[tile]
+        np.exp(share, out=share)
+        share *= grad.sum(axis=-1, keepdims=True)
+        result[tile] = np.subtract(grad, share, out=grad)
+    return out
+
+
+# -- GPU: contiguous rows ------------------------------------------------------------------------
+
+
+def _rows_path(kernel: Raw) -> Any:
+    """The path of a kernel over contiguous rows (inputs, output, rows, columns), for any axis."""
+
+    def path(*arrays: Any, axis: int, out: Any = None) -> Any:
+        xp = cupy()
+        x = arrays[0]
+        inputs = [xp.ascontiguousarray(xp.moveaxis(a, axis, -1)) for a in arrays]
+        shape = inputs[0].shape
+        direct = out is not None and axis == x.ndim - 1 and out.flags.c_contiguous
+        result = out if direct else xp.empty(shape, x.dtype)
+        columns = shape[-1]
+        rows = x.size // columns if columns else 0
+        grid, block = row_launch(rows)
+        kernel[x.dtype](grid, block, (*inputs, result, rows, columns))
+        if direct:
+            return out
+        moved = xp.moveaxis(result, -1, axis)
+        if out is None:
+            return xp.ascontiguousarray(moved)
+        out[...] = moved
+        return out
+
+    return path
+
+
+# -- definitions -----------------------------------------------------------------------------------
+
+
+def _sum(ns: Any, x: Any, axis: int) -> Any:
+    return ns.sum(x, axis=(axis,), keepdims=True)
+
+
+def _softmax_grad(g: Any, y: Any, *, axis: int) -> Any:
+    return y * (g - _sum(recorded, g * y, axis))
+
+
+def _log_softmax_grad(g: Any, y: Any, *, axis: int) -> Any:
+    return g - recorded.exp(y) * _sum(recorded, g, axis)
+
+
+def _softmax_backward(ns: Any, step: Any, g: Any) -> None:
+    (y,) = step.saved
+    step.give(0, ns.softmax_grad(g, y, axis=step.params["axis"], out=step.reuse(g)))
+
+
+def _log_softmax_backward(ns: Any, step: Any, g: Any) -> None:
+    (y,) = step.saved
+    step.give(0, ns.log_softmax_grad(g, y, axis=step.params["axis"], out=step.reuse(g)))
+
+
+def _softmax_tangent(ns: Any, primals: Any, tangents: Any, out: Any, params: Any) -> Any:
+    return ns.softmax_grad(tangents[0], out, axis=params["axis"])  # its Jacobian is symmetric
+
+
+def _log_softmax_tangent(ns: Any, primals: Any, tangents: Any, out: Any, params: Any) -> Any:
+    t = tangents[0]
+    return ns.subtract(t, _sum(ns, ns.multiply(ns.exp(out), t), params["axis"]))
+
+
+_AXES = [Sample((shape,), normal, {"axis": axis}) for shape, axis in (
+    ((7,), 0), ((3, 5), 1), ((3, 5), 0), ((2, 3, 4), 1), ((0, 3), 1), ((3, 0), 1), ((4, 1), 1))]
+_PAIRS = [Sample(s.shapes * 2, normal, s.params) for s in _AXES] + alike(2, axis=0)[:2]
+
+softmax_grad = op(
+    "softmax_grad", cpu=_softmax_grad_cpu, gpu=_rows_path(raw("softmax.cu", "softmax_backward")),
+    backward=None, tangent=None, composed=_softmax_grad, samples=_PAIRS,
+    reference=lambda torch, g, y, axis: y * (g - (g * y).sum(axis, keepdim=True)),
+    doc="The gradient of y = softmax(x): y * (g - sum(g * y)).",
+)
+
+log_softmax_grad = op(
+    "log_softmax_grad", cpu=_log_softmax_grad_cpu,
+    gpu=_rows_path(raw("softmax.cu", "log_softmax_backward")),
+    backward=None, tangent=None, composed=_log_softmax_grad, samples=_PAIRS,
+    reference=lambda torch, g, y, axis: g - torch.exp(y) * g.sum(axis, keepdim=True),
+    doc="The gradient of y = log_softmax(x): g - exp(y) * sum(g).",
+)
+
+softmax = op(
+    "softmax", cpu=_softmax_cpu, floating=True,
+    gpu=_rows_path(raw("softmax.cu", "softmax_forward")),
+    saves={"x": "out"}, backward=_softmax_backward, tangent=_softmax_tangent,
+    samples=_AXES, reference=lambda torch, x, axis: torch.softmax(x, axis),
+    doc="exp(x) over its sum along `axis`, computed without overflow. Parameters: axis (from 0).",
+)
+
+log_softmax = op(
+    "log_softmax", cpu=_log_softmax_cpu, floating=True,
+    gpu=_rows_path(raw("softmax.cu", "log_softmax_forward")),
+    saves={"x": "out"}, backward=_log_softmax_backward, tangent=_log_softmax_tangent,
+    samples=_AXES, reference=lambda torch, x, axis: torch.log_softmax(x, axis),
+    doc="x minus the logarithm of the sum of exp(x) along `axis`. Parameters: axis (from 0).",
+)

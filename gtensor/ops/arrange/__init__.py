@@ -1,0 +1,1 @@
+"""Shape, joining, indexing and padding: elements are moved, not computed."""

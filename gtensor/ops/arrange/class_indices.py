@@ -1,0 +1,206 @@
+"""Class indices: checks, picking the entry of a class, one-hot targets.
+
+The axis of the classes is axis 1 of (N, C, d1, ...), or the only axis of (C,).
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from gtensor.backend import device_of
+from gtensor.engine.namespaces import raw
+from gtensor.engine.op import op
+from gtensor.engine.samples import Sample, below, normal
+from gtensor.engine.tensor import Tensor
+from gtensor.ops.arrange.shape import reshape
+from gtensor.ops.build.path_builders import settled
+from gtensor.ops.linalg.linear import same_dtype, want_tensors
+
+
+def class_axis(ndim: int) -> int:
+    """Where the classes are, in scores of `ndim` axes."""
+    return min(1, ndim - 1)
+
+
+def check_targets(name: str, scores: Tensor, target: Tensor, ignore_index: int) -> None:
+    """Raise unless `target` holds class indices for scores (N, C, d1, ...) or (C,).
+
+    ValueError for shapes and for indices out of range, TypeError for a value that is not a Tensor
+    and for the dtype. On a GPU the range is not checked, because that would wait for the device.
+    """
+    want_tensors(name, input=scores, target=target)
+    if not scores.ndim:
+        raise ValueError(f"{name} was given scores of shape (); wanted (C,) or (N, C, ...)")
+    axis = class_axis(scores.ndim)
+    wanted = scores.shape[:axis] + scores.shape[axis + 1:]
+    if target.shape != wanted:
+        raise ValueError(f"{name} was given targets of shape {target.shape} for scores of shape "
+                         f"{scores.shape}; wanted shape {wanted}")
+    if target.dtype.kind not in "iu":
+        raise TypeError(f"{name} was given targets of dtype {target.dtype}; wanted integer class "
+                        "indices")
+    check_range(name, "target", target, scores.shape[axis], ignore_index)
+
+
+def check_range(
+    name: str, what: str, indices: Tensor, limit: int, ignored: int | None = None
+) -> None:
+    """Raise ValueError for indices outside 0..limit-1 (except `ignored`); CPU only.
+
+    TypeError for a value that is not a Tensor.
+    """
+    want_tensors(name, **{what: indices})
+    if indices.device.type != "cpu" or not indices.size:
+        return
+    values = indices._array
+    lowest, highest = int(values.min()), int(values.max())
+    if lowest >= 0 and highest < limit:
+        return
+    bad = (values < 0) | (values >= limit)
+    if ignored is not None:
+        bad &= values != ignored
+    if bad.any():
+        also = "" if ignored is None else f", or {ignored} to ignore it"
+        raise ValueError(f"{name} was given the {what} {int(values[bad][0])}; wanted 0 to "
+                         f"{limit - 1}{also}")
+
+
+def valid(target: Any, ignore_index: int) -> tuple[Any, Any]:
+    """Indices with ignored ones replaced by 0, and the mask of those that count."""
+    counts = target != ignore_index
+    return (target * counts).astype(np.int64), counts
+
+
+# -- picking the entry of a class, and its adjoint -----------------------------------------------
+
+
+def _pick_path(x: Any, target: Any, *, ignore_index: int, classes: int, out: Any = None) -> Any:
+    device = device_of(x)
+    axis = class_axis(x.ndim)
+    places, counts = valid(device.xp.expand_dims(target, axis), ignore_index)
+    picked = device.xp.take_along_axis(x, places, axis=axis)
+    return settled(raw[device.type].where(counts, picked, 0).squeeze(axis), out)
+
+
+def _place_path(g: Any, target: Any, *, ignore_index: int, classes: int, out: Any = None) -> Any:
+    device = device_of(g)
+    axis = class_axis(g.ndim + 1)
+    if out is None:
+        out = device.empty((*g.shape[:axis], classes, *g.shape[axis:]), g.dtype, "place_class")
+    out[...] = 0
+    places, counts = valid(device.xp.expand_dims(target, axis), ignore_index)
+    # selected, not multiplied: what arrives at an ignored row may be infinite
+    where = raw[device.type].where
+    values = where(counts, device.xp.expand_dims(g, axis), 0)
+    if device.type == "cpu":
+        np.put_along_axis(out, places, values, axis=axis)
+    else:
+        hit = places == _all_classes(device.xp, classes, out.ndim - axis)
+        out[...] = where(hit, values, 0)
+    return out
+
+
+def _all_classes(xp: Any, classes: int, ndim: int) -> Any:
+    """0 to classes - 1 along the first of `ndim` axes."""
+    return xp.arange(classes).reshape((classes,) + (1,) * (ndim - 1))
+
+
+def _pick_samples(adjoint: bool) -> list[Sample]:
+    cases = (((4, 3), (4,)), ((2, 3, 5), (2, 5)), ((3,), ()), ((0, 3), (0,)))
+    return [Sample((rest if adjoint else full, rest), (normal, below(3)),
+                   {"ignore_index": 1, "classes": 3}) for full, rest in cases]
+
+
+def _pick_reference(torch: Any, x: Any, target: Any, ignore_index: int, classes: int) -> Any:
+    return -torch.nn.functional.nll_loss(
+        x, target.long(), ignore_index=ignore_index, reduction="none")
+
+
+pick_class = op(
+    "pick_class", cpu=_pick_path, gpu=_pick_path, saves={"x": "target"},
+    backward=lambda ns, step, g: step.give(0, ns.place_class(g, step.saved[0], **step.params)),
+    tangent=lambda ns, primals, tangents, out, params: ns.pick_class(
+        tangents[0], primals[1], **params),
+    samples=_pick_samples(adjoint=False), reference=_pick_reference,
+    doc="The entries of x (N, C, ...) at the classes in target (N, ...); 0 where it is ignored.",
+)
+
+place_class = op(
+    "place_class", cpu=_place_path, gpu=_place_path, saves={"g": "target"},
+    backward=lambda ns, step, g: step.give(0, ns.pick_class(g, step.saved[0], **step.params)),
+    tangent=lambda ns, primals, tangents, out, params: ns.place_class(
+        tangents[0], primals[1], **params),
+    samples=_pick_samples(adjoint=True),
+    doc="Zeros (N, C, ...) with g (N, ...) at the classes in target: the adjoint of pick_class.",
+)
+
+
+# -- one-hot -------------------------------------------------------------------------------------
+
+
+def _class_targets_path(
+    target: Any, *, classes: int, ignore_index: int, smoothing: float, dtype: Any, out: Any = None
+) -> Any:
+    device = device_of(target)
+    axis = class_axis(target.ndim + 1)
+    if out is None:
+        shape = (*target.shape[:axis], classes, *target.shape[axis:])
+        out = device.empty(shape, dtype, "class_targets")
+    places, counts = valid(device.xp.expand_dims(target, axis), ignore_index)
+    if device.type == "cpu":
+        out[...] = smoothing / classes if smoothing else 0
+        top = 1 - smoothing + smoothing / classes if smoothing else 1
+        np.put_along_axis(out, places, np.asarray(top, dtype), axis=axis)
+    else:
+        out[...] = places == _all_classes(device.xp, classes, out.ndim - axis)
+        if smoothing:
+            out *= 1 - smoothing
+            out += smoothing / classes
+    out *= counts.astype(dtype)
+    return out
+
+
+class_targets = op(
+    "class_targets", cpu=_class_targets_path, gpu=_class_targets_path, backward=None, tangent=None,
+    samples=[Sample((shape,), below(3), {
+        "classes": 3, "ignore_index": -100, "smoothing": 0.0, "dtype": np.dtype(np.float64)})
+        for shape in ((4,), (2, 5), (), (0,))],
+    doc="Probabilities (N, C, ...) of the classes in target (N, ...), smoothed; 0 where ignored.",
+)
+
+
+def class_weights(name: str, scores: Tensor, weight: Tensor | None) -> Any:
+    """A copy of the weights: a loss may be differentiated after they changed."""
+    if weight is None:
+        return None
+    classes = scores.shape[class_axis(scores.ndim)] if scores.ndim else 0
+    if weight.shape != (classes,):
+        raise ValueError(f"{name} was given a weight of shape {weight.shape} for {classes} "
+                         f"classes; wanted ({classes},)")
+    if weight._current_node(name) is not None:
+        raise ValueError(f"{name} was given a weight that requires a gradient; it is a constant: "
+                         "detach() it first")
+    same_dtype(name, input=scores, weight=weight)
+    return weight.device.copy(weight._array)
+
+
+def one_hot(tensor: Tensor, num_classes: int = -1) -> Tensor:
+    """Integers (...) in [0, num_classes) as int64 rows (..., num_classes) with one 1 each.
+
+    num_classes=-1 means the largest index + 1; on a GPU this waits for it.
+    """
+    want_tensors("one_hot", tensor=tensor)
+    if tensor.dtype.kind not in "iu":
+        raise TypeError(f"one_hot was given a tensor of dtype {tensor.dtype}; wanted integers")
+    if num_classes == -1:
+        if not tensor.size:
+            raise ValueError("one_hot was given no indices and num_classes=-1; wanted one of both")
+        num_classes = int(tensor.max().item()) + 1
+    if num_classes < 1:
+        raise ValueError(f"one_hot was given num_classes={num_classes}; wanted 1 or more")
+    check_range("one_hot", "index", tensor, num_classes)
+    rows = class_targets(reshape(tensor, -1), classes=num_classes, ignore_index=-1, smoothing=0.0,
+                         dtype=np.dtype(np.int64))
+    return reshape(rows, (*tensor.shape, num_classes))

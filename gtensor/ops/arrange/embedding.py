@@ -1,0 +1,139 @@
+"""Embedding: rows of a table by index, and its adjoint."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from gtensor.backend import device_of, host
+from gtensor.backend.cuda import cupy
+from gtensor.engine.op import op
+from gtensor.engine.samples import Sample, below, normal
+from gtensor.engine.tensor import Tensor
+from gtensor.ops.arrange.class_indices import check_range
+from gtensor.ops.build.cpu_tiles import computed_in
+from gtensor.settings import settings
+
+
+def _gather(weight: Any, indices: Any, *, padding_idx: int | None, out: Any = None) -> Any:
+    if out is None:
+        shape = (*indices.shape, weight.shape[1])
+        out = device_of(weight).empty(shape, weight.dtype, "embedding")
+    if isinstance(weight, np.ndarray):
+        np.take(weight, indices, axis=0, out=out, mode="clip")  # with "raise" NumPy buffers `out`
+    else:
+        out[...] = weight[indices]
+    return out
+
+
+def _scatter_cpu(
+    g: Any, indices: Any, *, rows: int, padding_idx: int | None, out: Any = None, beta: float = 0.0
+) -> Any:
+    """Rows summed by index: sorted, then added up in runs, which needs one tile of memory."""
+    columns = g.shape[-1]
+    if out is None:
+        out = host().empty((rows, columns), g.dtype, "embedding_grad")
+        beta = 0.0
+    if not beta:
+        out[...] = 0
+    places = indices.reshape(-1)
+    order = np.argsort(places, kind="stable")
+    if padding_idx is not None:
+        order = order[places[order] != padding_idx]
+    step = max(1, settings.tile_elements // max(1, columns))
+    for start in range(0, order.size, step):
+        picked = order[start:start + step]
+        keys = places[picked]
+        part = g[np.unravel_index(picked, indices.shape)] if indices.ndim else g[None]
+        first = np.flatnonzero(np.r_[True, keys[1:] != keys[:-1]])
+        out[keys[first]] += np.add.reduceat(part, first, axis=0, dtype=computed_in(g.dtype)).astype(
+            g.dtype, copy=False)
+    return out
+
+
+def _scatter_gpu(
+    g: Any, indices: Any, *, rows: int, padding_idx: int | None, out: Any = None, beta: float = 0.0
+) -> Any:
+    xp, columns = cupy(), g.shape[-1]
+    total = xp.zeros((rows, columns), computed_in(g.dtype))  # atomics on half types are slow
+    flat = g.reshape(-1, columns).astype(total.dtype, copy=False)
+    if padding_idx is not None:
+        flat = flat * (indices.reshape(-1, 1) != padding_idx)
+    xp.add.at(total, indices.reshape(-1), flat)
+    if out is None:
+        return total.astype(g.dtype, copy=False)
+    out[...] = out + total if beta else total
+    return out
+
+
+def _embedding_backward(ns: Any, step: Any, g: Any) -> None:
+    buffer, beta = step.into(0)
+    step.give(0, ns.embedding_grad(
+        g, *step.saved, rows=step.shape(0)[0], padding_idx=step.params["padding_idx"], out=buffer,
+        beta=beta))
+
+
+def _without_padding(ns: Any, rows: Any, indices: Any, padding_idx: int | None) -> Any:
+    """Rows of the padding index replaced by zeros: it gets no gradient, so it passes none."""
+    if padding_idx is None:
+        return rows
+    counts = ns.reshape(ns.not_equal(indices, padding_idx), shape=(*indices.shape, 1))
+    return ns.multiply(rows, ns.astype(counts, dtype=rows.dtype))
+
+
+def _embedding_grad_backward(ns: Any, step: Any, u: Any) -> None:
+    (indices,), padding_idx = step.saved, step.params["padding_idx"]
+    rows = ns.embedding(u, indices, padding_idx=padding_idx)
+    step.give(0, _without_padding(ns, rows, indices, padding_idx))
+
+
+def _first_tangent(name: str) -> Any:
+    def tangent(ns: Any, primals: Any, tangents: Any, out: Any, params: Any) -> Any:
+        return getattr(ns, name)(tangents[0], primals[1], **params)
+
+    return tangent
+
+
+def _embedding_tangent(ns: Any, primals: Any, tangents: Any, out: Any, params: Any) -> Any:
+    rows = ns.embedding(tangents[0], primals[1], **params)
+    return _without_padding(ns, rows, primals[1], params["padding_idx"])
+
+
+embedding_grad = op(
+    "embedding_grad", cpu=_scatter_cpu, gpu=_scatter_gpu, saves={"g": "indices"},
+    backward=_embedding_grad_backward, tangent=_first_tangent("embedding_grad"),
+    samples=[Sample(((*shape, 3), shape), (normal, below(4)), {"rows": 4, "padding_idx": pad})
+             for shape, pad in (((5,), None), ((2, 3), 1), ((0,), None), ((), None))],
+    doc="Rows of g (..., D) added up by index into (rows, D), but those of padding_idx.",
+)
+
+embedding_op = op(
+    "embedding", cpu=_gather, gpu=_gather, saves={"weight": "indices"},
+    backward=_embedding_backward, tangent=_embedding_tangent,
+    samples=[Sample(((4, 3), shape), (normal, below(4)), {"padding_idx": None})
+             for shape in ((5,), (2, 3), (0,), ())],
+    reference=lambda torch, weight, indices, padding_idx: torch.nn.functional.embedding(
+        indices.long(), weight, padding_idx),
+    doc="Rows of weight (V, D) at indices (...): (..., D). The row padding_idx gets no gradient.",
+)
+
+
+def embedding(input: Tensor, weight: Tensor, padding_idx: int | None = None) -> Tensor:
+    """Rows of a table: indices (...) and weight (V, D) give (..., D).
+
+    The row padding_idx (from 0, or from the end if negative) gets no gradient. Indices out of range
+    raise ValueError on the CPU; on a GPU they are not checked, because the check would wait.
+    """
+    if weight.ndim != 2:
+        raise ValueError(f"embedding was given a weight of shape {weight.shape}; wanted (V, D)")
+    if input.dtype.kind not in "iu":
+        raise TypeError(f"embedding was given indices of dtype {input.dtype}; wanted integers")
+    rows = weight.shape[0]
+    check_range("embedding", "index", input, rows)
+    if padding_idx is not None:
+        if not -rows <= padding_idx < rows:
+            raise ValueError(f"embedding was given padding_idx={padding_idx} for {rows} rows; "
+                             f"wanted {-rows} to {rows - 1}")
+        padding_idx %= rows
+    return embedding_op(weight, input, padding_idx=padding_idx)

@@ -1,0 +1,106 @@
+"""Elements moved along axes: flip is a view, roll a copy."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import product
+from typing import Any
+
+from gtensor.backend import device_of
+from gtensor.engine.op import op
+from gtensor.engine.samples import Sample, normal
+from gtensor.engine.tensor import Tensor
+from gtensor.ops.arrange.shape import (
+    Axes,
+    axis_index,
+    axis_indices,
+    flatten,
+    integers,
+    linear_tangent,
+    reshape,
+)
+from gtensor.ops.build.path_builders import settled
+
+__all__ = ["flip", "roll"]
+
+METHODS = ("flip",)
+
+
+def _flip(x: Any, *, axes: tuple[int, ...], out: Any = None) -> Any:
+    key = tuple(slice(None, None, -1 if i in axes else 1) for i in range(x.ndim))
+    view = x[(*key, ...)]  # the ellipsis: so that a 0-d array stays one
+    return settled(view, out)
+
+
+_flip_op = op(
+    "flip", cpu=_flip, gpu=_flip, view=True, complex=True,
+    backward=lambda ns, step, g: step.give(0, ns.flip(g, axes=step.params["axes"])),
+    tangent=linear_tangent("flip"),
+    samples=[Sample((s,), normal, {"axes": a})
+             for s, a in (((5,), (0,)), ((3, 4), (1,)), ((2, 3, 4), (0, 2)), ((0, 2), (0,)),
+                          ((), ()))],
+    reference=lambda torch, x, axes: torch.flip(x, axes),
+    doc="The elements in the opposite order along some axes: a view.",
+)
+
+
+def flip(x: Tensor, /, axis: Axes | None = None) -> Tensor:
+    """The elements in the opposite order along `axis`, or several (all for None): a view."""
+    axes = tuple(range(x.ndim)) if axis is None else axis_indices(axis, x.ndim, "flip")
+    return _flip_op(x, axes=axes)
+
+
+def _roll(x: Any, *, shifts: tuple[int, ...], out: Any = None) -> Any:
+    """Each axis is cut in two, and each combination of the parts is copied to its new place."""
+    if out is None:
+        out = device_of(x).empty(x.shape, x.dtype, "roll")
+    for parts in product(*map(_parts, x.shape, shifts)):
+        target, source = (tuple(part[side] for part in parts) for side in (0, 1))
+        out[(*target, ...)] = x[(*source, ...)]
+    return out
+
+
+def _parts(size: int, shift: int) -> Iterator[tuple[slice, slice]]:
+    """(destination, source) of the one or two parts of an axis."""
+    shift %= max(1, size)
+    yield slice(shift, None), slice(None, size - shift)
+    if shift:
+        yield slice(None, shift), slice(size - shift, None)
+
+
+def _roll_backward(ns: Any, step: Any, g: Any) -> None:
+    step.give(0, ns.roll(g, shifts=tuple(-n for n in step.params["shifts"])))
+
+
+_roll_op = op(
+    "roll", cpu=_roll, gpu=_roll, complex=True,
+    backward=_roll_backward, tangent=linear_tangent("roll"),
+    samples=[Sample((s,), normal, {"shifts": n})
+             for s, n in (((5,), (2,)), ((3, 4), (-1, 9)), ((2, 3, 4), (0, 1, -2)),
+                          ((0, 2), (1, 1)), ((), ()))],
+    reference=lambda torch, x, shifts: (
+        torch.roll(x, shifts, tuple(range(x.ndim))) if shifts else x.clone()),
+    doc="The elements moved by `shifts` places along the axes, those pushed out coming back in.",
+)
+
+
+def roll(x: Tensor, /, shift: Axes, axis: Axes | None = None) -> Tensor:
+    """The elements moved by `shift` places along `axis`; those pushed out at an end come in again.
+
+    For axis=None the tensor is rolled as if flattened. One shift serves several axes; shifts along
+    an axis named twice add up. Raises ValueError if there are as many shifts as axes neither way.
+    """
+    shifts = integers(shift)
+    if axis is None:
+        if len(shifts) != 1:
+            raise ValueError(f"roll by {shifts} without axes; wanted one shift, or as many axes")
+        return reshape(_roll_op(flatten(x), shifts=shifts), x.shape)
+    axes = tuple(axis_index(a, x.ndim, "roll") for a in integers(axis))
+    if len(shifts) == 1:
+        shifts *= len(axes)
+    if len(shifts) != len(axes):
+        raise ValueError(f"roll by {len(shifts)} shifts along {len(axes)} axes; wanted as many")
+    total = [0] * x.ndim
+    for a, n in zip(axes, shifts, strict=True):
+        total[a] += n
+    return _roll_op(x, shifts=tuple(total))

@@ -1,0 +1,111 @@
+"""Elements along one axis by index (PyTorch's gather), and the adjoint."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from gtensor.array.creation import asarray
+from gtensor.backend import device_of
+from gtensor.engine.op import op
+from gtensor.engine.samples import Draw, Sample, normal
+from gtensor.engine.tensor import Tensor
+from gtensor.ops.arrange.scatter import added
+from gtensor.ops.arrange.shape import axis_index
+from gtensor.ops.build.path_builders import settled
+
+__all__ = ["take_along_axis"]
+
+
+def _key(indices: Any, shape: tuple[int, ...], axis: int) -> tuple[Any, ...]:
+    """The key of the elements, of an array of `shape`, at `indices` along an axis."""
+    xp, ndim = device_of(indices).xp, len(shape)
+    return tuple(indices if i == axis else xp.arange(n).reshape(-1, *(1,) * (ndim - i - 1))
+                 for i, n in enumerate(shape))
+
+
+def _take_along(x: Any, indices: Any, *, axis: int, out: Any = None) -> Any:
+    return settled(x[_key(indices, x.shape, axis)], out)
+
+
+def _scatter_along(
+    g: Any, indices: Any, *, axis: int, shape: tuple[int, ...], out: Any = None, beta: float = 0.0
+) -> Any:
+    return added(g, _key(indices, shape, axis), shape, "scatter_along_axis", out, beta)
+
+
+def _take_along_backward(ns: Any, step: Any, g: Any) -> None:
+    buffer, beta = step.into(0)
+    step.give(0, ns.scatter_along_axis(
+        g, *step.saved, axis=step.params["axis"], shape=step.shape(0), out=buffer, beta=beta))
+
+
+def _first_tangent(name: str) -> Any:
+    def tangent(ns: Any, primals: Any, tangents: Any, out: Any, params: dict[str, Any]) -> Any:
+        return getattr(ns, name)(tangents[0], primals[1], **params)
+
+    return tangent
+
+
+def _torch_take(torch: Any, x: Any, indices: Any, axis: int) -> Any:
+    return torch.take_along_dim(x, indices % x.shape[axis], axis)
+
+
+_SHAPES = (((7,), (4,), 0), ((3, 5), (3, 9), 1), ((3, 5), (2, 5), 0), ((2, 1, 3), (1, 4, 6), 2),
+           ((3, 4), (0, 4), 0))
+
+
+def _places(size: int) -> Draw:
+    """Indices from either end."""
+    return lambda rng, shape: rng.integers(-size, size, shape)
+
+
+def _selected(shape: tuple[int, ...], indices: tuple[int, ...], axis: int) -> tuple[int, ...]:
+    """The shape of the elements taken."""
+    return np.broadcast_shapes((*shape[:axis], 1, *shape[axis + 1:]), indices)
+
+
+scatter_along_op = op(
+    "scatter_along_axis", cpu=_scatter_along, gpu=_scatter_along, complex=True,
+    saves={"g": "indices"},
+    backward=lambda ns, step, u: step.give(0, ns.take_along_axis(
+        u, *step.saved, axis=step.params["axis"])),
+    tangent=_first_tangent("scatter_along_axis"),
+    samples=[Sample((_selected(s, i, a), i), (normal, _places(s[a])), {"axis": a, "shape": s})
+             for s, i, a in _SHAPES],
+    doc="Zeros of `shape` with g added at indices along an axis: the adjoint of take_along_axis. "
+        "Half types are summed in a float32 copy of the output.",
+)
+
+take_along_op = op(
+    "take_along_axis", cpu=_take_along, gpu=_take_along, complex=True, saves={"x": "indices"},
+    backward=_take_along_backward, tangent=_first_tangent("take_along_axis"),
+    samples=[Sample((s, i), (normal, _places(s[a])), {"axis": a}) for s, i, a in _SHAPES],
+    reference=_torch_take,
+    doc="The elements of x at indices along an axis: a copy.",
+)
+
+
+def take_along_axis(x: Tensor, indices: Any, /, axis: int = -1) -> Tensor:
+    """The elements of x at integer `indices` along `axis`; negative ones count from the end.
+
+    x and indices have as many axes, which broadcast except along `axis`. PyTorch's
+    `gather(x, axis, indices)` for shapes that agree in the other axes. Raises ValueError for shapes
+    that do not fit, TypeError for the indices' dtype, IndexError for one out of range (not on a
+    GPU, where the check would wait).
+    """
+    place = axis_index(axis, x.ndim, "take_along_axis")
+    where = indices if isinstance(indices, Tensor) else asarray(indices, device=x.device)
+    if where.dtype.kind not in "iu":
+        raise TypeError(f"take_along_axis with indices of dtype {where.dtype}; wanted integers")
+    if where.ndim != x.ndim or any(
+            n != m and 1 not in (n, m)
+            for i, (n, m) in enumerate(zip(x.shape, where.shape, strict=False)) if i != place):
+        raise ValueError(f"take_along_axis of a tensor of shape {x.shape} with indices of shape "
+                         f"{where.shape}; wanted as many axes, broadcasting but for axis {place}")
+    try:
+        return take_along_op(x, where, axis=place)
+    except IndexError as error:
+        raise IndexError(f"take_along_axis of a tensor of shape {x.shape} with indices of shape "
+                         f"{where.shape}: {error}") from None

@@ -1,0 +1,209 @@
+"""Indexing: slices are views, index arrays gather; their adjoints scatter back."""
+
+from __future__ import annotations
+
+import builtins
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from gtensor.backend import device_of
+from gtensor.engine.op import op
+from gtensor.engine.samples import Sample, normal
+from gtensor.engine.tensor import Tensor
+from gtensor.ops.arrange.index_keys import Key, described, normalized, rows_of
+from gtensor.ops.arrange.scatter import added
+from gtensor.ops.arrange.shape import axis_index, linear_tangent
+from gtensor.ops.build.path_builders import settled
+from gtensor.settings import settings
+
+__all__ = ["take"]
+
+METHODS = ("get_item",)
+
+
+# -- basic keys: a view, and its adjoint -----------------------------------------------------------
+
+
+def _slice_path(x: Any, *, key: Key, out: Any = None) -> Any:
+    if out is None:
+        if not any(k is ... for k in key):
+            key = (*key, ...)  # so NumPy returns a view also for a single element
+        return x[key]
+    out[...] = x[key]
+    return out
+
+
+def _slice_backward(ns: Any, step: Any, g: Any) -> None:
+    """Into the slot's own buffer where there is one: slices of one tensor share a gradient."""
+    buffer, beta = step.into(0)
+    shape, key = step.shape(0), step.params["key"]
+    step.give(0, ns.unslice(g, key=key, shape=shape, out=buffer, beta=beta))
+
+
+def adjoint_samples(samples: list[Sample]) -> list[Sample]:
+    """Gradients of the shape that each key selects."""
+    found = []
+    for sample in samples:
+        shape = sample.shapes[0] or ()
+        selected = np.empty(shape)[sample.params["key"]].shape
+        found.append(Sample((selected,), normal, {**sample.params, "shape": shape}))
+    return found
+
+
+def _slice_reference(torch: Any, x: Any, key: Key) -> Any:
+    return x[tuple(torch.from_numpy(p) if isinstance(p, np.ndarray) else p for p in key)]
+
+
+_SLICES = [
+    Sample(((5,),), normal, {"key": (builtins.slice(1, 4),)}),
+    Sample(((3, 5),), normal, {"key": (1, builtins.slice(None, None, 2))}),
+    Sample(((3, 5),), normal, {"key": (..., None, 2)}),
+    Sample(((4,),), normal, {"key": (builtins.slice(2, 2),)}),
+    Sample(((4,),), normal, {"key": (3,)}),
+]
+
+slice = op(
+    "slice", cpu=_slice_path, gpu=_slice_path, view=True, complex=True,
+    backward=_slice_backward, tangent=linear_tangent("slice"),
+    samples=_SLICES, reference=_slice_reference,
+    doc="x[key] for integers, slices, None and an ellipsis: a view.",
+)
+
+
+def _unslice_path(
+    g: Any, *, key: Key, shape: tuple[int, ...], out: Any = None, beta: float = 0.0
+) -> Any:
+    if out is None or not beta:
+        out = device_of(g).empty(shape, g.dtype, "unslice") if out is None else out
+        out[...] = 0
+        out[key] = g
+    else:
+        out[key] += g
+    return out
+
+
+unslice = op(
+    "unslice", cpu=_unslice_path, gpu=_unslice_path, complex=True,
+    backward=lambda ns, step, g: step.give(0, ns.slice(g, key=step.params["key"])),
+    tangent=linear_tangent("unslice"),
+    samples=adjoint_samples(_SLICES),
+    doc="Zeros of `shape` with g at `key`: the adjoint of slice.",
+)
+
+
+# -- index arrays: a copy, and its adjoint ---------------------------------------------------------
+
+
+def _gather_path(x: Any, *, key: Key, out: Any = None) -> Any:
+    rows = rows_of(x, key)
+    if rows is not None:
+        source, places = rows
+        if out is None:
+            out = device_of(x).empty((places.size, *source.shape[1:]), x.dtype, "gather")
+        return np.take(source, places, axis=0, out=out, mode="clip")  # "raise" would buffer `out`
+    axis = _lone_axis(x, key)
+    return settled(x[key], out) if axis is None else _take(x, key, axis, out)
+
+
+def _lone_axis(x: Any, key: Key) -> int | None:
+    """The axis that a host array of integers indexes alone, where NumPy's take copies no x."""
+    parts = key[:-1] if key[-1] is ... else key
+    others = [i for i, p in enumerate(parts)
+              if not isinstance(p, builtins.slice) or p != builtins.slice(None)]
+    if len(others) != 1 or len(parts) > x.ndim or not x.flags.c_contiguous:
+        return None
+    places = parts[others[0]]
+    whole = isinstance(places, np.ndarray) and places.ndim and places.dtype.kind == "i"
+    return others[0] if whole else None
+
+
+def _take(x: Any, key: Key, axis: int, out: Any) -> Any:
+    """The slices at places along an axis. Raises IndexError for one out of range."""
+    places, size = key[axis], x.shape[axis]
+    shape = (*x.shape[:axis], *places.shape, *x.shape[axis + 1:])
+    if out is None:
+        if prod(shape) * x.itemsize < settings.arena_min_bytes:
+            return x[key]
+        out = device_of(x).empty(shape, x.dtype, "gather")
+    if places.size:
+        low, high = places.min(), places.max()
+        if low < -size or high >= size:
+            raise IndexError(f"index {low if low < -size else high} is out of bounds for axis "
+                             f"{axis} with size {size}")
+    return np.take(x, places, axis=axis, out=out, mode="wrap")  # "raise" would buffer `out`
+
+
+def _gather_backward(ns: Any, step: Any, g: Any) -> None:
+    buffer, beta = step.into(0)
+    shape, key = step.shape(0), step.params["key"]
+    step.give(0, ns.scatter_add(g, key=key, shape=shape, out=buffer, beta=beta))
+
+
+_GATHERS = [
+    Sample(((5,),), normal, {"key": (np.array([0, 3, 3, -1]),)}),
+    Sample(((3, 5),), normal, {"key": (np.array([[0, 2], [1, 1]]), np.array([4, 0]))}),
+    Sample(((3, 5),), normal, {"key": (builtins.slice(None), np.array([1, 1, 2]))}),
+    Sample(((3, 2),), normal, {"key": (np.zeros(0, np.int64),)}),
+    Sample(((4, 9),), normal, {"key": (np.array([2, 0, -2]),)}),
+    Sample(((2, 3, 4),), normal, {"key": (np.array([1, 1]), builtins.slice(None), 2)}),
+    Sample(((2, 3, 2),), normal, {"key": (np.array([[True, False, True], [False, True, True]]),)}),
+    Sample(((2, 3),), normal, {"key": (builtins.slice(None), np.array([True, False, True]))}),
+    Sample(((3,),), normal, {"key": (np.array(True), ...)}),
+]
+
+gather = op(
+    "gather", cpu=_gather_path, gpu=_gather_path, complex=True,
+    backward=_gather_backward, tangent=linear_tangent("gather"),
+    samples=_GATHERS, reference=_slice_reference,
+    doc="x[key] where the key holds integer or boolean arrays: a copy.",
+)
+
+
+def _scatter_add_path(
+    g: Any, *, key: Key, shape: tuple[int, ...], out: Any = None, beta: float = 0.0
+) -> Any:
+    return added(g, key, shape, "scatter_add", out, beta)
+
+
+scatter_add = op(
+    "scatter_add", cpu=_scatter_add_path, gpu=_scatter_add_path, complex=True,
+    backward=lambda ns, step, g: step.give(0, ns.gather(g, key=step.params["key"])),
+    tangent=linear_tangent("scatter_add"),
+    samples=adjoint_samples(_GATHERS),
+    doc="Zeros of `shape` with g added at `key`, repeated places summed: the adjoint of gather. "
+        "Half types are summed in a float32 copy of the output.",
+)
+
+
+# -- public ----------------------------------------------------------------------------------------
+
+
+def get_item(x: Tensor, key: Any) -> Tensor:
+    """x[key]: a view for integers, slices, None and an ellipsis; a copy where the key holds arrays.
+
+    Integer arrays, boolean masks (of all axes or some), lists and tensors mix with the rest by
+    NumPy's rules. Raises IndexError as NumPy does, with the shape and the key; on a GPU indices out
+    of range are not checked, since the check would wait.
+    """
+    parts, basic = normalized(x, key, x.requires_grad)
+    try:
+        return slice(x, key=parts) if basic else gather(x, key=parts)
+    except IndexError as error:
+        raise IndexError(f"{described(key, x.shape)}: {error}") from None
+
+
+def take(x: Tensor, indices: Any, /, axis: int | None = None) -> Tensor:
+    """The slices of x along `axis` at integer `indices`, of any shape; negative ones from the end.
+
+    Raises ValueError if no axis is given for a tensor of several, IndexError for an index that is
+    out of range (not on a GPU).
+    """
+    if axis is None and x.ndim != 1:
+        raise ValueError(f"take of a tensor of shape {x.shape} without an axis; wanted one")
+    place = axis_index(axis or 0, x.ndim, "take")
+    parts, _ = normalized(x, (builtins.slice(None),) * place + (indices,), x.requires_grad)
+    if getattr(parts[-1], "dtype", None) == np.bool_:
+        raise IndexError("take with boolean indices; wanted integers")
+    return get_item(x, parts)

@@ -1,0 +1,221 @@
+"""Keys of x[key]: their raw parts, and the selection's shape, computed without the data."""
+
+from __future__ import annotations
+
+from math import prod
+from types import EllipsisType
+from typing import Any
+
+import numpy as np
+
+from gtensor.backend import DeviceError, refuse_mask
+from gtensor.engine.context import STATE
+from gtensor.engine.interchange import plain_values
+from gtensor.engine.tensor import Tensor
+
+Key = tuple[Any, ...]
+_BASIC = (int, np.integer, slice, type(None), EllipsisType)
+_FULL = slice(None)
+
+
+def is_basic(part: Any) -> bool:
+    """Whether a part of a key is an integer, a slice, None or an ellipsis: such keys give views."""
+    return isinstance(part, _BASIC) and not isinstance(part, bool)
+
+
+def normalized(x: Tensor, key: Any, recorded: bool) -> tuple[Key, bool]:
+    """The key as a tuple of raw parts, arrays being x's device's, and whether it is basic.
+
+    Index arrays of a recorded op are copied: its backward needs them as they are now. Raises
+    IndexError for what cannot be an index.
+    """
+    parts = key if isinstance(key, tuple) else (key,)
+    if all(map(is_basic, parts)):
+        return parts, True
+    copied = recorded and STATE.grad_enabled
+    try:
+        found = tuple(p if is_basic(p) else _index(x, p, copied) for p in parts)
+    except (ValueError, TypeError) as error:  # NumPy makes no array of it
+        if isinstance(error, DeviceError):
+            raise
+        raise IndexError(f"{described(key, x.shape)}: {error}") from None
+    return found, all(map(is_basic, found))
+
+
+def _index(x: Tensor, part: Any, copied: bool) -> Any:
+    """An index as an array of x's device; on the host a 0-d integer becomes an int."""
+    array = part._array if isinstance(part, Tensor) else part
+    refuse_mask(array, "an index")
+    if not isinstance(array, x.device.array_type):
+        if isinstance(part, Tensor) and part.device.type != "cpu":
+            raise DeviceError(f"an index on {part.device} given for a tensor on {x.device}; move "
+                              f"it with .to({str(x.device)!r}) first")
+        array = np.asarray(plain_values(array, "an index"))
+        if array.size == 0 and not hasattr(part, "dtype"):
+            array = array.astype(np.int64)  # an empty list
+        array = x.device.from_numpy(array)
+    if array.dtype.kind not in "iub":
+        raise IndexError(f"an index of dtype {array.dtype} given; wanted integers or booleans")
+    if not array.ndim and array.dtype.kind != "b" and x.device.type == "cpu":
+        return int(array)  # on a GPU that would wait for it
+    if copied:
+        return x.device.copy(array, label="index")
+    x.device.order((array,))  # the shape of a selection may be read from it, outside of any op
+    return array
+
+
+def described(key: Any, shape: tuple[int, ...]) -> str:
+    """The key and the shape that it was used on, for an error: arrays by dtype and shape."""
+    parts = [_described(p) for p in (key if isinstance(key, tuple) else (key,))]
+    return f"index [{', '.join(parts)}] of a tensor of shape {shape}"
+
+
+def _described(part: Any) -> str:
+    if part is ...:
+        return "..."
+    if isinstance(part, slice):
+        ends = ["" if n is None else str(n) for n in (part.start, part.stop, part.step)]
+        return ":".join(ends if part.step is not None else ends[:2])
+    if hasattr(part, "dtype") and hasattr(part, "shape") and part.shape:
+        return f"{part.dtype} array of shape {part.shape}"
+    return repr(part)
+
+
+def rows_of(x: Any, key: Key) -> tuple[Any, Any] | None:
+    """x with some leading axes as one and the places along it, if a lone host mask is the key.
+
+    A mask tests every element, and NumPy's branches on random ones cost more than the places.
+    """
+    if len(key) != 1 or not isinstance(key[0], np.ndarray) or key[0].dtype.kind != "b":
+        return None
+    mask = key[0]
+    if not mask.ndim or mask.shape != x.shape[:mask.ndim] or not x.flags.c_contiguous:
+        return None
+    return x.reshape(mask.size, *x.shape[mask.ndim:]), np.flatnonzero(mask)
+
+
+def unique(key: Key) -> bool:
+    """Whether no place can be selected twice: arrays are masks, or integers without axes."""
+    arrays = [p for p in key if not is_basic(p)]
+    return all(p.dtype.kind == "b" or not p.ndim for p in arrays)
+
+
+def selected_shape(key: Key, shape: tuple[int, ...]) -> tuple[int, ...]:
+    """The shape of what a key with index arrays selects. Raises IndexError as NumPy does."""
+    array = key[0]
+    if len(key) == 1 and array.dtype.kind == "b" and array.shape == shape[:array.ndim]:
+        return (int(np.count_nonzero(array)), *shape[array.ndim:])
+    return Selection(key, shape).shape
+
+
+class Selection:
+    """What a key with index arrays selects from an array of some shape, by NumPy's rules.
+
+    view     slices and new axes, with full slices where arrays index; x[view] is a view
+    axes     the axes of that view that arrays index
+    indices  an integer array (or integer) for each of them, which broadcast to `lead`
+    lead     the shape that the index arrays have together
+    place    the axis of the selection at which `lead` stands
+    shape    of the selection
+
+    Raises IndexError as NumPy does; on a GPU the values of indices are not checked.
+    """
+
+    def __init__(self, key: Key, shape: tuple[int, ...]) -> None:
+        self._sizes = shape
+        self._view: list[Any] = []
+        self._rest: list[int] = []  # sizes of the result's axes that are not `lead`
+        self._taken = 0  # axes of x that the key has dealt with
+        self._open: bool | None = None  # whether the last part was an index; None: no index yet
+        self.axes: list[int] = []
+        self.indices: list[Any] = []
+        self.place = 0
+        missing = len(shape) - sum(map(_axes_of, key))
+        if missing < 0 or sum(p is ... for p in key) > 1:
+            raise IndexError(f"too many indices for {len(shape)} dimensions" if missing < 0 else
+                             "more than one ellipsis")
+        for part in key if any(p is ... for p in key) else (*key, ...):
+            self._add(part, missing)
+        try:
+            self.lead = np.broadcast_shapes(*(np.shape(i) for i in self.indices))
+        except ValueError:
+            raise IndexError("index arrays of shapes "
+                             f"{', '.join(str(np.shape(i)) for i in self.indices)} do not "
+                             "broadcast together") from None
+        self.view = tuple(self._view)
+        self.shape = (*self._rest[:self.place], *self.lead, *self._rest[self.place:])
+
+    def _add(self, part: Any, missing: int) -> None:
+        if part is None or part is ... or isinstance(part, slice):
+            self._open = False if self._open is not None else None
+            for p in (_FULL,) * missing if part is ... else (part,):
+                self._keep(p)
+            return
+        if self._open is None:
+            self.place = len(self._rest)
+        elif not self._open:
+            self.place = 0  # indices on both sides of a slice: their axes come first
+        self._open = True
+        if getattr(part, "dtype", None) != np.bool_:
+            self._pick(part)
+        elif part.ndim:
+            size = self._sizes[self._taken:self._taken + part.ndim]
+            if part.shape != size:
+                raise IndexError(f"a mask of shape {part.shape} for axes of sizes {size}")
+            for index in part.nonzero():
+                self._pick(index)
+        else:  # a new axis, of which True takes the one element and False none
+            self._view.append(None)
+            self.axes.append(len(self._view) - 1)
+            self.indices.append(part.reshape(1).nonzero()[0])
+
+    def _keep(self, part: Any) -> None:
+        """A slice or a new axis."""
+        self._view.append(part)
+        if part is None:
+            self._rest.append(1)
+        else:
+            self._rest.append(len(range(*part.indices(self._sizes[self._taken]))))
+            self._taken += 1
+
+    def _pick(self, index: Any) -> None:
+        """One axis by integers."""
+        size = self._sizes[self._taken]
+        if isinstance(index, (int, np.integer, np.ndarray)) and np.size(index):
+            low, high = int(np.min(index)), int(np.max(index))
+            if low < -size or high >= size:
+                raise IndexError(f"index {low if low < -size else high} is out of bounds for axis "
+                                 f"{self._taken} with size {size}")
+        self._view.append(_FULL)
+        self.axes.append(len(self._view) - 1)
+        self.indices.append(index)
+        self._taken += 1
+
+    def last_writes(self, xp: Any) -> tuple[Any, Any]:
+        """The writes x[key] = v, numbered, and for each the number of the last to its place.
+
+        Both of the shape `lead`, in whose order NumPy writes. A GPU's threads write in no order,
+        so there the largest number is looked for.
+        """
+        sizes = iter(self._sizes)
+        whole = [1 if p is None else next(sizes) for p in self.view]
+        stamp = xp.empty([whole[a] for a in self.axes], np.int64)
+        number = xp.arange(prod(self.lead)).reshape(self.lead)
+        indices = tuple(self.indices)
+        if xp is np:
+            stamp[indices] = number
+        else:
+            stamp[indices] = 0  # what no write reaches stays untouched
+            xp.maximum.at(stamp, indices, number)
+        return number, stamp[indices]
+
+    def along(self, a: Any) -> Any:
+        """An array of the shape `lead`, reshaped so that it broadcasts to the selection's shape."""
+        return a.reshape((*self.lead, *(1,) * (len(self._rest) - self.place)))
+
+
+def _axes_of(part: Any) -> int:
+    """How many axes of x a part of a key deals with."""
+    if part is None or part is ...:
+        return 0
+    return part.ndim if getattr(part, "dtype", None) == np.bool_ else 1

@@ -1,0 +1,202 @@
+"""Joining, splitting and repeating: concat and stack copy, unstack gives views."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from gtensor.backend import device_of, refuse_mask
+from gtensor.engine.op import op
+from gtensor.engine.samples import Sample, normal
+from gtensor.engine.tensor import Tensor, make
+from gtensor.ops.arrange.index import get_item, take
+from gtensor.ops.arrange.shape import (
+    along,
+    axis_index,
+    broadcast_to,
+    expand_dims,
+    flatten,
+    integers,
+    linear_tangent,
+    reshape,
+)
+
+__all__ = ["concat", "repeat", "stack", "tile", "unstack"]
+
+METHODS = ("repeat",)
+_COPIES = 16  # repetitions up to which each is a copy of its own
+
+
+# -- concat ----------------------------------------------------------------------------------------
+
+
+def _concat_path(*arrays: Any, axis: int, sizes: tuple[int, ...], out: Any = None) -> Any:
+    if out is None:
+        shape = list(arrays[0].shape)
+        shape[axis] = sum(sizes)
+        dtype = np.result_type(*[a.dtype for a in arrays])
+        out = device_of(arrays[0]).empty(tuple(shape), dtype, "concat")
+    start = 0
+    for a, size in zip(arrays, sizes, strict=True):
+        out[along(axis, start, start + size)] = a
+        start += size
+    return out
+
+
+def _concat_backward(ns: Any, step: Any, g: Any) -> None:
+    """Every input gets a view of its part of g: no new memory."""
+    axis, sizes, start = step.params["axis"], step.params["sizes"], 0
+    last = max(i for i in range(len(sizes)) if step.needs(i))
+    for i, size in enumerate(sizes):
+        if step.needs(i):
+            part = ns.slice(g, key=along(axis, start, start + size))
+            (step.give if i == last else step.lend)(i, part)
+        start += size
+
+
+def _concat_tangent(ns: Any, primals: Any, tangents: Any, out: Any, params: dict[str, Any]) -> Any:
+    parts = [ns.multiply(p, 0) if t is None else t for p, t in zip(primals, tangents, strict=True)]
+    return ns.concat(*parts, **params)
+
+
+_concat_op = op(
+    "concat", inputs="", variadic=True, cpu=_concat_path, gpu=_concat_path, complex=True,
+    backward=_concat_backward, tangent=_concat_tangent,
+    samples=[Sample(((2, 3), (4, 3)), normal, {"axis": 0, "sizes": (2, 4)}),
+             Sample(((2, 3), (2, 0), (2, 1)), normal, {"axis": 1, "sizes": (3, 0, 1)})],
+    reference=lambda torch, *xs, axis, sizes: torch.cat(xs, dim=axis),
+    doc="The inputs joined along an axis: a copy in their common dtype.",
+)
+
+
+def concat(arrays: Sequence[Tensor], /, axis: int | None = 0) -> Tensor:
+    """The tensors joined along `axis`, which alone may differ; flattened first for axis=None.
+
+    The result has their common dtype. Raises ValueError if the shapes do not fit.
+    """
+    tensors = _tensors("concat", arrays)
+    if axis is None:
+        tensors, axis = [flatten(t) for t in tensors], 0
+    first = tensors[0]
+    axis = axis_index(axis, first.ndim, "concat")
+    for t in tensors[1:]:
+        if t.ndim != first.ndim or any(
+                n != m for i, (n, m) in enumerate(zip(t.shape, first.shape, strict=True))
+                if i != axis):
+            raise ValueError(f"concat along axis {axis} of shapes {first.shape} and {t.shape}; "
+                             "wanted shapes that differ in that axis only")
+    return _concat_op(*tensors, axis=axis, sizes=tuple(t.shape[axis] for t in tensors))
+
+
+def stack(arrays: Sequence[Tensor], /, axis: int = 0) -> Tensor:
+    """The tensors, of one shape, joined along a new axis at `axis` of the result.
+
+    Raises ValueError if the shapes differ.
+    """
+    tensors = _tensors("stack", arrays)
+    first = tensors[0]
+    place = axis_index(axis, first.ndim + 1, "stack")
+    for t in tensors[1:]:
+        if t.shape != first.shape:
+            raise ValueError(f"stack of shapes {first.shape} and {t.shape}; wanted equal shapes")
+    return concat([expand_dims(t, place) for t in tensors], place)
+
+
+def _tensors(name: str, arrays: Sequence[Tensor]) -> list[Tensor]:
+    """The arguments of a function that joins, at least one of them and all of them tensors."""
+    tensors = list(arrays)
+    if not tensors:
+        raise ValueError(f"{name} of no tensors; wanted at least one")
+    for t in tensors:
+        if not isinstance(t, Tensor):
+            raise TypeError(f"{name} was given {type(t).__name__}; wanted tensors")
+    return tensors
+
+
+def unstack(x: Tensor, /, axis: int = 0) -> tuple[Tensor, ...]:
+    """The slices of x along `axis`, without that axis: views."""
+    place = axis_index(axis, x.ndim, "unstack")
+    return tuple(get_item(x, (slice(None),) * place + (i,)) for i in range(x.shape[place]))
+
+
+# -- repetition: views that share memory, then one copy --------------------------------------------
+
+
+def tile(x: Tensor, repetitions: Sequence[int], /) -> Tensor:
+    """x as a tile, laid `repetitions` times along each axis (of more axes than x has, or fewer)."""
+    counts = integers(repetitions)
+    if any(n < 0 for n in counts):
+        raise ValueError(f"tile with repetitions {counts}; wanted 0 or more of each axis")
+    ndim = max(len(counts), x.ndim)
+    counts = (1,) * (ndim - len(counts)) + counts
+    sizes = (1,) * (ndim - x.ndim) + x.shape
+    apart = reshape(x, tuple(n for size in sizes for n in (1, size)))
+    pairs = list(zip(counts, sizes, strict=True))
+    laid = broadcast_to(apart, tuple(n for pair in pairs for n in pair))
+    return reshape(laid, tuple(c * n for c, n in pairs), copy=True)
+
+
+def _repeat_path(x: Any, *, count: int, axis: int, out: Any = None) -> Any:
+    shape = x.shape
+    if out is None:
+        whole = (*shape[:axis], shape[axis] * count, *shape[axis + 1:])
+        out = device_of(x).empty(whole, x.dtype, "repeat")
+    spread = out.reshape(*shape[:axis + 1], count, *shape[axis + 1:])  # a view: an axis is split
+    before = (slice(None),) * (axis + 1)
+    if count > _COPIES:
+        spread[...] = x[(*before, None)]
+    else:  # NumPy is slow at many short runs
+        for k in range(count):
+            spread[(*before, k)] = x
+    return out
+
+
+def _repeat_backward(ns: Any, step: Any, g: Any) -> None:
+    shape, axis = step.shape(0), step.params["axis"]
+    apart = (*shape[:axis + 1], step.params["count"], *shape[axis + 1:])
+    step.give(0, ns.sum(ns.reshape(g, shape=apart), axis=(axis + 1,), keepdims=False))
+
+
+_repeat_op = op(
+    "repeat", cpu=_repeat_path, gpu=_repeat_path, complex=True,
+    backward=_repeat_backward, tangent=linear_tangent("repeat"),
+    samples=[Sample((s,), normal, {"axis": a, "count": n})
+             for s, a, n in (((5,), 0, 3), ((2, 3), 1, 20), ((2, 3, 2), 1, 2), ((2, 0), 0, 2),
+                             ((3,), 0, 0))],
+    reference=lambda torch, x, axis, count: torch.repeat_interleave(x, count, axis),
+    doc="Each slice along an axis `count` times, one after the other: a copy.",
+)
+
+
+def repeat(x: Tensor, repeats: int | Tensor, /, axis: int | None = None) -> Tensor:
+    """Each element of x (flattened for axis=None), or each slice along `axis`, `repeats` times.
+
+    A tensor of repeats has one count for all, or one for each; on a GPU it is waited for, since the
+    result's shape depends on it. Raises ValueError for negative or misfitting counts.
+    """
+    if axis is None:
+        x, axis = flatten(x), 0
+    place = axis_index(axis, x.ndim, "repeat")
+    counts = _counts(repeats)
+    size = x.shape[place]
+    if counts.size != 1:
+        if counts.shape != (size,):
+            raise ValueError(f"repeat with repeats of shape {counts.shape} along an axis of size "
+                             f"{size}; wanted one count, or one for each")
+        indices = x.device.from_numpy(np.repeat(np.arange(size), counts))
+        return take(x, make(indices, x.device), axis=place)
+    return _repeat_op(x, count=int(counts.item()), axis=place)
+
+
+def _counts(repeats: Any) -> np.ndarray:
+    """The numbers of repetitions on the host, checked."""
+    on_host = repeats.device.to_numpy(repeats._array) if isinstance(repeats, Tensor) else repeats
+    refuse_mask(on_host, "repeat")
+    counts = np.asarray(on_host)
+    if counts.dtype.kind not in "iu" and counts.size:
+        raise TypeError(f"repeat with repeats of dtype {counts.dtype}; wanted integers")
+    if counts.size and counts.min() < 0:
+        raise ValueError(f"repeat with repeats of {counts.min()}; wanted 0 or more")
+    return counts.astype(np.int64)

@@ -1,0 +1,364 @@
+"""Shape: views where memory allows, copies where it does not."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Iterable, Sequence
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from gtensor.backend import Device, device_of, element_type, get_device
+from gtensor.engine.op import op
+from gtensor.engine.samples import Sample, normal, unary
+from gtensor.engine.tensor import Tensor
+from gtensor.ops.build.path_builders import settled
+
+__all__ = [
+    "astype", "broadcast_arrays", "broadcast_to", "clone", "expand_dims", "flatten",
+    "matrix_transpose", "moveaxis", "permute_dims", "reshape", "squeeze",
+]
+
+Shape = int | Sequence[int]
+Axes = int | Sequence[int]
+
+METHODS = ("reshape", "permute_dims", "flatten", "squeeze", "transpose", "matrix_transpose",
+           "astype", "clone", "to_device")
+
+
+def linear_tangent(name: str) -> Any:
+    """The tangent of a linear op is the op, applied to the tangents."""
+
+    def tangent(ns: Any, primals: Any, tangents: Any, out: Any, params: dict[str, Any]) -> Any:
+        return getattr(ns, name)(*tangents, **params)
+
+    return tangent
+
+
+def integers(value: Axes) -> tuple[int, ...]:
+    """One integer or several as a tuple. Raises TypeError for what is no integer."""
+    return tuple(map(operator.index, value if isinstance(value, Iterable) else (value,)))
+
+
+def axis_index(axis: int, ndim: int, op_name: str) -> int:
+    """The axis counted from 0. Raises AxisError (a ValueError and an IndexError) if not there."""
+    found = operator.index(axis)
+    if -ndim <= found < ndim:
+        return found % ndim
+    wanted = f"{-ndim} to {ndim - 1}" if ndim else "at least one dimension"
+    raise np.exceptions.AxisError(
+        f"{op_name} along axis {axis} of a tensor of {ndim} dimensions; wanted {wanted}")
+
+
+def lone(axis: Axes | None, ndim: int) -> bool:
+    """Whether axis 0 or -1 is meant of a 0-d tensor: it counts as one element along it.
+
+    So it does in what reduces, normalizes, sorts or accumulates along an axis, as in PyTorch;
+    elsewhere a 0-d tensor has no axis.
+    """
+    return ndim == 0 and axis in (0, -1, (0,), (-1,))
+
+
+def along_one(function: Callable[..., Tensor], x: Tensor, axis: int, name: str) -> Tensor:
+    """`function(x, axis=)` by the axis counted from 0; `lone` ones are made, and left out after."""
+    if lone(axis, x.ndim):
+        return reshape(function(reshape(x, (1,)), axis=0), ())
+    return function(x, axis=axis_index(axis, x.ndim, name))
+
+
+def axis_indices(axes: Axes, ndim: int, op_name: str) -> tuple[int, ...]:
+    """One axis or several as a tuple, counted from 0. Raises as `axis_index`, and for one twice."""
+    found = tuple(axis_index(a, ndim, op_name) for a in integers(axes))
+    if len(set(found)) != len(found):
+        raise ValueError(f"{op_name} with axes {axes} of a tensor of {ndim} dimensions; wanted "
+                         "each at most once")
+    return found
+
+
+def along(axis: int, start: int | None, stop: int | None, step: int | None = None) -> Any:
+    """The key of start:stop:step along an axis, all of the axes before and behind it."""
+    return (slice(None),) * axis + (slice(start, stop, step),)
+
+
+def resized(shape: Sequence[int], axis: int, size: int) -> tuple[int, ...]:
+    """The shape with another size of one axis."""
+    return (*shape[:axis], size, *shape[axis + 1:])
+
+
+# -- reshape ---------------------------------------------------------------------------------------
+
+
+def _reshape(x: Any, *, shape: tuple[int, ...], out: Any = None) -> Any:
+    if out is not None:
+        out[...] = x.reshape(shape)
+        return out
+    view = _reshaped_view(x, shape)
+    return device_of(x).copy(x, label="reshape").reshape(shape) if view is None else view
+
+
+def _reshaped_view(x: Any, shape: tuple[int, ...]) -> Any:
+    """A view of x in the shape, or None if its elements lie so that only a copy can have it."""
+    if x.flags.c_contiguous:
+        return x.reshape(shape)
+    try:
+        return device_of(x).xp.reshape(x, shape, copy=False)
+    except ValueError:
+        return None
+
+
+def _reshape_backward(ns: Any, step: Any, g: Any) -> None:
+    step.give(0, ns.reshape(g, shape=step.shape(0)))
+
+
+_reshape_op = op(
+    "reshape", cpu=_reshape, gpu=_reshape, view=True, complex=True,
+    backward=_reshape_backward, tangent=linear_tangent("reshape"),
+    samples=[Sample(((2, 6),), normal, {"shape": (3, 4)}),
+             Sample(((0, 3),), normal, {"shape": (3, 0)}),
+             Sample(((),), normal, {"shape": (1, 1)}), Sample(((4,),), normal, {"shape": (2, 2)})],
+    reference=lambda torch, x, shape: x.reshape(shape),
+)
+
+
+def reshape(x: Tensor, /, shape: Shape, *, copy: bool | None = None) -> Tensor:
+    """`x` in another shape of as many elements; one entry may be -1.
+
+    copy=None copies only if the elements lie so that no view can have that shape; True always
+    copies; False never does. Raises ValueError if the number of elements differs, or if copy=False
+    and a copy is needed.
+    """
+    wanted = integers(shape)
+    if wanted.count(-1) == 1:
+        known = prod(n for n in wanted if n != -1)
+        if known and x.size % known == 0:
+            wanted = tuple(x.size // known if n == -1 else n for n in wanted)
+    if any(n < 0 for n in wanted) or prod(wanted) != x.size:
+        raise ValueError(f"reshape of a tensor of shape {x.shape} ({x.size} elements) to {shape}; "
+                         "wanted a shape of as many elements, with at most one -1")
+    if copy:
+        x = clone(x)
+    elif copy is False and _reshaped_view(x._array, wanted) is None:
+        raise ValueError(f"reshape of a tensor of shape {x.shape} to {wanted} with copy=False, "
+                         "but its elements lie so that this needs a copy")
+    return _reshape_op(x, shape=wanted)
+
+
+def flatten(x: Tensor, start_dim: int = 0, end_dim: int = -1) -> Tensor:
+    """Axes start_dim to end_dim as one. A view where memory allows."""
+    if not x.ndim:
+        return reshape(x, (1,))
+    first, last = start_dim % x.ndim, end_dim % x.ndim
+    if not (-x.ndim <= start_dim < x.ndim and -x.ndim <= end_dim < x.ndim) or first > last:
+        raise ValueError(
+            f"flatten of axes {start_dim} to {end_dim} of a tensor of {x.ndim} dimensions")
+    return reshape(x, (*x.shape[:first], prod(x.shape[first:last + 1]), *x.shape[last + 1:]))
+
+
+def squeeze(x: Tensor, /, axis: Axes | None = None) -> Tensor:
+    """Without the given axes, which must have size 1 (else ValueError), or all of them: a view."""
+    if axis is None:
+        gone: Sequence[int] = [i for i, n in enumerate(x.shape) if n == 1]
+    else:
+        gone = () if lone(axis, x.ndim) else axis_indices(axis, x.ndim, "squeeze")
+    if any(x.shape[a] != 1 for a in gone):
+        raise ValueError(f"squeeze of axis {axis} of a tensor of shape {x.shape}; "
+                         "wanted axes of size 1")
+    return reshape(x, tuple(n for i, n in enumerate(x.shape) if i not in gone))
+
+
+def expand_dims(x: Tensor, /, axis: Axes = 0) -> Tensor:
+    """With a new axis of size 1 at `axis` of the result, or at several: a view."""
+    count = len(integers(axis))
+    new = axis_indices(axis, x.ndim + count, "expand_dims")
+    sizes = iter(x.shape)
+    return reshape(x, tuple(1 if i in new else next(sizes) for i in range(x.ndim + count)))
+
+
+# -- permute_dims ----------------------------------------------------------------------------------
+
+
+def _permute(x: Any, *, axes: tuple[int, ...], out: Any = None) -> Any:
+    if out is None:
+        return x.transpose(axes)
+    out[...] = x.transpose(axes)
+    return out
+
+
+def _permute_backward(ns: Any, step: Any, g: Any) -> None:
+    axes = step.params["axes"]
+    step.give(0, ns.permute_dims(g, axes=tuple(axes.index(i) for i in range(len(axes)))))
+
+
+_permute_op = op(
+    "permute_dims", cpu=_permute, gpu=_permute, view=True, complex=True,
+    backward=_permute_backward, tangent=linear_tangent("permute_dims"),
+    samples=[Sample(((2, 3),), normal, {"axes": (1, 0)}),
+             Sample(((2, 3, 4),), normal, {"axes": (2, 0, 1)}),
+             Sample(((0, 3),), normal, {"axes": (1, 0)}), Sample(((),), normal, {"axes": ()})],
+    reference=lambda torch, x, axes: x.permute(axes),
+)
+
+
+def permute_dims(x: Tensor, /, axes: Sequence[int]) -> Tensor:
+    """The axes in another order: a view. Raises ValueError unless `axes` names each axis once."""
+    wanted = axis_indices(axes, x.ndim, "permute_dims")
+    if len(wanted) != x.ndim:
+        raise ValueError(f"permute_dims with axes {tuple(axes)} of a tensor of {x.ndim} "
+                         "dimensions; wanted each axis once")
+    return _permute_op(x, axes=wanted)
+
+
+def moveaxis(x: Tensor, source: Axes, destination: Axes, /) -> Tensor:
+    """The axes `source` moved to the places `destination`, the others in their order: a view."""
+    origins = axis_indices(source, x.ndim, "moveaxis")
+    places = axis_indices(destination, x.ndim, "moveaxis")
+    if len(origins) != len(places):
+        raise ValueError(f"moveaxis from axes {source} to {destination}; wanted as many "
+                         "destinations as sources")
+    return _permute_op(x, axes=moved_axes(origins, places, x.ndim))
+
+
+def moved_axes(origins: Sequence[int], places: Sequence[int], ndim: int) -> tuple[int, ...]:
+    """For each axis of the result of moving `origins` to `places`, where it comes from."""
+    at = dict(zip(places, origins, strict=True))
+    others = (i for i in range(ndim) if i not in origins)
+    return tuple(at[i] if i in at else next(others) for i in range(ndim))
+
+
+def matrix_transpose(x: Tensor, /) -> Tensor:
+    """The last two axes swapped: a view. Raises ValueError for fewer than two axes."""
+    if x.ndim < 2:
+        raise ValueError(f"matrix_transpose of a tensor of shape {x.shape}; "
+                         "wanted two axes or more")
+    return _permute_op(x, axes=(*range(x.ndim - 2), x.ndim - 1, x.ndim - 2))
+
+
+def transpose(x: Tensor) -> Tensor:
+    """The transpose of a matrix: a view."""
+    if x.ndim != 2:
+        raise ValueError(f".T of a tensor of shape {x.shape}; wanted two axes: "
+                         "use .mT or permute_dims")
+    return _permute_op(x, axes=(1, 0))
+
+
+# -- broadcast_to ----------------------------------------------------------------------------------
+
+
+def _broadcast(x: Any, *, shape: tuple[int, ...], out: Any = None) -> Any:
+    if out is None and 0 in shape:
+        return device_of(x).empty(shape, x.dtype, "broadcast_to")  # NumPy's would be read-only
+    if out is None and x.size == prod(shape):
+        return x.reshape(shape)  # only axes of size 1 are new: an ordinary, writable view
+    if out is None:
+        return device_of(x).xp.broadcast_to(x, shape)
+    out[...] = x
+    return out
+
+
+def _broadcast_backward(ns: Any, step: Any, g: Any) -> None:
+    step.give(0, g)  # the step sums it to the input's shape
+
+
+_broadcast_op = op(
+    "broadcast_to", cpu=_broadcast, gpu=_broadcast, view=True, complex=True,
+    backward=_broadcast_backward, tangent=linear_tangent("broadcast_to"),
+    samples=[Sample(((3,),), normal, {"shape": (2, 3)}),
+             Sample(((2, 1),), normal, {"shape": (2, 4)}),
+             Sample(((),), normal, {"shape": (3,)}), Sample(((1, 0),), normal, {"shape": (2, 0)})],
+    reference=lambda torch, x, shape: x.expand(shape),
+)
+
+
+def broadcast_to(x: Tensor, /, shape: Shape) -> Tensor:
+    """x repeated to `shape` without a copy: a view whose elements share memory."""
+    wanted = integers(shape)
+    try:
+        fits = np.broadcast_shapes(x.shape, wanted) == wanted
+    except ValueError:
+        fits = False
+    if not fits:
+        raise ValueError(f"broadcast_to of a tensor of shape {x.shape} to {wanted}; each axis must "
+                         "agree or be 1, counted from the last")
+    return _broadcast_op(x, shape=wanted)
+
+
+def broadcast_arrays(*arrays: Tensor) -> list[Tensor]:
+    """The tensors repeated to their common shape: views. Raises ValueError if there is none."""
+    try:
+        shape = np.broadcast_shapes(*(a.shape for a in arrays))
+    except ValueError:
+        raise ValueError(f"broadcast_arrays of shapes {', '.join(str(a.shape) for a in arrays)}; "
+                         "wanted shapes whose axes agree or are 1, counted from the last"
+                         ) from None
+    return [broadcast_to(a, shape) for a in arrays]
+
+
+# -- copies ----------------------------------------------------------------------------------------
+
+
+def _astype_path(x: Any, *, dtype: Any, out: Any = None) -> Any:
+    if x.dtype.kind == "c" and dtype.kind != "c":
+        raise TypeError(f"astype of {x.dtype} to {dtype} would drop the imaginary part; take "
+                        "real(x), imag(x) or abs(x) first")
+    if out is None:
+        return device_of(x).copy(x, dtype=dtype, label="astype")
+    out[...] = x
+    return out
+
+
+_astype_op = op(
+    "astype", cpu=_astype_path, gpu=_astype_path, complex=True,
+    backward=lambda ns, step, g: step.give(0, g),  # the step casts it to the input's dtype
+    tangent=linear_tangent("astype"),
+    samples=[Sample((s,), normal, {"dtype": np.dtype("float32")})
+             for s in ((7,), (2, 3), (0,), ())],
+    reference=lambda torch, x, dtype: x.to(torch.float32),
+    doc="x in another dtype: a copy. A complex gradient reaches a real x by its real part.",
+)
+
+
+def astype(
+    x: Tensor, dtype: Any, /, *, copy: bool = True, device: Device | str | None = None
+) -> Tensor:
+    """x in another dtype, and on `device` if one is given; of x's own kind only if copy=True.
+
+    Integers and booleans carry no gradient, so the result in such a dtype has no history. Raises
+    TypeError from a complex to a real dtype.
+    """
+    wanted, place = element_type(dtype), x.device if device is None else get_device(device)
+    moved = x if place is x.device else to_device(x, device=place)
+    if moved.dtype == wanted:
+        return clone(moved) if copy and moved is x else moved
+    return _astype_op(moved if wanted.kind in "fVc" else moved.detach(), dtype=wanted)
+
+
+def _clone_path(x: Any, out: Any = None) -> Any:
+    if out is None:
+        return device_of(x).copy(x, label="clone")
+    out[...] = x
+    return out
+
+
+clone = op(
+    "clone", cpu=_clone_path, gpu=_clone_path, complex=True,
+    backward=lambda ns, step, g: step.give(0, g), tangent=linear_tangent("clone"),
+    samples=unary(), reference=lambda torch, x: x.clone(),
+    doc="A copy in memory of its own; gradients flow through it.",
+)
+
+
+def _to_device_path(x: Any, *, device: Device, out: Any = None) -> Any:
+    source = device_of(x)
+    moved = device.copy(x) if device is source else device.from_numpy(source.to_numpy(x))
+    return settled(moved, out)
+
+
+to_device = op(
+    "to_device", cpu=_to_device_path, gpu=_to_device_path, complex=True,
+    backward=lambda ns, step, g: step.give(0, ns.to_device(g, device=step.parents[0].device)),
+    tangent=linear_tangent("to_device"),
+    samples=[Sample((s,), normal, {"device": get_device("cpu")}) for s in ((3,), (2, 0), ())],
+    reference=lambda torch, x, device: x.clone(),
+    doc="A copy on another device; its gradient comes back to this one.",
+)

@@ -1,0 +1,173 @@
+"""Writing in place: the operators by the name of their op, and x[key] = value."""
+
+from __future__ import annotations
+
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from gtensor.backend import device_of
+from gtensor.engine import in_place
+from gtensor.engine.interchange import given_values
+from gtensor.engine.op import op, registry
+from gtensor.engine.samples import Sample, normal
+from gtensor.engine.tensor import Tensor
+from gtensor.ops.arrange.index_keys import (
+    Key,
+    Selection,
+    described,
+    is_basic,
+    normalized,
+    rows_of,
+    selected_shape,
+    unique,
+)
+from gtensor.ops.arrange.shape import reshape
+
+METHODS = ("assign", "set_item")
+_RECORDS = {"pow": "power"}  # operators whose op has another name
+
+
+def assign(name: str, target: Tensor, other: Any) -> Tensor:
+    """target = op(target, other) in target's memory."""
+    return in_place.assign(registry[_RECORDS.get(name, name)], target, other)
+
+
+# -- x[key] = value --------------------------------------------------------------------------------
+
+
+def _set_item_path(x: Any, value: Any, *, key: Key, out: Any = None) -> Any:
+    if out is None:
+        out = device_of(x).copy(x, label="set_item")
+    elif out is not x:
+        out[...] = x
+    value = device_of(out).assignable(value, out.dtype)
+    rows = rows_of(out, key)
+    if rows is None:
+        out[key] = value
+    else:
+        target, places = rows
+        target[places] = value
+    return out
+
+
+def _set_item_gpu(x: Any, value: Any, *, key: Key, out: Any = None) -> Any:
+    """Equal places get equal values, those of the last write to each: threads write in no order."""
+    if getattr(value, "ndim", 0) and not unique(key):
+        selected = Selection(key, x.shape)
+        first, lead = selected.place, len(selected.lead)
+        xp = device_of(x).xp
+        each = xp.broadcast_to(value, selected.shape)
+        rows = each.reshape((*each.shape[:first], prod(selected.lead), *each.shape[first + lead:]))
+        _, last = selected.last_writes(xp)
+        value = rows.take(last.reshape(-1), axis=first).reshape(each.shape)
+    return _set_item_path(x, value, key=key, out=out)
+
+
+def _set_item_backward(ns: Any, step: Any, g: Any) -> None:
+    """The value gets the gradient of its last writes, x that of all other elements."""
+    key = step.params["key"]
+    if step.needs(1):
+        if all(map(is_basic, key)):
+            part = ns.slice(g, key=key)
+            part = ns.clone(part) if step.needs(0) else part  # g is written below
+        else:
+            part = ns.gather(g, key=key)
+            if not unique(key):
+                selected = Selection(key, g.shape)
+                number, last = selected.last_writes(step.record.device.xp)
+                part = ns.where(selected.along(number == last), part, 0.0)
+        step.give(1, part)
+    if step.needs(0):
+        step.give(0, ns.set_item(g, 0.0, key=key, out=step.reuse(g)))
+
+
+def _set_item_tangent(
+    ns: Any, primals: Any, tangents: Any, out: Any, params: dict[str, Any]
+) -> Any:
+    dx, dvalue = tangents
+    dx = ns.multiply(primals[0], 0) if dx is None else dx
+    return ns.set_item(dx, 0.0 if dvalue is None else dvalue, **params)
+
+
+set_item_op = op(
+    "set_item", cpu=_set_item_path, gpu=_set_item_gpu, complex=True,
+    backward=_set_item_backward, tangent=_set_item_tangent,
+    samples=[Sample(((5,), (3,)), normal, {"key": (slice(1, 4),)}),
+             Sample(((3, 5), ()), normal, {"key": (1,)}),
+             Sample(((3, 5), (5,)), normal, {"key": (np.array([0, 2]),)}),
+             Sample(((4, 3), (5, 3)), normal, {"key": (np.array([0, 2, 0, 3, 2]),)}),
+             Sample(((2, 3, 3), (3, 2, 1)), normal,
+                    {"key": (slice(None), np.array([0, 0, 1]), slice(1, None), None)}),
+             Sample(((2, 3), (3,)), normal,
+                    {"key": (np.array([[True, False, True], [False, False, True]]),)})],
+    doc="x with `value` at `key`, the last one where places repeat; in place by x[key] = value.",
+)
+
+
+def set_item(x: Tensor, key: Any, value: Any) -> None:
+    """x[key] = value in x's memory; recorded. The last value stays where the key repeats a place.
+
+    Raises before anything is written: IndexError for the key, ValueError for the value's shape,
+    TypeError for its dtype.
+    """
+    tracked = x.requires_grad or (isinstance(value, Tensor) and value.requires_grad)
+    parts, basic = normalized(x, key, tracked)
+    value = given_values(value, x.device, "x[key] = value")
+    try:
+        part, target = _selected(x, parts, basic, np.ndim(_raw(value)) == 0)
+        _write(x, parts, part, value if target is None else _fitted(value, target))
+    except IndexError as error:
+        raise IndexError(f"{described(key, x.shape)}: {error}") from None
+
+
+def _write(x: Tensor, key: Key, part: Any, value: Any) -> None:
+    """x[key] = value for a value of a shape that fits; `part` is x[key] if that is a view."""
+    kind = np.result_type(_raw(value))
+    if x.dtype.kind == "V" and kind.kind != "c":  # ml_dtypes: any real value goes in
+        kind = x.dtype
+    loses_parts = kind.kind == "c" and x.dtype.kind != "c"
+    number = isinstance(value, (bool, int, float))
+    if loses_parts or not number and not np.can_cast(kind, x.dtype, "same_kind"):
+        raise TypeError(f"x[key] = value with a value of dtype {kind} into dtype {x.dtype}; "
+                        "convert it with astype() first")
+    params = {"key": key}
+    if part is None or not isinstance(value, Tensor) or not in_place.written_back(
+            set_item_op, x, part, value, params):
+        in_place.write(set_item_op, x, value, params)
+
+
+def _raw(value: Any) -> Any:
+    return value._array if isinstance(value, Tensor) else value
+
+
+def _selected(
+    x: Tensor, key: Key, basic: bool, single: bool
+) -> tuple[Any, tuple[int, ...] | None]:
+    """The part of x that a basic key selects, and the selection's shape.
+
+    The shape is None for a `single` value, which fits any; on a GPU, counting a mask would wait.
+    """
+    if basic:
+        part = x._array[(*key, ...) if not any(p is ... for p in key) else key]
+        return part, part.shape
+    return None, None if single else selected_shape(key, x.shape)
+
+
+def _fitted(value: Any, target: tuple[int, ...]) -> Any:
+    """The value without leading axes of size 1 that the selection lacks, as NumPy allows."""
+    shape = np.shape(_raw(value))
+    extra = max(0, len(shape) - len(target))
+    try:
+        fits = (prod(shape[:extra]) == 1
+                and np.broadcast_shapes(shape[extra:], target) == target)
+    except ValueError:
+        fits = False
+    if not fits:
+        raise ValueError(f"x[key] = value with a value of shape {shape} where the key selects "
+                         f"shape {target}")
+    if not extra:
+        return value
+    return (reshape(value, shape[extra:]) if isinstance(value, Tensor)
+            else value.reshape(shape[extra:]))

@@ -1,0 +1,236 @@
+"""The paths of attention: blocks of weights, forward and backward, on either kind of device."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from math import isqrt, prod
+from typing import Any
+
+import numpy as np
+
+from gtensor.backend import device_of
+from gtensor.ops.activations.dropout import keep_factors
+from gtensor.ops.build.cpu_tiles import computed_in
+from gtensor.ops.build.path_builders import tiles
+from gtensor.settings import settings
+
+_GPU_BLOCK = 1 << 23  # weights at a time on a GPU: enough to fill it, 32 MiB in float32
+Key = tuple[Any, ...]
+
+
+class _Blocks:
+    """One call's arrays with common leading axes, and the blocks of weights that they are cut into.
+
+    A block is (matrices of some leading indices) x (rows: queries) x (columns: keys). With dropout
+    a block has all columns, so that its weights use consecutive random numbers.
+    """
+
+    def __init__(
+        self, q: Any, k: Any, v: Any, mask: Any, *, scale: float, is_causal: bool,
+        dropout_p: float, seed: int,
+    ) -> None:
+        self.device = device_of(q)
+        self.xp = self.device.xp
+        self.work = computed_in(q.dtype)
+        self.scale, self.is_causal = scale, is_causal
+        self.dropout_p, self.seed = dropout_p, seed
+        self.length, self.keys = q.shape[-2], k.shape[-2]
+        self.lead = np.broadcast_shapes(q.shape[:-2], k.shape[:-2], v.shape[:-2])
+        self.q, self.k, self.v = (self._spread(a, a.shape[-2:]) for a in (q, k, v))
+        self.mask = None if mask is None else self._spread(mask, (self.length, self.keys))
+        limit = settings.tile_elements if self.device.type == "cpu" else _GPU_BLOCK
+        self.columns = max(1, min(self.keys, max(isqrt(2 * limit), limit // max(1, self.length))))
+        if dropout_p:
+            self.columns = max(1, self.keys)
+        self.rows = max(1, min(self.length, limit // self.columns))
+        whole = self.rows == self.length and self.columns >= self.keys
+        self.matrices = max(1, limit // (self.rows * self.columns)) if whole else 1
+        self._tiles = [self.device.empty(
+            (min(self.matrices, max(1, prod(self.lead))) * self.rows * self.columns,),
+            self.work, "workspace") for _ in range(2)]
+
+    def _spread(self, a: Any, last: tuple[int, ...]) -> Any:
+        return self.xp.broadcast_to(a, (*self.lead, *last))
+
+    def batches(self) -> Iterator[tuple[Key, int]]:
+        """Keys of the leading axes, and the number of the first matrix that each selects."""
+        first = 0
+        for key in tiles(self.lead, self.matrices):
+            yield key, first
+            first += prod(self.q[key].shape[:-2])
+
+    def row_blocks(self) -> Iterator[slice]:
+        """Queries, in order."""
+        for start in range(0, self.length, self.rows):
+            yield slice(start, min(start + self.rows, self.length))
+
+    def column_blocks(self, rows: slice) -> Iterator[slice]:
+        """Keys that some query of `rows` sees (with dropout: all), in order."""
+        cut = self.is_causal and not self.dropout_p
+        stop = min(self.keys, rows.stop) if cut else self.keys
+        for start in range(0, stop, self.columns):
+            yield slice(start, min(start + self.columns, stop))
+
+    def part(self, a: Any, batch: Key, rows: slice) -> Any:
+        """Rows of some matrices, contiguous and in the compute dtype."""
+        return self.xp.ascontiguousarray(a[batch][..., rows, :], dtype=self.work)
+
+    def product(self, which: int, a: Any, b: Any) -> Any:
+        """a @ b.mT in work buffer `which`."""
+        shape = (*a.shape[:-1], b.shape[-2])
+        out = self._tiles[which][:prod(shape)].reshape(shape)
+        return self.device.matmul(a, _swapped(b), out)
+
+    def scores(self, batch: Key, rows: slice, columns: slice, queries: Any) -> Any:
+        """queries @ keys.mT, masked: a block that may be overwritten."""
+        s = self.product(0, queries, self.part(self.k, batch, columns))
+        if self.mask is not None:
+            mask = self.mask[batch][..., rows, columns]
+            if mask.dtype.kind == "b":
+                self.xp.copyto(s, -np.inf, where=self.xp.logical_not(mask))
+            else:
+                s += mask
+        if self.is_causal and columns.stop > rows.start + 1:
+            seen = self.xp.arange(rows.start, rows.stop)[:, None]
+            unseen = self.xp.arange(columns.start, columns.stop) > seen
+            self.xp.copyto(s, -np.inf, where=unseen)
+        return s
+
+    def kept(self, first: int, rows: slice, shape: tuple[int, ...]) -> Any:
+        """The dropout factors of the block's weights, all columns; None without dropout."""
+        if not self.dropout_p:
+            return None
+        start = (first * self.length + rows.start) * self.keys
+        return keep_factors(self.device, shape, start, self.dropout_p, self.seed, self.work)
+
+
+    def add(self, total: Any, batch: Key, last: tuple[slice, slice], part: Any) -> None:
+        """total[batch, last] += part; total may have 1 for, or lack, an axis of the whole."""
+        missing = len(self.lead) + 2 - total.ndim
+        target = total.reshape((1,) * missing + total.shape)
+        key = (*batch, *(slice(None),) * (len(self.lead) - len(batch)), *last)
+        view = target[tuple(
+            (slice(None) if isinstance(k, slice) else 0) if n == 1 else k
+            for k, n in zip(key, target.shape, strict=True))]
+        summed = tuple(i for i, n in enumerate(view.shape) if n == 1 and part.shape[i] != 1)
+        view += part.sum(axis=summed, keepdims=True) if summed else part
+
+
+def _swapped(a: Any) -> Any:
+    """The last two axes swapped: a view."""
+    return a.swapaxes(-1, -2)
+
+
+def attention_path(
+    q: Any, k: Any, v: Any, mask: Any, *, scale: float, is_causal: bool, dropout_p: float,
+    seed: int, out: Any = None,
+) -> Any:
+    blocks = _Blocks(q, k, v, mask, scale=scale, is_causal=is_causal, dropout_p=dropout_p,
+                     seed=seed)
+    shape = (*blocks.lead, blocks.length, v.shape[-1])
+    if out is None:
+        out = blocks.device.empty(shape, q.dtype, "attention")
+    largest, total = blocks.device.empty((2, *shape[:-1], 1), blocks.work, "attention")
+    with np.errstate(invalid="ignore", over="ignore"):  # infinite scores: NaN, as in PyTorch
+        for batch, first in blocks.batches():
+            for rows in blocks.row_blocks():
+                parts = _attend(blocks, batch, first, rows)
+                for whole, part in zip((out, largest, total), parts, strict=True):
+                    whole[batch][..., rows, :] = part
+    return out, largest, total
+
+
+def _attend(blocks: _Blocks, batch: Key, first: int, rows: slice) -> tuple[Any, Any, Any]:
+    """The output of some queries, their largest scores, and their sums of exponentials."""
+    xp = blocks.xp
+    queries = blocks.part(blocks.q, batch, rows) * blocks.work.type(blocks.scale)
+    column = (*queries.shape[:-1], 1)
+    top = xp.full(column, -np.inf, blocks.work)
+    total = xp.zeros(column, blocks.work)
+    mixed = xp.zeros((*queries.shape[:-1], blocks.v.shape[-1]), blocks.work)
+    for columns in blocks.column_blocks(rows):
+        p = blocks.scores(batch, rows, columns, queries)
+        higher = xp.maximum(top, p.max(axis=-1, keepdims=True))
+        origin = xp.where(higher == -np.inf, 0, higher)  # nothing seen yet: not -inf minus -inf
+        p -= origin
+        xp.exp(p, out=p)
+        shrunk = xp.exp(top - origin)
+        total *= shrunk
+        total += p.sum(axis=-1, keepdims=True)
+        mixed *= shrunk
+        kept = blocks.kept(first, rows, p.shape)
+        if kept is not None:
+            p *= kept
+        blocks.device.matmul(p, blocks.part(blocks.v, batch, columns), mixed, beta=1.0)
+        top = higher
+    nothing = total == 0  # a query that sees no key: 0, as in PyTorch
+    total = xp.where(nothing, 1, total)
+    mixed /= total
+    return mixed, xp.where(nothing, 0, top), total
+
+
+# -- backward --------------------------------------------------------------------------------------
+
+
+def attention_grad_path(
+    g: Any, q: Any, k: Any, v: Any, mask: Any, attended: Any, largest: Any, total: Any, *,
+    wanted: tuple[bool, ...], scale: float, is_causal: bool, dropout_p: float, seed: int,
+) -> tuple[Any, ...]:
+    """Gradients of q, k, v and mask, in their shapes; None where not `wanted`.
+
+    Sums over blocks are kept in float32 for the half types, the only additional memory.
+    """
+    blocks = _Blocks(q, k, v, mask, scale=scale, is_causal=is_causal, dropout_p=dropout_p,
+                     seed=seed)
+    sums = [_zeros(blocks, a) if want else None
+            for a, want in zip((q, k, v, mask), wanted, strict=True)]
+    with np.errstate(invalid="ignore", over="ignore"):
+        for batch, first in blocks.batches():
+            for rows in blocks.row_blocks():
+                _attend_backward(
+                    blocks, batch, first, rows, (g, attended, largest, total), sums)
+    return tuple(None if added is None else added.astype(a.dtype, copy=False)
+                 for added, a in zip(sums, (q, k, v, mask), strict=True))
+
+
+def _zeros(blocks: _Blocks, like: Any) -> Any:
+    total = blocks.device.empty(like.shape, blocks.work, "attention_grad")
+    total[...] = 0
+    return total
+
+
+def _attend_backward(
+    blocks: _Blocks, batch: Key, first: int, rows: slice, known: tuple[Any, ...],
+    sums: list[Any],
+) -> None:
+    """Add to `sums` the gradients of q, k, v and mask through the outputs of some queries."""
+    xp, everything = blocks.xp, slice(None)
+    g, attended, largest, total = known
+    queries = blocks.part(blocks.q, batch, rows) * blocks.work.type(blocks.scale)
+    # The weights are the exponentials over their sums; all that they meet is a multiple of this.
+    arrived = blocks.part(g, batch, rows) / total[batch][..., rows, :]
+    shift = (arrived * attended[batch][..., rows, :]).sum(axis=-1, keepdims=True)
+    for columns in blocks.column_blocks(rows):
+        p = blocks.scores(batch, rows, columns, queries)
+        p -= largest[batch][..., rows, :]
+        xp.exp(p, out=p)
+        change = blocks.product(1, arrived, blocks.part(blocks.v, batch, columns))
+        kept = blocks.kept(first, rows, p.shape)
+        if kept is not None:
+            change *= kept
+            kept *= p
+        if sums[2] is not None:
+            used = p if kept is None else kept
+            part = blocks.device.matmul(_swapped(used), arrived)
+            blocks.add(sums[2], batch, (columns, everything), part)
+        change -= shift
+        change *= p  # the gradient of the scores
+        if sums[0] is not None:
+            part = blocks.device.matmul(change, blocks.part(blocks.k, batch, columns))
+            part *= blocks.scale
+            blocks.add(sums[0], batch, (rows, everything), part)
+        if sums[1] is not None:
+            part = blocks.device.matmul(_swapped(change), queries)
+            blocks.add(sums[1], batch, (columns, everything), part)
+        if sums[3] is not None:
+            blocks.add(sums[3], batch, (rows, columns), change)

@@ -1,0 +1,104 @@
+"""Work buffers of CPU paths: one per call, from the installed resource, reused by every tile."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from gtensor.backend import host
+from gtensor.ops.build.path_builders import tiles
+from gtensor.settings import settings
+
+
+def computed_in(dtype: np.dtype) -> np.dtype:
+    """The dtype that sums and statistics are computed in: float32 for the half types."""
+    return np.dtype(np.float32) if dtype.itemsize == 2 and dtype.kind in "fV" else dtype
+
+
+def sortable(x: Any) -> Any:
+    """x (a Python number stays one) in a dtype that NumPy and CuPy sort well; its order is kept."""
+    kind = x.dtype.kind if hasattr(x, "dtype") else ""
+    return x.astype(np.float32) if kind == "V" else x
+
+
+class Scratch:
+    """`count` buffers of `elements` elements, taken in any shape that fits."""
+
+    def __init__(self, count: int, elements: int, dtype: Any) -> None:
+        self._buffers = host().empty((count, max(1, elements)), dtype, "workspace")
+
+    def __call__(self, which: int, shape: tuple[int, ...]) -> np.ndarray:
+        """Buffer `which`, uninitialized, as a contiguous array of `shape`."""
+        return self._buffers[which, :prod(shape)].reshape(shape)
+
+
+def whole_tiles(shape: tuple[int, ...]) -> Iterator[tuple[Any, ...]]:
+    """Keys of tiles that select arrays and never scalars, so that a tile can be written."""
+    for tile in tiles(shape, settings.tile_elements):
+        yield (*tile, ...)
+
+
+def tile_size(shape: tuple[int, ...]) -> int:
+    """Elements of the largest of `whole_tiles(shape)`."""
+    return min(prod(shape), settings.tile_elements)
+
+
+def row_tiles(shape: tuple[int, ...]) -> Iterator[tuple[Any, ...]]:
+    """Keys that cut an array into tiles of whole rows (its last axis), at least one row each."""
+    columns = max(1, shape[-1])
+    for tile in tiles(shape[:-1], max(1, settings.tile_elements // columns)):
+        yield (*tile, ...)
+
+
+def row_tile_size(shape: tuple[int, ...]) -> int:
+    """Elements of the largest of `row_tiles(shape)`."""
+    columns = max(1, shape[-1])
+    return min(prod(shape), max(1, settings.tile_elements // columns) * columns)
+
+
+# -- selection without branches --------------------------------------------------------------------
+# np.where and masked copies branch on every element: on random masks they cost ten multiplies.
+
+
+def _integer(dtype: np.dtype) -> str:
+    return f"i{dtype.itemsize}"
+
+
+def masked(a: np.ndarray, mask: np.ndarray, out: np.ndarray | None = None) -> np.ndarray:
+    """a where mask, else 0 (also where a is infinite or NaN). `out` may be `a`."""
+    integer = _integer(a.dtype)
+    kept = np.negative(mask.view(np.int8))  # all bits, or none
+    if out is None:
+        return np.bitwise_and(a.view(integer), kept).view(a.dtype)
+    np.bitwise_and(a.view(integer), kept, out=out.view(integer))
+    return out
+
+
+def select(mask: Any, x1: Any, x2: Any) -> Any:
+    """x1 where mask, else x2, as np.where; one of the two may be a Python number."""
+    model = x1 if isinstance(x1, np.ndarray) else x2
+    if not isinstance(model, np.ndarray) or not isinstance(mask, np.ndarray) or not mask.ndim:
+        return np.where(mask, x1, x2)
+    integer = _integer(model.dtype)
+    a, b = (np.asarray(x, model.dtype).view(integer) for x in (x1, x2))
+    chosen = np.bitwise_xor(a, b)
+    if chosen.shape != mask.shape:
+        return np.where(mask, x1, x2)
+    chosen &= np.negative(mask.view(np.int8))
+    chosen ^= b
+    return chosen.view(model.dtype)
+
+
+def select_into(
+    out: np.ndarray, mask: np.ndarray, x1: np.ndarray, x2: np.ndarray, work: np.ndarray
+) -> np.ndarray:
+    """out = x1 where mask, else x2; `out` may be x1 or x2, and so may the buffer `work`."""
+    integer = _integer(out.dtype)
+    change = work.view(integer)
+    np.bitwise_xor(x1.view(integer), x2.view(integer), out=change)
+    change &= np.negative(mask.view(np.int8))  # all bits, or none
+    np.bitwise_xor(x2.view(integer), change, out=out.view(integer))
+    return out

@@ -1,0 +1,52 @@
+"""Fused elementwise ops: one formula is CPU path (tile by tile), reference and recorded form."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from gtensor.engine.namespaces import recorded
+from gtensor.engine.op import Op, op
+from gtensor.ops.build.path_builders import tiled
+
+
+def fused(name: str, formula: Callable[..., Any], *, gpu: Callable[..., Any], **more: Any) -> Op:
+    """Register an op that is `formula(ns, *inputs, **params)` in one pass over memory.
+
+    It has no rule: if an input requires a gradient, the formula is recorded instead, op by op.
+    Backward rules use such ops, so second order needs no second set of rules.
+    """
+    names = [p.name for p in inspect.signature(formula).parameters.values()
+             if p.kind is p.POSITIONAL_OR_KEYWORD]
+
+    def composed(*inputs: Any, **params: Any) -> Any:
+        return formula(recorded, *inputs, **params)
+
+    return op(name, inputs=" ".join(names[1:]), cpu=tiled(name, formula),
+              gpu=_one_dtype(gpu), backward=None,
+              tangent=None, composed=composed, **more)
+
+
+def _one_dtype(gpu: Callable[..., Any]) -> Callable[..., Any]:
+    """The path with arrays of different dtypes promoted first: a kernel has one type."""
+
+    def path(*arrays: Any, **params: Any) -> Any:
+        dtypes = {a.dtype for a in arrays if hasattr(a, "dtype")}
+        if len(dtypes) > 1:
+            common = np.result_type(*dtypes)
+            arrays = tuple(a.astype(common) if hasattr(a, "dtype") else a for a in arrays)
+        return gpu(*arrays, **params)
+
+    return path
+
+
+def kernel_path(kernel: Callable[..., Any], *params: str) -> Callable[..., Any]:
+    """The GPU path that is a kernel taking the arrays, then these parameters, then the output."""
+
+    def path(*arrays: Any, out: Any = None, **given: Any) -> Any:
+        return kernel(*arrays, *[given[name] for name in params], out=out)
+
+    return path

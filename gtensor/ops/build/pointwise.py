@@ -1,0 +1,114 @@
+"""Derivatives of elementwise ops, declared once: backward rule and tangent follow from them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from gtensor.engine.op import Op
+
+
+class Partial:
+    """The derivative with respect to one input, times a gradient (or a tangent: it is diagonal)."""
+
+    def __init__(self, names: str, times: Callable[..., Any]) -> None:
+        self.names = names.split()  # the inputs, "out" and extras that it needs
+        self.times = times  # times(ns, g, *needed, out, **params)
+
+
+def d(names: str, times: Callable[..., Any]) -> Partial:
+    """`d("x2", lambda ns, g, x2, out: ns.multiply(g, x2, out=out))`: needs x2, gives g * x2."""
+    return Partial(names, times)
+
+
+SAME = Partial("", lambda ns, g, out, **params: g)  # the derivative is 1: g itself is given on
+
+
+class _Terms(dict[int, list[Any]]):
+    """Bit mask of the inputs that need a gradient -> the terms to compute.
+
+    A term is (input, is it the last, times, the place of its only save or None, all places);
+    `times` is None where the gradient itself is given on.
+    """
+
+    def __init__(self, terms: list[tuple[int, Partial, tuple[int, ...]]]) -> None:
+        self.terms = terms
+
+    def __missing__(self, mask: int) -> list[Any]:
+        due = [term for term in self.terms if mask >> term[0] & 1]
+        self[mask] = found = [
+            (i, n == len(due) - 1, None if p is SAME else p.times, k[0] if len(k) == 1 else None, k)
+            for n, (i, p, k) in enumerate(due)]
+        return found
+
+
+class pointwise:
+    """`backward=pointwise(d(...), d(...))`: one partial per input, None if it has no derivative."""
+
+    def __init__(self, *partials: Partial | None) -> None:
+        self.partials = partials
+
+    def derivative(self, names: tuple[str, ...]) -> tuple[Any, Any, dict[str, str]]:
+        """The backward rule, the tangent rule and the saves, for an op with these input names."""
+        saves = {name: " ".join(p.names) for name, p in zip(names, self.partials, strict=True) if p}
+        return self._backward, self._tangent(names), saves
+
+    def bind(self, op: Op) -> None:
+        """Find the place of each partial's values among the op's saves."""
+        self.terms = _Terms([
+            (i, p, tuple(op.save_index[n] for n in p.names))
+            for i, p in enumerate(self.partials) if p is not None])
+
+    conjugates = False  # whether complex gradients need conjugation
+
+    def _backward(self, ns: Any, step: Any, g: Any) -> None:
+        if self.conjugates and g.dtype.kind == "c":
+            self._backward_complex(ns, step, g)
+            return
+        for i, last, times, pick, picks in self.terms[step.mask]:
+            if times is None:
+                (step.give if last else step.lend)(i, g)
+                continue
+            out = step.reuse(g) if last else None
+            params = step.record.params
+            if pick is not None and not params:
+                step.give(i, times(ns, g, step.saved[pick], out=out))
+            else:
+                step.give(i, times(ns, g, *[step.saved[k] for k in picks], out=out, **params))
+
+    def _tangent(self, names: tuple[str, ...]) -> Callable[..., Any]:
+        partials = self.partials
+
+        def tangent(ns: Any, primals: Any, tangents: Any, out: Any, params: dict[str, Any]) -> Any:
+            known = {**dict(zip(names, primals, strict=True)), "out": out}
+            total = None
+            for partial, t in zip(partials, tangents, strict=True):
+                if partial is None or t is None:
+                    continue
+                term = partial.times(ns, t, *[known[n] for n in partial.names], out=None, **params)
+                total = term if total is None else ns.add(total, term)
+            if total is not None and total.shape != out.shape:
+                total = ns.broadcast_to(total, shape=out.shape)
+            return total
+
+        return tangent
+
+    def _backward_complex(self, ns: Any, step: Any, g: Any) -> None:
+        """See `analytic`."""
+        upstream = ns.conj(g)
+        for i, _, times, _, places in self.terms[step.mask]:
+            needed = [step.saved[k] for k in places]
+            term = times(ns, upstream, *needed, out=None, **step.params)
+            step.give(i, ns.conj(term, out=term if term.ndim else None))  # no NumPy scalar
+
+
+class analytic(pointwise):
+    """`pointwise` for functions that are analytic in each input; the partials are f' times g.
+
+    The gradient of a real loss is dL/dRe + i dL/dIm. Back through an analytic f it is
+    conj(f'(x)) g = conj(f'(x) conj(g)), so complex gradients are conjugated before and after the
+    partials, and the tangent rule uses the same partials.
+    """
+
+    conjugates = True

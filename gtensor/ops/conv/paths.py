@@ -1,0 +1,348 @@
+"""Two-dimensional convolution as matrix products over columns, tile by tile.
+
+On the CPU the columns are channels-last, (groups, images * positions, taps * channels): a tap's
+channels lie together, so the copy moves long runs, and each tile is one GEMM per group. Columns,
+padded images and products of a tile together take `WORKSPACE_BYTES`, or one output row of one image
+where that is more. On the GPU the columns are (channels * taps, images * positions), made by
+kernels/im2col.cu; they take `GPU_WORKSPACE_BYTES`, or one image's columns where that is more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from math import prod
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.lib.stride_tricks import as_strided
+
+from gtensor.backend import host
+from gtensor.backend.cuda import cupy
+from gtensor.backend.kernels import flat_launch, raw
+from gtensor.ops.build.cpu_tiles import computed_in
+
+WORKSPACE_BYTES = 4 * 2**20  # of a tile on the CPU: in the cache of a core, large enough for a GEMM
+GPU_WORKSPACE_BYTES = 64 * 2**20
+
+Pair = tuple[int, int]
+
+
+class Geometry(NamedTuple):
+    """The geometry of windows on the input: sizes (height, width); `before` < 0 crops."""
+
+    size: Pair
+    kernel: Pair
+    out: Pair
+    stride: Pair
+    before: Pair  # padding at the top and at the left
+    dilation: Pair
+    groups: int
+
+    def reach(self) -> Pair:
+        """Input rows and columns from a window's first tap to its last."""
+        return (self.dilation[0] * (self.kernel[0] - 1) + 1,
+                self.dilation[1] * (self.kernel[1] - 1) + 1)
+
+    def adjoint(self) -> Geometry:
+        """Of the convolution of the output's gradient that gives the input's; for stride 1."""
+        tall, wide = self.reach()
+        return self._replace(size=self.out, out=self.size,
+                             before=(tall - 1 - self.before[0], wide - 1 - self.before[1]))
+
+
+def out_size(
+    size: Pair, kernel: Pair, stride: Pair, padding: tuple[int, ...], dilation: Pair
+) -> Pair:
+    """Output height and width; padding is (top, left, bottom, right)."""
+    height, width = (
+        (size[i] + padding[i] + padding[i + 2] - dilation[i] * (kernel[i] - 1) - 1) // stride[i] + 1
+        for i in (0, 1))
+    return height, width
+
+
+def geometry(
+    size: Pair, kernel: Pair, *, stride: Pair, padding: tuple[int, ...], dilation: Pair, groups: int
+) -> Geometry:
+    """The geometry of a convolution with these parameters."""
+    return Geometry(size, kernel, out_size(size, kernel, stride, padding, dilation), stride,
+                    (padding[0], padding[1]), dilation, groups)
+
+
+# -- CPU: tiles ----------------------------------------------------------------------------------
+
+
+class Tile(NamedTuple):
+    """Images and output rows, the input rows they read, and the parts of these that exist."""
+
+    images: slice
+    rows: slice
+    inside: tuple[slice, slice]  # of the padded window buffer
+    source: tuple[slice, slice]  # of the input
+
+
+class Workspace:
+    """The tiles of one call, and the buffers that all of them use."""
+
+    def __init__(self, n: int, channels: int, outputs: int, g: Geometry, dtype: Any) -> None:
+        self.g, self.channels, self.outputs = g, channels, outputs
+        self.taps = prod(g.kernel) * channels // g.groups  # rows of a group's weight matrix
+        tall, wide = g.reach()
+        self.width = (g.out[1] - 1) * g.stride[1] + wide
+        line = self.width * channels
+        one_row = g.out[1] * (self.taps * g.groups + outputs) + g.stride[0] * line
+        limit = WORKSPACE_BYTES // np.dtype(dtype).itemsize - (tall - g.stride[0]) * line
+        self.rows = max(1, min(g.out[0], limit // max(1, one_row)))
+        image = g.out[0] * one_row + (tall - g.stride[0]) * line
+        self.images = max(1, min(n, WORKSPACE_BYTES // np.dtype(dtype).itemsize // max(1, image)))
+        self.n = n
+        self.height = (self.rows - 1) * g.stride[0] + tall
+        positions = self.images * self.rows * g.out[1]
+        self._window = host().empty((self.images * self.height * line,), dtype, "workspace")
+        self._columns = host().empty((positions * self.taps * g.groups,), dtype, "workspace")
+        self._product = host().empty((positions * outputs,), dtype, "workspace")
+
+    def tiles(self) -> Iterator[Tile]:
+        """All images and output rows."""
+        for first in range(0, self.n, self.images):
+            for row in range(0, self.g.out[0], self.rows):
+                yield self._tile(first, row)
+
+    def _tile(self, first: int, row: int) -> Tile:
+        g = self.g
+        rows = slice(row, min(row + self.rows, g.out[0]))
+        top = row * g.stride[0] - g.before[0]
+        height = (rows.stop - rows.start - 1) * g.stride[0] + g.reach()[0]
+        vertical = overlap(top, height, g.size[0])
+        horizontal = overlap(-g.before[1], self.width, g.size[1])
+        return Tile(slice(first, min(first + self.images, self.n)), rows,
+                    (vertical[0], horizontal[0]), (vertical[1], horizontal[1]))
+
+    def window(self, t: Tile) -> np.ndarray:
+        """The tile's padded images, channels last: (n, height, width, channels), uninitialized."""
+        n, rows = t.images.stop - t.images.start, t.rows.stop - t.rows.start
+        height = (rows - 1) * self.g.stride[0] + self.g.reach()[0]
+        shape = (n, height, self.width, self.channels)
+        return self._window[:prod(shape)].reshape(shape)
+
+    def columns(self, t: Tile) -> np.ndarray:
+        """The tile's columns (groups, n, rows, width, kernel height, kernel width, channels)."""
+        g = self.g
+        shape = (g.groups, t.images.stop - t.images.start, t.rows.stop - t.rows.start, g.out[1],
+                 *g.kernel, self.channels // g.groups)
+        return self._columns[:prod(shape)].reshape(shape)
+
+    def product(self, t: Tile) -> np.ndarray:
+        """The tile's outputs, channels last: (groups, n, rows, width, outputs of a group)."""
+        shape = (self.g.groups, t.images.stop - t.images.start, t.rows.stop - t.rows.start,
+                 self.g.out[1], self.outputs // self.g.groups)
+        return self._product[:prod(shape)].reshape(shape)
+
+    def gather(self, x: np.ndarray, t: Tile) -> np.ndarray:
+        """The tile's columns of x, as a stack of matrices (groups, positions, taps)."""
+        window, g = self.window(t), self.g
+        if t.inside != _everything(window):
+            window[...] = 0
+        part = x[t.images, :, t.source[0], t.source[1]]
+        window[:, t.inside[0], t.inside[1]] = part.transpose(0, 2, 3, 1)
+        columns = self.columns(t)
+        a, b, c, d = window.strides
+        taps = as_strided(
+            window, (*columns.shape[1:6], g.groups, columns.shape[6]),
+            (a, b * g.stride[0], c * g.stride[1], b * g.dilation[0], c * g.dilation[1],
+             d * columns.shape[6], d))
+        columns[...] = taps.transpose(5, 0, 1, 2, 3, 4, 6)
+        return columns.reshape(g.groups, -1, self.taps)
+
+    def scatter(self, x: np.ndarray, t: Tile) -> None:
+        """Add the tile's columns to the places of x that they were read from."""
+        window, columns, g = self.window(t), self.columns(t), self.g
+        window[...] = 0
+        rows, width = columns.shape[2], columns.shape[3]
+        split = window.reshape(*window.shape[:3], g.groups, -1)
+        for i in range(g.kernel[0]):
+            top = i * g.dilation[0]
+            for j in range(g.kernel[1]):
+                left = j * g.dilation[1]
+                split[:, top:top + (rows - 1) * g.stride[0] + 1:g.stride[0],
+                      left:left + (width - 1) * g.stride[1] + 1:g.stride[1]] += (
+                    columns[:, :, :, :, i, j].transpose(1, 2, 3, 0, 4))
+        part = window[:, t.inside[0], t.inside[1]]
+        x[t.images, :, t.source[0], t.source[1]] += part.transpose(0, 3, 1, 2)
+
+    def outputs_of(self, y: np.ndarray, t: Tile) -> np.ndarray:
+        """The tile's part of y (N, outputs, height, width), in the order of `product`."""
+        groups = self.g.groups
+        split = y.reshape(y.shape[0], groups, y.shape[1] // groups, *y.shape[2:])
+        return split[t.images, :, :, t.rows].transpose(1, 0, 3, 4, 2)
+
+
+def overlap(first: int, count: int, size: int) -> tuple[slice, slice]:
+    """The overlap of [first, first + count) and [0, size), as a slice of each."""
+    low = min(max(first, 0), size)
+    high = max(low, min(first + count, size))
+    start = min(max(low - first, 0), count)
+    return slice(start, start + high - low), slice(low, high)
+
+
+def _everything(window: np.ndarray) -> tuple[slice, slice]:
+    return slice(0, window.shape[1]), slice(0, window.shape[2])
+
+
+# -- CPU: the three products ---------------------------------------------------------------------
+
+
+def correlate(
+    x: np.ndarray, matrix: np.ndarray, bias: Any, g: Geometry, out: np.ndarray, beta: float
+) -> np.ndarray:
+    """out = x convolved with a weight matrix (groups, outputs, taps) + bias + beta * out."""
+    if bias is not None:
+        bias = bias.reshape(g.groups, 1, -1)
+    if _plain(x, g, out) and not beta:
+        return _correlate_plain(x, matrix, bias, g, out)
+    space = Workspace(x.shape[0], x.shape[1], out.shape[1], g, matrix.dtype)
+    for tile in space.tiles():
+        product = space.product(tile)
+        flat = product.reshape(g.groups, -1, matrix.shape[1])
+        np.matmul(space.gather(x, tile), matrix.transpose(0, 2, 1), out=flat)
+        if bias is not None:
+            flat += bias
+        target = space.outputs_of(out, tile)
+        if beta:
+            target += product
+        else:
+            target[...] = product
+    return out
+
+
+def _plain(x: np.ndarray, g: Geometry, out: np.ndarray) -> bool:
+    """Whether the images themselves are the columns: 1x1 windows, each on one pixel."""
+    return (g.kernel == (1, 1) and g.stride == (1, 1) and g.before == (0, 0) and g.out == g.size
+            and x.flags.c_contiguous and out.flags.c_contiguous and x.itemsize > 2)
+
+
+def _correlate_plain(
+    x: np.ndarray, matrix: np.ndarray, bias: Any, g: Geometry, out: np.ndarray
+) -> np.ndarray:
+    positions = prod(g.size)
+    images = x.reshape(x.shape[0], g.groups, x.shape[1] // g.groups, positions)
+    product = out.reshape(x.shape[0], g.groups, matrix.shape[1], positions)
+    np.matmul(matrix, images, out=product)
+    if bias is not None:
+        product += bias.reshape(g.groups, -1, 1)
+    return out
+
+
+def weight_matrix(weight: np.ndarray, groups: int, flipped: bool = False) -> np.ndarray:
+    """(groups, outputs, taps * channels) of a weight (outputs, channels of a group, height, width).
+
+    Flipped, the kernel is turned around and outputs and channels are exchanged, for the adjoint.
+    """
+    outputs, channels, *kernel = weight.shape
+    split = weight.reshape(groups, outputs // groups, channels, *kernel)
+    if flipped:
+        split = split[..., ::-1, ::-1].transpose(0, 2, 3, 4, 1)
+    else:
+        split = split.transpose(0, 1, 3, 4, 2)
+    matrix = host().copy(split, computed_in(weight.dtype), "workspace")
+    return matrix.reshape(groups, split.shape[1], -1)
+
+
+def spread(
+    g: np.ndarray, weight: np.ndarray, bias: Any, geo: Geometry, out: np.ndarray, beta: float
+) -> np.ndarray:
+    """out = the gradient of the convolution's input + bias + beta * out."""
+    if geo.stride == (1, 1):
+        matrix = weight_matrix(weight, geo.groups, flipped=True)
+        return correlate(g, matrix, bias, geo.adjoint(), out, beta)
+    if not beta:
+        out[...] = 0
+    if bias is not None:
+        out += bias.reshape(-1, 1, 1)
+    matrix = weight_matrix(weight, geo.groups)
+    space = Workspace(g.shape[0], out.shape[1], g.shape[1], geo, matrix.dtype)
+    for tile in space.tiles():
+        product, columns = space.product(tile), space.columns(tile)
+        product[...] = space.outputs_of(g, tile)
+        np.matmul(product.reshape(geo.groups, -1, matrix.shape[1]), matrix,
+                  out=columns.reshape(geo.groups, -1, matrix.shape[2]))
+        space.scatter(out, tile)
+    return out
+
+
+def weigh(g: np.ndarray, x: np.ndarray, geo: Geometry, out: np.ndarray, beta: float) -> np.ndarray:
+    """out = the gradient of the convolution's weight + beta * out."""
+    outputs = g.shape[1] // geo.groups
+    space = Workspace(x.shape[0], x.shape[1], g.shape[1], geo, computed_in(g.dtype))
+    parts = host().empty((2, geo.groups, outputs, space.taps), computed_in(g.dtype), "workspace")
+    total, part = parts
+    total[...] = 0
+    for tile in space.tiles():
+        product = space.product(tile)
+        product[...] = space.outputs_of(g, tile)
+        flat = product.reshape(geo.groups, -1, outputs)
+        total += np.matmul(flat.transpose(0, 2, 1), space.gather(x, tile), out=part)
+    channels = x.shape[1] // geo.groups
+    result = total.reshape(g.shape[1], *geo.kernel, channels).transpose(0, 3, 1, 2)
+    if beta:
+        out += result
+    else:
+        out[...] = result
+    return out
+
+
+# -- GPU -----------------------------------------------------------------------------------------
+
+_IM2COL = raw("im2col.cu", "im2col")
+_COL2IM = raw("im2col.cu", "col2im")
+
+
+class GpuTiles:
+    """Tiles of images, and their columns (channels * taps, n, positions)."""
+
+    def __init__(self, x_shape: tuple[int, ...], dtype: Any, g: Geometry) -> None:
+        self.n, self.channels = x_shape[:2]
+        self.g = g
+        self.taps, self.positions = self.channels * prod(g.kernel), prod(g.out)
+        image = max(1, self.taps * self.positions * np.dtype(dtype).itemsize)
+        self.images = max(1, min(self.n, GPU_WORKSPACE_BYTES // image))
+        self._columns = cupy().empty((self.taps * self.images * self.positions,), dtype)
+
+    def tiles(self) -> Iterator[slice]:
+        """All images."""
+        for first in range(0, self.n, self.images):
+            yield slice(first, min(first + self.images, self.n))
+
+    def columns(self, tile: slice) -> Any:
+        """Uninitialized columns of a tile, (channels * taps, n * positions)."""
+        width = (tile.stop - tile.start) * self.positions
+        return self._columns[:self.taps * width].reshape(self.taps, width)
+
+    def _arguments(self, tile: slice) -> tuple[int, ...]:
+        n = tile.stop - tile.start
+        return (n, self.channels, *self.g.size, *self.g.kernel, *self.g.out, *self.g.stride,
+                *self.g.before, *self.g.dilation, self.positions, n * self.positions, 1)
+
+    def gather(self, x: Any, tile: slice) -> Any:
+        """The tile's columns of x, which is contiguous."""
+        columns = self.columns(tile)
+        grid, block = flat_launch(columns.size)
+        _IM2COL[x.dtype](grid, block, (x[tile], columns, *self._arguments(tile)))
+        return columns
+
+    def scatter(self, x: Any, tile: slice, accumulate: bool) -> None:
+        """The tile's columns summed into x, which is contiguous."""
+        part = x[tile]
+        grid, block = flat_launch(part.size)
+        _COL2IM[x.dtype](grid, block, (
+            self.columns(tile), part, *self._arguments(tile), int(accumulate)))
+
+
+def by_group(matrix: Any, groups: int) -> Any:
+    """The rows of a matrix in equal shares: (groups, rows / groups, columns)."""
+    return matrix.reshape(groups, matrix.shape[0] // groups, matrix.shape[1])
+
+
+def channels_first(g: Any, tile: slice) -> Any:
+    """A tile of images as a matrix (channels, n * positions)."""
+    part = g[tile]
+    return cupy().ascontiguousarray(part.transpose(1, 0, 2, 3)).reshape(part.shape[1], -1)

@@ -1,0 +1,63 @@
+"""The bins of a Fourier transform: their frequencies, and zero frequency in the middle."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from operator import index
+from typing import Any
+
+import numpy as np
+
+from gtensor.array.creation import DEFAULT_FLOAT, asarray
+from gtensor.backend import Device, element_type, get_device
+from gtensor.engine.tensor import Tensor, make
+from gtensor.ops.arrange.flip_roll import roll
+from gtensor.ops.arrange.shape import axis_indices
+
+__all__: list[str] = []  # the functions are public in gtensor.fft
+
+
+def fftfreq(
+    n: int, /, *, d: float = 1.0, dtype: Any = None, device: Device | str | None = None
+) -> Tensor:
+    """The frequencies of the n bins of `fft` for samples `d` apart, in cycles per unit of d.
+
+    First 0 and the positive ones, ascending, then the negative ones. float32 by default.
+    """
+    return _rounded(np.fft.fftfreq, n, d, dtype, device)
+
+
+def rfftfreq(
+    n: int, /, *, d: float = 1.0, dtype: Any = None, device: Device | str | None = None
+) -> Tensor:
+    """The frequencies, from 0 up, of the n // 2 + 1 bins of `rfft`, in cycles per unit of d."""
+    return _rounded(np.fft.rfftfreq, n, d, dtype, device)
+
+
+def _rounded(function: Any, n: int, d: float, dtype: Any, device: Any) -> Tensor:
+    """NumPy's frequencies, in float64, rounded once: numbers of bins are too large for float16."""
+    found = DEFAULT_FLOAT if dtype is None else element_type(dtype)
+    if index(n) < 1:
+        raise ValueError(f"{function.__name__} of {n} bins; wanted at least 1")
+    if found.kind != "f":
+        raise TypeError(f"{function.__name__} was given dtype {found}; wanted a real floating one")
+    place = get_device(device)
+    return make(place.from_numpy(function(index(n), d).astype(found)), place)
+
+
+def fftshift(x: Tensor, /, *, axes: int | Sequence[int] | None = None) -> Tensor:
+    """The bins with zero frequency moved to the middle, along `axes` (all by default)."""
+    x = asarray(x)
+    found = _shifted(axes, x.ndim, "fftshift")
+    return roll(x, [x.shape[a] // 2 for a in found], axis=found)
+
+
+def ifftshift(x: Tensor, /, *, axes: int | Sequence[int] | None = None) -> Tensor:
+    """Undoes `fftshift`: zero frequency moved from the middle to the front."""
+    x = asarray(x)
+    found = _shifted(axes, x.ndim, "ifftshift")
+    return roll(x, [-(x.shape[a] // 2) for a in found], axis=found)
+
+
+def _shifted(axes: int | Sequence[int] | None, ndim: int, name: str) -> tuple[int, ...]:
+    return axis_indices(range(ndim) if axes is None else axes, ndim, name)

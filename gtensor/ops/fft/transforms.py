@@ -1,0 +1,344 @@
+"""Discrete Fourier transforms, over NumPy's and CuPy's, with gradients through complex values.
+
+Three ops transform without changing sizes: complex to complex, real to the half spectrum, and back.
+Each is linear, so its gradient is its adjoint: the conjugate transform with the scale of the same
+side, that is, the inverse with "backward" and "forward" exchanged. The half spectrum lacks the
+conjugates of its interior bins, so the inverse counts these bins twice: the adjoints of the real
+transforms weight them by 1/2 and 2. Padding and truncation are ops before the transform.
+"""
+
+from __future__ import annotations
+
+import builtins
+from collections.abc import Iterable, Sequence
+from operator import index
+from typing import Any, Literal
+
+import numpy as np
+
+from gtensor.array.creation import asarray
+from gtensor.backend import device_of, host
+from gtensor.backend.cuda import cupy
+from gtensor.engine.namespaces import recorded
+from gtensor.engine.op import op
+from gtensor.engine.samples import Sample, complex_normal, normal
+from gtensor.engine.tensor import Tensor
+from gtensor.ops.arrange.shape import axis_index, linear_tangent
+from gtensor.ops.build.path_builders import settled
+from gtensor.ops.linalg.matrix_products import is_half
+
+__all__: list[str] = []  # the functions are public in gtensor.fft
+
+Axes = tuple[int, ...]
+Norm = Literal["backward", "ortho", "forward"]
+_OTHER_SIDE: dict[str, Norm] = {"backward": "forward", "ortho": "ortho", "forward": "backward"}
+
+
+# -- the three transforms --------------------------------------------------------------------------
+
+
+def _complex_of(dtype: np.dtype) -> np.dtype:
+    return np.result_type(np.float32 if is_half(dtype) else dtype, np.complex64)
+
+
+def _computed(x: Any) -> Any:
+    """Half types are transformed in float32."""
+    return x.astype(np.float32) if is_half(x.dtype) else x
+
+
+def _on_gpu(cpu: str) -> Any:
+    """The GPU path by CuPy's function of that name, which has no `out`."""
+
+    def run(x: Any, out: Any, **options: Any) -> Any:
+        device_of(x).order_transforms()
+        value = getattr(cupy().fft, cpu)(_computed(x), **options)
+        return settled(value, out)
+
+    return run
+
+
+def _c2c_cpu(x: Any, *, axes: Axes, inverse: bool, norm: Norm, out: Any = None) -> Any:
+    if out is None:
+        out = host().empty(x.shape, _complex_of(x.dtype), "fft_c2c")
+    transform = np.fft.ifftn if inverse else np.fft.fftn
+    return transform(_computed(x), axes=axes, norm=norm, out=out)
+
+
+def _c2c_gpu(x: Any, *, axes: Axes, inverse: bool, norm: Norm, out: Any = None) -> Any:
+    return _on_gpu("ifftn" if inverse else "fftn")(x, out, axes=axes, norm=norm)
+
+
+def _c2c_backward(ns: Any, step: Any, g: Any) -> None:
+    params = step.params
+    step.give(0, ns.fft_c2c(g, axes=params["axes"], inverse=not params["inverse"],
+                            norm=_OTHER_SIDE[params["norm"]]))
+
+
+fft_c2c = op(
+    "fft_c2c", cpu=_c2c_cpu, gpu=_c2c_gpu, complex=True, floating=True,
+    backward=_c2c_backward, tangent=linear_tangent("fft_c2c"),
+    samples=[Sample((shape,), complex_normal, {"axes": axes, "inverse": back, "norm": norm})
+             for shape, axes, back, norm in (((5,), (0,), False, "backward"),
+                                             ((3, 4), (0, 1), True, "ortho"),
+                                             ((0, 3), (1,), False, "forward"))],
+    doc="The discrete Fourier transform over axes, or its inverse; of complex or real values.",
+)
+
+
+def _r2c_cpu(x: Any, *, axes: Axes, norm: Norm, out: Any = None) -> Any:
+    if out is None:
+        shape = list(x.shape)
+        shape[axes[-1]] = x.shape[axes[-1]] // 2 + 1
+        out = host().empty(tuple(shape), _complex_of(x.dtype), "fft_r2c")
+    return np.fft.rfftn(_computed(x), axes=axes, norm=norm, out=out)
+
+
+def _r2c_gpu(x: Any, *, axes: Axes, norm: Norm, out: Any = None) -> Any:
+    return _on_gpu("rfftn")(x, out, axes=axes, norm=norm)
+
+
+def _r2c_backward(ns: Any, step: Any, g: Any) -> None:
+    (*others, last), norm = step.params["axes"], _OTHER_SIDE[step.params["norm"]]
+    size, spectrum = step.shape(0)[last], g
+    if others:
+        spectrum = ns.fft_c2c(g, axes=tuple(others), inverse=True, norm=norm)
+    halved = ns.fft_interior(spectrum, axis=last, size=size, factor=0.5,
+                             out=spectrum if others else step.reuse(g))
+    step.give(0, ns.fft_c2r(halved, axes=(last,), size=size, norm=norm))
+
+
+fft_r2c = op(
+    "fft_r2c", cpu=_r2c_cpu, gpu=_r2c_gpu, complex=True, floating=True,
+    backward=_r2c_backward, tangent=linear_tangent("fft_r2c"),
+    samples=[Sample((shape,), normal, {"axes": axes, "norm": norm})
+             for shape, axes, norm in (((5,), (0,), "backward"), ((3, 4), (0, 1), "ortho"),
+                                       ((0, 3), (1,), "forward"))],
+    doc="The discrete Fourier transform of real values over axes: the half of the spectrum along "
+        "the last of them that the other half is the conjugate of.",
+)
+
+
+def _sizes_back(x: Any, axes: Axes, size: int) -> Axes:
+    return (*(x.shape[a] for a in axes[:-1]), size)
+
+
+def _c2r_cpu(x: Any, *, axes: Axes, size: int, norm: Norm, out: Any = None) -> Any:
+    if out is None:
+        shape = list(x.shape)
+        shape[axes[-1]] = size
+        out = host().empty(tuple(shape), _real_of(x.dtype), "fft_c2r")
+    return np.fft.irfftn(_computed(x), s=_sizes_back(x, axes, size), axes=axes, norm=norm, out=out)
+
+
+def _real_of(dtype: np.dtype) -> np.dtype:
+    return np.finfo(_complex_of(dtype)).dtype
+
+
+def _c2r_gpu(x: Any, *, axes: Axes, size: int, norm: Norm, out: Any = None) -> Any:
+    return _on_gpu("irfftn")(x, out, s=_sizes_back(x, axes, size), axes=axes, norm=norm)
+
+
+def _c2r_backward(ns: Any, step: Any, g: Any) -> None:
+    axes, size = step.params["axes"], step.params["size"]
+    spectrum = ns.fft_r2c(g, axes=axes, norm=_OTHER_SIDE[step.params["norm"]])
+    step.give(0, ns.fft_interior(spectrum, axis=axes[-1], size=size, factor=2.0, out=spectrum))
+
+
+def _torch_c2r(torch: Any, x: Any, axes: Axes, size: int, norm: Norm) -> Any:
+    if x.numel() == 0:  # which PyTorch refuses
+        return torch.zeros(*x.shape[:axes[-1]], size, *x.shape[axes[-1] + 1:], dtype=torch.float64)
+    return torch.fft.irfftn(x, _sizes_back(x, axes, size), axes, norm)
+
+
+fft_c2r = op(
+    "fft_c2r", cpu=_c2r_cpu, gpu=_c2r_gpu, complex=True, floating=True,
+    backward=_c2r_backward, tangent=linear_tangent("fft_c2r"),
+    samples=[Sample((shape,), complex_normal, {"axes": axes, "size": size, "norm": norm})
+             for shape, axes, size, norm in (((3,), (0,), 5, "backward"),
+                                             ((3, 3), (0, 1), 4, "ortho"),
+                                             ((0, 2), (1,), 3, "forward"))],
+    reference=_torch_c2r,
+    doc="Real values from half a spectrum, `size` of them along the last axis: undoes fft_r2c.",
+)
+
+
+def _interior_path(x: Any, *, axis: int, size: int, factor: float, out: Any = None) -> Any:
+    if out is None:
+        out = device_of(x).copy(x, label="fft_interior")
+    elif out is not x:
+        out[...] = x
+    out[(builtins.slice(None),) * axis + (builtins.slice(1, (size + 1) // 2),)] *= factor
+    return out
+
+
+fft_interior = op(
+    "fft_interior", cpu=_interior_path, gpu=_interior_path, complex=True,
+    backward=lambda ns, step, g: step.give(
+        0, ns.fft_interior(g, **step.params, out=step.reuse(g))),
+    tangent=linear_tangent("fft_interior"),
+    samples=[Sample((shape,), normal, {"axis": axis, "size": size, "factor": 0.5})
+             for shape, axis, size in (((4,), 0, 6), ((2, 3), 1, 5), ((1, 2), 0, 1),
+                                       ((0, 2), 1, 2))],
+    doc="Half a spectrum with the bins that stand for two multiplied by a factor: all but the "
+        "first, and the last if `size`, of the whole spectrum, is even.",
+)
+
+
+# -- sizes and norms -------------------------------------------------------------------------------
+
+
+def _checked_norm(norm: str | None, name: str) -> Norm:
+    found = "backward" if norm is None else norm
+    if found not in _OTHER_SIDE:
+        raise ValueError(f"{name} was given norm={norm!r}; wanted 'backward', 'ortho' or 'forward'")
+    return _OTHER_SIDE[_OTHER_SIDE[found]]
+
+
+def _axes_and_sizes(
+    x: Tensor, s: Sequence[int] | None, axes: Sequence[int] | None, name: str
+) -> tuple[Axes, Axes]:
+    """Axes counted from 0, in their order, and how long each is to be transformed."""
+    for option, given in (("s", s), ("axes", axes)):
+        if given is not None and not isinstance(given, Iterable):
+            raise TypeError(f"{name} was given {option}={given!r}; wanted a sequence of whole "
+                            "numbers, or None")
+    if axes is None:
+        count = x.ndim if s is None else len(s)
+        axes = range(x.ndim - count, x.ndim)
+    found = tuple(axis_index(a, x.ndim, name) for a in axes)
+    sizes = tuple(x.shape[a] for a in found) if s is None else tuple(index(n) for n in s)
+    if not found or len(set(found)) < len(found) or len(sizes) != len(found):
+        raise ValueError(f"{name} over axes {tuple(axes)} with sizes {sizes} of a tensor of shape "
+                         f"{x.shape}; wanted different axes, and one size for each")
+    return found, sizes
+
+
+def _resized(x: Tensor, axes: Axes, sizes: Axes, name: str) -> Tensor:
+    """x cut, or filled up with zeros, at the end of each axis."""
+    if any(n < 1 for n in sizes):
+        raise ValueError(f"{name} over {sizes} points along axes {axes} of a tensor of shape "
+                         f"{x.shape}; wanted at least 1")
+    for axis, size in zip(axes, sizes, strict=True):
+        lead = (builtins.slice(None),) * axis
+        if size < x.shape[axis]:
+            x = recorded.slice(x, key=(*lead, builtins.slice(None, size)))
+        elif size > x.shape[axis]:
+            shape = (*x.shape[:axis], size, *x.shape[axis + 1:])
+            x = recorded.unslice(x, key=(*lead, builtins.slice(None, x.shape[axis])), shape=shape)
+    return x
+
+
+def _complex_transform(
+    x: Any, s: Any, axes: Any, norm: str | None, name: str, inverse: bool
+) -> Tensor:
+    x, side = asarray(x), _checked_norm(norm, name)
+    found, sizes = _axes_and_sizes(x, s, axes, name)
+    return fft_c2c(_resized(x, found, sizes, name), axes=found, inverse=inverse, norm=side)
+
+
+def _real_transform(x: Any, s: Any, axes: Any, norm: str | None, name: str) -> Tensor:
+    x, side = asarray(x), _checked_norm(norm, name)
+    if x.dtype.kind == "c":
+        raise TypeError(f"{name} was given a tensor of dtype {x.dtype}; wanted real values")
+    found, sizes = _axes_and_sizes(x, s, axes, name)
+    return fft_r2c(_resized(x, found, sizes, name), axes=found, norm=side)
+
+
+def _back_to_real(x: Any, s: Any, axes: Any, norm: str | None, name: str) -> Tensor:
+    """Without sizes, an even number of points along the last axis."""
+    x, side = asarray(x), _checked_norm(norm, name)
+    found, sizes = _axes_and_sizes(x, s, axes, name)
+    if s is None:
+        sizes = (*sizes[:-1], 2 * (sizes[-1] - 1))
+    if sizes[-1] < 1:
+        raise ValueError(f"{name} to {sizes[-1]} points along axis {found[-1]} of a tensor of "
+                         f"shape {x.shape}; wanted at least 1")
+    bins = (*sizes[:-1], sizes[-1] // 2 + 1)
+    return fft_c2r(_resized(x, found, bins, name), axes=found, size=sizes[-1], norm=side)
+
+
+def _one(n: int | None) -> tuple[int, ...] | None:
+    return None if n is None else (n,)
+
+
+# -- public functions ------------------------------------------------------------------------------
+
+
+def fft(x: Tensor, /, *, n: int | None = None, axis: int = -1, norm: str = "backward") -> Tensor:
+    """The discrete Fourier transform along `axis`: sum over t of x[t] exp(-2 pi i k t / n).
+
+    Args:
+        x: complex or real; float32 gives complex64, float64 complex128.
+        n: number of points; x is cut or filled up with zeros at its end. By default all of x.
+        norm: where 1/n goes: "backward" (on the inverse), "forward" (on this one), or "ortho" (its
+            root on both).
+
+    Raises ValueError for fewer than one point, an axis that does not exist, another norm.
+    """
+    return _complex_transform(x, _one(n), (axis,), norm, "fft", False)
+
+
+def ifft(x: Tensor, /, *, n: int | None = None, axis: int = -1, norm: str = "backward") -> Tensor:
+    """The inverse of `fft` along `axis`; parameters as there."""
+    return _complex_transform(x, _one(n), (axis,), norm, "ifft", True)
+
+
+def fftn(
+    x: Tensor, /, *, s: Sequence[int] | None = None, axes: Sequence[int] | None = None,
+    norm: str = "backward",
+) -> Tensor:
+    """`fft` along several axes (all by default), `s` points along each."""
+    return _complex_transform(x, s, axes, norm, "fftn", False)
+
+
+def ifftn(
+    x: Tensor, /, *, s: Sequence[int] | None = None, axes: Sequence[int] | None = None,
+    norm: str = "backward",
+) -> Tensor:
+    """The inverse of `fftn`."""
+    return _complex_transform(x, s, axes, norm, "ifftn", True)
+
+
+def rfft(x: Tensor, /, *, n: int | None = None, axis: int = -1, norm: str = "backward") -> Tensor:
+    """`fft` of real values: the first n // 2 + 1 bins, of which the others are conjugates.
+
+    Raises TypeError for complex values.
+    """
+    return _real_transform(x, _one(n), (axis,), norm, "rfft")
+
+
+def irfft(x: Tensor, /, *, n: int | None = None, axis: int = -1, norm: str = "backward") -> Tensor:
+    """Real values from half a spectrum: the inverse of `rfft` to n points.
+
+    By default n = 2 * (bins - 1); give n for an odd number of points. The imaginary part of bin 0,
+    and of bin n / 2, counts as zero.
+    """
+    return _back_to_real(x, _one(n), (axis,), norm, "irfft")
+
+
+def rfftn(
+    x: Tensor, /, *, s: Sequence[int] | None = None, axes: Sequence[int] | None = None,
+    norm: str = "backward",
+) -> Tensor:
+    """`rfft` along the last of several axes (all by default), then `fft` along the others."""
+    return _real_transform(x, s, axes, norm, "rfftn")
+
+
+def irfftn(
+    x: Tensor, /, *, s: Sequence[int] | None = None, axes: Sequence[int] | None = None,
+    norm: str = "backward",
+) -> Tensor:
+    """The inverse of `rfftn`, to `s` points; by default an even number along the last axis."""
+    return _back_to_real(x, s, axes, norm, "irfftn")
+
+
+def hfft(x: Tensor, /, *, n: int | None = None, axis: int = -1, norm: str = "backward") -> Tensor:
+    """The real spectrum, n bins, of a signal with x[-t] = conj(x[t]), of which half is given."""
+    side = _OTHER_SIDE[_checked_norm(norm, "hfft")]
+    return _back_to_real(recorded.conj(asarray(x)), _one(n), (axis,), side, "hfft")
+
+
+def ihfft(x: Tensor, /, *, n: int | None = None, axis: int = -1, norm: str = "backward") -> Tensor:
+    """The inverse of `hfft`: half of the signal whose spectrum is the real x."""
+    side = _OTHER_SIDE[_checked_norm(norm, "ihfft")]
+    return recorded.conj(_real_transform(x, _one(n), (axis,), side, "ihfft"))

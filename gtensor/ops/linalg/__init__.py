@@ -1,0 +1,1 @@
+"""Matrix products, decompositions and linear systems."""

@@ -1,0 +1,178 @@
+"""The affine map of a layer: one GEMM, the bias added into its output."""
+
+from __future__ import annotations
+
+from math import prod
+from typing import Any
+
+from gtensor.backend import device_of
+from gtensor.engine.op import op
+from gtensor.engine.samples import Sample
+from gtensor.engine.tensor import Tensor
+from gtensor.ops.linalg.matrix_products import matmul_op, swapped
+
+
+def _rows(a: Any) -> Any:
+    """`a` as a matrix of its last axis: a view where one exists that a GEMM can read."""
+    if a.ndim == 2 and (_steps_by_one(a) or _steps_by_one(a.T)):
+        return a
+    shape = (prod(a.shape[:-1]), a.shape[-1])
+    if a.flags.c_contiguous:
+        return a.reshape(shape)
+    return device_of(a).copy(a, label="workspace").reshape(shape)
+
+
+def _steps_by_one(a: Any) -> bool:
+    """Whether rows are contiguous and do not overlap, as BLAS requires."""
+    return a.strides[1] == a.itemsize and a.strides[0] >= a.shape[1] * a.itemsize
+
+
+def _into_rows(product: Any, a: Any, b: Any, shape: tuple[int, ...], out: Any, beta: float) -> Any:
+    """out (of `shape`, its last axis the columns) = a @ b + beta * out."""
+    if out is None:
+        out = device_of(a).empty(shape, a.dtype, "linear")
+    direct = out.flags.c_contiguous
+    target = out if direct else device_of(a).copy(out, label="workspace")
+    product(a, b, out=target.reshape(a.shape[0], b.shape[1]), beta=beta)
+    if not direct:
+        out[...] = target
+    return out
+
+
+def _plain(a: Any) -> bool:
+    """Whether a matrix is contiguous and not of a half type, so that a GEMM can read it."""
+    return a.ndim == 2 and a.flags.c_contiguous and a.itemsize > 2
+
+
+def _linear_path(product: Any) -> Any:
+    def path(x: Any, weight: Any, bias: Any, *, out: Any = None, beta: float = 0.0) -> Any:
+        if out is None and _plain(x):
+            out = product(x, weight.T)
+        else:
+            shape = (*x.shape[:-1], weight.shape[0])
+            out = _into_rows(product, _rows(x), weight.T, shape, out, beta)
+        if bias is not None:
+            out += bias
+        return out
+
+    return path
+
+
+def _grad_weight_path(product: Any) -> Any:
+    def path(g: Any, x: Any, *, out: Any = None, beta: float = 0.0) -> Any:
+        if out is None and _plain(g) and _plain(x):
+            return product(g.T, x)
+        shape = (g.shape[-1], x.shape[-1])
+        return _into_rows(product, _rows(g).T, _rows(x), shape, out, beta)
+
+    return path
+
+
+def _linear_backward(ns: Any, step: Any, g: Any) -> None:
+    """Both products accumulate straight into gradients that are already there."""
+    x, weight = step.saved
+    if step.needs(1):
+        buffer, beta = step.into(1)
+        step.give(1, ns.linear_grad_weight(g, x, out=buffer, beta=beta))
+    if step.needs(2):
+        step.give(2, ns.sum(g, axis=tuple(range(len(g.shape) - 1))))
+    if step.needs(0):
+        buffer, beta = step.into(0)
+        step.give(0, ns.linear(g, swapped(ns, weight), None, out=buffer, beta=beta))
+
+
+def _linear_tangent(ns: Any, primals: Any, tangents: Any, out: Any, params: dict[str, Any]) -> Any:
+    x, weight, _ = primals
+    dx, dweight, dbias = tangents
+    terms = []
+    if dx is not None:
+        terms.append(ns.linear(dx, weight, None))
+    if dweight is not None:
+        terms.append(ns.linear(x, dweight, None))
+    if dbias is not None:
+        terms.append(ns.broadcast_to(dbias, shape=out.shape))
+    total = terms[0]
+    for term in terms[1:]:
+        total = ns.add(total, term)
+    return total
+
+
+def _grad_weight_backward(ns: Any, step: Any, u: Any) -> None:
+    g, x = step.saved
+    if step.needs(0):
+        buffer, beta = step.into(0)
+        step.give(0, ns.linear(x, u, None, out=buffer, beta=beta))
+    if step.needs(1):
+        buffer, beta = step.into(1)
+        step.give(1, ns.linear(g, swapped(ns, u), None, out=buffer, beta=beta))
+
+
+def _grad_weight_tangent(ns: Any, primals: Any, tangents: Any, out: Any, params: Any) -> Any:
+    (g, x), (dg, dx) = primals, tangents
+    terms = [ns.linear_grad_weight(dg, x)] if dg is not None else []
+    if dx is not None:
+        terms.append(ns.linear_grad_weight(g, dx))
+    return terms[0] if len(terms) == 1 else ns.add(*terms)
+
+
+linear_grad_weight = op(
+    "linear_grad_weight",
+    cpu=_grad_weight_path(matmul_op.cpu), gpu=_grad_weight_path(matmul_op.gpu),
+    saves={"g": "x", "x": "g"}, backward=_grad_weight_backward, tangent=_grad_weight_tangent,
+    samples=[Sample(((4, 3), (4, 5))), Sample(((2, 4, 3), (2, 4, 5))), Sample(((3,), (5,))),
+             Sample(((0, 3), (0, 5)))],
+    reference=lambda torch, g, x: g.reshape(-1, g.shape[-1]).T @ x.reshape(-1, x.shape[-1]),
+    doc="The weight gradient of linear: g (..., out) times x (..., in), summed over leading axes.",
+)
+
+linear_op = op(
+    "linear", cpu=_linear_path(matmul_op.cpu), gpu=_linear_path(matmul_op.gpu),
+    saves={"x": "weight", "weight": "x"}, backward=_linear_backward, tangent=_linear_tangent,
+    samples=[Sample(((4, 3), (5, 3), (5,))), Sample(((4, 3), (5, 3), None)),
+             Sample(((2, 4, 3), (5, 3), (5,))), Sample(((3,), (5, 3), (5,))),
+             Sample(((0, 3), (5, 3), (5,))), Sample(((2, 1), (1, 1), (1,)))],
+    reference=lambda torch, x, weight, bias: torch.nn.functional.linear(x, weight, bias),
+    doc="x (..., in) @ weight (out, in).T + bias (out).",
+)
+
+
+def linear(input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+    """input @ weight.T + bias, one GEMM: (..., out). Saves input and weight.
+
+    Args:
+        input: (..., in).
+        weight: (out, in).
+        bias: (out), or None.
+    """
+    same_dtype("linear", input=input, weight=weight, bias=bias)
+    if weight.ndim != 2 or not input.ndim or input.shape[-1] != weight.shape[1]:
+        raise ValueError(f"linear was given an input of shape {input.shape} and a weight of shape "
+                         f"{weight.shape}; wanted (..., in) and (out, in)")
+    if bias is not None and bias.shape != weight.shape[:1]:
+        raise ValueError(f"linear was given a bias of shape {bias.shape} for a weight of shape "
+                         f"{weight.shape}; wanted ({weight.shape[0]},)")
+    return linear_op(input, weight, bias)
+
+
+def want_tensors(name: str, **inputs: Tensor | None) -> None:
+    """Raise TypeError unless the inputs that are there are Tensors."""
+    for label, given in inputs.items():
+        if given is not None and not isinstance(given, Tensor):
+            raise TypeError(f"{name} was given {label} of type {type(given).__name__}; wanted a "
+                            "Tensor (gt.asarray makes one)")
+
+
+def same_dtype(name: str, **tensors: Tensor | None) -> None:
+    """Raise TypeError unless those that are there are Tensors of one floating dtype.
+
+    Called before their shapes are read, which a list lacks.
+    """
+    try:
+        dtypes = [t._array.dtype for t in tensors.values() if t is not None]
+    except AttributeError:  # asking each would cost what trying does not
+        want_tensors(name, **tensors)
+        raise
+    if dtypes[0].kind not in "fV" or any(dtype != dtypes[0] for dtype in dtypes):
+        listed = ", ".join(
+            f"{label} of dtype {t.dtype}" for label, t in tensors.items() if t is not None)
+        raise TypeError(f"{name} was given {listed}; wanted one floating-point dtype")

@@ -1,0 +1,205 @@
+"""Matrix products, also into the caller's buffers; functions that matrix ops share."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from gtensor.array.creation import asarray
+from gtensor.backend import device_of, host
+from gtensor.backend.cuda import cupy
+from gtensor.engine.op import op
+from gtensor.engine.samples import Sample
+from gtensor.engine.tensor import Tensor
+from gtensor.ops.arrange.shape import reshape
+from gtensor.settings import settings
+
+__all__ = ["matmul"]
+
+
+# -- what matrix ops share -------------------------------------------------------------------------
+
+
+def swapped(ns: Any, x: Any) -> Any:
+    """The last two axes swapped, in either namespace."""
+    n = len(x.shape)
+    return ns.permute_dims(x, axes=(*range(n - 2), n - 1, n - 2))
+
+
+def conjugated(ns: Any, x: Any) -> Any:
+    """The complex conjugate; a real array is its own."""
+    return ns.conj(x) if x.dtype.kind == "c" else x
+
+
+def adjoint(ns: Any, x: Any) -> Any:
+    """The conjugate transpose of the last two axes, in either namespace."""
+    return swapped(ns, conjugated(ns, x))
+
+
+def is_half(dtype: np.dtype) -> bool:
+    """Whether the dtype is float16 or bfloat16, which are computed in float32."""
+    return dtype.itemsize == 2 and dtype.kind in "fV"
+
+
+def matrices(x: Any, op_name: str, square: bool = False) -> Tensor:
+    """`x` as a tensor of matrices in its last two axes.
+
+    Raises ValueError for fewer than two axes; LinAlgError (a ValueError) where they must be square
+    and are not.
+    """
+    found = asarray(x)
+    if found.ndim < 2:
+        raise ValueError(f"{op_name} of a tensor of shape {found.shape}; wanted matrices: two axes "
+                         "or more")
+    if square and found.shape[-1] != found.shape[-2]:
+        raise np.linalg.LinAlgError(f"{op_name} of a tensor of shape {found.shape}; wanted square "
+                                    "matrices in the last two axes")
+    return found
+
+
+def matrix_paths(name: str, function: Callable[..., Any]) -> dict[str, Callable[..., Any]]:
+    """The two paths of an op on matrices: `function(xp, *arrays, *, params)` on NumPy and CuPy.
+
+    Half types are computed in float32. LAPACK works on copies and returns new arrays, so `out` is
+    filled by a copy. On the CPU its errors become a LinAlgError that names op and shape. On a GPU
+    reading cuSOLVER's status would wait, so there a singular matrix gives infinities or NaN.
+    """
+
+    inputs_and_params = [*inspect.signature(function).parameters.values()][1:]
+    out_too = inspect.Parameter("out", inspect.Parameter.KEYWORD_ONLY, default=None)
+
+    def on(library: Callable[[], Any]) -> Callable[..., Any]:
+        def path(*arrays: Any, out: Any = None, **params: Any) -> Any:
+            half = is_half(np.result_type(*[a.dtype for a in arrays]))
+            wide = [a.astype(np.float32) if is_half(a.dtype) else a for a in arrays]
+            try:
+                value = function(library(), *wide, **params)
+            except np.linalg.LinAlgError as error:
+                shapes = " and ".join(str(a.shape) for a in arrays)
+                raise np.linalg.LinAlgError(f"{name} of shape {shapes}: {error}") from None
+            if out is None:
+                return value.astype(arrays[0].dtype) if half else value
+            out[...] = value
+            return out
+
+        path.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
+            [*inputs_and_params, out_too])
+        return path
+
+    return {"cpu": on(lambda: np), "gpu": on(cupy)}
+
+
+# -- matmul ----------------------------------------------------------------------------------------
+
+
+def _product_shape(a: Any, b: Any) -> tuple[int, ...]:
+    if len(a.shape) == len(b.shape) == 2:
+        return a.shape[0], b.shape[1]
+    return (*np.broadcast_shapes(a.shape[:-2], b.shape[:-2]), a.shape[-2], b.shape[-1])
+
+
+def _matmul_cpu(x1: Any, x2: Any, *, out: Any = None, beta: float = 0.0) -> Any:
+    """out = x1 @ x2 + beta * out; half precision is multiplied in float32."""
+    if is_half(x1.dtype) or is_half(x2.dtype):
+        return _matmul_half(x1, x2, out, beta)
+    if beta:
+        return _accumulate(x1, x2, out)
+    if out is None:
+        dtype = x1.dtype if x1.dtype == x2.dtype else np.result_type(x1, x2)
+        out = host().empty(_product_shape(x1, x2), dtype, "matmul")
+    return np.matmul(x1, x2, out)
+
+
+def _accumulate(x1: Any, x2: Any, out: Any) -> Any:
+    """out += x1 @ x2 by tiles of rows, as NumPy's GEMM cannot add; it needs memory for a tile."""
+    rows = max(16, settings.tile_elements // max(1, out.shape[-1]))
+    for index in np.ndindex(out.shape[:-2]):
+        a, b = np.broadcast_to(x1, out.shape[:-2] + x1.shape[-2:])[index], (
+            np.broadcast_to(x2, out.shape[:-2] + x2.shape[-2:])[index])
+        for start in range(0, out.shape[-2], rows):
+            part = out[index][start:start + rows]
+            part += a[start:start + rows] @ b
+    return out
+
+
+def _matmul_half(x1: Any, x2: Any, out: Any, beta: float) -> Any:
+    wide1, wide2 = (host().copy(x, np.float32, "matmul") if is_half(x.dtype) else x
+                    for x in (x1, x2))
+    product = _matmul_cpu(wide1, wide2)
+    if out is None:
+        return host().copy(product, np.result_type(x1, x2), "matmul")
+    out[...] = product + out.astype(np.float32) if beta else product
+    return out
+
+
+def _matmul_gpu(x1: Any, x2: Any, *, out: Any = None, beta: float = 0.0) -> Any:
+    """out = x1 @ x2 + beta * out; integers, which no gradient adds to, by a kernel of CuPy's."""
+    dtype = x1.dtype if x1.dtype == x2.dtype else np.result_type(x1, x2)
+    if dtype.kind in "biu":
+        return cupy().matmul(x1, x2, out=out)
+    x1, x2 = (x.astype(dtype, copy=False) for x in (x1, x2))
+    return device_of(x1).matmul(x1, x2, out, beta)
+
+
+def _matmul_backward(ns: Any, step: Any, g: Any) -> None:
+    """Each product accumulates straight into the gradient that is already there."""
+    a, b = step.saved
+    if step.needs(0):
+        _product_into(ns, step, 0, g, adjoint(ns, b))
+    if step.needs(1):
+        _product_into(ns, step, 1, adjoint(ns, a), g)
+
+
+def _product_into(ns: Any, step: Any, i: int, left: Any, right: Any) -> None:
+    dtypes = {left.dtype, right.dtype, step.parents[i].dtype}
+    if _product_shape(left, right) != step.shape(i) or len(dtypes) > 1:
+        step.give(i, ns.matmul(left, right))  # the step undoes broadcasting and promotion
+        return
+    buffer, beta = step.into(i)
+    step.give(i, ns.matmul(left, right, out=buffer, beta=beta))
+
+
+def _matmul_tangent(ns: Any, primals: Any, tangents: Any, out: Any, params: dict[str, Any]) -> Any:
+    (a, b), (da, db) = primals, tangents
+    terms = [ns.matmul(da, b)] * (da is not None) if da is not None else []
+    if db is not None:
+        terms.append(ns.matmul(a, db))
+    return terms[0] if len(terms) == 1 else ns.add(*terms)
+
+
+matmul_op = op(
+    "matmul", cpu=_matmul_cpu, gpu=_matmul_gpu, saves={"x1": "x2", "x2": "x1"}, complex=True,
+    backward=_matmul_backward, tangent=_matmul_tangent,
+    samples=[Sample(((3, 4), (4, 5))), Sample(((1, 4), (4, 1))), Sample(((2, 3, 4), (2, 4, 2))),
+             Sample(((2, 1, 3, 2), (4, 2, 3))), Sample(((0, 3), (3, 2))), Sample(((2, 0), (0, 3)))],
+    reference=lambda torch, a, b: a @ b,
+)
+
+
+def matmul(x1: Tensor, x2: Tensor) -> Tensor:
+    """Matrix product of the last two axes, broadcast over the others; a vector is a row or column.
+
+    A batch of matrices times one is a single GEMM. Raises ValueError if the inner sizes differ.
+    """
+    x1, x2 = asarray(x1), asarray(x2)
+    if not x1.ndim or not x2.ndim:
+        raise ValueError(f"matmul of shapes {x1.shape} and {x2.shape}; "
+                         "wanted at least one axis each")
+    inner = x2.shape[0] if x2.ndim == 1 else x2.shape[-2]
+    if x1.shape[-1] != inner:
+        raise ValueError(f"matmul of shapes {x1.shape} and {x2.shape}: the inner sizes "
+                         f"{x1.shape[-1]} and {inner} differ")
+    if x1.ndim == 1:
+        product = matmul(reshape(x1, (1, -1)), x2)
+        return reshape(product, product.shape[:-2] + product.shape[-1:] if x2.ndim > 1 else ())
+    if x2.ndim == 1:
+        product = matmul(x1, reshape(x2, (-1, 1)))
+        return reshape(product, product.shape[:-1])
+    if x2.ndim == 2 and x1.ndim > 2:
+        rows = reshape(x1, (prod(x1.shape[:-1]), x1.shape[-1]))
+        return reshape(matmul_op(rows, x2), (*x1.shape[:-1], x2.shape[-1]))
+    return matmul_op(x1, x2)

@@ -1,0 +1,303 @@
+"""Norms of vectors and matrices, diagonals and traces."""
+
+from __future__ import annotations
+
+from math import inf, prod
+from typing import Any
+
+import numpy as np
+
+from gtensor.array.creation import asarray
+from gtensor.backend import device_of
+from gtensor.backend.cuda import cupy
+from gtensor.engine.op import op
+from gtensor.engine.samples import Sample, apart, normal
+from gtensor.engine.tensor import Tensor
+from gtensor.ops.arrange.shape import expand_dims, linear_tangent
+from gtensor.ops.build.cpu_tiles import computed_in
+from gtensor.ops.build.path_builders import settled
+from gtensor.ops.elementwise.complex_parts import abs as modulus
+from gtensor.ops.linalg.matrix_products import is_half, matrices
+from gtensor.ops.linalg.singular_values import svdvals
+from gtensor.ops.reduce.reductions import Axis, kept_shape, normalize_axis, reduction_tiles
+from gtensor.ops.reduce.reductions import max as largest
+from gtensor.ops.reduce.reductions import min as smallest
+from gtensor.ops.reduce.reductions import sum as total
+from gtensor.settings import settings
+
+__all__: list[str] = []  # the functions are public in gtensor.linalg
+
+
+# -- diagonals -------------------------------------------------------------------------------------
+
+
+def _corner(shape: tuple[int, ...], offset: int) -> tuple[slice, slice]:
+    """The square block whose diagonal is the one at `offset`."""
+    rows, columns = shape[-2:]
+    top, left = max(0, -offset), max(0, offset)
+    size = max(0, min(rows - top, columns - left))
+    return slice(top, top + size), slice(left, left + size)
+
+
+def _diagonal_path(x: Any, *, offset: int, out: Any = None) -> Any:
+    block = x[(..., *_corner(x.shape, offset))]
+    if isinstance(block, np.ndarray):
+        view = np.einsum("...ii->...i", block)  # np.diagonal's view could not be written
+    else:
+        view = cupy().diagonal(block, 0, -2, -1)
+    return settled(view, out)
+
+
+def _diagonal_backward(ns: Any, step: Any, g: Any) -> None:
+    buffer, beta = step.into(0)
+    step.give(0, ns.undiagonal(g, offset=step.params["offset"], shape=step.shape(0),
+                               out=buffer, beta=beta))
+
+
+def _torch_diagonal(torch: Any, x: Any, offset: int) -> Any:
+    """PyTorch refuses offsets outside the matrix, whose diagonals are empty."""
+    rows, columns = x.shape[-2:]
+    if -rows <= offset <= columns:
+        return torch.diagonal(x, offset, -2, -1)
+    return x.reshape(*x.shape[:-2], -1)[..., :0]
+
+
+_DIAGONALS = [((3, 3), 0), ((2, 3, 4), 1), ((4, 2), -1), ((2, 3), 5), ((0, 2, 2), 0), ((1, 1), 0)]
+
+diagonal_op = op(
+    "diagonal", cpu=_diagonal_path, gpu=_diagonal_path, view=True, complex=True,
+    backward=_diagonal_backward, tangent=linear_tangent("diagonal"),
+    samples=[Sample((shape,), normal, {"offset": k}) for shape, k in _DIAGONALS],
+    reference=_torch_diagonal, doc="A diagonal of the last two axes: a view.",
+)
+
+
+def _undiagonal_path(
+    g: Any, *, offset: int, shape: tuple[int, ...], out: Any = None, beta: float = 0.0
+) -> Any:
+    if out is None or not beta:
+        out = device_of(g).empty(shape, g.dtype, "undiagonal") if out is None else out
+        out[...] = 0
+    target = _diagonal_path(out, offset=offset)
+    if beta:
+        target += g
+    else:
+        target[...] = g
+    return out
+
+
+undiagonal = op(
+    "undiagonal", cpu=_undiagonal_path, gpu=_undiagonal_path, complex=True,
+    backward=lambda ns, step, g: step.give(
+        0, ns.diagonal(g, offset=step.params["offset"])),
+    tangent=linear_tangent("undiagonal"),
+    samples=[Sample((np.empty(shape).diagonal(k, -2, -1).shape,), normal,
+                    {"offset": k, "shape": shape}) for shape, k in _DIAGONALS],
+    doc="Zeros of `shape` with g on a diagonal of the last two axes: the adjoint of diagonal.",
+)
+
+
+def diagonal(x: Tensor, /, *, offset: int = 0) -> Tensor:
+    """The diagonal of the last two axes (..., m, n), `offset` above the main one: a view."""
+    return diagonal_op(matrices(x, "diagonal"), offset=offset)
+
+
+def trace(x: Tensor, /, *, offset: int = 0, dtype: Any = None) -> Tensor:
+    """The sum of a diagonal of the last two axes (..., m, n); small integers add up as int64."""
+    return total(diagonal(x, offset=offset), axis=-1, dtype=dtype)
+
+
+# -- norms of vectors ------------------------------------------------------------------------------
+
+
+def _terms(xp: Any, x: Any, order: float) -> Any:
+    """The terms that the norm sums or compares."""
+    if order == 0:
+        return x != 0
+    if order == 2 and x.dtype.kind != "c":
+        return x * x
+    size = xp.abs(x)
+    return size if order in (1, inf, -inf) else size ** order
+
+
+def _root(xp: Any, sums: Any, order: float) -> Any:
+    if order in (0, 1, inf, -inf):
+        return sums
+    return xp.sqrt(sums) if order == 2 else sums ** (1 / order)
+
+
+def _result(x: Any) -> np.dtype:
+    """The dtype of the norms of x: real."""
+    return np.dtype(x.dtype.char.lower()) if x.dtype.kind == "c" else x.dtype
+
+
+_COMBINE = {inf: np.maximum, -inf: np.minimum}
+
+
+def _norm_cpu(
+    x: Any, *, axis: tuple[int, ...], keepdims: bool, order: float, out: Any = None
+) -> Any:
+    """Tile by tile: only a tile of powers needs memory beside the output."""
+    dtype = _result(x)
+    if x.size <= settings.tile_elements:
+        norms = _root(np, _combined(x, axis, keepdims, order), order)
+    else:
+        combine = _COMBINE.get(order, np.add)
+        sums = np.full(kept_shape(x.shape, axis, True), inf if order == -inf else 0.0,
+                       computed_in(dtype))
+        for key, target, axes in reduction_tiles(x.shape, axis):
+            combine(sums[target], _combined(x[key], axes, True, order), out=sums[target])
+        norms = _root(np, sums, order).reshape(kept_shape(x.shape, axis, keepdims))
+    if out is None:
+        return norms.astype(dtype, copy=False)
+    out[...] = norms
+    return out
+
+
+def _combined(part: Any, axis: tuple[int, ...], keepdims: bool, order: float) -> Any:
+    """The sum, or the extreme, of the terms of a part."""
+    if is_half(part.dtype):
+        part = part.astype(np.float32)
+    reduce: Any = _COMBINE.get(order, np.add).reduce
+    terms = _terms(np, part, order)
+    return reduce(terms, axis, _result(part), None, keepdims, inf if order == -inf else 0.0)
+
+
+def _norm_gpu(
+    x: Any, *, axis: tuple[int, ...], keepdims: bool, order: float, out: Any = None
+) -> Any:
+    xp = cupy()
+    terms = _terms(xp, x.astype(np.float32) if is_half(x.dtype) else x, order)
+    dtype = computed_in(_result(x))
+    if order in _COMBINE:
+        sums = (xp.max if order > 0 else xp.min)(terms, axis=axis, keepdims=keepdims)
+    else:
+        sums = xp.sum(terms, axis=axis, keepdims=keepdims, dtype=dtype)
+    value = _root(xp, sums, order).astype(_result(x), copy=False)
+    return settled(value, out)
+
+
+def _norm_slope(ns: Any, x: Any, norm: Any, axis: tuple[int, ...], order: float) -> Any:
+    """The derivative of the norm by each element; 0 where all elements are, as in PyTorch.
+
+    For a complex x the direction in which the norm grows. Quotients are formed before powers, so
+    that large and small elements do not overflow.
+    """
+    if order == 0:
+        return ns.zero_gradient(x)
+    safe = ns.where(ns.equal(norm, 0), 1.0, norm)
+    if order == 2:
+        return ns.divide(x, safe)
+    size = ns.abs(x)
+    if 2 < order < inf:  # smooth at zeros of x
+        return ns.multiply(ns.divide(x, safe), ns.power(ns.divide(size, safe), order - 2))
+    safe_size = ns.where(ns.equal(size, 0), 1.0, size)
+    direction = ns.divide(x, safe_size)
+    if order == 1:
+        return direction
+    if order in _COMBINE:  # ties share equally
+        hits = ns.astype(ns.equal(size, norm), dtype=norm.dtype)
+        share = ns.divide(hits, ns.sum(hits, axis=axis, keepdims=True))
+        return ns.multiply(direction, share)
+    return ns.multiply(direction, ns.power(ns.divide(safe_size, safe), order - 1))
+
+
+def _norm_backward(ns: Any, step: Any, g: Any) -> None:
+    x, norm = step.saved
+    axis, order = step.params["axis"], step.params["order"]
+    kept = kept_shape(step.shape(0), axis, True)
+    norm, g = ns.reshape(norm, shape=kept), ns.reshape(g, shape=kept)
+    slope = _norm_slope(ns, x, norm, axis, order)
+    step.give(0, ns.multiply(slope, g, out=slope if slope.ndim else None))  # no NumPy scalar
+
+
+def _norm_tangent(ns: Any, primals: Any, tangents: Any, out: Any, params: dict[str, Any]) -> Any:
+    axis, order = params["axis"], params["order"]
+    norm = ns.reshape(out, shape=kept_shape(primals[0].shape, axis, True))
+    slope = _norm_slope(ns, primals[0], norm, axis, order)
+    if slope.dtype.kind == "c":
+        slope = ns.conj(slope)
+    moved = ns.sum(ns.multiply(slope, tangents[0]), axis=axis, keepdims=params["keepdims"])
+    return ns.real(moved) if moved.dtype.kind == "c" else moved
+
+
+def _torch_norm(
+    torch: Any, x: Any, axis: tuple[int, ...], keepdims: bool, order: float
+) -> Any:
+    return torch.linalg.vector_norm(x, order, dim=axis, keepdim=keepdims)
+
+
+def _sizes_apart(rng: np.random.Generator, shape: tuple[int, ...]) -> np.ndarray:
+    """Values whose moduli are 0.1 apart, so that none ties for largest or smallest."""
+    sizes = 0.1 * (1.0 + rng.permutation(prod(shape)).reshape(shape))
+    return sizes * rng.choice([-1.0, 1.0], shape)
+
+
+_ORDERS = [(2.0, normal), (1.0, apart), (3.5, apart), (0.5, apart), (1.5, apart), (-1.0, apart),
+           (inf, _sizes_apart), (-inf, _sizes_apart), (0.0, apart)]
+
+vector_norm_op = op(
+    "vector_norm", cpu=_norm_cpu, gpu=_norm_gpu, complex=True, floating=True, saves={"x": "x out"},
+    backward=_norm_backward, tangent=_norm_tangent,
+    samples=[
+        *(Sample(((3, 5),), draw, {"axis": (1,), "keepdims": False, "order": order})
+          for order, draw in _ORDERS),
+        Sample(((2, 3, 4),), normal, {"axis": (0, 2), "keepdims": True, "order": 2.0}),
+        Sample(((7,),), normal, {"axis": (0,), "keepdims": False, "order": 2.0}),
+        Sample(((0, 3),), normal, {"axis": (1,), "keepdims": False, "order": 3.0})],
+    reference=_torch_norm, doc="Norms of vectors along axes, of any order; 0 counts the others.",
+)
+
+
+def vector_norm(
+    x: Tensor, /, axis: Axis = None, *, keepdims: bool = False, ord: float = 2
+) -> Tensor:
+    """(sum of |x| ** ord) ** (1 / ord) over `axis` (all of them for None); the result is real.
+
+    `ord` inf is the largest |x|, -inf the smallest, 0 the number of elements that are not 0.
+    Where all elements are 0 the gradient is 0, as in PyTorch; equally large ones share it.
+    Raises ValueError for the smallest of no elements.
+    """
+    x, order = asarray(x), float(ord)
+    axes = normalize_axis(axis, x.ndim, "vector_norm")
+    if order in _COMBINE and x.size == 0 and prod(x.shape[a] for a in axes) == 0:
+        if order < 0:
+            raise ValueError(f"vector_norm with ord={ord} of a tensor of shape {x.shape}, which "
+                             f"has no elements over axis {axis}; wanted at least one")
+        order = 1.0  # the largest of no sizes is 0, as their sum
+    return vector_norm_op(x, axis=axes, keepdims=keepdims, order=order)
+
+
+# -- norms of matrices -----------------------------------------------------------------------------
+
+
+def matrix_norm(x: Tensor, /, *, keepdims: bool = False, ord: float | str | None = "fro") -> Tensor:
+    """Norms (...) of matrices (..., m, n).
+
+    `ord` is "fro" (or None: the root of the sum of squares), "nuc" (the sum of singular values), 2
+    or -2 (the largest or smallest of them), 1 or -1 (the largest or smallest sum of |x| down a
+    column), inf or -inf (along a row). The largest of none is 0. Raises ValueError for another
+    `ord`, and for the smallest of none.
+    """
+    x = matrices(x, "matrix_norm")
+    if ord in ("fro", None):
+        return vector_norm(x, axis=(-2, -1), keepdims=keepdims)
+    if ord == "nuc":
+        values = total(svdvals(x), axis=-1)
+    elif ord in (2, -2):
+        values = _extreme(svdvals(x), ord)
+    elif ord in (1, -1):
+        values = _extreme(total(modulus(x), axis=-2), ord)
+    elif ord in (inf, -inf):
+        values = _extreme(total(modulus(x), axis=-1), ord)
+    else:
+        raise ValueError(f"matrix_norm was given ord={ord!r}; wanted 'fro', 'nuc', 1, -1, 2, -2, "
+                         "inf or -inf")
+    return expand_dims(expand_dims(values, -1), -1) if keepdims else values
+
+
+def _extreme(values: Tensor, ord: Any) -> Tensor:
+    """The largest or smallest of values that are not negative."""
+    if ord > 0 and values.shape[-1] == 0:
+        return total(values, axis=-1)
+    return (largest if ord > 0 else smallest)(values, axis=-1)

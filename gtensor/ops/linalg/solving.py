@@ -1,0 +1,363 @@
+"""Linear systems: solve, inverse, determinant, pseudo-inverse, powers, rank.
+
+Gradients are for real matrices and follow PyTorch's formulas; complex matrices have values only.
+Triangular systems of the backward rules use the general solver, too, as NumPy has no other.
+"""
+
+from __future__ import annotations
+
+import operator
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from gtensor.array.creation import asarray, eye
+from gtensor.engine.namespaces import recorded
+from gtensor.engine.op import op
+from gtensor.engine.samples import Sample
+from gtensor.engine.tensor import Tensor
+from gtensor.ops.arrange.shape import reshape
+from gtensor.ops.elementwise.selection import where
+from gtensor.ops.linalg.decompositions import leaning
+from gtensor.ops.linalg.matrix_products import is_half, matmul, matrices, matrix_paths, swapped
+from gtensor.ops.linalg.multi_output import Shape, pack, packed_in, parts_of, real_part
+from gtensor.ops.linalg.singular_values import svdvals
+from gtensor.ops.reduce.reductions import max as largest
+from gtensor.ops.reduce.reductions import sum as total
+
+__all__: list[str] = []  # the functions are public in gtensor.linalg
+
+_SQUARES = [Sample((s,), leaning) for s in ((1, 1, 1), (1, 3, 3), (2, 4, 4), (0, 2, 2))]
+
+
+def _scalars(ns: Any, x: Any) -> Any:
+    """One number per matrix, as a matrix of one element, to multiply matrices by."""
+    return ns.reshape(x, shape=(*x.shape, 1, 1))
+
+
+def _inner(ns: Any, a: Any, b: Any) -> Any:
+    """The sum of a * b over the last two axes."""
+    n = len(a.shape)
+    return ns.sum(ns.multiply(a, b), axis=(n - 2, n - 1))
+
+
+# -- solve and inverse -----------------------------------------------------------------------------
+
+
+def _solve_path(xp: Any, x1: Any, x2: Any) -> Any:
+    if xp is not np and x1.shape[:-2] != x2.shape[:-2]:  # CuPy does not broadcast batches
+        lead = np.broadcast_shapes(x1.shape[:-2], x2.shape[:-2])
+        x1, x2 = (xp.broadcast_to(x, lead + x.shape[-2:]) for x in (x1, x2))
+    if xp is not np and not x2.size:  # a batch of nothing is too little for CuPy
+        return xp.empty(x2.shape, np.result_type(x1, x2))
+    return xp.linalg.solve(x1, x2)
+
+
+def _solve_backward(ns: Any, step: Any, g: Any) -> None:
+    a, y = step.saved
+    right = ns.solve(swapped(ns, a), g)
+    if step.needs(0):
+        step.give(0, ns.negative(ns.matmul(right, swapped(ns, y))))
+    if step.needs(1):
+        step.give(1, right)
+
+
+def _solve_tangent(ns: Any, primals: Any, tangents: Any, out: Any, params: dict[str, Any]) -> Any:
+    da, db = tangents
+    moved = ns.negative(ns.matmul(da, out)) if da is not None else None
+    if db is not None:
+        moved = db if moved is None else ns.add(moved, db)
+        moved = ns.broadcast_to(moved, shape=out.shape)
+    return ns.solve(primals[0], moved)
+
+
+def near_identity(rng: np.random.Generator, shape: Shape) -> np.ndarray:
+    """Well-conditioned square matrices."""
+    return 0.3 * rng.standard_normal(shape) + 2.0 * np.eye(shape[-1])
+
+
+solve_op = op(
+    "solve", **matrix_paths("solve", _solve_path), floating=True,
+    saves={"x1": "x1 out", "x2": "x1"}, backward=_solve_backward, tangent=_solve_tangent,
+    samples=[Sample(pair, (near_identity, leaning)) for pair in (
+        ((1, 3, 3), (1, 3, 2)), ((2, 1, 3, 3), (2, 3, 1)), ((1, 3, 3), (2, 3, 3)),
+        ((0, 2, 2), (0, 2, 1)), ((2, 0, 0), (2, 0, 3)))],
+    reference=lambda torch, a, b: torch.linalg.solve(a, b),
+    doc="The x with x1 x = x2, for matrices x1 and x2.",
+)
+
+
+def solve(x1: Tensor, x2: Tensor, /) -> Tensor:
+    """The x with x1 x = x2, for square matrices x1 (..., n, n) that have an inverse.
+
+    x2 is one vector (n,), with a result (..., n), or matrices (..., n, k); batches broadcast.
+    Raises LinAlgError (a ValueError) unless x1 is square and, on the CPU, for a singular matrix
+    (on a GPU the check would wait, and the result is not finite).
+    """
+    x1, x2 = matrices(x1, "solve", square=True), asarray(x2)
+    vector = x2.ndim == 1
+    if not x2.ndim or x2.shape[0 if vector else -2] != x1.shape[-1]:
+        raise ValueError(f"solve of shapes {x1.shape} and {x2.shape}; wanted a vector of "
+                         f"{x1.shape[-1]} elements or matrices of as many rows")
+    if not vector:
+        return solve_op(x1, x2)
+    answer = solve_op(x1, reshape(x2, (*x2.shape, 1)))
+    return reshape(answer, answer.shape[:-1])
+
+
+def _inv_backward(ns: Any, step: Any, g: Any) -> None:
+    flipped = swapped(ns, step.saved[0])
+    step.give(0, ns.negative(ns.matmul(ns.matmul(flipped, g), flipped)))
+
+
+def _inv_tangent(ns: Any, primals: Any, tangents: Any, out: Any, params: dict[str, Any]) -> Any:
+    return ns.negative(ns.matmul(ns.matmul(out, tangents[0]), out))
+
+
+inv_op = op(
+    "inv", **matrix_paths("inv", lambda xp, x: xp.linalg.inv(x)), floating=True,
+    saves={"x": "out"}, backward=_inv_backward, tangent=_inv_tangent, samples=_SQUARES,
+    reference=lambda torch, x: torch.linalg.inv(x), doc="The inverse of square matrices.",
+)
+
+
+def inv(x: Tensor, /) -> Tensor:
+    """The inverse of square matrices (..., n, n). Raises as `solve` does."""
+    return inv_op(matrices(x, "inv", square=True))
+
+
+# -- determinants ----------------------------------------------------------------------------------
+
+
+def _cofactor_path(xp: Any, x: Any) -> Any:
+    """From the singular values: products of all but one of them need no division.
+
+    Nothing on the way overflows or vanishes unless its result does: rows and columns are scaled by
+    powers of two first, C(R x S) = |R S| R^-1 C(x) S^-1, and products are kept as mantissas and
+    exponents.
+    """
+    if not x.size:
+        return xp.empty(x.shape, x.dtype)
+    rows = xp.frexp(xp.abs(x).max(axis=-1, keepdims=True))[1]
+    x = xp.ldexp(x, -rows)
+    columns = xp.frexp(xp.abs(x).max(axis=-2, keepdims=True))[1]
+    x = xp.ldexp(x, -columns)
+    u, s, vh = xp.linalg.svd(x)
+    part, power = _others(xp, s)
+    top = power.max(axis=-1)
+    sign = xp.linalg.det(u) * xp.linalg.det(vh)
+    part = xp.ldexp(part, power - top[..., None]) * sign[..., None]
+    inner = xp.matmul(u * part[..., None, :], vh, out=x)
+    power = (top + rows.sum(axis=(-2, -1)) + columns.sum(axis=(-2, -1))).astype(np.int32)
+    return xp.ldexp(inner, power[..., None, None] - rows - columns, out=inner)
+
+
+def _others(xp: Any, s: Any) -> tuple[Any, Any]:
+    """The product of all the other s along the last axis, as mantissas and exponents."""
+    part, power = xp.frexp(s)
+    small = part < 0.5 ** 0.5  # around 1, so that products of hundreds stay in range
+    part, power = xp.where(small, 2 * part, part), power - small
+    all_but_one = xp.where(xp.eye(s.shape[-1], dtype=bool), 1.0, part[..., None, :])
+    product, more = xp.frexp(all_but_one.prod(axis=-1, dtype=np.float64))
+    return product.astype(s.dtype), more + power.sum(axis=-1, keepdims=True) - power
+
+
+def _cofactor_backward(ns: Any, step: Any, g: Any) -> None:
+    """Of det(x) x^-T, so x must have an inverse here."""
+    (x,) = step.saved
+    flipped = swapped(ns, ns.inv(x))
+    first = ns.multiply(flipped, _scalars(ns, _inner(ns, g, flipped)))
+    second = ns.matmul(ns.matmul(flipped, swapped(ns, g)), flipped)
+    step.give(0, ns.multiply(ns.subtract(first, second), _scalars(ns, ns.det(x))))
+
+
+def _cofactor_tangent(
+    ns: Any, primals: Any, tangents: Any, out: Any, params: dict[str, Any]
+) -> Any:
+    flipped = swapped(ns, ns.inv(primals[0]))
+    first = ns.multiply(flipped, _scalars(ns, _inner(ns, flipped, tangents[0])))
+    second = ns.matmul(ns.matmul(flipped, swapped(ns, tangents[0])), flipped)
+    return ns.multiply(ns.subtract(first, second), _scalars(ns, ns.det(primals[0])))
+
+
+cofactor = op(
+    "cofactor", **matrix_paths("cofactor", _cofactor_path), floating=True,
+    saves={"x": "x"}, backward=_cofactor_backward, tangent=_cofactor_tangent, samples=_SQUARES,
+    reference=lambda torch, x: torch.linalg.det(x)[..., None, None] * torch.linalg.inv(x).mT,
+    doc="The matrix of cofactors: the gradient of det(x), also where x is singular.",
+)
+
+
+def _det_backward(ns: Any, step: Any, g: Any) -> None:
+    step.give(0, ns.multiply(ns.cofactor(step.saved[0]), _scalars(ns, g)))
+
+
+def _det_tangent(ns: Any, primals: Any, tangents: Any, out: Any, params: dict[str, Any]) -> Any:
+    return _inner(ns, ns.cofactor(primals[0]), tangents[0])
+
+
+det_op = op(
+    "det", **matrix_paths("det", lambda xp, x: xp.linalg.det(x)), floating=True,
+    saves={"x": "x"}, backward=_det_backward, tangent=_det_tangent, samples=_SQUARES,
+    reference=lambda torch, x: torch.linalg.det(x), doc="Determinants of square matrices.",
+)
+
+
+def det(x: Tensor, /) -> Tensor:
+    """Determinants (...) of square matrices (..., n, n).
+
+    The gradient is the matrix of cofactors, from the singular values: right for singular matrices,
+    too. The second derivative needs an inverse.
+    """
+    return det_op(matrices(x, "det", square=True))
+
+
+class SlogdetResult(NamedTuple):
+    """det(x) = sign * exp(logabsdet)."""
+
+    sign: Tensor
+    logabsdet: Tensor
+
+
+_SLOGDET_ITEMS: tuple[Shape, Shape] = ((), ())
+
+
+def _slogdet_path(xp: Any, x: Any) -> Any:
+    sign, logabs = (xp.asarray(part) for part in xp.linalg.slogdet(x))
+    return pack(xp, (sign, ()), (logabs.astype(sign.dtype), ()))
+
+
+def _slogdet_backward(ns: Any, step: Any, g: Any) -> None:
+    _, glog = parts_of(ns, g, *_SLOGDET_ITEMS)
+    step.give(0, ns.multiply(swapped(ns, ns.inv(step.saved[0])), _scalars(ns, glog)))
+
+
+def _slogdet_tangent(
+    ns: Any, primals: Any, tangents: Any, out: Any, params: dict[str, Any]
+) -> Any:
+    moved = _inner(ns, swapped(ns, ns.inv(primals[0])), tangents[0])
+    return packed_in(ns, (ns.multiply(moved, 0), ()), (moved, ()))
+
+
+def _slogdet_reference(torch: Any, x: Any) -> Any:
+    return torch.stack(tuple(torch.linalg.slogdet(x)), dim=-1)
+
+
+slogdet_op = op(
+    "slogdet", **matrix_paths("slogdet", _slogdet_path), floating=True,
+    saves={"x": "x"}, backward=_slogdet_backward, tangent=_slogdet_tangent, samples=_SQUARES,
+    reference=_slogdet_reference,
+    doc="Sign and logarithm of the absolute value of determinants, end to end.",
+)
+
+
+def slogdet(x: Tensor, /) -> SlogdetResult:
+    """(sign, log of the absolute value) of the determinants of square matrices (..., n, n).
+
+    The sign is constant almost everywhere; the gradient of the logarithm needs an inverse.
+    """
+    packed = slogdet_op(matrices(x, "slogdet", square=True))
+    sign, logabs = parts_of(recorded, packed, *_SLOGDET_ITEMS)
+    return SlogdetResult(sign, real_part(logabs))
+
+
+# -- pseudo-inverse, rank, powers ------------------------------------------------------------------
+
+
+def _computed_in(x: Tensor) -> np.dtype:
+    """The real dtype in which the singular values of x are computed."""
+    if x.dtype.kind not in "fc" or is_half(x.dtype):
+        return np.dtype(np.float32)
+    return np.finfo(x.dtype).dtype
+
+
+def _tolerance(x: Tensor, rtol: Any) -> Any:
+    """`rtol` as a number or an array of x's device; by default max(m, n) * eps."""
+    dtype = _computed_in(x)
+    if rtol is None:
+        return max(x.shape[-2:]) * float(np.finfo(dtype).eps)
+    if isinstance(rtol, (int, float)):
+        return float(rtol)
+    return asarray(rtol, dtype=dtype, device=x.device)._array
+
+
+def _pinv_path(xp: Any, x: Any, *, rtol: Any) -> Any:
+    u, s, vh = xp.linalg.svd(x, full_matrices=False)
+    limit = xp.asarray(rtol)[..., None] * s[..., :1]
+    inverse = xp.where(s > limit, 1 / xp.where(s > limit, s, 1), 0).astype(s.dtype)
+    flipped_u, v = (xp.conj(xp.swapaxes(part, -1, -2)) for part in (u, vh))
+    return (v * inverse[..., None, :]) @ flipped_u
+
+
+def _pinv_change(ns: Any, x: Any, y: Any, dx: Any) -> Any:
+    """The change of y = pinv(x) with x, at constant rank (Golub and Pereyra, 1973)."""
+    flipped, dflipped = swapped(ns, y), swapped(ns, dx)
+    ydx = ns.matmul(y, dx)
+    first = ns.negative(ns.matmul(ydx, y))
+    outside_columns = ns.subtract(dflipped, ns.matmul(ns.matmul(dflipped, x), y))
+    outside_rows = ns.subtract(dflipped, ns.matmul(y, ns.matmul(x, dflipped)))
+    found = ns.add(first, ns.matmul(ns.matmul(y, flipped), outside_columns))
+    return ns.add(found, ns.matmul(ns.matmul(outside_rows, flipped), y))
+
+
+def _pinv_backward(ns: Any, step: Any, g: Any) -> None:
+    """The adjoint of `_pinv_change` is that change itself, for the transposed matrices."""
+    x, y = step.saved
+    step.give(0, _pinv_change(ns, swapped(ns, x), swapped(ns, y), g))
+
+
+def _pinv_tangent(ns: Any, primals: Any, tangents: Any, out: Any, params: dict[str, Any]) -> Any:
+    return _pinv_change(ns, primals[0], out, tangents[0])
+
+
+pinv_op = op(
+    "pinv", **matrix_paths("pinv", _pinv_path), floating=True,
+    saves={"x": "x out"}, backward=_pinv_backward, tangent=_pinv_tangent,
+    samples=[Sample((s,), leaning, {"rtol": 1e-6}) for s in ((1, 3, 3), (2, 4, 2), (2, 2, 3),
+                                                             (0, 3, 2), (2, 0, 3))],
+    reference=lambda torch, x, rtol: torch.linalg.pinv(x, rtol=rtol),
+    doc="The Moore-Penrose pseudo-inverse of matrices.",
+)
+
+
+def pinv(x: Tensor, /, *, rtol: Any = None) -> Tensor:
+    """The Moore-Penrose pseudo-inverse (..., n, m) of matrices (..., m, n).
+
+    Singular values up to `rtol` (a number, or one per matrix: (...)) times the largest count as
+    zero; by default max(m, n) times the dtype's epsilon. The gradient is that at constant rank.
+    """
+    x = matrices(x, "pinv")
+    return pinv_op(x, rtol=_tolerance(x, rtol))
+
+
+def matrix_rank(x: Tensor, /, *, rtol: Any = None) -> Tensor:
+    """How many singular values of matrices (..., m, n) exceed `rtol` times the largest; int64.
+
+    `rtol` is a number, or one per matrix: (...); by default max(m, n) times the dtype's epsilon.
+    """
+    x = matrices(x, "matrix_rank").detach()
+    s = svdvals(x)
+    limit = asarray(_tolerance(x, rtol), dtype=s.dtype, device=x.device)
+    if not s.shape[-1]:
+        return total(s, axis=-1).astype(np.int64)
+    bound = largest(s, axis=-1, keepdims=True) * reshape(limit, (*limit.shape, 1))
+    return total(s > bound, axis=-1, dtype=np.int64)
+
+
+def matrix_power(x: Tensor, n: int, /) -> Tensor:
+    """Square matrices to the power n, by repeated squaring; 0 is the identity, n < 0 inverts."""
+    x = matrices(x, "matrix_power", square=True)
+    n = operator.index(n)
+    if n == 0:  # selected, so that the gradient is zero and not missing
+        identity = eye(x.shape[-1], dtype=x.dtype, device=x.device)
+        return where(asarray(False, device=x.device), x, identity)
+    square, left = (inv(x) if n < 0 else x), abs(n)
+    product: Tensor | None = None
+    while True:
+        if left & 1:
+            product = square if product is None else matmul(product, square)
+        left >>= 1
+        if not left:
+            assert product is not None
+            return product.clone() if product is x else product
+        square = matmul(square, square)

@@ -1,0 +1,384 @@
+"""Losses, fused: cross entropy keeps the logits and two numbers per row, never the probabilities.
+
+They are the row's largest logit and the sum of the exponentials relative to it. One logarithm for
+both would be rounded like a large logit: at 1e7 in float32 the logarithm of the sum is lost.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from gtensor.backend import host
+from gtensor.backend.cuda import cupy
+from gtensor.backend.kernels import NULL, flat_launch, raw, row_launch
+from gtensor.engine.namespaces import recorded
+from gtensor.engine.op import op
+from gtensor.engine.samples import Sample, below, normal
+from gtensor.engine.tensor import Tensor, make
+from gtensor.ops.arrange.class_indices import check_targets, class_axis, class_weights, pick_class
+from gtensor.ops.build.cpu_tiles import Scratch, computed_in, row_tile_size, row_tiles
+from gtensor.ops.linalg.linear import same_dtype
+from gtensor.ops.losses.soft_cross_entropy import (
+    WEIGHT,
+    classes_last,
+    excess,
+    reference,
+    soft_cross_entropy,
+    two,
+    weighted,
+)
+from gtensor.settings import settings
+
+REDUCTIONS = ("none", "mean", "sum")
+
+
+def check_reduction(name: str, reduction: str) -> None:
+    """Raise ValueError for an unknown reduction."""
+    if reduction not in REDUCTIONS:
+        raise ValueError(f"{name} was given reduction={reduction!r}; wanted one of "
+                         f"{', '.join(map(repr, REDUCTIONS))}")
+
+
+# -- cross entropy: CPU --------------------------------------------------------------------------
+
+
+def _at(places: np.ndarray) -> tuple[np.ndarray, ...]:
+    """The key of each row's class in an array of rows."""
+    if places.ndim == 1:
+        return np.arange(places.size), places
+    return (*np.indices(places.shape, sparse=True), places)
+
+
+def _places(target: Any, ignore_index: int) -> tuple[Any, Any, int]:
+    """Classes that can be used everywhere, where they count, and how many do."""
+    counts = target != ignore_index
+    count = int(np.count_nonzero(counts))
+    return (target if count == target.size else target * counts), counts, count
+
+
+def _row_losses(
+    part: Any, places: Any, weight: Any, smoothing: float, wide: Any
+) -> tuple[Any, Any, Any]:
+    """Maximum, sum of exponentials and loss of each row; `wide` is a work array of its shape."""
+    largest = np.maximum.reduce(part, axis=-1, keepdims=True).astype(wide.dtype, copy=False)
+    np.subtract(part, largest, out=wide)
+    chosen, mass = wide[_at(places)], None
+    if weight is not None:
+        mass = (1 - smoothing) * weight[places]
+        chosen = mass * chosen
+        if smoothing:
+            chosen += wide @ weight * (smoothing / weight.size)
+            mass += weight.sum() * (smoothing / weight.size)
+    elif smoothing:
+        chosen = (1 - smoothing) * chosen + smoothing * wide.mean(axis=-1)
+    total = np.add.reduce(np.exp(wide, out=wide), axis=-1)
+    log = np.log(total)
+    return largest[..., 0], total, (log if mass is None else mass * log) - chosen
+
+
+def _cross_entropy_cpu(
+    logits: Any, target: Any, *, reduction: str, ignore_index: int, label_smoothing: float,
+    weight: Any, out: Any = None,
+) -> Any:
+    rows = classes_last(logits)
+    work = computed_in(logits.dtype)
+    places, counts, count = _places(target, ignore_index)
+    weight = None if weight is None else weight.astype(work, copy=False)
+    mass = count if weight is None else (weight[places] * counts).sum()
+    # rows of -infinity, and no rows: NaN, as in PyTorch
+    with np.errstate(invalid="ignore", divide="ignore", over="ignore"):
+        if rows.size <= settings.tile_elements:
+            largest, total, loss = _row_losses(
+                rows, places, weight, label_smoothing, np.empty(rows.shape, work))
+        else:
+            loss = host().empty(target.shape, work, "cross_entropy")
+            largest, total = two(host().empty((2, *target.shape), work, "cross_entropy"))
+            scratch = Scratch(1, row_tile_size(rows.shape), work)
+            for tile in row_tiles(rows.shape):
+                part = rows[tile]
+                largest[tile], total[tile], loss[tile] = _row_losses(
+                    part, places[tile], weight, label_smoothing, scratch(0, part.shape))
+        if count < target.size:
+            loss = np.where(counts, loss, 0)
+        if reduction != "none":
+            loss = loss.sum()
+        if reduction == "mean":
+            loss = loss / work.type(mass)
+    if out is None:
+        out = np.asarray(loss, logits.dtype)
+    else:
+        out[...] = loss
+    return out, np.asarray(largest), np.asarray(total), np.asarray(mass, work)
+
+
+def _row_gradients(
+    part: Any, largest: Any, scale: Any, places: Any, chosen: Any, spread: Any, *, each: Any,
+    wide: Any,
+) -> None:
+    """wide = exp(part - largest) * scale - spread * each, less what is `chosen` at the places."""
+    np.subtract(part, largest[..., None], out=wide)
+    np.exp(wide, out=wide)
+    wide *= scale[..., None]
+    if each is not None:
+        wide -= spread[..., None] * each
+    wide[_at(places)] -= chosen
+
+
+def _cross_entropy_grad_cpu(
+    g: Any, logits: Any, target: Any, largest: Any, total: Any, count: Any, *,
+    reduction: str, ignore_index: int, label_smoothing: float, weight: Any, out: Any = None,
+) -> Any:
+    if out is None:
+        out = host().empty(logits.shape, logits.dtype, "cross_entropy_grad")
+    rows, result = classes_last(logits), classes_last(out)
+    places, counts, _ = _places(target, ignore_index)
+    share = _share(g, count, counts, reduction)
+    work = computed_in(logits.dtype)
+    chosen, each = share * work.type(1 - label_smoothing), label_smoothing / rows.shape[-1]
+    scale = share / total
+    if weight is not None:
+        weight = weight.astype(work, copy=False)
+        chosen, each = chosen * weight[places], each * weight
+        scale = scale * (weight[places] * (1 - label_smoothing) + each.sum())
+    known = largest, scale, places, chosen, share
+    each = each if label_smoothing else None
+    with np.errstate(invalid="ignore", over="ignore"):
+        if rows.size <= settings.tile_elements and result.dtype == work:
+            _row_gradients(rows, *known, each=each, wide=result)
+            return out
+        scratch = Scratch(1, row_tile_size(rows.shape), work)
+        for tile in row_tiles(rows.shape):
+            part = rows[tile]
+            wide = scratch(0, part.shape)
+            _row_gradients(part, *[a[tile] for a in known], each=each, wide=wide)
+            result[tile] = wide
+    return out
+
+
+def _share(g: Any, count: Any, counts: Any, reduction: str) -> Any:
+    """The factor of each row's gradient; an array of the target's shape."""
+    if reduction == "mean":
+        g = g / (count + (count == 0))  # no rows: no share either
+    return g * counts.astype(count.dtype)
+
+
+# -- cross entropy: GPU --------------------------------------------------------------------------
+
+_FORWARD = raw("cross_entropy.cu", "cross_entropy_forward")
+_REDUCE = raw("cross_entropy.cu", "cross_entropy_reduce")
+_BACKWARD = raw("cross_entropy.cu", "cross_entropy_backward")
+
+
+def _gpu_rows(logits: Any, target: Any) -> tuple[Any, Any, int]:
+    """Contiguous rows of classes, int64 targets, the number of rows."""
+    xp = cupy()
+    rows = xp.ascontiguousarray(xp.moveaxis(logits, class_axis(logits.ndim), -1))
+    return rows, xp.ascontiguousarray(target, dtype=np.int64), target.size
+
+
+def _cross_entropy_gpu(
+    logits: Any, target: Any, *, reduction: str, ignore_index: int, label_smoothing: float,
+    weight: Any, out: Any = None,
+) -> Any:
+    xp = cupy()
+    rows, targets, n = _gpu_rows(logits, target)
+    classes, work = rows.shape[-1], computed_in(logits.dtype)
+    loss = xp.empty(target.shape, work)
+    largest, total = two(xp.empty((2, *target.shape), work))
+    grid, block = row_launch(n)
+    _FORWARD[logits.dtype](
+        grid, block, (rows, targets, loss, largest, total, n, classes, ignore_index))
+    counts = targets != ignore_index
+    heavy = None
+    if weight is not None:
+        weight = weight.astype(work, copy=False)
+        heavy = weight[targets * counts] * counts
+        loss *= heavy
+    if label_smoothing:
+        log, below_it = xp.log(total), rows - largest[..., None]
+        uniform = (log - below_it.mean(axis=-1) if weight is None
+                   else log * weight.mean() - below_it @ weight / classes)
+        loss = (1 - label_smoothing) * loss + label_smoothing * uniform * counts
+    result, count = xp.empty((), logits.dtype), xp.empty((), work)
+    grid, block = row_launch(1)
+    mean = int(reduction == "mean" and weight is None)
+    _REDUCE[logits.dtype](grid, block, (loss, targets, result, count, n, ignore_index, mean))
+    if heavy is not None:
+        count = heavy.sum()
+        result = (loss.sum() / count if reduction == "mean" else loss.sum()).astype(logits.dtype)
+    if reduction == "none":
+        result = loss.astype(logits.dtype, copy=False)
+    if out is not None:
+        out[...] = result
+    return result if out is None else out, largest, total, count
+
+
+def _cross_entropy_grad_gpu(
+    g: Any, logits: Any, target: Any, largest: Any, total: Any, count: Any, *,
+    reduction: str, ignore_index: int, label_smoothing: float, weight: Any, out: Any = None,
+) -> Any:
+    xp = cupy()
+    rows, targets, n = _gpu_rows(logits, target)
+    classes, work = rows.shape[-1], computed_in(logits.dtype)
+    counts = targets != ignore_index
+    result = xp.empty(rows.shape, logits.dtype)
+    grid, block = flat_launch(rows.size)
+    g = xp.ascontiguousarray(g, dtype=work)  # a share of it may be no half number
+    arrived = g
+    divisor, each = count if reduction == "mean" else NULL, int(reduction == "none")
+    if weight is not None:
+        weight = weight.astype(work, copy=False)
+        share = _share(g, count, counts, reduction)
+        arrived = xp.ascontiguousarray(share * weight[targets * counts], dtype=work)
+        divisor, each = NULL, 1
+    _BACKWARD[logits.dtype](grid, block, (
+        rows, targets, largest, total, arrived, divisor, result, n, classes, ignore_index, each))
+    if label_smoothing:
+        share = _share(g, count, counts, reduction)[..., None]
+        if weight is None:
+            hot = (targets[..., None] == xp.arange(classes)).astype(share.dtype)
+            result += (label_smoothing * share * (hot - 1 / classes)).astype(result.dtype)
+        else:
+            spread = xp.exp(rows - largest[..., None])
+            spread = spread * (weight.sum() / total)[..., None] - weight
+            result *= 1 - label_smoothing
+            result += (label_smoothing / classes * share * spread).astype(result.dtype)
+    moved = xp.moveaxis(result, -1, class_axis(logits.ndim))
+    if out is None:
+        return xp.ascontiguousarray(moved)
+    out[...] = moved
+    return out
+
+
+# -- cross entropy: definitions --------------------------------------------------------------------
+
+
+def _targets(
+    ns: Any, logits: Any, target: Any, ignore_index: int, label_smoothing: float, weight: Any
+) -> Any:
+    """The factors of the logarithms of probabilities, in the logits' shape."""
+    axis = class_axis(len(logits.shape))
+    q = ns.class_targets(target, classes=logits.shape[axis], ignore_index=ignore_index,
+                         smoothing=label_smoothing, dtype=logits.dtype)
+    return weighted(ns, logits, weight, q)
+
+
+def _cross_entropy_grad(
+    g: Any, logits: Any, target: Any, largest: Any, total: Any, count: Any, *,
+    reduction: str, ignore_index: int, label_smoothing: float, weight: Any,
+) -> Any:
+    ns, axis = recorded, class_axis(len(logits.shape))
+    share = g / ns.where(ns.equal(count, 0), 1.0, count) if reduction == "mean" else g
+    if reduction == "none":
+        share = ns.reshape(share, shape=(*target.shape[:axis], 1, *target.shape[axis:]))
+    q = _targets(ns, logits, target, ignore_index, label_smoothing, weight)
+    return excess(ns, logits, q) * share
+
+
+def _cross_entropy_backward(ns: Any, step: Any, g: Any) -> None:
+    step.give(0, ns.cross_entropy_grad(g, *step.saved, **step.params))
+
+
+def _cross_entropy_tangent(
+    ns: Any, primals: Any, tangents: Any, out: Any, params: dict[str, Any]
+) -> Any:
+    (logits, target), ignored, weight = primals, params["ignore_index"], params["weight"]
+    q = _targets(ns, logits, target, ignored, params["label_smoothing"], weight)
+    axis = class_axis(len(logits.shape))
+    rows = ns.sum(ns.multiply(excess(ns, logits, q), tangents[0]), axis=(axis,))
+    everything = tuple(range(len(rows.shape)))
+    if params["reduction"] == "none":
+        return rows
+    total = ns.sum(rows, axis=everything)
+    if params["reduction"] == "mean":
+        mass = ns.sum(_targets(ns, logits, target, ignored, 0.0, weight),
+                      axis=tuple(range(len(logits.shape))))
+        total = ns.divide(total, ns.where(ns.equal(mass, 0), 1.0, mass))
+    return total
+
+
+def _options(reduction: str, smoothing: float = 0.0, weight: Any = None) -> dict[str, Any]:
+    return {"reduction": reduction, "ignore_index": -100, "label_smoothing": smoothing,
+            "weight": weight}
+
+
+cross_entropy_grad = op(
+    "cross_entropy_grad", cpu=_cross_entropy_grad_cpu, gpu=_cross_entropy_grad_gpu,
+    backward=None, tangent=None, composed=_cross_entropy_grad,
+    samples=None,  # its inputs depend on each other: tested through cross_entropy
+    doc="The gradient of cross_entropy from its logits, targets, maxima, sums and count.",
+)
+
+cross_entropy_op = op(
+    "cross_entropy", cpu=_cross_entropy_cpu, gpu=_cross_entropy_gpu, extras="largest total count",
+    saves={"logits": "logits target largest total count"},
+    backward=_cross_entropy_backward, tangent=_cross_entropy_tangent,
+    samples=[Sample((shape, shape[:1] + shape[2:]), (normal, below(3)), options)
+             for shape in ((5, 3), (2, 3, 4))
+             for options in (_options("mean"), _options("sum"), _options("none", 0.2),
+                             _options("mean", 0.3, WEIGHT), _options("none", 0.0, WEIGHT))],
+    reference=reference,
+    doc="logsumexp(logits) - logits[target] by rows (N, C, ...), reduced; ignored rows count 0.",
+)
+
+
+def cross_entropy(
+    input: Tensor, target: Tensor, weight: Tensor | None = None, *, ignore_index: int = -100,
+    reduction: str = "mean", label_smoothing: float = 0.0,
+) -> Tensor:
+    """Cross entropy of logits and class indices, or probabilities; no probabilities are kept.
+
+    Args:
+        input: logits (N, C), (N, C, d1, ...) or (C,). They are saved, with two numbers per row.
+        target: integers (N,), (N, d1, ...) or (), in [0, C) or ignore_index (on a GPU the range is
+            not checked, since the check would wait: the loss is NaN); or probabilities of the
+            input's shape, which are saved, too, and have a gradient.
+        weight: of the classes, (C,); a constant. With indices the mean is over the sum of the
+            rows' weights, with probabilities over the number of rows, as in PyTorch.
+        ignore_index: rows with this target count nothing, in the mean either.
+        reduction: "mean" and "sum" give a scalar, "none" one loss per row.
+        label_smoothing: the share of probability that is spread over all classes, 0 to 1.
+    """
+    check_reduction("cross_entropy", reduction)
+    if not 0.0 <= label_smoothing <= 1.0:
+        raise ValueError(f"cross_entropy was given label_smoothing={label_smoothing}; wanted a "
+                         "number from 0 to 1")
+    constant = class_weights("cross_entropy", input, weight)
+    if target.dtype.kind in "fV" and target.shape == input.shape and input.ndim:
+        if ignore_index >= 0:
+            raise ValueError(f"cross_entropy was given ignore_index={ignore_index} and a target of "
+                             "probabilities; wanted class indices")
+        same_dtype("cross_entropy", input=input, target=target)
+        return soft_cross_entropy(
+            input, target, reduction=reduction, label_smoothing=label_smoothing, weight=constant)
+    same_dtype("cross_entropy", input=input)
+    check_targets("cross_entropy", input, target, ignore_index)
+    return cross_entropy_op(input, target, reduction=reduction, ignore_index=ignore_index,
+                            label_smoothing=label_smoothing, weight=constant)
+
+
+def nll_loss(
+    input: Tensor, target: Tensor, weight: Tensor | None = None, *, ignore_index: int = -100,
+    reduction: str = "mean",
+) -> Tensor:
+    """Minus the log-probabilities at the class indices; arguments as for cross_entropy."""
+    check_reduction("nll_loss", reduction)
+    same_dtype("nll_loss", input=input)
+    check_targets("nll_loss", input, target, ignore_index)
+    constant = class_weights("nll_loss", input, weight)
+    classes = input.shape[class_axis(input.ndim)]
+    losses = -pick_class(input, target, ignore_index=ignore_index, classes=classes)
+    counts = (target != ignore_index).astype(computed_in(input.dtype))
+    if constant is not None:
+        places = (target * (target != ignore_index)).astype(np.int64)
+        heavy = recorded.gather(make(constant, input.device), key=(places._array,))
+        losses, counts = losses * heavy, counts * heavy
+    if reduction == "none":
+        return losses
+    total, mass = losses.sum(), counts.sum()
+    if reduction == "sum":
+        return total
+    mass = recorded.where(recorded.equal(mass, 0), float("nan"), mass)  # no rows: NaN, unwarned
+    return (total / mass).to(input.dtype)

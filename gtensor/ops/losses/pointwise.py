@@ -1,0 +1,329 @@
+"""Elementwise losses and their sums; a reduced loss makes no array of the inputs' size on the CPU.
+
+Every loss is two ops over one formula: elementwise, and `scale` times its sum, whose CPU path adds
+up tile by tile (a GPU makes the losses first, those of halves in float32). Both share the fused
+gradients, which take `scale` as a parameter, so that the mean of many half-precision numbers does
+not round it to 0.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from gtensor.backend.cuda import cupy
+from gtensor.backend.kernels import elementwise
+from gtensor.engine.namespaces import recorded
+from gtensor.engine.op import Op, op
+from gtensor.engine.samples import Sample, alike
+from gtensor.engine.tensor import Tensor
+from gtensor.ops.build.cpu_tiles import Scratch, computed_in, tile_size
+from gtensor.ops.build.fused import fused
+from gtensor.ops.build.half_kernels import wide_kernel
+from gtensor.ops.build.path_builders import tiled, tiles
+from gtensor.ops.build.pointwise import d, pointwise
+from gtensor.ops.elementwise.erf import extended
+from gtensor.ops.linalg.linear import same_dtype
+from gtensor.ops.losses.cross_entropy import check_reduction
+from gtensor.settings import settings
+
+Formula = Callable[..., Any]
+
+
+# -- the builder -----------------------------------------------------------------------------------
+
+
+def _sum_cpu(formula: Formula) -> Any:
+    def path(*arrays: Any, scale: float, out: Any = None, **params: Any) -> Any:
+        model = arrays[0]
+        wide = computed_in(model.dtype)
+        spread = [None if a is None else np.broadcast_to(a, model.shape) for a in arrays]
+        total = 0.0
+        for tile in tiles(model.shape, settings.tile_elements):
+            parts = [None if a is None else np.asarray(a[tile], wide) for a in spread]
+            total += float(np.sum(formula(np, *parts, **params)))
+        if out is None:
+            out = np.empty((), model.dtype)
+        out[...] = scale * total
+        return out
+
+    return path
+
+
+def _sum_gpu(each: Any) -> Any:
+    def path(*arrays: Any, scale: float, out: Any = None, **params: Any) -> Any:
+        dtype = arrays[0].dtype
+        losses = each(*[None if a is None else _wide(a) for a in arrays], **params)
+        total = losses.sum() * scale
+        if out is None:
+            return total.astype(dtype)
+        out[...] = total
+        return out
+
+    return path
+
+
+def _wide(a: Any) -> Any:
+    """In the dtype that is computed in: a loss of halves may be no half number."""
+    return a.astype(computed_in(a.dtype), copy=False)
+
+
+def _kernel(name: str, formula: Formula, text: str, **more: str) -> Any:
+    """The kernel of `text` with the formula's inputs and parameters; inputs left out are 1."""
+    arrays, parameters = _names(formula)
+    kernel = wide_kernel(" ".join(arrays), text, name=name, parameters=" ".join(parameters), **more)
+
+    def path(*given: Any, out: Any = None, **params: Any) -> Any:
+        if any(a is None for a in given):
+            one = cupy().ones((), given[0].dtype)
+            given = tuple(one if a is None else a for a in given)
+        return kernel(*given, out=out, **params)
+
+    return path
+
+
+def _names(formula: Formula) -> tuple[list[str], list[str]]:
+    """Of the inputs and of the parameters."""
+    parameters = list(inspect.signature(formula).parameters.values())[1:]  # without ns
+    keywords = [p.name for p in parameters if p.kind is p.KEYWORD_ONLY]
+    return [p.name for p in parameters if p.name not in keywords], keywords
+
+
+def loss_gradient(
+    name: str, formula: Formula, text: str, *, before: str = "", header: str = "number.cuh",
+    **more: Any,
+) -> None:
+    """The fused op of `formula(ns, g, *inputs, scale=, **params)`; `text` is it in CUDA C++."""
+    fused(name, formula, gpu=_kernel(name, formula, text, before=before, header=header), **more)
+
+
+def _partial(inputs: list[str], partial: str | Formula) -> Formula:
+    if not isinstance(partial, str):
+        return partial
+    name, *needed = partial.split()
+    places = [inputs.index(n) for n in needed]
+    return lambda ns, g, *given, out, **params: getattr(ns, name)(
+        g, *[given[i] for i in places], out=out, **params)
+
+
+def _sum_rules(partials: Sequence[Formula]) -> dict[str, Any]:
+    """The rules of a sum of losses: backward and tangent."""
+
+    def backward(ns: Any, step: Any, g: Any) -> None:
+        for i, partial in enumerate(partials):
+            if step.needs(i):
+                step.give(i, partial(ns, g, *step.saved, out=None, **step.params))
+
+    def tangent(ns: Any, primals: Any, tangents: Any, out: Any, params: dict[str, Any]) -> Any:
+        total = None
+        for partial, t in zip(partials, tangents, strict=True):
+            if t is not None:
+                term = partial(ns, t, *primals, out=None, **params)
+                term = ns.sum(term, axis=tuple(range(len(term.shape))))
+                total = term if total is None else ns.add(total, term)
+        return total
+
+    return {"backward": backward, "tangent": tangent}
+
+
+def loss_records(
+    name: str, formula: Formula, text: str, partials: Sequence[str | Formula], *,
+    samples: list[Sample], reference: Formula, doc: str, before: str = "",
+) -> tuple[Op, Op]:
+    """The elementwise loss `formula(ns, *inputs, **params)` and `scale` times its sum.
+
+    `text` is the formula in CUDA C++, `before` what stands before it. `partials` are of each input
+    g times scale times the derivative: an op and the inputs that it takes after g, as
+    "kl_div_grad t", or a function of (ns, g, *inputs, out=, scale=, **params).
+    """
+    names = _names(formula)[0]
+    inputs = " ".join(names)
+    due = [_partial(names, partial) for partial in partials]
+    gpu = _kernel(name, formula, text, before=before)
+
+    def rule(partial: Formula) -> Any:
+        return d(inputs, lambda ns, g, *given, out, **params: partial(
+            ns, g, *given, out=out, scale=1.0, **params))
+
+    each = op(name, inputs=inputs, cpu=tiled(name, formula), gpu=gpu,
+              backward=pointwise(*map(rule, due)), samples=samples, reference=reference,
+              doc=f"{doc}, elementwise.")
+    total = op(
+        f"{name}_sum", inputs=inputs, cpu=_sum_cpu(formula), gpu=_sum_gpu(gpu),
+        saves=dict.fromkeys(names, inputs), **_sum_rules(due),
+        samples=[Sample(s.shapes, s.draws, {**s.params, "scale": 0.25}) for s in samples],
+        reference=lambda torch, *tensors, scale, **params: scale * reference(
+            torch, *tensors, **params).sum(),
+        doc=f"scale * sum({doc}), without a temporary of that size on the CPU.")
+    return each, total
+
+
+def reduced(
+    records: tuple[Op, Op], inputs: tuple[Tensor | None, ...], reduction: str, **params: Any
+) -> Tensor:
+    """The loss of each element ("none"), or their mean or sum."""
+    each, total = records
+    if reduction == "none":
+        return each(*inputs, **params)
+    first = inputs[0]
+    assert first is not None
+    scale = 1.0 if reduction == "sum" else 1 / first.size if first.size else float("nan")
+    return total(*inputs, scale=scale, **params)
+
+
+def check_pair(name: str, reduction: str, input: Tensor, target: Tensor) -> None:
+    check_reduction(name, reduction)
+    if input.shape != target.shape:
+        raise ValueError(f"{name} was given an input of shape {input.shape} and a target of "
+                         f"shape {target.shape}; wanted one shape")
+    same_dtype(name, input=input, target=target)
+
+
+# -- absolute error, and Huber's -------------------------------------------------------------------
+
+
+loss_gradient(
+    "absolute_error_grad", extended(lambda ns, g, a, b, *, scale: g * (scale * ns.sign(a - b))),
+    "a > b ? g * F(scale) : a < b ? g * F(-scale) : F(0) * (a - b)",
+    samples=alike(3, scale=0.25),
+    reference=lambda torch, g, a, b, scale: g * scale * torch.sign(a - b),
+    doc="The gradient of scale * |a - b| with respect to a; 0 where a = b.",
+)
+
+absolute_error, absolute_error_sum = loss_records(
+    "absolute_error", lambda ns, a, b: ns.abs(a - b), "a > b ? a - b : b - a",
+    ("absolute_error_grad a b", "absolute_error_grad b a"),
+    samples=alike(2), reference=lambda torch, a, b: (a - b).abs(), doc="|a - b|",
+)
+
+
+def _huber_formula(ns: Any, a: Any, b: Any, *, delta: float, factor: float) -> Any:
+    """With m = min(|a - b|, delta): factor m (|a - b| - m / 2)."""
+    size = ns.abs(a - b)
+    inner = ns.minimum(size, delta)
+    return factor * inner * (size - 0.5 * inner)
+
+
+loss_gradient(
+    "huber_grad",
+    lambda ns, g, a, b, *, delta, factor, scale: g * (
+        scale * (factor * ns.maximum(ns.minimum(a - b, delta), -delta))),
+    "g * F(scale) * (F(factor) * (e > F(delta) ? F(delta) : e < F(-delta) ? F(-delta) : e))",
+    before="const F e = a - b; ", samples=alike(3, delta=0.7, factor=1.5, scale=0.25),
+    reference=lambda torch, g, a, b, delta, factor, scale: (
+        g * scale * factor * (a - b).clamp(-delta, delta)),
+    doc="The gradient of scale * huber(a, b) with respect to a.",
+)
+
+huber, huber_sum = loss_records(
+    "huber", _huber_formula, "F(factor) * m * (e - F(0.5) * m)",
+    ("huber_grad a b", "huber_grad b a"),
+    before="const F e = a > b ? a - b : b - a, m = e < F(delta) ? e : F(delta); ",
+    samples=alike(2, delta=0.7, factor=1.5),
+    reference=lambda torch, a, b, delta, factor: factor * torch.nn.functional.huber_loss(
+        a, b, reduction="none", delta=delta),
+    doc="factor times (a - b)^2 / 2 where |a - b| < delta, else delta (|a - b| - delta / 2)",
+)
+
+
+def l1_loss(input: Tensor, target: Tensor, *, reduction: str = "mean") -> Tensor:
+    """|input - target|, averaged ("mean"), added up ("sum") or elementwise ("none").
+
+    Both have one shape. Reduced, it makes no temporary of that shape on the CPU. The gradient at 0
+    is 0.
+    """
+    check_pair("l1_loss", reduction, input, target)
+    return reduced((absolute_error, absolute_error_sum), (input, target), reduction)
+
+
+def huber_loss(
+    input: Tensor, target: Tensor, reduction: str = "mean", delta: float = 1.0
+) -> Tensor:
+    """(input - target)^2 / 2 within delta, delta (|input - target| - delta / 2) beyond; reduced.
+
+    Both have one shape. Reduced, it makes no temporary of that shape on the CPU.
+
+    Source: Huber, "Robust estimation of a location parameter", 1964.
+    """
+    check_pair("huber_loss", reduction, input, target)
+    if not delta > 0:
+        raise ValueError(f"huber_loss was given delta={delta}; wanted a positive number")
+    return reduced((huber, huber_sum), (input, target), reduction, delta=float(delta), factor=1.0)
+
+
+def smooth_l1_loss(
+    input: Tensor, target: Tensor, *, reduction: str = "mean", beta: float = 1.0
+) -> Tensor:
+    """(input - target)^2 / (2 beta) within beta, |input - target| - beta / 2 beyond; reduced.
+
+    It is huber_loss with delta = beta, over beta; with beta=0, or too small for a normal number of
+    the dtype that is computed in, it is l1_loss.
+    """
+    check_pair("smooth_l1_loss", reduction, input, target)
+    if not beta >= 0:
+        raise ValueError(f"smooth_l1_loss was given beta={beta}; wanted 0 or more")
+    if beta < np.finfo(computed_in(input.dtype)).tiny:
+        return l1_loss(input, target, reduction=reduction)
+    return reduced((huber, huber_sum), (input, target), reduction, delta=float(beta),
+                   factor=1 / beta)
+
+
+# -- squared error -------------------------------------------------------------------------------
+
+
+def _squared_error_cpu(a: Any, b: Any, *, scale: float, out: Any = None) -> Any:
+    work = computed_in(a.dtype)
+    scratch = Scratch(1, tile_size(a.shape), work)
+    total = 0.0
+    for tile in tiles(a.shape, settings.tile_elements):
+        part = np.asarray(a[tile])
+        difference = np.subtract(part, b[tile], out=scratch(0, part.shape), dtype=work).ravel()
+        total += float(np.dot(difference, difference))
+    if out is None:
+        out = np.empty((), a.dtype)
+    out[...] = scale * total
+    return out
+
+
+def _squared_error_gpu(a: Any, b: Any, *, scale: float, out: Any = None) -> Any:
+    difference = _difference(_wide(a), _wide(b))
+    total = cupy().vdot(difference, difference)
+    if out is None:
+        return (total * scale).astype(a.dtype)
+    out[...] = total * scale
+    return out
+
+
+_difference = elementwise("T a, T b", "T y", "y = a - b")
+
+
+loss_gradient(
+    "squared_error_grad", lambda ns, g, a, b, *, scale: g * (2 * scale) * (a - b),
+    "g * F(2 * scale) * (a - b)",
+    samples=alike(3, scale=0.25), reference=lambda torch, g, a, b, scale: g * 2 * scale * (a - b),
+    doc="The gradient of scale * sum((a - b)^2) with respect to a.",
+)
+
+squared_error = op(
+    "squared_error", cpu=_squared_error_cpu, gpu=_squared_error_gpu,
+    saves={"a": "a b", "b": "a b"},
+    **_sum_rules([_partial(["a", "b"], f"squared_error_grad {ab}") for ab in ("a b", "b a")]),
+    samples=alike(2, scale=0.5), reference=lambda torch, a, b, scale: scale * ((a - b) ** 2).sum(),
+    doc="scale * sum((a - b)^2) of two arrays of one shape, on the CPU without a temporary of that "
+        "shape.",
+)
+
+
+def mse_loss(input: Tensor, target: Tensor, *, reduction: str = "mean") -> Tensor:
+    """(input - target)^2, averaged ("mean"), added up ("sum") or elementwise ("none").
+
+    Both have one shape. Reduced, it makes no temporary of that shape on the CPU.
+    """
+    check_pair("mse_loss", reduction, input, target)
+    if reduction == "none":
+        return recorded.square(input - target)
+    mean = 1 / input.size if input.size else float("nan")
+    return squared_error(input, target, scale=mean if reduction == "mean" else 1.0)

@@ -1,0 +1,308 @@
+"""Batch norm followed by an activation, out of place, as one op over (N, C, ...).
+
+y = act((x - mean) / sqrt(var + eps) * weight + bias). Saved are x and two numbers per channel;
+backward recomputes the pre-activation tile by tile. Statistics of half types are float32.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from gtensor.backend.kernels import elementwise
+from gtensor.engine.context import is_recomputing, no_grad
+from gtensor.engine.errors import GradientError
+from gtensor.engine.in_place import write
+from gtensor.engine.namespaces import recorded
+from gtensor.engine.op import op
+from gtensor.engine.samples import Sample, binary, normal, positive
+from gtensor.engine.tensor import Tensor
+from gtensor.ops.activations.activation import ACTIVATIONS
+from gtensor.ops.build.path_builders import tiled
+from gtensor.ops.build.pointwise import d, pointwise
+from gtensor.ops.norms import batch_norm_gpu as gpu
+from gtensor.ops.norms import batch_norm_paths as cpu
+from gtensor.ops.norms.batch_norm_checks import check_activation, check_batch_norm
+
+# -- rules ---------------------------------------------------------------------------------------
+
+
+def _recorded_terms(ns: Any, g: Any, x: Any, weight: Any, bias: Any, mean: Any, var: Any,
+                    params: dict[str, Any]) -> tuple[Any, Any, Any]:
+    """xhat, the gradient before the activation, and 1 / deviation, in recorded ops.
+
+    In training the statistics are functions of x, so they are recomputed from it.
+    """
+    axes = (0, *range(2, len(x.shape)))
+    kept = (1, x.shape[1], *(1,) * (len(x.shape) - 2))
+    if params["training"]:
+        mean = ns.mean(x, axis=axes, keepdims=True)
+        deviation = x - mean
+        var = ns.mean(ns.square(deviation), axis=axes, keepdims=True)
+    else:
+        deviation = x - ns.reshape(mean, shape=kept)
+        var = ns.reshape(var, shape=kept)
+    rstd = 1 / ns.sqrt(var + params["eps"])
+    xhat = deviation * rstd
+    y = xhat if weight is None else xhat * ns.reshape(weight, shape=kept)
+    y = y if bias is None else y + ns.reshape(bias, shape=kept)
+    return xhat, ACTIVATIONS[params["activation"]][1](ns, g, y, params["parameter"]), rstd
+
+
+def _sums_recorded(
+    g: Any, x: Any, weight: Any, bias: Any, mean: Any, var: Any, **params: Any
+) -> Any:
+    ns = recorded
+    axes = (0, *range(2, len(x.shape)))
+    xhat, dy, _ = _recorded_terms(ns, g, x, weight, bias, mean, var, params)
+    rows = [ns.reshape(ns.sum(part, axis=axes), shape=(1, x.shape[1])) for part in (dy, dy * xhat)]
+    return ns.concat(*rows, axis=0, sizes=(1, 1))
+
+
+def _dx_recorded(
+    g: Any, x: Any, weight: Any, bias: Any, mean: Any, var: Any, sums: Any, **params: Any
+) -> Any:
+    ns = recorded
+    kept = (1, x.shape[1], *(1,) * (len(x.shape) - 2))
+    xhat, dy, rstd = _recorded_terms(ns, g, x, weight, bias, mean, var, params)
+    if params["training"]:
+        count = params["count"] or x.size // x.shape[1]
+        shift, slope = (ns.reshape(ns.slice(sums, key=(i,)), shape=kept) / count for i in (0, 1))
+        dy = dy - shift - xhat * slope
+    return dy * rstd if weight is None else dy * (rstd * ns.reshape(weight, shape=kept))
+
+
+def _backward(ns: Any, step: Any, g: Any) -> None:
+    x, weight, bias, mean, var, center, spread = step.saved
+    if not step.params["training"]:
+        center, spread = mean, var  # inputs, which have a history in a recorded pass
+    give_gradients(ns, step, g, (x, weight, bias, center, spread), step.params)
+
+
+def give_gradients(
+    ns: Any, step: Any, g: Any, arrays: tuple[Any, ...], params: dict[str, Any]
+) -> None:
+    """The rule of batch norm, from x, weight, bias, mean and variance."""
+    if params["sync"] is not None and ns is recorded:
+        raise GradientError("create_graph=True through a batch norm that is synchronized over "
+                            "replicas; wanted sync=None")
+    options = {**params}
+    sync = options.pop("sync")
+    sums = None
+    if params["training"] or any(step.needs(i) for i in (1, 2, 3, 4)):
+        sums = ns.batch_norm_sums(g, *arrays, **options)
+    if not params["training"]:
+        give_statistics(ns, step, sums, arrays[1], arrays[4])
+    dx = None
+    if step.needs(0):  # before the sums are given away, since they may be written then
+        totals, count = (sums, None) if sync is None else sync.sums(sums)
+        dx = ns.batch_norm_dx(g, *arrays, totals, count=count, out=step.reuse(g), **options)
+    if step.needs(1):
+        step.give(1, ns.slice(sums, key=(1,)))
+    if step.needs(2):
+        step.give(2, ns.slice(sums, key=(0,)))
+    if dx is not None:
+        step.give(0, dx)
+
+
+def give_statistics(ns: Any, step: Any, sums: Any, weight: Any, var: Any) -> None:
+    """Gradients of the given mean and variance, where they are needed."""
+    if not (step.needs(3) or step.needs(4)):
+        return
+    rstd = ns.divide(1.0, ns.sqrt(ns.add(var, step.params["eps"])))
+    scale = ns.negative(rstd if weight is None else ns.multiply(rstd, weight))
+    if step.needs(3):
+        step.give(3, ns.multiply(ns.slice(sums, key=(0,)), scale))
+    if step.needs(4):
+        slope = ns.multiply(ns.multiply(scale, rstd), 0.5)
+        step.give(4, ns.multiply(ns.slice(sums, key=(1,)), slope))
+
+
+def tangent(ns: Any, primals: Any, tangents: Any, out: Any, params: dict[str, Any]) -> Any:
+    """Through the formula, one tangent at a time; the activation's derivative at the end."""
+    x, weight, bias, mean, var = primals
+    dx, dweight, dbias, dmean, dvar = tangents
+    axes, kept = (0, *range(2, len(x.shape))), (1, x.shape[1], *(1,) * (len(x.shape) - 2))
+
+    def wide(a: Any) -> Any:
+        return ns.reshape(a, shape=kept)
+
+    def average(a: Any) -> Any:
+        return ns.mean(a, axis=axes, keepdims=True)
+
+    if params["training"]:
+        mean = average(x)
+        var, dmean, dvar = average(ns.square(x - mean)), None, None
+        if dx is not None:
+            dmean, dvar = average(dx), average(2 * (x - mean) * dx)
+    else:
+        mean, var = wide(mean), wide(var)
+        dmean, dvar = (None if t is None else wide(t) for t in (dmean, dvar))
+    rstd = 1 / ns.sqrt(var + params["eps"])
+    xhat = (x - mean) * rstd
+    scale = rstd if weight is None else rstd * wide(weight)
+    terms = []
+    if dx is not None:
+        terms.append(dx * scale)
+    if dmean is not None:
+        terms.append(-dmean * scale)
+    if dvar is not None:
+        terms.append(-0.5 * dvar * (rstd * scale) * xhat)
+    if dweight is not None:
+        terms.append(xhat * wide(dweight))
+    if dbias is not None:
+        terms.append(wide(dbias))
+    change = ns.broadcast_to(terms[0], shape=out.shape)
+    for term in terms[1:]:
+        change = change + term
+    y = xhat if weight is None else xhat * wide(weight)
+    y = y if bias is None else y + wide(bias)
+    return ACTIVATIONS[params["activation"]][1](ns, change, y, params["parameter"])
+
+
+# -- definitions -----------------------------------------------------------------------------------
+
+
+def _options(training: bool, activation: str, parameter: float = 0.01) -> dict[str, Any]:
+    return {"training": training, "eps": 1e-5, "activation": activation, "parameter": parameter,
+            "sync": None}
+
+
+_SAVES = "x weight bias mean var center spread"
+
+
+def _samples() -> list[Sample]:
+    found = []
+    for shape in ((4, 3), (2, 3, 5), (3, 2, 2, 2)):
+        c = (shape[1],)
+        for name in ("identity", "silu", "tanh"):  # smooth: kinks would move with weight and bias
+            found += [
+                Sample((shape, c, c, None, None), normal, _options(True, name)),
+                Sample((shape, c, c, c, c), (normal, normal, normal, normal, positive),
+                       _options(False, name))]
+        found.append(Sample((shape, None, None, None, None), normal, _options(True, "identity")))
+    return found
+
+
+def reference(
+    torch: Any, x: Any, weight: Any, bias: Any, mean: Any, var: Any, *, training: bool, eps: float,
+    activation: str, parameter: float, sync: Any = None,
+) -> Any:
+    if training:
+        mean, var = None, None
+        y = torch.nn.functional.batch_norm(x, None, None, weight, bias, True, 0.1, eps)
+    else:
+        kept = (1, -1) + (1,) * (x.ndim - 2)
+        y = (x - mean.reshape(kept)) / torch.sqrt(var.reshape(kept) + eps)
+        y = y * weight.reshape(kept) + bias.reshape(kept)
+    return y if activation == "identity" else getattr(torch.nn.functional, activation)(y)
+
+
+batch_norm_statistics = op(
+    "batch_norm_statistics", cpu=cpu.statistics_cpu, gpu=gpu.statistics_gpu,
+    backward=None, tangent=None, samples=[Sample(((4, 3),)), Sample(((2, 3, 5),))],
+    reference=lambda torch, x: torch.stack([
+        x.transpose(0, 1).flatten(1).mean(1), x.transpose(0, 1).flatten(1).var(1, correction=0)]),
+    doc="Mean and biased variance of each channel of (N, C, ...), (2, C). Has no derivative of its "
+        "own: batch_norm's rule knows that they depend on x.",
+)
+
+batch_norm_sums = op(
+    "batch_norm_sums", cpu=cpu.sums_cpu, gpu=gpu.sums_gpu, backward=None, tangent=None,
+    composed=_sums_recorded, samples=None,  # mean and var must be x's: tested through batch_norm
+    doc="The gradients of bias and weight of batch_norm, (2, C).",
+)
+
+batch_norm_dx = op(
+    "batch_norm_dx", cpu=cpu.dx_cpu, gpu=gpu.dx_gpu, backward=None, tangent=None,
+    composed=_dx_recorded, samples=None,  # as above
+    doc="The gradient of batch_norm's input, from batch_norm_sums.",
+)
+
+batch_norm_op = op(
+    "batch_norm", cpu=cpu.forward_cpu, gpu=gpu.forward_gpu, extras="center spread",
+    saves=dict.fromkeys(("x", "weight", "bias", "mean", "var"), _SAVES),
+    backward=_backward, tangent=tangent, samples=_samples(), reference=reference,
+    doc="act((x - mean) / sqrt(var + eps) * weight + bias) over channels (axis 1). In training "
+        "mean and var are x's own statistics, computed where they are not given. Parameters: "
+        "training, eps, activation (a name), parameter (its slope, alpha or beta), sync (None, or "
+        "what adds up sums over replicas).",
+)
+
+running_average = op(
+    "running_average", inputs="a b",
+    cpu=tiled("running_average",
+              lambda ns, a, b, *, momentum, scale: a + momentum * (scale * b - a)),
+    gpu=elementwise("T a, U b, float64 momentum, float64 scale", "T y",
+                    "y = a + momentum * (scale * b - a)", name="gt_running_average"),
+    backward=pointwise(
+        d("", lambda ns, g, out, momentum, scale: ns.multiply(g, 1 - momentum, out=out)),
+        d("", lambda ns, g, out, momentum, scale: ns.multiply(g, momentum * scale, out=out))),
+    samples=binary(momentum=0.1, scale=1.5)[:1],
+    reference=lambda torch, a, b, momentum, scale: torch.lerp(a, scale * b, momentum),
+    doc="a moved towards scale * b by the fraction momentum.",
+)
+
+
+# -- public functions ----------------------------------------------------------------------------
+
+
+def batch_norm_act(
+    input: Tensor, running_mean: Tensor | None, running_var: Tensor | None,
+    weight: Tensor | None = None, bias: Tensor | None = None, training: bool = False,
+    momentum: float = 0.1, eps: float = 1e-5, activation: str = "leaky_relu",
+    activation_param: float = 0.01,
+) -> Tensor:
+    """Batch norm and activation in one op, out of place; same shape. Saves the input alone.
+
+    Args:
+        input: (N, C, ...).
+        running_mean, running_var: (C); in training moved towards the batch's mean and unbiased
+            variance by `momentum`, in place; otherwise used to normalize.
+        weight, bias: (C), or None for 1 and 0; float32 is allowed with a half input.
+        training: normalize by the batch's own mean and biased variance.
+        eps: added to the variance.
+        activation: "identity", "relu", "leaky_relu", "elu", "gelu", "gelu_tanh", "silu", "sigmoid",
+            "softplus" or "tanh".
+        activation_param: leaky_relu's slope, elu's alpha, softplus' beta; positive.
+
+    Source: Ioffe and Szegedy, "Batch normalization", 2015.
+    """
+    check_batch_norm(input, running_mean, running_var, weight, bias, training, momentum)
+    check_activation(activation, activation_param, input.dtype, "batch_norm_act")
+    options = {"training": training, "eps": eps, "activation": activation,
+               "parameter": activation_param, "sync": None}
+    if not training:
+        return batch_norm_op(input, weight, bias, running_mean, running_var, **options)
+    with no_grad():
+        statistics = batch_norm_statistics(input)
+        mean, var = statistics[0], statistics[1]
+    y = batch_norm_op(input, weight, bias, mean, var, **options)
+    move_averages(running_mean, running_var, mean, var, input.size // input.shape[1], momentum)
+    return y
+
+
+def move_averages(
+    running_mean: Tensor | None, running_var: Tensor | None, mean: Tensor, var: Tensor, count: int,
+    momentum: float,
+) -> None:
+    """Move the running statistics, in place, towards a batch's: mean, biased variance, count.
+
+    Not when a checkpointed function runs again: the first run has updated them.
+    """
+    if is_recomputing():
+        return
+    with no_grad():
+        for running, now, scale in (
+                (running_mean, mean, 1.0), (running_var, var, count / (count - 1))):
+            if running is not None:
+                write(running_average, running, now, {"momentum": momentum, "scale": scale})
+
+
+def batch_norm(
+    input: Tensor, running_mean: Tensor | None, running_var: Tensor | None,
+    weight: Tensor | None = None, bias: Tensor | None = None, training: bool = False,
+    momentum: float = 0.1, eps: float = 1e-5,
+) -> Tensor:
+    """(input - mean) / sqrt(var + eps) * weight + bias per channel: see `batch_norm_act`."""
+    return batch_norm_act(input, running_mean, running_var, weight, bias, training, momentum, eps,
+                          "identity")

@@ -1,0 +1,135 @@
+"""Layer norm over trailing axes: y = (x - mean) * rstd * weight + bias.
+
+Saved are x and two numbers per row (float32 for half types).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from gtensor.engine.namespaces import recorded
+from gtensor.engine.op import op
+from gtensor.engine.samples import Sample
+from gtensor.engine.tensor import Tensor
+from gtensor.ops.linalg.linear import same_dtype
+from gtensor.ops.norms import row_norm_paths as paths
+
+# -- rules ---------------------------------------------------------------------------------------
+
+
+def _recorded_xhat(ns: Any, x: Any, dims: int, eps: float) -> tuple[Any, Any]:
+    """xhat and 1 / deviation as functions of x."""
+    axes = tuple(range(len(x.shape) - dims, len(x.shape)))
+    deviation = x - ns.mean(x, axis=axes, keepdims=True)
+    var = ns.mean(ns.square(deviation), axis=axes, keepdims=True)
+    rstd = 1 / ns.sqrt(var + eps)
+    return deviation * rstd, rstd
+
+
+def _projected(ns: Any, h: Any, xhat: Any, rstd: Any, dims: int) -> Any:
+    """rstd * (h - mean(h) - xhat * mean(h * xhat)): the derivative of xhat, which is symmetric."""
+    axes = tuple(range(len(h.shape) - dims, len(h.shape)))
+    mean = ns.mean(h, axis=axes, keepdims=True)
+    return rstd * (h - mean - xhat * ns.mean(h * xhat, axis=axes, keepdims=True))
+
+
+def _dx_recorded(
+    g: Any, x: Any, weight: Any, mean: Any, rstd: Any, *, dims: int, eps: float
+) -> Any:
+    xhat, again = _recorded_xhat(recorded, x, dims, eps)
+    return _projected(recorded, g if weight is None else g * weight, xhat, again, dims)
+
+
+def _dweight_recorded(g: Any, x: Any, mean: Any, rstd: Any, *, dims: int, eps: float) -> Any:
+    xhat, _ = _recorded_xhat(recorded, x, dims, eps)
+    return recorded.sum(g * xhat, axis=tuple(range(len(x.shape) - dims)))
+
+
+def _backward(ns: Any, step: Any, g: Any) -> None:
+    x, weight, mean, rstd = step.saved
+    params = step.params
+    if step.needs(1):
+        step.give(1, ns.layer_norm_dweight(g, x, mean, rstd, **params))
+    if step.needs(2):
+        step.give(2, ns.sum(g, axis=tuple(range(len(g.shape) - params["dims"]))))
+    if step.needs(0):
+        step.give(0, ns.layer_norm_dx(g, x, weight, mean, rstd, out=step.reuse(g), **params))
+
+
+def _tangent(ns: Any, primals: Any, tangents: Any, out: Any, params: dict[str, Any]) -> Any:
+    x, weight, _ = primals
+    dx, dweight, dbias = tangents
+    xhat, rstd = _recorded_xhat(ns, x, params["dims"], params["eps"])
+    change = None
+    if dx is not None:
+        change = _projected(ns, dx, xhat, rstd, params["dims"])
+        change = change if weight is None else change * weight
+    for term in (None if dweight is None else xhat * dweight, dbias):
+        if term is not None:
+            change = term if change is None else change + term
+    return ns.broadcast_to(change, shape=out.shape)
+
+
+def _reference(
+    torch: Any, x: Any, weight: Any, bias: Any, *, dims: int, eps: float
+) -> Any:
+    return torch.nn.functional.layer_norm(x, x.shape[x.ndim - dims:], weight, bias, eps)
+
+
+layer_norm_dweight = op(
+    "layer_norm_dweight", cpu=paths.dweight_cpu, gpu=paths.dweight_gpu, backward=None, tangent=None,
+    composed=_dweight_recorded, samples=None,  # mean, rstd must be x's: tested through layer_norm
+    doc="The gradient of layer_norm's weight.",
+)
+
+layer_norm_dx = op(
+    "layer_norm_dx", cpu=paths.dx_cpu, gpu=paths.dx_gpu, backward=None, tangent=None,
+    composed=_dx_recorded, samples=None,  # as above
+    doc="The gradient of layer_norm's input.",
+)
+
+layer_norm_op = op(
+    "layer_norm", cpu=paths.forward_cpu, gpu=paths.forward_gpu, extras="mean rstd",
+    saves={"x": "x weight mean rstd", "weight": "x mean rstd"},
+    backward=_backward, tangent=_tangent,
+    samples=[Sample((shape, row, row) if row is not None else (shape, None, None),
+                    params={"dims": dims, "eps": 1e-5})
+             for shape, row, dims in (((3, 5), (5,), 1), ((2, 3, 4), (3, 4), 2), ((6,), (6,), 1),
+                                      ((2, 3, 4), None, 1), ((0, 3), (3,), 1))],
+    reference=_reference,
+    doc="(x - mean) / sqrt(var + eps) * weight + bias over the last axes. Parameters: dims (how "
+        "many), eps.",
+)
+
+
+def layer_norm(
+    input: Tensor, normalized_shape: int | Sequence[int], weight: Tensor | None = None,
+    bias: Tensor | None = None, eps: float = 1e-5,
+) -> Tensor:
+    """Each row over the last axes to mean 0 and variance 1, times weight, plus bias; same shape.
+
+    Args:
+        input: (..., *normalized_shape).
+        normalized_shape: the sizes of the axes that make a row.
+        weight, bias: of normalized_shape, or None for 1 and 0.
+        eps: added to the (biased) variance.
+
+    Source: Ba et al., "Layer normalization", 2016.
+    """
+    row = (normalized_shape,) if isinstance(normalized_shape, int) else tuple(normalized_shape)
+    check_rows("layer_norm", input, row, weight=weight, bias=bias)
+    return layer_norm_op(input, weight, bias, dims=len(row), eps=eps)
+
+
+def check_rows(
+    name: str, input: Tensor, row: tuple[int, ...], **parameters: Tensor | None
+) -> None:
+    """Raise ValueError unless `row` is the input's last sizes and the parameters' shape."""
+    if not row or input.shape[max(0, input.ndim - len(row)):] != row:
+        raise ValueError(f"{name} was given normalized_shape={row} for an input of shape "
+                         f"{input.shape}; wanted its last sizes")
+    for what, tensor in parameters.items():
+        if tensor is not None and tensor.shape != row:
+            raise ValueError(f"{name} was given a {what} of shape {tensor.shape}; wanted {row}")
+    same_dtype(name, input=input, **parameters)

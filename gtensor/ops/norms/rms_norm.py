@@ -1,0 +1,146 @@
+"""RMS norm over trailing axes: y = x * rstd * weight, rstd = 1 / sqrt(mean(x * x) + eps).
+
+Saved are x and one number per row (float32 for half types).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from gtensor.engine.namespaces import recorded
+from gtensor.engine.op import op
+from gtensor.engine.samples import Sample
+from gtensor.engine.tensor import Tensor
+from gtensor.ops.build.cpu_tiles import computed_in
+from gtensor.ops.norms import row_norm_paths as paths
+from gtensor.ops.norms.layer_norm import check_rows
+
+# -- paths ---------------------------------------------------------------------------------------
+
+
+def _forward(path: Any) -> Any:
+    def forward(x: Any, weight: Any, *, out: Any = None, **params: Any) -> Any:
+        y, _, rstd = path(x, weight, None, out=out, centred=False, **params)
+        return y, rstd
+
+    return forward
+
+
+def _dx(path: Any) -> Any:
+    def dx(g: Any, x: Any, weight: Any, rstd: Any, *, out: Any = None, **params: Any) -> Any:
+        return path(g, x, weight, None, rstd, out=out, **params)
+
+    return dx
+
+
+def _dweight(path: Any) -> Any:
+    def dweight(g: Any, x: Any, rstd: Any, *, out: Any = None, **params: Any) -> Any:
+        return path(g, x, None, rstd, out=out, **params)
+
+    return dweight
+
+
+# -- rules ---------------------------------------------------------------------------------------
+
+
+def _axes(x: Any, dims: int) -> tuple[int, ...]:
+    return tuple(range(len(x.shape) - dims, len(x.shape)))
+
+
+def _recorded_rstd(ns: Any, x: Any, dims: int, eps: float) -> Any:
+    """rstd as a function of x."""
+    return 1 / ns.sqrt(ns.mean(ns.square(x), axis=_axes(x, dims), keepdims=True) + eps)
+
+
+def _projected(ns: Any, h: Any, x: Any, rstd: Any, dims: int) -> Any:
+    """rstd * (h - xhat * mean(h * xhat)): the derivative of xhat, which is symmetric."""
+    xhat = x * rstd
+    return rstd * (h - xhat * ns.mean(h * xhat, axis=_axes(x, dims), keepdims=True))
+
+
+def _dx_recorded(g: Any, x: Any, weight: Any, rstd: Any, *, dims: int, eps: float) -> Any:
+    h = g if weight is None else g * weight
+    return _projected(recorded, h, x, _recorded_rstd(recorded, x, dims, eps), dims)
+
+
+def _dweight_recorded(g: Any, x: Any, rstd: Any, *, dims: int, eps: float) -> Any:
+    xhat = x * _recorded_rstd(recorded, x, dims, eps)
+    return recorded.sum(g * xhat, axis=tuple(range(len(x.shape) - dims)))
+
+
+def _backward(ns: Any, step: Any, g: Any) -> None:
+    x, weight, rstd = step.saved
+    if step.needs(1):
+        step.give(1, ns.rms_norm_dweight(g, x, rstd, **step.params))
+    if step.needs(0):
+        step.give(0, ns.rms_norm_dx(g, x, weight, rstd, out=step.reuse(g), **step.params))
+
+
+def _tangent(ns: Any, primals: Any, tangents: Any, out: Any, params: dict[str, Any]) -> Any:
+    (x, weight), (dx, dweight) = primals, tangents
+    rstd = _recorded_rstd(ns, x, params["dims"], params["eps"])
+    change = None
+    if dx is not None:
+        change = _projected(ns, dx, x, rstd, params["dims"])
+        change = change if weight is None else change * weight
+    if dweight is not None:
+        term = x * rstd * dweight
+        change = term if change is None else change + term
+    return change
+
+
+# -- definitions -----------------------------------------------------------------------------------
+
+
+def _reference(torch: Any, x: Any, weight: Any, *, dims: int, eps: float) -> Any:
+    return torch.nn.functional.rms_norm(x, x.shape[x.ndim - dims:], weight, eps)
+
+
+rms_norm_dweight = op(
+    "rms_norm_dweight", inputs="g x rstd", cpu=_dweight(paths.dweight_cpu),
+    gpu=_dweight(paths.dweight_gpu), backward=None, tangent=None, composed=_dweight_recorded,
+    samples=None,  # rstd must be x's: tested through rms_norm
+    doc="The gradient of rms_norm's weight.",
+)
+
+rms_norm_dx = op(
+    "rms_norm_dx", inputs="g x weight rstd", cpu=_dx(paths.dx_cpu), gpu=_dx(paths.dx_gpu),
+    backward=None, tangent=None, composed=_dx_recorded, samples=None,  # as above
+    doc="The gradient of rms_norm's input.",
+)
+
+rms_norm_op = op(
+    "rms_norm", inputs="x weight", cpu=_forward(paths.forward_cpu),
+    gpu=_forward(paths.forward_gpu), extras="rstd",
+    saves={"x": "x weight rstd", "weight": "x rstd"}, backward=_backward, tangent=_tangent,
+    samples=[Sample((shape, row), params={"dims": dims, "eps": 1e-5})
+             for shape, row, dims in (((3, 5), (5,), 1), ((2, 3, 4), (3, 4), 2), ((6,), (6,), 1),
+                                      ((2, 3, 4), None, 1), ((0, 3), (3,), 1))],
+    reference=_reference,
+    doc="x / sqrt(mean(x * x) + eps) * weight over the last axes. Parameters: dims (how many), "
+        "eps.",
+)
+
+
+def rms_norm(
+    input: Tensor, normalized_shape: int | Sequence[int], weight: Tensor | None = None,
+    eps: float | None = None,
+) -> Tensor:
+    """Each row over the last axes divided by its root mean square, times weight; same shape.
+
+    Args:
+        input: (..., *normalized_shape).
+        normalized_shape: the sizes of the axes that make a row.
+        weight: of normalized_shape, or None for 1.
+        eps: added to the mean of the squares; None for the machine epsilon of its dtype, or of
+            float32 for half types, as in PyTorch.
+
+    Source: Zhang and Sennrich, "Root mean square layer normalization", 2019.
+    """
+    row = (normalized_shape,) if isinstance(normalized_shape, int) else tuple(normalized_shape)
+    check_rows("rms_norm", input, row, weight=weight)
+    added = np.finfo(computed_in(input.dtype)).eps if eps is None else eps
+    return rms_norm_op(input, weight, dims=len(row), eps=float(added))

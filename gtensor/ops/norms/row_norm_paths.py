@@ -1,0 +1,207 @@
+"""The CPU and GPU paths of layer norm and RMS norm, which differ only in the mean.
+
+Without a mean (RMS norm) nothing is subtracted and the variance is the mean of squares. Rows are
+the last `dims` axes. The CPU works in tiles of whole rows and computes in the output where
+possible, so the work buffers are one tile (two in dx), and none in forward.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from gtensor.backend import host
+from gtensor.backend.cuda import cupy
+from gtensor.backend.kernels import NULL, column_launch, raw, row_launch
+from gtensor.ops.build.cpu_tiles import Scratch, computed_in
+from gtensor.ops.build.path_builders import settled, tiles
+from gtensor.settings import settings
+
+# -- CPU: tiles of whole rows --------------------------------------------------------------------
+
+
+class _Rows:
+    """Tiles of rows as matrices (rows, columns), in the dtype that is computed in."""
+
+    def __init__(self, x: np.ndarray, dims: int) -> None:
+        self.lead, self.row = x.shape[:x.ndim - dims], x.shape[x.ndim - dims:]
+        self.columns = prod(self.row)
+        self.work = computed_in(x.dtype)
+        self._limit = max(1, settings.tile_elements // max(1, self.columns))
+        self._scratch: dict[int, Scratch] = {}
+
+    def tiles(self) -> Iterator[Any]:
+        """Keys into the leading axes."""
+        if self.columns and prod(self.lead):
+            for tile in tiles(self.lead, self._limit):
+                yield (*tile, ...)
+
+    def buffer(self, which: int, rows: int) -> np.ndarray:
+        """Work buffer `which`, uninitialized."""
+        if which not in self._scratch:
+            most = min(self._limit, max(1, prod(self.lead)))
+            self._scratch[which] = Scratch(1, most * self.columns, self.work)
+        return self._scratch[which](0, (rows, self.columns))
+
+    def read(self, a: np.ndarray, key: Any) -> np.ndarray:
+        """The tile of `a`: a view where its memory allows one."""
+        return a[key].reshape(-1, self.columns).astype(self.work, copy=False)
+
+    def target(self, a: np.ndarray, key: Any, which: int) -> np.ndarray:
+        """The array to compute an output's tile in: itself, or work buffer `which`."""
+        part = a[key]
+        if part.dtype == self.work and part.flags.c_contiguous:
+            return part.reshape(-1, self.columns)
+        return self.buffer(which, part.size // self.columns)
+
+    def flat(self, weight: Any) -> Any:
+        """A parameter as one row."""
+        return None if weight is None else weight.reshape(-1).astype(self.work, copy=False)
+
+    def centred(self, x: np.ndarray, mean: Any, key: Any, which: int) -> np.ndarray:
+        """x - mean of the tile, in work buffer `which`; x itself where there is no mean."""
+        part = self.read(x, key)
+        if mean is None:
+            return part
+        return np.subtract(part, mean[key].reshape(-1, 1), out=self.buffer(which, len(part)))
+
+
+def _store(out: np.ndarray, key: Any, computed: np.ndarray) -> None:
+    """Copy a work buffer to the output, unless the tile was computed in place."""
+    part = out[key]
+    if not np.shares_memory(part, computed):
+        part[...] = computed.reshape(part.shape)
+
+
+def forward_cpu(
+    x: Any, weight: Any, bias: Any, *, dims: int, eps: float, out: Any = None, centred: bool = True
+) -> Any:
+    """(x - mean) * rstd * weight + bias, mean (None unless centred), rstd."""
+    rows = _Rows(x, dims)
+    if out is None:
+        out = host().empty(x.shape, x.dtype, "row_norm")
+    mean = host().empty(rows.lead, rows.work, "row_norm") if centred else None
+    rstd = host().empty(rows.lead, rows.work, "row_norm")
+    w, b = rows.flat(weight), rows.flat(bias)
+    for key in rows.tiles():
+        part, y = rows.read(x, key), rows.target(out, key, 0)
+        if mean is not None:
+            average = np.add.reduce(part, axis=-1, keepdims=True) / rows.work.type(rows.columns)
+            mean[key] = average.reshape(mean[key].shape)
+            part = np.subtract(part, average, out=y)
+        squares = np.vecdot(part, part)[:, None] / rows.work.type(rows.columns)
+        inverse = 1 / np.sqrt(squares + rows.work.type(eps))
+        rstd[key] = inverse.reshape(rstd[key].shape)
+        np.multiply(part, inverse, out=y)
+        if w is not None:
+            y *= w
+        if b is not None:
+            y += b
+        _store(out, key, y)
+    return out, mean, rstd
+
+
+def dx_cpu(
+    g: Any, x: Any, weight: Any, mean: Any, rstd: Any, *, dims: int, eps: float, out: Any = None
+) -> Any:
+    """rstd * (h - mean(h) - xhat * mean(h * xhat)) with h = g * weight; no mean(h) without mean."""
+    rows = _Rows(x, dims)
+    if out is None:
+        out = host().empty(x.shape, x.dtype, "row_norm_dx")
+    w = rows.flat(weight)
+    for key in rows.tiles():
+        h, part = rows.target(out, key, 1), rows.centred(x, mean, key, 0)
+        np.multiply(rows.read(g, key), rows.work.type(1) if w is None else w, out=h)
+        inverse = rstd[key].reshape(-1, 1)
+        slope = np.vecdot(h, part)[:, None] * inverse**2 / rows.work.type(rows.columns)
+        if mean is not None:
+            h -= np.add.reduce(h, axis=-1, keepdims=True) / rows.work.type(rows.columns)
+        h -= np.multiply(part, slope, out=rows.buffer(0, len(part)))
+        h *= inverse
+        _store(out, key, h)
+    return out
+
+
+def dweight_cpu(
+    g: Any, x: Any, mean: Any, rstd: Any, *, dims: int, eps: float, out: Any = None
+) -> Any:
+    """The sum over rows of g * xhat."""
+    rows = _Rows(x, dims)
+    if out is None:
+        out = host().empty(rows.row, g.dtype, "row_norm_dweight")
+    total = np.zeros(rows.columns, rows.work)
+    for key in rows.tiles():
+        part = rows.centred(x, mean, key, 0)
+        part = np.multiply(part, rows.read(g, key), out=rows.buffer(0, len(part)))
+        total += rstd[key].reshape(-1) @ part
+    out[...] = total.reshape(rows.row)
+    return out
+
+
+# -- GPU -----------------------------------------------------------------------------------------
+
+_FORWARD = raw("layer_norm.cu", "layer_norm_forward")
+_BACKWARD = raw("layer_norm.cu", "layer_norm_backward")
+_WEIGHT = raw("layer_norm.cu", "layer_norm_backward_weight")
+
+
+def _dense(a: Any, dtype: Any) -> Any:
+    return NULL if a is None else cupy().ascontiguousarray(a, dtype=dtype)
+
+
+def _counts(x: Any, dims: int) -> tuple[int, int]:
+    return prod(x.shape[:x.ndim - dims]), prod(x.shape[x.ndim - dims:])
+
+
+def forward_gpu(
+    x: Any, weight: Any, bias: Any, *, dims: int, eps: float, out: Any = None, centred: bool = True
+) -> Any:
+    """As forward_cpu."""
+    xp, work = cupy(), computed_in(x.dtype)
+    lead = x.shape[:x.ndim - dims]
+    y, rstd = xp.empty(x.shape, x.dtype), xp.empty(lead, work)
+    mean = xp.empty(lead, work) if centred else None
+    rows, columns = _counts(x, dims)
+    grid, block = row_launch(rows)
+    _FORWARD[x.dtype](grid, block, (
+        _dense(x, x.dtype), _dense(weight, x.dtype), _dense(bias, x.dtype), y,
+        NULL if mean is None else mean, rstd, rows, columns, float(eps)))
+    if out is None:
+        return y, mean, rstd
+    out[...] = y
+    return out, mean, rstd
+
+
+def dx_gpu(
+    g: Any, x: Any, weight: Any, mean: Any, rstd: Any, *, dims: int, eps: float, out: Any = None
+) -> Any:
+    """As dx_cpu."""
+    xp, work = cupy(), computed_in(x.dtype)
+    direct = out is not None and out.flags.c_contiguous
+    dx = out if direct else xp.empty(x.shape, x.dtype)
+    rows, columns = _counts(x, dims)
+    grid, block = row_launch(rows)
+    _BACKWARD[x.dtype](grid, block, (
+        _dense(g, x.dtype), _dense(x, x.dtype), _dense(weight, x.dtype), _dense(mean, work),
+        _dense(rstd, work), dx, rows, columns))
+    if out is None or direct:
+        return dx
+    out[...] = dx
+    return out
+
+
+def dweight_gpu(
+    g: Any, x: Any, mean: Any, rstd: Any, *, dims: int, eps: float, out: Any = None
+) -> Any:
+    """As dweight_cpu."""
+    xp, work = cupy(), computed_in(x.dtype)
+    dweight = xp.empty(x.shape[x.ndim - dims:], x.dtype)
+    rows, columns = _counts(x, dims)
+    grid, block = column_launch(columns)
+    _WEIGHT[x.dtype](grid, block, (
+        _dense(g, x.dtype), _dense(x, x.dtype), _dense(mean, work), _dense(rstd, work), dweight,
+        NULL, rows, columns, 0))
+    return settled(dweight, out)

@@ -1,0 +1,180 @@
+"""Searching: positions and counts. All results are integers, without gradients."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from gtensor.backend import device_of, host
+from gtensor.backend.cuda import cupy
+from gtensor.engine.op import Op, op
+from gtensor.engine.samples import Sample, below, boolean, distinct, normal
+from gtensor.engine.tensor import Tensor
+from gtensor.ops.arrange.shape import axis_index, lone
+from gtensor.ops.build.cpu_tiles import sortable
+from gtensor.ops.build.path_builders import settled
+from gtensor.ops.reduce.reductions import (
+    Axis,
+    kept_shape,
+    normalize_axis,
+    reduction_samples,
+    reduction_tiles,
+    some,
+)
+
+__all__ = ["argmax", "argmin", "count_nonzero", "nonzero", "searchsorted"]
+
+METHODS = __all__
+_INT64 = np.dtype(np.int64)
+
+
+# -- the place of an extreme -----------------------------------------------------------------------
+
+
+def _place(name: str) -> Op:
+    def path(x: Any, *, axis: int | None, keepdims: bool, out: Any = None) -> Any:
+        return getattr(x, name)(axis=axis, keepdims=keepdims, out=out)
+
+    return op(
+        name, cpu=path, gpu=path, backward=None, tangent=None,
+        samples=[Sample((s,), distinct, {"axis": a, "keepdims": k})
+                 for s, a, k in (((7,), 0, False), ((3, 5), 1, True), ((3, 5), None, False),
+                                 ((2, 3, 4), 1, False), ((3, 5), None, True), ((), None, False))],
+        reference=lambda torch, x, axis, keepdims: getattr(torch, name)(
+            x, dim=axis, keepdim=keepdims),
+    )
+
+
+_argmax, _argmin = _place("argmax"), _place("argmin")
+
+
+def argmax(x: Tensor, /, axis: int | None = None, *, keepdims: bool = False) -> Tensor:
+    """Index of the first largest element along `axis` (of the flattened tensor for None); int64.
+
+    The first NaN, if there is one. Raises ValueError if there is no element.
+    """
+    return _argmax(x, axis=_searched(x, axis, "argmax"), keepdims=keepdims)
+
+
+def argmin(x: Tensor, /, axis: int | None = None, *, keepdims: bool = False) -> Tensor:
+    """Index of the first smallest element along `axis` (of the flattened tensor for None); int64.
+
+    The first NaN, if there is one. Raises ValueError if there is no element.
+    """
+    return _argmin(x, axis=_searched(x, axis, "argmin"), keepdims=keepdims)
+
+
+def _searched(x: Tensor, axis: int | None, name: str) -> int | None:
+    if axis is None and x.size:
+        return None
+    place = None if axis is None or lone(axis, x.ndim) else axis_index(axis, x.ndim, name)
+    some(x, place, name)
+    return place
+
+
+# -- elements that are not zero --------------------------------------------------------------------
+
+
+def _count_cpu(x: Any, *, axis: tuple[int, ...], keepdims: bool = False, out: Any = None) -> Any:
+    if out is None:
+        out = host().empty(kept_shape(x.shape, axis, keepdims), _INT64, "count_nonzero")
+    if len(axis) == x.ndim:
+        out[...] = np.count_nonzero(x)
+        return out
+    total = out.reshape(kept_shape(x.shape, axis, True))
+    total[...] = 0
+    for tile, result, axes in reduction_tiles(x.shape, axis):
+        part = x[tile]
+        counted = part if part.dtype == np.bool_ else part != 0
+        total[result] += np.add.reduce(counted, axis=axes, dtype=_INT64, keepdims=True)
+    return out
+
+
+def _count_gpu(x: Any, *, axis: tuple[int, ...], keepdims: bool = False, out: Any = None) -> Any:
+    return settled(cupy().sum(x != 0, axis=axis, dtype=_INT64, keepdims=keepdims), out)
+
+
+_count_nonzero = op(
+    "count_nonzero", cpu=_count_cpu, gpu=_count_gpu, backward=None, tangent=None,
+    samples=reduction_samples(below(2)) + reduction_samples(boolean),
+    reference=lambda torch, x, axis, keepdims: (x != 0).sum(dim=axis, keepdim=keepdims)
+    if axis else (x != 0).long(),
+)
+
+
+def count_nonzero(x: Tensor, /, axis: Axis = None, *, keepdims: bool = False) -> Tensor:
+    """How many elements over `axis` (all by default) are not zero; int64. NaN is not zero."""
+    return _count_nonzero(x, axis=normalize_axis(axis, x.ndim, "count_nonzero"), keepdims=keepdims)
+
+
+def _places_cpu(x: Any, out: Any = None) -> Any:
+    places = x.nonzero()
+    if out is None:
+        out = host().empty((x.ndim, places[0].size), _INT64, "nonzero")
+    for row, place in zip(out, places, strict=True):
+        row[...] = place
+    return out
+
+
+def _places_gpu(x: Any, out: Any = None) -> Any:
+    places = cupy().stack(cupy().nonzero(x))
+    return settled(places, out)
+
+
+_nonzero = op(
+    "nonzero", cpu=_places_cpu, gpu=_places_gpu, backward=None, tangent=None,
+    samples=[Sample((s,), below(2)) for s in ((7,), (3, 5), (2, 0, 3))],
+    reference=lambda torch, x: torch.nonzero(x).T,
+    doc="The places of the elements that are not zero, (ndim, count), int64; a GPU is waited for.",
+)
+
+
+def nonzero(x: Tensor, /) -> tuple[Tensor, ...]:
+    """The indices of the elements that are not zero, in order: per axis one int64 tensor.
+
+    Its shape depends on the values, so it waits for a GPU. Raises ValueError for a 0-d tensor.
+    """
+    if not x.ndim:
+        raise ValueError("nonzero of a 0-d tensor; wanted at least one dimension")
+    return tuple(_nonzero(x))
+
+
+# -- places in a sorted tensor ---------------------------------------------------------------------
+
+
+def _search(x1: Any, x2: Any, sorter: Any = None, *, side: str = "left", out: Any = None) -> Any:
+    xp = device_of(x1).xp
+    places = xp.searchsorted(sortable(x1), sortable(x2), side, sorter)
+    return settled(places, out)
+
+
+def _ascending(rng: np.random.Generator, shape: tuple[int, ...]) -> np.ndarray:
+    return np.sort(rng.integers(0, 5, shape)).astype(np.float64)
+
+
+_searchsorted = op(
+    "searchsorted", cpu=_search, gpu=_search, backward=None, tangent=None,
+    samples=[Sample(((6,), s, None), (_ascending, below(6), normal), {"side": side})
+             for s in ((3, 4), (), (0,)) for side in ("left", "right")],
+    reference=lambda torch, x1, x2, sorter, side: torch.searchsorted(
+        x1, x2.to(x1.dtype), side=side),
+)
+
+
+def searchsorted(
+    x1: Tensor, x2: Tensor, /, *, side: str = "left", sorter: Tensor | None = None
+) -> Tensor:
+    """The places in the sorted 1-d x1 at which x2's elements keep it sorted; int64, x2's shape.
+
+    `side` "left": before elements equal to it, "right": behind them. `sorter`: the indices that
+    sort x1, if it is not sorted. Raises ValueError for another side, and for x1 not 1-d.
+    """
+    if side not in ("left", "right"):
+        raise ValueError(f"searchsorted was given side={side!r}; wanted 'left' or 'right'")
+    if x1.ndim != 1:
+        raise ValueError(f"searchsorted in a tensor of shape {x1.shape}; wanted one dimension")
+    if sorter is not None and sorter.shape != x1.shape:
+        raise ValueError(f"searchsorted in a tensor of shape {x1.shape} with a sorter of shape "
+                         f"{sorter.shape}; wanted equal shapes")
+    return _searchsorted(x1, x2, sorter, side=side)

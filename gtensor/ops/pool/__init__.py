@@ -1,0 +1,1 @@
+"""Pooling, and images at another size."""

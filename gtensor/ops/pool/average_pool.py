@@ -1,0 +1,165 @@
+"""Average pooling over two axes: the op, and its adjoint."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from gtensor.backend import host
+from gtensor.backend.cuda import cupy
+from gtensor.backend.kernels import flat_launch, raw
+from gtensor.engine.op import op
+from gtensor.engine.samples import Sample, normal
+from gtensor.ops.build.cpu_tiles import computed_in
+from gtensor.ops.build.path_builders import settled
+from gtensor.ops.conv.paths import Pair
+from gtensor.ops.pool.pool import (
+    Windows,
+    adjoint_gpu,
+    plane_scratch,
+    planes,
+    sizes,
+    window_params,
+    windows,
+)
+
+
+def _divisors(w: Windows, count_include_pad: bool, dtype: Any) -> np.ndarray:
+    """How many elements each window counts: those inside, or also those in the padding."""
+    counts = []
+    for axis in (0, 1):
+        start = np.arange(w.out[axis]) * w.stride[axis] - w.padding[axis]
+        end = np.minimum(start + w.kernel[axis], w.size[axis] + w.padding[axis])
+        if not count_include_pad:
+            start, end = np.maximum(start, 0), np.minimum(end, w.size[axis])
+        counts.append(end - start)
+    return (counts[0][:, None] * counts[1]).astype(dtype)
+
+
+def _average_cpu(x: Any, *, count_include_pad: bool, out: Any = None, **params: Any) -> Any:
+    w = windows(x.shape[2:], **params)
+    shape = (*x.shape[:2], *w.out)
+    if out is None:
+        out = host().empty(shape, x.dtype, "avg_pool2d")
+    work = computed_in(x.dtype)
+    divisors = _divisors(w, count_include_pad, work)
+    wide = plane_scratch(x.shape, work) if work != x.dtype else None
+    for tile in planes(x.shape):
+        total = out[tile] if wide is None else wide(0, out[tile].shape)
+        total[...] = 0
+        for _, target, source in w.taps():
+            total[:, *target] += x[tile][:, *source]
+        total /= divisors
+        if wide is not None:
+            out[tile] = total
+    return out
+
+
+def _spread_cpu(
+    g: Any, *, size: Pair, count_include_pad: bool, out: Any = None, beta: float = 0.0,
+    **params: Any,
+) -> Any:
+    w = windows(size, **params)
+    shape = (*g.shape[:2], *size)
+    if out is None:
+        out = host().empty(shape, g.dtype, "avg_pool2d_grad")
+        beta = 0.0
+    work = computed_in(g.dtype)
+    divisors = _divisors(w, count_include_pad, work)
+    wide = plane_scratch(shape, work) if work != g.dtype else None
+    for tile in planes(shape):
+        total = out[tile] if wide is None else wide(0, out[tile].shape)
+        if wide is not None or not beta:
+            total[...] = out[tile] if beta else 0
+        share = g[tile] / divisors
+        for _, target, source in w.taps():
+            total[:, *source] += share[:, *target]
+        if wide is not None:
+            out[tile] = total
+    return out
+
+
+_FORWARD = raw("pool.cu", "avg_pool2d_forward")
+_BACKWARD = raw("pool.cu", "avg_pool2d_backward")
+
+
+def _average_gpu(x: Any, *, count_include_pad: bool, out: Any = None, **params: Any) -> Any:
+    xp, w = cupy(), windows(x.shape[2:], **params)
+    x = xp.ascontiguousarray(x)
+    shape = (*x.shape[:2], *w.out)
+    y = xp.empty(shape, x.dtype)
+    grid, block = flat_launch(y.size)
+    _FORWARD[x.dtype](grid, block, (x, y, *sizes(shape[0] * shape[1], w), int(count_include_pad)))
+    return settled(y, out)
+
+
+def _spread_gpu(
+    g: Any, *, size: Pair, count_include_pad: bool, out: Any = None, beta: float = 0.0,
+    **params: Any,
+) -> Any:
+    w = windows(size, **params)
+
+    def launch(g: Any, result: Any, accumulate: int) -> None:
+        grid, block = flat_launch(result.size)
+        _BACKWARD[g.dtype](grid, block, (
+            g, result, *sizes(g.shape[0] * g.shape[1], w), int(count_include_pad), accumulate))
+
+    return adjoint_gpu(launch, g, size, out, beta)
+
+
+def _average_backward(ns: Any, step: Any, g: Any) -> None:
+    buffer, beta = step.into(0)
+    step.give(0, ns.avg_pool2d_grad(
+        g, size=step.shape(0)[2:], out=buffer, beta=beta, **step.params))
+
+
+def _spread_backward(ns: Any, step: Any, u: Any) -> None:
+    params = {name: value for name, value in step.params.items() if name != "size"}
+    step.give(0, ns.avg_pool2d(u, **params))
+
+
+def _linear(name: str) -> Any:
+    def tangent(ns: Any, primals: Any, tangents: Any, out: Any, params: Any) -> Any:
+        return getattr(ns, name)(tangents[0], **params)
+
+    return tangent
+
+
+def _reference(
+    torch: Any, x: Any, kernel: Any, ceil: Any, dilation: Any, **params: Any
+) -> Any:
+    return torch.nn.functional.avg_pool2d(x, kernel, ceil_mode=ceil, **params)
+
+
+_CASES = [
+    ((2, 3, 4, 6), window_params(count_include_pad=True)),
+    ((1, 2, 5, 6), window_params(kernel=(3, 2), stride=(1, 2), padding=(1, 1),
+                                 count_include_pad=True)),
+    ((1, 2, 5, 5), window_params(kernel=(3, 3), stride=(2, 2), padding=(1, 1), ceil=True,
+                                 count_include_pad=False)),
+]
+
+
+def _grad_samples() -> list[Sample]:
+    found = []
+    for shape, params in _CASES:
+        given = {name: value for name, value in params.items() if name != "count_include_pad"}
+        g = (*shape[:2], *windows(shape[2:], **given).out)
+        found.append(Sample((g,), normal, {**params, "size": shape[2:]}))
+    return found
+
+
+avg_pool2d_grad = op(
+    "avg_pool2d_grad", inputs="g", cpu=_spread_cpu, gpu=_spread_gpu,
+    backward=_spread_backward, tangent=_linear("avg_pool2d_grad"), samples=_grad_samples(),
+    doc="Each g (N, C, OH, OW) shared among the elements of its window in (N, C, *size).",
+)
+
+avg_pool2d_op = op(
+    "avg_pool2d", inputs="x", cpu=_average_cpu, gpu=_average_gpu, floating=True,
+    backward=_average_backward, tangent=_linear("avg_pool2d"),
+    samples=[Sample((shape,), normal, params) for shape, params in _CASES], reference=_reference,
+    doc="The mean of each window of (N, C, H, W). Parameters: kernel, stride, padding, dilation "
+        "(pairs), ceil, count_include_pad.",
+)

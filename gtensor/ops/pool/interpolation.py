@@ -1,0 +1,108 @@
+"""interpolate: images and signals at another size."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from math import floor
+from typing import Any
+
+import numpy as np
+
+from gtensor.engine.tensor import Tensor
+from gtensor.ops.linalg.linear import same_dtype
+from gtensor.ops.pool.pooling import adaptive_avg_pool1d, adaptive_avg_pool2d
+from gtensor.ops.pool.resample import Mixing, mixing, resample
+
+_MODES = {"nearest": (1, 2), "linear": (1,), "bilinear": (2,), "area": (1, 2)}  # and their axes
+_CORNERS = ("linear", "bilinear")
+
+
+def interpolate(
+    input: Tensor, size: int | tuple[int, ...] | None = None,
+    scale_factor: float | tuple[float, ...] | None = None, mode: str = "nearest",
+    align_corners: bool | None = None, recompute_scale_factor: bool | None = None,
+) -> Tensor:
+    """Signals (N, C, L) or images (N, C, H, W) at another size.
+
+    Args:
+        input: (N, C, L) or (N, C, H, W).
+        size: the new length, or height and width; one integer stands for both.
+        scale_factor: in place of size: the new sizes are the old times this, rounded down.
+        mode: "nearest" (the element at the same fraction, rounded down), "linear" (of signals),
+            "bilinear" (of images), or "area" (means, as adaptive_avg_pool).
+        align_corners: for the linear modes: the first and last elements lie on those of the input;
+            otherwise (the default) the outer edges of the elements do.
+        recompute_scale_factor: use the ratio of the rounded sizes instead of scale_factor itself.
+    """
+    axes = input.ndim - 2
+    if mode not in _MODES or axes not in _MODES[mode]:
+        raise ValueError(f"interpolate was given mode={mode!r} for an input of shape "
+                         f"{input.shape}; wanted 'nearest' or 'area', 'linear' for (N, C, L) or "
+                         "'bilinear' for (N, C, H, W)")
+    if align_corners is not None and mode not in _CORNERS:
+        raise ValueError(f"interpolate was given align_corners={align_corners} with mode={mode!r}; "
+                         "wanted None, or a linear mode")
+    same_dtype("interpolate", input=input)
+    if 0 in input.shape[2:]:
+        raise ValueError(f"interpolate was given an input of shape {input.shape}; wanted at least "
+                         "one element along each axis")
+    sizes, ratios = _new_sizes(input, axes, size, scale_factor, bool(recompute_scale_factor))
+    if mode == "area":
+        return (adaptive_avg_pool1d(input, sizes) if axes == 1  # type: ignore[arg-type]
+                else adaptive_avg_pool2d(input, sizes))  # type: ignore[arg-type]
+    shrinking = sorted(range(-axes, 0), key=lambda axis: sizes[axis] / input.shape[axis])
+    for axis in shrinking:  # so that the array in between is small
+        old, new, ratio = input.shape[axis], sizes[axis], ratios[axis]
+        if mode != "nearest":
+            matrix = _linear(old, new, ratio, bool(align_corners))
+        elif axes == 2 and new in (old, 2 * old):  # here PyTorch goes by the sizes
+            matrix = _nearest(old, new, None)
+        else:
+            matrix = _nearest(old, new, ratio)
+        input = resample(input, axis=axis, matrix=matrix)
+    return input
+
+
+def _new_sizes(
+    x: Tensor, axes: int, size: Any, scale_factor: Any, recompute: bool
+) -> tuple[tuple[int, ...], tuple[float | None, ...]]:
+    """The new sizes, and for each axis the factor that positions are computed by, if given."""
+    if (size is None) == (scale_factor is None):
+        raise ValueError(f"interpolate was given size={size} and scale_factor={scale_factor}; "
+                         "wanted one of them")
+    given = scale_factor if size is None else size
+    each = (given,) * axes if isinstance(given, (int, float)) else tuple(given)
+    if len(each) != axes:
+        raise ValueError(f"interpolate was given {given} for an input of shape {x.shape}; wanted "
+                         f"{axes} numbers, or one")
+    if size is None:
+        sizes = tuple(floor(n * factor) for n, factor in zip(x.shape[2:], each, strict=True))
+    else:
+        sizes = each
+    if any(not isinstance(n, int) or n < 1 for n in sizes):
+        raise ValueError(f"interpolate of an input of shape {x.shape} was asked for the size "
+                         f"{sizes}; wanted integers from 1 on")
+    return sizes, (None,) * axes if size is not None or recompute else each
+
+
+@lru_cache(maxsize=64)
+def _nearest(old: int, new: int, factor: float | None) -> Mixing:
+    """Row i takes the element at i / factor, rounded down; in float32 steps, as PyTorch does."""
+    step = np.float32(old / new if factor is None else 1 / factor)
+    index = np.minimum(np.floor(np.arange(new, dtype=np.float32) * step).astype(int), old - 1)
+    return mixing(index[:, None], np.ones((new, 1)), old)
+
+
+@lru_cache(maxsize=64)
+def _linear(old: int, new: int, factor: float | None, align_corners: bool) -> Mixing:
+    """Row i mixes the two elements around its position; an axis that keeps its size is copied."""
+    i = np.arange(new)
+    if align_corners:
+        position = i * ((old - 1) / (new - 1) if new > 1 else 0.0)
+    else:
+        step = old / new if factor is None or new == old else 1 / factor
+        position = np.maximum((i + 0.5) * step - 0.5, 0)
+    left = np.minimum(position.astype(int), old - 1)
+    share = np.minimum(position - left, 1)
+    index = np.stack([left, np.minimum(left + 1, old - 1)], axis=1)
+    return mixing(index, np.stack([1 - share, share], axis=1), old)

@@ -1,0 +1,291 @@
+"""Max pooling over two axes: the op, its adjoint and the adjoint's adjoint are ops."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from math import prod
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from gtensor.backend import device_of, host
+from gtensor.backend.cuda import cupy
+from gtensor.backend.kernels import flat_launch, raw
+from gtensor.engine.op import op
+from gtensor.engine.samples import Sample, distinct
+from gtensor.ops.build.cpu_tiles import Scratch, computed_in, masked
+from gtensor.ops.build.path_builders import settled
+from gtensor.ops.conv.paths import Pair
+from gtensor.settings import settings
+
+
+class Windows(NamedTuple):
+    """Windows over planes of `size`: `kernel` taps `dilation` apart, windows `stride` apart."""
+
+    size: Pair
+    out: Pair
+    kernel: Pair
+    stride: Pair
+    padding: Pair
+    dilation: Pair
+
+    def taps(self) -> Iterator[tuple[Pair, tuple[slice, slice], tuple[slice, slice]]]:
+        """Each tap's place, the outputs for which it lies inside, the inputs it reads there."""
+        for i in range(self.kernel[0]):
+            rows, source_rows = self._along(0, i)
+            for j in range(self.kernel[1]):
+                columns, source_columns = self._along(1, j)
+                yield (i, j), (rows, columns), (source_rows, source_columns)
+
+    def _along(self, axis: int, tap: int) -> tuple[slice, slice]:
+        step = self.stride[axis]
+        offset = tap * self.dilation[axis] - self.padding[axis]
+        first = max(0, -(offset // step))  # the first output whose tap is at 0 or later
+        last = min(self.out[axis], -((offset - self.size[axis]) // step))
+        last = max(first, last)
+        start = first * step + offset
+        end = start + (last - first - 1) * step + 1 if last > first else start
+        return slice(first, last), slice(start, end, step)
+
+
+def windows(
+    size: Pair, *, kernel: Pair, stride: Pair, padding: Pair, dilation: Pair, ceil: bool
+) -> Windows:
+    """The windows of a pooling with these parameters, as many as PyTorch counts."""
+    outs = []
+    for i in (0, 1):
+        room = size[i] + 2 * padding[i] - dilation[i] * (kernel[i] - 1) - 1
+        count = (room + (stride[i] - 1 if ceil else 0)) // stride[i] + 1
+        if ceil and (count - 1) * stride[i] >= size[i] + padding[i]:
+            count -= 1  # a window must start inside the input or its left padding
+        outs.append(count)
+    return Windows(size, (outs[0], outs[1]), kernel, stride, padding, dilation)
+
+
+def planes(shape: tuple[int, ...]) -> Iterator[tuple[int, slice]]:
+    """Keys (image, channels) of tiles of whole planes, at least one each."""
+    n, channels, height, width = shape
+    step = max(1, settings.tile_elements // max(1, height * width))
+    for i in range(n):
+        for j in range(0, channels, step):
+            yield i, slice(j, min(j + step, channels))
+
+
+def plane_scratch(shape: tuple[int, ...], dtype: Any, size: Pair | None = None) -> Scratch:
+    """One buffer for the largest tile of `planes(shape)`, its planes as they are or of `size`."""
+    step = max(1, settings.tile_elements // max(1, shape[2] * shape[3]))
+    return Scratch(1, min(shape[1], step) * prod(size or shape[2:]), dtype)
+
+
+# -- max pooling ---------------------------------------------------------------------------------
+
+
+def _max_pool_cpu(x: Any, *, out: Any = None, **params: Any) -> Any:
+    w = windows(x.shape[2:], **params)
+    shape = (*x.shape[:2], *w.out)
+    if out is None:
+        out = host().empty(shape, x.dtype, "max_pool2d")
+    places = host().empty(shape, np.int32, "max_pool2d")
+    places[...] = _first_places(w)
+    out[...] = -np.inf
+    taps = [(target, source, _tap_places(w, i, j)) for (i, j), target, source in w.taps()]
+    scratch = plane_scratch(x.shape, x.dtype, w.out)
+    for tile in planes(x.shape):
+        plane, best, place = x[tile], out[tile], places[tile]
+        value = scratch(0, best.shape)  # dense: only the copy from x moves in small steps
+        for target, source, index in taps:
+            if (target[0].stop - target[0].start, target[1].stop - target[1].start) != w.out:
+                value[...] = -np.inf  # in the padding, which never wins
+            value[:, *target] = plane[:, *source]
+            better = value > best
+            better |= value != value  # NaN wins, the last one of a window as in PyTorch
+            np.maximum(best, value, out=best)
+            change = place ^ index
+            change &= np.negative(better.view(np.int8))  # all bits, or none
+            place ^= change
+    return out, places
+
+
+def _tap_places(w: Windows, i: int, j: int) -> np.ndarray:
+    """The flat index in the plane that tap (i, j) of each window reads (if it lies inside)."""
+    rows = np.arange(w.out[0], dtype=np.int32) * w.stride[0] + (i * w.dilation[0] - w.padding[0])
+    columns = np.arange(w.out[1], dtype=np.int32) * w.stride[1] + (j * w.dilation[1] - w.padding[1])
+    return (rows[:, None] * w.size[1] + columns).astype(np.int32)
+
+
+def _first_places(w: Windows) -> np.ndarray:
+    """The flat index of each window's first tap inside: the place where all are -infinity."""
+    starts = []
+    for axis in (0, 1):
+        start = np.arange(w.out[axis]) * w.stride[axis] - w.padding[axis]
+        missing = -(np.minimum(start, 0) // w.dilation[axis])
+        starts.append(start + missing * w.dilation[axis])
+    return (starts[0][:, None] * w.size[1] + starts[1]).astype(np.int32)
+
+
+def _max_unpool_cpu(
+    g: Any, places: Any, *, size: Pair, out: Any = None, beta: float = 0.0, **params: Any
+) -> Any:
+    w = windows(size, **params)
+    shape = (*g.shape[:2], *size)
+    if out is None:
+        out = host().empty(shape, g.dtype, "max_pool2d_grad")
+        beta = 0.0
+    work = computed_in(g.dtype)
+    wide = plane_scratch(shape, work) if work != g.dtype else None
+    taps = [(target, source, _tap_places(w, i, j)) for (i, j), target, source in w.taps()]
+    for tile in planes(shape):
+        total = out[tile] if wide is None else wide(0, out[tile].shape)
+        if wide is not None or not beta:
+            total[...] = out[tile] if beta else 0
+        grad, place = g[tile], places[tile]
+        for target, source, index in taps:
+            total[:, *source] += masked(grad, place == index)[:, *target]
+        if wide is not None:
+            out[tile] = total
+    return out
+
+
+def _max_pick(x: Any, places: Any, *, out: Any = None, **params: Any) -> Any:
+    """x at the places of the maxima."""
+    device = device_of(x)
+    if out is None:
+        out = device.empty(places.shape, x.dtype, "max_pool2d_pick")
+    for tile in planes(x.shape) if device.type == "cpu" else [(slice(None), slice(None))]:
+        plane, place = x[tile], places[tile]
+        lead = plane.shape[:-2]
+        flat = device.xp.take_along_axis(
+            plane.reshape(*lead, -1), place.reshape(*lead, -1).astype(np.int64), axis=-1)
+        out[tile] = flat.reshape(place.shape)
+    return out
+
+
+def _max_places(x: Any, *, out: Any = None, **params: Any) -> Any:
+    path = _max_pool_cpu if isinstance(x, np.ndarray) else _max_pool_gpu
+    places = path(x, **params)[1]
+    return settled(places, out)
+
+
+_FORWARD = raw("pool.cu", "max_pool2d_forward")
+_BACKWARD = raw("pool.cu", "max_pool2d_backward")
+
+
+def sizes(count: int, w: Windows) -> tuple[int, ...]:
+    """The kernels' arguments from the number of planes on."""
+    return (count, *w.size, *w.kernel, *w.out, *w.stride, *w.padding)
+
+
+def _max_pool_gpu(x: Any, *, out: Any = None, **params: Any) -> Any:
+    xp, w = cupy(), windows(x.shape[2:], **params)
+    x = xp.ascontiguousarray(x)
+    shape = (*x.shape[:2], *w.out)
+    y, places = xp.empty(shape, x.dtype), xp.empty(shape, np.int32)
+    grid, block = flat_launch(y.size)
+    _FORWARD[x.dtype](grid, block, (x, y, places, *sizes(shape[0] * shape[1], w), *w.dilation))
+    if out is None:
+        return y, places
+    out[...] = y
+    return out, places
+
+
+def adjoint_gpu(launch: Any, g: Any, size: Pair, out: Any, beta: float) -> Any:
+    """`launch(g, result, accumulate)` on contiguous arrays."""
+    xp = cupy()
+    direct = out is not None and out.flags.c_contiguous
+    result = out if direct else xp.empty((*g.shape[:2], *size), g.dtype)
+    launch(xp.ascontiguousarray(g), result, int(direct and bool(beta)))
+    if out is None or direct:
+        return result
+    out[...] = out + result if beta else result
+    return out
+
+
+def _max_unpool_gpu(
+    g: Any, places: Any, *, size: Pair, out: Any = None, beta: float = 0.0, **params: Any
+) -> Any:
+    w = windows(size, **params)
+    places = cupy().ascontiguousarray(places)
+
+    def launch(g: Any, result: Any, accumulate: int) -> None:
+        grid, block = flat_launch(result.size)
+        _BACKWARD[g.dtype](grid, block, (
+            g, places, result, *sizes(g.shape[0] * g.shape[1], w), *w.dilation, accumulate))
+
+    return adjoint_gpu(launch, g, size, out, beta)
+
+
+def _max_pool_backward(ns: Any, step: Any, g: Any) -> None:
+    (places,) = step.saved
+    buffer, beta = step.into(0)
+    step.give(0, ns.max_pool2d_grad(
+        g, places, size=step.shape(0)[2:], out=buffer, beta=beta, **step.params))
+
+
+def _max_unpool_backward(ns: Any, step: Any, u: Any) -> None:
+    step.give(0, ns.max_pool2d_pick(u, *step.saved, **step.params))
+
+
+def _max_pick_backward(ns: Any, step: Any, g: Any) -> None:
+    buffer, beta = step.into(0)
+    step.give(0, ns.max_pool2d_grad(g, *step.saved, out=buffer, beta=beta, **step.params))
+
+
+def _max_pool_tangent(ns: Any, primals: Any, tangents: Any, out: Any, params: Any) -> Any:
+    x = primals[0]
+    places = ns.max_pool2d_places(x, **params)
+    return ns.max_pool2d_pick(tangents[0], places, size=x.shape[2:], **params)
+
+
+def _first_tangent(name: str) -> Any:
+    """The op is linear in its first input; the second is made of indices."""
+
+    def tangent(ns: Any, primals: Any, tangents: Any, out: Any, params: Any) -> Any:
+        return getattr(ns, name)(tangents[0], *primals[1:], **params)
+
+    return tangent
+
+
+def window_params(**given: Any) -> dict[str, Any]:
+    """Parameters of a sample: 2x2 windows unless given."""
+    return {"kernel": (2, 2), "stride": (2, 2), "padding": (0, 0), "dilation": (1, 1),
+            "ceil": False, **given}
+
+
+def _max_reference(torch: Any, x: Any, kernel: Any, ceil: Any, **params: Any) -> Any:
+    return torch.nn.functional.max_pool2d(x, kernel, ceil_mode=ceil, **params)
+
+
+_MAX_CASES = [
+    ((2, 3, 4, 6), window_params()),
+    ((1, 2, 5, 6), window_params(kernel=(3, 2), stride=(1, 2), padding=(1, 1), dilation=(1, 2))),
+    ((1, 1, 5, 5), window_params(ceil=True)),
+]
+
+max_pool2d_places = op(
+    "max_pool2d_places", cpu=_max_places, gpu=_max_places, backward=None, tangent=None,
+    samples=[Sample((shape,), distinct, params) for shape, params in _MAX_CASES],
+    doc="Where in its plane each window of max_pool2d has its maximum: int32, row * W + column.",
+)
+
+max_pool2d_pick = op(
+    "max_pool2d_pick", cpu=_max_pick, gpu=_max_pick, saves={"x": "places"},
+    backward=_max_pick_backward, tangent=_first_tangent("max_pool2d_pick"),
+    samples=None,  # places must be those of windows: tested through max_pool2d
+    doc="x (N, C, H, W) at places (N, C, OH, OW): the adjoint of max_pool2d_grad.",
+)
+
+max_pool2d_grad = op(
+    "max_pool2d_grad", cpu=_max_unpool_cpu, gpu=_max_unpool_gpu, saves={"g": "places"},
+    backward=_max_unpool_backward, tangent=_first_tangent("max_pool2d_grad"),
+    samples=None,  # as above
+    doc="Zeros (N, C, *size) with g (N, C, OH, OW) added at its places.",
+)
+
+max_pool2d_op = op(
+    "max_pool2d", cpu=_max_pool_cpu, gpu=_max_pool_gpu, extras="places", saves={"x": "places"},
+    floating=True, backward=_max_pool_backward, tangent=_max_pool_tangent,
+    samples=[Sample((shape,), distinct, params) for shape, params in _MAX_CASES],
+    reference=_max_reference,
+    doc="The largest element of each window of (N, C, H, W). Parameters: kernel, stride, padding, "
+        "dilation (pairs), ceil.",
+)

@@ -1,0 +1,335 @@
+"""Reductions: sum, mean, max, min, any, all; and functions that all reductions share."""
+
+from __future__ import annotations
+
+import builtins
+from collections.abc import Iterator
+from functools import lru_cache
+from math import prod
+from operator import index
+from typing import Any
+
+import numpy as np
+
+from gtensor.backend import element_type, host
+from gtensor.backend.cuda import cupy
+from gtensor.backend.kernels import elementwise
+from gtensor.engine.op import Op, op
+from gtensor.engine.samples import Draw, Sample, below, binary, distinct, normal
+from gtensor.engine.tensor import Tensor
+from gtensor.ops.arrange.shape import linear_tangent, lone
+from gtensor.ops.build.cpu_tiles import computed_in
+from gtensor.ops.build.path_builders import tiled, tiles
+from gtensor.ops.build.pointwise import pointwise
+from gtensor.ops.elementwise.rounding import ZERO
+from gtensor.settings import settings
+
+__all__ = ["all", "any", "max", "mean", "min", "sum"]
+
+METHODS = __all__
+Axis = int | tuple[int, ...] | None
+
+
+# -- axes ------------------------------------------------------------------------------------------
+
+
+def normalize_axis(axis: Axis, ndim: int, op_name: str) -> tuple[int, ...]:
+    """Sorted non-negative axes; all of them for None. Raises AxisError for one not there.
+
+    Of a 0-d tensor 0 and -1 are its one element's, see `lone`.
+    """
+    if axis is not None and not isinstance(axis, int):
+        axis = tuple(axis) if np.iterable(axis) else index(axis)
+    return _normalized(axis, ndim, op_name)
+
+
+@lru_cache(maxsize=1024)
+def _normalized(axis: Axis, ndim: int, op_name: str) -> tuple[int, ...]:
+    if axis is None or lone(axis, ndim):
+        return tuple(range(ndim))
+    axes = (axis,) if isinstance(axis, int) else axis
+    found = sorted(index(a) + ndim if a < 0 else index(a) for a in axes)
+    if builtins.any(not 0 <= a < ndim for a in found) or len(set(found)) != len(found):
+        wanted = f"different axes from {-ndim} to {ndim - 1}" if ndim else "0, -1 or None"
+        raise np.exceptions.AxisError(
+            f"{op_name} over axis {axis} of a tensor of {ndim} dimensions; wanted {wanted}")
+    return tuple(found)
+
+
+def kept_shape(shape: tuple[int, ...], axis: tuple[int, ...], keepdims: bool) -> tuple[int, ...]:
+    """The shape after a reduction over `axis`."""
+    if keepdims:
+        return tuple(1 if i in axis else n for i, n in enumerate(shape))
+    return tuple(n for i, n in enumerate(shape) if i not in axis)
+
+
+def reduced(shape: tuple[int, ...], axis: tuple[int, ...]) -> int:
+    """How many elements a reduction over `axis` makes one of."""
+    return prod([shape[i] for i in axis])
+
+
+def some(x: Tensor, axis: Axis, name: str) -> tuple[int, ...]:
+    """The axes, over which there must be an element. Raises ValueError if there is none."""
+    axes = normalize_axis(axis, x.ndim, name)
+    if reduced(x.shape, axes) == 0:
+        raise ValueError(f"{name} over axis {axis} of a tensor of shape {x.shape}, which has no "
+                         "elements there; wanted at least one")
+    return axes
+
+
+def reduction_tiles(
+    shape: tuple[int, ...], axis: tuple[int, ...]
+) -> Iterator[tuple[Any, Any, tuple[int, ...]]]:
+    """(key, key of its results, axes): tiles of an array that is reduced over `axis`.
+
+    The second key is for results that keep the reduced axes with size 1; the axes are those of the
+    tile that are reduced. Several tiles may have the same results, which the caller adds up.
+    """
+    for tile in tiles(shape, settings.tile_elements):
+        gone = builtins.sum(isinstance(k, int) for k in tile)
+        result = [k if i not in axis else 0 if isinstance(k, int) else slice(None)
+                  for i, k in enumerate(tile)]
+        yield (*tile, ...), (*result, ...), tuple(a - gone for a in axis if a >= gone)
+
+
+def accumulator(dtype: np.dtype) -> np.dtype | None:
+    """The dtype in which sums and products of small integers are kept; None: their own."""
+    if dtype.kind in "biu" and dtype.itemsize < 8:
+        return np.dtype(np.uint64 if dtype.kind == "u" else np.int64)
+    return None
+
+
+def reduction_samples(draw: Draw = normal, *, none: bool = True, no_axis: bool = True) -> Any:
+    """Samples of a reduction; with nothing to reduce, and over no axis, if it allows them."""
+    cases: list[tuple[tuple[int, ...], tuple[int, ...], bool]] = [
+        ((7,), (0,), False), ((3, 5), (1,), False), ((3, 5), (0,), True),
+        ((2, 3, 4), (0, 2), False), ((2, 3), (0, 1), False)]
+    if no_axis:
+        cases += [((), (), False), ((3, 4), (), False)]
+    if none:
+        cases.append(((3, 0), (1,), False))
+    return [Sample((s,), draw, {"axis": a, "keepdims": k}) for s, a, k in cases]
+
+
+def torch_reduction(function: str, over_nothing: Any = lambda torch, x: x.clone()) -> Any:
+    """PyTorch's function of that name; for no axes, which it takes for all, `over_nothing`."""
+
+    def reference(torch: Any, x: Any, axis: tuple[int, ...], keepdims: bool) -> Any:
+        if not axis:
+            return over_nothing(torch, x)
+        return getattr(torch, function)(x, dim=axis, keepdim=keepdims)
+
+    return reference
+
+
+# -- paths -----------------------------------------------------------------------------------------
+
+
+def reduction_cpu(name: str, function: np.ufunc, dtype: Any = None) -> Any:
+    """A reduction by its ufunc: NumPy's functions of that name only add Python around it.
+
+    Sums and products of half precision are kept in float32. `dtype`: that of the output, if it is
+    the same for all inputs.
+    """
+    reduce: Any = function.reduce
+    widens = function in (np.add, np.multiply)
+
+    def path(
+        x: Any, *, axis: tuple[int, ...], keepdims: bool = False, dtype: Any = dtype,
+        out: Any = None,
+    ) -> Any:
+        kept = x.dtype if dtype is None else dtype
+        if widens and kept.itemsize == 2 and kept.kind in "fV":
+            total = reduce(x, axis, np.float32, None, keepdims)
+            if out is None:
+                return total.astype(kept)
+            out[...] = total
+            return out
+        if out is None and x.nbytes >= settings.arena_min_bytes:
+            wanted = dtype or (widens and accumulator(x.dtype)) or x.dtype
+            out = host().empty(kept_shape(x.shape, axis, keepdims), wanted, name)
+        if out is None:
+            return reduce(x, axis, dtype, None, keepdims)
+        reduce(x, axis, dtype, out, keepdims)
+        return out
+
+    return path
+
+
+def reduction_gpu(name: str, widens: bool = False) -> Any:
+    def path(
+        x: Any, *, axis: tuple[int, ...], keepdims: bool = False, dtype: Any = None, out: Any = None
+    ) -> Any:
+        kept = x.dtype if dtype is None else dtype
+        half = widens and kept.itemsize == 2 and kept.kind in "fV"
+        wide = {"dtype": np.float32 if half else dtype} if widens else {}
+        result = getattr(cupy(), name)(x, axis=axis, keepdims=keepdims, **wide)
+        if out is not None:
+            out[...] = result
+            return out
+        return result.astype(kept, copy=False) if half else result
+
+    return path
+
+
+# -- sum and mean ----------------------------------------------------------------------------------
+
+
+def spread(ns: Any, step: Any, g: Any) -> Any:
+    """The gradient of a reduction, as a view of the input's shape."""
+    shape = step.shape(0)
+    g = ns.reshape(g, shape=kept_shape(shape, step.params["axis"], True))
+    return ns.broadcast_to(g, shape=shape)
+
+
+_sum = op(
+    "sum", cpu=reduction_cpu("sum", np.add), gpu=reduction_gpu("sum", widens=True), complex=True,
+    backward=lambda ns, step, g: step.give(0, spread(ns, step, g)), tangent=linear_tangent("sum"),
+    samples=reduction_samples(), reference=torch_reduction("sum"),
+)
+
+
+def sum(x: Tensor, /, axis: Axis = None, *, dtype: Any = None, keepdims: bool = False) -> Tensor:
+    """The sum over `axis` (all by default), in `dtype`, by default x's own.
+
+    Booleans are counted; small integers add up as int64, small unsigned ones as uint64; half
+    precision adds up in float32. The gradient of every element is the output's: a broadcast view,
+    no new memory.
+    """
+    axes = normalize_axis(axis, x.ndim, "sum")
+    dtype = accumulator(x.dtype) if dtype is None else element_type(dtype)
+    if dtype is None:
+        return _sum(x, axis=axes, keepdims=keepdims)
+    return _sum(x, axis=axes, keepdims=keepdims, dtype=dtype)
+
+
+_add_up = reduction_cpu("mean", np.add)
+
+
+def _mean_cpu(x: Any, *, axis: tuple[int, ...], keepdims: bool = False, out: Any = None) -> Any:
+    wide = np.float32 if x.dtype.itemsize == 2 else None
+    total = _add_up(x, axis=axis, keepdims=keepdims, dtype=wide, out=None if wide else out)
+    count = reduced(x.shape, axis) or float("nan")  # the mean of nothing is NaN
+    if wide is None and isinstance(total, np.ndarray):
+        total /= count
+        return total
+    total = total / count
+    if out is None:
+        return total.astype(x.dtype) if wide else total
+    out[...] = total
+    return out
+
+
+def _mean_backward(ns: Any, step: Any, g: Any) -> None:
+    count = builtins.max(1, reduced(step.shape(0), step.params["axis"]))
+    step.give(0, spread(ns, step, ns.multiply(g, 1.0 / count)))
+
+
+_mean = op(
+    "mean", cpu=_mean_cpu, gpu=reduction_gpu("mean", widens=True), floating=True, complex=True,
+    backward=_mean_backward, tangent=linear_tangent("mean"),
+    samples=reduction_samples(none=False), reference=torch_reduction("mean"),
+)
+
+
+def mean(x: Tensor, /, axis: Axis = None, *, keepdims: bool = False) -> Tensor:
+    """The arithmetic mean over `axis` (all axes by default), NaN over no elements.
+
+    Integers become float32 first.
+    """
+    return _mean(x, axis=normalize_axis(axis, x.ndim, "mean"), keepdims=keepdims)
+
+
+# -- maximum and minimum ---------------------------------------------------------------------------
+
+
+def _ties(rng: np.random.Generator, shape: tuple[int, ...]) -> np.ndarray:
+    return below(3)(rng, shape) * 1.0
+
+
+_equal_number = op(
+    "equal_number", inputs="x y",
+    cpu=tiled("equal_number", lambda ns, x, y: ns.equal(x, y).astype(x.dtype)),
+    gpu=elementwise("T x, T y", "T hit", "hit = x == y ? T(1) : T(0)", name="gt_equal_number"),
+    backward=pointwise(ZERO, ZERO), samples=binary(_ties),
+    reference=lambda torch, x, y: 0 * x + (x == y),
+    doc="1 where x = y, else 0, in their dtype: no mask beside it. Its gradient is 0.",
+)
+
+
+def _hits(ns: Any, x: Any, y: Any, axis: tuple[int, ...]) -> Any:
+    """1 where x is the extreme y, else 0; and how many share it, which a half cannot count."""
+    hits = ns.equal_number(x, ns.reshape(y, shape=kept_shape(x.shape, axis, True)))
+    return hits, ns.sum(hits, axis=axis, keepdims=True, dtype=computed_in(x.dtype))
+
+
+def _shared(ns: Any, a: Any, count: Any) -> Any:
+    """a / count, in a's dtype."""
+    share = ns.divide(a, count)
+    return share if share.dtype == a.dtype else ns.astype(share, dtype=a.dtype)
+
+
+def _extreme_backward(ns: Any, step: Any, g: Any) -> None:
+    """To the extreme elements; ties share the gradient equally, as PyTorch's amax and amin do."""
+    x, y = step.saved
+    hits, count = _hits(ns, x, y, step.params["axis"])
+    share = _shared(ns, ns.reshape(g, shape=count.shape), count)
+    step.give(0, ns.multiply(hits, share, out=hits if hits.ndim else None))  # no NumPy scalar
+
+
+def _extreme_tangent(ns: Any, primals: Any, tangents: Any, out: Any, params: dict[str, Any]) -> Any:
+    hits, count = _hits(ns, primals[0], out, params["axis"])
+    total = ns.sum(ns.multiply(tangents[0], hits), **params)
+    return _shared(ns, total, ns.reshape(count, shape=total.shape))
+
+
+def _extreme(name: str, function: np.ufunc) -> Op:
+    return op(
+        name, cpu=reduction_cpu(name, function), gpu=reduction_gpu(name), saves={"x": "x out"},
+        backward=_extreme_backward, tangent=_extreme_tangent,
+        samples=reduction_samples(distinct, none=False), reference=torch_reduction(f"a{name}"),
+    )
+
+
+_max, _min = _extreme("max", np.maximum), _extreme("min", np.minimum)
+
+
+def max(x: Tensor, /, axis: Axis = None, *, keepdims: bool = False) -> Tensor:
+    """The largest element over `axis` (all axes by default); NaN if there is one.
+
+    Raises ValueError for a reduction over no elements.
+    """
+    return _max(x, axis=some(x, axis, "max"), keepdims=keepdims)
+
+
+def min(x: Tensor, /, axis: Axis = None, *, keepdims: bool = False) -> Tensor:
+    """The smallest element over `axis` (all axes by default); NaN if there is one.
+
+    Raises ValueError for a reduction over no elements.
+    """
+    return _min(x, axis=some(x, axis, "min"), keepdims=keepdims)
+
+
+# -- logic -----------------------------------------------------------------------------------------
+
+
+def _logical(name: str, function: np.ufunc) -> Op:
+    return op(
+        name, cpu=reduction_cpu(name, function, np.dtype(bool)), gpu=reduction_gpu(name),
+        backward=None, tangent=None, samples=reduction_samples(below(2)),
+        reference=torch_reduction(name, lambda torch, x: x != 0),
+        doc=f"Whether {name} of the elements over `axis` are true (not zero; NaN is true).",
+    )
+
+
+_any, _all = _logical("any", np.logical_or), _logical("all", np.logical_and)
+
+
+def any(x: Tensor, /, axis: Axis = None, *, keepdims: bool = False) -> Tensor:
+    """Whether any element over `axis` is not zero (NaN is not); False over no elements."""
+    return _any(x, axis=normalize_axis(axis, x.ndim, "any"), keepdims=keepdims)
+
+
+def all(x: Tensor, /, axis: Axis = None, *, keepdims: bool = False) -> Tensor:
+    """Whether all elements over `axis` are not zero (NaN is not); True over no elements."""
+    return _all(x, axis=normalize_axis(axis, x.ndim, "all"), keepdims=keepdims)

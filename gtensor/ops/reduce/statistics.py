@@ -1,0 +1,332 @@
+"""Variance, standard deviation and the logarithm of a sum of exponentials: two passes, no copy."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from gtensor.backend import host
+from gtensor.backend.cuda import cupy
+from gtensor.backend.kernels import elementwise
+from gtensor.engine.namespaces import recorded
+from gtensor.engine.op import op
+from gtensor.engine.samples import Sample, apart, normal
+from gtensor.engine.tensor import Tensor
+from gtensor.ops.build.cpu_tiles import Scratch, computed_in, tile_size
+from gtensor.ops.build.fused import fused, kernel_path
+from gtensor.ops.build.path_builders import settled
+from gtensor.ops.reduce.reductions import (
+    Axis,
+    kept_shape,
+    normalize_axis,
+    reduced,
+    reduction_samples,
+    reduction_tiles,
+    torch_reduction,
+)
+from gtensor.settings import settings
+
+__all__ = ["logsumexp", "std", "var"]
+
+METHODS = __all__
+_add_up: Any = np.add.reduce
+_largest: Any = np.maximum.reduce
+
+
+def _real(x: Tensor, name: str) -> None:
+    if x.dtype.kind == "c":
+        raise TypeError(f"{name} was given dtype {x.dtype}; wanted a real one")
+
+
+def _settled(total: Any, x: Any, axis: tuple[int, ...], keepdims: bool, out: Any) -> Any:
+    """The result that was made with the reduced axes kept: in its shape and dtype, or in `out`."""
+    if not keepdims:
+        total = total.reshape(kept_shape(x.shape, axis, False))
+    if out is not None:
+        out[...] = total
+        return out
+    return total if total.dtype == x.dtype else total.astype(x.dtype)
+
+
+def _sum_of(function: np.ufunc, x: Any, center: Any, axis: tuple[int, ...]) -> Any:
+    """The sum over `axis`, which it keeps, of function(x - center); no temporary beyond a tile."""
+    if x.size <= settings.tile_elements:
+        terms = np.asarray(np.subtract(x, center))
+        return np.asarray(_add_up(function(terms, terms), axis, None, None, True))
+    total = host().empty(center.shape, center.dtype, "sum")
+    total[...] = 0
+    scratch = Scratch(1, tile_size(x.shape), center.dtype)
+    for tile, result, axes in reduction_tiles(x.shape, axis):
+        part = x[tile]
+        terms = np.subtract(part, center[result], scratch(0, part.shape))
+        total[result] += _add_up(function(terms, terms), axes, None, None, True)
+    return total
+
+
+# -- variance --------------------------------------------------------------------------------------
+
+
+def _variance(x: Any, axis: tuple[int, ...], correction: float) -> tuple[Any, Any]:
+    """Variance and mean, in the dtype that they are computed in, the reduced axes kept."""
+    count = reduced(x.shape, axis)
+    freedom = count - correction
+    mean = np.asarray(_add_up(x, axis, computed_in(x.dtype), None, True))
+    mean /= count or np.nan
+    total = _sum_of(np.square, x, mean, axis)
+    if freedom > 0:
+        total /= freedom
+    else:
+        with np.errstate(divide="ignore", invalid="ignore"):  # infinite or NaN, as in PyTorch
+            total /= 0.0
+    return total, mean
+
+
+def _var_cpu(
+    x: Any, *, axis: tuple[int, ...], correction: float, keepdims: bool = False, out: Any = None
+) -> Any:
+    value, mean = _variance(x, axis, correction)
+    return _settled(value, x, axis, keepdims, out), mean
+
+
+def _std_cpu(
+    x: Any, *, axis: tuple[int, ...], correction: float, keepdims: bool = False, out: Any = None
+) -> Any:
+    value, mean = _variance(x, axis, correction)
+    return _settled(np.sqrt(value, value), x, axis, keepdims, out), mean
+
+
+def _var_gpu(
+    x: Any, *, axis: tuple[int, ...], correction: float, keepdims: bool = False, out: Any = None
+) -> Any:
+    wide = {"axis": axis, "dtype": computed_in(x.dtype), "keepdims": True}
+    count = reduced(x.shape, axis)
+    freedom = max(0.0, count - correction)
+    scale = count / freedom if freedom else np.inf
+    return (_settled(cupy().var(x, **wide) * scale, x, axis, keepdims, out),
+            cupy().mean(x, **wide))
+
+
+def _std_gpu(x: Any, *, out: Any = None, **params: Any) -> Any:
+    value, mean = _var_gpu(x, out=out, **params)
+    return cupy().sqrt(value, out=value), mean
+
+
+scaled_deviation = fused(
+    "scaled_deviation", lambda ns, g, x, mean: g * (x - mean),
+    gpu=elementwise("T g, T x, T mean", "T dx", "dx = T(gt_up(g) * (gt_up(x) - gt_up(mean)))",
+                    "number.cuh"),
+    samples=[Sample(s) for s in (((7,),) * 3, ((3, 1), (3, 5), (3, 1)), ((1, 4), (0, 4), (1, 4)),
+                                 ((), (), ()))],
+    reference=lambda torch, g, x, mean: g * (x - mean),
+    doc="g * (x - mean), with broadcasting: the gradient of a variance.",
+)
+
+std_scale = fused(
+    "std_scale",
+    lambda ns, g, y, freedom: g / ns.where(ns.equal(y, 0), float("inf"), freedom * y),
+    gpu=kernel_path(elementwise("T g, T y, float64 freedom", "T dx",
+                                "dx = y == T(0) ? T(0) : "
+                                "T(gt_up(g) / (gt_float<T>(freedom) * gt_up(y)))",
+                                "number.cuh"), "freedom"),
+    samples=[Sample(((3, 5),) * 2, (normal, apart), {"freedom": 4.0}),
+             Sample(((), ()), (normal, apart), {"freedom": 1.5})],
+    reference=lambda torch, g, y, freedom: g / (freedom * y),
+    doc="g / (freedom * y), 0 where y is 0: no deviation has no slope.",
+)
+
+
+def _center(ns: Any, x: Any, mean: Any, axis: tuple[int, ...]) -> Any:
+    """The mean over `axis`, kept: the saved one, but in a graph it is a function of x."""
+    return ns.mean(x, axis=axis, keepdims=True) if ns is recorded else mean
+
+
+def _freedom(shape: tuple[int, ...], params: dict[str, Any]) -> float:
+    return max(0.0, reduced(shape, params["axis"]) - params["correction"])
+
+
+def _var_backward(ns: Any, step: Any, g: Any) -> None:
+    x, mean = step.saved
+    axis = step.params["axis"]
+    freedom = _freedom(x.shape, step.params)
+    g = ns.multiply(g, 2 / freedom if freedom else float("inf"))
+    g = ns.reshape(g, shape=kept_shape(x.shape, axis, True))
+    step.give(0, ns.scaled_deviation(g, x, _center(ns, x, mean, axis)))
+
+
+def _var_tangent(ns: Any, primals: Any, tangents: Any, out: Any, params: dict[str, Any]) -> Any:
+    x, axis = primals[0], params["axis"]
+    moved = ns.scaled_deviation(tangents[0], x, ns.mean(x, axis=axis, keepdims=True))
+    total = ns.sum(moved, axis=axis, keepdims=params["keepdims"])
+    return ns.multiply(total, 2 / _freedom(x.shape, params))
+
+
+def _std_backward(ns: Any, step: Any, g: Any) -> None:
+    x, y, mean = step.saved
+    axis = step.params["axis"]
+    g = ns.std_scale(g, y, freedom=_freedom(x.shape, step.params))
+    g = ns.reshape(g, shape=kept_shape(x.shape, axis, True))
+    step.give(0, ns.scaled_deviation(g, x, _center(ns, x, mean, axis)))
+
+
+def _std_tangent(ns: Any, primals: Any, tangents: Any, out: Any, params: dict[str, Any]) -> Any:
+    x, axis = primals[0], params["axis"]
+    moved = ns.scaled_deviation(tangents[0], x, ns.mean(x, axis=axis, keepdims=True))
+    total = ns.sum(moved, axis=axis, keepdims=params["keepdims"])
+    return ns.std_scale(total, out, freedom=_freedom(x.shape, params))
+
+
+def _corrected(correction: float) -> list[Sample]:
+    return [Sample(s.shapes, s.draws, {**s.params, "correction": correction})
+            for s in reduction_samples(none=False, no_axis=False)]
+
+
+def _torch_corrected(name: str) -> Any:
+    return lambda torch, x, axis, correction, keepdims: getattr(torch, name)(
+        x, dim=axis, correction=correction, keepdim=keepdims)
+
+
+_var = op(
+    "var", cpu=_var_cpu, gpu=_var_gpu, floating=True, saves={"x": "x mean"}, extras="mean",
+    backward=_var_backward, tangent=_var_tangent,
+    samples=[*_corrected(0), *_corrected(1.5),
+             Sample(((),), normal, {"axis": (), "correction": 0, "keepdims": False})],
+    reference=lambda torch, x, axis, correction, keepdims: (
+        torch.var(x, dim=axis, correction=correction, keepdim=keepdims) if axis else x * 0),
+)
+
+_std = op(
+    "std", cpu=_std_cpu, gpu=_std_gpu, floating=True, saves={"x": "x out mean"}, extras="mean",
+    backward=_std_backward, tangent=_std_tangent,
+    samples=[*_corrected(0), *_corrected(1)], reference=_torch_corrected("std"),
+)
+
+
+def var(
+    x: Tensor, /, axis: Axis = None, *, correction: float = 0.0, keepdims: bool = False
+) -> Tensor:
+    """The variance over `axis` (all by default) around the mean, over count - correction.
+
+    Two passes, so that a large mean costs no digits. Integers become float32 first. NaN over no
+    elements. Raises TypeError for complex input.
+    """
+    _real(x, "var")
+    return _var(x, axis=normalize_axis(axis, x.ndim, "var"), correction=correction,
+                keepdims=keepdims)
+
+
+def std(
+    x: Tensor, /, axis: Axis = None, *, correction: float = 0.0, keepdims: bool = False
+) -> Tensor:
+    """The standard deviation over `axis` (all by default): the square root of `var`.
+
+    Its gradient where all elements are equal is 0, as in PyTorch. Raises TypeError for complex
+    input.
+    """
+    _real(x, "std")
+    return _std(x, axis=normalize_axis(axis, x.ndim, "std"), correction=correction,
+                keepdims=keepdims)
+
+
+# -- log of the sum of exponentials ----------------------------------------------------------------
+
+
+def _logsumexp_cpu(
+    x: Any, *, axis: tuple[int, ...], keepdims: bool = False, out: Any = None
+) -> Any:
+    """The largest element is taken out of each sum first, unless it is infinite."""
+    largest = np.asarray(_largest(x, axis, computed_in(x.dtype), None, True, -np.inf))
+    np.copyto(largest, 0, where=~np.isfinite(largest))
+    with np.errstate(divide="ignore", over="ignore"):  # of nothing, or of -infinity only
+        total = _sum_of(np.exp, x, largest, axis)
+        result = np.log(total) + largest
+    return _settled(result, x, axis, keepdims, out), largest, total
+
+
+def _logsumexp_gpu(
+    x: Any, *, axis: tuple[int, ...], keepdims: bool = False, out: Any = None
+) -> Any:
+    xp, work = cupy(), computed_in(x.dtype)
+    if not reduced(x.shape, axis):
+        total = xp.full(kept_shape(x.shape, axis, True), -np.inf, work)
+        return _settled(total, x, axis, keepdims, out), *xp.zeros((2, *total.shape), work)
+    largest = xp.max(x, axis=axis, keepdims=True).astype(work)
+    largest = xp.where(xp.isfinite(largest), largest, 0)
+    total = xp.sum(xp.exp(x - largest), axis=axis, keepdims=True)
+    return _settled(xp.log(total) + largest, x, axis, keepdims, out), largest, total
+
+
+exponential_share = fused(
+    "exponential_share", lambda ns, g, x, y: g * ns.exp(x - y),
+    gpu=elementwise("T g, T x, T y", "T dx", "dx = T(gt_up(g) * exp(gt_up(x) - gt_up(y)))",
+                    "number.cuh"),
+    samples=[Sample(s) for s in (((7,),) * 3, ((3, 1), (3, 5), (3, 1)), ((), (), ()))],
+    reference=lambda torch, g, x, y: g * torch.exp(x - y),
+    doc="g * exp(x - y), with broadcasting.",
+)
+
+
+def _logsumexp_grad_cpu(
+    g: Any, x: Any, largest: Any, total: Any, *, axis: tuple[int, ...], out: Any = None
+) -> Any:
+    if out is None:
+        out = host().empty(x.shape, x.dtype, "logsumexp_grad")
+    with np.errstate(invalid="ignore", divide="ignore", over="ignore"):  # of -infinity only: NaN
+        return exponential_share.cpu(np.asarray(g / total), x, largest, out=out)
+
+
+def _logsumexp_grad_gpu(
+    g: Any, x: Any, largest: Any, total: Any, *, axis: tuple[int, ...], out: Any = None
+) -> Any:
+    result = exponential_share.gpu(g / total, x, largest)
+    return settled(result.astype(x.dtype, copy=False), out)
+
+
+def _logsumexp_grad(
+    g: Any, x: Any, largest: Any, total: Any, *, axis: tuple[int, ...]
+) -> Any:
+    terms = recorded.exp(x - largest)  # the softmax does not depend on what is taken out of x
+    return g * (terms / recorded.sum(terms, axis=axis, keepdims=True))
+
+
+logsumexp_grad = op(
+    "logsumexp_grad", cpu=_logsumexp_grad_cpu, gpu=_logsumexp_grad_gpu,
+    backward=None, tangent=None, composed=_logsumexp_grad,
+    samples=None,  # its inputs depend on each other: tested through logsumexp
+    doc="g * exp(x - largest) / total: from the output, exp(x - y) would lose the digits that a "
+        "large y rounds away.",
+)
+
+
+def _logsumexp_backward(ns: Any, step: Any, g: Any) -> None:
+    x, largest, total = step.saved
+    axis = step.params["axis"]
+    g = ns.reshape(g, shape=kept_shape(x.shape, axis, True))
+    step.give(0, ns.logsumexp_grad(g, x, largest, total, axis=axis))
+
+
+def _logsumexp_tangent(
+    ns: Any, primals: Any, tangents: Any, out: Any, params: dict[str, Any]
+) -> Any:
+    (x,), (t,) = primals, tangents
+    y = ns.reshape(out, shape=kept_shape(x.shape, params["axis"], True))
+    total = ns.sum(ns.exp(ns.subtract(x, y)), **params)  # 1, but for the digits that y rounded away
+    total = ns.where(ns.equal(total, 0), 1.0, total)  # of nothing
+    return ns.divide(ns.sum(ns.exponential_share(t, x, y), **params), total)
+
+
+_logsumexp = op(
+    "logsumexp", cpu=_logsumexp_cpu, gpu=_logsumexp_gpu, floating=True, extras="largest total",
+    saves={"x": "x largest total"},
+    backward=_logsumexp_backward, tangent=_logsumexp_tangent,
+    samples=reduction_samples(), reference=torch_reduction("logsumexp"),
+)
+
+
+def logsumexp(x: Tensor, /, axis: Axis = None, *, keepdims: bool = False) -> Tensor:
+    """log(sum(exp(x))) over `axis` (all by default), without overflow; -infinity over no elements.
+
+    Raises TypeError for complex input.
+    """
+    _real(x, "logsumexp")
+    return _logsumexp(x, axis=normalize_axis(axis, x.ndim, "logsumexp"), keepdims=keepdims)

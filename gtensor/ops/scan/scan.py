@@ -1,0 +1,212 @@
+"""Scans along an axis: cumulative sums, functions that all scans share, and differences."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from gtensor.array.creation import asarray
+from gtensor.backend import element_type, host
+from gtensor.backend.cuda import cupy
+from gtensor.engine.namespaces import recorded
+from gtensor.engine.op import Op, op
+from gtensor.engine.samples import Sample, normal
+from gtensor.engine.tensor import Tensor
+from gtensor.ops.arrange.joining import concat
+from gtensor.ops.arrange.shape import (
+    along,
+    along_one,
+    axis_index,
+    broadcast_to,
+    clone,
+    expand_dims,
+    linear_tangent,
+    resized,
+)
+from gtensor.ops.build.cpu_tiles import computed_in, row_tiles
+from gtensor.ops.reduce.reductions import accumulator
+from gtensor.settings import settings
+
+__all__ = ["cumulative_sum", "diff"]
+
+METHODS = ("cumulative_sum",)
+Key = tuple[Any, ...]
+_ACCUMULATES = "fdFDlL"  # dtypes in which NumPy's scans are what is wanted
+
+
+def ends(axis: int, reverse: bool) -> tuple[Key, Key]:
+    """The keys of the elements that links lead to, and of those they come from."""
+    later, earlier = along(axis, 1, None), along(axis, 0, -1)
+    return (earlier, later) if reverse else (later, earlier)
+
+
+# -- paths -----------------------------------------------------------------------------------------
+
+
+def accumulated(
+    x: Any, axis: int, dtype: Any, initial: int | None, reverse: bool, function: np.ufunc, out: Any
+) -> Any:
+    """The scan of x by a ufunc, from the end if `reverse`; `initial` before all of it, if given."""
+    if (out is None and dtype is None and initial is None and not reverse
+            and x.dtype.char in _ACCUMULATES and x.nbytes < settings.arena_min_bytes):
+        return function.accumulate(x, axis)
+    if out is None:
+        wanted = dtype or accumulator(x.dtype) or x.dtype
+        name = "cumulative_sum" if function is np.add else "cumulative_prod"
+        size = x.shape[axis] + (initial is not None)
+        out = host().empty(resized(x.shape, axis, size), wanted, name)
+    result = out
+    if reverse:
+        x, result = x[along(axis, None, None, -1)], out[along(axis, None, None, -1)]
+    if initial is not None:
+        result[along(axis, 0, 1)] = initial
+        result = result[along(axis, 1, None)]
+    if result.dtype.itemsize == 2 and result.dtype.kind in "fV":
+        _accumulate_half(function, np.moveaxis(x, axis, -1), np.moveaxis(result, axis, -1))
+        return out
+    if x.dtype != result.dtype:  # converted in place: NumPy would convert a copy
+        result[...] = x
+        x = result
+    function.accumulate(x, axis, None, result)
+    return out
+
+
+def _accumulate_half(function: np.ufunc, rows: Any, result: Any) -> None:
+    """In float32, by tiles of whole rows; a row beyond a tile needs a buffer of its length."""
+    if rows.size:
+        for tile in row_tiles(rows.shape):
+            result[tile] = function.accumulate(rows[tile], -1, np.float32)
+
+
+def _cumulative_sum_cpu(
+    x: Any, *, axis: int, include_initial: bool = False, reverse: bool = False, dtype: Any = None,
+    out: Any = None,
+) -> Any:
+    return accumulated(x, axis, dtype, 0 if include_initial else None, reverse, np.add, out)
+
+
+def cumulative_gpu(
+    name: str, initial: int, x: Any, *, axis: int, include_initial: bool = False,
+    reverse: bool = False, dtype: Any = None, out: Any = None,
+) -> Any:
+    """The scan of x by CuPy's function of that name, `initial` before it if `include_initial`."""
+    xp = cupy()
+    wanted = dtype or accumulator(x.dtype) or x.dtype
+    if out is None:
+        out = xp.empty(resized(x.shape, axis, x.shape[axis] + include_initial), wanted)
+    result = out
+    if reverse:
+        x, result = x[along(axis, None, None, -1)], out[along(axis, None, None, -1)]
+    if include_initial:
+        result[along(axis, 0, 1)] = initial
+        result = result[along(axis, 1, None)]
+    result[...] = getattr(xp, name)(x, axis=axis, dtype=computed_in(np.dtype(wanted)))
+    return out
+
+
+# -- cumulative sum --------------------------------------------------------------------------------
+
+
+def _cumulative_sum_backward(ns: Any, step: Any, g: Any) -> None:
+    """The sum from the other end."""
+    axis, reverse = step.params["axis"], step.params.get("reverse", False)
+    if step.params.get("include_initial", False):
+        g = ns.slice(g, key=along(axis, 0, -1) if reverse else along(axis, 1, None))
+    step.give(0, ns.cumulative_sum(g, axis=axis, reverse=not reverse))
+
+
+def samples(draw: Any = normal, **params: Any) -> list[Sample]:
+    """Samples of a scan."""
+    return [Sample((s,), draw, {"axis": a, "include_initial": i, **params}) for s, a, i in (
+        ((7,), 0, False), ((3, 5), 1, True), ((3, 5), 0, False), ((2, 3, 4), 1, True),
+        ((0,), 0, True), ((3, 0), 1, False), ((3, 0), 0, False), ((4, 1), 1, False))]
+
+
+def torch_scan(
+    torch: Any, x: Any, function: str, axis: int, include_initial: bool, reverse: bool = False
+) -> Any:
+    """The scan by PyTorch's function of that name."""
+    x = x.flip(axis) if reverse else x
+    y = getattr(torch, function)(x, dim=axis)
+    if include_initial:
+        shape = resized(x.shape, axis, 1)
+        first = (torch.zeros if function == "cumsum" else torch.ones)(shape, dtype=y.dtype)
+        y = torch.cat([first, y], dim=axis)
+    return y.flip(axis) if reverse else y
+
+
+_cumulative_sum = op(
+    "cumulative_sum", cpu=_cumulative_sum_cpu, gpu=partial(cumulative_gpu, "cumsum", 0),
+    complex=True, backward=_cumulative_sum_backward, tangent=linear_tangent("cumulative_sum"),
+    samples=samples() + samples(reverse=True),
+    reference=lambda torch, x, **params: torch_scan(torch, x, "cumsum", **params),
+)
+
+
+def cumulative_sum(
+    x: Tensor, /, axis: int | None = None, *, dtype: Any = None, include_initial: bool = False
+) -> Tensor:
+    """The sums of the first 1, 2, ... elements along `axis`, which a 1-d x may leave out.
+
+    `include_initial`: a 0 comes first, so the axis is one longer. Booleans and small integers add
+    up as int64 (unsigned: uint64) unless `dtype` says otherwise; half precision adds up in float32.
+
+    Raises ValueError for an axis not there, or none given where there are several.
+    """
+    return scanned(_cumulative_sum, x, axis, dtype, include_initial)
+
+
+def scanned(scan: Op, x: Tensor, axis: int | None, dtype: Any, include_initial: bool) -> Tensor:
+    """The scan along the axis; its dtype is a parameter where it is not x's."""
+    name = scan.name
+    if axis is None and x.ndim != 1:
+        raise ValueError(f"{name} of a tensor of {x.ndim} dimensions without an axis; wanted one, "
+                         "or a 1-d tensor")
+    wanted = accumulator(x.dtype) if dtype is None else element_type(dtype)
+    run = partial(scan, include_initial=include_initial,
+                  **{} if wanted is None else {"dtype": wanted})
+    place = 0 if axis is None else axis
+    if include_initial:  # of a 0-d tensor two elements would lie along no axis
+        return run(x, axis=axis_index(place, x.ndim, name))
+    return along_one(run, x, place, name)
+
+
+# -- differences -----------------------------------------------------------------------------------
+
+
+def diff(
+    x: Tensor, /, axis: int = -1, *, n: int = 1, prepend: Any = None, append: Any = None
+) -> Tensor:
+    """x[1:] - x[:-1] along `axis`, n times (0: a copy); booleans are compared, not subtracted.
+
+    `prepend`, `append`: tensors put before and behind x first, of x's shape but along `axis`; one
+    number stands for one element. The result has their common dtype.
+
+    Raises ValueError for a negative n, and for an axis not there.
+    """
+    place = axis_index(axis, x.ndim, "diff")
+    if n < 0:
+        raise ValueError(f"diff was given n={n}; wanted 0 or more")
+    if n == 0:
+        return clone(x)
+    parts = [_edge(p, x, place) if p is not None else None for p in (prepend, append)]
+    found = [p for p in (parts[0], x, parts[1]) if p is not None]
+    if len(found) > 1:
+        x = concat(found, place)
+    later, earlier = ends(place, False)
+    change = recorded.not_equal if x.dtype == np.bool_ else recorded.subtract
+    for _ in range(n):
+        x = change(recorded.slice(x, key=later), recorded.slice(x, key=earlier))
+    return x
+
+
+def _edge(value: Any, x: Tensor, axis: int) -> Tensor:
+    """A tensor as it is; a number as one of x's shape, with size 1 along the axis."""
+    weak = isinstance(value, (bool, int, float, complex))
+    dtype = (x.detach()[:0] + value).dtype if weak else None  # a number's own kind is weak
+    edge = asarray(value, dtype=dtype, device=x.device)
+    if edge.ndim:
+        return edge
+    return broadcast_to(expand_dims(edge), resized(x.shape, axis, 1))

@@ -1,0 +1,368 @@
+"""The updates of the optimizers: one pass over a parameter, its gradient and its state, in place.
+
+An update is the path of an optimizer and works on raw arrays: `core.inplace.write` calls it and
+increases the parameter's version. On the CPU they work in tiles, with buffers of a tile's size; on
+CUDA each is one elementwise kernel. State may be of a half dtype; the arithmetic is then done in
+float32. Formulas and their order are PyTorch's; Lion's are its paper's.
+
+After the optimizers come other passes over all parameters or gradients in place: the moving average
+of the weights, and clipping.
+"""
+
+from __future__ import annotations
+
+from functools import cache, lru_cache
+from math import inf, isfinite
+from typing import Any
+
+import numpy as np
+from ml_dtypes import finfo
+
+from gtensor.backend.cuda import cupy
+from gtensor.backend.kernels import elementwise, source
+from gtensor.engine.op import Op
+from gtensor.ops.build.cpu_tiles import Scratch, computed_in, tile_size, whole_tiles
+from gtensor.ops.build.path_builders import negative, tiled
+
+_WIDE = 1e30  # float16 alone has a largest number below it
+_HELPERS = 2  # buffers of a tile's size that an update computes in
+_OPERANDS = 5  # parameter, gradient, three states: widened into buffers if they are of a half dtype
+
+
+def workspace(shape: tuple[int, ...], dtype: np.dtype) -> Scratch:
+    """The buffers that an update of a parameter on the CPU needs; larger ones serve as well."""
+    count = _HELPERS + (_OPERANDS if dtype.itemsize == 2 else 0)
+    return Scratch(count, tile_size(shape), computed_in(dtype))
+
+
+class _Tile:
+    """Arrays at one tile, in the dtype that is computed in; `store` writes widened ones back."""
+
+    def __init__(self, key: tuple[Any, ...], scratch: Scratch, *arrays: Any) -> None:
+        self.places = [a[key] for a in arrays]
+        self.values = self.places
+        shape = self.places[0].shape
+        self.helpers = [scratch(i, shape) for i in range(_HELPERS)]
+        if computed_in(arrays[0].dtype) != arrays[0].dtype:
+            self.values = [scratch(_HELPERS + i, shape) for i in range(len(arrays))]
+            for value, place in zip(self.values, self.places, strict=True):
+                value[...] = place
+
+    def store(self, *which: int) -> None:
+        for i in which:
+            if self.values[i] is not self.places[i]:
+                self.places[i][...] = self.values[i]
+
+
+# -- SGD -------------------------------------------------------------------------------------------
+
+
+def _sgd_cpu(
+    parameter: Any, gradient: Any, *, scratch: Scratch, state: tuple[Any, ...], rate: float,
+    weight_decay: float, momentum: float, dampening: float, nesterov: bool, maximize: bool,
+    first: bool, out: Any,
+) -> Any:
+    for key in whole_tiles(parameter.shape):
+        tile = _Tile(key, scratch, out, gradient, *state)
+        p, g, *more = tile.values
+        direction, helper = tile.helpers
+        if maximize:
+            g = negative(g, direction)
+        if weight_decay:
+            g = np.add(g, np.multiply(p, weight_decay, out=helper), out=direction)
+        if more:
+            m = more[0]
+            if first:
+                m[...] = g
+            else:
+                m *= momentum
+                m += np.multiply(g, 1 - dampening, out=helper)
+            g = np.add(g, np.multiply(m, momentum, out=helper), out=direction) if nesterov else m
+        p -= np.multiply(g, rate, out=helper)
+        tile.store(0, *range(2, 2 + len(more)))
+    return out
+
+
+_sgd_kernel = elementwise(
+    "T g, float64 rate, float64 decay, float64 sign", "T p",
+    "gt_sgd(p, gt_float<T>(sign) * gt_up(g), rate, decay)", "optimizer.cuh", name="gt_sgd")
+_momentum_kernel = elementwise(
+    "T g, float64 rate, float64 decay, float64 sign, float64 keep, float64 dampening, "
+    "bool nesterov, bool first", "T p, T m",
+    "gt_sgd_momentum(p, m, gt_float<T>(sign) * gt_up(g), rate, decay, keep, dampening, nesterov, "
+    "first)", "optimizer.cuh", name="gt_sgd_momentum")
+
+
+def _sgd_gpu(
+    parameter: Any, gradient: Any, *, scratch: Scratch | None, state: tuple[Any, ...], rate: float,
+    weight_decay: float, momentum: float, dampening: float, nesterov: bool, maximize: bool,
+    first: bool, out: Any,
+) -> Any:
+    sign = -1.0 if maximize else 1.0
+    if not state:
+        return _sgd_kernel(gradient, rate, weight_decay, sign, out=out)
+    _momentum_kernel(gradient, rate, weight_decay, sign, momentum, dampening, nesterov, first,
+                     out=(out, *state))
+    return out
+
+
+sgd = Op("sgd", cpu=_sgd_cpu, gpu=_sgd_gpu, backward=None, tangent=None, samples=None,
+         doc="One step of stochastic gradient descent, in place.")
+
+
+# -- Adam and AdamW --------------------------------------------------------------------------------
+
+
+def _adam_cpu(
+    parameter: Any, gradient: Any, *, scratch: Scratch, state: tuple[Any, ...], rate: float,
+    beta1: float, beta2: float, eps: float, weight_decay: float, decoupled: bool, maximize: bool,
+    step: int, out: Any,
+) -> Any:
+    scale = rate / (1 - beta1**step)
+    root = (1 - beta2**step) ** 0.5
+    bounds = _bounds(state[1].dtype, beta2)
+    for key in whole_tiles(parameter.shape):
+        tile = _Tile(key, scratch, out, gradient, *state)
+        p, g, first, second, *largest = tile.values
+        direction, helper = tile.helpers
+        if maximize:
+            g = negative(g, direction)
+        if decoupled:
+            p *= 1 - rate * weight_decay
+        elif weight_decay:
+            g = np.add(g, np.multiply(p, weight_decay, out=helper), out=direction)
+        g = _average_square(second, g, beta2, bounds, helper)
+        np.subtract(g, first, out=helper)
+        helper *= 1 - beta1
+        first += helper
+        if largest:
+            second = np.maximum(largest[0], second, out=largest[0])
+        np.sqrt(second, out=helper)
+        helper /= root
+        helper += eps
+        np.divide(first, helper, out=helper)
+        helper *= scale
+        p -= helper
+        tile.store(0, *range(2, 2 + len(state)))
+    return out
+
+
+@lru_cache(64)
+def _bounds(dtype: np.dtype, beta2: float) -> tuple[float, float]:
+    """The largest mean square of a dtype, and the gradient that reaches it in one step.
+
+    Larger finite gradients are limited to that one: an infinite mean square would stop all later
+    updates of the parameter. An infinite gradient is unchanged.
+    """
+    limits = finfo(dtype)
+    most = float(limits.max) * (1 - 4 * float(limits.eps))  # sums of shares are rounded
+    return most, most**0.5 / (1 - beta2) ** 0.5
+
+
+def _average_square(
+    second: Any, g: Any, beta2: float, bounds: tuple[float, float], helper: Any
+) -> Any:
+    """second = beta2 * second + (1 - beta2) * g * g, within its bounds; g within them."""
+    most, limit = bounds
+    fits = most > _WIDE  # float16 is computed in float32, which overflows later
+    try:
+        with np.errstate(over="raise"):
+            np.multiply(g, g, out=helper)
+    except FloatingPointError:
+        fits = False
+    second *= beta2
+    if fits:
+        helper *= 1 - beta2
+        second += helper
+        return g
+    finite = np.isfinite(g) & np.isfinite(second)  # infinities stay
+    g = np.clip(g, -limit, limit, where=finite, out=g.copy())
+    np.multiply(g, 1 - beta2, out=helper)
+    with np.errstate(over="ignore"):
+        helper *= g
+        second += helper
+    np.copyto(second, most, where=(second > most) & finite)
+    return g
+
+
+_ADAM = ("T g, float64 rate, float64 beta1, float64 beta2, float64 eps, float64 decay, "
+         "float64 shrink, float64 sign, float64 correction1, float64 correction2, "
+         "float64 most, float64 limit")
+_DECAYED = "gt_float<T>(sign) * gt_up(g) + gt_float<T>(decay) * gt_up(p)"
+_adam_kernel = elementwise(
+    _ADAM, "T p, T m, T v",
+    f"gt_adam(p, m, v, {_DECAYED}, rate, beta1, beta2, eps, shrink, correction1, correction2, "
+    "most, limit)", "optimizer.cuh", name="gt_adam")
+_amsgrad_kernel = elementwise(
+    _ADAM, "T p, T m, T v, T largest",
+    f"gt_amsgrad(p, m, v, largest, {_DECAYED}, rate, beta1, beta2, eps, shrink, correction1, "
+    "correction2, most, limit)", "optimizer.cuh", name="gt_amsgrad")
+
+
+def _adam_gpu(
+    parameter: Any, gradient: Any, *, scratch: Scratch | None, state: tuple[Any, ...], rate: float,
+    beta1: float, beta2: float, eps: float, weight_decay: float, decoupled: bool, maximize: bool,
+    step: int, out: Any,
+) -> Any:
+    decay, shrink = (0.0, weight_decay) if decoupled else (weight_decay, 0.0)
+    kernel = _amsgrad_kernel if len(state) == 3 else _adam_kernel
+    kernel(gradient, rate, beta1, beta2, eps, decay, shrink, -1.0 if maximize else 1.0,
+           1 - beta1**step, 1 - beta2**step, *_bounds(state[1].dtype, beta2), out=(out, *state))
+    return out
+
+
+adam = Op("adam", cpu=_adam_cpu, gpu=_adam_gpu, backward=None, tangent=None, samples=None,
+          doc="One step of Adam, or AdamW if `decoupled`, in place; a third state is AMSGrad's.")
+
+
+# -- Lion ------------------------------------------------------------------------------------------
+
+
+def _lion_cpu(
+    parameter: Any, gradient: Any, *, scratch: Scratch, state: tuple[Any, ...], rate: float,
+    beta1: float, beta2: float, weight_decay: float, out: Any,
+) -> Any:
+    for key in whole_tiles(parameter.shape):
+        tile = _Tile(key, scratch, out, gradient, *state)
+        p, g, m = tile.values
+        direction, helper = tile.helpers
+        if weight_decay:
+            p *= 1 - rate * weight_decay
+        np.multiply(m, beta1, out=direction)
+        direction += np.multiply(g, 1 - beta1, out=helper)
+        np.sign(direction, out=direction)
+        direction *= rate
+        p -= direction
+        m *= beta2
+        m += np.multiply(g, 1 - beta2, out=helper)
+        tile.store(0, 2)
+    return out
+
+
+_lion_kernel = elementwise(
+    "T g, float64 rate, float64 beta1, float64 beta2, float64 decay", "T p, T m",
+    "gt_lion(p, m, g, rate, beta1, beta2, decay)", "optimizer.cuh")
+
+
+def _lion_gpu(
+    parameter: Any, gradient: Any, *, scratch: Scratch | None, state: tuple[Any, ...], rate: float,
+    beta1: float, beta2: float, weight_decay: float, out: Any,
+) -> Any:
+    _lion_kernel(gradient, rate, beta1, beta2, weight_decay, out=(out, *state))
+    return out
+
+
+lion = Op("lion", cpu=_lion_cpu, gpu=_lion_gpu, backward=None, tangent=None, samples=None,
+          doc="One step of Lion, in place.")
+
+
+# -- moving average --------------------------------------------------------------------------------
+
+
+def _average_cpu(average: Any, value: Any, *, weight: float, out: Any) -> Any:
+    scratch = Scratch(1, tile_size(out.shape), out.dtype)
+    for key in whole_tiles(out.shape):
+        place = out[key]
+        change = np.subtract(value[key], place, out=scratch(0, place.shape))
+        change *= weight
+        place += change
+    return out
+
+
+_average_kernel = elementwise("T x, float64 weight", "S average", "gt_average(average, x, weight)",
+                              "optimizer.cuh")
+
+
+def _average_gpu(average: Any, value: Any, *, weight: float, out: Any) -> Any:
+    return _average_kernel(value, weight, out=out)
+
+
+average = Op("average", cpu=_average_cpu, gpu=_average_gpu, backward=None, tangent=None,
+             samples=None, doc="average += weight * (value - average), in place; the average's "
+             "dtype is float32 or wider.")
+
+
+# -- clipping --------------------------------------------------------------------------------------
+
+
+def _norm_cpu(*gradients: Any, order: float) -> Any:
+    total = 0.0
+    for gradient in gradients:
+        wide = computed_in(gradient.dtype)
+        for key in whole_tiles(gradient.shape):
+            part = gradient[key].reshape(-1).astype(wide, copy=False)  # a tile at most is copied
+            total = _combined(total, part, order)
+    return np.asarray(_root(total, order), np.result_type(*[
+        computed_in(gradient.dtype) for gradient in gradients]))
+
+
+def _combined(total: float, part: Any, order: float) -> float:
+    """The norm (without its root) of what was seen so far and of `part`; NaN stays NaN."""
+    if order == inf:
+        return float(np.maximum(total, abs(part).max(initial=0)))
+    with np.errstate(over="ignore", invalid="ignore"):
+        more = float(_power_sum(part, order))
+        if not isfinite(more):  # squares of float32 overflow from 1.8e19 on
+            more = float(_power_sum(part.astype(np.float64), order))
+    return total + more
+
+
+def _power_sum(part: Any, order: float) -> Any:
+    return np.dot(part, part) if order == 2 else (abs(part) ** order).sum()
+
+
+def _root(total: Any, order: float) -> Any:
+    return total if order == inf else total ** (1 / order)
+
+
+@cache
+def _norm_kernel(order: float) -> Any:
+    """A reduction to a float64 in one pass; CuPy compiles it at its first call."""
+    terms, combine = ("fabs(double(gt_up(x)))", "gt_larger(a, b)") if order == inf else (
+        ("double(gt_up(x)) * double(gt_up(x))" if order == 2 else
+         "pow(fabs(double(gt_up(x))), order)"), "a + b")
+    return cupy().ReductionKernel(
+        "T x, float64 order", "float64 total", terms, combine, "total = a", "0",
+        name=f"gt_norm_{'larger' if order == inf else 'square' if order == 2 else 'power'}",
+        preamble=source("optimizer.cuh"))
+
+
+def _norm_gpu(*gradients: Any, order: float) -> Any:
+    xp = cupy()
+    parts = xp.empty(len(gradients), np.float64)
+    for i, gradient in enumerate(gradients):
+        _norm_kernel(order)(gradient, order, parts[i, ...])
+    total = parts.max() if order == inf else parts.sum()
+    return _root(total, order).astype(np.result_type(*[
+        computed_in(gradient.dtype) for gradient in gradients]))
+
+
+norm = Op("gradient_norm", cpu=_norm_cpu, gpu=_norm_gpu, backward=None, tangent=None, samples=None,
+          variadic=True, doc="The norm of all arrays together, 0-d, float32 or wider.")
+
+# S: CuPy refuses an array of another dtype where a kernel declares float64
+_scale_kernel = elementwise("S factor", "T g", "gt_scale(g, double(gt_up(factor)))",
+                            "optimizer.cuh", name="gt_scale")
+_clip_kernel = elementwise("T limit", "T g", "gt_clip(g, double(gt_up(limit)))", "optimizer.cuh",
+                           name="gt_clip")
+
+_scaled = tiled("scale_gradient", lambda ns, gradient, factor: ns.multiply(gradient, factor))
+
+
+def _scale_cpu(gradient: Any, factor: Any, out: Any) -> Any:
+    with np.errstate(invalid="ignore"):  # an infinite norm: inf * 0 is NaN, as the caller is told
+        return _scaled(gradient, factor, out=out)
+
+
+scale = Op(
+    "scale_gradient", cpu=_scale_cpu,
+    gpu=lambda gradient, factor, out: _scale_kernel(factor, out=out),
+    backward=None, tangent=None, samples=None,
+    doc="gradient *= factor, in place; the factor is 0-d and may lie on the device.")
+clip = Op(
+    "clip_gradient",
+    cpu=tiled("clip_gradient", lambda ns, gradient, limit: ns.minimum(
+        ns.maximum(gradient, -limit), limit)),
+    gpu=lambda gradient, limit, out: _clip_kernel(limit, out=out), inputs="gradient limit",
+    backward=None, tangent=None, samples=None,
+    doc="Each element of the gradient at most the limit in size, in place; NaN stays NaN.")

@@ -1,0 +1,1 @@
+"""What is below everything: files, locks, interrupts and lines of source code."""

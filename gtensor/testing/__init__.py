@@ -1,0 +1,118 @@
+"""Checks for gtensor's own ops, and for yours: `gt.testing.gradcheck` and `gt.testing.opcheck`.
+
+    x = gt.random.normal((2, 3), dtype=gt.float64, requires_grad=True)
+    gradcheck(lambda x: (x * x.tanh()).sum(axis=0), x)
+
+    softplus = gt.op("softplus", cpu=..., gpu=..., backward=..., samples=[(3,), (2, 3), (0,)])
+    opcheck(softplus)
+
+Every op of gtensor passes `opcheck`. A new op needs nothing but its definition for it.
+"""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+from collections.abc import Callable, Sequence
+from functools import cache
+from typing import Any
+
+import numpy as np
+
+from gtensor.backend import Device, cuda_device_count, get_device
+from gtensor.engine.op import Op, registry
+from gtensor.testing import derivatives, values
+from gtensor.testing.cases import Case, samples_of
+from gtensor.testing.compare import TOLERANCES, CheckError, GradcheckError, OpcheckError
+from gtensor.testing.numeric import fresh_seed, gradcheck
+
+__all__ = [
+    "CHECKS", "TOLERANCES", "CheckError", "GradcheckError", "OpcheckError", "gradcheck", "opcheck",
+]
+
+CHECKS: dict[str, Callable[[Case], None]] = {
+    "value": values.reference,
+    "composed": values.composed,
+    "dtypes": values.dtypes,
+    "device": values.device,
+    "out": values.out,
+    "alias": values.alias,
+    "tiles": values.tiles,
+    "writes": values.writes,
+    "refusal": derivatives.refusal,
+    "backward": derivatives.backward,
+    "torch": derivatives.torch_gradients,
+    "precision": derivatives.precision,
+    "layouts": values.layouts,
+    "arena": derivatives.arena,
+    "upstream": derivatives.upstreams,
+    "masks": derivatives.masks,
+    "accumulate": derivatives.accumulate,
+    "recorded": derivatives.recorded_mode,
+    "second order": derivatives.second,
+    "tangent": derivatives.tangent,
+}
+"""The checks of one op at one sample, by name, in the order in which they run."""
+
+
+def opcheck(
+    op: Op | str,
+    *,
+    seed: int | None = None,
+    device: Device | str | None = None,
+    dtypes: Sequence[Any] | None = None,
+) -> None:
+    """Run every check that follows from an op's definition, on random values of each sample.
+
+    Value against PyTorch (if it is installed and the op has a reference), in every dtype and
+    layout, from the arena and into given buffers; inputs and upstream gradients unwritten;
+    gradients against numeric ones and PyTorch's, for every choice of inputs that require one, added
+    in every order; the recorded backward, second order, and the tangent rule against the backward
+    rule. On a GPU also the value against the CPU's. Samples should lie away from kinks: a rule must
+    be smooth there. Those that are bare shapes are filled with standard normal values.
+
+    Args:
+        op: the op, or its name in the registry.
+        seed: of the values; by default another one each time, named in the error.
+        device: where to run; by default the CPU, and a GPU too where there is one.
+        dtypes: the floating dtypes beside float64 that the op must work in, by default all of
+            `TOLERANCES`. NumPy promotes bfloat16 with a Python scalar to float32: an op
+            that computes with such scalars converts its result, or leaves bfloat16 out here.
+
+    Raises:
+        OpcheckError: (an AssertionError) naming the op, the check, the sample and the seed; its
+            `check` is the check's name, one of `CHECKS`.
+        KeyError: if no op has that name.
+        ValueError: if the op has no samples, or a dtype has no tolerance.
+    """
+    record = registry[op] if isinstance(op, str) else op
+    seed = fresh_seed() if seed is None else seed
+    wanted = [np.dtype(t) for t in (TOLERANCES if dtypes is None else dtypes)]
+    if not set(wanted) <= set(TOLERANCES):
+        raise ValueError(f"opcheck was given dtypes {[t.name for t in wanted]}; wanted some of "
+                         f"{', '.join(t.name for t in TOLERANCES)}")
+    for place in _places(device):
+        for k, sample in enumerate(samples_of(record)):
+            for name, check in CHECKS.items():
+                try:
+                    check(Case.of(record, sample, place, seed, wanted, _torch()))
+                except Exception as error:
+                    failed = isinstance(error, CheckError)
+                    said = str(error) if failed else f"{type(error).__name__}: {error}"
+                    raise OpcheckError(
+                        f"op {record.name!r} fails the check {name!r} on {place}: {said}\n"
+                        f"  sample {k}: shapes {sample.shapes}, parameters {sample.params}\n"
+                        f"  repeat with opcheck({record.name!r}, seed={seed})", name
+                    ) from (None if failed else error)
+
+
+def _places(device: Device | str | None) -> list[Device]:
+    if device is not None:
+        return [get_device(device)]
+    return [get_device("cpu")] + ([get_device("cuda")] if cuda_device_count() else [])
+
+
+@cache
+def _torch() -> Any:
+    """The module torch, or None where it is not installed."""
+    return importlib.import_module("torch") if importlib.util.find_spec("torch") else None

@@ -1,0 +1,271 @@
+"""One generated test per op record; and the generator passes right ops and fails wrong ones."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import numpy as np
+import pytest
+
+import gtensor as gt
+import gtensor.nn
+from gtensor.backend.kernels import elementwise
+from gtensor.engine.namespaces import public, raw, recorded
+from gtensor.engine.op import Op, registry
+from gtensor.testing import OpcheckError, opcheck
+
+NAMES = sorted(name for name, record in registry.items() if record.samples is not None)
+THROUGH = {  # ops without samples, whose inputs must fit each other -> the op that makes them
+    "cross_entropy_grad": "cross_entropy", "logsumexp_grad": "logsumexp",
+    "max_pool2d_pick": "max_pool2d", "max_pool2d_grad": "max_pool2d",
+    "batch_norm_sums": "batch_norm", "batch_norm_dx": "batch_norm",
+    "layer_norm_dx": "layer_norm", "layer_norm_dweight": "layer_norm",
+    "rms_norm_dx": "rms_norm", "rms_norm_dweight": "rms_norm",
+    "attention_grad": "attention", "soft_cross_entropy_dx": "soft_cross_entropy",
+    "soft_cross_entropy_dtarget": "soft_cross_entropy",
+    "group_norm_dx": "group_norm", "group_norm_sums": "group_norm",
+    "inplace_abn_grad": "inplace_abn", "inplace_abn_input": "inplace_abn",
+}
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_op(name: str) -> None:
+    opcheck(name, device="cpu")
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("name", NAMES)
+def test_op_on_gpu_in_every_dtype(name: str) -> None:
+    opcheck(name, device="cuda")
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("name", NAMES)
+def test_op_on_gpu_in_one_dtype(name: str) -> None:
+    """What `make test` has time for: float64 alone, in which most of the checks compute."""
+    opcheck(name, device="cuda", dtypes=[])
+
+
+@pytest.mark.parametrize("name", sorted(set(registry) - set(NAMES)))
+def test_an_op_without_samples_runs_in_the_check_of_another(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls = []
+
+    def counted(*arrays: Any, path: Any = registry[name].cpu, **params: Any) -> Any:
+        calls.append(name)
+        return path(*arrays, **params)
+
+    monkeypatch.setattr(raw["cpu"], name, counted)
+    monkeypatch.setattr(registry[name], "cpu", counted)
+    opcheck(THROUGH[name], device="cpu")
+    assert calls
+
+
+@pytest.mark.parametrize("name", sorted(registry))
+def test_the_record_is_documented_and_derives_what_it_can(name: str) -> None:
+    record = registry[name]
+    assert record.__doc__ and len(record.__doc__) > 3
+    if record.backward is not None:
+        assert record.tangent is not None, "an op with a backward rule has a tangent rule"
+    if record.composed is not None:
+        assert record.input_names or record.variadic
+
+
+# -- an op of the user's own -----------------------------------------------------------------------
+
+
+@pytest.fixture
+def own_op() -> Iterator[Callable[..., Op]]:
+    """Registers ops under names of their own, and forgets them after the test."""
+    made: list[str] = []
+
+    def register(name: str, **rules: Any) -> Op:
+        record = gt.op(name, **rules)
+        made.append(name)
+        return record
+
+    yield register
+    for name in made:
+        del registry[name]
+        for namespace in (recorded, public, *raw.values()):
+            if hasattr(namespace, name):
+                delattr(namespace, name)
+
+
+SAMPLES = [(3,), (2, 3), (0,), ()]
+
+
+def _softplus_rules(**other: Any) -> dict[str, Any]:
+    """A record of softplus as a user would write it, with some rules replaced."""
+    rules: dict[str, Any] = {
+        "cpu": lambda x, out=None: np.logaddexp(x, 0, out=out),
+        "gpu": elementwise("T x", "T y", "y = gt_softplus(x)", "activation.cuh"),
+        "backward": gt.pointwise(gt.d("x", lambda ns, g, x, out: ns.multiply(g, _sigmoid(ns, x)))),
+        "samples": SAMPLES,
+        "reference": lambda torch, x: torch.nn.functional.softplus(x),
+    }
+    return {**rules, **other}
+
+
+def _sigmoid(ns: Any, x: Any) -> Any:
+    return ns.divide(1.0, ns.add(ns.exp(ns.negative(x)), 1.0))
+
+
+def test_an_own_op_passes(own_op: Callable[..., Op]) -> None:
+    softplus = own_op("own_softplus", **_softplus_rules())
+    opcheck(softplus, device="cpu")
+    opcheck("own_softplus", device="cpu")
+    x = gt.tensor([0.0, 1.0], requires_grad=True)
+    softplus(x).sum().backward()
+    assert x.grad is not None
+    np.testing.assert_allclose(x.grad.numpy(), [0.5, 1 / (1 + np.exp(-1))], rtol=1e-6)
+
+
+def test_an_own_op_with_parameters_two_inputs_and_plain_rules_passes(
+    own_op: Callable[..., Op]
+) -> None:
+    def path(x: Any, y: Any, *, scale: float, out: Any = None) -> Any:
+        return np.add(x, y * scale, out=out)
+
+    def backward(ns: Any, step: Any, g: Any) -> None:
+        if step.needs(1):
+            step.give(1, ns.multiply(g, step.params["scale"]))
+        if step.needs(0):
+            step.give(0, g)
+
+    def tangent(ns: Any, primals: Any, tangents: Any, out: Any, params: Any) -> Any:
+        dx, dy = tangents
+        terms = [] if dx is None else [dx]
+        if dy is not None:
+            terms.append(ns.multiply(dy, params["scale"]))
+        total = terms[0] if len(terms) == 1 else ns.add(*terms)
+        return ns.broadcast_to(total, shape=out.shape)
+
+    own_op("own_axpy", cpu=path, gpu=path, backward=backward, tangent=tangent,
+           samples=[gt.Sample(((2, 3), (3,)), params={"scale": 0.5}),
+                    gt.Sample(((3,), (3,)), params={"scale": -2.0}),
+                    gt.Sample(((), (2, 0)), params={"scale": 3.0})],
+           reference=lambda torch, x, y, scale: x + y * scale)
+    opcheck("own_axpy", device="cpu", dtypes=["float16", "float32"])
+    with pytest.raises(OpcheckError, match="bfloat16 inputs give a value of float32"):
+        opcheck("own_axpy", device="cpu")
+    with pytest.raises(ValueError, match=r"given dtypes .*int64.*; wanted some of bfloat16"):
+        opcheck("own_axpy", dtypes=["int64"])
+
+
+def _off(factor: float) -> Any:
+    return gt.pointwise(gt.d("x", lambda ns, g, x, out: ns.multiply(
+        ns.multiply(g, _sigmoid(ns, x)), factor)))
+
+
+def _gives_too_wide(ns: Any, step: Any, g: Any) -> None:
+    step.give(0, ns.multiply(g, ns.multiply(np.ones((2, *g.shape)), 1.0)))
+
+
+def _writes_upstream(ns: Any, step: Any, g: Any) -> None:
+    out = None if isinstance(g, gt.Tensor) else g
+    step.give(0, ns.multiply(g, _sigmoid(ns, step.saved[0]), out=out))
+
+
+def _keeps_input(ns: Any, step: Any, g: Any) -> None:
+    """Gives away the saved input itself: right only for g = 1 at x = sigmoid(x), wrong to own."""
+    step.give(0, step.saved[0])
+
+
+def _in_place(x: Any, out: Any = None) -> Any:
+    np.logaddexp(x, 0, out=x)
+    return x if out is None else np.copyto(out, x) or out
+
+
+def _contiguous_only(x: Any, out: Any = None) -> Any:
+    """Reads memory as if the input were contiguous."""
+    flat = np.lib.stride_tricks.as_strided(x, x.shape, np.empty(x.shape, x.dtype).strides)
+    return np.logaddexp(flat, 0, out=out)
+
+
+def _without_out(x: Any) -> Any:
+    return np.logaddexp(x, 0)
+
+
+WRONG = {
+    "value": (("value",), {"cpu": lambda x, out=None: np.logaddexp(x, 1e-3, out=out)}),
+    "dtype": (("dtypes",), {"cpu": lambda x, out=None: np.logaddexp(x, np.float64(0), out=out)}),
+    "no out": (("out",), {"cpu": _without_out}),
+    "ignores out": (("out",), {"cpu": lambda x, out=None: np.logaddexp(x, 0)}),
+    "writes its input": (("writes", "out"), {"cpu": _in_place, "reference": None}),
+    "reads as contiguous": (("writes", "layouts"), {"cpu": _contiguous_only}),
+    "rule 0.05 % off": (("backward",), {"backward": _off(1.0005)}),
+    "rule of the wrong sign": (("backward",), {"backward": _off(-1.0)}),
+    "writes the upstream gradient": (
+        ("writes",), {"backward": _writes_upstream, "saves": {"x": "x"}, "tangent": None}),
+    "gives its saved input": (
+        ("writes",), {"backward": _keeps_input, "saves": {"x": "x"}, "tangent": None}),
+    "gives another shape": (
+        ("backward",), {"backward": _gives_too_wide, "saves": {"x": "x"}, "tangent": None}),
+    "tangent 0.05 % off": (("tangent",), {
+        "backward": lambda ns, step, g: step.give(
+            0, ns.multiply(g, _sigmoid(ns, step.saved[0]))),
+        "saves": {"x": "x"},
+        "tangent": lambda ns, primals, tangents, out, params: ns.multiply(
+            tangents[0], ns.multiply(_sigmoid(ns, primals[0]), 1.0005))}),
+    "refuses strided inputs": (("writes",), {
+        "cpu": lambda x, out=None: np.logaddexp(x if x.flags.c_contiguous else None, 0, out=out)}),
+}
+
+
+@pytest.mark.parametrize("fault", WRONG)
+def test_a_wrong_own_op_fails_the_check_that_is_there_for_it(
+    fault: str, own_op: Callable[..., Op]
+) -> None:
+    checks, rules = WRONG[fault]
+    own_op("own_wrong", **_softplus_rules(**rules))
+    with pytest.raises(OpcheckError) as caught:
+        opcheck("own_wrong", device="cpu")
+    assert caught.value.check in checks, str(caught.value)
+
+
+def test_the_message_names_op_check_sample_and_a_seed_that_repeats_it(
+    own_op: Callable[..., Op]
+) -> None:
+    own_op("own_wrong", **_softplus_rules(backward=_off(1.01)))
+    with pytest.raises(OpcheckError) as first:
+        opcheck("own_wrong", device="cpu")
+    text = str(first.value)
+    assert "op 'own_wrong' fails the check 'backward' on cpu" in text
+    assert "sample 0: shapes ((3,),)" in text
+    seed = re.search(r"repeat with opcheck\('own_wrong', seed=(\d+)\)", text)
+    assert seed is not None
+    with pytest.raises(OpcheckError) as again:
+        opcheck("own_wrong", seed=int(seed[1]), device="cpu")
+    assert str(again.value) == text
+    with pytest.raises(OpcheckError) as other:
+        opcheck("own_wrong", device="cpu")
+    assert str(other.value) != text, "every run draws other values"
+
+
+@pytest.mark.parametrize("missing", ["gpu", "backward", "tangent", "samples"])
+def test_a_missing_rule_fails_at_registration(missing: str) -> None:
+    rules = _softplus_rules(backward=lambda ns, step, g: None, tangent=lambda *a: None)
+    del rules[missing]
+    with pytest.raises(TypeError, match=f"op 'own_incomplete' has no {missing}.*None on purpose"):
+        gt.op("own_incomplete", **rules)
+    assert "own_incomplete" not in registry
+
+
+def test_a_taken_name_and_unknown_saves_fail_at_registration(own_op: Callable[..., Op]) -> None:
+    own_op("own_softplus", **_softplus_rules())
+    with pytest.raises(TypeError, match="registered already"):
+        gt.op("own_softplus", **_softplus_rules())
+    with pytest.raises(TypeError, match=r"saves \['z'\]"):
+        gt.op("own_typo", **_softplus_rules(backward=gt.pointwise(gt.d("z", lambda ns, g: g))))
+
+
+def test_unknown_names_and_ops_without_samples_are_refused(own_op: Callable[..., Op]) -> None:
+    with pytest.raises(KeyError):
+        opcheck("no such op")
+    own_op("own_untested", **_softplus_rules(samples=None))
+    with pytest.raises(ValueError, match="'own_untested' has no samples"):
+        opcheck("own_untested")

@@ -1,0 +1,103 @@
+"""What the samples of the records leave out: sums of halves, and in-place norms in all layouts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+
+import gtensor as gt
+import gtensor.nn.functional  # registers its ops
+from gtensor.engine.op import registry
+from gtensor.testing.compare import close
+
+pytestmark = pytest.mark.gpu
+
+
+def on_gpu(array: Any) -> Any:
+    """An array of the device with this array's values, strides and all."""
+    array = np.asarray(array)
+    order = sorted(range(array.ndim), key=lambda axis: -abs(array.strides[axis]))
+    flipped = tuple(slice(None, None, -1 if stride < 0 else 1) for stride in array.strides)
+    dense = np.ascontiguousarray(array[flipped].transpose(order))
+    return gt.device("cuda").from_numpy(dense).transpose(np.argsort(order))[flipped]
+
+
+@pytest.mark.parametrize("value", [300.0, 1e-4])
+@pytest.mark.parametrize("name", ["squared_error", "huber_sum"])
+def test_sums_of_halves_are_no_halves(name: str, value: float) -> None:
+    """Neither are the squares, of which half numbers hold too large ones and too small ones."""
+    a, b = on_gpu(np.full(16, value, np.float16)), on_gpu(np.zeros(16, np.float16))
+    scale = 1 / (16 * value**2)
+    params = {"delta": 1e4, "factor": 1.0} if name == "huber_sum" else {}
+    total = registry[name].gpu(a, b, scale=scale, **params)
+    assert total.dtype == np.float16
+    close("the sum", total, 0.5 if params else 1.0, 2e-3)
+
+
+@pytest.mark.parametrize(("g", "scale"), [(2000.0, 1e-7), (2.0, 40.0)])
+def test_factors_of_gradients_of_halves_are_no_halves(g: float, scale: float) -> None:
+    arrays = [on_gpu(np.full(3, value, np.float16)) for value in (g, 3, 1)]
+    close("the gradient", registry["squared_error_grad"].gpu(*arrays, scale=scale),
+          np.full(3, g * 4 * scale), 2e-3)
+
+
+def test_weights_of_half_logits_are_no_halves() -> None:
+    logits, target = np.array([[8, 0, 0]], np.float16), np.array([0])
+    weight, g = np.full(3, 100, np.float16), np.asarray(4096, np.float16)
+    options = {"reduction": "sum", "ignore_index": -100, "label_smoothing": 0.0}
+    record, gradient = registry["cross_entropy"], registry["cross_entropy_grad"]
+    _, *saved = record.cpu(logits, target, weight=weight, **options)
+    wanted = gradient.cpu(g, logits, target, *saved, weight=weight, **options)
+    assert np.isfinite(wanted).all()
+    given = gradient.gpu(*map(on_gpu, (g, logits, target, *saved)), weight=on_gpu(weight),
+                         **options)
+    close("the gradient", given, wanted, 2e-3)
+
+
+LAID: dict[str, Callable[[np.ndarray], np.ndarray]] = {
+    "channels first": np.ascontiguousarray,
+    "channels last": lambda a: np.moveaxis(np.ascontiguousarray(np.moveaxis(a, 1, -1)), -1, 1),
+    "reversed": lambda a: np.ascontiguousarray(a[:, ::-1])[:, ::-1],
+}
+
+
+@pytest.mark.parametrize("shape", [(3, 5, 7), (4, 8, 16), (2, 1, 9), (6, 4, 1)])
+@pytest.mark.parametrize("layout", [*LAID, "strided"])
+def test_in_place_norms_take_any_layout(
+    shape: tuple[int, ...], layout: str, rng: np.random.Generator
+) -> None:
+    """z over x and dx over dz, in the layout that they have; dz may have another one."""
+    def laid(a: np.ndarray, layout: str) -> Any:
+        if layout == "strided":
+            return on_gpu(a.repeat(2, axis=0))[::2]
+        if layout == "one number":  # as the gradient of a sum
+            xp = gt.device("cuda").xp
+            return xp.broadcast_to(on_gpu(a[:1, :1, :1]), a.shape)
+        return on_gpu(LAID[layout](a))
+
+    c = shape[1]
+    weight, bias = rng.uniform(0.5, 1, c), rng.standard_normal(c)
+    options = {"training": True, "eps": 1e-5, "activation": "tanh", "parameter": 0.1}
+    forward, grad = registry["inplace_abn"], registry["inplace_abn_grad"]
+    for theirs in (*LAID, "strided", "one number"):
+        x, g = rng.standard_normal(shape), rng.standard_normal(shape)
+        if theirs == "one number":
+            g = np.broadcast_to(g[:1, :1, :1], shape)
+        wanted, mean, var = forward.cpu(x.copy(), weight, bias, None, None, **options)
+        expected = grad.cpu(g, wanted, weight, bias, mean, var, **options)
+        mine, its = laid(x, layout), laid(g, theirs)
+        z, *statistics = forward.gpu(mine, on_gpu(weight), on_gpu(bias), None, None, out=mine,
+                                     **options)
+        assert z is mine
+        for given, value in zip((z, *statistics), (wanted, mean, var), strict=True):
+            close(f"forward, {layout}", given, value, 1e-12)
+        saved = (z, on_gpu(weight), on_gpu(bias), *map(on_gpu, (mean, var)))
+        for given, value in zip(grad.gpu(its, *saved, **options), expected, strict=True):
+            close(f"backward, {theirs}", given, value, 1e-12)
+        if theirs != "one number":
+            dx, _ = grad.gpu(its, *saved, out=its, **options)
+            assert dx is its
+            close(f"dx over {theirs}", dx, expected[0], 1e-12)
