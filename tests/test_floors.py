@@ -11,29 +11,35 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
+from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
 import pytest
 
 ROOT = Path(__file__).resolve().parents[1]
-FLOORS = {
-    "settings": 0, "frames": 0, "atomic": 0, "files": 0, "facts": 0, "locks": 0, "interrupts": 0,
-    "backend": 1, "memory": 2,
-    "core": 3, "ops": 4, "creation": 4, "streaming": 4, "graphs": 4, "random": 4,
-    "dtypes": 4, "linalg": 5, "fft": 5, "namespace_info": 5,
-    "nn": 5, "optim": 5, "data": 5, "train": 6, "cli": 8, "__main__": 8, "testing": 6,
-    "_testing": 6, "info": 6, "profiler": 6, "checkpoint": 6, "holders": 6, "explain": 6,
-    "__init__": 7,
+FLOORS = {  # of rooms; a room within another has its own only where it differs
+    "system": 0, "settings": 0, "backend": 1,
+    "memory": 2, "memory.contract": 2.0, "memory.sources": 2.1, "memory.arena": 2.2,
+    "memory.trace": 2.3, "memory.plan": 2.3, "memory.allocators": 2.4, "memory.workspace": 2.4,
+    "memory.__init__": 2.5, "execution": 2.6,
+    "engine": 3, "array": 3.5, "random": 3.6,
+    "ops": 4, "ops.build": 4.0, "ops.elementwise": 4.1, "ops.arrange": 4.2, "ops.reduce": 4.3,
+    "ops.scan": 4.5, "ops.linalg": 4.4, "ops.fft": 4.6, "ops.order": 4.4, "ops.activations": 4.4,
+    "ops.conv": 4.5, "ops.pool": 4.6, "ops.norms": 4.6, "ops.attention": 4.6, "ops.losses": 4.6,
+    "ops.updates": 4.1, "ops.__init__": 4.7, "linalg": 4.8, "fft": 4.8,
+    "nn": 5, "optim": 5.1, "data": 5, "checkpoint": 5.2, "profiler": 5.2,
+    "testing": 6, "train": 6, "__init__": 7, "cli": 8, "__main__": 9,
 }
 APART = "hostcuda"  # has no floor: it imports nothing of the package, and nothing imports it
 MOST_LINES = 900  # a file is split by meaning; one as long as this holds more than one subject
 MOST_COLUMNS = 100
 READERS = {  # the files that may open files themselves, and why
-    "files.py": "it is where that is done",
-    "atomic.py": "to write; and folders, to sync them",
+    "system/files.py": "it is where that is done",
+    "system/atomic.py": "to write; and folders, to sync them",
     "checkpoint/writer_lock.py": "to lock and to write, with the same check",
-    "backend/kernels.py": "text of the package", "memory/trace/timeline_page.py": "text of the package",
-    "info.py": "what the system says of its driver", "cli.py": "/dev/null, to write",
+    "backend/kernels.py": "text of the package",
+    "memory/trace/timeline_page.py": "text of the package",
+    "cli/info.py": "what the system says of its driver", "cli/__init__.py": "/dev/null, to write",
 }
 RAW_ARRAYS = {  # the files of nn/ and optim/ that may import numpy, and why
 }
@@ -51,6 +57,27 @@ class Import:
 def part_of(package: Path, path: Path) -> str:
     """The part of the house that a file belongs to: its top folder, or its own name."""
     return path.relative_to(package).parts[0].removesuffix(".py")
+
+
+def module_of(package: Path, path: Path) -> str:
+    """The name of a file's module below the package; a folder's own file is its `__init__`."""
+    return ".".join(path.relative_to(package).with_suffix("").parts)
+
+
+def floor_of(module: str) -> float | None:
+    """The floor of the innermost room that has one."""
+    parts = module.split(".")
+    rooms = (".".join(parts[:n]) for n in range(len(parts), 0, -1))
+    return next((FLOORS[room] for room in rooms if room in FLOORS), None)
+
+
+def target_of(package: Path, name: str) -> str | None:
+    """The module below the package that an import reads, None for other packages."""
+    first, _, rest = name.partition(".")
+    if first != package.name:
+        return None
+    place = package.joinpath(*rest.split(".")) if rest else package
+    return ".".join(filter(None, [rest, "__init__" if place.is_dir() else ""]))
 
 
 def imports(package: Path, path: Path) -> Iterator[Import]:
@@ -104,17 +131,39 @@ def sources(package: Path) -> list[Path]:
 def upward(package: Path) -> Iterator[str]:
     """Imports point down only, and every part has a floor."""
     for path in sources(package):
-        part = part_of(package, path)
-        if part not in FLOORS:
-            yield f"{path.name}: part {part!r} has no floor; give it one in FLOORS"
+        module = module_of(package, path)
+        floor = floor_of(module)
+        if floor is None:
+            yield f"{path.name}: part {module!r} has no floor; give it one in FLOORS"
             continue
         for one in imports(package, path):
-            names = one.target.split(".")
-            if names[0] != package.name:
-                continue
-            other = names[1] if len(names) > 1 else "__init__"
-            if FLOORS.get(other, 99) > FLOORS[part]:
-                yield f"{path.name}:{one.line}: {part} (floor {FLOORS[part]}) imports {one.target}"
+            other = target_of(package, one.target)
+            if other is not None and (floor_of(other) or 0) > floor:
+                yield f"{path.name}:{one.line}: {module} (floor {floor}) imports {one.target}"
+
+
+def circles(package: Path) -> Iterator[str]:
+    """No module imports itself through others, nor does a room, also not within functions."""
+    graphs: list[dict[str, set[str]]] = [{}, {}]
+    for path in sources(package):
+        module = module_of(package, path)
+        for one in imports(package, path):
+            other = target_of(package, one.target)
+            if other is not None and other != "__init__":
+                for graph, pair in zip(graphs, ((module, other), (_room(module), _room(other))),
+                                       strict=True):
+                    if pair[0] != pair[1]:
+                        graph.setdefault(pair[0], set()).add(pair[1])
+    for graph in graphs:
+        try:
+            list(TopologicalSorter(graph).static_order())
+        except CycleError as error:
+            yield " imports ".join(error.args[1])
+
+
+def _room(module: str) -> str:
+    """The folder of a module, or the module itself if it lies loose."""
+    return module.rpartition(".")[0] or module
 
 
 def apart(package: Path) -> Iterator[str]:
@@ -170,9 +219,9 @@ def kernel_text(package: Path) -> Iterator[str]:
 
 
 def memory_from_ops(package: Path) -> Iterator[str]:
-    """core and ops never import memory: they ask a device for an array."""
+    """engine and ops never import memory: they ask a device for an array."""
     for path in sources(package):
-        if part_of(package, path) in ("core", "ops"):
+        if part_of(package, path) in ("engine", "ops"):
             for one in imports(package, path):
                 if one.target.startswith(f"{package.name}.memory"):
                     yield f"{path.name}:{one.line}: imports {one.target}; ask the device for arrays"
@@ -224,7 +273,7 @@ def sizes(package: Path) -> Iterator[str]:
 
 
 RULES = {rule.__name__: rule for rule in (
-    upward, apart, array_libraries, eager_cupy, kernel_text, memory_from_ops, raw_arrays, guesses,
+    upward, circles, apart, array_libraries, eager_cupy, kernel_text, memory_from_ops, raw_arrays, guesses,
     unbounded_reads, sizes)}
 
 
@@ -243,11 +292,12 @@ def test_files_outside_the_package_are_small_too(folder: str) -> None:
 # -- the checker is checked ------------------------------------------------------------------------
 
 PLANTED = {  # rule -> (file, text that breaks it once, and a harmless look-alike)
-    "upward": ("core/a.py", "def f():\n    from gtensor.ops import add\n    return add\n"),
-    "upward, relative": ("core/a.py", "from ..nn import layer\n"),
+    "upward": ("engine/a.py", "def f():\n    from gtensor.ops import add\n    return add\n"),
+    "upward, relative": ("engine/a.py", "from ..nn import layer\n"),
     "upward, from the package": ("ops/a.py", "from gtensor import nn\n"),
-    "upward, the package itself": ("core/a.py", "import gtensor\n"),
-    "upward, by name": ("core/a.py", "import importlib\nimportlib.import_module('gtensor.nn')\n"),
+    "upward, the package itself": ("engine/a.py", "import gtensor\n"),
+    "upward, by name": ("engine/a.py", "import importlib\nimportlib.import_module('gtensor.nn')\n"),
+    "circles": ("engine/a.py", "def f():\n    from gtensor.engine import c\n    return c\n"),
     "upward, no floor": ("extras.py", "x = 1\n"),
     "apart": ("hostcuda/a.py", "def f():\n    from gtensor import memory\n    return memory\n"),
     "apart, from inside": ("ops/a.py", "from gtensor.hostcuda import install\n"),
@@ -257,17 +307,18 @@ PLANTED = {  # rule -> (file, text that breaks it once, and a harmless look-alik
     "memory_from_ops": ("ops/a.py", "from gtensor import memory\n"),
     "raw_arrays": ("nn/a.py", "import numpy as np\n"),
     "raw_arrays, behind a tensor": ("nn/a.py", "def f(x):\n    return x._array\n"),
-    "guesses": ("core/a.py", "import sys\nx = sys.getrefcount([])\n"),
+    "guesses": ("engine/a.py", "import sys\nx = sys.getrefcount([])\n"),
     "unbounded_reads": ("memory/a.py", "x = open('y')\n"),
     "unbounded_reads, of a path": ("nn/a.py", "from pathlib import Path\nPath('y').read_bytes()\n"),
-    "sizes": ("core/a.py", "x = 1\n" * (MOST_LINES + 1)),
-    "sizes, columns": ("core/a.py", f"x = '{'y' * 100}'\n"),
+    "sizes": ("engine/a.py", "x = 1\n" * (MOST_LINES + 1)),
+    "sizes, columns": ("engine/a.py", f"x = '{'y' * 100}'\n"),
 }
 HARMLESS = {
-    "core/b.py": "from typing import TYPE_CHECKING\n"
+    "engine/b.py": "from typing import TYPE_CHECKING\n"
                  "if TYPE_CHECKING:\n    from gtensor.ops import add\n",
-    "ops/b.py": "'''Reads kernels/ by name.'''\nfrom gtensor.core import b\nfrom . import a\n"
+    "ops/b.py": "'''Reads kernels/ by name.'''\nfrom gtensor.engine import b\nfrom . import a\n"
                 "x = 'activation.cuh'\n",
+    "engine/c.py": "from gtensor.engine import a\n",
     "memory/b.py": "def f(x):\n    return x.open(), read_text(x)\n",
     "nn/b.py": "'''x._array'''\nfrom gtensor.ops import b\n",
     "backend/b.py": "def f():\n    import cupy\n    return cupy\n",
@@ -278,7 +329,7 @@ HARMLESS = {
 
 def _plant(root: Path, files: dict[str, str]) -> Path:
     package = root / "gtensor"
-    for part in ("settings.py", "backend", "memory", "core", "ops", "nn", "hostcuda"):
+    for part in ("settings.py", "backend", "memory", "engine", "ops", "nn", "hostcuda"):
         place = package / part
         place.parent.mkdir(parents=True, exist_ok=True)
         if part.endswith(".py"):

@@ -9,10 +9,11 @@ from typing import Any
 
 import numpy as np
 
+from gtensor.array.foreign import adopted, imported
 from gtensor.backend import Device, element_type, get_device, host_array
 from gtensor.engine.context import is_grad_enabled
 from gtensor.engine.errors import GradientError
-from gtensor.engine.interchange import adopted, given_values, imported, plain_values
+from gtensor.engine.interchange import given_values, plain_values
 from gtensor.engine.namespaces import recorded
 from gtensor.engine.tensor import Tensor, is_floating, make
 

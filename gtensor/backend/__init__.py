@@ -1,5 +1,6 @@
 """Devices, streams and kernels; the only package that imports CuPy."""
 
+from gtensor.backend import cuda as _cuda  # noqa: F401  makes the devices of its type
 from gtensor.backend.devices import (
     Device,
     DeviceError,

@@ -19,7 +19,7 @@ from gtensor.backend.cuda_graphs import Capture
 from gtensor.backend.cuda_memory import AsyncMemory, is_pinned, library_malloc, no_room_for
 from gtensor.backend.cuda_pages import CudaPages
 from gtensor.backend.cuda_streams import CudaStream, StreamBook, cupy
-from gtensor.backend.devices import Device, get_device
+from gtensor.backend.devices import Device, get_device, makers
 from gtensor.backend.elements import element_type
 from gtensor.backend.ordering import Ordering
 
@@ -223,6 +223,9 @@ class CudaDevice(Device):
                 _label.name = before
 
         return run
+
+
+makers["cuda"] = CudaDevice
 
 
 @cache

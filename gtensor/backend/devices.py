@@ -176,6 +176,7 @@ class _Scoped(threading.local):
 _scoped = _Scoped()
 _lock = threading.RLock()
 free_at_forks(_lock)
+makers: dict[str, Callable[[int], Device]] = {}  # device type -> its class, from its own module
 _devices: dict[str, Device] = {}
 _watchers: list[Callable[[Device], None]] = []
 _default: Device | None = None
@@ -216,9 +217,6 @@ def get_device(device: Device | str | None = None) -> Device:
 
 
 def _create(name: str) -> Device:
-    from gtensor.backend.cuda import CudaDevice
-    from gtensor.backend.host import HostDevice
-
     if not isinstance(name, str):
         raise TypeError(f"device {name!r} given; wanted 'cpu', 'cuda', 'cuda:<index>' or a device")
     kind, _, index_text = name.partition(":")
@@ -232,7 +230,7 @@ def _create(name: str) -> Device:
     with _lock:
         canonical = "cpu" if kind == "cpu" else f"cuda:{index}"
         if canonical not in _devices:
-            made = HostDevice(index) if kind == "cpu" else CudaDevice(index)
+            made = makers[kind](index)
             for watcher in _watchers:
                 watcher(made)
             _devices[canonical] = made

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from gtensor.backend.devices import Device
+from gtensor.backend.devices import Device, get_device, makers
 from gtensor.backend.elements import element_type
 from gtensor.backend.streams import HostStream
 from gtensor.settings import settings
@@ -55,11 +55,12 @@ class HostDevice(Device):
         return _STREAM
 
 
+makers["cpu"] = HostDevice
+
+
 @cache
 def host() -> HostDevice:
     """The CPU device, whatever the default is; CPU paths of ops allocate on it."""
-    from gtensor.backend.devices import get_device
-
     device = get_device("cpu")
     assert isinstance(device, HostDevice)
     return device

@@ -13,7 +13,7 @@ from gtensor.backend.scopes import here as scope
 from gtensor.backend.scopes import listeners, phase
 from gtensor.engine.context import STATE, grad_mode, observers
 from gtensor.engine.errors import GradientError
-from gtensor.engine.namespaces import recorded
+from gtensor.engine.namespaces import public, recorded
 from gtensor.engine.slots import RawStep, RecordedStep, call_hooks
 from gtensor.engine.storage import Storage
 from gtensor.engine.tape import CONSUMED, FREE, WALKED, Node, Record, overwritten
@@ -34,6 +34,9 @@ def backward(root: Tensor, grad: Tensor | None, create_graph: bool, keep: bool) 
     kept = [*leaves, *(r for r in records if r.retain)]
     grads = _walk([(node, seed)], records, kept, None, create_graph, keep)
     _commit(kept, grads, create_graph)
+
+
+public.backward = backward  # Tensor's method calls it by this name: a tensor knows no walk
 
 
 def gradients(

@@ -1,27 +1,20 @@
 """Memory shared with other libraries: DLPack 1.0, the CUDA array interface, NumPy's protocols.
 
-Memory that leaves is marked as exported, and memory that comes in belongs to the caller: no op
-reuses either.
+Memory that leaves is marked as exported: no op reuses it. `array/foreign.py` has what comes in.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-import ml_dtypes
 import numpy as np
 
-from gtensor.backend import Device, get_device, host_array, refuse_mask
+from gtensor.backend import Device, host_array, refuse_mask
 from gtensor.engine.errors import GradientError
 from gtensor.engine.place import Place
 from gtensor.engine.storage import Storage
 
-if TYPE_CHECKING:
-    from gtensor.engine.tensor import Tensor
-
-_CPU, _CUDA, _CUDA_HOST = 1, 2, 3  # DLPack's device types
 _LEGACY = 1  # CUDA's default stream, used for a consumer that gives no stream
-_BFLOAT16 = np.dtype(ml_dtypes.bfloat16)
 
 
 class Interchange(Place):
@@ -142,33 +135,3 @@ def given_values(value: Any, device: Device, reader: str) -> Any:
     if on_gpu or isinstance(value, (Interchange, bool, int, float, complex)):
         return value
     return host_array(plain_values(value, reader), reader)
-
-
-def adopted(array: Any, place: Device) -> Tensor:
-    """A tensor over memory that the caller also holds."""
-    from gtensor.engine.tensor import make
-
-    storage = Storage()
-    storage.exported = True
-    return make(array, place, storage)
-
-
-def imported(source: Any, copy: bool | None) -> Tensor:
-    """A tensor over the DLPack memory of `source`. See `gtensor.from_dlpack`."""
-    from gtensor.engine.tensor import make
-
-    if not hasattr(source, "__dlpack__"):
-        raise TypeError(f"from_dlpack was given {type(source).__name__}; "
-                        "wanted an object with __dlpack__")
-    if isinstance(source, np.ndarray):
-        host_array(source, "from_dlpack")
-    if str(getattr(source, "dtype", "")) == "torch.bfloat16":  # NumPy's DLPack lacks it: as bits
-        bits = imported(source.view(source.new_empty(0).short().dtype), copy)
-        return adopted(bits._array.view(_BFLOAT16), bits._device)
-    kind, index = source.__dlpack_device__()
-    if kind not in (_CPU, _CUDA, _CUDA_HOST):
-        raise TypeError(f"from_dlpack was given memory of DLPack device type {int(kind)}; "
-                        "wanted cpu or cuda")
-    place = get_device(f"cuda:{index}" if kind == _CUDA else "cpu")
-    array = place.path("from_dlpack", place.xp.from_dlpack)(source)
-    return make(place.copy(array, label="from_dlpack"), place) if copy else adopted(array, place)

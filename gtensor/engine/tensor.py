@@ -15,6 +15,7 @@ from gtensor.engine.errors import GradientError
 from gtensor.engine.hooks import RemovableHandle
 from gtensor.engine.interchange import Interchange
 from gtensor.engine.methods import Methods
+from gtensor.engine.namespaces import public
 from gtensor.engine.overwritten import Consumed
 from gtensor.engine.storage import FRESH, GIVEN, Storage
 from gtensor.engine.tape import Leaf, Node, Record
@@ -257,9 +258,8 @@ class Tensor(Interchange, Methods):
         it has no derivative. Gradients are stored together at the end, so after an error every
         `.grad` is unchanged.
         """
-        from gtensor.engine.backward import backward
-
-        backward(self, grad, create_graph, create_graph if retain_graph is None else retain_graph)
+        public.backward(
+            self, grad, create_graph, create_graph if retain_graph is None else retain_graph)
 
     def detach(self) -> Tensor:
         """A handle on the same memory without history."""

@@ -10,7 +10,7 @@ from gtensor.nn import functional as F
 from gtensor.nn.layers import DeviceLike
 from gtensor.nn.module import Module
 from gtensor.nn.parameter import Parameter
-from gtensor.ops.build.arguments import only
+from gtensor.ops.build.arguments import refuse_unsupported
 
 
 class _Inplace(Module):
@@ -18,7 +18,7 @@ class _Inplace(Module):
 
     def __init__(self, inplace: bool = False) -> None:
         super().__init__()
-        only(False, type(self).__name__, inplace=inplace)
+        refuse_unsupported(False, type(self).__name__, inplace=inplace)
 
 
 class ReLU(_Inplace):

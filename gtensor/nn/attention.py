@@ -19,8 +19,7 @@ from gtensor.nn.normalization import LayerNorm
 from gtensor.nn.parameter import Parameter
 from gtensor.ops import where
 from gtensor.ops.attention.attention import attention_weights
-from gtensor.ops.build.arguments import only
-from gtensor.ops.linalg.linear import want_tensors
+from gtensor.ops.build.arguments import refuse_unsupported, want_tensors
 
 _ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {"relu": F.relu, "gelu": F.gelu}
 
@@ -40,7 +39,7 @@ class MultiheadAttention(Module):
                  vdim: int | None = None, batch_first: bool = False, device: DeviceLike = None,
                  dtype: Any = None) -> None:
         super().__init__()
-        only(False, "MultiheadAttention", add_bias_kv=add_bias_kv, add_zero_attn=add_zero_attn)
+        refuse_unsupported(False, "MultiheadAttention", add_bias_kv=add_bias_kv, add_zero_attn=add_zero_attn)
         if embed_dim < 1 or num_heads < 1 or embed_dim % num_heads:
             raise ValueError(f"embed_dim={embed_dim} and num_heads={num_heads} given; wanted "
                              "positive numbers, heads a divisor of the dimension")

@@ -8,7 +8,7 @@ from gtensor.engine.tensor import Tensor
 from gtensor.nn import functional as F
 from gtensor.nn.layers import DeviceLike, weight_and_bias
 from gtensor.nn.module import Module
-from gtensor.ops.build.arguments import only
+from gtensor.ops.build.arguments import refuse_unsupported
 
 Sizes = int | tuple[int, ...]
 _PADDINGS = ("zeros", "reflect", "replicate", "circular")
@@ -138,7 +138,7 @@ class ConvTranspose2d(_Convolution):
                  dilation: Sizes = 1, padding_mode: str = "zeros", device: DeviceLike = None,
                  dtype: Any = None) -> None:
         super().__init__()
-        only("zeros", type(self).__name__, padding_mode=padding_mode)
+        refuse_unsupported("zeros", type(self).__name__, padding_mode=padding_mode)
         self._describe(in_channels, out_channels, kernel_size, stride, padding, dilation, groups)
         self.output_padding = output_padding
         shape = (in_channels, out_channels // groups, *self.kernel_size)

@@ -26,10 +26,11 @@ from gtensor.ops.arrange.embedding import embedding
 from gtensor.ops.arrange.padding import pad
 from gtensor.ops.arrange.shape import along_one, axis_index
 from gtensor.ops.attention.attention import scaled_dot_product_attention
+from gtensor.ops.build.arguments import same_dtype, want_tensors
 from gtensor.ops.conv.convolution import conv1d, conv2d
 from gtensor.ops.conv.transpose import conv_transpose1d, conv_transpose2d
 from gtensor.ops.elementwise import erf as _special
-from gtensor.ops.linalg.linear import linear, same_dtype, want_tensors
+from gtensor.ops.linalg.linear import linear
 from gtensor.ops.linalg.norms import vector_norm
 from gtensor.ops.losses.cross_entropy import cross_entropy, nll_loss
 from gtensor.ops.losses.pointwise import huber_loss, l1_loss, mse_loss, smooth_l1_loss

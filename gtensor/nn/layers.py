@@ -12,8 +12,7 @@ from gtensor.nn import functional as F
 from gtensor.nn import init
 from gtensor.nn.module import Module
 from gtensor.nn.parameter import Parameter
-from gtensor.ops.build.arguments import only
-from gtensor.ops.linalg.linear import want_tensors
+from gtensor.ops.build.arguments import refuse_unsupported, want_tensors
 
 DeviceLike = Device | str | None
 
@@ -90,7 +89,7 @@ class Dropout(Module):
 
     def __init__(self, p: float = 0.5, inplace: bool = False) -> None:
         super().__init__()
-        only(False, "Dropout", inplace=inplace)
+        refuse_unsupported(False, "Dropout", inplace=inplace)
         if not 0 <= p <= 1:
             raise ValueError(f"p={p} given to Dropout; wanted a probability from 0 to 1")
         self.p = p

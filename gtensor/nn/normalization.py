@@ -13,7 +13,7 @@ from gtensor.nn import init
 from gtensor.nn.layers import DeviceLike
 from gtensor.nn.module import Module
 from gtensor.nn.parameter import Parameter
-from gtensor.ops.linalg.linear import want_tensors
+from gtensor.ops.build.arguments import want_tensors
 
 
 class LayerNorm(Module):

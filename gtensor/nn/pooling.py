@@ -7,7 +7,7 @@ from typing import Any
 from gtensor.engine.tensor import Tensor
 from gtensor.nn import functional as F
 from gtensor.nn.module import Module
-from gtensor.ops.build.arguments import only
+from gtensor.ops.build.arguments import refuse_unsupported
 
 Sizes = int | tuple[int, ...]
 
@@ -51,7 +51,7 @@ class MaxPool2d(_Pool):
     def __init__(self, kernel_size: Sizes, stride: Sizes | None = None, padding: Sizes = 0,
                  dilation: Sizes = 1, return_indices: bool = False, ceil_mode: bool = False
                  ) -> None:
-        only(False, type(self).__name__, return_indices=return_indices)
+        refuse_unsupported(False, type(self).__name__, return_indices=return_indices)
         super().__init__(kernel_size, stride, padding, dilation=dilation, ceil_mode=ceil_mode)
 
 

@@ -12,7 +12,7 @@ from gtensor.engine.context import no_grad
 from gtensor.engine.in_place import write
 from gtensor.engine.tensor import Tensor
 from gtensor.ops import minimum
-from gtensor.ops.build.arguments import only
+from gtensor.ops.build.arguments import refuse_unsupported
 from gtensor.ops.updates import optimizer_kernels
 from gtensor.random import repetition
 
@@ -108,7 +108,7 @@ def checkpoint(
     what its ops saved (a bias, buffers, arrays, a module's mode) must not change before: that it is
     read anew is noticed only where other ops, shapes or options come of it.
     """
-    only(False, "checkpoint", use_reentrant=use_reentrant)
+    refuse_unsupported(False, "checkpoint", use_reentrant=use_reentrant)
     if not callable(function):
         raise TypeError(f"checkpoint was given {type(function).__name__} as its function; wanted "
                         "something to call")

@@ -6,7 +6,7 @@ import linecache
 import os
 from types import CodeType, FrameType
 
-_PACKAGE = os.path.dirname(os.path.abspath(__file__)) + os.sep
+_PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
 inside: dict[str, bool] = {}  # file name -> is it gtensor's own
 
 

@@ -17,7 +17,7 @@ from gtensor.backend.kernels import elementwise
 from gtensor.engine.op import op
 from gtensor.engine.samples import unary
 from gtensor.engine.tensor import Tensor
-from gtensor.ops.build.arguments import only
+from gtensor.ops.build.arguments import refuse_unsupported
 from gtensor.ops.build.cpu_tiles import computed_in, masked
 from gtensor.ops.build.pointwise import d, pointwise
 from gtensor.random import generator
@@ -145,7 +145,7 @@ def dropout(
     2014.
     """
     check_probability("dropout", "p", p)
-    only(False, "dropout", inplace=inplace)
+    refuse_unsupported(False, "dropout", inplace=inplace)
     if isinstance(seed, bool):
         raise TypeError(f"dropout was given seed={seed}; wanted an integer or None")
     if input.dtype.kind not in "fV":

@@ -15,8 +15,8 @@ from gtensor.engine.op import op
 from gtensor.engine.samples import Sample, below, normal
 from gtensor.engine.tensor import Tensor
 from gtensor.ops.arrange.shape import reshape
+from gtensor.ops.build.arguments import same_dtype, want_tensors
 from gtensor.ops.build.path_builders import settled
-from gtensor.ops.linalg.linear import same_dtype, want_tensors
 
 
 def class_axis(ndim: int) -> int:

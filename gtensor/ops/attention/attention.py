@@ -21,7 +21,7 @@ from gtensor.engine.tensor import Tensor, make
 from gtensor.ops.activations.dropout import check_probability, dropout_op, fresh_seed
 from gtensor.ops.arrange.shape import reshape
 from gtensor.ops.attention.blocks import attention_grad_path, attention_path
-from gtensor.ops.linalg.linear import same_dtype
+from gtensor.ops.build.arguments import same_dtype
 from gtensor.ops.linalg.matrix_products import swapped
 
 # -- in other ops: derivatives of derivatives, tangents, the weights themselves --------------------

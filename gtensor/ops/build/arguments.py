@@ -1,11 +1,13 @@
-"""Arguments of PyTorch's signatures that gtensor does not support."""
+"""Checks of arguments that several functions share."""
 
 from __future__ import annotations
 
 from typing import Any
 
+from gtensor.engine.tensor import Tensor
 
-def only(wanted: Any, name: str, **given: Any) -> None:
+
+def refuse_unsupported(wanted: Any, name: str, **given: Any) -> None:
     """Raise ValueError unless every given argument is `wanted`, PyTorch's default.
 
     The arguments are kept in the signatures so that positional arguments mean the same.
@@ -14,3 +16,27 @@ def only(wanted: Any, name: str, **given: Any) -> None:
         if value != wanted:
             raise ValueError(f"{name} was given {argument}={value!r}; wanted {wanted!r}: nothing "
                              "else is supported")
+
+
+def want_tensors(name: str, **inputs: Tensor | None) -> None:
+    """Raise TypeError unless the inputs that are there are Tensors."""
+    for label, given in inputs.items():
+        if given is not None and not isinstance(given, Tensor):
+            raise TypeError(f"{name} was given {label} of type {type(given).__name__}; wanted a "
+                            "Tensor (gt.asarray makes one)")
+
+
+def same_dtype(name: str, **tensors: Tensor | None) -> None:
+    """Raise TypeError unless those that are there are Tensors of one floating dtype.
+
+    Called before their shapes are read, which a list lacks.
+    """
+    try:
+        dtypes = [t._array.dtype for t in tensors.values() if t is not None]
+    except AttributeError:  # asking each would cost what trying does not
+        want_tensors(name, **tensors)
+        raise
+    if dtypes[0].kind not in "fV" or any(dtype != dtypes[0] for dtype in dtypes):
+        listed = ", ".join(
+            f"{label} of dtype {t.dtype}" for label, t in tensors.items() if t is not None)
+        raise TypeError(f"{name} was given {listed}; wanted one floating-point dtype")

@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 from gtensor.engine.tensor import Tensor
+from gtensor.ops.build.arguments import same_dtype
 from gtensor.ops.conv.conv import conv2d_op
 from gtensor.ops.conv.images import as_images, on_images, per_axis
 from gtensor.ops.conv.paths import Pair, out_size
-from gtensor.ops.linalg.linear import same_dtype
 
 _AXES = {1: "(N, C, L)", 2: "(N, C, H, W)"}
 _KERNELS = {1: "K", 2: "KH, KW"}

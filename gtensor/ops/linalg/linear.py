@@ -9,6 +9,7 @@ from gtensor.backend import device_of
 from gtensor.engine.op import op
 from gtensor.engine.samples import Sample
 from gtensor.engine.tensor import Tensor
+from gtensor.ops.build.arguments import same_dtype
 from gtensor.ops.linalg.matrix_products import matmul_op, swapped
 
 
@@ -152,27 +153,3 @@ def linear(input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
         raise ValueError(f"linear was given a bias of shape {bias.shape} for a weight of shape "
                          f"{weight.shape}; wanted ({weight.shape[0]},)")
     return linear_op(input, weight, bias)
-
-
-def want_tensors(name: str, **inputs: Tensor | None) -> None:
-    """Raise TypeError unless the inputs that are there are Tensors."""
-    for label, given in inputs.items():
-        if given is not None and not isinstance(given, Tensor):
-            raise TypeError(f"{name} was given {label} of type {type(given).__name__}; wanted a "
-                            "Tensor (gt.asarray makes one)")
-
-
-def same_dtype(name: str, **tensors: Tensor | None) -> None:
-    """Raise TypeError unless those that are there are Tensors of one floating dtype.
-
-    Called before their shapes are read, which a list lacks.
-    """
-    try:
-        dtypes = [t._array.dtype for t in tensors.values() if t is not None]
-    except AttributeError:  # asking each would cost what trying does not
-        want_tensors(name, **tensors)
-        raise
-    if dtypes[0].kind not in "fV" or any(dtype != dtypes[0] for dtype in dtypes):
-        listed = ", ".join(
-            f"{label} of dtype {t.dtype}" for label, t in tensors.items() if t is not None)
-        raise TypeError(f"{name} was given {listed}; wanted one floating-point dtype")

@@ -18,8 +18,8 @@ from gtensor.engine.op import op
 from gtensor.engine.samples import Sample, below, normal
 from gtensor.engine.tensor import Tensor, make
 from gtensor.ops.arrange.class_indices import check_targets, class_axis, class_weights, pick_class
+from gtensor.ops.build.arguments import same_dtype
 from gtensor.ops.build.cpu_tiles import Scratch, computed_in, row_tile_size, row_tiles
-from gtensor.ops.linalg.linear import same_dtype
 from gtensor.ops.losses.soft_cross_entropy import (
     WEIGHT,
     classes_last,

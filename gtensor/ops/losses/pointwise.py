@@ -20,13 +20,13 @@ from gtensor.engine.namespaces import recorded
 from gtensor.engine.op import Op, op
 from gtensor.engine.samples import Sample, alike
 from gtensor.engine.tensor import Tensor
+from gtensor.ops.build.arguments import same_dtype
 from gtensor.ops.build.cpu_tiles import Scratch, computed_in, tile_size
 from gtensor.ops.build.fused import fused
 from gtensor.ops.build.half_kernels import wide_kernel
 from gtensor.ops.build.path_builders import tiled, tiles
 from gtensor.ops.build.pointwise import d, pointwise
 from gtensor.ops.elementwise.erf import extended
-from gtensor.ops.linalg.linear import same_dtype
 from gtensor.ops.losses.cross_entropy import check_reduction
 from gtensor.settings import settings
 

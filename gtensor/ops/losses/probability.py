@@ -8,8 +8,8 @@ import numpy as np
 
 from gtensor.engine.samples import Sample, alike, normal
 from gtensor.engine.tensor import Tensor
+from gtensor.ops.build.arguments import same_dtype
 from gtensor.ops.elementwise.erf import extended
-from gtensor.ops.linalg.linear import same_dtype
 from gtensor.ops.losses.cross_entropy import REDUCTIONS
 from gtensor.ops.losses.pointwise import check_pair, loss_gradient, loss_records, reduced
 

@@ -9,8 +9,8 @@ from gtensor.backend import DeviceError
 from gtensor.engine.arrays import writable
 from gtensor.engine.tensor import Tensor, is_floating
 from gtensor.ops.activations.activation import ACTIVATIONS
+from gtensor.ops.build.arguments import same_dtype, want_tensors
 from gtensor.ops.build.cpu_tiles import computed_in
-from gtensor.ops.linalg.linear import same_dtype, want_tensors
 
 
 def check_batch_norm(

@@ -20,10 +20,10 @@ from gtensor.engine.overwrite import apply_keeping, apply_over, recording
 from gtensor.engine.samples import Draw, Sample, apart, normal, positive, unary
 from gtensor.engine.tensor import Tensor, make
 from gtensor.ops.activations.inverses import INVERSES
+from gtensor.ops.build.arguments import want_tensors
 from gtensor.ops.build.cpu_tiles import computed_in
 from gtensor.ops.build.path_builders import tiled
 from gtensor.ops.build.pointwise import d, pointwise
-from gtensor.ops.linalg.linear import want_tensors
 from gtensor.ops.norms import batch_norm
 from gtensor.ops.norms import inplace_abn_gpu as gpu
 from gtensor.ops.norms import inplace_abn_paths as cpu

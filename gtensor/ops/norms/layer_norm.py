@@ -12,7 +12,7 @@ from gtensor.engine.namespaces import recorded
 from gtensor.engine.op import op
 from gtensor.engine.samples import Sample
 from gtensor.engine.tensor import Tensor
-from gtensor.ops.linalg.linear import same_dtype
+from gtensor.ops.build.arguments import same_dtype
 from gtensor.ops.norms import row_norm_paths as paths
 
 # -- rules ---------------------------------------------------------------------------------------

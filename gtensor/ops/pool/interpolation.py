@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from gtensor.engine.tensor import Tensor
-from gtensor.ops.linalg.linear import same_dtype
+from gtensor.ops.build.arguments import same_dtype
 from gtensor.ops.pool.pooling import adaptive_avg_pool1d, adaptive_avg_pool2d
 from gtensor.ops.pool.resample import Mixing, mixing, resample
 
