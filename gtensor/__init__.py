@@ -65,7 +65,7 @@ from gtensor.execution.streams import Event, stream
 from gtensor.ops import *  # noqa: F403
 from gtensor.ops import __all__ as _functions
 from gtensor.ops.build.pointwise import SAME, d, pointwise
-from gtensor.profiler import find_owners as _holders  # noqa: F401  recordings ask it what live modules hold
+from gtensor.profiler import find_owners as _owners  # noqa: F401  recordings ask it
 from gtensor.random import manual_seed
 from gtensor.settings import settings
 

@@ -76,18 +76,18 @@ COLUMNS = "| op | dtypes | saves | passes | derivatives | complex | CPU | CUDA |
 
 @cache
 def families() -> dict[str, list[str]]:
-    """Module of `gtensor.ops` -> the ops that it makes, in the order of registration.
+    """Family (a folder of `gtensor.ops`) -> the ops that it makes, in the order of registration.
 
     A record in a module's namespace is that module's unless imported; one that no module names was
     made just before the next that has a name.
     """
     home: dict[str, str] = {}
-    for found in pkgutil.iter_modules(gtensor.ops.__path__):
-        module = importlib.import_module(f"gtensor.ops.{found.name}")
+    for found in pkgutil.walk_packages(gtensor.ops.__path__, "gtensor.ops."):
+        module = importlib.import_module(found.name)
         imported = {alias.asname or alias.name
                     for node in ast.walk(ast.parse(inspect.getsource(module)))
                     if isinstance(node, ast.ImportFrom) for alias in node.names}
-        home |= {value.name: found.name for name, value in vars(module).items()
+        home |= {value.name: found.name.split(".")[2] for name, value in vars(module).items()
                  if isinstance(value, Op) and name not in imported}
     grouped: dict[str, list[str]] = {}
     waiting: list[str] = []

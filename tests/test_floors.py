@@ -9,6 +9,7 @@ from __future__ import annotations
 import ast
 import subprocess
 import sys
+import tomllib
 from collections.abc import Iterator
 from dataclasses import dataclass
 from graphlib import CycleError, TopologicalSorter
@@ -273,8 +274,8 @@ def sizes(package: Path) -> Iterator[str]:
 
 
 RULES = {rule.__name__: rule for rule in (
-    upward, circles, apart, array_libraries, eager_cupy, kernel_text, memory_from_ops, raw_arrays, guesses,
-    unbounded_reads, sizes)}
+    upward, circles, apart, array_libraries, eager_cupy, kernel_text, memory_from_ops, raw_arrays,
+    guesses, unbounded_reads, sizes)}
 
 
 @pytest.mark.parametrize("rule", RULES)
@@ -316,7 +317,7 @@ PLANTED = {  # rule -> (file, text that breaks it once, and a harmless look-alik
 HARMLESS = {
     "engine/b.py": "from typing import TYPE_CHECKING\n"
                  "if TYPE_CHECKING:\n    from gtensor.ops import add\n",
-    "ops/b.py": "'''Reads kernels/ by name.'''\nfrom gtensor.engine import b\nfrom . import a\n"
+    "ops/b.py": "'''Reads kernels/ by name.'''\nfrom gtensor.engine import b\nfrom .a import x\n"
                 "x = 'activation.cuh'\n",
     "engine/c.py": "from gtensor.engine import a\n",
     "memory/b.py": "def f(x):\n    return x.open(), read_text(x)\n",
@@ -352,6 +353,15 @@ def test_a_planted_violation_is_found_once(fault: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize("rule", RULES)
 def test_look_alikes_are_left_alone(rule: str, tmp_path: Path) -> None:
     assert list(RULES[rule](_plant(tmp_path, HARMLESS))) == []
+
+
+def test_the_wheel_has_every_folder_of_the_package() -> None:
+    """setuptools finds no folder that lies elsewhere, as `kernels` does, so all are listed."""
+    with open(ROOT / "pyproject.toml", "rb") as text:
+        listed = tomllib.load(text)["tool"]["setuptools"]["packages"]
+    held = {".".join(path.parent.relative_to(ROOT).parts) for path in (ROOT / "gtensor").rglob("*")
+            if path.is_file() and not {"__pycache__", "include"} & {*path.parts}}
+    assert sorted(listed) == sorted({*held, "gtensor._cuda"})
 
 
 # -- what only a fresh process shows ---------------------------------------------------------------

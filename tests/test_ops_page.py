@@ -33,7 +33,7 @@ def test_the_document_is_the_registry() -> None:
 def test_every_op_stands_in_the_family_that_makes_it() -> None:
     grouped = ops_page.families()
     assert sorted(name for names in grouped.values() for name in names) == sorted(registry)
-    assert "multiply" in grouped["arithmetic"] and "expm1_grad" in grouped["calculus"]
+    assert {"multiply", "expm1_grad"} < set(grouped["elementwise"])
     assert "matmul" in grouped["linalg"] and "conv2d" in grouped["conv"]
 
 

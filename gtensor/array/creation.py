@@ -85,7 +85,7 @@ def from_dlpack(x: Any, /, *, device: DeviceLike = None, copy: bool | None = Non
     """A tensor sharing the memory of any object with `__dlpack__` (PyTorch, JAX, CuPy, NumPy).
 
     A copy is made where `device` or `copy=True` ask for one; `copy=False` raises ValueError then.
-    On CUDA an op on shared memory waits for the work of all streams (see `gtensor.execution.streams`).
+    On CUDA an op on shared memory waits for the work of all streams (`gtensor.execution.streams`).
     Raises TypeError for an object without `__dlpack__`, or memory that is neither CPU nor CUDA.
     """
     found = imported(x, copy)

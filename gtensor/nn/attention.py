@@ -39,7 +39,8 @@ class MultiheadAttention(Module):
                  vdim: int | None = None, batch_first: bool = False, device: DeviceLike = None,
                  dtype: Any = None) -> None:
         super().__init__()
-        refuse_unsupported(False, "MultiheadAttention", add_bias_kv=add_bias_kv, add_zero_attn=add_zero_attn)
+        refuse_unsupported(False, "MultiheadAttention", add_bias_kv=add_bias_kv,
+                           add_zero_attn=add_zero_attn)
         if embed_dim < 1 or num_heads < 1 or embed_dim % num_heads:
             raise ValueError(f"embed_dim={embed_dim} and num_heads={num_heads} given; wanted "
                              "positive numbers, heads a divisor of the dimension")

@@ -22,7 +22,8 @@ from gtensor.memory import Arena, SimulatedSegments
 from gtensor.ops.updates import optimizer_kernels
 from tests.memory.arena.model_streams import ModelStream
 
-_UPDATES = {op.name: op for op in (optimizer_kernels.sgd, optimizer_kernels.adam, optimizer_kernels.lion)}
+_UPDATES = {op.name: op for op in (
+    optimizer_kernels.sgd, optimizer_kernels.adam, optimizer_kernels.lion)}
 
 
 class Stream(ModelStream):
@@ -135,7 +136,8 @@ class RacingCuda(CudaDevice):
     def _log(self, name, function):
         def call(*arrays, **params):
             if "scratch" in params:
-                params["scratch"] = optimizer_kernels.workspace(params["out"].shape, params["out"].dtype)
+                out = params["out"]
+                params["scratch"] = optimizer_kernels.workspace(out.shape, out.dtype)
             result = function(*arrays, **params)
             if isinstance(result, np.generic):  # NumPy's answer for 0-d, which CuPy gives as array
                 result = np.asarray(result)

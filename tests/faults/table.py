@@ -274,8 +274,8 @@ FAULTS = [
           ByCheck(checks_files.a_save_names_its_file)),
     # interrupts, forks and finalizers
     Fault("an interrupt never prevents a free", plants_interrupts.free_enters_python,
-          ByTest("memory.arena.test_stitched", "test_an_interrupt_at_any_point_leaves_the_arena_whole",
-                 part="free")),
+          ByTest("memory.arena.test_stitched",
+                 "test_an_interrupt_at_any_point_leaves_the_arena_whole", part="free")),
     Fault("an interrupt loses no segment", plants_interrupts.new_segment_given_once,
           ByTest("memory.arena.test_interrupts", "test_an_interrupt_while_the_arena_grows")),
     Fault("all locks are free in a forked child", plants_interrupts.lock_unknown_to_forks,

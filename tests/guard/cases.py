@@ -13,16 +13,16 @@ from functools import cache, partial
 from typing import Any
 
 import numpy as np
-from test_op_records import THROUGH
+from ops.test_definitions import THROUGH
 
 import gtensor.nn.functional as F  # registers its ops
-from gtensor._testing.cases import samples_of
 from gtensor.backend import Device
-from gtensor.core.inplace import write
-from gtensor.core.node import Leaf
-from gtensor.core.op import Op, registry
-from gtensor.core.tensor import FLOATING, Tensor, make
-from gtensor.ops import updates
+from gtensor.engine.in_place import write
+from gtensor.engine.op import Op, registry
+from gtensor.engine.tape import Leaf
+from gtensor.engine.tensor import FLOATING, Tensor, make
+from gtensor.ops.updates import optimizer_kernels
+from gtensor.testing.cases import samples_of
 
 __all__ = ["FLOATING", "THROUGH", "Run", "names", "runs"]
 Call = Callable[..., Any]  # of the inputs: a Tensor, or several
@@ -142,7 +142,7 @@ def _update(op: Op, states: int, **params: Any) -> tuple[Any, Any, tuple[int, ..
     def prepare(device: Device) -> Call:
         def call(parameter: Tensor, gradient: Tensor, *state: Tensor) -> tuple[Tensor, ...]:
             more: dict[str, Any] = {"state": tuple(s._array for s in state)}
-            more["scratch"] = (updates.workspace(parameter.shape, parameter.dtype)
+            more["scratch"] = (optimizer_kernels.workspace(parameter.shape, parameter.dtype)
                                if device.type == "cpu" else None)
             return write(op, parameter, gradient, {**params, **more}), *state
 
@@ -210,21 +210,22 @@ _ADAM = {"rate": 0.1, "beta1": 0.9, "beta2": 0.99, "eps": 1e-8, "weight_decay": 
          "maximize": False}
 _ROWS, _CHANNELS = (4, 3, 2), (3,)
 OTHERS: dict[str, tuple[Any, Any, tuple[int, ...]]] = {
-    "update sgd": _update(updates.sgd, 0, **_SGD, momentum=0.0, nesterov=False),
-    "update sgd, momentum": _update(updates.sgd, 1, **_SGD, momentum=0.9, nesterov=False),
-    "update sgd, nesterov": _update(updates.sgd, 1, **_SGD, momentum=0.9, nesterov=True),
-    "update adam": _update(updates.adam, 2, **_ADAM, decoupled=False),
-    "update adamw": _update(updates.adam, 2, **_ADAM, decoupled=True),
-    "update amsgrad": _update(updates.adam, 3, **_ADAM, decoupled=False),
-    "update lion": _update(updates.lion, 1, rate=0.1, beta1=0.9, beta2=0.99, weight_decay=0.01),
+    "update sgd": _update(optimizer_kernels.sgd, 0, **_SGD, momentum=0.0, nesterov=False),
+    "update sgd, momentum": _update(optimizer_kernels.sgd, 1, **_SGD, momentum=0.9, nesterov=False),
+    "update sgd, nesterov": _update(optimizer_kernels.sgd, 1, **_SGD, momentum=0.9, nesterov=True),
+    "update adam": _update(optimizer_kernels.adam, 2, **_ADAM, decoupled=False),
+    "update adamw": _update(optimizer_kernels.adam, 2, **_ADAM, decoupled=True),
+    "update amsgrad": _update(optimizer_kernels.adam, 3, **_ADAM, decoupled=False),
+    "update lion": _update(optimizer_kernels.lion, 1, rate=0.1, beta1=0.9, beta2=0.99,
+                           weight_decay=0.01),
     "update average": _written(
-        lambda x, y: write(updates.average, x, y, {"weight": 0.1}), (3, 5), (3, 5)),
+        lambda x, y: write(optimizer_kernels.average, x, y, {"weight": 0.1}), (3, 5), (3, 5)),
     "update scale": _written(
-        lambda x, y: write(updates.scale, x, y, {}), (3, 5), ()),
-    "update clip": _written(lambda x: write(updates.clip, x, 0.5, {}), (3, 5)),
-    "update norm, 2": _written(lambda *x: updates.norm(*x, order=2.0), (3, 5), (7,)),
-    "update norm, 3": _written(lambda *x: updates.norm(*x, order=3.0), (3, 5), (7,)),
-    "update norm, inf": _written(lambda *x: updates.norm(*x, order=np.inf), (3, 5), (7,)),
+        lambda x, y: write(optimizer_kernels.scale, x, y, {}), (3, 5), ()),
+    "update clip": _written(lambda x: write(optimizer_kernels.clip, x, 0.5, {}), (3, 5)),
+    "update norm, 2": _written(lambda *x: optimizer_kernels.norm(*x, order=2.0), (3, 5), (7,)),
+    "update norm, 3": _written(lambda *x: optimizer_kernels.norm(*x, order=3.0), (3, 5), (7,)),
+    "update norm, inf": _written(lambda *x: optimizer_kernels.norm(*x, order=np.inf), (3, 5), (7,)),
     "in place +=": _written(_over(lambda a, b: a.__iadd__(b)), (3, 5), (5,), gradients=(0, 1)),
     "in place -=": _written(_over(lambda a, b: a.__isub__(b)), (3, 5), (3, 5), gradients=(0, 1)),
     "in place *=": _written(_over(lambda a, b: a.__imul__(b)), (3, 5), (5,), gradients=(0, 1)),

@@ -19,15 +19,15 @@ import numpy as np
 from threadpoolctl import threadpool_limits
 
 import gtensor as gt
-from gtensor._testing.compare import to_numpy
 from gtensor.backend import Device, get_device, owner
-from gtensor.core.namespaces import raw
-from gtensor.core.node import Node, Record
-from gtensor.core.op import registry
-from gtensor.core.steps import RawStep
-from gtensor.core.storage import BORROWED, Storage
-from gtensor.core.tensor import Tensor
+from gtensor.engine.namespaces import raw
+from gtensor.engine.op import registry
+from gtensor.engine.slots import RawStep
+from gtensor.engine.storage import BORROWED, Storage
+from gtensor.engine.tape import Node, Record
+from gtensor.engine.tensor import Tensor
 from gtensor.settings import settings
+from gtensor.testing.compare import to_numpy
 
 from .cases import THROUGH, Run, runs
 from .numpy_memory import Resource, Tally, counted

@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from gtensor._testing.compare import TOLERANCES
+from gtensor.testing.compare import TOLERANCES
 
 from .cases import names
 from .measure import Counts, Measured

@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 
 from gtensor.backend import get_device
-from gtensor.core import apply as applying
-from gtensor.core.op import registry
-from gtensor.core.steps import RawStep
+from gtensor.engine import apply as applying
+from gtensor.engine.op import registry
+from gtensor.engine.slots import RawStep
 
 from . import records
 from .cases import THROUGH, names

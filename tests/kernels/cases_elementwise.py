@@ -152,8 +152,8 @@ def _adam_huge(executor: Any, dtype: np.dtype, rng: np.random.Generator) -> None
         known = made.options(options, step)
         with launched_by(executor, dtype):
             made.update.gpu(ours[0], g, scratch=None, state=tuple(ours[1:]), out=ours[0], **known)
-        made.update.cpu(cpu[0], g, scratch=optimizer_kernels.workspace((4,), dtype), state=tuple(cpu[1:]),
-                        out=cpu[0], **known)
+        made.update.cpu(cpu[0], g, scratch=optimizer_kernels.workspace((4,), dtype),
+                        state=tuple(cpu[1:]), out=cpu[0], **known)
     assert (np.abs(ours[0].astype(float)[:3] - 1) > 0.01).all()
     for a, b in zip(ours, cpu, strict=True):
         assert np.isfinite(a.astype(float)).all()
@@ -173,8 +173,8 @@ def _lion(executor: Any, dtype: np.dtype, rng: np.random.Generator) -> None:
             m[unsure] = 4
             wanted = wanted * (1 - 0.1 * 0.3) - 0.1 * (0.8 * mean + 0.2 * exact(g)).sign()
             mean = 0.9 * mean + 0.1 * exact(g)
-            optimizer_kernels.lion.gpu(p, g, scratch=None, state=(m,), rate=0.1, beta1=0.8, beta2=0.9,
-                             weight_decay=0.3, out=p)
+            optimizer_kernels.lion.gpu(p, g, scratch=None, state=(m,), rate=0.1, beta1=0.8,
+                                       beta2=0.9, weight_decay=0.3, out=p)
     assert_close(p, wanted, dtype, factor=2 * STEPS)
     assert_close(m, mean, dtype, factor=2 * STEPS)
 

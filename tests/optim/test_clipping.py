@@ -174,7 +174,8 @@ def test_nothing_larger_than_a_tile_is_allocated():
 def test_a_small_norm_leaves_the_gradients_unread(monkeypatch):
     w = gt.zeros(4, requires_grad=True)
     w.grad = gt.ones(4)
-    monkeypatch.setattr(optimizer_kernels.scale, "cpu", lambda *a, **k: pytest.fail("scaled by one"))
+    monkeypatch.setattr(optimizer_kernels.scale, "cpu",
+                        lambda *a, **k: pytest.fail("scaled by one"))
     assert clip_norm(w, 100.0).item() == 2
 
 

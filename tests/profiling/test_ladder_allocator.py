@@ -98,7 +98,8 @@ def test_little_more_is_reserved_than_is_live(name: str) -> None:
 
 def test_planted_fault_memory_that_is_never_joined_misses_the_target(
         monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("gtensor.memory.arena.segments.join", lambda pool, size, source, spans: None)
+    monkeypatch.setattr("gtensor.memory.arena.segments.join",
+                        lambda pool, size, source, spans: None)
     assert not online("random")["online, reserved / peak live"].json()["met"]
 
 

@@ -12,10 +12,10 @@ pages in use are mapped. That gives the arena three things that `cudaMalloc` lac
   a request of any size on any stream. Only partial pages at a chunk's ends stay mapped.
 - **Scattered free memory can be joined.** A page can be mapped at several addresses at a time. So
   scattered pages are also mapped at consecutive addresses, where a block is placed; the arena goes
-  on counting them at their first addresses (`memory/arena/stitched.py`). The parts of a page that belong to
-  different blocks share no cache line, since blocks are whole granules of 512 bytes. One block's
-  bytes are used through only one of the addresses at a time, in stream order, as CUDA requires of
-  aliases (CUDA C++ Programming Guide, "Virtual Aliasing Support").
+  on counting them at their first addresses (`memory/arena/stitched.py`). The parts of a page that
+  belong to different blocks share no cache line, since blocks are whole granules of 512 bytes. One
+  block's bytes are used through only one of the addresses at a time, in stream order, as CUDA
+  requires of aliases (CUDA C++ Programming Guide, "Virtual Aliasing Support").
 
 The arena's segments have no holes. Free pages in the middle of a segment are first made a segment
 of their own, as are its two ends (`BlockPool.cut`), and then released like any free segment. So

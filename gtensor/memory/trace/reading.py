@@ -37,8 +37,8 @@ def read_snapshot(path: str | PathLike[str]) -> History:
     """The history in a `.pickle` file (gtensor's or PyTorch's own) or a `.json` file.
 
     A pickle that names a class or a function is refused. Unprintable characters become "?". Raises
-    SnapshotError if the file is no snapshot, is larger than `gtensor.system.files` allows, or has events
-    that contradict each other, OSError if it cannot be read.
+    SnapshotError if the file is no snapshot, is larger than `gtensor.system.files` allows, or has
+    events that contradict each other, OSError if it cannot be read.
     """
     suffix = Path(path).suffix
     if suffix not in _READERS:

@@ -17,7 +17,7 @@ from gtensor.memory.trace.lifetimes import CATEGORIES, History
 
 def html_file(history: History) -> bytes:
     """The bytes of a `.html` file."""
-    folder = files("gtensor.memory")
+    folder = files("gtensor.memory.trace")
     page = (folder / "timeline_page.html").read_text(encoding="utf-8")
     script = (folder / "timeline_page.js").read_text(encoding="utf-8")
     data = json.dumps(_data(history), separators=(",", ":")).replace("<", "\\u003c")

@@ -98,7 +98,7 @@ def _tangent(ns: Any, primals: Any, tangents: Any, out: Any, params: dict[str, A
 
 
 def _samples() -> list[Sample]:
-    cases = (((2, 4), 2), ((2, 6, 5), 3), ((3, 4, 2, 3), 1), ((2, 3, 2), 3), ((0, 4, 2), 2))
+    cases = (((2, 4), 2), ((2, 6, 5), 3), ((3, 4, 2, 3), 1), ((2, 3, 7), 3), ((0, 4, 2), 2))
     return [Sample((shape, *(shape[1:2],) * 2), params={"groups": groups, "eps": 1e-5})
             for shape, groups in cases] + [
             Sample(((2, 4, 3), None, None), params={"groups": 2, "eps": 1e-5})]
