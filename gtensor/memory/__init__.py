@@ -39,8 +39,6 @@ from gtensor.memory.sources import (
     CudaSegments,
     HostSegments,
     SegmentSource,
-    SimulatedPages,
-    SimulatedSegments,
     VirtualSegments,
 )
 from gtensor.memory.timelines import Event, Timeline
@@ -50,10 +48,10 @@ from gtensor.memory.workspace import Workspace
 __all__ = [
     "Arena", "Block", "CudaSegments", "Event", "Failing", "History", "HostSegments",
     "OutOfMemoryError", "Plan", "Planned", "Recording", "Resource", "SegmentSource",
-    "SimulatedPages", "SimulatedSegments", "Stats", "Timeline", "VirtualSegments", "Watermark",
-    "Workspace", "arena_of", "category", "configure", "copies", "empty_cache", "on_watermark",
-    "planned", "record", "record_stream", "reset_peak", "set_limit", "size_of", "snapshot",
-    "stats", "summary", "timeline", "use", "use_arena",
+    "Stats", "Timeline", "VirtualSegments", "Watermark", "Workspace", "arena_of", "category",
+    "configure", "copies", "empty_cache", "on_watermark", "planned", "record", "record_stream",
+    "reset_peak", "set_limit", "size_of", "snapshot", "stats", "summary", "timeline", "use",
+    "use_arena",
 ]
 
 def stats(device: Device | str | None = None) -> Stats:

@@ -10,6 +10,7 @@ from unittest.mock import patch
 import cupy
 import numpy as np
 import pytest
+from simulated import SimulatedSegments
 
 import gtensor as gt
 from gtensor import creation
@@ -17,7 +18,7 @@ from gtensor.backend import cuda, cuda_memory, cuda_streams
 from gtensor.backend.streams import SimulatedStream
 from gtensor.core.steps import RawStep
 from gtensor.core.tensor import make
-from gtensor.memory import Arena, SimulatedSegments
+from gtensor.memory import Arena
 from gtensor.ops.keys import normalized
 
 

@@ -7,12 +7,13 @@ import threading
 from contextlib import nullcontext
 
 import pytest
+from simulated import SimulatedSegments
 
 import gtensor as gt
 from gtensor import memory, nn, optim
 from gtensor.backend import get_device
 from gtensor.backend.scopes import listeners
-from gtensor.memory import Arena, Plan, Planned, SimulatedSegments, Timeline, adaptors, timelines
+from gtensor.memory import Arena, Plan, Planned, Timeline, adaptors, timelines
 from gtensor.memory.plan import Lifetime, make_plan
 
 from .simulated_cuda import SimulatedCuda, connect

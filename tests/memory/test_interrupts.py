@@ -7,15 +7,10 @@ import threading
 from itertools import product
 
 import pytest
+from simulated import SimulatedPages, SimulatedSegments
 
 from gtensor.backend.streams import SimulatedStream
-from gtensor.memory import (
-    Arena,
-    OutOfMemoryError,
-    SimulatedPages,
-    SimulatedSegments,
-    VirtualSegments,
-)
+from gtensor.memory import Arena, OutOfMemoryError, VirtualSegments
 from gtensor.memory.blocks import BlockPool
 from gtensor.memory.chunks import IN_USE
 

@@ -8,10 +8,11 @@ import pickle
 import random
 
 import pytest
+from simulated import SimulatedPages
 
 import gtensor as gt
 from gtensor.backend.streams import SimulatedStream
-from gtensor.memory import Arena, OutOfMemoryError, SimulatedPages, VirtualSegments
+from gtensor.memory import Arena, OutOfMemoryError, VirtualSegments
 from gtensor.memory.blocks import BlockPool
 from gtensor.memory.chunks import Segment
 from gtensor.memory.reading import read_snapshot

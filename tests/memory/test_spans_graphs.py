@@ -5,8 +5,9 @@ from __future__ import annotations
 import gc
 
 import pytest
+from simulated import SimulatedPages
 
-from gtensor.memory import Arena, SimulatedPages, VirtualSegments
+from gtensor.memory import Arena, VirtualSegments
 from gtensor.memory.reserve import Reserve
 from gtensor.memory.spans import Span
 

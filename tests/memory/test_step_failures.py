@@ -14,13 +14,13 @@ from collections.abc import Callable, Iterator
 
 import numpy as np
 import pytest
+from simulated import CappedSegments
 
 import gtensor as gt
 from gtensor import nn, optim
 from gtensor.backend import get_device
 from gtensor.core.steps import RawStep
 from gtensor.memory import Arena, Failing, HostSegments, OutOfMemoryError, VirtualSegments
-from gtensor.memory.sources.capped import CappedSegments
 from gtensor.nn import functional as F
 from gtensor.optim.optimizer import Optimizer
 from gtensor.settings import settings

@@ -18,8 +18,9 @@ from hypothesis.stateful import (
     rule,
     run_state_machine_as_test,
 )
+from simulated import SimulatedSegments
 
-from gtensor.memory import Arena, OutOfMemoryError, SimulatedSegments
+from gtensor.memory import Arena, OutOfMemoryError
 from gtensor.memory.reserve import Reserve
 from gtensor.memory.streams import Streams
 

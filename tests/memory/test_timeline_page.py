@@ -9,12 +9,13 @@ import re
 
 import numpy as np
 import pytest
+from simulated import SimulatedSegments
 from together import in_threads
 
 import gtensor as gt
 from gtensor import memory
 from gtensor.backend.scopes import here, listeners, phase
-from gtensor.memory import Arena, SimulatedSegments, Timeline
+from gtensor.memory import Arena, Timeline
 from gtensor.memory.curves import Curves, curves, envelope
 from gtensor.memory.history import OUT_OF_MEMORY, History, Life, Mark, held_by
 from gtensor.memory.timeline_page import html_file

@@ -7,8 +7,9 @@ import threading
 import time
 
 import pytest
+from simulated import SimulatedSegments
 
-from gtensor.memory import Arena, SimulatedSegments, Timeline, timelines
+from gtensor.memory import Arena, Timeline, timelines
 
 MIB = 1 << 20
 

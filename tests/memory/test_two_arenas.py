@@ -7,9 +7,10 @@ import threading
 import time
 
 import pytest
+from simulated import SimulatedSegments
 
 from gtensor import locks
-from gtensor.memory import Arena, SimulatedSegments
+from gtensor.memory import Arena
 
 from .invariants import check
 

@@ -2,18 +2,13 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 
+import ladder_allocator
 import pytest
+import traces
 
-PROFILING = Path(__file__).resolve().parents[2] / "profiling"
-sys.path.insert(0, str(PROFILING))
-
-import ladder_allocator  # noqa: E402
-import traces  # noqa: E402
-
-from gtensor.memory import Arena, Recording  # noqa: E402
+from gtensor.memory import Arena, Recording
 
 
 @pytest.mark.parametrize("name", traces.TRACES)
