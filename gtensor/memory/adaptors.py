@@ -176,16 +176,16 @@ class Captured(Adaptor):
     """The device's resource while a thread captures its work into a graph.
 
     `blocks` are the capture's live blocks, `first` is the serial of the first one that it
-    allocated; `joined` keeps the addresses that it used. `thread` (None once the capture is over)
+    allocated; replays need `memory`. `thread` (None once the capture is over)
     gets no memory of other streams, since the graph could not keep it. Other threads pass through.
     """
 
     no_capture = "another capture"
 
-    def __init__(self, upstream: Resource, stream: int, joined: object = None) -> None:
+    def __init__(self, upstream: Resource, stream: int, memory: object = None) -> None:
         super().__init__(upstream)
         self.stream = stream
-        self.joined = joined
+        self.memory = memory
         self.thread: int | None = get_ident()
         self.first = math.inf
         self.blocks: WeakSet[Block] = WeakSet()

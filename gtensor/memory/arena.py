@@ -38,7 +38,8 @@ from gtensor.memory.layout import SegmentLayout, laid_out
 from gtensor.memory.limits import Watermark, Watermarks, stepped
 from gtensor.memory.reserve import Reserve
 from gtensor.memory.resource import Block, OutOfMemoryError, Stats
-from gtensor.memory.sources import SegmentSource
+from gtensor.memory.sources import PagedSource, SegmentSource
+from gtensor.memory.spans import Stitcher
 from gtensor.memory.streams import Ended, StreamOf, Streams
 
 Held = TypeVar("Held")
@@ -72,8 +73,10 @@ class Arena:
         self.streams = self._orders.known
         self.order, self.may_order = self._orders.order, self._orders.may_order
         self.capturing = self._orders.capture
-        self._reserve = Reserve(source, self._orders, 8 * source.granularity
-                                if min_remainder is None else min_remainder, small)
+        self._reserve = Reserve(
+            source, self._orders, 8 * source.granularity if min_remainder is None else
+            min_remainder, small,
+            Stitcher(source, self._orders) if isinstance(source, PagedSource) else None)
         self._ladder = Ladder(self._reserve, self._orders, self._changing)
         self._large, self._small = self._reserve.pools.large, self._reserve.pools.small
         self._watermarks = Watermarks()

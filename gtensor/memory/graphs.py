@@ -25,10 +25,9 @@ from gtensor.backend.streams import Event, Stream
 from gtensor.locks import free_at_forks
 from gtensor.memory.adaptors import Adaptor, Captured, chain_of, stand_over, take_out
 from gtensor.memory.ladder import Changing
-from gtensor.memory.pools import Orphan, Usable
+from gtensor.memory.pools import Capture, Orphan
 from gtensor.memory.reserve import Reserve
 from gtensor.memory.resource import Block, Resource
-from gtensor.memory.spans import Joined
 
 if TYPE_CHECKING:
     from gtensor.memory.arena import Arena
@@ -57,30 +56,28 @@ class GraphPool:
         self.__del__ = arena.forgetting(self.number, None)
 
     @contextmanager
-    def capturing(self, stream: int, home: Stream | None = None) -> Iterator[Joined]:
+    def capturing(self, stream: int, home: Stream | None = None) -> Iterator[Capture]:
         """Serve the stream with that id from this pool while it is captured.
 
         The pool may take segments of streams and graphs that have ended: `home`, the stream on
         which the results count as made, waits for their work, and replays wait for `home`. Without
         `home` the pool only grows.
 
-        The returned object keeps the joined addresses that the capture used. Raises ValueError if
-        the stream has memory of its own.
+        Replays need the returned object. Raises ValueError if the stream has memory of its own.
         """
         pools = self._reserve.pools
         large, small = pools.large, pools.small
         if stream in large or stream in small:
             raise ValueError(f"stream {stream} was to be captured, but it has memory already; "
                              "wanted a stream on which nothing was allocated")
-        left = [] if home is None else self._settled(home)
-        joined = Joined()
-        self._reserve.replayed.add(joined)
+        capture = Capture([] if home is None else self._settled(home))
         with self.arena.capturing():
             try:  # only this thread uses the stream, so stores suffice; they are not interrupted
-                self._reserve.captures[self.number] = Usable(joined, left)
+                self._reserve.captures[self.number] = capture
                 large[stream], small[stream] = pools.private[self.number]
-                yield joined
+                yield capture
             finally:
+                capture.left = []
                 if stream in large:
                     del large[stream]
                 if stream in small:
@@ -128,8 +125,8 @@ def capturing(device: Device, pool: GraphPool, stream: int, home: Stream) -> Ite
     use there, or within a planned step or a recording; ValueError as `GraphPool.capturing`.
     """
     _check_chain(device, pool)
-    with pool.capturing(stream, home) as joined:
-        captured = Captured(device.resource, stream, joined)
+    with pool.capturing(stream, home) as memory:
+        captured = Captured(device.resource, stream, memory)
 
         def over(resource: Resource) -> Captured:
             _check_chain(device, pool)  # another thread may have begun something since

@@ -10,7 +10,6 @@ from typing import Any, NamedTuple, Protocol
 from gtensor.memory.chunks import IN_USE, Chunk
 from gtensor.memory.reserve import Reserve
 from gtensor.memory.resource import Block
-from gtensor.memory.spans import Span
 
 FREE, LIVE, PENDING = "free", "live", "pending"  # states of a piece
 STREAM_ENDED = -1  # in place of the id of a stream that has ended
@@ -53,8 +52,7 @@ class SegmentLayout(NamedTuple):
 def laid_out(reserve: Reserve) -> list[SegmentLayout]:
     """Every segment by address. The caller holds the arena's lock."""
     gone = [orphan.pool for orphan in reserve.pools.orphans]
-    joined = {part: piece for span in reserve.spans
-              for part, piece in zip(span.parts, _pieces(span), strict=True)}
+    joined = {} if reserve.stitcher is None else reserve.stitcher.pieces()
     return sorted(
         SegmentLayout(segment.ptr, segment.size, STREAM_ENDED if pool in gone else pool.stream,
                       [joined.get(chunk) or _piece(chunk) for chunk in segment])
@@ -79,17 +77,7 @@ def _piece(chunk: Chunk) -> Piece:
                  chunk.label)
 
 
-def _pieces(span: Span) -> Iterator[Piece]:
-    """The parts of a joined block; the last one has the bytes that were not requested."""
-    state = LIVE if span.bin == IN_USE else PENDING
-    offset = 0
-    for part in span.parts:
-        yield Piece(part.ptr, part.size, state, _within(span.nbytes, offset, part.size), span.label,
-                    span.ptr, offset)
-        offset += part.size
-
-
-def _within(nbytes: int, offset: int, size: int) -> int:
+def requested_of(nbytes: int, offset: int, size: int) -> int:
     """How many of the first `nbytes` bytes of a block are among the `size` bytes at an offset."""
     return min(max(nbytes - offset, 0), size)
 
@@ -128,7 +116,7 @@ def opened(segments: list[SegmentLayout], held: Iterable[Block],
                     yield Piece(at + there, low - at, FREE)
                 offset = low - block.address
                 yield Piece(low + there, high - low, LIVE,
-                            _within(block.nbytes, offset, high - low), block.label,
+                            requested_of(block.nbytes, offset, high - low), block.label,
                             block.address if there else 0, offset)
                 at = high
         if at < end:

@@ -17,7 +17,6 @@ from typing import NamedTuple
 
 from gtensor.memory.blocks import BlockPool
 from gtensor.memory.chunks import Segment
-from gtensor.memory.spans import Joined
 
 _LARGE = 64 << 20  # a free segment up to this size may change pools for any smaller request
 FIRST_PRIVATE = -2  # the number of the first pool for graphs; the next ones count down
@@ -30,15 +29,18 @@ class Orphan(NamedTuple):
     kind: dict[int, BlockPool]
 
 
-class Usable(NamedTuple):
-    """The memory of a capture in progress.
+class Capture:
+    """The memory of a capture, and of its replays as long as this object is referenced.
 
-    `joined` keeps the addresses that it joined. `left` are the pools of streams and graphs that
-    ended before it; its replays wait for their work.
+    While it is in progress `left` are the pools of streams and graphs that ended before it; its
+    replays wait for their work. `addresses` were joined for its blocks: they stay mapped.
     """
 
-    joined: Joined
-    left: list[Orphan]
+    __slots__ = ("__weakref__", "addresses", "left")
+
+    def __init__(self, left: list[Orphan]) -> None:
+        self.left = left
+        self.addresses: set[int] = set()
 
 
 class Pools:

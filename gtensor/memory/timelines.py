@@ -34,7 +34,6 @@ from gtensor.memory.history import (
 )
 from gtensor.memory.layout import SegmentLayout, layout_of, opened
 from gtensor.memory.resource import Block, OutOfMemoryError, Resource
-from gtensor.memory.spans import Span
 from gtensor.memory.uses import NOT_FOUND, Found, objects_of, present, uses
 
 _frame_at = sys._getframe
@@ -123,7 +122,7 @@ class Timeline(Adaptor):
             self._live[id(block)] = made = _tuple(Made, (
                 block.serial, block.ptr, size, nbytes, stream, label, current_category(),
                 here.module, here.phase, instruction))
-            if made.address not in self._segments and type(block.node) is not Span:
+            if made.address not in self._segments and getattr(block.node, "in_segment", True):
                 self._segments.look(self.recorded)
             self._note(made, size, True)
         return block

@@ -18,7 +18,6 @@ from gtensor.memory import streams
 from gtensor.memory.arena import Arena
 from gtensor.memory.graphs import GraphPool
 from gtensor.memory.planned import Planned
-from gtensor.memory.spans import Joined
 from gtensor.memory.streams import Streams
 from gtensor.ops import updates
 from gtensor.streaming import Event
@@ -261,7 +260,7 @@ def graph_memory_captured_without_wait() -> Context:
 
 def graph_memory_shared() -> Context:
     """a capture allocates from the pools of streams, and frees into them"""
-    return patch.object(GraphPool, "capturing", lambda pool, *streams: nullcontext(Joined()))
+    return patch.object(GraphPool, "capturing", lambda pool, *streams: nullcontext())
 
 
 # -- calls of kernels and libraries ----------------------------------------------------------------

@@ -7,7 +7,8 @@ from itertools import pairwise
 
 from gtensor.memory import Arena, Block, SegmentSource
 from gtensor.memory.blocks import BlockPool
-from gtensor.memory.chunks import IN_USE, JOINED, RETIRED
+from gtensor.memory.chunks import IN_USE, RETIRED
+from gtensor.memory.spans import JOINED
 
 
 def physical(source: SegmentSource, ptr: int, nbytes: int) -> list[tuple[int, int]]:
@@ -33,7 +34,8 @@ def check(arena: Arena, blocks: Iterable[Block]) -> None:
     blocks = sorted(blocks, key=lambda block: block.ptr)
     stats = arena.stats()
     pools = arena._reserve.pools.all()
-    spans = tuple(arena._reserve.spans)
+    stitcher = arena._reserve.stitcher
+    spans = () if stitcher is None else tuple(stitcher.stitched)
     held = [span for span in spans if span.bin == IN_USE]
     retired, free = sum(span.size for span in spans if span.bin == RETIRED), 0
     joined = {id(part) for span in spans for part in span.parts}

@@ -9,7 +9,7 @@ from simulated import SimulatedPages
 
 from gtensor.memory import Arena, VirtualSegments
 from gtensor.memory.reserve import Reserve
-from gtensor.memory.spans import Span
+from gtensor.memory.spans import Stitched
 
 from .invariants import check
 
@@ -27,7 +27,7 @@ def captured() -> tuple[SimulatedPages, Arena, object, list, int]:
                   for size in (gap * PAGE // 2, PAGE // 2)]
         del blocks[::2]
         joined = arena.allocate(5 * PAGE, STREAM)
-        assert isinstance(joined.node, Span)
+        assert isinstance(joined.node, Stitched)
         at = joined.ptr
         del joined
     return pages, arena, (pool, joined_addresses), blocks, at
@@ -69,7 +69,7 @@ def test_planted_fault_joined_addresses_that_are_forgotten_are_caught(monkeypatc
     real = Reserve.release
 
     def release(reserve):
-        reserve.replayed.clear()
+        reserve.stitcher.captures.clear()
         return real(reserve)
 
     monkeypatch.setattr(Reserve, "release", release)

@@ -9,6 +9,7 @@ import pytest
 import traces
 
 from gtensor.memory import Arena, Recording
+from gtensor.memory.spans import Stitcher
 
 
 @pytest.mark.parametrize("name", traces.TRACES)
@@ -93,7 +94,7 @@ def test_little_more_is_reserved_than_is_live(name: str) -> None:
 
 def test_planted_fault_memory_that_is_never_joined_misses_the_target(
         monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("gtensor.memory.reserve.join", lambda pool, size, source, spans: None)
+    monkeypatch.setattr(Stitcher, "compose", lambda stitcher, pool, size, capture: None)
     assert not online("random")["online, reserved / peak live"].json()["met"]
 
 
