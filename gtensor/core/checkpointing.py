@@ -105,7 +105,7 @@ class _Region:
         for number, record in enumerate(records):
             self.marks.append(_Mark.of(record))
             if _saved_inside(record, inside):
-                record.saved = _Again(self, number)
+                record.saved = _Recomputed(self, number)
                 record.guards += guards
                 self.dropped.append(number)
 
@@ -136,13 +136,13 @@ class _Region:
                     f"{_said(second)} in the second, for its gradient; it must do the same in both")
 
 
-class _Again(WithRecipes):
+class _Recomputed(WithRecipes):
     """Replaces the saved values of a record in a region."""
 
     region: _Region
     number: int
 
-    def __new__(cls, region: _Region, number: int) -> _Again:
+    def __new__(cls, region: _Region, number: int) -> _Recomputed:
         again = super().__new__(cls)
         again.region, again.number = region, number
         return again
@@ -154,7 +154,7 @@ class _Again(WithRecipes):
 
 def _saved_inside(record: Record, inside: set[Record]) -> bool:
     """Whether a record saved memory that the region made, or may have made."""
-    if type(record.saved) is _Again:  # a nested region
+    if type(record.saved) is _Recomputed:  # a nested region
         return True
     for value, position in zip(record.saved, record.op.plans[record.mask], strict=False):
         recipe = isinstance(value, Recipe)

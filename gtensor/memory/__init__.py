@@ -18,7 +18,7 @@ from typing import Any
 
 from gtensor.backend import Device, device_of, get_device
 from gtensor.memory import export
-from gtensor.memory.adaptors import Failing, category, chain_of, stand_over, take_out
+from gtensor.memory.adaptors import Failing, category, chain_of, push_adaptor, remove_adaptor
 from gtensor.memory.allocators import (
     arena_of,
     configure,
@@ -178,7 +178,7 @@ def timeline(path: str | PathLike[str] | None = None, device: Device | str | Non
         raise (ValueError if isinstance(most, Integral) else TypeError)(
             f"most={most!r} given; wanted how many events to keep, an integer of 0 or more")
     device = get_device(device)
-    recording = stand_over(device, "a timeline of",
+    recording = push_adaptor(device, "a timeline of",
                            partial(Timeline, most=most, stacks=stacks))
     try:
         yield recording
@@ -199,20 +199,19 @@ def _end(device: Device, recording: Timeline) -> None:
     try:
         recording.close()
     finally:
-        take_out(device, recording)
+        remove_adaptor(device, recording)
 
 
 def snapshot(path: str | PathLike[str], device: Device | str | None = None) -> None:
     """Write the layout and holders of the device's memory now; within `timeline()` also its events.
 
-    `.pickle` is PyTorch's layout, for its memory viewer; `.json` the same facts as plain JSON.
+    `.pickle` is PyTorch's form, for its memory viewer; `.json` the same facts as plain JSON.
     `gtensor.memory.snapshots` documents the keys; `gtensor memory FILE` reads both. Raises
     ValueError for another suffix, OSError if the file cannot be written.
     """
     export.check(path, snapshot=True)
-    resource = get_device(device).resource
-    while resource is not None and not isinstance(resource, Timeline):
-        resource = getattr(resource, "upstream", None)
+    recording = next((link for link in chain_of(get_device(device).resource)
+                      if isinstance(link, Timeline)), None)
     with export.collector_paused():
-        history = resource.history() if resource is not None else standing(arena_of(device))
+        history = standing(arena_of(device)) if recording is None else recording.history()
         export.save(path, history, snapshot=True)

@@ -41,6 +41,19 @@ class Chunk:
     uses: set[int] | None
 
 
+def chunk_in_use(pool: BlockPool, ptr: int, size: int) -> Chunk:
+    """A new chunk, in use; its neighbours are still to be set."""
+    chunk = Chunk()
+    chunk.pool = pool
+    chunk.ptr = ptr
+    chunk.size = size
+    chunk.bin = IN_USE
+    chunk.uses = None
+    chunk.used = chunk.nbytes = 0
+    chunk.label = ""
+    return chunk
+
+
 class Bin(Chunk):
     """The head of a list of free chunks; as a chunk it has no bytes.
 
@@ -81,14 +94,7 @@ class Segment(Chunk):
         self.ptr = ptr
         self.size = size
         self.bin = IN_USE
-        whole = Chunk()
-        whole.pool = pool
-        whole.ptr = ptr
-        whole.size = size
-        whole.bin = IN_USE
-        whole.uses = None
-        whole.used = whole.nbytes = 0
-        whole.label = ""
+        whole = chunk_in_use(pool, ptr, size)
         whole.left = whole.right = self
         self.left = self.right = whole
 

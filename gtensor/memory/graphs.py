@@ -1,10 +1,9 @@
 """Memory of CUDA graphs: a pool that serves no other request while its graphs can be replayed.
 
-A graph contains the addresses of its capture, and each replay writes them again. So a captured
-stream allocates from a pool that belongs to the graph (`pools.py`). A block freed during a capture
-serves the next request of that capture, as on any stream, and later captures into the same pool.
-Graphs of one pool therefore share bytes; they are replayed one after another, on any streams: each
-replay waits for the one before.
+A graph contains the addresses of its capture, and each replay writes them again; no event covers
+that. So a captured stream allocates from a pool that belongs to the graph (`pools.py`). A block
+freed during a capture serves later requests of it, as on any stream, and of later captures into the
+same pool. So graphs of one pool share bytes, and each replay waits for the one before.
 
 The pool ends when no graph and no `GraphPool` handle refers to it. Then the next request takes its
 segments, ordered behind the last replay; blocks in use keep their bytes. Waits are forbidden during
@@ -23,10 +22,10 @@ from weakref import WeakSet
 from gtensor.backend import Device
 from gtensor.backend.streams import Event, Stream
 from gtensor.locks import free_at_forks
-from gtensor.memory.adaptors import Adaptor, Captured, chain_of, stand_over, take_out
+from gtensor.memory.adaptors import Adaptor, Captured, chain_of, push_adaptor, remove_adaptor
 from gtensor.memory.ladder import Changing
 from gtensor.memory.pools import Capture, Orphan
-from gtensor.memory.reserve import Reserve
+from gtensor.memory.reserve import Segments
 from gtensor.memory.resource import Block, Resource
 
 if TYPE_CHECKING:
@@ -44,11 +43,11 @@ class GraphPool:
 
     __del__: Callable[[], object]
 
-    def __init__(self, arena: Arena, reserve: Reserve, changing: Changing) -> None:
+    def __init__(self, arena: Arena, segments: Segments, changing: Changing) -> None:
         self.arena = arena
-        self.number = reserve.pools.open_private()
+        self.number = segments.pools.open_private()
         self.blocks: WeakSet[Block] = WeakSet()
-        self._reserve = reserve
+        self._segments = segments
         self._changing = changing
         self._lock = RLock()
         free_at_forks(self._lock)
@@ -65,7 +64,7 @@ class GraphPool:
 
         Replays need the returned object. Raises ValueError if the stream has memory of its own.
         """
-        pools = self._reserve.pools
+        pools = self._segments.pools
         large, small = pools.large, pools.small
         if stream in large or stream in small:
             raise ValueError(f"stream {stream} was to be captured, but it has memory already; "
@@ -73,7 +72,7 @@ class GraphPool:
         capture = Capture([] if home is None else self._settled(home))
         with self.arena.capturing():
             try:  # only this thread uses the stream, so stores suffice; they are not interrupted
-                self._reserve.captures[self.number] = capture
+                self._segments.captures[self.number] = capture
                 large[stream], small[stream] = pools.private[self.number]
                 yield capture
             finally:
@@ -82,13 +81,13 @@ class GraphPool:
                     del large[stream]
                 if stream in small:
                     del small[stream]
-                if self.number in self._reserve.captures:
-                    del self._reserve.captures[self.number]
+                if self.number in self._segments.captures:
+                    del self._segments.captures[self.number]
 
     def _settled(self, home: Stream) -> list[Orphan]:
         """The pools of ended streams and graphs; `home` and the replays wait for work on them."""
         left, waits = self._changing(lambda allowed: (
-            self._reserve.settle_orphans(home) if allowed else ([], False)))
+            self._segments.settle_orphans(home) if allowed else ([], False)))
         if waits:
             with self.replaying(home):  # an event of `home` counts as the last replay
                 pass
@@ -103,7 +102,7 @@ class GraphPool:
         """
         with self._lock:
             self._changing(
-                lambda _: self._reserve.streams.order_retired(stream.id, self.number))
+                lambda _: self._segments.streams.order_retired(stream.id, self.number))
             if self._last is not None and self._last[0] != stream.id:
                 stream.wait(self._last[1])
             try:
@@ -134,14 +133,14 @@ def capturing(device: Device, pool: GraphPool, stream: int, home: Stream) -> Ite
             return captured
 
         try:
-            stand_over(device, "a capture on", over)
+            push_adaptor(device, "a capture on", over)
             yield captured
         finally:
             captured.thread = None  # only stores: an interrupt must not leave the adaptor in place
             if device.resource is captured:
                 device.resource = captured.upstream
             else:  # a recording began within the capture and has not ended yet
-                take_out(device, captured)
+                remove_adaptor(device, captured)
 
 
 def _check_chain(device: Device, pool: GraphPool) -> None:

@@ -20,7 +20,7 @@ from typing import NamedTuple
 
 from gtensor.backend import Device, get_device
 from gtensor.locks import free_at_forks
-from gtensor.memory.adaptors import Adaptor, Captured, bottom_of, chain_of, put_in_place
+from gtensor.memory.adaptors import Adaptor, Captured, bottom_of, chain_of, replace_resource
 from gtensor.memory.plan import Lifetime, Plan
 from gtensor.memory.report import Holding, size_text
 from gtensor.memory.resource import Block, Resource, Stats, block_of
@@ -49,7 +49,6 @@ class Place(NamedTuple):
     region: Region
     start: int
     end: int
-    size: int
 
 
 class Planned(Adaptor):
@@ -212,7 +211,8 @@ class Planned(Adaptor):
         if place is None:
             counts.kept += 1
             return False
-        region, start, end, size = place
+        region, start, end = place
+        size = end - start
         starts = region.starts
         above = bisect_right(starts, start)
         if (above and region.ends[starts[above - 1]] > start
@@ -272,7 +272,7 @@ class Planned(Adaptor):
                 shared = self._shared.setdefault(place.region.reserved.stream, [])  # and here
                 shared += ((place, uses),)
                 del self._uses[place.start]
-            self._live -= place.size
+            self._live -= place.end - place.start
             del self._freed[0]
 
     def _order(self, stream: int) -> None:
@@ -301,7 +301,7 @@ class Planned(Adaptor):
                 if at >= 0 and ptr < region.ends[region.starts[at]]:
                     start = region.starts[at]
                     end = region.ends[start]
-                    return Place(region, start, end, end - start)
+                    return Place(region, start, end)
         return None
 
 
@@ -339,12 +339,12 @@ def planned(plan: Plan, device: Device | str | None = None) -> Iterator[Plan]:
     runner.begin()
     try:
         if runner not in chain:  # else an interrupt left it there
-            put_in_place(device, arena, runner)
+            replace_resource(device, arena, runner)
         yield plan
         whole = True
     finally:
         runner.end(whole)
-        put_in_place(device, runner, arena)
+        replace_resource(device, runner, arena)
     if plan.counts.first and not known:
         warnings.warn("a step differs from its plan, and the arena serves what does: "
                       + plan.counts.first, stacklevel=3)
@@ -355,7 +355,7 @@ def _place(regions: dict[int, Region], lifetime: Lifetime, offset: int) -> Place
         return None
     region = regions[lifetime.stream]
     start = region.reserved.ptr + offset
-    return Place(region, start, start + lifetime.size, lifetime.size)
+    return Place(region, start, start + lifetime.size)
 
 
 def _described(nbytes: int, label: str, stream: int) -> str:

@@ -1,10 +1,9 @@
 """The pools of an arena: by stream, by graph, and those of ended streams and graphs.
 
 A stream has a pool for large requests and, where small ones are kept apart, one for those. Graphs
-(`graphs.py`) have pools of their own, under numbers below those of streams. Every future replay
-writes their bytes, and no event covers that. So a pool of graphs serves only captures into the same
-pool, and its segments are not released until the pool is forgotten. The pools of a forgotten stream
-or graph are orphans, with their blocks in use, until another stream inherits them (`reserve.py`).
+(`graphs.py`) have pools of their own, under numbers below those of streams; until such a pool is
+forgotten it serves only captures into it, and its segments are not released. The pools of a
+forgotten stream or graph are orphans, with their blocks in use, until another stream inherits them.
 
 The caller holds the arena's lock, except where a function says that it needs none.
 """

@@ -56,16 +56,9 @@ def read_snapshot(path: str | PathLike[str]) -> History:
     return history
 
 
-def _read_json(descriptor: int, size: int) -> History:
-    return _from_plain(json.loads(read_text(descriptor, 0, size).decode()))
-
-
-def _read_pickle(descriptor: int, size: int) -> History:
-    return _from_torch(plain_pickle.load(pieces(descriptor, 0, size)))
-
-
 _READERS: dict[str, Callable[[int, int], History]] = {
-    ".json": _read_json, ".pickle": _read_pickle}
+    ".json": lambda file, size: _from_plain(json.loads(read_text(file, 0, size).decode())),
+    ".pickle": lambda file, size: _from_torch(plain_pickle.load(pieces(file, 0, size)))}
 
 
 def _mark(row: Facts) -> Mark:
@@ -131,7 +124,7 @@ def _from_torch(document: Any) -> History:
     layouts = []
     for segment, blocks in zip(segments, _blocks(segments), strict=True):
         trace.add_standing(segment, blocks)
-        layouts.append(_layout(segment, blocks))
+        layouts.append(_segment(segment, blocks))
     if own is None:
         return History(f"cuda:{index}", trace.times, trace.lives, trace.marks, layouts,
                        trace.changes)
@@ -238,7 +231,7 @@ class _Trace:
         return found
 
 
-def _layout(segment: Facts, blocks: list[Facts]) -> SegmentLayout:
+def _segment(segment: Facts, blocks: list[Facts]) -> SegmentLayout:
     pieces, address = [], segment.address("address")
     for block in blocks:
         state, size = block.text("state"), block.whole("size")

@@ -6,12 +6,10 @@ any other that a foreign stream used. So free neighbours always join. A whole se
 only while it is entirely free.
 
 **Memory of other streams.** A stream whose own pool has no fit takes from others before a new
-segment is acquired: an event costs some microseconds, a new segment a system call and reserved
-memory. But the stream must wait for the owner, again in every iteration; so after `MOST_TAKEN`
-takings it gets a segment of its own if there is room. It prefers a free segment, which changes
-pools and then serves without waits, unless it is far larger than the request; next, a part of a
-segment. The pools of ended streams, with their blocks in use, go to the first stream that needs
-memory.
+segment is acquired: a free segment that is not far larger, which changes pools, else a part of one.
+That costs an event and no memory, but the stream waits for the owner in every iteration; so after
+`MOST_TAKEN` takings it gets a segment of its own if there is room. The pools of ended streams, with
+their blocks in use, go to the first stream that needs memory.
 
 **The stitcher** (`spans.py`; None without virtual memory) joins scattered free pages. So only the
 pages that a request lacks are acquired, behind a segment where possible, and only when no other
@@ -44,7 +42,7 @@ SMALL_SEGMENT = HUGE_PAGE
 Aside = Callable[[Segment], object]
 
 
-class Reserve:
+class Segments:
     """Segments from one source, in one pool per stream, and one more for small requests.
 
     `small`: requests up to this many bytes are cut from separate segments, so that a long-lived

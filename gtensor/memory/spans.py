@@ -6,8 +6,8 @@ both: only space that touches a page boundary, and at most two holes. Their page
 new, consecutive addresses (`PagedSource.join`), so kernels see one contiguous block. The arena goes
 on counting the parts at their first addresses. Nothing is copied and nothing waits.
 
-An arena over a `PagedSource` has a `Stitcher`; its segments ask it where they would otherwise take
-contiguous bytes only. Other arenas have None. The caller holds the arena's lock.
+An arena over a `PagedSource` has a `Stitcher`, which its `Segments` asks; others have None. The
+caller holds the arena's lock.
 
 (Virtual memory stitching: GMLake, Guo et al., ASPLOS 2024. There whole pages are joined; here a
 page may be shared, so that the rest below a page breaks no page.)
@@ -29,7 +29,7 @@ from gtensor.memory.sources import PagedSource, round_up
 from gtensor.memory.streams import Streams
 
 if TYPE_CHECKING:
-    from gtensor.memory.reserve import Reserve
+    from gtensor.memory.reserve import Segments
 
 JOINED = -3  # the `bin` of a chunk that is a part of a `Stitched`, which has the block's state
 _LOOKS = 64  # chunks of each kind that are searched for the rest below a page
@@ -138,23 +138,23 @@ class Stitcher:
         needed = min(round_up(whole, self.page) for whole, *_ in free.ways(size))
         return max(needed - free.whole, 0)
 
-    def extend(self, reserve: Reserve, pool: BlockPool, size: int) -> bool:
+    def extend(self, segments: Segments, pool: BlockPool, size: int) -> bool:
         """Add the pages that a pool lacks to compose a request; whether any were added.
 
         They extend one of the pool's segments if the addresses behind it are free, else they are a
         new segment.
         """
         more = self.missing(pool, size)
-        if not more or (reserve.limit is not None and reserve.reserved + more > reserve.limit):
+        if not more or (segments.limit is not None and segments.reserved + more > segments.limit):
             return False
         try:
-            if not self._grown(reserve, pool, more):
-                reserve.acquired(pool, more)
+            if not self._grown(segments, pool, more):
+                segments.acquired(pool, more)
         except MemoryError:
             return False
         return True
 
-    def _grown(self, reserve: Reserve, pool: BlockPool, more: int) -> bool:
+    def _grown(self, segments: Segments, pool: BlockPool, more: int) -> bool:
         """Whether one of the pool's latest segments could be grown in place by `more` bytes.
 
         The one with most free bytes at its end is tried first. Older segments are mostly followed
@@ -168,10 +168,10 @@ class Stitcher:
             if self._source.grow(segment.ptr, segment.size, segment.size + more):
                 chunk.left.right = segment.left = chunk  # only stores from here
                 segment.size += more
-                reserve.misses += 1
-                reserve.reserved += more
-                if reserve.reserved > reserve.peak:
-                    reserve.peak = reserve.reserved
+                segments.misses += 1
+                segments.reserved += more
+                if segments.reserved > segments.peak:
+                    segments.peak = segments.reserved
                 try:
                     give_all(new)
                 finally:

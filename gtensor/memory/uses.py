@@ -14,7 +14,7 @@ from typing import Any, NamedTuple, Protocol, TypeVar
 
 from gtensor.memory.adaptors import Adaptor, bottom_of
 from gtensor.memory.history import History, Life
-from gtensor.memory.layout import LIVE, Piece, layout_of, opened
+from gtensor.memory.layout import LIVE, Piece, layout_and_stats, opened
 from gtensor.memory.resource import Block
 
 
@@ -64,7 +64,7 @@ def present(objects: Iterable[Any], arena: Any) -> Present:
 def standing(arena: Any) -> History:
     """A history without events: the blocks of an arena now."""
     objects = objects_of(Block, Adaptor)
-    layout, stats = layout_of(arena)
+    layout, stats = layout_and_stats(arena)
     blocks, held, _ = present(objects, arena)
     segments = opened(layout, held, [
         Piece(block.ptr, block.size, LIVE, block.nbytes, block.label) for block in blocks])
@@ -83,11 +83,8 @@ def standing(arena: Any) -> History:
 
 
 class _Placed(Protocol):
-    """An address and a size."""
-
     @property
     def address(self) -> int: ...
-
     @property
     def size(self) -> int: ...
 

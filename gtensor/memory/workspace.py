@@ -254,12 +254,12 @@ class Workspace:
                 f"{size_text(held)} of its limit of {size_text(self.limit)} are held", nbytes)
 
 
-def _bytes(nbytes: Any, told: str, else_wanted: str = "") -> int:
+def _bytes(nbytes: Any, given: str, else_wanted: str = "") -> int:
     """Bytes as an int; TypeError for a non-integer, ValueError below 0."""
     if isinstance(nbytes, bool) or not hasattr(nbytes, "__index__"):
-        raise TypeError(f"{told}; wanted bytes as an integer{else_wanted}")
+        raise TypeError(f"{given}; wanted bytes as an integer{else_wanted}")
     if index(nbytes) < 0:
-        raise ValueError(f"{told}; wanted 0 bytes or more{else_wanted}")
+        raise ValueError(f"{given}; wanted 0 bytes or more{else_wanted}")
     return index(nbytes)
 
 

@@ -33,8 +33,8 @@ def check(arena: Arena, blocks: Iterable[Block]) -> None:
     """Assert that `blocks` are exactly the live ones, that none overlap and no byte is lost."""
     blocks = sorted(blocks, key=lambda block: block.ptr)
     stats = arena.stats()
-    pools = arena._reserve.pools.all()
-    stitcher = arena._reserve.stitcher
+    pools = arena._segments.pools.all()
+    stitcher = arena._segments.stitcher
     spans = () if stitcher is None else tuple(stitcher.stitched)
     held = [span for span in spans if span.bin == IN_USE]
     retired, free = sum(span.size for span in spans if span.bin == RETIRED), 0

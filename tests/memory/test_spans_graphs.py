@@ -8,7 +8,7 @@ import pytest
 from simulated import SimulatedPages
 
 from gtensor.memory import Arena, VirtualSegments
-from gtensor.memory.reserve import Reserve
+from gtensor.memory.reserve import Segments
 from gtensor.memory.spans import Stitched
 
 from .invariants import check
@@ -66,12 +66,12 @@ def test_a_later_capture_into_the_pool_has_the_same_address():
 
 
 def test_planted_fault_joined_addresses_that_are_forgotten_are_caught(monkeypatch):
-    real = Reserve.release
+    real = Segments.release
 
     def release(reserve):
         reserve.stitcher.captures.clear()
         return real(reserve)
 
-    monkeypatch.setattr(Reserve, "release", release)
+    monkeypatch.setattr(Segments, "release", release)
     with pytest.raises(ValueError, match="not mapped"):
         test_joined_addresses_stay_while_the_graph_lives()

@@ -127,7 +127,7 @@ def refuse_one_step(training: Training, clean: Outcome, steps: list[RawStep]) ->
     else:
         assert bits(training.weights()) == clean.weights and gradients == clean.gradients
     assert training.live() == live, "a failed step left blocks alive"
-    for pool in training.arena._reserve.pools.all():
+    for pool in training.arena._segments.pools.all():
         check_pool(pool, training.arena.source.granularity)
     return refused
 

@@ -128,7 +128,7 @@ def test_blocks_do_not_keep_a_recording_alive(step):
     events = len(recording.events)
     del recording
     assert not [owner for owner in gc.get_referrers(timeline)
-                if type(owner).__name__ in ("Heard", "MethodType")]
+                if type(owner).__name__ in ("FreeAndNotify", "MethodType")]
     del kept
     assert len(timeline.events) == events, "nothing is recorded after the end"
 
