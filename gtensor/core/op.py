@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from gtensor.core.apply import apply, apply_one, apply_pair
+from gtensor.core.arguments import Arguments, LazySignature, arguments_of, parameters_of
 from gtensor.core.namespaces import raw, recorded
 from gtensor.core.storage import FRESH, GIVEN
 
@@ -26,6 +27,8 @@ _RESERVED: dict[str, Any] = {"out": None, "beta": 0.0}  # names and the defaults
 
 class Op:
     """One operation: two paths, one derivative, samples. Call it on Tensors to apply and record."""
+
+    __signature__ = LazySignature()
 
     def __init__(
         self,
@@ -67,8 +70,9 @@ class Op:
         self.complex = complex
         self.storage = FRESH if owns else GIVEN  # of outputs that are not views
         self.__doc__ = doc or f"{name}, elementwise with broadcasting."
-        self.input_names = tuple((inputs or _input_names(cpu)).split())
-        self.__signature__ = _signature(name, self.input_names, cpu, variadic)
+        takes = arguments_of(cpu)
+        _check_reserved(name, takes)
+        self.input_names = _input_names(inputs, takes)
         self.extra_names = tuple(extras.split())
         self._plan_saves(saves or {})
 
@@ -85,6 +89,15 @@ class Op:
         # for records that save nothing, so that a rule can always unpack step.saved
         self.nothing_saved: tuple[Any, Any] = ((None,) * len(self.save_names), ())
         self.plans = _Plans([needed.get(n, set()) for n in self.input_names], self.save_positions)
+
+    def _signature(self) -> inspect.Signature:
+        """Inputs by position, parameters by keyword."""
+        params = [p for p in parameters_of(self.cpu)
+                  if p.kind is p.KEYWORD_ONLY and p.name not in _RESERVED]
+        kind = (inspect.Parameter.VAR_POSITIONAL if self.variadic
+                else inspect.Parameter.POSITIONAL_ONLY)
+        names = self.input_names[:1 if self.variadic else None]
+        return inspect.Signature([*[inspect.Parameter(n, kind) for n in names], *params])
 
     def __call__(self, *inputs: Any, **params: Any) -> Tensor:
         return apply(self, inputs, params)
@@ -122,41 +135,29 @@ class _Plans(dict[int, tuple[int | None, ...]]):
         return plan
 
 
-def _class_for(cpu: Callable[..., Any], more: dict[str, Any]) -> type[Op]:
+def _class_for(names: tuple[str, ...], takes: Arguments, more: dict[str, Any]) -> type[Op]:
     """The class with the shortest call path."""
     if more.get("extras") or more.get("view") or more.get("variadic"):
         return Op
-    count = len((more.get("inputs") or _input_names(cpu)).split())
-    parameters = inspect.signature(cpu).parameters.values()
-    plain = not any(p.kind in (p.KEYWORD_ONLY, p.VAR_KEYWORD) and p.name not in _RESERVED
-                    for p in parameters)
-    return UnaryOp if count == 1 else BinaryOp if count == 2 and plain else Op
+    plain = not takes.rest and _RESERVED.keys() >= {*takes.params}
+    return UnaryOp if len(names) == 1 else BinaryOp if len(names) == 2 and plain else Op
 
 
-def _signature(
-    name: str, input_names: tuple[str, ...], cpu: Callable[..., Any], variadic: bool
-) -> inspect.Signature:
-    """The op's signature: inputs by position, parameters by keyword. Raises for reserved names.
+def _check_reserved(name: str, takes: Arguments) -> None:
+    """Raise TypeError if the path has a parameter `out` or `beta` of another meaning.
 
-    Rules pass `out` and `beta` (accumulate: out = result + beta * out) to paths; a parameter of
-    that name would be dropped when a rule is recorded.
+    Rules pass these (accumulate: out = result + beta * out) to paths; a parameter of that name
+    would be dropped when a rule is recorded.
     """
-    known = inspect.signature(cpu).parameters.values()
-    params = [p for p in known if p.kind is p.KEYWORD_ONLY and p.name not in _RESERVED]
-    for p in known:
-        if p.name in _RESERVED and p.default not in (_RESERVED[p.name], p.empty):
-            raise TypeError(f"op {name!r} has a parameter {p.name!r}, which is reserved for "
-                            f"{p.name}={_RESERVED[p.name]}; choose another name")
-    kind = inspect.Parameter.VAR_POSITIONAL if variadic else inspect.Parameter.POSITIONAL_ONLY
-    inputs = [inspect.Parameter(n, kind) for n in input_names[:1 if variadic else None]]
-    return inspect.Signature([*inputs, *params])
+    for reserved, default in _RESERVED.items():
+        if takes.defaults.get(reserved, default) != default:
+            raise TypeError(f"op {name!r} has a parameter {reserved!r}, which is reserved for "
+                            f"{reserved}={default}; choose another name")
 
 
-def _input_names(cpu: Callable[..., Any]) -> str:
+def _input_names(given: str | None, takes: Arguments) -> tuple[str, ...]:
     """Inputs are the positional parameters of the CPU path; keyword-only ones are parameters."""
-    parameters = inspect.signature(cpu).parameters.values()
-    return " ".join(p.name for p in parameters
-                    if p.kind is p.POSITIONAL_OR_KEYWORD and p.name != "out")
+    return tuple(given.split()) if given else tuple(n for n in takes.inputs if n != "out")
 
 
 def op(
@@ -195,15 +196,17 @@ def op(
     """
     if name in registry:
         raise TypeError(f"op {name!r} is registered already; choose another name")
+    takes = arguments_of(cpu)
+    names = _input_names(more.get("inputs"), takes)
     declaration = backward if hasattr(backward, "derivative") else None
     if declaration is not None:
-        names = (more.get("inputs") or _input_names(cpu)).split()
         backward, tangent, more["saves"] = declaration.derivative(names)
     if backward is REQUIRED or tangent is REQUIRED:
         missing = "backward" if backward is REQUIRED else "tangent"
         raise TypeError(f"op {name!r} has no {missing} rule; give it, or None on purpose")
     more.setdefault("owns", sys._getframe(1).f_globals.get("__name__", "").startswith("gtensor."))
-    made = _class_for(cpu, more)(name, cpu=cpu, gpu=gpu, backward=backward, tangent=tangent, **more)
+    kind = _class_for(names, takes, more)
+    made = kind(name, cpu=cpu, gpu=gpu, backward=backward, tangent=tangent, **more)
     if declaration is not None:
         declaration.bind(made)
     registry[name] = made
