@@ -15,9 +15,10 @@ from __future__ import annotations
 
 import math as _math
 from importlib import import_module as _import_module
+from typing import TYPE_CHECKING as _TYPE_CHECKING
 from typing import Any as _Any
 
-from gtensor import checkpoint, data, fft, linalg, memory, nn, ops, optim, profiler, random
+from gtensor import fft, linalg, memory, nn, ops, optim, random
 from gtensor import holders as _holders  # noqa: F401  recordings ask it what live modules hold
 from gtensor.backend import (
     Device,
@@ -69,6 +70,9 @@ from gtensor.random import manual_seed
 from gtensor.settings import settings
 from gtensor.streaming import Event, stream
 
+if _TYPE_CHECKING:  # see `__getattr__`
+    from gtensor import checkpoint, data, profiler, testing
+
 __version__ = "0.1.0"
 
 __array_api_version__ = "2024.12"
@@ -88,8 +92,14 @@ __all__ = [
 ]
 
 
+_LATE = ("checkpoint", "data", "profiler", "testing")  # imported when they are first used
+
+
 def __getattr__(name: str) -> _Any:
-    """`gt.testing` is imported when it is first used."""
-    if name == "testing":
-        return _import_module("gtensor.testing")
+    if name in _LATE:
+        return _import_module(f"gtensor.{name}")
     raise AttributeError(f"module 'gtensor' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *_LATE})
