@@ -211,18 +211,33 @@ def _parameter(text: str) -> Parameter:
 class Elementwise:
     """A kernel whose body CuPy applies to every element; see `elementwise`."""
 
-    __slots__ = ("_arity", "_kernel", "body", "include", "inputs", "name", "outputs")
+    __slots__ = ("_arity", "_kernel", "_parsed", "_texts", "body", "include", "name")
 
     def __init__(
         self, inputs: str, outputs: str, body: str, include: str | None, name: str | None
     ) -> None:
-        self.inputs = _parameters(inputs)
-        self.outputs = _parameters(outputs)
+        self._arity = len(_parameters(inputs))
+        _parameters(outputs)  # raises ValueError
+        self._texts = inputs, outputs
+        self._parsed: tuple[tuple[Parameter, ...], ...] = ()
         self.body = body
         self.include = include
         self.name = name or _name_from(body)
-        self._arity = len(self.inputs)
         self._kernel: Any = None
+
+    @property
+    def inputs(self) -> tuple[Parameter, ...]:
+        return self._parameters()[0]
+
+    @property
+    def outputs(self) -> tuple[Parameter, ...]:
+        return self._parameters()[1]
+
+    def _parameters(self) -> tuple[tuple[Parameter, ...], ...]:
+        """Of inputs and outputs. Made when a kernel is compiled: most never are."""
+        if not self._parsed:
+            self._parsed = tuple([_parameters(text) for text in self._texts])
+        return self._parsed
 
     def __repr__(self) -> str:
         return f"elementwise({self.name!r}: {self.body})"

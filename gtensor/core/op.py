@@ -82,13 +82,15 @@ class Op:
         unknown = {*saves, *" ".join(saves.values()).split()} - set(names)
         if unknown:
             raise TypeError(f"op {self.name!r} saves {sorted(unknown)}; it has {', '.join(names)}")
-        needed = {name: {names.index(n) for n in text.split()} for name, text in saves.items()}
-        self.save_positions = tuple(sorted(set().union(*needed.values()))) if needed else ()
+        needed = {name: tuple(sorted({names.index(n) for n in text.split()}))
+                  for name, text in saves.items()}
+        self.save_positions = tuple(sorted(set().union(*needed.values())))
         self.save_names = tuple(names[p] for p in self.save_positions)
         self.save_index = {name: k for k, name in enumerate(self.save_names)}
         # for records that save nothing, so that a rule can always unpack step.saved
         self.nothing_saved: tuple[Any, Any] = ((None,) * len(self.save_names), ())
-        self.plans = _Plans([needed.get(n, set()) for n in self.input_names], self.save_positions)
+        self.plans = _Plans(
+            tuple([needed.get(n, ()) for n in self.input_names]), self.save_positions)
 
     def _signature(self) -> inspect.Signature:
         """Inputs by position, parameters by keyword."""
@@ -100,6 +102,10 @@ class Op:
         return inspect.Signature([*[inspect.Parameter(n, kind) for n in names], *params])
 
     def __call__(self, *inputs: Any, **params: Any) -> Tensor:
+        return apply(self, inputs, params)
+
+    def record(self, *inputs: Any, out: Any = None, beta: float = 0, **params: Any) -> Tensor:
+        """The op in the namespace `recorded`: a call that ignores the buffer."""
         return apply(self, inputs, params)
 
     def __repr__(self) -> str:
@@ -121,7 +127,7 @@ class BinaryOp(Op):
 class _Plans(dict[int, tuple[int | None, ...]]):
     """Bit mask of the inputs that need gradients -> positions to save, None where not needed."""
 
-    def __init__(self, needed: list[set[int]], positions: tuple[int, ...]) -> None:
+    def __init__(self, needed: tuple[tuple[int, ...], ...], positions: tuple[int, ...]) -> None:
         self.needed = needed
         self.positions = positions
 
@@ -129,7 +135,7 @@ class _Plans(dict[int, tuple[int | None, ...]]):
         wanted: set[int] = set()
         for i, needed in enumerate(self.needed):
             if mask >> i & 1:
-                wanted |= needed
+                wanted.update(needed)
         plan = tuple(p if p in wanted else None for p in self.positions) if wanted else ()
         self[mask] = plan
         return plan
@@ -210,7 +216,7 @@ def op(
     if declaration is not None:
         declaration.bind(made)
     registry[name] = made
-    setattr(recorded, name, lambda *inputs, out=None, beta=0, **params: apply(made, inputs, params))
+    setattr(recorded, name, made.record)
     setattr(raw["cpu"], name, cpu)
     setattr(raw["cuda"], name, gpu)
     return made
