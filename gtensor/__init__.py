@@ -14,9 +14,7 @@ Without an NVIDIA GPU the same code runs on NumPy.
 from __future__ import annotations
 
 import math as _math
-from importlib import import_module as _import_module
 from typing import TYPE_CHECKING as _TYPE_CHECKING
-from typing import Any as _Any
 
 from gtensor import fft, linalg, memory, nn, ops, optim, random
 from gtensor import holders as _holders  # noqa: F401  recordings ask it what live modules hold
@@ -62,6 +60,7 @@ from gtensor.creation import (
 from gtensor.dtypes import *  # noqa: F403
 from gtensor.dtypes import __all__ as _dtypes
 from gtensor.graphs import Graph
+from gtensor.late import late as _late
 from gtensor.namespace_info import __array_namespace_info__
 from gtensor.ops import *  # noqa: F403
 from gtensor.ops import __all__ as _functions
@@ -70,8 +69,11 @@ from gtensor.random import manual_seed
 from gtensor.settings import settings
 from gtensor.streaming import Event, stream
 
-if _TYPE_CHECKING:  # see `__getattr__`
+if _TYPE_CHECKING:
     from gtensor import checkpoint, data, profiler, testing
+else:
+    __getattr__, __dir__ = _late(__name__, {
+        name: f"gtensor.{name}" for name in ("checkpoint", "data", "profiler", "testing")})
 
 __version__ = "0.1.0"
 
@@ -90,16 +92,3 @@ __all__ = [
     "pi", "pointwise", "profiler", "random", "set_default_device", "set_grad_enabled",
     "settings", "stream", "tensor", "visible_devices", "zeros", "zeros_like", *_dtypes, *_functions,
 ]
-
-
-_LATE = ("checkpoint", "data", "profiler", "testing")  # imported when they are first used
-
-
-def __getattr__(name: str) -> _Any:
-    if name in _LATE:
-        return _import_module(f"gtensor.{name}")
-    raise AttributeError(f"module 'gtensor' has no attribute {name!r}")
-
-
-def __dir__() -> list[str]:
-    return sorted({*globals(), *_LATE})

@@ -10,8 +10,10 @@ from contextlib import contextmanager
 from importlib.util import find_spec
 from os import PathLike
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from gtensor.memory.history import History
+if TYPE_CHECKING:
+    from gtensor.memory.history import History
 
 _SNAPSHOTS = (".pickle", ".json")
 _SUFFIXES = (".html", ".png", *_SNAPSHOTS)

@@ -10,12 +10,14 @@ import gc
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from itertools import chain
-from typing import Any, NamedTuple, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar
 
 from gtensor.memory.adaptors import Adaptor, bottom_of
-from gtensor.memory.history import History, Life
 from gtensor.memory.layout import LIVE, Piece, layout_of, opened
 from gtensor.memory.resource import Block
+
+if TYPE_CHECKING:
+    from gtensor.memory.history import History
 
 
 class Found(NamedTuple):
@@ -63,6 +65,8 @@ def present(objects: Iterable[Any], arena: Any) -> Present:
 
 def standing(arena: Any) -> History:
     """A history without events: the blocks of an arena now."""
+    from gtensor.memory.history import History, Life
+
     objects = objects_of(Block, Adaptor)
     layout, stats = layout_of(arena)
     blocks, held, _ = present(objects, arena)

@@ -8,8 +8,7 @@ time.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from gtensor.backend.scopes import listeners
 from gtensor.core.hooks import RemovableHandle
@@ -19,8 +18,7 @@ Args = tuple[Any, ...]
 Options = dict[str, Any]
 
 
-@dataclass(frozen=True)
-class Hook:
+class Hook(NamedTuple):
     """A hook, and whether it takes keyword arguments."""
 
     function: Callable[..., Any]

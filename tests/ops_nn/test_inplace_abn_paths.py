@@ -353,7 +353,7 @@ def test_an_error_of_a_twentieth_of_a_percent_is_caught(
     p = Problem(rng, case, (40, 3, 5), dtype, weight=np.full(3, 0.2), bias=np.full(3, 0.1))
     p.check_all()
     monkeypatch.setitem(
-        paths.INVERSES, case[0], dataclasses.replace(INVERSES[case[0]], **{rule: wrong})
+        paths.INVERSES, case[0], INVERSES[case[0]]._replace(**{rule: wrong})
     )
     with pytest.raises(AssertionError):
         p.check_all()
