@@ -16,8 +16,7 @@ from __future__ import annotations
 import math as _math
 from typing import TYPE_CHECKING as _TYPE_CHECKING
 
-from gtensor import fft, linalg, memory, nn, ops, optim, random
-from gtensor import holders as _holders  # noqa: F401  recordings ask it what live modules hold
+from gtensor import fft, linalg, memory, ops, random
 from gtensor.backend import (
     Device,
     DeviceError,
@@ -61,7 +60,9 @@ from gtensor.dtypes import *  # noqa: F403
 from gtensor.dtypes import __all__ as _dtypes
 from gtensor.graphs import Graph
 from gtensor.late import late as _late
+from gtensor.memory.uses import find_in as _find_in
 from gtensor.namespace_info import __array_namespace_info__
+from gtensor.ops import networks as _networks  # noqa: F401  defines the ops behind nn and optim
 from gtensor.ops import *  # noqa: F403
 from gtensor.ops import __all__ as _functions
 from gtensor.ops.pointwise import SAME, d, pointwise
@@ -70,10 +71,12 @@ from gtensor.settings import settings
 from gtensor.streaming import Event, stream
 
 if _TYPE_CHECKING:
-    from gtensor import checkpoint, data, profiler, testing
+    from gtensor import checkpoint, data, nn, optim, profiler, testing
 else:
-    __getattr__, __dir__ = _late(__name__, {
-        name: f"gtensor.{name}" for name in ("checkpoint", "data", "profiler", "testing")})
+    __getattr__, __dir__ = _late(__name__, {name: f"gtensor.{name}" for name in (
+        "checkpoint", "data", "nn", "optim", "profiler", "testing")})
+
+_find_in("gtensor.holders")  # recordings ask it what modules and optimizers hold
 
 __version__ = "0.1.0"
 
