@@ -62,16 +62,17 @@ from gtensor.graphs import Graph
 from gtensor.late import late as _late
 from gtensor.memory.uses import find_in as _find_in
 from gtensor.namespace_info import __array_namespace_info__
-from gtensor.ops import networks as _networks  # noqa: F401  defines the ops behind nn and optim
 from gtensor.ops import *  # noqa: F403
 from gtensor.ops import __all__ as _functions
+from gtensor.ops import networks as _networks  # noqa: F401  defines the ops behind nn and optim
 from gtensor.ops.pointwise import SAME, d, pointwise
 from gtensor.random import manual_seed
 from gtensor.settings import settings
 from gtensor.streaming import Event, stream
 
 if _TYPE_CHECKING:
-    from gtensor import checkpoint, data, nn, optim, profiler, testing
+    from gtensor import checkpoint, data, nn, optim, profiler
+    from gtensor import testing as testing
 else:
     __getattr__, __dir__ = _late(__name__, {name: f"gtensor.{name}" for name in (
         "checkpoint", "data", "nn", "optim", "profiler", "testing")})

@@ -1,7 +1,7 @@
 """What a path or a formula takes, read from its code.
 
-`inspect.signature` costs about 15 us; importing gtensor defines 300 ops. So only names are read when
-an op is defined, and its signature is made when `help` or a test first asks for it.
+`inspect.signature` costs about 15 us, and importing gtensor defines 300 ops. So only names are read
+when an op is defined, and its signature is made when `help` or a test first asks for it.
 """
 
 from __future__ import annotations
@@ -66,4 +66,4 @@ class LazySignature:
         if made is None:  # `inspect.signature` of the class reads `__init__`
             raise AttributeError("__signature__")
         made.__signature__ = made._signature()
-        return made.__signature__  # type: ignore[no-any-return]
+        return made.__signature__

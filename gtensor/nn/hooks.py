@@ -8,7 +8,8 @@ time.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from dataclasses import dataclass
+from typing import Any
 
 from gtensor.backend.scopes import listeners
 from gtensor.core.hooks import RemovableHandle
@@ -18,7 +19,8 @@ Args = tuple[Any, ...]
 Options = dict[str, Any]
 
 
-class Hook(NamedTuple):
+@dataclass(frozen=True)
+class Hook:
     """A hook, and whether it takes keyword arguments."""
 
     function: Callable[..., Any]

@@ -130,7 +130,7 @@ def _sum_rules(partials: Sequence[Formula]) -> dict[str, Any]:
 
 def loss_records(
     name: str, formula: Formula, text: str, partials: Sequence[str | Formula], *,
-    samples: list[Sample], reference: Formula, doc: str, before: str = "",
+    samples: Sequence[Sample], reference: Formula, doc: str, before: str = "",
 ) -> tuple[Op, Op]:
     """The elementwise loss `formula(ns, *inputs, **params)` and `scale` times its sum.
 
