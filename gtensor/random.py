@@ -36,10 +36,10 @@ class _Source:
 
     generator: np.random.Generator | None = None
     seed = int.from_bytes(os.urandom(8))  # drawn now: forked processes go on from one state
-    making = threading.RLock()
 
 
-free_at_forks(_Source.making)
+_making = threading.RLock()  # of the process's generator
+free_at_forks(_making)
 
 
 class _Repeat(threading.local):
@@ -65,7 +65,7 @@ def generator() -> np.random.Generator:
 
 def _first() -> np.random.Generator:
     """The process's generator; it is made once. NumPy imports its random numbers here."""
-    with _Source.making:
+    with _making:
         if _Source.generator is None:
             _Source.generator = _over(np.random.Philox(_Source.seed))
         return _Source.generator
@@ -73,7 +73,7 @@ def _first() -> np.random.Generator:
 
 def _replace(bits: np.random.Philox) -> None:
     if _repeat.generator is None:
-        with _Source.making:
+        with _making:
             _Source.generator = _over(bits)
     else:
         _repeat.generator = _over(bits)

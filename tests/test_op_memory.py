@@ -146,7 +146,7 @@ def scalings(sample: Sample) -> Iterator[Sample]:
     for axis, lengths in places.items():
         factor = ceil(missing ** (1 / axes)) if axis is None else ceil(missing)
         for params in (sample.params, _longer(sample.params, lengths, factor)):
-            yield Sample(draws=sample.draws, params=params, shapes=tuple(
+            yield replace(sample, params=params, shapes=tuple(
                 shape and tuple(n * factor if n > 1 and axis in (None, k) else n
                                 for k, n in enumerate(shape))
                 for shape in sample.shapes))

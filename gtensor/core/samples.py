@@ -7,6 +7,7 @@ dtypes and layouts (strided, transposed, offset).
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
 from typing import Any, overload
 
 import numpy as np
@@ -54,23 +55,13 @@ def below(limit: int) -> Draw:
     return draw
 
 
+@dataclass(frozen=True)
 class Sample:
     """Shapes and draws of the inputs (None for an omitted optional input), and the parameters."""
 
-    __slots__ = ("draws", "params", "shapes")
-
-    def __init__(
-        self,
-        shapes: tuple[tuple[int, ...] | None, ...],
-        draws: tuple[Draw, ...] | Draw = normal,
-        params: dict[str, Any] | None = None,
-    ) -> None:
-        self.shapes = shapes
-        self.draws = draws
-        self.params = {} if params is None else params
-
-    def __repr__(self) -> str:
-        return f"Sample({self.shapes}, {self.draws}, {self.params})"
+    shapes: tuple[tuple[int, ...] | None, ...]
+    draws: tuple[Draw, ...] | Draw = normal
+    params: dict[str, Any] = field(default_factory=dict)
 
     def arrays(self, rng: np.random.Generator) -> list[np.ndarray | None]:
         """Fresh float64 (or integer, boolean) arrays."""
