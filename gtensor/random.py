@@ -7,7 +7,7 @@ checkpoints, and independent of the device, so a run can be repeated on a machin
 from __future__ import annotations
 
 import math
-import secrets
+import os
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
@@ -32,9 +32,14 @@ def _over(bits: np.random.Philox) -> np.random.Generator:
 
 
 class _Source:
-    """The process's generator; `manual_seed` replaces it."""
+    """The process's generator, made at the first draw; `manual_seed` replaces it."""
 
-    generator = _over(np.random.Philox(secrets.randbits(64)))
+    generator: np.random.Generator | None = None
+    seed = int.from_bytes(os.urandom(8))  # drawn now: forked processes go on from one state
+
+
+_making = threading.RLock()  # of the process's generator
+free_at_forks(_making)
 
 
 class _Repeat(threading.local):
@@ -55,12 +60,21 @@ def manual_seed(seed: int) -> None:
 
 def generator() -> np.random.Generator:
     """The generator that all random functions of gtensor draw from."""
-    return _repeat.generator or _Source.generator
+    return _repeat.generator or _Source.generator or _first()
+
+
+def _first() -> np.random.Generator:
+    """The process's generator; it is made once. NumPy imports its random numbers here."""
+    with _making:
+        if _Source.generator is None:
+            _Source.generator = _over(np.random.Philox(_Source.seed))
+        return _Source.generator
 
 
 def _replace(bits: np.random.Philox) -> None:
     if _repeat.generator is None:
-        _Source.generator = _over(bits)
+        with _making:
+            _Source.generator = _over(bits)
     else:
         _repeat.generator = _over(bits)
 

@@ -18,6 +18,7 @@ import pytest
 ROOT = Path(__file__).resolve().parents[1]
 FLOORS = {
     "settings": 0, "frames": 0, "atomic": 0, "files": 0, "facts": 0, "locks": 0, "interrupts": 0,
+    "late": 0,
     "backend": 1, "memory": 2,
     "core": 3, "ops": 4, "creation": 4, "streaming": 4, "graphs": 4, "random": 4,
     "dtypes": 4, "linalg": 5, "fft": 5, "namespace_info": 5,

@@ -10,18 +10,19 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from functools import cache
 from math import copysign
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from gtensor.backend.cublas import Products
-from gtensor.backend.cuda_graphs import Capture
 from gtensor.backend.cuda_memory import AsyncMemory, is_pinned, library_malloc, no_room_for
-from gtensor.backend.cuda_pages import CudaPages
 from gtensor.backend.cuda_streams import CudaStream, StreamBook, cupy
 from gtensor.backend.devices import Device, get_device
 from gtensor.backend.elements import element_type
 from gtensor.backend.ordering import Ordering
+
+if TYPE_CHECKING:
+    from gtensor.backend.cuda_graphs import Capture
+    from gtensor.backend.cuda_pages import CudaPages
 
 _WRITTEN = ("out", "state")  # the parameters that a path writes; `state` is an optimizer's
 
@@ -42,6 +43,8 @@ class CudaDevice(Device):
     library: Callable[[int], Any] | None = None  # the allocator while there is no resource
 
     def __init__(self, index: int) -> None:
+        from gtensor.backend.cublas import Products  # here: only a machine with a GPU needs it
+
         super().__init__(index)
         self._cupy_device = cupy().cuda.Device(index)
         self.array_type = cupy().ndarray
@@ -162,6 +165,8 @@ class CudaDevice(Device):
             ended(number, last)
 
     def new_capture(self) -> Capture:
+        from gtensor.backend.cuda_graphs import Capture
+
         return Capture(self, self._ordering)
 
     def stamp(self, array: Any) -> Any:
@@ -188,6 +193,8 @@ class CudaDevice(Device):
 
     def pages(self) -> CudaPages:
         """The device's virtual memory; raises ImportError without cuda-bindings."""
+        from gtensor.backend.cuda_pages import CudaPages
+
         return CudaPages(self.index, self._cupy_device)
 
     def async_memory(self) -> AsyncMemory:

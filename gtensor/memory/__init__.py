@@ -14,9 +14,10 @@ from dataclasses import replace
 from functools import partial
 from numbers import Integral
 from os import PathLike
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from gtensor.backend import Device, device_of, get_device
+from gtensor.late import late
 from gtensor.memory import export
 from gtensor.memory.adaptors import Failing, category, chain_of, push_adaptor, remove_adaptor
 from gtensor.memory.allocators import (
@@ -28,11 +29,8 @@ from gtensor.memory.allocators import (
     use_arena,
 )
 from gtensor.memory.arena import Arena
-from gtensor.memory.history import History
 from gtensor.memory.limits import Watermark, amount_of, size_of
-from gtensor.memory.plan import Plan
 from gtensor.memory.planned import Planned, planned
-from gtensor.memory.recording import Recording, record
 from gtensor.memory.report import summary_text
 from gtensor.memory.resource import Block, OutOfMemoryError, Resource, Stats
 from gtensor.memory.sources import (
@@ -41,9 +39,19 @@ from gtensor.memory.sources import (
     SegmentSource,
     VirtualSegments,
 )
-from gtensor.memory.timelines import Event, Timeline
 from gtensor.memory.uses import standing
 from gtensor.memory.workspace import Workspace
+
+if TYPE_CHECKING:
+    from gtensor.memory.history import History
+    from gtensor.memory.plan import Plan
+    from gtensor.memory.recording import Recording, record
+    from gtensor.memory.timelines import Event, Timeline
+else:
+    __getattr__, __dir__ = late(__name__, {
+        "History": "gtensor.memory.history", "Plan": "gtensor.memory.plan",
+        "Recording": "gtensor.memory.recording", "record": "gtensor.memory.recording",
+        "Event": "gtensor.memory.timelines", "Timeline": "gtensor.memory.timelines"})
 
 __all__ = [
     "Arena", "Block", "CudaSegments", "Event", "Failing", "History", "HostSegments",
@@ -177,6 +185,8 @@ def timeline(path: str | PathLike[str] | None = None, device: Device | str | Non
     if not isinstance(most, Integral) or most < 0:
         raise (ValueError if isinstance(most, Integral) else TypeError)(
             f"most={most!r} given; wanted how many events to keep, an integer of 0 or more")
+    from gtensor.memory.timelines import Timeline  # late, as the name of this module
+
     device = get_device(device)
     recording = push_adaptor(device, "a timeline of",
                            partial(Timeline, most=most, stacks=stacks))
@@ -209,6 +219,8 @@ def snapshot(path: str | PathLike[str], device: Device | str | None = None) -> N
     `gtensor.memory.snapshots` documents the keys; `gtensor memory FILE` reads both. Raises
     ValueError for another suffix, OSError if the file cannot be written.
     """
+    from gtensor.memory.timelines import Timeline
+
     export.check(path, snapshot=True)
     recording = next((link for link in chain_of(get_device(device).resource)
                       if isinstance(link, Timeline)), None)

@@ -16,14 +16,16 @@ from contextlib import contextmanager
 from dataclasses import replace
 from threading import RLock, get_ident
 from types import MethodType
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from gtensor.backend import Device, get_device
 from gtensor.locks import free_at_forks
 from gtensor.memory.adaptors import Adaptor, Captured, bottom_of, chain_of, replace_resource
-from gtensor.memory.plan import Lifetime, Plan
 from gtensor.memory.report import Holding, size_text
 from gtensor.memory.resource import Block, Resource, Stats, block_of
+
+if TYPE_CHECKING:
+    from gtensor.memory.plan import Lifetime, Plan
 
 _AHEAD = 16  # after a deviation, the planned allocations searched for the request
 _serials = itertools.count(-1, -1)  # below those of any arena
@@ -317,6 +319,8 @@ def planned(plan: Plan, device: Device | str | None = None) -> Iterator[Plan]:
     Raises RuntimeError within another planned step or a capture on the device and if its arena is
     switched off, OutOfMemoryError if the reservation does not fit.
     """
+    from gtensor.memory.plan import Plan
+
     if not isinstance(plan, Plan):
         raise TypeError(f"plan {plan!r} given; wanted one that a recording's plan() made")
     device = get_device(device)

@@ -6,7 +6,6 @@ import itertools
 import threading
 import weakref
 from collections.abc import Iterable
-from dataclasses import dataclass, field
 from math import prod
 from operator import index
 from typing import Any, NamedTuple
@@ -65,15 +64,17 @@ class WorkspaceUsage(NamedTuple):
     held: int
 
 
-@dataclass(slots=True)
 class _Buffer:
-    stream: weakref.ref[Stream]
-    life: weakref.ref[_Life]  # of its thread
-    array: Any = None  # flat uint8, None before the first and after the last
-    capacity: int = 0
-    in_use: int = 0
-    generation: int = 0
-    retired: list[tuple[weakref.ref[Any], int]] = field(default_factory=list)
+    __slots__ = ("array", "capacity", "generation", "in_use", "life", "retired", "stream")
+
+    def __init__(self, stream: weakref.ref[Stream], life: weakref.ref[_Life]) -> None:
+        self.stream = stream
+        self.life = life  # of its thread
+        self.array: Any = None  # flat uint8, None before the first and after the last
+        self.capacity = 0
+        self.in_use = 0
+        self.generation = 0
+        self.retired: list[tuple[weakref.ref[Any], int]] = []
 
     @property
     def gone(self) -> bool:

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from gtensor.core.namespaces import public, recorded
+from gtensor.core.namespaces import recorded
 from gtensor.core.op import Op
 from gtensor.core.tensor import Tensor
 from gtensor.ops import activation as _activation
@@ -254,7 +254,3 @@ def cosine_similarity(x1: Tensor, x2: Tensor, dim: int = 1, eps: float = 1e-8) -
     same_dtype("cosine_similarity", x1=x1, x2=x2)
     first, second = (normalize(x, dim=dim, eps=eps) for x in broadcast_arrays(x1, x2))
     return (first * second).sum(axis=dim)
-
-
-# Methods of Tensor.
-public.relu, public.sigmoid = relu, sigmoid
