@@ -12,7 +12,7 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from operator import index
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -21,6 +21,9 @@ from gtensor.core.tensor import Tensor, is_floating
 from gtensor.creation import DEFAULT_FLOAT, tensor
 from gtensor.facts import told
 from gtensor.locks import free_at_forks
+
+if TYPE_CHECKING:
+    from gtensor.backend.typing import DTypeLike
 
 Shape = int | Sequence[int]
 
@@ -133,7 +136,7 @@ def _plain(value: Any) -> Any:
 
 
 def normal(
-    shape: Shape, *, mean: float = 0.0, std: float = 1.0, dtype: Any = None,
+    shape: Shape, *, mean: float = 0.0, std: float = 1.0, dtype: DTypeLike | None = None,
     device: Device | str | None = None, requires_grad: bool = False,
 ) -> Tensor:
     """Normally distributed values; float32 unless another floating dtype is given.
@@ -149,7 +152,7 @@ def normal(
 
 
 def uniform(
-    shape: Shape, *, low: float = 0.0, high: float = 1.0, dtype: Any = None,
+    shape: Shape, *, low: float = 0.0, high: float = 1.0, dtype: DTypeLike | None = None,
     device: Device | str | None = None, requires_grad: bool = False,
 ) -> Tensor:
     """Values uniform in [low, high); float32 unless another floating dtype is given.
@@ -172,7 +175,8 @@ def _floating(name: str, dtype: Any) -> np.dtype:
 
 
 def integers(
-    low: int, high: int, shape: Shape, *, dtype: Any = None, device: Device | str | None = None
+    low: int, high: int, shape: Shape, *, dtype: DTypeLike | None = None,
+    device: Device | str | None = None
 ) -> Tensor:
     """Integers uniform in [low, high); int64 unless dtype is given. ValueError if there is none."""
     if not low < high:

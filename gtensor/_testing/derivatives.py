@@ -257,7 +257,7 @@ def second(case: Case) -> None:
 
 def tangent(case: Case) -> None:
     """<tangent(v), u> = <v, backward(u)>, for tangents of all inputs, and of some."""
-    rule = case.op.tangent
+    rule: Any = case.op.tangent  # on Tensors
     if rule is None or not case.floats:
         return
     inputs = case.inputs(requires=case.floats)

@@ -10,12 +10,15 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from gtensor.backend import refuse_mask
 from gtensor.core.tensor import Tensor
+
+if TYPE_CHECKING:
+    from gtensor.backend.typing import Array
 
 MARK = "$"  # begins the key of a packed value; a state's own dict with such a key becomes $items
 
@@ -115,9 +118,9 @@ def to_text(packed: Any) -> str:
     return json.dumps(packed, allow_nan=False, separators=(",", ":"))
 
 
-def memory_of(value: Any) -> tuple[Any, ...] | None:
+def memory_of(value: Tensor | Array) -> tuple[object, ...] | None:
     """A key that is equal for handles on the same elements; None if there are no elements."""
-    array = value._array if isinstance(value, Tensor) else value
+    array: Any = value._array if isinstance(value, Tensor) else value
     if array.size == 0:
         return None
     on_host = isinstance(array, np.ndarray)

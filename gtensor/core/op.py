@@ -8,20 +8,27 @@ from __future__ import annotations
 
 import inspect
 import sys
-from collections.abc import Callable, Iterable, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from gtensor.core.apply import apply, apply_one, apply_pair
 from gtensor.core.namespaces import raw, recorded
 from gtensor.core.storage import FRESH, GIVEN
 
 if TYPE_CHECKING:
+    from gtensor.backend.typing import Path
+    from gtensor.core.node import Guards
+    from gtensor.core.samples import Sample
     from gtensor.core.tensor import Tensor
+    from gtensor.core.typing import Backward, Saved, Tangent
+
+Samples: TypeAlias = "Callable[..., Iterable[Sample]] | Sequence[Sample]"
 
 REQUIRED: Any = object()  # a rule must be given, or be None on purpose
 
 registry: dict[str, Op] = {}
-_RESERVED: dict[str, Any] = {"out": None, "beta": 0.0}  # names and the defaults they must have
+# The reserved names of parameters, and the defaults that they must have.
+_RESERVED: dict[str, float | None] = {"out": None, "beta": 0.0}
 
 
 class Op:
@@ -31,16 +38,16 @@ class Op:
         self,
         name: str,
         *,
-        cpu: Callable[..., Any],
-        gpu: Callable[..., Any],
-        backward: Callable[..., None] | None,
-        tangent: Callable[..., Any] | None,
+        cpu: Path,
+        gpu: Path,
+        backward: Backward | None,
+        tangent: Tangent | None,
         inputs: str | None = None,
         saves: dict[str, str] | None = None,
         extras: str = "",
-        composed: Callable[..., Any] | None = None,
+        composed: Callable[..., Tensor] | None = None,
         batch: Callable[..., Any] | None = None,
-        samples: Callable[..., Iterable[Any]] | Sequence[Any] | None = REQUIRED,
+        samples: Samples | None = REQUIRED,
         reference: Callable[..., Any] | None = None,
         view: bool = False,
         floating: bool = False,
@@ -83,7 +90,7 @@ class Op:
         self.save_names = tuple(names[p] for p in self.save_positions)
         self.save_index = {name: k for k, name in enumerate(self.save_names)}
         # for records that save nothing, so that a rule can always unpack step.saved
-        self.nothing_saved: tuple[Any, Any] = ((None,) * len(self.save_names), ())
+        self.nothing_saved: tuple[Saved, Guards] = ((None,) * len(self.save_names), ())
         self.plans = _Plans([needed.get(n, set()) for n in self.input_names], self.save_positions)
 
     def __call__(self, *inputs: Any, **params: Any) -> Tensor:
@@ -122,7 +129,7 @@ class _Plans(dict[int, tuple[int | None, ...]]):
         return plan
 
 
-def _class_for(cpu: Callable[..., Any], more: dict[str, Any]) -> type[Op]:
+def _class_for(cpu: Path, more: Mapping[str, Any]) -> type[Op]:
     """The class with the shortest call path."""
     if more.get("extras") or more.get("view") or more.get("variadic"):
         return Op
@@ -134,7 +141,7 @@ def _class_for(cpu: Callable[..., Any], more: dict[str, Any]) -> type[Op]:
 
 
 def _signature(
-    name: str, input_names: tuple[str, ...], cpu: Callable[..., Any], variadic: bool
+    name: str, input_names: tuple[str, ...], cpu: Path, variadic: bool
 ) -> inspect.Signature:
     """The op's signature: inputs by position, parameters by keyword. Raises for reserved names.
 
@@ -152,7 +159,7 @@ def _signature(
     return inspect.Signature([*inputs, *params])
 
 
-def _input_names(cpu: Callable[..., Any]) -> str:
+def _input_names(cpu: Path) -> str:
     """Inputs are the positional parameters of the CPU path; keyword-only ones are parameters."""
     parameters = inspect.signature(cpu).parameters.values()
     return " ".join(p.name for p in parameters
@@ -162,8 +169,8 @@ def _input_names(cpu: Callable[..., Any]) -> str:
 def op(
     name: str,
     *,
-    cpu: Callable[..., Any],
-    gpu: Callable[..., Any] = REQUIRED,
+    cpu: Path,
+    gpu: Path = REQUIRED,
     backward: Any = REQUIRED,
     tangent: Any = REQUIRED,
     **more: Any,

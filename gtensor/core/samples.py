@@ -8,9 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
+
+if TYPE_CHECKING:
+    from gtensor.backend.typing import Params
 
 Draw = Callable[[np.random.Generator, tuple[int, ...]], np.ndarray]
 
@@ -61,7 +64,7 @@ class Sample:
 
     shapes: tuple[tuple[int, ...] | None, ...]
     draws: tuple[Draw, ...] | Draw = normal
-    params: dict[str, Any] = field(default_factory=dict)
+    params: Params = field(default_factory=dict)
 
     def arrays(self, rng: np.random.Generator) -> list[np.ndarray | None]:
         """Fresh float64 (or integer, boolean) arrays."""
