@@ -220,7 +220,8 @@ def linspace(
 
 
 def _between(
-    start: Any, stop: Any, num: int, dtype: Any, device: DeviceLike, endpoint: bool
+    start: object, stop: object, num: int, dtype: DTypeLike | None, device: DeviceLike,
+    endpoint: bool
 ) -> Tensor:
     """linspace of 0-d tensors, by ops on them; without dtype in theirs (integers: float32)."""
     ends = [x for x in (start, stop) if isinstance(x, Tensor)]
@@ -288,12 +289,12 @@ def _sizes(shape: Any) -> tuple[int, ...]:
     return sizes
 
 
-def _refuse_copy(data: Any, dtype: Any, place: Device) -> None:
+def _refuse_copy(data: object, dtype: DTypeLike | None, place: Device) -> None:
     raise ValueError(f"copy=False was asked of {type(data).__name__} for dtype "
                      f"{dtype or 'as given'} on {place}; that needs a copy")
 
 
-def _place(data: Any, device: DeviceLike) -> Device:
+def _place(data: object, device: DeviceLike) -> Device:
     if device is None and isinstance(data, Tensor):
         return data.device
     if device is None and hasattr(data, "__cuda_array_interface__"):
@@ -306,7 +307,7 @@ def _home(data: Any) -> Device:
     return get_device(f"cuda:{data.device.id}" if hasattr(data.device, "id") else "cuda")
 
 
-def _values(data: Any, dtype: Any) -> Any:
+def _values(data: object, dtype: DTypeLike | None) -> Any:
     """The NumPy or CuPy array behind `data`."""
     if isinstance(data, Tensor):
         return data._array

@@ -91,7 +91,7 @@ _FIELDS = {  # of a state: the sizes of arrays (1: a number), and their largest 
     ("uinteger",): (1, 2**32 - 1)}
 
 
-def _check_state(state: Any) -> None:
+def _check_state(state: object) -> None:
     """Raise ValueError unless this is a state of Philox, in every field."""
     kind = state.get("bit_generator") if isinstance(state, dict) else state
     if not isinstance(state, dict) or not isinstance(kind, str) or kind != "Philox":
@@ -128,7 +128,7 @@ def repetition() -> Callable[[], AbstractContextManager[None]]:
     return again
 
 
-def _plain(value: Any) -> Any:
+def _plain(value: object) -> Any:
     """NumPy's arrays and integers within a state as Python's."""
     if isinstance(value, dict):
         return {key: _plain(item) for key, item in value.items()}
@@ -167,7 +167,7 @@ def uniform(
     return tensor(values, wanted, device, requires_grad)
 
 
-def _floating(name: str, dtype: Any) -> np.dtype:
+def _floating(name: str, dtype: DTypeLike | None) -> np.dtype:
     wanted = DEFAULT_FLOAT if dtype is None else element_type(dtype)
     if not is_floating(wanted):
         raise TypeError(f"{name} was given dtype={wanted}; wanted a floating-point dtype")

@@ -51,7 +51,7 @@ def to_numpy(value: Any) -> np.ndarray:
 
 
 def close(
-    what: str, actual: Any, wanted: Any, tolerance: Any = None,
+    what: str, actual: object, wanted: object, tolerance: object = None,
     names: tuple[str, str] = ("given", "wanted"),
 ) -> None:
     """Assert equal shapes, and equal values within a tolerance (default: that of actual's dtype).

@@ -97,7 +97,7 @@ class CudaDevice(Device):
                 return self.assignable(array, array.dtype)
             return cupy().asarray(array, blocking=is_pinned(array))
 
-    def assignable(self, value: Any, dtype: np.dtype) -> Any:
+    def assignable(self, value: object, dtype: np.dtype) -> Any:
         """-0.0 as an array: CuPy assigns a number equal to 0 by memset, which loses the sign."""
         if dtype.kind in "biu" or not _is_negative_zero(value):
             return value
@@ -154,7 +154,7 @@ class CudaDevice(Device):
             return None
         return getattr(array.data.mem, "block", None)
 
-    def exported(self, array: Array, stream: Any = None) -> None:
+    def exported(self, array: Array, stream: object = None) -> None:
         self.order((array,))
         block = self.block_of(array)
         if block is not None and stream is not None and stream != -1:
@@ -268,7 +268,7 @@ def _is_negative_zero(value: object) -> bool:
     return number == 0 and (copysign(1, number.real) < 0 or copysign(1, number.imag) < 0)
 
 
-def _nested(values: Iterable[Any]) -> Iterable[Any]:
+def _nested(values: Iterable[object]) -> Iterable[Any]:
     """The values, with tuples and lists (keys of an index, several outputs) flattened."""
     for value in values:
         if isinstance(value, (tuple, list)):

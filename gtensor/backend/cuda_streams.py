@@ -124,14 +124,14 @@ class CudaStream:
         self._book = book
         self._thread = weakref.ref(_here.token) if stream.ptr == _PER_THREAD else None
 
-    def refer_to(self, stream: Any) -> None:
+    def refer_to(self, stream: object) -> None:
         """Use another CuPy object for the same stream, unless the present one owns the stream."""
         present = self.stream
         if present is None or not _owns(present):
             self._reference = weakref.ref(stream)
             self._held = None
 
-    def hold(self, stream: Any) -> None:
+    def hold(self, stream: object) -> None:
         """Keep a CuPy object alive that has no other reference."""
         self._held = stream
 

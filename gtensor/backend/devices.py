@@ -80,7 +80,7 @@ class Device:
         """A new stream; `with stream:` makes it this thread's current one. See `gtensor.stream`."""
         raise TypeError("Device is abstract; get one with gtensor.device('cpu')")
 
-    def stream_from(self, stream: Any) -> Stream:
+    def stream_from(self, stream: object) -> Stream:
         """The stream for an object of another library, or for a driver's handle."""
         return self.current_stream()
 
@@ -117,7 +117,7 @@ class Device:
         """The resource's block that contains an array, None if it is unknown."""
         return None
 
-    def exported(self, array: Array, stream: Any = None) -> None:
+    def exported(self, array: Array, stream: object = None) -> None:
         """Another library will read the array, on the given (DLPack) stream if known."""
 
     def path(self, name: str, path: Path) -> Path:
@@ -135,7 +135,7 @@ class Device:
         array[...] = value
         return array
 
-    def assignable(self, value: Any, dtype: np.dtype) -> Any:
+    def assignable(self, value: object, dtype: np.dtype) -> Any:
         """A number or an array in the form in which `array[key] = value` keeps its value."""
         return value
 

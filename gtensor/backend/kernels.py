@@ -228,7 +228,7 @@ class Elementwise:
         return f"elementwise({self.name!r}: {self.body})"
 
     def __call__(
-        self, *inputs: Array | Scalar, out: Array | tuple[Array, ...] | None = None, **named: Any
+        self, *inputs: Array | Scalar, out: Array | tuple[Array, ...] | None = None, **named: object
     ) -> Any:
         """Launch on CuPy's current stream.
 

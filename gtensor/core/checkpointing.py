@@ -96,7 +96,7 @@ class _Mark(NamedTuple):
 class _Region:
     """A function with its inputs, to be run again. Records own it, so it holds no record."""
 
-    def __init__(self, function: Callable[..., object], inputs: Any, draws: Draws) -> None:
+    def __init__(self, function: Callable[..., object], inputs: object, draws: Draws) -> None:
         self.function = function
         self.inputs = inputs  # (args, kwargs), with each tensor replaced by an _Input
         self.draws = draws

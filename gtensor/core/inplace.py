@@ -130,7 +130,7 @@ def _replace_node(target: Tensor, node: Node) -> None:
 
 
 def _kept_values(
-    op: Op, mask: int, arrays: list[Any], value: Any, device: Device
+    op: Op, mask: int, arrays: list[Any], value: object, device: Device
 ) -> tuple[Any, Any]:
     """The operands, copied where the rule needs them and the write would destroy them."""
     plan = op.plans[mask]

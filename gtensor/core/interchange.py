@@ -120,7 +120,7 @@ class Interchange(Place):
         return kind, index
 
 
-def plain_values(data: Any, reader: str) -> Any:
+def plain_values(data: object, reader: str) -> Any:
     """Nested lists with the tensors in them as lists.
 
     Raises GradientError if one has a history; TypeError, which names the `reader`, for a masked
@@ -137,7 +137,7 @@ def plain_values(data: Any, reader: str) -> Any:
     return data._device.to_numpy(data._array).tolist()
 
 
-def given_values(value: Any, device: Device, reader: str) -> Any:
+def given_values(value: object, device: Device, reader: str) -> Any:
     """A tensor, a number or an array of a GPU unchanged; any other value as a NumPy array.
 
     Raises TypeError, which names the `reader`, for values that are not numbers or are masked.

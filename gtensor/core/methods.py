@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, NoReturn, Self
+from typing import TYPE_CHECKING, NoReturn, Self
 
 from gtensor.core.namespaces import public as ns
 
@@ -187,10 +187,10 @@ class Methods:
     def __irshift__(self, other: Operand) -> Self:
         return ns.assign("bitwise_right_shift", self, other)
 
-    def __setitem__(self, key: Any, value: Operand) -> None:
+    def __setitem__(self, key: object, value: Operand) -> None:
         ns.set_item(self, key, value)
 
-    def __getitem__(self, key: Any) -> Tensor:
+    def __getitem__(self, key: object) -> Tensor:
         return ns.get_item(self, key)
 
     # reductions

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -73,17 +73,17 @@ class Sample:
                 for shape, draw in zip(self.shapes, draws, strict=True)]
 
 
-def unary(draw: Draw = normal, **params: Any) -> list[Sample]:
+def unary(draw: Draw = normal, **params: object) -> list[Sample]:
     """One input: odd, two-dimensional, empty, 0-d."""
     return [Sample((shape,), draw, params) for shape in ((7,), (3, 5), (2, 0), ())]
 
 
-def binary(first: Draw = normal, second: Draw | None = None, **params: Any) -> list[Sample]:
+def binary(first: Draw = normal, second: Draw | None = None, **params: object) -> list[Sample]:
     """Two inputs: equal shapes, broadcasting on both sides, empty, 0-d."""
     pairs = (((5,), (5,)), ((2, 1, 3), (4, 1)), ((0, 3), (3,)), ((), (2, 3)), ((), ()))
     return [Sample(pair, (first, second or first), params) for pair in pairs]
 
 
-def alike(count: int, draw: Draw | tuple[Draw, ...] = normal, **params: Any) -> list[Sample]:
+def alike(count: int, draw: Draw | tuple[Draw, ...] = normal, **params: object) -> list[Sample]:
     """Several inputs of one shape."""
     return [Sample((shape,) * count, draw, params) for shape in ((7,), (3, 5), (2, 0), ())]

@@ -169,7 +169,7 @@ class use_arena:
                 _connect(device)
 
 
-def _restore(device: Device, resource: Any, arena: Arena) -> None:
+def _restore(device: Device, resource: object, arena: Arena) -> None:
     """Give a device the resource back that it had when `arena` was its arena."""
     device.resource = resource
     put_in_place(device, arena, _arenas[device])  # `configure` may have replaced the arena since

@@ -92,7 +92,7 @@ class Timeline(Adaptor):
         self._found: dict[int, tuple[Made, Found]] = {}  # by the id of `Made`
         self._ears = Ears(self._freed)
         self._segments = _Segments(self)
-        self._ended: tuple[list[SegmentLayout], dict[str, Any]] | None = None
+        self._ended: tuple[list[SegmentLayout], dict[str, object]] | None = None
         self._total = 0
         live = self._adopt()
         self._total += live  # a separate statement: frees during `_adopt` changed `_total`
@@ -244,7 +244,7 @@ class Timeline(Adaptor):
         for made, found in uses(self._live.values(), objects):
             self._found[id(made)] = made, found
 
-    def _now(self, objects: list[Any]) -> tuple[list[SegmentLayout], dict[str, Any]]:
+    def _now(self, objects: list[Any]) -> tuple[list[SegmentLayout], dict[str, object]]:
         self._segments.look(self.recorded)
         segments, stats = layout_of(self._segments.bottom)
         held = present(objects, self._segments.bottom).held

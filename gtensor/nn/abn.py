@@ -87,7 +87,7 @@ class ABN(BatchNorm2d):
                 _turn(producer, sign)
                 if made.running_mean is not None:
                     made.running_mean *= sign
-            made.weight[...] = F.relu(abs(norm.weight) - norm.eps)
+            made.get_parameter("weight")[...] = F.relu(abs(norm.weight) - norm.eps)
         return made
 
     def extra_repr(self) -> str:

@@ -46,13 +46,13 @@ class Hook:
     function: Callable[..., Any]
     with_kwargs: bool
 
-    def __call__(self, module: Hooked, args: Args, kwargs: Options, *output: Any) -> Any:
+    def __call__(self, module: Hooked, args: Args, kwargs: Options, *output: object) -> Any:
         """Call the hook."""
         if self.with_kwargs:
             return self.function(module, args, kwargs, *output)
         return self.function(module, args, *output)
 
-    def replaced(self, given: Any, args: Args, kwargs: Options) -> tuple[Args, Options]:
+    def replaced(self, given: object, args: Args, kwargs: Options) -> tuple[Args, Options]:
         """The arguments after this pre-hook returned `given`."""
         if given is None:
             return args, kwargs

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from math import inf, isfinite
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from gtensor.core.checkpointing import run_region
 from gtensor.core.inplace import write
@@ -82,7 +82,7 @@ T = TypeVar("T")
 
 
 def checkpoint(
-    function: Callable[..., T], *inputs: Any, use_reentrant: bool = False, **kwargs: Any
+    function: Callable[..., T], *inputs: object, use_reentrant: bool = False, **kwargs: object
 ) -> T:
     """function(*inputs, **kwargs), whose records keep the inputs in place of what they saved.
 

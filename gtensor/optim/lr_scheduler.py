@@ -391,7 +391,7 @@ def _factor(name: str, value: float) -> float:
     return value
 
 
-def _per_group(name: str, value: Any, optimizer: Optimizer) -> list[Any]:
+def _per_group(name: str, value: object, optimizer: Optimizer) -> list[Any]:
     """One value per group, from one or from a list of them."""
     count = len(optimizer.param_groups)
     if not isinstance(value, (list, tuple)):

@@ -57,7 +57,7 @@ class Optimizer:
     update: Op
     state_names: tuple[str, ...] = ()
 
-    def __init__(self, params: Parameters, **defaults: Any) -> None:
+    def __init__(self, params: Parameters, **defaults: object) -> None:
         given = self._listed(params)
         if not given:
             raise ValueError(f"{type(self).__name__} was given no parameters; wanted at least one")
