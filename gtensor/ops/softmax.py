@@ -15,7 +15,7 @@ from gtensor.core.samples import Sample, alike, normal
 from gtensor.ops.scratch import Scratch, computed_in, row_tile_size, row_tiles
 
 if TYPE_CHECKING:
-    from gtensor.backend.typing import Array, Params, Path
+    from gtensor.backend.typing import Array, CudaArray, Params, Path
     from gtensor.core.typing import Namespace, Step, Values
 
 
@@ -114,7 +114,7 @@ def _rows_path(kernel: Raw) -> Path:
         inputs = [xp.ascontiguousarray(xp.moveaxis(a, axis, -1)) for a in arrays]
         shape = inputs[0].shape
         direct = out is not None and axis == x.ndim - 1 and out.flags.c_contiguous
-        result = out if direct else xp.empty(shape, x.dtype)
+        result: CudaArray = out if direct else xp.empty(shape, x.dtype)
         columns = shape[-1]
         rows = x.size // columns if columns else 0
         grid, block = row_launch(rows)
