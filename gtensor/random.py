@@ -12,7 +12,7 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from operator import index
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -21,6 +21,9 @@ from gtensor.core.tensor import Tensor, is_floating
 from gtensor.creation import DEFAULT_FLOAT, tensor
 from gtensor.facts import told
 from gtensor.locks import free_at_forks
+
+if TYPE_CHECKING:
+    from gtensor.backend.typing import DTypeLike
 
 Shape = int | Sequence[int]
 
@@ -102,7 +105,7 @@ _FIELDS = {  # of a state: the sizes of arrays (1: a number), and their largest 
     ("uinteger",): (1, 2**32 - 1)}
 
 
-def _check_state(state: Any) -> None:
+def _check_state(state: object) -> None:
     """Raise ValueError unless this is a state of Philox, in every field."""
     kind = state.get("bit_generator") if isinstance(state, dict) else state
     if not isinstance(state, dict) or not isinstance(kind, str) or kind != "Philox":
@@ -139,7 +142,7 @@ def repetition() -> Callable[[], AbstractContextManager[None]]:
     return again
 
 
-def _plain(value: Any) -> Any:
+def _plain(value: object) -> Any:
     """NumPy's arrays and integers within a state as Python's."""
     if isinstance(value, dict):
         return {key: _plain(item) for key, item in value.items()}
@@ -147,7 +150,7 @@ def _plain(value: Any) -> Any:
 
 
 def normal(
-    shape: Shape, *, mean: float = 0.0, std: float = 1.0, dtype: Any = None,
+    shape: Shape, *, mean: float = 0.0, std: float = 1.0, dtype: DTypeLike | None = None,
     device: Device | str | None = None, requires_grad: bool = False,
 ) -> Tensor:
     """Normally distributed values; float32 unless another floating dtype is given.
@@ -163,7 +166,7 @@ def normal(
 
 
 def uniform(
-    shape: Shape, *, low: float = 0.0, high: float = 1.0, dtype: Any = None,
+    shape: Shape, *, low: float = 0.0, high: float = 1.0, dtype: DTypeLike | None = None,
     device: Device | str | None = None, requires_grad: bool = False,
 ) -> Tensor:
     """Values uniform in [low, high); float32 unless another floating dtype is given.
@@ -178,7 +181,7 @@ def uniform(
     return tensor(values, wanted, device, requires_grad)
 
 
-def _floating(name: str, dtype: Any) -> np.dtype:
+def _floating(name: str, dtype: DTypeLike | None) -> np.dtype:
     wanted = DEFAULT_FLOAT if dtype is None else element_type(dtype)
     if not is_floating(wanted):
         raise TypeError(f"{name} was given dtype={wanted}; wanted a floating-point dtype")
@@ -186,7 +189,8 @@ def _floating(name: str, dtype: Any) -> np.dtype:
 
 
 def integers(
-    low: int, high: int, shape: Shape, *, dtype: Any = None, device: Device | str | None = None
+    low: int, high: int, shape: Shape, *, dtype: DTypeLike | None = None,
+    device: Device | str | None = None
 ) -> Tensor:
     """Integers uniform in [low, high); int64 unless dtype is given. ValueError if there is none."""
     if not low < high:

@@ -52,7 +52,7 @@ class Machine:
         _launch(self.streams[stream])
 
 
-def _launch(stream: Any) -> None:
+def _launch(stream: object) -> None:
     if isinstance(stream, SimulatedStream):  # on a real device nothing reads the bytes
         stream.launch()
 

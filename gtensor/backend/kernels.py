@@ -21,9 +21,12 @@ import ctypes
 import re
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
+
+if TYPE_CHECKING:
+    from gtensor.backend.typing import Array, DTypeLike, Params, Scalar
 
 C_TYPES = {
     "float16": "__half",
@@ -135,7 +138,7 @@ def functions(file: str) -> tuple[str, ...]:
     return tuple(dict.fromkeys(re.findall(_KERNEL, source(file))))
 
 
-def c_type(dtype: Any) -> str:
+def c_type(dtype: DTypeLike) -> str:
     """The C type of a floating dtype, as in `softmax_forward<__half>`.
 
     Raises:
@@ -242,7 +245,9 @@ class Elementwise:
     def __repr__(self) -> str:
         return f"elementwise({self.name!r}: {self.body})"
 
-    def __call__(self, *inputs: Any, out: Any = None, **named: Any) -> Any:
+    def __call__(
+        self, *inputs: Array | Scalar, out: Array | tuple[Array, ...] | None = None, **named: object
+    ) -> Any:
         """Launch on CuPy's current stream.
 
         Args:
@@ -265,7 +270,7 @@ class Elementwise:
             return kernel(*inputs, *out)
         return kernel(*inputs, out)
 
-    def _by_name(self, name: str, named: dict[str, Any]) -> Any:
+    def _by_name(self, name: str, named: Params) -> Any:
         if name not in named:
             wanted = ", ".join(parameter.name for parameter in self.inputs)
             raise TypeError(f"kernel {self.name} called without {name!r}; wanted {wanted}")
@@ -332,7 +337,7 @@ class Launcher:
         self._kernel = kernel
 
     def __call__(
-        self, grid: tuple[int, ...], block: tuple[int, ...], args: tuple[Any, ...],
+        self, grid: tuple[int, ...], block: tuple[int, ...], args: tuple[object, ...],
         shared_mem: int = 0,
     ) -> None:
         """Launch on CuPy's current stream; an empty grid launches nothing.
@@ -359,12 +364,12 @@ class Raw:
         self.file = file
         self.function = function
         self.options = options
-        self._launchers: dict[Any, Launcher] = {}
+        self._launchers: dict[DTypeLike, Launcher] = {}
 
     def __repr__(self) -> str:
         return f"raw({self.file!r}, {self.function!r})"
 
-    def __getitem__(self, dtype: Any) -> Launcher:
+    def __getitem__(self, dtype: DTypeLike) -> Launcher:
         """The launcher for a dtype: `numpy.float16`, `ml_dtypes.bfloat16`, `float32`, `float64`.
 
         Raises:

@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import inspect
 import sys
-from collections.abc import Callable, Iterable, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from gtensor.core.apply import apply, apply_one, apply_pair
 from gtensor.core.arguments import Arguments, LazySignature, arguments_of, parameters_of
@@ -17,12 +17,19 @@ from gtensor.core.namespaces import raw, recorded
 from gtensor.core.storage import FRESH, GIVEN
 
 if TYPE_CHECKING:
+    from gtensor.backend.typing import Path
+    from gtensor.core.node import Guards
+    from gtensor.core.samples import Sample
     from gtensor.core.tensor import Tensor
+    from gtensor.core.typing import Backward, Saved, Tangent
+
+Samples: TypeAlias = "Callable[..., Iterable[Sample]] | Sequence[Sample]"
 
 REQUIRED: Any = object()  # a rule must be given, or be None on purpose
 
 registry: dict[str, Op] = {}
-_RESERVED: dict[str, Any] = {"out": None, "beta": 0.0}  # names and the defaults they must have
+# The reserved names of parameters, and the defaults that they must have.
+_RESERVED: dict[str, float | None] = {"out": None, "beta": 0.0}
 
 
 class Op:
@@ -34,16 +41,16 @@ class Op:
         self,
         name: str,
         *,
-        cpu: Callable[..., Any],
-        gpu: Callable[..., Any],
-        backward: Callable[..., None] | None,
-        tangent: Callable[..., Any] | None,
+        cpu: Path,
+        gpu: Path,
+        backward: Backward | None,
+        tangent: Tangent | None,
         inputs: str | None = None,
         saves: dict[str, str] | None = None,
         extras: str = "",
-        composed: Callable[..., Any] | None = None,
+        composed: Callable[..., Tensor] | None = None,
         batch: Callable[..., Any] | None = None,
-        samples: Callable[..., Iterable[Any]] | Sequence[Any] | None = REQUIRED,
+        samples: Samples | None = REQUIRED,
         reference: Callable[..., Any] | None = None,
         view: bool = False,
         floating: bool = False,
@@ -88,7 +95,7 @@ class Op:
         self.save_names = tuple(names[p] for p in self.save_positions)
         self.save_index = {name: k for k, name in enumerate(self.save_names)}
         # for records that save nothing, so that a rule can always unpack step.saved
-        self.nothing_saved: tuple[Any, Any] = ((None,) * len(self.save_names), ())
+        self.nothing_saved: tuple[Saved, Guards] = ((None,) * len(self.save_names), ())
         self.plans = _Plans(
             tuple([needed.get(n, ()) for n in self.input_names]), self.save_positions)
 
@@ -141,7 +148,7 @@ class _Plans(dict[int, tuple[int | None, ...]]):
         return plan
 
 
-def _class_for(names: tuple[str, ...], takes: Arguments, more: dict[str, Any]) -> type[Op]:
+def _class_for(names: tuple[str, ...], takes: Arguments, more: Mapping[str, Any]) -> type[Op]:
     """The class with the shortest call path."""
     if more.get("extras") or more.get("view") or more.get("variadic"):
         return Op
@@ -169,8 +176,8 @@ def _input_names(given: str | None, takes: Arguments) -> tuple[str, ...]:
 def op(
     name: str,
     *,
-    cpu: Callable[..., Any],
-    gpu: Callable[..., Any] = REQUIRED,
+    cpu: Path,
+    gpu: Path = REQUIRED,
     backward: Any = REQUIRED,
     tangent: Any = REQUIRED,
     **more: Any,

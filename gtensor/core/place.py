@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from gtensor.core.consumed import Consumed
 from gtensor.core.errors import GradientError
@@ -10,6 +10,7 @@ from gtensor.core.modes import STATE
 from gtensor.core.node import Node, Record, hangs_on
 
 if TYPE_CHECKING:
+    from gtensor.backend.typing import Array
     from gtensor.core.storage import Storage
 
 
@@ -18,7 +19,7 @@ class Place:
 
     __slots__ = ()
 
-    _array: Any
+    _array: Array
     _node: Node | None
     _storage: Storage
     _version: int

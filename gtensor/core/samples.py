@@ -8,9 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, overload
+from typing import TYPE_CHECKING, overload
 
 import numpy as np
+
+if TYPE_CHECKING:
+    from gtensor.backend.typing import Params
 
 Draw = Callable[["np.random.Generator", tuple[int, ...]], np.ndarray]  # the text imports nothing
 
@@ -61,7 +64,7 @@ class Sample:
 
     shapes: tuple[tuple[int, ...] | None, ...]
     draws: tuple[Draw, ...] | Draw = normal
-    params: dict[str, Any] = field(default_factory=dict)
+    params: Params = field(default_factory=dict)
 
     def arrays(self, rng: np.random.Generator) -> list[np.ndarray | None]:
         """Fresh float64 (or integer, boolean) arrays."""
@@ -79,7 +82,7 @@ class Samples(Sequence[Sample]):
     __slots__ = ("draws", "params", "shapes")
 
     def __init__(
-        self, shapes: tuple[Shapes, ...], draws: tuple[Draw, ...] | Draw, params: dict[str, Any]
+        self, shapes: tuple[Shapes, ...], draws: tuple[Draw, ...] | Draw, params: Params
     ) -> None:
         self.shapes = shapes
         self.draws = draws
@@ -110,16 +113,16 @@ _ONE = ((7,), (3, 5), (2, 0), ())  # odd, two-dimensional, empty, 0-d
 _TWO = (((5,), (5,)), ((2, 1, 3), (4, 1)), ((0, 3), (3,)), ((), (2, 3)), ((), ()))
 
 
-def unary(draw: Draw = normal, **params: Any) -> Samples:
+def unary(draw: Draw = normal, **params: object) -> Samples:
     """One input: odd, two-dimensional, empty, 0-d."""
     return alike(1, draw, **params)
 
 
-def binary(first: Draw = normal, second: Draw | None = None, **params: Any) -> Samples:
+def binary(first: Draw = normal, second: Draw | None = None, **params: object) -> Samples:
     """Two inputs: equal shapes, broadcasting on both sides, empty, 0-d."""
     return Samples(_TWO, (first, second or first), params)
 
 
-def alike(count: int, draw: Draw | tuple[Draw, ...] = normal, **params: Any) -> Samples:
+def alike(count: int, draw: Draw | tuple[Draw, ...] = normal, **params: object) -> Samples:
     """Several inputs of one shape."""
     return Samples(tuple([(shape,) * count for shape in _ONE]), draw, params)

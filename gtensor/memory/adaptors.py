@@ -127,14 +127,14 @@ class FreeListener:
         self._callback = None
 
 
-def chain_of(resource: Any) -> Iterator[Any]:
+def chain_of(resource: object) -> Iterator[Any]:
     """A resource and all its upstreams; nothing for None."""
     while resource is not None:
         yield resource
         resource = getattr(resource, "upstream", None)
 
 
-def bottom_of(resource: Any) -> Any:
+def bottom_of(resource: object) -> Any:
     """The last upstream: the arena."""
     *_, bottom = chain_of(resource)
     return bottom

@@ -168,7 +168,7 @@ class use_arena:
                 _connect(device)
 
 
-def _restore(device: Device, resource: Any, arena: Arena) -> None:
+def _restore(device: Device, resource: object, arena: Arena) -> None:
     """Give a device the resource back that it had when `arena` was its arena.
 
     `configure` may have replaced the arena since.

@@ -69,7 +69,7 @@ def _mark(row: Facts) -> Mark:
 # -- gtensor's plain form --------------------------------------------------------------------------
 
 
-def _from_plain(document: Any) -> History:
+def _from_plain(document: object) -> History:
     if not isinstance(document, dict) or document.get("format") != FORMAT:
         raise ValueError(f"its 'format' is not {FORMAT!r}")
     whole = Facts("the snapshot", document)
@@ -107,7 +107,7 @@ def _piece(row: Facts) -> Piece:
 # -- PyTorch's form --------------------------------------------------------------------------------
 
 
-def _from_torch(document: Any) -> History:
+def _from_torch(document: object) -> History:
     if not isinstance(document, dict) or not {"segments", "device_traces"} <= document.keys():
         raise ValueError("it lacks 'segments' and 'device_traces'")
     whole = Facts("the snapshot", document)

@@ -91,7 +91,7 @@ class Timeline(Adaptor):
         self._found: dict[int, tuple[Made, Found]] = {}  # by the id of `Made`
         self._frees = FreeListener(self._freed)
         self._segments = _Segments(self)
-        self._ended: tuple[list[SegmentLayout], dict[str, Any]] | None = None
+        self._ended: tuple[list[SegmentLayout], dict[str, object]] | None = None
         self._total = 0
         live = self._adopt()
         self._total += live  # a separate statement: frees during `_adopt` changed `_total`
@@ -243,7 +243,7 @@ class Timeline(Adaptor):
         for made, found in uses(self._live.values(), objects):
             self._found[id(made)] = made, found
 
-    def _now(self, objects: list[Any]) -> tuple[list[SegmentLayout], dict[str, Any]]:
+    def _now(self, objects: list[Any]) -> tuple[list[SegmentLayout], dict[str, object]]:
         self._segments.look(self.recorded)
         segments, stats = layout_and_stats(self._segments.bottom)
         held = present(objects, self._segments.bottom).held

@@ -8,7 +8,7 @@ import weakref
 from collections.abc import Iterable
 from math import prod
 from operator import index
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -18,6 +18,9 @@ from gtensor.locks import free_at_forks
 from gtensor.memory.adaptors import category
 from gtensor.memory.report import size_text
 from gtensor.memory.resource import OutOfMemoryError
+
+if TYPE_CHECKING:
+    from gtensor.backend.typing import DTypeLike
 
 _LEAST = 512  # bytes of the smallest buffer
 
@@ -123,7 +126,7 @@ class Workspace:
         self._lock = threading.RLock()
         free_at_forks(self._lock)
 
-    def get(self, name: str, shape: int | Iterable[int], dtype: Any) -> Any:
+    def get(self, name: str, shape: int | Iterable[int], dtype: DTypeLike) -> Any:
         """An uninitialized C-contiguous array (raw: NumPy's or CuPy's) over the buffer `name`.
 
         Raises OutOfMemoryError beyond the limit or when the device has no room, and ValueError for
@@ -255,7 +258,7 @@ class Workspace:
                 f"{size_text(held)} of its limit of {size_text(self.limit)} are held", nbytes)
 
 
-def _bytes(nbytes: Any, given: str, else_wanted: str = "") -> int:
+def _bytes(nbytes: object, given: str, else_wanted: str = "") -> int:
     """Bytes as an int; TypeError for a non-integer, ValueError below 0."""
     if isinstance(nbytes, bool) or not hasattr(nbytes, "__index__"):
         raise TypeError(f"{given}; wanted bytes as an integer{else_wanted}")

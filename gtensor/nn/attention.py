@@ -6,7 +6,7 @@ import functools
 import math
 import operator
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING
 
 from gtensor.core.namespaces import recorded
 from gtensor.core.tensor import Tensor
@@ -21,6 +21,9 @@ from gtensor.ops import where
 from gtensor.ops.attention import attention_weights
 from gtensor.ops.linear import want_tensors
 from gtensor.ops.torch_arguments import only
+
+if TYPE_CHECKING:
+    from gtensor.backend.typing import DTypeLike
 
 _ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {"relu": F.relu, "gelu": F.gelu}
 
@@ -38,7 +41,7 @@ class MultiheadAttention(Module):
     def __init__(self, embed_dim: int, num_heads: int, dropout: float = 0.0, bias: bool = True,
                  add_bias_kv: bool = False, add_zero_attn: bool = False, kdim: int | None = None,
                  vdim: int | None = None, batch_first: bool = False, device: DeviceLike = None,
-                 dtype: Any = None) -> None:
+                 dtype: DTypeLike | None = None) -> None:
         super().__init__()
         only(False, "MultiheadAttention", add_bias_kv=add_bias_kv, add_zero_attn=add_zero_attn)
         if embed_dim < 1 or num_heads < 1 or embed_dim % num_heads:
@@ -166,7 +169,8 @@ class TransformerEncoderLayer(Module):
     def __init__(self, d_model: int, nhead: int, dim_feedforward: int = 2048, dropout: float = 0.1,
                  activation: str | Callable[[Tensor], Tensor] = "relu",
                  layer_norm_eps: float = 1e-5, batch_first: bool = False, norm_first: bool = False,
-                 bias: bool = True, device: DeviceLike = None, dtype: Any = None) -> None:
+                 bias: bool = True, device: DeviceLike = None,
+                 dtype: DTypeLike | None = None) -> None:
         super().__init__()
         if isinstance(activation, str) and activation not in _ACTIVATIONS:
             raise ValueError(f"activation={activation!r} given; wanted 'relu', 'gelu' or a "

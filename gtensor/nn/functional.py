@@ -10,7 +10,7 @@ Importing this module registers the ops behind it.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING
 
 from gtensor.core.namespaces import recorded
 from gtensor.core.op import Op
@@ -53,6 +53,9 @@ from gtensor.ops.pooling import (
 )
 from gtensor.ops.rms_norm import rms_norm
 from gtensor.ops.shape import along_one, axis_index
+
+if TYPE_CHECKING:
+    from gtensor.backend.typing import DTypeLike
 
 __all__ = [
     "abn", "adaptive_avg_pool1d", "adaptive_avg_pool2d", "adaptive_max_pool2d", "avg_pool1d",
@@ -209,7 +212,7 @@ def glu(input: Tensor, dim: int = -1) -> Tensor:
     return _gates.gated(input[(*lead, slice(0, half))], input[(*lead, slice(half, None))])
 
 
-def softmax(input: Tensor, dim: int | None = None, *, dtype: Any = None) -> Tensor:
+def softmax(input: Tensor, dim: int | None = None, *, dtype: DTypeLike | None = None) -> Tensor:
     """exp(input) over its sum along `dim`, without overflow; same shape. Saves its output.
 
     `dim` must be given; with `dtype` the input is converted to it first.
@@ -217,7 +220,7 @@ def softmax(input: Tensor, dim: int | None = None, *, dtype: Any = None) -> Tens
     return _normalized(_softmax.softmax, input, dim, dtype)
 
 
-def log_softmax(input: Tensor, dim: int | None = None, *, dtype: Any = None) -> Tensor:
+def log_softmax(input: Tensor, dim: int | None = None, *, dtype: DTypeLike | None = None) -> Tensor:
     """input minus the logarithm of the sum of exp(input) along `dim`. Saves its output.
 
     `dim` must be given; with `dtype` the input is converted to it first.
@@ -225,7 +228,7 @@ def log_softmax(input: Tensor, dim: int | None = None, *, dtype: Any = None) -> 
     return _normalized(_softmax.log_softmax, input, dim, dtype)
 
 
-def _normalized(op: Op, input: Tensor, dim: int | None, dtype: Any) -> Tensor:
+def _normalized(op: Op, input: Tensor, dim: int | None, dtype: DTypeLike | None) -> Tensor:
     """PyTorch still guesses `dim` where it is left out, and warns; a guess may sum wrong rows."""
     name = op.name
     if dim is None:
