@@ -14,10 +14,9 @@ Without an NVIDIA GPU the same code runs on NumPy.
 from __future__ import annotations
 
 import math as _math
-from importlib import import_module as _import_module
-from typing import Any as _Any
+from typing import TYPE_CHECKING as _TYPE_CHECKING
 
-from gtensor import checkpoint, data, fft, linalg, memory, nn, ops, optim, profiler, random
+from gtensor import fft, linalg, memory, ops, random
 from gtensor.array.array_api import __array_namespace_info__
 from gtensor.array.creation import (
     arange,
@@ -62,12 +61,23 @@ from gtensor.engine.samples import Sample
 from gtensor.engine.tensor import Tensor
 from gtensor.execution.graphs import Graph
 from gtensor.execution.streams import Event, stream
+from gtensor.memory.trace.owners import find_in as _find_in
 from gtensor.ops import *  # noqa: F403
 from gtensor.ops import __all__ as _functions
+from gtensor.ops import networks as _networks  # noqa: F401  defines the ops behind nn and optim
 from gtensor.ops.build.pointwise import SAME, d, pointwise
-from gtensor.profiler import find_owners as _owners  # noqa: F401  recordings ask it
 from gtensor.random import manual_seed
 from gtensor.settings import settings
+from gtensor.system.late_imports import late as _late
+
+if _TYPE_CHECKING:
+    from gtensor import checkpoint, data, nn, optim, profiler
+    from gtensor import testing as testing
+else:
+    __getattr__, __dir__ = _late(__name__, {name: f"gtensor.{name}" for name in (
+        "checkpoint", "data", "nn", "optim", "profiler", "testing")})
+
+_find_in("gtensor.profiler.find_owners")  # recordings ask it what modules and optimizers hold
 
 __version__ = "0.1.0"
 
@@ -86,10 +96,3 @@ __all__ = [
     "pi", "pointwise", "profiler", "random", "set_default_device", "set_grad_enabled",
     "settings", "stream", "tensor", "visible_devices", "zeros", "zeros_like", *_dtypes, *_functions,
 ]
-
-
-def __getattr__(name: str) -> _Any:
-    """`gt.testing` is imported when it is first used."""
-    if name == "testing":
-        return _import_module("gtensor.testing")
-    raise AttributeError(f"module 'gtensor' has no attribute {name!r}")

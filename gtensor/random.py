@@ -7,12 +7,12 @@ checkpoints, and independent of the device, so a run can be repeated on a machin
 from __future__ import annotations
 
 import math
-import secrets
+import os
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from operator import index
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -21,6 +21,9 @@ from gtensor.backend import Device, element_type
 from gtensor.engine.tensor import Tensor, is_floating
 from gtensor.system.documents import told
 from gtensor.system.fork_safety import free_at_forks
+
+if TYPE_CHECKING:
+    from gtensor.backend.typing import DTypeLike
 
 Shape = int | Sequence[int]
 
@@ -32,9 +35,14 @@ def _over(bits: np.random.Philox) -> np.random.Generator:
 
 
 class _Source:
-    """The process's generator; `manual_seed` replaces it."""
+    """The process's generator, made at the first draw; `manual_seed` replaces it."""
 
-    generator = _over(np.random.Philox(secrets.randbits(64)))
+    generator: np.random.Generator | None = None
+    seed = int.from_bytes(os.urandom(8))  # drawn now: forked processes go on from one state
+
+
+_making = threading.RLock()  # of the process's generator
+free_at_forks(_making)
 
 
 class _Repeat(threading.local):
@@ -55,12 +63,21 @@ def manual_seed(seed: int) -> None:
 
 def generator() -> np.random.Generator:
     """The generator that all random functions of gtensor draw from."""
-    return _repeat.generator or _Source.generator
+    return _repeat.generator or _Source.generator or _first()
+
+
+def _first() -> np.random.Generator:
+    """The process's generator; it is made once. NumPy imports its random numbers here."""
+    with _making:
+        if _Source.generator is None:
+            _Source.generator = _over(np.random.Philox(_Source.seed))
+        return _Source.generator
 
 
 def _replace(bits: np.random.Philox) -> None:
     if _repeat.generator is None:
-        _Source.generator = _over(bits)
+        with _making:
+            _Source.generator = _over(bits)
     else:
         _repeat.generator = _over(bits)
 
@@ -88,7 +105,7 @@ _FIELDS = {  # of a state: the sizes of arrays (1: a number), and their largest 
     ("uinteger",): (1, 2**32 - 1)}
 
 
-def _check_state(state: Any) -> None:
+def _check_state(state: object) -> None:
     """Raise ValueError unless this is a state of Philox, in every field."""
     kind = state.get("bit_generator") if isinstance(state, dict) else state
     if not isinstance(state, dict) or not isinstance(kind, str) or kind != "Philox":
@@ -125,7 +142,7 @@ def repetition() -> Callable[[], AbstractContextManager[None]]:
     return again
 
 
-def _plain(value: Any) -> Any:
+def _plain(value: object) -> Any:
     """NumPy's arrays and integers within a state as Python's."""
     if isinstance(value, dict):
         return {key: _plain(item) for key, item in value.items()}
@@ -133,7 +150,7 @@ def _plain(value: Any) -> Any:
 
 
 def normal(
-    shape: Shape, *, mean: float = 0.0, std: float = 1.0, dtype: Any = None,
+    shape: Shape, *, mean: float = 0.0, std: float = 1.0, dtype: DTypeLike | None = None,
     device: Device | str | None = None, requires_grad: bool = False,
 ) -> Tensor:
     """Normally distributed values; float32 unless another floating dtype is given.
@@ -149,7 +166,7 @@ def normal(
 
 
 def uniform(
-    shape: Shape, *, low: float = 0.0, high: float = 1.0, dtype: Any = None,
+    shape: Shape, *, low: float = 0.0, high: float = 1.0, dtype: DTypeLike | None = None,
     device: Device | str | None = None, requires_grad: bool = False,
 ) -> Tensor:
     """Values uniform in [low, high); float32 unless another floating dtype is given.
@@ -164,7 +181,7 @@ def uniform(
     return tensor(values, wanted, device, requires_grad)
 
 
-def _floating(name: str, dtype: Any) -> np.dtype:
+def _floating(name: str, dtype: DTypeLike | None) -> np.dtype:
     wanted = DEFAULT_FLOAT if dtype is None else element_type(dtype)
     if not is_floating(wanted):
         raise TypeError(f"{name} was given dtype={wanted}; wanted a floating-point dtype")
@@ -172,7 +189,8 @@ def _floating(name: str, dtype: Any) -> np.dtype:
 
 
 def integers(
-    low: int, high: int, shape: Shape, *, dtype: Any = None, device: Device | str | None = None
+    low: int, high: int, shape: Shape, *, dtype: DTypeLike | None = None,
+    device: Device | str | None = None
 ) -> Tensor:
     """Integers uniform in [low, high); int64 unless dtype is given. ValueError if there is none."""
     if not low < high:

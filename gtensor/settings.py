@@ -71,7 +71,7 @@ _FIELDS = {f.name: f for f in fields(Settings)}
 FLAGS = tuple(_FIELDS)
 
 
-def _check(name: str, value: Any, given: str) -> None:
+def _check(name: str, value: object, given: str) -> None:
     """Raise ValueError for a value that the flag cannot have; `given` names its source."""
     choices = _FIELDS[name].metadata["choices"]
     if choices and value not in choices:

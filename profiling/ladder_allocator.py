@@ -30,6 +30,7 @@ import traces
 from ladder import Ladder
 from ladder_arena import Peer, arena_empty, cuda_peers, hot_size, ladder_of, replay
 from ladder_command import Figure, Options, Part, left_out, main
+from simulated import SimulatedPages, SimulatedSegments
 
 from gtensor.memory import (
     Arena,
@@ -38,8 +39,6 @@ from gtensor.memory import (
     Recording,
     Resource,
     SegmentSource,
-    SimulatedPages,
-    SimulatedSegments,
     VirtualSegments,
 )
 from gtensor.memory.arena.chunks import Segment

@@ -4,6 +4,7 @@
     python profiling/ladder_overhead.py --only chain        # tiny arrays: the library's own time
     python profiling/ladder_overhead.py --only mlp          # an MLP step against NumPy by hand
     python profiling/ladder_overhead.py --only ops          # single ops at 1e3 and 1e6 elements
+    python profiling/ladder_overhead.py --only import       # processes that import gtensor or NumPy
     python profiling/ladder_overhead.py --device cuda       # against PyTorch and CuPy on a GPU
 
 Peers that are not installed, or cannot use the device, are left out and named under the table.
@@ -12,9 +13,15 @@ Every rung is compared with gradients derived by hand before anything is timed.
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Callable, Iterator
 from importlib.util import find_spec
+from pathlib import Path
+from resource import RUSAGE_CHILDREN, getrusage
+from statistics import median
+from subprocess import run
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import numpy as np
@@ -28,6 +35,13 @@ import gtensor as gt
 CHAIN_TARGETS = {"pytorch": 0.6, "autograd": 0.35, "mygrad": 0.35}
 STEP_TARGET = 1.05  # x hand-written NumPy
 ARENA_TARGET = 1.03  # x the same without the arena
+IMPORT_TARGET = 2.0  # x the CPU time of a process that imports NumPy
+PROGRAMS = {
+    "import numpy": "import numpy",
+    "import gtensor": "import gtensor",
+    "import gtensor and a sum": "import gtensor as gt; gt.ones((3,)).sum()",
+    "import gtensor and a layer": "import gtensor as gt; gt.nn.Linear(3, 2)(gt.ones((4, 3)))",
+}
 OPS = ("add", "multiply", "exp", "tanh", "sum")
 SIZES = (1_000, 1_000_000)
 
@@ -43,6 +57,7 @@ def build(options: Options) -> Iterator[tuple[str, Callable[[], Iterator[Part]]]
     yield "mlp", lambda: mlp(options)
     if options.device == "cpu":
         yield "memory", lambda: step_memory(options)
+        yield "import", lambda: import_cost(options)
     yield "ops", lambda: single_ops(options)
 
 
@@ -138,6 +153,34 @@ def step_memory(options: Options) -> Iterator[Part]:
         f"parameters and gradients {2 * parameters:,}, saved activations {sum(activations):,}, "
         "twice "
         f"the largest {2 * max(activations):,}")
+
+
+def import_cost(options: Options) -> Iterator[Part]:
+    """(e) The CPU time of processes that import gtensor, over one that imports NumPy."""
+    with TemporaryDirectory() as bytecode:
+        child = dict(os.environ, PYTHONPYCACHEPREFIX=bytecode,
+                     PYTHONPATH=str(Path(gt.__file__).parents[1]))
+        child.pop("PYTHONDONTWRITEBYTECODE", None)
+        for text in PROGRAMS.values():
+            _cpu_seconds(text, child)  # which writes the bytecode
+        rounds = [{name: _cpu_seconds(text, child) for name, text in PROGRAMS.items()}
+                  for _ in range(options.rounds)]
+    times = {name: median(one[name] for one in rounds) for name in PROGRAMS}
+    numpy, *others = times
+    for name in others:
+        yield Figure(
+            f"{name}, over {numpy}", times[name] / times[numpy],
+            IMPORT_TARGET if name == "import gtensor" else None, "x",
+            f"medians of CPU time {1e3 * times[name]:.0f} and {1e3 * times[numpy]:.0f} ms, "
+            "user and system, from the start to the end of the process")
+
+
+def _cpu_seconds(text: str, environment: dict[str, str]) -> float:
+    """User and system time of a process that runs the text."""
+    before = getrusage(RUSAGE_CHILDREN)
+    run([sys.executable, "-c", text], env=environment, check=True)
+    after = getrusage(RUSAGE_CHILDREN)
+    return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
 
 
 def single_ops(options: Options) -> Iterator[Part]:

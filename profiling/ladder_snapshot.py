@@ -21,9 +21,10 @@ from random import Random
 from time import thread_time
 
 from ladder_command import Figure, Options, Part, main
+from simulated import SimulatedSegments
 
 from gtensor.backend import scopes
-from gtensor.memory import Arena, SimulatedSegments, Timeline
+from gtensor.memory import Arena, Timeline
 
 EVENTS = 100_000
 EVENT_TARGET = 3.0  # us

@@ -32,7 +32,11 @@ from gtensor.checkpoint import CheckpointError, Rotation
 from gtensor.checkpoint.writer_lock import Turn
 from gtensor.cli import main
 from gtensor.memory.trace.reading import SnapshotError
-from gtensor.memory.trace.snapshots import plain, torch_layout
+from gtensor.memory.trace.snapshots import plain, torch_document
+
+# As pytest's `pythonpath`; this file is also run by itself.
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "profiling"))
+
 from tests.memory.trace.recordings import random_history
 
 MOST_GROWTH = 200 << 20
@@ -196,7 +200,7 @@ def _shown(path: Path, *options: str) -> None:
 def pickled(folder: Path) -> Try:
     """A snapshot as PyTorch writes it, with all kinds of instructions."""
     path = folder / "x.pickle"
-    document = torch_layout(random_history(1, events=40))
+    document = torch_document(random_history(1, events=40))
 
     def attempt(rng: random.Random) -> None:
         given = document if rng.random() < 0.5 else other_facts(rng, document)

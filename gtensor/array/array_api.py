@@ -30,11 +30,11 @@ class NamespaceInfo:
         """Every device of this machine, the CPU first."""
         return visible_devices()
 
-    def default_dtypes(self, *, device: Any = None) -> dict[str, np.dtype]:
+    def default_dtypes(self, *, device: object = None) -> dict[str, np.dtype]:
         """The dtypes that Python numbers become, and that indices have."""
         return dict(DEFAULTS)
 
-    def dtypes(self, *, device: Any = None, kind: Any = None) -> dict[str, np.dtype]:
+    def dtypes(self, *, device: object = None, kind: object = None) -> dict[str, np.dtype]:
         """The standard's dtypes by name, all or of a kind (see `isdtype`)."""
         known = (*KINDS["bool"], *KINDS["numeric"])
         return {d.name: d for d in known if kind is None or isdtype(d, kind)}

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from numbers import Integral
 from operator import index
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -17,6 +17,9 @@ from gtensor.engine.interchange import given_values, plain_values
 from gtensor.engine.namespaces import recorded
 from gtensor.engine.tensor import Tensor, is_floating, make
 
+if TYPE_CHECKING:
+    from gtensor.backend.typing import DTypeLike
+
 DeviceLike = Device | str | None
 Shape = int | Sequence[int]
 
@@ -25,7 +28,8 @@ _DEFAULTS = {"f": DEFAULT_FLOAT, "c": np.dtype("complex64")}  # what Python numb
 
 
 def tensor(
-    data: Any, dtype: Any = None, device: DeviceLike = None, requires_grad: bool = False
+    data: Any, dtype: DTypeLike | None = None, device: DeviceLike = None,
+    requires_grad: bool = False
 ) -> Tensor:
     """A tensor in new memory with the values of `data` (nested lists, array, tensor, number).
 
@@ -52,7 +56,7 @@ def tensor(
 
 
 def asarray(
-    obj: Any, /, dtype: Any = None, device: DeviceLike = None, copy: bool | None = None
+    obj: Any, /, dtype: DTypeLike | None = None, device: DeviceLike = None, copy: bool | None = None
 ) -> Tensor:
     """A tensor over `obj` without a copy where possible: it then shares the caller's memory.
 
@@ -100,7 +104,7 @@ def from_dlpack(x: Any, /, *, device: DeviceLike = None, copy: bool | None = Non
 
 
 def full(
-    shape: Shape, fill_value: complex, dtype: Any = None, device: DeviceLike = None,
+    shape: Shape, fill_value: complex, dtype: DTypeLike | None = None, device: DeviceLike = None,
     requires_grad: bool = False,
 ) -> Tensor:
     """A tensor of `shape` filled with a number (a Python one or a 0-d tensor).
@@ -117,7 +121,8 @@ def full(
 
 
 def empty(
-    shape: Shape, dtype: Any = None, device: DeviceLike = None, requires_grad: bool = False
+    shape: Shape, dtype: DTypeLike | None = None, device: DeviceLike = None,
+    requires_grad: bool = False
 ) -> Tensor:
     """An uninitialized tensor; float32 unless dtype is given."""
     sizes = _sizes(shape)
@@ -132,37 +137,43 @@ def empty(
 
 
 def zeros(
-    shape: Shape, dtype: Any = None, device: DeviceLike = None, requires_grad: bool = False
+    shape: Shape, dtype: DTypeLike | None = None, device: DeviceLike = None,
+    requires_grad: bool = False
 ) -> Tensor:
     """A tensor of zeros; float32 unless dtype is given."""
     return full(shape, 0, dtype=dtype or DEFAULT_FLOAT, device=device, requires_grad=requires_grad)
 
 
 def ones(
-    shape: Shape, dtype: Any = None, device: DeviceLike = None, requires_grad: bool = False
+    shape: Shape, dtype: DTypeLike | None = None, device: DeviceLike = None,
+    requires_grad: bool = False
 ) -> Tensor:
     """A tensor of ones; float32 unless dtype is given."""
     return full(shape, 1, dtype=dtype or DEFAULT_FLOAT, device=device, requires_grad=requires_grad)
 
 
-def empty_like(x: Tensor, /, *, dtype: Any = None, device: DeviceLike = None) -> Tensor:
+def empty_like(
+    x: Tensor, /, *, dtype: DTypeLike | None = None, device: DeviceLike = None
+) -> Tensor:
     """An uninitialized tensor of x's shape, dtype and device, unless given."""
     return empty(x.shape, dtype=dtype or x.dtype, device=device or x.device)
 
 
 def full_like(
-    x: Tensor, /, fill_value: complex, *, dtype: Any = None, device: DeviceLike = None
+    x: Tensor, /, fill_value: complex, *, dtype: DTypeLike | None = None, device: DeviceLike = None
 ) -> Tensor:
     """A tensor of x's shape, dtype and device, unless given, filled with a number."""
     return full(x.shape, fill_value, dtype=dtype or x.dtype, device=device or x.device)
 
 
-def zeros_like(x: Tensor, /, *, dtype: Any = None, device: DeviceLike = None) -> Tensor:
+def zeros_like(
+    x: Tensor, /, *, dtype: DTypeLike | None = None, device: DeviceLike = None
+) -> Tensor:
     """Zeros of x's shape, dtype and device, unless given."""
     return full_like(x, 0, dtype=dtype, device=device)
 
 
-def ones_like(x: Tensor, /, *, dtype: Any = None, device: DeviceLike = None) -> Tensor:
+def ones_like(x: Tensor, /, *, dtype: DTypeLike | None = None, device: DeviceLike = None) -> Tensor:
     """Ones of x's shape, dtype and device, unless given."""
     return full_like(x, 1, dtype=dtype, device=device)
 
@@ -171,7 +182,7 @@ def ones_like(x: Tensor, /, *, dtype: Any = None, device: DeviceLike = None) -> 
 
 
 def arange(
-    start: float, /, stop: float | None = None, step: float = 1, *, dtype: Any = None,
+    start: float, /, stop: float | None = None, step: float = 1, *, dtype: DTypeLike | None = None,
     device: DeviceLike = None,
 ) -> Tensor:
     """start, start + step, ... below stop (or 0, 1, ... below start).
@@ -190,7 +201,8 @@ def arange(
 
 
 def linspace(
-    start: complex, stop: complex, /, num: int, *, dtype: Any = None, device: DeviceLike = None,
+    start: complex, stop: complex, /, num: int, *, dtype: DTypeLike | None = None,
+    device: DeviceLike = None,
     endpoint: bool = True,
 ) -> Tensor:
     """`num` evenly spaced values from start to stop, which is the last one if `endpoint`.
@@ -209,7 +221,8 @@ def linspace(
 
 
 def _between(
-    start: Any, stop: Any, num: int, dtype: Any, device: DeviceLike, endpoint: bool
+    start: object, stop: object, num: int, dtype: DTypeLike | None, device: DeviceLike,
+    endpoint: bool
 ) -> Tensor:
     """linspace of 0-d tensors, by ops on them; without dtype in theirs (integers: float32)."""
     ends = [x for x in (start, stop) if isinstance(x, Tensor)]
@@ -225,7 +238,7 @@ def _between(
 
 
 def eye(
-    n_rows: int, n_cols: int | None = None, /, *, k: int = 0, dtype: Any = None,
+    n_rows: int, n_cols: int | None = None, /, *, k: int = 0, dtype: DTypeLike | None = None,
     device: DeviceLike = None,
 ) -> Tensor:
     """Ones on the k-th diagonal, else zeros, (n_rows, n_cols or n_rows); float32 unless given."""
@@ -277,12 +290,12 @@ def _sizes(shape: Any) -> tuple[int, ...]:
     return sizes
 
 
-def _refuse_copy(data: Any, dtype: Any, place: Device) -> None:
+def _refuse_copy(data: object, dtype: DTypeLike | None, place: Device) -> None:
     raise ValueError(f"copy=False was asked of {type(data).__name__} for dtype "
                      f"{dtype or 'as given'} on {place}; that needs a copy")
 
 
-def _place(data: Any, device: DeviceLike) -> Device:
+def _place(data: object, device: DeviceLike) -> Device:
     if device is None and isinstance(data, Tensor):
         return data.device
     if device is None and hasattr(data, "__cuda_array_interface__"):
@@ -295,7 +308,7 @@ def _home(data: Any) -> Device:
     return get_device(f"cuda:{data.device.id}" if hasattr(data.device, "id") else "cuda")
 
 
-def _values(data: Any, dtype: Any) -> Any:
+def _values(data: object, dtype: DTypeLike | None) -> Any:
     """The NumPy or CuPy array behind `data`."""
     if isinstance(data, Tensor):
         return data._array

@@ -7,13 +7,16 @@ number takes the dtype of the array beside it; the default dtypes are float32, c
 from __future__ import annotations
 
 import builtins
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import ml_dtypes
 import numpy as np
 
 from gtensor.backend import element_type
 from gtensor.engine.tensor import Tensor
+
+if TYPE_CHECKING:
+    from gtensor.backend.typing import DTypeLike
 
 __all__ = [
     "bfloat16", "bool", "can_cast", "complex64", "complex128", "finfo", "float16", "float32",
@@ -66,7 +69,7 @@ class iinfo_object(NamedTuple):
     dtype: np.dtype
 
 
-def finfo(type: Any, /) -> finfo_object:
+def finfo(type: object, /) -> finfo_object:
     """Limits of a floating or complex dtype, or of a tensor's. Raises TypeError for another."""
     dtype = dtype_of(type)
     if not isdtype(dtype, ("real floating", "complex floating")):
@@ -77,7 +80,7 @@ def finfo(type: Any, /) -> finfo_object:
         float(found.smallest_normal), np.dtype(found.dtype))
 
 
-def iinfo(type: Any, /) -> iinfo_object:
+def iinfo(type: object, /) -> iinfo_object:
     """Limits of an integer dtype, or of a tensor's. Raises TypeError for another dtype."""
     dtype = dtype_of(type)
     if dtype.kind not in "iu":
@@ -86,7 +89,7 @@ def iinfo(type: Any, /) -> iinfo_object:
     return iinfo_object(int(found.bits), int(found.max), int(found.min), dtype)
 
 
-def isdtype(dtype: Any, kind: Any) -> builtins.bool:
+def isdtype(dtype: DTypeLike, kind: Any) -> builtins.bool:
     """Whether `dtype` is of a kind: a dtype, a name of `KINDS` such as "integral", or a tuple."""
     if isinstance(kind, tuple):
         return any(isdtype(dtype, k) for k in kind)
@@ -104,7 +107,7 @@ def can_cast(from_: Any, to: Any, /) -> builtins.bool:
     return np.can_cast(dtype_of(from_), element_type(to))
 
 
-def result_type(*arrays_and_dtypes: Any) -> np.dtype:
+def result_type(*arrays_and_dtypes: object) -> np.dtype:
     """The dtype that an op on these tensors, dtypes and Python numbers computes in."""
     strong = [dtype_of(a) for a in arrays_and_dtypes if not isinstance(a, _NUMBERS)]
     numbers = [a for a in arrays_and_dtypes if isinstance(a, _NUMBERS)]

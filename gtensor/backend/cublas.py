@@ -18,7 +18,7 @@ import weakref
 from functools import cache, lru_cache
 from itertools import product
 from math import prod
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 import ml_dtypes
 import numpy as np
@@ -27,6 +27,8 @@ from gtensor.backend.cuda_streams import cupy
 
 if TYPE_CHECKING:
     from gtensor.backend.cuda import CudaDevice
+    from gtensor.backend.cuda_streams import CudaStream
+    from gtensor.backend.typing import CudaArray
 
 _AS_IT_LIES, _TRANSPOSED = 0, 1  # cublasOperation_t
 _DEFAULT_ALGORITHM = -1  # cublasGemmAlgo_t
@@ -37,13 +39,18 @@ _WORKSPACE_BYTES = {9: 32 << 20, 10: 32 << 20, 12: 12 << 20}
 _OTHER_WORKSPACE_BYTES = 4 << 20
 
 
+# The shape of an array, its strides in bytes, and the bytes of an element.
+At: TypeAlias = tuple[tuple[int, ...], tuple[int, ...], int]
+Factor: TypeAlias = "type[ctypes.Array[ctypes.c_float]] | type[ctypes.Array[ctypes.c_double]]"
+
+
 class _Kind(NamedTuple):
     """cuBLAS's codes for a product: cudaDataType of inputs and output, compute type."""
 
     inputs: int
     out: int
     compute: int
-    scalar: Any  # of alpha and beta: an array of one, or of real and imaginary part
+    scalar: Factor  # of alpha and beta: an array of one, or of real and imaginary part
 
 
 _HALF, _BRAIN = np.dtype(np.float16), np.dtype(ml_dtypes.bfloat16)
@@ -89,14 +96,14 @@ def _library() -> ctypes.CDLL:
     return library
 
 
-def _call(name: str, *arguments: Any) -> None:
+def _call(name: str, *arguments: object) -> None:
     status = getattr(_library(), name)(*arguments)
     if status:
         raise RuntimeError(f"{name} answered status {status}; wanted 0 (cublasStatus_t says which)")
 
 
 @lru_cache(64)
-def _number(scalar: Any, value: float) -> Any:
+def _number(scalar: Factor, value: float) -> ctypes.Array[Any]:
     """A factor in host memory; cuBLAS reads it before the call returns."""
     return scalar(value)
 
@@ -111,7 +118,7 @@ class _Handle:
         self.stream = -1  # the id of the stream that it is set to
         _call("cublasSetMathMode", self.pointer, _NO_NARROW_SUMS)
 
-    def use(self, stream: Any, workspace: Any) -> None:
+    def use(self, stream: CudaStream, workspace: CudaArray) -> None:
         """Queue the next products on the stream."""
         self.stream = -1  # until both calls have succeeded
         _call("cublasSetStream_v2", self.pointer, stream.stream.ptr)
@@ -206,7 +213,7 @@ class _Plan(NamedTuple):
 
 
 @lru_cache(1024)
-def _plan(a_at: tuple[Any, ...], b_at: tuple[Any, ...], out_at: tuple[Any, ...]) -> _Plan | None:
+def _plan(a_at: At, b_at: At, out_at: At) -> _Plan | None:
     """The plan from (shape, strides, itemsize) of each; None if cuBLAS cannot write the output."""
     a, b, out = (_Laid(shape, tuple(stride // size for stride in strides))
                  for shape, strides, size in (a_at, b_at, out_at))
@@ -235,12 +242,14 @@ class Products:
 
     def __init__(self, device: CudaDevice) -> None:
         self._device = device
-        self._workspaces: dict[int, Any] = {}  # by stream
+        self._workspaces: dict[int, CudaArray] = {}  # by stream
         self._spare: list[_Handle] = []
         self._thread = threading.local()
         device.on_stream_end.append(self._forget)
 
-    def matmul(self, a: Any, b: Any, out: Any = None, beta: float = 0.0) -> Any:
+    def matmul(
+        self, a: CudaArray, b: CudaArray, out: CudaArray | None = None, beta: float = 0.0
+    ) -> CudaArray:
         """out = a @ b + beta * out, over the last two axes, broadcast over the others.
 
         `out` may be float32 for inputs of half precision, and is only read if beta is not 0. Raises
@@ -266,7 +275,7 @@ class Products:
             self._write(kind, a, b, out, beta)
         return out
 
-    def _write(self, kind: _Kind, a: Any, b: Any, out: Any, beta: float) -> None:
+    def _write(self, kind: _Kind, a: CudaArray, b: CudaArray, out: CudaArray, beta: float) -> None:
         plan = _plan((a.shape, a.strides, a.itemsize), (b.shape, b.strides, b.itemsize),
                      (out.shape, out.strides, out.itemsize))
         if plan is None:
@@ -281,7 +290,9 @@ class Products:
                     for x, copy in zip((a, b), plan.copied, strict=True))
         self._call(kind, plan, a, b, out, beta)
 
-    def _call(self, kind: _Kind, plan: _Plan, a: Any, b: Any, out: Any, beta: float) -> None:
+    def _call(
+        self, kind: _Kind, plan: _Plan, a: CudaArray, b: CudaArray, out: CudaArray, beta: float
+    ) -> None:
         """One call, unless both operands repeat their matrices, along different axes."""
         leading_a, leading_b, leading = plan.leading
         handle, one, factor = self._handle(), _number(kind.scalar, 1.0), _number(kind.scalar, beta)
@@ -323,7 +334,7 @@ class Products:
         weakref.finalize(lease, self._spare.append, handle).atexit = False
         return lease
 
-    def _workspace(self, stream: int) -> Any:
+    def _workspace(self, stream: int) -> CudaArray:
         """The memory that cuBLAS may write while it works on the stream with that id."""
         found = self._workspaces.get(stream)
         if found is None:
@@ -335,12 +346,12 @@ class Products:
         capability = cupy().cuda.Device(self._device.index).compute_capability
         return _WORKSPACE_BYTES.get(int(capability[:-1]), _OTHER_WORKSPACE_BYTES)
 
-    def _forget(self, stream: int, last: Any) -> None:
+    def _forget(self, stream: int, last: object) -> None:
         """The stream has ended."""
         self._workspaces.pop(stream, None)
 
 
-def _check_out(a: Any, b: Any, out: Any, shape: tuple[int, ...]) -> None:
+def _check_out(a: CudaArray, b: CudaArray, out: CudaArray, shape: tuple[int, ...]) -> None:
     if out.shape != shape:
         raise ValueError(f"a product of shapes {a.shape} and {b.shape} was given an out of shape "
                          f"{out.shape}; wanted {shape}")
@@ -352,7 +363,7 @@ def _check_out(a: Any, b: Any, out: Any, shape: tuple[int, ...]) -> None:
                          "wanted memory of its own")
 
 
-def _overlap(x: Any, y: Any) -> bool:
+def _overlap(x: CudaArray, y: CudaArray) -> bool:
     """Whether two arrays have bytes in common.
 
     NumPy decides from addresses and strides; CuPy's `shares_memory` runs kernels and waits for
@@ -371,13 +382,13 @@ def _overlap(x: Any, y: Any) -> bool:
 class _Place:
     """The address and layout of an array, for NumPy, which does not read the memory."""
 
-    def __init__(self, x: Any) -> None:
+    def __init__(self, x: CudaArray) -> None:
         self.__array_interface__ = {
             "version": 3, "data": (x.data.ptr, True), "shape": x.shape, "strides": x.strides,
             "typestr": f"|V{x.itemsize}"}
 
 
-def _overlaps_itself(x: Any) -> bool:
+def _overlaps_itself(x: CudaArray) -> bool:
     """Whether two indices may lead to one element: an axis steps within the extent of another."""
     if x.flags.c_contiguous or not x.size:
         return False
@@ -389,7 +400,7 @@ def _overlaps_itself(x: Any) -> bool:
     return False
 
 
-def _scaled(out: Any, beta: float) -> Any:
+def _scaled(out: CudaArray, beta: float) -> CudaArray:
     """beta * out, the result for an inner length of 0."""
     if not beta:
         out[...] = 0

@@ -10,18 +10,22 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from functools import cache
 from math import copysign
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from gtensor.backend.cublas import Products
-from gtensor.backend.cuda_graphs import Capture
 from gtensor.backend.cuda_memory import AsyncMemory, is_pinned, library_malloc, no_room_for
-from gtensor.backend.cuda_pages import CudaPages
 from gtensor.backend.cuda_streams import CudaStream, StreamBook, cupy
 from gtensor.backend.devices import Device, get_device, makers
 from gtensor.backend.elements import element_type
 from gtensor.backend.ordering import Ordering
+
+if TYPE_CHECKING:
+    from gtensor.backend.cuda_graphs import Capture
+    from gtensor.backend.cuda_pages import CudaPages
+    from gtensor.backend.ordering import Stamp
+    from gtensor.backend.streams import Event
+    from gtensor.backend.typing import Array, DTypeLike, Path
 
 _WRITTEN = ("out", "state")  # the parameters that a path writes; `state` is an optimizer's
 
@@ -39,14 +43,17 @@ class CudaDevice(Device):
     """One NVIDIA GPU through CuPy."""
 
     type = "cuda"
+    array_type: Any
     library: Callable[[int], Any] | None = None  # the allocator while there is no resource
 
     def __init__(self, index: int) -> None:
+        from gtensor.backend.cublas import Products  # here: only a machine with a GPU needs it
+
         super().__init__(index)
         self._cupy_device = cupy().cuda.Device(index)
         self.array_type = cupy().ndarray
-        self._paths: dict[Callable[..., Any], Callable[..., Any]] = {}
-        self.on_stream_end: list[Callable[[int, Any], None]] = []
+        self._paths: dict[Path, Path] = {}
+        self.on_stream_end: list[Callable[[int, Event], None]] = []
         self.streams = StreamBook(index, self._stream_ended)
         self._ordering = Ordering(self.streams.get)
         self._products = Products(self)
@@ -56,7 +63,7 @@ class CudaDevice(Device):
     def xp(self) -> Any:
         return cupy()
 
-    def empty(self, shape: tuple[int, ...], dtype: Any, label: str = "") -> Any:
+    def empty(self, shape: tuple[int, ...], dtype: DTypeLike, label: str = "") -> Array:
         with self._cupy_device:
             before, _label.name = _label.name, label or _label.name
             try:
@@ -64,24 +71,24 @@ class CudaDevice(Device):
             finally:
                 _label.name = before
 
-    def copy(self, array: Any, dtype: Any = None, label: str = "copy") -> Any:
+    def copy(self, array: Array, dtype: DTypeLike | None = None, label: str = "copy") -> Array:
         with self._cupy_device:
             self.order((array,))
             return super().copy(array, dtype, label)
 
-    def fill(self, array: Any, value: complex) -> Any:
+    def fill(self, array: Array, value: complex) -> Array:
         with self._cupy_device:
             self.order((), (array,))
             return super().fill(array, self.assignable(value, array.dtype))
 
-    def matmul(self, a: Any, b: Any, out: Any = None, beta: float = 0.0) -> Any:
+    def matmul(self, a: Array, b: Array, out: Array | None = None, beta: float = 0.0) -> Array:
         return self._products.matmul(a, b, out, beta)
 
-    def to_numpy(self, array: Any) -> np.ndarray:
+    def to_numpy(self, array: Array) -> np.ndarray:
         self.order((array,))
         return cupy().asnumpy(array)
 
-    def from_numpy(self, array: np.ndarray) -> Any:
+    def from_numpy(self, array: np.ndarray) -> Array:
         """A copy on this device; when it returns, the caller may overwrite `array`.
 
         A copy from page-locked memory is asynchronous, so this call waits for it.
@@ -91,7 +98,7 @@ class CudaDevice(Device):
                 return self.assignable(array, array.dtype)
             return cupy().asarray(array, blocking=is_pinned(array))
 
-    def assignable(self, value: Any, dtype: np.dtype) -> Any:
+    def assignable(self, value: object, dtype: np.dtype) -> Any:
         """-0.0 as an array: CuPy assigns a number equal to 0 by memset, which loses the sign."""
         if dtype.kind in "biu" or not _is_negative_zero(value):
             return value
@@ -122,7 +129,7 @@ class CudaDevice(Device):
         with self._cupy_device if gone else stream:
             yield
 
-    def order(self, reads: Iterable[Any], writes: Iterable[Any] = ()) -> None:
+    def order(self, reads: Iterable[Array], writes: Iterable[Array] = ()) -> None:
         stream: CudaStream | None = None
         unknown = False
         for arrays, access in ((reads, self._ordering.read), (writes, self._ordering.write)):
@@ -143,12 +150,12 @@ class CudaDevice(Device):
         self.order((), [cupy().ndarray(0, np.uint8, memptr=plan.work_area) for plan in plans
                         if not isinstance(plan.work_area, list)])  # plans of several GPUs wait
 
-    def block_of(self, array: Any) -> Any:
+    def block_of(self, array: Array) -> Any:
         if not isinstance(array, self.array_type):
             return None
         return getattr(array.data.mem, "block", None)
 
-    def exported(self, array: Any, stream: Any = None) -> None:
+    def exported(self, array: Array, stream: object = None) -> None:
         self.order((array,))
         block = self.block_of(array)
         if block is not None and stream is not None and stream != -1:
@@ -156,15 +163,17 @@ class CudaDevice(Device):
             if consumer.id != block.stream:
                 block.owner.record_use(block, consumer.id)
 
-    def _stream_ended(self, number: int, last: Any) -> None:
+    def _stream_ended(self, number: int, last: Event) -> None:
         self._ordering.forget(number, last)
         for ended in tuple(self.on_stream_end):
             ended(number, last)
 
     def new_capture(self) -> Capture:
+        from gtensor.backend.cuda_graphs import Capture
+
         return Capture(self, self._ordering)
 
-    def stamp(self, array: Any) -> Any:
+    def stamp(self, array: Array) -> Stamp | None:
         return getattr(self.block_of(array), "stamp", None)
 
     def capturing(self) -> bool:
@@ -188,6 +197,8 @@ class CudaDevice(Device):
 
     def pages(self) -> CudaPages:
         """The device's virtual memory; raises ImportError without cuda-bindings."""
+        from gtensor.backend.cuda_pages import CudaPages
+
         return CudaPages(self.index, self._cupy_device)
 
     def async_memory(self) -> AsyncMemory:
@@ -202,14 +213,14 @@ class CudaDevice(Device):
         with self._cupy_device:
             self.library = None if name is None else library_malloc(name, self.index)
 
-    def path(self, name: str, path: Callable[..., Any]) -> Callable[..., Any]:
+    def path(self, name: str, path: Path) -> Path:
         """`path` run with this device current, its allocations labelled `name`."""
         guarded = self._paths.get(path)
         if guarded is None:
             guarded = self._paths[path] = self._guard(name, path)
         return guarded
 
-    def _guard(self, name: str, path: Callable[..., Any]) -> Callable[..., Any]:
+    def _guard(self, name: str, path: Path) -> Path:
         current = self._cupy_device
 
         def run(*arrays: Any, **params: Any) -> Any:
@@ -257,7 +268,7 @@ def _install_allocator() -> None:
     cupy().cuda.set_allocator(allocate)
 
 
-def _is_negative_zero(value: Any) -> bool:
+def _is_negative_zero(value: object) -> bool:
     """Whether a number, or a 0-d host array, equals 0 and has a negative real or imaginary part."""
     if not isinstance(value, (float, complex, np.generic, np.ndarray)) or np.ndim(value):
         return False
@@ -265,7 +276,7 @@ def _is_negative_zero(value: Any) -> bool:
     return number == 0 and (copysign(1, number.real) < 0 or copysign(1, number.imag) < 0)
 
 
-def _nested(values: Iterable[Any]) -> Iterable[Any]:
+def _nested(values: Iterable[object]) -> Iterable[Any]:
     """The values, with tuples and lists (keys of an index, several outputs) flattened."""
     for value in values:
         if isinstance(value, (tuple, list)):

@@ -22,6 +22,7 @@ from gtensor.backend.streams import Stream
 
 if TYPE_CHECKING:
     from gtensor.backend.cuda import CudaDevice
+    from gtensor.backend.ordering import Block
 
 
 class Capture:
@@ -75,7 +76,7 @@ class Capture:
             raise RuntimeError(f"a graph was replayed within a capture on {self._device}; wanted "
                                "it before or after")
 
-    def own(self, stream: Stream, blocks: Iterable[Any], first: float) -> None:
+    def own(self, stream: Stream, blocks: Iterable[Block], first: float) -> None:
         """The contents of the capture's own blocks are that stream's from now on.
 
         `first` is the serial of the first block that the capture allocated. The stamps of all that
@@ -87,7 +88,7 @@ class Capture:
         self._ordering.adopt(stream, own)
         self._count(own)
 
-    def launch(self, stream: CudaStream, outputs: Iterable[Any]) -> None:
+    def launch(self, stream: CudaStream, outputs: Iterable[Block]) -> None:
         """Run the work on a stream, after the writers of its inputs and all users of its outputs.
 
         `outputs` are the live blocks of captures into the same memory. Those that were allocated
@@ -100,12 +101,12 @@ class Capture:
         with self._device.running(stream):
             self._graph.launch(stream.stream)
 
-    def _count(self, blocks: Iterable[Any]) -> None:
+    def _count(self, blocks: Iterable[Block]) -> None:
         """Count a write of these blocks, and of those from outside that the work writes."""
         for block in (*blocks, *self.touched.written):
             block.stamp.version += 1
 
 
-def _foreign(blocks: Iterable[Any], stream: Stream) -> list[Any]:
+def _foreign(blocks: Iterable[Block], stream: Stream) -> list[Block]:
     """The blocks that another stream has ever touched."""
     return [block for block in blocks if block.stream != stream.id or hasattr(block, "readers")]

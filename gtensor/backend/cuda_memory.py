@@ -52,7 +52,7 @@ class AsyncMemory:
     valid on every stream.
     """
 
-    def __init__(self, current: AbstractContextManager[Any]) -> None:
+    def __init__(self, current: AbstractContextManager[object]) -> None:
         self._current = current
         with current:
             self._stream = cupy().cuda.Stream(non_blocking=True)

@@ -33,7 +33,7 @@ class CudaPages:
     memory, as PyTorch's expandable segments do.
     """
 
-    def __init__(self, index: int, current: AbstractContextManager[Any]) -> None:
+    def __init__(self, index: int, current: AbstractContextManager[object]) -> None:
         driver = self._driver = bindings()
         self._current = current
         with current:
@@ -70,7 +70,7 @@ class CudaPages:
         retain = self._driver.cuMemRetainAllocationHandle
         self._put(address, (partial(self._ask, retain, page) for page in pages))
 
-    def _put(self, address: int, pages: Iterable[Callable[[], Any]]) -> None:
+    def _put(self, address: int, pages: Iterable[Callable[[], object]]) -> None:
         """Map the pages that these functions return, and give the device access."""
         driver = self._driver
         done = 0
@@ -117,7 +117,7 @@ class CudaPages:
         with self._current:
             self._ask(self._driver.cuMemAddressFree, address, nbytes)
 
-    def _ask(self, function: Any, *arguments: Any) -> Any:
+    def _ask(self, function: Any, *arguments: object) -> Any:
         """The result of a driver function; raises MemoryError without room, else RuntimeError."""
         status, *answer = function(*arguments)
         if status != self._driver.CUresult.CUDA_SUCCESS:

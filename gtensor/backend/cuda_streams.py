@@ -12,7 +12,10 @@ import threading
 import weakref
 from collections.abc import Callable
 from functools import cache
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from gtensor.backend.streams import Event
 
 _NO_CONTEXT = 201  # CUDA_ERROR_INVALID_CONTEXT
 _PER_THREAD = 2  # the handle of cudaStreamPerThread, which means another stream in each thread
@@ -121,14 +124,14 @@ class CudaStream:
         self._book = book
         self._thread = weakref.ref(_here.token) if stream.ptr == _PER_THREAD else None
 
-    def refer_to(self, stream: Any) -> None:
+    def refer_to(self, stream: object) -> None:
         """Use another CuPy object for the same stream, unless the present one owns the stream."""
         present = self.stream
         if present is None or not _owns(present):
             self._reference = weakref.ref(stream)
             self._held = None
 
-    def hold(self, stream: Any) -> None:
+    def hold(self, stream: object) -> None:
         """Keep a CuPy object alive that has no other reference."""
         self._held = stream
 
@@ -136,7 +139,7 @@ class CudaStream:
     def stream(self) -> Any:
         return self._reference()
 
-    def record(self) -> Any:
+    def record(self) -> CudaEvent | IdleEvent:
         """An event behind all work queued so far.
 
         For an ended stream, or a per-thread stream of another thread, it is behind all work of the
@@ -204,7 +207,7 @@ class StreamBook:
     the whole context, which would break the capture.
     """
 
-    def __init__(self, index: int, ended: Callable[[int, Any], None]) -> None:
+    def __init__(self, index: int, ended: Callable[[int, Event], None]) -> None:
         self.captures = 0
         self.device = cupy().cuda.Device(index)  # `with` makes it CuPy's current one
         self._index = index
@@ -262,7 +265,7 @@ class StreamBook:
             known.hold(external)
             return known
 
-    def everything(self) -> Any:
+    def everything(self) -> CudaEvent | IdleEvent:
         """An event behind all work of the device so far (CUDA driver API, cuCtxRecordEvent)."""
         record = getattr(driver(), "cuCtxRecordEvent", None)
         with self.device:

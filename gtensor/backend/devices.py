@@ -6,19 +6,24 @@ between devices, and has the resource that allocates its memory.
 
 from __future__ import annotations
 
+import builtins
 import ctypes
 import importlib.util
 import threading
 from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager, nullcontext
 from functools import cache
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from gtensor.backend.streams import Stream
 from gtensor.settings import settings
 from gtensor.system.fork_safety import free_at_forks
+
+if TYPE_CHECKING:
+    from gtensor.backend.ordering import Stamp
+    from gtensor.backend.typing import Array, CudaArray, DTypeLike, Path
 
 
 class DeviceError(ValueError):
@@ -34,7 +39,7 @@ class Device:
     """
 
     type: str
-    array_type: Any
+    array_type: builtins.type[Array]
     resource: Any = None
 
     def __init__(self, index: int) -> None:
@@ -51,15 +56,15 @@ class Device:
     def xp(self) -> Any:
         raise TypeError("Device is abstract; get one with gtensor.device('cpu')")
 
-    def empty(self, shape: tuple[int, ...], dtype: Any, label: str = "") -> Any:
+    def empty(self, shape: tuple[int, ...], dtype: DTypeLike, label: str = "") -> Array:
         """An uninitialized C-contiguous array; `label` names its op in memory reports."""
         raise TypeError("Device is abstract; get one with gtensor.device('cpu')")
 
-    def to_numpy(self, array: Any) -> np.ndarray:
+    def to_numpy(self, array: Array) -> np.ndarray:
         """The array's values as a NumPy array (the same memory on the CPU)."""
         raise TypeError("Device is abstract; get one with gtensor.device('cpu')")
 
-    def from_numpy(self, array: np.ndarray) -> Any:
+    def from_numpy(self, array: np.ndarray) -> Array:
         """A NumPy array's values on this device (the same memory on the CPU)."""
         raise TypeError("Device is abstract; get one with gtensor.device('cpu')")
 
@@ -75,11 +80,11 @@ class Device:
         """A new stream; `with stream:` makes it this thread's current one. See `gtensor.stream`."""
         raise TypeError("Device is abstract; get one with gtensor.device('cpu')")
 
-    def stream_from(self, stream: Any) -> Stream:
+    def stream_from(self, stream: object) -> Stream:
         """The stream for an object of another library, or for a driver's handle."""
         return self.current_stream()
 
-    def running(self, stream: Any) -> AbstractContextManager[Any]:
+    def running(self, stream: Stream | None) -> AbstractContextManager[object]:
         """A context whose work is queued on the stream; None keeps the current one."""
         return nullcontext()
 
@@ -94,11 +99,11 @@ class Device:
         """Whether this thread's work on the device is being captured into a graph."""
         return False
 
-    def stamp(self, array: Any) -> Any:
+    def stamp(self, array: Array) -> Stamp | None:
         """An object whose `version` counts the replays that write an array; None if none does."""
         return None
 
-    def order(self, reads: Iterable[Any], writes: Iterable[Any] = ()) -> None:
+    def order(self, reads: Iterable[Array], writes: Iterable[Array] = ()) -> None:
         """Let the current stream's next work wait for other streams' work on these arrays.
 
         A read waits for the arrays' writers, a write also for their readers. Memory that is freed
@@ -108,38 +113,38 @@ class Device:
     def order_transforms(self) -> None:
         """Let the current stream's next FFT wait for FFTs of other streams with the same plan."""
 
-    def block_of(self, array: Any) -> Any:
+    def block_of(self, array: Array) -> Any:
         """The resource's block that contains an array, None if it is unknown."""
         return None
 
-    def exported(self, array: Any, stream: Any = None) -> None:
+    def exported(self, array: Array, stream: object = None) -> None:
         """Another library will read the array, on the given (DLPack) stream if known."""
 
-    def path(self, name: str, path: Callable[..., Any]) -> Callable[..., Any]:
+    def path(self, name: str, path: Path) -> Path:
         """`path` wrapped for this device, its allocations labelled `name`."""
         return path
 
-    def copy(self, array: Any, dtype: Any = None, label: str = "copy") -> Any:
+    def copy(self, array: Array, dtype: DTypeLike | None = None, label: str = "copy") -> Array:
         """A C-contiguous copy in memory of its own."""
         out = self.empty(array.shape, array.dtype if dtype is None else dtype, label)
         out[...] = array
         return out
 
-    def fill(self, array: Any, value: complex) -> Any:
+    def fill(self, array: Array, value: complex) -> Array:
         """`array` with every element set to `value`."""
         array[...] = value
         return array
 
-    def assignable(self, value: Any, dtype: np.dtype) -> Any:
+    def assignable(self, value: object, dtype: np.dtype) -> Any:
         """A number or an array in the form in which `array[key] = value` keeps its value."""
         return value
 
-    def matmul(self, a: Any, b: Any, out: Any = None, beta: float = 0.0) -> Any:
+    def matmul(self, a: Array, b: Array, out: Array | None = None, beta: float = 0.0) -> Array:
         """out = a @ b + beta * out for arrays of one floating or complex dtype, within a path.
 
         On a GPU half precision is summed in float32, into `out` of either dtype.
         """
-        if not beta:
+        if out is None or not beta:
             return self.xp.matmul(a, b, out=out)
         if beta != 1:
             out *= beta
@@ -163,7 +168,7 @@ class Device:
     def __repr__(self) -> str:
         return f"device({str(self)!r})"
 
-    def __reduce__(self) -> tuple[Any, ...]:
+    def __reduce__(self) -> tuple[object, ...]:
         return get_device, (str(self),)
 
 
@@ -182,7 +187,7 @@ _watchers: list[Callable[[Device], None]] = []
 _default: Device | None = None
 
 
-def owner(array: Any) -> Any:
+def owner(array: Array) -> Array:
     """The array object that owns `array`'s memory: for a view, its base."""
     base = array.base
     return base if type(base) is type(array) else array
@@ -244,7 +249,7 @@ def _why_no_cuda() -> str:
     return ": no NVIDIA driver answers"
 
 
-def device_of(array: Any) -> Device:
+def device_of(array: CudaArray) -> Device:
     """The device of a raw array (or of a scalar, which NumPy returns for 0-d results)."""
     on_host = isinstance(array, (np.ndarray, np.generic))
     return get_device("cpu" if on_host else f"cuda:{array.device.id}")

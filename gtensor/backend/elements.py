@@ -6,15 +6,18 @@ reach the arena.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
+
+if TYPE_CHECKING:
+    from gtensor.backend.typing import DTypeLike
 
 _NUMBERS = "biufc"  # kinds of NumPy's dtypes
 _USER_DTYPE = 256  # dtype numbers from here on are user-defined (ml_dtypes)
 
 
-def element_type(dtype: Any) -> np.dtype:
+def element_type(dtype: DTypeLike) -> np.dtype:
     """The dtype object of `dtype`. Raises TypeError if its elements are not numbers."""
     try:
         found = np.dtype(dtype)
@@ -30,7 +33,7 @@ def _of_ml_dtypes(dtype: np.dtype) -> bool:
     return dtype.kind == "V" and dtype.num >= _USER_DTYPE and not dtype.hasobject
 
 
-def host_array(value: Any, reader: str) -> np.ndarray:
+def host_array(value: object, reader: str) -> np.ndarray:
     """`value` as a NumPy array of numbers.
 
     Raises TypeError, which names the `reader`, for other elements, integers too large, and masks.
@@ -58,7 +61,7 @@ def _refuse_large(objects: np.ndarray, reader: str) -> None:
                             "float")
 
 
-def refuse_mask(value: Any, reader: str) -> None:
+def refuse_mask(value: object, reader: str) -> None:
     """Raises TypeError for an array with a mask, which gtensor would silently drop."""
     if isinstance(value, np.ndarray) and type(value) is not np.ndarray and hasattr(value, "mask"):
         raise TypeError(f"{reader} was given a masked array, whose mask would be lost; wanted a "

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import cache
 from math import prod
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -12,6 +12,9 @@ from gtensor.backend.devices import Device, get_device, makers
 from gtensor.backend.elements import element_type
 from gtensor.backend.streams import HostStream
 from gtensor.settings import settings
+
+if TYPE_CHECKING:
+    from gtensor.backend.typing import DTypeLike
 
 _STREAM = HostStream()
 
@@ -26,7 +29,7 @@ class HostDevice(Device):
     def xp(self) -> Any:
         return np
 
-    def empty(self, shape: tuple[int, ...], dtype: Any, label: str = "") -> np.ndarray:
+    def empty(self, shape: tuple[int, ...], dtype: DTypeLike, label: str = "") -> np.ndarray:
         dtype = element_type(dtype)
         nbytes = prod(shape) * dtype.itemsize
         resource = self.resource

@@ -21,9 +21,12 @@ import ctypes
 import re
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
+
+if TYPE_CHECKING:
+    from gtensor.backend.typing import Array, DTypeLike, Params, Scalar
 
 C_TYPES = {
     "float16": "__half",
@@ -51,10 +54,10 @@ ACTIVATIONS = {
 }
 """The codes of `gt_activation` in activation.cuh, for kernels with the activation as a number."""
 
-_INCLUDE = re.compile(r'^[ \t]*#[ \t]*include[ \t]+"([^"]+)"[ \t]*(?://.*)?$')
-_PRAGMA_ONCE = re.compile(r"^[ \t]*#[ \t]*pragma[ \t]+once\b")
-_KERNEL = re.compile(r"\b__global__\s+void\s+(?:__launch_bounds__\([^)]*\)\s*)?(\w+)\s*\(")
-_PARAMETER = re.compile(r"(?P<raw>raw\s+)?(?P<ctype>\w+)\s+(?P<name>\w+)")
+# Texts, compiled when a kernel is: to compile them costs 2 ms of an import.
+_INCLUDE = r'^[ \t]*#[ \t]*include[ \t]+"([^"]+)"[ \t]*(?://.*)?$'
+_PRAGMA_ONCE = r"^[ \t]*#[ \t]*pragma[ \t]+once\b"
+_KERNEL = r"\b__global__\s+void\s+(?:__launch_bounds__\([^)]*\)\s*)?(\w+)\s*\("
 _LARGEST_GRID = 2**31 - 1
 _SHARED_MEMORY_OPT_IN = 97  # CU_DEVICE_ATTRIBUTE_MAX_SHARED_MEMORY_PER_BLOCK_OPTIN
 
@@ -108,13 +111,13 @@ def inline_includes(text: str, name: str) -> str:
 def _inlined(text: str, name: str, seen: set[str]) -> list[str]:
     lines = [f'#line 1 "{name}"']
     for number, line in enumerate(text.splitlines(), start=1):
-        include = _INCLUDE.match(line)
+        include = re.match(_INCLUDE, line)
         if include is not None:
             if include[1] not in seen:
                 seen.add(include[1])
                 lines += _inlined(_read(include[1], name), include[1], seen)
             lines.append(f'#line {number + 1} "{name}"')
-        elif _PRAGMA_ONCE.match(line):
+        elif re.match(_PRAGMA_ONCE, line):
             lines.append("")
         else:
             lines.append(line)
@@ -132,10 +135,10 @@ def _read(name: str, includer: str | None) -> str:
 @cache
 def functions(file: str) -> tuple[str, ...]:
     """The names of the kernels in a file, in order; each is a template on one type."""
-    return tuple(dict.fromkeys(_KERNEL.findall(source(file))))
+    return tuple(dict.fromkeys(re.findall(_KERNEL, source(file))))
 
 
-def c_type(dtype: Any) -> str:
+def c_type(dtype: DTypeLike) -> str:
     """The C type of a floating dtype, as in `softmax_forward<__half>`.
 
     Raises:
@@ -197,34 +200,54 @@ class Parameter:
 
 
 def _parameters(text: str) -> tuple[Parameter, ...]:
-    parts = [part.strip() for part in text.split(",") if part.strip()]
-    matches = [_PARAMETER.fullmatch(part) for part in parts]
-    for part, match in zip(parts, matches, strict=True):
-        if match is None:
-            raise ValueError(f"kernel parameter {part!r} given; wanted '[raw] type name'")
-    return tuple(Parameter(bool(m["raw"]), m["ctype"], m["name"]) for m in matches if m is not None)
+    return tuple(_parameter(part.strip()) for part in text.split(",") if part.strip())
+
+
+def _parameter(text: str) -> Parameter:
+    words = text.split()
+    raw = len(words) == 3 and words[0] == "raw"
+    if len(words) != 2 + raw or not all(word.replace("_", "x").isalnum() for word in words):
+        raise ValueError(f"kernel parameter {text!r} given; wanted '[raw] type name'")
+    return Parameter(raw, words[-2], words[-1])
 
 
 class Elementwise:
     """A kernel whose body CuPy applies to every element; see `elementwise`."""
 
-    __slots__ = ("_arity", "_kernel", "body", "include", "inputs", "name", "outputs")
+    __slots__ = ("_arity", "_kernel", "_parsed", "_texts", "body", "include", "name")
 
     def __init__(
         self, inputs: str, outputs: str, body: str, include: str | None, name: str | None
     ) -> None:
-        self.inputs = _parameters(inputs)
-        self.outputs = _parameters(outputs)
+        self._arity = len(_parameters(inputs))
+        _parameters(outputs)  # raises ValueError
+        self._texts = inputs, outputs
+        self._parsed: tuple[tuple[Parameter, ...], ...] = ()
         self.body = body
         self.include = include
         self.name = name or _name_from(body)
-        self._arity = len(self.inputs)
         self._kernel: Any = None
+
+    @property
+    def inputs(self) -> tuple[Parameter, ...]:
+        return self._parameters()[0]
+
+    @property
+    def outputs(self) -> tuple[Parameter, ...]:
+        return self._parameters()[1]
+
+    def _parameters(self) -> tuple[tuple[Parameter, ...], ...]:
+        """Of inputs and outputs. Made when a kernel is compiled: most never are."""
+        if not self._parsed:
+            self._parsed = tuple([_parameters(text) for text in self._texts])
+        return self._parsed
 
     def __repr__(self) -> str:
         return f"elementwise({self.name!r}: {self.body})"
 
-    def __call__(self, *inputs: Any, out: Any = None, **named: Any) -> Any:
+    def __call__(
+        self, *inputs: Array | Scalar, out: Array | tuple[Array, ...] | None = None, **named: object
+    ) -> Any:
         """Launch on CuPy's current stream.
 
         Args:
@@ -247,7 +270,7 @@ class Elementwise:
             return kernel(*inputs, *out)
         return kernel(*inputs, out)
 
-    def _by_name(self, name: str, named: dict[str, Any]) -> Any:
+    def _by_name(self, name: str, named: Params) -> Any:
         if name not in named:
             wanted = ", ".join(parameter.name for parameter in self.inputs)
             raise TypeError(f"kernel {self.name} called without {name!r}; wanted {wanted}")
@@ -314,7 +337,7 @@ class Launcher:
         self._kernel = kernel
 
     def __call__(
-        self, grid: tuple[int, ...], block: tuple[int, ...], args: tuple[Any, ...],
+        self, grid: tuple[int, ...], block: tuple[int, ...], args: tuple[object, ...],
         shared_mem: int = 0,
     ) -> None:
         """Launch on CuPy's current stream; an empty grid launches nothing.
@@ -341,12 +364,12 @@ class Raw:
         self.file = file
         self.function = function
         self.options = options
-        self._launchers: dict[Any, Launcher] = {}
+        self._launchers: dict[DTypeLike, Launcher] = {}
 
     def __repr__(self) -> str:
         return f"raw({self.file!r}, {self.function!r})"
 
-    def __getitem__(self, dtype: Any) -> Launcher:
+    def __getitem__(self, dtype: DTypeLike) -> Launcher:
         """The launcher for a dtype: `numpy.float16`, `ml_dtypes.bfloat16`, `float32`, `float64`.
 
         Raises:

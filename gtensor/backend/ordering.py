@@ -19,7 +19,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Collection, Iterable
 from threading import RLock
-from typing import Any
+from typing import Any, Protocol
 
 from gtensor.backend.streams import Event, Stream
 from gtensor.system.fork_safety import free_at_forks
@@ -31,12 +31,27 @@ class Stamp:
     version = 0
 
 
+class Block(Protocol):
+    """A block of memory: the stream that it belongs to, and its users so far.
+
+    `owner` is its resource, whose `record_use` is told of users. `readers` and `written` are unset
+    until a second stream touches it, `stamp` until a captured op writes it.
+    """
+
+    stream: int
+    serial: int
+    owner: Any
+    readers: set[int]
+    written: tuple[int, int]
+    stamp: Any
+
+
 class Touched:
     """The blocks from outside a capture that its work reads and writes."""
 
     def __init__(self) -> None:
-        self.read: dict[Any, None] = {}
-        self.written: dict[Any, None] = {}
+        self.read: dict[Block, None] = {}
+        self.written: dict[Block, None] = {}
 
 
 class Ordering:
@@ -53,7 +68,7 @@ class Ordering:
         self._lock = RLock()
         free_at_forks(self._lock)
 
-    def read(self, reader: Stream, block: Any) -> None:
+    def read(self, reader: Stream, block: Block) -> None:
         """The next work queued on `reader` reads the block."""
         if reader.id in self.captures:
             self.captures[reader.id].read[block] = None
@@ -67,7 +82,7 @@ class Ordering:
                         block.written = writer, reached
         self._note(block, reader.id)
 
-    def write(self, writer: Stream, *blocks: Any) -> None:
+    def write(self, writer: Stream, *blocks: Block) -> None:
         """The next work queued on `writer` writes the blocks, which other streams may be using."""
         if writer.id in self.captures:
             with self._lock:  # two captures may write one block
@@ -99,7 +114,7 @@ class Ordering:
             for other in sorted({*known, *self._ended} - {stream.id} - self.captures.keys()):
                 self._wait(stream, other, 0)
 
-    def adopt(self, stream: Stream, blocks: Collection[Any]) -> None:
+    def adopt(self, stream: Stream, blocks: Collection[Block]) -> None:
         """Make the stream the producer of the blocks, without a wait."""
         with self._lock:
             _written_by(stream, blocks)
@@ -142,7 +157,7 @@ class Ordering:
         self._seen[waiter.id, producer] = latest[0]
         return latest[0]
 
-    def _note(self, block: Any, stream: int) -> None:
+    def _note(self, block: Block, stream: int) -> None:
         """Store a user of the block, for its next writer and for its free."""
         readers = getattr(block, "readers", None)
         if readers is None:
@@ -162,7 +177,7 @@ def _is_done(event: Event) -> bool:
         return False
 
 
-def _written_by(stream: Stream, blocks: Collection[Any]) -> None:
+def _written_by(stream: Stream, blocks: Collection[Block]) -> None:
     for block in blocks:
         block.written = stream.id, 0
         block.readers = set()

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import itertools
 from collections import deque
-from typing import Any, Protocol
+from typing import Protocol
 
 
 class Event(Protocol):
@@ -37,7 +37,7 @@ class Stream(Protocol):
     def synchronize(self) -> None:
         """Block until all queued work has completed."""
 
-    def __enter__(self) -> Any: ...
+    def __enter__(self) -> Stream: ...
 
     def __exit__(self, *exception: object) -> None: ...
 

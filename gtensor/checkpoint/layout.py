@@ -178,7 +178,7 @@ def _no_constant(name: str) -> Any:
     raise ValueError(f"its header holds {name}")
 
 
-def _texts(found: Any) -> dict[str, str]:
+def _texts(found: object) -> dict[str, str]:
     if found is None:
         return {}
     if not isinstance(found, dict) or not all(isinstance(v, str) for v in found.values()):
@@ -186,7 +186,7 @@ def _texts(found: Any) -> dict[str, str]:
     return found
 
 
-def _entry(name: str, about: Any, base: int) -> Entry:
+def _entry(name: str, about: object, base: int) -> Entry:
     if not isinstance(about, dict) or not about.keys() >= _FIELDS:
         raise ValueError(f"{name!r} is not described by dtype, shape and data_offsets")
     dtype = CODES.get(about["dtype"]) if isinstance(about["dtype"], str) else None
@@ -208,7 +208,7 @@ def _entry(name: str, about: Any, base: int) -> Entry:
     return Entry(dtype, tuple(shape), base + begin, base + end)
 
 
-def _sizes(values: Any) -> bool:
+def _sizes(values: object) -> bool:
     if not isinstance(values, list):
         return False
     for n in values:  # noqa: SIM110 - a generator would take most of the time of a large header

@@ -14,7 +14,7 @@ from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, NamedTuple, Self
+from typing import TYPE_CHECKING, NamedTuple, Self
 
 import numpy as np
 
@@ -23,6 +23,9 @@ from gtensor.checkpoint.errors import CheckpointError
 from gtensor.checkpoint.layout import LENGTH_BYTES, Entry, Header, header_length, parse
 from gtensor.engine.tensor import Tensor, make
 from gtensor.system.files import MOST_INDEX_BYTES, open_regular, read_text, size_within
+
+if TYPE_CHECKING:
+    from gtensor.backend.typing import Array, CudaArray
 
 INDEX_SUFFIX = ".index.json"
 PIECE_BYTES = 32 << 20  # what one thread reads at a time
@@ -370,10 +373,10 @@ def _bytes_of(array: np.ndarray) -> memoryview:
     return array.reshape(-1).view(np.uint8).data if array.size else memoryview(b"")
 
 
-def _upload(place: Device, file: _File, entry: Entry) -> Any:
+def _upload(place: Device, file: _File, entry: Entry) -> Array:
     """An array of a GPU with a tensor's bytes, copied through one small host buffer."""
     size = entry.stop - entry.start
-    raw = place.empty((size,), np.uint8, "load")
+    raw: CudaArray = place.empty((size,), np.uint8, "load")
     staging = np.empty(min(size, PIECE_BYTES), np.uint8)
     for begin in range(0, size, PIECE_BYTES):
         part = staging[:size - begin]

@@ -10,7 +10,7 @@ import copy
 import json
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from gtensor import random as random_numbers
 from gtensor.backend import Device, get_device
@@ -31,6 +31,16 @@ RANDOM = "random"
 _MALFORMED = (KeyError, ValueError, TypeError, AttributeError, OverflowError, RecursionError)
 
 
+class Stateful(Protocol):
+    """A part of a training run: a model, an optimizer, or any object with these two methods."""
+
+    def state_dict(self) -> Mapping[str, Any]:
+        """Its state: plain values and tensors."""
+
+    def load_state_dict(self, state: Any, /) -> object:
+        """Take the state back."""
+
+
 class _RandomNumbers:
     """The process's generator as a part with `state_dict()`."""
 
@@ -42,9 +52,10 @@ class _RandomNumbers:
 
 
 def save(
-    path: PathLike, *, model: Any = None, optimizer: Any = None, scheduler: Any = None,
-    ema: Any = None, loader: Any = None, random: bool = True,
-    max_shard_size: int | str | None = None, **more: Any,
+    path: PathLike, *, model: Stateful | None = None, optimizer: Stateful | None = None,
+    scheduler: Stateful | None = None,
+    ema: Stateful | None = None, loader: Stateful | None = None, random: bool = True,
+    max_shard_size: int | str | None = None, **more: object,
 ) -> None:
     """Write the state of a training run, atomically; a missing folder is made.
 
@@ -74,8 +85,10 @@ def save(
 
 
 def load(
-    path: PathLike, *, model: Any = None, optimizer: Any = None, scheduler: Any = None,
-    ema: Any = None, loader: Any = None, random: bool = True, strict: bool = True, **more: Any,
+    path: PathLike, *, model: Stateful | None = None, optimizer: Stateful | None = None,
+    scheduler: Stateful | None = None,
+    ema: Stateful | None = None, loader: Stateful | None = None, random: bool = True,
+    strict: bool = True, **more: object,
 ) -> dict[str, Any]:
     """Load the state of a checkpoint into these parts; returns the values saved with them.
 
@@ -128,7 +141,7 @@ def progress(path: PathLike) -> dict[str, Any]:
 
 
 def load_into(
-    model: Any, path: PathLike, rename: Rename = None, *, strict: bool = False,
+    model: object, path: PathLike, rename: Rename = None, *, strict: bool = False,
     part: str = "model",
 ) -> Report:
     """Load tensors into a model's of the same names, from PyTorch's or any safetensors file.
@@ -228,12 +241,12 @@ def _sorted_out(
     return parts, values
 
 
-def _is_plain(part: Any) -> bool:
+def _is_plain(part: object) -> bool:
     """Whether a part's state is tensors only, so that it can be checked here."""
     return isinstance(part, Module) and type(part).load_state_dict is Module.load_state_dict
 
 
-def _device_of(model: Any) -> Device:
+def _device_of(model: object) -> Device:
     """The device to read states to: the model's."""
     if isinstance(model, Module):
         for parameter in model.parameters():
@@ -282,7 +295,7 @@ def _briefly(report: Report) -> str:
     return "; ".join(told)
 
 
-def _read_state(file: safe_open, packed: Any) -> Any:
+def _read_state(file: safe_open, packed: object) -> Any:
     """The state of a part, or the values beside the parts, with the tensors read."""
     try:
         names = list(dict.fromkeys(names_in(packed)))
@@ -327,7 +340,7 @@ def _load_states(parts: Mapping[str, Any], states: Mapping[str, Any], path: obje
         raise
 
 
-def _bytes_in(state: Any) -> int:
+def _bytes_in(state: object) -> int:
     """Bytes of the tensors in a state."""
     if isinstance(state, Mapping):
         return sum(_bytes_in(item) for item in state.values())

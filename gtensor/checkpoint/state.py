@@ -10,12 +10,15 @@ from __future__ import annotations
 import json
 import math
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from gtensor.backend import refuse_mask
 from gtensor.engine.tensor import Tensor
+
+if TYPE_CHECKING:
+    from gtensor.backend.typing import Array
 
 MARK = "$"  # begins the key of a packed value; a state's own dict with such a key becomes $items
 
@@ -24,10 +27,10 @@ class Packer:
     """Collects tensors by name while states are packed."""
 
     def __init__(self) -> None:
-        self.tensors: dict[str, Any] = {}
-        self._names: dict[Any, str] = {}
+        self.tensors: dict[str, Tensor | Array] = {}
+        self._names: dict[object, str] = {}
 
-    def pack(self, value: Any, path: str) -> Any:
+    def pack(self, value: object, path: str) -> Any:
         """`value` as JSON; its tensors are kept under names that start with `path`.
 
         Raises TypeError, which names a value that is neither plain nor a tensor.
@@ -53,13 +56,13 @@ class Packer:
         raise TypeError(f"{path} is {type(value).__name__}; wanted numbers, texts, tensors, and "
                         "lists, tuples and dicts of them")
 
-    def _pack_mapping(self, value: Mapping[Any, Any], path: str) -> Any:
+    def _pack_mapping(self, value: Mapping[Any, object], path: str) -> Any:
         if all(isinstance(key, str) and not key.startswith(MARK) for key in value):
             return {key: self.pack(item, f"{path}.{key}") for key, item in value.items()}
         return {"$items": [[self.pack(key, f"{path}.keys"), self.pack(item, f"{path}.{key}")]
                            for key, item in value.items()]}
 
-    def _name(self, value: Any, path: str) -> str:
+    def _name(self, value: Tensor | Array, path: str) -> str:
         key = memory_of(value)
         if key is not None and key in self._names:
             return self._names[key]
@@ -73,7 +76,7 @@ class Packer:
         return name
 
 
-def unpack(packed: Any, tensor_of: Callable[[str], Tensor]) -> Any:
+def unpack(packed: object, tensor_of: Callable[[str], Tensor]) -> Any:
     """The state that `Packer.pack` packed. Raises ValueError if `pack` cannot have made it."""
     if isinstance(packed, list):
         return [unpack(item, tensor_of) for item in packed]
@@ -95,7 +98,7 @@ def unpack(packed: Any, tensor_of: Callable[[str], Tensor]) -> Any:
     raise ValueError(f"{kind!r} is no kind of value")
 
 
-def names_in(packed: Any) -> Iterator[str]:
+def names_in(packed: object) -> Iterator[str]:
     """The names of all tensors of a packed state. Raises ValueError for what is no name."""
     if isinstance(packed, list):
         for item in packed:
@@ -110,14 +113,14 @@ def names_in(packed: Any) -> Iterator[str]:
                 yield from names_in(item)
 
 
-def to_text(packed: Any) -> str:
+def to_text(packed: object) -> str:
     """JSON, strictly."""
     return json.dumps(packed, allow_nan=False, separators=(",", ":"))
 
 
-def memory_of(value: Any) -> tuple[Any, ...] | None:
+def memory_of(value: Tensor | Array) -> tuple[object, ...] | None:
     """A key that is equal for handles on the same elements; None if there are no elements."""
-    array = value._array if isinstance(value, Tensor) else value
+    array: Any = value._array if isinstance(value, Tensor) else value
     if array.size == 0:
         return None
     on_host = isinstance(array, np.ndarray)

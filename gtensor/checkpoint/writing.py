@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, suppress
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -24,6 +24,9 @@ from gtensor.engine.tensor import Tensor
 from gtensor.memory import size_of
 from gtensor.system.atomic import mode_of, naming, replacing, sweep, sync_folder, write
 
+if TYPE_CHECKING:
+    from gtensor.backend.typing import Array
+
 SUFFIX = ".safetensors"
 Put = Callable[[Path], AbstractContextManager[int]]  # `replacing`, for this checkpoint
 
@@ -31,7 +34,7 @@ Put = Callable[[Path], AbstractContextManager[int]]  # `replacing`, for this che
 class Item(NamedTuple):
     """An array to be written, and its device."""
 
-    array: Any
+    array: Array
     device: Device
 
     @property
@@ -40,7 +43,7 @@ class Item(NamedTuple):
 
 
 def save_file(
-    tensors: Mapping[str, Any], path: PathLike, metadata: Mapping[str, str] | None = None, *,
+    tensors: Mapping[str, object], path: PathLike, metadata: Mapping[str, str] | None = None, *,
     max_shard_size: int | str | None = None,
 ) -> None:
     """Write tensors by name as safetensors, atomically: after a kill the old file is complete.
@@ -66,7 +69,7 @@ def save_file(
 
 
 def write_tensors(
-    tensors: Mapping[str, Any], path: Path, metadata: dict[str, str],
+    tensors: Mapping[str, object], path: Path, metadata: dict[str, str],
     shard_metadata: dict[str, str], max_shard_size: int | str | None,
 ) -> None:
     """`save_file`, with other metadata for the shards than for the index."""

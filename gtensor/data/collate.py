@@ -63,7 +63,7 @@ def _alike(found: list[Any], what: str) -> None:
                              "wanted the same (or give collate_fn)")
 
 
-def to_device(batch: Any, device: Device) -> Any:
+def to_device(batch: object, device: Device) -> Any:
     """The batch with its arrays as tensors on the device; other values are unchanged.
 
     Only this function copies batches to a GPU.

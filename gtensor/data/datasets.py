@@ -6,7 +6,7 @@ import os
 from collections.abc import Callable, Iterator, Sequence
 from math import floor, isclose, prod
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -15,6 +15,9 @@ from gtensor.backend import element_type, host_array
 from gtensor.engine.context import no_grad
 from gtensor.engine.tensor import Tensor
 from gtensor.random import generator
+
+if TYPE_CHECKING:
+    from gtensor.backend.typing import DTypeLike
 
 
 class Dataset:
@@ -50,7 +53,7 @@ class ArrayDataset(Dataset):
     lengths.
     """
 
-    def __init__(self, *arrays: Any) -> None:
+    def __init__(self, *arrays: Tensor | np.ndarray) -> None:
         name = type(self).__name__
         if not arrays:
             raise ValueError(f"{name} was given no arrays; wanted at least one")
@@ -92,7 +95,7 @@ def _check_range(numbers: np.ndarray, count: int) -> None:
                          f"of 0 to {count - 1}")
 
 
-def _gathered(array: Any, indices: np.ndarray) -> Tensor:
+def _gathered(array: Tensor | np.ndarray, indices: np.ndarray) -> Tensor:
     if isinstance(array, Tensor):
         array._refuse_cut("a batch")
         if array.device.type != "cpu":
@@ -175,7 +178,8 @@ def draw_seed() -> int:
 
 
 def memmap(
-    path: str | os.PathLike[str], dtype: Any = None, shape: Sequence[int] | None = None,
+    path: str | os.PathLike[str], dtype: DTypeLike | None = None,
+    shape: Sequence[int] | None = None,
     offset: int = 0,
 ) -> np.ndarray:
     """The array in a file, read-only, without loading it: pages come from the disk when read.

@@ -86,7 +86,7 @@ class _Pool:
             except BaseException as error:
                 self._deliver(number, None, error)
 
-    def _deliver(self, number: int, value: Any, error: BaseException | None) -> None:
+    def _deliver(self, number: int, value: object, error: BaseException | None) -> None:
         with self.changed:
             self.drawn = max(self.drawn, number + 1)
             self.results[number] = value, error

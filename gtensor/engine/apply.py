@@ -25,11 +25,12 @@ from gtensor.engine.tape import Guard, Guards, Node, Record, replayed
 from gtensor.engine.tensor import FLOATING, Tensor, make
 
 if TYPE_CHECKING:
+    from gtensor.backend.typing import Array, Params
     from gtensor.engine.op import Op
+    from gtensor.engine.typing import Saved
 
 Plan = tuple[int | None, ...]
-Saved = tuple[Any, ...]
-NO_PARAMS: dict[str, Any] = {}  # shared by all records of ops without parameters; never written
+NO_PARAMS: Params = {}  # shared by all records of ops without parameters; never written
 _HOST = get_device("cpu")
 _SCALARS = (bool, int, float, complex)
 _SECOND = (None, 1)  # the plan of a product by a number
@@ -40,7 +41,7 @@ _DEFAULTS = {  # NumPy's default dtypes for Python numbers -> gtensor's
 _MOST_CONSTANTS = 1024
 
 
-class _Constants(dict[float, Any]):
+class _Constants(dict[float, np.ndarray | float]):
     """Numbers as 0-d arrays of a float dtype, cached: a conversion costs as much as a small op.
 
     Zero stays a number (0.0 and -0.0 are one key), and so does NaN (it never equals a key). For
@@ -50,7 +51,7 @@ class _Constants(dict[float, Any]):
     def __init__(self, dtype: np.dtype | None = None) -> None:
         self.dtype = dtype
 
-    def __missing__(self, value: float) -> Any:
+    def __missing__(self, value: float) -> np.ndarray | float:
         if self.dtype is None or value == 0 or value != value:
             return value
         if len(self) >= _MOST_CONSTANTS:
@@ -69,13 +70,13 @@ class Target:
 
     __slots__ = ("array", "extras")
 
-    def __init__(self, array: Any) -> None:
+    def __init__(self, array: Array | None) -> None:
         self.array = array  # the memory to write, None for a new buffer
-        self.extras: tuple[Any, ...] = ()  # the further arrays that the path returned
+        self.extras: tuple[Array, ...] = ()  # the further arrays that the path returned
 
 
 def apply(
-    op: Op, inputs: tuple[Any, ...], params: dict[str, Any], target: Target | None = None
+    op: Op, inputs: tuple[object, ...], params: Params, target: Target | None = None
 ) -> Tensor:
     """The op's output on `inputs` (Tensors, Python scalars, arrays, None where optional)."""
     device: Device | None = None
@@ -119,7 +120,7 @@ def apply(
         out = op.cpu(*arrays, **given) if given else op.cpu(*arrays)
     else:
         out = run(op, device, arrays, given)
-    extras: tuple[Any, ...] = ()
+    extras: tuple[Array, ...] = ()
     if op.extra_names:
         out, *extras = out
         if target is not None:
@@ -213,7 +214,7 @@ def _carries_gradient(op: Op, dtype: np.dtype) -> bool:
     return dtype.kind in FLOATING
 
 
-def saves(plan: Plan, values: Sequence[Any], handles: Sequence[Any]) -> tuple[Saved, Guards]:
+def saves(plan: Plan, values: Sequence[Any], handles: Sequence[object]) -> tuple[Saved, Guards]:
     """The values that the backward rule needs, and guards that detect an overwrite of them.
 
     `values` are the arrays and scalars of inputs, output and extras; `handles` are the Tensors
@@ -274,7 +275,7 @@ def adopt_constants(op: Op, arrays: list[Any], device: Device | None) -> Device:
     return device
 
 
-def _as_numpy(op: Op, value: Any) -> np.ndarray:
+def _as_numpy(op: Op, value: object) -> np.ndarray:
     array = host_array(plain_values(value, op.name), op.name)
     if isinstance(value, np.ndarray):
         return array
@@ -288,7 +289,7 @@ def _to_floating(arrays: list[Any], device: Device, name: str) -> None:
             arrays[i] = device.copy(value, _DEFAULT_FLOAT, name)
 
 
-def _settled(out: Any, device: Device) -> tuple[Any, Device]:
+def _settled(out: Array, device: Device) -> tuple[Array, Device]:
     """An output as an array, and its device: for NumPy's 0-d scalars, and after a move."""
     elsewhere = hasattr(out, "device") and not isinstance(out, (np.generic, device.array_type))
     if elsewhere:
@@ -296,7 +297,7 @@ def _settled(out: Any, device: Device) -> tuple[Any, Device]:
     return device.xp.asarray(out), device
 
 
-def _storage_of(out: Any, inputs: tuple[Any, ...]) -> Storage:
+def _storage_of(out: Array, inputs: tuple[object, ...]) -> Storage:
     """The storage of a view op's output: that of the input it views, else a new one."""
     root = owner(out)
     for value in inputs:

@@ -2,23 +2,26 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
+if TYPE_CHECKING:
+    from gtensor.backend.typing import Array
 
-def layout(a: Any) -> tuple[int, tuple[int, ...], tuple[int, ...]]:
+
+def layout(a: Array) -> tuple[int, tuple[int, ...], tuple[int, ...]]:
     """Address, shape and strides. Arrays with equal layouts have the same elements in order."""
     at = a.__array_interface__["data"][0] if isinstance(a, np.ndarray) else a.data.ptr
     return at, a.shape, a.strides
 
 
-def broadcast_view(a: Any) -> bool:
+def broadcast_view(a: Array) -> bool:
     """Whether several elements share one address, so that a write to one changes others."""
     return 0 in a.strides and a.size > 1 and any(  # axes of size 1 may have any stride
         s == 0 and n > 1 for s, n in zip(a.strides, a.shape, strict=True))
 
 
-def writable(a: Any) -> bool:
+def writable(a: Array) -> bool:
     """Whether every element may be written: none shares an address, and no flag forbids it."""
     return not broadcast_view(a) and bool(getattr(a.flags, "writeable", True))  # CuPy: no such flag

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from itertools import repeat
 from operator import attrgetter
 from threading import RLock
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from gtensor.backend.scopes import here as scope
 from gtensor.backend.scopes import listeners, phase
@@ -19,6 +19,10 @@ from gtensor.engine.storage import Storage
 from gtensor.engine.tape import CONSUMED, FREE, WALKED, Node, Record, overwritten
 from gtensor.engine.tensor import Tensor, check_like, make
 from gtensor.system.fork_safety import free_at_forks
+
+if TYPE_CHECKING:
+    from gtensor.backend.typing import Array
+    from gtensor.engine.typing import Backward, Step
 
 _claims = RLock()
 _commits = RLock()
@@ -104,11 +108,11 @@ def _walk(
                 record.state, record.parents = CONSUMED, ()
             if listening:
                 scope.module, scope.instruction = record.module, (record.code, record.lasti)
-            rule = record.op.backward
+            rule: Any = record.op.backward  # not None, which `_claim` refuses
             if observers.current is not None or not step.direct:
                 _call_rule(rule, record, step, g)
             else:
-                rule(step.ns, step, g)  # type: ignore[misc]
+                rule(step.ns, step, g)
         step.leave()
         ends = {n: step.result(n, held[n] if n in held else step.slots.pop(n, None))
                 for n in keepers}
@@ -139,7 +143,7 @@ def depends_on_others(output: Node, own: Sequence[Node]) -> bool:
     return not set(own).issuperset(leaves)
 
 
-def _call_rule(rule: Any, record: Record, step: Any, g: Any) -> None:
+def _call_rule(rule: Backward, record: Record, step: Step, g: Array) -> None:
     """Call a rule with its device current, on the stream of its forward, through the observer."""
     device = record.device
     rule = device.path(record.op.name, rule)

@@ -14,7 +14,7 @@ from contextlib import AbstractContextManager
 from itertools import zip_longest
 from operator import attrgetter
 from types import CodeType
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import numpy as np
 
@@ -28,13 +28,17 @@ from gtensor.engine.tape import Guard, Guards, Leaf, Node, Record, next_seq
 from gtensor.engine.tensor import Tensor, make
 from gtensor.system.source_line import place
 
-Saved = tuple[Any, ...]
+if TYPE_CHECKING:
+    from gtensor.engine.recompute import Remade
+    from gtensor.engine.typing import Saved
+
+T = TypeVar("T")
 Draws = Callable[[], AbstractContextManager[None]]  # a context in which the same numbers are drawn
 
 
 def run_region(
-    function: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], draws: Draws
-) -> Any:
+    function: Callable[..., T], args: tuple[object, ...], kwargs: dict[str, object], draws: Draws
+) -> T:
     """function(*args, **kwargs), recorded without saved values."""
     if not STATE.grad_enabled:
         return function(*args, **kwargs)
@@ -78,7 +82,7 @@ class _Mark(NamedTuple):
     shape: tuple[int, ...]
     dtype: np.dtype
     mask: int
-    options: dict[str, Any]  # e.g. dropout's seed, and whether a batch norm trains
+    options: dict[str, bool | int | str]  # e.g. dropout's seed, and whether a batch norm trains
     code: CodeType  # not compared: in the second run it may be the line that called backward
     lasti: int
 
@@ -92,7 +96,7 @@ class _Mark(NamedTuple):
 class _Region:
     """A function with its inputs, to be run again. Records own it, so it holds no record."""
 
-    def __init__(self, function: Callable[..., Any], inputs: Any, draws: Draws) -> None:
+    def __init__(self, function: Callable[..., object], inputs: object, draws: Draws) -> None:
         self.function = function
         self.inputs = inputs  # (args, kwargs), with each tensor replaced by an _Input
         self.draws = draws
@@ -105,11 +109,11 @@ class _Region:
         for number, record in enumerate(records):
             self.marks.append(_Mark.of(record))
             if _saved_inside(record, inside):
-                record.saved = _Again(self, number)
+                record.saved = _Recomputed(self, number)
                 record.guards += guards
                 self.dropped.append(number)
 
-    def saved_again(self, number: int, remade: dict[Any, Any]) -> Saved:
+    def saved_again(self, number: int, remade: Remade) -> Saved:
         """What a record saved; `remade` is the walk's: region -> number -> recomputed values."""
         waiting = remade.get(self)
         if waiting is None:
@@ -136,25 +140,25 @@ class _Region:
                     f"{_said(second)} in the second, for its gradient; it must do the same in both")
 
 
-class _Again(WithRecipes):
+class _Recomputed(WithRecipes):
     """Replaces the saved values of a record in a region."""
 
     region: _Region
     number: int
 
-    def __new__(cls, region: _Region, number: int) -> _Again:
+    def __new__(cls, region: _Region, number: int) -> _Recomputed:
         again = super().__new__(cls)
         again.region, again.number = region, number
         return again
 
-    def made(self, remade: dict[Any, Any]) -> Saved:
+    def made(self, remade: Remade) -> Saved:
         """The saved arrays and scalars, from the second run."""
         return self.region.saved_again(self.number, remade)
 
 
 def _saved_inside(record: Record, inside: set[Record]) -> bool:
     """Whether a record saved memory that the region made, or may have made."""
-    if type(record.saved) is _Again:  # a nested region
+    if type(record.saved) is _Recomputed:  # a nested region
         return True
     for value, position in zip(record.saved, record.op.plans[record.mask], strict=False):
         recipe = isinstance(value, Recipe)
@@ -166,7 +170,7 @@ def _saved_inside(record: Record, inside: set[Record]) -> bool:
     return False
 
 
-def _records(outputs: Any, start: int) -> list[Record]:
+def _records(outputs: object, start: int) -> list[Record]:
     """The records behind the outputs with a number above `start`, oldest first."""
     stack: list[Node | None] = []
     _mapped(outputs, Tensor, lambda x: stack.append(x._node))
@@ -179,7 +183,7 @@ def _records(outputs: Any, start: int) -> list[Record]:
     return sorted(found, key=attrgetter("seq"))
 
 
-def _mapped(value: Any, kind: type, change: Callable[[Any], Any]) -> Any:
+def _mapped(value: Any, kind: type[T], change: Callable[[T], object]) -> Any:
     """`value` with all objects of a type changed, also within tuples, lists and dicts."""
     if isinstance(value, kind):
         return change(value)

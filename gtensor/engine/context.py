@@ -4,20 +4,24 @@ from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Callable, Iterable, Iterator
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 if TYPE_CHECKING:
     from gtensor.backend import Device
+    from gtensor.backend.typing import Params, Path
     from gtensor.engine.op import Op
     from gtensor.engine.tape import Node
 
-Observer = Callable[[str, str, Callable[..., Any], Any, Any], Any]
+F = TypeVar("F", bound=Callable[..., Any])
+Observer = Callable[[str, str, Callable[..., Any], Sequence[Any], Mapping[str, Any]], Any]
+# Of a `grad_mode`: its mark, the mode before it, the block around it.
+_Block: TypeAlias = "tuple[object, bool, _Block | None]"
 
 
 class _State(threading.local):
     grad_enabled = True
-    block: Any = None  # innermost `grad_mode`: (its mark, mode before it, block around it)
+    block: _Block | None = None  # of the innermost `grad_mode`
     anomaly = False
     recomputing = False
     differentiated: frozenset[Node] = frozenset()  # arguments of functions that `grad` is running
@@ -36,7 +40,7 @@ class _Observers:
 observers = _Observers()
 
 
-def run(op: Op, device: Device, arrays: list[Any], params: dict[str, Any]) -> Any:
+def run(op: Op, device: Device, arrays: list[Any], params: Params) -> Any:
     """The op's path for the device, through the observer if there is one."""
     path = op.cpu if device.type == "cpu" else device.path(op.name, op.gpu)
     if observers.current is None:
@@ -100,7 +104,8 @@ class set_grad_enabled(grad_mode):
     restores the mode before the call, a later block the mode before itself.
     """
 
-    _before: Any = None  # (thread, mode, block) before the call, until a block or function uses it
+    # (thread, mode, block) before the call, until a block or function uses it
+    _before: tuple[int, bool, _Block | None] | None = None
 
     def __init__(self, enabled: bool) -> None:
         super().__init__(enabled)
@@ -116,7 +121,7 @@ class set_grad_enabled(grad_mode):
         STATE.block = self._mark, *before[1:]
         STATE.grad_enabled = self._enabled
 
-    def __call__(self, function: Any) -> Any:
+    def __call__(self, function: F) -> F:
         # as a decorator it changes the mode in the function's calls only
         if self._before is not None:
             _, STATE.grad_enabled, STATE.block = self._before
@@ -179,8 +184,11 @@ def observe(observer: Observer) -> Iterator[None]:
     """
     outer = observers.current
 
-    def chained(name: str, phase: str, function: Callable[..., Any], args: Any, kwargs: Any) -> Any:
-        def call(*inner_args: Any, **inner_kwargs: Any) -> Any:
+    def chained(
+            name: str, phase: str, function: Path, args: Sequence[object], kwargs: Mapping[str,
+            object]
+        ) -> Any:
+        def call(*inner_args: object, **inner_kwargs: object) -> Any:
             return observer(name, phase, function, inner_args, inner_kwargs)
 
         assert outer is not None

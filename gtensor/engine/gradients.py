@@ -20,8 +20,14 @@ Tensors = Tensor | Sequence[Tensor]
 
 @overload
 def grad(
-    outputs: Callable[..., Tensor], inputs: int | Sequence[int] = 0, *, allow_unused: bool = False
-) -> Callable[..., Any]: ...
+    outputs: Callable[..., Tensor], inputs: int = 0, *, allow_unused: bool = False
+) -> Callable[..., Tensor]: ...
+
+
+@overload
+def grad(
+    outputs: Callable[..., Tensor], inputs: Sequence[int], *, allow_unused: bool = False
+) -> Callable[..., tuple[Tensor, ...]]: ...
 
 
 @overload
@@ -84,7 +90,7 @@ def _grad_values(
     return tuple(found)
 
 
-def _apart(found: list[Tensor | None], given: list[Any]) -> list[Tensor | None]:
+def _apart(found: list[Tensor | None], given: Sequence[Tensor | None]) -> list[Tensor | None]:
     """Gradients in separate memory: none shares with another one or with a given one."""
     taken = {id(owner(g._array)) for g in given if g is not None}
     for i, g in enumerate(found):
@@ -97,13 +103,13 @@ def _apart(found: list[Tensor | None], given: list[Any]) -> list[Tensor | None]:
 
 def _grad_function(
     function: Callable[..., Tensor], argnums: int | Sequence[int], allow_unused: bool
-) -> Callable[..., Any]:
+) -> Callable[..., Tensor | tuple[Tensor, ...]]:
     single = isinstance(argnums, int)
     positions: Sequence[int] = (argnums,) if isinstance(argnums, int) else tuple(argnums)
 
-    def gradient(*args: Any, **kwargs: Any) -> Any:
+    def gradient(*args: object, **kwargs: object) -> Tensor | tuple[Tensor, ...]:
         recording = is_grad_enabled()
-        arguments = list(args)
+        arguments: list[Any] = list(args)
         for i in positions:
             if not -len(args) <= i < len(args):
                 raise ValueError(f"a gradient function for argument {i} was called with "
@@ -129,7 +135,9 @@ def _grad_function(
     return gradient
 
 
-def _function_gradients(result: Any, own: Sequence[Node], recording: bool) -> list[Tensor | None]:
+def _function_gradients(
+    result: object, own: Sequence[Node], recording: bool
+) -> list[Tensor | None]:
     """Gradients of the function's result, None for arguments that it does not depend on."""
     if not isinstance(result, Tensor):
         raise TypeError(f"the function given to grad() returned {type(result).__name__}; wanted a "
@@ -145,7 +153,7 @@ def _function_gradients(result: Any, own: Sequence[Node], recording: bool) -> li
     return _apart(gradients([result], own, [None], graph, graph), [])
 
 
-def _inner_handle(value: Any, position: int, recording: bool) -> Tensor:
+def _inner_handle(value: object, position: int, recording: bool) -> Tensor:
     """A handle with a node of its own, which the inner derivative can tell from the outer one's."""
     if not isinstance(value, Tensor):
         raise TypeError(f"argument {position} of a gradient function is {type(value).__name__}; "

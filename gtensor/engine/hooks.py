@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeVar
 
+H = TypeVar("H", bound=Callable[..., Any])
 _next_id = itertools.count().__next__
 
 
 class RemovableHandle:
     """One registered hook; `remove()`, or the end of a `with` block, removes it."""
 
-    def __init__(self, hooks: dict[int, Callable[..., Any]], hook: Callable[..., Any]) -> None:
+    def __init__(self, hooks: dict[int, H], hook: H) -> None:
         if not callable(hook):
             raise TypeError(f"a hook was given as {type(hook).__name__}; wanted a function")
         self._hooks = hooks

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -17,8 +17,13 @@ from gtensor.engine.tape import Leaf, Node, Record
 from gtensor.engine.tensor import Tensor
 from gtensor.settings import settings
 
+if TYPE_CHECKING:
+    from gtensor.backend import Device
+    from gtensor.backend.typing import Array, Params, Scalar
+    from gtensor.engine.typing import Operand
 
-def assign(op: Op, target: Tensor, other: Any) -> Tensor:
+
+def assign(op: Op, target: Tensor, other: Operand) -> Tensor:
     """target = op(target, other) elementwise, in target's memory, shape and dtype.
 
     Raises before anything is written: GradientError for a leaf that requires a
@@ -26,8 +31,8 @@ def assign(op: Op, target: Tensor, other: Any) -> Tensor:
     dtype cannot be cast to target's.
     """
     array = target._array
-    other = given_values(other, target._device, f"in-place {op.name}")
-    value = other._array if isinstance(other, Tensor) else other
+    given = given_values(other, target._device, f"in-place {op.name}")
+    value = given._array if isinstance(given, Tensor) else given
     shape = np.broadcast_shapes(array.shape, np.shape(value))
     if shape != array.shape:
         raise ValueError(f"in-place {op.name} of shape {np.shape(value)} into shape {array.shape}: "
@@ -38,10 +43,10 @@ def assign(op: Op, target: Tensor, other: Any) -> Tensor:
         raise TypeError(f"in-place {op.name} of dtype {np.result_type(value)} into dtype "
                         f"{array.dtype}: the result has dtype {result}; convert with astype() "
                         "first")
-    return write(op, target, other, {})
+    return write(op, target, given, {})
 
 
-def _result_dtype(op: Op, array: Any, value: Any) -> np.dtype:
+def _result_dtype(op: Op, array: Array, value: Array | Scalar) -> np.dtype:
     """The dtype of op(array, value)."""
     if array.dtype.kind == "V":  # with which NumPy would promote a number as float64
         given = np.result_type(value)
@@ -50,7 +55,7 @@ def _result_dtype(op: Op, array: Any, value: Any) -> np.dtype:
     return np.dtype(np.float32) if op.floating and result.kind in "iub" else result
 
 
-def write(op: Op, target: Tensor, value: Any, params: dict[str, Any]) -> Tensor:
+def write(op: Op, target: Tensor, value: Tensor | Array | Scalar, params: Params) -> Tensor:
     """Overwrite `target` with op(target, value); the caller has checked shapes and dtypes."""
     device = target._device
     parents = [target._node, value._node if isinstance(value, Tensor) else None]
@@ -93,7 +98,7 @@ def write(op: Op, target: Tensor, value: Any, params: dict[str, Any]) -> Tensor:
     return target
 
 
-def written_back(op: Op, target: Tensor, part: Any, value: Tensor, params: dict[str, Any]) -> bool:
+def written_back(op: Op, target: Tensor, part: Array, value: Tensor, params: Params) -> bool:
     """Record `target[key] = value` without a write, if `value` is that part, just written in place.
 
     Python runs `target[key] += x` as `value = target[key]; value += x; target[key] = value`. At the
@@ -124,7 +129,9 @@ def _replace_node(target: Tensor, node: Node) -> None:
         before.retain, node.retain = False, True
 
 
-def _kept_values(op: Op, mask: int, arrays: list[Any], value: Any, device: Any) -> tuple[Any, Any]:
+def _kept_values(
+    op: Op, mask: int, arrays: list[Any], value: object, device: Device
+) -> tuple[Any, Any]:
     """The operands, copied where the rule needs them and the write would destroy them."""
     plan = op.plans[mask]
     before = device.copy(arrays[0], label=op.name) if 0 in plan else arrays[0]
@@ -155,7 +162,7 @@ def _views_leaf(node: Node | None) -> bool:
     return isinstance(node, Leaf)
 
 
-def _write_over(op: Op, device: Any, arrays: list[Any], params: dict[str, Any]) -> None:
+def _write_over(op: Op, device: Device, arrays: list[Any], params: Params) -> None:
     target, value = arrays
     if _overlap(device, target, value) and not _same_layout(target, value):
         if device.type == "cpu" and _is_transpose(target, value):
@@ -165,20 +172,20 @@ def _write_over(op: Op, device: Any, arrays: list[Any], params: dict[str, Any]) 
     run(op, device, arrays, {**params, "out": target})
 
 
-def _overlap(device: Any, a: Any, b: Any) -> bool:
+def _overlap(device: Device, a: Array, b: Array) -> bool:
     return isinstance(b, device.array_type) and bool(device.xp.may_share_memory(a, b))
 
 
-def _same_layout(a: Any, b: Any) -> bool:
+def _same_layout(a: Array, b: Array) -> bool:
     return layout(a) == layout(b)
 
 
-def _is_transpose(a: Any, b: Any) -> bool:
+def _is_transpose(a: Array, b: Array) -> bool:
     at, shape, strides = layout(a)
     return a.ndim == 2 and layout(b) == (at, shape, strides[::-1])
 
 
-def _with_own_transpose(op: Op, y: np.ndarray, params: dict[str, Any]) -> None:
+def _with_own_transpose(op: Op, y: np.ndarray, params: Params) -> None:
     """y = op(y, y.T) in place: two mirrored tiles are read before either is written."""
     side = max(1, int(settings.tile_elements ** 0.5))
     n = y.shape[0]

@@ -14,6 +14,11 @@ from gtensor.engine.errors import GradientError
 from gtensor.engine.place import Place
 from gtensor.engine.storage import Storage
 
+if TYPE_CHECKING:
+    from typing_extensions import CapsuleType
+
+    from gtensor.backend.typing import Array, DTypeLike
+
 _LEGACY = 1  # CUDA's default stream, used for a consumer that gives no stream
 
 
@@ -24,7 +29,7 @@ class Interchange(Place):
 
     __array_ufunc__ = None  # so that `ndarray * tensor` calls the tensor's operator
 
-    _array: Any
+    _array: Array
     _device: Device
 
     if TYPE_CHECKING:
@@ -43,7 +48,7 @@ class Interchange(Place):
             self._facts().exported = True
         return self._device.to_numpy(self._array)
 
-    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
+    def __array__(self, dtype: DTypeLike | None = None, copy: bool | None = None) -> np.ndarray:
         if self._device.type != "cpu":
             raise TypeError(f"a tensor on {self._device} was given where a NumPy array is wanted; "
                             "copy it to the CPU with .numpy()")
@@ -60,19 +65,20 @@ class Interchange(Place):
         return self.numpy().data
 
     @property
-    def __cuda_array_interface__(self) -> dict[str, Any]:
+    def __cuda_array_interface__(self) -> dict[str, object]:
         """Version 3, with the stream that orders the values; only on CUDA."""
         if self._device.type != "cuda":
             raise AttributeError(f"a tensor on {self._device} has no CUDA array interface")
         self._refuse_gradient("another library")
         self._facts().exported = True
         self._device.exported(self._array)
-        return self._array.__cuda_array_interface__
+        array: Any = self._array  # CuPy's, as the type does not say
+        return array.__cuda_array_interface__
 
     def __dlpack__(
-        self, *, stream: Any = None, max_version: tuple[int, int] | None = None,
+        self, *, stream: int | None = None, max_version: tuple[int, int] | None = None,
         dl_device: tuple[int, int] | None = None, copy: bool | None = None,
-    ) -> Any:
+    ) -> CapsuleType:
         """The memory as a DLPack capsule, ready on the consumer's `stream`.
 
         Raises GradientError for a tensor with a gradient, which the consumer could not follow:
@@ -109,7 +115,7 @@ class Interchange(Place):
         return kind, index
 
 
-def plain_values(data: Any, reader: str) -> Any:
+def plain_values(data: object, reader: str) -> Any:
     """Nested lists with the tensors in them as lists.
 
     Raises GradientError if one has a history; TypeError, which names the `reader`, for a masked
@@ -126,7 +132,7 @@ def plain_values(data: Any, reader: str) -> Any:
     return data._device.to_numpy(data._array).tolist()
 
 
-def given_values(value: Any, device: Device, reader: str) -> Any:
+def given_values(value: object, device: Device, reader: str) -> Any:
     """A tensor, a number or an array of a GPU unchanged; any other value as a NumPy array.
 
     Raises TypeError, which names the `reader`, for values that are not numbers or are masked.

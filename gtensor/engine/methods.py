@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, NoReturn, Self
 
 from gtensor.engine.namespaces import public as ns
 
 if TYPE_CHECKING:
+    from gtensor.backend.typing import DTypeLike
     from gtensor.engine.tensor import Tensor
+    from gtensor.engine.typing import Operand
 
 Axis = int | tuple[int, ...] | None
 
@@ -26,58 +29,60 @@ class Methods:
 
     __slots__ = ()
 
-    def __getattr__(self, name: str) -> Any:
-        """Raise AttributeError; for names of PyTorch or NumPy it gives gtensor's name."""
-        hint = f"; here it is {_ELSEWHERE[name]}" if name in _ELSEWHERE else ""
-        raise AttributeError(f"a Tensor has no attribute {name!r}{hint}")
+    if not TYPE_CHECKING:  # with it, a checker would accept any name
+
+        def __getattr__(self, name: str) -> NoReturn:
+            """Raise AttributeError; for names of PyTorch or NumPy it gives gtensor's name."""
+            hint = f"; here it is {_ELSEWHERE[name]}" if name in _ELSEWHERE else ""
+            raise AttributeError(f"a Tensor has no attribute {name!r}{hint}")
 
     # arithmetic
-    def __add__(self, other: Any) -> Tensor:
+    def __add__(self, other: Operand) -> Tensor:
         return ns.add(self, other)
 
-    def __radd__(self, other: Any) -> Tensor:
+    def __radd__(self, other: Operand) -> Tensor:
         return ns.add(other, self)
 
-    def __sub__(self, other: Any) -> Tensor:
+    def __sub__(self, other: Operand) -> Tensor:
         return ns.subtract(self, other)
 
-    def __rsub__(self, other: Any) -> Tensor:
+    def __rsub__(self, other: Operand) -> Tensor:
         return ns.subtract(other, self)
 
-    def __mul__(self, other: Any) -> Tensor:
+    def __mul__(self, other: Operand) -> Tensor:
         return ns.multiply(self, other)
 
-    def __rmul__(self, other: Any) -> Tensor:
+    def __rmul__(self, other: Operand) -> Tensor:
         return ns.multiply(other, self)
 
-    def __truediv__(self, other: Any) -> Tensor:
+    def __truediv__(self, other: Operand) -> Tensor:
         return ns.divide(self, other)
 
-    def __rtruediv__(self, other: Any) -> Tensor:
+    def __rtruediv__(self, other: Operand) -> Tensor:
         return ns.divide(other, self)
 
-    def __floordiv__(self, other: Any) -> Tensor:
+    def __floordiv__(self, other: Operand) -> Tensor:
         return ns.floor_divide(self, other)
 
-    def __mod__(self, other: Any) -> Tensor:
+    def __mod__(self, other: Operand) -> Tensor:
         return ns.remainder(self, other)
 
-    def __rfloordiv__(self, other: Any) -> Tensor:
+    def __rfloordiv__(self, other: Operand) -> Tensor:
         return ns.floor_divide(other, self)
 
-    def __rmod__(self, other: Any) -> Tensor:
+    def __rmod__(self, other: Operand) -> Tensor:
         return ns.remainder(other, self)
 
-    def __pow__(self, other: Any) -> Tensor:
+    def __pow__(self, other: Operand) -> Tensor:
         return ns.pow(self, other)
 
-    def __rpow__(self, other: Any) -> Tensor:
+    def __rpow__(self, other: Operand) -> Tensor:
         return ns.pow(other, self)
 
-    def __matmul__(self, other: Any) -> Tensor:
+    def __matmul__(self, other: Operand) -> Tensor:
         return ns.matmul(self, other)
 
-    def __rmatmul__(self, other: Any) -> Tensor:
+    def __rmatmul__(self, other: Operand) -> Tensor:
         return ns.matmul(other, self)
 
     def __neg__(self) -> Tensor:
@@ -90,106 +95,108 @@ class Methods:
         return ns.abs(self)
 
     # comparison: not differentiable
-    def __eq__(self, other: Any) -> Tensor:  # type: ignore[override]
+    def __eq__(self, other: object) -> Tensor:  # type: ignore[override]
         return ns.equal(self, other)
 
-    def __ne__(self, other: Any) -> Tensor:  # type: ignore[override]
+    def __ne__(self, other: object) -> Tensor:  # type: ignore[override]
         return ns.not_equal(self, other)
 
-    def __lt__(self, other: Any) -> Tensor:
+    def __lt__(self, other: Operand) -> Tensor:
         return ns.less(self, other)
 
-    def __le__(self, other: Any) -> Tensor:
+    def __le__(self, other: Operand) -> Tensor:
         return ns.less_equal(self, other)
 
-    def __gt__(self, other: Any) -> Tensor:
+    def __gt__(self, other: Operand) -> Tensor:
         return ns.greater(self, other)
 
-    def __ge__(self, other: Any) -> Tensor:
+    def __ge__(self, other: Operand) -> Tensor:
         return ns.greater_equal(self, other)
 
-    def __and__(self, other: Any) -> Tensor:
+    def __and__(self, other: Operand) -> Tensor:
         return ns.bitwise_and(self, other)
 
-    def __or__(self, other: Any) -> Tensor:
+    def __or__(self, other: Operand) -> Tensor:
         return ns.bitwise_or(self, other)
 
-    def __xor__(self, other: Any) -> Tensor:
+    def __xor__(self, other: Operand) -> Tensor:
         return ns.bitwise_xor(self, other)
 
-    def __rand__(self, other: Any) -> Tensor:
+    def __rand__(self, other: Operand) -> Tensor:
         return ns.bitwise_and(other, self)
 
-    def __ror__(self, other: Any) -> Tensor:
+    def __ror__(self, other: Operand) -> Tensor:
         return ns.bitwise_or(other, self)
 
-    def __rxor__(self, other: Any) -> Tensor:
+    def __rxor__(self, other: Operand) -> Tensor:
         return ns.bitwise_xor(other, self)
 
     def __invert__(self) -> Tensor:
         return ns.bitwise_invert(self)
 
-    def __lshift__(self, other: Any) -> Tensor:
+    def __lshift__(self, other: Operand) -> Tensor:
         return ns.bitwise_left_shift(self, other)
 
-    def __rshift__(self, other: Any) -> Tensor:
+    def __rshift__(self, other: Operand) -> Tensor:
         return ns.bitwise_right_shift(self, other)
 
-    def __rlshift__(self, other: Any) -> Tensor:
+    def __rlshift__(self, other: Operand) -> Tensor:
         return ns.bitwise_left_shift(other, self)
 
-    def __rrshift__(self, other: Any) -> Tensor:
+    def __rrshift__(self, other: Operand) -> Tensor:
         return ns.bitwise_right_shift(other, self)
 
     # in place: the handle stays, its memory is written, its version is incremented
-    def __iadd__(self, other: Any) -> Tensor:
+    def __iadd__(self, other: Operand) -> Self:
         return ns.assign("add", self, other)
 
-    def __isub__(self, other: Any) -> Tensor:
+    def __isub__(self, other: Operand) -> Self:
         return ns.assign("subtract", self, other)
 
-    def __imul__(self, other: Any) -> Tensor:
+    def __imul__(self, other: Operand) -> Self:
         return ns.assign("multiply", self, other)
 
-    def __itruediv__(self, other: Any) -> Tensor:
+    def __itruediv__(self, other: Operand) -> Self:
         return ns.assign("divide", self, other)
 
-    def __ipow__(self, other: Any) -> Tensor:
+    def __ipow__(self, other: Operand) -> Self:
         return ns.assign("pow", self, other)
 
-    def __ifloordiv__(self, other: Any) -> Tensor:
+    def __ifloordiv__(self, other: Operand) -> Self:
         return ns.assign("floor_divide", self, other)
 
-    def __imod__(self, other: Any) -> Tensor:
+    def __imod__(self, other: Operand) -> Self:
         return ns.assign("remainder", self, other)
 
-    def __imatmul__(self, other: Any) -> Tensor:
+    def __imatmul__(self, other: Operand) -> Self:
         ns.set_item(self, ..., ns.matmul(self, other))
-        return self  # type: ignore[return-value]
+        return self
 
-    def __iand__(self, other: Any) -> Tensor:
+    def __iand__(self, other: Operand) -> Self:
         return ns.assign("bitwise_and", self, other)
 
-    def __ior__(self, other: Any) -> Tensor:
+    def __ior__(self, other: Operand) -> Self:
         return ns.assign("bitwise_or", self, other)
 
-    def __ixor__(self, other: Any) -> Tensor:
+    def __ixor__(self, other: Operand) -> Self:
         return ns.assign("bitwise_xor", self, other)
 
-    def __ilshift__(self, other: Any) -> Tensor:
+    def __ilshift__(self, other: Operand) -> Self:
         return ns.assign("bitwise_left_shift", self, other)
 
-    def __irshift__(self, other: Any) -> Tensor:
+    def __irshift__(self, other: Operand) -> Self:
         return ns.assign("bitwise_right_shift", self, other)
 
-    def __setitem__(self, key: Any, value: Any) -> None:
+    def __setitem__(self, key: object, value: Operand) -> None:
         ns.set_item(self, key, value)
 
-    def __getitem__(self, key: Any) -> Tensor:
+    def __getitem__(self, key: object) -> Tensor:
         return ns.get_item(self, key)
 
     # reductions
-    def sum(self, axis: Axis = None, *, dtype: Any = None, keepdims: bool = False) -> Tensor:
+    def sum(
+        self, axis: Axis = None, *, dtype: DTypeLike | None = None, keepdims: bool = False
+    ) -> Tensor:
         return ns.sum(self, axis=axis, dtype=dtype, keepdims=keepdims)
 
     def mean(self, axis: Axis = None, *, keepdims: bool = False) -> Tensor:
@@ -207,7 +214,9 @@ class Methods:
     def std(self, axis: Axis = None, *, correction: float = 0.0, keepdims: bool = False) -> Tensor:
         return ns.std(self, axis=axis, correction=correction, keepdims=keepdims)
 
-    def prod(self, axis: Axis = None, *, dtype: Any = None, keepdims: bool = False) -> Tensor:
+    def prod(
+        self, axis: Axis = None, *, dtype: DTypeLike | None = None, keepdims: bool = False
+    ) -> Tensor:
         return ns.prod(self, axis=axis, dtype=dtype, keepdims=keepdims)
 
     def any(self, axis: Axis = None, *, keepdims: bool = False) -> Tensor:
@@ -223,10 +232,10 @@ class Methods:
         return ns.argmin(self, axis=axis, keepdims=keepdims)
 
     # shape
-    def reshape(self, *shape: Any) -> Tensor:
+    def reshape(self, *shape: int | Sequence[int]) -> Tensor:
         return ns.reshape(self, shape[0] if len(shape) == 1 else shape)
 
-    def permute_dims(self, *axes: Any) -> Tensor:
+    def permute_dims(self, *axes: int | Sequence[int]) -> Tensor:
         return ns.permute_dims(self, axes[0] if len(axes) == 1 else axes)
 
     def broadcast_to(self, shape: tuple[int, ...]) -> Tensor:
@@ -241,7 +250,7 @@ class Methods:
     def flip(self, axis: Axis = None) -> Tensor:
         return ns.flip(self, axis=axis)
 
-    def repeat(self, repeats: Any, axis: int | None = None) -> Tensor:
+    def repeat(self, repeats: int | Operand, axis: int | None = None) -> Tensor:
         return ns.repeat(self, repeats, axis=axis)
 
     def flatten(self, start_dim: int = 0, end_dim: int = -1) -> Tensor:
@@ -282,7 +291,7 @@ class Methods:
     def abs(self) -> Tensor:
         return ns.abs(self)
 
-    def clip(self, min: Any = None, max: Any = None) -> Tensor:
+    def clip(self, min: Operand | None = None, max: Operand | None = None) -> Tensor:
         return ns.clip(self, min, max)
 
     def round(self) -> Tensor:
@@ -301,7 +310,7 @@ class Methods:
         """The imaginary part, of a complex tensor."""
         return ns.imag(self)
 
-    def astype(self, dtype: Any, *, copy: bool = True) -> Tensor:
+    def astype(self, dtype: DTypeLike, *, copy: bool = True) -> Tensor:
         return ns.astype(self, dtype, copy=copy)
 
     def clone(self) -> Tensor:

@@ -9,8 +9,41 @@ and `beta` ignored. `gtensor.engine.op.op` adds the functions.
 from __future__ import annotations
 
 from types import SimpleNamespace
-from typing import Any
+from typing import TYPE_CHECKING
 
-recorded: Any = SimpleNamespace()
-raw: dict[str, Any] = {"cpu": SimpleNamespace(), "cuda": SimpleNamespace()}
-public: Any = SimpleNamespace()  # name -> the exported function, which checks and normalizes
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from typing import Any, TypeVar
+
+    from gtensor.engine.tensor import Tensor
+    from gtensor.engine.typing import Operand
+
+    T = TypeVar("T")
+
+
+class Namespace(SimpleNamespace):
+    """Functions by the names of ops."""
+
+    if TYPE_CHECKING:
+
+        def __getattribute__(self, name: str, /) -> Callable[..., Any]:
+            """An op's function."""
+
+
+class _OfTensors(Namespace):
+    if TYPE_CHECKING:
+
+        def __getattribute__(self, name: str, /) -> Callable[..., Tensor]:
+            """A function whose result is a Tensor."""
+
+
+class _Public(_OfTensors):
+    if TYPE_CHECKING:
+
+        def assign(self, op: str, target: T, other: Operand) -> T:
+            """`target`, overwritten in place."""
+
+
+recorded = _OfTensors()
+raw = {"cpu": Namespace(), "cuda": Namespace()}
+public = _Public()  # name -> the exported function, which checks and normalizes

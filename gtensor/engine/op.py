@@ -8,39 +8,49 @@ from __future__ import annotations
 
 import inspect
 import sys
-from collections.abc import Callable, Iterable, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from gtensor.engine.apply import apply, apply_one, apply_pair
+from gtensor.engine.arguments import Arguments, LazySignature, arguments_of, parameters_of
 from gtensor.engine.namespaces import raw, recorded
 from gtensor.engine.storage import FRESH, GIVEN
 
 if TYPE_CHECKING:
+    from gtensor.backend.typing import Path
+    from gtensor.engine.samples import Sample
+    from gtensor.engine.tape import Guards
     from gtensor.engine.tensor import Tensor
+    from gtensor.engine.typing import Backward, Saved, Tangent
+
+Samples: TypeAlias = "Callable[..., Iterable[Sample]] | Sequence[Sample]"
 
 REQUIRED: Any = object()  # a rule must be given, or be None on purpose
 
 registry: dict[str, Op] = {}
-_RESERVED: dict[str, Any] = {"out": None, "beta": 0.0}  # names and the defaults they must have
+# The reserved names of parameters, and the defaults that they must have.
+_RESERVED: dict[str, float | None] = {"out": None, "beta": 0.0}
 
 
 class Op:
     """One operation: two paths, one derivative, samples. Call it on Tensors to apply and record."""
 
+    __signature__ = LazySignature()
+
     def __init__(
         self,
         name: str,
         *,
-        cpu: Callable[..., Any],
-        gpu: Callable[..., Any],
-        backward: Callable[..., None] | None,
-        tangent: Callable[..., Any] | None,
+        cpu: Path,
+        gpu: Path,
+        backward: Backward | None,
+        tangent: Tangent | None,
         inputs: str | None = None,
         saves: dict[str, str] | None = None,
         extras: str = "",
-        composed: Callable[..., Any] | None = None,
+        composed: Callable[..., Tensor] | None = None,
         batch: Callable[..., Any] | None = None,
-        samples: Callable[..., Iterable[Any]] | Sequence[Any] | None = REQUIRED,
+        samples: Samples | None = REQUIRED,
         reference: Callable[..., Any] | None = None,
         view: bool = False,
         floating: bool = False,
@@ -67,8 +77,9 @@ class Op:
         self.complex = complex
         self.storage = FRESH if owns else GIVEN  # of outputs that are not views
         self.__doc__ = doc or f"{name}, elementwise with broadcasting."
-        self.input_names = tuple((inputs or _input_names(cpu)).split())
-        self.__signature__ = _signature(name, self.input_names, cpu, variadic)
+        takes = arguments_of(cpu)
+        _check_reserved(name, takes)
+        self.input_names = _input_names(inputs, takes)
         self.extra_names = tuple(extras.split())
         self._plan_saves(saves or {})
 
@@ -78,15 +89,30 @@ class Op:
         unknown = {*saves, *" ".join(saves.values()).split()} - set(names)
         if unknown:
             raise TypeError(f"op {self.name!r} saves {sorted(unknown)}; it has {', '.join(names)}")
-        needed = {name: {names.index(n) for n in text.split()} for name, text in saves.items()}
-        self.save_positions = tuple(sorted(set().union(*needed.values()))) if needed else ()
+        needed = {name: tuple(sorted({names.index(n) for n in text.split()}))
+                  for name, text in saves.items()}
+        self.save_positions = tuple(sorted(set().union(*needed.values())))
         self.save_names = tuple(names[p] for p in self.save_positions)
         self.save_index = {name: k for k, name in enumerate(self.save_names)}
         # for records that save nothing, so that a rule can always unpack step.saved
-        self.nothing_saved: tuple[Any, Any] = ((None,) * len(self.save_names), ())
-        self.plans = _Plans([needed.get(n, set()) for n in self.input_names], self.save_positions)
+        self.nothing_saved: tuple[Saved, Guards] = ((None,) * len(self.save_names), ())
+        self.plans = _Plans(
+            tuple([needed.get(n, ()) for n in self.input_names]), self.save_positions)
+
+    def _signature(self) -> inspect.Signature:
+        """Inputs by position, parameters by keyword."""
+        params = [p for p in parameters_of(self.cpu)
+                  if p.kind is p.KEYWORD_ONLY and p.name not in _RESERVED]
+        kind = (inspect.Parameter.VAR_POSITIONAL if self.variadic
+                else inspect.Parameter.POSITIONAL_ONLY)
+        names = self.input_names[:1 if self.variadic else None]
+        return inspect.Signature([*[inspect.Parameter(n, kind) for n in names], *params])
 
     def __call__(self, *inputs: Any, **params: Any) -> Tensor:
+        return apply(self, inputs, params)
+
+    def record(self, *inputs: Any, out: Any = None, beta: float = 0, **params: Any) -> Tensor:
+        """The op in the namespace `recorded`: a call that ignores the buffer."""
         return apply(self, inputs, params)
 
     def __repr__(self) -> str:
@@ -108,7 +134,7 @@ class BinaryOp(Op):
 class _Plans(dict[int, tuple[int | None, ...]]):
     """Bit mask of the inputs that need gradients -> positions to save, None where not needed."""
 
-    def __init__(self, needed: list[set[int]], positions: tuple[int, ...]) -> None:
+    def __init__(self, needed: tuple[tuple[int, ...], ...], positions: tuple[int, ...]) -> None:
         self.needed = needed
         self.positions = positions
 
@@ -116,54 +142,42 @@ class _Plans(dict[int, tuple[int | None, ...]]):
         wanted: set[int] = set()
         for i, needed in enumerate(self.needed):
             if mask >> i & 1:
-                wanted |= needed
+                wanted.update(needed)
         plan = tuple(p if p in wanted else None for p in self.positions) if wanted else ()
         self[mask] = plan
         return plan
 
 
-def _class_for(cpu: Callable[..., Any], more: dict[str, Any]) -> type[Op]:
+def _class_for(names: tuple[str, ...], takes: Arguments, more: Mapping[str, Any]) -> type[Op]:
     """The class with the shortest call path."""
     if more.get("extras") or more.get("view") or more.get("variadic"):
         return Op
-    count = len((more.get("inputs") or _input_names(cpu)).split())
-    parameters = inspect.signature(cpu).parameters.values()
-    plain = not any(p.kind in (p.KEYWORD_ONLY, p.VAR_KEYWORD) and p.name not in _RESERVED
-                    for p in parameters)
-    return UnaryOp if count == 1 else BinaryOp if count == 2 and plain else Op
+    plain = not takes.rest and _RESERVED.keys() >= {*takes.params}
+    return UnaryOp if len(names) == 1 else BinaryOp if len(names) == 2 and plain else Op
 
 
-def _signature(
-    name: str, input_names: tuple[str, ...], cpu: Callable[..., Any], variadic: bool
-) -> inspect.Signature:
-    """The op's signature: inputs by position, parameters by keyword. Raises for reserved names.
+def _check_reserved(name: str, takes: Arguments) -> None:
+    """Raise TypeError if the path has a parameter `out` or `beta` of another meaning.
 
-    Rules pass `out` and `beta` (accumulate: out = result + beta * out) to paths; a parameter of
-    that name would be dropped when a rule is recorded.
+    Rules pass these (accumulate: out = result + beta * out) to paths; a parameter of that name
+    would be dropped when a rule is recorded.
     """
-    known = inspect.signature(cpu).parameters.values()
-    params = [p for p in known if p.kind is p.KEYWORD_ONLY and p.name not in _RESERVED]
-    for p in known:
-        if p.name in _RESERVED and p.default not in (_RESERVED[p.name], p.empty):
-            raise TypeError(f"op {name!r} has a parameter {p.name!r}, which is reserved for "
-                            f"{p.name}={_RESERVED[p.name]}; choose another name")
-    kind = inspect.Parameter.VAR_POSITIONAL if variadic else inspect.Parameter.POSITIONAL_ONLY
-    inputs = [inspect.Parameter(n, kind) for n in input_names[:1 if variadic else None]]
-    return inspect.Signature([*inputs, *params])
+    for reserved, default in _RESERVED.items():
+        if takes.defaults.get(reserved, default) != default:
+            raise TypeError(f"op {name!r} has a parameter {reserved!r}, which is reserved for "
+                            f"{reserved}={default}; choose another name")
 
 
-def _input_names(cpu: Callable[..., Any]) -> str:
+def _input_names(given: str | None, takes: Arguments) -> tuple[str, ...]:
     """Inputs are the positional parameters of the CPU path; keyword-only ones are parameters."""
-    parameters = inspect.signature(cpu).parameters.values()
-    return " ".join(p.name for p in parameters
-                    if p.kind is p.POSITIONAL_OR_KEYWORD and p.name != "out")
+    return tuple(given.split()) if given else tuple(n for n in takes.inputs if n != "out")
 
 
 def op(
     name: str,
     *,
-    cpu: Callable[..., Any],
-    gpu: Callable[..., Any] = REQUIRED,
+    cpu: Path,
+    gpu: Path = REQUIRED,
     backward: Any = REQUIRED,
     tangent: Any = REQUIRED,
     **more: Any,
@@ -195,19 +209,21 @@ def op(
     """
     if name in registry:
         raise TypeError(f"op {name!r} is registered already; choose another name")
+    takes = arguments_of(cpu)
+    names = _input_names(more.get("inputs"), takes)
     declaration = backward if hasattr(backward, "derivative") else None
     if declaration is not None:
-        names = (more.get("inputs") or _input_names(cpu)).split()
         backward, tangent, more["saves"] = declaration.derivative(names)
     if backward is REQUIRED or tangent is REQUIRED:
         missing = "backward" if backward is REQUIRED else "tangent"
         raise TypeError(f"op {name!r} has no {missing} rule; give it, or None on purpose")
     more.setdefault("owns", sys._getframe(1).f_globals.get("__name__", "").startswith("gtensor."))
-    made = _class_for(cpu, more)(name, cpu=cpu, gpu=gpu, backward=backward, tangent=tangent, **more)
+    kind = _class_for(names, takes, more)
+    made = kind(name, cpu=cpu, gpu=gpu, backward=backward, tangent=tangent, **more)
     if declaration is not None:
         declaration.bind(made)
     registry[name] = made
-    setattr(recorded, name, lambda *inputs, out=None, beta=0, **params: apply(made, inputs, params))
+    setattr(recorded, name, made.record)
     setattr(raw["cpu"], name, cpu)
     setattr(raw["cuda"], name, gpu)
     return made

@@ -8,7 +8,7 @@ the output gets a new buffer, which `gtensor.memory.copies()` counts, and the in
 from __future__ import annotations
 
 import weakref
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from gtensor.engine.apply import Target, apply
 from gtensor.engine.arrays import writable
@@ -19,6 +19,9 @@ from gtensor.engine.recompute import Recipe, WithRecipes, keep_as_it_is
 from gtensor.engine.tape import here
 from gtensor.engine.tensor import Tensor
 
+if TYPE_CHECKING:
+    from gtensor.backend.typing import Array, Params
+
 
 def overwritable(x: Tensor) -> bool:
     """Whether no other reader can see a write to this handle's memory."""
@@ -27,12 +30,14 @@ def overwritable(x: Tensor) -> bool:
             and not storage.shared_beside(x) and writable(x._array))
 
 
-def recording(*inputs: Any) -> bool:
+def recording(*inputs: object) -> bool:
     """Whether an op on these inputs would be recorded."""
     return STATE.grad_enabled and any(isinstance(x, Tensor) and x._node is not None for x in inputs)
 
 
-def apply_over(op: Op, inputs: tuple[Any, ...], params: dict[str, Any]) -> tuple[Tensor, Any]:
+def apply_over(
+    op: Op, inputs: tuple[Any, ...], params: Params
+) -> tuple[Tensor, tuple[Array, ...]]:
     """The op's output over its first input's memory if that is overwritable, and the path's extras.
 
     The first input is then consumed: its shape, dtype and gradient stay, any other use raises
@@ -56,7 +61,7 @@ def apply_over(op: Op, inputs: tuple[Any, ...], params: dict[str, Any]) -> tuple
     return result, target.extras
 
 
-def apply_keeping(op: Op, inputs: tuple[Any, ...], params: dict[str, Any]) -> Tensor:
+def apply_keeping(op: Op, inputs: tuple[Any, ...], params: Params) -> Tensor:
     """The op's output in a new buffer; the record saves the first input's.
 
     For ops that cannot be inverted. Consumers of the output save a recipe in its place, so only one
@@ -81,6 +86,7 @@ def apply_keeping(op: Op, inputs: tuple[Any, ...], params: dict[str, Any]) -> Te
 
 def consume(x: Tensor, op: Op) -> None:
     """Take the memory from a handle, whose later errors name this op and line."""
-    stand_in = Consumed(x._array, f"taken over by {op.name} at {here()}")
+    # typed as the array that it replaces
+    stand_in: Any = Consumed(x._array, f"taken over by {op.name} at {here()}")
     x._array = stand_in
     x._storage = ConsumedStorage(stand_in)

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
 from gtensor.engine.errors import ConsumedError
 from gtensor.engine.storage import Storage
+
+if TYPE_CHECKING:
+    from gtensor.backend.typing import Array
 
 
 class Consumed:
@@ -13,7 +16,7 @@ class Consumed:
 
     __slots__ = ("dtype", "nbytes", "ndim", "shape", "size", "why")
 
-    def __init__(self, array: Any, why: str) -> None:
+    def __init__(self, array: Array, why: str) -> None:
         self.shape, self.dtype, self.ndim = array.shape, array.dtype, array.ndim
         self.size, self.nbytes = array.size, array.nbytes
         self.why = why
@@ -21,7 +24,7 @@ class Consumed:
     def __getattr__(self, name: str) -> NoReturn:
         refuse(self.shape, self.why)
 
-    def __getitem__(self, key: Any) -> NoReturn:
+    def __getitem__(self, key: object) -> NoReturn:
         refuse(self.shape, self.why)
 
 

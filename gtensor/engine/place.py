@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from gtensor.engine.context import STATE
 from gtensor.engine.errors import GradientError
@@ -10,6 +10,7 @@ from gtensor.engine.overwritten import Consumed
 from gtensor.engine.tape import Node, Record, hangs_on
 
 if TYPE_CHECKING:
+    from gtensor.backend.typing import Array
     from gtensor.engine.storage import Storage
 
 
@@ -18,7 +19,7 @@ class Place:
 
     __slots__ = ()
 
-    _array: Any
+    _array: Array
     _node: Node | None
     _storage: Storage
     _version: int

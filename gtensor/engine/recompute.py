@@ -8,7 +8,7 @@ recomputes the output while one rule runs.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from gtensor.engine.arrays import layout
 from gtensor.engine.context import run
@@ -16,7 +16,13 @@ from gtensor.engine.tape import Guards, overwritten, replayed
 from gtensor.engine.tensor import Tensor
 
 if TYPE_CHECKING:
+    from gtensor.backend.typing import Array, Params
     from gtensor.engine.op import Op
+    from gtensor.engine.typing import Saved
+
+
+# Recomputed values of checkpointed regions that the walk has not used: region -> number -> values.
+Remade: TypeAlias = "dict[object, dict[int, Saved]]"
 
 
 class Recipe:
@@ -31,12 +37,12 @@ class Recipe:
     __slots__ = ("__weakref__", "arrays", "device", "guards", "layout", "op", "params", "version")
 
     def __init__(
-        self, op: Op, inputs: Sequence[Any], params: dict[str, Any], output: Tensor
+        self, op: Op, inputs: Sequence[object], params: Params, output: Tensor
     ) -> None:
         self.op = op
         self.params = params
         self.device = output._device
-        self.arrays = [x._array if isinstance(x, Tensor) else x for x in inputs]
+        self.arrays: list[Any] = [x._array if isinstance(x, Tensor) else x for x in inputs]
         self.layout = layout(output._array)
         self.version = output._version
         tensors = [x for x in inputs if isinstance(x, Tensor)]
@@ -47,13 +53,13 @@ class Recipe:
             for array in self.arrays:
                 self.guards += replayed(array, self.device)
 
-    def fits(self, handle: Tensor, value: Any) -> bool:
+    def fits(self, handle: Tensor, value: Array) -> bool:
         """Whether `value`, which a record is about to save, is the whole, unwritten output."""
         return (value is handle._array and handle._version == self.version
                 and not handle._storage.exported and layout(value) == self.layout
                 and not overwritten(self.guards))
 
-    def made(self) -> Any:
+    def made(self) -> Array:
         """The output, in a new buffer."""
         out = run(self.op, self.device, self.arrays, self.params)
         return out[0] if self.op.extra_names else out
@@ -67,9 +73,9 @@ class WithRecipes(tuple[Any, ...]):
 
     own: Recipe | None = None
 
-    def made(self, remade: dict[Any, Any]) -> tuple[Any, ...]:
+    def made(self, remade: Remade) -> Saved:
         """The arrays and scalars; `remade` is the walk's, for checkpointed regions."""
-        once: dict[Any, Any] = {}  # y * y saves one recipe twice
+        once: dict[Recipe, Array] = {}  # y * y saves one recipe twice
         for value in self:
             if isinstance(value, Recipe) and value not in once:
                 once[value] = value.made()

@@ -6,13 +6,16 @@ dtypes and layouts (strided, transposed, offset).
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, overload
 
 import numpy as np
 
-Draw = Callable[[np.random.Generator, tuple[int, ...]], np.ndarray]
+if TYPE_CHECKING:
+    from gtensor.backend.typing import Params
+
+Draw = Callable[["np.random.Generator", tuple[int, ...]], np.ndarray]  # the text imports nothing
 
 
 def normal(rng: np.random.Generator, shape: tuple[int, ...]) -> np.ndarray:
@@ -61,7 +64,7 @@ class Sample:
 
     shapes: tuple[tuple[int, ...] | None, ...]
     draws: tuple[Draw, ...] | Draw = normal
-    params: dict[str, Any] = field(default_factory=dict)
+    params: Params = field(default_factory=dict)
 
     def arrays(self, rng: np.random.Generator) -> list[np.ndarray | None]:
         """Fresh float64 (or integer, boolean) arrays."""
@@ -70,17 +73,56 @@ class Sample:
                 for shape, draw in zip(self.shapes, draws, strict=True)]
 
 
-def unary(draw: Draw = normal, **params: Any) -> list[Sample]:
+Shapes = tuple[tuple[int, ...], ...]  # of the inputs of one sample
+
+
+class Samples(Sequence[Sample]):
+    """Samples that differ in their shapes. Each is made when it is read: only tests do."""
+
+    __slots__ = ("draws", "params", "shapes")
+
+    def __init__(
+        self, shapes: tuple[Shapes, ...], draws: tuple[Draw, ...] | Draw, params: Params
+    ) -> None:
+        self.shapes = shapes
+        self.draws = draws
+        self.params = params
+
+    def __len__(self) -> int:
+        return len(self.shapes)
+
+    @overload
+    def __getitem__(self, at: int) -> Sample: ...
+
+    @overload
+    def __getitem__(self, at: slice) -> list[Sample]: ...
+
+    def __getitem__(self, at: int | slice) -> Sample | list[Sample]:
+        if isinstance(at, slice):
+            return [Sample(shapes, self.draws, self.params) for shapes in self.shapes[at]]
+        return Sample(self.shapes[at], self.draws, self.params)
+
+    def __add__(self, others: Iterable[Sample]) -> list[Sample]:
+        return [*self, *others]
+
+    def __radd__(self, others: Iterable[Sample]) -> list[Sample]:
+        return [*others, *self]
+
+
+_ONE = ((7,), (3, 5), (2, 0), ())  # odd, two-dimensional, empty, 0-d
+_TWO = (((5,), (5,)), ((2, 1, 3), (4, 1)), ((0, 3), (3,)), ((), (2, 3)), ((), ()))
+
+
+def unary(draw: Draw = normal, **params: object) -> Samples:
     """One input: odd, two-dimensional, empty, 0-d."""
-    return [Sample((shape,), draw, params) for shape in ((7,), (3, 5), (2, 0), ())]
+    return alike(1, draw, **params)
 
 
-def binary(first: Draw = normal, second: Draw | None = None, **params: Any) -> list[Sample]:
+def binary(first: Draw = normal, second: Draw | None = None, **params: object) -> Samples:
     """Two inputs: equal shapes, broadcasting on both sides, empty, 0-d."""
-    pairs = (((5,), (5,)), ((2, 1, 3), (4, 1)), ((0, 3), (3,)), ((), (2, 3)), ((), ()))
-    return [Sample(pair, (first, second or first), params) for pair in pairs]
+    return Samples(_TWO, (first, second or first), params)
 
 
-def alike(count: int, draw: Draw | tuple[Draw, ...] = normal, **params: Any) -> list[Sample]:
+def alike(count: int, draw: Draw | tuple[Draw, ...] = normal, **params: object) -> Samples:
     """Several inputs of one shape."""
-    return [Sample((shape,) * count, draw, params) for shape in ((7,), (3, 5), (2, 0), ())]
+    return Samples(tuple([(shape,) * count for shape in _ONE]), draw, params)

@@ -13,7 +13,7 @@ has no other holder. `docs/ownership.md` has the rules as an executable model.
 
 from __future__ import annotations
 
-from typing import Any, NoReturn
+from typing import TYPE_CHECKING, Any, Generic, NoReturn, TypeAlias, TypeVar
 
 import numpy as np
 
@@ -26,27 +26,51 @@ from gtensor.engine.storage import BORROWED, GIVEN, Storage
 from gtensor.engine.tape import Node, Record
 from gtensor.engine.tensor import Tensor, check_like, make
 
-Slot = tuple[Any, Storage | None]  # an array and its holders; None: new, held by the slot alone
+if TYPE_CHECKING:
+    from gtensor.backend.typing import Array, Params
+    from gtensor.engine.recompute import Remade, WithRecipes
+    from gtensor.engine.typing import Namespace, Saved
+
+# An array and its holders; None: new, held by the slot alone.
+Slot: TypeAlias = "tuple[Array, Storage | None]"
+V = TypeVar("V", "Array", Tensor)  # what a mode computes with
 
 
-class Step:
+class Step(Generic[V]):
     """Common to both modes: the current record, and the inputs that need a gradient."""
 
-    ns: Any
+    ns: Namespace
     record: Record
-    saved: tuple[Any, ...]
+    saved: Saved
     parents: tuple[Node | None, ...]  # per input: its node if this walk needs its gradient
     mask: int  # bit i: input i needs one
     direct = True  # rules are called directly, without making a device current
 
+    if TYPE_CHECKING:  # the verbs, which each mode defines
+
+        def give(self, i: int, a: V) -> None:
+            """Move the rule's hold on `a` to input i."""
+
+        def lend(self, i: int, a: V) -> None:
+            """Give input i another hold on `a`."""
+
+        def into(self, i: int) -> tuple[V | None, float]:
+            """The buffer to accumulate into, and 1.0; (None, 0.0) to make a new one."""
+
+        def reuse(self, g: V) -> V | None:
+            """g if the rule may overwrite it."""
+
+        def rebuilt(self, i: int, a: V) -> V:
+            """`a`, recomputed from saved values, in place of input i."""
+
     def __init__(self, wanted: set[Node] | None) -> None:
         self.slots: dict[Node, Any] = {}
-        self.remade: dict[Any, Any] = {}  # recomputed values of checkpointed regions, not yet used
+        self.remade: Remade = {}  # recomputed values of checkpointed regions, not yet used
         self.wanted = wanted  # None: all reached nodes
         self.anomaly = STATE.anomaly
 
     @property
-    def params(self) -> dict[str, Any]:
+    def params(self) -> Params:
         """The parameters with which the op was applied."""
         return self.record.params
 
@@ -60,7 +84,7 @@ class Step:
         assert node is not None, "this input wants no gradient; ask step.needs(i) first"
         return node.shape
 
-    def _made(self, record: Record, saved: Any) -> tuple[Any, ...]:
+    def _made(self, record: Record, saved: WithRecipes) -> Saved:
         """What a record saved, recomputed on the stream of its op."""
         with record.device.running(record.stream):
             return saved.made(self.remade)
@@ -70,7 +94,7 @@ class Step:
         self.parents = tuple(p if p in wanted else None for p in self.parents)
         self.mask = sum(1 << i for i, p in enumerate(self.parents) if p is not None)
 
-    def _fit(self, node: Node, a: Any) -> Any:
+    def _fit(self, node: Node, a: V) -> V:
         """`a` summed to the node's shape and cast to its dtype (undoes broadcasting, promotion)."""
         if a.shape != node.shape:
             try:
@@ -84,7 +108,7 @@ class Step:
             a = sum_to(self.ns, a, node.shape)
         return a if a.dtype == node.dtype else self._cast(node, a)
 
-    def _cast(self, node: Node, a: Any) -> Any:
+    def _cast(self, node: Node, a: V) -> V:
         """`a` in the node's dtype: of a complex gradient of real values, the real part."""
         if node.dtype.kind == "c" and not self.record.op.complex:
             refuse_complex(self.record.op.name)
@@ -92,7 +116,7 @@ class Step:
             a = self.ns.real(a)
         return a if a.dtype == node.dtype else self.ns.astype(a, dtype=node.dtype)
 
-    def _refuse_nan(self, array: Any, device: Device) -> None:
+    def _refuse_nan(self, array: Array, device: Device) -> None:
         if device.path("detect_anomaly", _has_nan)(array):
             record = getattr(self, "record", None)  # none yet when the walk's own seed arrives
             raise AnomalyError(
@@ -100,11 +124,11 @@ class Step:
                 else "NaN in the gradient that backward() or grad() was given")
 
 
-class RawStep(Step):
+class RawStep(Step["Array"]):
     """Raw arrays, with counted holders; buffers are written in place."""
 
     device: Device | None = None
-    g: Any = None
+    g: Any = None  # the array; None between two records
     hold: Storage | None = None
     moved = False  # whether the rule's hold on g was moved to a slot
 
@@ -126,7 +150,7 @@ class RawStep(Step):
         grad = call_hooks(node, make(array, node.device))
         return grad._array, BORROWED
 
-    def enter(self, record: Record, slot: Slot, keep: bool) -> Any:
+    def enter(self, record: Record, slot: Slot, keep: bool) -> Array:
         """Make a record with its gradient current; take its saved arrays unless `keep`."""
         if self.hold is not None:
             self.leave()
@@ -159,11 +183,11 @@ class RawStep(Step):
             return None
         return make(self._own(node.device, slot), node.device)
 
-    def rebuilt(self, i: int, a: Any) -> Any:
+    def rebuilt(self, i: int, a: Array) -> Array:
         """`a`, recomputed from saved values, in place of input i."""
         return a
 
-    def give(self, i: int, a: Any) -> None:
+    def give(self, i: int, a: Array) -> None:
         """Move the rule's hold on a's storage to input i: a is new, or g, or a view of g."""
         node = self.parents[i]
         assert node is not None, "this input wants no gradient; ask step.needs(i) first"
@@ -189,7 +213,7 @@ class RawStep(Step):
         else:
             self.slots[node] = a, hold
 
-    def lend(self, i: int, a: Any) -> None:
+    def lend(self, i: int, a: Array) -> None:
         """Give input i another hold on g, or an array that is kept elsewhere."""
         node = self.parents[i]
         assert node is not None, "this input wants no gradient; ask step.needs(i) first"
@@ -204,7 +228,7 @@ class RawStep(Step):
         else:
             self._put(node, fitted, BORROWED if fitted is a else None)
 
-    def into(self, i: int) -> tuple[Any, float]:
+    def into(self, i: int) -> tuple[Array | None, float]:
         """(buffer, 1.0) to accumulate into, or (None, 0.0) when input i has no gradient yet."""
         node = self.parents[i]
         assert node is not None, "this input wants no gradient; ask step.needs(i) first"
@@ -217,7 +241,7 @@ class RawStep(Step):
         self.slots[node] = array, None
         return array, 1.0
 
-    def reuse(self, g: Any) -> Any:
+    def reuse(self, g: Array) -> Array | None:
         """g, if this walk is its last holder and may overwrite it; else None."""
         hold = self.hold
         if g is self.g and not self.moved and (hold is None or hold.holds == 1):
@@ -246,11 +270,11 @@ class RawStep(Step):
         raise GradientError(f"the backward rule of {self.record.where()} used its gradient after "
                             "giving it away; lend it to all inputs but the last")
 
-    def _mine(self, a: Any) -> bool:
+    def _mine(self, a: Array) -> bool:
         """Whether `a` is g or a view of g's storage."""
         return a is self.g or owner(a) is owner(self.g)
 
-    def _own(self, device: Device, slot: Slot) -> Any:
+    def _own(self, device: Device, slot: Slot) -> Array:
         """The slot's content in a contiguous buffer without another holder or unused bytes."""
         array, hold = slot
         if _sole(hold) and array.flags.c_contiguous and array.nbytes == owner(array).nbytes:
@@ -259,7 +283,7 @@ class RawStep(Step):
         _release(hold)
         return copy
 
-    def _put(self, node: Node, a: Any, hold: Storage | None) -> None:
+    def _put(self, node: Node, a: Array, hold: Storage | None) -> None:
         """Store the first gradient; add a later one into whichever has no other holder."""
         if self.anomaly:
             self._refuse_nan(a, node.device)
@@ -286,7 +310,7 @@ class RawStep(Step):
             _release(present_hold)
 
 
-class RecordedStep(Step):
+class RecordedStep(Step[Tensor]):
     """Tensors and recorded ops: the backward pass is recorded; nothing is drained or reused."""
 
     ns = recorded
@@ -353,7 +377,7 @@ class RecordedStep(Step):
         """(None, 0.0): a recorded gradient is never accumulated in place."""
         return None, 0.0
 
-    def reuse(self, g: Any) -> None:
+    def reuse(self, g: Tensor) -> None:
         """None: a recorded gradient is never overwritten."""
         return None
 
@@ -377,7 +401,7 @@ def call_hooks(node: Node, grad: Tensor) -> Tensor:
     return grad
 
 
-def _has_nan(array: Any) -> bool:
+def _has_nan(array: Array) -> bool:
     return bool((array != array).any())
 
 
@@ -390,9 +414,9 @@ def _release(hold: Storage | None) -> None:
         hold.holds -= 1
 
 
-def sum_to(ns: Any, a: Any, shape: tuple[int, ...]) -> Any:
+def sum_to(ns: Namespace, a: V, shape: tuple[int, ...]) -> V:
     """`a` summed over the axes along which `shape` was broadcast to a's shape."""
-    lead = len(a.shape) - len(shape)
+    lead: int = len(a.shape) - len(shape)
     axes = (*range(lead),
             *(lead + i for i, n in enumerate(shape) if n == 1 and a.shape[lead + i] != 1))
     total = ns.sum(a, axis=axes, keepdims=False) if axes else a

@@ -7,7 +7,7 @@ memory reads it, never `sys.getrefcount`.
 from __future__ import annotations
 
 import weakref
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from gtensor.engine.recompute import Recipe
@@ -36,18 +36,18 @@ class Storage:
     history = False
     made = False
     recipe: weakref.ref[Recipe] | None = None
-    handles: set[weakref.ref[Any]] | None = None
+    handles: set[weakref.ref[object]] | None = None
 
     def __init__(self) -> None:
         self.version = 0  # on the object, as every op reads it and the class is slower
 
-    def join(self, handle: Any) -> None:
+    def join(self, handle: object) -> None:
         """Add a tensor that shares this storage."""
         if self.handles is None:
             self.handles = set()
         self.handles.add(weakref.ref(handle, self.handles.discard))
 
-    def shared_beside(self, handle: Any) -> bool:
+    def shared_beside(self, handle: object) -> bool:
         """Whether a living tensor other than `handle` shares this storage."""
         # a copy: a handle that is collected meanwhile leaves the set
         return any(

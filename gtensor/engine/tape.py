@@ -10,7 +10,7 @@ from __future__ import annotations
 import itertools
 import sys
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
@@ -21,8 +21,11 @@ from gtensor.system.source_line import place, user_frame
 
 if TYPE_CHECKING:
     from gtensor.backend import Device
+    from gtensor.backend.streams import Stream
+    from gtensor.backend.typing import Array, Params
     from gtensor.engine.op import Op
     from gtensor.engine.tensor import Tensor
+    from gtensor.engine.typing import Saved
 
 next_seq = itertools.count().__next__
 _frame_at = sys._getframe
@@ -41,7 +44,7 @@ class Node:
     device: Device
     seq: int
     grad: Tensor | None = None
-    stream: Any = None  # the op's stream, on devices with several
+    stream: Stream | None = None  # the op's stream, on devices with several
     retain = False  # whether to keep the gradient of a tensor that is not a leaf
     hooks: dict[int, Callable[[Tensor], Tensor | None]] | None = None
     module = ""  # the running nn.Module, recorded while there are listeners
@@ -72,7 +75,7 @@ Guards = tuple[Guard, ...]
 FREE, WALKED, CONSUMED = range(3)  # states of a record
 
 
-def replayed(array: Any, device: Device) -> Guards:
+def replayed(array: Array, device: Device) -> Guards:
     """The guard that detects a later replay of a CUDA graph that writes a saved array.
 
     Asked only of devices that have graphs.
@@ -96,10 +99,10 @@ class Record(Node):
         op: Op,
         parents: tuple[Node | None, ...],  # per input: its node, None if it needs no gradient
         mask: int,  # bit i: input i has a node
-        saved: tuple[Any, ...],  # arrays and scalars in the order of `op.save_names`
+        saved: Saved,  # arrays and scalars in the order of `op.save_names`
         guards: Guards,  # of the saved arrays that a handle can write
-        params: dict[str, Any],
-        array: Any,
+        params: Params,
+        array: Array,
         device: Device,
     ) -> None:
         self.shape = array.shape

@@ -6,7 +6,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator
 from copy import deepcopy
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import numpy as np
 
@@ -21,9 +21,16 @@ from gtensor.engine.storage import FRESH, GIVEN, Storage
 from gtensor.engine.tape import Leaf, Node, Record
 from gtensor.system.fork_safety import free_at_forks
 
+if TYPE_CHECKING:
+    from types import ModuleType
+
+    from gtensor.backend.streams import Stream
+    from gtensor.backend.typing import Array, DTypeLike
+
 _new = object.__new__
 _first_fact = threading.RLock()
 free_at_forks(_first_fact)
+N = TypeVar("N", bool, int, float, complex)
 FLOATING = "fV"  # dtype kinds that can carry a gradient (V: bfloat16 and other ml_dtypes)
 
 
@@ -38,20 +45,20 @@ class Tensor(Interchange, Methods):
 
     __hash__ = object.__hash__
 
-    _array: Any
+    _array: Array
     _device: Device
     _node: Node | None
     _storage: Storage
     _version: int  # the storage's version that this handle's node describes
 
-    def __init__(self, *_: Any, **__: Any) -> None:
+    def __init__(self, *_: object, **__: object) -> None:
         raise TypeError("Tensor is not made by calling it; use gtensor.tensor(data) (copies) or "
                         "gtensor.asarray(data) (does not)")
 
     # -- what it is -------------------------------------------------------------------------------
 
     @property
-    def array(self) -> Any:
+    def array(self) -> Array:
         """The NumPy or CuPy array itself, without history. Its storage is marked as exported.
 
         Raises GradientError for a value that a function given to `gt.grad` computes from its
@@ -104,7 +111,7 @@ class Tensor(Interchange, Methods):
         copy._node = node
         return copy
 
-    def __reduce__(self) -> tuple[Any, ...]:
+    def __reduce__(self) -> tuple[object, ...]:
         self._refuse_history("pickle")
         values = np.array(self._device.to_numpy(self._array))
         return _unpickled, (values, str(self._device), self.requires_grad)
@@ -147,7 +154,7 @@ class Tensor(Interchange, Methods):
         """The values as nested Python lists."""
         return self._device.to_numpy(self._array).tolist()
 
-    def _scalar(self, kind: type) -> Any:
+    def _scalar(self, kind: type[N]) -> N:
         if self._array.size != 1:
             raise TypeError(f"{kind.__name__}() of a tensor of shape {self.shape}; "
                             "wanted one element")
@@ -296,7 +303,7 @@ class Tensor(Interchange, Methods):
 
     # -- placement --------------------------------------------------------------------------------
 
-    def to_device(self, device: Any, /, *, stream: Any = None) -> Tensor:
+    def to_device(self, device: Device | str, /, *, stream: Stream | None = None) -> Tensor:
         """A copy on a device, queued on `stream`; this tensor itself if it is already there."""
         place = get_device(device)
         if stream is None:
@@ -304,7 +311,7 @@ class Tensor(Interchange, Methods):
         with stream:
             return self.to(place)
 
-    def __array_namespace__(self, *, api_version: str | None = None) -> Any:
+    def __array_namespace__(self, *, api_version: str | None = None) -> ModuleType:
         """The module with the array API's functions: gtensor."""
         gtensor = sys.modules["gtensor"]
         if api_version not in (None, "2021.12", "2022.12", "2023.12", "2024.12"):
@@ -312,7 +319,7 @@ class Tensor(Interchange, Methods):
                              f"{gtensor.__array_api_version__!r} or an earlier one")
         return gtensor
 
-    def to(self, target: Any) -> Tensor:
+    def to(self, target: Device | DTypeLike) -> Tensor:
         """A copy on a device ('cpu', 'cuda:1') or in a dtype; this tensor itself if it fits."""
         from gtensor.engine.namespaces import public, recorded
 
@@ -334,7 +341,7 @@ def is_floating(dtype: np.dtype) -> bool:
     return dtype.kind == "f" or (dtype.kind == "V" and dtype.names is None and dtype.num >= 256)
 
 
-def make(array: Any, device: Device, storage: Storage = GIVEN) -> Tensor:
+def make(array: Array, device: Device, storage: Storage = GIVEN) -> Tensor:
     """A Tensor over an array, without history.
 
     `storage` is FRESH for an op's own output, which a later op may overwrite.

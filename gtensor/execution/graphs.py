@@ -49,7 +49,7 @@ class Graph:
                              f"wanted one of the arena that {self._device} uses now")
         self._pool = arena.graph_pool() if pool is None else pool
         self._captured = False
-        self._joined: object = None  # keeps the addresses that replays write
+        self._memory: object = None  # keeps the addresses that replays write
 
     @property
     def pool(self) -> GraphPool:
@@ -78,7 +78,7 @@ class Graph:
             yield
         self._work.own(home, captured.blocks, captured.first)
         self._pool.blocks.update(captured.blocks)
-        self._joined = captured.joined
+        self._memory = captured.memory
         self._captured = True
 
     def replay(self) -> None:

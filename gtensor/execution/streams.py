@@ -47,12 +47,12 @@ class Event:
         self._device = get_device(device)
         self._event: Any = None
 
-    def record(self, stream: Any = None) -> Event:
+    def record(self, stream: object = None) -> Event:
         """Record the event behind all work queued so far on the stream (None: the current one)."""
         self._event = self._on(stream).record()
         return self
 
-    def wait(self, stream: Any = None) -> None:
+    def wait(self, stream: object = None) -> None:
         """Let work queued from now on on the stream (None: the current one) start after this."""
         if self._event is not None:
             self._on(stream).wait(self._event)
@@ -71,6 +71,6 @@ class Event:
         """CuPy's event, for the streams of CUDA; None where there is none."""
         return getattr(self._event, "event", None)
 
-    def _on(self, stream: Any) -> Any:
+    def _on(self, stream: object) -> Any:
         device = self._device
         return device.current_stream() if stream is None else device.stream_from(stream)

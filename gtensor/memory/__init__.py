@@ -14,7 +14,7 @@ from dataclasses import replace
 from functools import partial
 from numbers import Integral
 from os import PathLike
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from gtensor.backend import Device, device_of, get_device
 from gtensor.memory.allocators import (
@@ -26,34 +26,46 @@ from gtensor.memory.allocators import (
     use_arena,
 )
 from gtensor.memory.arena.arena import Arena
-from gtensor.memory.contract.adaptors import Failing, category, chain_of, stand_over, take_out
+from gtensor.memory.contract.adaptors import (
+    Failing,
+    category,
+    chain_of,
+    push_adaptor,
+    remove_adaptor,
+)
 from gtensor.memory.contract.limits import Watermark, amount_of, size_of
 from gtensor.memory.contract.report import summary_text
 from gtensor.memory.contract.resource import Block, OutOfMemoryError, Resource, Stats
-from gtensor.memory.plan.plan import Plan
 from gtensor.memory.plan.planned import Planned, planned
-from gtensor.memory.plan.recording import Recording, record
 from gtensor.memory.sources import (
     CudaSegments,
     HostSegments,
     SegmentSource,
-    SimulatedPages,
-    SimulatedSegments,
     VirtualSegments,
 )
 from gtensor.memory.trace import export
-from gtensor.memory.trace.lifetimes import History
 from gtensor.memory.trace.owners import standing
-from gtensor.memory.trace.timelines import Event, Timeline
 from gtensor.memory.workspace import Workspace
+from gtensor.system.late_imports import late
+
+if TYPE_CHECKING:
+    from gtensor.memory.plan.plan import Plan
+    from gtensor.memory.plan.recording import Recording, record
+    from gtensor.memory.trace.lifetimes import History
+    from gtensor.memory.trace.timelines import Event, Timeline
+else:
+    __getattr__, __dir__ = late(__name__, {
+        "History": "gtensor.memory.trace.lifetimes", "Plan": "gtensor.memory.plan.plan",
+        "Recording": "gtensor.memory.plan.recording", "record": "gtensor.memory.plan.recording",
+        "Event": "gtensor.memory.trace.timelines", "Timeline": "gtensor.memory.trace.timelines"})
 
 __all__ = [
     "Arena", "Block", "CudaSegments", "Event", "Failing", "History", "HostSegments",
     "OutOfMemoryError", "Plan", "Planned", "Recording", "Resource", "SegmentSource",
-    "SimulatedPages", "SimulatedSegments", "Stats", "Timeline", "VirtualSegments", "Watermark",
-    "Workspace", "arena_of", "category", "configure", "copies", "empty_cache", "on_watermark",
-    "planned", "record", "record_stream", "reset_peak", "set_limit", "size_of", "snapshot",
-    "stats", "summary", "timeline", "use", "use_arena",
+    "Stats", "Timeline", "VirtualSegments", "Watermark", "Workspace", "arena_of", "category",
+    "configure", "copies", "empty_cache", "on_watermark", "planned", "record", "record_stream",
+    "reset_peak", "set_limit", "size_of", "snapshot", "stats", "summary", "timeline", "use",
+    "use_arena",
 ]
 
 def stats(device: Device | str | None = None) -> Stats:
@@ -179,8 +191,10 @@ def timeline(path: str | PathLike[str] | None = None, device: Device | str | Non
     if not isinstance(most, Integral) or most < 0:
         raise (ValueError if isinstance(most, Integral) else TypeError)(
             f"most={most!r} given; wanted how many events to keep, an integer of 0 or more")
+    from gtensor.memory.trace.timelines import Timeline  # late, as the name of this module
+
     device = get_device(device)
-    recording = stand_over(device, "a timeline of",
+    recording = push_adaptor(device, "a timeline of",
                            partial(Timeline, most=most, stacks=stacks))
     try:
         yield recording
@@ -201,20 +215,21 @@ def _end(device: Device, recording: Timeline) -> None:
     try:
         recording.close()
     finally:
-        take_out(device, recording)
+        remove_adaptor(device, recording)
 
 
 def snapshot(path: str | PathLike[str], device: Device | str | None = None) -> None:
     """Write the layout and holders of the device's memory now; within `timeline()` also its events.
 
-    `.pickle` is PyTorch's layout, for its memory viewer; `.json` the same facts as plain JSON.
+    `.pickle` is PyTorch's form, for its memory viewer; `.json` the same facts as plain JSON.
     `gtensor.memory.trace.snapshots` documents the keys; `gtensor memory FILE` reads both. Raises
     ValueError for another suffix, OSError if the file cannot be written.
     """
+    from gtensor.memory.trace.timelines import Timeline
+
     export.check(path, snapshot=True)
-    resource = get_device(device).resource
-    while resource is not None and not isinstance(resource, Timeline):
-        resource = getattr(resource, "upstream", None)
+    recording = next((link for link in chain_of(get_device(device).resource)
+                      if isinstance(link, Timeline)), None)
     with export.collector_paused():
-        history = resource.history() if resource is not None else standing(arena_of(device))
+        history = standing(arena_of(device)) if recording is None else recording.history()
         export.save(path, history, snapshot=True)

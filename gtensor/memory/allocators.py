@@ -10,7 +10,7 @@ from gtensor.backend import Device, cuda_device_count, get_device, on_new_device
 from gtensor.backend.cuda import CudaDevice
 from gtensor.backend.cuda_memory import LIBRARIES, KeepingPool, pinned_free, pinned_malloc
 from gtensor.memory.arena.arena import Arena
-from gtensor.memory.contract.adaptors import Captured, chain_of, put_in_place
+from gtensor.memory.contract.adaptors import Captured, chain_of, replace_resource
 from gtensor.memory.sources import CudaSegments, HostSegments, SegmentSource, VirtualSegments
 from gtensor.settings import settings
 
@@ -66,8 +66,7 @@ def configure(source: str, device: Device | str | None = None) -> None:
         raise RuntimeError(f"a source for {device} was given while its arena is switched off, or "
                            "recorded, planned or captured; wanted the arena in use, and nothing "
                            "over it")
-    made = _CUDA[source](device) if isinstance(device, CudaDevice) else _HOST[source]()
-    arena = _arena_over(device, made)
+    arena = _new_arena(device, source)
     arena.set_limit(before.limit)
     _replaced.setdefault(device, []).append(before)
     _arenas[device] = device.resource = arena
@@ -169,10 +168,13 @@ class use_arena:
                 _connect(device)
 
 
-def _restore(device: Device, resource: Any, arena: Arena) -> None:
-    """Give a device the resource back that it had when `arena` was its arena."""
+def _restore(device: Device, resource: object, arena: Arena) -> None:
+    """Give a device the resource back that it had when `arena` was its arena.
+
+    `configure` may have replaced the arena since.
+    """
     device.resource = resource
-    put_in_place(device, arena, _arenas[device])  # `configure` may have replaced the arena since
+    replace_resource(device, arena, _arenas[device])
 
 
 def _capturing(device: Device) -> bool:
@@ -196,19 +198,18 @@ def _called(memory: Any) -> SegmentSource:
     return CudaSegments(memory.malloc, memory.free)
 
 
-def _arena_over(device: Device, source: SegmentSource) -> Arena:
+def _new_arena(device: Device, source: str) -> Arena:
     if not isinstance(device, CudaDevice):
-        return Arena(source, str(device), steps=settings.arena_steps)
-    arena = Arena(source, str(device), stream_of=device.streams.get,
+        return Arena(_HOST[source](), str(device), steps=settings.arena_steps)
+    arena = Arena(_CUDA[source](device), str(device), stream_of=device.streams.get,
                   small=settings.arena_small_bytes, steps=settings.arena_steps)
     device.on_stream_end.append(arena.forget_stream)
     return arena
 
 
 def _watch(device: Device) -> None:
-    made = (_CUDA[settings.cuda_source](device) if isinstance(device, CudaDevice)
-            else HostSegments())
-    _arenas[device] = _arena_over(device, made)
+    _arenas[device] = _new_arena(
+        device, settings.cuda_source if isinstance(device, CudaDevice) else "host")
     _connect(device)
 
 

@@ -6,10 +6,9 @@ import itertools
 import threading
 import weakref
 from collections.abc import Iterable
-from dataclasses import dataclass, field
 from math import prod
 from operator import index
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -19,6 +18,9 @@ from gtensor.memory.contract.adaptors import category
 from gtensor.memory.contract.report import size_text
 from gtensor.memory.contract.resource import OutOfMemoryError
 from gtensor.system.fork_safety import free_at_forks
+
+if TYPE_CHECKING:
+    from gtensor.backend.typing import DTypeLike
 
 _LEAST = 512  # bytes of the smallest buffer
 
@@ -65,15 +67,17 @@ class WorkspaceUsage(NamedTuple):
     held: int
 
 
-@dataclass(slots=True)
 class _Buffer:
-    stream: weakref.ref[Stream]
-    life: weakref.ref[_Life]  # of its thread
-    array: Any = None  # flat uint8, None before the first and after the last
-    capacity: int = 0
-    in_use: int = 0
-    generation: int = 0
-    retired: list[tuple[weakref.ref[Any], int]] = field(default_factory=list)
+    __slots__ = ("array", "capacity", "generation", "in_use", "life", "retired", "stream")
+
+    def __init__(self, stream: weakref.ref[Stream], life: weakref.ref[_Life]) -> None:
+        self.stream = stream
+        self.life = life  # of its thread
+        self.array: Any = None  # flat uint8, None before the first and after the last
+        self.capacity = 0
+        self.in_use = 0
+        self.generation = 0
+        self.retired: list[tuple[weakref.ref[Any], int]] = []
 
     @property
     def gone(self) -> bool:
@@ -122,7 +126,7 @@ class Workspace:
         self._lock = threading.RLock()
         free_at_forks(self._lock)
 
-    def get(self, name: str, shape: int | Iterable[int], dtype: Any) -> Any:
+    def get(self, name: str, shape: int | Iterable[int], dtype: DTypeLike) -> Any:
         """An uninitialized C-contiguous array (raw: NumPy's or CuPy's) over the buffer `name`.
 
         Raises OutOfMemoryError beyond the limit or when the device has no room, and ValueError for
@@ -254,12 +258,12 @@ class Workspace:
                 f"{size_text(held)} of its limit of {size_text(self.limit)} are held", nbytes)
 
 
-def _bytes(nbytes: Any, told: str, else_wanted: str = "") -> int:
+def _bytes(nbytes: object, given: str, else_wanted: str = "") -> int:
     """Bytes as an int; TypeError for a non-integer, ValueError below 0."""
     if isinstance(nbytes, bool) or not hasattr(nbytes, "__index__"):
-        raise TypeError(f"{told}; wanted bytes as an integer{else_wanted}")
+        raise TypeError(f"{given}; wanted bytes as an integer{else_wanted}")
     if index(nbytes) < 0:
-        raise ValueError(f"{told}; wanted 0 bytes or more{else_wanted}")
+        raise ValueError(f"{given}; wanted 0 bytes or more{else_wanted}")
     return index(nbytes)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from gtensor.array.creation import empty
 from gtensor.engine.context import no_grad
@@ -13,6 +13,9 @@ from gtensor.nn.convolution import Conv2d
 from gtensor.nn.layers import DeviceLike, Linear
 from gtensor.nn.normalization import BatchNorm2d
 from gtensor.ops.norms.batch_norm_checks import check_activation
+
+if TYPE_CHECKING:
+    from gtensor.backend.typing import Array, DTypeLike
 
 
 class ABN(BatchNorm2d):
@@ -35,7 +38,7 @@ class ABN(BatchNorm2d):
     def __init__(self, num_features: int, eps: float = 1e-5, momentum: float | None = 0.1,
                  affine: bool = True, track_running_stats: bool = True,
                  activation: str = "leaky_relu", activation_param: float = 0.01,
-                 device: DeviceLike = None, dtype: Any = None) -> None:
+                 device: DeviceLike = None, dtype: DTypeLike | None = None) -> None:
         super().__init__(num_features, eps, momentum, affine, track_running_stats, device, dtype)
         check_activation(activation, activation_param, empty(0, dtype).dtype, type(self).__name__)
         self.activation = activation
@@ -84,7 +87,7 @@ class ABN(BatchNorm2d):
                 _turn(producer, sign)
                 if made.running_mean is not None:
                     made.running_mean *= sign
-            made.weight[...] = F.relu(abs(norm.weight) - norm.eps)
+            made.get_parameter("weight")[...] = F.relu(abs(norm.weight) - norm.eps)
         return made
 
     def extra_repr(self) -> str:
@@ -102,7 +105,7 @@ class InPlaceABN(ABN):
     the statistics are those of the batches of all replicas together.
     """
 
-    gather: Callable[[Any], Any] | None = None
+    gather: Callable[[Array], Array] | None = None
 
     def _activated(self, x: Tensor, running_mean: Tensor | None, running_var: Tensor | None,
                    weight: Tensor | None, bias: Tensor | None, training: bool, momentum: float,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, TypeVar
 
 from gtensor.array.creation import full
 from gtensor.engine.tensor import Tensor
@@ -11,6 +11,12 @@ from gtensor.nn.layers import DeviceLike
 from gtensor.nn.module import Module
 from gtensor.nn.parameter import Parameter
 from gtensor.ops.build.arguments import refuse_unsupported
+
+if TYPE_CHECKING:
+    from gtensor.backend.typing import DTypeLike
+
+
+T = TypeVar("T")
 
 
 class _Inplace(Module):
@@ -32,10 +38,10 @@ class ReLU(_Inplace):
 class Identity(Module):
     """Its input. Arguments are ignored, so that it can replace any module."""
 
-    def __init__(self, *args: Any, **kwargs: Any) -> None:
+    def __init__(self, *args: object, **kwargs: object) -> None:
         super().__init__()
 
-    def forward(self, x: Any) -> Any:
+    def forward(self, x: T) -> T:
         """The input itself."""
         return x
 
@@ -84,7 +90,7 @@ class PReLU(Module):
     """x where x > 0, else weight * x; one weight, or one per channel of (N, C, ...)."""
 
     def __init__(self, num_parameters: int = 1, init: float = 0.25, device: DeviceLike = None,
-                 dtype: Any = None) -> None:
+                 dtype: DTypeLike | None = None) -> None:
         super().__init__()
         self.num_parameters = num_parameters
         self.weight = Parameter(full(num_parameters, init, dtype, device))

@@ -6,7 +6,7 @@ import functools
 import math
 import operator
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING
 
 from gtensor.array.creation import arange, empty, zeros
 from gtensor.engine.namespaces import recorded
@@ -20,6 +20,9 @@ from gtensor.nn.parameter import Parameter
 from gtensor.ops import where
 from gtensor.ops.attention.attention import attention_weights
 from gtensor.ops.build.arguments import refuse_unsupported, want_tensors
+
+if TYPE_CHECKING:
+    from gtensor.backend.typing import DTypeLike
 
 _ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {"relu": F.relu, "gelu": F.gelu}
 
@@ -37,7 +40,7 @@ class MultiheadAttention(Module):
     def __init__(self, embed_dim: int, num_heads: int, dropout: float = 0.0, bias: bool = True,
                  add_bias_kv: bool = False, add_zero_attn: bool = False, kdim: int | None = None,
                  vdim: int | None = None, batch_first: bool = False, device: DeviceLike = None,
-                 dtype: Any = None) -> None:
+                 dtype: DTypeLike | None = None) -> None:
         super().__init__()
         refuse_unsupported(False, "MultiheadAttention", add_bias_kv=add_bias_kv,
                            add_zero_attn=add_zero_attn)
@@ -166,7 +169,8 @@ class TransformerEncoderLayer(Module):
     def __init__(self, d_model: int, nhead: int, dim_feedforward: int = 2048, dropout: float = 0.1,
                  activation: str | Callable[[Tensor], Tensor] = "relu",
                  layer_norm_eps: float = 1e-5, batch_first: bool = False, norm_first: bool = False,
-                 bias: bool = True, device: DeviceLike = None, dtype: Any = None) -> None:
+                 bias: bool = True, device: DeviceLike = None,
+                 dtype: DTypeLike | None = None) -> None:
         super().__init__()
         if isinstance(activation, str) and activation not in _ACTIVATIONS:
             raise ValueError(f"activation={activation!r} given; wanted 'relu', 'gelu' or a "

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from collections.abc import ItemsView, Iterable, Iterator, KeysView, Mapping, ValuesView
 from itertools import count
-from typing import Any, Self, overload
+from typing import Any, Generic, Self, TypeVar, overload
 
+from gtensor.engine.tensor import Tensor
 from gtensor.nn.module import Module
 from gtensor.nn.parameter import Parameter
+
+M = TypeVar("M")  # a member: Module, or Tensor where a Parameter is made of it
 
 
 class _Ordered(Module):
@@ -70,7 +73,7 @@ class Sequential(_Ordered):
     def _of(self, modules: dict[str, Any]) -> _Ordered:
         return Sequential(modules)
 
-    def forward(self, x: Any) -> Any:
+    def forward(self, x: Tensor) -> Tensor:
         """The last module's output."""
         for module in self.children():
             x = module(x)
@@ -95,7 +98,7 @@ class ModuleList(_Ordered):
         self._modules = {str(i): held for i, held in enumerate(modules)}
 
 
-class _Named(Module):
+class _Named(Module, Generic[M]):
     """Members of one registry by name, as a dict has them."""
 
     _kind = "_modules"
@@ -109,7 +112,7 @@ class _Named(Module):
     def __contains__(self, name: object) -> bool:
         return name in self._held()
 
-    def __getitem__(self, name: str) -> Any:
+    def __getitem__(self, name: str) -> M:
         held = self._held()
         if name not in held:
             raise KeyError(f"{name!r} asked of {type(self).__name__}; it has "
@@ -119,31 +122,31 @@ class _Named(Module):
     def __delitem__(self, name: str) -> None:
         del self._held()[name]
 
-    def _held(self) -> dict[str, Any]:
+    def _held(self) -> dict[str, M]:
         return self.__dict__[self._kind]
 
     def keys(self) -> KeysView[str]:
         """The names."""
         return self._held().keys()
 
-    def values(self) -> ValuesView[Any]:
+    def values(self) -> ValuesView[M]:
         """The members."""
         return self._held().values()
 
-    def items(self) -> ItemsView[str, Any]:
+    def items(self) -> ItemsView[str, M]:
         """(name, member) pairs."""
         return self._held().items()
 
-    def update(self, members: Mapping[str, Any] | Iterable[tuple[str, Any]]) -> None:
+    def update(self, members: Mapping[str, M] | Iterable[tuple[str, M]]) -> None:
         """Add members, or replace those of the same names."""
         for name, member in dict(members).items():
             self[name] = member
 
-    def __setitem__(self, name: str, member: Any) -> None:
+    def __setitem__(self, name: str, member: M) -> None:
         raise TypeError(f"{type(self).__name__} holds nothing; use ModuleDict or ParameterDict")
 
 
-class ModuleDict(_Named):
+class ModuleDict(_Named[Module]):
     """Modules by name, whose parameters belong to the module that holds the dict."""
 
     def __init__(self, modules: Mapping[str, Module] | None = None) -> None:
@@ -154,23 +157,23 @@ class ModuleDict(_Named):
         self.register_module(name, module)
 
 
-class ParameterDict(_Named):
+class ParameterDict(_Named[Tensor]):
     """Parameters by name; a plain tensor becomes one."""
 
     _kind = "_parameters"
 
-    def __init__(self, parameters: Mapping[str, Any] | None = None) -> None:
+    def __init__(self, parameters: Mapping[str, Tensor] | None = None) -> None:
         super().__init__()
         self.update(parameters or {})
 
-    def __setitem__(self, name: str, value: Any) -> None:
+    def __setitem__(self, name: str, value: Tensor) -> None:
         self.register_parameter(name, value if isinstance(value, Parameter) else Parameter(value))
 
 
 class ParameterList(Module):
     """A list of parameters; a plain tensor becomes one."""
 
-    def __init__(self, values: Iterable[Any] | None = None) -> None:
+    def __init__(self, values: Iterable[Tensor] | None = None) -> None:
         super().__init__()
         self.extend(() if values is None else values)
 
@@ -190,13 +193,13 @@ class ParameterList(Module):
                              f"{len(held) - 1}")
         return held[index]
 
-    def append(self, value: Any) -> Self:
+    def append(self, value: Tensor) -> Self:
         """Add a parameter at the end. Returns the list."""
         parameter = value if isinstance(value, Parameter) else Parameter(value)
         self.register_parameter(str(len(self)), parameter)
         return self
 
-    def extend(self, values: Iterable[Any]) -> Self:
+    def extend(self, values: Iterable[Tensor]) -> Self:
         """Add parameters at the end. Returns the list."""
         for value in values:
             self.append(value)

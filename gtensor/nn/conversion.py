@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, Self
 
 from gtensor.array.creation import asarray, from_dlpack
@@ -10,6 +10,9 @@ from gtensor.backend import Device
 from gtensor.engine.context import no_grad
 from gtensor.engine.tensor import FLOATING, Tensor
 from gtensor.nn.parameter import Parameter
+
+if TYPE_CHECKING:
+    from gtensor.backend.typing import DTypeLike
 
 
 class Movable:
@@ -28,7 +31,7 @@ class Movable:
         def modules(self) -> Iterator[Movable]:
             """Module's."""
 
-    def to(self, *targets: Any) -> Self:
+    def to(self, *targets: Device | DTypeLike) -> Self:
         """Move to a device and/or convert to a floating dtype: `to("cuda")`, `to(gt.float64)`.
 
         A dtype converts floating parameters and buffers only. Parameters stay the same objects. An
@@ -80,7 +83,7 @@ class Movable:
         return self.to("float64")
 
 
-def _moved(tensor: Tensor, targets: tuple[Any, ...]) -> Tensor:
+def _moved(tensor: Tensor, targets: Sequence[Device | DTypeLike]) -> Tensor:
     """The tensor on a device and in a dtype, without history; itself if it fits already."""
     place = tensor
     with no_grad():

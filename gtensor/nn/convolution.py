@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 from gtensor.engine.tensor import Tensor
 from gtensor.nn import functional as F
 from gtensor.nn.layers import DeviceLike, weight_and_bias
 from gtensor.nn.module import Module
+from gtensor.nn.parameter import Parameter
 from gtensor.ops.build.arguments import refuse_unsupported
+
+if TYPE_CHECKING:
+    from gtensor.backend.typing import DTypeLike
 
 Sizes = int | tuple[int, ...]
 _PADDINGS = ("zeros", "reflect", "replicate", "circular")
@@ -17,6 +22,8 @@ _PADDINGS = ("zeros", "reflect", "replicate", "circular")
 class _Convolution(Module):
     """The base of ordinary and transposed convolutions."""
 
+    weight: Parameter
+    bias: Parameter | None
     _axes = 2
 
     def _describe(
@@ -38,7 +45,7 @@ class _Convolution(Module):
         """One value per axis."""
         return (value,) * self._axes if isinstance(value, int) else tuple(value)
 
-    def _extras(self) -> tuple[tuple[str, Any, Any], ...]:
+    def _extras(self) -> tuple[tuple[str, object, object], ...]:
         """Name, value and default of the options in repr."""
         return (("padding", self.padding, 0), ("dilation", self.dilation, 1),
                 ("groups", self.groups, 1), ("bias", self.bias is not None, True))
@@ -72,7 +79,8 @@ class Conv2d(_Convolution):
 
     def __init__(self, in_channels: int, out_channels: int, kernel_size: Sizes, stride: Sizes = 1,
                  padding: Sizes | str = 0, dilation: Sizes = 1, groups: int = 1, bias: bool = True,
-                 padding_mode: str = "zeros", device: DeviceLike = None, dtype: Any = None) -> None:
+                 padding_mode: str = "zeros", device: DeviceLike = None,
+                 dtype: DTypeLike | None = None) -> None:
         super().__init__()
         for name, value, wanted in (("padding_mode", padding_mode, _PADDINGS),
                                     ("padding", padding, ("same", "valid"))):
@@ -86,10 +94,10 @@ class Conv2d(_Convolution):
 
     def forward(self, x: Tensor) -> Tensor:
         """(N, in_channels, ...) -> (N, out_channels, ...)."""
-        padding: Any = self.padding
+        padding: Sizes | str = self.padding
         if self.padding_mode != "zeros":
             x, padding = F.pad(x, self._border(), mode=self.padding_mode), 0
-        function: Any = F.conv2d if self._axes == 2 else F.conv1d
+        function: Callable[..., Tensor] = F.conv2d if self._axes == 2 else F.conv1d
         return function(x, self.weight, self.bias, stride=self.stride, padding=padding,
                         dilation=self.dilation, groups=self.groups)
 
@@ -104,7 +112,7 @@ class Conv2d(_Convolution):
         assert not isinstance(self.padding, str)
         return [n for n in reversed(self._each(self.padding)) for _ in range(2)]
 
-    def _extras(self) -> tuple[tuple[str, Any, Any], ...]:
+    def _extras(self) -> tuple[tuple[str, object, object], ...]:
         return (*super()._extras(), ("padding_mode", self.padding_mode, "zeros"))
 
 
@@ -136,7 +144,7 @@ class ConvTranspose2d(_Convolution):
     def __init__(self, in_channels: int, out_channels: int, kernel_size: Sizes, stride: Sizes = 1,
                  padding: Sizes = 0, output_padding: Sizes = 0, groups: int = 1, bias: bool = True,
                  dilation: Sizes = 1, padding_mode: str = "zeros", device: DeviceLike = None,
-                 dtype: Any = None) -> None:
+                 dtype: DTypeLike | None = None) -> None:
         super().__init__()
         refuse_unsupported("zeros", type(self).__name__, padding_mode=padding_mode)
         self._describe(in_channels, out_channels, kernel_size, stride, padding, dilation, groups)
@@ -146,12 +154,13 @@ class ConvTranspose2d(_Convolution):
 
     def forward(self, x: Tensor) -> Tensor:
         """(N, in_channels, ...) -> (N, out_channels, ...)."""
-        function: Any = F.conv_transpose2d if self._axes == 2 else F.conv_transpose1d
+        function: Callable[...,
+        Tensor] = F.conv_transpose2d if self._axes == 2 else F.conv_transpose1d
         return function(x, self.weight, self.bias, stride=self.stride, padding=self.padding,
                         output_padding=self.output_padding, groups=self.groups,
                         dilation=self.dilation)
 
-    def _extras(self) -> tuple[tuple[str, Any, Any], ...]:
+    def _extras(self) -> tuple[tuple[str, object, object], ...]:
         return (*super()._extras(), ("output_padding", self.output_padding, 0))
 
 

@@ -10,9 +10,9 @@ Importing this module registers the ops behind it.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING
 
-from gtensor.engine.namespaces import public, recorded
+from gtensor.engine.namespaces import recorded
 from gtensor.engine.op import Op
 from gtensor.engine.tensor import Tensor
 from gtensor.ops import broadcast_arrays, where
@@ -54,6 +54,9 @@ from gtensor.ops.pool.pooling import (
     max_pool1d,
     max_pool2d,
 )
+
+if TYPE_CHECKING:
+    from gtensor.backend.typing import DTypeLike
 
 __all__ = [
     "abn", "adaptive_avg_pool1d", "adaptive_avg_pool2d", "adaptive_max_pool2d", "avg_pool1d",
@@ -210,7 +213,7 @@ def glu(input: Tensor, dim: int = -1) -> Tensor:
     return _gates.gated(input[(*lead, slice(0, half))], input[(*lead, slice(half, None))])
 
 
-def softmax(input: Tensor, dim: int | None = None, *, dtype: Any = None) -> Tensor:
+def softmax(input: Tensor, dim: int | None = None, *, dtype: DTypeLike | None = None) -> Tensor:
     """exp(input) over its sum along `dim`, without overflow; same shape. Saves its output.
 
     `dim` must be given; with `dtype` the input is converted to it first.
@@ -218,7 +221,7 @@ def softmax(input: Tensor, dim: int | None = None, *, dtype: Any = None) -> Tens
     return _normalized(_softmax.softmax, input, dim, dtype)
 
 
-def log_softmax(input: Tensor, dim: int | None = None, *, dtype: Any = None) -> Tensor:
+def log_softmax(input: Tensor, dim: int | None = None, *, dtype: DTypeLike | None = None) -> Tensor:
     """input minus the logarithm of the sum of exp(input) along `dim`. Saves its output.
 
     `dim` must be given; with `dtype` the input is converted to it first.
@@ -226,7 +229,7 @@ def log_softmax(input: Tensor, dim: int | None = None, *, dtype: Any = None) -> 
     return _normalized(_softmax.log_softmax, input, dim, dtype)
 
 
-def _normalized(op: Op, input: Tensor, dim: int | None, dtype: Any) -> Tensor:
+def _normalized(op: Op, input: Tensor, dim: int | None, dtype: DTypeLike | None) -> Tensor:
     """PyTorch still guesses `dim` where it is left out, and warns; a guess may sum wrong rows."""
     name = op.name
     if dim is None:
@@ -255,7 +258,3 @@ def cosine_similarity(x1: Tensor, x2: Tensor, dim: int = 1, eps: float = 1e-8) -
     same_dtype("cosine_similarity", x1=x1, x2=x2)
     first, second = (normalize(x, dim=dim, eps=eps) for x in broadcast_arrays(x1, x2))
     return (first * second).sum(axis=dim)
-
-
-# Methods of Tensor.
-public.relu, public.sigmoid = relu, sigmoid

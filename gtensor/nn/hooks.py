@@ -7,16 +7,36 @@ time.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any, ParamSpec, Protocol, TypeVar
 
 from gtensor.backend.scopes import listeners
 from gtensor.engine.hooks import RemovableHandle
 from gtensor.nn.running import running
 
+if TYPE_CHECKING:
+    from gtensor.nn.module import Module
+
 Args = tuple[Any, ...]
 Options = dict[str, Any]
+
+
+P = ParamSpec("P")
+R = TypeVar("R", covariant=True)
+
+
+class _WithForward(Protocol[P, R]):
+    """A module, for checkers: its call takes what its `forward` takes and returns the same."""
+
+    _forward_pre_hooks: dict[int, Hook]
+    _forward_hooks: dict[int, Hook]
+
+    def forward(self, *args: P.args, **kwargs: P.kwargs) -> R: ...
+
+    def _call(self, args: Args, kwargs: Options) -> Any: ...
+
+    def named_modules(self) -> Iterator[tuple[str, Module]]: ...
 
 
 @dataclass(frozen=True)
@@ -26,13 +46,13 @@ class Hook:
     function: Callable[..., Any]
     with_kwargs: bool
 
-    def __call__(self, module: Hooked, args: Args, kwargs: Options, *output: Any) -> Any:
+    def __call__(self, module: Hooked, args: Args, kwargs: Options, *output: object) -> Any:
         """Call the hook."""
         if self.with_kwargs:
             return self.function(module, args, kwargs, *output)
         return self.function(module, args, *output)
 
-    def replaced(self, given: Any, args: Args, kwargs: Options) -> tuple[Args, Options]:
+    def replaced(self, given: object, args: Args, kwargs: Options) -> tuple[Args, Options]:
         """The arguments after this pre-hook returned `given`."""
         if given is None:
             return args, kwargs
@@ -51,7 +71,7 @@ class Hooked:
     _forward_hooks: dict[int, Hook]
     forward: Callable[..., Any]
 
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+    def __call__(self: _WithForward[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
         if listeners:
             with running(self):
                 return self._call(args, kwargs)
@@ -91,7 +111,7 @@ class Hooked:
         return _register(self._forward_hooks, Hook(hook, with_kwargs), prepend)
 
 
-def _register(hooks: dict[int, Any], hook: Hook, prepend: bool) -> RemovableHandle:
+def _register(hooks: dict[int, Hook], hook: Hook, prepend: bool) -> RemovableHandle:
     """Add a hook after the others, or before them."""
     before = dict(hooks) if prepend else {}
     for key in before:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import TYPE_CHECKING
 
 from gtensor.array.creation import empty
 from gtensor.backend import Device
@@ -14,11 +14,15 @@ from gtensor.nn.module import Module
 from gtensor.nn.parameter import Parameter
 from gtensor.ops.build.arguments import refuse_unsupported, want_tensors
 
+if TYPE_CHECKING:
+    from gtensor.backend.typing import DTypeLike
+
 DeviceLike = Device | str | None
 
 
 def weight_and_bias(
-    module: Module, shape: tuple[int, ...], outputs: int, device: DeviceLike, dtype: Any
+    module: Module, shape: tuple[int, ...], outputs: int, device: DeviceLike,
+    dtype: DTypeLike | None
 ) -> None:
     """Register a weight of `shape` and a bias (outputs,), with PyTorch's initial values.
 
@@ -39,8 +43,11 @@ def weight_and_bias(
 class Linear(Module):
     """y = x @ weight.T + bias over the last axis: (..., in_features) -> (..., out_features)."""
 
+    weight: Parameter  # (out_features, in_features)
+    bias: Parameter | None  # (out_features,)
+
     def __init__(self, in_features: int, out_features: int, bias: bool = True,
-                 device: DeviceLike = None, dtype: Any = None) -> None:
+                 device: DeviceLike = None, dtype: DTypeLike | None = None) -> None:
         super().__init__()
         self.in_features = in_features
         self.out_features = out_features
@@ -62,7 +69,7 @@ class Embedding(Module):
     """
 
     def __init__(self, num_embeddings: int, embedding_dim: int, padding_idx: int | None = None, *,
-                 device: DeviceLike = None, dtype: Any = None) -> None:
+                 device: DeviceLike = None, dtype: DTypeLike | None = None) -> None:
         super().__init__()
         if padding_idx is not None and not -num_embeddings <= padding_idx < num_embeddings:
             raise ValueError(f"padding_idx={padding_idx} given for {num_embeddings} rows; wanted "

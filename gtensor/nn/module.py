@@ -54,7 +54,7 @@ class Module(Movable, Hooked):
 
     # -- registration -----------------------------------------------------------------------------
 
-    def __setattr__(self, name: str, value: Any) -> None:
+    def __setattr__(self, name: str, value: object) -> None:
         if isinstance(value, Parameter):
             self.register_parameter(name, value)
         elif isinstance(value, Module):
@@ -113,7 +113,7 @@ class Module(Movable, Hooked):
         """`register_module`, by PyTorch's older name."""
         self.register_module(name, module)
 
-    def _register(self, kind: str, name: str, value: Any) -> None:
+    def _register(self, kind: str, name: str, value: Tensor | Module | None) -> None:
         registry = self._registry(kind, needed=True)
         if not name or "." in name:
             raise ValueError(f"name {name!r} given; wanted one without a dot that is not empty")
@@ -245,7 +245,7 @@ class Module(Movable, Hooked):
                 found[_joined(path, name)] = value.detach()
         return found
 
-    def load_state_dict(self, state_dict: Mapping[str, Any], strict: bool = True) -> Mismatch:
+    def load_state_dict(self, state_dict: Mapping[str, object], strict: bool = True) -> Mismatch:
         """Copy values into parameters and buffers, casting to their dtype and device.
 
         Args:
@@ -314,7 +314,7 @@ class Module(Movable, Hooked):
                 with no_grad():
                     parameter.grad[...] = 0
 
-    def apply(self, fn: Callable[[Module], Any]) -> Self:
+    def apply(self, fn: Callable[[Module], object]) -> Self:
         """Call `fn` on this module and all below, inner before outer. Returns the module."""
         for module in self.children():
             module.apply(fn)
@@ -340,7 +340,7 @@ def _joined(prefix: str, name: str) -> str:
     return f"{prefix}.{name}" if prefix else name
 
 
-def _tensor_or_none(module: Module, what: str, name: str, value: Any) -> Tensor | None:
+def _tensor_or_none(module: Module, what: str, name: str, value: object) -> Tensor | None:
     if value is not None and not isinstance(value, Tensor):
         raise TypeError(f"{what} {name!r} of {type(module).__name__} was given "
                         f"{type(value).__name__}; wanted a Tensor or None")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING
 
 from gtensor.array.creation import empty, zeros
 from gtensor.engine.context import is_recomputing
@@ -15,13 +15,19 @@ from gtensor.nn.module import Module
 from gtensor.nn.parameter import Parameter
 from gtensor.ops.build.arguments import want_tensors
 
+if TYPE_CHECKING:
+    from gtensor.backend.typing import DTypeLike
+
 
 class LayerNorm(Module):
     """Each row over the trailing axes `normalized_shape` to mean 0, variance 1; then scaled."""
 
+    weight: Parameter | None
+    bias: Parameter | None
+
     def __init__(self, normalized_shape: int | tuple[int, ...], eps: float = 1e-5,
                  elementwise_affine: bool = True, bias: bool = True, device: DeviceLike = None,
-                 dtype: Any = None) -> None:
+                 dtype: DTypeLike | None = None) -> None:
         super().__init__()
         shape = ((normalized_shape,) if isinstance(normalized_shape, int)
                  else tuple(normalized_shape))
@@ -47,9 +53,11 @@ class LayerNorm(Module):
 class RMSNorm(Module):
     """Each row over the trailing axes `normalized_shape` divided by its root mean square."""
 
+    weight: Parameter | None
+
     def __init__(self, normalized_shape: int | tuple[int, ...], eps: float | None = None,
                  elementwise_affine: bool = True, device: DeviceLike = None,
-                 dtype: Any = None) -> None:
+                 dtype: DTypeLike | None = None) -> None:
         super().__init__()
         shape = ((normalized_shape,) if isinstance(normalized_shape, int)
                  else tuple(normalized_shape))
@@ -71,8 +79,11 @@ class RMSNorm(Module):
 class GroupNorm(Module):
     """Each group of channels of each image to mean 0 and variance 1, then weight * x + bias."""
 
+    weight: Parameter | None
+    bias: Parameter | None
+
     def __init__(self, num_groups: int, num_channels: int, eps: float = 1e-5, affine: bool = True,
-                 device: DeviceLike = None, dtype: Any = None) -> None:
+                 device: DeviceLike = None, dtype: DTypeLike | None = None) -> None:
         super().__init__()
         if num_groups < 1 or num_channels % num_groups:
             raise ValueError(f"num_groups={num_groups} given for {num_channels} channels; wanted a "
@@ -101,11 +112,15 @@ class BatchNorm2d(Module):
     `eval()` mode.
     """
 
+    weight: Parameter | None
+    bias: Parameter | None
+    running_mean: Tensor | None
+    running_var: Tensor | None
     _dimensions: tuple[int, ...] = (4,)
 
     def __init__(self, num_features: int, eps: float = 1e-5, momentum: float | None = 0.1,
                  affine: bool = True, track_running_stats: bool = True, device: DeviceLike = None,
-                 dtype: Any = None) -> None:
+                 dtype: DTypeLike | None = None) -> None:
         super().__init__()
         self.num_features = num_features
         self.eps = eps
@@ -127,7 +142,9 @@ class BatchNorm2d(Module):
         """(N, C, ...), the same shape out."""
         return self._normalized(F.batch_norm, x)
 
-    def _normalized(self, function: Callable[..., Tensor], x: Tensor, **options: Any) -> Tensor:
+    def _normalized(
+        self, function: Callable[..., Tensor], x: Tensor, **options: float | bool
+    ) -> Tensor:
         """A batch norm of x by `function`; in training it is counted."""
         want_tensors(type(self).__name__, input=x)
         if x.ndim not in self._dimensions or x.shape[1] != self.num_features:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING
 
 from gtensor.array.creation import tensor
 from gtensor.engine.tensor import Tensor
+
+if TYPE_CHECKING:
+    from gtensor.engine.typing import Operand
 
 _FIELDS = tuple(name for name in Tensor.__slots__ if name != "__weakref__")
 
@@ -19,14 +22,14 @@ class Parameter(Tensor):
 
     __slots__ = ()
 
-    def __new__(cls, data: Any, requires_grad: bool = True) -> Parameter:
+    def __new__(cls, data: Operand, requires_grad: bool = True) -> Parameter:
         made = super().__new__(cls)
         made.become(data if isinstance(data, Tensor) else tensor(data))
         if requires_grad:
             made.requires_grad_()
         return made
 
-    def __init__(self, data: Any, requires_grad: bool = True) -> None:
+    def __init__(self, data: Operand, requires_grad: bool = True) -> None:
         """Empty: `__new__` does the work, and Tensor's `__init__` raises."""
 
     def become(self, other: Tensor) -> None:
@@ -41,7 +44,7 @@ class Parameter(Tensor):
             setattr(self, name, getattr(source, name))
         self._storage.join(self)  # so that no op overwrites the memory
 
-    def __reduce__(self) -> tuple[Any, ...]:
+    def __reduce__(self) -> tuple[object, ...]:
         self._refuse_history("pickle")
         return Parameter, (self.detach(), self.requires_grad)
 

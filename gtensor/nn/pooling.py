@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable
 
 from gtensor.engine.tensor import Tensor
 from gtensor.nn import functional as F
@@ -15,10 +15,10 @@ Sizes = int | tuple[int, ...]
 class _Pool(Module):
     """A function of windows with these options."""
 
-    _function: Any
+    _function: Callable[..., Tensor]
 
     def __init__(self, kernel_size: Sizes, stride: Sizes | None, padding: Sizes,
-                 **options: Any) -> None:
+                 **options: Sizes | bool) -> None:
         super().__init__()
         self.kernel_size = kernel_size
         self.stride = kernel_size if stride is None else stride
@@ -46,7 +46,7 @@ class MaxPool2d(_Pool):
         ceil_mode: windows may also begin where less than a whole one fits.
     """
 
-    _function: Any = staticmethod(F.max_pool2d)
+    _function: Callable[..., Tensor] = staticmethod(F.max_pool2d)
 
     def __init__(self, kernel_size: Sizes, stride: Sizes | None = None, padding: Sizes = 0,
                  dilation: Sizes = 1, return_indices: bool = False, ceil_mode: bool = False
@@ -70,7 +70,7 @@ class AvgPool2d(_Pool):
         count_include_pad: whether they count as elements of the mean.
     """
 
-    _function: Any = staticmethod(F.avg_pool2d)
+    _function: Callable[..., Tensor] = staticmethod(F.avg_pool2d)
 
     def __init__(self, kernel_size: Sizes, stride: Sizes | None = None, padding: Sizes = 0,
                  ceil_mode: bool = False, count_include_pad: bool = True) -> None:
@@ -90,9 +90,9 @@ class AdaptiveAvgPool2d(Module):
     `output_size` is one integer or (height, width); None keeps that size.
     """
 
-    _function: Any = staticmethod(F.adaptive_avg_pool2d)
+    _function: Callable[..., Tensor] = staticmethod(F.adaptive_avg_pool2d)
 
-    def __init__(self, output_size: Any) -> None:
+    def __init__(self, output_size: Sizes) -> None:
         super().__init__()
         self.output_size = output_size
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from gtensor.engine.tensor import Tensor
 from gtensor.nn import functional as F
 from gtensor.nn.module import Module
@@ -12,7 +10,8 @@ from gtensor.nn.module import Module
 class Upsample(Module):
     """(N, C, L) or (N, C, H, W) at another size: see `gtensor.nn.functional.interpolate`."""
 
-    def __init__(self, size: Any = None, scale_factor: Any = None, mode: str = "nearest",
+    def __init__(self, size: int | tuple[int, ...] | None = None,
+                 scale_factor: float | tuple[float, ...] | None = None, mode: str = "nearest",
                  align_corners: bool | None = None,
                  recompute_scale_factor: bool | None = None) -> None:
         super().__init__()

@@ -5,9 +5,19 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import TYPE_CHECKING, Protocol
 
 from gtensor.backend.scopes import here
+
+if TYPE_CHECKING:
+    from gtensor.nn.module import Module
+
+
+class Named(Protocol):
+    """A module, as far as its path needs it."""
+
+    def named_modules(self) -> Iterator[tuple[str, Module]]:
+        """It and all below, with their dotted names."""
 
 
 class _Outermost(threading.local):
@@ -20,7 +30,7 @@ _outermost = _Outermost()
 
 
 @contextmanager
-def running(module: Any) -> Iterator[None]:
+def running(module: Named) -> Iterator[None]:
     """The block is the call of `module`: "Net.layer1.conv" in the call of a Net, "Linear" alone.
 
     A module that is not a part of its caller is named by its class after the caller's path.
@@ -38,7 +48,7 @@ def running(module: Any) -> Iterator[None]:
             _outermost.paths = None
 
 
-def paths_in(root: Any) -> dict[int, str]:
+def paths_in(root: Named) -> dict[int, str]:
     """The paths of a module and all its submodules, from its class on, by `id`."""
     name = type(root).__name__
     return {id(module): f"{name}.{path}" if path else name for path, module in root.named_modules()}

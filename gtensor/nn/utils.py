@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from math import inf, isfinite
-from typing import Any
+from typing import TypeVar
 
 from gtensor.array.creation import zeros
 from gtensor.engine.checkpointing import run_region
@@ -79,9 +79,12 @@ def _gradients(parameters: Iterable[Tensor] | Tensor) -> list[Tensor]:
     return [p.grad for p in given if p.grad is not None]
 
 
+T = TypeVar("T")
+
+
 def checkpoint(
-    function: Callable[..., Any], *inputs: Any, use_reentrant: bool = False, **kwargs: Any
-) -> Any:
+    function: Callable[..., T], *inputs: object, use_reentrant: bool = False, **kwargs: object
+) -> T:
     """function(*inputs, **kwargs), whose records keep the inputs in place of what they saved.
 
     backward runs the function again when it reaches its first record, and frees the values saved by

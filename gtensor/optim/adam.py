@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING
 
 from gtensor.ops.updates import optimizer_kernels
-from gtensor.optim.optimizer import Optimizer, Parameters, check_betas
+from gtensor.optim.optimizer import Group, Optimizer, Parameters, check_betas
+
+if TYPE_CHECKING:
+    from gtensor.backend.typing import Params
 
 
 class Adam(Optimizer):
@@ -31,18 +34,18 @@ class Adam(Optimizer):
         super().__init__(params, lr=lr, betas=betas, eps=eps, weight_decay=weight_decay,
                          amsgrad=amsgrad, maximize=maximize)
 
-    def check_options(self, group: dict[str, Any]) -> None:
+    def check_options(self, group: Group) -> None:
         """Betas from 0 to below 1, a non-negative epsilon."""
         super().check_options(group)
         check_betas(group["betas"])
         if not group["eps"] >= 0:
             raise ValueError(f"eps={group['eps']} given; wanted a number of 0 or more")
 
-    def states_of(self, group: dict[str, Any]) -> int:
+    def states_of(self, group: Group) -> int:
         """The largest mean square only with AMSGrad."""
         return 3 if group["amsgrad"] else 2
 
-    def options(self, group: dict[str, Any], step: int) -> dict[str, Any]:
+    def options(self, group: Group, step: int) -> Params:
         """See `updates.adam`."""
         return {"rate": group["lr"], "beta1": group["betas"][0], "beta2": group["betas"][1],
                 "eps": group["eps"], "weight_decay": group["weight_decay"],

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from gtensor.array.creation import asarray, empty, tensor
 from gtensor.engine.context import no_grad
@@ -173,7 +173,7 @@ class EMA:
             named[_PREFIX + name] = averages.get(id(held), value)
         return {"n_averaged": tensor(self.n_averaged, device="cpu"), **named}
 
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+    def load_state_dict(self, state: Mapping[str, object]) -> None:
         """Copy the averages of a `state_dict()`, or of PyTorch's AveragedModel.
 
         Its buffers are ignored; the module's own state has them. Raises ValueError, with nothing
@@ -197,7 +197,7 @@ class EMA:
         self.n_averaged = averaged
 
 
-def _assign(pairs: Any) -> None:
+def _assign(pairs: Iterable[tuple[Tensor, Tensor]]) -> None:
     """Overwrite each first tensor by the second, in its dtype and on its device."""
     with no_grad():
         ready = [(place, value.detach().to(place.device).to(place.dtype)) for place, value in pairs]

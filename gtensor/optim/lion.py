@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING
 
 from gtensor.ops.updates import optimizer_kernels
-from gtensor.optim.optimizer import Optimizer, Parameters, check_betas
+from gtensor.optim.optimizer import Group, Optimizer, Parameters, check_betas
+
+if TYPE_CHECKING:
+    from gtensor.backend.typing import Params
 
 
 class Lion(Optimizer):
@@ -26,12 +29,12 @@ class Lion(Optimizer):
                  betas: tuple[float, float] = (0.9, 0.99), weight_decay: float = 0.0) -> None:
         super().__init__(params, lr=lr, betas=betas, weight_decay=weight_decay)
 
-    def check_options(self, group: dict[str, Any]) -> None:
+    def check_options(self, group: Group) -> None:
         """Betas from 0 to below 1."""
         super().check_options(group)
         check_betas(group["betas"])
 
-    def options(self, group: dict[str, Any], step: int) -> dict[str, Any]:
+    def options(self, group: Group, step: int) -> Params:
         """See `updates.lion`."""
         return {"rate": group["lr"], "beta1": group["betas"][0], "beta2": group["betas"][1],
                 "weight_decay": group["weight_decay"]}

@@ -18,10 +18,13 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from math import cos, pi
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from gtensor.optim.optimizer import INITIAL, Optimizer
 from gtensor.system.documents import UNLOADED, Facts
+
+if TYPE_CHECKING:
+    from gtensor.backend.typing import Params
 
 __all__ = [
     "ConstantLR", "CosineAnnealingLR", "ExponentialLR", "LRScheduler", "LambdaLR", "LinearLR",
@@ -57,7 +60,7 @@ class LRScheduler:
         """The learning rate at `step` = 0, 1, ... of a group whose own rate is `base`."""
         raise TypeError("LRScheduler is abstract; make one of its kinds")
 
-    def options(self, index: int, step: int) -> dict[str, Any]:
+    def options(self, index: int, step: int) -> Params:
         """The options that group `index` has at a step."""
         return {"lr": self.rate(self.base_lrs[index], step)}
 
@@ -95,7 +98,7 @@ class LRScheduler:
         return {"last_epoch": self.last_epoch, "base_lrs": list(self.base_lrs),
                 "_last_lr": self.get_last_lr()}
 
-    def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
+    def load_state_dict(self, state_dict: Mapping[str, object]) -> None:
         """Resume from a `state_dict()` (or PyTorch's) and set the groups' options.
 
         Only "last_epoch" is needed. Raises ValueError, with nothing changed, if it is missing or
@@ -123,7 +126,7 @@ class LambdaLR(LRScheduler):
         self.lr_lambdas = _per_group("lr_lambda", lr_lambda, optimizer)
         super().__init__(optimizer, last_epoch)
 
-    def options(self, index: int, step: int) -> dict[str, Any]:
+    def options(self, index: int, step: int) -> Params:
         return {"lr": self.base_lrs[index] * self.lr_lambdas[index](step)}
 
 
@@ -277,7 +280,7 @@ class OneCycleLR(LRScheduler):
                              "it keeps none; give it momentum, or cycle_momentum=False")
         return name
 
-    def options(self, index: int, step: int) -> dict[str, Any]:
+    def options(self, index: int, step: int) -> Params:
         if step > self.total_steps:
             raise ValueError(f"step {step} of a cycle of total_steps={self.total_steps}; wanted no "
                              "steps past its end")
@@ -318,7 +321,7 @@ class SequentialLR(LRScheduler):
                              "own")
         super().__init__(optimizer, last_epoch)
 
-    def options(self, index: int, step: int) -> dict[str, Any]:
+    def options(self, index: int, step: int) -> Params:
         number = bisect_right(self._milestones, step)
         start = self._milestones[number - 1] if number else 0
         return self._schedulers[number].options(index, step - start)
@@ -333,7 +336,7 @@ class SequentialLR(LRScheduler):
         return {**super().state_dict(),
                 "_schedulers": [scheduler.state_dict() for scheduler in self._schedulers]}
 
-    def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
+    def load_state_dict(self, state_dict: Mapping[str, object]) -> None:
         """As for other schedules; the parts' rates are restored if present."""
         facts = Facts("the schedule's state given", state_dict, UNLOADED)
         parts = facts.many("_schedulers", [{}] * len(self._schedulers))
@@ -388,7 +391,7 @@ def _factor(name: str, value: float) -> float:
     return value
 
 
-def _per_group(name: str, value: Any, optimizer: Optimizer) -> list[Any]:
+def _per_group(name: str, value: object, optimizer: Optimizer) -> list[Any]:
     """One value per group, from one or from a list of them."""
     count = len(optimizer.param_groups)
     if not isinstance(value, (list, tuple)):

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
-from typing import Any
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar, overload
 
 from gtensor.array.creation import asarray
 from gtensor.backend import DeviceError
@@ -17,11 +17,19 @@ from gtensor.ops.build.cpu_tiles import Scratch
 from gtensor.ops.updates.optimizer_kernels import workspace
 from gtensor.system.documents import UNLOADED, Facts, plain
 
-Parameters = Iterable[Tensor] | Iterable[dict[str, Any]]
+if TYPE_CHECKING:
+
+    from gtensor.backend.typing import Array, Params
+
+Group: TypeAlias = dict[str, Any]  # parameters ("params") and their options
+Parameters: TypeAlias = Iterable[Tensor] | Iterable[Group]
 INITIAL = "initial_lr"  # a group's own rate under a schedule, as in PyTorch
 # The options that identify a kind of optimizer; others vary with PyTorch's versions.
 _TELLING = frozenset({"betas", "eps", "amsgrad", "momentum", "dampening", "nesterov"})
 _FLAGS = frozenset({"amsgrad", "nesterov", "maximize"})
+
+
+T = TypeVar("T")
 
 
 class Slot:
@@ -29,7 +37,7 @@ class Slot:
 
     __slots__ = ("parameter", "state", "step")
 
-    def __init__(self, parameter: Tensor, state: tuple[Any, ...]) -> None:
+    def __init__(self, parameter: Tensor, state: tuple[Array, ...]) -> None:
         self.parameter = parameter
         self.state = state
         self.step = 0
@@ -49,14 +57,14 @@ class Optimizer:
     update: Op
     state_names: tuple[str, ...] = ()
 
-    def __init__(self, params: Parameters, **defaults: Any) -> None:
+    def __init__(self, params: Parameters, **defaults: object) -> None:
         given = self._listed(params)
         if not given:
             raise ValueError(f"{type(self).__name__} was given no parameters; wanted at least one")
         if not isinstance(given[0], dict):
             given = [{"params": given}]
         self.defaults = _plain(defaults)
-        self.param_groups: list[dict[str, Any]] = []
+        self.param_groups: list[Group] = []
         self._slots: list[list[Slot]] = []
         for group in given:
             self.add_param_group(group)
@@ -68,7 +76,7 @@ class Optimizer:
                             "wanted its parameters: pass net.parameters()")
         return [params] if isinstance(params, Tensor) else list(params)
 
-    def add_param_group(self, param_group: dict[str, Any]) -> None:
+    def add_param_group(self, param_group: Group) -> None:
         """Train more parameters: {"params": tensors, option: value, ...}; other options by default.
 
         Raises as the optimizer itself does, before anything is changed.
@@ -81,7 +89,7 @@ class Optimizer:
         self.param_groups.append(group)
         self._slots.append(slots)
 
-    def _group(self, given: dict[str, Any]) -> dict[str, Any]:
+    def _group(self, given: Group) -> Group:
         name = type(self).__name__
         if not isinstance(given, dict) or "params" not in given:
             raise TypeError(f"{name} was given a group {type(given).__name__} without 'params'; "
@@ -105,7 +113,7 @@ class Optimizer:
         self.check_options(group)
         return group
 
-    def _slot(self, parameter: Tensor, group: dict[str, Any]) -> Slot:
+    def _slot(self, parameter: Tensor, group: Group) -> Slot:
         device = parameter.device
         arrays = [device.empty(parameter.shape, parameter.dtype, "optimizer")
                   for _ in range(self.states_of(group))]
@@ -116,17 +124,17 @@ class Optimizer:
 
     # -- what a subclass says ---------------------------------------------------------------------
 
-    def check_options(self, group: dict[str, Any]) -> None:
+    def check_options(self, group: Group) -> None:
         """Raise ValueError for invalid options."""
         for name in ("lr", "weight_decay"):
             if not group[name] >= 0:
                 raise ValueError(f"{name}={group[name]} given; wanted a number of 0 or more")
 
-    def states_of(self, group: dict[str, Any]) -> int:
+    def states_of(self, group: Group) -> int:
         """How many of `state_names` a parameter of this group needs."""
         return len(self.state_names)
 
-    def options(self, group: dict[str, Any], step: int) -> dict[str, Any]:
+    def options(self, group: Group, step: int) -> Params:
         """The arguments of `update` for a parameter's step number `step` = 1, 2, ..."""
         raise TypeError("Optimizer is abstract; make an SGD, an Adam, an AdamW or a Lion")
 
@@ -157,7 +165,13 @@ class Optimizer:
                     with no_grad():
                         grad[...] = 0
 
-    def step(self, closure: Callable[[], Any] | None = None) -> Any:
+    @overload
+    def step(self, closure: None = None) -> None: ...
+
+    @overload
+    def step(self, closure: Callable[[], T]) -> T: ...
+
+    def step(self, closure: Callable[[], T] | None = None) -> T | None:
         """Update every parameter that has a gradient, in place.
 
         `closure` is called before, with gradients enabled; it computes the loss and its gradients,
@@ -176,7 +190,7 @@ class Optimizer:
         if closure is not None:
             with enable_grad():
                 loss = closure()
-        due: list[tuple[Slot, Tensor, dict[str, Any]]] = []
+        due: list[tuple[Slot, Tensor, Group]] = []
         for slots, group in zip(self._slots, self.param_groups, strict=True):
             self.check_options(group)
             for slot in slots:
@@ -208,6 +222,7 @@ class Optimizer:
             raise ValueError(f"the options of {type(self).__name__} were changed so that it needs "
                              f"{', '.join(self.state_names[:states])}, which it was made without; "
                              "give them when making it")
+        other: Any
         for what, other in (("a gradient", grad), *(("optimizer state", a) for a in slot.state)):
             if other.shape != parameter.shape or other.dtype != parameter.dtype:
                 raise ValueError(
@@ -220,7 +235,7 @@ class Optimizer:
                               f"{parameter.device} lies elsewhere; make the optimizer after moving "
                               "the parameters")
 
-    def _check_captured(self, group: dict[str, Any], step: int) -> None:
+    def _check_captured(self, group: Group, step: int) -> None:
         """Raise RuntimeError if a replay of the step with that number is not the next step."""
         def repeats(number: int) -> bool:
             return self.options(group, number) == self.options(group, number + 1)
@@ -259,7 +274,7 @@ class Optimizer:
                 number += 1
         return {"state": state, "param_groups": groups}
 
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+    def load_state_dict(self, state: Mapping[str, object]) -> None:
         """Copy state and options from a `state_dict()` of the same kind of optimizer.
 
         Options that only PyTorch's has (such as "foreach") are ignored. Raises ValueError, with
@@ -324,13 +339,13 @@ class Optimizer:
         return facts.count("step", 1), values
 
 
-def _plain(options: dict[str, Any]) -> dict[str, Any]:
+def _plain(options: Params) -> Params:
     """Options as `load_state_dict` takes them: flags as bools, numbers and tuples of Python's."""
     return {name: bool(value) if name in _FLAGS else plain(value)
             for name, value in options.items()}
 
 
-def check_betas(betas: Any) -> None:
+def check_betas(betas: Sequence[float]) -> None:
     """Raise ValueError unless these are two numbers from 0 to below 1."""
     if len(betas) != 2 or any(not 0 <= beta < 1 for beta in betas):
         raise ValueError(f"betas={betas} given; wanted two numbers from 0 to below 1")

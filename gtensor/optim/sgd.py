@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING
 
 from gtensor.ops.updates import optimizer_kernels
-from gtensor.optim.optimizer import Optimizer, Parameters
+from gtensor.optim.optimizer import Group, Optimizer, Parameters
+
+if TYPE_CHECKING:
+    from gtensor.backend.typing import Params
 
 
 class SGD(Optimizer):
@@ -25,7 +28,7 @@ class SGD(Optimizer):
         super().__init__(params, lr=lr, momentum=momentum, dampening=dampening,
                          weight_decay=weight_decay, nesterov=nesterov, maximize=maximize)
 
-    def check_options(self, group: dict[str, Any]) -> None:
+    def check_options(self, group: Group) -> None:
         """As in PyTorch, Nesterov's momentum goes undamped."""
         super().check_options(group)
         if not group["momentum"] >= 0:
@@ -35,11 +38,11 @@ class SGD(Optimizer):
                              f"dampening={group['dampening']} given; wanted momentum above 0 and "
                              "no dampening")
 
-    def states_of(self, group: dict[str, Any]) -> int:
+    def states_of(self, group: Group) -> int:
         """A buffer only with momentum."""
         return 1 if group["momentum"] else 0
 
-    def options(self, group: dict[str, Any], step: int) -> dict[str, Any]:
+    def options(self, group: Group, step: int) -> Params:
         """See `updates.sgd`."""
         return {"rate": group["lr"], "weight_decay": group["weight_decay"],
                 "momentum": group["momentum"], "dampening": group["dampening"],

@@ -10,13 +10,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from time import perf_counter
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from gtensor.backend import nvtx
 from gtensor.engine.context import observe
+
+if TYPE_CHECKING:
+    from gtensor.backend.typing import Path
 
 
 class Profile:
@@ -27,7 +30,8 @@ class Profile:
         self.seconds: dict[tuple[str, str], float] = {}
 
     def __call__(
-        self, name: str, phase: str, function: Callable[..., Any], args: Any, kwargs: Any
+        self, name: str, phase: str, function: Path, args: Sequence[object],
+        kwargs: Mapping[str, object]
     ) -> Any:
         start = perf_counter()
         try:
@@ -63,7 +67,9 @@ def nvtx_ranges() -> Iterator[None]:
         yield
 
 
-def _ranged(name: str, phase: str, function: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+def _ranged(
+    name: str, phase: str, function: Path, args: Sequence[object], kwargs: Mapping[str, object]
+) -> Any:
     nvtx.push(f"{name} {phase}")
     try:
         return function(*args, **kwargs)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
-from typing import Any
+from typing import TYPE_CHECKING
 
 from gtensor.memory.trace.owners import Found, find_with
 from gtensor.nn.module import Module
@@ -15,8 +15,11 @@ from gtensor.nn.parameter import Parameter
 from gtensor.nn.running import paths_in
 from gtensor.optim.optimizer import Optimizer
 
+if TYPE_CHECKING:
+    from gtensor.backend.typing import Array
 
-def held(objects: Sequence[Any]) -> Iterator[Found]:
+
+def held(objects: Sequence[object]) -> Iterator[Found]:
     """Where parameters and buffers, their gradients and the state of optimizers lie.
 
     Objects whose `__init__` has raised, or still runs, are left out.
@@ -40,7 +43,7 @@ def held(objects: Sequence[Any]) -> Iterator[Found]:
                     yield Found(address_of(array), "optimizer", module, name)
 
 
-def _is_made(thing: Any) -> bool:
+def _is_made(thing: object) -> bool:
     """Whether it has all attributes that `held` reads."""
     if isinstance(thing, Module):
         return "training" in vars(thing)
@@ -64,7 +67,7 @@ def _places(modules: Iterable[Module]) -> dict[int, tuple[str, str]]:
     return found
 
 
-def address_of(array: Any) -> int:
+def address_of(array: Array) -> int:
     """Of the first byte."""
     pointer = getattr(array.data, "ptr", None)  # CuPy's
     return int(array.ctypes.data if pointer is None else pointer)

@@ -23,7 +23,7 @@ class Facts:
     Raises ValueError, which names the dict and the key, for another value.
     """
 
-    def __init__(self, what: str, found: Any, end: str = "") -> None:
+    def __init__(self, what: str, found: object, end: str = "") -> None:
         self.what = what
         self.end = end  # of the sentences
         if not isinstance(found, Mapping):
@@ -33,17 +33,17 @@ class Facts:
     def __contains__(self, key: str) -> bool:
         return key in self.found
 
-    def _value(self, key: str, default: Any) -> Any:
+    def _value(self, key: str, default: object) -> Any:
         value = self.found.get(key, default)
         if value is _LACKING:
             raise ValueError(f"{self.what} lacks {key!r}{self.end}")
         return value
 
-    def _wrong(self, key: str, value: Any, wanted: str) -> ValueError:
+    def _wrong(self, key: str, value: object, wanted: str) -> ValueError:
         return ValueError(f"{key!r} of {self.what} is {told(value)}, wanted {wanted}"
                           f"{self.end}")
 
-    def whole(self, key: str, default: Any = _LACKING, most: int = MOST_NUMBER) -> int:
+    def whole(self, key: str, default: object = _LACKING, most: int = MOST_NUMBER) -> int:
         """A whole number from 0 on."""
         value = self._value(key, default)
         if type(value) is not int or not 0 <= value <= most:
@@ -57,7 +57,7 @@ class Facts:
             raise self._wrong(key, value, "a whole number")
         return value
 
-    def count(self, key: str, default: Any = _LACKING) -> int:
+    def count(self, key: str, default: object = _LACKING) -> int:
         """A whole number from 0 on, which PyTorch may have as a float or a tensor of one."""
         value = self._value(key, default)
         if getattr(value, "shape", None) == ():
@@ -66,7 +66,7 @@ class Facts:
             value = int(value)
         return Facts(self.what, {key: value}, self.end).whole(key)
 
-    def like(self, key: str, example: Any) -> Any:
+    def like(self, key: str, example: object) -> Any:
         """A flag, a number, or as many numbers as the example is; beside another, anything."""
         value = self._value(key, _LACKING)
         found = plain(value)
@@ -82,7 +82,7 @@ class Facts:
             raise self._wrong(key, value, "a number")
         return found
 
-    def rates(self, key: str, default: Any) -> list[float]:
+    def rates(self, key: str, default: object) -> list[float]:
         """A list of numbers, none of which is NaN."""
         value = self._value(key, default)
         found = plain(value)
@@ -94,7 +94,7 @@ class Facts:
         """The number of an event, or None."""
         return None if self._value(key, _LACKING) is None else self.whole(key)
 
-    def address(self, key: str, default: Any = _LACKING) -> int:
+    def address(self, key: str, default: object = _LACKING) -> int:
         """A place in memory."""
         return self.whole(key, default, MOST_ADDRESS)
 
@@ -109,14 +109,14 @@ class Facts:
             raise self._wrong(key, value, "True or False")
         return value
 
-    def text(self, key: str, default: Any = _LACKING) -> str:
+    def text(self, key: str, default: object = _LACKING) -> str:
         """A text that can be shown."""
         value = self._value(key, default)
         if type(value) is not str or len(value) > MOST_TEXT_BYTES:
             raise self._wrong(key, value, f"a text of at most {MOST_TEXT_BYTES} letters")
         return printable(value)
 
-    def many(self, key: str, default: Any = _LACKING) -> Sequence[Any]:
+    def many(self, key: str, default: object = _LACKING) -> Sequence[Any]:
         """A list, or a tuple: itself."""
         value = self._value(key, default)
         if type(value) not in (list, tuple):
@@ -162,7 +162,7 @@ def _unwrapped(value: Any) -> Any:
     return value.item() if getattr(value, "shape", None) == () else value
 
 
-def _is_number(value: Any) -> bool:
+def _is_number(value: object) -> bool:
     """Whether it is a number that a float can be; True and False are none."""
     if isinstance(value, bool) or not isinstance(value, Real):
         return False
@@ -173,7 +173,7 @@ def _is_number(value: Any) -> bool:
     return True
 
 
-def told(value: Any) -> str:
+def told(value: object) -> str:
     """A value in an error: itself if it is short and plain, else what it is."""
     if isinstance(value, int) and abs(value) > MOST_ADDRESS:
         # Python refuses to write one of more than 4300 digits

@@ -27,7 +27,7 @@ class _Register:
     def __init__(self) -> None:
         self._references: dict[ref[Any], None] = {}
 
-    def add(self, lock: Any) -> None:
+    def add(self, lock: object) -> None:
         """Add a lock."""
         self._references[ref(lock, self._references.pop)] = None
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import combinations
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
@@ -18,7 +18,10 @@ from gtensor.engine.tensor import FLOATING, Tensor, make
 from gtensor.ops.build import path_builders
 from gtensor.testing.compare import CheckError, to_numpy
 
-Layout = Callable[[Any, Any], Any]
+if TYPE_CHECKING:
+    from gtensor.backend.typing import Array, DTypeLike, Params
+
+Layout: TypeAlias = "Callable[[Any, Array], Array]"
 FLOAT64 = np.dtype(np.float64)
 NEVER = 1 << 60  # bytes: no array is that large, so none comes from the arena
 
@@ -26,7 +29,7 @@ NEVER = 1 << 60  # bytes: no array is that large, so none comes from the arena
 # -- layouts: the same values, laid out differently in memory ------------------------------------
 
 
-def strided(xp: Any, a: Any) -> Any:
+def strided(xp: Any, a: Array) -> Array:
     """Every second element of a larger array, along each axis."""
     big = xp.empty(tuple(2 * n + 1 for n in a.shape), a.dtype)
     big[...] = 1
@@ -35,12 +38,12 @@ def strided(xp: Any, a: Any) -> Any:
     return view
 
 
-def transposed(xp: Any, a: Any) -> Any:
+def transposed(xp: Any, a: Array) -> Array:
     """The axes in the opposite order in memory."""
     return xp.ascontiguousarray(a.T).T if a.ndim else a
 
 
-def offset(xp: Any, a: Any) -> Any:
+def offset(xp: Any, a: Array) -> Array:
     """Rows of a larger array, not from its start: contiguous along the last axis only."""
     big = xp.empty(tuple(n + 2 for n in a.shape), a.dtype)
     big[...] = 1
@@ -49,13 +52,13 @@ def offset(xp: Any, a: Any) -> Any:
     return view
 
 
-def reversed_(xp: Any, a: Any) -> Any:
+def reversed_(xp: Any, a: Array) -> Array:
     """Negative strides along each axis."""
     back = (slice(None, None, -1),) * a.ndim
     return xp.ascontiguousarray(a[back])[back] if a.ndim else a
 
 
-def repeated(xp: Any, a: Any) -> Any:
+def repeated(xp: Any, a: Array) -> Array:
     """Stride 0: the first element along the first axis, for all of them. Other values than a's."""
     if not (a.ndim and a.size):
         return a
@@ -91,7 +94,7 @@ class Case:
     @classmethod
     def of(
         cls, op: Op, sample: Sample, device: Device, seed: int, dtypes: Sequence[np.dtype],
-        torch: Any,
+        torch: object,
     ) -> Case:
         """The sample's values by the seed, the same in every check."""
         rng = np.random.default_rng(seed)
@@ -118,13 +121,13 @@ class Case:
         builder = self.op.cpu.__qualname__.partition(".")[0]
         return self.op.cpu.__module__ == path_builders.__name__ and builder in ("ufunc", "tiled")
 
-    def params(self, device: Device | None = None) -> dict[str, Any]:
+    def params(self, device: Device | None = None) -> Params:
         """The sample's parameters; index arrays among them on the device."""
         return {k: _placed(v, device or self.device) for k, v in self.sample.params.items()}
 
     def inputs(
         self, arrays: Sequence[Any] | None = None, *, requires: Iterable[int] = (),
-        dtype: Any = None, layout: Layout | None = None, device: Device | None = None,
+        dtype: DTypeLike | None = None, layout: Layout | None = None, device: Device | None = None,
     ) -> list[Tensor | None]:
         """Fresh tensors of the arrays, floats in `dtype`."""
         device = device or self.device
@@ -142,25 +145,25 @@ class Case:
             made.append(make(array, device).requires_grad_(i in wanted))
         return made
 
-    def rounded(self, dtype: Any) -> list[np.ndarray | None]:
+    def rounded(self, dtype: DTypeLike) -> list[np.ndarray | None]:
         """The arrays with floats rounded to what `dtype` can hold, still in float64."""
         return [a.astype(dtype).astype(FLOAT64) if i in self.floats and a is not None else a
                 for i, a in enumerate(self.arrays)]
 
-    def call(self, inputs: Sequence[Any], device: Device | None = None) -> Tensor:
+    def call(self, inputs: Sequence[object], device: Device | None = None) -> Tensor:
         """The op on tensors, recorded where one requires a gradient."""
         return self.op(*inputs, **self.params(device))
 
-    def function(self, *inputs: Any) -> Tensor:
+    def function(self, *inputs: object) -> Tensor:
         """The op as a function of its inputs alone."""
         return self.call(inputs)
 
-    def value(self, inputs: Sequence[Any], device: Device | None = None) -> Tensor:
+    def value(self, inputs: Sequence[object], device: Device | None = None) -> Tensor:
         """The op's output, not recorded."""
         with no_grad():
             return self.call(inputs, device)
 
-    def run_path(self, arrays: Sequence[Any], **out: Any) -> Any:
+    def run_path(self, arrays: Sequence[object], **out: object) -> Any:
         """The device's path on raw arrays: the output, and the extras if there are some."""
         path = self.op.cpu
         if self.device.type != "cpu":
@@ -207,7 +210,7 @@ class Case:
             yield from combinations(floats, size)
 
 
-def _placed(value: Any, device: Device) -> Any:
+def _placed(value: object, device: Device) -> Any:
     if isinstance(value, np.ndarray):
         return device.from_numpy(value)
     if isinstance(value, tuple):

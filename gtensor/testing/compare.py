@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import ml_dtypes
 import numpy as np
 
 from gtensor.engine.tensor import Tensor
+
+if TYPE_CHECKING:
+    from gtensor.backend.typing import Array
 
 TOLERANCES: dict[np.dtype, tuple[float, float]] = {  # rtol, atol
     np.dtype(ml_dtypes.bfloat16): (6e-2, 6e-2),
@@ -48,7 +51,7 @@ def to_numpy(value: Any) -> np.ndarray:
 
 
 def close(
-    what: str, actual: Any, wanted: Any, tolerance: Any = None,
+    what: str, actual: object, wanted: object, tolerance: object = None,
     names: tuple[str, str] = ("given", "wanted"),
 ) -> None:
     """Assert equal shapes, and equal values within a tolerance (default: that of actual's dtype).
@@ -93,19 +96,19 @@ def unwritten(arrays: Iterable[tuple[str, Any]]) -> Callable[[], None]:
     return check
 
 
-def _whole(value: Any) -> Any:
+def _whole(value: Tensor | Array) -> Array:
     """The array that owns the memory of `value`: writes beside a strided view count, too."""
-    array = value._array if isinstance(value, Tensor) else value
+    array: Any = value._array if isinstance(value, Tensor) else value
     while type(array.base) is type(array):
         array = array.base
     return array
 
 
-def _bits(array: Any) -> bytes:
+def _bits(array: Array) -> bytes:
     return to_numpy(array).tobytes()
 
 
-def _first_change(array: Any, before: bytes, after: bytes) -> str:
+def _first_change(array: Array, before: bytes, after: bytes) -> str:
     dtype = np.dtype(array.dtype)
     old, new = np.frombuffer(before, dtype), np.frombuffer(after, dtype)
     size = dtype.itemsize

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -23,6 +23,9 @@ from gtensor.testing.compare import (
     unwritten,
 )
 from gtensor.testing.numeric import compare_all, random_like, second_order
+
+if TYPE_CHECKING:
+    from gtensor.backend.typing import Array
 
 _ELEMENTS = 16  # inputs up to this size are differentiated element by element, others by directions
 Gradients = Sequence[np.ndarray | None]
@@ -257,7 +260,7 @@ def second(case: Case) -> None:
 
 def tangent(case: Case) -> None:
     """<tangent(v), u> = <v, backward(u)>, for tangents of all inputs, and of some."""
-    rule = case.op.tangent
+    rule: Any = case.op.tangent  # on Tensors
     if rule is None or not case.floats:
         return
     inputs = case.inputs(requires=case.floats)
@@ -305,7 +308,7 @@ def refusal(case: Case) -> None:
         raise CheckError("an op without a backward rule let backward() pass")
 
 
-def _stride_zero(xp: Any, a: Any) -> Any:
+def _stride_zero(xp: Any, a: Array) -> Array:
     """One value everywhere, at one place of memory that a write would reach."""
     if not a.size:
         return a
@@ -332,6 +335,6 @@ def _all_close(what: str, given: Gradients, wanted: Gradients, names: tuple[str,
             close(f"the gradient of input {i}, {what}", g, w, names=names)
 
 
-def _dot(a: Any, b: Any) -> float:
+def _dot(a: object, b: object) -> float:
     """The real inner product, also of complex arrays."""
     return float((to_numpy(a).astype(np.complex128) * to_numpy(b).conj()).sum().real)

@@ -14,7 +14,7 @@ from gtensor.testing.compare import CheckError, GradcheckError, close, to_numpy,
 Function = Callable[..., Any]
 
 
-def outputs_of(function: Function, inputs: Sequence[Any]) -> tuple[Tensor, ...]:
+def outputs_of(function: Function, inputs: Sequence[object]) -> tuple[Tensor, ...]:
     """The function's results as a tuple of tensors."""
     result = function(*inputs)
     found = (result,) if isinstance(result, Tensor) else tuple(result)
@@ -32,8 +32,8 @@ def random_like(tensor: Tensor, rng: np.random.Generator) -> Tensor:
 
 
 def difference(
-    function: Function, inputs: Sequence[Any], i: int, direction: np.ndarray,
-    upstreams: Sequence[Any], step: float,
+    function: Function, inputs: Sequence[object], i: int, direction: np.ndarray,
+    upstreams: Sequence[object], step: float,
 ) -> float:
     """d/dt of <upstreams, function(inputs with inputs[i] + t * direction)> at t = 0, estimated."""
     ends = []
@@ -48,7 +48,7 @@ def difference(
     return total / (2 * step)
 
 
-def _with(inputs: Sequence[Any], i: int, values: np.ndarray) -> list[Any]:
+def _with(inputs: Sequence[object], i: int, values: np.ndarray) -> list[Any]:
     """The inputs with other values at i; all are fresh handles, so nothing accumulates on them."""
     fresh = []
     for j, x in enumerate(inputs):

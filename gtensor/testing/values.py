@@ -204,7 +204,7 @@ def _arrays(case: Case) -> list[Any]:
     return [None if x is None else x._array for x in case.inputs()]
 
 
-def _first(result: Any) -> Any:
+def _first(result: object) -> Any:
     return result[0] if isinstance(result, tuple) else result
 
 

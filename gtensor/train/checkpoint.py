@@ -46,5 +46,5 @@ def load(path: Path, model: Module, optimizer: Optimizer,
                       ) from error
 
 
-def _broken(why: Any) -> UserError:
+def _broken(why: object) -> UserError:
     return UserError(f"{why}; delete it, or give another folder with --out")

@@ -25,7 +25,7 @@ from gtensor.train.trainer import NORMS, Trainer
 INTERRUPTED = 130  # the shell's exit status for Ctrl-C
 
 
-def train(name: str, out: Path | None, resume: bool, quiet: bool, **options: Any) -> int:
+def train(name: str, out: Path | None, resume: bool, quiet: bool, **options: object) -> int:
     """Run a recipe to its end or to Ctrl-C; the exit status.
 
     Every array comes from the arena here, however small, so that every byte is accounted for.
@@ -96,7 +96,7 @@ def _interruptible() -> Iterator[list[int]]:
     """Delay Ctrl-C within the block to the end of the step; a second one interrupts at once."""
     noted: list[int] = []
 
-    def note(number: int, frame: Any) -> None:
+    def note(number: int, frame: object) -> None:
         if noted:
             raise KeyboardInterrupt
         noted.append(number)

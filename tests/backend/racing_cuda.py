@@ -11,6 +11,7 @@ from contextlib import nullcontext
 from types import SimpleNamespace
 
 import numpy as np
+from simulated import SimulatedSegments
 
 from gtensor.backend.cuda import CudaDevice
 from gtensor.backend.devices import Device
@@ -18,7 +19,7 @@ from gtensor.backend.ordering import Ordering
 from gtensor.engine import namespaces
 from gtensor.engine.op import registry
 from gtensor.engine.tensor import make
-from gtensor.memory import Arena, SimulatedSegments
+from gtensor.memory import Arena
 from gtensor.ops.updates import optimizer_kernels
 from tests.memory.arena.model_streams import ModelStream
 

@@ -10,6 +10,7 @@ from unittest.mock import patch
 import cupy
 import numpy as np
 import pytest
+from simulated import SimulatedSegments
 
 import gtensor as gt
 from gtensor.array import creation
@@ -17,7 +18,7 @@ from gtensor.backend import cuda, cuda_memory, cuda_streams
 from gtensor.backend.streams import SimulatedStream
 from gtensor.engine.slots import RawStep
 from gtensor.engine.tensor import make
-from gtensor.memory import Arena, SimulatedSegments
+from gtensor.memory import Arena
 from gtensor.ops.arrange.index_keys import normalized
 
 

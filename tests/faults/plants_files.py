@@ -35,7 +35,7 @@ def pipe_read() -> Context:
     return patch.object(files, "check_regular", lambda found, path: None)
 
 
-def pickle_believed() -> Context:
+def python_unpickler_used() -> Context:
     """Python's unpickler reads snapshots"""
     return patch.object(plain_pickle, "load", lambda pieces: pickle.loads(b"".join(pieces)))
 
@@ -62,7 +62,7 @@ def buffer_position_unchecked() -> Context:
     return patch.dict(random._FIELDS, {("buffer_pos",): (1, 1 << 62)})
 
 
-def litter_kept() -> Context:
+def killed_rotation_left() -> Context:
     """a rotation does not finish the one that a killed writer began"""
     return patch.object(Rotation, "_settle", lambda self, names: None)
 

@@ -11,7 +11,7 @@ import numpy as np
 from gtensor.backend import elements
 from gtensor.engine.namespaces import raw
 from gtensor.memory import VirtualSegments
-from gtensor.memory.contract.adaptors import Ears
+from gtensor.memory.contract.adaptors import FreeListener
 from gtensor.ops.updates import optimizer_kernels
 
 Context = AbstractContextManager[Any]
@@ -58,9 +58,9 @@ def clearing_up_raises() -> Context:
 
 def owner_kept_by_listener() -> Context:
     """a listener for frees keeps the owners of all blocks alive"""
-    right = Ears.listen
+    right = FreeListener.listen
 
-    def listen(ears: Any, block: Any, key: int) -> None:
-        right(ears, block, key)
-        ears.__dict__.setdefault("kept", []).append(block.owner)
-    return patch.object(Ears, "listen", listen)
+    def listen(listener: Any, block: Any, key: int) -> None:
+        right(listener, block, key)
+        listener.__dict__.setdefault("kept", []).append(block.owner)
+    return patch.object(FreeListener, "listen", listen)

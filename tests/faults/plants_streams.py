@@ -18,7 +18,6 @@ from gtensor.execution.streams import Event
 from gtensor.memory.arena import streams
 from gtensor.memory.arena.arena import Arena
 from gtensor.memory.arena.graphs import GraphPool
-from gtensor.memory.arena.stitched import Joined
 from gtensor.memory.arena.streams import Streams
 from gtensor.memory.plan.planned import Planned
 from gtensor.ops.updates import optimizer_kernels
@@ -261,7 +260,7 @@ def graph_memory_captured_without_wait() -> Context:
 
 def graph_memory_shared() -> Context:
     """a capture allocates from the pools of streams, and frees into them"""
-    return patch.object(GraphPool, "capturing", lambda pool, *streams: nullcontext(Joined()))
+    return patch.object(GraphPool, "capturing", lambda pool, *streams: nullcontext())
 
 
 # -- calls of kernels and libraries ----------------------------------------------------------------

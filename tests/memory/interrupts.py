@@ -10,7 +10,7 @@ from collections.abc import Callable
 from types import FrameType
 from typing import Any
 
-from gtensor.memory.sources import simulated
+import simulated
 
 
 class Interrupt(BaseException):

@@ -6,8 +6,9 @@ from collections.abc import Iterable
 from itertools import pairwise
 
 from gtensor.memory import Arena, Block, SegmentSource
-from gtensor.memory.arena.chunks import IN_USE, JOINED, RETIRED
+from gtensor.memory.arena.chunks import IN_USE, RETIRED
 from gtensor.memory.arena.free_lists import BlockPool
+from gtensor.memory.arena.stitched import JOINED
 
 
 def physical(source: SegmentSource, ptr: int, nbytes: int) -> list[tuple[int, int]]:
@@ -32,8 +33,9 @@ def check(arena: Arena, blocks: Iterable[Block]) -> None:
     """Assert that `blocks` are exactly the live ones, that none overlap and no byte is lost."""
     blocks = sorted(blocks, key=lambda block: block.ptr)
     stats = arena.stats()
-    pools = arena._reserve.pools.all()
-    spans = tuple(arena._reserve.spans)
+    pools = arena._segments.pools.all()
+    stitcher = arena._segments.stitcher
+    spans = () if stitcher is None else tuple(stitcher.stitched)
     held = [span for span in spans if span.bin == IN_USE]
     retired, free = sum(span.size for span in spans if span.bin == RETIRED), 0
     joined = {id(part) for span in spans for part in span.parts}

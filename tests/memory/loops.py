@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from gtensor.memory import Arena, Plan, Planned, Recording, SegmentSource, SimulatedSegments
+from simulated import SimulatedSegments
+
+from gtensor.memory import Arena, Plan, Planned, Recording, SegmentSource
 
 MIB = 1 << 20
 

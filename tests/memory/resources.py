@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from simulated import CappedSegments, SimulatedPages, SimulatedSegments
+
 from gtensor.memory import (
     Arena,
     CudaSegments,
@@ -9,13 +11,10 @@ from gtensor.memory import (
     HostSegments,
     Planned,
     Recording,
-    SimulatedPages,
-    SimulatedSegments,
     Timeline,
     VirtualSegments,
 )
 from gtensor.memory.contract.adaptors import Adaptor
-from gtensor.memory.sources.capped import CappedSegments
 
 from .loops import planned_loop
 

@@ -10,6 +10,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from simulated import SimulatedSegments
 
 import gtensor as gt
 from gtensor import memory
@@ -99,7 +100,7 @@ def test_memory_of_the_arena_before_is_shown_and_goes_back_when_it_is_free(cpu, 
 def test_an_arena_that_was_replaced_leaves_its_device_when_it_is_empty(device):
     x = device.full(1.0)
     old = device.arena
-    new = Arena(memory.SimulatedSegments(1 << 30), "simulated")
+    new = Arena(SimulatedSegments(1 << 30), "simulated")
     device.on_stream_end = [new.forget_stream, old.forget_stream]
     allocators._replaced[device] = [old]
     allocators._arenas[device] = device.resource = new
@@ -189,7 +190,7 @@ class FakeCuda:
 
 @pytest.mark.parametrize("source", list(allocators._CUDA))
 def test_a_setting_says_where_a_new_device_gets_its_segments(source, monkeypatch):
-    made = {name: memory.SimulatedSegments(1 << 30) for name in allocators._CUDA}
+    made = {name: SimulatedSegments(1 << 30) for name in allocators._CUDA}
     monkeypatch.setattr(allocators, "CudaDevice", FakeCuda)
     monkeypatch.setattr(allocators, "_CUDA", {
         name: lambda device, name=name: made[name] for name in made})

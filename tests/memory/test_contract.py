@@ -11,10 +11,11 @@ import threading
 from itertools import pairwise
 
 import pytest
+from cupy_policy import CupyPool
+from simulated import SimulatedSegments
 
-from gtensor.memory import Arena, OutOfMemoryError, Planned, Recording, SimulatedSegments
+from gtensor.memory import Arena, OutOfMemoryError, Planned, Recording
 from gtensor.memory.contract.adaptors import Adaptor
-from gtensor.memory.cupy_policy import CupyPool
 
 from .resources import GIB, RESOURCES, SOURCES, close_timelines
 

@@ -5,9 +5,10 @@ from __future__ import annotations
 import threading
 
 import pytest
+from simulated import SimulatedSegments
 
 from gtensor import memory
-from gtensor.memory import Arena, OutOfMemoryError, SimulatedSegments
+from gtensor.memory import Arena, OutOfMemoryError
 from gtensor.memory.contract.limits import Watermarks, amount_of
 
 from .invariants import check

@@ -14,13 +14,13 @@ from collections.abc import Callable, Iterator
 
 import numpy as np
 import pytest
+from simulated import CappedSegments
 
 import gtensor as gt
 from gtensor import nn, optim
 from gtensor.backend import get_device
 from gtensor.engine.slots import RawStep
 from gtensor.memory import Arena, Failing, HostSegments, OutOfMemoryError, VirtualSegments
-from gtensor.memory.sources.capped import CappedSegments
 from gtensor.nn import functional as F
 from gtensor.optim.optimizer import Optimizer
 from gtensor.settings import settings
@@ -127,7 +127,7 @@ def refuse_one_step(training: Training, clean: Outcome, steps: list[RawStep]) ->
     else:
         assert bits(training.weights()) == clean.weights and gradients == clean.gradients
     assert training.live() == live, "a failed step left blocks alive"
-    for pool in training.arena._reserve.pools.all():
+    for pool in training.arena._segments.pools.all():
         check_pool(pool, training.arena.source.granularity)
     return refused
 

@@ -8,10 +8,10 @@ import time
 from contextlib import suppress
 
 import pytest
+from simulated import CappedSegments
 from together import in_threads
 
 from gtensor.memory import Arena, Failing, HostSegments, OutOfMemoryError, Planned, Timeline
-from gtensor.memory.sources.capped import CappedSegments
 
 from .arena.test_threads import as_array
 from .invariants import check, check_apart

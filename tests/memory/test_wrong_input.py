@@ -7,6 +7,7 @@ import re
 
 import numpy as np
 import pytest
+from simulated import SimulatedSegments
 
 import gtensor as gt
 from gtensor import memory
@@ -107,7 +108,7 @@ def test_sizes_of_a_workspace_are_integers(cpu, amount, error):
 
 
 def test_the_ops_of_a_summary_add_up_to_what_is_allocated(cpu):
-    arena = memory.Arena(memory.SimulatedSegments(1 << 30))
+    arena = memory.Arena(SimulatedSegments(1 << 30))
     held = [arena.allocate(1000 * n + 1, 0, f"op{n}") for n in range(1, 20)]
     assert sum(holding.nbytes for holding in arena.holdings()) == arena.stats().allocated
     assert sum(block.size for block in held) == arena.stats().allocated

@@ -7,7 +7,9 @@ import mmap
 import os
 from collections.abc import Callable, Iterable
 
-from gtensor.memory import SegmentSource, SimulatedPages
+from simulated import SimulatedPages
+
+from gtensor.memory import SegmentSource
 
 
 class Unreliable:

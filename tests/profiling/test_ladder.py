@@ -11,15 +11,13 @@ import time
 from pathlib import Path
 from typing import Any
 
+import ladder_command
 import numpy as np
 import pytest
+from ladder import CLOCKS, HostClock, Ladder, Spread, WrongRung, distance
+from ladder_command import Figure, Options, left_out, main
 
 PROFILING = Path(__file__).resolve().parents[2] / "profiling"
-sys.path.insert(0, str(PROFILING))
-
-import ladder_command  # noqa: E402
-from ladder import CLOCKS, HostClock, Ladder, Spread, WrongRung, distance  # noqa: E402
-from ladder_command import Figure, Options, left_out, main  # noqa: E402
 
 
 class Hours:

@@ -3,22 +3,17 @@
 from __future__ import annotations
 
 import json
-import sys
 from pathlib import Path
 from typing import Any
 
+import ladder_abn
 import numpy as np
 import pytest
+from ladder_abn import Sizes, Stack, add_options, build
+from ladder_command import main
 
 import gtensor as gt
 from gtensor import nn
-
-PROFILING = Path(__file__).resolve().parents[2] / "profiling"
-sys.path.insert(0, str(PROFILING))
-
-import ladder_abn  # noqa: E402
-from ladder_abn import Sizes, Stack, add_options, build  # noqa: E402
-from ladder_command import main  # noqa: E402
 
 SMALL = ["--quick", "--rounds", "1", "--width", "4", "--size", "8", "--batch", "2"]
 

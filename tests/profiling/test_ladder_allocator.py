@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-import sys
 from pathlib import Path
 
+import ladder_allocator
 import pytest
+import traces
 
-PROFILING = Path(__file__).resolve().parents[2] / "profiling"
-sys.path.insert(0, str(PROFILING))
-
-import ladder_allocator  # noqa: E402
-import traces  # noqa: E402
-
-from gtensor.memory import Arena, Recording  # noqa: E402
+from gtensor.memory import Arena, Recording
+from gtensor.memory.arena.stitched import Stitcher
 
 
 @pytest.mark.parametrize("name", traces.TRACES)
@@ -98,8 +94,7 @@ def test_little_more_is_reserved_than_is_live(name: str) -> None:
 
 def test_planted_fault_memory_that_is_never_joined_misses_the_target(
         monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("gtensor.memory.arena.segments.join",
-                        lambda pool, size, source, spans: None)
+    monkeypatch.setattr(Stitcher, "compose", lambda stitcher, pool, size, capture: None)
     assert not online("random")["online, reserved / peak live"].json()["met"]
 
 

@@ -3,21 +3,16 @@
 from __future__ import annotations
 
 import json
-import sys
 from pathlib import Path
 from typing import Any
 
+import ladder_arena
 import pytest
+from ladder import Ladder
+from ladder_arena import Pattern, Peer, build, patterns, replay
+from ladder_command import Figure, main
 
 import gtensor as gt
-
-PROFILING = Path(__file__).resolve().parents[2] / "profiling"
-sys.path.insert(0, str(PROFILING))
-
-import ladder_arena  # noqa: E402
-from ladder import Ladder  # noqa: E402
-from ladder_arena import Pattern, Peer, build, patterns, replay  # noqa: E402
-from ladder_command import Figure, main  # noqa: E402
 
 PATTERNS = {pattern.name: pattern for pattern in patterns(quick=True)}
 SMALL = Pattern("small", ((0, 100), (1, 50), (0, 0), (2, 200), (1, 70), (2, 0), (1, 0)))

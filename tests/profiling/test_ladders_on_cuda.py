@@ -4,17 +4,13 @@ from __future__ import annotations
 
 import importlib
 import json
-import sys
 from pathlib import Path
 
+import ladder_command
 import pytest
+from ladder import Ladder
 
 PROFILING = Path(__file__).resolve().parents[2] / "profiling"
-sys.path.insert(0, str(PROFILING))
-
-import ladder_command  # noqa: E402
-from ladder import Ladder  # noqa: E402
-
 # On a GPU they are steps of gpu_check.sh.
 pytestmark = [pytest.mark.host_cuda, pytest.mark.slow]
 SMALL = {  # program -> how it is kept small

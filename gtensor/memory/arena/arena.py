@@ -8,10 +8,9 @@ is noted (`record_use`); such a block is retired at its free until that stream's
 One lock guards all of it. A free never waits for it, because garbage collection may free a block in
 the middle of an allocation, of this thread or another. So a free only appends its chunk to
 `_pending`, and the next operation that takes the lock empties this queue; all counters are as if
-the free had been done at once. If a request has exactly the size of the first chunk in the queue
-and its stream, as in loops, it gets this chunk directly. Only the last steps before an
-out-of-memory error (`ladder.py`) and `empty_cache` (also called by a lower limit and new planned
-steps) wait for a device.
+the free had been done at once. A request that the first chunk in the queue fits exactly gets it
+directly. Only the last steps before an out-of-memory error (`ladder.py`) and `empty_cache` (also
+called by a lower limit and new planned steps) wait for a device.
 
 An interrupt (Ctrl-C) loses neither the lock nor a chunk (`interrupts.py`). `acquire` stands within
 the `try` whose `finally` releases (`with` takes twice as long); a `release` without the lock does
@@ -25,23 +24,21 @@ from collections.abc import Callable
 from functools import partial
 from threading import RLock
 from types import MethodType
-from typing import TypeVar
 
 from gtensor.backend.streams import Event
 from gtensor.memory.arena.chunks import Chunk, Segment
 from gtensor.memory.arena.graphs import GraphPool
-from gtensor.memory.arena.layout import SegmentLayout, laid_out
-from gtensor.memory.arena.out_of_memory_steps import Ladder
-from gtensor.memory.arena.segments import Reserve
+from gtensor.memory.arena.layout import SegmentLayout, layout_of
+from gtensor.memory.arena.out_of_memory_steps import Held, OutOfMemorySteps
+from gtensor.memory.arena.segments import Segments
+from gtensor.memory.arena.stitched import Stitcher
 from gtensor.memory.arena.streams import Ended, StreamOf, Streams
 from gtensor.memory.contract import report
 from gtensor.memory.contract.limits import Watermark, Watermarks, stepped
 from gtensor.memory.contract.resource import Block, OutOfMemoryError, Stats
-from gtensor.memory.sources import SegmentSource
+from gtensor.memory.sources import PagedSource, SegmentSource
 from gtensor.system.fork_safety import free_at_forks, of_arena, wait_for
 from gtensor.system.interrupts import in_turn
-
-Held = TypeVar("Held")
 
 
 class Arena:
@@ -72,10 +69,11 @@ class Arena:
         self.streams = self._orders.known
         self.order, self.may_order = self._orders.order, self._orders.may_order
         self.capturing = self._orders.capture
-        self._reserve = Reserve(source, self._orders, 8 * source.granularity
-                                if min_remainder is None else min_remainder, small)
-        self._ladder = Ladder(self._reserve, self._orders, self._changing)
-        self._large, self._small = self._reserve.pools.large, self._reserve.pools.small
+        stitcher = Stitcher(source, self._orders) if isinstance(source, PagedSource) else None
+        self._segments = Segments(source, self._orders, 8 * source.granularity
+                                if min_remainder is None else min_remainder, small, stitcher)
+        self._out_of_memory = OutOfMemorySteps(self._segments, self._orders, self._changing)
+        self._large, self._small = self._segments.pools.large, self._segments.pools.small
         self._watermarks = Watermarks()
         self._lock = RLock()
         self._noting = RLock()
@@ -100,7 +98,7 @@ class Arena:
     @property
     def limit(self) -> int | None:
         """The most bytes of segments to hold, None for no limit."""
-        return self._reserve.limit
+        return self._segments.limit
 
     def allocate(self, nbytes: int, stream: int = 0, label: str = "") -> Block:
         """A block of `nbytes` bytes (at least one granule) for work on the stream with that id.
@@ -171,7 +169,7 @@ class Arena:
             except RuntimeError:
                 pass
         if chunk is None:
-            risen = self._climb(block, size, nbytes, stream, label)
+            risen = self._serve(block, size, nbytes, stream, label)
         if risen:
             try:
                 self._watermarks.call(risen, size)
@@ -189,7 +187,7 @@ class Arena:
         """
         if isinstance(block, int):
             chunk = self._changing(
-                lambda allowed: self._reserve.live_at(block) if allowed else None)
+                lambda allowed: self._segments.live_at(block) if allowed else None)
         else:
             chunk = block.node
         if chunk is None:
@@ -223,11 +221,11 @@ class Arena:
 
     def graph_pool(self) -> GraphPool:
         """A new pool for allocations of streams under capture."""
-        return GraphPool(self, self._reserve, self._changing)
+        return GraphPool(self, self._segments, self._changing)
 
     def stats(self) -> Stats:
         """The counters now, over all streams."""
-        return self._changing(lambda _: self._reserve.stats(
+        return self._changing(lambda _: self._segments.stats(
             self._allocated, self._peak_allocated, self._active, self._serial))
 
     def reset_peak(self) -> None:
@@ -235,7 +233,7 @@ class Arena:
         def reset(_: bool) -> None:
             self._peak_allocated = self._allocated
             self._alert = self._watermarks.below(self._allocated)
-            self._reserve.peak = self._reserve.reserved
+            self._segments.peak = self._segments.reserved
 
         self._changing(reset)
 
@@ -247,8 +245,8 @@ class Arena:
         """
         if nbytes is not None and nbytes < 0:
             raise ValueError(f"a limit of {nbytes} bytes was given; wanted 0 or more, or None")
-        self._reserve.limit = nbytes
-        if nbytes is not None and self._reserve.reserved > nbytes:
+        self._segments.limit = nbytes
+        if nbytes is not None and self._segments.reserved > nbytes:
             self.empty_cache()
 
     def on_watermark(self, nbytes: int, callback: Callable[[int], object]) -> Watermark:
@@ -266,32 +264,32 @@ class Arena:
 
     def empty_cache(self) -> int:
         """Release free segments, once their streams are done; the number of bytes released."""
-        return self._changing(lambda allowed: self._reserve.release() if allowed else 0)
+        return self._changing(lambda allowed: self._segments.release() if allowed else 0)
 
     def holdings(self) -> list[report.Holding]:
         """Every live block: the bytes it holds, and the op that made it."""
-        return self._changing(lambda allowed: self._reserve.holdings() if allowed else [])
+        return self._changing(lambda allowed: self._segments.holdings() if allowed else [])
 
-    def _climb(self, block: Block, size: int, nbytes: int, stream: int, label: str) -> int:
+    def _serve(self, block: Block, size: int, nbytes: int, stream: int, label: str) -> int:
         """Serve a request that its free list cannot; returns as `_rise`."""
         def attempt(_: bool) -> int | str:
             chunk: Chunk | str = ""
-            misses = self._reserve.misses
+            misses = self._segments.misses
             try:
-                chunk = self._reserve.take(size, stream)
+                chunk = self._segments.take(size, stream)
                 if isinstance(chunk, str):
                     return chunk
                 self._drain()  # blocks freed meanwhile do not count towards a new peak
                 return self._hold(block, chunk, size, nbytes, stream, label)
             except BaseException:
                 if block.node is None:
-                    self._reserve.misses = misses
+                    self._segments.misses = misses
                     if not isinstance(chunk, str) and (
                             chunk.uses is None or not self._orders.retire(chunk)):
                         chunk.pool.give(chunk)
                 raise
 
-        held = self._ladder.climb(size, attempt)
+        held = self._out_of_memory.run(size, attempt)
         if isinstance(held, str):
             raise OutOfMemoryError(report.out_of_memory_text(
                 self.name, nbytes, label, held, self.stats(), self.holdings()), nbytes)
@@ -303,7 +301,7 @@ class Arena:
 
         It gets a segment of its own, which joins its pool when the pending queue is emptied.
         """
-        segment = self._reserve.grow(stream, size, self._pending.append)
+        segment = self._segments.grow(stream, size, self._pending.append)
         if isinstance(segment, str):
             raise OutOfMemoryError(
                 f"out of memory on {self.name}: {report.size_text(nbytes)} wanted in the middle of "
@@ -380,12 +378,12 @@ class Arena:
             item = pending[0]
             if not isinstance(item, Chunk):
                 self._orders.forget(item.stream, item.last)
-                self._reserve.pools.forget(item.stream)
+                self._segments.pools.forget(item.stream)
             elif type(item) is Segment:
                 item.pool.add(item)
                 if not item.right.used:  # an interrupt came before a block had it
                     item.pool.give(item.right)
-                    self._reserve.misses -= 1
+                    self._segments.misses -= 1
             else:
                 used, size = item.used, item.size
                 if item.uses is None:
@@ -398,4 +396,4 @@ class Arena:
 
     def layout(self) -> list[SegmentLayout]:
         """Every segment by address: its pieces and their holders."""
-        return self._changing(lambda allowed: laid_out(self._reserve) if allowed else [])
+        return self._changing(lambda allowed: layout_of(self._segments) if allowed else [])

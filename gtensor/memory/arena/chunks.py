@@ -10,7 +10,6 @@ if TYPE_CHECKING:
 
 IN_USE = -1  # the `bin` of a chunk that a block holds
 RETIRED = -2  # of a freed chunk that a stream may still be using
-JOINED = -3  # of a chunk that is a part of a `Span` (`spans.py`), which has the block's state
 
 
 class Chunk:
@@ -19,11 +18,14 @@ class Chunk:
     `left` and `right` are the neighbours by address, `before` and `after` those in the free list.
     `used`, `nbytes` and `label` describe the block that holds the chunk: bytes rounded up, bytes
     requested, and the op; 0 and "" before the first one. `uses` are the ids of the streams that
-    used a chunk in use; None if only the pool's stream did, and for free chunks.
+    used a chunk in use; None if only the pool's stream did, and for free chunks. `in_segment` says
+    whether `ptr` is an address within a segment.
     """
 
     __slots__ = ("after", "before", "bin", "label", "left", "nbytes", "pool", "ptr", "right",
                  "size", "used", "uses")
+
+    in_segment = True
 
     after: Chunk
     before: Chunk
@@ -37,6 +39,19 @@ class Chunk:
     size: int
     used: int
     uses: set[int] | None
+
+
+def chunk_in_use(pool: BlockPool, ptr: int, size: int) -> Chunk:
+    """A new chunk, in use; its neighbours are still to be set."""
+    chunk = Chunk()
+    chunk.pool = pool
+    chunk.ptr = ptr
+    chunk.size = size
+    chunk.bin = IN_USE
+    chunk.uses = None
+    chunk.used = chunk.nbytes = 0
+    chunk.label = ""
+    return chunk
 
 
 class Bin(Chunk):
@@ -79,14 +94,7 @@ class Segment(Chunk):
         self.ptr = ptr
         self.size = size
         self.bin = IN_USE
-        whole = Chunk()
-        whole.pool = pool
-        whole.ptr = ptr
-        whole.size = size
-        whole.bin = IN_USE
-        whole.uses = None
-        whole.used = whole.nbytes = 0
-        whole.label = ""
+        whole = chunk_in_use(pool, ptr, size)
         whole.left = whole.right = self
         self.left = self.right = whole
 

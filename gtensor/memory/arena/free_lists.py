@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from itertools import islice
 
-from gtensor.memory.arena.chunks import IN_USE, Bin, Chunk, Segment
+from gtensor.memory.arena.chunks import IN_USE, Bin, Chunk, Segment, chunk_in_use
 
 _STEP_BITS = 4  # 16 bins per power of two: a bin's chunks differ by less than 1/16 in size
 _LINEAR_BITS = _STEP_BITS + 1  # below 32 granules every size has a bin of its own
@@ -269,14 +269,7 @@ class BlockPool:
 
     def _split(self, chunk: Chunk, size: int) -> Chunk:
         """Cut a chunk in use after `size` bytes; the rest, which is in use, too."""
-        rest = Chunk()
-        rest.pool = self
-        rest.ptr = chunk.ptr + size
-        rest.size = chunk.size - size
-        rest.bin = IN_USE
-        rest.uses = None
-        rest.used = rest.nbytes = 0
-        rest.label = ""
+        rest = chunk_in_use(self, chunk.ptr + size, chunk.size - size)
         rest.left = chunk
         right = rest.right = chunk.right
         right.left = rest  # only stores from here

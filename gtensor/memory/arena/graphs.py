@@ -1,10 +1,9 @@
 """Memory of CUDA graphs: a pool that serves no other request while its graphs can be replayed.
 
-A graph contains the addresses of its capture, and each replay writes them again. So a captured
-stream allocates from a pool that belongs to the graph (`pools.py`). A block freed during a capture
-serves the next request of that capture, as on any stream, and later captures into the same pool.
-Graphs of one pool therefore share bytes; they are replayed one after another, on any streams: each
-replay waits for the one before.
+A graph contains the addresses of its capture, and each replay writes them again; no event covers
+that. So a captured stream allocates from a pool that belongs to the graph (`pools.py`). A block
+freed during a capture serves later requests of it, as on any stream, and of later captures into the
+same pool. So graphs of one pool share bytes, and each replay waits for the one before.
 
 The pool ends when no graph and no `GraphPool` handle refers to it. Then the next request takes its
 segments, ordered behind the last replay; blocks in use keep their bytes. Waits are forbidden during
@@ -23,10 +22,15 @@ from weakref import WeakSet
 from gtensor.backend import Device
 from gtensor.backend.streams import Event, Stream
 from gtensor.memory.arena.out_of_memory_steps import Changing
-from gtensor.memory.arena.pools import Orphan, Usable
-from gtensor.memory.arena.segments import Reserve
-from gtensor.memory.arena.stitched import Joined
-from gtensor.memory.contract.adaptors import Adaptor, Captured, chain_of, stand_over, take_out
+from gtensor.memory.arena.pools import Capture, Orphan
+from gtensor.memory.arena.segments import Segments
+from gtensor.memory.contract.adaptors import (
+    Adaptor,
+    Captured,
+    chain_of,
+    push_adaptor,
+    remove_adaptor,
+)
 from gtensor.memory.contract.resource import Block, Resource
 from gtensor.system.fork_safety import free_at_forks
 
@@ -45,11 +49,11 @@ class GraphPool:
 
     __del__: Callable[[], object]
 
-    def __init__(self, arena: Arena, reserve: Reserve, changing: Changing) -> None:
+    def __init__(self, arena: Arena, segments: Segments, changing: Changing) -> None:
         self.arena = arena
-        self.number = reserve.pools.open_private()
+        self.number = segments.pools.open_private()
         self.blocks: WeakSet[Block] = WeakSet()
-        self._reserve = reserve
+        self._segments = segments
         self._changing = changing
         self._lock = RLock()
         free_at_forks(self._lock)
@@ -57,41 +61,39 @@ class GraphPool:
         self.__del__ = arena.forgetting(self.number, None)
 
     @contextmanager
-    def capturing(self, stream: int, home: Stream | None = None) -> Iterator[Joined]:
+    def capturing(self, stream: int, home: Stream | None = None) -> Iterator[Capture]:
         """Serve the stream with that id from this pool while it is captured.
 
         The pool may take segments of streams and graphs that have ended: `home`, the stream on
         which the results count as made, waits for their work, and replays wait for `home`. Without
         `home` the pool only grows.
 
-        The returned object keeps the joined addresses that the capture used. Raises ValueError if
-        the stream has memory of its own.
+        Replays need the returned object. Raises ValueError if the stream has memory of its own.
         """
-        pools = self._reserve.pools
+        pools = self._segments.pools
         large, small = pools.large, pools.small
         if stream in large or stream in small:
             raise ValueError(f"stream {stream} was to be captured, but it has memory already; "
                              "wanted a stream on which nothing was allocated")
-        left = [] if home is None else self._settled(home)
-        joined = Joined()
-        self._reserve.replayed.add(joined)
+        capture = Capture([] if home is None else self._settled(home))
         with self.arena.capturing():
             try:  # only this thread uses the stream, so stores suffice; they are not interrupted
-                self._reserve.captures[self.number] = Usable(joined, left)
+                self._segments.captures[self.number] = capture
                 large[stream], small[stream] = pools.private[self.number]
-                yield joined
+                yield capture
             finally:
+                capture.left = []
                 if stream in large:
                     del large[stream]
                 if stream in small:
                     del small[stream]
-                if self.number in self._reserve.captures:
-                    del self._reserve.captures[self.number]
+                if self.number in self._segments.captures:
+                    del self._segments.captures[self.number]
 
     def _settled(self, home: Stream) -> list[Orphan]:
         """The pools of ended streams and graphs; `home` and the replays wait for work on them."""
         left, waits = self._changing(lambda allowed: (
-            self._reserve.settle_orphans(home) if allowed else ([], False)))
+            self._segments.settle_orphans(home) if allowed else ([], False)))
         if waits:
             with self.replaying(home):  # an event of `home` counts as the last replay
                 pass
@@ -106,7 +108,7 @@ class GraphPool:
         """
         with self._lock:
             self._changing(
-                lambda _: self._reserve.streams.order_retired(stream.id, self.number))
+                lambda _: self._segments.streams.order_retired(stream.id, self.number))
             if self._last is not None and self._last[0] != stream.id:
                 stream.wait(self._last[1])
             try:
@@ -128,8 +130,8 @@ def capturing(device: Device, pool: GraphPool, stream: int, home: Stream) -> Ite
     use there, or within a planned step or a recording; ValueError as `GraphPool.capturing`.
     """
     _check_chain(device, pool)
-    with pool.capturing(stream, home) as joined:
-        captured = Captured(device.resource, stream, joined)
+    with pool.capturing(stream, home) as memory:
+        captured = Captured(device.resource, stream, memory)
 
         def over(resource: Resource) -> Captured:
             _check_chain(device, pool)  # another thread may have begun something since
@@ -137,14 +139,14 @@ def capturing(device: Device, pool: GraphPool, stream: int, home: Stream) -> Ite
             return captured
 
         try:
-            stand_over(device, "a capture on", over)
+            push_adaptor(device, "a capture on", over)
             yield captured
         finally:
             captured.thread = None  # only stores: an interrupt must not leave the adaptor in place
             if device.resource is captured:
                 device.resource = captured.upstream
             else:  # a recording began within the capture and has not ended yet
-                take_out(device, captured)
+                remove_adaptor(device, captured)
 
 
 def _check_chain(device: Device, pool: GraphPool) -> None:

@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict
 from operator import attrgetter
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 from gtensor.memory.arena.chunks import IN_USE, Chunk
-from gtensor.memory.arena.segments import Reserve
-from gtensor.memory.arena.stitched import Span
+from gtensor.memory.arena.segments import Segments
 from gtensor.memory.contract.resource import Block
 
 FREE, LIVE, PENDING = "free", "live", "pending"  # states of a piece
@@ -50,15 +49,14 @@ class SegmentLayout(NamedTuple):
     pieces: list[Piece]
 
 
-def laid_out(reserve: Reserve) -> list[SegmentLayout]:
+def layout_of(segments: Segments) -> list[SegmentLayout]:
     """Every segment by address. The caller holds the arena's lock."""
-    gone = [orphan.pool for orphan in reserve.pools.orphans]
-    joined = {part: piece for span in reserve.spans
-              for part, piece in zip(span.parts, _pieces(span), strict=True)}
+    gone = [orphan.pool for orphan in segments.pools.orphans]
+    joined = {} if segments.stitcher is None else segments.stitcher.pieces()
     return sorted(
         SegmentLayout(segment.ptr, segment.size, STREAM_ENDED if pool in gone else pool.stream,
                       [joined.get(chunk) or _piece(chunk) for chunk in segment])
-        for pool in reserve.pools.all() for segment in pool.segments.values())
+        for pool in segments.pools.all() for segment in pool.segments.values())
 
 
 def graph_pool(stream: int) -> int:
@@ -66,7 +64,7 @@ def graph_pool(stream: int) -> int:
     return max(STREAM_ENDED - stream, 0)
 
 
-def layout_of(resource: Any) -> tuple[list[SegmentLayout], dict[str, Any]]:
+def layout_and_stats(resource: Any) -> tuple[list[SegmentLayout], dict[str, Any]]:
     """The segments of an arena now, and its counters by name, with its limit."""
     layout = resource.layout() if hasattr(resource, "layout") else []
     return layout, {**asdict(resource.stats()), "limit": getattr(resource, "limit", None)}
@@ -79,36 +77,13 @@ def _piece(chunk: Chunk) -> Piece:
                  chunk.label)
 
 
-def _pieces(span: Span) -> Iterator[Piece]:
-    """The parts of a joined block; the last one has the bytes that were not requested."""
-    state = LIVE if span.bin == IN_USE else PENDING
-    offset = 0
-    for part in span.parts:
-        yield Piece(part.ptr, part.size, state, _within(span.nbytes, offset, part.size), span.label,
-                    span.ptr, offset)
-        offset += part.size
-
-
-def _within(nbytes: int, offset: int, size: int) -> int:
+def requested_of(nbytes: int, offset: int, size: int) -> int:
     """How many of the first `nbytes` bytes of a block are among the `size` bytes at an offset."""
     return min(max(nbytes - offset, 0), size)
 
 
-class _Noted(Protocol):
-    """The attributes of a block that `opened` reads."""
-
-    @property
-    def address(self) -> int: ...
-    @property
-    def size(self) -> int: ...
-    @property
-    def nbytes(self) -> int: ...
-    @property
-    def label(self) -> str: ...
-
-
 def opened(segments: list[SegmentLayout], held: Iterable[Block],
-           blocks: Iterable[_Noted]) -> list[SegmentLayout]:
+           blocks: Iterable[Piece]) -> list[SegmentLayout]:
     """The segments with each block of `held` replaced by the blocks that were placed in it."""
     opening = {block.ptr for block in held}
     if not opening:
@@ -128,7 +103,7 @@ def opened(segments: list[SegmentLayout], held: Iterable[Block],
                     yield Piece(at + there, low - at, FREE)
                 offset = low - block.address
                 yield Piece(low + there, high - low, LIVE,
-                            _within(block.nbytes, offset, high - low), block.label,
+                            requested_of(block.nbytes, offset, high - low), block.label,
                             block.address if there else 0, offset)
                 at = high
         if at < end:

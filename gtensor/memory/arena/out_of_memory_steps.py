@@ -1,6 +1,6 @@
 """The steps for a request that its own free list cannot serve, in order.
 
-Each step makes room and then calls `Reserve.take`, which tries the free list, retired chunks, other
+Each step makes room, then calls `Segments.take`, which tries the free list, retired chunks, other
 streams' memory and a new segment. The first step makes no room. The next ones release free segments
 (as many as needed, then all), collect garbage, and wait for the streams that use retired chunks.
 """
@@ -11,7 +11,7 @@ import gc
 from collections.abc import Callable
 from typing import Protocol, TypeVar
 
-from gtensor.memory.arena.segments import Reserve
+from gtensor.memory.arena.segments import Segments
 from gtensor.memory.arena.streams import Streams
 
 Held = TypeVar("Held")
@@ -23,33 +23,32 @@ class Changing(Protocol):
     def __call__(self, work: Callable[[bool], Held]) -> Held: ...
 
 
-class Ladder:
-    """The steps over one reserve; `changing` holds the arena's lock during a step."""
+class OutOfMemorySteps:
+    """The steps over an arena's segments; `changing` holds the arena's lock during a step."""
 
-    def __init__(self, reserve: Reserve, streams: Streams, changing: Changing) -> None:
-        self._reserve = reserve
+    def __init__(self, segments: Segments, streams: Streams, changing: Changing) -> None:
+        self._segments = segments
         self._streams = streams
         self._changing = changing
 
-    def climb(self, size: int, attempt: Callable[[bool], Held | str]) -> Held | str:
+    def run(self, size: int, attempt: Callable[[bool], Held | str]) -> Held | str:
         """The result of `attempt`, called under the lock; or a text that says why there is none."""
         why = ""
-        for rung in (None, self._make_room, self._release, self._collect, self._wait):
-            if rung is not None and not rung(size):
-                continue
-            found = self._changing(attempt)
-            if not isinstance(found, str):
-                return found
-            why = found
+        for makes_room in (None, self._make_room, self._release, self._collect, self._wait):
+            if makes_room is None or makes_room(size):
+                found = self._changing(attempt)
+                if not isinstance(found, str):
+                    return found
+                why = found
         if self._streams.capturing:
             why += "; nothing is released or waited for while a graph is captured"
         return why
 
     def _make_room(self, size: int) -> bool:
-        return self._changing(lambda _: self._reserve.make_room(size) > 0)
+        return self._changing(lambda _: self._segments.make_room(size) > 0)
 
     def _release(self, size: int) -> bool:
-        return self._changing(lambda _: self._reserve.release() > 0)
+        return self._changing(lambda _: self._segments.release() > 0)
 
     def _collect(self, size: int) -> bool:
         gc.collect()
@@ -57,13 +56,7 @@ class Ladder:
         return True
 
     def _wait(self, size: int) -> bool:
-        if not self._changing(lambda _: self._synchronize()):
-            return False
-        self._release(size)
-        return True
-
-    def _synchronize(self) -> bool:
-        if not self._streams.count or self._streams.capturing:
-            return False
-        self._streams.synchronize()
-        return True
+        waits = self._changing(lambda _: self._streams.count > 0 and self._streams.synchronize())
+        if waits:
+            self._release(size)
+        return waits

@@ -1,10 +1,9 @@
 """The pools of an arena: by stream, by graph, and those of ended streams and graphs.
 
 A stream has a pool for large requests and, where small ones are kept apart, one for those. Graphs
-(`graphs.py`) have pools of their own, under numbers below those of streams. Every future replay
-writes their bytes, and no event covers that. So a pool of graphs serves only captures into the same
-pool, and its segments are not released until the pool is forgotten. The pools of a forgotten stream
-or graph are orphans, with their blocks in use, until another stream inherits them (`reserve.py`).
+(`graphs.py`) have pools of their own, under numbers below those of streams; until such a pool is
+forgotten it serves only captures into it, and its segments are not released. The pools of a
+forgotten stream or graph are orphans, with their blocks in use, until another stream inherits them.
 
 The caller holds the arena's lock, except where a function says that it needs none.
 """
@@ -17,7 +16,6 @@ from typing import NamedTuple
 
 from gtensor.memory.arena.chunks import Segment
 from gtensor.memory.arena.free_lists import BlockPool
-from gtensor.memory.arena.stitched import Joined
 
 _LARGE = 64 << 20  # a free segment up to this size may change pools for any smaller request
 FIRST_PRIVATE = -2  # the number of the first pool for graphs; the next ones count down
@@ -30,15 +28,18 @@ class Orphan(NamedTuple):
     kind: dict[int, BlockPool]
 
 
-class Usable(NamedTuple):
-    """The memory of a capture in progress.
+class Capture:
+    """The memory of a capture, and of its replays as long as this object is referenced.
 
-    `joined` keeps the addresses that it joined. `left` are the pools of streams and graphs that
-    ended before it; its replays wait for their work.
+    While it is in progress `left` are the pools of streams and graphs that ended before it; its
+    replays wait for their work. `addresses` were joined for its blocks: they stay mapped.
     """
 
-    joined: Joined
-    left: list[Orphan]
+    __slots__ = ("__weakref__", "addresses", "left")
+
+    def __init__(self, left: list[Orphan]) -> None:
+        self.left = left
+        self.addresses: set[int] = set()
 
 
 class Pools:

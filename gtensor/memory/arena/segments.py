@@ -6,14 +6,12 @@ any other that a foreign stream used. So free neighbours always join. A whole se
 only while it is entirely free.
 
 **Memory of other streams.** A stream whose own pool has no fit takes from others before a new
-segment is acquired: an event costs some microseconds, a new segment a system call and reserved
-memory. But the stream must wait for the owner, again in every iteration; so after `MOST_TAKEN`
-takings it gets a segment of its own if there is room. It prefers a free segment, which changes
-pools and then serves without waits, unless it is far larger than the request; next, a part of a
-segment. The pools of ended streams, with their blocks in use, go to the first stream that needs
-memory.
+segment is acquired: a free segment that is not far larger, which changes pools, else a part of one.
+That costs an event and no memory, but the stream waits for the owner in every iteration; so after
+`MOST_TAKEN` takings it gets a segment of its own if there is room. The pools of ended streams, with
+their blocks in use, go to the first stream that needs memory.
 
-**Paged sources** (`sources/virtual.py`) can join scattered free memory (`spans.py`). So only the
+**The stitcher** (`spans.py`; None without virtual memory) joins scattered free pages. So only the
 pages that a request lacks are acquired, behind a segment where possible, and only when no other
 stream has free memory. A full release also releases the free pages of segments partly in use.
 
@@ -24,33 +22,27 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import suppress
-from itertools import islice
-from weakref import WeakSet
+from typing import TYPE_CHECKING
 
 from gtensor.backend.streams import Stream
-from gtensor.memory.arena.chunks import IN_USE, Chunk, Segment
+from gtensor.memory.arena.chunks import Chunk, Segment
 from gtensor.memory.arena.free_lists import BlockPool, give_all
-from gtensor.memory.arena.pools import Orphan, Pools, Usable, bytes_of, smallest_free
-from gtensor.memory.arena.stitched import Joined, Span, join, missing
+from gtensor.memory.arena.pools import Capture, Orphan, Pools, bytes_of, smallest_free
 from gtensor.memory.arena.streams import Streams
 from gtensor.memory.contract import report
 from gtensor.memory.contract.resource import Stats
-from gtensor.memory.sources import (
-    HUGE_PAGE,
-    PagedSource,
-    SegmentSource,
-    round_up,
-    segment_sizes,
-)
+from gtensor.memory.sources import HUGE_PAGE, SegmentSource, segment_sizes
+
+if TYPE_CHECKING:
+    from gtensor.memory.arena.stitched import Stitcher
 
 MOST_TAKEN = 16
 SMALL_SEGMENT = HUGE_PAGE
-_TRIED = 4  # segments to try to grow in place before a new one is acquired
 
 Aside = Callable[[Segment], object]
 
 
-class Reserve:
+class Segments:
     """Segments from one source, in one pool per stream, and one more for small requests.
 
     `small`: requests up to this many bytes are cut from separate segments, so that a long-lived
@@ -58,21 +50,19 @@ class Reserve:
     """
 
     def __init__(self, source: SegmentSource, streams: Streams, min_remainder: int,
-                 small: int) -> None:
+                 small: int, stitcher: Stitcher | None) -> None:
         self.source = source
-        self._paged = source if isinstance(source, PagedSource) else None
+        self.stitcher = stitcher
         self.streams = streams
         self.limit: int | None = None
         self.reserved = 0
         self.peak = 0
         self.misses = 0
         self.borrowed = 0
-        page = 0 if self._paged is None else self._paged.page
+        page = 0 if stitcher is None else stitcher.page
         self.pools = Pools(
             lambda stream: BlockPool(source.granularity, min_remainder, stream, page), small)
-        self.spans: set[Span] = set()  # those that blocks hold, and those that are retired
-        self.replayed: WeakSet[Joined] = WeakSet()  # the joined addresses that live graphs write
-        self.captures: dict[int, Usable] = {}  # captures in progress, by pool of graphs
+        self.captures: dict[int, Capture] = {}  # captures in progress, by pool of graphs
 
     def stats(self, allocated: int, peak_allocated: int, active: int, requests: int) -> Stats:
         """All counters, with those of the arena."""
@@ -111,8 +101,10 @@ class Reserve:
             chunk = self._from_orphans(pool, size, self.captures[pool.stream].left)
         if chunk is not None:
             return chunk
-        if self._paged is not None and (chunk := self._extend(self._paged, pool, size)):
-            return chunk
+        if self.stitcher is not None and self.stitcher.extend(self, pool, size):
+            pool.taken = 0
+            if chunk := pool.take(size) or self._composed(pool, size):
+                return chunk
         segment = self.grow(stream, size)
         if isinstance(segment, Segment):
             pool.taken = 0
@@ -138,12 +130,12 @@ class Reserve:
                 why = f"the limit is {report.size_text(self.limit)}"
                 continue
             try:
-                return self._acquired(pool, wanted, aside)
+                return self.acquired(pool, wanted, aside)
             except MemoryError as error:
                 why = str(error)
         return why
 
-    def _acquired(self, pool: BlockPool, wanted: int, aside: Aside | None = None) -> Segment:
+    def acquired(self, pool: BlockPool, wanted: int, aside: Aside | None = None) -> Segment:
         """A segment of that size from the source; raises its MemoryError. `aside` as in `grow`."""
         segment = Segment(pool, 0, wanted)
         new = [segment.right]
@@ -166,70 +158,10 @@ class Reserve:
         return segment
 
     def _composed(self, pool: BlockPool, size: int) -> Chunk | None:
-        """A chunk of a pool's free bytes, joined if they are scattered and the source can join."""
-        if self._paged is None:
-            return pool.take(size)
-        capture = self.captures.get(pool.stream)
-        try:
-            chunk = join(pool, size, self._paged, self.spans)
-        except MemoryError:  # too many pages are joined
-            self._part_idle()
-            try:
-                chunk = join(pool, size, self._paged, self.spans)
-            except MemoryError:
-                chunk = None
-        if chunk is None:
-            return pool.take(size, breaking=True)
-        if capture is not None and isinstance(chunk, Span):
-            capture.joined.addresses.add(chunk.ptr & -self._paged.page)
-        return chunk
-
-    def _part_idle(self) -> None:
-        """Release joined addresses that no block uses and no live graph writes."""
-        if self._paged is not None and not self.streams.capturing:
-            self._paged.part({span.ptr & -self._paged.page for span in self.spans}.union(
-                *(joined.addresses for joined in self.replayed)))
-
-    def _extend(self, source: PagedSource, pool: BlockPool, size: int) -> Chunk | None:
-        """A chunk composed of free bytes and of new pages for those that are missing.
-
-        The new pages extend one of the pool's segments if the addresses behind it are free, else
-        they are a new segment.
-        """
-        more = missing(pool, size, source.page)
-        if not more or (self.limit is not None and self.reserved + more > self.limit):
-            return None
-        try:
-            if not self._grown(source, pool, more):
-                self._acquired(pool, more)
-        except MemoryError:
-            return None
-        pool.taken = 0
-        return pool.take(size) or self._composed(pool, size)
-
-    def _grown(self, source: PagedSource, pool: BlockPool, more: int) -> bool:
-        """Whether one of the pool's latest segments could be grown in place by `more` bytes.
-
-        The one with most free bytes at its end is tried first. Older segments are mostly followed
-        by another segment, and a pool may have thousands. Raises the source's MemoryError.
-        """
-        last = islice(reversed(pool.segments.values()), _TRIED)
-        for segment in sorted(last, key=_free_end, reverse=True):
-            chunk = pool.extension(segment, more)
-            new = [chunk]
-            if source.grow(segment.ptr, segment.size, segment.size + more):
-                chunk.left.right = segment.left = chunk  # only stores from here
-                segment.size += more
-                self.misses += 1
-                self.reserved += more
-                if self.reserved > self.peak:
-                    self.peak = self.reserved
-                try:
-                    give_all(new)
-                finally:
-                    give_all(new)
-                return True
-        return False
+        """A chunk of a pool's free bytes, stitched if they are scattered."""
+        chunk = None if self.stitcher is None else self.stitcher.compose(
+            pool, size, self.captures.get(pool.stream))
+        return chunk or pool.take(size, breaking=True)
 
     def _sizes(self, size: int, pool: BlockPool) -> list[int]:
         """The segment sizes to try for a request, preferred first.
@@ -240,7 +172,7 @@ class Reserve:
         graphs = self.pools.private.get(pool.stream)
         reserved = self.reserved if graphs is None else bytes_of(graphs)
         sizes = segment_sizes(size, reserved, self.source.page)
-        if self._paged is not None:
+        if self.stitcher is not None:
             return sizes[-1:]
         small = size <= self.pools.most_small
         return [max(SMALL_SEGMENT, sizes[-1]), sizes[-1]] if small else sizes
@@ -261,28 +193,17 @@ class Reserve:
     def release(self) -> int:
         """Release every free segment, and free pages of the others; the number of bytes."""
         self.streams.poll()
-        if self._paged is not None and not self.streams.capturing:
-            self._set_free_pages_apart(self._paged.page)
+        if self.stitcher is not None:
+            self.stitcher.set_free_pages_apart(self.pools.shared())
         return self._release([segment for pool in self.pools.shared()
                               for segment in pool.free_segments()])
-
-    def _set_free_pages_apart(self, page: int) -> None:
-        """Make the whole pages in free chunks segments of their own."""
-        for pool in self.pools.shared():
-            for segment in tuple(pool.segments.values()):
-                if segment.free:
-                    continue
-                for chunk in tuple(segment):
-                    start = round_up(chunk.ptr, page)
-                    end = (chunk.ptr + chunk.size) & -page
-                    if chunk.bin >= 0 and start < end:
-                        segment = pool.cut(segment, chunk, start, end)
 
     def live(self) -> Iterator[Chunk]:
         """Every chunk that a block holds."""
         for pool in self.pools.all():
             yield from pool.live()
-        yield from (span for span in self.spans if span.bin == IN_USE)
+        if self.stitcher is not None:
+            yield from self.stitcher.live()
 
     def holdings(self) -> list[report.Holding]:
         """The bytes and op of every live block."""
@@ -358,7 +279,8 @@ class Reserve:
 
     def _release(self, segments: list[Segment], wanted: int | None = None) -> int:
         released = 0
-        self._part_idle()
+        if self.stitcher is not None:
+            self.stitcher.part_idle()
         if self.streams.capturing:
             return 0  # the source may wait for the device, which breaks a capture
         for segment in segments:
@@ -384,8 +306,3 @@ class Reserve:
             released += segment.size
         self.pools.forget_empty()
         return released
-
-
-def _free_end(segment: Segment) -> int:
-    """The free bytes at the end of a segment."""
-    return segment.left.size if segment.left.bin >= 0 else 0

@@ -6,6 +6,9 @@ both: only space that touches a page boundary, and at most two holes. Their page
 new, consecutive addresses (`PagedSource.join`), so kernels see one contiguous block. The arena goes
 on counting the parts at their first addresses. Nothing is copied and nothing waits.
 
+An arena over a `PagedSource` has a `Stitcher`, which its `Segments` asks; others have None. The
+caller holds the arena's lock.
+
 (Virtual memory stitching: GMLake, Guo et al., ASPLOS 2024. There whole pages are joined; here a
 page may be shared, so that the rest below a page breaks no page.)
 """
@@ -15,42 +18,48 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator
 from itertools import chain, islice, pairwise
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
+from weakref import WeakSet
 
-from gtensor.memory.arena.chunks import IN_USE, JOINED, Chunk
+from gtensor.memory.arena.chunks import IN_USE, Chunk
 from gtensor.memory.arena.free_lists import BlockPool, give_all
+from gtensor.memory.arena.layout import LIVE, PENDING, Piece, requested_of
+from gtensor.memory.arena.pools import Capture
+from gtensor.memory.arena.streams import Streams
 from gtensor.memory.sources import PagedSource, round_up
 
+if TYPE_CHECKING:
+    from gtensor.memory.arena.segments import Segments
+
+JOINED = -3  # the `bin` of a chunk that is a part of a `Stitched`, which has the block's state
 _LOOKS = 64  # chunks of each kind that are searched for the rest below a page
 _EVERY = 1 << 50  # more bytes than a chunk has
+_TRIED = 4  # segments to try to grow in place before a new one is acquired
 
 
 class Parts:
-    """The chunks of a span in order; it takes the place of the span's pool.
+    """The chunks of a stitched block in order; it takes the place of the block's pool."""
 
-    `spans` are the reserve's spans: those of live blocks and retired ones.
-    """
+    __slots__ = ("chunks", "stitched")
 
-    __slots__ = ("chunks", "spans")
-
-    def __init__(self, chunks: list[Chunk], spans: set[Span]) -> None:
+    def __init__(self, chunks: list[Chunk], stitched: set[Stitched]) -> None:
         self.chunks = chunks
-        self.spans = spans
+        self.stitched = stitched
 
     @property
     def stream(self) -> int:
         """The stream of the pool that has the chunks now."""
         return self.chunks[0].pool.stream
 
-    def give(self, span: Span) -> None:
+    def give(self, whole: Stitched) -> None:
         """Give the chunks back to the pool that has them now."""
         try:
             give_all(self.chunks)
         finally:
-            self.spans.discard(span)
+            self.stitched.discard(whole)
 
 
-class Span(Chunk):
+class Stitched(Chunk):
     """A block's bytes in several chunks, joined at an address of their own.
 
     It is a chunk to the arena, but is in no ring and no free list.
@@ -58,7 +67,9 @@ class Span(Chunk):
 
     __slots__ = ("parts",)
 
-    def __init__(self, ptr: int, chunks: list[Chunk], spans: set[Span]) -> None:
+    in_segment = False
+
+    def __init__(self, ptr: int, chunks: list[Chunk], stitched: set[Stitched]) -> None:
         self.ptr = ptr
         self.size = sum(chunk.size for chunk in chunks)
         self.bin = IN_USE
@@ -66,19 +77,174 @@ class Span(Chunk):
         self.used = self.nbytes = 0
         self.label = ""
         self.parts = chunks
-        self.pool = Parts(chunks, spans)  # type: ignore[assignment]  # has `stream`, `give`
+        self.pool = Parts(chunks, stitched)  # type: ignore[assignment]  # has `stream`, `give`
 
 
-class Joined:
-    """The joined addresses that a capture used, which its replays write.
+class Stitcher:
+    """Composes requests of an arena's scattered free pages, and adds and releases single pages."""
 
-    They stay mapped while this object is referenced.
-    """
+    def __init__(self, source: PagedSource, streams: Streams) -> None:
+        self.page = source.page
+        self.stitched: set[Stitched] = set()  # those that blocks hold, and those that are retired
+        self.captures: WeakSet[Capture] = WeakSet()  # replays write the addresses that they joined
+        self._source = source
+        self._streams = streams
 
-    __slots__ = ("__weakref__", "addresses")
+    def compose(self, pool: BlockPool, size: int, capture: Capture | None) -> Chunk | None:
+        """A chunk of a pool's free bytes, joined if they are scattered; None if it is impossible.
 
-    def __init__(self) -> None:
-        self.addresses: set[int] = set()
+        `capture` is the one in progress into that pool.
+        """
+        if capture is not None:
+            self.captures.add(capture)
+        try:
+            chunk = self._compose(pool, size)
+        except MemoryError:  # too many pages are joined
+            self.part_idle()
+            try:
+                chunk = self._compose(pool, size)
+            except MemoryError:
+                return None
+        if capture is not None and type(chunk) is Stitched:
+            capture.addresses.add(chunk.ptr & -self.page)
+        return chunk
+
+    def part_idle(self) -> None:
+        """Release joined addresses that no block uses and no live graph writes."""
+        if not self._streams.capturing:
+            self._source.part({whole.ptr & -self.page for whole in self.stitched}.union(
+                *(capture.addresses for capture in self.captures)))
+
+    def live(self) -> Iterator[Chunk]:
+        """The chunks that blocks hold."""
+        return (whole for whole in self.stitched if whole.bin == IN_USE)
+
+    def pieces(self) -> dict[Chunk, Piece]:
+        """The parts of stitched blocks; the last of each has the bytes that were not requested."""
+        found = {}
+        for whole in self.stitched:
+            state = LIVE if whole.bin == IN_USE else PENDING
+            offset = 0
+            for part in whole.parts:
+                found[part] = Piece(
+                    part.ptr, part.size, state, requested_of(whole.nbytes, offset, part.size),
+                    whole.label, whole.ptr, offset)
+                offset += part.size
+        return found
+
+    def missing(self, pool: BlockPool, size: int) -> int:
+        """Bytes, in whole pages, that a pool lacks to compose a request; 0 if none."""
+        free = self._free(pool, size)
+        needed = min(round_up(whole, self.page) for whole, *_ in free.ways(size))
+        return max(needed - free.whole, 0)
+
+    def extend(self, segments: Segments, pool: BlockPool, size: int) -> bool:
+        """Add the pages that a pool lacks to compose a request; whether any were added.
+
+        They extend one of the pool's segments if the addresses behind it are free, else they are a
+        new segment.
+        """
+        more = self.missing(pool, size)
+        if not more or (segments.limit is not None and segments.reserved + more > segments.limit):
+            return False
+        try:
+            if not self._grown(segments, pool, more):
+                segments.acquired(pool, more)
+        except MemoryError:
+            return False
+        return True
+
+    def _grown(self, segments: Segments, pool: BlockPool, more: int) -> bool:
+        """Whether one of the pool's latest segments could be grown in place by `more` bytes.
+
+        The one with most free bytes at its end is tried first. Older segments are mostly followed
+        by another segment, and a pool may have thousands. Raises the source's MemoryError.
+        """
+        last = islice(reversed(pool.segments.values()), _TRIED)
+        for segment in sorted(last, reverse=True, key=lambda segment: (
+                segment.left.size if segment.left.bin >= 0 else 0)):
+            chunk = pool.extension(segment, more)
+            new = [chunk]
+            if self._source.grow(segment.ptr, segment.size, segment.size + more):
+                chunk.left.right = segment.left = chunk  # only stores from here
+                segment.size += more
+                segments.misses += 1
+                segments.reserved += more
+                if segments.reserved > segments.peak:
+                    segments.peak = segments.reserved
+                try:
+                    give_all(new)
+                finally:
+                    give_all(new)
+                return True
+        return False
+
+    def set_free_pages_apart(self, pools: Iterable[BlockPool]) -> None:
+        """Make the whole pages in free chunks segments of their own, which can be released."""
+        if self._streams.capturing:
+            return
+        for pool in pools:
+            for segment in tuple(pool.segments.values()):
+                if segment.free:
+                    continue
+                for chunk in tuple(segment):
+                    start = round_up(chunk.ptr, self.page)
+                    end = (chunk.ptr + chunk.size) & -self.page
+                    if chunk.bin >= 0 and start < end:
+                        segment = pool.cut(segment, chunk, start, end)
+
+    def _compose(self, pool: BlockPool, size: int) -> Chunk | None:
+        """As `compose`. Raises MemoryError, with nothing changed, if no addresses are left."""
+        holes = self._free(pool, size).composed(size)
+        if not holes:
+            return None
+        if all(a.start + a.size == b.start and a.chunk is b.chunk for a, b in pairwise(holes)):
+            return pool.carve(holes[0].chunk, holes[0].start, holes[0].start + size)
+        ptr = self._source.join([(hole.start, hole.size) for hole in holes])
+        return self._stitch(pool, ptr, holes)
+
+    def _stitch(self, pool: BlockPool, ptr: int, holes: list[_Hole]) -> Stitched:
+        """Take the holes into use as one chunk at an address."""
+        held: dict[int, Chunk] = {}
+        parts: list[Chunk] = []
+        cut: Chunk | None = None  # the chunk that was cut last
+        whole: Stitched | None = None
+        try:
+            for hole in sorted(holes, key=lambda hole: hole.start):
+                # after a part was carved from a chunk, the bytes behind that part are another chunk
+                inside = parts[-1].right if hole.chunk is cut else hole.chunk
+                parts.append(pool.carve(inside, hole.start, hole.start + hole.size))
+                held[hole.start] = parts[-1]
+                cut = hole.chunk
+            whole = Stitched(ptr, [held[hole.start] for hole in holes], self.stitched)
+            for part in parts:
+                part.bin = JOINED
+            self.stitched.add(whole)
+        except BaseException:
+            if whole is not None:
+                self.stitched.discard(whole)
+            give_all(parts)
+            raise
+        return whole
+
+    def _free(self, pool: BlockPool, size: int) -> _Free:
+        """The free bytes of which a request may be composed.
+
+        Of the largest chunks until they have enough pages, and of some whose sizes are near the
+        rest below a page.
+        """
+        page = self.page
+        odd = size & page - 1
+        found = dict.fromkeys(chain(
+            islice(pool.free(odd), _LOOKS), islice(pool.free_below(odd), _LOOKS),
+            islice(pool.free_below(page), _LOOKS)))
+        lacking = size + page
+        for chunk in pool.free_below(_EVERY):
+            if lacking <= 0 or chunk.size < page:
+                break
+            found[chunk] = None
+            lacking -= max((chunk.ptr + chunk.size & -page) - round_up(chunk.ptr, page), 0)
+        return _Free(found, page)
 
 
 class _Hole(NamedTuple):
@@ -183,69 +349,3 @@ def _least(holes: list[_Hole], nbytes: int) -> _Hole | None:
     """The smallest hole with at least `nbytes` bytes."""
     at = bisect_left(holes, nbytes, key=lambda hole: hole.size)
     return holes[at] if at < len(holes) else None
-
-
-def _fitting(pool: BlockPool, size: int, page: int) -> Iterable[Chunk]:
-    """The free chunks of which a request may be composed.
-
-    The largest ones until they have enough pages, and some whose sizes are near the rest below a
-    page.
-    """
-    odd = size & page - 1
-    found = dict.fromkeys(chain(
-        islice(pool.free(odd), _LOOKS), islice(pool.free_below(odd), _LOOKS),
-        islice(pool.free_below(page), _LOOKS)))
-    lacking = size + page
-    for chunk in pool.free_below(_EVERY):
-        if lacking <= 0 or chunk.size < page:
-            break
-        found[chunk] = None
-        lacking -= max((chunk.ptr + chunk.size & -page) - round_up(chunk.ptr, page), 0)
-    return found
-
-
-def missing(pool: BlockPool, size: int, page: int) -> int:
-    """Bytes, in whole pages, that a pool lacks to compose a request; 0 if none."""
-    free = _Free(_fitting(pool, size, page), page)
-    needed = min(round_up(whole, page) for whole, *_ in free.ways(size))
-    return max(needed - free.whole, 0)
-
-
-def join(pool: BlockPool, size: int, source: PagedSource, spans: set[Span]) -> Chunk | None:
-    """Compose a request of a pool's free bytes; None if that is not possible.
-
-    Contiguous bytes are carved; else the new span is added to `spans`. Raises MemoryError, with
-    nothing changed, if the source has no addresses left.
-    """
-    holes = _Free(_fitting(pool, size, source.page), source.page).composed(size)
-    if not holes:
-        return None
-    if all(a.start + a.size == b.start and a.chunk is b.chunk for a, b in pairwise(holes)):
-        return pool.carve(holes[0].chunk, holes[0].start, holes[0].start + size)
-    ptr = source.join([(hole.start, hole.size) for hole in holes])
-    return _joined(pool, ptr, holes, spans)
-
-
-def _joined(pool: BlockPool, ptr: int, holes: list[_Hole], spans: set[Span]) -> Span:
-    """Take the holes into use as one span at an address."""
-    held: dict[int, Chunk] = {}
-    parts: list[Chunk] = []
-    cut: Chunk | None = None  # the chunk that was cut last
-    span: Span | None = None
-    try:
-        for hole in sorted(holes, key=lambda hole: hole.start):
-            # after a part was carved from a chunk, the bytes behind that part are another chunk
-            inside = parts[-1].right if hole.chunk is cut else hole.chunk
-            parts.append(pool.carve(inside, hole.start, hole.start + hole.size))
-            held[hole.start] = parts[-1]
-            cut = hole.chunk
-        span = Span(ptr, [held[hole.start] for hole in holes], spans)
-        for part in parts:
-            part.bin = JOINED
-        spans.add(span)
-    except BaseException:
-        if span is not None:
-            spans.discard(span)
-        give_all(parts)
-        raise
-    return span

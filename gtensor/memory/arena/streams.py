@@ -221,17 +221,18 @@ class Streams:
                 self._settle(entry)
         return True
 
-    def synchronize(self) -> None:
-        """Block until every retired chunk is free."""
-        self.record_retired()
+    def synchronize(self) -> bool:
+        """Block until every retired chunk is free. False, at once, within a capture."""
         if self.capturing:
-            return
+            return False
+        self.record_retired()
         for stream, line in tuple(self._lines.items()):
             last = next((entry for entry in reversed(line)
                          if entry.chunk is not None and stream in entry.events), None)
             if last is not None:
                 last.events[stream].synchronize()
         self.poll()
+        return True
 
     def claim(self, size: int, stream: int, private: Container[int] = ()) -> Chunk | None:
         """A retired chunk of at least `size` bytes for that stream, which is made to wait for it.

@@ -35,7 +35,7 @@ def category(name: str) -> Iterator[None]:
 class Adaptor:
     """Passes everything on to `upstream`.
 
-    A block is freed directly to the resource that made it; an adaptor is told of frees by `Ears`.
+    A block is freed directly to the resource that made it; adaptors hear of it by `FreeListener`.
     `surplus`: live bytes here minus those of the upstream. A non-empty `no_capture` forbids to
     begin a graph capture under this adaptor, and names it in the error.
     """
@@ -73,68 +73,68 @@ class Adaptor:
         return self.upstream.empty_cache()
 
 
-class Heard:
-    """The `__del__` of a block with listeners: it tells each its key, then frees the block.
+class FreeAndNotify:
+    """The `__del__` of a block with listeners: it calls each with its key, then frees the block.
 
     If an interrupt comes at the entry, dropping this object still frees the block.
     """
 
-    __slots__ = ("__del__", "told")
+    __slots__ = ("__del__", "listeners")
 
-    told: tuple[tuple[Ears, int], ...]
+    listeners: tuple[tuple[FreeListener, int], ...]
     __del__: Callable[[], object]
 
     def __call__(self) -> None:
         try:
-            for ears, key in self.told:  # before the free: no other block has the bytes yet
-                ears.tell(key)
+            for listener, key in self.listeners:  # before the free: the bytes are still the block's
+                listener.notify(key)
         finally:
             self.__del__()
 
 
-class Ears:
-    """Tells a listener of the frees of blocks until `close`.
+class FreeListener:
+    """Calls `callback(key)` at the frees of blocks until `close`.
 
-    Blocks refer to this object, which drops the listener at `close`.
+    Blocks refer to this object, which drops the callback at `close`.
     """
 
-    def __init__(self, listener: Callable[[int], None]) -> None:
-        self._listener: Callable[[int], None] | None = listener
+    def __init__(self, callback: Callable[[int], None]) -> None:
+        self._callback: Callable[[int], None] | None = callback
 
     def listen(self, block: Block, key: int) -> None:
-        """Call the listener with `key` when the block is freed."""
-        heard: Any = block.__del__
-        if type(heard) is not Heard:
-            free, heard = in_turn(heard), Heard()
-            heard.told = ()
-            block.__del__ = heard  # only stores from here: an interrupt would lose the free
-            heard.__del__ = free
-        heard.told = (*(pair for pair in heard.told if not pair[0].closed), (self, key))
+        """Call `callback(key)` when the block is freed."""
+        hook: Any = block.__del__
+        if type(hook) is not FreeAndNotify:
+            free, hook = in_turn(hook), FreeAndNotify()
+            hook.listeners = ()
+            block.__del__ = hook  # only stores from here: an interrupt would lose the free
+            hook.__del__ = free
+        hook.listeners = (*(pair for pair in hook.listeners if not pair[0].closed), (self, key))
 
-    def tell(self, key: int) -> None:
+    def notify(self, key: int) -> None:
         """A block is freed."""
-        listener = self._listener
-        if listener is not None:
-            listener(key)
+        callback = self._callback
+        if callback is not None:
+            callback(key)
 
     @property
     def closed(self) -> bool:
         """Whether `close` was called."""
-        return self._listener is None
+        return self._callback is None
 
     def close(self) -> None:
         """Stop listening."""
-        self._listener = None
+        self._callback = None
 
 
-def chain_of(resource: Any) -> Iterator[Any]:
+def chain_of(resource: object) -> Iterator[Any]:
     """A resource and all its upstreams; nothing for None."""
     while resource is not None:
         yield resource
         resource = getattr(resource, "upstream", None)
 
 
-def bottom_of(resource: Any) -> Any:
+def bottom_of(resource: object) -> Any:
     """The last upstream: the arena."""
     *_, bottom = chain_of(resource)
     return bottom
@@ -143,8 +143,8 @@ def bottom_of(resource: Any) -> Any:
 AnAdaptor = TypeVar("AnAdaptor", bound=Adaptor)
 
 
-def stand_over(device: Device, what: str, make: Callable[[Resource], AnAdaptor]) -> AnAdaptor:
-    """Make `make(device.resource)` the device's resource.
+def push_adaptor(device: Device, what: str, make: Callable[[Resource], AnAdaptor]) -> AnAdaptor:
+    """Make `make(device.resource)`, which is returned, the device's resource.
 
     Raises RuntimeError, which names `what`, if the device's arena is switched off.
     """
@@ -156,7 +156,7 @@ def stand_over(device: Device, what: str, make: Callable[[Resource], AnAdaptor])
         return made
 
 
-def put_in_place(device: Device, before: Resource, after: Resource) -> None:
+def replace_resource(device: Device, before: Resource, after: Resource) -> None:
     """Replace a resource by another one in the device's chain."""
     with _chains:
         if device.resource is before:
@@ -166,26 +166,26 @@ def put_in_place(device: Device, before: Resource, after: Resource) -> None:
                 link.upstream = after
 
 
-def take_out(device: Device, adaptor: Adaptor) -> None:
+def remove_adaptor(device: Device, adaptor: Adaptor) -> None:
     """Remove an adaptor from the device's chain; those above and below it stay."""
     with _chains:  # also while `upstream` is read
-        put_in_place(device, adaptor, adaptor.upstream)
+        replace_resource(device, adaptor, adaptor.upstream)
 
 
 class Captured(Adaptor):
     """The device's resource while a thread captures its work into a graph.
 
     `blocks` are the capture's live blocks, `first` is the serial of the first one that it
-    allocated; `joined` keeps the addresses that it used. `thread` (None once the capture is over)
+    allocated; replays need `memory`. `thread` (None once the capture is over)
     gets no memory of other streams, since the graph could not keep it. Other threads pass through.
     """
 
     no_capture = "another capture"
 
-    def __init__(self, upstream: Resource, stream: int, joined: object = None) -> None:
+    def __init__(self, upstream: Resource, stream: int, memory: object = None) -> None:
         super().__init__(upstream)
         self.stream = stream
-        self.joined = joined
+        self.memory = memory
         self.thread: int | None = get_ident()
         self.first = math.inf
         self.blocks: WeakSet[Block] = WeakSet()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from fractions import Fraction
 from numbers import Integral, Real
 from threading import RLock
 
@@ -18,6 +17,8 @@ def size_of(size: int | str) -> int:
     """Bytes of 500, "500", "500 MB" (10^6 each) or "5GiB" (2^30 each). Raises ValueError."""
     found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([A-Za-z]*)", str(size).strip())
     if found and found[2].upper() in _UNITS:
+        from fractions import Fraction  # here, because it imports the module decimal
+
         nbytes = int(Fraction(found[1]) * _UNITS[found[2].upper()])
         if nbytes > 0:
             return nbytes

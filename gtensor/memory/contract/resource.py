@@ -95,8 +95,8 @@ class Block:
         return f"<Block of {self.nbytes} bytes at {self.ptr:#x}{made_by}, stream {self.stream}>"
 
 
-def block_of(owner: Resource, node: Any, ptr: int, size: int, nbytes: int, label: str, stream: int,
-             serial: int) -> Block:
+def block_of(owner: Resource, node: object, ptr: int, size: int, nbytes: int, label: str,
+             stream: int, serial: int) -> Block:
     """A block with these attributes; its `__del__` is still to be set."""
     block = Block()
     block.node = node

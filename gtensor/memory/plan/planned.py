@@ -16,14 +16,22 @@ from contextlib import contextmanager
 from dataclasses import replace
 from threading import RLock, get_ident
 from types import MethodType
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from gtensor.backend import Device, get_device
-from gtensor.memory.contract.adaptors import Adaptor, Captured, bottom_of, chain_of, put_in_place
+from gtensor.memory.contract.adaptors import (
+    Adaptor,
+    Captured,
+    bottom_of,
+    chain_of,
+    replace_resource,
+)
 from gtensor.memory.contract.report import Holding, size_text
 from gtensor.memory.contract.resource import Block, Resource, Stats, block_of
-from gtensor.memory.plan.plan import Lifetime, Plan
 from gtensor.system.fork_safety import free_at_forks
+
+if TYPE_CHECKING:
+    from gtensor.memory.plan.plan import Lifetime, Plan
 
 _AHEAD = 16  # after a deviation, the planned allocations searched for the request
 _serials = itertools.count(-1, -1)  # below those of any arena
@@ -49,7 +57,6 @@ class Place(NamedTuple):
     region: Region
     start: int
     end: int
-    size: int
 
 
 class Planned(Adaptor):
@@ -212,7 +219,8 @@ class Planned(Adaptor):
         if place is None:
             counts.kept += 1
             return False
-        region, start, end, size = place
+        region, start, end = place
+        size = end - start
         starts = region.starts
         above = bisect_right(starts, start)
         if (above and region.ends[starts[above - 1]] > start
@@ -272,7 +280,7 @@ class Planned(Adaptor):
                 shared = self._shared.setdefault(place.region.reserved.stream, [])  # and here
                 shared += ((place, uses),)
                 del self._uses[place.start]
-            self._live -= place.size
+            self._live -= place.end - place.start
             del self._freed[0]
 
     def _order(self, stream: int) -> None:
@@ -301,7 +309,7 @@ class Planned(Adaptor):
                 if at >= 0 and ptr < region.ends[region.starts[at]]:
                     start = region.starts[at]
                     end = region.ends[start]
-                    return Place(region, start, end, end - start)
+                    return Place(region, start, end)
         return None
 
 
@@ -317,6 +325,8 @@ def planned(plan: Plan, device: Device | str | None = None) -> Iterator[Plan]:
     Raises RuntimeError within another planned step or a capture on the device and if its arena is
     switched off, OutOfMemoryError if the reservation does not fit.
     """
+    from gtensor.memory.plan.plan import Plan
+
     if not isinstance(plan, Plan):
         raise TypeError(f"plan {plan!r} given; wanted one that a recording's plan() made")
     device = get_device(device)
@@ -339,12 +349,12 @@ def planned(plan: Plan, device: Device | str | None = None) -> Iterator[Plan]:
     runner.begin()
     try:
         if runner not in chain:  # else an interrupt left it there
-            put_in_place(device, arena, runner)
+            replace_resource(device, arena, runner)
         yield plan
         whole = True
     finally:
         runner.end(whole)
-        put_in_place(device, runner, arena)
+        replace_resource(device, runner, arena)
     if plan.counts.first and not known:
         warnings.warn("a step differs from its plan, and the arena serves what does: "
                       + plan.counts.first, stacklevel=3)
@@ -355,7 +365,7 @@ def _place(regions: dict[int, Region], lifetime: Lifetime, offset: int) -> Place
         return None
     region = regions[lifetime.stream]
     start = region.reserved.ptr + offset
-    return Place(region, start, start + lifetime.size, lifetime.size)
+    return Place(region, start, start + lifetime.size)
 
 
 def _described(nbytes: int, label: str, stream: int) -> str:

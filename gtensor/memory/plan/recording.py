@@ -8,7 +8,7 @@ from threading import get_ident
 from typing import NamedTuple
 
 from gtensor.backend import Device, get_device
-from gtensor.memory.contract.adaptors import Adaptor, Ears, stand_over, take_out
+from gtensor.memory.contract.adaptors import Adaptor, FreeListener, push_adaptor, remove_adaptor
 from gtensor.memory.contract.resource import Block, Resource
 from gtensor.memory.plan.plan import Lifetime, Plan, make_plan
 
@@ -38,7 +38,7 @@ class Recording(Adaptor):
         self._thread = get_ident()
         self._open = True
         self._alive: dict[int, int] = {}  # serial -> which allocation
-        self._ears = Ears(self._freed)
+        self._frees = FreeListener(self._freed)
 
     def allocate(self, nbytes: int, stream: int = 0, label: str = "") -> Block:
         block = super().allocate(nbytes, stream, label)
@@ -46,7 +46,7 @@ class Recording(Adaptor):
             which = self._alive[block.serial] = len(self.requests)
             self.requests.append(Request(nbytes, block.size, stream, label))
             self.events.append(which)
-            self._ears.listen(block, block.serial)
+            self._frees.listen(block, block.serial)
         return block
 
     def _freed(self, serial: int) -> None:
@@ -64,7 +64,7 @@ class Recording(Adaptor):
     def close(self) -> None:
         """Record no more. Blocks handed out so far stay valid."""
         self._open = False
-        self._ears.close()
+        self._frees.close()
         self._alive.clear()
 
     def lifetimes(self) -> tuple[list[Lifetime], int]:
@@ -125,9 +125,9 @@ def record(device: Device | str | None = None) -> Iterator[Recording]:
     Raises RuntimeError if the device's arena is switched off.
     """
     device = get_device(device)
-    recording = stand_over(device, "a recording of", Recording)
+    recording = push_adaptor(device, "a recording of", Recording)
     try:
         yield recording
     finally:
         recording.close()
-        take_out(device, recording)
+        remove_adaptor(device, recording)

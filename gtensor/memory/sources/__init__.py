@@ -11,13 +11,10 @@ from gtensor.memory.sources.base import (
     segment_sizes,
 )
 from gtensor.memory.sources.called import CudaSegments
-from gtensor.memory.sources.capped import CappedSegments
 from gtensor.memory.sources.host import HostSegments
-from gtensor.memory.sources.simulated import SimulatedPages, SimulatedSegments
 from gtensor.memory.sources.virtual import Pages, VirtualSegments
 
 __all__ = [
-    "HUGE_PAGE", "MIB", "CappedSegments", "CudaSegments", "HostSegments", "PagedSource", "Pages",
-    "SegmentSource", "SimulatedPages", "SimulatedSegments", "VirtualSegments", "round_up",
-    "segment_sizes",
+    "HUGE_PAGE", "MIB", "CudaSegments", "HostSegments", "PagedSource", "Pages", "SegmentSource",
+    "VirtualSegments", "round_up", "segment_sizes",
 ]

@@ -4,25 +4,17 @@ A device's memory comes in pages (2 MiB on CUDA) that can be mapped at any addre
 addresses as large as the device is reserved for each segment, which costs no memory, and only the
 pages in use are mapped. That gives the arena three things that `cudaMalloc` lacks:
 
-- **A segment grows in place.** Where no free chunk fits, pages for the missing bytes are mapped
-  behind the segment; a free chunk at its end becomes part of the larger one. So a tensor that grows
-  step by step leaves no series of segments that are each a little too small.
-- **Free pages leave a segment that is partly in use**, also from its middle. When memory is short,
-  or the cache is emptied, every whole page that lies in a free chunk is unmapped; it can then serve
-  a request of any size on any stream. Only partial pages at a chunk's ends stay mapped.
-- **Scattered free memory can be joined.** A page can be mapped at several addresses at a time. So
-  scattered pages are also mapped at consecutive addresses, where a block is placed; the arena goes
-  on counting them at their first addresses (`memory/arena/stitched.py`). The parts of a page that
-  belong to different blocks share no cache line, since blocks are whole granules of 512 bytes. One
-  block's bytes are used through only one of the addresses at a time, in stream order, as CUDA
-  requires of aliases (CUDA C++ Programming Guide, "Virtual Aliasing Support").
-
-The arena's segments have no holes. Free pages in the middle of a segment are first made a segment
-of their own, as are its two ends (`BlockPool.cut`), and then released like any free segment. So
-chunks always tile segments, `reserved` is the mapped bytes, and an error in between leaves a valid
-arena. The lower end may later grow into the freed addresses. (PyTorch's expandable segments keep
-unmapped blocks in their lists instead.) Growth is tried before a new segment, so each pool mostly
-has one.
+- **A segment grows in place**, by pages that are mapped behind it. So a tensor that grows step by
+  step leaves no series of segments that are each a little too small.
+- **Free pages leave a segment that is partly in use**, and can then serve any request on any
+  stream. They are first made a segment of their own, as are the two ends (`BlockPool.cut`). So
+  segments have no holes, chunks always tile them, and an error in between leaves a valid arena.
+  (PyTorch's expandable segments keep unmapped blocks in their lists instead.)
+- **Scattered free memory can be joined** (`memory/arena/stitched.py`), as a page can be mapped at
+  several addresses at a time. Blocks that share a page share no cache line, since they are whole
+  granules of 512 bytes. One block's bytes are used through only one of the addresses at a time, in
+  stream order, as CUDA requires of aliases (CUDA C++ Programming Guide, "Virtual Aliasing
+  Support").
 """
 
 from __future__ import annotations

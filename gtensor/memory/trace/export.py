@@ -5,20 +5,18 @@ from __future__ import annotations
 import errno
 import gc
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from importlib.util import find_spec
 from os import PathLike
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from gtensor.memory.trace.lifetimes import History
-from gtensor.memory.trace.snapshots import json_file, pickle_file
-from gtensor.memory.trace.timeline_page import html_file
-from gtensor.memory.trace.timeline_picture import png_file
-from gtensor.system.atomic import write_file
+if TYPE_CHECKING:
+    from gtensor.memory.trace.lifetimes import History
 
-_SNAPSHOTS: dict[str, Callable[[History], bytes]] = {".pickle": pickle_file, ".json": json_file}
-_WRITERS = {".html": html_file, ".png": png_file, **_SNAPSHOTS}
+_SNAPSHOTS = (".pickle", ".json")
+_SUFFIXES = (".html", ".png", *_SNAPSHOTS)
 
 
 @contextmanager
@@ -38,8 +36,25 @@ def save(path: str | PathLike[str], history: History, snapshot: bool = False) ->
 
     Raises as `check`, and OSError if the file cannot be written.
     """
+    from gtensor.system.atomic import write_file
+
     check(path, snapshot)
-    write_file(path, _WRITERS[Path(path).suffix](history))
+    write_file(path, _bytes_of(history, Path(path).suffix))
+
+
+def _bytes_of(history: History, suffix: str) -> bytes:
+    """The file of this suffix. The writers are imported here: most programs save no recording."""
+    if suffix == ".html":
+        from gtensor.memory.trace.timeline_page import html_file
+
+        return html_file(history)
+    if suffix == ".png":
+        from gtensor.memory.trace.timeline_picture import png_file
+
+        return png_file(history)
+    from gtensor.memory.trace.snapshots import json_file, pickle_file
+
+    return pickle_file(history) if suffix == ".pickle" else json_file(history)
 
 
 def check_folder(path: str | PathLike[str]) -> None:
@@ -58,11 +73,11 @@ def check_folder(path: str | PathLike[str]) -> None:
 
 def check(path: str | PathLike[str], snapshot: bool = False) -> None:
     """Raise ValueError for an unknown suffix, ModuleNotFoundError for .png without matplotlib."""
-    wanted = _SNAPSHOTS if snapshot else _WRITERS
+    wanted = _SNAPSHOTS if snapshot else _SUFFIXES
     suffix = Path(path).suffix
     if suffix not in wanted:
         raise ValueError(f"file {str(path)!r} given; wanted a name ending in "
-                         f"{', '.join(list(wanted)[:-1])} or {list(wanted)[-1]}")
+                         f"{', '.join(wanted[:-1])} or {wanted[-1]}")
     if suffix == ".png" and find_spec("matplotlib") is None:
         raise ModuleNotFoundError("a picture (.png) needs matplotlib, which is not installed; pip "
                                   "install matplotlib, or name a file ending in .html")

@@ -122,7 +122,7 @@ class History:
 
     def check(self) -> None:
         """Raise ValueError if an event is missing or doubled, or pieces do not tile a segment."""
-        told = bytearray(len(self.times))
+        seen = bytearray(len(self.times))
         for life in self.lives:
             if life.made is not None and life.freed is not None and life.freed <= life.made:
                 raise ValueError(f"the block at {life.address:#x} is freed by event {life.freed}, "
@@ -130,11 +130,11 @@ class History:
             for event in (life.made, life.freed):
                 if event is None:
                     continue
-                if not 0 <= event < len(told) or told[event]:
-                    raise ValueError(f"event {event} of {len(told)} does not belong to one block")
-                told[event] = 1
-        if 0 in told:
-            raise ValueError(f"event {told.index(0)} is lost: it makes or frees no block")
+                if not 0 <= event < len(seen) or seen[event]:
+                    raise ValueError(f"event {event} of {len(seen)} does not belong to one block")
+                seen[event] = 1
+        if 0 in seen:
+            raise ValueError(f"event {seen.index(0)} is lost: it makes or frees no block")
         for segment in self.segments:
             check_tiles(segment)
 

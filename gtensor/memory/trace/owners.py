@@ -9,13 +9,16 @@ from __future__ import annotations
 import gc
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from importlib import import_module
 from itertools import chain
-from typing import Any, NamedTuple, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar
 
-from gtensor.memory.arena.layout import LIVE, Piece, layout_of, opened
+from gtensor.memory.arena.layout import LIVE, Piece, layout_and_stats, opened
 from gtensor.memory.contract.adaptors import Adaptor, bottom_of
 from gtensor.memory.contract.resource import Block
-from gtensor.memory.trace.lifetimes import History, Life
+
+if TYPE_CHECKING:
+    from gtensor.memory.trace.lifetimes import History
 
 
 class Found(NamedTuple):
@@ -33,11 +36,17 @@ class Found(NamedTuple):
 NOT_FOUND = Found(0, "", "")
 Finder = Callable[[Sequence[Any]], Iterator[Found]]
 _finders: dict[Finder, tuple[type, ...]] = {}
+_modules: set[str] = set()
 
 
 def find_with(finder: Finder, *kinds: type) -> None:
     """Call `finder` with all objects of those kinds at the start and the end of a recording."""
     _finders[finder] = kinds
+
+
+def find_in(module: str) -> None:
+    """Import the module, which calls `find_with`, when a recording first looks for holders."""
+    _modules.add(module)
 
 
 class Present(NamedTuple):
@@ -63,8 +72,10 @@ def present(objects: Iterable[Any], arena: Any) -> Present:
 
 def standing(arena: Any) -> History:
     """A history without events: the blocks of an arena now."""
+    from gtensor.memory.trace.lifetimes import History, Life
+
     objects = objects_of(Block, Adaptor)
-    layout, stats = layout_of(arena)
+    layout, stats = layout_and_stats(arena)
     blocks, held, _ = present(objects, arena)
     segments = opened(layout, held, [
         Piece(block.ptr, block.size, LIVE, block.nbytes, block.label) for block in blocks])
@@ -83,11 +94,8 @@ def standing(arena: Any) -> History:
 
 
 class _Placed(Protocol):
-    """An address and a size."""
-
     @property
     def address(self) -> int: ...
-
     @property
     def size(self) -> int: ...
 
@@ -97,6 +105,8 @@ Noted = TypeVar("Noted", bound=_Placed)
 
 def objects_of(*kinds: type) -> list[Any]:
     """All objects of those kinds and of the finders' kinds, derived classes included."""
+    for module in _modules:
+        import_module(module)
     wanted: list[type] = [*kinds, *chain.from_iterable(_finders.values())]
     for kind in wanted:  # the loop extends the list
         wanted.extend(kind.__subclasses__())

@@ -151,13 +151,13 @@ def _bounded(count: int, most: int, what: str) -> int:
     return count
 
 
-def _list(value: Any) -> list[Any]:
+def _list(value: object) -> list[Any]:
     if type(value) is not list:
         raise ValueError(f"it appends to a {type(value).__name__}")
     return value
 
 
-def _set(place: Any, keys: list[Any], values: list[Any]) -> None:
+def _set(place: object, keys: list[Any], values: list[Any]) -> None:
     if type(place) is not dict:
         raise ValueError(f"it sets items of a {type(place).__name__}")
     if len(keys) != len(values):

@@ -56,16 +56,9 @@ def read_snapshot(path: str | PathLike[str]) -> History:
     return history
 
 
-def _read_json(descriptor: int, size: int) -> History:
-    return _from_plain(json.loads(read_text(descriptor, 0, size).decode()))
-
-
-def _read_pickle(descriptor: int, size: int) -> History:
-    return _from_torch(plain_pickle.load(pieces(descriptor, 0, size)))
-
-
 _READERS: dict[str, Callable[[int, int], History]] = {
-    ".json": _read_json, ".pickle": _read_pickle}
+    ".json": lambda file, size: _from_plain(json.loads(read_text(file, 0, size).decode())),
+    ".pickle": lambda file, size: _from_torch(plain_pickle.load(pieces(file, 0, size)))}
 
 
 def _mark(row: Facts) -> Mark:
@@ -76,7 +69,7 @@ def _mark(row: Facts) -> Mark:
 # -- gtensor's plain form --------------------------------------------------------------------------
 
 
-def _from_plain(document: Any) -> History:
+def _from_plain(document: object) -> History:
     if not isinstance(document, dict) or document.get("format") != FORMAT:
         raise ValueError(f"its 'format' is not {FORMAT!r}")
     whole = Facts("the snapshot", document)
@@ -114,7 +107,7 @@ def _piece(row: Facts) -> Piece:
 # -- PyTorch's form --------------------------------------------------------------------------------
 
 
-def _from_torch(document: Any) -> History:
+def _from_torch(document: object) -> History:
     if not isinstance(document, dict) or not {"segments", "device_traces"} <= document.keys():
         raise ValueError("it lacks 'segments' and 'device_traces'")
     whole = Facts("the snapshot", document)
@@ -131,7 +124,7 @@ def _from_torch(document: Any) -> History:
     layouts = []
     for segment, blocks in zip(segments, _blocks(segments), strict=True):
         trace.add_standing(segment, blocks)
-        layouts.append(_layout(segment, blocks))
+        layouts.append(_segment(segment, blocks))
     if own is None:
         return History(f"cuda:{index}", trace.times, trace.lives, trace.marks, layouts,
                        trace.changes)
@@ -238,7 +231,7 @@ class _Trace:
         return found
 
 
-def _layout(segment: Facts, blocks: list[Facts]) -> SegmentLayout:
+def _segment(segment: Facts, blocks: list[Facts]) -> SegmentLayout:
     pieces, address = [], segment.address("address")
     for block in blocks:
         state, size = block.text("state"), block.whole("size")

@@ -2,9 +2,9 @@
 
 The suffix selects one of two forms of the same facts.
 
-`.pickle`: PyTorch's layout, a dict of `segments` and `device_traces`, of plain Python values, which
+`.pickle`: PyTorch's form, a dict of `segments` and `device_traces`, of plain Python values, which
 `python -m torch.cuda._memory_viz trace_plot FILE -o out.html` and pytorch.org/memory_viz draw.
-Facts that PyTorch's layout lacks have keys of their own (`op`, `module`, `block_size`, the last
+Facts that PyTorch's form lacks have keys of their own (`op`, `module`, `block_size`, the last
 entry `gtensor`), which its viewer ignores.
 
 `.json`: a dict of
@@ -36,7 +36,7 @@ from operator import itemgetter
 from typing import Any
 
 from gtensor.memory.arena.layout import FREE, LIVE, Piece, SegmentLayout, graph_pool
-from gtensor.memory.trace.lifetimes import OUT_OF_MEMORY, History, Life, Mark, SegmentChange, Source
+from gtensor.memory.trace.lifetimes import OUT_OF_MEMORY, History, Life, SegmentChange, Source
 
 FORMAT = "gtensor memory snapshot"
 VERSION = 1
@@ -54,7 +54,7 @@ def json_file(history: History) -> bytes:
 
 def pickle_file(history: History) -> bytes:
     """The bytes of a `.pickle` file; the viewer reads protocols 2 to 4."""
-    return pickle.dumps(torch_layout(history), protocol=4)
+    return pickle.dumps(torch_document(history), protocol=4)
 
 
 def plain(history: History) -> dict[str, Any]:
@@ -76,7 +76,7 @@ def plain(history: History) -> dict[str, Any]:
     }
 
 
-def torch_layout(history: History) -> dict[str, Any]:
+def torch_document(history: History) -> dict[str, Any]:
     """The history as PyTorch's snapshot: `segments` and `device_traces`."""
     number = re.fullmatch(r"\w+:(\d{1,3})", history.device)
     index = int(number[1]) if number else 0
@@ -139,8 +139,10 @@ def _block(piece: Piece, life: Life | None, frames: _FrameTable) -> dict[str, An
 
 
 def _trace(history: History, frames: _FrameTable) -> list[dict[str, Any]]:
-    between = sorted([*(_failure(mark) for mark in history.marks if mark.name == OUT_OF_MEMORY),
-                      *map(_change, history.changes)], key=itemgetter(0))[::-1]
+    between = [(mark.event, _entry("oom", mark.time, size=mark.nbytes, device_free=0))
+               for mark in history.marks if mark.name == OUT_OF_MEMORY]
+    between += map(_change, history.changes)
+    between = sorted(between, key=itemgetter(0))[::-1]
     times = [int(time * 1e6) for time in history.times]
     entries: list[Any] = [None] * len(times)  # by event
     for life in history.lives:
@@ -151,10 +153,10 @@ def _trace(history: History, frames: _FrameTable) -> list[dict[str, Any]]:
             entries[life.freed] = tuple(_block_entry(action, life, who, times[life.freed])
                                         for action in ("free_requested", "free_completed"))
     trace: list[dict[str, Any]] = []
-    for number, told in enumerate(entries):
+    for number, of_event in enumerate(entries):
         while between and between[-1][0] <= number:
             trace.append(between.pop()[1])
-        trace += told
+        trace += of_event
     trace.extend(entry for _, entry in reversed(between))
     if trace:
         trace.append(_entry("snapshot", trace[-1]["time_us"] * 1e-6))
@@ -165,10 +167,6 @@ def _block_entry(action: str, life: Life, frames: Frames, time: int) -> dict[str
     return {"action": action, "addr": life.address, "size": life.nbytes, "stream": life.stream,
             "frames": frames, "category": life.category or UNKNOWN, "time_us": time,
             "op": life.op, "module": life.module, "block_size": life.size}
-
-
-def _failure(mark: Mark) -> tuple[int, dict[str, Any]]:
-    return mark.event, _entry("oom", mark.time, size=mark.nbytes, device_free=0)
 
 
 def _change(change: SegmentChange) -> tuple[int, dict[str, Any]]:

@@ -18,9 +18,8 @@ from types import CodeType
 from typing import Any, NamedTuple
 
 from gtensor.backend.scopes import here, listeners
-from gtensor.memory.arena.layout import SegmentLayout, layout_of, opened
-from gtensor.memory.arena.stitched import Span
-from gtensor.memory.contract.adaptors import Adaptor, Ears, bottom_of, current_category
+from gtensor.memory.arena.layout import LIVE, Piece, SegmentLayout, layout_and_stats, opened
+from gtensor.memory.contract.adaptors import Adaptor, FreeListener, bottom_of, current_category
 from gtensor.memory.contract.resource import Block, OutOfMemoryError, Resource
 from gtensor.memory.trace.export import collector_paused, save
 from gtensor.memory.trace.lifetimes import (
@@ -90,9 +89,9 @@ class Timeline(Adaptor):
         self._marks: list[tuple[int, int, str, bool, int]] = []
         self._live: dict[int, Made] = {}  # by the id of the block
         self._found: dict[int, tuple[Made, Found]] = {}  # by the id of `Made`
-        self._ears = Ears(self._freed)
+        self._frees = FreeListener(self._freed)
         self._segments = _Segments(self)
-        self._ended: tuple[list[SegmentLayout], dict[str, Any]] | None = None
+        self._ended: tuple[list[SegmentLayout], dict[str, object]] | None = None
         self._total = 0
         live = self._adopt()
         self._total += live  # a separate statement: frees during `_adopt` changed `_total`
@@ -118,12 +117,12 @@ class Timeline(Adaptor):
                 if instruction is None:
                     frame = user_frame(_frame_at(1))
                     instruction = frame.f_code, frame.f_lasti
-            self._ears.listen(block, id(block))
+            self._frees.listen(block, id(block))
             size = block.size
             self._live[id(block)] = made = _tuple(Made, (
                 block.serial, block.ptr, size, nbytes, stream, label, current_category(),
                 here.module, here.phase, instruction))
-            if made.address not in self._segments and type(block.node) is not Span:
+            if made.address not in self._segments and getattr(block.node, "in_segment", True):
                 self._segments.look(self.recorded)
             self._note(made, size, True)
         return block
@@ -151,7 +150,7 @@ class Timeline(Adaptor):
                 self._find(objects)
             finally:
                 self._open = False
-                self._ears.close()
+                self._frees.close()
                 listeners.remove(self)
             self._ended = self._now(objects)
 
@@ -235,7 +234,7 @@ class Timeline(Adaptor):
             self._live[id(block)] = Made(
                 block.serial, block.ptr, block.size, block.nbytes, block.stream, block.label,
                 "", "", None, None)
-            self._ears.listen(block, id(block))
+            self._frees.listen(block, id(block))
         self._find(objects)
         return found.allocated
 
@@ -244,11 +243,13 @@ class Timeline(Adaptor):
         for made, found in uses(self._live.values(), objects):
             self._found[id(made)] = made, found
 
-    def _now(self, objects: list[Any]) -> tuple[list[SegmentLayout], dict[str, Any]]:
+    def _now(self, objects: list[Any]) -> tuple[list[SegmentLayout], dict[str, object]]:
         self._segments.look(self.recorded)
-        segments, stats = layout_of(self._segments.bottom)
+        segments, stats = layout_and_stats(self._segments.bottom)
         held = present(objects, self._segments.bottom).held
-        return opened(segments, held, list(self._live.values())), stats
+        return opened(segments, held, [
+            Piece(made.address, made.size, LIVE, made.nbytes, made.label)
+            for made in list(self._live.values())]), stats
 
 
 class _Segments:
@@ -293,7 +294,7 @@ class _Segments:
                 self._looking.release()
 
     def _ranges(self) -> set[tuple[int, int, int]]:
-        return {segment[:3] for segment in layout_of(self.bottom)[0]}
+        return {segment[:3] for segment in layout_and_stats(self.bottom)[0]}
 
     def _know(self, present: set[tuple[int, int, int]]) -> None:
         ordered = sorted(present)

@@ -7,9 +7,8 @@ activation's open range (`Inverse.inside`), where both the inverse and the gradi
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from math import inf
-from typing import Any
+from typing import Any, NamedTuple
 
 import ml_dtypes
 import numpy as np
@@ -21,8 +20,7 @@ from gtensor.ops.build.path_builders import negative
 Bounds = tuple[float, float]
 
 
-@dataclass(frozen=True)
-class Inverse:
+class Inverse(NamedTuple):
     """The functions by which backward uses an activation z = act(y) from z alone.
 
     The parameter p is leaky_relu's slope, elu's alpha, softplus' beta. z and g are not written. The

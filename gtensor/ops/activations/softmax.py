@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -14,8 +14,12 @@ from gtensor.engine.op import op
 from gtensor.engine.samples import Sample, alike, normal
 from gtensor.ops.build.cpu_tiles import Scratch, computed_in, row_tile_size, row_tiles
 
+if TYPE_CHECKING:
+    from gtensor.backend.typing import Array, CudaArray, Params, Path
+    from gtensor.engine.typing import Namespace, Step, Values
 
-def _last(x: Any, axis: int) -> Any:
+
+def _last(x: Array, axis: int) -> Array:
     """A view with `axis` last."""
     return x if axis == x.ndim - 1 else np.moveaxis(x, axis, -1)
 
@@ -30,7 +34,7 @@ def _exponentials(rows: np.ndarray, wide: np.ndarray, terms: np.ndarray) -> np.n
     return terms.sum(axis=-1, keepdims=True)
 
 
-def _softmax_cpu(x: Any, *, axis: int, out: Any = None) -> Any:
+def _softmax_cpu(x: Array, *, axis: int, out: Array | None = None) -> Array:
     if out is None:
         out = host().empty(x.shape, x.dtype, "softmax")
     if x.size == 0:
@@ -50,7 +54,7 @@ def _softmax_cpu(x: Any, *, axis: int, out: Any = None) -> Any:
     return out
 
 
-def _log_softmax_cpu(x: Any, *, axis: int, out: Any = None) -> Any:
+def _log_softmax_cpu(x: Array, *, axis: int, out: Array | None = None) -> Array:
     if out is None:
         out = host().empty(x.shape, x.dtype, "log_softmax")
     if x.size == 0:
@@ -67,7 +71,7 @@ def _log_softmax_cpu(x: Any, *, axis: int, out: Any = None) -> Any:
     return out
 
 
-def _softmax_grad_cpu(g: Any, y: Any, *, axis: int, out: Any = None) -> Any:
+def _softmax_grad_cpu(g: Array, y: Array, *, axis: int, out: Array | None = None) -> Array:
     if out is None:
         out = host().empty(g.shape, g.dtype, "softmax_grad")
     if g.size == 0:
@@ -82,7 +86,7 @@ def _softmax_grad_cpu(g: Any, y: Any, *, axis: int, out: Any = None) -> Any:
     return out
 
 
-def _log_softmax_grad_cpu(g: Any, y: Any, *, axis: int, out: Any = None) -> Any:
+def _log_softmax_grad_cpu(g: Array, y: Array, *, axis: int, out: Array | None = None) -> Array:
     if out is None:
         out = host().empty(g.shape, g.dtype, "log_softmax_grad")
     if g.size == 0:
@@ -101,22 +105,22 @@ def _log_softmax_grad_cpu(g: Any, y: Any, *, axis: int, out: Any = None) -> Any:
 # -- GPU: contiguous rows ------------------------------------------------------------------------
 
 
-def _rows_path(kernel: Raw) -> Any:
+def _rows_path(kernel: Raw) -> Path:
     """The path of a kernel over contiguous rows (inputs, output, rows, columns), for any axis."""
 
-    def path(*arrays: Any, axis: int, out: Any = None) -> Any:
+    def path(*arrays: Array, axis: int, out: Array | None = None) -> Array:
         xp = cupy()
         x = arrays[0]
         inputs = [xp.ascontiguousarray(xp.moveaxis(a, axis, -1)) for a in arrays]
         shape = inputs[0].shape
         direct = out is not None and axis == x.ndim - 1 and out.flags.c_contiguous
-        result = out if direct else xp.empty(shape, x.dtype)
+        result: CudaArray = out if direct else xp.empty(shape, x.dtype)
         columns = shape[-1]
         rows = x.size // columns if columns else 0
         grid, block = row_launch(rows)
         kernel[x.dtype](grid, block, (*inputs, result, rows, columns))
         if direct:
-            return out
+            return result
         moved = xp.moveaxis(result, -1, axis)
         if out is None:
             return xp.ascontiguousarray(moved)
@@ -129,33 +133,37 @@ def _rows_path(kernel: Raw) -> Any:
 # -- definitions -----------------------------------------------------------------------------------
 
 
-def _sum(ns: Any, x: Any, axis: int) -> Any:
+def _sum(ns: Namespace, x: Array, axis: int) -> Array:
     return ns.sum(x, axis=(axis,), keepdims=True)
 
 
-def _softmax_grad(g: Any, y: Any, *, axis: int) -> Any:
+def _softmax_grad(g: Array, y: Array, *, axis: int) -> Array:
     return y * (g - _sum(recorded, g * y, axis))
 
 
-def _log_softmax_grad(g: Any, y: Any, *, axis: int) -> Any:
+def _log_softmax_grad(g: Array, y: Array, *, axis: int) -> Array:
     return g - recorded.exp(y) * _sum(recorded, g, axis)
 
 
-def _softmax_backward(ns: Any, step: Any, g: Any) -> None:
+def _softmax_backward(ns: Namespace, step: Step, g: Array) -> None:
     (y,) = step.saved
     step.give(0, ns.softmax_grad(g, y, axis=step.params["axis"], out=step.reuse(g)))
 
 
-def _log_softmax_backward(ns: Any, step: Any, g: Any) -> None:
+def _log_softmax_backward(ns: Namespace, step: Step, g: Array) -> None:
     (y,) = step.saved
     step.give(0, ns.log_softmax_grad(g, y, axis=step.params["axis"], out=step.reuse(g)))
 
 
-def _softmax_tangent(ns: Any, primals: Any, tangents: Any, out: Any, params: Any) -> Any:
+def _softmax_tangent(
+    ns: Namespace, primals: Values, tangents: Values, out: Array, params: Params
+) -> Array:
     return ns.softmax_grad(tangents[0], out, axis=params["axis"])  # its Jacobian is symmetric
 
 
-def _log_softmax_tangent(ns: Any, primals: Any, tangents: Any, out: Any, params: Any) -> Any:
+def _log_softmax_tangent(
+    ns: Namespace, primals: Values, tangents: Values, out: Array, params: Params
+) -> Array:
     t = tangents[0]
     return ns.subtract(t, _sum(ns, ns.multiply(ns.exp(out), t), params["axis"]))
 

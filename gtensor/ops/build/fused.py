@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
+from gtensor.engine.arguments import arguments_of
 from gtensor.engine.namespaces import recorded
 from gtensor.engine.op import Op, op
 from gtensor.ops.build.path_builders import tiled
@@ -19,13 +19,11 @@ def fused(name: str, formula: Callable[..., Any], *, gpu: Callable[..., Any], **
     It has no rule: if an input requires a gradient, the formula is recorded instead, op by op.
     Backward rules use such ops, so second order needs no second set of rules.
     """
-    names = [p.name for p in inspect.signature(formula).parameters.values()
-             if p.kind is p.POSITIONAL_OR_KEYWORD]
 
     def composed(*inputs: Any, **params: Any) -> Any:
         return formula(recorded, *inputs, **params)
 
-    return op(name, inputs=" ".join(names[1:]), cpu=tiled(name, formula),
+    return op(name, inputs=" ".join(arguments_of(formula).inputs[1:]), cpu=tiled(name, formula),
               gpu=_one_dtype(gpu), backward=None,
               tangent=None, composed=composed, **more)
 

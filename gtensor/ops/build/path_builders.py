@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable, Iterator
 from functools import partial
 from math import prod
@@ -172,7 +171,7 @@ def tiled(name: str, formula: Callable[..., Any], dtype: Any = None) -> Path:
             out[key] = formula(np, *_widened(parts, half), **params)
         return out
 
-    path.__signature__ = _path_signature(formula)  # type: ignore[attr-defined]
+    path.formula = formula  # type: ignore[attr-defined]  # whose arguments it takes
     return _plain(path, partial(formula, np))
 
 
@@ -183,13 +182,6 @@ def _simple(arrays: tuple[Any, ...]) -> bool:
         if type(a) is ndarray and (a.size > limit or a.itemsize == 2):
             return False
     return True
-
-
-def _path_signature(formula: Callable[..., Any]) -> inspect.Signature:
-    """A path's: the formula's without the namespace, and `out`."""
-    known = list(inspect.signature(formula).parameters.values())[1:]
-    out = inspect.Parameter("out", inspect.Parameter.KEYWORD_ONLY, default=None)
-    return inspect.Signature([*known, out])
 
 
 def settled(result: Any, out: Any) -> Any:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable
 from math import prod
 from typing import Any
@@ -69,9 +68,6 @@ def matrix_paths(name: str, function: Callable[..., Any]) -> dict[str, Callable[
     reading cuSOLVER's status would wait, so there a singular matrix gives infinities or NaN.
     """
 
-    inputs_and_params = [*inspect.signature(function).parameters.values()][1:]
-    out_too = inspect.Parameter("out", inspect.Parameter.KEYWORD_ONLY, default=None)
-
     def on(library: Callable[[], Any]) -> Callable[..., Any]:
         def path(*arrays: Any, out: Any = None, **params: Any) -> Any:
             half = is_half(np.result_type(*[a.dtype for a in arrays]))
@@ -86,8 +82,7 @@ def matrix_paths(name: str, function: Callable[..., Any]) -> dict[str, Callable[
             out[...] = value
             return out
 
-        path.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
-            [*inputs_and_params, out_too])
+        path.formula = function  # type: ignore[attr-defined]  # whose arguments it takes
         return path
 
     return {"cpu": on(lambda: np), "gpu": on(cupy)}

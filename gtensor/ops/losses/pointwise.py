@@ -8,7 +8,6 @@ not round it to 0.
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -16,6 +15,7 @@ import numpy as np
 
 from gtensor.backend.cuda import cupy
 from gtensor.backend.kernels import elementwise
+from gtensor.engine.arguments import arguments_of
 from gtensor.engine.namespaces import recorded
 from gtensor.engine.op import Op, op
 from gtensor.engine.samples import Sample, alike
@@ -87,9 +87,8 @@ def _kernel(name: str, formula: Formula, text: str, **more: str) -> Any:
 
 def _names(formula: Formula) -> tuple[list[str], list[str]]:
     """Of the inputs and of the parameters."""
-    parameters = list(inspect.signature(formula).parameters.values())[1:]  # without ns
-    keywords = [p.name for p in parameters if p.kind is p.KEYWORD_ONLY]
-    return [p.name for p in parameters if p.name not in keywords], keywords
+    takes = arguments_of(formula)
+    return list(takes.inputs[1:]), list(takes.params)  # without ns
 
 
 def loss_gradient(
@@ -131,7 +130,7 @@ def _sum_rules(partials: Sequence[Formula]) -> dict[str, Any]:
 
 def loss_records(
     name: str, formula: Formula, text: str, partials: Sequence[str | Formula], *,
-    samples: list[Sample], reference: Formula, doc: str, before: str = "",
+    samples: Sequence[Sample], reference: Formula, doc: str, before: str = "",
 ) -> tuple[Op, Op]:
     """The elementwise loss `formula(ns, *inputs, **params)` and `scale` times its sum.
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -21,7 +22,7 @@ def _probabilities(rng: np.random.Generator, shape: tuple[int, ...]) -> np.ndarr
     return rng.uniform(0.05, 0.95, shape)
 
 
-def _grad_samples(samples: list[Sample], without: int | None = None) -> list[Sample]:
+def _grad_samples(samples: Sequence[Sample], without: int | None = None) -> list[Sample]:
     """Samples of a loss's gradient: g first, and one input less where the gradient lacks it."""
     kept = [i for i in range(len(samples[0].shapes)) if i != without]
     return [Sample((s.shapes[0], *[s.shapes[i] for i in kept]),

@@ -7,7 +7,6 @@ only z and inverts the activation tile by tile.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import replace
 from math import inf, prod
 from typing import Any
 
@@ -123,7 +122,7 @@ def grad_cpu(
         return out, totals.astype(c.work)
     if activation != "identity" and out.dtype == c.work:  # dy waits in `out`: it is made once
         _store(c, out, first)
-        g, inverse = out, replace(inverse, gradient=INVERSES["identity"].gradient)
+        g, inverse = out, inverse._replace(gradient=INVERSES["identity"].gradient)
     else:
         for _ in first:
             pass

@@ -7,10 +7,9 @@ same op on the transpose.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import cached_property
 from math import prod
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -25,8 +24,7 @@ from gtensor.settings import settings
 Places = slice | np.ndarray
 
 
-@dataclass(frozen=True, eq=False)
-class Term:
+class Term(NamedTuple):
     """out[to] += weight * x[of], no place twice in `to`. A weight of None is 1."""
 
     to: Places
@@ -34,15 +32,17 @@ class Term:
     weight: np.ndarray | None
 
 
-@dataclass(frozen=True, eq=False)
 class Mixing:
     """A sparse matrix (rows, columns): weight[e] at (row[e], column[e]), no place twice."""
 
-    rows: int
-    columns: int
-    row: np.ndarray
-    column: np.ndarray
-    weight: np.ndarray
+    def __init__(
+        self, rows: int, columns: int, row: np.ndarray, column: np.ndarray, weight: np.ndarray
+    ) -> None:
+        self.rows = rows
+        self.columns = columns
+        self.row = row
+        self.column = column
+        self.weight = weight
 
     @cached_property
     def T(self) -> Mixing:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -12,7 +12,7 @@ from gtensor.backend import element_type, host
 from gtensor.backend.cuda import cupy
 from gtensor.engine.namespaces import recorded
 from gtensor.engine.op import Op, op
-from gtensor.engine.samples import Sample, normal
+from gtensor.engine.samples import Draw, Sample, normal
 from gtensor.engine.tensor import Tensor
 from gtensor.ops.arrange.joining import concat
 from gtensor.ops.arrange.shape import (
@@ -29,10 +29,14 @@ from gtensor.ops.build.cpu_tiles import computed_in, row_tiles
 from gtensor.ops.reduce.reductions import accumulator
 from gtensor.settings import settings
 
+if TYPE_CHECKING:
+    from gtensor.backend.typing import Array, DTypeLike
+    from gtensor.engine.typing import Namespace, Operand, Step
+
 __all__ = ["cumulative_sum", "diff"]
 
 METHODS = ("cumulative_sum",)
-Key = tuple[Any, ...]
+Key = tuple[slice, ...]
 _ACCUMULATES = "fdFDlL"  # dtypes in which NumPy's scans are what is wanted
 
 
@@ -46,8 +50,9 @@ def ends(axis: int, reverse: bool) -> tuple[Key, Key]:
 
 
 def accumulated(
-    x: Any, axis: int, dtype: Any, initial: int | None, reverse: bool, function: np.ufunc, out: Any
-) -> Any:
+    x: Array, axis: int, dtype: DTypeLike | None, initial: int | None, reverse: bool,
+    function: np.ufunc, out: Array | None
+) -> Array:
     """The scan of x by a ufunc, from the end if `reverse`; `initial` before all of it, if given."""
     if (out is None and dtype is None and initial is None and not reverse
             and x.dtype.char in _ACCUMULATES and x.nbytes < settings.arena_min_bytes):
@@ -73,7 +78,7 @@ def accumulated(
     return out
 
 
-def _accumulate_half(function: np.ufunc, rows: Any, result: Any) -> None:
+def _accumulate_half(function: np.ufunc, rows: Array, result: Array) -> None:
     """In float32, by tiles of whole rows; a row beyond a tile needs a buffer of its length."""
     if rows.size:
         for tile in row_tiles(rows.shape):
@@ -81,16 +86,16 @@ def _accumulate_half(function: np.ufunc, rows: Any, result: Any) -> None:
 
 
 def _cumulative_sum_cpu(
-    x: Any, *, axis: int, include_initial: bool = False, reverse: bool = False, dtype: Any = None,
-    out: Any = None,
-) -> Any:
+    x: Array, *, axis: int, include_initial: bool = False, reverse: bool = False,
+    dtype: DTypeLike | None = None, out: Array | None = None,
+) -> Array:
     return accumulated(x, axis, dtype, 0 if include_initial else None, reverse, np.add, out)
 
 
 def cumulative_gpu(
-    name: str, initial: int, x: Any, *, axis: int, include_initial: bool = False,
-    reverse: bool = False, dtype: Any = None, out: Any = None,
-) -> Any:
+    name: str, initial: int, x: Array, *, axis: int, include_initial: bool = False,
+    reverse: bool = False, dtype: DTypeLike | None = None, out: Array | None = None,
+) -> Array:
     """The scan of x by CuPy's function of that name, `initial` before it if `include_initial`."""
     xp = cupy()
     wanted = dtype or accumulator(x.dtype) or x.dtype
@@ -109,7 +114,7 @@ def cumulative_gpu(
 # -- cumulative sum --------------------------------------------------------------------------------
 
 
-def _cumulative_sum_backward(ns: Any, step: Any, g: Any) -> None:
+def _cumulative_sum_backward(ns: Namespace, step: Step, g: Array) -> None:
     """The sum from the other end."""
     axis, reverse = step.params["axis"], step.params.get("reverse", False)
     if step.params.get("include_initial", False):
@@ -117,7 +122,7 @@ def _cumulative_sum_backward(ns: Any, step: Any, g: Any) -> None:
     step.give(0, ns.cumulative_sum(g, axis=axis, reverse=not reverse))
 
 
-def samples(draw: Any = normal, **params: Any) -> list[Sample]:
+def samples(draw: Draw = normal, **params: Any) -> list[Sample]:
     """Samples of a scan."""
     return [Sample((s,), draw, {"axis": a, "include_initial": i, **params}) for s, a, i in (
         ((7,), 0, False), ((3, 5), 1, True), ((3, 5), 0, False), ((2, 3, 4), 1, True),
@@ -146,7 +151,8 @@ _cumulative_sum = op(
 
 
 def cumulative_sum(
-    x: Tensor, /, axis: int | None = None, *, dtype: Any = None, include_initial: bool = False
+    x: Tensor, /, axis: int | None = None, *, dtype: DTypeLike | None = None,
+    include_initial: bool = False
 ) -> Tensor:
     """The sums of the first 1, 2, ... elements along `axis`, which a 1-d x may leave out.
 
@@ -158,7 +164,9 @@ def cumulative_sum(
     return scanned(_cumulative_sum, x, axis, dtype, include_initial)
 
 
-def scanned(scan: Op, x: Tensor, axis: int | None, dtype: Any, include_initial: bool) -> Tensor:
+def scanned(
+    scan: Op, x: Tensor, axis: int | None, dtype: DTypeLike | None, include_initial: bool
+) -> Tensor:
     """The scan along the axis; its dtype is a parameter where it is not x's."""
     name = scan.name
     if axis is None and x.ndim != 1:
@@ -177,7 +185,8 @@ def scanned(scan: Op, x: Tensor, axis: int | None, dtype: Any, include_initial: 
 
 
 def diff(
-    x: Tensor, /, axis: int = -1, *, n: int = 1, prepend: Any = None, append: Any = None
+    x: Tensor, /, axis: int = -1, *, n: int = 1, prepend: Operand | None = None,
+    append: Operand | None = None
 ) -> Tensor:
     """x[1:] - x[:-1] along `axis`, n times (0: a copy); booleans are compared, not subtracted.
 
@@ -202,7 +211,7 @@ def diff(
     return x
 
 
-def _edge(value: Any, x: Tensor, axis: int) -> Tensor:
+def _edge(value: Operand, x: Tensor, axis: int) -> Tensor:
     """A tensor as it is; a number as one of x's shape, with size 1 along the axis."""
     weak = isinstance(value, (bool, int, float, complex))
     dtype = (x.detach()[:0] + value).dtype if weak else None  # a number's own kind is weak

@@ -8,8 +8,10 @@ if all unfinished work on them lies within its clock.
 
 from __future__ import annotations
 
+from simulated import SimulatedPages, SimulatedSegments
+
 from gtensor.backend.streams import SimulatedStream
-from gtensor.memory import Block, SegmentSource, SimulatedPages, SimulatedSegments, VirtualSegments
+from gtensor.memory import Block, SegmentSource, VirtualSegments
 
 from ..invariants import physical
 

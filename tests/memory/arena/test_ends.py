@@ -7,6 +7,7 @@ import threading
 from contextlib import nullcontext
 
 import pytest
+from simulated import SimulatedSegments
 
 import gtensor as gt
 from gtensor import memory, nn, optim
@@ -16,7 +17,6 @@ from gtensor.memory import (
     Arena,
     Plan,
     Planned,
-    SimulatedSegments,
     Timeline,
 )
 from gtensor.memory.contract import adaptors

@@ -62,7 +62,7 @@ def test_an_interrupt_in_a_capture_or_a_replay_leaves_all_whole(monkeypatch):
             again, y = captured(device, device.full(2.0), pool=graph.pool)
             again.replay()
             assert value(device, y) == 8.0
-            held = sorted(chunk.ptr for pool in device.arena._reserve.pools.all()
+            held = sorted(chunk.ptr for pool in device.arena._segments.pools.all()
                           for chunk in pool.live())
             assert len(set(held)) == len(held)
         assert place > 50

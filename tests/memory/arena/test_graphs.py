@@ -178,7 +178,7 @@ def test_captures_have_the_memory_of_graphs_that_are_gone(device):
             seen.append(device.copy(y))
         del graph, y
     assert device.arena.stats().reserved == 24 * MIB, "not x's, the copies' and one graph's"
-    assert not side.completed and len(device.arena._reserve.pools.orphans) < 3
+    assert not side.completed and len(device.arena._segments.pools.orphans) < 3
     assert [value(device, each) for each in seen] == [3.0, 4.0] * 10
 
 
@@ -230,9 +230,9 @@ def test_timelines_see_captures_and_reports_name_the_pools(device):
 
 def torch_segments(device):
     from gtensor.memory.trace.owners import standing
-    from gtensor.memory.trace.snapshots import torch_layout
+    from gtensor.memory.trace.snapshots import torch_document
 
-    return torch_layout(standing(device.arena))["segments"]
+    return torch_document(standing(device.arena))["segments"]
 
 
 # -- planted faults: the device shows them as wrong values -----------------------------------------

@@ -14,7 +14,7 @@ from hypothesis.stateful import initialize, invariant, rule, run_state_machine_a
 from gtensor.memory import OutOfMemoryError
 from gtensor.memory.arena.graphs import GraphPool
 from gtensor.memory.arena.pools import Pools
-from gtensor.memory.arena.segments import Reserve
+from gtensor.memory.arena.segments import Segments
 from gtensor.memory.arena.streams import Streams
 
 from ..invariants import physical
@@ -170,7 +170,7 @@ class GraphMachine(StreamMachine):
     def graphs_have_their_memory(self):
         if not hasattr(self, "graphs"):
             return
-        pools = self.arena._reserve.pools.private
+        pools = self.arena._segments.pools.private
         source = self.arena.source
         inside = {number: [part for pool in pair for segment in pool.segments.values()
                            for part in physical(source, segment.ptr, segment.size)]
@@ -229,8 +229,8 @@ def must_be_caught(machine, match):
 
 
 def test_planted_fault_private_memory_that_goes_back_is_caught(machine, monkeypatch):
-    monkeypatch.setattr(Reserve, "release", lambda reserve: reserve._release([
-        segment for pool in reserve.pools.all() for segment in pool.free_segments()]))
+    monkeypatch.setattr(Segments, "release", lambda segments: segments._release([
+        segment for pool in segments.pools.all() for segment in pool.free_segments()]))
     must_be_caught(machine, "lost memory|may still touch|keeps bytes back")
 
 
@@ -272,16 +272,16 @@ def test_planted_fault_replays_that_do_not_wait_are_caught(machine, monkeypatch)
 
 def test_planted_fault_memory_of_graphs_that_are_gone_reused_without_waiting_is_caught(
         machine, monkeypatch):
-    monkeypatch.setattr(Reserve, "settle_orphans", lambda reserve, home: (
-        reserve.pools.orphans, False))
+    monkeypatch.setattr(Segments, "settle_orphans", lambda segments, home: (
+        segments.pools.orphans, False))
     must_be_caught(machine, "a replay writes what")
 
 
 def test_planted_fault_replays_that_do_not_wait_for_the_captures_home_are_caught(
         machine, monkeypatch):
-    real = Reserve.settle_orphans
-    monkeypatch.setattr(Reserve, "settle_orphans", lambda reserve, home: (
-        real(reserve, home)[0], False))
+    real = Segments.settle_orphans
+    monkeypatch.setattr(Segments, "settle_orphans", lambda segments, home: (
+        real(segments, home)[0], False))
     must_be_caught(machine, "a replay writes what")
 
 

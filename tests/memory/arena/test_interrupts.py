@@ -7,15 +7,10 @@ import threading
 from itertools import product
 
 import pytest
+from simulated import SimulatedPages, SimulatedSegments
 
 from gtensor.backend.streams import SimulatedStream
-from gtensor.memory import (
-    Arena,
-    OutOfMemoryError,
-    SimulatedPages,
-    SimulatedSegments,
-    VirtualSegments,
-)
+from gtensor.memory import Arena, OutOfMemoryError, VirtualSegments
 from gtensor.memory.arena.chunks import IN_USE
 from gtensor.memory.arena.free_lists import BlockPool
 
@@ -153,7 +148,7 @@ def whole(arena: Arena, kept: list) -> None:
     """The lists, rings, counters and reports are, and no byte is lost."""
     check(arena, kept)
     stats = arena.stats()
-    pools = arena._reserve.pools.all()
+    pools = arena._segments.pools.all()
     assert len({id(pool) for pool in pools}) == len(pools)
     live = [chunk for pool in pools for chunk in check_pool(pool, 512)]
     segments = [segment for pool in pools for segment in pool.segments.values()]

@@ -5,8 +5,9 @@ from __future__ import annotations
 import gc
 
 import pytest
+from simulated import SimulatedSegments
 
-from gtensor.memory import Arena, Failing, HostSegments, OutOfMemoryError, SimulatedSegments
+from gtensor.memory import Arena, Failing, HostSegments, OutOfMemoryError
 
 from ..invariants import check
 

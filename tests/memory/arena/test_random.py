@@ -12,8 +12,9 @@ from hypothesis.stateful import (
     rule,
     run_state_machine_as_test,
 )
+from simulated import SimulatedSegments
 
-from gtensor.memory import Arena, OutOfMemoryError, SimulatedSegments
+from gtensor.memory import Arena, OutOfMemoryError
 from gtensor.memory.arena.chunks import Segment
 from gtensor.memory.arena.free_lists import BlockPool
 

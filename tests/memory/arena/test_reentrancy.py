@@ -10,13 +10,9 @@ from contextlib import suppress
 from typing import ClassVar
 
 import pytest
+from simulated import SimulatedSegments
 
-from gtensor.memory import (
-    Arena,
-    Block,
-    OutOfMemoryError,
-    SimulatedSegments,
-)
+from gtensor.memory import Arena, Block, OutOfMemoryError
 from gtensor.memory.arena.free_lists import BlockPool
 
 from ..interrupts import interrupt_after

@@ -8,13 +8,15 @@ import pickle
 import random
 
 import pytest
+from simulated import SimulatedPages
 
 import gtensor as gt
 from gtensor.backend.streams import SimulatedStream
-from gtensor.memory import Arena, OutOfMemoryError, SimulatedPages, VirtualSegments
+from gtensor.memory import Arena, OutOfMemoryError, VirtualSegments
 from gtensor.memory.arena.chunks import Segment
 from gtensor.memory.arena.free_lists import BlockPool
-from gtensor.memory.arena.stitched import Span, join, missing
+from gtensor.memory.arena.stitched import Stitched, Stitcher
+from gtensor.memory.arena.streams import Streams
 from gtensor.memory.sources import virtual as virtual_source
 from gtensor.memory.trace.owners import standing
 from gtensor.memory.trace.reading import read_snapshot
@@ -37,7 +39,7 @@ def apart(arena: Arena, *sizes: int, stream: int = 0) -> list:
     """Free pieces of these sizes with a live block behind each; the live blocks."""
     blocks = [arena.allocate(size, stream, "piece")
               for gap in sizes for size in (gap, PAGE // 2)]
-    assert not any(isinstance(block.node, Span) for block in blocks)
+    assert not any(isinstance(block.node, Stitched) for block in blocks)
     return blocks[1::2]
 
 
@@ -59,7 +61,7 @@ def test_pages_that_lie_apart_serve_a_block_of_their_size():
     kept = apart(arena, 2 * PAGE + PAGE // 2, 3 * PAGE + PAGE // 2)
     used = pages.used
     block = arena.allocate(5 * PAGE, 0, "joined")
-    assert isinstance(block.node, Span)
+    assert isinstance(block.node, Stitched)
     assert pages.used == used and arena.stats().reserved == used
     check(arena, [*kept, block])
     del block
@@ -103,7 +105,7 @@ def test_planned_blocks_in_a_joined_reservation_lie_in_its_pieces():
     recording.close()
     kept = apart(arena, 2 * PAGE + PAGE // 2, 3 * PAGE + PAGE // 2)
     planned = gt.memory.Planned(arena, recording.plan())
-    assert isinstance(next(iter(planned._regions.values())).reserved.node, Span)
+    assert isinstance(next(iter(planned._regions.values())).reserved.node, Stitched)
     timeline = gt.memory.Timeline(planned)
     planned.begin()
     blocks = [timeline.allocate(size, 0, f"op {size}") for size in sizes]
@@ -201,14 +203,15 @@ def test_a_request_is_composed_exactly_if_it_can_be(seed):
         source = VirtualSegments(pages)
         assert source.acquire(PAGE + total)
         source.join = lambda parts: parts[0][0]
-        lacking = missing(pool, size, PAGE) // PAGE
-        span = join(pool, size, source, spans := set())
+        stitcher = Stitcher(source, Streams())
+        lacking = stitcher.missing(pool, size) // PAGE
+        span = stitcher.compose(pool, size, None)
         assert (span is not None) == composable(holes, size, 0)
         if span is None:
             assert composable(holes, size, lacking) and not composable(holes, size, lacking - 1)
             continue
         assert span.size == size
-        if not isinstance(span, Span):  # it lies in one piece
+        if not isinstance(span, Stitched):  # it lies in one piece
             assert any(a <= span.ptr and span.ptr + size <= a + b for a, b in holes)
             continue
         ends = [part.ptr + part.size for part in span.parts]
@@ -216,9 +219,9 @@ def test_a_request_is_composed_exactly_if_it_can_be(seed):
         assert not any(end % PAGE for end in ends[:-1])
         for part in span.parts:
             assert any(a <= part.ptr and part.ptr + part.size <= a + b for a, b in holes)
-        assert spans == {span}
+        assert stitcher.stitched == {span}
         span.pool.give(span)
-        assert not spans
+        assert not stitcher.stitched
         free = sorted((chunk.ptr, chunk.size) for chunk in pool.free())
         assert free == holes
 
@@ -265,7 +268,7 @@ def test_a_joined_block_of_a_stream_that_ends_goes_to_its_heir():
     check(arena, [*kept, block, first])
     del block
     check(arena, [*kept, first])
-    assert isinstance(arena.allocate(4 * PAGE + PAGE // 2, 2).node, Span)
+    assert isinstance(arena.allocate(4 * PAGE + PAGE // 2, 2).node, Stitched)
 
 
 # -- when something fails --------------------------------------------------------------------------
@@ -295,7 +298,7 @@ def test_without_addresses_the_arena_grows(monkeypatch):
     kept = apart(arena, 2 * PAGE + PAGE // 2, 3 * PAGE + PAGE // 2)
     used = pages.used
     block = arena.allocate(5 * PAGE)
-    assert not isinstance(block.node, Span) and pages.used > used
+    assert not isinstance(block.node, Stitched) and pages.used > used
     check(arena, [*kept, block])
 
 

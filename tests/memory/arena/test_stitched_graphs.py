@@ -5,10 +5,11 @@ from __future__ import annotations
 import gc
 
 import pytest
+from simulated import SimulatedPages
 
-from gtensor.memory import Arena, SimulatedPages, VirtualSegments
-from gtensor.memory.arena.segments import Reserve
-from gtensor.memory.arena.stitched import Span
+from gtensor.memory import Arena, VirtualSegments
+from gtensor.memory.arena.segments import Segments
+from gtensor.memory.arena.stitched import Stitched
 
 from ..invariants import check
 
@@ -26,7 +27,7 @@ def captured() -> tuple[SimulatedPages, Arena, object, list, int]:
                   for size in (gap * PAGE // 2, PAGE // 2)]
         del blocks[::2]
         joined = arena.allocate(5 * PAGE, STREAM)
-        assert isinstance(joined.node, Span)
+        assert isinstance(joined.node, Stitched)
         at = joined.ptr
         del joined
     return pages, arena, (pool, joined_addresses), blocks, at
@@ -65,12 +66,12 @@ def test_a_later_capture_into_the_pool_has_the_same_address():
 
 
 def test_planted_fault_joined_addresses_that_are_forgotten_are_caught(monkeypatch):
-    real = Reserve.release
+    real = Segments.release
 
     def release(reserve):
-        reserve.replayed.clear()
+        reserve.stitcher.captures.clear()
         return real(reserve)
 
-    monkeypatch.setattr(Reserve, "release", release)
+    monkeypatch.setattr(Segments, "release", release)
     with pytest.raises(ValueError, match="not mapped"):
         test_joined_addresses_stay_while_the_graph_lives()

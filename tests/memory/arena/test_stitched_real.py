@@ -10,7 +10,7 @@ import pytest
 
 import gtensor as gt
 from gtensor.memory import Arena, OutOfMemoryError, VirtualSegments
-from gtensor.memory.arena.stitched import Span, _Free, _Hole
+from gtensor.memory.arena.stitched import Stitched, _Free, _Hole
 from gtensor.train import digits
 
 from ..invariants import check
@@ -39,7 +39,7 @@ def churn(pages, arena: Arena, rng: random.Random, steps: int = 400) -> int:
             except OutOfMemoryError:
                 live.pop()
                 continue
-            joined += isinstance(block.node, Span)
+            joined += isinstance(block.node, Stitched)
             live.append((block, step % 251))
             as_array(block)[:] = step % 251
         if step % 50 == 0:
@@ -129,12 +129,12 @@ def a_page_taken_twice(monkeypatch):
 
 
 def a_part_never_given_back(monkeypatch):
-    real = Span.__init__
+    real = Stitched.__init__
 
-    def init(span, ptr, chunks, spans):
-        real(span, ptr, chunks, spans)
+    def init(span, ptr, chunks, stitched):
+        real(span, ptr, chunks, stitched)
         span.pool.chunks = chunks[:-1]
-    monkeypatch.setattr(Span, "__init__", init)
+    monkeypatch.setattr(Stitched, "__init__", init)
 
 
 def joined_addresses_outlive_their_pages(monkeypatch):

@@ -18,9 +18,10 @@ from hypothesis.stateful import (
     rule,
     run_state_machine_as_test,
 )
+from simulated import SimulatedSegments
 
-from gtensor.memory import Arena, OutOfMemoryError, SimulatedSegments
-from gtensor.memory.arena.segments import Reserve
+from gtensor.memory import Arena, OutOfMemoryError
+from gtensor.memory.arena.segments import Segments
 from gtensor.memory.arena.streams import Streams
 
 from .. import invariants
@@ -280,7 +281,7 @@ def test_planted_fault_polling_without_asking_is_caught(machine, monkeypatch):
 
 
 def test_planted_fault_a_borrowed_chunk_that_goes_home_at_once_is_caught(machine, monkeypatch):
-    real = Reserve._from_others
+    real = Segments._from_others
 
     def from_others(reserve, pool, size, others):
         chunk = real(reserve, pool, size, others)
@@ -288,7 +289,7 @@ def test_planted_fault_a_borrowed_chunk_that_goes_home_at_once_is_caught(machine
             chunk.uses = None
         return chunk
 
-    monkeypatch.setattr(Reserve, "_from_others", from_others)
+    monkeypatch.setattr(Segments, "_from_others", from_others)
     must_be_caught(machine, "may still touch")
 
 

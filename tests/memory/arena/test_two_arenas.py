@@ -7,8 +7,9 @@ import threading
 import time
 
 import pytest
+from simulated import SimulatedSegments
 
-from gtensor.memory import Arena, SimulatedSegments
+from gtensor.memory import Arena
 from gtensor.system import fork_safety
 
 from ..invariants import check

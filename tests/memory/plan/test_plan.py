@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from simulated import SimulatedSegments
 
-from gtensor.memory import Arena, Recording, SimulatedSegments
+from gtensor.memory import Arena, Recording
 from gtensor.memory.plan import plan as planner
 from gtensor.memory.plan.plan import Lifetime, make_plan, pack
 

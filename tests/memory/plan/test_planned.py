@@ -3,17 +3,10 @@
 from __future__ import annotations
 
 import pytest
+from simulated import SimulatedSegments
 
 from gtensor.backend.streams import SimulatedStream
-from gtensor.memory import (
-    Arena,
-    Failing,
-    OutOfMemoryError,
-    Planned,
-    Recording,
-    SimulatedSegments,
-    Timeline,
-)
+from gtensor.memory import Arena, Failing, OutOfMemoryError, Planned, Recording, Timeline
 from gtensor.memory.plan.plan import Lifetime, make_plan
 
 from ..invariants import check

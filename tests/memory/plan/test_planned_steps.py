@@ -233,7 +233,7 @@ def test_blocks_made_before_a_timeline_keep_nothing_of_it(small_arrays):
     del below, recording
     gc.collect()
     assert [reference() for reference in gone] == [None, None]
-    assert len(old.__del__.told) == 1
+    assert len(old.__del__.listeners) == 1
 
 
 def test_one_warning_says_what_differs(small_arrays):

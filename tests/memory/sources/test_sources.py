@@ -5,14 +5,9 @@ from __future__ import annotations
 import random
 
 import pytest
+from simulated import SimulatedPages, SimulatedSegments
 
-from gtensor.memory import (
-    Arena,
-    OutOfMemoryError,
-    SimulatedPages,
-    SimulatedSegments,
-    VirtualSegments,
-)
+from gtensor.memory import Arena, OutOfMemoryError, VirtualSegments
 from gtensor.memory.sources import PagedSource
 
 from ..invariants import check

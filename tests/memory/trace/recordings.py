@@ -6,16 +6,11 @@ import random
 from collections.abc import Callable
 from functools import cache
 
+from simulated import SimulatedSegments
+
 import gtensor as gt
 from gtensor.backend.scopes import here, phase
-from gtensor.memory import (
-    Arena,
-    History,
-    OutOfMemoryError,
-    SimulatedSegments,
-    Timeline,
-    category,
-)
+from gtensor.memory import Arena, History, OutOfMemoryError, Timeline, category
 
 MIB = 1 << 20
 

@@ -20,7 +20,7 @@ from gtensor.memory.arena.layout import FREE, LIVE, PENDING, Piece, SegmentLayou
 from gtensor.memory.trace.export import save
 from gtensor.memory.trace.lifetimes import History, Life
 from gtensor.memory.trace.reading import SnapshotError, read_snapshot
-from gtensor.memory.trace.snapshots import json_file, pickle_file, plain, torch_layout
+from gtensor.memory.trace.snapshots import json_file, pickle_file, plain, torch_document
 from tests.memory.trace.recordings import random_history, random_work, training
 
 # What the viewer's JavaScript decodes; anything else ends in "UNKNOWN OPCODE".
@@ -75,7 +75,7 @@ def rewind(document: dict, index: int) -> dict[int, dict]:
 def test_events_lead_back_to_the_blocks_of_the_start(seed):
     history = random_history(seed)
     history.check()
-    document = torch_layout(history)
+    document = torch_document(history)
     assert document["device_traces"][0] == []
     start = rewind(document, 1)
     assert {block["op"] for block in start.values()} == {"old"} and len(start) == 20
@@ -93,7 +93,7 @@ def test_events_lead_back_to_the_blocks_of_the_start(seed):
     lambda d: d["segments"][0].update(device=0),
 ])
 def test_the_walk_finds_planted_faults(fault):
-    document = torch_layout(random_history(1))
+    document = torch_document(random_history(1))
     rewind(copy.deepcopy(document), 1)
     fault(document)
     with pytest.raises(AssertionError):
@@ -130,7 +130,7 @@ def test_pytorch_renders_it(kind, tmp_path, monkeypatch):
 
 def test_pytorch_counts_the_same_bytes():
     viewer = pytest.importorskip("torch.cuda._memory_viz")
-    document = torch_layout(random_history(4))
+    document = torch_document(random_history(4))
     text = viewer.segsum(copy.deepcopy(document))  # raises unless every byte is accounted for
     assert f"segments: {len(document['segments'])}\n" in text
     told = viewer.trace(document)
@@ -141,7 +141,7 @@ def test_a_block_that_a_stream_may_still_use_is_pending():
     segment = SegmentLayout(0, 3072, 7, [
         Piece(0, 1024, LIVE, 1000, "add"), Piece(1024, 512, PENDING, 512, "mul"),
         Piece(1536, 1536, FREE)])
-    document = torch_layout(History("cuda:0", [], [], segments=[segment]))
+    document = torch_document(History("cuda:0", [], [], segments=[segment]))
     found = document["segments"][0]
     assert [block["state"] for block in found["blocks"]] == [
         "active_allocated", "active_pending_free", "inactive"]
@@ -227,7 +227,7 @@ class Attack:
 
 @pytest.mark.parametrize("protocol", range(2, 6))
 def test_nothing_in_a_pickle_is_run(tmp_path, protocol):
-    document = torch_layout(random_history(0)) | {"more": Attack(tmp_path / "made")}
+    document = torch_document(random_history(0)) | {"more": Attack(tmp_path / "made")}
     path = tmp_path / "bad.pickle"
     path.write_bytes(pickle.dumps(document, protocol=protocol))
     with pytest.raises(SnapshotError, match="it wants to build .*mkdir, which a snapshot never"):

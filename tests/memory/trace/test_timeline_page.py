@@ -9,12 +9,13 @@ import re
 
 import numpy as np
 import pytest
+from simulated import SimulatedSegments
 from together import in_threads
 
 import gtensor as gt
 from gtensor import memory
 from gtensor.backend.scopes import here, listeners, phase
-from gtensor.memory import Arena, SimulatedSegments, Timeline
+from gtensor.memory import Arena, Timeline
 from gtensor.memory.trace.curves import Curves, curves, envelope
 from gtensor.memory.trace.lifetimes import OUT_OF_MEMORY, History, Life, Mark, held_by
 from gtensor.memory.trace.timeline_page import html_file
@@ -127,7 +128,7 @@ def test_blocks_do_not_keep_a_recording_alive(step):
     events = len(recording.events)
     del recording
     assert not [owner for owner in gc.get_referrers(timeline)
-                if type(owner).__name__ in ("Heard", "MethodType")]
+                if type(owner).__name__ in ("FreeAndNotify", "MethodType")]
     del kept
     assert len(timeline.events) == events, "nothing is recorded after the end"
 

@@ -7,8 +7,9 @@ import threading
 import time
 
 import pytest
+from simulated import SimulatedSegments
 
-from gtensor.memory import Arena, SimulatedSegments, Timeline
+from gtensor.memory import Arena, Timeline
 from gtensor.memory.trace import timelines
 
 MIB = 1 << 20
@@ -68,7 +69,7 @@ def test_threads_read_what_another_replaces(timeline):
 
 
 def test_a_look_within_a_look_notes_every_segment_once(arena, timeline, monkeypatch):
-    real, looks, inner = timelines.layout_of, [], []
+    real, looks, inner = timelines.layout_and_stats, [], []
 
     def look(resource):
         found = real(resource)
@@ -77,7 +78,7 @@ def test_a_look_within_a_look_notes_every_segment_once(arena, timeline, monkeypa
             inner.append(timeline.allocate(100 * MIB))
         return found
 
-    monkeypatch.setattr(timelines, "layout_of", look)
+    monkeypatch.setattr(timelines, "layout_and_stats", look)
     outer = timeline.allocate(100 * MIB)
     assert len(segments(arena)) == 2 and taken(timeline) == segments(arena)
     assert len(looks) == 2

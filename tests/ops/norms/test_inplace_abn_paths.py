@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import tracemalloc
 from collections.abc import Callable, Iterator
 from math import inf
@@ -265,10 +264,8 @@ def test_no_full_size_temporary(case: Case, dtype: Any) -> None:
 
 def test_a_full_size_temporary_would_be_seen(monkeypatch: pytest.MonkeyPatch) -> None:
     invert = INVERSES["leaky_relu"].invert
-    wasteful = dataclasses.replace(
-        INVERSES["leaky_relu"],
-        invert=lambda z, *rest: np.empty(LARGE, z.dtype) is None or invert(z, *rest),
-    )
+    wasteful = INVERSES["leaky_relu"]._replace(
+        invert=lambda z, *rest: np.empty(LARGE, z.dtype) is None or invert(z, *rest))
     monkeypatch.setitem(paths.INVERSES, "leaky_relu", wasteful)
     _, *backward = in_place(("leaky_relu", 0.01), np.float32)
     assert all(peak(function) >= LIMIT for function in backward)
@@ -353,7 +350,7 @@ def test_an_error_of_a_twentieth_of_a_percent_is_caught(
     p = Problem(rng, case, (40, 3, 5), dtype, weight=np.full(3, 0.2), bias=np.full(3, 0.1))
     p.check_all()
     monkeypatch.setitem(
-        paths.INVERSES, case[0], dataclasses.replace(INVERSES[case[0]], **{rule: wrong})
+        paths.INVERSES, case[0], INVERSES[case[0]]._replace(**{rule: wrong})
     )
     with pytest.raises(AssertionError):
         p.check_all()

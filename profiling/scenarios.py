@@ -1,4 +1,4 @@
-"""Real memory failures, to run by hand: `python -m gtensor.memory.scenarios NAME`.
+"""Real memory failures, to run by hand: `python profiling/scenarios.py NAME`.
 
 Each scenario is a reported or common sequence of allocations and frees, on a device so small that
 only an allocator with little fragmentation serves all of it. By default the device is simulated:
@@ -13,6 +13,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from cupy_policy import CupyPool
+from simulated import CappedSegments, SimulatedPages, SimulatedSegments
+
 from gtensor.backend import get_device
 from gtensor.backend.cuda import CudaDevice
 from gtensor.backend.streams import SimulatedStream
@@ -20,16 +23,7 @@ from gtensor.memory.arena.arena import Arena
 from gtensor.memory.contract import report
 from gtensor.memory.contract.limits import size_of
 from gtensor.memory.contract.resource import Block, OutOfMemoryError, Resource
-from gtensor.memory.cupy_policy import CupyPool
-from gtensor.memory.sources import (
-    CappedSegments,
-    CudaSegments,
-    HostSegments,
-    SegmentSource,
-    SimulatedPages,
-    SimulatedSegments,
-    VirtualSegments,
-)
+from gtensor.memory.sources import CudaSegments, HostSegments, SegmentSource, VirtualSegments
 
 MIB = 1 << 20
 GIB = 1 << 30
@@ -58,7 +52,7 @@ class Machine:
         _launch(self.streams[stream])
 
 
-def _launch(stream: Any) -> None:
+def _launch(stream: object) -> None:
     if isinstance(stream, SimulatedStream):  # on a real device nothing reads the bytes
         stream.launch()
 
@@ -213,7 +207,7 @@ def listing() -> str:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
-        prog="python -m gtensor.memory.scenarios",
+        prog="python profiling/scenarios.py",
         formatter_class=argparse.RawDescriptionHelpFormatter,
         description="Run a sequence of allocations that made other allocators fail, and see "
                     "whether it fits.",
@@ -224,9 +218,9 @@ def _parser() -> argparse.ArgumentParser:
 exit code: {FITS} it fits, {OUT_OF_MEMORY} out of memory, 2 wrong arguments
 
 examples:
-  python -m gtensor.memory.scenarios httomo-667 --policy cupy     # runs out of memory
-  python -m gtensor.memory.scenarios httomo-667 --source virtual  # fits
-  python -m gtensor.memory.scenarios all""")
+  python profiling/scenarios.py httomo-667 --policy cupy     # runs out of memory
+  python profiling/scenarios.py httomo-667 --source virtual  # fits
+  python profiling/scenarios.py all""")
     parser.add_argument("name", nargs="?", metavar="NAME", choices=[*SCENARIOS, "all"],
                         help="the scenario, or 'all'; without it they are listed")
     parser.add_argument("--source", choices=SOURCES, default=None,

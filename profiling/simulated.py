@@ -1,4 +1,4 @@
-"""Simulated devices for tests: addresses without memory behind them."""
+"""Simulated devices, for tests and profiling: no memory behind addresses, or less than there is."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 
 from gtensor.memory.contract.report import size_text
-from gtensor.memory.sources.base import HUGE_PAGE
+from gtensor.memory.sources import HUGE_PAGE, SegmentSource
 
 
 class SimulatedSegments:
@@ -153,6 +153,29 @@ class SimulatedPages:
                    for start, size in self._ranges.items()):
             raise ValueError(f"{nbytes} bytes at {address:#x} lie in no range that was reserved")
         return range(address, address + nbytes, self.page)
+
+
+class CappedSegments:
+    """At most `capacity` bytes of another source, as a smaller device would have."""
+
+    def __init__(self, upstream: SegmentSource, capacity: int) -> None:
+        self.upstream = upstream
+        self.capacity = capacity
+        self.used = 0
+        self.granularity = upstream.granularity
+        self.page = upstream.page
+
+    def acquire(self, nbytes: int) -> int:
+        if self.used + nbytes > self.capacity:
+            raise MemoryError(f"{size_text(self.capacity - self.used)} are left of "
+                              f"{size_text(self.capacity)}")
+        ptr = self.upstream.acquire(nbytes)
+        self.used += nbytes
+        return ptr
+
+    def release(self, ptr: int, nbytes: int) -> None:
+        self.upstream.release(ptr, nbytes)
+        self.used -= nbytes
 
 
 def _full(left: int, capacity: int) -> MemoryError:

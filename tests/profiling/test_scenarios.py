@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from itertools import pairwise
+from pathlib import Path
 
 import numpy as np
 import pytest
+from cupy_policy import CupyPool
+from scenarios import SCENARIOS, main, run
+from simulated import SimulatedSegments
 
-from gtensor.memory import OutOfMemoryError, SimulatedSegments
-from gtensor.memory.cupy_policy import CupyPool
-from gtensor.memory.scenarios import SCENARIOS, main, run
+from gtensor.memory import OutOfMemoryError
 
+ROOT = Path(__file__).parents[2]
 MIB = 1 << 20
 GIB = 1 << 30
 
@@ -27,12 +31,14 @@ def test_virtual_memory_and_the_arena_fit_where_the_policy_of_cupy_does_not(name
 
 
 def test_httomo_667_by_the_words_of_the_report():
-    command = [sys.executable, "-m", "gtensor.memory.scenarios", "httomo-667", "--capacity", "8GiB"]
-    done = subprocess.run([*command, "--policy", "cupy"], capture_output=True, text=True)
+    command = [sys.executable, "profiling/scenarios.py", "httomo-667", "--capacity", "8GiB"]
+    here = {"cwd": ROOT, "env": {**os.environ, "PYTHONPATH": str(ROOT)}}
+    done = subprocess.run([*command, "--policy", "cupy"], capture_output=True, text=True, **here)
     assert done.returncode == 3, done.stderr
     assert "but 3 GiB are left of 8 GiB" in done.stdout
     assert "temporary of A" in done.stdout and "output of B" in done.stdout
-    done = subprocess.run([*command, "--source", "virtual"], capture_output=True, text=True)
+    done = subprocess.run([*command, "--source", "virtual"], capture_output=True, text=True,
+                          **here)
     assert (done.returncode, done.stderr) == (0, "")
     assert "peak 7 GiB live, 7 GiB reserved" in done.stdout
 
