@@ -23,10 +23,10 @@ ALLOWED = {"_bisect", "bisect", "copy", "dataclasses", "gc", "gtensor", "ml_dtyp
            "threading"}
 LATE = {"checkpoint", "data", "nn", "optim", "profiler", "testing"}
 LATE_MODULES = {f"gtensor.{name}" for name in (
-    *LATE, "_testing", "atomic", "backend.cublas", "backend.cuda_graphs", "cli", "explain",
-    "holders", "hostcuda", "info", "memory.curves", "memory.history", "memory.plan",
-    "memory.reading", "memory.recording", "memory.snapshots", "memory.timeline_page",
-    "memory.timelines", "train")}
+    *LATE, "system.atomic", "backend.cublas", "backend.cuda_graphs", "cli", "hostcuda",
+    "memory.trace.curves", "memory.trace.lifetimes", "memory.plan.plan", "memory.trace.reading",
+    "memory.plan.recording", "memory.trace.snapshots", "memory.trace.timeline_page",
+    "memory.trace.timelines", "profiler.find_owners", "train")}
 
 
 def fresh(text: str) -> Any:

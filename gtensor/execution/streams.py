@@ -29,7 +29,8 @@ def stream(device: Device | str | None = None, *, priority: int = 0) -> Any:
     Memory that is not the arena's makes streams wait for each other: see
     `gtensor.execution.streams`. The block also sets CuPy's current device to the stream's;
     gtensor's default device is unchanged. It has `id`, `record()` (an event), `wait(event)` and
-    `synchronize()`; on CUDA `stream` is CuPy's. The CPU has one stream, on which everything is done when a call returns.
+    `synchronize()`; on CUDA `stream` is CuPy's. The CPU has one stream, on which everything is
+    done when a call returns.
 
     Args:
         priority: of its work, lower runs first (CUDA; see `cudaStreamCreateWithPriority`).
