@@ -28,6 +28,7 @@ from gtensor.core.samples import Sample, normal
 from gtensor.core.tensor import FLOATING
 from gtensor.ops import conv_paths
 
+pytestmark = pytest.mark.thorough
 TILE = 2048  # elements: small, so that even a mask of the output's size is many tiles
 LARGE = 128 * TILE  # elements of the largest array of a scaled sample, at least
 MOST = 8 * LARGE

@@ -26,6 +26,7 @@ def test_virtual_memory_and_the_arena_fit_where_the_policy_of_cupy_does_not(name
     assert "fits\npeak " in capsys.readouterr().out
 
 
+@pytest.mark.thorough
 def test_httomo_667_by_the_words_of_the_report():
     command = [sys.executable, "-m", "gtensor.memory.scenarios", "httomo-667", "--capacity", "8GiB"]
     done = subprocess.run([*command, "--policy", "cupy"], capture_output=True, text=True)
@@ -37,6 +38,7 @@ def test_httomo_667_by_the_words_of_the_report():
     assert "peak 7 GiB live, 7 GiB reserved" in done.stdout
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", SCENARIOS)
 @pytest.mark.parametrize("source", ["cudamalloc", "virtual", "host"])
 @pytest.mark.parametrize("policy", ["arena", "cupy"])

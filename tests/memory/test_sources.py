@@ -270,6 +270,7 @@ def churn(pages: SimulatedPages, arena: Arena, rng: random.Random, steps: int = 
     assert (pages.used, pages.reserved, arena.stats().segments) == (0, 0, 0)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("span", [None, 4 * MIB, 16 * MIB])
 @pytest.mark.parametrize("small", [0, 100 * 1024])
 def test_random_runs_touch_only_mapped_pages(span, small):

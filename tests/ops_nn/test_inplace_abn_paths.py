@@ -253,6 +253,7 @@ def in_place(case: Case, dtype: Any) -> Iterator[Callable[[], object]]:
     yield lambda: paths.input_cpu(x, *arrays, *arrays, out=x, **options)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("case", "dtype"),
     [(case, DTYPES[1]) for case in CASES]

@@ -23,6 +23,7 @@ BY_NAME = {case.name: case for case in CASES}
 FEW = 6
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", BY_NAME)
 def test_a_few_samples(name: str) -> None:
     compare_op(BY_NAME[name], database()[name], FEW)
