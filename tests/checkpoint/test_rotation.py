@@ -61,7 +61,6 @@ def test_a_failed_save_removes_nothing(tmp_path: Path, monkeypatch: pytest.Monke
     assert numbers(tmp_path) == before and checkpoints.latest() == checkpoints.path(1)
 
 
-@pytest.mark.thorough
 def test_a_kill_at_any_call_leaves_nothing_after_the_next_save(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
