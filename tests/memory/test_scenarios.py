@@ -84,7 +84,8 @@ def test_wrong_arguments_end_with_2_and_a_sentence(given, said, capsys):
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize("name", ["httomo-667", "producer-consumer"])
+@pytest.mark.parametrize("name", [
+    "httomo-667", pytest.param("producer-consumer", marks=pytest.mark.slow)])
 def test_the_same_on_a_real_device_with_a_limit(name):
     assert main([name, "--policy", "cupy", "--source", "cudamalloc", "--device", "cuda"]) == 3
     assert main([name, "--policy", "arena", "--source", "virtual", "--device", "cuda"]) == 0

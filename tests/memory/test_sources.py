@@ -367,8 +367,8 @@ def test_training_on_joined_memory_of_a_device_computes_the_same():
     def losses() -> list[float]:
         gt.manual_seed(0)
         model = gt.nn.Sequential(  # few launches, and activations of some pages each
-            gt.nn.Linear(64, 2048), gt.nn.Tanh(), gt.nn.Linear(2048, 2048), gt.nn.Tanh(),
-            gt.nn.Linear(2048, 10)).to("cuda")
+            gt.nn.Linear(64, 2048), gt.nn.Tanh(), gt.nn.Linear(2048, 64),
+            gt.nn.Linear(64, 2048), gt.nn.Tanh(), gt.nn.Linear(2048, 10)).to("cuda")
         optimizer = gt.optim.AdamW(model.parameters())
         rng = np.random.default_rng(0)
         found = []
