@@ -89,11 +89,13 @@ SHAPES = [
 @pytest.mark.parametrize("smoothing", [0.0, 0.3])
 @pytest.mark.parametrize(("shape", "target_shape"), SHAPES)
 @pytest.mark.parametrize("tile", [65536, 3])
+@pytest.mark.parametrize("weighted", [False, True])
 def test_cross_entropy(
-    reduction: str, smoothing: float, shape: Any, target_shape: Any, tile: int,
+    reduction: str, smoothing: float, shape: Any, target_shape: Any, tile: int, weighted: bool,
     rng: np.random.Generator
 ) -> None:
     classes = shape[min(1, len(shape) - 1)]
+    weight = rng.uniform(0.2, 2.0, classes) if weighted else None
     target = rng.integers(0, classes, target_shape)
     if target.ndim:
         target.flat[0] = 2 if classes > 2 else -100  # ignored, once by an index that is a class
@@ -105,9 +107,12 @@ def test_cross_entropy(
     ours, theirs = gt.tensor(target, device="cpu"), torch.tensor(target)
     if not (target != options["ignore_index"]).any():
         ours, theirs = ours * 0, theirs * 0
+    my_weight, their_weight = (None if weight is None else kind(weight)
+                               for kind in (gt.tensor, torch.tensor))
     with gt.settings.override(tile_elements=tile):
-        compare(lambda x: F.cross_entropy(x, ours, **options),
-                lambda x: TF.cross_entropy(x, theirs, **options), [2 * rng.standard_normal(shape)])
+        compare(lambda x: F.cross_entropy(x, ours, my_weight, **options),
+                lambda x: TF.cross_entropy(x, theirs, their_weight, **options),
+                [2 * rng.standard_normal(shape)])
 
 
 @pytest.mark.parametrize("function", ["cross_entropy", "nll_loss"])
@@ -153,17 +158,20 @@ def test_what_cross_entropy_saves() -> None:
 
 @pytest.mark.parametrize("reduction", ["mean", "sum", "none"])
 @pytest.mark.parametrize(("shape", "target_shape"), SHAPES)
-def test_nll_loss(reduction: str, shape: Any, target_shape: Any, rng: np.random.Generator) -> None:
+@pytest.mark.parametrize("weighted", [False, True])
+def test_nll_loss(
+    reduction: str, shape: Any, target_shape: Any, weighted: bool, rng: np.random.Generator
+) -> None:
     classes = shape[min(1, len(shape) - 1)]
     target = rng.integers(0, classes, target_shape)
     if target.size > 1:
         target.flat[1] = -5
-    compare(
-        lambda x: F.nll_loss(x, gt.tensor(target, device="cpu"), ignore_index=-5,
-                             reduction=reduction),
-        lambda x: TF.nll_loss(x, torch.tensor(target), ignore_index=-5, reduction=reduction),
-        [rng.standard_normal(shape)],
-    )
+    weight = rng.uniform(0.2, 2.0, classes)
+    ours, theirs = ((kind(target), kind(weight) if weighted else None)
+                    for kind in (gt.tensor, torch.tensor))
+    compare(lambda x: F.nll_loss(x, *ours, ignore_index=-5, reduction=reduction),
+            lambda x: TF.nll_loss(x, *theirs, ignore_index=-5, reduction=reduction),
+            [rng.standard_normal(shape)])
 
 
 @pytest.mark.parametrize("extra", [(), (2,)])
@@ -201,31 +209,6 @@ def test_mse_loss(reduction: str, shape: tuple[int, ...], rng: np.random.Generat
 
 
 # -- weights and probabilities ---------------------------------------------------------------------
-
-
-@pytest.mark.parametrize("reduction", ["mean", "sum", "none"])
-@pytest.mark.parametrize("smoothing", [0.0, 0.3])
-@pytest.mark.parametrize(("shape", "target_shape"), SHAPES)
-@pytest.mark.parametrize("tile", [65536, 3])
-def test_cross_entropy_with_class_weights(
-    reduction: str, smoothing: float, shape: Any, target_shape: Any, tile: int,
-    rng: np.random.Generator
-) -> None:
-    classes = shape[min(1, len(shape) - 1)]
-    weight = rng.uniform(0.2, 2.0, classes)
-    target = rng.integers(0, classes, target_shape)
-    if target.size > 1:
-        target.flat[1] = -100
-    options: dict[str, Any] = {"reduction": reduction, "label_smoothing": smoothing}
-    ours = gt.tensor(target, device="cpu"), gt.tensor(weight, device="cpu")
-    theirs = torch.tensor(target), torch.tensor(weight)
-    with gt.settings.override(tile_elements=tile):
-        compare(lambda x: F.cross_entropy(x, *ours, **options),
-                lambda x: TF.cross_entropy(x, *theirs, **options), [2 * rng.standard_normal(shape)])
-    if not smoothing:
-        compare(lambda x: F.nll_loss(x, *ours, reduction=reduction),
-                lambda x: TF.nll_loss(x, *theirs, reduction=reduction),
-                [rng.standard_normal(shape)], layouts=("strided",), second=False)
 
 
 @pytest.mark.parametrize("reduction", ["mean", "sum", "none"])
