@@ -1,0 +1,69 @@
+"""Every op launches, copies and waits for what is recorded, on a host device."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from unittest.mock import patch
+
+import pytest
+
+import gtensor as gt
+from gtensor import hostcuda
+from gtensor.core.op import registry
+from gtensor.hostcuda.install import present
+
+from . import records
+from .cases import THROUGH, names
+from .measure import measured_on_cuda
+
+pytestmark = pytest.mark.host_cuda
+
+
+@pytest.fixture(autouse=True)
+def _eager() -> Iterator[None]:
+    before = present()
+    del before["devices"]
+    hostcuda.configure("eager")
+    with gt.device("cuda"):
+        yield
+    hostcuda.configure(**before)
+
+
+@pytest.mark.parametrize("name", [name for name in names() if name not in THROUGH])
+def test_an_op_takes_of_the_device_what_is_recorded(name: str) -> None:
+    lines = _changes(name)
+    if lines:
+        pytest.fail("\n".join([f"{name} is not as recorded:", *lines]), pytrace=False)
+
+
+def _changes(name: str) -> list[str]:
+    return records.differences(measured_on_cuda(name), records.recorded(records.LAUNCHES)[name])
+
+
+def test_a_launch_more_is_found() -> None:
+    path = registry["tanh"].gpu
+
+    def twice(*arrays: object, **params: object) -> object:
+        path(*arrays, **params)
+        return path(*arrays, **params)
+
+    with patch.object(registry["tanh"], "gpu", twice):
+        lines = _changes("tanh")
+    kernel = "cupy_tanh__float32_float32"
+    assert f"tanh 0 float32, forward kernels {kernel}: 2, recorded 1" in lines
+    assert "tanh 0 float32, forward blocks: 2, recorded 1" in lines
+
+
+def test_a_copy_to_the_host_more_is_found() -> None:
+    path = registry["tanh"].gpu
+
+    def read(*arrays: object, **params: object) -> object:
+        out = path(*arrays, **params)
+        out.get()
+        return out
+
+    with patch.object(registry["tanh"], "gpu", read):
+        lines = _changes("tanh")
+    assert "tanh 0 float32, forward copies device to host: 1, recorded 0" in lines
+    assert "tanh 0 float32, forward moved device to host: 28, recorded 0" in lines
+    assert any("forward other synchronize" in line for line in lines)
