@@ -17,13 +17,13 @@ from torch_samples import algebra, arranging, elementwise, neural, reductions
 from torch_samples.cases import Skip, always, never, same
 from torch_samples.sampling import compare_op, database
 
+pytestmark = pytest.mark.thorough  # importing PyTorch's samples takes seconds
 CASES = [case for family in (elementwise, reductions, arranging, algebra, neural)
          for case in family.TABLE]
 BY_NAME = {case.name: case for case in CASES}
 FEW = 6
 
 
-@pytest.mark.thorough
 @pytest.mark.parametrize("name", BY_NAME)
 def test_a_few_samples(name: str) -> None:
     compare_op(BY_NAME[name], database()[name], FEW)
