@@ -1,6 +1,7 @@
-# `make run` trains the digits network, `make test` checks everything, the CUDA half of it on host
-# devices (docs/testing.md) and in part, and `make test-cuda` all tests that need a GPU, on host
-# devices. On two cores they may take 12 and 8 minutes, 20 each where all is new.
+# `make run` trains the digits network, `make check` runs the quick tests, `make test` checks
+# everything, the CUDA half of it on host devices (docs/testing.md) and in part, and `make test-cuda`
+# all tests that need a GPU, on host devices. On two cores they may take 90 seconds, 12 and
+# 8 minutes, the last two 20 each where all is new.
 
 PYTHON ?= python3
 VENV   ?= .venv
@@ -16,16 +17,22 @@ ON_CUDA := $(PYTEST) --host-cuda=deferred -m "(gpu or multi_gpu or host_cuda) an
 CUDA_TESTS := $(addprefix tests/,memory backend nn checkpoint interchange ops/test_definitions.py \
     guard hostcuda/test_budgets.py hostcuda/test_races.py)
 
-.PHONY: run test test-cuda clean
+.PHONY: run check test style test-cuda clean
 
 run: $(STAMP)train
 	$(BIN)/gtensor train digits
 
-test: $(STAMP)dev
-	$(BIN)/ruff check gtensor tests profiling docs
-	$(BIN)/mypy
+check: style
+	$(PYTEST) -m quick
+
+test: style
 	$(PYTEST)
 	$(ON_CUDA) -k "not in_every_dtype" $(CUDA_TESTS)
+
+# mypy keeps what it found in .mypy_cache: only the first run takes long.
+style: $(STAMP)dev
+	$(BIN)/ruff check gtensor tests profiling docs
+	$(BIN)/mypy
 
 test-cuda: $(STAMP)dev
 	$(ON_CUDA) -k "not in_one_dtype"

@@ -1,4 +1,4 @@
-"""What all tests share: tests without their GPU are deselected, and say so; the CPU; seeds."""
+"""What all tests share: which are quick; those without their GPU are left out aloud; seeds."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import faulthandler
 import gc
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -16,8 +17,28 @@ from gtensor import hostcuda
 
 _NEEDS = {"gpu": 1, "multi_gpu": 2}  # marker -> CUDA devices that its tests need
 _HOST = "host_cuda"  # marks tests of the host devices themselves
+# Quick are all tests but those in folders of tests that start or compile programs, and those with
+# one of these marks: a new test is quick until it says otherwise.
+_PROGRAMS = {"cli", "hostcuda", "kernels", "profiling", "train"}
+_NOT_QUICK = {"gpu", "multi_gpu", "host_cuda", "slow", "bench", "thorough"}
 END = 120  # seconds that the process may take to end once all tests have
 _left_out = pytest.StashKey[dict[str, int]]()
+
+
+def _starts_programs(path: Path) -> bool:
+    return not _PROGRAMS.isdisjoint(path.relative_to(Path(__file__).parent).parts)
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """`-m quick` does not even import the folders without a quick test."""
+    skipped = config.option.markexpr == "quick" and collection_path.is_dir()
+    return True if skipped and _starts_programs(collection_path) else None
+
+
+def pytest_itemcollected(item: pytest.Item) -> None:
+    """Mark the quick tests."""
+    if not _starts_programs(item.path) and not any(map(item.get_closest_marker, _NOT_QUICK)):
+        item.add_marker("quick")
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

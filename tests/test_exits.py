@@ -18,6 +18,7 @@ def test_passes():
 """
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("wait, status", [("None", 1), ("0.01", 0)])
 def test_a_thread_left_behind_is_named_and_ends_the_run(tmp_path, wait, status):
     conftest = (Path(__file__).parent / "conftest.py").read_text()

@@ -12,6 +12,7 @@ import sys
 import tomllib
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cache
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
@@ -81,9 +82,20 @@ def target_of(package: Path, name: str) -> str | None:
     return ".".join(filter(None, [rest, "__init__" if place.is_dir() else ""]))
 
 
-def imports(package: Path, path: Path) -> Iterator[Import]:
+@cache
+def tree(path: Path) -> ast.Module:
+    """The parsed file: several rules read it."""
+    return ast.parse(path.read_text(encoding="utf-8"))
+
+
+@cache
+def imports(package: Path, path: Path) -> list[Import]:
     """Every import that can run, also those inside functions."""
-    for node in _running(ast.parse(path.read_text(encoding="utf-8"))):
+    return list(_imports(package, path))
+
+
+def _imports(package: Path, path: Path) -> Iterator[Import]:
+    for node in _running(tree(path)):
         if isinstance(node, ast.Import):
             for alias in node.names:
                 yield Import(path, node.lineno, alias.name)
@@ -189,7 +201,7 @@ def array_libraries(package: Path) -> Iterator[str]:
 def eager_cupy(package: Path) -> Iterator[str]:
     """Nothing imports cupy while gtensor is imported: only functions do."""
     for path in sources(package):
-        for node in ast.parse(path.read_text(encoding="utf-8")).body:
+        for node in tree(path).body:
             inner = _outside_functions(node)
             for child in inner:
                 names = [a.name for a in child.names] if isinstance(child, ast.Import) else (
@@ -210,10 +222,9 @@ def kernel_text(package: Path) -> Iterator[str]:
     for path in sources(package):
         if path.relative_to(package).as_posix() == "backend/kernels.py":
             continue
-        tree = ast.parse(path.read_text(encoding="utf-8"))
-        prose = {id(node.value) for node in ast.walk(tree)
+        prose = {id(node.value) for node in ast.walk(tree(path))
                  if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)}
-        for node in ast.walk(tree):
+        for node in ast.walk(tree(path)):
             if isinstance(node, ast.Constant) and id(node) not in prose and (
                     node.value in ("kernels", "_cuda") or str(node.value).startswith("kernels/")):
                 yield f"{path.name}:{node.lineno}: names {node.value!r}; leave it to backend"
@@ -237,7 +248,7 @@ def raw_arrays(package: Path) -> Iterator[str]:
             for one in imports(package, path):
                 if one.target.split(".")[0] == "numpy":
                     yield f"{path.name}:{one.line}: imports numpy; compose ops"
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        for node in ast.walk(tree(path)):
             if isinstance(node, ast.Attribute) and node.attr in ("_array", "array", "numpy", "xp"):
                 yield f"{path.name}:{node.lineno}: touches .{node.attr}; compose ops"
 
@@ -245,7 +256,7 @@ def raw_arrays(package: Path) -> Iterator[str]:
 def guesses(package: Path) -> Iterator[str]:
     """Ownership is proven by holds, never guessed from Python's reference counts."""
     for path in sources(package):
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        for node in ast.walk(tree(path)):
             if _name_of(node) == "getrefcount" or (
                     isinstance(node, ast.alias) and node.name == "getrefcount"):
                 yield f"{path.name}: uses getrefcount"
@@ -256,7 +267,7 @@ def unbounded_reads(package: Path) -> Iterator[str]:
     for path in sources(package):
         if path.relative_to(package).as_posix() in READERS:
             continue
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        for node in ast.walk(tree(path)):
             if isinstance(node, ast.Call) and (
                     ast.unparse(node.func) in ("open", "os.open", "os.fdopen", "np.fromfile")
                     or getattr(node.func, "attr", "") in ("read_bytes", "read_text")):
@@ -375,6 +386,7 @@ def test_importing_gtensor_imports_neither_cupy_nor_the_test_tools() -> None:
     assert done.stdout.strip() == "[]"
 
 
+@pytest.mark.thorough
 def test_tests_without_their_gpu_are_deselected_aloud(tmp_path: Path) -> None:
     (tmp_path / "conftest.py").write_text((ROOT / "tests" / "conftest.py").read_text())
     (tmp_path / "test_marked.py").write_text(

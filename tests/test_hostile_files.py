@@ -41,6 +41,7 @@ def mutated(formats: str, count: int, seed: int) -> list[str]:
     return done.stdout.splitlines()
 
 
+@pytest.mark.thorough
 def test_mutated_files_give_one_sentence_or_a_right_result_in_200_mb() -> None:
     assert len(mutated(",".join(hostile.FORMATS), 60, 0)) == len(hostile.FORMATS)
 

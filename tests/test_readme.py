@@ -36,6 +36,7 @@ def run(page: Path, folder: Path) -> subprocess.CompletedProcess[str]:
                           env=environment, capture_output=True, text=True, timeout=120)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", PAGES)
 def test_every_block_runs(name: str, tmp_path: Path) -> None:
     page = ROOT / name

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import gc
 import tracemalloc
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import NamedTuple
 
 import gtensor as gt
@@ -31,16 +32,32 @@ class Usage(NamedTuple):
         return self.peak / UNIT
 
 
-def measure(function: Callable[[], object]) -> Usage:
+Reading = tuple[tuple[int, int], tuple[int, int]]
+
+
+@contextmanager
+def traced() -> Iterator[Callable[[], Reading]]:
+    """Bytes now and at the peak, above those at the start: the arena's, and tracemalloc's."""
     gc.collect()
     gt.memory.reset_peak()
     before = gt.memory.stats().allocated
     tracemalloc.start()
     try:
         start = tracemalloc.get_traced_memory()[0]
-        function()
-        behind = tracemalloc.get_traced_memory()[1] - start
+
+        def read() -> Reading:
+            now, peak = tracemalloc.get_traced_memory()
+            stats = gt.memory.stats()
+            return ((stats.allocated - before, stats.peak_allocated - before),
+                    (now - start, peak - start))
+
+        yield read
     finally:
         tracemalloc.stop()
-    stats = gt.memory.stats()
-    return Usage(stats.peak_allocated - before, stats.allocated - before, behind)
+
+
+def measure(function: Callable[[], object]) -> Usage:
+    with traced() as read:
+        function()
+        (left, peak), (_, behind) = read()
+    return Usage(peak, left, behind)

@@ -73,6 +73,7 @@ def forked(work: Callable[[], None]) -> int:
 KINDS = [(False, False), (True, True), (False, True), (True, False)]  # sharded before, after
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(("before", "after"), KINDS)
 def test_a_kill_before_any_call_leaves_a_whole_checkpoint(
     tmp_path: Path, before: bool, after: bool
@@ -99,6 +100,7 @@ def test_a_kill_before_any_call_leaves_a_whole_checkpoint(
     assert len(os.listdir(tmp_path)) == (4 if after else 1), "litter of the killed was not removed"
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(("before", "after"), KINDS)
 @pytest.mark.parametrize("fault", [OSError(errno.ENOSPC, "No space left on device"),
                                    KeyboardInterrupt()])
@@ -134,6 +136,7 @@ def test_a_fault_in_any_call_leaves_a_whole_checkpoint_and_no_litter(
         pytest.fail("the save never ended")
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("shards", [False, True])
 def test_a_writer_killed_at_any_moment_leaves_a_whole_checkpoint(
     tmp_path: Path, shards: bool

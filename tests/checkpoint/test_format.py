@@ -246,6 +246,7 @@ def files(draw: Any) -> bytes:
     return data
 
 
+@pytest.mark.thorough
 @settings(max_examples=150, deadline=None,
           suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=files())

@@ -266,6 +266,7 @@ for number in range(25):
 """
 
 
+@pytest.mark.thorough
 def test_writers_take_turns_and_readers_see_one_of_them(tmp_path: Path) -> None:
     path = tmp_path / "m.safetensors"
     save_file({name: np.zeros(1000) for name in "abcd"}, path, max_shard_size=8000)
@@ -367,6 +368,7 @@ print(peak() - before)
 """
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("shards", [None, "10MB"])
 def test_the_peak_is_the_file(tmp_path: Path, shards: str | None) -> None:
     tensor = np.ones((2, 1 << 20), np.float32)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gc
-import tracemalloc
 import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
@@ -11,6 +10,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from usage import traced
 
 import gtensor as gt
 from gtensor import nn
@@ -52,29 +52,15 @@ def chain(x: gt.Tensor) -> gt.Tensor:
 
 
 @contextmanager
-def traced() -> Iterator[Callable[[], tuple[int, int]]]:
+def total() -> Iterator[Callable[[], tuple[int, int]]]:
     """Bytes of arrays above those at the start, now and at the peak: NumPy's and the arena's."""
-    gc.collect()
-    gt.memory.reset_peak()
-    before = gt.memory.stats().allocated
-    tracemalloc.start()
-    try:
-        start = tracemalloc.get_traced_memory()[0]
-
-        def read() -> tuple[int, int]:
-            now, peak = tracemalloc.get_traced_memory()
-            stats = gt.memory.stats()
-            return (now - start + stats.allocated - before,
-                    peak - start + stats.peak_allocated - before)
-
-        yield read
-    finally:
-        tracemalloc.stop()
+    with traced() as read:
+        yield lambda: tuple(map(sum, zip(*read(), strict=True)))  # type: ignore[return-value]
 
 
 def test_a_chain_keeps_its_input() -> None:
     x = large()
-    with traced() as read:
+    with total() as read:
         y = checkpoint(chain, x).sum()
         assert read()[0] < PYTHON
         y.backward(retain_graph=True)
@@ -96,7 +82,7 @@ def test_regions_keep_their_inputs_and_one_regions_saves(regions: int) -> None:
         assert UNIT * (times - 1) <= read()[0] < UNIT * (times - 1) + PYTHON
         loss.backward()
 
-    with traced() as read:
+    with total() as read:
         run(regions)
         left, peak = read()
     assert UNIT <= left < UNIT + PYTHON  # leaf.grad
@@ -115,7 +101,7 @@ def test_what_was_made_again_dies_as_the_walk_passes() -> None:
                 x.register_hook(lambda g: seen.append(read()[0]))
         return x
 
-    with traced() as read:
+    with total() as read:
         y = checkpoint(function, x).sum()
         y.backward(retain_graph=True)
         assert read()[0] < UNIT + PYTHON
@@ -125,7 +111,7 @@ def test_what_was_made_again_dies_as_the_walk_passes() -> None:
 
 def test_nested_regions_keep_the_outer_inputs() -> None:
     x = large()
-    with traced() as read:
+    with total() as read:
         y = checkpoint(lambda x: checkpoint(chain, checkpoint(chain, x)), x).sum()
         assert read()[0] < PYTHON
         y.backward()
@@ -135,7 +121,7 @@ def test_nested_regions_keep_the_outer_inputs() -> None:
 def test_a_stack_of_in_place_norms_keeps_its_input(activation: str) -> None:
     model = nn.Sequential(*norm_layers(nn.InPlaceABN, activation))
     x = gt.random.normal((32, 4, 32, 32), requires_grad=True)
-    with traced() as read:
+    with total() as read:
         y = checkpoint(lambda x: -model(x), x).sum()
         assert read()[0] < PYTHON
         y.backward()

@@ -160,6 +160,7 @@ def test_a_graph_of_100000_ops_is_walked_without_recursion() -> None:
     assert time.perf_counter() - start < 30  # it takes about half a second
 
 
+@pytest.mark.thorough
 @pytest.mark.usefixtures("nothing_left")
 @pytest.mark.parametrize("after", ["forward", "retained", "create_graph"])
 def test_dropping_a_graph_of_100000_ops_does_not_recurse(after: str) -> None:

@@ -21,6 +21,7 @@ def marks(killer: object) -> tuple[pytest.MarkDecorator, ...]:
     return (pytest.mark.host_cuda,) if isinstance(killer, ByRaces) else ()
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("fault", [
     pytest.param(fault, id=fault.name, marks=marks(fault.killer)) for fault in FAULTS])
 def test_the_fault_is_caught(fault: Fault) -> None:
@@ -38,6 +39,7 @@ def test_the_fault_is_caught(fault: Fault) -> None:
                 fault.killer()
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", [
     pytest.param(name, marks=marks(killer)) for name, killer in KILLERS.items()])
 def test_without_the_fault_the_check_passes(name: str) -> None:

@@ -62,16 +62,13 @@ def routines() -> Iterator[tuple[str, Check]]:
         yield f"nrm2 {dtype}", either(lambda x=cx: cublas.nrm2(x), np.linalg.norm(x))
         yield f"iamax {dtype}", either(lambda x=cx: cublas.iamax(x), sizes.argmax() + 1)
         yield f"dot {dtype}", either(lambda x=cx, y=cy, f=dot: getattr(cublas, f)(x, y), x @ y)
-        yield (
-            f"axpy {dtype}",
-            either(lambda x=cx, y=y: added(lambda z: cublas.axpy(2, x, z), y), 2 * x + y),
-        )
+        yield (f"axpy {dtype}",
+               either(lambda x=cx, y=y: added(lambda z: cublas.axpy(2, x, z), y), 2 * x + y))
         yield (
             f"ger {dtype}",
             either(
-                lambda x=cx, y=cy, a=a, f=ger: added(
-                    lambda z: getattr(cublas, f)(2, y[:5], x, z), a
-                ),
+                lambda x=cx, y=cy, a=a, f=ger: added(lambda z: getattr(cublas, f)(2, y[:5], x, z),
+                                                     a),
                 a + 2 * np.outer(y[:5], x),
             ),
         )
@@ -80,36 +77,28 @@ def routines() -> Iterator[tuple[str, Check]]:
             either(
                 lambda x=cx, a=ca: added(
                     lambda z: cublas.gemv("N", 1.5, cupy.asfortranarray(a), x, 0, z),
-                    0 * a.get()[:, 0],
-                ),
+                    0 * a.get()[:, 0]),
                 1.5 * a @ x,
             ),
         )
         yield (
             f"gemm {dtype}",
-            either(lambda a=ca, b=cb: cublas.gemm("H", "N", a, b, alpha=2.0), 2 * a.conj().T @ b),
-        )
+            either(lambda a=ca, b=cb: cublas.gemm("H", "N", a, b, alpha=2.0), 2 * a.conj().T @ b))
         yield (
             f"geam {dtype}",
-            either(lambda a=ca, b=cb: cublas.geam("T", "H", 2, a, 3, b), 2 * a.T + 3 * b.conj().T),
-        )
+            either(lambda a=ca, b=cb: cublas.geam("T", "H", 2, a, 3, b), 2 * a.T + 3 * b.conj().T))
         yield f"dgmm {dtype}", either(lambda a=ca, x=cx: cublas.dgmm("R", a, x), a * x)
-        yield (
-            f"syrk {dtype}",
-            either(lambda a=ca: cupy.tril(cublas.syrk("N", a, lower=True)), np.tril(a @ a.T)),
-        )
+        yield (f"syrk {dtype}",
+               either(lambda a=ca: cupy.tril(cublas.syrk("N", a, lower=True)), np.tril(a @ a.T)))
         yield (
             f"lu_solve {dtype}",
-            either(
-                lambda a=ca, c=cc: linalg.lu_solve(linalg.lu_factor(c), a), np.linalg.solve(c, a)
-            ),
+            either(lambda a=ca, c=cc: linalg.lu_solve(linalg.lu_factor(c), a),
+                   np.linalg.solve(c, a)),
         )
         yield (
             f"solve_triangular {dtype}",
-            either(
-                lambda a=ca, c=cc: linalg.solve_triangular(c, a, lower=True),
-                np.linalg.solve(np.tril(c), a),
-            ),
+            either(lambda a=ca, c=cc: linalg.solve_triangular(c, a, lower=True),
+                   np.linalg.solve(np.tril(c), a)),
         )
 
 
@@ -131,10 +120,8 @@ def factors() -> Iterator[tuple[str, Check]]:
         yield f"solve {name}", lambda xp, a=a: xp.linalg.solve(xp.asarray(a), xp.asarray(a) + 1)
         yield f"inv {name}", lambda xp, a=a: xp.linalg.inv(xp.asarray(a))
         yield f"slogdet {name}", lambda xp, a=a: xp.linalg.slogdet(xp.asarray(a))[1]
-        yield (
-            f"eigvalsh {name}",
-            lambda xp, a=a: xp.linalg.eigvalsh(xp.asarray(a + a.swapaxes(-1, -2).conj())),
-        )
+        yield (f"eigvalsh {name}",
+               lambda xp, a=a: xp.linalg.eigvalsh(xp.asarray(a + a.swapaxes(-1, -2).conj())))
     for name, a in (("square", POSITIVE), ("of many", STACK @ STACK.swapaxes(1, 2))):
         yield f"cholesky {name}", lambda xp, a=a: xp.linalg.cholesky(xp.asarray(a))
     for name, a in (("tall", TALL), ("wide", TALL.T), ("of many", STACK), ("complex", COMPLEX)):
@@ -142,10 +129,8 @@ def factors() -> Iterator[tuple[str, Check]]:
             yield f"{function} {name}", lambda xp, a=a, f=function: rebuilt(xp, a, f)
     for name, a in (("real", SQUARE), ("complex", COMPLEX)):
         yield f"eig {name}", lambda xp, a=a: rebuilt(xp, a, "eig")
-    yield (
-        "lstsq",
-        lambda xp: xp.linalg.lstsq(xp.asarray(TALL), xp.asarray(TALL[:, 0]), rcond=None)[0],
-    )
+    yield ("lstsq",
+           lambda xp: xp.linalg.lstsq(xp.asarray(TALL), xp.asarray(TALL[:, 0]), rcond=None)[0])
     yield "pinv", lambda xp: xp.linalg.pinv(xp.asarray(TALL))
 
 
@@ -166,19 +151,15 @@ def sorts_and_sums() -> Iterator[tuple[str, Check]]:
         for name in ("sort", "argsort"):
             options = {"kind": "stable"} if name == "argsort" else {}
             for part in (a, a[2]):
-                yield (
-                    f"{name} {dtype} {part.ndim}",
-                    lambda xp, x=part, f=name, o=options: getattr(xp, f)(xp.asarray(x), **o),
-                )
+                yield (f"{name} {dtype} {part.ndim}",
+                       lambda xp, x=part, f=name, o=options: getattr(xp, f)(xp.asarray(x), **o))
         small = np.resize(np.array([1, 2, 1, 3], dtype), (5, 33))
         for name in ("sum", "max", "argmin", "cumsum"):
             x = small if name in ("sum", "cumsum") else a
             yield f"{name} {dtype}", lambda xp, x=x, f=name: getattr(xp.asarray(x), f)()
             if name in ("sum", "max"):
-                yield (
-                    f"{name} of rows {dtype}",
-                    lambda xp, x=x, f=name: getattr(xp.asarray(x), f)(axis=1),
-                )
+                yield (f"{name} of rows {dtype}",
+                       lambda xp, x=x, f=name: getattr(xp.asarray(x), f)(axis=1))
     yield "lexsort", lambda xp: xp.lexsort(xp.asarray([[1, 2, 1, 0], [3, 3, 1, 1]]))
     yield "bincount", lambda xp: xp.bincount(xp.asarray([1, 2, 2, 5]))
     yield "histogram", lambda xp: xp.histogram(xp.asarray(TALL), bins=7)[0]
@@ -186,22 +167,13 @@ def sorts_and_sums() -> Iterator[tuple[str, Check]]:
 
 def moments() -> Iterator[tuple[str, Check]]:
     """Random numbers: mean and deviation, equal for equal seeds."""
-    for name, arguments in (
-        ("random", ()),
-        ("standard_normal", ()),
-        ("poisson", (3.0,)),
-        ("beta", (2.0, 3.0)),
-        ("gamma", (2.0,)),
-        ("binomial", (10, 0.3)),
-        ("exponential", ()),
-        ("geometric", (0.3,)),
-        ("integers", (0, 10)),
-    ):
+    for name, arguments in (("random", ()), ("standard_normal", ()), ("poisson", (3.0,)),
+                            ("beta", (2.0, 3.0)), ("gamma", (2.0,)), ("binomial", (10, 0.3)),
+                            ("exponential", ()), ("geometric", (0.3,)), ("integers", (0, 10))):
 
         def drawn(xp: Any, name: str = name, arguments: tuple = arguments) -> Any:
             x, y = (
-                getattr(xp.random.default_rng(5), name)(*arguments, size=20000) for _ in range(2)
-            )
+                getattr(xp.random.default_rng(5), name)(*arguments, size=20000) for _ in range(2))
             assert (x == y).all()
             return xp.asarray([np.round(float(x.mean()) / float(x.std()), 1), float(x.std()) > 0])
 
@@ -219,9 +191,8 @@ def main() -> None:
             found, wanted = host(function(cupy)), host(function(np))
             bound = 2e-2 if "f2" in name else 2e-5 if "4" in name or "c8" in name else 1e-9
             bound = 0.11 if group is moments else bound
-            if found.shape != wanted.shape or not np.allclose(
-                found, wanted, rtol=bound, atol=bound, equal_nan=True
-            ):
+            if found.shape != wanted.shape or not np.allclose(found, wanted, rtol=bound, atol=bound,
+                                                              equal_nan=True):
                 print(f"{name} differs: {found.ravel()[:4]} for {wanted.ravel()[:4]}")
             count += 1
     print(f"{count} compared")

@@ -25,16 +25,8 @@ def number(value: complex, dtype: Any) -> np.ndarray:
 
 
 def product(
-    rng: Any,
-    t: str,
-    transa: int,
-    transb: int,
-    m: int,
-    n: int,
-    k: int,
-    alpha: complex,
-    beta: complex,
-    more: int = 3,
+    rng: Any, t: str, transa: int, transb: int, m: int, n: int, k: int, alpha: complex,
+    beta: complex, more: int = 3
 ) -> None:
     """One gemm with padded leading dimensions; with beta 0, C is full of NaN before."""
     dtype = DTYPES[t]
@@ -45,24 +37,9 @@ def product(
     wanted = alpha * (op(transa, a).astype("c16") @ op(transb, b)) + beta * c
     memory = stored(np.full_like(c, np.nan) if beta == 0 else c, ldc)
     with blas() as handle:
-        status = call(
-            LIBRARY,
-            f"cublas{t}gemm_v2",
-            handle,
-            transa,
-            transb,
-            m,
-            n,
-            k,
-            number(alpha, dtype),
-            stored(a, lda),
-            lda,
-            stored(b, ldb),
-            ldb,
-            number(beta, dtype),
-            memory,
-            ldc,
-        )
+        status = call(LIBRARY, f"cublas{t}gemm_v2", handle, transa, transb, m, n, k,
+                      number(alpha, dtype), stored(a, lda), lda, stored(b, ldb), ldb,
+                      number(beta, dtype), memory, ldc)
     assert status == 0
     close(loaded(memory, m, n), wanted if t in "CZ" else wanted.real)
 
@@ -93,22 +70,8 @@ def test_beta_zero_does_not_read_c(t: str) -> None:
     y, c = np.full(4, np.nan, dtype), np.full((4, 4), np.nan, dtype)
     with blas() as handle:
         assert (
-            call(
-                LIBRARY,
-                f"cublas{t}gemv_v2",
-                handle,
-                1,
-                6,
-                4,
-                one,
-                stored(a, 6),
-                6,
-                x,
-                1,
-                zero,
-                y,
-                1,
-            )
+            call(LIBRARY, f"cublas{t}gemv_v2", handle, 1, 6, 4, one, stored(a, 6), 6, x, 1, zero, y,
+                 1)
             == 0
         )
         assert (
@@ -156,29 +119,9 @@ def test_gemm_ex_takes_nvidias_rows_and_no_other(compute: int) -> None:
         before = loaded(c, m, n).copy()
         scale = np.float64 if row is None else cublas.NUMPY[row]
         with blas() as handle:
-            status = call(
-                LIBRARY,
-                "cublasGemmEx",
-                handle,
-                0,
-                1,
-                m,
-                n,
-                k,
-                number(2, scale),
-                stored(a, ld),
-                source,
-                ld,
-                stored(b, ld),
-                source,
-                ld,
-                number(3, scale),
-                c,
-                target,
-                ld,
-                compute,
-                -1,
-            )
+            status = call(LIBRARY, "cublasGemmEx", handle, 0, 1, m, n, k, number(2, scale),
+                          stored(a, ld), source, ld, stored(b, ld), source, ld, number(3, scale), c,
+                          target, ld, compute, -1)
         assert status == (NOT_SUPPORTED if row is None else 0), (source, target)
         wanted = (
             before
@@ -194,29 +137,8 @@ def test_bfloat16_sums_are_taken_in_float32() -> None:
     c = np.zeros((1, 1), BFLOAT16)
     with blas() as handle:
         assert (
-            call(
-                LIBRARY,
-                "cublasGemmEx",
-                handle,
-                0,
-                0,
-                1,
-                1,
-                4096,
-                number(1, "f4"),
-                a,
-                14,
-                1,
-                a,
-                14,
-                4096,
-                number(0, "f4"),
-                c,
-                14,
-                1,
-                68,
-                -1,
-            )
+            call(LIBRARY, "cublasGemmEx", handle, 0, 0, 1, 1, 4096, number(1, "f4"), a, 14, 1, a,
+                 14, 4096, number(0, "f4"), c, 14, 1, 68, -1)
             == 0
         )
     assert c[0, 0] == 4096
@@ -253,13 +175,8 @@ def test_the_operands_rows_follow_the_transposition() -> None:
     """A transposed operand's leading dimension is checked against its own rows."""
     a, c, one = np.ones((9, 9)), np.ones((9, 9)), number(1, "f8")
     with blas() as handle:
-        for place, trans, ld, status in (
-            (8, 0, 5, 0),
-            (8, 1, 4, INVALID),
-            (8, 1, 5, 0),
-            (10, 0, 4, INVALID),
-            (10, 1, 4, 0),
-        ):
+        for place, trans, ld, status in ((8, 0, 5, 0), (8, 1, 4, INVALID), (8, 1, 5, 0),
+                                         (10, 0, 4, INVALID), (10, 1, 4, 0)):
             arguments = [handle, 0, 0, 3, 4, 5, one, a, 9, a, 9, one, c, 9]
             arguments[1 if place == 8 else 2] = trans
             arguments[place] = ld
@@ -397,42 +314,14 @@ def test_matrices_and_vectors(t: str) -> None:
             wanted = op(trans, a) @ x[: 8 - n] - 2 * out
             memory = out.copy()
             assert (
-                call(
-                    LIBRARY,
-                    f"cublas{t}gemv_v2",
-                    handle,
-                    trans,
-                    5,
-                    3,
-                    one,
-                    stored(a, ld),
-                    ld,
-                    x,
-                    1,
-                    two,
-                    memory,
-                    1,
-                )
+                call(LIBRARY, f"cublas{t}gemv_v2", handle, trans, 5, 3, one, stored(a, ld), ld, x,
+                     1, two, memory, 1)
                 == 0
             )
             close(memory, wanted)
             assert (
-                call(
-                    LIBRARY,
-                    f"cublas{t}gemv_v2",
-                    handle,
-                    trans,
-                    5,
-                    3,
-                    one,
-                    stored(a, ld),
-                    ld,
-                    x,
-                    0,
-                    two,
-                    memory,
-                    1,
-                )
+                call(LIBRARY, f"cublas{t}gemv_v2", handle, trans, 5, 3, one, stored(a, ld), ld, x,
+                     0, two, memory, 1)
                 == INVALID
             )
         for ending in ("geru", "gerc") if t in "CZ" else ("ger",):
@@ -445,63 +334,21 @@ def test_matrices_and_vectors(t: str) -> None:
             close(loaded(memory, 5, 3), a - 2 * np.outer(y, second))
         memory = np.full((3, ld), PAD, dtype)
         assert (
-            call(
-                LIBRARY,
-                f"cublas{t}geam",
-                handle,
-                0,
-                2,
-                5,
-                3,
-                one,
-                stored(a, ld),
-                ld,
-                two,
-                stored(b, 4),
-                4,
-                memory,
-                ld,
-            )
+            call(LIBRARY, f"cublas{t}geam", handle, 0, 2, 5, 3, one, stored(a, ld), ld, two,
+                 stored(b, 4), 4, memory, ld)
             == 0
         )
         close(loaded(memory, 5, 3), a - 2 * op(2, b))
         assert (
-            call(
-                LIBRARY,
-                f"cublas{t}geam",
-                handle,
-                0,
-                2,
-                5,
-                3,
-                one,
-                memory,
-                ld,
-                two,
-                memory,
-                ld,
-                memory,
-                ld,
-            )
+            call(LIBRARY, f"cublas{t}geam", handle, 0, 2, 5, 3, one, memory, ld, two, memory, ld,
+                 memory, ld)
             == INVALID
         ), "in place only without a transposition"
         for side, diagonal in ((0, y), (1, x[:3])):
             memory = np.full((3, ld), PAD, dtype)
             assert (
-                call(
-                    LIBRARY,
-                    f"cublas{t}dgmm",
-                    handle,
-                    side,
-                    5,
-                    3,
-                    stored(a, ld),
-                    ld,
-                    diagonal,
-                    1,
-                    memory,
-                    ld,
-                )
+                call(LIBRARY, f"cublas{t}dgmm", handle, side, 5, 3, stored(a, ld), ld, diagonal, 1,
+                     memory, ld)
                 == 0
             )
             wanted = np.diag(diagonal) @ a if side == 0 else a @ np.diag(diagonal)
@@ -521,22 +368,8 @@ def test_triangular_solves_in_every_form(t: str) -> None:
                 np.fill_diagonal(triangle, 1)
             memory = stored(b, 6)
             assert (
-                call(
-                    LIBRARY,
-                    f"cublas{t}trsm_v2",
-                    handle,
-                    side,
-                    uplo,
-                    trans,
-                    unit,
-                    4,
-                    3,
-                    number(2, dtype),
-                    stored(a, 5),
-                    5,
-                    memory,
-                    6,
-                )
+                call(LIBRARY, f"cublas{t}trsm_v2", handle, side, uplo, trans, unit, 4, 3,
+                     number(2, dtype), stored(a, 5), 5, memory, 6)
                 == 0
             )
             x = loaded(memory, 4, 3)
@@ -563,37 +396,13 @@ def test_batched_lu(t: str) -> None:
             )
             assert not infos.any()
             assert (
-                call(
-                    LIBRARY,
-                    f"cublas{t}getrsBatched",
-                    handle,
-                    0,
-                    n,
-                    2,
-                    rows[0],
-                    n,
-                    pivots,
-                    rows[1],
-                    n,
-                    infos,
-                    count,
-                )
+                call(LIBRARY, f"cublas{t}getrsBatched", handle, 0, n, 2, rows[0], n, pivots,
+                     rows[1], n, infos, count)
                 == 0
             )
             assert (
-                call(
-                    LIBRARY,
-                    f"cublas{t}getriBatched",
-                    handle,
-                    n,
-                    rows[0],
-                    n,
-                    pivots,
-                    rows[2],
-                    n,
-                    infos,
-                    count,
-                )
+                call(LIBRARY, f"cublas{t}getriBatched", handle, n, rows[0], n, pivots, rows[2], n,
+                     infos, count)
                 == 0
             )
             close(a @ right.transpose(0, 2, 1), b)

@@ -35,30 +35,17 @@ def put(kind: str, handle: int, number: int, dtype: Any, value: int) -> int:
 
 
 def matmul(
-    a: np.ndarray,
-    b: np.ndarray,
-    d: np.ndarray,
-    kind: int = R32F,
-    compute: int = 68,
-    out: int | None = None,
-    order: int = 0,
-    batch: int = 1,
-    workspace: int = 0,
-    nbytes: int = 0,
-    **description: int,
+    a: np.ndarray, b: np.ndarray, d: np.ndarray, kind: int = R32F, compute: int = 68,
+    out: int | None = None, order: int = 0, batch: int = 1, workspace: int = 0, nbytes: int = 0,
+    **description: int
 ) -> int:
     """D = A B^T in column order with leading dimension LD; the status."""
     out = kind if out is None else out
     scale = {70: cublas.R64F}.get(compute, R32F)
     one, zero = (np.array([x], cublas.NUMPY[scale]) for x in (1, 0))
-    with (
-        made("MatmulDesc", compute, scale) as what,
-        made("MatrixLayout", kind, M, K, LD) as la,
-        made("MatrixLayout", kind, N, K, LD) as lb,
-        made("MatrixLayout", out, M, N, LD) as ld,
-        made("MatmulPreference") as preference,
-        handle() as lt,
-    ):
+    with (made("MatmulDesc", compute, scale) as what, made("MatrixLayout", kind, M, K, LD) as la,
+          made("MatrixLayout", kind, N, K, LD) as lb, made("MatrixLayout", out, M, N, LD) as ld,
+          made("MatmulPreference") as preference, handle() as lt):
         for name, value in {"transb": 1, **description}.items():
             assert put("MatmulDesc", what, *NAMES[name], value) == 0
         assert put("MatrixLayout", ld, ORDER, np.int32, order) == 0
@@ -67,41 +54,11 @@ def matmul(
             assert put("MatrixLayout", layout, STRIDE, np.int64, stride) == 0
         assert put("MatmulPreference", preference, 1, np.uint64, nbytes) == 0
         found, count = (cublaslt.Algorithm * 1)(), np.zeros(1, np.int32)
-        status = call(
-            LIBRARY,
-            "cublasLtMatmulAlgoGetHeuristic",
-            lt,
-            what,
-            la,
-            lb,
-            ld,
-            ld,
-            preference,
-            1,
-            ctypes.addressof(found),
-            count,
-        )
+        status = call(LIBRARY, "cublasLtMatmulAlgoGetHeuristic", lt, what, la, lb, ld, ld,
+                      preference, 1, ctypes.addressof(found), count)
         assert count[0] == (status == 0)
-        again = call(
-            LIBRARY,
-            "cublasLtMatmul",
-            lt,
-            what,
-            one,
-            a,
-            la,
-            b,
-            lb,
-            zero,
-            d,
-            ld,
-            d,
-            ld,
-            0 if status else ctypes.addressof(found),
-            workspace,
-            nbytes,
-            0,
-        )
+        again = call(LIBRARY, "cublasLtMatmul", lt, what, one, a, la, b, lb, zero, d, ld, d, ld,
+                     0 if status else ctypes.addressof(found), workspace, nbytes, 0)
         assert bool(again) == bool(status), "the heuristic and the product refuse alike"
         return again
 

@@ -16,46 +16,22 @@ from .raw import call, close, values
 LIBRARY = cufft.library
 LETTERS = {
     kind: letter
-    for letter, kind in (
-        ("C2C", 0x29),
-        ("R2C", 0x2A),
-        ("C2R", 0x2C),
-        ("Z2Z", 0x69),
-        ("D2Z", 0x6A),
-        ("Z2D", 0x6C),
-    )
+    for letter, kind in (("C2C", 0x29), ("R2C", 0x2A), ("C2R", 0x2C), ("Z2Z", 0x69), ("D2Z", 0x6A),
+                         ("Z2D", 0x6C))
 }
 
 
 @contextmanager
 def planned(
-    kind: int,
-    lengths: tuple[int, ...],
-    batch: int,
-    inner: Any = None,
-    outer: Any = None,
+    kind: int, lengths: tuple[int, ...], batch: int, inner: Any = None, outer: Any = None
 ) -> Iterator[int]:
     cell, size = np.zeros(1, np.int32), np.zeros(1, np.uint64)
     assert call(LIBRARY, "cufftCreate", cell) == 0
     n = np.array(lengths, np.int32)
     (embed, step, distance), (other, onto, apart) = inner or (0, 1, 0), outer or (0, 1, 0)
     assert (
-        call(
-            LIBRARY,
-            "cufftMakePlanMany",
-            int(cell[0]),
-            len(lengths),
-            n,
-            embed,
-            step,
-            distance,
-            other,
-            onto,
-            apart,
-            kind,
-            batch,
-            size,
-        )
+        call(LIBRARY, "cufftMakePlanMany", int(cell[0]), len(lengths), n, embed, step, distance,
+             other, onto, apart, kind, batch, size)
         == 0
     )
     assert size[0] > 0

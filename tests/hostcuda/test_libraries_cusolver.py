@@ -45,9 +45,8 @@ def test_lu_and_cholesky_solve(t: str) -> None:
         assert info[0] == 0 and np.isnan(work).all(), "the workspace is written"
         info[0] = -9
         assert (
-            call(
-                LIBRARY, f"cusolverDn{t}getrs", handle, 1, n, 2, memory, ld, pivots, right, ld, info
-            )
+            call(LIBRARY, f"cusolverDn{t}getrs", handle, 1, n, 2, memory, ld, pivots, right, ld,
+                 info)
             == 0
         )
         assert info[0] == 0
@@ -59,9 +58,8 @@ def test_lu_and_cholesky_solve(t: str) -> None:
             work = workspace(name, dtype, handle, uplo, n, memory, ld)
             assert call(LIBRARY, name, handle, uplo, n, memory, ld, work, len(work), info) == 0
             assert (
-                call(
-                    LIBRARY, f"cusolverDn{t}potrs", handle, uplo, n, 2, memory, ld, right, ld, info
-                )
+                call(LIBRARY, f"cusolverDn{t}potrs", handle, uplo, n, 2, memory, ld, right, ld,
+                     info)
                 == 0
             )
             close(s @ loaded(right, n, 2), b)
@@ -86,24 +84,8 @@ def test_qr_and_its_products(t: str) -> None:
         product = stored(c, ld)
         adjoint = 2 if t in "CZ" else 1
         assert (
-            call(
-                LIBRARY,
-                spelled(t, "ormqr", "unmqr"),
-                handle,
-                0,
-                adjoint,
-                m,
-                3,
-                n,
-                memory,
-                ld,
-                tau,
-                product,
-                ld,
-                big,
-                len(big),
-                info,
-            )
+            call(LIBRARY, spelled(t, "ormqr", "unmqr"), handle, 0, adjoint, m, 3, n, memory, ld,
+                 tau, product, ld, big, len(big), info)
             == 0
         )
         name = spelled(t, "orgqr", "ungqr")
@@ -128,52 +110,16 @@ def test_singular_values_by_every_method(t: str) -> None:
             rank = min(m, n)
             a = values(rng, (m, n), dtype)
             s, u, v = np.zeros(rank, real), np.zeros((m, m), dtype), np.zeros((n, n), dtype)
-            status = call(
-                LIBRARY,
-                f"cusolverDn{t}gesvd",
-                handle,
-                ord("A"),
-                ord("A"),
-                m,
-                n,
-                stored(a, m),
-                m,
-                s,
-                u,
-                m,
-                v,
-                n,
-                big,
-                len(big),
-                0,
-                info,
-            )
+            status = call(LIBRARY, f"cusolverDn{t}gesvd", handle, ord("A"), ord("A"), m, n,
+                          stored(a, m), m, s, u, m, v, n, big, len(big), 0, info)
             assert status == (0 if m >= n else INVALID)
             if status == 0:
                 close(u.T[:, :rank] * s @ v.T[:rank], a)
             for econ in (0, 1):
                 u[:], v[:] = 0, 0
                 assert (
-                    call(
-                        LIBRARY,
-                        f"cusolverDn{t}gesvdj",
-                        handle,
-                        1,
-                        econ,
-                        m,
-                        n,
-                        stored(a, m),
-                        m,
-                        s,
-                        u,
-                        m,
-                        v,
-                        n,
-                        big,
-                        len(big),
-                        info,
-                        params,
-                    )
+                    call(LIBRARY, f"cusolverDn{t}gesvdj", handle, 1, econ, m, n, stored(a, m), m, s,
+                         u, m, v, n, big, len(big), info, params)
                     == 0
                 )
                 close(u.T[:, :rank] * s @ v.T[:, :rank].conj().T, a)
@@ -181,80 +127,22 @@ def test_singular_values_by_every_method(t: str) -> None:
             batch = np.stack([stored(a * i, m) for i in (1, 2)])
             ss, us, vs = (np.zeros((2, *x.shape), x.dtype) for x in (s, u, v))
             assert (
-                call(
-                    LIBRARY,
-                    f"cusolverDn{t}gesvdjBatched",
-                    handle,
-                    1,
-                    m,
-                    n,
-                    batch,
-                    m,
-                    ss,
-                    us,
-                    m,
-                    vs,
-                    n,
-                    big,
-                    len(big),
-                    info,
-                    params,
-                    2,
-                )
+                call(LIBRARY, f"cusolverDn{t}gesvdjBatched", handle, 1, m, n, batch, m, ss, us, m,
+                     vs, n, big, len(big), info, params, 2)
                 == 0
             )
             close(us[1].T[:, :rank] * ss[1] @ vs[1].T[:, :rank].conj().T, 2 * a)
             norms = np.full(2, np.nan)
-            status = call(
-                LIBRARY,
-                f"cusolverDn{t}gesvdaStridedBatched",
-                handle,
-                1,
-                rank,
-                m,
-                n,
-                batch,
-                m,
-                m * n,
-                ss,
-                rank,
-                us,
-                m,
-                m * m,
-                vs,
-                n,
-                n * n,
-                big,
-                len(big),
-                info,
-                norms,
-                2,
-            )
+            status = call(LIBRARY, f"cusolverDn{t}gesvdaStridedBatched", handle, 1, rank, m, n,
+                          batch, m, m * n, ss, rank, us, m, m * m, vs, n, n * n, big, len(big),
+                          info, norms, 2)
             assert status == (0 if m >= n else INVALID)
             if status == 0:
                 close(us[1].T[:, :rank] * ss[1] @ vs[1].T[:, :rank].conj().T, 2 * a)
                 assert (norms < 1e-3).all()
         assert (
-            call(
-                LIBRARY,
-                f"cusolverDn{t}gesvdjBatched",
-                handle,
-                0,
-                33,
-                1,
-                big,
-                33,
-                ss,
-                us,
-                33,
-                vs,
-                1,
-                big,
-                len(big),
-                info,
-                params,
-                1,
-            )
+            call(LIBRARY, f"cusolverDn{t}gesvdjBatched", handle, 0, 33, 1, big, 33, ss, us, 33, vs,
+                 1, big, len(big), info, params, 1)
             == INVALID
         )
 
@@ -278,70 +166,30 @@ def test_eigenvalues_by_every_method(t: str) -> None:
 
             w, memory = np.zeros(n, real), stored(half, ld)
             assert (
-                call(
-                    LIBRARY,
-                    spelled(t, "syevd", "heevd"),
-                    handle,
-                    1,
-                    uplo,
-                    n,
-                    memory,
-                    ld,
-                    w,
-                    big,
-                    len(big),
-                    info,
-                )
+                call(LIBRARY, spelled(t, "syevd", "heevd"), handle, 1, uplo, n, memory, ld, w, big,
+                     len(big), info)
                 == 0
             )
             check(w, memory)
             memory = stored(half, ld)
             assert (
-                call(
-                    LIBRARY,
-                    spelled(t, "syevj", "heevj"),
-                    handle,
-                    1,
-                    uplo,
-                    n,
-                    memory,
-                    ld,
-                    w,
-                    big,
-                    len(big),
-                    info,
-                    int(params[0]),
-                )
+                call(LIBRARY, spelled(t, "syevj", "heevj"), handle, 1, uplo, n, memory, ld, w, big,
+                     len(big), info, int(params[0]))
                 == 0
             )
             check(w, memory)
             both, many = np.stack([stored(half, ld), stored(3 * half, ld)]), np.zeros((2, n), real)
             assert (
-                call(
-                    LIBRARY,
-                    spelled(t, "syevj", "heevj") + "Batched",
-                    handle,
-                    1,
-                    uplo,
-                    n,
-                    both,
-                    ld,
-                    many,
-                    big,
-                    len(big),
-                    info,
-                    int(params[0]),
-                    2,
-                )
+                call(LIBRARY, spelled(t, "syevj", "heevj") + "Batched", handle, 1, uplo, n, both,
+                     ld, many, big, len(big), info, int(params[0]), 2)
                 == 0
             )
             check(many[1], both[1], 3 * s)
             memory, wtype = stored(half, ld), kind % 4
             head = (handle, 0, 1, uplo, n, kind, memory, ld)
             assert (
-                call(
-                    LIBRARY, "cusolverDnXsyevd", *head, wtype, w, kind, big, big.nbytes, 0, 0, info
-                )
+                call(LIBRARY, "cusolverDnXsyevd", *head, wtype, w, kind, big, big.nbytes, 0, 0,
+                     info)
                 == 0
             )
             check(w, memory)
@@ -350,20 +198,8 @@ def test_eigenvalues_by_every_method(t: str) -> None:
                 == INVALID
             )
             assert (
-                call(
-                    LIBRARY,
-                    spelled(t, "syevd", "heevd"),
-                    handle,
-                    1,
-                    uplo,
-                    n,
-                    memory,
-                    n - 1,
-                    w,
-                    big,
-                    len(big),
-                    info,
-                )
+                call(LIBRARY, spelled(t, "syevd", "heevd"), handle, 1, uplo, n, memory, n - 1, w,
+                     big, len(big), info)
                 == INVALID
             )
 
@@ -380,15 +216,13 @@ def test_cholesky_of_a_batch_destroys_the_other_triangle(t: str) -> None:
         close(low @ low.conj().T, s)
         assert np.isnan(memory.T[np.triu_indices(n, 1)]).all()
         assert (
-            call(
-                LIBRARY, f"cusolverDn{t}potrsBatched", handle, 0, n, 1, rows, n, rights, n, info, 1
-            )
+            call(LIBRARY, f"cusolverDn{t}potrsBatched", handle, 0, n, 1, rows, n, rights, n, info,
+                 1)
             == 0
         )
         close(s @ right.T, b)
         assert (
-            call(
-                LIBRARY, f"cusolverDn{t}potrsBatched", handle, 0, n, 2, rows, n, rights, n, info, 1
-            )
+            call(LIBRARY, f"cusolverDn{t}potrsBatched", handle, 0, n, 2, rows, n, rights, n, info,
+                 1)
             == cusolver.NOT_SUPPORTED
         )

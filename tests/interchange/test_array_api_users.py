@@ -41,6 +41,7 @@ print(json.dumps(found))
 """
 
 
+@pytest.mark.thorough
 def test_scikit_learn_and_scipy_dispatch_to_gtensor():
     """In a process of its own: SciPy reads SCIPY_ARRAY_API when it is imported."""
     environment = {**os.environ, "SCIPY_ARRAY_API": "1"}

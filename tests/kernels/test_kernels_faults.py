@@ -34,9 +34,7 @@ def _softmax(machine: HostMachine) -> None:
     rng = np.random.default_rng(5)
     x = rng.standard_normal((ROWS, COLUMNS)).astype(np.float32)
     y = np.full_like(x, 77)
-    launch_all_schedules(
-        machine, "softmax_forward<float>", (ROWS,), (16,), [x, y, ROWS, COLUMNS]
-    )
+    launch_all_schedules(machine, "softmax_forward<float>", (ROWS,), (16,), [x, y, ROWS, COLUMNS])
     exponentials = np.exp(x.astype(np.float64))
     wanted = exponentials / exponentials.sum(axis=1, keepdims=True)
     np.testing.assert_allclose(y, wanted, rtol=1e-5)
@@ -47,10 +45,8 @@ def _weight_gradient(machine: HostMachine) -> None:
     g, x = rng.standard_normal((2, 20, 40)).astype(np.float32)
     mean, rstd = x.mean(axis=1), 1 / x.std(axis=1)
     dweight, dbias = np.full((2, 40), 77, np.float32)
-    launch_all_schedules(
-        machine, "layer_norm_backward_weight<float>", (1,), (32, 8),
-        [g, x, mean, rstd, dweight, dbias, 20, 40, 0],
-    )
+    launch_all_schedules(machine, "layer_norm_backward_weight<float>", (1,), (32, 8),
+                         [g, x, mean, rstd, dweight, dbias, 20, 40, 0])
     np.testing.assert_allclose(dweight, (g * (x - mean[:, None]) * rstd[:, None]).sum(0), rtol=1e-4)
     np.testing.assert_allclose(dbias, g.sum(axis=0), rtol=1e-4, atol=1e-5)
 
@@ -67,26 +63,18 @@ BARRIER = "__syncthreads();"
 Run = Callable[[HostMachine], None]
 
 FAULTS: dict[str, tuple[str, str, str, Run, Any]] = {
-    "read one past the row": (
-        SOFTMAX, _replaced(SOFTMAX, "column < columns", "column <= columns"), "softmax_forward",
-        _softmax, "heap-buffer-overflow",
-    ),
-    "write one past the row": (
-        SOFTMAX, _replaced(SOFTMAX, "y[at] =", "y[at + 1] ="), "softmax_forward", _softmax,
-        "heap-buffer-overflow",
-    ),
-    "write one before the array": (
-        SOFTMAX, _replaced(SOFTMAX, "y[at] =", "y[at - 1] ="), "softmax_forward", _softmax,
-        "heap-buffer-overflow",
-    ),
-    "past the end of a shared array": (
-        SOFTMAX, _replaced(SOFTMAX, "cells[GT_BLOCK]", "cells[15]"), "softmax_forward", _softmax,
-        "insufficient space|global-buffer-overflow",
-    ),
+    "read one past the row": (SOFTMAX, _replaced(SOFTMAX, "column < columns", "column <= columns"),
+                              "softmax_forward", _softmax, "heap-buffer-overflow"),
+    "write one past the row": (SOFTMAX, _replaced(SOFTMAX, "y[at] =", "y[at + 1] ="),
+                               "softmax_forward", _softmax, "heap-buffer-overflow"),
+    "write one before the array": (SOFTMAX, _replaced(SOFTMAX, "y[at] =", "y[at - 1] ="),
+                                   "softmax_forward", _softmax, "heap-buffer-overflow"),
+    "past the end of a shared array": (SOFTMAX, _replaced(SOFTMAX, "cells[GT_BLOCK]", "cells[15]"),
+                                       "softmax_forward", _softmax,
+                                       "insufficient space|global-buffer-overflow"),
     "past the end of a shared row": (
         LAYER_NORM, _replaced(LAYER_NORM, "bias_cells[8][33]", "bias_cells[8][31]"),
-        "layer_norm_backward_weight", _weight_gradient, "out of bounds",
-    ),
+        "layer_norm_backward_weight", _weight_gradient, "out of bounds"),
     "index arithmetic in 32 bits": (
         SOFTMAX,
         _replaced(SOFTMAX, "const gt_index at = row * columns + column;",
@@ -100,40 +88,29 @@ FAULTS: dict[str, tuple[str, str, str, Run, Any]] = {
                   " / sum);"),
         "softmax_forward", _softmax, "misaligned address",
     ),
-    "no barrier after the cells are written": (
-        SOFTMAX, _replaced(SOFTMAX, BARRIER, "", 0), "softmax_forward", _softmax, AssertionError,
-    ),
-    "no barrier inside the tree": (
-        SOFTMAX, _replaced(SOFTMAX, BARRIER, "", 1), "softmax_forward", _softmax, AssertionError,
-    ),
-    "no barrier before the cells are reused": (
-        SOFTMAX, _replaced(SOFTMAX, BARRIER, "", 2), "softmax_forward", _softmax, AssertionError,
-    ),
-    "no barrier between lanes": (
-        LAYER_NORM, _replaced(LAYER_NORM, BARRIER, "", -2), "layer_norm_backward_weight",
-        _weight_gradient, AssertionError,
-    ),
-    "no barrier between column groups": (
-        LAYER_NORM, _replaced(LAYER_NORM, BARRIER, "", -1), "layer_norm_backward_weight",
-        _weight_gradient, AssertionError,
-    ),
-    "divergent barrier": (
-        SOFTMAX, _replaced(SOFTMAX, BARRIER, "if (thread != 3) __syncthreads();", 0),
-        "softmax_forward", _softmax, "divergent barrier",
-    ),
+    "no barrier after the cells are written": (SOFTMAX, _replaced(SOFTMAX, BARRIER, "", 0),
+                                               "softmax_forward", _softmax, AssertionError),
+    "no barrier inside the tree": (SOFTMAX, _replaced(SOFTMAX, BARRIER, "", 1), "softmax_forward",
+                                   _softmax, AssertionError),
+    "no barrier before the cells are reused": (SOFTMAX, _replaced(SOFTMAX, BARRIER, "", 2),
+                                               "softmax_forward", _softmax, AssertionError),
+    "no barrier between lanes": (LAYER_NORM, _replaced(LAYER_NORM, BARRIER, "", -2),
+                                 "layer_norm_backward_weight", _weight_gradient, AssertionError),
+    "no barrier between column groups": (LAYER_NORM, _replaced(LAYER_NORM, BARRIER, "", -1),
+                                         "layer_norm_backward_weight", _weight_gradient,
+                                         AssertionError),
+    "divergent barrier": (SOFTMAX,
+                          _replaced(SOFTMAX, BARRIER, "if (thread != 3) __syncthreads();", 0),
+                          "softmax_forward", _softmax, "divergent barrier"),
     "barrier not reached by all": (
         SOFTMAX,
         _replaced(SOFTMAX, "F maximum, sum;", "F maximum, sum; if (threadIdx.x > 9) return;"),
-        "softmax_forward", _softmax, "divergent barrier: .* have ended",
-    ),
+        "softmax_forward", _softmax, "divergent barrier: .* have ended"),
     "a result that is 0.05 % wrong": (
         SOFTMAX, _replaced(SOFTMAX, "- maximum) / sum)", "- maximum) / sum * F(1.0005))"),
-        "softmax_forward", _softmax, AssertionError,
-    ),
-    "a skipped element": (
-        SOFTMAX, _replaced(SOFTMAX, "y[at] =", "if (column != 36) y[at] ="), "softmax_forward",
-        _softmax, AssertionError,
-    ),
+        "softmax_forward", _softmax, AssertionError),
+    "a skipped element": (SOFTMAX, _replaced(SOFTMAX, "y[at] =", "if (column != 36) y[at] ="),
+                          "softmax_forward", _softmax, AssertionError),
 }
 
 
@@ -159,8 +136,7 @@ def machines(toolchain: Toolchain) -> Iterator[Machines]:
         name, build = key
         _, text, function, *_ = texts[name]
         return HostMachine(
-            toolchain.executable(machine_text(text, [f"{function}<float>"], build), build)
-        )
+            toolchain.executable(machine_text(text, [f"{function}<float>"], build), build))
 
     with ThreadPoolExecutor(max_workers=2) as pool:
         made = dict(zip(keys, pool.map(make, keys), strict=True))
@@ -212,9 +188,7 @@ def test_wrong_arguments_are_said(machines: Machines) -> None:
         machine.launch("softmin", (1,), (1,), [])
 
 
-def test_a_missing_compiler_is_said(
-    toolchain: Toolchain, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_missing_compiler_is_said(toolchain: Toolchain, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", "")
     with pytest.raises(Unusable, match=r"g\+\+, which is not on PATH; install g\+\+"):
         Toolchain(toolchain.folder)

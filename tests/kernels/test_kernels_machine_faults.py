@@ -47,60 +47,45 @@ Fault = tuple[str, str, Callable[[HostMachine], None], Build, str]
 FAULTS: dict[str, Fault] = {
     "a shuffle in divergent code": (
         WARPS, "shuffles<float>", SHUFFLES, FIBERS,
-        r"divergent shuffle or vote: thread \d+ waits in __shfl_\w+ at .*, and thread \d+ ",
-    ),
-    "a shuffle in divergent code, with threads": (
-        WARPS, "shuffles<float>", SHUFFLES, THREADS, "divergent shuffle or vote: thread",
-    ),
+        r"divergent shuffle or vote: thread \d+ waits in __shfl_\w+ at .*, and thread \d+ "),
+    "a shuffle in divergent code, with threads": (WARPS, "shuffles<float>", SHUFFLES, THREADS,
+                                                  "divergent shuffle or vote: thread"),
     "a shuffle that some lanes take for a barrier": (
         WARPS, "votes", VOTES, FIBERS,
-        r"divergent shuffle or vote: .*__ballot_sync.* waits in __syncthreads at ",
-    ),
+        r"divergent shuffle or vote: .*__ballot_sync.* waits in __syncthreads at "),
     "masks that differ": (
         WARPS, "halves_of_warps", HALVES, FIBERS,
-        "divergent shuffle or vote: .* for lanes 0000ffff, and thread .* for lanes 0001ffff",
-    ),
+        "divergent shuffle or vote: .* for lanes 0000ffff, and thread .* for lanes 0001ffff"),
     "a shuffle from a lane outside the mask": (
         WARPS, "halves_of_warps", HALVES, FIBERS,
-        r"__shfl_sync at text:\d+: lane \d+ reads lane 20, which takes no part",
-    ),
-    "a shuffle from a lane that has ended": (
-        WARPS, "halves_of_warps", HALVES, FIBERS, "reads lane 31, which takes no part",
-    ),
-    "a lane outside its own mask": (
-        WARPS, "halves_of_warps", HALVES, FIBERS, r"lane \d+ is not in its own mask ffff0000",
-    ),
+        r"__shfl_sync at text:\d+: lane \d+ reads lane 20, which takes no part"),
+    "a shuffle from a lane that has ended": (WARPS, "halves_of_warps", HALVES, FIBERS,
+                                             "reads lane 31, which takes no part"),
+    "a lane outside its own mask": (WARPS, "halves_of_warps", HALVES, FIBERS,
+                                    r"lane \d+ is not in its own mask ffff0000"),
     "a shuffle of half a warp that is not there": (
         WARPS, "shuffles<float>",
         _launch("shuffles<float>", 16, [X, np.zeros(512, np.float32), 16, 32]), FIBERS,
-        r"lane \d+ reads lane \d+, which takes no part",
-    ),
+        r"lane \d+ reads lane \d+, which takes no part"),
     "no warp barrier": (WARPS, "neighbours", NEIGHBOURS, THREADS, RACE),
     "a plain add in place of an atomic": (ATOMICS, "sums<float>", SUMS, THREADS, RACE),
     "no fence before the ticket": (ATOMICS, "last_block_sum", LAST_BLOCK, THREADS, RACE),
-    "no barrier before the cells are read": (
-        ATOMICS, "last_block_sum", LAST_BLOCK, THREADS, RACE,
-    ),
+    "no barrier before the cells are read": (ATOMICS, "last_block_sum", LAST_BLOCK, THREADS, RACE),
     "dynamic shared memory one element too small": (
         ATOMICS, "last_block_sum",
         _launch("last_block_sum", 64, [X, X[:4].copy(), TICKET, X[:1].copy(), 128], 4, 4), FIBERS,
-        "heap-buffer-overflow",
-    ),
+        "heap-buffer-overflow"),
     "more dynamic shared memory than a GPU has": (
         ATOMICS, "last_block_sum",
         _launch("last_block_sum", 64, [X, X, TICKET, X, 128], 4, 1 << 20), FIBERS,
-        "1048576 bytes of dynamic shared memory",
-    ),
-    "misaligned float4": (
-        VECTORS, "scale", SCALE, FIBERS, "misaligned address .* for type 'const struct float4'",
-    ),
-    "a float4 past the end": (
-        VECTORS, "scale", _launch("scale", 16, [X[:126], X[:126].copy(), 0.5, 126]), FIBERS,
-        "heap-buffer-overflow",
-    ),
-    "misaligned atomic": (
-        ATOMICS, "sums<float>", SUMS, FIBERS, "misaligned address .* of an atomic of 4 bytes",
-    ),
+        "1048576 bytes of dynamic shared memory"),
+    "misaligned float4": (VECTORS, "scale", SCALE, FIBERS,
+                          "misaligned address .* for type 'const struct float4'"),
+    "a float4 past the end": (VECTORS, "scale",
+                              _launch("scale", 16, [X[:126], X[:126].copy(), 0.5, 126]), FIBERS,
+                              "heap-buffer-overflow"),
+    "misaligned atomic": (ATOMICS, "sums<float>", SUMS, FIBERS,
+                          "misaligned address .* of an atomic of 4 bytes"),
     "an atomic past the end": (ATOMICS, "sums<float>", SUMS, FIBERS, "heap-buffer-overflow"),
 }
 CHANGES: dict[str, tuple[str, str]] = {

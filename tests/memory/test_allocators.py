@@ -268,7 +268,7 @@ def test_arrays_are_right_on_every_source_of_a_device(source):
     memory.configure(source, "cuda")
     try:
         before = gt.full((1 << 20,), 2.0, device="cuda")
-        for size in (1 << 10, 1 << 22, 1 << 24, 3 << 23):
+        for size in (1 << 10, 1 << 20, 1 << 22, 3 << 21):
             x = gt.full((size,), 3.0, device="cuda")
             assert float((x * 2 + 1).sum().numpy()) == 7 * size
         del x

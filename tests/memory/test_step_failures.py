@@ -28,6 +28,7 @@ from gtensor.settings import settings
 from .invariants import check_pool
 from .upstreams import HostPages, Unreliable
 
+pytestmark = pytest.mark.thorough
 MIB = 1 << 20
 State = dict[str, np.ndarray]
 

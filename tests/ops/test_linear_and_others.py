@@ -50,11 +50,9 @@ def test_linear_of_half_types_adds_up_in_float32(dtype: str) -> None:
 def test_embedding(padding_idx: Any, shape: Any, tile: int, rng: np.random.Generator) -> None:
     indices = rng.integers(0, 4, shape)
     with gt.settings.override(tile_elements=tile):
-        compare(
-            lambda w: F.embedding(gt.tensor(indices, device="cpu"), w, padding_idx),
-            lambda w: TF.embedding(torch.tensor(indices), w, padding_idx),
-            [rng.standard_normal((4, 3))],
-        )
+        compare(lambda w: F.embedding(gt.tensor(indices, device="cpu"), w, padding_idx),
+                lambda w: TF.embedding(torch.tensor(indices), w, padding_idx),
+                [rng.standard_normal((4, 3))])
 
 
 def test_two_gradients_of_one_table_accumulate(rng: np.random.Generator) -> None:
@@ -76,8 +74,7 @@ def test_two_gradients_of_one_table_accumulate(rng: np.random.Generator) -> None
 def test_embedding_of_half_types_adds_up_in_float32() -> None:
     w = gt.ones((2, 3), gt.float16, "cpu", requires_grad=True)
     F.embedding(gt.zeros(4096, "int64", "cpu"), w).sum(axis=0).backward(
-        gt.ones(3, gt.float16, "cpu")
-    )
+        gt.ones(3, gt.float16, "cpu"))
     assert w.grad is not None and w.grad.numpy()[0, 0] == 4096
 
 
@@ -118,8 +115,7 @@ def test_the_mask_of_dropout_follows_from_the_seed_alone() -> None:
     with gt.settings.override(tile_elements=64):
         assert np.array_equal(one, F.dropout(x, 0.5, seed=11).numpy())
     assert np.array_equal(
-        one, F.dropout(gt.ones((2, 200_000), device="cpu").T[:, 0], 0.5, seed=11).numpy()
-    )
+        one, F.dropout(gt.ones((2, 200_000), device="cpu").T[:, 0], 0.5, seed=11).numpy())
 
 
 @pytest.mark.parametrize("start", [0, 1, 7, 9, 65533, 65536, 131071])
@@ -176,62 +172,32 @@ def test_dropout_second_order(rng: np.random.Generator) -> None:
 @pytest.mark.parametrize(
     ("call", "error", "message"),
     [
-        (
-            lambda x: F.linear(x, x.T),
-            ValueError,
-            r"linear was given an input of shape \(2, 3\) and a weight",
-        ),
+        (lambda x: F.linear(x, x.T), ValueError,
+         r"linear was given an input of shape \(2, 3\) and a weight"),
         (lambda x: F.linear(x, x.T[:, :1] @ x[:1], x[:, 0]), ValueError, r"a bias of shape \(2,\)"),
-        (
-            lambda x: F.linear(x, x.astype("float64")[:1]),
-            TypeError,
-            "linear was given input of dtype float32",
-        ),
+        (lambda x: F.linear(x, x.astype("float64")[:1]), TypeError,
+         "linear was given input of dtype float32"),
         (lambda x: F.embedding(x, x), TypeError, "indices of dtype float32; wanted integers"),
-        (
-            lambda x: F.embedding(gt.tensor([2], device="cpu"), x),
-            ValueError,
-            "the index 2; wanted 0 to 1",
-        ),
-        (
-            lambda x: F.embedding(gt.tensor([-1], device="cpu"), x),
-            ValueError,
-            "the index -1; wanted 0 to 1",
-        ),
-        (
-            lambda x: F.embedding(gt.tensor([0], device="cpu"), x, 2),
-            ValueError,
-            "padding_idx=2 for 2 rows",
-        ),
-        (
-            lambda x: F.embedding(gt.tensor([0], device="cpu"), x[0]),
-            ValueError,
-            r"a weight of shape \(3,\)",
-        ),
+        (lambda x: F.embedding(gt.tensor([2], device="cpu"), x), ValueError,
+         "the index 2; wanted 0 to 1"),
+        (lambda x: F.embedding(gt.tensor([-1], device="cpu"), x), ValueError,
+         "the index -1; wanted 0 to 1"),
+        (lambda x: F.embedding(gt.tensor([0], device="cpu"), x, 2), ValueError,
+         "padding_idx=2 for 2 rows"),
+        (lambda x: F.embedding(gt.tensor([0], device="cpu"), x[0]), ValueError,
+         r"a weight of shape \(3,\)"),
         (lambda x: F.one_hot(x), TypeError, "one_hot was given a tensor of dtype float32"),
-        (
-            lambda x: F.one_hot(gt.tensor([3], device="cpu"), 3),
-            ValueError,
-            "the index 3; wanted 0 to 2",
-        ),
-        (
-            lambda x: F.one_hot(gt.tensor([3], device="cpu"), 0),
-            ValueError,
-            "num_classes=0; wanted 1 or more",
-        ),
-        (
-            lambda x: F.one_hot(gt.zeros(0, "int64", "cpu")),
-            ValueError,
-            "no indices and num_classes=-1",
-        ),
+        (lambda x: F.one_hot(gt.tensor([3], device="cpu"), 3), ValueError,
+         "the index 3; wanted 0 to 2"),
+        (lambda x: F.one_hot(gt.tensor([3], device="cpu"), 0), ValueError,
+         "num_classes=0; wanted 1 or more"),
+        (lambda x: F.one_hot(gt.zeros(0, "int64", "cpu")), ValueError,
+         "no indices and num_classes=-1"),
         (lambda x: F.dropout(x, 1.5), ValueError, "p=1.5; wanted a probability"),
         (lambda x: F.dropout(x, 0.5, True, True), ValueError, "inplace=True; wanted False"),
         (lambda x: F.dropout(x, seed=False), TypeError, "seed=False; wanted an integer or None"),
-        (
-            lambda x: F.dropout(x.astype("int64")),
-            TypeError,
-            "dropout was given an input of dtype int64",
-        ),
+        (lambda x: F.dropout(x.astype("int64")), TypeError,
+         "dropout was given an input of dtype int64"),
     ],
 )
 def test_messages(call: Any, error: Any, message: str) -> None:

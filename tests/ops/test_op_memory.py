@@ -28,6 +28,7 @@ from gtensor.engine.tensor import FLOATING
 from gtensor.ops.conv import paths
 from gtensor.testing.cases import samples_of
 
+pytestmark = pytest.mark.thorough
 TILE = 2048  # elements: small, so that even a mask of the output's size is many tiles
 LARGE = 128 * TILE  # elements of the largest array of a scaled sample, at least
 MOST = 8 * LARGE

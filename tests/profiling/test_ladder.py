@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import runpy
 import subprocess
 import sys
 import time
@@ -231,17 +232,27 @@ def test_a_part_has_a_file_of_its_own(tmp_path: Path, capsys: pytest.CaptureFixt
 
 @pytest.mark.parametrize("program", sorted(path.name for path in PROFILING.glob("ladder*.py")
                                            if path.name != "ladder_command.py"))
-def test_every_program_teaches_and_refuses_a_missing_gpu(program: str) -> None:
-    def call(*arguments: str) -> Any:
-        environment = {**os.environ, "CUDA_VISIBLE_DEVICES": "-1",
-                       "PYTHONPATH": str(PROFILING.parent)}
-        return subprocess.run([sys.executable, str(PROFILING / program), *arguments],
-                              env=environment, text=True, capture_output=True, timeout=60)
+def test_every_program_teaches_and_refuses_a_missing_gpu(
+    program: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def call(*arguments: str) -> tuple[Any, str, str]:
+        monkeypatch.setattr(sys, "argv", [program, *arguments])
+        with pytest.raises(SystemExit) as ended:
+            runpy.run_path(str(PROFILING / program), run_name="__main__")
+        return ended.value.code, *capsys.readouterr()
 
-    taught = call("--help")
-    assert taught.returncode == 0 and "--rounds" in taught.stdout
-    assert len(taught.stdout.split("options:")[0].splitlines()) > 6
-    refused = call("--device", "cuda")
+    code, taught, _ = call("--help")
+    assert code == 0 and "--rounds" in taught
+    assert len(taught.split("options:")[0].splitlines()) > 6
+    monkeypatch.setattr(ladder_command, "_has_gpu", lambda: False)
+    code, _, refused = call("--device", "cuda")
+    assert code == 2 and refused == "no CUDA device on this machine; nothing was measured\n"
+
+
+def test_a_program_finds_no_gpu_that_is_hidden_from_its_process() -> None:
+    environment = {**os.environ, "CUDA_VISIBLE_DEVICES": "-1", "PYTHONPATH": str(PROFILING.parent)}
+    refused = subprocess.run([sys.executable, str(PROFILING / "ladder.py"), "--device", "cuda"],
+                             env=environment, text=True, capture_output=True, timeout=60)
     assert refused.returncode == 2
     assert refused.stderr == "no CUDA device on this machine; nothing was measured\n"
 

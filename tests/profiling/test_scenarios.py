@@ -30,6 +30,7 @@ def test_virtual_memory_and_the_arena_fit_where_the_policy_of_cupy_does_not(name
     assert "fits\npeak " in capsys.readouterr().out
 
 
+@pytest.mark.thorough
 def test_httomo_667_by_the_words_of_the_report():
     command = [sys.executable, "profiling/scenarios.py", "httomo-667", "--capacity", "8GiB"]
     here = {"cwd": ROOT, "env": {**os.environ, "PYTHONPATH": str(ROOT)}}
@@ -43,6 +44,7 @@ def test_httomo_667_by_the_words_of_the_report():
     assert "peak 7 GiB live, 7 GiB reserved" in done.stdout
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", SCENARIOS)
 @pytest.mark.parametrize("source", ["cudamalloc", "virtual", "host"])
 @pytest.mark.parametrize("policy", ["arena", "cupy"])
@@ -88,7 +90,8 @@ def test_wrong_arguments_end_with_2_and_a_sentence(given, said, capsys):
 
 
 @pytest.mark.gpu
-@pytest.mark.parametrize("name", ["httomo-667", "producer-consumer"])
+@pytest.mark.parametrize("name", [
+    "httomo-667", pytest.param("producer-consumer", marks=pytest.mark.slow)])
 def test_the_same_on_a_real_device_with_a_limit(name):
     assert main([name, "--policy", "cupy", "--source", "cudamalloc", "--device", "cuda"]) == 3
     assert main([name, "--policy", "arena", "--source", "virtual", "--device", "cuda"]) == 0

@@ -17,6 +17,7 @@ from torch_samples import algebra, arranging, elementwise, neural, reductions
 from torch_samples.cases import Skip, always, never, same
 from torch_samples.sampling import compare_op, database
 
+pytestmark = pytest.mark.thorough  # importing PyTorch's samples takes seconds
 CASES = [case for family in (elementwise, reductions, arranging, algebra, neural)
          for case in family.TABLE]
 BY_NAME = {case.name: case for case in CASES}

@@ -48,6 +48,7 @@ def test_an_error_in_the_block_ends_the_capture_and_leaks_nothing(device, error)
     assert device.arena.stats().private == 8 * MIB, "the second try did not have the first's bytes"
 
 
+@pytest.mark.thorough
 def test_an_interrupt_in_a_capture_or_a_replay_leaves_all_whole(monkeypatch):
     for work, stride in ((capture_nothing, 1), (captured_and_replayed, 251)):
         for place in itertools.count(1, stride):

@@ -101,6 +101,7 @@ def empty(arena, streams, kept):
 SCENES = growth, move, borrow, polled, claim, retire, inherit, forget, empty
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("scene, paged", [*product(SCENES, (False, True)), (miss, True)])
 def test_an_interrupt_at_any_point_leaves_the_arena_whole(scene, paged):
     for place in itertools.count(1):

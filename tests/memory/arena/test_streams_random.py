@@ -230,7 +230,7 @@ for machine in MACHINES:
         max_examples=80, stateful_step_count=60, deadline=None, report_multiple_bugs=False,
         suppress_health_check=list(HealthCheck))
 TestStreams = StreamMachine.TestCase
-TestStreamsOnPages = PagedStreamMachine.TestCase
+TestStreamsOnPages = pytest.mark.thorough(PagedStreamMachine.TestCase)
 
 
 @pytest.fixture(params=MACHINES)

@@ -92,6 +92,7 @@ def on_pages() -> Arena:
     return Arena(VirtualSegments(HostPages(64 * MIB)))
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("make, rounds", [(lambda: Arena(HostSegments()), 1000), (on_pages, 500)],
                          ids=["host", "virtual"])
 def test_eight_threads_allocate_free_and_collect(make, rounds):

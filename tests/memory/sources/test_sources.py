@@ -265,6 +265,7 @@ def churn(pages: SimulatedPages, arena: Arena, rng: random.Random, steps: int = 
     assert (pages.used, pages.reserved, arena.stats().segments) == (0, 0, 0)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("span", [None, 4 * MIB, 16 * MIB])
 @pytest.mark.parametrize("small", [0, 100 * 1024])
 def test_random_runs_touch_only_mapped_pages(span, small):
@@ -361,8 +362,8 @@ def test_training_on_joined_memory_of_a_device_computes_the_same():
     def losses() -> list[float]:
         gt.manual_seed(0)
         model = gt.nn.Sequential(  # few launches, and activations of some pages each
-            gt.nn.Linear(64, 2048), gt.nn.Tanh(), gt.nn.Linear(2048, 2048), gt.nn.Tanh(),
-            gt.nn.Linear(2048, 10)).to("cuda")
+            gt.nn.Linear(64, 2048), gt.nn.Tanh(), gt.nn.Linear(2048, 64),
+            gt.nn.Linear(64, 2048), gt.nn.Tanh(), gt.nn.Linear(2048, 10)).to("cuda")
         optimizer = gt.optim.AdamW(model.parameters())
         rng = np.random.default_rng(0)
         found = []

@@ -322,6 +322,7 @@ def test_blocks_of_objects_that_are_frozen_are_counted_once(tmp_path):
     assert read_snapshot(tmp_path / "run.pickle").totals() == timeline.history().totals()
 
 
+@pytest.mark.thorough
 def test_bytes_of_which_nothing_is_known_are_kept(tmp_path):
     recording = random_work(0, events=20)
     recording.unknown = 4096

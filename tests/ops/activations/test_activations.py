@@ -140,13 +140,6 @@ def test_relu_keeps_integers() -> None:
     assert y.dtype == gt.int64 and y.tolist() == [0, 0, 4]
 
 
-def test_large_inputs_go_through_tiles(rng: np.random.Generator) -> None:
-    x = rng.standard_normal((70, 33))
-    with gt.settings.override(tile_elements=64):
-        for function, reference in CASES.values():
-            compare(function, reference, [x], second=False)
-
-
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
 @pytest.mark.parametrize("name", [name for name in CASES if name not in COMPOSED])
 def test_half_types_are_computed_in_float32(

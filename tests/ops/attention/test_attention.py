@@ -58,12 +58,10 @@ def test_values_and_derivatives(
     with gt.settings.override(tile_elements=tile):
         compare(
             lambda q, k, v: F.scaled_dot_product_attention(q, k, v, **ours),
-            lambda q, k, v: reference(q, k, v, **theirs),
-            arrays,
+            lambda q, k, v: reference(q, k, v, **theirs), arrays,
             second=tile == TILES[-1] and lead == (2,) and kind in ("none", "causal"),
             layouts=("contiguous", "strided", "transposed") if tile == TILES[-1] else ("strided",),
-            tolerance=1e-9,
-        )
+            tolerance=1e-9)
 
 
 @pytest.mark.parametrize("tile", TILES)
@@ -77,14 +75,9 @@ def test_grouped_heads(mask_shape: Any, tile: int, rng: np.random.Generator) -> 
     ours = as_tensors(options, lambda a: gt.tensor(a, device="cpu"))
     theirs = as_tensors(options, torch.tensor)
     with gt.settings.override(tile_elements=tile):
-        compare(
-            lambda q, k, v: F.scaled_dot_product_attention(q, k, v, **ours),
-            lambda q, k, v: reference(q, k, v, **theirs),
-            arrays,
-            second=False,
-            layouts=("contiguous", "transposed"),
-            tolerance=1e-9,
-        )
+        compare(lambda q, k, v: F.scaled_dot_product_attention(q, k, v, **ours),
+                lambda q, k, v: reference(q, k, v, **theirs), arrays, second=False,
+                layouts=("contiguous", "transposed"), tolerance=1e-9)
 
 
 @pytest.mark.parametrize("tile", [3, 1 << 15])
@@ -93,14 +86,10 @@ def test_leading_axes_broadcast_and_the_mask_has_a_gradient(
 ) -> None:
     shapes = ((2, 1, 4, 3), (3, 5, 3), (1, 5, 2), (2, 1, 1, 5))
     with gt.settings.override(tile_elements=tile):
-        compare(
-            F.scaled_dot_product_attention,
-            lambda q, k, v, m: torch.softmax(q @ k.mT / math.sqrt(3) + m, -1) @ v,
-            [rng.standard_normal(s) for s in shapes],
-            second=tile > 3,
-            layouts=("contiguous",),
-            tolerance=1e-9,
-        )
+        compare(F.scaled_dot_product_attention,
+                lambda q, k, v, m: torch.softmax(q @ k.mT / math.sqrt(3) + m, -1) @ v,
+                [rng.standard_normal(s) for s in shapes], second=tile > 3, layouts=("contiguous",),
+                tolerance=1e-9)
 
 
 @pytest.mark.parametrize("shapes", [
@@ -211,11 +200,9 @@ def test_the_weights_are_never_whole(options: dict[str, Any]) -> None:
 def test_a_mask_of_fewer_axes(shape: tuple[int, ...], kind: str, rng: np.random.Generator) -> None:
     mask = np.asarray(rng.standard_normal(shape) if kind == "float64" else np.ones(shape, bool))
     ours, theirs = gt.tensor(mask, device="cpu"), torch.tensor(mask)
-    compare(
-        lambda q, k, v: F.scaled_dot_product_attention(q, k, v, ours),
-        lambda q, k, v: TF.scaled_dot_product_attention(q, k, v, theirs.expand(4, 5)),
-        [rng.standard_normal(shape) for shape in ((2, 4, 3), (2, 5, 3), (2, 5, 2))],
-    )
+    compare(lambda q, k, v: F.scaled_dot_product_attention(q, k, v, ours),
+            lambda q, k, v: TF.scaled_dot_product_attention(q, k, v, theirs.expand(4, 5)),
+            [rng.standard_normal(shape) for shape in ((2, 4, 3), (2, 5, 3), (2, 5, 2))])
 
 
 @pytest.mark.parametrize(("call", "error", "message"), [

@@ -30,13 +30,6 @@ def rng() -> np.random.Generator:
 # -- selection -------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("shape", [(7,), LARGE])
-def test_where_gradient(shape: tuple[int, ...], rng: np.random.Generator) -> None:
-    mask = rng.random(shape) < 0.5
-    against_torch(lambda m, a, b: m.where(m.asarray(mask), a, b),
-                  [rng.standard_normal(shape), rng.standard_normal(shape[-1:])])
-
-
 BOUNDS = {
     "numbers": lambda rng, s: (-0.5, 0.5), "integers": lambda rng, s: (-1, 1),
     "lower": lambda rng, s: (-0.5, None), "upper": lambda rng, s: (None, 0.25),
@@ -150,13 +143,6 @@ def test_steps_have_gradient_0_even_for_an_infinite_one(name: str) -> None:
     np.testing.assert_array_equal((first if isinstance(first, gt.Tensor) else first[0]).numpy(), 0)
     (y * x).sum().backward()
     np.testing.assert_array_equal(x.grad.numpy(), y.numpy())
-
-
-def test_floor_divide_and_remainder_gradients(rng: np.random.Generator) -> None:
-    arrays = [5 * rng.standard_normal((3, 4)), rng.uniform(0.5, 2.0, 4) * [1, -1, 1, -1]]
-    against_torch(lambda m, a, b: m.remainder(a, b), arrays)
-    against_torch(lambda m, a, b: (m.floor_divide(a, b) if m is gt
-                                   else torch.div(a, b, rounding_mode="floor")) * a * b, arrays)
 
 
 def test_copysign_and_nextafter_gradients() -> None:

@@ -8,8 +8,8 @@ test fails and names the ufunc: it belongs into `paths.MISWRITTEN`.
 from __future__ import annotations
 
 import ast
+import re
 from collections.abc import Callable, Iterable, Iterator
-from functools import cache
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -32,17 +32,14 @@ MANY_SIZES = (1, 2, 3, 5, 8, 16, 17, 33, 67)
 MANY_STEPS = (*range(1, 18), *range(-17, 0))
 
 
-@cache
-def _nodes() -> list[tuple[Path, ast.Attribute | ast.Call]]:
-    """Every `x.name` (`np.name` and `xp.name` among them) and every call in gtensor's text."""
-    return [(path, node) for path in PACKAGE.rglob("*.py")
-            for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
-            if isinstance(node, ast.Attribute | ast.Call)]
+def _texts() -> dict[Path, str]:
+    return {path: path.read_text(encoding="utf-8") for path in PACKAGE.rglob("*.py")}
 
 
 def used() -> list[np.ufunc]:
-    """The ufuncs that gtensor's text names, and those behind the paths of ops."""
-    found = {vars(np).get(node.attr) for _, node in _nodes() if isinstance(node, ast.Attribute)}
+    """The ufuncs that gtensor's text names as `x.name`, and those behind the paths of ops."""
+    names = {name for text in _texts().values() for name in re.findall(r"\.([a-z]\w*)", text)}
+    found = {vars(np).get(name) for name in names}
     found |= {getattr(op.cpu, "plain", None) for op in registry.values()}
     ufuncs = [f for f in found if isinstance(f, np.ufunc)]
     return sorted((f for f in ufuncs if f.nout == 1 and f.signature is None),
@@ -140,6 +137,7 @@ def scan(
     return found
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("function", USED, ids=lambda f: f.__name__)
 @np.errstate(all="ignore")
 def test_ufuncs_write_any_layout(function: np.ufunc) -> None:
@@ -193,7 +191,8 @@ def _writes_listed(node: ast.AST) -> bool:
 
 
 def test_no_listed_ufunc_is_given_a_buffer_but_by_into() -> None:
-    assert not [f"{path}:{node.lineno}" for path, node in _nodes() if _writes_listed(node)]
+    assert not [f"{path}:{node.lineno}" for path, text in _texts().items()
+                for node in ast.walk(ast.parse(text)) if _writes_listed(node)]
 
 
 @pytest.mark.parametrize("dtype", ["float32", "float64"])

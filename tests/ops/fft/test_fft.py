@@ -110,6 +110,7 @@ def loss_of(
             + (found.abs() * weights * weights).sum())
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("norm", NORMS)
 @pytest.mark.parametrize("name", NAMES)
 def test_gradients_are_pytorchs(name: str, norm: str) -> None:
@@ -125,6 +126,7 @@ def test_gradients_are_pytorchs(name: str, norm: str) -> None:
                         torch.tensor(weights)), [x] if name in REAL else [x, y])
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize("name", NAMES)
 def test_gradcheck_to_second_order(name: str) -> None:
     for shape, options in cases(name)[1:7:2]:

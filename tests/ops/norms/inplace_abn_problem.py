@@ -54,13 +54,8 @@ class Problem:
     """Arrays of a dtype, and what float64 PyTorch makes of these very numbers."""
 
     def __init__(
-        self,
-        rng: np.random.Generator,
-        case: Case,
-        shape: tuple[int, ...] = (6, 3, 5),
-        dtype: Any = np.float64,
-        training: bool = True,
-        **given: Any,
+        self, rng: np.random.Generator, case: Case, shape: tuple[int, ...] = (6, 3, 5),
+        dtype: Any = np.float64, training: bool = True, **given: Any
     ) -> None:
         self.case, self.training = case, training
         channels, self.dtype = shape[1], np.dtype(dtype)
@@ -91,10 +86,8 @@ class Problem:
 
         channels = self.x.shape[1]
         kept = (1, -1) + (1,) * (self.x.ndim - 2)
-        weight, bias = (
-            double(np.full(channels, other) if a is None else a).requires_grad_()
-            for a, other in ((self.weight, 1.0), (self.bias, 0.0))
-        )
+        weight, bias = (double(np.full(channels, other) if a is None else a).requires_grad_() for a,
+                        other in ((self.weight, 1.0), (self.bias, 0.0)))
         x, g = double(self.x).requires_grad_(), double(self.g)
         given = [double(a) for a in (self.mean, self.var)]
         xhat = TF.batch_norm(x, *given, training=self.training, momentum=0, eps=EPS)
@@ -102,16 +95,14 @@ class Problem:
         z = FUNCTIONS[self.case[0]](y, self.case[1])
         slope = torch.autograd.grad(z.sum(), y, retain_graph=True)[0]
         self.dx, self.dweight, self.dbias = (
-            a.numpy() for a in torch.autograd.grad(z, (x, weight, bias), g)
-        )
+            a.numpy() for a in torch.autograd.grad(z, (x, weight, bias), g))
         axes = (0, *range(2, x.ndim))
         var = double(self.var) if not self.training else x.detach().var(axes, correction=0)
         scale = weight.detach() / torch.sqrt(var + EPS)
         # dx may cancel: its size is that of what is summed
         self.dx_size = (g * slope * scale.reshape(kept)).abs().numpy().max(initial=0)
         self.sizes = np.stack(
-            [t.abs().sum(axes).detach().numpy() for t in (g * slope, g * slope * xhat)]
-        )
+            [t.abs().sum(axes).detach().numpy() for t in (g * slope, g * slope * xhat)])
         self.z = z.detach().numpy()
         with torch.no_grad():
             worst = torch.cat([bias.abs() / weight, 1 / slope.abs().reshape(-1), torch.ones(1)])
@@ -125,14 +116,12 @@ class Problem:
 
     def forward(self, x: Any, out: Any = None) -> tuple[Any, Any, Any]:
         statistics = (None, None) if self.training else (self.mean, self.var)
-        return paths.forward_cpu(
-            x, self.weight, self.bias, *statistics, training=self.training, out=out, **self.options
-        )
+        return paths.forward_cpu(x, self.weight, self.bias, *statistics, training=self.training,
+                                 out=out, **self.options)
 
     def grad(self, g: Any, z: Any, mean: Any, var: Any, **extra: Any) -> tuple[Any, Any]:
-        return paths.grad_cpu(
-            g, z, self.weight, self.bias, mean, var, training=self.training, **extra, **self.options
-        )
+        return paths.grad_cpu(g, z, self.weight, self.bias, mean, var, training=self.training,
+                              **extra, **self.options)
 
     def check(self, z: Any, dx: Any, sums: Any) -> None:
         """Assert that these are PyTorch's."""

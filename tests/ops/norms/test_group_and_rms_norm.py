@@ -51,32 +51,27 @@ def test_group_norm_of_a_mean_far_larger_than_the_deviation(rng: np.random.Gener
 
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
-@pytest.mark.parametrize("name", ["rms_norm", "group_norm"])
-def test_other_norms_of_half_types(dtype: str, name: str, rng: np.random.Generator) -> None:
+@pytest.mark.parametrize("name, over, weights", [
+    ("rms_norm", (40,), 1), ("layer_norm", (40,), 2), ("group_norm", 8, 2)])
+def test_norms_of_half_types(
+    dtype: str, name: str, over: Any, weights: int, rng: np.random.Generator
+) -> None:
     half = getattr(gt, dtype)
-    arrays = [
-        (rng.standard_normal((300, 40)) + 3).astype(half),
-        rng.standard_normal(40).astype(half),
-    ]
+    arrays = [(rng.standard_normal((300, 40)) + 3).astype(half),
+              *(rng.standard_normal(40).astype(half) for _ in range(weights))]
     ours = leaves(arrays)
     theirs = [torch.tensor(a.astype(np.float64), requires_grad=True) for a in arrays]
-    options = ({"num_groups": 8},) * 2
-    if name == "rms_norm":
-        options = ({"normalized_shape": 40}, {"normalized_shape": (40,)})
-    y = getattr(F, name)(ours[0], weight=ours[1], **options[0])
-    wanted = getattr(TF, name)(theirs[0], weight=theirs[1], **options[1])
+    y = getattr(F, name)(ours[0], over, *ours[1:])
+    wanted = getattr(TF, name)(theirs[0], over, *theirs[1:])
     g = rng.standard_normal(y.shape).astype(half)
     y.backward(gt.tensor(g, device="cpu"))
     wanted.backward(torch.tensor(g.astype(np.float64)))
     rtol = {"float16": 2.0**-11, "bfloat16": 2.0**-8}[dtype]
-    for a, b in (
-        (y, wanted.detach()),
-        *((a.grad, b.grad) for a, b in zip(ours, theirs, strict=True)),
-    ):
+    for a, b in ((y, wanted.detach()),
+                 *((a.grad, b.grad) for a, b in zip(ours, theirs, strict=True))):
         assert a.dtype == half
-        np.testing.assert_allclose(
-            a.numpy().astype(np.float64), b.numpy(), rtol=2 * rtol, atol=4 * rtol
-        )
+        np.testing.assert_allclose(a.numpy().astype(np.float64), b.numpy(), rtol=2 * rtol,
+                                   atol=4 * rtol)
 
 
 @pytest.mark.parametrize(

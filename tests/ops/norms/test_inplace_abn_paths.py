@@ -84,17 +84,14 @@ def test_gradients_that_are_broadcast_or_shared_are_only_read(
     case: Case, dtype: Any, training: bool, rng: np.random.Generator
 ) -> None:
     shape = (4, 3, 2, 5)
-    for g in (
-        np.broadcast_to(rng.standard_normal(()), shape),
-        np.broadcast_to(rng.standard_normal((4, 3, 1, 1)), shape),
-        rng.standard_normal(shape),
-    ):
+    for g in (np.broadcast_to(rng.standard_normal(()), shape),
+              np.broadcast_to(rng.standard_normal((4, 3, 1, 1)), shape),
+              rng.standard_normal(shape)):
         p = Problem(rng, case, shape, dtype, training, g=g)
         shared = np.broadcast_to(
             p.g[
-                tuple(
-                    slice(None, n) if s else slice(1) for n, s in zip(shape, g.strides, strict=True)
-                )
+                tuple(slice(None, n) if s else slice(1) for n,
+                      s in zip(shape, g.strides, strict=True))
             ],
             shape,
         )
@@ -118,9 +115,8 @@ def open_range(case: Case) -> tuple[float, float]:
 @pytest.mark.parametrize("case", SATURATING, ids=str)
 def test_bounds_are_the_first_numbers_inside(case: Case, dtype: Any) -> None:
     work = np.float64 if dtype == np.float64 else np.float32
-    for bound, wanted, sign in zip(
-        INVERSES[case[0]].inside(dtype, case[1]), open_range(case), (1, -1), strict=True
-    ):
+    for bound, wanted, sign in zip(INVERSES[case[0]].inside(dtype, case[1]), open_range(case),
+                                   (1, -1), strict=True):
         if abs(wanted) == inf:
             assert bound == wanted
             continue
@@ -141,17 +137,8 @@ def test_saturated_outputs_stay_inside_and_gradients_finite(
     case: Case, dtype: Any, training: bool, rng: np.random.Generator
 ) -> None:
     spread = np.where(rng.random((8, 2, 4)) < 0.5, -1.0, 1.0) * rng.uniform(0.5, 1, (8, 2, 4))
-    p = Problem(
-        rng,
-        case,
-        (8, 2, 4),
-        dtype,
-        training,
-        x=spread,
-        weight=np.array([200.0, 9000.0]),
-        mean=np.zeros(2),
-        var=np.ones(2),
-    )
+    p = Problem(rng, case, (8, 2, 4), dtype, training, x=spread, weight=np.array([200.0, 9000.0]),
+                mean=np.zeros(2), var=np.ones(2))
     z, mean, var = p.forward(p.x)
     lowest, highest = open_range(case)
     values = z.astype(np.float64)
@@ -205,9 +192,8 @@ def test_a_weight_of_zero_is_eps(case: Case, dtype: Any, rng: np.random.Generato
 @pytest.mark.parametrize("ratio", [1e3, 1e4])
 def test_huge_means_with_tiny_variances(ratio: float, rng: np.random.Generator) -> None:
     x = (rng.standard_normal((64, 3, 50)) + np.array([1, -1, 0.3])[:, None] * ratio).astype("f4")
-    _, mean, var = paths.forward_cpu(
-        x, None, None, None, None, training=True, eps=EPS, activation="leaky_relu", parameter=0.01
-    )
+    _, mean, var = paths.forward_cpu(x, None, None, None, None, training=True, eps=EPS,
+                                     activation="leaky_relu", parameter=0.01)
     exact = x.astype(np.float64)
     np.testing.assert_allclose(mean, exact.mean((0, 2)), rtol=1e-6)
     np.testing.assert_allclose(var, exact.var((0, 2)), rtol=1e-3)
@@ -246,12 +232,12 @@ def in_place(case: Case, dtype: Any) -> Iterator[Callable[[], object]]:
     g = x.copy()
     yield lambda: paths.forward_cpu(x, *arrays, None, None, training=True, out=x, **options)
     for training in (True, False):
-        yield lambda training=training: paths.grad_cpu(
-            g, x, *arrays, *arrays, training=training, out=g, **options
-        )
+        yield lambda training=training: paths.grad_cpu(g, x, *arrays, *arrays, training=training,
+                                                       out=g, **options)
     yield lambda: paths.input_cpu(x, *arrays, *arrays, out=x, **options)
 
 
+@pytest.mark.thorough
 @pytest.mark.parametrize(
     ("case", "dtype"),
     [(case, DTYPES[1]) for case in CASES]
@@ -292,9 +278,8 @@ def test_replicas_with_different_counts_are_one_batch(
     p = Problem(rng, case, (8, 3, 5))
     parts = [(p.x[:cut], p.g[:cut]), (p.x[cut:], p.g[cut:])]  # one may be empty
     local = np.stack([statistics_cpu(x) for x, _ in parts])
-    mean, var, count = replicas.reduce_statistics(
-        local[:, 0], local[:, 1], np.array([len(x) * 5 for x, _ in parts])
-    )
+    mean, var, count = replicas.reduce_statistics(local[:, 0], local[:, 1],
+                                                  np.array([len(x) * 5 for x, _ in parts]))
     assert count == 40
     close("statistics", np.stack([mean, var]), statistics_cpu(p.x), (0.0, 1e-13))
     p.mean, p.var, p.training = mean, var, False
@@ -315,9 +300,8 @@ def test_statistics_of_replicas_with_a_huge_mean(dtype: Any, rng: np.random.Gene
     x = rng.standard_normal((9, 2, 40)).astype(dtype) + dtype(1e4)
     parts = [x[:2], x[2:2], x[2:]]
     local = np.stack([statistics_cpu(part) for part in parts])
-    mean, var, count = replicas.reduce_statistics(
-        local[:, 0], local[:, 1], np.array([80, 0, 280], np.int64)
-    )
+    mean, var, count = replicas.reduce_statistics(local[:, 0], local[:, 1],
+                                                  np.array([80, 0, 280], np.int64))
     assert mean.dtype == var.dtype == dtype and count == 360
     np.testing.assert_allclose(mean, x.astype("f8").mean((0, 2)), rtol=1e-6)
     np.testing.assert_allclose(var, x.astype("f8").var((0, 2)), rtol=1e-3)
@@ -349,8 +333,6 @@ def test_an_error_of_a_twentieth_of_a_percent_is_caught(
 
     p = Problem(rng, case, (40, 3, 5), dtype, weight=np.full(3, 0.2), bias=np.full(3, 0.1))
     p.check_all()
-    monkeypatch.setitem(
-        paths.INVERSES, case[0], INVERSES[case[0]]._replace(**{rule: wrong})
-    )
+    monkeypatch.setitem(paths.INVERSES, case[0], INVERSES[case[0]]._replace(**{rule: wrong}))
     with pytest.raises(AssertionError):
         p.check_all()

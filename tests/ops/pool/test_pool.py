@@ -15,19 +15,13 @@ import gtensor.nn.functional as F
 
 WINDOWS: dict[str, tuple[tuple[int, ...], dict[str, Any]]] = {
     "2x2": ((2, 3, 4, 6), {"kernel_size": 2}),
-    "overlapping, padded": (
-        (2, 2, 7, 6),
-        {"kernel_size": (3, 2), "stride": (2, 1), "padding": (1, 1)},
-    ),
+    "overlapping, padded": ((2, 2, 7, 6),
+                            {"kernel_size": (3, 2), "stride": (2, 1), "padding": (1, 1)}),
     "ceiling": ((1, 2, 5, 5), {"kernel_size": 2, "ceil_mode": True}),
-    "padded ceiling": (
-        (1, 2, 7, 6),
-        {"kernel_size": 3, "stride": 2, "padding": 1, "ceil_mode": True},
-    ),
+    "padded ceiling": ((1, 2, 7, 6),
+                       {"kernel_size": 3, "stride": 2, "padding": 1, "ceil_mode": True}),
     "ceiling whose last window would begin in the padding": (
-        (1, 1, 4, 4),
-        {"kernel_size": 1, "stride": 3, "ceil_mode": True},
-    ),
+        (1, 1, 4, 4), {"kernel_size": 1, "stride": 3, "ceil_mode": True}),
     "gaps": ((1, 2, 8, 9), {"kernel_size": 2, "stride": 4}),
     "one image": ((2, 5, 5), {"kernel_size": 3, "stride": 1}),
     "whole image": ((2, 1, 3, 3), {"kernel_size": 3}),
@@ -143,12 +137,10 @@ def test_half_types(function: str, dtype: str, rng: np.random.Generator) -> None
     y.backward(gt.ones(y.shape, half, "cpu"))
     wanted.sum().backward()
     rtol = {"float16": 2.0**-11, "bfloat16": 2.0**-8}[dtype] * 1.01
-    np.testing.assert_allclose(
-        y.numpy().astype(np.float64), wanted.detach().numpy(), rtol=2 * rtol, atol=rtol
-    )
-    np.testing.assert_allclose(
-        ours.grad.numpy().astype(np.float64), theirs.grad.numpy(), rtol=2 * rtol
-    )
+    np.testing.assert_allclose(y.numpy().astype(np.float64), wanted.detach().numpy(), rtol=2 * rtol,
+                               atol=rtol)
+    np.testing.assert_allclose(ours.grad.numpy().astype(np.float64), theirs.grad.numpy(),
+                               rtol=2 * rtol)
 
 
 def test_no_images() -> None:
@@ -170,28 +162,20 @@ def test_max_pool_saves_places_only() -> None:
     ("call", "message"),
     [
         (lambda x: F.max_pool2d(x[0, 0], 2), r"max_pool2d was given an input of shape \(4, 4\)"),
-        (
-            lambda x: F.max_pool2d(x, 0),
-            "max_pool2d was given kernel_size=0; wanted an integer from 1 on",
-        ),
-        (
-            lambda x: F.avg_pool2d(x, 2, padding=2),
-            "padding=2 for kernel_size=2; wanted at most half",
-        ),
+        (lambda x: F.max_pool2d(x, 0),
+         "max_pool2d was given kernel_size=0; wanted an integer from 1 on"),
+        (lambda x: F.avg_pool2d(x, 2, padding=2),
+         "padding=2 for kernel_size=2; wanted at most half"),
         (lambda x: F.max_pool2d(x, 5), "max_pool2d of an input of shape .* kernel_size=5"),
         (lambda x: F.avg_pool2d(x, 2, stride=(1,)), r"avg_pool2d was given stride=\(1,\)"),
-        (
-            lambda x: F.adaptive_avg_pool2d(x, (2, 0)),
-            r"adaptive_avg_pool2d was given output_size=\(2, 0\)",
-        ),
+        (lambda x: F.adaptive_avg_pool2d(x, (2, 0)),
+         r"adaptive_avg_pool2d was given output_size=\(2, 0\)"),
         (lambda x: F.max_pool1d(x, 2), r"\(1, 2, 4, 4\); wanted \(N, C, L\) or \(C, L\)"),
         (lambda x: F.avg_pool1d(x[0], (2, 2)), r"kernel_size=\(2, 2\); wanted an integer from 1"),
         (lambda x: F.max_pool1d(x[0], 5), r"have an output of \(0,\)"),
         (lambda x: F.adaptive_max_pool2d(x, (2, 2, 2)), r"adaptive_max_pool2d was given output_"),
-        (
-            lambda x: F.adaptive_avg_pool2d(x[:, :, :0], 1),
-            "at least one element along each pooled axis",
-        ),
+        (lambda x: F.adaptive_avg_pool2d(x[:, :, :0], 1),
+         "at least one element along each pooled axis"),
     ],
 )
 def test_messages(call: Any, message: str) -> None:
