@@ -53,8 +53,8 @@ class _RandomNumbers:
 
 def save(
     path: PathLike, *, model: Stateful | None = None, optimizer: Stateful | None = None,
-    scheduler: Stateful | None = None,
-    ema: Stateful | None = None, loader: Stateful | None = None, random: bool = True,
+    scheduler: Stateful | None = None, ema: Stateful | None = None,
+    loader: Stateful | None = None, random: bool = True,
     max_shard_size: int | str | None = None, **more: object,
 ) -> None:
     """Write the state of a training run, atomically; a missing folder is made.
@@ -86,8 +86,8 @@ def save(
 
 def load(
     path: PathLike, *, model: Stateful | None = None, optimizer: Stateful | None = None,
-    scheduler: Stateful | None = None,
-    ema: Stateful | None = None, loader: Stateful | None = None, random: bool = True,
+    scheduler: Stateful | None = None, ema: Stateful | None = None,
+    loader: Stateful | None = None, random: bool = True,
     strict: bool = True, **more: object,
 ) -> dict[str, Any]:
     """Load the state of a checkpoint into these parts; returns the values saved with them.
@@ -141,7 +141,7 @@ def progress(path: PathLike) -> dict[str, Any]:
 
 
 def load_into(
-    model: object, path: PathLike, rename: Rename = None, *, strict: bool = False,
+    model: Stateful, path: PathLike, rename: Rename = None, *, strict: bool = False,
     part: str = "model",
 ) -> Report:
     """Load tensors into a model's of the same names, from PyTorch's or any safetensors file.

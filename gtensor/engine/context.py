@@ -185,9 +185,9 @@ def observe(observer: Observer) -> Iterator[None]:
     outer = observers.current
 
     def chained(
-            name: str, phase: str, function: Path, args: Sequence[object], kwargs: Mapping[str,
-            object]
-        ) -> Any:
+        name: str, phase: str, function: Path, args: Sequence[object],
+        kwargs: Mapping[str, object],
+    ) -> Any:
         def call(*inner_args: object, **inner_kwargs: object) -> Any:
             return observer(name, phase, function, inner_args, inner_kwargs)
 

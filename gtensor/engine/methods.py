@@ -250,7 +250,7 @@ class Methods:
     def flip(self, axis: Axis = None) -> Tensor:
         return ns.flip(self, axis=axis)
 
-    def repeat(self, repeats: int | Operand, axis: int | None = None) -> Tensor:
+    def repeat(self, repeats: Operand, axis: int | None = None) -> Tensor:
         return ns.repeat(self, repeats, axis=axis)
 
     def flatten(self, start_dim: int = 0, end_dim: int = -1) -> Tensor:
