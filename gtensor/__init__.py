@@ -65,7 +65,9 @@ from gtensor.memory.trace.owners import find_in as _find_in
 from gtensor.ops import *  # noqa: F403
 from gtensor.ops import __all__ as _functions
 from gtensor.ops import networks as _networks  # noqa: F401  defines the ops behind nn and optim
-from gtensor.ops.build.pointwise import SAME, d, pointwise
+from gtensor.ops.build.pointwise import identity as SAME
+from gtensor.ops.build.pointwise import partial as d
+from gtensor.ops.build.pointwise import pointwise
 from gtensor.random import manual_seed
 from gtensor.settings import settings
 from gtensor.system.late_imports import late as _late

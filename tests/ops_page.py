@@ -1,7 +1,7 @@
-"""The page of all ops: read from the registry, and found out by running each record.
+"""The page of all ops: read from the registry, and found out by running each op.
 
 `PYTHONPATH=tests python -m ops_page > docs/ops.md` writes `docs/ops.md`. Nothing on it is typed by
-hand: what a record declares is read, what it takes and moves is tried on its samples (by fixed
+hand: what a definition declares is read, what it takes and moves is tried on its samples (by fixed
 seeds), and whether it ran on a GPU stands in the file that a GPU run leaves behind.
 """
 
@@ -50,7 +50,7 @@ This page is written by `PYTHONPATH=tests python -m ops_page > docs/ops.md`; a t
 
 - **dtypes**: b bool, i signed and u unsigned integers, h float16 and bfloat16, f float32 and
   float64, c complex. Found by running the op: a dtype counts if the value agrees with float64's on
-  the same inputs; complex, if it agrees with PyTorch's, or the record declares complex values.
+  the same inputs; complex, if it agrees with PyTorch's, or the definition declares complex values.
 - **saves**: what the backward rule needs, for each input that a gradient is asked of: names of
   inputs, `out`, or extras that the op computes beside its output. `nothing` keeps no array alive.
 - **passes**: arrays read + arrays written, forward; then backward, with all gradients. A view moves
@@ -78,7 +78,7 @@ COLUMNS = "| op | dtypes | saves | passes | derivatives | complex | CPU | CUDA |
 def families() -> dict[str, list[str]]:
     """Family (a folder of `gtensor.ops`) -> the ops that it makes, in the order of registration.
 
-    A record in a module's namespace is that module's unless imported; one that no module names was
+    An op in a module's namespace is that module's unless imported; one that no module names was
     made just before the next that has a name.
     """
     home: dict[str, str] = {}

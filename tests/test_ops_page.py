@@ -37,7 +37,7 @@ def test_every_op_stands_in_the_family_that_makes_it() -> None:
     assert "matmul" in grouped["linalg"] and "conv2d" in grouped["conv"]
 
 
-# -- the cells, of records whose answers are known -------------------------------------------------
+# -- the cells, of definitions whose answers are known ---------------------------------------------
 
 
 def own(**rules: Any) -> Op:

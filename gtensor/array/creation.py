@@ -15,7 +15,7 @@ from gtensor.engine.context import is_grad_enabled
 from gtensor.engine.errors import GradientError
 from gtensor.engine.interchange import given_values, plain_values
 from gtensor.engine.namespaces import recorded
-from gtensor.engine.tensor import Tensor, is_floating, make
+from gtensor.engine.tensor import Tensor, is_floating, wrap
 
 if TYPE_CHECKING:
     from gtensor.backend.typing import DTypeLike
@@ -51,7 +51,7 @@ def tensor(
             raise GradientError("tensor() was asked for a leaf (requires_grad=True) of a tensor "
                                 "that requires a gradient, which would be lost; detach() it first")
         return asarray(data, wanted, place, copy=True)
-    result = make(place.copy(_on(place, source), dtype=wanted, label="tensor"), place)
+    result = wrap(place.copy(_on(place, source), dtype=wanted, label="tensor"), place)
     return result.requires_grad_() if requires_grad else result
 
 
@@ -81,7 +81,7 @@ def asarray(
     if copy is False and (array is not obj or (dtype is not None and array.dtype != dtype)):
         _refuse_copy(obj, dtype, place)
     if dtype is not None and array.dtype != dtype:
-        return make(place.copy(array, dtype=dtype, label="asarray"), place)
+        return wrap(place.copy(array, dtype=dtype, label="asarray"), place)
     return adopted(array, place)
 
 
@@ -132,7 +132,7 @@ def empty(
     wanted = DEFAULT_FLOAT if dtype is None else element_type(dtype)
     _check_differentiable(wanted, requires_grad)
     place = get_device(device)
-    result = make(place.empty(sizes, wanted, "empty"), place)
+    result = wrap(place.empty(sizes, wanted, "empty"), place)
     return result.requires_grad_() if requires_grad else result
 
 
@@ -275,7 +275,7 @@ def _made(name: str, device: DeviceLike, function: Callable[[Any], Any]) -> Tens
     """An array made by the device's own library, in memory of the installed resource."""
     place = get_device(device)
     values = place.path(name, function)(place.xp)
-    return tensor(values, device=place) if place.type == "cpu" else make(values, place)
+    return tensor(values, device=place) if place.type == "cpu" else wrap(values, place)
 
 
 def _sizes(shape: Any) -> tuple[int, ...]:

@@ -9,7 +9,7 @@ import numpy as np
 
 from gtensor.backend import Device, get_device, host_array
 from gtensor.engine.storage import Storage
-from gtensor.engine.tensor import Tensor, make
+from gtensor.engine.tensor import Tensor, wrap
 
 _CPU, _CUDA, _CUDA_HOST = 1, 2, 3  # DLPack's device types
 _BFLOAT16 = np.dtype(ml_dtypes.bfloat16)
@@ -19,7 +19,7 @@ def adopted(array: Any, place: Device) -> Tensor:
     """A tensor over memory that the caller also holds."""
     storage = Storage()
     storage.exported = True
-    return make(array, place, storage)
+    return wrap(array, place, storage)
 
 
 def imported(source: Any, copy: bool | None) -> Tensor:
@@ -38,4 +38,4 @@ def imported(source: Any, copy: bool | None) -> Tensor:
                         "wanted cpu or cuda")
     place = get_device(f"cuda:{index}" if kind == _CUDA else "cpu")
     array = place.path("from_dlpack", place.xp.from_dlpack)(source)
-    return make(place.copy(array, label="from_dlpack"), place) if copy else adopted(array, place)
+    return wrap(place.copy(array, label="from_dlpack"), place) if copy else adopted(array, place)

@@ -21,7 +21,7 @@ import numpy as np
 from gtensor.backend import Device, get_device
 from gtensor.checkpoint.errors import CheckpointError
 from gtensor.checkpoint.layout import LENGTH_BYTES, Entry, Header, header_length, parse
-from gtensor.engine.tensor import Tensor, make
+from gtensor.engine.tensor import Tensor, wrap
 from gtensor.system.files import MOST_INDEX_BYTES, open_regular, read_text, size_within
 
 if TYPE_CHECKING:
@@ -171,7 +171,7 @@ class safe_open:
                             else place.path("load", _upload)(place, file, entry))
         if place.type == "cpu":
             _fill([(*wanted[name], array) for name, array in arrays.items()])
-        return {name: make(arrays[name], place) for name in wanted}
+        return {name: wrap(arrays[name], place) for name in wanted}
 
     def get_array(self, name: str) -> np.ndarray:
         """A read-only NumPy array over the mapped file: bytes are read on access.

@@ -22,7 +22,7 @@ from gtensor.engine.interchange import plain_values
 from gtensor.engine.recompute import WithRecipes
 from gtensor.engine.storage import FRESH, GIVEN, Storage
 from gtensor.engine.tape import Guard, Guards, Node, Record, replayed
-from gtensor.engine.tensor import FLOATING, Tensor, make
+from gtensor.engine.tensor import FLOATING, Tensor, wrap
 
 if TYPE_CHECKING:
     from gtensor.backend.typing import Array, Params
@@ -92,7 +92,7 @@ def apply(
             if value._device is not device:
                 device = _common_device(op, device, value._device)
             if value._version != value._storage.version:
-                value._renew(op.name)
+                value._check_version(op.name)
             node = value._node
             if node is not None:
                 mask |= bit
@@ -127,7 +127,7 @@ def apply(
             target.extras = tuple(extras)
     if type(out) is not device.array_type:
         out, device = _settled(out, device)
-    result = make(out, device, _storage_of(out, inputs) if op.view else op.storage)
+    result = wrap(out, device, _storage_of(out, inputs) if op.view else op.storage)
     if tracked and (op.complex or _carries_gradient(op, out.dtype)):
         plan = op.plans[mask]
         saved, guards = (saves(plan, (*arrays, out, *extras), (*inputs, result)) if plan
@@ -158,7 +158,7 @@ def apply_one(op: Op, x: Any, /, **params: Any) -> Tensor:
     out = op.cpu(array, **params) if params else op.cpu(array)
     if type(out) is not np.ndarray:
         out = np.asarray(out)
-    result = make(out, _HOST, op.storage)
+    result = wrap(out, _HOST, op.storage)
     if tracked and (op.complex or _carries_gradient(op, out.dtype)):
         plan = op.plans[1]
         saved, guards = saves(plan, (array, out), (x, result)) if plan else op.nothing_saved
@@ -193,7 +193,7 @@ def apply_pair(op: Op, x1: Any, x2: Any) -> Tensor:
     out = op.cpu(a1, a2)
     if type(out) is not np.ndarray:
         out = np.asarray(out)
-    result = make(out, _HOST, op.storage)
+    result = wrap(out, _HOST, op.storage)
     if tracked and (op.complex or _carries_gradient(op, out.dtype)):
         mask = (parent1 is not None) + 2 * (parent2 is not None)
         plan = op.plans[mask]
@@ -230,7 +230,7 @@ def saves(plan: Plan, values: Sequence[Any], handles: Sequence[object]) -> tuple
         value = values[position]
         handle = handles[position] if position < len(handles) else None
         if isinstance(handle, Tensor):
-            storage = handle._facts(False)  # `saved` is sticky, so sharing is no longer tracked
+            storage = handle._own_storage(False)  # `saved` is sticky: sharing is tracked no more
             recipe = storage.recipe() if storage.recipe is not None else None
             if recipe is not None and recipe.fits(handle, value):
                 value, kind = recipe, WithRecipes
@@ -302,5 +302,5 @@ def _storage_of(out: Array, inputs: tuple[object, ...]) -> Storage:
     root = owner(out)
     for value in inputs:
         if isinstance(value, Tensor) and owner(value._array) is root:
-            return value._facts()
+            return value._own_storage()
     return FRESH if root is out else GIVEN

@@ -17,7 +17,7 @@ from gtensor.engine.namespaces import public, recorded
 from gtensor.engine.slots import RawStep, RecordedStep, call_hooks
 from gtensor.engine.storage import Storage
 from gtensor.engine.tape import CONSUMED, FREE, WALKED, Node, Record, overwritten
-from gtensor.engine.tensor import Tensor, check_like, make
+from gtensor.engine.tensor import Tensor, check_like, wrap
 from gtensor.system.fork_safety import free_at_forks
 
 if TYPE_CHECKING:
@@ -246,7 +246,7 @@ def _seed(root: Tensor, node: Node, grad: Tensor | None) -> Tensor:
             raise GradientError("backward() of a complex tensor without a gradient; give one, or "
                                 "take a real function of the tensor first")
         one = root._device.path("gradient", root._device.xp.ones)(root.shape, dtype=root.dtype)
-        return make(one, root._device)
+        return wrap(one, root._device)
     if not isinstance(grad, Tensor):
         raise TypeError(f"the gradient given is {type(grad).__name__}; wanted a Tensor")
     check_like("a gradient", grad, node)

@@ -25,7 +25,7 @@ from gtensor.engine.op import Op
 from gtensor.engine.recompute import Recipe, WithRecipes
 from gtensor.engine.storage import FRESH
 from gtensor.engine.tape import Guard, Guards, Leaf, Node, Record, next_seq
-from gtensor.engine.tensor import Tensor, make
+from gtensor.engine.tensor import Tensor, wrap
 from gtensor.system.source_line import place
 
 if TYPE_CHECKING:
@@ -58,13 +58,13 @@ class _Input:
         self.saved, found = saves((0,), (x._array,), (x,))
         _stays(x)
         guards += [(storage, version, -1) for storage, version, _ in found]
-        self.storage = FRESH if type(self.saved) is WithRecipes else x._facts()
+        self.storage = FRESH if type(self.saved) is WithRecipes else x._own_storage()
         self.device = x._device
 
     def handle(self) -> Tensor:
         """The input as a new leaf, so that the second run records nothing before it."""
         (array,) = self.saved.made({}) if type(self.saved) is WithRecipes else self.saved
-        x = make(array, self.device, self.storage)
+        x = wrap(array, self.device, self.storage)
         if self.tracked:
             x._node = Leaf(x.shape, x.dtype, x._device)
         return x
@@ -72,7 +72,7 @@ class _Input:
 
 def _stays(x: Tensor) -> None:
     """Let no op overwrite an input, also if its recipe was saved: it belongs to the caller."""
-    x._facts().saved = True
+    x._own_storage().saved = True
 
 
 class _Mark(NamedTuple):

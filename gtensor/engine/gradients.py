@@ -13,7 +13,7 @@ from gtensor.engine.context import differentiating, enable_grad, is_grad_enabled
 from gtensor.engine.errors import GradientError
 from gtensor.engine.namespaces import public, recorded
 from gtensor.engine.tape import Node, Record, hangs_on
-from gtensor.engine.tensor import Tensor, is_floating, make
+from gtensor.engine.tensor import Tensor, is_floating, wrap
 
 Tensors = Tensor | Sequence[Tensor]
 
@@ -179,11 +179,11 @@ def _as_function_of(arguments: list[Node], g: Tensor) -> Tensor:
 def _standing_for(node: Node, g: Tensor) -> Tensor:
     """A tensor of g's shape that depends on the argument; its values are not used."""
     if (node.shape, node.dtype, node.device) == (g.shape, g.dtype, g._device):
-        x = make(g._array, g._device)
+        x = wrap(g._array, g._device)
         x._node = node
         return x
     zero = _zeros(node.device, (), node.dtype)
-    x = make(recorded.broadcast_to(zero, shape=node.shape)._array, node.device)
+    x = wrap(recorded.broadcast_to(zero, shape=node.shape)._array, node.device)
     x._node = node
     total = public.sum(x)
     if node.dtype.kind == "c" and g.dtype.kind != "c":
@@ -192,7 +192,7 @@ def _standing_for(node: Node, g: Tensor) -> Tensor:
 
 
 def _zeros(device: Device, shape: tuple[int, ...], dtype: np.dtype) -> Tensor:
-    return make(device.fill(device.empty(shape, dtype, "gradient"), 0), device)
+    return wrap(device.fill(device.empty(shape, dtype, "gradient"), 0), device)
 
 
 def _as_list(value: Any) -> list[Any]:

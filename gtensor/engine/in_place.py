@@ -67,13 +67,13 @@ def write(op: Op, target: Tensor, value: Tensor | Array | Scalar, params: Params
             raise DeviceError(f"in-place {op.name} was given tensors on {device} and "
                               f"{value._device}; move the second with .to({str(device)!r}) first")
         if value._version != value._storage.version:
-            value._renew(op.name)
+            value._check_version(op.name)
     arrays = [target._array, value._array if isinstance(value, Tensor) else value]
     adopt_constants(op, arrays, device)
     kept: tuple[Any, Any] = (arrays[0], value)  # the operands that the backward rule may save
     if tracked:
         kept = _kept_values(op, mask, arrays, value, device)
-    storage, writer = target._facts(), id(target._array)
+    storage, writer = target._own_storage(), id(target._array)
     refused = False
     try:
         _write_over(op, device, arrays, params)
@@ -152,7 +152,7 @@ def _check_writable(op: Op, target: Tensor, tracked: bool) -> None:
         raise ValueError(f"in-place {op.name} on read-only memory of shape {target.shape} (of a "
                          "broadcast view, or an array that its owner locked); clone() it first")
     if target._version != target._storage.version:
-        target._renew(op.name)
+        target._check_version(op.name)
 
 
 def _views_leaf(node: Node | None) -> bool:

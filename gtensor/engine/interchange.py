@@ -34,7 +34,7 @@ class Interchange(Place):
 
     if TYPE_CHECKING:
 
-        def _facts(self, shares: bool = True) -> Storage:
+        def _own_storage(self, shares: bool = True) -> Storage:
             """See `Tensor`."""
 
     def numpy(self) -> np.ndarray:
@@ -45,7 +45,7 @@ class Interchange(Place):
         """
         self._refuse_cut(".numpy()")
         if self._device.type == "cpu":
-            self._facts().exported = True
+            self._own_storage().exported = True
         return self._device.to_numpy(self._array)
 
     def __array__(self, dtype: DTypeLike | None = None, copy: bool | None = None) -> np.ndarray:
@@ -54,7 +54,7 @@ class Interchange(Place):
                             "copy it to the CPU with .numpy()")
         self._refuse_gradient("NumPy")
         if not copy:
-            self._facts().exported = True
+            self._own_storage().exported = True
         return np.array(self._array, dtype=dtype, copy=copy)
 
     def __buffer__(self, flags: int) -> memoryview:
@@ -70,7 +70,7 @@ class Interchange(Place):
         if self._device.type != "cuda":
             raise AttributeError(f"a tensor on {self._device} has no CUDA array interface")
         self._refuse_gradient("another library")
-        self._facts().exported = True
+        self._own_storage().exported = True
         self._device.exported(self._array)
         array: Any = self._array  # CuPy's, as the type does not say
         return array.__cuda_array_interface__
@@ -98,7 +98,7 @@ class Interchange(Place):
         if flipped or copy and not moves and self._device.type == "cuda":
             array, copy = self._device.copy(array, label="__dlpack__"), None
         elif not copy:
-            self._facts().exported = True
+            self._own_storage().exported = True
         options: dict[str, Any] = {"stream": stream, "dl_device": dl_device, "copy": copy}
         self._device.exported(array, _LEGACY if stream is None else stream)
         given = {name: value for name, value in options.items() if value is not None}

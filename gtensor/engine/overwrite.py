@@ -75,7 +75,7 @@ def apply_keeping(op: Op, inputs: tuple[Any, ...], params: Params) -> Tensor:
     keep_as_it_is(x)
     result = apply(op, inputs, params)
     recipe = Recipe(op, inputs, params, result)
-    result._facts().recipe = weakref.ref(recipe)
+    result._own_storage().recipe = weakref.ref(recipe)
     record: Any = result._node
     record.saved = WithRecipes(record.saved)
     record.saved.own = recipe

@@ -31,7 +31,7 @@ class Place:
         `apply` does. A consumed handle keeps its node.
         """
         if not isinstance(self._array, Consumed) and self._version != self._storage.version:
-            self._renew(reader)
+            self._check_version(reader)
         return self._node
 
     def _tracked_node(self, reader: str) -> Node:
@@ -64,7 +64,7 @@ class Place:
                                     "differentiates, since an inner backward() consumed its graph; "
                                     "call .detach() first to treat it as a constant")
 
-    def _renew(self, reader: str) -> None:
+    def _check_version(self, reader: str) -> None:
         """Accept the version of a storage that another handle wrote, unless a history is lost."""
         if isinstance(self._node, Record):
             raise GradientError(

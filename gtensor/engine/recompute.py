@@ -48,7 +48,7 @@ class Recipe:
         tensors = [x for x in inputs if isinstance(x, Tensor)]
         for x in tensors:
             keep_as_it_is(x)
-        self.guards: Guards = tuple((x._facts(), x._version, -1) for x in tensors)
+        self.guards: Guards = tuple((x._own_storage(), x._version, -1) for x in tensors)
         if self.device.graphs:
             for array in self.arrays:
                 self.guards += replayed(array, self.device)
@@ -84,6 +84,6 @@ class WithRecipes(tuple[Any, ...]):
 
 def keep_as_it_is(x: Tensor) -> None:
     """Mark a tensor's memory as saved, and drop its recipe, which is not needed then."""
-    storage = x._facts()
+    storage = x._own_storage()
     storage.saved = True
     storage.recipe = None

@@ -24,7 +24,7 @@ from gtensor.engine.errors import AnomalyError, GradientError, refuse_complex
 from gtensor.engine.namespaces import raw, recorded
 from gtensor.engine.storage import BORROWED, GIVEN, Storage
 from gtensor.engine.tape import Node, Record
-from gtensor.engine.tensor import Tensor, check_like, make
+from gtensor.engine.tensor import Tensor, check_like, wrap
 
 if TYPE_CHECKING:
     from gtensor.backend.typing import Array, Params
@@ -147,7 +147,7 @@ class RawStep(Step["Array"]):
     def hooked(self, node: Node, slot: Slot) -> Slot:
         """The slot after the node's hooks, which may keep the gradient, so it is never written."""
         array, _ = slot
-        grad = call_hooks(node, make(array, node.device))
+        grad = call_hooks(node, wrap(array, node.device))
         return grad._array, BORROWED
 
     def enter(self, record: Record, slot: Slot, keep: bool) -> Array:
@@ -181,7 +181,7 @@ class RawStep(Step["Array"]):
         """A slot's content as a tensor that owns its memory."""
         if slot is None:
             return None
-        return make(self._own(node.device, slot), node.device)
+        return wrap(self._own(node.device, slot), node.device)
 
     def rebuilt(self, i: int, a: Array) -> Array:
         """`a`, recomputed from saved values, in place of input i."""
@@ -342,7 +342,7 @@ class RecordedStep(Step[Tensor]):
         values = values if type(values) is tuple else self._made(record, values)
         for place, value in enumerate(values):
             if isinstance(value, record.device.array_type):
-                handle = make(value, record.device, storages.get(place, GIVEN))
+                handle = wrap(value, record.device, storages.get(place, GIVEN))
                 position = plan[place]
                 if position is not None and position < len(nodes):
                     handle._node = nodes[position]

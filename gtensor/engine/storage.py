@@ -68,7 +68,7 @@ class _Borrowed(Storage):
 
 
 BORROWED = _Borrowed()
-# The shared storages of new buffers until a fact changes (`Tensor._facts`); never written.
+# The shared storages of new buffers until a fact changes (`Tensor._own_storage`); never written.
 GIVEN = Storage()  # of data, and of arrays that an op may not own
 FRESH = Storage()  # of an op's output
 FRESH.made = True

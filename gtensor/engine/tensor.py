@@ -65,7 +65,7 @@ class Tensor(Interchange, Methods):
         arguments: detach() it first.
         """
         self._refuse_cut(".array")
-        self._facts().exported = True
+        self._own_storage().exported = True
         self._device.exported(self._array)
         return self._array
 
@@ -107,7 +107,7 @@ class Tensor(Interchange, Methods):
 
     def __copy__(self) -> Tensor:
         node = self._current_node("copy")
-        copy = make(self._array, self._device, self._facts())
+        copy = wrap(self._array, self._device, self._own_storage())
         copy._node = node
         return copy
 
@@ -222,7 +222,7 @@ class Tensor(Interchange, Methods):
             if not is_floating(self.dtype):
                 raise TypeError(f"requires_grad was asked of a tensor of dtype {self.dtype}; "
                                 "gradients need a floating-point dtype")
-            self._facts().leaf = True
+            self._own_storage().leaf = True
             self._node = Leaf(self._array.shape, self._array.dtype, self._device)
         return self
 
@@ -270,9 +270,9 @@ class Tensor(Interchange, Methods):
 
     def detach(self) -> Tensor:
         """A handle on the same memory without history."""
-        return make(self._array, self._device, self._facts())
+        return wrap(self._array, self._device, self._own_storage())
 
-    def _facts(self, shares: bool = True) -> Storage:
+    def _own_storage(self, shares: bool = True) -> Storage:
         """The storage, to change or to share; FRESH and GIVEN are first replaced by a new object.
 
         `shares`: whether to track the tensors that share it.
@@ -341,7 +341,7 @@ def is_floating(dtype: np.dtype) -> bool:
     return dtype.kind == "f" or (dtype.kind == "V" and dtype.names is None and dtype.num >= 256)
 
 
-def make(array: Array, device: Device, storage: Storage = GIVEN) -> Tensor:
+def wrap(array: Array, device: Device, storage: Storage = GIVEN) -> Tensor:
     """A Tensor over an array, without history.
 
     `storage` is FRESH for an op's own output, which a later op may overwrite.
@@ -359,7 +359,7 @@ def make(array: Array, device: Device, storage: Storage = GIVEN) -> Tensor:
 
 def _unpickled(values: np.ndarray, device: str, requires_grad: bool) -> Tensor:
     place = get_device(device)
-    result = make(place.copy(place.from_numpy(values)), place)
+    result = wrap(place.copy(place.from_numpy(values)), place)
     return result.requires_grad_() if requires_grad else result
 
 

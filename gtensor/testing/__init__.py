@@ -85,24 +85,24 @@ def opcheck(
         KeyError: if no op has that name.
         ValueError: if the op has no samples, or a dtype has no tolerance.
     """
-    record = registry[op] if isinstance(op, str) else op
+    definition = registry[op] if isinstance(op, str) else op
     seed = fresh_seed() if seed is None else seed
     wanted = [np.dtype(t) for t in (TOLERANCES if dtypes is None else dtypes)]
     if not set(wanted) <= set(TOLERANCES):
         raise ValueError(f"opcheck was given dtypes {[t.name for t in wanted]}; wanted some of "
                          f"{', '.join(t.name for t in TOLERANCES)}")
     for place in _places(device):
-        for k, sample in enumerate(samples_of(record)):
+        for k, sample in enumerate(samples_of(definition)):
             for name, check in CHECKS.items():
                 try:
-                    check(Case.of(record, sample, place, seed, wanted, _torch()))
+                    check(Case.of(definition, sample, place, seed, wanted, _torch()))
                 except Exception as error:
                     failed = isinstance(error, CheckError)
                     said = str(error) if failed else f"{type(error).__name__}: {error}"
                     raise OpcheckError(
-                        f"op {record.name!r} fails the check {name!r} on {place}: {said}\n"
+                        f"op {definition.name!r} fails the check {name!r} on {place}: {said}\n"
                         f"  sample {k}: shapes {sample.shapes}, parameters {sample.params}\n"
-                        f"  repeat with opcheck({record.name!r}, seed={seed})", name
+                        f"  repeat with opcheck({definition.name!r}, seed={seed})", name
                     ) from (None if failed else error)
 
 

@@ -14,7 +14,7 @@ from gtensor.engine.context import no_grad
 from gtensor.engine.gradients import grad
 from gtensor.engine.op import Op
 from gtensor.engine.samples import Sample
-from gtensor.engine.tensor import FLOATING, Tensor, make
+from gtensor.engine.tensor import FLOATING, Tensor, wrap
 from gtensor.ops.build import path_builders
 from gtensor.testing.compare import CheckError, to_numpy
 
@@ -142,7 +142,7 @@ class Case:
             array = device.copy(device.from_numpy(np.asarray(a)))
             if layout is not None:
                 array = layout(device.xp, array)
-            made.append(make(array, device).requires_grad_(i in wanted))
+            made.append(wrap(array, device).requires_grad_(i in wanted))
         return made
 
     def rounded(self, dtype: DTypeLike) -> list[np.ndarray | None]:
@@ -178,7 +178,7 @@ class Case:
         values = values.astype(output.dtype)
         device = output._device  # not ours for an op that moves its input
         array = device.copy(device.from_numpy(values))
-        return make(array if layout is None else layout(device.xp, array), device)
+        return wrap(array if layout is None else layout(device.xp, array), device)
 
     def walk(
         self, output: Tensor, upstream: Tensor, inputs: Sequence[Any]
@@ -219,7 +219,7 @@ def _placed(value: object, device: Device) -> Any:
 
 
 def samples_of(op: Op) -> list[Sample]:
-    """The record's samples; a bare shape stands for one of that shape per input.
+    """The definition's samples; a bare shape stands for one of that shape per input.
 
     Raises ValueError for an op without samples.
     """

@@ -34,7 +34,7 @@ class GradcheckError(CheckError):
 
 
 class OpcheckError(CheckError):
-    """A check of an op record failed. `check` is its name, one of `gtensor.testing.CHECKS`."""
+    """A check of an op failed. `check` is its name, one of `gtensor.testing.CHECKS`."""
 
     def __init__(self, message: str, check: str) -> None:
         super().__init__(message)

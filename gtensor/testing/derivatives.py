@@ -10,7 +10,7 @@ import numpy as np
 from gtensor.engine.errors import GradientError
 from gtensor.engine.gradients import grad
 from gtensor.engine.namespaces import recorded
-from gtensor.engine.tensor import FLOATING, Tensor, make
+from gtensor.engine.tensor import FLOATING, Tensor, wrap
 from gtensor.settings import settings
 from gtensor.testing.cases import FLOAT64, NEVER, Case
 from gtensor.testing.compare import (
@@ -321,7 +321,7 @@ def _backward(output: Tensor, upstream: Tensor) -> None:
 
 
 def _ones(like: Tensor) -> Tensor:
-    return make(like._device.xp.ones(like.shape, like.dtype), like._device)
+    return wrap(like._device.xp.ones(like.shape, like.dtype), like._device)
 
 
 def _grads_of(inputs: Sequence[Tensor | None]) -> list[np.ndarray | None]:

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from gtensor.engine.gradients import grad
-from gtensor.engine.tensor import Tensor, make
+from gtensor.engine.tensor import Tensor, wrap
 from gtensor.testing.compare import CheckError, GradcheckError, close, to_numpy, unwritten
 
 Function = Callable[..., Any]
@@ -28,7 +28,7 @@ def random_like(tensor: Tensor, rng: np.random.Generator) -> Tensor:
     """Standard normal values of a tensor's shape, dtype and device."""
     values = np.asarray(rng.standard_normal(tensor.shape)).astype(tensor.dtype)
     device = tensor._device
-    return make(device.copy(device.from_numpy(values)), device)
+    return wrap(device.copy(device.from_numpy(values)), device)
 
 
 def difference(
@@ -58,7 +58,7 @@ def _with(inputs: Sequence[object], i: int, values: np.ndarray) -> list[Any]:
         array = x._array
         if i == j:
             array = x._device.from_numpy(np.asarray(values, dtype=x.dtype))
-        fresh.append(make(array, x._device).requires_grad_(x.requires_grad))
+        fresh.append(wrap(array, x._device).requires_grad_(x.requires_grad))
     return fresh
 
 
@@ -167,7 +167,7 @@ def gradcheck(
         raise ValueError(f"gradcheck was given order {order!r}; wanted 1 or 2")
     seed = fresh_seed() if seed is None else seed
     rng = np.random.default_rng(seed)
-    leaves = [make(x._array, x._device).requires_grad_(i in wanted) if isinstance(x, Tensor) else x
+    leaves = [wrap(x._array, x._device).requires_grad_(i in wanted) if isinstance(x, Tensor) else x
               for i, x in enumerate(given)]
     check = unwritten((f"input {i}", x) for i, x in enumerate(leaves) if isinstance(x, Tensor))
     label = f"gradcheck of {getattr(function, '__name__', type(function).__name__)}"

@@ -18,7 +18,7 @@ from gtensor.backend.devices import Device
 from gtensor.backend.ordering import Ordering
 from gtensor.engine import namespaces
 from gtensor.engine.op import registry
-from gtensor.engine.tensor import make
+from gtensor.engine.tensor import wrap
 from gtensor.memory import Arena
 from gtensor.ops.updates import optimizer_kernels
 from tests.memory.arena.model_streams import ModelStream
@@ -126,7 +126,7 @@ class RacingCuda(CudaDevice):
     def tensor(self, values):
         array = np.array(values, np.float32)
         self._access("tensor", (), (array,))
-        return make(array, self)
+        return wrap(array, self)
 
     def logged(self, name, function):
         """The function, with a note of what each call reads and writes."""

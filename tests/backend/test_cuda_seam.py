@@ -17,7 +17,7 @@ from gtensor.array import creation
 from gtensor.backend import cuda, cuda_memory, cuda_streams
 from gtensor.backend.streams import SimulatedStream
 from gtensor.engine.slots import RawStep
-from gtensor.engine.tensor import make
+from gtensor.engine.tensor import wrap
 from gtensor.memory import Arena
 from gtensor.ops.arrange.index_keys import normalized
 
@@ -343,7 +343,7 @@ def produced(monkeypatch):
         array = FakeArray(device, value, streams[0])
         streams[0].launch()
         device.current = streams[1]
-        return make(array, device)
+        return wrap(array, device)
 
     return tensor
 

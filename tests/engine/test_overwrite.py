@@ -308,7 +308,7 @@ def test_two_threads_that_share_at_once_make_one_storage() -> None:
         for _ in range(300):
             x = gt.ones(3) + 1
             found: list[Any] = []
-            in_threads(lambda _, x=x, f=found: f.append(x._facts()), range(2))
+            in_threads(lambda _, x=x, f=found: f.append(x._own_storage()), range(2))
             assert found[0] is found[1]
     finally:
         sys.setswitchinterval(before)

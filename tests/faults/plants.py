@@ -294,7 +294,7 @@ def version_not_counted() -> Context:
     right = in_place.write
 
     def write(op: Any, target: Tensor, value: Any, params: Any) -> Tensor:
-        before = target._facts().version
+        before = target._own_storage().version
         right(op, target, value, params)
         target._storage.version = target._version = before
         return target

@@ -20,7 +20,7 @@ from gtensor.backend import Device
 from gtensor.engine.in_place import write
 from gtensor.engine.op import Op, registry
 from gtensor.engine.tape import Leaf
-from gtensor.engine.tensor import FLOATING, Tensor, make
+from gtensor.engine.tensor import FLOATING, Tensor, wrap
 from gtensor.ops.updates import optimizer_kernels
 from gtensor.testing.cases import samples_of
 
@@ -60,10 +60,10 @@ class Run:
             if a is None:
                 made.append(None)
                 continue
-            x = make(device.copy(device.from_numpy(a)), device)
+            x = wrap(device.copy(device.from_numpy(a)), device)
             if i in self.gradients:  # a leaf, also a complex one, which users cannot make
                 x._node = Leaf(x.shape, x.dtype, device)
-                x._facts().leaf = True
+                x._own_storage().leaf = True
             made.append(x)
         return made
 
@@ -75,7 +75,7 @@ class Run:
             values = values + 1j * rng.standard_normal(output.shape)
         values = np.asarray(values, output.dtype)
         device = output._device
-        return make(device.copy(device.from_numpy(values)), device)
+        return wrap(device.copy(device.from_numpy(values)), device)
 
 
 def _seed(name: str, number: int) -> int:

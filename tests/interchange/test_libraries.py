@@ -66,10 +66,10 @@ def test_a_copy_is_made_only_where_it_is_asked():
 def test_what_leaves_is_marked_so_that_it_is_not_overwritten():
     for leave in (torch.from_dlpack, np.from_dlpack, np.asarray, lambda t: t.numpy()):
         ours = gt.ones(3)
-        assert not ours._facts().exported
+        assert not ours._own_storage().exported
         leave(ours)
-        assert ours._facts().exported
-    assert gt.from_dlpack(torch.ones(2))._facts().exported
+        assert ours._own_storage().exported
+    assert gt.from_dlpack(torch.ones(2))._own_storage().exported
 
 
 def test_a_gradient_is_not_lost_on_the_way_to_another_library():

@@ -1,4 +1,4 @@
-"""One generated test per op record; and the generator passes right ops and fails wrong ones."""
+"""One generated test per op; and the generator passes right ops and fails wrong ones."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from gtensor.engine.namespaces import public, raw, recorded
 from gtensor.engine.op import Op, registry
 from gtensor.testing import OpcheckError, opcheck
 
-NAMES = sorted(name for name, record in registry.items() if record.samples is not None)
+NAMES = sorted(name for name, definition in registry.items() if definition.samples is not None)
 THROUGH = {  # ops without samples, whose inputs must fit each other -> the op that makes them
     "cross_entropy_grad": "cross_entropy", "logsumexp_grad": "logsumexp",
     "max_pool2d_pick": "max_pool2d", "max_pool2d_grad": "max_pool2d",
@@ -63,12 +63,12 @@ def test_an_op_without_samples_runs_in_the_check_of_another(
 
 @pytest.mark.parametrize("name", sorted(registry))
 def test_the_record_is_documented_and_derives_what_it_can(name: str) -> None:
-    record = registry[name]
-    assert record.__doc__ and len(record.__doc__) > 3
-    if record.backward is not None:
-        assert record.tangent is not None, "an op with a backward rule has a tangent rule"
-    if record.composed is not None:
-        assert record.input_names or record.variadic
+    definition = registry[name]
+    assert definition.__doc__ and len(definition.__doc__) > 3
+    if definition.backward is not None:
+        assert definition.tangent is not None, "an op with a backward rule has a tangent rule"
+    if definition.composed is not None:
+        assert definition.input_names or definition.variadic
 
 
 # -- an op of the user's own -----------------------------------------------------------------------
@@ -80,9 +80,9 @@ def own_op() -> Iterator[Callable[..., Op]]:
     made: list[str] = []
 
     def register(name: str, **rules: Any) -> Op:
-        record = gt.op(name, **rules)
+        definition = gt.op(name, **rules)
         made.append(name)
-        return record
+        return definition
 
     yield register
     for name in made:
@@ -96,7 +96,7 @@ SAMPLES = [(3,), (2, 3), (0,), ()]
 
 
 def _softplus_rules(**other: Any) -> dict[str, Any]:
-    """A record of softplus as a user would write it, with some rules replaced."""
+    """A definition of softplus as a user would write it, with some rules replaced."""
     rules: dict[str, Any] = {
         "cpu": lambda x, out=None: np.logaddexp(x, 0, out=out),
         "gpu": elementwise("T x", "T y", "y = gt_softplus(x)", "activation.cuh"),

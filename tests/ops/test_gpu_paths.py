@@ -1,4 +1,4 @@
-"""What the samples of the records leave out: sums of halves, and in-place norms in all layouts."""
+"""What no sample of a definition has: sums of halves, and in-place norms in all layouts."""
 
 from __future__ import annotations
 
@@ -48,8 +48,8 @@ def test_weights_of_half_logits_are_no_halves() -> None:
     logits, target = np.array([[8, 0, 0]], np.float16), np.array([0])
     weight, g = np.full(3, 100, np.float16), np.asarray(4096, np.float16)
     options = {"reduction": "sum", "ignore_index": -100, "label_smoothing": 0.0}
-    record, gradient = registry["cross_entropy"], registry["cross_entropy_grad"]
-    _, *saved = record.cpu(logits, target, weight=weight, **options)
+    definition, gradient = registry["cross_entropy"], registry["cross_entropy_grad"]
+    _, *saved = definition.cpu(logits, target, weight=weight, **options)
     wanted = gradient.cpu(g, logits, target, *saved, weight=weight, **options)
     assert np.isfinite(wanted).all()
     given = gradient.gpu(*map(on_gpu, (g, logits, target, *saved)), weight=on_gpu(weight),

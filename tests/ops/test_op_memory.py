@@ -1,8 +1,8 @@
-"""No op allocates more than its output: every record, forward and backward, on large inputs.
+"""No op allocates more than its output: every op, forward and backward, on large inputs.
 
 An op's samples are scaled up until their arrays are large, and tiles small beside them. What is new
-at the peak, in the arena and behind its back together, may be the output and the extras that the
-record declares (forward) or the gradients (backward), and a few tiles. What takes more stands in
+at the peak, in the arena and behind its back together, may be the output and the extras that the op
+declares (forward) or the gradients (backward), and a few tiles. What takes more stands in
 `EXCEPTIONS` with the reason; an exception that is no longer needed fails, too.
 """
 

@@ -28,7 +28,7 @@ from gtensor.ops.build.cpu_tiles import (
 )
 from gtensor.ops.build.fused import fused
 from gtensor.ops.build.path_builders import tiled
-from gtensor.ops.build.pointwise import d, pointwise
+from gtensor.ops.build.pointwise import partial, pointwise
 from gtensor.ops.elementwise.erf import erf_values, extended, sigmoid_values
 
 _HEADER = "activation.cuh"
@@ -78,7 +78,7 @@ relu_grad = op(
 
 relu = op(
     "relu", cpu=_relu_cpu, gpu=_kernel("relu", "T x", "relu(x)"),
-    backward=pointwise(d("out", lambda ns, g, y, out: ns.relu_grad(g, y, out=out))),
+    backward=pointwise(partial("out", lambda ns, g, y, out: ns.relu_grad(g, y, out=out))),
     samples=unary(apart), reference=lambda torch, x: torch.relu(x),
     doc="max(x, 0), elementwise; NaN passes. Its gradient at 0 is 0.",
 )
@@ -135,7 +135,7 @@ leaky_relu_grad = op(
 leaky_relu = op(
     "leaky_relu", cpu=_leaky_relu_cpu, floating=True,
     gpu=_kernel("leaky_relu", "T x, float64 negative_slope", "leaky_relu(x, negative_slope)"),
-    backward=pointwise(d("out", lambda ns, g, y, out, negative_slope: ns.leaky_relu_grad(
+    backward=pointwise(partial("out", lambda ns, g, y, out, negative_slope: ns.leaky_relu_grad(
         g, y, negative_slope=negative_slope, out=out))),
     samples=unary(apart, negative_slope=0.1),
     reference=lambda torch, x, negative_slope: torch.nn.functional.leaky_relu(x, negative_slope),
@@ -159,7 +159,7 @@ elu = op(
     cpu=tiled("elu", extended(lambda ns, x, *, alpha: ns.where(
         ns.greater(x, 0), x, alpha * ns.expm1(ns.minimum(x, 0))))),
     gpu=_kernel("elu", "T x, float64 alpha", "elu(x, alpha)"),
-    backward=pointwise(d("out", lambda ns, g, y, out, alpha: ns.elu_grad(
+    backward=pointwise(partial("out", lambda ns, g, y, out, alpha: ns.elu_grad(
         g, y, alpha=alpha, out=out))),
     samples=unary(apart, alpha=1.5),
     reference=lambda torch, x, alpha: torch.nn.functional.elu(x, alpha),
@@ -179,7 +179,7 @@ sigmoid_grad = fused(
 sigmoid = op(
     "sigmoid", inputs="x", cpu=tiled("sigmoid", lambda ns, x: sigmoid_values(x)), floating=True,
     gpu=_kernel("sigmoid", "T x", "sigmoid(x)"),
-    backward=pointwise(d("out", lambda ns, g, y, out: ns.sigmoid_grad(g, y, out=out))),
+    backward=pointwise(partial("out", lambda ns, g, y, out: ns.sigmoid_grad(g, y, out=out))),
     samples=unary(), reference=lambda torch, x: torch.sigmoid(x),
     doc="1 / (1 + exp(-x)), elementwise.",
 )
@@ -200,7 +200,7 @@ silu_grad = fused(
 silu = op(
     "silu", inputs="x", cpu=tiled("silu", lambda ns, x: x * sigmoid_values(x)), floating=True,
     gpu=_kernel("silu", "T x", "silu(x)"),
-    backward=pointwise(d("x", lambda ns, g, x, out: ns.silu_grad(g, x, out=out))),
+    backward=pointwise(partial("x", lambda ns, g, x, out: ns.silu_grad(g, x, out=out))),
     samples=unary(), reference=lambda torch, x: torch.nn.functional.silu(x),
     doc="x * sigmoid(x), elementwise.",
 )
@@ -233,7 +233,7 @@ softplus = op(
     "softplus", inputs="x", cpu=tiled("softplus", extended(_softplus_formula)), floating=True,
     gpu=_kernel("softplus", "T x, float64 factor, float64 threshold",
                 "softplus(x, factor, threshold)"),
-    backward=pointwise(d("x", lambda ns, g, x, out, factor, threshold: ns.softplus_grad(
+    backward=pointwise(partial("x", lambda ns, g, x, out, factor, threshold: ns.softplus_grad(
         g, x, factor=factor, threshold=threshold, out=out))),
     samples=unary(factor=1.5, threshold=20.0),
     reference=lambda torch, x, factor, threshold: torch.nn.functional.softplus(
@@ -288,7 +288,7 @@ gelu = op(
     "gelu", inputs="x", cpu=tiled("gelu", _gelu_formula), floating=True,
     gpu=_by_approximation(_kernel("gelu", "T x", "gelu(x)"),
                           _kernel("gelu_tanh", "T x", "gelu_tanh(x)")),
-    backward=pointwise(d("x", lambda ns, g, x, out, approximate: ns.gelu_grad(
+    backward=pointwise(partial("x", lambda ns, g, x, out, approximate: ns.gelu_grad(
         g, x, approximate=approximate, out=out))),
     samples=unary(approximate="none") + unary(approximate="tanh"),
     reference=lambda torch, x, approximate: torch.nn.functional.gelu(x, approximate=approximate),

@@ -19,7 +19,7 @@ from gtensor.engine.samples import unary
 from gtensor.engine.tensor import Tensor
 from gtensor.ops.build.arguments import refuse_unsupported
 from gtensor.ops.build.cpu_tiles import computed_in, masked
-from gtensor.ops.build.pointwise import d, pointwise
+from gtensor.ops.build.pointwise import partial, pointwise
 from gtensor.random import generator
 from gtensor.settings import settings
 
@@ -109,7 +109,8 @@ def keep_factors(
 
 dropout_op = op(
     "dropout", cpu=_dropout_cpu, gpu=_dropout_gpu,
-    backward=pointwise(d("", lambda ns, g, out, p, seed: ns.dropout(g, p=p, seed=seed, out=out))),
+    backward=pointwise(
+        partial("", lambda ns, g, out, p, seed: ns.dropout(g, p=p, seed=seed, out=out))),
     samples=unary(p=0.3, seed=7),
     doc="x with a share p of its elements 0 and the others divided by 1 - p. Parameters: p, seed.",
 )

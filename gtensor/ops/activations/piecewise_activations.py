@@ -11,7 +11,7 @@ from gtensor.engine.samples import Sample, alike, apart, normal, unary
 from gtensor.ops.build.fused import fused
 from gtensor.ops.build.half_kernels import wide_kernel
 from gtensor.ops.build.path_builders import tiled
-from gtensor.ops.build.pointwise import d, pointwise
+from gtensor.ops.build.pointwise import partial, pointwise
 from gtensor.ops.elementwise.erf import extended
 
 _SELU_ALPHA = 1.6732632423543772848  # Klambauer et al., "Self-normalizing neural networks", 2017
@@ -43,7 +43,7 @@ hardtanh = op(
         ns.maximum(x, lowest), highest)),
     gpu=wide_kernel("x", "x < F(lowest) ? F(lowest) : x > F(highest) ? F(highest) : x",
                     name="hardtanh", parameters="lowest highest"),
-    backward=pointwise(d("out", lambda ns, g, y, out, lowest, highest: ns.hardtanh_grad(
+    backward=pointwise(partial("out", lambda ns, g, y, out, lowest, highest: ns.hardtanh_grad(
         g, y, lowest=lowest, highest=highest, out=out))),
     samples=unary(_off_kinks, lowest=-1.0, highest=2.0),
     reference=lambda torch, x, lowest, highest: torch.nn.functional.hardtanh(x, lowest, highest),
@@ -66,7 +66,7 @@ hardsigmoid = op(
     cpu=tiled("hardsigmoid", lambda ns, x: ns.minimum(ns.maximum(x + 3, 0), 6) * (1 / 6)),
     gpu=wide_kernel("x", "x < F(-3) ? F(0) : x > F(3) ? F(1) : (x + F(3)) / F(6)",
                     name="hardsigmoid"),
-    backward=pointwise(d("x", lambda ns, g, x, out: ns.hardsigmoid_grad(g, x, out=out))),
+    backward=pointwise(partial("x", lambda ns, g, x, out: ns.hardsigmoid_grad(g, x, out=out))),
     samples=unary(_off_kinks), reference=lambda torch, x: torch.nn.functional.hardsigmoid(x),
     doc="(x + 3) / 6 cut at 0 and 1, elementwise.",
 )
@@ -87,7 +87,7 @@ hardswish = op(
     cpu=tiled("hardswish", lambda ns, x: x * (ns.minimum(ns.maximum(x + 3, 0), 6) * (1 / 6))),
     gpu=wide_kernel("x", "x < F(-3) ? F(0) * x : x > F(3) ? x : x * (x + F(3)) / F(6)",
                     name="hardswish"),
-    backward=pointwise(d("x", lambda ns, g, x, out: ns.hardswish_grad(g, x, out=out))),
+    backward=pointwise(partial("x", lambda ns, g, x, out: ns.hardswish_grad(g, x, out=out))),
     samples=unary(_off_kinks), reference=lambda torch, x: torch.nn.functional.hardswish(x),
     doc="x * hardsigmoid(x), elementwise.",
 )
@@ -117,7 +117,7 @@ selu = op(
     "selu", inputs="x", floating=True, cpu=tiled("selu", _selu_formula),
     gpu=wide_kernel("x", "scale * (x > F(0) ? x : F(1.6732632423543772848) * expm1(x))",
                     name="selu", before=_SCALE_TEXT),
-    backward=pointwise(d("out", lambda ns, g, y, out: ns.selu_grad(g, y, out=out))),
+    backward=pointwise(partial("out", lambda ns, g, y, out: ns.selu_grad(g, y, out=out))),
     samples=unary(apart), reference=lambda torch, x: torch.selu(x),
     doc="elu with the alpha and scale that keep mean 0 and variance 1.",
 )
@@ -146,8 +146,8 @@ prelu = op(
         lambda ns, x, weight: ns.where(ns.greater(x, 0), x, x * weight))),
     gpu=wide_kernel("x weight", "x > F(0) ? x : x * weight", name="prelu"),
     backward=pointwise(
-        d("x weight", lambda ns, g, x, w, out: ns.prelu_grad(g, x, w)),
-        d("x", lambda ns, g, x, out: ns.prelu_grad_weight(g, x, out=out))),
+        partial("x weight", lambda ns, g, x, w, out: ns.prelu_grad(g, x, w)),
+        partial("x", lambda ns, g, x, out: ns.prelu_grad_weight(g, x, out=out))),
     samples=[*alike(2, (apart, normal)), Sample(((2, 3, 4), (3, 1)), (apart, normal))],
     reference=lambda torch, x, w: torch.where(x > 0, x, x * w),
     doc="x where x > 0, else x * weight, with broadcasting.",

@@ -9,7 +9,7 @@ from gtensor.engine.samples import alike, apart, normal, unary
 from gtensor.ops.build.fused import fused
 from gtensor.ops.build.half_kernels import wide_kernel
 from gtensor.ops.build.path_builders import tiled
-from gtensor.ops.build.pointwise import d, pointwise
+from gtensor.ops.build.pointwise import partial, pointwise
 from gtensor.ops.elementwise.erf import extended, sigmoid_values
 
 _HEADER = "activation.cuh"
@@ -44,7 +44,7 @@ mish = op(
     "mish", inputs="x", floating=True,
     cpu=tiled("mish", lambda ns, x: x * _mish_gate(ns, x)),
     gpu=wide_kernel("x", "x * gate", name="mish", before=_MISH_GATE),
-    backward=pointwise(d("x", lambda ns, g, x, out: ns.mish_grad(g, x, out=out))),
+    backward=pointwise(partial("x", lambda ns, g, x, out: ns.mish_grad(g, x, out=out))),
     samples=unary(), reference=lambda torch, x: torch.nn.functional.mish(x),
     doc="x * tanh(softplus(x)), elementwise (Misra, 2019).",
 )
@@ -64,7 +64,7 @@ logsigmoid = op(
     cpu=tiled("logsigmoid", lambda ns, x: ns.minimum(x, 0) - ns.log1p(ns.exp(-ns.abs(x)))),
     gpu=wide_kernel("x", "(x > F(0) ? F(0) : x) - log1p(exp(x > F(0) ? -x : x))",
                     name="logsigmoid"),
-    backward=pointwise(d("x", lambda ns, g, x, out: ns.logsigmoid_grad(g, x, out=out))),
+    backward=pointwise(partial("x", lambda ns, g, x, out: ns.logsigmoid_grad(g, x, out=out))),
     samples=unary(), reference=lambda torch, x: torch.nn.functional.logsigmoid(x),
     doc="log(sigmoid(x)), elementwise, without overflow.",
 )
@@ -80,7 +80,7 @@ softsign_grad = fused(
 softsign = op(
     "softsign", inputs="x", floating=True, cpu=tiled("softsign", lambda ns, x: x / (1 + ns.abs(x))),
     gpu=wide_kernel("x", "x / (F(1) + (x < F(0) ? -x : x))", name="softsign"),
-    backward=pointwise(d("x", lambda ns, g, x, out: ns.softsign_grad(g, x, out=out))),
+    backward=pointwise(partial("x", lambda ns, g, x, out: ns.softsign_grad(g, x, out=out))),
     samples=unary(apart), reference=lambda torch, x: torch.nn.functional.softsign(x),
     doc="x / (1 + |x|), elementwise.",
 )
@@ -113,8 +113,8 @@ gated = op(
     cpu=tiled("gated", lambda ns, x, gate: x * sigmoid_values(gate)),
     gpu=wide_kernel("x gate", "x * gt_sigmoid(gate)", name="gated", header=_HEADER),
     backward=pointwise(
-        d("gate", lambda ns, g, gate, out: ns.gated_grad(g, gate)),
-        d("x gate", lambda ns, g, x, gate, out: ns.gated_grad_gate(g, x, gate, out=out))),
+        partial("gate", lambda ns, g, gate, out: ns.gated_grad(g, gate)),
+        partial("x gate", lambda ns, g, x, gate, out: ns.gated_grad_gate(g, x, gate, out=out))),
     samples=alike(2), reference=lambda torch, x, gate: x * torch.sigmoid(gate),
     doc="x * sigmoid(gate), elementwise.",
 )

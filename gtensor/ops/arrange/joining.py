@@ -10,7 +10,7 @@ import numpy as np
 from gtensor.backend import device_of, refuse_mask
 from gtensor.engine.op import op
 from gtensor.engine.samples import Sample, normal
-from gtensor.engine.tensor import Tensor, make
+from gtensor.engine.tensor import Tensor, wrap
 from gtensor.ops.arrange.index import get_item, take
 from gtensor.ops.arrange.shape import (
     along,
@@ -186,7 +186,7 @@ def repeat(x: Tensor, repeats: int | Tensor, /, axis: int | None = None) -> Tens
             raise ValueError(f"repeat with repeats of shape {counts.shape} along an axis of size "
                              f"{size}; wanted one count, or one for each")
         indices = x.device.from_numpy(np.repeat(np.arange(size), counts))
-        return take(x, make(indices, x.device), axis=place)
+        return take(x, wrap(indices, x.device), axis=place)
     return _repeat_op(x, count=int(counts.item()), axis=place)
 
 

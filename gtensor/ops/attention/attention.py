@@ -17,7 +17,7 @@ import numpy as np
 from gtensor.engine.namespaces import recorded
 from gtensor.engine.op import op
 from gtensor.engine.samples import Sample, boolean, normal
-from gtensor.engine.tensor import Tensor, make
+from gtensor.engine.tensor import Tensor, wrap
 from gtensor.ops.activations.dropout import check_probability, dropout_op, fresh_seed
 from gtensor.ops.arrange.shape import reshape
 from gtensor.ops.attention.blocks import attention_grad_path, attention_path
@@ -48,7 +48,7 @@ def attention_weights(
 def _causal_mask(q: Tensor, k: Tensor) -> Tensor:
     """(L, S): True where the key's position is not after the query's."""
     xp = q.device.xp
-    return make(xp.arange(k.shape[-2]) <= xp.arange(q.shape[-2])[:, None], q.device)
+    return wrap(xp.arange(k.shape[-2]) <= xp.arange(q.shape[-2])[:, None], q.device)
 
 
 def _weights(

@@ -36,8 +36,8 @@ class _Blocks:
         self.dropout_p, self.seed = dropout_p, seed
         self.length, self.keys = q.shape[-2], k.shape[-2]
         self.lead = np.broadcast_shapes(q.shape[:-2], k.shape[:-2], v.shape[:-2])
-        self.q, self.k, self.v = (self._spread(a, a.shape[-2:]) for a in (q, k, v))
-        self.mask = None if mask is None else self._spread(mask, (self.length, self.keys))
+        self.q, self.k, self.v = (self._broadcast(a, a.shape[-2:]) for a in (q, k, v))
+        self.mask = None if mask is None else self._broadcast(mask, (self.length, self.keys))
         limit = settings.tile_elements if self.device.type == "cpu" else _GPU_BLOCK
         self.columns = max(1, min(self.keys, max(isqrt(2 * limit), limit // max(1, self.length))))
         if dropout_p:
@@ -49,7 +49,7 @@ class _Blocks:
             (min(self.matrices, max(1, prod(self.lead))) * self.rows * self.columns,),
             self.work, "workspace") for _ in range(2)]
 
-    def _spread(self, a: Any, last: tuple[int, ...]) -> Any:
+    def _broadcast(self, a: Any, last: tuple[int, ...]) -> Any:
         return self.xp.broadcast_to(a, (*self.lead, *last))
 
     def batches(self) -> Iterator[tuple[Key, int]]:

@@ -17,12 +17,15 @@ class Partial:
         self.times = times  # times(ns, g, *needed, out, **params)
 
 
-def d(names: str, times: Callable[..., Any]) -> Partial:
-    """`d("x2", lambda ns, g, x2, out: ns.multiply(g, x2, out=out))`: needs x2, gives g * x2."""
+def partial(names: str, times: Callable[..., Any]) -> Partial:
+    """What one input's derivative needs, and its product with g.
+
+    `partial("x2", lambda ns, g, x2, out: ns.multiply(g, x2, out=out))` needs x2 and gives g * x2.
+    """
     return Partial(names, times)
 
 
-SAME = Partial("", lambda ns, g, out, **params: g)  # the derivative is 1: g itself is given on
+identity = Partial("", lambda ns, g, out, **params: g)  # the derivative is 1: g itself is given on
 
 
 class _Terms(dict[int, list[Any]]):
@@ -38,13 +41,14 @@ class _Terms(dict[int, list[Any]]):
     def __missing__(self, mask: int) -> list[Any]:
         due = [term for term in self.terms if mask >> term[0] & 1]
         self[mask] = found = [
-            (i, n == len(due) - 1, None if p is SAME else p.times, k[0] if len(k) == 1 else None, k)
+            (i, n == len(due) - 1, None if p is identity else p.times,
+             k[0] if len(k) == 1 else None, k)
             for n, (i, p, k) in enumerate(due)]
         return found
 
 
 class pointwise:
-    """`backward=pointwise(d(...), d(...))`: one partial per input, None if it has no derivative."""
+    """`backward=pointwise(partial(...), partial(...))`: one per input, None for no derivative."""
 
     def __init__(self, *partials: Partial | None) -> None:
         self.partials = partials

@@ -22,8 +22,8 @@ from gtensor.ops.conv.paths import (
     channels_first,
     correlate,
     geometry,
-    spread,
-    weigh,
+    input_gradient,
+    weight_gradient,
     weight_matrix,
 )
 from gtensor.ops.conv.planes import kernels_of
@@ -37,7 +37,7 @@ def _conv2d_cpu(
     g = geometry(x.shape[2:], weight.shape[2:], **params)
     if out is None:
         out, beta = host().empty((x.shape[0], weight.shape[0], *g.out), x.dtype, "conv2d"), 0.0
-    if planes.suits(weight.shape, g.groups):
+    if planes.use_planes(weight.shape, g.groups):
         return planes.correlate(x, kernels_of(weight, g.groups), bias, g, out, beta)
     return correlate(x, weight_matrix(weight, g.groups), bias, g, out, beta)
 
@@ -50,9 +50,9 @@ def _grad_input_cpu(
     if out is None:
         shape = (g.shape[0], weight.shape[1] * geo.groups, *size)
         out, beta = host().empty(shape, g.dtype, "conv2d_grad_input"), 0.0
-    if planes.suits(weight.shape, geo.groups):
-        return planes.spread(g, kernels_of(weight, geo.groups), bias, geo, out, beta)
-    return spread(g, weight, bias, geo, out, beta)
+    if planes.use_planes(weight.shape, geo.groups):
+        return planes.input_gradient(g, kernels_of(weight, geo.groups), bias, geo, out, beta)
+    return input_gradient(g, weight, bias, geo, out, beta)
 
 
 def _grad_weight_cpu(
@@ -62,9 +62,9 @@ def _grad_weight_cpu(
     shape = (g.shape[1], x.shape[1] // geo.groups, *kernel)
     if out is None:
         out, beta = host().empty(shape, g.dtype, "conv2d_grad_weight"), 0.0
-    if planes.suits(shape, geo.groups):
-        return planes.weigh(g, x, geo, out, beta)
-    return weigh(g, x, geo, out, beta)
+    if planes.use_planes(shape, geo.groups):
+        return planes.weight_gradient(g, x, geo, out, beta)
+    return weight_gradient(g, x, geo, out, beta)
 
 
 def _conv2d_gpu(

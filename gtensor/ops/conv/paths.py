@@ -247,7 +247,7 @@ def weight_matrix(weight: np.ndarray, groups: int, flipped: bool = False) -> np.
     return matrix.reshape(groups, split.shape[1], -1)
 
 
-def spread(
+def input_gradient(
     g: np.ndarray, weight: np.ndarray, bias: Any, geo: Geometry, out: np.ndarray, beta: float
 ) -> np.ndarray:
     """out = the gradient of the convolution's input + bias + beta * out."""
@@ -269,7 +269,9 @@ def spread(
     return out
 
 
-def weigh(g: np.ndarray, x: np.ndarray, geo: Geometry, out: np.ndarray, beta: float) -> np.ndarray:
+def weight_gradient(
+    g: np.ndarray, x: np.ndarray, geo: Geometry, out: np.ndarray, beta: float
+) -> np.ndarray:
     """out = the gradient of the convolution's weight + beta * out."""
     outputs = g.shape[1] // geo.groups
     space = Workspace(x.shape[0], x.shape[1], g.shape[1], geo, computed_in(g.dtype))

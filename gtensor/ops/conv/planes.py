@@ -21,7 +21,7 @@ from gtensor.settings import settings
 MOST_PRODUCTS = 4  # input times output channels of a group: with more, matrix products are faster
 
 
-def suits(weight_shape: tuple[int, ...], groups: int) -> bool:
+def use_planes(weight_shape: tuple[int, ...], groups: int) -> bool:
     """Whether a convolution with a weight of this shape is better done by planes."""
     outputs, channels = weight_shape[0] // groups, weight_shape[1]
     return groups > 1 and channels * outputs <= MOST_PRODUCTS
@@ -134,7 +134,7 @@ def correlate(
     return out
 
 
-def spread(
+def input_gradient(
     g: np.ndarray, kernels: np.ndarray, bias: Any, geo: Geometry, out: np.ndarray, beta: float
 ) -> np.ndarray:
     """out = the gradient of the convolution's input + bias + beta * out."""
@@ -163,7 +163,9 @@ def spread(
     return out
 
 
-def weigh(g: np.ndarray, x: np.ndarray, geo: Geometry, out: np.ndarray, beta: float) -> np.ndarray:
+def weight_gradient(
+    g: np.ndarray, x: np.ndarray, geo: Geometry, out: np.ndarray, beta: float
+) -> np.ndarray:
     """out = the gradient of the convolution's weight + beta * out."""
     space = _Planes(x.shape[0], x.shape[1], g.shape[1], geo, computed_in(g.dtype))
     planes, grads = space.split(x), space.split(g)

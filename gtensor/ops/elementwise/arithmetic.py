@@ -14,7 +14,7 @@ from gtensor.engine.samples import positive as above_zero
 from gtensor.engine.tensor import Tensor
 from gtensor.ops.build.fused import fused
 from gtensor.ops.build.path_builders import cupy_function, ufunc
-from gtensor.ops.build.pointwise import SAME, analytic, d, pointwise
+from gtensor.ops.build.pointwise import analytic, identity, partial, pointwise
 from gtensor.ops.elementwise.rounding import ZERO
 
 __all__ = [
@@ -24,14 +24,14 @@ __all__ = [
 
 add = op(
     "add", cpu=ufunc(np.add), gpu=cupy_function("add"), complex=True,
-    backward=pointwise(SAME, SAME),
+    backward=pointwise(identity, identity),
     samples=binary(), reference=lambda torch, a, b: a + b,
     doc="x1 + x2, elementwise with broadcasting.",
 )
 
 subtract = op(
     "subtract", cpu=ufunc(np.subtract), gpu=cupy_function("subtract"), complex=True,
-    backward=pointwise(SAME, d("", lambda ns, g, out: ns.negative(g, out=out))),
+    backward=pointwise(identity, partial("", lambda ns, g, out: ns.negative(g, out=out))),
     samples=binary(), reference=lambda torch, a, b: a - b,
     doc="x1 - x2, elementwise with broadcasting.",
 )
@@ -39,8 +39,8 @@ subtract = op(
 multiply = op(
     "multiply", cpu=ufunc(np.multiply), gpu=cupy_function("multiply"), complex=True,
     backward=analytic(
-        d("x2", lambda ns, g, x2, out: ns.multiply(g, x2, out=out)),
-        d("x1", lambda ns, g, x1, out: ns.multiply(g, x1, out=out))),
+        partial("x2", lambda ns, g, x2, out: ns.multiply(g, x2, out=out)),
+        partial("x1", lambda ns, g, x1, out: ns.multiply(g, x1, out=out))),
     samples=binary(), reference=lambda torch, a, b: a * b,
     doc="x1 * x2, elementwise with broadcasting.",
 )
@@ -55,15 +55,15 @@ divide_grad = fused(
 divide = op(
     "divide", cpu=ufunc(np.divide), gpu=cupy_function("divide"), floating=True, complex=True,
     backward=analytic(
-        d("x2", lambda ns, g, x2, out: ns.divide(g, x2, out=out)),
-        d("x2 out", lambda ns, g, x2, y, out: ns.divide_grad(g, x2, y, out=out))),
+        partial("x2", lambda ns, g, x2, out: ns.divide(g, x2, out=out)),
+        partial("x2 out", lambda ns, g, x2, y, out: ns.divide_grad(g, x2, y, out=out))),
     samples=binary(normal, apart), reference=lambda torch, a, b: a / b,
     doc="x1 / x2, elementwise with broadcasting; integers become float32 first.",
 )
 
 negative = op(
     "negative", cpu=ufunc(np.negative), gpu=cupy_function("negative"), complex=True,
-    backward=pointwise(d("", lambda ns, g, out: ns.negative(g, out=out))),
+    backward=pointwise(partial("", lambda ns, g, out: ns.negative(g, out=out))),
     samples=unary(), reference=lambda torch, x: -x, doc="-x, elementwise.",
 )
 
@@ -77,7 +77,7 @@ square_grad = fused(
 
 square = op(
     "square", cpu=ufunc(np.square), gpu=cupy_function("square"), complex=True,
-    backward=analytic(d("x", lambda ns, g, x, out: ns.square_grad(g, x, out=out))),
+    backward=analytic(partial("x", lambda ns, g, x, out: ns.square_grad(g, x, out=out))),
     samples=unary(), reference=lambda torch, x: x * x, doc="x * x, elementwise.",
 )
 
@@ -139,8 +139,8 @@ pow_grad_exponent = fused(
 power = op(
     "power", cpu=ufunc(np.power), gpu=cupy_function("power"), complex=True,
     backward=analytic(
-        d("x1 x2", _pow_backward_base),
-        d("x1 out", lambda ns, g, x1, y, out: ns.pow_grad_exponent(g, x1, y, out=out))),
+        partial("x1 x2", _pow_backward_base),
+        partial("x1 out", lambda ns, g, x1, y, out: ns.pow_grad_exponent(g, x1, y, out=out))),
     samples=binary(above_zero, normal), reference=lambda torch, a, b: a ** b,
     doc="x1 ** x2, elementwise with broadcasting.",
 )
@@ -169,8 +169,8 @@ hypot_grad = fused(
 hypot = op(
     "hypot", cpu=ufunc(np.hypot), gpu=cupy_function("hypot"), floating=True,
     backward=pointwise(
-        d("x1 out", lambda ns, g, x1, y, out: ns.hypot_grad(g, x1, y, out=out)),
-        d("x2 out", lambda ns, g, x2, y, out: ns.hypot_grad(g, x2, y, out=out))),
+        partial("x1 out", lambda ns, g, x1, y, out: ns.hypot_grad(g, x1, y, out=out)),
+        partial("x2 out", lambda ns, g, x2, y, out: ns.hypot_grad(g, x2, y, out=out))),
     samples=binary(apart), reference=lambda torch, a, b: torch.hypot(a, b),
     doc="sqrt(x1 ** 2 + x2 ** 2), elementwise with broadcasting, without overflow.",
 )
@@ -188,13 +188,13 @@ copysign_grad = fused(
 copysign = op(
     "copysign", cpu=ufunc(np.copysign), gpu=cupy_function("copysign"), floating=True,
     backward=pointwise(
-        d("x1 x2", lambda ns, g, x1, x2, out: ns.copysign_grad(g, x1, x2, out=out)), ZERO),
+        partial("x1 x2", lambda ns, g, x1, x2, out: ns.copysign_grad(g, x1, x2, out=out)), ZERO),
     samples=binary(apart), reference=lambda torch, a, b: torch.copysign(a, b),
     doc="|x1| with the sign of x2, elementwise with broadcasting.",
 )
 
 positive = op(
     "positive", cpu=ufunc(np.positive), gpu=cupy_function("positive"), complex=True,
-    backward=pointwise(SAME), samples=unary(), reference=lambda torch, x: x.clone(),
+    backward=pointwise(identity), samples=unary(), reference=lambda torch, x: x.clone(),
     doc="+x, elementwise: a copy.",
 )

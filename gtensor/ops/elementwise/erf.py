@@ -19,7 +19,7 @@ from gtensor.engine.samples import alike, unary
 from gtensor.ops.build.cpu_tiles import select
 from gtensor.ops.build.fused import fused
 from gtensor.ops.build.path_builders import negative, tiled
-from gtensor.ops.build.pointwise import d, pointwise
+from gtensor.ops.build.pointwise import partial, pointwise
 
 _TWO_OVER_ROOT_PI = 1.1283791670955126
 
@@ -132,7 +132,7 @@ erf_grad = fused(
 erf = op(
     "erf", inputs="x", cpu=tiled("erf", lambda ns, x: erf_values(x)), floating=True,
     gpu=elementwise("T x", "T y", "y = erf(gt_up(x))", "number.cuh", "gt_erf"),
-    backward=pointwise(d("x", lambda ns, g, x, out: ns.erf_grad(g, x, out=out))),
+    backward=pointwise(partial("x", lambda ns, g, x, out: ns.erf_grad(g, x, out=out))),
     samples=unary(), reference=lambda torch, x: torch.erf(x),
     doc="The error function, elementwise: 2 / sqrt(pi) times the integral of exp(-t^2), 0 to x.",
 )

@@ -13,7 +13,7 @@ from gtensor.engine.op import Op, op
 from gtensor.engine.samples import Draw, alike, binary, normal, positive, unary
 from gtensor.ops.build.fused import fused
 from gtensor.ops.build.path_builders import cupy_function, ufunc
-from gtensor.ops.build.pointwise import analytic, d, pointwise
+from gtensor.ops.build.pointwise import analytic, partial, pointwise
 from gtensor.ops.elementwise.erf import extended
 
 __all__ = [
@@ -47,12 +47,13 @@ def smooth(
     return op(
         name, cpu=ufunc(function), gpu=cupy_function(function.__name__), floating=True,
         complex=True, samples=unary(draw), reference=lambda torch, x: getattr(torch, name)(x),
-        backward=analytic(d(of, lambda ns, g, x, out: getattr(ns, slope)(g, x, out=out))), doc=doc)
+        backward=analytic(partial(of, lambda ns, g, x, out: getattr(ns, slope)(g, x, out=out))),
+        doc=doc)
 
 
 exp = op(
     "exp", cpu=ufunc(np.exp), gpu=cupy_function("exp"), floating=True, complex=True,
-    backward=analytic(d("out", lambda ns, g, y, out: ns.multiply(g, y, out=out))),
+    backward=analytic(partial("out", lambda ns, g, y, out: ns.multiply(g, y, out=out))),
     samples=unary(), reference=lambda torch, x: torch.exp(x), doc="e ** x, elementwise.",
 )
 
@@ -61,7 +62,7 @@ expm1 = smooth("expm1", np.expm1, lambda ns, g, y: g * (y + 1), "g * (x + T(1))"
 
 log = op(
     "log", cpu=ufunc(np.log), gpu=cupy_function("log"), floating=True, complex=True,
-    backward=analytic(d("x", lambda ns, g, x, out: ns.divide(g, x, out=out))),
+    backward=analytic(partial("x", lambda ns, g, x, out: ns.divide(g, x, out=out))),
     samples=unary(positive), reference=lambda torch, x: torch.log(x),
     doc="Natural logarithm, elementwise.",
 )
@@ -90,8 +91,8 @@ logaddexp_grad = fused(
 logaddexp = op(
     "logaddexp", cpu=ufunc(np.logaddexp), gpu=cupy_function("logaddexp"), floating=True,
     backward=pointwise(
-        d("x1 x2", lambda ns, g, x1, x2, out: ns.logaddexp_grad(g, x1, x2, out=out)),
-        d("x1 x2", lambda ns, g, x1, x2, out: ns.logaddexp_grad(g, x2, x1, out=out))),
+        partial("x1 x2", lambda ns, g, x1, x2, out: ns.logaddexp_grad(g, x1, x2, out=out)),
+        partial("x1 x2", lambda ns, g, x1, x2, out: ns.logaddexp_grad(g, x2, x1, out=out))),
     samples=binary(), reference=lambda torch, a, b: torch.logaddexp(a, b),
     doc="log(exp(x1) + exp(x2)), elementwise with broadcasting, without overflow.",
 )

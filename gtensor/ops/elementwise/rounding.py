@@ -16,11 +16,11 @@ from gtensor.engine.op import Op, op
 from gtensor.engine.samples import alike, apart, binary, normal, unary
 from gtensor.ops.build.fused import fused
 from gtensor.ops.build.path_builders import cupy_function, settled, ufunc
-from gtensor.ops.build.pointwise import SAME, d, pointwise
+from gtensor.ops.build.pointwise import identity, partial, pointwise
 
 __all__ = ["ceil", "floor", "floor_divide", "remainder", "round", "sign", "trunc"]
 
-ZERO = d("", lambda ns, g, out: ns.zero_gradient(g, out=out))
+ZERO = partial("", lambda ns, g, out: ns.zero_gradient(g, out=out))
 """The derivative is 0: zeros even where g is infinite, and nothing saved."""
 
 
@@ -99,7 +99,8 @@ remainder = op(
     "remainder", cpu=ufunc(np.remainder), gpu=cupy_function("remainder", "fV", elementwise(
         "T x1, T x2", "T y", "y = gt_remainder(x1, x2)", "division.cuh")),
     backward=pointwise(
-        SAME, d("x1 x2", lambda ns, g, x1, x2, out: ns.remainder_grad(g, x1, x2, out=out))),
+        identity,
+        partial("x1 x2", lambda ns, g, x1, x2, out: ns.remainder_grad(g, x1, x2, out=out))),
     samples=binary(normal, apart), reference=lambda torch, a, b: torch.remainder(a, b),
     doc="x1 - x2 * floor(x1 / x2), elementwise with broadcasting: it has the sign of x2.",
 )

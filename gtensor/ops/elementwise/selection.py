@@ -20,7 +20,7 @@ from gtensor.engine.tensor import Tensor
 from gtensor.ops.build.cpu_tiles import Scratch, masked, select, select_into, tile_size, whole_tiles
 from gtensor.ops.build.fused import fused
 from gtensor.ops.build.path_builders import common, cupy_function, promoted, ufunc
-from gtensor.ops.build.pointwise import d, pointwise
+from gtensor.ops.build.pointwise import partial, pointwise
 from gtensor.ops.elementwise.arithmetic import positive
 
 __all__ = ["clip", "maximum", "minimum", "where"]
@@ -90,8 +90,8 @@ maximum_grad = fused(
 maximum = op(
     "maximum", cpu=ufunc(np.maximum), gpu=cupy_function("maximum"),
     backward=pointwise(
-        d("x1 x2", lambda ns, g, x1, x2, out: ns.maximum_grad(g, x1, x2, out=out)),
-        d("x1 x2", lambda ns, g, x1, x2, out: ns.maximum_grad(g, x2, x1, out=out))),
+        partial("x1 x2", lambda ns, g, x1, x2, out: ns.maximum_grad(g, x1, x2, out=out)),
+        partial("x1 x2", lambda ns, g, x1, x2, out: ns.maximum_grad(g, x2, x1, out=out))),
     samples=binary(apart, normal), reference=lambda torch, a, b: torch.maximum(a, b),
     doc="The larger of x1 and x2, elementwise; NaN if either is.",
 )
@@ -108,8 +108,8 @@ minimum_grad = fused(
 minimum = op(
     "minimum", cpu=ufunc(np.minimum), gpu=cupy_function("minimum"),
     backward=pointwise(
-        d("x1 x2", lambda ns, g, x1, x2, out: ns.minimum_grad(g, x1, x2, out=out)),
-        d("x1 x2", lambda ns, g, x1, x2, out: ns.minimum_grad(g, x2, x1, out=out))),
+        partial("x1 x2", lambda ns, g, x1, x2, out: ns.minimum_grad(g, x1, x2, out=out)),
+        partial("x1 x2", lambda ns, g, x1, x2, out: ns.minimum_grad(g, x2, x1, out=out))),
     samples=binary(apart, normal), reference=lambda torch, a, b: torch.minimum(a, b),
     doc="The smaller of x1 and x2, elementwise; NaN if either is.",
 )
@@ -203,9 +203,12 @@ for _name, _formula, _condition, _of in (
 clip_op = op(
     "clip", cpu=_clip_cpu, gpu=_clip_gpu,
     backward=pointwise(
-        d("x min max", lambda ns, g, x, low, high, out: ns.clip_grad(g, x, low, high, out=out)),
-        d("x min max", lambda ns, g, x, low, high, out: ns.clip_grad_min(g, x, low, high, out=out)),
-        d("x min max", lambda ns, g, x, low, high, out: ns.clip_grad_max(g, x, low, high, out=out)),
+        partial("x min max",
+                lambda ns, g, x, low, high, out: ns.clip_grad(g, x, low, high, out=out)),
+        partial("x min max",
+                lambda ns, g, x, low, high, out: ns.clip_grad_min(g, x, low, high, out=out)),
+        partial("x min max",
+                lambda ns, g, x, low, high, out: ns.clip_grad_max(g, x, low, high, out=out)),
     ),
     samples=_clip_samples(), reference=_clip_torch,
     doc="x, but at least min and at most max, elementwise with broadcasting.",
@@ -271,8 +274,8 @@ where_op = op(
     "where", cpu=_where_cpu, gpu=_where_gpu, complex=True,
     backward=pointwise(
         None,
-        d("condition", lambda ns, g, condition, out: ns.where(condition, g, 0.0, out=out)),
-        d("condition", lambda ns, g, condition, out: ns.where(condition, 0.0, g, out=out))),
+        partial("condition", lambda ns, g, condition, out: ns.where(condition, g, 0.0, out=out)),
+        partial("condition", lambda ns, g, condition, out: ns.where(condition, 0.0, g, out=out))),
     samples=[Sample(s.shapes[:1] + s.shapes, (boolean, normal, normal)) for s in binary()],
     reference=lambda torch, c, a, b: torch.where(c, a, b),
     doc="x1 where condition is true, else x2, with broadcasting.",

@@ -11,7 +11,7 @@ from gtensor.engine.op import op
 from gtensor.engine.samples import alike, apart, binary, normal
 from gtensor.ops.build.fused import fused
 from gtensor.ops.build.path_builders import cupy_function, ufunc
-from gtensor.ops.build.pointwise import d, pointwise
+from gtensor.ops.build.pointwise import partial, pointwise
 from gtensor.ops.elementwise.exponentials import smooth
 
 __all__ = [
@@ -89,8 +89,8 @@ atan2_grad_x2 = fused(
 atan2 = op(
     "atan2", cpu=ufunc(np.arctan2), gpu=cupy_function("arctan2"), floating=True,
     backward=pointwise(
-        d("x1 x2", lambda ns, g, x1, x2, out: ns.atan2_grad_x1(g, x1, x2, out=out)),
-        d("x1 x2", lambda ns, g, x1, x2, out: ns.atan2_grad_x2(g, x1, x2, out=out))),
+        partial("x1 x2", lambda ns, g, x1, x2, out: ns.atan2_grad_x1(g, x1, x2, out=out)),
+        partial("x1 x2", lambda ns, g, x1, x2, out: ns.atan2_grad_x2(g, x1, x2, out=out))),
     samples=binary(apart), reference=lambda torch, a, b: torch.atan2(a, b),
     doc="The angle of the point (x2, x1), elementwise with broadcasting: in [-pi, pi].",
 )

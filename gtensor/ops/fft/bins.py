@@ -10,7 +10,7 @@ import numpy as np
 
 from gtensor.array.creation import DEFAULT_FLOAT, asarray
 from gtensor.backend import Device, element_type, get_device
-from gtensor.engine.tensor import Tensor, make
+from gtensor.engine.tensor import Tensor, wrap
 from gtensor.ops.arrange.flip_roll import roll
 from gtensor.ops.arrange.shape import axis_indices
 
@@ -42,7 +42,7 @@ def _rounded(function: Any, n: int, d: float, dtype: Any, device: Any) -> Tensor
     if found.kind != "f":
         raise TypeError(f"{function.__name__} was given dtype {found}; wanted a real floating one")
     place = get_device(device)
-    return make(place.from_numpy(function(index(n), d).astype(found)), place)
+    return wrap(place.from_numpy(function(index(n), d).astype(found)), place)
 
 
 def fftshift(x: Tensor, /, *, axes: int | Sequence[int] | None = None) -> Tensor:

@@ -16,7 +16,7 @@ from gtensor.backend.kernels import NULL, flat_launch, raw, row_launch
 from gtensor.engine.namespaces import recorded
 from gtensor.engine.op import op
 from gtensor.engine.samples import Sample, below, normal
-from gtensor.engine.tensor import Tensor, make
+from gtensor.engine.tensor import Tensor, wrap
 from gtensor.ops.arrange.class_indices import check_targets, class_axis, class_weights, pick_class
 from gtensor.ops.build.arguments import same_dtype
 from gtensor.ops.build.cpu_tiles import Scratch, computed_in, row_tile_size, row_tiles
@@ -373,7 +373,7 @@ def nll_loss(
     counts = (target != ignore_index).astype(computed_in(input.dtype))
     if constant is not None:
         places = (target * (target != ignore_index)).astype(np.int64)
-        heavy = recorded.gather(make(constant, input.device), key=(places._array,))
+        heavy = recorded.gather(wrap(constant, input.device), key=(places._array,))
         losses, counts = losses * heavy, counts * heavy
     if reduction == "none":
         return losses

@@ -25,7 +25,7 @@ from gtensor.ops.build.cpu_tiles import Scratch, computed_in, tile_size
 from gtensor.ops.build.fused import fused
 from gtensor.ops.build.half_kernels import wide_kernel
 from gtensor.ops.build.path_builders import tiled, tiles
-from gtensor.ops.build.pointwise import d, pointwise
+from gtensor.ops.build.pointwise import partial, pointwise
 from gtensor.ops.elementwise.erf import extended
 from gtensor.ops.losses.cross_entropy import check_reduction
 from gtensor.settings import settings
@@ -128,7 +128,7 @@ def _sum_rules(partials: Sequence[Formula]) -> dict[str, Any]:
     return {"backward": backward, "tangent": tangent}
 
 
-def loss_records(
+def loss_ops(
     name: str, formula: Formula, text: str, partials: Sequence[str | Formula], *,
     samples: Sequence[Sample], reference: Formula, doc: str, before: str = "",
 ) -> tuple[Op, Op]:
@@ -143,8 +143,8 @@ def loss_records(
     due = [_partial(names, partial) for partial in partials]
     gpu = _kernel(name, formula, text, before=before)
 
-    def rule(partial: Formula) -> Any:
-        return d(inputs, lambda ns, g, *given, out, **params: partial(
+    def rule(times: Formula) -> Any:
+        return partial(inputs, lambda ns, g, *given, out, **params: times(
             ns, g, *given, out=out, scale=1.0, **params))
 
     each = op(name, inputs=inputs, cpu=tiled(name, formula), gpu=gpu,
@@ -161,10 +161,10 @@ def loss_records(
 
 
 def reduced(
-    records: tuple[Op, Op], inputs: tuple[Tensor | None, ...], reduction: str, **params: Any
+    ops: tuple[Op, Op], inputs: tuple[Tensor | None, ...], reduction: str, **params: Any
 ) -> Tensor:
     """The loss of each element ("none"), or their mean or sum."""
-    each, total = records
+    each, total = ops
     if reduction == "none":
         return each(*inputs, **params)
     first = inputs[0]
@@ -192,7 +192,7 @@ loss_gradient(
     doc="The gradient of scale * |a - b| with respect to a; 0 where a = b.",
 )
 
-absolute_error, absolute_error_sum = loss_records(
+absolute_error, absolute_error_sum = loss_ops(
     "absolute_error", lambda ns, a, b: ns.abs(a - b), "a > b ? a - b : b - a",
     ("absolute_error_grad a b", "absolute_error_grad b a"),
     samples=alike(2), reference=lambda torch, a, b: (a - b).abs(), doc="|a - b|",
@@ -217,7 +217,7 @@ loss_gradient(
     doc="The gradient of scale * huber(a, b) with respect to a.",
 )
 
-huber, huber_sum = loss_records(
+huber, huber_sum = loss_ops(
     "huber", _huber_formula, "F(factor) * m * (e - F(0.5) * m)",
     ("huber_grad a b", "huber_grad b a"),
     before="const F e = a > b ? a - b : b - a, m = e < F(delta) ? e : F(delta); ",

@@ -12,7 +12,7 @@ from gtensor.engine.tensor import Tensor
 from gtensor.ops.build.arguments import same_dtype
 from gtensor.ops.elementwise.erf import extended
 from gtensor.ops.losses.cross_entropy import REDUCTIONS
-from gtensor.ops.losses.pointwise import check_pair, loss_gradient, loss_records, reduced
+from gtensor.ops.losses.pointwise import check_pair, loss_gradient, loss_ops, reduced
 
 _LEAST_LOG = -100.0  # logarithms in binary cross entropy are cut here, as in PyTorch
 _LEAST_VARIANCE = 1e-12
@@ -53,7 +53,7 @@ loss_gradient(
     doc="The gradient of scale * t (log(t) - x) with respect to t.",
 )
 
-kl_div_op, kl_div_sum = loss_records(
+kl_div_op, kl_div_sum = loss_ops(
     "kl_div", extended(lambda ns, x, t: t * (_log_or_0(ns, t) - x)),
     "t * ((t == F(0) ? F(0) : log(t)) - x)", ("kl_div_grad t", "kl_div_grad_target x t"),
     samples=alike(2, (normal, _probabilities)),
@@ -76,7 +76,7 @@ loss_gradient(
     doc="The gradient of scale * exp(t) (t - x) with respect to t.",
 )
 
-kl_div_log, kl_div_log_sum = loss_records(
+kl_div_log, kl_div_log_sum = loss_ops(
     "kl_div_log", lambda ns, x, t: ns.exp(t) * (t - x), "exp(t) * (t - x)",
     ("kl_div_log_grad t", "kl_div_log_grad_target x t"), samples=alike(2),
     reference=lambda torch, x, t: torch.nn.functional.kl_div(
@@ -103,8 +103,8 @@ def kl_div(
     check_pair("kl_div", "sum" if per_row else reduction, input, target)
     if per_row and not input.ndim:
         raise ValueError("kl_div was given reduction='batchmean' and shape (); wanted (N, ...)")
-    records = (kl_div_log, kl_div_log_sum) if log_target else (kl_div_op, kl_div_sum)
-    total = reduced(records, (input, target), "sum" if per_row else reduction)
+    ops = (kl_div_log, kl_div_log_sum) if log_target else (kl_div_op, kl_div_sum)
+    total = reduced(ops, (input, target), "sum" if per_row else reduction)
     return total / input.shape[0] if per_row else total
 
 
@@ -164,7 +164,7 @@ loss_gradient(
     doc="The gradient of scale * bce with respect to t.",
 )
 
-bce, bce_sum = loss_records(
+bce, bce_sum = loss_ops(
     "bce", _bce_formula, "((t - F(1)) * missed - t * hit) * weight",
     ("bce_grad x t weight", "bce_grad_target x weight", _partial_weight("bce")),
     before=_BCE_LOGS, samples=_THREE,
@@ -281,7 +281,7 @@ def _logits_reference(torch: Any, x: Any, t: Any, weight: Any, positive: Any) ->
     return (hit + (1 - t) * softplus(x)) * (1 if weight is None else weight)
 
 
-bce_logits, bce_logits_sum = loss_records(
+bce_logits, bce_logits_sum = loss_ops(
     "bce_logits", _logits_formula,
     "((F(1) - t) * x + missed * (F(1) + (positive - F(1)) * t)) * weight",
     ("bce_logits_grad x t weight positive", "bce_logits_grad_target x weight positive",

@@ -132,7 +132,7 @@ def weighted(ns: Any, logits: Any, weight: Any, x: Any) -> Any:
     return ns.multiply(x, weight.astype(logits.dtype).reshape(-1, *last))
 
 
-def _spread(ns: Any, g: Any, logits: Any, reduction: str) -> Any:
+def _row_share(ns: Any, g: Any, logits: Any, reduction: str) -> Any:
     """The share of each row, shaped to broadcast against the logits."""
     axis = class_axis(len(logits.shape))
     rows = (*logits.shape[:axis], 1, *logits.shape[axis + 1:])
@@ -167,7 +167,7 @@ def _dx_composed(
 ) -> Any:
     ns = recorded
     mixed = _recorded_mixture(ns, logits, target, label_smoothing, weight)
-    return ns.multiply(excess(ns, logits, mixed), _spread(ns, g, logits, reduction))
+    return ns.multiply(excess(ns, logits, mixed), _row_share(ns, g, logits, reduction))
 
 
 def _dtarget_composed(
@@ -176,7 +176,7 @@ def _dtarget_composed(
 ) -> Any:
     ns = recorded
     return ns.multiply(_surprise(ns, logits, label_smoothing, weight),
-                       _spread(ns, g, logits, reduction))
+                       _row_share(ns, g, logits, reduction))
 
 
 def _backward(ns: Any, step: Any, g: Any) -> None:

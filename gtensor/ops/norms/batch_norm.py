@@ -18,7 +18,7 @@ from gtensor.engine.samples import Sample, binary, normal, positive
 from gtensor.engine.tensor import Tensor
 from gtensor.ops.activations.activation import ACTIVATIONS
 from gtensor.ops.build.path_builders import tiled
-from gtensor.ops.build.pointwise import d, pointwise
+from gtensor.ops.build.pointwise import partial, pointwise
 from gtensor.ops.norms import batch_norm_gpu as gpu
 from gtensor.ops.norms import batch_norm_paths as cpu
 from gtensor.ops.norms.batch_norm_checks import check_activation, check_batch_norm
@@ -235,8 +235,8 @@ running_average = op(
     gpu=elementwise("T a, U b, float64 momentum, float64 scale", "T y",
                     "y = a + momentum * (scale * b - a)", name="gt_running_average"),
     backward=pointwise(
-        d("", lambda ns, g, out, momentum, scale: ns.multiply(g, 1 - momentum, out=out)),
-        d("", lambda ns, g, out, momentum, scale: ns.multiply(g, momentum * scale, out=out))),
+        partial("", lambda ns, g, out, momentum, scale: ns.multiply(g, 1 - momentum, out=out)),
+        partial("", lambda ns, g, out, momentum, scale: ns.multiply(g, momentum * scale, out=out))),
     samples=binary(momentum=0.1, scale=1.5)[:1],
     reference=lambda torch, a, b, momentum, scale: torch.lerp(a, scale * b, momentum),
     doc="a moved towards scale * b by the fraction momentum.",

@@ -17,7 +17,7 @@ from gtensor.engine.namespaces import raw as raw_spaces
 from gtensor.ops.activations.activation import ACTIVATIONS
 from gtensor.ops.build.cpu_tiles import Scratch, computed_in
 from gtensor.ops.build.path_builders import tiles
-from gtensor.ops.norms.moments import add_products, add_sums, moments, spread
+from gtensor.ops.norms.moments import add_products, add_sums, moments, over_lead
 from gtensor.settings import settings
 
 
@@ -38,9 +38,9 @@ class Channels:
         """A view with the channels first."""
         return a.swapaxes(0, 1)
 
-    def spread(self, a: Any) -> Any:
+    def per_channel(self, a: Any) -> Any:
         """A per-channel array, in the compute dtype, broadcast to the moved shape."""
-        return None if a is None else spread(a.astype(self.work, copy=False), self.shape)
+        return None if a is None else over_lead(a.astype(self.work, copy=False), self.shape)
 
     def tiles(self) -> Iterator[tuple[Any, tuple[int, ...]]]:
         """Keys of the tiles, and the shape that each selects."""
@@ -75,7 +75,7 @@ def transform(
 ) -> None:
     """out = activate((x - center) * slope + shift), in scratch buffer 0. `out` may be x."""
     source, result = c.moved(x), c.moved(out)
-    center, slope, shift = c.spread(center), c.spread(slope), c.spread(shift)
+    center, slope, shift = c.per_channel(center), c.per_channel(slope), c.per_channel(shift)
     # Over x an overflow must not raise half-way: x would be lost.
     with np.errstate(all="ignore") if out is x else nullcontext():
         for key, shape in c.tiles():
@@ -106,7 +106,7 @@ def write_dx(
     In scratch buffers 0 and 1, where a and dy of a term may be.
     """
     result = c.moved(out)
-    scale, tilt, low = c.spread(scale), c.spread(tilt), c.spread(low)
+    scale, tilt, low = c.per_channel(scale), c.per_channel(tilt), c.per_channel(low)
     for key, a, dy in terms:
         dx = np.multiply(dy, scale[key], out=c.scratch(1, dy.shape))
         if tilt is not None:
@@ -193,8 +193,8 @@ def _terms(
 def _views(
     c: Channels, g: Any, x: Any, weight: Any, bias: Any, mean: Any, var: Any, eps: float
 ) -> tuple[Any, ...]:
-    return (c.moved(g), c.moved(x), c.spread(mean), c.spread(inverse_deviation(var, eps, c.work)),
-            c.spread(weight), c.spread(bias))
+    rstd = inverse_deviation(var, eps, c.work)
+    return (c.moved(g), c.moved(x), *map(c.per_channel, (mean, rstd, weight, bias)))
 
 
 def sums_cpu(

@@ -17,7 +17,7 @@ from gtensor.backend.cuda import cupy
 from gtensor.ops.build.cpu_tiles import Scratch, computed_in, tile_size, whole_tiles
 from gtensor.ops.build.path_builders import settled
 from gtensor.ops.norms import batch_norm_gpu, batch_norm_paths, row_norm_paths
-from gtensor.ops.norms.moments import add_products, add_sums, moments, spread
+from gtensor.ops.norms.moments import add_products, add_sums, moments, over_lead
 
 # -- CPU -----------------------------------------------------------------------------------------
 
@@ -37,14 +37,14 @@ class _Groups:
 
     def per_group(self, a: np.ndarray) -> np.ndarray:
         """Numbers (N, groups), to be read at a tile's key."""
-        return spread(a.astype(self.work, copy=False), self.shape)
+        return over_lead(a.astype(self.work, copy=False), self.shape)
 
     def per_channel(self, a: Any) -> Any:
         """A parameter (C), to be read at a tile's key."""
         if a is None:
             return None
         split = a.astype(self.work, copy=False).reshape(1, *self.shape[1:3])
-        return spread(np.broadcast_to(split, self.shape[:3]), self.shape)
+        return over_lead(np.broadcast_to(split, self.shape[:3]), self.shape)
 
     def normalized(self, x: np.ndarray, mean: Any, rstd: Any, key: Any) -> np.ndarray:
         """(x - mean) * rstd of a tile, in scratch buffer 0."""

@@ -18,12 +18,12 @@ from gtensor.engine.namespaces import recorded
 from gtensor.engine.op import op
 from gtensor.engine.overwrite import apply_keeping, apply_over, recording
 from gtensor.engine.samples import Draw, Sample, apart, normal, positive, unary
-from gtensor.engine.tensor import Tensor, make
+from gtensor.engine.tensor import Tensor, wrap
 from gtensor.ops.activations.inverses import INVERSES
 from gtensor.ops.build.arguments import want_tensors
 from gtensor.ops.build.cpu_tiles import computed_in
 from gtensor.ops.build.path_builders import tiled
-from gtensor.ops.build.pointwise import d, pointwise
+from gtensor.ops.build.pointwise import partial, pointwise
 from gtensor.ops.norms import batch_norm
 from gtensor.ops.norms import inplace_abn_gpu as gpu
 from gtensor.ops.norms import inplace_abn_paths as cpu
@@ -89,7 +89,7 @@ abn_scale = op(
     "abn_scale", inputs="weight", cpu=tiled("abn_scale", lambda ns, w, *, eps: ns.abs(w) + eps),
     gpu=elementwise("T w, float64 eps", "T scale", "scale = abs(gt_up(w)) + gt_float<T>(eps)",
                     "number.cuh", "gt_abn_scale"),
-    backward=pointwise(d("weight", lambda ns, g, w, out, eps: ns.abs_grad(g, w, out=out))),
+    backward=pointwise(partial("weight", lambda ns, g, w, out, eps: ns.abs_grad(g, w, out=out))),
     samples=unary(apart, eps=1e-5), reference=lambda torch, w, eps: torch.abs(w) + eps,
     doc="|weight| + eps: a scale that an in-place batch norm can divide by. Parameters: eps.",
 )
@@ -188,7 +188,7 @@ def inplace_abn(
     inputs = (input, scale, bias, mean, var)
     if inverted:
         y, (center, spread) = apply_over(inplace_abn_op, inputs, options)
-        mean, var = (make(a, y.device) for a in (center, spread))
+        mean, var = (wrap(a, y.device) for a in (center, spread))
     else:
         y = apply_keeping(batch_norm.batch_norm_op, inputs, options)
     if training:
@@ -204,7 +204,7 @@ def _statistics(x: Tensor, sync: Replicas | None) -> tuple[Tensor, Tensor]:
     if sync is None:
         return mean, var
     total = sync.statistics(mean._array, var._array, x.size // max(1, x.shape[1]))
-    return make(total[0], x.device), make(total[1], x.device)
+    return wrap(total[0], x.device), wrap(total[1], x.device)
 
 
 def _scale(weight: Tensor, work: Any, eps: float) -> Tensor:

@@ -83,7 +83,7 @@ def _terms(
     c: Channels, g: Any, z: Any, bias: Any, inverse: Inverse, parameter: float
 ) -> Iterator[Term]:
     """Terms with a = y - bias."""
-    g, z, bias = c.moved(g), c.moved(z), c.spread(bias)
+    g, z, bias = c.moved(g), c.moved(z), c.per_channel(bias)
     for key, shape in c.tiles():
         part, work = c.widened(z[key], 3), c.scratch(2, shape)
         dy = inverse.gradient(g[key], part, parameter, c.scratch(1, shape), work)
@@ -145,8 +145,8 @@ def input_cpu(
         out = host().empty(z.shape, z.dtype, "inplace_abn_input")
     c, inverse = _channels(z), INVERSES[activation]
     source, result = c.moved(z), c.moved(out)
-    shift, center = c.spread(bias), c.spread(mean)
-    slope = c.spread(1 / scale_of(weight, var, eps, np.dtype(np.float64)))
+    shift, center = c.per_channel(bias), c.per_channel(mean)
+    slope = c.per_channel(1 / scale_of(weight, var, eps, np.dtype(np.float64)))
     for key, shape in c.tiles():
         y = inverse.invert(
             c.widened(source[key], 3), parameter, c.scratch(0, shape), c.scratch(2, shape))

@@ -45,7 +45,7 @@ def moments(a: np.ndarray, lead: int, work: np.dtype) -> tuple[np.ndarray, np.nd
             part = wide
         add_sums(mean, key, part)
     mean = (mean / count).astype(work)
-    center = spread(mean, a.shape)
+    center = over_lead(mean, a.shape)
     for key in whole_tiles(a.shape):
         part = a[key]
         part = np.subtract(part, center[key], out=scratch(0, part.shape))
@@ -55,6 +55,6 @@ def moments(a: np.ndarray, lead: int, work: np.dtype) -> tuple[np.ndarray, np.nd
     return mean + rest, np.maximum(var / count - rest**2, 0)
 
 
-def spread(a: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
+def over_lead(a: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
     """An array over leading axes, broadcast to `shape`: to be read at a tile's key."""
     return np.broadcast_to(a.reshape(*a.shape, *(1,) * (len(shape) - a.ndim)), shape)

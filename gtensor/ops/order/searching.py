@@ -17,10 +17,10 @@ from gtensor.ops.build.path_builders import settled
 from gtensor.ops.reduce.reductions import (
     Axis,
     kept_shape,
+    nonempty_axes,
     normalize_axis,
     reduction_samples,
     reduction_tiles,
-    some,
 )
 
 __all__ = ["argmax", "argmin", "count_nonzero", "nonzero", "searchsorted"]
@@ -69,7 +69,7 @@ def _searched(x: Tensor, axis: int | None, name: str) -> int | None:
     if axis is None and x.size:
         return None
     place = None if axis is None or lone(axis, x.ndim) else axis_index(axis, x.ndim, name)
-    some(x, place, name)
+    nonempty_axes(x, place, name)
     return place
 
 

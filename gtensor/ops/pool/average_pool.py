@@ -56,7 +56,7 @@ def _average_cpu(x: Any, *, count_include_pad: bool, out: Any = None, **params: 
     return out
 
 
-def _spread_cpu(
+def _grad_cpu(
     g: Any, *, size: Pair, count_include_pad: bool, out: Any = None, beta: float = 0.0,
     **params: Any,
 ) -> Any:
@@ -94,7 +94,7 @@ def _average_gpu(x: Any, *, count_include_pad: bool, out: Any = None, **params: 
     return settled(y, out)
 
 
-def _spread_gpu(
+def _grad_gpu(
     g: Any, *, size: Pair, count_include_pad: bool, out: Any = None, beta: float = 0.0,
     **params: Any,
 ) -> Any:
@@ -114,7 +114,7 @@ def _average_backward(ns: Any, step: Any, g: Any) -> None:
         g, size=step.shape(0)[2:], out=buffer, beta=beta, **step.params))
 
 
-def _spread_backward(ns: Any, step: Any, u: Any) -> None:
+def _grad_backward(ns: Any, step: Any, u: Any) -> None:
     params = {name: value for name, value in step.params.items() if name != "size"}
     step.give(0, ns.avg_pool2d(u, **params))
 
@@ -151,8 +151,8 @@ def _grad_samples() -> list[Sample]:
 
 
 avg_pool2d_grad = op(
-    "avg_pool2d_grad", inputs="g", cpu=_spread_cpu, gpu=_spread_gpu,
-    backward=_spread_backward, tangent=_linear("avg_pool2d_grad"), samples=_grad_samples(),
+    "avg_pool2d_grad", inputs="g", cpu=_grad_cpu, gpu=_grad_gpu,
+    backward=_grad_backward, tangent=_linear("avg_pool2d_grad"), samples=_grad_samples(),
     doc="Each g (N, C, OH, OW) shared among the elements of its window in (N, C, *size).",
 )
 

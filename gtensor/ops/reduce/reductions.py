@@ -68,7 +68,7 @@ def reduced(shape: tuple[int, ...], axis: tuple[int, ...]) -> int:
     return prod([shape[i] for i in axis])
 
 
-def some(x: Tensor, axis: Axis, name: str) -> tuple[int, ...]:
+def nonempty_axes(x: Tensor, axis: Axis, name: str) -> tuple[int, ...]:
     """The axes, over which there must be an element. Raises ValueError if there is none."""
     axes = normalize_axis(axis, x.ndim, name)
     if reduced(x.shape, axes) == 0:
@@ -175,7 +175,7 @@ def reduction_gpu(name: str, widens: bool = False) -> Any:
 # -- sum and mean ----------------------------------------------------------------------------------
 
 
-def spread(ns: Any, step: Any, g: Any) -> Any:
+def broadcast_gradient(ns: Any, step: Any, g: Any) -> Any:
     """The gradient of a reduction, as a view of the input's shape."""
     shape = step.shape(0)
     g = ns.reshape(g, shape=kept_shape(shape, step.params["axis"], True))
@@ -184,7 +184,8 @@ def spread(ns: Any, step: Any, g: Any) -> Any:
 
 _sum = op(
     "sum", cpu=reduction_cpu("sum", np.add), gpu=reduction_gpu("sum", widens=True), complex=True,
-    backward=lambda ns, step, g: step.give(0, spread(ns, step, g)), tangent=linear_tangent("sum"),
+    backward=lambda ns, step, g: step.give(0, broadcast_gradient(ns, step, g)),
+    tangent=linear_tangent("sum"),
     samples=reduction_samples(), reference=torch_reduction("sum"),
 )
 
@@ -222,7 +223,7 @@ def _mean_cpu(x: Any, *, axis: tuple[int, ...], keepdims: bool = False, out: Any
 
 def _mean_backward(ns: Any, step: Any, g: Any) -> None:
     count = builtins.max(1, reduced(step.shape(0), step.params["axis"]))
-    step.give(0, spread(ns, step, ns.multiply(g, 1.0 / count)))
+    step.give(0, broadcast_gradient(ns, step, ns.multiply(g, 1.0 / count)))
 
 
 _mean = op(
@@ -299,7 +300,7 @@ def max(x: Tensor, /, axis: Axis = None, *, keepdims: bool = False) -> Tensor:
 
     Raises ValueError for a reduction over no elements.
     """
-    return _max(x, axis=some(x, axis, "max"), keepdims=keepdims)
+    return _max(x, axis=nonempty_axes(x, axis, "max"), keepdims=keepdims)
 
 
 def min(x: Tensor, /, axis: Axis = None, *, keepdims: bool = False) -> Tensor:
@@ -307,7 +308,7 @@ def min(x: Tensor, /, axis: Axis = None, *, keepdims: bool = False) -> Tensor:
 
     Raises ValueError for a reduction over no elements.
     """
-    return _min(x, axis=some(x, axis, "min"), keepdims=keepdims)
+    return _min(x, axis=nonempty_axes(x, axis, "min"), keepdims=keepdims)
 
 
 # -- logic -----------------------------------------------------------------------------------------

@@ -28,9 +28,9 @@ from gtensor.ops.reduce.reductions import (
 from gtensor.ops.scan.scan import (
     accumulated,
     cumulative_gpu,
-    ends,
     samples,
     scanned,
+    shifted_keys,
     torch_scan,
 )
 
@@ -85,7 +85,7 @@ def _linear_scan_backward(ns: Any, step: Any, g: Any) -> None:
     axis, reverse = step.params["axis"], step.params["reverse"]
     t = ns.linear_scan(g, conjugated(ns, c), axis=axis, reverse=not reverse)
     if step.needs(1):
-        to, origin = ends(axis, reverse)
+        to, origin = shifted_keys(axis, reverse)
         step.give(1, ns.multiply(ns.slice(t, key=to), conjugated(ns, ns.slice(s, key=origin))))
     if step.needs(0):
         step.give(0, t)
@@ -96,7 +96,7 @@ def _linear_scan_tangent(
 ) -> Any:
     (_, c), (db, dc) = primals, tangents
     if dc is not None:
-        to, origin = ends(params["axis"], params["reverse"])
+        to, origin = shifted_keys(params["axis"], params["reverse"])
         moved = ns.unslice(ns.multiply(dc, ns.slice(out, key=origin)), key=to, shape=out.shape)
         db = moved if db is None else ns.add(db, moved)
     return ns.linear_scan(db, c, **params)
@@ -140,7 +140,7 @@ def _cumulative_prod_backward(ns: Any, step: Any, g: Any) -> None:
     axis = step.params["axis"]
     if x.dtype != g.dtype:
         x = ns.astype(x, dtype=g.dtype)
-    later, earlier = ends(axis, False)
+    later, earlier = shifted_keys(axis, False)
     initial = step.params.get("include_initial", False)
     if initial:
         g = ns.slice(g, key=later)
@@ -165,7 +165,7 @@ def _cumulative_prod_tangent(
     if not x.shape[axis]:
         return ns.cumulative_prod(dx, **params) if not params["include_initial"] else (
             ns.multiply(out, 0))
-    later, earlier = ends(axis, False)
+    later, earlier = shifted_keys(axis, False)
     before = ns.slice(out, key=earlier)
     if not params["include_initial"]:
         scaled = ns.set_item(dx, ns.multiply(ns.slice(dx, key=later), before), key=later)

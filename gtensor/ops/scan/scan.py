@@ -40,7 +40,7 @@ Key = tuple[slice, ...]
 _ACCUMULATES = "fdFDlL"  # dtypes in which NumPy's scans are what is wanted
 
 
-def ends(axis: int, reverse: bool) -> tuple[Key, Key]:
+def shifted_keys(axis: int, reverse: bool) -> tuple[Key, Key]:
     """The keys of the elements that links lead to, and of those they come from."""
     later, earlier = along(axis, 1, None), along(axis, 0, -1)
     return (earlier, later) if reverse else (later, earlier)
@@ -204,7 +204,7 @@ def diff(
     found = [p for p in (parts[0], x, parts[1]) if p is not None]
     if len(found) > 1:
         x = concat(found, place)
-    later, earlier = ends(place, False)
+    later, earlier = shifted_keys(place, False)
     change = recorded.not_equal if x.dtype == np.bool_ else recorded.subtract
     for _ in range(n):
         x = change(recorded.slice(x, key=later), recorded.slice(x, key=earlier))
