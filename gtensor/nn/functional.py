@@ -27,8 +27,7 @@ from gtensor.ops.arrange.padding import pad
 from gtensor.ops.arrange.shape import along_one, axis_index
 from gtensor.ops.attention.attention import scaled_dot_product_attention
 from gtensor.ops.build.arguments import same_dtype, want_tensors
-from gtensor.ops.conv.convolution import conv1d, conv2d
-from gtensor.ops.conv.transpose import conv_transpose1d, conv_transpose2d
+from gtensor.ops.conv.convolution import conv1d, conv2d, conv_transpose1d, conv_transpose2d
 from gtensor.ops.elementwise import erf as _special
 from gtensor.ops.linalg.linear import linear
 from gtensor.ops.linalg.norms import vector_norm
@@ -44,16 +43,14 @@ from gtensor.ops.norms.group_norm import group_norm
 from gtensor.ops.norms.inplace_abn import abn, inplace_abn
 from gtensor.ops.norms.layer_norm import layer_norm
 from gtensor.ops.norms.rms_norm import rms_norm
-from gtensor.ops.pool.interpolation import interpolate
-from gtensor.ops.pool.pooling import (
+from gtensor.ops.pool.adaptive_pool import (
     adaptive_avg_pool1d,
     adaptive_avg_pool2d,
     adaptive_max_pool2d,
-    avg_pool1d,
-    avg_pool2d,
-    max_pool1d,
-    max_pool2d,
 )
+from gtensor.ops.pool.average_pool import avg_pool1d, avg_pool2d
+from gtensor.ops.pool.interpolation import interpolate
+from gtensor.ops.pool.max_pool import max_pool1d, max_pool2d
 
 if TYPE_CHECKING:
     from gtensor.backend.typing import DTypeLike
