@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 import threading
 import time
-from contextlib import suppress
+from contextlib import closing, suppress
 
 import pytest
 from simulated import CappedSegments
@@ -219,26 +219,25 @@ def random_work_over_a_resource_that_refuses(seed: int) -> None:
     rng = random.Random(seed)
     planned, _, arena = planned_loop()
     planned.upstream = Failing(arena, *rng.sample(range(1, 200), 60))
-    resource = Timeline(planned)
     refused, blocks = 0, []
-    for number in range(200):
-        if number % 10 == 0:
-            if planned.stepping:
-                planned.end(whole=False)
-            planned.begin()
-        if blocks and rng.random() < 0.4:
-            del blocks[rng.randrange(len(blocks))]
-        else:
-            wanted = rng.choice([3 * MIB, 5 * MIB, 2 * MIB, 4096])
-            try:
-                blocks.append(resource.allocate(wanted, 0, "op"))
-            except OutOfMemoryError:
-                refused += 1
-        live = sum(block.size for block in blocks)
-        assert resource.allocated == resource.stats().allocated == live
-        check_apart(arena.source, blocks)
+    with closing(Timeline(planned)) as resource:
+        for number in range(200):
+            if number % 10 == 0:
+                if planned.stepping:
+                    planned.end(whole=False)
+                planned.begin()
+            if blocks and rng.random() < 0.4:
+                del blocks[rng.randrange(len(blocks))]
+            else:
+                wanted = rng.choice([3 * MIB, 5 * MIB, 2 * MIB, 4096])
+                try:
+                    blocks.append(resource.allocate(wanted, 0, "op"))
+                except OutOfMemoryError:
+                    refused += 1
+            live = sum(block.size for block in blocks)
+            assert resource.allocated == resource.stats().allocated == live
+            check_apart(arena.source, blocks)
     assert refused > 5 and planned.counts.served > 5
-    resource.close()
     made = sum(event.delta > 0 for event in resource.events)
     assert made - (len(resource.events) - made) == len(blocks)
     blocks.clear()
