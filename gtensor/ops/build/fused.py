@@ -12,7 +12,7 @@ from gtensor.engine.op import Op, op
 from gtensor.ops.build.path_builders import tiled
 
 if TYPE_CHECKING:
-    from gtensor.backend.typing import Array, Path
+    from gtensor.backend.typing import Array, Path, Scalar
     from gtensor.engine.tensor import Tensor
 
 
@@ -34,7 +34,7 @@ def fused(name: str, formula: Path, *, gpu: Path, **more: Any) -> Op:
 def _one_dtype(gpu: Path) -> Path:
     """The path with arrays of different dtypes promoted first: a kernel has one type."""
 
-    def path(*arrays: Array, **params: Any) -> Array:
+    def path(*arrays: Any, **params: Any) -> Array:  # arrays and numbers
         dtypes = {a.dtype for a in arrays if hasattr(a, "dtype")}
         if len(dtypes) > 1:
             common = np.result_type(*dtypes)
@@ -47,7 +47,7 @@ def _one_dtype(gpu: Path) -> Path:
 def kernel_path(kernel: Path, *params: str) -> Path:
     """The GPU path that is a kernel taking the arrays, then these parameters, then the output."""
 
-    def path(*arrays: Array, out: Array | None = None, **given: Any) -> Array:
+    def path(*arrays: Array | Scalar, out: Array | None = None, **given: Any) -> Array:
         return kernel(*arrays, *[given[name] for name in params], out=out)
 
     return path

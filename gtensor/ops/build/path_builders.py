@@ -122,7 +122,7 @@ def cupy_function(name: str, kinds: str = "", kernel: Path | None = None) -> Pat
     Arrays whose common dtype is of one of the `kinds` are passed to the kernel, which has one type.
     """
 
-    def path(*arrays: Array, out: Array | None = None, **params: Any) -> Array:
+    def path(*arrays: Array | Scalar, out: Array | None = None, **params: Any) -> Array:
         if kernel is not None and (dtype := common(*arrays)).kind in kinds:
             if out is None or out.dtype == dtype:
                 return kernel(*promoted(*arrays), out=out)
@@ -153,7 +153,7 @@ def tiled(name: str, formula: Path, dtype: np.dtype | None = None) -> Path:
     where it is not that of the inputs.
     """
 
-    def path(*arrays: Array, out: Array | None = None, **params: Any) -> Array:
+    def path(*arrays: Array | Scalar, out: Array | None = None, **params: Any) -> Array:
         if _simple(arrays):  # one tile of a dtype that is computed in
             value = formula(np, *arrays, **params)
             if out is None:

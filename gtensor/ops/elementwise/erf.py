@@ -22,7 +22,7 @@ from gtensor.ops.build.path_builders import negative, tiled
 from gtensor.ops.build.pointwise import partial, pointwise
 
 if TYPE_CHECKING:
-    from gtensor.backend.typing import Array, Path
+    from gtensor.backend.typing import Array, Path, Scalar
     from gtensor.engine.typing import Namespace
 
 _TWO_OVER_ROOT_PI = 1.1283791670955126
@@ -118,7 +118,7 @@ def extended(formula: Path) -> Path:
     """The formula, given `tile_functions` where it would be given NumPy."""
 
     @functools.wraps(formula)
-    def called(ns: Namespace, *inputs: Array, **params: Any) -> Array:
+    def called(ns: Namespace, *inputs: Array | Scalar, **params: Any) -> Array:
         return formula(tile_functions if ns is np else ns, *inputs, **params)
 
     return called

@@ -61,7 +61,7 @@ def _branchless(formula: Path) -> Path:
     """The formula, with `_chosen` in place of np.where."""
 
     @wraps(formula)
-    def called(ns: Namespace, *inputs: Array) -> Array:
+    def called(ns: Namespace, *inputs: Array | Scalar | None) -> Array:
         return formula(_tile if ns is np else ns, *inputs)
 
     return called
