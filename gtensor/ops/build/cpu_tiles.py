@@ -1,4 +1,4 @@
-"""Work buffers of CPU paths: one per call, from the installed resource, reused by every tile."""
+"""Tiles of CPU paths, the dtypes that they compute in, and selection without branches."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
-from gtensor.backend import host
 from gtensor.ops.build.path_builders import tiles
 from gtensor.settings import settings
 
@@ -29,17 +28,6 @@ def sortable(x: Any) -> Any:
     """x (a Python number stays one) in a dtype that NumPy and CuPy sort well; its order is kept."""
     kind = x.dtype.kind if hasattr(x, "dtype") else ""
     return x.astype(np.float32) if kind == "V" else x
-
-
-class Scratch:
-    """`count` buffers of `elements` elements, taken in any shape that fits."""
-
-    def __init__(self, count: int, elements: int, dtype: DTypeLike) -> None:
-        self._buffers = host().empty((count, max(1, elements)), dtype, "workspace")
-
-    def __call__(self, which: int, shape: tuple[int, ...]) -> np.ndarray:
-        """Buffer `which`, uninitialized, as a contiguous array of `shape`."""
-        return self._buffers[which, :prod(shape)].reshape(shape)
 
 
 def whole_tiles(shape: tuple[int, ...]) -> Iterator[Tile]:

@@ -16,7 +16,7 @@ from gtensor.backend.kernels import elementwise
 from gtensor.engine.op import op
 from gtensor.engine.samples import Sample, alike, apart, binary, boolean, distinct, normal
 from gtensor.engine.tensor import Tensor
-from gtensor.ops.build.cpu_tiles import Scratch, masked, select, select_into, tile_size, whole_tiles
+from gtensor.ops.build.cpu_tiles import masked, select, select_into, tile_size, whole_tiles
 from gtensor.ops.build.fused import fused
 from gtensor.ops.build.path_builders import common, cupy_function, promoted, ufunc
 from gtensor.ops.build.pointwise import partial, pointwise
@@ -254,7 +254,7 @@ def _where_cpu(condition: Array, x1: Any, x2: Any, out: Array | None = None) -> 
         out = host().empty(shape, dtype, "where")
     zero = 1 if _is_zero(x1) else 2 if _is_zero(x2) else 0
     branching = dtype.itemsize > 8 or prod(shape) <= _BRANCHING
-    work = Scratch(1, 0 if zero or branching else tile_size(shape), dtype)
+    work = host().workspace(0 if zero or branching else tile_size(shape), dtype)
     mask, x1, x2 = (np.broadcast_to(x if isinstance(x, np.ndarray) else np.asarray(x, dtype), shape)
                     for x in (condition, x1, x2))
     for tile in whole_tiles(shape):

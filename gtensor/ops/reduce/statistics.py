@@ -13,7 +13,7 @@ from gtensor.engine.namespaces import recorded
 from gtensor.engine.op import op
 from gtensor.engine.samples import Sample, apart, normal
 from gtensor.engine.tensor import Tensor
-from gtensor.ops.build.cpu_tiles import Scratch, computed_in, tile_size
+from gtensor.ops.build.cpu_tiles import computed_in, tile_size
 from gtensor.ops.build.fused import fused, kernel_path
 from gtensor.ops.build.path_builders import settled
 from gtensor.ops.reduce.reductions import (
@@ -62,7 +62,7 @@ def _sum_of(function: np.ufunc, x: Array, center: Array, axis: tuple[int, ...]) 
         return np.asarray(_add_up(function(terms, terms), axis, None, None, True))
     total = host().empty(center.shape, center.dtype, "sum")
     total[...] = 0
-    scratch = Scratch(1, tile_size(x.shape), center.dtype)
+    scratch = host().workspace(tile_size(x.shape), center.dtype)
     for tile, result, axes in reduction_tiles(x.shape, axis):
         part = x[tile]
         terms = np.subtract(part, center[result], scratch(0, part.shape))

@@ -18,10 +18,11 @@ from typing import Any
 import numpy as np
 from ml_dtypes import finfo
 
+from gtensor.backend import Scratch, host
 from gtensor.backend.cuda import cupy
 from gtensor.backend.kernels import elementwise, source
 from gtensor.engine.op import Op
-from gtensor.ops.build.cpu_tiles import Scratch, computed_in, tile_size, whole_tiles
+from gtensor.ops.build.cpu_tiles import computed_in, tile_size, whole_tiles
 from gtensor.ops.build.path_builders import negative, tiled
 
 _WIDE = 1e30  # float16 alone has a largest number below it
@@ -32,7 +33,7 @@ _OPERANDS = 5  # parameter, gradient, three states: widened into buffers if they
 def workspace(shape: tuple[int, ...], dtype: np.dtype) -> Scratch:
     """The buffers that an update of a parameter on the CPU needs; larger ones serve as well."""
     count = _HELPERS + (_OPERANDS if dtype.itemsize == 2 else 0)
-    return Scratch(count, tile_size(shape), computed_in(dtype))
+    return host().workspace(tile_size(shape), computed_in(dtype), count)
 
 
 class _Tile:
@@ -260,7 +261,7 @@ lion = Op("lion", cpu=_lion_cpu, gpu=_lion_gpu, backward=None, tangent=None, sam
 
 
 def _average_cpu(average: Any, value: Any, *, weight: float, out: Any) -> Any:
-    scratch = Scratch(1, tile_size(out.shape), out.dtype)
+    scratch = host().workspace(tile_size(out.shape), out.dtype)
     for key in whole_tiles(out.shape):
         place = out[key]
         change = np.subtract(value[key], place, out=scratch(0, place.shape))
