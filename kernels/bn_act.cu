@@ -3,7 +3,7 @@
 //
 // Layout: x, z, g, dx contiguous (n, c, s); mean, var (c), sums (2, c), weight, bias (c) or NULL in
 // gt_float<T>; var is biased. `_last` kernels are for channels last: s is 1, n counts all
-// positions, and in the place of s stands `tile` (see bn_act_walk.cuh). weight is positive where
+// positions, and in the place of s stands `tile` (see bn_act.cuh). weight is positive where
 // anything is made from z.
 // Traffic per element: statistics read 1; forward reads 1, writes 1; reduce reads 2; backward reads
 // 2, writes 1; input reads 1, writes 1. `_on_chip`, for channels that fit into shared memory:
@@ -12,7 +12,7 @@
 // values that a thread has loaded, and combined by Chan's formula (Chan, Golub, LeVeque 1979). A
 // mean carries what its rounding left: one that is far larger than the deviation does no harm.
 // In place: z may be x; dx may be g, z or x; hence no __restrict__.
-#include "bn_act_phases.cuh"
+#include "bn_act.cuh"
 
 // mean and var of every channel. partials: 4 numbers for each channel and blockIdx.y; tickets: a
 // zero for each blockIdx.x; both NULL where gridDim.y is 1.

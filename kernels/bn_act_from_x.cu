@@ -4,7 +4,7 @@
 // Layout and launch: as in bn_act.cu.
 // Traffic per element: reduce reads 2; backward reads 2, writes 1.
 // In place: dx may be g or x; hence no __restrict__.
-#include "bn_act_phases.cuh"
+#include "bn_act.cuh"
 
 // sums (2, c): of dy (the gradient of bias) and of dy * xhat (that of weight). partials: 2 numbers
 // for each channel and blockIdx.y; tickets as in bn_act_statistics (bn_act.cu).

@@ -28,7 +28,7 @@ from ladder import Ladder
 from ladder_command import Options, Part, left_out, main
 
 from gtensor.backend.kernels import ACTIVATIONS, flat_launch, raw, row_launch
-from gtensor.ops.norms.inplace_abn_gpu import forward_gpu, grad_gpu
+from gtensor.ops.norms.inplace_abn import forward_gpu, grad_gpu
 
 EPS, SLOPE = 1e-5, 0.01
 SETTINGS = {"training": True, "eps": EPS, "activation": "leaky_relu", "parameter": SLOPE}

@@ -12,7 +12,7 @@ from gtensor.nn import functional as F
 from gtensor.nn.convolution import Conv2d
 from gtensor.nn.layers import DeviceLike, Linear
 from gtensor.nn.normalization import BatchNorm2d
-from gtensor.ops.norms.batch_norm_checks import check_activation
+from gtensor.ops.norms.batch_norm import check_activation
 
 if TYPE_CHECKING:
     from gtensor.backend.typing import Array, DTypeLike

@@ -22,7 +22,7 @@ from kernel_text import HOST, element_name, elementwise_text
 import gtensor
 from gtensor.backend import kernels
 from gtensor.backend.kernels import Elementwise
-from gtensor.ops.norms.batch_norm_gpu import CHIP_BLOCK
+from gtensor.ops.norms.batch_norm_paths import CHIP_BLOCK
 
 LENT = 90  # the architecture of the GPU that we are lent
 MOST_REGISTERS = 128  # two blocks of 256 threads on a multiprocessor of 64 K registers

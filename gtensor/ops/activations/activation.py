@@ -18,6 +18,7 @@ from gtensor.backend.kernels import elementwise
 from gtensor.engine.namespaces import recorded
 from gtensor.engine.op import op
 from gtensor.engine.samples import alike, apart, normal, unary
+from gtensor.engine.tensor import Tensor
 from gtensor.ops.build.cpu_tiles import (
     Scratch,
     computed_in,
@@ -30,6 +31,7 @@ from gtensor.ops.build.fused import fused
 from gtensor.ops.build.path_builders import tiled
 from gtensor.ops.build.pointwise import partial, pointwise
 from gtensor.ops.elementwise.erf import erf_values, extended, sigmoid_values
+from gtensor.ops.elementwise.selection import where
 
 _HEADER = "activation.cuh"
 _ROOT_HALF = 0.7071067811865476  # 1 / sqrt(2)
@@ -76,7 +78,7 @@ relu_grad = op(
     doc="The gradient of y = relu(x): g where y > 0, else 0.",
 )
 
-relu = op(
+relu_op = op(
     "relu", cpu=_relu_cpu, gpu=_kernel("relu", "T x", "relu(x)"),
     backward=pointwise(partial("out", lambda ns, g, y, out: ns.relu_grad(g, y, out=out))),
     samples=unary(apart), reference=lambda torch, x: torch.relu(x),
@@ -132,7 +134,7 @@ leaky_relu_grad = op(
     doc="The gradient of y = leaky_relu(x) with a positive slope: g where y > 0, else g times it.",
 )
 
-leaky_relu = op(
+leaky_relu_op = op(
     "leaky_relu", cpu=_leaky_relu_cpu, floating=True,
     gpu=_kernel("leaky_relu", "T x, float64 negative_slope", "leaky_relu(x, negative_slope)"),
     backward=pointwise(partial("out", lambda ns, g, y, out, negative_slope: ns.leaky_relu_grad(
@@ -154,7 +156,7 @@ elu_grad = fused(
     doc="The gradient of y = elu(x) with a positive alpha: g where y > 0, else g * (y + alpha).",
 )
 
-elu = op(
+elu_op = op(
     "elu", inputs="x", floating=True,
     cpu=tiled("elu", extended(lambda ns, x, *, alpha: ns.where(
         ns.greater(x, 0), x, alpha * ns.expm1(ns.minimum(x, 0))))),
@@ -176,7 +178,7 @@ sigmoid_grad = fused(
     doc="The gradient of y = sigmoid(x).",
 )
 
-sigmoid = op(
+sigmoid_op = op(
     "sigmoid", inputs="x", cpu=tiled("sigmoid", lambda ns, x: sigmoid_values(x)), floating=True,
     gpu=_kernel("sigmoid", "T x", "sigmoid(x)"),
     backward=pointwise(partial("out", lambda ns, g, y, out: ns.sigmoid_grad(g, y, out=out))),
@@ -197,7 +199,7 @@ silu_grad = fused(
     reference=lambda torch, g, x: g * torch.sigmoid(x) * (1 + x * (1 - torch.sigmoid(x))),
 )
 
-silu = op(
+silu_op = op(
     "silu", inputs="x", cpu=tiled("silu", lambda ns, x: x * sigmoid_values(x)), floating=True,
     gpu=_kernel("silu", "T x", "silu(x)"),
     backward=pointwise(partial("x", lambda ns, g, x, out: ns.silu_grad(g, x, out=out))),
@@ -229,7 +231,7 @@ softplus_grad = fused(
     doc="The gradient of softplus(x).",
 )
 
-softplus = op(
+softplus_op = op(
     "softplus", inputs="x", cpu=tiled("softplus", extended(_softplus_formula)), floating=True,
     gpu=_kernel("softplus", "T x, float64 factor, float64 threshold",
                 "softplus(x, factor, threshold)"),
@@ -284,7 +286,7 @@ gelu_grad = fused(
     doc="The gradient of gelu(x).",
 )
 
-gelu = op(
+gelu_op = op(
     "gelu", inputs="x", cpu=tiled("gelu", _gelu_formula), floating=True,
     gpu=_by_approximation(_kernel("gelu", "T x", "gelu(x)"),
                           _kernel("gelu_tanh", "T x", "gelu_tanh(x)")),
@@ -336,3 +338,56 @@ ACTIVATIONS: dict[str, tuple[Callable[..., Any], Callable[..., Any]]] = {
 The parameter is leaky_relu's slope, elu's alpha, softplus' beta. `out` may be x or g; identity
 returns x or g itself.
 """
+
+
+# -- public functions ------------------------------------------------------------------------------
+
+
+def relu(input: Tensor) -> Tensor:
+    """max(input, 0), elementwise; NaN passes. The gradient at 0 is 0. Saves its output."""
+    return relu_op(input)
+
+
+def leaky_relu(input: Tensor, negative_slope: float = 0.01) -> Tensor:
+    """input where positive, else input * negative_slope. With a positive slope saves its output."""
+    if negative_slope > 0:
+        return leaky_relu_op(input, negative_slope=float(negative_slope))
+    return where(input > 0, input, input * negative_slope) if negative_slope else relu(input)
+
+
+def elu(input: Tensor, alpha: float = 1.0) -> Tensor:
+    """input where positive, else alpha * (exp(input) - 1). With a positive alpha saves its output.
+
+    Source: Clevert et al., "Fast and accurate deep network learning by exponential linear units",
+    2015.
+    """
+    if alpha > 0:
+        return elu_op(input, alpha=float(alpha))
+    return where(input > 0, input, alpha * (recorded.exp(recorded.minimum(input, 0)) - 1))
+
+
+def gelu(input: Tensor, approximate: str = "none") -> Tensor:
+    """input times the normal distribution function of it, exact or by tanh (approximate="tanh").
+
+    Source: Hendrycks and Gimpel, "Gaussian error linear units", 2016.
+    """
+    if approximate not in ("none", "tanh"):
+        raise ValueError(f"gelu was given approximate={approximate!r}; wanted 'none' or 'tanh'")
+    return gelu_op(input, approximate=approximate)
+
+
+def silu(input: Tensor) -> Tensor:
+    """input * sigmoid(input), elementwise."""
+    return silu_op(input)
+
+
+def sigmoid(input: Tensor) -> Tensor:
+    """1 / (1 + exp(-input)), elementwise. Saves its output."""
+    return sigmoid_op(input)
+
+
+def softplus(input: Tensor, beta: float = 1.0, threshold: float = 20.0) -> Tensor:
+    """log(1 + exp(beta * input)) / beta; input itself where beta * input > threshold."""
+    if not beta > 0:
+        raise ValueError(f"softplus was given beta={beta}; wanted a positive number")
+    return softplus_op(input, factor=float(beta), threshold=float(threshold))

@@ -8,6 +8,8 @@ import numpy as np
 
 from gtensor.engine.op import op
 from gtensor.engine.samples import Sample, alike, apart, normal, unary
+from gtensor.engine.tensor import Tensor
+from gtensor.ops.build.arguments import same_dtype
 from gtensor.ops.build.fused import fused
 from gtensor.ops.build.half_kernels import wide_kernel
 from gtensor.ops.build.path_builders import tiled
@@ -37,7 +39,7 @@ hardtanh_grad = fused(
     doc="The gradient of y = hardtanh(x): g where y is strictly between the ends, else 0.",
 )
 
-hardtanh = op(
+hardtanh_op = op(
     "hardtanh", inputs="x",
     cpu=tiled("hardtanh", lambda ns, x, *, lowest, highest: ns.minimum(
         ns.maximum(x, lowest), highest)),
@@ -61,7 +63,7 @@ hardsigmoid_grad = fused(
     reference=lambda torch, g, x: g / 6 * (x.abs() < 3), doc="The gradient of hardsigmoid(x).",
 )
 
-hardsigmoid = op(
+hardsigmoid_op = op(
     "hardsigmoid", inputs="x", floating=True,
     cpu=tiled("hardsigmoid", lambda ns, x: ns.minimum(ns.maximum(x + 3, 0), 6) * (1 / 6)),
     gpu=wide_kernel("x", "x < F(-3) ? F(0) : x > F(3) ? F(1) : (x + F(3)) / F(6)",
@@ -82,7 +84,7 @@ hardswish_grad = fused(
     doc="The gradient of hardswish(x).",
 )
 
-hardswish = op(
+hardswish_op = op(
     "hardswish", inputs="x", floating=True,
     cpu=tiled("hardswish", lambda ns, x: x * (ns.minimum(ns.maximum(x + 3, 0), 6) * (1 / 6))),
     gpu=wide_kernel("x", "x < F(-3) ? F(0) * x : x > F(3) ? x : x * (x + F(3)) / F(6)",
@@ -113,7 +115,7 @@ selu_grad = fused(
     doc="The gradient of y = selu(x).",
 )
 
-selu = op(
+selu_op = op(
     "selu", inputs="x", floating=True, cpu=tiled("selu", _selu_formula),
     gpu=wide_kernel("x", "scale * (x > F(0) ? x : F(1.6732632423543772848) * expm1(x))",
                     name="selu", before=_SCALE_TEXT),
@@ -141,7 +143,7 @@ prelu_grad_weight = fused(
     doc="The gradient of prelu(x, weight) with respect to a weight of x's shape.",
 )
 
-prelu = op(
+prelu_op = op(
     "prelu", inputs="x weight", cpu=tiled("prelu", extended(
         lambda ns, x, weight: ns.where(ns.greater(x, 0), x, x * weight))),
     gpu=wide_kernel("x weight", "x > F(0) ? x : x * weight", name="prelu"),
@@ -152,3 +154,55 @@ prelu = op(
     reference=lambda torch, x, w: torch.where(x > 0, x, x * w),
     doc="x where x > 0, else x * weight, with broadcasting.",
 )
+
+
+# -- public functions ------------------------------------------------------------------------------
+
+
+def selu(input: Tensor) -> Tensor:
+    """elu with the alpha and the scale that keep mean 0 and variance 1. Saves its output.
+
+    Source: Klambauer et al., "Self-normalizing neural networks", 2017.
+    """
+    return selu_op(input)
+
+
+def hardtanh(input: Tensor, min_val: float = -1.0, max_val: float = 1.0) -> Tensor:
+    """input cut at min_val and max_val; the gradient is 0 there and beyond. Saves its output."""
+    if not min_val <= max_val:
+        raise ValueError(f"hardtanh was given min_val={min_val} and max_val={max_val}; wanted "
+                         "min_val <= max_val")
+    return hardtanh_op(input, lowest=float(min_val), highest=float(max_val))
+
+
+def relu6(input: Tensor) -> Tensor:
+    """input cut at 0 and 6."""
+    return hardtanh(input, 0.0, 6.0)
+
+
+def hardsigmoid(input: Tensor) -> Tensor:
+    """(input + 3) / 6 cut at 0 and 1, elementwise."""
+    return hardsigmoid_op(input)
+
+
+def hardswish(input: Tensor) -> Tensor:
+    """input * hardsigmoid(input), elementwise.
+
+    Source: Howard et al., "Searching for MobileNetV3", 2019.
+    """
+    return hardswish_op(input)
+
+
+def prelu(input: Tensor, weight: Tensor) -> Tensor:
+    """input where positive, else weight * input; weight (1,), or (C,) for input (N, C, ...).
+
+    Source: He et al., "Delving deep into rectifiers", 2015.
+    """
+    same_dtype("prelu", input=input, weight=weight)
+    channels = input.shape[1] if input.ndim > 1 else 1
+    if weight.ndim > 1 or weight.size not in (1, channels):
+        raise ValueError(f"prelu was given a weight of shape {weight.shape} for an input of shape "
+                         f"{input.shape}; wanted (1,) or ({channels},)")
+    tail = (1,) * (input.ndim - 2) if weight.size > 1 else ()
+    shape = (weight.size, *tail) if input.ndim else ()
+    return prelu_op(input, weight.reshape(shape))

@@ -6,6 +6,9 @@ from typing import Any
 
 from gtensor.engine.op import op
 from gtensor.engine.samples import alike, apart, normal, unary
+from gtensor.engine.tensor import Tensor
+from gtensor.ops.arrange.shape import axis_index
+from gtensor.ops.build.arguments import want_tensors
 from gtensor.ops.build.fused import fused
 from gtensor.ops.build.half_kernels import wide_kernel
 from gtensor.ops.build.path_builders import tiled
@@ -40,7 +43,7 @@ mish_grad = fused(
     samples=alike(2), doc="The gradient of mish(x).",
 )
 
-mish = op(
+mish_op = op(
     "mish", inputs="x", floating=True,
     cpu=tiled("mish", lambda ns, x: x * _mish_gate(ns, x)),
     gpu=wide_kernel("x", "x * gate", name="mish", before=_MISH_GATE),
@@ -59,7 +62,7 @@ logsigmoid_grad = fused(
     doc="The gradient of logsigmoid(x).",
 )
 
-logsigmoid = op(
+logsigmoid_op = op(
     "logsigmoid", inputs="x", floating=True,
     cpu=tiled("logsigmoid", lambda ns, x: ns.minimum(x, 0) - ns.log1p(ns.exp(-ns.abs(x)))),
     gpu=wide_kernel("x", "(x > F(0) ? F(0) : x) - log1p(exp(x > F(0) ? -x : x))",
@@ -77,7 +80,7 @@ softsign_grad = fused(
     doc="The gradient of softsign(x).",
 )
 
-softsign = op(
+softsign_op = op(
     "softsign", inputs="x", floating=True, cpu=tiled("softsign", lambda ns, x: x / (1 + ns.abs(x))),
     gpu=wide_kernel("x", "x / (F(1) + (x < F(0) ? -x : x))", name="softsign"),
     backward=pointwise(partial("x", lambda ns, g, x, out: ns.softsign_grad(g, x, out=out))),
@@ -118,3 +121,36 @@ gated = op(
     samples=alike(2), reference=lambda torch, x, gate: x * torch.sigmoid(gate),
     doc="x * sigmoid(gate), elementwise.",
 )
+
+
+# -- public functions ------------------------------------------------------------------------------
+
+
+def mish(input: Tensor) -> Tensor:
+    """input * tanh(softplus(input)), elementwise."""
+    return mish_op(input)
+
+
+def logsigmoid(input: Tensor) -> Tensor:
+    """log(sigmoid(input)), elementwise, without overflow."""
+    return logsigmoid_op(input)
+
+
+def softsign(input: Tensor) -> Tensor:
+    """input / (1 + |input|), elementwise."""
+    return softsign_op(input)
+
+
+def glu(input: Tensor, dim: int = -1) -> Tensor:
+    """a * sigmoid(b), where a and b are the halves of input along `dim`. Saves input only.
+
+    Source: Dauphin et al., "Language modeling with gated convolutional networks", 2016.
+    """
+    want_tensors("glu", input=input)
+    axis = axis_index(dim, input.ndim, "glu")
+    half, odd = divmod(input.shape[axis], 2)
+    if odd:
+        raise ValueError(f"glu was given {input.shape[axis]} elements along axis {dim}; wanted an "
+                         "even number")
+    lead = (slice(None),) * axis
+    return gated(input[(*lead, slice(0, half))], input[(*lead, slice(half, None))])

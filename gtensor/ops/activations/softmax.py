@@ -10,12 +10,15 @@ from gtensor.backend import host
 from gtensor.backend.cuda import cupy
 from gtensor.backend.kernels import Raw, raw, row_launch
 from gtensor.engine.namespaces import recorded
-from gtensor.engine.op import op
+from gtensor.engine.op import Op, op
 from gtensor.engine.samples import Sample, alike, normal
+from gtensor.engine.tensor import Tensor
+from gtensor.ops.arrange.shape import along_one
+from gtensor.ops.build.arguments import want_tensors
 from gtensor.ops.build.cpu_tiles import Scratch, computed_in, row_tile_size, row_tiles
 
 if TYPE_CHECKING:
-    from gtensor.backend.typing import Array, CudaArray, Params, Path
+    from gtensor.backend.typing import Array, CudaArray, DTypeLike, Params, Path
     from gtensor.engine.typing import Namespace, Step, Values
 
 
@@ -187,7 +190,7 @@ log_softmax_grad = op(
     doc="The gradient of y = log_softmax(x): g - exp(y) * sum(g).",
 )
 
-softmax = op(
+softmax_op = op(
     "softmax", cpu=_softmax_cpu, floating=True,
     gpu=_rows_path(raw("softmax.cu", "softmax_forward")),
     saves={"x": "out"}, backward=_softmax_backward, tangent=_softmax_tangent,
@@ -195,10 +198,39 @@ softmax = op(
     doc="exp(x) over its sum along `axis`, computed without overflow. Parameters: axis (from 0).",
 )
 
-log_softmax = op(
+log_softmax_op = op(
     "log_softmax", cpu=_log_softmax_cpu, floating=True,
     gpu=_rows_path(raw("softmax.cu", "log_softmax_forward")),
     saves={"x": "out"}, backward=_log_softmax_backward, tangent=_log_softmax_tangent,
     samples=_AXES, reference=lambda torch, x, axis: torch.log_softmax(x, axis),
     doc="x minus the logarithm of the sum of exp(x) along `axis`. Parameters: axis (from 0).",
 )
+
+
+# -- public functions ------------------------------------------------------------------------------
+
+
+def softmax(input: Tensor, dim: int | None = None, *, dtype: DTypeLike | None = None) -> Tensor:
+    """exp(input) over its sum along `dim`, without overflow; same shape. Saves its output.
+
+    `dim` must be given; with `dtype` the input is converted to it first.
+    """
+    return _normalized(softmax_op, input, dim, dtype)
+
+
+def log_softmax(input: Tensor, dim: int | None = None, *, dtype: DTypeLike | None = None) -> Tensor:
+    """input minus the logarithm of the sum of exp(input) along `dim`. Saves its output.
+
+    `dim` must be given; with `dtype` the input is converted to it first.
+    """
+    return _normalized(log_softmax_op, input, dim, dtype)
+
+
+def _normalized(op: Op, input: Tensor, dim: int | None, dtype: DTypeLike | None) -> Tensor:
+    """PyTorch still guesses `dim` where it is left out, and warns; a guess may sum wrong rows."""
+    name = op.name
+    if dim is None:
+        raise TypeError(f"{name} was given dim=None; wanted the axis whose values add up to 1, "
+                        "such as dim=-1")
+    want_tensors(name, input=input)
+    return along_one(op, input if dtype is None else input.astype(dtype), dim, name)

@@ -112,15 +112,15 @@ def _sum_rules(partials: Sequence[Formula]) -> dict[str, Any]:
     """The rules of a sum of losses: backward and tangent."""
 
     def backward(ns: Any, step: Any, g: Any) -> None:
-        for i, partial in enumerate(partials):
+        for i, times in enumerate(partials):
             if step.needs(i):
-                step.give(i, partial(ns, g, *step.saved, out=None, **step.params))
+                step.give(i, times(ns, g, *step.saved, out=None, **step.params))
 
     def tangent(ns: Any, primals: Any, tangents: Any, out: Any, params: dict[str, Any]) -> Any:
         total = None
-        for partial, t in zip(partials, tangents, strict=True):
+        for times, t in zip(partials, tangents, strict=True):
             if t is not None:
-                term = partial(ns, t, *primals, out=None, **params)
+                term = times(ns, t, *primals, out=None, **params)
                 term = ns.sum(term, axis=tuple(range(len(term.shape))))
                 total = term if total is None else ns.add(total, term)
         return total

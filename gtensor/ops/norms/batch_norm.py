@@ -6,22 +6,25 @@ backward recomputes the pre-activation tile by tile. Statistics of half types ar
 
 from __future__ import annotations
 
+from math import inf, prod
 from typing import Any
 
+from gtensor.backend import DeviceError
 from gtensor.backend.kernels import elementwise
+from gtensor.engine.arrays import writable
 from gtensor.engine.context import is_recomputing, no_grad
 from gtensor.engine.errors import GradientError
 from gtensor.engine.in_place import write
 from gtensor.engine.namespaces import recorded
 from gtensor.engine.op import op
 from gtensor.engine.samples import Sample, binary, normal, positive
-from gtensor.engine.tensor import Tensor
+from gtensor.engine.tensor import Tensor, is_floating
 from gtensor.ops.activations.activation import ACTIVATIONS
+from gtensor.ops.build.arguments import same_dtype, want_tensors
+from gtensor.ops.build.cpu_tiles import computed_in
 from gtensor.ops.build.path_builders import tiled
 from gtensor.ops.build.pointwise import partial, pointwise
-from gtensor.ops.norms import batch_norm_gpu as gpu
-from gtensor.ops.norms import batch_norm_paths as cpu
-from gtensor.ops.norms.batch_norm_checks import check_activation, check_batch_norm
+from gtensor.ops.norms import batch_norm_paths as paths
 
 # -- rules ---------------------------------------------------------------------------------------
 
@@ -198,7 +201,7 @@ def reference(
 
 
 batch_norm_statistics = op(
-    "batch_norm_statistics", cpu=cpu.statistics_cpu, gpu=gpu.statistics_gpu,
+    "batch_norm_statistics", cpu=paths.statistics_cpu, gpu=paths.statistics_gpu,
     backward=None, tangent=None, samples=[Sample(((4, 3),)), Sample(((2, 3, 5),))],
     reference=lambda torch, x: torch.stack([
         x.transpose(0, 1).flatten(1).mean(1), x.transpose(0, 1).flatten(1).var(1, correction=0)]),
@@ -207,19 +210,19 @@ batch_norm_statistics = op(
 )
 
 batch_norm_sums = op(
-    "batch_norm_sums", cpu=cpu.sums_cpu, gpu=gpu.sums_gpu, backward=None, tangent=None,
+    "batch_norm_sums", cpu=paths.sums_cpu, gpu=paths.sums_gpu, backward=None, tangent=None,
     composed=_sums_recorded, samples=None,  # mean and var must be x's: tested through batch_norm
     doc="The gradients of bias and weight of batch_norm, (2, C).",
 )
 
 batch_norm_dx = op(
-    "batch_norm_dx", cpu=cpu.dx_cpu, gpu=gpu.dx_gpu, backward=None, tangent=None,
+    "batch_norm_dx", cpu=paths.dx_cpu, gpu=paths.dx_gpu, backward=None, tangent=None,
     composed=_dx_recorded, samples=None,  # as above
     doc="The gradient of batch_norm's input, from batch_norm_sums.",
 )
 
 batch_norm_op = op(
-    "batch_norm", cpu=cpu.forward_cpu, gpu=gpu.forward_gpu, extras="center spread",
+    "batch_norm", cpu=paths.forward_cpu, gpu=paths.forward_gpu, extras="center spread",
     saves=dict.fromkeys(("x", "weight", "bias", "mean", "var"), _SAVES),
     backward=_backward, tangent=tangent, samples=_samples(), reference=reference,
     doc="act((x - mean) / sqrt(var + eps) * weight + bias) over channels (axis 1). In training "
@@ -306,3 +309,73 @@ def batch_norm(
     """(input - mean) / sqrt(var + eps) * weight + bias per channel: see `batch_norm_act`."""
     return batch_norm_act(input, running_mean, running_var, weight, bias, training, momentum, eps,
                           "identity")
+
+
+# -- checks of arguments, before anything is written -----------------------------------------------
+
+
+def check_batch_norm(
+    x: Tensor, running_mean: Tensor | None, running_var: Tensor | None, weight: Tensor | None,
+    bias: Tensor | None, training: bool, momentum: float, name: str = "batch_norm",
+    alone: bool = True,
+) -> None:
+    """Raise for shapes or dtypes that do not fit; `alone`: there is no other replica."""
+    want_tensors(name, input=x, running_mean=running_mean, running_var=running_var, weight=weight,
+                 bias=bias)
+    if x.ndim < 2:
+        raise ValueError(f"{name} was given an input of shape {x.shape}; wanted (N, C, ...)")
+    named = {"running_mean": running_mean, "running_var": running_var, "weight": weight,
+             "bias": bias}
+    for which, tensor in named.items():
+        if tensor is not None and tensor.shape != x.shape[1:2]:
+            raise ValueError(f"{name} was given a {which} of shape {tensor.shape} for an input "
+                             f"of shape {x.shape}; wanted ({x.shape[1]},)")
+    work = computed_in(x.dtype)  # in which weights may be beside a half input
+    same_dtype(name, input=x, **{which: t for which, t in (("weight", weight), ("bias", bias))
+                                 if t is not None and t.dtype != work})
+    if not training and (running_mean is None or running_var is None):
+        raise ValueError(f"{name} was given no running_mean or no running_var outside training; "
+                         "wanted both, or training=True")
+    if training:
+        _check_averages(name, x, running_mean, running_var, momentum)
+    if training and alone and prod(x.shape) // max(1, x.shape[1]) < 2:
+        raise ValueError(f"{name} was given an input of shape {x.shape} in training; wanted "
+                         "more than one value per channel")
+
+
+def _check_averages(
+    name: str, x: Tensor, running_mean: Tensor | None, running_var: Tensor | None, momentum: float
+) -> None:
+    """Raise for running statistics that cannot be updated, and for a momentum not a number."""
+    if not isinstance(momentum, (int, float)):
+        raise TypeError(f"{name} was given momentum={momentum!r}; wanted a number")
+    for which, running in (("running_mean", running_mean), ("running_var", running_var)):
+        if running is None:
+            continue
+        if running.device is not x.device:
+            raise DeviceError(f"{name} was given a {which} on {running.device} for an input on "
+                              f"{x.device}; move it with .to({str(x.device)!r}) first")
+        if not is_floating(running.dtype):
+            raise TypeError(f"{name} was given a {which} of dtype {running.dtype}; wanted a "
+                            "floating-point one")
+        if not writable(running._array):
+            raise ValueError(f"{name} was given a {which} whose elements share memory or are "
+                             "read-only; clone() it first")
+
+
+def check_eps(eps: float, dtype: Any, name: str) -> None:
+    """Raise unless eps is a positive number in the compute dtype."""
+    if not 0 < computed_in(dtype).type(eps) < inf:
+        raise ValueError(f"{name} was given eps={eps}; wanted a positive number, which keeps its "
+                         "scale from 0")
+
+
+def check_activation(activation: str, parameter: float, dtype: Any, name: str) -> None:
+    """Raise for an activation that is not known, and for a parameter that it cannot have."""
+    if activation not in ACTIVATIONS:
+        raise ValueError(f"{name} was given activation={activation!r}; wanted one of "
+                         f"{', '.join(ACTIVATIONS)}")
+    takes_one = activation in ("leaky_relu", "elu", "softplus")
+    if takes_one and not 0 < computed_in(dtype).type(parameter) < inf:  # 1e-50 is 0 as a float32
+        raise ValueError(f"{name} was given activation_param={parameter} for {activation}; "
+                         "wanted a positive number")

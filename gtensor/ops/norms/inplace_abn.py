@@ -10,25 +10,229 @@ Source: Rota Bulo, Porzi, Kontschieder, "In-place activated batch norm", CVPR 20
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
+from math import inf, prod
 from typing import Any
 
-from gtensor.backend.kernels import elementwise
+import numpy as np
+
+from gtensor.backend import host
+from gtensor.backend.cuda import cupy
+from gtensor.backend.kernels import NULL, elementwise, raw
 from gtensor.engine.context import no_grad
+from gtensor.engine.namespaces import raw as raw_spaces
 from gtensor.engine.namespaces import recorded
 from gtensor.engine.op import op
 from gtensor.engine.overwrite import apply_keeping, apply_over, recording
 from gtensor.engine.samples import Draw, Sample, apart, normal, positive, unary
 from gtensor.engine.tensor import Tensor, wrap
-from gtensor.ops.activations.inverses import INVERSES
+from gtensor.ops.activations.activation import ACTIVATIONS
+from gtensor.ops.activations.inverses import INVERSES, Inverse
 from gtensor.ops.build.arguments import want_tensors
 from gtensor.ops.build.cpu_tiles import computed_in
 from gtensor.ops.build.path_builders import tiled
 from gtensor.ops.build.pointwise import partial, pointwise
 from gtensor.ops.norms import batch_norm
-from gtensor.ops.norms import inplace_abn_gpu as gpu
-from gtensor.ops.norms import inplace_abn_paths as cpu
-from gtensor.ops.norms.batch_norm_checks import check_activation, check_batch_norm, check_eps
+from gtensor.ops.norms.batch_norm import check_activation, check_batch_norm, check_eps
+from gtensor.ops.norms.batch_norm_paths import (
+    Channels,
+    GpuChannels,
+    Term,
+    activated,
+    inverse_deviation,
+    normalize,
+    pair,
+    scale_of,
+    statistics_cpu,
+    summed,
+    transform,
+    write_dx,
+)
 from gtensor.ops.norms.replicas import Gather, Replicas
+from gtensor.settings import settings
+
+# -- the CPU paths: the gradient is written over that of z, which backward inverts tile by tile ----
+
+
+def _channels(z: np.ndarray) -> Channels:
+    """Scratch buffers: 0 is y or what is made of it, 1 is dy, 2 is work, 3 is z where it is half.
+
+    Together they take one and a half tiles of the settings.
+    """
+    buffers = 4 if computed_in(z.dtype) != z.dtype else 3
+    return Channels(z, buffers, settings.tile_elements * 3 // 2 // buffers)
+
+
+# -- forward ---------------------------------------------------------------------------------------
+
+
+def _activation(name: str, parameter: float, dtype: np.dtype) -> Callable[[Any], Any]:
+    """The activation of a tile, written over it, and kept strictly inside its range."""
+    act, ns = ACTIVATIONS[name][0], raw_spaces["cpu"]
+    lowest, highest = INVERSES[name].inside(dtype, parameter)
+
+    def activate(y: Any) -> Any:
+        z = act(ns, y, parameter, out=y)
+        # looking takes a fraction of the time of writing; this way around beside NaN, too
+        if lowest > -inf and not z.min(initial=inf) >= lowest:
+            np.maximum(z, lowest, out=z)
+        if highest < inf and not z.max(initial=-inf) <= highest:
+            np.minimum(z, highest, out=z)
+        return z
+
+    return activate
+
+
+def forward_cpu(
+    x: Any, weight: Any, bias: Any, mean: Any, var: Any, *, training: bool, eps: float,
+    activation: str, parameter: float, sync: Any = None, out: Any = None,
+) -> Any:
+    """z, mean, var; mean and var are x's own where mean is None. `out` may be x."""
+    if out is None:
+        out = host().empty(x.shape, x.dtype, "inplace_abn")
+    if mean is None:
+        mean, var = statistics_cpu(x)
+    # the activation makes temporaries: softplus four of a tile's size, others at most half as many
+    parts = 4 if activation == "softplus" else 2
+    c = Channels(x, 1, settings.tile_elements // parts)
+    transform(c, x, out, mean, scale_of(weight, var, eps, c.work), bias,
+              _activation(activation, parameter, x.dtype))
+    return out, mean, var
+
+
+# -- backward --------------------------------------------------------------------------------------
+
+
+def _terms(
+    c: Channels, g: Any, z: Any, bias: Any, inverse: Inverse, parameter: float
+) -> Iterator[Term]:
+    """Terms with a = y - bias."""
+    g, z, bias = c.moved(g), c.moved(z), c.per_channel(bias)
+    for key, shape in c.tiles():
+        part, work = c.widened(z[key], 3), c.scratch(2, shape)
+        dy = inverse.gradient(g[key], part, parameter, c.scratch(1, shape), work)
+        y = inverse.invert(part, parameter, c.scratch(0, shape), work)
+        if bias is not None:
+            y = np.subtract(y, bias[key], out=c.scratch(0, shape))
+        yield key, y, dy
+
+
+def _store(c: Channels, out: Any, terms: Iterator[Term]) -> None:
+    """out = dy."""
+    result = c.moved(out)
+    for key, _, dy in terms:
+        result[key] = dy
+
+
+def grad_cpu(
+    g: Any, z: Any, weight: Any, bias: Any, mean: Any, var: Any, *, training: bool, eps: float,
+    activation: str, parameter: float, sync: Any = None, out: Any = None,
+) -> Any:
+    """The gradient of x, and the sums of dy and of dy * xhat, (2, C), from z and its gradient g.
+
+    `out` may be g. `sync.sums(sums)`, if given, returns the sums of all replicas and the count of
+    their samples per channel: dx takes these in training, what is returned is this replica's.
+    """
+    if out is None:
+        out = host().empty(z.shape, z.dtype, "inplace_abn_dx")
+    c, inverse = _channels(z), INVERSES[activation]
+    gamma = np.ones(z.shape[1]) if weight is None else weight.astype(np.float64)
+    rstd = inverse_deviation(var, eps, np.float64)
+    totals = np.zeros((2, z.shape[1]), np.float64)
+    first = summed(c, _terms(c, g, z, bias, inverse, parameter), totals)
+    if not training:
+        write_dx(c, out, first, gamma * rstd)
+        totals[1] /= gamma
+        return out, totals.astype(c.work)
+    if activation != "identity" and out.dtype == c.work:  # dy waits in `out`: it is made once
+        _store(c, out, first)
+        g, inverse = out, inverse._replace(gradient=INVERSES["identity"].gradient)
+    else:
+        for _ in first:
+            pass
+    totals[1] /= gamma
+    local = totals.astype(c.work)
+    total, count = (totals, prod(c.shape[1:])) if sync is None else sync.sums(local)
+    # dx = gamma * rstd * (dy - total[0] / count - xhat * total[1] / count), in terms of y
+    low, tilt = rstd * total.astype(np.float64) / max(1, count)
+    low = low * gamma if bias is None else low * gamma - tilt * bias.astype(np.float64)
+    write_dx(c, out, _terms(c, g, z, None, inverse, parameter), gamma * rstd, tilt, low)
+    return out, local
+
+
+def input_cpu(
+    z: Any, weight: Any, bias: Any, mean: Any, var: Any, *, eps: float, activation: str,
+    parameter: float, out: Any = None,
+) -> Any:
+    """x, rebuilt from z: (y - bias) / weight * sqrt(var + eps) + mean. `out` may be z."""
+    if out is None:
+        out = host().empty(z.shape, z.dtype, "inplace_abn_input")
+    c, inverse = _channels(z), INVERSES[activation]
+    source, result = c.moved(z), c.moved(out)
+    shift, center = c.per_channel(bias), c.per_channel(mean)
+    slope = c.per_channel(1 / scale_of(weight, var, eps, np.dtype(np.float64)))
+    for key, shape in c.tiles():
+        y = inverse.invert(
+            c.widened(source[key], 3), parameter, c.scratch(0, shape), c.scratch(2, shape))
+        if shift is not None:
+            y = np.subtract(y, shift[key], out=c.scratch(0, shape))
+        x = np.multiply(y, slope[key], out=c.scratch(0, shape))
+        x += center[key]
+        result[key] = x
+    return out
+
+
+# -- the GPU paths ---------------------------------------------------------------------------------
+#
+# One launch for the statistics and one for z, one for the sums and one for dx; one for both where a
+# channel fits into the shared memory of a block. An array in neither layout (channels first,
+# channels last) or in another one than z, such as a broadcast gradient, is copied once.
+
+_REDUCE = pair("reduce")
+_BACKWARD = pair("backward")
+_BACKWARD_ON_CHIP = raw("bn_act.cu", "bn_act_backward_on_chip")
+_INPUT = pair("input")
+
+
+def forward_gpu(
+    x: Any, weight: Any, bias: Any, mean: Any, var: Any, *, training: bool, eps: float,
+    activation: str, parameter: float, sync: Any = None, out: Any = None,
+) -> Any:
+    """As forward_cpu."""
+    return normalize(x, weight, bias, mean, var, True, eps, activation, parameter, out)
+
+
+def grad_gpu(
+    g: Any, z: Any, weight: Any, bias: Any, mean: Any, var: Any, *, training: bool, eps: float,
+    activation: str, parameter: float, sync: Any = None, out: Any = None,
+) -> Any:
+    """As grad_cpu."""
+    c = GpuChannels(z)
+    sums = cupy().empty((2, z.shape[1]), computed_in(z.dtype))
+    arrays = (c.dense(g), c.dense(z), *c.per_channel(mean, var, weight, bias), sums)
+    options, (dx, direct) = activated(eps, activation, parameter), c.target(out)
+    shared = c.on_chip(2) if sync is None else 0
+    if shared:
+        c.launch_on_chip(_BACKWARD_ON_CHIP, shared, *arrays, dx, *c.sizes, *options, int(training))
+    else:
+        c.launch(_REDUCE, *arrays, *c.workspace(2), *c.sizes, *options)
+        total, count = (sums, c.count) if sync is None else sync.sums(sums)
+        means = c.per_channel(total)[0] if training else NULL
+        c.launch(_BACKWARD, *arrays[:-1], means, dx, *c.sizes, *options, float(count))
+    return c.result(dx, out, direct), sums
+
+
+def input_gpu(
+    z: Any, weight: Any, bias: Any, mean: Any, var: Any, *, eps: float, activation: str,
+    parameter: float, out: Any = None,
+) -> Any:
+    """As input_cpu."""
+    c = GpuChannels(z)
+    x, direct = c.target(out)
+    c.launch(_INPUT, c.dense(z), *c.per_channel(mean, var, weight, bias), x, *c.sizes,
+             *activated(eps, activation, parameter))
+    return c.result(x, out, direct)
+
 
 # -- rules ---------------------------------------------------------------------------------------
 
@@ -95,19 +299,19 @@ abn_scale = op(
 )
 
 inplace_abn_grad = op(
-    "inplace_abn_grad", cpu=cpu.grad_cpu, gpu=gpu.grad_gpu, extras="sums", backward=None,
+    "inplace_abn_grad", cpu=grad_cpu, gpu=grad_gpu, extras="sums", backward=None,
     tangent=None, samples=None,  # mean and var must be x's: tested through inplace_abn
     doc="The gradient of inplace_abn's input from its output, and the gradients of bias and scale.",
 )
 
 inplace_abn_input = op(
-    "inplace_abn_input", cpu=cpu.input_cpu, gpu=gpu.input_gpu, backward=None, tangent=None,
+    "inplace_abn_input", cpu=input_cpu, gpu=input_gpu, backward=None, tangent=None,
     samples=None,  # as above
     doc="The input of inplace_abn, found again from its output.",
 )
 
 inplace_abn_op = op(
-    "inplace_abn", cpu=cpu.forward_cpu, gpu=gpu.forward_gpu, extras="center spread",
+    "inplace_abn", cpu=forward_cpu, gpu=forward_gpu, extras="center spread",
     saves=dict.fromkeys(("x", "weight", "bias", "mean", "var"), "weight bias out center spread"),
     backward=_backward, tangent=batch_norm.tangent, samples=_samples(),
     reference=batch_norm.reference,

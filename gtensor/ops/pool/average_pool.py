@@ -11,15 +11,19 @@ from gtensor.backend.cuda import cupy
 from gtensor.backend.kernels import flat_launch, raw
 from gtensor.engine.op import op
 from gtensor.engine.samples import Sample, normal
+from gtensor.engine.tensor import Tensor
 from gtensor.ops.build.cpu_tiles import computed_in
 from gtensor.ops.build.path_builders import settled
+from gtensor.ops.conv.images import on_images
 from gtensor.ops.conv.paths import Pair
-from gtensor.ops.pool.pool import (
+from gtensor.ops.pool.windows import (
+    Single,
     Windows,
     adjoint_gpu,
     plane_scratch,
     planes,
     sizes,
+    window_arguments,
     window_params,
     windows,
 )
@@ -163,3 +167,31 @@ avg_pool2d_op = op(
     doc="The mean of each window of (N, C, H, W). Parameters: kernel, stride, padding, dilation "
         "(pairs), ceil, count_include_pad.",
 )
+
+
+def avg_pool2d(
+    input: Tensor, kernel_size: int | Pair, stride: int | Pair | None = None,
+    padding: int | Pair = 0, ceil_mode: bool = False, count_include_pad: bool = True,
+) -> Tensor:
+    """The mean of each window. Saves nothing.
+
+    Args:
+        input: (N, C, H, W) or (C, H, W).
+        kernel_size, stride, padding, ceil_mode: as for max_pool2d.
+        count_include_pad: the padding's zeros count as elements.
+    """
+    params = window_arguments(
+        "avg_pool2d", 2, input, kernel_size, stride, padding, 1, ceil_mode)
+    return on_images(input, 2, lambda x: avg_pool2d_op(
+        x, count_include_pad=bool(count_include_pad), **params))
+
+
+def avg_pool1d(
+    input: Tensor, kernel_size: Single, stride: Single | None = None, padding: Single = 0,
+    ceil_mode: bool = False, count_include_pad: bool = True,
+) -> Tensor:
+    """avg_pool2d of signals (N, C, L) or (C, L)."""
+    params = window_arguments(
+        "avg_pool1d", 1, input, kernel_size, stride, padding, 1, ceil_mode)
+    return on_images(input, 1, lambda x: avg_pool2d_op(
+        x, count_include_pad=bool(count_include_pad), **params))

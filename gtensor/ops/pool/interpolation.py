@@ -10,7 +10,7 @@ import numpy as np
 
 from gtensor.engine.tensor import Tensor
 from gtensor.ops.build.arguments import same_dtype
-from gtensor.ops.pool.pooling import adaptive_avg_pool1d, adaptive_avg_pool2d
+from gtensor.ops.pool.adaptive_pool import adaptive_avg_pool1d, adaptive_avg_pool2d
 from gtensor.ops.pool.resample import Mixing, mixing, resample
 
 _MODES = {"nearest": (1, 2), "linear": (1,), "bilinear": (2,), "area": (1, 2)}  # and their axes

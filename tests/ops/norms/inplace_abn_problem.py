@@ -14,7 +14,7 @@ import numpy as np
 import torch
 import torch.nn.functional as TF
 
-from gtensor.ops.norms import inplace_abn_paths as paths
+from gtensor.ops.norms import inplace_abn as paths
 from gtensor.testing.compare import close
 
 EPS = 1e-5

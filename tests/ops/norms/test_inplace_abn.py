@@ -372,7 +372,7 @@ def test_the_state_of_a_batch_norm_loads_as_it_is(rng: np.random.Generator) -> N
 
 def test_a_wrong_rule_is_caught(rng: np.random.Generator, monkeypatch: pytest.MonkeyPatch) -> None:
     """The comparison with PyTorch sees 0.05 %."""
-    right = module.cpu.grad_cpu
+    right = module.grad_cpu
 
     def wrong(*arrays: Any, **options: Any) -> Any:
         dx, sums = right(*arrays, **options)

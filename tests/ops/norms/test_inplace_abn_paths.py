@@ -13,7 +13,7 @@ import pytest
 
 import gtensor as gt
 from gtensor.ops.activations.inverses import INVERSES
-from gtensor.ops.norms import inplace_abn_paths as paths
+from gtensor.ops.norms import inplace_abn as paths
 from gtensor.ops.norms import replicas
 from gtensor.ops.norms.batch_norm_paths import statistics_cpu
 from gtensor.testing.compare import close

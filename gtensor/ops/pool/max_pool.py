@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from math import prod
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -13,69 +11,22 @@ from gtensor.backend.cuda import cupy
 from gtensor.backend.kernels import flat_launch, raw
 from gtensor.engine.op import op
 from gtensor.engine.samples import Sample, distinct
-from gtensor.ops.build.cpu_tiles import Scratch, computed_in, masked
+from gtensor.engine.tensor import Tensor
+from gtensor.ops.build.cpu_tiles import computed_in, masked
 from gtensor.ops.build.path_builders import settled
+from gtensor.ops.conv.images import on_images
 from gtensor.ops.conv.paths import Pair
-from gtensor.settings import settings
-
-
-class Windows(NamedTuple):
-    """Windows over planes of `size`: `kernel` taps `dilation` apart, windows `stride` apart."""
-
-    size: Pair
-    out: Pair
-    kernel: Pair
-    stride: Pair
-    padding: Pair
-    dilation: Pair
-
-    def taps(self) -> Iterator[tuple[Pair, tuple[slice, slice], tuple[slice, slice]]]:
-        """Each tap's place, the outputs for which it lies inside, the inputs it reads there."""
-        for i in range(self.kernel[0]):
-            rows, source_rows = self._along(0, i)
-            for j in range(self.kernel[1]):
-                columns, source_columns = self._along(1, j)
-                yield (i, j), (rows, columns), (source_rows, source_columns)
-
-    def _along(self, axis: int, tap: int) -> tuple[slice, slice]:
-        step = self.stride[axis]
-        offset = tap * self.dilation[axis] - self.padding[axis]
-        first = max(0, -(offset // step))  # the first output whose tap is at 0 or later
-        last = min(self.out[axis], -((offset - self.size[axis]) // step))
-        last = max(first, last)
-        start = first * step + offset
-        end = start + (last - first - 1) * step + 1 if last > first else start
-        return slice(first, last), slice(start, end, step)
-
-
-def windows(
-    size: Pair, *, kernel: Pair, stride: Pair, padding: Pair, dilation: Pair, ceil: bool
-) -> Windows:
-    """The windows of a pooling with these parameters, as many as PyTorch counts."""
-    outs = []
-    for i in (0, 1):
-        room = size[i] + 2 * padding[i] - dilation[i] * (kernel[i] - 1) - 1
-        count = (room + (stride[i] - 1 if ceil else 0)) // stride[i] + 1
-        if ceil and (count - 1) * stride[i] >= size[i] + padding[i]:
-            count -= 1  # a window must start inside the input or its left padding
-        outs.append(count)
-    return Windows(size, (outs[0], outs[1]), kernel, stride, padding, dilation)
-
-
-def planes(shape: tuple[int, ...]) -> Iterator[tuple[int, slice]]:
-    """Keys (image, channels) of tiles of whole planes, at least one each."""
-    n, channels, height, width = shape
-    step = max(1, settings.tile_elements // max(1, height * width))
-    for i in range(n):
-        for j in range(0, channels, step):
-            yield i, slice(j, min(j + step, channels))
-
-
-def plane_scratch(shape: tuple[int, ...], dtype: Any, size: Pair | None = None) -> Scratch:
-    """One buffer for the largest tile of `planes(shape)`, its planes as they are or of `size`."""
-    step = max(1, settings.tile_elements // max(1, shape[2] * shape[3]))
-    return Scratch(1, min(shape[1], step) * prod(size or shape[2:]), dtype)
-
+from gtensor.ops.pool.windows import (
+    Single,
+    Windows,
+    adjoint_gpu,
+    plane_scratch,
+    planes,
+    sizes,
+    window_arguments,
+    window_params,
+    windows,
+)
 
 # -- max pooling ---------------------------------------------------------------------------------
 
@@ -170,11 +121,6 @@ _FORWARD = raw("pool.cu", "max_pool2d_forward")
 _BACKWARD = raw("pool.cu", "max_pool2d_backward")
 
 
-def sizes(count: int, w: Windows) -> tuple[int, ...]:
-    """The kernels' arguments from the number of planes on."""
-    return (count, *w.size, *w.kernel, *w.out, *w.stride, *w.padding)
-
-
 def _max_pool_gpu(x: Any, *, out: Any = None, **params: Any) -> Any:
     xp, w = cupy(), windows(x.shape[2:], **params)
     x = xp.ascontiguousarray(x)
@@ -186,18 +132,6 @@ def _max_pool_gpu(x: Any, *, out: Any = None, **params: Any) -> Any:
         return y, places
     out[...] = y
     return out, places
-
-
-def adjoint_gpu(launch: Any, g: Any, size: Pair, out: Any, beta: float) -> Any:
-    """`launch(g, result, accumulate)` on contiguous arrays."""
-    xp = cupy()
-    direct = out is not None and out.flags.c_contiguous
-    result = out if direct else xp.empty((*g.shape[:2], *size), g.dtype)
-    launch(xp.ascontiguousarray(g), result, int(direct and bool(beta)))
-    if out is None or direct:
-        return result
-    out[...] = out + result if beta else result
-    return out
 
 
 def _max_unpool_gpu(
@@ -245,12 +179,6 @@ def _first_tangent(name: str) -> Any:
     return tangent
 
 
-def window_params(**given: Any) -> dict[str, Any]:
-    """Parameters of a sample: 2x2 windows unless given."""
-    return {"kernel": (2, 2), "stride": (2, 2), "padding": (0, 0), "dilation": (1, 1),
-            "ceil": False, **given}
-
-
 def _max_reference(torch: Any, x: Any, kernel: Any, ceil: Any, **params: Any) -> Any:
     return torch.nn.functional.max_pool2d(x, kernel, ceil_mode=ceil, **params)
 
@@ -289,3 +217,30 @@ max_pool2d_op = op(
     doc="The largest element of each window of (N, C, H, W). Parameters: kernel, stride, padding, "
         "dilation (pairs), ceil.",
 )
+
+
+def max_pool2d(
+    input: Tensor, kernel_size: int | Pair, stride: int | Pair | None = None,
+    padding: int | Pair = 0, dilation: int | Pair = 1, ceil_mode: bool = False,
+) -> Tensor:
+    """The largest element of each window. Saves where it was (int32 per output).
+
+    Args:
+        input: (N, C, H, W) or (C, H, W).
+        kernel_size, stride, padding, dilation: one integer, or (height, width). The stride is the
+            kernel's size by default; padding, at most half of it, never wins.
+        ceil_mode: windows may also begin where less than a whole one fits.
+    """
+    params = window_arguments(
+        "max_pool2d", 2, input, kernel_size, stride, padding, dilation, ceil_mode)
+    return on_images(input, 2, lambda x: max_pool2d_op(x, **params))
+
+
+def max_pool1d(
+    input: Tensor, kernel_size: Single, stride: Single | None = None, padding: Single = 0,
+    dilation: Single = 1, ceil_mode: bool = False,
+) -> Tensor:
+    """max_pool2d of signals (N, C, L) or (C, L)."""
+    params = window_arguments(
+        "max_pool1d", 1, input, kernel_size, stride, padding, dilation, ceil_mode)
+    return on_images(input, 1, lambda x: max_pool2d_op(x, **params))

@@ -1,0 +1,126 @@
+"""Windows over planes, which all poolings share: their places, arguments and checks."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from math import prod
+from typing import Any, NamedTuple
+
+from gtensor.backend.cuda import cupy
+from gtensor.engine.tensor import Tensor
+from gtensor.ops.build.cpu_tiles import Scratch
+from gtensor.ops.conv.images import as_images, per_axis
+from gtensor.ops.conv.paths import Pair
+from gtensor.settings import settings
+
+Single = int | tuple[int]
+
+
+class Windows(NamedTuple):
+    """Windows over planes of `size`: `kernel` taps `dilation` apart, windows `stride` apart."""
+
+    size: Pair
+    out: Pair
+    kernel: Pair
+    stride: Pair
+    padding: Pair
+    dilation: Pair
+
+    def taps(self) -> Iterator[tuple[Pair, tuple[slice, slice], tuple[slice, slice]]]:
+        """Each tap's place, the outputs for which it lies inside, the inputs it reads there."""
+        for i in range(self.kernel[0]):
+            rows, source_rows = self._along(0, i)
+            for j in range(self.kernel[1]):
+                columns, source_columns = self._along(1, j)
+                yield (i, j), (rows, columns), (source_rows, source_columns)
+
+    def _along(self, axis: int, tap: int) -> tuple[slice, slice]:
+        step = self.stride[axis]
+        offset = tap * self.dilation[axis] - self.padding[axis]
+        first = max(0, -(offset // step))  # the first output whose tap is at 0 or later
+        last = min(self.out[axis], -((offset - self.size[axis]) // step))
+        last = max(first, last)
+        start = first * step + offset
+        end = start + (last - first - 1) * step + 1 if last > first else start
+        return slice(first, last), slice(start, end, step)
+
+
+def windows(
+    size: Pair, *, kernel: Pair, stride: Pair, padding: Pair, dilation: Pair, ceil: bool
+) -> Windows:
+    """The windows of a pooling with these parameters, as many as PyTorch counts."""
+    outs = []
+    for i in (0, 1):
+        room = size[i] + 2 * padding[i] - dilation[i] * (kernel[i] - 1) - 1
+        count = (room + (stride[i] - 1 if ceil else 0)) // stride[i] + 1
+        if ceil and (count - 1) * stride[i] >= size[i] + padding[i]:
+            count -= 1  # a window must start inside the input or its left padding
+        outs.append(count)
+    return Windows(size, (outs[0], outs[1]), kernel, stride, padding, dilation)
+
+
+def planes(shape: tuple[int, ...]) -> Iterator[tuple[int, slice]]:
+    """Keys (image, channels) of tiles of whole planes, at least one each."""
+    n, channels, height, width = shape
+    step = max(1, settings.tile_elements // max(1, height * width))
+    for i in range(n):
+        for j in range(0, channels, step):
+            yield i, slice(j, min(j + step, channels))
+
+
+def plane_scratch(shape: tuple[int, ...], dtype: Any, size: Pair | None = None) -> Scratch:
+    """One buffer for the largest tile of `planes(shape)`, its planes as they are or of `size`."""
+    step = max(1, settings.tile_elements // max(1, shape[2] * shape[3]))
+    return Scratch(1, min(shape[1], step) * prod(size or shape[2:]), dtype)
+
+
+def sizes(count: int, w: Windows) -> tuple[int, ...]:
+    """The kernels' arguments from the number of planes on."""
+    return (count, *w.size, *w.kernel, *w.out, *w.stride, *w.padding)
+
+
+def adjoint_gpu(launch: Any, g: Any, size: Pair, out: Any, beta: float) -> Any:
+    """`launch(g, result, accumulate)` on contiguous arrays."""
+    xp = cupy()
+    direct = out is not None and out.flags.c_contiguous
+    result = out if direct else xp.empty((*g.shape[:2], *size), g.dtype)
+    launch(xp.ascontiguousarray(g), result, int(direct and bool(beta)))
+    if out is None or direct:
+        return result
+    out[...] = out + result if beta else result
+    return out
+
+
+def window_params(**given: Any) -> dict[str, Any]:
+    """Parameters of a sample: 2x2 windows unless given."""
+    return {"kernel": (2, 2), "stride": (2, 2), "padding": (0, 0), "dilation": (1, 1),
+            "ceil": False, **given}
+
+
+def window_arguments(
+    name: str, axes: int, x: Tensor, kernel_size: Any, stride: Any, padding: Any, dilation: Any,
+    ceil: bool,
+) -> dict[str, Any]:
+    """The parameters of the ops; ValueError for windows that do not fit."""
+    check_rank(name, axes, x)
+    kernel = per_axis(name, "kernel_size", kernel_size, 1, axes)
+    steps = kernel if stride is None else per_axis(name, "stride", stride, 1, axes)
+    border = per_axis(name, "padding", padding, 0, axes)
+    spacing = per_axis(name, "dilation", dilation, 1, axes)
+    if any(2 * border[i] > kernel[i] for i in (0, 1)):
+        raise ValueError(f"{name} was given padding={padding} for kernel_size={kernel_size}; "
+                         "wanted at most half the kernel")
+    params = {"kernel": kernel, "stride": steps, "padding": border, "dilation": spacing,
+              "ceil": bool(ceil)}
+    out = windows(as_images(x, axes).shape[-2:], **params).out  # type: ignore[arg-type]
+    if min(out) < 1:
+        raise ValueError(f"{name} of an input of shape {x.shape} with kernel_size={kernel_size} "
+                         f"would have an output of {out[-axes:]}; wanted an input at least as "
+                         "large as the kernel")
+    return params
+
+
+def check_rank(name: str, axes: int, x: Tensor) -> None:
+    if x.ndim not in (axes + 1, axes + 2):
+        wanted = "(N, C, H, W) or (C, H, W)" if axes == 2 else "(N, C, L) or (C, L)"
+        raise ValueError(f"{name} was given an input of shape {x.shape}; wanted {wanted}")
