@@ -14,7 +14,8 @@ directly. Only the last steps before an out-of-memory error (`out_of_memory_step
 
 An interrupt (Ctrl-C) loses neither the lock nor a chunk (`system/interrupts.py`). `acquire` is
 called within the `try` whose `finally` releases (`with` takes twice as long); a `release` without
-the lock does nothing. The handle and its `__del__`, the queue's `append`, exist before the handle gets the chunk.
+the lock does nothing. The handle and its `__del__`, the queue's `append`, exist before the handle
+gets the chunk.
 """
 
 from __future__ import annotations

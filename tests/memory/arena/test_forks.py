@@ -156,5 +156,5 @@ def test_every_lock_is_known_to_forks():
                 name = ast.unparse(node.targets[0])
                 if name not in named:
                     unknown.append(f"{path.name} {name}")
-    assert sorted(unknown) == ["locks.py _forking", "workers.py self.changed",
+    assert sorted(unknown) == ["fork_safety.py _forking", "workers.py self.changed",
                                "workers.py self.drawing"]

@@ -109,7 +109,7 @@ def test_frees_of_older_blocks_count_but_are_no_events(step):
         before = memory.stats("cpu").allocated
         old.pop()
         new = device.empty((100,), np.uint8, "new")
-        with memory.timeline(device="cpu") as inner:  # nests, and starts with its events
+        with memory.timeline(device="cpu") as inner:  # nested
             old.pop()
             del new
     assert [(event.label, event.delta > 0) for event in recording.events] == [
