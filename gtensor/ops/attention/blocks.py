@@ -205,7 +205,7 @@ def _attend_backward(
     xp, everything = blocks.xp, slice(None)
     g, attended, largest, total = known
     queries = blocks.part(blocks.q, batch, rows) * blocks.work.type(blocks.scale)
-    # The weights are the exponentials over their sums; all that they meet is a multiple of this.
+    # The weights are the exponentials over their sums: g is divided by the sums instead.
     arrived = blocks.part(g, batch, rows) / total[batch][..., rows, :]
     shift = (arrived * attended[batch][..., rows, :]).sum(axis=-1, keepdims=True)
     for columns in blocks.column_blocks(rows):

@@ -1,6 +1,6 @@
 """The updates of the optimizers: one pass over a parameter, its gradient and its state, in place.
 
-An update is the path of an optimizer and works on raw arrays: `core.inplace.write` calls it and
+An update is the path of an optimizer and works on raw arrays: `engine.in_place.write` calls it and
 increases the parameter's version. On the CPU they work in tiles, with buffers of a tile's size; on
 CUDA each is one elementwise kernel. State may be of a half dtype; the arithmetic is then done in
 float32. Formulas and their order are PyTorch's; Lion's are its paper's.
@@ -351,7 +351,7 @@ _scaled = tiled("scale_gradient", lambda ns, gradient, factor: ns.multiply(gradi
 
 
 def _scale_cpu(gradient: Any, factor: Any, out: Any) -> Any:
-    with np.errstate(invalid="ignore"):  # an infinite norm: inf * 0 is NaN, as the caller is told
+    with np.errstate(invalid="ignore"):  # an infinite norm: inf * 0 is NaN, as documented
         return _scaled(gradient, factor, out=out)
 
 
