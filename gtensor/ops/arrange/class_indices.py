@@ -18,6 +18,8 @@ from gtensor.ops.arrange.shape import reshape
 from gtensor.ops.build.arguments import same_dtype, want_tensors
 from gtensor.ops.build.path_builders import settled
 
+__all__: list[str] = []  # one_hot is public in gtensor.nn.functional
+
 
 def class_axis(ndim: int) -> int:
     """Where the classes are, in scores of `ndim` axes."""

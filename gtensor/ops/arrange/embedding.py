@@ -15,6 +15,8 @@ from gtensor.ops.arrange.class_indices import check_range
 from gtensor.ops.build.cpu_tiles import computed_in
 from gtensor.settings import settings
 
+__all__: list[str] = []  # embedding is public in gtensor.nn.functional
+
 
 def _gather(weight: Any, indices: Any, *, padding_idx: int | None, out: Any = None) -> Any:
     if out is None:

@@ -13,6 +13,8 @@ from gtensor.ops.arrange.index import get_item
 from gtensor.ops.arrange.joining import concat
 from gtensor.ops.arrange.shape import broadcast_to
 
+__all__: list[str] = []  # pad is public in gtensor.nn.functional
+
 Pads = tuple[tuple[int, int], ...]  # before and after, for each axis
 _MODES = ("constant", "reflect", "replicate", "circular")
 

@@ -25,6 +25,8 @@ from gtensor.ops.arrange.index_keys import (
 )
 from gtensor.ops.arrange.shape import reshape
 
+__all__: list[str] = []
+
 METHODS = ("assign", "set_item")
 _RECORDS = {"pow": "power"}  # operators whose op has another name
 

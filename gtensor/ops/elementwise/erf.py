@@ -21,6 +21,8 @@ from gtensor.ops.build.fused import fused
 from gtensor.ops.build.path_builders import negative, tiled
 from gtensor.ops.build.pointwise import partial, pointwise
 
+__all__: list[str] = []  # erf is public in gtensor.nn.functional
+
 _TWO_OVER_ROOT_PI = 1.1283791670955126
 
 # W. J. Cody, "Rational Chebyshev approximations for the error function", Math. Comp. 23 (1969),

@@ -12,6 +12,8 @@ from gtensor.engine.tensor import Tensor
 from gtensor.ops.build.arguments import same_dtype
 from gtensor.ops.linalg.matrix_products import matmul_op, swapped
 
+__all__: list[str] = []  # linear is public in gtensor.nn.functional
+
 
 def _rows(a: Any) -> Any:
     """`a` as a matrix of its last axis: a view where one exists that a GEMM can read."""
