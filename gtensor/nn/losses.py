@@ -24,6 +24,8 @@ class _Loss(Module):
 class _WeightedLoss(_Loss):
     """A loss with weights in a buffer, so that they move with the module."""
 
+    weight: Tensor | None
+
     def __init__(self, weight: Tensor | None, reduction: str) -> None:
         super().__init__(reduction=reduction)
         self.register_buffer("weight", weight)
@@ -71,6 +73,8 @@ class BCELoss(_WeightedLoss):
 
 class BCEWithLogitsLoss(_WeightedLoss):
     """Binary cross entropy of logits, without overflow."""
+
+    pos_weight: Tensor | None
 
     def __init__(self, weight: Tensor | None = None, *, reduction: str = "mean",
                  pos_weight: Tensor | None = None) -> None:

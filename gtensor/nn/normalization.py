@@ -116,6 +116,7 @@ class BatchNorm2d(Module):
     bias: Parameter | None
     running_mean: Tensor | None
     running_var: Tensor | None
+    num_batches_tracked: Tensor | None
     _dimensions: tuple[int, ...] = (4,)
 
     def __init__(self, num_features: int, eps: float = 1e-5, momentum: float | None = 0.1,
@@ -151,14 +152,15 @@ class BatchNorm2d(Module):
             raise ValueError(f"{type(self).__name__}({self.num_features}) was given shape "
                              f"{x.shape}; wanted {self.num_features} channels on axis 1 of "
                              f"{' or '.join(map(str, self._dimensions))} axes")
-        counted = self.training and self.track_running_stats
+        counting = self.training and self.track_running_stats
+        count = self.num_batches_tracked if counting else None
         momentum = self.momentum
         if momentum is None:
-            momentum = 1.0 / (self.num_batches_tracked.item() + 1) if counted else 0.0
+            momentum = 0.0 if count is None else 1.0 / (count.item() + 1)
         y = function(x, self.running_mean, self.running_var, self.weight, self.bias,
                      self.training or not self.track_running_stats, momentum, self.eps, **options)
-        if counted and not is_recomputing():
-            self.num_batches_tracked += 1
+        if count is not None and not is_recomputing():
+            count += 1  # in place: it is the buffer
         return y
 
     def extra_repr(self) -> str:
