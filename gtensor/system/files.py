@@ -26,8 +26,6 @@ MOST_DEPTH = 32
 MOST_TEXT_BYTES = 1 << 16
 # Of an integer in a pickle: addresses have 8, and one more for the sign.
 MOST_INTEGER_BYTES = 16
-# What a writer notes of its files: a name has at most 255 bytes, a checkpoint some thousand shards.
-MOST_NOTE_BYTES = 1 << 22
 # A rotation's pointer is a name of a file and the end of a line.
 MOST_POINTER_BYTES = 1 << 10
 
