@@ -66,9 +66,10 @@ class Rotation:
             raise ValueError(f"step {step!r} given; wanted a whole number of 0 or more")
         path = self.path(step)
         make_folder_of(path)
+        # Listed before: of two that save at once, neither removes what the other is about to end.
+        others = [other for other in self.steps() if other != step]
         save(path, step=step, **state)
         write_file(self._pointer, f"{path.name}\n".encode())
-        others = [other for other in self.steps() if other != step]
         for spent in others[:max(0, len(others) - self.keep + 1)]:
             remove(self.path(spent))
         return path
