@@ -36,10 +36,6 @@ class Item(NamedTuple):
     array: Array
     device: Device
 
-    @property
-    def nbytes(self) -> int:
-        return self.array.nbytes
-
 
 def save_file(
     tensors: Mapping[str, object], path: PathLike, metadata: Mapping[str, str] | None = None, *,
@@ -92,17 +88,16 @@ def write_tensors(
                     os.unlink(index)
             return
         files = _shard_paths(path, len(shards), lock.held and not os.path.exists(index))
-        with _noting(lock, path, [*old, *(file.name for file in files)]):
+        names = {name: file.name for file, shard in zip(files, shards, strict=True)
+                 for name in shard}
+        with _noting(lock, path, [*old, *names.values()]):
             for file, shard in zip(files, shards, strict=True):
                 _write_one(shard, file, shard_metadata, put)
-            total = sum(item.nbytes for item in items.values())
-            said = {"metadata": {"total_size": total, **metadata}, "weight_map": {
-                name: file.name for file, shard in zip(files, shards, strict=True)
-                for name in shard}}
+            total = sum(item.array.nbytes for item in items.values())
+            said = {"metadata": {"total_size": total, **metadata}, "weight_map": names}
             with put(index) as descriptor:
                 write(descriptor, json.dumps(said, indent=1).encode())
-            with suppress(FileNotFoundError):
-                os.unlink(path)
+            path.unlink(missing_ok=True)
 
 
 def _item(name: str, value: Any) -> Item:
@@ -114,9 +109,7 @@ def _item(name: str, value: Any) -> Item:
     raise TypeError(f"{name!r} is {type(value).__name__}; wanted a Tensor or an array")
 
 
-def _described(
-    items: Mapping[str, Item]
-) -> Iterator[tuple[str, np.dtype, tuple[int, ...]]]:
+def _described(items: Mapping[str, Item]) -> Iterator[tuple[str, np.dtype, tuple[int, ...]]]:
     return ((name, np.dtype(item.array.dtype), tuple(item.array.shape))
             for name, item in items.items())
 
@@ -147,11 +140,11 @@ def _split(items: dict[str, Item], most: int | None) -> Iterator[dict[str, Item]
     part: dict[str, Item] = {}
     size = 0
     for name, item in items.items():
-        if part and most is not None and size + item.nbytes > most:
+        if part and most is not None and size + item.array.nbytes > most:
             yield part
             part, size = {}, 0
         part[name] = item
-        size += item.nbytes
+        size += item.array.nbytes
     yield part
 
 
@@ -201,8 +194,7 @@ def remove(path: Path) -> None:
     index = Path(f"{path}{INDEX_SUFFIX}")
     with _turn(path) as lock, _noting(lock, path, _shards_in(index)):
         for gone in (path, index):
-            with suppress(FileNotFoundError):
-                os.unlink(gone)
+            gone.unlink(missing_ok=True)
         sync_folder(path.parent)
 
 
@@ -240,6 +232,5 @@ def _remove_loose(path: Path, names: Iterable[str]) -> None:
             with suppress(PermissionError):
                 loose -= _shards_in(path.with_name(name))
     for name in loose:
-        with suppress(FileNotFoundError):
-            os.unlink(path.with_name(name))
+        path.with_name(name).unlink(missing_ok=True)
     sync_folder(path.parent)
