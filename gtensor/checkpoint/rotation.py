@@ -66,7 +66,7 @@ class Rotation:
             raise ValueError(f"step {step!r} given; wanted a whole number of 0 or more")
         path = self.path(step)
         make_folder_of(path)
-        # Listed before: of two that save at once, neither removes what the other is about to end.
+        # Listed before the save: of two at once, not both can then remove the other's new one.
         others = [other for other in self.steps() if other != step]
         save(path, step=step, **state)
         write_file(self._pointer, f"{path.name}\n".encode())

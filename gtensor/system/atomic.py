@@ -14,7 +14,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from gtensor.system.files import check_regular, open_regular
+from gtensor.system.files import check_regular, opened
 
 UNWRITTEN = "could not be written"
 WRITE_BYTES = 1 << 26  # in one call of the system, so that Ctrl-C need not wait for a whole tensor
@@ -194,10 +194,6 @@ def _sweep(folder: Path, owner: str) -> None:
     """Remove temporary files of this owner's killed writers, whose locks are free."""
     pattern = re.compile(rf"\.{digest(owner)}\.[0-9a-f]{{12}}\.tmp")
     for left in filter(pattern.fullmatch, os.listdir(folder)):
-        with suppress(OSError):
-            descriptor = open_regular(folder / left)
-            try:
-                if _lock(descriptor, fcntl.LOCK_NB):
-                    os.unlink(folder / left)
-            finally:
-                os.close(descriptor)
+        with suppress(OSError), opened(folder / left) as descriptor:
+            if _lock(descriptor, fcntl.LOCK_NB):
+                os.unlink(folder / left)

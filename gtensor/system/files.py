@@ -11,6 +11,7 @@ import errno
 import os
 import stat
 from collections.abc import Iterator
+from contextlib import contextmanager
 
 # A header as the reference implementation of safetensors bounds it: some million tensors.
 MOST_HEADER_BYTES = 100_000_000
@@ -59,6 +60,16 @@ def open_regular(path: str | os.PathLike[str]) -> int:
     return descriptor
 
 
+@contextmanager
+def opened(path: str | os.PathLike[str]) -> Iterator[int]:
+    """`open_regular`, closed at the end of the block."""
+    descriptor = open_regular(path)
+    try:
+        yield descriptor
+    finally:
+        os.close(descriptor)
+
+
 def check_regular(found: os.stat_result, path: str | os.PathLike[str]) -> None:
     """Raise OSError, in one sentence, unless that is what is known of a regular file."""
     if not stat.S_ISREG(found.st_mode):
@@ -101,11 +112,8 @@ def read_text(descriptor: int, start: int, stop: int) -> bytearray:
 
 def read_all(path: str | os.PathLike[str], most: int) -> bytearray:
     """A text file of at most `most` bytes. Raises OSError as `open_regular`, ValueError if more."""
-    descriptor = open_regular(path)
-    try:
+    with opened(path) as descriptor:
         return read_text(descriptor, 0, size_within(descriptor, most))
-    finally:
-        os.close(descriptor)
 
 
 def printable(text: str) -> str:
