@@ -17,7 +17,7 @@ def copy_floor(ladder: Ladder, xp: Any, nbytes: int) -> None:
     """Add the floor of work bound by memory: a copy of so many bytes."""
     source = xp.asarray(np.random.default_rng(0).integers(0, 256, nbytes, np.uint8))
     target = xp.empty_like(source)
-    target[...] = source  # the pages are there before anybody measures
+    target[...] = source  # the pages exist before the measurement
     ladder.floor("copy", lambda: xp.copyto(target, source), moved=2 * nbytes)
 
 

@@ -1,7 +1,7 @@
 """The one protocol by which everything here is measured.
 
 A ladder is a few ways to do one thing, its rungs: gtensor's, those of its peers, and floors, which
-do only what nobody can avoid (a copy for what is bound by memory, a matrix product for arithmetic).
+do only what is unavoidable (a copy for what is bound by memory, a matrix product for arithmetic).
 
     ladder = Ladder("relu", reference=lambda: np.maximum(x, 0), per=1)
     ladder.rung("gtensor", lambda: gt.nn.functional.relu(t), result=lambda y: y.numpy())

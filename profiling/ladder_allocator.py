@@ -6,7 +6,7 @@
 
 The traces (`traces.py` records them) are replayed allocation by allocation, online through the
 arena and by the plan of one iteration; no byte is touched. A figure is the reserved bytes at their
-peak over the bytes of live blocks at theirs, in granules of 512; 1 is what nobody can be below. On
+peak over the bytes of live blocks at theirs, in granules of 512; none can be below 1. On
 virtual memory, whole pages of 2 MiB are reserved, and scattered ones joined; "cudamalloc" has
 segments that stay where they are. For a plan the figure is its reservation over the peak of the
 blocks that stand in it; beside it the whole process, parameters and optimizer included, once what

@@ -11,7 +11,7 @@ computed. On the CPU each pattern is also replayed with one write per page, beca
 malloc took from the system costs its page faults only then.
 
 Times are host time per allocation with its free. The figures are the reserved bytes at their peak
-over the live bytes at theirs, each allocator starting empty; 1 is what nobody can be below.
+over the live bytes at theirs, each allocator starting empty; none can be below 1.
 """
 
 from __future__ import annotations
@@ -261,7 +261,7 @@ def cupy_pool() -> Peer:
 
 
 def malloc_async() -> Peer:
-    """The driver's stream-ordered pool, told to keep what is freed, as the others do."""
+    """The driver's stream-ordered pool, set to keep what is freed, as the others do."""
     import cupy
 
     runtime = cupy.cuda.runtime

@@ -4,7 +4,7 @@
     python profiling/ladder_ops.py --only "exp 1000"    # one op at one size
     python profiling/ladder_ops.py --device cuda        # against CuPy, for information
 
-An op knows the NumPy function that its CPU path stands for: a ufunc, or the formula of a fused op
+An op names the NumPy function that its CPU path computes: a ufunc, or the formula of a fused op
 evaluated on whole arrays. Reductions are paired by the standard's names. The last figure says how
 many ops miss the target, which is 1.5 times NumPy's time and 1 microsecond.
 """

@@ -5,7 +5,7 @@
 
 `record`: an allocation with its free from the arena's free list, without a recording and within
 one (its two events), with and without the user's line; and the check that a module's call and an
-op's record make for nobody while nothing is recorded. `write`: 100,000 events of a network's
+op's record make while nothing is recorded. `write`: 100,000 events of a network's
 training on a simulated device, as every file that `Timeline.save` writes. Nothing of it depends on
 the device. Times are of this thread's processor, since the machine may be busy; the least of the
 rounds.

@@ -111,7 +111,7 @@ def transformer(layers: int = 4, width: int = 256, length: int = 128) -> Iterato
 
 def training(model: gt.nn.Module, batch: Callable[[], tuple[gt.Tensor, gt.Tensor]],
              criterion: Callable[[gt.Tensor, gt.Tensor], gt.Tensor]) -> Iterator[None]:
-    """Forward, backward, update, as anybody writes them."""
+    """Forward, backward, update, in the usual order."""
     optimizer = gt.optim.AdamW(model.parameters())
     while True:
         inputs, target = batch()

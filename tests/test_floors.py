@@ -7,6 +7,7 @@ itself is checked on a planted package that breaks each rule once.
 from __future__ import annotations
 
 import ast
+import re
 import subprocess
 import sys
 import tomllib
@@ -372,6 +373,45 @@ def test_the_wheel_has_every_folder_of_the_package() -> None:
     held = {".".join(path.parent.relative_to(ROOT).parts) for path in (ROOT / "gtensor").rglob("*")
             if path.is_file() and not {"__pycache__", "include"} & {*path.parts}}
     assert sorted(listed) == sorted({*held, "gtensor._cuda"})
+
+
+# -- the page about it -----------------------------------------------------------------------------
+
+
+def rooms_on(page: str) -> set[str]:
+    """The folders and loose modules below gtensor/ in the page's tree."""
+    tree = page.partition("\n    gtensor/\n")[2].partition("\n\n")[0]
+    found, above = set(), []
+    for line in tree.splitlines():
+        depth = (len(line) - len(line.lstrip())) // 2 - 3
+        above[depth:] = [line.split()[0].rstrip("/")]
+        found.add("/".join(above))
+    return found
+
+
+def floors_on(page: str) -> dict[str, int]:
+    """The floor of each room in the page's table."""
+    rows = re.findall(r"^\| (\d) \| (.*) \|$", page, re.M)
+    return {room: int(floor) for floor, rooms in rows for room in re.findall(r"`(\w+)`", rooms)}
+
+
+PAGE = (ROOT / "docs/design.md").read_text(encoding="utf-8")
+
+
+def test_the_design_shows_every_room_and_no_other() -> None:
+    package = ROOT / "gtensor"
+    folders = {path.parent.relative_to(package).as_posix() for path in package.rglob("*.py")}
+    within = {f for f in folders if f != "." and not f.startswith(f"{APART}/")}
+    loose = {path.name for path in package.glob("*.py") if not path.stem.startswith("__")}
+    assert rooms_on(PAGE) == within | loose
+    assert rooms_on(PAGE.replace("  engine/ ", "  core/   ")) != within | loose
+
+
+def test_the_design_shows_the_floors() -> None:
+    wanted = {room: int(floor) for room, floor in FLOORS.items()
+              if "." not in room and not room.startswith("__")}
+    assert floors_on(PAGE) == wanted
+    assert floors_on(PAGE.replace("| 1 | `backend` |", "| 2 | `backend` |")) != wanted
 
 
 # -- what only a fresh process shows ---------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""Files from anybody: that say they are large, never end, are no files, or draw on terminals."""
+"""Untrusted files: claimed sizes, endless ones, no regular ones, and control characters."""
 
 from __future__ import annotations
 
@@ -132,7 +132,7 @@ def test_plain_values_come_back_from_their_pickles(protocol: int) -> None:
 
 
 def test_nested_tuples_that_repeat_each_other_end(tmp_path: Path) -> None:
-    """Doubled 60 times: 2**60 values to whoever walks through them, as hashing and printing do."""
+    """Doubled 60 times: 2**60 values to code that visits them all, as hashing and printing do."""
     nested: Any = ()
     for _ in range(60):
         nested = (nested, nested)

@@ -30,7 +30,7 @@ def test_the_document_is_the_registry() -> None:
         "PYTHONPATH=tests python -m ops_page > docs/ops.md")
 
 
-def test_every_op_stands_in_the_family_that_makes_it() -> None:
+def test_every_op_is_defined_in_the_folder_of_its_family() -> None:
     grouped = ops_page.families()
     assert sorted(name for names in grouped.values() for name in names) == sorted(registry)
     assert {"multiply", "expm1_grad"} < set(grouped["elementwise"])

@@ -1,14 +1,19 @@
-"""Documents: Python blocks of the pages read first run as they stand, and every link leads on."""
+"""Documents: Python blocks of the pages read first run, links lead somewhere, named files exist."""
 
 from __future__ import annotations
 
+import importlib
 import os
 import re
 import subprocess
 import sys
+from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
+
+import gtensor
 
 ROOT = Path(__file__).parents[1]
 PAGES = ("README.md", "CONTRIBUTING.md", "docs/guide.md")  # whose Python blocks run
@@ -90,3 +95,85 @@ def test_a_link_that_leads_nowhere_is_found(tmp_path: Path) -> None:
     page.write_text("# A page\n[a](#a-page) [b](other.md#the-others-page) [c](other.md)\n"
                     "[d](#b-page) [e](other.md#a-page) [f](none.md)\n", encoding="utf-8")
     assert broken(page) == ["#b-page", "other.md#a-page", "none.md"]
+
+
+# -- files, folders and modules that prose names ---------------------------------------------------
+
+ELSEWHERE = {  # named in prose, and not in the repository
+    "script.py": "the user's", "program.py": "the user's", "train.py": "the user's",
+    "cuda_default.py": "the user's", "runs/digits": "made by `make run`",
+    "gtensor/_cuda": "`kernels` in the wheel", "kernel.cu": "the name of a text without a file",
+    "cupy_cub.cu": "CuPy's", "cupy_thrust.cu": "CuPy's",
+    "cupy/type_dispatcher.cuh": "CuPy's",
+    "profiling/results/h200/ops.json": "results to come",
+}
+PLACE = re.compile(r"(?<![\w./<~-])(?:"
+                   r"(?:[\w.-]+/)*[\w-]+\.(?:py|cuh?|cpp|md|sh)\b(?!\()"  # a file
+                   r"|(?:gtensor|tests|docs|profiling)/[\w./-]*\w(?![\w*])"  # below the root
+                   r"|(?<=`)(?:[\w.-]+/)+(?=`))")  # a folder
+DOTTED = re.compile(r"(?<![\w./@-])(?:gtensor|gt|tests)(?:\.[A-Za-z]\w*)+")
+PROSE = {  # what is prose in a file of this kind; all of it in others
+    ".py": r'#.*|"""(?s:.*?)"""', ".cpp": r"//.*", ".h": r"//.*", ".cu": r"//.*", ".cuh": r"//.*",
+}
+INVENTING = ("test_readme.py", "test_kernels_loader.py")  # their prose names made-up files
+WRITTEN = [path for pattern in ("gtensor/**/*.*", "kernels/*.*", "*.md", "docs/*.md",
+                                "profiling/**/*.*", "tests/**/*.py")
+           for path in sorted(ROOT.glob(pattern)) if path.suffix in (*PROSE, ".md", ".sh")
+           and path.name not in ("CHANGELOG.md", *INVENTING)]
+
+
+@cache
+def places() -> set[str]:
+    """Every file and folder of the repository, by its path and by the ends of that path."""
+    found = set()
+    for top in ("gtensor", "kernels", "tests", "profiling", "docs", "README.md", "CONTRIBUTING.md",
+                "CHANGELOG.md"):
+        for path in (ROOT / top, *(ROOT / top).rglob("*")):
+            if "__pycache__" not in path.parts:
+                parts = path.relative_to(ROOT).parts
+                found |= {"/".join(parts[start:]) for start in range(len(parts))}
+    return found
+
+
+def is_there(name: str) -> bool:
+    """Whether a dotted name is a module of tests, or a module or name of gtensor."""
+    first, *rest = name.split(".")
+    if first == "tests":
+        return name.replace(".", "/") in places() or f"{name.replace('.', '/')}.py" in places()
+    value = gtensor
+    for count, part in enumerate(rest, 1):
+        try:
+            value = getattr(value, part) if hasattr(value, part) else importlib.import_module(
+                ".".join(["gtensor", *rest[:count]]))
+        except ImportError:
+            return False
+    return True
+
+
+def missing(path: Path) -> Iterator[str]:
+    """The files, folders and modules that a file's prose names and that do not exist."""
+    text = path.read_text(encoding="utf-8")
+    if path.suffix in PROSE:
+        text = "\n".join(re.findall(PROSE[path.suffix], text))
+    for name in PLACE.findall(text):
+        plain = re.sub(r"^(\.\.?/)+", "", name).rstrip("/")
+        if plain not in places() and plain not in ELSEWHERE:
+            yield f"{path.name}: {name}"
+    yield from (f"{path.name}: {name}" for name in DOTTED.findall(text) if not is_there(name))
+
+
+def test_files_and_modules_that_prose_names_exist() -> None:
+    assert not [fault for path in WRITTEN for fault in missing(path)]
+
+
+def test_names_of_files_that_do_not_exist_are_found(tmp_path: Path) -> None:
+    there = ("`engine/slots.py`, slots.py, `tests/engine`, `memory/arena/`, ../docs/design.md, "
+             "gtensor.linalg.inv, `gt.nn.functional.gelu`, tests.hostile, files.name, a/b")
+    gone = ["core/slots.py", "frames.py", "tests/tape", "memory/heaps/", "gtensor.core.op",
+            "gt.memory.scenarios", "tests.hostage"]
+    (tmp_path / "page.md").write_text(f"{there}\n`{'` `'.join(gone)}`\n", encoding="utf-8")
+    (tmp_path / "page.py").write_text(
+        f'"""A docstring.\n\n{there} `{gone[0]}`\n"""\nx = "frames.py"  # {gone[4]}\n',
+        encoding="utf-8")
+    assert list(missing(tmp_path / "page.md")) == [f"page.md: {name}" for name in gone]
+    assert list(missing(tmp_path / "page.py")) == [f"page.py: {gone[0]}", f"page.py: {gone[4]}"]

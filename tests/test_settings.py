@@ -1,4 +1,4 @@
-"""The table of flags: what each may be, how mistakes are told, how blocks restore."""
+"""The table of flags: what each may be, errors for others, how blocks restore."""
 
 from __future__ import annotations
 

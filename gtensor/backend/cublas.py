@@ -338,7 +338,8 @@ class Products:
         """The memory that cuBLAS may write while it works on the stream with that id."""
         found = self._workspaces.get(stream)
         if found is None:
-            made = self._device.empty((self._workspace_bytes(),), np.uint8, "cublas")
+            nbytes = self._workspace_bytes()
+            made = self._device.workspace(nbytes, np.uint8)(0, (nbytes,))
             found = self._workspaces.setdefault(stream, made)  # two threads may share the stream
         return found
 

@@ -13,6 +13,7 @@ import threading
 from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager, nullcontext
 from functools import cache
+from math import prod
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -28,6 +29,17 @@ if TYPE_CHECKING:
 
 class DeviceError(ValueError):
     """A device that does not exist was named, or operands live on different devices."""
+
+
+class Scratch:
+    """Work buffers of one size, each taken in any shape that fits. See `Device.workspace`."""
+
+    def __init__(self, buffers: Array) -> None:
+        self._buffers = buffers  # (count, elements)
+
+    def __call__(self, which: int, shape: tuple[int, ...]) -> Array:
+        """Buffer `which`, uninitialized, as a contiguous array of `shape`."""
+        return self._buffers[which, :prod(shape)].reshape(shape)
 
 
 class Device:
@@ -59,6 +71,10 @@ class Device:
     def empty(self, shape: tuple[int, ...], dtype: DTypeLike, label: str = "") -> Array:
         """An uninitialized C-contiguous array; `label` names its op in memory reports."""
         raise TypeError("Device is abstract; get one with gtensor.device('cpu')")
+
+    def workspace(self, elements: int, dtype: DTypeLike, count: int = 1) -> Scratch:
+        """`count` uninitialized buffers for an op to work in; one allocation, label "workspace"."""
+        return Scratch(self.empty((count, max(1, elements)), dtype, "workspace"))
 
     def to_numpy(self, array: Array) -> np.ndarray:
         """The array's values as a NumPy array (the same memory on the CPU)."""

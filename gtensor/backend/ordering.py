@@ -34,8 +34,8 @@ class Stamp:
 class Block(Protocol):
     """A block of memory: the stream that it belongs to, and its users so far.
 
-    `owner` is its resource, whose `record_use` is told of users. `readers` and `written` are unset
-    until a second stream touches it, `stamp` until a captured op writes it.
+    `owner` is its resource, whose `record_use` is called for each further stream. `readers` and
+    `written` are unset until a second stream touches it, `stamp` until a captured op writes it.
     """
 
     stream: int

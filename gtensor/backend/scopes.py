@@ -37,7 +37,7 @@ listeners: list[Listener] = []
 
 @contextmanager
 def phase(name: str) -> Iterator[None]:
-    """Mark the block as a phase of a training step; listeners are told of both its ends."""
+    """Mark the block as a phase of a training step; listeners are called at both ends."""
     if not listeners:
         yield
         return

@@ -110,7 +110,7 @@ class _Pool:
             try:
                 raise error
             finally:
-                del error  # the exception knows this frame, which must not know it
+                del error  # else this frame and the exception refer to each other
         return True, value
 
     def stop(self) -> None:

@@ -40,7 +40,7 @@ def backward(root: Tensor, grad: Tensor | None, create_graph: bool, keep: bool) 
     _commit(kept, grads, create_graph)
 
 
-public.backward = backward  # Tensor's method calls it by this name: a tensor knows no walk
+public.backward = backward  # Tensor's method calls this: tensor.py cannot import it
 
 
 def gradients(

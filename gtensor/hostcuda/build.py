@@ -166,7 +166,7 @@ def _remove(path: Path) -> None:
     held = _lock(stamp, os.O_RDWR, fcntl.LOCK_EX | fcntl.LOCK_NB) if stamp.exists() else None
     try:
         if _is_old(path):
-            # Under another name first: a process that wants it now makes a new one.
+            # Renamed first: a process that needs it meanwhile makes a new one.
             gone = path.rename(path.with_name(f"{path.name}.{os.getpid()}"))
             shutil.rmtree(gone, ignore_errors=True)
     finally:
@@ -182,7 +182,7 @@ def made(path: Path, make: Callable[[Path], Path]) -> Path:
         return path
     with locked(path) as folder:
         if not path.exists():
-            make(folder).rename(path)  # nothing half written is ever seen there
+            make(folder).rename(path)  # atomic: nothing incomplete is found there
     return path
 
 

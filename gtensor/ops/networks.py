@@ -19,7 +19,13 @@ from gtensor.ops.conv import convolution  # noqa: F401
 from gtensor.ops.elementwise import erf  # noqa: F401
 from gtensor.ops.linalg import linear  # noqa: F401
 from gtensor.ops.losses import cross_entropy, pointwise, probability  # noqa: F401
-from gtensor.ops.norms import batch_norm, group_norm, inplace_abn, layer_norm, rms_norm  # noqa: F401  # noqa: F401
+from gtensor.ops.norms import (  # noqa: F401
+    batch_norm,
+    group_norm,
+    inplace_abn,
+    layer_norm,
+    rms_norm,
+)
 from gtensor.ops.pool import adaptive_pool, average_pool, interpolation, max_pool  # noqa: F401
 from gtensor.ops.updates import optimizer_kernels  # noqa: F401
 

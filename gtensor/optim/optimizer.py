@@ -6,14 +6,13 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar, overload
 
 from gtensor.array.creation import asarray
-from gtensor.backend import DeviceError
+from gtensor.backend import DeviceError, Scratch
 from gtensor.backend.scopes import phase
 from gtensor.engine.context import enable_grad, no_grad
 from gtensor.engine.in_place import write
 from gtensor.engine.op import Op
 from gtensor.engine.tensor import Tensor
 from gtensor.nn.module import Module
-from gtensor.ops.build.cpu_tiles import Scratch
 from gtensor.ops.updates.optimizer_kernels import workspace
 from gtensor.system.documents import UNLOADED, Facts, plain
 
@@ -353,10 +352,8 @@ def check_betas(betas: Sequence[float]) -> None:
 
 def _workspaces(parameters: list[Tensor]) -> dict[Any, Scratch]:
     """Work buffers per dtype, large enough for the largest parameter on the CPU."""
-    largest: dict[Any, Tensor] = {}
+    sizes: dict[Any, int] = {}
     for parameter in parameters:
         if parameter.device.type == "cpu":
-            known = largest.get(parameter.dtype)
-            if known is None or known.size < parameter.size:
-                largest[parameter.dtype] = parameter
-    return {dtype: workspace(parameter.shape, dtype) for dtype, parameter in largest.items()}
+            sizes[parameter.dtype] = max(sizes.get(parameter.dtype, 0), parameter.size)
+    return {dtype: workspace((size,), dtype) for dtype, size in sizes.items()}

@@ -1,4 +1,4 @@
-"""Checks of an op's derivatives: backward, who wants one, accumulation, second order, tangent."""
+"""Checks of an op's derivatives: backward, masks, accumulation, second order, tangent."""
 
 from __future__ import annotations
 

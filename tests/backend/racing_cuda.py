@@ -1,4 +1,4 @@
-"""A CUDA device of NumPy arrays that tells every race between its streams.
+"""A CUDA device of NumPy arrays that reports every race between its streams.
 
 Work is done at once, so values are always right. What is simulated is order: each stream carries a
 clock of what it has waited for, and every access of a path to an array is compared with all earlier

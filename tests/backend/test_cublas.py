@@ -182,6 +182,15 @@ def test_a_stream_has_a_workspace_of_its_own_that_goes_with_it():
     assert number not in device._products._workspaces
 
 
+def test_a_timeline_shows_the_workspace_as_one():
+    a = gt.ones((4, 4), device="cuda")
+    with gt.memory.timeline(device="cuda") as timeline, gt.stream("cuda"):
+        a @ a
+    nbytes = get_device("cuda")._products._workspace_bytes()
+    assert [life.category for life in timeline.history().lives
+            if life.made is not None and life.nbytes == nbytes] == ["workspace"]
+
+
 def test_threads_have_handles_of_their_own_and_leave_them_to_others():
     products = get_device("cuda")._products
     a = gt.ones((4, 4), device="cuda")

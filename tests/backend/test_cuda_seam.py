@@ -115,7 +115,7 @@ def test_an_allocation_of_no_bytes_has_an_address(allocator):
 
 
 def test_handles_are_recycled_ids_are_not(current, monkeypatch):
-    """A dead stream's handle serves a new stream; the book tells them apart, and says who went."""
+    """A dead stream's handle serves a new stream; the book has two ids."""
     numbers = {}
     monkeypatch.setattr(cuda_streams, "stream_id", lambda handle: numbers[handle])
     monkeypatch.setattr(cuda_streams.StreamBook, "everything", lambda book: "all work")
@@ -181,7 +181,7 @@ def test_a_stream_makes_its_device_the_current_one(current, monkeypatch):
     assert current.devices == [0]
 
 
-def test_default_streams_of_devices_share_a_handle_and_are_told_apart(current, monkeypatch):
+def test_default_streams_of_devices_share_a_handle_and_have_their_own_ids(current, monkeypatch):
     monkeypatch.setattr(cuda_streams, "stream_id", lambda handle: 7 + current.devices[-1])
     default = stand_in(0)
     books = [cuda_streams.StreamBook(index, lambda number, last: None) for index in range(2)]
@@ -208,7 +208,7 @@ def test_an_event_is_made_on_the_device_of_its_stream(current, monkeypatch):
 
 
 def stand_in(handle, foreign=None, current=None, device=0):
-    """A CuPy Stream of a handle, which it owns unless somebody else does, without a driver.
+    """A CuPy Stream of a handle, which it owns unless another object does, without a driver.
 
     Entered, it refuses to be of another device than the current one, as CuPy's do.
     """

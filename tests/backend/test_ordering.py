@@ -1,4 +1,4 @@
-"""Who waits for whom when several streams read and write one block, on simulated streams."""
+"""Which stream waits for which when several read and write one block, on simulated streams."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Counted(SimulatedStream):
 
 
 class Note:
-    """A resource that keeps what it is told."""
+    """A resource that lists the calls of `record_use`."""
 
     def __init__(self) -> None:
         self.told = []
@@ -111,7 +111,7 @@ def test_a_writer_waits_for_readers_and_readers_after_it_for_the_writer(world):
     assert runs_after(a, c)
 
 
-def test_a_write_on_the_home_stream_makes_an_old_event_too_old(world):
+def test_a_write_on_the_blocks_own_stream_outdates_an_old_event(world):
     ordering, (a, b, _) = world
     block = StandIn(a)
     ordering.read(b, block)
@@ -146,7 +146,7 @@ def test_a_stream_may_end_while_another_ends(world):
 
 
 def test_random_reads_and_writes_are_in_order(world):
-    """Whoever reads sees the last write; whoever writes comes after all reads of the old value."""
+    """A read sees the last write; a write runs after all reads of the old value."""
     rng = np.random.default_rng()
     for _ in range(200):
         streams = [Counted() for _ in range(3)]

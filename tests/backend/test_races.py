@@ -72,7 +72,7 @@ def test_random_programs_on_other_memory_than_the_arenas_have_no_race(monkeypatc
     assert races_of(monkeypatch, 20, random.randrange(1 << 30), foreign=True) == set()
 
 
-def test_planted_fault_memory_without_notes_that_waits_for_nobody_is_caught(monkeypatch):
+def test_planted_fault_memory_with_unknown_users_that_waits_for_no_stream_is_caught(monkeypatch):
     monkeypatch.setattr(Ordering, "behind_all", lambda ordering, stream, known: None)
     assert races_of(monkeypatch, 20, foreign=True)
 
@@ -89,7 +89,7 @@ def test_memory_of_another_library_is_used_behind_all_streams(device):
     assert device.races == []
 
 
-def test_a_capture_waits_for_nobody_and_nobody_for_it(device):
+def test_a_capture_waits_for_no_stream_and_no_stream_for_it(device):
     side, captured = device.new_stream(), device.new_stream()
     side.launch()
     device._ordering.captures[captured.id] = Touched()
@@ -134,7 +134,7 @@ def test_planted_fault_state_that_counts_as_read_is_caught(monkeypatch):
     assert any(race.startswith("to_numpy reads") for race in races_of(monkeypatch, 40))
 
 
-def test_a_gradient_is_written_over_only_behind_who_reads_it(device):
+def test_a_gradient_is_overwritten_only_after_its_readers(device):
     """(a + b) * 1.5 lends one gradient to both, which multiply it on two streams."""
     x, y = (device.tensor([1.0, 2.0]).requires_grad_() for _ in range(2))
     seed = device.tensor([1.0, 1.0])

@@ -44,7 +44,7 @@ class World:
 
 
 class Recorded:
-    """An event of CuPy's that knows where it was recorded."""
+    """An event of CuPy's with the stream that recorded it."""
 
     def record(self, stream) -> None:
         self.stream = stream
@@ -124,7 +124,7 @@ def test_a_default_stream_per_thread_ends_with_its_thread(world, monkeypatch):
 
 
 def test_a_stream_is_known_until_its_last_event_is(world, monkeypatch):
-    """Whoever asks in between, on another thread or in a finalizer, must not find it gone."""
+    """It exists throughout for other threads and for finalizers."""
     world.numbers[40] = 7
     found = []
     monkeypatch.setattr(StreamBook, "everything", lambda book: found.append(book.get(7)))

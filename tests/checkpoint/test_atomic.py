@@ -104,7 +104,7 @@ def test_a_kill_before_any_call_leaves_a_whole_checkpoint(
 @pytest.mark.parametrize(("before", "after"), KINDS)
 @pytest.mark.parametrize("fault", [OSError(errno.ENOSPC, "No space left on device"),
                                    KeyboardInterrupt()])
-def test_a_fault_in_any_call_leaves_a_whole_checkpoint_and_no_litter(
+def test_a_fault_in_any_call_leaves_a_whole_checkpoint_and_no_other_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, before: bool, after: bool,
     fault: BaseException
 ) -> None:

@@ -288,7 +288,7 @@ def test_no_bytes_crash_the_parser(text: bytes, size: int) -> None:
             assert all(8 <= e.start <= e.stop <= size for e in header.entries.values())
 
 
-def test_files_of_torch_save_and_savez_are_told_apart(tmp_path: Path) -> None:
+def test_files_of_torch_save_and_savez_are_named_in_the_error(tmp_path: Path) -> None:
     torch.save({"w": torch.ones(3)}, tmp_path / "t.pt")
     np.savez(tmp_path / "a.npz", w=np.ones(3))
     for name in ("t.pt", "a.npz"):

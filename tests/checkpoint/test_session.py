@@ -302,7 +302,7 @@ def test_a_broken_state_of_random_numbers_changes_nothing(tmp_path: Path) -> Non
 
 
 class Keeper:
-    """A part that takes the states it is told to."""
+    """A part that accepts the given states only."""
 
     def __init__(self, value: int, *refused: int, error: type[BaseException] = ValueError) -> None:
         self.value, self.refused, self.error = value, refused, error

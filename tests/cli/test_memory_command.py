@@ -36,7 +36,7 @@ def file(request, tmp_path):
     return path
 
 
-def test_it_says_who_held_what_at_the_peak(file, capsys):
+def test_it_prints_the_holders_of_memory_at_the_peak(file, capsys):
     assert main(["memory", str(file)]) == 0
     out = capsys.readouterr().out
     assert "6 KiB live on cuda:0 at the peak, in 3 blocks; 3 events in 0.75 s, the peak" in out
@@ -57,7 +57,7 @@ def test_one_table_can_be_asked_for(file, group, name, capsys):
     assert shown > 0 and "made in a forward pass" not in out
 
 
-def test_the_peak_lies_within_the_time_that_is_told(file, capsys):
+def test_the_peak_lies_within_the_recorded_time(file, capsys):
     assert main(["memory", str(file), "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
     assert (found["peak"]["seconds"], found["seconds"]) == (0.5, 0.75)  # both from the start

@@ -85,7 +85,7 @@ def test_a_chain_of_exponentials() -> None:
 @pytest.mark.parametrize("length", [1, 4, 8])
 @pytest.mark.parametrize("op", [gt.sin, gt.cos], ids=["sin", "cos"])
 def test_a_chain_that_saves_its_inputs(op: Op, length: int) -> None:
-    """L buffers: the first input is the leaf's own, borrowed, and nobody saves the last output."""
+    """L buffers: the first input is borrowed from the leaf, and no record saves the last output."""
     x = leaf()
     usage = measure(lambda: run_chain(x, op, length))
     assert usage.peak == length * UNIT

@@ -72,7 +72,7 @@ def test_in_place_norms_copy_a_regions_input_once_a_run() -> None:
     norm.to("float64")
     x = leaf * 1.0
     before = x.detach().numpy().copy()
-    x = leaf * 1.0  # a buffer that nobody has seen
+    x = leaf * 1.0  # a buffer without other readers
     count = copies()
     y = checkpoint(norm, x)
     assert copies() == count + 1

@@ -144,7 +144,7 @@ def test_every_way_to_overwrite_is_seen(write):
         loss.backward()
 
 
-def test_writing_what_nobody_saved_is_fine():
+def test_writing_unsaved_memory_is_allowed():
     x = leaf(1, 2)
     y = x * 2.0  # saves the factor only
     y += 1.0
@@ -156,7 +156,7 @@ def test_writing_what_nobody_saved_is_fine():
 
 def test_saves_are_made_only_for_inputs_that_need_them():
     x, w = leaf(1, 2), leaf(3, 4).detach()
-    y = x * w  # the gradient of x needs w, nobody needs x
+    y = x * w  # the gradient of x needs w, no gradient needs x
     assert [s is None for s in y._node.saved] == [True, False]
     assert (x + w)._node.saved == ()
     assert all(np.ndim(s) == 0 for s in (x * 1.0)._node.saved if s is not None)  # the number only
@@ -185,7 +185,7 @@ def test_modes_belong_to_a_thread():
 
 
 def test_threads_that_share_leaves_lose_no_gradient():
-    """Each thread walks graphs of its own; the leaves are everybody's."""
+    """Each thread walks graphs of its own; they share the leaves."""
     threads, rounds = 4, 50
     x, w = leaf(1, 2), leaf(3, 4)
     start = threading.Barrier(threads)

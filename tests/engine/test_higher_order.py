@@ -72,7 +72,7 @@ def test_grad_functions_refuse_what_is_no_tensor_and_what_is_not_there():
             gt.grad(lambda x: x * x, position)(scalar(2.0))
 
 
-def test_the_result_has_a_history_only_if_somebody_can_use_it():
+def test_the_result_has_a_history_only_if_a_gradient_can_use_it():
     x = scalar(2.0)
     assert not gt.grad(lambda v: v * v)(x.detach()).requires_grad
     assert gt.grad(lambda v: v * v)(x).requires_grad

@@ -289,7 +289,7 @@ def test_a_backward_in_the_middle_of_a_commit_is_one_error(monkeypatch):
     assert x.grad.tolist() == [6.0, 12.0]
 
 
-def test_a_claim_that_an_interrupt_ends_is_let_go():
+def test_a_claim_that_an_interrupt_ends_is_released():
     for place in itertools.count(1):
         x = gt.tensor([1.0, 2.0], requires_grad=True)
         loss = (x * x).sum()

@@ -180,13 +180,13 @@ def test_no_garbage_is_left_by_shared_storages(leaf: gt.Tensor) -> None:
 def test_ops_extras_are_not_their_output(leaf: gt.Tensor) -> None:
     """What a record saves beside inputs and output has no flag, so it must be other memory."""
     for name in ("batch_norm", "max_pool2d", "layer_norm", "group_norm", "rms_norm", "attention"):
-        record = registry[name]
-        for sample in record.samples:
+        op = registry[name]
+        for sample in op.samples:
             arrays = [None if s is None else np.abs(np.random.standard_normal(s)) + 0.1
                       for s in sample.shapes]
-            if not record.extra_names:
+            if not op.extra_names:
                 continue
-            out, *extras = record.cpu(*arrays, **sample.params)
+            out, *extras = op.cpu(*arrays, **sample.params)
             assert not any(np.may_share_memory(out, e) for e in extras if e is not None), name
 
 
@@ -257,7 +257,7 @@ def test_an_error_leaves_the_input_whole(leaf: gt.Tensor) -> None:
 
 
 def test_an_interrupt_in_the_write_consumes_the_input(leaf: gt.Tensor) -> None:
-    """Some of its elements may have been written: nobody can read the rest as if whole."""
+    """Some of its elements may have been written, so every read raises."""
 
     def interrupted(x: Any, *, out: Any = None) -> Any:
         out[0] = 0

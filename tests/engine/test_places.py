@@ -52,7 +52,7 @@ def written_elsewhere(kind):
 
 
 @pytest.mark.parametrize("reader", PLACE_READERS)
-def test_who_takes_the_place_with_the_values_is_refused_where_they_disagree(reader):
+def test_readers_of_place_and_values_are_refused_where_the_two_differ(reader):
     """As an op is; before anything is changed."""
     for kind in ("recorded", "recorded, written unseen", "history lost"):
         y = written_elsewhere(kind)
@@ -85,7 +85,7 @@ def test_readers_of_the_values_alone_see_what_was_written():
         assert y._version != y._storage.version, "reading the values renewed the handle"
 
 
-def test_unrecorded_writes_elsewhere_change_nothing_for_who_takes_the_place():
+def test_unrecorded_writes_elsewhere_change_nothing_for_readers_of_the_place():
     def outcome(reader, y):
         try:
             reader(y)

@@ -48,7 +48,7 @@ def test_every_consumer_has_its_own(leaf: gt.Tensor) -> None:
     np.testing.assert_allclose(leaf.grad.numpy(), 2 * (4 * x**3 + 2 * x * np.exp(x * x)))
 
 
-def test_a_recipe_survives_a_write_for_earlier_consumers_only(leaf: gt.Tensor) -> None:
+def test_after_a_write_a_recipe_is_valid_for_earlier_consumers_only(leaf: gt.Tensor) -> None:
     z = keep(leaf + 1)
     early = z * z
     z += 1.0
@@ -66,8 +66,8 @@ def test_a_view_of_the_output_is_saved_as_it_is(leaf: gt.Tensor) -> None:
         y.sum().backward()
 
 
-def test_a_recipe_knows_when_its_inputs_were_written() -> None:
-    """What it was made of is a leaf here, which somebody may write."""
+def test_a_recipe_with_overwritten_inputs_raises() -> None:
+    """Its input is a leaf, which the user may write."""
     leaf = gt.tensor([1.0, 2.0]).requires_grad_()
     z = keep(leaf)
     y = z * 2.0 * z
@@ -113,7 +113,7 @@ def test_a_recipe_keeps_what_it_reads(leaf: gt.Tensor) -> None:
 def test_an_exported_output_is_saved_as_it_is(leaf: gt.Tensor) -> None:
     w = gt.tensor(np.ones((3, 5))).requires_grad_()
     z = keep(leaf + 1)
-    z.numpy()[...] *= 3  # nobody can see this
+    z.numpy()[...] *= 3  # nothing reads this
     values = z.numpy().copy()
     (z * w).sum().backward()
     assert np.array_equal(w.grad.numpy(), values)

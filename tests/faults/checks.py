@@ -1,7 +1,7 @@
-"""Checks of the engine that faults are held against, each small and self-contained.
+"""Checks of the engine that planted faults must make fail, each small and self-contained.
 
-They pass on the engine as it is; `table.py` says which fault makes which of them fail. Checks of a
-single op are `gtensor.testing.opcheck`'s.
+They pass on the engine without a fault; `table.py` says which fault makes which of them fail.
+`gtensor.testing.opcheck` has the checks of a single op.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ _OPS: dict[str, tuple[int, Any, Any]] = {
     "transpose": (1, lambda a: a.T, lambda g, a: (g.T,)),
     "reshape": (1, lambda a: a.reshape(SHAPE), lambda g, a: (g,)),
     "matmul": (2, lambda a, b: a @ b, lambda g, a, b: (g @ b.T, a.T @ g)),
-    "spread": (1, lambda a: a + a[0], lambda g, a: (g + np.eye(3)[:, :1] * g.sum(0),)),
+    "add_row": (1, lambda a: a + a[0], lambda g, a: (g + np.eye(3)[:, :1] * g.sum(0),)),
 }
 
 
@@ -88,7 +88,7 @@ def _gradients(
     return grads
 
 
-def a_failed_walk_lets_the_graph_go() -> None:
+def a_failed_walk_releases_the_graph() -> None:
     """After an error in a kept graph, the same graph can be walked again."""
     x = gt.tensor([1.0, 2.0], requires_grad=True)
     y = x * 3.0
@@ -99,7 +99,7 @@ def a_failed_walk_lets_the_graph_go() -> None:
         except ZeroDivisionError:
             pass
         else:
-            raise AssertionError("the observer's error did not come out of backward()")
+            raise AssertionError("backward() did not raise the observer's error")
     y.backward(gt.ones(2))
     np.testing.assert_array_equal(x.grad.numpy(), [3.0, 3.0])
 
@@ -149,12 +149,12 @@ def a_graph_is_walked_once_at_a_time() -> None:
 
     with gt.observe(walk_again):
         loss.backward()
-    assert len(said) == 2, "the second walk was let in"
+    assert len(said) == 2, "the second walk was accepted"
     assert "being walked by another backward" in said[1]
 
 
 def an_error_before_the_end_leaves_grad_alone() -> None:
-    """A rule that fails late: no `.grad` has changed, although gradients had arrived."""
+    """A rule fails late: no `.grad` has changed, although gradients were collected."""
     x = gt.tensor([1.0, 2.0], requires_grad=True)
     w = gt.tensor([1.0, 2.0], requires_grad=True)
     loss = (x.exp() * w).sum()
@@ -166,7 +166,7 @@ def an_error_before_the_end_leaves_grad_alone() -> None:
 # -- memory ----------------------------------------------------------------------------------------
 
 
-def saved_arrays_die_as_the_walk_passes() -> None:
+def saved_arrays_are_freed_by_the_walk() -> None:
     """What a record saved is gone after backward, although the output is still held."""
     x = gt.tensor(np.arange(6.0), requires_grad=True)
     hidden = x * 2.0
@@ -179,7 +179,7 @@ def saved_arrays_die_as_the_walk_passes() -> None:
 
 
 def forwards_leave_nothing_alive() -> None:
-    """1,000 forwards without backward, collector off: every array dies with its handles."""
+    """1,000 forwards without backward, collector off: dropping the handles frees every array."""
     x = gt.tensor(np.arange(6.0), requires_grad=True)
     enabled = gc.isenabled()
     gc.collect()
@@ -205,15 +205,15 @@ def live_blocks_do_not_overlap() -> None:
     try:
         places = sorted((block.ptr, block.ptr + block.size) for block in blocks)
         for (_, end), (start, _) in pairwise(places):
-            assert end <= start, "the arena handed out the bytes of a live block"
+            assert end <= start, "two live blocks share bytes"
     finally:
         for block in blocks:
-            del block.__del__  # chunks that were given out twice must not go back twice
+            del block.__del__  # chunks that were allocated twice must not be freed twice
         del blocks
 
 
 def arrays_keep_their_blocks() -> None:
-    """A tensor's memory is not handed out again while a view of it lives."""
+    """A tensor's memory is not reused while a view of it lives."""
     with settings.override(arena_min_bytes=0):
         view = gt.full((64, 64), 3.0)[1:3]
         others = [gt.full((64, 64), 5.0) for _ in range(8)]
@@ -221,7 +221,7 @@ def arrays_keep_their_blocks() -> None:
         del others
 
 
-# -- what enters, and numbers at the ends of their range -------------------------------------------
+# -- inputs, and numbers at the ends of their range ------------------------------------------------
 
 
 def _refused(call: Callable[[], object]) -> bool:
@@ -232,13 +232,13 @@ def _refused(call: Callable[[], object]) -> bool:
     return False
 
 
-def only_numbers_enter() -> None:
+def only_numbers_are_elements() -> None:
     """Arrays and dtypes of objects, texts and times are refused."""
     for dtype in (object, [("a", object)], "U3", "M8[s]"):
         given = np.zeros(3, dtype)
         for call in (lambda d=dtype: gt.empty((3,), dtype=d), lambda a=given: gt.asarray(a),
                      lambda d=dtype: gt.ones(3).astype(d), lambda a=given: gt.concat([a, a])):
-            assert _refused(call), f"{dtype} was let in"
+            assert _refused(call), f"{dtype} was accepted"
 
 
 def no_mask_is_dropped() -> None:
@@ -267,7 +267,7 @@ def a_huge_gradient_does_not_stop_adam() -> None:
         before = p.item()
         p.grad = gt.tensor([gradient])
         optimizer.step()
-        assert p.item() != before, "the parameter stands still"
+        assert p.item() != before, "the parameter does not move"
 
 
 class _Refusing:
@@ -282,10 +282,10 @@ class _Refusing:
         raise MemoryError("no pages")
 
     def release(self, address: int, nbytes: int) -> None:
-        raise RuntimeError("no address is taken back")
+        raise RuntimeError("no address can be released")
 
 
-def out_of_memory_is_told_although_clearing_up_fails() -> None:
+def out_of_memory_is_raised_although_the_cleanup_fails() -> None:
     """A request that finds no pages raises OutOfMemoryError."""
     arena = Arena(VirtualSegments(_Refusing()))
     try:
@@ -296,8 +296,8 @@ def out_of_memory_is_told_although_clearing_up_fails() -> None:
         pass
 
 
-def a_timeline_lets_a_released_plan_go() -> None:
-    """Within a timeline the reservation of a released plan goes back, without a collection."""
+def a_timeline_keeps_no_released_plan_alive() -> None:
+    """Within a timeline releasing a plan frees its reservation, without garbage collection."""
     def step() -> object:
         return gt.zeros((1 << 10,), device="cpu") + 1
 

@@ -1,4 +1,4 @@
-"""Checks of what reads files and states, that faults are held against; as in `checks.py`."""
+"""Checks of what reads files and states, which planted faults must make fail, as in `checks.py`."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def _folder() -> Iterator[Path]:
 
 
 def sizes_are_bounded_before_anything_is_read() -> None:
-    """Of files with a header of 20 MB in holes, and of 200 MB, one piece is read."""
+    """Of sparse files that claim a header of 20 MB and of 200 MB, one piece is read."""
     read, sizes = os.pread, [0]
 
     def counted(descriptor: int, count: int, at: int) -> bytes:
@@ -36,21 +36,21 @@ def sizes_are_bounded_before_anything_is_read() -> None:
         return read(descriptor, count, at)
 
     with _folder() as folder, patch.object(os, "pread", counted):
-        for size, told in ((20_000_000, "a null character"), (200_000_000, "wanted at most")):
+        for size, message in ((20_000_000, "a null character"), (200_000_000, "wanted at most")):
             path = folder / "x"
             path.write_bytes(size.to_bytes(8, "little") + b"{")
             os.truncate(path, size + 8)
             try:
                 load_file(path)
             except CheckpointError as error:
-                assert told in str(error), str(error)
+                assert message in str(error), str(error)
             else:
-                raise AssertionError("a file of holes was read")
+                raise AssertionError("a sparse file was read")
     assert sum(sizes) < 3 << 20, "more than a piece was read"
 
 
 def a_pipe_is_refused() -> None:
-    """In one sentence, and at once."""
+    """The error is one sentence, and nothing waits for the pipe's writer."""
     with _folder() as folder:
         os.mkfifo(folder / "x")
         try:
@@ -59,8 +59,8 @@ def a_pipe_is_refused() -> None:
             assert "is a pipe; wanted a regular file" in str(error), str(error)
 
 
-def a_pickle_cannot_ask_for_memory() -> None:
-    """A place in the memo that has 4 million before it."""
+def a_pickle_cannot_claim_memory() -> None:
+    """A memo index of 4 million is refused before a memo of that size is made."""
     with _folder() as folder:
         (folder / "x.pickle").write_bytes(b"\x80\x02}r\x00\x00\x40\x00.")
         try:
@@ -82,7 +82,7 @@ def _snapshot(folder: Path, name: str) -> Path:
 
 
 def facts_of_another_type_are_refused() -> None:
-    """A category that is a list of numbers."""
+    """A category that is a list of numbers is refused before anything is printed."""
     with _folder() as folder:
         path = _snapshot(folder, "x")
         document = json.loads(path.read_text())
@@ -92,7 +92,7 @@ def facts_of_another_type_are_refused() -> None:
 
 
 def names_are_shown_as_they_are() -> None:
-    """Neither control characters nor markup."""
+    """Control characters are replaced, and markup is not interpreted."""
     with _folder() as folder:
         for name in ("[/nope]", "\\[/nope]", "\x1b[31m"):
             out = _shown(_snapshot(folder, name))
@@ -100,7 +100,7 @@ def names_are_shown_as_they_are() -> None:
 
 
 def a_random_state_is_checked() -> None:
-    """A place before the generator's buffer, and behind it."""
+    """Positions before and behind the generator's buffer are refused."""
     before = gt.random.get_state()
     for position in (-1, 5):
         try:
@@ -109,11 +109,11 @@ def a_random_state_is_checked() -> None:
             pass
         else:
             gt.random.set_state(before)
-            raise AssertionError("random numbers would come from beside the buffer")
+            raise AssertionError("random numbers would be read outside the buffer")
 
 
-def a_killed_rotation_leaves_nothing() -> None:
-    """A kill before the first shard goes, and a save of another step."""
+def the_next_save_removes_what_a_killed_rotation_left() -> None:
+    """A kill before the first shard is removed; then a save of another step removes them all."""
     with _folder() as folder:
         checkpoints = Rotation(folder, keep=1)
         checkpoints.save(1, a=gt.ones(5), b=gt.ones(5), max_shard_size=20)
@@ -133,7 +133,7 @@ def a_killed_rotation_leaves_nothing() -> None:
 
 
 def a_save_names_its_file() -> None:
-    """Where the folder cannot be made."""
+    """Also if its folder cannot be made."""
     with _folder() as folder:
         (folder / "plain").write_bytes(b"")
         try:

@@ -123,7 +123,7 @@ def foreign(device: str, rng: random.Random) -> Values:
 
 
 def interchange(device: str, rng: random.Random) -> Values:
-    """Arrays go to another library and come from it, whose memory gtensor knows nothing of."""
+    """Arrays are exchanged with another library, whose memory gtensor does not track."""
     xp, streams = gt.device(device).xp, [gt.stream(device) for _ in range(3)]
     seen, kept = [], []
     for turn in range(6):
@@ -458,7 +458,7 @@ def nothing(*_: Any) -> None:
 
 @contextmanager
 def unordered() -> Any:
-    """gtensor orders no streams, and reuses memory at its free, whoever is using it."""
+    """gtensor orders no streams, and reuses memory at its free, also while other streams use it."""
     with (patch.multiple(Ordering, read=nothing, write=nothing, behind_all=nothing),
           patch.multiple(Streams, order=nothing, _wait=nothing),
           patch.object(Arena, "record_use", nothing),

@@ -1,4 +1,4 @@
-"""The folder of what was compiled: who shares it, what is removed from it, its locks."""
+"""The cache of compiled kernels: what shares an entry, what is removed, its locks."""
 
 from __future__ import annotations
 

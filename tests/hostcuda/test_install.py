@@ -1,4 +1,4 @@
-"""What a machine or a CuPy that cannot be used is told: one sentence, with what to install."""
+"""The error for a machine or a CuPy that cannot be used: one sentence, with what to install."""
 
 from __future__ import annotations
 

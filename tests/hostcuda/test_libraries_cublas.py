@@ -415,7 +415,7 @@ def test_batched_lu(t: str) -> None:
             assert infos[1] == 1
 
 
-def test_a_failure_in_the_queue_is_told_by_every_later_call(
+def test_a_failure_in_the_queue_is_the_status_of_every_later_call(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(runtime, "failures", [])

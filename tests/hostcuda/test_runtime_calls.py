@@ -63,7 +63,7 @@ def test_each_thread_has_a_stream_of_its_own(cupy, runtime):
     assert len({*numbers}) == 2 and number() == numbers[0]
 
 
-def test_a_thread_without_a_context_is_told_so():
+def test_a_thread_without_a_context_gets_its_error():
     driver = ctypes.CDLL("libcuda.so.1")
     status = []
 

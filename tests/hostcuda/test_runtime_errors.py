@@ -200,7 +200,7 @@ def test_a_write_beside_an_allocation_is_seen_at_the_next_wait(cupy, runtime, en
             runtime.freeAsync(address, 0)
     assert f"{said}{address:#x}" in str(error.value)
     hostcuda.forgive()
-    runtime.deviceSynchronize()  # it is told once
+    runtime.deviceSynchronize()  # it is reported once
     if end == "synchronize":
         runtime.free(address)
 

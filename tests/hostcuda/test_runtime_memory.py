@@ -58,7 +58,7 @@ def test_a_fault_names_kernel_block_and_thread_and_stays(cupy, runtime):
     runtime.deviceSynchronize()
 
 
-def test_a_callback_runs_after_an_error_that_stays_and_is_told_it(cupy, runtime):
+def test_a_callback_runs_after_a_sticky_error_and_gets_its_status(cupy, runtime):
     hostcuda.configure("deferred")
     stream, = streams(cupy, 1)
     memory = cupy.cuda.Memory(256 * 4)

@@ -80,7 +80,7 @@ def test_a_gradient_is_not_lost_on_the_way_to_another_library():
     assert torch.from_dlpack(leaf.detach()).tolist() == [1, 1, 1]
 
 
-def test_a_read_only_array_needs_a_consumer_that_knows_the_flag():
+def test_a_read_only_array_needs_a_consumer_that_supports_the_flag():
     frozen = np.arange(3.0)
     frozen.flags.writeable = False
     ours = gt.asarray(frozen)

@@ -106,7 +106,7 @@ class HostMachine:
         )
 
     def _spawn(self, command: list[str]) -> None:
-        # A file and not a pipe: nobody reads it while the child runs.
+        # A file and not a pipe: a pipe would not be read while the child runs.
         errors = tempfile.TemporaryFile()  # noqa: SIM115 (closed with the child)
         try:
             self.child = subprocess.Popen(

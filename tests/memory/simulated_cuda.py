@@ -1,4 +1,4 @@
-"""A CUDA device of NumPy memory: streams that work when they are told to, and capture graphs.
+"""A CUDA device of NumPy memory: streams that run on request, and capture graphs.
 
 Launched work runs when its stream steps, on whatever lies at its addresses by then: a wait that is
 missing, or memory that was given away, shows as wrong values.
@@ -172,11 +172,11 @@ class SimulatedCuda(Device):
 
 
 def numbers(array: Array) -> np.ndarray:
-    """What lies at an array's address, whoever has it by now."""
+    """The bytes at an array's address, also after its free."""
     return np.frombuffer((ctypes.c_double * 8).from_address(array.ptr))
 
 
 def connect(device: SimulatedCuda, monkeypatch) -> SimulatedCuda:
-    """Let `gt.memory` know the device for the time of a test."""
+    """Register the device with `gt.memory` for the time of a test."""
     monkeypatch.setitem(allocators._arenas, device, device.arena)
     return device

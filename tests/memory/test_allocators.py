@@ -41,7 +41,7 @@ def device(monkeypatch):
     return connect(SimulatedCuda(), monkeypatch)
 
 
-def test_a_new_source_means_a_new_arena_and_what_lives_stays(cpu):
+def test_a_new_source_means_a_new_arena_and_live_blocks_stay(cpu):
     memory.set_limit("3GiB", "cpu")
     before = memory.arena_of("cpu")
     array = cpu.empty((MIB,), np.float32)
@@ -143,7 +143,7 @@ def test_a_source_that_the_cpu_has_not_is_refused(source, cpu):
     assert memory.arena_of("cpu") is before
 
 
-def test_no_source_changes_while_something_else_stands_there(cpu):
+def test_no_source_changes_while_another_allocator_is_in_use(cpu):
     before = memory.arena_of("cpu")
     for block in (lambda: memory.timeline(device="cpu"), lambda: memory.use_arena(False)):
         with block(), pytest.raises(RuntimeError, match="switched off, or recorded, planned"):

@@ -105,7 +105,7 @@ def test_peaks_are_exact_under_interleaved_frees(resource):
     assert resource.stats().peak_reserved == resource.stats().reserved > 0
 
 
-def test_empty_cache_returns_what_no_block_lives_in(resource):
+def test_empty_cache_returns_segments_without_live_blocks(resource):
     idle = resource.stats()
     held, loose = resource.allocate(20 * MIB), resource.allocate(30 * MIB)
     assert resource.empty_cache() == 0
@@ -221,13 +221,13 @@ def test_a_planned_step_keeps_the_contract(test, source):
 
 # -- the policy to compare with --------------------------------------------------------------------
 
-UNLIKE_CUPY = [  # which looks at a limit only when it wants more, and knows no streams
+UNLIKE_CUPY = [  # which looks at a limit only when it wants more, and has no streams
     test_a_new_limit_returns_cached_memory,
     test_use_on_the_blocks_own_stream_needs_no_stream_to_be_known,
 ]
 OF_SEGMENTS = [
     test_peaks_are_exact_under_interleaved_frees,
-    test_empty_cache_returns_what_no_block_lives_in,
+    test_empty_cache_returns_segments_without_live_blocks,
     test_a_limit_holds_and_can_be_lifted,
     test_a_failed_request_leaves_nothing_behind,
 ]

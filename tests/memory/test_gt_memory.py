@@ -130,7 +130,7 @@ def test_use_arena_as_a_block_and_as_a_call(cpu):
     assert cpu.resource is arena
 
 
-def test_a_timeline_tells_what_happened(cpu):
+def test_a_timeline_has_the_events_in_order(cpu):
     old = cpu.empty((2 * MIB,), np.uint8, "before")
     start = memory.stats(cpu).allocated
     with memory.timeline(device=cpu) as timeline:

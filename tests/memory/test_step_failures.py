@@ -114,7 +114,7 @@ def refuse_one_step(training: Training, clean: Outcome, steps: list[RawStep]) ->
     try:
         training.step()
     except OutOfMemoryError as error:
-        refused, kept = True, error  # with its traceback, as somebody would who looks at it
+        refused, kept = True, error  # with its traceback, as a debugger does
     assert not any(step.slots or step.remade for step in steps), "a slot was not emptied"
     steps.clear()
     if kept is not None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 import threading
 import time
-from contextlib import suppress
+from contextlib import closing, suppress
 
 import pytest
 from simulated import CappedSegments
@@ -70,7 +70,7 @@ def test_a_release_that_fails_in_the_middle_of_an_allocation(name):
 
 
 class Stuck:
-    """A source that does not answer one call before it is told to; by then others came by."""
+    """A source that delays one call until the test continues it, while other threads allocate."""
 
     def __init__(self, source: Unreliable) -> None:
         self.inside, self.go_on = threading.Event(), threading.Event()
@@ -108,7 +108,7 @@ def others_allocate_while_a_source_is_late() -> None:
     assert all(waiting), "somebody had memory of pools that were being changed"
 
 
-def test_who_asks_while_a_source_is_late_waits_for_it():
+def test_a_request_during_a_slow_source_waits_for_it():
     others_allocate_while_a_source_is_late()
 
 
@@ -173,7 +173,7 @@ def test_planted_fault_a_plan_that_asks_the_upstream_under_its_lock_is_caught(mo
 
 
 def test_threads_over_a_source_that_is_late_refuses_and_fails():
-    """Each byte is written by whoever holds it; what goes wrong comes out, and breaks nothing."""
+    """Each block is written by its holder; errors are raised, and break nothing."""
     source = Unreliable(CappedSegments(HostSegments(), 24 * MIB))
     arena = Arena(source)
     dice = random.Random(0)
@@ -219,26 +219,25 @@ def random_work_over_a_resource_that_refuses(seed: int) -> None:
     rng = random.Random(seed)
     planned, _, arena = planned_loop()
     planned.upstream = Failing(arena, *rng.sample(range(1, 200), 60))
-    resource = Timeline(planned)
     refused, blocks = 0, []
-    for number in range(200):
-        if number % 10 == 0:
-            if planned.stepping:
-                planned.end(whole=False)
-            planned.begin()
-        if blocks and rng.random() < 0.4:
-            del blocks[rng.randrange(len(blocks))]
-        else:
-            wanted = rng.choice([3 * MIB, 5 * MIB, 2 * MIB, 4096])
-            try:
-                blocks.append(resource.allocate(wanted, 0, "op"))
-            except OutOfMemoryError:
-                refused += 1
-        live = sum(block.size for block in blocks)
-        assert resource.allocated == resource.stats().allocated == live
-        check_apart(arena.source, blocks)
+    with closing(Timeline(planned)) as resource:
+        for number in range(200):
+            if number % 10 == 0:
+                if planned.stepping:
+                    planned.end(whole=False)
+                planned.begin()
+            if blocks and rng.random() < 0.4:
+                del blocks[rng.randrange(len(blocks))]
+            else:
+                wanted = rng.choice([3 * MIB, 5 * MIB, 2 * MIB, 4096])
+                try:
+                    blocks.append(resource.allocate(wanted, 0, "op"))
+                except OutOfMemoryError:
+                    refused += 1
+            live = sum(block.size for block in blocks)
+            assert resource.allocated == resource.stats().allocated == live
+            check_apart(arena.source, blocks)
     assert refused > 5 and planned.counts.served > 5
-    resource.close()
     made = sum(event.delta > 0 for event in resource.events)
     assert made - (len(resource.events) - made) == len(blocks)
     blocks.clear()

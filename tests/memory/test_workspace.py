@@ -1,4 +1,4 @@
-"""Workspaces: named buffers that grow, and never under somebody's feet."""
+"""Workspaces: named buffers that grow, and never while an array uses the old one."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ def test_beyond_the_limit_nothing_changes(cpu):
         ws.ensure_capacity("c", 5 * KIB)
     assert ws.memory_usage() == usage and ws.allocations == 2
     assert memory.stats("cpu").allocated == allocated
-    ws.get("b", 4 * KIB, np.uint8)  # its old buffer, which nobody views, does not count
+    ws.get("b", 4 * KIB, np.uint8)  # its old buffer, without views, does not count
     with pytest.raises(OutOfMemoryError):  # that of `a` does
         ws.get("a", 4 * KIB, np.uint8)
     assert np.shares_memory(a, ws.get("a", 2 * KIB, np.uint8))

@@ -42,7 +42,7 @@ def test_a_limit_that_is_none_leaves_the_limit(cpu, limit, error, sentence):
 def test_a_watermark_wants_a_function(cpu, callback):
     with pytest.raises(TypeError, match=f"callback {callback} was given for a watermark"):
         memory.on_watermark(0, callback, "cpu")
-    assert gt.zeros((10,), device="cpu").shape == (10,)  # nobody is called
+    assert gt.zeros((10,), device="cpu").shape == (10,)  # no callback is called
 
 
 @pytest.mark.parametrize("name", ["nowhere/run.html", "folder.html", "nowhere/run.png"])

@@ -226,7 +226,7 @@ def test_without_a_tape_every_activation_is_written_over_its_input(
 
 
 def check_saved(norm: Norm, activation: str, most: int = 3) -> None:
-    """A layer in place keeps one buffer; out of place two, but the last output nobody needs."""
+    """A layer in place keeps one buffer; out of place two, but no record needs the last output."""
     for depth in range(1, most + 1):
         stack = Stack(norm, depth, activation)
         units = depth if norm is nn.InPlaceABN else 2 * depth - 1

@@ -199,7 +199,7 @@ def test_modes_reach_everything_below():
 
 @pytest.mark.parametrize("dtype", ["float32", "float16", "bfloat16"])
 def test_a_state_may_be_pytorchs_tensors(dtype: str):
-    """Also parameters, and bfloat16, which PyTorch hands to nobody."""
+    """Also parameters, and bfloat16, which PyTorch does not export."""
     theirs = torch.nn.BatchNorm1d(3).to(getattr(torch, dtype))
     with torch.no_grad():
         theirs.weight.copy_(torch.tensor([1.5, -0.3, 1e-3]))

@@ -182,7 +182,7 @@ def test_mistakes_are_named(call, message):
 
 
 def test_a_tiny_transformer_learns_to_copy():
-    """The second half of a sequence repeats the first: only attention can know it."""
+    """The second half of a sequence repeats the first: only attention can use that."""
     gt.manual_seed(0)
     rng = np.random.default_rng(0)
     half, tokens = 4, 8

@@ -76,7 +76,7 @@ def test_the_record_is_documented_and_derives_what_it_can(name: str) -> None:
 
 @pytest.fixture
 def own_op() -> Iterator[Callable[..., Op]]:
-    """Registers ops under names of their own, and forgets them after the test."""
+    """Registers ops under names of their own, and removes them after the test."""
     made: list[str] = []
 
     def register(name: str, **rules: Any) -> Op:

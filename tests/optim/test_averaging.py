@@ -61,7 +61,7 @@ def test_averages_equal_pytorchs(decay, use_buffers, tile):
     assert state["module.0.count"].item() == 5
 
 
-def test_warm_up_forgets_the_first_weights():
+def test_warm_up_drops_the_first_weights():
     w = nn.Linear(1, 1, bias=False).to(gt.float64)
     ema, seen = EMA(w, 0.5, warmup=True), []
     for value in (0.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0):
@@ -243,7 +243,7 @@ def test_bad_arguments_are_named():
         EMA(nn.Flatten())
 
 
-def test_repr_tells_the_options():
+def test_repr_shows_the_options():
     ema = EMA(nn.Linear(2, 2), 0.9, warmup=True)
     ema.update()
     assert repr(ema) == ("EMA(Linear, decay=0.9, use_buffers=False, warmup=True, n_averaged=1)")

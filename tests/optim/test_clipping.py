@@ -42,7 +42,7 @@ def compare(ours, theirs, rtol=1e-12):
 @pytest.mark.parametrize("order", [2.0, 1, 3.5, float("inf"), "inf"])
 @pytest.mark.parametrize("most", [0.0, 0.7, 1e6])
 def test_norm_and_gradients_equal_pytorchs(order, most, tile):
-    # of an empty gradient PyTorch knows no largest value
+    # PyTorch has no largest value of an empty gradient
     ours, theirs = pair([s for s in SHAPES if 0 not in s] if float(order) == np.inf else SHAPES)
     wanted = torch.nn.utils.clip_grad_norm_(theirs, most, order)
     with settings.override(tile_elements=tile):

@@ -258,7 +258,7 @@ def test_repr_lists_the_groups_as_pytorchs():
 @pytest.mark.parametrize(("dtype", "huge"), [
     ("float32", 1e20), ("float32", 3e38), ("float64", 1e200), ("float16", 6e4)])
 def test_a_gradient_whose_square_does_not_fit_does_not_stop_its_parameter(kind, dtype, huge):
-    """PyTorch's stands still for ever; ours steps as from any large gradient, and goes on."""
+    """PyTorch's parameter never moves again; ours steps as from any large gradient, and then on."""
     p = gt.tensor([1.0, 1.0, 1.0], dtype=dtype, requires_grad=True)
     optimizer = kind([p], lr=0.125, weight_decay=0.0, amsgrad=True)
     before = p.numpy().copy()

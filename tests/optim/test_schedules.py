@@ -229,7 +229,7 @@ def test_a_group_added_later_needs_a_new_schedule():
         schedule.step()
 
 
-def test_repr_tells_the_options_and_the_place():
+def test_repr_shows_the_options_and_the_epoch():
     weight = gt.ones(2, requires_grad=True)
     schedule = lr_scheduler.StepLR(gt.optim.SGD([weight], lr=0.5), 2)
     schedule.step()

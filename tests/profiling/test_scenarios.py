@@ -1,4 +1,4 @@
-"""Failures that users reported: who gets through on which device; the command; CuPy's policy."""
+"""Reported failures: which allocator fits on which device; the command; CuPy's policy."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def test_virtual_memory_and_the_arena_fit_where_the_policy_of_cupy_does_not(name
 
 
 @pytest.mark.thorough
-def test_httomo_667_by_the_words_of_the_report():
+def test_httomo_667_with_the_reported_sizes():
     command = [sys.executable, "profiling/scenarios.py", "httomo-667", "--capacity", "8GiB"]
     here = {"cwd": ROOT, "env": {**os.environ, "PYTHONPATH": str(ROOT)}}
     done = subprocess.run([*command, "--policy", "cupy"], capture_output=True, text=True, **here)
@@ -55,7 +55,7 @@ def test_with_room_enough_everything_fits_and_without_nothing(name, source, poli
         assert not run(name, source, policy, GIB, "simulated")[0]
 
 
-def test_the_table_says_who_fits_where(capsys):
+def test_the_table_shows_which_scenario_fits_on_which_device(capsys):
     assert main(["all"]) == 0
     head, *rows = capsys.readouterr().out.splitlines()
     assert head.split() == ["scenario", "device", "cupy/cudamalloc", "cupy/virtual", "cupy/host",
@@ -159,7 +159,7 @@ def test_the_table_shows_the_source_and_the_policy_that_are_asked_for(capsys):
     assert heading.split() == ["scenario", "device", "cupy/cudamalloc"]
 
 
-def test_the_list_stands_in_columns(capsys):
+def test_the_list_has_columns(capsys):
     assert main([]) == 0
     lines = capsys.readouterr().out.splitlines()[1:1 + len(SCENARIOS)]
     assert len({line.index("GiB  ") for line in lines}) == 1

@@ -35,7 +35,7 @@ def test_every_sample(name: str) -> None:
     compare_op(BY_NAME[name], database()[name])
 
 
-def test_an_op_stands_once_in_the_table() -> None:
+def test_an_op_has_one_row_in_the_table() -> None:
     assert not [name for name, count in Counter(case.name for case in CASES).items() if count > 1]
 
 

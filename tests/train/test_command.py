@@ -204,6 +204,6 @@ def test_a_missing_package_is_named_with_its_command(tmp_path, monkeypatch, caps
 digits_data = digits.data
 
 
-def test_debug_lets_the_traceback_through(tmp_path):
+def test_debug_shows_the_traceback(tmp_path):
     with settings.override(debug=1), pytest.raises(Exception, match="unknown recipe 'x'"):
         main(["train", "x"])

@@ -1,10 +1,11 @@
 // Atomics and fences, for the types that CUDA has them for.
 //
-// CUDA's atomics order nothing but themselves; what makes a thread's earlier writes visible to
-// whoever sees its atomic is a __threadfence before it. ThreadSanitizer knows no fences, so an
-// atomic releases if its thread has called __threadfence, and always acquires (readers of a ticket
-// customarily have no fence of their own): a ticket taken without any fence is a data race there.
-// A fence in the wrong place, and a __threadfence_block where __threadfence is wanted, go unseen.
+// CUDA's atomics are relaxed: they order no other access. A __threadfence before an atomic makes the
+// thread's earlier writes visible to threads that read its result. ThreadSanitizer does not model
+// fences. So here an atomic releases if its thread has called __threadfence before, and always
+// acquires, because kernels that take a ticket have no fence behind it. A ticket taken without any
+// fence is then reported as a data race. Not detected: a fence in the wrong place, and a
+// __threadfence_block where a __threadfence is needed.
 #pragma once
 
 #pragma GCC visibility push(default)

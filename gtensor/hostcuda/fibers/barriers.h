@@ -1,6 +1,5 @@
 // Where CUDA threads wait for each other: __syncthreads and its votes, __syncwarp, warp shuffles,
-// votes, matches and reductions. The place in the kernel's text comes along through default
-// arguments.
+// votes, matches and reductions. Default arguments pass the caller's file and line.
 #pragma once
 
 constexpr int warpSize = 32;
@@ -15,17 +14,17 @@ struct Site {
   int line;
 };
 
-// What a warp operation hands each of its lanes.
+// The arguments of all lanes of a warp operation.
 struct Lanes {
   unsigned present;  // the lanes that took part
   unsigned long long values[warpSize];
 };
 
-// Waits for all threads of the block; the number of those whose `vote` is true.
+// Waits for all threads of the block. Returns the number of threads with a true `vote`.
 int meet_block(const Site &site, bool vote);
 
-// Waits for the lanes of `mask` that have not ended, hands `value` in. Orders memory if `fence`.
-// What it returns holds until this thread's next warp operation.
+// Waits for the lanes of `mask` that have not ended; `value` is this lane's argument. Orders memory
+// if `fence`. The result is valid until this thread's next warp operation.
 const Lanes &meet_warp(const Site &site, unsigned mask, unsigned long long value, bool fence);
 
 // The lanes of this thread's warp that have not ended.
@@ -79,7 +78,7 @@ inline unsigned ballot(const Site &site, unsigned mask, int predicate) {
   return votes;
 }
 
-// The lanes that hand in the same bits.
+// The lanes with the same bits as argument.
 inline unsigned matches(const Site &site, unsigned mask, unsigned long long bits) {
   const Lanes &lanes = meet_warp(site, mask, bits, false);
   unsigned found = 0;

@@ -108,7 +108,7 @@ void Block::try_warp(unsigned thread) {
   warp.waiting &= ~present;
 }
 
-// Nobody runs: all have ended, or all others wait at one barrier, or the kernel is wrong.
+// Called when no thread runs: all have ended, or all wait at one barrier, or the kernel is wrong.
 void Block::try_block() {
   const Waiter *first = nullptr;
   int votes = 0;

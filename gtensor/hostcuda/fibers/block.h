@@ -1,4 +1,5 @@
-// Who waits where in a running block, and who may go on: shared by the machines.
+// The state of each thread of a running block: running, waiting at which barrier or warp operation,
+// or ended. Both machines (OS threads, fibers) use it.
 #pragma once
 
 #include <memory>
@@ -12,18 +13,18 @@ struct Waiter {
   enum State { running, at_block, at_warp, ended } state;
   Site site;
   unsigned mask;             // of a warp operation
-  unsigned long long value;  // what it hands in
-  std::shared_ptr<const Lanes> lanes;  // what the last warp operation gave it
-  int votes;                           // what the last barrier gave it
+  unsigned long long value;  // its argument
+  std::shared_ptr<const Lanes> lanes;  // the result of its last warp operation
+  int votes;                           // the result of its last barrier
 };
 
-// Not synchronized: a machine with OS threads holds a lock. Threads that a call lets go on are
-// running when it returns, and `released` names them.
+// Not synchronized: a machine with OS threads holds a lock. Threads that a call releases are in the
+// state `running` when it returns, and `released` has their numbers.
 class Block {
  public:
   std::vector<unsigned> released;
 
-  // A new block, all of whose threads run.
+  // Starts a new block: all threads are in the state `running`.
   void reset(unsigned count);
 
   const Waiter &operator[](unsigned thread) const { return threads_[thread]; }
@@ -52,7 +53,7 @@ class Block {
             unsigned long long value);
   void try_warp(unsigned thread);
   void try_block();
-  // The first thread that those who wait with `thread` for the lanes of its mask still lack.
+  // `thread` waits at a warp operation: the first lane of its mask that is not there, or null.
   const Waiter *lacking(unsigned thread) const;
   [[noreturn]] void explain() const;
 };

@@ -6,7 +6,7 @@
 
 namespace hostcuda {
 
-// If this is what the trapped instruction does: does it as a GPU, and goes on behind it.
+// If the trapped instruction divides the least number by -1: sets the GPU's result, moves behind it.
 inline bool divides_least_number(greg_t *registers) {
   static const int numbers[] = {REG_RAX, REG_RCX, REG_RDX, REG_RBX, REG_RSP, REG_RBP,
                                 REG_RSI, REG_RDI, REG_R8,  REG_R9,  REG_R10, REG_R11,

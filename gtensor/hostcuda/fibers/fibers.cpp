@@ -152,7 +152,7 @@ void queue_released() {
 
 unsigned numbered(unsigned place) { return order.empty() ? place : order[place]; }
 
-// Tells the block of the threads, when the first of them waits: all that began before have ended.
+// Called when the first thread of a block waits: all that started before it have ended.
 void meet() {
   if (!met) {
     met = true;
@@ -331,8 +331,8 @@ void say(hostcuda_fault error, const char *format, ...) {
   va_end(values);
 }
 
-// Runs on the fiber whose access faulted, in place of what it did. A stack that overflows is an
-// unspecified launch failure: CUDA C++ Programming Guide, "Call Stack".
+// The signal handler continues here, on the fiber whose access faulted: reports the error and
+// switches to the scheduler. A stack overflow is an unspecified launch failure: CUDA C++ Programming Guide, "Call Stack".
 void land() {
   const char *stack = running->memory;
   if (fault.number == OVERTIME)
@@ -355,8 +355,8 @@ void land() {
 
 struct sigaction before[std::size(signals)];
 
-// Only in its module's machine code may a launch be cut off: the C library and the scheduler may
-// hold locks.
+// Whether the address lies in the module's machine code. Only there may a launch be aborted: the C
+// library and the scheduler may hold locks.
 bool in_kernel(greg_t address) {
   return reinterpret_cast<greg_t>(current->kernel->code) <= address &&
          address < reinterpret_cast<greg_t>(current->kernel->code_end);
@@ -376,7 +376,7 @@ class Timer {
   ~Timer() {
     if (made_) timer_delete(timer_);
   }
-  // From the limit on it asks again every 10 ms, until it meets the kernel's own code.
+  // Beyond the limit the signal is repeated every 10 ms, until it arrives in the kernel's own code.
   void start() {
     if (limit > 0) set(limit, 10'000'000);
   }
@@ -417,7 +417,7 @@ void hand_on(int number, siginfo_t *information, void *given) {
 void handle(int number, siginfo_t *information, void *given) {
   if (number == OVERTIME && !is_timer(information)) return hand_on(number, information, given);
   if (number == OVERTIME && (!watched || !running)) return;
-  if (!watched || !running) {  // not ours: the next try meets the handler from before
+  if (!watched || !running) {  // not from a kernel: the access is repeated under the handler from before
     for (size_t at = 0; at < std::size(signals); ++at)
       if (signals[at] == number) sigaction(number, &before[at], nullptr);
     return;

@@ -221,7 +221,7 @@ def _module(program: dict[str, Any]) -> Path:
                 if headers:
                     listed = folder / "listed"
                     listed.write_text(json.dumps(headers))
-                    listed.replace(place.with_suffix(".headers"))  # never seen half written
+                    listed.replace(place.with_suffix(".headers"))  # atomic
                     path = _named(place)
                 part.replace(path)
     return path

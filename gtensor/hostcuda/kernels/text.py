@@ -60,7 +60,7 @@ def defines_kernels(text: str) -> bool:
 
 
 def without_includes(text: str) -> str:
-    """The text for a preprocessor of its own: includes are comments that `with_includes` knows."""
+    """The text to be preprocessed by itself: `with_includes` restores its #include lines."""
     return _INCLUDE.sub(lambda found: f"__hostcuda_include__ {found[0].strip()[1:]}", text)
 
 

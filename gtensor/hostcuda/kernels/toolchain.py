@@ -58,7 +58,7 @@ def _contents(folder: Path) -> str:
 def key() -> str:
     """Changes with the compiler, with the headers, and with this package's sources.
 
-    It knows no path: installations of the same contents share what they compile.
+    No path is part of it: installations of the same contents share what they compile.
     """
     digest = hashlib.sha256("\n".join([build.version(), *map(_headers, _PACKAGES)]).encode())
     sources = [PACKAGE / "native" / "kernel_abi.h", *FIBERS.iterdir(),

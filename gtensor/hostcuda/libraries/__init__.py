@@ -33,7 +33,7 @@ FOLDERS = ("cupy_backends/cuda/libs", "cupy/cuda", "cupyx")
 
 
 def wanted(packages: pathlib.Path) -> dict[str, set[str]]:
-    """What CuPy's modules import from each library: SONAME -> names, told by how they begin."""
+    """What CuPy's modules import from each library: SONAME -> names, by their prefix."""
     modules = [path for folder in FOLDERS for path in sorted((packages / folder).glob("*.so"))]
     imported = set().union(*(elf.wanted(module) for module in modules))
     begins = {library.soname: library.soname[3:].split(".")[0] for library in LIBRARIES}

@@ -168,7 +168,7 @@ def _run(key: int) -> None:
             work()
     except Unreachable:
         pass
-    except BaseException as error:  # a C caller stands behind this frame: nothing may pass it
+    except BaseException as error:  # the caller is C: no exception may leave
         traceback.print_exc()
         runtime.fail(f"a stand-in for one of NVIDIA's libraries failed: {error}")
     finally:
@@ -305,7 +305,7 @@ class Library:
                 return implement(*first, *arguments) or 0
             except Refused as refused:
                 return refused.status
-            except BaseException:  # a C caller stands behind this frame
+            except BaseException:  # the caller is C: no exception may leave
                 traceback.print_exc(file=sys.stderr)
                 return self.internal
 

@@ -75,7 +75,7 @@ Device *device_at(int index) {
 const char *error_name(int error) { return look_up(runtime_names, error); }
 const char *driver_error_name(int error) { return look_up(driver_names, error); }
 
-// An error that stays is told together with what it was.
+// The text of a sticky error includes the sentence about its cause.
 const char *error_text(int error) {
     static thread_local std::string whole;
     const char *text = look_up(texts, error);
@@ -405,7 +405,7 @@ void hostcuda_set_memory(int device, size_t memory) {
     runtime().devices[size_t(device)].memory = memory;
 }
 
-// Forgets the errors that stay: what no program can do, and a test has to.
+// Clears sticky errors, which CUDA has no function for; only tests call it.
 void hostcuda_forgive(void) {
     if (runtime().forked) return;
     Held held(runtime().lock);

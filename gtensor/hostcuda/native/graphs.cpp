@@ -87,7 +87,8 @@ cudaError_t add_node(Held &, Stream &stream, WorkPointer work) {
     return cudaSuccess;
 }
 
-// cudaThreadExchangeStreamCaptureMode says who may make an unsafe call.
+// An error if a running capture forbids this thread an unsafe call; the capture is then broken. The
+// rules are those of cudaThreadExchangeStreamCaptureMode.
 cudaError_t refuse_unsafe(Held &) {
     if (thread().mode == cudaStreamCaptureModeRelaxed) return cudaSuccess;
     cudaError_t refused = cudaSuccess;

@@ -1,9 +1,9 @@
 // Memory: addresses, device and host allocations, CUDA's pools, virtual memory.
 //
-// Device memory is host memory at addresses of our own, each allocation between pages that nobody
-// may touch; it ends where such a page begins, so that the first access behind it faults. `inspect`
-// looks at the bytes in between. Addresses are not given again before all others have been. What was
-// freed faults, too.
+// Device memory is host memory in a reserved range of addresses. Each allocation lies between pages
+// without access rights. It ends less than ALIGNMENT bytes before the second of them; `inspect` checks
+// the bytes in between. An access to that page or to freed memory faults: addresses are reused only
+// after all others of the range.
 #include <sys/mman.h>
 #include <unistd.h>
 
@@ -228,7 +228,7 @@ void forget(Held &, Address base) {
     Allocation &allocation = found->second;
     if (on_device(allocation))
         allocation.device->allocated -= up(std::max(allocation.bytes, size_t(1)), ALIGNMENT);
-    if (close_off(allocation.span, allocation.span_bytes))   // else nobody gets these again
+    if (close_off(allocation.span, allocation.span_bytes))   // else these addresses are never reused
         addresses.give(allocation.span, allocation.span_bytes);
     all.memory.erase(found);
 }
@@ -239,7 +239,7 @@ using namespace hostcuda;
 
 namespace {
 
-// What is above `to` bytes and not in use is the device's again.
+// Returns unused bytes of the pool above `to` to the device.
 void shrink(Pool &pool, size_t to) {
     size_t least = std::max(pool.used, to);
     if (pool.reserved <= least) return;
@@ -423,7 +423,7 @@ cudaError_t cudaHostGetDevicePointer(void **device, void *host, unsigned flags) 
     });
 }
 
-// Where managed memory lies is the driver's affair: nothing that a program can see.
+// Moves nothing: a program cannot see where the driver keeps managed memory.
 cudaError_t cudaMemPrefetchAsync(const void *pointer, size_t bytes, cudaMemLocation, unsigned flags,
                                  cudaStream_t handle) {
     return call([&](Held &held) {

@@ -1,8 +1,8 @@
 // Modules: kernels that were compiled for the host, and their launches.
 //
-// An image is what the compiler's side (kernels/compiler.py) answers to a program's text: it begins
-// with "//HOSTCUDA " and its length in eight hexadecimal digits. That side tells which shared library
-// holds an image's kernels.
+// An image is the result of the compiler (kernels/compiler.py) for a program's text. It begins with
+// "//HOSTCUDA " and its length in eight hexadecimal digits. The compiler also maps an image to the
+// shared library with its kernels.
 #include <dlfcn.h>
 #include <link.h>
 

@@ -1,6 +1,6 @@
-// NVRTC's functions: a program's text goes to the compiler's side, which is Python.
+// NVRTC's functions: a program's text is passed to the compiler (kernels/compiler.py, in Python).
 //
-// This is a library of its own, with NVRTC's name, so that who opens NVRTC opens this.
+// It is a library of its own, named like NVRTC, so that programs that open NVRTC open this one.
 #include <cstring>
 #include <map>
 #include <memory>
@@ -169,7 +169,7 @@ nvrtcResult nvrtcGetProgramLog(nvrtcProgram program, char *log) {
     return NVRTC_SUCCESS;
 }
 
-// The image stands for machine code and for PTX alike; programs only hand it on.
+// The image serves as machine code and as PTX: programs only pass it to the module functions.
 nvrtcResult nvrtcGetCUBINSize(nvrtcProgram program, size_t *size) {
     return program ? size_of(of(program)->image, size) : NVRTC_ERROR_INVALID_PROGRAM;
 }

@@ -1,4 +1,4 @@
-// The queues: which work may run, who runs it, and how a thread waits.
+// The queues: which work may run, which thread runs it, and how a thread waits for it.
 #include <cxxabi.h>
 #include <dlfcn.h>
 #include <pthread.h>
@@ -14,14 +14,14 @@ namespace hostcuda {
 
 namespace {
 
-// Python ends its daemon threads, when it ends, where they take its lock: that unwinds their stacks,
-// which may not pass the API's functions. Such a thread sleeps until the process is over instead.
+// While Python exits, a daemon thread that acquires the GIL is ended by unwinding its stack. Unwinding
+// through functions of the API is not allowed, so such a thread sleeps until the process ends.
 [[noreturn]] void sleep_for_ever() {
     for (;;) pause();
 }
 
-// Python's own lock, where this process is a Python: a thread that waits gives it away, because
-// what it waits for may be a function written in Python.
+// The GIL, if this process runs Python. A waiting thread releases it, because the work that it waits
+// for may be a Python function.
 struct Python {
     int (*holds)() = nullptr;
     void *(*release)() = nullptr;
@@ -301,7 +301,7 @@ using namespace hostcuda;
 
 namespace {
 
-thread_local Outcome failing;   // what the work that this thread runs has said of itself
+thread_local Outcome failing;   // set by the work that this thread runs
 std::atomic<bool> ended{false};   // the libraries' functions are not there any more
 
 }

@@ -1,8 +1,8 @@
 // What the stand-in for CUDA consists of: devices, streams, events, work and memory.
 //
-// One lock guards all of it (`Held` is the proof that a function's caller holds it). It is held for
-// short whiles only: never while work runs, and never while Python is called, because a thread may
-// come in with Python's own lock (the GIL) in its hands. A thread that has to wait gives both away.
+// One lock guards all of it; a `Held` argument proves that the caller holds it. It is never held while
+// work runs or Python is called, because a calling thread may hold the GIL. A thread that waits
+// releases both.
 //
 // Work that was queued is an `Item`: a node of one graph of dependencies over all streams. Whatever
 // has no unfinished dependency may run; one thread at a time runs items.
@@ -201,7 +201,7 @@ struct Runtime {
 
 Runtime &runtime();
 
-// What a thread has of its own.
+// The state of one thread.
 struct Thread {
     Device *context = nullptr;       // the driver's current context
     int device = 0;
@@ -225,7 +225,7 @@ std::vector<ItemPointer> before(Stream &);   // what the stream's next item has 
 cudaError_t wait_for(Held &, const ItemPointer &);
 cudaError_t wait_for_all(Held &, const std::vector<ItemPointer> &);
 cudaError_t wait_for_device(Held &, Device &);
-void glance(Held &);                 // a question was asked: deferred work may go on
+void glance(Held &);                 // after a query: deferred work may run
 double seconds();
 
 // ---- devices.cpp

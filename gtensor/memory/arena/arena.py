@@ -3,18 +3,19 @@
 A block belongs to the stream it was allocated on. A free makes its bytes available to that stream
 at once, since later work on a stream runs after the block's last use there. Use on another stream
 is noted (`record_use`); such a block is retired at its free until that stream's work has completed
-(`streams.py`). `reserve.py` serves a request that finds no fit.
+(`memory/arena/streams.py`). `Segments` serves a request that finds no fit.
 
 One lock guards all of it. A free never waits for it, because garbage collection may free a block in
 the middle of an allocation, of this thread or another. So a free only appends its chunk to
 `_pending`, and the next operation that takes the lock empties this queue; all counters are as if
 the free had been done at once. A request that the first chunk in the queue fits exactly gets it
-directly. Only the last steps before an out-of-memory error (`ladder.py`) and `empty_cache` (also
-called by a lower limit and new planned steps) wait for a device.
+directly. Only the last steps before an out-of-memory error (`out_of_memory_steps.py`) and
+`empty_cache` (also called by a lower limit and new planned steps) wait for a device.
 
-An interrupt (Ctrl-C) loses neither the lock nor a chunk (`interrupts.py`). `acquire` stands within
-the `try` whose `finally` releases (`with` takes twice as long); a `release` without the lock does
-nothing. The handle and its `__del__`, the queue's `append`, exist before the handle gets the chunk.
+An interrupt (Ctrl-C) loses neither the lock nor a chunk (`system/interrupts.py`). `acquire` is
+called within the `try` whose `finally` releases (`with` takes twice as long); a `release` without
+the lock does nothing. The handle and its `__del__`, the queue's `append`, exist before the handle
+gets the chunk.
 """
 
 from __future__ import annotations

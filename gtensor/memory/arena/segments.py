@@ -11,8 +11,8 @@ That costs an event and no memory, but the stream waits for the owner in every i
 `MOST_TAKEN` takings it gets a segment of its own if there is room. The pools of ended streams, with
 their blocks in use, go to the first stream that needs memory.
 
-**The stitcher** (`spans.py`; None without virtual memory) joins scattered free pages. So only the
-pages that a request lacks are acquired, behind a segment where possible, and only when no other
+**The stitcher** (`stitched.py`; None without virtual memory) joins scattered free pages. So only
+the pages that a request lacks are acquired, behind a segment where possible, and only when no other
 stream has free memory. A full release also releases the free pages of segments partly in use.
 
 The caller holds the arena's lock.

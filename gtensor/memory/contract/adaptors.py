@@ -35,7 +35,7 @@ def category(name: str) -> Iterator[None]:
 class Adaptor:
     """Passes everything on to `upstream`.
 
-    A block is freed directly to the resource that made it; adaptors hear of it by `FreeListener`.
+    A free goes directly to the resource that made the block; a `FreeListener` notes it.
     `surplus`: live bytes here minus those of the upstream. A non-empty `no_capture` forbids to
     begin a graph capture under this adaptor, and names it in the error.
     """

@@ -1,4 +1,4 @@
-"""The uses of live blocks, found from the objects that hold them.
+"""The owners of live blocks, found from the objects that hold them.
 
 A recording sees bytes and the ops that allocated them. Only higher layers can tell that they are a
 network's weights; these register finders.
@@ -45,7 +45,7 @@ def find_with(finder: Finder, *kinds: type) -> None:
 
 
 def find_in(module: str) -> None:
-    """Import the module, which calls `find_with`, when a recording first looks for holders."""
+    """Import the module, which calls `find_with`, when a recording first searches for holders."""
     _modules.add(module)
 
 

@@ -82,7 +82,7 @@ def torch_document(history: History) -> dict[str, Any]:
     index = int(number[1]) if number else 0
     frames = _FrameTable()
     living = {life.address: life for life in history.lives if life.freed is None and life.address}
-    # Blocks of objects that `gc.freeze()` hides from a recording: their rows tell of them.
+    # Blocks of objects that `gc.freeze()` hides from a recording: only the segments show them.
     hidden = sum(piece.nbytes for segment in history.segments for piece in segment.pieces
                  if piece.state == LIVE and piece.owner not in living)
     unknown = sum(life.size for life in history.lives if not life.address)

@@ -239,7 +239,7 @@ class Timeline(Adaptor):
         return found.allocated
 
     def _find(self, objects: list[Any]) -> None:
-        """Find the uses of live blocks."""
+        """Find the owners of live blocks."""
         for made, found in uses(self._live.values(), objects):
             self._found[id(made)] = made, found
 
@@ -261,7 +261,7 @@ class _Segments:
         self._seen = hasattr(self.bottom, "layout")
         self._looking = Lock()
         free_at_forks(self._looking)
-        self._wanted = False  # a new look was requested
+        self._wanted = False  # a new reading was requested
         self._known: set[tuple[int, int, int]] = set()
         self._bounds: tuple[list[int], list[int]] = [], []  # replaced as one: threads read it
         self._know(self._ranges())
@@ -276,8 +276,8 @@ class _Segments:
     def look(self, number: int) -> None:
         """Record the segments acquired and released since; `number` is that of the next event.
 
-        If a look is already running, in another thread or below this finalizer, it is repeated
-        there. This call must not wait for it: that thread may be waiting for the arena.
+        If another thread, or the code that a finalizer interrupted, is reading them already, it
+        reads them once more. This call must not wait for it: it may be waiting for the arena.
         """
         self._wanted = True
         while self._wanted and self._looking.acquire(False):

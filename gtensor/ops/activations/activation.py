@@ -19,14 +19,7 @@ from gtensor.engine.namespaces import recorded
 from gtensor.engine.op import op
 from gtensor.engine.samples import alike, apart, normal, unary
 from gtensor.engine.tensor import Tensor
-from gtensor.ops.build.cpu_tiles import (
-    Scratch,
-    computed_in,
-    masked,
-    select_into,
-    tile_size,
-    whole_tiles,
-)
+from gtensor.ops.build.cpu_tiles import computed_in, masked, select_into, tile_size, whole_tiles
 from gtensor.ops.build.fused import fused
 from gtensor.ops.build.path_builders import tiled
 from gtensor.ops.build.pointwise import partial, pointwise
@@ -93,7 +86,7 @@ def _leaky_relu_cpu(x: Any, *, negative_slope: float, out: Any = None) -> Any:
     if out is None:
         out = host().empty(x.shape, x.dtype, "leaky_relu")
     larger = np.maximum if negative_slope <= 1 else np.minimum
-    scratch = Scratch(1, tile_size(x.shape), computed_in(x.dtype))
+    scratch = host().workspace(tile_size(x.shape), computed_in(x.dtype))
     for tile in whole_tiles(x.shape):
         scaled = scratch(0, x[tile].shape)
         np.multiply(x[tile], scaled.dtype.type(negative_slope), out=scaled)
@@ -112,7 +105,7 @@ def _leaky_relu_grad_cpu(g: Any, y: Any, *, negative_slope: float, out: Any = No
     if out is None:
         out = host().empty(g.shape, g.dtype, "leaky_relu_grad")
     a, b, result = (x if x.ndim else x.reshape(1) for x in (g, y, out))
-    scratch = Scratch(2, tile_size(a.shape), computed_in(g.dtype))
+    scratch = host().workspace(tile_size(a.shape), computed_in(g.dtype), 2)
     for tile in whole_tiles(a.shape):
         scaled, change = scratch(0, a[tile].shape), scratch(1, a[tile].shape)
         np.multiply(a[tile], scaled.dtype.type(negative_slope), out=scaled)

@@ -102,7 +102,7 @@ def keep_factors(
     if device.type == "cpu":
         kept = _kept(seed, first, prod(shape), _threshold(p)).reshape(shape)
         return np.multiply(kept, _factor(p), dtype=dtype)
-    factors = device.empty(shape, dtype, "workspace")
+    factors = device.workspace(prod(shape), dtype)(0, shape)
     factors[...] = 1
     return _kernel(factors, seed, first, _threshold(p), _factor(p), out=factors)
 

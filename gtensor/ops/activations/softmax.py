@@ -15,7 +15,7 @@ from gtensor.engine.samples import Sample, alike, normal
 from gtensor.engine.tensor import Tensor
 from gtensor.ops.arrange.shape import along_one
 from gtensor.ops.build.arguments import want_tensors
-from gtensor.ops.build.cpu_tiles import Scratch, computed_in, row_tile_size, row_tiles
+from gtensor.ops.build.cpu_tiles import computed_in, row_tile_size, row_tiles
 
 if TYPE_CHECKING:
     from gtensor.backend.typing import Array, CudaArray, DTypeLike, Params, Path
@@ -44,7 +44,7 @@ def _softmax_cpu(x: Array, *, axis: int, out: Array | None = None) -> Array:
         return out
     source, result = _last(x, axis), _last(out, axis)
     work = computed_in(x.dtype)
-    scratch = Scratch(1, row_tile_size(source.shape), work) if work != x.dtype else None
+    scratch = host().workspace(row_tile_size(source.shape), work) if work != x.dtype else None
     # a row of -infinity only becomes NaN, as in PyTorch
     with np.errstate(invalid="ignore", over="ignore"):
         for tile in row_tiles(source.shape):
@@ -64,7 +64,7 @@ def _log_softmax_cpu(x: Array, *, axis: int, out: Array | None = None) -> Array:
         return out
     source, result = _last(x, axis), _last(out, axis)
     work = computed_in(x.dtype)
-    scratch = Scratch(2, row_tile_size(source.shape), work)
+    scratch = host().workspace(row_tile_size(source.shape), work, 2)
     with np.errstate(invalid="ignore", over="ignore"):  # half types: down to -infinity
         for tile in row_tiles(source.shape):
             rows = source[tile]
@@ -80,7 +80,7 @@ def _softmax_grad_cpu(g: Array, y: Array, *, axis: int, out: Array | None = None
     if g.size == 0:
         return out
     gs, ys, result = _last(g, axis), _last(y, axis), _last(out, axis)
-    scratch = Scratch(2, row_tile_size(gs.shape), computed_in(g.dtype))
+    scratch = host().workspace(row_tile_size(gs.shape), computed_in(g.dtype), 2)
     for tile in row_tiles(gs.shape):
         grad, value = scratch(0, gs[tile].shape), scratch(1, gs[tile].shape)
         grad[...], value[...] = gs[tile], ys[tile]
@@ -95,7 +95,7 @@ def _log_softmax_grad_cpu(g: Array, y: Array, *, axis: int, out: Array | None = 
     if g.size == 0:
         return out
     gs, ys, result = _last(g, axis), _last(y, axis), _last(out, axis)
-    scratch = Scratch(2, row_tile_size(gs.shape), computed_in(g.dtype))
+    scratch = host().workspace(row_tile_size(gs.shape), computed_in(g.dtype), 2)
     for tile in row_tiles(gs.shape):
         grad, share = scratch(0, gs[tile].shape), scratch(1, gs[tile].shape)
         grad[...], share[...] = gs[tile], ys[tile]

@@ -5,7 +5,7 @@ The axis of the classes is axis 1 of (N, C, d1, ...), or the only axis of (C,).
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -17,6 +17,11 @@ from gtensor.engine.tensor import Tensor
 from gtensor.ops.arrange.shape import reshape
 from gtensor.ops.build.arguments import same_dtype, want_tensors
 from gtensor.ops.build.path_builders import settled
+
+if TYPE_CHECKING:
+    from types import ModuleType
+
+    from gtensor.backend.typing import Array, DTypeLike
 
 
 def class_axis(ndim: int) -> int:
@@ -67,7 +72,7 @@ def check_range(
                          f"{limit - 1}{also}")
 
 
-def valid(target: Any, ignore_index: int) -> tuple[Any, Any]:
+def valid(target: Array, ignore_index: int) -> tuple[Array, Array]:
     """Indices with ignored ones replaced by 0, and the mask of those that count."""
     counts = target != ignore_index
     return (target * counts).astype(np.int64), counts
@@ -76,7 +81,9 @@ def valid(target: Any, ignore_index: int) -> tuple[Any, Any]:
 # -- picking the entry of a class, and its adjoint -----------------------------------------------
 
 
-def _pick_path(x: Any, target: Any, *, ignore_index: int, classes: int, out: Any = None) -> Any:
+def _pick_path(
+    x: Array, target: Array, *, ignore_index: int, classes: int, out: Array | None = None
+) -> Array:
     device = device_of(x)
     axis = class_axis(x.ndim)
     places, counts = valid(device.xp.expand_dims(target, axis), ignore_index)
@@ -84,7 +91,9 @@ def _pick_path(x: Any, target: Any, *, ignore_index: int, classes: int, out: Any
     return settled(raw[device.type].where(counts, picked, 0).squeeze(axis), out)
 
 
-def _place_path(g: Any, target: Any, *, ignore_index: int, classes: int, out: Any = None) -> Any:
+def _place_path(
+    g: Array, target: Array, *, ignore_index: int, classes: int, out: Array | None = None
+) -> Array:
     device = device_of(g)
     axis = class_axis(g.ndim + 1)
     if out is None:
@@ -102,7 +111,7 @@ def _place_path(g: Any, target: Any, *, ignore_index: int, classes: int, out: An
     return out
 
 
-def _all_classes(xp: Any, classes: int, ndim: int) -> Any:
+def _all_classes(xp: ModuleType, classes: int, ndim: int) -> Array:
     """0 to classes - 1 along the first of `ndim` axes."""
     return xp.arange(classes).reshape((classes,) + (1,) * (ndim - 1))
 
@@ -141,8 +150,9 @@ place_class = op(
 
 
 def _class_targets_path(
-    target: Any, *, classes: int, ignore_index: int, smoothing: float, dtype: Any, out: Any = None
-) -> Any:
+    target: Array, *, classes: int, ignore_index: int, smoothing: float, dtype: DTypeLike,
+    out: Array | None = None
+) -> Array:
     device = device_of(target)
     axis = class_axis(target.ndim + 1)
     if out is None:
@@ -171,7 +181,7 @@ class_targets = op(
 )
 
 
-def class_weights(name: str, scores: Tensor, weight: Tensor | None) -> Any:
+def class_weights(name: str, scores: Tensor, weight: Tensor | None) -> Array | None:
     """A copy of the weights: a loss may be differentiated after they changed."""
     if weight is None:
         return None

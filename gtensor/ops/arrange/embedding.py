@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -15,8 +15,14 @@ from gtensor.ops.arrange.class_indices import check_range
 from gtensor.ops.build.cpu_tiles import computed_in
 from gtensor.settings import settings
 
+if TYPE_CHECKING:
+    from gtensor.backend.typing import Array, Params, Path
+    from gtensor.engine.typing import Namespace, Step, Values
 
-def _gather(weight: Any, indices: Any, *, padding_idx: int | None, out: Any = None) -> Any:
+
+def _gather(
+    weight: Array, indices: Array, *, padding_idx: int | None, out: Array | None = None
+) -> Array:
     if out is None:
         shape = (*indices.shape, weight.shape[1])
         out = device_of(weight).empty(shape, weight.dtype, "embedding")
@@ -28,8 +34,9 @@ def _gather(weight: Any, indices: Any, *, padding_idx: int | None, out: Any = No
 
 
 def _scatter_cpu(
-    g: Any, indices: Any, *, rows: int, padding_idx: int | None, out: Any = None, beta: float = 0.0
-) -> Any:
+    g: Array, indices: Array, *, rows: int, padding_idx: int | None, out: Array | None = None,
+    beta: float = 0.0
+) -> Array:
     """Rows summed by index: sorted, then added up in runs, which needs one tile of memory."""
     columns = g.shape[-1]
     if out is None:
@@ -53,8 +60,9 @@ def _scatter_cpu(
 
 
 def _scatter_gpu(
-    g: Any, indices: Any, *, rows: int, padding_idx: int | None, out: Any = None, beta: float = 0.0
-) -> Any:
+    g: Array, indices: Array, *, rows: int, padding_idx: int | None, out: Array | None = None,
+    beta: float = 0.0
+) -> Array:
     xp, columns = cupy(), g.shape[-1]
     total = xp.zeros((rows, columns), computed_in(g.dtype))  # atomics on half types are slow
     flat = g.reshape(-1, columns).astype(total.dtype, copy=False)
@@ -67,14 +75,14 @@ def _scatter_gpu(
     return out
 
 
-def _embedding_backward(ns: Any, step: Any, g: Any) -> None:
+def _embedding_backward(ns: Namespace, step: Step, g: Array) -> None:
     buffer, beta = step.into(0)
     step.give(0, ns.embedding_grad(
         g, *step.saved, rows=step.shape(0)[0], padding_idx=step.params["padding_idx"], out=buffer,
         beta=beta))
 
 
-def _without_padding(ns: Any, rows: Any, indices: Any, padding_idx: int | None) -> Any:
+def _without_padding(ns: Namespace, rows: Array, indices: Array, padding_idx: int | None) -> Array:
     """Rows of the padding index replaced by zeros: it gets no gradient, so it passes none."""
     if padding_idx is None:
         return rows
@@ -82,20 +90,24 @@ def _without_padding(ns: Any, rows: Any, indices: Any, padding_idx: int | None) 
     return ns.multiply(rows, ns.astype(counts, dtype=rows.dtype))
 
 
-def _embedding_grad_backward(ns: Any, step: Any, u: Any) -> None:
+def _embedding_grad_backward(ns: Namespace, step: Step, u: Array) -> None:
     (indices,), padding_idx = step.saved, step.params["padding_idx"]
     rows = ns.embedding(u, indices, padding_idx=padding_idx)
     step.give(0, _without_padding(ns, rows, indices, padding_idx))
 
 
-def _first_tangent(name: str) -> Any:
-    def tangent(ns: Any, primals: Any, tangents: Any, out: Any, params: Any) -> Any:
+def _first_tangent(name: str) -> Path:
+    def tangent(
+        ns: Namespace, primals: Values, tangents: Values, out: Array, params: Params
+    ) -> Array:
         return getattr(ns, name)(tangents[0], primals[1], **params)
 
     return tangent
 
 
-def _embedding_tangent(ns: Any, primals: Any, tangents: Any, out: Any, params: Any) -> Any:
+def _embedding_tangent(
+    ns: Namespace, primals: Values, tangents: Values, out: Array, params: Params
+) -> Array:
     rows = ns.embedding(tangents[0], primals[1], **params)
     return _without_padding(ns, rows, primals[1], params["padding_idx"])
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from itertools import product
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from gtensor.backend import device_of
 from gtensor.engine.op import op
@@ -21,13 +21,18 @@ from gtensor.ops.arrange.shape import (
 )
 from gtensor.ops.build.path_builders import settled
 
+if TYPE_CHECKING:
+    from gtensor.backend.typing import Array
+    from gtensor.engine.typing import Namespace, Step
+
 __all__ = ["flip", "roll"]
 
 METHODS = ("flip",)
 
 
-def _flip(x: Any, *, axes: tuple[int, ...], out: Any = None) -> Any:
-    key = tuple(slice(None, None, -1 if i in axes else 1) for i in range(x.ndim))
+def _flip(x: Array, *, axes: tuple[int, ...], out: Array | None = None) -> Array:
+    key: tuple[slice | int, ...] = tuple(
+        slice(None, None, -1 if i in axes else 1) for i in range(x.ndim))
     view = x[(*key, ...)]  # the ellipsis: so that a 0-d array stays one
     return settled(view, out)
 
@@ -50,10 +55,12 @@ def flip(x: Tensor, /, axis: Axes | None = None) -> Tensor:
     return _flip_op(x, axes=axes)
 
 
-def _roll(x: Any, *, shifts: tuple[int, ...], out: Any = None) -> Any:
+def _roll(x: Array, *, shifts: tuple[int, ...], out: Array | None = None) -> Array:
     """Each axis is cut in two, and each combination of the parts is copied to its new place."""
     if out is None:
         out = device_of(x).empty(x.shape, x.dtype, "roll")
+    target: Any  # tuples of slices, which NumPy's overloads refuse beside an ellipsis
+    source: Any
     for parts in product(*map(_parts, x.shape, shifts)):
         target, source = (tuple(part[side] for part in parts) for side in (0, 1))
         out[(*target, ...)] = x[(*source, ...)]
@@ -68,7 +75,7 @@ def _parts(size: int, shift: int) -> Iterator[tuple[slice, slice]]:
         yield slice(None, shift), slice(size - shift, None)
 
 
-def _roll_backward(ns: Any, step: Any, g: Any) -> None:
+def _roll_backward(ns: Namespace, step: Step, g: Array) -> None:
     step.give(0, ns.roll(g, shifts=tuple(-n for n in step.params["shifts"])))
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -15,34 +15,41 @@ from gtensor.ops.arrange.scatter import added
 from gtensor.ops.arrange.shape import axis_index
 from gtensor.ops.build.path_builders import settled
 
+if TYPE_CHECKING:
+    from gtensor.backend.typing import Array, Params, Path
+    from gtensor.engine.typing import Namespace, Operand, Step, Values
+
 __all__ = ["take_along_axis"]
 
 
-def _key(indices: Any, shape: tuple[int, ...], axis: int) -> tuple[Any, ...]:
+def _key(indices: Array, shape: tuple[int, ...], axis: int) -> tuple[Array, ...]:
     """The key of the elements, of an array of `shape`, at `indices` along an axis."""
     xp, ndim = device_of(indices).xp, len(shape)
     return tuple(indices if i == axis else xp.arange(n).reshape(-1, *(1,) * (ndim - i - 1))
                  for i, n in enumerate(shape))
 
 
-def _take_along(x: Any, indices: Any, *, axis: int, out: Any = None) -> Any:
+def _take_along(x: Array, indices: Array, *, axis: int, out: Array | None = None) -> Array:
     return settled(x[_key(indices, x.shape, axis)], out)
 
 
 def _scatter_along(
-    g: Any, indices: Any, *, axis: int, shape: tuple[int, ...], out: Any = None, beta: float = 0.0
-) -> Any:
+    g: Array, indices: Array, *, axis: int, shape: tuple[int, ...], out: Array | None = None,
+    beta: float = 0.0
+) -> Array:
     return added(g, _key(indices, shape, axis), shape, "scatter_along_axis", out, beta)
 
 
-def _take_along_backward(ns: Any, step: Any, g: Any) -> None:
+def _take_along_backward(ns: Namespace, step: Step, g: Array) -> None:
     buffer, beta = step.into(0)
     step.give(0, ns.scatter_along_axis(
         g, *step.saved, axis=step.params["axis"], shape=step.shape(0), out=buffer, beta=beta))
 
 
-def _first_tangent(name: str) -> Any:
-    def tangent(ns: Any, primals: Any, tangents: Any, out: Any, params: dict[str, Any]) -> Any:
+def _first_tangent(name: str) -> Path:
+    def tangent(
+        ns: Namespace, primals: Values, tangents: Values, out: Array, params: Params
+    ) -> Array:
         return getattr(ns, name)(tangents[0], primals[1], **params)
 
     return tangent
@@ -87,7 +94,7 @@ take_along_op = op(
 )
 
 
-def take_along_axis(x: Tensor, indices: Any, /, axis: int = -1) -> Tensor:
+def take_along_axis(x: Tensor, indices: Operand, /, axis: int = -1) -> Tensor:
     """The elements of x at integer `indices` along `axis`; negative ones count from the end.
 
     x and indices have as many axes, which broadcast except along `axis`. PyTorch's

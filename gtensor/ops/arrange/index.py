@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import builtins
 from math import prod
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -18,6 +18,10 @@ from gtensor.ops.arrange.shape import axis_index, linear_tangent
 from gtensor.ops.build.path_builders import settled
 from gtensor.settings import settings
 
+if TYPE_CHECKING:
+    from gtensor.backend.typing import Array
+    from gtensor.engine.typing import Namespace, Operand, Step
+
 __all__ = ["take"]
 
 METHODS = ("get_item",)
@@ -26,7 +30,7 @@ METHODS = ("get_item",)
 # -- basic keys: a view, and its adjoint -----------------------------------------------------------
 
 
-def _slice_path(x: Any, *, key: Key, out: Any = None) -> Any:
+def _slice_path(x: Array, *, key: Key, out: Array | None = None) -> Array:
     if out is None:
         if not any(k is ... for k in key):
             key = (*key, ...)  # so NumPy returns a view also for a single element
@@ -35,7 +39,7 @@ def _slice_path(x: Any, *, key: Key, out: Any = None) -> Any:
     return out
 
 
-def _slice_backward(ns: Any, step: Any, g: Any) -> None:
+def _slice_backward(ns: Namespace, step: Step, g: Array) -> None:
     """Into the slot's own buffer where there is one: slices of one tensor share a gradient."""
     buffer, beta = step.into(0)
     shape, key = step.shape(0), step.params["key"]
@@ -73,8 +77,8 @@ slice = op(
 
 
 def _unslice_path(
-    g: Any, *, key: Key, shape: tuple[int, ...], out: Any = None, beta: float = 0.0
-) -> Any:
+    g: Array, *, key: Key, shape: tuple[int, ...], out: Array | None = None, beta: float = 0.0
+) -> Array:
     if out is None or not beta:
         out = device_of(g).empty(shape, g.dtype, "unslice") if out is None else out
         out[...] = 0
@@ -96,7 +100,7 @@ unslice = op(
 # -- index arrays: a copy, and its adjoint ---------------------------------------------------------
 
 
-def _gather_path(x: Any, *, key: Key, out: Any = None) -> Any:
+def _gather_path(x: Array, *, key: Key, out: Array | None = None) -> Array:
     rows = rows_of(x, key)
     if rows is not None:
         source, places = rows
@@ -107,7 +111,7 @@ def _gather_path(x: Any, *, key: Key, out: Any = None) -> Any:
     return settled(x[key], out) if axis is None else _take(x, key, axis, out)
 
 
-def _lone_axis(x: Any, key: Key) -> int | None:
+def _lone_axis(x: Array, key: Key) -> int | None:
     """The axis that a host array of integers indexes alone, where NumPy's take copies no x."""
     parts = key[:-1] if key[-1] is ... else key
     others = [i for i, p in enumerate(parts)
@@ -119,7 +123,7 @@ def _lone_axis(x: Any, key: Key) -> int | None:
     return others[0] if whole else None
 
 
-def _take(x: Any, key: Key, axis: int, out: Any) -> Any:
+def _take(x: Array, key: Key, axis: int, out: Array | None) -> Array:
     """The slices at places along an axis. Raises IndexError for one out of range."""
     places, size = key[axis], x.shape[axis]
     shape = (*x.shape[:axis], *places.shape, *x.shape[axis + 1:])
@@ -135,7 +139,7 @@ def _take(x: Any, key: Key, axis: int, out: Any) -> Any:
     return np.take(x, places, axis=axis, out=out, mode="wrap")  # "raise" would buffer `out`
 
 
-def _gather_backward(ns: Any, step: Any, g: Any) -> None:
+def _gather_backward(ns: Namespace, step: Step, g: Array) -> None:
     buffer, beta = step.into(0)
     shape, key = step.shape(0), step.params["key"]
     step.give(0, ns.scatter_add(g, key=key, shape=shape, out=buffer, beta=beta))
@@ -162,8 +166,8 @@ gather = op(
 
 
 def _scatter_add_path(
-    g: Any, *, key: Key, shape: tuple[int, ...], out: Any = None, beta: float = 0.0
-) -> Any:
+    g: Array, *, key: Key, shape: tuple[int, ...], out: Array | None = None, beta: float = 0.0
+) -> Array:
     return added(g, key, shape, "scatter_add", out, beta)
 
 
@@ -180,7 +184,7 @@ scatter_add = op(
 # -- public ----------------------------------------------------------------------------------------
 
 
-def get_item(x: Tensor, key: Any) -> Tensor:
+def get_item(x: Tensor, key: object) -> Tensor:
     """x[key]: a view for integers, slices, None and an ellipsis; a copy where the key holds arrays.
 
     Integer arrays, boolean masks (of all axes or some), lists and tensors mix with the rest by
@@ -194,7 +198,7 @@ def get_item(x: Tensor, key: Any) -> Tensor:
         raise IndexError(f"{described(key, x.shape)}: {error}") from None
 
 
-def take(x: Tensor, indices: Any, /, axis: int | None = None) -> Tensor:
+def take(x: Tensor, indices: Operand, /, axis: int | None = None) -> Tensor:
     """The slices of x along `axis` at integer `indices`, of any shape; negative ones from the end.
 
     Raises ValueError if no axis is given for a tensor of several, IndexError for an index that is

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from math import prod
 from types import EllipsisType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -13,17 +13,22 @@ from gtensor.engine.context import STATE
 from gtensor.engine.interchange import plain_values
 from gtensor.engine.tensor import Tensor
 
+if TYPE_CHECKING:
+    from types import ModuleType
+
+    from gtensor.backend.typing import Array
+
 Key = tuple[Any, ...]
 _BASIC = (int, np.integer, slice, type(None), EllipsisType)
 _FULL = slice(None)
 
 
-def is_basic(part: Any) -> bool:
+def is_basic(part: object) -> bool:
     """Whether a part of a key is an integer, a slice, None or an ellipsis: such keys give views."""
     return isinstance(part, _BASIC) and not isinstance(part, bool)
 
 
-def normalized(x: Tensor, key: Any, recorded: bool) -> tuple[Key, bool]:
+def normalized(x: Tensor, key: object, recorded: bool) -> tuple[Key, bool]:
     """The key as a tuple of raw parts, arrays being x's device's, and whether it is basic.
 
     Index arrays of a recorded op are copied: its backward needs them as they are now. Raises
@@ -42,7 +47,7 @@ def normalized(x: Tensor, key: Any, recorded: bool) -> tuple[Key, bool]:
     return found, all(map(is_basic, found))
 
 
-def _index(x: Tensor, part: Any, copied: bool) -> Any:
+def _index(x: Tensor, part: Any, copied: bool) -> Array | int:
     """An index as an array of x's device; on the host a 0-d integer becomes an int."""
     array = part._array if isinstance(part, Tensor) else part
     refuse_mask(array, "an index")
@@ -64,7 +69,7 @@ def _index(x: Tensor, part: Any, copied: bool) -> Any:
     return array
 
 
-def described(key: Any, shape: tuple[int, ...]) -> str:
+def described(key: object, shape: tuple[int, ...]) -> str:
     """The key and the shape that it was used on, for an error: arrays by dtype and shape."""
     parts = [_described(p) for p in (key if isinstance(key, tuple) else (key,))]
     return f"index [{', '.join(parts)}] of a tensor of shape {shape}"
@@ -81,7 +86,7 @@ def _described(part: Any) -> str:
     return repr(part)
 
 
-def rows_of(x: Any, key: Key) -> tuple[Any, Any] | None:
+def rows_of(x: Array, key: Key) -> tuple[Array, Array] | None:
     """x with some leading axes as one and the places along it, if a lone host mask is the key.
 
     A mask tests every element, and NumPy's branches on random ones cost more than the places.
@@ -123,12 +128,12 @@ class Selection:
 
     def __init__(self, key: Key, shape: tuple[int, ...]) -> None:
         self._sizes = shape
-        self._view: list[Any] = []
+        self._view: list[slice | None] = []
         self._rest: list[int] = []  # sizes of the result's axes that are not `lead`
         self._taken = 0  # axes of x that the key has dealt with
         self._open: bool | None = None  # whether the last part was an index; None: no index yet
         self.axes: list[int] = []
-        self.indices: list[Any] = []
+        self.indices: list[Array | int] = []
         self.place = 0
         missing = len(shape) - sum(map(_axes_of, key))
         if missing < 0 or sum(p is ... for p in key) > 1:
@@ -169,7 +174,7 @@ class Selection:
             self.axes.append(len(self._view) - 1)
             self.indices.append(part.reshape(1).nonzero()[0])
 
-    def _keep(self, part: Any) -> None:
+    def _keep(self, part: slice | None) -> None:
         """A slice or a new axis."""
         self._view.append(part)
         if part is None:
@@ -178,7 +183,7 @@ class Selection:
             self._rest.append(len(range(*part.indices(self._sizes[self._taken]))))
             self._taken += 1
 
-    def _pick(self, index: Any) -> None:
+    def _pick(self, index: Array | int) -> None:
         """One axis by integers."""
         size = self._sizes[self._taken]
         if isinstance(index, (int, np.integer, np.ndarray)) and np.size(index):
@@ -191,7 +196,7 @@ class Selection:
         self.indices.append(index)
         self._taken += 1
 
-    def last_writes(self, xp: Any) -> tuple[Any, Any]:
+    def last_writes(self, xp: ModuleType) -> tuple[Array, Array]:
         """The writes x[key] = v, numbered, and for each the number of the last to its place.
 
         Both of the shape `lead`, in whose order NumPy writes. A GPU's threads write in no order,
@@ -209,7 +214,7 @@ class Selection:
             xp.maximum.at(stamp, indices, number)
         return number, stamp[indices]
 
-    def along(self, a: Any) -> Any:
+    def along(self, a: Array) -> Array:
         """An array of the shape `lead`, reshaped so that it broadcasts to the selection's shape."""
         return a.reshape((*self.lead, *(1,) * (len(self._rest) - self.place)))
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -23,6 +23,10 @@ from gtensor.ops.arrange.shape import (
     reshape,
 )
 
+if TYPE_CHECKING:
+    from gtensor.backend.typing import Array, Params
+    from gtensor.engine.typing import Namespace, Step, Values
+
 __all__ = ["concat", "repeat", "stack", "tile", "unstack"]
 
 METHODS = ("repeat",)
@@ -32,7 +36,9 @@ _COPIES = 16  # repetitions up to which each is a copy of its own
 # -- concat ----------------------------------------------------------------------------------------
 
 
-def _concat_path(*arrays: Any, axis: int, sizes: tuple[int, ...], out: Any = None) -> Any:
+def _concat_path(
+    *arrays: Array, axis: int, sizes: tuple[int, ...], out: Array | None = None
+) -> Array:
     if out is None:
         shape = list(arrays[0].shape)
         shape[axis] = sum(sizes)
@@ -45,7 +51,7 @@ def _concat_path(*arrays: Any, axis: int, sizes: tuple[int, ...], out: Any = Non
     return out
 
 
-def _concat_backward(ns: Any, step: Any, g: Any) -> None:
+def _concat_backward(ns: Namespace, step: Step, g: Array) -> None:
     """Every input gets a view of its part of g: no new memory."""
     axis, sizes, start = step.params["axis"], step.params["sizes"], 0
     last = max(i for i in range(len(sizes)) if step.needs(i))
@@ -56,7 +62,9 @@ def _concat_backward(ns: Any, step: Any, g: Any) -> None:
         start += size
 
 
-def _concat_tangent(ns: Any, primals: Any, tangents: Any, out: Any, params: dict[str, Any]) -> Any:
+def _concat_tangent(
+    ns: Namespace, primals: Values, tangents: Values, out: Array, params: Params
+) -> Array:
     parts = [ns.multiply(p, 0) if t is None else t for p, t in zip(primals, tangents, strict=True)]
     return ns.concat(*parts, **params)
 
@@ -138,13 +146,13 @@ def tile(x: Tensor, repetitions: Sequence[int], /) -> Tensor:
     return reshape(laid, tuple(c * n for c, n in pairs), copy=True)
 
 
-def _repeat_path(x: Any, *, count: int, axis: int, out: Any = None) -> Any:
+def _repeat_path(x: Array, *, count: int, axis: int, out: Array | None = None) -> Array:
     shape = x.shape
     if out is None:
         whole = (*shape[:axis], shape[axis] * count, *shape[axis + 1:])
         out = device_of(x).empty(whole, x.dtype, "repeat")
     spread = out.reshape(*shape[:axis + 1], count, *shape[axis + 1:])  # a view: an axis is split
-    before = (slice(None),) * (axis + 1)
+    before: tuple[slice | int, ...] = (slice(None),) * (axis + 1)
     if count > _COPIES:
         spread[...] = x[(*before, None)]
     else:  # NumPy is slow at many short runs
@@ -153,7 +161,7 @@ def _repeat_path(x: Any, *, count: int, axis: int, out: Any = None) -> Any:
     return out
 
 
-def _repeat_backward(ns: Any, step: Any, g: Any) -> None:
+def _repeat_backward(ns: Namespace, step: Step, g: Array) -> None:
     shape, axis = step.shape(0), step.params["axis"]
     apart = (*shape[:axis + 1], step.params["count"], *shape[axis + 1:])
     step.give(0, ns.sum(ns.reshape(g, shape=apart), axis=(axis + 1,), keepdims=False))
@@ -190,7 +198,7 @@ def repeat(x: Tensor, repeats: int | Tensor, /, axis: int | None = None) -> Tens
     return _repeat_op(x, count=int(counts.item()), axis=place)
 
 
-def _counts(repeats: Any) -> np.ndarray:
+def _counts(repeats: int | Tensor) -> np.ndarray:
     """The numbers of repetitions on the host, checked."""
     on_host = repeats.device.to_numpy(repeats._array) if isinstance(repeats, Tensor) else repeats
     refuse_mask(on_host, "repeat")

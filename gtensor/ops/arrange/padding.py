@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from gtensor.backend import device_of
 from gtensor.engine.op import op
@@ -12,6 +12,10 @@ from gtensor.engine.tensor import Tensor
 from gtensor.ops.arrange.index import get_item
 from gtensor.ops.arrange.joining import concat
 from gtensor.ops.arrange.shape import broadcast_to
+
+if TYPE_CHECKING:
+    from gtensor.backend.typing import Array, Params
+    from gtensor.engine.typing import Namespace, Step, Values
 
 Pads = tuple[tuple[int, int], ...]  # before and after, for each axis
 _MODES = ("constant", "reflect", "replicate", "circular")
@@ -22,11 +26,11 @@ def _inside(shape: tuple[int, ...], pads: Pads) -> tuple[slice, ...]:
     return tuple(slice(before, before + n) for n, (before, _) in zip(shape, pads, strict=True))
 
 
-def _pad_path(x: Any, *, pads: Pads, value: float, out: Any = None) -> Any:
+def _pad_path(x: Array, *, pads: Pads, value: float, out: Array | None = None) -> Array:
     if out is None:
         shape = tuple(n + sum(p) for n, p in zip(x.shape, pads, strict=True))
         out = device_of(x).empty(shape, x.dtype, "pad")
-    inside = _inside(x.shape, pads)
+    inside: tuple[Any, ...] = _inside(x.shape, pads)  # NumPy's overloads refuse such a key
     value = device_of(out).assignable(value, out.dtype)
     for axis, (place, n) in enumerate(zip(inside, out.shape, strict=True)):  # the border only
         for border in (slice(0, place.start), slice(place.stop, n)):
@@ -35,11 +39,13 @@ def _pad_path(x: Any, *, pads: Pads, value: float, out: Any = None) -> Any:
     return out
 
 
-def _pad_backward(ns: Any, step: Any, g: Any) -> None:
+def _pad_backward(ns: Namespace, step: Step, g: Array) -> None:
     step.give(0, ns.slice(g, key=_inside(step.shape(0), step.params["pads"])))
 
 
-def _pad_tangent(ns: Any, primals: Any, tangents: Any, out: Any, params: dict[str, Any]) -> Any:
+def _pad_tangent(
+    ns: Namespace, primals: Values, tangents: Values, out: Array, params: Params
+) -> Array:
     return ns.pad(tangents[0], pads=params["pads"], value=0.0)
 
 

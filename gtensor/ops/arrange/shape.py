@@ -5,7 +5,7 @@ from __future__ import annotations
 import operator
 from collections.abc import Callable, Iterable, Sequence
 from math import prod
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -14,6 +14,10 @@ from gtensor.engine.op import op
 from gtensor.engine.samples import Sample, normal, unary
 from gtensor.engine.tensor import Tensor
 from gtensor.ops.build.path_builders import settled
+
+if TYPE_CHECKING:
+    from gtensor.backend.typing import Array, DTypeLike, Params, Path
+    from gtensor.engine.typing import Namespace, Step, Values
 
 __all__ = [
     "astype", "broadcast_arrays", "broadcast_to", "clone", "expand_dims", "flatten",
@@ -27,10 +31,12 @@ METHODS = ("reshape", "permute_dims", "flatten", "squeeze", "transpose", "matrix
            "astype", "clone", "to_device")
 
 
-def linear_tangent(name: str) -> Any:
+def linear_tangent(name: str) -> Path:
     """The tangent of a linear op is the op, applied to the tangents."""
 
-    def tangent(ns: Any, primals: Any, tangents: Any, out: Any, params: dict[str, Any]) -> Any:
+    def tangent(
+        ns: Namespace, primals: Values, tangents: Values, out: Array, params: Params
+    ) -> Array:
         return getattr(ns, name)(*tangents, **params)
 
     return tangent
@@ -76,7 +82,9 @@ def axis_indices(axes: Axes, ndim: int, op_name: str) -> tuple[int, ...]:
     return found
 
 
-def along(axis: int, start: int | None, stop: int | None, step: int | None = None) -> Any:
+def along(
+    axis: int, start: int | None, stop: int | None, step: int | None = None
+) -> tuple[slice, ...]:
     """The key of start:stop:step along an axis, all of the axes before and behind it."""
     return (slice(None),) * axis + (slice(start, stop, step),)
 
@@ -89,7 +97,7 @@ def resized(shape: Sequence[int], axis: int, size: int) -> tuple[int, ...]:
 # -- reshape ---------------------------------------------------------------------------------------
 
 
-def _reshape(x: Any, *, shape: tuple[int, ...], out: Any = None) -> Any:
+def _reshape(x: Array, *, shape: tuple[int, ...], out: Array | None = None) -> Array:
     if out is not None:
         out[...] = x.reshape(shape)
         return out
@@ -97,7 +105,7 @@ def _reshape(x: Any, *, shape: tuple[int, ...], out: Any = None) -> Any:
     return device_of(x).copy(x, label="reshape").reshape(shape) if view is None else view
 
 
-def _reshaped_view(x: Any, shape: tuple[int, ...]) -> Any:
+def _reshaped_view(x: Array, shape: tuple[int, ...]) -> Array | None:
     """A view of x in the shape, or None if its elements lie so that only a copy can have it."""
     if x.flags.c_contiguous:
         return x.reshape(shape)
@@ -107,7 +115,7 @@ def _reshaped_view(x: Any, shape: tuple[int, ...]) -> Any:
         return None
 
 
-def _reshape_backward(ns: Any, step: Any, g: Any) -> None:
+def _reshape_backward(ns: Namespace, step: Step, g: Array) -> None:
     step.give(0, ns.reshape(g, shape=step.shape(0)))
 
 
@@ -178,14 +186,14 @@ def expand_dims(x: Tensor, /, axis: Axes = 0) -> Tensor:
 # -- permute_dims ----------------------------------------------------------------------------------
 
 
-def _permute(x: Any, *, axes: tuple[int, ...], out: Any = None) -> Any:
+def _permute(x: Array, *, axes: tuple[int, ...], out: Array | None = None) -> Array:
     if out is None:
         return x.transpose(axes)
     out[...] = x.transpose(axes)
     return out
 
 
-def _permute_backward(ns: Any, step: Any, g: Any) -> None:
+def _permute_backward(ns: Namespace, step: Step, g: Array) -> None:
     axes = step.params["axes"]
     step.give(0, ns.permute_dims(g, axes=tuple(axes.index(i) for i in range(len(axes)))))
 
@@ -245,7 +253,7 @@ def transpose(x: Tensor) -> Tensor:
 # -- broadcast_to ----------------------------------------------------------------------------------
 
 
-def _broadcast(x: Any, *, shape: tuple[int, ...], out: Any = None) -> Any:
+def _broadcast(x: Array, *, shape: tuple[int, ...], out: Array | None = None) -> Array:
     if out is None and 0 in shape:
         return device_of(x).empty(shape, x.dtype, "broadcast_to")  # NumPy's would be read-only
     if out is None and x.size == prod(shape):
@@ -256,7 +264,7 @@ def _broadcast(x: Any, *, shape: tuple[int, ...], out: Any = None) -> Any:
     return out
 
 
-def _broadcast_backward(ns: Any, step: Any, g: Any) -> None:
+def _broadcast_backward(ns: Namespace, step: Step, g: Array) -> None:
     step.give(0, g)  # the step sums it to the input's shape
 
 
@@ -297,7 +305,7 @@ def broadcast_arrays(*arrays: Tensor) -> list[Tensor]:
 # -- copies ----------------------------------------------------------------------------------------
 
 
-def _astype_path(x: Any, *, dtype: Any, out: Any = None) -> Any:
+def _astype_path(x: Array, *, dtype: np.dtype, out: Array | None = None) -> Array:
     if x.dtype.kind == "c" and dtype.kind != "c":
         raise TypeError(f"astype of {x.dtype} to {dtype} would drop the imaginary part; take "
                         "real(x), imag(x) or abs(x) first")
@@ -319,7 +327,7 @@ _astype_op = op(
 
 
 def astype(
-    x: Tensor, dtype: Any, /, *, copy: bool = True, device: Device | str | None = None
+    x: Tensor, dtype: DTypeLike, /, *, copy: bool = True, device: Device | str | None = None
 ) -> Tensor:
     """x in another dtype, and on `device` if one is given; of x's own kind only if copy=True.
 
@@ -333,7 +341,7 @@ def astype(
     return _astype_op(moved if wanted.kind in "fVc" else moved.detach(), dtype=wanted)
 
 
-def _clone_path(x: Any, out: Any = None) -> Any:
+def _clone_path(x: Array, out: Array | None = None) -> Array:
     if out is None:
         return device_of(x).copy(x, label="clone")
     out[...] = x
@@ -348,7 +356,7 @@ clone = op(
 )
 
 
-def _to_device_path(x: Any, *, device: Device, out: Any = None) -> Any:
+def _to_device_path(x: Array, *, device: Device, out: Array | None = None) -> Array:
     source = device_of(x)
     moved = device.copy(x) if device is source else device.from_numpy(source.to_numpy(x))
     return settled(moved, out)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import operator
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -15,17 +15,21 @@ from gtensor.engine.tensor import Tensor
 from gtensor.ops.arrange.shape import linear_tangent
 from gtensor.ops.elementwise.selection import where_op
 
+if TYPE_CHECKING:
+    from gtensor.backend.typing import Array, Path
+    from gtensor.engine.typing import Namespace, Step
+
 __all__ = ["tril", "triu"]
 
 METHODS = ("tril", "triu")
 _ROWS = 64  # rows at a time: the band that needs a mask is as wide
 
 
-def _triangle_cpu(name: str) -> Any:
+def _triangle_cpu(name: str) -> Path:
     """In blocks of rows: columns kept for every row, columns for none, and a band by a mask."""
     lower = name == "tril"
 
-    def path(x: Any, *, k: int, out: Any = None) -> Any:
+    def path(x: Array, *, k: int, out: Array | None = None) -> Array:
         if out is None:
             out = host().empty(x.shape, x.dtype, name)
         rows, columns = x.shape[-2:]
@@ -47,8 +51,8 @@ def _triangle_cpu(name: str) -> Any:
     return path
 
 
-def _triangle_gpu(name: str) -> Any:
-    def path(x: Any, *, k: int, out: Any = None) -> Any:
+def _triangle_gpu(name: str) -> Path:
+    def path(x: Array, *, k: int, out: Array | None = None) -> Array:
         rows, columns = x.shape[-2:]
         if name == "tril":
             return where_op.gpu(cupy().tri(rows, columns, k, dtype=bool), x, 0, out=out)
@@ -58,7 +62,7 @@ def _triangle_gpu(name: str) -> Any:
 
 
 def _triangle(name: str, doc: str) -> Op:
-    def backward(ns: Any, step: Any, g: Any) -> None:
+    def backward(ns: Namespace, step: Step, g: Array) -> None:
         step.give(0, getattr(ns, name)(g, k=step.params["k"]))
 
     return op(

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from math import prod
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -25,11 +25,15 @@ from gtensor.ops.arrange.index_keys import (
 )
 from gtensor.ops.arrange.shape import reshape
 
+if TYPE_CHECKING:
+    from gtensor.backend.typing import Array, Params, Scalar
+    from gtensor.engine.typing import Namespace, Operand, Step, Values
+
 METHODS = ("assign", "set_item")
 _RECORDS = {"pow": "power"}  # operators whose op has another name
 
 
-def assign(name: str, target: Tensor, other: Any) -> Tensor:
+def assign(name: str, target: Tensor, other: Operand) -> Tensor:
     """target = op(target, other) in target's memory."""
     return in_place.assign(registry[_RECORDS.get(name, name)], target, other)
 
@@ -37,7 +41,9 @@ def assign(name: str, target: Tensor, other: Any) -> Tensor:
 # -- x[key] = value --------------------------------------------------------------------------------
 
 
-def _set_item_path(x: Any, value: Any, *, key: Key, out: Any = None) -> Any:
+def _set_item_path(
+    x: Array, value: Array | Scalar, *, key: Key, out: Array | None = None
+) -> Array:
     if out is None:
         out = device_of(x).copy(x, label="set_item")
     elif out is not x:
@@ -52,7 +58,9 @@ def _set_item_path(x: Any, value: Any, *, key: Key, out: Any = None) -> Any:
     return out
 
 
-def _set_item_gpu(x: Any, value: Any, *, key: Key, out: Any = None) -> Any:
+def _set_item_gpu(
+    x: Array, value: Array | Scalar, *, key: Key, out: Array | None = None
+) -> Array:
     """Equal places get equal values, those of the last write to each: threads write in no order."""
     if getattr(value, "ndim", 0) and not unique(key):
         selected = Selection(key, x.shape)
@@ -65,7 +73,7 @@ def _set_item_gpu(x: Any, value: Any, *, key: Key, out: Any = None) -> Any:
     return _set_item_path(x, value, key=key, out=out)
 
 
-def _set_item_backward(ns: Any, step: Any, g: Any) -> None:
+def _set_item_backward(ns: Namespace, step: Step, g: Array) -> None:
     """The value gets the gradient of its last writes, x that of all other elements."""
     key = step.params["key"]
     if step.needs(1):
@@ -84,8 +92,8 @@ def _set_item_backward(ns: Any, step: Any, g: Any) -> None:
 
 
 def _set_item_tangent(
-    ns: Any, primals: Any, tangents: Any, out: Any, params: dict[str, Any]
-) -> Any:
+    ns: Namespace, primals: Values, tangents: Values, out: Array, params: Params
+) -> Array:
     dx, dvalue = tangents
     dx = ns.multiply(primals[0], 0) if dx is None else dx
     return ns.set_item(dx, 0.0 if dvalue is None else dvalue, **params)
@@ -106,7 +114,7 @@ set_item_op = op(
 )
 
 
-def set_item(x: Tensor, key: Any, value: Any) -> None:
+def set_item(x: Tensor, key: object, value: Operand) -> None:
     """x[key] = value in x's memory; recorded. The last value stays where the key repeats a place.
 
     Raises before anything is written: IndexError for the key, ValueError for the value's shape,
@@ -114,15 +122,15 @@ def set_item(x: Tensor, key: Any, value: Any) -> None:
     """
     tracked = x.requires_grad or (isinstance(value, Tensor) and value.requires_grad)
     parts, basic = normalized(x, key, tracked)
-    value = given_values(value, x.device, "x[key] = value")
+    given = given_values(value, x.device, "x[key] = value")
     try:
-        part, target = _selected(x, parts, basic, np.ndim(_raw(value)) == 0)
-        _write(x, parts, part, value if target is None else _fitted(value, target))
+        part, target = _selected(x, parts, basic, np.ndim(_raw(given)) == 0)
+        _write(x, parts, part, given if target is None else _fitted(given, target))
     except IndexError as error:
         raise IndexError(f"{described(key, x.shape)}: {error}") from None
 
 
-def _write(x: Tensor, key: Key, part: Any, value: Any) -> None:
+def _write(x: Tensor, key: Key, part: Array | None, value: Tensor | Array | Scalar) -> None:
     """x[key] = value for a value of a shape that fits; `part` is x[key] if that is a view."""
     kind = np.result_type(_raw(value))
     if x.dtype.kind == "V" and kind.kind != "c":  # ml_dtypes: any real value goes in
@@ -138,13 +146,13 @@ def _write(x: Tensor, key: Key, part: Any, value: Any) -> None:
         in_place.write(set_item_op, x, value, params)
 
 
-def _raw(value: Any) -> Any:
+def _raw(value: Tensor | Array | Scalar) -> Array | Scalar:
     return value._array if isinstance(value, Tensor) else value
 
 
 def _selected(
     x: Tensor, key: Key, basic: bool, single: bool
-) -> tuple[Any, tuple[int, ...] | None]:
+) -> tuple[Array | None, tuple[int, ...] | None]:
     """The part of x that a basic key selects, and the selection's shape.
 
     The shape is None for a `single` value, which fits any; on a GPU, counting a mask would wait.
@@ -155,7 +163,7 @@ def _selected(
     return None, None if single else selected_shape(key, x.shape)
 
 
-def _fitted(value: Any, target: tuple[int, ...]) -> Any:
+def _fitted(value: Any, target: tuple[int, ...]) -> Tensor | Array | Scalar:
     """The value without leading axes of size 1 that the selection lacks, as NumPy allows."""
     shape = np.shape(_raw(value))
     extra = max(0, len(shape) - len(target))

@@ -45,9 +45,8 @@ class _Blocks:
         self.rows = max(1, min(self.length, limit // self.columns))
         whole = self.rows == self.length and self.columns >= self.keys
         self.matrices = max(1, limit // (self.rows * self.columns)) if whole else 1
-        self._tiles = [self.device.empty(
-            (min(self.matrices, max(1, prod(self.lead))) * self.rows * self.columns,),
-            self.work, "workspace") for _ in range(2)]
+        largest = min(self.matrices, max(1, prod(self.lead))) * self.rows * self.columns
+        self._scratch = [self.device.workspace(largest, self.work) for _ in range(2)]
 
     def _broadcast(self, a: Any, last: tuple[int, ...]) -> Any:
         return self.xp.broadcast_to(a, (*self.lead, *last))
@@ -77,8 +76,7 @@ class _Blocks:
 
     def product(self, which: int, a: Any, b: Any) -> Any:
         """a @ b.mT in work buffer `which`."""
-        shape = (*a.shape[:-1], b.shape[-2])
-        out = self._tiles[which][:prod(shape)].reshape(shape)
+        out = self._scratch[which](0, (*a.shape[:-1], b.shape[-2]))
         return self.device.matmul(a, _swapped(b), out)
 
     def scores(self, batch: Key, rows: slice, columns: slice, queries: Any) -> Any:
@@ -207,7 +205,7 @@ def _attend_backward(
     xp, everything = blocks.xp, slice(None)
     g, attended, largest, total = known
     queries = blocks.part(blocks.q, batch, rows) * blocks.work.type(blocks.scale)
-    # The weights are the exponentials over their sums; all that they meet is a multiple of this.
+    # The weights are the exponentials over their sums: g is divided by the sums instead.
     arrived = blocks.part(g, batch, rows) / total[batch][..., rows, :]
     shift = (arrived * attended[batch][..., rows, :]).sum(axis=-1, keepdims=True)
     for columns in blocks.column_blocks(rows):

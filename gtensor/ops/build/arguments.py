@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from gtensor.engine.tensor import Tensor
 
 
-def refuse_unsupported(wanted: Any, name: str, **given: Any) -> None:
+def refuse_unsupported(wanted: object, name: str, **given: object) -> None:
     """Raise ValueError unless every given argument is `wanted`, PyTorch's default.
 
     The arguments are kept in the signatures so that positional arguments mean the same.

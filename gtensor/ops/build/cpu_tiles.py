@@ -1,16 +1,22 @@
-"""Work buffers of CPU paths: one per call, from the installed resource, reused by every tile."""
+"""Tiles of CPU paths, the dtypes that they compute in, and selection without branches."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from math import prod
-from typing import Any
+from types import EllipsisType
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
-from gtensor.backend import host
 from gtensor.ops.build.path_builders import tiles
 from gtensor.settings import settings
+
+if TYPE_CHECKING:
+    from gtensor.backend.typing import Array, DTypeLike
+
+# The key of a tile: it ends with an ellipsis, so that it selects an array.
+Tile: TypeAlias = tuple[int | slice | EllipsisType, ...]
 
 
 def computed_in(dtype: np.dtype) -> np.dtype:
@@ -24,18 +30,7 @@ def sortable(x: Any) -> Any:
     return x.astype(np.float32) if kind == "V" else x
 
 
-class Scratch:
-    """`count` buffers of `elements` elements, taken in any shape that fits."""
-
-    def __init__(self, count: int, elements: int, dtype: Any) -> None:
-        self._buffers = host().empty((count, max(1, elements)), dtype, "workspace")
-
-    def __call__(self, which: int, shape: tuple[int, ...]) -> np.ndarray:
-        """Buffer `which`, uninitialized, as a contiguous array of `shape`."""
-        return self._buffers[which, :prod(shape)].reshape(shape)
-
-
-def whole_tiles(shape: tuple[int, ...]) -> Iterator[tuple[Any, ...]]:
+def whole_tiles(shape: tuple[int, ...]) -> Iterator[Tile]:
     """Keys of tiles that select arrays and never scalars, so that a tile can be written."""
     for tile in tiles(shape, settings.tile_elements):
         yield (*tile, ...)
@@ -46,7 +41,7 @@ def tile_size(shape: tuple[int, ...]) -> int:
     return min(prod(shape), settings.tile_elements)
 
 
-def row_tiles(shape: tuple[int, ...]) -> Iterator[tuple[Any, ...]]:
+def row_tiles(shape: tuple[int, ...]) -> Iterator[Tile]:
     """Keys that cut an array into tiles of whole rows (its last axis), at least one row each."""
     columns = max(1, shape[-1])
     for tile in tiles(shape[:-1], max(1, settings.tile_elements // columns)):
@@ -77,7 +72,7 @@ def masked(a: np.ndarray, mask: np.ndarray, out: np.ndarray | None = None) -> np
     return out
 
 
-def select(mask: Any, x1: Any, x2: Any) -> Any:
+def select(mask: Array, x1: Any, x2: Any) -> Array:
     """x1 where mask, else x2, as np.where; one of the two may be a Python number."""
     model = x1 if isinstance(x1, np.ndarray) else x2
     if not isinstance(model, np.ndarray) or not isinstance(mask, np.ndarray) or not mask.ndim:

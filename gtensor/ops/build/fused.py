@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -12,15 +11,19 @@ from gtensor.engine.namespaces import recorded
 from gtensor.engine.op import Op, op
 from gtensor.ops.build.path_builders import tiled
 
+if TYPE_CHECKING:
+    from gtensor.backend.typing import Array, Path, Scalar
+    from gtensor.engine.tensor import Tensor
 
-def fused(name: str, formula: Callable[..., Any], *, gpu: Callable[..., Any], **more: Any) -> Op:
+
+def fused(name: str, formula: Path, *, gpu: Path, **more: Any) -> Op:
     """Register an op that is `formula(ns, *inputs, **params)` in one pass over memory.
 
     It has no rule: if an input requires a gradient, the formula is recorded instead, op by op.
     Backward rules use such ops, so second order needs no second set of rules.
     """
 
-    def composed(*inputs: Any, **params: Any) -> Any:
+    def composed(*inputs: Tensor | Array, **params: Any) -> Tensor:
         return formula(recorded, *inputs, **params)
 
     return op(name, inputs=" ".join(arguments_of(formula).inputs[1:]), cpu=tiled(name, formula),
@@ -28,10 +31,10 @@ def fused(name: str, formula: Callable[..., Any], *, gpu: Callable[..., Any], **
               tangent=None, composed=composed, **more)
 
 
-def _one_dtype(gpu: Callable[..., Any]) -> Callable[..., Any]:
+def _one_dtype(gpu: Path) -> Path:
     """The path with arrays of different dtypes promoted first: a kernel has one type."""
 
-    def path(*arrays: Any, **params: Any) -> Any:
+    def path(*arrays: Any, **params: Any) -> Array:  # arrays and numbers
         dtypes = {a.dtype for a in arrays if hasattr(a, "dtype")}
         if len(dtypes) > 1:
             common = np.result_type(*dtypes)
@@ -41,10 +44,10 @@ def _one_dtype(gpu: Callable[..., Any]) -> Callable[..., Any]:
     return path
 
 
-def kernel_path(kernel: Callable[..., Any], *params: str) -> Callable[..., Any]:
+def kernel_path(kernel: Path, *params: str) -> Path:
     """The GPU path that is a kernel taking the arrays, then these parameters, then the output."""
 
-    def path(*arrays: Any, out: Any = None, **given: Any) -> Any:
+    def path(*arrays: Array | Scalar, out: Array | None = None, **given: Any) -> Array:
         return kernel(*arrays, *[given[name] for name in params], out=out)
 
     return path

@@ -5,17 +5,19 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from functools import partial
 from math import prod
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy import ndarray
 
+from gtensor.array.dtypes import result_type
 from gtensor.backend import host
 from gtensor.backend.cuda import cupy
-from gtensor.array.dtypes import result_type
 from gtensor.settings import settings
 
-Path = Callable[..., Any]
+if TYPE_CHECKING:
+    from gtensor.backend.typing import Array, Path, Scalar
+
 _ITEM = 16  # bytes of the largest element: a bound that needs no dtype arithmetic
 _NUMBERS = (bool, int, float, complex)
 _ARRAYS = (ndarray, np.generic)  # NumPy returns scalars for 0-d arrays, typed as strongly
@@ -28,7 +30,7 @@ def ufunc(function: np.ufunc) -> Path:
     if function.nin == 1:
         write = into(function)
 
-        def unary(x: Any, out: Any = None) -> Any:
+        def unary(x: Array, out: Array | None = None) -> Array:
             if out is None:
                 if x.size * _ITEM < settings.arena_min_bytes:
                     return function(x)
@@ -37,7 +39,7 @@ def ufunc(function: np.ufunc) -> Path:
 
         return _plain(unary, function)
 
-    def binary(x1: Any, x2: Any, out: Any = None) -> Any:
+    def binary(x1: Any, x2: Any, out: Array | None = None) -> Array:
         if out is None:
             try:
                 size, other = x1.size, x2.size
@@ -54,7 +56,7 @@ def ufunc(function: np.ufunc) -> Path:
     return _plain(binary, function)
 
 
-def _buffer(function: np.ufunc, name: str, inputs: tuple[Any, ...]) -> ndarray:
+def _buffer(function: np.ufunc, name: str, inputs: tuple[Array | Scalar, ...]) -> ndarray:
     """A buffer for the ufunc's result, of the dtype and shape that NumPy would choose."""
     kinds = tuple(x.dtype if isinstance(x, _ARRAYS) else _kind(x) for x in inputs)
     dtype = function.resolve_dtypes((*kinds, None))[-1]
@@ -63,7 +65,7 @@ def _buffer(function: np.ufunc, name: str, inputs: tuple[Any, ...]) -> ndarray:
     return host().empty(shape, dtype, name)
 
 
-def _kind(x: Any) -> Any:
+def _kind(x: object) -> np.dtype | type:
     return np.dtype(bool) if isinstance(x, bool) else type(x)
 
 
@@ -97,7 +99,7 @@ def into(function: np.ufunc) -> Path:
     if wrong is None:
         return function
 
-    def write(x: Any, out: Any) -> Any:
+    def write(x: Array, out: Array) -> Array:
         if out.flags.c_contiguous or not wrong(x):
             return function(x, out)
         if x is not out and np.may_share_memory(x, out):
@@ -114,13 +116,13 @@ def into(function: np.ufunc) -> Path:
 negative = into(np.negative)
 
 
-def cupy_function(name: str, kinds: str = "", kernel: Any = None) -> Path:
+def cupy_function(name: str, kinds: str = "", kernel: Path | None = None) -> Path:
     """The GPU path of an op that CuPy has under NumPy's name, `out=` included.
 
     Arrays whose common dtype is of one of the `kinds` are passed to the kernel, which has one type.
     """
 
-    def path(*arrays: Any, out: Any = None, **params: Any) -> Any:
+    def path(*arrays: Array | Scalar, out: Array | None = None, **params: Any) -> Array:
         if kernel is not None and (dtype := common(*arrays)).kind in kinds:
             if out is None or out.dtype == dtype:
                 return kernel(*promoted(*arrays), out=out)
@@ -142,7 +144,7 @@ def promoted(*values: Any) -> Iterator[Any]:
     return (x if type(x) in _NUMBERS else x.astype(dtype, copy=False) for x in values)
 
 
-def tiled(name: str, formula: Callable[..., Any], dtype: Any = None) -> Path:
+def tiled(name: str, formula: Path, dtype: np.dtype | None = None) -> Path:
     """The CPU path of a fused elementwise op: its formula, evaluated tile by tile into the output.
 
     `formula(ns, *arrays, **params)` is written with array API names; temporaries are as
@@ -151,7 +153,7 @@ def tiled(name: str, formula: Callable[..., Any], dtype: Any = None) -> Path:
     where it is not that of the inputs.
     """
 
-    def path(*arrays: Any, out: Any = None, **params: Any) -> Any:
+    def path(*arrays: Array | Scalar, out: Array | None = None, **params: Any) -> Array:
         if _simple(arrays):  # one tile of a dtype that is computed in
             value = formula(np, *arrays, **params)
             if out is None:
@@ -175,7 +177,7 @@ def tiled(name: str, formula: Callable[..., Any], dtype: Any = None) -> Path:
     return _plain(path, partial(formula, np))
 
 
-def _simple(arrays: tuple[Any, ...]) -> bool:
+def _simple(arrays: tuple[object, ...]) -> bool:
     """Whether a formula can be evaluated at once: no array exceeds a tile or is of a half dtype."""
     limit = settings.tile_elements
     for a in arrays:  # noqa: SIM110  a generator costs as much as a small op
@@ -184,7 +186,7 @@ def _simple(arrays: tuple[Any, ...]) -> bool:
     return True
 
 
-def settled(result: Any, out: Any) -> Any:
+def settled(result: Array, out: Array | None) -> Array:
     """A path's result: `value`, or `out` with the value in it, if given."""
     if out is None:
         return result
@@ -192,7 +194,7 @@ def settled(result: Any, out: Any) -> Any:
     return out
 
 
-def _plain(path: Any, function: Callable[..., Any]) -> Path:
+def _plain(path: Any, function: Path) -> Path:
     """The path, with the NumPy function that it replaces, for comparisons in the ladders."""
     path.plain = function
     return path
@@ -205,7 +207,7 @@ def _widened(arrays: Any, half: bool) -> list[Any]:
             for a in arrays]
 
 
-def tiles(shape: tuple[int, ...], limit: int) -> Iterator[tuple[Any, ...]]:
+def tiles(shape: tuple[int, ...], limit: int) -> Iterator[tuple[int | slice, ...]]:
     """Index tuples that cut an array of `shape` into blocks of at most about `limit` elements."""
     if not shape or prod(shape) == 0:
         yield ()

@@ -2,22 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 if TYPE_CHECKING:
+    from gtensor.backend.typing import Array, Params, Path
     from gtensor.engine.op import Op
+    from gtensor.engine.typing import Backward, Namespace, Step, Tangent, Values
+
+
+# What `_Terms` describes; `times` is a Path or None.
+Term: TypeAlias = "tuple[int, bool, Any, int | None, tuple[int, ...]]"
 
 
 class Partial:
     """The derivative with respect to one input, times a gradient (or a tangent: it is diagonal)."""
 
-    def __init__(self, names: str, times: Callable[..., Any]) -> None:
+    def __init__(self, names: str, times: Path) -> None:
         self.names = names.split()  # the inputs, "out" and extras that it needs
         self.times = times  # times(ns, g, *needed, out, **params)
 
 
-def partial(names: str, times: Callable[..., Any]) -> Partial:
+def partial(names: str, times: Path) -> Partial:
     """What one input's derivative needs, and its product with g.
 
     `partial("x2", lambda ns, g, x2, out: ns.multiply(g, x2, out=out))` needs x2 and gives g * x2.
@@ -28,7 +33,7 @@ def partial(names: str, times: Callable[..., Any]) -> Partial:
 identity = Partial("", lambda ns, g, out, **params: g)  # the derivative is 1: g itself is given on
 
 
-class _Terms(dict[int, list[Any]]):
+class _Terms(dict[int, "list[Term]"]):
     """Bit mask of the inputs that need a gradient -> the terms to compute.
 
     A term is (input, is it the last, times, the place of its only save or None, all places);
@@ -38,7 +43,7 @@ class _Terms(dict[int, list[Any]]):
     def __init__(self, terms: list[tuple[int, Partial, tuple[int, ...]]]) -> None:
         self.terms = terms
 
-    def __missing__(self, mask: int) -> list[Any]:
+    def __missing__(self, mask: int) -> list[Term]:
         due = [term for term in self.terms if mask >> term[0] & 1]
         self[mask] = found = [
             (i, n == len(due) - 1, None if p is identity else p.times,
@@ -53,7 +58,7 @@ class pointwise:
     def __init__(self, *partials: Partial | None) -> None:
         self.partials = partials
 
-    def derivative(self, names: tuple[str, ...]) -> tuple[Any, Any, dict[str, str]]:
+    def derivative(self, names: tuple[str, ...]) -> tuple[Backward, Tangent, dict[str, str]]:
         """The backward rule, the tangent rule and the saves, for an op with these input names."""
         saves = {name: " ".join(p.names) for name, p in zip(names, self.partials, strict=True) if p}
         return self._backward, self._tangent(names), saves
@@ -66,7 +71,7 @@ class pointwise:
 
     conjugates = False  # whether complex gradients need conjugation
 
-    def _backward(self, ns: Any, step: Any, g: Any) -> None:
+    def _backward(self, ns: Namespace, step: Step, g: Array) -> None:
         if self.conjugates and g.dtype.kind == "c":
             self._backward_complex(ns, step, g)
             return
@@ -81,10 +86,12 @@ class pointwise:
             else:
                 step.give(i, times(ns, g, *[step.saved[k] for k in picks], out=out, **params))
 
-    def _tangent(self, names: tuple[str, ...]) -> Callable[..., Any]:
+    def _tangent(self, names: tuple[str, ...]) -> Tangent:
         partials = self.partials
 
-        def tangent(ns: Any, primals: Any, tangents: Any, out: Any, params: dict[str, Any]) -> Any:
+        def tangent(
+            ns: Namespace, primals: Values, tangents: Values, out: Array, params: Params
+        ) -> Array | None:
             known = {**dict(zip(names, primals, strict=True)), "out": out}
             total = None
             for partial, t in zip(partials, tangents, strict=True):
@@ -98,7 +105,7 @@ class pointwise:
 
         return tangent
 
-    def _backward_complex(self, ns: Any, step: Any, g: Any) -> None:
+    def _backward_complex(self, ns: Namespace, step: Step, g: Array) -> None:
         """See `analytic`."""
         upstream = ns.conj(g)
         for i, _, times, _, places in self.terms[step.mask]:

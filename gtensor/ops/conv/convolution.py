@@ -80,7 +80,7 @@ def _conv2d_gpu(
     if out is None:
         out = xp.empty((x.shape[0], weight.shape[0], *g.out), x.dtype)
     rows = xp.ascontiguousarray(weight.reshape(weight.shape[0], -1))
-    space = GpuTiles(x.shape, x.dtype, g)
+    space = GpuTiles(device, x.shape, x.dtype, g)
     for tile in space.tiles():
         columns = space.gather(x, tile)
         product = device.matmul(by_group(rows, g.groups), by_group(columns, g.groups))
@@ -101,7 +101,7 @@ def _grad_input_gpu(
     direct = out is not None and out.flags.c_contiguous
     result = out if direct else xp.empty(shape, g.dtype)
     rows = xp.ascontiguousarray(weight.reshape(weight.shape[0], -1))
-    space = GpuTiles(shape, g.dtype, geo)
+    space = GpuTiles(device, shape, g.dtype, geo)
     for tile in space.tiles():
         matrices = (rows, channels_first(g, tile), space.columns(tile))
         a, b, c = (by_group(m, geo.groups) for m in matrices)
@@ -125,7 +125,7 @@ def _grad_weight_gpu(
     direct = out is not None and out.flags.c_contiguous and out.dtype == work
     total = (out if direct else xp.empty(shape, work)).reshape(shape[0], prod(shape[1:]))
     begun = direct and bool(beta)
-    space = GpuTiles(x.shape, x.dtype, geo)
+    space = GpuTiles(device, x.shape, x.dtype, geo)
     for tile in space.tiles():
         matrices = (channels_first(g, tile), space.gather(x, tile), total)
         a, b, c = (by_group(m, geo.groups) for m in matrices)

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.lib.stride_tricks import as_strided
 
-from gtensor.backend import host
+from gtensor.backend import Device, host
 from gtensor.backend.cuda import cupy
 from gtensor.backend.kernels import flat_launch, raw
 from gtensor.ops.build.cpu_tiles import computed_in
@@ -80,7 +80,7 @@ class Tile(NamedTuple):
     source: tuple[slice, slice]  # of the input
 
 
-class Workspace:
+class CpuTiles:
     """The tiles of one call, and the buffers that all of them use."""
 
     def __init__(self, n: int, channels: int, outputs: int, g: Geometry, dtype: Any) -> None:
@@ -97,9 +97,9 @@ class Workspace:
         self.n = n
         self.height = (self.rows - 1) * g.stride[0] + tall
         positions = self.images * self.rows * g.out[1]
-        self._window = host().empty((self.images * self.height * line,), dtype, "workspace")
-        self._columns = host().empty((positions * self.taps * g.groups,), dtype, "workspace")
-        self._product = host().empty((positions * outputs,), dtype, "workspace")
+        self._window = host().workspace(self.images * self.height * line, dtype)
+        self._columns = host().workspace(positions * self.taps * g.groups, dtype)
+        self._product = host().workspace(positions * outputs, dtype)
 
     def tiles(self) -> Iterator[Tile]:
         """All images and output rows."""
@@ -121,21 +121,20 @@ class Workspace:
         """The tile's padded images, channels last: (n, height, width, channels), uninitialized."""
         n, rows = t.images.stop - t.images.start, t.rows.stop - t.rows.start
         height = (rows - 1) * self.g.stride[0] + self.g.reach()[0]
-        shape = (n, height, self.width, self.channels)
-        return self._window[:prod(shape)].reshape(shape)
+        return self._window(0, (n, height, self.width, self.channels))
 
     def columns(self, t: Tile) -> np.ndarray:
         """The tile's columns (groups, n, rows, width, kernel height, kernel width, channels)."""
         g = self.g
         shape = (g.groups, t.images.stop - t.images.start, t.rows.stop - t.rows.start, g.out[1],
                  *g.kernel, self.channels // g.groups)
-        return self._columns[:prod(shape)].reshape(shape)
+        return self._columns(0, shape)
 
     def product(self, t: Tile) -> np.ndarray:
         """The tile's outputs, channels last: (groups, n, rows, width, outputs of a group)."""
         shape = (self.g.groups, t.images.stop - t.images.start, t.rows.stop - t.rows.start,
                  self.g.out[1], self.outputs // self.g.groups)
-        return self._product[:prod(shape)].reshape(shape)
+        return self._product(0, shape)
 
     def gather(self, x: np.ndarray, t: Tile) -> np.ndarray:
         """The tile's columns of x, as a stack of matrices (groups, positions, taps)."""
@@ -199,7 +198,7 @@ def correlate(
         bias = bias.reshape(g.groups, 1, -1)
     if _plain(x, g, out) and not beta:
         return _correlate_plain(x, matrix, bias, g, out)
-    space = Workspace(x.shape[0], x.shape[1], out.shape[1], g, matrix.dtype)
+    space = CpuTiles(x.shape[0], x.shape[1], out.shape[1], g, matrix.dtype)
     for tile in space.tiles():
         product = space.product(tile)
         flat = product.reshape(g.groups, -1, matrix.shape[1])
@@ -259,7 +258,7 @@ def input_gradient(
     if bias is not None:
         out += bias.reshape(-1, 1, 1)
     matrix = weight_matrix(weight, geo.groups)
-    space = Workspace(g.shape[0], out.shape[1], g.shape[1], geo, matrix.dtype)
+    space = CpuTiles(g.shape[0], out.shape[1], g.shape[1], geo, matrix.dtype)
     for tile in space.tiles():
         product, columns = space.product(tile), space.columns(tile)
         product[...] = space.outputs_of(g, tile)
@@ -273,10 +272,11 @@ def weight_gradient(
     g: np.ndarray, x: np.ndarray, geo: Geometry, out: np.ndarray, beta: float
 ) -> np.ndarray:
     """out = the gradient of the convolution's weight + beta * out."""
-    outputs = g.shape[1] // geo.groups
-    space = Workspace(x.shape[0], x.shape[1], g.shape[1], geo, computed_in(g.dtype))
-    parts = host().empty((2, geo.groups, outputs, space.taps), computed_in(g.dtype), "workspace")
-    total, part = parts
+    outputs, work = g.shape[1] // geo.groups, computed_in(g.dtype)
+    space = CpuTiles(x.shape[0], x.shape[1], g.shape[1], geo, work)
+    shape = (geo.groups, outputs, space.taps)
+    parts = host().workspace(prod(shape), work, 2)
+    total, part = parts(0, shape), parts(1, shape)
     total[...] = 0
     for tile in space.tiles():
         product = space.product(tile)
@@ -301,13 +301,13 @@ _COL2IM = raw("im2col.cu", "col2im")
 class GpuTiles:
     """Tiles of images, and their columns (channels * taps, n, positions)."""
 
-    def __init__(self, x_shape: tuple[int, ...], dtype: Any, g: Geometry) -> None:
+    def __init__(self, device: Device, x_shape: tuple[int, ...], dtype: Any, g: Geometry) -> None:
         self.n, self.channels = x_shape[:2]
         self.g = g
         self.taps, self.positions = self.channels * prod(g.kernel), prod(g.out)
         image = max(1, self.taps * self.positions * np.dtype(dtype).itemsize)
         self.images = max(1, min(self.n, GPU_WORKSPACE_BYTES // image))
-        self._columns = cupy().empty((self.taps * self.images * self.positions,), dtype)
+        self._columns = device.workspace(self.taps * self.images * self.positions, dtype)
 
     def tiles(self) -> Iterator[slice]:
         """All images."""
@@ -317,7 +317,7 @@ class GpuTiles:
     def columns(self, tile: slice) -> Any:
         """Uninitialized columns of a tile, (channels * taps, n * positions)."""
         width = (tile.stop - tile.start) * self.positions
-        return self._columns[:self.taps * width].reshape(self.taps, width)
+        return self._columns(0, (self.taps, width))
 
     def _arguments(self, tile: slice) -> tuple[int, ...]:
         n = tile.stop - tile.start

@@ -14,7 +14,8 @@ from typing import Any
 
 import numpy as np
 
-from gtensor.ops.build.cpu_tiles import Scratch, computed_in
+from gtensor.backend import host
+from gtensor.ops.build.cpu_tiles import computed_in
 from gtensor.ops.conv.paths import Geometry, overlap
 from gtensor.settings import settings
 
@@ -50,9 +51,9 @@ class _Planes:
         self.channels, self.outputs = channels // g.groups, outputs // g.groups
         plane = self.height * self.width
         largest = plane * max(self.channels, self.outputs)
-        self._count = max(1, min(g.groups, settings.tile_elements // max(1, largest)))
-        self._padded = Scratch(1, self._count * self.channels * plane, dtype)
-        self._products = Scratch(2, self._count * self.outputs * g.out[0] * self.row, dtype)
+        count = self._count = max(1, min(g.groups, settings.tile_elements // max(1, largest)))
+        self._padded = host().workspace(count * self.channels * plane, dtype)
+        self._products = host().workspace(count * self.outputs * g.out[0] * self.row, dtype, 2)
 
     def tiles(self) -> Iterator[tuple[int, slice]]:
         """Keys (image, groups)."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from math import inf
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -16,6 +16,10 @@ from gtensor.ops.build.fused import fused
 from gtensor.ops.build.path_builders import cupy_function, ufunc
 from gtensor.ops.build.pointwise import analytic, identity, partial, pointwise
 from gtensor.ops.elementwise.rounding import ZERO
+
+if TYPE_CHECKING:
+    from gtensor.backend.typing import Array
+    from gtensor.engine.typing import Namespace, Operand
 
 __all__ = [
     "add", "copysign", "divide", "hypot", "multiply", "negative", "positive", "pow", "square",
@@ -86,7 +90,7 @@ _NUMBERS = (int, float, complex)
 _VALUES = (*_NUMBERS, np.ndarray)
 
 
-def _pow_grad(ns: Any, g: Any, x1: Any, x2: Any) -> Any:
+def _pow_grad(ns: Namespace, g: Array, x1: Array, x2: Array) -> Array:
     """g x2 x1 ** (x2 - 1); where x2 is 0 and x1 not, its derivative by x2 is g / x1.
 
     0 where x2 is 0 and x1 is 0 or NaN.
@@ -97,14 +101,14 @@ def _pow_grad(ns: Any, g: Any, x1: Any, x2: Any) -> Any:
     return g * ns.where(kept, x2 * ns.power(ns.where(kept, x1, 1.0), x2 - 1), 0.0)
 
 
-def _pow_backward_base(ns: Any, g: Any, x1: Any, x2: Any, out: Any) -> Any:
+def _pow_backward_base(ns: Namespace, g: Array, x1: Array, x2: Array, out: Array) -> Array:
     """By the number 0 a power is 1 everywhere."""
     if isinstance(x2, _NUMBERS) and not x2:
         return ns.zero_gradient(g, out=out)
     return ns.pow_grad(g, x1, x2, out=out)
 
 
-def _pow_grad_exponent(ns: Any, g: Any, x1: Any, y: Any) -> Any:
+def _pow_grad_exponent(ns: Namespace, g: Array, x1: Array, y: Array) -> Array:
     """g y log(x1), and 0 where x1 is but y = 0 ** x2 finite, as in PyTorch.
 
     A complex y has a real x1 < 0, too, which has a complex log.
@@ -146,7 +150,7 @@ power = op(
 )
 
 
-def pow(x1: Any, x2: Any, /) -> Tensor:
+def pow(x1: Operand, x2: Operand, /) -> Tensor:
     """x1 ** x2, elementwise with broadcasting. Whole powers 1 and 2 cost no call of pow."""
     if isinstance(x1, Tensor) and (
             type(x2) is int or (type(x2) is float and x1.dtype.kind in "fVc")):

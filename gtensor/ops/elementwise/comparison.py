@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -10,6 +11,10 @@ from gtensor.backend.kernels import elementwise
 from gtensor.engine.op import Op, op
 from gtensor.engine.samples import below, binary, boolean, normal, unary
 from gtensor.ops.build.path_builders import cupy_function, ufunc
+
+if TYPE_CHECKING:
+    from gtensor.backend.typing import Path
+    from gtensor.engine.samples import Sample
 
 __all__ = [
     "bitwise_and", "bitwise_invert", "bitwise_left_shift", "bitwise_or", "bitwise_right_shift",
@@ -20,14 +25,15 @@ __all__ = [
 
 
 def _discrete(
-    name: str, function: np.ufunc, samples: Any, reference: Any, doc: str, gpu: Any = None
+    name: str, function: np.ufunc, samples: Sequence[Sample], reference: Path, doc: str,
+    gpu: Path | None = None
 ) -> Op:
     return op(name, cpu=ufunc(function), gpu=gpu or cupy_function(function.__name__),
               backward=None, tangent=None, samples=samples, reference=reference,
               doc=f"{doc}, elementwise{' with broadcasting' * (function.nin > 1)}.")
 
 
-def _shift_gpu(way: str) -> Any:
+def _shift_gpu(way: str) -> Path:
     return cupy_function(f"{way}_shift", "iu", elementwise(
         "T x1, T x2", "T y", f"y = gt_shift_{way}(x1, x2)", "shift.cuh"))
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -14,6 +14,10 @@ from gtensor.engine.tensor import Tensor
 from gtensor.ops.build.fused import fused
 from gtensor.ops.build.path_builders import cupy_function, ufunc
 
+if TYPE_CHECKING:
+    from gtensor.backend.typing import Array, Params, Path
+    from gtensor.engine.typing import Namespace, Step, Values
+
 __all__ = ["abs", "conj", "imag", "real"]
 
 
@@ -21,10 +25,10 @@ def _both() -> list[Sample]:
     return [*unary(), *unary(complex_normal)]
 
 
-def _part(name: str) -> Any:
+def _part(name: str) -> Path:
     """The path of both devices: a view, of every other number of the memory."""
 
-    def path(x: Any, out: Any = None) -> Any:
+    def path(x: Array, out: Array | None = None) -> Array:
         if out is None:
             return getattr(x, name)
         out[...] = getattr(x, name)
@@ -68,7 +72,7 @@ def imag(x: Tensor, /) -> Tensor:
 # -- modulus ---------------------------------------------------------------------------------------
 
 
-def _direction(ns: Any, x: Any) -> Any:
+def _direction(ns: Namespace, x: Array) -> Array:
     """x / |x|, and 0 at 0."""
     if x.dtype.kind != "c":
         return ns.sign(x)
@@ -79,7 +83,7 @@ def _direction(ns: Any, x: Any) -> Any:
 _abs_grad_kernel = elementwise("T g, T x", "T dx", "dx = g * T((x > T(0)) - (x < T(0)))")
 
 
-def _abs_grad_gpu(g: Any, x: Any, out: Any = None) -> Any:
+def _abs_grad_gpu(g: Array, x: Array, out: Array | None = None) -> Array:
     if x.dtype.kind != "c":
         return _abs_grad_kernel(g, x, out=out)
     return cupy().multiply(g, _direction(cupy(), x), out=out)
@@ -92,12 +96,14 @@ abs_grad = fused(
 )
 
 
-def _abs_backward(ns: Any, step: Any, g: Any) -> None:
+def _abs_backward(ns: Namespace, step: Step, g: Array) -> None:
     x = step.saved[0]
     step.give(0, ns.abs_grad(g, x, out=None if x.dtype.kind == "c" else step.reuse(g)))
 
 
-def _abs_tangent(ns: Any, primals: Any, tangents: Any, out: Any, params: Any) -> Any:
+def _abs_tangent(
+    ns: Namespace, primals: Values, tangents: Values, out: Array, params: Params
+) -> Array:
     x, dx = primals[0], tangents[0]
     return ns.real(ns.conj(ns.abs_grad(ns.conj(dx), x))) if x.dtype.kind == "c" else (
         ns.abs_grad(dx, x))

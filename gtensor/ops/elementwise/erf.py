@@ -7,9 +7,9 @@ no erf and no sigmoid, and a slow where; `extended` passes a namespace with all 
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from types import SimpleNamespace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -20,6 +20,10 @@ from gtensor.ops.build.cpu_tiles import select
 from gtensor.ops.build.fused import fused
 from gtensor.ops.build.path_builders import negative, tiled
 from gtensor.ops.build.pointwise import partial, pointwise
+
+if TYPE_CHECKING:
+    from gtensor.backend.typing import Array, Path, Scalar
+    from gtensor.engine.typing import Namespace
 
 _TWO_OVER_ROOT_PI = 1.1283791670955126
 
@@ -59,7 +63,7 @@ def _polynomial(x: np.ndarray, coefficients: Sequence[float]) -> np.ndarray:
     return value
 
 
-def erf_values(x: Any) -> np.ndarray:
+def erf_values(x: Array) -> np.ndarray:
     """erf of a tile of float32 (within 3.5 units in the last place) or float64 (within 3.5)."""
     return _erf_single(x) if x.dtype == np.float32 else _erf_double(x)
 
@@ -92,7 +96,7 @@ def _erf_double(x: np.ndarray) -> np.ndarray:
     return select(is_small, inner, tail).reshape(shape)
 
 
-def sigmoid_values(x: Any) -> Any:
+def sigmoid_values(x: Array) -> Array:
     """1 / (1 + exp(-x)) of a tile; where exp overflows to infinity that is 0."""
     value = np.negative(np.atleast_1d(x))
     with np.errstate(over="ignore"):
@@ -110,11 +114,11 @@ tile_functions = SimpleNamespace(
 """NumPy's functions by the names of ops, with those that NumPy lacks."""
 
 
-def extended(formula: Callable[..., Any]) -> Callable[..., Any]:
+def extended(formula: Path) -> Path:
     """The formula, given `tile_functions` where it would be given NumPy."""
 
     @functools.wraps(formula)
-    def called(ns: Any, *inputs: Any, **params: Any) -> Any:
+    def called(ns: Namespace, *inputs: Array | Scalar, **params: Any) -> Array:
         return formula(tile_functions if ns is np else ns, *inputs, **params)
 
     return called

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from math import log as number_log
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -16,6 +15,10 @@ from gtensor.ops.build.path_builders import cupy_function, ufunc
 from gtensor.ops.build.pointwise import analytic, partial, pointwise
 from gtensor.ops.elementwise.erf import extended
 
+if TYPE_CHECKING:
+    from gtensor.backend.typing import Array, Path
+    from gtensor.engine.typing import Namespace
+
 __all__ = [
     "exp", "expm1", "log", "log1p", "log2", "log10", "logaddexp", "reciprocal", "sqrt",
 ]
@@ -24,7 +27,7 @@ _LN2, _LN10 = number_log(2), number_log(10)
 
 
 def smooth(
-    name: str, function: np.ufunc, gradient: Callable[..., Any], kernel: str, doc: str, *,
+    name: str, function: np.ufunc, gradient: Path, kernel: str, doc: str, *,
     of: str = "x", draw: Draw = normal, drawn: Draw | None = None,
 ) -> Op:
     """Register an analytic function of one input, and `<name>_grad`, its gradient in one pass.
@@ -38,7 +41,7 @@ def smooth(
     """
     slope = f"{name}_grad"
 
-    def formula(ns: Any, g: Any, x: Any) -> Any:
+    def formula(ns: Namespace, g: Array, x: Array) -> Array:
         return gradient(ns, g, x)
 
     fused(slope, formula, gpu=elementwise("T g, T x", "T dx", f"dx = {kernel}"),

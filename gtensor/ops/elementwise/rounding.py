@@ -5,7 +5,7 @@ Their derivative is 0 where it exists, and gtensor uses 0 elsewhere, as PyTorch 
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -18,13 +18,16 @@ from gtensor.ops.build.fused import fused
 from gtensor.ops.build.path_builders import cupy_function, settled, ufunc
 from gtensor.ops.build.pointwise import identity, partial, pointwise
 
+if TYPE_CHECKING:
+    from gtensor.backend.typing import Array, Path
+
 __all__ = ["ceil", "floor", "floor_divide", "remainder", "round", "sign", "trunc"]
 
 ZERO = partial("", lambda ns, g, out: ns.zero_gradient(g, out=out))
 """The derivative is 0: zeros even where g is infinite, and nothing saved."""
 
 
-def _zeros_path(g: Any, out: Any = None) -> Any:
+def _zeros_path(g: Array, out: Array | None = None) -> Array:
     if out is None:
         out = device_of(g).empty(g.shape, g.dtype, "zero_gradient")
     out[...] = 0
@@ -38,7 +41,9 @@ zero_gradient = op(
 )
 
 
-def _constant(name: str, reference: Any, doc: str, cpu: Any = None, gpu: Any = None) -> Op:
+def _constant(
+    name: str, reference: Path, doc: str, cpu: Path | None = None, gpu: Path | None = None
+) -> Op:
     function = getattr(np, name)
     return op(name, inputs="x", cpu=cpu or ufunc(function), gpu=gpu or cupy_function(name),
               backward=pointwise(ZERO), samples=unary(), reference=reference,
@@ -48,14 +53,14 @@ def _constant(name: str, reference: Any, doc: str, cpu: Any = None, gpu: Any = N
 _nearest, _copied = ufunc(np.rint), ufunc(np.floor)  # floor copies integers and booleans
 
 
-def _round_cpu(x: Any, out: Any = None) -> Any:
+def _round_cpu(x: Array, out: Array | None = None) -> Array:
     return _nearest(x, out) if x.dtype.kind in "fVc" else _copied(x, out)
 
 
-def _whole_gpu(name: str) -> Any:
+def _whole_gpu(name: str) -> Path:
     """CuPy's function of that name; integers and booleans, which it would make floats, as is."""
 
-    def path(x: Any, out: Any = None) -> Any:
+    def path(x: Array, out: Array | None = None) -> Array:
         if x.dtype.kind in "fVc":
             return getattr(cupy(), name)(x, out=out)
         return settled(x.copy(), out)

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import wraps
 from math import inf, prod
 from types import SimpleNamespace
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
@@ -17,25 +16,30 @@ from gtensor.backend.kernels import elementwise
 from gtensor.engine.op import op
 from gtensor.engine.samples import Sample, alike, apart, binary, boolean, distinct, normal
 from gtensor.engine.tensor import Tensor
-from gtensor.ops.build.cpu_tiles import Scratch, masked, select, select_into, tile_size, whole_tiles
+from gtensor.ops.build.cpu_tiles import masked, select, select_into, tile_size, whole_tiles
 from gtensor.ops.build.fused import fused
 from gtensor.ops.build.path_builders import common, cupy_function, promoted, ufunc
 from gtensor.ops.build.pointwise import partial, pointwise
 from gtensor.ops.elementwise.arithmetic import positive
 
+if TYPE_CHECKING:
+    from gtensor.backend.typing import Array, Path, Scalar
+    from gtensor.engine.typing import Namespace, Operand
+
 __all__ = ["clip", "maximum", "minimum", "where"]
 
+Bound: TypeAlias = "Array | Scalar | None"
 _NUMBERS = (bool, int, float, complex)
 _USER_DTYPE = 256  # dtype numbers from here on are not NumPy's own (ml_dtypes)
 _BRANCHING = 4096  # elements up to which np.where is faster than what does without branches
 
 
-def _is_zero(x: Any) -> bool:
+def _is_zero(x: object) -> bool:
     """Whether x is a number whose bits are all zero in every dtype (-0.0 is not)."""
     return isinstance(x, (int, float)) and x == 0 and str(x) != "-0.0"
 
 
-def _chosen(mask: Any, x1: Any, x2: Any) -> Any:
+def _chosen(mask: Array, x1: Any, x2: Any) -> Array:
     """np.where on a tile: no branches, and nothing to do where the mask is false throughout."""
     if not isinstance(mask, np.ndarray) or mask.size <= _BRANCHING:
         return np.where(mask, x1, x2)
@@ -53,11 +57,11 @@ _tile = SimpleNamespace(
     less_equal=np.less_equal, logical_and=np.logical_and, logical_or=np.logical_or, where=_chosen)
 
 
-def _branchless(formula: Callable[..., Any]) -> Callable[..., Any]:
+def _branchless(formula: Path) -> Path:
     """The formula, with `_chosen` in place of np.where."""
 
     @wraps(formula)
-    def called(ns: Any, *inputs: Any) -> Any:
+    def called(ns: Namespace, *inputs: Array | Scalar | None) -> Array:
         return formula(_tile if ns is np else ns, *inputs)
 
     return called
@@ -67,13 +71,13 @@ def _branchless(formula: Callable[..., Any]) -> Callable[..., Any]:
 
 
 @_branchless
-def _maximum_grad(ns: Any, g: Any, x1: Any, x2: Any) -> Any:
+def _maximum_grad(ns: Namespace, g: Array, x1: Array, x2: Array) -> Array:
     kept = ns.where(ns.less(x1, x2), 0.0, g)
     return ns.where(ns.equal(x1, x2), 0.5 * kept, kept)
 
 
 @_branchless
-def _minimum_grad(ns: Any, g: Any, x1: Any, x2: Any) -> Any:
+def _minimum_grad(ns: Namespace, g: Array, x1: Array, x2: Array) -> Array:
     kept = ns.where(ns.greater(x1, x2), 0.0, g)
     return ns.where(ns.equal(x1, x2), 0.5 * kept, kept)
 
@@ -130,7 +134,9 @@ def _clip_samples(gradient_of: str = "") -> list[Sample]:
     return [Sample((s[0], *s), (normal, *draws)) for s in shapes if s[given] is not None]
 
 
-def _clip_cpu(x: Any, min: Any, max: Any, out: Any = None) -> Any:
+def _clip_cpu(
+    x: Array, min: Bound, max: Bound, out: Any = None  # overloads of np.clip refuse a union
+) -> Array:
     if out is None and (x.size > _BRANCHING or x.dtype.kind == "V"):  # np.clip widens bfloat16
         bounds = [b for b in (min, max) if b is not None]
         shape = np.broadcast_shapes(x.shape, *[np.shape(b) for b in bounds])
@@ -143,7 +149,7 @@ _clip_kernel = elementwise(  # NaN stays, in x and in a bound
     "T above = x < low || low != low ? low : x; y = above > high || high != high ? high : above")
 
 
-def _clip_gpu(x: Any, min: Any, max: Any, out: Any = None) -> Any:
+def _clip_gpu(x: Array, min: Bound, max: Bound, out: Array | None = None) -> Array:
     if max is None:
         return cupy().maximum(x, min, out=out)
     if min is None:
@@ -151,17 +157,17 @@ def _clip_gpu(x: Any, min: Any, max: Any, out: Any = None) -> Any:
     return _clip_kernel(*promoted(x, min, max), out=out)
 
 
-def _without_bounds(kernel: Any) -> Any:
+def _without_bounds(kernel: Path) -> Path:
     """The GPU path of a gradient of clip: infinity stands for a bound that is not there."""
 
-    def path(g: Any, x: Any, min: Any, max: Any, out: Any = None) -> Any:
+    def path(g: Array, x: Array, min: Bound, max: Bound, out: Array | None = None) -> Array:
         return kernel(g, x, -inf if min is None else min, inf if max is None else max, out=out)
 
     return path
 
 
 @_branchless
-def _clip_grad(ns: Any, g: Any, x: Any, min: Any, max: Any) -> Any:
+def _clip_grad(ns: Namespace, g: Array, x: Array, min: Bound, max: Bound) -> Array:
     if min is None:
         inside = ns.less_equal(x, max)
     elif max is None:
@@ -172,7 +178,7 @@ def _clip_grad(ns: Any, g: Any, x: Any, min: Any, max: Any) -> Any:
 
 
 @_branchless
-def _clip_grad_min(ns: Any, g: Any, x: Any, min: Any, max: Any) -> Any:
+def _clip_grad_min(ns: Namespace, g: Array, x: Array, min: Bound, max: Bound) -> Array:
     below = ns.less(x, min)
     if max is not None:
         below = ns.logical_and(below, ns.less(min, max))
@@ -180,7 +186,7 @@ def _clip_grad_min(ns: Any, g: Any, x: Any, min: Any, max: Any) -> Any:
 
 
 @_branchless
-def _clip_grad_max(ns: Any, g: Any, x: Any, min: Any, max: Any) -> Any:
+def _clip_grad_max(ns: Namespace, g: Array, x: Array, min: Bound, max: Bound) -> Array:
     above = ns.greater(x, max)
     if min is not None:
         above = ns.logical_or(above, ns.less(max, min))
@@ -215,7 +221,7 @@ clip_op = op(
 )
 
 
-def clip(x: Any, /, min: Any = None, max: Any = None) -> Tensor:
+def clip(x: Operand, /, min: Operand | None = None, max: Operand | None = None) -> Tensor:
     """x, but at least `min` and at most `max`: numbers, tensors that broadcast, or None.
 
     Where min exceeds max the result is max. Between the bounds and on them x gets the gradient,
@@ -238,7 +244,7 @@ def _goes_with(x: Any, condition: np.ndarray) -> bool:
     return (x.ndim == 1 and condition.ndim == 1) or x.shape == condition.shape
 
 
-def _where_cpu(condition: Any, x1: Any, x2: Any, out: Any = None) -> Any:
+def _where_cpu(condition: Array, x1: Any, x2: Any, out: Array | None = None) -> Array:
     if (out is None and condition.size <= _BRANCHING and _goes_with(x1, condition)
             and _goes_with(x2, condition)):
         return np.where(condition, x1, x2)
@@ -248,7 +254,7 @@ def _where_cpu(condition: Any, x1: Any, x2: Any, out: Any = None) -> Any:
         out = host().empty(shape, dtype, "where")
     zero = 1 if _is_zero(x1) else 2 if _is_zero(x2) else 0
     branching = dtype.itemsize > 8 or prod(shape) <= _BRANCHING
-    work = Scratch(1, 0 if zero or branching else tile_size(shape), dtype)
+    work = host().workspace(0 if zero or branching else tile_size(shape), dtype)
     mask, x1, x2 = (np.broadcast_to(x if isinstance(x, np.ndarray) else np.asarray(x, dtype), shape)
                     for x in (condition, x1, x2))
     for tile in whole_tiles(shape):
@@ -266,7 +272,9 @@ def _where_cpu(condition: Any, x1: Any, x2: Any, out: Any = None) -> Any:
 _where_kernel = elementwise("B condition, T x1, T x2", "T y", "y = condition ? x1 : x2")
 
 
-def _where_gpu(condition: Any, x1: Any, x2: Any, out: Any = None) -> Any:
+def _where_gpu(
+    condition: Array, x1: Array | Scalar, x2: Array | Scalar, out: Array | None = None
+) -> Array:
     return _where_kernel(condition, *promoted(x1, x2), out=out)
 
 
@@ -282,7 +290,7 @@ where_op = op(
 )
 
 
-def where(condition: Any, x1: Any, x2: Any, /) -> Tensor:
+def where(condition: Operand, x1: Operand, x2: Operand, /) -> Tensor:
     """x1 where condition is true, else x2, with broadcasting.
 
     Raises TypeError unless the condition is boolean: a tensor, an array or a bool.

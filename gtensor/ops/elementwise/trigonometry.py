@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -13,6 +13,10 @@ from gtensor.ops.build.fused import fused
 from gtensor.ops.build.path_builders import cupy_function, ufunc
 from gtensor.ops.build.pointwise import partial, pointwise
 from gtensor.ops.elementwise.exponentials import smooth
+
+if TYPE_CHECKING:
+    from gtensor.backend.typing import Array
+    from gtensor.engine.typing import Namespace
 
 __all__ = [
     "acos", "acosh", "asin", "asinh", "atan", "atan2", "atanh", "cos", "cosh", "sin", "sinh", "tan",
@@ -62,7 +66,7 @@ atanh = smooth("atanh", np.arctanh, lambda ns, g, x: g / ((1 - x) * (1 + x)),
 
 
 
-def _over_square(ns: Any, numerator: Any, x1: Any, x2: Any) -> Any:
+def _over_square(ns: Namespace, numerator: Array, x1: Array, x2: Array) -> Array:
     """numerator / (x1 ** 2 + x2 ** 2): 0 at the origin, where the angle has no derivative."""
     square = x1 * x1 + x2 * x2
     return numerator / ns.where(ns.equal(square, 0), 1.0, square)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from operator import index
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -14,11 +14,14 @@ from gtensor.engine.tensor import Tensor, wrap
 from gtensor.ops.arrange.flip_roll import roll
 from gtensor.ops.arrange.shape import axis_indices
 
+if TYPE_CHECKING:
+    from gtensor.backend.typing import DTypeLike, Path
+
 __all__: list[str] = []  # the functions are public in gtensor.fft
 
 
 def fftfreq(
-    n: int, /, *, d: float = 1.0, dtype: Any = None, device: Device | str | None = None
+    n: int, /, *, d: float = 1.0, dtype: DTypeLike | None = None, device: Device | str | None = None
 ) -> Tensor:
     """The frequencies of the n bins of `fft` for samples `d` apart, in cycles per unit of d.
 
@@ -28,13 +31,15 @@ def fftfreq(
 
 
 def rfftfreq(
-    n: int, /, *, d: float = 1.0, dtype: Any = None, device: Device | str | None = None
+    n: int, /, *, d: float = 1.0, dtype: DTypeLike | None = None, device: Device | str | None = None
 ) -> Tensor:
     """The frequencies, from 0 up, of the n // 2 + 1 bins of `rfft`, in cycles per unit of d."""
     return _rounded(np.fft.rfftfreq, n, d, dtype, device)
 
 
-def _rounded(function: Any, n: int, d: float, dtype: Any, device: Any) -> Tensor:
+def _rounded(
+    function: Path, n: int, d: float, dtype: DTypeLike | None, device: Device | str | None
+) -> Tensor:
     """NumPy's frequencies, in float64, rounded once: numbers of bins are too large for float16."""
     found = DEFAULT_FLOAT if dtype is None else element_type(dtype)
     if index(n) < 1:

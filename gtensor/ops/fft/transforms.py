@@ -12,7 +12,7 @@ from __future__ import annotations
 import builtins
 from collections.abc import Iterable, Sequence
 from operator import index
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 import numpy as np
 
@@ -27,9 +27,14 @@ from gtensor.ops.arrange.shape import axis_index, linear_tangent
 from gtensor.ops.build.path_builders import settled
 from gtensor.ops.linalg.matrix_products import is_half
 
+if TYPE_CHECKING:
+    from gtensor.backend.typing import Array, Path
+    from gtensor.engine.typing import Namespace, Step
+
 __all__: list[str] = []  # the functions are public in gtensor.fft
 
 Axes = tuple[int, ...]
+Ints: TypeAlias = Sequence[int] | None
 Norm = Literal["backward", "ortho", "forward"]
 _OTHER_SIDE: dict[str, Norm] = {"backward": "forward", "ortho": "ortho", "forward": "backward"}
 
@@ -41,15 +46,15 @@ def _complex_of(dtype: np.dtype) -> np.dtype:
     return np.result_type(np.float32 if is_half(dtype) else dtype, np.complex64)
 
 
-def _computed(x: Any) -> Any:
+def _computed(x: Array) -> Array:
     """Half types are transformed in float32."""
     return x.astype(np.float32) if is_half(x.dtype) else x
 
 
-def _on_gpu(cpu: str) -> Any:
+def _on_gpu(cpu: str) -> Path:
     """The GPU path by CuPy's function of that name, which has no `out`."""
 
-    def run(x: Any, out: Any, **options: Any) -> Any:
+    def run(x: Array, out: Array | None, **options: Any) -> Array:
         device_of(x).order_transforms()
         value = getattr(cupy().fft, cpu)(_computed(x), **options)
         return settled(value, out)
@@ -57,18 +62,18 @@ def _on_gpu(cpu: str) -> Any:
     return run
 
 
-def _c2c_cpu(x: Any, *, axes: Axes, inverse: bool, norm: Norm, out: Any = None) -> Any:
+def _c2c_cpu(x: Array, *, axes: Axes, inverse: bool, norm: Norm, out: Array | None = None) -> Array:
     if out is None:
         out = host().empty(x.shape, _complex_of(x.dtype), "fft_c2c")
     transform = np.fft.ifftn if inverse else np.fft.fftn
     return transform(_computed(x), axes=axes, norm=norm, out=out)
 
 
-def _c2c_gpu(x: Any, *, axes: Axes, inverse: bool, norm: Norm, out: Any = None) -> Any:
+def _c2c_gpu(x: Array, *, axes: Axes, inverse: bool, norm: Norm, out: Array | None = None) -> Array:
     return _on_gpu("ifftn" if inverse else "fftn")(x, out, axes=axes, norm=norm)
 
 
-def _c2c_backward(ns: Any, step: Any, g: Any) -> None:
+def _c2c_backward(ns: Namespace, step: Step, g: Array) -> None:
     params = step.params
     step.give(0, ns.fft_c2c(g, axes=params["axes"], inverse=not params["inverse"],
                             norm=_OTHER_SIDE[params["norm"]]))
@@ -85,7 +90,7 @@ fft_c2c = op(
 )
 
 
-def _r2c_cpu(x: Any, *, axes: Axes, norm: Norm, out: Any = None) -> Any:
+def _r2c_cpu(x: Array, *, axes: Axes, norm: Norm, out: Array | None = None) -> Array:
     if out is None:
         shape = list(x.shape)
         shape[axes[-1]] = x.shape[axes[-1]] // 2 + 1
@@ -93,11 +98,11 @@ def _r2c_cpu(x: Any, *, axes: Axes, norm: Norm, out: Any = None) -> Any:
     return np.fft.rfftn(_computed(x), axes=axes, norm=norm, out=out)
 
 
-def _r2c_gpu(x: Any, *, axes: Axes, norm: Norm, out: Any = None) -> Any:
+def _r2c_gpu(x: Array, *, axes: Axes, norm: Norm, out: Array | None = None) -> Array:
     return _on_gpu("rfftn")(x, out, axes=axes, norm=norm)
 
 
-def _r2c_backward(ns: Any, step: Any, g: Any) -> None:
+def _r2c_backward(ns: Namespace, step: Step, g: Array) -> None:
     (*others, last), norm = step.params["axes"], _OTHER_SIDE[step.params["norm"]]
     size, spectrum = step.shape(0)[last], g
     if others:
@@ -118,11 +123,11 @@ fft_r2c = op(
 )
 
 
-def _sizes_back(x: Any, axes: Axes, size: int) -> Axes:
+def _sizes_back(x: Array, axes: Axes, size: int) -> Axes:
     return (*(x.shape[a] for a in axes[:-1]), size)
 
 
-def _c2r_cpu(x: Any, *, axes: Axes, size: int, norm: Norm, out: Any = None) -> Any:
+def _c2r_cpu(x: Array, *, axes: Axes, size: int, norm: Norm, out: Array | None = None) -> Array:
     if out is None:
         shape = list(x.shape)
         shape[axes[-1]] = size
@@ -134,11 +139,11 @@ def _real_of(dtype: np.dtype) -> np.dtype:
     return np.finfo(_complex_of(dtype)).dtype
 
 
-def _c2r_gpu(x: Any, *, axes: Axes, size: int, norm: Norm, out: Any = None) -> Any:
+def _c2r_gpu(x: Array, *, axes: Axes, size: int, norm: Norm, out: Array | None = None) -> Array:
     return _on_gpu("irfftn")(x, out, s=_sizes_back(x, axes, size), axes=axes, norm=norm)
 
 
-def _c2r_backward(ns: Any, step: Any, g: Any) -> None:
+def _c2r_backward(ns: Namespace, step: Step, g: Array) -> None:
     axes, size = step.params["axes"], step.params["size"]
     spectrum = ns.fft_r2c(g, axes=axes, norm=_OTHER_SIDE[step.params["norm"]])
     step.give(0, ns.fft_interior(spectrum, axis=axes[-1], size=size, factor=2.0, out=spectrum))
@@ -162,7 +167,9 @@ fft_c2r = op(
 )
 
 
-def _interior_path(x: Any, *, axis: int, size: int, factor: float, out: Any = None) -> Any:
+def _interior_path(
+    x: Array, *, axis: int, size: int, factor: float, out: Array | None = None
+) -> Array:
     if out is None:
         out = device_of(x).copy(x, label="fft_interior")
     elif out is not x:
@@ -194,9 +201,7 @@ def _checked_norm(norm: str | None, name: str) -> Norm:
     return _OTHER_SIDE[_OTHER_SIDE[found]]
 
 
-def _axes_and_sizes(
-    x: Tensor, s: Sequence[int] | None, axes: Sequence[int] | None, name: str
-) -> tuple[Axes, Axes]:
+def _axes_and_sizes(x: Tensor, s: Ints, axes: Ints, name: str) -> tuple[Axes, Axes]:
     """Axes counted from 0, in their order, and how long each is to be transformed."""
     for option, given in (("s", s), ("axes", axes)):
         if given is not None and not isinstance(given, Iterable):
@@ -229,14 +234,14 @@ def _resized(x: Tensor, axes: Axes, sizes: Axes, name: str) -> Tensor:
 
 
 def _complex_transform(
-    x: Any, s: Any, axes: Any, norm: str | None, name: str, inverse: bool
+    x: Tensor, s: Ints, axes: Ints, norm: str | None, name: str, inverse: bool
 ) -> Tensor:
     x, side = asarray(x), _checked_norm(norm, name)
     found, sizes = _axes_and_sizes(x, s, axes, name)
     return fft_c2c(_resized(x, found, sizes, name), axes=found, inverse=inverse, norm=side)
 
 
-def _real_transform(x: Any, s: Any, axes: Any, norm: str | None, name: str) -> Tensor:
+def _real_transform(x: Tensor, s: Ints, axes: Ints, norm: str | None, name: str) -> Tensor:
     x, side = asarray(x), _checked_norm(norm, name)
     if x.dtype.kind == "c":
         raise TypeError(f"{name} was given a tensor of dtype {x.dtype}; wanted real values")
@@ -244,7 +249,7 @@ def _real_transform(x: Any, s: Any, axes: Any, norm: str | None, name: str) -> T
     return fft_r2c(_resized(x, found, sizes, name), axes=found, norm=side)
 
 
-def _back_to_real(x: Any, s: Any, axes: Any, norm: str | None, name: str) -> Tensor:
+def _back_to_real(x: Tensor, s: Ints, axes: Ints, norm: str | None, name: str) -> Tensor:
     """Without sizes, an even number of points along the last axis."""
     x, side = asarray(x), _checked_norm(norm, name)
     found, sizes = _axes_and_sizes(x, s, axes, name)

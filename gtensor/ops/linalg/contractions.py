@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from math import prod
 from operator import index
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -21,13 +21,17 @@ from gtensor.ops.elementwise.arithmetic import multiply
 from gtensor.ops.linalg.matrix_products import conjugated, is_half, matmul
 from gtensor.settings import settings
 
+if TYPE_CHECKING:
+    from gtensor.backend.typing import Array, Params, Path
+    from gtensor.engine.typing import Namespace, Step, Values
+
 __all__ = ["tensordot", "vecdot"]
 
 
 # -- vecdot ----------------------------------------------------------------------------------------
 
 
-def _vecdot_cpu(x1: Any, x2: Any, out: Any = None) -> Any:
+def _vecdot_cpu(x1: Array, x2: Array, out: Array | None = None) -> Array:
     if not is_half(x1.dtype) and not is_half(x2.dtype):
         return settled(np.vecdot(x1, x2), out)
     if out is None:
@@ -37,7 +41,7 @@ def _vecdot_cpu(x1: Any, x2: Any, out: Any = None) -> Any:
     return out
 
 
-def _vecdot_half(x1: Any, x2: Any, out: Any) -> None:
+def _vecdot_half(x1: Array, x2: Array, out: Array) -> None:
     """Products summed in float32 (or a wider dtype), by tiles, also within a long row."""
     work, step = computed_in(out.dtype), settings.tile_elements
     x1, x2 = np.broadcast_arrays(x1, x2)
@@ -49,7 +53,7 @@ def _vecdot_half(x1: Any, x2: Any, out: Any) -> None:
         out[tile] = total
 
 
-def _vecdot_gpu(x1: Any, x2: Any, out: Any = None) -> Any:
+def _vecdot_gpu(x1: Array, x2: Array, out: Array | None = None) -> Array:
     dtype = np.result_type(x1, x2)
     xp = device_of(x1).xp
     value = xp.sum(xp.conj(x1) * x2, axis=-1, dtype=np.float32 if is_half(dtype) else dtype)
@@ -59,7 +63,7 @@ def _vecdot_gpu(x1: Any, x2: Any, out: Any = None) -> Any:
     return out
 
 
-def _vecdot_backward(ns: Any, step: Any, g: Any) -> None:
+def _vecdot_backward(ns: Namespace, step: Step, g: Array) -> None:
     x1, x2 = step.saved
     g = ns.reshape(g, shape=(*g.shape, 1))
     if step.needs(0):
@@ -68,10 +72,12 @@ def _vecdot_backward(ns: Any, step: Any, g: Any) -> None:
         step.give(1, ns.multiply(g, x1))
 
 
-def _bilinear(name: str) -> Any:
+def _bilinear(name: str) -> Path:
     """The tangent of an op that is linear in each of two inputs."""
 
-    def tangent(ns: Any, primals: Any, tangents: Any, out: Any, params: dict[str, Any]) -> Any:
+    def tangent(
+        ns: Namespace, primals: Values, tangents: Values, out: Array, params: Params
+    ) -> Array:
         (x1, x2), (d1, d2) = primals, tangents
         terms = [] if d1 is None else [getattr(ns, name)(d1, x2, **params)]
         if d2 is not None:
@@ -116,7 +122,7 @@ def _last(x: Tensor, axis: int) -> Tensor:
 # -- cross -----------------------------------------------------------------------------------------
 
 
-def _cross_path(x1: Any, x2: Any, out: Any = None) -> Any:
+def _cross_path(x1: Array, x2: Array, out: Array | None = None) -> Array:
     """Component by component, in tiles: only the second product needs memory beside `out`."""
     device = device_of(x1)
     shape = np.broadcast_shapes(x1.shape, x2.shape)
@@ -131,7 +137,7 @@ def _cross_path(x1: Any, x2: Any, out: Any = None) -> Any:
     return out
 
 
-def _cross_backward(ns: Any, step: Any, g: Any) -> None:
+def _cross_backward(ns: Namespace, step: Step, g: Array) -> None:
     x1, x2 = step.saved
     if step.needs(0):
         step.give(0, ns.cross(conjugated(ns, x2), g))

@@ -14,7 +14,7 @@ bit, and whose derivative is the symmetric gradient.
 from __future__ import annotations
 
 import builtins
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -40,10 +40,16 @@ from gtensor.ops.linalg.multi_output import (
     symmetric,
 )
 
+if TYPE_CHECKING:
+    from types import ModuleType
+
+    from gtensor.backend.typing import Array, Params
+    from gtensor.engine.typing import Namespace, Step, Values
+
 __all__: list[str] = []  # the functions are public in gtensor.linalg
 
 
-def _mirrored_path(x: Any, out: Any = None) -> Any:
+def _mirrored_path(x: Array, out: Array | None = None) -> Array:
     device = device_of(x)
     if out is None:
         out = device.empty(x.shape, x.dtype, "mirrored")
@@ -64,12 +70,12 @@ _mirrored = UnaryOp(
 )
 
 
-def _from_lower(x: Any, name: str) -> Tensor:
+def _from_lower(x: Tensor, name: str) -> Tensor:
     """Square matrices, symmetric by their lower triangle."""
     return _mirrored(matrices(x, name, square=True))
 
 
-def _symmetric_part(xp: Any, x: Any) -> Any:
+def _symmetric_part(xp: ModuleType, x: Array) -> Array:
     half = 0.5 * x  # halved first: the sum of large elements would overflow
     return half + xp.conj(xp.swapaxes(half, -1, -2))
 
@@ -84,7 +90,7 @@ def definite(rng: np.random.Generator, shape: Shape) -> np.ndarray:
     return (noise @ np.swapaxes(noise, -1, -2)) / max(1, size) + 2.0 * np.eye(size)
 
 
-def _cholesky_backward(ns: Any, step: Any, g: Any) -> None:
+def _cholesky_backward(ns: Namespace, step: Step, g: Array) -> None:
     """L^-T Phi(L^T g) L^-1, made symmetric."""
     (factor,) = step.saved
     upper = swapped(ns, factor)
@@ -94,8 +100,8 @@ def _cholesky_backward(ns: Any, step: Any, g: Any) -> None:
 
 
 def _cholesky_tangent(
-    ns: Any, primals: Any, tangents: Any, out: Any, params: dict[str, Any]
-) -> Any:
+    ns: Namespace, primals: Values, tangents: Values, out: Array, params: Params
+) -> Array:
     left = ns.solve(out, symmetric(ns, tangents[0]))
     both = ns.solve(out, swapped(ns, left))
     return ns.matmul(out, ns.scaled_triangles(both, **LOWER))
@@ -137,26 +143,26 @@ def _qr_items(rows: int, columns: int, complete: bool = False) -> tuple[Shape, S
     return (rows, k), (k, columns)
 
 
-def _qr_path(xp: Any, x: Any, complete: bool) -> Any:
+def _qr_path(xp: ModuleType, x: Array, complete: bool) -> Array:
     q, r = xp.linalg.qr(x, mode="complete" if complete else "reduced")
     items = _qr_items(x.shape[-2], x.shape[-1], complete)
     return pack(xp, (q, items[0]), (r, items[1]))
 
 
-def _leading(ns: Any, r: Any) -> Any:
+def _leading(ns: Namespace, r: Array) -> Array:
     """The square block of R: all of it for a tall matrix."""
     return ns.slice(r, key=(..., builtins.slice(None, r.shape[-2])))
 
 
-def _over(ns: Any, x: Any, r: Any) -> Any:
+def _over(ns: Namespace, x: Array, r: Array) -> Array:
     """x R^-1."""
     return swapped(ns, ns.solve(swapped(ns, r), swapped(ns, x)))
 
 
-def _qr_backward(ns: Any, step: Any, g: Any) -> None:
+def _qr_backward(ns: Namespace, step: Step, g: Array) -> None:
     """A wide x = [x1 x2] is a square QR of x1, and R2 = Q^T x2."""
     shape = step.shape(0)
-    items = _qr_items(*shape[-2:])
+    items = _qr_items(shape[-2], shape[-1])
     k = items[0][1]
     q, r = parts_of(ns, step.saved[0], *items)
     gq, gr = parts_of(ns, g, *items)
@@ -177,7 +183,9 @@ def _qr_backward(ns: Any, step: Any, g: Any) -> None:
     step.give(0, found)
 
 
-def _qr_tangent(ns: Any, primals: Any, tangents: Any, out: Any, params: dict[str, Any]) -> Any:
+def _qr_tangent(
+    ns: Namespace, primals: Values, tangents: Values, out: Array, params: Params
+) -> Array:
     """dQ = Q W + (1 - Q Q^T) dx R^-1 with W skew, dR = Q^T dx - W R."""
     (dx,) = tangents
     items = _qr_items(*dx.shape[-2:])
@@ -247,7 +255,7 @@ def _eigh_items(n: int) -> tuple[Shape, Shape]:
     return (n,), (n, n)
 
 
-def settled_signs(xp: Any, v: Any) -> Any:
+def settled_signs(xp: ModuleType, v: Array) -> Array:
     """1 or -1 for each column: times it, the real part of largest absolute value is positive.
 
     Libraries and dtypes return vectors of different signs. Where a positive and a negative part are
@@ -259,19 +267,19 @@ def settled_signs(xp: Any, v: Any) -> Any:
     return xp.where(highest < -lowest, -1, 1).astype(v.dtype)
 
 
-def _eigh_path(xp: Any, x: Any) -> Any:
+def _eigh_path(xp: ModuleType, x: Array) -> Array:
     w, v = xp.linalg.eigh(_symmetric_part(xp, x))
     v *= settled_signs(xp, v)
     values, vectors = _eigh_items(x.shape[-1])
     return pack(xp, (w.astype(v.dtype), values), (v, vectors))
 
 
-def _gaps(ns: Any, w: Any) -> Any:
+def _gaps(ns: Namespace, w: Array) -> Array:
     """[i, j]: w_j - w_i."""
     return ns.subtract(row(ns, w), column(ns, w))
 
 
-def _eigh_backward(ns: Any, step: Any, g: Any) -> None:
+def _eigh_backward(ns: Namespace, step: Step, g: Array) -> None:
     """V (diag(gw) + skew(V^T gV) / gaps) V^T."""
     items = _eigh_items(step.shape(0)[-1])
     w, v = parts_of(ns, step.saved[0], *items)
@@ -282,7 +290,9 @@ def _eigh_backward(ns: Any, step: Any, g: Any) -> None:
     step.give(0, ns.matmul(total, swapped(ns, v)))
 
 
-def _eigh_tangent(ns: Any, primals: Any, tangents: Any, out: Any, params: dict[str, Any]) -> Any:
+def _eigh_tangent(
+    ns: Namespace, primals: Values, tangents: Values, out: Array, params: Params
+) -> Array:
     items = _eigh_items(primals[0].shape[-1])
     w, v = parts_of(ns, out, *items)
     inner = ns.matmul(ns.matmul(swapped(ns, v), symmetric(ns, tangents[0])), v)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from math import prod
-from typing import Any
+from typing import TYPE_CHECKING
 
 from gtensor.backend import device_of
 from gtensor.engine.op import op
@@ -12,8 +12,12 @@ from gtensor.engine.tensor import Tensor
 from gtensor.ops.build.arguments import same_dtype
 from gtensor.ops.linalg.matrix_products import matmul_op, swapped
 
+if TYPE_CHECKING:
+    from gtensor.backend.typing import Array, Params, Path
+    from gtensor.engine.typing import Namespace, Step, Values
 
-def _rows(a: Any) -> Any:
+
+def _rows(a: Array) -> Array:
     """`a` as a matrix of its last axis: a view where one exists that a GEMM can read."""
     if a.ndim == 2 and (_steps_by_one(a) or _steps_by_one(a.T)):
         return a
@@ -23,12 +27,14 @@ def _rows(a: Any) -> Any:
     return device_of(a).copy(a, label="workspace").reshape(shape)
 
 
-def _steps_by_one(a: Any) -> bool:
+def _steps_by_one(a: Array) -> bool:
     """Whether rows are contiguous and do not overlap, as BLAS requires."""
     return a.strides[1] == a.itemsize and a.strides[0] >= a.shape[1] * a.itemsize
 
 
-def _into_rows(product: Any, a: Any, b: Any, shape: tuple[int, ...], out: Any, beta: float) -> Any:
+def _into_rows(
+    product: Path, a: Array, b: Array, shape: tuple[int, ...], out: Array | None, beta: float
+) -> Array:
     """out (of `shape`, its last axis the columns) = a @ b + beta * out."""
     if out is None:
         out = device_of(a).empty(shape, a.dtype, "linear")
@@ -40,13 +46,15 @@ def _into_rows(product: Any, a: Any, b: Any, shape: tuple[int, ...], out: Any, b
     return out
 
 
-def _plain(a: Any) -> bool:
+def _plain(a: Array) -> bool:
     """Whether a matrix is contiguous and not of a half type, so that a GEMM can read it."""
     return a.ndim == 2 and a.flags.c_contiguous and a.itemsize > 2
 
 
-def _linear_path(product: Any) -> Any:
-    def path(x: Any, weight: Any, bias: Any, *, out: Any = None, beta: float = 0.0) -> Any:
+def _linear_path(product: Path) -> Path:
+    def path(
+        x: Array, weight: Array, bias: Array | None, *, out: Array | None = None, beta: float = 0.0
+    ) -> Array:
         if out is None and _plain(x):
             out = product(x, weight.T)
         else:
@@ -59,8 +67,8 @@ def _linear_path(product: Any) -> Any:
     return path
 
 
-def _grad_weight_path(product: Any) -> Any:
-    def path(g: Any, x: Any, *, out: Any = None, beta: float = 0.0) -> Any:
+def _grad_weight_path(product: Path) -> Path:
+    def path(g: Array, x: Array, *, out: Array | None = None, beta: float = 0.0) -> Array:
         if out is None and _plain(g) and _plain(x):
             return product(g.T, x)
         shape = (g.shape[-1], x.shape[-1])
@@ -69,7 +77,7 @@ def _grad_weight_path(product: Any) -> Any:
     return path
 
 
-def _linear_backward(ns: Any, step: Any, g: Any) -> None:
+def _linear_backward(ns: Namespace, step: Step, g: Array) -> None:
     """Both products accumulate straight into gradients that are already there."""
     x, weight = step.saved
     if step.needs(1):
@@ -82,7 +90,9 @@ def _linear_backward(ns: Any, step: Any, g: Any) -> None:
         step.give(0, ns.linear(g, swapped(ns, weight), None, out=buffer, beta=beta))
 
 
-def _linear_tangent(ns: Any, primals: Any, tangents: Any, out: Any, params: dict[str, Any]) -> Any:
+def _linear_tangent(
+    ns: Namespace, primals: Values, tangents: Values, out: Array, params: Params
+) -> Array:
     x, weight, _ = primals
     dx, dweight, dbias = tangents
     terms = []
@@ -98,7 +108,7 @@ def _linear_tangent(ns: Any, primals: Any, tangents: Any, out: Any, params: dict
     return total
 
 
-def _grad_weight_backward(ns: Any, step: Any, u: Any) -> None:
+def _grad_weight_backward(ns: Namespace, step: Step, u: Array) -> None:
     g, x = step.saved
     if step.needs(0):
         buffer, beta = step.into(0)
@@ -108,7 +118,9 @@ def _grad_weight_backward(ns: Any, step: Any, u: Any) -> None:
         step.give(1, ns.linear(g, swapped(ns, u), None, out=buffer, beta=beta))
 
 
-def _grad_weight_tangent(ns: Any, primals: Any, tangents: Any, out: Any, params: Any) -> Any:
+def _grad_weight_tangent(
+    ns: Namespace, primals: Values, tangents: Values, out: Array, params: Params
+) -> Array:
     (g, x), (dg, dx) = primals, tangents
     terms = [ns.linear_grad_weight(dg, x)] if dg is not None else []
     if dx is not None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from math import prod
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -17,24 +17,30 @@ from gtensor.engine.tensor import Tensor
 from gtensor.ops.arrange.shape import reshape
 from gtensor.settings import settings
 
+if TYPE_CHECKING:
+    from types import ModuleType
+
+    from gtensor.backend.typing import Array, Params, Path
+    from gtensor.engine.typing import ArrayOrTensor, Namespace, Operand, Step, Values
+
 __all__ = ["matmul"]
 
 
 # -- what matrix ops share -------------------------------------------------------------------------
 
 
-def swapped(ns: Any, x: Any) -> Any:
+def swapped(ns: Namespace, x: ArrayOrTensor) -> ArrayOrTensor:
     """The last two axes swapped, in either namespace."""
-    n = len(x.shape)
+    n: int = len(x.shape)
     return ns.permute_dims(x, axes=(*range(n - 2), n - 1, n - 2))
 
 
-def conjugated(ns: Any, x: Any) -> Any:
+def conjugated(ns: Namespace, x: ArrayOrTensor) -> ArrayOrTensor:
     """The complex conjugate; a real array is its own."""
     return ns.conj(x) if x.dtype.kind == "c" else x
 
 
-def adjoint(ns: Any, x: Any) -> Any:
+def adjoint(ns: Namespace, x: ArrayOrTensor) -> ArrayOrTensor:
     """The conjugate transpose of the last two axes, in either namespace."""
     return swapped(ns, conjugated(ns, x))
 
@@ -44,7 +50,7 @@ def is_half(dtype: np.dtype) -> bool:
     return dtype.itemsize == 2 and dtype.kind in "fV"
 
 
-def matrices(x: Any, op_name: str, square: bool = False) -> Tensor:
+def matrices(x: Operand, op_name: str, square: bool = False) -> Tensor:
     """`x` as a tensor of matrices in its last two axes.
 
     Raises ValueError for fewer than two axes; LinAlgError (a ValueError) where they must be square
@@ -60,7 +66,7 @@ def matrices(x: Any, op_name: str, square: bool = False) -> Tensor:
     return found
 
 
-def matrix_paths(name: str, function: Callable[..., Any]) -> dict[str, Callable[..., Any]]:
+def matrix_paths(name: str, function: Path) -> dict[str, Path]:
     """The two paths of an op on matrices: `function(xp, *arrays, *, params)` on NumPy and CuPy.
 
     Half types are computed in float32. LAPACK works on copies and returns new arrays, so `out` is
@@ -68,8 +74,8 @@ def matrix_paths(name: str, function: Callable[..., Any]) -> dict[str, Callable[
     reading cuSOLVER's status would wait, so there a singular matrix gives infinities or NaN.
     """
 
-    def on(library: Callable[[], Any]) -> Callable[..., Any]:
-        def path(*arrays: Any, out: Any = None, **params: Any) -> Any:
+    def on(library: Callable[[], ModuleType]) -> Path:
+        def path(*arrays: Array, out: Array | None = None, **params: Any) -> Array:
             half = is_half(np.result_type(*[a.dtype for a in arrays]))
             wide = [a.astype(np.float32) if is_half(a.dtype) else a for a in arrays]
             try:
@@ -91,13 +97,13 @@ def matrix_paths(name: str, function: Callable[..., Any]) -> dict[str, Callable[
 # -- matmul ----------------------------------------------------------------------------------------
 
 
-def _product_shape(a: Any, b: Any) -> tuple[int, ...]:
+def _product_shape(a: Array, b: Array) -> tuple[int, ...]:
     if len(a.shape) == len(b.shape) == 2:
         return a.shape[0], b.shape[1]
     return (*np.broadcast_shapes(a.shape[:-2], b.shape[:-2]), a.shape[-2], b.shape[-1])
 
 
-def _matmul_cpu(x1: Any, x2: Any, *, out: Any = None, beta: float = 0.0) -> Any:
+def _matmul_cpu(x1: Array, x2: Array, *, out: Array | None = None, beta: float = 0.0) -> Array:
     """out = x1 @ x2 + beta * out; half precision is multiplied in float32."""
     if is_half(x1.dtype) or is_half(x2.dtype):
         return _matmul_half(x1, x2, out, beta)
@@ -109,7 +115,7 @@ def _matmul_cpu(x1: Any, x2: Any, *, out: Any = None, beta: float = 0.0) -> Any:
     return np.matmul(x1, x2, out)
 
 
-def _accumulate(x1: Any, x2: Any, out: Any) -> Any:
+def _accumulate(x1: Array, x2: Array, out: Any) -> Array:
     """out += x1 @ x2 by tiles of rows, as NumPy's GEMM cannot add; it needs memory for a tile."""
     rows = max(16, settings.tile_elements // max(1, out.shape[-1]))
     for index in np.ndindex(out.shape[:-2]):
@@ -121,7 +127,7 @@ def _accumulate(x1: Any, x2: Any, out: Any) -> Any:
     return out
 
 
-def _matmul_half(x1: Any, x2: Any, out: Any, beta: float) -> Any:
+def _matmul_half(x1: Array, x2: Array, out: Array | None, beta: float) -> Array:
     wide1, wide2 = (host().copy(x, np.float32, "matmul") if is_half(x.dtype) else x
                     for x in (x1, x2))
     product = _matmul_cpu(wide1, wide2)
@@ -131,7 +137,7 @@ def _matmul_half(x1: Any, x2: Any, out: Any, beta: float) -> Any:
     return out
 
 
-def _matmul_gpu(x1: Any, x2: Any, *, out: Any = None, beta: float = 0.0) -> Any:
+def _matmul_gpu(x1: Array, x2: Array, *, out: Array | None = None, beta: float = 0.0) -> Array:
     """out = x1 @ x2 + beta * out; integers, which no gradient adds to, by a kernel of CuPy's."""
     dtype = x1.dtype if x1.dtype == x2.dtype else np.result_type(x1, x2)
     if dtype.kind in "biu":
@@ -140,7 +146,7 @@ def _matmul_gpu(x1: Any, x2: Any, *, out: Any = None, beta: float = 0.0) -> Any:
     return device_of(x1).matmul(x1, x2, out, beta)
 
 
-def _matmul_backward(ns: Any, step: Any, g: Any) -> None:
+def _matmul_backward(ns: Namespace, step: Step, g: Array) -> None:
     """Each product accumulates straight into the gradient that is already there."""
     a, b = step.saved
     if step.needs(0):
@@ -149,8 +155,9 @@ def _matmul_backward(ns: Any, step: Any, g: Any) -> None:
         _product_into(ns, step, 1, adjoint(ns, a), g)
 
 
-def _product_into(ns: Any, step: Any, i: int, left: Any, right: Any) -> None:
-    dtypes = {left.dtype, right.dtype, step.parents[i].dtype}
+def _product_into(ns: Namespace, step: Step, i: int, left: Array, right: Array) -> None:
+    parent: Any = step.parents[i]  # there is one: it needs a gradient
+    dtypes = {left.dtype, right.dtype, parent.dtype}
     if _product_shape(left, right) != step.shape(i) or len(dtypes) > 1:
         step.give(i, ns.matmul(left, right))  # the step undoes broadcasting and promotion
         return
@@ -158,7 +165,9 @@ def _product_into(ns: Any, step: Any, i: int, left: Any, right: Any) -> None:
     step.give(i, ns.matmul(left, right, out=buffer, beta=beta))
 
 
-def _matmul_tangent(ns: Any, primals: Any, tangents: Any, out: Any, params: dict[str, Any]) -> Any:
+def _matmul_tangent(
+    ns: Namespace, primals: Values, tangents: Values, out: Array, params: Params
+) -> Array:
     (a, b), (da, db) = primals, tangents
     terms = [ns.matmul(da, b)] * (da is not None) if da is not None else []
     if db is not None:

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import builtins
 from math import prod
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from gtensor.engine.namespaces import recorded
 from gtensor.engine.op import op
@@ -19,6 +19,12 @@ from gtensor.engine.samples import Sample, normal
 from gtensor.engine.tensor import Tensor
 from gtensor.ops.arrange.shape import linear_tangent
 from gtensor.ops.linalg.matrix_products import matrix_paths, swapped
+
+if TYPE_CHECKING:
+    from types import ModuleType
+
+    from gtensor.backend.typing import Array
+    from gtensor.engine.typing import Namespace, Step
 
 __all__: list[str] = []
 
@@ -28,14 +34,14 @@ Shape = tuple[int, ...]
 # -- several parts in one output -------------------------------------------------------------------
 
 
-def pack(xp: Any, *parts: tuple[Any, Shape]) -> Any:
+def pack(xp: ModuleType, *parts: tuple[Array, Shape]) -> Array:
     """The parts flattened end to end along a last axis, each with the shape of one of its items."""
     whole = [array.reshape(*array.shape[:array.ndim - len(item)], prod(item))
              for array, item in parts]
     return xp.concatenate(whole, axis=-1)
 
 
-def packed_in(ns: Any, *parts: tuple[Any, Shape]) -> Any:
+def packed_in(ns: Namespace, *parts: tuple[Array, Shape]) -> Array:
     """`_pack` in ops of a namespace."""
     whole = [ns.reshape(array, shape=(*array.shape[:len(array.shape) - len(item)], prod(item)))
              for array, item in parts]
@@ -43,7 +49,7 @@ def packed_in(ns: Any, *parts: tuple[Any, Shape]) -> Any:
     return ns.concat(*whole, axis=len(whole[0].shape) - 1, sizes=sizes)
 
 
-def parts_of(ns: Any, packed: Any, *items: Shape) -> list[Any]:
+def parts_of(ns: Namespace, packed: Array | Tensor, *items: Shape) -> list[Any]:
     """Views of the parts of a packed output, whose items have these shapes."""
     found, start = [], 0
     for item in items:
@@ -62,29 +68,31 @@ def real_part(x: Tensor) -> Tensor:
 # -- what the rules share --------------------------------------------------------------------------
 
 
-def column(ns: Any, x: Any) -> Any:
+def column(ns: Namespace, x: Array) -> Array:
     return ns.reshape(x, shape=(*x.shape, 1))
 
 
-def row(ns: Any, x: Any) -> Any:
+def row(ns: Namespace, x: Array) -> Array:
     return ns.reshape(x, shape=(*x.shape[:-1], 1, x.shape[-1]))
 
 
-def skew(ns: Any, x: Any) -> Any:
+def skew(ns: Namespace, x: Array) -> Array:
     return ns.subtract(x, swapped(ns, x))
 
 
-def symmetric(ns: Any, x: Any) -> Any:
+def symmetric(ns: Namespace, x: Array) -> Array:
     return ns.multiply(ns.add(x, swapped(ns, x)), 0.5)
 
 
-def ratio(ns: Any, numerator: Any, denominator: Any) -> Any:
+def ratio(ns: Namespace, numerator: Array, denominator: Array) -> Array:
     """numerator / denominator, but 0 / 0 = 0, for ties without a gradient."""
     neither = ns.bitwise_and(ns.equal(numerator, 0), ns.equal(denominator, 0))
     return ns.divide(numerator, ns.where(neither, 1.0, denominator))
 
 
-def _triangles_path(xp: Any, x: Any, *, below: float, diagonal: float, above: float) -> Any:
+def _triangles_path(
+    xp: ModuleType, x: Array, *, below: float, diagonal: float, above: float
+) -> Array:
     rows, columns = x.shape[-2:]
     under = xp.tri(rows, columns, -1, dtype=bool)
     over = ~xp.tri(rows, columns, 0, dtype=bool)
@@ -92,7 +100,7 @@ def _triangles_path(xp: Any, x: Any, *, below: float, diagonal: float, above: fl
     return x * weights.astype(x.dtype)
 
 
-def _triangles_backward(ns: Any, step: Any, g: Any) -> None:
+def _triangles_backward(ns: Namespace, step: Step, g: Array) -> None:
     step.give(0, ns.scaled_triangles(g, **step.params))
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from math import inf, prod
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -25,6 +25,12 @@ from gtensor.ops.reduce.reductions import min as smallest
 from gtensor.ops.reduce.reductions import sum as total
 from gtensor.settings import settings
 
+if TYPE_CHECKING:
+    from types import ModuleType
+
+    from gtensor.backend.typing import Array, DTypeLike, Params
+    from gtensor.engine.typing import Namespace, Step, Values
+
 __all__: list[str] = []  # the functions are public in gtensor.linalg
 
 
@@ -39,7 +45,7 @@ def _corner(shape: tuple[int, ...], offset: int) -> tuple[slice, slice]:
     return slice(top, top + size), slice(left, left + size)
 
 
-def _diagonal_path(x: Any, *, offset: int, out: Any = None) -> Any:
+def _diagonal_path(x: Array, *, offset: int, out: Array | None = None) -> Array:
     block = x[(..., *_corner(x.shape, offset))]
     if isinstance(block, np.ndarray):
         view = np.einsum("...ii->...i", block)  # np.diagonal's view could not be written
@@ -48,7 +54,7 @@ def _diagonal_path(x: Any, *, offset: int, out: Any = None) -> Any:
     return settled(view, out)
 
 
-def _diagonal_backward(ns: Any, step: Any, g: Any) -> None:
+def _diagonal_backward(ns: Namespace, step: Step, g: Array) -> None:
     buffer, beta = step.into(0)
     step.give(0, ns.undiagonal(g, offset=step.params["offset"], shape=step.shape(0),
                                out=buffer, beta=beta))
@@ -73,8 +79,8 @@ diagonal_op = op(
 
 
 def _undiagonal_path(
-    g: Any, *, offset: int, shape: tuple[int, ...], out: Any = None, beta: float = 0.0
-) -> Any:
+    g: Array, *, offset: int, shape: tuple[int, ...], out: Array | None = None, beta: float = 0.0
+) -> Array:
     if out is None or not beta:
         out = device_of(g).empty(shape, g.dtype, "undiagonal") if out is None else out
         out[...] = 0
@@ -102,7 +108,7 @@ def diagonal(x: Tensor, /, *, offset: int = 0) -> Tensor:
     return diagonal_op(matrices(x, "diagonal"), offset=offset)
 
 
-def trace(x: Tensor, /, *, offset: int = 0, dtype: Any = None) -> Tensor:
+def trace(x: Tensor, /, *, offset: int = 0, dtype: DTypeLike | None = None) -> Tensor:
     """The sum of a diagonal of the last two axes (..., m, n); small integers add up as int64."""
     return total(diagonal(x, offset=offset), axis=-1, dtype=dtype)
 
@@ -110,7 +116,7 @@ def trace(x: Tensor, /, *, offset: int = 0, dtype: Any = None) -> Tensor:
 # -- norms of vectors ------------------------------------------------------------------------------
 
 
-def _terms(xp: Any, x: Any, order: float) -> Any:
+def _terms(xp: ModuleType, x: Array, order: float) -> Array:
     """The terms that the norm sums or compares."""
     if order == 0:
         return x != 0
@@ -120,13 +126,13 @@ def _terms(xp: Any, x: Any, order: float) -> Any:
     return size if order in (1, inf, -inf) else size ** order
 
 
-def _root(xp: Any, sums: Any, order: float) -> Any:
+def _root(xp: ModuleType, sums: Array, order: float) -> Array:
     if order in (0, 1, inf, -inf):
         return sums
     return xp.sqrt(sums) if order == 2 else sums ** (1 / order)
 
 
-def _result(x: Any) -> np.dtype:
+def _result(x: Array) -> np.dtype:
     """The dtype of the norms of x: real."""
     return np.dtype(x.dtype.char.lower()) if x.dtype.kind == "c" else x.dtype
 
@@ -135,8 +141,8 @@ _COMBINE = {inf: np.maximum, -inf: np.minimum}
 
 
 def _norm_cpu(
-    x: Any, *, axis: tuple[int, ...], keepdims: bool, order: float, out: Any = None
-) -> Any:
+    x: Array, *, axis: tuple[int, ...], keepdims: bool, order: float, out: Array | None = None
+) -> Array:
     """Tile by tile: only a tile of powers needs memory beside the output."""
     dtype = _result(x)
     if x.size <= settings.tile_elements:
@@ -154,7 +160,7 @@ def _norm_cpu(
     return out
 
 
-def _combined(part: Any, axis: tuple[int, ...], keepdims: bool, order: float) -> Any:
+def _combined(part: Array, axis: tuple[int, ...], keepdims: bool, order: float) -> Array:
     """The sum, or the extreme, of the terms of a part."""
     if is_half(part.dtype):
         part = part.astype(np.float32)
@@ -164,8 +170,8 @@ def _combined(part: Any, axis: tuple[int, ...], keepdims: bool, order: float) ->
 
 
 def _norm_gpu(
-    x: Any, *, axis: tuple[int, ...], keepdims: bool, order: float, out: Any = None
-) -> Any:
+    x: Array, *, axis: tuple[int, ...], keepdims: bool, order: float, out: Array | None = None
+) -> Array:
     xp = cupy()
     terms = _terms(xp, x.astype(np.float32) if is_half(x.dtype) else x, order)
     dtype = computed_in(_result(x))
@@ -177,7 +183,7 @@ def _norm_gpu(
     return settled(value, out)
 
 
-def _norm_slope(ns: Any, x: Any, norm: Any, axis: tuple[int, ...], order: float) -> Any:
+def _norm_slope(ns: Namespace, x: Array, norm: Array, axis: tuple[int, ...], order: float) -> Array:
     """The derivative of the norm by each element; 0 where all elements are, as in PyTorch.
 
     For a complex x the direction in which the norm grows. Quotients are formed before powers, so
@@ -202,7 +208,7 @@ def _norm_slope(ns: Any, x: Any, norm: Any, axis: tuple[int, ...], order: float)
     return ns.multiply(direction, ns.power(ns.divide(safe_size, safe), order - 1))
 
 
-def _norm_backward(ns: Any, step: Any, g: Any) -> None:
+def _norm_backward(ns: Namespace, step: Step, g: Array) -> None:
     x, norm = step.saved
     axis, order = step.params["axis"], step.params["order"]
     kept = kept_shape(step.shape(0), axis, True)
@@ -211,7 +217,9 @@ def _norm_backward(ns: Any, step: Any, g: Any) -> None:
     step.give(0, ns.multiply(slope, g, out=slope if slope.ndim else None))  # no NumPy scalar
 
 
-def _norm_tangent(ns: Any, primals: Any, tangents: Any, out: Any, params: dict[str, Any]) -> Any:
+def _norm_tangent(
+    ns: Namespace, primals: Values, tangents: Values, out: Array, params: Params
+) -> Array:
     axis, order = params["axis"], params["order"]
     norm = ns.reshape(out, shape=kept_shape(primals[0].shape, axis, True))
     slope = _norm_slope(ns, primals[0], norm, axis, order)

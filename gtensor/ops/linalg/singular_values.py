@@ -5,7 +5,7 @@ The gradient is for real matrices and follows PyTorch's formula; complex ones ha
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from gtensor.engine.namespaces import recorded
 from gtensor.engine.op import op
@@ -25,6 +25,12 @@ from gtensor.ops.linalg.multi_output import (
     skew,
 )
 
+if TYPE_CHECKING:
+    from types import ModuleType
+
+    from gtensor.backend.typing import Array, Params
+    from gtensor.engine.typing import Namespace, Step, Values
+
 __all__: list[str] = []  # the functions are public in gtensor.linalg
 
 
@@ -41,7 +47,7 @@ def _svd_items(rows: int, columns: int, full: bool) -> tuple[Shape, Shape, Shape
     return (rows, rows if full else k), (k,), (columns if full else k, columns)
 
 
-def _svd_path(xp: Any, x: Any, *, full: bool) -> Any:
+def _svd_path(xp: ModuleType, x: Array, *, full: bool) -> Array:
     items = _svd_items(x.shape[-2], x.shape[-1], full)
     u, s, vh = xp.linalg.svd(x, full_matrices=full)
     k = s.shape[-1]
@@ -57,12 +63,12 @@ def _svd_path(xp: Any, x: Any, *, full: bool) -> Any:
 # first^T d(rest) = -d(first)^T rest, and rest^T d(rest) = 0.
 
 
-def _split(ns: Any, u: Any, k: int) -> tuple[Any, Any]:
+def _split(ns: Namespace, u: Array, k: int) -> tuple[Array, Array]:
     """The first k columns, and the rest."""
     return ns.slice(u, key=(..., slice(None, k))), ns.slice(u, key=(..., slice(k, None)))
 
 
-def _gradient_of_first(ns: Any, u: Any, gu: Any, k: int) -> tuple[Any, Any]:
+def _gradient_of_first(ns: Namespace, u: Array, gu: Array, k: int) -> tuple[Array, Array]:
     """The first k columns and their gradient, with what the rest of the columns add to it."""
     if u.shape[-1] == k:
         return u, gu
@@ -71,7 +77,7 @@ def _gradient_of_first(ns: Any, u: Any, gu: Any, k: int) -> tuple[Any, Any]:
     return first, ns.subtract(g_first, moved)
 
 
-def _tangent_of_all(ns: Any, u: Any, d_first: Any, k: int) -> Any:
+def _tangent_of_all(ns: Namespace, u: Array, d_first: Array, k: int) -> Array:
     """The tangent of all columns, from that of the first k."""
     if u.shape[-1] == k:
         return d_first
@@ -83,12 +89,12 @@ def _tangent_of_all(ns: Any, u: Any, d_first: Any, k: int) -> Any:
 # -- rules -----------------------------------------------------------------------------------------
 
 
-def _square_gaps(ns: Any, s: Any) -> Any:
+def _square_gaps(ns: Namespace, s: Array) -> Array:
     """[i, j]: s_j^2 - s_i^2, without squares of close numbers subtracted."""
     return ns.multiply(ns.subtract(row(ns, s), column(ns, s)), ns.add(row(ns, s), column(ns, s)))
 
 
-def _svd_backward(ns: Any, step: Any, g: Any) -> None:
+def _svd_backward(ns: Namespace, step: Step, g: Array) -> None:
     """U (skew(U^T gU) / gaps S + S skew(V^T gV) / gaps + diag(gS)) Vh, and what is outside."""
     rows, columns = step.shape(0)[-2:]
     items = _svd_items(rows, columns, step.params["full"])
@@ -113,7 +119,9 @@ def _svd_backward(ns: Any, step: Any, g: Any) -> None:
     step.give(0, found)
 
 
-def _svd_tangent(ns: Any, primals: Any, tangents: Any, out: Any, params: dict[str, Any]) -> Any:
+def _svd_tangent(
+    ns: Namespace, primals: Values, tangents: Values, out: Array, params: Params
+) -> Array:
     (dx,) = tangents
     rows, columns = dx.shape[-2:]
     items = _svd_items(rows, columns, params["full"])

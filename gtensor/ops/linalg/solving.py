@@ -7,7 +7,7 @@ Triangular systems of the backward rules use the general solver, too, as NumPy h
 from __future__ import annotations
 
 import operator
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -25,17 +25,23 @@ from gtensor.ops.linalg.singular_values import svdvals
 from gtensor.ops.reduce.reductions import max as largest
 from gtensor.ops.reduce.reductions import sum as total
 
+if TYPE_CHECKING:
+    from types import ModuleType
+
+    from gtensor.backend.typing import Array, Params
+    from gtensor.engine.typing import Namespace, Operand, Step, Values
+
 __all__: list[str] = []  # the functions are public in gtensor.linalg
 
 _SQUARES = [Sample((s,), leaning) for s in ((1, 1, 1), (1, 3, 3), (2, 4, 4), (0, 2, 2))]
 
 
-def _scalars(ns: Any, x: Any) -> Any:
+def _scalars(ns: Namespace, x: Array) -> Array:
     """One number per matrix, as a matrix of one element, to multiply matrices by."""
     return ns.reshape(x, shape=(*x.shape, 1, 1))
 
 
-def _inner(ns: Any, a: Any, b: Any) -> Any:
+def _inner(ns: Namespace, a: Array, b: Array) -> Array:
     """The sum of a * b over the last two axes."""
     n = len(a.shape)
     return ns.sum(ns.multiply(a, b), axis=(n - 2, n - 1))
@@ -44,7 +50,7 @@ def _inner(ns: Any, a: Any, b: Any) -> Any:
 # -- solve and inverse -----------------------------------------------------------------------------
 
 
-def _solve_path(xp: Any, x1: Any, x2: Any) -> Any:
+def _solve_path(xp: ModuleType, x1: Array, x2: Array) -> Array:
     if xp is not np and x1.shape[:-2] != x2.shape[:-2]:  # CuPy does not broadcast batches
         lead = np.broadcast_shapes(x1.shape[:-2], x2.shape[:-2])
         x1, x2 = (xp.broadcast_to(x, lead + x.shape[-2:]) for x in (x1, x2))
@@ -53,7 +59,7 @@ def _solve_path(xp: Any, x1: Any, x2: Any) -> Any:
     return xp.linalg.solve(x1, x2)
 
 
-def _solve_backward(ns: Any, step: Any, g: Any) -> None:
+def _solve_backward(ns: Namespace, step: Step, g: Array) -> None:
     a, y = step.saved
     right = ns.solve(swapped(ns, a), g)
     if step.needs(0):
@@ -62,7 +68,9 @@ def _solve_backward(ns: Any, step: Any, g: Any) -> None:
         step.give(1, right)
 
 
-def _solve_tangent(ns: Any, primals: Any, tangents: Any, out: Any, params: dict[str, Any]) -> Any:
+def _solve_tangent(
+    ns: Namespace, primals: Values, tangents: Values, out: Array, params: Params
+) -> Array:
     da, db = tangents
     moved = ns.negative(ns.matmul(da, out)) if da is not None else None
     if db is not None:
@@ -105,12 +113,14 @@ def solve(x1: Tensor, x2: Tensor, /) -> Tensor:
     return reshape(answer, answer.shape[:-1])
 
 
-def _inv_backward(ns: Any, step: Any, g: Any) -> None:
+def _inv_backward(ns: Namespace, step: Step, g: Array) -> None:
     flipped = swapped(ns, step.saved[0])
     step.give(0, ns.negative(ns.matmul(ns.matmul(flipped, g), flipped)))
 
 
-def _inv_tangent(ns: Any, primals: Any, tangents: Any, out: Any, params: dict[str, Any]) -> Any:
+def _inv_tangent(
+    ns: Namespace, primals: Values, tangents: Values, out: Array, params: Params
+) -> Array:
     return ns.negative(ns.matmul(ns.matmul(out, tangents[0]), out))
 
 
@@ -129,7 +139,7 @@ def inv(x: Tensor, /) -> Tensor:
 # -- determinants ----------------------------------------------------------------------------------
 
 
-def _cofactor_path(xp: Any, x: Any) -> Any:
+def _cofactor_path(xp: ModuleType, x: Array) -> Array:
     """From the singular values: products of all but one of them need no division.
 
     Nothing on the way overflows or vanishes unless its result does: rows and columns are scaled by
@@ -152,7 +162,7 @@ def _cofactor_path(xp: Any, x: Any) -> Any:
     return xp.ldexp(inner, power[..., None, None] - rows - columns, out=inner)
 
 
-def _others(xp: Any, s: Any) -> tuple[Any, Any]:
+def _others(xp: ModuleType, s: Array) -> tuple[Array, Array]:
     """The product of all the other s along the last axis, as mantissas and exponents."""
     part, power = xp.frexp(s)
     small = part < 0.5 ** 0.5  # around 1, so that products of hundreds stay in range
@@ -162,7 +172,7 @@ def _others(xp: Any, s: Any) -> tuple[Any, Any]:
     return product.astype(s.dtype), more + power.sum(axis=-1, keepdims=True) - power
 
 
-def _cofactor_backward(ns: Any, step: Any, g: Any) -> None:
+def _cofactor_backward(ns: Namespace, step: Step, g: Array) -> None:
     """Of det(x) x^-T, so x must have an inverse here."""
     (x,) = step.saved
     flipped = swapped(ns, ns.inv(x))
@@ -172,8 +182,8 @@ def _cofactor_backward(ns: Any, step: Any, g: Any) -> None:
 
 
 def _cofactor_tangent(
-    ns: Any, primals: Any, tangents: Any, out: Any, params: dict[str, Any]
-) -> Any:
+    ns: Namespace, primals: Values, tangents: Values, out: Array, params: Params
+) -> Array:
     flipped = swapped(ns, ns.inv(primals[0]))
     first = ns.multiply(flipped, _scalars(ns, _inner(ns, flipped, tangents[0])))
     second = ns.matmul(ns.matmul(flipped, swapped(ns, tangents[0])), flipped)
@@ -188,11 +198,13 @@ cofactor = op(
 )
 
 
-def _det_backward(ns: Any, step: Any, g: Any) -> None:
+def _det_backward(ns: Namespace, step: Step, g: Array) -> None:
     step.give(0, ns.multiply(ns.cofactor(step.saved[0]), _scalars(ns, g)))
 
 
-def _det_tangent(ns: Any, primals: Any, tangents: Any, out: Any, params: dict[str, Any]) -> Any:
+def _det_tangent(
+    ns: Namespace, primals: Values, tangents: Values, out: Array, params: Params
+) -> Array:
     return _inner(ns, ns.cofactor(primals[0]), tangents[0])
 
 
@@ -222,19 +234,19 @@ class SlogdetResult(NamedTuple):
 _SLOGDET_ITEMS: tuple[Shape, Shape] = ((), ())
 
 
-def _slogdet_path(xp: Any, x: Any) -> Any:
+def _slogdet_path(xp: ModuleType, x: Array) -> Array:
     sign, logabs = (xp.asarray(part) for part in xp.linalg.slogdet(x))
     return pack(xp, (sign, ()), (logabs.astype(sign.dtype), ()))
 
 
-def _slogdet_backward(ns: Any, step: Any, g: Any) -> None:
+def _slogdet_backward(ns: Namespace, step: Step, g: Array) -> None:
     _, glog = parts_of(ns, g, *_SLOGDET_ITEMS)
     step.give(0, ns.multiply(swapped(ns, ns.inv(step.saved[0])), _scalars(ns, glog)))
 
 
 def _slogdet_tangent(
-    ns: Any, primals: Any, tangents: Any, out: Any, params: dict[str, Any]
-) -> Any:
+    ns: Namespace, primals: Values, tangents: Values, out: Array, params: Params
+) -> Array:
     moved = _inner(ns, swapped(ns, ns.inv(primals[0])), tangents[0])
     return packed_in(ns, (ns.multiply(moved, 0), ()), (moved, ()))
 
@@ -271,7 +283,7 @@ def _computed_in(x: Tensor) -> np.dtype:
     return np.finfo(x.dtype).dtype
 
 
-def _tolerance(x: Tensor, rtol: Any) -> Any:
+def _tolerance(x: Tensor, rtol: Operand | None) -> float | Array:
     """`rtol` as a number or an array of x's device; by default max(m, n) * eps."""
     dtype = _computed_in(x)
     if rtol is None:
@@ -281,7 +293,7 @@ def _tolerance(x: Tensor, rtol: Any) -> Any:
     return asarray(rtol, dtype=dtype, device=x.device)._array
 
 
-def _pinv_path(xp: Any, x: Any, *, rtol: Any) -> Any:
+def _pinv_path(xp: ModuleType, x: Array, *, rtol: float | Array) -> Array:
     u, s, vh = xp.linalg.svd(x, full_matrices=False)
     limit = xp.asarray(rtol)[..., None] * s[..., :1]
     inverse = xp.where(s > limit, 1 / xp.where(s > limit, s, 1), 0).astype(s.dtype)
@@ -289,7 +301,7 @@ def _pinv_path(xp: Any, x: Any, *, rtol: Any) -> Any:
     return (v * inverse[..., None, :]) @ flipped_u
 
 
-def _pinv_change(ns: Any, x: Any, y: Any, dx: Any) -> Any:
+def _pinv_change(ns: Namespace, x: Array, y: Array, dx: Array) -> Array:
     """The change of y = pinv(x) with x, at constant rank (Golub and Pereyra, 1973)."""
     flipped, dflipped = swapped(ns, y), swapped(ns, dx)
     ydx = ns.matmul(y, dx)
@@ -300,13 +312,15 @@ def _pinv_change(ns: Any, x: Any, y: Any, dx: Any) -> Any:
     return ns.add(found, ns.matmul(ns.matmul(outside_rows, flipped), y))
 
 
-def _pinv_backward(ns: Any, step: Any, g: Any) -> None:
+def _pinv_backward(ns: Namespace, step: Step, g: Array) -> None:
     """The adjoint of `_pinv_change` is that change itself, for the transposed matrices."""
     x, y = step.saved
     step.give(0, _pinv_change(ns, swapped(ns, x), swapped(ns, y), g))
 
 
-def _pinv_tangent(ns: Any, primals: Any, tangents: Any, out: Any, params: dict[str, Any]) -> Any:
+def _pinv_tangent(
+    ns: Namespace, primals: Values, tangents: Values, out: Array, params: Params
+) -> Array:
     return _pinv_change(ns, primals[0], out, tangents[0])
 
 
@@ -320,7 +334,7 @@ pinv_op = op(
 )
 
 
-def pinv(x: Tensor, /, *, rtol: Any = None) -> Tensor:
+def pinv(x: Tensor, /, *, rtol: Operand | None = None) -> Tensor:
     """The Moore-Penrose pseudo-inverse (..., n, m) of matrices (..., m, n).
 
     Singular values up to `rtol` (a number, or one per matrix: (...)) times the largest count as
@@ -330,7 +344,7 @@ def pinv(x: Tensor, /, *, rtol: Any = None) -> Tensor:
     return pinv_op(x, rtol=_tolerance(x, rtol))
 
 
-def matrix_rank(x: Tensor, /, *, rtol: Any = None) -> Tensor:
+def matrix_rank(x: Tensor, /, *, rtol: Operand | None = None) -> Tensor:
     """How many singular values of matrices (..., m, n) exceed `rtol` times the largest; int64.
 
     `rtol` is a number, or one per matrix: (...); by default max(m, n) times the dtype's epsilon.

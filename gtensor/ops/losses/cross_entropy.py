@@ -19,7 +19,7 @@ from gtensor.engine.samples import Sample, below, normal
 from gtensor.engine.tensor import Tensor, wrap
 from gtensor.ops.arrange.class_indices import check_targets, class_axis, class_weights, pick_class
 from gtensor.ops.build.arguments import same_dtype
-from gtensor.ops.build.cpu_tiles import Scratch, computed_in, row_tile_size, row_tiles
+from gtensor.ops.build.cpu_tiles import computed_in, row_tile_size, row_tiles
 from gtensor.ops.losses.soft_cross_entropy import (
     WEIGHT,
     classes_last,
@@ -95,7 +95,7 @@ def _cross_entropy_cpu(
         else:
             loss = host().empty(target.shape, work, "cross_entropy")
             largest, total = two(host().empty((2, *target.shape), work, "cross_entropy"))
-            scratch = Scratch(1, row_tile_size(rows.shape), work)
+            scratch = host().workspace(row_tile_size(rows.shape), work)
             for tile in row_tiles(rows.shape):
                 part = rows[tile]
                 largest[tile], total[tile], loss[tile] = _row_losses(
@@ -148,7 +148,7 @@ def _cross_entropy_grad_cpu(
         if rows.size <= settings.tile_elements and result.dtype == work:
             _row_gradients(rows, *known, each=each, wide=result)
             return out
-        scratch = Scratch(1, row_tile_size(rows.shape), work)
+        scratch = host().workspace(row_tile_size(rows.shape), work)
         for tile in row_tiles(rows.shape):
             part = rows[tile]
             wide = scratch(0, part.shape)

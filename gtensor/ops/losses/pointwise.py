@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from gtensor.backend import host
 from gtensor.backend.cuda import cupy
 from gtensor.backend.kernels import elementwise
 from gtensor.engine.arguments import arguments_of
@@ -21,7 +22,7 @@ from gtensor.engine.op import Op, op
 from gtensor.engine.samples import Sample, alike
 from gtensor.engine.tensor import Tensor
 from gtensor.ops.build.arguments import same_dtype
-from gtensor.ops.build.cpu_tiles import Scratch, computed_in, tile_size
+from gtensor.ops.build.cpu_tiles import computed_in, tile_size
 from gtensor.ops.build.fused import fused
 from gtensor.ops.build.half_kernels import wide_kernel
 from gtensor.ops.build.path_builders import tiled, tiles
@@ -275,7 +276,7 @@ def smooth_l1_loss(
 
 def _squared_error_cpu(a: Any, b: Any, *, scale: float, out: Any = None) -> Any:
     work = computed_in(a.dtype)
-    scratch = Scratch(1, tile_size(a.shape), work)
+    scratch = host().workspace(tile_size(a.shape), work)
     total = 0.0
     for tile in tiles(a.shape, settings.tile_elements):
         part = np.asarray(a[tile])

@@ -20,7 +20,7 @@ from gtensor.backend.kernels import ACTIVATIONS as CODES
 from gtensor.backend.kernels import BLOCK, NULL, Raw, raw, shared_bytes
 from gtensor.engine.namespaces import raw as raw_spaces
 from gtensor.ops.activations.activation import ACTIVATIONS
-from gtensor.ops.build.cpu_tiles import Scratch, computed_in
+from gtensor.ops.build.cpu_tiles import computed_in
 from gtensor.ops.build.path_builders import settled, tiles
 from gtensor.ops.norms.moments import add_products, add_sums, moments, over_lead
 from gtensor.settings import settings
@@ -37,7 +37,7 @@ class Channels:
         self.shape = (x.shape[1], x.shape[0], *x.shape[2:])
         self.work = computed_in(x.dtype)
         self.limit = max(1, settings.tile_elements if limit is None else limit)
-        self.scratch = Scratch(buffers, min(prod(self.shape), self.limit), self.work)
+        self.scratch = host().workspace(min(prod(self.shape), self.limit), self.work, buffers)
 
     def moved(self, a: np.ndarray) -> np.ndarray:
         """A view with the channels first."""

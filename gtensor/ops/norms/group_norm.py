@@ -17,7 +17,7 @@ from gtensor.engine.op import op
 from gtensor.engine.samples import Sample
 from gtensor.engine.tensor import Tensor
 from gtensor.ops.build.arguments import same_dtype
-from gtensor.ops.build.cpu_tiles import Scratch, computed_in, tile_size, whole_tiles
+from gtensor.ops.build.cpu_tiles import computed_in, tile_size, whole_tiles
 from gtensor.ops.build.path_builders import settled
 from gtensor.ops.norms import batch_norm_paths, row_norm_paths
 from gtensor.ops.norms.moments import add_products, add_sums, moments, over_lead
@@ -31,7 +31,7 @@ class _Groups:
     def __init__(self, x: np.ndarray, groups: int, buffers: int) -> None:
         self.groups, self.work = groups, computed_in(x.dtype)
         self.shape = self.split(x).shape
-        self.scratch = Scratch(buffers, tile_size(self.shape), self.work)
+        self.scratch = host().workspace(tile_size(self.shape), self.work, buffers)
 
     def split(self, a: np.ndarray) -> np.ndarray:
         """(N, C, ...) as (N, groups, C / groups, ...)."""

@@ -7,7 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from gtensor.ops.build.cpu_tiles import Scratch, tile_size, whole_tiles
+from gtensor.backend import host
+from gtensor.ops.build.cpu_tiles import tile_size, whole_tiles
 
 
 def _place(key: Any, lead: int) -> tuple[Any, int]:
@@ -36,7 +37,7 @@ def moments(a: np.ndarray, lead: int, work: np.dtype) -> tuple[np.ndarray, np.nd
     """
     mean, var, rest = (np.zeros(a.shape[:lead]) for _ in range(3))
     count = max(1, prod(a.shape[lead:]))
-    scratch = Scratch(1, tile_size(a.shape), work)
+    scratch = host().workspace(tile_size(a.shape), work)
     for key in whole_tiles(a.shape):
         part = a[key]
         if part.dtype != work:

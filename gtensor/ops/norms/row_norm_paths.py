@@ -13,10 +13,10 @@ from typing import Any
 
 import numpy as np
 
-from gtensor.backend import host
+from gtensor.backend import Scratch, host
 from gtensor.backend.cuda import cupy
 from gtensor.backend.kernels import NULL, column_launch, raw, row_launch
-from gtensor.ops.build.cpu_tiles import Scratch, computed_in
+from gtensor.ops.build.cpu_tiles import computed_in
 from gtensor.ops.build.path_builders import settled, tiles
 from gtensor.settings import settings
 
@@ -43,7 +43,7 @@ class _Rows:
         """Work buffer `which`, uninitialized."""
         if which not in self._scratch:
             most = min(self._limit, max(1, prod(self.lead)))
-            self._scratch[which] = Scratch(1, most * self.columns, self.work)
+            self._scratch[which] = host().workspace(most * self.columns, self.work)
         return self._scratch[which](0, (rows, self.columns))
 
     def read(self, a: np.ndarray, key: Any) -> np.ndarray:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -23,6 +23,9 @@ from gtensor.ops.reduce.reductions import (
     reduction_tiles,
 )
 
+if TYPE_CHECKING:
+    from gtensor.backend.typing import Array
+
 __all__ = ["argmax", "argmin", "count_nonzero", "nonzero", "searchsorted"]
 
 METHODS = __all__
@@ -33,7 +36,7 @@ _INT64 = np.dtype(np.int64)
 
 
 def _place(name: str) -> Op:
-    def path(x: Any, *, axis: int | None, keepdims: bool, out: Any = None) -> Any:
+    def path(x: Array, *, axis: int | None, keepdims: bool, out: Array | None = None) -> Array:
         return getattr(x, name)(axis=axis, keepdims=keepdims, out=out)
 
     return op(
@@ -76,7 +79,9 @@ def _searched(x: Tensor, axis: int | None, name: str) -> int | None:
 # -- elements that are not zero --------------------------------------------------------------------
 
 
-def _count_cpu(x: Any, *, axis: tuple[int, ...], keepdims: bool = False, out: Any = None) -> Any:
+def _count_cpu(
+    x: Array, *, axis: tuple[int, ...], keepdims: bool = False, out: Array | None = None
+) -> Array:
     if out is None:
         out = host().empty(kept_shape(x.shape, axis, keepdims), _INT64, "count_nonzero")
     if len(axis) == x.ndim:
@@ -91,7 +96,9 @@ def _count_cpu(x: Any, *, axis: tuple[int, ...], keepdims: bool = False, out: An
     return out
 
 
-def _count_gpu(x: Any, *, axis: tuple[int, ...], keepdims: bool = False, out: Any = None) -> Any:
+def _count_gpu(
+    x: Array, *, axis: tuple[int, ...], keepdims: bool = False, out: Array | None = None
+) -> Array:
     return settled(cupy().sum(x != 0, axis=axis, dtype=_INT64, keepdims=keepdims), out)
 
 
@@ -108,7 +115,7 @@ def count_nonzero(x: Tensor, /, axis: Axis = None, *, keepdims: bool = False) ->
     return _count_nonzero(x, axis=normalize_axis(axis, x.ndim, "count_nonzero"), keepdims=keepdims)
 
 
-def _places_cpu(x: Any, out: Any = None) -> Any:
+def _places_cpu(x: Array, out: Array | None = None) -> Array:
     places = x.nonzero()
     if out is None:
         out = host().empty((x.ndim, places[0].size), _INT64, "nonzero")
@@ -117,7 +124,7 @@ def _places_cpu(x: Any, out: Any = None) -> Any:
     return out
 
 
-def _places_gpu(x: Any, out: Any = None) -> Any:
+def _places_gpu(x: Array, out: Array | None = None) -> Array:
     places = cupy().stack(cupy().nonzero(x))
     return settled(places, out)
 
@@ -143,7 +150,10 @@ def nonzero(x: Tensor, /) -> tuple[Tensor, ...]:
 # -- places in a sorted tensor ---------------------------------------------------------------------
 
 
-def _search(x1: Any, x2: Any, sorter: Any = None, *, side: str = "left", out: Any = None) -> Any:
+def _search(
+    x1: Array, x2: Array, sorter: Array | None = None, *, side: str = "left",
+    out: Array | None = None
+) -> Array:
     xp = device_of(x1).xp
     places = xp.searchsorted(sortable(x1), sortable(x2), side, sorter)
     return settled(places, out)

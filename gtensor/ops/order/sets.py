@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -12,6 +12,9 @@ from gtensor.engine.samples import Sample, below, normal
 from gtensor.engine.tensor import Tensor
 from gtensor.ops.build.cpu_tiles import sortable
 from gtensor.ops.build.path_builders import settled
+
+if TYPE_CHECKING:
+    from gtensor.backend.typing import Array
 
 __all__ = ["unique_all", "unique_counts", "unique_inverse", "unique_values"]
 
@@ -39,11 +42,11 @@ class UniqueInverse(NamedTuple):
     inverse_indices: Tensor
 
 
-def _unique(x: Any, **returned: bool) -> Any:
+def _unique(x: Array, **returned: bool) -> Any:
     return device_of(x).xp.unique(sortable(x.reshape(-1)), equal_nan=False, **returned)
 
 
-def _table(x: Any, out: Any = None) -> Any:
+def _table(x: Array, out: Array | None = None) -> Array:
     """Indices, counts and inverse indices behind one another: an op has one output."""
     _, indices, inverse, counts = _unique(
         x, return_index=True, return_inverse=True, return_counts=True)
@@ -54,7 +57,7 @@ def _table(x: Any, out: Any = None) -> Any:
     return out
 
 
-def _values(x: Any, indices: Any = None, out: Any = None) -> Any:
+def _values(x: Array, indices: Array | None = None, out: Array | None = None) -> Array:
     found = _unique(x).astype(x.dtype, copy=False) if indices is None else x.reshape(-1)[indices]
     return settled(found, out)
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
 
@@ -18,6 +18,12 @@ from gtensor.ops.build.cpu_tiles import row_tiles, sortable
 from gtensor.ops.build.path_builders import settled, tiles
 from gtensor.settings import settings
 
+if TYPE_CHECKING:
+    from types import ModuleType
+
+    from gtensor.backend.typing import Array, Params
+    from gtensor.engine.typing import Namespace, Values
+
 __all__ = ["argsort", "sort", "topk"]
 
 METHODS = __all__
@@ -31,7 +37,7 @@ class TopK(NamedTuple):
     indices: Tensor
 
 
-def _flipped(x: Any, axis: int) -> Any:
+def _flipped(x: Array, axis: int) -> Array:
     """x with an axis backwards: a view."""
     return x[along(axis, None, None, -1)]
 
@@ -39,16 +45,16 @@ def _flipped(x: Any, axis: int) -> Any:
 # -- elements in an order, and back ----------------------------------------------------------------
 
 
-def _key(xp: Any, order: Any, axis: int) -> tuple[Any, ...]:
+def _key(xp: ModuleType, order: Array, axis: int) -> tuple[Array, ...]:
     """The key of the elements at places `order` along an axis."""
-    key: list[Any] = []
+    key: list[Array] = []
     for i, n in enumerate(order.shape):
         shape = (1,) * i + (n,) + (1,) * (order.ndim - i - 1)
         key.append(order if i == axis else xp.arange(n).reshape(shape))
     return tuple(key)
 
 
-def _take_order_cpu(x: Any, order: Any, *, axis: int, out: Any = None) -> Any:
+def _take_order_cpu(x: Array, order: Array, *, axis: int, out: Array | None = None) -> Array:
     """By tiles of whole rows."""
     if out is None:
         out = host().empty(order.shape, x.dtype, "take_order")
@@ -59,11 +65,11 @@ def _take_order_cpu(x: Any, order: Any, *, axis: int, out: Any = None) -> Any:
     return out
 
 
-def _take_order_gpu(x: Any, order: Any, *, axis: int, out: Any = None) -> Any:
+def _take_order_gpu(x: Array, order: Array, *, axis: int, out: Array | None = None) -> Array:
     return settled(x[_key(cupy(), order, axis)], out)
 
 
-def _put_order(g: Any, order: Any, *, axis: int, size: int, out: Any = None) -> Any:
+def _put_order(g: Array, order: Array, *, axis: int, size: int, out: Array | None = None) -> Array:
     if out is None:
         out = device_of(g).empty(resized(g.shape, axis, size), g.dtype, "put_order")
     out[...] = 0
@@ -89,11 +95,15 @@ def _torch_put(torch: Any, g: Any, order: Any, axis: int, size: int) -> Any:
         axis, order, g)
 
 
-def _take_tangent(ns: Any, primals: Any, tangents: Any, out: Any, params: dict[str, Any]) -> Any:
+def _take_tangent(
+    ns: Namespace, primals: Values, tangents: Values, out: Array, params: Params
+) -> Array:
     return ns.take_order(tangents[0], primals[1], **params)
 
 
-def _put_tangent(ns: Any, primals: Any, tangents: Any, out: Any, params: dict[str, Any]) -> Any:
+def _put_tangent(
+    ns: Namespace, primals: Values, tangents: Values, out: Array, params: Params
+) -> Array:
     return ns.put_order(tangents[0], primals[1], **params)
 
 
@@ -123,7 +133,9 @@ put_order = op(
 # -- orders ----------------------------------------------------------------------------------------
 
 
-def _argsort_cpu(x: Any, *, axis: int, descending: bool, stable: bool, out: Any = None) -> Any:
+def _argsort_cpu(
+    x: Array, *, axis: int, descending: bool, stable: bool, out: Array | None = None
+) -> Array:
     """By tiles of whole rows.
 
     Backwards before and behind, so that equal elements keep their order when descending.
@@ -131,7 +143,7 @@ def _argsort_cpu(x: Any, *, axis: int, descending: bool, stable: bool, out: Any 
     if out is None:
         out = host().empty(x.shape, _INT64, "argsort")
     rows, result = np.moveaxis(x, axis, -1), np.moveaxis(out, axis, -1)
-    kind: Any = "stable" if stable else None
+    kind: Literal["stable"] | None = "stable" if stable else None
     if not x.size:
         return out
     for tile in row_tiles(rows.shape):
@@ -144,7 +156,9 @@ def _argsort_cpu(x: Any, *, axis: int, descending: bool, stable: bool, out: Any 
     return out
 
 
-def _argsort_gpu(x: Any, *, axis: int, descending: bool, stable: bool, out: Any = None) -> Any:
+def _argsort_gpu(
+    x: Array, *, axis: int, descending: bool, stable: bool, out: Array | None = None
+) -> Array:
     x = sortable(_flipped(x, axis) if descending else x)
     order = cupy().argsort(x, axis=axis, kind="stable" if stable else None)
     if descending:
@@ -179,7 +193,7 @@ def argsort(
     return along_one(partial(_argsort, descending=descending, stable=stable), x, axis, "argsort")
 
 
-def _told_apart(x: Any) -> bool:
+def _told_apart(x: Array) -> bool:
     """Whether equal elements may differ, so that their order shows: 0.0 and -0.0 do."""
     if x.dtype.kind not in "fV":
         return x.dtype.kind == "c"
@@ -192,12 +206,14 @@ def _told_apart(x: Any) -> bool:
     return positive and negative
 
 
-def _sort_cpu(x: Any, *, axis: int, descending: bool, stable: bool, out: Any = None) -> Any:
+def _sort_cpu(
+    x: Array, *, axis: int, descending: bool, stable: bool, out: Array | None = None
+) -> Array:
     """A copy, sorted in place; read backwards it is a stable descending order."""
     if out is None:
         out = host().empty(x.shape, x.dtype, "sort")
     out[...] = x
-    kind: Any = "stable" if stable and _told_apart(x) else None
+    kind: Literal["stable"] | None = "stable" if stable and _told_apart(x) else None
     result = _flipped(out, axis) if descending else out
     if x.dtype.kind == "V":  # NumPy sorts these wrong where there is a NaN
         _sort_rows(np.moveaxis(result, axis, -1), kind)
@@ -206,14 +222,16 @@ def _sort_cpu(x: Any, *, axis: int, descending: bool, stable: bool, out: Any = N
     return out
 
 
-def _sort_rows(rows: Any, kind: Any) -> None:
+def _sort_rows(rows: Array, kind: Literal["stable"] | None) -> None:
     """Sorted in place in float32, by tiles of whole rows."""
     if rows.size:
         for tile in row_tiles(rows.shape):
             rows[tile] = np.sort(sortable(rows[tile]), axis=-1, kind=kind)
 
 
-def _sort_gpu(x: Any, *, axis: int, descending: bool, stable: bool, out: Any = None) -> Any:
+def _sort_gpu(
+    x: Array, *, axis: int, descending: bool, stable: bool, out: Array | None = None
+) -> Array:
     result = cupy().sort(sortable(_flipped(x, axis) if descending else x), axis=axis)
     if out is None:
         out = cupy().empty(x.shape, x.dtype)
@@ -221,7 +239,7 @@ def _sort_gpu(x: Any, *, axis: int, descending: bool, stable: bool, out: Any = N
     return out
 
 
-def _composed_sort(x: Any, *, axis: int, descending: bool, stable: bool) -> Any:
+def _composed_sort(x: Tensor, *, axis: int, descending: bool, stable: bool) -> Tensor:
     order = recorded.argsort(x, axis=axis, descending=descending, stable=stable)
     return recorded.take_order(x, order, axis=axis)
 
@@ -250,7 +268,7 @@ def sort(
 # -- the largest or smallest few -------------------------------------------------------------------
 
 
-def _top(x: Any, k: int, largest: bool, ordered: bool) -> Any:
+def _top(x: Array, k: int, largest: bool, ordered: bool) -> Array:
     """Places of the k extreme elements along the last axis; k is at least 1."""
     n = x.shape[-1]
     if k == n:
@@ -266,8 +284,8 @@ def _top(x: Any, k: int, largest: bool, ordered: bool) -> Any:
 
 
 def _topk_cpu(
-    x: Any, *, k: int, axis: int, largest: bool, ordered: bool, out: Any = None
-) -> Any:
+    x: Array, *, k: int, axis: int, largest: bool, ordered: bool, out: Array | None = None
+) -> Array:
     if out is None:
         out = host().empty(resized(x.shape, axis, k), _INT64, "topk")
     rows, result = np.moveaxis(x, axis, -1), np.moveaxis(out, axis, -1)
@@ -278,8 +296,8 @@ def _topk_cpu(
 
 
 def _topk_gpu(
-    x: Any, *, k: int, axis: int, largest: bool, ordered: bool, out: Any = None
-) -> Any:
+    x: Array, *, k: int, axis: int, largest: bool, ordered: bool, out: Array | None = None
+) -> Array:
     order = _argsort_gpu(x, axis=axis, descending=largest, stable=True)
     places = order[along(axis, None, k)]
     if out is None:

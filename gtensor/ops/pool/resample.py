@@ -17,7 +17,7 @@ from gtensor.backend import device_of, host
 from gtensor.backend.cuda import cupy
 from gtensor.engine.op import op
 from gtensor.engine.samples import Sample, normal
-from gtensor.ops.build.cpu_tiles import Scratch, computed_in
+from gtensor.ops.build.cpu_tiles import computed_in
 from gtensor.ops.build.path_builders import tiles
 from gtensor.settings import settings
 
@@ -120,7 +120,7 @@ def _resample_cpu(
     work = computed_in(x.dtype)
     limit = max(1, settings.tile_elements // max(1, trail * max(matrix.rows, matrix.columns)))
     size = min(prod(lead), limit) * matrix.rows * trail
-    wide = Scratch(1, size, work) if work != x.dtype else None
+    wide = host().workspace(size, work) if work != x.dtype else None
     for tile in tiles(lead, limit):
         key = (*tile, ...)
         result = out[key]

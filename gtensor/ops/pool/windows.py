@@ -6,9 +6,9 @@ from collections.abc import Iterator
 from math import prod
 from typing import Any, NamedTuple
 
+from gtensor.backend import Scratch, host
 from gtensor.backend.cuda import cupy
 from gtensor.engine.tensor import Tensor
-from gtensor.ops.build.cpu_tiles import Scratch
 from gtensor.ops.conv.images import as_images, per_axis
 from gtensor.ops.conv.paths import Pair
 from gtensor.settings import settings
@@ -71,7 +71,7 @@ def planes(shape: tuple[int, ...]) -> Iterator[tuple[int, slice]]:
 def plane_scratch(shape: tuple[int, ...], dtype: Any, size: Pair | None = None) -> Scratch:
     """One buffer for the largest tile of `planes(shape)`, its planes as they are or of `size`."""
     step = max(1, settings.tile_elements // max(1, shape[2] * shape[3]))
-    return Scratch(1, min(shape[1], step) * prod(size or shape[2:]), dtype)
+    return host().workspace(min(shape[1], step) * prod(size or shape[2:]), dtype)
 
 
 def sizes(count: int, w: Windows) -> tuple[int, ...]:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from functools import lru_cache
 from math import prod
 from operator import index
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -23,6 +23,11 @@ from gtensor.ops.build.path_builders import tiled, tiles
 from gtensor.ops.build.pointwise import pointwise
 from gtensor.ops.elementwise.rounding import ZERO
 from gtensor.settings import settings
+
+if TYPE_CHECKING:
+    from gtensor.backend.typing import Array, DTypeLike, Params, Path
+    from gtensor.engine.typing import Namespace, Step, Values
+    from gtensor.ops.build.cpu_tiles import Tile
 
 __all__ = ["all", "any", "max", "mean", "min", "sum"]
 
@@ -79,7 +84,7 @@ def nonempty_axes(x: Tensor, axis: Axis, name: str) -> tuple[int, ...]:
 
 def reduction_tiles(
     shape: tuple[int, ...], axis: tuple[int, ...]
-) -> Iterator[tuple[Any, Any, tuple[int, ...]]]:
+) -> Iterator[tuple[Tile, Tile, tuple[int, ...]]]:
     """(key, key of its results, axes): tiles of an array that is reduced over `axis`.
 
     The second key is for results that keep the reduced axes with size 1; the axes are those of the
@@ -99,7 +104,9 @@ def accumulator(dtype: np.dtype) -> np.dtype | None:
     return None
 
 
-def reduction_samples(draw: Draw = normal, *, none: bool = True, no_axis: bool = True) -> Any:
+def reduction_samples(
+    draw: Draw = normal, *, none: bool = True, no_axis: bool = True
+) -> list[Sample]:
     """Samples of a reduction; with nothing to reduce, and over no axis, if it allows them."""
     cases: list[tuple[tuple[int, ...], tuple[int, ...], bool]] = [
         ((7,), (0,), False), ((3, 5), (1,), False), ((3, 5), (0,), True),
@@ -111,7 +118,7 @@ def reduction_samples(draw: Draw = normal, *, none: bool = True, no_axis: bool =
     return [Sample((s,), draw, {"axis": a, "keepdims": k}) for s, a, k in cases]
 
 
-def torch_reduction(function: str, over_nothing: Any = lambda torch, x: x.clone()) -> Any:
+def torch_reduction(function: str, over_nothing: Path = lambda torch, x: x.clone()) -> Path:
     """PyTorch's function of that name; for no axes, which it takes for all, `over_nothing`."""
 
     def reference(torch: Any, x: Any, axis: tuple[int, ...], keepdims: bool) -> Any:
@@ -125,7 +132,7 @@ def torch_reduction(function: str, over_nothing: Any = lambda torch, x: x.clone(
 # -- paths -----------------------------------------------------------------------------------------
 
 
-def reduction_cpu(name: str, function: np.ufunc, dtype: Any = None) -> Any:
+def reduction_cpu(name: str, function: np.ufunc, dtype: np.dtype | None = None) -> Path:
     """A reduction by its ufunc: NumPy's functions of that name only add Python around it.
 
     Sums and products of half precision are kept in float32. `dtype`: that of the output, if it is
@@ -135,10 +142,10 @@ def reduction_cpu(name: str, function: np.ufunc, dtype: Any = None) -> Any:
     widens = function in (np.add, np.multiply)
 
     def path(
-        x: Any, *, axis: tuple[int, ...], keepdims: bool = False, dtype: Any = dtype,
-        out: Any = None,
-    ) -> Any:
-        kept = x.dtype if dtype is None else dtype
+        x: Array, *, axis: tuple[int, ...], keepdims: bool = False,
+        dtype: DTypeLike | None = dtype, out: Array | None = None,
+    ) -> Array:
+        kept: Any = x.dtype if dtype is None else dtype  # a dtype or a type: both have itemsize
         if widens and kept.itemsize == 2 and kept.kind in "fV":
             total = reduce(x, axis, np.float32, None, keepdims)
             if out is None:
@@ -156,11 +163,12 @@ def reduction_cpu(name: str, function: np.ufunc, dtype: Any = None) -> Any:
     return path
 
 
-def reduction_gpu(name: str, widens: bool = False) -> Any:
+def reduction_gpu(name: str, widens: bool = False) -> Path:
     def path(
-        x: Any, *, axis: tuple[int, ...], keepdims: bool = False, dtype: Any = None, out: Any = None
-    ) -> Any:
-        kept = x.dtype if dtype is None else dtype
+        x: Array, *, axis: tuple[int, ...], keepdims: bool = False,
+        dtype: DTypeLike | None = None, out: Array | None = None,
+    ) -> Array:
+        kept: Any = x.dtype if dtype is None else dtype
         half = widens and kept.itemsize == 2 and kept.kind in "fV"
         wide = {"dtype": np.float32 if half else dtype} if widens else {}
         result = getattr(cupy(), name)(x, axis=axis, keepdims=keepdims, **wide)
@@ -175,7 +183,7 @@ def reduction_gpu(name: str, widens: bool = False) -> Any:
 # -- sum and mean ----------------------------------------------------------------------------------
 
 
-def broadcast_gradient(ns: Any, step: Any, g: Any) -> Any:
+def broadcast_gradient(ns: Namespace, step: Step, g: Array) -> Array:
     """The gradient of a reduction, as a view of the input's shape."""
     shape = step.shape(0)
     g = ns.reshape(g, shape=kept_shape(shape, step.params["axis"], True))
@@ -190,7 +198,9 @@ _sum = op(
 )
 
 
-def sum(x: Tensor, /, axis: Axis = None, *, dtype: Any = None, keepdims: bool = False) -> Tensor:
+def sum(
+    x: Tensor, /, axis: Axis = None, *, dtype: DTypeLike | None = None, keepdims: bool = False
+) -> Tensor:
     """The sum over `axis` (all by default), in `dtype`, by default x's own.
 
     Booleans are counted; small integers add up as int64, small unsigned ones as uint64; half
@@ -207,7 +217,9 @@ def sum(x: Tensor, /, axis: Axis = None, *, dtype: Any = None, keepdims: bool = 
 _add_up = reduction_cpu("mean", np.add)
 
 
-def _mean_cpu(x: Any, *, axis: tuple[int, ...], keepdims: bool = False, out: Any = None) -> Any:
+def _mean_cpu(
+    x: Array, *, axis: tuple[int, ...], keepdims: bool = False, out: Array | None = None
+) -> Array:
     wide = np.float32 if x.dtype.itemsize == 2 else None
     total = _add_up(x, axis=axis, keepdims=keepdims, dtype=wide, out=None if wide else out)
     count = reduced(x.shape, axis) or float("nan")  # the mean of nothing is NaN
@@ -221,7 +233,7 @@ def _mean_cpu(x: Any, *, axis: tuple[int, ...], keepdims: bool = False, out: Any
     return out
 
 
-def _mean_backward(ns: Any, step: Any, g: Any) -> None:
+def _mean_backward(ns: Namespace, step: Step, g: Array) -> None:
     count = builtins.max(1, reduced(step.shape(0), step.params["axis"]))
     step.give(0, broadcast_gradient(ns, step, ns.multiply(g, 1.0 / count)))
 
@@ -258,19 +270,19 @@ _equal_number = op(
 )
 
 
-def _hits(ns: Any, x: Any, y: Any, axis: tuple[int, ...]) -> Any:
+def _hits(ns: Namespace, x: Array, y: Array, axis: tuple[int, ...]) -> tuple[Array, Array]:
     """1 where x is the extreme y, else 0; and how many share it, which a half cannot count."""
     hits = ns.equal_number(x, ns.reshape(y, shape=kept_shape(x.shape, axis, True)))
     return hits, ns.sum(hits, axis=axis, keepdims=True, dtype=computed_in(x.dtype))
 
 
-def _shared(ns: Any, a: Any, count: Any) -> Any:
+def _shared(ns: Namespace, a: Array, count: Array) -> Array:
     """a / count, in a's dtype."""
     share = ns.divide(a, count)
     return share if share.dtype == a.dtype else ns.astype(share, dtype=a.dtype)
 
 
-def _extreme_backward(ns: Any, step: Any, g: Any) -> None:
+def _extreme_backward(ns: Namespace, step: Step, g: Array) -> None:
     """To the extreme elements; ties share the gradient equally, as PyTorch's amax and amin do."""
     x, y = step.saved
     hits, count = _hits(ns, x, y, step.params["axis"])
@@ -278,7 +290,9 @@ def _extreme_backward(ns: Any, step: Any, g: Any) -> None:
     step.give(0, ns.multiply(hits, share, out=hits if hits.ndim else None))  # no NumPy scalar
 
 
-def _extreme_tangent(ns: Any, primals: Any, tangents: Any, out: Any, params: dict[str, Any]) -> Any:
+def _extreme_tangent(
+    ns: Namespace, primals: Values, tangents: Values, out: Array, params: Params
+) -> Array:
     hits, count = _hits(ns, primals[0], out, params["axis"])
     total = ns.sum(ns.multiply(tangents[0], hits), **params)
     return _shared(ns, total, ns.reshape(count, shape=total.shape))

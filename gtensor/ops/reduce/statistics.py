@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -13,7 +13,7 @@ from gtensor.engine.namespaces import recorded
 from gtensor.engine.op import op
 from gtensor.engine.samples import Sample, apart, normal
 from gtensor.engine.tensor import Tensor
-from gtensor.ops.build.cpu_tiles import Scratch, computed_in, tile_size
+from gtensor.ops.build.cpu_tiles import computed_in, tile_size
 from gtensor.ops.build.fused import fused, kernel_path
 from gtensor.ops.build.path_builders import settled
 from gtensor.ops.reduce.reductions import (
@@ -27,6 +27,10 @@ from gtensor.ops.reduce.reductions import (
 )
 from gtensor.settings import settings
 
+if TYPE_CHECKING:
+    from gtensor.backend.typing import Array, Params
+    from gtensor.engine.typing import Namespace, Step, Values
+
 __all__ = ["logsumexp", "std", "var"]
 
 METHODS = __all__
@@ -39,7 +43,9 @@ def _real(x: Tensor, name: str) -> None:
         raise TypeError(f"{name} was given dtype {x.dtype}; wanted a real one")
 
 
-def _settled(total: Any, x: Any, axis: tuple[int, ...], keepdims: bool, out: Any) -> Any:
+def _settled(
+    total: Array, x: Array, axis: tuple[int, ...], keepdims: bool, out: Array | None
+) -> Array:
     """The result that was made with the reduced axes kept: in its shape and dtype, or in `out`."""
     if not keepdims:
         total = total.reshape(kept_shape(x.shape, axis, False))
@@ -49,14 +55,14 @@ def _settled(total: Any, x: Any, axis: tuple[int, ...], keepdims: bool, out: Any
     return total if total.dtype == x.dtype else total.astype(x.dtype)
 
 
-def _sum_of(function: np.ufunc, x: Any, center: Any, axis: tuple[int, ...]) -> Any:
+def _sum_of(function: np.ufunc, x: Array, center: Array, axis: tuple[int, ...]) -> Array:
     """The sum over `axis`, which it keeps, of function(x - center); no temporary beyond a tile."""
     if x.size <= settings.tile_elements:
         terms = np.asarray(np.subtract(x, center))
         return np.asarray(_add_up(function(terms, terms), axis, None, None, True))
     total = host().empty(center.shape, center.dtype, "sum")
     total[...] = 0
-    scratch = Scratch(1, tile_size(x.shape), center.dtype)
+    scratch = host().workspace(tile_size(x.shape), center.dtype)
     for tile, result, axes in reduction_tiles(x.shape, axis):
         part = x[tile]
         terms = np.subtract(part, center[result], scratch(0, part.shape))
@@ -67,7 +73,7 @@ def _sum_of(function: np.ufunc, x: Any, center: Any, axis: tuple[int, ...]) -> A
 # -- variance --------------------------------------------------------------------------------------
 
 
-def _variance(x: Any, axis: tuple[int, ...], correction: float) -> tuple[Any, Any]:
+def _variance(x: Array, axis: tuple[int, ...], correction: float) -> tuple[Array, Array]:
     """Variance and mean, in the dtype that they are computed in, the reduced axes kept."""
     count = reduced(x.shape, axis)
     freedom = count - correction
@@ -83,22 +89,25 @@ def _variance(x: Any, axis: tuple[int, ...], correction: float) -> tuple[Any, An
 
 
 def _var_cpu(
-    x: Any, *, axis: tuple[int, ...], correction: float, keepdims: bool = False, out: Any = None
-) -> Any:
+    x: Array, *, axis: tuple[int, ...], correction: float, keepdims: bool = False,
+    out: Array | None = None
+) -> tuple[Array, Array]:
     value, mean = _variance(x, axis, correction)
     return _settled(value, x, axis, keepdims, out), mean
 
 
 def _std_cpu(
-    x: Any, *, axis: tuple[int, ...], correction: float, keepdims: bool = False, out: Any = None
-) -> Any:
+    x: Array, *, axis: tuple[int, ...], correction: float, keepdims: bool = False,
+    out: Array | None = None
+) -> tuple[Array, Array]:
     value, mean = _variance(x, axis, correction)
     return _settled(np.sqrt(value, value), x, axis, keepdims, out), mean
 
 
 def _var_gpu(
-    x: Any, *, axis: tuple[int, ...], correction: float, keepdims: bool = False, out: Any = None
-) -> Any:
+    x: Array, *, axis: tuple[int, ...], correction: float, keepdims: bool = False,
+    out: Array | None = None
+) -> tuple[Array, Array]:
     wide = {"axis": axis, "dtype": computed_in(x.dtype), "keepdims": True}
     count = reduced(x.shape, axis)
     freedom = max(0.0, count - correction)
@@ -107,7 +116,7 @@ def _var_gpu(
             cupy().mean(x, **wide))
 
 
-def _std_gpu(x: Any, *, out: Any = None, **params: Any) -> Any:
+def _std_gpu(x: Array, *, out: Array | None = None, **params: Any) -> tuple[Array, Array]:
     value, mean = _var_gpu(x, out=out, **params)
     return cupy().sqrt(value, out=value), mean
 
@@ -136,16 +145,18 @@ std_scale = fused(
 )
 
 
-def _center(ns: Any, x: Any, mean: Any, axis: tuple[int, ...]) -> Any:
+def _center(
+    ns: Namespace, x: Array, mean: Array, axis: tuple[int, ...]
+) -> Array | Tensor:
     """The mean over `axis`, kept: the saved one, but in a graph it is a function of x."""
     return ns.mean(x, axis=axis, keepdims=True) if ns is recorded else mean
 
 
-def _freedom(shape: tuple[int, ...], params: dict[str, Any]) -> float:
+def _freedom(shape: tuple[int, ...], params: Params) -> float:
     return max(0.0, reduced(shape, params["axis"]) - params["correction"])
 
 
-def _var_backward(ns: Any, step: Any, g: Any) -> None:
+def _var_backward(ns: Namespace, step: Step, g: Array) -> None:
     x, mean = step.saved
     axis = step.params["axis"]
     freedom = _freedom(x.shape, step.params)
@@ -154,14 +165,16 @@ def _var_backward(ns: Any, step: Any, g: Any) -> None:
     step.give(0, ns.scaled_deviation(g, x, _center(ns, x, mean, axis)))
 
 
-def _var_tangent(ns: Any, primals: Any, tangents: Any, out: Any, params: dict[str, Any]) -> Any:
+def _var_tangent(
+    ns: Namespace, primals: Values, tangents: Values, out: Array, params: Params
+) -> Array:
     x, axis = primals[0], params["axis"]
     moved = ns.scaled_deviation(tangents[0], x, ns.mean(x, axis=axis, keepdims=True))
     total = ns.sum(moved, axis=axis, keepdims=params["keepdims"])
     return ns.multiply(total, 2 / _freedom(x.shape, params))
 
 
-def _std_backward(ns: Any, step: Any, g: Any) -> None:
+def _std_backward(ns: Namespace, step: Step, g: Array) -> None:
     x, y, mean = step.saved
     axis = step.params["axis"]
     g = ns.std_scale(g, y, freedom=_freedom(x.shape, step.params))
@@ -169,7 +182,9 @@ def _std_backward(ns: Any, step: Any, g: Any) -> None:
     step.give(0, ns.scaled_deviation(g, x, _center(ns, x, mean, axis)))
 
 
-def _std_tangent(ns: Any, primals: Any, tangents: Any, out: Any, params: dict[str, Any]) -> Any:
+def _std_tangent(
+    ns: Namespace, primals: Values, tangents: Values, out: Array, params: Params
+) -> Array:
     x, axis = primals[0], params["axis"]
     moved = ns.scaled_deviation(tangents[0], x, ns.mean(x, axis=axis, keepdims=True))
     total = ns.sum(moved, axis=axis, keepdims=params["keepdims"])
@@ -232,8 +247,8 @@ def std(
 
 
 def _logsumexp_cpu(
-    x: Any, *, axis: tuple[int, ...], keepdims: bool = False, out: Any = None
-) -> Any:
+    x: Array, *, axis: tuple[int, ...], keepdims: bool = False, out: Array | None = None
+) -> tuple[Array, ...]:
     """The largest element is taken out of each sum first, unless it is infinite."""
     largest = np.asarray(_largest(x, axis, computed_in(x.dtype), None, True, -np.inf))
     np.copyto(largest, 0, where=~np.isfinite(largest))
@@ -244,8 +259,8 @@ def _logsumexp_cpu(
 
 
 def _logsumexp_gpu(
-    x: Any, *, axis: tuple[int, ...], keepdims: bool = False, out: Any = None
-) -> Any:
+    x: Array, *, axis: tuple[int, ...], keepdims: bool = False, out: Array | None = None
+) -> tuple[Array, ...]:
     xp, work = cupy(), computed_in(x.dtype)
     if not reduced(x.shape, axis):
         total = xp.full(kept_shape(x.shape, axis, True), -np.inf, work)
@@ -267,8 +282,9 @@ exponential_share = fused(
 
 
 def _logsumexp_grad_cpu(
-    g: Any, x: Any, largest: Any, total: Any, *, axis: tuple[int, ...], out: Any = None
-) -> Any:
+    g: Array, x: Array, largest: Array, total: Array, *, axis: tuple[int, ...],
+    out: Array | None = None
+) -> Array:
     if out is None:
         out = host().empty(x.shape, x.dtype, "logsumexp_grad")
     with np.errstate(invalid="ignore", divide="ignore", over="ignore"):  # of -infinity only: NaN
@@ -276,15 +292,16 @@ def _logsumexp_grad_cpu(
 
 
 def _logsumexp_grad_gpu(
-    g: Any, x: Any, largest: Any, total: Any, *, axis: tuple[int, ...], out: Any = None
-) -> Any:
+    g: Array, x: Array, largest: Array, total: Array, *, axis: tuple[int, ...],
+    out: Array | None = None
+) -> Array:
     result = exponential_share.gpu(g / total, x, largest)
     return settled(result.astype(x.dtype, copy=False), out)
 
 
 def _logsumexp_grad(
-    g: Any, x: Any, largest: Any, total: Any, *, axis: tuple[int, ...]
-) -> Any:
+    g: Tensor, x: Tensor, largest: Tensor, total: Tensor, *, axis: tuple[int, ...]
+) -> Tensor:
     terms = recorded.exp(x - largest)  # the softmax does not depend on what is taken out of x
     return g * (terms / recorded.sum(terms, axis=axis, keepdims=True))
 
@@ -298,7 +315,7 @@ logsumexp_grad = op(
 )
 
 
-def _logsumexp_backward(ns: Any, step: Any, g: Any) -> None:
+def _logsumexp_backward(ns: Namespace, step: Step, g: Array) -> None:
     x, largest, total = step.saved
     axis = step.params["axis"]
     g = ns.reshape(g, shape=kept_shape(x.shape, axis, True))
@@ -306,8 +323,8 @@ def _logsumexp_backward(ns: Any, step: Any, g: Any) -> None:
 
 
 def _logsumexp_tangent(
-    ns: Any, primals: Any, tangents: Any, out: Any, params: dict[str, Any]
-) -> Any:
+    ns: Namespace, primals: Values, tangents: Values, out: Array, params: Params
+) -> Array:
     (x,), (t,) = primals, tangents
     y = ns.reshape(out, shape=kept_shape(x.shape, params["axis"], True))
     total = ns.sum(ns.exp(ns.subtract(x, y)), **params)  # 1, but for the digits that y rounded away

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -34,6 +34,12 @@ from gtensor.ops.scan.scan import (
     torch_scan,
 )
 
+if TYPE_CHECKING:
+    from types import ModuleType
+
+    from gtensor.backend.typing import Array, DTypeLike, Params
+    from gtensor.engine.typing import Namespace, Step, Values
+
 __all__ = ["cumulative_prod", "prod"]
 
 METHODS = __all__
@@ -42,7 +48,7 @@ METHODS = __all__
 # -- linear recurrence -----------------------------------------------------------------------------
 
 
-def _recur(b: Any, c: Any, reverse: bool) -> Any:
+def _recur(b: Array, c: Array, reverse: bool) -> Array:
     """s in place of b, along the last axis: by doubling, in log2(n) steps over all elements."""
     distance, n = 1, b.shape[-1]
     while distance < n:
@@ -55,7 +61,9 @@ def _recur(b: Any, c: Any, reverse: bool) -> Any:
     return b
 
 
-def _linear_scan_cpu(b: Any, c: Any, *, axis: int, reverse: bool, out: Any = None) -> Any:
+def _linear_scan_cpu(
+    b: Array, c: Array, *, axis: int, reverse: bool, out: Array | None = None
+) -> Array:
     if out is None:
         out = host().empty(b.shape, b.dtype, "linear_scan")
     if not b.size:
@@ -69,7 +77,9 @@ def _linear_scan_cpu(b: Any, c: Any, *, axis: int, reverse: bool, out: Any = Non
     return out
 
 
-def _linear_scan_gpu(b: Any, c: Any, *, axis: int, reverse: bool, out: Any = None) -> Any:
+def _linear_scan_gpu(
+    b: Array, c: Array, *, axis: int, reverse: bool, out: Array | None = None
+) -> Array:
     xp, work = cupy(), computed_in(b.dtype)
     starts, links = (xp.moveaxis(a, axis, -1).astype(work) for a in (b, c))
     result = xp.moveaxis(_recur(starts, links, reverse), -1, axis)
@@ -79,7 +89,7 @@ def _linear_scan_gpu(b: Any, c: Any, *, axis: int, reverse: bool, out: Any = Non
     return out
 
 
-def _linear_scan_backward(ns: Any, step: Any, g: Any) -> None:
+def _linear_scan_backward(ns: Namespace, step: Step, g: Array) -> None:
     """The same recurrence from the other end, times what each link was multiplied with."""
     c, s = step.saved
     axis, reverse = step.params["axis"], step.params["reverse"]
@@ -92,8 +102,8 @@ def _linear_scan_backward(ns: Any, step: Any, g: Any) -> None:
 
 
 def _linear_scan_tangent(
-    ns: Any, primals: Any, tangents: Any, out: Any, params: dict[str, Any]
-) -> Any:
+    ns: Namespace, primals: Values, tangents: Values, out: Array, params: Params
+) -> Array:
     (_, c), (db, dc) = primals, tangents
     if dc is not None:
         to, origin = shifted_keys(params["axis"], params["reverse"])
@@ -129,12 +139,13 @@ linear_scan = op(
 
 
 def _cumulative_prod_cpu(
-    x: Any, *, axis: int, include_initial: bool = False, dtype: Any = None, out: Any = None
-) -> Any:
+    x: Array, *, axis: int, include_initial: bool = False, dtype: DTypeLike | None = None,
+    out: Array | None = None
+) -> Array:
     return accumulated(x, axis, dtype, 1 if include_initial else None, False, np.multiply, out)
 
 
-def _cumulative_prod_backward(ns: Any, step: Any, g: Any) -> None:
+def _cumulative_prod_backward(ns: Namespace, step: Step, g: Array) -> None:
     """dx[i] = (x[0] ... x[i - 1]) * s[i] with s[i] = g[i] + x[i + 1] * s[i + 1]: no division."""
     x, y = step.saved
     axis = step.params["axis"]
@@ -157,8 +168,8 @@ def _cumulative_prod_backward(ns: Any, step: Any, g: Any) -> None:
 
 
 def _cumulative_prod_tangent(
-    ns: Any, primals: Any, tangents: Any, out: Any, params: dict[str, Any]
-) -> Any:
+    ns: Namespace, primals: Values, tangents: Values, out: Array, params: Params
+) -> Array:
     """dy[k] = y[k - 1] * dx[k] + x[k] * dy[k - 1]: the recurrence of the product's rule."""
     (x,), (dx,) = primals, tangents
     axis = params["axis"]
@@ -185,7 +196,8 @@ _cumulative_prod = op(
 
 
 def cumulative_prod(
-    x: Tensor, /, axis: int | None = None, *, dtype: Any = None, include_initial: bool = False
+    x: Tensor, /, axis: int | None = None, *, dtype: DTypeLike | None = None,
+    include_initial: bool = False
 ) -> Tensor:
     """The products of the first 1, 2, ... elements along `axis`, which a 1-d x may leave out.
 
@@ -200,14 +212,14 @@ def cumulative_prod(
 # -- products without one of the factors -----------------------------------------------------------
 
 
-def _others(x: Any, result: Any, xp: Any) -> None:
+def _others(x: Array, result: Array, xp: ModuleType) -> None:
     """Along the last axis: the product of those before, times the product of those behind."""
     result[..., :1] = 1
     result[..., 1:] = xp.cumprod(x[..., :-1], axis=-1)
     result[..., :-1] *= xp.cumprod(x[..., :0:-1], axis=-1)[..., ::-1]
 
 
-def _prod_others_cpu(x: Any, *, axis: int, out: Any = None) -> Any:
+def _prod_others_cpu(x: Array, *, axis: int, out: Array | None = None) -> Array:
     if out is None:
         out = host().empty(x.shape, x.dtype, "prod_others")
     rows, result = np.moveaxis(x, axis, -1), np.moveaxis(out, axis, -1)
@@ -221,7 +233,7 @@ def _prod_others_cpu(x: Any, *, axis: int, out: Any = None) -> Any:
     return out
 
 
-def _prod_others_gpu(x: Any, *, axis: int, out: Any = None) -> Any:
+def _prod_others_gpu(x: Array, *, axis: int, out: Array | None = None) -> Array:
     xp, work = cupy(), computed_in(x.dtype)
     result = xp.empty(x.shape, work)
     _others(xp.moveaxis(x, axis, -1).astype(work), xp.moveaxis(result, axis, -1), xp)
@@ -231,7 +243,7 @@ def _prod_others_gpu(x: Any, *, axis: int, out: Any = None) -> Any:
     return out
 
 
-def _composed_others(x: Any, *, axis: int) -> Any:
+def _composed_others(x: Tensor, *, axis: int) -> Tensor:
     back, front = along(axis, None, None, -1), along(axis, 0, -1)
     before, behind = (
         recorded.slice(recorded.cumulative_prod(a, axis=axis, include_initial=True), key=front)
@@ -253,7 +265,7 @@ prod_others = op(
 # -- product ---------------------------------------------------------------------------------------
 
 
-def product_of_others(ns: Any, x: Any, axis: tuple[int, ...]) -> Any:
+def product_of_others(ns: Namespace, x: Array, axis: tuple[int, ...]) -> Array:
     """For each element the product of the others over `axis` (one axis or more), of x's shape."""
     last, rest = axis[-1], axis[:-1]
     others = ns.prod_others(x, axis=last)
@@ -263,7 +275,7 @@ def product_of_others(ns: Any, x: Any, axis: tuple[int, ...]) -> Any:
     return ns.multiply(others, rows, out=others)
 
 
-def _prod_backward(ns: Any, step: Any, g: Any) -> None:
+def _prod_backward(ns: Namespace, step: Step, g: Array) -> None:
     (x,) = step.saved
     axis = step.params["axis"]
     if x.dtype != g.dtype:
@@ -273,7 +285,9 @@ def _prod_backward(ns: Any, step: Any, g: Any) -> None:
     step.give(0, ns.multiply(g, others, out=others))
 
 
-def _prod_tangent(ns: Any, primals: Any, tangents: Any, out: Any, params: dict[str, Any]) -> Any:
+def _prod_tangent(
+    ns: Namespace, primals: Values, tangents: Values, out: Array, params: Params
+) -> Array:
     return ns.sum(ns.multiply(tangents[0], product_of_others(ns, primals[0], params["axis"])),
                   **params)
 
@@ -296,7 +310,9 @@ def _torch_prod(x: Any, axis: tuple[int, ...], keepdims: bool) -> Any:
     return x
 
 
-def prod(x: Tensor, /, axis: Axis = None, *, dtype: Any = None, keepdims: bool = False) -> Tensor:
+def prod(
+    x: Tensor, /, axis: Axis = None, *, dtype: DTypeLike | None = None, keepdims: bool = False
+) -> Tensor:
     """The product over `axis` (all by default), in `dtype`, by default x's own.
 
     Small integers multiply as int64, small unsigned ones as uint64; half precision in float32. The

@@ -1,6 +1,6 @@
 """The updates of the optimizers: one pass over a parameter, its gradient and its state, in place.
 
-An update is the path of an optimizer and works on raw arrays: `core.inplace.write` calls it and
+An update is the path of an optimizer and works on raw arrays: `engine.in_place.write` calls it and
 increases the parameter's version. On the CPU they work in tiles, with buffers of a tile's size; on
 CUDA each is one elementwise kernel. State may be of a half dtype; the arithmetic is then done in
 float32. Formulas and their order are PyTorch's; Lion's are its paper's.
@@ -18,10 +18,11 @@ from typing import Any
 import numpy as np
 from ml_dtypes import finfo
 
+from gtensor.backend import Scratch, host
 from gtensor.backend.cuda import cupy
 from gtensor.backend.kernels import elementwise, source
 from gtensor.engine.op import Op
-from gtensor.ops.build.cpu_tiles import Scratch, computed_in, tile_size, whole_tiles
+from gtensor.ops.build.cpu_tiles import computed_in, tile_size, whole_tiles
 from gtensor.ops.build.path_builders import negative, tiled
 
 _WIDE = 1e30  # float16 alone has a largest number below it
@@ -32,7 +33,7 @@ _OPERANDS = 5  # parameter, gradient, three states: widened into buffers if they
 def workspace(shape: tuple[int, ...], dtype: np.dtype) -> Scratch:
     """The buffers that an update of a parameter on the CPU needs; larger ones serve as well."""
     count = _HELPERS + (_OPERANDS if dtype.itemsize == 2 else 0)
-    return Scratch(count, tile_size(shape), computed_in(dtype))
+    return host().workspace(tile_size(shape), computed_in(dtype), count)
 
 
 class _Tile:
@@ -260,7 +261,7 @@ lion = Op("lion", cpu=_lion_cpu, gpu=_lion_gpu, backward=None, tangent=None, sam
 
 
 def _average_cpu(average: Any, value: Any, *, weight: float, out: Any) -> Any:
-    scratch = Scratch(1, tile_size(out.shape), out.dtype)
+    scratch = host().workspace(tile_size(out.shape), out.dtype)
     for key in whole_tiles(out.shape):
         place = out[key]
         change = np.subtract(value[key], place, out=scratch(0, place.shape))
@@ -350,7 +351,7 @@ _scaled = tiled("scale_gradient", lambda ns, gradient, factor: ns.multiply(gradi
 
 
 def _scale_cpu(gradient: Any, factor: Any, out: Any) -> Any:
-    with np.errstate(invalid="ignore"):  # an infinite norm: inf * 0 is NaN, as the caller is told
+    with np.errstate(invalid="ignore"):  # an infinite norm: inf * 0 is NaN, as documented
         return _scaled(gradient, factor, out=out)
 
 

@@ -1,8 +1,8 @@
-"""A model of what streams may still be doing to which bytes, which knows nothing of the arena.
+"""A model of what streams may still be doing to which bytes, independent of the arena.
 
 Every unit of work touches some bytes of the device, whatever their addresses (`physical`). Each
 stream carries a clock: up to where every other stream's work is done before its own next unit
-starts, which it learns from the events it is told to wait for. Bytes may be handed to a stream only
+starts, which it takes from the events that it waits for. Bytes may be handed to a stream only
 if all unfinished work on them lies within its clock.
 """
 
@@ -17,11 +17,11 @@ from ..invariants import physical
 
 
 class Refused(RuntimeError):
-    """A call of a stream's that was told to fail."""
+    """A stream's call that the test made fail."""
 
 
 class Calls:
-    """Counts upstream calls and refuses those that it was told to, 1 being the next."""
+    """Counts upstream calls and refuses the given ones, 1 being the next."""
 
     def __init__(self) -> None:
         self.count = 0
@@ -37,7 +37,7 @@ class Calls:
 
 
 class ModelEvent:
-    """An event that remembers the clock of its stream, and asks `calls` first."""
+    """An event with the clock of its stream; `calls` may refuse to record it."""
 
     def __init__(self, event, clock, calls) -> None:
         self.event = event
@@ -146,7 +146,7 @@ class ModelSegments(SimulatedSegments):
 
 
 class ModelPages(SimulatedPages):
-    """Pages that count calls, and refuse those that they were told to."""
+    """Pages that count calls, and refuse the given ones."""
 
     def __init__(self, capacity: int, page: int, calls: Calls | None = None) -> None:
         super().__init__(capacity, page)

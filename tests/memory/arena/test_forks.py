@@ -102,7 +102,7 @@ def test_a_child_forked_in_the_middle_of_anything_has_all_locks_free():
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="the system has no fork")
 @pytest.mark.filterwarnings("ignore:.*fork.*:DeprecationWarning")
 @pytest.mark.filterwarnings("ignore:os.fork:RuntimeWarning")
-def test_a_fork_waits_for_nobody_while_it_has_a_lock():
+def test_a_fork_waits_for_no_lock_while_it_holds_one():
     """Else it and a thread that takes two locks in the other order would wait for each other."""
     first, second = threading.Lock(), threading.Lock()
     fork_safety.free_at_forks(first, second)
@@ -156,5 +156,5 @@ def test_every_lock_is_known_to_forks():
                 name = ast.unparse(node.targets[0])
                 if name not in named:
                     unknown.append(f"{path.name} {name}")
-    assert sorted(unknown) == ["locks.py _forking", "workers.py self.changed",
+    assert sorted(unknown) == ["fork_safety.py _forking", "workers.py self.changed",
                                "workers.py self.drawing"]

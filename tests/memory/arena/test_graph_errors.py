@@ -70,7 +70,7 @@ def test_an_interrupt_in_a_capture_or_a_replay_leaves_all_whole(monkeypatch):
 
 
 def close_generators():
-    """What Python does when nobody holds a `with` block's generator; the tracer holds its frame."""
+    """What Python does when nothing holds a `with` block's generator; a tracer holds its frame."""
     for thing in (*gc.get_objects(0), *gc.get_objects(1)):
         if isinstance(thing, GeneratorType) and "gtensor" in thing.gi_code.co_filename:
             thing.close()

@@ -1,4 +1,4 @@
-"""Pools of graphs, case by case: what they take, keep and leave, and who waits for whom."""
+"""Pools of graphs, case by case: what they take, keep and leave, and which streams wait."""
 
 from __future__ import annotations
 
@@ -118,7 +118,7 @@ def test_a_capture_has_the_memory_of_streams_and_graphs_that_are_gone():
     check(world.arena, blocks)
 
 
-def test_a_capture_without_memory_of_others_waits_for_nobody():
+def test_a_capture_without_memory_of_others_waits_for_no_stream():
     world = World()
     a, c = world.streams
     pool = world.arena.graph_pool()
@@ -200,7 +200,7 @@ def test_what_no_pool_has_room_for_comes_from_the_pool_for_other_sizes():
     check(world.arena, [small])
 
 
-def test_planted_fault_asking_who_has_ended_in_a_capture_is_caught(monkeypatch):
+def test_planted_fault_polling_for_ended_streams_in_a_capture_is_caught(monkeypatch):
     real = Streams.forget
 
     def forget(streams, stream, last):

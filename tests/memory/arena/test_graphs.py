@@ -1,4 +1,4 @@
-"""`gt.Graph` on a simulated device: what replays compute, and who waits for whom."""
+"""`gt.Graph` on a simulated device: what replays compute, and which streams wait."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def test_a_replay_computes_with_new_values_at_the_same_addresses(device):
     check(device.arena, blocks(x, y))
 
 
-def test_temporaries_of_a_capture_share_their_bytes_and_nobody_else_has_them(device):
+def test_temporaries_of_a_capture_share_bytes_that_no_other_block_has(device):
     def chain(device, x):
         for _ in range(20):
             x = device.add(x, x)
@@ -122,14 +122,14 @@ def test_a_replay_waits_for_readers_of_its_results_and_readers_for_the_replay(de
     third.synchronize()
     assert value(device, seen) == 4.0 and value(device, later) == 8.0
     with side:
-        device.fill(y, 0.5)  # somebody else writes a result
+        device.fill(y, 0.5)  # another op writes a result
     device.fill(x, 3.0)
     graph.replay()
     with third:
         assert value(device, device.copy(y)) == 12.0
 
 
-def test_a_replay_waits_for_who_writes_its_inputs(device):
+def test_a_replay_waits_for_the_writers_of_its_inputs(device):
     x = device.full(1.0)
     graph, y = captured(device, x)
     with device.new_stream() as side:
@@ -238,7 +238,7 @@ def torch_segments(device):
 # -- planted faults: the device shows them as wrong values -----------------------------------------
 
 
-def test_planted_fault_a_replay_that_waits_for_nobody_is_caught(device, monkeypatch):
+def test_planted_fault_a_replay_that_waits_for_no_stream_is_caught(device, monkeypatch):
     monkeypatch.setattr(Ordering, "_wait", lambda ordering, waiter, producer, number: 0)
     with pytest.raises(AssertionError):
         test_a_replay_waits_for_readers_of_its_results_and_readers_for_the_replay(device)

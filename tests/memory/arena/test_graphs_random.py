@@ -277,7 +277,7 @@ def test_planted_fault_memory_of_graphs_that_are_gone_reused_without_waiting_is_
     must_be_caught(machine, "a replay writes what")
 
 
-def test_planted_fault_replays_that_do_not_wait_for_the_captures_home_are_caught(
+def test_planted_fault_replays_that_do_not_wait_for_the_captures_stream_are_caught(
         machine, monkeypatch):
     real = Segments.settle_orphans
     monkeypatch.setattr(Segments, "settle_orphans", lambda segments, home: (

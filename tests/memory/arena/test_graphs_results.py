@@ -56,13 +56,13 @@ def test_a_replay_waits_for_readers_of_another_graphs_result(device, over):
     assert read_beside(device, x, then.replay, side, result) == wanted
 
 
-def test_planted_fault_a_replay_that_forgets_dropped_results_is_caught(device, monkeypatch):
+def test_planted_fault_a_replay_unordered_with_dropped_results_is_caught(device, monkeypatch):
     monkeypatch.setattr(Streams, "order_retired", lambda streams, waiter, pool: None)
     with pytest.raises(AssertionError):
         test_a_replay_waits_for_readers_of_its_last_result(device, True)
 
 
-def test_planted_fault_a_replay_that_forgets_other_graphs_is_caught(device, monkeypatch):
+def test_planted_fault_a_replay_unordered_with_other_graphs_is_caught(device, monkeypatch):
     monkeypatch.setattr("gtensor.memory.arena.graphs.WeakSet.update", lambda blocks, more: None)
     with pytest.raises(AssertionError):
         test_a_replay_waits_for_readers_of_another_graphs_result(device, True)

@@ -15,7 +15,7 @@ MIB = 1 << 20
 GIB = 1 << 30
 
 
-def test_the_message_says_who_holds_the_memory():
+def test_the_message_names_the_holders_of_the_memory():
     arena = Arena(SimulatedSegments(64 * MIB), "cuda:0")
     held = [arena.allocate(12 * MIB, 0, "conv2d"), arena.allocate(20 * MIB, 0, "matmul"),
             arena.allocate(12 * MIB, 1, "conv2d"), arena.allocate(1000)]

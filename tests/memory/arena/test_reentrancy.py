@@ -142,7 +142,7 @@ def test_a_free_never_waits_for_an_allocation_of_another_thread():
 
 
 class LastMoment:
-    """A lock that runs something just before it is let go."""
+    """A lock that runs something just before it is released."""
 
     def __init__(self, lock, action):
         self.lock, self.acquire = lock, lock.acquire
@@ -160,7 +160,7 @@ class LastMoment:
 
 
 @pytest.mark.parametrize("call", [lambda arena: arena.allocate(MIB), Arena.stats])
-def test_a_free_just_before_the_lock_is_let_go_is_not_forgotten(call):
+def test_a_free_just_before_the_lock_is_released_is_not_lost(call):
     arena = Arena(SimulatedSegments(1 << 30))
     blocks = [arena.allocate(MIB)]
     waiting = []
@@ -266,10 +266,10 @@ def test_a_freed_block_is_not_handed_on_if_size_or_stream_differ(nbytes, stream)
 
 
 @pytest.mark.parametrize("call", [lambda arena: arena.allocate(MIB), Arena.stats])
-def test_planted_fault_a_free_that_nobody_settles_is_caught(monkeypatch, call):
+def test_planted_fault_a_free_that_is_never_settled_is_caught(monkeypatch, call):
     monkeypatch.setattr(Arena, "_settle", lambda arena: None)
     with pytest.raises(AssertionError, match="left behind"):
-        test_a_free_just_before_the_lock_is_let_go_is_not_forgotten(call)
+        test_a_free_just_before_the_lock_is_released_is_not_lost(call)
 
 
 class CarelessLock:

@@ -1,4 +1,4 @@
-"""Blocks joined of memory that lies apart: which holes they take, and who sees which bytes."""
+"""Blocks joined of memory that lies apart: which gaps they take, and which arrays share bytes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Blocks used on several streams: when their bytes come back, who gets them, who waits for whom."""
+"""Blocks used on several streams: when their bytes are free, and which streams wait for them."""
 
 from __future__ import annotations
 
@@ -125,7 +125,7 @@ def test_a_large_free_segment_does_not_move_for_little():
     check(world.arena, [small])
 
 
-def test_who_borrows_all_the_time_gets_memory_of_its_own():
+def test_a_stream_that_borrows_repeatedly_gets_a_segment_of_its_own():
     world = World()
     a, b = world.streams
     keep = [world.allocate(MIB, a)]
@@ -162,7 +162,7 @@ def test_a_stream_that_ends_hands_its_memory_on():
     check(world.arena, [block])
 
 
-def test_the_end_of_a_stream_may_be_told_from_a_finalizer():
+def test_the_end_of_a_stream_may_be_announced_by_a_finalizer():
     world = World()
     a, b = world.streams
     world.allocate(MIB, a)
@@ -332,7 +332,7 @@ def test_a_failure_of_any_upstream_call_leaves_the_state_whole():
 
 
 def test_eight_threads_use_each_others_streams():
-    """The streams here complete at once, so every byte may be written by whoever holds it."""
+    """The streams here complete at once, so the holder of a block may write it at once."""
     arena = Arena(HostSegments())
     streams = [HostStream() for _ in range(3)]
     for number, stream in enumerate(streams):

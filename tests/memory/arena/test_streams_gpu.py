@@ -73,7 +73,7 @@ def test_the_arena_does_not(cupy):
         assert race(cupy, memory.record_stream) == 0
 
 
-def test_ops_on_two_streams_need_no_word_from_the_user(cupy):
+def test_ops_on_two_streams_need_no_synchronization_by_the_user(cupy):
     gt.zeros(1, device="cuda")
     side = gt.stream("cuda")
     wrong = 0
@@ -103,7 +103,7 @@ def test_backward_runs_where_the_forward_ran(cupy):
     assert a._node.stream.id == side.id != b._node.stream.id
 
 
-def test_streams_are_told_apart_by_id_and_hand_their_memory_on(cupy):
+def test_streams_are_known_by_id_and_their_memory_is_inherited(cupy):
     device = gt.device("cuda")
     arena = memory.arena_of("cuda")
     memory.empty_cache("cuda")

@@ -1,4 +1,4 @@
-"""Random work on several streams, judged by a model of who may still touch which byte.
+"""Random work on several streams, compared with a model of each byte's remaining users.
 
 Over segments that are taken and given back whole, and over virtual memory whose pages come and go.
 """
@@ -47,7 +47,7 @@ pytestmark = pytest.mark.usefixtures("cheap_collections")
 
 
 class StreamMachine(RuleBasedStateMachine):
-    """An arena, three streams that work when they are told to, and the blocks that are alive.
+    """An arena, three streams that run on request, and the blocks that are alive.
 
     `calls` are those of the streams, `upstream` those of the device that the source stands on.
     """
@@ -262,7 +262,7 @@ def test_planted_fault_a_claim_without_waiting_is_caught(machine, monkeypatch):
     must_be_caught(machine, "handed out while")
 
 
-def test_planted_fault_forgetting_to_poll_is_caught(machine, monkeypatch):
+def test_planted_fault_events_that_are_not_polled_are_caught(machine, monkeypatch):
     monkeypatch.setattr(Streams, "poll", lambda streams: None)
     must_be_caught(machine, "finished work keeps bytes back")
 
@@ -280,7 +280,7 @@ def test_planted_fault_polling_without_asking_is_caught(machine, monkeypatch):
     must_be_caught(machine, "may still touch")
 
 
-def test_planted_fault_a_borrowed_chunk_that_goes_home_at_once_is_caught(machine, monkeypatch):
+def test_planted_fault_a_borrowed_chunk_that_is_returned_at_once_is_caught(machine, monkeypatch):
     real = Segments._from_others
 
     def from_others(reserve, pool, size, others):

@@ -1,4 +1,4 @@
-"""Two threads, each in the middle of one arena's change, that ask the other arena: nobody hangs."""
+"""Two threads, each within an operation of one arena, use the other arena: neither hangs."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def test_each_in_the_middle_of_its_own_asks_the_other(pair, monkeypatch, within=
         check(arena, [block for block in blocks if block.owner is arena])
 
 
-def test_who_is_not_in_the_middle_waits_as_long_as_it_takes(pair, monkeypatch):
+def test_a_thread_outside_an_allocation_waits_without_a_limit(pair, monkeypatch):
     monkeypatch.setattr(fork_safety, "PATIENCE", 0.05)
     one, _ = pair
     held, blocks = threading.Event(), []
@@ -85,8 +85,8 @@ def test_who_is_not_in_the_middle_waits_as_long_as_it_takes(pair, monkeypatch):
     assert run(hold, ask) and len(blocks) == 1
 
 
-def test_who_waits_is_not_disturbed_by_arenas_that_come_and_go(monkeypatch):
-    monkeypatch.setattr(fork_safety, "PATIENCE", 1e-5)  # so that who waits looks all the time
+def test_a_waiting_thread_is_not_disturbed_by_arenas_made_and_dropped(monkeypatch):
+    monkeypatch.setattr(fork_safety, "PATIENCE", 1e-5)  # so that a waiting thread polls
     arena, done, errors = Arena(SimulatedSegments(1 << 30)), threading.Event(), []
 
     def hold():
@@ -116,7 +116,7 @@ def test_who_waits_is_not_disturbed_by_arenas_that_come_and_go(monkeypatch):
         sys.setswitchinterval(interval)
 
 
-def test_planted_fault_who_waits_without_an_end_is_caught(pair, monkeypatch):
+def test_planted_fault_a_wait_without_an_end_is_caught(pair, monkeypatch):
     ended = threading.Event()
 
     def wait_for(lock, name):

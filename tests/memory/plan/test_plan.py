@@ -74,7 +74,7 @@ def test_blocks_alive_at_the_same_time_never_overlap(case):
     assert (again == places).all()
 
 
-def test_planted_fault_a_pack_that_forgets_the_circle_is_caught(monkeypatch):
+def test_planted_fault_a_pack_that_ignores_the_next_iteration_is_caught(monkeypatch):
     best_fit = planner._best_fit
 
     def forgetful(order, sizes, births, deaths, period):
@@ -130,7 +130,7 @@ def test_a_recording_knows_lifetimes_across_iterations():
     assert plan.peak_live == 3 * MIB + 5 * MIB + 2 * MIB and plan.efficiency == 1
     recording.mark()
     loop(extra=G)
-    assert recording.plan().offsets[0][3] == -1  # iterations differ, so nobody knows when it dies
+    assert recording.plan().offsets[0][3] == -1  # iterations differ, so its end is unknown
 
 
 def test_a_recording_without_allocations_has_no_plan():

@@ -92,7 +92,7 @@ def test_planted_fault_a_place_that_is_given_twice_is_caught(monkeypatch):
     take = Planned._take
 
     class Empty(list):
-        """Nobody lives anywhere."""
+        """No block is live."""
 
         def __setitem__(self, at, starts):
             pass
@@ -251,7 +251,7 @@ def test_a_block_of_a_stream_that_is_gone_may_be_used_on_others():
     assert planned.allocated == 0
 
 
-def test_a_shared_place_of_a_stream_that_is_gone_disturbs_nobody():
+def test_a_shared_place_of_an_ended_stream_does_no_harm():
     planned, arena, home, second, user = a_place_on_each_of_two_streams()
     block = planned.allocate(MIB, home)
     planned.record_use(block, user)

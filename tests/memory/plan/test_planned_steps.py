@@ -203,7 +203,7 @@ def test_timelines_tell_of_planned_steps(small_arrays, tmp_path, reserved_before
     assert gt.device("cpu").resource is memory.arena_of("cpu")
 
 
-def test_a_snapshot_between_steps_tells_what_lies_in_the_reservation(small_arrays, tmp_path):
+def test_a_snapshot_between_steps_shows_the_blocks_of_the_reservation(small_arrays, tmp_path):
     run = training()
     plan = recorded_plan(run)
     with memory.planned(plan, "cpu"):
@@ -217,7 +217,7 @@ def test_a_snapshot_between_steps_tells_what_lies_in_the_reservation(small_array
         assert 0 < sum(life.size for life in gradients) < plan.reservation
 
 
-def test_planted_fault_a_reservation_that_nobody_names(small_arrays, tmp_path, monkeypatch):
+def test_planted_fault_a_reservation_without_a_name_is_caught(small_arrays, tmp_path, monkeypatch):
     monkeypatch.setattr(Planned, "held", lambda planned: [])
     with pytest.raises(AssertionError):
         test_timelines_tell_of_planned_steps(None, tmp_path, True)

@@ -72,7 +72,7 @@ def test_a_segment_grows_in_place_until_its_addresses_end():
     source = VirtualSegments(SimulatedPages(16 * MIB, span=8 * MIB))
     at = source.acquire(PAGE)
     assert source.grow(at, PAGE, 8 * MIB)
-    assert not source.grow(at, PAGE, 4 * MIB)  # its lower part has somebody behind it
+    assert not source.grow(at, PAGE, 4 * MIB)  # the addresses behind its lower part are in use
     source.pages.touch(at, 8 * MIB)
     assert not source.grow(at, 8 * MIB, 10 * MIB)
     assert source.pages.used == 8 * MIB
@@ -190,7 +190,7 @@ class Stubborn(SimulatedPages):
 
 
 @pytest.mark.parametrize("refused", ["unmap", "release"])
-def test_what_the_driver_does_not_take_back_is_handed_out_to_nobody(refused):
+def test_memory_that_the_driver_does_not_take_back_is_never_reused(refused):
     pages = Stubborn(64 * MIB)
     arena = Arena(VirtualSegments(pages))
     arena.allocate(20 * MIB)

@@ -164,7 +164,7 @@ def test_both_forms_read_back_to_the_same_history(seed, tmp_path):
                                for mark in history.marks]
 
 
-def test_a_snapshot_without_a_recording_says_who_holds_what_now(tmp_path):
+def test_a_snapshot_without_a_recording_has_the_present_holders(tmp_path):
     with gt.settings.override(arena_min_bytes=0):
         step = training()
         step()
@@ -212,7 +212,7 @@ def test_another_suffix_is_refused(name):
         memory.snapshot(name)
 
 
-# -- files from anybody ----------------------------------------------------------------------------
+# -- untrusted files -------------------------------------------------------------------------------
 
 
 class Attack:

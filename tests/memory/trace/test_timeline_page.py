@@ -1,4 +1,4 @@
-"""Recordings: what each block is for and who asked, and the picture and the page of it."""
+"""Recordings: the use and the origin of each block, as a picture and as a page."""
 
 from __future__ import annotations
 
@@ -42,9 +42,9 @@ def page_data(page: bytes) -> dict:
 # -- what is recorded ------------------------------------------------------------------------------
 
 
-def test_a_step_of_training_is_told_by_category_op_and_module(step):
+def test_a_training_step_is_shown_by_category_op_and_module(step):
     step()
-    with memory.timeline(device="cpu") as before:  # other tests' memory, which nobody may know
+    with memory.timeline(device="cpu") as before:  # other tests' memory, of unknown use
         pass
     with memory.timeline(device="cpu") as recording:
         step()
@@ -109,7 +109,7 @@ def test_frees_of_older_blocks_count_but_are_no_events(step):
         before = memory.stats("cpu").allocated
         old.pop()
         new = device.empty((100,), np.uint8, "new")
-        with memory.timeline(device="cpu") as inner:  # nests, and adopts what the outer one heard
+        with memory.timeline(device="cpu") as inner:  # nested
             old.pop()
             del new
     assert [(event.label, event.delta > 0) for event in recording.events] == [
@@ -280,7 +280,7 @@ def test_bands_are_named_where_there_is_room():
     assert named([narrow, (0.33, 0.34, "update")], 1.0) == []
 
 
-def test_a_holder_is_not_told_twice_what_it_is_for():
+def test_a_holders_label_does_not_repeat_its_use():
     life = Life(0, 64, 64, 0, "workspace", "Net.conv", "workspace", None, 0, 1)
     assert life.holder == "workspace in Net.conv"
     life.category = "saved"

@@ -1,4 +1,4 @@
-"""Which segments a recording knows: threads that look at once, looks within looks, no half look."""
+"""The segments that a recording has seen: read by two threads, read within a read, never partly."""
 
 from __future__ import annotations
 

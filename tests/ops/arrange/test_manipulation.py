@@ -127,7 +127,7 @@ def test_copies(call: Callable[[gt.Tensor], gt.Tensor]) -> None:
 # -- reshape's copy --------------------------------------------------------------------------------
 
 
-def test_reshape_copies_as_it_is_told() -> None:
+def test_reshape_copies_by_its_copy_argument() -> None:
     x = gt.tensor(values(4, 6))
     assert np.shares_memory(gt.reshape(x, (24,), copy=False)._array, x._array)
     assert np.shares_memory(gt.reshape(x, (24,))._array, x._array)
@@ -141,7 +141,7 @@ def test_reshape_copies_as_it_is_told() -> None:
 # -- astype ----------------------------------------------------------------------------------------
 
 
-def test_astype_copies_unless_told_not_to() -> None:
+def test_astype_copies_unless_copy_is_false() -> None:
     x = gt.tensor(values(3))
     assert gt.astype(x, gt.float64, copy=False) is x
     same(gt.astype(x, gt.float32), x.numpy().astype(np.float32))

@@ -180,7 +180,7 @@ def test_second_order_is_that_of_the_op_out_of_place(
         np.testing.assert_allclose(ours, wanted, rtol=1e-7, atol=1e-8)
 
 
-def test_a_recipe_knows_that_the_bias_was_written(rng: np.random.Generator) -> None:
+def test_a_recipe_with_an_overwritten_bias_raises(rng: np.random.Generator) -> None:
     leaf = gt.tensor(rng.standard_normal((4, 3))).requires_grad_()
     bias = gt.zeros(3, dtype="float64")
     z = F.inplace_abn(leaf + 1, None, bias, activation="relu")

@@ -1,0 +1,1 @@
+"""What definitions are built of: paths, tiles, formulas, checks of arguments."""
