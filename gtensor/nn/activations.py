@@ -28,6 +28,8 @@ class _Function(Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Elementwise, or along `dim`."""
+        if not self._options:
+            return self._function(x)
         return self._function(x, *[getattr(self, name) for name in self._options])
 
     def extra_repr(self) -> str:
