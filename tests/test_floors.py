@@ -39,7 +39,6 @@ MOST_COLUMNS = 100
 READERS = {  # the files that may open files themselves, and why
     "system/files.py": "it is where that is done",
     "system/atomic.py": "to write; and folders, to sync them",
-    "checkpoint/writer_lock.py": "to lock and to write, with the same check",
     "backend/kernels.py": "text of the package",
     "memory/trace/timeline_page.py": "text of the package",
     "cli/info.py": "what the system says of its driver", "cli/__init__.py": "/dev/null, to write",
