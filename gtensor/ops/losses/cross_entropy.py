@@ -6,29 +6,21 @@ both would be rounded like a large logit: at 1e7 in float32 the logarithm of the
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 
-from gtensor.backend import host
+from gtensor.backend import device_of, host
 from gtensor.backend.cuda import cupy
 from gtensor.backend.kernels import NULL, flat_launch, raw, row_launch
 from gtensor.engine.namespaces import recorded
 from gtensor.engine.op import op
-from gtensor.engine.samples import Sample, below, normal
+from gtensor.engine.samples import Sample, below, normal, positive
 from gtensor.engine.tensor import Tensor, wrap
 from gtensor.ops.arrange.class_indices import check_targets, class_axis, class_weights, pick_class
 from gtensor.ops.build.arguments import same_dtype
 from gtensor.ops.build.cpu_tiles import computed_in, row_tile_size, row_tiles
-from gtensor.ops.losses.soft_cross_entropy import (
-    WEIGHT,
-    classes_last,
-    excess,
-    reference,
-    soft_cross_entropy,
-    two,
-    weighted,
-)
 from gtensor.settings import settings
 
 REDUCTIONS = ("none", "mean", "sum")
@@ -41,7 +33,236 @@ def check_reduction(name: str, reduction: str) -> None:
                          f"{', '.join(map(repr, REDUCTIONS))}")
 
 
-# -- cross entropy: CPU --------------------------------------------------------------------------
+# -- probabilities as targets: the logits and both are kept, and two numbers per row ---------------
+#
+# CPU paths work in tiles of whole rows; on a GPU a tile is everything.
+
+
+def classes_last(x: Any) -> Any:
+    """A view with the classes along the last axis."""
+    return x if x.ndim <= 2 else device_of(x).xp.moveaxis(x, 1, -1)
+
+
+def _tiles(rows: Any) -> Iterator[tuple[Any, ...]]:
+    return row_tiles(rows.shape) if device_of(rows).type == "cpu" else iter(((...,),))
+
+
+def _mixture(target: Any, smoothing: float, weight: Any) -> Any:
+    """What the logarithms of the probabilities are multiplied by: a new array, classes last."""
+    mixed = target * (1 - smoothing)
+    if smoothing:
+        mixed += smoothing / target.shape[-1]
+    if weight is not None:
+        mixed *= weight
+    return mixed
+
+
+def two(sums: Any) -> tuple[Any, Any]:
+    """The arrays along a first axis of two, also where they are 0-d."""
+    return sums[0, ...], sums[1, ...]
+
+
+def _forward_path(
+    logits: Any, target: Any, *, reduction: str, label_smoothing: float, weight: Any,
+    out: Any = None,
+) -> Any:
+    device, work = device_of(logits), computed_in(logits.dtype)
+    xp = device.xp
+    weight = None if weight is None else weight.astype(work, copy=False)
+    rows, targets = classes_last(logits), classes_last(target)
+    loss = device.empty(rows.shape[:-1], work, "cross_entropy")
+    largest, total = two(device.empty((2, *rows.shape[:-1]), work, "cross_entropy"))
+    # rows of -infinity, and no rows: NaN
+    with np.errstate(invalid="ignore", divide="ignore", over="ignore"):
+        for tile in _tiles(rows):
+            part = rows[tile].astype(work)
+            largest[tile] = part.max(axis=-1)
+            part -= largest[tile][..., None]
+            mixed = _mixture(targets[tile].astype(work, copy=False), label_smoothing, weight)
+            mass = mixed.sum(axis=-1)
+            mixed *= part
+            total[tile] = xp.exp(part, out=part).sum(axis=-1)
+            loss[tile] = mass * xp.log(total[tile]) - mixed.sum(axis=-1)
+        if reduction != "none":
+            loss = loss.sum()
+        if reduction == "mean":
+            loss = loss / xp.asarray(total.size, work)
+    if out is None:
+        return xp.asarray(loss, logits.dtype), largest, total
+    out[...] = loss
+    return out, largest, total
+
+
+def _shared(g: Any, total: Any, reduction: str) -> Any:
+    """The factor of each row's gradient."""
+    return (g / max(1, total.size) if reduction == "mean" else g) + 0 * total
+
+
+def _dx_path(
+    g: Any, logits: Any, target: Any, largest: Any, total: Any, *,
+    reduction: str, label_smoothing: float, weight: Any, out: Any = None,
+) -> Any:
+    device, work = device_of(logits), computed_in(logits.dtype)
+    weight = None if weight is None else weight.astype(work, copy=False)
+    if out is None:
+        out = device.empty(logits.shape, logits.dtype, "cross_entropy_grad")
+    rows, targets, result = (classes_last(a) for a in (logits, target, out))
+    share = _shared(g.astype(work), total, reduction)[..., None]
+    for tile in _tiles(rows):
+        mixed = _mixture(targets[tile].astype(work, copy=False), label_smoothing, weight)
+        part = rows[tile].astype(work)
+        with np.errstate(invalid="ignore", over="ignore"):
+            part -= largest[tile][..., None]
+        device.xp.exp(part, out=part)
+        part *= (mixed.sum(axis=-1) / total[tile])[..., None]
+        part -= mixed
+        part *= share[tile]
+        result[tile] = part
+    return out
+
+
+def _dtarget_path(
+    g: Any, logits: Any, largest: Any, total: Any, *,
+    reduction: str, label_smoothing: float, weight: Any, out: Any = None,
+) -> Any:
+    device, work = device_of(logits), computed_in(logits.dtype)
+    if out is None:
+        out = device.empty(logits.shape, logits.dtype, "cross_entropy_grad")
+    rows, result = classes_last(logits), classes_last(out)
+    share = _shared(g.astype(work), total, reduction)[..., None] * (1 - label_smoothing)
+    for tile in _tiles(rows):
+        with np.errstate(invalid="ignore", over="ignore"):
+            part = largest[tile][..., None] - rows[tile]
+        part += device.xp.log(total[tile])[..., None]
+        part *= share[tile]
+        if weight is not None:
+            part *= weight.astype(work, copy=False)
+        result[tile] = part
+    return out
+
+
+# -- probabilities as targets: in other ops --------------------------------------------------------
+
+
+def weighted(ns: Any, logits: Any, weight: Any, x: Any) -> Any:
+    """x in the logits' shape times the weights of its classes."""
+    if weight is None:
+        return x
+    last = (1,) * (len(logits.shape) - class_axis(len(logits.shape)) - 1)
+    return ns.multiply(x, weight.astype(logits.dtype).reshape(-1, *last))
+
+
+def _row_share(ns: Any, g: Any, logits: Any, reduction: str) -> Any:
+    """The share of each row, shaped to broadcast against the logits."""
+    axis = class_axis(len(logits.shape))
+    rows = (*logits.shape[:axis], 1, *logits.shape[axis + 1:])
+    if reduction == "none":
+        return ns.reshape(g, shape=rows)
+    return ns.multiply(g, 1 / max(1, int(np.prod(rows)))) if reduction == "mean" else g
+
+
+def excess(ns: Any, logits: Any, q: Any) -> Any:
+    """The gradient of each row's loss: softmax(logits) times the row's sum of q, minus q."""
+    axis = class_axis(len(logits.shape))
+    mass = ns.sum(q, axis=(axis,), keepdims=True)
+    return ns.subtract(ns.multiply(ns.softmax(logits, axis=axis), mass), q)
+
+
+def _recorded_mixture(ns: Any, logits: Any, target: Any, smoothing: float, weight: Any) -> Any:
+    """`_mixture` in the logits' shape."""
+    classes = logits.shape[class_axis(len(logits.shape))]
+    mixed = ns.add(ns.multiply(target, 1 - smoothing), smoothing / classes)
+    return weighted(ns, logits, weight, mixed)
+
+
+def _surprise(ns: Any, logits: Any, smoothing: float, weight: Any) -> Any:
+    """The gradient of each row's loss with respect to its targets."""
+    log = ns.log_softmax(logits, axis=class_axis(len(logits.shape)))
+    return weighted(ns, logits, weight, ns.multiply(log, smoothing - 1))
+
+
+def _dx_composed(
+    g: Any, logits: Any, target: Any, largest: Any, total: Any, *,
+    reduction: str, label_smoothing: float, weight: Any,
+) -> Any:
+    ns = recorded
+    mixed = _recorded_mixture(ns, logits, target, label_smoothing, weight)
+    return ns.multiply(excess(ns, logits, mixed), _row_share(ns, g, logits, reduction))
+
+
+def _dtarget_composed(
+    g: Any, logits: Any, largest: Any, total: Any, *,
+    reduction: str, label_smoothing: float, weight: Any,
+) -> Any:
+    ns = recorded
+    return ns.multiply(_surprise(ns, logits, label_smoothing, weight),
+                       _row_share(ns, g, logits, reduction))
+
+
+def _backward(ns: Any, step: Any, g: Any) -> None:
+    logits, target, *sums = step.saved
+    if step.needs(1):
+        step.give(1, ns.soft_cross_entropy_dtarget(g, logits, *sums, **step.params))
+    if step.needs(0):
+        step.give(0, ns.soft_cross_entropy_dx(g, logits, target, *sums, **step.params))
+
+
+def _tangent(ns: Any, primals: Any, tangents: Any, out: Any, params: dict[str, Any]) -> Any:
+    (logits, target), (dlogits, dtarget) = primals, tangents
+    smoothing, weight = params["label_smoothing"], params["weight"]
+    axis = class_axis(len(logits.shape))
+    rows = None
+    if dlogits is not None:
+        mixed = _recorded_mixture(ns, logits, target, smoothing, weight)
+        rows = ns.multiply(excess(ns, logits, mixed), dlogits)
+    if dtarget is not None:
+        term = ns.multiply(_surprise(ns, logits, smoothing, weight), dtarget)
+        rows = term if rows is None else ns.add(rows, term)
+    losses = ns.sum(rows, axis=(axis,))
+    if params["reduction"] == "none":
+        return losses
+    reduce = ns.sum if params["reduction"] == "sum" else ns.mean
+    return reduce(losses, axis=tuple(range(len(losses.shape))))
+
+
+def reference(torch: Any, x: Any, target: Any, weight: Any, **options: Any) -> Any:
+    """PyTorch's, of class indices or probabilities."""
+    target = target if target.is_floating_point() else target.long()
+    return torch.nn.functional.cross_entropy(
+        x, target, None if weight is None else torch.from_numpy(weight), **options)
+
+
+WEIGHT = np.array([0.5, 2.0, 1.25])
+
+soft_cross_entropy_dx = op(
+    "soft_cross_entropy_dx", cpu=_dx_path, gpu=_dx_path, backward=None, tangent=None,
+    composed=_dx_composed,
+    samples=None,  # its inputs depend on each other: tested through soft_cross_entropy
+    doc="The gradient of soft_cross_entropy with respect to the logits.",
+)
+
+soft_cross_entropy_dtarget = op(
+    "soft_cross_entropy_dtarget", cpu=_dtarget_path, gpu=_dtarget_path, backward=None,
+    tangent=None, composed=_dtarget_composed,
+    samples=None,  # likewise
+    doc="The gradient of soft_cross_entropy with respect to the target.",
+)
+
+soft_cross_entropy = op(
+    "soft_cross_entropy", cpu=_forward_path, gpu=_forward_path, extras="largest total",
+    saves={"logits": "logits target largest total", "target": "logits largest total"},
+    backward=_backward, tangent=_tangent,
+    samples=[Sample((shape, shape), (normal, positive), {
+        "reduction": reduction, "label_smoothing": smoothing, "weight": weight})
+        for shape in ((5, 3), (2, 3, 4), (3,))
+        for reduction, smoothing, weight in (
+            ("mean", 0.0, None), ("sum", 0.2, WEIGHT), ("none", 0.3, None))],
+    reference=reference,
+    doc="-sum(target * weight * log_softmax(logits)) by rows (N, C, ...), reduced.",
+)
+
+
+# -- class indices as targets: CPU -----------------------------------------------------------------
 
 
 def _at(places: np.ndarray) -> tuple[np.ndarray, ...]:
@@ -164,7 +385,7 @@ def _share(g: Any, count: Any, counts: Any, reduction: str) -> Any:
     return g * counts.astype(count.dtype)
 
 
-# -- cross entropy: GPU --------------------------------------------------------------------------
+# -- class indices as targets: GPU -----------------------------------------------------------------
 
 _FORWARD = raw("cross_entropy.cu", "cross_entropy_forward")
 _REDUCE = raw("cross_entropy.cu", "cross_entropy_reduce")
@@ -252,7 +473,7 @@ def _cross_entropy_grad_gpu(
     return out
 
 
-# -- cross entropy: definitions --------------------------------------------------------------------
+# -- class indices as targets: definitions ---------------------------------------------------------
 
 
 def _targets(
