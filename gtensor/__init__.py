@@ -14,7 +14,7 @@ Without an NVIDIA GPU the same code runs on NumPy.
 from __future__ import annotations
 
 import math as _math
-from typing import TYPE_CHECKING as _TYPE_CHECKING
+from typing import TYPE_CHECKING
 
 from gtensor import fft, linalg, memory, ops, random
 from gtensor.array.array_api import __array_namespace_info__
@@ -35,8 +35,7 @@ from gtensor.array.creation import (
     zeros,
     zeros_like,
 )
-from gtensor.array.dtypes import *  # noqa: F403
-from gtensor.array.dtypes import __all__ as _dtypes
+from gtensor.array.dtypes import *
 from gtensor.backend import (
     Device,
     DeviceError,
@@ -62,9 +61,7 @@ from gtensor.engine.tensor import Tensor
 from gtensor.execution.graphs import Graph
 from gtensor.execution.streams import Event, stream
 from gtensor.memory.trace.owners import find_in as _find_in
-from gtensor.ops import *  # noqa: F403
-from gtensor.ops import __all__ as _functions
-from gtensor.ops import networks as _networks  # noqa: F401  defines the ops behind nn and optim
+from gtensor.ops import *
 from gtensor.ops.build.pointwise import identity as SAME
 from gtensor.ops.build.pointwise import partial as d
 from gtensor.ops.build.pointwise import pointwise
@@ -72,7 +69,7 @@ from gtensor.random import manual_seed
 from gtensor.settings import settings
 from gtensor.system.late_imports import late as _late
 
-if _TYPE_CHECKING:
+if TYPE_CHECKING:
     from gtensor import checkpoint, data, nn, optim, profiler
     from gtensor import testing as testing
 else:
@@ -89,12 +86,27 @@ pi, e, inf, nan = _math.pi, _math.e, _math.inf, _math.nan
 
 __all__ = [
     "SAME", "AnomalyError", "ConsumedError", "Device", "DeviceError", "Event", "GradientError",
-    "Graph", "Sample",
-    "Tensor", "__array_namespace_info__", "arange", "asarray", "checkpoint",
-    "cuda_device_count", "d", "data", "default_device", "detect_anomaly", "device", "e",
-    "empty", "empty_like", "enable_grad", "eye", "fft", "from_dlpack", "full", "full_like",
-    "grad", "inf", "is_grad_enabled", "linalg", "linspace", "manual_seed", "memory", "meshgrid",
-    "nan", "newaxis", "nn", "no_grad", "observe", "ones", "ones_like", "op", "ops", "optim",
-    "pi", "pointwise", "profiler", "random", "set_default_device", "set_grad_enabled",
-    "settings", "stream", "tensor", "visible_devices", "zeros", "zeros_like", *_dtypes, *_functions,
+    "Graph", "Sample", "Tensor", "__array_namespace_info__", "abs", "acos", "acosh", "add", "all",
+    "any", "arange", "argmax", "argmin", "argsort", "asarray", "asin", "asinh", "astype", "atan",
+    "atan2", "atanh", "bfloat16", "bitwise_and", "bitwise_invert", "bitwise_left_shift",
+    "bitwise_or", "bitwise_right_shift", "bitwise_xor", "bool", "broadcast_arrays", "broadcast_to",
+    "can_cast", "ceil", "checkpoint", "clip", "clone", "complex64", "complex128", "concat", "conj",
+    "copysign", "cos", "cosh", "count_nonzero", "cuda_device_count", "cumulative_prod",
+    "cumulative_sum", "d", "data", "default_device", "detect_anomaly", "device", "diff", "divide",
+    "e", "einsum", "empty", "empty_like", "enable_grad", "equal", "exp", "expand_dims", "expm1",
+    "eye", "fft", "finfo", "flatten", "flip", "float16", "float32", "float64", "floor",
+    "floor_divide", "from_dlpack", "full", "full_like", "grad", "greater", "greater_equal", "hypot",
+    "iinfo", "imag", "inf", "int8", "int16", "int32", "int64", "is_grad_enabled", "isdtype",
+    "isfinite", "isinf", "isnan", "less", "less_equal", "linalg", "linspace", "log", "log1p",
+    "log2", "log10", "logaddexp", "logical_and", "logical_not", "logical_or", "logical_xor",
+    "logsumexp", "manual_seed", "matmul", "matrix_transpose", "max", "maximum", "mean", "memory",
+    "meshgrid", "min", "minimum", "moveaxis", "multiply", "nan", "negative", "newaxis", "nextafter",
+    "nn", "no_grad", "nonzero", "not_equal", "observe", "ones", "ones_like", "op", "ops", "optim",
+    "permute_dims", "pi", "pointwise", "positive", "pow", "prod", "profiler", "random", "real",
+    "reciprocal", "remainder", "repeat", "reshape", "result_type", "roll", "round", "searchsorted",
+    "set_default_device", "set_grad_enabled", "settings", "sign", "signbit", "sin", "sinh", "sort",
+    "sqrt", "square", "squeeze", "stack", "std", "stream", "subtract", "sum", "take",
+    "take_along_axis", "tan", "tanh", "tensor", "tensordot", "tile", "topk", "tril", "triu",
+    "trunc", "uint8", "uint16", "uint32", "uint64", "unique_all", "unique_counts", "unique_inverse",
+    "unique_values", "unstack", "var", "vecdot", "visible_devices", "where", "zeros", "zeros_like",
 ]

@@ -28,7 +28,7 @@ bool = np.dtype("bool")
 int8, int16, int32, int64 = (np.dtype(f"int{n}") for n in (8, 16, 32, 64))
 uint8, uint16, uint32, uint64 = (np.dtype(f"uint{n}") for n in (8, 16, 32, 64))
 float16, float32, float64 = (np.dtype(f"float{n}") for n in (16, 32, 64))
-bfloat16 = np.dtype(ml_dtypes.bfloat16)
+bfloat16: np.dtype = np.dtype(ml_dtypes.bfloat16)  # the package has no types
 complex64, complex128 = np.dtype("complex64"), np.dtype("complex128")
 
 DEFAULTS = {

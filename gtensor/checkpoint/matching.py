@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -70,8 +70,9 @@ def fit(
     Raises ValueError if two names of the file are renamed to one, or `rename` has a name or prefix
     that the file lacks.
     """
-    idle = [key for key in rename if not _matches(key, entries)] if isinstance(
-        rename, Mapping) else []
+    idle = [] if rename is None or callable(rename) else [
+        key for key in rename if key not in entries
+        and not (key.endswith(".") and any(name.startswith(key) for name in entries))]
     if idle:
         raise ValueError(f"rename has {', '.join(map(repr, idle))}, which {path} has not; wanted "
                          "names of the file's tensors, or prefixes of them that end with a dot")
@@ -116,17 +117,10 @@ def _renamed(rename: Rename, name: str) -> str | None:
         return rename(name)
     if name in rename:
         return rename[name]
-    prefixes = [old for old in rename if old.endswith(".") and name.startswith(old)]
-    if not prefixes:
-        return name
-    longest = max(prefixes, key=len)
-    new = rename[longest]
+    longest = max((old for old in rename if old.endswith(".") and name.startswith(old)),
+                  key=len, default="")
+    new = rename[longest] if longest else ""
     return None if new is None else new + name.removeprefix(longest)
-
-
-def _matches(key: str, names: Iterable[str]) -> bool:
-    """Whether a key of a `rename` is one of the names, or a prefix of one."""
-    return key in names or key.endswith(".") and any(name.startswith(key) for name in names)
 
 
 def _castable(given: np.dtype, wanted: np.dtype) -> bool:
@@ -151,23 +145,17 @@ def _find_tied(places: Mapping[str, Tensor], report: Report) -> None:
 
 def _suggestion(places: Mapping[str, Tensor], source: Mapping[str, str], fitting: int) -> str:
     """How to remove or add the prefix that makes most names fit, if that is more than now."""
-    found = []
-    for whole, cut, told in (
+    best = ""
+    for whole, others, told in (
             (source, places, "of the file start with {0!r}: pass rename={{{0!r}: ''}}"),
             (places, source, "of the model start with {0!r}, which the file leaves out: pass "
                              "rename=lambda name: {0!r} + name")):
-        counts = Counter(prefix for name in whole for prefix, rest in _cuts(name) if rest in cut)
-        found += [(n, f"{n} of {len(whole)} names {told.format(prefix)}")
-                  for prefix, n in counts.most_common(1)]
-    most, told = max(found, key=lambda item: item[0], default=(0, ""))
-    return told if most > fitting else ""
-
-
-def _cuts(name: str) -> Iterable[tuple[str, str]]:
-    """The name cut after each of its dots."""
-    for at, letter in enumerate(name):
-        if letter == ".":
-            yield name[:at + 1], name[at + 1:]
+        prefixes = Counter(name[:at] for name in whole for at in range(1, len(name))
+                           if name[at - 1] == "." and name[at:] in others)
+        for prefix, count in prefixes.most_common(1):
+            if count > fitting:
+                best, fitting = f"{count} of {len(whole)} names {told.format(prefix)}", count
+    return best
 
 
 def _section(title: str, rows: list[tuple[str, ...]]) -> list[str]:

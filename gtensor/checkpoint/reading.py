@@ -22,7 +22,7 @@ from gtensor.backend import Device, get_device
 from gtensor.checkpoint.errors import CheckpointError
 from gtensor.checkpoint.layout import LENGTH_BYTES, Entry, Header, header_length, parse
 from gtensor.engine.tensor import Tensor, wrap
-from gtensor.system.files import MOST_INDEX_BYTES, open_regular, read_text, size_within
+from gtensor.system.files import MOST_INDEX_BYTES, open_regular, opened, read_text, size_within
 
 if TYPE_CHECKING:
     from gtensor.backend.typing import Array, CudaArray
@@ -33,6 +33,7 @@ PIECE_BUFFERS = 256  # small tensors that one call of the system fills; it takes
 MOST_THREADS = 4  # page faults and copies run side by side; no gain where others use all cores
 MOST_TRIES = 100  # to open a checkpoint in shards that is being replaced
 PathLike = str | os.PathLike[str]
+Opened = tuple[dict[str, tuple["_File", Entry]], dict[str, str]]  # the tensors' places, the texts
 
 
 class Piece(NamedTuple):
@@ -41,13 +42,6 @@ class Piece(NamedTuple):
     file: _File
     offset: int
     buffers: list[memoryview]
-
-
-class Opened(NamedTuple):
-    """Where the tensors of a checkpoint are, and its texts."""
-
-    where: dict[str, tuple[_File, Entry]]
-    metadata: dict[str, str]
 
 
 class safe_open:
@@ -81,27 +75,25 @@ class safe_open:
         for _ in range(MOST_TRIES):
             index = index_of(self.path)
             try:
-                opened = self._open_file() if index is None else self._open_shards(index)
+                found = self._open_file() if index is None else self._open_shards(index)
             except FileNotFoundError:
                 if index_of(self.path) == index:
                     raise
-                opened = None  # a writer changed from one file to shards, or back
-            if opened is not None:
-                return opened
+                found = None  # a writer changed from one file to shards, or back
+            if found is not None:
+                return found
             self.close()
             self._files.clear()
         raise CheckpointError(f"{self.path} was replaced {MOST_TRIES} times while it was opened")
 
     def _open_file(self) -> Opened:
         file = self._add(self.path)
-        return Opened({name: (file, e) for name, e in file.header.entries.items()},
-                      file.header.metadata)
+        return {name: (file, e) for name, e in file.header.entries.items()}, file.header.metadata
 
     def _open_shards(self, index: Path) -> Opened | None:
         """All shards; None if a writer replaced the index meanwhile: the shards may then be removed
         or belong to the new index."""
-        held = open_regular(index)  # kept open, so that no other file gets its inode number
-        try:
+        with opened(index) as held:  # kept open, so that no other file gets its inode number
             try:
                 names, metadata = _parse_index(held, index)
                 files = {shard: self._add(index.parent / shard)
@@ -117,9 +109,7 @@ class safe_open:
                 if _stands(held, index):
                     raise
                 return None
-            return Opened(where, metadata) if _stands(held, index) else None
-        finally:
-            os.close(held)
+            return (where, metadata) if _stands(held, index) else None
 
     def _add(self, path: Path) -> _File:
         self._files.append(_File(path, len(self._files)))
@@ -230,11 +220,8 @@ def read_index(path: Path) -> tuple[dict[str, str], dict[str, str]]:
 
     Raises CheckpointError if it is broken or names a file outside its folder.
     """
-    descriptor = open_regular(path)
-    try:
+    with opened(path) as descriptor:
         return _parse_index(descriptor, path)
-    finally:
-        os.close(descriptor)
 
 
 def _parse_index(descriptor: int, path: Path) -> tuple[dict[str, str], dict[str, str]]:
@@ -298,8 +285,7 @@ class _File:
         while rest:
             got = os.preadv(self.descriptor, rest, offset)
             if got == 0:
-                raise CheckpointError(f"{self.path} is not a whole checkpoint: it ended at byte "
-                                      f"{offset} while it was read")
+                raise self._cut_at(offset)
             offset += got
             while rest and got >= len(rest[0]):
                 got -= len(rest.pop(0))
@@ -312,11 +298,14 @@ class _File:
             raise ValueError(f"{self.path} is closed; wanted an open file")
         size = os.fstat(self.descriptor).st_size
         if size < stop:
-            raise CheckpointError(f"{self.path} is not a whole checkpoint: it ended at byte {size} "
-                                  "while it was read")
+            raise self._cut_at(size)
         begin = start - start % mmap.ALLOCATIONGRANULARITY
         mapped = mmap.mmap(self.descriptor, stop - begin, access=mmap.ACCESS_READ, offset=begin)
         return np.frombuffer(mapped, np.uint8)[start - begin:]
+
+    def _cut_at(self, end: int) -> CheckpointError:
+        return CheckpointError(f"{self.path} is not a whole checkpoint: it ended at byte {end} "
+                               "while it was read")
 
     def close(self) -> None:
         if self.descriptor >= 0:

@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from gtensor.checkpoint.reading import INDEX_SUFFIX, PathLike
 from gtensor.checkpoint.session import load, save
-from gtensor.checkpoint.writer_lock import turn
-from gtensor.checkpoint.writing import SUFFIX, remove, tidy
-from gtensor.system.atomic import make_folder_of, naming, write_file
+from gtensor.checkpoint.writing import SUFFIX, remove
+from gtensor.system.atomic import make_folder_of, write_file
 from gtensor.system.files import MOST_POINTER_BYTES, read_all
 
 
@@ -68,14 +66,12 @@ class Rotation:
             raise ValueError(f"step {step!r} given; wanted a whole number of 0 or more")
         path = self.path(step)
         make_folder_of(path)
-        with naming(path), turn(path, f"{self.name}/", self._settle) as mine:  # no file's name
-            others = [other for other in self.steps() if other != step]
-            spent = [self.path(other) for other in others[:max(0, len(others) - self.keep + 1)]]
-            mine.note(checkpoint.name for checkpoint in (path, *spent))
-            save(path, step=step, **state)
-            write_file(self._pointer, f"{path.name}\n".encode())
-            for checkpoint in spent:
-                remove(checkpoint)
+        # Listed before the save: of two at once, not both can then remove the other's new one.
+        others = [other for other in self.steps() if other != step]
+        save(path, step=step, **state)
+        write_file(self._pointer, f"{path.name}\n".encode())
+        for spent in others[:max(0, len(others) - self.keep + 1)]:
+            remove(self.path(spent))
         return path
 
     def load(self, **parts: Any) -> dict[str, Any]:
@@ -85,11 +81,6 @@ class Rotation:
             raise FileNotFoundError(f"there is no checkpoint {self.name}-*{SUFFIX} in "
                                     f"{self.folder}")
         return load(path, **parts)
-
-    def _settle(self, names: Iterable[str]) -> None:
-        """Remove files that a save may have written and that belong to no checkpoint."""
-        for name in filter(self._pattern.fullmatch, names):
-            tidy(self.folder / name)
 
     @property
     def _pointer(self) -> Path:

@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import copy
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from itertools import islice
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, Protocol
 
 from gtensor import random as random_numbers
@@ -28,6 +30,8 @@ from gtensor.system.documents import told
 FORMAT = 2
 KEY = "gtensor"  # of the metadata
 RANDOM = "random"
+_GENERATOR: Any = SimpleNamespace(
+    state_dict=random_numbers.get_state, load_state_dict=random_numbers.set_state)
 _MALFORMED = (KeyError, ValueError, TypeError, AttributeError, OverflowError, RecursionError)
 
 
@@ -39,16 +43,6 @@ class Stateful(Protocol):
 
     def load_state_dict(self, state: Any, /) -> object:
         """Take the state back."""
-
-
-class _RandomNumbers:
-    """The process's generator as a part with `state_dict()`."""
-
-    def state_dict(self) -> dict[str, Any]:
-        return random_numbers.get_state()
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        random_numbers.set_state(state)
 
 
 def save(
@@ -76,7 +70,7 @@ def save(
                                    "ema": ema, "loader": loader}, more)
     packer = Packer()
     if random:
-        parts[RANDOM] = _RandomNumbers()
+        parts[RANDOM] = _GENERATOR
     # Parts first: a tensor that is also among the values keeps its part's name.
     packed = {name: packer.pack(part.state_dict(), name) for name, part in parts.items()}
     about = {"format": FORMAT, "parts": packed, "progress": packer.pack(progress, "progress")}
@@ -109,16 +103,14 @@ def load(
         raise TypeError(f"load was given {', '.join(map(repr, values))}; wanted parts with "
                         "state_dict()")
     if random:
-        parts[RANDOM] = _RandomNumbers()
+        parts[RANDOM] = _GENERATOR
     device = _device_of(model)
     with safe_open(path, device) as file:
         about = description(file)
         for name in parts:
             if name not in about["parts"]:
-                raise CheckpointMismatch(
-                    f"{path} holds no state of {name!r}, it has "
-                    f"{', '.join(map(repr, about['parts'])) or 'none'}; load it with "
-                    + (f"{name}=False" if name == RANDOM else f"{name}=None"))
+                raise _lacks(path, name, about["parts"],
+                             f"; load it with {name}={False if name == RANDOM else None}")
         writes = [write for name, part in parts.items() if _is_plain(part)
                   for write in _read_module(file, about["parts"][name], part, name, strict)]
         states = {name: _read_state(file, about["parts"][name])
@@ -207,14 +199,17 @@ def _names_of(file: safe_open, part: str) -> dict[str, str]:
         return {name: name for name in file}
     parts = description(file)["parts"]
     if part not in parts:
-        raise CheckpointMismatch(f"{file.path} holds no state of {part!r}, it has "
-                                 f"{', '.join(map(repr, parts)) or 'none'}")
+        raise _lacks(file.path, part, parts)
     try:
-        found = {name: next(names_in(item)) for name, item in parts[part].items()
-                 if any(True for _ in names_in(item))}
+        return {name: source for name, item in parts[part].items()
+                for source in islice(names_in(item), 1) if source in file}
     except _MALFORMED as error:
         raise _garbled(file.path, error) from error
-    return {name: source for name, source in found.items() if source in file}
+
+
+def _lacks(path: object, part: str, parts: Iterable[str], advice: str = "") -> CheckpointMismatch:
+    return CheckpointMismatch(f"{path} holds no state of {part!r}, it has "
+                              f"{', '.join(map(repr, parts)) or 'none'}{advice}")
 
 
 def _garbled(path: object, error: Exception) -> CheckpointError:
@@ -276,15 +271,13 @@ def _read_module(
     if report.mismatched or strict and not report.complete:
         raise CheckpointMismatch(f"{file.path} is a checkpoint of another {part}: "
                                  f"{_briefly(report)}; nothing was loaded")
-    writes = []
     read = file.get_tensors([names[source] for source in plan.values()])
-    written = set()
+    writes: dict[object, tuple[Tensor, Tensor]] = {}
     for name, source in plan.items():
         place = places[name]
-        if memory_of(place) not in written:  # of tied weights, the first
-            written.add(memory_of(place))
-            writes.append((place, read[names[source]].to(place.device).to(place.dtype)))
-    return writes
+        if memory_of(place) not in writes:  # of tied weights, the first
+            writes[memory_of(place)] = place, read[names[source]].to(place.device).to(place.dtype)
+    return list(writes.values())
 
 
 def _briefly(report: Report) -> str:
@@ -298,15 +291,12 @@ def _briefly(report: Report) -> str:
 def _read_state(file: safe_open, packed: object) -> Any:
     """The state of a part, or the values beside the parts, with the tensors read."""
     try:
-        names = list(dict.fromkeys(names_in(packed)))
-    except _MALFORMED as error:
-        raise _garbled(file.path, error) from error
-    lacking = [name for name in names if name not in file]
-    if lacking:
-        raise _garbled(file.path, KeyError(lacking[0]))
-    tensors = file.get_tensors(names)
-    try:
-        return unpack(packed, tensors.__getitem__)
+        names = dict.fromkeys(names_in(packed))
+        for lacking in (name for name in names if name not in file):
+            raise KeyError(lacking)
+        return unpack(packed, file.get_tensors(names).__getitem__)
+    except CheckpointError:
+        raise
     except _MALFORMED as error:
         raise _garbled(file.path, error) from error
 

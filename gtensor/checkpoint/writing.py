@@ -8,7 +8,7 @@ import os
 import re
 import secrets
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import AbstractContextManager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -19,10 +19,9 @@ from gtensor.backend import Device, device_of, refuse_mask
 from gtensor.checkpoint.errors import CheckpointError
 from gtensor.checkpoint.layout import build
 from gtensor.checkpoint.reading import INDEX_SUFFIX, PathLike, read_index
-from gtensor.checkpoint.writer_lock import Turn, turn
 from gtensor.engine.tensor import Tensor
 from gtensor.memory import size_of
-from gtensor.system.atomic import mode_of, naming, replacing, sweep, sync_folder, write
+from gtensor.system.atomic import Lock, locked, mode_of, naming, replacing, sync_folder, write
 
 if TYPE_CHECKING:
     from gtensor.backend.typing import Array
@@ -36,10 +35,6 @@ class Item(NamedTuple):
 
     array: Array
     device: Device
-
-    @property
-    def nbytes(self) -> int:
-        return self.array.nbytes
 
 
 def save_file(
@@ -80,29 +75,29 @@ def write_tensors(
     index = Path(f"{path}{INDEX_SUFFIX}")
     for place in (path, index):
         mode_of(place)  # folders, pipes and devices are refused too
-    with naming(path), _turn(path) as mine:
+    with naming(path), _turn(path) as lock:
         old = sorted(filter(_shard_of(path), _shards_in(index)))
         modes = map(mode_of, (path, *(path.with_name(name) for name in old), index))
-        put = partial(replacing, owner=_stem(path),
+        put = partial(replacing, owner=_family(path),
                       mode=next((mode for mode in modes if mode is not None), None))
         shards = list(_split(items, most))
         if len(shards) == 1:
-            mine.note(old)
-            _write_one(items, path, metadata, put)
-            if os.path.exists(index):
-                os.unlink(index)
+            with _noting(lock, path, old):
+                _write_one(items, path, metadata, put)
+                if os.path.exists(index):
+                    os.unlink(index)
             return
-        files = _shard_paths(path, len(shards), mine.alone and not os.path.exists(index))
-        mine.note([*old, *(file.name for file in files)])
-        for file, shard in zip(files, shards, strict=True):
-            _write_one(shard, file, shard_metadata, put)
-        total = sum(item.nbytes for item in items.values())
-        said = {"metadata": {"total_size": total, **metadata}, "weight_map": {
-            name: file.name for file, shard in zip(files, shards, strict=True) for name in shard}}
-        with put(index) as descriptor:
-            write(descriptor, json.dumps(said, indent=1).encode())
-        with suppress(FileNotFoundError):
-            os.unlink(path)
+        files = _shard_paths(path, len(shards), lock.held and not os.path.exists(index))
+        names = {name: file.name for file, shard in zip(files, shards, strict=True)
+                 for name in shard}
+        with _noting(lock, path, [*old, *names.values()]):
+            for file, shard in zip(files, shards, strict=True):
+                _write_one(shard, file, shard_metadata, put)
+            total = sum(item.array.nbytes for item in items.values())
+            said = {"metadata": {"total_size": total, **metadata}, "weight_map": names}
+            with put(index) as descriptor:
+                write(descriptor, json.dumps(said, indent=1).encode())
+            path.unlink(missing_ok=True)
 
 
 def _item(name: str, value: Any) -> Item:
@@ -114,9 +109,7 @@ def _item(name: str, value: Any) -> Item:
     raise TypeError(f"{name!r} is {type(value).__name__}; wanted a Tensor or an array")
 
 
-def _described(
-    items: Mapping[str, Item]
-) -> Iterator[tuple[str, np.dtype, tuple[int, ...]]]:
+def _described(items: Mapping[str, Item]) -> Iterator[tuple[str, np.dtype, tuple[int, ...]]]:
     return ((name, np.dtype(item.array.dtype), tuple(item.array.shape))
             for name, item in items.items())
 
@@ -147,11 +140,11 @@ def _split(items: dict[str, Item], most: int | None) -> Iterator[dict[str, Item]
     part: dict[str, Item] = {}
     size = 0
     for name, item in items.items():
-        if part and most is not None and size + item.nbytes > most:
+        if part and most is not None and size + item.array.nbytes > most:
             yield part
             part, size = {}, 0
         part[name] = item
-        size += item.nbytes
+        size += item.array.nbytes
     yield part
 
 
@@ -174,9 +167,14 @@ def _shard_paths(path: Path, count: int, plain: bool) -> list[Path]:
         mark = f"-{secrets.token_hex(4)}"
 
 
+def _family(path: Path) -> str:
+    """What the checkpoints of a run share: the name without a step's number (see `Rotation`)."""
+    return re.sub(r"-\d{6,}$", "", _stem(path))
+
+
 def _shard_of(path: Path) -> Callable[[str], Any]:
-    """Whether a shard of this checkpoint can have a name: an index may name any file."""
-    return re.compile(rf"{re.escape(_stem(path))}(-[0-9a-f]{{8}})?-\d{{5}}-of-\d{{5}}"
+    """Whether a shard of this family can have a name: an index may name any file."""
+    return re.compile(rf"{re.escape(_family(path))}(-\d{{6,}})?(-[0-9a-f]{{8}})?-\d{{5}}-of-\d{{5}}"
                       rf"{re.escape(SUFFIX)}").fullmatch
 
 
@@ -191,44 +189,48 @@ def _shards_in(index: Path) -> set[str]:
     return set()
 
 
-def _turn(path: Path) -> AbstractContextManager[Turn]:
-    """Hold the lock of a checkpoint's files."""
-    return turn(path, _stem(path), partial(_settle, path))
-
-
 def remove(path: Path) -> None:
-    """Remove a checkpoint, in one file or in shards; an index before its shards.
-
-    After a kill `tidy` removes the rest.
-    """
+    """Remove a checkpoint, in one file or in shards; an index before its shards."""
     index = Path(f"{path}{INDEX_SUFFIX}")
-    with _turn(path) as mine:
-        mine.note(filter(_shard_of(path), _shards_in(index)))
+    with _turn(path) as lock, _noting(lock, path, _shards_in(index)):
         for gone in (path, index):
-            with suppress(FileNotFoundError):
-                os.unlink(gone)
+            gone.unlink(missing_ok=True)
         sync_folder(path.parent)
 
 
-def tidy(path: Path) -> None:
-    """Remove files that a killed writer or remover of this checkpoint left."""
-    with _turn(path):
-        sweep(path.parent, _stem(path))
+@contextmanager
+def _turn(path: Path) -> Iterator[Lock]:
+    """Hold the lock of a family's files, and remove the shards that a killed writer noted in it."""
+    with locked(path, _family(path)) as lock:
+        if lock.held and os.fstat(lock.descriptor).st_size:
+            _remove_loose(path, _shards_in(lock.path))
+            os.ftruncate(lock.descriptor, 0)
+        yield lock
 
 
-def _settle(path: Path, names: Iterable[str]) -> None:
-    """Remove those of a checkpoint's shards that no index of the folder names."""
-    litter = set(filter(_shard_of(path), names))
-    if not litter:
+@contextmanager
+def _noting(lock: Lock, path: Path, names: Iterable[str]) -> Iterator[None]:
+    """Note shards that the block writes or removes, as an index does, for after a kill."""
+    names = list(names)
+    if names:
+        write(lock.descriptor, json.dumps({"weight_map": dict(enumerate(names))}).encode())
+    try:
+        yield
+    finally:
+        _remove_loose(path, names)
+        os.ftruncate(lock.descriptor, 0)
+
+
+def _remove_loose(path: Path, names: Iterable[str]) -> None:
+    """Remove those of a family's shards that no index of the folder names."""
+    loose = set(filter(_shard_of(path), names)).intersection(os.listdir(path.parent))
+    if not loose:
         return
-    litter -= _shards_in(Path(f"{path}{INDEX_SUFFIX}"))
+    loose -= _shards_in(Path(f"{path}{INDEX_SUFFIX}"))
     for name in os.listdir(path.parent):
         if name.endswith(INDEX_SUFFIX) and os.path.isfile(path.with_name(name)):
             with suppress(PermissionError):
-                litter -= _shards_in(path.with_name(name))
-    left = [file for file in map(path.with_name, litter) if os.path.lexists(file)]
-    for file in left:
-        with suppress(FileNotFoundError):
-            os.unlink(file)
-    if left:
-        sync_folder(path.parent)
+                loose -= _shards_in(path.with_name(name))
+    for name in loose:
+        path.with_name(name).unlink(missing_ok=True)
+    sync_folder(path.parent)

@@ -18,7 +18,7 @@ from gtensor.memory.trace.lifetimes import (
     held_by,
 )
 from gtensor.memory.trace.reading import SnapshotError, read_snapshot
-from gtensor.train.errors import UserError, require
+from gtensor.train.errors import UserError, require, told_to_user
 
 GROUPS: dict[str, Callable[[Life], str]] = {
     "category": lambda life: life.category,
@@ -34,11 +34,10 @@ _NAMES = {"category": "For what", "holder": "Who", "op": "By op", "module": "By 
 def load(path: Path) -> History:
     """The snapshot at `path`. Raises UserError, in one sentence, if there is none."""
     try:
-        return read_snapshot(path)
+        with told_to_user():
+            return read_snapshot(path)
     except SnapshotError as error:
         raise UserError(str(error)) from error
-    except OSError as error:
-        raise UserError(error.strerror or str(error)) from error
 
 
 def facts(history: History) -> dict[str, Any]:

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from gtensor.engine.samples import Sample
     from gtensor.engine.tape import Guards
     from gtensor.engine.tensor import Tensor
-    from gtensor.engine.typing import Backward, Saved, Tangent
+    from gtensor.engine.typing import Backward, Operand, Saved, Tangent
 
 Samples: TypeAlias = "Callable[..., Iterable[Sample]] | Sequence[Sample]"
 
@@ -108,7 +108,7 @@ class Op:
         names = self.input_names[:1 if self.variadic else None]
         return inspect.Signature([*[inspect.Parameter(n, kind) for n in names], *params])
 
-    def __call__(self, *inputs: Any, **params: Any) -> Tensor:
+    def __call__(self, *inputs: Operand | None, **params: Any) -> Tensor:
         return apply(self, inputs, params)
 
     def record(self, *inputs: Any, out: Any = None, beta: float = 0, **params: Any) -> Tensor:
@@ -122,13 +122,13 @@ class Op:
 class UnaryOp(Op):
     """An op of one input, with the short call path."""
 
-    __call__ = apply_one
+    __call__ = apply_one  # type: ignore[assignment]  # takes one input
 
 
 class BinaryOp(Op):
     """An op of two inputs without parameters, with the short call path."""
 
-    __call__ = apply_pair
+    __call__ = apply_pair  # type: ignore[assignment]  # takes two
 
 
 class _Plans(dict[int, tuple[int | None, ...]]):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, TypeVar
 
 from gtensor.array.creation import full
@@ -19,7 +20,23 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 
-class _Inplace(Module):
+class _Function(Module):
+    """A function of one tensor; its options are attributes of these names."""
+
+    _function: Callable[..., Tensor]
+    _options: tuple[str, ...] = ()
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Elementwise, or along `dim`."""
+        if not self._options:
+            return self._function(x)
+        return self._function(x, *[getattr(self, name) for name in self._options])
+
+    def extra_repr(self) -> str:
+        return ", ".join(f"{name}={getattr(self, name)!r}" for name in self._options)
+
+
+class _Inplace(_Function):
     """An activation with PyTorch's argument `inplace`, which must be False."""
 
     def __init__(self, inplace: bool = False) -> None:
@@ -30,9 +47,7 @@ class _Inplace(Module):
 class ReLU(_Inplace):
     """max(x, 0)."""
 
-    def forward(self, x: Tensor) -> Tensor:
-        """Elementwise."""
-        return F.relu(x)
+    _function = staticmethod(F.relu)
 
 
 class Identity(Module):
@@ -49,41 +64,31 @@ class Identity(Module):
 class ReLU6(_Inplace):
     """x cut at 0 and 6."""
 
-    def forward(self, x: Tensor) -> Tensor:
-        """Elementwise."""
-        return F.relu6(x)
+    _function = staticmethod(F.relu6)
 
 
 class Hardtanh(_Inplace):
     """x cut at min_val and max_val."""
+
+    _function = staticmethod(F.hardtanh)
+    _options = ("min_val", "max_val")
 
     def __init__(self, min_val: float = -1.0, max_val: float = 1.0, inplace: bool = False) -> None:
         super().__init__(inplace)
         self.min_val = min_val
         self.max_val = max_val
 
-    def forward(self, x: Tensor) -> Tensor:
-        """Elementwise."""
-        return F.hardtanh(x, self.min_val, self.max_val)
-
-    def extra_repr(self) -> str:
-        return f"min_val={self.min_val}, max_val={self.max_val}"
-
 
 class Hardswish(_Inplace):
     """x * hardsigmoid(x)."""
 
-    def forward(self, x: Tensor) -> Tensor:
-        """Elementwise."""
-        return F.hardswish(x)
+    _function = staticmethod(F.hardswish)
 
 
 class Hardsigmoid(_Inplace):
     """(x + 3) / 6 cut at 0 and 1."""
 
-    def forward(self, x: Tensor) -> Tensor:
-        """Elementwise."""
-        return F.hardsigmoid(x)
+    _function = staticmethod(F.hardsigmoid)
 
 
 class PReLU(Module):
@@ -106,153 +111,113 @@ class PReLU(Module):
 class LeakyReLU(_Inplace):
     """x where x > 0, else negative_slope * x."""
 
+    _function = staticmethod(F.leaky_relu)
+    _options = ("negative_slope",)
+
     def __init__(self, negative_slope: float = 0.01, inplace: bool = False) -> None:
         super().__init__(inplace)
         self.negative_slope = negative_slope
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Elementwise."""
-        return F.leaky_relu(x, self.negative_slope)
-
-    def extra_repr(self) -> str:
-        return f"negative_slope={self.negative_slope}"
 
 
 class ELU(_Inplace):
     """x where x > 0, else alpha * (exp(x) - 1)."""
 
+    _function = staticmethod(F.elu)
+    _options = ("alpha",)
+
     def __init__(self, alpha: float = 1.0, inplace: bool = False) -> None:
         super().__init__(inplace)
         self.alpha = alpha
-
-    def forward(self, x: Tensor) -> Tensor:
-        """Elementwise."""
-        return F.elu(x, self.alpha)
-
-    def extra_repr(self) -> str:
-        return f"alpha={self.alpha}"
 
 
 class SELU(_Inplace):
     """elu with the alpha and the scale that keep mean 0 and variance 1."""
 
-    def forward(self, x: Tensor) -> Tensor:
-        """Elementwise."""
-        return F.selu(x)
+    _function = staticmethod(F.selu)
 
 
-class GELU(Module):
+class GELU(_Function):
     """x times the normal distribution function of x, exactly or by tanh (approximate="tanh")."""
+
+    _function = staticmethod(F.gelu)
+    _options = ("approximate",)
 
     def __init__(self, approximate: str = "none") -> None:
         super().__init__()
         self.approximate = approximate
 
-    def forward(self, x: Tensor) -> Tensor:
-        """Elementwise."""
-        return F.gelu(x, approximate=self.approximate)
-
-    def extra_repr(self) -> str:
-        return f"approximate={self.approximate!r}"
-
 
 class SiLU(_Inplace):
     """x * sigmoid(x)."""
 
-    def forward(self, x: Tensor) -> Tensor:
-        """Elementwise."""
-        return F.silu(x)
+    _function = staticmethod(F.silu)
 
 
 class Mish(_Inplace):
     """x * tanh(softplus(x))."""
 
-    def forward(self, x: Tensor) -> Tensor:
-        """Elementwise."""
-        return F.mish(x)
+    _function = staticmethod(F.mish)
 
 
-class GLU(Module):
+class GLU(_Function):
     """a * sigmoid(b), where a and b are the halves of x along `dim`."""
+
+    _function = staticmethod(F.glu)
+    _options = ("dim",)
 
     def __init__(self, dim: int = -1) -> None:
         super().__init__()
         self.dim = dim
 
-    def forward(self, x: Tensor) -> Tensor:
-        """Half as many elements along `dim`."""
-        return F.glu(x, self.dim)
 
-    def extra_repr(self) -> str:
-        return f"dim={self.dim}"
-
-
-class Sigmoid(Module):
+class Sigmoid(_Function):
     """1 / (1 + exp(-x))."""
 
-    def forward(self, x: Tensor) -> Tensor:
-        """Elementwise."""
-        return F.sigmoid(x)
+    _function = staticmethod(F.sigmoid)
 
 
-class LogSigmoid(Module):
+class LogSigmoid(_Function):
     """log(sigmoid(x))."""
 
-    def forward(self, x: Tensor) -> Tensor:
-        """Elementwise."""
-        return F.logsigmoid(x)
+    _function = staticmethod(F.logsigmoid)
 
 
-class Softsign(Module):
+class Softsign(_Function):
     """x / (1 + |x|)."""
 
-    def forward(self, x: Tensor) -> Tensor:
-        """Elementwise."""
-        return F.softsign(x)
+    _function = staticmethod(F.softsign)
 
 
-class Softplus(Module):
+class Softplus(_Function):
     """log(1 + exp(beta * x)) / beta; x itself where beta * x > threshold."""
+
+    _function = staticmethod(F.softplus)
+    _options = ("beta", "threshold")
 
     def __init__(self, beta: float = 1.0, threshold: float = 20.0) -> None:
         super().__init__()
         self.beta = beta
         self.threshold = threshold
 
-    def forward(self, x: Tensor) -> Tensor:
-        """Elementwise."""
-        return F.softplus(x, self.beta, self.threshold)
 
-    def extra_repr(self) -> str:
-        return f"beta={self.beta}, threshold={self.threshold}"
-
-
-class Tanh(Module):
+class Tanh(_Function):
     """tanh(x)."""
 
-    def forward(self, x: Tensor) -> Tensor:
-        """Elementwise."""
-        return x.tanh()
+    _function = staticmethod(F.tanh)
 
 
-class Softmax(Module):
+class Softmax(_Function):
     """exp(x) / sum(exp(x)) along `dim`."""
+
+    _function = staticmethod(F.softmax)
+    _options = ("dim",)
 
     def __init__(self, dim: int | None = None) -> None:
         super().__init__()
         self.dim = dim
 
-    def forward(self, x: Tensor) -> Tensor:
-        """The same shape out; TypeError without a `dim`."""
-        return F.softmax(x, self.dim)
-
-    def extra_repr(self) -> str:
-        return f"dim={self.dim}"
-
 
 class LogSoftmax(Softmax):
     """x - log(sum(exp(x))) along `dim`."""
 
-    def forward(self, x: Tensor) -> Tensor:
-        """The same shape out."""
-        return F.log_softmax(x, self.dim)
+    _function = staticmethod(F.log_softmax)

@@ -37,6 +37,12 @@ class MultiheadAttention(Module):
     Source: Vaswani et al., "Attention is all you need", 2017.
     """
 
+    in_proj_weight: Parameter | None  # (3 * embed_dim, embed_dim), of queries, keys and values
+    q_proj_weight: Parameter | None  # (embed_dim, embed_dim); these three where widths differ
+    k_proj_weight: Parameter | None  # (embed_dim, kdim)
+    v_proj_weight: Parameter | None  # (embed_dim, vdim)
+    in_proj_bias: Parameter | None  # (3 * embed_dim,)
+
     def __init__(self, embed_dim: int, num_heads: int, dropout: float = 0.0, bias: bool = True,
                  add_bias_kv: bool = False, add_zero_attn: bool = False, kdim: int | None = None,
                  vdim: int | None = None, batch_first: bool = False, device: DeviceLike = None,
@@ -54,11 +60,11 @@ class MultiheadAttention(Module):
         self.kdim = embed_dim if kdim is None else kdim
         self.vdim = embed_dim if vdim is None else vdim
         widths = {"q": embed_dim, "k": self.kdim, "v": self.vdim}
-        self._joint = self.kdim == self.vdim == embed_dim
-        joint = Parameter(empty((3 * embed_dim, embed_dim), dtype, device)) if self._joint else None
+        same_width = self.kdim == self.vdim == embed_dim
+        joint = Parameter(empty((3 * embed_dim, embed_dim), dtype, device)) if same_width else None
         self.register_parameter("in_proj_weight", joint)
         for name, width in widths.items():
-            own = None if self._joint else Parameter(empty((embed_dim, width), dtype, device))
+            own = None if same_width else Parameter(empty((embed_dim, width), dtype, device))
             self.register_parameter(f"{name}_proj_weight", own)
         self.register_parameter(
             "in_proj_bias", Parameter(empty(3 * embed_dim, dtype, device)) if bias else None)
@@ -121,11 +127,12 @@ class MultiheadAttention(Module):
         """Queries, keys and values after their linear maps."""
         size = self.embed_dim
         parts = [slice(i * size, (i + 1) * size) for i in range(3)]
-        biases = [None if self.in_proj_bias is None else self.in_proj_bias[part] for part in parts]
-        weights = ([self.in_proj_weight[part] for part in parts] if self._joint
-                   else [self.q_proj_weight, self.k_proj_weight, self.v_proj_weight])
-        return [F.linear(x, weight, bias)
-                for x, weight, bias in zip((query, key, value), weights, biases, strict=True)]
+        joint, bias = self.in_proj_weight, self.in_proj_bias
+        biases = [None if bias is None else bias[part] for part in parts]
+        weights = ((self.q_proj_weight, self.k_proj_weight, self.v_proj_weight) if joint is None
+                   else [joint[part] for part in parts])
+        return [F.linear(x, weight, own_bias) for x, weight, own_bias
+                in zip((query, key, value), weights, biases, strict=True) if weight is not None]
 
     def _split(self, x: Tensor) -> Tensor:
         """(N, L, embed_dim) -> (N, heads, L, embed_dim / heads)."""
@@ -165,6 +172,12 @@ class TransformerEncoderLayer(Module):
     Source: Vaswani et al., "Attention is all you need", 2017; norm_first: Xiong et al., "On layer
     normalization in the Transformer architecture", 2020.
     """
+
+    norm1: LayerNorm
+    norm2: LayerNorm
+    dropout: Dropout
+    dropout1: Dropout
+    dropout2: Dropout
 
     def __init__(self, d_model: int, nhead: int, dim_feedforward: int = 2048, dropout: float = 0.1,
                  activation: str | Callable[[Tensor], Tensor] = "relu",

@@ -13,6 +13,13 @@ from gtensor.nn.parameter import Parameter
 M = TypeVar("M")  # a member: Module, or Tensor where a Parameter is made of it
 
 
+def _nth(held: list[M], index: int, what: str) -> M:
+    if not -len(held) <= index < len(held):
+        raise IndexError(f"{what} {index} of {len(held)} asked; wanted {-len(held)} to "
+                         f"{len(held) - 1}")
+    return held[index]
+
+
 class _Ordered(Module):
     """Modules by position; their names are their positions, unless given."""
 
@@ -32,11 +39,7 @@ class _Ordered(Module):
         """A module, or a container of some of them, which it shares with this one."""
         if isinstance(index, slice):
             return self._of(dict(list(self._modules.items())[index]))
-        modules = list(self.children())
-        if not -len(modules) <= index < len(modules):
-            raise IndexError(f"module {index} of {len(modules)} asked; wanted {-len(modules)} to "
-                             f"{len(modules) - 1}")
-        return modules[index]
+        return _nth(list(self.children()), index, "module")
 
     def _of(self, modules: dict[str, Any]) -> _Ordered:
         """The container of a slice."""
@@ -187,11 +190,7 @@ class ParameterList(Module):
         return list(self._parameters.values())
 
     def __getitem__(self, index: int) -> Parameter:
-        held = self._held()
-        if not -len(held) <= index < len(held):
-            raise IndexError(f"parameter {index} of {len(held)} asked; wanted {-len(held)} to "
-                             f"{len(held) - 1}")
-        return held[index]
+        return _nth(self._held(), index, "parameter")
 
     def append(self, value: Tensor) -> Self:
         """Add a parameter at the end. Returns the list."""

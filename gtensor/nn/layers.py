@@ -29,15 +29,17 @@ def weight_and_bias(
     Without outputs there is no bias. Both are uniform in +-1 / sqrt(fan_in), which for the weight
     equals PyTorch's Kaiming rule with a slope of sqrt(5).
     """
-    module.weight = Parameter(empty(shape, dtype, device))
-    init.kaiming_uniform_(module.weight, a=math.sqrt(5))
+    weight = Parameter(empty(shape, dtype, device))
+    module.register_parameter("weight", weight)
+    init.kaiming_uniform_(weight, a=math.sqrt(5))
     if not outputs:
         module.register_parameter("bias", None)
         return
-    module.bias = Parameter(empty(outputs, dtype, device))
-    fan_in, _ = init.fans(module.weight)
+    bias = Parameter(empty(outputs, dtype, device))
+    module.register_parameter("bias", bias)
+    fan_in, _ = init.fans(weight)
     bound = 1 / math.sqrt(fan_in) if fan_in else 0.0
-    init.uniform_(module.bias, -bound, bound)
+    init.uniform_(bias, -bound, bound)
 
 
 class Linear(Module):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any, NamedTuple, Self
+from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 from gtensor.engine.context import no_grad
 from gtensor.engine.tensor import Tensor
@@ -73,13 +73,15 @@ class Module(Movable, Hooked):
         else:
             object.__setattr__(self, name, value)
 
-    def __getattr__(self, name: str) -> Any:
-        """Registered names; Python calls it only if there is no ordinary attribute."""
-        for kind in ("_parameters", "_buffers", "_modules"):
-            found = self.__dict__.get(kind, {})
-            if name in found:
-                return found[name]
-        raise AttributeError(f"{type(self).__name__} has no attribute {name!r}")
+    if not TYPE_CHECKING:  # with it, a checker would accept any name
+
+        def __getattr__(self, name: str) -> Any:
+            """Registered names; Python calls it only if there is no ordinary attribute."""
+            for kind in ("_parameters", "_buffers", "_modules"):
+                found = self.__dict__.get(kind, {})
+                if name in found:
+                    return found[name]
+            raise AttributeError(f"{type(self).__name__} has no attribute {name!r}")
 
     def __delattr__(self, name: str) -> None:
         for kind in ("_parameters", "_buffers", "_modules"):

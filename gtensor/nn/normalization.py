@@ -19,61 +19,65 @@ if TYPE_CHECKING:
     from gtensor.backend.typing import DTypeLike
 
 
-class LayerNorm(Module):
-    """Each row over the trailing axes `normalized_shape` to mean 0, variance 1; then scaled."""
+def _affine(module: Module, shape: int | tuple[int, ...], weight: bool, bias: bool | None,
+            device: DeviceLike, dtype: DTypeLike | None) -> None:
+    """Register a weight of ones and a bias of zeros (False: None; a bias of None: neither)."""
+    for name, wanted, fill in (("weight", weight, init.ones_), ("bias", bias, init.zeros_)):
+        if wanted is not None:
+            parameter = Parameter(empty(shape, dtype, device)) if wanted else None
+            module.register_parameter(name, parameter)
+            if parameter is not None:
+                fill(parameter)
+
+
+class _RowNorm(Module):
+    """A norm of each row over the trailing axes `normalized_shape`."""
 
     weight: Parameter | None
+
+    def __init__(self, normalized_shape: int | tuple[int, ...], eps: float | None,
+                 elementwise_affine: bool) -> None:
+        super().__init__()
+        self.normalized_shape = ((normalized_shape,) if isinstance(normalized_shape, int)
+                                 else tuple(normalized_shape))
+        self.eps = eps
+        self.elementwise_affine = elementwise_affine
+
+    def extra_repr(self) -> str:
+        return (f"{self.normalized_shape}, eps={self.eps}, "
+                f"elementwise_affine={self.elementwise_affine}")
+
+
+class LayerNorm(_RowNorm):
+    """Each row over the trailing axes `normalized_shape` to mean 0, variance 1; then scaled."""
+
+    eps: float
     bias: Parameter | None
 
     def __init__(self, normalized_shape: int | tuple[int, ...], eps: float = 1e-5,
                  elementwise_affine: bool = True, bias: bool = True, device: DeviceLike = None,
                  dtype: DTypeLike | None = None) -> None:
-        super().__init__()
-        shape = ((normalized_shape,) if isinstance(normalized_shape, int)
-                 else tuple(normalized_shape))
-        self.normalized_shape = shape
-        self.eps = eps
-        self.elementwise_affine = elementwise_affine
-        for name, wanted, fill in (("weight", elementwise_affine, init.ones_),
-                                   ("bias", elementwise_affine and bias, init.zeros_)):
-            parameter = Parameter(empty(shape, dtype, device)) if wanted else None
-            self.register_parameter(name, parameter)
-            if parameter is not None:
-                fill(parameter)
+        super().__init__(normalized_shape, eps, elementwise_affine)
+        _affine(self, self.normalized_shape, elementwise_affine, elementwise_affine and bias,
+                device, dtype)
 
     def forward(self, x: Tensor) -> Tensor:
         """(..., *normalized_shape), the same shape out."""
         return F.layer_norm(x, self.normalized_shape, self.weight, self.bias, self.eps)
 
-    def extra_repr(self) -> str:
-        return (f"{self.normalized_shape}, eps={self.eps}, "
-                f"elementwise_affine={self.elementwise_affine}")
 
-
-class RMSNorm(Module):
+class RMSNorm(_RowNorm):
     """Each row over the trailing axes `normalized_shape` divided by its root mean square."""
-
-    weight: Parameter | None
 
     def __init__(self, normalized_shape: int | tuple[int, ...], eps: float | None = None,
                  elementwise_affine: bool = True, device: DeviceLike = None,
                  dtype: DTypeLike | None = None) -> None:
-        super().__init__()
-        shape = ((normalized_shape,) if isinstance(normalized_shape, int)
-                 else tuple(normalized_shape))
-        self.normalized_shape = shape
-        self.eps = eps
-        self.elementwise_affine = elementwise_affine
-        self.register_parameter("weight", Parameter(init.ones_(empty(shape, dtype, device)))
-                                if elementwise_affine else None)
+        super().__init__(normalized_shape, eps, elementwise_affine)
+        _affine(self, self.normalized_shape, elementwise_affine, None, device, dtype)
 
     def forward(self, x: Tensor) -> Tensor:
         """(..., *normalized_shape), the same shape out."""
         return F.rms_norm(x, self.normalized_shape, self.weight, self.eps)
-
-    def extra_repr(self) -> str:
-        return (f"{self.normalized_shape}, eps={self.eps}, "
-                f"elementwise_affine={self.elementwise_affine}")
 
 
 class GroupNorm(Module):
@@ -92,9 +96,7 @@ class GroupNorm(Module):
         self.num_channels = num_channels
         self.eps = eps
         self.affine = affine
-        for name, fill in (("weight", init.ones_), ("bias", init.zeros_)):
-            self.register_parameter(name, Parameter(fill(empty(num_channels, dtype, device)))
-                                    if affine else None)
+        _affine(self, num_channels, affine, affine, device, dtype)
 
     def forward(self, x: Tensor) -> Tensor:
         """(N, C, ...), the same shape out."""
@@ -116,6 +118,7 @@ class BatchNorm2d(Module):
     bias: Parameter | None
     running_mean: Tensor | None
     running_var: Tensor | None
+    num_batches_tracked: Tensor | None
     _dimensions: tuple[int, ...] = (4,)
 
     def __init__(self, num_features: int, eps: float = 1e-5, momentum: float | None = 0.1,
@@ -127,11 +130,7 @@ class BatchNorm2d(Module):
         self.momentum = momentum
         self.affine = affine
         self.track_running_stats = track_running_stats
-        for name, fill in (("weight", init.ones_), ("bias", init.zeros_)):
-            parameter = Parameter(empty(num_features, dtype, device)) if affine else None
-            self.register_parameter(name, parameter)
-            if parameter is not None:
-                fill(parameter)
+        _affine(self, num_features, affine, affine, device, dtype)
         for name, fill in (("running_mean", init.zeros_), ("running_var", init.ones_)):
             self.register_buffer(name, fill(empty(num_features, dtype, device))
                                  if track_running_stats else None)
@@ -151,14 +150,15 @@ class BatchNorm2d(Module):
             raise ValueError(f"{type(self).__name__}({self.num_features}) was given shape "
                              f"{x.shape}; wanted {self.num_features} channels on axis 1 of "
                              f"{' or '.join(map(str, self._dimensions))} axes")
-        counted = self.training and self.track_running_stats
+        counting = self.training and self.track_running_stats
+        count = self.num_batches_tracked if counting else None
         momentum = self.momentum
         if momentum is None:
-            momentum = 1.0 / (self.num_batches_tracked.item() + 1) if counted else 0.0
+            momentum = 0.0 if count is None else 1.0 / (count.item() + 1)
         y = function(x, self.running_mean, self.running_var, self.weight, self.bias,
                      self.training or not self.track_running_stats, momentum, self.eps, **options)
-        if counted and not is_recomputing():
-            self.num_batches_tracked += 1
+        if count is not None and not is_recomputing():
+            count += 1  # in place: it is the buffer
         return y
 
     def extra_repr(self) -> str:

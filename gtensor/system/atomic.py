@@ -12,9 +12,9 @@ import stat
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
-from gtensor.system.files import open_regular
+from gtensor.system.files import check_regular, opened
 
 UNWRITTEN = "could not be written"
 WRITE_BYTES = 1 << 26  # in one call of the system, so that Ctrl-C need not wait for a whole tensor
@@ -42,7 +42,7 @@ def replacing(
     kept = mode_of(place)
     temporary = None
     try:
-        sweep(place.parent, owner)
+        _sweep(place.parent, owner)
         descriptor, temporary = _beside(place.parent, owner)
         try:
             _give_mode(descriptor, mode if kept is None else kept)
@@ -74,6 +74,54 @@ def naming(path: str | os.PathLike[str]) -> Iterator[None]:
         where = f" ({str(error.filename)!r})" if error.filename not in (None, str(path)) else ""
         raise OSError(error.errno, f"{path} {UNWRITTEN}: {error.strerror or error}{where}"
                       ) from error
+
+
+class Lock(NamedTuple):
+    """A lock file, open and empty unless its last writer was killed after it wrote into it.
+
+    Attributes:
+        held: whether no other writer can hold it; False where files cannot be locked.
+    """
+
+    descriptor: int
+    path: Path
+    held: bool
+
+
+@contextmanager
+def locked(path: Path, owner: str) -> Iterator[Lock]:
+    """Hold the lock for files of `owner` in the folder of `path`; other writers wait.
+
+    The lock file is removed at the end if it is empty. Raises OSError if the folder cannot be
+    written.
+    """
+    name = path.with_name(f".{digest(owner)}.turn")
+    current = False
+    while not current:
+        descriptor = os.open(name, os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC
+                             | os.O_NONBLOCK, 0o666)
+        try:
+            check_regular(os.fstat(descriptor), name)
+            held = _lock(descriptor)
+            current = not held or os.fstat(descriptor).st_nlink > 0  # else it was removed meanwhile
+            if current:
+                try:
+                    yield Lock(descriptor, name, held)
+                finally:
+                    if not os.fstat(descriptor).st_size:
+                        with suppress(OSError):
+                            os.unlink(name)
+        finally:
+            os.close(descriptor)
+
+
+def _lock(descriptor: int, flags: int = 0) -> bool:
+    """Lock an open file; False if it cannot be, as on a file system without locks."""
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | flags)
+    except OSError:
+        return False
+    return True
 
 
 def make_folder_of(path: str | os.PathLike[str]) -> None:
@@ -130,8 +178,7 @@ def _beside(folder: Path, owner: str) -> tuple[int, str]:
     while True:
         name = str(folder / f".{digest(owner)}.{secrets.token_hex(6)}.tmp")
         descriptor = os.open(name, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
-        with suppress(OSError):  # a file system without locks: its leftovers stay, nothing else
-            fcntl.flock(descriptor, fcntl.LOCK_EX)
+        _lock(descriptor)  # on a file system without locks leftovers stay, nothing else
         if os.fstat(descriptor).st_nlink:
             return descriptor, name
         os.close(descriptor)  # another writer swept it before it was locked
@@ -143,14 +190,10 @@ def _give_mode(descriptor: int, mode: int | None) -> None:
         os.fchmod(descriptor, mode)
 
 
-def sweep(folder: Path, owner: str) -> None:
+def _sweep(folder: Path, owner: str) -> None:
     """Remove temporary files of this owner's killed writers, whose locks are free."""
     pattern = re.compile(rf"\.{digest(owner)}\.[0-9a-f]{{12}}\.tmp")
     for left in filter(pattern.fullmatch, os.listdir(folder)):
-        with suppress(OSError):
-            descriptor = open_regular(folder / left)
-            try:
-                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        with suppress(OSError), opened(folder / left) as descriptor:
+            if _lock(descriptor, fcntl.LOCK_NB):
                 os.unlink(folder / left)
-            finally:
-                os.close(descriptor)

@@ -11,6 +11,7 @@ import errno
 import os
 import stat
 from collections.abc import Iterator
+from contextlib import contextmanager
 
 # A header as the reference implementation of safetensors bounds it: some million tensors.
 MOST_HEADER_BYTES = 100_000_000
@@ -26,8 +27,6 @@ MOST_DEPTH = 32
 MOST_TEXT_BYTES = 1 << 16
 # Of an integer in a pickle: addresses have 8, and one more for the sign.
 MOST_INTEGER_BYTES = 16
-# What a writer notes of its files: a name has at most 255 bytes, a checkpoint some thousand shards.
-MOST_NOTE_BYTES = 1 << 22
 # A rotation's pointer is a name of a file and the end of a line.
 MOST_POINTER_BYTES = 1 << 10
 
@@ -59,6 +58,16 @@ def open_regular(path: str | os.PathLike[str]) -> int:
         os.close(descriptor)
         raise
     return descriptor
+
+
+@contextmanager
+def opened(path: str | os.PathLike[str]) -> Iterator[int]:
+    """`open_regular`, closed at the end of the block."""
+    descriptor = open_regular(path)
+    try:
+        yield descriptor
+    finally:
+        os.close(descriptor)
 
 
 def check_regular(found: os.stat_result, path: str | os.PathLike[str]) -> None:
@@ -103,11 +112,8 @@ def read_text(descriptor: int, start: int, stop: int) -> bytearray:
 
 def read_all(path: str | os.PathLike[str], most: int) -> bytearray:
     """A text file of at most `most` bytes. Raises OSError as `open_regular`, ValueError if more."""
-    descriptor = open_regular(path)
-    try:
+    with opened(path) as descriptor:
         return read_text(descriptor, 0, size_within(descriptor, most))
-    finally:
-        os.close(descriptor)
 
 
 def printable(text: str) -> str:

@@ -20,7 +20,7 @@ from typing import Any
 def late(
     package: str, modules: Mapping[str, str]
 ) -> tuple[Callable[[str], Any], Callable[[], list[str]]]:
-    """The package's `__getattr__` and `__dir__`.
+    """The package's `__getattr__`, and its `__dir__`, which lists the public names.
 
     Args:
         package: its full name.
@@ -36,6 +36,6 @@ def late(
         return found
 
     def listed() -> list[str]:
-        return sorted({*vars(sys.modules[package]), *modules})
+        return sorted({*sys.modules[package].__all__, *modules})
 
     return load, listed

@@ -20,6 +20,7 @@ from gtensor.testing.compare import CheckError, to_numpy
 
 if TYPE_CHECKING:
     from gtensor.backend.typing import Array, DTypeLike, Params
+    from gtensor.engine.typing import Operand
 
 Layout: TypeAlias = "Callable[[Any, Array], Array]"
 FLOAT64 = np.dtype(np.float64)
@@ -150,15 +151,15 @@ class Case:
         return [a.astype(dtype).astype(FLOAT64) if i in self.floats and a is not None else a
                 for i, a in enumerate(self.arrays)]
 
-    def call(self, inputs: Sequence[object], device: Device | None = None) -> Tensor:
+    def call(self, inputs: Sequence[Operand | None], device: Device | None = None) -> Tensor:
         """The op on tensors, recorded where one requires a gradient."""
         return self.op(*inputs, **self.params(device))
 
-    def function(self, *inputs: object) -> Tensor:
+    def function(self, *inputs: Operand | None) -> Tensor:
         """The op as a function of its inputs alone."""
         return self.call(inputs)
 
-    def value(self, inputs: Sequence[object], device: Device | None = None) -> Tensor:
+    def value(self, inputs: Sequence[Operand | None], device: Device | None = None) -> Tensor:
         """The op's output, not recorded."""
         with no_grad():
             return self.call(inputs, device)

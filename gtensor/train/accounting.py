@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from dataclasses import dataclass
 
 from gtensor import memory
@@ -42,6 +43,7 @@ def account(trainer: Trainer) -> Account:
 
     Every array must come from the arena: run under `settings.override(arena_min_bytes=0)`.
     """
+    gc.collect()  # what another model left as garbage must not be freed within this step
     trainer.optimizer.zero_grad()
     lasting = _lasting(trainer)
     with memory.timeline(device=trainer.device) as recording:
@@ -56,7 +58,6 @@ def account(trainer: Trainer) -> Account:
     for life in history.lives:
         if life.made is None and lasting.get(life.address) == "data":
             life.category = "data"
-    # Collect garbage of another model first: its frees do not belong to this step.
     history.lives = [life for life in history.lives
                      if life.made is not None or life.address in lasting]
     return Account(history, stats.hits / max(1, stats.hits + stats.misses))

@@ -10,7 +10,7 @@ from gtensor import checkpoint
 from gtensor.checkpoint import CheckpointError, CheckpointMismatch
 from gtensor.nn.module import Module
 from gtensor.optim import Optimizer
-from gtensor.train.errors import UserError
+from gtensor.train.errors import UserError, told_to_user
 
 
 def save(path: Path, model: Module, optimizer: Optimizer, progress: dict[str, Any]) -> None:
@@ -18,10 +18,8 @@ def save(path: Path, model: Module, optimizer: Optimizer, progress: dict[str, An
 
     Raises UserError if the disk is full or the folder cannot be written.
     """
-    try:
+    with told_to_user():
         checkpoint.save(path, model=model, optimizer=optimizer, **progress)
-    except OSError as error:
-        raise UserError(error.strerror or str(error)) from error
 
 
 def load(path: Path, model: Module, optimizer: Optimizer,

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+
 
 class UserError(Exception):
     """A problem that the user can solve; the command prints its sentence without a traceback."""
@@ -14,3 +17,12 @@ def require(module: str, package: str, what: str = "training") -> None:
     if importlib.util.find_spec(module) is None:
         raise UserError(f"{what} needs {package}, which is not installed; "
                         "pip install 'gtensor[train]'")
+
+
+@contextmanager
+def told_to_user() -> Iterator[None]:
+    """An OSError of the block, such as a full disk, becomes a UserError of the same words."""
+    try:
+        yield
+    except OSError as error:
+        raise UserError(error.strerror or str(error)) from error

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from gtensor.system.atomic import make_folder_of, write_file
-from gtensor.train.errors import UserError
+from gtensor.train.errors import told_to_user
 
 
 def write_atomically(path: Path, data: bytes) -> None:
@@ -13,8 +13,6 @@ def write_atomically(path: Path, data: bytes) -> None:
 
     Raises UserError if the disk is full or the folder cannot be written.
     """
-    try:
+    with told_to_user():
         make_folder_of(path)
         write_file(path, data)
-    except OSError as error:
-        raise UserError(error.strerror or str(error)) from error

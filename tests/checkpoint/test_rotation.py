@@ -61,6 +61,24 @@ def test_a_failed_save_removes_nothing(tmp_path: Path, monkeypatch: pytest.Monke
     assert numbers(tmp_path) == before and checkpoints.latest() == checkpoints.path(1)
 
 
+def test_of_two_that_save_at_once_neither_removes_the_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first, second = Rotation(tmp_path, keep=1), Rotation(tmp_path, keep=1)
+    first.save(1)
+    whole = rotation.save
+
+    def save(path: Path, **state: Any) -> None:
+        whole(path, **state)
+        if path == first.path(5):  # the second saves between the first's save and its removals
+            second.save(6)
+
+    monkeypatch.setattr(rotation, "save", save)
+    first.save(5)
+    assert first.steps() == [6] and first.latest() == first.path(6)
+    assert first.load() == {"step": 6}
+
+
 def test_a_kill_at_any_call_leaves_nothing_after_the_next_save(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

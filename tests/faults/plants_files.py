@@ -10,7 +10,7 @@ from unittest.mock import patch
 import rich.console
 
 from gtensor import random
-from gtensor.checkpoint import Rotation, layout, reading
+from gtensor.checkpoint import layout, reading, writing
 from gtensor.memory.trace import plain_pickle
 from gtensor.system import atomic, documents, files
 from gtensor.system.documents import Facts
@@ -63,8 +63,8 @@ def buffer_position_unchecked() -> Context:
 
 
 def killed_rotation_left() -> Context:
-    """a rotation does not finish the one that a killed writer began"""
-    return patch.object(Rotation, "_settle", lambda self, names: None)
+    """the next writer does not remove what a killed one noted"""
+    return patch.object(writing, "_turn", lambda path: atomic.locked(path, writing._family(path)))
 
 
 def folder_named() -> Context:

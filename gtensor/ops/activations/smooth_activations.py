@@ -40,7 +40,7 @@ mish_grad = fused(
     "mish_grad", extended(_mish_grad_formula),
     gpu=wide_kernel("g x", "g * (gate + x * (F(1) - gate * gate) * gt_sigmoid(x))",
                     name="mish_grad", before=_MISH_GATE, header=_HEADER),
-    samples=alike(2), doc="The gradient of mish(x).",
+    samples=alike(2, apart), doc="The gradient of mish(x).",
 )
 
 mish_op = op(

@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 
     from gtensor.backend.typing import Array, DTypeLike
 
+__all__: list[str] = []  # one_hot is public in gtensor.nn.functional
+
 
 def class_axis(ndim: int) -> int:
     """Where the classes are, in scores of `ndim` axes."""

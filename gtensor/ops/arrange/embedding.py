@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from gtensor.backend.typing import Array, Params, Path
     from gtensor.engine.typing import Namespace, Step, Values
 
+__all__: list[str] = []  # embedding is public in gtensor.nn.functional
+
 
 def _gather(
     weight: Array, indices: Array, *, padding_idx: int | None, out: Array | None = None

@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from gtensor.backend.typing import Array, Params
     from gtensor.engine.typing import Namespace, Step, Values
 
+__all__: list[str] = []  # pad is public in gtensor.nn.functional
+
 Pads = tuple[tuple[int, int], ...]  # before and after, for each axis
 _MODES = ("constant", "reflect", "replicate", "circular")
 

@@ -29,6 +29,8 @@ if TYPE_CHECKING:
     from gtensor.backend.typing import Array, Params, Scalar
     from gtensor.engine.typing import Namespace, Operand, Step, Values
 
+__all__: list[str] = []
+
 METHODS = ("assign", "set_item")
 _RECORDS = {"pow": "power"}  # operators whose op has another name
 

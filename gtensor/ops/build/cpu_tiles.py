@@ -13,7 +13,7 @@ from gtensor.ops.build.path_builders import tiles
 from gtensor.settings import settings
 
 if TYPE_CHECKING:
-    from gtensor.backend.typing import Array, DTypeLike
+    from gtensor.backend.typing import Array
 
 # The key of a tile: it ends with an ellipsis, so that it selects an array.
 Tile: TypeAlias = tuple[int | slice | EllipsisType, ...]

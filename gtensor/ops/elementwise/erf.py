@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     from gtensor.backend.typing import Array, Path, Scalar
     from gtensor.engine.typing import Namespace
 
+__all__: list[str] = []  # erf is public in gtensor.nn.functional
+
 _TWO_OVER_ROOT_PI = 1.1283791670955126
 
 # W. J. Cody, "Rational Chebyshev approximations for the error function", Math. Comp. 23 (1969),

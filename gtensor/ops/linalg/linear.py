@@ -16,6 +16,8 @@ if TYPE_CHECKING:
     from gtensor.backend.typing import Array, Params, Path
     from gtensor.engine.typing import Namespace, Step, Values
 
+__all__: list[str] = []  # linear is public in gtensor.nn.functional
+
 
 def _rows(a: Array) -> Array:
     """`a` as a matrix of its last axis: a view where one exists that a GEMM can read."""

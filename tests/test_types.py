@@ -1,0 +1,120 @@
+"""What type checkers see of gtensor; its lists of public names are what the modules declare."""
+
+from __future__ import annotations
+
+import ast
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+import gtensor as gt
+import gtensor.array.dtypes
+from tests import typed_script
+
+ROOT = Path(__file__).resolve().parents[1]
+SCRIPT = ROOT / "tests" / "typed_script.py"
+MODULES = [gt, gt.linalg, gt.fft, gt.random, gt.memory, gt.nn, gt.nn.functional, gt.nn.init,
+           gt.nn.utils, gt.optim, gt.optim.lr_scheduler, gt.data, gt.checkpoint, gt.profiler,
+           gt.testing]
+BEFORE = "import gtensor as gt\nx = gt.ones(3)\nnet = gt.nn.Linear(3, 2)\n"
+TYPOS = {  # one line of a user's program -> what mypy says of it
+    "gt.summ(x)": 'has no attribute "summ"',
+    "gt.linalg.inverse(x)": 'has no attribute "inverse"',
+    "gt.nn.functional.gellu(x)": 'has no attribute "gellu"',
+    "gt.memory.stat()": 'has no attribute "stat"',
+    "x.shap": '"Tensor" has no attribute "shap"',
+    "net.forwrd(x)": '"Linear" has no attribute "forwrd"',
+    "net(x).forward": '"Tensor" has no attribute "forward"',
+    "net(3)": 'Argument 1 to "__call__" of "Hooked" has incompatible type "int"',
+    "gt.exp(net)": 'Argument 1 to "__call__" of "Op" has incompatible type "Linear"',
+    "y: int = gt.exp(x)": 'variable has type "int"',
+    "gt.optim.Adam(net)": 'Argument 1 to "Adam" has incompatible type "Linear"',
+    "gt.TYPE_CHECKING": 'does not explicitly export attribute "TYPE_CHECKING"',
+}
+
+
+def mypy(*files: Path) -> list[str]:
+    """What mypy --strict says of a user's files, line by line; gtensor itself is not reported on.
+
+    It keeps what it found beside that of `make style`, which has other options.
+    """
+    done = subprocess.run(
+        [sys.executable, "-m", "mypy", "--strict", "--follow-imports=silent", "--config-file=",
+         "--no-error-summary", "--cache-dir", str(ROOT / ".mypy_cache" / "strict"),
+         *map(str, files)],
+        capture_output=True, text=True, cwd=files[0].parent,
+        env={**os.environ, "MYPYPATH": str(ROOT)})
+    assert done.returncode in (0, 1), done.stderr
+    return done.stdout.splitlines()
+
+
+@pytest.mark.thorough
+def test_mypy_sees_every_public_name(tmp_path: Path) -> None:
+    """A name whose type it does not know is Any: every use of it would pass."""
+    names = [f"{module.__name__}.{name}" for module in MODULES for name in public_names(module)]
+    revealed = tmp_path / "names.py"
+    revealed.write_text("import gtensor\n" + "".join(f"reveal_type({name})\n" for name in names))
+    said = mypy(revealed)
+    unknown = [line for line in said if "Revealed type is" not in line or 'is "Any"' in line]
+    assert len(said) == len(names) > 400 and not unknown
+
+
+def public_names(module: ModuleType) -> list[str]:
+    """Those of its `__all__`, or those it defines."""
+    defined = [name for name, value in vars(module).items()
+               if not name.startswith("_") and getattr(value, "__module__", "") == module.__name__]
+    return list(getattr(module, "__all__", defined))
+
+
+@pytest.mark.thorough
+def test_mypy_accepts_the_program_of_a_user_and_finds_its_typos(tmp_path: Path) -> None:
+    planted = tmp_path / "planted.py"
+    planted.write_text(BEFORE + "\n".join(TYPOS) + "\n")
+    said = dict(re.findall(r"planted\.py:(\d+): error: (.*)", "\n".join(mypy(planted, SCRIPT))))
+    first = BEFORE.count("\n") + 1
+    assert [*map(int, said)] == [*range(first, first + len(TYPOS))]
+    for found, (typo, wanted) in zip(said.values(), TYPOS.items(), strict=True):
+        assert wanted in found, typo
+
+
+@pytest.mark.thorough
+def test_the_program_of_a_user_runs(tmp_path: Path) -> None:
+    net = typed_script.Classifier(8)
+    assert typed_script.train(net, tmp_path) > 0
+    assert typed_script.look(net) >= 0
+
+
+# -- the lists -------------------------------------------------------------------------------------
+
+
+def declared_in(folder: Path) -> Iterator[tuple[str, str]]:
+    """Every name in an `__all__` that is written out in a file of the folder, and the file."""
+    for path in sorted(folder.rglob("*.py")):
+        for node in ast.parse(path.read_text(encoding="utf-8")).body:
+            targets = node.targets if isinstance(node, ast.Assign) else [
+                node.target] if isinstance(node, ast.AnnAssign) else []
+            if any(isinstance(t, ast.Name) and t.id == "__all__" for t in targets):
+                assert isinstance(node, (ast.Assign, ast.AnnAssign)) and node.value is not None
+                yield from ((str(name), path.stem) for name in ast.literal_eval(node.value))
+
+
+def test_what_the_modules_of_ops_declare_is_public() -> None:
+    """Each name once, and none that hides a family or a module."""
+    declared = [name for name, _ in declared_in(ROOT / "gtensor" / "ops")]
+    assert sorted(declared) == gt.ops.__all__
+    assert {*declared, *gtensor.array.dtypes.__all__} <= {*gt.__all__}
+    assert len(gt.__all__) == len({*gt.__all__})
+    folders = {path.stem for path in (ROOT / "gtensor" / "ops").glob("*/")}
+    assert not folders & {*declared}
+    assert isinstance(gt.ops.fft, ModuleType) and isinstance(gt.ops.linalg, ModuleType)
+
+
+def test_dir_shows_public_names_only() -> None:
+    assert {*dir(gt)} == {*gt.__all__, "testing"}
+    assert {*dir(gt.memory)} == {*gt.memory.__all__}
