@@ -8,7 +8,7 @@ convolution is the adjoint of conv2d as a function of its own, and one axis is a
 from __future__ import annotations
 
 from math import prod
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from gtensor.backend import device_of, host
 from gtensor.backend.cuda import cupy
@@ -33,12 +33,18 @@ from gtensor.ops.conv.paths import (
 )
 from gtensor.ops.conv.planes import kernels_of
 
+if TYPE_CHECKING:
+    from gtensor.backend.typing import Array, Params
+    from gtensor.engine.typing import Namespace, Step, Tangent, Values
+    from gtensor.ops.conv.images import PerAxis
+
 # -- paths ---------------------------------------------------------------------------------------
 
 
 def _conv2d_cpu(
-    x: Any, weight: Any, bias: Any, *, out: Any = None, beta: float = 0.0, **params: Any
-) -> Any:
+    x: Array, weight: Array, bias: Array | None, *, out: Array | None = None, beta: float = 0.0,
+    **params: Any,
+) -> Array:
     g = geometry(x.shape[2:], weight.shape[2:], **params)
     if out is None:
         out, beta = host().empty((x.shape[0], weight.shape[0], *g.out), x.dtype, "conv2d"), 0.0
@@ -48,9 +54,9 @@ def _conv2d_cpu(
 
 
 def _grad_input_cpu(
-    g: Any, weight: Any, bias: Any, *, size: Pair, out: Any = None, beta: float = 0.0,
-    **params: Any,
-) -> Any:
+    g: Array, weight: Array, bias: Array | None, *, size: Pair, out: Array | None = None,
+    beta: float = 0.0, **params: Any,
+) -> Array:
     geo = geometry(size, weight.shape[2:], **params)
     if out is None:
         shape = (g.shape[0], weight.shape[1] * geo.groups, *size)
@@ -61,8 +67,8 @@ def _grad_input_cpu(
 
 
 def _grad_weight_cpu(
-    g: Any, x: Any, *, kernel: Pair, out: Any = None, beta: float = 0.0, **params: Any
-) -> Any:
+    g: Array, x: Array, *, kernel: Pair, out: Array | None = None, beta: float = 0.0, **params: Any
+) -> Array:
     geo = geometry(x.shape[2:], kernel, **params)
     shape = (g.shape[1], x.shape[1] // geo.groups, *kernel)
     if out is None:
@@ -73,8 +79,9 @@ def _grad_weight_cpu(
 
 
 def _conv2d_gpu(
-    x: Any, weight: Any, bias: Any, *, out: Any = None, beta: float = 0.0, **params: Any
-) -> Any:
+    x: Array, weight: Array, bias: Array | None, *, out: Array | None = None, beta: float = 0.0,
+    **params: Any,
+) -> Array:
     xp, device, x = cupy(), device_of(x), cupy().ascontiguousarray(x)
     g = geometry(x.shape[2:], weight.shape[2:], **params)
     if out is None:
@@ -92,14 +99,14 @@ def _conv2d_gpu(
 
 
 def _grad_input_gpu(
-    g: Any, weight: Any, bias: Any, *, size: Pair, out: Any = None, beta: float = 0.0,
-    **params: Any,
-) -> Any:
+    g: Array, weight: Array, bias: Array | None, *, size: Pair, out: Array | None = None,
+    beta: float = 0.0, **params: Any,
+) -> Array:
     xp, device = cupy(), device_of(g)
     geo = geometry(size, weight.shape[2:], **params)
     shape = (g.shape[0], weight.shape[1] * geo.groups, *size)
-    direct = out is not None and out.flags.c_contiguous
-    result = out if direct else xp.empty(shape, g.dtype)
+    result = out if out is not None and out.flags.c_contiguous else xp.empty(shape, g.dtype)
+    direct = result is out
     rows = xp.ascontiguousarray(weight.reshape(weight.shape[0], -1))
     space = GpuTiles(device, shape, g.dtype, geo)
     for tile in space.tiles():
@@ -116,14 +123,16 @@ def _grad_input_gpu(
 
 
 def _grad_weight_gpu(
-    g: Any, x: Any, *, kernel: Pair, out: Any = None, beta: float = 0.0, **params: Any
-) -> Any:
+    g: Array, x: Array, *, kernel: Pair, out: Array | None = None, beta: float = 0.0, **params: Any
+) -> Array:
     xp, device, x = cupy(), device_of(x), cupy().ascontiguousarray(x)
     geo = geometry(x.shape[2:], kernel, **params)
     shape = (g.shape[1], x.shape[1] // geo.groups, *kernel)
     work = computed_in(g.dtype)
-    direct = out is not None and out.flags.c_contiguous and out.dtype == work
-    total = (out if direct else xp.empty(shape, work)).reshape(shape[0], prod(shape[1:]))
+    whole = (out if out is not None and out.flags.c_contiguous and out.dtype == work
+             else xp.empty(shape, work))
+    direct = whole is out
+    total = whole.reshape(shape[0], prod(shape[1:]))
     begun = direct and bool(beta)
     space = GpuTiles(device, x.shape, x.dtype, geo)
     for tile in space.tiles():
@@ -134,7 +143,7 @@ def _grad_weight_gpu(
     if not begun:  # no image
         total[...] = 0
     if direct:
-        return out
+        return whole
     if out is None:
         return total.reshape(shape).astype(g.dtype, copy=False)
     out[...] = out + total.reshape(shape) if beta else total.reshape(shape)
@@ -144,12 +153,12 @@ def _grad_weight_gpu(
 # -- rules ---------------------------------------------------------------------------------------
 
 
-def _shared(step: Any, *without: str) -> dict[str, Any]:
+def _shared(step: Step, *without: str) -> Params:
     """The parameters that all three ops have."""
     return {name: value for name, value in step.params.items() if name not in without}
 
 
-def _conv2d_backward(ns: Any, step: Any, g: Any) -> None:
+def _conv2d_backward(ns: Namespace, step: Step, g: Array) -> None:
     x, weight = step.saved
     params = step.params
     if step.needs(1):
@@ -164,7 +173,7 @@ def _conv2d_backward(ns: Any, step: Any, g: Any) -> None:
             g, weight, None, size=step.shape(0)[2:], out=buffer, beta=beta, **params))
 
 
-def _grad_input_backward(ns: Any, step: Any, u: Any) -> None:
+def _grad_input_backward(ns: Namespace, step: Step, u: Array) -> None:
     g, weight = step.saved
     params = _shared(step, "size")
     if step.needs(0):
@@ -178,7 +187,7 @@ def _grad_input_backward(ns: Any, step: Any, u: Any) -> None:
         step.give(2, ns.sum(u, axis=(0, 2, 3)))
 
 
-def _grad_weight_backward(ns: Any, step: Any, u: Any) -> None:
+def _grad_weight_backward(ns: Namespace, step: Step, u: Array) -> None:
     g, x = step.saved
     params = _shared(step, "kernel")
     if step.needs(0):
@@ -190,8 +199,10 @@ def _grad_weight_backward(ns: Any, step: Any, u: Any) -> None:
             g, u, None, size=step.shape(1)[2:], out=buffer, beta=beta, **params))
 
 
-def _bilinear_tangent(name: str) -> Any:
-    def tangent(ns: Any, primals: Any, tangents: Any, out: Any, params: dict[str, Any]) -> Any:
+def _bilinear_tangent(name: str) -> Tangent:
+    def tangent(
+        ns: Namespace, primals: Values, tangents: Values, out: Array, params: Params
+    ) -> Array:
         rest = (None,) * (len(primals) - 2)
         function = getattr(ns, name)
         terms = []
@@ -212,7 +223,7 @@ def _bilinear_tangent(name: str) -> Any:
 
 # -- definitions -----------------------------------------------------------------------------------
 
-_CASES: list[tuple[tuple[int, ...], tuple[int, ...], dict[str, Any]]] = [
+_CASES: list[tuple[tuple[int, ...], tuple[int, ...], Params]] = [
     ((2, 3, 5, 4), (4, 3, 3, 3), {}),
     ((1, 4, 7, 6), (2, 2, 3, 2), {"stride": (2, 3), "padding": (1, 0, 2, 1), "groups": 2}),
     ((2, 2, 6, 6), (3, 2, 2, 3), {"dilation": (2, 1), "padding": (0, 2, 1, 0)}),
@@ -329,8 +340,8 @@ def conv1d(
 
 
 def _convolution(
-    name: str, axes: int, input: Tensor, weight: Tensor, bias: Tensor | None, stride: Any,
-    padding: Any, dilation: Any, groups: int,
+    name: str, axes: int, input: Tensor, weight: Tensor, bias: Tensor | None, stride: PerAxis,
+    padding: PerAxis | str, dilation: PerAxis, groups: int,
 ) -> Tensor:
     steps = per_axis(name, "stride", stride, 1, axes)
     spacing = per_axis(name, "dilation", dilation, 1, axes)
@@ -377,7 +388,7 @@ def check_shapes(
 
 
 def _padding(
-    name: str, axes: int, padding: Any, kernel: Pair, stride: Pair, dilation: Pair
+    name: str, axes: int, padding: PerAxis | str, kernel: Pair, stride: Pair, dilation: Pair
 ) -> tuple[int, int, int, int]:
     """(top, left, bottom, right); 'same' puts an odd one at the bottom and right, as in PyTorch."""
     if padding == "valid":
@@ -431,8 +442,8 @@ def conv_transpose1d(
 
 
 def _transposed(
-    name: str, axes: int, input: Tensor, weight: Tensor, bias: Tensor | None, stride: Any,
-    padding: Any, output_padding: Any, groups: int, dilation: Any,
+    name: str, axes: int, input: Tensor, weight: Tensor, bias: Tensor | None, stride: PerAxis,
+    padding: PerAxis, output_padding: PerAxis, groups: int, dilation: PerAxis,
 ) -> Tensor:
     steps = per_axis(name, "stride", stride, 1, axes)
     spacing = per_axis(name, "dilation", dilation, 1, axes)

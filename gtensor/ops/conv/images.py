@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import TypeAlias
 
 from gtensor.engine.tensor import Tensor
 from gtensor.ops.arrange.shape import expand_dims, reshape, squeeze
 from gtensor.ops.conv.paths import Pair
 
+PerAxis: TypeAlias = "int | Sequence[int]"  # one for all axes, or one per axis
 
-def per_axis(name: str, what: str, value: Any, least: int, axes: int) -> Pair:
+
+def per_axis(name: str, what: str, value: PerAxis, least: int, axes: int) -> Pair:
     """(height, width) of an integer or of one per axis; ValueError below `least`.
 
     With one axis the height is that of the images' only row: 1, or 0 where 0 is allowed.

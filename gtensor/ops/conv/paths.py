@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from math import prod
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 from numpy.lib.stride_tricks import as_strided
@@ -20,6 +20,9 @@ from gtensor.backend import Device, host
 from gtensor.backend.cuda import cupy
 from gtensor.backend.kernels import flat_launch, raw
 from gtensor.ops.build.cpu_tiles import computed_in
+
+if TYPE_CHECKING:
+    from gtensor.backend.typing import Array
 
 WORKSPACE_BYTES = 4 * 2**20  # of a tile on the CPU: in the cache of a core, large enough for a GEMM
 GPU_WORKSPACE_BYTES = 64 * 2**20
@@ -83,7 +86,7 @@ class Tile(NamedTuple):
 class CpuTiles:
     """The tiles of one call, and the buffers that all of them use."""
 
-    def __init__(self, n: int, channels: int, outputs: int, g: Geometry, dtype: Any) -> None:
+    def __init__(self, n: int, channels: int, outputs: int, g: Geometry, dtype: np.dtype) -> None:
         self.g, self.channels, self.outputs = g, channels, outputs
         self.taps = prod(g.kernel) * channels // g.groups  # rows of a group's weight matrix
         tall, wide = g.reach()
@@ -191,7 +194,7 @@ def _everything(window: np.ndarray) -> tuple[slice, slice]:
 
 
 def correlate(
-    x: np.ndarray, matrix: np.ndarray, bias: Any, g: Geometry, out: np.ndarray, beta: float
+    x: np.ndarray, matrix: np.ndarray, bias: Array | None, g: Geometry, out: np.ndarray, beta: float
 ) -> np.ndarray:
     """out = x convolved with a weight matrix (groups, outputs, taps) + bias + beta * out."""
     if bias is not None:
@@ -220,7 +223,7 @@ def _plain(x: np.ndarray, g: Geometry, out: np.ndarray) -> bool:
 
 
 def _correlate_plain(
-    x: np.ndarray, matrix: np.ndarray, bias: Any, g: Geometry, out: np.ndarray
+    x: np.ndarray, matrix: np.ndarray, bias: Array | None, g: Geometry, out: np.ndarray
 ) -> np.ndarray:
     positions = prod(g.size)
     images = x.reshape(x.shape[0], g.groups, x.shape[1] // g.groups, positions)
@@ -247,7 +250,8 @@ def weight_matrix(weight: np.ndarray, groups: int, flipped: bool = False) -> np.
 
 
 def input_gradient(
-    g: np.ndarray, weight: np.ndarray, bias: Any, geo: Geometry, out: np.ndarray, beta: float
+    g: np.ndarray, weight: np.ndarray, bias: Array | None, geo: Geometry, out: np.ndarray,
+    beta: float,
 ) -> np.ndarray:
     """out = the gradient of the convolution's input + bias + beta * out."""
     if geo.stride == (1, 1):
@@ -301,7 +305,9 @@ _COL2IM = raw("im2col.cu", "col2im")
 class GpuTiles:
     """Tiles of images, and their columns (channels * taps, n, positions)."""
 
-    def __init__(self, device: Device, x_shape: tuple[int, ...], dtype: Any, g: Geometry) -> None:
+    def __init__(
+        self, device: Device, x_shape: tuple[int, ...], dtype: np.dtype, g: Geometry
+    ) -> None:
         self.n, self.channels = x_shape[:2]
         self.g = g
         self.taps, self.positions = self.channels * prod(g.kernel), prod(g.out)
@@ -314,7 +320,7 @@ class GpuTiles:
         for first in range(0, self.n, self.images):
             yield slice(first, min(first + self.images, self.n))
 
-    def columns(self, tile: slice) -> Any:
+    def columns(self, tile: slice) -> Array:
         """Uninitialized columns of a tile, (channels * taps, n * positions)."""
         width = (tile.stop - tile.start) * self.positions
         return self._columns(0, (self.taps, width))
@@ -324,14 +330,14 @@ class GpuTiles:
         return (n, self.channels, *self.g.size, *self.g.kernel, *self.g.out, *self.g.stride,
                 *self.g.before, *self.g.dilation, self.positions, n * self.positions, 1)
 
-    def gather(self, x: Any, tile: slice) -> Any:
+    def gather(self, x: Array, tile: slice) -> Array:
         """The tile's columns of x, which is contiguous."""
         columns = self.columns(tile)
         grid, block = flat_launch(columns.size)
         _IM2COL[x.dtype](grid, block, (x[tile], columns, *self._arguments(tile)))
         return columns
 
-    def scatter(self, x: Any, tile: slice, accumulate: bool) -> None:
+    def scatter(self, x: Array, tile: slice, accumulate: bool) -> None:
         """The tile's columns summed into x, which is contiguous."""
         part = x[tile]
         grid, block = flat_launch(part.size)
@@ -339,12 +345,12 @@ class GpuTiles:
             self.columns(tile), part, *self._arguments(tile), int(accumulate)))
 
 
-def by_group(matrix: Any, groups: int) -> Any:
+def by_group(matrix: Array, groups: int) -> Array:
     """The rows of a matrix in equal shares: (groups, rows / groups, columns)."""
     return matrix.reshape(groups, matrix.shape[0] // groups, matrix.shape[1])
 
 
-def channels_first(g: Any, tile: slice) -> Any:
+def channels_first(g: Array, tile: slice) -> Array:
     """A tile of images as a matrix (channels, n * positions)."""
     part = g[tile]
     return cupy().ascontiguousarray(part.transpose(1, 0, 2, 3)).reshape(part.shape[1], -1)

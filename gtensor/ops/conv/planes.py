@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from math import prod
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -18,6 +18,9 @@ from gtensor.backend import host
 from gtensor.ops.build.cpu_tiles import computed_in
 from gtensor.ops.conv.paths import Geometry, overlap
 from gtensor.settings import settings
+
+if TYPE_CHECKING:
+    from gtensor.backend.typing import Array
 
 MOST_PRODUCTS = 4  # input times output channels of a group: with more, matrix products are faster
 
@@ -37,7 +40,7 @@ def kernels_of(weight: np.ndarray, groups: int) -> np.ndarray:
 class _Planes:
     """Tiles of groups of one image each, and the buffers that all of them use."""
 
-    def __init__(self, n: int, channels: int, outputs: int, g: Geometry, dtype: Any) -> None:
+    def __init__(self, n: int, channels: int, outputs: int, g: Geometry, dtype: np.dtype) -> None:
         self.n, self.g = n, g
         tall, wide = g.reach()
         self.height = (g.out[0] - 1) * g.stride[0] + tall
@@ -105,7 +108,8 @@ class _Planes:
 
 
 def correlate(
-    x: np.ndarray, kernels: np.ndarray, bias: Any, g: Geometry, out: np.ndarray, beta: float
+    x: np.ndarray, kernels: np.ndarray, bias: Array | None, g: Geometry, out: np.ndarray,
+    beta: float,
 ) -> np.ndarray:
     """out = x convolved with `kernels_of` a weight + bias + beta * out."""
     space = _Planes(x.shape[0], x.shape[1], out.shape[1], g, kernels.dtype)
@@ -136,7 +140,8 @@ def correlate(
 
 
 def input_gradient(
-    g: np.ndarray, kernels: np.ndarray, bias: Any, geo: Geometry, out: np.ndarray, beta: float
+    g: np.ndarray, kernels: np.ndarray, bias: Array | None, geo: Geometry, out: np.ndarray,
+    beta: float,
 ) -> np.ndarray:
     """out = the gradient of the convolution's input + bias + beta * out."""
     if geo.stride == (1, 1):

@@ -7,7 +7,7 @@ backward recomputes the pre-activation tile by tile. Statistics of half types ar
 from __future__ import annotations
 
 from math import inf, prod
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from gtensor.backend import DeviceError
 from gtensor.backend.kernels import elementwise
@@ -26,11 +26,23 @@ from gtensor.ops.build.path_builders import tiled
 from gtensor.ops.build.pointwise import partial, pointwise
 from gtensor.ops.norms import batch_norm_paths as paths
 
+if TYPE_CHECKING:
+    import numpy as np
+
+    from gtensor.backend.typing import Array, Params
+    from gtensor.engine.typing import ArrayOrTensor, Namespace, Step, Values
+    from gtensor.ops.norms.replicas import Replicas
+
+Inputs: TypeAlias = "tuple[Array, Array | None, Array | None, Array, Array]"
+"""x, weight, bias, mean and variance."""
+
 # -- rules ---------------------------------------------------------------------------------------
 
 
-def _recorded_terms(ns: Any, g: Any, x: Any, weight: Any, bias: Any, mean: Any, var: Any,
-                    params: dict[str, Any]) -> tuple[Any, Any, Any]:
+def _recorded_terms(
+    ns: Namespace, g: ArrayOrTensor, x: ArrayOrTensor, weight: ArrayOrTensor | None,
+    bias: ArrayOrTensor | None, mean: ArrayOrTensor, var: ArrayOrTensor, params: Params,
+) -> tuple[ArrayOrTensor, ArrayOrTensor, ArrayOrTensor]:
     """xhat, the gradient before the activation, and 1 / deviation, in recorded ops.
 
     In training the statistics are functions of x, so they are recomputed from it.
@@ -52,8 +64,9 @@ def _recorded_terms(ns: Any, g: Any, x: Any, weight: Any, bias: Any, mean: Any, 
 
 
 def _sums_recorded(
-    g: Any, x: Any, weight: Any, bias: Any, mean: Any, var: Any, **params: Any
-) -> Any:
+    g: Tensor, x: Tensor, weight: Tensor | None, bias: Tensor | None, mean: Tensor, var: Tensor,
+    **params: Any,
+) -> Tensor:
     ns = recorded
     axes = (0, *range(2, len(x.shape)))
     xhat, dy, _ = _recorded_terms(ns, g, x, weight, bias, mean, var, params)
@@ -62,8 +75,9 @@ def _sums_recorded(
 
 
 def _dx_recorded(
-    g: Any, x: Any, weight: Any, bias: Any, mean: Any, var: Any, sums: Any, **params: Any
-) -> Any:
+    g: Tensor, x: Tensor, weight: Tensor | None, bias: Tensor | None, mean: Tensor, var: Tensor,
+    sums: Tensor, **params: Any,
+) -> Tensor:
     ns = recorded
     kept = (1, x.shape[1], *(1,) * (len(x.shape) - 2))
     xhat, dy, rstd = _recorded_terms(ns, g, x, weight, bias, mean, var, params)
@@ -74,16 +88,14 @@ def _dx_recorded(
     return dy * rstd if weight is None else dy * (rstd * ns.reshape(weight, shape=kept))
 
 
-def _backward(ns: Any, step: Any, g: Any) -> None:
+def _backward(ns: Namespace, step: Step, g: Array) -> None:
     x, weight, bias, mean, var, center, spread = step.saved
     if not step.params["training"]:
         center, spread = mean, var  # inputs, which have a history in a recorded pass
     give_gradients(ns, step, g, (x, weight, bias, center, spread), step.params)
 
 
-def give_gradients(
-    ns: Any, step: Any, g: Any, arrays: tuple[Any, ...], params: dict[str, Any]
-) -> None:
+def give_gradients(ns: Namespace, step: Step, g: Array, arrays: Inputs, params: Params) -> None:
     """The rule of batch norm, from x, weight, bias, mean and variance."""
     if params["sync"] is not None and ns is recorded:
         raise GradientError("create_graph=True through a batch norm that is synchronized over "
@@ -107,7 +119,9 @@ def give_gradients(
         step.give(0, dx)
 
 
-def give_statistics(ns: Any, step: Any, sums: Any, weight: Any, var: Any) -> None:
+def give_statistics(
+    ns: Namespace, step: Step, sums: Array | None, weight: Array | None, var: Array
+) -> None:
     """Gradients of the given mean and variance, where they are needed."""
     if not (step.needs(3) or step.needs(4)):
         return
@@ -120,16 +134,16 @@ def give_statistics(ns: Any, step: Any, sums: Any, weight: Any, var: Any) -> Non
         step.give(4, ns.multiply(ns.slice(sums, key=(1,)), slope))
 
 
-def tangent(ns: Any, primals: Any, tangents: Any, out: Any, params: dict[str, Any]) -> Any:
+def tangent(ns: Namespace, primals: Values, tangents: Values, out: Array, params: Params) -> Array:
     """Through the formula, one tangent at a time; the activation's derivative at the end."""
     x, weight, bias, mean, var = primals
     dx, dweight, dbias, dmean, dvar = tangents
     axes, kept = (0, *range(2, len(x.shape))), (1, x.shape[1], *(1,) * (len(x.shape) - 2))
 
-    def wide(a: Any) -> Any:
+    def wide(a: Array) -> Array:
         return ns.reshape(a, shape=kept)
 
-    def average(a: Any) -> Any:
+    def average(a: Array) -> Array:
         return ns.mean(a, axis=axes, keepdims=True)
 
     if params["training"]:
@@ -165,7 +179,7 @@ def tangent(ns: Any, primals: Any, tangents: Any, out: Any, params: dict[str, An
 # -- definitions -----------------------------------------------------------------------------------
 
 
-def _options(training: bool, activation: str, parameter: float = 0.01) -> dict[str, Any]:
+def _options(training: bool, activation: str, parameter: float = 0.01) -> Params:
     return {"training": training, "eps": 1e-5, "activation": activation, "parameter": parameter,
             "sync": None}
 
@@ -188,7 +202,7 @@ def _samples() -> list[Sample]:
 
 def reference(
     torch: Any, x: Any, weight: Any, bias: Any, mean: Any, var: Any, *, training: bool, eps: float,
-    activation: str, parameter: float, sync: Any = None,
+    activation: str, parameter: float, sync: Replicas | None = None,
 ) -> Any:
     if training:
         mean, var = None, None
@@ -363,14 +377,14 @@ def _check_averages(
                              "read-only; clone() it first")
 
 
-def check_eps(eps: float, dtype: Any, name: str) -> None:
+def check_eps(eps: float, dtype: np.dtype, name: str) -> None:
     """Raise unless eps is a positive number in the compute dtype."""
     if not 0 < computed_in(dtype).type(eps) < inf:
         raise ValueError(f"{name} was given eps={eps}; wanted a positive number, which keeps its "
                          "scale from 0")
 
 
-def check_activation(activation: str, parameter: float, dtype: Any, name: str) -> None:
+def check_activation(activation: str, parameter: float, dtype: np.dtype, name: str) -> None:
     """Raise for an activation that is not known, and for a parameter that it cannot have."""
     if activation not in ACTIVATIONS:
         raise ValueError(f"{name} was given activation={activation!r}; wanted one of "

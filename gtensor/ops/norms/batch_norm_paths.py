@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import nullcontext
 from math import prod
-from typing import Any
+from typing import TYPE_CHECKING, TypeAlias, overload
 
 import numpy as np
 
@@ -24,6 +24,11 @@ from gtensor.ops.build.cpu_tiles import computed_in
 from gtensor.ops.build.path_builders import settled, tiles
 from gtensor.ops.norms.moments import add_products, add_sums, moments, over_lead
 from gtensor.settings import settings
+
+if TYPE_CHECKING:
+    from gtensor.backend.typing import Array, DTypeLike
+    from gtensor.ops.build.cpu_tiles import Tile
+    from gtensor.ops.norms.replicas import Replicas
 
 
 class Channels:
@@ -43,11 +48,17 @@ class Channels:
         """A view with the channels first."""
         return a.swapaxes(0, 1)
 
-    def per_channel(self, a: Any) -> Any:
+    @overload
+    def per_channel(self, a: Array) -> Array: ...
+
+    @overload
+    def per_channel(self, a: Array | None) -> Array | None: ...
+
+    def per_channel(self, a: Array | None) -> Array | None:
         """A per-channel array, in the compute dtype, broadcast to the moved shape."""
         return None if a is None else over_lead(a.astype(self.work, copy=False), self.shape)
 
-    def tiles(self) -> Iterator[tuple[Any, tuple[int, ...]]]:
+    def tiles(self) -> Iterator[tuple[Tile, tuple[int, ...]]]:
         """Keys of the tiles, and the shape that each selects."""
         shape = np.broadcast_to(np.empty(()), self.shape)
         for tile in tiles(self.shape, self.limit):
@@ -71,11 +82,14 @@ class Channels:
 
 # -- the walks, of this op and of the one in place -------------------------------------------------
 
-Term = tuple[Any, np.ndarray, np.ndarray]  # of a tile: its key, values a, the gradient dy
+Term: TypeAlias = "tuple[Tile, Array, Array]"  # of a tile: its key, values a, the gradient dy
+# of x's shape, channels first: the gradient of the output and x; per channel: mean, 1 / deviation,
+# weight, bias
+Views: TypeAlias = "tuple[Array, Array, Array, Array, Array | None, Array | None]"
 
 
 def transform(
-    c: Channels, x: Any, out: Any, center: Any, slope: Any, shift: Any,
+    c: Channels, x: Array, out: Array, center: Array, slope: Array, shift: Array | None,
     activate: Callable[[np.ndarray], np.ndarray],
 ) -> None:
     """out = activate((x - center) * slope + shift), in scratch buffer 0. `out` may be x."""
@@ -104,7 +118,8 @@ def summed(c: Channels, terms: Iterable[Term], totals: np.ndarray) -> Iterator[T
 
 
 def write_dx(
-    c: Channels, out: Any, terms: Iterable[Term], scale: Any, tilt: Any = None, low: Any = None
+    c: Channels, out: Array, terms: Iterable[Term], scale: Array, tilt: Array | None = None,
+    low: Array | None = None,
 ) -> None:
     """out = dy * scale - (a * tilt + low), without the bracket where tilt is None.
 
@@ -114,14 +129,16 @@ def write_dx(
     scale, tilt, low = c.per_channel(scale), c.per_channel(tilt), c.per_channel(low)
     for key, a, dy in terms:
         dx = np.multiply(dy, scale[key], out=c.scratch(1, dy.shape))
-        if tilt is not None:
+        if tilt is not None and low is not None:
             a = np.multiply(a, tilt[key], out=c.scratch(0, a.shape))
             a += low[key]
             dx -= a
         result[key] = dx
 
 
-def normalized(c: Channels, key: Any, shape: Any, x: Any, mean: Any, rstd: Any) -> np.ndarray:
+def normalized(
+    c: Channels, key: Tile, shape: tuple[int, ...], x: Array, mean: Array, rstd: Array
+) -> np.ndarray:
     """(x - mean) * rstd of a tile, in scratch buffer 0."""
     xhat = c.scratch(0, shape)
     np.subtract(x[key], mean[key], out=xhat)
@@ -129,7 +146,9 @@ def normalized(c: Channels, key: Any, shape: Any, x: Any, mean: Any, rstd: Any) 
     return xhat
 
 
-def affine(c: Channels, key: Any, xhat: np.ndarray, weight: Any, bias: Any) -> np.ndarray:
+def affine(
+    c: Channels, key: Tile, xhat: np.ndarray, weight: Array | None, bias: Array | None
+) -> np.ndarray:
     """xhat * weight + bias of a tile, in scratch buffer 1."""
     y = c.scratch(1, xhat.shape)
     if weight is None:
@@ -141,18 +160,18 @@ def affine(c: Channels, key: Any, xhat: np.ndarray, weight: Any, bias: Any) -> n
     return y
 
 
-def inverse_deviation(var: np.ndarray, eps: float, work: Any) -> np.ndarray:
+def inverse_deviation(var: np.ndarray, eps: float, work: DTypeLike) -> np.ndarray:
     """1 / sqrt(var + eps), computed in float64."""
     return (1 / np.sqrt(var.astype(np.float64) + eps)).astype(work)
 
 
-def scale_of(weight: Any, var: np.ndarray, eps: float, work: Any) -> np.ndarray:
+def scale_of(weight: Array | None, var: np.ndarray, eps: float, work: np.dtype) -> np.ndarray:
     """weight / deviation per channel."""
     rstd = inverse_deviation(var, eps, work)
     return rstd if weight is None else rstd * weight.astype(work)
 
 
-def statistics_cpu(x: np.ndarray, out: Any = None) -> np.ndarray:
+def statistics_cpu(x: np.ndarray, out: Array | None = None) -> np.ndarray:
     """Mean and biased variance per channel, (2, C)."""
     work = computed_in(x.dtype)
     result = np.stack(moments(x.swapaxes(0, 1), 1, work))
@@ -163,13 +182,14 @@ def statistics_cpu(x: np.ndarray, out: Any = None) -> np.ndarray:
 
 
 def forward_cpu(
-    x: Any, weight: Any, bias: Any, mean: Any, var: Any, *, training: bool, eps: float,
-    activation: str, parameter: float, sync: Any = None, out: Any = None,
-) -> Any:
+    x: Array, weight: Array | None, bias: Array | None, mean: Array | None, var: Array | None, *,
+    training: bool, eps: float, activation: str, parameter: float, sync: Replicas | None = None,
+    out: Array | None = None,
+) -> tuple[Array, Array, Array]:
     """act((x - mean) / sqrt(var + eps) * weight + bias), mean, var."""
     if out is None:
         out = host().empty(x.shape, x.dtype, "batch_norm")
-    if mean is None:
+    if mean is None or var is None:
         mean, var = statistics_cpu(x)
     c = Channels(x, 1)
     act, ns = ACTIVATIONS[activation][0], raw_spaces["cpu"]
@@ -178,9 +198,7 @@ def forward_cpu(
     return out, mean, var
 
 
-def _terms(
-    c: Channels, arrays: tuple[Any, ...], activation: str, parameter: float
-) -> Iterator[Term]:
+def _terms(c: Channels, arrays: Views, activation: str, parameter: float) -> Iterator[Term]:
     """Terms with a = xhat; dy is the gradient before the activation."""
     g, x, mean, rstd, weight, bias = arrays
     act_grad, ns = ACTIVATIONS[activation][1], raw_spaces["cpu"]
@@ -196,16 +214,18 @@ def _terms(
 
 
 def _views(
-    c: Channels, g: Any, x: Any, weight: Any, bias: Any, mean: Any, var: Any, eps: float
-) -> tuple[Any, ...]:
+    c: Channels, g: Array, x: Array, weight: Array | None, bias: Array | None, mean: Array,
+    var: Array, eps: float,
+) -> Views:
     rstd = inverse_deviation(var, eps, c.work)
-    return (c.moved(g), c.moved(x), *map(c.per_channel, (mean, rstd, weight, bias)))
+    return (c.moved(g), c.moved(x), c.per_channel(mean), c.per_channel(rstd),
+            c.per_channel(weight), c.per_channel(bias))
 
 
 def sums_cpu(
-    g: Any, x: Any, weight: Any, bias: Any, mean: Any, var: Any, *, training: bool, eps: float,
-    activation: str, parameter: float, out: Any = None,
-) -> Any:
+    g: Array, x: Array, weight: Array | None, bias: Array | None, mean: Array, var: Array, *,
+    training: bool, eps: float, activation: str, parameter: float, out: Array | None = None,
+) -> Array:
     """Per channel the sums of dy and of dy * xhat, (2, C): the gradients of bias and weight."""
     c = Channels(x, 3, settings.tile_elements // 2)  # so that all of them are a tile of 64K
     totals = np.zeros((2, x.shape[1]), np.float64)
@@ -219,9 +239,10 @@ def sums_cpu(
 
 
 def dx_cpu(
-    g: Any, x: Any, weight: Any, bias: Any, mean: Any, var: Any, sums: Any, *, training: bool,
-    eps: float, activation: str, parameter: float, count: int | None = None, out: Any = None,
-) -> Any:
+    g: Array, x: Array, weight: Array | None, bias: Array | None, mean: Array, var: Array,
+    sums: Array, *, training: bool, eps: float, activation: str, parameter: float,
+    count: int | None = None, out: Array | None = None,
+) -> Array:
     """The gradient of x, from `sums` in training."""
     if out is None:
         out = host().empty(x.shape, x.dtype, "batch_norm_dx")
@@ -272,7 +293,7 @@ class GpuChannels:
     layouts to C order.
     """
 
-    def __init__(self, x: Any) -> None:
+    def __init__(self, x: Array) -> None:
         positions = prod(x.shape[2:])
         self.shape, self.dtype = x.shape, x.dtype
         self.count = x.shape[0] * positions  # elements of a channel
@@ -310,12 +331,12 @@ class GpuChannels:
         nbytes = arrays * self.count * self.dtype.itemsize
         return 0 if self.last or nbytes > shared_bytes() else nbytes
 
-    def dense(self, a: Any) -> Any:
+    def dense(self, a: Array) -> Array:
         """An array of this shape as kernels read it: contiguous, in this order of axes."""
         xp = cupy()
         return xp.ascontiguousarray(xp.moveaxis(a, 1, -1) if self.last else a, dtype=self.dtype)
 
-    def target(self, out: Any) -> tuple[Any, bool]:
+    def target(self, out: Array | None) -> tuple[Array, bool]:
         """The array for kernels to write, in this order of axes, and whether it is in `out`."""
         xp = cupy()
         if out is not None and out.dtype == self.dtype:
@@ -325,21 +346,21 @@ class GpuChannels:
         n, c, *rest = self.shape
         return xp.empty((n, *rest, c) if self.last else self.shape, self.dtype), False
 
-    def result(self, target: Any, out: Any, direct: bool) -> Any:
+    def result(self, target: Array, out: Array | None, direct: bool) -> Array:
         """A path's result, from that of `target`."""
-        if direct:
+        if direct and out is not None:
             return out
         return settled(cupy().moveaxis(target, -1, 1) if self.last else target, out)
 
-    def launch(self, kernels: tuple[Raw, Raw], *args: Any) -> None:
+    def launch(self, kernels: tuple[Raw, Raw], *args: object) -> None:
         """Launch the kernel for this layout."""
         kernels[self.last][self.dtype](self.grid, self.block, args)
 
-    def launch_on_chip(self, kernel: Raw, shared: int, *args: Any) -> None:
+    def launch_on_chip(self, kernel: Raw, shared: int, *args: object) -> None:
         """Launch a kernel that gives each channel a block with so many bytes of shared memory."""
         kernel[self.dtype](self.grid[:1], self.chip_block, args, shared_mem=shared)
 
-    def workspace(self, numbers: int) -> tuple[Any, Any]:
+    def workspace(self, numbers: int) -> tuple[Array | int, Array | int]:
         """Room for so many numbers of each channel and part, and a ticket, 0, for each column."""
         xp, (columns, parts) = cupy(), self.grid
         if parts == 1:
@@ -347,7 +368,7 @@ class GpuChannels:
         work = computed_in(self.dtype)
         return xp.empty((parts, self.shape[1], numbers), work), xp.zeros(columns, "uint32")
 
-    def per_channel(self, *arrays: Any) -> list[Any]:
+    def per_channel(self, *arrays: Array | None) -> list[Array | int]:
         """Arrays over channels, or None, as kernels read them."""
         work = computed_in(self.dtype)
         return [NULL if a is None else cupy().ascontiguousarray(a, dtype=work) for a in arrays]
@@ -358,7 +379,7 @@ def activated(eps: float, activation: str, parameter: float) -> tuple[float, int
     return float(eps), CODES[activation], float(parameter)
 
 
-def statistics_gpu(x: Any, out: Any = None) -> Any:
+def statistics_gpu(x: Array, out: Array | None = None) -> Array:
     """Mean and biased variance per channel, (2, C)."""
     c = GpuChannels(x)
     result = cupy().empty((2, x.shape[1]), computed_in(x.dtype))
@@ -367,9 +388,9 @@ def statistics_gpu(x: Any, out: Any = None) -> Any:
 
 
 def normalize(
-    x: Any, weight: Any, bias: Any, mean: Any, var: Any, inside: bool, eps: float, activation: str,
-    parameter: float, out: Any,
-) -> Any:
+    x: Array, weight: Array | None, bias: Array | None, mean: Array | None, var: Array | None,
+    inside: bool, eps: float, activation: str, parameter: float, out: Array | None,
+) -> tuple[Array, Array, Array]:
     """z, mean, var; `inside`: z is kept inside the open range of the activation."""
     c = GpuChannels(x)
     source, (z, direct) = c.dense(x), c.target(out)
@@ -381,24 +402,25 @@ def normalize(
         c.launch_on_chip(
             _FORWARD_ON_CHIP, shared, source, mean, var, *affine, z, *c.sizes, *options)
     else:
-        if mean is None:
+        if mean is None or var is None:
             mean, var = statistics_gpu(x)
         c.launch(_FORWARD, source, *c.per_channel(mean, var), *affine, z, *c.sizes, *options)
     return c.result(z, out, direct), mean, var
 
 
 def forward_gpu(
-    x: Any, weight: Any, bias: Any, mean: Any, var: Any, *, training: bool, eps: float,
-    activation: str, parameter: float, sync: Any = None, out: Any = None,
-) -> Any:
+    x: Array, weight: Array | None, bias: Array | None, mean: Array | None, var: Array | None, *,
+    training: bool, eps: float, activation: str, parameter: float, sync: Replicas | None = None,
+    out: Array | None = None,
+) -> tuple[Array, Array, Array]:
     """As forward_cpu."""
     return normalize(x, weight, bias, mean, var, False, eps, activation, parameter, out)
 
 
 def sums_gpu(
-    g: Any, x: Any, weight: Any, bias: Any, mean: Any, var: Any, *, training: bool, eps: float,
-    activation: str, parameter: float, out: Any = None,
-) -> Any:
+    g: Array, x: Array, weight: Array | None, bias: Array | None, mean: Array, var: Array, *,
+    training: bool, eps: float, activation: str, parameter: float, out: Array | None = None,
+) -> Array:
     """As sums_cpu."""
     c = GpuChannels(x)
     sums = cupy().empty((2, x.shape[1]), computed_in(x.dtype))
@@ -408,9 +430,10 @@ def sums_gpu(
 
 
 def dx_gpu(
-    g: Any, x: Any, weight: Any, bias: Any, mean: Any, var: Any, sums: Any, *, training: bool,
-    eps: float, activation: str, parameter: float, count: float | None = None, out: Any = None,
-) -> Any:
+    g: Array, x: Array, weight: Array | None, bias: Array | None, mean: Array, var: Array,
+    sums: Array, *, training: bool, eps: float, activation: str, parameter: float,
+    count: float | None = None, out: Array | None = None,
+) -> Array:
     """As dx_cpu."""
     c = GpuChannels(x)
     dx, direct = c.target(out)

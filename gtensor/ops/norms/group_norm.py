@@ -6,7 +6,7 @@ Saved are x and two numbers per group (float32 for half types).
 from __future__ import annotations
 
 from math import prod
-from typing import Any
+from typing import TYPE_CHECKING, Any, overload
 
 import numpy as np
 
@@ -21,6 +21,11 @@ from gtensor.ops.build.cpu_tiles import computed_in, tile_size, whole_tiles
 from gtensor.ops.build.path_builders import settled
 from gtensor.ops.norms import batch_norm_paths, row_norm_paths
 from gtensor.ops.norms.moments import add_products, add_sums, moments, over_lead
+
+if TYPE_CHECKING:
+    from gtensor.backend.typing import Array, Params
+    from gtensor.engine.typing import ArrayOrTensor, Namespace, Step, Values
+    from gtensor.ops.build.cpu_tiles import Tile
 
 # -- the CPU paths, over views (N, groups, channels of a group, ...), tile by tile -----------------
 
@@ -42,21 +47,27 @@ class _Groups:
         """Numbers (N, groups), to be read at a tile's key."""
         return over_lead(a.astype(self.work, copy=False), self.shape)
 
-    def per_channel(self, a: Any) -> Any:
+    @overload
+    def per_channel(self, a: Array) -> Array: ...
+
+    @overload
+    def per_channel(self, a: Array | None) -> Array | None: ...
+
+    def per_channel(self, a: Array | None) -> Array | None:
         """A parameter (C), to be read at a tile's key."""
         if a is None:
             return None
         split = a.astype(self.work, copy=False).reshape(1, *self.shape[1:3])
         return over_lead(np.broadcast_to(split, self.shape[:3]), self.shape)
 
-    def normalized(self, x: np.ndarray, mean: Any, rstd: Any, key: Any) -> np.ndarray:
+    def normalized(self, x: np.ndarray, mean: Array, rstd: Array, key: Tile) -> np.ndarray:
         """(x - mean) * rstd of a tile, in scratch buffer 0."""
         part = x[key]
         xhat = np.subtract(part, mean[key], out=self.scratch(0, part.shape))
         xhat *= rstd[key]
         return xhat
 
-    def target(self, out: np.ndarray, key: Any, which: int) -> np.ndarray:
+    def target(self, out: np.ndarray, key: Tile, which: int) -> np.ndarray:
         """The array in which a tile of the output is computed: itself, or for half a buffer."""
         part = out[key]
         return part if part.dtype == self.work else self.scratch(which, part.shape)
@@ -67,8 +78,9 @@ class _Groups:
 
 
 def forward_cpu(
-    x: Any, weight: Any, bias: Any, *, groups: int, eps: float, out: Any = None
-) -> Any:
+    x: Array, weight: Array | None, bias: Array | None, *, groups: int, eps: float,
+    out: Array | None = None,
+) -> tuple[Array, Array, Array]:
     """(x - mean) / sqrt(var + eps) * weight + bias, mean, var."""
     if out is None:
         out = host().empty(x.shape, x.dtype, "group_norm")
@@ -90,8 +102,9 @@ def forward_cpu(
 
 
 def sums_cpu(
-    g: Any, x: Any, mean: Any, var: Any, *, groups: int, eps: float, out: Any = None
-) -> Any:
+    g: Array, x: Array, mean: Array, var: Array, *, groups: int, eps: float,
+    out: Array | None = None,
+) -> Array:
     """The sums over each plane of g and of g * xhat, (2, N, C)."""
     s = _Groups(x, groups, 2)
     source, grads = s.split(x), s.split(g)
@@ -113,9 +126,9 @@ def sums_cpu(
 
 
 def dx_cpu(
-    g: Any, x: Any, weight: Any, mean: Any, var: Any, sums: Any, *, groups: int, eps: float,
-    out: Any = None,
-) -> Any:
+    g: Array, x: Array, weight: Array | None, mean: Array, var: Array, sums: Array, *, groups: int,
+    eps: float, out: Array | None = None,
+) -> Array:
     """The gradient of x: (h - mean(h) - xhat * mean(h * xhat)) / deviation with h = g * weight."""
     if out is None:
         out = host().empty(x.shape, x.dtype, "group_norm_dx")
@@ -140,7 +153,7 @@ def dx_cpu(
 
 # -- GPU -----------------------------------------------------------------------------------------
 
-_PLAIN: dict[str, Any] = {"training": False, "activation": "identity", "parameter": 0.0}
+_PLAIN: Params = {"training": False, "activation": "identity", "parameter": 0.0}
 
 
 # -- the GPU paths ---------------------------------------------------------------------------------
@@ -149,19 +162,20 @@ _PLAIN: dict[str, Any] = {"training": False, "activation": "identity", "paramete
 # channels, and those of layer norm over rows that are groups.
 
 
-def _planes(a: Any) -> Any:
+def _planes(a: Array) -> Array:
     """(N, C, ...) as one image of N * C channels."""
     return cupy().ascontiguousarray(a).reshape(1, prod(a.shape[:2]), prod(a.shape[2:]))
 
 
-def _per_plane(a: Any, channels: int) -> Any:
+def _per_plane(a: Array, channels: int) -> Array:
     """Numbers (N, groups), repeated for the channels of each group."""
     return cupy().repeat(a.reshape(-1), channels // a.shape[1])
 
 
 def forward_gpu(
-    x: Any, weight: Any, bias: Any, *, groups: int, eps: float, out: Any = None
-) -> Any:
+    x: Array, weight: Array | None, bias: Array | None, *, groups: int, eps: float,
+    out: Array | None = None,
+) -> tuple[Array, Array, Array]:
     """As forward_cpu."""
     xp, (n, channels) = cupy(), x.shape[:2]
     rows = xp.ascontiguousarray(x).reshape(1, n * groups, -1 if x.size else 0)
@@ -177,8 +191,9 @@ def forward_gpu(
 
 
 def sums_gpu(
-    g: Any, x: Any, mean: Any, var: Any, *, groups: int, eps: float, out: Any = None
-) -> Any:
+    g: Array, x: Array, mean: Array, var: Array, *, groups: int, eps: float,
+    out: Array | None = None,
+) -> Array:
     """As sums_cpu."""
     sums = batch_norm_paths.sums_gpu(
         _planes(g), _planes(x), None, None, _per_plane(mean, x.shape[1]),
@@ -187,13 +202,12 @@ def sums_gpu(
 
 
 def dx_gpu(
-    g: Any, x: Any, weight: Any, mean: Any, var: Any, sums: Any, *, groups: int, eps: float,
-    out: Any = None,
-) -> Any:
+    g: Array, x: Array, weight: Array | None, mean: Array, var: Array, sums: Array, *, groups: int,
+    eps: float, out: Array | None = None,
+) -> Array:
     """As dx_cpu; g * weight is written where the result will be."""
     xp = cupy()
-    direct = out is not None and out.flags.c_contiguous
-    h = out if direct else xp.empty(x.shape, x.dtype)
+    h = out if out is not None and out.flags.c_contiguous else xp.empty(x.shape, x.dtype)
     if weight is None:
         h[...] = g
     else:
@@ -204,7 +218,7 @@ def dx_gpu(
     row_norm_paths.dx_gpu(
         rows, xp.ascontiguousarray(x).reshape(shape), None, mean.reshape(-1), rstd.reshape(-1),
         dims=1, eps=eps, out=rows)
-    if out is None or direct:
+    if out is None or h is out:
         return h
     out[...] = h
     return out
@@ -213,13 +227,15 @@ def dx_gpu(
 # -- rules ---------------------------------------------------------------------------------------
 
 
-def _rows(ns: Any, a: Any, groups: int) -> Any:
+def _rows(ns: Namespace, a: ArrayOrTensor, groups: int) -> ArrayOrTensor:
     """(N, C, ...) as rows (N, groups, values of a group)."""
     values = prod(a.shape[1:]) // groups
     return ns.reshape(a, shape=(a.shape[0], groups, values))
 
 
-def _recorded_xhat(ns: Any, x: Any, groups: int, eps: float) -> tuple[Any, Any]:
+def _recorded_xhat(
+    ns: Namespace, x: ArrayOrTensor, groups: int, eps: float
+) -> tuple[ArrayOrTensor, ArrayOrTensor]:
     """xhat as rows, and 1 / deviation, as functions of x."""
     rows = _rows(ns, x, groups)
     deviation = rows - ns.mean(rows, axis=(2,), keepdims=True)
@@ -227,7 +243,9 @@ def _recorded_xhat(ns: Any, x: Any, groups: int, eps: float) -> tuple[Any, Any]:
     return deviation * rstd, rstd
 
 
-def _projected(ns: Any, h: Any, x: Any, groups: int, eps: float) -> Any:
+def _projected(
+    ns: Namespace, h: ArrayOrTensor, x: ArrayOrTensor, groups: int, eps: float
+) -> ArrayOrTensor:
     """rstd * (h - mean(h) - xhat * mean(h * xhat)): the derivative of xhat, which is symmetric."""
     xhat, rstd = _recorded_xhat(ns, x, groups, eps)
     rows = _rows(ns, h, groups)
@@ -236,12 +254,14 @@ def _projected(ns: Any, h: Any, x: Any, groups: int, eps: float) -> Any:
     return ns.reshape(projected, shape=x.shape)
 
 
-def _wide(ns: Any, a: Any, like: Any) -> Any:
+def _wide(ns: Namespace, a: ArrayOrTensor, like: ArrayOrTensor) -> ArrayOrTensor:
     """A parameter (C) beside (N, C, ...)."""
     return ns.reshape(a, shape=(1, like.shape[1], *(1,) * (len(like.shape) - 2)))
 
 
-def _sums_recorded(g: Any, x: Any, mean: Any, var: Any, *, groups: int, eps: float) -> Any:
+def _sums_recorded(
+    g: Tensor, x: Tensor, mean: Tensor, var: Tensor, *, groups: int, eps: float
+) -> Tensor:
     ns, shape = recorded, (1, *x.shape[:2])
     xhat = ns.reshape(_recorded_xhat(ns, x, groups, eps)[0], shape=x.shape)
     axes = tuple(range(2, len(x.shape)))
@@ -250,13 +270,14 @@ def _sums_recorded(g: Any, x: Any, mean: Any, var: Any, *, groups: int, eps: flo
 
 
 def _dx_recorded(
-    g: Any, x: Any, weight: Any, mean: Any, var: Any, sums: Any, *, groups: int, eps: float
-) -> Any:
+    g: Tensor, x: Tensor, weight: Tensor | None, mean: Tensor, var: Tensor, sums: Tensor, *,
+    groups: int, eps: float,
+) -> Tensor:
     h = g if weight is None else g * _wide(recorded, weight, x)
     return _projected(recorded, h, x, groups, eps)
 
 
-def _backward(ns: Any, step: Any, g: Any) -> None:
+def _backward(ns: Namespace, step: Step, g: Array) -> None:
     x, weight, mean, var = step.saved
     params = step.params
     if not any(step.needs(i) for i in (0, 1)):
@@ -271,7 +292,7 @@ def _backward(ns: Any, step: Any, g: Any) -> None:
             g, x, weight, mean, var, sums, out=step.reuse(g), **params))
 
 
-def _tangent(ns: Any, primals: Any, tangents: Any, out: Any, params: dict[str, Any]) -> Any:
+def _tangent(ns: Namespace, primals: Values, tangents: Values, out: Array, params: Params) -> Array:
     x, weight, _ = primals
     dx, dweight, dbias = tangents
     terms = []

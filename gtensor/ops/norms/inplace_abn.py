@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from math import inf, prod
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -51,6 +51,10 @@ from gtensor.ops.norms.batch_norm_paths import (
 from gtensor.ops.norms.replicas import Gather, Replicas
 from gtensor.settings import settings
 
+if TYPE_CHECKING:
+    from gtensor.backend.typing import Array
+    from gtensor.engine.typing import Namespace, Step
+
 # -- the CPU paths: the gradient is written over that of z, which backward inverts tile by tile ----
 
 
@@ -66,12 +70,12 @@ def _channels(z: np.ndarray) -> Channels:
 # -- forward ---------------------------------------------------------------------------------------
 
 
-def _activation(name: str, parameter: float, dtype: np.dtype) -> Callable[[Any], Any]:
+def _activation(name: str, parameter: float, dtype: np.dtype) -> Callable[[Array], Array]:
     """The activation of a tile, written over it, and kept strictly inside its range."""
     act, ns = ACTIVATIONS[name][0], raw_spaces["cpu"]
     lowest, highest = INVERSES[name].inside(dtype, parameter)
 
-    def activate(y: Any) -> Any:
+    def activate(y: Array) -> Array:
         z = act(ns, y, parameter, out=y)
         # looking takes a fraction of the time of writing; this way around beside NaN, too
         if lowest > -inf and not z.min(initial=inf) >= lowest:
@@ -84,13 +88,14 @@ def _activation(name: str, parameter: float, dtype: np.dtype) -> Callable[[Any],
 
 
 def forward_cpu(
-    x: Any, weight: Any, bias: Any, mean: Any, var: Any, *, training: bool, eps: float,
-    activation: str, parameter: float, sync: Any = None, out: Any = None,
-) -> Any:
+    x: Array, weight: Array | None, bias: Array | None, mean: Array | None, var: Array | None, *,
+    training: bool, eps: float, activation: str, parameter: float, sync: Replicas | None = None,
+    out: Array | None = None,
+) -> tuple[Array, Array, Array]:
     """z, mean, var; mean and var are x's own where mean is None. `out` may be x."""
     if out is None:
         out = host().empty(x.shape, x.dtype, "inplace_abn")
-    if mean is None:
+    if mean is None or var is None:
         mean, var = statistics_cpu(x)
     # the activation makes temporaries: softplus four of a tile's size, others at most half as many
     parts = 4 if activation == "softplus" else 2
@@ -104,7 +109,7 @@ def forward_cpu(
 
 
 def _terms(
-    c: Channels, g: Any, z: Any, bias: Any, inverse: Inverse, parameter: float
+    c: Channels, g: Array, z: Array, bias: Array | None, inverse: Inverse, parameter: float
 ) -> Iterator[Term]:
     """Terms with a = y - bias."""
     g, z, bias = c.moved(g), c.moved(z), c.per_channel(bias)
@@ -117,7 +122,7 @@ def _terms(
         yield key, y, dy
 
 
-def _store(c: Channels, out: Any, terms: Iterator[Term]) -> None:
+def _store(c: Channels, out: Array, terms: Iterator[Term]) -> None:
     """out = dy."""
     result = c.moved(out)
     for key, _, dy in terms:
@@ -125,9 +130,10 @@ def _store(c: Channels, out: Any, terms: Iterator[Term]) -> None:
 
 
 def grad_cpu(
-    g: Any, z: Any, weight: Any, bias: Any, mean: Any, var: Any, *, training: bool, eps: float,
-    activation: str, parameter: float, sync: Any = None, out: Any = None,
-) -> Any:
+    g: Array, z: Array, weight: Array | None, bias: Array | None, mean: Array, var: Array, *,
+    training: bool, eps: float, activation: str, parameter: float, sync: Replicas | None = None,
+    out: Array | None = None,
+) -> tuple[Array, Array]:
     """The gradient of x, and the sums of dy and of dy * xhat, (2, C), from z and its gradient g.
 
     `out` may be g. `sync.sums(sums)`, if given, returns the sums of all replicas and the count of
@@ -161,9 +167,9 @@ def grad_cpu(
 
 
 def input_cpu(
-    z: Any, weight: Any, bias: Any, mean: Any, var: Any, *, eps: float, activation: str,
-    parameter: float, out: Any = None,
-) -> Any:
+    z: Array, weight: Array | None, bias: Array | None, mean: Array, var: Array, *, eps: float,
+    activation: str, parameter: float, out: Array | None = None,
+) -> Array:
     """x, rebuilt from z: (y - bias) / weight * sqrt(var + eps) + mean. `out` may be z."""
     if out is None:
         out = host().empty(z.shape, z.dtype, "inplace_abn_input")
@@ -195,17 +201,19 @@ _INPUT = pair("input")
 
 
 def forward_gpu(
-    x: Any, weight: Any, bias: Any, mean: Any, var: Any, *, training: bool, eps: float,
-    activation: str, parameter: float, sync: Any = None, out: Any = None,
-) -> Any:
+    x: Array, weight: Array | None, bias: Array | None, mean: Array | None, var: Array | None, *,
+    training: bool, eps: float, activation: str, parameter: float, sync: Replicas | None = None,
+    out: Array | None = None,
+) -> tuple[Array, Array, Array]:
     """As forward_cpu."""
     return normalize(x, weight, bias, mean, var, True, eps, activation, parameter, out)
 
 
 def grad_gpu(
-    g: Any, z: Any, weight: Any, bias: Any, mean: Any, var: Any, *, training: bool, eps: float,
-    activation: str, parameter: float, sync: Any = None, out: Any = None,
-) -> Any:
+    g: Array, z: Array, weight: Array | None, bias: Array | None, mean: Array, var: Array, *,
+    training: bool, eps: float, activation: str, parameter: float, sync: Replicas | None = None,
+    out: Array | None = None,
+) -> tuple[Array, Array]:
     """As grad_cpu."""
     c = GpuChannels(z)
     sums = cupy().empty((2, z.shape[1]), computed_in(z.dtype))
@@ -223,9 +231,9 @@ def grad_gpu(
 
 
 def input_gpu(
-    z: Any, weight: Any, bias: Any, mean: Any, var: Any, *, eps: float, activation: str,
-    parameter: float, out: Any = None,
-) -> Any:
+    z: Array, weight: Array | None, bias: Array | None, mean: Array, var: Array, *, eps: float,
+    activation: str, parameter: float, out: Array | None = None,
+) -> Array:
     """As input_cpu."""
     c = GpuChannels(z)
     x, direct = c.target(out)
@@ -237,7 +245,7 @@ def input_gpu(
 # -- rules ---------------------------------------------------------------------------------------
 
 
-def _backward(ns: Any, step: Any, g: Any) -> None:
+def _backward(ns: Namespace, step: Step, g: Array) -> None:
     weight, bias, z, center, spread = step.saved
     params = step.params
     if ns is recorded:
@@ -254,7 +262,7 @@ def _backward(ns: Any, step: Any, g: Any) -> None:
         step.give(0, dx)
 
 
-def _backward_recorded(ns: Any, step: Any, g: Any, arrays: tuple[Any, ...]) -> None:
+def _backward_recorded(ns: Namespace, step: Step, g: Array, arrays: batch_norm.Inputs) -> None:
     """x again, with its history, and then the rule of the out-of-place op."""
     params = step.params
     with no_grad():
@@ -411,7 +419,7 @@ def _statistics(x: Tensor, sync: Replicas | None) -> tuple[Tensor, Tensor]:
     return wrap(total[0], x.device), wrap(total[1], x.device)
 
 
-def _scale(weight: Tensor, work: Any, eps: float) -> Tensor:
+def _scale(weight: Tensor, work: np.dtype, eps: float) -> Tensor:
     """|weight| + eps, in the compute dtype: a half type would lose eps."""
     wide = weight if weight.dtype == work else recorded.astype(weight, dtype=work)
     return recorded.abn_scale(wide, eps=eps)

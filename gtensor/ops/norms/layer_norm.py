@@ -6,7 +6,7 @@ Saved are x and two numbers per row (float32 for half types).
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from gtensor.engine.namespaces import recorded
 from gtensor.engine.op import op
@@ -15,10 +15,16 @@ from gtensor.engine.tensor import Tensor
 from gtensor.ops.build.arguments import same_dtype
 from gtensor.ops.norms import row_norm_paths as paths
 
+if TYPE_CHECKING:
+    from gtensor.backend.typing import Array, Params
+    from gtensor.engine.typing import ArrayOrTensor, Namespace, Step, Values
+
 # -- rules ---------------------------------------------------------------------------------------
 
 
-def _recorded_xhat(ns: Any, x: Any, dims: int, eps: float) -> tuple[Any, Any]:
+def _recorded_xhat(
+    ns: Namespace, x: ArrayOrTensor, dims: int, eps: float
+) -> tuple[ArrayOrTensor, ArrayOrTensor]:
     """xhat and 1 / deviation as functions of x."""
     axes = tuple(range(len(x.shape) - dims, len(x.shape)))
     deviation = x - ns.mean(x, axis=axes, keepdims=True)
@@ -27,7 +33,9 @@ def _recorded_xhat(ns: Any, x: Any, dims: int, eps: float) -> tuple[Any, Any]:
     return deviation * rstd, rstd
 
 
-def _projected(ns: Any, h: Any, xhat: Any, rstd: Any, dims: int) -> Any:
+def _projected(
+    ns: Namespace, h: ArrayOrTensor, xhat: ArrayOrTensor, rstd: ArrayOrTensor, dims: int
+) -> ArrayOrTensor:
     """rstd * (h - mean(h) - xhat * mean(h * xhat)): the derivative of xhat, which is symmetric."""
     axes = tuple(range(len(h.shape) - dims, len(h.shape)))
     mean = ns.mean(h, axis=axes, keepdims=True)
@@ -35,18 +43,21 @@ def _projected(ns: Any, h: Any, xhat: Any, rstd: Any, dims: int) -> Any:
 
 
 def _dx_recorded(
-    g: Any, x: Any, weight: Any, mean: Any, rstd: Any, *, dims: int, eps: float
-) -> Any:
+    g: Tensor, x: Tensor, weight: Tensor | None, mean: Tensor, rstd: Tensor, *, dims: int,
+    eps: float,
+) -> Tensor:
     xhat, again = _recorded_xhat(recorded, x, dims, eps)
     return _projected(recorded, g if weight is None else g * weight, xhat, again, dims)
 
 
-def _dweight_recorded(g: Any, x: Any, mean: Any, rstd: Any, *, dims: int, eps: float) -> Any:
+def _dweight_recorded(
+    g: Tensor, x: Tensor, mean: Tensor, rstd: Tensor, *, dims: int, eps: float
+) -> Tensor:
     xhat, _ = _recorded_xhat(recorded, x, dims, eps)
     return recorded.sum(g * xhat, axis=tuple(range(len(x.shape) - dims)))
 
 
-def _backward(ns: Any, step: Any, g: Any) -> None:
+def _backward(ns: Namespace, step: Step, g: Array) -> None:
     x, weight, mean, rstd = step.saved
     params = step.params
     if step.needs(1):
@@ -57,7 +68,7 @@ def _backward(ns: Any, step: Any, g: Any) -> None:
         step.give(0, ns.layer_norm_dx(g, x, weight, mean, rstd, out=step.reuse(g), **params))
 
 
-def _tangent(ns: Any, primals: Any, tangents: Any, out: Any, params: dict[str, Any]) -> Any:
+def _tangent(ns: Namespace, primals: Values, tangents: Values, out: Array, params: Params) -> Array:
     x, weight, _ = primals
     dx, dweight, dbias = tangents
     xhat, rstd = _recorded_xhat(ns, x, params["dims"], params["eps"])
@@ -71,9 +82,7 @@ def _tangent(ns: Any, primals: Any, tangents: Any, out: Any, params: dict[str, A
     return ns.broadcast_to(change, shape=out.shape)
 
 
-def _reference(
-    torch: Any, x: Any, weight: Any, bias: Any, *, dims: int, eps: float
-) -> Any:
+def _reference(torch: Any, x: Any, weight: Any, bias: Any, *, dims: int, eps: float) -> Any:
     return torch.nn.functional.layer_norm(x, x.shape[x.ndim - dims:], weight, bias, eps)
 
 

@@ -3,27 +3,30 @@
 from __future__ import annotations
 
 from math import prod
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from gtensor.backend import host
 from gtensor.ops.build.cpu_tiles import tile_size, whole_tiles
 
+if TYPE_CHECKING:
+    from gtensor.ops.build.cpu_tiles import Tile
 
-def _place(key: Any, lead: int) -> tuple[Any, int]:
+
+def _place(key: Tile, lead: int) -> tuple[Tile, int]:
     """A tile's place in arrays over the first `lead` axes, and how many of these axes it has."""
     place = key[:-1][:lead]
     return (*place, ...), lead - sum(not isinstance(k, slice) for k in place)
 
 
-def add_sums(totals: np.ndarray, key: Any, part: np.ndarray) -> None:
+def add_sums(totals: np.ndarray, key: Tile, part: np.ndarray) -> None:
     """totals += the sums of a tile over the axes that totals has not."""
     place, axes = _place(key, totals.ndim)
     totals[place] += part.sum(axis=tuple(range(axes, part.ndim)))
 
 
-def add_products(totals: np.ndarray, key: Any, a: np.ndarray, b: np.ndarray) -> None:
+def add_products(totals: np.ndarray, key: Tile, a: np.ndarray, b: np.ndarray) -> None:
     """totals += the sums of a * b of a tile over the axes that totals has not."""
     place, axes = _place(key, totals.ndim)
     shape = (*a.shape[:axes], prod(a.shape[axes:]))

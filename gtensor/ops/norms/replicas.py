@@ -10,13 +10,16 @@ other parameters.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 
 from gtensor.backend import device_of
 
-Gather = Callable[[Any], Any]
+if TYPE_CHECKING:
+    from gtensor.backend.typing import Array
+
+Gather: TypeAlias = "Callable[[Array], Array]"
 
 
 class Replicas:
@@ -26,7 +29,7 @@ class Replicas:
         self.gather = gather
         self.count = 0  # of samples per channel over all replicas, once the statistics are known
 
-    def statistics(self, mean: Any, var: Any, count: int) -> tuple[Any, Any]:
+    def statistics(self, mean: Array, var: Array, count: int) -> tuple[Array, Array]:
         """Mean and biased variance of the whole batch, from arrays of this replica's."""
         counts = device_of(mean).xp.asarray([count], dtype=np.int64)
         total_mean, total_var, total = reduce_statistics(
@@ -34,12 +37,12 @@ class Replicas:
         self.count = int(total)
         return total_mean, total_var
 
-    def sums(self, local: Any) -> tuple[Any, int]:
+    def sums(self, local: Array) -> tuple[Array, int]:
         """The sums of all replicas, and the count of their samples per channel."""
         return self.gather(local).sum(axis=0), self.count
 
 
-def reduce_statistics(means: Any, variances: Any, counts: Any) -> tuple[Any, Any, Any]:
+def reduce_statistics(means: Array, variances: Array, counts: Array) -> tuple[Array, Array, Array]:
     """Mean and biased variance (C) of all replicas' samples, and their count.
 
     Args:

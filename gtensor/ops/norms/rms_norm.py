@@ -6,7 +6,7 @@ Saved are x and one number per row (float32 for half types).
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -18,26 +18,37 @@ from gtensor.ops.build.cpu_tiles import computed_in
 from gtensor.ops.norms import row_norm_paths as paths
 from gtensor.ops.norms.layer_norm import check_rows
 
+if TYPE_CHECKING:
+    from gtensor.backend.typing import Array, Params, Path
+    from gtensor.engine.typing import ArrayOrTensor, Namespace, Step, Values
+
 # -- paths ---------------------------------------------------------------------------------------
 
 
-def _forward(path: Any) -> Any:
-    def forward(x: Any, weight: Any, *, out: Any = None, **params: Any) -> Any:
+def _forward(path: Path) -> Path:
+    def forward(
+        x: Array, weight: Array | None, *, out: Array | None = None, **params: Any
+    ) -> tuple[Array, Array]:
         y, _, rstd = path(x, weight, None, out=out, centred=False, **params)
         return y, rstd
 
     return forward
 
 
-def _dx(path: Any) -> Any:
-    def dx(g: Any, x: Any, weight: Any, rstd: Any, *, out: Any = None, **params: Any) -> Any:
+def _dx(path: Path) -> Path:
+    def dx(
+        g: Array, x: Array, weight: Array | None, rstd: Array, *, out: Array | None = None,
+        **params: Any,
+    ) -> Array:
         return path(g, x, weight, None, rstd, out=out, **params)
 
     return dx
 
 
-def _dweight(path: Any) -> Any:
-    def dweight(g: Any, x: Any, rstd: Any, *, out: Any = None, **params: Any) -> Any:
+def _dweight(path: Path) -> Path:
+    def dweight(
+        g: Array, x: Array, rstd: Array, *, out: Array | None = None, **params: Any
+    ) -> Array:
         return path(g, x, None, rstd, out=out, **params)
 
     return dweight
@@ -46,32 +57,36 @@ def _dweight(path: Any) -> Any:
 # -- rules ---------------------------------------------------------------------------------------
 
 
-def _axes(x: Any, dims: int) -> tuple[int, ...]:
+def _axes(x: Array | Tensor, dims: int) -> tuple[int, ...]:
     return tuple(range(len(x.shape) - dims, len(x.shape)))
 
 
-def _recorded_rstd(ns: Any, x: Any, dims: int, eps: float) -> Any:
+def _recorded_rstd(ns: Namespace, x: ArrayOrTensor, dims: int, eps: float) -> ArrayOrTensor:
     """rstd as a function of x."""
     return 1 / ns.sqrt(ns.mean(ns.square(x), axis=_axes(x, dims), keepdims=True) + eps)
 
 
-def _projected(ns: Any, h: Any, x: Any, rstd: Any, dims: int) -> Any:
+def _projected(
+    ns: Namespace, h: ArrayOrTensor, x: ArrayOrTensor, rstd: ArrayOrTensor, dims: int
+) -> ArrayOrTensor:
     """rstd * (h - xhat * mean(h * xhat)): the derivative of xhat, which is symmetric."""
     xhat = x * rstd
     return rstd * (h - xhat * ns.mean(h * xhat, axis=_axes(x, dims), keepdims=True))
 
 
-def _dx_recorded(g: Any, x: Any, weight: Any, rstd: Any, *, dims: int, eps: float) -> Any:
+def _dx_recorded(
+    g: Tensor, x: Tensor, weight: Tensor | None, rstd: Tensor, *, dims: int, eps: float
+) -> Tensor:
     h = g if weight is None else g * weight
     return _projected(recorded, h, x, _recorded_rstd(recorded, x, dims, eps), dims)
 
 
-def _dweight_recorded(g: Any, x: Any, rstd: Any, *, dims: int, eps: float) -> Any:
+def _dweight_recorded(g: Tensor, x: Tensor, rstd: Tensor, *, dims: int, eps: float) -> Tensor:
     xhat = x * _recorded_rstd(recorded, x, dims, eps)
     return recorded.sum(g * xhat, axis=tuple(range(len(x.shape) - dims)))
 
 
-def _backward(ns: Any, step: Any, g: Any) -> None:
+def _backward(ns: Namespace, step: Step, g: Array) -> None:
     x, weight, rstd = step.saved
     if step.needs(1):
         step.give(1, ns.rms_norm_dweight(g, x, rstd, **step.params))
@@ -79,7 +94,9 @@ def _backward(ns: Any, step: Any, g: Any) -> None:
         step.give(0, ns.rms_norm_dx(g, x, weight, rstd, out=step.reuse(g), **step.params))
 
 
-def _tangent(ns: Any, primals: Any, tangents: Any, out: Any, params: dict[str, Any]) -> Any:
+def _tangent(
+    ns: Namespace, primals: Values, tangents: Values, out: Array, params: Params
+) -> Array | None:
     (x, weight), (dx, dweight) = primals, tangents
     rstd = _recorded_rstd(ns, x, params["dims"], params["eps"])
     change = None

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from math import prod
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -19,6 +19,10 @@ from gtensor.backend.kernels import NULL, column_launch, raw, row_launch
 from gtensor.ops.build.cpu_tiles import computed_in
 from gtensor.ops.build.path_builders import settled, tiles
 from gtensor.settings import settings
+
+if TYPE_CHECKING:
+    from gtensor.backend.typing import Array
+    from gtensor.ops.build.cpu_tiles import Tile
 
 # -- CPU: tiles of whole rows --------------------------------------------------------------------
 
@@ -33,7 +37,7 @@ class _Rows:
         self._limit = max(1, settings.tile_elements // max(1, self.columns))
         self._scratch: dict[int, Scratch] = {}
 
-    def tiles(self) -> Iterator[Any]:
+    def tiles(self) -> Iterator[Tile]:
         """Keys into the leading axes."""
         if self.columns and prod(self.lead):
             for tile in tiles(self.lead, self._limit):
@@ -46,22 +50,22 @@ class _Rows:
             self._scratch[which] = host().workspace(most * self.columns, self.work)
         return self._scratch[which](0, (rows, self.columns))
 
-    def read(self, a: np.ndarray, key: Any) -> np.ndarray:
+    def read(self, a: np.ndarray, key: Tile) -> np.ndarray:
         """The tile of `a`: a view where its memory allows one."""
         return a[key].reshape(-1, self.columns).astype(self.work, copy=False)
 
-    def target(self, a: np.ndarray, key: Any, which: int) -> np.ndarray:
+    def target(self, a: np.ndarray, key: Tile, which: int) -> np.ndarray:
         """The array to compute an output's tile in: itself, or work buffer `which`."""
         part = a[key]
         if part.dtype == self.work and part.flags.c_contiguous:
             return part.reshape(-1, self.columns)
         return self.buffer(which, part.size // self.columns)
 
-    def flat(self, weight: Any) -> Any:
+    def flat(self, weight: Array | None) -> Array | None:
         """A parameter as one row."""
         return None if weight is None else weight.reshape(-1).astype(self.work, copy=False)
 
-    def centred(self, x: np.ndarray, mean: Any, key: Any, which: int) -> np.ndarray:
+    def centred(self, x: np.ndarray, mean: Array | None, key: Tile, which: int) -> np.ndarray:
         """x - mean of the tile, in work buffer `which`; x itself where there is no mean."""
         part = self.read(x, key)
         if mean is None:
@@ -69,7 +73,7 @@ class _Rows:
         return np.subtract(part, mean[key].reshape(-1, 1), out=self.buffer(which, len(part)))
 
 
-def _store(out: np.ndarray, key: Any, computed: np.ndarray) -> None:
+def _store(out: np.ndarray, key: Tile, computed: np.ndarray) -> None:
     """Copy a work buffer to the output, unless the tile was computed in place."""
     part = out[key]
     if not np.shares_memory(part, computed):
@@ -77,8 +81,9 @@ def _store(out: np.ndarray, key: Any, computed: np.ndarray) -> None:
 
 
 def forward_cpu(
-    x: Any, weight: Any, bias: Any, *, dims: int, eps: float, out: Any = None, centred: bool = True
-) -> Any:
+    x: Array, weight: Array | None, bias: Array | None, *, dims: int, eps: float,
+    out: Array | None = None, centred: bool = True,
+) -> tuple[Array, Array | None, Array]:
     """(x - mean) * rstd * weight + bias, mean (None unless centred), rstd."""
     rows = _Rows(x, dims)
     if out is None:
@@ -105,8 +110,9 @@ def forward_cpu(
 
 
 def dx_cpu(
-    g: Any, x: Any, weight: Any, mean: Any, rstd: Any, *, dims: int, eps: float, out: Any = None
-) -> Any:
+    g: Array, x: Array, weight: Array | None, mean: Array | None, rstd: Array, *, dims: int,
+    eps: float, out: Array | None = None,
+) -> Array:
     """rstd * (h - mean(h) - xhat * mean(h * xhat)) with h = g * weight; no mean(h) without mean."""
     rows = _Rows(x, dims)
     if out is None:
@@ -126,8 +132,9 @@ def dx_cpu(
 
 
 def dweight_cpu(
-    g: Any, x: Any, mean: Any, rstd: Any, *, dims: int, eps: float, out: Any = None
-) -> Any:
+    g: Array, x: Array, mean: Array | None, rstd: Array, *, dims: int, eps: float,
+    out: Array | None = None,
+) -> Array:
     """The sum over rows of g * xhat."""
     rows = _Rows(x, dims)
     if out is None:
@@ -148,17 +155,18 @@ _BACKWARD = raw("layer_norm.cu", "layer_norm_backward")
 _WEIGHT = raw("layer_norm.cu", "layer_norm_backward_weight")
 
 
-def _dense(a: Any, dtype: Any) -> Any:
+def _dense(a: Array | None, dtype: np.dtype) -> Array | int:
     return NULL if a is None else cupy().ascontiguousarray(a, dtype=dtype)
 
 
-def _counts(x: Any, dims: int) -> tuple[int, int]:
+def _counts(x: Array, dims: int) -> tuple[int, int]:
     return prod(x.shape[:x.ndim - dims]), prod(x.shape[x.ndim - dims:])
 
 
 def forward_gpu(
-    x: Any, weight: Any, bias: Any, *, dims: int, eps: float, out: Any = None, centred: bool = True
-) -> Any:
+    x: Array, weight: Array | None, bias: Array | None, *, dims: int, eps: float,
+    out: Array | None = None, centred: bool = True,
+) -> tuple[Array, Array | None, Array]:
     """As forward_cpu."""
     xp, work = cupy(), computed_in(x.dtype)
     lead = x.shape[:x.ndim - dims]
@@ -176,26 +184,27 @@ def forward_gpu(
 
 
 def dx_gpu(
-    g: Any, x: Any, weight: Any, mean: Any, rstd: Any, *, dims: int, eps: float, out: Any = None
-) -> Any:
+    g: Array, x: Array, weight: Array | None, mean: Array | None, rstd: Array, *, dims: int,
+    eps: float, out: Array | None = None,
+) -> Array:
     """As dx_cpu."""
     xp, work = cupy(), computed_in(x.dtype)
-    direct = out is not None and out.flags.c_contiguous
-    dx = out if direct else xp.empty(x.shape, x.dtype)
+    dx = out if out is not None and out.flags.c_contiguous else xp.empty(x.shape, x.dtype)
     rows, columns = _counts(x, dims)
     grid, block = row_launch(rows)
     _BACKWARD[x.dtype](grid, block, (
         _dense(g, x.dtype), _dense(x, x.dtype), _dense(weight, x.dtype), _dense(mean, work),
         _dense(rstd, work), dx, rows, columns))
-    if out is None or direct:
+    if out is None or dx is out:
         return dx
     out[...] = dx
     return out
 
 
 def dweight_gpu(
-    g: Any, x: Any, mean: Any, rstd: Any, *, dims: int, eps: float, out: Any = None
-) -> Any:
+    g: Array, x: Array, mean: Array | None, rstd: Array, *, dims: int, eps: float,
+    out: Array | None = None,
+) -> Array:
     """As dweight_cpu."""
     xp, work = cupy(), computed_in(x.dtype)
     dweight = xp.empty(x.shape[x.ndim - dims:], x.dtype)

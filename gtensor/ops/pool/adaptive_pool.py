@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import lru_cache
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 
@@ -16,6 +17,8 @@ from gtensor.ops.pool.max_pool import max_pool2d
 from gtensor.ops.pool.resample import Mixing, mixing, resample
 from gtensor.ops.pool.windows import Single, check_rank
 from gtensor.ops.reduce.reductions import mean
+
+AdaptiveSize: TypeAlias = "int | Sequence[int | None]"  # None keeps an axis' size
 
 
 def adaptive_avg_pool2d(input: Tensor, output_size: int | tuple[int | None, int | None]) -> Tensor:
@@ -51,7 +54,7 @@ def adaptive_max_pool2d(input: Tensor, output_size: int | tuple[int | None, int 
     return max_pool2d(input, (kernel[0], kernel[1]))
 
 
-def _adaptive_mean(name: str, axes: int, x: Tensor, output_size: Any) -> Tensor:
+def _adaptive_mean(name: str, axes: int, x: Tensor, output_size: AdaptiveSize) -> Tensor:
     wanted = _adaptive_size(name, axes, x, output_size)[-axes:]
     sizes = x.shape[-axes:]
     if all(size % count == 0 for size, count in zip(sizes, wanted, strict=True)):
@@ -64,12 +67,13 @@ def _adaptive_mean(name: str, axes: int, x: Tensor, output_size: Any) -> Tensor:
     return x
 
 
-def _adaptive_size(name: str, axes: int, x: Tensor, output_size: Any) -> Pair:
+def _adaptive_size(name: str, axes: int, x: Tensor, output_size: AdaptiveSize) -> Pair:
     check_rank(name, axes, x)
     sizes = x.shape[-axes:]
     if 0 in sizes:
         raise ValueError(f"{name} was given an input of shape {x.shape}; wanted at least one "
                          "element along each pooled axis")
+    given: tuple[Any, ...]  # None is left in it only where its length is refused
     given = (output_size,) * axes if isinstance(output_size, int) else tuple(output_size)
     if len(given) == axes:
         given = tuple(n if wanted is None else wanted

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -28,8 +28,12 @@ from gtensor.ops.pool.windows import (
     windows,
 )
 
+if TYPE_CHECKING:
+    from gtensor.backend.typing import Array, Params
+    from gtensor.engine.typing import Namespace, Step, Tangent, Values
 
-def _divisors(w: Windows, count_include_pad: bool, dtype: Any) -> np.ndarray:
+
+def _divisors(w: Windows, count_include_pad: bool, dtype: np.dtype) -> np.ndarray:
     """How many elements each window counts: those inside, or also those in the padding."""
     counts = []
     for axis in (0, 1):
@@ -41,7 +45,9 @@ def _divisors(w: Windows, count_include_pad: bool, dtype: Any) -> np.ndarray:
     return (counts[0][:, None] * counts[1]).astype(dtype)
 
 
-def _average_cpu(x: Any, *, count_include_pad: bool, out: Any = None, **params: Any) -> Any:
+def _average_cpu(
+    x: Array, *, count_include_pad: bool, out: Array | None = None, **params: Any
+) -> Array:
     w = windows(x.shape[2:], **params)
     shape = (*x.shape[:2], *w.out)
     if out is None:
@@ -61,9 +67,9 @@ def _average_cpu(x: Any, *, count_include_pad: bool, out: Any = None, **params: 
 
 
 def _grad_cpu(
-    g: Any, *, size: Pair, count_include_pad: bool, out: Any = None, beta: float = 0.0,
+    g: Array, *, size: Pair, count_include_pad: bool, out: Array | None = None, beta: float = 0.0,
     **params: Any,
-) -> Any:
+) -> Array:
     w = windows(size, **params)
     shape = (*g.shape[:2], *size)
     if out is None:
@@ -88,7 +94,9 @@ _FORWARD = raw("pool.cu", "avg_pool2d_forward")
 _BACKWARD = raw("pool.cu", "avg_pool2d_backward")
 
 
-def _average_gpu(x: Any, *, count_include_pad: bool, out: Any = None, **params: Any) -> Any:
+def _average_gpu(
+    x: Array, *, count_include_pad: bool, out: Array | None = None, **params: Any
+) -> Array:
     xp, w = cupy(), windows(x.shape[2:], **params)
     x = xp.ascontiguousarray(x)
     shape = (*x.shape[:2], *w.out)
@@ -99,12 +107,12 @@ def _average_gpu(x: Any, *, count_include_pad: bool, out: Any = None, **params: 
 
 
 def _grad_gpu(
-    g: Any, *, size: Pair, count_include_pad: bool, out: Any = None, beta: float = 0.0,
+    g: Array, *, size: Pair, count_include_pad: bool, out: Array | None = None, beta: float = 0.0,
     **params: Any,
-) -> Any:
+) -> Array:
     w = windows(size, **params)
 
-    def launch(g: Any, result: Any, accumulate: int) -> None:
+    def launch(g: Array, result: Array, accumulate: int) -> None:
         grid, block = flat_launch(result.size)
         _BACKWARD[g.dtype](grid, block, (
             g, result, *sizes(g.shape[0] * g.shape[1], w), int(count_include_pad), accumulate))
@@ -112,27 +120,27 @@ def _grad_gpu(
     return adjoint_gpu(launch, g, size, out, beta)
 
 
-def _average_backward(ns: Any, step: Any, g: Any) -> None:
+def _average_backward(ns: Namespace, step: Step, g: Array) -> None:
     buffer, beta = step.into(0)
     step.give(0, ns.avg_pool2d_grad(
         g, size=step.shape(0)[2:], out=buffer, beta=beta, **step.params))
 
 
-def _grad_backward(ns: Any, step: Any, u: Any) -> None:
+def _grad_backward(ns: Namespace, step: Step, u: Array) -> None:
     params = {name: value for name, value in step.params.items() if name != "size"}
     step.give(0, ns.avg_pool2d(u, **params))
 
 
-def _linear(name: str) -> Any:
-    def tangent(ns: Any, primals: Any, tangents: Any, out: Any, params: Any) -> Any:
+def _linear(name: str) -> Tangent:
+    def tangent(
+        ns: Namespace, primals: Values, tangents: Values, out: Array, params: Params
+    ) -> Array:
         return getattr(ns, name)(tangents[0], **params)
 
     return tangent
 
 
-def _reference(
-    torch: Any, x: Any, kernel: Any, ceil: Any, dilation: Any, **params: Any
-) -> Any:
+def _reference(torch: Any, x: Any, kernel: Any, ceil: Any, dilation: Any, **params: Any) -> Any:
     return torch.nn.functional.avg_pool2d(x, kernel, ceil_mode=ceil, **params)
 
 

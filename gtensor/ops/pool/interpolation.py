@@ -64,13 +64,14 @@ def interpolate(
 
 
 def _new_sizes(
-    x: Tensor, axes: int, size: Any, scale_factor: Any, recompute: bool
+    x: Tensor, axes: int, size: int | tuple[int, ...] | None,
+    scale_factor: float | tuple[float, ...] | None, recompute: bool,
 ) -> tuple[tuple[int, ...], tuple[float | None, ...]]:
     """The new sizes, and for each axis the factor that positions are computed by, if given."""
     if (size is None) == (scale_factor is None):
         raise ValueError(f"interpolate was given size={size} and scale_factor={scale_factor}; "
                          "wanted one of them")
-    given = scale_factor if size is None else size
+    given: Any = scale_factor if size is None else size  # a number, or a tuple of them
     each = (given,) * axes if isinstance(given, (int, float)) else tuple(given)
     if len(each) != axes:
         raise ValueError(f"interpolate was given {given} for an input of shape {x.shape}; wanted "

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -28,10 +28,14 @@ from gtensor.ops.pool.windows import (
     windows,
 )
 
+if TYPE_CHECKING:
+    from gtensor.backend.typing import Array, Params
+    from gtensor.engine.typing import Namespace, Step, Tangent, Values
+
 # -- max pooling ---------------------------------------------------------------------------------
 
 
-def _max_pool_cpu(x: Any, *, out: Any = None, **params: Any) -> Any:
+def _max_pool_cpu(x: Array, *, out: Array | None = None, **params: Any) -> tuple[Array, Array]:
     w = windows(x.shape[2:], **params)
     shape = (*x.shape[:2], *w.out)
     if out is None:
@@ -75,8 +79,9 @@ def _first_places(w: Windows) -> np.ndarray:
 
 
 def _max_unpool_cpu(
-    g: Any, places: Any, *, size: Pair, out: Any = None, beta: float = 0.0, **params: Any
-) -> Any:
+    g: Array, places: Array, *, size: Pair, out: Array | None = None, beta: float = 0.0,
+    **params: Any,
+) -> Array:
     w = windows(size, **params)
     shape = (*g.shape[:2], *size)
     if out is None:
@@ -97,7 +102,7 @@ def _max_unpool_cpu(
     return out
 
 
-def _max_pick(x: Any, places: Any, *, out: Any = None, **params: Any) -> Any:
+def _max_pick(x: Array, places: Array, *, out: Array | None = None, **params: Any) -> Array:
     """x at the places of the maxima."""
     device = device_of(x)
     if out is None:
@@ -111,7 +116,7 @@ def _max_pick(x: Any, places: Any, *, out: Any = None, **params: Any) -> Any:
     return out
 
 
-def _max_places(x: Any, *, out: Any = None, **params: Any) -> Any:
+def _max_places(x: Array, *, out: Array | None = None, **params: Any) -> Array:
     path = _max_pool_cpu if isinstance(x, np.ndarray) else _max_pool_gpu
     places = path(x, **params)[1]
     return settled(places, out)
@@ -121,7 +126,7 @@ _FORWARD = raw("pool.cu", "max_pool2d_forward")
 _BACKWARD = raw("pool.cu", "max_pool2d_backward")
 
 
-def _max_pool_gpu(x: Any, *, out: Any = None, **params: Any) -> Any:
+def _max_pool_gpu(x: Array, *, out: Array | None = None, **params: Any) -> tuple[Array, Array]:
     xp, w = cupy(), windows(x.shape[2:], **params)
     x = xp.ascontiguousarray(x)
     shape = (*x.shape[:2], *w.out)
@@ -135,12 +140,13 @@ def _max_pool_gpu(x: Any, *, out: Any = None, **params: Any) -> Any:
 
 
 def _max_unpool_gpu(
-    g: Any, places: Any, *, size: Pair, out: Any = None, beta: float = 0.0, **params: Any
-) -> Any:
+    g: Array, places: Array, *, size: Pair, out: Array | None = None, beta: float = 0.0,
+    **params: Any,
+) -> Array:
     w = windows(size, **params)
     places = cupy().ascontiguousarray(places)
 
-    def launch(g: Any, result: Any, accumulate: int) -> None:
+    def launch(g: Array, result: Array, accumulate: int) -> None:
         grid, block = flat_launch(result.size)
         _BACKWARD[g.dtype](grid, block, (
             g, places, result, *sizes(g.shape[0] * g.shape[1], w), *w.dilation, accumulate))
@@ -148,32 +154,36 @@ def _max_unpool_gpu(
     return adjoint_gpu(launch, g, size, out, beta)
 
 
-def _max_pool_backward(ns: Any, step: Any, g: Any) -> None:
+def _max_pool_backward(ns: Namespace, step: Step, g: Array) -> None:
     (places,) = step.saved
     buffer, beta = step.into(0)
     step.give(0, ns.max_pool2d_grad(
         g, places, size=step.shape(0)[2:], out=buffer, beta=beta, **step.params))
 
 
-def _max_unpool_backward(ns: Any, step: Any, u: Any) -> None:
+def _max_unpool_backward(ns: Namespace, step: Step, u: Array) -> None:
     step.give(0, ns.max_pool2d_pick(u, *step.saved, **step.params))
 
 
-def _max_pick_backward(ns: Any, step: Any, g: Any) -> None:
+def _max_pick_backward(ns: Namespace, step: Step, g: Array) -> None:
     buffer, beta = step.into(0)
     step.give(0, ns.max_pool2d_grad(g, *step.saved, out=buffer, beta=beta, **step.params))
 
 
-def _max_pool_tangent(ns: Any, primals: Any, tangents: Any, out: Any, params: Any) -> Any:
+def _max_pool_tangent(
+    ns: Namespace, primals: Values, tangents: Values, out: Array, params: Params
+) -> Array:
     x = primals[0]
     places = ns.max_pool2d_places(x, **params)
     return ns.max_pool2d_pick(tangents[0], places, size=x.shape[2:], **params)
 
 
-def _first_tangent(name: str) -> Any:
+def _first_tangent(name: str) -> Tangent:
     """The op is linear in its first input; the second is made of indices."""
 
-    def tangent(ns: Any, primals: Any, tangents: Any, out: Any, params: Any) -> Any:
+    def tangent(
+        ns: Namespace, primals: Values, tangents: Values, out: Array, params: Params
+    ) -> Array:
         return getattr(ns, name)(tangents[0], *primals[1:], **params)
 
     return tangent

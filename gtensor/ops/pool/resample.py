@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from functools import cached_property
 from math import prod
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -20,6 +20,11 @@ from gtensor.engine.samples import Sample, normal
 from gtensor.ops.build.cpu_tiles import computed_in
 from gtensor.ops.build.path_builders import tiles
 from gtensor.settings import settings
+
+if TYPE_CHECKING:
+    from gtensor.backend.typing import Array
+    from gtensor.engine.typing import Namespace, Step
+    from gtensor.ops.build.cpu_tiles import Tile
 
 Places = slice | np.ndarray
 
@@ -90,12 +95,13 @@ def _regular(places: np.ndarray) -> Places:
     return slice(first, last + 1, step) if even else places
 
 
-def _add_terms(matrix: Mixing, axis: int, x: Any, total: Any) -> None:
+def _add_terms(matrix: Mixing, axis: int, x: Array, total: Array) -> None:
     """total += the matrix times x, along a negative axis."""
     xp, after = device_of(x).xp, (slice(None),) * (-axis - 1)
     for term in matrix.terms:
         if isinstance(term.of, slice):
-            part = x[(..., term.of, *after)]
+            key: Tile = (..., term.of, *after)
+            part = x[key]
         else:
             part = xp.take(x, xp.asarray(term.of), axis=axis)
         if term.weight is not None:
@@ -105,15 +111,15 @@ def _add_terms(matrix: Mixing, axis: int, x: Any, total: Any) -> None:
         total[(..., to, *after)] += part
 
 
-def _shape(x: Any, axis: int, rows: int) -> tuple[int, ...]:
+def _shape(x: Array, axis: int, rows: int) -> tuple[int, ...]:
     shape = list(x.shape)
     shape[axis] = rows
     return tuple(shape)
 
 
 def _resample_cpu(
-    x: Any, *, axis: int, matrix: Mixing, out: Any = None, beta: float = 0.0
-) -> Any:
+    x: Array, *, axis: int, matrix: Mixing, out: Array | None = None, beta: float = 0.0
+) -> Array:
     if out is None:
         out, beta = host().empty(_shape(x, axis, matrix.rows), x.dtype, "resample"), 0.0
     lead, trail = x.shape[:axis], prod(x.shape[axis:][1:])
@@ -136,8 +142,8 @@ def _resample_cpu(
 
 
 def _resample_gpu(
-    x: Any, *, axis: int, matrix: Mixing, out: Any = None, beta: float = 0.0
-) -> Any:
+    x: Array, *, axis: int, matrix: Mixing, out: Array | None = None, beta: float = 0.0
+) -> Array:
     xp, work = cupy(), computed_in(x.dtype)
     if out is not None and beta and work == x.dtype:
         _add_terms(matrix, axis, x, out)
@@ -150,7 +156,7 @@ def _resample_gpu(
     return out
 
 
-def _backward(ns: Any, step: Any, g: Any) -> None:
+def _backward(ns: Namespace, step: Step, g: Array) -> None:
     buffer, beta = step.into(0)
     step.give(0, ns.resample(g, axis=step.params["axis"], matrix=step.params["matrix"].T,
                              out=buffer, beta=beta))

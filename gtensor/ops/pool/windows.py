@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from math import prod
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from gtensor.backend import Scratch, host
 from gtensor.backend.cuda import cupy
@@ -12,6 +12,12 @@ from gtensor.engine.tensor import Tensor
 from gtensor.ops.conv.images import as_images, per_axis
 from gtensor.ops.conv.paths import Pair
 from gtensor.settings import settings
+
+if TYPE_CHECKING:
+    import numpy as np
+
+    from gtensor.backend.typing import Array, Params
+    from gtensor.ops.conv.images import PerAxis
 
 Single = int | tuple[int]
 
@@ -68,7 +74,7 @@ def planes(shape: tuple[int, ...]) -> Iterator[tuple[int, slice]]:
             yield i, slice(j, min(j + step, channels))
 
 
-def plane_scratch(shape: tuple[int, ...], dtype: Any, size: Pair | None = None) -> Scratch:
+def plane_scratch(shape: tuple[int, ...], dtype: np.dtype, size: Pair | None = None) -> Scratch:
     """One buffer for the largest tile of `planes(shape)`, its planes as they are or of `size`."""
     step = max(1, settings.tile_elements // max(1, shape[2] * shape[3]))
     return host().workspace(min(shape[1], step) * prod(size or shape[2:]), dtype)
@@ -79,11 +85,15 @@ def sizes(count: int, w: Windows) -> tuple[int, ...]:
     return (count, *w.size, *w.kernel, *w.out, *w.stride, *w.padding)
 
 
-def adjoint_gpu(launch: Any, g: Any, size: Pair, out: Any, beta: float) -> Any:
+def adjoint_gpu(
+    launch: Callable[[Array, Array, int], None], g: Array, size: Pair, out: Array | None,
+    beta: float,
+) -> Array:
     """`launch(g, result, accumulate)` on contiguous arrays."""
     xp = cupy()
-    direct = out is not None and out.flags.c_contiguous
-    result = out if direct else xp.empty((*g.shape[:2], *size), g.dtype)
+    result = (out if out is not None and out.flags.c_contiguous
+              else xp.empty((*g.shape[:2], *size), g.dtype))
+    direct = result is out
     launch(xp.ascontiguousarray(g), result, int(direct and bool(beta)))
     if out is None or direct:
         return result
@@ -91,16 +101,16 @@ def adjoint_gpu(launch: Any, g: Any, size: Pair, out: Any, beta: float) -> Any:
     return out
 
 
-def window_params(**given: Any) -> dict[str, Any]:
+def window_params(**given: Any) -> Params:
     """Parameters of a sample: 2x2 windows unless given."""
     return {"kernel": (2, 2), "stride": (2, 2), "padding": (0, 0), "dilation": (1, 1),
             "ceil": False, **given}
 
 
 def window_arguments(
-    name: str, axes: int, x: Tensor, kernel_size: Any, stride: Any, padding: Any, dilation: Any,
-    ceil: bool,
-) -> dict[str, Any]:
+    name: str, axes: int, x: Tensor, kernel_size: PerAxis, stride: PerAxis | None, padding: PerAxis,
+    dilation: PerAxis, ceil: bool,
+) -> Params:
     """The parameters of the ops; ValueError for windows that do not fit."""
     check_rank(name, axes, x)
     kernel = per_axis(name, "kernel_size", kernel_size, 1, axes)
