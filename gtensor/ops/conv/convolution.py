@@ -7,18 +7,18 @@ convolution is the adjoint of conv2d as a function of its own, and one axis is a
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from math import prod
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from gtensor.backend import device_of, host
 from gtensor.backend.cuda import cupy
 from gtensor.engine.op import op
 from gtensor.engine.samples import Sample, normal
 from gtensor.engine.tensor import Tensor
+from gtensor.ops.arrange.shape import expand_dims, reshape, squeeze
 from gtensor.ops.build.arguments import same_dtype
 from gtensor.ops.build.cpu_tiles import computed_in
-from gtensor.ops.conv import planes
-from gtensor.ops.conv.images import as_images, on_images, per_axis
 from gtensor.ops.conv.paths import (
     GpuTiles,
     Pair,
@@ -27,16 +27,20 @@ from gtensor.ops.conv.paths import (
     correlate,
     geometry,
     input_gradient,
+    kernels_of,
     out_size,
+    planes_correlate,
+    planes_input_gradient,
+    planes_weight_gradient,
+    use_planes,
     weight_gradient,
     weight_matrix,
 )
-from gtensor.ops.conv.planes import kernels_of
 
 if TYPE_CHECKING:
     from gtensor.backend.typing import Array, Params
     from gtensor.engine.typing import Namespace, Step, Tangent, Values
-    from gtensor.ops.conv.images import PerAxis
+
 
 # -- paths ---------------------------------------------------------------------------------------
 
@@ -48,8 +52,8 @@ def _conv2d_cpu(
     g = geometry(x.shape[2:], weight.shape[2:], **params)
     if out is None:
         out, beta = host().empty((x.shape[0], weight.shape[0], *g.out), x.dtype, "conv2d"), 0.0
-    if planes.use_planes(weight.shape, g.groups):
-        return planes.correlate(x, kernels_of(weight, g.groups), bias, g, out, beta)
+    if use_planes(weight.shape, g.groups):
+        return planes_correlate(x, kernels_of(weight, g.groups), bias, g, out, beta)
     return correlate(x, weight_matrix(weight, g.groups), bias, g, out, beta)
 
 
@@ -61,8 +65,8 @@ def _grad_input_cpu(
     if out is None:
         shape = (g.shape[0], weight.shape[1] * geo.groups, *size)
         out, beta = host().empty(shape, g.dtype, "conv2d_grad_input"), 0.0
-    if planes.use_planes(weight.shape, geo.groups):
-        return planes.input_gradient(g, kernels_of(weight, geo.groups), bias, geo, out, beta)
+    if use_planes(weight.shape, geo.groups):
+        return planes_input_gradient(g, kernels_of(weight, geo.groups), bias, geo, out, beta)
     return input_gradient(g, weight, bias, geo, out, beta)
 
 
@@ -73,8 +77,8 @@ def _grad_weight_cpu(
     shape = (g.shape[1], x.shape[1] // geo.groups, *kernel)
     if out is None:
         out, beta = host().empty(shape, g.dtype, "conv2d_grad_weight"), 0.0
-    if planes.use_planes(shape, geo.groups):
-        return planes.weight_gradient(g, x, geo, out, beta)
+    if use_planes(shape, geo.groups):
+        return planes_weight_gradient(g, x, geo, out, beta)
     return weight_gradient(g, x, geo, out, beta)
 
 
@@ -298,6 +302,43 @@ conv2d_op = op(
 
 _AXES = {1: "(N, C, L)", 2: "(N, C, H, W)"}
 _KERNELS = {1: "K", 2: "KH, KW"}
+
+
+# -- signals (N, C, L) as images of one row, for pooling, too --------------------------------------
+
+PerAxis: TypeAlias = "int | Sequence[int]"  # one for all axes, or one per axis
+
+
+def per_axis(name: str, what: str, value: PerAxis, least: int, axes: int) -> Pair:
+    """(height, width) of an integer or of one per axis; ValueError below `least`.
+
+    With one axis the height is that of the images' only row: 1, or 0 where 0 is allowed.
+    """
+    each = (value,) * axes if isinstance(value, int) else tuple(value)
+    if len(each) != axes or any(not isinstance(n, int) or n < least for n in each):
+        more = "two of them (height, width)" if axes == 2 else "a tuple of one"
+        raise ValueError(f"{name} was given {what}={value!r}; wanted an integer from {least} on, "
+                         f"or {more}")
+    return (least, each[0]) if axes == 1 else (each[0], each[1])
+
+
+def as_images(x: Tensor, axes: int) -> Tensor:
+    """x itself, or signals (..., L) as images of one row (..., 1, L)."""
+    return x if axes == 2 else expand_dims(x, -2)
+
+
+def on_images(x: Tensor, axes: int, function: Callable[[Tensor], Tensor]) -> Tensor:
+    """`function` of images (N, C, H, W) on images or signals, batched or not."""
+    images = as_images(x, axes)
+    if images.ndim == 3:
+        images = reshape(images, (1, *images.shape))
+    y = function(images)
+    if x.ndim == axes + 1:
+        y = reshape(y, y.shape[1:])
+    return y if axes == 2 else squeeze(y, -2)
+
+
+# -- public functions ------------------------------------------------------------------------------
 
 
 def conv2d(

@@ -11,7 +11,7 @@ import numpy as np
 from gtensor.engine.tensor import Tensor
 from gtensor.ops.arrange.index import take
 from gtensor.ops.arrange.shape import reshape
-from gtensor.ops.conv.images import per_axis
+from gtensor.ops.conv.convolution import per_axis
 from gtensor.ops.conv.paths import Pair
 from gtensor.ops.pool.max_pool import max_pool2d
 from gtensor.ops.pool.resample import Mixing, mixing, resample

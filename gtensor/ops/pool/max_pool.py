@@ -14,7 +14,7 @@ from gtensor.engine.samples import Sample, distinct
 from gtensor.engine.tensor import Tensor
 from gtensor.ops.build.cpu_tiles import computed_in, masked
 from gtensor.ops.build.path_builders import settled
-from gtensor.ops.conv.images import on_images
+from gtensor.ops.conv.convolution import on_images
 from gtensor.ops.conv.paths import Pair
 from gtensor.ops.pool.windows import (
     Single,

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from gtensor.backend import Scratch, host
 from gtensor.backend.cuda import cupy
 from gtensor.engine.tensor import Tensor
-from gtensor.ops.conv.images import as_images, per_axis
+from gtensor.ops.conv.convolution import as_images, per_axis
 from gtensor.ops.conv.paths import Pair
 from gtensor.settings import settings
 
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     import numpy as np
 
     from gtensor.backend.typing import Array, Params
-    from gtensor.ops.conv.images import PerAxis
+    from gtensor.ops.conv.convolution import PerAxis
 
 Single = int | tuple[int]
 
