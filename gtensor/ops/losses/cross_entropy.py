@@ -6,7 +6,7 @@ both would be rounded like a large logit: at 1e7 in float32 the logarithm of the
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -31,6 +31,10 @@ from gtensor.ops.losses.soft_cross_entropy import (
 )
 from gtensor.settings import settings
 
+if TYPE_CHECKING:
+    from gtensor.backend.typing import Array, Params
+    from gtensor.engine.typing import Namespace, Step, Values
+
 REDUCTIONS = ("none", "mean", "sum")
 
 
@@ -51,7 +55,7 @@ def _at(places: np.ndarray) -> tuple[np.ndarray, ...]:
     return (*np.indices(places.shape, sparse=True), places)
 
 
-def _places(target: Any, ignore_index: int) -> tuple[Any, Any, int]:
+def _places(target: Array, ignore_index: int) -> tuple[Array, Array, int]:
     """Classes that can be used everywhere, where they count, and how many do."""
     counts = target != ignore_index
     count = int(np.count_nonzero(counts))
@@ -59,8 +63,8 @@ def _places(target: Any, ignore_index: int) -> tuple[Any, Any, int]:
 
 
 def _row_losses(
-    part: Any, places: Any, weight: Any, smoothing: float, wide: Any
-) -> tuple[Any, Any, Any]:
+    part: Array, places: Array, weight: Array | None, smoothing: float, wide: Array
+) -> tuple[Array, Array, Array]:
     """Maximum, sum of exponentials and loss of each row; `wide` is a work array of its shape."""
     largest = np.maximum.reduce(part, axis=-1, keepdims=True).astype(wide.dtype, copy=False)
     np.subtract(part, largest, out=wide)
@@ -79,9 +83,9 @@ def _row_losses(
 
 
 def _cross_entropy_cpu(
-    logits: Any, target: Any, *, reduction: str, ignore_index: int, label_smoothing: float,
-    weight: Any, out: Any = None,
-) -> Any:
+    logits: Array, target: Array, *, reduction: str, ignore_index: int, label_smoothing: float,
+    weight: Array | None, out: Array | None = None,
+) -> tuple[Array, Array, Array, Array]:
     rows = classes_last(logits)
     work = computed_in(logits.dtype)
     places, counts, count = _places(target, ignore_index)
@@ -114,8 +118,8 @@ def _cross_entropy_cpu(
 
 
 def _row_gradients(
-    part: Any, largest: Any, scale: Any, places: Any, chosen: Any, spread: Any, *, each: Any,
-    wide: Any,
+    part: Array, largest: Array, scale: Array, places: Array, chosen: Array, spread: Array, *,
+    each: Array | float | None, wide: Array,
 ) -> None:
     """wide = exp(part - largest) * scale - spread * each, less what is `chosen` at the places."""
     np.subtract(part, largest[..., None], out=wide)
@@ -127,9 +131,10 @@ def _row_gradients(
 
 
 def _cross_entropy_grad_cpu(
-    g: Any, logits: Any, target: Any, largest: Any, total: Any, count: Any, *,
-    reduction: str, ignore_index: int, label_smoothing: float, weight: Any, out: Any = None,
-) -> Any:
+    g: Array, logits: Array, target: Array, largest: Array, total: Array, count: Array, *,
+    reduction: str, ignore_index: int, label_smoothing: float, weight: Array | None,
+    out: Array | None = None,
+) -> Array:
     if out is None:
         out = host().empty(logits.shape, logits.dtype, "cross_entropy_grad")
     rows, result = classes_last(logits), classes_last(out)
@@ -157,7 +162,7 @@ def _cross_entropy_grad_cpu(
     return out
 
 
-def _share(g: Any, count: Any, counts: Any, reduction: str) -> Any:
+def _share(g: Array, count: Array, counts: Any, reduction: str) -> Any:
     """The factor of each row's gradient; an array of the target's shape."""
     if reduction == "mean":
         g = g / (count + (count == 0))  # no rows: no share either
@@ -171,7 +176,7 @@ _REDUCE = raw("cross_entropy.cu", "cross_entropy_reduce")
 _BACKWARD = raw("cross_entropy.cu", "cross_entropy_backward")
 
 
-def _gpu_rows(logits: Any, target: Any) -> tuple[Any, Any, int]:
+def _gpu_rows(logits: Array, target: Array) -> tuple[Any, Any, int]:
     """Contiguous rows of classes, int64 targets, the number of rows."""
     xp = cupy()
     rows = xp.ascontiguousarray(xp.moveaxis(logits, class_axis(logits.ndim), -1))
@@ -179,9 +184,9 @@ def _gpu_rows(logits: Any, target: Any) -> tuple[Any, Any, int]:
 
 
 def _cross_entropy_gpu(
-    logits: Any, target: Any, *, reduction: str, ignore_index: int, label_smoothing: float,
-    weight: Any, out: Any = None,
-) -> Any:
+    logits: Array, target: Array, *, reduction: str, ignore_index: int, label_smoothing: float,
+    weight: Array | None, out: Array | None = None,
+) -> tuple[Array, Array, Array, Array]:
     xp = cupy()
     rows, targets, n = _gpu_rows(logits, target)
     classes, work = rows.shape[-1], computed_in(logits.dtype)
@@ -216,9 +221,10 @@ def _cross_entropy_gpu(
 
 
 def _cross_entropy_grad_gpu(
-    g: Any, logits: Any, target: Any, largest: Any, total: Any, count: Any, *,
-    reduction: str, ignore_index: int, label_smoothing: float, weight: Any, out: Any = None,
-) -> Any:
+    g: Array, logits: Array, target: Array, largest: Array, total: Array, count: Array, *,
+    reduction: str, ignore_index: int, label_smoothing: float, weight: Array | None,
+    out: Array | None = None,
+) -> Array:
     xp = cupy()
     rows, targets, n = _gpu_rows(logits, target)
     classes, work = rows.shape[-1], computed_in(logits.dtype)
@@ -256,8 +262,9 @@ def _cross_entropy_grad_gpu(
 
 
 def _targets(
-    ns: Any, logits: Any, target: Any, ignore_index: int, label_smoothing: float, weight: Any
-) -> Any:
+    ns: Namespace, logits: Array, target: Array, ignore_index: int, label_smoothing: float,
+    weight: Array | None
+) -> Array:
     """The factors of the logarithms of probabilities, in the logits' shape."""
     axis = class_axis(len(logits.shape))
     q = ns.class_targets(target, classes=logits.shape[axis], ignore_index=ignore_index,
@@ -266,24 +273,24 @@ def _targets(
 
 
 def _cross_entropy_grad(
-    g: Any, logits: Any, target: Any, largest: Any, total: Any, count: Any, *,
-    reduction: str, ignore_index: int, label_smoothing: float, weight: Any,
-) -> Any:
+    g: Array, logits: Array, target: Array, largest: Array, total: Array, count: Array, *,
+    reduction: str, ignore_index: int, label_smoothing: float, weight: Array | None,
+) -> Array | Tensor:
     ns, axis = recorded, class_axis(len(logits.shape))
-    share = g / ns.where(ns.equal(count, 0), 1.0, count) if reduction == "mean" else g
+    share: Any = g / ns.where(ns.equal(count, 0), 1.0, count) if reduction == "mean" else g
     if reduction == "none":
         share = ns.reshape(share, shape=(*target.shape[:axis], 1, *target.shape[axis:]))
     q = _targets(ns, logits, target, ignore_index, label_smoothing, weight)
     return excess(ns, logits, q) * share
 
 
-def _cross_entropy_backward(ns: Any, step: Any, g: Any) -> None:
+def _cross_entropy_backward(ns: Namespace, step: Step, g: Array) -> None:
     step.give(0, ns.cross_entropy_grad(g, *step.saved, **step.params))
 
 
 def _cross_entropy_tangent(
-    ns: Any, primals: Any, tangents: Any, out: Any, params: dict[str, Any]
-) -> Any:
+    ns: Namespace, primals: Values, tangents: Values, out: Array, params: Params
+) -> Array:
     (logits, target), ignored, weight = primals, params["ignore_index"], params["weight"]
     q = _targets(ns, logits, target, ignored, params["label_smoothing"], weight)
     axis = class_axis(len(logits.shape))
@@ -299,7 +306,7 @@ def _cross_entropy_tangent(
     return total
 
 
-def _options(reduction: str, smoothing: float = 0.0, weight: Any = None) -> dict[str, Any]:
+def _options(reduction: str, smoothing: float = 0.0, weight: Array | None = None) -> Params:
     return {"reduction": reduction, "ignore_index": -100, "label_smoothing": smoothing,
             "weight": weight}
 

@@ -6,7 +6,7 @@ CPU paths work in tiles of whole rows; on a GPU a tile is everything.
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -17,17 +17,22 @@ from gtensor.engine.samples import Sample, normal, positive
 from gtensor.ops.arrange.class_indices import class_axis
 from gtensor.ops.build.cpu_tiles import computed_in, row_tiles
 
+if TYPE_CHECKING:
+    from gtensor.backend.typing import Array, Params
+    from gtensor.engine.tensor import Tensor
+    from gtensor.engine.typing import Namespace, Step, Values
 
-def classes_last(x: Any) -> Any:
+
+def classes_last(x: Array) -> Array:
     """A view with the classes along the last axis."""
     return x if x.ndim <= 2 else device_of(x).xp.moveaxis(x, 1, -1)
 
 
-def _tiles(rows: Any) -> Iterator[tuple[Any, ...]]:
+def _tiles(rows: Array) -> Iterator[tuple[Any, ...]]:
     return row_tiles(rows.shape) if device_of(rows).type == "cpu" else iter(((...,),))
 
 
-def _mixture(target: Any, smoothing: float, weight: Any) -> Any:
+def _mixture(target: Array, smoothing: float, weight: Array | None) -> Array:
     """What the logarithms of the probabilities are multiplied by: a new array, classes last."""
     mixed = target * (1 - smoothing)
     if smoothing:
@@ -37,15 +42,15 @@ def _mixture(target: Any, smoothing: float, weight: Any) -> Any:
     return mixed
 
 
-def two(sums: Any) -> tuple[Any, Any]:
+def two(sums: Array) -> tuple[Array, Array]:
     """The arrays along a first axis of two, also where they are 0-d."""
     return sums[0, ...], sums[1, ...]
 
 
 def _forward_path(
-    logits: Any, target: Any, *, reduction: str, label_smoothing: float, weight: Any,
-    out: Any = None,
-) -> Any:
+    logits: Array, target: Array, *, reduction: str, label_smoothing: float, weight: Array | None,
+    out: Array | None = None,
+) -> tuple[Array, Array, Array]:
     device, work = device_of(logits), computed_in(logits.dtype)
     xp = device.xp
     weight = None if weight is None else weight.astype(work, copy=False)
@@ -73,15 +78,15 @@ def _forward_path(
     return out, largest, total
 
 
-def _shared(g: Any, total: Any, reduction: str) -> Any:
+def _shared(g: Array, total: Array, reduction: str) -> Array:
     """The factor of each row's gradient."""
     return (g / max(1, total.size) if reduction == "mean" else g) + 0 * total
 
 
 def _dx_path(
-    g: Any, logits: Any, target: Any, largest: Any, total: Any, *,
-    reduction: str, label_smoothing: float, weight: Any, out: Any = None,
-) -> Any:
+    g: Array, logits: Array, target: Array, largest: Array, total: Array, *,
+    reduction: str, label_smoothing: float, weight: Array | None, out: Array | None = None,
+) -> Array:
     device, work = device_of(logits), computed_in(logits.dtype)
     weight = None if weight is None else weight.astype(work, copy=False)
     if out is None:
@@ -102,9 +107,9 @@ def _dx_path(
 
 
 def _dtarget_path(
-    g: Any, logits: Any, largest: Any, total: Any, *,
-    reduction: str, label_smoothing: float, weight: Any, out: Any = None,
-) -> Any:
+    g: Array, logits: Array, largest: Array, total: Array, *,
+    reduction: str, label_smoothing: float, weight: Array | None, out: Array | None = None,
+) -> Array:
     device, work = device_of(logits), computed_in(logits.dtype)
     if out is None:
         out = device.empty(logits.shape, logits.dtype, "cross_entropy_grad")
@@ -124,7 +129,7 @@ def _dtarget_path(
 # -- in other ops ----------------------------------------------------------------------------------
 
 
-def weighted(ns: Any, logits: Any, weight: Any, x: Any) -> Any:
+def weighted(ns: Namespace, logits: Array, weight: Array | None, x: Array) -> Array:
     """x in the logits' shape times the weights of its classes."""
     if weight is None:
         return x
@@ -132,7 +137,7 @@ def weighted(ns: Any, logits: Any, weight: Any, x: Any) -> Any:
     return ns.multiply(x, weight.astype(logits.dtype).reshape(-1, *last))
 
 
-def _row_share(ns: Any, g: Any, logits: Any, reduction: str) -> Any:
+def _row_share(ns: Namespace, g: Array, logits: Array, reduction: str) -> Array:
     """The share of each row, shaped to broadcast against the logits."""
     axis = class_axis(len(logits.shape))
     rows = (*logits.shape[:axis], 1, *logits.shape[axis + 1:])
@@ -141,45 +146,47 @@ def _row_share(ns: Any, g: Any, logits: Any, reduction: str) -> Any:
     return ns.multiply(g, 1 / max(1, int(np.prod(rows)))) if reduction == "mean" else g
 
 
-def excess(ns: Any, logits: Any, q: Any) -> Any:
+def excess(ns: Namespace, logits: Array, q: Array) -> Array:
     """The gradient of each row's loss: softmax(logits) times the row's sum of q, minus q."""
     axis = class_axis(len(logits.shape))
     mass = ns.sum(q, axis=(axis,), keepdims=True)
     return ns.subtract(ns.multiply(ns.softmax(logits, axis=axis), mass), q)
 
 
-def _recorded_mixture(ns: Any, logits: Any, target: Any, smoothing: float, weight: Any) -> Any:
+def _recorded_mixture(
+    ns: Namespace, logits: Array, target: Array, smoothing: float, weight: Array | None
+) -> Array:
     """`_mixture` in the logits' shape."""
     classes = logits.shape[class_axis(len(logits.shape))]
     mixed = ns.add(ns.multiply(target, 1 - smoothing), smoothing / classes)
     return weighted(ns, logits, weight, mixed)
 
 
-def _surprise(ns: Any, logits: Any, smoothing: float, weight: Any) -> Any:
+def _surprise(ns: Namespace, logits: Array, smoothing: float, weight: Array | None) -> Array:
     """The gradient of each row's loss with respect to its targets."""
     log = ns.log_softmax(logits, axis=class_axis(len(logits.shape)))
     return weighted(ns, logits, weight, ns.multiply(log, smoothing - 1))
 
 
 def _dx_composed(
-    g: Any, logits: Any, target: Any, largest: Any, total: Any, *,
-    reduction: str, label_smoothing: float, weight: Any,
-) -> Any:
+    g: Array, logits: Array, target: Array, largest: Array, total: Array, *,
+    reduction: str, label_smoothing: float, weight: Array | None,
+) -> Tensor:
     ns = recorded
     mixed = _recorded_mixture(ns, logits, target, label_smoothing, weight)
     return ns.multiply(excess(ns, logits, mixed), _row_share(ns, g, logits, reduction))
 
 
 def _dtarget_composed(
-    g: Any, logits: Any, largest: Any, total: Any, *,
-    reduction: str, label_smoothing: float, weight: Any,
-) -> Any:
+    g: Array, logits: Array, largest: Array, total: Array, *,
+    reduction: str, label_smoothing: float, weight: Array | None,
+) -> Tensor:
     ns = recorded
     return ns.multiply(_surprise(ns, logits, label_smoothing, weight),
                        _row_share(ns, g, logits, reduction))
 
 
-def _backward(ns: Any, step: Any, g: Any) -> None:
+def _backward(ns: Namespace, step: Step, g: Array) -> None:
     logits, target, *sums = step.saved
     if step.needs(1):
         step.give(1, ns.soft_cross_entropy_dtarget(g, logits, *sums, **step.params))
@@ -187,7 +194,7 @@ def _backward(ns: Any, step: Any, g: Any) -> None:
         step.give(0, ns.soft_cross_entropy_dx(g, logits, target, *sums, **step.params))
 
 
-def _tangent(ns: Any, primals: Any, tangents: Any, out: Any, params: dict[str, Any]) -> Any:
+def _tangent(ns: Namespace, primals: Values, tangents: Values, out: Array, params: Params) -> Array:
     (logits, target), (dlogits, dtarget) = primals, tangents
     smoothing, weight = params["label_smoothing"], params["weight"]
     axis = class_axis(len(logits.shape))
