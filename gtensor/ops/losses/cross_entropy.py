@@ -162,7 +162,7 @@ def _cross_entropy_grad_cpu(
     return out
 
 
-def _share(g: Array, count: Array, counts: Any, reduction: str) -> Any:
+def _share(g: Array, count: Array, counts: Array, reduction: str) -> Array:
     """The factor of each row's gradient; an array of the target's shape."""
     if reduction == "mean":
         g = g / (count + (count == 0))  # no rows: no share either
