@@ -8,8 +8,7 @@ one.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -25,6 +24,10 @@ from gtensor.ops.build.path_builders import tiled
 from gtensor.ops.build.pointwise import partial, pointwise
 from gtensor.ops.elementwise.erf import erf_values, extended, sigmoid_values
 from gtensor.ops.elementwise.selection import where
+
+if TYPE_CHECKING:
+    from gtensor.backend.typing import Array, Path
+    from gtensor.engine.typing import Namespace
 
 _HEADER = "activation.cuh"
 _ROOT_HALF = 0.7071067811865476  # 1 / sqrt(2)
@@ -42,17 +45,17 @@ def _kernel(name: str, inputs: str, call: str) -> Any:
 # -- relu ------------------------------------------------------------------------------------------
 
 
-def _relu_cpu(x: Any, out: Any = None) -> Any:
+def _relu_cpu(x: Array, out: Array | None = None) -> Array:
     if out is None:
         out = host().empty(x.shape, x.dtype, "relu")
     return np.maximum(x, x.dtype.type(0), out=out)
 
 
-def _relu_grad_formula(ns: Any, g: Any, y: Any) -> Any:
+def _relu_grad_formula(ns: Namespace, g: Array, y: Array) -> Array:
     return ns.where(ns.less_equal(y, 0), 0.0, g)  # this way around NaN passes
 
 
-def _relu_grad_cpu(g: Any, y: Any, out: Any = None) -> Any:
+def _relu_grad_cpu(g: Array, y: Array, out: Array | None = None) -> Array:
     if out is None:
         out = host().empty(g.shape, g.dtype, "relu_grad")
     zero = y.dtype.type(0)
@@ -82,7 +85,7 @@ relu_op = op(
 # -- leaky relu ------------------------------------------------------------------------------------
 
 
-def _leaky_relu_cpu(x: Any, *, negative_slope: float, out: Any = None) -> Any:
+def _leaky_relu_cpu(x: Array, *, negative_slope: float, out: Array | None = None) -> Array:
     if out is None:
         out = host().empty(x.shape, x.dtype, "leaky_relu")
     larger = np.maximum if negative_slope <= 1 else np.minimum
@@ -97,11 +100,13 @@ def _leaky_relu_cpu(x: Any, *, negative_slope: float, out: Any = None) -> Any:
     return out
 
 
-def _leaky_relu_grad_formula(ns: Any, g: Any, y: Any, *, negative_slope: float) -> Any:
+def _leaky_relu_grad_formula(ns: Namespace, g: Array, y: Array, *, negative_slope: float) -> Array:
     return ns.where(ns.greater(y, 0), g, g * negative_slope)
 
 
-def _leaky_relu_grad_cpu(g: Any, y: Any, *, negative_slope: float, out: Any = None) -> Any:
+def _leaky_relu_grad_cpu(
+    g: Array, y: Array, *, negative_slope: float, out: Array | None = None
+) -> Array:
     if out is None:
         out = host().empty(g.shape, g.dtype, "leaky_relu_grad")
     a, b, result = (x if x.ndim else x.reshape(1) for x in (g, y, out))
@@ -180,7 +185,7 @@ sigmoid_op = op(
 )
 
 
-def _silu_grad_formula(ns: Any, g: Any, x: Any) -> Any:
+def _silu_grad_formula(ns: Namespace, g: Array, x: Array) -> Array:
     s = ns.sigmoid(x)
     return g * (s * (1 + x * (1 - s)))
 
@@ -207,7 +212,7 @@ silu_op = op(
 # `factor` is PyTorch's beta; the engine's `beta` means to accumulate into `out`.
 
 
-def _softplus_formula(ns: Any, x: Any, *, factor: float, threshold: float) -> Any:
+def _softplus_formula(ns: Namespace, x: Array, *, factor: float, threshold: float) -> Array:
     z = factor * x
     smooth = (ns.maximum(z, 0) + ns.log1p(ns.exp(-ns.abs(z)))) / factor  # exp cannot overflow
     return ns.where(ns.greater(z, threshold), x, smooth)
@@ -240,7 +245,7 @@ softplus_op = op(
 # -- gelu ------------------------------------------------------------------------------------------
 
 
-def _gelu_formula(ns: Any, x: Any, *, approximate: str) -> Any:
+def _gelu_formula(ns: Namespace, x: Array, *, approximate: str) -> Array:
     if approximate == "tanh":
         y = x * x
         y *= _TANH_CUBE * _TANH_SCALE
@@ -255,7 +260,7 @@ def _gelu_formula(ns: Any, x: Any, *, approximate: str) -> Any:
     return y
 
 
-def _gelu_grad_formula(ns: Any, g: Any, x: Any, *, approximate: str) -> Any:
+def _gelu_grad_formula(ns: Namespace, g: Array, x: Array, *, approximate: str) -> Array:
     if approximate == "tanh":
         t = ns.tanh(_TANH_SCALE * (x + _TANH_CUBE * (x * x * x)))
         slope = _TANH_SCALE * (1 + 3 * _TANH_CUBE * (x * x))
@@ -264,8 +269,8 @@ def _gelu_grad_formula(ns: Any, g: Any, x: Any, *, approximate: str) -> Any:
     return g * (0.5 * (1 + ns.erf(_ROOT_HALF * x)) + x * density)
 
 
-def _by_approximation(exact: Any, by_tanh: Any) -> Callable[..., Any]:
-    def path(*arrays: Any, approximate: str, out: Any = None) -> Any:
+def _by_approximation(exact: Any, by_tanh: Any) -> Path:
+    def path(*arrays: Array, approximate: str, out: Array | None = None) -> Array:
         return (by_tanh if approximate == "tanh" else exact)(*arrays, out=out)
 
     return path
@@ -295,7 +300,7 @@ gelu_op = op(
 
 THRESHOLD = 20.0  # softplus in a fused op: PyTorch's default
 
-ACTIVATIONS: dict[str, tuple[Callable[..., Any], Callable[..., Any]]] = {
+ACTIVATIONS: dict[str, tuple[Path, Path]] = {
     "identity": (lambda ns, x, p, out=None: x, lambda ns, g, x, p, out=None: g),
     "relu": (
         lambda ns, x, p, out=None: ns.relu(x, out=out),

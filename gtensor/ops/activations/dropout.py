@@ -8,7 +8,7 @@ SC 2011): Philox4x64-10 with key (seed, 0). Element i of chunk k takes 32 bits o
 from __future__ import annotations
 
 from math import prod
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -22,6 +22,9 @@ from gtensor.ops.build.cpu_tiles import computed_in, masked
 from gtensor.ops.build.pointwise import partial, pointwise
 from gtensor.random import generator
 from gtensor.settings import settings
+
+if TYPE_CHECKING:
+    from gtensor.backend.typing import Array, DTypeLike
 
 _CHUNK = 65536  # elements per counter stream: it defines the mask, so it is not a setting
 _SCALE = 2**32
@@ -46,7 +49,7 @@ def _kept(seed: int, start: int, count: int, threshold: int) -> np.ndarray:
     return runs[0] if len(runs) == 1 else np.concatenate([np.empty(0, bool), *runs])
 
 
-def _dropout_cpu(x: Any, *, p: float, seed: int, out: Any = None) -> Any:
+def _dropout_cpu(x: Array, *, p: float, seed: int, out: Array | None = None) -> Array:
     if out is None:
         out = host().empty(x.shape, x.dtype, "dropout")
     threshold, work = _threshold(p), computed_in(x.dtype)
@@ -86,7 +89,7 @@ _kernel = elementwise("T x, uint64 seed, uint64 first, uint64 threshold, float64
                       "T y", _PHILOX, "number.cuh", "gt_dropout")
 
 
-def _dropout_gpu(x: Any, *, p: float, seed: int, out: Any = None) -> Any:
+def _dropout_gpu(x: Array, *, p: float, seed: int, out: Array | None = None) -> Array:
     return _kernel(x, seed, 0, _threshold(p), _factor(p), out=out)
 
 
@@ -96,8 +99,8 @@ def _factor(p: float) -> float:
 
 
 def keep_factors(
-    device: Device, shape: tuple[int, ...], first: int, p: float, seed: int, dtype: Any
-) -> Any:
+    device: Device, shape: tuple[int, ...], first: int, p: float, seed: int, dtype: DTypeLike
+) -> Array:
     """The dropout factors of elements of `shape`, from number `first` on of a larger array."""
     if device.type == "cpu":
         kept = _kept(seed, first, prod(shape), _threshold(p)).reshape(shape)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from math import inf
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import ml_dtypes
 import numpy as np
@@ -16,6 +16,9 @@ import numpy as np
 from gtensor.ops.activations.activation import THRESHOLD
 from gtensor.ops.build.cpu_tiles import computed_in, masked
 from gtensor.ops.build.path_builders import negative
+
+if TYPE_CHECKING:
+    from gtensor.backend.typing import Array, Path
 
 Bounds = tuple[float, float]
 
@@ -27,8 +30,8 @@ class Inverse(NamedTuple):
     result is z, g or `out`. `work` is a buffer of the same shape; `out` of `gradient` may be g.
     """
 
-    invert: Callable[..., Any]  # (z, p, out, work) -> y
-    gradient: Callable[..., Any]  # (g, z, p, out, work) -> g * act'(y)
+    invert: Path  # (z, p, out, work) -> y
+    gradient: Path  # (g, z, p, out, work) -> g * act'(y)
     inside: Callable[[np.dtype, float], Bounds]  # (dtype of storage, p) -> lowest and highest z
 
 
@@ -80,7 +83,7 @@ def _softplus_inside(dtype: np.dtype, p: float) -> Bounds:
 # np.maximum of an array and a number takes the time of three sums, which stand for it in `_step`.
 
 
-def _step(z: Any, low: float, work: Any) -> Any:
+def _step(z: Array, low: float, work: Array) -> Array:
     """Exactly 1 where z > 0, else `low` within rounding, in `work`."""
     low = work.dtype.type(low)
     if low <= 1:
@@ -94,16 +97,16 @@ def _step(z: Any, low: float, work: Any) -> Any:
     return work
 
 
-def _leaky_relu(z: Any, slope: float, out: Any, work: Any) -> Any:
+def _leaky_relu(z: Array, slope: float, out: Array, work: Array) -> Array:
     further = np.minimum if slope <= 1 else np.maximum
     return further(z, np.divide(z, slope, out=out), out=out)
 
 
-def _leaky_relu_gradient(g: Any, z: Any, slope: float, out: Any, work: Any) -> Any:
+def _leaky_relu_gradient(g: Array, z: Array, slope: float, out: Array, work: Array) -> Array:
     return np.multiply(g, _step(z, slope, work), out=out)
 
 
-def _elu(z: Any, alpha: float, out: Any, work: Any) -> Any:
+def _elu(z: Array, alpha: float, out: Array, work: Array) -> Array:
     """log1p(z / alpha) below 0, z above: one of the two terms is 0."""
     np.minimum(z, 0, out=out)
     np.subtract(z, out, out=work)
@@ -113,7 +116,7 @@ def _elu(z: Any, alpha: float, out: Any, work: Any) -> Any:
     return out
 
 
-def _elu_gradient(g: Any, z: Any, alpha: float, out: Any, work: Any) -> Any:
+def _elu_gradient(g: Array, z: Array, alpha: float, out: Array, work: Array) -> Array:
     """The derivative is z + alpha below 0, an exact sum near the bound; 1 above."""
     if alpha == 1:
         np.minimum(z, 0, out=work)
@@ -127,11 +130,11 @@ def _elu_gradient(g: Any, z: Any, alpha: float, out: Any, work: Any) -> Any:
     return out
 
 
-def _tanh(z: Any, p: float, out: Any, work: Any) -> Any:
+def _tanh(z: Array, p: float, out: Array, work: Array) -> Array:
     return np.arctanh(z, out=out)
 
 
-def _tanh_gradient(g: Any, z: Any, p: float, out: Any, work: Any) -> Any:
+def _tanh_gradient(g: Array, z: Array, p: float, out: Array, work: Array) -> Array:
     """g (1 - z) (1 + z): 1 - z is exact near 1, where 1 - z * z is not, and likewise at -1."""
     np.subtract(1, z, out=work)
     np.multiply(g, work, out=out)
@@ -140,7 +143,7 @@ def _tanh_gradient(g: Any, z: Any, p: float, out: Any, work: Any) -> Any:
     return out
 
 
-def _sigmoid(z: Any, p: float, out: Any, work: Any) -> Any:
+def _sigmoid(z: Array, p: float, out: Array, work: Array) -> Array:
     negative(z, work)
     np.log1p(work, out=work)
     np.log(z, out=out)
@@ -148,13 +151,13 @@ def _sigmoid(z: Any, p: float, out: Any, work: Any) -> Any:
     return out
 
 
-def _sigmoid_gradient(g: Any, z: Any, p: float, out: Any, work: Any) -> Any:
+def _sigmoid_gradient(g: Array, z: Array, p: float, out: Array, work: Array) -> Array:
     np.subtract(1, z, out=work)
     work *= z
     return np.multiply(g, work, out=out)
 
 
-def _softplus(z: Any, beta: float, out: Any, work: Any) -> Any:
+def _softplus(z: Array, beta: float, out: Array, work: Array) -> Array:
     """t + log(1 - exp(-t)) with t = beta * z, over beta; t alone above the threshold.
 
     In float32 the logarithm is lost in the sum long before the threshold.
@@ -171,7 +174,7 @@ def _softplus(z: Any, beta: float, out: Any, work: Any) -> Any:
     return out
 
 
-def _softplus_gradient(g: Any, z: Any, beta: float, out: Any, work: Any) -> Any:
+def _softplus_gradient(g: Array, z: Array, beta: float, out: Array, work: Array) -> Array:
     """g (1 - exp(-beta z)), and g above the threshold, which float32 makes of that anyway."""
     np.multiply(z, -beta, out=work)
     if work.dtype == np.float64:
@@ -181,11 +184,11 @@ def _softplus_gradient(g: Any, z: Any, beta: float, out: Any, work: Any) -> Any:
     return np.multiply(g, work, out=out)
 
 
-def _itself(z: Any, p: float, out: Any, work: Any) -> Any:
+def _itself(z: Array, p: float, out: Array, work: Array) -> Array:
     return z
 
 
-def _unchanged(g: Any, z: Any, p: float, out: Any, work: Any) -> Any:
+def _unchanged(g: Array, z: Array, p: float, out: Array, work: Array) -> Array:
     return g
 
 

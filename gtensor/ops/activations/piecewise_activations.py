@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -15,6 +15,10 @@ from gtensor.ops.build.half_kernels import wide_kernel
 from gtensor.ops.build.path_builders import tiled
 from gtensor.ops.build.pointwise import partial, pointwise
 from gtensor.ops.elementwise.erf import extended
+
+if TYPE_CHECKING:
+    from gtensor.backend.typing import Array
+    from gtensor.engine.typing import Namespace
 
 _SELU_ALPHA = 1.6732632423543772848  # Klambauer et al., "Self-normalizing neural networks", 2017
 _SELU_SCALE = 1.0507009873554804934
@@ -98,7 +102,7 @@ hardswish_op = op(
 # -- selu ------------------------------------------------------------------------------------------
 
 
-def _selu_formula(ns: Any, x: Any) -> Any:
+def _selu_formula(ns: Namespace, x: Array) -> Array:
     low = _SELU_ALPHA * ns.expm1(ns.minimum(x, 0))
     return _SELU_SCALE * (ns.maximum(x, 0) + low)
 

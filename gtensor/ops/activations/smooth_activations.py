@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from gtensor.engine.op import op
 from gtensor.engine.samples import alike, apart, normal, unary
@@ -15,20 +15,24 @@ from gtensor.ops.build.path_builders import tiled
 from gtensor.ops.build.pointwise import partial, pointwise
 from gtensor.ops.elementwise.erf import extended, sigmoid_values
 
+if TYPE_CHECKING:
+    from gtensor.backend.typing import Array
+    from gtensor.engine.typing import Namespace
+
 _HEADER = "activation.cuh"
 
 
 # -- mish ------------------------------------------------------------------------------------------
 
 
-def _mish_gate(ns: Any, x: Any) -> Any:
+def _mish_gate(ns: Namespace, x: Array) -> Any:
     """tanh(softplus(x)) = m / (m + 2) with m = e^x (e^x + 2); 1 from x = 20 on."""
     e = ns.exp(ns.minimum(x, 20.0))
     m = e * (e + 2)
     return m / (m + 2)
 
 
-def _mish_grad_formula(ns: Any, g: Any, x: Any) -> Any:
+def _mish_grad_formula(ns: Namespace, g: Array, x: Array) -> Array:
     gate = _mish_gate(ns, x)
     return g * (gate + x * (1 - gate * gate) * ns.sigmoid(x))
 
@@ -99,7 +103,7 @@ gated_grad = fused(
 )
 
 
-def _gated_grad_gate_formula(ns: Any, g: Any, x: Any, gate: Any) -> Any:
+def _gated_grad_gate_formula(ns: Namespace, g: Array, x: Array, gate: Any) -> Array:
     s = ns.sigmoid(gate)
     return g * x * (s * (1 - s))
 

@@ -9,8 +9,9 @@ it. Backward recomputes every block of weights from those. Source: Dao et al., "
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable
 from math import sqrt
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -24,12 +25,16 @@ from gtensor.ops.attention.blocks import attention_grad_path, attention_path
 from gtensor.ops.build.arguments import same_dtype
 from gtensor.ops.linalg.matrix_products import swapped
 
+if TYPE_CHECKING:
+    from gtensor.backend.typing import Array, Params
+    from gtensor.engine.typing import Namespace, Step, Values
+
 # -- in other ops: derivatives of derivatives, tangents, the weights themselves --------------------
 
 
 def attention_weights(
-    ns: Any, q: Any, k: Any, mask: Any, *, scale: float, is_causal: bool
-) -> Any:
+    ns: Namespace, q: Tensor, k: Tensor, mask: Tensor | None, *, scale: float, is_causal: bool
+) -> Tensor:
     """softmax(q @ k.mT * scale + mask), whole; 0 for a query that sees no key."""
     scores = ns.matmul(ns.multiply(q, scale), swapped(ns, k))
     last = len(scores.shape) - 1
@@ -52,8 +57,8 @@ def _causal_mask(q: Tensor, k: Tensor) -> Tensor:
 
 
 def _weights(
-    ns: Any, primals: Any, *, dropout_p: float, seed: int, **options: Any
-) -> tuple[Any, Any]:
+    ns: Namespace, primals: Values, *, dropout_p: float, seed: int, **options: Any
+) -> tuple[Tensor, Callable[[Tensor], Tensor]]:
     """The weights in the shape of all leading axes, and a function that applies their dropout."""
     q, k, v, mask = primals
     weights = attention_weights(ns, q, k, mask, **options)
@@ -61,27 +66,27 @@ def _weights(
     if weights.shape != shape:
         weights = ns.broadcast_to(weights, shape=shape)
 
-    def dropped(x: Any) -> Any:
+    def dropped(x: Tensor) -> Tensor:
         return ns.dropout(x, p=dropout_p, seed=seed) if dropout_p else x
 
     return weights, dropped
 
 
-def _softmax_change(ns: Any, weights: Any, change: Any) -> Any:
+def _softmax_change(ns: Namespace, weights: Tensor, change: Tensor) -> Tensor:
     """The derivative of the softmax applied to a change of the scores; it is symmetric."""
     mean = ns.sum(ns.multiply(weights, change), axis=(len(weights.shape) - 1,), keepdims=True)
     return ns.multiply(weights, ns.subtract(change, mean))
 
 
-def _attention_composed(*primals: Any, **params: Any) -> Any:
+def _attention_composed(*primals: Tensor | None, **params: Any) -> Tensor:
     weights, dropped = _weights(recorded, primals, **params)
     return recorded.matmul(dropped(weights), primals[2])
 
 
 def _attention_grad_composed(
-    g: Any, q: Any, k: Any, v: Any, mask: Any, attended: Any, largest: Any, total: Any, *,
-    wanted: tuple[bool, ...], **params: Any,
-) -> tuple[Any, ...]:
+    g: Tensor, q: Tensor, k: Tensor, v: Tensor, mask: Tensor | None, attended: Tensor,
+    largest: Tensor, total: Tensor, *, wanted: tuple[bool, ...], **params: Any,
+) -> tuple[Tensor | None, ...]:
     ns = recorded
     weights, dropped = _weights(ns, (q, k, v, mask), **params)
     change = _softmax_change(ns, weights, dropped(ns.matmul(g, swapped(ns, v))))
@@ -92,7 +97,7 @@ def _attention_grad_composed(
             change if wanted[3] else None)
 
 
-def _attention_backward(ns: Any, step: Any, g: Any) -> None:
+def _attention_backward(ns: Namespace, step: Step, g: Array) -> None:
     wanted = tuple(step.needs(i) for i in range(4))
     grads = ns.attention_grad(g, *step.saved, wanted=wanted, **step.params)
     for i, want in enumerate(wanted):
@@ -101,7 +106,7 @@ def _attention_backward(ns: Any, step: Any, g: Any) -> None:
 
 
 def _attention_tangent(
-    ns: Any, primals: Any, tangents: Any, out: Any, params: dict[str, Any]
+    ns: Namespace, primals: Values, tangents: Values, out: Array, params: Params
 ) -> Any:
     (q, k, v, _), (dq, dk, dv, dmask), scale = primals, tangents, params["scale"]
     weights, dropped = _weights(ns, primals, **params)

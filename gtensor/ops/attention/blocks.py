@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from math import isqrt, prod
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -13,6 +13,10 @@ from gtensor.ops.activations.dropout import keep_factors
 from gtensor.ops.build.cpu_tiles import computed_in
 from gtensor.ops.build.path_builders import tiles
 from gtensor.settings import settings
+
+if TYPE_CHECKING:
+    from gtensor.backend.typing import Array
+    from gtensor.engine.typing import Values
 
 _GPU_BLOCK = 1 << 23  # weights at a time on a GPU: enough to fill it, 32 MiB in float32
 Key = tuple[Any, ...]
@@ -26,7 +30,7 @@ class _Blocks:
     """
 
     def __init__(
-        self, q: Any, k: Any, v: Any, mask: Any, *, scale: float, is_causal: bool,
+        self, q: Array, k: Array, v: Array, mask: Array | None, *, scale: float, is_causal: bool,
         dropout_p: float, seed: int,
     ) -> None:
         self.device = device_of(q)
@@ -48,7 +52,7 @@ class _Blocks:
         largest = min(self.matrices, max(1, prod(self.lead))) * self.rows * self.columns
         self._scratch = [self.device.workspace(largest, self.work) for _ in range(2)]
 
-    def _broadcast(self, a: Any, last: tuple[int, ...]) -> Any:
+    def _broadcast(self, a: Array, last: tuple[int, ...]) -> Array:
         return self.xp.broadcast_to(a, (*self.lead, *last))
 
     def batches(self) -> Iterator[tuple[Key, int]]:
@@ -70,16 +74,16 @@ class _Blocks:
         for start in range(0, stop, self.columns):
             yield slice(start, min(start + self.columns, stop))
 
-    def part(self, a: Any, batch: Key, rows: slice) -> Any:
+    def part(self, a: Array, batch: Key, rows: slice) -> Array:
         """Rows of some matrices, contiguous and in the compute dtype."""
         return self.xp.ascontiguousarray(a[batch][..., rows, :], dtype=self.work)
 
-    def product(self, which: int, a: Any, b: Any) -> Any:
+    def product(self, which: int, a: Array, b: Array) -> Array:
         """a @ b.mT in work buffer `which`."""
         out = self._scratch[which](0, (*a.shape[:-1], b.shape[-2]))
         return self.device.matmul(a, _swapped(b), out)
 
-    def scores(self, batch: Key, rows: slice, columns: slice, queries: Any) -> Any:
+    def scores(self, batch: Key, rows: slice, columns: slice, queries: Array) -> Array:
         """queries @ keys.mT, masked: a block that may be overwritten."""
         s = self.product(0, queries, self.part(self.k, batch, columns))
         if self.mask is not None:
@@ -94,7 +98,7 @@ class _Blocks:
             self.xp.copyto(s, -np.inf, where=unseen)
         return s
 
-    def kept(self, first: int, rows: slice, shape: tuple[int, ...]) -> Any:
+    def kept(self, first: int, rows: slice, shape: tuple[int, ...]) -> Array | None:
         """The dropout factors of the block's weights, all columns; None without dropout."""
         if not self.dropout_p:
             return None
@@ -102,7 +106,7 @@ class _Blocks:
         return keep_factors(self.device, shape, start, self.dropout_p, self.seed, self.work)
 
 
-    def add(self, total: Any, batch: Key, last: tuple[slice, slice], part: Any) -> None:
+    def add(self, total: Array, batch: Key, last: tuple[slice, slice], part: Array) -> None:
         """total[batch, last] += part; total may have 1 for, or lack, an axis of the whole."""
         missing = len(self.lead) + 2 - total.ndim
         target = total.reshape((1,) * missing + total.shape)
@@ -114,14 +118,14 @@ class _Blocks:
         view += part.sum(axis=summed, keepdims=True) if summed else part
 
 
-def _swapped(a: Any) -> Any:
+def _swapped(a: Array) -> Array:
     """The last two axes swapped: a view."""
     return a.swapaxes(-1, -2)
 
 
 def attention_path(
-    q: Any, k: Any, v: Any, mask: Any, *, scale: float, is_causal: bool, dropout_p: float,
-    seed: int, out: Any = None,
+    q: Array, k: Array, v: Array, mask: Array | None, *, scale: float, is_causal: bool,
+    dropout_p: float, seed: int, out: Array | None = None,
 ) -> Any:
     blocks = _Blocks(q, k, v, mask, scale=scale, is_causal=is_causal, dropout_p=dropout_p,
                      seed=seed)
@@ -171,27 +175,29 @@ def _attend(blocks: _Blocks, batch: Key, first: int, rows: slice) -> tuple[Any, 
 
 
 def attention_grad_path(
-    g: Any, q: Any, k: Any, v: Any, mask: Any, attended: Any, largest: Any, total: Any, *,
-    wanted: tuple[bool, ...], scale: float, is_causal: bool, dropout_p: float, seed: int,
-) -> tuple[Any, ...]:
+    g: Array, q: Array, k: Array, v: Array, mask: Array | None, attended: Array, largest: Array,
+    total: Array, *, wanted: tuple[bool, ...], scale: float, is_causal: bool, dropout_p: float,
+    seed: int,
+) -> tuple[Array | None, ...]:
     """Gradients of q, k, v and mask, in their shapes; None where not `wanted`.
 
     Sums over blocks are kept in float32 for the half types, the only additional memory.
     """
     blocks = _Blocks(q, k, v, mask, scale=scale, is_causal=is_causal, dropout_p=dropout_p,
                      seed=seed)
+    inputs: Values = (q, k, v, mask)
     sums = [_zeros(blocks, a) if want else None
-            for a, want in zip((q, k, v, mask), wanted, strict=True)]
+            for a, want in zip(inputs, wanted, strict=True)]
     with np.errstate(invalid="ignore", over="ignore"):
         for batch, first in blocks.batches():
             for rows in blocks.row_blocks():
                 _attend_backward(
                     blocks, batch, first, rows, (g, attended, largest, total), sums)
     return tuple(None if added is None else added.astype(a.dtype, copy=False)
-                 for added, a in zip(sums, (q, k, v, mask), strict=True))
+                 for added, a in zip(sums, inputs, strict=True))
 
 
-def _zeros(blocks: _Blocks, like: Any) -> Any:
+def _zeros(blocks: _Blocks, like: Array) -> Array:
     total = blocks.device.empty(like.shape, blocks.work, "attention_grad")
     total[...] = 0
     return total
@@ -199,7 +205,7 @@ def _zeros(blocks: _Blocks, like: Any) -> Any:
 
 def _attend_backward(
     blocks: _Blocks, batch: Key, first: int, rows: slice, known: tuple[Any, ...],
-    sums: list[Any],
+    sums: list[Array | None],
 ) -> None:
     """Add to `sums` the gradients of q, k, v and mask through the outputs of some queries."""
     xp, everything = blocks.xp, slice(None)

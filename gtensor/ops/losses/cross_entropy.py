@@ -7,7 +7,7 @@ both would be rounded like a large logit: at 1e7 in float32 the logarithm of the
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -22,6 +22,12 @@ from gtensor.ops.arrange.class_indices import check_targets, class_axis, class_w
 from gtensor.ops.build.arguments import same_dtype
 from gtensor.ops.build.cpu_tiles import computed_in, row_tile_size, row_tiles
 from gtensor.settings import settings
+
+if TYPE_CHECKING:
+    from gtensor.backend.typing import Array, Params
+    from gtensor.engine.tensor import Tensor
+    from gtensor.engine.typing import Namespace, Step, Values
+
 
 REDUCTIONS = ("none", "mean", "sum")
 
@@ -38,16 +44,16 @@ def check_reduction(name: str, reduction: str) -> None:
 # CPU paths work in tiles of whole rows; on a GPU a tile is everything.
 
 
-def classes_last(x: Any) -> Any:
+def classes_last(x: Array) -> Array:
     """A view with the classes along the last axis."""
     return x if x.ndim <= 2 else device_of(x).xp.moveaxis(x, 1, -1)
 
 
-def _tiles(rows: Any) -> Iterator[tuple[Any, ...]]:
+def _tiles(rows: Array) -> Iterator[tuple[Any, ...]]:
     return row_tiles(rows.shape) if device_of(rows).type == "cpu" else iter(((...,),))
 
 
-def _mixture(target: Any, smoothing: float, weight: Any) -> Any:
+def _mixture(target: Array, smoothing: float, weight: Array | None) -> Array:
     """What the logarithms of the probabilities are multiplied by: a new array, classes last."""
     mixed = target * (1 - smoothing)
     if smoothing:
@@ -57,15 +63,15 @@ def _mixture(target: Any, smoothing: float, weight: Any) -> Any:
     return mixed
 
 
-def two(sums: Any) -> tuple[Any, Any]:
+def two(sums: Array) -> tuple[Array, Array]:
     """The arrays along a first axis of two, also where they are 0-d."""
     return sums[0, ...], sums[1, ...]
 
 
 def _forward_path(
-    logits: Any, target: Any, *, reduction: str, label_smoothing: float, weight: Any,
-    out: Any = None,
-) -> Any:
+    logits: Array, target: Array, *, reduction: str, label_smoothing: float, weight: Array | None,
+    out: Array | None = None,
+) -> tuple[Array, Array, Array]:
     device, work = device_of(logits), computed_in(logits.dtype)
     xp = device.xp
     weight = None if weight is None else weight.astype(work, copy=False)
@@ -93,15 +99,15 @@ def _forward_path(
     return out, largest, total
 
 
-def _shared(g: Any, total: Any, reduction: str) -> Any:
+def _shared(g: Array, total: Array, reduction: str) -> Array:
     """The factor of each row's gradient."""
     return (g / max(1, total.size) if reduction == "mean" else g) + 0 * total
 
 
 def _dx_path(
-    g: Any, logits: Any, target: Any, largest: Any, total: Any, *,
-    reduction: str, label_smoothing: float, weight: Any, out: Any = None,
-) -> Any:
+    g: Array, logits: Array, target: Array, largest: Array, total: Array, *,
+    reduction: str, label_smoothing: float, weight: Array | None, out: Array | None = None,
+) -> Array:
     device, work = device_of(logits), computed_in(logits.dtype)
     weight = None if weight is None else weight.astype(work, copy=False)
     if out is None:
@@ -122,9 +128,9 @@ def _dx_path(
 
 
 def _dtarget_path(
-    g: Any, logits: Any, largest: Any, total: Any, *,
-    reduction: str, label_smoothing: float, weight: Any, out: Any = None,
-) -> Any:
+    g: Array, logits: Array, largest: Array, total: Array, *,
+    reduction: str, label_smoothing: float, weight: Array | None, out: Array | None = None,
+) -> Array:
     device, work = device_of(logits), computed_in(logits.dtype)
     if out is None:
         out = device.empty(logits.shape, logits.dtype, "cross_entropy_grad")
@@ -144,7 +150,7 @@ def _dtarget_path(
 # -- probabilities as targets: in other ops --------------------------------------------------------
 
 
-def weighted(ns: Any, logits: Any, weight: Any, x: Any) -> Any:
+def weighted(ns: Namespace, logits: Array, weight: Array | None, x: Array) -> Array:
     """x in the logits' shape times the weights of its classes."""
     if weight is None:
         return x
@@ -152,7 +158,7 @@ def weighted(ns: Any, logits: Any, weight: Any, x: Any) -> Any:
     return ns.multiply(x, weight.astype(logits.dtype).reshape(-1, *last))
 
 
-def _row_share(ns: Any, g: Any, logits: Any, reduction: str) -> Any:
+def _row_share(ns: Namespace, g: Array, logits: Array, reduction: str) -> Array:
     """The share of each row, shaped to broadcast against the logits."""
     axis = class_axis(len(logits.shape))
     rows = (*logits.shape[:axis], 1, *logits.shape[axis + 1:])
@@ -161,45 +167,47 @@ def _row_share(ns: Any, g: Any, logits: Any, reduction: str) -> Any:
     return ns.multiply(g, 1 / max(1, int(np.prod(rows)))) if reduction == "mean" else g
 
 
-def excess(ns: Any, logits: Any, q: Any) -> Any:
+def excess(ns: Namespace, logits: Array, q: Array) -> Array:
     """The gradient of each row's loss: softmax(logits) times the row's sum of q, minus q."""
     axis = class_axis(len(logits.shape))
     mass = ns.sum(q, axis=(axis,), keepdims=True)
     return ns.subtract(ns.multiply(ns.softmax(logits, axis=axis), mass), q)
 
 
-def _recorded_mixture(ns: Any, logits: Any, target: Any, smoothing: float, weight: Any) -> Any:
+def _recorded_mixture(
+    ns: Namespace, logits: Array, target: Array, smoothing: float, weight: Array | None
+) -> Array:
     """`_mixture` in the logits' shape."""
     classes = logits.shape[class_axis(len(logits.shape))]
     mixed = ns.add(ns.multiply(target, 1 - smoothing), smoothing / classes)
     return weighted(ns, logits, weight, mixed)
 
 
-def _surprise(ns: Any, logits: Any, smoothing: float, weight: Any) -> Any:
+def _surprise(ns: Namespace, logits: Array, smoothing: float, weight: Array | None) -> Array:
     """The gradient of each row's loss with respect to its targets."""
     log = ns.log_softmax(logits, axis=class_axis(len(logits.shape)))
     return weighted(ns, logits, weight, ns.multiply(log, smoothing - 1))
 
 
 def _dx_composed(
-    g: Any, logits: Any, target: Any, largest: Any, total: Any, *,
-    reduction: str, label_smoothing: float, weight: Any,
-) -> Any:
+    g: Array, logits: Array, target: Array, largest: Array, total: Array, *,
+    reduction: str, label_smoothing: float, weight: Array | None,
+) -> Tensor:
     ns = recorded
     mixed = _recorded_mixture(ns, logits, target, label_smoothing, weight)
     return ns.multiply(excess(ns, logits, mixed), _row_share(ns, g, logits, reduction))
 
 
 def _dtarget_composed(
-    g: Any, logits: Any, largest: Any, total: Any, *,
-    reduction: str, label_smoothing: float, weight: Any,
-) -> Any:
+    g: Array, logits: Array, largest: Array, total: Array, *,
+    reduction: str, label_smoothing: float, weight: Array | None,
+) -> Tensor:
     ns = recorded
     return ns.multiply(_surprise(ns, logits, label_smoothing, weight),
                        _row_share(ns, g, logits, reduction))
 
 
-def _backward(ns: Any, step: Any, g: Any) -> None:
+def _backward(ns: Namespace, step: Step, g: Array) -> None:
     logits, target, *sums = step.saved
     if step.needs(1):
         step.give(1, ns.soft_cross_entropy_dtarget(g, logits, *sums, **step.params))
@@ -207,7 +215,7 @@ def _backward(ns: Any, step: Any, g: Any) -> None:
         step.give(0, ns.soft_cross_entropy_dx(g, logits, target, *sums, **step.params))
 
 
-def _tangent(ns: Any, primals: Any, tangents: Any, out: Any, params: dict[str, Any]) -> Any:
+def _tangent(ns: Namespace, primals: Values, tangents: Values, out: Array, params: Params) -> Array:
     (logits, target), (dlogits, dtarget) = primals, tangents
     smoothing, weight = params["label_smoothing"], params["weight"]
     axis = class_axis(len(logits.shape))
@@ -272,7 +280,7 @@ def _at(places: np.ndarray) -> tuple[np.ndarray, ...]:
     return (*np.indices(places.shape, sparse=True), places)
 
 
-def _places(target: Any, ignore_index: int) -> tuple[Any, Any, int]:
+def _places(target: Array, ignore_index: int) -> tuple[Array, Array, int]:
     """Classes that can be used everywhere, where they count, and how many do."""
     counts = target != ignore_index
     count = int(np.count_nonzero(counts))
@@ -280,8 +288,8 @@ def _places(target: Any, ignore_index: int) -> tuple[Any, Any, int]:
 
 
 def _row_losses(
-    part: Any, places: Any, weight: Any, smoothing: float, wide: Any
-) -> tuple[Any, Any, Any]:
+    part: Array, places: Array, weight: Array | None, smoothing: float, wide: Array
+) -> tuple[Array, Array, Array]:
     """Maximum, sum of exponentials and loss of each row; `wide` is a work array of its shape."""
     largest = np.maximum.reduce(part, axis=-1, keepdims=True).astype(wide.dtype, copy=False)
     np.subtract(part, largest, out=wide)
@@ -300,9 +308,9 @@ def _row_losses(
 
 
 def _cross_entropy_cpu(
-    logits: Any, target: Any, *, reduction: str, ignore_index: int, label_smoothing: float,
-    weight: Any, out: Any = None,
-) -> Any:
+    logits: Array, target: Array, *, reduction: str, ignore_index: int, label_smoothing: float,
+    weight: Array | None, out: Array | None = None,
+) -> tuple[Array, Array, Array, Array]:
     rows = classes_last(logits)
     work = computed_in(logits.dtype)
     places, counts, count = _places(target, ignore_index)
@@ -335,8 +343,8 @@ def _cross_entropy_cpu(
 
 
 def _row_gradients(
-    part: Any, largest: Any, scale: Any, places: Any, chosen: Any, spread: Any, *, each: Any,
-    wide: Any,
+    part: Array, largest: Array, scale: Array, places: Array, chosen: Array, spread: Array, *,
+    each: Array | float | None, wide: Array,
 ) -> None:
     """wide = exp(part - largest) * scale - spread * each, less what is `chosen` at the places."""
     np.subtract(part, largest[..., None], out=wide)
@@ -348,9 +356,10 @@ def _row_gradients(
 
 
 def _cross_entropy_grad_cpu(
-    g: Any, logits: Any, target: Any, largest: Any, total: Any, count: Any, *,
-    reduction: str, ignore_index: int, label_smoothing: float, weight: Any, out: Any = None,
-) -> Any:
+    g: Array, logits: Array, target: Array, largest: Array, total: Array, count: Array, *,
+    reduction: str, ignore_index: int, label_smoothing: float, weight: Array | None,
+    out: Array | None = None,
+) -> Array:
     if out is None:
         out = host().empty(logits.shape, logits.dtype, "cross_entropy_grad")
     rows, result = classes_last(logits), classes_last(out)
@@ -378,7 +387,7 @@ def _cross_entropy_grad_cpu(
     return out
 
 
-def _share(g: Any, count: Any, counts: Any, reduction: str) -> Any:
+def _share(g: Array, count: Array, counts: Array, reduction: str) -> Array:
     """The factor of each row's gradient; an array of the target's shape."""
     if reduction == "mean":
         g = g / (count + (count == 0))  # no rows: no share either
@@ -392,7 +401,7 @@ _REDUCE = raw("cross_entropy.cu", "cross_entropy_reduce")
 _BACKWARD = raw("cross_entropy.cu", "cross_entropy_backward")
 
 
-def _gpu_rows(logits: Any, target: Any) -> tuple[Any, Any, int]:
+def _gpu_rows(logits: Array, target: Array) -> tuple[Any, Any, int]:
     """Contiguous rows of classes, int64 targets, the number of rows."""
     xp = cupy()
     rows = xp.ascontiguousarray(xp.moveaxis(logits, class_axis(logits.ndim), -1))
@@ -400,9 +409,9 @@ def _gpu_rows(logits: Any, target: Any) -> tuple[Any, Any, int]:
 
 
 def _cross_entropy_gpu(
-    logits: Any, target: Any, *, reduction: str, ignore_index: int, label_smoothing: float,
-    weight: Any, out: Any = None,
-) -> Any:
+    logits: Array, target: Array, *, reduction: str, ignore_index: int, label_smoothing: float,
+    weight: Array | None, out: Array | None = None,
+) -> tuple[Array, Array, Array, Array]:
     xp = cupy()
     rows, targets, n = _gpu_rows(logits, target)
     classes, work = rows.shape[-1], computed_in(logits.dtype)
@@ -437,9 +446,10 @@ def _cross_entropy_gpu(
 
 
 def _cross_entropy_grad_gpu(
-    g: Any, logits: Any, target: Any, largest: Any, total: Any, count: Any, *,
-    reduction: str, ignore_index: int, label_smoothing: float, weight: Any, out: Any = None,
-) -> Any:
+    g: Array, logits: Array, target: Array, largest: Array, total: Array, count: Array, *,
+    reduction: str, ignore_index: int, label_smoothing: float, weight: Array | None,
+    out: Array | None = None,
+) -> Array:
     xp = cupy()
     rows, targets, n = _gpu_rows(logits, target)
     classes, work = rows.shape[-1], computed_in(logits.dtype)
@@ -477,8 +487,9 @@ def _cross_entropy_grad_gpu(
 
 
 def _targets(
-    ns: Any, logits: Any, target: Any, ignore_index: int, label_smoothing: float, weight: Any
-) -> Any:
+    ns: Namespace, logits: Array, target: Array, ignore_index: int, label_smoothing: float,
+    weight: Array | None
+) -> Array:
     """The factors of the logarithms of probabilities, in the logits' shape."""
     axis = class_axis(len(logits.shape))
     q = ns.class_targets(target, classes=logits.shape[axis], ignore_index=ignore_index,
@@ -487,24 +498,24 @@ def _targets(
 
 
 def _cross_entropy_grad(
-    g: Any, logits: Any, target: Any, largest: Any, total: Any, count: Any, *,
-    reduction: str, ignore_index: int, label_smoothing: float, weight: Any,
-) -> Any:
+    g: Array, logits: Array, target: Array, largest: Array, total: Array, count: Array, *,
+    reduction: str, ignore_index: int, label_smoothing: float, weight: Array | None,
+) -> Array | Tensor:
     ns, axis = recorded, class_axis(len(logits.shape))
-    share = g / ns.where(ns.equal(count, 0), 1.0, count) if reduction == "mean" else g
+    share: Any = g / ns.where(ns.equal(count, 0), 1.0, count) if reduction == "mean" else g
     if reduction == "none":
         share = ns.reshape(share, shape=(*target.shape[:axis], 1, *target.shape[axis:]))
     q = _targets(ns, logits, target, ignore_index, label_smoothing, weight)
     return excess(ns, logits, q) * share
 
 
-def _cross_entropy_backward(ns: Any, step: Any, g: Any) -> None:
+def _cross_entropy_backward(ns: Namespace, step: Step, g: Array) -> None:
     step.give(0, ns.cross_entropy_grad(g, *step.saved, **step.params))
 
 
 def _cross_entropy_tangent(
-    ns: Any, primals: Any, tangents: Any, out: Any, params: dict[str, Any]
-) -> Any:
+    ns: Namespace, primals: Values, tangents: Values, out: Array, params: Params
+) -> Array:
     (logits, target), ignored, weight = primals, params["ignore_index"], params["weight"]
     q = _targets(ns, logits, target, ignored, params["label_smoothing"], weight)
     axis = class_axis(len(logits.shape))
@@ -520,7 +531,7 @@ def _cross_entropy_tangent(
     return total
 
 
-def _options(reduction: str, smoothing: float = 0.0, weight: Any = None) -> dict[str, Any]:
+def _options(reduction: str, smoothing: float = 0.0, weight: Array | None = None) -> Params:
     return {"reduction": reduction, "ignore_index": -100, "label_smoothing": smoothing,
             "weight": weight}
 

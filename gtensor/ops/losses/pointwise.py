@@ -9,7 +9,7 @@ not round it to 0.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -31,14 +31,18 @@ from gtensor.ops.elementwise.erf import extended
 from gtensor.ops.losses.cross_entropy import check_reduction
 from gtensor.settings import settings
 
+if TYPE_CHECKING:
+    from gtensor.backend.typing import Array, Params, Path
+    from gtensor.engine.typing import Namespace, Step, Values
+
 Formula = Callable[..., Any]
 
 
 # -- the builder -----------------------------------------------------------------------------------
 
 
-def _sum_cpu(formula: Formula) -> Any:
-    def path(*arrays: Any, scale: float, out: Any = None, **params: Any) -> Any:
+def _sum_cpu(formula: Formula) -> Path:
+    def path(*arrays: Array, scale: float, out: Array | None = None, **params: Any) -> Array:
         model = arrays[0]
         wide = computed_in(model.dtype)
         spread = [None if a is None else np.broadcast_to(a, model.shape) for a in arrays]
@@ -54,8 +58,8 @@ def _sum_cpu(formula: Formula) -> Any:
     return path
 
 
-def _sum_gpu(each: Any) -> Any:
-    def path(*arrays: Any, scale: float, out: Any = None, **params: Any) -> Any:
+def _sum_gpu(each: Path) -> Path:
+    def path(*arrays: Array, scale: float, out: Array | None = None, **params: Any) -> Array:
         dtype = arrays[0].dtype
         losses = each(*[None if a is None else _wide(a) for a in arrays], **params)
         total = losses.sum() * scale
@@ -67,17 +71,17 @@ def _sum_gpu(each: Any) -> Any:
     return path
 
 
-def _wide(a: Any) -> Any:
+def _wide(a: Array) -> Array:
     """In the dtype that is computed in: a loss of halves may be no half number."""
     return a.astype(computed_in(a.dtype), copy=False)
 
 
-def _kernel(name: str, formula: Formula, text: str, **more: str) -> Any:
+def _kernel(name: str, formula: Formula, text: str, **more: str) -> Path:
     """The kernel of `text` with the formula's inputs and parameters; inputs left out are 1."""
     arrays, parameters = _names(formula)
     kernel = wide_kernel(" ".join(arrays), text, name=name, parameters=" ".join(parameters), **more)
 
-    def path(*given: Any, out: Any = None, **params: Any) -> Any:
+    def path(*given: Any, out: Array | None = None, **params: Any) -> Array:
         if any(a is None for a in given):
             one = cupy().ones((), given[0].dtype)
             given = tuple(one if a is None else a for a in given)
@@ -112,12 +116,14 @@ def _partial(inputs: list[str], partial: str | Formula) -> Formula:
 def _sum_rules(partials: Sequence[Formula]) -> dict[str, Any]:
     """The rules of a sum of losses: backward and tangent."""
 
-    def backward(ns: Any, step: Any, g: Any) -> None:
+    def backward(ns: Namespace, step: Step, g: Array) -> None:
         for i, times in enumerate(partials):
             if step.needs(i):
                 step.give(i, times(ns, g, *step.saved, out=None, **step.params))
 
-    def tangent(ns: Any, primals: Any, tangents: Any, out: Any, params: dict[str, Any]) -> Any:
+    def tangent(
+        ns: Namespace, primals: Values, tangents: Values, out: Array, params: Params
+    ) -> Array | None:
         total = None
         for times, t in zip(partials, tangents, strict=True):
             if t is not None:
@@ -200,7 +206,7 @@ absolute_error, absolute_error_sum = loss_ops(
 )
 
 
-def _huber_formula(ns: Any, a: Any, b: Any, *, delta: float, factor: float) -> Any:
+def _huber_formula(ns: Namespace, a: Array, b: Array, *, delta: float, factor: float) -> Array:
     """With m = min(|a - b|, delta): factor m (|a - b| - m / 2)."""
     size = ns.abs(a - b)
     inner = ns.minimum(size, delta)
@@ -274,7 +280,7 @@ def smooth_l1_loss(
 # -- squared error -------------------------------------------------------------------------------
 
 
-def _squared_error_cpu(a: Any, b: Any, *, scale: float, out: Any = None) -> Any:
+def _squared_error_cpu(a: Array, b: Array, *, scale: float, out: Array | None = None) -> Array:
     work = computed_in(a.dtype)
     scratch = host().workspace(tile_size(a.shape), work)
     total = 0.0
@@ -288,7 +294,7 @@ def _squared_error_cpu(a: Any, b: Any, *, scale: float, out: Any = None) -> Any:
     return out
 
 
-def _squared_error_gpu(a: Any, b: Any, *, scale: float, out: Any = None) -> Any:
+def _squared_error_gpu(a: Array, b: Array, *, scale: float, out: Array | None = None) -> Array:
     difference = _difference(_wide(a), _wide(b))
     total = cupy().vdot(difference, difference)
     if out is None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -13,6 +13,10 @@ from gtensor.ops.build.arguments import same_dtype
 from gtensor.ops.elementwise.erf import extended
 from gtensor.ops.losses.cross_entropy import REDUCTIONS
 from gtensor.ops.losses.pointwise import check_pair, loss_gradient, loss_ops, reduced
+
+if TYPE_CHECKING:
+    from gtensor.backend.typing import Array, Path
+    from gtensor.engine.typing import Namespace
 
 _LEAST_LOG = -100.0  # logarithms in binary cross entropy are cut here, as in PyTorch
 _LEAST_VARIANCE = 1e-12
@@ -33,7 +37,7 @@ def _grad_samples(samples: Sequence[Sample], without: int | None = None) -> list
 # -- Kullback-Leibler divergence -------------------------------------------------------------------
 
 
-def _log_or_0(ns: Any, t: Any) -> Any:
+def _log_or_0(ns: Namespace, t: Array) -> Array:
     """log(t); 0 where t = 0, where only t log(t) = 0 is wanted."""
     return ns.log(ns.where(ns.equal(t, 0), 1.0, t))
 
@@ -111,16 +115,17 @@ def kl_div(
 # -- binary cross entropy --------------------------------------------------------------------------
 
 
-def _times(a: Any, weight: Any) -> Any:
+def _times(a: Array, weight: Array | None) -> Array:
     return a if weight is None else a * weight
 
 
-def _partial_weight(loss: str) -> Any:
+def _partial_weight(loss: str) -> Path:
     """The derivative by the weight, which comes third: the loss without it."""
 
     def partial(
-        ns: Any, g: Any, x: Any, t: Any, weight: Any, *more: Any, out: Any, scale: float
-    ) -> Any:
+        ns: Namespace, g: Array, x: Array, t: Array, weight: Array | None, *more: Array | None,
+        out: Array | None, scale: float
+    ) -> Array:
         losses = getattr(ns, loss)(x, t, None, *more)
         over = losses if losses.ndim else None  # NumPy answers scalars for 0-d
         return ns.multiply(ns.multiply(g, losses, out=over), scale, out=over)
@@ -128,19 +133,23 @@ def _partial_weight(loss: str) -> Any:
     return partial
 
 
-def _bce_formula(ns: Any, x: Any, t: Any, weight: Any) -> Any:
+def _bce_formula(ns: Namespace, x: Array, t: Array, weight: Array | None) -> Array:
     with np.errstate(divide="ignore"):
         hit = ns.maximum(ns.log(x), _LEAST_LOG)
         missed = ns.maximum(ns.log1p(-x), _LEAST_LOG)
     return _times((t - 1) * missed - t * hit, weight)
 
 
-def _bce_grad_formula(ns: Any, g: Any, x: Any, t: Any, weight: Any, *, scale: float) -> Any:
+def _bce_grad_formula(
+    ns: Namespace, g: Array, x: Array, t: Array, weight: Array | None, *, scale: float
+) -> Array:
     variance = ns.maximum(x * (1 - x), _LEAST_VARIANCE)
     return _times(g * (scale * (x - t) / variance), weight)
 
 
-def _bce_grad_target_formula(ns: Any, g: Any, x: Any, weight: Any, *, scale: float) -> Any:
+def _bce_grad_target_formula(
+    ns: Namespace, g: Array, x: Array, weight: Array | None, *, scale: float
+) -> Array:
     with np.errstate(divide="ignore"):
         change = ns.maximum(ns.log1p(-x), _LEAST_LOG) - ns.maximum(ns.log(x), _LEAST_LOG)
     return _times(g * (scale * change), weight)
@@ -213,12 +222,14 @@ def _check_weight(name: str, input: Tensor, **weights: Tensor | None) -> None:
 # -- binary cross entropy of logits ----------------------------------------------------------------
 
 
-def _misses(ns: Any, x: Any) -> Any:
+def _misses(ns: Namespace, x: Array) -> Array:
     """softplus(-x) = -log(sigmoid(x)), without overflow."""
     return ns.log1p(ns.exp(-ns.abs(x))) - ns.minimum(x, 0)
 
 
-def _logits_formula(ns: Any, x: Any, t: Any, weight: Any, positive: Any) -> Any:
+def _logits_formula(
+    ns: Namespace, x: Array, t: Array, weight: Array | None, positive: Array | None
+) -> Array:
     missed = _misses(ns, x)
     if positive is not None:
         missed = missed * (1 + (positive - 1) * t)
@@ -226,8 +237,9 @@ def _logits_formula(ns: Any, x: Any, t: Any, weight: Any, positive: Any) -> Any:
 
 
 def _logits_grad_formula(
-    ns: Any, g: Any, x: Any, t: Any, weight: Any, positive: Any, *, scale: float
-) -> Any:
+    ns: Namespace, g: Array, x: Array, t: Array, weight: Array | None, positive: Array | None, *,
+    scale: float
+) -> Array:
     if positive is None:
         change = ns.sigmoid(x) - t
     else:
@@ -237,15 +249,15 @@ def _logits_grad_formula(
 
 
 def _logits_grad_target_formula(
-    ns: Any, g: Any, x: Any, weight: Any, positive: Any, *, scale: float
-) -> Any:
+    ns: Namespace, g: Array, x: Array, weight: Array | None, positive: Array | None, *, scale: float
+) -> Array:
     change = -x if positive is None else (positive - 1) * _misses(ns, x) - x
     return _times(g * (scale * change), weight)
 
 
 def _logits_grad_positive_formula(
-    ns: Any, g: Any, x: Any, t: Any, weight: Any, *, scale: float
-) -> Any:
+    ns: Namespace, g: Array, x: Array, t: Array, weight: Array | None, *, scale: float
+) -> Array:
     return _times(g * (scale * t * _misses(ns, x)), weight)
 
 

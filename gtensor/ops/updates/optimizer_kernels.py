@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from functools import cache, lru_cache
 from math import inf, isfinite
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from ml_dtypes import finfo
@@ -24,6 +24,9 @@ from gtensor.backend.kernels import elementwise, source
 from gtensor.engine.op import Op
 from gtensor.ops.build.cpu_tiles import computed_in, tile_size, whole_tiles
 from gtensor.ops.build.path_builders import negative, tiled
+
+if TYPE_CHECKING:
+    from gtensor.backend.typing import Array
 
 _WIDE = 1e30  # float16 alone has a largest number below it
 _HELPERS = 2  # buffers of a tile's size that an update computes in
@@ -39,7 +42,7 @@ def workspace(shape: tuple[int, ...], dtype: np.dtype) -> Scratch:
 class _Tile:
     """Arrays at one tile, in the dtype that is computed in; `store` writes widened ones back."""
 
-    def __init__(self, key: tuple[Any, ...], scratch: Scratch, *arrays: Any) -> None:
+    def __init__(self, key: tuple[Any, ...], scratch: Scratch, *arrays: Array) -> None:
         self.places = [a[key] for a in arrays]
         self.values = self.places
         shape = self.places[0].shape
@@ -59,10 +62,10 @@ class _Tile:
 
 
 def _sgd_cpu(
-    parameter: Any, gradient: Any, *, scratch: Scratch, state: tuple[Any, ...], rate: float,
+    parameter: Array, gradient: Array, *, scratch: Scratch, state: tuple[Array, ...], rate: float,
     weight_decay: float, momentum: float, dampening: float, nesterov: bool, maximize: bool,
-    first: bool, out: Any,
-) -> Any:
+    first: bool, out: Array,
+) -> Array:
     for key in whole_tiles(parameter.shape):
         tile = _Tile(key, scratch, out, gradient, *state)
         p, g, *more = tile.values
@@ -95,10 +98,10 @@ _momentum_kernel = elementwise(
 
 
 def _sgd_gpu(
-    parameter: Any, gradient: Any, *, scratch: Scratch | None, state: tuple[Any, ...], rate: float,
-    weight_decay: float, momentum: float, dampening: float, nesterov: bool, maximize: bool,
-    first: bool, out: Any,
-) -> Any:
+    parameter: Array, gradient: Array, *, scratch: Scratch | None, state: tuple[Array, ...],
+    rate: float, weight_decay: float, momentum: float, dampening: float, nesterov: bool,
+    maximize: bool, first: bool, out: Array,
+) -> Array:
     sign = -1.0 if maximize else 1.0
     if not state:
         return _sgd_kernel(gradient, rate, weight_decay, sign, out=out)
@@ -115,10 +118,10 @@ sgd = Op("sgd", cpu=_sgd_cpu, gpu=_sgd_gpu, backward=None, tangent=None, samples
 
 
 def _adam_cpu(
-    parameter: Any, gradient: Any, *, scratch: Scratch, state: tuple[Any, ...], rate: float,
+    parameter: Array, gradient: Array, *, scratch: Scratch, state: tuple[Array, ...], rate: float,
     beta1: float, beta2: float, eps: float, weight_decay: float, decoupled: bool, maximize: bool,
-    step: int, out: Any,
-) -> Any:
+    step: int, out: Array,
+) -> Array:
     scale = rate / (1 - beta1**step)
     root = (1 - beta2**step) ** 0.5
     bounds = _bounds(state[1].dtype, beta2)
@@ -161,8 +164,8 @@ def _bounds(dtype: np.dtype, beta2: float) -> tuple[float, float]:
 
 
 def _average_square(
-    second: Any, g: Any, beta2: float, bounds: tuple[float, float], helper: Any
-) -> Any:
+    second: Array, g: Array, beta2: float, bounds: tuple[float, float], helper: Array
+) -> Array:
     """second = beta2 * second + (1 - beta2) * g * g, within its bounds; g within them."""
     most, limit = bounds
     fits = most > _WIDE  # float16 is computed in float32, which overflows later
@@ -201,10 +204,10 @@ _amsgrad_kernel = elementwise(
 
 
 def _adam_gpu(
-    parameter: Any, gradient: Any, *, scratch: Scratch | None, state: tuple[Any, ...], rate: float,
-    beta1: float, beta2: float, eps: float, weight_decay: float, decoupled: bool, maximize: bool,
-    step: int, out: Any,
-) -> Any:
+    parameter: Array, gradient: Array, *, scratch: Scratch | None, state: tuple[Array, ...],
+    rate: float, beta1: float, beta2: float, eps: float, weight_decay: float, decoupled: bool,
+    maximize: bool, step: int, out: Array,
+) -> Array:
     decay, shrink = (0.0, weight_decay) if decoupled else (weight_decay, 0.0)
     kernel = _amsgrad_kernel if len(state) == 3 else _adam_kernel
     kernel(gradient, rate, beta1, beta2, eps, decay, shrink, -1.0 if maximize else 1.0,
@@ -220,9 +223,9 @@ adam = Op("adam", cpu=_adam_cpu, gpu=_adam_gpu, backward=None, tangent=None, sam
 
 
 def _lion_cpu(
-    parameter: Any, gradient: Any, *, scratch: Scratch, state: tuple[Any, ...], rate: float,
-    beta1: float, beta2: float, weight_decay: float, out: Any,
-) -> Any:
+    parameter: Array, gradient: Array, *, scratch: Scratch, state: tuple[Array, ...], rate: float,
+    beta1: float, beta2: float, weight_decay: float, out: Array,
+) -> Array:
     for key in whole_tiles(parameter.shape):
         tile = _Tile(key, scratch, out, gradient, *state)
         p, g, m = tile.values
@@ -246,9 +249,9 @@ _lion_kernel = elementwise(
 
 
 def _lion_gpu(
-    parameter: Any, gradient: Any, *, scratch: Scratch | None, state: tuple[Any, ...], rate: float,
-    beta1: float, beta2: float, weight_decay: float, out: Any,
-) -> Any:
+    parameter: Array, gradient: Array, *, scratch: Scratch | None, state: tuple[Array, ...],
+    rate: float, beta1: float, beta2: float, weight_decay: float, out: Array,
+) -> Array:
     _lion_kernel(gradient, rate, beta1, beta2, weight_decay, out=(out, *state))
     return out
 
@@ -260,7 +263,7 @@ lion = Op("lion", cpu=_lion_cpu, gpu=_lion_gpu, backward=None, tangent=None, sam
 # -- moving average --------------------------------------------------------------------------------
 
 
-def _average_cpu(average: Any, value: Any, *, weight: float, out: Any) -> Any:
+def _average_cpu(average: Array, value: Array, *, weight: float, out: Array) -> Array:
     scratch = host().workspace(tile_size(out.shape), out.dtype)
     for key in whole_tiles(out.shape):
         place = out[key]
@@ -274,7 +277,7 @@ _average_kernel = elementwise("T x, float64 weight", "S average", "gt_average(av
                               "optimizer.cuh")
 
 
-def _average_gpu(average: Any, value: Any, *, weight: float, out: Any) -> Any:
+def _average_gpu(average: Array, value: Array, *, weight: float, out: Array) -> Array:
     return _average_kernel(value, weight, out=out)
 
 
@@ -286,7 +289,7 @@ average = Op("average", cpu=_average_cpu, gpu=_average_gpu, backward=None, tange
 # -- clipping --------------------------------------------------------------------------------------
 
 
-def _norm_cpu(*gradients: Any, order: float) -> Any:
+def _norm_cpu(*gradients: Array, order: float) -> Array:
     total = 0.0
     for gradient in gradients:
         wide = computed_in(gradient.dtype)
@@ -297,7 +300,7 @@ def _norm_cpu(*gradients: Any, order: float) -> Any:
         computed_in(gradient.dtype) for gradient in gradients]))
 
 
-def _combined(total: float, part: Any, order: float) -> float:
+def _combined(total: float, part: Array, order: float) -> float:
     """The norm (without its root) of what was seen so far and of `part`; NaN stays NaN."""
     if order == inf:
         return float(np.maximum(total, abs(part).max(initial=0)))
@@ -308,11 +311,11 @@ def _combined(total: float, part: Any, order: float) -> float:
     return total + more
 
 
-def _power_sum(part: Any, order: float) -> Any:
+def _power_sum(part: Array, order: float) -> Any:
     return np.dot(part, part) if order == 2 else (abs(part) ** order).sum()
 
 
-def _root(total: Any, order: float) -> Any:
+def _root(total: Any, order: float) -> Any:  # of a number, or of CuPy's 0-d array
     return total if order == inf else total ** (1 / order)
 
 
@@ -328,7 +331,7 @@ def _norm_kernel(order: float) -> Any:
         preamble=source("optimizer.cuh"))
 
 
-def _norm_gpu(*gradients: Any, order: float) -> Any:
+def _norm_gpu(*gradients: Array, order: float) -> Array:
     xp = cupy()
     parts = xp.empty(len(gradients), np.float64)
     for i, gradient in enumerate(gradients):
@@ -350,7 +353,7 @@ _clip_kernel = elementwise("T limit", "T g", "gt_clip(g, double(gt_up(limit)))",
 _scaled = tiled("scale_gradient", lambda ns, gradient, factor: ns.multiply(gradient, factor))
 
 
-def _scale_cpu(gradient: Any, factor: Any, out: Any) -> Any:
+def _scale_cpu(gradient: Array, factor: Any, out: Array) -> Array:
     with np.errstate(invalid="ignore"):  # an infinite norm: inf * 0 is NaN, as documented
         return _scaled(gradient, factor, out=out)
 
