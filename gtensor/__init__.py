@@ -57,7 +57,7 @@ from gtensor.engine.errors import AnomalyError, ConsumedError, GradientError
 from gtensor.engine.gradients import grad
 from gtensor.engine.op import op
 from gtensor.engine.samples import Sample
-from gtensor.engine.tensor import Tensor
+from gtensor.engine.tensor import Tensor, _unpickled
 from gtensor.execution.graphs import Graph
 from gtensor.execution.streams import Event, stream
 from gtensor.memory.trace.owners import find_in as _find_in

@@ -27,10 +27,10 @@ def arguments_of(path: Callable[..., Any]) -> Arguments:
     if formula is not None:
         found = arguments_of(formula)
         return found._replace(inputs=found.inputs[1:])
+    if type(path) is not FunctionType or hasattr(path, "__signature__"):
+        return _inspected(path)
     if hasattr(path, "__wrapped__"):
         return arguments_of(path.__wrapped__)
-    if type(path) is not FunctionType:
-        return _inspected(path)
     code = path.__code__
     count = code.co_argcount
     inputs = code.co_varnames[:count]

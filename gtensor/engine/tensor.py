@@ -363,6 +363,9 @@ def _unpickled(values: np.ndarray, device: str, requires_grad: bool) -> Tensor:
     return result.requires_grad_() if requires_grad else result
 
 
+_unpickled.__module__ = "gtensor"  # pickles name it, and outlive the places of files
+
+
 def check_like(what: str, value: Tensor, node: Node) -> None:
     """Raise unless `value` has the shape, dtype and device of the node's tensor."""
     if value.shape != node.shape:

@@ -63,6 +63,12 @@ def test_pickle_carries_values():
     assert gt.ones(2)._storage.version == 0
 
 
+def test_pickles_name_no_file_of_the_engine():
+    model = gt.nn.Linear(2, 3)
+    state = gt.optim.Adam(model.parameters(), lr=0.1).state_dict()
+    assert b"gtensor.engine" not in pickle.dumps((leaf(1, 2), model, state, gt.device("cpu")))
+
+
 def test_the_power_0_has_gradient_0_at_0():
     x = leaf(0, 1)
     (x ** 0).sum().backward()
