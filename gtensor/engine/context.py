@@ -40,7 +40,7 @@ class _Observers:
 observers = _Observers()
 
 
-def run(op: Op, device: Device, arrays: list[Any], params: Params) -> Any:
+def execute(op: Op, device: Device, arrays: Sequence[Any], params: Params) -> Any:
     """The op's path for the device, through the observer if there is one."""
     path = op.cpu if device.type == "cpu" else device.path(op.name, op.gpu)
     if observers.current is None:

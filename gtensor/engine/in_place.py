@@ -6,10 +6,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from gtensor.backend import DeviceError
-from gtensor.engine.apply import adopt_constants, saves
+from gtensor.engine.bind import bind, saves
 from gtensor.engine.arrays import broadcast_view, layout
-from gtensor.engine.context import STATE, run
+from gtensor.engine.context import STATE, execute
 from gtensor.engine.errors import GradientError
 from gtensor.engine.interchange import given_values
 from gtensor.engine.op import Op
@@ -57,19 +56,17 @@ def _result_dtype(op: Op, array: Array, value: Array | Scalar) -> np.dtype:
 
 def write(op: Op, target: Tensor, value: Tensor | Array | Scalar, params: Params) -> Tensor:
     """Overwrite `target` with op(target, value); the caller has checked shapes and dtypes."""
-    device = target._device
-    parents = [target._node, value._node if isinstance(value, Tensor) else None]
-    mask = sum(1 << i for i, node in enumerate(parents) if node is not None)
+    return bind(op, (target, value), params, _into_first)
+
+
+def _into_first(
+    op: Op, inputs: tuple[Any, ...], params: Params, arrays: list[Any],
+    parents: tuple[Node | None, ...], mask: int, device: Device,
+) -> Tensor:
+    """The output in the first input's memory; the handle of that input is the result."""
+    target, value = inputs
     tracked = mask != 0 and STATE.grad_enabled
     _check_writable(op, target, tracked)
-    if isinstance(value, Tensor):
-        if value._device is not device:
-            raise DeviceError(f"in-place {op.name} was given tensors on {device} and "
-                              f"{value._device}; move the second with .to({str(device)!r}) first")
-        if value._version != value._storage.version:
-            value._check_version(op.name)
-    arrays = [target._array, value._array if isinstance(value, Tensor) else value]
-    adopt_constants(op, arrays, device)
     kept: tuple[Any, Any] = (arrays[0], value)  # the operands that the backward rule may save
     if tracked:
         kept = _kept_values(op, mask, arrays, value, device)
@@ -93,7 +90,7 @@ def write(op: Op, target: Tensor, value: Tensor | Array | Scalar, params: Params
         saved, guards = (
             saves(plan, values, (None, kept[1] if kept[1] is value else None, target)) if plan
             else op.nothing_saved)
-        node = Record(op, tuple(parents), mask, saved, guards, params, target._array, device)
+        node = Record(op, parents, mask, saved, guards, params, target._array, device)
         _replace_node(target, node)
     return target
 
@@ -122,8 +119,6 @@ def written_back(op: Op, target: Tensor, part: Array, value: Tensor, params: Par
 
 def _replace_node(target: Tensor, node: Node) -> None:
     """Give the handle the node of its new values; `retain_grad()` applies to the new node."""
-    if target._device.type != "cpu":
-        node.stream = target._device.current_stream()
     before, target._node = target._node, node
     if before is not None and before.retain:
         before.retain, node.retain = False, True
@@ -151,8 +146,6 @@ def _check_writable(op: Op, target: Tensor, tracked: bool) -> None:
     if not getattr(target._array.flags, "writeable", True):  # CuPy has no such flag
         raise ValueError(f"in-place {op.name} on read-only memory of shape {target.shape} (of a "
                          "broadcast view, or an array that its owner locked); clone() it first")
-    if target._version != target._storage.version:
-        target._check_version(op.name)
 
 
 def _views_leaf(node: Node | None) -> bool:
@@ -169,7 +162,7 @@ def _write_over(op: Op, device: Device, arrays: list[Any], params: Params) -> No
             _with_own_transpose(op, target, params)
             return
         arrays = [target, device.copy(value, label=op.name)]
-    run(op, device, arrays, {**params, "out": target})
+    execute(op, device, arrays, {**params, "out": target})
 
 
 def _overlap(device: Device, a: Array, b: Array) -> bool:

@@ -16,7 +16,6 @@ import numpy as np
 
 from gtensor.backend.scopes import here as scope
 from gtensor.backend.scopes import listeners
-from gtensor.system.source_line import inside as _inside
 from gtensor.system.source_line import place, user_frame
 
 if TYPE_CHECKING:
@@ -116,13 +115,9 @@ class Record(Node):
         self.guards = guards
         self.params = params
         self.state = FREE
-        frame = _frame_at(2)  # 1 is apply; 2 is the user, or an operator that the user called
-        inside = _inside.get(frame.f_code.co_filename)
-        if inside and frame.f_back is not None:
-            frame = frame.f_back
-            inside = _inside.get(frame.f_code.co_filename)
-        if inside is not False:
-            frame = user_frame(frame)
+        if device.type != "cpu":
+            self.stream = device.current_stream()
+        frame = user_frame(_frame_at(2))
         self.code = frame.f_code
         self.lasti = frame.f_lasti
         if listeners:

@@ -17,7 +17,7 @@ from gtensor.engine.interchange import Interchange
 from gtensor.engine.methods import Methods
 from gtensor.engine.namespaces import public
 from gtensor.engine.overwritten import Consumed
-from gtensor.engine.storage import FRESH, GIVEN, Storage
+from gtensor.engine.storage import GIVEN, Storage
 from gtensor.engine.tape import Leaf, Node, Record
 from gtensor.system.fork_safety import free_at_forks
 
@@ -273,18 +273,18 @@ class Tensor(Interchange, Methods):
         return wrap(self._array, self._device, self._own_storage())
 
     def _own_storage(self, shares: bool = True) -> Storage:
-        """The storage, to change or to share; FRESH and GIVEN are first replaced by a new object.
+        """The storage, to change or to share; a common one is first replaced by a new object.
 
         `shares`: whether to track the tensors that share it.
         """
         storage = self._storage
-        if storage is FRESH or storage is GIVEN:
+        if storage.common:
             with _first_fact:  # two threads must not make two
                 first = Storage()
                 if shares:
                     first.join(self)
                 storage = self._storage  # only stores from here: a finalizer may have set one
-                if storage is FRESH or storage is GIVEN:
+                if storage.common:
                     first.made = storage.made
                     self._storage = storage = first
         return storage
@@ -344,7 +344,7 @@ def is_floating(dtype: np.dtype) -> bool:
 def wrap(array: Array, device: Device, storage: Storage = GIVEN) -> Tensor:
     """A Tensor over an array, without history.
 
-    `storage` is FRESH for an op's own output, which a later op may overwrite.
+    `storage` is FRESH (on the CPU) for an op's own output, which a later op may overwrite.
     """
     result = _new(Tensor)
     result._array = array
@@ -352,7 +352,7 @@ def wrap(array: Array, device: Device, storage: Storage = GIVEN) -> Tensor:
     result._node = None
     result._storage = storage
     result._version = storage.version
-    if storage is not FRESH and storage is not GIVEN:
+    if not storage.common:
         storage.join(result)
     return result
 

@@ -363,7 +363,7 @@ def _to_device_path(x: Array, *, device: Device, out: Array | None = None) -> Ar
 
 
 to_device = op(
-    "to_device", cpu=_to_device_path, gpu=_to_device_path, complex=True,
+    "to_device", cpu=_to_device_path, gpu=_to_device_path, complex=True, moves=True,
     backward=lambda ns, step, g: step.give(0, ns.to_device(g, device=step.parents[0].device)),
     tangent=linear_tangent("to_device"),
     samples=[Sample((s,), normal, {"device": get_device("cpu")}) for s in ((3,), (2, 0), ())],
