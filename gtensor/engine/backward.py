@@ -163,7 +163,7 @@ def _reached(roots: Iterable[Node]) -> tuple[list[Record], list[Node]]:
     stack = list(found)
     while stack:
         node = stack.pop()
-        if not isinstance(node, Record):
+        if type(node) is not Record:
             leaves.append(node)
             continue
         records.append(node)

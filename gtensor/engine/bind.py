@@ -21,7 +21,7 @@ from gtensor.engine.errors import refuse_complex
 from gtensor.engine.interchange import plain_values
 from gtensor.engine.recompute import WithRecipes
 from gtensor.engine.storage import FRESH, FRESH_ELSEWHERE, GIVEN, Storage
-from gtensor.engine.tape import Guard, Guards, Node, Record, replayed
+from gtensor.engine.tape import Guard, Guards, Node, new_record, replayed
 from gtensor.engine.tensor import FLOATING, Tensor, wrap
 
 if TYPE_CHECKING:
@@ -152,7 +152,7 @@ def fresh(
         plan = op.plans[mask]
         saved, guards = (saves(plan, (*arrays, out, *extras), (*inputs, result)) if plan
                          else op.nothing_saved)
-        result._node = Record(op, parents, mask, saved, guards, params, out, device)
+        result._node = new_record(op, parents, mask, saved, guards, params, out, device)
     return result
 
 

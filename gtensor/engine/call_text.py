@@ -7,11 +7,8 @@ hands every other case to `bind`, which defines the semantics; a test compares t
 
 from __future__ import annotations
 
-import linecache
 import sys
 from collections.abc import Callable, Iterator
-from functools import cache
-from types import CodeType
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -22,32 +19,34 @@ from gtensor.engine.context import STATE, execute, observers
 from gtensor.engine.storage import FRESH
 from gtensor.engine.tape import FREE, Record, next_seq
 from gtensor.engine.tensor import Tensor, wrap
+from gtensor.settings import settings
 from gtensor.system.source_line import inside, user_frame
+from gtensor.system.written_code import written
 
 if TYPE_CHECKING:
     from gtensor.engine.op import Op
 
 SCOPE: dict[str, Any] = {  # what the texts name
-    "FLOAT32": np.dtype(np.float32), "FREE": FREE, "FRESH": FRESH, "asarray": np.asarray,
-    "HOST": general.HOST, "NO_PARAMS": general.NO_PARAMS, "Record": Record, "SECOND": (None, 1),
-    "STATE": STATE, "Tensor": Tensor, "bind": general.bind, "constant": general.constant,
-    "carries_gradient": general.carries_gradient, "execute": execute, "frame_at": sys._getframe,
-    "here": here, "inside": inside, "listeners": listeners, "ndarray": np.ndarray,
-    "new": object.__new__, "next_seq": next_seq, "observers": observers, "saves": general.saves,
-    "storage_of": general.storage_of, "user_frame": user_frame,
-    "float32": general.FLOAT32_CONSTANTS, "wrap": wrap,
+    "FLOAT32": np.dtype(np.float32), "FREE": FREE, "FRESH": FRESH, "HOST": general.HOST,
+    "NO_PARAMS": general.NO_PARAMS, "Record": Record, "STATE": STATE, "Tensor": Tensor,
+    "asarray": np.asarray, "bind": general.bind, "carries_gradient": general.carries_gradient,
+    "constant": general.constant, "execute": execute, "float32": general.FLOAT32_CONSTANTS,
+    "frame_at": sys._getframe, "here": here, "inside": inside, "listeners": listeners,
+    "ndarray": np.ndarray, "new": object.__new__, "next_seq": next_seq, "observers": observers,
+    "saves": general.saves, "settings": settings, "storage_of": general.storage_of,
+    "user_frame": user_frame, "wrap": wrap,
 }
-
 _HEAD = """\
-def call({inputs}, /{keywords}):
+def call({names}, /{keywords}):
 """
 _NUMBER = """\
-    kind = type(x{i})
+    kind = type(x2)
     if kind is float or kind is int:
-        a{i} = float32[x{i}] if a1.dtype is FLOAT32 else constant(x{i}, a1.dtype)
-        n{i} = None
-        if a{i} is None:
+        a2 = float32[x2] if a1.dtype is FLOAT32 else constant(x2, a1.dtype)
+        if a2 is None:
             return bind(op, ({inputs}), {params})
+        n2 = None
+        size = a1.size
     else:
 """
 _NONE = """\
@@ -64,16 +63,27 @@ _TENSOR = """\
         return bind(op, ({inputs}), {params})
 """
 _FLOATING = """\
-    if a{i}.dtype.kind in 'biu':
+    if a{i}.dtype is not FLOAT32 and a{i}.dtype.kind in 'biu':
         return bind(op, ({inputs}), {params})
+"""
+_SIZE = """\
+    size = a1.size * a2.size  # a bound of the output's
 """
 _COMPOSED = """\
     if not ({untracked}) and STATE.grad_enabled:
         return op.composed({inputs}{more})
 """
 _RUN = """\
-    out = (op.cpu({arrays}{more}) if observers.current is None
-           else execute(op, HOST, ({arrays}), {params}))
+    if observers.current is not None:
+        out = execute(op, HOST, ({arrays}), {params})
+"""
+_UFUNC = """\
+    elif 16 * {size} < settings.arena_min_bytes:  # of the largest element
+        out = UFUNC({arrays})
+"""
+_PATH = """\
+    else:
+        out = op.cpu({arrays}{more})
 """
 _EXTRAS = """\
     out, *extras = out
@@ -101,20 +111,24 @@ _REAL = """\
     if out.dtype is not FLOAT32 and not carries_gradient(op, out.dtype):
         return result
 """
-_PLAN = """\
+_SAVED_NUMBER = """\
+    if kind is float or kind is int:  # it cannot be overwritten
+        mask = 1
+        saved, guards = (None, a2), ()
+    else:
+"""
+_SAVED = """\
     mask = {mask}
     plan = op.plans[mask]
-    if not plan:
-        saved, guards = op.nothing_saved
+    saved, guards = (saves(plan, ({arrays}out{extras}), ({inputs}result)) if plan
+                     else op.nothing_saved)
 """
-_SAVED_NUMBER = """\
-    elif plan == SECOND and (kind is float or kind is int):  # which cannot be overwritten
-        saved, guards = (None, a2), ()
+_NOTHING_SAVED = """\
+    mask = {mask}
+    saved, guards = op.nothing_saved
 """
 _RECORD = """\
-    else:
-        saved, guards = saves(plan, ({arrays} out{extras}), ({inputs} result))
-    result._node = node = new(Record)
+    result._node = node = Record()
     node.shape = out.shape
     node.dtype = out.dtype
     node.device = HOST
@@ -127,7 +141,7 @@ _RECORD = """\
     node.params = {params}
     node.state = FREE
     frame = frame_at(1)
-    if inside.get(frame.f_code.co_filename) is not False:
+    if inside[frame.f_code.co_filename]:
         frame = user_frame(frame)
     node.code = frame.f_code
     node.lasti = frame.f_lasti
@@ -139,26 +153,24 @@ _GENERAL = """\
 def call(*inputs, **params):
     return bind(op, inputs, params)
 """
+_MASKS = {  # the text of the mask, by the number of inputs
+    1: "1", 2: "1 if n2 is None else 2 if n1 is None else 3"}
 
 
 def written_call(op: Op) -> Callable[..., Tensor]:
     """The function that applies `op`: inputs by position, parameters by keyword."""
-    scope = {**SCOPE, "op": op, "STORAGE": op.storage}
-    exec(_compiled("".join(_text(op))), scope)
-    call: Callable[..., Tensor] = scope["call"]
-    call.__name__ = call.__qualname__ = op.name
-    return call
+    ufunc = _ufunc(op)
+    scope = {**SCOPE, "op": op, "STORAGE": op.storage, "UFUNC": ufunc}
+    return written("".join(_text(op, ufunc is not None)), scope, "call", op.name)
 
 
-@cache
-def _compiled(text: str) -> CodeType:
-    """Ops with equal texts share the code; tracebacks show its lines."""
-    name = f"{__file__} (text {_compiled.cache_info().currsize})"
-    linecache.cache[name] = len(text), None, text.splitlines(keepends=True), name
-    return compile(text, name, "exec")
+def _ufunc(op: Op) -> np.ufunc | None:
+    """The ufunc that is the op's CPU path, for arrays that need no memory of the arena."""
+    plain = getattr(op.cpu, "plain", None)
+    return plain if isinstance(plain, np.ufunc) else None
 
 
-def _text(op: Op) -> Iterator[str]:
+def _text(op: Op, is_ufunc: bool) -> Iterator[str]:
     """The parts of the text for an op's facts."""
     if op.variadic or op.moves or op.optional_inputs:
         yield _GENERAL
@@ -168,24 +180,34 @@ def _text(op: Op) -> Iterator[str]:
     facts = {
         **{plural: "".join(f"{letter}{i}, " for i in numbers)
            for plural, letter in (("inputs", "x"), ("arrays", "a"), ("nodes", "n"))},
+        "names": ", ".join(f"x{i}" for i in numbers),
         "untracked": " and ".join(f"n{i} is None" for i in numbers),
-        "mask": " + ".join(f"(n{i} is not None) * {1 << i - 1}" for i in numbers),
+        "mask": _MASKS.get(len(numbers)) or " + ".join(
+            f"(n{i} is not None) * {1 << i - 1}" for i in numbers),
         "params": "params" if op.has_params else "NO_PARAMS",
         "keywords": ", **params" if op.has_params else "",
         "more": "**params" if op.has_params else "",
         "extras": ", *extras" if op.extra_names else "",
+        "size": "size" if pair else "a1.size",
     }
-    yield _HEAD.format(inputs=facts["inputs"].rstrip(", "), keywords=facts["keywords"])
+    yield _HEAD.format(**facts)
     for i in numbers:
         tensor = _TENSOR + _FLOATING * op.floating
         if i > 1:
             yield (_NUMBER if pair else _NONE).format(i=i, **facts)
-            tensor = tensor.replace("\n    ", "\n        ").replace("    try", "        try", 1)
+            tensor = _indented(tensor + _SIZE * pair)
         yield tensor.format(i=i, **facts)
-    unruled = op.backward is None and op.composed is not None
+    number_saved = pair and op.plans[1] == (None, 1)
+    saved = (_NOTHING_SAVED if not op.save_names else _SAVED_NUMBER + _indented(_SAVED)
+             if number_saved else _SAVED)
     for part, wanted in (
-            (_COMPOSED, unruled), (_RUN, True), (_EXTRAS, op.extra_names), (_SETTLE, True),
-            (_VIEW, op.view), (_NEW, not op.view), (_UNTRACKED, True), (_REAL, not op.complex),
-            (_PLAN, True), (_SAVED_NUMBER, pair), (_RECORD, True)):
+            (_COMPOSED, op.backward is None and op.composed is not None),
+            (_RUN, True), (_UFUNC, is_ufunc), (_PATH, True), (_EXTRAS, op.extra_names),
+            (_SETTLE, True), (_VIEW, op.view), (_NEW, not op.view), (_UNTRACKED, True),
+            (_REAL, not op.complex), (saved, True), (_RECORD, True)):
         if wanted:
             yield part.format(**facts)
+
+
+def _indented(text: str) -> str:
+    return "".join(f"    {line}" for line in text.splitlines(keepends=True))

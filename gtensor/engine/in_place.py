@@ -12,7 +12,7 @@ from gtensor.engine.context import STATE, execute
 from gtensor.engine.errors import GradientError
 from gtensor.engine.interchange import given_values
 from gtensor.engine.op import Op
-from gtensor.engine.tape import Leaf, Node, Record
+from gtensor.engine.tape import Leaf, Node, Record, new_record
 from gtensor.engine.tensor import Tensor
 from gtensor.settings import settings
 
@@ -90,7 +90,7 @@ def _into_first(
         saved, guards = (
             saves(plan, values, (None, kept[1] if kept[1] is value else None, target)) if plan
             else op.nothing_saved)
-        node = Record(op, parents, mask, saved, guards, params, target._array, device)
+        node = new_record(op, parents, mask, saved, guards, params, target._array, device)
         _replace_node(target, node)
     return target
 
@@ -112,7 +112,7 @@ def written_back(op: Op, target: Tensor, part: Array, value: Tensor, params: Par
     parents = (target._node, value._node)
     mask = (parents[0] is not None) + 2 * (parents[1] is not None)
     if mask and STATE.grad_enabled:
-        node = Record(op, parents, mask, (), (), params, target._array, target._device)
+        node = new_record(op, parents, mask, (), (), params, target._array, target._device)
         _replace_node(target, node)
     return True
 

@@ -119,10 +119,16 @@ class Op:
     def call(self) -> Callable[..., Tensor]:
         """The function that runs the op, written at the first call; `self(...)` calls it, too."""
         call = written_call(self)
-        self.__class__ = type("Op", (Op,), {"__call__": staticmethod(call)})
+        object.__setattr__(self, "__class__", type("Op", (Op,), {"__call__": staticmethod(call)}))
         for holder, name in self._callers:
             setattr(holder, name, call)
         return call
+
+    def __setattr__(self, name: str, value: object) -> None:
+        object.__setattr__(self, name, value)
+        if name == "cpu" and "call" in vars(self):  # the text may have named the former path
+            del self.call
+            _ = self.call
 
     def serve(self, holder: object, name: str) -> None:
         """Make `holder.name` the function that runs the op."""

@@ -45,6 +45,7 @@ class Step(Generic[V]):
     parents: tuple[Node | None, ...]  # per input: its node if this walk needs its gradient
     mask: int  # bit i: input i needs one
     direct = True  # rules are called directly, without making a device current
+    spare: V | None = None  # see `RawStep`
 
     if TYPE_CHECKING:  # the verbs, which each mode defines
 
@@ -74,6 +75,10 @@ class Step(Generic[V]):
         """The parameters with which the op was applied."""
         return self.record.params
 
+    def _refuse_unneeded(self, i: int) -> NoReturn:
+        raise GradientError(f"the backward rule of {self.record.where()} asked for input {i}, "
+                            "which wants no gradient; ask step.needs(i) first")
+
     def needs(self, i: int) -> bool:
         """Whether input i needs a gradient."""
         return self.parents[i] is not None
@@ -81,7 +86,8 @@ class Step(Generic[V]):
     def shape(self, i: int) -> tuple[int, ...]:
         """Shape of input i, which must need a gradient."""
         node = self.parents[i]
-        assert node is not None, "this input wants no gradient; ask step.needs(i) first"
+        if node is None:
+            self._refuse_unneeded(i)
         return node.shape
 
     def _made(self, record: Record, saved: WithRecipes) -> Saved:
@@ -131,6 +137,7 @@ class RawStep(Step["Array"]):
     g: Any = None  # the array; None between two records
     hold: Storage | None = None
     moved = False  # whether the rule's hold on g was moved to a slot
+    spare: Array | None = None  # g, if the rule is its only holder when it starts
 
     def seed(self, node: Node, grad: Tensor) -> None:
         """Put the caller's gradient into a root's slot; it is never written."""
@@ -152,23 +159,25 @@ class RawStep(Step["Array"]):
 
     def enter(self, record: Record, slot: Slot, keep: bool) -> Array:
         """Make a record with its gradient current; take its saved arrays unless `keep`."""
-        if self.hold is not None:
-            self.leave()
+        if self.hold is not None and not self.moved:
+            self.hold.holds -= 1  # on the gradient of the record before
+        self.record = record
         if record.device is not self.device:
             self.device = record.device
             self.direct = record.device.type == "cpu"
             self.ns = raw[record.device.type]
-        self.record = record
-        self.parents, self.mask = record.parents, record.mask
+        self.parents = record.parents
+        self.mask = record.mask
         if self.wanted is not None:
             self._prune(self.wanted)
         saved: Any = record.saved
         self.saved = saved if type(saved) is tuple else self._made(record, saved)
         if not keep:
             record.saved = ()
-        self.g, self.hold = slot
+        self.g, self.hold = g, hold = slot
         self.moved = False
-        return self.g
+        self.spare = g if hold is None or hold.holds == 1 else None
+        return g
 
     def leave(self) -> None:
         """Release the hold on g unless the last rule moved it."""
@@ -190,8 +199,9 @@ class RawStep(Step["Array"]):
     def give(self, i: int, a: Array) -> None:
         """Move the rule's hold on a's storage to input i: a is new, or g, or a view of g."""
         node = self.parents[i]
-        assert node is not None, "this input wants no gradient; ask step.needs(i) first"
-        if a.shape != node.shape or a.dtype != node.dtype:
+        if node is None:
+            self._refuse_unneeded(i)
+        if a.shape != node.shape or a.dtype is not node.dtype and a.dtype != node.dtype:
             a = self._fit(node, a)
         if a is self.g:
             if self.moved:
@@ -216,7 +226,8 @@ class RawStep(Step["Array"]):
     def lend(self, i: int, a: Array) -> None:
         """Give input i another hold on g, or an array that is kept elsewhere."""
         node = self.parents[i]
-        assert node is not None, "this input wants no gradient; ask step.needs(i) first"
+        if node is None:
+            self._refuse_unneeded(i)
         fitted = a
         if a.shape != node.shape or a.dtype != node.dtype:
             fitted = self._fit(node, a)
@@ -231,7 +242,8 @@ class RawStep(Step["Array"]):
     def into(self, i: int) -> tuple[Array | None, float]:
         """(buffer, 1.0) to accumulate into, or (None, 0.0) when input i has no gradient yet."""
         node = self.parents[i]
-        assert node is not None, "this input wants no gradient; ask step.needs(i) first"
+        if node is None:
+            self._refuse_unneeded(i)
         slot = self.slots.get(node)
         if slot is None:
             return None, 0.0
@@ -368,7 +380,8 @@ class RecordedStep(Step[Tensor]):
     def give(self, i: int, a: Tensor) -> None:
         """Add `a` to the gradient of input i."""
         node = self.parents[i]
-        assert node is not None, "this input wants no gradient; ask step.needs(i) first"
+        if node is None:
+            self._refuse_unneeded(i)
         self._put(node, self._fit(node, a))
 
     lend = give

@@ -93,39 +93,46 @@ class Record(Node):
 
     __slots__ = ("code", "guards", "lasti", "mask", "op", "params", "parents", "saved", "state")
 
-    def __init__(
-        self,
-        op: Op,
-        parents: tuple[Node | None, ...],  # per input: its node, None if it needs no gradient
-        mask: int,  # bit i: input i has a node
-        saved: Saved,  # arrays and scalars in the order of `op.save_names`
-        guards: Guards,  # of the saved arrays that a handle can write
-        params: Params,
-        array: Array,
-        device: Device,
-    ) -> None:
-        self.shape = array.shape
-        self.dtype = array.dtype
-        self.device = device
-        self.seq = next_seq()
-        self.op = op
-        self.parents = parents
-        self.mask = mask
-        self.saved = saved
-        self.guards = guards
-        self.params = params
-        self.state = FREE
-        if device.type != "cpu":
-            self.stream = device.current_stream()
-        frame = user_frame(_frame_at(2))
-        self.code = frame.f_code
-        self.lasti = frame.f_lasti
-        if listeners:
-            self.module = scope.module
+    op: Op
+    parents: tuple[Node | None, ...]  # per input: its node, None if it needs no gradient
+    mask: int  # bit i: input i has a node
+    saved: Saved  # arrays and scalars in the order of `op.save_names`
+    guards: Guards  # of the saved arrays that a handle can write
+    params: Params
+    state: int
+    code: CodeType  # with `lasti`: the user's instruction
+    lasti: int
 
     def where(self) -> str:
         """The op and the user's line that recorded it, for error messages."""
         return f"{self.op.name} ({place(self.code, self.lasti)})"
+
+
+def new_record(
+    op: Op, parents: tuple[Node | None, ...], mask: int, saved: Saved, guards: Guards,
+    params: Params, array: Array, device: Device,
+) -> Record:
+    """A record of the op's output `array`. `call_text` has the same for the CPU."""
+    record = Record()  # without `__init__`, which would cost as much again
+    record.shape = array.shape
+    record.dtype = array.dtype
+    record.device = device
+    record.seq = next_seq()
+    record.op = op
+    record.parents = parents
+    record.mask = mask
+    record.saved = saved
+    record.guards = guards
+    record.params = params
+    record.state = FREE
+    if device.type != "cpu":
+        record.stream = device.current_stream()
+    frame = user_frame(_frame_at(1))
+    record.code = frame.f_code
+    record.lasti = frame.f_lasti
+    if listeners:
+        record.module = scope.module
+    return record
 
 
 def hangs_on(

@@ -4,6 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+import numpy as np
+
+from gtensor.system.written_code import written
+
 if TYPE_CHECKING:
     from gtensor.backend.typing import Array, Params, Path
     from gtensor.engine.op import Op
@@ -17,15 +21,21 @@ Term: TypeAlias = "tuple[int, bool, Any, int | None, tuple[int, ...]]"
 class Partial:
     """The derivative with respect to one input, times a gradient (or a tangent: it is diagonal)."""
 
-    def __init__(self, names: str, times: Path) -> None:
+    def __init__(self, names: str, times: Path | str) -> None:
         self.names = names.split()  # the inputs, "out" and extras that it needs
-        self.times = times  # times(ns, g, *needed, out, **params)
+        self.op = times if isinstance(times, str) else None  # its name, if it is one op
+        self.times = _one_op(times) if isinstance(times, str) else times
 
 
-def partial(names: str, times: Path) -> Partial:
-    """What one input's derivative needs, and its product with g.
+def _one_op(name: str) -> Path:
+    return lambda ns, g, *needed, out, **params: getattr(ns, name)(g, *needed, out=out, **params)
 
-    `partial("x2", lambda ns, g, x2, out: ns.multiply(g, x2, out=out))` needs x2 and gives g * x2.
+
+def partial(names: str, times: Path | str) -> Partial:
+    """What one input's derivative needs, and its product with g: an op's name, or a function.
+
+    `partial("x2", "multiply")` needs x2 and gives multiply(g, x2), as does
+    `partial("x2", lambda ns, g, x2, out: ns.multiply(g, x2, out=out))`.
     """
     return Partial(names, times)
 
@@ -52,6 +62,12 @@ class _Terms(dict[int, "list[Term]"]):
         return found
 
 
+_COMPLEX = """\
+    if g.dtype is not FLOAT32 and g.dtype.kind == 'c':
+        complex_rule(ns, step, g)
+        return"""
+
+
 class pointwise:
     """`backward=pointwise(partial(...), partial(...))`: one per input, None for no derivative."""
 
@@ -61,13 +77,50 @@ class pointwise:
     def derivative(self, names: tuple[str, ...]) -> tuple[Backward, Tangent, dict[str, str]]:
         """The backward rule, the tangent rule and the saves, for an op with these input names."""
         saves = {name: " ".join(p.names) for name, p in zip(names, self.partials, strict=True) if p}
-        return self._backward, self._tangent(names), saves
+        return self._first, self._tangent(names), saves
 
     def bind(self, op: Op) -> None:
         """Find the place of each partial's values among the op's saves."""
         self.terms = _Terms([
             (i, p, tuple(op.save_index[n] for n in p.names))
             for i, p in enumerate(self.partials) if p is not None])
+
+    def _first(self, ns: Namespace, step: Step, g: Array) -> None:
+        """The rule until its first call, which writes the rule's text."""
+        op = step.record.op
+        op.backward = self._written(op)
+        op.backward(ns, step, g)
+
+    def _written(self, op: Op) -> Backward:
+        """The rule for the op's inputs; with more than two of them the general one."""
+        due = [i for i, p in enumerate(self.partials) if p is not None]
+        if len(due) > 2:
+            return self._backward
+        scope = {"FLOAT32": np.dtype(np.float32), "complex_rule": self._backward_complex}
+        lines = ["def rule(ns, step, g):"]
+        if self.conjugates:
+            lines.append(_COMPLEX)
+        for masked in ([0], [1], [0, 1]):
+            inputs = [due[k] for k in masked if k < len(due)]
+            if len(inputs) == len(masked):
+                lines.append(f"    if step.mask == {sum(1 << i for i in inputs)}:")
+                lines += [self._line(op, i, len(inputs) == 1, i == inputs[-1]) for i in inputs]
+                lines.append("        return")
+        for i in due:
+            scope[f"times{i}"] = self.partials[i].times
+        return written("\n".join(lines), scope, "rule", f"{op.name}_backward")
+
+    def _line(self, op: Op, i: int, only: bool, last: bool) -> str:
+        """The text that gives input i its gradient."""
+        partial = self.partials[i]
+        if partial is identity:
+            return f"        step.{'give' if last else 'lend'}({i}, g)"
+        out = ("step.spare if step.direct else step.reuse(g)" if only
+               else "step.reuse(g)" if last else "None")
+        needed = "".join(f"step.saved[{op.save_index[n]}], " for n in partial.names)
+        params = ", **step.record.params" if op.has_params else ""
+        product = f"ns.{partial.op}(g" if partial.op else f"times{i}(ns, g"
+        return f"        step.give({i}, {product}, {needed}out={out}{params}))"
 
     conjugates = False  # whether complex gradients need conjugation
 
