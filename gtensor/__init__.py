@@ -58,6 +58,8 @@ from gtensor.engine.gradients import grad
 from gtensor.engine.op import op
 from gtensor.engine.samples import Sample
 from gtensor.engine.tensor import Tensor, _unpickled
+from gtensor.engine.transforms.batched import vmap
+from gtensor.engine.transforms.dual import jvp
 from gtensor.execution.graphs import Graph
 from gtensor.execution.streams import Event, stream
 from gtensor.memory.trace.owners import find_in as _find_in
@@ -97,7 +99,7 @@ __all__ = [
     "eye", "fft", "finfo", "flatten", "flip", "float16", "float32", "float64", "floor",
     "floor_divide", "from_dlpack", "full", "full_like", "grad", "greater", "greater_equal", "hypot",
     "iinfo", "imag", "inf", "int8", "int16", "int32", "int64", "is_grad_enabled", "isdtype",
-    "isfinite", "isinf", "isnan", "less", "less_equal", "linalg", "linspace", "log", "log1p",
+    "isfinite", "isinf", "isnan", "jvp", "less", "less_equal", "linalg", "linspace", "log", "log1p",
     "log2", "log10", "logaddexp", "logical_and", "logical_not", "logical_or", "logical_xor",
     "logsumexp", "manual_seed", "matmul", "matrix_transpose", "max", "maximum", "mean", "memory",
     "meshgrid", "min", "minimum", "moveaxis", "multiply", "nan", "negative", "newaxis", "nextafter",
@@ -108,5 +110,5 @@ __all__ = [
     "sqrt", "square", "squeeze", "stack", "std", "stream", "subtract", "sum", "take",
     "take_along_axis", "tan", "tanh", "tensor", "tensordot", "tile", "topk", "tril", "triu",
     "trunc", "uint8", "uint16", "uint32", "uint64", "unique_all", "unique_counts", "unique_inverse",
-    "unique_values", "unstack", "var", "vecdot", "visible_devices", "where", "zeros", "zeros_like",
+    "unique_values", "unstack", "var", "vecdot", "visible_devices", "vmap", "where", "zeros", "zeros_like",
 ]

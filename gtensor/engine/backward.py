@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable, Sequence
+from contextlib import nullcontext
 from itertools import repeat
 from operator import attrgetter
 from threading import RLock
@@ -81,17 +82,19 @@ def _walk(
         with phase("backward"):
             return _walk(seeds, records, kept, wanted, create_graph, keep)
     keepers = dict.fromkeys(kept)  # ordered, so that walks are deterministic
-    step: Any = RecordedStep(wanted) if create_graph else RawStep(wanted)
+    level = seeds[0][0].level
+    step: Any = RecordedStep(wanted) if create_graph or level is not None else RawStep(wanted)
     take = step.slots.pop
     held: dict[Node, Any] = {}
     holding = any(isinstance(node, Record) for node in keepers)
-    mode = STATE.grad_enabled
+    tape: Any = STATE if level is None else level  # a walk switches off its own tape only
+    mode = tape.grad_enabled
     _claim(records)
     try:
         for node, seed in seeds:
             if wanted is None or node in wanted:
                 step.seed(node, seed)
-        STATE.grad_enabled = create_graph
+        tape.grad_enabled = create_graph
         for record in records:
             slot = take(record, None)
             if slot is None:
@@ -123,7 +126,7 @@ def _walk(
         held.clear()
         raise
     finally:
-        STATE.grad_enabled = mode
+        tape.grad_enabled = mode
         try:
             _unclaim(records)
         except BaseException:  # an interrupt
@@ -131,7 +134,7 @@ def _walk(
             raise
     for node, grad in ends.items():
         if node.hooks and grad is not None and not isinstance(node, Record):
-            with grad_mode(create_graph):
+            with nullcontext() if level else grad_mode(create_graph):
                 # a hook may keep its gradient or return a shared tensor; `.grad` needs its own
                 ends[node] = recorded.clone(call_hooks(node, grad))
     return [ends[node] for node in kept]
@@ -260,6 +263,7 @@ def _commit(kept: Sequence[Node], grads: Sequence[Tensor | None], create_graph: 
     """
     global _committing
     mode = STATE.grad_enabled
+    recording = create_graph or any(node.level is not None for node in kept)
     with _commits:
         if _committing:
             raise GradientError("backward() was called in the middle of another one's last step, "
@@ -267,12 +271,12 @@ def _commit(kept: Sequence[Node], grads: Sequence[Tensor | None], create_graph: 
                                 "thread; wanted no backward() there")
         try:
             _committing = True
-            STATE.grad_enabled = create_graph
+            STATE.grad_enabled = mode and recording or create_graph
             nodes, totals = [], []
             for node, grad in zip(kept, grads, strict=True):
                 if grad is None:
                     continue
-                if create_graph:
+                if recording:
                     # a recorded gradient may be shared: with the seed, or between two leaves
                     grad = (recorded.clone(grad) if node.grad is None
                             else recorded.add(grad, node.grad))

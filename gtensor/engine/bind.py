@@ -18,6 +18,7 @@ from gtensor.backend import (
 )
 from gtensor.engine.context import STATE, execute
 from gtensor.engine.errors import refuse_complex
+from gtensor.engine.levels import newest
 from gtensor.engine.interchange import plain_values
 from gtensor.engine.recompute import WithRecipes
 from gtensor.engine.storage import FRESH, FRESH_ELSEWHERE, GIVEN, Storage
@@ -104,6 +105,9 @@ def bind(
             if value._device is not device:
                 device = _common_device(op, device, value._device)
             if value._version != value._storage.version:
+                level = newest(inputs)
+                if level is not None:
+                    return level.bind(op, inputs, params, store)
                 value._check_version(op.name)
             node = value._node
             if node is not None:

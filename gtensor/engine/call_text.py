@@ -15,7 +15,7 @@ import numpy as np
 
 from gtensor.backend.scopes import here, listeners
 from gtensor.engine import bind as general
-from gtensor.engine.context import STATE, execute, observers
+from gtensor.engine.context import execute, grad_enabled, observers
 from gtensor.engine.storage import FRESH
 from gtensor.engine.tape import FREE, Record, next_seq
 from gtensor.engine.tensor import Tensor, wrap
@@ -28,9 +28,9 @@ if TYPE_CHECKING:
 
 SCOPE: dict[str, Any] = {  # what the texts name
     "FLOAT32": np.dtype(np.float32), "FREE": FREE, "FRESH": FRESH, "HOST": general.HOST,
-    "NO_PARAMS": general.NO_PARAMS, "Record": Record, "STATE": STATE, "Tensor": Tensor,
+    "NO_PARAMS": general.NO_PARAMS, "Record": Record, "Tensor": Tensor,
     "asarray": np.asarray, "bind": general.bind, "carries_gradient": general.carries_gradient,
-    "constant": general.constant, "execute": execute, "float32": general.FLOAT32_CONSTANTS,
+    "constant": general.constant, "execute": execute, "grad_enabled": grad_enabled, "float32": general.FLOAT32_CONSTANTS,
     "frame_at": sys._getframe, "here": here, "inside": inside, "listeners": listeners,
     "ndarray": np.ndarray, "new": object.__new__, "next_seq": next_seq, "observers": observers,
     "saves": general.saves, "settings": settings, "storage_of": general.storage_of,
@@ -70,7 +70,7 @@ _SIZE = """\
     size = a1.size * a2.size  # a bound of the output's
 """
 _COMPOSED = """\
-    if not ({untracked}) and STATE.grad_enabled:
+    if not ({untracked}) and grad_enabled():
         return op.composed({inputs}{more})
 """
 _RUN = """\
@@ -104,7 +104,7 @@ _NEW = """\
     result._node = None
 """
 _UNTRACKED = """\
-    if {untracked} or not STATE.grad_enabled:
+    if {untracked} or not grad_enabled():
         return result
 """
 _REAL = """\

@@ -5,11 +5,13 @@ from __future__ import annotations
 import contextlib
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 if TYPE_CHECKING:
     from gtensor.backend import Device
     from gtensor.backend.typing import Params, Path
+    from gtensor.engine.levels import Level
     from gtensor.engine.op import Op
     from gtensor.engine.tape import Node
 
@@ -19,13 +21,26 @@ Observer = Callable[[str, str, Callable[..., Any], Sequence[Any], Mapping[str, A
 _Block: TypeAlias = "tuple[object, bool, _Block | None]"
 
 
+_recording = ContextVar("grad_enabled", default=True)
+grad_enabled = _recording.get  # for hot paths: a third of what reading `STATE` costs
+
+
 class _State(threading.local):
-    grad_enabled = True
     block: _Block | None = None  # of the innermost `grad_mode`
     anomaly = False
     recomputing = False
     differentiated: frozenset[Node] = frozenset()  # arguments of functions that `grad` is running
+    levels: tuple[Level, ...] = ()  # of the running transforms, innermost last
     apart: set[int] | None = None  # `seq` of nodes that depend on none of `differentiated`
+
+    @property
+    def grad_enabled(self) -> bool:
+        """Whether this thread (or asynchronous task) records ops."""
+        return _recording.get()
+
+    @grad_enabled.setter
+    def grad_enabled(self, enabled: bool) -> None:
+        _recording.set(enabled)
 
 
 STATE = _State()

@@ -11,6 +11,7 @@ from gtensor.backend import Device, owner
 from gtensor.engine.backward import depends_on_others, gradients, root_node
 from gtensor.engine.context import differentiating, enable_grad, is_grad_enabled
 from gtensor.engine.errors import GradientError
+from gtensor.engine.levels import lifted
 from gtensor.engine.namespaces import public, recorded
 from gtensor.engine.tape import Node, Record, hangs_on
 from gtensor.engine.tensor import Tensor, is_floating, wrap
@@ -117,8 +118,9 @@ def _grad_function(
             arguments[i] = _inner_handle(args[i], i, recording)
         own = [arguments[i]._node for i in positions]  # the function may write the handles
         others = (*(x for i, x in enumerate(args) if arguments[i] is x), *kwargs.values())
-        outside = [x._node for x in others
-                   if recording and isinstance(x, Tensor) and x._node is not None]
+        level = own[0].level if own else None
+        outside = [x._node for x in others if recording and isinstance(x, Tensor)
+                   and x._node is not None and x._node.level is level]
         with enable_grad():
             with differentiating(own):
                 result = function(*arguments, **kwargs)
@@ -158,6 +160,7 @@ def _inner_handle(value: object, position: int, recording: bool) -> Tensor:
     if not isinstance(value, Tensor):
         raise TypeError(f"argument {position} of a gradient function is {type(value).__name__}; "
                         "wanted a Tensor")
+    value = lifted(value)
     if value._current_node("grad()") is not None and recording:
         return recorded.reshape(value, shape=value.shape)
     return value.detach().requires_grad_()

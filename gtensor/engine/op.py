@@ -100,6 +100,7 @@ class Op:
                   for name, text in saves.items()}
         self.save_positions = tuple(sorted(set().union(*needed.values())))
         self.save_names = tuple(names[p] for p in self.save_positions)
+        self.saves_extras = any(name in self.extra_names for name in self.save_names)
         self.save_index = {name: k for k, name in enumerate(self.save_names)}
         # for records that save nothing, so that a rule can always unpack step.saved
         self.nothing_saved: tuple[Saved, Guards] = ((None,) * len(self.save_names), ())
@@ -206,6 +207,8 @@ def op(
         view: the output may share its input's memory.
         moves: the output may be on another device than the inputs.
         floating: integer inputs are converted to the default float dtype first.
+        batch: `rule(op, inputs, mapped, params) -> output`, for `vmap`: where `mapped`, an input's
+            first axis is that of the examples, as it must be of the output.
         variadic: takes any number of inputs, all treated alike.
         owns: the paths return new memory, never an input, a view (without `view=True`), or an array
             that is kept elsewhere. Then a later op may overwrite it, as in-place batch norm does.
@@ -222,6 +225,7 @@ def op(
     declaration = backward if hasattr(backward, "derivative") else None
     if declaration is not None:
         backward, tangent, more["saves"] = declaration.derivative(names)
+        more.setdefault("batch", declaration.batch)
     if backward is REQUIRED or tangent is REQUIRED:
         missing = "backward" if backward is REQUIRED else "tangent"
         raise TypeError(f"op {name!r} has no {missing} rule; give it, or None on purpose")

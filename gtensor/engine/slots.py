@@ -13,6 +13,7 @@ has no other holder. `docs/ownership.md` has the rules as an executable model.
 
 from __future__ import annotations
 
+from copy import copy
 from typing import TYPE_CHECKING, Any, Generic, NoReturn, TypeAlias, TypeVar
 
 import numpy as np
@@ -45,7 +46,6 @@ class Step(Generic[V]):
     parents: tuple[Node | None, ...]  # per input: its node if this walk needs its gradient
     mask: int  # bit i: input i needs one
     direct = True  # rules are called directly, without making a device current
-    spare: V | None = None  # see `RawStep`
 
     if TYPE_CHECKING:  # the verbs, which each mode defines
 
@@ -137,7 +137,6 @@ class RawStep(Step["Array"]):
     g: Any = None  # the array; None between two records
     hold: Storage | None = None
     moved = False  # whether the rule's hold on g was moved to a slot
-    spare: Array | None = None  # g, if the rule is its only holder when it starts
 
     def seed(self, node: Node, grad: Tensor) -> None:
         """Put the caller's gradient into a root's slot; it is never written."""
@@ -174,10 +173,9 @@ class RawStep(Step["Array"]):
         self.saved = saved if type(saved) is tuple else self._made(record, saved)
         if not keep:
             record.saved = ()
-        self.g, self.hold = g, hold = slot
+        self.g, self.hold = slot
         self.moved = False
-        self.spare = g if hold is None or hold.holds == 1 else None
-        return g
+        return self.g
 
     def leave(self) -> None:
         """Release the hold on g unless the last rule moved it."""
@@ -353,8 +351,10 @@ class RecordedStep(Step[Tensor]):
         values: Any = record.saved
         values = values if type(values) is tuple else self._made(record, values)
         for place, value in enumerate(values):
-            if isinstance(value, record.device.array_type):
-                handle = wrap(value, record.device, storages.get(place, GIVEN))
+            if isinstance(value, record.device.array_type) or (
+                    record.level is not None and record.level.owns(value)):
+                handle = (copy(value) if isinstance(value, Tensor)
+                          else wrap(value, record.device, storages.get(place, GIVEN)))
                 position = plan[place]
                 if position is not None and position < len(nodes):
                     handle._node = nodes[position]

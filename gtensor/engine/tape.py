@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from gtensor.backend import Device
     from gtensor.backend.streams import Stream
     from gtensor.backend.typing import Array, Params
+    from gtensor.engine.levels import Level
     from gtensor.engine.op import Op
     from gtensor.engine.tensor import Tensor
     from gtensor.engine.typing import Saved
@@ -46,6 +47,7 @@ class Node:
     stream: Stream | None = None  # the op's stream, on devices with several
     retain = False  # whether to keep the gradient of a tensor that is not a leaf
     hooks: dict[int, Callable[[Tensor], Tensor | None]] | None = None
+    level: Level | None = None  # of the transform on whose tape it is; None for tensors
     module = ""  # the running nn.Module, recorded while there are listeners
 
 
@@ -54,7 +56,11 @@ class Leaf(Node):
 
     __slots__ = ()
 
-    def __init__(self, shape: tuple[int, ...], dtype: np.dtype, device: Device) -> None:
+    def __init__(
+        self, shape: tuple[int, ...], dtype: np.dtype, device: Device, level: Level | None = None
+    ) -> None:
+        if level is not None:
+            self.level = level
         self.shape = shape
         self.dtype = dtype
         self.device = device

@@ -222,9 +222,13 @@ class Tensor(Interchange, Methods):
             if not is_floating(self.dtype):
                 raise TypeError(f"requires_grad was asked of a tensor of dtype {self.dtype}; "
                                 "gradients need a floating-point dtype")
-            self._own_storage().leaf = True
-            self._node = Leaf(self._array.shape, self._array.dtype, self._device)
+            self._node = self._leaf()
         return self
+
+    def _leaf(self) -> Leaf:
+        """A new leaf for this handle's values."""
+        self._own_storage().leaf = True
+        return Leaf(self._array.shape, self._array.dtype, self._device)
 
     @property
     def grad(self) -> Tensor | None:
@@ -366,8 +370,8 @@ def _unpickled(values: np.ndarray, device: str, requires_grad: bool) -> Tensor:
 _unpickled.__module__ = "gtensor"  # pickles name it, and outlive the places of files
 
 
-def check_like(what: str, value: Tensor, node: Node) -> None:
-    """Raise unless `value` has the shape, dtype and device of the node's tensor."""
+def check_like(what: str, value: Tensor, node: Node | Tensor) -> None:
+    """Raise unless `value` has the shape, dtype and device of a tensor or a node."""
     if value.shape != node.shape:
         raise ValueError(f"{what} of shape {value.shape} given for a tensor of shape {node.shape}")
     if value.dtype != node.dtype:

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
+from gtensor.ops.build.batching import elementwise
 from gtensor.system.written_code import written
 
 if TYPE_CHECKING:
@@ -71,6 +72,8 @@ _COMPLEX = """\
 class pointwise:
     """`backward=pointwise(partial(...), partial(...))`: one per input, None for no derivative."""
 
+    batch = staticmethod(elementwise)
+
     def __init__(self, *partials: Partial | None) -> None:
         self.partials = partials
 
@@ -104,19 +107,18 @@ class pointwise:
             inputs = [due[k] for k in masked if k < len(due)]
             if len(inputs) == len(masked):
                 lines.append(f"    if step.mask == {sum(1 << i for i in inputs)}:")
-                lines += [self._line(op, i, len(inputs) == 1, i == inputs[-1]) for i in inputs]
+                lines += [self._line(op, i, i == inputs[-1]) for i in inputs]
                 lines.append("        return")
         for i in due:
             scope[f"times{i}"] = self.partials[i].times
         return written("\n".join(lines), scope, "rule", f"{op.name}_backward")
 
-    def _line(self, op: Op, i: int, only: bool, last: bool) -> str:
+    def _line(self, op: Op, i: int, last: bool) -> str:
         """The text that gives input i its gradient."""
         partial = self.partials[i]
         if partial is identity:
             return f"        step.{'give' if last else 'lend'}({i}, g)"
-        out = ("step.spare if step.direct else step.reuse(g)" if only
-               else "step.reuse(g)" if last else "None")
+        out = "step.reuse(g)" if last else "None"
         needed = "".join(f"step.saved[{op.save_index[n]}], " for n in partial.names)
         params = ", **step.record.params" if op.has_params else ""
         product = f"ns.{partial.op}(g" if partial.op else f"times{i}(ns, g"
