@@ -5,6 +5,7 @@ from __future__ import annotations
 import operator
 from collections.abc import Callable, Iterable, Sequence
 from math import prod
+from types import EllipsisType
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -67,10 +68,18 @@ def lone(axis: Axes | None, ndim: int) -> bool:
 
 
 def along_one(function: Callable[..., Tensor], x: Tensor, axis: int, name: str) -> Tensor:
-    """`function(x, axis=)` by the axis counted from 0; `lone` ones are made, and left out after."""
+    """`function(x, axis=)` by the axis from the end; `lone` ones are made, and left out after."""
     if lone(axis, x.ndim):
-        return reshape(function(reshape(x, (1,)), axis=0), ())
-    return function(x, axis=axis_index(axis, x.ndim, name))
+        return reshape(function(reshape(x, (1,)), axis=-1), ())
+    return function(x, axis=from_end(axis_index(axis, x.ndim, name), x.ndim))
+
+
+def from_end(axis: int, ndim: int) -> int:
+    """An axis that is there, counted from the end, as in the parameters of ops.
+
+    So a rule for fewer axes holds with further ones in front.
+    """
+    return axis - ndim if axis >= 0 else axis
 
 
 def axis_indices(axes: Axes, ndim: int, op_name: str) -> tuple[int, ...]:
@@ -84,14 +93,18 @@ def axis_indices(axes: Axes, ndim: int, op_name: str) -> tuple[int, ...]:
 
 def along(
     axis: int, start: int | None, stop: int | None, step: int | None = None
-) -> tuple[slice, ...]:
+) -> tuple[slice | EllipsisType, ...]:
     """The key of start:stop:step along an axis, all of the axes before and behind it."""
-    return (slice(None),) * axis + (slice(start, stop, step),)
+    part = slice(start, stop, step)
+    if axis < 0:
+        return (..., part, *(slice(None),) * (-axis - 1))
+    return (slice(None),) * axis + (part,)
 
 
 def resized(shape: Sequence[int], axis: int, size: int) -> tuple[int, ...]:
     """The shape with another size of one axis."""
-    return (*shape[:axis], size, *shape[axis + 1:])
+    place = axis % len(shape)
+    return (*shape[:place], size, *shape[place + 1:])
 
 
 # -- reshape ---------------------------------------------------------------------------------------
@@ -194,8 +207,9 @@ def _permute(x: Array, *, axes: tuple[int, ...], out: Array | None = None) -> Ar
 
 
 def _permute_backward(ns: Namespace, step: Step, g: Array) -> None:
-    axes = step.params["axes"]
-    step.give(0, ns.permute_dims(g, axes=tuple(axes.index(i) for i in range(len(axes)))))
+    n = len(step.params["axes"])
+    came = [a % n for a in step.params["axes"]]
+    step.give(0, ns.permute_dims(g, axes=tuple(came.index(i) - n for i in range(n))))
 
 
 _permute_op = op(

@@ -50,7 +50,7 @@ def _key(xp: ModuleType, order: Array, axis: int) -> tuple[Array, ...]:
     key: list[Array] = []
     for i, n in enumerate(order.shape):
         shape = (1,) * i + (n,) + (1,) * (order.ndim - i - 1)
-        key.append(order if i == axis else xp.arange(n).reshape(shape))
+        key.append(order if i == axis % order.ndim else xp.arange(n).reshape(shape))
     return tuple(key)
 
 
