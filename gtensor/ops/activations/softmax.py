@@ -197,7 +197,7 @@ softmax_op = op(
     gpu=_rows_path(raw("softmax.cu", "softmax_forward")),
     saves={"x": "out"}, backward=_softmax_backward, tangent=_softmax_tangent,
     samples=_AXES, reference=lambda torch, x, axis: torch.softmax(x, axis),
-    doc="exp(x) over its sum along `axis`, computed without overflow. Parameter: axis, from the end.",
+    doc="exp(x) over its sum along `axis` (from the end), computed without overflow.",
 )
 
 log_softmax_op = op(
@@ -205,7 +205,7 @@ log_softmax_op = op(
     gpu=_rows_path(raw("softmax.cu", "log_softmax_forward")),
     saves={"x": "out"}, backward=_log_softmax_backward, tangent=_log_softmax_tangent,
     samples=_AXES, reference=lambda torch, x, axis: torch.log_softmax(x, axis),
-    doc="x minus the logarithm of the sum of exp(x) along `axis`. Parameter: axis, from the end.",
+    doc="x minus the logarithm of the sum of exp(x) along `axis` (from the end).",
 )
 
 
