@@ -198,9 +198,13 @@ def op(
             given, is the buffer to write. Positional parameters name the inputs.
         backward: `rule(ns, step, g)` writing to its parents through `step.give/lend/into`, a
             `pointwise(...)` declaration, or None if the op has no derivative.
-        tangent: `rule(ns, primals, tangents, out, params) -> tangent`, or None.
+        tangent: `rule(ns, primals, tangents, out, params) -> tangent`; the tangent is None where
+            none reaches the output. None for an op without such a rule: its `composed` form is
+            used, or forward mode refuses it. An op that is constant almost everywhere says so
+            with `gtensor.ops.build.pointwise.zero_tangent`.
         saves: for each differentiable input, the names its gradient needs, e.g. {"x": "out"}.
-        extras: names of further arrays that the paths return beside the output, for saving.
+        extras: names of further arrays that the paths return beside the output, for saving. They
+            carry no derivative: a rule that is differentiated again computes them from the inputs.
         composed: the same function in other ops; records a fused op that has no rule of its own.
         samples: inputs for the generated tests (see `gtensor.testing.opcheck`).
         reference: `function(torch, *tensors, **params)` for the comparison with PyTorch.

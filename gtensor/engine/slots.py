@@ -430,7 +430,7 @@ def _release(hold: Storage | None) -> None:
 def sum_to(ns: Namespace, a: V, shape: tuple[int, ...]) -> V:
     """`a` summed over the axes along which `shape` was broadcast to a's shape."""
     lead: int = len(a.shape) - len(shape)
-    axes = (*range(lead),
-            *(lead + i for i, n in enumerate(shape) if n == 1 and a.shape[lead + i] != 1))
+    axes = (*range(-len(a.shape), -len(shape)),
+            *(i - len(shape) for i, n in enumerate(shape) if n == 1 and a.shape[lead + i] != 1))
     total = ns.sum(a, axis=axes, keepdims=False) if axes else a
     return total if total.shape == shape else ns.reshape(total, shape=shape)

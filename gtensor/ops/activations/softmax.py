@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 def _last(x: Array, axis: int) -> Array:
     """A view with `axis` last."""
-    return x if axis == x.ndim - 1 else np.moveaxis(x, axis, -1)
+    return x if axis == -1 else np.moveaxis(x, axis, -1)
 
 
 # -- CPU: tiles of whole rows --------------------------------------------------------------------
@@ -116,7 +116,7 @@ def _rows_path(kernel: Raw) -> Path:
         x = arrays[0]
         inputs = [xp.ascontiguousarray(xp.moveaxis(a, axis, -1)) for a in arrays]
         shape = inputs[0].shape
-        direct = out is not None and axis == x.ndim - 1 and out.flags.c_contiguous
+        direct = out is not None and axis == -1 and out.flags.c_contiguous
         result: CudaArray = out if direct else xp.empty(shape, x.dtype)
         columns = shape[-1]
         rows = x.size // columns if columns else 0
@@ -172,8 +172,10 @@ def _log_softmax_tangent(
 
 
 _AXES = [Sample((shape,), normal, {"axis": axis}) for shape, axis in (
-    ((7,), 0), ((3, 5), 1), ((3, 5), 0), ((2, 3, 4), 1), ((0, 3), 1), ((3, 0), 1), ((4, 1), 1))]
-_PAIRS = [Sample(s.shapes * 2, normal, s.params) for s in _AXES] + alike(2, axis=0)[:2]
+    ((7,), -1), ((3, 5), -1), ((3, 5), -2), ((2, 3, 4), -2), ((0, 3), -1), ((3, 0), -1),
+    ((4, 1), -1))]
+_PAIRS = [*[Sample(s.shapes * 2, normal, s.params) for s in _AXES],
+          *alike(2, axis=-1)[:1], *alike(2, axis=-2)[1:2]]
 
 softmax_grad = op(
     "softmax_grad", cpu=_softmax_grad_cpu, gpu=_rows_path(raw("softmax.cu", "softmax_backward")),
@@ -195,7 +197,7 @@ softmax_op = op(
     gpu=_rows_path(raw("softmax.cu", "softmax_forward")),
     saves={"x": "out"}, backward=_softmax_backward, tangent=_softmax_tangent,
     samples=_AXES, reference=lambda torch, x, axis: torch.softmax(x, axis),
-    doc="exp(x) over its sum along `axis`, computed without overflow. Parameters: axis (from 0).",
+    doc="exp(x) over its sum along `axis` (from the end), computed without overflow.",
 )
 
 log_softmax_op = op(
@@ -203,7 +205,7 @@ log_softmax_op = op(
     gpu=_rows_path(raw("softmax.cu", "log_softmax_forward")),
     saves={"x": "out"}, backward=_log_softmax_backward, tangent=_log_softmax_tangent,
     samples=_AXES, reference=lambda torch, x, axis: torch.log_softmax(x, axis),
-    doc="x minus the logarithm of the sum of exp(x) along `axis`. Parameters: axis (from 0).",
+    doc="x minus the logarithm of the sum of exp(x) along `axis` (from the end).",
 )
 
 

@@ -41,6 +41,16 @@ def partial(names: str, times: Path | str) -> Partial:
     return Partial(names, times)
 
 
+def zero_tangent(
+    ns: Namespace, primals: Values, tangents: Values, out: Array, params: Params
+) -> None:
+    """The tangent of an op that is constant almost everywhere: none, on purpose.
+
+    `tangent=None` says instead that the op has no tangent rule.
+    """
+    return None
+
+
 identity = Partial("", lambda ns, g, out, **params: g)  # the derivative is 1: g itself is given on
 
 

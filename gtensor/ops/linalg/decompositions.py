@@ -179,7 +179,7 @@ def _qr_backward(ns: Namespace, step: Step, g: Array) -> None:
     total = ns.add(gq, ns.matmul(q, both))
     found = _over(ns, total, swapped(ns, square))
     if wide:
-        found = ns.concat(found, ns.matmul(q, g2), axis=len(shape) - 1, sizes=(k, shape[-1] - k))
+        found = ns.concat(found, ns.matmul(q, g2), axis=-1, sizes=(k, shape[-1] - k))
     step.give(0, found)
 
 

@@ -32,7 +32,7 @@ __all__ = ["matmul"]
 def swapped(ns: Namespace, x: ArrayOrTensor) -> ArrayOrTensor:
     """The last two axes swapped, in either namespace."""
     n: int = len(x.shape)
-    return ns.permute_dims(x, axes=(*range(n - 2), n - 1, n - 2))
+    return ns.permute_dims(x, axes=(*range(-n, -2), -1, -2))
 
 
 def conjugated(ns: Namespace, x: ArrayOrTensor) -> ArrayOrTensor:

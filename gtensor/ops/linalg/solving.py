@@ -43,8 +43,7 @@ def _scalars(ns: Namespace, x: Array) -> Array:
 
 def _inner(ns: Namespace, a: Array, b: Array) -> Array:
     """The sum of a * b over the last two axes."""
-    n = len(a.shape)
-    return ns.sum(ns.multiply(a, b), axis=(n - 2, n - 1))
+    return ns.sum(ns.multiply(a, b), axis=(-2, -1))
 
 
 # -- solve and inverse -----------------------------------------------------------------------------

@@ -19,6 +19,7 @@ from gtensor.engine.op import op
 from gtensor.engine.samples import Sample, below, normal, positive
 from gtensor.engine.tensor import Tensor, wrap
 from gtensor.ops.arrange.class_indices import check_targets, class_axis, class_weights, pick_class
+from gtensor.ops.arrange.shape import from_end, resized
 from gtensor.ops.build.arguments import same_dtype
 from gtensor.ops.build.cpu_tiles import computed_in, row_tile_size, row_tiles
 from gtensor.settings import settings
@@ -150,18 +151,23 @@ def _dtarget_path(
 # -- probabilities as targets: in other ops --------------------------------------------------------
 
 
+def _classes(x: Array) -> int:
+    """The axis of the classes of scores, from the end."""
+    ndim: int = len(x.shape)
+    return from_end(class_axis(ndim), ndim)
+
+
 def weighted(ns: Namespace, logits: Array, weight: Array | None, x: Array) -> Array:
     """x in the logits' shape times the weights of its classes."""
     if weight is None:
         return x
-    last = (1,) * (len(logits.shape) - class_axis(len(logits.shape)) - 1)
+    last = (1,) * (-_classes(logits) - 1)
     return ns.multiply(x, weight.astype(logits.dtype).reshape(-1, *last))
 
 
 def _row_share(ns: Namespace, g: Array, logits: Array, reduction: str) -> Array:
     """The share of each row, shaped to broadcast against the logits."""
-    axis = class_axis(len(logits.shape))
-    rows = (*logits.shape[:axis], 1, *logits.shape[axis + 1:])
+    rows = resized(logits.shape, _classes(logits), 1)
     if reduction == "none":
         return ns.reshape(g, shape=rows)
     return ns.multiply(g, 1 / max(1, int(np.prod(rows)))) if reduction == "mean" else g
@@ -169,7 +175,7 @@ def _row_share(ns: Namespace, g: Array, logits: Array, reduction: str) -> Array:
 
 def excess(ns: Namespace, logits: Array, q: Array) -> Array:
     """The gradient of each row's loss: softmax(logits) times the row's sum of q, minus q."""
-    axis = class_axis(len(logits.shape))
+    axis = _classes(logits)
     mass = ns.sum(q, axis=(axis,), keepdims=True)
     return ns.subtract(ns.multiply(ns.softmax(logits, axis=axis), mass), q)
 
@@ -178,14 +184,14 @@ def _recorded_mixture(
     ns: Namespace, logits: Array, target: Array, smoothing: float, weight: Array | None
 ) -> Array:
     """`_mixture` in the logits' shape."""
-    classes = logits.shape[class_axis(len(logits.shape))]
+    classes = logits.shape[_classes(logits)]
     mixed = ns.add(ns.multiply(target, 1 - smoothing), smoothing / classes)
     return weighted(ns, logits, weight, mixed)
 
 
 def _surprise(ns: Namespace, logits: Array, smoothing: float, weight: Array | None) -> Array:
     """The gradient of each row's loss with respect to its targets."""
-    log = ns.log_softmax(logits, axis=class_axis(len(logits.shape)))
+    log = ns.log_softmax(logits, axis=_classes(logits))
     return weighted(ns, logits, weight, ns.multiply(log, smoothing - 1))
 
 
@@ -218,7 +224,7 @@ def _backward(ns: Namespace, step: Step, g: Array) -> None:
 def _tangent(ns: Namespace, primals: Values, tangents: Values, out: Array, params: Params) -> Array:
     (logits, target), (dlogits, dtarget) = primals, tangents
     smoothing, weight = params["label_smoothing"], params["weight"]
-    axis = class_axis(len(logits.shape))
+    axis = _classes(logits)
     rows = None
     if dlogits is not None:
         mixed = _recorded_mixture(ns, logits, target, smoothing, weight)
@@ -230,7 +236,7 @@ def _tangent(ns: Namespace, primals: Values, tangents: Values, out: Array, param
     if params["reduction"] == "none":
         return losses
     reduce = ns.sum if params["reduction"] == "sum" else ns.mean
-    return reduce(losses, axis=tuple(range(len(losses.shape))))
+    return reduce(losses, axis=tuple(range(-len(losses.shape), 0)))
 
 
 def reference(torch: Any, x: Any, target: Any, weight: Any, **options: Any) -> Any:
@@ -491,7 +497,7 @@ def _targets(
     weight: Array | None
 ) -> Array:
     """The factors of the logarithms of probabilities, in the logits' shape."""
-    axis = class_axis(len(logits.shape))
+    axis = _classes(logits)
     q = ns.class_targets(target, classes=logits.shape[axis], ignore_index=ignore_index,
                          smoothing=label_smoothing, dtype=logits.dtype)
     return weighted(ns, logits, weight, q)
@@ -501,10 +507,10 @@ def _cross_entropy_grad(
     g: Array, logits: Array, target: Array, largest: Array, total: Array, count: Array, *,
     reduction: str, ignore_index: int, label_smoothing: float, weight: Array | None,
 ) -> Array | Tensor:
-    ns, axis = recorded, class_axis(len(logits.shape))
+    ns = recorded
     share: Any = g / ns.where(ns.equal(count, 0), 1.0, count) if reduction == "mean" else g
     if reduction == "none":
-        share = ns.reshape(share, shape=(*target.shape[:axis], 1, *target.shape[axis:]))
+        share = ns.reshape(share, shape=resized(logits.shape, _classes(logits), 1))
     q = _targets(ns, logits, target, ignore_index, label_smoothing, weight)
     return excess(ns, logits, q) * share
 
@@ -518,15 +524,14 @@ def _cross_entropy_tangent(
 ) -> Array:
     (logits, target), ignored, weight = primals, params["ignore_index"], params["weight"]
     q = _targets(ns, logits, target, ignored, params["label_smoothing"], weight)
-    axis = class_axis(len(logits.shape))
+    axis = _classes(logits)
     rows = ns.sum(ns.multiply(excess(ns, logits, q), tangents[0]), axis=(axis,))
-    everything = tuple(range(len(rows.shape)))
     if params["reduction"] == "none":
         return rows
-    total = ns.sum(rows, axis=everything)
+    total = ns.sum(rows, axis=tuple(range(-len(rows.shape), 0)))
     if params["reduction"] == "mean":
         mass = ns.sum(_targets(ns, logits, target, ignored, 0.0, weight),
-                      axis=tuple(range(len(logits.shape))))
+                      axis=tuple(range(-len(logits.shape), 0)))
         total = ns.divide(total, ns.where(ns.equal(mass, 0), 1.0, mass))
     return total
 

@@ -20,7 +20,7 @@ from gtensor.engine.tensor import Tensor
 from gtensor.ops.arrange.shape import linear_tangent, lone
 from gtensor.ops.build.cpu_tiles import computed_in
 from gtensor.ops.build.path_builders import tiled, tiles
-from gtensor.ops.build.pointwise import pointwise
+from gtensor.ops.build.pointwise import pointwise, zero_tangent
 from gtensor.ops.elementwise.rounding import ZERO
 from gtensor.settings import settings
 
@@ -39,7 +39,7 @@ Axis = int | tuple[int, ...] | None
 
 
 def normalize_axis(axis: Axis, ndim: int, op_name: str) -> tuple[int, ...]:
-    """Sorted non-negative axes; all of them for None. Raises AxisError for one not there.
+    """Sorted axes, counted from the end; all for None. Raises AxisError for one not there.
 
     Of a 0-d tensor 0 and -1 are its one element's, see `lone`.
     """
@@ -51,10 +51,10 @@ def normalize_axis(axis: Axis, ndim: int, op_name: str) -> tuple[int, ...]:
 @lru_cache(maxsize=1024)
 def _normalized(axis: Axis, ndim: int, op_name: str) -> tuple[int, ...]:
     if axis is None or lone(axis, ndim):
-        return tuple(range(ndim))
+        return tuple(range(-ndim, 0))
     axes = (axis,) if isinstance(axis, int) else axis
-    found = sorted(index(a) + ndim if a < 0 else index(a) for a in axes)
-    if builtins.any(not 0 <= a < ndim for a in found) or len(set(found)) != len(found):
+    found = sorted(index(a) - ndim if a >= 0 else index(a) for a in axes)
+    if builtins.any(not -ndim <= a < 0 for a in found) or len(set(found)) != len(found):
         wanted = f"different axes from {-ndim} to {ndim - 1}" if ndim else "0, -1 or None"
         raise np.exceptions.AxisError(
             f"{op_name} over axis {axis} of a tensor of {ndim} dimensions; wanted {wanted}")
@@ -62,10 +62,11 @@ def _normalized(axis: Axis, ndim: int, op_name: str) -> tuple[int, ...]:
 
 
 def kept_shape(shape: tuple[int, ...], axis: tuple[int, ...], keepdims: bool) -> tuple[int, ...]:
-    """The shape after a reduction over `axis`."""
+    """The shape after a reduction over `axis`, counted from either end."""
+    gone = {a % len(shape) for a in axis}
     if keepdims:
-        return tuple(1 if i in axis else n for i, n in enumerate(shape))
-    return tuple(n for i, n in enumerate(shape) if i not in axis)
+        return tuple(1 if i in gone else n for i, n in enumerate(shape))
+    return tuple(n for i, n in enumerate(shape) if i not in gone)
 
 
 def reduced(shape: tuple[int, ...], axis: tuple[int, ...]) -> int:
@@ -90,6 +91,7 @@ def reduction_tiles(
     The second key is for results that keep the reduced axes with size 1; the axes are those of the
     tile that are reduced. Several tiles may have the same results, which the caller adds up.
     """
+    axis = tuple(sorted(a % len(shape) for a in axis))
     for tile in tiles(shape, settings.tile_elements):
         gone = builtins.sum(isinstance(k, int) for k in tile)
         result = [k if i not in axis else 0 if isinstance(k, int) else slice(None)
@@ -109,12 +111,12 @@ def reduction_samples(
 ) -> list[Sample]:
     """Samples of a reduction; with nothing to reduce, and over no axis, if it allows them."""
     cases: list[tuple[tuple[int, ...], tuple[int, ...], bool]] = [
-        ((7,), (0,), False), ((3, 5), (1,), False), ((3, 5), (0,), True),
-        ((2, 3, 4), (0, 2), False), ((2, 3), (0, 1), False)]
+        ((7,), (-1,), False), ((3, 5), (-1,), False), ((3, 5), (-2,), True),
+        ((2, 3, 4), (-3, -1), False), ((2, 3), (-2, -1), False)]
     if no_axis:
         cases += [((), (), False), ((3, 4), (), False)]
     if none:
-        cases.append(((3, 0), (1,), False))
+        cases.append(((3, 0), (-1,), False))
     return [Sample((s,), draw, {"axis": a, "keepdims": k}) for s, a, k in cases]
 
 
@@ -331,7 +333,7 @@ def min(x: Tensor, /, axis: Axis = None, *, keepdims: bool = False) -> Tensor:
 def _logical(name: str, function: np.ufunc) -> Op:
     return op(
         name, cpu=reduction_cpu(name, function, np.dtype(bool)), gpu=reduction_gpu(name),
-        backward=None, tangent=None, samples=reduction_samples(below(2)),
+        backward=None, tangent=zero_tangent, samples=reduction_samples(below(2)),
         reference=torch_reduction(name, lambda torch, x: x != 0),
         doc=f"Whether {name} of the elements over `axis` are true (not zero; NaN is true).",
     )
