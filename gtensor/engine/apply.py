@@ -16,13 +16,14 @@ from gtensor.backend import (
     host_array,
     owner,
 )
-from gtensor.engine.context import STATE, observers, run
+from gtensor.engine.context import STATE, run
 from gtensor.engine.errors import refuse_complex
 from gtensor.engine.interchange import plain_values
 from gtensor.engine.recompute import WithRecipes
 from gtensor.engine.storage import FRESH, GIVEN, Storage
 from gtensor.engine.tape import Guard, Guards, Node, Record, replayed
 from gtensor.engine.tensor import FLOATING, Tensor, wrap
+from gtensor.system.bus import bus, heard
 
 if TYPE_CHECKING:
     from gtensor.backend.typing import Array, Params
@@ -116,7 +117,7 @@ def apply(
     if tracked and op.backward is None and op.composed is not None:
         return op.composed(*inputs, **params)
     given = params if target is None else {**params, "out": target.array}
-    if device.type == "cpu" and observers.current is None:
+    if device.type == "cpu" and not bus.ops:
         out = op.cpu(*arrays, **given) if given else op.cpu(*arrays)
     else:
         out = run(op, device, arrays, given)
@@ -148,14 +149,17 @@ def apply_one(op: Op, x: Any, /, **params: Any) -> Tensor:
         array, parent = x._array, x._node
     except AttributeError:  # not a Tensor; `try` costs less than a check
         return apply(op, (x,), params)
-    if (x._device is not _HOST or observers.current is not None
+    if (x._device is not _HOST
             or (x._storage is not FRESH and x._version != x._storage.version)
             or (op.floating and array.dtype.kind in "iub")):
         return apply(op, (x,), params)
     tracked = parent is not None and STATE.grad_enabled
     if tracked and op.backward is None:
         return apply(op, (x,), params)
-    out = op.cpu(array, **params) if params else op.cpu(array)
+    if bus.ops:
+        out = heard(op, "forward", op.cpu, (array,), params)
+    else:
+        out = op.cpu(array, **params) if params else op.cpu(array)
     if type(out) is not np.ndarray:
         out = np.asarray(out)
     result = wrap(out, _HOST, op.storage)
@@ -185,12 +189,12 @@ def apply_pair(op: Op, x1: Any, x2: Any) -> Tensor:
         usual = False
     if (not usual or x1._device is not _HOST
             or (x1._storage is not FRESH and x1._version != x1._storage.version)
-            or observers.current is not None or (op.floating and a1.dtype.kind in "iub")):
+            or (op.floating and a1.dtype.kind in "iub")):
         return apply(op, (x1, x2), NO_PARAMS)
     tracked = (parent1 is not None or parent2 is not None) and STATE.grad_enabled
     if tracked and op.backward is None:
         return apply(op, (x1, x2), NO_PARAMS)
-    out = op.cpu(a1, a2)
+    out = op.cpu(a1, a2) if not bus.ops else heard(op, "forward", op.cpu, (a1, a2))
     if type(out) is not np.ndarray:
         out = np.asarray(out)
     result = wrap(out, _HOST, op.storage)

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
-from gtensor.backend.scopes import here as scope
-from gtensor.backend.scopes import listeners
+from gtensor.system.bus import bus
+from gtensor.system.bus import here as scope
 from gtensor.system.source_line import inside as _inside
 from gtensor.system.source_line import place, user_frame
 
@@ -125,7 +125,7 @@ class Record(Node):
             frame = user_frame(frame)
         self.code = frame.f_code
         self.lasti = frame.f_lasti
-        if listeners:
+        if bus.listeners:
             self.module = scope.module
 
     def where(self) -> str:
