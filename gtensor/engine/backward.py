@@ -10,15 +10,16 @@ from operator import attrgetter
 from threading import RLock
 from typing import TYPE_CHECKING, Any
 
-from gtensor.backend.scopes import here as scope
-from gtensor.backend.scopes import listeners, phase
-from gtensor.engine.context import STATE, grad_mode, observers
+from gtensor.engine.complete import completing, tell_rest
+from gtensor.engine.context import STATE, grad_mode
 from gtensor.engine.errors import GradientError
 from gtensor.engine.namespaces import public, recorded
 from gtensor.engine.slots import RawStep, RecordedStep, call_hooks
 from gtensor.engine.storage import Storage
 from gtensor.engine.tape import CONSUMED, FREE, WALKED, Node, Record, overwritten
 from gtensor.engine.tensor import Tensor, check_like, wrap
+from gtensor.system.bus import bus, heard, phase
+from gtensor.system.bus import here as scope
 from gtensor.system.fork_safety import free_at_forks
 
 if TYPE_CHECKING:
@@ -77,7 +78,7 @@ def _walk(
 
     The slots belong to the step, so they are dropped with it on any exit, also by an error.
     """
-    listening = bool(listeners)
+    listening = bool(bus.listeners)
     if listening and scope.phase != "backward":
         with phase("backward"):
             return _walk(seeds, records, kept, wanted, create_graph, keep)
@@ -89,13 +90,14 @@ def _walk(
     holding = any(isinstance(node, Record) for node in keepers)
     tape: Any = STATE if level is None else level  # a walk switches off its own tape only
     mode = tape.grad_enabled
+    told: set[Node] | None = set() if bus.leaves and wanted is None else None
     _claim(records)
     try:
         for node, seed in seeds:
             if wanted is None or node in wanted:
                 step.seed(node, seed)
         tape.grad_enabled = create_graph
-        for record in records:
+        for record in records if told is None else completing(records, step, told):
             slot = take(record, None)
             if slot is None:
                 continue  # no gradient arrived
@@ -112,8 +114,10 @@ def _walk(
             if listening:
                 scope.module, scope.instruction = record.module, (record.code, record.lasti)
             rule: Any = record.op.backward  # not None, which `_claim` refuses
-            if observers.current is not None or not step.direct:
+            if not step.direct:
                 _call_rule(rule, record, step, g)
+            elif bus.ops:
+                heard(record.op, "backward", rule, (step.ns, step, g))
             else:
                 rule(step.ns, step, g)
         step.leave()
@@ -137,6 +141,8 @@ def _walk(
             with nullcontext() if level else grad_mode(create_graph):
                 # a hook may keep its gradient or return a shared tensor; `.grad` needs its own
                 ends[node] = recorded.clone(call_hooks(node, grad))
+    if told is not None:
+        tell_rest(ends, told)
     return [ends[node] for node in kept]
 
 
@@ -147,15 +153,15 @@ def depends_on_others(output: Node, own: Sequence[Node]) -> bool:
 
 
 def _call_rule(rule: Backward, record: Record, step: Step, g: Array) -> None:
-    """Call a rule with its device current, on the stream of its forward, through the observer."""
+    """Call a rule with its device current, on the stream of its forward."""
     device = record.device
     rule = device.path(record.op.name, rule)
     with device.running(record.stream):
         device.order(step.saved)
-        if observers.current is None:
-            rule(step.ns, step, g)
+        if bus.ops:
+            heard(record.op, "backward", rule, (step.ns, step, g))
         else:
-            observers.current(record.op.name, "backward", rule, (step.ns, step, g), {})
+            rule(step.ns, step, g)
 
 
 def _reached(roots: Iterable[Node]) -> tuple[list[Record], list[Node]]:

@@ -13,13 +13,13 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from gtensor.backend.scopes import here, listeners
 from gtensor.engine import bind as general
-from gtensor.engine.context import execute, grad_enabled, observers
+from gtensor.engine.context import grad_enabled
 from gtensor.engine.storage import FRESH
 from gtensor.engine.tape import FREE, Record, next_seq
 from gtensor.engine.tensor import Tensor, wrap
 from gtensor.settings import settings
+from gtensor.system.bus import bus, heard, here
 from gtensor.system.source_line import inside, user_frame
 from gtensor.system.written_code import written
 
@@ -29,10 +29,10 @@ if TYPE_CHECKING:
 SCOPE: dict[str, Any] = {  # what the texts name
     "FLOAT32": np.dtype(np.float32), "FREE": FREE, "FRESH": FRESH, "HOST": general.HOST,
     "NO_PARAMS": general.NO_PARAMS, "Record": Record, "Tensor": Tensor,
-    "asarray": np.asarray, "bind": general.bind, "carries_gradient": general.carries_gradient,
-    "constant": general.constant, "execute": execute, "grad_enabled": grad_enabled, "float32": general.FLOAT32_CONSTANTS,
-    "frame_at": sys._getframe, "here": here, "inside": inside, "listeners": listeners,
-    "ndarray": np.ndarray, "new": object.__new__, "next_seq": next_seq, "observers": observers,
+    "asarray": np.asarray, "bind": general.bind, "bus": bus, "carries_gradient": general.carries_gradient,
+    "constant": general.constant, "grad_enabled": grad_enabled, "float32": general.FLOAT32_CONSTANTS,
+    "frame_at": sys._getframe, "heard": heard, "here": here, "inside": inside, 
+    "ndarray": np.ndarray, "new": object.__new__, "next_seq": next_seq, 
     "saves": general.saves, "settings": settings, "storage_of": general.storage_of,
     "user_frame": user_frame, "wrap": wrap,
 }
@@ -74,8 +74,8 @@ _COMPOSED = """\
         return op.composed({inputs}{more})
 """
 _RUN = """\
-    if observers.current is not None:
-        out = execute(op, HOST, ({arrays}), {params})
+    if bus.ops:
+        out = heard(op, "forward", op.cpu, ({arrays}), {params})
 """
 _UFUNC = """\
     elif 16 * {size} < settings.arena_min_bytes:  # of the largest element
@@ -145,7 +145,7 @@ _RECORD = """\
         frame = user_frame(frame)
     node.code = frame.f_code
     node.lasti = frame.f_lasti
-    if listeners:
+    if bus.listeners:
         node.module = here.module
     return result
 """

@@ -15,6 +15,7 @@ from gtensor.engine.op import Op
 from gtensor.engine.tape import Leaf, Node, Record, new_record
 from gtensor.engine.tensor import Tensor
 from gtensor.settings import settings
+from gtensor.system.bus import ListenerError
 
 if TYPE_CHECKING:
     from gtensor.backend import Device
@@ -71,12 +72,14 @@ def _into_first(
     if tracked:
         kept = _kept_values(op, mask, arrays, value, device)
     storage, writer = target._own_storage(), id(target._array)
-    refused = False
+    refused, heard_error = False, None
     try:
         _write_over(op, device, arrays, params)
     except (IndexError, TypeError, ValueError):  # a path raises these before it writes
         refused = True
         raise
+    except ListenerError as error:  # the path has written, so the write must be recorded
+        heard_error = error
     finally:  # an interrupt, or another error, may come during or after the write
         if not refused:
             storage.version += 1
@@ -92,6 +95,11 @@ def _into_first(
             else op.nothing_saved)
         node = new_record(op, parents, mask, saved, guards, params, target._array, device)
         _replace_node(target, node)
+    if heard_error is not None:
+        try:
+            raise heard_error
+        finally:
+            del heard_error  # its traceback refers to this frame
     return target
 
 

@@ -19,6 +19,7 @@ from gtensor.engine.overwritten import Consumed, ConsumedStorage
 from gtensor.engine.recompute import Recipe, WithRecipes, keep_as_it_is
 from gtensor.engine.tape import here
 from gtensor.engine.tensor import Tensor
+from gtensor.system.bus import ListenerError
 
 if TYPE_CHECKING:
     from gtensor.backend.typing import Array, Params
@@ -51,8 +52,8 @@ def apply_over(
         result = bind(op, inputs, params, partial(fresh, target=target))
     except BaseException as error:
         # A path checks and allocates before it writes, so after an error nothing is written; but
-        # an interrupt may come in the middle of the write.
-        if free and not isinstance(error, Exception):
+        # an interrupt may come in the middle of the write, a listener's error after it.
+        if free and (not isinstance(error, Exception) or isinstance(error, ListenerError)):
             consume(x, op)
         raise
     if free:

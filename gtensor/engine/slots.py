@@ -20,12 +20,12 @@ import numpy as np
 
 from gtensor.backend import Device, owner
 from gtensor.engine.arrays import broadcast_view
-from gtensor.engine.context import STATE
-from gtensor.engine.errors import AnomalyError, GradientError, refuse_complex
+from gtensor.engine.errors import GradientError, refuse_complex
 from gtensor.engine.namespaces import raw, recorded
 from gtensor.engine.storage import BORROWED, GIVEN, Storage
 from gtensor.engine.tape import Node, Record
 from gtensor.engine.tensor import Tensor, check_like, wrap
+from gtensor.system.bus import GradientEvent, bus, tell
 
 if TYPE_CHECKING:
     from gtensor.backend.typing import Array, Params
@@ -68,7 +68,7 @@ class Step(Generic[V]):
         self.slots: dict[Node, Any] = {}
         self.remade: Remade = {}  # recomputed values of checkpointed regions, not yet used
         self.wanted = wanted  # None: all reached nodes
-        self.anomaly = STATE.anomaly
+        self.told = bool(bus.gradients)
 
     @property
     def params(self) -> Params:
@@ -122,12 +122,9 @@ class Step(Generic[V]):
             a = self.ns.real(a)
         return a if a.dtype == node.dtype else self.ns.astype(a, dtype=node.dtype)
 
-    def _refuse_nan(self, array: Array, device: Device) -> None:
-        if device.path("detect_anomaly", _has_nan)(array):
-            record = getattr(self, "record", None)  # none yet when the walk's own seed arrives
-            raise AnomalyError(
-                f"NaN in the gradient that {record.where()} gives to its input" if record
-                else "NaN in the gradient that backward() or grad() was given")
+    def _tell(self, node: Node, array: Array) -> None:
+        record = getattr(self, "record", None)  # none yet when the walk's own seed arrives
+        tell(bus.gradients, GradientEvent(record, node, array))
 
 
 class RawStep(Step["Array"]):
@@ -216,7 +213,7 @@ class RawStep(Step["Array"]):
                 self._hold_more()  # never released, so g is not written again
         else:
             hold = self._move() if self._mine(a) else None
-        if node in self.slots or self.anomaly:
+        if node in self.slots or self.told:
             self._put(node, a, hold)
         else:
             self.slots[node] = a, hold
@@ -295,8 +292,8 @@ class RawStep(Step["Array"]):
 
     def _put(self, node: Node, a: Array, hold: Storage | None) -> None:
         """Store the first gradient; add a later one into whichever has no other holder."""
-        if self.anomaly:
-            self._refuse_nan(a, node.device)
+        if self.told:
+            self._tell(node, a)
         slots = self.slots
         if node not in slots:
             slots[node] = a, hold
@@ -395,8 +392,8 @@ class RecordedStep(Step[Tensor]):
         return None
 
     def _put(self, node: Node, a: Tensor) -> None:
-        if self.anomaly:
-            self._refuse_nan(a._array, node.device)
+        if self.told:
+            self._tell(node, a._array)
         present = self.slots.get(node)
         self.slots[node] = a if present is None else recorded.add(present, a)
 
@@ -412,10 +409,6 @@ def call_hooks(node: Node, grad: Tensor) -> Tensor:
             check_like("the gradient that a hook returned", changed, node)
             grad = changed
     return grad
-
-
-def _has_nan(array: Array) -> bool:
-    return bool((array != array).any())
 
 
 def _sole(hold: Storage | None) -> bool:

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
-from gtensor.backend.scopes import here as scope
-from gtensor.backend.scopes import listeners
+from gtensor.system.bus import bus
+from gtensor.system.bus import here as scope
 from gtensor.system.source_line import place, user_frame
 
 if TYPE_CHECKING:
@@ -136,7 +136,7 @@ def new_record(
     frame = user_frame(_frame_at(1))
     record.code = frame.f_code
     record.lasti = frame.f_lasti
-    if listeners:
+    if bus.listeners:
         record.module = scope.module
     return record
 

@@ -11,7 +11,7 @@ import numpy as np
 from gtensor.backend import elements
 from gtensor.engine.namespaces import raw
 from gtensor.memory import VirtualSegments
-from gtensor.memory.contract.adaptors import FreeListener
+from gtensor.system.frees import FreeListener
 from gtensor.ops.updates import optimizer_kernels
 
 Context = AbstractContextManager[Any]

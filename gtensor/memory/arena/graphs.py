@@ -111,6 +111,8 @@ class GraphPool:
                 lambda _: self._segments.streams.order_retired(stream.id, self.number))
             if self._last is not None and self._last[0] != stream.id:
                 stream.wait(self._last[1])
+                if bus.waits:
+                    tell_aside(bus.waits, WaitEvent(stream.id, self._last[0]))
             try:
                 yield
             finally:
