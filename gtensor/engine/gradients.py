@@ -11,7 +11,7 @@ from gtensor.backend import Device, owner
 from gtensor.engine.backward import depends_on_others, gradients, root_node
 from gtensor.engine.context import differentiating, enable_grad, is_grad_enabled
 from gtensor.engine.errors import GradientError
-from gtensor.engine.levels import lifted
+from gtensor.engine.levels import Traced, lifted
 from gtensor.engine.namespaces import public, recorded
 from gtensor.engine.tape import Node, Record, hangs_on
 from gtensor.engine.tensor import Tensor, is_floating, wrap
@@ -93,9 +93,9 @@ def _grad_values(
 
 def _apart(found: list[Tensor | None], given: Sequence[Tensor | None]) -> list[Tensor | None]:
     """Gradients in separate memory: none shares with another one or with a given one."""
-    taken = {id(owner(g._array)) for g in given if g is not None}
+    taken = {id(owner(g._array)) for g in given if g is not None and not isinstance(g, Traced)}
     for i, g in enumerate(found):
-        if g is not None:
+        if g is not None and not isinstance(g, Traced):
             if id(owner(g._array)) in taken:
                 found[i] = g = recorded.clone(g)
             taken.add(id(owner(g._array)))

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from math import nan
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 import numpy as np
 
@@ -185,13 +185,16 @@ def traced(
     return handle
 
 
+L = TypeVar("L", bound=Level)
+
+
 @contextmanager
-def running(level: Level) -> Iterator[None]:
+def running(level: L) -> Iterator[L]:
     """The level runs within the block; its handles cannot be used after it."""
     before = STATE.levels
     STATE.levels = (*before, level)
     try:
-        yield
+        yield level
     finally:
         level.alive = False
         STATE.levels = before

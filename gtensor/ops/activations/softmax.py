@@ -14,6 +14,7 @@ from gtensor.engine.op import Op, op
 from gtensor.engine.samples import Sample, alike, normal
 from gtensor.engine.tensor import Tensor
 from gtensor.ops.arrange.shape import along_one
+from gtensor.ops.build.batching import unchanged
 from gtensor.ops.build.arguments import want_tensors
 from gtensor.ops.build.cpu_tiles import computed_in, row_tile_size, row_tiles
 
@@ -195,7 +196,7 @@ log_softmax_grad = op(
 softmax_op = op(
     "softmax", cpu=_softmax_cpu, floating=True,
     gpu=_rows_path(raw("softmax.cu", "softmax_forward")),
-    saves={"x": "out"}, backward=_softmax_backward, tangent=_softmax_tangent,
+    saves={"x": "out"}, backward=_softmax_backward, tangent=_softmax_tangent, batch=unchanged,
     samples=_AXES, reference=lambda torch, x, axis: torch.softmax(x, axis),
     doc="exp(x) over its sum along `axis` (from the end), computed without overflow.",
 )

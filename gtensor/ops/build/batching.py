@@ -20,8 +20,8 @@ Inputs = tuple[Any, ...]
 Mapped = tuple[bool, ...]
 
 
-def elementwise(op: Op, inputs: Inputs, mapped: Mapped, params: Params) -> Tensor:
-    """Of ops that broadcast: the examples' axes are aligned at the end."""
+def broadcasting(op: Op, inputs: Inputs, mapped: Mapped, params: Params) -> Tensor:
+    """Of ops that broadcast their inputs (products: but the last two axes), aligned at the end."""
     return op.call(*aligned(inputs, mapped), **params)
 
 
@@ -42,17 +42,21 @@ def unchanged(op: Op, inputs: Inputs, mapped: Mapped, params: Params) -> Tensor:
     return op.call(*inputs, **params)
 
 
-def with_shape(op: Op, inputs: Inputs, mapped: Mapped, params: Params) -> Tensor:
-    """Of ops whose parameter is the output's shape: the batch axis is put before it."""
-    (x,) = inputs
-    shape = params["shape"]
-    if op.name == "broadcast_to":
-        missing = (1,) * (len(shape) - x.ndim + 1)
-        x = recorded.reshape(x, shape=(x.shape[0], *missing, *x.shape[1:]))
-    return op.call(x, **{**params, "shape": (x.shape[0], *shape)})
+def to_shape(op: Op, inputs: Inputs, mapped: Mapped, params: Params) -> Tensor:
+    """Of reshape: the batch axis stays before the shape."""
+    return op.call(*inputs, shape=(inputs[0].shape[0], *params["shape"]))
 
 
-def with_order(op: Op, inputs: Inputs, mapped: Mapped, params: Params) -> Tensor:
-    """Of ops whose parameter is an order of all axes: the batch axis stays first."""
+def broadcast_shape(op: Op, inputs: Inputs, mapped: Mapped, params: Params) -> Tensor:
+    """Of broadcast_to: new axes come behind the batch axis."""
     (x,) = inputs
-    return op.call(x, **{**params, "axes": (-x.ndim, *params["axes"])})
+    size, *axes = x.shape
+    ones = (1,) * (len(params["shape"]) - len(axes))
+    return op.call(recorded.reshape(x, shape=(size, *ones, *axes)),
+                   shape=(size, *params["shape"]))
+
+
+def in_order(op: Op, inputs: Inputs, mapped: Mapped, params: Params) -> Tensor:
+    """Of permute_dims: the batch axis stays first."""
+    (x,) = inputs
+    return op.call(x, axes=(-x.ndim, *params["axes"]))

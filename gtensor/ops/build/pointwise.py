@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
-from gtensor.ops.build.batching import elementwise
+from gtensor.ops.build.batching import broadcasting
 from gtensor.system.written_code import written
 
 if TYPE_CHECKING:
@@ -82,7 +82,7 @@ _COMPLEX = """\
 class pointwise:
     """`backward=pointwise(partial(...), partial(...))`: one per input, None for no derivative."""
 
-    batch = staticmethod(elementwise)
+    batch = staticmethod(broadcasting)
 
     def __init__(self, *partials: Partial | None) -> None:
         self.partials = partials
