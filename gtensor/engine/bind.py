@@ -18,8 +18,8 @@ from gtensor.backend import (
 )
 from gtensor.engine.context import STATE, execute
 from gtensor.engine.errors import refuse_complex
-from gtensor.engine.levels import newest
 from gtensor.engine.interchange import plain_values
+from gtensor.engine.levels import newest
 from gtensor.engine.recompute import WithRecipes
 from gtensor.engine.storage import FRESH, FRESH_ELSEWHERE, GIVEN, Storage
 from gtensor.engine.tape import Guard, Guards, Node, new_record, replayed

@@ -28,14 +28,14 @@ if TYPE_CHECKING:
 
 SCOPE: dict[str, Any] = {  # what the texts name
     "FLOAT32": np.dtype(np.float32), "FREE": FREE, "FRESH": FRESH, "HOST": general.HOST,
-    "NO_PARAMS": general.NO_PARAMS, "Record": Record, "Tensor": Tensor,
-    "asarray": np.asarray, "bind": general.bind, "bus": bus, "carries_gradient": general.carries_gradient,
-    "constant": general.constant, "grad_enabled": grad_enabled, "float32": general.FLOAT32_CONSTANTS,
-    "frame_at": sys._getframe, "heard": heard, "here": here, "inside": inside, 
-    "ndarray": np.ndarray, "new": object.__new__, "next_seq": next_seq, 
-    "saves": general.saves, "settings": settings, "storage_of": general.storage_of,
-    "user_frame": user_frame, "wrap": wrap,
+    "NO_PARAMS": general.NO_PARAMS, "Record": Record, "Tensor": Tensor, "asarray": np.asarray,
+    "bind": general.bind, "bus": bus, "carries_gradient": general.carries_gradient,
+    "constant": general.constant, "float32": general.FLOAT32_CONSTANTS, "frame_at": sys._getframe,
+    "grad_enabled": grad_enabled, "heard": heard, "here": here, "inside": inside,
+    "ndarray": np.ndarray, "new": object.__new__, "next_seq": next_seq, "saves": general.saves,
+    "settings": settings, "storage_of": general.storage_of, "user_frame": user_frame, "wrap": wrap,
 }
+
 _HEAD = """\
 def call({names}, /{keywords}):
 """

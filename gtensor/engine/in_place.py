@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from gtensor.engine.bind import bind, saves
 from gtensor.engine.arrays import broadcast_view, layout
+from gtensor.engine.bind import bind, saves
 from gtensor.engine.context import STATE, execute
 from gtensor.engine.errors import GradientError
 from gtensor.engine.interchange import given_values

@@ -11,8 +11,8 @@ import weakref
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from gtensor.engine.bind import Target, bind, fresh
 from gtensor.engine.arrays import writable
+from gtensor.engine.bind import Target, bind, fresh
 from gtensor.engine.context import STATE
 from gtensor.engine.op import Op
 from gtensor.engine.overwritten import Consumed, ConsumedStorage

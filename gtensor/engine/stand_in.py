@@ -1,4 +1,4 @@
-"""What replaces the array of a tensor without memory: shape and dtype, and an error for the rest."""
+"""What replaces the array of a tensor without memory: it has shape and dtype only."""
 
 from __future__ import annotations
 

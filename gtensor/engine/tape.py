@@ -19,6 +19,8 @@ from gtensor.system.bus import here as scope
 from gtensor.system.source_line import place, user_frame
 
 if TYPE_CHECKING:
+    from types import CodeType
+
     from gtensor.backend import Device
     from gtensor.backend.streams import Stream
     from gtensor.backend.typing import Array, Params

@@ -15,7 +15,7 @@ from gtensor.engine.errors import GradientError
 from gtensor.engine.hooks import RemovableHandle
 from gtensor.engine.interchange import Interchange
 from gtensor.engine.methods import Methods
-from gtensor.engine.namespaces import public
+from gtensor.engine.namespaces import public, recorded
 from gtensor.engine.overwritten import Consumed
 from gtensor.engine.storage import GIVEN, Storage
 from gtensor.engine.tape import Leaf, Node, Record
@@ -325,8 +325,6 @@ class Tensor(Interchange, Methods):
 
     def to(self, target: Device | DTypeLike) -> Tensor:
         """A copy on a device ('cpu', 'cuda:1') or in a dtype; this tensor itself if it fits."""
-        from gtensor.engine.namespaces import public, recorded
-
         if target is None:
             raise TypeError("to() was given None; wanted a device or a dtype")
         if isinstance(target, Device) or (isinstance(target, str) and _names_device(target)):
@@ -337,7 +335,7 @@ class Tensor(Interchange, Methods):
         except TypeError:
             raise TypeError(f"to() was given {target!r}; wanted a device such as 'cpu' or 'cuda', "
                             "or a dtype") from None
-        return public.astype(self, dtype, copy=False)
+        return self if dtype == self.dtype else recorded.astype(self, dtype=dtype)
 
 
 def is_floating(dtype: np.dtype) -> bool:
@@ -359,6 +357,11 @@ def wrap(array: Array, device: Device, storage: Storage = GIVEN) -> Tensor:
     if not storage.common:
         storage.join(result)
     return result
+
+
+def zeros(device: Device, shape: tuple[int, ...], dtype: np.dtype) -> Tensor:
+    """A tensor of zeros: a gradient or a tangent that is constant."""
+    return wrap(device.fill(device.empty(shape, dtype, "gradient"), 0), device)
 
 
 def _unpickled(values: np.ndarray, device: str, requires_grad: bool) -> Tensor:

@@ -17,7 +17,6 @@ import gtensor as gt
 from gtensor import nn
 from gtensor.engine import backward, complete
 from gtensor.engine.tape import Node, Record
-from gtensor.nn import functional as F
 from gtensor.system import bus as bus_module
 from gtensor.system.bus import METHODS, bus
 

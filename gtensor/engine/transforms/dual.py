@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from gtensor.engine.errors import LevelError
 from gtensor.engine.levels import Level, Traced, running, traced
 from gtensor.engine.namespaces import recorded
-from gtensor.engine.tensor import Tensor, check_like, is_floating
+from gtensor.engine.tensor import Tensor, check_like, is_floating, zeros
 
 if TYPE_CHECKING:
     from gtensor.backend.typing import Params
@@ -56,7 +56,8 @@ class _Directional(Level):
         if op.tangent is None:
             raise LevelError(f"{op.name} has no tangent rule, which jvp() needs; detach() its "
                              "input to treat it as a constant")
-        return _dual(self, out, op.tangent(recorded, primals, tangents, out, params))
+        rule: Any = op.tangent  # typed for arrays, which handles stand for
+        return _dual(self, out, rule(recorded, primals, tangents, out, params))
 
 
 def jvp(
@@ -86,7 +87,9 @@ def jvp(
                             "Tensor")
         value, tangent = (out.primal, out.tangent) if isinstance(out, Dual) and level.owns(
             out) else (out, None)
-    return value, recorded.zeros_like(value) if tangent is None else tangent
+    if tangent is None:
+        tangent = zeros(value._device, value.shape, value.dtype)
+    return value, tangent
 
 
 def _check(primals: Sequence[Tensor], tangents: Sequence[Tensor]) -> None:

@@ -14,8 +14,8 @@ from gtensor.engine.op import Op, op
 from gtensor.engine.samples import Sample, alike, normal
 from gtensor.engine.tensor import Tensor
 from gtensor.ops.arrange.shape import along_one
-from gtensor.ops.build.batching import unchanged
 from gtensor.ops.build.arguments import want_tensors
+from gtensor.ops.build.batching import unchanged
 from gtensor.ops.build.cpu_tiles import computed_in, row_tile_size, row_tiles
 
 if TYPE_CHECKING:

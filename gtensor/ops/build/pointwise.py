@@ -106,7 +106,8 @@ class pointwise:
 
     def _written(self, op: Op) -> Backward:
         """The rule for the op's inputs; with more than two of them the general one."""
-        due = [i for i, p in enumerate(self.partials) if p is not None]
+        partials = {i: p for i, p in enumerate(self.partials) if p is not None}
+        due = list(partials)
         if len(due) > 2:
             return self._backward
         scope = {"FLOAT32": np.dtype(np.float32), "complex_rule": self._backward_complex}
@@ -117,22 +118,11 @@ class pointwise:
             inputs = [due[k] for k in masked if k < len(due)]
             if len(inputs) == len(masked):
                 lines.append(f"    if step.mask == {sum(1 << i for i in inputs)}:")
-                lines += [self._line(op, i, i == inputs[-1]) for i in inputs]
+                lines += [_line(op, i, partials[i], i == inputs[-1]) for i in inputs]
                 lines.append("        return")
-        for i in due:
-            scope[f"times{i}"] = self.partials[i].times
+        for i, partial in partials.items():
+            scope[f"times{i}"] = partial.times
         return written("\n".join(lines), scope, "rule", f"{op.name}_backward")
-
-    def _line(self, op: Op, i: int, last: bool) -> str:
-        """The text that gives input i its gradient."""
-        partial = self.partials[i]
-        if partial is identity:
-            return f"        step.{'give' if last else 'lend'}({i}, g)"
-        out = "step.reuse(g)" if last else "None"
-        needed = "".join(f"step.saved[{op.save_index[n]}], " for n in partial.names)
-        params = ", **step.record.params" if op.has_params else ""
-        product = f"ns.{partial.op}(g" if partial.op else f"times{i}(ns, g"
-        return f"        step.give({i}, {product}, {needed}out={out}{params}))"
 
     conjugates = False  # whether complex gradients need conjugation
 
@@ -177,6 +167,17 @@ class pointwise:
             needed = [step.saved[k] for k in places]
             term = times(ns, upstream, *needed, out=None, **step.params)
             step.give(i, ns.conj(term, out=term if term.ndim else None))  # no NumPy scalar
+
+
+def _line(op: Op, i: int, partial: Partial, last: bool) -> str:
+    """The text that gives input i its gradient."""
+    if partial is identity:
+        return f"        step.{'give' if last else 'lend'}({i}, g)"
+    out = "step.reuse(g)" if last else "None"
+    needed = "".join(f"step.saved[{op.save_index[n]}], " for n in partial.names)
+    params = ", **step.record.params" if op.has_params else ""
+    product = f"ns.{partial.op}(g" if partial.op else f"times{i}(ns, g"
+    return f"        step.give({i}, {product}, {needed}out={out}{params}))"
 
 
 class analytic(pointwise):

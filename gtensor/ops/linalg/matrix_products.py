@@ -14,8 +14,8 @@ from gtensor.backend.cuda import cupy
 from gtensor.engine.op import op
 from gtensor.engine.samples import Sample
 from gtensor.engine.tensor import Tensor
-from gtensor.ops.build.batching import broadcasting
 from gtensor.ops.arrange.shape import reshape
+from gtensor.ops.build.batching import broadcasting
 from gtensor.settings import settings
 
 if TYPE_CHECKING:
