@@ -387,18 +387,15 @@ def heard(
         begun -= 1
         try:
             told[begun][1](event)
-        except BaseException as error:
-            _fail(event, told[:begun], error)
+        except Exception as error:
+            _end_with(event, told[:begun], error)
+            raise ListenerError(
+                f"a listener raised {type(error).__name__} at the end of {op.name} {phase}, which "
+                f"has run: {error}") from error
+        except BaseException as error:  # an interrupt
+            _end_with(event, told[:begun], error)
+            raise
     return result
-
-
-def _fail(event: OpEvent, told: Sequence[tuple[Told, Told]], error: BaseException) -> None:
-    """Raise a listener's error, after the ends are told to the others."""
-    _end_with(event, told, error)
-    if not isinstance(error, Exception):
-        raise error
-    raise ListenerError(f"a listener raised {type(error).__name__} at the end of {event.name} "
-                        f"{event.phase}, which has run: {error}") from error
 
 
 def _end_with(event: Any, told: Sequence[tuple[Told, Told]], error: BaseException) -> None:
@@ -457,10 +454,17 @@ def tell_aside(listeners: Sequence[Told], event: _Event) -> None:
         try:
             told(event)
         except Exception as error:
-            unraisable: Any = SimpleNamespace(  # `sys.UnraisableHookArgs` cannot be made
-                exc_type=type(error), exc_value=error, exc_traceback=error.__traceback__,
-                err_msg="Exception ignored in a listener", object=told)
-            sys.unraisablehook(unraisable)
+            sys.unraisablehook(_unraisable(error, told))
+
+
+def _unraisable(error: Exception, told: Told) -> Any:
+    """The argument of `sys.unraisablehook`, whose own type cannot be made.
+
+    No frame of the error's traceback refers to it: such a cycle would keep all frames below alive.
+    """
+    return SimpleNamespace(
+        exc_type=type(error), exc_value=error, exc_traceback=error.__traceback__,
+        err_msg="Exception ignored in a listener", object=told)
 
 
 def tell_allocated(device: object, block: Any) -> None:

@@ -12,11 +12,15 @@ from unittest.mock import patch
 
 import numpy as np
 import pytest
+from simulated import SimulatedSegments
 
 import gtensor as gt
 from gtensor import nn
+from gtensor.backend.ordering import Ordering
+from gtensor.backend.streams import SimulatedStream
 from gtensor.engine import backward, complete
 from gtensor.engine.tape import Node, Record
+from gtensor.memory import Arena
 from gtensor.system import bus as bus_module
 from gtensor.system.bus import METHODS, bus
 
@@ -428,6 +432,20 @@ def test_segments_are_told_and_an_error_of_a_listener_there_is_printed(monkeypat
     assert printed == ["Exception ignored in a listener: not here"] * 2
     assert came.acquired and not went.acquired
     assert came.address == went.address and came.nbytes == went.nbytes >= 1 << 27
+
+
+def test_waits_of_streams_are_told():
+    told = Everything()
+    writer, reader = SimulatedStream(), SimulatedStream()
+    streams = {stream.id: stream for stream in (writer, reader)}
+    block = Arena(SimulatedSegments(1 << 24), stream_of=streams.get).allocate(8, writer.id)
+    ordering = Ordering(streams.get)
+    with gt.listen(told):
+        ordering.read(writer, block)
+        ordering.read(reader, block)
+        ordering.read(reader, block)
+    event, = told.of("waited")
+    assert (event.waiter, event.producer) == (reader.id, writer.id)
 
 
 def test_batches_are_told_as_they_are_fetched():
