@@ -5,6 +5,7 @@
     python profiling/ladder_overhead.py --only mlp          # an MLP step against NumPy by hand
     python profiling/ladder_overhead.py --only ops          # single ops at 1e3 and 1e6 elements
     python profiling/ladder_overhead.py --only import       # processes that import gtensor or NumPy
+    python profiling/ladder_overhead.py --only listener     # a listener that does nothing
     python profiling/ladder_overhead.py --device cuda       # against PyTorch and CuPy on a GPU
 
 Peers that are not installed, or cannot use the device, are left out and named under the table.
@@ -22,6 +23,7 @@ from resource import RUSAGE_CHILDREN, getrusage
 from statistics import median
 from subprocess import run
 from tempfile import TemporaryDirectory
+from time import thread_time
 from typing import Any
 
 import numpy as np
@@ -35,6 +37,7 @@ import gtensor as gt
 CHAIN_TARGETS = {"pytorch": 0.6, "autograd": 0.35, "mygrad": 0.35}
 STEP_TARGET = 1.05  # x hand-written NumPy
 ARENA_TARGET = 1.03  # x the same without the arena
+LISTENER_TARGET = 1.5  # us per call of a path or a rule
 IMPORT_TARGET = 2.0  # x the CPU time of a process that imports NumPy
 PROGRAMS = {
     "import numpy": "import numpy",
@@ -58,6 +61,7 @@ def build(options: Options) -> Iterator[tuple[str, Callable[[], Iterator[Part]]]
     if options.device == "cpu":
         yield "memory", lambda: step_memory(options)
         yield "import", lambda: import_cost(options)
+        yield "listener", lambda: listener(options)
     yield "ops", lambda: single_ops(options)
 
 
@@ -181,6 +185,53 @@ def _cpu_seconds(text: str, environment: dict[str, str]) -> float:
     run([sys.executable, "-c", text], env=environment, check=True)
     after = getrusage(RUSAGE_CHILDREN)
     return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+
+
+class Nothing:
+    """A listener of all ops that does nothing; `Counting` counts them."""
+
+    def op_begins(self, event: Any) -> None:
+        """Do nothing."""
+
+    def op_ends(self, event: Any) -> None:
+        """Do nothing."""
+
+
+class Counting(Nothing):
+    """How many paths and rules were called."""
+
+    calls = 0
+
+    def op_ends(self, event: Any) -> None:
+        """Count it."""
+        self.calls += 1
+
+
+def listener(options: Options) -> Iterator[Part]:
+    """(f) The chain under a listener that does nothing: the time it adds to a path or a rule."""
+    for work, label in ((Chain("cpu"), "numbers"), (TensorChain("cpu"), "tensors")):
+        run_chain = work.gtensor()
+        with gt.listen(Counting()) as counting:
+            run_chain()
+        added, alone = [], []
+        for _ in range(options.rounds):
+            plain = _thread_seconds(run_chain)
+            with gt.listen(Nothing()):
+                heard = _thread_seconds(run_chain)
+            added.append(1e6 * (heard - plain) / counting.calls)
+            alone.append(1e6 * plain / counting.calls)
+        yield Figure(f"a listener that does nothing, chain by {label}", median(added),
+                     LISTENER_TARGET, "us",
+                     f"median of {len(added)} rounds, least {min(added):.2f}; without a listener "
+                     f"{min(alone):.2f} us per call of a path or a rule, {counting.calls} calls")
+
+
+def _thread_seconds(run_chain: Callable[[], Any], times: int = 20) -> float:
+    """Processor seconds of this thread per call."""
+    start = thread_time()
+    for _ in range(times):
+        run_chain()
+    return (thread_time() - start) / times
 
 
 def single_ops(options: Options) -> Iterator[Part]:

@@ -5,9 +5,12 @@ from __future__ import annotations
 import sys
 import threading
 import zlib
+from functools import partial
 from time import perf_counter
 from typing import Any, Generic, TextIO, TypeVar
 from weakref import ref
+
+import numpy as np
 
 from gtensor.backend import device_of, nvtx
 from gtensor.engine.errors import GradientError
@@ -162,12 +165,13 @@ class SavedArrays:
             return
         made = event.result if isinstance(event.result, tuple) else (event.result,)
         for array in (*event.arrays, *made):
-            key = id(array)
-            try:
-                self._sums[key] = ref(array, lambda _, key=key: self._sums.pop(key, None)
-                                      ), _checksum(array)
-            except TypeError:  # a NumPy scalar
-                continue
+            if hasattr(array, "shape") and not isinstance(array, np.generic):
+                known = ref(array, partial(self._forget, id(array)))
+                self._sums[id(array)] = known, _checksum(array)
+
+    def _forget(self, key: int, gone: ref[Any]) -> None:
+        if self._sums.get(key, (None, 0))[0] is gone:
+            del self._sums[key]
 
 
 def start(level: int) -> None:

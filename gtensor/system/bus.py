@@ -4,9 +4,9 @@
         train()
 
 A listener is any object with some of the methods in `METHODS`; each is called with one event. Which
-of them it has is looked up once, when it is registered. `bus` has one tuple per kind of event; it is
-empty while nobody listens, and reading it is all that a hot path does then. Listening does not
-change which path runs: the path or rule that would have been called is called by `heard`.
+of them it has is looked up once, when it is registered. `bus` has one tuple per kind of event.
+While nobody listens it is empty, and reading it is all that a hot path does then. Listening does
+not change which path runs: the path or rule that would have been called is called by `heard`.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from difflib import get_close_matches
-from types import CodeType
+from types import CodeType, SimpleNamespace
 from typing import Any, TypeAlias, TypeVar
 
 from gtensor.system.fork_safety import free_at_forks
@@ -112,15 +112,19 @@ class Bus:
         for kind, methods in KINDS.items():
             found: list[Any] = []
             for registered in self.listeners:  # read anew for each kind: a handler may add one
-                told = [getattr(registered.listener, method, None) for method in methods]
-                if any(told):
-                    found.append(told[0] if len(told) == 1 else
-                                 tuple(one or _nothing for one in told))
+                told = [_method(registered.listener, method) for method in methods]
+                if any(one is not _nothing for one in told):
+                    found.append(told[0] if len(told) == 1 else tuple(told))
             setattr(self, kind, tuple(found))
 
 
 def _nothing(event: object) -> None:
     """In the place of a method that a listener lacks."""
+
+
+def _method(listener: object, name: str) -> Told:
+    found = getattr(listener, name, _nothing)
+    return found if callable(found) else _nothing
 
 
 bus = Bus()
@@ -163,7 +167,7 @@ def listen(listener: Listener) -> Iterator[Listener]:
 def _check(listener: object) -> None:
     """Raise TypeError for an object that would not be told of what it wants."""
     name = type(listener).__name__
-    own = {method for method in METHODS if callable(getattr(listener, method, None))}
+    own = {method for method in METHODS if _method(listener, method) is not _nothing}
     for other in dir(listener):
         if other.startswith("_") or other in METHODS:
             continue
@@ -276,9 +280,9 @@ class MemoryEvent(_Event):
     On the CPU, arrays below `settings.arena_min_bytes` have no block. Frees are told of blocks that
     were allocated while there was a listener for them.
 
-    Attributes: `device` (its name), `address`, `nbytes` as asked for, `size` as rounded up, `stream`
-    (an id), `label` (the op), `serial` (unique on the device), `module` and `phase` ("backward",
-    "update" or "") at the allocation.
+    Attributes: `device` (its name), `address`, `nbytes` as asked for, `size` as rounded up,
+    `stream` (an id), `label` (the op), `serial` (unique on the device), `module` and `phase`
+    ("backward", "update" or "") at the allocation.
     """
 
     __slots__ = ("address", "device", "label", "nbytes", "phase", "serial", "size", "stream")
@@ -298,13 +302,13 @@ class MemoryEvent(_Event):
 class SegmentEvent(_Event):
     """An arena acquired a segment of `nbytes` bytes at `address`, or released it.
 
-    `source` is the arena's segment source, `acquired` False for a release.
+    `origin` is the arena's segment source, `acquired` False for a release.
     """
 
-    __slots__ = ("acquired", "address", "nbytes", "source")
+    __slots__ = ("acquired", "address", "nbytes", "origin")
 
-    def __init__(self, source: object, address: int, nbytes: int, acquired: bool) -> None:
-        self.source = source
+    def __init__(self, origin: object, address: int, nbytes: int, acquired: bool) -> None:
+        self.origin = origin
         self.address = address
         self.nbytes = nbytes
         self.acquired = acquired
@@ -383,18 +387,15 @@ def heard(
         begun -= 1
         try:
             told[begun][1](event)
-        except BaseException as error:
-            _fail(event, told[:begun], error)
+        except Exception as error:
+            _end_with(event, told[:begun], error)
+            raise ListenerError(
+                f"a listener raised {type(error).__name__} at the end of {op.name} {phase}, which "
+                f"has run: {error}") from error
+        except BaseException as error:  # an interrupt
+            _end_with(event, told[:begun], error)
+            raise
     return result
-
-
-def _fail(event: OpEvent, told: Sequence[tuple[Told, Told]], error: BaseException) -> None:
-    """Raise a listener's error, after the ends are told to the others."""
-    _end_with(event, told, error)
-    if not isinstance(error, Exception):
-        raise error
-    raise ListenerError(f"a listener raised {type(error).__name__} at the end of {event.name} "
-                        f"{event.phase}, which has run: {error}") from error
 
 
 def _end_with(event: Any, told: Sequence[tuple[Told, Told]], error: BaseException) -> None:
@@ -453,19 +454,17 @@ def tell_aside(listeners: Sequence[Told], event: _Event) -> None:
         try:
             told(event)
         except Exception as error:
-            sys.unraisablehook(_Unraisable(error, told))
+            sys.unraisablehook(_unraisable(error, told))
 
 
-class _Unraisable:
-    """The argument of `sys.unraisablehook`, whose type cannot be made."""
+def _unraisable(error: Exception, told: Told) -> Any:
+    """The argument of `sys.unraisablehook`, whose own type cannot be made.
 
-    err_msg = "Exception ignored in a listener"
-
-    def __init__(self, error: Exception, told: Told) -> None:
-        self.exc_type = type(error)
-        self.exc_value = error
-        self.exc_traceback = error.__traceback__
-        self.object = told
+    No frame of the error's traceback refers to it: such a cycle would keep all frames below alive.
+    """
+    return SimpleNamespace(
+        exc_type=type(error), exc_value=error, exc_traceback=error.__traceback__,
+        err_msg="Exception ignored in a listener", object=told)
 
 
 def tell_allocated(device: object, block: Any) -> None:

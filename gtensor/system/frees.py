@@ -1,4 +1,4 @@
-"""Callbacks at the frees of blocks. A block's free is a C call, so each is listened to by itself."""
+"""Callbacks at the frees of blocks. A free is a C call, so each block is listened to."""
 
 from __future__ import annotations
 

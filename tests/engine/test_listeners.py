@@ -1,4 +1,4 @@
-"""The event bus: what is told, in pairs and in order, and what a listener that raises cannot break."""
+"""The event bus: what is told, in pairs and in order; what a listener that raises cannot break."""
 
 from __future__ import annotations
 
@@ -12,11 +12,15 @@ from unittest.mock import patch
 
 import numpy as np
 import pytest
+from simulated import SimulatedSegments
 
 import gtensor as gt
 from gtensor import nn
+from gtensor.backend.ordering import Ordering
+from gtensor.backend.streams import SimulatedStream
 from gtensor.engine import backward, complete
 from gtensor.engine.tape import Node, Record
+from gtensor.memory import Arena
 from gtensor.system import bus as bus_module
 from gtensor.system.bus import METHODS, bus
 
@@ -89,9 +93,9 @@ def test_a_training_step_is_told_in_pairs_and_computes_the_same():
 
 def test_planted_fault_an_end_that_is_not_told_is_noticed():
     told = Everything()
-    with gt.listen(told), patch.object(bus_module, "_end_with", lambda *_: None):
-        with pytest.raises(ValueError):
-            gt.ones(2) + gt.ones(3)
+    deaf = patch.object(bus_module, "_end_with", lambda *_: None)
+    with gt.listen(told), deaf, pytest.raises(ValueError):
+        gt.ones(2) + gt.ones(3)
     with pytest.raises(AssertionError, match="did not end"):
         paired(told.events)
 
@@ -428,6 +432,20 @@ def test_segments_are_told_and_an_error_of_a_listener_there_is_printed(monkeypat
     assert printed == ["Exception ignored in a listener: not here"] * 2
     assert came.acquired and not went.acquired
     assert came.address == went.address and came.nbytes == went.nbytes >= 1 << 27
+
+
+def test_waits_of_streams_are_told():
+    told = Everything()
+    writer, reader = SimulatedStream(), SimulatedStream()
+    streams = {stream.id: stream for stream in (writer, reader)}
+    block = Arena(SimulatedSegments(1 << 24), stream_of=streams.get).allocate(8, writer.id)
+    ordering = Ordering(streams.get)
+    with gt.listen(told):
+        ordering.read(writer, block)
+        ordering.read(reader, block)
+        ordering.read(reader, block)
+    event, = told.of("waited")
+    assert (event.waiter, event.producer) == (reader.id, writer.id)
 
 
 def test_batches_are_told_as_they_are_fetched():

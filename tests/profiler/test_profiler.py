@@ -1,4 +1,4 @@
-"""The listeners that gtensor has: what they measure, print and refuse, and what they leave behind."""
+"""The listeners that gtensor has: what they measure, print, refuse, and leave behind."""
 
 from __future__ import annotations
 

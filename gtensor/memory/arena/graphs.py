@@ -32,6 +32,7 @@ from gtensor.memory.contract.adaptors import (
     remove_adaptor,
 )
 from gtensor.memory.contract.resource import Block, Resource
+from gtensor.system.bus import WaitEvent, bus, tell_aside
 from gtensor.system.fork_safety import free_at_forks
 
 if TYPE_CHECKING:

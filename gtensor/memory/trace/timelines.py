@@ -99,7 +99,7 @@ class Timeline(Adaptor):
         self.unknown = self._total - sum(made.size for made in self._live.values())
         self._start = perf_counter_ns()
         self._open = True
-        self._hearing = bus.add(self)
+        self._hearing = bus.add(_Hears(self))
 
     # -- recording --------------------------------------------------------------------------------
 
@@ -138,20 +138,9 @@ class Timeline(Adaptor):
         self.recorded += 1
         self._events.append((perf_counter_ns(), made, born))
 
-    def phase_begins(self, event: PhaseEvent) -> None:
-        """Note when a phase of a training step begins."""
+    def _mark(self, phase: str, begins: bool) -> None:
         if self._open:
-            self._marks.append((self.recorded, perf_counter_ns(), event.name, True, 0))
-
-    def phase_ends(self, event: PhaseEvent) -> None:
-        """Note when it ends."""
-        if self._open:
-            self._marks.append((self.recorded, perf_counter_ns(), event.name, False, 0))
-
-    def segment(self, event: SegmentEvent) -> None:
-        """A segment came or went: the layout is read again at the next allocation."""
-        if event.source is self._segments.source:
-            self._segments.changed = True
+            self._marks.append((self.recorded, perf_counter_ns(), phase, begins, 0))
 
     def close(self) -> None:
         """Record no more. Blocks handed out so far stay valid."""
@@ -261,6 +250,24 @@ class Timeline(Adaptor):
         return opened(segments, held, [
             Piece(made.address, made.size, LIVE, made.nbytes, made.label)
             for made in list(self._live.values())]), stats
+
+
+class _Hears:
+    """What a timeline hears on the bus: phases of a training step, and segments of its arena."""
+
+    def __init__(self, timeline: Timeline) -> None:
+        self._mark = timeline._mark
+        self._segments = timeline._segments
+
+    def phase_begins(self, event: PhaseEvent) -> None:
+        self._mark(event.name, True)
+
+    def phase_ends(self, event: PhaseEvent) -> None:
+        self._mark(event.name, False)
+
+    def segment(self, event: SegmentEvent) -> None:
+        if event.origin is self._segments.source:
+            self._segments.changed = True
 
 
 class _Segments:
