@@ -1,0 +1,284 @@
+"""What lets an op's paths and rules run unedited with further axes in front of an example's own.
+
+Axes in parameters count from the end, arrays are inputs and never parameters, and a backward rule
+asks its gradient (and what was saved) for shape, dtype and ndim only: all else is done by functions
+of its namespace and by the verbs of its step.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, ExitStack
+from functools import partial
+from typing import Any
+from unittest.mock import patch
+
+import numpy as np
+import pytest
+
+import gtensor as gt
+import gtensor.nn
+from gtensor.backend import get_device
+from gtensor.engine.gradients import grad
+from gtensor.engine.namespaces import raw, recorded
+from gtensor.engine.op import Op, registry
+from gtensor.testing.cases import Case, samples_of
+
+from .test_definitions import NAMES, THROUGH
+
+CPU = get_device("cpu")
+
+
+def cases(name: str) -> Iterator[Case]:
+    """Every sample of an op; of one without samples those of the op that makes its inputs."""
+    definition = registry[THROUGH.get(name, name)]
+    for sample in samples_of(definition):
+        yield Case.of(definition, sample, CPU, 1, [], None)
+
+
+def run(case: Case) -> None:
+    """Forward, backward, and a backward of the recorded backward."""
+    inputs = case.inputs(requires=case.floats if case.differentiable else ())
+    output = case.call(inputs)
+    if not output.requires_grad:
+        return
+    upstream = case.upstream(output)
+    case.walk(output, upstream, inputs)
+    leaves: Any = [inputs[i] for i in case.floats]
+    if upstream.dtype.kind in "fV":  # a complex tensor is no leaf
+        leaves.append(upstream.requires_grad_())
+    first = grad([case.call(inputs)], leaves[:len(case.floats)], [upstream], create_graph=True,
+                 allow_unused=True)
+    ends = [g for g in first if g is not None and g.requires_grad]
+    grad(ends, leaves, [case.upstream(g) for g in ends], allow_unused=True)
+
+
+# -- a gradient is asked for shape, dtype and ndim -------------------------------------------------
+
+
+class Opaque:
+    """An array of which only the shape, the dtype and the number of axes can be seen."""
+
+    __slots__ = ("_hidden",)
+    __array_ufunc__ = None  # NumPy's operators do not take it either
+
+    def __init__(self, array: Any) -> None:
+        self._hidden = array
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return tuple(self._hidden.shape)
+
+    @property
+    def dtype(self) -> np.dtype:
+        return self._hidden.dtype  # type: ignore[no-any-return]
+
+    @property
+    def ndim(self) -> int:
+        return len(self._hidden.shape)
+
+    def __array__(self, *args: object, **kwargs: object) -> None:
+        raise TypeError("an opaque array is not NumPy's to read")
+
+
+def hidden(value: Any) -> Any:
+    """Arrays made opaque, also in a tuple."""
+    if isinstance(value, tuple):
+        return tuple(map(hidden, value))
+    return Opaque(value) if isinstance(value, (np.ndarray, np.generic)) else value
+
+
+def shown(value: Any) -> Any:
+    return value._hidden if isinstance(value, Opaque) else value
+
+
+class OpaqueNamespace:
+    """The functions of a raw namespace, on opaque arrays."""
+
+    def __init__(self, ns: Any) -> None:
+        self._ns = ns
+
+    def __getattr__(self, name: str) -> Callable[..., Any]:
+        function = getattr(self._ns, name)
+        return lambda *args, **params: hidden(
+            function(*map(shown, args), **{k: shown(v) for k, v in params.items()}))
+
+
+class OpaqueStep:
+    """A step whose verbs take opaque arrays, and give them."""
+
+    def __init__(self, step: Any) -> None:
+        self._step = step
+        self.saved = tuple(map(hidden, step.saved))
+
+    def give(self, i: int, a: Any) -> None:
+        self._step.give(i, shown(a))
+
+    def lend(self, i: int, a: Any) -> None:
+        self._step.lend(i, shown(a))
+
+    def into(self, i: int) -> Any:
+        return hidden(self._step.into(i))
+
+    def reuse(self, g: Any) -> Any:
+        return hidden(self._step.reuse(shown(g)))
+
+    def __getattr__(self, name: str) -> Any:
+        if name in ("params", "needs", "shape", "mask", "parents", "record", "rebuilt"):
+            return getattr(self._step, name)
+        raise AttributeError(f"a rule asked its step for {name!r}")
+
+
+def blindfolded(definition: Op) -> AbstractContextManager[Any]:
+    """The op with a rule that gets opaque arrays; of a recorded pass Tensors, as ever."""
+    rule: Any = definition.backward
+
+    def wrapped(ns: Any, step: Any, g: Any) -> None:
+        if ns is recorded:
+            rule(ns, step, g)
+        else:
+            rule(OpaqueNamespace(ns), OpaqueStep(step), Opaque(g))
+
+    return patch.object(definition, "backward", wrapped)
+
+
+def rule_asks_for_no_more_than_shape_and_dtype(name: str) -> None:
+    with blindfolded(registry[name]):
+        for case in cases(name):
+            run(case)
+
+
+@pytest.mark.parametrize("name", sorted(n for n, op in registry.items() if op.backward is not None))
+def test_a_rule_asks_for_no_more_than_shape_and_dtype(name: str) -> None:
+    rule_asks_for_no_more_than_shape_and_dtype(name)
+
+
+def _transposes(right: Any) -> Any:
+    return lambda ns, step, g: step.give(0, ns.multiply(g.T.T, step.saved[0]))
+
+
+def _operates(right: Any) -> Any:
+    return lambda ns, step, g: step.give(0, ns.multiply(g * 2, 0.5))
+
+
+def _indexes(right: Any) -> Any:
+    return lambda ns, step, g: step.give(0, g[...])
+
+
+def _operates_on_saved(right: Any) -> Any:
+    return lambda ns, step, g: step.give(0, ns.multiply(g, 1 - step.saved[0]))
+
+
+@pytest.mark.parametrize("wrap", [_transposes, _operates, _indexes, _operates_on_saved])
+def test_a_rule_that_asks_for_more_fails(wrap: Callable[[Any], Any]) -> None:
+    with patch.object(registry["tanh"], "backward", wrap(None)), pytest.raises(
+            (AttributeError, TypeError)):
+        rule_asks_for_no_more_than_shape_and_dtype("tanh")
+
+
+# -- parameters: axes from the end, no arrays ------------------------------------------------------
+
+
+class Calls:
+    """Within the block, the name and the parameters of every op that runs, also in rules."""
+
+    def __init__(self) -> None:
+        self.seen: list[tuple[str, dict[str, Any]]] = []
+        self._stack = ExitStack()
+
+    def __enter__(self) -> Calls:
+        for name, definition in registry.items():
+            listening = partial(self._listen, name, definition.cpu)
+            self._stack.enter_context(patch.object(definition, "cpu", listening))
+            self._stack.enter_context(patch.object(raw["cpu"], name, listening))
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self._stack.close()
+
+    def _listen(self, name: str, path: Any, *args: Any, **params: Any) -> Any:
+        self.seen.append((name, {k: v for k, v in params.items() if k not in ("out", "beta")}))
+        return path(*args, **params)
+
+
+def arrays_in(value: Any) -> bool:
+    """Whether a parameter is an array or a Tensor, or holds one."""
+    if isinstance(value, (np.ndarray, gt.Tensor)):
+        return True
+    if isinstance(value, slice):
+        return arrays_in((value.start, value.stop, value.step))
+    if isinstance(value, dict):
+        return any(map(arrays_in, value.values()))
+    if isinstance(value, (tuple, list, set, frozenset)):
+        return any(map(arrays_in, value))
+    return type(value).__module__.startswith("gtensor.ops") and arrays_in(vars(value))
+
+
+def calls_of(name: str) -> list[tuple[str, dict[str, Any]]]:
+    with Calls() as calls:
+        for case in cases(name):
+            run(case)
+    assert calls.seen, "a check that saw no op"
+    return calls.seen
+
+
+def no_parameter_is_an_array(name: str) -> None:
+    for op, params in calls_of(name):
+        held = [k for k, v in params.items() if arrays_in(v)]
+        assert not held, f"{op} has an array in its parameter {held[0]!r}"
+
+
+def axes_count_from_the_end(name: str) -> None:
+    for op, params in calls_of(name):
+        for which in ("axis", "axes"):
+            given = params.get(which)
+            found = () if given is None else given if isinstance(given, tuple) else (given,)
+            assert all(a < 0 for a in found), f"{op} was given {which}={given}"
+
+
+# Ops that do not yet keep to this: a name that is mended is taken out.
+ARRAYS = ("gather", "resample", "scatter_add", "set_item")
+FROM_THE_FRONT = (
+    "argmax", "argmin", "argsort", "attention", "concat", "conv2d", "conv2d_grad_input", "flip",
+    "permute_dims", "put_order", "repeat", "scatter_along_axis", "sort", "take_along_axis",
+    "take_order", "topk_order")
+
+
+def expected(failing: tuple[str, ...]) -> list[Any]:
+    mark = pytest.mark.xfail(strict=True, raises=AssertionError)
+    return [pytest.param(n, marks=mark) if n in failing else n for n in NAMES]
+
+
+@pytest.mark.parametrize("name", expected(ARRAYS))
+def test_no_parameter_is_an_array(name: str) -> None:
+    no_parameter_is_an_array(name)
+
+
+@pytest.mark.parametrize("name", expected(FROM_THE_FRONT))
+def test_axes_count_from_the_end(name: str) -> None:
+    axes_count_from_the_end(name)
+
+
+def _counts_from_the_front(ns: Any, step: Any, g: Any) -> None:
+    step.give(0, ns.flip(ns.flip(g, axes=(0,)), axes=(0,)))
+
+
+def _passes_an_array(ns: Any, step: Any, g: Any) -> None:
+    step.give(0, ns.reshape(g, shape=np.array(g.shape)))
+
+
+@pytest.mark.parametrize("rule, check, message", [
+    (_counts_from_the_front, axes_count_from_the_end, r"flip was given axes=\(0,\)"),
+    (_passes_an_array, no_parameter_is_an_array, "reshape has an array in its parameter 'shape'")])
+def test_a_call_that_breaks_this_fails(rule: Any, check: Any, message: str) -> None:
+    with patch.object(registry["tanh"], "backward", rule), pytest.raises(
+            AssertionError, match=message):
+        check("tanh")
+
+
+def test_arrays_are_found_where_parameters_hide_them() -> None:
+    array = np.zeros(1)
+    for value in (array, gt.zeros(1), (1, (array,)), [array], slice(array), {"a": array}):
+        assert arrays_in(value)
+    for value in (None, 1.5, "mean", (1, slice(1, 2), ...), np.dtype(np.float32), CPU):
+        assert not arrays_in(value)
