@@ -195,7 +195,8 @@ def op(
         cpu, gpu: `path(*arrays, out=None, **params) -> array` on NumPy and CuPy arrays. `out`, when
             given, is the buffer to write. Positional parameters name the inputs.
         backward: `rule(ns, step, g)` writing to its parents through `step.give/lend/into`, a
-            `pointwise(...)` declaration, or None if the op has no derivative.
+            `pointwise(...)` declaration, or None if the op has no derivative. It asks g for shape,
+            dtype and ndim only; functions of `ns` do the rest, with axes counted from the end.
         tangent: `rule(ns, primals, tangents, out, params) -> tangent`; the tangent is None where
             none reaches the output. None for an op without such a rule: its `composed` form is
             used, or forward mode refuses it. An op that is constant almost everywhere says so
