@@ -128,14 +128,16 @@ def chains(options: Options) -> Iterator[Part]:
 def saving_chain(options: Options) -> Iterator[Part]:
     """300 sines of products on 32 elements, forward and backward."""
     plain, xp = array_module(options.device)
-    work = SavingChain(options.device)
-    ladder = Ladder(f"chain of {CHAIN} sines of products, forward and backward", work.reference,
-                    tolerance=1e-4, per=2 * CHAIN, unit="op", device=options.device)
-    ladder.rung("gtensor", work.gtensor(), result=values)
-    _beside_pytorch(ladder, options, work.torch, SAVING_TARGET)
-    ladder.floor(f"{plain}, forward only", work.by_hand(xp))
-    ladder.compare("gtensor", f"{plain}, forward only")
-    yield ladder
+    for label, tensors in (("numbers", False), ("tensors", True)):
+        work = SavingChain(options.device, tensors)
+        ladder = Ladder(f"chain of {CHAIN} sines of products by {label}, forward and backward",
+                        work.reference, tolerance=1e-4, per=2 * CHAIN, unit="op",
+                        device=options.device)
+        ladder.rung("gtensor", work.gtensor(), result=values)
+        _beside_pytorch(ladder, options, work.torch, SAVING_TARGET)
+        ladder.floor(f"{plain}, forward only", work.by_hand(xp))
+        ladder.compare("gtensor", f"{plain}, forward only")
+        yield ladder
 
 
 def small_ops(options: Options) -> Iterator[Part]:

@@ -154,9 +154,17 @@ class TensorChain(Chain):
 
 
 class SavingChain(Chain):
-    """300 times y = sin(y * 1.1): each sine saves what it was given, which backward reads."""
+    """300 times y = sin(y * c), where c is 1.1: each sine saves its input, which backward reads.
+
+    With `tensors` c is an array of 32 such numbers, without a gradient, and the products save it.
+    """
 
     factor = 1.1
+
+    def __init__(self, device: str, tensors: bool) -> None:
+        super().__init__(device)
+        self.tensors = tensors
+        self.factors: dict[Any, Any] = {}  # by library
 
     def reference(self) -> np.ndarray:
         """The gradient, by hand in float64."""
@@ -167,10 +175,21 @@ class SavingChain(Chain):
         return slope
 
     def forward(self, y: Any) -> Any:
-        sin = sys.modules[type(y).__module__.partition(".")[0]].sin  # the library's that made y
+        library = sys.modules[type(y).__module__.partition(".")[0]]  # that made y
+        if library not in self.factors:
+            self.factors[library] = self._factor(library)
+        sin, c = library.sin, self.factors[library]
         for _ in range(CHAIN):
-            y = sin(y * self.factor)
+            y = sin(y * c)
         return y
+
+    def _factor(self, library: Any) -> Any:
+        if not self.tensors:
+            return self.factor
+        array = np.full(WIDTH, self.factor, np.float32)
+        if hasattr(library, "tensor"):
+            return library.tensor(array, device=self.device)
+        return library.asarray(array)
 
 
 # What is done to 32 values, in the words of gtensor and PyTorch alike.

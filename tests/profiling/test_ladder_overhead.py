@@ -15,7 +15,7 @@ from ladder_command import main
 
 
 @pytest.mark.parametrize(("part", "ladders"), [
-    ("chain", 2), ("saves", 1), ("small", 3), ("large", 2 * len(ladder_overhead.LARGE_OPS)),
+    ("chain", 2), ("saves", 2), ("small", 3), ("large", 2 * len(ladder_overhead.LARGE_OPS)),
 ])
 def test_a_part_runs_and_judges(
     part: str, ladders: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
