@@ -16,7 +16,7 @@ import numpy as np
 from gtensor.backend import Scratch, host
 from gtensor.backend.cuda import cupy
 from gtensor.backend.kernels import NULL, column_launch, raw, row_launch
-from gtensor.ops.build.cpu_tiles import broadcast_directly, computed_in, row_sums
+from gtensor.ops.build.cpu_tiles import SMALL, broadcast_directly, computed_in, row_sums
 from gtensor.ops.build.path_builders import settled, tiles
 from gtensor.settings import settings
 
@@ -25,6 +25,9 @@ if TYPE_CHECKING:
     from gtensor.ops.build.cpu_tiles import Tile
 
 # -- CPU: tiles of whole rows --------------------------------------------------------------------
+
+
+_NEAR = 2.0  # deviations between 0 and a mean that takes nothing from the precision
 
 
 class _Rows:
@@ -73,6 +76,19 @@ class _Rows:
             return part
         return np.subtract(part, mean[key].reshape(-1, 1), out=self.buffer(which, len(part)))
 
+    def near(
+        self, x: np.ndarray, mean: Array | None, rstd: np.ndarray, key: Tile
+    ) -> tuple[np.ndarray, np.ndarray | None]:
+        """x of the tile and its means, where no mean is far from 0; else x - mean, and None.
+
+        Products of x then lose at most a bit to its mean, and a pass over the tile is saved.
+        """
+        if mean is not None and x[key].size >= SMALL:
+            center = mean[key].reshape(-1, 1)
+            if np.abs(center * rstd).max() <= _NEAR:
+                return self.read(x, key), center
+        return self.centred(x, mean, key, 0), None
+
 
 def _means(rows: np.ndarray) -> np.ndarray:
     """The means of rows (rows, columns), as a column."""
@@ -120,6 +136,25 @@ def forward_cpu(
     return out, mean, rstd
 
 
+def _projection(
+    h: np.ndarray, part: np.ndarray, center: np.ndarray | None, inverse: np.ndarray, centred: bool
+) -> tuple[np.ndarray, np.ndarray | None]:
+    """slope, level: h - mean(h) - xhat * mean(h * xhat) is h - part * slope - level.
+
+    xhat is (part - center) * inverse, without a center where it is None. No level unless `centred`.
+    """
+    slope = np.vecdot(h, part)[:, None]
+    slope /= part.dtype.type(part.shape[-1])
+    level = _means(h) if centred else None
+    if center is not None:
+        slope -= center * level
+    slope *= inverse
+    slope *= inverse
+    if center is not None:
+        level -= center * slope
+    return slope, level
+
+
 def dx_cpu(
     g: Array, x: Array, weight: Array | None, mean: Array | None, rstd: Array, *, dims: int,
     eps: float, out: Array | None = None,
@@ -132,17 +167,14 @@ def dx_cpu(
     with np.errstate():
         broadcast_directly(rows.columns)
         for key in rows.tiles():
-            h, part = rows.target(out, key, 1), rows.centred(x, mean, key, 0)
-            grad, inverse = rows.read(g, key), rstd[key].reshape(-1, 1)
+            h, grad, inverse = rows.target(out, key, 1), rows.read(g, key), rstd[key].reshape(-1, 1)
             if w is not None:
                 grad = np.multiply(grad, w, out=h)
-            slope = np.vecdot(grad, part)[:, None]
-            slope *= inverse
-            slope *= inverse
-            slope /= rows.work.type(rows.columns)
-            if mean is not None:
-                grad = np.subtract(grad, _means(grad), out=h)
+            part, center = rows.near(x, mean, inverse, key)
+            slope, level = _projection(grad, part, center, inverse, mean is not None)
             np.subtract(grad, np.multiply(part, slope, out=rows.buffer(0, len(part))), out=h)
+            if level is not None:
+                h -= level
             h *= inverse
             _store(out, key, h)
     return out
