@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias
 
 import numpy as np
 
@@ -16,7 +16,7 @@ from gtensor.backend import (
     host_array,
     owner,
 )
-from gtensor.engine.context import STATE, execute
+from gtensor.engine.context import execute, grad_enabled
 from gtensor.engine.errors import refuse_complex
 from gtensor.engine.interchange import plain_values
 from gtensor.engine.levels import newest
@@ -103,7 +103,9 @@ def bind(
         if isinstance(value, Tensor):
             tensor = value
             if value._device is not device:
-                device = _common_device(op, device, value._device)
+                if device is not None:
+                    _refuse_devices(op, device, value._device)
+                device = value._device
             if value._version != value._storage.version:
                 level = newest(inputs)
                 if level is not None:
@@ -136,7 +138,7 @@ def fresh(
     parents: tuple[Node | None, ...], mask: int, device: Device, target: Target | None = None,
 ) -> Tensor:
     """The output as a new Tensor, recorded if an input has a node."""
-    tracked = mask != 0 and STATE.grad_enabled
+    tracked = mask != 0 and grad_enabled()
     if tracked and op.backward is None and op.composed is not None:
         return op.composed(*inputs, **params)
     out = execute(op, device, arrays, params if target is None else {**params, "out": target.array})
@@ -201,11 +203,9 @@ def saves(plan: Plan, values: Sequence[Any], handles: Sequence[object]) -> tuple
     return kind(saved), tuple(guards)
 
 
-def _common_device(op: Op, device: Device | None, other: Device) -> Device:
-    if device is not None:
-        raise DeviceError(f"{op.name} was given tensors on {device} and {other}; move them to one "
-                          f"device with .to({str(device)!r}) first")
-    return other
+def _refuse_devices(op: Op, device: Device, other: Device) -> NoReturn:
+    raise DeviceError(f"{op.name} was given tensors on {device} and {other}; move them to one "
+                      f"device with .to({str(device)!r}) first")
 
 
 def adopt_constants(op: Op, arrays: list[Any], device: Device | None) -> Device:

@@ -8,7 +8,7 @@ import numpy as np
 
 from gtensor.engine.arrays import broadcast_view, layout
 from gtensor.engine.bind import bind, saves
-from gtensor.engine.context import STATE, execute
+from gtensor.engine.context import execute, grad_enabled
 from gtensor.engine.errors import GradientError
 from gtensor.engine.interchange import given_values
 from gtensor.engine.op import Op
@@ -66,12 +66,18 @@ def _into_first(
 ) -> Tensor:
     """The output in the first input's memory; the handle of that input is the result."""
     target, value = inputs
-    tracked = mask != 0 and STATE.grad_enabled
-    _check_writable(op, target, tracked)
+    tracked = mask != 0 and grad_enabled()
+    if tracked and target._storage.leaf and _views_leaf(target._node):
+        raise GradientError(f"in-place {op.name} on a leaf that requires a gradient, or a view of "
+                            "one; do it under no_grad(), or on a clone()")
+    if 0 in arrays[0].strides or not getattr(arrays[0].flags, "writeable", True):
+        _check_writable(op, arrays[0])
     kept: tuple[Any, Any] = (arrays[0], value)  # the operands that the backward rule may save
     if tracked:
         kept = _kept_values(op, mask, arrays, value, device)
-    storage, writer = target._own_storage(), id(target._array)
+    storage, writer = target._storage, id(target._array)
+    if storage.common:
+        storage = target._own_storage()
     refused, heard_error = False, None
     try:
         _write_over(op, device, arrays, params)
@@ -119,7 +125,7 @@ def written_back(op: Op, target: Tensor, part: Array, value: Tensor, params: Par
     target._version = storage.version
     parents = (target._node, value._node)
     mask = (parents[0] is not None) + 2 * (parents[1] is not None)
-    if mask and STATE.grad_enabled:
+    if mask and grad_enabled():
         node = new_record(op, parents, mask, (), (), params, target._array, target._device)
         _replace_node(target, node)
     return True
@@ -144,15 +150,13 @@ def _kept_values(
     return before, value
 
 
-def _check_writable(op: Op, target: Tensor, tracked: bool) -> None:
-    if tracked and target._storage.leaf and _views_leaf(target._node):
-        raise GradientError(f"in-place {op.name} on a leaf that requires a gradient, or a view of "
-                            "one; do it under no_grad(), or on a clone()")
-    if broadcast_view(target._array):
-        raise ValueError(f"in-place {op.name} on a broadcast view of shape {target.shape}, whose "
+def _check_writable(op: Op, array: Array) -> None:
+    """Raise ValueError for memory that may not be written, or whose elements share it."""
+    if broadcast_view(array):
+        raise ValueError(f"in-place {op.name} on a broadcast view of shape {array.shape}, whose "
                          "elements share memory; clone() it first")
-    if not getattr(target._array.flags, "writeable", True):  # CuPy has no such flag
-        raise ValueError(f"in-place {op.name} on read-only memory of shape {target.shape} (of a "
+    if not getattr(array.flags, "writeable", True):  # CuPy has no such flag
+        raise ValueError(f"in-place {op.name} on read-only memory of shape {array.shape} (of a "
                          "broadcast view, or an array that its owner locked); clone() it first")
 
 
