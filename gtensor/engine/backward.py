@@ -11,7 +11,7 @@ from threading import RLock
 from typing import TYPE_CHECKING, Any
 
 from gtensor.engine.complete import completing, tell_rest
-from gtensor.engine.context import STATE, grad_mode
+from gtensor.engine.context import grad_enabled, grad_mode, record_ops
 from gtensor.engine.errors import GradientError
 from gtensor.engine.namespaces import public, recorded
 from gtensor.engine.slots import RawStep, RecordedStep, call_hooks
@@ -24,6 +24,7 @@ from gtensor.system.fork_safety import free_at_forks
 
 if TYPE_CHECKING:
     from gtensor.backend.typing import Array
+    from gtensor.engine.levels import Level
     from gtensor.engine.typing import Backward, Step
 
 _claims = RLock()
@@ -37,7 +38,7 @@ def backward(root: Tensor, grad: Tensor | None, create_graph: bool, keep: bool) 
     node = root_node(root, "backward()")
     seed = _seed(root, node, grad)
     records, leaves = _reached([node])
-    kept = [*leaves, *(r for r in records if r.retain)]
+    kept = [*leaves, *[r for r in records if r.retain]]
     grads = _walk([(node, seed)], records, kept, None, create_graph, keep)
     _commit(kept, grads, create_graph)
 
@@ -87,16 +88,15 @@ def _walk(
     step: Any = RecordedStep(wanted) if create_graph or level is not None else RawStep(wanted)
     take = step.slots.pop
     held: dict[Node, Any] = {}
-    holding = any(isinstance(node, Record) for node in keepers)
-    tape: Any = STATE if level is None else level  # a walk switches off its own tape only
-    mode = tape.grad_enabled
+    holding = Record in map(type, keepers)
+    mode = grad_enabled() if level is None else level.grad_enabled
     told: set[Node] | None = set() if bus.leaves and wanted is None else None
     _claim(records)
     try:
         for node, seed in seeds:
             if wanted is None or node in wanted:
                 step.seed(node, seed)
-        tape.grad_enabled = create_graph
+        _record_on(level, create_graph)
         for record in records if told is None else completing(records, step, told):
             slot = take(record, None)
             if slot is None:
@@ -130,7 +130,7 @@ def _walk(
         held.clear()
         raise
     finally:
-        tape.grad_enabled = mode
+        _record_on(level, mode)
         try:
             _unclaim(records)
         except BaseException:  # an interrupt
@@ -144,6 +144,14 @@ def _walk(
     if told is not None:
         tell_rest(ends, told)
     return [ends[node] for node in kept]
+
+
+def _record_on(level: Level | None, enabled: bool) -> None:
+    """Record ops on the level's tape, or not; a walk switches off its own tape only."""
+    if level is None:
+        record_ops(enabled)
+    else:
+        level.grad_enabled = enabled
 
 
 def depends_on_others(output: Node, own: Sequence[Node]) -> bool:
@@ -268,8 +276,8 @@ def _commit(kept: Sequence[Node], grads: Sequence[Tensor | None], create_graph: 
     All sums are computed first; one C call then stores them, so an interrupt cannot store a part.
     """
     global _committing
-    mode = STATE.grad_enabled
-    recording = create_graph or any(node.level is not None for node in kept)
+    mode = grad_enabled()
+    recorded_walk = create_graph or bool(kept) and kept[0].level is not None
     with _commits:
         if _committing:
             raise GradientError("backward() was called in the middle of another one's last step, "
@@ -277,12 +285,12 @@ def _commit(kept: Sequence[Node], grads: Sequence[Tensor | None], create_graph: 
                                 "thread; wanted no backward() there")
         try:
             _committing = True
-            STATE.grad_enabled = mode and recording or create_graph
+            record_ops(mode and recorded_walk or create_graph)
             nodes, totals = [], []
             for node, grad in zip(kept, grads, strict=True):
                 if grad is None:
                     continue
-                if recording:
+                if recorded_walk:
                     # a recorded gradient may be shared: with the seed, or between two leaves
                     grad = (recorded.clone(grad) if node.grad is None
                             else recorded.add(grad, node.grad))
@@ -293,7 +301,7 @@ def _commit(kept: Sequence[Node], grads: Sequence[Tensor | None], create_graph: 
             deque(map(setattr, nodes, repeat("grad"), totals), 0)
         finally:
             _committing = False
-            STATE.grad_enabled = mode
+            record_ops(mode)
 
 
 def _added(fresh: Tensor, present: Tensor) -> Tensor:

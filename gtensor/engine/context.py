@@ -23,7 +23,8 @@ _Block: TypeAlias = "tuple[object, bool, _Block | None]"
 
 
 _recording = ContextVar("grad_enabled", default=True)
-grad_enabled = _recording.get  # for hot paths: a third of what reading `STATE` costs
+grad_enabled = _recording.get  # for hot paths: a third of what `STATE` costs
+record_ops = _recording.set
 
 
 class _State(threading.local):

@@ -57,19 +57,10 @@ class Storage:
             for other in [ref() for ref in list(self.handles or ())])
 
 
-class _Borrowed(Storage):
-    """Storage that the engine never writes: the caller's arrays, broadcast views, saved values."""
-
-    @property
-    def holds(self) -> int:
-        return 2
-
-    @holds.setter
-    def holds(self, value: int) -> None:
-        """Ignored: the count stays above 1."""
-
-
-BORROWED = _Borrowed()
+# Of memory that the engine never writes: the caller's arrays, broadcast views, saved values. Its
+# holds are never all released.
+BORROWED = Storage()
+BORROWED.holds = 1 << 60
 # The common storages of new buffers; never written.
 GIVEN = Storage()  # of data, and of arrays that an op may not own
 FRESH = Storage()  # of an op's output on the CPU: whoever sees it need not ask for the device

@@ -93,7 +93,10 @@ def replayed(array: Array, device: Device) -> Guards:
 
 def overwritten(guards: Guards) -> bool:
     """Whether an array was written since it was saved."""
-    return any(count.version != version for count, version, _ in guards)
+    for count, version, _ in guards:  # noqa: SIM110  a generator costs as much as a small op
+        if count.version != version:
+            return True
+    return False
 
 
 class Record(Node):

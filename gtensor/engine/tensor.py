@@ -375,10 +375,11 @@ _unpickled.__module__ = "gtensor"  # pickles name it, and outlive the places of 
 
 def check_like(what: str, value: Tensor, node: Node | Tensor) -> None:
     """Raise unless `value` has the shape, dtype and device of a tensor or a node."""
-    if value.shape != node.shape:
-        raise ValueError(f"{what} of shape {value.shape} given for a tensor of shape {node.shape}")
-    if value.dtype != node.dtype:
-        raise TypeError(f"{what} of dtype {value.dtype} given for a tensor of dtype {node.dtype}")
+    array = value._array
+    if array.shape != node.shape:
+        raise ValueError(f"{what} of shape {array.shape} given for a tensor of shape {node.shape}")
+    if array.dtype != node.dtype:
+        raise TypeError(f"{what} of dtype {array.dtype} given for a tensor of dtype {node.dtype}")
     if value._device is not node.device:
         raise DeviceError(f"{what} on {value._device} given for a tensor on {node.device}")
 
