@@ -40,6 +40,7 @@ class _Rows:
         self.work = computed_in(x.dtype)
         # two tiles' worth: beside the arrays, there are at most two work buffers in the cache
         limit = max(1, 2 * settings.tile_elements // max(1, self.columns))
+        # groups of short rows, where a tile has several: then nearly all of it is in whole groups
         self._pack = _PACK // self.columns if 0 < self.columns < 256 else 1
         if min(limit, prod(self.lead)) < 2 * self._pack:
             self._pack = 1
