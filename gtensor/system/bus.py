@@ -39,6 +39,8 @@ KINDS = {  # attribute of `bus` -> the methods that make an object a listener of
     "leaves": ("gradient_complete",),
 }
 METHODS = tuple(method for methods in KINDS.values() for method in methods)
+_ALIKE = 3  # letters in which a misspelt method agrees with the one meant
+_BEGINNINGS = {method[:_ALIKE] for method in METHODS}
 
 
 class ListenerError(RuntimeError):
@@ -60,8 +62,8 @@ class _Here(threading.local):
 here = _Here()
 
 
-class _Registered:
-    """A listener, once for each time that it was registered."""
+class Registered:
+    """A listener, once for each time that it is registered."""
 
     __slots__ = ("listener",)
 
@@ -78,7 +80,7 @@ class Bus:
 
     __slots__ = ("_lock", "listeners", *KINDS)
 
-    listeners: tuple[_Registered, ...]
+    listeners: tuple[Registered, ...]
     ops: tuple[tuple[Told, Told], ...]
     phases: tuple[tuple[Told, Told], ...]
     memory: tuple[tuple[Told, Told], ...]
@@ -94,16 +96,14 @@ class Bus:
         self.listeners = ()
         self._sort()
 
-    def add(self, listener: object) -> _Registered:
+    def add(self, registered: Registered) -> None:
         """Register a listener, after those that are registered already."""
-        registered = _Registered(listener)
         with self._lock:
             self.listeners = (*self.listeners, registered)
             self._sort()
-        return registered
 
-    def remove(self, registered: _Registered) -> None:
-        """Undo an `add`; a second time it does nothing."""
+    def remove(self, registered: Registered) -> None:
+        """Undo an `add`; without one, or a second time, it does nothing."""
         with self._lock:
             self.listeners = tuple(one for one in self.listeners if one is not registered)
             self._sort()
@@ -153,8 +153,9 @@ def listen(listener: Listener) -> Iterator[Listener]:
     Raises TypeError for an object without any of these methods, or with a misspelt one.
     """
     _check(listener)
-    registered = bus.add(listener)
+    registered = Registered(listener)
     try:
+        bus.add(registered)
         yield listener
     finally:
         try:
@@ -169,7 +170,7 @@ def _check(listener: object) -> None:
     name = type(listener).__name__
     own = {method for method in METHODS if _method(listener, method) is not _nothing}
     for other in dir(listener):
-        if other.startswith("_") or other in METHODS:
+        if other in METHODS or other[:_ALIKE] not in _BEGINNINGS:
             continue
         meant = next(iter(get_close_matches(other, METHODS, 1, 0.85)), None)
         if meant is not None and meant not in own and callable(getattr(listener, other, None)):
