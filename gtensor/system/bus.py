@@ -62,13 +62,26 @@ class _Here(threading.local):
 here = _Here()
 
 
-class Registered:
-    """A listener, once for each time that it is registered."""
+def _nothing(event: object) -> None:
+    """In the place of a method that a listener lacks."""
 
-    __slots__ = ("listener",)
+
+def _method(listener: object, name: str) -> Told:
+    found = getattr(listener, name, _nothing)
+    return found if callable(found) else _nothing
+
+
+class Registered:
+    """A listener, once for each time that it is registered: by kind its method or pair of them."""
+
+    __slots__ = ("told",)
 
     def __init__(self, listener: object) -> None:
-        self.listener = listener
+        self.told: dict[str, Any] = {}
+        for kind, names in KINDS.items():
+            methods = tuple(_method(listener, name) for name in names)
+            if any(method is not _nothing for method in methods):
+                self.told[kind] = methods if len(methods) > 1 else methods[0]
 
 
 class Bus:
@@ -109,22 +122,9 @@ class Bus:
             self._sort()
 
     def _sort(self) -> None:
-        for kind, methods in KINDS.items():
-            found: list[Any] = []
-            for registered in self.listeners:  # read anew for each kind: a handler may add one
-                told = [_method(registered.listener, method) for method in methods]
-                if any(one is not _nothing for one in told):
-                    found.append(told[0] if len(told) == 1 else tuple(told))
-            setattr(self, kind, tuple(found))
-
-
-def _nothing(event: object) -> None:
-    """In the place of a method that a listener lacks."""
-
-
-def _method(listener: object, name: str) -> Told:
-    found = getattr(listener, name, _nothing)
-    return found if callable(found) else _nothing
+        for kind in KINDS:  # the listeners are read for each: a handler may add or remove one
+            setattr(self, kind, tuple(registered.told[kind] for registered in self.listeners
+                                      if kind in registered.told))
 
 
 bus = Bus()
