@@ -15,7 +15,6 @@ import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from difflib import get_close_matches
 from types import CodeType, SimpleNamespace
 from typing import Any, TypeAlias, TypeVar
 
@@ -167,6 +166,8 @@ def listen(listener: Listener) -> Iterator[Listener]:
 
 def _check(listener: object) -> None:
     """Raise TypeError for an object that would not be told of what it wants."""
+    from difflib import get_close_matches  # late: programs without a listener need not load it
+
     name = type(listener).__name__
     own = {method for method in METHODS if _method(listener, method) is not _nothing}
     for other in dir(listener):

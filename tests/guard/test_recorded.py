@@ -54,8 +54,9 @@ class Nothing:
 
 @pytest.mark.thorough
 def test_listening_changes_neither_values_nor_counts() -> None:
+    """Of every third case, since all of them take as long as the rest of this file."""
     with listen(Nothing()):
-        for name in names():
+        for name in names()[::3]:
             assert not records.changes(name, measured_on_cpu(name))
 
 
