@@ -238,9 +238,9 @@ def test_an_op_without_a_rule_is_named() -> None:
                       backward=lambda ns, step, g: step.give(0, g), samples=None)
     x = pair(3, 4)[0]
     try:
-        with pytest.raises(gt.LevelError, match=r"rule_less has no batch rule, which vmap\(\) needs"):
+        with pytest.raises(gt.LevelError, match="rule_less has no batch rule"):
             gt.vmap(rule_less)(x)
-        with pytest.raises(gt.LevelError, match=r"rule_less has no tangent rule, which jvp\(\) needs"):
+        with pytest.raises(gt.LevelError, match="rule_less has no tangent rule"):
             gt.jvp(rule_less, (x,), (x,))
     finally:
         del registry["rule_less"]
