@@ -64,6 +64,8 @@ def asarray(
     copy. `copy=True` always copies, `copy=False` never: it raises ValueError where a copy would be
     needed.
     """
+    if device is None and dtype is None and not copy and isinstance(obj, Tensor):
+        return obj
     place = _place(obj, device)
     dtype = None if dtype is None else element_type(dtype)
     if isinstance(obj, Tensor):

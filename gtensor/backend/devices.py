@@ -35,11 +35,11 @@ class Scratch:
     """Work buffers of one size, each taken in any shape that fits. See `Device.workspace`."""
 
     def __init__(self, buffers: Array) -> None:
-        self._buffers = buffers  # (count, elements)
+        self.buffers = buffers  # (count, elements)
 
     def __call__(self, which: int, shape: tuple[int, ...]) -> Array:
         """Buffer `which`, uninitialized, as a contiguous array of `shape`."""
-        return self._buffers[which, :prod(shape)].reshape(shape)
+        return self.buffers[which, :prod(shape)].reshape(shape)
 
 
 class Device:

@@ -366,6 +366,13 @@ def _unpickled(values: np.ndarray, device: str, requires_grad: bool) -> Tensor:
 _unpickled.__module__ = "gtensor"  # pickles name it, and outlive the places of files
 
 
+def is_like(value: Tensor, node: Node) -> bool:
+    """Whether `value` has the shape, dtype and device of the node's tensor."""
+    array = value._array
+    return (array.shape == node.shape and array.dtype == node.dtype
+            and value._device is node.device)
+
+
 def check_like(what: str, value: Tensor, node: Node) -> None:
     """Raise unless `value` has the shape, dtype and device of the node's tensor."""
     if value.shape != node.shape:

@@ -105,7 +105,7 @@ def _product_shape(a: Array, b: Array) -> tuple[int, ...]:
 
 def _matmul_cpu(x1: Array, x2: Array, *, out: Array | None = None, beta: float = 0.0) -> Array:
     """out = x1 @ x2 + beta * out; half precision is multiplied in float32."""
-    if is_half(x1.dtype) or is_half(x2.dtype):
+    if (x1.itemsize == 2 or x2.itemsize == 2) and (is_half(x1.dtype) or is_half(x2.dtype)):
         return _matmul_half(x1, x2, out, beta)
     if beta:
         return _accumulate(x1, x2, out)
@@ -189,21 +189,22 @@ def matmul(x1: Tensor, x2: Tensor) -> Tensor:
 
     A batch of matrices times one is a single GEMM. Raises ValueError if the inner sizes differ.
     """
-    x1, x2 = asarray(x1), asarray(x2)
-    if not x1.ndim or not x2.ndim:
-        raise ValueError(f"matmul of shapes {x1.shape} and {x2.shape}; "
-                         "wanted at least one axis each")
-    inner = x2.shape[0] if x2.ndim == 1 else x2.shape[-2]
-    if x1.shape[-1] != inner:
-        raise ValueError(f"matmul of shapes {x1.shape} and {x2.shape}: the inner sizes "
-                         f"{x1.shape[-1]} and {inner} differ")
-    if x1.ndim == 1:
+    if not (isinstance(x1, Tensor) and isinstance(x2, Tensor)):
+        x1, x2 = asarray(x1), asarray(x2)
+    left, right = x1.shape, x2.shape
+    if not left or not right:
+        raise ValueError(f"matmul of shapes {left} and {right}; wanted at least one axis each")
+    inner = right[0] if len(right) == 1 else right[-2]
+    if left[-1] != inner:
+        raise ValueError(f"matmul of shapes {left} and {right}: the inner sizes {left[-1]} and "
+                         f"{inner} differ")
+    if len(left) == 1:
         product = matmul(reshape(x1, (1, -1)), x2)
-        return reshape(product, product.shape[:-2] + product.shape[-1:] if x2.ndim > 1 else ())
-    if x2.ndim == 1:
+        return reshape(product, product.shape[:-2] + product.shape[-1:] if len(right) > 1 else ())
+    if len(right) == 1:
         product = matmul(x1, reshape(x2, (-1, 1)))
         return reshape(product, product.shape[:-1])
-    if x2.ndim == 2 and x1.ndim > 2:
-        rows = reshape(x1, (prod(x1.shape[:-1]), x1.shape[-1]))
-        return reshape(matmul_op(rows, x2), (*x1.shape[:-1], x2.shape[-1]))
+    if len(right) == 2 and len(left) > 2:
+        rows = reshape(x1, (prod(left[:-1]), left[-1]))
+        return reshape(matmul_op(rows, x2), (*left[:-1], right[-1]))
     return matmul_op(x1, x2)
