@@ -8,7 +8,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from functools import cache
+from functools import cache, partial
 from math import copysign
 from typing import TYPE_CHECKING, Any
 
@@ -16,7 +16,7 @@ import numpy as np
 
 from gtensor.backend.cuda_memory import AsyncMemory, is_pinned, library_malloc, no_room_for
 from gtensor.backend.cuda_streams import CudaStream, StreamBook, cupy
-from gtensor.backend.devices import Device, get_device, makers
+from gtensor.backend.devices import Device, cuda_device, makers
 from gtensor.backend.elements import element_type
 from gtensor.backend.ordering import Ordering
 
@@ -222,6 +222,9 @@ class CudaDevice(Device):
 
     def _guard(self, name: str, path: Path) -> Path:
         current = self._cupy_device
+        placed = getattr(path, "placed", None)  # a path that is given its device
+        if placed is not None:
+            path = partial(placed, self)
 
         def run(*arrays: Any, **params: Any) -> Any:
             before, _label.name = _label.name, name
@@ -257,7 +260,7 @@ def _install_allocator() -> None:
 
     def allocate(nbytes: int) -> Any:
         index = runtime.getDevice()
-        device: Any = get_device(f"cuda:{index}")
+        device: Any = cuda_device(index)
         resource = device.resource
         if resource is None:
             return (device.library or pool.malloc)(nbytes)

@@ -239,7 +239,7 @@ class Optimizer:
     def _update(self, due: list[_Due], sizes: dict[np.dtype, int]) -> None:
         scratch: dict[np.dtype, Scratch] = {}
         for dtype, size in sizes.items():
-            scratch[dtype] = workspace(size, dtype)
+            scratch[dtype] = workspace((size,), dtype)
         options: Params = {}
         at: tuple[Group, int] | None = None
         for slot, grad, dtype, group in due:

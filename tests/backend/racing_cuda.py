@@ -138,7 +138,7 @@ class RacingCuda(CudaDevice):
         def call(*arrays, **params):
             if "scratch" in params:
                 out = params["out"]
-                params["scratch"] = optimizer_kernels.workspace(out.size, out.dtype)
+                params["scratch"] = optimizer_kernels.workspace(out.shape, out.dtype)
             result = function(*arrays, **params)
             if isinstance(result, np.generic):  # NumPy's answer for 0-d, which CuPy gives as array
                 result = np.asarray(result)

@@ -5,28 +5,30 @@ from __future__ import annotations
 from math import prod
 from typing import TYPE_CHECKING
 
-from gtensor.backend import device_of
+from gtensor.engine.namespaces import raw
 from gtensor.engine.op import op
 from gtensor.engine.samples import Sample
 from gtensor.engine.tensor import Tensor
 from gtensor.ops.build.arguments import same_dtype
-from gtensor.ops.linalg.matrix_products import matmul_op, swapped
+from gtensor.ops.build.path_builders import placed
+from gtensor.ops.linalg.matrix_products import swapped
 
 if TYPE_CHECKING:
-    from gtensor.backend.typing import Array, Params, Path
+    from gtensor.backend import Device
+    from gtensor.backend.typing import Array, Params
     from gtensor.engine.typing import Namespace, Step, Values
 
 __all__: list[str] = []  # linear is public in gtensor.nn.functional
 
 
-def _rows(a: Array) -> Array:
+def _rows(device: Device, a: Array) -> Array:
     """`a` as a matrix of its last axis: a view where one exists that a GEMM can read."""
     if a.ndim == 2 and (_steps_by_one(a) or _steps_by_one(a.T)):
         return a
     shape = (prod(a.shape[:-1]), a.shape[-1])
     if a.flags.c_contiguous:
         return a.reshape(shape)
-    return device_of(a).copy(a, label="workspace").reshape(shape)
+    return device.copy(a, label="workspace").reshape(shape)
 
 
 def _steps_by_one(a: Array) -> bool:
@@ -35,14 +37,14 @@ def _steps_by_one(a: Array) -> bool:
 
 
 def _into_rows(
-    product: Path, a: Array, b: Array, shape: tuple[int, ...], out: Array | None, beta: float
+    device: Device, a: Array, b: Array, shape: tuple[int, ...], out: Array | None, beta: float
 ) -> Array:
     """out (of `shape`, its last axis the columns) = a @ b + beta * out."""
     if out is None:
-        out = device_of(a).empty(shape, a.dtype, "linear")
+        out = device.empty(shape, a.dtype, "linear")
     direct = out.flags.c_contiguous
-    target = out if direct else device_of(a).copy(out, label="workspace")
-    product(a, b, out=target.reshape(a.shape[0], b.shape[1]), beta=beta)
+    target = out if direct else device.copy(out, label="workspace")
+    raw[device.type].matmul(a, b, out=target.reshape(a.shape[0], b.shape[1]), beta=beta)
     if not direct:
         out[...] = target
     return out
@@ -53,30 +55,27 @@ def _plain(a: Array) -> bool:
     return a.ndim == 2 and a.flags.c_contiguous and a.itemsize > 2
 
 
-def _linear_path(product: Path) -> Path:
-    def path(
-        x: Array, weight: Array, bias: Array | None, *, out: Array | None = None, beta: float = 0.0
-    ) -> Array:
-        if out is None and _plain(x):
-            out = product(x, weight.T)
-        else:
-            shape = (*x.shape[:-1], weight.shape[0])
-            out = _into_rows(product, _rows(x), weight.T, shape, out, beta)
-        if bias is not None:
-            out += bias
-        return out
-
-    return path
+def _linear_path(
+    device: Device, x: Array, weight: Array, bias: Array | None, *, out: Array | None = None,
+    beta: float = 0.0
+) -> Array:
+    if out is None and _plain(x):
+        out = raw[device.type].matmul(x, weight.T)
+    else:
+        shape = (*x.shape[:-1], weight.shape[0])
+        out = _into_rows(device, _rows(device, x), weight.T, shape, out, beta)
+    if bias is not None:
+        out += bias
+    return out
 
 
-def _grad_weight_path(product: Path) -> Path:
-    def path(g: Array, x: Array, *, out: Array | None = None, beta: float = 0.0) -> Array:
-        if out is None and _plain(g) and _plain(x):
-            return product(g.T, x)
-        shape = (g.shape[-1], x.shape[-1])
-        return _into_rows(product, _rows(g).T, _rows(x), shape, out, beta)
-
-    return path
+def _grad_weight_path(
+    device: Device, g: Array, x: Array, *, out: Array | None = None, beta: float = 0.0
+) -> Array:
+    if out is None and _plain(g) and _plain(x):
+        return raw[device.type].matmul(g.T, x)
+    shape = (g.shape[-1], x.shape[-1])
+    return _into_rows(device, _rows(device, g).T, _rows(device, x), shape, out, beta)
 
 
 def _linear_backward(ns: Namespace, step: Step, g: Array) -> None:
@@ -132,7 +131,7 @@ def _grad_weight_tangent(
 
 linear_grad_weight = op(
     "linear_grad_weight",
-    cpu=_grad_weight_path(matmul_op.cpu), gpu=_grad_weight_path(matmul_op.gpu),
+    **placed(_grad_weight_path),
     saves={"g": "x", "x": "g"}, backward=_grad_weight_backward, tangent=_grad_weight_tangent,
     samples=[Sample(((4, 3), (4, 5))), Sample(((2, 4, 3), (2, 4, 5))), Sample(((3,), (5,))),
              Sample(((0, 3), (0, 5)))],
@@ -141,7 +140,7 @@ linear_grad_weight = op(
 )
 
 linear_op = op(
-    "linear", cpu=_linear_path(matmul_op.cpu), gpu=_linear_path(matmul_op.gpu),
+    "linear", **placed(_linear_path),
     saves={"x": "weight", "weight": "x"}, backward=_linear_backward, tangent=_linear_tangent,
     samples=[Sample(((4, 3), (5, 3), (5,))), Sample(((4, 3), (5, 3), None)),
              Sample(((2, 4, 3), (5, 3), (5,))), Sample(((3,), (5, 3), (5,))),

@@ -9,17 +9,19 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from gtensor.array.creation import asarray
-from gtensor.backend import device_of, host
+from gtensor.backend import host
 from gtensor.backend.cuda import cupy
 from gtensor.engine.op import op
 from gtensor.engine.samples import Sample
 from gtensor.engine.tensor import Tensor
 from gtensor.ops.arrange.shape import reshape
+from gtensor.ops.build.path_builders import on_gpu
 from gtensor.settings import settings
 
 if TYPE_CHECKING:
     from types import ModuleType
 
+    from gtensor.backend import Device
     from gtensor.backend.typing import Array, Params, Path
     from gtensor.engine.typing import ArrayOrTensor, Namespace, Operand, Step, Values
 
@@ -137,13 +139,15 @@ def _matmul_half(x1: Array, x2: Array, out: Array | None, beta: float) -> Array:
     return out
 
 
-def _matmul_gpu(x1: Array, x2: Array, *, out: Array | None = None, beta: float = 0.0) -> Array:
+def _matmul_gpu(
+    device: Device, x1: Array, x2: Array, *, out: Array | None = None, beta: float = 0.0
+) -> Array:
     """out = x1 @ x2 + beta * out; integers, which no gradient adds to, by a kernel of CuPy's."""
     dtype = x1.dtype if x1.dtype == x2.dtype else np.result_type(x1, x2)
     if dtype.kind in "biu":
         return cupy().matmul(x1, x2, out=out)
     x1, x2 = (x.astype(dtype, copy=False) for x in (x1, x2))
-    return device_of(x1).matmul(x1, x2, out, beta)
+    return device.matmul(x1, x2, out, beta)
 
 
 def _matmul_backward(ns: Namespace, step: Step, g: Array) -> None:
@@ -176,8 +180,8 @@ def _matmul_tangent(
 
 
 matmul_op = op(
-    "matmul", cpu=_matmul_cpu, gpu=_matmul_gpu, saves={"x1": "x2", "x2": "x1"}, complex=True,
-    backward=_matmul_backward, tangent=_matmul_tangent,
+    "matmul", cpu=_matmul_cpu, gpu=on_gpu(_matmul_gpu), saves={"x1": "x2", "x2": "x1"},
+    complex=True, backward=_matmul_backward, tangent=_matmul_tangent,
     samples=[Sample(((3, 4), (4, 5))), Sample(((1, 4), (4, 1))), Sample(((2, 3, 4), (2, 4, 2))),
              Sample(((2, 1, 3, 2), (4, 2, 3))), Sample(((0, 3), (3, 2))), Sample(((2, 0), (0, 3)))],
     reference=lambda torch, a, b: a @ b,

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from functools import cache, lru_cache
-from math import inf, isfinite
+from math import inf, isfinite, prod
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -35,11 +35,11 @@ _HELPERS = 2  # buffers of a tile's size that an update computes in
 _OPERANDS = 5  # parameter, gradient, three states: widened into buffers if they are of a half dtype
 
 
-def workspace(size: int, dtype: np.dtype) -> Scratch:
-    """The buffers that updates of parameters of up to `size` elements need on the CPU."""
+def workspace(shape: tuple[int, ...], dtype: np.dtype) -> Scratch:
+    """The buffers that an update of a parameter on the CPU needs; larger ones serve as well."""
     half = dtype.itemsize == 2
     return host().workspace(
-        min(size, settings.tile_elements), computed_in(dtype) if half else dtype,
+        min(prod(shape), settings.tile_elements), computed_in(dtype) if half else dtype,
         _HELPERS + (_OPERANDS if half else 0))
 
 
