@@ -11,15 +11,19 @@ from gtensor.backend import DeviceError
 from gtensor.optim import optimizer as module
 
 
+def ones(shape: tuple[int, ...], dtype: str = "float32") -> gt.Tensor:
+    return gt.ones(shape, dtype=dtype, device="cpu")
+
+
 class Trained:
     """A parameter and its optimizer, after two steps."""
 
     def __init__(self) -> None:
-        self.parameter = nn.Parameter(np.ones((2, 3), np.float32))
+        self.parameter = nn.Parameter(ones((2, 3)))
         self.optimizer = optim.AdamW([self.parameter])
         self.group = self.optimizer.param_groups[0]
         self.group["betas"] = [0.9, 0.99]  # a list, which can change in place
-        self.parameter.grad = gt.ones((2, 3))
+        self.parameter.grad = ones((2, 3))
         self.optimizer.step()
         self.optimizer.step()
 
@@ -38,10 +42,10 @@ CHANGES = {
     "option": (lambda it: it.group.update(lr=-1.0), "lr=-1.0"),
     "option in place": (lambda it: it.group["betas"].__setitem__(1, 2.0), "betas"),
     "option and state": (lambda it: it.group.update(amsgrad=True), "max_exp_avg_sq"),
-    "dtype": (lambda it: it.become(gt.ones((2, 3), dtype="float64")), "float64"),
-    "shape": (lambda it: it.become(gt.ones((3, 2))), "shape"),
-    "dtype of the gradient": (lambda it: it.given(gt.ones((2, 3), dtype="float64")), "float64"),
-    "shape of the gradient": (lambda it: it.given(gt.ones((3, 2))), "shape"),
+    "dtype": (lambda it: it.become(ones((2, 3), dtype="float64")), "float64"),
+    "shape": (lambda it: it.become(ones((3, 2))), "shape"),
+    "dtype of the gradient": (lambda it: it.given(ones((2, 3), dtype="float64")), "float64"),
+    "shape of the gradient": (lambda it: it.given(ones((3, 2))), "shape"),
 }
 
 
@@ -97,5 +101,5 @@ def test_what_has_not_changed_is_not_checked_again(monkeypatch):
     it.optimizer.step()
     for name in ("check_options", "states_of", "_check"):
         monkeypatch.setattr(optim.AdamW, name, None)
-    it.parameter.grad = gt.full((2, 3), 2.0)
+    it.parameter.grad = ones((2, 3)) * 2
     it.optimizer.step()

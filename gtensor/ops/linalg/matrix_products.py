@@ -9,13 +9,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from gtensor.array.creation import asarray
-from gtensor.backend import host
 from gtensor.backend.cuda import cupy
 from gtensor.engine.op import op
 from gtensor.engine.samples import Sample
 from gtensor.engine.tensor import Tensor
 from gtensor.ops.arrange.shape import reshape
-from gtensor.ops.build.path_builders import on_gpu
+from gtensor.ops.build.path_builders import placed
 from gtensor.settings import settings
 
 if TYPE_CHECKING:
@@ -105,15 +104,17 @@ def _product_shape(a: Array, b: Array) -> tuple[int, ...]:
     return (*np.broadcast_shapes(a.shape[:-2], b.shape[:-2]), a.shape[-2], b.shape[-1])
 
 
-def _matmul_cpu(x1: Array, x2: Array, *, out: Array | None = None, beta: float = 0.0) -> Array:
+def matmul_cpu(
+    device: Device, x1: Array, x2: Array, *, out: Array | None = None, beta: float = 0.0
+) -> Array:
     """out = x1 @ x2 + beta * out; half precision is multiplied in float32."""
     if (x1.itemsize == 2 or x2.itemsize == 2) and (is_half(x1.dtype) or is_half(x2.dtype)):
-        return _matmul_half(x1, x2, out, beta)
+        return _matmul_half(device, x1, x2, out, beta)
     if beta:
         return _accumulate(x1, x2, out)
     if out is None:
         dtype = x1.dtype if x1.dtype == x2.dtype else np.result_type(x1, x2)
-        out = host().empty(_product_shape(x1, x2), dtype, "matmul")
+        out = device.empty(_product_shape(x1, x2), dtype, "matmul")
     return np.matmul(x1, x2, out)
 
 
@@ -129,17 +130,19 @@ def _accumulate(x1: Array, x2: Array, out: Any) -> Array:
     return out
 
 
-def _matmul_half(x1: Array, x2: Array, out: Array | None, beta: float) -> Array:
-    wide1, wide2 = (host().copy(x, np.float32, "matmul") if is_half(x.dtype) else x
+def _matmul_half(
+    device: Device, x1: Array, x2: Array, out: Array | None, beta: float
+) -> Array:
+    wide1, wide2 = (device.copy(x, np.float32, "matmul") if is_half(x.dtype) else x
                     for x in (x1, x2))
-    product = _matmul_cpu(wide1, wide2)
+    product = matmul_cpu(device, wide1, wide2)
     if out is None:
-        return host().copy(product, np.result_type(x1, x2), "matmul")
+        return device.copy(product, np.result_type(x1, x2), "matmul")
     out[...] = product + out.astype(np.float32) if beta else product
     return out
 
 
-def _matmul_gpu(
+def matmul_gpu(
     device: Device, x1: Array, x2: Array, *, out: Array | None = None, beta: float = 0.0
 ) -> Array:
     """out = x1 @ x2 + beta * out; integers, which no gradient adds to, by a kernel of CuPy's."""
@@ -180,7 +183,7 @@ def _matmul_tangent(
 
 
 matmul_op = op(
-    "matmul", cpu=_matmul_cpu, gpu=on_gpu(_matmul_gpu), saves={"x1": "x2", "x2": "x1"},
+    "matmul", **placed(matmul_cpu, matmul_gpu), saves={"x1": "x2", "x2": "x1"},
     complex=True, backward=_matmul_backward, tangent=_matmul_tangent,
     samples=[Sample(((3, 4), (4, 5))), Sample(((1, 4), (4, 1))), Sample(((2, 3, 4), (2, 4, 2))),
              Sample(((2, 1, 3, 2), (4, 2, 3))), Sample(((0, 3), (3, 2))), Sample(((2, 0), (0, 3)))],
