@@ -187,7 +187,7 @@ class CudaDevice(Device):
 
     def malloc(self, nbytes: int) -> int:
         """The address of a cudaMalloc on this device. Raises MemoryError without room."""
-        with self._cupy_device, no_room_for(f"cudaMalloc of {nbytes} bytes on {self}"):
+        with self._cupy_device, no_room_for("cudaMalloc", nbytes, self):
             return int(cupy().cuda.runtime.malloc(nbytes))
 
     def free(self, address: int) -> None:
