@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from math import prod
 from numbers import Number
+from operator import is_
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar, overload
 
 from gtensor.array.creation import asarray
@@ -54,11 +55,12 @@ _Due: TypeAlias = "tuple[Slot, Tensor, np.dtype, Group]"  # a gradient, its dtyp
 
 
 class _Known:
-    """What was checked of a group: its options, and how many state arrays they need."""
+    """What was checked of a group: its parameters, its options, how many state arrays they need."""
 
-    __slots__ = ("options", "states")
+    __slots__ = ("options", "parameters", "states")
 
-    def __init__(self) -> None:
+    def __init__(self, group: Group) -> None:
+        self.parameters: list[Tensor] = [*group["params"]]
         self.options: Params = {}  # {}: to be checked
         self.states = 0
 
@@ -86,7 +88,6 @@ class Optimizer:
         self.defaults = _plain(defaults)
         self.param_groups: list[Group] = []
         self._slots: list[list[Slot]] = []
-        self._members: list[list[int]] = []  # the parameters' ids
         self._known: list[_Known] = []
         for group in given:
             self.add_param_group(group)
@@ -110,8 +111,7 @@ class Optimizer:
         slots = [self._slot(p, group) for p in group["params"]]
         self.param_groups.append(group)
         self._slots.append(slots)
-        self._members.append([*map(id, group["params"])])
-        self._known.append(_Known())
+        self._known.append(_Known(group))
 
     def _group(self, given: Group) -> Group:
         name = type(self).__name__
@@ -259,7 +259,13 @@ class Optimizer:
             known.options = options
 
     def _check_members(self) -> None:
-        if [[*map(id, group["params"])] for group in self.param_groups] != self._members:
+        edited = len(self.param_groups) != len(self._known)
+        for group, known in zip(self.param_groups, self._known, strict=False):
+            members = group["params"]
+            if len(members) != len(known.parameters) or not all(
+                    map(is_, members, known.parameters)):
+                edited = True
+        if edited:
             raise ValueError(f"the parameters in param_groups of {type(self).__name__} were edited;"
                              " only options may be changed there: use add_param_group, or make a "
                              "new optimizer")

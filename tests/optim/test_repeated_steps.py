@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from copy import deepcopy
+
 import numpy as np
 import pytest
 
@@ -103,3 +105,12 @@ def test_what_has_not_changed_is_not_checked_again(monkeypatch):
         monkeypatch.setattr(optim.AdamW, name, None)
     it.parameter.grad = ones((2, 3)) * 2
     it.optimizer.step()
+
+
+def test_a_copy_steps_its_own_parameters():
+    it = Trained()
+    other = deepcopy(it)
+    it.optimizer.step()
+    other.optimizer.step()
+    np.testing.assert_array_equal(it.parameter.numpy(), other.parameter.numpy())
+    assert other.group["params"][0] is other.parameter is not it.parameter
