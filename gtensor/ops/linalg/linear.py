@@ -50,17 +50,12 @@ def _into_rows(
     return out
 
 
-def _plain(a: Array) -> bool:
-    """Whether a matrix is contiguous and not of a half type, so that a GEMM can read it."""
-    return a.ndim == 2 and a.flags.c_contiguous and a.itemsize > 2
-
-
 def _linear_path(product: Path) -> Path:
     def path(
         device: Device, x: Array, weight: Array, bias: Array | None, *, out: Array | None = None,
         beta: float = 0.0
     ) -> Array:
-        if out is None and _plain(x):
+        if out is None and x.ndim == 2 and x.itemsize > 2 and x.flags.c_contiguous:
             out = product(device, x, weight.T)
         else:
             shape = (*x.shape[:-1], weight.shape[0])
@@ -76,7 +71,8 @@ def _grad_weight_path(product: Path) -> Path:
     def path(
         device: Device, g: Array, x: Array, *, out: Array | None = None, beta: float = 0.0
     ) -> Array:
-        if out is None and _plain(g) and _plain(x):
+        if (out is None and g.ndim == x.ndim == 2 and g.itemsize > 2 and x.itemsize > 2
+                and g.flags.c_contiguous and x.flags.c_contiguous):
             return product(device, g.T, x)
         shape = (g.shape[-1], x.shape[-1])
         rows = _rows(device, g).T, _rows(device, x)
