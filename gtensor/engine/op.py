@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import inspect
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from gtensor.engine.apply import apply, apply_one, apply_pair
 from gtensor.engine.arguments import Arguments, LazySignature, arguments_of, parameters_of
+from gtensor.engine.call_text import written_call
 from gtensor.engine.namespaces import raw, recorded
 from gtensor.engine.storage import FRESH, GIVEN
 
@@ -48,6 +49,7 @@ class Op:
         inputs: str | None = None,
         saves: dict[str, str] | None = None,
         extras: str = "",
+        constants: str = "",
         composed: Callable[..., Tensor] | None = None,
         batch: Callable[..., Any] | None = None,
         samples: Samples | None = REQUIRED,
@@ -57,6 +59,7 @@ class Op:
         variadic: bool = False,
         complex: bool = False,
         owns: bool = False,
+        moves: bool = False,
         doc: str | None = None,
     ) -> None:
         for label, rule in (("cpu", cpu), ("gpu", gpu), ("samples", samples)):
@@ -75,13 +78,23 @@ class Op:
         self.floating = floating
         self.variadic = variadic
         self.complex = complex
+        self.owns = owns
+        self.moves = moves
         self.storage = FRESH if owns else GIVEN  # of outputs that are not views
         self.__doc__ = doc or f"{name}, elementwise with broadcasting."
         takes = arguments_of(cpu)
         _check_reserved(name, takes)
         self.input_names = _input_names(inputs, takes)
+        self.optional_inputs = not takes.defaults.keys().isdisjoint(self.input_names)
+        self.has_params = takes.rest or not _RESERVED.keys() >= {*takes.params}
         self.extra_names = tuple(extras.split())
+        fixed = constants.split()
+        if not {*fixed} <= {*self.input_names}:
+            raise TypeError(f"op {name!r} was given constants {constants!r}; wanted some of its "
+                            f"inputs: {', '.join(self.input_names)}")
+        self.constants = tuple([self.input_names.index(n) for n in fixed])  # their places
         self._plan_saves(saves or {})
+        self._callers: list[tuple[object, str]] = []
 
     def _plan_saves(self, saves: dict[str, str]) -> None:
         """From "the gradient of a needs b" to positions among inputs, output, extras."""
@@ -93,6 +106,7 @@ class Op:
                   for name, text in saves.items()}
         self.save_positions = tuple(sorted(set().union(*needed.values())))
         self.save_names = tuple(names[p] for p in self.save_positions)
+        self.saves_extras = any(name in self.extra_names for name in self.save_names)
         self.save_index = {name: k for k, name in enumerate(self.save_names)}
         # for records that save nothing, so that a rule can always unpack step.saved
         self.nothing_saved: tuple[Saved, Guards] = ((None,) * len(self.save_names), ())
@@ -108,27 +122,35 @@ class Op:
         names = self.input_names[:1 if self.variadic else None]
         return inspect.Signature([*[inspect.Parameter(n, kind) for n in names], *params])
 
+    @cached_property
+    def call(self) -> Callable[..., Tensor]:
+        """The function that runs the op, written at the first call; `self(...)` calls it, too."""
+        call = written_call(self)
+        object.__setattr__(self, "__class__", type("Op", (Op,), {"__call__": staticmethod(call)}))
+        for holder, name in self._callers:
+            setattr(holder, name, call)
+        return call
+
+    def __setattr__(self, name: str, value: object) -> None:
+        object.__setattr__(self, name, value)
+        if name == "cpu" and "call" in vars(self):  # the text may have named the former path
+            del self.call
+            _ = self.call
+
+    def serve(self, holder: object, name: str) -> None:
+        """Make `holder.name` the function that runs the op."""
+        self._callers.append((holder, name))
+        setattr(holder, name, lambda *inputs, **params: self.call(*inputs, **params))
+
     def __call__(self, *inputs: Operand | None, **params: Any) -> Tensor:
-        return apply(self, inputs, params)
+        return self.call(*inputs, **params)
 
     def record(self, *inputs: Any, out: Any = None, beta: float = 0, **params: Any) -> Tensor:
         """The op in the namespace `recorded`: a call that ignores the buffer."""
-        return apply(self, inputs, params)
+        return self.call(*inputs, **params)
 
     def __repr__(self) -> str:
         return f"<op {self.name}>"
-
-
-class UnaryOp(Op):
-    """An op of one input, with the short call path."""
-
-    __call__ = apply_one  # type: ignore[assignment]  # takes one input
-
-
-class BinaryOp(Op):
-    """An op of two inputs without parameters, with the short call path."""
-
-    __call__ = apply_pair  # type: ignore[assignment]  # takes two
 
 
 class _Plans(dict[int, tuple[int | None, ...]]):
@@ -146,14 +168,6 @@ class _Plans(dict[int, tuple[int | None, ...]]):
         plan = tuple(p if p in wanted else None for p in self.positions) if wanted else ()
         self[mask] = plan
         return plan
-
-
-def _class_for(names: tuple[str, ...], takes: Arguments, more: Mapping[str, Any]) -> type[Op]:
-    """The class with the shortest call path."""
-    if more.get("extras") or more.get("view") or more.get("variadic"):
-        return Op
-    plain = not takes.rest and _RESERVED.keys() >= {*takes.params}
-    return UnaryOp if len(names) == 1 else BinaryOp if len(names) == 2 and plain else Op
 
 
 def _check_reserved(name: str, takes: Arguments) -> None:
@@ -189,15 +203,24 @@ def op(
         cpu, gpu: `path(*arrays, out=None, **params) -> array` on NumPy and CuPy arrays. `out`, when
             given, is the buffer to write. Positional parameters name the inputs.
         backward: `rule(ns, step, g)` writing to its parents through `step.give/lend/into`, a
-            `pointwise(...)` declaration, or None if the op has no derivative.
-        tangent: `rule(ns, primals, tangents, out, params) -> tangent`, or None.
+            `pointwise(...)` declaration, or None if the op has no derivative. It asks g for shape,
+            dtype and ndim only; functions of `ns` do the rest, with axes counted from the end.
+        tangent: `rule(ns, primals, tangents, out, params) -> tangent`; the tangent is None where
+            none reaches the output. None for an op without such a rule: its `composed` form is
+            used, or forward mode refuses it. An op that is constant almost everywhere says so
+            with `gtensor.ops.build.pointwise.zero_tangent`.
         saves: for each differentiable input, the names its gradient needs, e.g. {"x": "out"}.
-        extras: names of further arrays that the paths return beside the output, for saving.
+        extras: names of further arrays that the paths return beside the output, for saving. They
+            carry no derivative: a rule that is differentiated again computes them from the inputs.
+        constants: names of the inputs that the rules treat as constants: they get no gradient.
         composed: the same function in other ops; records a fused op that has no rule of its own.
         samples: inputs for the generated tests (see `gtensor.testing.opcheck`).
         reference: `function(torch, *tensors, **params)` for the comparison with PyTorch.
         view: the output may share its input's memory.
+        moves: the output may be on another device than the inputs.
         floating: integer inputs are converted to the default float dtype first.
+        batch: `rule(op, inputs, mapped, params) -> output`, for `vmap`: where `mapped`, an input's
+            first axis is that of the examples, as it must be of the output.
         variadic: takes any number of inputs, all treated alike.
         owns: the paths return new memory, never an input, a view (without `view=True`), or an array
             that is kept elsewhere. Then a later op may overwrite it, as in-place batch norm does.
@@ -214,12 +237,12 @@ def op(
     declaration = backward if hasattr(backward, "derivative") else None
     if declaration is not None:
         backward, tangent, more["saves"] = declaration.derivative(names)
+        more.setdefault("batch", declaration.batch)
     if backward is REQUIRED or tangent is REQUIRED:
         missing = "backward" if backward is REQUIRED else "tangent"
         raise TypeError(f"op {name!r} has no {missing} rule; give it, or None on purpose")
     more.setdefault("owns", sys._getframe(1).f_globals.get("__name__", "").startswith("gtensor."))
-    kind = _class_for(names, takes, more)
-    made = kind(name, cpu=cpu, gpu=gpu, backward=backward, tangent=tangent, **more)
+    made = Op(name, cpu=cpu, gpu=gpu, backward=backward, tangent=tangent, **more)
     if declaration is not None:
         declaration.bind(made)
     registry[name] = made

@@ -259,9 +259,15 @@ def second(case: Case) -> None:
 
 
 def tangent(case: Case) -> None:
-    """<tangent(v), u> = <v, backward(u)>, for tangents of all inputs, and of some."""
+    """<tangent(v), u> = <v, backward(u)>, for tangents of all inputs, and of some.
+
+    Without a backward rule the tangent equals central differences: that of a constant is 0.
+    """
     rule: Any = case.op.tangent  # on Tensors
     if rule is None or not case.floats:
+        return
+    if not case.differentiable:
+        _differences(case)
         return
     inputs = case.inputs(requires=case.floats)
     output = case.call(inputs)
@@ -273,6 +279,8 @@ def tangent(case: Case) -> None:
         vs = [random_like(x, case.rng) if i in mask and x is not None else None
               for i, x in enumerate(primals)]
         moved = rule(recorded, primals, tuple(vs), value, case.params())
+        if moved is None:
+            moved = recorded.zero_gradient(value)
         if moved.shape != output.shape or moved.dtype != output.dtype:
             raise CheckError(f"the tangent has shape {moved.shape} and dtype {moved.dtype}; the "
                              f"output has {output.shape} and {output.dtype}")
@@ -283,6 +291,23 @@ def tangent(case: Case) -> None:
         if abs(ahead - back) > _tangent_tolerance(output) * size:
             raise CheckError(f"with tangents of inputs {list(mask)}: <tangent(v), u> is "
                              f"{ahead:.12g}, <v, backward(u)> is {back:.12g}")
+
+
+def _differences(case: Case) -> None:
+    """The tangent against central differences; of True and False as 1 and 0."""
+    rule: Any = case.op.tangent
+    primals = tuple(case.inputs())
+    vs = [random_like(x, case.rng) if i in case.floats and x is not None else None
+          for i, x in enumerate(primals)]
+    moved = rule(recorded, primals, tuple(vs), case.value(primals), case.params())
+    ends = []
+    for step in (STEP, -STEP):
+        arrays = [a if a is None or v is None else a + step * to_numpy(v)
+                  for a, v in zip(case.arrays, vs, strict=True)]
+        ends.append(to_numpy(case.value(case.inputs(arrays))).astype(np.float64))
+    wanted = (ends[0] - ends[1]) / (2 * STEP)
+    close("the tangent", np.zeros(wanted.shape) if moved is None else moved, wanted, NUMERIC,
+          ("given", "central differences"))
 
 
 def _tangent_tolerance(output: Tensor) -> float:

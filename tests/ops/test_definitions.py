@@ -14,6 +14,7 @@ import gtensor.nn
 from gtensor.backend.kernels import elementwise
 from gtensor.engine.namespaces import public, raw, recorded
 from gtensor.engine.op import Op, registry
+from gtensor.ops.build.pointwise import zero_tangent
 from gtensor.testing import OpcheckError, opcheck
 
 NAMES = sorted(name for name, definition in registry.items() if definition.samples is not None)
@@ -208,6 +209,8 @@ WRONG = {
         "saves": {"x": "x"},
         "tangent": lambda ns, primals, tangents, out, params: ns.multiply(
             tangents[0], ns.multiply(_sigmoid(ns, primals[0]), 1.0005))}),
+    "tangent called zero": (("tangent",), {
+        "backward": None, "tangent": zero_tangent}),
     "refuses strided inputs": (("writes",), {
         "cpu": lambda x, out=None: np.logaddexp(x if x.flags.c_contiguous else None, 0, out=out)}),
 }
@@ -258,6 +261,8 @@ def test_a_taken_name_and_unknown_saves_fail_at_registration(own_op: Callable[..
         gt.op("own_softplus", **_softplus_rules())
     with pytest.raises(TypeError, match=r"saves \['z'\]"):
         gt.op("own_typo", **_softplus_rules(backward=gt.pointwise(gt.d("z", lambda ns, g: g))))
+    with pytest.raises(TypeError, match="constants 'z'; wanted some of its inputs: x"):
+        gt.op("own_typo", **_softplus_rules(constants="z"))
 
 
 def test_unknown_names_and_ops_without_samples_are_refused(own_op: Callable[..., Op]) -> None:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from gtensor.engine.op import op
 from gtensor.engine.samples import alike, apart, normal, unary
 from gtensor.engine.tensor import Tensor
-from gtensor.ops.arrange.shape import axis_index
+from gtensor.ops.arrange.shape import along, axis_index, from_end
 from gtensor.ops.build.arguments import want_tensors
 from gtensor.ops.build.fused import fused
 from gtensor.ops.build.half_kernels import wide_kernel
@@ -151,10 +151,9 @@ def glu(input: Tensor, dim: int = -1) -> Tensor:
     Source: Dauphin et al., "Language modeling with gated convolutional networks", 2016.
     """
     want_tensors("glu", input=input)
-    axis = axis_index(dim, input.ndim, "glu")
+    axis = from_end(axis_index(dim, input.ndim, "glu"), input.ndim)
     half, odd = divmod(input.shape[axis], 2)
     if odd:
         raise ValueError(f"glu was given {input.shape[axis]} elements along axis {dim}; wanted an "
                          "even number")
-    lead = (slice(None),) * axis
-    return gated(input[(*lead, slice(0, half))], input[(*lead, slice(half, None))])
+    return gated(input[along(axis, 0, half)], input[along(axis, half, None)])

@@ -12,10 +12,11 @@ import numpy as np
 from gtensor.engine.namespaces import raw
 from gtensor.engine.op import op
 from gtensor.engine.samples import Sample, below, normal
-from gtensor.engine.tensor import Tensor
-from gtensor.ops.arrange.shape import reshape
+from gtensor.engine.tensor import Tensor, wrap
+from gtensor.ops.arrange.shape import first_tangent, reshape
 from gtensor.ops.build.arguments import same_dtype, want_tensors
-from gtensor.ops.build.path_builders import placed, settled
+from gtensor.ops.build.path_builders import settled
+from gtensor.ops.build.pointwise import zero_tangent
 
 if TYPE_CHECKING:
     from types import ModuleType
@@ -132,8 +133,7 @@ def _pick_reference(torch: Any, x: Any, target: Any, ignore_index: int, classes:
 pick_class = op(
     "pick_class", **placed(_pick_path), saves={"x": "target"},
     backward=lambda ns, step, g: step.give(0, ns.place_class(g, step.saved[0], **step.params)),
-    tangent=lambda ns, primals, tangents, out, params: ns.pick_class(
-        tangents[0], primals[1], **params),
+    tangent=first_tangent("pick_class"),
     samples=_pick_samples(adjoint=False), reference=_pick_reference,
     doc="The entries of x (N, C, ...) at the classes in target (N, ...); 0 where it is ignored.",
 )
@@ -141,8 +141,7 @@ pick_class = op(
 place_class = op(
     "place_class", **placed(_place_path), saves={"g": "target"},
     backward=lambda ns, step, g: step.give(0, ns.pick_class(g, step.saved[0], **step.params)),
-    tangent=lambda ns, primals, tangents, out, params: ns.place_class(
-        tangents[0], primals[1], **params),
+    tangent=first_tangent("place_class"),
     samples=_pick_samples(adjoint=True),
     doc="Zeros (N, C, ...) with g (N, ...) at the classes in target: the adjoint of pick_class.",
 )
@@ -174,7 +173,8 @@ def _class_targets_path(
 
 
 class_targets = op(
-    "class_targets", **placed(_class_targets_path), backward=None, tangent=None,
+    "class_targets", cpu=_class_targets_path, gpu=_class_targets_path, backward=None,
+    tangent=zero_tangent,
     samples=[Sample((shape,), below(3), {
         "classes": 3, "ignore_index": -100, "smoothing": 0.0, "dtype": np.dtype(np.float64)})
         for shape in ((4,), (2, 5), (), (0,))],
@@ -182,7 +182,7 @@ class_targets = op(
 )
 
 
-def class_weights(name: str, scores: Tensor, weight: Tensor | None) -> Array | None:
+def class_weights(name: str, scores: Tensor, weight: Tensor | None) -> Tensor | None:
     """A copy of the weights: a loss may be differentiated after they changed."""
     if weight is None:
         return None
@@ -194,7 +194,7 @@ def class_weights(name: str, scores: Tensor, weight: Tensor | None) -> Array | N
         raise ValueError(f"{name} was given a weight that requires a gradient; it is a constant: "
                          "detach() it first")
     same_dtype(name, input=scores, weight=weight)
-    return weight.device.copy(weight._array)
+    return wrap(weight.device.copy(weight._array), weight.device)
 
 
 def one_hot(tensor: Tensor, num_classes: int = -1) -> Tensor:

@@ -12,13 +12,13 @@ from gtensor.engine.op import op
 from gtensor.engine.samples import Sample, below, normal
 from gtensor.engine.tensor import Tensor
 from gtensor.ops.arrange.class_indices import check_range
+from gtensor.ops.arrange.shape import first_tangent
 from gtensor.ops.build.cpu_tiles import computed_in
 from gtensor.ops.build.path_builders import placed
 from gtensor.settings import settings
 
 if TYPE_CHECKING:
-    from gtensor.backend import Device
-    from gtensor.backend.typing import Array, Params, Path
+    from gtensor.backend.typing import Array, Params
     from gtensor.engine.typing import Namespace, Step, Values
 
 __all__: list[str] = []  # embedding is public in gtensor.nn.functional
@@ -29,8 +29,8 @@ def _gather(
     out: Array | None = None
 ) -> Array:
     if out is None:
-        shape = (*indices.shape, weight.shape[1])
-        out = device.empty(shape, weight.dtype, "embedding")
+        shape = (*indices.shape, weight.shape[-1])
+        out = device_of(weight).empty(shape, weight.dtype, "embedding")
     if isinstance(weight, np.ndarray):
         np.take(weight, indices, axis=0, out=out, mode="clip")  # with "raise" NumPy buffers `out`
     else:
@@ -83,7 +83,7 @@ def _scatter_gpu(
 def _embedding_backward(ns: Namespace, step: Step, g: Array) -> None:
     buffer, beta = step.into(0)
     step.give(0, ns.embedding_grad(
-        g, *step.saved, rows=step.shape(0)[0], padding_idx=step.params["padding_idx"], out=buffer,
+        g, *step.saved, rows=step.shape(0)[-2], padding_idx=step.params["padding_idx"], out=buffer,
         beta=beta))
 
 
@@ -101,15 +101,6 @@ def _embedding_grad_backward(ns: Namespace, step: Step, u: Array) -> None:
     step.give(0, _without_padding(ns, rows, indices, padding_idx))
 
 
-def _first_tangent(name: str) -> Path:
-    def tangent(
-        ns: Namespace, primals: Values, tangents: Values, out: Array, params: Params
-    ) -> Array:
-        return getattr(ns, name)(tangents[0], primals[1], **params)
-
-    return tangent
-
-
 def _embedding_tangent(
     ns: Namespace, primals: Values, tangents: Values, out: Array, params: Params
 ) -> Array:
@@ -119,7 +110,7 @@ def _embedding_tangent(
 
 embedding_grad = op(
     "embedding_grad", cpu=_scatter_cpu, gpu=_scatter_gpu, saves={"g": "indices"},
-    backward=_embedding_grad_backward, tangent=_first_tangent("embedding_grad"),
+    backward=_embedding_grad_backward, tangent=first_tangent("embedding_grad"),
     samples=[Sample(((*shape, 3), shape), (normal, below(4)), {"rows": 4, "padding_idx": pad})
              for shape, pad in (((5,), None), ((2, 3), 1), ((0,), None), ((), None))],
     doc="Rows of g (..., D) added up by index into (rows, D), but those of padding_idx.",

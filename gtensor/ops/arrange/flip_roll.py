@@ -12,13 +12,14 @@ from gtensor.engine.tensor import Tensor
 from gtensor.ops.arrange.shape import (
     Axes,
     axis_index,
-    axis_indices,
     flatten,
     integers,
     linear_tangent,
     reshape,
+    trailing_axes,
 )
-from gtensor.ops.build.path_builders import placed, settled
+from gtensor.ops.build.batching import unchanged
+from gtensor.ops.build.path_builders import settled
 
 if TYPE_CHECKING:
     from gtensor.backend import Device
@@ -31,18 +32,18 @@ METHODS = ("flip",)
 
 
 def _flip(x: Array, *, axes: tuple[int, ...], out: Array | None = None) -> Array:
-    key: tuple[slice | int, ...] = tuple(
-        slice(None, None, -1 if i in axes else 1) for i in range(x.ndim))
-    view = x[(*key, ...)]  # the ellipsis: so that a 0-d array stays one
+    steps = (-1 if i in axes else 1 for i in range(-x.ndim, 0))
+    key: tuple[Any, ...] = tuple(slice(None, None, step) for step in steps)
+    view = x[(..., *key)]  # the ellipsis: so that a 0-d array stays one
     return settled(view, out)
 
 
 _flip_op = op(
     "flip", cpu=_flip, gpu=_flip, view=True, complex=True,
     backward=lambda ns, step, g: step.give(0, ns.flip(g, axes=step.params["axes"])),
-    tangent=linear_tangent("flip"),
+    tangent=linear_tangent("flip"), batch=unchanged,
     samples=[Sample((s,), normal, {"axes": a})
-             for s, a in (((5,), (0,)), ((3, 4), (1,)), ((2, 3, 4), (0, 2)), ((0, 2), (0,)),
+             for s, a in (((5,), (-1,)), ((3, 4), (-1,)), ((2, 3, 4), (-3, -1)), ((0, 2), (-2,)),
                           ((), ()))],
     reference=lambda torch, x, axes: torch.flip(x, axes),
     doc="The elements in the opposite order along some axes: a view.",
@@ -51,19 +52,23 @@ _flip_op = op(
 
 def flip(x: Tensor, /, axis: Axes | None = None) -> Tensor:
     """The elements in the opposite order along `axis`, or several (all for None): a view."""
-    axes = tuple(range(x.ndim)) if axis is None else axis_indices(axis, x.ndim, "flip")
+    axes = tuple(range(-x.ndim, 0)) if axis is None else trailing_axes(axis, x.ndim, "flip")
     return _flip_op(x, axes=axes)
 
 
-def _roll(device: Device, x: Array, *, shifts: tuple[int, ...], out: Array | None = None) -> Array:
-    """Each axis is cut in two, and each combination of the parts is copied to its new place."""
+def _roll(x: Array, *, shifts: tuple[int, ...], out: Array | None = None) -> Array:
+    """Each axis is cut in two, and each combination of the parts is copied to its new place.
+
+    The shifts are of the last axes.
+    """
     if out is None:
         out = device.empty(x.shape, x.dtype, "roll")
     target: Any  # tuples of slices, which NumPy's overloads refuse beside an ellipsis
     source: Any
-    for parts in product(*map(_parts, x.shape, shifts)):
+    sizes = x.shape[x.ndim - len(shifts):]
+    for parts in product(*map(_parts, sizes, shifts)):
         target, source = (tuple(part[side] for part in parts) for side in (0, 1))
-        out[(*target, ...)] = x[(*source, ...)]
+        out[(..., *target)] = x[(..., *source)]
     return out
 
 
@@ -87,7 +92,8 @@ _roll_op = op(
                           ((0, 2), (1, 1)), ((), ()))],
     reference=lambda torch, x, shifts: (
         torch.roll(x, shifts, tuple(range(x.ndim))) if shifts else x.clone()),
-    doc="The elements moved by `shifts` places along the axes, those pushed out coming back in.",
+    doc="The elements moved by `shifts` places along the last axes, those pushed out coming back "
+        "in.",
 )
 
 

@@ -11,22 +11,21 @@ from gtensor.engine.op import op
 from gtensor.engine.samples import Draw, Sample, normal
 from gtensor.engine.tensor import Tensor
 from gtensor.ops.arrange.scatter import added
-from gtensor.ops.arrange.shape import axis_index
-from gtensor.ops.build.path_builders import placed, settled
+from gtensor.ops.arrange.shape import axis_index, first_tangent, resized
+from gtensor.ops.build.path_builders import settled
 
 if TYPE_CHECKING:
-    from gtensor.backend import Device
-    from gtensor.backend.typing import Array, Params, Path
-    from gtensor.engine.typing import Namespace, Operand, Step, Values
+    from gtensor.backend.typing import Array
+    from gtensor.engine.typing import Namespace, Operand, Step
 
 __all__ = ["take_along_axis"]
 
 
 def _key(device: Device, indices: Array, shape: tuple[int, ...], axis: int) -> tuple[Array, ...]:
     """The key of the elements, of an array of `shape`, at `indices` along an axis."""
-    xp, ndim = device.xp, len(shape)
-    return tuple(indices if i == axis else xp.arange(n).reshape(-1, *(1,) * (ndim - i - 1))
-                 for i, n in enumerate(shape))
+    xp, ndim = device_of(indices).xp, len(shape)
+    return tuple(indices if i == axis else xp.arange(n).reshape(-1, *(1,) * (-i - 1))
+                 for i, n in zip(range(-ndim, 0), shape, strict=True))
 
 
 def _take_along(
@@ -49,21 +48,12 @@ def _take_along_backward(ns: Namespace, step: Step, g: Array) -> None:
         g, *step.saved, axis=step.params["axis"], shape=step.shape(0), out=buffer, beta=beta))
 
 
-def _first_tangent(name: str) -> Path:
-    def tangent(
-        ns: Namespace, primals: Values, tangents: Values, out: Array, params: Params
-    ) -> Array:
-        return getattr(ns, name)(tangents[0], primals[1], **params)
-
-    return tangent
-
-
 def _torch_take(torch: Any, x: Any, indices: Any, axis: int) -> Any:
     return torch.take_along_dim(x, indices % x.shape[axis], axis)
 
 
-_SHAPES = (((7,), (4,), 0), ((3, 5), (3, 9), 1), ((3, 5), (2, 5), 0), ((2, 1, 3), (1, 4, 6), 2),
-           ((3, 4), (0, 4), 0))
+_SHAPES = (((7,), (4,), -1), ((3, 5), (3, 9), -1), ((3, 5), (2, 5), -2),
+           ((2, 1, 3), (1, 4, 6), -1), ((3, 4), (0, 4), -2))
 
 
 def _places(size: int) -> Draw:
@@ -73,7 +63,7 @@ def _places(size: int) -> Draw:
 
 def _selected(shape: tuple[int, ...], indices: tuple[int, ...], axis: int) -> tuple[int, ...]:
     """The shape of the elements taken."""
-    return np.broadcast_shapes((*shape[:axis], 1, *shape[axis + 1:]), indices)
+    return np.broadcast_shapes(resized(shape, axis, 1), indices)
 
 
 scatter_along_op = op(
@@ -81,7 +71,7 @@ scatter_along_op = op(
     saves={"g": "indices"},
     backward=lambda ns, step, u: step.give(0, ns.take_along_axis(
         u, *step.saved, axis=step.params["axis"])),
-    tangent=_first_tangent("scatter_along_axis"),
+    tangent=first_tangent("scatter_along_axis"),
     samples=[Sample((_selected(s, i, a), i), (normal, _places(s[a])), {"axis": a, "shape": s})
              for s, i, a in _SHAPES],
     doc="Zeros of `shape` with g added at indices along an axis: the adjoint of take_along_axis. "
@@ -89,8 +79,8 @@ scatter_along_op = op(
 )
 
 take_along_op = op(
-    "take_along_axis", **placed(_take_along), complex=True, saves={"x": "indices"},
-    backward=_take_along_backward, tangent=_first_tangent("take_along_axis"),
+    "take_along_axis", cpu=_take_along, gpu=_take_along, complex=True, saves={"x": "indices"},
+    backward=_take_along_backward, tangent=first_tangent("take_along_axis"),
     samples=[Sample((s, i), (normal, _places(s[a])), {"axis": a}) for s, i, a in _SHAPES],
     reference=_torch_take,
     doc="The elements of x at indices along an axis: a copy.",
@@ -115,7 +105,7 @@ def take_along_axis(x: Tensor, indices: Operand, /, axis: int = -1) -> Tensor:
         raise ValueError(f"take_along_axis of a tensor of shape {x.shape} with indices of shape "
                          f"{where.shape}; wanted as many axes, broadcasting but for axis {place}")
     try:
-        return take_along_op(x, where, axis=place)
+        return take_along_op(x, where, axis=place - x.ndim)
     except IndexError as error:
         raise IndexError(f"take_along_axis of a tensor of shape {x.shape} with indices of shape "
                          f"{where.shape}: {error}") from None

@@ -21,6 +21,7 @@ from gtensor.ops.arrange.shape import (
     integers,
     linear_tangent,
     reshape,
+    resized,
 )
 from gtensor.ops.build.path_builders import placed
 
@@ -42,10 +43,9 @@ def _concat_path(
     device: Device, *arrays: Array, axis: int, sizes: tuple[int, ...], out: Array | None = None
 ) -> Array:
     if out is None:
-        shape = list(arrays[0].shape)
-        shape[axis] = sum(sizes)
+        shape = resized(arrays[0].shape, axis, sum(sizes))
         dtype = np.result_type(*[a.dtype for a in arrays])
-        out = device.empty(tuple(shape), dtype, "concat")
+        out = device_of(arrays[0]).empty(shape, dtype, "concat")
     start = 0
     for a, size in zip(arrays, sizes, strict=True):
         out[along(axis, start, start + size)] = a
@@ -67,15 +67,16 @@ def _concat_backward(ns: Namespace, step: Step, g: Array) -> None:
 def _concat_tangent(
     ns: Namespace, primals: Values, tangents: Values, out: Array, params: Params
 ) -> Array:
-    parts = [ns.multiply(p, 0) if t is None else t for p, t in zip(primals, tangents, strict=True)]
+    parts = [ns.zero_gradient(p) if t is None else t
+             for p, t in zip(primals, tangents, strict=True)]
     return ns.concat(*parts, **params)
 
 
 _concat_op = op(
     "concat", inputs="", variadic=True, **placed(_concat_path), complex=True,
     backward=_concat_backward, tangent=_concat_tangent,
-    samples=[Sample(((2, 3), (4, 3)), normal, {"axis": 0, "sizes": (2, 4)}),
-             Sample(((2, 3), (2, 0), (2, 1)), normal, {"axis": 1, "sizes": (3, 0, 1)})],
+    samples=[Sample(((2, 3), (4, 3)), normal, {"axis": -2, "sizes": (2, 4)}),
+             Sample(((2, 3), (2, 0), (2, 1)), normal, {"axis": -1, "sizes": (3, 0, 1)})],
     reference=lambda torch, *xs, axis, sizes: torch.cat(xs, dim=axis),
     doc="The inputs joined along an axis: a copy in their common dtype.",
 )
@@ -97,7 +98,8 @@ def concat(arrays: Sequence[Tensor], /, axis: int | None = 0) -> Tensor:
                 if i != axis):
             raise ValueError(f"concat along axis {axis} of shapes {first.shape} and {t.shape}; "
                              "wanted shapes that differ in that axis only")
-    return _concat_op(*tensors, axis=axis, sizes=tuple(t.shape[axis] for t in tensors))
+    return _concat_op(*tensors, axis=axis - first.ndim,
+                      sizes=tuple(t.shape[axis] for t in tensors))
 
 
 def stack(arrays: Sequence[Tensor], /, axis: int = 0) -> Tensor:
@@ -148,35 +150,37 @@ def tile(x: Tensor, repetitions: Sequence[int], /) -> Tensor:
     return reshape(laid, tuple(c * n for c, n in pairs), copy=True)
 
 
-def _repeat_path(
-    device: Device, x: Array, *, count: int, axis: int, out: Array | None = None
-) -> Array:
-    shape = x.shape
+def _repeat_path(x: Array, *, count: int, axis: int, out: Array | None = None) -> Array:
     if out is None:
-        whole = (*shape[:axis], shape[axis] * count, *shape[axis + 1:])
-        out = device.empty(whole, x.dtype, "repeat")
-    spread = out.reshape(*shape[:axis + 1], count, *shape[axis + 1:])  # a view: an axis is split
-    before: tuple[slice | int, ...] = (slice(None),) * (axis + 1)
+        whole = resized(x.shape, axis, x.shape[axis] * count)
+        out = device_of(x).empty(whole, x.dtype, "repeat")
+    apart = out.reshape(_apart(x.shape, axis, count))  # a view: an axis is split
+    behind: tuple[slice | int | None, ...] = (slice(None),) * (-axis - 1)
     if count > _COPIES:
-        spread[...] = x[(*before, None)]
+        apart[...] = x[(..., None, *behind)]
     else:  # NumPy is slow at many short runs
         for k in range(count):
-            spread[(*before, k)] = x
+            apart[(..., k, *behind)] = x
     return out
 
 
+def _apart(shape: tuple[int, ...], axis: int, count: int) -> tuple[int, ...]:
+    """The shape with the repetitions as an axis of their own, behind `axis`."""
+    return (*shape[:axis], shape[axis], count, *shape[axis:][1:])
+
+
 def _repeat_backward(ns: Namespace, step: Step, g: Array) -> None:
-    shape, axis = step.shape(0), step.params["axis"]
-    apart = (*shape[:axis + 1], step.params["count"], *shape[axis + 1:])
-    step.give(0, ns.sum(ns.reshape(g, shape=apart), axis=(axis + 1,), keepdims=False))
+    axis, count = step.params["axis"], step.params["count"]
+    parts = ns.reshape(g, shape=_apart(step.shape(0), axis, count))
+    step.give(0, ns.sum(parts, axis=(axis,), keepdims=False))
 
 
 _repeat_op = op(
     "repeat", **placed(_repeat_path), complex=True,
     backward=_repeat_backward, tangent=linear_tangent("repeat"),
     samples=[Sample((s,), normal, {"axis": a, "count": n})
-             for s, a, n in (((5,), 0, 3), ((2, 3), 1, 20), ((2, 3, 2), 1, 2), ((2, 0), 0, 2),
-                             ((3,), 0, 0))],
+             for s, a, n in (((5,), -1, 3), ((2, 3), -1, 20), ((2, 3, 2), -2, 2), ((2, 0), -2, 2),
+                             ((3,), -1, 0))],
     reference=lambda torch, x, axis, count: torch.repeat_interleave(x, count, axis),
     doc="Each slice along an axis `count` times, one after the other: a copy.",
 )
@@ -199,7 +203,7 @@ def repeat(x: Tensor, repeats: int | Tensor, /, axis: int | None = None) -> Tens
                              f"{size}; wanted one count, or one for each")
         indices = x.device.from_numpy(np.repeat(np.arange(size), counts))
         return take(x, wrap(indices, x.device), axis=place)
-    return _repeat_op(x, count=int(counts.item()), axis=place)
+    return _repeat_op(x, count=int(counts.item()), axis=place - x.ndim)
 
 
 def _counts(repeats: int | Tensor) -> np.ndarray:

@@ -20,32 +20,33 @@ if TYPE_CHECKING:
 
 __all__: list[str] = []  # pad is public in gtensor.nn.functional
 
-Pads = tuple[tuple[int, int], ...]  # before and after, for each axis
+Pads = tuple[tuple[int, int], ...]  # before and after, for each of the last axes
 _MODES = ("constant", "reflect", "replicate", "circular")
 
 
 def _inside(shape: tuple[int, ...], pads: Pads) -> tuple[slice, ...]:
-    """Where an array of `shape` lies in the padded one."""
-    return tuple(slice(before, before + n) for n, (before, _) in zip(shape, pads, strict=True))
+    """Where the last axes of an array of `shape` lie in those of the padded one."""
+    padded = shape[len(shape) - len(pads):]
+    return tuple(slice(before, before + n) for n, (before, _) in zip(padded, pads, strict=True))
 
 
-def _pad_path(
-    device: Device, x: Array, *, pads: Pads, value: float, out: Array | None = None
-) -> Array:
+def _pad_path(x: Array, *, pads: Pads, value: float, out: Array | None = None) -> Array:
+    lead = x.ndim - len(pads)
     if out is None:
-        shape = tuple(n + sum(p) for n, p in zip(x.shape, pads, strict=True))
-        out = device.empty(shape, x.dtype, "pad")
+        sizes = (n + sum(p) for n, p in zip(x.shape[lead:], pads, strict=True))
+        out = device_of(x).empty((*x.shape[:lead], *sizes), x.dtype, "pad")
     inside: tuple[Any, ...] = _inside(x.shape, pads)  # NumPy's overloads refuse such a key
-    value = device.assignable(value, out.dtype)
-    for axis, (place, n) in enumerate(zip(inside, out.shape, strict=True)):  # the border only
+    value = device_of(out).assignable(value, out.dtype)
+    for axis, (place, n) in enumerate(zip(inside, out.shape[lead:], strict=True)):  # the border
+        behind = (slice(None),) * (len(pads) - axis - 1)
         for border in (slice(0, place.start), slice(place.stop, n)):
-            out[(*inside[:axis], border, ...)] = value
-    out[(*inside, ...)] = x
+            out[(..., *inside[:axis], border, *behind)] = value
+    out[(..., *inside)] = x
     return out
 
 
 def _pad_backward(ns: Namespace, step: Step, g: Array) -> None:
-    step.give(0, ns.slice(g, key=_inside(step.shape(0), step.params["pads"])))
+    step.give(0, ns.slice(g, key=(..., *_inside(step.shape(0), step.params["pads"]))))
 
 
 def _pad_tangent(
@@ -64,7 +65,7 @@ pad_op = op(
     samples=[Sample((shape,), normal, {"pads": pads, "value": value}) for shape, pads, value in (
         ((4,), ((1, 2),), 0.0), ((2, 3), ((0, 1), (2, 0)), 1.5), ((2, 0), ((1, 1), (0, 2)), 2.0))],
     reference=_pad_reference,
-    doc="x with a border of `value`; pads holds before and after for each axis.",
+    doc="x with a border of `value`; pads holds before and after for each of the last axes.",
 )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import operator
 from collections.abc import Callable, Iterable, Sequence
 from math import prod
+from types import EllipsisType
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -13,7 +14,8 @@ from gtensor.backend import Device, element_type, get_device
 from gtensor.engine.op import op
 from gtensor.engine.samples import Sample, normal, unary
 from gtensor.engine.tensor import Tensor
-from gtensor.ops.build.path_builders import placed, settled
+from gtensor.ops.build.batching import broadcast_shape, in_order, to_shape, unchanged
+from gtensor.ops.build.path_builders import settled
 
 if TYPE_CHECKING:
     from gtensor.backend.typing import Array, DTypeLike, Params, Path
@@ -38,6 +40,17 @@ def linear_tangent(name: str) -> Path:
         ns: Namespace, primals: Values, tangents: Values, out: Array, params: Params
     ) -> Array:
         return getattr(ns, name)(*tangents, **params)
+
+    return tangent
+
+
+def first_tangent(name: str) -> Path:
+    """The tangent of an op that is linear in its first input, the others being indices."""
+
+    def tangent(
+        ns: Namespace, primals: Values, tangents: Values, out: Array, params: Params
+    ) -> Array:
+        return getattr(ns, name)(tangents[0], *primals[1:], **params)
 
     return tangent
 
@@ -67,10 +80,23 @@ def lone(axis: Axes | None, ndim: int) -> bool:
 
 
 def along_one(function: Callable[..., Tensor], x: Tensor, axis: int, name: str) -> Tensor:
-    """`function(x, axis=)` by the axis counted from 0; `lone` ones are made, and left out after."""
+    """`function(x, axis=)` by the axis from the end; `lone` ones are made, and left out after."""
     if lone(axis, x.ndim):
-        return reshape(function(reshape(x, (1,)), axis=0), ())
-    return function(x, axis=axis_index(axis, x.ndim, name))
+        return reshape(function(reshape(x, (1,)), axis=-1), ())
+    return function(x, axis=from_end(axis_index(axis, x.ndim, name), x.ndim))
+
+
+def from_end(axis: int, ndim: int) -> int:
+    """An axis that is there, counted from the end, as in the parameters of ops.
+
+    So a rule for fewer axes holds with further ones in front.
+    """
+    return axis - ndim if axis >= 0 else axis
+
+
+def trailing_axes(axes: Axes, ndim: int, op_name: str) -> tuple[int, ...]:
+    """`axis_indices`, counted from the end."""
+    return tuple(a - ndim for a in axis_indices(axes, ndim, op_name))
 
 
 def axis_indices(axes: Axes, ndim: int, op_name: str) -> tuple[int, ...]:
@@ -84,14 +110,14 @@ def axis_indices(axes: Axes, ndim: int, op_name: str) -> tuple[int, ...]:
 
 def along(
     axis: int, start: int | None, stop: int | None, step: int | None = None
-) -> tuple[slice, ...]:
-    """The key of start:stop:step along an axis, all of the axes before and behind it."""
-    return (slice(None),) * axis + (slice(start, stop, step),)
+) -> tuple[slice | EllipsisType, ...]:
+    """The key of start:stop:step along an axis from the end, all of the others."""
+    return (..., slice(start, stop, step), *(slice(None),) * (-axis - 1))
 
 
 def resized(shape: Sequence[int], axis: int, size: int) -> tuple[int, ...]:
-    """The shape with another size of one axis."""
-    return (*shape[:axis], size, *shape[axis + 1:])
+    """The shape with another size of one axis, counted from the end."""
+    return (*shape[:axis], size, *shape[axis:][1:])
 
 
 # -- reshape ---------------------------------------------------------------------------------------
@@ -122,8 +148,8 @@ def _reshape_backward(ns: Namespace, step: Step, g: Array) -> None:
 
 
 _reshape_op = op(
-    "reshape", **placed(_reshape), view=True, complex=True,
-    backward=_reshape_backward, tangent=linear_tangent("reshape"),
+    "reshape", cpu=_reshape, gpu=_reshape, view=True, complex=True,
+    backward=_reshape_backward, tangent=linear_tangent("reshape"), batch=to_shape,
     samples=[Sample(((2, 6),), normal, {"shape": (3, 4)}),
              Sample(((0, 3),), normal, {"shape": (3, 0)}),
              Sample(((),), normal, {"shape": (1, 1)}), Sample(((4,),), normal, {"shape": (2, 2)})],
@@ -189,30 +215,32 @@ def expand_dims(x: Tensor, /, axis: Axes = 0) -> Tensor:
 
 
 def _permute(x: Array, *, axes: tuple[int, ...], out: Array | None = None) -> Array:
+    order = (*range(x.ndim - len(axes)), *axes)  # axes in front stay there
     if out is None:
-        return x.transpose(axes)
-    out[...] = x.transpose(axes)
+        return x.transpose(order)
+    out[...] = x.transpose(order)
     return out
 
 
 def _permute_backward(ns: Namespace, step: Step, g: Array) -> None:
     axes = step.params["axes"]
-    step.give(0, ns.permute_dims(g, axes=tuple(axes.index(i) for i in range(len(axes)))))
+    n = len(axes)
+    step.give(0, ns.permute_dims(g, axes=tuple(axes.index(i) - n for i in range(-n, 0))))
 
 
 _permute_op = op(
     "permute_dims", cpu=_permute, gpu=_permute, view=True, complex=True,
-    backward=_permute_backward, tangent=linear_tangent("permute_dims"),
-    samples=[Sample(((2, 3),), normal, {"axes": (1, 0)}),
-             Sample(((2, 3, 4),), normal, {"axes": (2, 0, 1)}),
-             Sample(((0, 3),), normal, {"axes": (1, 0)}), Sample(((),), normal, {"axes": ()})],
+    backward=_permute_backward, tangent=linear_tangent("permute_dims"), batch=in_order,
+    samples=[Sample(((2, 3),), normal, {"axes": (-1, -2)}),
+             Sample(((2, 3, 4),), normal, {"axes": (-1, -3, -2)}),
+             Sample(((0, 3),), normal, {"axes": (-1, -2)}), Sample(((),), normal, {"axes": ()})],
     reference=lambda torch, x, axes: x.permute(axes),
 )
 
 
 def permute_dims(x: Tensor, /, axes: Sequence[int]) -> Tensor:
     """The axes in another order: a view. Raises ValueError unless `axes` names each axis once."""
-    wanted = axis_indices(axes, x.ndim, "permute_dims")
+    wanted = trailing_axes(axes, x.ndim, "permute_dims")
     if len(wanted) != x.ndim:
         raise ValueError(f"permute_dims with axes {tuple(axes)} of a tensor of {x.ndim} "
                          "dimensions; wanted each axis once")
@@ -226,7 +254,8 @@ def moveaxis(x: Tensor, source: Axes, destination: Axes, /) -> Tensor:
     if len(origins) != len(places):
         raise ValueError(f"moveaxis from axes {source} to {destination}; wanted as many "
                          "destinations as sources")
-    return _permute_op(x, axes=moved_axes(origins, places, x.ndim))
+    order = moved_axes(origins, places, x.ndim)
+    return _permute_op(x, axes=tuple(a - x.ndim for a in order))
 
 
 def moved_axes(origins: Sequence[int], places: Sequence[int], ndim: int) -> tuple[int, ...]:
@@ -241,7 +270,7 @@ def matrix_transpose(x: Tensor, /) -> Tensor:
     if x.ndim < 2:
         raise ValueError(f"matrix_transpose of a tensor of shape {x.shape}; "
                          "wanted two axes or more")
-    return _permute_op(x, axes=(*range(x.ndim - 2), x.ndim - 1, x.ndim - 2))
+    return _permute_op(x, axes=(*range(-x.ndim, -2), -1, -2))
 
 
 def transpose(x: Tensor) -> Tensor:
@@ -249,7 +278,7 @@ def transpose(x: Tensor) -> Tensor:
     if x.ndim != 2:
         raise ValueError(f".T of a tensor of shape {x.shape}; wanted two axes: "
                          "use .mT or permute_dims")
-    return _permute_op(x, axes=(1, 0))
+    return _permute_op(x, axes=(-1, -2))
 
 
 # -- broadcast_to ----------------------------------------------------------------------------------
@@ -273,8 +302,8 @@ def _broadcast_backward(ns: Namespace, step: Step, g: Array) -> None:
 
 
 _broadcast_op = op(
-    "broadcast_to", **placed(_broadcast), view=True, complex=True,
-    backward=_broadcast_backward, tangent=linear_tangent("broadcast_to"),
+    "broadcast_to", cpu=_broadcast, gpu=_broadcast, view=True, complex=True,
+    backward=_broadcast_backward, tangent=linear_tangent("broadcast_to"), batch=broadcast_shape,
     samples=[Sample(((3,),), normal, {"shape": (2, 3)}),
              Sample(((2, 1),), normal, {"shape": (2, 4)}),
              Sample(((),), normal, {"shape": (3,)}), Sample(((1, 0),), normal, {"shape": (2, 0)})],
@@ -322,7 +351,7 @@ def _astype_path(device: Device, x: Array, *, dtype: np.dtype, out: Array | None
 _astype_op = op(
     "astype", **placed(_astype_path), complex=True,
     backward=lambda ns, step, g: step.give(0, g),  # the step casts it to the input's dtype
-    tangent=linear_tangent("astype"),
+    tangent=linear_tangent("astype"), batch=unchanged,
     samples=[Sample((s,), normal, {"dtype": np.dtype("float32")})
              for s in ((7,), (2, 3), (0,), ())],
     reference=lambda torch, x, dtype: x.to(torch.float32),
@@ -353,8 +382,8 @@ def _clone_path(device: Device, x: Array, out: Array | None = None) -> Array:
 
 
 clone = op(
-    "clone", **placed(_clone_path), complex=True,
-    backward=lambda ns, step, g: step.give(0, g), tangent=linear_tangent("clone"),
+    "clone", cpu=_clone_path, gpu=_clone_path, complex=True,
+    backward=lambda ns, step, g: step.give(0, g), tangent=linear_tangent("clone"), batch=unchanged,
     samples=unary(), reference=lambda torch, x: x.clone(),
     doc="A copy in memory of its own; gradients flow through it.",
 )
@@ -368,7 +397,7 @@ def _to_device_path(
 
 
 to_device = op(
-    "to_device", **placed(_to_device_path), complex=True,
+    "to_device", cpu=_to_device_path, gpu=_to_device_path, complex=True, moves=True,
     backward=lambda ns, step, g: step.give(0, ns.to_device(g, device=step.parents[0].device)),
     tangent=linear_tangent("to_device"),
     samples=[Sample((s,), normal, {"device": get_device("cpu")}) for s in ((3,), (2, 0), ())],

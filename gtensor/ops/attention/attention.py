@@ -38,17 +38,16 @@ def attention_weights(
 ) -> Tensor:
     """softmax(q @ k.mT * scale + mask), whole; 0 for a query that sees no key."""
     scores = ns.matmul(ns.multiply(q, scale), swapped(ns, k))
-    last = len(scores.shape) - 1
     if is_causal:
         mask = _causal_mask(q, k)
     if mask is None:
-        return ns.softmax(scores, axis=last)
+        return ns.softmax(scores, axis=-1)
     if mask.dtype.kind != "b":
         scores = ns.add(scores, mask)
         mask = ns.greater(mask, -np.inf)
-    some = ns.max(mask, axis=(len(mask.shape) - 1,), keepdims=True) if mask.shape[-1] else mask
+    some = ns.max(mask, axis=(-1,), keepdims=True) if mask.shape[-1] else mask
     scores = ns.where(mask, scores, -np.inf)
-    return ns.where(some, ns.softmax(ns.where(some, scores, 0.0), axis=last), 0.0)
+    return ns.where(some, ns.softmax(ns.where(some, scores, 0.0), axis=-1), 0.0)
 
 
 def _causal_mask(q: Tensor, k: Tensor) -> Tensor:
@@ -75,7 +74,7 @@ def _weights(
 
 def _softmax_change(ns: Namespace, weights: Tensor, change: Tensor) -> Tensor:
     """The derivative of the softmax applied to a change of the scores; it is symmetric."""
-    mean = ns.sum(ns.multiply(weights, change), axis=(len(weights.shape) - 1,), keepdims=True)
+    mean = ns.sum(ns.multiply(weights, change), axis=(-1,), keepdims=True)
     return ns.multiply(weights, ns.subtract(change, mean))
 
 

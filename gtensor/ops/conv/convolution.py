@@ -171,13 +171,13 @@ def _conv2d_backward(ns: Namespace, step: Step, g: Array) -> None:
     if step.needs(1):
         buffer, beta = step.into(1)
         step.give(1, ns.conv2d_grad_weight(
-            g, x, kernel=step.shape(1)[2:], out=buffer, beta=beta, **params))
+            g, x, kernel=step.shape(1)[-2:], out=buffer, beta=beta, **params))
     if step.needs(2):
-        step.give(2, ns.sum(g, axis=(0, 2, 3)))
+        step.give(2, ns.sum(g, axis=(-4, -2, -1)))
     if step.needs(0):
         buffer, beta = step.into(0)
         step.give(0, ns.conv2d_grad_input(
-            g, weight, None, size=step.shape(0)[2:], out=buffer, beta=beta, **params))
+            g, weight, None, size=step.shape(0)[-2:], out=buffer, beta=beta, **params))
 
 
 def _grad_input_backward(ns: Namespace, step: Step, u: Array) -> None:
@@ -189,9 +189,9 @@ def _grad_input_backward(ns: Namespace, step: Step, u: Array) -> None:
     if step.needs(1):
         buffer, beta = step.into(1)
         step.give(1, ns.conv2d_grad_weight(
-            g, u, kernel=step.shape(1)[2:], out=buffer, beta=beta, **params))
+            g, u, kernel=step.shape(1)[-2:], out=buffer, beta=beta, **params))
     if step.needs(2):
-        step.give(2, ns.sum(u, axis=(0, 2, 3)))
+        step.give(2, ns.sum(u, axis=(-4, -2, -1)))
 
 
 def _grad_weight_backward(ns: Namespace, step: Step, u: Array) -> None:
@@ -203,7 +203,7 @@ def _grad_weight_backward(ns: Namespace, step: Step, u: Array) -> None:
     if step.needs(1):
         buffer, beta = step.into(1)
         step.give(1, ns.conv2d_grad_input(
-            g, u, None, size=step.shape(1)[2:], out=buffer, beta=beta, **params))
+            g, u, None, size=step.shape(1)[-2:], out=buffer, beta=beta, **params))
 
 
 def _bilinear_tangent(name: str) -> Tangent:
@@ -218,7 +218,7 @@ def _bilinear_tangent(name: str) -> Tangent:
         if tangents[1] is not None:
             terms.append(function(primals[0], tangents[1], *rest, **params))
         if rest and tangents[2] is not None:
-            bias = ns.reshape(tangents[2], shape=(1, out.shape[1], 1, 1))
+            bias = ns.reshape(tangents[2], shape=(1, out.shape[-3], 1, 1))
             terms.append(ns.broadcast_to(bias, shape=out.shape))
         total = terms[0]
         for term in terms[1:]:

@@ -10,11 +10,14 @@ import numpy as np
 from gtensor.backend.kernels import elementwise
 from gtensor.engine.op import Op, op
 from gtensor.engine.samples import below, binary, boolean, normal, unary
+from gtensor.ops.build.batching import broadcasting
 from gtensor.ops.build.path_builders import cupy_function, ufunc
+from gtensor.ops.build.pointwise import zero_tangent
 
 if TYPE_CHECKING:
     from gtensor.backend.typing import Path
     from gtensor.engine.samples import Sample
+    from gtensor.engine.typing import Tangent
 
 __all__ = [
     "bitwise_and", "bitwise_invert", "bitwise_left_shift", "bitwise_or", "bitwise_right_shift",
@@ -26,10 +29,11 @@ __all__ = [
 
 def _discrete(
     name: str, function: np.ufunc, samples: Sequence[Sample], reference: Path, doc: str,
-    gpu: Path | None = None
+    gpu: Path | None = None, tangent: Tangent | None = zero_tangent
 ) -> Op:
     return op(name, cpu=ufunc(function), gpu=gpu or cupy_function(function.__name__),
-              backward=None, tangent=None, samples=samples, reference=reference,
+              backward=None, tangent=tangent, batch=broadcasting, samples=samples,
+              reference=reference,
               doc=f"{doc}, elementwise{' with broadcasting' * (function.nin > 1)}.")
 
 
@@ -90,4 +94,4 @@ signbit = _discrete("signbit", np.signbit, unary(), lambda torch, a: torch.signb
                     "Whether the sign of x is negative, that of -0.0 and of a NaN included")
 nextafter = _discrete("nextafter", np.nextafter, binary(normal),
                       lambda torch, a, b: torch.nextafter(a, b),
-                      "The number next to x1 towards x2. Has no derivative")
+                      "The number next to x1 towards x2. Has no derivative", tangent=None)

@@ -9,7 +9,6 @@ transforms weight them by 1/2 and 2. Padding and truncation are ops before the t
 
 from __future__ import annotations
 
-import builtins
 from collections.abc import Iterable, Sequence
 from operator import index
 from typing import TYPE_CHECKING, Any, Literal, TypeAlias
@@ -23,8 +22,14 @@ from gtensor.engine.namespaces import recorded
 from gtensor.engine.op import op
 from gtensor.engine.samples import Sample, complex_normal, normal
 from gtensor.engine.tensor import Tensor
-from gtensor.ops.arrange.shape import axis_index, linear_tangent
-from gtensor.ops.build.path_builders import on_gpu, placed, settled
+from gtensor.ops.arrange.shape import (
+    along,
+    axis_index,
+    from_end,
+    linear_tangent,
+    resized,
+)
+from gtensor.ops.build.path_builders import settled
 from gtensor.ops.linalg.matrix_products import is_half
 
 if TYPE_CHECKING:
@@ -81,18 +86,17 @@ fft_c2c = op(
     "fft_c2c", cpu=_c2c_cpu, gpu=on_gpu(_c2c_gpu), complex=True, floating=True,
     backward=_c2c_backward, tangent=linear_tangent("fft_c2c"),
     samples=[Sample((shape,), complex_normal, {"axes": axes, "inverse": back, "norm": norm})
-             for shape, axes, back, norm in (((5,), (0,), False, "backward"),
-                                             ((3, 4), (0, 1), True, "ortho"),
-                                             ((0, 3), (1,), False, "forward"))],
+             for shape, axes, back, norm in (((5,), (-1,), False, "backward"),
+                                             ((3, 4), (-2, -1), True, "ortho"),
+                                             ((0, 3), (-1,), False, "forward"))],
     doc="The discrete Fourier transform over axes, or its inverse; of complex or real values.",
 )
 
 
 def _r2c_cpu(x: Array, *, axes: Axes, norm: Norm, out: Array | None = None) -> Array:
     if out is None:
-        shape = list(x.shape)
-        shape[axes[-1]] = x.shape[axes[-1]] // 2 + 1
-        out = host().empty(tuple(shape), _complex_of(x.dtype), "fft_r2c")
+        shape = resized(x.shape, axes[-1], x.shape[axes[-1]] // 2 + 1)
+        out = host().empty(shape, _complex_of(x.dtype), "fft_r2c")
     return np.fft.rfftn(_computed(x), axes=axes, norm=norm, out=out)
 
 
@@ -116,8 +120,8 @@ fft_r2c = op(
     "fft_r2c", cpu=_r2c_cpu, gpu=on_gpu(_r2c_gpu), complex=True, floating=True,
     backward=_r2c_backward, tangent=linear_tangent("fft_r2c"),
     samples=[Sample((shape,), normal, {"axes": axes, "norm": norm})
-             for shape, axes, norm in (((5,), (0,), "backward"), ((3, 4), (0, 1), "ortho"),
-                                       ((0, 3), (1,), "forward"))],
+             for shape, axes, norm in (((5,), (-1,), "backward"), ((3, 4), (-2, -1), "ortho"),
+                                       ((0, 3), (-1,), "forward"))],
     doc="The discrete Fourier transform of real values over axes: the half of the spectrum along "
         "the last of them that the other half is the conjugate of.",
 )
@@ -129,9 +133,7 @@ def _sizes_back(x: Array, axes: Axes, size: int) -> Axes:
 
 def _c2r_cpu(x: Array, *, axes: Axes, size: int, norm: Norm, out: Array | None = None) -> Array:
     if out is None:
-        shape = list(x.shape)
-        shape[axes[-1]] = size
-        out = host().empty(tuple(shape), _real_of(x.dtype), "fft_c2r")
+        out = host().empty(resized(x.shape, axes[-1], size), _real_of(x.dtype), "fft_c2r")
     return np.fft.irfftn(_computed(x), s=_sizes_back(x, axes, size), axes=axes, norm=norm, out=out)
 
 
@@ -153,7 +155,7 @@ def _c2r_backward(ns: Namespace, step: Step, g: Array) -> None:
 
 def _torch_c2r(torch: Any, x: Any, axes: Axes, size: int, norm: Norm) -> Any:
     if x.numel() == 0:  # which PyTorch refuses
-        return torch.zeros(*x.shape[:axes[-1]], size, *x.shape[axes[-1] + 1:], dtype=torch.float64)
+        return torch.zeros(resized(x.shape, axes[-1], size), dtype=torch.float64)
     return torch.fft.irfftn(x, _sizes_back(x, axes, size), axes, norm)
 
 
@@ -161,9 +163,9 @@ fft_c2r = op(
     "fft_c2r", cpu=_c2r_cpu, gpu=on_gpu(_c2r_gpu), complex=True, floating=True,
     backward=_c2r_backward, tangent=linear_tangent("fft_c2r"),
     samples=[Sample((shape,), complex_normal, {"axes": axes, "size": size, "norm": norm})
-             for shape, axes, size, norm in (((3,), (0,), 5, "backward"),
-                                             ((3, 3), (0, 1), 4, "ortho"),
-                                             ((0, 2), (1,), 3, "forward"))],
+             for shape, axes, size, norm in (((3,), (-1,), 5, "backward"),
+                                             ((3, 3), (-2, -1), 4, "ortho"),
+                                             ((0, 2), (-1,), 3, "forward"))],
     reference=_torch_c2r,
     doc="Real values from half a spectrum, `size` of them along the last axis: undoes fft_r2c.",
 )
@@ -176,7 +178,7 @@ def _interior_path(
         out = device.copy(x, label="fft_interior")
     elif out is not x:
         out[...] = x
-    out[(builtins.slice(None),) * axis + (builtins.slice(1, (size + 1) // 2),)] *= factor
+    out[along(axis, 1, (size + 1) // 2)] *= factor
     return out
 
 
@@ -186,8 +188,8 @@ fft_interior = op(
         0, ns.fft_interior(g, **step.params, out=step.reuse(g))),
     tangent=linear_tangent("fft_interior"),
     samples=[Sample((shape,), normal, {"axis": axis, "size": size, "factor": 0.5})
-             for shape, axis, size in (((4,), 0, 6), ((2, 3), 1, 5), ((1, 2), 0, 1),
-                                       ((0, 2), 1, 2))],
+             for shape, axis, size in (((4,), -1, 6), ((2, 3), -1, 5), ((1, 2), -2, 1),
+                                       ((0, 2), -1, 2))],
     doc="Half a spectrum with the bins that stand for two multiplied by a factor: all but the "
         "first, and the last if `size`, of the whole spectrum, is even.",
 )
@@ -204,7 +206,7 @@ def _checked_norm(norm: str | None, name: str) -> Norm:
 
 
 def _axes_and_sizes(x: Tensor, s: Ints, axes: Ints, name: str) -> tuple[Axes, Axes]:
-    """Axes counted from 0, in their order, and how long each is to be transformed."""
+    """Axes counted from the end, in their order, and how long each is to be transformed."""
     for option, given in (("s", s), ("axes", axes)):
         if given is not None and not isinstance(given, Iterable):
             raise TypeError(f"{name} was given {option}={given!r}; wanted a sequence of whole "
@@ -212,7 +214,7 @@ def _axes_and_sizes(x: Tensor, s: Ints, axes: Ints, name: str) -> tuple[Axes, Ax
     if axes is None:
         count = x.ndim if s is None else len(s)
         axes = range(x.ndim - count, x.ndim)
-    found = tuple(axis_index(a, x.ndim, name) for a in axes)
+    found = tuple(from_end(axis_index(a, x.ndim, name), x.ndim) for a in axes)
     sizes = tuple(x.shape[a] for a in found) if s is None else tuple(index(n) for n in s)
     if not found or len(set(found)) < len(found) or len(sizes) != len(found):
         raise ValueError(f"{name} over axes {tuple(axes)} with sizes {sizes} of a tensor of shape "
@@ -223,15 +225,14 @@ def _axes_and_sizes(x: Tensor, s: Ints, axes: Ints, name: str) -> tuple[Axes, Ax
 def _resized(x: Tensor, axes: Axes, sizes: Axes, name: str) -> Tensor:
     """x cut, or filled up with zeros, at the end of each axis."""
     if any(n < 1 for n in sizes):
-        raise ValueError(f"{name} over {sizes} points along axes {axes} of a tensor of shape "
-                         f"{x.shape}; wanted at least 1")
+        raise ValueError(f"{name} over {sizes} points along axes {tuple(a % x.ndim for a in axes)} "
+                         f"of a tensor of shape {x.shape}; wanted at least 1")
     for axis, size in zip(axes, sizes, strict=True):
-        lead = (builtins.slice(None),) * axis
         if size < x.shape[axis]:
-            x = recorded.slice(x, key=(*lead, builtins.slice(None, size)))
+            x = recorded.slice(x, key=along(axis, None, size))
         elif size > x.shape[axis]:
-            shape = (*x.shape[:axis], size, *x.shape[axis + 1:])
-            x = recorded.unslice(x, key=(*lead, builtins.slice(None, x.shape[axis])), shape=shape)
+            key = along(axis, None, x.shape[axis])
+            x = recorded.unslice(x, key=key, shape=resized(x.shape, axis, size))
     return x
 
 
@@ -258,8 +259,8 @@ def _back_to_real(x: Tensor, s: Ints, axes: Ints, norm: str | None, name: str) -
     if s is None:
         sizes = (*sizes[:-1], 2 * (sizes[-1] - 1))
     if sizes[-1] < 1:
-        raise ValueError(f"{name} to {sizes[-1]} points along axis {found[-1]} of a tensor of "
-                         f"shape {x.shape}; wanted at least 1")
+        raise ValueError(f"{name} to {sizes[-1]} points along axis {found[-1] % x.ndim} of a "
+                         f"tensor of shape {x.shape}; wanted at least 1")
     bins = (*sizes[:-1], sizes[-1] // 2 + 1)
     return fft_c2r(_resized(x, found, bins, name), axes=found, size=sizes[-1], norm=side)
 

@@ -215,7 +215,7 @@ def _paired(x1: Tensor, x2: Tensor, axes: Any) -> tuple[list[int], list[int]]:
     if len(named) != 2:
         raise ValueError(f"tensordot was given axes {axes}; wanted a number, or the axes of each "
                          "of two tensors")
-    first, second = ([axis_index(a, x.ndim, "tensordot") for a in given]
+    first, second = ([axis_index(a, x.ndim, "tensordot") % x.ndim for a in given]
                      for given, x in zip(named, (x1, x2), strict=True))
     if [x1.shape[i] for i in first] != [x2.shape[j] for j in second] or (
             len(set(first)) < len(first) or len(set(second)) < len(second)):

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from gtensor.engine.namespaces import recorded
-from gtensor.engine.op import UnaryOp, op
+from gtensor.engine.op import Op, op
 from gtensor.engine.samples import Sample
 from gtensor.engine.tensor import Tensor
 from gtensor.ops.arrange.shape import matrix_transpose
@@ -62,8 +62,8 @@ def _mirrored_path(device: Device, x: Array, out: Array | None = None) -> Array:
 # Not in the registry: numeric differences do not give this derivative. They would be twice as large
 # below the diagonal and 0 above; shared by both it is that of a matrix known to be symmetric. The
 # ops behind it return symmetric gradients.
-_mirrored = UnaryOp(
-    "mirrored", **placed(_mirrored_path), complex=True, samples=None,
+_mirrored = Op(
+    "mirrored", cpu=_mirrored_path, gpu=_mirrored_path, complex=True, samples=None,
     backward=lambda ns, step, g: step.give(0, g),
     tangent=lambda ns, primals, tangents, out, params: tangents[0],
     doc="Matrices with the upper triangle replaced by the mirrored (conjugate) lower one.",
@@ -179,7 +179,7 @@ def _qr_backward(ns: Namespace, step: Step, g: Array) -> None:
     total = ns.add(gq, ns.matmul(q, both))
     found = _over(ns, total, swapped(ns, square))
     if wide:
-        found = ns.concat(found, ns.matmul(q, g2), axis=len(shape) - 1, sizes=(k, shape[-1] - k))
+        found = ns.concat(found, ns.matmul(q, g2), axis=-1, sizes=(k, shape[-1] - k))
     step.give(0, found)
 
 

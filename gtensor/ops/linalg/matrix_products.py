@@ -14,7 +14,7 @@ from gtensor.engine.op import op
 from gtensor.engine.samples import Sample
 from gtensor.engine.tensor import Tensor
 from gtensor.ops.arrange.shape import reshape
-from gtensor.ops.build.path_builders import placed
+from gtensor.ops.build.batching import broadcasting
 from gtensor.settings import settings
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ __all__ = ["matmul"]
 def swapped(ns: Namespace, x: ArrayOrTensor) -> ArrayOrTensor:
     """The last two axes swapped, in either namespace."""
     n: int = len(x.shape)
-    return ns.permute_dims(x, axes=(*range(n - 2), n - 1, n - 2))
+    return ns.permute_dims(x, axes=(*range(-n, -2), -1, -2))
 
 
 def conjugated(ns: Namespace, x: ArrayOrTensor) -> ArrayOrTensor:
@@ -183,8 +183,8 @@ def _matmul_tangent(
 
 
 matmul_op = op(
-    "matmul", **placed(matmul_cpu, matmul_gpu), saves={"x1": "x2", "x2": "x1"},
-    complex=True, backward=_matmul_backward, tangent=_matmul_tangent,
+    "matmul", cpu=_matmul_cpu, gpu=_matmul_gpu, saves={"x1": "x2", "x2": "x1"}, complex=True,
+    backward=_matmul_backward, tangent=_matmul_tangent, batch=broadcasting,
     samples=[Sample(((3, 4), (4, 5))), Sample(((1, 4), (4, 1))), Sample(((2, 3, 4), (2, 4, 2))),
              Sample(((2, 1, 3, 2), (4, 2, 3))), Sample(((0, 3), (3, 2))), Sample(((2, 0), (0, 3)))],
     reference=lambda torch, a, b: a @ b,

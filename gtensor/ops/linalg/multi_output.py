@@ -42,11 +42,11 @@ def pack(xp: ModuleType, *parts: tuple[Array, Shape]) -> Array:
 
 
 def packed_in(ns: Namespace, *parts: tuple[Array, Shape]) -> Array:
-    """`_pack` in ops of a namespace."""
+    """`pack` in ops of a namespace."""
     whole = [ns.reshape(array, shape=(*array.shape[:len(array.shape) - len(item)], prod(item)))
              for array, item in parts]
     sizes = tuple(prod(item) for _, item in parts)
-    return ns.concat(*whole, axis=len(whole[0].shape) - 1, sizes=sizes)
+    return ns.concat(*whole, axis=-1, sizes=sizes)
 
 
 def parts_of(ns: Namespace, packed: Array | Tensor, *items: Shape) -> list[Any]:

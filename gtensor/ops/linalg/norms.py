@@ -249,11 +249,11 @@ vector_norm_op = op(
     "vector_norm", cpu=_norm_cpu, gpu=_norm_gpu, complex=True, floating=True, saves={"x": "x out"},
     backward=_norm_backward, tangent=_norm_tangent,
     samples=[
-        *(Sample(((3, 5),), draw, {"axis": (1,), "keepdims": False, "order": order})
+        *(Sample(((3, 5),), draw, {"axis": (-1,), "keepdims": False, "order": order})
           for order, draw in _ORDERS),
-        Sample(((2, 3, 4),), normal, {"axis": (0, 2), "keepdims": True, "order": 2.0}),
-        Sample(((7,),), normal, {"axis": (0,), "keepdims": False, "order": 2.0}),
-        Sample(((0, 3),), normal, {"axis": (1,), "keepdims": False, "order": 3.0})],
+        Sample(((2, 3, 4),), normal, {"axis": (-3, -1), "keepdims": True, "order": 2.0}),
+        Sample(((7,),), normal, {"axis": (-1,), "keepdims": False, "order": 2.0}),
+        Sample(((0, 3),), normal, {"axis": (-1,), "keepdims": False, "order": 3.0})],
     reference=_torch_norm, doc="Norms of vectors along axes, of any order; 0 counts the others.",
 )
 

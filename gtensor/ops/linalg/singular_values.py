@@ -83,7 +83,7 @@ def _tangent_of_all(ns: Namespace, u: Array, d_first: Array, k: int) -> Array:
         return d_first
     first, rest = _split(ns, u, k)
     d_rest = ns.negative(ns.matmul(first, ns.matmul(swapped(ns, d_first), rest)))
-    return ns.concat(d_first, d_rest, axis=len(u.shape) - 1, sizes=(k, u.shape[-1] - k))
+    return ns.concat(d_first, d_rest, axis=-1, sizes=(k, u.shape[-1] - k))
 
 
 # -- rules -----------------------------------------------------------------------------------------

@@ -17,8 +17,9 @@ from gtensor.backend.kernels import NULL, flat_launch, raw, row_launch
 from gtensor.engine.namespaces import recorded
 from gtensor.engine.op import op
 from gtensor.engine.samples import Sample, below, normal, positive
-from gtensor.engine.tensor import Tensor, wrap
+from gtensor.engine.tensor import Tensor
 from gtensor.ops.arrange.class_indices import check_targets, class_axis, class_weights, pick_class
+from gtensor.ops.arrange.shape import from_end, resized
 from gtensor.ops.build.arguments import same_dtype
 from gtensor.ops.build.cpu_tiles import computed_in, row_tile_size, row_tiles
 from gtensor.ops.build.path_builders import placed
@@ -71,8 +72,8 @@ def two(sums: Array) -> tuple[Array, Array]:
 
 
 def _forward_path(
-    device: Device, logits: Array, target: Array, *, reduction: str, label_smoothing: float,
-    weight: Array | None, out: Array | None = None
+    logits: Array, target: Array, weight: Array | None, *, reduction: str, label_smoothing: float,
+    out: Array | None = None,
 ) -> tuple[Array, Array, Array]:
     work = computed_in(logits.dtype)
     xp = device.xp
@@ -107,8 +108,8 @@ def _shared(g: Array, total: Array, reduction: str) -> Array:
 
 
 def _dx_path(
-    device: Device, g: Array, logits: Array, target: Array, largest: Array, total: Array, *,
-    reduction: str, label_smoothing: float, weight: Array | None, out: Array | None = None,
+    g: Array, logits: Array, target: Array, weight: Array | None, largest: Array, total: Array, *,
+    reduction: str, label_smoothing: float, out: Array | None = None,
 ) -> Array:
     work = computed_in(logits.dtype)
     weight = None if weight is None else weight.astype(work, copy=False)
@@ -130,8 +131,8 @@ def _dx_path(
 
 
 def _dtarget_path(
-    device: Device, g: Array, logits: Array, largest: Array, total: Array, *,
-    reduction: str, label_smoothing: float, weight: Array | None, out: Array | None = None,
+    g: Array, logits: Array, weight: Array | None, largest: Array, total: Array, *,
+    reduction: str, label_smoothing: float, out: Array | None = None,
 ) -> Array:
     work = computed_in(logits.dtype)
     if out is None:
@@ -152,18 +153,23 @@ def _dtarget_path(
 # -- probabilities as targets: in other ops --------------------------------------------------------
 
 
+def _classes(x: Array) -> int:
+    """The axis of the classes of scores, from the end."""
+    ndim: int = len(x.shape)
+    return from_end(class_axis(ndim), ndim)
+
+
 def weighted(ns: Namespace, logits: Array, weight: Array | None, x: Array) -> Array:
     """x in the logits' shape times the weights of its classes."""
     if weight is None:
         return x
-    last = (1,) * (len(logits.shape) - class_axis(len(logits.shape)) - 1)
-    return ns.multiply(x, weight.astype(logits.dtype).reshape(-1, *last))
+    last = (1,) * (-_classes(logits) - 1)
+    return ns.multiply(x, ns.reshape(weight, shape=(*weight.shape, *last)))
 
 
 def _row_share(ns: Namespace, g: Array, logits: Array, reduction: str) -> Array:
     """The share of each row, shaped to broadcast against the logits."""
-    axis = class_axis(len(logits.shape))
-    rows = (*logits.shape[:axis], 1, *logits.shape[axis + 1:])
+    rows = resized(logits.shape, _classes(logits), 1)
     if reduction == "none":
         return ns.reshape(g, shape=rows)
     return ns.multiply(g, 1 / max(1, int(np.prod(rows)))) if reduction == "mean" else g
@@ -171,7 +177,7 @@ def _row_share(ns: Namespace, g: Array, logits: Array, reduction: str) -> Array:
 
 def excess(ns: Namespace, logits: Array, q: Array) -> Array:
     """The gradient of each row's loss: softmax(logits) times the row's sum of q, minus q."""
-    axis = class_axis(len(logits.shape))
+    axis = _classes(logits)
     mass = ns.sum(q, axis=(axis,), keepdims=True)
     return ns.subtract(ns.multiply(ns.softmax(logits, axis=axis), mass), q)
 
@@ -180,20 +186,20 @@ def _recorded_mixture(
     ns: Namespace, logits: Array, target: Array, smoothing: float, weight: Array | None
 ) -> Array:
     """`_mixture` in the logits' shape."""
-    classes = logits.shape[class_axis(len(logits.shape))]
+    classes = logits.shape[_classes(logits)]
     mixed = ns.add(ns.multiply(target, 1 - smoothing), smoothing / classes)
     return weighted(ns, logits, weight, mixed)
 
 
 def _surprise(ns: Namespace, logits: Array, smoothing: float, weight: Array | None) -> Array:
     """The gradient of each row's loss with respect to its targets."""
-    log = ns.log_softmax(logits, axis=class_axis(len(logits.shape)))
+    log = ns.log_softmax(logits, axis=_classes(logits))
     return weighted(ns, logits, weight, ns.multiply(log, smoothing - 1))
 
 
 def _dx_composed(
-    g: Array, logits: Array, target: Array, largest: Array, total: Array, *,
-    reduction: str, label_smoothing: float, weight: Array | None,
+    g: Array, logits: Array, target: Array, weight: Array | None, largest: Array, total: Array, *,
+    reduction: str, label_smoothing: float,
 ) -> Tensor:
     ns = recorded
     mixed = _recorded_mixture(ns, logits, target, label_smoothing, weight)
@@ -201,8 +207,8 @@ def _dx_composed(
 
 
 def _dtarget_composed(
-    g: Array, logits: Array, largest: Array, total: Array, *,
-    reduction: str, label_smoothing: float, weight: Array | None,
+    g: Array, logits: Array, weight: Array | None, largest: Array, total: Array, *,
+    reduction: str, label_smoothing: float,
 ) -> Tensor:
     ns = recorded
     return ns.multiply(_surprise(ns, logits, label_smoothing, weight),
@@ -210,17 +216,17 @@ def _dtarget_composed(
 
 
 def _backward(ns: Namespace, step: Step, g: Array) -> None:
-    logits, target, *sums = step.saved
+    logits, target, weight, *sums = step.saved
     if step.needs(1):
-        step.give(1, ns.soft_cross_entropy_dtarget(g, logits, *sums, **step.params))
+        step.give(1, ns.soft_cross_entropy_dtarget(g, logits, weight, *sums, **step.params))
     if step.needs(0):
-        step.give(0, ns.soft_cross_entropy_dx(g, logits, target, *sums, **step.params))
+        step.give(0, ns.soft_cross_entropy_dx(g, logits, target, weight, *sums, **step.params))
 
 
 def _tangent(ns: Namespace, primals: Values, tangents: Values, out: Array, params: Params) -> Array:
-    (logits, target), (dlogits, dtarget) = primals, tangents
-    smoothing, weight = params["label_smoothing"], params["weight"]
-    axis = class_axis(len(logits.shape))
+    (logits, target, weight), (dlogits, dtarget, _) = primals, tangents
+    smoothing = params["label_smoothing"]
+    axis = _classes(logits)
     rows = None
     if dlogits is not None:
         mixed = _recorded_mixture(ns, logits, target, smoothing, weight)
@@ -232,17 +238,19 @@ def _tangent(ns: Namespace, primals: Values, tangents: Values, out: Array, param
     if params["reduction"] == "none":
         return losses
     reduce = ns.sum if params["reduction"] == "sum" else ns.mean
-    return reduce(losses, axis=tuple(range(len(losses.shape))))
+    return reduce(losses, axis=tuple(range(-len(losses.shape), 0)))
 
 
 def reference(torch: Any, x: Any, target: Any, weight: Any, **options: Any) -> Any:
     """PyTorch's, of class indices or probabilities."""
     target = target if target.is_floating_point() else target.long()
     return torch.nn.functional.cross_entropy(
-        x, target, None if weight is None else torch.from_numpy(weight), **options)
+        x, target, weight, **options)
 
 
-WEIGHT = np.array([0.5, 2.0, 1.25])
+def _weights(rng: np.random.Generator, shape: tuple[int, ...]) -> np.ndarray:
+    """Of three classes; numbers that every dtype holds."""
+    return np.array([0.5, 2.0, 1.25])
 
 soft_cross_entropy_dx = op(
     "soft_cross_entropy_dx", **placed(_dx_path), backward=None, tangent=None,
@@ -259,14 +267,16 @@ soft_cross_entropy_dtarget = op(
 )
 
 soft_cross_entropy = op(
-    "soft_cross_entropy", **placed(_forward_path), extras="largest total",
-    saves={"logits": "logits target largest total", "target": "logits largest total"},
+    "soft_cross_entropy", cpu=_forward_path, gpu=_forward_path, extras="largest total",
+    constants="weight",
+    saves={"logits": "logits target weight largest total",
+           "target": "logits weight largest total"},
     backward=_backward, tangent=_tangent,
-    samples=[Sample((shape, shape), (normal, positive), {
-        "reduction": reduction, "label_smoothing": smoothing, "weight": weight})
+    samples=[Sample((shape, shape, weight), (normal, positive, _weights), {
+        "reduction": reduction, "label_smoothing": smoothing})
         for shape in ((5, 3), (2, 3, 4), (3,))
         for reduction, smoothing, weight in (
-            ("mean", 0.0, None), ("sum", 0.2, WEIGHT), ("none", 0.3, None))],
+            ("mean", 0.0, None), ("sum", 0.2, (3,)), ("none", 0.3, None))],
     reference=reference,
     doc="-sum(target * weight * log_softmax(logits)) by rows (N, C, ...), reduced.",
 )
@@ -310,8 +320,8 @@ def _row_losses(
 
 
 def _cross_entropy_cpu(
-    logits: Array, target: Array, *, reduction: str, ignore_index: int, label_smoothing: float,
-    weight: Array | None, out: Array | None = None,
+    logits: Array, target: Array, weight: Array | None, *, reduction: str, ignore_index: int,
+    label_smoothing: float, out: Array | None = None,
 ) -> tuple[Array, Array, Array, Array]:
     rows = classes_last(logits)
     work = computed_in(logits.dtype)
@@ -358,8 +368,8 @@ def _row_gradients(
 
 
 def _cross_entropy_grad_cpu(
-    g: Array, logits: Array, target: Array, largest: Array, total: Array, count: Array, *,
-    reduction: str, ignore_index: int, label_smoothing: float, weight: Array | None,
+    g: Array, logits: Array, target: Array, weight: Array | None, largest: Array, total: Array,
+    count: Array, *, reduction: str, ignore_index: int, label_smoothing: float,
     out: Array | None = None,
 ) -> Array:
     if out is None:
@@ -411,8 +421,8 @@ def _gpu_rows(logits: Array, target: Array) -> tuple[Any, Any, int]:
 
 
 def _cross_entropy_gpu(
-    logits: Array, target: Array, *, reduction: str, ignore_index: int, label_smoothing: float,
-    weight: Array | None, out: Array | None = None,
+    logits: Array, target: Array, weight: Array | None, *, reduction: str, ignore_index: int,
+    label_smoothing: float, out: Array | None = None,
 ) -> tuple[Array, Array, Array, Array]:
     xp = cupy()
     rows, targets, n = _gpu_rows(logits, target)
@@ -448,8 +458,8 @@ def _cross_entropy_gpu(
 
 
 def _cross_entropy_grad_gpu(
-    g: Array, logits: Array, target: Array, largest: Array, total: Array, count: Array, *,
-    reduction: str, ignore_index: int, label_smoothing: float, weight: Array | None,
+    g: Array, logits: Array, target: Array, weight: Array | None, largest: Array, total: Array,
+    count: Array, *, reduction: str, ignore_index: int, label_smoothing: float,
     out: Array | None = None,
 ) -> Array:
     xp = cupy()
@@ -493,20 +503,20 @@ def _targets(
     weight: Array | None
 ) -> Array:
     """The factors of the logarithms of probabilities, in the logits' shape."""
-    axis = class_axis(len(logits.shape))
+    axis = _classes(logits)
     q = ns.class_targets(target, classes=logits.shape[axis], ignore_index=ignore_index,
                          smoothing=label_smoothing, dtype=logits.dtype)
     return weighted(ns, logits, weight, q)
 
 
 def _cross_entropy_grad(
-    g: Array, logits: Array, target: Array, largest: Array, total: Array, count: Array, *,
-    reduction: str, ignore_index: int, label_smoothing: float, weight: Array | None,
+    g: Array, logits: Array, target: Array, weight: Array | None, largest: Array, total: Array,
+    count: Array, *, reduction: str, ignore_index: int, label_smoothing: float,
 ) -> Array | Tensor:
-    ns, axis = recorded, class_axis(len(logits.shape))
+    ns = recorded
     share: Any = g / ns.where(ns.equal(count, 0), 1.0, count) if reduction == "mean" else g
     if reduction == "none":
-        share = ns.reshape(share, shape=(*target.shape[:axis], 1, *target.shape[axis:]))
+        share = ns.reshape(share, shape=resized(logits.shape, _classes(logits), 1))
     q = _targets(ns, logits, target, ignore_index, label_smoothing, weight)
     return excess(ns, logits, q) * share
 
@@ -518,24 +528,22 @@ def _cross_entropy_backward(ns: Namespace, step: Step, g: Array) -> None:
 def _cross_entropy_tangent(
     ns: Namespace, primals: Values, tangents: Values, out: Array, params: Params
 ) -> Array:
-    (logits, target), ignored, weight = primals, params["ignore_index"], params["weight"]
+    (logits, target, weight), ignored = primals, params["ignore_index"]
     q = _targets(ns, logits, target, ignored, params["label_smoothing"], weight)
-    axis = class_axis(len(logits.shape))
+    axis = _classes(logits)
     rows = ns.sum(ns.multiply(excess(ns, logits, q), tangents[0]), axis=(axis,))
-    everything = tuple(range(len(rows.shape)))
     if params["reduction"] == "none":
         return rows
-    total = ns.sum(rows, axis=everything)
+    total = ns.sum(rows, axis=tuple(range(-len(rows.shape), 0)))
     if params["reduction"] == "mean":
         mass = ns.sum(_targets(ns, logits, target, ignored, 0.0, weight),
-                      axis=tuple(range(len(logits.shape))))
+                      axis=tuple(range(-len(logits.shape), 0)))
         total = ns.divide(total, ns.where(ns.equal(mass, 0), 1.0, mass))
     return total
 
 
-def _options(reduction: str, smoothing: float = 0.0, weight: Array | None = None) -> Params:
-    return {"reduction": reduction, "ignore_index": -100, "label_smoothing": smoothing,
-            "weight": weight}
+def _options(reduction: str, smoothing: float = 0.0) -> Params:
+    return {"reduction": reduction, "ignore_index": -100, "label_smoothing": smoothing}
 
 
 cross_entropy_grad = op(
@@ -547,12 +555,13 @@ cross_entropy_grad = op(
 
 cross_entropy_op = op(
     "cross_entropy", cpu=_cross_entropy_cpu, gpu=_cross_entropy_gpu, extras="largest total count",
-    saves={"logits": "logits target largest total count"},
+    constants="weight", saves={"logits": "logits target weight largest total count"},
     backward=_cross_entropy_backward, tangent=_cross_entropy_tangent,
-    samples=[Sample((shape, shape[:1] + shape[2:]), (normal, below(3)), options)
+    samples=[Sample((shape, shape[:1] + shape[2:], weight), (normal, below(3), _weights), options)
              for shape in ((5, 3), (2, 3, 4))
-             for options in (_options("mean"), _options("sum"), _options("none", 0.2),
-                             _options("mean", 0.3, WEIGHT), _options("none", 0.0, WEIGHT))],
+             for options, weight in (
+                 (_options("mean"), None), (_options("sum"), None), (_options("none", 0.2), None),
+                 (_options("mean", 0.3), (3,)), (_options("none", 0.0), (3,)))],
     reference=reference,
     doc="logsumexp(logits) - logits[target] by rows (N, C, ...), reduced; ignored rows count 0.",
 )
@@ -586,11 +595,11 @@ def cross_entropy(
                              "probabilities; wanted class indices")
         same_dtype("cross_entropy", input=input, target=target)
         return soft_cross_entropy(
-            input, target, reduction=reduction, label_smoothing=label_smoothing, weight=constant)
+            input, target, constant, reduction=reduction, label_smoothing=label_smoothing)
     same_dtype("cross_entropy", input=input)
     check_targets("cross_entropy", input, target, ignore_index)
-    return cross_entropy_op(input, target, reduction=reduction, ignore_index=ignore_index,
-                            label_smoothing=label_smoothing, weight=constant)
+    return cross_entropy_op(input, target, constant, reduction=reduction,
+                            ignore_index=ignore_index, label_smoothing=label_smoothing)
 
 
 def nll_loss(
@@ -607,7 +616,7 @@ def nll_loss(
     counts = (target != ignore_index).astype(computed_in(input.dtype))
     if constant is not None:
         places = (target * (target != ignore_index)).astype(np.int64)
-        heavy = recorded.gather(wrap(constant, input.device), key=(places._array,))
+        heavy = constant[places]
         losses, counts = losses * heavy, counts * heavy
     if reduction == "none":
         return losses

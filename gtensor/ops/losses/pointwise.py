@@ -128,7 +128,7 @@ def _sum_rules(partials: Sequence[Formula]) -> dict[str, Any]:
         for times, t in zip(partials, tangents, strict=True):
             if t is not None:
                 term = times(ns, t, *primals, out=None, **params)
-                term = ns.sum(term, axis=tuple(range(len(term.shape))))
+                term = ns.sum(term, axis=tuple(range(-len(term.shape), 0)))
                 total = term if total is None else ns.add(total, term)
         return total
 

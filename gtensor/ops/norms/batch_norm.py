@@ -39,6 +39,17 @@ Inputs: TypeAlias = "tuple[Array, Array | None, Array | None, Array, Array]"
 # -- rules ---------------------------------------------------------------------------------------
 
 
+def not_channels(x: ArrayOrTensor) -> tuple[int, ...]:
+    """The axes of (N, C, ...) but that of the channels, from the end."""
+    n: int = len(x.shape)
+    return (-n, *range(2 - n, 0))
+
+
+def sums_at(ns: Namespace, sums: Array | Tensor | None, i: int) -> Any:
+    """Row i of batch_norm_sums (2, C)."""
+    return ns.slice(sums, key=(..., i, slice(None)))
+
+
 def _recorded_terms(
     ns: Namespace, g: ArrayOrTensor, x: ArrayOrTensor, weight: ArrayOrTensor | None,
     bias: ArrayOrTensor | None, mean: ArrayOrTensor, var: ArrayOrTensor, params: Params,
@@ -47,7 +58,7 @@ def _recorded_terms(
 
     In training the statistics are functions of x, so they are recomputed from it.
     """
-    axes = (0, *range(2, len(x.shape)))
+    axes = not_channels(x)
     kept = (1, x.shape[1], *(1,) * (len(x.shape) - 2))
     if params["training"]:
         mean = ns.mean(x, axis=axes, keepdims=True)
@@ -68,10 +79,10 @@ def _sums_recorded(
     **params: Any,
 ) -> Tensor:
     ns = recorded
-    axes = (0, *range(2, len(x.shape)))
+    axes = not_channels(x)
     xhat, dy, _ = _recorded_terms(ns, g, x, weight, bias, mean, var, params)
     rows = [ns.reshape(ns.sum(part, axis=axes), shape=(1, x.shape[1])) for part in (dy, dy * xhat)]
-    return ns.concat(*rows, axis=0, sizes=(1, 1))
+    return ns.concat(*rows, axis=-2, sizes=(1, 1))
 
 
 def _dx_recorded(
@@ -83,7 +94,7 @@ def _dx_recorded(
     xhat, dy, rstd = _recorded_terms(ns, g, x, weight, bias, mean, var, params)
     if params["training"]:
         count = params["count"] or x.size // x.shape[1]
-        shift, slope = (ns.reshape(ns.slice(sums, key=(i,)), shape=kept) / count for i in (0, 1))
+        shift, slope = (ns.reshape(sums_at(ns, sums, i), shape=kept) / count for i in (0, 1))
         dy = dy - shift - xhat * slope
     return dy * rstd if weight is None else dy * (rstd * ns.reshape(weight, shape=kept))
 
@@ -112,9 +123,9 @@ def give_gradients(ns: Namespace, step: Step, g: Array, arrays: Inputs, params: 
         totals, count = (sums, None) if sync is None else sync.sums(sums)
         dx = ns.batch_norm_dx(g, *arrays, totals, count=count, out=step.reuse(g), **options)
     if step.needs(1):
-        step.give(1, ns.slice(sums, key=(1,)))
+        step.give(1, sums_at(ns, sums, 1))
     if step.needs(2):
-        step.give(2, ns.slice(sums, key=(0,)))
+        step.give(2, sums_at(ns, sums, 0))
     if dx is not None:
         step.give(0, dx)
 
@@ -128,17 +139,17 @@ def give_statistics(
     rstd = ns.divide(1.0, ns.sqrt(ns.add(var, step.params["eps"])))
     scale = ns.negative(rstd if weight is None else ns.multiply(rstd, weight))
     if step.needs(3):
-        step.give(3, ns.multiply(ns.slice(sums, key=(0,)), scale))
+        step.give(3, ns.multiply(sums_at(ns, sums, 0), scale))
     if step.needs(4):
         slope = ns.multiply(ns.multiply(scale, rstd), 0.5)
-        step.give(4, ns.multiply(ns.slice(sums, key=(1,)), slope))
+        step.give(4, ns.multiply(sums_at(ns, sums, 1), slope))
 
 
 def tangent(ns: Namespace, primals: Values, tangents: Values, out: Array, params: Params) -> Array:
     """Through the formula, one tangent at a time; the activation's derivative at the end."""
     x, weight, bias, mean, var = primals
     dx, dweight, dbias, dmean, dvar = tangents
-    axes, kept = (0, *range(2, len(x.shape))), (1, x.shape[1], *(1,) * (len(x.shape) - 2))
+    axes, kept = not_channels(x), (1, x.shape[1], *(1,) * (len(x.shape) - 2))
 
     def wide(a: Array) -> Array:
         return ns.reshape(a, shape=kept)
@@ -174,6 +185,17 @@ def tangent(ns: Namespace, primals: Values, tangents: Values, out: Array, params
     y = xhat if weight is None else xhat * wide(weight)
     y = y if bias is None else y + wide(bias)
     return ACTIVATIONS[params["activation"]][1](ns, change, y, params["parameter"])
+
+
+def _statistics_tangent(
+    ns: Namespace, primals: Values, tangents: Values, out: Array, params: Params
+) -> Array:
+    (x,), (dx,) = primals, tangents
+    axes, row = not_channels(x), (1, x.shape[1])
+    deviation = ns.subtract(x, ns.mean(x, axis=axes, keepdims=True))
+    parts = ns.mean(dx, axis=axes), ns.mean(ns.multiply(deviation, ns.multiply(dx, 2)), axis=axes)
+    change = ns.concat(*[ns.reshape(a, shape=row) for a in parts], axis=-2, sizes=(1, 1))
+    return change if change.dtype == out.dtype else ns.astype(change, dtype=out.dtype)
 
 
 # -- definitions -----------------------------------------------------------------------------------
@@ -216,11 +238,12 @@ def reference(
 
 batch_norm_statistics = op(
     "batch_norm_statistics", cpu=paths.statistics_cpu, gpu=paths.statistics_gpu,
-    backward=None, tangent=None, samples=[Sample(((4, 3),)), Sample(((2, 3, 5),))],
+    backward=None, tangent=_statistics_tangent,
+    samples=[Sample(((4, 3),)), Sample(((2, 3, 5),))],
     reference=lambda torch, x: torch.stack([
         x.transpose(0, 1).flatten(1).mean(1), x.transpose(0, 1).flatten(1).var(1, correction=0)]),
-    doc="Mean and biased variance of each channel of (N, C, ...), (2, C). Has no derivative of its "
-        "own: batch_norm's rule knows that they depend on x.",
+    doc="Mean and biased variance of each channel of (N, C, ...), (2, C). Has no backward rule "
+        "of its own: batch_norm's knows that they depend on x.",
 )
 
 batch_norm_sums = op(

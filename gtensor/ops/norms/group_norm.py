@@ -20,6 +20,7 @@ from gtensor.ops.build.arguments import same_dtype
 from gtensor.ops.build.cpu_tiles import computed_in, tile_size, whole_tiles
 from gtensor.ops.build.path_builders import settled
 from gtensor.ops.norms import batch_norm_paths, row_norm_paths
+from gtensor.ops.norms.batch_norm import not_channels
 from gtensor.ops.norms.moments import add_products, add_sums, moments, over_lead
 
 if TYPE_CHECKING:
@@ -238,8 +239,8 @@ def _recorded_xhat(
 ) -> tuple[ArrayOrTensor, ArrayOrTensor]:
     """xhat as rows, and 1 / deviation, as functions of x."""
     rows = _rows(ns, x, groups)
-    deviation = rows - ns.mean(rows, axis=(2,), keepdims=True)
-    rstd = 1 / ns.sqrt(ns.mean(ns.square(deviation), axis=(2,), keepdims=True) + eps)
+    deviation = rows - ns.mean(rows, axis=(-1,), keepdims=True)
+    rstd = 1 / ns.sqrt(ns.mean(ns.square(deviation), axis=(-1,), keepdims=True) + eps)
     return deviation * rstd, rstd
 
 
@@ -249,8 +250,8 @@ def _projected(
     """rstd * (h - mean(h) - xhat * mean(h * xhat)): the derivative of xhat, which is symmetric."""
     xhat, rstd = _recorded_xhat(ns, x, groups, eps)
     rows = _rows(ns, h, groups)
-    slope = ns.mean(rows * xhat, axis=(2,), keepdims=True)
-    projected = rstd * (rows - ns.mean(rows, axis=(2,), keepdims=True) - xhat * slope)
+    slope = ns.mean(rows * xhat, axis=(-1,), keepdims=True)
+    projected = rstd * (rows - ns.mean(rows, axis=(-1,), keepdims=True) - xhat * slope)
     return ns.reshape(projected, shape=x.shape)
 
 
@@ -264,9 +265,9 @@ def _sums_recorded(
 ) -> Tensor:
     ns, shape = recorded, (1, *x.shape[:2])
     xhat = ns.reshape(_recorded_xhat(ns, x, groups, eps)[0], shape=x.shape)
-    axes = tuple(range(2, len(x.shape)))
+    axes = tuple(range(2 - len(x.shape), 0))
     parts = [ns.reshape(ns.sum(a, axis=axes), shape=shape) for a in (g, g * xhat)]
-    return ns.concat(*parts, axis=0, sizes=(1, 1))
+    return ns.concat(*parts, axis=-3, sizes=(1, 1))
 
 
 def _dx_recorded(
@@ -281,12 +282,13 @@ def _backward(ns: Namespace, step: Step, g: Array) -> None:
     x, weight, mean, var = step.saved
     params = step.params
     if not any(step.needs(i) for i in (0, 1)):
-        step.give(2, ns.sum(g, axis=(0, *range(2, len(g.shape)))))
+        step.give(2, ns.sum(g, axis=not_channels(g)))
         return
     sums = ns.group_norm_sums(g, x, mean, var, **params)
     for i in (1, 2):
         if step.needs(i):
-            step.give(i, ns.sum(ns.slice(sums, key=(2 - i,)), axis=(0,)))
+            part = ns.slice(sums, key=(..., 2 - i, slice(None), slice(None)))  # (N, C)
+            step.give(i, ns.sum(part, axis=(-2,)))
     if step.needs(0):
         step.give(0, ns.group_norm_dx(
             g, x, weight, mean, var, sums, out=step.reuse(g), **params))

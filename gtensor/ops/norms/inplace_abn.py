@@ -255,9 +255,9 @@ def _backward(ns: Namespace, step: Step, g: Array) -> None:
     if not params["training"]:
         batch_norm.give_statistics(ns, step, sums, weight, spread)
     if step.needs(1):
-        step.give(1, ns.slice(sums, key=(1,)))
+        step.give(1, batch_norm.sums_at(ns, sums, 1))
     if step.needs(2):
-        step.give(2, ns.slice(sums, key=(0,)))
+        step.give(2, batch_norm.sums_at(ns, sums, 0))
     if step.needs(0):
         step.give(0, dx)
 

@@ -26,7 +26,7 @@ def _recorded_xhat(
     ns: Namespace, x: ArrayOrTensor, dims: int, eps: float
 ) -> tuple[ArrayOrTensor, ArrayOrTensor]:
     """xhat and 1 / deviation as functions of x."""
-    axes = tuple(range(len(x.shape) - dims, len(x.shape)))
+    axes = tuple(range(-dims, 0))
     deviation = x - ns.mean(x, axis=axes, keepdims=True)
     var = ns.mean(ns.square(deviation), axis=axes, keepdims=True)
     rstd = 1 / ns.sqrt(var + eps)
@@ -37,7 +37,7 @@ def _projected(
     ns: Namespace, h: ArrayOrTensor, xhat: ArrayOrTensor, rstd: ArrayOrTensor, dims: int
 ) -> ArrayOrTensor:
     """rstd * (h - mean(h) - xhat * mean(h * xhat)): the derivative of xhat, which is symmetric."""
-    axes = tuple(range(len(h.shape) - dims, len(h.shape)))
+    axes = tuple(range(-dims, 0))
     mean = ns.mean(h, axis=axes, keepdims=True)
     return rstd * (h - mean - xhat * ns.mean(h * xhat, axis=axes, keepdims=True))
 
@@ -54,7 +54,7 @@ def _dweight_recorded(
     g: Tensor, x: Tensor, mean: Tensor, rstd: Tensor, *, dims: int, eps: float
 ) -> Tensor:
     xhat, _ = _recorded_xhat(recorded, x, dims, eps)
-    return recorded.sum(g * xhat, axis=tuple(range(len(x.shape) - dims)))
+    return recorded.sum(g * xhat, axis=tuple(range(-len(x.shape), -dims)))
 
 
 def _backward(ns: Namespace, step: Step, g: Array) -> None:
@@ -63,7 +63,7 @@ def _backward(ns: Namespace, step: Step, g: Array) -> None:
     if step.needs(1):
         step.give(1, ns.layer_norm_dweight(g, x, mean, rstd, **params))
     if step.needs(2):
-        step.give(2, ns.sum(g, axis=tuple(range(len(g.shape) - params["dims"]))))
+        step.give(2, ns.sum(g, axis=tuple(range(-len(g.shape), -params["dims"]))))
     if step.needs(0):
         step.give(0, ns.layer_norm_dx(g, x, weight, mean, rstd, out=step.reuse(g), **params))
 

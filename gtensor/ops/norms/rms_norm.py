@@ -57,13 +57,13 @@ def _dweight(path: Path) -> Path:
 # -- rules ---------------------------------------------------------------------------------------
 
 
-def _axes(x: Array | Tensor, dims: int) -> tuple[int, ...]:
-    return tuple(range(len(x.shape) - dims, len(x.shape)))
+def _axes(dims: int) -> tuple[int, ...]:
+    return tuple(range(-dims, 0))
 
 
 def _recorded_rstd(ns: Namespace, x: ArrayOrTensor, dims: int, eps: float) -> ArrayOrTensor:
     """rstd as a function of x."""
-    return 1 / ns.sqrt(ns.mean(ns.square(x), axis=_axes(x, dims), keepdims=True) + eps)
+    return 1 / ns.sqrt(ns.mean(ns.square(x), axis=_axes(dims), keepdims=True) + eps)
 
 
 def _projected(
@@ -71,7 +71,7 @@ def _projected(
 ) -> ArrayOrTensor:
     """rstd * (h - xhat * mean(h * xhat)): the derivative of xhat, which is symmetric."""
     xhat = x * rstd
-    return rstd * (h - xhat * ns.mean(h * xhat, axis=_axes(x, dims), keepdims=True))
+    return rstd * (h - xhat * ns.mean(h * xhat, axis=_axes(dims), keepdims=True))
 
 
 def _dx_recorded(
@@ -83,7 +83,7 @@ def _dx_recorded(
 
 def _dweight_recorded(g: Tensor, x: Tensor, rstd: Tensor, *, dims: int, eps: float) -> Tensor:
     xhat = x * _recorded_rstd(recorded, x, dims, eps)
-    return recorded.sum(g * xhat, axis=tuple(range(len(x.shape) - dims)))
+    return recorded.sum(g * xhat, axis=tuple(range(-len(x.shape), -dims)))
 
 
 def _backward(ns: Namespace, step: Step, g: Array) -> None:

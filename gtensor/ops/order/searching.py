@@ -11,9 +11,10 @@ from gtensor.backend.cuda import cupy
 from gtensor.engine.op import Op, op
 from gtensor.engine.samples import Sample, below, boolean, distinct, normal
 from gtensor.engine.tensor import Tensor
-from gtensor.ops.arrange.shape import axis_index, lone
+from gtensor.ops.arrange.shape import axis_index, from_end, lone
 from gtensor.ops.build.cpu_tiles import sortable
-from gtensor.ops.build.path_builders import placed, settled
+from gtensor.ops.build.path_builders import settled
+from gtensor.ops.build.pointwise import zero_tangent
 from gtensor.ops.reduce.reductions import (
     Axis,
     kept_shape,
@@ -41,10 +42,10 @@ def _place(name: str) -> Op:
         return getattr(x, name)(axis=axis, keepdims=keepdims, out=out)
 
     return op(
-        name, cpu=path, gpu=path, backward=None, tangent=None,
+        name, cpu=path, gpu=path, backward=None, tangent=zero_tangent,
         samples=[Sample((s,), distinct, {"axis": a, "keepdims": k})
-                 for s, a, k in (((7,), 0, False), ((3, 5), 1, True), ((3, 5), None, False),
-                                 ((2, 3, 4), 1, False), ((3, 5), None, True), ((), None, False))],
+                 for s, a, k in (((7,), -1, False), ((3, 5), -1, True), ((3, 5), None, False),
+                                 ((2, 3, 4), -2, False), ((3, 5), None, True), ((), None, False))],
         reference=lambda torch, x, axis, keepdims: getattr(torch, name)(
             x, dim=axis, keepdim=keepdims),
     )
@@ -72,7 +73,8 @@ def argmin(x: Tensor, /, axis: int | None = None, *, keepdims: bool = False) -> 
 def _searched(x: Tensor, axis: int | None, name: str) -> int | None:
     if axis is None and x.size:
         return None
-    place = None if axis is None or lone(axis, x.ndim) else axis_index(axis, x.ndim, name)
+    place = (None if axis is None or lone(axis, x.ndim)
+             else from_end(axis_index(axis, x.ndim, name), x.ndim))
     nonempty_axes(x, place, name)
     return place
 
@@ -104,7 +106,7 @@ def _count_gpu(
 
 
 _count_nonzero = op(
-    "count_nonzero", cpu=_count_cpu, gpu=_count_gpu, backward=None, tangent=None,
+    "count_nonzero", cpu=_count_cpu, gpu=_count_gpu, backward=None, tangent=zero_tangent,
     samples=reduction_samples(below(2)) + reduction_samples(boolean),
     reference=lambda torch, x, axis, keepdims: (x != 0).sum(dim=axis, keepdim=keepdims)
     if axis else (x != 0).long(),
@@ -131,7 +133,7 @@ def _places_gpu(x: Array, out: Array | None = None) -> Array:
 
 
 _nonzero = op(
-    "nonzero", cpu=_places_cpu, gpu=_places_gpu, backward=None, tangent=None,
+    "nonzero", cpu=_places_cpu, gpu=_places_gpu, backward=None, tangent=zero_tangent,
     samples=[Sample((s,), below(2)) for s in ((7,), (3, 5), (2, 0, 3))],
     reference=lambda torch, x: torch.nonzero(x).T,
     doc="The places of the elements that are not zero, (ndim, count), int64; a GPU is waited for.",
@@ -161,13 +163,19 @@ def _search(
 
 
 def _ascending(rng: np.random.Generator, shape: tuple[int, ...]) -> np.ndarray:
-    return np.sort(rng.integers(0, 5, shape)).astype(np.float64)
+    return np.sort(rng.integers(0, 5, shape))
+
+
+def _between(rng: np.random.Generator, shape: tuple[int, ...]) -> np.ndarray:
+    """Away from integers: the places are constant around these."""
+    return _ascending(rng, shape) + 0.5
 
 
 _searchsorted = op(
-    "searchsorted", **placed(_search), backward=None, tangent=None,
-    samples=[Sample(((6,), s, None), (_ascending, below(6), normal), {"side": side})
-             for s in ((3, 4), (), (0,)) for side in ("left", "right")],
+    "searchsorted", cpu=_search, gpu=_search, backward=None, tangent=zero_tangent,
+    samples=[Sample(((6,), s, None), (draw, below(6), normal), {"side": side})
+             for draw in (_between, _ascending) for s in ((3, 4), (), (0,))
+             for side in ("left", "right")],
     reference=lambda torch, x1, x2, sorter, side: torch.searchsorted(
         x1, x2.to(x1.dtype), side=side),
 )

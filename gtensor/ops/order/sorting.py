@@ -13,17 +13,25 @@ from gtensor.engine.namespaces import recorded
 from gtensor.engine.op import op
 from gtensor.engine.samples import Draw, Sample, below, distinct, normal
 from gtensor.engine.tensor import Tensor
-from gtensor.ops.arrange.shape import along, along_one, axis_index, lone, reshape, resized
+from gtensor.ops.arrange.shape import (
+    along,
+    along_one,
+    axis_index,
+    first_tangent,
+    from_end,
+    lone,
+    reshape,
+    resized,
+)
 from gtensor.ops.build.cpu_tiles import row_tiles, sortable
-from gtensor.ops.build.path_builders import placed, settled, tiles
+from gtensor.ops.build.path_builders import settled, tiles
+from gtensor.ops.build.pointwise import zero_tangent
 from gtensor.settings import settings
 
 if TYPE_CHECKING:
     from types import ModuleType
 
-    from gtensor.backend import Device
-    from gtensor.backend.typing import Array, Params
-    from gtensor.engine.typing import Namespace, Values
+    from gtensor.backend.typing import Array
 
 __all__ = ["argsort", "sort", "topk"]
 
@@ -49,9 +57,8 @@ def _flipped(x: Array, axis: int) -> Array:
 def _key(xp: ModuleType, order: Array, axis: int) -> tuple[Array, ...]:
     """The key of the elements at places `order` along an axis."""
     key: list[Array] = []
-    for i, n in enumerate(order.shape):
-        shape = (1,) * i + (n,) + (1,) * (order.ndim - i - 1)
-        key.append(order if i == axis else xp.arange(n).reshape(shape))
+    for i, n in zip(range(-order.ndim, 0), order.shape, strict=True):
+        key.append(order if i == axis else xp.arange(n).reshape(n, *(1,) * (-i - 1)))
     return tuple(key)
 
 
@@ -90,7 +97,7 @@ def _places(axis: int, size: int) -> Draw:
     return draw
 
 
-_ORDERS = (((7,), 0, 7), ((3, 5), 1, 2), ((3, 5), 0, 3), ((2, 0), 1, 0), ((2, 4, 3), 1, 1))
+_ORDERS = (((7,), -1, 7), ((3, 5), -1, 2), ((3, 5), -2, 3), ((2, 0), -1, 0), ((2, 4, 3), -2, 1))
 
 
 def _torch_put(torch: Any, g: Any, order: Any, axis: int, size: int) -> Any:
@@ -98,23 +105,11 @@ def _torch_put(torch: Any, g: Any, order: Any, axis: int, size: int) -> Any:
         axis, order, g)
 
 
-def _take_tangent(
-    ns: Namespace, primals: Values, tangents: Values, out: Array, params: Params
-) -> Array:
-    return ns.take_order(tangents[0], primals[1], **params)
-
-
-def _put_tangent(
-    ns: Namespace, primals: Values, tangents: Values, out: Array, params: Params
-) -> Array:
-    return ns.put_order(tangents[0], primals[1], **params)
-
-
 take_order = op(
     "take_order", cpu=_take_order_cpu, gpu=_take_order_gpu, complex=True, saves={"x": "order"},
     backward=lambda ns, step, g: step.give(0, ns.put_order(
         g, step.saved[0], axis=step.params["axis"], size=step.shape(0)[step.params["axis"]])),
-    tangent=_take_tangent,
+    tangent=first_tangent("take_order"),
     samples=[Sample((s, resized(s, a, k)), (normal, _places(a, s[a])), {"axis": a})
              for s, a, k in _ORDERS],
     reference=lambda torch, x, order, axis: torch.gather(x, axis, order),
@@ -125,7 +120,7 @@ put_order = op(
     "put_order", **placed(_put_order), complex=True, saves={"g": "order"},
     backward=lambda ns, step, g: step.give(0, ns.take_order(
         g, step.saved[0], axis=step.params["axis"])),
-    tangent=_put_tangent,
+    tangent=first_tangent("put_order"),
     samples=[Sample((resized(s, a, k),) * 2, (normal, _places(a, s[a])),
                     {"axis": a, "size": s[a]}) for s, a, k in _ORDERS],
     reference=_torch_put,
@@ -172,11 +167,11 @@ def _argsort_gpu(
 def _samples(draw: Draw, *stables: bool) -> list[Sample]:
     return [Sample((s,), draw, {"axis": a, "descending": d, "stable": stable})
             for stable in stables for d in (False, True)
-            for s, a in (((7,), 0), ((3, 5), 1), ((3, 5), 0), ((0, 2), 1), ((2, 0), 1))]
+            for s, a in (((7,), -1), ((3, 5), -1), ((3, 5), -2), ((0, 2), -1), ((2, 0), -1))]
 
 
 _argsort = op(
-    "argsort", cpu=_argsort_cpu, gpu=_argsort_gpu, backward=None, tangent=None,
+    "argsort", cpu=_argsort_cpu, gpu=_argsort_gpu, backward=None, tangent=zero_tangent,
     samples=_samples(below(3), True) + _samples(distinct, False),
     reference=lambda torch, x, axis, descending, stable: torch.argsort(
         x, dim=axis, descending=descending, stable=stable),
@@ -310,9 +305,9 @@ def _topk_gpu(
 
 
 topk_order = op(
-    "topk_order", cpu=_topk_cpu, gpu=_topk_gpu, backward=None, tangent=None,
+    "topk_order", cpu=_topk_cpu, gpu=_topk_gpu, backward=None, tangent=zero_tangent,
     samples=[Sample((s,), distinct, {"k": k, "axis": a, "largest": b, "ordered": True})
-             for s, a, k in (*_ORDERS, ((4,), 0, 0)) for b in (True, False)],
+             for s, a, k in (*_ORDERS, ((4,), -1, 0)) for b in (True, False)],
     reference=lambda torch, x, k, axis, largest, ordered: torch.topk(
         x, k, dim=axis, largest=largest, sorted=ordered).indices,
     doc="The places of the k largest or smallest elements along `axis`, int64. A row beyond a tile "
@@ -331,7 +326,7 @@ def topk(x: Tensor, k: int, dim: int = -1, largest: bool = True, sorted: bool = 
     if lone(dim, x.ndim):
         values, indices = topk(reshape(x, (1,)), k, 0)
         return TopK(reshape(values, (k,) * (k != 1)), reshape(indices, (k,) * (k != 1)))
-    axis = axis_index(dim, x.ndim, "topk")
+    axis = from_end(axis_index(dim, x.ndim, "topk"), x.ndim)
     if not 0 <= k <= x.shape[axis]:
         raise ValueError(f"topk was given k={k} for a tensor of shape {x.shape}; wanted 0 to "
                          f"{x.shape[axis]}, the size of dim {dim}")

@@ -12,6 +12,7 @@ from gtensor.backend.kernels import flat_launch, raw
 from gtensor.engine.op import op
 from gtensor.engine.samples import Sample, normal
 from gtensor.engine.tensor import Tensor
+from gtensor.ops.arrange.shape import linear_tangent
 from gtensor.ops.build.cpu_tiles import computed_in
 from gtensor.ops.build.path_builders import settled
 from gtensor.ops.conv.convolution import on_images
@@ -29,8 +30,8 @@ from gtensor.ops.pool.windows import (
 )
 
 if TYPE_CHECKING:
-    from gtensor.backend.typing import Array, Params
-    from gtensor.engine.typing import Namespace, Step, Tangent, Values
+    from gtensor.backend.typing import Array
+    from gtensor.engine.typing import Namespace, Step
 
 
 def _divisors(w: Windows, count_include_pad: bool, dtype: np.dtype) -> np.ndarray:
@@ -123,21 +124,12 @@ def _grad_gpu(
 def _average_backward(ns: Namespace, step: Step, g: Array) -> None:
     buffer, beta = step.into(0)
     step.give(0, ns.avg_pool2d_grad(
-        g, size=step.shape(0)[2:], out=buffer, beta=beta, **step.params))
+        g, size=step.shape(0)[-2:], out=buffer, beta=beta, **step.params))
 
 
 def _grad_backward(ns: Namespace, step: Step, u: Array) -> None:
     params = {name: value for name, value in step.params.items() if name != "size"}
     step.give(0, ns.avg_pool2d(u, **params))
-
-
-def _linear(name: str) -> Tangent:
-    def tangent(
-        ns: Namespace, primals: Values, tangents: Values, out: Array, params: Params
-    ) -> Array:
-        return getattr(ns, name)(tangents[0], **params)
-
-    return tangent
 
 
 def _reference(torch: Any, x: Any, kernel: Any, ceil: Any, dilation: Any, **params: Any) -> Any:
@@ -164,13 +156,13 @@ def _grad_samples() -> list[Sample]:
 
 avg_pool2d_grad = op(
     "avg_pool2d_grad", inputs="g", cpu=_grad_cpu, gpu=_grad_gpu,
-    backward=_grad_backward, tangent=_linear("avg_pool2d_grad"), samples=_grad_samples(),
+    backward=_grad_backward, tangent=linear_tangent("avg_pool2d_grad"), samples=_grad_samples(),
     doc="Each g (N, C, OH, OW) shared among the elements of its window in (N, C, *size).",
 )
 
 avg_pool2d_op = op(
     "avg_pool2d", inputs="x", cpu=_average_cpu, gpu=_average_gpu, floating=True,
-    backward=_average_backward, tangent=_linear("avg_pool2d"),
+    backward=_average_backward, tangent=linear_tangent("avg_pool2d"),
     samples=[Sample((shape,), normal, params) for shape, params in _CASES], reference=_reference,
     doc="The mean of each window of (N, C, H, W). Parameters: kernel, stride, padding, dilation "
         "(pairs), ceil, count_include_pad.",

@@ -12,8 +12,10 @@ from gtensor.backend.kernels import flat_launch, raw
 from gtensor.engine.op import op
 from gtensor.engine.samples import Sample, distinct
 from gtensor.engine.tensor import Tensor
+from gtensor.ops.arrange.shape import first_tangent
 from gtensor.ops.build.cpu_tiles import computed_in, masked
-from gtensor.ops.build.path_builders import placed, settled
+from gtensor.ops.build.path_builders import settled
+from gtensor.ops.build.pointwise import zero_tangent
 from gtensor.ops.conv.convolution import on_images
 from gtensor.ops.conv.paths import Pair
 from gtensor.ops.pool.windows import (
@@ -31,7 +33,7 @@ from gtensor.ops.pool.windows import (
 if TYPE_CHECKING:
     from gtensor.backend import Device
     from gtensor.backend.typing import Array, Params
-    from gtensor.engine.typing import Namespace, Step, Tangent, Values
+    from gtensor.engine.typing import Namespace, Step, Values
 
 # -- max pooling ---------------------------------------------------------------------------------
 
@@ -160,7 +162,7 @@ def _max_pool_backward(ns: Namespace, step: Step, g: Array) -> None:
     (places,) = step.saved
     buffer, beta = step.into(0)
     step.give(0, ns.max_pool2d_grad(
-        g, places, size=step.shape(0)[2:], out=buffer, beta=beta, **step.params))
+        g, places, size=step.shape(0)[-2:], out=buffer, beta=beta, **step.params))
 
 
 def _max_unpool_backward(ns: Namespace, step: Step, u: Array) -> None:
@@ -177,18 +179,7 @@ def _max_pool_tangent(
 ) -> Array:
     x = primals[0]
     places = ns.max_pool2d_places(x, **params)
-    return ns.max_pool2d_pick(tangents[0], places, size=x.shape[2:], **params)
-
-
-def _first_tangent(name: str) -> Tangent:
-    """The op is linear in its first input; the second is made of indices."""
-
-    def tangent(
-        ns: Namespace, primals: Values, tangents: Values, out: Array, params: Params
-    ) -> Array:
-        return getattr(ns, name)(tangents[0], *primals[1:], **params)
-
-    return tangent
+    return ns.max_pool2d_pick(tangents[0], places, size=x.shape[-2:], **params)
 
 
 def _max_reference(torch: Any, x: Any, kernel: Any, ceil: Any, **params: Any) -> Any:
@@ -202,21 +193,22 @@ _MAX_CASES = [
 ]
 
 max_pool2d_places = op(
-    "max_pool2d_places", cpu=_max_places, gpu=_max_places, backward=None, tangent=None,
+    "max_pool2d_places", cpu=_max_places, gpu=_max_places, backward=None,
+    tangent=zero_tangent,
     samples=[Sample((shape,), distinct, params) for shape, params in _MAX_CASES],
     doc="Where in its plane each window of max_pool2d has its maximum: int32, row * W + column.",
 )
 
 max_pool2d_pick = op(
-    "max_pool2d_pick", **placed(_max_pick), saves={"x": "places"},
-    backward=_max_pick_backward, tangent=_first_tangent("max_pool2d_pick"),
+    "max_pool2d_pick", cpu=_max_pick, gpu=_max_pick, saves={"x": "places"},
+    backward=_max_pick_backward, tangent=first_tangent("max_pool2d_pick"),
     samples=None,  # places must be those of windows: tested through max_pool2d
     doc="x (N, C, H, W) at places (N, C, OH, OW): the adjoint of max_pool2d_grad.",
 )
 
 max_pool2d_grad = op(
     "max_pool2d_grad", cpu=_max_unpool_cpu, gpu=_max_unpool_gpu, saves={"g": "places"},
-    backward=_max_unpool_backward, tangent=_first_tangent("max_pool2d_grad"),
+    backward=_max_unpool_backward, tangent=first_tangent("max_pool2d_grad"),
     samples=None,  # as above
     doc="Zeros (N, C, *size) with g (N, C, OH, OW) added at its places.",
 )

@@ -17,6 +17,7 @@ from gtensor.backend import host
 from gtensor.backend.cuda import cupy
 from gtensor.engine.op import op
 from gtensor.engine.samples import Sample, normal
+from gtensor.ops.arrange.shape import linear_tangent
 from gtensor.ops.build.cpu_tiles import computed_in
 from gtensor.ops.build.path_builders import tiles
 from gtensor.settings import settings
@@ -177,7 +178,7 @@ _SAMPLES = [Sample((shape,), normal, {"axis": axis, "matrix": matrix}) for shape
 
 resample = op(
     "resample", inputs="x", cpu=_resample_cpu, gpu=_resample_gpu, backward=_backward,
-    tangent=lambda ns, primals, tangents, out, params: ns.resample(tangents[0], **params),
+    tangent=linear_tangent("resample"),
     samples=_SAMPLES, reference=_reference,
     doc="A sparse matrix times x along one axis. Parameters: axis (negative), matrix (a Mixing).",
 )

@@ -18,9 +18,10 @@ from gtensor.engine.op import Op, op
 from gtensor.engine.samples import Draw, Sample, below, binary, distinct, normal
 from gtensor.engine.tensor import Tensor
 from gtensor.ops.arrange.shape import linear_tangent, lone
-from gtensor.ops.build.cpu_tiles import computed_in
+from gtensor.ops.build.batching import unchanged
+from gtensor.ops.build.cpu_tiles import SMALL, computed_in
 from gtensor.ops.build.path_builders import tiled, tiles
-from gtensor.ops.build.pointwise import pointwise
+from gtensor.ops.build.pointwise import pointwise, zero_tangent
 from gtensor.ops.elementwise.rounding import ZERO
 from gtensor.settings import settings
 
@@ -39,7 +40,7 @@ Axis = int | tuple[int, ...] | None
 
 
 def normalize_axis(axis: Axis, ndim: int, op_name: str) -> tuple[int, ...]:
-    """Sorted non-negative axes; all of them for None. Raises AxisError for one not there.
+    """Sorted axes, counted from the end; all for None. Raises AxisError for one not there.
 
     Of a 0-d tensor 0 and -1 are its one element's, see `lone`.
     """
@@ -51,10 +52,10 @@ def normalize_axis(axis: Axis, ndim: int, op_name: str) -> tuple[int, ...]:
 @lru_cache(maxsize=1024)
 def _normalized(axis: Axis, ndim: int, op_name: str) -> tuple[int, ...]:
     if axis is None or lone(axis, ndim):
-        return tuple(range(ndim))
+        return tuple(range(-ndim, 0))
     axes = (axis,) if isinstance(axis, int) else axis
-    found = sorted(index(a) + ndim if a < 0 else index(a) for a in axes)
-    if builtins.any(not 0 <= a < ndim for a in found) or len(set(found)) != len(found):
+    found = sorted(index(a) - ndim if a >= 0 else index(a) for a in axes)
+    if builtins.any(not -ndim <= a < 0 for a in found) or len(set(found)) != len(found):
         wanted = f"different axes from {-ndim} to {ndim - 1}" if ndim else "0, -1 or None"
         raise np.exceptions.AxisError(
             f"{op_name} over axis {axis} of a tensor of {ndim} dimensions; wanted {wanted}")
@@ -62,10 +63,14 @@ def _normalized(axis: Axis, ndim: int, op_name: str) -> tuple[int, ...]:
 
 
 def kept_shape(shape: tuple[int, ...], axis: tuple[int, ...], keepdims: bool) -> tuple[int, ...]:
-    """The shape after a reduction over `axis`."""
+    """The shape after a reduction over `axis`, counted from either end."""
     if keepdims:
-        return tuple(1 if i in axis else n for i, n in enumerate(shape))
-    return tuple(n for i, n in enumerate(shape) if i not in axis)
+        sizes = list(shape)
+        for a in axis:
+            sizes[a] = 1
+        return tuple(sizes)
+    gone = [a % len(shape) for a in axis]
+    return tuple([n for i, n in enumerate(shape) if i not in gone])
 
 
 def reduced(shape: tuple[int, ...], axis: tuple[int, ...]) -> int:
@@ -90,6 +95,7 @@ def reduction_tiles(
     The second key is for results that keep the reduced axes with size 1; the axes are those of the
     tile that are reduced. Several tiles may have the same results, which the caller adds up.
     """
+    axis = tuple(sorted(a % len(shape) for a in axis))
     for tile in tiles(shape, settings.tile_elements):
         gone = builtins.sum(isinstance(k, int) for k in tile)
         result = [k if i not in axis else 0 if isinstance(k, int) else slice(None)
@@ -109,12 +115,12 @@ def reduction_samples(
 ) -> list[Sample]:
     """Samples of a reduction; with nothing to reduce, and over no axis, if it allows them."""
     cases: list[tuple[tuple[int, ...], tuple[int, ...], bool]] = [
-        ((7,), (0,), False), ((3, 5), (1,), False), ((3, 5), (0,), True),
-        ((2, 3, 4), (0, 2), False), ((2, 3), (0, 1), False)]
+        ((7,), (-1,), False), ((3, 5), (-1,), False), ((3, 5), (-2,), True),
+        ((2, 3, 4), (-3, -1), False), ((2, 3), (-2, -1), False)]
     if no_axis:
         cases += [((), (), False), ((3, 4), (), False)]
     if none:
-        cases.append(((3, 0), (1,), False))
+        cases.append(((3, 0), (-1,), False))
     return [Sample((s,), draw, {"axis": a, "keepdims": k}) for s, a, k in cases]
 
 
@@ -155,12 +161,44 @@ def reduction_cpu(name: str, function: np.ufunc, dtype: np.dtype | None = None) 
         if out is None and x.nbytes >= settings.arena_min_bytes:
             wanted = dtype or (widens and accumulator(x.dtype)) or x.dtype
             out = host().empty(kept_shape(x.shape, axis, keepdims), wanted, name)
+        if function is np.add and dtype is None and _leading(x, axis, out):
+            return _added_rows(x, kept_shape(x.shape, axis, keepdims), out)
         if out is None:
             return reduce(x, axis, dtype, None, keepdims)
         reduce(x, axis, dtype, out, keepdims)
         return out
 
     return path
+
+
+def _leading(x: Array, axis: tuple[int, ...], out: Array | None) -> bool:
+    """Whether `axis` are the first axes, not all, and `_added_rows` is the faster way."""
+    count = len(axis)
+    return (x.dtype.char in "fd" and x.size >= SMALL and 0 < count < x.ndim
+            and sorted(a % x.ndim for a in axis) == [*range(count)]
+            and prod(x.shape[:count]) >= 32
+            and prod(x.shape[count:]) <= settings.tile_elements // 32
+            and x.flags.c_contiguous and (out is None or out.flags.c_contiguous))
+
+
+def _added_rows(x: Array, shape: tuple[int, ...], out: Array | None) -> Array:
+    """The sums of a matrix over its rows, of the given shape.
+
+    `np.add.reduce` adds row by row to one total. Products take 0.75 of its time with 1000 columns
+    and 0.3 with 100, on 10^6 float32, and round less. Each is of four tiles, for which BLAS wakes
+    no thread: on a busy machine waiting for one took a hundred times as long.
+    """
+    if out is None:
+        out = np.empty(shape, x.dtype)
+    total = out.reshape(-1)
+    step = 4 * settings.tile_elements // total.size
+    rows = x.reshape(-1, total.size)
+    ones = np.ones(len(rows[:step]), x.dtype)
+    np.matmul(ones, rows[:step], out=total)
+    for start in range(step, len(rows), step):
+        part = rows[start:start + step]
+        total += ones[:len(part)] @ part
+    return out
 
 
 def reduction_gpu(name: str, widens: bool = False) -> Path:
@@ -193,7 +231,7 @@ def broadcast_gradient(ns: Namespace, step: Step, g: Array) -> Array:
 _sum = op(
     "sum", cpu=reduction_cpu("sum", np.add), gpu=reduction_gpu("sum", widens=True), complex=True,
     backward=lambda ns, step, g: step.give(0, broadcast_gradient(ns, step, g)),
-    tangent=linear_tangent("sum"),
+    tangent=linear_tangent("sum"), batch=unchanged,
     samples=reduction_samples(), reference=torch_reduction("sum"),
 )
 
@@ -240,7 +278,7 @@ def _mean_backward(ns: Namespace, step: Step, g: Array) -> None:
 
 _mean = op(
     "mean", cpu=_mean_cpu, gpu=reduction_gpu("mean", widens=True), floating=True, complex=True,
-    backward=_mean_backward, tangent=linear_tangent("mean"),
+    backward=_mean_backward, tangent=linear_tangent("mean"), batch=unchanged,
     samples=reduction_samples(none=False), reference=torch_reduction("mean"),
 )
 
@@ -331,7 +369,7 @@ def min(x: Tensor, /, axis: Axis = None, *, keepdims: bool = False) -> Tensor:
 def _logical(name: str, function: np.ufunc) -> Op:
     return op(
         name, cpu=reduction_cpu(name, function, np.dtype(bool)), gpu=reduction_gpu(name),
-        backward=None, tangent=None, samples=reduction_samples(below(2)),
+        backward=None, tangent=zero_tangent, samples=reduction_samples(below(2)),
         reference=torch_reduction(name, lambda torch, x: x != 0),
         doc=f"Whether {name} of the elements over `axis` are true (not zero; NaN is true).",
     )

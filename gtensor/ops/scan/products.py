@@ -126,7 +126,7 @@ linear_scan = op(
     "linear_scan", cpu=_linear_scan_cpu, gpu=_linear_scan_gpu, complex=True,
     saves={"b": "c", "c": "c out"}, backward=_linear_scan_backward, tangent=_linear_scan_tangent,
     samples=[Sample((s, resized(s, a, s[a] - 1)), normal, {"axis": a, "reverse": r})
-             for s, a in (((7,), 0), ((3, 5), 1), ((4, 3), 0), ((1, 2), 0), ((0, 2), 1))
+             for s, a in (((7,), -1), ((3, 5), -1), ((4, 3), -2), ((1, 2), -2), ((0, 2), -1))
              for r in (False, True)],
     reference=_torch_linear_scan,
     doc="s[k] = b[k] + c[k - 1] * s[k - 1] along `axis`, or from the end s[k] = b[k] + c[k] * "
@@ -255,8 +255,8 @@ prod_others = op(
     "prod_others", cpu=_prod_others_cpu, gpu=_prod_others_gpu, backward=None, tangent=None,
     composed=_composed_others,
     samples=[Sample((s,), draw, {"axis": a}) for draw in (normal, below(2))
-             for s, a in (((7,), 0), ((3, 5), 1), ((3, 5), 0), ((2, 3, 4), 1), ((2, 1), 1),
-                          ((0, 3), 1))],
+             for s, a in (((7,), -1), ((3, 5), -1), ((3, 5), -2), ((2, 3, 4), -2), ((2, 1), -1),
+                          ((0, 3), -1))],
     doc="For each element the product of the others along `axis`: the gradient of a product. Rows "
         "beyond a tile need a buffer of their length.",
 )
@@ -296,16 +296,16 @@ _prod = op(
     "prod", cpu=reduction_cpu("prod", np.multiply), gpu=reduction_gpu("prod", widens=True),
     complex=True, saves={"x": "x"}, backward=_prod_backward, tangent=_prod_tangent,
     samples=[*reduction_samples(no_axis=False),
-             Sample(((2, 4),), below(2), {"axis": (0, 1), "keepdims": False}),
+             Sample(((2, 4),), below(2), {"axis": (-2, -1), "keepdims": False}),
              Sample(((4, 3),), lambda rng, s: rng.choice([0.0, 1.5, -0.5], s),
-                    {"axis": (0,), "keepdims": False})],
+                    {"axis": (-2,), "keepdims": False})],
     reference=lambda torch, x, axis, keepdims: _torch_prod(x, axis, keepdims),
     doc="The product over `axis`, a tuple of at least one. Its gradient divides by nothing.",
 )
 
 
 def _torch_prod(x: Any, axis: tuple[int, ...], keepdims: bool) -> Any:
-    for a in reversed(axis):
+    for a in axis:  # the first of all first: those behind keep their place from the end
         x = x.prod(dim=a, keepdim=keepdims)
     return x
 

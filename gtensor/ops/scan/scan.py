@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
+from types import EllipsisType
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -22,6 +23,7 @@ from gtensor.ops.arrange.shape import (
     broadcast_to,
     clone,
     expand_dims,
+    from_end,
     linear_tangent,
     resized,
 )
@@ -36,7 +38,7 @@ if TYPE_CHECKING:
 __all__ = ["cumulative_sum", "diff"]
 
 METHODS = ("cumulative_sum",)
-Key = tuple[slice, ...]
+Key = tuple[slice | EllipsisType, ...]
 _ACCUMULATES = "fdFDlL"  # dtypes in which NumPy's scans are what is wanted
 
 
@@ -125,8 +127,8 @@ def _cumulative_sum_backward(ns: Namespace, step: Step, g: Array) -> None:
 def samples(draw: Draw = normal, **params: Any) -> list[Sample]:
     """Samples of a scan."""
     return [Sample((s,), draw, {"axis": a, "include_initial": i, **params}) for s, a, i in (
-        ((7,), 0, False), ((3, 5), 1, True), ((3, 5), 0, False), ((2, 3, 4), 1, True),
-        ((0,), 0, True), ((3, 0), 1, False), ((3, 0), 0, False), ((4, 1), 1, False))]
+        ((7,), -1, False), ((3, 5), -1, True), ((3, 5), -2, False), ((2, 3, 4), -2, True),
+        ((0,), -1, True), ((3, 0), -1, False), ((3, 0), -2, False), ((4, 1), -1, False))]
 
 
 def torch_scan(
@@ -177,7 +179,7 @@ def scanned(
                   **{} if wanted is None else {"dtype": wanted})
     place = 0 if axis is None else axis
     if include_initial:  # of a 0-d tensor two elements would lie along no axis
-        return run(x, axis=axis_index(place, x.ndim, name))
+        return run(x, axis=from_end(axis_index(place, x.ndim, name), x.ndim))
     return along_one(run, x, place, name)
 
 
@@ -195,7 +197,7 @@ def diff(
 
     Raises ValueError for a negative n, and for an axis not there.
     """
-    place = axis_index(axis, x.ndim, "diff")
+    place = from_end(axis_index(axis, x.ndim, "diff"), x.ndim)
     if n < 0:
         raise ValueError(f"diff was given n={n}; wanted 0 or more")
     if n == 0:
