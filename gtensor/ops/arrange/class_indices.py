@@ -15,7 +15,7 @@ from gtensor.engine.samples import Sample, below, normal
 from gtensor.engine.tensor import Tensor, wrap
 from gtensor.ops.arrange.shape import first_tangent, reshape
 from gtensor.ops.build.arguments import same_dtype, want_tensors
-from gtensor.ops.build.path_builders import settled
+from gtensor.ops.build.path_builders import placed, settled
 from gtensor.ops.build.pointwise import zero_tangent
 
 if TYPE_CHECKING:
@@ -173,7 +173,7 @@ def _class_targets_path(
 
 
 class_targets = op(
-    "class_targets", cpu=_class_targets_path, gpu=_class_targets_path, backward=None,
+    "class_targets", **placed(_class_targets_path), backward=None,
     tangent=zero_tangent,
     samples=[Sample((shape,), below(3), {
         "classes": 3, "ignore_index": -100, "smoothing": 0.0, "dtype": np.dtype(np.float64)})

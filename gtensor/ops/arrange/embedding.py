@@ -18,6 +18,7 @@ from gtensor.ops.build.path_builders import placed
 from gtensor.settings import settings
 
 if TYPE_CHECKING:
+    from gtensor.backend import Device
     from gtensor.backend.typing import Array, Params
     from gtensor.engine.typing import Namespace, Step, Values
 
@@ -30,7 +31,7 @@ def _gather(
 ) -> Array:
     if out is None:
         shape = (*indices.shape, weight.shape[-1])
-        out = device_of(weight).empty(shape, weight.dtype, "embedding")
+        out = device.empty(shape, weight.dtype, "embedding")
     if isinstance(weight, np.ndarray):
         np.take(weight, indices, axis=0, out=out, mode="clip")  # with "raise" NumPy buffers `out`
     else:

@@ -19,7 +19,7 @@ from gtensor.ops.arrange.shape import (
     trailing_axes,
 )
 from gtensor.ops.build.batching import unchanged
-from gtensor.ops.build.path_builders import settled
+from gtensor.ops.build.path_builders import placed, settled
 
 if TYPE_CHECKING:
     from gtensor.backend import Device
@@ -56,7 +56,7 @@ def flip(x: Tensor, /, axis: Axes | None = None) -> Tensor:
     return _flip_op(x, axes=axes)
 
 
-def _roll(x: Array, *, shifts: tuple[int, ...], out: Array | None = None) -> Array:
+def _roll(device: Device, x: Array, *, shifts: tuple[int, ...], out: Array | None = None) -> Array:
     """Each axis is cut in two, and each combination of the parts is copied to its new place.
 
     The shifts are of the last axes.

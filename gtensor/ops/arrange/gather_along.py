@@ -12,9 +12,10 @@ from gtensor.engine.samples import Draw, Sample, normal
 from gtensor.engine.tensor import Tensor
 from gtensor.ops.arrange.scatter import added
 from gtensor.ops.arrange.shape import axis_index, first_tangent, resized
-from gtensor.ops.build.path_builders import settled
+from gtensor.ops.build.path_builders import placed, settled
 
 if TYPE_CHECKING:
+    from gtensor.backend import Device
     from gtensor.backend.typing import Array
     from gtensor.engine.typing import Namespace, Operand, Step
 
@@ -23,7 +24,7 @@ __all__ = ["take_along_axis"]
 
 def _key(device: Device, indices: Array, shape: tuple[int, ...], axis: int) -> tuple[Array, ...]:
     """The key of the elements, of an array of `shape`, at `indices` along an axis."""
-    xp, ndim = device_of(indices).xp, len(shape)
+    xp, ndim = device.xp, len(shape)
     return tuple(indices if i == axis else xp.arange(n).reshape(-1, *(1,) * (-i - 1))
                  for i, n in zip(range(-ndim, 0), shape, strict=True))
 
@@ -79,7 +80,7 @@ scatter_along_op = op(
 )
 
 take_along_op = op(
-    "take_along_axis", cpu=_take_along, gpu=_take_along, complex=True, saves={"x": "indices"},
+    "take_along_axis", **placed(_take_along), complex=True, saves={"x": "indices"},
     backward=_take_along_backward, tangent=first_tangent("take_along_axis"),
     samples=[Sample((s, i), (normal, _places(s[a])), {"axis": a}) for s, i, a in _SHAPES],
     reference=_torch_take,

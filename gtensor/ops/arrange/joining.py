@@ -45,7 +45,7 @@ def _concat_path(
     if out is None:
         shape = resized(arrays[0].shape, axis, sum(sizes))
         dtype = np.result_type(*[a.dtype for a in arrays])
-        out = device_of(arrays[0]).empty(shape, dtype, "concat")
+        out = device.empty(shape, dtype, "concat")
     start = 0
     for a, size in zip(arrays, sizes, strict=True):
         out[along(axis, start, start + size)] = a
@@ -150,10 +150,12 @@ def tile(x: Tensor, repetitions: Sequence[int], /) -> Tensor:
     return reshape(laid, tuple(c * n for c, n in pairs), copy=True)
 
 
-def _repeat_path(x: Array, *, count: int, axis: int, out: Array | None = None) -> Array:
+def _repeat_path(
+    device: Device, x: Array, *, count: int, axis: int, out: Array | None = None
+) -> Array:
     if out is None:
         whole = resized(x.shape, axis, x.shape[axis] * count)
-        out = device_of(x).empty(whole, x.dtype, "repeat")
+        out = device.empty(whole, x.dtype, "repeat")
     apart = out.reshape(_apart(x.shape, axis, count))  # a view: an axis is split
     behind: tuple[slice | int | None, ...] = (slice(None),) * (-axis - 1)
     if count > _COPIES:

@@ -30,13 +30,15 @@ def _inside(shape: tuple[int, ...], pads: Pads) -> tuple[slice, ...]:
     return tuple(slice(before, before + n) for n, (before, _) in zip(padded, pads, strict=True))
 
 
-def _pad_path(x: Array, *, pads: Pads, value: float, out: Array | None = None) -> Array:
+def _pad_path(
+    device: Device, x: Array, *, pads: Pads, value: float, out: Array | None = None
+) -> Array:
     lead = x.ndim - len(pads)
     if out is None:
         sizes = (n + sum(p) for n, p in zip(x.shape[lead:], pads, strict=True))
-        out = device_of(x).empty((*x.shape[:lead], *sizes), x.dtype, "pad")
+        out = device.empty((*x.shape[:lead], *sizes), x.dtype, "pad")
     inside: tuple[Any, ...] = _inside(x.shape, pads)  # NumPy's overloads refuse such a key
-    value = device_of(out).assignable(value, out.dtype)
+    value = device.assignable(value, out.dtype)
     for axis, (place, n) in enumerate(zip(inside, out.shape[lead:], strict=True)):  # the border
         behind = (slice(None),) * (len(pads) - axis - 1)
         for border in (slice(0, place.start), slice(place.stop, n)):

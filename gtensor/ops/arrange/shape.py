@@ -15,7 +15,7 @@ from gtensor.engine.op import op
 from gtensor.engine.samples import Sample, normal, unary
 from gtensor.engine.tensor import Tensor
 from gtensor.ops.build.batching import broadcast_shape, in_order, to_shape, unchanged
-from gtensor.ops.build.path_builders import settled
+from gtensor.ops.build.path_builders import placed, settled
 
 if TYPE_CHECKING:
     from gtensor.backend.typing import Array, DTypeLike, Params, Path
@@ -148,7 +148,7 @@ def _reshape_backward(ns: Namespace, step: Step, g: Array) -> None:
 
 
 _reshape_op = op(
-    "reshape", cpu=_reshape, gpu=_reshape, view=True, complex=True,
+    "reshape", **placed(_reshape), view=True, complex=True,
     backward=_reshape_backward, tangent=linear_tangent("reshape"), batch=to_shape,
     samples=[Sample(((2, 6),), normal, {"shape": (3, 4)}),
              Sample(((0, 3),), normal, {"shape": (3, 0)}),
@@ -302,7 +302,7 @@ def _broadcast_backward(ns: Namespace, step: Step, g: Array) -> None:
 
 
 _broadcast_op = op(
-    "broadcast_to", cpu=_broadcast, gpu=_broadcast, view=True, complex=True,
+    "broadcast_to", **placed(_broadcast), view=True, complex=True,
     backward=_broadcast_backward, tangent=linear_tangent("broadcast_to"), batch=broadcast_shape,
     samples=[Sample(((3,),), normal, {"shape": (2, 3)}),
              Sample(((2, 1),), normal, {"shape": (2, 4)}),
@@ -382,7 +382,7 @@ def _clone_path(device: Device, x: Array, out: Array | None = None) -> Array:
 
 
 clone = op(
-    "clone", cpu=_clone_path, gpu=_clone_path, complex=True,
+    "clone", **placed(_clone_path), complex=True,
     backward=lambda ns, step, g: step.give(0, g), tangent=linear_tangent("clone"), batch=unchanged,
     samples=unary(), reference=lambda torch, x: x.clone(),
     doc="A copy in memory of its own; gradients flow through it.",
@@ -397,7 +397,7 @@ def _to_device_path(
 
 
 to_device = op(
-    "to_device", cpu=_to_device_path, gpu=_to_device_path, complex=True, moves=True,
+    "to_device", **placed(_to_device_path), complex=True, moves=True,
     backward=lambda ns, step, g: step.give(0, ns.to_device(g, device=step.parents[0].device)),
     tangent=linear_tangent("to_device"),
     samples=[Sample((s,), normal, {"device": get_device("cpu")}) for s in ((3,), (2, 0), ())],

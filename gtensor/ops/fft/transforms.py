@@ -29,7 +29,7 @@ from gtensor.ops.arrange.shape import (
     linear_tangent,
     resized,
 )
-from gtensor.ops.build.path_builders import settled
+from gtensor.ops.build.path_builders import on_gpu, placed, settled
 from gtensor.ops.linalg.matrix_products import is_half
 
 if TYPE_CHECKING:

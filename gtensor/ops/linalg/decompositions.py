@@ -63,7 +63,7 @@ def _mirrored_path(device: Device, x: Array, out: Array | None = None) -> Array:
 # below the diagonal and 0 above; shared by both it is that of a matrix known to be symmetric. The
 # ops behind it return symmetric gradients.
 _mirrored = Op(
-    "mirrored", cpu=_mirrored_path, gpu=_mirrored_path, complex=True, samples=None,
+    "mirrored", **placed(_mirrored_path), complex=True, samples=None,
     backward=lambda ns, step, g: step.give(0, g),
     tangent=lambda ns, primals, tangents, out, params: tangents[0],
     doc="Matrices with the upper triangle replaced by the mirrored (conjugate) lower one.",

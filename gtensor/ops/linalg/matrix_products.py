@@ -15,6 +15,7 @@ from gtensor.engine.samples import Sample
 from gtensor.engine.tensor import Tensor
 from gtensor.ops.arrange.shape import reshape
 from gtensor.ops.build.batching import broadcasting
+from gtensor.ops.build.path_builders import placed
 from gtensor.settings import settings
 
 if TYPE_CHECKING:
@@ -183,7 +184,7 @@ def _matmul_tangent(
 
 
 matmul_op = op(
-    "matmul", cpu=_matmul_cpu, gpu=_matmul_gpu, saves={"x1": "x2", "x2": "x1"}, complex=True,
+    "matmul", **placed(matmul_cpu, matmul_gpu), saves={"x1": "x2", "x2": "x1"}, complex=True,
     backward=_matmul_backward, tangent=_matmul_tangent, batch=broadcasting,
     samples=[Sample(((3, 4), (4, 5))), Sample(((1, 4), (4, 1))), Sample(((2, 3, 4), (2, 4, 2))),
              Sample(((2, 1, 3, 2), (4, 2, 3))), Sample(((0, 3), (3, 2))), Sample(((2, 0), (0, 3)))],

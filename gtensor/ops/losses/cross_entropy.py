@@ -72,8 +72,8 @@ def two(sums: Array) -> tuple[Array, Array]:
 
 
 def _forward_path(
-    logits: Array, target: Array, weight: Array | None, *, reduction: str, label_smoothing: float,
-    out: Array | None = None,
+    device: Device, logits: Array, target: Array, weight: Array | None, *, reduction: str,
+    label_smoothing: float, out: Array | None = None
 ) -> tuple[Array, Array, Array]:
     work = computed_in(logits.dtype)
     xp = device.xp
@@ -108,8 +108,8 @@ def _shared(g: Array, total: Array, reduction: str) -> Array:
 
 
 def _dx_path(
-    g: Array, logits: Array, target: Array, weight: Array | None, largest: Array, total: Array, *,
-    reduction: str, label_smoothing: float, out: Array | None = None,
+    device: Device, g: Array, logits: Array, target: Array, weight: Array | None, largest: Array,
+    total: Array, *, reduction: str, label_smoothing: float, out: Array | None = None
 ) -> Array:
     work = computed_in(logits.dtype)
     weight = None if weight is None else weight.astype(work, copy=False)
@@ -131,7 +131,7 @@ def _dx_path(
 
 
 def _dtarget_path(
-    g: Array, logits: Array, weight: Array | None, largest: Array, total: Array, *,
+    device: Device, g: Array, logits: Array, weight: Array | None, largest: Array, total: Array, *,
     reduction: str, label_smoothing: float, out: Array | None = None,
 ) -> Array:
     work = computed_in(logits.dtype)
@@ -267,7 +267,7 @@ soft_cross_entropy_dtarget = op(
 )
 
 soft_cross_entropy = op(
-    "soft_cross_entropy", cpu=_forward_path, gpu=_forward_path, extras="largest total",
+    "soft_cross_entropy", **placed(_forward_path), extras="largest total",
     constants="weight",
     saves={"logits": "logits target weight largest total",
            "target": "logits weight largest total"},

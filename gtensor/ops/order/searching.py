@@ -13,7 +13,7 @@ from gtensor.engine.samples import Sample, below, boolean, distinct, normal
 from gtensor.engine.tensor import Tensor
 from gtensor.ops.arrange.shape import axis_index, from_end, lone
 from gtensor.ops.build.cpu_tiles import sortable
-from gtensor.ops.build.path_builders import settled
+from gtensor.ops.build.path_builders import placed, settled
 from gtensor.ops.build.pointwise import zero_tangent
 from gtensor.ops.reduce.reductions import (
     Axis,
@@ -172,7 +172,7 @@ def _between(rng: np.random.Generator, shape: tuple[int, ...]) -> np.ndarray:
 
 
 _searchsorted = op(
-    "searchsorted", cpu=_search, gpu=_search, backward=None, tangent=zero_tangent,
+    "searchsorted", **placed(_search), backward=None, tangent=zero_tangent,
     samples=[Sample(((6,), s, None), (draw, below(6), normal), {"side": side})
              for draw in (_between, _ascending) for s in ((3, 4), (), (0,))
              for side in ("left", "right")],

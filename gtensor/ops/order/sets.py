@@ -10,7 +10,7 @@ from gtensor.engine.op import op
 from gtensor.engine.samples import Sample, below, normal
 from gtensor.engine.tensor import Tensor
 from gtensor.ops.build.cpu_tiles import sortable
-from gtensor.ops.build.path_builders import settled
+from gtensor.ops.build.path_builders import placed, settled
 from gtensor.ops.build.pointwise import zero_tangent
 
 if TYPE_CHECKING:
@@ -74,7 +74,7 @@ def _torch_table(torch: Any, x: Any) -> Any:
 
 
 unique_table = op(
-    "unique_table", cpu=_table, gpu=_table, backward=None, tangent=zero_tangent,
+    "unique_table", **placed(_table), backward=None, tangent=zero_tangent,
     samples=[Sample((s,), below(3)) for s in ((7,), (3, 5), (2, 0), ())], reference=_torch_table,
     doc="Of the distinct elements in ascending order: the places of their first occurrence, their "
         "counts, then every element's place among them; one int64 vector.",

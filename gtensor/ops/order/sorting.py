@@ -24,13 +24,14 @@ from gtensor.ops.arrange.shape import (
     resized,
 )
 from gtensor.ops.build.cpu_tiles import row_tiles, sortable
-from gtensor.ops.build.path_builders import settled, tiles
+from gtensor.ops.build.path_builders import placed, settled, tiles
 from gtensor.ops.build.pointwise import zero_tangent
 from gtensor.settings import settings
 
 if TYPE_CHECKING:
     from types import ModuleType
 
+    from gtensor.backend import Device
     from gtensor.backend.typing import Array
 
 __all__ = ["argsort", "sort", "topk"]

@@ -14,7 +14,7 @@ from gtensor.engine.samples import Sample, distinct
 from gtensor.engine.tensor import Tensor
 from gtensor.ops.arrange.shape import first_tangent
 from gtensor.ops.build.cpu_tiles import computed_in, masked
-from gtensor.ops.build.path_builders import settled
+from gtensor.ops.build.path_builders import placed, settled
 from gtensor.ops.build.pointwise import zero_tangent
 from gtensor.ops.conv.convolution import on_images
 from gtensor.ops.conv.paths import Pair
@@ -200,7 +200,7 @@ max_pool2d_places = op(
 )
 
 max_pool2d_pick = op(
-    "max_pool2d_pick", cpu=_max_pick, gpu=_max_pick, saves={"x": "places"},
+    "max_pool2d_pick", **placed(_max_pick), saves={"x": "places"},
     backward=_max_pick_backward, tangent=first_tangent("max_pool2d_pick"),
     samples=None,  # places must be those of windows: tested through max_pool2d
     doc="x (N, C, H, W) at places (N, C, OH, OW): the adjoint of max_pool2d_grad.",
