@@ -8,17 +8,17 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from gtensor.backend import device_of
 from gtensor.engine.op import op
 from gtensor.engine.samples import Sample, normal
 from gtensor.engine.tensor import Tensor
 from gtensor.ops.arrange.index_keys import Key, described, normalized, rows_of
 from gtensor.ops.arrange.scatter import added
 from gtensor.ops.arrange.shape import axis_index, linear_tangent
-from gtensor.ops.build.path_builders import settled
+from gtensor.ops.build.path_builders import placed, settled
 from gtensor.settings import settings
 
 if TYPE_CHECKING:
+    from gtensor.backend import Device
     from gtensor.backend.typing import Array
     from gtensor.engine.typing import Namespace, Operand, Step
 
@@ -77,10 +77,11 @@ slice = op(
 
 
 def _unslice_path(
-    g: Array, *, key: Key, shape: tuple[int, ...], out: Array | None = None, beta: float = 0.0
+    device: Device, g: Array, *, key: Key, shape: tuple[int, ...], out: Array | None = None,
+    beta: float = 0.0
 ) -> Array:
     if out is None or not beta:
-        out = device_of(g).empty(shape, g.dtype, "unslice") if out is None else out
+        out = device.empty(shape, g.dtype, "unslice") if out is None else out
         out[...] = 0
         out[key] = g
     else:
@@ -89,7 +90,7 @@ def _unslice_path(
 
 
 unslice = op(
-    "unslice", cpu=_unslice_path, gpu=_unslice_path, complex=True,
+    "unslice", **placed(_unslice_path), complex=True,
     backward=lambda ns, step, g: step.give(0, ns.slice(g, key=step.params["key"])),
     tangent=linear_tangent("unslice"),
     samples=adjoint_samples(_SLICES),
@@ -100,15 +101,15 @@ unslice = op(
 # -- index arrays: a copy, and its adjoint ---------------------------------------------------------
 
 
-def _gather_path(x: Array, *, key: Key, out: Array | None = None) -> Array:
+def _gather_path(device: Device, x: Array, *, key: Key, out: Array | None = None) -> Array:
     rows = rows_of(x, key)
     if rows is not None:
         source, places = rows
         if out is None:
-            out = device_of(x).empty((places.size, *source.shape[1:]), x.dtype, "gather")
+            out = device.empty((places.size, *source.shape[1:]), x.dtype, "gather")
         return np.take(source, places, axis=0, out=out, mode="clip")  # "raise" would buffer `out`
     axis = _lone_axis(x, key)
-    return settled(x[key], out) if axis is None else _take(x, key, axis, out)
+    return settled(x[key], out) if axis is None else _take(device, x, key, axis, out)
 
 
 def _lone_axis(x: Array, key: Key) -> int | None:
@@ -123,14 +124,14 @@ def _lone_axis(x: Array, key: Key) -> int | None:
     return others[0] if whole else None
 
 
-def _take(x: Array, key: Key, axis: int, out: Array | None) -> Array:
+def _take(device: Device, x: Array, key: Key, axis: int, out: Array | None) -> Array:
     """The slices at places along an axis. Raises IndexError for one out of range."""
     places, size = key[axis], x.shape[axis]
     shape = (*x.shape[:axis], *places.shape, *x.shape[axis + 1:])
     if out is None:
         if prod(shape) * x.itemsize < settings.arena_min_bytes:
             return x[key]
-        out = device_of(x).empty(shape, x.dtype, "gather")
+        out = device.empty(shape, x.dtype, "gather")
     if places.size:
         low, high = places.min(), places.max()
         if low < -size or high >= size:
@@ -158,7 +159,7 @@ _GATHERS = [
 ]
 
 gather = op(
-    "gather", cpu=_gather_path, gpu=_gather_path, complex=True,
+    "gather", **placed(_gather_path), complex=True,
     backward=_gather_backward, tangent=linear_tangent("gather"),
     samples=_GATHERS, reference=_slice_reference,
     doc="x[key] where the key holds integer or boolean arrays: a copy.",
@@ -166,13 +167,14 @@ gather = op(
 
 
 def _scatter_add_path(
-    g: Array, *, key: Key, shape: tuple[int, ...], out: Array | None = None, beta: float = 0.0
+    device: Device, g: Array, *, key: Key, shape: tuple[int, ...], out: Array | None = None,
+    beta: float = 0.0
 ) -> Array:
-    return added(g, key, shape, "scatter_add", out, beta)
+    return added(device, g, key, shape, "scatter_add", out, beta)
 
 
 scatter_add = op(
-    "scatter_add", cpu=_scatter_add_path, gpu=_scatter_add_path, complex=True,
+    "scatter_add", **placed(_scatter_add_path), complex=True,
     backward=lambda ns, step, g: step.give(0, ns.gather(g, key=step.params["key"])),
     tangent=linear_tangent("scatter_add"),
     samples=adjoint_samples(_GATHERS),

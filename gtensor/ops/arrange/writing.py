@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from gtensor.backend import device_of
 from gtensor.engine import in_place
 from gtensor.engine.interchange import given_values
 from gtensor.engine.op import op, registry
@@ -24,8 +23,10 @@ from gtensor.ops.arrange.index_keys import (
     unique,
 )
 from gtensor.ops.arrange.shape import reshape
+from gtensor.ops.build.path_builders import placed
 
 if TYPE_CHECKING:
+    from gtensor.backend import Device
     from gtensor.backend.typing import Array, Params, Scalar
     from gtensor.engine.typing import Namespace, Operand, Step, Values
 
@@ -44,13 +45,13 @@ def assign(name: str, target: Tensor, other: Operand) -> Tensor:
 
 
 def _set_item_path(
-    x: Array, value: Array | Scalar, *, key: Key, out: Array | None = None
+    device: Device, x: Array, value: Array | Scalar, *, key: Key, out: Array | None = None
 ) -> Array:
     if out is None:
-        out = device_of(x).copy(x, label="set_item")
+        out = device.copy(x, label="set_item")
     elif out is not x:
         out[...] = x
-    value = device_of(out).assignable(value, out.dtype)
+    value = device.assignable(value, out.dtype)
     rows = rows_of(out, key)
     if rows is None:
         out[key] = value
@@ -61,18 +62,18 @@ def _set_item_path(
 
 
 def _set_item_gpu(
-    x: Array, value: Array | Scalar, *, key: Key, out: Array | None = None
+    device: Device, x: Array, value: Array | Scalar, *, key: Key, out: Array | None = None
 ) -> Array:
     """Equal places get equal values, those of the last write to each: threads write in no order."""
     if getattr(value, "ndim", 0) and not unique(key):
         selected = Selection(key, x.shape)
         first, lead = selected.place, len(selected.lead)
-        xp = device_of(x).xp
+        xp = device.xp
         each = xp.broadcast_to(value, selected.shape)
         rows = each.reshape((*each.shape[:first], prod(selected.lead), *each.shape[first + lead:]))
         _, last = selected.last_writes(xp)
         value = rows.take(last.reshape(-1), axis=first).reshape(each.shape)
-    return _set_item_path(x, value, key=key, out=out)
+    return _set_item_path(device, x, value, key=key, out=out)
 
 
 def _set_item_backward(ns: Namespace, step: Step, g: Array) -> None:
@@ -102,7 +103,7 @@ def _set_item_tangent(
 
 
 set_item_op = op(
-    "set_item", cpu=_set_item_path, gpu=_set_item_gpu, complex=True,
+    "set_item", **placed(_set_item_path, _set_item_gpu), complex=True,
     backward=_set_item_backward, tangent=_set_item_tangent,
     samples=[Sample(((5,), (3,)), normal, {"key": (slice(1, 4),)}),
              Sample(((3, 5), ()), normal, {"key": (1,)}),

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from gtensor.backend import device_of, host
+from gtensor.backend import host
 from gtensor.backend.cuda import cupy
 from gtensor.engine.op import op
 from gtensor.engine.samples import Sample, normal
@@ -23,6 +23,8 @@ from gtensor.ops.build.path_builders import tiles
 from gtensor.settings import settings
 
 if TYPE_CHECKING:
+    from types import ModuleType
+
     from gtensor.backend.typing import Array
     from gtensor.engine.typing import Namespace, Step
     from gtensor.ops.build.cpu_tiles import Tile
@@ -96,9 +98,9 @@ def _regular(places: np.ndarray) -> Places:
     return slice(first, last + 1, step) if even else places
 
 
-def _add_terms(matrix: Mixing, axis: int, x: Array, total: Array) -> None:
+def _add_terms(xp: ModuleType, matrix: Mixing, axis: int, x: Array, total: Array) -> None:
     """total += the matrix times x, along a negative axis."""
-    xp, after = device_of(x).xp, (slice(None),) * (-axis - 1)
+    after = (slice(None),) * (-axis - 1)
     for term in matrix.terms:
         if isinstance(term.of, slice):
             key: Tile = (..., term.of, *after)
@@ -136,7 +138,7 @@ def _resample_cpu(
             total[...] = 0
         elif wide is not None:
             total[...] = result
-        _add_terms(matrix, axis, x[key], total)
+        _add_terms(np, matrix, axis, x[key], total)
         if wide is not None:
             out[key] = total
     return out
@@ -147,10 +149,10 @@ def _resample_gpu(
 ) -> Array:
     xp, work = cupy(), computed_in(x.dtype)
     if out is not None and beta and work == x.dtype:
-        _add_terms(matrix, axis, x, out)
+        _add_terms(xp, matrix, axis, x, out)
         return out
     total = xp.zeros(_shape(x, axis, matrix.rows), work)
-    _add_terms(matrix, axis, x, total)
+    _add_terms(xp, matrix, axis, x, total)
     if out is None:
         return total.astype(x.dtype, copy=False)
     out[...] = out + total if beta else total
