@@ -129,7 +129,7 @@ def apply(
         out, device = _settled(out, device)
     result = wrap(out, device, _storage_of(out, inputs) if op.view else op.storage)
     if tracked and (op.complex or _carries_gradient(op, out.dtype)):
-        plan = op.plans[mask]
+        plan = op.plan(mask, len(inputs))
         saved, guards = (saves(plan, (*arrays, out, *extras), (*inputs, result)) if plan
                          else op.nothing_saved)
         result._node = Record(op, tuple(parents), mask, saved, guards, params, out, device)
