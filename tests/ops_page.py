@@ -143,7 +143,8 @@ def takes(op: Op, dtype: np.dtype) -> bool:
     """Whether the op runs on inputs of a dtype, and gives the value that it should."""
     sample = sample_of(op)
     arrays = arrays_of(op, sample)
-    varied = [i for i, a in enumerate(arrays) if a is not None and a.dtype.kind in "fc"]
+    varied = [i for i, a in enumerate(arrays)
+              if a is not None and a.dtype.kind in "fc" and i not in op.constants]
     varied = varied or [i for i, a in enumerate(arrays) if a is not None]
     if dtype.kind == "c":
         turned = [a + 1j * a.mean() if i in varied else a for i, a in enumerate(arrays)]

@@ -48,6 +48,7 @@ class Op:
         inputs: str | None = None,
         saves: dict[str, str] | None = None,
         extras: str = "",
+        constants: str = "",
         composed: Callable[..., Tensor] | None = None,
         batch: Callable[..., Any] | None = None,
         samples: Samples | None = REQUIRED,
@@ -81,6 +82,11 @@ class Op:
         _check_reserved(name, takes)
         self.input_names = _input_names(inputs, takes)
         self.extra_names = tuple(extras.split())
+        fixed = constants.split()
+        if not {*fixed} <= {*self.input_names}:
+            raise TypeError(f"op {name!r} was given constants {constants!r}; wanted some of its "
+                            f"inputs: {', '.join(self.input_names)}")
+        self.constants = tuple([self.input_names.index(n) for n in fixed])  # their places
         self._plan_saves(saves or {})
 
     def _plan_saves(self, saves: dict[str, str]) -> None:
@@ -206,7 +212,8 @@ def op(
         cpu, gpu: `path(*arrays, out=None, **params) -> array` on NumPy and CuPy arrays. `out`, when
             given, is the buffer to write. Positional parameters name the inputs.
         backward: `rule(ns, step, g)` writing to its parents through `step.give/lend/into`, a
-            `pointwise(...)` declaration, or None if the op has no derivative.
+            `pointwise(...)` declaration, or None if the op has no derivative. It asks g for shape,
+            dtype and ndim only; functions of `ns` do the rest, with axes counted from the end.
         tangent: `rule(ns, primals, tangents, out, params) -> tangent`; the tangent is None where
             none reaches the output. None for an op without such a rule: its `composed` form is
             used, or forward mode refuses it. An op that is constant almost everywhere says so
@@ -214,6 +221,7 @@ def op(
         saves: for each differentiable input, the names its gradient needs, e.g. {"x": "out"}.
         extras: names of further arrays that the paths return beside the output, for saving. They
             carry no derivative: a rule that is differentiated again computes them from the inputs.
+        constants: names of the inputs that the rules treat as constants: they get no gradient.
         composed: the same function in other ops; records a fused op that has no rule of its own.
         samples: inputs for the generated tests (see `gtensor.testing.opcheck`).
         reference: `function(torch, *tensors, **params)` for the comparison with PyTorch.

@@ -103,8 +103,9 @@ class Case:
 
     @property
     def floats(self) -> list[int]:
-        """The inputs that can require a gradient by their dtype."""
-        return [i for i, a in enumerate(self.arrays) if a is not None and a.dtype.kind in FLOATING]
+        """The inputs that can require a gradient, by their dtype and the op's constants."""
+        return [i for i, a in enumerate(self.arrays)
+                if a is not None and a.dtype.kind in FLOATING and i not in self.op.constants]
 
     @property
     def differentiable(self) -> bool:

@@ -261,6 +261,8 @@ def test_a_taken_name_and_unknown_saves_fail_at_registration(own_op: Callable[..
         gt.op("own_softplus", **_softplus_rules())
     with pytest.raises(TypeError, match=r"saves \['z'\]"):
         gt.op("own_typo", **_softplus_rules(backward=gt.pointwise(gt.d("z", lambda ns, g: g))))
+    with pytest.raises(TypeError, match="constants 'z'; wanted some of its inputs: x"):
+        gt.op("own_typo", **_softplus_rules(constants="z"))
 
 
 def test_unknown_names_and_ops_without_samples_are_refused(own_op: Callable[..., Op]) -> None:

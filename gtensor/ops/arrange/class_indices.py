@@ -13,7 +13,7 @@ from gtensor.backend import device_of
 from gtensor.engine.namespaces import raw
 from gtensor.engine.op import op
 from gtensor.engine.samples import Sample, below, normal
-from gtensor.engine.tensor import Tensor
+from gtensor.engine.tensor import Tensor, wrap
 from gtensor.ops.arrange.shape import first_tangent, reshape
 from gtensor.ops.build.arguments import same_dtype, want_tensors
 from gtensor.ops.build.path_builders import settled
@@ -183,7 +183,7 @@ class_targets = op(
 )
 
 
-def class_weights(name: str, scores: Tensor, weight: Tensor | None) -> Array | None:
+def class_weights(name: str, scores: Tensor, weight: Tensor | None) -> Tensor | None:
     """A copy of the weights: a loss may be differentiated after they changed."""
     if weight is None:
         return None
@@ -195,7 +195,7 @@ def class_weights(name: str, scores: Tensor, weight: Tensor | None) -> Array | N
         raise ValueError(f"{name} was given a weight that requires a gradient; it is a constant: "
                          "detach() it first")
     same_dtype(name, input=scores, weight=weight)
-    return weight.device.copy(weight._array)
+    return wrap(weight.device.copy(weight._array), weight.device)
 
 
 def one_hot(tensor: Tensor, num_classes: int = -1) -> Tensor:

@@ -28,7 +28,7 @@ from gtensor.ops.reduce.reductions import sum as total
 if TYPE_CHECKING:
     from types import ModuleType
 
-    from gtensor.backend.typing import Array, Params
+    from gtensor.backend.typing import Array, Params, Path
     from gtensor.engine.typing import Namespace, Operand, Step, Values
 
 __all__: list[str] = []  # the functions are public in gtensor.linalg
@@ -282,22 +282,26 @@ def _computed_in(x: Tensor) -> np.dtype:
     return np.finfo(x.dtype).dtype
 
 
-def _tolerance(x: Tensor, rtol: Operand | None) -> float | Array:
-    """`rtol` as a number or an array of x's device; by default max(m, n) * eps."""
+def _tolerance(x: Tensor, rtol: Operand | None) -> Tensor:
+    """`rtol` on x's device, a number in float64; by default max(m, n) * eps."""
     dtype = _computed_in(x)
     if rtol is None:
-        return max(x.shape[-2:]) * float(np.finfo(dtype).eps)
-    if isinstance(rtol, (int, float)):
-        return float(rtol)
-    return asarray(rtol, dtype=dtype, device=x.device)._array
+        rtol = max(x.shape[-2:]) * float(np.finfo(dtype).eps)
+    number = isinstance(rtol, (int, float))
+    return asarray(rtol, dtype=np.float64 if number else dtype, device=x.device).detach()
 
 
-def _pinv_path(xp: ModuleType, x: Array, *, rtol: float | Array) -> Array:
+def _pinv_path(xp: ModuleType, x: Array, *, rtol: Array) -> Array:
     u, s, vh = xp.linalg.svd(x, full_matrices=False)
-    limit = xp.asarray(rtol)[..., None] * s[..., :1]
+    limit = rtol[..., None] * s[..., :1]
     inverse = xp.where(s > limit, 1 / xp.where(s > limit, s, 1), 0).astype(s.dtype)
     flipped_u, v = (xp.conj(xp.swapaxes(part, -1, -2)) for part in (u, vh))
     return (v * inverse[..., None, :]) @ flipped_u
+
+
+def _given_rtol(path: Path) -> Path:
+    """The path with rtol as an input, which is no matrix."""
+    return lambda x, rtol, *, out=None: path(x, rtol=rtol, out=out)
 
 
 def _pinv_change(ns: Namespace, x: Array, y: Array, dx: Array) -> Array:
@@ -323,11 +327,18 @@ def _pinv_tangent(
     return _pinv_change(ns, primals[0], out, tangents[0])
 
 
+def _limits(rng: np.random.Generator, shape: Shape) -> np.ndarray:
+    """Below what singular values of `leaning` matrices are to their largest."""
+    return np.full(shape, 1e-6)
+
+
 pinv_op = op(
-    "pinv", **matrix_paths("pinv", _pinv_path), floating=True,
+    "pinv", **{device: _given_rtol(path)
+               for device, path in matrix_paths("pinv", _pinv_path).items()},
+    floating=True, constants="rtol",
     saves={"x": "x out"}, backward=_pinv_backward, tangent=_pinv_tangent,
-    samples=[Sample((s,), leaning, {"rtol": 1e-6}) for s in ((1, 3, 3), (2, 4, 2), (2, 2, 3),
-                                                             (0, 3, 2), (2, 0, 3))],
+    samples=[Sample((s, r), (leaning, _limits)) for s, r in (
+        ((1, 3, 3), ()), ((2, 4, 2), ()), ((2, 2, 3), (2,)), ((0, 3, 2), ()), ((2, 0, 3), ()))],
     reference=lambda torch, x, rtol: torch.linalg.pinv(x, rtol=rtol),
     doc="The Moore-Penrose pseudo-inverse of matrices.",
 )
@@ -340,7 +351,7 @@ def pinv(x: Tensor, /, *, rtol: Operand | None = None) -> Tensor:
     zero; by default max(m, n) times the dtype's epsilon. The gradient is that at constant rank.
     """
     x = matrices(x, "pinv")
-    return pinv_op(x, rtol=_tolerance(x, rtol))
+    return pinv_op(x, _tolerance(x, rtol))
 
 
 def matrix_rank(x: Tensor, /, *, rtol: Operand | None = None) -> Tensor:
@@ -350,7 +361,7 @@ def matrix_rank(x: Tensor, /, *, rtol: Operand | None = None) -> Tensor:
     """
     x = matrices(x, "matrix_rank").detach()
     s = svdvals(x)
-    limit = asarray(_tolerance(x, rtol), dtype=s.dtype, device=x.device)
+    limit = _tolerance(x, rtol).astype(s.dtype)
     if not s.shape[-1]:
         return total(s, axis=-1).astype(np.int64)
     bound = largest(s, axis=-1, keepdims=True) * reshape(limit, (*limit.shape, 1))

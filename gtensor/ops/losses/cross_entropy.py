@@ -17,7 +17,7 @@ from gtensor.backend.kernels import NULL, flat_launch, raw, row_launch
 from gtensor.engine.namespaces import recorded
 from gtensor.engine.op import op
 from gtensor.engine.samples import Sample, below, normal, positive
-from gtensor.engine.tensor import Tensor, wrap
+from gtensor.engine.tensor import Tensor
 from gtensor.ops.arrange.class_indices import check_targets, class_axis, class_weights, pick_class
 from gtensor.ops.arrange.shape import from_end, resized
 from gtensor.ops.build.arguments import same_dtype
@@ -70,7 +70,7 @@ def two(sums: Array) -> tuple[Array, Array]:
 
 
 def _forward_path(
-    logits: Array, target: Array, *, reduction: str, label_smoothing: float, weight: Array | None,
+    logits: Array, target: Array, weight: Array | None, *, reduction: str, label_smoothing: float,
     out: Array | None = None,
 ) -> tuple[Array, Array, Array]:
     device, work = device_of(logits), computed_in(logits.dtype)
@@ -106,8 +106,8 @@ def _shared(g: Array, total: Array, reduction: str) -> Array:
 
 
 def _dx_path(
-    g: Array, logits: Array, target: Array, largest: Array, total: Array, *,
-    reduction: str, label_smoothing: float, weight: Array | None, out: Array | None = None,
+    g: Array, logits: Array, target: Array, weight: Array | None, largest: Array, total: Array, *,
+    reduction: str, label_smoothing: float, out: Array | None = None,
 ) -> Array:
     device, work = device_of(logits), computed_in(logits.dtype)
     weight = None if weight is None else weight.astype(work, copy=False)
@@ -129,8 +129,8 @@ def _dx_path(
 
 
 def _dtarget_path(
-    g: Array, logits: Array, largest: Array, total: Array, *,
-    reduction: str, label_smoothing: float, weight: Array | None, out: Array | None = None,
+    g: Array, logits: Array, weight: Array | None, largest: Array, total: Array, *,
+    reduction: str, label_smoothing: float, out: Array | None = None,
 ) -> Array:
     device, work = device_of(logits), computed_in(logits.dtype)
     if out is None:
@@ -162,7 +162,7 @@ def weighted(ns: Namespace, logits: Array, weight: Array | None, x: Array) -> Ar
     if weight is None:
         return x
     last = (1,) * (-_classes(logits) - 1)
-    return ns.multiply(x, weight.astype(logits.dtype).reshape(-1, *last))
+    return ns.multiply(x, ns.reshape(weight, shape=(*weight.shape, *last)))
 
 
 def _row_share(ns: Namespace, g: Array, logits: Array, reduction: str) -> Array:
@@ -196,8 +196,8 @@ def _surprise(ns: Namespace, logits: Array, smoothing: float, weight: Array | No
 
 
 def _dx_composed(
-    g: Array, logits: Array, target: Array, largest: Array, total: Array, *,
-    reduction: str, label_smoothing: float, weight: Array | None,
+    g: Array, logits: Array, target: Array, weight: Array | None, largest: Array, total: Array, *,
+    reduction: str, label_smoothing: float,
 ) -> Tensor:
     ns = recorded
     mixed = _recorded_mixture(ns, logits, target, label_smoothing, weight)
@@ -205,8 +205,8 @@ def _dx_composed(
 
 
 def _dtarget_composed(
-    g: Array, logits: Array, largest: Array, total: Array, *,
-    reduction: str, label_smoothing: float, weight: Array | None,
+    g: Array, logits: Array, weight: Array | None, largest: Array, total: Array, *,
+    reduction: str, label_smoothing: float,
 ) -> Tensor:
     ns = recorded
     return ns.multiply(_surprise(ns, logits, label_smoothing, weight),
@@ -214,16 +214,16 @@ def _dtarget_composed(
 
 
 def _backward(ns: Namespace, step: Step, g: Array) -> None:
-    logits, target, *sums = step.saved
+    logits, target, weight, *sums = step.saved
     if step.needs(1):
-        step.give(1, ns.soft_cross_entropy_dtarget(g, logits, *sums, **step.params))
+        step.give(1, ns.soft_cross_entropy_dtarget(g, logits, weight, *sums, **step.params))
     if step.needs(0):
-        step.give(0, ns.soft_cross_entropy_dx(g, logits, target, *sums, **step.params))
+        step.give(0, ns.soft_cross_entropy_dx(g, logits, target, weight, *sums, **step.params))
 
 
 def _tangent(ns: Namespace, primals: Values, tangents: Values, out: Array, params: Params) -> Array:
-    (logits, target), (dlogits, dtarget) = primals, tangents
-    smoothing, weight = params["label_smoothing"], params["weight"]
+    (logits, target, weight), (dlogits, dtarget, _) = primals, tangents
+    smoothing = params["label_smoothing"]
     axis = _classes(logits)
     rows = None
     if dlogits is not None:
@@ -243,10 +243,12 @@ def reference(torch: Any, x: Any, target: Any, weight: Any, **options: Any) -> A
     """PyTorch's, of class indices or probabilities."""
     target = target if target.is_floating_point() else target.long()
     return torch.nn.functional.cross_entropy(
-        x, target, None if weight is None else torch.from_numpy(weight), **options)
+        x, target, weight, **options)
 
 
-WEIGHT = np.array([0.5, 2.0, 1.25])
+def _weights(rng: np.random.Generator, shape: tuple[int, ...]) -> np.ndarray:
+    """Of three classes; numbers that every dtype holds."""
+    return np.array([0.5, 2.0, 1.25])
 
 soft_cross_entropy_dx = op(
     "soft_cross_entropy_dx", cpu=_dx_path, gpu=_dx_path, backward=None, tangent=None,
@@ -264,13 +266,15 @@ soft_cross_entropy_dtarget = op(
 
 soft_cross_entropy = op(
     "soft_cross_entropy", cpu=_forward_path, gpu=_forward_path, extras="largest total",
-    saves={"logits": "logits target largest total", "target": "logits largest total"},
+    constants="weight",
+    saves={"logits": "logits target weight largest total",
+           "target": "logits weight largest total"},
     backward=_backward, tangent=_tangent,
-    samples=[Sample((shape, shape), (normal, positive), {
-        "reduction": reduction, "label_smoothing": smoothing, "weight": weight})
+    samples=[Sample((shape, shape, weight), (normal, positive, _weights), {
+        "reduction": reduction, "label_smoothing": smoothing})
         for shape in ((5, 3), (2, 3, 4), (3,))
         for reduction, smoothing, weight in (
-            ("mean", 0.0, None), ("sum", 0.2, WEIGHT), ("none", 0.3, None))],
+            ("mean", 0.0, None), ("sum", 0.2, (3,)), ("none", 0.3, None))],
     reference=reference,
     doc="-sum(target * weight * log_softmax(logits)) by rows (N, C, ...), reduced.",
 )
@@ -314,8 +318,8 @@ def _row_losses(
 
 
 def _cross_entropy_cpu(
-    logits: Array, target: Array, *, reduction: str, ignore_index: int, label_smoothing: float,
-    weight: Array | None, out: Array | None = None,
+    logits: Array, target: Array, weight: Array | None, *, reduction: str, ignore_index: int,
+    label_smoothing: float, out: Array | None = None,
 ) -> tuple[Array, Array, Array, Array]:
     rows = classes_last(logits)
     work = computed_in(logits.dtype)
@@ -362,8 +366,8 @@ def _row_gradients(
 
 
 def _cross_entropy_grad_cpu(
-    g: Array, logits: Array, target: Array, largest: Array, total: Array, count: Array, *,
-    reduction: str, ignore_index: int, label_smoothing: float, weight: Array | None,
+    g: Array, logits: Array, target: Array, weight: Array | None, largest: Array, total: Array,
+    count: Array, *, reduction: str, ignore_index: int, label_smoothing: float,
     out: Array | None = None,
 ) -> Array:
     if out is None:
@@ -415,8 +419,8 @@ def _gpu_rows(logits: Array, target: Array) -> tuple[Any, Any, int]:
 
 
 def _cross_entropy_gpu(
-    logits: Array, target: Array, *, reduction: str, ignore_index: int, label_smoothing: float,
-    weight: Array | None, out: Array | None = None,
+    logits: Array, target: Array, weight: Array | None, *, reduction: str, ignore_index: int,
+    label_smoothing: float, out: Array | None = None,
 ) -> tuple[Array, Array, Array, Array]:
     xp = cupy()
     rows, targets, n = _gpu_rows(logits, target)
@@ -452,8 +456,8 @@ def _cross_entropy_gpu(
 
 
 def _cross_entropy_grad_gpu(
-    g: Array, logits: Array, target: Array, largest: Array, total: Array, count: Array, *,
-    reduction: str, ignore_index: int, label_smoothing: float, weight: Array | None,
+    g: Array, logits: Array, target: Array, weight: Array | None, largest: Array, total: Array,
+    count: Array, *, reduction: str, ignore_index: int, label_smoothing: float,
     out: Array | None = None,
 ) -> Array:
     xp = cupy()
@@ -504,8 +508,8 @@ def _targets(
 
 
 def _cross_entropy_grad(
-    g: Array, logits: Array, target: Array, largest: Array, total: Array, count: Array, *,
-    reduction: str, ignore_index: int, label_smoothing: float, weight: Array | None,
+    g: Array, logits: Array, target: Array, weight: Array | None, largest: Array, total: Array,
+    count: Array, *, reduction: str, ignore_index: int, label_smoothing: float,
 ) -> Array | Tensor:
     ns = recorded
     share: Any = g / ns.where(ns.equal(count, 0), 1.0, count) if reduction == "mean" else g
@@ -522,7 +526,7 @@ def _cross_entropy_backward(ns: Namespace, step: Step, g: Array) -> None:
 def _cross_entropy_tangent(
     ns: Namespace, primals: Values, tangents: Values, out: Array, params: Params
 ) -> Array:
-    (logits, target), ignored, weight = primals, params["ignore_index"], params["weight"]
+    (logits, target, weight), ignored = primals, params["ignore_index"]
     q = _targets(ns, logits, target, ignored, params["label_smoothing"], weight)
     axis = _classes(logits)
     rows = ns.sum(ns.multiply(excess(ns, logits, q), tangents[0]), axis=(axis,))
@@ -536,9 +540,8 @@ def _cross_entropy_tangent(
     return total
 
 
-def _options(reduction: str, smoothing: float = 0.0, weight: Array | None = None) -> Params:
-    return {"reduction": reduction, "ignore_index": -100, "label_smoothing": smoothing,
-            "weight": weight}
+def _options(reduction: str, smoothing: float = 0.0) -> Params:
+    return {"reduction": reduction, "ignore_index": -100, "label_smoothing": smoothing}
 
 
 cross_entropy_grad = op(
@@ -550,12 +553,13 @@ cross_entropy_grad = op(
 
 cross_entropy_op = op(
     "cross_entropy", cpu=_cross_entropy_cpu, gpu=_cross_entropy_gpu, extras="largest total count",
-    saves={"logits": "logits target largest total count"},
+    constants="weight", saves={"logits": "logits target weight largest total count"},
     backward=_cross_entropy_backward, tangent=_cross_entropy_tangent,
-    samples=[Sample((shape, shape[:1] + shape[2:]), (normal, below(3)), options)
+    samples=[Sample((shape, shape[:1] + shape[2:], weight), (normal, below(3), _weights), options)
              for shape in ((5, 3), (2, 3, 4))
-             for options in (_options("mean"), _options("sum"), _options("none", 0.2),
-                             _options("mean", 0.3, WEIGHT), _options("none", 0.0, WEIGHT))],
+             for options, weight in (
+                 (_options("mean"), None), (_options("sum"), None), (_options("none", 0.2), None),
+                 (_options("mean", 0.3), (3,)), (_options("none", 0.0), (3,)))],
     reference=reference,
     doc="logsumexp(logits) - logits[target] by rows (N, C, ...), reduced; ignored rows count 0.",
 )
@@ -589,11 +593,11 @@ def cross_entropy(
                              "probabilities; wanted class indices")
         same_dtype("cross_entropy", input=input, target=target)
         return soft_cross_entropy(
-            input, target, reduction=reduction, label_smoothing=label_smoothing, weight=constant)
+            input, target, constant, reduction=reduction, label_smoothing=label_smoothing)
     same_dtype("cross_entropy", input=input)
     check_targets("cross_entropy", input, target, ignore_index)
-    return cross_entropy_op(input, target, reduction=reduction, ignore_index=ignore_index,
-                            label_smoothing=label_smoothing, weight=constant)
+    return cross_entropy_op(input, target, constant, reduction=reduction,
+                            ignore_index=ignore_index, label_smoothing=label_smoothing)
 
 
 def nll_loss(
@@ -610,7 +614,7 @@ def nll_loss(
     counts = (target != ignore_index).astype(computed_in(input.dtype))
     if constant is not None:
         places = (target * (target != ignore_index)).astype(np.int64)
-        heavy = recorded.gather(wrap(constant, input.device), key=(places._array,))
+        heavy = constant[places]
         losses, counts = losses * heavy, counts * heavy
     if reduction == "none":
         return losses

@@ -187,6 +187,17 @@ def tangent(ns: Namespace, primals: Values, tangents: Values, out: Array, params
     return ACTIVATIONS[params["activation"]][1](ns, change, y, params["parameter"])
 
 
+def _statistics_tangent(
+    ns: Namespace, primals: Values, tangents: Values, out: Array, params: Params
+) -> Array:
+    (x,), (dx,) = primals, tangents
+    axes, row = not_channels(x), (1, x.shape[1])
+    deviation = ns.subtract(x, ns.mean(x, axis=axes, keepdims=True))
+    parts = ns.mean(dx, axis=axes), ns.mean(ns.multiply(deviation, ns.multiply(dx, 2)), axis=axes)
+    change = ns.concat(*[ns.reshape(a, shape=row) for a in parts], axis=-2, sizes=(1, 1))
+    return change if change.dtype == out.dtype else ns.astype(change, dtype=out.dtype)
+
+
 # -- definitions -----------------------------------------------------------------------------------
 
 
@@ -227,11 +238,12 @@ def reference(
 
 batch_norm_statistics = op(
     "batch_norm_statistics", cpu=paths.statistics_cpu, gpu=paths.statistics_gpu,
-    backward=None, tangent=None, samples=[Sample(((4, 3),)), Sample(((2, 3, 5),))],
+    backward=None, tangent=_statistics_tangent,
+    samples=[Sample(((4, 3),)), Sample(((2, 3, 5),))],
     reference=lambda torch, x: torch.stack([
         x.transpose(0, 1).flatten(1).mean(1), x.transpose(0, 1).flatten(1).var(1, correction=0)]),
-    doc="Mean and biased variance of each channel of (N, C, ...), (2, C). Has no derivative of its "
-        "own: batch_norm's rule knows that they depend on x.",
+    doc="Mean and biased variance of each channel of (N, C, ...), (2, C). Has no backward rule "
+        "of its own: batch_norm's knows that they depend on x.",
 )
 
 batch_norm_sums = op(

@@ -63,10 +63,13 @@ def _normalized(axis: Axis, ndim: int, op_name: str) -> tuple[int, ...]:
 
 def kept_shape(shape: tuple[int, ...], axis: tuple[int, ...], keepdims: bool) -> tuple[int, ...]:
     """The shape after a reduction over `axis`, counted from either end."""
-    gone = {a % len(shape) for a in axis}
     if keepdims:
-        return tuple(1 if i in gone else n for i, n in enumerate(shape))
-    return tuple(n for i, n in enumerate(shape) if i not in gone)
+        sizes = list(shape)
+        for a in axis:
+            sizes[a] = 1
+        return tuple(sizes)
+    gone = [a % len(shape) for a in axis]
+    return tuple([n for i, n in enumerate(shape) if i not in gone])
 
 
 def reduced(shape: tuple[int, ...], axis: tuple[int, ...]) -> int:

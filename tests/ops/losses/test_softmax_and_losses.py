@@ -151,8 +151,8 @@ def test_cross_entropy_of_large_logits(dtype: str, rng: np.random.Generator) -> 
 def test_what_cross_entropy_saves() -> None:
     x = gt.tensor(np.ones((3, 4)), device="cpu", requires_grad=True)
     loss = F.cross_entropy(x, gt.tensor([0, 1, 2], device="cpu"))
-    logits, target, largest, total, count = loss._node.saved
-    assert logits is x._array and count == 3
+    logits, target, weight, largest, total, count = loss._node.saved
+    assert logits is x._array and weight is None and count == 3
     assert largest.shape == total.shape == target.shape == (3,)
 
 
