@@ -45,12 +45,11 @@ from gtensor.backend import (
     visible_devices,
 )
 from gtensor.backend import get_device as device
+from gtensor.engine.anomaly import detect_anomaly
 from gtensor.engine.context import (
-    detect_anomaly,
     enable_grad,
     is_grad_enabled,
     no_grad,
-    observe,
     set_grad_enabled,
 )
 from gtensor.engine.errors import AnomalyError, ConsumedError, GradientError
@@ -58,6 +57,8 @@ from gtensor.engine.gradients import grad
 from gtensor.engine.op import op
 from gtensor.engine.samples import Sample
 from gtensor.engine.tensor import Tensor, _unpickled
+from gtensor.engine.transforms.batched import vmap
+from gtensor.engine.transforms.dual import jvp
 from gtensor.execution.graphs import Graph
 from gtensor.execution.streams import Event, stream
 from gtensor.memory.trace.owners import find_in as _find_in
@@ -67,6 +68,7 @@ from gtensor.ops.build.pointwise import partial as d
 from gtensor.ops.build.pointwise import pointwise
 from gtensor.random import manual_seed
 from gtensor.settings import settings
+from gtensor.system.bus import ListenerError, listen
 from gtensor.system.late_imports import late as _late
 
 if TYPE_CHECKING:
@@ -86,27 +88,33 @@ pi, e, inf, nan = _math.pi, _math.e, _math.inf, _math.nan
 
 __all__ = [
     "SAME", "AnomalyError", "ConsumedError", "Device", "DeviceError", "Event", "GradientError",
-    "Graph", "Sample", "Tensor", "__array_namespace_info__", "abs", "acos", "acosh", "add", "all",
-    "any", "arange", "argmax", "argmin", "argsort", "asarray", "asin", "asinh", "astype", "atan",
-    "atan2", "atanh", "bfloat16", "bitwise_and", "bitwise_invert", "bitwise_left_shift",
-    "bitwise_or", "bitwise_right_shift", "bitwise_xor", "bool", "broadcast_arrays", "broadcast_to",
-    "can_cast", "ceil", "checkpoint", "clip", "clone", "complex64", "complex128", "concat", "conj",
-    "copysign", "cos", "cosh", "count_nonzero", "cuda_device_count", "cumulative_prod",
-    "cumulative_sum", "d", "data", "default_device", "detect_anomaly", "device", "diff", "divide",
-    "e", "einsum", "empty", "empty_like", "enable_grad", "equal", "exp", "expand_dims", "expm1",
-    "eye", "fft", "finfo", "flatten", "flip", "float16", "float32", "float64", "floor",
-    "floor_divide", "from_dlpack", "full", "full_like", "grad", "greater", "greater_equal", "hypot",
-    "iinfo", "imag", "inf", "int8", "int16", "int32", "int64", "is_grad_enabled", "isdtype",
-    "isfinite", "isinf", "isnan", "less", "less_equal", "linalg", "linspace", "log", "log1p",
-    "log2", "log10", "logaddexp", "logical_and", "logical_not", "logical_or", "logical_xor",
-    "logsumexp", "manual_seed", "matmul", "matrix_transpose", "max", "maximum", "mean", "memory",
-    "meshgrid", "min", "minimum", "moveaxis", "multiply", "nan", "negative", "newaxis", "nextafter",
-    "nn", "no_grad", "nonzero", "not_equal", "observe", "ones", "ones_like", "op", "ops", "optim",
-    "permute_dims", "pi", "pointwise", "positive", "pow", "prod", "profiler", "random", "real",
-    "reciprocal", "remainder", "repeat", "reshape", "result_type", "roll", "round", "searchsorted",
-    "set_default_device", "set_grad_enabled", "settings", "sign", "signbit", "sin", "sinh", "sort",
-    "sqrt", "square", "squeeze", "stack", "std", "stream", "subtract", "sum", "take",
-    "take_along_axis", "tan", "tanh", "tensor", "tensordot", "tile", "topk", "tril", "triu",
-    "trunc", "uint8", "uint16", "uint32", "uint64", "unique_all", "unique_counts", "unique_inverse",
-    "unique_values", "unstack", "var", "vecdot", "visible_devices", "where", "zeros", "zeros_like",
+    "Graph", "ListenerError", "Sample", "Tensor", "__array_namespace_info__", "abs", "acos",
+    "acosh", "add", "all", "any", "arange", "argmax", "argmin", "argsort", "asarray", "asin",
+    "asinh", "astype", "atan", "atan2", "atanh", "bfloat16", "bitwise_and", "bitwise_invert",
+    "bitwise_left_shift", "bitwise_or", "bitwise_right_shift", "bitwise_xor", "bool",
+    "broadcast_arrays", "broadcast_to", "can_cast", "ceil", "checkpoint", "clip", "clone",
+    "complex64", "complex128", "concat", "conj", "copysign", "cos", "cosh", "count_nonzero",
+    "cuda_device_count", "cumulative_prod", "cumulative_sum", "d", "data", "default_device",
+    "detect_anomaly", "device", "diff", "divide", "e", "einsum", "empty", "empty_like",
+    "enable_grad", "equal", "exp", "expand_dims", "expm1", "eye", "fft", "finfo", "flatten", "flip",
+    "float16", "float32", "float64", "floor", "floor_divide", "from_dlpack", "full", "full_like",
+    "grad", "greater", "greater_equal", "hypot", "iinfo", "imag", "inf", "int8", "int16", "int32",
+    "int64", "is_grad_enabled", "isdtype", "isfinite", "isinf", "isnan", "jvp", "less",
+    "less_equal", "linalg", "linspace", "listen", "log", "log1p", "log2", "log10", "logaddexp",
+    "logical_and", "logical_not", "logical_or", "logical_xor", "logsumexp", "manual_seed", "matmul",
+    "matrix_transpose", "max", "maximum", "mean", "memory", "meshgrid", "min", "minimum",
+    "moveaxis", "multiply", "nan", "negative", "newaxis", "nextafter", "nn", "no_grad", "nonzero",
+    "not_equal", "ones", "ones_like", "op", "ops", "optim", "permute_dims", "pi", "pointwise",
+    "positive", "pow", "prod", "profiler", "random", "real", "reciprocal", "remainder", "repeat",
+    "reshape", "result_type", "roll", "round", "searchsorted", "set_default_device",
+    "set_grad_enabled", "settings", "sign", "signbit", "sin", "sinh", "sort", "sqrt", "square",
+    "squeeze", "stack", "std", "stream", "subtract", "sum", "take", "take_along_axis", "tan",
+    "tanh", "tensor", "tensordot", "tile", "topk", "tril", "triu", "trunc", "uint8", "uint16",
+    "uint32", "uint64", "unique_all", "unique_counts", "unique_inverse", "unique_values", "unstack",
+    "var", "vecdot", "visible_devices", "vmap", "where", "zeros", "zeros_like",
 ]
+
+if settings.debug >= 2:
+    from gtensor.profiler.listeners import start as _start
+
+    _start(settings.debug)

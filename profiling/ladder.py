@@ -20,8 +20,9 @@ do only what is unavoidable (a copy for what is bound by memory, a matrix produc
 5. The result goes to a JSON file with all samples, versions, machine, date and command.
 
 Clocks: `perf_counter` on the CPU; CUDA events around the calls on a GPU, after a synchronization.
-`cpu` counts the processor time of this process instead: for work of one thread on a machine that
-others use, it leaves out the waiting for a core (not the caches and bandwidth that others take).
+`cpu` counts the processor time of this thread instead (`time.thread_time`): for work of one thread
+on a machine that others use, it leaves out the waiting for a core (not the caches and bandwidth
+that others take).
 
 Run as a program, this file measures the two ceilings of a machine: memory and arithmetic.
 """
@@ -131,7 +132,7 @@ class CudaClock:
 
 
 CLOCKS: dict[str, Callable[[], Any]] = {
-    "wall": HostClock, "cpu": lambda: HostClock(time.process_time), "cuda": CudaClock}
+    "wall": HostClock, "cpu": lambda: HostClock(time.thread_time), "cuda": CudaClock}
 
 
 class Ladder:

@@ -54,11 +54,11 @@ Build = Callable[[Options], Iterable[tuple[str, Callable[[], Iterable[Part]]]]]
 
 def main(
     text: str | None, build: Build, name: str, arguments: list[str] | None = None,
-    more: Callable[[argparse.ArgumentParser], None] = lambda parser: None,
+    more: Callable[[argparse.ArgumentParser], None] = lambda parser: None, clock: str = "wall",
 ) -> int:
     """Run a ladder program. `build(options)` names its parts; each part makes ladders and figures.
 
-    `more(parser)` adds options of the program's own.
+    `more(parser)` adds options of the program's own; `clock` is the one that it has by default.
 
     Returns 0; 1 if a rung was refused as wrong, or with `--strict` if a target was missed.
     """
@@ -69,8 +69,9 @@ def main(
     parser.add_argument("--quick", action="store_true", help="5 rounds, to see that it runs")
     parser.add_argument("--threads", type=int, default=1,
                         help="threads of BLAS and of every peer (default 1; 0 leaves them alone)")
-    parser.add_argument("--clock", choices=["wall", "cpu"], default="wall",
-                        help="cpu: processor time, for one thread on a busy machine (CPU only)")
+    parser.add_argument("--clock", choices=["wall", "cpu"], default=clock,
+                        help="on the CPU; cpu: processor time of one thread, for a busy machine "
+                             f"(default {clock})")
     parser.add_argument("--only", default="", help="run the parts whose name contains this")
     parser.add_argument("--list", action="store_true", help="name the parts and stop")
     parser.add_argument("--out", type=Path, metavar="DIR",
@@ -80,6 +81,9 @@ def main(
     given = parser.parse_args(arguments)
     if given.rounds < 1:
         parser.error(f"--rounds {given.rounds} given; wanted at least 1")
+    if given.clock == "cpu" and given.device == "cpu" and given.threads != 1:
+        parser.error(f"--threads {given.threads} given with --clock cpu, which counts the time of "
+                     "one thread; wanted --clock wall, or --threads 1")
     if given.device == "cuda" and not _has_gpu():
         print("no CUDA device on this machine; nothing was measured", file=sys.stderr)
         return 2

@@ -1,11 +1,20 @@
 """What an op costs beside its arithmetic, against PyTorch, HIPS autograd, MyGrad and bare NumPy.
 
     python profiling/ladder_overhead.py                     # all parts, one thread
-    python profiling/ladder_overhead.py --only chain        # tiny arrays: the library's own time
+    python profiling/ladder_overhead.py --only chain        # 300 multiply-adds of 32 values
+    python profiling/ladder_overhead.py --only saves        # 300 sines, which save their inputs
+    python profiling/ladder_overhead.py --only small        # sum, reshape, slice of 32 values
     python profiling/ladder_overhead.py --only mlp          # an MLP step against NumPy by hand
+    python profiling/ladder_overhead.py --only large        # softmax, layer norm of 1e6 values
+    python profiling/ladder_overhead.py --only softmax      # one of these (--list names them)
     python profiling/ladder_overhead.py --only ops          # single ops at 1e3 and 1e6 elements
     python profiling/ladder_overhead.py --only import       # processes that import gtensor or NumPy
+    python profiling/ladder_overhead.py --only listener     # a listener that does nothing
     python profiling/ladder_overhead.py --device cuda       # against PyTorch and CuPy on a GPU
+
+On the CPU the clock is the processor time of the one thread that works: other programs on the
+machine take less from it than from the time on the wall, and most of what they take cancels in the
+ratios. Ratios of several threads need `--threads N --clock wall`.
 
 Peers that are not installed, or cannot use the device, are left out and named under the table.
 Every rung is compared with gradients derived by hand before anything is timed.
@@ -16,25 +25,41 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable, Iterator
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from resource import RUSAGE_CHILDREN, getrusage
 from statistics import median
 from subprocess import run
 from tempfile import TemporaryDirectory
+from time import thread_time
 from typing import Any
 
 import numpy as np
 from ceilings import product_floor
 from ladder import Ladder
 from ladder_command import Figure, Options, Part, left_out, main
-from workloads import CHAIN, LAYERS, Chain, Mlp, TensorChain, values
+from workloads import (
+    CHAIN,
+    LARGE_OPS,
+    LAYERS,
+    SMALL_OPS,
+    Chain,
+    Mlp,
+    SavingChain,
+    SmallOp,
+    TensorChain,
+    values,
+)
 
 import gtensor as gt
 
-CHAIN_TARGETS = {"pytorch": 0.6, "autograd": 0.35, "mygrad": 0.35}
-STEP_TARGET = 1.05  # x hand-written NumPy
+CHAIN_TARGETS = {"pytorch": 0.4, "autograd": 0.28, "mygrad": 0.35}
+SAVING_TARGET = 1.0  # x PyTorch
+SMALL_TARGET = 1.0  # x PyTorch
+STEP_TARGET = 1.08  # x hand-written NumPy
 ARENA_TARGET = 1.03  # x the same without the arena
+LISTENER_TARGET = 1.5  # us per call of a path or a rule
 IMPORT_TARGET = 2.0  # x the CPU time of a process that imports NumPy
 PROGRAMS = {
     "import numpy": "import numpy",
@@ -44,6 +69,7 @@ PROGRAMS = {
 }
 OPS = ("add", "multiply", "exp", "tanh", "sum")
 SIZES = (1_000, 1_000_000)
+LARGE_SHAPES = ((1_000, 1_000), (10_000, 100), (1_000_000,))
 
 
 def build(options: Options) -> Iterator[tuple[str, Callable[[], Iterator[Part]]]]:
@@ -54,10 +80,15 @@ def build(options: Options) -> Iterator[tuple[str, Callable[[], Iterator[Part]]]
         torch.set_num_threads(options.threads)
     gt.set_default_device(options.device)
     yield "chain", lambda: chains(options)
+    yield "saves", lambda: saving_chain(options)
+    yield "small", lambda: small_ops(options)
     yield "mlp", lambda: mlp(options)
     if options.device == "cpu":
         yield "memory", lambda: step_memory(options)
         yield "import", lambda: import_cost(options)
+        yield "listener", lambda: listener(options)
+        for name in LARGE_OPS:
+            yield f"large {name}", partial(large_op, name, options)
     yield "ops", lambda: single_ops(options)
 
 
@@ -71,7 +102,7 @@ def array_module(device: str) -> tuple[str, Any]:
 
 
 def chains(options: Options) -> Iterator[Part]:
-    """(a) 300 chained multiply-adds on 32 elements, forward and backward."""
+    """300 chained multiply-adds on 32 elements, forward and backward."""
     plain, xp = array_module(options.device)
     for work, label, judged in ((Chain(options.device), "numbers", options.device == "cpu"),
                                 (TensorChain(options.device), "tensors", False)):
@@ -98,8 +129,61 @@ def chains(options: Options) -> Iterator[Part]:
         yield ladder
 
 
+def saving_chain(options: Options) -> Iterator[Part]:
+    """300 sines of products on 32 elements, forward and backward."""
+    plain, xp = array_module(options.device)
+    for label, tensors in (("numbers", False), ("tensors", True)):
+        work = SavingChain(options.device, tensors)
+        ladder = Ladder(f"chain of {CHAIN} sines of products by {label}, forward and backward",
+                        work.reference, tolerance=1e-4, per=2 * CHAIN, unit="op",
+                        device=options.device)
+        ladder.rung("gtensor", work.gtensor(), result=values)
+        _beside_pytorch(ladder, options, work.torch, SAVING_TARGET)
+        ladder.floor(f"{plain}, forward only", work.by_hand(xp))
+        ladder.compare("gtensor", f"{plain}, forward only")
+        yield ladder
+
+
+def small_ops(options: Options) -> Iterator[Part]:
+    """Ops that compute little or nothing, on 32 elements, forward and backward."""
+    for name in SMALL_OPS:
+        work = SmallOp(name, options.device)
+        ladder = Ladder(f"{name} of 32 elements, forward and backward", work.reference,
+                        device=options.device)
+        ladder.rung("gtensor", work.gtensor(), result=values)
+        _beside_pytorch(ladder, options, work.torch, SMALL_TARGET)
+        yield ladder
+
+
+def large_op(name: str, options: Options) -> Iterator[Part]:
+    """An op of 10^6 elements, forward, and forward and backward."""
+    work = LARGE_OPS[name]
+    for shape in LARGE_SHAPES:
+        for backward, most in ((False, work.forward), (True, work.both)):
+            ladder = Ladder(f"{name} of {shape}" + ", forward and backward" * backward,
+                            partial(work.reference, shape, backward), device=options.device)
+            ladder.rung("gtensor", work.gtensor(shape, backward), result=values)
+            _beside_pytorch(ladder, options, partial(work.torch, shape, backward), most)
+            yield ladder
+
+
+def _beside_pytorch(
+    ladder: Ladder, options: Options, make: Callable[[], Callable[[], Any]], most: float
+) -> None:
+    """Add PyTorch's rung; on the CPU gtensor should take at most `most` times its time."""
+    reason = left_out("torch", options.device)
+    if reason is not None:
+        ladder.note(reason)
+        return
+    ladder.rung("pytorch", make(), result=values)
+    if options.device == "cpu":
+        ladder.target("gtensor", "pytorch", most)
+    else:
+        ladder.compare("gtensor", "pytorch")
+
+
 def mlp(options: Options) -> Iterator[Part]:
-    """(b) One step of an MLP: loss and all gradients."""
+    """One step of an MLP: loss and all gradients."""
     plain, xp = array_module(options.device)
     work, flops = Mlp(options.device), Mlp(options.device).flops()
     by_hand = f"{plain} by hand"
@@ -134,7 +218,7 @@ def without_arena(run: Callable[[], Any]) -> Callable[[], Any]:
 
 
 def step_memory(options: Options) -> Iterator[Part]:
-    """(c) The peak of that step, counted by the arena down to the smallest array."""
+    """The peak of that step, counted by the arena down to the smallest array."""
     work = Mlp("cpu")
     with gt.settings.override(arena_min_bytes=0):
         gt.memory.empty_cache("cpu")
@@ -156,7 +240,7 @@ def step_memory(options: Options) -> Iterator[Part]:
 
 
 def import_cost(options: Options) -> Iterator[Part]:
-    """(e) The CPU time of processes that import gtensor, over one that imports NumPy."""
+    """The CPU time of processes that import gtensor, over one that imports NumPy."""
     with TemporaryDirectory() as bytecode:
         child = dict(os.environ, PYTHONPYCACHEPREFIX=bytecode,
                      PYTHONPATH=str(Path(gt.__file__).parents[1]))
@@ -183,8 +267,55 @@ def _cpu_seconds(text: str, environment: dict[str, str]) -> float:
     return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
 
 
+class Nothing:
+    """A listener of all ops that does nothing; `Counting` counts them."""
+
+    def op_begins(self, event: Any) -> None:
+        """Do nothing."""
+
+    def op_ends(self, event: Any) -> None:
+        """Do nothing."""
+
+
+class Counting(Nothing):
+    """How many paths and rules were called."""
+
+    calls = 0
+
+    def op_ends(self, event: Any) -> None:
+        """Count it."""
+        self.calls += 1
+
+
+def listener(options: Options) -> Iterator[Part]:
+    """(f) The chain under a listener that does nothing: the time it adds to a path or a rule."""
+    for work, label in ((Chain("cpu"), "numbers"), (TensorChain("cpu"), "tensors")):
+        run_chain = work.gtensor()
+        with gt.listen(Counting()) as counting:
+            run_chain()
+        added, alone = [], []
+        for _ in range(options.rounds):
+            plain = _thread_seconds(run_chain)
+            with gt.listen(Nothing()):
+                heard = _thread_seconds(run_chain)
+            added.append(1e6 * (heard - plain) / counting.calls)
+            alone.append(1e6 * plain / counting.calls)
+        yield Figure(f"a listener that does nothing, chain by {label}", median(added),
+                     LISTENER_TARGET, "us",
+                     f"median of {len(added)} rounds, least {min(added):.2f}; without a listener "
+                     f"{min(alone):.2f} us per call of a path or a rule, {counting.calls} calls")
+
+
+def _thread_seconds(run_chain: Callable[[], Any], times: int = 20) -> float:
+    """Processor seconds of this thread per call."""
+    start = thread_time()
+    for _ in range(times):
+        run_chain()
+    return (thread_time() - start) / times
+
+
 def single_ops(options: Options) -> Iterator[Part]:
-    """(d) One op: bare, through gtensor, and recorded for a gradient."""
+    """One op: bare, through gtensor, and recorded for a gradient."""
     plain, xp = array_module(options.device)
     rng = np.random.default_rng(0)
     for size in SIZES:
@@ -211,4 +342,4 @@ def _one_op(name: str, x: Any, y: Any, plain: str, xp: Any, device: str) -> Ladd
 
 
 if __name__ == "__main__":
-    sys.exit(main(__doc__, build, "ladder_overhead"))
+    sys.exit(main(__doc__, build, "ladder_overhead", clock="cpu"))

@@ -23,8 +23,8 @@ from time import thread_time
 from ladder_command import Figure, Options, Part, main
 from simulated import SimulatedSegments
 
-from gtensor.backend import scopes
 from gtensor.memory import Arena, Timeline
+from gtensor.system.bus import bus, here, phase
 
 EVENTS = 100_000
 EVENT_TARGET = 3.0  # us
@@ -62,7 +62,7 @@ def looking(times: int) -> Callable[[], None]:
 
     def look() -> None:
         for _ in range(times):
-            if scopes.listeners:
+            if bus.listeners:
                 raise AssertionError("somebody records")
 
     return look
@@ -98,12 +98,12 @@ def training(events: int) -> Timeline:
     while timeline.recorded < events:
         saved = []
         for layer in range(12):
-            scopes.here.module = f"Net.layers.{layer}"
+            here.module = f"Net.layers.{layer}"
             for op in ("conv2d", "batch_norm", "relu", "matmul", "softmax", "add"):
                 saved.append(block(op))
                 block("workspace" if op == "relu" else op)
-        scopes.here.module = ""
-        with scopes.phase("backward"):
+        here.module = ""
+        with phase("backward"):
             while saved:
                 saved.pop()
                 block("matmul")

@@ -1,4 +1,4 @@
-"""Two pieces of work in every library that is measured: a chain of tiny ops, one step of an MLP.
+"""The work that is measured, in every library: chains of tiny ops, single ops, a step of an MLP.
 
 Each is written as its library's own documentation would write it. The NumPy versions are what a
 competent person writes by hand: no library, no tricks, gradients derived on paper. `xp` is NumPy or
@@ -7,7 +7,9 @@ CuPy, so the same text is the hand-written version on a GPU.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -149,6 +151,176 @@ class TensorChain(Chain):
     def by_hand(self, xp: Any) -> Callable[[], Any]:
         arrays = [xp.asarray(v) for v in self.arrays()]
         return lambda: self.forward(arrays).sum()
+
+
+class SavingChain(Chain):
+    """300 times y = sin(y * c), where c is 1.1: each sine saves its input, which backward reads.
+
+    With `tensors` c is an array of 32 such numbers, without a gradient, and the products save it.
+    """
+
+    factor = 1.1
+
+    def __init__(self, device: str, tensors: bool) -> None:
+        super().__init__(device)
+        self.tensors = tensors
+        self.factors: dict[Any, Any] = {}  # by library
+
+    def reference(self) -> np.ndarray:
+        """The gradient, by hand in float64."""
+        y, slope = self.x.astype(np.float64), np.ones(WIDTH)
+        for _ in range(CHAIN):
+            slope = slope * self.factor * np.cos(y * self.factor)
+            y = np.sin(y * self.factor)
+        return slope
+
+    def forward(self, y: Any) -> Any:
+        library = sys.modules[type(y).__module__.partition(".")[0]]  # that made y
+        if library not in self.factors:
+            self.factors[library] = self._factor(library)
+        sin, c = library.sin, self.factors[library]
+        for _ in range(CHAIN):
+            y = sin(y * c)
+        return y
+
+    def _factor(self, library: Any) -> Any:
+        if not self.tensors:
+            return self.factor
+        array = np.full(WIDTH, self.factor, np.float32)
+        if hasattr(library, "tensor"):
+            return library.tensor(array, device=self.device)
+        return library.asarray(array)
+
+
+# What is done to 32 values, in the words of gtensor and PyTorch alike.
+SMALL_OPS: dict[str, Callable[[Any], Any]] = {
+    "sum": lambda x: x.sum(), "reshape": lambda x: x.reshape(4, 8), "slice": lambda x: x[8:24],
+}
+
+
+class SmallOp:
+    """One op on 32 elements, and its gradient for a given gradient of the output."""
+
+    def __init__(self, name: str, device: str) -> None:
+        rng = np.random.default_rng(0)
+        self.op, self.device = SMALL_OPS[name], device
+        self.x = rng.standard_normal(WIDTH).astype(np.float32)
+        self.g = rng.standard_normal(np.shape(self.op(self.x))).astype(np.float32)
+
+    def reference(self) -> np.ndarray:
+        """The gradient: each element's, at its place."""
+        dx, where = np.zeros(WIDTH), np.arange(WIDTH)
+        picked = where if self.g.ndim == 0 else self.op(where)
+        dx[picked] = self.g
+        return dx
+
+    def gtensor(self) -> Callable[[], Any]:
+        return self._eager(gt)
+
+    def torch(self) -> Callable[[], Any]:
+        import torch
+
+        return self._eager(torch)
+
+    def _eager(self, library: Any) -> Callable[[], Any]:
+        op = self.op
+        x = library.tensor(self.x, device=self.device, requires_grad=True)
+        g = library.tensor(self.g, device=self.device)
+
+        def run() -> Any:
+            x.grad = None
+            op(x).backward(g)
+            return x.grad
+
+        return run
+
+
+@dataclass(frozen=True)
+class LargeOp:
+    """An op of 10^6 float32 in gtensor and PyTorch, alone or with the gradients of its inputs.
+
+    `op(functional, x, *parameters)` does it in the words of either library's `nn.functional`.
+    `by_hand(g, x, *parameters)` gives the output and all gradients, in NumPy. Parameters are as
+    long as a row. The targets are times of PyTorch's: `forward`, and `both` with backward.
+    """
+
+    op: Callable[..., Any]
+    by_hand: Callable[..., list[np.ndarray]]
+    parameters: int = 0
+    forward: float = 2.0
+    both: float = 2.0
+
+    def arrays(self, shape: tuple[int, ...]) -> list[np.ndarray]:
+        """The gradient of the output, x and the parameters."""
+        rng = np.random.default_rng(0)
+        shapes = [shape, shape] + [shape[-1:]] * self.parameters
+        return [rng.standard_normal(s).astype(np.float32) for s in shapes]
+
+    def reference(self, shape: tuple[int, ...], backward: bool) -> list[np.ndarray]:
+        """What the rungs give, in float64."""
+        y, *gradients = self.by_hand(*(a.astype(np.float64) for a in self.arrays(shape)))
+        return gradients if backward else [y]
+
+    def gtensor(self, shape: tuple[int, ...], backward: bool) -> Callable[[], Any]:
+        """The output, or the gradients of a forward and a backward pass."""
+        return self._eager(gt, shape, backward)
+
+    def torch(self, shape: tuple[int, ...], backward: bool) -> Callable[[], Any]:
+        import torch
+
+        return self._eager(torch, shape, backward)
+
+    def _eager(self, library: Any, shape: tuple[int, ...], backward: bool) -> Callable[[], Any]:
+        g, *inputs = self.arrays(shape)
+        functional, op = library.nn.functional, self.op
+        leaves = [library.tensor(a, requires_grad=backward) for a in inputs]
+        if not backward:
+            return lambda: [op(functional, *leaves)]
+        upstream = library.tensor(g)
+
+        def run() -> Any:
+            for leaf in leaves:
+                leaf.grad = None
+            op(functional, *leaves).backward(upstream)
+            return [leaf.grad for leaf in leaves]
+
+        return run
+
+
+def softmax_by_hand(g: np.ndarray, x: np.ndarray) -> list[np.ndarray]:
+    """Over the last axis."""
+    terms = np.exp(x - x.max(axis=-1, keepdims=True))
+    y = terms / terms.sum(axis=-1, keepdims=True)
+    return [y, y * (g - (g * y).sum(axis=-1, keepdims=True))]
+
+
+def log_softmax_by_hand(g: np.ndarray, x: np.ndarray) -> list[np.ndarray]:
+    """Over the last axis."""
+    y = np.log(softmax_by_hand(g, x)[0])
+    return [y, g - np.exp(y) * g.sum(axis=-1, keepdims=True)]
+
+
+def layer_norm_by_hand(g: np.ndarray, x: np.ndarray, *parameters: np.ndarray) -> list[np.ndarray]:
+    """Over the last axis, by the default eps; without parameters, or with a weight and a bias."""
+    weight, bias = parameters or (1.0, 0.0)
+    deviation = x - x.mean(axis=-1, keepdims=True)
+    rstd = 1 / np.sqrt((deviation**2).mean(axis=-1, keepdims=True) + 1e-5)
+    xhat, h = deviation * rstd, g * weight
+    slope = (h * xhat).mean(axis=-1, keepdims=True)
+    dx = rstd * (h - h.mean(axis=-1, keepdims=True) - xhat * slope)
+    rows = tuple(range(x.ndim - 1))
+    sums = [(g * xhat).sum(axis=rows), g.sum(axis=rows)] if parameters else []
+    return [xhat * weight + bias, dx, *sums]
+
+
+LARGE_OPS = {
+    "softmax": LargeOp(lambda nn, x: nn.softmax(x, -1), softmax_by_hand),
+    "log_softmax": LargeOp(lambda nn, x: nn.log_softmax(x, -1), log_softmax_by_hand),
+    "layer_norm": LargeOp(lambda nn, x: nn.layer_norm(x, x.shape[-1:]), layer_norm_by_hand),
+    "layer_norm weighted": LargeOp(
+        lambda nn, x, weight, bias: nn.layer_norm(x, x.shape[-1:], weight, bias),
+        layer_norm_by_hand, parameters=2),
+}
 
 
 class Mlp:

@@ -14,7 +14,7 @@ import pytest
 
 import gtensor as gt
 from gtensor import hostcuda
-from gtensor.backend.scopes import listeners
+from gtensor.system.bus import bus
 
 _NEEDS = {"gpu": 1, "multi_gpu": 2}  # marker -> CUDA devices that its tests need
 _HOST = "host_cuda"  # marks tests of the host devices themselves
@@ -108,6 +108,7 @@ def _device_and_seeds(request: pytest.FixtureRequest) -> Iterator[None]:
     np.random.seed(0)
     yield
     gt.set_default_device(before)
-    left = listeners[:]
-    listeners.clear()
-    assert not left, "the test left a recording open, which later tests would feed"
+    left = bus.listeners
+    for registered in left:
+        bus.remove(registered)
+    assert not left, "the test left a listener registered, such as an open recording"

@@ -19,6 +19,7 @@ from gtensor.backend.cuda_streams import CudaStream, StreamBook, cupy
 from gtensor.backend.devices import Device, get_device, makers
 from gtensor.backend.elements import element_type
 from gtensor.backend.ordering import Ordering
+from gtensor.system.bus import bus, tell_allocated
 
 if TYPE_CHECKING:
     from gtensor.backend.cuda_graphs import Capture
@@ -263,6 +264,8 @@ def _install_allocator() -> None:
             return (device.library or pool.malloc)(nbytes)
         stream = device.streams.current().id
         block = resource.allocate(max(nbytes, 1), stream, _label.name)
+        if bus.memory:
+            tell_allocated(device, block)
         return memory.MemoryPointer(ArenaMemory(block, index), 0)
 
     cupy().cuda.set_allocator(allocate)

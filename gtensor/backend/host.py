@@ -12,6 +12,7 @@ from gtensor.backend.devices import Device, get_device, makers
 from gtensor.backend.elements import element_type
 from gtensor.backend.streams import HostStream
 from gtensor.settings import settings
+from gtensor.system.bus import bus, tell_allocated
 
 if TYPE_CHECKING:
     from gtensor.backend.typing import DTypeLike
@@ -36,6 +37,8 @@ class HostDevice(Device):
         if resource is None or nbytes < settings.arena_min_bytes or nbytes == 0:
             return np.empty(shape, dtype)
         block = resource.allocate(nbytes, 0, label)
+        if bus.memory:
+            tell_allocated(self, block)
         # The block becomes the array's base: views keep it alive, and dropping the last frees it.
         if dtype.kind != "V":
             block.__array_interface__ = {

@@ -22,6 +22,7 @@ from threading import RLock
 from typing import Any, Protocol
 
 from gtensor.backend.streams import Event, Stream
+from gtensor.system.bus import WaitEvent, bus, tell_aside
 from gtensor.system.fork_safety import free_at_forks
 
 
@@ -155,6 +156,8 @@ class Ordering:
             return number
         waiter.wait(latest[1])
         self._seen[waiter.id, producer] = latest[0]
+        if bus.waits:
+            tell_aside(bus.waits, WaitEvent(waiter.id, producer))
         return latest[0]
 
     def _note(self, block: Block, stream: int) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import closing
 from itertools import islice
+from time import perf_counter
 from typing import Any
 
 import numpy as np
@@ -13,6 +14,7 @@ from gtensor.backend import Device, get_device
 from gtensor.data.collate import default_collate, to_device
 from gtensor.data.datasets import draw_seed, shuffled
 from gtensor.data.workers import made_ahead
+from gtensor.system.bus import BatchEvent, bus, tell
 from gtensor.system.documents import UNLOADED, Facts, told
 
 _FACTS = ("seed", "epoch", "batch", "batch_size", "items", "shuffle", "drop_last")  # of a state
@@ -127,12 +129,18 @@ class DataLoader:
         made = made_ahead(jobs, self._made, self.num_workers, ahead) if ahead else (
             self._made(job) for job in jobs)
         with closing(made):
+            start = perf_counter() if bus.batches else 0.0
             for batch in made:
                 if this_pass != self._pass:
                     raise RuntimeError("this pass over the DataLoader was left for a newer one, or "
                                        "a state was loaded since; iterate over the newer pass")
                 self._batch += 1
-                yield to_device(batch, get_device(self.device))
+                batch = to_device(batch, get_device(self.device))
+                if bus.batches:
+                    waited = perf_counter() - start if start else 0.0
+                    tell(bus.batches, BatchEvent(self, self._epoch, self._batch - 1, waited))
+                yield batch
+                start = perf_counter() if bus.batches else 0.0
         if this_pass == self._pass:
             self._epoch, self._batch, self._fresh = self._epoch + 1, 0, True
 

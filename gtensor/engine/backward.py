@@ -4,24 +4,27 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterable, Sequence
+from contextlib import nullcontext
 from itertools import repeat
 from operator import attrgetter
 from threading import RLock
 from typing import TYPE_CHECKING, Any
 
-from gtensor.backend.scopes import here as scope
-from gtensor.backend.scopes import listeners, phase
-from gtensor.engine.context import STATE, grad_mode, observers
+from gtensor.engine.complete import completing, tell_rest
+from gtensor.engine.context import grad_enabled, grad_mode, record_ops
 from gtensor.engine.errors import GradientError
 from gtensor.engine.namespaces import public, recorded
 from gtensor.engine.slots import RawStep, RecordedStep, call_hooks
 from gtensor.engine.storage import Storage
 from gtensor.engine.tape import CONSUMED, FREE, WALKED, Node, Record, overwritten
 from gtensor.engine.tensor import Tensor, check_like, wrap
+from gtensor.system.bus import bus, heard, phase
+from gtensor.system.bus import here as scope
 from gtensor.system.fork_safety import free_at_forks
 
 if TYPE_CHECKING:
     from gtensor.backend.typing import Array
+    from gtensor.engine.levels import Level
     from gtensor.engine.typing import Backward, Step
 
 _claims = RLock()
@@ -35,7 +38,7 @@ def backward(root: Tensor, grad: Tensor | None, create_graph: bool, keep: bool) 
     node = root_node(root, "backward()")
     seed = _seed(root, node, grad)
     records, leaves = _reached([node])
-    kept = [*leaves, *(r for r in records if r.retain)]
+    kept = [*leaves, *[r for r in records if r.retain]]
     grads = _walk([(node, seed)], records, kept, None, create_graph, keep)
     _commit(kept, grads, create_graph)
 
@@ -76,23 +79,25 @@ def _walk(
 
     The slots belong to the step, so they are dropped with it on any exit, also by an error.
     """
-    listening = bool(listeners)
+    listening = bool(bus.listeners)
     if listening and scope.phase != "backward":
         with phase("backward"):
             return _walk(seeds, records, kept, wanted, create_graph, keep)
     keepers = dict.fromkeys(kept)  # ordered, so that walks are deterministic
-    step: Any = RecordedStep(wanted) if create_graph else RawStep(wanted)
+    level = seeds[0][0].level
+    step: Any = RecordedStep(wanted) if create_graph or level is not None else RawStep(wanted)
     take = step.slots.pop
     held: dict[Node, Any] = {}
-    holding = any(isinstance(node, Record) for node in keepers)
-    mode = STATE.grad_enabled
+    holding = Record in map(type, keepers)
+    mode = grad_enabled() if level is None else level.grad_enabled
+    told: set[Node] | None = set() if bus.leaves and wanted is None else None
     _claim(records)
     try:
         for node, seed in seeds:
             if wanted is None or node in wanted:
                 step.seed(node, seed)
-        STATE.grad_enabled = create_graph
-        for record in records:
+        _record_on(level, create_graph)
+        for record in records if told is None else completing(records, step, told):
             slot = take(record, None)
             if slot is None:
                 continue  # no gradient arrived
@@ -109,8 +114,10 @@ def _walk(
             if listening:
                 scope.module, scope.instruction = record.module, (record.code, record.lasti)
             rule: Any = record.op.backward  # not None, which `_claim` refuses
-            if observers.current is not None or not step.direct:
+            if not step.direct:
                 _call_rule(rule, record, step, g)
+            elif bus.ops:
+                heard(record.op, "backward", rule, (step.ns, step, g))
             else:
                 rule(step.ns, step, g)
         step.leave()
@@ -123,7 +130,7 @@ def _walk(
         held.clear()
         raise
     finally:
-        STATE.grad_enabled = mode
+        _record_on(level, mode)
         try:
             _unclaim(records)
         except BaseException:  # an interrupt
@@ -131,10 +138,20 @@ def _walk(
             raise
     for node, grad in ends.items():
         if node.hooks and grad is not None and not isinstance(node, Record):
-            with grad_mode(create_graph):
+            with nullcontext() if level else grad_mode(create_graph):
                 # a hook may keep its gradient or return a shared tensor; `.grad` needs its own
                 ends[node] = recorded.clone(call_hooks(node, grad))
+    if told is not None:
+        tell_rest(ends, told)
     return [ends[node] for node in kept]
+
+
+def _record_on(level: Level | None, enabled: bool) -> None:
+    """Record ops on the level's tape, or not; a walk switches off its own tape only."""
+    if level is None:
+        record_ops(enabled)
+    else:
+        level.grad_enabled = enabled
 
 
 def depends_on_others(output: Node, own: Sequence[Node]) -> bool:
@@ -144,15 +161,15 @@ def depends_on_others(output: Node, own: Sequence[Node]) -> bool:
 
 
 def _call_rule(rule: Backward, record: Record, step: Step, g: Array) -> None:
-    """Call a rule with its device current, on the stream of its forward, through the observer."""
+    """Call a rule with its device current, on the stream of its forward."""
     device = record.device
     rule = device.path(record.op.name, rule)
     with device.running(record.stream):
         device.order(step.saved)
-        if observers.current is None:
-            rule(step.ns, step, g)
+        if bus.ops:
+            heard(record.op, "backward", rule, (step.ns, step, g))
         else:
-            observers.current(record.op.name, "backward", rule, (step.ns, step, g), {})
+            rule(step.ns, step, g)
 
 
 def _reached(roots: Iterable[Node]) -> tuple[list[Record], list[Node]]:
@@ -163,7 +180,7 @@ def _reached(roots: Iterable[Node]) -> tuple[list[Record], list[Node]]:
     stack = list(found)
     while stack:
         node = stack.pop()
-        if not isinstance(node, Record):
+        if type(node) is not Record:
             leaves.append(node)
             continue
         records.append(node)
@@ -259,7 +276,8 @@ def _commit(kept: Sequence[Node], grads: Sequence[Tensor | None], create_graph: 
     All sums are computed first; one C call then stores them, so an interrupt cannot store a part.
     """
     global _committing
-    mode = STATE.grad_enabled
+    mode = grad_enabled()
+    recorded_walk = create_graph or bool(kept) and kept[0].level is not None
     with _commits:
         if _committing:
             raise GradientError("backward() was called in the middle of another one's last step, "
@@ -267,12 +285,12 @@ def _commit(kept: Sequence[Node], grads: Sequence[Tensor | None], create_graph: 
                                 "thread; wanted no backward() there")
         try:
             _committing = True
-            STATE.grad_enabled = create_graph
+            record_ops(mode and recorded_walk or create_graph)
             nodes, totals = [], []
             for node, grad in zip(kept, grads, strict=True):
                 if grad is None:
                     continue
-                if create_graph:
+                if recorded_walk:
                     # a recorded gradient may be shared: with the seed, or between two leaves
                     grad = (recorded.clone(grad) if node.grad is None
                             else recorded.add(grad, node.grad))
@@ -283,7 +301,7 @@ def _commit(kept: Sequence[Node], grads: Sequence[Tensor | None], create_graph: 
             deque(map(setattr, nodes, repeat("grad"), totals), 0)
         finally:
             _committing = False
-            STATE.grad_enabled = mode
+            record_ops(mode)
 
 
 def _added(fresh: Tensor, present: Tensor) -> Tensor:

@@ -18,12 +18,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import numpy as np
 
-from gtensor.engine.apply import saves
+from gtensor.engine.bind import saves
 from gtensor.engine.context import STATE, enable_grad, recomputing
 from gtensor.engine.errors import GradientError
 from gtensor.engine.op import Op
 from gtensor.engine.recompute import Recipe, WithRecipes
-from gtensor.engine.storage import FRESH
+from gtensor.engine.storage import FRESH, FRESH_ELSEWHERE
 from gtensor.engine.tape import Guard, Guards, Leaf, Node, Record, next_seq
 from gtensor.engine.tensor import Tensor, wrap
 from gtensor.system.source_line import place
@@ -58,8 +58,10 @@ class _Input:
         self.saved, found = saves((0,), (x._array,), (x,))
         _stays(x)
         guards += [(storage, version, -1) for storage, version, _ in found]
-        self.storage = FRESH if type(self.saved) is WithRecipes else x._own_storage()
         self.device = x._device
+        self.storage = (
+            x._own_storage() if type(self.saved) is not WithRecipes
+            else FRESH if self.device.type == "cpu" else FRESH_ELSEWHERE)
 
     def handle(self) -> Tensor:
         """The input as a new leaf, so that the second run records nothing before it."""

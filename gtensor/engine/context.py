@@ -1,51 +1,58 @@
-"""Modes of the engine: whether ops are recorded (per thread), and the observer (per process)."""
+"""Modes of the engine, per thread: whether ops are recorded, what is differentiated."""
 
 from __future__ import annotations
 
 import contextlib
 import threading
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
+
+from gtensor.system.bus import bus, heard
 
 if TYPE_CHECKING:
     from gtensor.backend import Device
-    from gtensor.backend.typing import Params, Path
+    from gtensor.backend.typing import Params
+    from gtensor.engine.levels import Level
     from gtensor.engine.op import Op
     from gtensor.engine.tape import Node
 
 F = TypeVar("F", bound=Callable[..., Any])
-Observer = Callable[[str, str, Callable[..., Any], Sequence[Any], Mapping[str, Any]], Any]
 # Of a `grad_mode`: its mark, the mode before it, the block around it.
 _Block: TypeAlias = "tuple[object, bool, _Block | None]"
 
 
+_recording = ContextVar("grad_enabled", default=True)
+grad_enabled = _recording.get  # for hot paths: a third of what `STATE` costs
+record_ops = _recording.set
+
+
 class _State(threading.local):
-    grad_enabled = True
     block: _Block | None = None  # of the innermost `grad_mode`
-    anomaly = False
     recomputing = False
     differentiated: frozenset[Node] = frozenset()  # arguments of functions that `grad` is running
+    levels: tuple[Level, ...] = ()  # of the running transforms, innermost last
     apart: set[int] | None = None  # `seq` of nodes that depend on none of `differentiated`
+
+    @property
+    def grad_enabled(self) -> bool:
+        """Whether this thread (or asynchronous task) records ops."""
+        return _recording.get()
+
+    @grad_enabled.setter
+    def grad_enabled(self, enabled: bool) -> None:
+        _recording.set(enabled)
 
 
 STATE = _State()
 
 
-class _Observers:
-    """`current`: None, or a function through which every op's path and rule is called."""
-
-    current: Observer | None = None
-
-
-observers = _Observers()
-
-
-def run(op: Op, device: Device, arrays: list[Any], params: Params) -> Any:
-    """The op's path for the device, through the observer if there is one."""
+def execute(op: Op, device: Device, arrays: Sequence[Any], params: Params) -> Any:
+    """The output of the op's path for the device."""
     path = op.cpu if device.type == "cpu" else device.path(op.name, op.gpu)
-    if observers.current is None:
-        return path(*arrays, **params)
-    return observers.current(op.name, "forward", path, arrays, params)
+    if bus.ops:
+        return heard(op, "forward", path, arrays, params)
+    return path(*arrays, **params)
 
 
 class grad_mode(contextlib.ContextDecorator):
@@ -158,44 +165,3 @@ def recomputing() -> Iterator[None]:
 def is_recomputing() -> bool:
     """Whether this thread is running a checkpointed function again, for its gradient."""
     return STATE.recomputing
-
-
-@contextlib.contextmanager
-def detect_anomaly() -> Iterator[None]:
-    """Check every gradient of a backward in the block for NaN.
-
-    The first one raises `AnomalyError`, which names the op and the line of the forward pass. Every
-    gradient is read once more (which waits for the GPU), so it is for debugging only.
-    """
-    before, STATE.anomaly = STATE.anomaly, True
-    try:
-        yield
-    finally:
-        STATE.anomaly = before
-
-
-@contextlib.contextmanager
-def observe(observer: Observer) -> Iterator[None]:
-    """Call every op through `observer(name, phase, function, args, kwargs)` within the block.
-
-    `phase` is "forward" or "backward". The observer must return `function(*args, **kwargs)`; around
-    that call it may time it, push an NVTX range or count bytes. Blocks nest: the inner observer's
-    call runs through the outer one.
-    """
-    outer = observers.current
-
-    def chained(
-        name: str, phase: str, function: Path, args: Sequence[object],
-        kwargs: Mapping[str, object],
-    ) -> Any:
-        def call(*inner_args: object, **inner_kwargs: object) -> Any:
-            return observer(name, phase, function, inner_args, inner_kwargs)
-
-        assert outer is not None
-        return outer(name, phase, call, args, kwargs)
-
-    observers.current = observer if outer is None else chained
-    try:
-        yield
-    finally:
-        observers.current = outer

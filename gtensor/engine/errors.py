@@ -17,6 +17,10 @@ class ConsumedError(RuntimeError):
     """A tensor was used whose memory an op took, as in-place batch norm does."""
 
 
+class LevelError(RuntimeError):
+    """A value within a transform (`jvp`, `vmap`) left it, or was asked for memory."""
+
+
 def refuse_complex(op_name: str) -> NoReturn:
     """Raise GradientError: a rule not written for complex values would give a wrong gradient."""
     raise GradientError(f"{op_name} has no derivative for complex values; detach() its input to "

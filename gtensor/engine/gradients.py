@@ -7,13 +7,14 @@ from typing import Any, overload
 
 import numpy as np
 
-from gtensor.backend import Device, owner
+from gtensor.backend import owner
 from gtensor.engine.backward import depends_on_others, gradients, root_node
 from gtensor.engine.context import differentiating, enable_grad, is_grad_enabled
 from gtensor.engine.errors import GradientError
-from gtensor.engine.namespaces import public, recorded
+from gtensor.engine.levels import Traced, lifted
+from gtensor.engine.namespaces import recorded
 from gtensor.engine.tape import Node, Record, hangs_on
-from gtensor.engine.tensor import Tensor, is_floating, wrap
+from gtensor.engine.tensor import Tensor, is_floating, wrap, zeros
 
 Tensors = Tensor | Sequence[Tensor]
 
@@ -92,9 +93,9 @@ def _grad_values(
 
 def _apart(found: list[Tensor | None], given: Sequence[Tensor | None]) -> list[Tensor | None]:
     """Gradients in separate memory: none shares with another one or with a given one."""
-    taken = {id(owner(g._array)) for g in given if g is not None}
+    taken = {id(owner(g._array)) for g in given if g is not None and not isinstance(g, Traced)}
     for i, g in enumerate(found):
-        if g is not None:
+        if g is not None and not isinstance(g, Traced):
             if id(owner(g._array)) in taken:
                 found[i] = g = recorded.clone(g)
             taken.add(id(owner(g._array)))
@@ -117,8 +118,9 @@ def _grad_function(
             arguments[i] = _inner_handle(args[i], i, recording)
         own = [arguments[i]._node for i in positions]  # the function may write the handles
         others = (*(x for i, x in enumerate(args) if arguments[i] is x), *kwargs.values())
-        outside = [x._node for x in others
-                   if recording and isinstance(x, Tensor) and x._node is not None]
+        level = own[0].level if own else None
+        outside = [x._node for x in others if recording and isinstance(x, Tensor)
+                   and x._node is not None and x._node.level is level]
         with enable_grad():
             with differentiating(own):
                 result = function(*arguments, **kwargs)
@@ -128,7 +130,7 @@ def _grad_function(
             raise GradientError(f"the result of the function given to grad() does not depend on "
                                 f"its arguments {unused}; allow_unused=True gives zeros for them")
         outside += [node for node in own if isinstance(node, Record)]  # aliases of outer arguments
-        whole = [_as_function_of(outside, _zeros(node.device, node.shape, node.dtype)
+        whole = [_as_function_of(outside, zeros(node.device, node.shape, node.dtype)
                                  if g is None else g) for node, g in zip(own, found, strict=True)]
         return whole[0] if single else tuple(whole)
 
@@ -158,6 +160,7 @@ def _inner_handle(value: object, position: int, recording: bool) -> Tensor:
     if not isinstance(value, Tensor):
         raise TypeError(f"argument {position} of a gradient function is {type(value).__name__}; "
                         "wanted a Tensor")
+    value = lifted(value)
     if value._current_node("grad()") is not None and recording:
         return recorded.reshape(value, shape=value.shape)
     return value.detach().requires_grad_()
@@ -171,7 +174,7 @@ def _as_function_of(arguments: list[Node], g: Tensor) -> Tensor:
     """
     for node in arguments:
         if g._node is None or not hangs_on(g._node, frozenset([node])):
-            never = _zeros(g._device, (), np.dtype(bool))
+            never = zeros(g._device, (), np.dtype(bool))
             g = recorded.where(never, _standing_for(node, g), g)
     return g
 
@@ -182,17 +185,15 @@ def _standing_for(node: Node, g: Tensor) -> Tensor:
         x = wrap(g._array, g._device)
         x._node = node
         return x
-    zero = _zeros(node.device, (), node.dtype)
+    zero = zeros(node.device, (), node.dtype)
     x = wrap(recorded.broadcast_to(zero, shape=node.shape)._array, node.device)
     x._node = node
-    total = public.sum(x)
+    total = recorded.sum(x, axis=tuple(range(-x.ndim, 0)), keepdims=False)
     if node.dtype.kind == "c" and g.dtype.kind != "c":
-        total = public.real(total)
-    return public.astype(total, g.dtype, copy=False, device=g._device)
-
-
-def _zeros(device: Device, shape: tuple[int, ...], dtype: np.dtype) -> Tensor:
-    return wrap(device.fill(device.empty(shape, dtype, "gradient"), 0), device)
+        total = recorded.real(total)
+    if total.dtype != g.dtype:
+        total = recorded.astype(total, dtype=g.dtype)
+    return total if total._device is g._device else recorded.to_device(total, device=g._device)
 
 
 def _as_list(value: Any) -> list[Any]:

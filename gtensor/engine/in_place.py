@@ -6,16 +6,16 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from gtensor.backend import DeviceError
-from gtensor.engine.apply import adopt_constants, saves
 from gtensor.engine.arrays import broadcast_view, layout
-from gtensor.engine.context import STATE, run
+from gtensor.engine.bind import bind, saves
+from gtensor.engine.context import execute, grad_enabled
 from gtensor.engine.errors import GradientError
 from gtensor.engine.interchange import given_values
 from gtensor.engine.op import Op
-from gtensor.engine.tape import Leaf, Node, Record
+from gtensor.engine.tape import Leaf, Node, Record, new_record
 from gtensor.engine.tensor import Tensor
 from gtensor.settings import settings
+from gtensor.system.bus import ListenerError
 
 if TYPE_CHECKING:
     from gtensor.backend import Device
@@ -63,33 +63,35 @@ def write(
 
     The indices are integers or booleans, which get no gradient.
     """
-    device = target._device
-    parents = [target._node, value._node if isinstance(value, Tensor) else None,
-               *(None for _ in indices)]
-    mask = sum(1 << i for i, node in enumerate(parents) if node is not None)
-    tracked = mask != 0 and STATE.grad_enabled
-    _check_writable(op, target, tracked)
-    for given in (value, *indices):
-        if not isinstance(given, Tensor):
-            continue
-        if given._device is not device:
-            raise DeviceError(f"in-place {op.name} was given tensors on {device} and "
-                              f"{given._device}; move the second with .to({str(device)!r}) first")
-        if given._version != given._storage.version:
-            given._check_version(op.name)
-    arrays = [target._array, value._array if isinstance(value, Tensor) else value,
-              *(i._array for i in indices)]
-    adopt_constants(op, arrays, device)
+    return bind(op, (target, value, *indices), params, _into_first)
+
+
+def _into_first(
+    op: Op, inputs: tuple[Any, ...], params: Params, arrays: list[Any],
+    parents: tuple[Node | None, ...], mask: int, device: Device,
+) -> Tensor:
+    """The output in the first input's memory; the handle of that input is the result."""
+    target, value, *indices = inputs
+    tracked = mask != 0 and grad_enabled()
+    if tracked and target._storage.leaf and _views_leaf(target._node):
+        raise GradientError(f"in-place {op.name} on a leaf that requires a gradient, or a view of "
+                            "one; do it under no_grad(), or on a clone()")
+    if 0 in arrays[0].strides or not getattr(arrays[0].flags, "writeable", True):
+        _check_writable(op, arrays[0])
     kept: tuple[Any, Any] = (arrays[0], value)  # the operands that the backward rule may save
     if tracked:
         kept = _kept_values(op, mask, arrays, value, device)
-    storage, writer = target._own_storage(), id(target._array)
-    refused = False
+    storage, writer = target._storage, id(target._array)
+    if storage.common:
+        storage = target._own_storage()
+    refused, heard_error = False, None
     try:
         _write_over(op, device, arrays, params)
     except (IndexError, TypeError, ValueError):  # a path raises these before it writes
         refused = True
         raise
+    except ListenerError as error:  # the path has written, so the write must be recorded
+        heard_error = error
     finally:  # an interrupt, or another error, may come during or after the write
         if not refused:
             storage.version += 1
@@ -102,8 +104,13 @@ def write(
         handles = (None, kept[1] if kept[1] is value else None, *indices, target)
         plan = op.plan(mask, len(arrays))
         saved, guards = saves(plan, values, handles) if plan else op.nothing_saved
-        node = Record(op, tuple(parents), mask, saved, guards, params, target._array, device)
+        node = new_record(op, parents, mask, saved, guards, params, target._array, device)
         _replace_node(target, node)
+    if heard_error is not None:
+        try:
+            raise heard_error
+        finally:
+            del heard_error  # its traceback refers to this frame
     return target
 
 
@@ -123,16 +130,14 @@ def written_back(op: Op, target: Tensor, part: Array, value: Tensor, params: Par
     target._version = storage.version
     parents = (target._node, value._node)
     mask = (parents[0] is not None) + 2 * (parents[1] is not None)
-    if mask and STATE.grad_enabled:
-        node = Record(op, parents, mask, (), (), params, target._array, target._device)
+    if mask and grad_enabled():
+        node = new_record(op, parents, mask, (), (), params, target._array, target._device)
         _replace_node(target, node)
     return True
 
 
 def _replace_node(target: Tensor, node: Node) -> None:
     """Give the handle the node of its new values; `retain_grad()` applies to the new node."""
-    if target._device.type != "cpu":
-        node.stream = target._device.current_stream()
     before, target._node = target._node, node
     if before is not None and before.retain:
         before.retain, node.retain = False, True
@@ -150,18 +155,14 @@ def _kept_values(
     return before, value
 
 
-def _check_writable(op: Op, target: Tensor, tracked: bool) -> None:
-    if tracked and target._storage.leaf and _views_leaf(target._node):
-        raise GradientError(f"in-place {op.name} on a leaf that requires a gradient, or a view of "
-                            "one; do it under no_grad(), or on a clone()")
-    if broadcast_view(target._array):
-        raise ValueError(f"in-place {op.name} on a broadcast view of shape {target.shape}, whose "
+def _check_writable(op: Op, array: Array) -> None:
+    """Raise ValueError for memory that may not be written, or whose elements share it."""
+    if broadcast_view(array):
+        raise ValueError(f"in-place {op.name} on a broadcast view of shape {array.shape}, whose "
                          "elements share memory; clone() it first")
-    if not getattr(target._array.flags, "writeable", True):  # CuPy has no such flag
-        raise ValueError(f"in-place {op.name} on read-only memory of shape {target.shape} (of a "
+    if not getattr(array.flags, "writeable", True):  # CuPy has no such flag
+        raise ValueError(f"in-place {op.name} on read-only memory of shape {array.shape} (of a "
                          "broadcast view, or an array that its owner locked); clone() it first")
-    if target._version != target._storage.version:
-        target._check_version(op.name)
 
 
 def _views_leaf(node: Node | None) -> bool:
@@ -179,7 +180,7 @@ def _write_over(op: Op, device: Device, arrays: list[Any], params: Params) -> No
             _with_own_transpose(op, target)
             return
         arrays = [target, device.copy(value, label=op.name), *indices]
-    run(op, device, arrays, {**params, "out": target})
+    execute(op, device, arrays, {**params, "out": target})
 
 
 def _overlap(device: Device, a: Array, b: Array) -> bool:

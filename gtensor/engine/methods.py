@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, NoReturn, Self
 
 from gtensor.engine.namespaces import public as ns
@@ -24,6 +24,19 @@ _ELSEWHERE = {  # names of PyTorch or NumPy -> gtensor's
 }
 
 
+# Operators by their special name without underscores -> the public function.
+_ARITHMETIC = {  # also reflected, and in place: the handle stays, its memory is written
+    "add": "add", "sub": "subtract", "mul": "multiply", "truediv": "divide", "pow": "pow",
+    "floordiv": "floor_divide", "mod": "remainder", "and": "bitwise_and", "or": "bitwise_or",
+    "xor": "bitwise_xor", "lshift": "bitwise_left_shift", "rshift": "bitwise_right_shift",
+}
+_OTHERS = {
+    "matmul": "matmul", "eq": "equal", "ne": "not_equal", "lt": "less", "le": "less_equal",
+    "gt": "greater", "ge": "greater_equal", "neg": "negative", "abs": "abs",
+    "invert": "bitwise_invert",
+}
+
+
 class Methods:
     """Mixin of `Tensor`; it finds ops by name."""
 
@@ -36,156 +49,62 @@ class Methods:
             hint = f"; here it is {_ELSEWHERE[name]}" if name in _ELSEWHERE else ""
             raise AttributeError(f"a Tensor has no attribute {name!r}{hint}")
 
-    # arithmetic
-    def __add__(self, other: Operand) -> Tensor:
-        return ns.add(self, other)
+    if TYPE_CHECKING:  # made below, and by `gtensor.ops`
 
-    def __radd__(self, other: Operand) -> Tensor:
-        return ns.add(other, self)
-
-    def __sub__(self, other: Operand) -> Tensor:
-        return ns.subtract(self, other)
-
-    def __rsub__(self, other: Operand) -> Tensor:
-        return ns.subtract(other, self)
-
-    def __mul__(self, other: Operand) -> Tensor:
-        return ns.multiply(self, other)
-
-    def __rmul__(self, other: Operand) -> Tensor:
-        return ns.multiply(other, self)
-
-    def __truediv__(self, other: Operand) -> Tensor:
-        return ns.divide(self, other)
-
-    def __rtruediv__(self, other: Operand) -> Tensor:
-        return ns.divide(other, self)
-
-    def __floordiv__(self, other: Operand) -> Tensor:
-        return ns.floor_divide(self, other)
-
-    def __mod__(self, other: Operand) -> Tensor:
-        return ns.remainder(self, other)
-
-    def __rfloordiv__(self, other: Operand) -> Tensor:
-        return ns.floor_divide(other, self)
-
-    def __rmod__(self, other: Operand) -> Tensor:
-        return ns.remainder(other, self)
-
-    def __pow__(self, other: Operand) -> Tensor:
-        return ns.pow(self, other)
-
-    def __rpow__(self, other: Operand) -> Tensor:
-        return ns.pow(other, self)
-
-    def __matmul__(self, other: Operand) -> Tensor:
-        return ns.matmul(self, other)
-
-    def __rmatmul__(self, other: Operand) -> Tensor:
-        return ns.matmul(other, self)
-
-    def __neg__(self) -> Tensor:
-        return ns.negative(self)
+        def __add__(self, other: Operand, /) -> Tensor: ...
+        def __radd__(self, other: Operand, /) -> Tensor: ...
+        def __iadd__(self, other: Operand, /) -> Self: ...
+        def __sub__(self, other: Operand, /) -> Tensor: ...
+        def __rsub__(self, other: Operand, /) -> Tensor: ...
+        def __isub__(self, other: Operand, /) -> Self: ...
+        def __mul__(self, other: Operand, /) -> Tensor: ...
+        def __rmul__(self, other: Operand, /) -> Tensor: ...
+        def __imul__(self, other: Operand, /) -> Self: ...
+        def __truediv__(self, other: Operand, /) -> Tensor: ...
+        def __rtruediv__(self, other: Operand, /) -> Tensor: ...
+        def __itruediv__(self, other: Operand, /) -> Self: ...
+        def __floordiv__(self, other: Operand, /) -> Tensor: ...
+        def __rfloordiv__(self, other: Operand, /) -> Tensor: ...
+        def __ifloordiv__(self, other: Operand, /) -> Self: ...
+        def __mod__(self, other: Operand, /) -> Tensor: ...
+        def __rmod__(self, other: Operand, /) -> Tensor: ...
+        def __imod__(self, other: Operand, /) -> Self: ...
+        def __pow__(self, other: Operand, /) -> Tensor: ...
+        def __rpow__(self, other: Operand, /) -> Tensor: ...
+        def __ipow__(self, other: Operand, /) -> Self: ...
+        def __and__(self, other: Operand, /) -> Tensor: ...
+        def __rand__(self, other: Operand, /) -> Tensor: ...
+        def __iand__(self, other: Operand, /) -> Self: ...
+        def __or__(self, other: Operand, /) -> Tensor: ...
+        def __ror__(self, other: Operand, /) -> Tensor: ...
+        def __ior__(self, other: Operand, /) -> Self: ...
+        def __xor__(self, other: Operand, /) -> Tensor: ...
+        def __rxor__(self, other: Operand, /) -> Tensor: ...
+        def __ixor__(self, other: Operand, /) -> Self: ...
+        def __lshift__(self, other: Operand, /) -> Tensor: ...
+        def __rlshift__(self, other: Operand, /) -> Tensor: ...
+        def __ilshift__(self, other: Operand, /) -> Self: ...
+        def __rshift__(self, other: Operand, /) -> Tensor: ...
+        def __rrshift__(self, other: Operand, /) -> Tensor: ...
+        def __irshift__(self, other: Operand, /) -> Self: ...
+        def __matmul__(self, other: Operand, /) -> Tensor: ...
+        def __rmatmul__(self, other: Operand, /) -> Tensor: ...
+        def __eq__(self, other: object, /) -> Tensor: ...  # type: ignore[override]
+        def __ne__(self, other: object, /) -> Tensor: ...  # type: ignore[override]
+        def __lt__(self, other: Operand, /) -> Tensor: ...
+        def __le__(self, other: Operand, /) -> Tensor: ...
+        def __gt__(self, other: Operand, /) -> Tensor: ...
+        def __ge__(self, other: Operand, /) -> Tensor: ...
+        def __neg__(self) -> Tensor: ...
+        def __abs__(self) -> Tensor: ...
+        def __invert__(self) -> Tensor: ...
 
     def __pos__(self) -> Tensor:
         return self  # type: ignore[return-value]
 
-    def __abs__(self) -> Tensor:
-        return ns.abs(self)
-
-    # comparison: not differentiable
-    def __eq__(self, other: object) -> Tensor:  # type: ignore[override]
-        return ns.equal(self, other)
-
-    def __ne__(self, other: object) -> Tensor:  # type: ignore[override]
-        return ns.not_equal(self, other)
-
-    def __lt__(self, other: Operand) -> Tensor:
-        return ns.less(self, other)
-
-    def __le__(self, other: Operand) -> Tensor:
-        return ns.less_equal(self, other)
-
-    def __gt__(self, other: Operand) -> Tensor:
-        return ns.greater(self, other)
-
-    def __ge__(self, other: Operand) -> Tensor:
-        return ns.greater_equal(self, other)
-
-    def __and__(self, other: Operand) -> Tensor:
-        return ns.bitwise_and(self, other)
-
-    def __or__(self, other: Operand) -> Tensor:
-        return ns.bitwise_or(self, other)
-
-    def __xor__(self, other: Operand) -> Tensor:
-        return ns.bitwise_xor(self, other)
-
-    def __rand__(self, other: Operand) -> Tensor:
-        return ns.bitwise_and(other, self)
-
-    def __ror__(self, other: Operand) -> Tensor:
-        return ns.bitwise_or(other, self)
-
-    def __rxor__(self, other: Operand) -> Tensor:
-        return ns.bitwise_xor(other, self)
-
-    def __invert__(self) -> Tensor:
-        return ns.bitwise_invert(self)
-
-    def __lshift__(self, other: Operand) -> Tensor:
-        return ns.bitwise_left_shift(self, other)
-
-    def __rshift__(self, other: Operand) -> Tensor:
-        return ns.bitwise_right_shift(self, other)
-
-    def __rlshift__(self, other: Operand) -> Tensor:
-        return ns.bitwise_left_shift(other, self)
-
-    def __rrshift__(self, other: Operand) -> Tensor:
-        return ns.bitwise_right_shift(other, self)
-
-    # in place: the handle stays, its memory is written, its version is incremented
-    def __iadd__(self, other: Operand) -> Self:
-        return ns.assign("add", self, other)
-
-    def __isub__(self, other: Operand) -> Self:
-        return ns.assign("subtract", self, other)
-
-    def __imul__(self, other: Operand) -> Self:
-        return ns.assign("multiply", self, other)
-
-    def __itruediv__(self, other: Operand) -> Self:
-        return ns.assign("divide", self, other)
-
-    def __ipow__(self, other: Operand) -> Self:
-        return ns.assign("pow", self, other)
-
-    def __ifloordiv__(self, other: Operand) -> Self:
-        return ns.assign("floor_divide", self, other)
-
-    def __imod__(self, other: Operand) -> Self:
-        return ns.assign("remainder", self, other)
-
     def __imatmul__(self, other: Operand) -> Self:
         ns.set_item(self, ..., ns.matmul(self, other))
         return self
-
-    def __iand__(self, other: Operand) -> Self:
-        return ns.assign("bitwise_and", self, other)
-
-    def __ior__(self, other: Operand) -> Self:
-        return ns.assign("bitwise_or", self, other)
-
-    def __ixor__(self, other: Operand) -> Self:
-        return ns.assign("bitwise_xor", self, other)
-
-    def __ilshift__(self, other: Operand) -> Self:
-        return ns.assign("bitwise_left_shift", self, other)
-
-    def __irshift__(self, other: Operand) -> Self:
-        return ns.assign("bitwise_right_shift", self, other)
 
     def __setitem__(self, key: object, value: Operand) -> None:
         ns.set_item(self, key, value)
@@ -316,3 +235,23 @@ class Methods:
     def clone(self) -> Tensor:
         """A copy in memory of its own; gradients flow through it."""
         return ns.clone(self)
+
+
+def operators() -> Iterator[tuple[str, str]]:
+    """The operators of Tensor that are a public function, and their function."""
+    for name, function in {**_ARITHMETIC, **_OTHERS}.items():
+        yield f"__{name}__", function
+
+
+def _reflected(function: str) -> Callable[[Tensor, Operand], Tensor]:
+    return lambda self, other: getattr(ns, function)(other, self)
+
+
+def _in_place(function: str) -> Callable[[Tensor, Operand], Tensor]:
+    return lambda self, other: ns.assign(function, self, other)
+
+
+for _name, _function in {**_ARITHMETIC, "matmul": "matmul"}.items():
+    setattr(Methods, f"__r{_name}__", _reflected(_function))
+for _name, _function in _ARITHMETIC.items():
+    setattr(Methods, f"__i{_name}__", _in_place(_function))

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import inspect
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from gtensor.engine.apply import apply, apply_one, apply_pair
 from gtensor.engine.arguments import Arguments, LazySignature, arguments_of, parameters_of
+from gtensor.engine.call_text import written_call
 from gtensor.engine.namespaces import raw, recorded
 from gtensor.engine.storage import FRESH, GIVEN
 
@@ -58,6 +59,7 @@ class Op:
         variadic: bool = False,
         complex: bool = False,
         owns: bool = False,
+        moves: bool = False,
         doc: str | None = None,
     ) -> None:
         for label, rule in (("cpu", cpu), ("gpu", gpu), ("samples", samples)):
@@ -76,11 +78,15 @@ class Op:
         self.floating = floating
         self.variadic = variadic
         self.complex = complex
+        self.owns = owns
+        self.moves = moves
         self.storage = FRESH if owns else GIVEN  # of outputs that are not views
         self.__doc__ = doc or f"{name}, elementwise with broadcasting."
         takes = arguments_of(cpu)
         _check_reserved(name, takes)
         self.input_names = _input_names(inputs, takes)
+        self.optional_inputs = not takes.defaults.keys().isdisjoint(self.input_names)
+        self.has_params = takes.rest or not _RESERVED.keys() >= {*takes.params}
         self.extra_names = tuple(extras.split())
         fixed = constants.split()
         if not {*fixed} <= {*self.input_names}:
@@ -88,6 +94,7 @@ class Op:
                             f"inputs: {', '.join(self.input_names)}")
         self.constants = tuple([self.input_names.index(n) for n in fixed])  # their places
         self._plan_saves(saves or {})
+        self._callers: list[tuple[object, str]] = []
 
     def _plan_saves(self, saves: dict[str, str]) -> None:
         """From "the gradient of a needs b" to positions among inputs, output, extras."""
@@ -99,6 +106,7 @@ class Op:
                   for name, text in saves.items()}
         self.save_positions = tuple(sorted(set().union(*needed.values())))
         self.save_names = tuple(names[p] for p in self.save_positions)
+        self.saves_extras = any(name in self.extra_names for name in self.save_names)
         self.save_index = {name: k for k, name in enumerate(self.save_names)}
         # for records that save nothing, so that a rule can always unpack step.saved
         self.nothing_saved: tuple[Saved, Guards] = (
@@ -122,27 +130,35 @@ class Op:
         """
         return self.plans[(mask, count) if self.variadic else mask]
 
+    @cached_property
+    def call(self) -> Callable[..., Tensor]:
+        """The function that runs the op, written at the first call; `self(...)` calls it, too."""
+        call = written_call(self)
+        object.__setattr__(self, "__class__", type("Op", (Op,), {"__call__": staticmethod(call)}))
+        for holder, name in self._callers:
+            setattr(holder, name, call)
+        return call
+
+    def __setattr__(self, name: str, value: object) -> None:
+        object.__setattr__(self, name, value)
+        if name == "cpu" and "call" in vars(self):  # the text may have named the former path
+            del self.call
+            _ = self.call
+
+    def serve(self, holder: object, name: str) -> None:
+        """Make `holder.name` the function that runs the op."""
+        self._callers.append((holder, name))
+        setattr(holder, name, lambda *inputs, **params: self.call(*inputs, **params))
+
     def __call__(self, *inputs: Operand | None, **params: Any) -> Tensor:
-        return apply(self, inputs, params)
+        return self.call(*inputs, **params)
 
     def record(self, *inputs: Any, out: Any = None, beta: float = 0, **params: Any) -> Tensor:
         """The op in the namespace `recorded`: a call that ignores the buffer."""
-        return apply(self, inputs, params)
+        return self.call(*inputs, **params)
 
     def __repr__(self) -> str:
         return f"<op {self.name}>"
-
-
-class UnaryOp(Op):
-    """An op of one input, with the short call path."""
-
-    __call__ = apply_one  # type: ignore[assignment]  # takes one input
-
-
-class BinaryOp(Op):
-    """An op of two inputs without parameters, with the short call path."""
-
-    __call__ = apply_pair  # type: ignore[assignment]  # takes two
 
 
 class _Plans(dict["int | tuple[int, int]", tuple[int | None, ...]]):
@@ -169,14 +185,6 @@ class _Plans(dict["int | tuple[int, int]", tuple[int | None, ...]]):
             plan = tuple(k for p in plan if p is not None for k in places[p])
         self[key] = plan
         return plan
-
-
-def _class_for(names: tuple[str, ...], takes: Arguments, more: Mapping[str, Any]) -> type[Op]:
-    """The class with the shortest call path."""
-    if more.get("extras") or more.get("view") or more.get("variadic"):
-        return Op
-    plain = not takes.rest and _RESERVED.keys() >= {*takes.params}
-    return UnaryOp if len(names) == 1 else BinaryOp if len(names) == 2 and plain else Op
 
 
 def _check_reserved(name: str, takes: Arguments) -> None:
@@ -226,7 +234,10 @@ def op(
         samples: inputs for the generated tests (see `gtensor.testing.opcheck`).
         reference: `function(torch, *tensors, **params)` for the comparison with PyTorch.
         view: the output may share its input's memory.
+        moves: the output may be on another device than the inputs.
         floating: integer inputs are converted to the default float dtype first.
+        batch: `rule(op, inputs, mapped, params) -> output`, for `vmap`: where `mapped`, an input's
+            first axis is that of the examples, as it must be of the output.
         variadic: takes any number of inputs, all treated alike; behind inputs with names of their
             own, the last name is that of all further ones, which get no gradient.
         owns: the paths return new memory, never an input, a view (without `view=True`), or an array
@@ -244,12 +255,12 @@ def op(
     declaration = backward if hasattr(backward, "derivative") else None
     if declaration is not None:
         backward, tangent, more["saves"] = declaration.derivative(names)
+        more.setdefault("batch", declaration.batch)
     if backward is REQUIRED or tangent is REQUIRED:
         missing = "backward" if backward is REQUIRED else "tangent"
         raise TypeError(f"op {name!r} has no {missing} rule; give it, or None on purpose")
     more.setdefault("owns", sys._getframe(1).f_globals.get("__name__", "").startswith("gtensor."))
-    kind = _class_for(names, takes, more)
-    made = kind(name, cpu=cpu, gpu=gpu, backward=backward, tangent=tangent, **more)
+    made = Op(name, cpu=cpu, gpu=gpu, backward=backward, tangent=tangent, **more)
     if declaration is not None:
         declaration.bind(made)
     registry[name] = made

@@ -8,16 +8,18 @@ the output gets a new buffer, which `gtensor.memory.copies()` counts, and the in
 from __future__ import annotations
 
 import weakref
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from gtensor.engine.apply import Target, apply
 from gtensor.engine.arrays import writable
+from gtensor.engine.bind import Target, bind, fresh
 from gtensor.engine.context import STATE
 from gtensor.engine.op import Op
 from gtensor.engine.overwritten import Consumed, ConsumedStorage
 from gtensor.engine.recompute import Recipe, WithRecipes, keep_as_it_is
 from gtensor.engine.tape import here
 from gtensor.engine.tensor import Tensor
+from gtensor.system.bus import ListenerError
 
 if TYPE_CHECKING:
     from gtensor.backend.typing import Array, Params
@@ -47,11 +49,11 @@ def apply_over(
     free = overwritable(x)
     target = Target(x._array if free else None)
     try:
-        result = apply(op, inputs, params, target)
+        result = bind(op, inputs, params, partial(fresh, target=target))
     except BaseException as error:
         # A path checks and allocates before it writes, so after an error nothing is written; but
-        # an interrupt may come in the middle of the write.
-        if free and not isinstance(error, Exception):
+        # an interrupt may come in the middle of the write, a listener's error after it.
+        if free and (not isinstance(error, Exception) or isinstance(error, ListenerError)):
             consume(x, op)
         raise
     if free:
@@ -73,7 +75,7 @@ def apply_keeping(op: Op, inputs: tuple[Any, ...], params: Params) -> Tensor:
     x = inputs[0]
     free = overwritable(x)
     keep_as_it_is(x)
-    result = apply(op, inputs, params)
+    result = bind(op, inputs, params)
     recipe = Recipe(op, inputs, params, result)
     result._own_storage().recipe = weakref.ref(recipe)
     record: Any = result._node

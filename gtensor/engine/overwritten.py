@@ -5,27 +5,26 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NoReturn
 
 from gtensor.engine.errors import ConsumedError
+from gtensor.engine.stand_in import StandIn
 from gtensor.engine.storage import Storage
 
 if TYPE_CHECKING:
     from gtensor.backend.typing import Array
 
 
-class Consumed:
-    """Replaces the array: it has shape and dtype, and every other access raises ConsumedError."""
+class Consumed(StandIn):
+    """Replaces the array: every access but to its shape and dtype raises ConsumedError."""
 
-    __slots__ = ("dtype", "nbytes", "ndim", "shape", "size", "why")
+    __slots__ = ("why",)
 
     def __init__(self, array: Array, why: str) -> None:
-        self.shape, self.dtype, self.ndim = array.shape, array.dtype, array.ndim
-        self.size, self.nbytes = array.size, array.nbytes
+        super().__init__(array.shape, array.dtype)
         self.why = why
 
-    def __getattr__(self, name: str) -> NoReturn:
-        refuse(self.shape, self.why)
-
-    def __getitem__(self, key: object) -> NoReturn:
-        refuse(self.shape, self.why)
+    def refuse(self) -> NoReturn:
+        raise ConsumedError(
+            f"a tensor of shape {self.shape} was used after it was {self.why}; clone() it before "
+            "that, or use the op's out-of-place form (ABN for InPlaceABN)")
 
 
 class ConsumedStorage(Storage):
@@ -44,10 +43,4 @@ class ConsumedStorage(Storage):
 
     def _refuse(self) -> NoReturn:
         stand_in: Consumed = self.__dict__["stand_in"]
-        refuse(stand_in.shape, stand_in.why)
-
-
-def refuse(shape: tuple[int, ...], why: str) -> NoReturn:
-    """Raise the ConsumedError, with `why` and what to do instead."""
-    raise ConsumedError(f"a tensor of shape {shape} was used after it was {why}; clone() it before "
-                        "that, or use the op's out-of-place form (ABN for InPlaceABN)")
+        stand_in.refuse()

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from gtensor.engine.arrays import layout
-from gtensor.engine.context import run
+from gtensor.engine.context import execute
 from gtensor.engine.tape import Guards, overwritten, replayed
 from gtensor.engine.tensor import Tensor
 
@@ -61,7 +61,7 @@ class Recipe:
 
     def made(self) -> Array:
         """The output, in a new buffer."""
-        out = run(self.op, self.device, self.arrays, self.params)
+        out = execute(self.op, self.device, self.arrays, self.params)
         return out[0] if self.op.extra_names else out
 
 

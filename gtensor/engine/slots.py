@@ -13,18 +13,19 @@ has no other holder. `docs/ownership.md` has the rules as an executable model.
 
 from __future__ import annotations
 
+from copy import copy
 from typing import TYPE_CHECKING, Any, Generic, NoReturn, TypeAlias, TypeVar
 
 import numpy as np
 
 from gtensor.backend import Device, owner
 from gtensor.engine.arrays import broadcast_view
-from gtensor.engine.context import STATE
-from gtensor.engine.errors import AnomalyError, GradientError, refuse_complex
+from gtensor.engine.errors import GradientError, refuse_complex
 from gtensor.engine.namespaces import raw, recorded
 from gtensor.engine.storage import BORROWED, GIVEN, Storage
 from gtensor.engine.tape import Node, Record
 from gtensor.engine.tensor import Tensor, check_like, wrap
+from gtensor.system.bus import GradientEvent, bus, tell
 
 if TYPE_CHECKING:
     from gtensor.backend.typing import Array, Params
@@ -67,12 +68,16 @@ class Step(Generic[V]):
         self.slots: dict[Node, Any] = {}
         self.remade: Remade = {}  # recomputed values of checkpointed regions, not yet used
         self.wanted = wanted  # None: all reached nodes
-        self.anomaly = STATE.anomaly
+        self.told = bool(bus.gradients)
 
     @property
     def params(self) -> Params:
         """The parameters with which the op was applied."""
         return self.record.params
+
+    def _refuse_unneeded(self, i: int) -> NoReturn:
+        raise GradientError(f"the backward rule of {self.record.where()} asked for input {i}, "
+                            "which wants no gradient; ask step.needs(i) first")
 
     def needs(self, i: int) -> bool:
         """Whether input i needs a gradient."""
@@ -81,7 +86,8 @@ class Step(Generic[V]):
     def shape(self, i: int) -> tuple[int, ...]:
         """Shape of input i, which must need a gradient."""
         node = self.parents[i]
-        assert node is not None, "this input wants no gradient; ask step.needs(i) first"
+        if node is None:
+            self._refuse_unneeded(i)
         return node.shape
 
     def _made(self, record: Record, saved: WithRecipes) -> Saved:
@@ -116,12 +122,9 @@ class Step(Generic[V]):
             a = self.ns.real(a)
         return a if a.dtype == node.dtype else self.ns.astype(a, dtype=node.dtype)
 
-    def _refuse_nan(self, array: Array, device: Device) -> None:
-        if device.path("detect_anomaly", _has_nan)(array):
-            record = getattr(self, "record", None)  # none yet when the walk's own seed arrives
-            raise AnomalyError(
-                f"NaN in the gradient that {record.where()} gives to its input" if record
-                else "NaN in the gradient that backward() or grad() was given")
+    def _tell(self, node: Node, array: Array) -> None:
+        record = getattr(self, "record", None)  # none yet when the walk's own seed arrives
+        tell(bus.gradients, GradientEvent(record, node, array))
 
 
 class RawStep(Step["Array"]):
@@ -152,14 +155,15 @@ class RawStep(Step["Array"]):
 
     def enter(self, record: Record, slot: Slot, keep: bool) -> Array:
         """Make a record with its gradient current; take its saved arrays unless `keep`."""
-        if self.hold is not None:
-            self.leave()
+        if self.hold is not None and not self.moved:
+            self.hold.holds -= 1  # on the gradient of the record before
+        self.record = record
         if record.device is not self.device:
             self.device = record.device
             self.direct = record.device.type == "cpu"
             self.ns = raw[record.device.type]
-        self.record = record
-        self.parents, self.mask = record.parents, record.mask
+        self.parents = record.parents
+        self.mask = record.mask
         if self.wanted is not None:
             self._prune(self.wanted)
         saved: Any = record.saved
@@ -190,8 +194,9 @@ class RawStep(Step["Array"]):
     def give(self, i: int, a: Array) -> None:
         """Move the rule's hold on a's storage to input i: a is new, or g, or a view of g."""
         node = self.parents[i]
-        assert node is not None, "this input wants no gradient; ask step.needs(i) first"
-        if a.shape != node.shape or a.dtype != node.dtype:
+        if node is None:
+            self._refuse_unneeded(i)
+        if a.shape != node.shape or a.dtype is not node.dtype and a.dtype != node.dtype:
             a = self._fit(node, a)
         if a is self.g:
             if self.moved:
@@ -208,7 +213,7 @@ class RawStep(Step["Array"]):
                 self._hold_more()  # never released, so g is not written again
         else:
             hold = self._move() if self._mine(a) else None
-        if node in self.slots or self.anomaly:
+        if node in self.slots or self.told:
             self._put(node, a, hold)
         else:
             self.slots[node] = a, hold
@@ -216,7 +221,8 @@ class RawStep(Step["Array"]):
     def lend(self, i: int, a: Array) -> None:
         """Give input i another hold on g, or an array that is kept elsewhere."""
         node = self.parents[i]
-        assert node is not None, "this input wants no gradient; ask step.needs(i) first"
+        if node is None:
+            self._refuse_unneeded(i)
         fitted = a
         if a.shape != node.shape or a.dtype != node.dtype:
             fitted = self._fit(node, a)
@@ -231,7 +237,8 @@ class RawStep(Step["Array"]):
     def into(self, i: int) -> tuple[Array | None, float]:
         """(buffer, 1.0) to accumulate into, or (None, 0.0) when input i has no gradient yet."""
         node = self.parents[i]
-        assert node is not None, "this input wants no gradient; ask step.needs(i) first"
+        if node is None:
+            self._refuse_unneeded(i)
         slot = self.slots.get(node)
         if slot is None:
             return None, 0.0
@@ -285,8 +292,8 @@ class RawStep(Step["Array"]):
 
     def _put(self, node: Node, a: Array, hold: Storage | None) -> None:
         """Store the first gradient; add a later one into whichever has no other holder."""
-        if self.anomaly:
-            self._refuse_nan(a, node.device)
+        if self.told:
+            self._tell(node, a)
         slots = self.slots
         if node not in slots:
             slots[node] = a, hold
@@ -341,8 +348,10 @@ class RecordedStep(Step[Tensor]):
         values: Any = record.saved
         values = values if type(values) is tuple else self._made(record, values)
         for place, value in enumerate(values):
-            if isinstance(value, record.device.array_type):
-                handle = wrap(value, record.device, storages.get(place, GIVEN))
+            if isinstance(value, record.device.array_type) or (
+                    record.level is not None and record.level.owns(value)):
+                handle = (copy(value) if isinstance(value, Tensor)
+                          else wrap(value, record.device, storages.get(place, GIVEN)))
                 position = plan[place]
                 if position is not None and position < len(nodes):
                     handle._node = nodes[position]
@@ -368,7 +377,8 @@ class RecordedStep(Step[Tensor]):
     def give(self, i: int, a: Tensor) -> None:
         """Add `a` to the gradient of input i."""
         node = self.parents[i]
-        assert node is not None, "this input wants no gradient; ask step.needs(i) first"
+        if node is None:
+            self._refuse_unneeded(i)
         self._put(node, self._fit(node, a))
 
     lend = give
@@ -382,8 +392,8 @@ class RecordedStep(Step[Tensor]):
         return None
 
     def _put(self, node: Node, a: Tensor) -> None:
-        if self.anomaly:
-            self._refuse_nan(a._array, node.device)
+        if self.told:
+            self._tell(node, a._array)
         present = self.slots.get(node)
         self.slots[node] = a if present is None else recorded.add(present, a)
 
@@ -399,10 +409,6 @@ def call_hooks(node: Node, grad: Tensor) -> Tensor:
             check_like("the gradient that a hook returned", changed, node)
             grad = changed
     return grad
-
-
-def _has_nan(array: Array) -> bool:
-    return bool((array != array).any())
 
 
 def _sole(hold: Storage | None) -> bool:

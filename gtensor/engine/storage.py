@@ -21,6 +21,7 @@ class Storage:
     saved     a record saved it (sticky: not cleared with that record)
     exported  it left through `.array`, `.numpy()` or DLPack, so other code may read it at any time
     made      an op made it, so an op may overwrite it; False for data, leaves and gradients
+    common    one object for all new buffers, until a fact changes (`Tensor._own_storage`)
     recipe    recomputes its values, for records that would save them
     handles   weak references to the tensors that share it; None while it has only one
     writer    id of the array through which it was last written
@@ -35,6 +36,7 @@ class Storage:
     leaf = False
     history = False
     made = False
+    common = False
     recipe: weakref.ref[Recipe] | None = None
     handles: set[weakref.ref[object]] | None = None
 
@@ -55,20 +57,13 @@ class Storage:
             for other in [ref() for ref in list(self.handles or ())])
 
 
-class _Borrowed(Storage):
-    """Storage that the engine never writes: the caller's arrays, broadcast views, saved values."""
-
-    @property
-    def holds(self) -> int:
-        return 2
-
-    @holds.setter
-    def holds(self, value: int) -> None:
-        """Ignored: the count stays above 1."""
-
-
-BORROWED = _Borrowed()
-# The shared storages of new buffers until a fact changes (`Tensor._own_storage`); never written.
+# Of memory that the engine never writes: the caller's arrays, broadcast views, saved values. Its
+# holds are never all released.
+BORROWED = Storage()
+BORROWED.holds = 1 << 60
+# The common storages of new buffers; never written.
 GIVEN = Storage()  # of data, and of arrays that an op may not own
-FRESH = Storage()  # of an op's output
-FRESH.made = True
+FRESH = Storage()  # of an op's output on the CPU: whoever sees it need not ask for the device
+FRESH_ELSEWHERE = Storage()  # of an op's output on other devices
+GIVEN.common = FRESH.common = FRESH_ELSEWHERE.common = True
+FRESH.made = FRESH_ELSEWHERE.made = True

@@ -14,15 +14,17 @@ from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
-from gtensor.backend.scopes import here as scope
-from gtensor.backend.scopes import listeners
-from gtensor.system.source_line import inside as _inside
+from gtensor.system.bus import bus
+from gtensor.system.bus import here as scope
 from gtensor.system.source_line import place, user_frame
 
 if TYPE_CHECKING:
+    from types import CodeType
+
     from gtensor.backend import Device
     from gtensor.backend.streams import Stream
     from gtensor.backend.typing import Array, Params
+    from gtensor.engine.levels import Level
     from gtensor.engine.op import Op
     from gtensor.engine.tensor import Tensor
     from gtensor.engine.typing import Saved
@@ -47,6 +49,7 @@ class Node:
     stream: Stream | None = None  # the op's stream, on devices with several
     retain = False  # whether to keep the gradient of a tensor that is not a leaf
     hooks: dict[int, Callable[[Tensor], Tensor | None]] | None = None
+    level: Level | None = None  # of the transform on whose tape it is; None for tensors
     module = ""  # the running nn.Module, recorded while there are listeners
 
 
@@ -55,7 +58,11 @@ class Leaf(Node):
 
     __slots__ = ()
 
-    def __init__(self, shape: tuple[int, ...], dtype: np.dtype, device: Device) -> None:
+    def __init__(
+        self, shape: tuple[int, ...], dtype: np.dtype, device: Device, level: Level | None = None
+    ) -> None:
+        if level is not None:
+            self.level = level
         self.shape = shape
         self.dtype = dtype
         self.device = device
@@ -86,7 +93,10 @@ def replayed(array: Array, device: Device) -> Guards:
 
 def overwritten(guards: Guards) -> bool:
     """Whether an array was written since it was saved."""
-    return any(count.version != version for count, version, _ in guards)
+    for count, version, _ in guards:  # noqa: SIM110  a generator costs as much as a small op
+        if count.version != version:
+            return True
+    return False
 
 
 class Record(Node):
@@ -94,43 +104,46 @@ class Record(Node):
 
     __slots__ = ("code", "guards", "lasti", "mask", "op", "params", "parents", "saved", "state")
 
-    def __init__(
-        self,
-        op: Op,
-        parents: tuple[Node | None, ...],  # per input: its node, None if it needs no gradient
-        mask: int,  # bit i: input i has a node
-        saved: Saved,  # arrays and scalars in the order of `op.save_names`
-        guards: Guards,  # of the saved arrays that a handle can write
-        params: Params,
-        array: Array,
-        device: Device,
-    ) -> None:
-        self.shape = array.shape
-        self.dtype = array.dtype
-        self.device = device
-        self.seq = next_seq()
-        self.op = op
-        self.parents = parents
-        self.mask = mask
-        self.saved = saved
-        self.guards = guards
-        self.params = params
-        self.state = FREE
-        frame = _frame_at(2)  # 1 is apply; 2 is the user, or an operator that the user called
-        inside = _inside.get(frame.f_code.co_filename)
-        if inside and frame.f_back is not None:
-            frame = frame.f_back
-            inside = _inside.get(frame.f_code.co_filename)
-        if inside is not False:
-            frame = user_frame(frame)
-        self.code = frame.f_code
-        self.lasti = frame.f_lasti
-        if listeners:
-            self.module = scope.module
+    op: Op
+    parents: tuple[Node | None, ...]  # per input: its node, None if it needs no gradient
+    mask: int  # bit i: input i has a node
+    saved: Saved  # arrays and scalars in the order of `op.save_names`
+    guards: Guards  # of the saved arrays that a handle can write
+    params: Params
+    state: int
+    code: CodeType  # with `lasti`: the user's instruction
+    lasti: int
 
     def where(self) -> str:
         """The op and the user's line that recorded it, for error messages."""
         return f"{self.op.name} ({place(self.code, self.lasti)})"
+
+
+def new_record(
+    op: Op, parents: tuple[Node | None, ...], mask: int, saved: Saved, guards: Guards,
+    params: Params, array: Array, device: Device,
+) -> Record:
+    """A record of the op's output `array`. `call_text` has the same for the CPU."""
+    record = Record()  # without `__init__`, which would cost as much again
+    record.shape = array.shape
+    record.dtype = array.dtype
+    record.device = device
+    record.seq = next_seq()
+    record.op = op
+    record.parents = parents
+    record.mask = mask
+    record.saved = saved
+    record.guards = guards
+    record.params = params
+    record.state = FREE
+    if device.type != "cpu":
+        record.stream = device.current_stream()
+    frame = user_frame(_frame_at(1))
+    record.code = frame.f_code
+    record.lasti = frame.f_lasti
+    if bus.listeners:
+        record.module = scope.module
+    return record
 
 
 def hangs_on(

@@ -15,9 +15,9 @@ from gtensor.engine.errors import GradientError
 from gtensor.engine.hooks import RemovableHandle
 from gtensor.engine.interchange import Interchange
 from gtensor.engine.methods import Methods
-from gtensor.engine.namespaces import public
+from gtensor.engine.namespaces import public, recorded
 from gtensor.engine.overwritten import Consumed
-from gtensor.engine.storage import FRESH, GIVEN, Storage
+from gtensor.engine.storage import GIVEN, Storage
 from gtensor.engine.tape import Leaf, Node, Record
 from gtensor.system.fork_safety import free_at_forks
 
@@ -222,9 +222,13 @@ class Tensor(Interchange, Methods):
             if not is_floating(self.dtype):
                 raise TypeError(f"requires_grad was asked of a tensor of dtype {self.dtype}; "
                                 "gradients need a floating-point dtype")
-            self._own_storage().leaf = True
-            self._node = Leaf(self._array.shape, self._array.dtype, self._device)
+            self._node = self._leaf()
         return self
+
+    def _leaf(self) -> Leaf:
+        """A new leaf for this handle's values."""
+        self._own_storage().leaf = True
+        return Leaf(self._array.shape, self._array.dtype, self._device)
 
     @property
     def grad(self) -> Tensor | None:
@@ -273,18 +277,18 @@ class Tensor(Interchange, Methods):
         return wrap(self._array, self._device, self._own_storage())
 
     def _own_storage(self, shares: bool = True) -> Storage:
-        """The storage, to change or to share; FRESH and GIVEN are first replaced by a new object.
+        """The storage, to change or to share; a common one is first replaced by a new object.
 
         `shares`: whether to track the tensors that share it.
         """
         storage = self._storage
-        if storage is FRESH or storage is GIVEN:
+        if storage.common:
             with _first_fact:  # two threads must not make two
                 first = Storage()
                 if shares:
                     first.join(self)
                 storage = self._storage  # only stores from here: a finalizer may have set one
-                if storage is FRESH or storage is GIVEN:
+                if storage.common:
                     first.made = storage.made
                     self._storage = storage = first
         return storage
@@ -321,8 +325,6 @@ class Tensor(Interchange, Methods):
 
     def to(self, target: Device | DTypeLike) -> Tensor:
         """A copy on a device ('cpu', 'cuda:1') or in a dtype; this tensor itself if it fits."""
-        from gtensor.engine.namespaces import public, recorded
-
         if target is None:
             raise TypeError("to() was given None; wanted a device or a dtype")
         if isinstance(target, Device) or (isinstance(target, str) and _names_device(target)):
@@ -333,7 +335,7 @@ class Tensor(Interchange, Methods):
         except TypeError:
             raise TypeError(f"to() was given {target!r}; wanted a device such as 'cpu' or 'cuda', "
                             "or a dtype") from None
-        return public.astype(self, dtype, copy=False)
+        return self if dtype == self.dtype else recorded.astype(self, dtype=dtype)
 
 
 def is_floating(dtype: np.dtype) -> bool:
@@ -344,7 +346,7 @@ def is_floating(dtype: np.dtype) -> bool:
 def wrap(array: Array, device: Device, storage: Storage = GIVEN) -> Tensor:
     """A Tensor over an array, without history.
 
-    `storage` is FRESH for an op's own output, which a later op may overwrite.
+    `storage` is FRESH (on the CPU) for an op's own output, which a later op may overwrite.
     """
     result = _new(Tensor)
     result._array = array
@@ -352,9 +354,14 @@ def wrap(array: Array, device: Device, storage: Storage = GIVEN) -> Tensor:
     result._node = None
     result._storage = storage
     result._version = storage.version
-    if storage is not FRESH and storage is not GIVEN:
+    if not storage.common:
         storage.join(result)
     return result
+
+
+def zeros(device: Device, shape: tuple[int, ...], dtype: np.dtype) -> Tensor:
+    """A tensor of zeros: a gradient or a tangent that is constant."""
+    return wrap(device.fill(device.empty(shape, dtype, "gradient"), 0), device)
 
 
 def _unpickled(values: np.ndarray, device: str, requires_grad: bool) -> Tensor:
@@ -366,12 +373,13 @@ def _unpickled(values: np.ndarray, device: str, requires_grad: bool) -> Tensor:
 _unpickled.__module__ = "gtensor"  # pickles name it, and outlive the places of files
 
 
-def check_like(what: str, value: Tensor, node: Node) -> None:
-    """Raise unless `value` has the shape, dtype and device of the node's tensor."""
-    if value.shape != node.shape:
-        raise ValueError(f"{what} of shape {value.shape} given for a tensor of shape {node.shape}")
-    if value.dtype != node.dtype:
-        raise TypeError(f"{what} of dtype {value.dtype} given for a tensor of dtype {node.dtype}")
+def check_like(what: str, value: Tensor, node: Node | Tensor) -> None:
+    """Raise unless `value` has the shape, dtype and device of a tensor or a node."""
+    array = value._array
+    if array.shape != node.shape:
+        raise ValueError(f"{what} of shape {array.shape} given for a tensor of shape {node.shape}")
+    if array.dtype != node.dtype:
+        raise TypeError(f"{what} of dtype {array.dtype} given for a tensor of dtype {node.dtype}")
     if value._device is not node.device:
         raise DeviceError(f"{what} on {value._device} given for a tensor on {node.device}")
 

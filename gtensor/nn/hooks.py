@@ -11,9 +11,9 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ParamSpec, Protocol, TypeVar
 
-from gtensor.backend.scopes import listeners
 from gtensor.engine.hooks import RemovableHandle
 from gtensor.nn.running import running
+from gtensor.system.bus import bus
 
 if TYPE_CHECKING:
     from gtensor.nn.module import Module
@@ -72,7 +72,7 @@ class Hooked:
     forward: Callable[..., Any]
 
     def __call__(self: _WithForward[P, R], *args: P.args, **kwargs: P.kwargs) -> R:
-        if listeners:
+        if bus.listeners:
             with running(self):
                 return self._call(args, kwargs)
         if not self._forward_pre_hooks and not self._forward_hooks:

@@ -1,4 +1,4 @@
-"""The dotted path of the running module, kept only while memory is recorded."""
+"""The dotted path of the running module, kept only while there are listeners."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Protocol
 
-from gtensor.backend.scopes import here
+from gtensor.system.bus import here
 
 if TYPE_CHECKING:
     from gtensor.nn.module import Module

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from gtensor.engine.methods import Methods
+from gtensor.engine.methods import Methods, operators
 from gtensor.engine.namespaces import public
 from gtensor.engine.op import Op, registry
 from gtensor.ops.activations import *
@@ -39,11 +39,19 @@ def _publish() -> None:
             for name in (*getattr(module, "__all__", ()), *getattr(module, "METHODS", ())):
                 functions[name] = getattr(module, name)
     for name, function in functions.items():
-        # a bound method is faster to call than an object
-        setattr(public, name, function.__call__ if isinstance(function, Op) else function)
+        _serve(public, name, function)
+    for name, function in operators():
+        _serve(Methods, name, functions[function])
     for name, method in vars(Methods).items():  # a method's text is its function's
         if callable(method) and not method.__doc__ and name in functions:
             method.__doc__ = functions[name].__doc__
+
+
+def _serve(holder: object, name: str, function: Any) -> None:
+    if isinstance(function, Op):
+        function.serve(holder, name)
+    else:
+        setattr(holder, name, function)
 
 
 _publish()

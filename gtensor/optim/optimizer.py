@@ -7,13 +7,13 @@ from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar, overload
 
 from gtensor.array.creation import asarray
 from gtensor.backend import DeviceError, Scratch
-from gtensor.backend.scopes import phase
 from gtensor.engine.context import enable_grad, no_grad
 from gtensor.engine.in_place import write
 from gtensor.engine.op import Op
 from gtensor.engine.tensor import Tensor
 from gtensor.nn.module import Module
 from gtensor.ops.updates.optimizer_kernels import workspace
+from gtensor.system.bus import phase
 from gtensor.system.documents import UNLOADED, Facts, plain
 
 if TYPE_CHECKING:

@@ -1,77 +1,47 @@
-"""Users of the profiling hook: time per op, and ranges for Nsight Systems.
+"""Listeners of the event bus: time per op, ranges for Nsight Systems, a line per op.
 
     with gt.profiler.profile() as found:
         loss.backward()
     print(found.table())
 
-    with gt.profiler.nvtx_ranges():      # under nsys: one range per op and phase
+    with gt.profiler.nvtx_ranges():      # under nsys: one range per module, op and phase
         train()
+
+    with gt.listen(gt.profiler.Printer()):
+        train()                          # as GTENSOR_DEBUG=2 for the whole program
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
-from time import perf_counter
-from typing import TYPE_CHECKING, Any
 
 from gtensor.backend import nvtx
-from gtensor.engine.context import observe
-
-if TYPE_CHECKING:
-    from gtensor.backend.typing import Path
-
-
-class Profile:
-    """Calls and host seconds by op and phase: on a GPU the time to launch, not to compute."""
-
-    def __init__(self) -> None:
-        self.calls: dict[tuple[str, str], int] = {}
-        self.seconds: dict[tuple[str, str], float] = {}
-
-    def __call__(
-        self, name: str, phase: str, function: Path, args: Sequence[object],
-        kwargs: Mapping[str, object]
-    ) -> Any:
-        start = perf_counter()
-        try:
-            return function(*args, **kwargs)
-        finally:
-            key = name, phase
-            self.calls[key] = self.calls.get(key, 0) + 1
-            self.seconds[key] = self.seconds.get(key, 0.0) + perf_counter() - start
-
-    def table(self) -> str:
-        """Ops by time, longest first."""
-        rows = sorted(self.seconds.items(), key=lambda row: -row[1])
-        lines = [f"{'op':28} {'phase':9} {'calls':>7} {'ms':>10} {'us/call':>9}"]
-        for (name, phase), seconds in rows:
-            calls = self.calls[name, phase]
-            lines.append(f"{name:28} {phase:9} {calls:7} {1e3 * seconds:10.3f} "
-                         f"{1e6 * seconds / calls:9.1f}")
-        return "\n".join(lines)
+from gtensor.profiler.listeners import Printer as Printer
+from gtensor.profiler.listeners import Profile as Profile
+from gtensor.profiler.listeners import Ranges as Ranges
+from gtensor.system.bus import listen
 
 
 @contextmanager
 def profile() -> Iterator[Profile]:
     """Measure every op in the block."""
-    found = Profile()
-    with observe(found):
+    with listen(Profile()) as found:
         yield found
 
 
 @contextmanager
 def nvtx_ranges() -> Iterator[None]:
-    """One NVTX range per op and phase in the block, where `backend.nvtx` is enabled."""
-    with observe(_ranged):
+    """NVTX ranges in the block: one per op, e.g. "Net.first matmul forward", phase and batch.
+
+    Where `backend.nvtx` is not enabled at the begin of the block, nothing listens.
+    """
+    if not nvtx.enabled():
         yield
-
-
-def _ranged(
-    name: str, phase: str, function: Path, args: Sequence[object], kwargs: Mapping[str, object]
-) -> Any:
-    nvtx.push(f"{name} {phase}")
+        return
+    ranges = Ranges()
     try:
-        return function(*args, **kwargs)
+        with listen(ranges):
+            yield
     finally:
-        nvtx.pop()
+        ranges.close()

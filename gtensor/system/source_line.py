@@ -7,17 +7,23 @@ import os
 from types import CodeType, FrameType
 
 _PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
-inside: dict[str, bool] = {}  # file name -> is it gtensor's own
+
+
+class _Inside(dict[str, bool]):
+    """File name -> is it gtensor's own."""
+
+    def __missing__(self, name: str) -> bool:
+        self[name] = own = name.startswith(_PACKAGE)
+        return own
+
+
+inside = _Inside()
 
 
 def user_frame(frame: FrameType) -> FrameType:
     """The innermost frame outside gtensor, from `frame` outwards (the outermost if none is)."""
     while True:
-        name = frame.f_code.co_filename
-        own = inside.get(name)
-        if own is None:
-            own = inside[name] = name.startswith(_PACKAGE)
-        if not own or frame.f_back is None:
+        if not inside[frame.f_code.co_filename] or frame.f_back is None:
             return frame
         frame = frame.f_back
 

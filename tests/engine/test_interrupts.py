@@ -14,10 +14,10 @@ from memory.invariants import check
 
 import gtensor as gt
 from gtensor import nn, optim
-from gtensor.backend import scopes
 from gtensor.engine import backward
 from gtensor.engine.context import STATE
 from gtensor.memory import Arena, HostSegments
+from gtensor.system.bus import bus, here, phase
 
 
 @pytest.fixture
@@ -123,23 +123,25 @@ def blocks():
         "no_grad": block(gt.no_grad), "enable_grad": block(gt.enable_grad),
         "decorated": decorated, "anomaly": block(gt.detect_anomaly),
         "settings": block(lambda: gt.settings.override(debug=1, tile_elements=7)),
-        "phase": block(lambda: scopes.phase("backward")),
+        "phase": block(lambda: phase("backward")),
     }
 
 
 class Listener:
-    def mark(self, phase, begins):
+    def phase_begins(self, event):
         pass
+
+    phase_ends = phase_begins
 
 
 @pytest.mark.parametrize("name", blocks())
 def test_an_interrupt_at_any_point_of_a_block_ends_it(name):
     def state():
-        return (STATE.grad_enabled, STATE.anomaly, gt.settings.debug, gt.settings.tile_elements,
-                scopes.here.phase)
+        return (STATE.grad_enabled, bus.gradients, gt.settings.debug, gt.settings.tile_elements,
+                here.phase)
 
     before = state()
-    with patch.object(scopes, "listeners", [Listener()]):
+    with gt.listen(Listener()):
         for place in itertools.count(1):
             there = interrupt_after(place, blocks()[name])
             found, STATE.grad_enabled = state(), True

@@ -21,6 +21,7 @@ from gtensor.engine.errors import GradientError
 from gtensor.engine.slots import RawStep
 from gtensor.memory import Arena, HostSegments, VirtualSegments
 from gtensor.settings import settings
+from gtensor.system.bus import OpEvent
 
 SHAPE = (3, 3)
 
@@ -93,21 +94,21 @@ def a_failed_walk_releases_the_graph() -> None:
     x = gt.tensor([1.0, 2.0], requires_grad=True)
     y = x * 3.0
     loss = y.exp().sum()
-    with gt.observe(_raise_in_backward):
+    with gt.listen(_RaiseInBackward()):
         try:
             loss.backward(retain_graph=True)
         except ZeroDivisionError:
             pass
         else:
-            raise AssertionError("backward() did not raise the observer's error")
+            raise AssertionError("backward() did not raise the listener's error")
     y.backward(gt.ones(2))
     np.testing.assert_array_equal(x.grad.numpy(), [3.0, 3.0])
 
 
-def _raise_in_backward(name: str, phase: str, function: Any, args: Any, kwargs: Any) -> Any:
-    if phase == "backward" and name == "exp":
-        raise ZeroDivisionError
-    return function(*args, **kwargs)
+class _RaiseInBackward:
+    def op_begins(self, event: OpEvent) -> None:
+        if event.phase == "backward" and event.name == "exp":
+            raise ZeroDivisionError
 
 
 def a_failed_walk_empties_its_slots() -> None:
@@ -122,7 +123,7 @@ def a_failed_walk_empties_its_slots() -> None:
     x = gt.tensor([1.0, 2.0], requires_grad=True)
     loss = (x.exp() * x).sum()
     error = None
-    with patch.object(RawStep, "__init__", collect), gt.observe(_raise_in_backward):
+    with patch.object(RawStep, "__init__", collect), gt.listen(_RaiseInBackward()):
         try:
             loss.backward()
         except ZeroDivisionError as raised:
@@ -138,16 +139,16 @@ def a_graph_is_walked_once_at_a_time() -> None:
     loss = y.exp().sum()
     said: list[str] = []
 
-    def walk_again(name: str, phase: str, function: Any, args: Any, kwargs: Any) -> Any:
-        if phase == "backward" and name == "exp" and not said:
-            said.append("")
-            try:
-                y.backward(gt.ones(2), retain_graph=True)
-            except GradientError as error:
-                said.append(str(error))
-        return function(*args, **kwargs)
+    class WalkAgain:
+        def op_begins(self, event: OpEvent) -> None:
+            if event.phase == "backward" and event.name == "exp" and not said:
+                said.append("")
+                try:
+                    y.backward(gt.ones(2), retain_graph=True)
+                except GradientError as error:
+                    said.append(str(error))
 
-    with gt.observe(walk_again):
+    with gt.listen(WalkAgain()):
         loss.backward()
     assert len(said) == 2, "the second walk was accepted"
     assert "being walked by another backward" in said[1]
@@ -158,7 +159,7 @@ def an_error_before_the_end_leaves_grad_alone() -> None:
     x = gt.tensor([1.0, 2.0], requires_grad=True)
     w = gt.tensor([1.0, 2.0], requires_grad=True)
     loss = (x.exp() * w).sum()
-    with gt.observe(_raise_in_backward), suppress(ZeroDivisionError):
+    with gt.listen(_RaiseInBackward()), suppress(ZeroDivisionError):
         loss.backward()
     assert w.grad is None and x.grad is None, "a failed backward committed a gradient"
 

@@ -11,8 +11,8 @@ import numpy as np
 from gtensor.backend import elements
 from gtensor.engine.namespaces import raw
 from gtensor.memory import VirtualSegments
-from gtensor.memory.contract.adaptors import FreeListener
 from gtensor.ops.updates import optimizer_kernels
+from gtensor.system.frees import FreeListener
 
 Context = AbstractContextManager[Any]
 

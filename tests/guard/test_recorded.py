@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from gtensor.backend import get_device
-from gtensor.engine import apply as applying
+from gtensor.engine import bind as applying
 from gtensor.engine.op import registry
 from gtensor.engine.slots import RawStep
 
@@ -93,7 +93,10 @@ def _graph_holds() -> Iterator[None]:
             storage.holds += 1
         return saved, guards
 
-    with patch.object(applying, "saves", more):
+    scopes = [op.call.__globals__ for op in registry.values()]
+    with ExitStack() as stack:
+        for scope in [*scopes, vars(applying)]:
+            stack.enter_context(patch.dict(scope, saves=more))
         yield
 
 

@@ -20,6 +20,7 @@ from gtensor import nn
 from gtensor.engine.namespaces import raw
 from gtensor.engine.op import registry
 from gtensor.nn import functional as F
+from gtensor.system.bus import OpEvent
 
 SHAPE = (4, 16, 64, 64)
 CHANNELS = SHAPE[1]
@@ -101,7 +102,7 @@ class Watch:
         self._around = ExitStack()
 
     def __enter__(self) -> Watch:
-        self._around.enter_context(gt.observe(self._call))
+        self._around.enter_context(gt.listen(self))
         if self._arena:
             self._events = self._around.enter_context(gt.memory.timeline())
         else:
@@ -113,25 +114,27 @@ class Watch:
     def __exit__(self, *exception: Any) -> None:
         self._around.close()
 
-    def _call(self, name: str, phase: str, function: Any, args: Any, kwargs: Any) -> Any:
-        first = address(args[0] if phase == "forward" else args[2])  # a path's array; a rule's g
+    def op_begins(self, event: OpEvent) -> None:
+        if self._arena:
+            self._before = self._events.recorded
+        else:
+            tracemalloc.reset_peak()
+            self._before = tracemalloc.get_traced_memory()[0]
+
+    def op_ends(self, event: OpEvent) -> None:
         full: list[str] = []
         peak = 0
         if self._arena:
-            start = self._events.recorded
-            result = function(*args, **kwargs)
-            full = [e.label for e in self._events.events[start:] if e.delta >= UNIT // 2]
+            full = [e.label for e in self._events.events[self._before:] if e.delta >= UNIT // 2]
         else:
-            tracemalloc.reset_peak()
-            before = tracemalloc.get_traced_memory()[0]
-            result = function(*args, **kwargs)
-            peak = tracemalloc.get_traced_memory()[1] - before
-        given = result[0] if isinstance(result, tuple) else result
-        if phase == "backward":
-            given, _ = args[1].slots.get(args[1].parents[0], (None, None))
-        held = address(given) == first != 0
-        self.calls.append(Call(name, phase, tuple(full), peak, held))
-        return result
+            peak = tracemalloc.get_traced_memory()[1] - self._before
+        first = event.arrays[0]  # a path's first array; a rule's g
+        given = event.result[0] if isinstance(event.result, tuple) else event.result
+        if event.phase == "backward":
+            _, step, _ = event.args
+            given, _ = step.slots.get(step.parents[0], (None, None))
+        held = address(given) == address(first) != 0
+        self.calls.append(Call(event.name, event.phase, tuple(full), peak, held))
 
     def of(self, name: str, phase: str) -> Call:
         """The one call of that op."""

@@ -145,7 +145,7 @@ def test_short_work_is_sampled_in_many_calls() -> None:
 
 
 def test_the_processor_clock_leaves_out_waiting() -> None:
-    assert HostClock(time.process_time).seconds(lambda: time.sleep(0.02), 1) < 0.01
+    assert CLOCKS["cpu"]().seconds(lambda: time.sleep(0.02), 1) < 0.01
     assert HostClock().seconds(lambda: time.sleep(0.02), 1) >= 0.02
 
 

@@ -18,14 +18,11 @@ class Chunk:
     `left` and `right` are the neighbours by address, `before` and `after` those in the free list.
     `used`, `nbytes` and `label` describe the block that holds the chunk: bytes rounded up, bytes
     requested, and the op; 0 and "" before the first one. `uses` are the ids of the streams that
-    used a chunk in use; None if only the pool's stream did, and for free chunks. `in_segment` says
-    whether `ptr` is an address within a segment.
+    used a chunk in use; None if only the pool's stream did, and for free chunks.
     """
 
     __slots__ = ("after", "before", "bin", "label", "left", "nbytes", "pool", "ptr", "right",
                  "size", "used", "uses")
-
-    in_segment = True
 
     after: Chunk
     before: Chunk

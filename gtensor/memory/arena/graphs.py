@@ -32,6 +32,7 @@ from gtensor.memory.contract.adaptors import (
     remove_adaptor,
 )
 from gtensor.memory.contract.resource import Block, Resource
+from gtensor.system.bus import WaitEvent, bus, tell_aside
 from gtensor.system.fork_safety import free_at_forks
 
 if TYPE_CHECKING:
@@ -111,6 +112,8 @@ class GraphPool:
                 lambda _: self._segments.streams.order_retired(stream.id, self.number))
             if self._last is not None and self._last[0] != stream.id:
                 stream.wait(self._last[1])
+                if bus.waits:
+                    tell_aside(bus.waits, WaitEvent(stream.id, self._last[0]))
             try:
                 yield
             finally:

@@ -32,6 +32,7 @@ from gtensor.memory.arena.streams import Streams
 from gtensor.memory.contract import report
 from gtensor.memory.contract.resource import Stats
 from gtensor.memory.sources import HUGE_PAGE, SegmentSource, segment_sizes
+from gtensor.system.bus import SegmentEvent, bus, tell_aside
 
 if TYPE_CHECKING:
     from gtensor.memory.arena.stitched import Stitcher
@@ -149,13 +150,19 @@ class Segments:
             self.peak = self.reserved
         if aside is not None:
             aside(segment)
-            return segment
-        pool.segments[ptr] = segment
-        try:
-            give_all(new)
-        finally:
-            give_all(new)
+        else:
+            pool.segments[ptr] = segment
+            try:
+                give_all(new)
+            finally:
+                give_all(new)
+        self.tell(ptr, wanted, True)
         return segment
+
+    def tell(self, ptr: int, nbytes: int, acquired: bool) -> None:
+        """Tell listeners that so many bytes came from the source, or went back to it."""
+        if bus.segments:
+            tell_aside(bus.segments, SegmentEvent(self.source, ptr, nbytes, acquired))
 
     def _composed(self, pool: BlockPool, size: int) -> Chunk | None:
         """A chunk of a pool's free bytes, stitched if they are scattered."""
@@ -304,5 +311,6 @@ class Segments:
                     self.source.release(segment.ptr, segment.size)
                 raise
             released += segment.size
+            self.tell(segment.ptr, segment.size, False)
         self.pools.forget_empty()
         return released

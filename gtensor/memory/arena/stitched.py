@@ -67,8 +67,6 @@ class Stitched(Chunk):
 
     __slots__ = ("parts",)
 
-    in_segment = False
-
     def __init__(self, ptr: int, chunks: list[Chunk], stitched: set[Stitched]) -> None:
         self.ptr = ptr
         self.size = sum(chunk.size for chunk in chunks)
@@ -176,6 +174,7 @@ class Stitcher:
                     give_all(new)
                 finally:
                     give_all(new)
+                segments.tell(chunk.ptr, more, True)
                 return True
         return False
 

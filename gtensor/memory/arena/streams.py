@@ -18,6 +18,7 @@ from typing import NamedTuple
 
 from gtensor.backend.streams import Event, Stream
 from gtensor.memory.arena.chunks import IN_USE, RETIRED, Chunk
+from gtensor.system.bus import WaitEvent, bus, tell_aside
 
 _LOOKS = 256  # retired chunks that a request searches
 
@@ -287,6 +288,8 @@ class Streams:
         stream = self.get(waiter)
         assert stream is not None, "may_order was not asked"
         stream.wait(event)
+        if bus.waits:
+            tell_aside(bus.waits, WaitEvent(waiter, None))
 
 
 def _done(event: Event) -> bool:

@@ -8,9 +8,10 @@ from threading import get_ident
 from typing import NamedTuple
 
 from gtensor.backend import Device, get_device
-from gtensor.memory.contract.adaptors import Adaptor, FreeListener, push_adaptor, remove_adaptor
+from gtensor.memory.contract.adaptors import Adaptor, push_adaptor, remove_adaptor
 from gtensor.memory.contract.resource import Block, Resource
 from gtensor.memory.plan.plan import Lifetime, Plan, make_plan
+from gtensor.system.frees import FreeListener
 
 
 class Request(NamedTuple):

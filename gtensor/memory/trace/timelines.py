@@ -1,13 +1,13 @@
 """Timelines: every allocation and free of a device, with its op, module and category.
 
-A timeline is an adaptor over the device's resource. It stores one tuple per block; lines of code,
-categories and lifetimes are computed when the timeline is read.
+A timeline is an adaptor over the device's resource, so it records what passes that place in the
+chain; of phases, modules and segments it hears on the event bus. It stores one tuple per block;
+lines of code, categories and lifetimes are computed when the timeline is read.
 """
 
 from __future__ import annotations
 
 import sys
-from bisect import bisect_right
 from collections import deque
 from collections.abc import Iterable
 from itertools import accumulate
@@ -17,9 +17,8 @@ from time import perf_counter_ns
 from types import CodeType
 from typing import Any, NamedTuple
 
-from gtensor.backend.scopes import here, listeners
 from gtensor.memory.arena.layout import LIVE, Piece, SegmentLayout, layout_and_stats, opened
-from gtensor.memory.contract.adaptors import Adaptor, FreeListener, bottom_of, current_category
+from gtensor.memory.contract.adaptors import Adaptor, bottom_of, current_category
 from gtensor.memory.contract.resource import Block, OutOfMemoryError, Resource
 from gtensor.memory.trace.export import collector_paused, save
 from gtensor.memory.trace.lifetimes import (
@@ -33,7 +32,9 @@ from gtensor.memory.trace.lifetimes import (
     unknown_life,
 )
 from gtensor.memory.trace.owners import NOT_FOUND, Found, objects_of, present, uses
+from gtensor.system.bus import PhaseEvent, SegmentEvent, bus, here
 from gtensor.system.fork_safety import free_at_forks
+from gtensor.system.frees import FreeListener
 from gtensor.system.source_line import line_of, user_frame
 
 _frame_at = sys._getframe
@@ -98,7 +99,7 @@ class Timeline(Adaptor):
         self.unknown = self._total - sum(made.size for made in self._live.values())
         self._start = perf_counter_ns()
         self._open = True
-        listeners.append(self)
+        self._hearing = bus.add(_Hears(self))
 
     # -- recording --------------------------------------------------------------------------------
 
@@ -122,7 +123,7 @@ class Timeline(Adaptor):
             self._live[id(block)] = made = _tuple(Made, (
                 block.serial, block.ptr, size, nbytes, stream, label, current_category(),
                 here.module, here.phase, instruction))
-            if made.address not in self._segments and getattr(block.node, "in_segment", True):
+            if self._segments.changed:
                 self._segments.look(self.recorded)
             self._note(made, size, True)
         return block
@@ -137,8 +138,7 @@ class Timeline(Adaptor):
         self.recorded += 1
         self._events.append((perf_counter_ns(), made, born))
 
-    def mark(self, phase: str, begins: bool) -> None:
-        """A phase of a training step begins or ends now."""
+    def _mark(self, phase: str, begins: bool) -> None:
         if self._open:
             self._marks.append((self.recorded, perf_counter_ns(), phase, begins, 0))
 
@@ -151,7 +151,7 @@ class Timeline(Adaptor):
             finally:
                 self._open = False
                 self._frees.close()
-                listeners.remove(self)
+                bus.remove(self._hearing)
             self._ended = self._now(objects)
 
     # -- reading ----------------------------------------------------------------------------------
@@ -252,26 +252,35 @@ class Timeline(Adaptor):
             for made in list(self._live.values())]), stats
 
 
+class _Hears:
+    """What a timeline hears on the bus: phases of a training step, and segments of its arena."""
+
+    def __init__(self, timeline: Timeline) -> None:
+        self._mark = timeline._mark
+        self._segments = timeline._segments
+
+    def phase_begins(self, event: PhaseEvent) -> None:
+        self._mark(event.name, True)
+
+    def phase_ends(self, event: PhaseEvent) -> None:
+        self._mark(event.name, False)
+
+    def segment(self, event: SegmentEvent) -> None:
+        if event.origin is self._segments.source:
+            self._segments.changed = True
+
+
 class _Segments:
-    """The known segments, read again when a block lies in none of them."""
+    """The known segments, read again at the first allocation after one came or went."""
 
     def __init__(self, resource: Resource) -> None:
         self.changes: list[tuple[int, int, bool, tuple[int, int, int]]] = []
         self.bottom = bottom_of(resource)
-        self._seen = hasattr(self.bottom, "layout")
+        self.source = getattr(self.bottom, "source", None)  # whose segment events are of interest
         self._looking = Lock()
         free_at_forks(self._looking)
-        self._wanted = False  # a new reading was requested
-        self._known: set[tuple[int, int, int]] = set()
-        self._bounds: tuple[list[int], list[int]] = [], []  # replaced as one: threads read it
-        self._know(self._ranges())
-
-    def __contains__(self, address: int) -> bool:
-        if not self._seen:
-            return True
-        starts, ends = self._bounds
-        at = bisect_right(starts, address) - 1
-        return at >= 0 and address < ends[at]
+        self.changed = False  # a new reading is wanted
+        self._known = self._ranges()
 
     def look(self, number: int) -> None:
         """Record the segments acquired and released since; `number` is that of the next event.
@@ -279,28 +288,23 @@ class _Segments:
         If another thread, or the code that a finalizer interrupted, is reading them already, it
         reads them once more. This call must not wait for it: it may be waiting for the arena.
         """
-        self._wanted = True
-        while self._wanted and self._looking.acquire(False):
+        self.changed = True
+        while self.changed and self._looking.acquire(False):
             try:
-                self._wanted = False
+                self.changed = False
                 time, present = perf_counter_ns(), self._ranges()
                 if not present and self.bottom.stats().segments:
-                    return  # this thread is changing the pools, so the layout cannot be read
+                    self.changed = True  # this thread is changing the pools: read them later
+                    return
                 self.changes += [
                     *((number, time, False, gone) for gone in sorted(self._known - present)),
                     *((number, time, True, new) for new in sorted(present - self._known))]
-                self._know(present)
+                self._known = present
             finally:
                 self._looking.release()
 
     def _ranges(self) -> set[tuple[int, int, int]]:
         return {segment[:3] for segment in layout_and_stats(self.bottom)[0]}
-
-    def _know(self, present: set[tuple[int, int, int]]) -> None:
-        ordered = sorted(present)
-        self._known = present
-        self._bounds = ([address for address, _, _ in ordered],
-                        [address + size for address, size, _ in ordered])
 
 
 class _Sources(dict[tuple[int, int], Source]):

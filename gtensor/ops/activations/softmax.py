@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -15,7 +16,16 @@ from gtensor.engine.samples import Sample, alike, normal
 from gtensor.engine.tensor import Tensor
 from gtensor.ops.arrange.shape import along_one
 from gtensor.ops.build.arguments import want_tensors
-from gtensor.ops.build.cpu_tiles import computed_in, row_tile_size, row_tiles
+from gtensor.ops.build.batching import unchanged
+from gtensor.ops.build.cpu_tiles import (
+    SMALL,
+    broadcast_directly,
+    computed_in,
+    row_maxima,
+    row_sums,
+    row_tile_size,
+    row_tiles,
+)
 
 if TYPE_CHECKING:
     from gtensor.backend.typing import Array, CudaArray, DTypeLike, Params, Path
@@ -29,12 +39,31 @@ def _last(x: Array, axis: int) -> Array:
 
 # -- CPU: tiles of whole rows --------------------------------------------------------------------
 
+_FACTOR = 2  # row_tiles: the output and at most one buffer share the cache
+_MODERATE = 16.0  # where all |x| of a tile are below it, softmax subtracts no maxima
 
-def _exponentials(rows: np.ndarray, wide: np.ndarray, terms: np.ndarray) -> np.ndarray:
-    """wide = rows - their maxima, terms = exp(wide); the sums of terms, a column."""
-    np.subtract(rows, rows.max(axis=-1, keepdims=True), out=wide, dtype=wide.dtype)
-    np.exp(wide, out=terms)
-    return terms.sum(axis=-1, keepdims=True)
+
+def _reader(x: Array, buffers: int) -> Callable[[int, np.ndarray], np.ndarray]:
+    """read(which, tile): in the dtype that is computed in, itself or a copy in a work buffer."""
+    work = computed_in(x.dtype)
+    if work == x.dtype:
+        return lambda which, tile: tile
+    scratch = host().workspace(row_tile_size(x.shape, _FACTOR), work, buffers)
+
+    def read(which: int, tile: np.ndarray) -> np.ndarray:
+        wide = scratch(which, tile.shape)
+        wide[...] = tile
+        return wide
+
+    return read
+
+
+def _exponentials(rows: np.ndarray, terms: np.ndarray) -> None:
+    """terms = exp(rows) up to a factor of each row's, so that no sum overflows or vanishes."""
+    moderate = rows.size >= SMALL and rows.max() <= _MODERATE and rows.min() >= -_MODERATE
+    if not moderate:  # a NaN is not, either
+        rows = np.subtract(rows, row_maxima(rows), out=terms)
+    np.exp(rows, out=terms)
 
 
 def _softmax_cpu(x: Array, *, axis: int, out: Array | None = None) -> Array:
@@ -43,17 +72,17 @@ def _softmax_cpu(x: Array, *, axis: int, out: Array | None = None) -> Array:
     if x.size == 0:
         return out
     source, result = _last(x, axis), _last(out, axis)
-    work = computed_in(x.dtype)
-    scratch = host().workspace(row_tile_size(source.shape), work) if work != x.dtype else None
+    read = _reader(source, 1)
     # a row of -infinity only becomes NaN, as in PyTorch
     with np.errstate(invalid="ignore", over="ignore"):
-        for tile in row_tiles(source.shape):
-            rows, target = source[tile], result[tile]
-            wide = target if scratch is None else scratch(0, rows.shape)
-            sums = _exponentials(rows, wide, wide)
-            np.divide(wide, sums, out=wide)
-            if wide is not target:
-                target[...] = wide
+        broadcast_directly(source.shape[-1])
+        for tile in row_tiles(source.shape, _FACTOR):
+            rows, target = read(0, source[tile]), result[tile]
+            terms = target if target.dtype == rows.dtype else rows
+            _exponentials(rows, terms)
+            np.divide(terms, row_sums(terms), out=terms)
+            if terms is not target:
+                target[...] = terms
     return out
 
 
@@ -63,14 +92,18 @@ def _log_softmax_cpu(x: Array, *, axis: int, out: Array | None = None) -> Array:
     if x.size == 0:
         return out
     source, result = _last(x, axis), _last(out, axis)
-    work = computed_in(x.dtype)
-    scratch = host().workspace(row_tile_size(source.shape), work, 2)
+    read = _reader(source, 1)
+    scratch = host().workspace(row_tile_size(source.shape, _FACTOR), computed_in(x.dtype))
     with np.errstate(invalid="ignore", over="ignore"):  # half types: down to -infinity
-        for tile in row_tiles(source.shape):
-            rows = source[tile]
-            wide = scratch(0, rows.shape)
-            sums = _exponentials(rows, wide, scratch(1, rows.shape))
-            result[tile] = np.subtract(wide, np.log(sums), out=wide)
+        broadcast_directly(source.shape[-1])
+        for tile in row_tiles(source.shape, _FACTOR):
+            rows, target = read(0, source[tile]), result[tile]
+            wide = target if target.dtype == rows.dtype else rows
+            np.subtract(rows, row_maxima(rows), out=wide)
+            terms = np.exp(wide, out=scratch(0, rows.shape))
+            np.subtract(wide, np.log(row_sums(terms)), out=wide)
+            if wide is not target:
+                target[...] = wide
     return out
 
 
@@ -80,12 +113,16 @@ def _softmax_grad_cpu(g: Array, y: Array, *, axis: int, out: Array | None = None
     if g.size == 0:
         return out
     gs, ys, result = _last(g, axis), _last(y, axis), _last(out, axis)
-    scratch = host().workspace(row_tile_size(gs.shape), computed_in(g.dtype), 2)
-    for tile in row_tiles(gs.shape):
-        grad, value = scratch(0, gs[tile].shape), scratch(1, gs[tile].shape)
-        grad[...], value[...] = gs[tile], ys[tile]
-        grad -= np.vecdot(grad, value)[..., None]
-        result[tile] = np.multiply(grad, value, out=grad)
+    read = _reader(gs, 2)
+    with np.errstate():
+        broadcast_directly(gs.shape[-1])
+        for tile in row_tiles(gs.shape, _FACTOR):
+            grad, value, target = read(0, gs[tile]), read(1, ys[tile]), result[tile]
+            wide = target if target.dtype == grad.dtype else grad
+            np.subtract(grad, np.vecdot(grad, value)[..., None], out=wide)
+            np.multiply(wide, value, out=wide)
+            if wide is not target:
+                target[...] = wide
     return out
 
 
@@ -95,13 +132,19 @@ def _log_softmax_grad_cpu(g: Array, y: Array, *, axis: int, out: Array | None = 
     if g.size == 0:
         return out
     gs, ys, result = _last(g, axis), _last(y, axis), _last(out, axis)
-    scratch = host().workspace(row_tile_size(gs.shape), computed_in(g.dtype), 2)
-    for tile in row_tiles(gs.shape):
-        grad, share = scratch(0, gs[tile].shape), scratch(1, gs[tile].shape)
-        grad[...], share[...] = gs[tile], ys[tile]
-        np.exp(share, out=share)
-        share *= grad.sum(axis=-1, keepdims=True)
-        result[tile] = np.subtract(grad, share, out=grad)
+    read = _reader(gs, 2)
+    scratch = host().workspace(row_tile_size(gs.shape, _FACTOR), computed_in(g.dtype))
+    with np.errstate():
+        broadcast_directly(gs.shape[-1])
+        for tile in row_tiles(gs.shape, _FACTOR):
+            grad, target = read(0, gs[tile]), result[tile]
+            share = scratch(0, grad.shape)
+            np.exp(read(1, ys[tile]), out=share)
+            np.multiply(share, row_sums(grad), out=share)
+            wide = target if target.dtype == grad.dtype else grad
+            np.subtract(grad, share, out=wide)
+            if wide is not target:
+                target[...] = wide
     return out
 
 
@@ -195,7 +238,7 @@ log_softmax_grad = op(
 softmax_op = op(
     "softmax", cpu=_softmax_cpu, floating=True,
     gpu=_rows_path(raw("softmax.cu", "softmax_forward")),
-    saves={"x": "out"}, backward=_softmax_backward, tangent=_softmax_tangent,
+    saves={"x": "out"}, backward=_softmax_backward, tangent=_softmax_tangent, batch=unchanged,
     samples=_AXES, reference=lambda torch, x, axis: torch.softmax(x, axis),
     doc="exp(x) over its sum along `axis` (from the end), computed without overflow.",
 )

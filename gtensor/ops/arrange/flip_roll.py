@@ -19,6 +19,7 @@ from gtensor.ops.arrange.shape import (
     reshape,
     trailing_axes,
 )
+from gtensor.ops.build.batching import unchanged
 from gtensor.ops.build.path_builders import settled
 
 if TYPE_CHECKING:
@@ -40,7 +41,7 @@ def _flip(x: Array, *, axes: tuple[int, ...], out: Array | None = None) -> Array
 _flip_op = op(
     "flip", cpu=_flip, gpu=_flip, view=True, complex=True,
     backward=lambda ns, step, g: step.give(0, ns.flip(g, axes=step.params["axes"])),
-    tangent=linear_tangent("flip"),
+    tangent=linear_tangent("flip"), batch=unchanged,
     samples=[Sample((s,), normal, {"axes": a})
              for s, a in (((5,), (-1,)), ((3, 4), (-1,)), ((2, 3, 4), (-3, -1)), ((0, 2), (-2,)),
                           ((), ()))],

@@ -14,6 +14,7 @@ from gtensor.backend import Device, device_of, element_type, get_device
 from gtensor.engine.op import op
 from gtensor.engine.samples import Sample, normal, unary
 from gtensor.engine.tensor import Tensor
+from gtensor.ops.build.batching import broadcast_shape, in_order, to_shape, unchanged
 from gtensor.ops.build.path_builders import settled
 
 if TYPE_CHECKING:
@@ -146,7 +147,7 @@ def _reshape_backward(ns: Namespace, step: Step, g: Array) -> None:
 
 _reshape_op = op(
     "reshape", cpu=_reshape, gpu=_reshape, view=True, complex=True,
-    backward=_reshape_backward, tangent=linear_tangent("reshape"),
+    backward=_reshape_backward, tangent=linear_tangent("reshape"), batch=to_shape,
     samples=[Sample(((2, 6),), normal, {"shape": (3, 4)}),
              Sample(((0, 3),), normal, {"shape": (3, 0)}),
              Sample(((),), normal, {"shape": (1, 1)}), Sample(((4,),), normal, {"shape": (2, 2)})],
@@ -228,7 +229,7 @@ def _permute_backward(ns: Namespace, step: Step, g: Array) -> None:
 
 _permute_op = op(
     "permute_dims", cpu=_permute, gpu=_permute, view=True, complex=True,
-    backward=_permute_backward, tangent=linear_tangent("permute_dims"),
+    backward=_permute_backward, tangent=linear_tangent("permute_dims"), batch=in_order,
     samples=[Sample(((2, 3),), normal, {"axes": (-1, -2)}),
              Sample(((2, 3, 4),), normal, {"axes": (-1, -3, -2)}),
              Sample(((0, 3),), normal, {"axes": (-1, -2)}), Sample(((),), normal, {"axes": ()})],
@@ -299,7 +300,7 @@ def _broadcast_backward(ns: Namespace, step: Step, g: Array) -> None:
 
 _broadcast_op = op(
     "broadcast_to", cpu=_broadcast, gpu=_broadcast, view=True, complex=True,
-    backward=_broadcast_backward, tangent=linear_tangent("broadcast_to"),
+    backward=_broadcast_backward, tangent=linear_tangent("broadcast_to"), batch=broadcast_shape,
     samples=[Sample(((3,),), normal, {"shape": (2, 3)}),
              Sample(((2, 1),), normal, {"shape": (2, 4)}),
              Sample(((),), normal, {"shape": (3,)}), Sample(((1, 0),), normal, {"shape": (2, 0)})],
@@ -347,7 +348,7 @@ def _astype_path(x: Array, *, dtype: np.dtype, out: Array | None = None) -> Arra
 _astype_op = op(
     "astype", cpu=_astype_path, gpu=_astype_path, complex=True,
     backward=lambda ns, step, g: step.give(0, g),  # the step casts it to the input's dtype
-    tangent=linear_tangent("astype"),
+    tangent=linear_tangent("astype"), batch=unchanged,
     samples=[Sample((s,), normal, {"dtype": np.dtype("float32")})
              for s in ((7,), (2, 3), (0,), ())],
     reference=lambda torch, x, dtype: x.to(torch.float32),
@@ -379,7 +380,7 @@ def _clone_path(x: Array, out: Array | None = None) -> Array:
 
 clone = op(
     "clone", cpu=_clone_path, gpu=_clone_path, complex=True,
-    backward=lambda ns, step, g: step.give(0, g), tangent=linear_tangent("clone"),
+    backward=lambda ns, step, g: step.give(0, g), tangent=linear_tangent("clone"), batch=unchanged,
     samples=unary(), reference=lambda torch, x: x.clone(),
     doc="A copy in memory of its own; gradients flow through it.",
 )
@@ -392,7 +393,7 @@ def _to_device_path(x: Array, *, device: Device, out: Array | None = None) -> Ar
 
 
 to_device = op(
-    "to_device", cpu=_to_device_path, gpu=_to_device_path, complex=True,
+    "to_device", cpu=_to_device_path, gpu=_to_device_path, complex=True, moves=True,
     backward=lambda ns, step, g: step.give(0, ns.to_device(g, device=step.parents[0].device)),
     tangent=linear_tangent("to_device"),
     samples=[Sample((s,), normal, {"device": get_device("cpu")}) for s in ((3,), (2, 0), ())],

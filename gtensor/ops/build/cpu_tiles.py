@@ -41,17 +41,62 @@ def tile_size(shape: tuple[int, ...]) -> int:
     return min(prod(shape), settings.tile_elements)
 
 
-def row_tiles(shape: tuple[int, ...]) -> Iterator[Tile]:
-    """Keys that cut an array into tiles of whole rows (its last axis), at least one row each."""
-    columns = max(1, shape[-1])
-    for tile in tiles(shape[:-1], max(1, settings.tile_elements // columns)):
+def row_tiles(shape: tuple[int, ...], factor: int = 1) -> Iterator[Tile]:
+    """Keys that cut an array into tiles of whole rows (its last axis), at least one row each.
+
+    A tile has `factor * settings.tile_elements`, for paths whose few buffers leave the room in the
+    cache.
+    """
+    for tile in tiles(shape[:-1], _row_count(shape, factor)):
         yield (*tile, ...)
 
 
-def row_tile_size(shape: tuple[int, ...]) -> int:
-    """Elements of the largest of `row_tiles(shape)`."""
-    columns = max(1, shape[-1])
-    return min(prod(shape), max(1, settings.tile_elements // columns) * columns)
+def row_tile_size(shape: tuple[int, ...], factor: int = 1) -> int:
+    """Elements of the largest of `row_tiles(shape, factor)`."""
+    return min(prod(shape), _row_count(shape, factor) * max(1, shape[-1]))
+
+
+def _row_count(shape: tuple[int, ...], factor: int) -> int:
+    return max(1, factor * settings.tile_elements // max(1, shape[-1]))
+
+
+# -- tiles of rows ---------------------------------------------------------------------------------
+# What NumPy's own reductions and broadcasting cost on 10^6 float32, in ms, in rows of 100 and of
+# 1000: `rows.max(axis=-1)` 0.62 and 0.18, `rows.sum(axis=-1)` 0.48 and 0.26, `rows - column` 0.36
+# and 0.34, where an op of two whole arrays takes 0.15.
+
+SMALL = 4096  # elements below which the calls cost more than the loops
+
+
+def row_maxima(rows: np.ndarray) -> np.ndarray:
+    """The maxima of rows (..., columns), at least one column, as a column: 0.32 and 0.14 ms."""
+    if rows.size < SMALL or not rows.flags.c_contiguous:
+        return rows.max(axis=-1, keepdims=True)
+    starts = np.arange(0, rows.size, rows.shape[-1])
+    return np.maximum.reduceat(rows.reshape(-1), starts).reshape(*rows.shape[:-1], 1)
+
+
+def row_sums(rows: np.ndarray) -> np.ndarray:
+    """The sums of rows (..., columns) as a column: 0.12 and 0.11 ms.
+
+    A product with ones adds in 8 or more partial sums, whose rounding stays small in rows of this
+    length; longer ones are added pairwise.
+    """
+    columns = rows.shape[-1]
+    if rows.size < SMALL or columns > SMALL:
+        return np.add.reduce(rows, axis=-1, keepdims=True)
+    return rows @ np.ones((columns, 1), rows.dtype)
+
+
+def broadcast_directly(columns: int) -> None:
+    """Until the end of the `np.errstate` that it is called in, NumPy broadcasts without copies.
+
+    Where rows are shorter than 8192, a ufunc gathers the column or row that it broadcasts in a
+    buffer of that size, to call its loop less often. From 256 columns on the copy costs more than
+    the calls: 0.34 ms with it, 0.22 without. Like `errstate`, this holds for one thread alone.
+    """
+    if columns >= 256:
+        np.setbufsize(16)  # elements, the least that NumPy takes
 
 
 # -- selection without branches --------------------------------------------------------------------

@@ -9,6 +9,7 @@ import numpy as np
 from gtensor.engine.arguments import arguments_of
 from gtensor.engine.namespaces import recorded
 from gtensor.engine.op import Op, op
+from gtensor.ops.build.batching import broadcasting
 from gtensor.ops.build.path_builders import tiled
 
 if TYPE_CHECKING:
@@ -28,7 +29,7 @@ def fused(name: str, formula: Path, *, gpu: Path, **more: Any) -> Op:
 
     return op(name, inputs=" ".join(arguments_of(formula).inputs[1:]), cpu=tiled(name, formula),
               gpu=_one_dtype(gpu), backward=None,
-              tangent=None, composed=composed, **more)
+              tangent=None, composed=composed, batch=broadcasting, **more)
 
 
 def _one_dtype(gpu: Path) -> Path:

@@ -40,18 +40,18 @@ def ufunc(function: np.ufunc) -> Path:
         return _plain(unary, function)
 
     def binary(x1: Any, x2: Any, out: Array | None = None) -> Array:
-        if out is None:
-            try:
-                size, other = x1.size, x2.size
-                # Reading shapes costs a third of a small add, so only where it decides.
-                if other != size or ((x1.ndim != 1 or x2.ndim != 1) and x1.shape != x2.shape):
-                    size *= other  # a bound
-            except AttributeError:  # a Python number
-                size = getattr(x1, "size", 1) * getattr(x2, "size", 1)
-            if size * _ITEM < settings.arena_min_bytes:
-                return function(x1, x2)
-            out = _buffer(function, name, (x1, x2))
-        return function(x1, x2, out=out)
+        if out is not None:
+            return function(x1, x2, out=out)
+        try:
+            size, other = x1.size, x2.size
+            # Reading shapes costs a third of a small add, so only where it decides.
+            if other != size or ((x1.ndim != 1 or x2.ndim != 1) and x1.shape != x2.shape):
+                size *= other  # a bound
+        except AttributeError:  # a Python number
+            size = getattr(x1, "size", 1) * getattr(x2, "size", 1)
+        if size * _ITEM < settings.arena_min_bytes:
+            return function(x1, x2)
+        return function(x1, x2, out=_buffer(function, name, (x1, x2)))
 
     return _plain(binary, function)
 

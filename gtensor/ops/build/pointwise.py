@@ -4,6 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, TypeAlias
 
+import numpy as np
+
+from gtensor.ops.build.batching import broadcasting
+from gtensor.system.written_code import written
+
 if TYPE_CHECKING:
     from gtensor.backend.typing import Array, Params, Path
     from gtensor.engine.op import Op
@@ -17,15 +22,21 @@ Term: TypeAlias = "tuple[int, bool, Any, int | None, tuple[int, ...]]"
 class Partial:
     """The derivative with respect to one input, times a gradient (or a tangent: it is diagonal)."""
 
-    def __init__(self, names: str, times: Path) -> None:
+    def __init__(self, names: str, times: Path | str) -> None:
         self.names = names.split()  # the inputs, "out" and extras that it needs
-        self.times = times  # times(ns, g, *needed, out, **params)
+        self.op = times if isinstance(times, str) else None  # its name, if it is one op
+        self.times = _one_op(times) if isinstance(times, str) else times
 
 
-def partial(names: str, times: Path) -> Partial:
-    """What one input's derivative needs, and its product with g.
+def _one_op(name: str) -> Path:
+    return lambda ns, g, *needed, out, **params: getattr(ns, name)(g, *needed, out=out, **params)
 
-    `partial("x2", lambda ns, g, x2, out: ns.multiply(g, x2, out=out))` needs x2 and gives g * x2.
+
+def partial(names: str, times: Path | str) -> Partial:
+    """What one input's derivative needs, and its product with g: an op's name, or a function.
+
+    `partial("x2", "multiply")` needs x2 and gives multiply(g, x2), as does
+    `partial("x2", lambda ns, g, x2, out: ns.multiply(g, x2, out=out))`.
     """
     return Partial(names, times)
 
@@ -62,8 +73,16 @@ class _Terms(dict[int, "list[Term]"]):
         return found
 
 
+_COMPLEX = """\
+    if g.dtype is not FLOAT32 and g.dtype.kind == 'c':
+        complex_rule(ns, step, g)
+        return"""
+
+
 class pointwise:
     """`backward=pointwise(partial(...), partial(...))`: one per input, None for no derivative."""
+
+    batch = staticmethod(broadcasting)
 
     def __init__(self, *partials: Partial | None) -> None:
         self.partials = partials
@@ -71,13 +90,39 @@ class pointwise:
     def derivative(self, names: tuple[str, ...]) -> tuple[Backward, Tangent, dict[str, str]]:
         """The backward rule, the tangent rule and the saves, for an op with these input names."""
         saves = {name: " ".join(p.names) for name, p in zip(names, self.partials, strict=True) if p}
-        return self._backward, self._tangent(names), saves
+        return self._first, self._tangent(names), saves
 
     def bind(self, op: Op) -> None:
         """Find the place of each partial's values among the op's saves."""
         self.terms = _Terms([
             (i, p, tuple(op.save_index[n] for n in p.names))
             for i, p in enumerate(self.partials) if p is not None])
+
+    def _first(self, ns: Namespace, step: Step, g: Array) -> None:
+        """The rule until its first call, which writes the rule's text."""
+        op = step.record.op
+        op.backward = self._written(op)
+        op.backward(ns, step, g)
+
+    def _written(self, op: Op) -> Backward:
+        """The rule for the op's inputs; with more than two of them the general one."""
+        partials = {i: p for i, p in enumerate(self.partials) if p is not None}
+        due = list(partials)
+        if len(due) > 2:
+            return self._backward
+        scope = {"FLOAT32": np.dtype(np.float32), "complex_rule": self._backward_complex}
+        lines = ["def rule(ns, step, g):"]
+        if self.conjugates:
+            lines.append(_COMPLEX)
+        for masked in ([0], [1], [0, 1]):
+            inputs = [due[k] for k in masked if k < len(due)]
+            if len(inputs) == len(masked):
+                lines.append(f"    if step.mask == {sum(1 << i for i in inputs)}:")
+                lines += [_line(op, i, partials[i], i == inputs[-1]) for i in inputs]
+                lines.append("        return")
+        for i, partial in partials.items():
+            scope[f"times{i}"] = partial.times
+        return written("\n".join(lines), scope, "rule", f"{op.name}_backward")
 
     conjugates = False  # whether complex gradients need conjugation
 
@@ -122,6 +167,17 @@ class pointwise:
             needed = [step.saved[k] for k in places]
             term = times(ns, upstream, *needed, out=None, **step.params)
             step.give(i, ns.conj(term, out=term if term.ndim else None))  # no NumPy scalar
+
+
+def _line(op: Op, i: int, partial: Partial, last: bool) -> str:
+    """The text that gives input i its gradient."""
+    if partial is identity:
+        return f"        step.{'give' if last else 'lend'}({i}, g)"
+    out = "step.reuse(g)" if last else "None"
+    needed = "".join(f"step.saved[{op.save_index[n]}], " for n in partial.names)
+    params = ", **step.record.params" if op.has_params else ""
+    product = f"ns.{partial.op}(g" if partial.op else f"times{i}(ns, g"
+    return f"        step.give({i}, {product}, {needed}out={out}{params}))"
 
 
 class analytic(pointwise):

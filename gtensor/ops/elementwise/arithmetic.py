@@ -35,7 +35,7 @@ add = op(
 
 subtract = op(
     "subtract", cpu=ufunc(np.subtract), gpu=cupy_function("subtract"), complex=True,
-    backward=pointwise(identity, partial("", lambda ns, g, out: ns.negative(g, out=out))),
+    backward=pointwise(identity, partial("", "negative")),
     samples=binary(), reference=lambda torch, a, b: a - b,
     doc="x1 - x2, elementwise with broadcasting.",
 )
@@ -43,8 +43,7 @@ subtract = op(
 multiply = op(
     "multiply", cpu=ufunc(np.multiply), gpu=cupy_function("multiply"), complex=True,
     backward=analytic(
-        partial("x2", lambda ns, g, x2, out: ns.multiply(g, x2, out=out)),
-        partial("x1", lambda ns, g, x1, out: ns.multiply(g, x1, out=out))),
+        partial("x2", "multiply"), partial("x1", "multiply")),
     samples=binary(), reference=lambda torch, a, b: a * b,
     doc="x1 * x2, elementwise with broadcasting.",
 )
@@ -59,7 +58,7 @@ divide_grad = fused(
 divide = op(
     "divide", cpu=ufunc(np.divide), gpu=cupy_function("divide"), floating=True, complex=True,
     backward=analytic(
-        partial("x2", lambda ns, g, x2, out: ns.divide(g, x2, out=out)),
+        partial("x2", "divide"),
         partial("x2 out", lambda ns, g, x2, y, out: ns.divide_grad(g, x2, y, out=out))),
     samples=binary(normal, apart), reference=lambda torch, a, b: a / b,
     doc="x1 / x2, elementwise with broadcasting; integers become float32 first.",
@@ -67,7 +66,7 @@ divide = op(
 
 negative = op(
     "negative", cpu=ufunc(np.negative), gpu=cupy_function("negative"), complex=True,
-    backward=pointwise(partial("", lambda ns, g, out: ns.negative(g, out=out))),
+    backward=pointwise(partial("", "negative")),
     samples=unary(), reference=lambda torch, x: -x, doc="-x, elementwise.",
 )
 

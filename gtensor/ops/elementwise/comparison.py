@@ -10,6 +10,7 @@ import numpy as np
 from gtensor.backend.kernels import elementwise
 from gtensor.engine.op import Op, op
 from gtensor.engine.samples import below, binary, boolean, normal, unary
+from gtensor.ops.build.batching import broadcasting
 from gtensor.ops.build.path_builders import cupy_function, ufunc
 from gtensor.ops.build.pointwise import zero_tangent
 
@@ -31,7 +32,7 @@ def _discrete(
     gpu: Path | None = None, tangent: Tangent | None = zero_tangent
 ) -> Op:
     return op(name, cpu=ufunc(function), gpu=gpu or cupy_function(function.__name__),
-              backward=None, tangent=tangent, samples=samples, reference=reference,
+              backward=None, tangent=tangent, batch=broadcasting, samples=samples, reference=reference,
               doc=f"{doc}, elementwise{' with broadcasting' * (function.nin > 1)}.")
 
 

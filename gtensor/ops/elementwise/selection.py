@@ -16,6 +16,7 @@ from gtensor.backend.kernels import elementwise
 from gtensor.engine.op import op
 from gtensor.engine.samples import Sample, alike, apart, binary, boolean, distinct, normal
 from gtensor.engine.tensor import Tensor
+from gtensor.ops.build.batching import broadcasting
 from gtensor.ops.build.cpu_tiles import masked, select, select_into, tile_size, whole_tiles
 from gtensor.ops.build.fused import fused
 from gtensor.ops.build.path_builders import common, cupy_function, promoted, ufunc
@@ -279,7 +280,7 @@ def _where_gpu(
 
 
 where_op = op(
-    "where", cpu=_where_cpu, gpu=_where_gpu, complex=True,
+    "where", cpu=_where_cpu, gpu=_where_gpu, complex=True, batch=broadcasting,
     backward=pointwise(
         None,
         partial("condition", lambda ns, g, condition, out: ns.where(condition, g, 0.0, out=out)),

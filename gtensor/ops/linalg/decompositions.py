@@ -20,7 +20,7 @@ import numpy as np
 
 from gtensor.backend import device_of
 from gtensor.engine.namespaces import recorded
-from gtensor.engine.op import UnaryOp, op
+from gtensor.engine.op import Op, op
 from gtensor.engine.samples import Sample
 from gtensor.engine.tensor import Tensor
 from gtensor.ops.arrange.shape import matrix_transpose
@@ -62,7 +62,7 @@ def _mirrored_path(x: Array, out: Array | None = None) -> Array:
 # Not in the registry: numeric differences do not give this derivative. They would be twice as large
 # below the diagonal and 0 above; shared by both it is that of a matrix known to be symmetric. The
 # ops behind it return symmetric gradients.
-_mirrored = UnaryOp(
+_mirrored = Op(
     "mirrored", cpu=_mirrored_path, gpu=_mirrored_path, complex=True, samples=None,
     backward=lambda ns, step, g: step.give(0, g),
     tangent=lambda ns, primals, tangents, out, params: tangents[0],

@@ -15,6 +15,7 @@ from gtensor.engine.op import op
 from gtensor.engine.samples import Sample
 from gtensor.engine.tensor import Tensor
 from gtensor.ops.arrange.shape import reshape
+from gtensor.ops.build.batching import broadcasting
 from gtensor.settings import settings
 
 if TYPE_CHECKING:
@@ -177,7 +178,7 @@ def _matmul_tangent(
 
 matmul_op = op(
     "matmul", cpu=_matmul_cpu, gpu=_matmul_gpu, saves={"x1": "x2", "x2": "x1"}, complex=True,
-    backward=_matmul_backward, tangent=_matmul_tangent,
+    backward=_matmul_backward, tangent=_matmul_tangent, batch=broadcasting,
     samples=[Sample(((3, 4), (4, 5))), Sample(((1, 4), (4, 1))), Sample(((2, 3, 4), (2, 4, 2))),
              Sample(((2, 1, 3, 2), (4, 2, 3))), Sample(((0, 3), (3, 2))), Sample(((2, 0), (0, 3)))],
     reference=lambda torch, a, b: a @ b,

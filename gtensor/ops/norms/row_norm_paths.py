@@ -16,7 +16,7 @@ import numpy as np
 from gtensor.backend import Scratch, host
 from gtensor.backend.cuda import cupy
 from gtensor.backend.kernels import NULL, column_launch, raw, row_launch
-from gtensor.ops.build.cpu_tiles import computed_in
+from gtensor.ops.build.cpu_tiles import SMALL, broadcast_directly, computed_in, row_sums
 from gtensor.ops.build.path_builders import settled, tiles
 from gtensor.settings import settings
 
@@ -27,6 +27,9 @@ if TYPE_CHECKING:
 # -- CPU: tiles of whole rows --------------------------------------------------------------------
 
 
+_NEAR = 2.0  # deviations between 0 and a mean that takes nothing from the precision
+
+
 class _Rows:
     """Tiles of rows as matrices (rows, columns), in the dtype that is computed in."""
 
@@ -34,7 +37,8 @@ class _Rows:
         self.lead, self.row = x.shape[:x.ndim - dims], x.shape[x.ndim - dims:]
         self.columns = prod(self.row)
         self.work = computed_in(x.dtype)
-        self._limit = max(1, settings.tile_elements // max(1, self.columns))
+        # two tiles' worth: beside the arrays, there are at most two work buffers in the cache
+        self._limit = max(1, 2 * settings.tile_elements // max(1, self.columns))
         self._scratch: dict[int, Scratch] = {}
 
     def tiles(self) -> Iterator[Tile]:
@@ -72,6 +76,26 @@ class _Rows:
             return part
         return np.subtract(part, mean[key].reshape(-1, 1), out=self.buffer(which, len(part)))
 
+    def near(
+        self, x: np.ndarray, mean: Array | None, rstd: np.ndarray, key: Tile
+    ) -> tuple[np.ndarray, np.ndarray | None]:
+        """x of the tile and its means, where no mean is far from 0; else x - mean, and None.
+
+        Products of x then lose at most a bit to its mean, and a pass over the tile is saved.
+        """
+        if mean is not None and x[key].size >= SMALL:
+            center = mean[key].reshape(-1, 1)
+            if np.abs(center * rstd).max() <= _NEAR:
+                return self.read(x, key), center
+        return self.centred(x, mean, key, 0), None
+
+
+def _means(rows: np.ndarray) -> np.ndarray:
+    """The means of rows (rows, columns), as a column."""
+    means = row_sums(rows)
+    means /= rows.dtype.type(rows.shape[-1])
+    return means
+
 
 def _store(out: np.ndarray, key: Tile, computed: np.ndarray) -> None:
     """Copy a work buffer to the output, unless the tile was computed in place."""
@@ -91,22 +115,44 @@ def forward_cpu(
     mean = host().empty(rows.lead, rows.work, "row_norm") if centred else None
     rstd = host().empty(rows.lead, rows.work, "row_norm")
     w, b = rows.flat(weight), rows.flat(bias)
-    for key in rows.tiles():
-        part, y = rows.read(x, key), rows.target(out, key, 0)
-        if mean is not None:
-            average = np.add.reduce(part, axis=-1, keepdims=True) / rows.work.type(rows.columns)
-            mean[key] = average.reshape(mean[key].shape)
-            part = np.subtract(part, average, out=y)
-        squares = np.vecdot(part, part)[:, None] / rows.work.type(rows.columns)
-        inverse = 1 / np.sqrt(squares + rows.work.type(eps))
-        rstd[key] = inverse.reshape(rstd[key].shape)
-        np.multiply(part, inverse, out=y)
-        if w is not None:
-            y *= w
-        if b is not None:
-            y += b
-        _store(out, key, y)
+    with np.errstate():
+        broadcast_directly(rows.columns)
+        for key in rows.tiles():
+            part, y = rows.read(x, key), rows.target(out, key, 0)
+            if mean is not None:
+                average = _means(part)
+                mean[key] = average.reshape(mean[key].shape)
+                part = np.subtract(part, average, out=y)
+            squares = np.vecdot(part, part)[:, None] / rows.columns
+            squares += eps
+            inverse = 1 / np.sqrt(squares, out=squares)
+            rstd[key] = inverse.reshape(rstd[key].shape)
+            np.multiply(part, inverse, out=y)
+            if w is not None:
+                y *= w
+            if b is not None:
+                y += b
+            _store(out, key, y)
     return out, mean, rstd
+
+
+def _projection(
+    h: np.ndarray, part: np.ndarray, center: np.ndarray | None, inverse: np.ndarray, centred: bool
+) -> tuple[np.ndarray, np.ndarray | None]:
+    """slope, level: h - mean(h) - xhat * mean(h * xhat) is h - part * slope - level.
+
+    xhat is (part - center) * inverse, without a center where it is None. No level unless `centred`.
+    """
+    slope = np.vecdot(h, part)[:, None]
+    slope /= part.dtype.type(part.shape[-1])
+    level = _means(h) if centred else None
+    if center is not None:
+        slope -= center * level
+    slope *= inverse
+    slope *= inverse
+    if center is not None:
+        level -= center * slope
+    return slope, level
 
 
 def dx_cpu(
@@ -118,16 +164,19 @@ def dx_cpu(
     if out is None:
         out = host().empty(x.shape, x.dtype, "row_norm_dx")
     w = rows.flat(weight)
-    for key in rows.tiles():
-        h, part = rows.target(out, key, 1), rows.centred(x, mean, key, 0)
-        np.multiply(rows.read(g, key), rows.work.type(1) if w is None else w, out=h)
-        inverse = rstd[key].reshape(-1, 1)
-        slope = np.vecdot(h, part)[:, None] * inverse**2 / rows.work.type(rows.columns)
-        if mean is not None:
-            h -= np.add.reduce(h, axis=-1, keepdims=True) / rows.work.type(rows.columns)
-        h -= np.multiply(part, slope, out=rows.buffer(0, len(part)))
-        h *= inverse
-        _store(out, key, h)
+    with np.errstate():
+        broadcast_directly(rows.columns)
+        for key in rows.tiles():
+            h, grad, inverse = rows.target(out, key, 1), rows.read(g, key), rstd[key].reshape(-1, 1)
+            if w is not None:
+                grad = np.multiply(grad, w, out=h)
+            part, center = rows.near(x, mean, inverse, key)
+            slope, level = _projection(grad, part, center, inverse, mean is not None)
+            np.subtract(grad, np.multiply(part, slope, out=rows.buffer(0, len(part))), out=h)
+            if level is not None:
+                h -= level
+            h *= inverse
+            _store(out, key, h)
     return out
 
 
@@ -140,10 +189,12 @@ def dweight_cpu(
     if out is None:
         out = host().empty(rows.row, g.dtype, "row_norm_dweight")
     total = np.zeros(rows.columns, rows.work)
-    for key in rows.tiles():
-        part = rows.centred(x, mean, key, 0)
-        part = np.multiply(part, rows.read(g, key), out=rows.buffer(0, len(part)))
-        total += rstd[key].reshape(-1) @ part
+    with np.errstate():
+        broadcast_directly(rows.columns)
+        for key in rows.tiles():
+            part = rows.centred(x, mean, key, 0)
+            part = np.multiply(part, rows.read(g, key), out=rows.buffer(0, len(part)))
+            total += rstd[key].reshape(-1) @ part
     out[...] = total.reshape(rows.row)
     return out
 

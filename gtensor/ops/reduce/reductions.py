@@ -18,6 +18,7 @@ from gtensor.engine.op import Op, op
 from gtensor.engine.samples import Draw, Sample, below, binary, distinct, normal
 from gtensor.engine.tensor import Tensor
 from gtensor.ops.arrange.shape import linear_tangent, lone
+from gtensor.ops.build.batching import unchanged
 from gtensor.ops.build.cpu_tiles import computed_in
 from gtensor.ops.build.path_builders import tiled, tiles
 from gtensor.ops.build.pointwise import pointwise, zero_tangent
@@ -198,7 +199,7 @@ def broadcast_gradient(ns: Namespace, step: Step, g: Array) -> Array:
 _sum = op(
     "sum", cpu=reduction_cpu("sum", np.add), gpu=reduction_gpu("sum", widens=True), complex=True,
     backward=lambda ns, step, g: step.give(0, broadcast_gradient(ns, step, g)),
-    tangent=linear_tangent("sum"),
+    tangent=linear_tangent("sum"), batch=unchanged,
     samples=reduction_samples(), reference=torch_reduction("sum"),
 )
 
@@ -245,7 +246,7 @@ def _mean_backward(ns: Namespace, step: Step, g: Array) -> None:
 
 _mean = op(
     "mean", cpu=_mean_cpu, gpu=reduction_gpu("mean", widens=True), floating=True, complex=True,
-    backward=_mean_backward, tangent=linear_tangent("mean"),
+    backward=_mean_backward, tangent=linear_tangent("mean"), batch=unchanged,
     samples=reduction_samples(none=False), reference=torch_reduction("mean"),
 )
 

@@ -133,7 +133,7 @@ scaled_deviation = fused(
 
 std_scale = fused(
     "std_scale",
-    lambda ns, g, y, freedom: g / ns.where(ns.equal(y, 0), float("inf"), freedom * y),
+    lambda ns, g, y, *, freedom: g / ns.where(ns.equal(y, 0), float("inf"), freedom * y),
     gpu=kernel_path(elementwise("T g, T y, float64 freedom", "T dx",
                                 "dx = y == T(0) ? T(0) : "
                                 "T(gt_up(g) / (gt_float<T>(freedom) * gt_up(y)))",

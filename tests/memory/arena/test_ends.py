@@ -12,7 +12,6 @@ from simulated import SimulatedSegments
 import gtensor as gt
 from gtensor import memory, nn, optim
 from gtensor.backend import get_device
-from gtensor.backend.scopes import listeners
 from gtensor.memory import (
     Arena,
     Plan,
@@ -22,6 +21,7 @@ from gtensor.memory import (
 from gtensor.memory.contract import adaptors
 from gtensor.memory.plan.plan import Lifetime, make_plan
 from gtensor.memory.trace import timelines
+from gtensor.system.bus import bus
 
 from ..simulated_cuda import SimulatedCuda, connect
 
@@ -31,10 +31,10 @@ MIB = 1 << 20
 @pytest.fixture
 def cpu():
     """The CPU device, which must have its arena at the end as at the start."""
-    device, listening = get_device("cpu"), len(listeners)
+    device, listening = get_device("cpu"), len(bus.listeners)
     with gt.settings.override(arena_min_bytes=0):
         yield device
-    assert device.resource is memory.arena_of("cpu") and len(listeners) == listening
+    assert device.resource is memory.arena_of("cpu") and len(bus.listeners) == listening
 
 
 class Unfinished(nn.Module):

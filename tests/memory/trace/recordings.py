@@ -9,8 +9,8 @@ from functools import cache
 from simulated import SimulatedSegments
 
 import gtensor as gt
-from gtensor.backend.scopes import here, phase
 from gtensor.memory import Arena, History, OutOfMemoryError, Timeline, category
+from gtensor.system.bus import here, phase
 
 MIB = 1 << 20
 

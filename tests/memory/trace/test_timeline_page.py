@@ -14,12 +14,12 @@ from together import in_threads
 
 import gtensor as gt
 from gtensor import memory
-from gtensor.backend.scopes import here, listeners, phase
 from gtensor.memory import Arena, Timeline
 from gtensor.memory.trace.curves import Curves, curves, envelope
 from gtensor.memory.trace.lifetimes import OUT_OF_MEMORY, History, Life, Mark, held_by
 from gtensor.memory.trace.timeline_page import html_file
 from gtensor.memory.trace.timeline_picture import named, png_file
+from gtensor.system.bus import bus, here, phase
 from tests.memory.trace.recordings import Net, random_history, random_work, training
 
 MIB = 1 << 20
@@ -31,7 +31,7 @@ def step():
     gc.collect()
     with gt.settings.override(arena_min_bytes=0):
         yield training()
-    assert not listeners
+    assert not bus.listeners
 
 
 def page_data(page: bytes) -> dict:

@@ -1,10 +1,6 @@
-"""The segments that a recording has seen: read by two threads, read within a read, never partly."""
+"""The segments that a recording has seen: read within a read, never partly."""
 
 from __future__ import annotations
-
-import sys
-import threading
-import time
 
 import pytest
 from simulated import SimulatedSegments
@@ -37,35 +33,6 @@ def taken(timeline):
 
 def segments(arena):
     return {layout[:3]: 1 for layout in arena.layout()}
-
-
-def test_threads_read_what_another_replaces(timeline):
-    seen = []
-    known = timeline._segments
-    some = [(MIB * i, MIB, 0) for i in range(1000)]
-    deadline = time.perf_counter() + 0.3
-
-    def read():
-        try:
-            while time.perf_counter() < deadline:
-                seen.append(999 * MIB + 5 in known)
-        except IndexError as error:
-            seen.append(error)
-
-    threads = [threading.Thread(target=read) for _ in range(2)]
-    interval = sys.getswitchinterval()
-    sys.setswitchinterval(1e-6)
-    try:
-        for thread in threads:
-            thread.start()
-        while threads[0].is_alive():
-            known._know(set(some))
-            known._know(set(some[:1]))
-        for thread in threads:
-            thread.join()
-    finally:
-        sys.setswitchinterval(interval)
-    assert seen and set(seen) <= {True, False}
 
 
 def test_a_look_within_a_look_notes_every_segment_once(arena, timeline, monkeypatch):

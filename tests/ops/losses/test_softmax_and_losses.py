@@ -45,6 +45,30 @@ def test_softmax(
 
 
 @pytest.mark.parametrize("name", SOFTMAXES)
+@pytest.mark.parametrize("columns", [100, 300, 9000])  # broadcast with copies, without; added up
+@pytest.mark.parametrize("special", [None, 200.0, -np.inf, np.nan])  # in one row of the first tile
+@pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])
+def test_softmax_of_tiles_that_fill_the_cache(
+    name: str, columns: int, special: float | None, dtype: str, rng: np.random.Generator
+) -> None:
+    function, reference = SOFTMAXES[name]
+    x = rng.standard_normal((180000 // columns, columns)).astype(dtype)
+    g = rng.standard_normal(x.shape).astype(dtype)
+    if special is not None:
+        x[3, :columns // 2] = special
+        x[4] = special if special == -np.inf else x[4]
+    ours, theirs = gt.tensor(x, device="cpu", requires_grad=True), torch.tensor(
+        x.astype(np.float64), requires_grad=True)
+    y, wanted = function(ours, 1), reference(theirs, 1)
+    y.backward(gt.tensor(g, device="cpu"))
+    wanted.backward(torch.tensor(g.astype(np.float64)))
+    loose = {"float16": 2e-3, "float32": 2e-6, "float64": 1e-14}[dtype]
+    for a, b in ((y, wanted), (ours.grad, theirs.grad)):
+        np.testing.assert_allclose(a.numpy(), b.detach().numpy(), rtol=loose, atol=loose)
+    assert np.getbufsize() == 8192  # a path's setting ends with it
+
+
+@pytest.mark.parametrize("name", SOFTMAXES)
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32", "float64"])
 def test_softmax_of_extreme_rows(name: str, dtype: str) -> None:
     function, reference = SOFTMAXES[name]

@@ -1,0 +1,213 @@
+"""Call paths as text: an op's first call writes the function that its later calls run.
+
+With small arrays Python's time per op dominates. The written function is `bind` for the usual case:
+tensors on the CPU, whose memory no other handle has written since, and a number beside one. It
+hands every other case to `bind`, which defines the semantics; a test compares the two.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from gtensor.engine import bind as general
+from gtensor.engine.context import grad_enabled
+from gtensor.engine.storage import FRESH
+from gtensor.engine.tape import FREE, Record, next_seq
+from gtensor.engine.tensor import Tensor, wrap
+from gtensor.settings import settings
+from gtensor.system.bus import bus, heard, here
+from gtensor.system.source_line import inside, user_frame
+from gtensor.system.written_code import written
+
+if TYPE_CHECKING:
+    from gtensor.engine.op import Op
+
+SCOPE: dict[str, Any] = {  # what the texts name
+    "FLOAT32": np.dtype(np.float32), "FREE": FREE, "FRESH": FRESH, "HOST": general.HOST,
+    "NO_PARAMS": general.NO_PARAMS, "Record": Record, "Tensor": Tensor, "asarray": np.asarray,
+    "bind": general.bind, "bus": bus, "carries_gradient": general.carries_gradient,
+    "constant": general.constant, "float32": general.FLOAT32_CONSTANTS, "frame_at": sys._getframe,
+    "grad_enabled": grad_enabled, "heard": heard, "here": here, "inside": inside,
+    "ndarray": np.ndarray, "new": object.__new__, "next_seq": next_seq, "saves": general.saves,
+    "settings": settings, "storage_of": general.storage_of, "user_frame": user_frame, "wrap": wrap,
+}
+
+_HEAD = """\
+def call({names}, /{keywords}):
+"""
+_NUMBER = """\
+    kind = type(x2)
+    if kind is float or kind is int:
+        a2 = float32[x2] if a1.dtype is FLOAT32 else constant(x2, a1.dtype)
+        if a2 is None:
+            return bind(op, ({inputs}), {params})
+        n2 = None
+        size = a1.size
+    else:
+"""
+_NONE = """\
+    if x{i} is None:
+        a{i} = n{i} = None
+    else:
+"""
+_TENSOR = """\
+    try:
+        a{i}, n{i}, storage = x{i}._array, x{i}._node, x{i}._storage
+    except AttributeError:  # not a Tensor; `try` costs less than a check
+        return bind(op, ({inputs}), {params})
+    if storage is not FRESH and (x{i}._device is not HOST or x{i}._version != storage.version):
+        return bind(op, ({inputs}), {params})
+"""
+_FLOATING = """\
+    if a{i}.dtype is not FLOAT32 and a{i}.dtype.kind in 'biu':
+        return bind(op, ({inputs}), {params})
+"""
+_SIZE = """\
+    size = a1.size * a2.size  # a bound of the output's
+"""
+_COMPOSED = """\
+    if not ({untracked}) and grad_enabled():
+        return op.composed({inputs}{more})
+"""
+_RUN = """\
+    if bus.ops:
+        out = heard(op, "forward", op.cpu, ({arrays}), {params})
+"""
+_UFUNC = """\
+    elif 16 * {size} < settings.arena_min_bytes:  # of the largest element
+        out = UFUNC({arrays})
+"""
+_PATH = """\
+    else:
+        out = op.cpu({arrays}{more})
+"""
+_EXTRAS = """\
+    out, *extras = out
+"""
+_SETTLE = """\
+    if type(out) is not ndarray:  # NumPy returns scalars for 0-d
+        out = asarray(out)
+"""
+_VIEW = """\
+    result = wrap(out, HOST, storage_of(out, ({inputs})))
+"""
+_NEW = """\
+    result = new(Tensor)
+    result._array = out
+    result._device = HOST
+    result._storage = STORAGE
+    result._version = 0
+    result._node = None
+"""
+_UNTRACKED = """\
+    if {untracked} or not grad_enabled():
+        return result
+"""
+_REAL = """\
+    if out.dtype is not FLOAT32 and not carries_gradient(op, out.dtype):
+        return result
+"""
+_SAVED_NUMBER = """\
+    if kind is float or kind is int:  # it cannot be overwritten
+        mask = 1
+        saved, guards = (None, a2), ()
+    else:
+"""
+_SAVED = """\
+    mask = {mask}
+    plan = op.plans[mask]
+    saved, guards = (saves(plan, ({arrays}out{extras}), ({inputs}result)) if plan
+                     else op.nothing_saved)
+"""
+_NOTHING_SAVED = """\
+    mask = {mask}
+    saved, guards = op.nothing_saved
+"""
+_RECORD = """\
+    result._node = node = Record()
+    node.shape = out.shape
+    node.dtype = out.dtype
+    node.device = HOST
+    node.seq = next_seq()
+    node.op = op
+    node.parents = ({nodes})
+    node.mask = mask
+    node.saved = saved
+    node.guards = guards
+    node.params = {params}
+    node.state = FREE
+    frame = frame_at(1)
+    if inside[frame.f_code.co_filename]:
+        frame = user_frame(frame)
+    node.code = frame.f_code
+    node.lasti = frame.f_lasti
+    if bus.listeners:
+        node.module = here.module
+    return result
+"""
+_GENERAL = """\
+def call(*inputs, **params):
+    return bind(op, inputs, params)
+"""
+_MASKS = {  # the text of the mask, by the number of inputs
+    1: "1", 2: "1 if n2 is None else 2 if n1 is None else 3"}
+
+
+def written_call(op: Op) -> Callable[..., Tensor]:
+    """The function that applies `op`: inputs by position, parameters by keyword."""
+    ufunc = _ufunc(op)
+    scope = {**SCOPE, "op": op, "STORAGE": op.storage, "UFUNC": ufunc}
+    return written("".join(_text(op, ufunc is not None)), scope, "call", op.name)
+
+
+def _ufunc(op: Op) -> np.ufunc | None:
+    """The ufunc that is the op's CPU path, for arrays that need no memory of the arena."""
+    plain = getattr(op.cpu, "plain", None)
+    return plain if isinstance(plain, np.ufunc) else None
+
+
+def _text(op: Op, is_ufunc: bool) -> Iterator[str]:
+    """The parts of the text for an op's facts."""
+    if op.variadic or op.moves or op.optional_inputs:
+        yield _GENERAL
+        return
+    numbers = range(1, len(op.input_names) + 1)
+    pair = len(numbers) == 2 and not op.has_params
+    facts = {
+        **{plural: "".join(f"{letter}{i}, " for i in numbers)
+           for plural, letter in (("inputs", "x"), ("arrays", "a"), ("nodes", "n"))},
+        "names": ", ".join(f"x{i}" for i in numbers),
+        "untracked": " and ".join(f"n{i} is None" for i in numbers),
+        "mask": _MASKS.get(len(numbers)) or " + ".join(
+            f"(n{i} is not None) * {1 << i - 1}" for i in numbers),
+        "params": "params" if op.has_params else "NO_PARAMS",
+        "keywords": ", **params" if op.has_params else "",
+        "more": "**params" if op.has_params else "",
+        "extras": ", *extras" if op.extra_names else "",
+        "size": "size" if pair else "a1.size",
+    }
+    yield _HEAD.format(**facts)
+    for i in numbers:
+        tensor = _TENSOR + _FLOATING * op.floating
+        if i > 1:
+            yield (_NUMBER if pair else _NONE).format(i=i, **facts)
+            tensor = _indented(tensor + _SIZE * pair)
+        yield tensor.format(i=i, **facts)
+    number_saved = pair and op.plans[1] == (None, 1)
+    saved = (_NOTHING_SAVED if not op.save_names else _SAVED_NUMBER + _indented(_SAVED)
+             if number_saved else _SAVED)
+    for part, wanted in (
+            (_COMPOSED, op.backward is None and op.composed is not None),
+            (_RUN, True), (_UFUNC, is_ufunc), (_PATH, True), (_EXTRAS, op.extra_names),
+            (_SETTLE, True), (_VIEW, op.view), (_NEW, not op.view), (_UNTRACKED, True),
+            (_REAL, not op.complex), (saved, True), (_RECORD, True)):
+        if wanted:
+            yield part.format(**facts)
+
+
+def _indented(text: str) -> str:
+    return "".join(f"    {line}" for line in text.splitlines(keepends=True))

@@ -1,0 +1,206 @@
+"""Levels: a running transform, the handles that it gives a function, and the tape that lies on it.
+
+A transform such as `jvp` runs a function on handles of its level in place of tensors. `bind` hands
+an op with such a handle among its inputs to the newest level among them, which runs it one level
+down. So levels nest in any order, and each has a tape of its own: `grad` within a transform records
+there, and its walk does not switch off the tapes below.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from math import nan
+from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
+
+import numpy as np
+
+from gtensor.engine.context import STATE
+from gtensor.engine.errors import LevelError
+from gtensor.engine.stand_in import StandIn
+from gtensor.engine.storage import Storage
+from gtensor.engine.tape import Guard, Leaf, Node, Record, new_record
+from gtensor.engine.tensor import Tensor
+
+if TYPE_CHECKING:
+    from gtensor.backend import Device
+    from gtensor.backend.typing import Params
+    from gtensor.engine.bind import Store
+    from gtensor.engine.op import Op
+
+
+class _TracedStorage(Storage):
+    """Storage whose version never matches, so that every call path hands the op to `bind`."""
+
+    def __init__(self) -> None:
+        self.__dict__["version"] = nan
+
+    def __setattr__(self, name: str, value: object) -> NoReturn:
+        raise LevelError("the memory of a value within a transform was asked for or written; "
+                         "wanted a value outside of it")
+
+
+_STORAGE = _TracedStorage()
+
+
+class _NoArray(StandIn):
+    __slots__ = ()
+
+    def refuse(self) -> NoReturn:
+        raise LevelError("the values of a tensor within a transform were asked for; they exist "
+                         "only per example or direction. Return the tensor from the function")
+
+
+class Traced(Tensor):
+    """A handle of a level: shape and dtype where the array would be, and no memory."""
+
+    __slots__ = ("_level",)
+
+    _level: Level
+
+    def _check_version(self, reader: str) -> None:
+        """Raise LevelError for a handle that left its transform."""
+        self._level.check_alive(reader)
+
+    def __repr__(self) -> str:
+        return (f"tensor(<in {self._level.name}() at level {self._level.depth}>, "
+                f"shape={self.shape}, dtype={self.dtype.name})")
+
+    def __copy__(self) -> Traced:
+        copy = self._copied()
+        copy._node = self._current_node("copy")
+        return copy
+
+    def detach(self) -> Traced:
+        """The handle without its place on this level's tape; its derivative by `jvp` stays."""
+        return self._copied()
+
+    def _leaf(self) -> Leaf:
+        return Leaf(self.shape, self.dtype, self._device, self._level)
+
+    def _parts(self) -> tuple[Tensor | None, ...]:
+        """The values of lower levels that it stands for."""
+        raise NotImplementedError
+
+    def _copied(self) -> Traced:
+        """A new handle with the same values, without a node."""
+        raise NotImplementedError
+
+
+class Level:
+    """One run of a transform in one thread; the base of `dual` and `batched`.
+
+    `depth` orders the levels of a thread, 1 for the outermost. `grad_enabled` is off while a
+    walk of this level's tape runs that is not itself recorded.
+    """
+
+    name = ""  # of the transform, for messages
+
+    def __init__(self) -> None:
+        self.depth = len(STATE.levels) + 1
+        self.alive = True
+        self.grad_enabled = True
+
+    def check_alive(self, reader: str) -> None:
+        """Raise LevelError once the transform is over."""
+        if not self.alive:
+            raise LevelError(f"{reader} was given a value from within {self.name}() after that "
+                             "had ended; return the value from the function instead")
+
+    def lift(self, x: Tensor) -> Traced:
+        """A value of a lower level as a handle of this one: constant, or the same throughout."""
+        raise NotImplementedError
+
+    def run(self, op: Op, inputs: tuple[Any, ...], params: Params) -> Traced:
+        """The op's output on this level, computed by binding one level down."""
+        raise NotImplementedError
+
+    def bind(
+        self, op: Op, inputs: tuple[Any, ...], params: Params, store: Store | None
+    ) -> Tensor:
+        """Run an op on inputs of which one at least is a handle of this level."""
+        self.check_alive(op.name)
+        if store is not None:
+            raise LevelError(f"{op.name} would overwrite a value within {self.name}(), which has "
+                             "no memory of its own; use the form that makes a new tensor")
+        nodes = tuple(x._node if self.owns(x) else None for x in inputs)
+        mask = sum(1 << i for i, node in enumerate(nodes) if node is not None)
+        tracked = mask != 0 and self.grad_enabled and STATE.grad_enabled
+        if tracked and (op.backward is None or op.saves_extras) and op.composed is not None:
+            return op.composed(*inputs, **params)
+        result = self.run(op, inputs, params)
+        if tracked and result._array.dtype.kind in "fVc":
+            result._node = self._record(op, nodes, mask, (*inputs, result), params)
+        return result
+
+    def _record(
+        self, op: Op, nodes: tuple[Node | None, ...], mask: int, values: Sequence[Any],
+        params: Params,
+    ) -> Record:
+        """A record on this level's tape. It saves handles, without their place on this tape."""
+        result = values[-1]
+        saved = tuple(None if position is None else self._saved(values[position])
+                      for position in op.plan(mask, len(nodes))) or op.nothing_saved[0]
+        guards = tuple(guard for value in saved for guard in _guards(value))
+        record = new_record(
+            op, nodes, mask, saved, guards, params, result._array, result._device)
+        record.level = self
+        return record
+
+    def _saved(self, value: Any) -> Any:
+        return value.detach() if self.owns(value) else value
+
+    def owns(self, x: object) -> bool:
+        """Whether x is a handle of this level."""
+        return isinstance(x, Traced) and x._level is self
+
+
+def newest(inputs: Sequence[object]) -> Level | None:
+    """The newest level among the inputs, None if all of them are plain."""
+    levels = [x._level for x in inputs if isinstance(x, Traced)]
+    return max(levels, key=lambda level: level.depth) if levels else None
+
+
+def _guards(value: object) -> Iterator[Guard]:
+    """What detects a write to the tensors behind a saved value."""
+    if isinstance(value, Traced):
+        for part in value._parts():
+            yield from _guards(part)
+    elif isinstance(value, Tensor):
+        storage = value._own_storage(False)
+        storage.saved = True
+        yield storage, value._version, -1
+
+
+def traced(
+    kind: type[Traced], level: Level, shape: tuple[int, ...], dtype: np.dtype, device: Device
+) -> Any:
+    """A handle of a level; the caller adds what it stands for."""
+    handle = object.__new__(kind)
+    stand_in: Any = _NoArray(shape, dtype)
+    handle._array = stand_in
+    handle._device = device
+    handle._storage, handle._version, handle._node = _STORAGE, 0, None
+    handle._level = level
+    return handle
+
+
+L = TypeVar("L", bound=Level)
+
+
+@contextmanager
+def running(level: L) -> Iterator[L]:
+    """The level runs within the block; its handles cannot be used after it."""
+    before = STATE.levels
+    STATE.levels = (*before, level)
+    try:
+        yield level
+    finally:
+        level.alive = False
+        STATE.levels = before
+
+
+def lifted(x: Tensor) -> Tensor:
+    """x as a handle of the running level; x itself outside of transforms, or if it is one."""
+    levels = STATE.levels
+    return x if not levels or levels[-1].owns(x) else levels[-1].lift(x)

@@ -1,0 +1,186 @@
+"""The listeners themselves. Ops nest, so each keeps what it has open, per thread."""
+
+from __future__ import annotations
+
+import sys
+import threading
+import zlib
+from functools import partial
+from time import perf_counter
+from typing import Any, Generic, TextIO, TypeVar
+from weakref import ref
+
+import numpy as np
+
+from gtensor.backend import device_of, nvtx
+from gtensor.engine.errors import GradientError
+from gtensor.system.bus import BatchEvent, OpEvent, PhaseEvent, bus
+
+T = TypeVar("T")
+
+
+class _Open(threading.local, Generic[T]):
+    """What a listener noted at the begin of the events that have not ended, per thread."""
+
+    def __init__(self) -> None:
+        self.stack: list[tuple[object, T]] = []
+
+    def push(self, event: object, noted: T) -> None:
+        """Note something at the begin of an event."""
+        self.stack.append((event, noted))
+
+    def pop(self, event: object) -> list[T]:
+        """What was noted at the begin of the event, first, and of events in it without an end.
+
+        An interrupt can take the end of an inner event. Empty if the begin was not noted.
+        """
+        at = next((i for i, (one, _) in enumerate(self.stack) if one is event), len(self.stack))
+        found = [noted for _, noted in self.stack[at:]]
+        del self.stack[at:]
+        return found
+
+
+class Profile:
+    """Calls and host seconds by op and phase: on a GPU the time to launch, not to compute."""
+
+    def __init__(self) -> None:
+        self.calls: dict[tuple[str, str], int] = {}
+        self.seconds: dict[tuple[str, str], float] = {}
+        self._open: _Open[float] = _Open()
+
+    def op_begins(self, event: OpEvent) -> None:
+        """Note the time."""
+        self._open.push(event, perf_counter())
+
+    def op_ends(self, event: OpEvent) -> None:
+        """Add the time since."""
+        now = perf_counter()
+        for start in self._open.pop(event)[:1]:
+            key = event.name, event.phase
+            self.calls[key] = self.calls.get(key, 0) + 1
+            self.seconds[key] = self.seconds.get(key, 0.0) + now - start
+
+    def table(self) -> str:
+        """Ops by time, longest first."""
+        rows = sorted(self.seconds.items(), key=lambda row: -row[1])
+        lines = [f"{'op':28} {'phase':9} {'calls':>7} {'ms':>10} {'us/call':>9}"]
+        for (name, phase), seconds in rows:
+            calls = self.calls[name, phase]
+            lines.append(f"{name:28} {phase:9} {calls:7} {1e3 * seconds:10.3f} "
+                         f"{1e6 * seconds / calls:9.1f}")
+        return "\n".join(lines)
+
+
+class Ranges:
+    """An NVTX range per op, named by module, op and phase, and one per phase of a step."""
+
+    def __init__(self) -> None:
+        self._open: _Open[str] = _Open()
+
+    def op_begins(self, event: OpEvent) -> None:
+        """Open a range."""
+        module = event.module + " " if event.module else ""
+        self._begin(event, f"{module}{event.name} {event.phase}")
+
+    def phase_begins(self, event: PhaseEvent) -> None:
+        """Open a range."""
+        self._begin(event, event.name)
+
+    def _begin(self, event: object, label: str) -> None:
+        self._open.push(event, label)
+        nvtx.push(label)
+
+    def op_ends(self, event: object) -> None:
+        """Close the event's range."""
+        for _ in self._open.pop(event):
+            nvtx.pop()
+
+    phase_ends = op_ends
+
+    def close(self) -> None:
+        """Close the ranges of this thread whose ends an interrupt took."""
+        while self._open.stack:
+            self._open.stack.pop()
+            nvtx.pop()
+
+
+class Printer:
+    """A line per op on stderr: its time on the host, the bytes of its arrays, its module.
+
+    Args:
+        source: with the user's line.
+        out: where to write, by default `sys.stderr`.
+    """
+
+    def __init__(self, source: bool = False, out: TextIO | None = None) -> None:
+        self.source = source
+        self.out = out
+        self._open: _Open[float] = _Open()
+
+    def op_begins(self, event: OpEvent) -> None:
+        """Note the time."""
+        self._open.push(event, perf_counter())
+
+    def op_ends(self, event: OpEvent) -> None:
+        """Print the line."""
+        now = perf_counter()
+        for start in self._open.pop(event)[:1]:
+            failed = "" if event.error is None else f" raised {type(event.error).__name__}"
+            source = "  " + event.source() if self.source else ""
+            print(f"gtensor: {1e6 * (now - start):10.1f} us {event.nbytes:>14,} bytes  "
+                  f"{event.name} {event.phase}{failed}  {event.module}{source}".rstrip(),
+                  file=self.out or sys.stderr)
+
+    def fetched(self, event: BatchEvent) -> None:
+        """Print how long the loop waited for a batch."""
+        print(f"gtensor: {1e6 * event.seconds:10.1f} us for batch {event.number} of epoch "
+              f"{event.epoch}", file=self.out or sys.stderr)
+
+
+class SavedArrays:
+    """Refuses saved arrays that were written from outside of gtensor, by their checksums.
+
+    The arrays that an op has read or made are checksummed at its end, and again where a rule reads
+    them. That copies every array of a GPU to the host.
+    """
+
+    def __init__(self) -> None:
+        self._sums: dict[int, tuple[ref[Any], int]] = {}  # by the id of the array
+
+    def op_begins(self, event: OpEvent) -> None:
+        """Compare what the record saved."""
+        if event.phase != "backward":
+            return
+        _, step, _ = event.args
+        for array in step.saved:
+            found, known = self._sums.get(id(array), (None, 0))
+            if found is not None and found() is array and _checksum(array) != known:
+                raise GradientError(
+                    f"an array that {step.record.where()} saved for its gradient was written from "
+                    "outside of gtensor since; wanted it unchanged until backward")
+
+    def op_ends(self, event: OpEvent) -> None:
+        """Checksum the arrays of a path."""
+        if event.phase == "backward" or event.error is not None:
+            return
+        made = event.result if isinstance(event.result, tuple) else (event.result,)
+        for array in (*event.arrays, *made):
+            if hasattr(array, "shape") and not isinstance(array, np.generic):
+                known = ref(array, partial(self._forget, id(array)))
+                self._sums[id(array)] = known, _checksum(array)
+
+    def _forget(self, key: int, gone: ref[Any]) -> None:
+        if self._sums.get(key, (None, 0))[0] is gone:
+            del self._sums[key]
+
+
+def start(level: int) -> None:
+    """Register the listeners of `GTENSOR_DEBUG=level` for the rest of the program."""
+    if level >= 2:
+        bus.add(Printer(source=level >= 4))
+    if level >= 3:
+        bus.add(SavedArrays())
+
+
+def _checksum(array: Any) -> int:
+    return zlib.crc32(device_of(array).to_numpy(array).tobytes())

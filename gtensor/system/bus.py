@@ -1,0 +1,483 @@
+"""The event bus: what gtensor is doing, told to listeners.
+
+    with gt.listen(listener):
+        train()
+
+A listener is any object with some of the methods in `METHODS`; each is called with one event. Which
+of them it has is looked up once, when it is registered. `bus` has one tuple per kind of event.
+While nobody listens it is empty, and reading it is all that a hot path does then. Listening does
+not change which path runs: the path or rule that would have been called is called by `heard`.
+"""
+
+from __future__ import annotations
+
+import sys
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from difflib import get_close_matches
+from types import CodeType, SimpleNamespace
+from typing import Any, TypeAlias, TypeVar
+
+from gtensor.system.fork_safety import free_at_forks
+from gtensor.system.frees import FreeListener
+from gtensor.system.source_line import place, user_frame
+
+Told: TypeAlias = Callable[[Any], object]
+Listener = TypeVar("Listener")
+_frame_at = sys._getframe
+_NO_PARAMS: dict[str, Any] = {}
+
+KINDS = {  # attribute of `bus` -> the methods that make an object a listener of that kind
+    "ops": ("op_begins", "op_ends"),
+    "phases": ("phase_begins", "phase_ends"),
+    "memory": ("allocated", "freed"),
+    "segments": ("segment",),
+    "waits": ("waited",),
+    "batches": ("fetched",),
+    "gradients": ("gradient_written",),
+    "leaves": ("gradient_complete",),
+}
+METHODS = tuple(method for methods in KINDS.values() for method in methods)
+
+
+class ListenerError(RuntimeError):
+    """A listener raised at the end of an op that has run; the listener's error is its cause."""
+
+
+class _Here(threading.local):
+    """State of this thread, kept only while there are listeners.
+
+    `module` is the running nn.Module's dotted path, `phase` is "backward", "update" or "", and
+    `instruction` is, in a backward pass, the user's instruction that recorded the running rule.
+    """
+
+    module = ""
+    phase = ""
+    instruction: tuple[CodeType, int] | None = None
+
+
+here = _Here()
+
+
+class _Registered:
+    """A listener, once for each time that it was registered."""
+
+    __slots__ = ("listener",)
+
+    def __init__(self, listener: object) -> None:
+        self.listener = listener
+
+
+class Bus:
+    """The listeners, by kind of event.
+
+    `listeners` are all of them; while there is any, modules and phases are kept in `here`. A kind
+    with a begin and an end, or an allocation and a free, has pairs of methods; another has methods.
+    """
+
+    __slots__ = ("_lock", "listeners", *KINDS)
+
+    listeners: tuple[_Registered, ...]
+    ops: tuple[tuple[Told, Told], ...]
+    phases: tuple[tuple[Told, Told], ...]
+    memory: tuple[tuple[Told, Told], ...]
+    segments: tuple[Told, ...]
+    waits: tuple[Told, ...]
+    batches: tuple[Told, ...]
+    gradients: tuple[Told, ...]
+    leaves: tuple[Told, ...]
+
+    def __init__(self) -> None:
+        self._lock = threading.RLock()
+        free_at_forks(self._lock)
+        self.listeners = ()
+        self._sort()
+
+    def add(self, listener: object) -> _Registered:
+        """Register a listener, after those that are registered already."""
+        registered = _Registered(listener)
+        with self._lock:
+            self.listeners = (*self.listeners, registered)
+            self._sort()
+        return registered
+
+    def remove(self, registered: _Registered) -> None:
+        """Undo an `add`; a second time it does nothing."""
+        with self._lock:
+            self.listeners = tuple(one for one in self.listeners if one is not registered)
+            self._sort()
+
+    def _sort(self) -> None:
+        for kind, methods in KINDS.items():
+            found: list[Any] = []
+            for registered in self.listeners:  # read anew for each kind: a handler may add one
+                told = [_method(registered.listener, method) for method in methods]
+                if any(one is not _nothing for one in told):
+                    found.append(told[0] if len(told) == 1 else tuple(told))
+            setattr(self, kind, tuple(found))
+
+
+def _nothing(event: object) -> None:
+    """In the place of a method that a listener lacks."""
+
+
+def _method(listener: object, name: str) -> Told:
+    found = getattr(listener, name, _nothing)
+    return found if callable(found) else _nothing
+
+
+bus = Bus()
+
+
+@contextmanager
+def listen(listener: Listener) -> Iterator[Listener]:
+    """Call the listener's methods at events, in all threads, until the block ends.
+
+    Methods, each with one event: `op_begins`, `op_ends` (`OpEvent`); `phase_begins`, `phase_ends`
+    (`PhaseEvent`); `allocated`, `freed` (`MemoryEvent`); `segment` (`SegmentEvent`); `waited`
+    (`WaitEvent`); `fetched` (`BatchEvent`); `gradient_written`, `gradient_complete`
+    (`GradientEvent`). A listener has those that it wants. Several listeners are called in the order
+    of their blocks, at an end in the reverse order.
+
+    An event is told in the thread in which it happens. `op_ends` and `phase_ends` follow for every
+    event whose begin returned, also after an error, which `event.error` then is. An error of
+    `op_ends` after the op has run is raised as ListenerError, so that it is not taken for one of
+    the op; errors of `freed`, `segment` and `waited`, which come in the middle of the work of the
+    arena, are printed; all others are raised as they are.
+
+    Read what you need of an event within the method: an `OpEvent` refers to arrays, which it would
+    keep alive, and to the walk, which goes on. A method must not call ops, as it would be told of
+    those in turn; `freed`, `segment` and `waited` must not allocate either.
+
+    Raises TypeError for an object without any of these methods, or with a misspelt one.
+    """
+    _check(listener)
+    registered = bus.add(listener)
+    try:
+        yield listener
+    finally:
+        try:
+            bus.remove(registered)
+        except BaseException:  # an interrupt
+            bus.remove(registered)
+            raise
+
+
+def _check(listener: object) -> None:
+    """Raise TypeError for an object that would not be told of what it wants."""
+    name = type(listener).__name__
+    own = {method for method in METHODS if _method(listener, method) is not _nothing}
+    for other in dir(listener):
+        if other.startswith("_") or other in METHODS:
+            continue
+        meant = next(iter(get_close_matches(other, METHODS, 1, 0.85)), None)
+        if meant is not None and meant not in own and callable(getattr(listener, other, None)):
+            raise TypeError(f"the listener {name} has a method {other}, which no event calls; did "
+                            f"you mean {meant}?")
+    if not own:
+        raise TypeError(f"a listener {name} without any method of a listener given; wanted one of "
+                        + ", ".join(METHODS))
+
+
+# -- events ----------------------------------------------------------------------------------------
+
+
+class _Event:
+    """Common to events: where in the program they happen. Made only for listeners."""
+
+    __slots__ = ("module",)
+
+    module: str
+
+    def source(self) -> str:
+        """The user's line, as `file:line: text`; ask within the listener's method only.
+
+        In a backward pass it is the line that recorded the running rule.
+        """
+        instruction = here.instruction
+        if instruction is None:
+            frame = _frame_at(1)
+            while frame.f_code.co_filename != __file__ and frame.f_back is not None:
+                frame = frame.f_back  # out of the listener, which may be the user's own code
+            frame = user_frame(frame)
+            instruction = frame.f_code, frame.f_lasti
+        return place(*instruction)
+
+    def __repr__(self) -> str:
+        told = [f"{name}={getattr(self, name)!r}" for name in self.__slots__
+                if isinstance(getattr(self, name, None), (str, int, float, type(None)))]
+        return f"<{type(self).__name__} {', '.join(told)}>"
+
+
+class OpEvent(_Event):
+    """An op's path ("forward") or its backward rule ("backward") runs.
+
+    Attributes:
+        op: the op's definition; `name` is its name.
+        phase: "forward" or "backward". Updates by an optimizer are "forward".
+        args: the positional arguments of the path (arrays, numbers), or of the rule (the namespace,
+            the step, the gradient).
+        params: the keyword arguments of the path; also `out`, for a write in place.
+        module: the dotted path of the running nn.Module, in a rule that of the op's; "" outside.
+        result: at the end, what the path returned (an array, or a tuple with extra arrays).
+        error: at the end, the error if one was raised, only until all listeners are told.
+    """
+
+    __slots__ = ("args", "error", "op", "params", "phase", "result")
+
+    def __init__(self, op: Any, phase: str, args: Sequence[Any], params: dict[str, Any]) -> None:
+        self.op = op
+        self.phase = phase
+        self.args = args
+        self.params = params
+        self.module = here.module
+        self.result: Any = None
+        self.error: BaseException | None = None
+
+    @property
+    def name(self) -> str:
+        """The op's name."""
+        return str(self.op.name)
+
+    @property
+    def arrays(self) -> list[Any]:
+        """The arrays given: inputs of a path; of a rule, the gradient and the saved arrays."""
+        given: Sequence[Any] = self.args
+        if self.phase == "backward":
+            _, step, g = given
+            given = (g, *step.saved)
+        return [value for value in given if hasattr(value, "nbytes") and hasattr(value, "shape")]
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the arrays given and, at the end of a path, of its results."""
+        made = self.result if isinstance(self.result, tuple) else (self.result,)
+        return sum(getattr(array, "nbytes", 0) for array in (*self.arrays, *made))
+
+    def __repr__(self) -> str:
+        where = f" in {self.module}" if self.module else ""
+        return f"<OpEvent {self.name} {self.phase}{where}>"
+
+
+class PhaseEvent(_Event):
+    """A phase of a training step: `name` is "backward", or "update" (an optimizer's step).
+
+    `error` is, at the end, the error if one was raised, only until all listeners are told.
+    """
+
+    __slots__ = ("error", "name")
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+        self.module = here.module
+        self.error: BaseException | None = None
+
+
+class MemoryEvent(_Event):
+    """A block was allocated on a device, or that block is about to be freed: the same event.
+
+    On the CPU, arrays below `settings.arena_min_bytes` have no block. Frees are told of blocks that
+    were allocated while there was a listener for them.
+
+    Attributes: `device` (its name), `address`, `nbytes` as asked for, `size` as rounded up,
+    `stream` (an id), `label` (the op), `serial` (unique on the device), `module` and `phase`
+    ("backward", "update" or "") at the allocation.
+    """
+
+    __slots__ = ("address", "device", "label", "nbytes", "phase", "serial", "size", "stream")
+
+    def __init__(self, device: object, block: Any) -> None:
+        self.device = str(device)
+        self.address: int = block.ptr
+        self.nbytes: int = block.nbytes
+        self.size: int = block.size
+        self.stream: int = block.stream
+        self.label: str = block.label
+        self.serial: int = block.serial
+        self.module = here.module
+        self.phase = here.phase
+
+
+class SegmentEvent(_Event):
+    """An arena acquired a segment of `nbytes` bytes at `address`, or released it.
+
+    `origin` is the arena's segment source, `acquired` False for a release.
+    """
+
+    __slots__ = ("acquired", "address", "nbytes", "origin")
+
+    def __init__(self, origin: object, address: int, nbytes: int, acquired: bool) -> None:
+        self.origin = origin
+        self.address = address
+        self.nbytes = nbytes
+        self.acquired = acquired
+        self.module = here.module
+
+
+class WaitEvent(_Event):
+    """Stream `waiter` was made to wait for work of stream `producer`; no thread blocks.
+
+    `producer` is None for memory that is reused: then it is a stream that used it before.
+    """
+
+    __slots__ = ("producer", "waiter")
+
+    def __init__(self, waiter: int, producer: int | None) -> None:
+        self.waiter = waiter
+        self.producer = producer
+        self.module = here.module
+
+
+class BatchEvent(_Event):
+    """A loader returns a batch: `number` of `epoch`, after the loop waited `seconds` for it."""
+
+    __slots__ = ("epoch", "loader", "number", "seconds")
+
+    def __init__(self, loader: object, epoch: int, number: int, seconds: float) -> None:
+        self.loader = loader
+        self.epoch = epoch
+        self.number = number
+        self.seconds = seconds
+        self.module = here.module
+
+
+class GradientEvent(_Event):
+    """A gradient of the running backward pass, which a listener may read and must not write.
+
+    For `gradient_written` it is what the rule of `record` (None: the caller of backward) gives to
+    `node`, before it is added to the gradients of other rules. For `gradient_complete` `node` is a
+    leaf, `record` is None, and `array` is the sum of all its gradients in this pass, after its
+    hooks; `.grad` has it, or the sum with it, once the pass has ended without an error.
+    """
+
+    __slots__ = ("array", "node", "record")
+
+    def __init__(self, record: Any, node: Any, array: Any) -> None:
+        self.record = record
+        self.node = node
+        self.array = array
+        self.module = here.module
+
+    def is_of(self, tensor: Any) -> bool:
+        """Whether it is the gradient of that tensor."""
+        return tensor._node is self.node
+
+
+# -- telling ---------------------------------------------------------------------------------------
+
+
+def heard(
+    op: Any, phase: str, function: Callable[..., Any], args: Sequence[Any],
+    params: dict[str, Any] = _NO_PARAMS,
+) -> Any:
+    """`function(*args, **params)`, with its begin and its end told to `bus.ops`."""
+    told = bus.ops
+    event = OpEvent(op, phase, args, params)
+    begun = 0
+    try:
+        for begins, _ in told:
+            begins(event)
+            begun += 1
+        event.result = result = function(*args, **params)
+    except BaseException as error:
+        _end_with(event, told[:begun], error)
+        raise
+    while begun:
+        begun -= 1
+        try:
+            told[begun][1](event)
+        except Exception as error:
+            _end_with(event, told[:begun], error)
+            raise ListenerError(
+                f"a listener raised {type(error).__name__} at the end of {op.name} {phase}, which "
+                f"has run: {error}") from error
+        except BaseException as error:  # an interrupt
+            _end_with(event, told[:begun], error)
+            raise
+    return result
+
+
+def _end_with(event: Any, told: Sequence[tuple[Told, Told]], error: BaseException) -> None:
+    """Tell the ends of what an error ended, newest listener first; their errors become notes."""
+    try:
+        event.error = error
+        for _, ends in reversed(told):
+            try:
+                ends(event)
+            except Exception as another:
+                error.add_note(f"a listener raised {type(another).__name__} then: {another}")
+    finally:
+        event.error = None  # the error's traceback refers to the event
+
+
+@contextmanager
+def phase(name: str) -> Iterator[None]:
+    """The block is a phase of a training step."""
+    if not bus.listeners:
+        yield
+        return
+    told = bus.phases
+    before = here.phase, here.module, here.instruction
+    event = PhaseEvent(name)
+    begun = 0
+    try:
+        here.phase = name
+        for begins, _ in told:
+            begins(event)
+            begun += 1
+        yield
+    except BaseException as error:
+        here.phase, here.module, here.instruction = before
+        _end_with(event, told[:begun], error)
+        raise
+    else:
+        here.phase, here.module, here.instruction = before
+        while begun:
+            begun -= 1
+            try:
+                told[begun][1](event)
+            except BaseException as error:
+                _end_with(event, told[:begun], error)
+                raise
+
+
+def tell(listeners: Sequence[Told], event: _Event) -> None:
+    """Tell an event; a listener's error is raised."""
+    for told in listeners:
+        told(event)
+
+
+def tell_aside(listeners: Sequence[Told], event: _Event) -> None:
+    """Tell an event in the middle of work that must be completed: errors are only printed."""
+    for told in listeners:
+        try:
+            told(event)
+        except Exception as error:
+            sys.unraisablehook(_unraisable(error, told))
+
+
+def _unraisable(error: Exception, told: Told) -> Any:
+    """The argument of `sys.unraisablehook`, whose own type cannot be made.
+
+    No frame of the error's traceback refers to it: such a cycle would keep all frames below alive.
+    """
+    return SimpleNamespace(
+        exc_type=type(error), exc_value=error, exc_traceback=error.__traceback__,
+        err_msg="Exception ignored in a listener", object=told)
+
+
+def tell_allocated(device: object, block: Any) -> None:
+    """A device allocated a block; its free will be told, too."""
+    event = MemoryEvent(device, block)
+    if any(freed is not _nothing for _, freed in bus.memory):
+        _frees.listen(block, event)
+    for allocated, _ in bus.memory:
+        allocated(event)
+
+
+def _tell_freed(event: MemoryEvent) -> None:
+    tell_aside([freed for _, freed in bus.memory], event)
+
+
+_frees = FreeListener(_tell_freed)

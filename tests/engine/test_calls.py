@@ -1,0 +1,100 @@
+"""How many Python functions of gtensor a small op calls: times depend on the machine, calls do not.
+
+Counted are calls of functions whose code lies in gtensor, text that it compiled included, in the
+second call of each program; calls into C and into NumPy are not.
+"""
+
+from __future__ import annotations
+
+import gc
+import sys
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import numpy as np
+import pytest
+
+import gtensor as gt
+from gtensor.nn import functional as F
+
+PACKAGE = str(Path(gt.__file__).parent)
+
+
+@contextmanager
+def counted() -> Iterator[Counter[str]]:
+    """The calls of gtensor's functions within, by name and line; a generator counts per value."""
+    found: Counter[str] = Counter()
+
+    def listen(frame: FrameType, event: str, argument: object) -> None:
+        code = frame.f_code
+        if event == "call" and code.co_filename.startswith(PACKAGE):
+            found[f"{Path(code.co_filename).name}:{code.co_firstlineno} {code.co_name}"] += 1
+
+    gc.collect()  # no finalizer of an earlier test's runs within
+    before = sys.getprofile()
+    sys.setprofile(listen)
+    try:
+        yield found
+    finally:
+        sys.setprofile(before)
+
+
+def calls(program: Callable[[], Any]) -> Counter[str]:
+    """Of the program's second call; the first one writes short paths and fills caches."""
+    program()
+    with counted() as found:
+        program()
+    return found
+
+
+def leaf(*shape: int) -> gt.Tensor:
+    rng = np.random.default_rng(0)
+    return gt.tensor(rng.standard_normal(shape).astype(np.float32), device="cpu",
+                     requires_grad=True)
+
+
+def product() -> Callable[[], Any]:
+    x, w = leaf(4, 3), leaf(3, 5)
+    return lambda: x @ w
+
+
+def addition() -> Callable[[], Any]:
+    x, y = leaf(4, 3), leaf(4, 3)
+    return lambda: x + y
+
+
+def gelu() -> Callable[[], Any]:
+    x = leaf(4, 3)
+    return lambda: F.gelu(x)
+
+
+def step_of_adamw() -> Callable[[], Any]:
+    parameters = [leaf(4, 3), leaf(3)]
+    optimizer = gt.optim.AdamW(parameters, lr=1e-3)
+    for p in parameters:
+        p.grad = gt.tensor(np.ones(p.shape, np.float32), device="cpu")
+    return optimizer.step
+
+
+@pytest.mark.parametrize(("program", "most"), [
+    (product, 38),  # wanted: 14
+    (addition, 5),
+    (gelu, 13),  # wanted: 12
+    (step_of_adamw, 159),  # wanted: 40
+])
+def test_an_op_calls_few_functions(program: Callable[[], Callable[[], Any]], most: int) -> None:
+    found = calls(program())
+    assert found.total() <= most, "\n".join(f"{n} {name}" for name, n in found.most_common())
+
+
+def test_a_layer_of_calls_in_the_package_is_counted() -> None:
+    program = addition()
+    before = calls(program).total()
+    for folder, more in ((f"{PACKAGE}/engine", 1), (str(Path(__file__).parent), 0)):
+        names: dict[str, Any] = {"under": program}
+        exec(compile("def layer(): return under()", f"{folder}/layer.py", "exec"), names)
+        assert calls(names["layer"]).total() == before + more

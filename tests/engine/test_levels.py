@@ -1,0 +1,300 @@
+"""`jvp`, `vmap` and `grad` in every order, against PyTorch; handles that leave their transform."""
+
+from __future__ import annotations
+
+import gc
+import threading
+import weakref
+
+import numpy as np
+import pytest
+import torch
+from torch.func import grad as torch_grad
+from torch.func import jvp as torch_jvp
+from torch.func import vmap as torch_vmap
+
+import gtensor as gt
+from gtensor.engine.context import STATE
+from gtensor.engine.errors import LevelError
+from gtensor.engine.transforms import batched, dual
+
+pytestmark = pytest.mark.filterwarnings("ignore:`torch.jit.script` is deprecated")
+RNG = np.random.default_rng()
+
+
+def pair(*shape: int) -> tuple[gt.Tensor, torch.Tensor]:
+    values = RNG.uniform(0.5, 1.5, shape)
+    return gt.asarray(values), torch.tensor(values)
+
+
+def close(ours: gt.Tensor, theirs: torch.Tensor) -> None:
+    assert ours.shape == tuple(theirs.shape)
+    np.testing.assert_allclose(ours.detach().numpy(), theirs.detach().numpy(), rtol=1e-10)
+
+
+# A dozen ops and more, each as a function of x (3, 4); `ns` is gtensor or torch.
+FUNCTIONS = {
+    "chain": lambda ns, x: ns.sin(x) * x + ns.exp(-x) / (1 + x * x),
+    "powers": lambda ns, x: ns.sqrt(x) * x ** 3 - ns.log(x),
+    "where": lambda ns, x: ns.where(x > 1, ns.tanh(x), x * x),
+    "matmul": lambda ns, x: x @ x.mT,
+    "sum": lambda ns, x: (x * x).sum(0) * x,
+    "mean": lambda ns, x: x * (x - x.mean(-1, keepdims=True)),
+    "reshape": lambda ns, x: x.reshape(2, 6) ** 2,
+    "order": lambda ns, x: (ns.permute_dims if ns is gt else torch.permute)(x * x, (1, 0)),
+    "broadcast": lambda ns, x: ns.broadcast_to(x * x, (2, 3, 4)),
+    "maximum": lambda ns, x: ns.maximum(x, x.mean()) * x,
+    "flip": lambda ns, x: ns.flip(x * x, (0,) if ns is torch else 0) * x,
+    "softmax": lambda ns, x: (gt.nn.functional if ns is gt else torch).softmax(x, -1) * x,
+}
+functions = pytest.mark.parametrize("name", FUNCTIONS)
+
+
+@functions
+def test_a_jvp_is_pytorchs(name: str) -> None:
+    (x, tx), (t, tt) = pair(3, 4), pair(3, 4)
+    f = FUNCTIONS[name]
+    ours = gt.jvp(lambda x: f(gt, x), (x,), (t,))
+    theirs = torch_jvp(lambda x: f(torch, x), (tx,), (tt,))
+    for a, b in zip(ours, theirs, strict=True):
+        close(a, b)
+
+
+@functions
+def test_a_vmap_is_pytorchs(name: str) -> None:
+    x, tx = pair(3, 5, 4)
+    f = FUNCTIONS[name]
+    close(gt.vmap(lambda x: f(gt, x), in_axes=1)(x), torch_vmap(lambda x: f(torch, x), 1)(tx))
+
+
+ORDERS = {  # of three transforms of a scalar function of x (3, 4); v is a direction
+    "jvp of grad": lambda grad, jvp, vmap, f, x, v: jvp(grad(f), (x,), (v,))[1],
+    "grad of jvp": lambda grad, jvp, vmap, f, x, v: grad(lambda x: jvp(f, (x,), (v,))[1])(x),
+    "jvp of jvp": lambda grad, jvp, vmap, f, x, v: jvp(
+        lambda x: jvp(f, (x,), (v,))[1], (x,), (v,))[1],
+    "grad of grad": lambda grad, jvp, vmap, f, x, v: grad(lambda x: (grad(f)(x) * v).sum())(x),
+    "vmap of grad": lambda grad, jvp, vmap, f, x, v: vmap(grad(f))(x),
+    "grad of vmap": lambda grad, jvp, vmap, f, x, v: grad(lambda x: vmap(f)(x).sum())(x),
+    "vmap of jvp of grad": lambda grad, jvp, vmap, f, x, v: vmap(
+        lambda x, v: jvp(grad(f), (x,), (v,))[1])(x, v),
+    "jvp of vmap of grad": lambda grad, jvp, vmap, f, x, v: jvp(vmap(grad(f)), (x,), (v,))[1],
+    "vmap of vmap": lambda grad, jvp, vmap, f, x, v: vmap(lambda a: vmap(lambda b: f(a * b))(v))(x),
+    "grad of vmap of grad": lambda grad, jvp, vmap, f, x, v: grad(
+        lambda x: (vmap(grad(f))(x) * v).sum())(x),
+}
+
+
+@functions
+@pytest.mark.parametrize("order", ORDERS)
+def test_transforms_nest_in_every_order(order: str, name: str) -> None:
+    along_rows = "vmap" in order  # then f is a function of one row
+    if along_rows and name in ("matmul", "reshape", "order", "broadcast"):
+        pytest.skip("a function of matrices only")
+    (x, tx), (v, tv) = pair(3, 4), pair(3, 4)
+    f = FUNCTIONS[name]
+    ours = ORDERS[order](gt.grad, gt.jvp, gt.vmap, lambda x: f(gt, x).sum(), x, v)
+    theirs = ORDERS[order](
+        torch_grad, torch_jvp, torch_vmap, lambda x: f(torch, x).sum(), tx, tv)
+    close(ours, theirs)
+
+
+def test_gradients_per_example_of_a_closure_and_of_shared_weights() -> None:
+    """Arguments without an axis are lifted: their gradients are per example, too."""
+    (w, tw), (x, tx) = pair(4, 2), pair(3, 5, 4)
+
+    def loss(ns, w, x):
+        return ns.tanh(x @ w).sum()
+
+    ours = gt.vmap(lambda x: gt.grad(lambda w: loss(gt, w, x))(w))(x)
+    theirs = torch_vmap(torch_grad(lambda w, x: loss(torch, w, x)), (None, 0))(tw, tx)
+    close(ours, theirs)
+
+
+def test_a_walk_within_a_transform_keeps_the_tapes_below() -> None:
+    """w is recorded on the tape below while the inner gradient is taken, without a graph."""
+    (w, tw), (x, tx) = pair(4), pair(3, 4)
+    w.requires_grad_()
+    tw.requires_grad_()
+    ours = gt.vmap(lambda x: gt.grad(lambda y: (gt.sin(y * w) * y).sum())(x))(x)
+    ours.sum().backward()
+    theirs = torch_vmap(lambda x: torch_grad(lambda y: (torch.sin(y * tw) * y).sum())(x))(tx)
+    theirs.sum().backward()
+    close(w.grad, tw.grad)
+
+
+def test_backward_and_a_leaf_within_a_transform() -> None:
+    x, v = pair(4)[0], pair(4)[0]
+    found = []
+
+    def f(x: gt.Tensor) -> gt.Tensor:
+        leaf = x.detach().requires_grad_()
+        (leaf * leaf * x).sum().backward()
+        found.append(leaf.grad.shape)
+        return leaf.grad
+
+    # d/dx of 2 x x is 4 x; by jvp, detach() cuts the tape and not the tangent
+    np.testing.assert_allclose(gt.jvp(f, (x,), (v,))[1].numpy(), (4 * x * v).numpy())
+    assert found == [(4,)]
+
+
+def test_constants_have_zero_tangents_and_shared_results_are_repeated() -> None:
+    x, v = pair(4)[0], pair(4)[0]
+    value, tangent = gt.jvp(lambda x: gt.floor(x) + 1, (x,), (v,))
+    assert value.tolist() == (np.floor(x.numpy()) + 1).tolist() and not tangent.numpy().any()
+    value, tangent = gt.jvp(lambda x: v * 2, (x,), (v,))
+    assert value.tolist() == (v * 2).tolist() and not tangent.numpy().any()
+    rows = gt.vmap(lambda x: v * 2, out_axes=1)(gt.ones((3, 2), dtype=gt.float64))
+    assert rows.shape == (4, 3) and rows[:, 2].tolist() == (v * 2).tolist()
+
+
+def test_axes_in_and_out_and_several_results() -> None:
+    x, y = pair(2, 3, 4)[0], pair(4)[0]
+    total, scaled = gt.vmap(lambda a, b: (a.sum(), a * b), in_axes=(2, 0), out_axes=-1)(x, y)
+    np.testing.assert_allclose(total.numpy(), x.numpy().sum((0, 1)))
+    np.testing.assert_allclose(scaled.numpy(), x.numpy() * y.numpy())
+
+
+def test_no_grad_within_a_transform_stops_the_tape_and_not_the_tangent() -> None:
+    x, v = pair(4)[0], pair(4)[0]
+
+    def f(x: gt.Tensor) -> gt.Tensor:
+        with gt.no_grad():
+            y = x * x
+        return (y * x).sum()
+
+    gradient, moved = gt.jvp(gt.grad(f), (x,), (v,))
+    np.testing.assert_allclose(gradient.numpy(), (x * x).numpy())
+    np.testing.assert_allclose(moved.numpy(), (2 * x * v).numpy())
+
+
+# -- bad input -------------------------------------------------------------------------------------
+
+
+def test_handles_that_left_their_transform_are_refused() -> None:
+    x = pair(3, 4)[0]
+    left: list[gt.Tensor] = []
+    gt.vmap(lambda x: left.append(x) or x * 2)(x)
+    for use in (lambda: left[0] + 1, lambda: 1 + left[0], lambda: x * left[0],
+                lambda: left[0].sum(), lambda: gt.jvp(lambda y: y * left[0], (x[0],), (x[0],))):
+        with pytest.raises(LevelError, match=r"from within vmap\(\) after that had ended"):
+            use()
+    assert STATE.levels == ()
+
+
+@pytest.mark.parametrize("use", [
+    lambda x: x.numpy(), lambda x: x.array, lambda x: x.tolist(), lambda x: x.sum().item(),
+    lambda x: float(x.sum()), lambda x: bool(x.sum() > 0), lambda x: np.asarray(x),
+    lambda x: x.__dlpack__(), lambda x: memoryview(x.numpy())])
+@pytest.mark.parametrize("transform", ["vmap", "jvp"])
+def test_memory_is_refused_within_a_transform(transform: str, use) -> None:
+    x = pair(3, 4)[0]
+    with pytest.raises(LevelError, match="within a transform"):
+        gt.vmap(use)(x) if transform == "vmap" else gt.jvp(use, (x,), (x,))
+    assert STATE.levels == ()
+
+
+@pytest.mark.parametrize("write", [
+    lambda x: x.__iadd__(1), lambda x: x.__setitem__(0, 1.0), lambda x: x.__imul__(x)])
+def test_writes_are_refused_within_a_transform(write) -> None:
+    x = pair(3, 4)[0]
+    before = x.tolist()
+    for run in (lambda: gt.vmap(write)(x), lambda: gt.jvp(write, (x,), (x,))):
+        with pytest.raises(LevelError):
+            run()
+    assert x.tolist() == before
+
+
+def test_an_argument_that_is_written_before_the_walk_is_noticed() -> None:
+    x, v = pair(4)[0], pair(4)[0]
+
+    def f(y: gt.Tensor) -> gt.Tensor:
+        z = (y * y * x).sum()
+        x[...] = 0.0
+        return z
+
+    with pytest.raises(gt.GradientError, match="was overwritten in place"):
+        gt.jvp(gt.grad(f), (v,), (v,))
+
+
+def test_wrong_arguments_are_named() -> None:
+    x = pair(3, 4)[0]
+    for call, error, words in (
+            (lambda: gt.jvp(gt.sin, (x,), ()), ValueError, "1 primals and 0 tangents"),
+            (lambda: gt.jvp(gt.sin, (x,), (x[0],)), ValueError, r"a tangent of shape \(4,\)"),
+            (lambda: gt.jvp(gt.sin, x, x), TypeError, "primals of type Tensor"),
+            (lambda: gt.jvp(lambda x: 3, (x,), (x,)), TypeError, "returned int"),
+            (lambda: gt.vmap(gt.sin, 2)(x), ValueError, r"axis 2 for argument 0 of shape \(3, 4\)"),
+            (lambda: gt.vmap(gt.add)(x, x.mT), ValueError, "3 in argument 0, 4 in argument 1"),
+            (lambda: gt.vmap(gt.add, (0,))(x, x), ValueError, "in_axes for 1 arguments"),
+            (lambda: gt.vmap(gt.add, None)(x, x), ValueError, "no mapped argument"),
+            (lambda: gt.vmap(lambda x: 3)(x), TypeError, "returned int"),
+            (lambda: gt.vmap(gt.sin)(3), TypeError, "argument 0 of type int")):
+        with pytest.raises(error, match=words):
+            call()
+
+
+def test_an_op_without_a_rule_is_named() -> None:
+    rule_less = gt.op("rule_less", cpu=lambda x, out=None: x + 0, gpu=None, tangent=None,
+                      backward=lambda ns, step, g: step.give(0, g), samples=None)
+    x = pair(3, 4)[0]
+    try:
+        with pytest.raises(LevelError, match=r"rule_less has no batch rule, which vmap\(\) needs"):
+            gt.vmap(rule_less)(x)
+        with pytest.raises(LevelError, match=r"rule_less has no tangent rule, which jvp\(\) needs"):
+            gt.jvp(rule_less, (x,), (x,))
+    finally:
+        del gt.engine.op.registry["rule_less"]
+
+
+# -- what is left behind ---------------------------------------------------------------------------
+
+
+def test_levels_are_of_one_thread() -> None:
+    seen = []
+
+    def f(x: gt.Tensor) -> gt.Tensor:
+        thread = threading.Thread(target=lambda: seen.append(STATE.levels))
+        thread.start()
+        thread.join()
+        return x * 2
+
+    gt.vmap(f)(pair(3)[0])
+    assert seen == [()]
+
+
+def test_a_transform_leaves_no_cycle() -> None:
+    x = pair(3, 4)[0]
+    refs = []
+
+    def f(x: gt.Tensor) -> gt.Tensor:
+        y = gt.grad(lambda x: (gt.sin(x) * x).sum())(x)
+        refs.append(weakref.ref(y))
+        return y
+
+    gc.collect()
+    gc.disable()
+    try:
+        gt.jvp(gt.vmap(f), (x,), (x,))
+        assert refs and all(ref() is None for ref in refs)
+    finally:
+        gc.enable()
+
+
+def test_planted_faults_are_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A tangent of half its size, and a batch axis that is not lined up."""
+    run = dual._Directional.run
+
+    def halved(self, op, inputs, params):
+        out = run(self, op, inputs, params)
+        if out.tangent is not None:
+            out.tangent = out.tangent * 0.5
+        return out
+
+    with monkeypatch.context() as plant:
+        plant.setattr(dual._Directional, "run", halved)
+        with pytest.raises(AssertionError):
+            test_a_jvp_is_pytorchs("chain")
+    with monkeypatch.context() as plant:
+        plant.setattr(batched, "_first", lambda x, axis: x)
+        with pytest.raises((AssertionError, ValueError)):
+            test_a_vmap_is_pytorchs("chain")
