@@ -215,10 +215,11 @@ def expand_dims(x: Tensor, /, axis: Axes = 0) -> Tensor:
 
 
 def _permute(x: Array, *, axes: tuple[int, ...], out: Array | None = None) -> Array:
-    order = (*range(x.ndim - len(axes)), *axes)  # axes in front stay there
+    if len(axes) < x.ndim:  # axes in front stay there
+        axes = (*range(x.ndim - len(axes)), *axes)
     if out is None:
-        return x.transpose(order)
-    out[...] = x.transpose(order)
+        return x.transpose(axes)
+    out[...] = x.transpose(axes)
     return out
 
 
