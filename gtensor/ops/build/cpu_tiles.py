@@ -62,14 +62,14 @@ def _integer(dtype: np.dtype) -> str:
     return f"i{dtype.itemsize}"
 
 
-_ONE = np.ones((), np.int8)
+_NONE, _ONE = np.zeros((), np.int8), np.ones((), np.int8)
 
 
 def _bits(mask: np.ndarray, keep: bool = True, spare: bool = False) -> np.ndarray:
     """All bits where the mask is `keep`, else none; in the mask's own memory if that is spare."""
     bits = mask.view(np.int8)
     out = bits if spare else None
-    return np.negative(bits, out=out) if keep else np.subtract(bits, _ONE, out=out)
+    return np.subtract(_NONE, bits, out=out) if keep else np.subtract(bits, _ONE, out=out)
 
 
 def masked(

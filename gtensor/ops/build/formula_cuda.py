@@ -109,8 +109,9 @@ def cuda_path(formula: Formula) -> Path:
         absent = tuple([i for i, a in enumerate(arrays) if a is None])
         found = kernels.get((static, absent))
         if found is None:
+            variant = "".join(f"_{v}" for _, v in static if isinstance(v, str) and v != "none")
             found = kernels[static, absent] = kernel(
-                formula.name, formula.graph(static, absent),
+                formula.name + variant, formula.graph(static, absent),
                 [n for i, n in enumerate(formula.inputs) if i not in absent],
                 [p for p in formula.params if p not in dict(static)])
         given: list[Any] = [a for a in arrays if a is not None]

@@ -429,24 +429,28 @@ def _general(
     numbers = tuple([i for i, a in enumerate(arrays)
                      if a is not None and not isinstance(a, ndarray)])
     program = made(work, static, absent, numbers)
+    given_numbers = {formula.inputs[i]: arrays[i] for i in numbers}
+    views = [a if a.shape == shape else np.broadcast_to(a, shape) for a in strong]
+    if result == work and math.prod(shape) <= settings.tile_elements and (
+            all(a.dtype == work for a in strong)) and (
+            out is None or (out.dtype == work and out.flags.c_contiguous)):
+        return program.whole(*views, **given_numbers, **params, out=out)
     fresh = out is None
     if out is None:
         out = host().empty(shape, result, name)
-    given_numbers = {formula.inputs[i]: arrays[i] for i in numbers}
-    _in_tiles(program, strong, out, fresh, program.numbers(**given_numbers, **params))
+    _in_tiles(program, views, out, fresh, program.numbers(**given_numbers, **params))
     return out
 
 
 def _in_tiles(
-    program: Program, strong: list[ndarray], out: Array, fresh: bool,
+    program: Program, views: list[ndarray], out: Array, fresh: bool,
     numbers: tuple[tuple[float, ...], tuple[float, ...]],
 ) -> None:
     """Evaluate tile by tile into `out`, which is also worked in if it is fresh."""
     work, shape = program.dtype, out.shape
     direct = out.dtype == work and out.flags.c_contiguous
     shared = fresh and direct and program.floats > 0
-    widened = [a.dtype != work for a in strong]
-    views = [a if a.shape == shape else np.broadcast_to(a, shape) for a in strong]
+    widened = [a.dtype != work for a in views]
     held = program.filled + program.floats - shared
     count = held + sum(widened) + (not direct)
     size = tile_size(shape)

@@ -78,7 +78,8 @@ def fused(name: str, formula: Path | Formula, *, gpu: Path | None = None, by_ops
     in every order. Backward rules use such ops, so second order needs no second set of rules.
 
     Args:
-        by_ops: record it op by op: a condition then is saved, which is smaller than its numbers.
+        by_ops: record it op by op: it may save less (a condition is smaller than its numbers). Only
+            where no branch that is not taken can be infinite.
         gpu: its GPU path, if what it does depends on dtypes or values. Then NumPy evaluates it as
             it stands, tile by tile, and it is recorded op by op.
     """
@@ -93,9 +94,13 @@ def fused(name: str, formula: Path | Formula, *, gpu: Path | None = None, by_ops
             return made(recorded, *inputs, **params)
         return recorded.formula(*inputs, formula=made, **params)
 
-    cpu, gpu = _paths(made)
-    return op(name, inputs=" ".join(made.inputs), cpu=cpu, gpu=gpu, backward=None, tangent=None,
-              composed=composed, **more)
+    return op(name, **paths(made), backward=None, tangent=None, composed=composed, **more)
+
+
+def paths(formula: Formula) -> dict[str, Any]:
+    """The inputs and the two paths of an op that is a formula, for `op`."""
+    cpu, gpu = _paths(formula)
+    return {"inputs": " ".join(formula.inputs), "cpu": cpu, "gpu": gpu}
 
 
 def formula_of(
@@ -113,12 +118,12 @@ def formula_of(
         more: of the op.
     """
     made = Formula(name, formula)
+    grad = f"{name}_grad"
     product = (derivative(made, made.inputs[0], of == "out") if slope is None
-               else times(f"{name}_grad", Formula(name, slope)))
-    fused(f"{name}_grad", product, **{"doc": f"The gradient of {name}(x).", **gradient})
-    cpu, gpu = _paths(made)
-    return op(name, inputs="x", cpu=cpu, gpu=gpu, backward=pointwise(gradient_op(
-        f"{name}_grad", of)), **more)
+               else times(grad, Formula(grad, slope)))
+    doc = f"The gradient of {'y = ' if of == 'out' else ''}{name}(x)."
+    fused(grad, product, **{"doc": doc, **gradient})
+    return op(name, **paths(made), backward=pointwise(gradient_op(grad, of)), **more)
 
 
 def gradient_op(name: str, needs: str) -> Partial:
