@@ -208,7 +208,7 @@ def _scaled(a: Node, b: Node) -> Node | None:
     if b.uniform and a.op == "negative":
         return a.args[0] * -b
     for one, other in ((a, b), (b, a)):
-        if one.op == "divide" and is_number(one.args[0], 1):
+        if one.op == "divide" and is_number(one.args[0], 1) and not one.uniform:
             return other / one.args[1]
     return None
 

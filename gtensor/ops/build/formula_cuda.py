@@ -15,14 +15,14 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from gtensor.backend.kernels import Elementwise, elementwise
-from gtensor.ops.build.formula import Formula, Node, in_order, static_of
+from gtensor.ops.build.formula import Formula, Key, Node, in_order, static_of
 from gtensor.ops.build.primitives import PRIMITIVES
 
 if TYPE_CHECKING:
     from gtensor.backend.typing import Array, Path, Scalar
 
 _ATOM = 9  # ranks: how tight a text binds; the arguments of an operator bind tighter than it
-_SIDES = {"subtract": (4, 5), "divide": (5, 6), "add": (4, 4), "multiply": (5, 5),
+_SIDES = {"subtract": (4, 5), "divide": (5, 6), "add": (4, 5), "multiply": (5, 6),
           "where": (2, 1, 1)}
 
 
@@ -89,15 +89,29 @@ def statements(root: Node, number: str = "F") -> tuple[list[str], str]:
     return writer.lines, value
 
 
-def kernel(name: str, root: Node, inputs: Iterable[str], params: Iterable[str]) -> Elementwise:
+def kernel(
+    name: str, root: Node, inputs: Iterable[str], params: Iterable[str], analytic: bool
+) -> Elementwise:
     """The elementwise kernel of a graph over arrays of one type T."""
     lines, value = statements(root)
     names = list(inputs)
     declared = [f"T {n}_given" for n in names] + [f"float64 {p}" for p in params]
-    loaded = ", ".join(f"{n} = gt_up({n}_given)" for n in names)
-    body = " ".join(["typedef gt_float<T> F;", f"const F {loaded};", *lines,
+    loaded = ", ".join(f"{n} = static_cast<F>({n}_given)" for n in names)
+    kind = "gt_number" if analytic else "gt_float"
+    body = " ".join([f"typedef {kind}<T> F;", f"const F {loaded};", *lines,
                      f"result = T({value})"])
     return elementwise(", ".join(declared), "T result", body, "number.cuh", f"gt_{name}")
+
+
+def device_function(name: str, formula: Formula, static: Key = ()) -> str:
+    """`gt_<name>` of a formula: it takes type T and returns gt_float<T>; parameters come last."""
+    lines, value = statements(formula.graph(static))
+    params = [p for p in formula.params if p not in dict(static)]
+    taken = [f"T {n}_given" for n in formula.inputs] + [f"gt_float<T> {p}" for p in params]
+    return "\n".join([
+        "template <typename T>", f"__device__ inline gt_float<T> gt_{name}({', '.join(taken)}) {{",
+        "  typedef gt_float<T> F;", *[f"  const F {n} = gt_up({n}_given);" for n in formula.inputs],
+        *[f"  {line}" for line in lines], f"  return {value};", "}"])
 
 
 def cuda_path(formula: Formula) -> Path:
@@ -113,7 +127,7 @@ def cuda_path(formula: Formula) -> Path:
             found = kernels[static, absent] = kernel(
                 formula.name + variant, formula.graph(static, absent),
                 [n for i, n in enumerate(formula.inputs) if i not in absent],
-                [p for p in formula.params if p not in dict(static)])
+                [p for p in formula.params if p not in dict(static)], formula.analytic)
         given: list[Any] = [a for a in arrays if a is not None]
         dtypes = {a.dtype for a in given if hasattr(a, "dtype")}
         if len(dtypes) > 1:  # a kernel has one type

@@ -345,7 +345,7 @@ def _source(text: Text, arrays: list[str], params: list[str]) -> str:
         *numbers, *[f"{name} = {number}" for name, number in filled.items()],
         *(rows if rest else ()),
         "if out is None: out = empty(shape, dtype)", *_guarded(text),
-        *(("if len(spare) > 7: spare.clear()", "if out.size <= 1024: spare[shape] = rows")
+        *(("if len(spare) > 15: spare.clear()", "if out.size <= 1024: spare[shape] = rows")
           if rest else ()), "return out"]
     start = [f"def numbers({keywords[2:]}):", *numbers,
              f"return ({''.join(f'{n}, ' for n in names)}), "
@@ -404,7 +404,8 @@ def numpy_path(formula: Formula, dtype: np.dtype | None = None, label: str = "")
                     out is None or (out.dtype is kind and out.flags.c_contiguous)) and (
                     dtype is None or dtype == kind):
                 program = programs.get((kind, static)) or made(kind, static)
-                return program.whole(*arrays, out=out, **params)
+                made_of = program.whole(*arrays, out=out, **params)
+                return made_of if shape or out is not None else made_of[()]
         return _general(formula, made, name, dtype, static, arrays, out, params)
 
     path.made = formula  # type: ignore[attr-defined]

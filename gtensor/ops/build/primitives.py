@@ -96,7 +96,7 @@ PRIMITIVES: dict[str, Primitive] = {
     "sqrt": _function("sqrt", lambda ns, d, y, x: 0.5 * d / y, number=math.sqrt),
     "reciprocal": Primitive(1, "F(1) / {0}", (lambda ns, d, y, x: -(d * (y * y)),), rank=5),
     "exp": _function("exp", lambda ns, d, y, x: d * y),
-    "expm1": _function("expm1", lambda ns, d, y, x: d * (y + 1)),
+    "expm1": _function("expm1", lambda ns, d, y, x: d * ns.exp(x)),  # y + 1 would lose digits
     "log": _function("log", lambda ns, d, y, x: d / x),
     "log1p": _function("log1p", lambda ns, d, y, x: d / (x + 1)),
     "sin": _function("sin", lambda ns, d, y, x: d * ns.cos(x)),
