@@ -300,8 +300,8 @@ _NAMES: dict[str, Any] = {
 class Program:
     """The functions of one graph and one dtype, made from text (`source`).
 
-    `whole(*arrays, out=None, **params)` is for contiguous arrays of one tile, of one shape and of
-    the dtype. `numbers(**params)` gives what `tile(*arrays, out, *numbers, *buffers)` takes besides
+    `whole(*arrays, shape, out=None, **params)` is for arrays of one tile and of the dtype, which
+    broadcast to the shape; `out` is contiguous. `numbers(**params)` gives what `tile(*arrays, out, *numbers, *buffers)` takes besides
     buffers: filled ones first, then those of floats, then those of conditions.
     """
 
@@ -314,6 +314,7 @@ class Program:
         self.floats, self.conditions = text.made["b"], text.made["m"]
         self.source = _source(text, self.arrays, [*uniform, *formula.params])
         self.filled = len(text.filled)
+        self.spare_number: list[ndarray] = []
         names: dict[str, Any] = {
             **_NAMES, "dtype": dtype, "scalar": dtype.type, "array": partial(np.array, dtype=dtype),
             "spare": {}, "buffers": self._buffers}
@@ -322,6 +323,13 @@ class Program:
         exec(compile(self.source, f"<formula {formula.name} {dtype}>", "exec"), names)
         self.whole, self.numbers, self.tile = (
             names[n] for n in ("whole", "numbers", "tile"))
+
+    def number(self, arrays: tuple[Any, ...], params: Params) -> Any:
+        """NumPy's scalar of 0-d arrays, as its functions return it."""
+        out = self.spare_number.pop() if self.spare_number else np.empty((), self.dtype)
+        value = self.whole(*arrays, (), out=out, **params)[()]
+        self.spare_number[:] = [out]
+        return value
 
     def _buffers(self, shape: tuple[int, ...]) -> tuple[ndarray, ...]:
         """What `whole` works in besides the output; small ones are kept for the next call."""
@@ -341,7 +349,7 @@ def _source(text: Text, arrays: list[str], params: list[str]) -> str:
     rest = [*buffers, *masks]
     rows = ["rows = spare.pop(shape, None) or buffers(shape)", f"{', '.join(rest)}, = rows"]
     whole = [
-        f"def whole({', '.join(arrays)}{keywords}, out=None):", f"shape = {arrays[0]}.shape",
+        f"def whole({', '.join([*arrays, 'shape'])}{keywords}, out=None):",
         *numbers, *[f"{name} = {number}" for name, number in filled.items()],
         *(rows if rest else ()),
         "if out is None: out = empty(shape, dtype)", *_guarded(text),
@@ -404,8 +412,9 @@ def numpy_path(formula: Formula, dtype: np.dtype | None = None, label: str = "")
                     out is None or (out.dtype is kind and out.flags.c_contiguous)) and (
                     dtype is None or dtype == kind):
                 program = programs.get((kind, static)) or made(kind, static)
-                made_of = program.whole(*arrays, out=out, **params)
-                return made_of if shape or out is not None else made_of[()]
+                if shape or out is not None:
+                    return program.whole(*arrays, shape, out=out, **params)
+                return program.number(arrays, params)
         return _general(formula, made, name, dtype, static, arrays, out, params)
 
     path.made = formula  # type: ignore[attr-defined]
@@ -422,7 +431,7 @@ def _general(
     arrays = [np.asarray(a) if isinstance(a, np.generic) else a for a in given]
     strong = [a for a in arrays if isinstance(a, ndarray)]
     result = dtype or np.result_type(*[a.dtype for a in strong])
-    shape = np.broadcast_shapes(*[a.shape for a in strong])
+    shape = np.broadcast(*strong).shape
     work = computed_in(np.result_type(result, *[a.dtype for a in strong]))
     if work.kind != "f" or work.itemsize > 8:
         return _plainly(formula, name, result, arrays, shape, out, params)
@@ -431,11 +440,11 @@ def _general(
                      if a is not None and not isinstance(a, ndarray)])
     program = made(work, static, absent, numbers)
     given_numbers = {formula.inputs[i]: arrays[i] for i in numbers}
-    views = [a if a.shape == shape else np.broadcast_to(a, shape) for a in strong]
     if result == work and math.prod(shape) <= settings.tile_elements and (
             all(a.dtype == work for a in strong)) and (
             out is None or (out.dtype == work and out.flags.c_contiguous)):
-        return program.whole(*views, **given_numbers, **params, out=out)
+        return program.whole(*strong, shape, **given_numbers, **params, out=out)
+    views = [a if a.shape == shape else np.broadcast_to(a, shape) for a in strong]
     fresh = out is None
     if out is None:
         out = host().empty(shape, result, name)
