@@ -4,6 +4,7 @@
     python profiling/ladder_overhead.py --only chain        # tiny arrays: the library's own time
     python profiling/ladder_overhead.py --only mlp          # an MLP step against NumPy by hand
     python profiling/ladder_overhead.py --only ops          # single ops at 1e3 and 1e6 elements
+    python profiling/ladder_overhead.py --only activations  # GELU, softplus, ELU at 1e6 elements
     python profiling/ladder_overhead.py --only import       # processes that import gtensor or NumPy
     python profiling/ladder_overhead.py --device cuda       # against PyTorch and CuPy on a GPU
 
@@ -22,6 +23,7 @@ from resource import RUSAGE_CHILDREN, getrusage
 from statistics import median
 from subprocess import run
 from tempfile import TemporaryDirectory
+from time import thread_time
 from typing import Any
 
 import numpy as np
@@ -42,6 +44,8 @@ PROGRAMS = {
     "import gtensor and a sum": "import gtensor as gt; gt.ones((3,)).sum()",
     "import gtensor and a layer": "import gtensor as gt; gt.nn.Linear(3, 2)(gt.ones((4, 3)))",
 }
+ACTIVATIONS = {"gelu": (6.0, 3.0), "softplus": (2.0, 2.0), "elu": (2.0, 2.0)}
+"""At most x PyTorch: forward, and with backward."""
 OPS = ("add", "multiply", "exp", "tanh", "sum")
 SIZES = (1_000, 1_000_000)
 
@@ -58,6 +62,7 @@ def build(options: Options) -> Iterator[tuple[str, Callable[[], Iterator[Part]]]
     if options.device == "cpu":
         yield "memory", lambda: step_memory(options)
         yield "import", lambda: import_cost(options)
+        yield "activations", lambda: activations()
     yield "ops", lambda: single_ops(options)
 
 
@@ -208,6 +213,50 @@ def _one_op(name: str, x: Any, y: Any, plain: str, xp: Any, device: str) -> Ladd
     ladder.compare("gtensor", plain)
     ladder.compare("gtensor, recorded", plain)
     return ladder
+
+
+def activations() -> Iterator[Part]:
+    """(e) Activations of a million float32 against PyTorch, forward and with backward, by the time
+    of this thread."""
+    if not find_spec("torch"):
+        return
+    import torch
+
+    x, g = np.random.default_rng(0).standard_normal((2, 1_000_000)).astype(np.float32)
+    for name, targets in ACTIVATIONS.items():
+        sides = (
+            (getattr(gt.nn.functional, name), gt.tensor(x), gt.tensor(x, requires_grad=True),
+             gt.tensor(g)),
+            (getattr(torch.nn.functional, name), torch.tensor(x),
+             torch.tensor(x, requires_grad=True), torch.tensor(g)))
+        for label, calls, target in zip(
+                ("forward", "with backward"), zip(*map(_both, sides), strict=True), targets,
+                strict=True):
+            yield Figure(f"{name} of 1,000,000, {label}", _ratio(*calls), target, "x PyTorch")
+
+
+def _both(side: tuple[Any, ...]) -> tuple[Callable[[], Any], Callable[[], Any]]:
+    function, x, leaf, g = side
+
+    def step() -> None:
+        leaf.grad = None
+        function(leaf).backward(g)
+
+    return lambda: function(x), step
+
+
+def _ratio(own: Callable[[], Any], other: Callable[[], Any], rounds: int = 25) -> float:
+    """The median ratio of two calls' times on this thread, each pair taken close together."""
+    ratios = []
+    for _ in range(rounds):
+        times = []
+        for call in (own, other):
+            call()  # not timed: the caches of the other
+            start = thread_time()
+            call()
+            times.append(thread_time() - start)
+        ratios.append(times[0] / times[1])
+    return median(ratios)
 
 
 if __name__ == "__main__":

@@ -118,9 +118,7 @@ def cuda_path(formula: Formula) -> Path:
     """The GPU path of a formula: one kernel for each graph, made at its first use."""
     kernels: dict[Any, Elementwise] = {}
 
-    def path(*arrays: Array | Scalar | None, out: Array | None = None, **params: Any) -> Array:
-        static = static_of(params) if params else ()
-        absent = tuple([i for i, a in enumerate(arrays) if a is None])
+    def kernel_of(static: Key, absent: tuple[int, ...]) -> Elementwise:
         found = kernels.get((static, absent))
         if found is None:
             variant = "".join(f"_{v}" for _, v in static if isinstance(v, str) and v != "none")
@@ -128,6 +126,11 @@ def cuda_path(formula: Formula) -> Path:
                 formula.name + variant, formula.graph(static, absent),
                 [n for i, n in enumerate(formula.inputs) if i not in absent],
                 [p for p in formula.params if p not in dict(static)], formula.analytic)
+        return found
+
+    def path(*arrays: Array | Scalar | None, out: Array | None = None, **params: Any) -> Array:
+        static = static_of(params) if params else ()
+        found = kernel_of(static, tuple([i for i, a in enumerate(arrays) if a is None]))
         given: list[Any] = [a for a in arrays if a is not None]
         dtypes = {a.dtype for a in given if hasattr(a, "dtype")}
         if len(dtypes) > 1:  # a kernel has one type
@@ -135,4 +138,5 @@ def cuda_path(formula: Formula) -> Path:
             given = [a.astype(common) if hasattr(a, "dtype") else a for a in given]
         return found(*given, out=out, **params)
 
+    path.kernel_of = kernel_of  # type: ignore[attr-defined]  # for tests, which compile them all
     return path

@@ -26,16 +26,7 @@ from gtensor.ops.build.cpu_tiles import (
     tiles,
     whole_tiles,
 )
-from gtensor.ops.build.formula import (
-    Formula,
-    Key,
-    Node,
-    Trace,
-    evaluate,
-    in_order,
-    is_number,
-    static_of,
-)
+from gtensor.ops.build.formula import Formula, Key, Node, Trace, evaluate, in_order, is_number
 from gtensor.ops.build.primitives import DENSITY_AT_0, PRIMITIVES, ROOT_HALF
 from gtensor.settings import settings
 
@@ -301,8 +292,9 @@ class Program:
     """The functions of one graph and one dtype, made from text (`source`).
 
     `whole(*arrays, shape, out=None, **params)` is for arrays of one tile and of the dtype, which
-    broadcast to the shape; `out` is contiguous. `numbers(**params)` gives what `tile(*arrays, out, *numbers, *buffers)` takes besides
-    buffers: filled ones first, then those of floats, then those of conditions.
+    broadcast to the shape; `out` is contiguous. `numbers(**params)` gives what
+    `tile(*arrays, out, *numbers, *buffers)` takes besides buffers: filled ones first, then those of
+    floats, then those of conditions.
     """
 
     def __init__(self, root: Node, dtype: np.dtype, formula: Formula,
@@ -400,7 +392,10 @@ def numpy_path(formula: Formula, dtype: np.dtype | None = None, label: str = "")
         return programs[key]
 
     def path(*arrays: Array | Scalar | None, out: Array | None = None, **params: Any) -> Array:
-        static = static_of(params) if params else ()
+        static: Key = ()
+        for item in params.items():  # as `static_of`, without a call
+            if type(item[1]) is not float and type(item[1]) is not int:
+                static += (item,)
         shape = kind = None
         for a in arrays:
             if type(a) is not ndarray or (kind is not None and (
