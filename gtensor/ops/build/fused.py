@@ -5,6 +5,8 @@ from __future__ import annotations
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from gtensor.engine.arguments import arguments_of
 from gtensor.engine.namespaces import raw, recorded
 from gtensor.engine.op import Op, op
@@ -16,7 +18,7 @@ from gtensor.ops.build.path_builders import tiled
 from gtensor.ops.build.pointwise import Partial, analytic, partial, pointwise
 
 if TYPE_CHECKING:
-    from gtensor.backend.typing import Array, Path
+    from gtensor.backend.typing import Array, Path, Scalar
     from gtensor.engine.tensor import Tensor
 
 # -- a formula in any namespace --------------------------------------------------------------------
