@@ -80,7 +80,7 @@ def _softplus_inside(dtype: np.dtype, p: float) -> Bounds:
 
 # -- formulas, from which the device functions are made --------------------------------------------
 
-INVERSE_FORMULAS: dict[str, Formula] = {name: Formula(f"{name}_inverse", f) for name, f in {
+_INVERSES: dict[str, Path] = {
     "leaky_relu": lambda ns, y, *, slope: ns.where(ns.greater(y, 0), y, y * (1 / slope)),
     # a quotient: times a reciprocal could be -1 already
     "elu": lambda ns, y, *, alpha: ns.where(ns.less_equal(y, 0), ns.log1p(y / alpha), y),
@@ -89,10 +89,11 @@ INVERSE_FORMULAS: dict[str, Formula] = {name: Formula(f"{name}_inverse", f) for 
     "softplus": lambda ns, y, *, factor, threshold: ns.where(
         ns.greater(y * factor, threshold), y, ns.log(ns.expm1(y * factor)) / factor),
     "tanh": lambda ns, y: ns.atanh(y),
-}.items()}
+}
+INVERSE_FORMULAS = {name: Formula(f"{name}_inverse", f) for name, f in _INVERSES.items()}
 """name -> the input from the output, which lies inside the open range; slope, alpha > 0."""
 
-BY_OUTPUT: dict[str, Formula] = {name: times(f"{name}_by_output", Formula(name, f)) for name, f in {
+_SLOPES: dict[str, Path] = {
     "relu": lambda ns, y: ns.where(ns.less_equal(y, 0), 0, 1),
     "leaky_relu": lambda ns, y, *, slope: ns.where(ns.greater(y, 0), 1, slope),
     "elu": lambda ns, y, *, alpha: ns.where(ns.less_equal(y, 0), y + alpha, 1),
@@ -102,7 +103,8 @@ BY_OUTPUT: dict[str, Formula] = {name: times(f"{name}_by_output", Formula(name, 
     "softplus": lambda ns, y, *, factor, threshold: ns.where(
         ns.greater(y * factor, threshold), 1, -ns.expm1(-(y * factor))),
     "tanh": lambda ns, y: 1 - y * y,
-}.items()}
+}
+BY_OUTPUT = {name: times(f"{name}_by_output", Formula(name, f)) for name, f in _SLOPES.items()}
 """name -> g times the derivative, from the output."""
 
 
