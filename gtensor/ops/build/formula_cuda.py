@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 _ATOM = 9  # ranks: how tight a text binds; the arguments of an operator bind tighter than it
 _SIDES = {"subtract": (4, 5), "divide": (5, 6), "add": (4, 5), "multiply": (5, 6),
-          "where": (2, 1, 1)}
+          "negative": (7,), "sigmoid": (7,), "where": (2, 1, 1)}
 
 
 class _Writer:

@@ -438,6 +438,8 @@ def _general(
     if result == work and math.prod(shape) <= settings.tile_elements and (
             all(a.dtype == work for a in strong)) and (
             out is None or (out.dtype == work and out.flags.c_contiguous)):
+        if not shape and out is None:
+            return program.number(tuple(strong), {**given_numbers, **params})
         return program.whole(*strong, shape, **given_numbers, **params, out=out)
     views = [a if a.shape == shape else np.broadcast_to(a, shape) for a in strong]
     fresh = out is None
