@@ -80,11 +80,7 @@ def _softplus_inside(dtype: np.dtype, p: float) -> Bounds:
 
 # -- formulas, from which the device functions are made --------------------------------------------
 
-<<<<<<< HEAD
-_INVERSE_FORMULAS: dict[str, Path] = {
-=======
 _INVERSES: dict[str, Path] = {
->>>>>>> 365c487eaf5c010c42e2fb7407d60b4c519165fa
     "leaky_relu": lambda ns, y, *, slope: ns.where(ns.greater(y, 0), y, y * (1 / slope)),
     # a quotient: times a reciprocal could be -1 already
     "elu": lambda ns, y, *, alpha: ns.where(ns.less_equal(y, 0), ns.log1p(y / alpha), y),
@@ -94,17 +90,10 @@ _INVERSES: dict[str, Path] = {
         ns.greater(y * factor, threshold), y, ns.log(ns.expm1(y * factor)) / factor),
     "tanh": lambda ns, y: ns.atanh(y),
 }
-<<<<<<< HEAD
-INVERSE_FORMULAS = {name: Formula(f"{name}_inverse", f) for name, f in _INVERSE_FORMULAS.items()}
-"""name -> the input from the output, which lies inside the open range; slope, alpha > 0."""
-
-_BY_OUTPUT: dict[str, Path] = {
-=======
 INVERSE_FORMULAS = {name: Formula(f"{name}_inverse", f) for name, f in _INVERSES.items()}
 """name -> the input from the output, which lies inside the open range; slope, alpha > 0."""
 
 _SLOPES: dict[str, Path] = {
->>>>>>> 365c487eaf5c010c42e2fb7407d60b4c519165fa
     "relu": lambda ns, y: ns.where(ns.less_equal(y, 0), 0, 1),
     "leaky_relu": lambda ns, y, *, slope: ns.where(ns.greater(y, 0), 1, slope),
     "elu": lambda ns, y, *, alpha: ns.where(ns.less_equal(y, 0), y + alpha, 1),
@@ -115,11 +104,7 @@ _SLOPES: dict[str, Path] = {
         ns.greater(y * factor, threshold), 1, -ns.expm1(-(y * factor))),
     "tanh": lambda ns, y: 1 - y * y,
 }
-<<<<<<< HEAD
-BY_OUTPUT = {name: times(f"{name}_by_output", Formula(name, f)) for name, f in _BY_OUTPUT.items()}
-=======
 BY_OUTPUT = {name: times(f"{name}_by_output", Formula(name, f)) for name, f in _SLOPES.items()}
->>>>>>> 365c487eaf5c010c42e2fb7407d60b4c519165fa
 """name -> g times the derivative, from the output."""
 
 
