@@ -56,9 +56,9 @@ def _indexed(shapes: Any, key: Key, **params: Any) -> dict[str, Any]:
 # Where scaling finds nothing, or something odd: planes of six elements, a matrix of a row.
 OWN: dict[str, dict[str, Any]] = {
     **{name: _own(MATRICES) for name in (
-        "cholesky", "cofactor", "det", "eigh", "eigvalsh", "inv", "pinv", "qr", "qr_complete",
+        "cholesky", "cofactor", "det", "eigh", "eigvalsh", "inv", "qr", "qr_complete",
         "slogdet", "svd", "svdvals")},
-    "solve": _own(MATRICES, MATRICES),
+    "pinv": _own(MATRICES, ()), "solve": _own(MATRICES, MATRICES),
     "undiagonal": _own((512,), shape=ROWS),
     "unslice": _own((500, 256), key=(slice(2, 502), slice(0, 512, 2)), shape=ROWS),
     "gather": _indexed(((1024, 512),), (np.arange(0, 1024, 2),)),
