@@ -43,6 +43,7 @@ READERS = {  # the files that may open files themselves, and why
     "memory/trace/timeline_page.py": "text of the package",
     "cli/info.py": "what the system says of its driver", "cli/__init__.py": "/dev/null, to write",
 }
+_NAMESPACES = ("ns", "recorded", "public")  # as the engine names them
 RAW_ARRAYS = {  # the files of nn/ and optim/ that may import numpy, and why
 }
 
@@ -253,6 +254,20 @@ def raw_arrays(package: Path) -> Iterator[str]:
                 yield f"{path.name}:{node.lineno}: touches .{node.attr}; compose ops"
 
 
+def ops_by_name(package: Path) -> Iterator[str]:
+    """The engine calls ops through its namespaces, and only those of `namespaces.NEEDED`."""
+    seam = package / "engine" / "namespaces.py"
+    needed = next((ast.literal_eval(node.value) for node in ast.walk(tree(seam))
+                   if isinstance(node, ast.Assign) and _name_of(node.targets[0]) == "NEEDED"), ())
+    for path in (package / "engine").rglob("*.py"):
+        if path.name in ("methods.py", "op.py"):  # Tensor's methods; what registers an op
+            continue
+        for node in ast.walk(tree(path)):
+            if (isinstance(node, ast.Attribute) and _name_of(node.value) in _NAMESPACES
+                    and node.attr not in (*needed, "backward")):  # `backward` is the walk
+                yield f"{path.name}:{node.lineno}: calls {node.attr}; add it to NEEDED, or do not"
+
+
 def guesses(package: Path) -> Iterator[str]:
     """Ownership is proven by holds, never guessed from Python's reference counts."""
     for path in sources(package):
@@ -286,7 +301,7 @@ def sizes(package: Path) -> Iterator[str]:
 
 RULES = {rule.__name__: rule for rule in (
     upward, circles, apart, array_libraries, eager_cupy, kernel_text, memory_from_ops, raw_arrays,
-    guesses, unbounded_reads, sizes)}
+    ops_by_name, guesses, unbounded_reads, sizes)}
 
 
 @pytest.mark.parametrize("rule", RULES)
@@ -319,6 +334,7 @@ PLANTED = {  # rule -> (file, text that breaks it once, and a harmless look-alik
     "memory_from_ops": ("ops/a.py", "from gtensor import memory\n"),
     "raw_arrays": ("nn/a.py", "import numpy as np\n"),
     "raw_arrays, behind a tensor": ("nn/a.py", "def f(x):\n    return x._array\n"),
+    "ops_by_name": ("engine/d.py", "def f(ns, x):\n    return ns.matmul(x, ns.add(x, x))\n"),
     "guesses": ("engine/a.py", "import sys\nx = sys.getrefcount([])\n"),
     "unbounded_reads": ("memory/a.py", "x = open('y')\n"),
     "unbounded_reads, of a path": ("nn/a.py", "from pathlib import Path\nPath('y').read_bytes()\n"),
@@ -330,6 +346,8 @@ HARMLESS = {
                  "if TYPE_CHECKING:\n    from gtensor.ops import add\n",
     "ops/b.py": "'''Reads kernels/ by name.'''\nfrom gtensor.engine import b\nfrom .a import x\n"
                 "x = 'activation.cuh'\n",
+    "engine/namespaces.py": "NEEDED = ('add',)\nrecorded = 1\n",
+    "engine/e.py": "def f(self, x):\n    return self.ns.add(x, x.matmul(x))\n",
     "engine/c.py": "from gtensor.engine import a\n",
     "memory/b.py": "def f(x):\n    return x.open(), read_text(x)\n",
     "nn/b.py": "'''x._array'''\nfrom gtensor.ops import b\n",

@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 import gtensor
+from gtensor.system.bus import METHODS
 
 ROOT = Path(__file__).parents[1]
 PAGES = ("README.md", "CONTRIBUTING.md", "docs/guide.md")  # whose Python blocks run
@@ -49,6 +50,13 @@ def test_every_block_runs(name: str, tmp_path: Path) -> None:
     assert ran.returncode == 0, ran.stderr
     openings = page.read_text(encoding="utf-8").count("```python")
     assert ran.stdout.count("ran the block after line") == openings > 0
+
+
+def test_every_method_of_a_listener_is_in_the_table() -> None:
+    table = (ROOT / "docs/design.md").read_text(encoding="utf-8")
+    rows = [line.split("|")[1] for line in table.splitlines() if line.startswith("| `")]
+    assert [f"`{method}`" for method in METHODS if not any(f"`{method}`" in row for row in rows)
+            ] == []
 
 
 def test_a_block_that_raises_is_reported_with_its_line(tmp_path: Path) -> None:

@@ -134,6 +134,7 @@ class Op:
     def call(self) -> Callable[..., Tensor]:
         """The function that runs the op, written at the first call; `self(...)` calls it, too."""
         call = written_call(self)
+        call.__doc__ = self.__doc__
         object.__setattr__(self, "__class__", type("Op", (Op,), {"__call__": staticmethod(call)}))
         for holder, name in self._callers:
             setattr(holder, name, call)
@@ -148,7 +149,12 @@ class Op:
     def serve(self, holder: object, name: str) -> None:
         """Make `holder.name` the function that runs the op."""
         self._callers.append((holder, name))
-        setattr(holder, name, lambda *inputs, **params: self.call(*inputs, **params))
+
+        def first(*inputs: Any, **params: Any) -> Tensor:
+            return self.call(*inputs, **params)
+
+        first.__name__, first.__doc__ = self.name, self.__doc__
+        setattr(holder, name, first)
 
     def __call__(self, *inputs: Operand | None, **params: Any) -> Tensor:
         return self.call(*inputs, **params)

@@ -28,7 +28,7 @@ class Place:
         """The handle's node; raises GradientError if another handle has overwritten its values.
 
         Code that reads the node together with the values calls this, or compares the versions as
-        `apply` does. A consumed handle keeps its node.
+        `bind` does. A consumed handle keeps its node.
         """
         if not isinstance(self._array, Consumed) and self._version != self._storage.version:
             self._check_version(reader)

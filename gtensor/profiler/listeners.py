@@ -14,7 +14,7 @@ import numpy as np
 
 from gtensor.backend import device_of, nvtx
 from gtensor.engine.errors import GradientError
-from gtensor.system.bus import BatchEvent, OpEvent, PhaseEvent, bus
+from gtensor.system.bus import BatchEvent, OpEvent, PhaseEvent, Registered, bus
 
 T = TypeVar("T")
 
@@ -177,9 +177,9 @@ class SavedArrays:
 def start(level: int) -> None:
     """Register the listeners of `GTENSOR_DEBUG=level` for the rest of the program."""
     if level >= 2:
-        bus.add(Printer(source=level >= 4))
+        bus.add(Registered(Printer(source=level >= 4)))
     if level >= 3:
-        bus.add(SavedArrays())
+        bus.add(Registered(SavedArrays()))
 
 
 def _checksum(array: Any) -> int:

@@ -15,7 +15,6 @@ import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from difflib import get_close_matches
 from types import CodeType, SimpleNamespace
 from typing import Any, TypeAlias, TypeVar
 
@@ -39,6 +38,8 @@ KINDS = {  # attribute of `bus` -> the methods that make an object a listener of
     "leaves": ("gradient_complete",),
 }
 METHODS = tuple(method for methods in KINDS.values() for method in methods)
+_ALIKE = 3  # letters in which a misspelt method agrees with the one meant
+_BEGINNINGS = {method[:_ALIKE] for method in METHODS}
 
 
 class ListenerError(RuntimeError):
@@ -60,13 +61,26 @@ class _Here(threading.local):
 here = _Here()
 
 
-class _Registered:
-    """A listener, once for each time that it was registered."""
+def _nothing(event: object) -> None:
+    """In the place of a method that a listener lacks."""
 
-    __slots__ = ("listener",)
+
+def _method(listener: object, name: str) -> Told:
+    found = getattr(listener, name, _nothing)
+    return found if callable(found) else _nothing
+
+
+class Registered:
+    """A listener, once for each time that it is registered: by kind its method or pair of them."""
+
+    __slots__ = ("told",)
 
     def __init__(self, listener: object) -> None:
-        self.listener = listener
+        self.told: dict[str, Any] = {}
+        for kind, names in KINDS.items():
+            methods = tuple(_method(listener, name) for name in names)
+            if any(method is not _nothing for method in methods):
+                self.told[kind] = methods if len(methods) > 1 else methods[0]
 
 
 class Bus:
@@ -78,7 +92,7 @@ class Bus:
 
     __slots__ = ("_lock", "listeners", *KINDS)
 
-    listeners: tuple[_Registered, ...]
+    listeners: tuple[Registered, ...]
     ops: tuple[tuple[Told, Told], ...]
     phases: tuple[tuple[Told, Told], ...]
     memory: tuple[tuple[Told, Told], ...]
@@ -94,37 +108,22 @@ class Bus:
         self.listeners = ()
         self._sort()
 
-    def add(self, listener: object) -> _Registered:
+    def add(self, registered: Registered) -> None:
         """Register a listener, after those that are registered already."""
-        registered = _Registered(listener)
         with self._lock:
             self.listeners = (*self.listeners, registered)
             self._sort()
-        return registered
 
-    def remove(self, registered: _Registered) -> None:
-        """Undo an `add`; a second time it does nothing."""
+    def remove(self, registered: Registered) -> None:
+        """Undo an `add`; without one, or a second time, it does nothing."""
         with self._lock:
             self.listeners = tuple(one for one in self.listeners if one is not registered)
             self._sort()
 
     def _sort(self) -> None:
-        for kind, methods in KINDS.items():
-            found: list[Any] = []
-            for registered in self.listeners:  # read anew for each kind: a handler may add one
-                told = [_method(registered.listener, method) for method in methods]
-                if any(one is not _nothing for one in told):
-                    found.append(told[0] if len(told) == 1 else tuple(told))
-            setattr(self, kind, tuple(found))
-
-
-def _nothing(event: object) -> None:
-    """In the place of a method that a listener lacks."""
-
-
-def _method(listener: object, name: str) -> Told:
-    found = getattr(listener, name, _nothing)
-    return found if callable(found) else _nothing
+        for kind in KINDS:  # the listeners are read for each: a handler may add or remove one
+            setattr(self, kind, tuple(registered.told[kind] for registered in self.listeners
+                                      if kind in registered.told))
 
 
 bus = Bus()
@@ -153,8 +152,9 @@ def listen(listener: Listener) -> Iterator[Listener]:
     Raises TypeError for an object without any of these methods, or with a misspelt one.
     """
     _check(listener)
-    registered = bus.add(listener)
+    registered = Registered(listener)
     try:
+        bus.add(registered)
         yield listener
     finally:
         try:
@@ -166,10 +166,12 @@ def listen(listener: Listener) -> Iterator[Listener]:
 
 def _check(listener: object) -> None:
     """Raise TypeError for an object that would not be told of what it wants."""
+    from difflib import get_close_matches  # late: programs without a listener need not load it
+
     name = type(listener).__name__
     own = {method for method in METHODS if _method(listener, method) is not _nothing}
     for other in dir(listener):
-        if other.startswith("_") or other in METHODS:
+        if other in METHODS or other[:_ALIKE] not in _BEGINNINGS:
             continue
         meant = next(iter(get_close_matches(other, METHODS, 1, 0.85)), None)
         if meant is not None and meant not in own and callable(getattr(listener, other, None)):

@@ -51,7 +51,7 @@ def allocator(monkeypatch):
     monkeypatch.setattr(cuda_streams, "driver", _Driver)
     monkeypatch.setattr(cupy.cuda, "Device", Current())
     device = _Device(arena)
-    monkeypatch.setattr(cuda, "get_device", lambda name: device)
+    monkeypatch.setattr(cuda, "cuda_device", lambda index: device)
     cuda._install_allocator.__wrapped__()
     return installed[0], arena
 

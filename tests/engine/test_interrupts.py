@@ -123,6 +123,7 @@ def blocks():
         "no_grad": block(gt.no_grad), "enable_grad": block(gt.enable_grad),
         "decorated": decorated, "anomaly": block(gt.detect_anomaly),
         "settings": block(lambda: gt.settings.override(debug=1, tile_elements=7)),
+        "listen": block(lambda: gt.listen(Listener())),
         "phase": block(lambda: phase("backward")),
     }
 
@@ -137,11 +138,11 @@ class Listener:
 @pytest.mark.parametrize("name", blocks())
 def test_an_interrupt_at_any_point_of_a_block_ends_it(name):
     def state():
-        return (STATE.grad_enabled, bus.gradients, gt.settings.debug, gt.settings.tile_elements,
+        return (STATE.grad_enabled, bus.listeners, gt.settings.debug, gt.settings.tile_elements,
                 here.phase)
 
-    before = state()
     with gt.listen(Listener()):
+        before = state()
         for place in itertools.count(1):
             there = interrupt_after(place, blocks()[name])
             found, STATE.grad_enabled = state(), True

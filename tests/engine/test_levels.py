@@ -15,7 +15,7 @@ from torch.func import vmap as torch_vmap
 
 import gtensor as gt
 from gtensor.engine.context import STATE
-from gtensor.engine.errors import LevelError
+from gtensor.engine.op import registry
 from gtensor.engine.transforms import batched, dual
 
 pytestmark = pytest.mark.filterwarnings("ignore:`torch.jit.script` is deprecated")
@@ -176,7 +176,7 @@ def test_handles_that_left_their_transform_are_refused() -> None:
     gt.vmap(lambda x: left.append(x) or x * 2)(x)
     for use in (lambda: left[0] + 1, lambda: 1 + left[0], lambda: x * left[0],
                 lambda: left[0].sum(), lambda: gt.jvp(lambda y: y * left[0], (x[0],), (x[0],))):
-        with pytest.raises(LevelError, match=r"from within vmap\(\) after that had ended"):
+        with pytest.raises(gt.LevelError, match=r"from within vmap\(\) after that had ended"):
             use()
     assert STATE.levels == ()
 
@@ -188,7 +188,7 @@ def test_handles_that_left_their_transform_are_refused() -> None:
 @pytest.mark.parametrize("transform", ["vmap", "jvp"])
 def test_memory_is_refused_within_a_transform(transform: str, use) -> None:
     x = pair(3, 4)[0]
-    with pytest.raises(LevelError, match="within a transform"):
+    with pytest.raises(gt.LevelError, match="within a transform"):
         gt.vmap(use)(x) if transform == "vmap" else gt.jvp(use, (x,), (x,))
     assert STATE.levels == ()
 
@@ -199,7 +199,7 @@ def test_writes_are_refused_within_a_transform(write) -> None:
     x = pair(3, 4)[0]
     before = x.tolist()
     for run in (lambda: gt.vmap(write)(x), lambda: gt.jvp(write, (x,), (x,))):
-        with pytest.raises(LevelError):
+        with pytest.raises(gt.LevelError):
             run()
     assert x.tolist() == before
 
@@ -238,12 +238,12 @@ def test_an_op_without_a_rule_is_named() -> None:
                       backward=lambda ns, step, g: step.give(0, g), samples=None)
     x = pair(3, 4)[0]
     try:
-        with pytest.raises(LevelError, match=r"rule_less has no batch rule, which vmap\(\) needs"):
+        with pytest.raises(gt.LevelError, match="rule_less has no batch rule"):
             gt.vmap(rule_less)(x)
-        with pytest.raises(LevelError, match=r"rule_less has no tangent rule, which jvp\(\) needs"):
+        with pytest.raises(gt.LevelError, match="rule_less has no tangent rule"):
             gt.jvp(rule_less, (x,), (x,))
     finally:
-        del gt.engine.op.registry["rule_less"]
+        del registry["rule_less"]
 
 
 # -- what is left behind ---------------------------------------------------------------------------

@@ -21,6 +21,7 @@ from gtensor.backend.streams import SimulatedStream
 from gtensor.engine import backward, complete
 from gtensor.engine.tape import Node, Record
 from gtensor.memory import Arena
+from gtensor.profiler.listeners import SavedArrays
 from gtensor.system import bus as bus_module
 from gtensor.system.bus import METHODS, bus
 
@@ -89,6 +90,21 @@ def test_a_training_step_is_told_in_pairs_and_computes_the_same():
     assert {(e.name, e.module) for e in ops if e.phase == "backward"} >= {
         ("linear", "Net.first"), ("linear", "Net.rest.0"), ("relu", "Net"), ("mean", "")}
     assert not bus.listeners and not any(getattr(bus, kind) for kind in bus_module.KINDS)
+
+
+@pytest.mark.gpu
+def test_a_training_step_on_a_gpu_is_told_and_computes_the_same():
+    alone = training()
+    told, gradients, blocks = Everything(), Gradients(), Blocks()
+    with gt.listen(told), gt.listen(gradients), gt.listen(SavedArrays()):
+        heard = training()
+    assert all(np.array_equal(a, b) for a, b in zip(alone, heard, strict=True))
+    paired(told.events)
+    assert len(gradients.after) == 2 * 6  # leaves of two passes
+    with gt.listen(blocks):
+        training()
+        gc.collect()
+    assert blocks.made and {event.device for event in blocks.made} == {"cuda:0"} and blocks.gone
 
 
 def test_planted_fault_an_end_that_is_not_told_is_noticed():
@@ -257,12 +273,15 @@ class Gradients:
     def op_ends(self, event):
         self.rules += event.phase == "backward"
 
+    def phase_begins(self, event):
+        self.complete.clear()
+
     def gradient_written(self, event):
         assert event.node not in self.complete, "a gradient was added to one that was complete"
 
     def gradient_complete(self, event):
         assert event.node not in self.complete and not isinstance(event.node, Record)
-        self.complete[event.node] = np.array(event.array)
+        self.complete[event.node] = event.node.device.to_numpy(event.array).copy()
         self.after.append(self.rules)
 
 

@@ -14,6 +14,7 @@ from gtensor.backend import get_device
 from gtensor.engine import bind as applying
 from gtensor.engine.op import registry
 from gtensor.engine.slots import RawStep
+from gtensor.system.bus import KINDS, METHODS, listen
 
 from . import records
 from .cases import THROUGH, names
@@ -40,6 +41,31 @@ def test_nothing_is_left_of_any_run() -> None:
     lines = [line for op in records.recorded(records.COUNTS).values() for line in op.values()]
     assert not any("left" in line or "held after" in line
                    for line in lines if isinstance(line, dict))
+
+
+class Nothing:
+    """A listener that does nothing, of all events but blocks, which the counting resource lacks."""
+
+    def __getattr__(self, name: str) -> Any:
+        if name not in METHODS or name in KINDS["memory"]:
+            raise AttributeError(name)
+        return lambda event: None
+
+
+@pytest.mark.thorough
+def test_listening_changes_neither_values_nor_counts() -> None:
+    """Of every third case, since all of them take as long as the rest of this file."""
+    with listen(Nothing()):
+        for name in names()[::3]:
+            assert not records.changes(name, measured_on_cpu(name))
+
+
+def test_planted_fault_a_listener_that_takes_a_copy_is_found() -> None:
+    def copying(op: Any, phase: str, path: Any, args: Any, params: Any = {}) -> Any:  # noqa: B006
+        return get_device("cpu").copy(path(*args, **params))
+
+    with listen(Nothing()), patch.object(applying, "heard", copying):
+        assert records.changes("tanh", measured_on_cpu("tanh"))
 
 
 # -- the count of arrays ---------------------------------------------------------------------------

@@ -72,6 +72,18 @@ def test_without_the_package_there_are_no_ranges(logger: Path, tmp_path: Path) -
     assert run(missing + PROGRAM, tmp_path, logger, GTENSOR_NVTX="1") == ("False", [])
 
 
+def test_ops_have_ranges_with_their_modules(logger: Path, tmp_path: Path) -> None:
+    program = ("import gtensor as gt\n"
+               "net = gt.nn.Sequential(gt.nn.Linear(2, 2))\n"
+               "with gt.profiler.nvtx_ranges():\n    net(gt.ones((1, 2))).sum().backward()")
+    inner = ["sum backward", "Sequential.0 linear backward"]
+    opened = ["Sequential.0 linear forward", "Sequential sum forward", "backward", *inner]
+    _, ranges = run(program, tmp_path, logger)
+    assert [line.removeprefix("push gtensor ") for line in ranges if line.startswith("push")] == [
+        label.replace("Sequential sum", "sum") for label in opened]
+    assert ranges.count("pop gtensor") == len(opened) and ranges[-1] == "pop gtensor"
+
+
 def test_attributes_are_prepared_once_per_label(logger: Path, tmp_path: Path) -> None:
     program = PROGRAM + "print(sorted(nvtx._attributes))"
     printed, _ = run(program, tmp_path, logger)

@@ -32,7 +32,7 @@ from gtensor.memory.trace.lifetimes import (
     unknown_life,
 )
 from gtensor.memory.trace.owners import NOT_FOUND, Found, objects_of, present, uses
-from gtensor.system.bus import PhaseEvent, SegmentEvent, bus, here
+from gtensor.system.bus import PhaseEvent, Registered, SegmentEvent, bus, here
 from gtensor.system.fork_safety import free_at_forks
 from gtensor.system.frees import FreeListener
 from gtensor.system.source_line import line_of, user_frame
@@ -99,7 +99,8 @@ class Timeline(Adaptor):
         self.unknown = self._total - sum(made.size for made in self._live.values())
         self._start = perf_counter_ns()
         self._open = True
-        self._hearing = bus.add(_Hears(self))
+        self._hearing = Registered(_Hears(self))
+        bus.add(self._hearing)
 
     # -- recording --------------------------------------------------------------------------------
 

@@ -8,17 +8,17 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from gtensor.backend import device_of
 from gtensor.engine.op import op
 from gtensor.engine.samples import Sample
 from gtensor.engine.tensor import Tensor
 from gtensor.ops.arrange.index_keys import Key, described, filled, normalized, rows_of, sample
 from gtensor.ops.arrange.scatter import added
 from gtensor.ops.arrange.shape import axis_index, first_tangent, linear_tangent
-from gtensor.ops.build.path_builders import settled
+from gtensor.ops.build.path_builders import placed, settled
 from gtensor.settings import settings
 
 if TYPE_CHECKING:
+    from gtensor.backend import Device
     from gtensor.backend.typing import Array
     from gtensor.engine.typing import Namespace, Operand, Step
 
@@ -79,10 +79,11 @@ slice = op(
 
 
 def _unslice_path(
-    g: Array, *, key: Key, shape: tuple[int, ...], out: Array | None = None, beta: float = 0.0
+    device: Device, g: Array, *, key: Key, shape: tuple[int, ...], out: Array | None = None,
+    beta: float = 0.0
 ) -> Array:
     if out is None or not beta:
-        out = device_of(g).empty(shape, g.dtype, "unslice") if out is None else out
+        out = device.empty(shape, g.dtype, "unslice") if out is None else out
         out[...] = 0
         out[key] = g
     else:
@@ -91,7 +92,7 @@ def _unslice_path(
 
 
 unslice = op(
-    "unslice", cpu=_unslice_path, gpu=_unslice_path, complex=True,
+    "unslice", **placed(_unslice_path), complex=True,
     backward=lambda ns, step, g: step.give(0, ns.slice(g, key=step.params["key"])),
     tangent=linear_tangent("unslice"),
     samples=_adjoint_samples(_SLICES),
@@ -102,16 +103,18 @@ unslice = op(
 # -- index arrays: a copy, and its adjoint ---------------------------------------------------------
 
 
-def _gather_path(x: Array, *indices: Array, key: Key, out: Array | None = None) -> Array:
+def _gather_path(
+    device: Device, x: Array, *indices: Array, key: Key, out: Array | None = None
+) -> Array:
     key = filled(key, indices)
     rows = rows_of(x, key)
     if rows is not None:
         source, places = rows
         if out is None:
-            out = device_of(x).empty((places.size, *source.shape[1:]), x.dtype, "gather")
+            out = device.empty((places.size, *source.shape[1:]), x.dtype, "gather")
         return np.take(source, places, axis=0, out=out, mode="clip")  # "raise" would buffer `out`
     axis = _lone_axis(x, key)
-    return settled(x[key], out) if axis is None else _take(x, key, axis, out)
+    return settled(x[key], out) if axis is None else _take(device, x, key, axis, out)
 
 
 def _lone_axis(x: Array, key: Key) -> int | None:
@@ -126,14 +129,14 @@ def _lone_axis(x: Array, key: Key) -> int | None:
     return others[0] if whole else None
 
 
-def _take(x: Array, key: Key, axis: int, out: Array | None) -> Array:
+def _take(device: Device, x: Array, key: Key, axis: int, out: Array | None) -> Array:
     """The slices at places along an axis. Raises IndexError for one out of range."""
     places, size = key[axis], x.shape[axis]
     shape = (*x.shape[:axis], *places.shape, *x.shape[axis + 1:])
     if out is None:
         if prod(shape) * x.itemsize < settings.arena_min_bytes:
             return x[key]
-        out = device_of(x).empty(shape, x.dtype, "gather")
+        out = device.empty(shape, x.dtype, "gather")
     if places.size:
         low, high = places.min(), places.max()
         if low < -size or high >= size:
@@ -162,7 +165,7 @@ _GATHERS: Cases = (
 _MASKED = ((2, 3), (builtins.slice(None), np.array([True, False, True])))
 
 gather = op(
-    "gather", inputs="x indices", variadic=True, cpu=_gather_path, gpu=_gather_path, complex=True,
+    "gather", inputs="x indices", variadic=True, **placed(_gather_path), complex=True,
     saves={"x": "indices"}, backward=_gather_backward, tangent=first_tangent("gather"),
     samples=_samples((*_GATHERS, _MASKED)), reference=_reference,
     doc="x[key] where the key holds integer or boolean arrays: a copy. The arrays are the further "
@@ -171,15 +174,15 @@ gather = op(
 
 
 def _scatter_add_path(
-    g: Array, *indices: Array, key: Key, shape: tuple[int, ...], out: Array | None = None,
-    beta: float = 0.0,
+    device: Device, g: Array, *indices: Array, key: Key, shape: tuple[int, ...],
+    out: Array | None = None, beta: float = 0.0,
 ) -> Array:
-    return added(g, filled(key, indices), shape, "scatter_add", out, beta)
+    return added(device, g, filled(key, indices), shape, "scatter_add", out, beta)
 
 
 scatter_add = op(
-    "scatter_add", inputs="g indices", variadic=True, cpu=_scatter_add_path, gpu=_scatter_add_path,
-    complex=True, saves={"g": "indices"},
+    "scatter_add", inputs="g indices", variadic=True, **placed(_scatter_add_path), complex=True,
+    saves={"g": "indices"},
     backward=lambda ns, step, g: step.give(0, ns.gather(g, *step.saved, key=step.params["key"])),
     tangent=first_tangent("scatter_add"),
     samples=_adjoint_samples(_GATHERS),

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from gtensor.backend import device_of
 from gtensor.engine import in_place
 from gtensor.engine.interchange import given_values
 from gtensor.engine.op import op, registry
@@ -24,10 +23,11 @@ from gtensor.ops.arrange.index_keys import (
     unique,
 )
 from gtensor.ops.arrange.shape import reshape
-from gtensor.ops.build.path_builders import settled
+from gtensor.ops.build.path_builders import placed, settled
 from gtensor.ops.build.pointwise import zero_tangent
 
 if TYPE_CHECKING:
+    from gtensor.backend import Device
     from gtensor.backend.typing import Array, Params, Scalar
     from gtensor.engine.typing import Namespace, Operand, Step, Values
 
@@ -46,14 +46,15 @@ def assign(name: str, target: Tensor, other: Operand) -> Tensor:
 
 
 def _set_item_path(
-    x: Array, value: Array | Scalar, *indices: Array, key: Key, out: Array | None = None
+    device: Device, x: Array, value: Array | Scalar, *indices: Array, key: Key,
+    out: Array | None = None,
 ) -> Array:
     key = filled(key, indices)
     if out is None:
-        out = device_of(x).copy(x, label="set_item")
+        out = device.copy(x, label="set_item")
     elif out is not x:
         out[...] = x
-    value = device_of(out).assignable(value, out.dtype)
+    value = device.assignable(value, out.dtype)
     rows = rows_of(out, key)
     if rows is None:
         out[key] = value
@@ -64,25 +65,26 @@ def _set_item_path(
 
 
 def _set_item_gpu(
-    x: Array, value: Array | Scalar, *indices: Array, key: Key, out: Array | None = None
+    device: Device, x: Array, value: Array | Scalar, *indices: Array, key: Key,
+    out: Array | None = None,
 ) -> Array:
     """Equal places get equal values, those of the last write to each: threads write in no order."""
     if getattr(value, "ndim", 0) and not unique(indices):
         selected = Selection(filled(key, indices), x.shape)
         first, lead = selected.place, len(selected.lead)
-        xp = device_of(x).xp
+        xp = device.xp
         each = xp.broadcast_to(value, selected.shape)
         rows = each.reshape((*each.shape[:first], prod(selected.lead), *each.shape[first + lead:]))
         _, last = selected.last_writes(xp)
         value = rows.take(last.reshape(-1), axis=first).reshape(each.shape)
-    return _set_item_path(x, value, *indices, key=key, out=out)
+    return _set_item_path(device, x, value, *indices, key=key, out=out)
 
 
 def _last_writes(
-    *indices: Array, key: Key, shape: tuple[int, ...], out: Array | None = None
+    device: Device, *indices: Array, key: Key, shape: tuple[int, ...], out: Array | None = None
 ) -> Array:
     selected = Selection(filled(key, indices), shape)
-    number, last = selected.last_writes(device_of(indices[0]).xp)
+    number, last = selected.last_writes(device.xp)
     return settled(selected.along(number == last), out)
 
 
@@ -115,7 +117,7 @@ _REPEATED = (((4, 3), (np.array([0, 2, 0, 3, 2]),)),
              ((2, 3, 3), (slice(None), np.array([0, 0, 1]), slice(1, None), None)))
 
 last_writes = op(
-    "last_writes", inputs="indices", variadic=True, cpu=_last_writes, gpu=_last_writes,
+    "last_writes", inputs="indices", variadic=True, **placed(_last_writes),
     backward=None, tangent=zero_tangent,
     samples=[sample((), key, shape=shape) for shape, key in _REPEATED],
     doc="Whether a write x[key] = value is the last one to its place in an x of `shape`; the "
@@ -123,8 +125,9 @@ last_writes = op(
 )
 
 set_item_op = op(
-    "set_item", inputs="x value indices", variadic=True, cpu=_set_item_path, gpu=_set_item_gpu,
-    complex=True, saves={"x": "indices", "value": "indices"},
+    "set_item", inputs="x value indices", variadic=True,
+    **placed(_set_item_path, _set_item_gpu), complex=True,
+    saves={"x": "indices", "value": "indices"},
     backward=_set_item_backward, tangent=_set_item_tangent,
     samples=[sample(((5,), (3,)), (slice(1, 4),)),
              sample(((3, 5), ()), (1,)),

@@ -32,7 +32,8 @@ def _discrete(
     gpu: Path | None = None, tangent: Tangent | None = zero_tangent
 ) -> Op:
     return op(name, cpu=ufunc(function), gpu=gpu or cupy_function(function.__name__),
-              backward=None, tangent=tangent, batch=broadcasting, samples=samples, reference=reference,
+              backward=None, tangent=tangent, batch=broadcasting, samples=samples,
+              reference=reference,
               doc=f"{doc}, elementwise{' with broadcasting' * (function.nin > 1)}.")
 
 

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 # -- CPU: tiles of whole rows --------------------------------------------------------------------
 
 
+_PACK = 10000  # elements of short rows that meet a parameter at once: more than NumPy's buffer
 _NEAR = 2.0  # deviations between 0 and a mean that takes nothing from the precision
 
 
@@ -38,7 +39,12 @@ class _Rows:
         self.columns = prod(self.row)
         self.work = computed_in(x.dtype)
         # two tiles' worth: beside the arrays, there are at most two work buffers in the cache
-        self._limit = max(1, 2 * settings.tile_elements // max(1, self.columns))
+        limit = max(1, 2 * settings.tile_elements // max(1, self.columns))
+        # groups of short rows, where a tile has several: then nearly all of it is in whole groups
+        self._pack = _PACK // self.columns if 0 < self.columns < 256 else 1
+        if min(limit, prod(self.lead)) < 2 * self._pack:
+            self._pack = 1
+        self._limit = limit // self._pack * self._pack
         self._scratch: dict[int, Scratch] = {}
 
     def tiles(self) -> Iterator[Tile]:
@@ -66,8 +72,16 @@ class _Rows:
         return self.buffer(which, part.size // self.columns)
 
     def flat(self, weight: Array | None) -> Array | None:
-        """A parameter as one row."""
-        return None if weight is None else weight.reshape(-1).astype(self.work, copy=False)
+        """A parameter as one row, or for short rows as `_pack` of them."""
+        if weight is None:
+            return None
+        row = weight.reshape(-1).astype(self.work, copy=False)
+        return row if self._pack == 1 else np.tile(row, self._pack)
+
+    def along(self, function: np.ufunc, part: np.ndarray, row: np.ndarray, out: np.ndarray) -> None:
+        """out = function(part, row) for each row; `row` from `flat`, `out` contiguous."""
+        columns = self.columns if len(part) % self._pack else row.size
+        function(part.reshape(-1, columns), row[:columns], out=out.reshape(-1, columns))
 
     def centred(self, x: np.ndarray, mean: Array | None, key: Tile, which: int) -> np.ndarray:
         """x - mean of the tile, in work buffer `which`; x itself where there is no mean."""
@@ -129,9 +143,9 @@ def forward_cpu(
             rstd[key] = inverse.reshape(rstd[key].shape)
             np.multiply(part, inverse, out=y)
             if w is not None:
-                y *= w
+                rows.along(np.multiply, y, w, y)
             if b is not None:
-                y += b
+                rows.along(np.add, y, b, y)
             _store(out, key, y)
     return out, mean, rstd
 
@@ -169,7 +183,8 @@ def dx_cpu(
         for key in rows.tiles():
             h, grad, inverse = rows.target(out, key, 1), rows.read(g, key), rstd[key].reshape(-1, 1)
             if w is not None:
-                grad = np.multiply(grad, w, out=h)
+                rows.along(np.multiply, grad, w, h)
+                grad = h
             part, center = rows.near(x, mean, inverse, key)
             slope, level = _projection(grad, part, center, inverse, mean is not None)
             np.subtract(grad, np.multiply(part, slope, out=rows.buffer(0, len(part))), out=h)
@@ -192,9 +207,13 @@ def dweight_cpu(
     with np.errstate():
         broadcast_directly(rows.columns)
         for key in rows.tiles():
-            part = rows.centred(x, mean, key, 0)
-            part = np.multiply(part, rows.read(g, key), out=rows.buffer(0, len(part)))
-            total += rstd[key].reshape(-1) @ part
+            inverse = rstd[key].reshape(-1)
+            part, center = rows.near(x, mean, inverse[:, None], key)
+            grad = rows.read(g, key)
+            total += inverse @ np.multiply(part, grad, out=rows.buffer(0, len(part)))
+            if center is not None:
+                inverse = inverse * center[:, 0]
+                total -= inverse @ grad
     out[...] = total.reshape(rows.row)
     return out
 

@@ -5,7 +5,9 @@ from __future__ import annotations
 from math import prod
 from typing import TYPE_CHECKING, Any
 
-from gtensor.backend import device_of, host
+import numpy as np
+
+from gtensor.backend import host
 from gtensor.backend.cuda import cupy
 from gtensor.engine.op import op
 from gtensor.engine.samples import Sample, normal
@@ -17,14 +19,16 @@ from gtensor.ops.pool.mixing import matrix as matrix_of
 from gtensor.settings import settings
 
 if TYPE_CHECKING:
+    from types import ModuleType
+
     from gtensor.backend.typing import Array
     from gtensor.engine.typing import Namespace, Step
     from gtensor.ops.build.cpu_tiles import Tile
 
 
-def _add_terms(matrix: Mixing, axis: int, x: Array, total: Array) -> None:
+def _add_terms(xp: ModuleType, matrix: Mixing, axis: int, x: Array, total: Array) -> None:
     """total += the matrix times x, along a negative axis."""
-    xp, after = device_of(x).xp, (slice(None),) * (-axis - 1)
+    after = (slice(None),) * (-axis - 1)
     for term in matrix.terms:
         if isinstance(term.of, slice):
             key: Tile = (..., term.of, *after)
@@ -58,7 +62,7 @@ def _resample_cpu(
             total[...] = 0
         elif wide is not None:
             total[...] = result
-        _add_terms(mixing, axis, x[key], total)
+        _add_terms(np, mixing, axis, x[key], total)
         if wide is not None:
             out[key] = total
     return out
@@ -71,10 +75,10 @@ def _resample_gpu(
     mixing = matrix_of(matrix, transposed)
     xp, work = cupy(), computed_in(x.dtype)
     if out is not None and beta and work == x.dtype:
-        _add_terms(mixing, axis, x, out)
+        _add_terms(xp, mixing, axis, x, out)
         return out
     total = xp.zeros(resized(x.shape, axis, mixing.rows), work)
-    _add_terms(mixing, axis, x, total)
+    _add_terms(xp, mixing, axis, x, total)
     if out is None:
         return total.astype(x.dtype, copy=False)
     out[...] = out + total if beta else total

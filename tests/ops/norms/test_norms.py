@@ -192,3 +192,25 @@ X = np.zeros((2, 3, 4), np.float32)
 def test_messages(call: Any, error: Any, message: str) -> None:
     with pytest.raises(error, match=message):
         call(gt.tensor(X, device="cpu"), gt.ones(3, device="cpu"))
+
+
+@pytest.mark.parametrize("columns", [60, 300, 5000])  # rows that share a parameter, and long ones
+@pytest.mark.parametrize("mean", [0.0, 50.0])  # near 0, where x is not centred, and far
+@pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])
+def test_layer_norm_of_tiles_that_fill_the_cache(
+    columns: int, mean: float, dtype: str, rng: np.random.Generator
+) -> None:
+    x = (rng.standard_normal((180000 // columns, columns)) + mean).astype(dtype)
+    g, weight, bias = (rng.standard_normal(s).astype(dtype) for s in (x.shape, columns, columns))
+    ours = [gt.tensor(a, device="cpu", requires_grad=True) for a in (x, weight, bias)]
+    theirs = [torch.tensor(a.astype(np.float64), requires_grad=True) for a in (x, weight, bias)]
+    y = F.layer_norm(ours[0], (columns,), *ours[1:])
+    wanted = TF.layer_norm(theirs[0], (columns,), *theirs[1:])
+    y.backward(gt.tensor(g, device="cpu"))
+    wanted.backward(torch.tensor(g.astype(np.float64)))
+    loose = {"float16": 2e-3, "float32": 1e-6, "float64": 2e-15}[dtype] * (1 + mean)
+    for a, b in ((y, wanted), *((p.grad, q.grad) for p, q in zip(ours, theirs, strict=True))):
+        size = np.sqrt(x.shape[0]) if a.ndim == 1 else 1  # of a sum over rows
+        np.testing.assert_allclose(a.numpy(), b.detach().numpy(), rtol=4 * loose,
+                                   atol=4 * loose * size)
+    assert np.getbufsize() == 8192  # a path's setting ends with it

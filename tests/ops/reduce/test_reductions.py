@@ -377,3 +377,16 @@ def test_no_difference_is_a_copy() -> None:
     y = gt.diff(x, n=0)
     y += 1
     assert x.tolist() == [1, 2] and y.tolist() == [2, 3]
+
+
+@pytest.mark.parametrize("axis", [(0,), (0, 1), (1, 0), (1,), (-2, -3), (0, 2)])
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_sums_of_many_rows_are_rounded_little(axis, dtype, rng):
+    x = rng.uniform(1, 2, (4000, 3, 20)).astype(dtype)
+    for keepdims in (False, True):
+        y = gt.sum(gt.tensor(x, device="cpu"), axis=axis, keepdims=keepdims)
+        exact = x.astype(np.longdouble).sum(axis=axis, keepdims=keepdims)
+        assert y.dtype == dtype
+        few = 0 not in axis and -3 not in axis
+        np.testing.assert_allclose(y.numpy(), exact.astype(np.float64),
+                                   rtol=(2 if few else 60) * np.finfo(dtype).eps)
