@@ -62,7 +62,7 @@ def _resample_cpu(
             total[...] = 0
         elif wide is not None:
             total[...] = result
-        _add_terms(np, mixing, axis, x[key], total)
+        _add_terms(host().xp, mixing, axis, x[key], total)
         if wide is not None:
             out[key] = total
     return out
