@@ -5,8 +5,6 @@ from __future__ import annotations
 from math import prod
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from gtensor.backend import host
 from gtensor.backend.cuda import cupy
 from gtensor.engine.op import op
