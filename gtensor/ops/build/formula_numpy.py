@@ -406,6 +406,8 @@ def numpy_path(formula: Formula, dtype: np.dtype | None = None, label: str = "")
                     out is None or (out.dtype is kind and out.flags.c_contiguous)) and (
                     dtype is None or dtype == kind):
                 program = programs.get((kind, static)) or made(kind, static)
+                if out is None and formula.asks:
+                    out = host().empty(shape or (), kind, name)
                 if shape or out is not None:
                     return program.whole(*arrays, shape, out=out, **params)
                 return program.number(arrays, params)
