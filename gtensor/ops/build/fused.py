@@ -88,6 +88,7 @@ def fused(name: str, formula: Path | Formula, *, gpu: Path | None = None, by_ops
                   cpu=tiled(name, formula), gpu=_one_dtype(gpu), backward=None, tangent=None,
                   composed=lambda *inputs, **params: formula(recorded, *inputs, **params), **more)
     made = formula if isinstance(formula, Formula) else Formula(name, formula)
+    made.name = name  # of its kernel, too
 
     def composed(*inputs: Tensor | Array, **params: Any) -> Tensor:
         if by_ops:
