@@ -435,7 +435,8 @@ def _general(
     numbers = tuple([i for i, a in enumerate(arrays)
                      if a is not None and not isinstance(a, ndarray)])
     program = made(work, static, absent, numbers)
-    given_numbers = {formula.inputs[i]: +arrays[i] for i in numbers}  # +True is 1
+    given_numbers: Params = {
+        formula.inputs[i]: int(x) if isinstance(x := arrays[i], bool) else x for i in numbers}
     if result == work and math.prod(shape) <= settings.tile_elements and (
             all(a.dtype == work for a in strong)) and (
             out is None or (out.dtype == work and out.flags.c_contiguous)):
