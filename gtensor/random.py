@@ -19,7 +19,6 @@ import numpy as np
 from gtensor.array.creation import DEFAULT_FLOAT, tensor
 from gtensor.backend import Device, element_type
 from gtensor.engine.tensor import Tensor, is_floating
-from gtensor.system.documents import told
 from gtensor.system.fork_safety import free_at_forks
 
 if TYPE_CHECKING:
@@ -107,6 +106,8 @@ _FIELDS = {  # of a state: the sizes of arrays (1: a number), and their largest 
 
 def _check_state(state: object) -> None:
     """Raise ValueError unless this is a state of Philox, in every field."""
+    from gtensor.system.documents import told
+
     kind = state.get("bit_generator") if isinstance(state, dict) else state
     if not isinstance(state, dict) or not isinstance(kind, str) or kind != "Philox":
         raise ValueError(f"a random state of {told(kind)} given; wanted one of get_state(), of the "

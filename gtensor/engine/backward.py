@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import nullcontext
 from itertools import repeat
 from operator import attrgetter
 from threading import RLock
 from typing import TYPE_CHECKING, Any
 
-from gtensor.engine.complete import completing, tell_rest
 from gtensor.engine.context import grad_enabled, grad_mode, record_ops
 from gtensor.engine.errors import GradientError
 from gtensor.engine.namespaces import public, recorded
@@ -97,7 +96,7 @@ def _walk(
             if wanted is None or node in wanted:
                 step.seed(node, seed)
         _record_on(level, create_graph)
-        for record in records if told is None else completing(records, step, told):
+        for record in records if told is None else _completing(records, step, told):
             slot = take(record, None)
             if slot is None:
                 continue  # no gradient arrived
@@ -142,8 +141,17 @@ def _walk(
                 # a hook may keep its gradient or return a shared tensor; `.grad` needs its own
                 ends[node] = recorded.clone(call_hooks(node, grad))
     if told is not None:
+        from gtensor.engine.complete import tell_rest
+
         tell_rest(ends, told)
     return [ends[node] for node in kept]
+
+
+def _completing(records: list[Record], step: Any, told: set[Node]) -> Iterator[Record]:
+    """The records, between which the listeners are told of complete gradients."""
+    from gtensor.engine.complete import completing
+
+    return completing(records, step, told)
 
 
 def _record_on(level: Level | None, enabled: bool) -> None:

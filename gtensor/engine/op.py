@@ -13,7 +13,6 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from gtensor.engine.arguments import Arguments, LazySignature, arguments_of, parameters_of
-from gtensor.engine.call_text import written_call
 from gtensor.engine.namespaces import raw, recorded
 from gtensor.engine.storage import FRESH, GIVEN
 
@@ -133,6 +132,8 @@ class Op:
     @cached_property
     def call(self) -> Callable[..., Tensor]:
         """The function that runs the op, written at the first call; `self(...)` calls it, too."""
+        from gtensor.engine.call_text import written_call
+
         call = written_call(self)
         call.__doc__ = self.__doc__
         object.__setattr__(self, "__class__", type("Op", (Op,), {"__call__": staticmethod(call)}))

@@ -34,7 +34,6 @@ from gtensor.memory.contract.adaptors import (
     remove_adaptor,
 )
 from gtensor.memory.contract.limits import Watermark, amount_of, size_of
-from gtensor.memory.contract.report import summary_text
 from gtensor.memory.contract.resource import Block, OutOfMemoryError, Resource, Stats
 from gtensor.memory.plan.planned import Planned, planned
 from gtensor.memory.sources import (
@@ -43,7 +42,6 @@ from gtensor.memory.sources import (
     SegmentSource,
     VirtualSegments,
 )
-from gtensor.memory.trace import export
 from gtensor.memory.trace.owners import standing
 from gtensor.memory.workspace import Workspace
 from gtensor.system.late_imports import late
@@ -154,6 +152,8 @@ def empty_cache(device: Device | str | None = None) -> int:
 
 def summary(device: Device | str | None = None) -> str:
     """A readable table of `stats`: bytes in use and at the peak, and the ops that hold them."""
+    from gtensor.memory.contract.report import summary_text
+
     device = get_device(device)
     arena = arena_of(device)
     live = arena.holdings()
@@ -186,6 +186,8 @@ def timeline(path: str | PathLike[str] | None = None, device: Device | str | Non
     negative `most`, OSError at once if there is no such folder, or it cannot be written.
     """
     if path is not None:
+        from gtensor.memory.trace import export
+
         export.check(path)
         export.check_folder(path)
     if not isinstance(most, Integral) or most < 0:
@@ -225,6 +227,7 @@ def snapshot(path: str | PathLike[str], device: Device | str | None = None) -> N
     `gtensor.memory.trace.snapshots` documents the keys; `gtensor memory FILE` reads both. Raises
     ValueError for another suffix, OSError if the file cannot be written.
     """
+    from gtensor.memory.trace import export
     from gtensor.memory.trace.timelines import Timeline
 
     export.check(path, snapshot=True)

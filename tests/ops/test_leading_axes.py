@@ -23,6 +23,7 @@ from gtensor.engine.gradients import grad
 from gtensor.engine.namespaces import raw, recorded
 from gtensor.engine.op import registry
 from gtensor.engine.slots import sum_to
+from gtensor.system.bus import OpEvent
 from gtensor.testing.cases import Case, samples_of
 from gtensor.testing.compare import CheckError, close
 
@@ -193,7 +194,13 @@ class Calls:
         self.seen: list[tuple[str, dict[str, Any]]] = []
         self._stack = ExitStack()
 
+    def op_begins(self, event: OpEvent) -> None:
+        """Also of the records of formulas, which no registry has."""
+        if event.phase == "forward":
+            self.seen.append((event.name, {k: v for k, v in event.params.items() if k != "out"}))
+
     def __enter__(self) -> Calls:
+        self._stack.enter_context(gt.listen(self))
         for name, definition in registry.items():
             listening = partial(self._listen, name, definition.cpu)
             self._stack.enter_context(patch.object(definition, "cpu", listening))

@@ -88,6 +88,3 @@ def _selection(ending: str, made: dict[str, Formula]) -> Iterator[str]:
     yield f"    default: return {values[0]};"
     yield "  }"
     yield "}"
-
-
-kernels.generated["activation_functions.cuh"] = text

@@ -12,7 +12,6 @@ from gtensor.engine.namespaces import raw, recorded
 from gtensor.engine.op import Op, op
 from gtensor.ops.build.batching import broadcasting
 from gtensor.ops.build.formula import Formula, Key, derivative, partial_of, static_of, times
-from gtensor.ops.build.formula_cuda import cuda_path
 from gtensor.ops.build.formula_numpy import numpy_path
 from gtensor.ops.build.path_builders import tiled
 from gtensor.ops.build.pointwise import Partial, analytic, partial, pointwise
@@ -26,9 +25,24 @@ if TYPE_CHECKING:
 # derivatives of a record are formulas again, so where a formula selects, they do, in every order.
 
 
+def _cuda_path(formula: Formula) -> Path:
+    """The GPU path, made at its first use: programs on the CPU load no emitter of CUDA text."""
+    @cache
+    def made() -> Path:
+        from gtensor.ops.build.formula_cuda import cuda_path
+
+        return cuda_path(formula)
+
+    def path(*arrays: Any, **params: Any) -> Array:
+        return made()(*arrays, **params)
+
+    path.kernel_of = lambda *given: made().kernel_of(*given)  # type: ignore[attr-defined]  # tests
+    return path
+
+
 @cache
 def _paths(formula: Formula) -> tuple[Path, Path]:
-    return numpy_path(formula), cuda_path(formula)
+    return numpy_path(formula), _cuda_path(formula)
 
 
 def _on_the_cpu(*arrays: Any, formula: Formula, **params: Any) -> Array:

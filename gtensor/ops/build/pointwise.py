@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import numpy as np
 
 from gtensor.ops.build.batching import broadcasting
-from gtensor.system.written_code import written
 
 if TYPE_CHECKING:
     from gtensor.backend.typing import Array, Params, Path
@@ -110,6 +109,8 @@ class pointwise:
 
     def _written(self, op: Op) -> Backward:
         """The rule for the op's inputs; with more than two of them the general one."""
+        from gtensor.system.written_code import written
+
         partials = {i: p for i, p in enumerate(self.partials) if p is not None}
         due = list(partials)
         if len(due) > 2:
@@ -118,10 +119,13 @@ class pointwise:
         lines = ["def rule(ns, step, g):"]
         if self.conjugates:
             lines.append(_COMPLEX)
+        # an input without a derivative may have a node, too
+        mask = "step.mask" if len(due) == len(self.partials) else (
+            f"step.mask & {sum(1 << i for i in due)}")
         for masked in ([0], [1], [0, 1]):
             inputs = [due[k] for k in masked if k < len(due)]
             if len(inputs) == len(masked):
-                lines.append(f"    if step.mask == {sum(1 << i for i in inputs)}:")
+                lines.append(f"    if {mask} == {sum(1 << i for i in inputs)}:")
                 lines += [_line(op, i, partials[i], i == inputs[-1]) for i in inputs]
                 lines.append("        return")
         for i, partial in partials.items():
