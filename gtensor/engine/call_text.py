@@ -20,7 +20,7 @@ from gtensor.engine.tape import FREE, Record, next_seq
 from gtensor.engine.tensor import Tensor, wrap
 from gtensor.settings import settings
 from gtensor.system.bus import bus, heard, here
-from gtensor.system.source_line import inside, user_frame
+from gtensor.system.source_line import last, user_frame
 from gtensor.system.written_code import written
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ SCOPE: dict[str, Any] = {  # what the texts name
     "NO_PARAMS": general.NO_PARAMS, "Record": Record, "Tensor": Tensor, "asarray": np.asarray,
     "bind": general.bind, "bus": bus, "carries_gradient": general.carries_gradient,
     "constant": general.constant, "float32": general.FLOAT32_CONSTANTS, "frame_at": sys._getframe,
-    "grad_enabled": grad_enabled, "heard": heard, "here": here, "inside": inside,
+    "grad_enabled": grad_enabled, "heard": heard, "here": here, "last": last,
     "ndarray": np.ndarray, "new": object.__new__, "next_seq": next_seq, "saves": general.saves,
     "settings": settings, "storage_of": general.storage_of, "user_frame": user_frame, "wrap": wrap,
 }
@@ -42,12 +42,11 @@ def call({names}, /{keywords}):
 _NUMBER = """\
     kind = type(x2)
     if kind is float or kind is int:
-        a2 = float32[x2] if a1.dtype is FLOAT32 else constant(x2, a1.dtype)
-        if a2 is None:
-            return bind(op, ({inputs}), {params})
-        n2 = None
-        size = a1.size
-    else:
+"""
+_CONSTANT = """\
+    a2 = float32[x2] if a1.dtype is FLOAT32 else constant(x2, a1.dtype)
+    if a2 is None:
+        return bind(op, ({inputs}), {params})
 """
 _NONE = """\
     if x{i} is None:
@@ -66,9 +65,6 @@ _FLOATING = """\
     if a{i}.dtype is not FLOAT32 and a{i}.dtype.kind in 'biu':
         return bind(op, ({inputs}), {params})
 """
-_SIZE = """\
-    size = a1.size * a2.size  # a bound of the output's
-"""
 _COMPOSED = """\
     if not ({untracked}) and grad_enabled():
         return op.composed({inputs}{more})
@@ -78,7 +74,7 @@ _RUN = """\
         out = heard(op, "forward", op.cpu, ({arrays}), {params})
 """
 _UFUNC = """\
-    elif 16 * {size} < settings.arena_min_bytes:  # of the largest element
+    elif 16 * {size} < settings.arena_min_bytes:  # bounds of the largest element and the count
         out = UFUNC({arrays})
 """
 _PATH = """\
@@ -107,43 +103,42 @@ _UNTRACKED = """\
     if {untracked} or not grad_enabled():
         return result
 """
+_DTYPE = """\
+    dtype = out.dtype
+"""
 _REAL = """\
-    if out.dtype is not FLOAT32 and not carries_gradient(op, out.dtype):
+    if dtype is not FLOAT32 and not carries_gradient(op, dtype):
         return result
 """
-_SAVED_NUMBER = """\
-    if kind is float or kind is int:  # it cannot be overwritten
-        mask = 1
-        saved, guards = (None, a2), ()
-    else:
-"""
 _SAVED = """\
-    mask = {mask}
-    plan = op.plans[mask]
+    plan = op.plans[{mask}]
     saved, guards = (saves(plan, ({arrays}out{extras}), ({inputs}result)) if plan
                      else op.nothing_saved)
 """
 _NOTHING_SAVED = """\
-    mask = {mask}
     saved, guards = op.nothing_saved
+"""
+_NUMBER_SAVED = """\
+    saved, guards = ({saved}), ()  # it cannot be overwritten
 """
 _RECORD = """\
     result._node = node = Record()
-    node.shape = out.shape
-    node.dtype = out.dtype
+    node.shape = {shape}
+    node.dtype = dtype
     node.device = HOST
     node.seq = next_seq()
     node.op = op
     node.parents = ({nodes})
-    node.mask = mask
+    node.mask = {mask}
     node.saved = saved
     node.guards = guards
     node.params = {params}
     node.state = FREE
     frame = frame_at(1)
-    if inside[frame.f_code.co_filename]:
+    node.code = code = frame.f_code
+    if code is not last.code:
         frame = user_frame(frame)
-    node.code = frame.f_code
+        node.code = last.code = frame.f_code
     node.lasti = frame.f_lasti
     if bus.listeners:
         node.module = here.module
@@ -153,8 +148,6 @@ _GENERAL = """\
 def call(*inputs, **params):
     return bind(op, inputs, params)
 """
-_MASKS = {  # the text of the mask, by the number of inputs
-    1: "1", 2: "1 if n2 is None else 2 if n1 is None else 3"}
 
 
 def written_call(op: Op) -> Callable[..., Tensor]:
@@ -182,29 +175,45 @@ def _text(op: Op, is_ufunc: bool) -> Iterator[str]:
            for plural, letter in (("inputs", "x"), ("arrays", "a"), ("nodes", "n"))},
         "names": ", ".join(f"x{i}" for i in numbers),
         "untracked": " and ".join(f"n{i} is None" for i in numbers),
-        "mask": _MASKS.get(len(numbers)) or " + ".join(
-            f"(n{i} is not None) * {1 << i - 1}" for i in numbers),
+        "mask": " + ".join(f"(n{i} is not None) * {1 << i - 1}" for i in numbers)
+                if len(numbers) > 1 else "1",
         "params": "params" if op.has_params else "NO_PARAMS",
         "keywords": ", **params" if op.has_params else "",
         "more": "**params" if op.has_params else "",
         "extras": ", *extras" if op.extra_names else "",
-        "size": "size" if pair else "a1.size",
+        "size": "a1.size * a2.size" if pair else "a1.size",
+        "shape": "out.shape",
     }
     yield _HEAD.format(**facts)
     for i in numbers:
-        tensor = _TENSOR + _FLOATING * op.floating
         if i > 1:
-            yield (_NUMBER if pair else _NONE).format(i=i, **facts)
-            tensor = _indented(tensor + _SIZE * pair)
-        yield tensor.format(i=i, **facts)
-    number_saved = pair and op.plans[1] == (None, 1)
-    saved = (_NOTHING_SAVED if not op.save_names else _SAVED_NUMBER + _indented(_SAVED)
-             if number_saved else _SAVED)
+            yield _NONE.format(i=i) if not pair else _NUMBER + _indented(
+                "".join(_with_number(op, is_ufunc, facts)))
+        tensor = (_TENSOR + _FLOATING * op.floating).format(i=i, **facts)
+        yield _indented(tensor) if i > 1 and not pair else tensor
+    yield from _body(op, is_ufunc, facts, _SAVED)
+
+
+def _with_number(op: Op, is_ufunc: bool, facts: dict[str, str]) -> Iterator[str]:
+    """The parts for a tensor and a number, whose output has the tensor's shape if it is a ufunc's."""
+    plan = op.plans[1]
+    number_saved = set(plan) == {None, 1}
+    facts = facts | {
+        "untracked": "n1 is None", "nodes": "n1, None", "mask": "1", "size": "a1.size",
+        "shape": "n1.shape" if is_ufunc else "out.shape",
+        "saved": "".join("None, " if p is None else "a2, " for p in plan)}
+    yield _CONSTANT.format(**facts)
+    yield from _body(op, is_ufunc, facts, _NUMBER_SAVED if number_saved else _SAVED)
+
+
+def _body(op: Op, is_ufunc: bool, facts: dict[str, str], saved: str) -> Iterator[str]:
+    """The parts that follow when all inputs are known."""
     for part, wanted in (
             (_COMPOSED, op.backward is None and op.composed is not None),
             (_RUN, True), (_UFUNC, is_ufunc), (_PATH, True), (_EXTRAS, op.extra_names),
             (_SETTLE, True), (_VIEW, op.view), (_NEW, not op.view), (_UNTRACKED, True),
-            (_REAL, not op.complex), (saved, True), (_RECORD, True)):
+            (_DTYPE, True), (_REAL, not op.complex),
+            (saved if op.save_names else _NOTHING_SAVED, True), (_RECORD, True)):
         if wanted:
             yield part.format(**facts)
 
