@@ -134,6 +134,8 @@ _RECORD = """\
     node.guards = guards
     node.params = {params}
     node.state = FREE
+    node.hooks = None
+    node.retain = False
     frame = frame_at(1)
     node.code = code = frame.f_code
     if code is not last.code:
