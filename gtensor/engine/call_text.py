@@ -15,7 +15,7 @@ import numpy as np
 
 from gtensor.engine import bind as general
 from gtensor.engine.context import grad_enabled
-from gtensor.engine.storage import FRESH
+from gtensor.engine.storage import FRESH, Storage
 from gtensor.engine.tape import FREE, Record, next_seq
 from gtensor.engine.tensor import Tensor, wrap
 from gtensor.settings import settings
@@ -28,11 +28,13 @@ if TYPE_CHECKING:
 
 SCOPE: dict[str, Any] = {  # what the texts name
     "FLOAT32": np.dtype(np.float32), "FREE": FREE, "FRESH": FRESH, "HOST": general.HOST,
-    "NO_PARAMS": general.NO_PARAMS, "Record": Record, "Tensor": Tensor, "asarray": np.asarray,
+    "NO_PARAMS": general.NO_PARAMS, "Record": Record, "Storage": Storage, "Tensor": Tensor,
+    "asarray": np.asarray,
     "bind": general.bind, "bus": bus, "carries_gradient": general.carries_gradient,
     "constant": general.constant, "float32": general.FLOAT32_CONSTANTS, "frame_at": sys._getframe,
     "grad_enabled": grad_enabled, "heard": heard, "here": here, "last": last,
     "ndarray": np.ndarray, "new": object.__new__, "next_seq": next_seq, "saves": general.saves,
+    "saving": general.saving,
     "settings": settings, "storage_of": general.storage_of, "user_frame": user_frame, "wrap": wrap,
 }
 
@@ -115,6 +117,21 @@ _SAVED = """\
     saved, guards = (saves(plan, ({arrays}out{extras}), ({inputs}result)) if plan
                      else op.nothing_saved)
 """
+_SAVED_INPUT = """\
+    s{i} = saving(x{i})
+"""
+_SAVED_OUTPUT = """\
+    s0 = result._storage = Storage()
+    s0.made = STORAGE.made
+    s0.saved = True
+"""
+_SAVED_GUARDED = """\
+    saved, guards = ({values}), ({guards})
+"""
+_SAVED_RECIPE = """\
+    if {recipe}:
+        saved, guards = saves(op.plans[{mask}], ({arrays}out{extras}), ({inputs}result))
+"""
 _NOTHING_SAVED = """\
     saved, guards = op.nothing_saved
 """
@@ -146,6 +163,8 @@ _RECORD = """\
         node.module = here.module
     return result
 """
+_MASKS = {  # the text of the mask, by the number of inputs
+    1: "1", 2: "1 if n2 is None else 2 if n1 is None else 3"}
 _GENERAL = """\
 def call(*inputs, **params):
     return bind(op, inputs, params)
@@ -177,14 +196,14 @@ def _text(op: Op, is_ufunc: bool) -> Iterator[str]:
            for plural, letter in (("inputs", "x"), ("arrays", "a"), ("nodes", "n"))},
         "names": ", ".join(f"x{i}" for i in numbers),
         "untracked": " and ".join(f"n{i} is None" for i in numbers),
-        "mask": " + ".join(f"(n{i} is not None) * {1 << i - 1}" for i in numbers)
-                if len(numbers) > 1 else "1",
+        "mask": _MASKS.get(len(numbers)) or " + ".join(
+            f"(n{i} is not None) * {1 << i - 1}" for i in numbers),
         "params": "params" if op.has_params else "NO_PARAMS",
         "keywords": ", **params" if op.has_params else "",
         "more": "**params" if op.has_params else "",
         "extras": ", *extras" if op.extra_names else "",
         "size": "a1.size * a2.size" if pair else "a1.size",
-        "shape": "out.shape",
+        "shape": "n1.shape" if is_ufunc and len(numbers) == 1 else "out.shape",
     }
     yield _HEAD.format(**facts)
     for i in numbers:
@@ -193,19 +212,57 @@ def _text(op: Op, is_ufunc: bool) -> Iterator[str]:
                 "".join(_with_number(op, is_ufunc, facts)))
         tensor = (_TENSOR + _FLOATING * op.floating).format(i=i, **facts)
         yield _indented(tensor) if i > 1 and not pair else tensor
-    yield from _body(op, is_ufunc, facts, _SAVED)
+    yield from _body(op, is_ufunc, facts, "".join(_saved(op, pair, facts)))
+
+
+def _saved(op: Op, pair: bool, facts: dict[str, str]) -> Iterator[str]:
+    """The parts that save what the rule needs."""
+    if not op.save_names:
+        yield _NOTHING_SAVED
+    elif op.view or not pair and len(op.input_names) > 1:
+        yield _SAVED.format(**facts)
+    elif not pair:
+        yield from _saved_by(op, 1, facts)
+    else:
+        for mask, branch in ((1, "if n2 is None"), (2, "elif n1 is None"), (3, "else")):
+            yield f"    {branch}:\n"
+            yield _indented("".join(_saved_by(op, mask, facts)))
+
+
+def _saved_by(op: Op, mask: int, facts: dict[str, str]) -> Iterator[str]:
+    """The parts that save what the inputs of a mask need; `saves` does so if there are recipes."""
+    values = guards = ""
+    recipes = []
+    for place, position in enumerate(op.plans[mask]):
+        i = 0 if position is None else position + 1
+        if not i:
+            values += "None, "
+        elif i <= len(op.input_names):
+            yield _SAVED_INPUT.format(i=i)
+            values += f"a{i}, "
+            guards += f"(s{i}, x{i}._version, {place}), "
+            recipes.append(f"s{i} is None")
+        elif i == len(op.input_names) + 1:
+            yield _SAVED_OUTPUT
+            values += "out, "
+            guards += f"(s0, 0, {place}), "
+        else:
+            values += f"extras[{i - len(op.input_names) - 2}], "
+    yield _SAVED_GUARDED.format(values=values, guards=guards) if values else _NOTHING_SAVED
+    if recipes:
+        yield _SAVED_RECIPE.format(**facts | {"recipe": " or ".join(recipes), "mask": mask})
 
 
 def _with_number(op: Op, is_ufunc: bool, facts: dict[str, str]) -> Iterator[str]:
     """The parts for a tensor and a number, whose output has the tensor's shape if it is a ufunc's."""
     plan = op.plans[1]
-    number_saved = set(plan) == {None, 1}
+    saved = (_NOTHING_SAVED if not plan else _NUMBER_SAVED if {*plan} <= {None, 1} else _SAVED)
     facts = facts | {
         "untracked": "n1 is None", "nodes": "n1, None", "mask": "1", "size": "a1.size",
         "shape": "n1.shape" if is_ufunc else "out.shape",
         "saved": "".join("None, " if p is None else "a2, " for p in plan)}
     yield _CONSTANT.format(**facts)
-    yield from _body(op, is_ufunc, facts, _NUMBER_SAVED if number_saved else _SAVED)
+    yield from _body(op, is_ufunc, facts, saved.format(**facts))
 
 
 def _body(op: Op, is_ufunc: bool, facts: dict[str, str], saved: str) -> Iterator[str]:
@@ -214,8 +271,7 @@ def _body(op: Op, is_ufunc: bool, facts: dict[str, str], saved: str) -> Iterator
             (_COMPOSED, op.backward is None and op.composed is not None),
             (_RUN, True), (_UFUNC, is_ufunc), (_PATH, True), (_EXTRAS, op.extra_names),
             (_SETTLE, True), (_VIEW, op.view), (_NEW, not op.view), (_UNTRACKED, True),
-            (_DTYPE, True), (_REAL, not op.complex),
-            (saved if op.save_names else _NOTHING_SAVED, True), (_RECORD, True)):
+            (_DTYPE, True), (_REAL, not op.complex), (saved, True), (_RECORD, True)):
         if wanted:
             yield part.format(**facts)
 
