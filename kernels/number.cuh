@@ -20,6 +20,20 @@ struct gt_float_of<double> {
 template <typename T>
 using gt_float = typename gt_float_of<T>::type;
 
+// The type that a formula computes in that is meant for complex numbers, too: T, float for halves.
+template <typename T, bool half = sizeof(T) == 2>
+struct gt_number_of {
+  typedef T type;
+};
+
+template <typename T>
+struct gt_number_of<T, true> {
+  typedef float type;
+};
+
+template <typename T>
+using gt_number = typename gt_number_of<T>::type;
+
 // The value in its compute type.
 template <typename T>
 __device__ inline gt_float<T> gt_up(T value) {

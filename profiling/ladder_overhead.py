@@ -5,7 +5,7 @@
     python profiling/ladder_overhead.py --only saves        # 300 sines, which save their inputs
     python profiling/ladder_overhead.py --only small        # sum, reshape, slice of 32 values
     python profiling/ladder_overhead.py --only mlp          # an MLP step against NumPy by hand
-    python profiling/ladder_overhead.py --only large        # softmax, layer norm of 1e6 values
+    python profiling/ladder_overhead.py --only large        # softmax, GELU, ... of 1e6 values
     python profiling/ladder_overhead.py --only softmax      # one of these (--list names them)
     python profiling/ladder_overhead.py --only ops          # single ops at 1e3 and 1e6 elements
     python profiling/ladder_overhead.py --only import       # processes that import gtensor or NumPy

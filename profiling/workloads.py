@@ -10,6 +10,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
+from math import erf
 from typing import Any
 
 import numpy as np
@@ -313,6 +314,23 @@ def layer_norm_by_hand(g: np.ndarray, x: np.ndarray, *parameters: np.ndarray) ->
     return [xhat * weight + bias, dx, *sums]
 
 
+def gelu_by_hand(g: np.ndarray, x: np.ndarray) -> list[np.ndarray]:
+    """By the error function."""
+    below = 0.5 * (1 + np.vectorize(erf)(x / np.sqrt(2)))
+    return [x * below, g * (below + x * np.exp(-x * x / 2) / np.sqrt(2 * np.pi))]
+
+
+def softplus_by_hand(g: np.ndarray, x: np.ndarray) -> list[np.ndarray]:
+    """log(1 + exp(x))."""
+    return [np.logaddexp(0, x), g / (1 + np.exp(-x))]
+
+
+def elu_by_hand(g: np.ndarray, x: np.ndarray) -> list[np.ndarray]:
+    """exp(x) - 1 below 0."""
+    low = np.minimum(x, 0)
+    return [np.where(x > 0, x, np.expm1(low)), g * np.exp(low)]
+
+
 LARGE_OPS = {
     "softmax": LargeOp(lambda nn, x: nn.softmax(x, -1), softmax_by_hand),
     "log_softmax": LargeOp(lambda nn, x: nn.log_softmax(x, -1), log_softmax_by_hand),
@@ -320,6 +338,9 @@ LARGE_OPS = {
     "layer_norm weighted": LargeOp(
         lambda nn, x, weight, bias: nn.layer_norm(x, x.shape[-1:], weight, bias),
         layer_norm_by_hand, parameters=2),
+    "gelu": LargeOp(lambda nn, x: nn.gelu(x), gelu_by_hand, forward=6.0, both=3.0),
+    "softplus": LargeOp(lambda nn, x: nn.softplus(x), softplus_by_hand),
+    "elu": LargeOp(lambda nn, x: nn.elu(x), elu_by_hand),
 }
 
 

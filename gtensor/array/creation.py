@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from gtensor.array.foreign import adopted, imported
-from gtensor.backend import Device, element_type, get_device, host_array
+from gtensor.backend import Device, cuda_device, element_type, get_device, host_array
 from gtensor.engine.context import is_grad_enabled
 from gtensor.engine.errors import GradientError
 from gtensor.engine.interchange import given_values, plain_values
@@ -64,6 +64,8 @@ def asarray(
     copy. `copy=True` always copies, `copy=False` never: it raises ValueError where a copy would be
     needed.
     """
+    if device is None and dtype is None and not copy and isinstance(obj, Tensor):
+        return obj
     place = _place(obj, device)
     dtype = None if dtype is None else element_type(dtype)
     if isinstance(obj, Tensor):
@@ -305,7 +307,7 @@ def _place(data: object, device: DeviceLike) -> Device:
 
 def _home(data: Any) -> Device:
     """The CUDA device on which an array of CuPy's or of another library lies."""
-    return get_device(f"cuda:{data.device.id}" if hasattr(data.device, "id") else "cuda")
+    return cuda_device(data.device.id) if hasattr(data.device, "id") else get_device("cuda")
 
 
 def _values(data: object, dtype: DTypeLike | None) -> Any:

@@ -5,6 +5,7 @@ from gtensor.backend.devices import (
     Device,
     DeviceError,
     Scratch,
+    cuda_device,
     cuda_device_count,
     default_device,
     device_of,
@@ -18,7 +19,7 @@ from gtensor.backend.elements import element_type, host_array, refuse_mask
 from gtensor.backend.host import host
 
 __all__ = [
-    "Device", "DeviceError", "Scratch", "cuda_device_count", "default_device", "device_of",
-    "element_type", "get_device", "host", "host_array", "on_new_device", "owner", "refuse_mask",
-    "set_default_device", "visible_devices",
+    "Device", "DeviceError", "Scratch", "cuda_device", "cuda_device_count", "default_device",
+    "device_of", "element_type", "get_device", "host", "host_array", "on_new_device", "owner",
+    "refuse_mask", "set_default_device", "visible_devices",
 ]

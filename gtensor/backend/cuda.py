@@ -8,7 +8,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from functools import cache
+from functools import cache, partial
 from math import copysign
 from typing import TYPE_CHECKING, Any
 
@@ -16,7 +16,7 @@ import numpy as np
 
 from gtensor.backend.cuda_memory import AsyncMemory, is_pinned, library_malloc, no_room_for
 from gtensor.backend.cuda_streams import CudaStream, StreamBook, cupy
-from gtensor.backend.devices import Device, get_device, makers
+from gtensor.backend.devices import Device, cuda_device, makers
 from gtensor.backend.elements import element_type
 from gtensor.backend.ordering import Ordering
 from gtensor.system.bus import bus, tell_allocated
@@ -188,7 +188,7 @@ class CudaDevice(Device):
 
     def malloc(self, nbytes: int) -> int:
         """The address of a cudaMalloc on this device. Raises MemoryError without room."""
-        with self._cupy_device, no_room_for(f"cudaMalloc of {nbytes} bytes on {self}"):
+        with self._cupy_device, no_room_for("cudaMalloc", nbytes, self):
             return int(cupy().cuda.runtime.malloc(nbytes))
 
     def free(self, address: int) -> None:
@@ -223,6 +223,9 @@ class CudaDevice(Device):
 
     def _guard(self, name: str, path: Path) -> Path:
         current = self._cupy_device
+        placed = getattr(path, "placed", None)  # a path that is given its device
+        if placed is not None:
+            path = partial(placed, self)
 
         def run(*arrays: Any, **params: Any) -> Any:
             before, _label.name = _label.name, name
@@ -258,7 +261,7 @@ def _install_allocator() -> None:
 
     def allocate(nbytes: int) -> Any:
         index = runtime.getDevice()
-        device: Any = get_device(f"cuda:{index}")
+        device: Any = cuda_device(index)
         resource = device.resource
         if resource is None:
             return (device.library or pool.malloc)(nbytes)

@@ -5,11 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from importlib import import_module
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from gtensor.backend.cuda_streams import cupy
+
+if TYPE_CHECKING:
+    from gtensor.backend.devices import Device
 
 LIBRARIES = ("cupy", "async", "rmm")
 _NO_ROOM = 2  # cudaErrorMemoryAllocation
@@ -17,20 +20,21 @@ _NEVER = 2**64 - 1  # the release threshold with which a pool keeps all freed me
 
 
 @contextmanager
-def no_room_for(what: str) -> Iterator[None]:
-    """Turn CUDA's out-of-memory error into a MemoryError that names `what`."""
+def no_room_for(call: str, nbytes: int, device: Device | None = None) -> Iterator[None]:
+    """Turn CUDA's out-of-memory error into a MemoryError that names the call and its size."""
     try:
         yield
     except cupy().cuda.runtime.CUDARuntimeError as error:
         if error.status != _NO_ROOM:
             raise
-        raise MemoryError(f"{what}: {error}") from error
+        where = "" if device is None else f" on {device}"
+        raise MemoryError(f"{call} of {nbytes} bytes{where}: {error}") from error
 
 
 def pinned_malloc(nbytes: int) -> int:
     """Host memory that devices copy from and to directly (cudaHostAlloc, for all devices)."""
     runtime = cupy().cuda.runtime
-    with no_room_for(f"cudaHostAlloc of {nbytes} bytes"):
+    with no_room_for("cudaHostAlloc", nbytes):
         return int(runtime.hostAlloc(nbytes, runtime.hostAllocPortable))
 
 
@@ -60,7 +64,7 @@ class AsyncMemory:
     def malloc(self, nbytes: int) -> int:
         """The address of the memory; raises MemoryError without room."""
         runtime = cupy().cuda.runtime
-        with self._current, no_room_for(f"cudaMallocAsync of {nbytes} bytes"):
+        with self._current, no_room_for("cudaMallocAsync", nbytes):
             address = int(runtime.mallocAsync(nbytes, self._stream.ptr))
             self._stream.synchronize()
             return address

@@ -35,11 +35,11 @@ class Scratch:
     """Work buffers of one size, each taken in any shape that fits. See `Device.workspace`."""
 
     def __init__(self, buffers: Array) -> None:
-        self._buffers = buffers  # (count, elements)
+        self.buffers = buffers  # (count, elements)
 
     def __call__(self, which: int, shape: tuple[int, ...]) -> Array:
         """Buffer `which`, uninitialized, as a contiguous array of `shape`."""
-        return self._buffers[which, :prod(shape)].reshape(shape)
+        return self.buffers[which, :prod(shape)].reshape(shape)
 
 
 class Device:
@@ -199,6 +199,7 @@ _lock = threading.RLock()
 free_at_forks(_lock)
 makers: dict[str, Callable[[int], Device]] = {}  # device type -> its class, from its own module
 _devices: dict[str, Device] = {}
+_cuda: dict[int, Device] = {}
 _watchers: list[Callable[[Device], None]] = []
 _default: Device | None = None
 
@@ -255,6 +256,8 @@ def _create(name: str) -> Device:
             for watcher in _watchers:
                 watcher(made)
             _devices[canonical] = made
+            if kind == "cuda":
+                _cuda[index] = made
         _devices[name] = _devices[canonical]
         return _devices[canonical]
 
@@ -268,7 +271,13 @@ def _why_no_cuda() -> str:
 def device_of(array: CudaArray) -> Device:
     """The device of a raw array (or of a scalar, which NumPy returns for 0-d results)."""
     on_host = isinstance(array, (np.ndarray, np.generic))
-    return get_device("cpu" if on_host else f"cuda:{array.device.id}")
+    return get_device("cpu") if on_host else cuda_device(array.device.id)
+
+
+def cuda_device(index: int) -> Device:
+    """The CUDA device of that index."""
+    known = _cuda.get(index)
+    return get_device(f"cuda:{index}") if known is None else known
 
 
 def on_new_device(watcher: Callable[[Device], None]) -> None:

@@ -13,7 +13,7 @@ import numpy as np
 if TYPE_CHECKING:
     from gtensor.backend.typing import DTypeLike
 
-_NUMBERS = "biufc"  # kinds of NumPy's dtypes
+NUMBERS = "biufc"  # kinds of NumPy's dtypes
 _USER_DTYPE = 256  # dtype numbers from here on are user-defined (ml_dtypes)
 
 
@@ -23,7 +23,7 @@ def element_type(dtype: DTypeLike) -> np.dtype:
         found = np.dtype(dtype)
     except TypeError:
         raise TypeError(f"dtype {dtype!r} given; wanted a dtype of numbers") from None
-    if found.kind in _NUMBERS or _of_ml_dtypes(found):
+    if found.kind in NUMBERS or _of_ml_dtypes(found):
         return found
     raise TypeError(f"dtype {found} given; wanted one of numbers: booleans, integers, floating or "
                     "complex ones")
@@ -38,7 +38,7 @@ def host_array(value: object, reader: str) -> np.ndarray:
 
     Raises TypeError, which names the `reader`, for other elements, integers too large, and masks.
     """
-    if type(value) is np.ndarray and value.dtype.kind in _NUMBERS:
+    if type(value) is np.ndarray and value.dtype.kind in NUMBERS:
         return value
     refuse_mask(value, reader)
     array = np.asarray(value)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from gtensor.backend.devices import Device, get_device, makers
-from gtensor.backend.elements import element_type
+from gtensor.backend.elements import NUMBERS, element_type
 from gtensor.backend.streams import HostStream
 from gtensor.settings import settings
 from gtensor.system.bus import bus, tell_allocated
@@ -31,7 +31,8 @@ class HostDevice(Device):
         return np
 
     def empty(self, shape: tuple[int, ...], dtype: DTypeLike, label: str = "") -> np.ndarray:
-        dtype = element_type(dtype)
+        if not isinstance(dtype, np.dtype) or dtype.kind not in NUMBERS:
+            dtype = element_type(dtype)
         nbytes = prod(shape) * dtype.itemsize
         resource = self.resource
         if resource is None or nbytes < settings.arena_min_bytes or nbytes == 0:

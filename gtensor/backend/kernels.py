@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import ctypes
 import re
+from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -124,7 +125,13 @@ def _inlined(text: str, name: str, seen: set[str]) -> list[str]:
     return lines
 
 
+generated: dict[str, Callable[[], str]] = {}
+"""The files that are made from formulas: name -> the function that writes the text."""
+
+
 def _read(name: str, includer: str | None) -> str:
+    if name in generated:
+        return generated[name]()
     path = folder() / name
     if not path.is_file():
         given = f"{includer} includes {name!r}" if includer else f"kernel file {name!r} given"

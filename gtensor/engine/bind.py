@@ -155,7 +155,7 @@ def fresh(
                else FRESH_ELSEWHERE if op.owns and device is not HOST else op.storage)
     result = wrap(out, device, storage)
     if tracked and (op.complex or carries_gradient(op, out.dtype)):
-        plan = op.plans[mask]
+        plan = op.plan(mask, len(inputs))
         saved, guards = (saves(plan, (*arrays, out, *extras), (*inputs, result)) if plan
                          else op.nothing_saved)
         result._node = new_record(op, parents, mask, saved, guards, params, out, device)

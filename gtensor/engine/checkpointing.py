@@ -162,7 +162,8 @@ def _saved_inside(record: Record, inside: set[Record]) -> bool:
     """Whether a record saved memory that the region made, or may have made."""
     if type(record.saved) is _Recomputed:  # a nested region
         return True
-    for value, position in zip(record.saved, record.op.plans[record.mask], strict=False):
+    plan = record.op.plan(record.mask, len(record.parents))
+    for value, position in zip(record.saved, plan, strict=False):
         recipe = isinstance(value, Recipe)
         if position is not None and (recipe or getattr(value, "ndim", 0) > 0):
             parent = record.parents[position] if position < len(record.parents) else record

@@ -55,9 +55,15 @@ def _result_dtype(op: Op, array: Array, value: Array | Scalar) -> np.dtype:
     return np.dtype(np.float32) if op.floating and result.kind in "iub" else result
 
 
-def write(op: Op, target: Tensor, value: Tensor | Array | Scalar, params: Params) -> Tensor:
-    """Overwrite `target` with op(target, value); the caller has checked shapes and dtypes."""
-    return bind(op, (target, value), params, _into_first)
+def write(
+    op: Op, target: Tensor, value: Tensor | Array | Scalar, params: Params,
+    indices: tuple[Tensor, ...] = (),
+) -> Tensor:
+    """Overwrite `target` with op(target, value, *indices); the caller has checked shapes, dtypes.
+
+    The indices are integers or booleans, which get no gradient.
+    """
+    return bind(op, (target, value, *indices), params, _into_first)
 
 
 def _into_first(
@@ -65,7 +71,7 @@ def _into_first(
     parents: tuple[Node | None, ...], mask: int, device: Device,
 ) -> Tensor:
     """The output in the first input's memory; the handle of that input is the result."""
-    target, value = inputs
+    target, value, *indices = inputs
     tracked = mask != 0 and grad_enabled()
     if tracked and target._storage.leaf and _views_leaf(target._node):
         raise GradientError(f"in-place {op.name} on a leaf that requires a gradient, or a view of "
@@ -94,11 +100,10 @@ def _into_first(
     if tracked:
         storage.history = True
         second = kept[1]._array if isinstance(kept[1], Tensor) else kept[1]
-        values = (kept[0], second, target._array)
-        plan = op.plans[mask]
-        saved, guards = (
-            saves(plan, values, (None, kept[1] if kept[1] is value else None, target)) if plan
-            else op.nothing_saved)
+        values = (kept[0], second, *arrays[2:], target._array)
+        handles = (None, kept[1] if kept[1] is value else None, *indices, target)
+        plan = op.plan(mask, len(arrays))
+        saved, guards = saves(plan, values, handles) if plan else op.nothing_saved
         node = new_record(op, parents, mask, saved, guards, params, target._array, device)
         _replace_node(target, node)
     if heard_error is not None:
@@ -142,7 +147,7 @@ def _kept_values(
     op: Op, mask: int, arrays: list[Any], value: object, device: Device
 ) -> tuple[Any, Any]:
     """The operands, copied where the rule needs them and the write would destroy them."""
-    plan = op.plans[mask]
+    plan = op.plan(mask, len(arrays))
     before = device.copy(arrays[0], label=op.name) if 0 in plan else arrays[0]
     if 1 in plan and _overlap(device, arrays[0], arrays[1]):
         twice = 0 in plan and _same_layout(arrays[0], arrays[1])  # y *= y: one copy suffices
@@ -168,12 +173,13 @@ def _views_leaf(node: Node | None) -> bool:
 
 
 def _write_over(op: Op, device: Device, arrays: list[Any], params: Params) -> None:
-    target, value = arrays
+    target, value, *indices = arrays
     if _overlap(device, target, value) and not _same_layout(target, value):
-        if device.type == "cpu" and _is_transpose(target, value):
-            _with_own_transpose(op, target, params)
+        # With a key, a tile of the value does not go where the same tile of the target is.
+        if device.type == "cpu" and not params and _is_transpose(target, value):
+            _with_own_transpose(op, target)
             return
-        arrays = [target, device.copy(value, label=op.name)]
+        arrays = [target, device.copy(value, label=op.name), *indices]
     execute(op, device, arrays, {**params, "out": target})
 
 
@@ -190,7 +196,7 @@ def _is_transpose(a: Array, b: Array) -> bool:
     return a.ndim == 2 and layout(b) == (at, shape, strides[::-1])
 
 
-def _with_own_transpose(op: Op, y: np.ndarray, params: Params) -> None:
+def _with_own_transpose(op: Op, y: np.ndarray) -> None:
     """y = op(y, y.T) in place: two mirrored tiles are read before either is written."""
     side = max(1, int(settings.tile_elements ** 0.5))
     n = y.shape[0]
@@ -199,6 +205,6 @@ def _with_own_transpose(op: Op, y: np.ndarray, params: Params) -> None:
             upper = y[i:i + side, j:j + side]
             lower = y[j:j + side, i:i + side]
             before = upper.copy()  # one tile
-            op.cpu(upper, lower.T if i != j else before.T, out=upper, **params)
+            op.cpu(upper, lower.T if i != j else before.T, out=upper)
             if i != j:
-                op.cpu(lower, before.T, out=lower, **params)
+                op.cpu(lower, before.T, out=lower)

@@ -140,7 +140,7 @@ class Level:
         """A record on this level's tape. It saves handles, without their place on this tape."""
         result = values[-1]
         saved = tuple(None if position is None else self._saved(values[position])
-                      for position in op.plans[mask]) or op.nothing_saved[0]
+                      for position in op.plan(mask, len(nodes))) or op.nothing_saved[0]
         guards = tuple(guard for value in saved for guard in _guards(value))
         record = new_record(
             op, nodes, mask, saved, guards, params, result._array, result._device)

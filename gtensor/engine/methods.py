@@ -8,12 +8,9 @@ from typing import TYPE_CHECKING, NoReturn, Self
 from gtensor.engine.namespaces import public as ns
 
 if TYPE_CHECKING:
-    from gtensor.backend.typing import DTypeLike
+    from gtensor import ops
     from gtensor.engine.tensor import Tensor
     from gtensor.engine.typing import Operand
-
-Axis = int | tuple[int, ...] | None
-
 
 _ELSEWHERE = {  # names of PyTorch or NumPy -> gtensor's
     "view": "reshape", "permute": "permute_dims", "transpose": "permute_dims", "ravel": "flatten",
@@ -24,6 +21,11 @@ _ELSEWHERE = {  # names of PyTorch or NumPy -> gtensor's
 }
 
 
+_METHODS = (  # of the public functions, those that are methods as they are
+    "sum", "prod", "mean", "max", "min", "var", "std", "any", "all", "argmax", "argmin",
+    "broadcast_to", "expand_dims", "moveaxis", "flip", "repeat", "flatten", "squeeze", "exp", "log",
+    "sqrt", "tanh", "sigmoid", "relu", "abs", "clip", "round", "conj", "astype", "clone",
+)
 # Operators by their special name without underscores -> the public function.
 _ARITHMETIC = {  # also reflected, and in place: the handle stays, its memory is written
     "add": "add", "sub": "subtract", "mul": "multiply", "truediv": "divide", "pow": "pow",
@@ -106,77 +108,50 @@ class Methods:
         ns.set_item(self, ..., ns.matmul(self, other))
         return self
 
+    if TYPE_CHECKING:  # `gtensor.ops` puts its functions here
+        sum = ops.sum
+        prod = ops.prod
+        mean = ops.mean
+        max = ops.max
+        min = ops.min
+        var = ops.var
+        std = ops.std
+        any = ops.any
+        all = ops.all
+        argmax = ops.argmax
+        argmin = ops.argmin
+        broadcast_to = ops.broadcast_to
+        expand_dims = ops.expand_dims
+        moveaxis = ops.moveaxis
+        flip = ops.flip
+        repeat = ops.repeat
+        flatten = ops.flatten
+        squeeze = ops.squeeze
+        clip = ops.clip
+        astype = ops.astype
+
+        def exp(self) -> Tensor: ...
+        def log(self) -> Tensor: ...
+        def sqrt(self) -> Tensor: ...
+        def tanh(self) -> Tensor: ...
+        def sigmoid(self) -> Tensor: ...
+        def relu(self) -> Tensor: ...
+        def abs(self) -> Tensor: ...
+        def round(self) -> Tensor: ...
+        def conj(self) -> Tensor: ...
+        def clone(self) -> Tensor: ...
+
     def __setitem__(self, key: object, value: Operand) -> None:
         ns.set_item(self, key, value)
 
     def __getitem__(self, key: object) -> Tensor:
         return ns.get_item(self, key)
 
-    # reductions
-    def sum(
-        self, axis: Axis = None, *, dtype: DTypeLike | None = None, keepdims: bool = False
-    ) -> Tensor:
-        return ns.sum(self, axis=axis, dtype=dtype, keepdims=keepdims)
-
-    def mean(self, axis: Axis = None, *, keepdims: bool = False) -> Tensor:
-        return ns.mean(self, axis=axis, keepdims=keepdims)
-
-    def max(self, axis: Axis = None, *, keepdims: bool = False) -> Tensor:
-        return ns.max(self, axis=axis, keepdims=keepdims)
-
-    def min(self, axis: Axis = None, *, keepdims: bool = False) -> Tensor:
-        return ns.min(self, axis=axis, keepdims=keepdims)
-
-    def var(self, axis: Axis = None, *, correction: float = 0.0, keepdims: bool = False) -> Tensor:
-        return ns.var(self, axis=axis, correction=correction, keepdims=keepdims)
-
-    def std(self, axis: Axis = None, *, correction: float = 0.0, keepdims: bool = False) -> Tensor:
-        return ns.std(self, axis=axis, correction=correction, keepdims=keepdims)
-
-    def prod(
-        self, axis: Axis = None, *, dtype: DTypeLike | None = None, keepdims: bool = False
-    ) -> Tensor:
-        return ns.prod(self, axis=axis, dtype=dtype, keepdims=keepdims)
-
-    def any(self, axis: Axis = None, *, keepdims: bool = False) -> Tensor:
-        return ns.any(self, axis=axis, keepdims=keepdims)
-
-    def all(self, axis: Axis = None, *, keepdims: bool = False) -> Tensor:
-        return ns.all(self, axis=axis, keepdims=keepdims)
-
-    def argmax(self, axis: int | None = None, *, keepdims: bool = False) -> Tensor:
-        return ns.argmax(self, axis=axis, keepdims=keepdims)
-
-    def argmin(self, axis: int | None = None, *, keepdims: bool = False) -> Tensor:
-        return ns.argmin(self, axis=axis, keepdims=keepdims)
-
-    # shape
     def reshape(self, *shape: int | Sequence[int]) -> Tensor:
         return ns.reshape(self, shape[0] if len(shape) == 1 else shape)
 
     def permute_dims(self, *axes: int | Sequence[int]) -> Tensor:
         return ns.permute_dims(self, axes[0] if len(axes) == 1 else axes)
-
-    def broadcast_to(self, shape: tuple[int, ...]) -> Tensor:
-        return ns.broadcast_to(self, shape)
-
-    def expand_dims(self, axis: int | tuple[int, ...]) -> Tensor:
-        return ns.expand_dims(self, axis=axis)
-
-    def moveaxis(self, source: Axis, destination: Axis) -> Tensor:
-        return ns.moveaxis(self, source, destination)
-
-    def flip(self, axis: Axis = None) -> Tensor:
-        return ns.flip(self, axis=axis)
-
-    def repeat(self, repeats: Operand, axis: int | None = None) -> Tensor:
-        return ns.repeat(self, repeats, axis=axis)
-
-    def flatten(self, start_dim: int = 0, end_dim: int = -1) -> Tensor:
-        return ns.flatten(self, start_dim, end_dim)
-
-    def squeeze(self, axis: Axis = None) -> Tensor:
-        return ns.squeeze(self, axis)
 
     @property
     def T(self) -> Tensor:
@@ -188,37 +163,6 @@ class Methods:
         """The last two axes swapped."""
         return ns.matrix_transpose(self)
 
-    # elementwise
-    def exp(self) -> Tensor:
-        return ns.exp(self)
-
-    def log(self) -> Tensor:
-        return ns.log(self)
-
-    def sqrt(self) -> Tensor:
-        return ns.sqrt(self)
-
-    def tanh(self) -> Tensor:
-        return ns.tanh(self)
-
-    def sigmoid(self) -> Tensor:
-        return ns.sigmoid(self)
-
-    def relu(self) -> Tensor:
-        return ns.relu(self)
-
-    def abs(self) -> Tensor:
-        return ns.abs(self)
-
-    def clip(self, min: Operand | None = None, max: Operand | None = None) -> Tensor:
-        return ns.clip(self, min, max)
-
-    def round(self) -> Tensor:
-        return ns.round(self)
-
-    def conj(self) -> Tensor:
-        return ns.conj(self)
-
     @property
     def real(self) -> Tensor:
         """The real part."""
@@ -229,16 +173,10 @@ class Methods:
         """The imaginary part, of a complex tensor."""
         return ns.imag(self)
 
-    def astype(self, dtype: DTypeLike, *, copy: bool = True) -> Tensor:
-        return ns.astype(self, dtype, copy=copy)
 
-    def clone(self) -> Tensor:
-        """A copy in memory of its own; gradients flow through it."""
-        return ns.clone(self)
-
-
-def operators() -> Iterator[tuple[str, str]]:
-    """The operators of Tensor that are a public function, and their function."""
+def functions() -> Iterator[tuple[str, str]]:
+    """The methods and operators that are a public function, and that function's name."""
+    yield from zip(_METHODS, _METHODS, strict=True)
     for name, function in {**_ARITHMETIC, **_OTHERS}.items():
         yield f"__{name}__", function
 

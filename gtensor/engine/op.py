@@ -109,7 +109,8 @@ class Op:
         self.saves_extras = any(name in self.extra_names for name in self.save_names)
         self.save_index = {name: k for k, name in enumerate(self.save_names)}
         # for records that save nothing, so that a rule can always unpack step.saved
-        self.nothing_saved: tuple[Saved, Guards] = ((None,) * len(self.save_names), ())
+        self.nothing_saved: tuple[Saved, Guards] = (
+            () if self.variadic else (None,) * len(self.save_names), ())
         self.plans = _Plans(
             tuple([needed.get(n, ()) for n in self.input_names]), self.save_positions)
 
@@ -117,15 +118,23 @@ class Op:
         """Inputs by position, parameters by keyword."""
         params = [p for p in parameters_of(self.cpu)
                   if p.kind is p.KEYWORD_ONLY and p.name not in _RESERVED]
-        kind = (inspect.Parameter.VAR_POSITIONAL if self.variadic
-                else inspect.Parameter.POSITIONAL_ONLY)
-        names = self.input_names[:1 if self.variadic else None]
-        return inspect.Signature([*[inspect.Parameter(n, kind) for n in names], *params])
+        inputs = [inspect.Parameter(n, inspect.Parameter.POSITIONAL_ONLY) for n in self.input_names]
+        if self.variadic and inputs:
+            inputs[-1] = inputs[-1].replace(kind=inspect.Parameter.VAR_POSITIONAL)
+        return inspect.Signature([*inputs, *params])
+
+    def plan(self, mask: int, count: int) -> tuple[int | None, ...]:
+        """Positions to save, None where not needed, among `count` inputs, output and extras.
+
+        Bit i of the mask says that input i needs a gradient.
+        """
+        return self.plans[(mask, count) if self.variadic else mask]
 
     @cached_property
     def call(self) -> Callable[..., Tensor]:
         """The function that runs the op, written at the first call; `self(...)` calls it, too."""
         call = written_call(self)
+        call.__doc__ = self.__doc__
         object.__setattr__(self, "__class__", type("Op", (Op,), {"__call__": staticmethod(call)}))
         for holder, name in self._callers:
             setattr(holder, name, call)
@@ -140,7 +149,12 @@ class Op:
     def serve(self, holder: object, name: str) -> None:
         """Make `holder.name` the function that runs the op."""
         self._callers.append((holder, name))
-        setattr(holder, name, lambda *inputs, **params: self.call(*inputs, **params))
+
+        def first(*inputs: Any, **params: Any) -> Tensor:
+            return self.call(*inputs, **params)
+
+        first.__name__, first.__doc__ = self.name, self.__doc__
+        setattr(holder, name, first)
 
     def __call__(self, *inputs: Operand | None, **params: Any) -> Tensor:
         return self.call(*inputs, **params)
@@ -153,20 +167,29 @@ class Op:
         return f"<op {self.name}>"
 
 
-class _Plans(dict[int, tuple[int | None, ...]]):
-    """Bit mask of the inputs that need gradients -> positions to save, None where not needed."""
+class _Plans(dict["int | tuple[int, int]", tuple[int | None, ...]]):
+    """Bit mask of the inputs that need gradients -> positions to save, None where not needed.
+
+    Of a variadic op: mask and number of inputs -> the same, the last name standing for the rest.
+    """
 
     def __init__(self, needed: tuple[tuple[int, ...], ...], positions: tuple[int, ...]) -> None:
         self.needed = needed
         self.positions = positions
 
-    def __missing__(self, mask: int) -> tuple[int | None, ...]:
+    def __missing__(self, key: int | tuple[int, int]) -> tuple[int | None, ...]:
+        mask = key if isinstance(key, int) else key[0]
         wanted: set[int] = set()
         for i, needed in enumerate(self.needed):
             if mask >> i & 1:
                 wanted.update(needed)
         plan = tuple(p if p in wanted else None for p in self.positions) if wanted else ()
-        self[mask] = plan
+        if not isinstance(key, int) and plan:
+            last, count = len(self.needed) - 1, key[1]
+            places = {p: (p,) if p < last else range(last, count) if p == last
+                      else (p + count - last - 1,) for p in self.positions}
+            plan = tuple(k for p in plan if p is not None for k in places[p])
+        self[key] = plan
         return plan
 
 
@@ -221,7 +244,8 @@ def op(
         floating: integer inputs are converted to the default float dtype first.
         batch: `rule(op, inputs, mapped, params) -> output`, for `vmap`: where `mapped`, an input's
             first axis is that of the examples, as it must be of the output.
-        variadic: takes any number of inputs, all treated alike.
+        variadic: takes any number of inputs, all treated alike; behind inputs with names of their
+            own, the last name is that of all further ones, which get no gradient.
         owns: the paths return new memory, never an input, a view (without `view=True`), or an array
             that is kept elsewhere. Then a later op may overwrite it, as in-place batch norm does.
             The default is True for gtensor's own ops only.

@@ -343,7 +343,7 @@ class RecordedStep(Step[Tensor]):
         self.parents, self.mask = record.parents, record.mask
         if self.wanted is not None:
             self._prune(self.wanted)
-        plan = record.op.plans[record.mask]
+        plan = record.op.plan(record.mask, len(record.parents))
         nodes = (*record.parents, record)
         storages = {place: count for count, _, place in record.guards
                     if isinstance(count, Storage)}

@@ -373,6 +373,13 @@ def _unpickled(values: np.ndarray, device: str, requires_grad: bool) -> Tensor:
 _unpickled.__module__ = "gtensor"  # pickles name it, and outlive the places of files
 
 
+def is_like(value: Tensor, node: Node | Tensor) -> bool:
+    """Whether `check_like` accepts the value."""
+    array = value._array
+    return (array.shape == node.shape and array.dtype == node.dtype
+            and value._device is node.device)
+
+
 def check_like(what: str, value: Tensor, node: Node | Tensor) -> None:
     """Raise unless `value` has the shape, dtype and device of a tensor or a node."""
     array = value._array

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from gtensor.engine.methods import Methods, operators
+from gtensor.engine import methods
 from gtensor.engine.namespaces import public
 from gtensor.engine.op import Op, registry
 from gtensor.ops.activations import *
@@ -40,11 +40,10 @@ def _publish() -> None:
                 functions[name] = getattr(module, name)
     for name, function in functions.items():
         _serve(public, name, function)
-    for name, function in operators():
-        _serve(Methods, name, functions[function])
-    for name, method in vars(Methods).items():  # a method's text is its function's
-        if callable(method) and not method.__doc__ and name in functions:
-            method.__doc__ = functions[name].__doc__
+    for name, function in methods.functions():
+        _serve(methods.Methods, name, functions[function])
+    for name in ("reshape", "permute_dims"):  # a method's text is its function's
+        getattr(methods.Methods, name).__doc__ = functions[name].__doc__
 
 
 def _serve(holder: object, name: str, function: Any) -> None:

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from math import prod
+from numbers import Number
+from operator import is_
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar, overload
 
 from gtensor.array.creation import asarray
@@ -10,13 +13,14 @@ from gtensor.backend import DeviceError, Scratch
 from gtensor.engine.context import enable_grad, no_grad
 from gtensor.engine.in_place import write
 from gtensor.engine.op import Op
-from gtensor.engine.tensor import Tensor
+from gtensor.engine.tensor import Tensor, is_like
 from gtensor.nn.module import Module
 from gtensor.ops.updates.optimizer_kernels import workspace
 from gtensor.system.bus import phase
 from gtensor.system.documents import UNLOADED, Facts, plain
 
 if TYPE_CHECKING:
+    import numpy as np
 
     from gtensor.backend.typing import Array, Params
 
@@ -32,14 +36,33 @@ T = TypeVar("T")
 
 
 class Slot:
-    """A parameter, its state arrays, and the number of its steps."""
+    """A parameter, its state arrays, and the number of its steps.
 
-    __slots__ = ("parameter", "state", "step")
+    `checked` says for which leaf (by `seq`) and how many state arrays the state was last checked. A
+    parameter that is moved or converted becomes another leaf.
+    """
+
+    __slots__ = ("checked", "parameter", "state", "step")
 
     def __init__(self, parameter: Tensor, state: tuple[Array, ...]) -> None:
         self.parameter = parameter
         self.state = state
         self.step = 0
+        self.checked = -1, -1
+
+
+_Due: TypeAlias = "tuple[Slot, Tensor, np.dtype, Group]"  # a gradient, its dtype, its group
+
+
+class _Known:
+    """What was checked of a group: its parameters, its options, how many state arrays they need."""
+
+    __slots__ = ("options", "parameters", "states")
+
+    def __init__(self, group: Group) -> None:
+        self.parameters: list[Tensor] = [*group["params"]]
+        self.options: Params = {}  # {}: to be checked
+        self.states = 0
 
 
 class Optimizer:
@@ -65,6 +88,7 @@ class Optimizer:
         self.defaults = _plain(defaults)
         self.param_groups: list[Group] = []
         self._slots: list[list[Slot]] = []
+        self._known: list[_Known] = []
         for group in given:
             self.add_param_group(group)
 
@@ -87,6 +111,7 @@ class Optimizer:
         slots = [self._slot(p, group) for p in group["params"]]
         self.param_groups.append(group)
         self._slots.append(slots)
+        self._known.append(_Known(group))
 
     def _group(self, given: Group) -> Group:
         name = type(self).__name__
@@ -124,7 +149,7 @@ class Optimizer:
     # -- what a subclass says ---------------------------------------------------------------------
 
     def check_options(self, group: Group) -> None:
-        """Raise ValueError for invalid options."""
+        """Raise ValueError for invalid options. A step calls it only if an option has changed."""
         for name in ("lr", "weight_decay"):
             if not group[name] >= 0:
                 raise ValueError(f"{name}={group[name]} given; wanted a number of 0 or more")
@@ -134,7 +159,8 @@ class Optimizer:
         return len(self.state_names)
 
     def options(self, group: Group, step: int) -> Params:
-        """The arguments of `update` for a parameter's step number `step` = 1, 2, ..."""
+        """The arguments of `update` for the step number `step` = 1, 2, ... of a group's parameters.
+        """
         raise TypeError("Optimizer is abstract; make an SGD, an Adam, an AdamW or a Lion")
 
     # -- use --------------------------------------------------------------------------------------
@@ -189,28 +215,57 @@ class Optimizer:
         if closure is not None:
             with enable_grad():
                 loss = closure()
-        due: list[tuple[Slot, Tensor, Group]] = []
-        for slots, group in zip(self._slots, self.param_groups, strict=True):
-            self.check_options(group)
+        due: list[_Due] = []
+        sizes: dict[np.dtype, int] = {}  # of the largest parameter on the CPU, by dtype
+        for slots, group, known in zip(self._slots, self.param_groups, self._known, strict=True):
+            if {**group, "params": None} != known.options:
+                self._check_group(group, known)
             for slot in slots:
-                grad = slot.parameter.grad
-                if grad is not None:
-                    self._check(slot, grad, self.states_of(group))
-                    if slot.parameter.device.capturing():
-                        self._check_captured(group, slot.step + 1)
-                    due.append((slot, grad, group))
+                leaf = slot.parameter._node
+                if leaf is None or leaf.grad is None:
+                    continue
+                if slot.checked != (leaf.seq, known.states) or not is_like(leaf.grad, leaf):
+                    self._check(slot, leaf.grad, known.states)
+                    slot.checked = leaf.seq, known.states
+                if leaf.device.type == "cpu":
+                    sizes[leaf.dtype] = max(sizes.get(leaf.dtype, 0), prod(leaf.shape))
+                elif leaf.device.capturing():
+                    self._check_captured(group, slot.step + 1)
+                due.append((slot, leaf.grad, leaf.dtype, group))
         with no_grad(), phase("update"):
-            scratch = _workspaces([slot.parameter for slot, _, _ in due])
-            for slot, grad, group in due:
-                options = self.options(group, slot.step + 1)
-                write(self.update, slot.parameter, grad, {
-                    **options, "state": slot.state, "scratch": scratch.get(slot.parameter.dtype)})
-                slot.step += 1
+            self._update(due, sizes)
         return loss
 
+    def _update(self, due: list[_Due], sizes: dict[np.dtype, int]) -> None:
+        scratch: dict[np.dtype, Scratch] = {}
+        for dtype, size in sizes.items():
+            scratch[dtype] = workspace((size,), dtype)
+        options: Params = {}
+        at: tuple[Group, int] | None = None
+        for slot, grad, dtype, group in due:
+            if at is None or at[0] is not group or at[1] != slot.step:
+                at, options = (group, slot.step), self.options(group, slot.step + 1)
+            write(self.update, slot.parameter, grad, {
+                **options, "state": slot.state, "scratch": scratch.get(dtype)})
+            slot.step += 1
+
+    def _check_group(self, group: Group, known: _Known) -> None:
+        """Check the options of a group; those that cannot change in place are remembered."""
+        known.options = {}
+        self.check_options(group)
+        known.states = self.states_of(group)
+        options = {**group, "params": None}
+        if all(map(_fixed, options.values())):
+            known.options = options
+
     def _check_members(self) -> None:
-        own = [[id(slot.parameter) for slot in slots] for slots in self._slots]
-        if [[id(p) for p in group["params"]] for group in self.param_groups] != own:
+        edited = len(self.param_groups) != len(self._known)
+        for group, known in zip(self.param_groups, self._known, strict=False):
+            members = group["params"]
+            if len(members) != len(known.parameters) or not all(
+                    map(is_, members, known.parameters)):
+                edited = True
+        if edited:
             raise ValueError(f"the parameters in param_groups of {type(self).__name__} were edited;"
                              " only options may be changed there: use add_param_group, or make a "
                              "new optimizer")
@@ -350,10 +405,8 @@ def check_betas(betas: Sequence[float]) -> None:
         raise ValueError(f"betas={betas} given; wanted two numbers from 0 to below 1")
 
 
-def _workspaces(parameters: list[Tensor]) -> dict[Any, Scratch]:
-    """Work buffers per dtype, large enough for the largest parameter on the CPU."""
-    sizes: dict[Any, int] = {}
-    for parameter in parameters:
-        if parameter.device.type == "cpu":
-            sizes[parameter.dtype] = max(sizes.get(parameter.dtype, 0), parameter.size)
-    return {dtype: workspace((size,), dtype) for dtype, size in sizes.items()}
+def _fixed(value: object) -> bool:
+    """Whether an option's value cannot change in place."""
+    if isinstance(value, tuple):
+        return all(map(_fixed, value))
+    return value is None or isinstance(value, (str, Number))

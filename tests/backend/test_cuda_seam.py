@@ -51,7 +51,7 @@ def allocator(monkeypatch):
     monkeypatch.setattr(cuda_streams, "driver", _Driver)
     monkeypatch.setattr(cupy.cuda, "Device", Current())
     device = _Device(arena)
-    monkeypatch.setattr(cuda, "get_device", lambda name: device)
+    monkeypatch.setattr(cuda, "cuda_device", lambda index: device)
     cuda._install_allocator.__wrapped__()
     return installed[0], arena
 
@@ -368,8 +368,8 @@ def test_a_gradient_is_looked_through_for_nan_behind_the_stream_that_makes_it(pr
 
 def test_a_mask_is_counted_behind_the_stream_that_makes_it(produced):
     mask = produced(True)
-    (part,), _ = normalized(mask, mask, recorded=False)
-    assert part.read()
+    _, (part,) = normalized(mask, mask, recorded=False)
+    assert part._array.read()
 
 
 def test_values_of_another_device_are_ordered_on_that_one(produced, monkeypatch):

@@ -252,16 +252,15 @@ def test_a_consumer_without_a_stream_means_the_default_one(monkeypatch):
 def test_every_transform_on_a_gpu_is_ordered_before_it_starts(monkeypatch):
     calls = []
     device = SimpleNamespace(order_transforms=lambda: calls.append("ordered"))
-    monkeypatch.setattr(transforms, "device_of", lambda x: device)
     monkeypatch.setattr(transforms, "cupy", lambda: SimpleNamespace(fft=SimpleNamespace(
         **dict.fromkeys(("fftn", "ifftn", "rfftn", "irfftn"), lambda x, **more: (
             calls.append("computed"), x)[1]))))
     x = np.zeros(4, np.complex64)
     options = {"axes": (0,), "norm": "backward"}
-    transforms.fft_c2c.gpu(x, inverse=False, **options)
-    transforms.fft_c2c.gpu(x, inverse=True, **options)
-    transforms.fft_r2c.gpu(x.real, **options)
-    transforms.fft_c2r.gpu(x, size=6, **options)
+    transforms.fft_c2c.gpu.placed(device, x, inverse=False, **options)
+    transforms.fft_c2c.gpu.placed(device, x, inverse=True, **options)
+    transforms.fft_r2c.gpu.placed(device, x.real, **options)
+    transforms.fft_c2r.gpu.placed(device, x, size=6, **options)
     assert calls == ["ordered", "computed"] * 4
 
 

@@ -133,6 +133,10 @@ def test_own_transpose_in_place_by_tiles(side):
     with gt.settings.override(tile_elements=32 * 32):
         z -= z.T
     np.testing.assert_array_equal(z.numpy(), values - values.T)
+    mirrored = gt.tensor(values)
+    with gt.settings.override(tile_elements=32 * 32):
+        mirrored[::-1] = mirrored.T  # a tile of the value goes elsewhere than its mirror image
+    np.testing.assert_array_equal(mirrored.numpy(), values.T[::-1])
 
 
 @pytest.mark.parametrize("write, expected", [

@@ -11,9 +11,10 @@ from unittest.mock import patch
 
 import numpy as np
 import scipy.special
+from call_scopes import replaced
 
 from gtensor.backend.host import HostDevice
-from gtensor.engine import apply, backward, in_place, slots
+from gtensor.engine import backward, bind, in_place, slots
 from gtensor.engine.op import registry
 from gtensor.engine.slots import RawStep
 from gtensor.engine.storage import Storage
@@ -23,7 +24,7 @@ from gtensor.hostcuda.kernels import text as cuda_text
 from gtensor.hostcuda.libraries import cub, cublas, cublaslt, cufft, curand, cusolver
 from gtensor.memory.arena.chunks import Chunk
 from gtensor.memory.arena.free_lists import BlockPool
-from gtensor.ops.build import path_builders
+from gtensor.ops.build import cpu_tiles, path_builders
 
 Context = AbstractContextManager[Any]
 
@@ -105,7 +106,7 @@ def last_tile_dropped() -> Context:
     def tiles(shape: Any, limit: int) -> Iterator[Any]:
         found = list(right(shape, limit))
         yield from found[:-1] if len(found) > 1 else found
-    return patch.object(path_builders, "tiles", tiles)
+    return patch.object(cpu_tiles, "tiles", tiles)
 
 
 def strides_ignored() -> Context:
@@ -293,9 +294,9 @@ def version_not_counted() -> Context:
     """an in-place operator does not increase the version of the storage"""
     right = in_place.write
 
-    def write(op: Any, target: Tensor, value: Any, params: Any) -> Tensor:
+    def write(op: Any, target: Tensor, *given: Any) -> Tensor:
         before = target._own_storage().version
-        right(op, target, value, params)
+        right(op, target, *given)
         target._storage.version = target._version = before
         return target
     return patch.object(in_place, "write", write)
@@ -361,14 +362,14 @@ def saves_leaked() -> Context:
 
 def record_refers_to_tensor() -> Context:
     """a record refers to its output's handle, through the storage that it guards"""
-    right = apply.saves
+    right = bind.saves
 
     def saves(plan: Any, values: Any, handles: Any) -> Any:
         saved, guards = right(plan, values, handles)
         for storage, _, _ in guards:
             storage.reader = handles[-1]  # type: ignore[attr-defined]
         return saved, guards
-    return patch.object(apply, "saves", saves)
+    return replaced("saves", saves)
 
 
 def live_block_reused() -> Context:

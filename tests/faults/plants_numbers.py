@@ -19,7 +19,7 @@ Context = AbstractContextManager[Any]
 
 def objects_let_in() -> Context:
     """every dtype counts as one of numbers"""
-    return patch.object(elements, "_NUMBERS", "biufcmMOSUVT")
+    return patch.object(elements, "NUMBERS", "biufcmMOSUVT")
 
 
 def masks_dropped() -> Context:

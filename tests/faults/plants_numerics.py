@@ -62,11 +62,11 @@ def signs_of_the_library() -> Context:
 def all_errors_are_of_memory() -> Context:
     """every CUDA error becomes a MemoryError"""
     @contextmanager
-    def any_error(what: str) -> Iterator[None]:
+    def any_error(call: str, *given: Any) -> Iterator[None]:
         try:
             yield
         except RuntimeError as error:
-            raise MemoryError(what) from error
+            raise MemoryError(call) from error
     return patch.object(cuda_memory, "no_room_for", any_error)
 
 

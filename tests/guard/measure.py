@@ -151,7 +151,8 @@ def held(records: Sequence[Record]) -> tuple[str, int, int]:
         for place, value in enumerate(record.saved):
             if value is None:
                 continue
-            name = record.op.save_names[place]
+            names = record.op.save_names
+            name = names[min(place, len(names) - 1)]  # the last may stand for several
             if not isinstance(value, record.device.array_type):
                 words.append(f"{name} {type(value).__name__}")
                 continue

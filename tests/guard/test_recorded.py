@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 from unittest.mock import patch
 
 import numpy as np
 import pytest
+from call_scopes import replaced
 
 from gtensor.backend import get_device
 from gtensor.engine import bind as applying
@@ -64,7 +65,7 @@ def test_planted_fault_a_listener_that_takes_a_copy_is_found() -> None:
     def copying(op: Any, phase: str, path: Any, args: Any, params: Any = {}) -> Any:  # noqa: B006
         return get_device("cpu").copy(path(*args, **params))
 
-    with listen(Nothing()), patch.object(applying, "heard", copying):
+    with listen(Nothing()), replaced("heard", copying):
         assert records.changes("tanh", measured_on_cpu("tanh"))
 
 
@@ -119,10 +120,7 @@ def _graph_holds() -> Iterator[None]:
             storage.holds += 1
         return saved, guards
 
-    scopes = [op.call.__globals__ for op in registry.values()]
-    with ExitStack() as stack:
-        for scope in [*scopes, vars(applying)]:
-            stack.enter_context(patch.dict(scope, saves=more))
+    with replaced("saves", more):
         yield
 
 

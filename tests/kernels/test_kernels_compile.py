@@ -22,7 +22,10 @@ from kernel_text import HOST, element_name, elementwise_text
 import gtensor
 from gtensor.backend import kernels
 from gtensor.backend.kernels import Elementwise
+from gtensor.engine.op import registry
+from gtensor.ops.build.formula import static_of
 from gtensor.ops.norms.batch_norm_paths import CHIP_BLOCK
+from gtensor.testing.cases import samples_of
 
 LENT = 90  # the architecture of the GPU that we are lent
 MOST_REGISTERS = 128  # two blocks of 256 threads on a multiprocessor of 64 K registers
@@ -62,6 +65,11 @@ def _own_bodies() -> list[Elementwise]:
     for module in pkgutil.walk_packages(gtensor.__path__, "gtensor."):
         if not module.name.endswith("__main__"):
             importlib.import_module(module.name)
+    for op in list(registry.values()):
+        if hasattr(op.gpu, "kernel_of"):  # a formula's, made at its first use
+            for sample in samples_of(op):
+                op.gpu.kernel_of(static_of(sample.params), tuple(
+                    i for i, shape in enumerate(sample.shapes) if shape is None))
     table = cases_elementwise.BODIES
     return table + [body for body in kernels.registered if body not in table]
 

@@ -25,6 +25,8 @@ from gtensor.engine.op import Op, registry
 from gtensor.engine.samples import Sample, normal
 from gtensor.engine.tape import Leaf
 from gtensor.engine.tensor import FLOATING
+from gtensor.ops.arrange.index_keys import Key
+from gtensor.ops.arrange.index_keys import sample as indexed_sample
 from gtensor.ops.conv import paths
 from gtensor.testing.cases import samples_of
 
@@ -45,6 +47,12 @@ def _own(*shapes: Any, draws: Any = None, **params: Any) -> dict[str, Any]:
     return {"shapes": shapes, "params": params} | ({"draws": draws} if draws else {})
 
 
+def _indexed(shapes: Any, key: Key, **params: Any) -> dict[str, Any]:
+    """The same of an op with a key."""
+    own = indexed_sample(shapes, key, **params)
+    return {"shapes": own.shapes, "params": own.params, "draws": own.draws}
+
+
 # Where scaling finds nothing, or something odd: planes of six elements, a matrix of a row.
 OWN: dict[str, dict[str, Any]] = {
     **{name: _own(MATRICES) for name in (
@@ -53,9 +61,10 @@ OWN: dict[str, dict[str, Any]] = {
     "pinv": _own(MATRICES, ()), "solve": _own(MATRICES, MATRICES),
     "undiagonal": _own((512,), shape=ROWS),
     "unslice": _own((500, 256), key=(slice(2, 502), slice(0, 512, 2)), shape=ROWS),
-    "gather": _own((1024, 512), key=(np.arange(0, 1024, 2),)),
-    "scatter_add": _own((1024, 512), key=(np.arange(1024) % 512,), shape=ROWS),
-    "put_order": _own(ROWS, ROWS, draws=(normal, _orders), axis=1, size=512),
+    "gather": _indexed(((1024, 512),), (np.arange(0, 1024, 2),)),
+    "scatter_add": _indexed(((1024, 512),), (np.arange(1024) % 512,), shape=ROWS),
+    "last_writes": _indexed((), (np.arange(LARGE) % 512,), shape=(512,)),
+    "put_order": _own(ROWS, ROWS, draws=(normal, _orders), axis=-1, size=512),
     "pick_class": _own((2048, 128), (2048,), classes=128),
     "place_class": _own((2048,), (2048,), classes=128),
     "class_targets": _own((2048,), classes=128, dtype=np.dtype(np.float32)),
@@ -94,6 +103,7 @@ EXCEPTIONS: list[tuple[tuple[str, ...], dict[str, float], str]] = [
     ((HALF,), {"scatter_add": 3.1, "scatter_along_axis": 0.9},
      "summed in a float32 copy of the output"),
     ((FORWARD, HALF), {"argmax": 1, "argmin": 1}, "NumPy searches a copy with the axis last"),
+    ((FORWARD, HALF), {"last_writes": 2.1}, "the number of each write, and of the last one there"),
     ((FORWARD, HALF), {"nonzero": 1}, "NumPy answers one array per axis, unknown in length before"),
     ((FORWARD, HALF), {"unique_table": 5.2, "unique_values": 1}, "sorts a copy, and its order"),
     ((FORWARD, HALF), {"max_pool2d_places": 0.3}, "the largest values so far, beside their places"),

@@ -31,7 +31,7 @@ from gtensor.memory.arena.chunks import Chunk, Segment
 from gtensor.memory.arena.graphs import GraphPool
 from gtensor.memory.arena.layout import SegmentLayout, layout_of
 from gtensor.memory.arena.out_of_memory_steps import Held, OutOfMemorySteps
-from gtensor.memory.arena.segments import Segments
+from gtensor.memory.arena.segments import NoRoom, Segments
 from gtensor.memory.arena.stitched import Stitcher
 from gtensor.memory.arena.streams import Ended, StreamOf, Streams
 from gtensor.memory.contract import report
@@ -273,28 +273,29 @@ class Arena:
 
     def _serve(self, block: Block, size: int, nbytes: int, stream: int, label: str) -> int:
         """Serve a request that its free list cannot; returns as `_rise`."""
-        def attempt(_: bool) -> int | str:
-            chunk: Chunk | str = ""
+        def attempt(_: bool) -> int:
+            chunk: Chunk | None = None
             misses = self._segments.misses
             try:
                 chunk = self._segments.take(size, stream)
-                if isinstance(chunk, str):
-                    return chunk
                 self._drain()  # blocks freed meanwhile do not count towards a new peak
                 return self._hold(block, chunk, size, nbytes, stream, label)
+            except NoRoom:
+                raise
             except BaseException:
                 if block.node is None:
                     self._segments.misses = misses
-                    if not isinstance(chunk, str) and (
+                    if chunk is not None and (
                             chunk.uses is None or not self._orders.retire(chunk)):
                         chunk.pool.give(chunk)
                 raise
 
-        held = self._out_of_memory.run(size, attempt)
-        if isinstance(held, str):
-            raise OutOfMemoryError(report.out_of_memory_text(
-                self.name, nbytes, label, held, self.stats(), self.holdings()), nbytes)
-        return held
+        try:
+            return self._out_of_memory.run(size, attempt)
+        except NoRoom as error:
+            why = str(error)
+        raise OutOfMemoryError(report.out_of_memory_text(
+            self.name, nbytes, label, why, self.stats(), self.holdings()), nbytes)
 
     def _allocate_aside(self, block: Block, size: int, nbytes: int, stream: int,
                         label: str) -> Block:
@@ -302,11 +303,12 @@ class Arena:
 
         It gets a segment of its own, which joins its pool when the pending queue is emptied.
         """
-        segment = self._segments.grow(stream, size, self._pending.append)
-        if isinstance(segment, str):
+        try:
+            segment = self._segments.grow(stream, size, self._pending.append)
+        except NoRoom as why:
             raise OutOfMemoryError(
                 f"out of memory on {self.name}: {report.size_text(nbytes)} wanted in the middle of "
-                f"another allocation, but {segment}", nbytes)
+                f"another allocation, but {why}", nbytes) from None
         self._hold(block, segment.right, size, nbytes, stream, label)
         return block  # no watermark callbacks: the lock is held
 

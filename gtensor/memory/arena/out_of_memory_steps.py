@@ -11,7 +11,7 @@ import gc
 from collections.abc import Callable
 from typing import Protocol, TypeVar
 
-from gtensor.memory.arena.segments import Segments
+from gtensor.memory.arena.segments import NoRoom, Segments
 from gtensor.memory.arena.streams import Streams
 
 Held = TypeVar("Held")
@@ -31,18 +31,18 @@ class OutOfMemorySteps:
         self._streams = streams
         self._changing = changing
 
-    def run(self, size: int, attempt: Callable[[bool], Held | str]) -> Held | str:
-        """The result of `attempt`, called under the lock; or a text that says why there is none."""
+    def run(self, size: int, attempt: Callable[[bool], Held]) -> Held:
+        """The result of `attempt`, called under the lock. Raises NoRoom as its last call did."""
         why = ""
         for makes_room in (None, self._make_room, self._release, self._collect, self._wait):
             if makes_room is None or makes_room(size):
-                found = self._changing(attempt)
-                if not isinstance(found, str):
-                    return found
-                why = found
+                try:
+                    return self._changing(attempt)
+                except NoRoom as error:
+                    why = str(error)
         if self._streams.capturing:
             why += "; nothing is released or waited for while a graph is captured"
-        return why
+        raise NoRoom(why)
 
     def _make_room(self, size: int) -> bool:
         return self._changing(lambda _: self._segments.make_room(size) > 0)

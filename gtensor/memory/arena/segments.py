@@ -43,6 +43,10 @@ SMALL_SEGMENT = HUGE_PAGE
 Aside = Callable[[Segment], object]
 
 
+class NoRoom(MemoryError):
+    """No free memory serves a request, and no segment can be had; the message says why."""
+
+
 class Segments:
     """Segments from one source, in one pool per stream, and one more for small requests.
 
@@ -86,8 +90,8 @@ class Segments:
             private=self.pools.private_bytes(),
         )
 
-    def take(self, size: int, stream: int) -> Chunk | str:
-        """A chunk for a request that its free list cannot serve, or a text why there is none."""
+    def take(self, size: int, stream: int) -> Chunk:
+        """A chunk for a request that its free list cannot serve. Raises NoRoom."""
         pool = self.pools.of(stream, size)
         chunk = (pool.take(size) or self.streams.claim(size, stream, self.pools.private)
                  or self._composed(pool, size))
@@ -106,19 +110,23 @@ class Segments:
             pool.taken = 0
             if chunk := pool.take(size) or self._composed(pool, size):
                 return chunk
-        segment = self.grow(stream, size)
-        if isinstance(segment, Segment):
-            pool.taken = 0
-            chunk = pool.take(size, breaking=True)
-        else:  # no room for a segment: any free chunk
+        try:
+            self.grow(stream, size)
+        except NoRoom:  # any free chunk
             chunk = self._from_others(pool, size, [
                 other for other in self.pools.all()
                 if other is not pool and (other.stream == pool.stream or (
                     ordered and other.stream not in self.pools.private))])
-        return segment if chunk is None else chunk
+            if chunk is None:
+                raise
+            return chunk
+        pool.taken = 0
+        chunk = pool.take(size, breaking=True)
+        assert chunk is not None  # of the new segment
+        return chunk
 
-    def grow(self, stream: int, size: int, aside: Aside | None = None) -> Segment | str:
-        """A new free segment with room for `size` bytes; or a text why there is none.
+    def grow(self, stream: int, size: int, aside: Aside | None = None) -> Segment:
+        """A new free segment with room for `size` bytes. Raises NoRoom.
 
         With `aside` the pools are not changed: it receives the smallest such segment, which is in
         no pool yet and counts as in use.
@@ -134,7 +142,7 @@ class Segments:
                 return self.acquired(pool, wanted, aside)
             except MemoryError as error:
                 why = str(error)
-        return why
+        raise NoRoom(why)
 
     def acquired(self, pool: BlockPool, wanted: int, aside: Aside | None = None) -> Segment:
         """A segment of that size from the source; raises its MemoryError. `aside` as in `grow`."""

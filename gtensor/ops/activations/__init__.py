@@ -2,6 +2,7 @@
 
 from gtensor.ops.activations import (
     activation,
+    device_functions,
     dropout,
     piecewise_activations,
     smooth_activations,

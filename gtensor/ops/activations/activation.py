@@ -7,137 +7,45 @@ one.
 
 from __future__ import annotations
 
-import functools
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-import numpy as np
-
-from gtensor.backend import host
-from gtensor.backend.kernels import elementwise
 from gtensor.engine.namespaces import recorded
-from gtensor.engine.op import op
 from gtensor.engine.samples import alike, apart, normal, unary
 from gtensor.engine.tensor import Tensor
-from gtensor.ops.build.cpu_tiles import computed_in, masked, select_into, tile_size, whole_tiles
-from gtensor.ops.build.fused import fused
-from gtensor.ops.build.path_builders import tiled
-from gtensor.ops.build.pointwise import partial, pointwise
-from gtensor.ops.elementwise.erf import erf_values, extended, sigmoid_values
+from gtensor.ops.build.fused import formula_of
 from gtensor.ops.elementwise.selection import where
 
 if TYPE_CHECKING:
     from gtensor.backend.typing import Array, Path
     from gtensor.engine.typing import Namespace
 
-_HEADER = "activation.cuh"
-_ROOT_HALF = 0.7071067811865476  # 1 / sqrt(2)
-_DENSITY_AT_0 = 0.3989422804014327  # 1 / sqrt(2 pi)
 _TANH_SCALE = 0.7978845608028654  # sqrt(2 / pi)
 _TANH_CUBE = 0.044715
 
 
-def _kernel(name: str, inputs: str, call: str) -> Any:
-    """The elementwise kernel of one function of activation.cuh; parameters arrive by name."""
-    output = "dx" if "g" in inputs.split(", ")[0].split() else "y"
-    return elementwise(inputs, f"T {output}", f"{output} = gt_{call}", _HEADER, f"gt_{name}")
-
-
 # -- relu ------------------------------------------------------------------------------------------
 
-
-def _relu_cpu(x: Array, out: Array | None = None) -> Array:
-    if out is None:
-        out = host().empty(x.shape, x.dtype, "relu")
-    return np.maximum(x, x.dtype.type(0), out=out)
-
-
-def _relu_grad_formula(ns: Namespace, g: Array, y: Array) -> Array:
-    return ns.where(ns.less_equal(y, 0), 0.0, g)  # this way around NaN passes
-
-
-def _relu_grad_cpu(g: Array, y: Array, out: Array | None = None) -> Array:
-    if out is None:
-        out = host().empty(g.shape, g.dtype, "relu_grad")
-    zero = y.dtype.type(0)
-    a, b, result = (x if x.ndim else x.reshape(1) for x in (g, y, out))
-    for tile in whole_tiles(a.shape):
-        dropped = np.less_equal(b[tile], zero)
-        masked(a[tile], np.logical_not(dropped, out=dropped), result[tile])
-    return out
-
-
-relu_grad = op(
-    "relu_grad", cpu=_relu_grad_cpu, backward=None, tangent=None,
-    gpu=_kernel("relu_grad", "T g, T y", "relu_grad_from_output(g, y)"),
-    composed=functools.partial(_relu_grad_formula, recorded),
-    samples=alike(2, (normal, apart)), reference=lambda torch, g, y: g * (y > 0),
-    doc="The gradient of y = relu(x): g where y > 0, else 0.",
-)
-
-relu_op = op(
-    "relu", cpu=_relu_cpu, gpu=_kernel("relu", "T x", "relu(x)"),
-    backward=pointwise(partial("out", lambda ns, g, y, out: ns.relu_grad(g, y, out=out))),
+relu_op = formula_of(
+    "relu", lambda ns, x: ns.maximum(x, 0),
+    slope=lambda ns, y: ns.where(ns.less_equal(y, 0), 0, 1), of="out",  # this way around NaN passes
+    gradient={
+        "by_ops": True, "samples": alike(2, (normal, apart)),
+        "reference": lambda torch, g, y: g * (y > 0),
+        "doc": "The gradient of y = relu(x): g where y > 0, else 0."},
     samples=unary(apart), reference=lambda torch, x: torch.relu(x),
     doc="max(x, 0), elementwise; NaN passes. Its gradient at 0 is 0.",
 )
 
-
-# -- leaky relu ------------------------------------------------------------------------------------
-
-
-def _leaky_relu_cpu(x: Array, *, negative_slope: float, out: Array | None = None) -> Array:
-    if out is None:
-        out = host().empty(x.shape, x.dtype, "leaky_relu")
-    larger = np.maximum if negative_slope <= 1 else np.minimum
-    scratch = host().workspace(tile_size(x.shape), computed_in(x.dtype))
-    for tile in whole_tiles(x.shape):
-        scaled = scratch(0, x[tile].shape)
-        np.multiply(x[tile], scaled.dtype.type(negative_slope), out=scaled)
-        if scaled.dtype == x.dtype:
-            larger(x[tile], scaled, out=out[tile])
-        else:
-            out[tile] = larger(x[tile], scaled, out=scaled)
-    return out
-
-
-def _leaky_relu_grad_formula(ns: Namespace, g: Array, y: Array, *, negative_slope: float) -> Array:
-    return ns.where(ns.greater(y, 0), g, g * negative_slope)
-
-
-def _leaky_relu_grad_cpu(
-    g: Array, y: Array, *, negative_slope: float, out: Array | None = None
-) -> Array:
-    if out is None:
-        out = host().empty(g.shape, g.dtype, "leaky_relu_grad")
-    a, b, result = (x if x.ndim else x.reshape(1) for x in (g, y, out))
-    scratch = host().workspace(tile_size(a.shape), computed_in(g.dtype), 2)
-    for tile in whole_tiles(a.shape):
-        scaled, change = scratch(0, a[tile].shape), scratch(1, a[tile].shape)
-        np.multiply(a[tile], scaled.dtype.type(negative_slope), out=scaled)
-        if scaled.dtype == a.dtype:
-            select_into(result[tile], b[tile] > 0, a[tile], scaled, change)
-        else:
-            change[...] = a[tile]
-            result[tile] = select_into(scaled, b[tile] > 0, change, scaled, change)
-    return out
-
-
-leaky_relu_grad = op(
-    "leaky_relu_grad", cpu=_leaky_relu_grad_cpu, backward=None, tangent=None,
-    composed=functools.partial(_leaky_relu_grad_formula, recorded),
-    gpu=_kernel("leaky_relu_grad", "T g, T y, float64 negative_slope",
-                "leaky_relu_grad_from_output(g, y, negative_slope)"),
-    samples=alike(2, (normal, apart), negative_slope=0.1),
-    reference=lambda torch, g, y, negative_slope: torch.where(y > 0, g, g * negative_slope),
-    doc="The gradient of y = leaky_relu(x) with a positive slope: g where y > 0, else g times it.",
-)
-
-leaky_relu_op = op(
-    "leaky_relu", cpu=_leaky_relu_cpu, floating=True,
-    gpu=_kernel("leaky_relu", "T x, float64 negative_slope", "leaky_relu(x, negative_slope)"),
-    backward=pointwise(partial("out", lambda ns, g, y, out, negative_slope: ns.leaky_relu_grad(
-        g, y, negative_slope=negative_slope, out=out))),
-    samples=unary(apart, negative_slope=0.1),
+leaky_relu_op = formula_of(
+    "leaky_relu",
+    lambda ns, x, *, negative_slope: ns.maximum(x, 0) + negative_slope * ns.minimum(x, 0),
+    slope=lambda ns, y, *, negative_slope: ns.where(ns.greater(y, 0), 1, negative_slope), of="out",
+    gradient={
+        "by_ops": True, "samples": alike(2, (normal, apart), negative_slope=0.1),
+        "reference": lambda torch, g, y, negative_slope: torch.where(y > 0, g, g * negative_slope),
+        "doc": "The gradient of y = leaky_relu(x) with a positive slope: g where y > 0, else g "
+               "times it."},
+    floating=True, samples=unary(apart, negative_slope=0.1),
     reference=lambda torch, x, negative_slope: torch.nn.functional.leaky_relu(x, negative_slope),
     doc="x where x > 0, else x times a positive slope.",
 )
@@ -145,23 +53,16 @@ leaky_relu_op = op(
 
 # -- elu -------------------------------------------------------------------------------------------
 
-elu_grad = fused(
-    "elu_grad",
-    extended(lambda ns, g, y, *, alpha: ns.where(ns.greater(y, 0), g, g * (y + alpha))),
-    gpu=_kernel("elu_grad", "T g, T y, float64 alpha", "elu_grad_from_output(g, y, alpha)"),
-    samples=alike(2, (normal, apart), alpha=2.5),
-    reference=lambda torch, g, y, alpha: torch.where(y > 0, g, g * (y + alpha)),
-    doc="The gradient of y = elu(x) with a positive alpha: g where y > 0, else g * (y + alpha).",
-)
-
-elu_op = op(
-    "elu", inputs="x", floating=True,
-    cpu=tiled("elu", extended(lambda ns, x, *, alpha: ns.where(
-        ns.greater(x, 0), x, alpha * ns.expm1(ns.minimum(x, 0))))),
-    gpu=_kernel("elu", "T x, float64 alpha", "elu(x, alpha)"),
-    backward=pointwise(partial("out", lambda ns, g, y, out, alpha: ns.elu_grad(
-        g, y, alpha=alpha, out=out))),
-    samples=unary(apart, alpha=1.5),
+elu_op = formula_of(
+    "elu",
+    lambda ns, x, *, alpha: ns.maximum(x, 0) + alpha * ns.expm1(ns.minimum(x, 0)),  # one is 0
+    slope=lambda ns, y, *, alpha: ns.where(ns.greater(y, 0), 1, y + alpha), of="out",
+    gradient={
+        "by_ops": True, "samples": alike(2, (normal, apart), alpha=2.5),
+        "reference": lambda torch, g, y, alpha: torch.where(y > 0, g, g * (y + alpha)),
+        "doc": "The gradient of y = elu(x) with a positive alpha: g where y > 0, else "
+               "g * (y + alpha)."},
+    floating=True, samples=unary(apart, alpha=1.5),
     reference=lambda torch, x, alpha: torch.nn.functional.elu(x, alpha),
     doc="x where x > 0, else alpha * (exp(x) - 1), for a positive alpha.",
 )
@@ -169,39 +70,27 @@ elu_op = op(
 
 # -- sigmoid and silu ------------------------------------------------------------------------------
 
-sigmoid_grad = fused(
-    "sigmoid_grad", lambda ns, g, y: g * (1 - y) * y,
-    gpu=_kernel("sigmoid_grad", "T g, T y", "sigmoid_grad_from_output(g, y)"),
-    samples=alike(2), reference=lambda torch, g, y: g * (1 - y) * y,
-    doc="The gradient of y = sigmoid(x).",
-)
-
-sigmoid_op = op(
-    "sigmoid", inputs="x", cpu=tiled("sigmoid", lambda ns, x: sigmoid_values(x)), floating=True,
-    gpu=_kernel("sigmoid", "T x", "sigmoid(x)"),
-    backward=pointwise(partial("out", lambda ns, g, y, out: ns.sigmoid_grad(g, y, out=out))),
-    samples=unary(), reference=lambda torch, x: torch.sigmoid(x),
+sigmoid_op = formula_of(
+    "sigmoid", lambda ns, x: ns.sigmoid(x), of="out",
+    gradient={
+        "by_ops": True, "samples": alike(2), "reference": lambda torch, g, y: g * y * (1 - y),
+        "doc": "The gradient of y = sigmoid(x)."},
+    floating=True, samples=unary(), reference=lambda torch, x: torch.sigmoid(x),
     doc="1 / (1 + exp(-x)), elementwise.",
 )
 
 
-def _silu_grad_formula(ns: Namespace, g: Array, x: Array) -> Array:
+def _silu_slope(ns: Namespace, x: Array) -> Array:
     s = ns.sigmoid(x)
-    return g * (s * (1 + x * (1 - s)))
+    return s * (1 + x * (1 - s))
 
 
-silu_grad = fused(
-    "silu_grad", extended(_silu_grad_formula),
-    gpu=_kernel("silu_grad", "T g, T x", "silu_grad(g, x)"),
-    samples=alike(2), doc="The gradient of silu(x).",
-    reference=lambda torch, g, x: g * torch.sigmoid(x) * (1 + x * (1 - torch.sigmoid(x))),
-)
-
-silu_op = op(
-    "silu", inputs="x", cpu=tiled("silu", lambda ns, x: x * sigmoid_values(x)), floating=True,
-    gpu=_kernel("silu", "T x", "silu(x)"),
-    backward=pointwise(partial("x", lambda ns, g, x, out: ns.silu_grad(g, x, out=out))),
-    samples=unary(), reference=lambda torch, x: torch.nn.functional.silu(x),
+silu_op = formula_of(
+    "silu", lambda ns, x: x * ns.sigmoid(x), slope=_silu_slope,
+    gradient={
+        "by_ops": True, "samples": alike(2),
+        "reference": lambda torch, g, x: g * torch.sigmoid(x) * (1 + x * (1 - torch.sigmoid(x)))},
+    floating=True, samples=unary(), reference=lambda torch, x: torch.nn.functional.silu(x),
     doc="x * sigmoid(x), elementwise.",
 )
 
@@ -212,30 +101,20 @@ silu_op = op(
 # `factor` is PyTorch's beta; the engine's `beta` means to accumulate into `out`.
 
 
-def _softplus_formula(ns: Namespace, x: Array, *, factor: float, threshold: float) -> Array:
+def _softplus(ns: Namespace, x: Array, *, factor: float, threshold: float) -> Array:
     z = factor * x
     smooth = (ns.maximum(z, 0) + ns.log1p(ns.exp(-ns.abs(z)))) / factor  # exp cannot overflow
     return ns.where(ns.greater(z, threshold), x, smooth)
 
 
-softplus_grad = fused(
-    "softplus_grad",
-    extended(lambda ns, g, x, *, factor, threshold: ns.where(
-        ns.greater(x * factor, threshold), g, g * ns.sigmoid(x * factor))),
-    gpu=_kernel("softplus_grad", "T g, T x, float64 factor, float64 threshold",
-                "softplus_grad(g, x, factor, threshold)"),
-    samples=alike(2, factor=1.5, threshold=20.0),
-    reference=lambda torch, g, x, factor, threshold: g * torch.sigmoid(factor * x),
-    doc="The gradient of softplus(x).",
-)
-
-softplus_op = op(
-    "softplus", inputs="x", cpu=tiled("softplus", extended(_softplus_formula)), floating=True,
-    gpu=_kernel("softplus", "T x, float64 factor, float64 threshold",
-                "softplus(x, factor, threshold)"),
-    backward=pointwise(partial("x", lambda ns, g, x, out, factor, threshold: ns.softplus_grad(
-        g, x, factor=factor, threshold=threshold, out=out))),
-    samples=unary(factor=1.5, threshold=20.0),
+softplus_op = formula_of(
+    "softplus", _softplus,
+    slope=lambda ns, x, *, factor, threshold: ns.where(
+        ns.greater(x * factor, threshold), 1, ns.sigmoid(x * factor)),
+    gradient={
+        "by_ops": True, "samples": alike(2, factor=1.5, threshold=20.0),
+        "reference": lambda torch, g, x, factor, threshold: g * torch.sigmoid(factor * x)},
+    floating=True, samples=unary(factor=1.5, threshold=20.0),
     reference=lambda torch, x, factor, threshold: torch.nn.functional.softplus(
         x, factor, threshold),
     doc="log(1 + exp(factor * x)) / factor, elementwise; x itself where factor * x > threshold.",
@@ -245,52 +124,25 @@ softplus_op = op(
 # -- gelu ------------------------------------------------------------------------------------------
 
 
-def _gelu_formula(ns: Namespace, x: Array, *, approximate: str) -> Array:
-    if approximate == "tanh":
-        y = x * x
-        y *= _TANH_CUBE * _TANH_SCALE
-        y += _TANH_SCALE
-        y *= x
-        y = np.tanh(y)
-    else:
-        y = erf_values(_ROOT_HALF * x)
-    y += 1
-    y *= x
-    y *= 0.5
-    return y
+def _gelu(ns: Namespace, x: Array, *, approximate: str) -> Array:
+    if approximate == "none":
+        return x * ns.normal_cdf(x)
+    return 0.5 * (x * (1 + ns.tanh(x * (_TANH_SCALE * _TANH_CUBE * (x * x) + _TANH_SCALE))))
 
 
-def _gelu_grad_formula(ns: Namespace, g: Array, x: Array, *, approximate: str) -> Array:
-    if approximate == "tanh":
-        t = ns.tanh(_TANH_SCALE * (x + _TANH_CUBE * (x * x * x)))
-        slope = _TANH_SCALE * (1 + 3 * _TANH_CUBE * (x * x))
-        return g * (0.5 * (1 + t) + 0.5 * x * (1 - t * t) * slope)
-    density = _DENSITY_AT_0 * ns.exp(-0.5 * (x * x))
-    return g * (0.5 * (1 + ns.erf(_ROOT_HALF * x)) + x * density)
+def _gelu_slope(ns: Namespace, x: Array, *, approximate: str) -> Array:
+    if approximate == "none":
+        return ns.normal_slope(x)
+    square = x * x
+    t = ns.tanh(x * (_TANH_SCALE * _TANH_CUBE * square + _TANH_SCALE))
+    inner = _TANH_SCALE + 3 * _TANH_CUBE * _TANH_SCALE * square
+    return 0.5 * ((1 + t) * (1 + x * (1 - t) * inner))
 
 
-def _by_approximation(exact: Any, by_tanh: Any) -> Path:
-    def path(*arrays: Array, approximate: str, out: Array | None = None) -> Array:
-        return (by_tanh if approximate == "tanh" else exact)(*arrays, out=out)
-
-    return path
-
-
-gelu_grad = fused(
-    "gelu_grad", extended(_gelu_grad_formula),
-    gpu=_by_approximation(_kernel("gelu_grad", "T g, T x", "gelu_grad(g, x)"),
-                          _kernel("gelu_tanh_grad", "T g, T x", "gelu_tanh_grad(g, x)")),
-    samples=alike(2, approximate="none") + alike(2, approximate="tanh"),
-    doc="The gradient of gelu(x).",
-)
-
-gelu_op = op(
-    "gelu", inputs="x", cpu=tiled("gelu", _gelu_formula), floating=True,
-    gpu=_by_approximation(_kernel("gelu", "T x", "gelu(x)"),
-                          _kernel("gelu_tanh", "T x", "gelu_tanh(x)")),
-    backward=pointwise(partial("x", lambda ns, g, x, out, approximate: ns.gelu_grad(
-        g, x, approximate=approximate, out=out))),
-    samples=unary(approximate="none") + unary(approximate="tanh"),
+gelu_op = formula_of(
+    "gelu", _gelu, slope=_gelu_slope,
+    gradient={"samples": alike(2, approximate="none") + alike(2, approximate="tanh")},
+    floating=True, samples=unary(approximate="none") + unary(approximate="tanh"),
     reference=lambda torch, x, approximate: torch.nn.functional.gelu(x, approximate=approximate),
     doc="x times the normal distribution function of x, exact or by its tanh approximation.",
 )

@@ -15,6 +15,7 @@ import numpy as np
 
 from gtensor.ops.activations.activation import THRESHOLD
 from gtensor.ops.build.cpu_tiles import computed_in, masked
+from gtensor.ops.build.formula import Formula, times
 from gtensor.ops.build.path_builders import negative
 
 if TYPE_CHECKING:
@@ -75,6 +76,36 @@ def _softplus_inside(dtype: np.dtype, p: float) -> Bounds:
     """beta * z, whose logarithm is taken, is normal as well."""
     smallest = _smallest(computed_in(dtype)) / p if p < 1 else 0.0
     return max(_above(0, dtype), _above(smallest, dtype)), inf
+
+
+# -- formulas, from which the device functions are made --------------------------------------------
+
+_INVERSES: dict[str, Path] = {
+    "leaky_relu": lambda ns, y, *, slope: ns.where(ns.greater(y, 0), y, y * (1 / slope)),
+    # a quotient: times a reciprocal could be -1 already
+    "elu": lambda ns, y, *, alpha: ns.where(ns.less_equal(y, 0), ns.log1p(y / alpha), y),
+    "sigmoid": lambda ns, y: ns.log(y / (1 - y)),  # from 1/2 on 1 - y is exact
+    # just above the threshold it is off by up to exp(-threshold) / factor
+    "softplus": lambda ns, y, *, factor, threshold: ns.where(
+        ns.greater(y * factor, threshold), y, ns.log(ns.expm1(y * factor)) / factor),
+    "tanh": lambda ns, y: ns.atanh(y),
+}
+INVERSE_FORMULAS = {name: Formula(f"{name}_inverse", f) for name, f in _INVERSES.items()}
+"""name -> the input from the output, which lies inside the open range; slope, alpha > 0."""
+
+_SLOPES: dict[str, Path] = {
+    "relu": lambda ns, y: ns.where(ns.less_equal(y, 0), 0, 1),
+    "leaky_relu": lambda ns, y, *, slope: ns.where(ns.greater(y, 0), 1, slope),
+    "elu": lambda ns, y, *, alpha: ns.where(ns.less_equal(y, 0), y + alpha, 1),
+    "sigmoid": lambda ns, y: (1 - y) * y,
+    # sigmoid(factor x) = 1 - exp(-factor y). Where x is just below the threshold y is above it:
+    # there it is off by up to exp(-threshold).
+    "softplus": lambda ns, y, *, factor, threshold: ns.where(
+        ns.greater(y * factor, threshold), 1, -ns.expm1(-(y * factor))),
+    "tanh": lambda ns, y: 1 - y * y,
+}
+BY_OUTPUT = {name: times(f"{name}_by_output", Formula(name, f)) for name, f in _SLOPES.items()}
+"""name -> g times the derivative, from the output."""
 
 
 # -- inverses and gradients ------------------------------------------------------------------------

@@ -2,27 +2,18 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import numpy as np
 
 from gtensor.engine.op import op
 from gtensor.engine.samples import Sample, alike, apart, normal, unary
 from gtensor.engine.tensor import Tensor
 from gtensor.ops.build.arguments import same_dtype
-from gtensor.ops.build.fused import fused
-from gtensor.ops.build.half_kernels import wide_kernel
-from gtensor.ops.build.path_builders import tiled
+from gtensor.ops.build.formula import Formula, derivative
+from gtensor.ops.build.fused import formula_of, fused, paths
 from gtensor.ops.build.pointwise import partial, pointwise
-from gtensor.ops.elementwise.erf import extended
-
-if TYPE_CHECKING:
-    from gtensor.backend.typing import Array
-    from gtensor.engine.typing import Namespace
 
 _SELU_ALPHA = 1.6732632423543772848  # Klambauer et al., "Self-normalizing neural networks", 2017
 _SELU_SCALE = 1.0507009873554804934
-_SCALE_TEXT = "const F scale = F(1.0507009873554804934); "
 
 
 def _off_kinks(rng: np.random.Generator, shape: tuple[int, ...]) -> np.ndarray:
@@ -32,25 +23,15 @@ def _off_kinks(rng: np.random.Generator, shape: tuple[int, ...]) -> np.ndarray:
 
 # -- hardtanh --------------------------------------------------------------------------------------
 
-hardtanh_grad = fused(
-    "hardtanh_grad",
-    extended(lambda ns, g, y, *, lowest, highest: ns.where(
-        ns.greater(y, lowest), ns.where(ns.less(y, highest), g, 0.0), 0.0)),
-    gpu=wide_kernel("g y", "y > F(lowest) && y < F(highest) ? g : F(0)", name="hardtanh_grad",
-                    parameters="lowest highest"),
-    samples=alike(2, (normal, _off_kinks), lowest=-1.0, highest=2.0),
-    reference=lambda torch, g, y, lowest, highest: g * ((y > lowest) & (y < highest)),
-    doc="The gradient of y = hardtanh(x): g where y is strictly between the ends, else 0.",
-)
-
-hardtanh_op = op(
-    "hardtanh", inputs="x",
-    cpu=tiled("hardtanh", lambda ns, x, *, lowest, highest: ns.minimum(
-        ns.maximum(x, lowest), highest)),
-    gpu=wide_kernel("x", "x < F(lowest) ? F(lowest) : x > F(highest) ? F(highest) : x",
-                    name="hardtanh", parameters="lowest highest"),
-    backward=pointwise(partial("out", lambda ns, g, y, out, lowest, highest: ns.hardtanh_grad(
-        g, y, lowest=lowest, highest=highest, out=out))),
+hardtanh_op = formula_of(
+    "hardtanh",
+    lambda ns, x, *, lowest, highest: ns.minimum(ns.maximum(x, lowest), highest),
+    slope=lambda ns, y, *, lowest, highest: ns.where(
+        ns.greater(y, lowest), ns.where(ns.less(y, highest), 1, 0), 0), of="out",
+    gradient={
+        "by_ops": True, "samples": alike(2, (normal, _off_kinks), lowest=-1.0, highest=2.0),
+        "reference": lambda torch, g, y, lowest, highest: g * ((y > lowest) & (y < highest)),
+        "doc": "The gradient of y = hardtanh(x): g where y is strictly between the ends, else 0."},
     samples=unary(_off_kinks, lowest=-1.0, highest=2.0),
     reference=lambda torch, x, lowest, highest: torch.nn.functional.hardtanh(x, lowest, highest),
     doc="x cut at `lowest` and `highest`; NaN passes. Its gradient at the ends is 0.",
@@ -59,81 +40,51 @@ hardtanh_op = op(
 
 # -- hardsigmoid and hardswish ---------------------------------------------------------------------
 
-hardsigmoid_grad = fused(
-    "hardsigmoid_grad",
-    extended(lambda ns, g, x: ns.where(ns.less(ns.abs(x), 3), g * (1 / 6), 0.0)),
-    gpu=wide_kernel("g x", "x > F(-3) && x < F(3) ? g / F(6) : F(0)", name="hardsigmoid_grad"),
-    samples=alike(2, (normal, _off_kinks)),
-    reference=lambda torch, g, x: g / 6 * (x.abs() < 3), doc="The gradient of hardsigmoid(x).",
-)
-
-hardsigmoid_op = op(
-    "hardsigmoid", inputs="x", floating=True,
-    cpu=tiled("hardsigmoid", lambda ns, x: ns.minimum(ns.maximum(x + 3, 0), 6) * (1 / 6)),
-    gpu=wide_kernel("x", "x < F(-3) ? F(0) : x > F(3) ? F(1) : (x + F(3)) / F(6)",
-                    name="hardsigmoid"),
-    backward=pointwise(partial("x", lambda ns, g, x, out: ns.hardsigmoid_grad(g, x, out=out))),
-    samples=unary(_off_kinks), reference=lambda torch, x: torch.nn.functional.hardsigmoid(x),
+hardsigmoid_op = formula_of(
+    "hardsigmoid", lambda ns, x: ns.minimum(ns.maximum(x + 3, 0), 6) * (1 / 6),
+    slope=lambda ns, x: ns.where(ns.less(ns.abs(x), 3), 1 / 6, 0),
+    gradient={"by_ops": True, "samples": alike(2, (normal, _off_kinks)),
+              "reference": lambda torch, g, x: g / 6 * (x.abs() < 3)},
+    floating=True, samples=unary(_off_kinks),
+    reference=lambda torch, x: torch.nn.functional.hardsigmoid(x),
     doc="(x + 3) / 6 cut at 0 and 1, elementwise.",
 )
 
-hardswish_grad = fused(
-    "hardswish_grad",
-    extended(lambda ns, g, x: ns.where(ns.less(x, -3), 0.0, ns.where(
-        ns.greater(x, 3), g, g * (x * (1 / 3) + 0.5)))),
-    gpu=wide_kernel("g x", "x < F(-3) ? F(0) : x > F(3) ? g : g * (x / F(3) + F(0.5))",
-                    name="hardswish_grad"),
-    samples=alike(2, (normal, _off_kinks)),
-    reference=lambda torch, g, x: g * torch.where(x > 3, 1.0, (x / 3 + 0.5) * (x > -3)),
-    doc="The gradient of hardswish(x).",
-)
-
-hardswish_op = op(
-    "hardswish", inputs="x", floating=True,
-    cpu=tiled("hardswish", lambda ns, x: x * (ns.minimum(ns.maximum(x + 3, 0), 6) * (1 / 6))),
-    gpu=wide_kernel("x", "x < F(-3) ? F(0) * x : x > F(3) ? x : x * (x + F(3)) / F(6)",
-                    name="hardswish"),
-    backward=pointwise(partial("x", lambda ns, g, x, out: ns.hardswish_grad(g, x, out=out))),
-    samples=unary(_off_kinks), reference=lambda torch, x: torch.nn.functional.hardswish(x),
+hardswish_op = formula_of(
+    "hardswish", lambda ns, x: x * (ns.minimum(ns.maximum(x + 3, 0), 6) * (1 / 6)),
+    slope=lambda ns, x: ns.where(
+        ns.less(x, -3), 0, ns.where(ns.greater(x, 3), 1, x * (1 / 3) + 0.5)),
+    gradient={
+        "by_ops": True, "samples": alike(2, (normal, _off_kinks)),
+        "reference": lambda torch, g, x: g * torch.where(x > 3, 1.0, (x / 3 + 0.5) * (x > -3))},
+    floating=True, samples=unary(_off_kinks),
+    reference=lambda torch, x: torch.nn.functional.hardswish(x),
     doc="x * hardsigmoid(x), elementwise.",
 )
 
 
 # -- selu ------------------------------------------------------------------------------------------
 
-
-def _selu_formula(ns: Namespace, x: Array) -> Array:
-    low = _SELU_ALPHA * ns.expm1(ns.minimum(x, 0))
-    return _SELU_SCALE * (ns.maximum(x, 0) + low)
-
-
-selu_grad = fused(
-    "selu_grad",
-    extended(lambda ns, g, y: g * ns.where(
-        ns.greater(y, 0), _SELU_SCALE, y + _SELU_SCALE * _SELU_ALPHA)),
-    gpu=wide_kernel("g y", "g * (y > F(0) ? scale : y + scale * F(1.6732632423543772848))",
-                    name="selu_grad", before=_SCALE_TEXT),
-    samples=alike(2, (normal, apart)),
-    reference=lambda torch, g, y: g * torch.where(
-        y > 0, _SELU_SCALE, y + _SELU_SCALE * _SELU_ALPHA),
-    doc="The gradient of y = selu(x).",
-)
-
-selu_op = op(
-    "selu", inputs="x", floating=True, cpu=tiled("selu", _selu_formula),
-    gpu=wide_kernel("x", "scale * (x > F(0) ? x : F(1.6732632423543772848) * expm1(x))",
-                    name="selu", before=_SCALE_TEXT),
-    backward=pointwise(partial("out", lambda ns, g, y, out: ns.selu_grad(g, y, out=out))),
-    samples=unary(apart), reference=lambda torch, x: torch.selu(x),
+selu_op = formula_of(
+    "selu",
+    lambda ns, x: _SELU_SCALE * (ns.maximum(x, 0) + _SELU_ALPHA * ns.expm1(ns.minimum(x, 0))),
+    slope=lambda ns, y: ns.where(
+        ns.greater(y, 0), _SELU_SCALE, y + _SELU_SCALE * _SELU_ALPHA), of="out",
+    gradient={
+        "by_ops": True, "samples": alike(2, (normal, apart)),
+        "reference": lambda torch, g, y: g * torch.where(
+            y > 0, _SELU_SCALE, y + _SELU_SCALE * _SELU_ALPHA)},
+    floating=True, samples=unary(apart), reference=lambda torch, x: torch.selu(x),
     doc="elu with the alpha and scale that keep mean 0 and variance 1.",
 )
 
 
 # -- prelu -----------------------------------------------------------------------------------------
 
+_PRELU = Formula("prelu", lambda ns, x, weight: ns.where(ns.greater(x, 0), x, x * weight))
+
 prelu_grad = fused(
-    "prelu_grad", extended(lambda ns, g, x, weight: ns.where(ns.greater(x, 0), g, g * weight)),
-    gpu=wide_kernel("g x weight", "x > F(0) ? g : g * weight", name="prelu_grad"),
+    "prelu_grad", derivative(_PRELU, "x"), by_ops=True,
     samples=alike(3, (normal, apart, normal)),
     reference=lambda torch, g, x, w: torch.where(x > 0, g, g * w),
     doc="The gradient of prelu(x, weight) with respect to x.",
@@ -141,19 +92,15 @@ prelu_grad = fused(
 
 prelu_grad_weight = fused(
     "prelu_grad_weight", lambda ns, g, x: g * ns.minimum(x, 0),
-    gpu=wide_kernel("g x", "x > F(0) ? F(0) : g * x", name="prelu_grad_weight"),
-    samples=alike(2, (normal, apart)),
-    reference=lambda torch, g, x: g * x.clamp(max=0),
+    samples=alike(2, (normal, apart)), reference=lambda torch, g, x: g * x.clamp(max=0),
     doc="The gradient of prelu(x, weight) with respect to a weight of x's shape.",
 )
 
 prelu_op = op(
-    "prelu", inputs="x weight", cpu=tiled("prelu", extended(
-        lambda ns, x, weight: ns.where(ns.greater(x, 0), x, x * weight))),
-    gpu=wide_kernel("x weight", "x > F(0) ? x : x * weight", name="prelu"),
+    "prelu", **paths(_PRELU),
     backward=pointwise(
         partial("x weight", lambda ns, g, x, w, out: ns.prelu_grad(g, x, w)),
-        partial("x", lambda ns, g, x, out: ns.prelu_grad_weight(g, x, out=out))),
+        partial("x", "prelu_grad_weight")),
     samples=[*alike(2, (apart, normal)), Sample(((2, 3, 4), (3, 1)), (apart, normal))],
     reference=lambda torch, x, w: torch.where(x > 0, x, x * w),
     doc="x where x > 0, else x * weight, with broadcasting.",

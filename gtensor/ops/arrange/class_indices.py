@@ -9,19 +9,19 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from gtensor.backend import device_of
 from gtensor.engine.namespaces import raw
 from gtensor.engine.op import op
 from gtensor.engine.samples import Sample, below, normal
 from gtensor.engine.tensor import Tensor, wrap
 from gtensor.ops.arrange.shape import first_tangent, reshape
 from gtensor.ops.build.arguments import same_dtype, want_tensors
-from gtensor.ops.build.path_builders import settled
+from gtensor.ops.build.path_builders import placed, settled
 from gtensor.ops.build.pointwise import zero_tangent
 
 if TYPE_CHECKING:
     from types import ModuleType
 
+    from gtensor.backend import Device
     from gtensor.backend.typing import Array, DTypeLike
 
 __all__: list[str] = []  # one_hot is public in gtensor.nn.functional
@@ -85,9 +85,9 @@ def valid(target: Array, ignore_index: int) -> tuple[Array, Array]:
 
 
 def _pick_path(
-    x: Array, target: Array, *, ignore_index: int, classes: int, out: Array | None = None
+    device: Device, x: Array, target: Array, *, ignore_index: int, classes: int,
+    out: Array | None = None
 ) -> Array:
-    device = device_of(x)
     axis = class_axis(x.ndim)
     places, counts = valid(device.xp.expand_dims(target, axis), ignore_index)
     picked = device.xp.take_along_axis(x, places, axis=axis)
@@ -95,9 +95,9 @@ def _pick_path(
 
 
 def _place_path(
-    g: Array, target: Array, *, ignore_index: int, classes: int, out: Array | None = None
+    device: Device, g: Array, target: Array, *, ignore_index: int, classes: int,
+    out: Array | None = None
 ) -> Array:
-    device = device_of(g)
     axis = class_axis(g.ndim + 1)
     if out is None:
         out = device.empty((*g.shape[:axis], classes, *g.shape[axis:]), g.dtype, "place_class")
@@ -131,7 +131,7 @@ def _pick_reference(torch: Any, x: Any, target: Any, ignore_index: int, classes:
 
 
 pick_class = op(
-    "pick_class", cpu=_pick_path, gpu=_pick_path, saves={"x": "target"},
+    "pick_class", **placed(_pick_path), saves={"x": "target"},
     backward=lambda ns, step, g: step.give(0, ns.place_class(g, step.saved[0], **step.params)),
     tangent=first_tangent("pick_class"),
     samples=_pick_samples(adjoint=False), reference=_pick_reference,
@@ -139,7 +139,7 @@ pick_class = op(
 )
 
 place_class = op(
-    "place_class", cpu=_place_path, gpu=_place_path, saves={"g": "target"},
+    "place_class", **placed(_place_path), saves={"g": "target"},
     backward=lambda ns, step, g: step.give(0, ns.pick_class(g, step.saved[0], **step.params)),
     tangent=first_tangent("place_class"),
     samples=_pick_samples(adjoint=True),
@@ -151,10 +151,9 @@ place_class = op(
 
 
 def _class_targets_path(
-    target: Array, *, classes: int, ignore_index: int, smoothing: float, dtype: DTypeLike,
-    out: Array | None = None
+    device: Device, target: Array, *, classes: int, ignore_index: int, smoothing: float,
+    dtype: DTypeLike, out: Array | None = None
 ) -> Array:
-    device = device_of(target)
     axis = class_axis(target.ndim + 1)
     if out is None:
         shape = (*target.shape[:axis], classes, *target.shape[axis:])
@@ -174,7 +173,7 @@ def _class_targets_path(
 
 
 class_targets = op(
-    "class_targets", cpu=_class_targets_path, gpu=_class_targets_path, backward=None,
+    "class_targets", **placed(_class_targets_path), backward=None,
     tangent=zero_tangent,
     samples=[Sample((shape,), below(3), {
         "classes": 3, "ignore_index": -100, "smoothing": 0.0, "dtype": np.dtype(np.float64)})

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from gtensor.backend import device_of, host
+from gtensor.backend import host
 from gtensor.backend.cuda import cupy
 from gtensor.engine.op import op
 from gtensor.engine.samples import Sample, below, normal
@@ -14,9 +14,11 @@ from gtensor.engine.tensor import Tensor
 from gtensor.ops.arrange.class_indices import check_range
 from gtensor.ops.arrange.shape import first_tangent
 from gtensor.ops.build.cpu_tiles import computed_in
+from gtensor.ops.build.path_builders import placed
 from gtensor.settings import settings
 
 if TYPE_CHECKING:
+    from gtensor.backend import Device
     from gtensor.backend.typing import Array, Params
     from gtensor.engine.typing import Namespace, Step, Values
 
@@ -24,11 +26,12 @@ __all__: list[str] = []  # embedding is public in gtensor.nn.functional
 
 
 def _gather(
-    weight: Array, indices: Array, *, padding_idx: int | None, out: Array | None = None
+    device: Device, weight: Array, indices: Array, *, padding_idx: int | None,
+    out: Array | None = None
 ) -> Array:
     if out is None:
         shape = (*indices.shape, weight.shape[-1])
-        out = device_of(weight).empty(shape, weight.dtype, "embedding")
+        out = device.empty(shape, weight.dtype, "embedding")
     if isinstance(weight, np.ndarray):
         np.take(weight, indices, axis=0, out=out, mode="clip")  # with "raise" NumPy buffers `out`
     else:
@@ -115,7 +118,7 @@ embedding_grad = op(
 )
 
 embedding_op = op(
-    "embedding", cpu=_gather, gpu=_gather, saves={"weight": "indices"},
+    "embedding", **placed(_gather), saves={"weight": "indices"},
     backward=_embedding_backward, tangent=_embedding_tangent,
     samples=[Sample(((4, 3), shape), (normal, below(4)), {"padding_idx": None})
              for shape in ((5,), (2, 3), (0,), ())],

@@ -6,7 +6,6 @@ from collections.abc import Iterator
 from itertools import product
 from typing import TYPE_CHECKING, Any
 
-from gtensor.backend import device_of
 from gtensor.engine.op import op
 from gtensor.engine.samples import Sample, normal
 from gtensor.engine.tensor import Tensor
@@ -20,9 +19,10 @@ from gtensor.ops.arrange.shape import (
     trailing_axes,
 )
 from gtensor.ops.build.batching import unchanged
-from gtensor.ops.build.path_builders import settled
+from gtensor.ops.build.path_builders import placed, settled
 
 if TYPE_CHECKING:
+    from gtensor.backend import Device
     from gtensor.backend.typing import Array
     from gtensor.engine.typing import Namespace, Step
 
@@ -56,13 +56,13 @@ def flip(x: Tensor, /, axis: Axes | None = None) -> Tensor:
     return _flip_op(x, axes=axes)
 
 
-def _roll(x: Array, *, shifts: tuple[int, ...], out: Array | None = None) -> Array:
+def _roll(device: Device, x: Array, *, shifts: tuple[int, ...], out: Array | None = None) -> Array:
     """Each axis is cut in two, and each combination of the parts is copied to its new place.
 
     The shifts are of the last axes.
     """
     if out is None:
-        out = device_of(x).empty(x.shape, x.dtype, "roll")
+        out = device.empty(x.shape, x.dtype, "roll")
     target: Any  # tuples of slices, which NumPy's overloads refuse beside an ellipsis
     source: Any
     sizes = x.shape[x.ndim - len(shifts):]
@@ -85,7 +85,7 @@ def _roll_backward(ns: Namespace, step: Step, g: Array) -> None:
 
 
 _roll_op = op(
-    "roll", cpu=_roll, gpu=_roll, complex=True,
+    "roll", **placed(_roll), complex=True,
     backward=_roll_backward, tangent=linear_tangent("roll"),
     samples=[Sample((s,), normal, {"shifts": n})
              for s, n in (((5,), (2,)), ((3, 4), (-1, 9)), ((2, 3, 4), (0, 1, -2)),

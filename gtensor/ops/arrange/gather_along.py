@@ -7,37 +7,40 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from gtensor.array.creation import asarray
-from gtensor.backend import device_of
 from gtensor.engine.op import op
 from gtensor.engine.samples import Draw, Sample, normal
 from gtensor.engine.tensor import Tensor
 from gtensor.ops.arrange.scatter import added
 from gtensor.ops.arrange.shape import axis_index, first_tangent, resized
-from gtensor.ops.build.path_builders import settled
+from gtensor.ops.build.path_builders import placed, settled
 
 if TYPE_CHECKING:
+    from gtensor.backend import Device
     from gtensor.backend.typing import Array
     from gtensor.engine.typing import Namespace, Operand, Step
 
 __all__ = ["take_along_axis"]
 
 
-def _key(indices: Array, shape: tuple[int, ...], axis: int) -> tuple[Array, ...]:
+def _key(device: Device, indices: Array, shape: tuple[int, ...], axis: int) -> tuple[Array, ...]:
     """The key of the elements, of an array of `shape`, at `indices` along an axis."""
-    xp, ndim = device_of(indices).xp, len(shape)
+    xp, ndim = device.xp, len(shape)
     return tuple(indices if i == axis else xp.arange(n).reshape(-1, *(1,) * (-i - 1))
                  for i, n in zip(range(-ndim, 0), shape, strict=True))
 
 
-def _take_along(x: Array, indices: Array, *, axis: int, out: Array | None = None) -> Array:
-    return settled(x[_key(indices, x.shape, axis)], out)
+def _take_along(
+    device: Device, x: Array, indices: Array, *, axis: int, out: Array | None = None
+) -> Array:
+    return settled(x[_key(device, indices, x.shape, axis)], out)
 
 
 def _scatter_along(
-    g: Array, indices: Array, *, axis: int, shape: tuple[int, ...], out: Array | None = None,
-    beta: float = 0.0
+    device: Device, g: Array, indices: Array, *, axis: int, shape: tuple[int, ...],
+    out: Array | None = None, beta: float = 0.0
 ) -> Array:
-    return added(g, _key(indices, shape, axis), shape, "scatter_along_axis", out, beta)
+    key = _key(device, indices, shape, axis)
+    return added(device, g, key, shape, "scatter_along_axis", out, beta)
 
 
 def _take_along_backward(ns: Namespace, step: Step, g: Array) -> None:
@@ -65,7 +68,7 @@ def _selected(shape: tuple[int, ...], indices: tuple[int, ...], axis: int) -> tu
 
 
 scatter_along_op = op(
-    "scatter_along_axis", cpu=_scatter_along, gpu=_scatter_along, complex=True,
+    "scatter_along_axis", **placed(_scatter_along), complex=True,
     saves={"g": "indices"},
     backward=lambda ns, step, u: step.give(0, ns.take_along_axis(
         u, *step.saved, axis=step.params["axis"])),
@@ -77,7 +80,7 @@ scatter_along_op = op(
 )
 
 take_along_op = op(
-    "take_along_axis", cpu=_take_along, gpu=_take_along, complex=True, saves={"x": "indices"},
+    "take_along_axis", **placed(_take_along), complex=True, saves={"x": "indices"},
     backward=_take_along_backward, tangent=first_tangent("take_along_axis"),
     samples=[Sample((s, i), (normal, _places(s[a])), {"axis": a}) for s, i, a in _SHAPES],
     reference=_torch_take,

@@ -8,17 +8,17 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from gtensor.backend import device_of
 from gtensor.engine.op import op
-from gtensor.engine.samples import Sample, normal
+from gtensor.engine.samples import Sample
 from gtensor.engine.tensor import Tensor
-from gtensor.ops.arrange.index_keys import Key, described, normalized, rows_of
+from gtensor.ops.arrange.index_keys import Key, described, filled, normalized, rows_of, sample
 from gtensor.ops.arrange.scatter import added
-from gtensor.ops.arrange.shape import axis_index, linear_tangent
-from gtensor.ops.build.path_builders import settled
+from gtensor.ops.arrange.shape import axis_index, first_tangent, linear_tangent
+from gtensor.ops.build.path_builders import placed, settled
 from gtensor.settings import settings
 
 if TYPE_CHECKING:
+    from gtensor.backend import Device
     from gtensor.backend.typing import Array
     from gtensor.engine.typing import Namespace, Operand, Step
 
@@ -46,41 +46,44 @@ def _slice_backward(ns: Namespace, step: Step, g: Array) -> None:
     step.give(0, ns.unslice(g, key=key, shape=shape, out=buffer, beta=beta))
 
 
-def adjoint_samples(samples: list[Sample]) -> list[Sample]:
+Cases = tuple[tuple[tuple[int, ...], Key], ...]  # shapes, and keys as NumPy takes them
+
+
+def _samples(cases: Cases) -> list[Sample]:
+    return [sample((shape,), key) for shape, key in cases]
+
+
+def _adjoint_samples(cases: Cases) -> list[Sample]:
     """Gradients of the shape that each key selects."""
-    found = []
-    for sample in samples:
-        shape = sample.shapes[0] or ()
-        selected = np.empty(shape)[sample.params["key"]].shape
-        found.append(Sample((selected,), normal, {**sample.params, "shape": shape}))
-    return found
+    return [sample((np.empty(shape)[key].shape,), key, shape=shape) for shape, key in cases]
 
 
-def _slice_reference(torch: Any, x: Any, key: Key) -> Any:
-    return x[tuple(torch.from_numpy(p) if isinstance(p, np.ndarray) else p for p in key)]
+def _reference(torch: Any, x: Any, *indices: Any, key: Key) -> Any:
+    return x[filled(key, indices)]
 
 
-_SLICES = [
-    Sample(((5,),), normal, {"key": (builtins.slice(1, 4),)}),
-    Sample(((3, 5),), normal, {"key": (1, builtins.slice(None, None, 2))}),
-    Sample(((3, 5),), normal, {"key": (..., None, 2)}),
-    Sample(((4,),), normal, {"key": (builtins.slice(2, 2),)}),
-    Sample(((4,),), normal, {"key": (3,)}),
-]
+_SLICES: Cases = (
+    ((5,), (builtins.slice(1, 4),)),
+    ((3, 5), (1, builtins.slice(None, None, 2))),
+    ((3, 5), (..., None, 2)),
+    ((4,), (builtins.slice(2, 2),)),
+    ((4,), (3,)),
+)
 
 slice = op(
     "slice", cpu=_slice_path, gpu=_slice_path, view=True, complex=True,
     backward=_slice_backward, tangent=linear_tangent("slice"),
-    samples=_SLICES, reference=_slice_reference,
+    samples=_samples(_SLICES), reference=_reference,
     doc="x[key] for integers, slices, None and an ellipsis: a view.",
 )
 
 
 def _unslice_path(
-    g: Array, *, key: Key, shape: tuple[int, ...], out: Array | None = None, beta: float = 0.0
+    device: Device, g: Array, *, key: Key, shape: tuple[int, ...], out: Array | None = None,
+    beta: float = 0.0
 ) -> Array:
     if out is None or not beta:
-        out = device_of(g).empty(shape, g.dtype, "unslice") if out is None else out
+        out = device.empty(shape, g.dtype, "unslice") if out is None else out
         out[...] = 0
         out[key] = g
     else:
@@ -89,10 +92,10 @@ def _unslice_path(
 
 
 unslice = op(
-    "unslice", cpu=_unslice_path, gpu=_unslice_path, complex=True,
+    "unslice", **placed(_unslice_path), complex=True,
     backward=lambda ns, step, g: step.give(0, ns.slice(g, key=step.params["key"])),
     tangent=linear_tangent("unslice"),
-    samples=adjoint_samples(_SLICES),
+    samples=_adjoint_samples(_SLICES),
     doc="Zeros of `shape` with g at `key`: the adjoint of slice.",
 )
 
@@ -100,15 +103,18 @@ unslice = op(
 # -- index arrays: a copy, and its adjoint ---------------------------------------------------------
 
 
-def _gather_path(x: Array, *, key: Key, out: Array | None = None) -> Array:
+def _gather_path(
+    device: Device, x: Array, *indices: Array, key: Key, out: Array | None = None
+) -> Array:
+    key = filled(key, indices)
     rows = rows_of(x, key)
     if rows is not None:
         source, places = rows
         if out is None:
-            out = device_of(x).empty((places.size, *source.shape[1:]), x.dtype, "gather")
+            out = device.empty((places.size, *source.shape[1:]), x.dtype, "gather")
         return np.take(source, places, axis=0, out=out, mode="clip")  # "raise" would buffer `out`
     axis = _lone_axis(x, key)
-    return settled(x[key], out) if axis is None else _take(x, key, axis, out)
+    return settled(x[key], out) if axis is None else _take(device, x, key, axis, out)
 
 
 def _lone_axis(x: Array, key: Key) -> int | None:
@@ -123,14 +129,14 @@ def _lone_axis(x: Array, key: Key) -> int | None:
     return others[0] if whole else None
 
 
-def _take(x: Array, key: Key, axis: int, out: Array | None) -> Array:
+def _take(device: Device, x: Array, key: Key, axis: int, out: Array | None) -> Array:
     """The slices at places along an axis. Raises IndexError for one out of range."""
     places, size = key[axis], x.shape[axis]
     shape = (*x.shape[:axis], *places.shape, *x.shape[axis + 1:])
     if out is None:
         if prod(shape) * x.itemsize < settings.arena_min_bytes:
             return x[key]
-        out = device_of(x).empty(shape, x.dtype, "gather")
+        out = device.empty(shape, x.dtype, "gather")
     if places.size:
         low, high = places.min(), places.max()
         if low < -size or high >= size:
@@ -141,41 +147,45 @@ def _take(x: Array, key: Key, axis: int, out: Array | None) -> Array:
 
 def _gather_backward(ns: Namespace, step: Step, g: Array) -> None:
     buffer, beta = step.into(0)
-    shape, key = step.shape(0), step.params["key"]
-    step.give(0, ns.scatter_add(g, key=key, shape=shape, out=buffer, beta=beta))
+    step.give(0, ns.scatter_add(
+        g, *step.saved, key=step.params["key"], shape=step.shape(0), out=buffer, beta=beta))
 
 
-_GATHERS = [
-    Sample(((5,),), normal, {"key": (np.array([0, 3, 3, -1]),)}),
-    Sample(((3, 5),), normal, {"key": (np.array([[0, 2], [1, 1]]), np.array([4, 0]))}),
-    Sample(((3, 5),), normal, {"key": (builtins.slice(None), np.array([1, 1, 2]))}),
-    Sample(((3, 2),), normal, {"key": (np.zeros(0, np.int64),)}),
-    Sample(((4, 9),), normal, {"key": (np.array([2, 0, -2]),)}),
-    Sample(((2, 3, 4),), normal, {"key": (np.array([1, 1]), builtins.slice(None), 2)}),
-    Sample(((2, 3, 2),), normal, {"key": (np.array([[True, False, True], [False, True, True]]),)}),
-    Sample(((2, 3),), normal, {"key": (builtins.slice(None), np.array([True, False, True]))}),
-    Sample(((3,),), normal, {"key": (np.array(True), ...)}),
-]
+_GATHERS: Cases = (
+    ((5,), (np.array([0, 3, 3, -1]),)),
+    ((3, 5), (np.array([[0, 2], [1, 1]]), np.array([4, 0]))),
+    ((3, 5), (builtins.slice(None), np.array([1, 1, 2]))),
+    ((3, 2), (np.zeros(0, np.int64),)),
+    ((4, 9), (np.array([2, 0, -2]),)),
+    ((2, 3, 4), (np.array([1, 1]), builtins.slice(None), 2)),
+    # as many in every row: opcheck also gives the first for all of them
+    ((2, 3, 2), (np.array([[True, False, True], [False, True, True]]),)),
+    ((3,), (np.array(True), ...)),
+)
+_MASKED = ((2, 3), (builtins.slice(None), np.array([True, False, True])))
 
 gather = op(
-    "gather", cpu=_gather_path, gpu=_gather_path, complex=True,
-    backward=_gather_backward, tangent=linear_tangent("gather"),
-    samples=_GATHERS, reference=_slice_reference,
-    doc="x[key] where the key holds integer or boolean arrays: a copy.",
+    "gather", inputs="x indices", variadic=True, **placed(_gather_path), complex=True,
+    saves={"x": "indices"}, backward=_gather_backward, tangent=first_tangent("gather"),
+    samples=_samples((*_GATHERS, _MASKED)), reference=_reference,
+    doc="x[key] where the key holds integer or boolean arrays: a copy. The arrays are the further "
+        "inputs; in `key` the word 'array' stands for each.",
 )
 
 
 def _scatter_add_path(
-    g: Array, *, key: Key, shape: tuple[int, ...], out: Array | None = None, beta: float = 0.0
+    device: Device, g: Array, *indices: Array, key: Key, shape: tuple[int, ...],
+    out: Array | None = None, beta: float = 0.0,
 ) -> Array:
-    return added(g, key, shape, "scatter_add", out, beta)
+    return added(device, g, filled(key, indices), shape, "scatter_add", out, beta)
 
 
 scatter_add = op(
-    "scatter_add", cpu=_scatter_add_path, gpu=_scatter_add_path, complex=True,
-    backward=lambda ns, step, g: step.give(0, ns.gather(g, key=step.params["key"])),
-    tangent=linear_tangent("scatter_add"),
-    samples=adjoint_samples(_GATHERS),
+    "scatter_add", inputs="g indices", variadic=True, **placed(_scatter_add_path), complex=True,
+    saves={"g": "indices"},
+    backward=lambda ns, step, g: step.give(0, ns.gather(g, *step.saved, key=step.params["key"])),
+    tangent=first_tangent("scatter_add"),
+    samples=_adjoint_samples(_GATHERS),
     doc="Zeros of `shape` with g added at `key`, repeated places summed: the adjoint of gather. "
         "Half types are summed in a float32 copy of the output.",
 )
@@ -191,9 +201,14 @@ def get_item(x: Tensor, key: object) -> Tensor:
     NumPy's rules. Raises IndexError as NumPy does, with the shape and the key; on a GPU indices out
     of range are not checked, since the check would wait.
     """
-    parts, basic = normalized(x, key, x.requires_grad)
+    parts, indices = normalized(x, key, x.requires_grad)
+    return _selected(x, parts, indices, key)
+
+
+def _selected(x: Tensor, parts: Key, indices: tuple[Tensor, ...], key: object) -> Tensor:
+    """x at a normalized key; `key` is the user's."""
     try:
-        return slice(x, key=parts) if basic else gather(x, key=parts)
+        return gather(x, *indices, key=parts) if indices else slice(x, key=parts)
     except IndexError as error:
         raise IndexError(f"{described(key, x.shape)}: {error}") from None
 
@@ -207,7 +222,8 @@ def take(x: Tensor, indices: Operand, /, axis: int | None = None) -> Tensor:
     if axis is None and x.ndim != 1:
         raise ValueError(f"take of a tensor of shape {x.shape} without an axis; wanted one")
     place = axis_index(axis or 0, x.ndim, "take")
-    parts, _ = normalized(x, (builtins.slice(None),) * place + (indices,), x.requires_grad)
-    if getattr(parts[-1], "dtype", None) == np.bool_:
+    key = (builtins.slice(None),) * place + (indices,)
+    parts, arrays = normalized(x, key, x.requires_grad)
+    if any(a.dtype == np.bool_ for a in arrays):
         raise IndexError("take with boolean indices; wanted integers")
-    return get_item(x, parts)
+    return _selected(x, parts, arrays, key)

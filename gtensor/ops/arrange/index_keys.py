@@ -1,7 +1,13 @@
-"""Keys of x[key]: their raw parts, and the selection's shape, computed without the data."""
+"""Keys of x[key]: their parts, and the selection's shape, computed without the data.
+
+An op's parameter `key` holds integers, slices, None and an ellipsis, as plain Python values; the
+index arrays are inputs of the op, and ARRAY stands in the key where each of them belongs.
+"""
 
 from __future__ import annotations
 
+import operator
+from collections.abc import Iterable
 from math import prod
 from types import EllipsisType
 from typing import TYPE_CHECKING, Any
@@ -11,7 +17,8 @@ import numpy as np
 from gtensor.backend import DeviceError, refuse_mask
 from gtensor.engine.context import STATE
 from gtensor.engine.interchange import plain_values
-from gtensor.engine.tensor import Tensor
+from gtensor.engine.samples import Draw, Sample, normal
+from gtensor.engine.tensor import Tensor, wrap
 
 if TYPE_CHECKING:
     from types import ModuleType
@@ -19,7 +26,10 @@ if TYPE_CHECKING:
     from gtensor.backend.typing import Array
 
 Key = tuple[Any, ...]
+ARRAY = "array"  # in a key: the next of the op's index arrays
 _BASIC = (int, np.integer, slice, type(None), EllipsisType)
+_PLAIN = frozenset({int, type(None), EllipsisType})
+_BOUNDS = frozenset({int, type(None)})
 _FULL = slice(None)
 
 
@@ -28,27 +38,66 @@ def is_basic(part: object) -> bool:
     return isinstance(part, _BASIC) and not isinstance(part, bool)
 
 
-def normalized(x: Tensor, key: object, recorded: bool) -> tuple[Key, bool]:
-    """The key as a tuple of raw parts, arrays being x's device's, and whether it is basic.
+def _plain(part: Any) -> bool:
+    """Whether a part can be a parameter as it is."""
+    kind = type(part)
+    return kind in _PLAIN or (
+        kind is slice and type(part.start) in _BOUNDS and type(part.stop) in _BOUNDS
+        and type(part.step) in _BOUNDS)
+
+
+def _made_plain(part: Any) -> Any:
+    """A basic part with ints for other integers, which may be arrays and change later."""
+    if isinstance(part, slice):
+        bounds = (part.start, part.stop, part.step)
+        return slice(*(n if type(n) in _BOUNDS else operator.index(n) for n in bounds))
+    return int(part) if isinstance(part, np.integer) else part
+
+
+def normalized(x: Tensor, key: object, recorded: bool) -> tuple[Key, tuple[Tensor, ...]]:
+    """The key with ARRAY for each index array, and these, on x's device.
 
     Index arrays of a recorded op are copied: its backward needs them as they are now. Raises
     IndexError for what cannot be an index.
     """
     parts = key if isinstance(key, tuple) else (key,)
-    if all(map(is_basic, parts)):
-        return parts, True
+    if all(map(_plain, parts)):
+        return parts, ()
     copied = recorded and STATE.grad_enabled
+    made: list[Any] = []
+    indices: list[Tensor] = []
     try:
-        found = tuple(p if is_basic(p) else _index(x, p, copied) for p in parts)
+        for part in parts:
+            found = _made_plain(part) if is_basic(part) else _index(x, part, copied)
+            if isinstance(found, Tensor):
+                indices.append(found)
+                found = ARRAY
+            made.append(found)
     except (ValueError, TypeError) as error:  # NumPy makes no array of it
         if isinstance(error, DeviceError):
             raise
         raise IndexError(f"{described(key, x.shape)}: {error}") from None
-    return found, all(map(is_basic, found))
+    return tuple(made), tuple(indices)
 
 
-def _index(x: Tensor, part: Any, copied: bool) -> Array | int:
-    """An index as an array of x's device; on the host a 0-d integer becomes an int."""
+def filled(key: Key, indices: tuple[Any, ...]) -> Key:
+    """The key with the index arrays in their places."""
+    if len(key) == len(indices):
+        return indices
+    following = iter(indices)
+    return tuple(next(following) if isinstance(p, str) else p for p in key)
+
+
+def sample(shapes: tuple[tuple[int, ...], ...], key: Key, **params: object) -> Sample:
+    """Of an op on arrays of these shapes that is indexed by a key as NumPy takes it."""
+    arrays = [p for p in key if not is_basic(p)]
+    draws: list[Draw] = [lambda rng, shape, given=a: given.copy() for a in arrays]  # type: ignore[misc]
+    return Sample((*shapes, *(a.shape for a in arrays)), (*(normal,) * len(shapes), *draws),
+                  {"key": tuple(p if is_basic(p) else ARRAY for p in key), **params})
+
+
+def _index(x: Tensor, part: Any, copied: bool) -> Tensor | int:
+    """An index as a tensor on x's device; on the host a 0-d integer becomes an int."""
     array = part._array if isinstance(part, Tensor) else part
     refuse_mask(array, "an index")
     if not isinstance(array, x.device.array_type):
@@ -64,9 +113,9 @@ def _index(x: Tensor, part: Any, copied: bool) -> Array | int:
     if not array.ndim and array.dtype.kind != "b" and x.device.type == "cpu":
         return int(array)  # on a GPU that would wait for it
     if copied:
-        return x.device.copy(array, label="index")
+        return wrap(x.device.copy(array, label="index"), x.device)
     x.device.order((array,))  # the shape of a selection may be read from it, outside of any op
-    return array
+    return part if isinstance(part, Tensor) else wrap(array, x.device)
 
 
 def described(key: object, shape: tuple[int, ...]) -> str:
@@ -99,10 +148,9 @@ def rows_of(x: Array, key: Key) -> tuple[Array, Array] | None:
     return x.reshape(mask.size, *x.shape[mask.ndim:]), np.flatnonzero(mask)
 
 
-def unique(key: Key) -> bool:
+def unique(indices: Iterable[Any]) -> bool:
     """Whether no place can be selected twice: arrays are masks, or integers without axes."""
-    arrays = [p for p in key if not is_basic(p)]
-    return all(p.dtype.kind == "b" or not p.ndim for p in arrays)
+    return all(p.dtype.kind == "b" or not p.ndim for p in indices)
 
 
 def selected_shape(key: Key, shape: tuple[int, ...]) -> tuple[int, ...]:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from gtensor.backend import device_of, refuse_mask
+from gtensor.backend import refuse_mask
 from gtensor.engine.op import op
 from gtensor.engine.samples import Sample, normal
 from gtensor.engine.tensor import Tensor, wrap
@@ -23,8 +23,10 @@ from gtensor.ops.arrange.shape import (
     reshape,
     resized,
 )
+from gtensor.ops.build.path_builders import placed
 
 if TYPE_CHECKING:
+    from gtensor.backend import Device
     from gtensor.backend.typing import Array, Params
     from gtensor.engine.typing import Namespace, Step, Values
 
@@ -38,12 +40,12 @@ _COPIES = 16  # repetitions up to which each is a copy of its own
 
 
 def _concat_path(
-    *arrays: Array, axis: int, sizes: tuple[int, ...], out: Array | None = None
+    device: Device, *arrays: Array, axis: int, sizes: tuple[int, ...], out: Array | None = None
 ) -> Array:
     if out is None:
         shape = resized(arrays[0].shape, axis, sum(sizes))
         dtype = np.result_type(*[a.dtype for a in arrays])
-        out = device_of(arrays[0]).empty(shape, dtype, "concat")
+        out = device.empty(shape, dtype, "concat")
     start = 0
     for a, size in zip(arrays, sizes, strict=True):
         out[along(axis, start, start + size)] = a
@@ -71,7 +73,7 @@ def _concat_tangent(
 
 
 _concat_op = op(
-    "concat", inputs="", variadic=True, cpu=_concat_path, gpu=_concat_path, complex=True,
+    "concat", inputs="", variadic=True, **placed(_concat_path), complex=True,
     backward=_concat_backward, tangent=_concat_tangent,
     samples=[Sample(((2, 3), (4, 3)), normal, {"axis": -2, "sizes": (2, 4)}),
              Sample(((2, 3), (2, 0), (2, 1)), normal, {"axis": -1, "sizes": (3, 0, 1)})],
@@ -148,10 +150,12 @@ def tile(x: Tensor, repetitions: Sequence[int], /) -> Tensor:
     return reshape(laid, tuple(c * n for c, n in pairs), copy=True)
 
 
-def _repeat_path(x: Array, *, count: int, axis: int, out: Array | None = None) -> Array:
+def _repeat_path(
+    device: Device, x: Array, *, count: int, axis: int, out: Array | None = None
+) -> Array:
     if out is None:
         whole = resized(x.shape, axis, x.shape[axis] * count)
-        out = device_of(x).empty(whole, x.dtype, "repeat")
+        out = device.empty(whole, x.dtype, "repeat")
     apart = out.reshape(_apart(x.shape, axis, count))  # a view: an axis is split
     behind: tuple[slice | int | None, ...] = (slice(None),) * (-axis - 1)
     if count > _COPIES:
@@ -174,7 +178,7 @@ def _repeat_backward(ns: Namespace, step: Step, g: Array) -> None:
 
 
 _repeat_op = op(
-    "repeat", cpu=_repeat_path, gpu=_repeat_path, complex=True,
+    "repeat", **placed(_repeat_path), complex=True,
     backward=_repeat_backward, tangent=linear_tangent("repeat"),
     samples=[Sample((s,), normal, {"axis": a, "count": n})
              for s, a, n in (((5,), -1, 3), ((2, 3), -1, 20), ((2, 3, 2), -2, 2), ((2, 0), -2, 2),

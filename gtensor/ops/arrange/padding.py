@@ -5,15 +5,16 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from gtensor.backend import device_of
 from gtensor.engine.op import op
 from gtensor.engine.samples import Sample, normal
 from gtensor.engine.tensor import Tensor
 from gtensor.ops.arrange.index import get_item
 from gtensor.ops.arrange.joining import concat
 from gtensor.ops.arrange.shape import broadcast_to
+from gtensor.ops.build.path_builders import placed
 
 if TYPE_CHECKING:
+    from gtensor.backend import Device
     from gtensor.backend.typing import Array, Params
     from gtensor.engine.typing import Namespace, Step, Values
 
@@ -29,13 +30,15 @@ def _inside(shape: tuple[int, ...], pads: Pads) -> tuple[slice, ...]:
     return tuple(slice(before, before + n) for n, (before, _) in zip(padded, pads, strict=True))
 
 
-def _pad_path(x: Array, *, pads: Pads, value: float, out: Array | None = None) -> Array:
+def _pad_path(
+    device: Device, x: Array, *, pads: Pads, value: float, out: Array | None = None
+) -> Array:
     lead = x.ndim - len(pads)
     if out is None:
         sizes = (n + sum(p) for n, p in zip(x.shape[lead:], pads, strict=True))
-        out = device_of(x).empty((*x.shape[:lead], *sizes), x.dtype, "pad")
+        out = device.empty((*x.shape[:lead], *sizes), x.dtype, "pad")
     inside: tuple[Any, ...] = _inside(x.shape, pads)  # NumPy's overloads refuse such a key
-    value = device_of(out).assignable(value, out.dtype)
+    value = device.assignable(value, out.dtype)
     for axis, (place, n) in enumerate(zip(inside, out.shape[lead:], strict=True)):  # the border
         behind = (slice(None),) * (len(pads) - axis - 1)
         for border in (slice(0, place.start), slice(place.stop, n)):
@@ -60,7 +63,7 @@ def _pad_reference(torch: Any, x: Any, pads: Pads, value: float) -> Any:
 
 
 pad_op = op(
-    "pad", cpu=_pad_path, gpu=_pad_path, backward=_pad_backward, tangent=_pad_tangent,
+    "pad", **placed(_pad_path), backward=_pad_backward, tangent=_pad_tangent,
     samples=[Sample((shape,), normal, {"pads": pads, "value": value}) for shape, pads, value in (
         ((4,), ((1, 2),), 0.0), ((2, 3), ((0, 1), (2, 0)), 1.5), ((2, 0), ((1, 1), (0, 2)), 2.0))],
     reference=_pad_reference,

@@ -7,12 +7,12 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from gtensor.backend import device_of
-from gtensor.ops.arrange.index_keys import Key, Selection, rows_of, unique
+from gtensor.ops.arrange.index_keys import Key, Selection, is_basic, rows_of, unique
 from gtensor.ops.arrange.shape import moved_axes
 from gtensor.ops.build.cpu_tiles import computed_in, whole_tiles
 
 if TYPE_CHECKING:
+    from gtensor.backend import Device
     from gtensor.backend.typing import Array
 
 _FEW = 8  # elements per place from which it pays to look whether any place repeats
@@ -20,10 +20,10 @@ _SMALL = 1024  # elements up to which NumPy's general way is the quickest
 
 
 def added(
-    g: Array, key: Key, shape: tuple[int, ...], label: str, out: Array | None, beta: float
+    device: Device, g: Array, key: Key, shape: tuple[int, ...], label: str, out: Array | None,
+    beta: float
 ) -> Array:
     """Zeros (or `out`, if beta) with g added at `key`. Half types are added up in float32."""
-    device = device_of(g)
     if out is None:
         out, beta = device.empty(shape, g.dtype, label), 0.0
     if not beta:
@@ -55,11 +55,12 @@ def _add_at(out: np.ndarray, key: Key, g: np.ndarray, beta: float) -> None:
         tuple(range(selected.place, selected.place + lead)), front, g.ndim))
     view = out[selected.view]
     target = view.transpose(moved_axes(selected.axes, range(len(selected.axes)), view.ndim))
-    if unique(key) or not _repeats(selected, target, prod(source.shape[lead:])):
+    behind = source.shape[lead:]
+    arrays = (p for p in key if not is_basic(p))
+    if unique(arrays) or not _repeats(selected, target, prod(behind)):
         places = tuple(selected.indices)
         target[places] = target[places] + source if beta else source
         return
-    behind = source.shape[lead:]
     indices = [_before(np.asarray(i), len(behind)) for i in selected.indices]
     indices += [_before(np.arange(n), len(behind) - k - 1) for k, n in enumerate(behind)]
     start = (_address(target) - _address(out)) // out.itemsize

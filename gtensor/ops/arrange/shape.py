@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from gtensor.backend import Device, device_of, element_type, get_device
+from gtensor.backend import Device, element_type, get_device
 from gtensor.engine.op import op
 from gtensor.engine.samples import Sample, normal, unary
 from gtensor.engine.tensor import Tensor
 from gtensor.ops.build.batching import broadcast_shape, in_order, to_shape, unchanged
-from gtensor.ops.build.path_builders import settled
+from gtensor.ops.build.path_builders import placed, settled
 
 if TYPE_CHECKING:
     from gtensor.backend.typing import Array, DTypeLike, Params, Path
@@ -123,20 +123,22 @@ def resized(shape: Sequence[int], axis: int, size: int) -> tuple[int, ...]:
 # -- reshape ---------------------------------------------------------------------------------------
 
 
-def _reshape(x: Array, *, shape: tuple[int, ...], out: Array | None = None) -> Array:
+def _reshape(
+    device: Device, x: Array, *, shape: tuple[int, ...], out: Array | None = None
+) -> Array:
     if out is not None:
         out[...] = x.reshape(shape)
         return out
-    view = _reshaped_view(x, shape)
-    return device_of(x).copy(x, label="reshape").reshape(shape) if view is None else view
+    view = _reshaped_view(device, x, shape)
+    return device.copy(x, label="reshape").reshape(shape) if view is None else view
 
 
-def _reshaped_view(x: Array, shape: tuple[int, ...]) -> Array | None:
+def _reshaped_view(device: Device, x: Array, shape: tuple[int, ...]) -> Array | None:
     """A view of x in the shape, or None if its elements lie so that only a copy can have it."""
     if x.flags.c_contiguous:
         return x.reshape(shape)
     try:
-        return device_of(x).xp.reshape(x, shape, copy=False)
+        return device.xp.reshape(x, shape, copy=False)
     except ValueError:
         return None
 
@@ -146,7 +148,7 @@ def _reshape_backward(ns: Namespace, step: Step, g: Array) -> None:
 
 
 _reshape_op = op(
-    "reshape", cpu=_reshape, gpu=_reshape, view=True, complex=True,
+    "reshape", **placed(_reshape), view=True, complex=True,
     backward=_reshape_backward, tangent=linear_tangent("reshape"), batch=to_shape,
     samples=[Sample(((2, 6),), normal, {"shape": (3, 4)}),
              Sample(((0, 3),), normal, {"shape": (3, 0)}),
@@ -172,7 +174,7 @@ def reshape(x: Tensor, /, shape: Shape, *, copy: bool | None = None) -> Tensor:
                          "wanted a shape of as many elements, with at most one -1")
     if copy:
         x = clone(x)
-    elif copy is False and _reshaped_view(x._array, wanted) is None:
+    elif copy is False and _reshaped_view(x._device, x._array, wanted) is None:
         raise ValueError(f"reshape of a tensor of shape {x.shape} to {wanted} with copy=False, "
                          "but its elements lie so that this needs a copy")
     return _reshape_op(x, shape=wanted)
@@ -213,10 +215,11 @@ def expand_dims(x: Tensor, /, axis: Axes = 0) -> Tensor:
 
 
 def _permute(x: Array, *, axes: tuple[int, ...], out: Array | None = None) -> Array:
-    order = (*range(x.ndim - len(axes)), *axes)  # axes in front stay there
+    if len(axes) < x.ndim:  # axes in front stay there
+        axes = (*range(x.ndim - len(axes)), *axes)
     if out is None:
-        return x.transpose(order)
-    out[...] = x.transpose(order)
+        return x.transpose(axes)
+    out[...] = x.transpose(axes)
     return out
 
 
@@ -282,13 +285,15 @@ def transpose(x: Tensor) -> Tensor:
 # -- broadcast_to ----------------------------------------------------------------------------------
 
 
-def _broadcast(x: Array, *, shape: tuple[int, ...], out: Array | None = None) -> Array:
+def _broadcast(
+    device: Device, x: Array, *, shape: tuple[int, ...], out: Array | None = None
+) -> Array:
     if out is None and 0 in shape:
-        return device_of(x).empty(shape, x.dtype, "broadcast_to")  # NumPy's would be read-only
+        return device.empty(shape, x.dtype, "broadcast_to")  # NumPy's would be read-only
     if out is None and x.size == prod(shape):
         return x.reshape(shape)  # only axes of size 1 are new: an ordinary, writable view
     if out is None:
-        return device_of(x).xp.broadcast_to(x, shape)
+        return device.xp.broadcast_to(x, shape)
     out[...] = x
     return out
 
@@ -298,7 +303,7 @@ def _broadcast_backward(ns: Namespace, step: Step, g: Array) -> None:
 
 
 _broadcast_op = op(
-    "broadcast_to", cpu=_broadcast, gpu=_broadcast, view=True, complex=True,
+    "broadcast_to", **placed(_broadcast), view=True, complex=True,
     backward=_broadcast_backward, tangent=linear_tangent("broadcast_to"), batch=broadcast_shape,
     samples=[Sample(((3,),), normal, {"shape": (2, 3)}),
              Sample(((2, 1),), normal, {"shape": (2, 4)}),
@@ -334,18 +339,18 @@ def broadcast_arrays(*arrays: Tensor) -> list[Tensor]:
 # -- copies ----------------------------------------------------------------------------------------
 
 
-def _astype_path(x: Array, *, dtype: np.dtype, out: Array | None = None) -> Array:
+def _astype_path(device: Device, x: Array, *, dtype: np.dtype, out: Array | None = None) -> Array:
     if x.dtype.kind == "c" and dtype.kind != "c":
         raise TypeError(f"astype of {x.dtype} to {dtype} would drop the imaginary part; take "
                         "real(x), imag(x) or abs(x) first")
     if out is None:
-        return device_of(x).copy(x, dtype=dtype, label="astype")
+        return device.copy(x, dtype=dtype, label="astype")
     out[...] = x
     return out
 
 
 _astype_op = op(
-    "astype", cpu=_astype_path, gpu=_astype_path, complex=True,
+    "astype", **placed(_astype_path), complex=True,
     backward=lambda ns, step, g: step.give(0, g),  # the step casts it to the input's dtype
     tangent=linear_tangent("astype"), batch=unchanged,
     samples=[Sample((s,), normal, {"dtype": np.dtype("float32")})
@@ -370,29 +375,30 @@ def astype(
     return _astype_op(moved if wanted.kind in "fVc" else moved.detach(), dtype=wanted)
 
 
-def _clone_path(x: Array, out: Array | None = None) -> Array:
+def _clone_path(device: Device, x: Array, out: Array | None = None) -> Array:
     if out is None:
-        return device_of(x).copy(x, label="clone")
+        return device.copy(x, label="clone")
     out[...] = x
     return out
 
 
 clone = op(
-    "clone", cpu=_clone_path, gpu=_clone_path, complex=True,
+    "clone", **placed(_clone_path), complex=True,
     backward=lambda ns, step, g: step.give(0, g), tangent=linear_tangent("clone"), batch=unchanged,
     samples=unary(), reference=lambda torch, x: x.clone(),
     doc="A copy in memory of its own; gradients flow through it.",
 )
 
 
-def _to_device_path(x: Array, *, device: Device, out: Array | None = None) -> Array:
-    source = device_of(x)
+def _to_device_path(
+    source: Device, x: Array, *, device: Device, out: Array | None = None
+) -> Array:
     moved = device.copy(x) if device is source else device.from_numpy(source.to_numpy(x))
     return settled(moved, out)
 
 
 to_device = op(
-    "to_device", cpu=_to_device_path, gpu=_to_device_path, complex=True, moves=True,
+    "to_device", **placed(_to_device_path), complex=True, moves=True,
     backward=lambda ns, step, g: step.give(0, ns.to_device(g, device=step.parents[0].device)),
     tangent=linear_tangent("to_device"),
     samples=[Sample((s,), normal, {"device": get_device("cpu")}) for s in ((3,), (2, 0), ())],

@@ -7,25 +7,27 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from gtensor.backend import device_of
 from gtensor.engine import in_place
 from gtensor.engine.interchange import given_values
 from gtensor.engine.op import op, registry
-from gtensor.engine.samples import Sample, normal
 from gtensor.engine.tensor import Tensor
 from gtensor.ops.arrange.index_keys import (
     Key,
     Selection,
     described,
-    is_basic,
+    filled,
     normalized,
     rows_of,
+    sample,
     selected_shape,
     unique,
 )
 from gtensor.ops.arrange.shape import reshape
+from gtensor.ops.build.path_builders import placed, settled
+from gtensor.ops.build.pointwise import zero_tangent
 
 if TYPE_CHECKING:
+    from gtensor.backend import Device
     from gtensor.backend.typing import Array, Params, Scalar
     from gtensor.engine.typing import Namespace, Operand, Step, Values
 
@@ -44,13 +46,15 @@ def assign(name: str, target: Tensor, other: Operand) -> Tensor:
 
 
 def _set_item_path(
-    x: Array, value: Array | Scalar, *, key: Key, out: Array | None = None
+    device: Device, x: Array, value: Array | Scalar, *indices: Array, key: Key,
+    out: Array | None = None,
 ) -> Array:
+    key = filled(key, indices)
     if out is None:
-        out = device_of(x).copy(x, label="set_item")
+        out = device.copy(x, label="set_item")
     elif out is not x:
         out[...] = x
-    value = device_of(out).assignable(value, out.dtype)
+    value = device.assignable(value, out.dtype)
     rows = rows_of(out, key)
     if rows is None:
         out[key] = value
@@ -61,57 +65,76 @@ def _set_item_path(
 
 
 def _set_item_gpu(
-    x: Array, value: Array | Scalar, *, key: Key, out: Array | None = None
+    device: Device, x: Array, value: Array | Scalar, *indices: Array, key: Key,
+    out: Array | None = None,
 ) -> Array:
     """Equal places get equal values, those of the last write to each: threads write in no order."""
-    if getattr(value, "ndim", 0) and not unique(key):
-        selected = Selection(key, x.shape)
+    if getattr(value, "ndim", 0) and not unique(indices):
+        selected = Selection(filled(key, indices), x.shape)
         first, lead = selected.place, len(selected.lead)
-        xp = device_of(x).xp
+        xp = device.xp
         each = xp.broadcast_to(value, selected.shape)
         rows = each.reshape((*each.shape[:first], prod(selected.lead), *each.shape[first + lead:]))
         _, last = selected.last_writes(xp)
         value = rows.take(last.reshape(-1), axis=first).reshape(each.shape)
-    return _set_item_path(x, value, key=key, out=out)
+    return _set_item_path(device, x, value, *indices, key=key, out=out)
+
+
+def _last_writes(
+    device: Device, *indices: Array, key: Key, shape: tuple[int, ...], out: Array | None = None
+) -> Array:
+    selected = Selection(filled(key, indices), shape)
+    number, last = selected.last_writes(device.xp)
+    return settled(selected.along(number == last), out)
 
 
 def _set_item_backward(ns: Namespace, step: Step, g: Array) -> None:
     """The value gets the gradient of its last writes, x that of all other elements."""
-    key = step.params["key"]
+    key, indices = step.params["key"], step.saved
     if step.needs(1):
-        if all(map(is_basic, key)):
+        if not indices:
             part = ns.slice(g, key=key)
             part = ns.clone(part) if step.needs(0) else part  # g is written below
         else:
-            part = ns.gather(g, key=key)
-            if not unique(key):
-                selected = Selection(key, g.shape)
-                number, last = selected.last_writes(step.record.device.xp)
-                part = ns.where(selected.along(number == last), part, 0.0)
+            part = ns.gather(g, *indices, key=key)
+            if not unique(indices):
+                last = ns.last_writes(*indices, key=key, shape=g.shape)
+                part = ns.where(last, part, 0.0)
         step.give(1, part)
     if step.needs(0):
-        step.give(0, ns.set_item(g, 0.0, key=key, out=step.reuse(g)))
+        step.give(0, ns.set_item(g, 0.0, *indices, key=key, out=step.reuse(g)))
 
 
 def _set_item_tangent(
     ns: Namespace, primals: Values, tangents: Values, out: Array, params: Params
 ) -> Array:
-    dx, dvalue = tangents
-    dx = ns.multiply(primals[0], 0) if dx is None else dx
-    return ns.set_item(dx, 0.0 if dvalue is None else dvalue, **params)
+    dx, dvalue, *_ = tangents
+    dx = ns.zero_gradient(primals[0]) if dx is None else dx
+    return ns.set_item(dx, 0.0 if dvalue is None else dvalue, *primals[2:], **params)
 
+
+_REPEATED = (((4, 3), (np.array([0, 2, 0, 3, 2]),)),
+             ((2, 3, 3), (slice(None), np.array([0, 0, 1]), slice(1, None), None)))
+
+last_writes = op(
+    "last_writes", inputs="indices", variadic=True, **placed(_last_writes),
+    backward=None, tangent=zero_tangent,
+    samples=[sample((), key, shape=shape) for shape, key in _REPEATED],
+    doc="Whether a write x[key] = value is the last one to its place in an x of `shape`; the "
+        "result broadcasts against x[key].",
+)
 
 set_item_op = op(
-    "set_item", cpu=_set_item_path, gpu=_set_item_gpu, complex=True,
+    "set_item", inputs="x value indices", variadic=True,
+    **placed(_set_item_path, _set_item_gpu), complex=True,
+    saves={"x": "indices", "value": "indices"},
     backward=_set_item_backward, tangent=_set_item_tangent,
-    samples=[Sample(((5,), (3,)), normal, {"key": (slice(1, 4),)}),
-             Sample(((3, 5), ()), normal, {"key": (1,)}),
-             Sample(((3, 5), (5,)), normal, {"key": (np.array([0, 2]),)}),
-             Sample(((4, 3), (5, 3)), normal, {"key": (np.array([0, 2, 0, 3, 2]),)}),
-             Sample(((2, 3, 3), (3, 2, 1)), normal,
-                    {"key": (slice(None), np.array([0, 0, 1]), slice(1, None), None)}),
-             Sample(((2, 3), (3,)), normal,
-                    {"key": (np.array([[True, False, True], [False, False, True]]),)})],
+    samples=[sample(((5,), (3,)), (slice(1, 4),)),
+             sample(((3, 5), ()), (1,)),
+             sample(((3, 5), (5,)), (np.array([0, 2]),)),
+             *(sample((shape, of), key)
+               for (shape, key), of in zip(_REPEATED, ((5, 3), (3, 2, 1)), strict=True)),
+             sample(((2, 3), (4,)), (np.array([[True, False, True], [False, True, True]]),))],
     doc="x with `value` at `key`, the last one where places repeat; in place by x[key] = value.",
 )
 
@@ -123,16 +146,20 @@ def set_item(x: Tensor, key: object, value: Operand) -> None:
     TypeError for its dtype.
     """
     tracked = x.requires_grad or (isinstance(value, Tensor) and value.requires_grad)
-    parts, basic = normalized(x, key, tracked)
+    parts, indices = normalized(x, key, tracked)
     given = given_values(value, x.device, "x[key] = value")
     try:
-        part, target = _selected(x, parts, basic, np.ndim(_raw(given)) == 0)
-        _write(x, parts, part, given if target is None else _fitted(given, target))
+        part, target = _selected(x, parts, indices, np.ndim(_raw(given)) == 0)
+        fitted = given if target is None else _fitted(given, target)
+        _write(x, parts, indices, part, fitted)
     except IndexError as error:
         raise IndexError(f"{described(key, x.shape)}: {error}") from None
 
 
-def _write(x: Tensor, key: Key, part: Array | None, value: Tensor | Array | Scalar) -> None:
+def _write(
+    x: Tensor, key: Key, indices: tuple[Tensor, ...], part: Array | None,
+    value: Tensor | Array | Scalar,
+) -> None:
     """x[key] = value for a value of a shape that fits; `part` is x[key] if that is a view."""
     kind = np.result_type(_raw(value))
     if x.dtype.kind == "V" and kind.kind != "c":  # ml_dtypes: any real value goes in
@@ -145,7 +172,7 @@ def _write(x: Tensor, key: Key, part: Array | None, value: Tensor | Array | Scal
     params = {"key": key}
     if part is None or not isinstance(value, Tensor) or not in_place.written_back(
             set_item_op, x, part, value, params):
-        in_place.write(set_item_op, x, value, params)
+        in_place.write(set_item_op, x, value, params, indices)
 
 
 def _raw(value: Tensor | Array | Scalar) -> Array | Scalar:
@@ -153,16 +180,18 @@ def _raw(value: Tensor | Array | Scalar) -> Array | Scalar:
 
 
 def _selected(
-    x: Tensor, key: Key, basic: bool, single: bool
+    x: Tensor, key: Key, indices: tuple[Tensor, ...], single: bool
 ) -> tuple[Array | None, tuple[int, ...] | None]:
-    """The part of x that a basic key selects, and the selection's shape.
+    """The part of x that a key without index arrays selects, and the selection's shape.
 
     The shape is None for a `single` value, which fits any; on a GPU, counting a mask would wait.
     """
-    if basic:
+    if not indices:
         part = x._array[(*key, ...) if not any(p is ... for p in key) else key]
         return part, part.shape
-    return None, None if single else selected_shape(key, x.shape)
+    if single:
+        return None, None
+    return None, selected_shape(filled(key, tuple(i._array for i in indices)), x.shape)
 
 
 def _fitted(value: Any, target: tuple[int, ...]) -> Tensor | Array | Scalar:

@@ -23,6 +23,7 @@ from gtensor.ops.activations.dropout import check_probability, dropout_op, fresh
 from gtensor.ops.arrange.shape import reshape
 from gtensor.ops.attention.blocks import attention_grad_path, attention_path
 from gtensor.ops.build.arguments import same_dtype
+from gtensor.ops.build.path_builders import placed
 from gtensor.ops.linalg.matrix_products import swapped
 
 if TYPE_CHECKING:
@@ -157,7 +158,7 @@ _SAMPLES = [
 ]
 
 attention_grad = op(
-    "attention_grad", cpu=attention_grad_path, gpu=attention_grad_path,
+    "attention_grad", **placed(attention_grad_path),
     backward=None, tangent=None, composed=_attention_grad_composed,
     samples=None,  # its inputs depend on each other: tested through attention
     doc="The gradients of attention from its inputs, its output, its largest scores and its sums.",
@@ -166,7 +167,7 @@ attention_grad = op(
 _NEEDED = "q k v mask out largest total"
 
 attention = op(
-    "attention", cpu=attention_path, gpu=attention_path, extras="largest total",
+    "attention", **placed(attention_path), extras="largest total",
     saves=dict.fromkeys(("q", "k", "v", "mask"), _NEEDED),
     backward=_attention_backward, tangent=_attention_tangent, composed=_attention_composed,
     samples=_SAMPLES, reference=_attention_reference,

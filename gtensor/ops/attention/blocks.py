@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from gtensor.backend import device_of
 from gtensor.ops.activations.dropout import keep_factors
 from gtensor.ops.build.cpu_tiles import computed_in
 from gtensor.ops.build.path_builders import tiles
 from gtensor.settings import settings
 
 if TYPE_CHECKING:
+    from gtensor.backend import Device
     from gtensor.backend.typing import Array
     from gtensor.engine.typing import Values
 
@@ -30,11 +30,11 @@ class _Blocks:
     """
 
     def __init__(
-        self, q: Array, k: Array, v: Array, mask: Array | None, *, scale: float, is_causal: bool,
-        dropout_p: float, seed: int,
+        self, device: Device, q: Array, k: Array, v: Array, mask: Array | None, *, scale: float,
+        is_causal: bool, dropout_p: float, seed: int,
     ) -> None:
-        self.device = device_of(q)
-        self.xp = self.device.xp
+        self.device = device
+        self.xp = device.xp
         self.work = computed_in(q.dtype)
         self.scale, self.is_causal = scale, is_causal
         self.dropout_p, self.seed = dropout_p, seed
@@ -124,11 +124,11 @@ def _swapped(a: Array) -> Array:
 
 
 def attention_path(
-    q: Array, k: Array, v: Array, mask: Array | None, *, scale: float, is_causal: bool,
-    dropout_p: float, seed: int, out: Array | None = None,
+    device: Device, q: Array, k: Array, v: Array, mask: Array | None, *, scale: float,
+    is_causal: bool, dropout_p: float, seed: int, out: Array | None = None,
 ) -> Any:
-    blocks = _Blocks(q, k, v, mask, scale=scale, is_causal=is_causal, dropout_p=dropout_p,
-                     seed=seed)
+    blocks = _Blocks(device, q, k, v, mask, scale=scale, is_causal=is_causal,
+                     dropout_p=dropout_p, seed=seed)
     shape = (*blocks.lead, blocks.length, v.shape[-1])
     if out is None:
         out = blocks.device.empty(shape, q.dtype, "attention")
@@ -175,16 +175,16 @@ def _attend(blocks: _Blocks, batch: Key, first: int, rows: slice) -> tuple[Any, 
 
 
 def attention_grad_path(
-    g: Array, q: Array, k: Array, v: Array, mask: Array | None, attended: Array, largest: Array,
-    total: Array, *, wanted: tuple[bool, ...], scale: float, is_causal: bool, dropout_p: float,
-    seed: int,
+    device: Device, g: Array, q: Array, k: Array, v: Array, mask: Array | None, attended: Array,
+    largest: Array, total: Array, *, wanted: tuple[bool, ...], scale: float, is_causal: bool,
+    dropout_p: float, seed: int
 ) -> tuple[Array | None, ...]:
     """Gradients of q, k, v and mask, in their shapes; None where not `wanted`.
 
     Sums over blocks are kept in float32 for the half types, the only additional memory.
     """
-    blocks = _Blocks(q, k, v, mask, scale=scale, is_causal=is_causal, dropout_p=dropout_p,
-                     seed=seed)
+    blocks = _Blocks(device, q, k, v, mask, scale=scale, is_causal=is_causal,
+                     dropout_p=dropout_p, seed=seed)
     inputs: Values = (q, k, v, mask)
     sums = [_zeros(blocks, a) if want else None
             for a, want in zip(inputs, wanted, strict=True)]

@@ -29,12 +29,22 @@ def same_dtype(name: str, **tensors: Tensor | None) -> None:
 
     Called before their shapes are read, which a list lacks.
     """
+    first = None
+    same = True
     try:
-        dtypes = [t._array.dtype for t in tensors.values() if t is not None]
+        for t in tensors.values():  # a generator would cost as much as a small op
+            if t is None:
+                continue
+            dtype = t._array.dtype
+            if first is None:
+                first = dtype
+                same = dtype.kind in "fV"
+            elif dtype != first:
+                same = False
     except AttributeError:  # asking each would cost what trying does not
         want_tensors(name, **tensors)
         raise
-    if dtypes[0].kind not in "fV" or any(dtype != dtypes[0] for dtype in dtypes):
+    if not same:
         listed = ", ".join(
             f"{label} of dtype {t.dtype}" for label, t in tensors.items() if t is not None)
         raise TypeError(f"{name} was given {listed}; wanted one floating-point dtype")

@@ -107,10 +107,26 @@ def _integer(dtype: np.dtype) -> str:
     return f"i{dtype.itemsize}"
 
 
-def masked(a: np.ndarray, mask: np.ndarray, out: np.ndarray | None = None) -> np.ndarray:
-    """a where mask, else 0 (also where a is infinite or NaN). `out` may be `a`."""
+_NONE, _ONE = np.zeros((), np.int8), np.ones((), np.int8)
+
+
+def _bits(mask: np.ndarray, keep: bool = True, spare: bool = False) -> np.ndarray:
+    """All bits where the mask is `keep`, else none; in the mask's own memory if that is spare."""
+    bits = mask.view(np.int8)
+    out = bits if spare else None
+    return np.subtract(_NONE, bits, out=out) if keep else np.subtract(bits, _ONE, out=out)
+
+
+def masked(
+    a: np.ndarray, mask: np.ndarray, out: np.ndarray | None = None, keep: bool = True,
+    spare: bool = False,
+) -> np.ndarray:
+    """a where the mask is `keep`, else 0 (also where a is infinite or NaN). `out` may be `a`.
+
+    A mask that is `spare` is lost.
+    """
     integer = _integer(a.dtype)
-    kept = np.negative(mask.view(np.int8))  # all bits, or none
+    kept = _bits(mask, keep, spare)
     if out is None:
         return np.bitwise_and(a.view(integer), kept).view(a.dtype)
     np.bitwise_and(a.view(integer), kept, out=out.view(integer))
@@ -127,18 +143,25 @@ def select(mask: Array, x1: Any, x2: Any) -> Array:
     chosen = np.bitwise_xor(a, b)
     if chosen.shape != mask.shape:
         return np.where(mask, x1, x2)
-    chosen &= np.negative(mask.view(np.int8))
+    chosen &= _bits(mask)
     chosen ^= b
     return chosen.view(model.dtype)
 
 
 def select_into(
-    out: np.ndarray, mask: np.ndarray, x1: np.ndarray, x2: np.ndarray, work: np.ndarray
+    out: np.ndarray, mask: np.ndarray, x1: np.ndarray, x2: np.ndarray, work: np.ndarray,
+    spare: bool = False,
 ) -> np.ndarray:
-    """out = x1 where mask, else x2; `out` may be x1 or x2, and so may the buffer `work`."""
+    """out = x1 where mask, else x2; `out` may be x1 or x2, and the buffer `work` may be x1 or out.
+
+    A mask that is `spare` is lost.
+    """
+    if not mask.any():
+        np.copyto(out, x2)
+        return out
     integer = _integer(out.dtype)
     change = work.view(integer)
     np.bitwise_xor(x1.view(integer), x2.view(integer), out=change)
-    change &= np.negative(mask.view(np.int8))  # all bits, or none
+    change &= _bits(mask, spare=spare)
     np.bitwise_xor(x2.view(integer), change, out=out.view(integer))
     return out

@@ -11,7 +11,7 @@ import numpy as np
 from numpy import ndarray
 
 from gtensor.array.dtypes import result_type
-from gtensor.backend import host
+from gtensor.backend import device_of, host
 from gtensor.backend.cuda import cupy
 from gtensor.settings import settings
 
@@ -184,6 +184,27 @@ def _simple(arrays: tuple[object, ...]) -> bool:
         if type(a) is ndarray and (a.size > limit or a.itemsize == 2):
             return False
     return True
+
+
+def placed(path: Path, gpu: Path | None = None) -> dict[str, Any]:
+    """Both paths of an op that are given their device: `path(device, *arrays, out=None, **params)`.
+
+    `gpu` is the GPU's where it differs.
+    """
+    on_cpu = partial(path, host())
+    on_cpu.formula = path  # type: ignore[attr-defined]  # whose arguments it takes
+    on_cpu.__qualname__ = path.__qualname__  # type: ignore[attr-defined]
+    return {"cpu": on_cpu, "gpu": on_gpu(path if gpu is None else gpu)}
+
+
+def on_gpu(path: Path) -> Path:
+    """A GPU's path that is given its device: by `CudaDevice.path`, else as that of the first array.
+    """
+    def run(*arrays: Array, **params: Any) -> Array:
+        return path(device_of(arrays[0]), *arrays, **params)
+
+    run.placed = run.formula = path  # type: ignore[attr-defined]
+    return run
 
 
 def settled(result: Array, out: Array | None) -> Array:

@@ -83,6 +83,7 @@ class pointwise:
     """`backward=pointwise(partial(...), partial(...))`: one per input, None for no derivative."""
 
     batch = staticmethod(broadcasting)
+    rule: Backward | None = None  # as text
 
     def __init__(self, *partials: Partial | None) -> None:
         self.partials = partials
@@ -101,8 +102,11 @@ class pointwise:
     def _first(self, ns: Namespace, step: Step, g: Array) -> None:
         """The rule until its first call, which writes the rule's text."""
         op = step.record.op
-        op.backward = self._written(op)
-        op.backward(ns, step, g)
+        if self.rule is None:
+            self.rule = self._written(op)
+        if op.backward == self._first:  # else a wrapper of it stands there
+            op.backward = self.rule
+        self.rule(ns, step, g)
 
     def _written(self, op: Op) -> Backward:
         """The rule for the op's inputs; with more than two of them the general one."""

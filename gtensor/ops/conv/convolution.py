@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from math import prod
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from gtensor.backend import device_of, host
+from gtensor.backend import host
 from gtensor.backend.cuda import cupy
 from gtensor.engine.op import op
 from gtensor.engine.samples import Sample, normal
@@ -19,6 +19,7 @@ from gtensor.engine.tensor import Tensor
 from gtensor.ops.arrange.shape import expand_dims, reshape, squeeze
 from gtensor.ops.build.arguments import same_dtype
 from gtensor.ops.build.cpu_tiles import computed_in
+from gtensor.ops.build.path_builders import on_gpu
 from gtensor.ops.conv.paths import (
     GpuTiles,
     Pair,
@@ -38,6 +39,7 @@ from gtensor.ops.conv.paths import (
 )
 
 if TYPE_CHECKING:
+    from gtensor.backend import Device
     from gtensor.backend.typing import Array, Params
     from gtensor.engine.typing import Namespace, Step, Tangent, Values
 
@@ -83,10 +85,10 @@ def _grad_weight_cpu(
 
 
 def _conv2d_gpu(
-    x: Array, weight: Array, bias: Array | None, *, out: Array | None = None, beta: float = 0.0,
-    **params: Any,
+    device: Device, x: Array, weight: Array, bias: Array | None, *, out: Array | None = None,
+    beta: float = 0.0, **params: Any
 ) -> Array:
-    xp, device, x = cupy(), device_of(x), cupy().ascontiguousarray(x)
+    xp, x = cupy(), cupy().ascontiguousarray(x)
     g = geometry(x.shape[2:], weight.shape[2:], **params)
     if out is None:
         out = xp.empty((x.shape[0], weight.shape[0], *g.out), x.dtype)
@@ -103,10 +105,10 @@ def _conv2d_gpu(
 
 
 def _grad_input_gpu(
-    g: Array, weight: Array, bias: Array | None, *, size: Pair, out: Array | None = None,
-    beta: float = 0.0, **params: Any,
+    device: Device, g: Array, weight: Array, bias: Array | None, *, size: Pair,
+    out: Array | None = None, beta: float = 0.0, **params: Any
 ) -> Array:
-    xp, device = cupy(), device_of(g)
+    xp = cupy()
     geo = geometry(size, weight.shape[2:], **params)
     shape = (g.shape[0], weight.shape[1] * geo.groups, *size)
     result = out if out is not None and out.flags.c_contiguous else xp.empty(shape, g.dtype)
@@ -127,9 +129,10 @@ def _grad_input_gpu(
 
 
 def _grad_weight_gpu(
-    g: Array, x: Array, *, kernel: Pair, out: Array | None = None, beta: float = 0.0, **params: Any
+    device: Device, g: Array, x: Array, *, kernel: Pair, out: Array | None = None,
+    beta: float = 0.0, **params: Any
 ) -> Array:
-    xp, device, x = cupy(), device_of(x), cupy().ascontiguousarray(x)
+    xp, x = cupy(), cupy().ascontiguousarray(x)
     geo = geometry(x.shape[2:], kernel, **params)
     shape = (g.shape[1], x.shape[1] // geo.groups, *kernel)
     work = computed_in(g.dtype)
@@ -274,7 +277,7 @@ def _transposed_reference(
 
 
 conv2d_grad_input = op(
-    "conv2d_grad_input", inputs="g weight bias", cpu=_grad_input_cpu, gpu=_grad_input_gpu,
+    "conv2d_grad_input", inputs="g weight bias", cpu=_grad_input_cpu, gpu=on_gpu(_grad_input_gpu),
     saves={"g": "weight", "weight": "g"},
     backward=_grad_input_backward, tangent=_bilinear_tangent("conv2d_grad_input"),
     samples=_samples("input"), reference=_transposed_reference,
@@ -283,7 +286,7 @@ conv2d_grad_input = op(
 )
 
 conv2d_grad_weight = op(
-    "conv2d_grad_weight", inputs="g x", cpu=_grad_weight_cpu, gpu=_grad_weight_gpu,
+    "conv2d_grad_weight", inputs="g x", cpu=_grad_weight_cpu, gpu=on_gpu(_grad_weight_gpu),
     saves={"g": "x", "x": "g"},
     backward=_grad_weight_backward, tangent=_bilinear_tangent("conv2d_grad_weight"),
     samples=_samples("weight"),
@@ -291,7 +294,7 @@ conv2d_grad_weight = op(
 )
 
 conv2d_op = op(
-    "conv2d", inputs="x weight bias", cpu=_conv2d_cpu, gpu=_conv2d_gpu,
+    "conv2d", inputs="x weight bias", cpu=_conv2d_cpu, gpu=on_gpu(_conv2d_gpu),
     saves={"x": "weight", "weight": "x"},
     backward=_conv2d_backward, tangent=_bilinear_tangent("conv2d"),
     samples=_samples("forward"), reference=_reference,

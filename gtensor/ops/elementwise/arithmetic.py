@@ -12,6 +12,7 @@ from gtensor.engine.op import op
 from gtensor.engine.samples import alike, apart, binary, normal, unary
 from gtensor.engine.samples import positive as above_zero
 from gtensor.engine.tensor import Tensor
+from gtensor.ops.build.formula import Formula
 from gtensor.ops.build.fused import fused
 from gtensor.ops.build.path_builders import cupy_function, ufunc
 from gtensor.ops.build.pointwise import analytic, identity, partial, pointwise
@@ -49,8 +50,8 @@ multiply = op(
 )
 
 divide_grad = fused(
-    "divide_grad", lambda ns, g, x2, y: -(g * y / x2),
-    gpu=elementwise("T g, T x2, T y", "T dx", "dx = -(g * y / x2)"),
+    "divide_grad", Formula("divide_grad", lambda ns, g, x2, y: -(g * y / x2), analytic=True),
+    by_ops=True,
     samples=alike(3, (normal, apart, normal)), reference=lambda torch, g, b, y: -(g * y / b),
     doc="The gradient of x1 / x2 with respect to x2, from y = x1 / x2.",
 )
@@ -73,8 +74,7 @@ negative = op(
 # -- powers ----------------------------------------------------------------------------------------
 
 square_grad = fused(
-    "square_grad", lambda ns, g, x: 2 * g * x,
-    gpu=elementwise("T g, T x", "T dx", "dx = T(2) * g * x"),
+    "square_grad", Formula("square_grad", lambda ns, g, x: 2 * g * x, analytic=True), by_ops=True,
     samples=alike(2), reference=lambda torch, g, x: 2 * g * x, doc="The gradient of x * x.",
 )
 
@@ -163,8 +163,7 @@ def pow(x1: Operand, x2: Operand, /) -> Tensor:
 # -- length and sign -------------------------------------------------------------------------------
 
 hypot_grad = fused(
-    "hypot_grad", lambda ns, g, x, y: g * (x / y),
-    gpu=elementwise("T g, T x, T y", "T dx", "dx = g * (x / y)"),
+    "hypot_grad", lambda ns, g, x, y: g * (x / y), by_ops=True,
     samples=alike(3, (normal, normal, above_zero)), reference=lambda torch, g, x, y: g * (x / y),
     doc="The gradient of y = hypot(x, x2) with respect to x.",
 )
@@ -180,9 +179,7 @@ hypot = op(
 
 copysign_grad = fused(
     "copysign_grad", lambda ns, g, x1, x2: g * (ns.sign(x1) * ns.copysign(1.0, x2)),
-    gpu=elementwise(
-        "T g, T x1, T x2", "T dx",
-        "dx = x1 == T(0) ? T(0) : ((x1 < T(0)) == (copysign(T(1), x2) < T(0)) ? g : T(-g))"),
+    by_ops=True,
     samples=alike(3, (normal, apart, apart)),
     reference=lambda torch, g, a, b: g * torch.sign(a) * torch.sign(b),
     doc="The gradient of copysign(x1, x2) with respect to x1; 0 where x1 is 0.",

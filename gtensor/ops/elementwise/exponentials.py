@@ -7,13 +7,12 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from gtensor.backend.kernels import elementwise
 from gtensor.engine.op import Op, op
 from gtensor.engine.samples import Draw, alike, binary, normal, positive, unary
+from gtensor.ops.build.formula import Formula
 from gtensor.ops.build.fused import fused
 from gtensor.ops.build.path_builders import cupy_function, ufunc
 from gtensor.ops.build.pointwise import analytic, partial, pointwise
-from gtensor.ops.elementwise.erf import extended
 
 if TYPE_CHECKING:
     from gtensor.backend.typing import Array, Path
@@ -27,7 +26,7 @@ _LN2, _LN10 = number_log(2), number_log(10)
 
 
 def smooth(
-    name: str, function: np.ufunc, gradient: Path, kernel: str, doc: str, *,
+    name: str, function: np.ufunc, gradient: Path, doc: str, *,
     of: str = "x", draw: Draw = normal, drawn: Draw | None = None,
 ) -> Op:
     """Register an analytic function of one input, and `<name>_grad`, its gradient in one pass.
@@ -36,7 +35,6 @@ def smooth(
         function: NumPy's function; CuPy's and PyTorch's have its name or the op's.
         gradient: `gradient(ns, g, x)` is g times the derivative; `of` says whether x is the op's
             input ("x") or its output ("out").
-        kernel: the same in CUDA C++, of `T g, T x`.
         draw, drawn: samples of the input, and of what `gradient` takes if that is the output.
     """
     slope = f"{name}_grad"
@@ -44,7 +42,7 @@ def smooth(
     def formula(ns: Namespace, g: Array, x: Array) -> Array:
         return gradient(ns, g, x)
 
-    fused(slope, formula, gpu=elementwise("T g, T x", "T dx", f"dx = {kernel}"),
+    fused(slope, Formula(slope, formula, analytic=True), by_ops=True,
           samples=alike(2, (normal, drawn or draw)), reference=formula,
           doc=f"The gradient of y = {name}(x), from g and {'y' if of == 'out' else 'x'}.")
     return op(
@@ -60,7 +58,7 @@ exp = op(
     samples=unary(), reference=lambda torch, x: torch.exp(x), doc="e ** x, elementwise.",
 )
 
-expm1 = smooth("expm1", np.expm1, lambda ns, g, y: g * (y + 1), "g * (x + T(1))",
+expm1 = smooth("expm1", np.expm1, lambda ns, g, y: g * (y + 1),
                "e ** x - 1, elementwise, exact for small x.", of="out", drawn=positive)
 
 log = op(
@@ -70,22 +68,20 @@ log = op(
     doc="Natural logarithm, elementwise.",
 )
 
-log1p = smooth("log1p", np.log1p, lambda ns, g, x: g / (x + 1), "g / (x + T(1))",
+log1p = smooth("log1p", np.log1p, lambda ns, g, x: g / (x + 1),
                "The natural logarithm of 1 + x, elementwise, exact for small x.", draw=positive)
-log2 = smooth("log2", np.log2, lambda ns, g, x: g / (x * _LN2), f"g / (x * T({_LN2!r}))",
+log2 = smooth("log2", np.log2, lambda ns, g, x: g / (x * _LN2),
               "Logarithm to base 2, elementwise.", draw=positive)
-log10 = smooth("log10", np.log10, lambda ns, g, x: g / (x * _LN10), f"g / (x * T({_LN10!r}))",
+log10 = smooth("log10", np.log10, lambda ns, g, x: g / (x * _LN10),
                "Logarithm to base 10, elementwise.", draw=positive)
-sqrt = smooth("sqrt", np.sqrt, lambda ns, g, y: 0.5 * g / y, "T(0.5) * g / x",
+sqrt = smooth("sqrt", np.sqrt, lambda ns, g, y: 0.5 * g / y,
               "Square root, elementwise.", of="out", draw=positive)
-reciprocal = smooth("reciprocal", np.reciprocal, lambda ns, g, y: -(g * y * y), "-(g * x * x)",
+reciprocal = smooth("reciprocal", np.reciprocal, lambda ns, g, y: -(g * y * y),
                     "1 / x, elementwise.", of="out", draw=positive)
 
 
 logaddexp_grad = fused(
-    "logaddexp_grad", extended(lambda ns, g, x1, x2: g * ns.sigmoid(x1 - x2)),
-    gpu=elementwise("T g, T x1, T x2", "T dx", "dx = gt_up(g) * gt_sigmoid(gt_up(x1) - gt_up(x2))",
-                    "activation.cuh", "gt_logaddexp_grad"),
+    "logaddexp_grad", lambda ns, g, x1, x2: g * ns.sigmoid(x1 - x2), by_ops=True,
     samples=alike(3), reference=lambda torch, g, x1, x2: g * torch.sigmoid(x1 - x2),
     doc="The gradient of log(exp(x1) + exp(x2)) with respect to x1; from the output, exp(x1 - y) "
         "would lose the digits that a large y rounds away.",

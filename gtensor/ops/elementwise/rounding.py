@@ -9,16 +9,16 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from gtensor.backend import device_of
 from gtensor.backend.cuda import cupy
 from gtensor.backend.kernels import elementwise
 from gtensor.engine.op import Op, op
 from gtensor.engine.samples import alike, apart, binary, normal, unary
 from gtensor.ops.build.fused import fused
-from gtensor.ops.build.path_builders import cupy_function, settled, ufunc
+from gtensor.ops.build.path_builders import cupy_function, placed, settled, ufunc
 from gtensor.ops.build.pointwise import identity, partial, pointwise
 
 if TYPE_CHECKING:
+    from gtensor.backend import Device
     from gtensor.backend.typing import Array, Path
 
 __all__ = ["ceil", "floor", "floor_divide", "remainder", "round", "sign", "trunc"]
@@ -27,15 +27,15 @@ ZERO = partial("", lambda ns, g, out: ns.zero_gradient(g, out=out))
 """The derivative is 0: zeros even where g is infinite, and nothing saved."""
 
 
-def _zeros_path(g: Array, out: Array | None = None) -> Array:
+def _zeros_path(device: Device, g: Array, out: Array | None = None) -> Array:
     if out is None:
-        out = device_of(g).empty(g.shape, g.dtype, "zero_gradient")
+        out = device.empty(g.shape, g.dtype, "zero_gradient")
     out[...] = 0
     return out
 
 
 zero_gradient = op(
-    "zero_gradient", cpu=_zeros_path, gpu=_zeros_path, backward=pointwise(ZERO), complex=True,
+    "zero_gradient", **placed(_zeros_path), backward=pointwise(ZERO), complex=True,
     samples=unary(), reference=lambda torch, g: g.detach() * 0,
     doc="Zeros of g's shape and dtype: the gradient of what is constant almost everywhere.",
 )

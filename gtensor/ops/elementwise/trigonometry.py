@@ -6,7 +6,6 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from gtensor.backend.kernels import elementwise
 from gtensor.engine.op import op
 from gtensor.engine.samples import alike, apart, binary, normal
 from gtensor.ops.build.fused import fused
@@ -34,35 +33,31 @@ def _above_one(rng: np.random.Generator, shape: tuple[int, ...]) -> np.ndarray:
     return rng.uniform(1.2, 3.0, shape)
 
 
-sin = smooth("sin", np.sin, lambda ns, g, x: g * ns.cos(x), "g * cos(x)", "Sine, elementwise.")
-cos = smooth("cos", np.cos, lambda ns, g, x: -(g * ns.sin(x)), "-(g * sin(x))",
+sin = smooth("sin", np.sin, lambda ns, g, x: g * ns.cos(x), "Sine, elementwise.")
+cos = smooth("cos", np.cos, lambda ns, g, x: -(g * ns.sin(x)),
              "Cosine, elementwise.")
-tan = smooth("tan", np.tan, lambda ns, g, y: g * (1 + y * y), "g * (T(1) + x * x)",
+tan = smooth("tan", np.tan, lambda ns, g, y: g * (1 + y * y),
              "Tangent, elementwise.", of="out", draw=_inside, drawn=normal)
 asin = smooth("asin", np.arcsin, lambda ns, g, x: g / ns.sqrt((1 - x) * (1 + x)),
-              "g / sqrt((T(1) - x) * (T(1) + x))",
               "Inverse sine, elementwise: angles in [-pi / 2, pi / 2].", draw=_inside)
 acos = smooth("acos", np.arccos, lambda ns, g, x: -(g / ns.sqrt((1 - x) * (1 + x))),
-              "-(g / sqrt((T(1) - x) * (T(1) + x)))",
               "Inverse cosine, elementwise: angles in [0, pi].", draw=_inside)
-atan = smooth("atan", np.arctan, lambda ns, g, x: g / (1 + x * x), "g / (T(1) + x * x)",
+atan = smooth("atan", np.arctan, lambda ns, g, x: g / (1 + x * x),
               "Inverse tangent, elementwise: angles in [-pi / 2, pi / 2].")
 
-sinh = smooth("sinh", np.sinh, lambda ns, g, x: g * ns.cosh(x), "g * cosh(x)",
+sinh = smooth("sinh", np.sinh, lambda ns, g, x: g * ns.cosh(x),
               "Hyperbolic sine, elementwise.")
-cosh = smooth("cosh", np.cosh, lambda ns, g, x: g * ns.sinh(x), "g * sinh(x)",
+cosh = smooth("cosh", np.cosh, lambda ns, g, x: g * ns.sinh(x),
               "Hyperbolic cosine, elementwise.")
-tanh = smooth("tanh", np.tanh, lambda ns, g, y: g * (1 - y * y), "g * (T(1) - x * x)",
+tanh = smooth("tanh", np.tanh, lambda ns, g, y: g * (1 - y * y),
               "Hyperbolic tangent, elementwise.", of="out")
 asinh = smooth("asinh", np.arcsinh, lambda ns, g, x: g / ns.sqrt(1 + x * x),
-               "g / sqrt(T(1) + x * x)", "Inverse hyperbolic sine, elementwise.")
+               "Inverse hyperbolic sine, elementwise.")
 acosh = smooth("acosh", np.arccosh,  # two roots: right for complex x, too
                lambda ns, g, x: g / (ns.sqrt(x - 1) * ns.sqrt(x + 1)),
-               "g / (sqrt(x - T(1)) * sqrt(x + T(1)))",
                "Inverse hyperbolic cosine, elementwise.", draw=_above_one)
 atanh = smooth("atanh", np.arctanh, lambda ns, g, x: g / ((1 - x) * (1 + x)),
-               "g / ((T(1) - x) * (T(1) + x))", "Inverse hyperbolic tangent, elementwise.",
-               draw=_inside)
+               "Inverse hyperbolic tangent, elementwise.", draw=_inside)
 
 
 
@@ -72,19 +67,15 @@ def _over_square(ns: Namespace, numerator: Array, x1: Array, x2: Array) -> Array
     return numerator / ns.where(ns.equal(square, 0), 1.0, square)
 
 
-_SQUARE = "T square = x1 * x1 + x2 * x2; T safe = square == T(0) ? T(1) : square;"
-
 atan2_grad_x1 = fused(
-    "atan2_grad_x1", lambda ns, g, x1, x2: _over_square(ns, g * x2, x1, x2),
-    gpu=elementwise("T g, T x1, T x2", "T dx", _SQUARE + " dx = g * x2 / safe"),
+    "atan2_grad_x1", lambda ns, g, x1, x2: _over_square(ns, g * x2, x1, x2), by_ops=True,
     samples=alike(3, (normal, apart, apart)),
     reference=lambda torch, g, a, b: g * b / (a * a + b * b),
     doc="The gradient of atan2(x1, x2) with respect to x1; 0 at the origin.",
 )
 
 atan2_grad_x2 = fused(
-    "atan2_grad_x2", lambda ns, g, x1, x2: _over_square(ns, -(g * x1), x1, x2),
-    gpu=elementwise("T g, T x1, T x2", "T dx", _SQUARE + " dx = -(g * x1) / safe"),
+    "atan2_grad_x2", lambda ns, g, x1, x2: _over_square(ns, -(g * x1), x1, x2), by_ops=True,
     samples=alike(3, (normal, apart, apart)),
     reference=lambda torch, g, a, b: -(g * a / (a * a + b * b)),
     doc="The gradient of atan2(x1, x2) with respect to x2; 0 at the origin.",

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 import numpy as np
 
 from gtensor.array.creation import asarray
-from gtensor.backend import device_of, host
+from gtensor.backend import host
 from gtensor.backend.cuda import cupy
 from gtensor.engine.namespaces import recorded
 from gtensor.engine.op import op
@@ -29,11 +29,12 @@ from gtensor.ops.arrange.shape import (
     linear_tangent,
     resized,
 )
-from gtensor.ops.build.path_builders import settled
+from gtensor.ops.build.path_builders import on_gpu, placed, settled
 from gtensor.ops.linalg.matrix_products import is_half
 
 if TYPE_CHECKING:
-    from gtensor.backend.typing import Array, Path
+    from gtensor.backend import Device
+    from gtensor.backend.typing import Array
     from gtensor.engine.typing import Namespace, Step
 
 __all__: list[str] = []  # the functions are public in gtensor.fft
@@ -56,15 +57,10 @@ def _computed(x: Array) -> Array:
     return x.astype(np.float32) if is_half(x.dtype) else x
 
 
-def _on_gpu(cpu: str) -> Path:
-    """The GPU path by CuPy's function of that name, which has no `out`."""
-
-    def run(x: Array, out: Array | None, **options: Any) -> Array:
-        device_of(x).order_transforms()
-        value = getattr(cupy().fft, cpu)(_computed(x), **options)
-        return settled(value, out)
-
-    return run
+def _on_gpu(device: Device, cpu: str, x: Array, out: Array | None, **options: Any) -> Array:
+    """By CuPy's function of that name, which has no `out`."""
+    device.order_transforms()
+    return settled(getattr(cupy().fft, cpu)(_computed(x), **options), out)
 
 
 def _c2c_cpu(x: Array, *, axes: Axes, inverse: bool, norm: Norm, out: Array | None = None) -> Array:
@@ -74,8 +70,10 @@ def _c2c_cpu(x: Array, *, axes: Axes, inverse: bool, norm: Norm, out: Array | No
     return transform(_computed(x), axes=axes, norm=norm, out=out)
 
 
-def _c2c_gpu(x: Array, *, axes: Axes, inverse: bool, norm: Norm, out: Array | None = None) -> Array:
-    return _on_gpu("ifftn" if inverse else "fftn")(x, out, axes=axes, norm=norm)
+def _c2c_gpu(
+    device: Device, x: Array, *, axes: Axes, inverse: bool, norm: Norm, out: Array | None = None
+) -> Array:
+    return _on_gpu(device, "ifftn" if inverse else "fftn", x, out, axes=axes, norm=norm)
 
 
 def _c2c_backward(ns: Namespace, step: Step, g: Array) -> None:
@@ -85,7 +83,7 @@ def _c2c_backward(ns: Namespace, step: Step, g: Array) -> None:
 
 
 fft_c2c = op(
-    "fft_c2c", cpu=_c2c_cpu, gpu=_c2c_gpu, complex=True, floating=True,
+    "fft_c2c", cpu=_c2c_cpu, gpu=on_gpu(_c2c_gpu), complex=True, floating=True,
     backward=_c2c_backward, tangent=linear_tangent("fft_c2c"),
     samples=[Sample((shape,), complex_normal, {"axes": axes, "inverse": back, "norm": norm})
              for shape, axes, back, norm in (((5,), (-1,), False, "backward"),
@@ -102,8 +100,10 @@ def _r2c_cpu(x: Array, *, axes: Axes, norm: Norm, out: Array | None = None) -> A
     return np.fft.rfftn(_computed(x), axes=axes, norm=norm, out=out)
 
 
-def _r2c_gpu(x: Array, *, axes: Axes, norm: Norm, out: Array | None = None) -> Array:
-    return _on_gpu("rfftn")(x, out, axes=axes, norm=norm)
+def _r2c_gpu(
+    device: Device, x: Array, *, axes: Axes, norm: Norm, out: Array | None = None
+) -> Array:
+    return _on_gpu(device, "rfftn", x, out, axes=axes, norm=norm)
 
 
 def _r2c_backward(ns: Namespace, step: Step, g: Array) -> None:
@@ -117,7 +117,7 @@ def _r2c_backward(ns: Namespace, step: Step, g: Array) -> None:
 
 
 fft_r2c = op(
-    "fft_r2c", cpu=_r2c_cpu, gpu=_r2c_gpu, complex=True, floating=True,
+    "fft_r2c", cpu=_r2c_cpu, gpu=on_gpu(_r2c_gpu), complex=True, floating=True,
     backward=_r2c_backward, tangent=linear_tangent("fft_r2c"),
     samples=[Sample((shape,), normal, {"axes": axes, "norm": norm})
              for shape, axes, norm in (((5,), (-1,), "backward"), ((3, 4), (-2, -1), "ortho"),
@@ -141,8 +141,10 @@ def _real_of(dtype: np.dtype) -> np.dtype:
     return np.finfo(_complex_of(dtype)).dtype
 
 
-def _c2r_gpu(x: Array, *, axes: Axes, size: int, norm: Norm, out: Array | None = None) -> Array:
-    return _on_gpu("irfftn")(x, out, s=_sizes_back(x, axes, size), axes=axes, norm=norm)
+def _c2r_gpu(
+    device: Device, x: Array, *, axes: Axes, size: int, norm: Norm, out: Array | None = None
+) -> Array:
+    return _on_gpu(device, "irfftn", x, out, s=_sizes_back(x, axes, size), axes=axes, norm=norm)
 
 
 def _c2r_backward(ns: Namespace, step: Step, g: Array) -> None:
@@ -158,7 +160,7 @@ def _torch_c2r(torch: Any, x: Any, axes: Axes, size: int, norm: Norm) -> Any:
 
 
 fft_c2r = op(
-    "fft_c2r", cpu=_c2r_cpu, gpu=_c2r_gpu, complex=True, floating=True,
+    "fft_c2r", cpu=_c2r_cpu, gpu=on_gpu(_c2r_gpu), complex=True, floating=True,
     backward=_c2r_backward, tangent=linear_tangent("fft_c2r"),
     samples=[Sample((shape,), complex_normal, {"axes": axes, "size": size, "norm": norm})
              for shape, axes, size, norm in (((3,), (-1,), 5, "backward"),
@@ -170,10 +172,10 @@ fft_c2r = op(
 
 
 def _interior_path(
-    x: Array, *, axis: int, size: int, factor: float, out: Array | None = None
+    device: Device, x: Array, *, axis: int, size: int, factor: float, out: Array | None = None
 ) -> Array:
     if out is None:
-        out = device_of(x).copy(x, label="fft_interior")
+        out = device.copy(x, label="fft_interior")
     elif out is not x:
         out[...] = x
     out[along(axis, 1, (size + 1) // 2)] *= factor
@@ -181,7 +183,7 @@ def _interior_path(
 
 
 fft_interior = op(
-    "fft_interior", cpu=_interior_path, gpu=_interior_path, complex=True,
+    "fft_interior", **placed(_interior_path), complex=True,
     backward=lambda ns, step, g: step.give(
         0, ns.fft_interior(g, **step.params, out=step.reuse(g))),
     tangent=linear_tangent("fft_interior"),

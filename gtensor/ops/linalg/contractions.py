@@ -10,18 +10,20 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from gtensor.array.creation import asarray
-from gtensor.backend import device_of, host
+from gtensor.backend import host
+from gtensor.backend.cuda import cupy
 from gtensor.engine.op import op
 from gtensor.engine.samples import Sample
 from gtensor.engine.tensor import Tensor
 from gtensor.ops.arrange.shape import axis_index, permute_dims, reshape
 from gtensor.ops.build.cpu_tiles import computed_in, row_tiles, whole_tiles
-from gtensor.ops.build.path_builders import settled
+from gtensor.ops.build.path_builders import placed, settled
 from gtensor.ops.elementwise.arithmetic import multiply
 from gtensor.ops.linalg.matrix_products import conjugated, is_half, matmul
 from gtensor.settings import settings
 
 if TYPE_CHECKING:
+    from gtensor.backend import Device
     from gtensor.backend.typing import Array, Params, Path
     from gtensor.engine.typing import Namespace, Step, Values
 
@@ -55,7 +57,7 @@ def _vecdot_half(x1: Array, x2: Array, out: Array) -> None:
 
 def _vecdot_gpu(x1: Array, x2: Array, out: Array | None = None) -> Array:
     dtype = np.result_type(x1, x2)
-    xp = device_of(x1).xp
+    xp = cupy()
     value = xp.sum(xp.conj(x1) * x2, axis=-1, dtype=np.float32 if is_half(dtype) else dtype)
     if out is None:
         return value.astype(dtype, copy=False)
@@ -122,9 +124,8 @@ def _last(x: Tensor, axis: int) -> Tensor:
 # -- cross -----------------------------------------------------------------------------------------
 
 
-def _cross_path(x1: Array, x2: Array, out: Array | None = None) -> Array:
+def _cross_path(device: Device, x1: Array, x2: Array, out: Array | None = None) -> Array:
     """Component by component, in tiles: only the second product needs memory beside `out`."""
-    device = device_of(x1)
     shape = np.broadcast_shapes(x1.shape, x2.shape)
     if out is None:
         out = device.empty(shape, np.result_type(x1, x2), "cross")
@@ -146,7 +147,7 @@ def _cross_backward(ns: Namespace, step: Step, g: Array) -> None:
 
 
 cross_op = op(
-    "cross", cpu=_cross_path, gpu=_cross_path, complex=True, saves={"x1": "x2", "x2": "x1"},
+    "cross", **placed(_cross_path), complex=True, saves={"x1": "x2", "x2": "x1"},
     backward=_cross_backward, tangent=_bilinear("cross"),
     samples=[Sample(((3,), (3,))), Sample(((2, 3), (2, 3))), Sample(((4, 1, 3), (2, 3))),
              Sample(((0, 3), (3,)))],

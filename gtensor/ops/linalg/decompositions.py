@@ -18,12 +18,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from gtensor.backend import device_of
 from gtensor.engine.namespaces import recorded
 from gtensor.engine.op import Op, op
 from gtensor.engine.samples import Sample
 from gtensor.engine.tensor import Tensor
 from gtensor.ops.arrange.shape import matrix_transpose
+from gtensor.ops.build.path_builders import placed
 from gtensor.ops.linalg.matrix_products import conjugated, matrices, matrix_paths, swapped
 from gtensor.ops.linalg.multi_output import (
     LOWER,
@@ -43,14 +43,14 @@ from gtensor.ops.linalg.multi_output import (
 if TYPE_CHECKING:
     from types import ModuleType
 
+    from gtensor.backend import Device
     from gtensor.backend.typing import Array, Params
     from gtensor.engine.typing import Namespace, Step, Values
 
 __all__: list[str] = []  # the functions are public in gtensor.linalg
 
 
-def _mirrored_path(x: Array, out: Array | None = None) -> Array:
-    device = device_of(x)
+def _mirrored_path(device: Device, x: Array, out: Array | None = None) -> Array:
     if out is None:
         out = device.empty(x.shape, x.dtype, "mirrored")
     flipped = x.swapaxes(-1, -2)
@@ -63,7 +63,7 @@ def _mirrored_path(x: Array, out: Array | None = None) -> Array:
 # below the diagonal and 0 above; shared by both it is that of a matrix known to be symmetric. The
 # ops behind it return symmetric gradients.
 _mirrored = Op(
-    "mirrored", cpu=_mirrored_path, gpu=_mirrored_path, complex=True, samples=None,
+    "mirrored", **placed(_mirrored_path), complex=True, samples=None,
     backward=lambda ns, step, g: step.give(0, g),
     tangent=lambda ns, primals, tangents, out, params: tangents[0],
     doc="Matrices with the upper triangle replaced by the mirrored (conjugate) lower one.",

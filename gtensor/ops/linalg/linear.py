@@ -5,28 +5,29 @@ from __future__ import annotations
 from math import prod
 from typing import TYPE_CHECKING
 
-from gtensor.backend import device_of
 from gtensor.engine.op import op
 from gtensor.engine.samples import Sample
 from gtensor.engine.tensor import Tensor
 from gtensor.ops.build.arguments import same_dtype
-from gtensor.ops.linalg.matrix_products import matmul_op, swapped
+from gtensor.ops.build.path_builders import placed
+from gtensor.ops.linalg.matrix_products import matmul_cpu, matmul_gpu, swapped
 
 if TYPE_CHECKING:
+    from gtensor.backend import Device
     from gtensor.backend.typing import Array, Params, Path
     from gtensor.engine.typing import Namespace, Step, Values
 
 __all__: list[str] = []  # linear is public in gtensor.nn.functional
 
 
-def _rows(a: Array) -> Array:
+def _rows(device: Device, a: Array) -> Array:
     """`a` as a matrix of its last axis: a view where one exists that a GEMM can read."""
     if a.ndim == 2 and (_steps_by_one(a) or _steps_by_one(a.T)):
         return a
     shape = (prod(a.shape[:-1]), a.shape[-1])
     if a.flags.c_contiguous:
         return a.reshape(shape)
-    return device_of(a).copy(a, label="workspace").reshape(shape)
+    return device.copy(a, label="workspace").reshape(shape)
 
 
 def _steps_by_one(a: Array) -> bool:
@@ -35,33 +36,30 @@ def _steps_by_one(a: Array) -> bool:
 
 
 def _into_rows(
-    product: Path, a: Array, b: Array, shape: tuple[int, ...], out: Array | None, beta: float
+    device: Device, product: Path, a: Array, b: Array, shape: tuple[int, ...], out: Array | None,
+    beta: float
 ) -> Array:
     """out (of `shape`, its last axis the columns) = a @ b + beta * out."""
     if out is None:
-        out = device_of(a).empty(shape, a.dtype, "linear")
+        out = device.empty(shape, a.dtype, "linear")
     direct = out.flags.c_contiguous
-    target = out if direct else device_of(a).copy(out, label="workspace")
-    product(a, b, out=target.reshape(a.shape[0], b.shape[1]), beta=beta)
+    target = out if direct else device.copy(out, label="workspace")
+    product(device, a, b, out=target.reshape(a.shape[0], b.shape[1]), beta=beta)
     if not direct:
         out[...] = target
     return out
 
 
-def _plain(a: Array) -> bool:
-    """Whether a matrix is contiguous and not of a half type, so that a GEMM can read it."""
-    return a.ndim == 2 and a.flags.c_contiguous and a.itemsize > 2
-
-
 def _linear_path(product: Path) -> Path:
     def path(
-        x: Array, weight: Array, bias: Array | None, *, out: Array | None = None, beta: float = 0.0
+        device: Device, x: Array, weight: Array, bias: Array | None, *, out: Array | None = None,
+        beta: float = 0.0
     ) -> Array:
-        if out is None and _plain(x):
-            out = product(x, weight.T)
+        if out is None and x.ndim == 2 and x.itemsize > 2 and x.flags.c_contiguous:
+            out = product(device, x, weight.T)
         else:
             shape = (*x.shape[:-1], weight.shape[0])
-            out = _into_rows(product, _rows(x), weight.T, shape, out, beta)
+            out = _into_rows(device, product, _rows(device, x), weight.T, shape, out, beta)
         if bias is not None:
             out += bias
         return out
@@ -70,11 +68,15 @@ def _linear_path(product: Path) -> Path:
 
 
 def _grad_weight_path(product: Path) -> Path:
-    def path(g: Array, x: Array, *, out: Array | None = None, beta: float = 0.0) -> Array:
-        if out is None and _plain(g) and _plain(x):
-            return product(g.T, x)
+    def path(
+        device: Device, g: Array, x: Array, *, out: Array | None = None, beta: float = 0.0
+    ) -> Array:
+        if (out is None and g.ndim == x.ndim == 2 and g.itemsize > 2 and x.itemsize > 2
+                and g.flags.c_contiguous and x.flags.c_contiguous):
+            return product(device, g.T, x)
         shape = (g.shape[-1], x.shape[-1])
-        return _into_rows(product, _rows(g).T, _rows(x), shape, out, beta)
+        rows = _rows(device, g).T, _rows(device, x)
+        return _into_rows(device, product, *rows, shape, out, beta)
 
     return path
 
@@ -132,7 +134,7 @@ def _grad_weight_tangent(
 
 linear_grad_weight = op(
     "linear_grad_weight",
-    cpu=_grad_weight_path(matmul_op.cpu), gpu=_grad_weight_path(matmul_op.gpu),
+    **placed(_grad_weight_path(matmul_cpu), _grad_weight_path(matmul_gpu)),
     saves={"g": "x", "x": "g"}, backward=_grad_weight_backward, tangent=_grad_weight_tangent,
     samples=[Sample(((4, 3), (4, 5))), Sample(((2, 4, 3), (2, 4, 5))), Sample(((3,), (5,))),
              Sample(((0, 3), (0, 5)))],
@@ -141,7 +143,7 @@ linear_grad_weight = op(
 )
 
 linear_op = op(
-    "linear", cpu=_linear_path(matmul_op.cpu), gpu=_linear_path(matmul_op.gpu),
+    "linear", **placed(_linear_path(matmul_cpu), _linear_path(matmul_gpu)),
     saves={"x": "weight", "weight": "x"}, backward=_linear_backward, tangent=_linear_tangent,
     samples=[Sample(((4, 3), (5, 3), (5,))), Sample(((4, 3), (5, 3), None)),
              Sample(((2, 4, 3), (5, 3), (5,))), Sample(((3,), (5, 3), (5,))),
@@ -160,10 +162,11 @@ def linear(input: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
         bias: (out), or None.
     """
     same_dtype("linear", input=input, weight=weight, bias=bias)
-    if weight.ndim != 2 or not input.ndim or input.shape[-1] != weight.shape[1]:
-        raise ValueError(f"linear was given an input of shape {input.shape} and a weight of shape "
-                         f"{weight.shape}; wanted (..., in) and (out, in)")
-    if bias is not None and bias.shape != weight.shape[:1]:
+    given, matrix = input.shape, weight.shape
+    if len(matrix) != 2 or not given or given[-1] != matrix[1]:
+        raise ValueError(f"linear was given an input of shape {given} and a weight of shape "
+                         f"{matrix}; wanted (..., in) and (out, in)")
+    if bias is not None and bias.shape != matrix[:1]:
         raise ValueError(f"linear was given a bias of shape {bias.shape} for a weight of shape "
-                         f"{weight.shape}; wanted ({weight.shape[0]},)")
+                         f"{matrix}; wanted ({matrix[0]},)")
     return linear_op(input, weight, bias)

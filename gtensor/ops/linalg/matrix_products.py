@@ -9,18 +9,19 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from gtensor.array.creation import asarray
-from gtensor.backend import device_of, host
 from gtensor.backend.cuda import cupy
 from gtensor.engine.op import op
 from gtensor.engine.samples import Sample
 from gtensor.engine.tensor import Tensor
 from gtensor.ops.arrange.shape import reshape
 from gtensor.ops.build.batching import broadcasting
+from gtensor.ops.build.path_builders import placed
 from gtensor.settings import settings
 
 if TYPE_CHECKING:
     from types import ModuleType
 
+    from gtensor.backend import Device
     from gtensor.backend.typing import Array, Params, Path
     from gtensor.engine.typing import ArrayOrTensor, Namespace, Operand, Step, Values
 
@@ -104,15 +105,17 @@ def _product_shape(a: Array, b: Array) -> tuple[int, ...]:
     return (*np.broadcast_shapes(a.shape[:-2], b.shape[:-2]), a.shape[-2], b.shape[-1])
 
 
-def _matmul_cpu(x1: Array, x2: Array, *, out: Array | None = None, beta: float = 0.0) -> Array:
+def matmul_cpu(
+    device: Device, x1: Array, x2: Array, *, out: Array | None = None, beta: float = 0.0
+) -> Array:
     """out = x1 @ x2 + beta * out; half precision is multiplied in float32."""
-    if is_half(x1.dtype) or is_half(x2.dtype):
-        return _matmul_half(x1, x2, out, beta)
+    if (x1.itemsize == 2 or x2.itemsize == 2) and (is_half(x1.dtype) or is_half(x2.dtype)):
+        return _matmul_half(device, x1, x2, out, beta)
     if beta:
         return _accumulate(x1, x2, out)
     if out is None:
         dtype = x1.dtype if x1.dtype == x2.dtype else np.result_type(x1, x2)
-        out = host().empty(_product_shape(x1, x2), dtype, "matmul")
+        out = device.empty(_product_shape(x1, x2), dtype, "matmul")
     return np.matmul(x1, x2, out)
 
 
@@ -128,23 +131,27 @@ def _accumulate(x1: Array, x2: Array, out: Any) -> Array:
     return out
 
 
-def _matmul_half(x1: Array, x2: Array, out: Array | None, beta: float) -> Array:
-    wide1, wide2 = (host().copy(x, np.float32, "matmul") if is_half(x.dtype) else x
+def _matmul_half(
+    device: Device, x1: Array, x2: Array, out: Array | None, beta: float
+) -> Array:
+    wide1, wide2 = (device.copy(x, np.float32, "matmul") if is_half(x.dtype) else x
                     for x in (x1, x2))
-    product = _matmul_cpu(wide1, wide2)
+    product = matmul_cpu(device, wide1, wide2)
     if out is None:
-        return host().copy(product, np.result_type(x1, x2), "matmul")
+        return device.copy(product, np.result_type(x1, x2), "matmul")
     out[...] = product + out.astype(np.float32) if beta else product
     return out
 
 
-def _matmul_gpu(x1: Array, x2: Array, *, out: Array | None = None, beta: float = 0.0) -> Array:
+def matmul_gpu(
+    device: Device, x1: Array, x2: Array, *, out: Array | None = None, beta: float = 0.0
+) -> Array:
     """out = x1 @ x2 + beta * out; integers, which no gradient adds to, by a kernel of CuPy's."""
     dtype = x1.dtype if x1.dtype == x2.dtype else np.result_type(x1, x2)
     if dtype.kind in "biu":
         return cupy().matmul(x1, x2, out=out)
     x1, x2 = (x.astype(dtype, copy=False) for x in (x1, x2))
-    return device_of(x1).matmul(x1, x2, out, beta)
+    return device.matmul(x1, x2, out, beta)
 
 
 def _matmul_backward(ns: Namespace, step: Step, g: Array) -> None:
@@ -177,7 +184,7 @@ def _matmul_tangent(
 
 
 matmul_op = op(
-    "matmul", cpu=_matmul_cpu, gpu=_matmul_gpu, saves={"x1": "x2", "x2": "x1"}, complex=True,
+    "matmul", **placed(matmul_cpu, matmul_gpu), saves={"x1": "x2", "x2": "x1"}, complex=True,
     backward=_matmul_backward, tangent=_matmul_tangent, batch=broadcasting,
     samples=[Sample(((3, 4), (4, 5))), Sample(((1, 4), (4, 1))), Sample(((2, 3, 4), (2, 4, 2))),
              Sample(((2, 1, 3, 2), (4, 2, 3))), Sample(((0, 3), (3, 2))), Sample(((2, 0), (0, 3)))],
@@ -190,21 +197,22 @@ def matmul(x1: Tensor, x2: Tensor) -> Tensor:
 
     A batch of matrices times one is a single GEMM. Raises ValueError if the inner sizes differ.
     """
-    x1, x2 = asarray(x1), asarray(x2)
-    if not x1.ndim or not x2.ndim:
-        raise ValueError(f"matmul of shapes {x1.shape} and {x2.shape}; "
-                         "wanted at least one axis each")
-    inner = x2.shape[0] if x2.ndim == 1 else x2.shape[-2]
-    if x1.shape[-1] != inner:
-        raise ValueError(f"matmul of shapes {x1.shape} and {x2.shape}: the inner sizes "
-                         f"{x1.shape[-1]} and {inner} differ")
-    if x1.ndim == 1:
+    if not (isinstance(x1, Tensor) and isinstance(x2, Tensor)):
+        x1, x2 = asarray(x1), asarray(x2)
+    left, right = x1.shape, x2.shape
+    if not left or not right:
+        raise ValueError(f"matmul of shapes {left} and {right}; wanted at least one axis each")
+    inner = right[0] if len(right) == 1 else right[-2]
+    if left[-1] != inner:
+        raise ValueError(f"matmul of shapes {left} and {right}: the inner sizes {left[-1]} and "
+                         f"{inner} differ")
+    if len(left) == 1:
         product = matmul(reshape(x1, (1, -1)), x2)
-        return reshape(product, product.shape[:-2] + product.shape[-1:] if x2.ndim > 1 else ())
-    if x2.ndim == 1:
+        return reshape(product, product.shape[:-2] + product.shape[-1:] if len(right) > 1 else ())
+    if len(right) == 1:
         product = matmul(x1, reshape(x2, (-1, 1)))
         return reshape(product, product.shape[:-1])
-    if x2.ndim == 2 and x1.ndim > 2:
-        rows = reshape(x1, (prod(x1.shape[:-1]), x1.shape[-1]))
-        return reshape(matmul_op(rows, x2), (*x1.shape[:-1], x2.shape[-1]))
+    if len(right) == 2 and len(left) > 2:
+        rows = reshape(x1, (prod(left[:-1]), left[-1]))
+        return reshape(matmul_op(rows, x2), (*left[:-1], right[-1]))
     return matmul_op(x1, x2)

@@ -8,14 +8,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from gtensor.array.creation import asarray
-from gtensor.backend import device_of
 from gtensor.backend.cuda import cupy
 from gtensor.engine.op import op
 from gtensor.engine.samples import Sample, apart, normal
 from gtensor.engine.tensor import Tensor
 from gtensor.ops.arrange.shape import expand_dims, linear_tangent
 from gtensor.ops.build.cpu_tiles import computed_in
-from gtensor.ops.build.path_builders import settled
+from gtensor.ops.build.path_builders import placed, settled
 from gtensor.ops.elementwise.complex_parts import abs as modulus
 from gtensor.ops.linalg.matrix_products import is_half, matrices
 from gtensor.ops.linalg.singular_values import svdvals
@@ -28,6 +27,7 @@ from gtensor.settings import settings
 if TYPE_CHECKING:
     from types import ModuleType
 
+    from gtensor.backend import Device
     from gtensor.backend.typing import Array, DTypeLike, Params
     from gtensor.engine.typing import Namespace, Step, Values
 
@@ -79,10 +79,11 @@ diagonal_op = op(
 
 
 def _undiagonal_path(
-    g: Array, *, offset: int, shape: tuple[int, ...], out: Array | None = None, beta: float = 0.0
+    device: Device, g: Array, *, offset: int, shape: tuple[int, ...], out: Array | None = None,
+    beta: float = 0.0
 ) -> Array:
     if out is None or not beta:
-        out = device_of(g).empty(shape, g.dtype, "undiagonal") if out is None else out
+        out = device.empty(shape, g.dtype, "undiagonal") if out is None else out
         out[...] = 0
     target = _diagonal_path(out, offset=offset)
     if beta:
@@ -93,7 +94,7 @@ def _undiagonal_path(
 
 
 undiagonal = op(
-    "undiagonal", cpu=_undiagonal_path, gpu=_undiagonal_path, complex=True,
+    "undiagonal", **placed(_undiagonal_path), complex=True,
     backward=lambda ns, step, g: step.give(
         0, ns.diagonal(g, offset=step.params["offset"])),
     tangent=linear_tangent("undiagonal"),

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from gtensor.backend import device_of, host
+from gtensor.backend import host
 from gtensor.backend.cuda import cupy
 from gtensor.backend.kernels import NULL, flat_launch, raw, row_launch
 from gtensor.engine.namespaces import recorded
@@ -22,9 +22,11 @@ from gtensor.ops.arrange.class_indices import check_targets, class_axis, class_w
 from gtensor.ops.arrange.shape import from_end, resized
 from gtensor.ops.build.arguments import same_dtype
 from gtensor.ops.build.cpu_tiles import computed_in, row_tile_size, row_tiles
+from gtensor.ops.build.path_builders import placed
 from gtensor.settings import settings
 
 if TYPE_CHECKING:
+    from gtensor.backend import Device
     from gtensor.backend.typing import Array, Params
     from gtensor.engine.tensor import Tensor
     from gtensor.engine.typing import Namespace, Step, Values
@@ -47,11 +49,11 @@ def check_reduction(name: str, reduction: str) -> None:
 
 def classes_last(x: Array) -> Array:
     """A view with the classes along the last axis."""
-    return x if x.ndim <= 2 else device_of(x).xp.moveaxis(x, 1, -1)
+    return x if x.ndim <= 2 else x.transpose(0, *range(2, x.ndim), 1)
 
 
 def _tiles(rows: Array) -> Iterator[tuple[Any, ...]]:
-    return row_tiles(rows.shape) if device_of(rows).type == "cpu" else iter(((...,),))
+    return row_tiles(rows.shape) if isinstance(rows, np.ndarray) else iter(((...,),))
 
 
 def _mixture(target: Array, smoothing: float, weight: Array | None) -> Array:
@@ -70,10 +72,10 @@ def two(sums: Array) -> tuple[Array, Array]:
 
 
 def _forward_path(
-    logits: Array, target: Array, weight: Array | None, *, reduction: str, label_smoothing: float,
-    out: Array | None = None,
+    device: Device, logits: Array, target: Array, weight: Array | None, *, reduction: str,
+    label_smoothing: float, out: Array | None = None
 ) -> tuple[Array, Array, Array]:
-    device, work = device_of(logits), computed_in(logits.dtype)
+    work = computed_in(logits.dtype)
     xp = device.xp
     weight = None if weight is None else weight.astype(work, copy=False)
     rows, targets = classes_last(logits), classes_last(target)
@@ -106,10 +108,10 @@ def _shared(g: Array, total: Array, reduction: str) -> Array:
 
 
 def _dx_path(
-    g: Array, logits: Array, target: Array, weight: Array | None, largest: Array, total: Array, *,
-    reduction: str, label_smoothing: float, out: Array | None = None,
+    device: Device, g: Array, logits: Array, target: Array, weight: Array | None, largest: Array,
+    total: Array, *, reduction: str, label_smoothing: float, out: Array | None = None
 ) -> Array:
-    device, work = device_of(logits), computed_in(logits.dtype)
+    work = computed_in(logits.dtype)
     weight = None if weight is None else weight.astype(work, copy=False)
     if out is None:
         out = device.empty(logits.shape, logits.dtype, "cross_entropy_grad")
@@ -129,10 +131,10 @@ def _dx_path(
 
 
 def _dtarget_path(
-    g: Array, logits: Array, weight: Array | None, largest: Array, total: Array, *,
+    device: Device, g: Array, logits: Array, weight: Array | None, largest: Array, total: Array, *,
     reduction: str, label_smoothing: float, out: Array | None = None,
 ) -> Array:
-    device, work = device_of(logits), computed_in(logits.dtype)
+    work = computed_in(logits.dtype)
     if out is None:
         out = device.empty(logits.shape, logits.dtype, "cross_entropy_grad")
     rows, result = classes_last(logits), classes_last(out)
@@ -251,21 +253,21 @@ def _weights(rng: np.random.Generator, shape: tuple[int, ...]) -> np.ndarray:
     return np.array([0.5, 2.0, 1.25])
 
 soft_cross_entropy_dx = op(
-    "soft_cross_entropy_dx", cpu=_dx_path, gpu=_dx_path, backward=None, tangent=None,
+    "soft_cross_entropy_dx", **placed(_dx_path), backward=None, tangent=None,
     composed=_dx_composed,
     samples=None,  # its inputs depend on each other: tested through soft_cross_entropy
     doc="The gradient of soft_cross_entropy with respect to the logits.",
 )
 
 soft_cross_entropy_dtarget = op(
-    "soft_cross_entropy_dtarget", cpu=_dtarget_path, gpu=_dtarget_path, backward=None,
+    "soft_cross_entropy_dtarget", **placed(_dtarget_path), backward=None,
     tangent=None, composed=_dtarget_composed,
     samples=None,  # likewise
     doc="The gradient of soft_cross_entropy with respect to the target.",
 )
 
 soft_cross_entropy = op(
-    "soft_cross_entropy", cpu=_forward_path, gpu=_forward_path, extras="largest total",
+    "soft_cross_entropy", **placed(_forward_path), extras="largest total",
     constants="weight",
     saves={"logits": "logits target weight largest total",
            "target": "logits weight largest total"},

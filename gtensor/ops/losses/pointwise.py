@@ -16,18 +16,16 @@ import numpy as np
 from gtensor.backend import host
 from gtensor.backend.cuda import cupy
 from gtensor.backend.kernels import elementwise
-from gtensor.engine.arguments import arguments_of
 from gtensor.engine.namespaces import recorded
 from gtensor.engine.op import Op, op
 from gtensor.engine.samples import Sample, alike
 from gtensor.engine.tensor import Tensor
+from gtensor.ops.build import formula as data
 from gtensor.ops.build.arguments import same_dtype
 from gtensor.ops.build.cpu_tiles import computed_in, tile_size
-from gtensor.ops.build.fused import fused
-from gtensor.ops.build.half_kernels import wide_kernel
-from gtensor.ops.build.path_builders import tiled, tiles
+from gtensor.ops.build.fused import fused, paths
+from gtensor.ops.build.path_builders import tiles
 from gtensor.ops.build.pointwise import partial, pointwise
-from gtensor.ops.elementwise.erf import extended
 from gtensor.ops.losses.cross_entropy import check_reduction
 from gtensor.settings import settings
 
@@ -41,7 +39,7 @@ Formula = Callable[..., Any]
 # -- the builder -----------------------------------------------------------------------------------
 
 
-def _sum_cpu(formula: Formula) -> Path:
+def _sum_cpu(each: Path) -> Path:
     def path(*arrays: Array, scale: float, out: Array | None = None, **params: Any) -> Array:
         model = arrays[0]
         wide = computed_in(model.dtype)
@@ -49,7 +47,7 @@ def _sum_cpu(formula: Formula) -> Path:
         total = 0.0
         for tile in tiles(model.shape, settings.tile_elements):
             parts = [None if a is None else np.asarray(a[tile], wide) for a in spread]
-            total += float(np.sum(formula(np, *parts, **params)))
+            total += float(np.sum(each(*parts, **params)))
         if out is None:
             out = np.empty((), model.dtype)
         out[...] = scale * total
@@ -76,32 +74,9 @@ def _wide(a: Array) -> Array:
     return a.astype(computed_in(a.dtype), copy=False)
 
 
-def _kernel(name: str, formula: Formula, text: str, **more: str) -> Path:
-    """The kernel of `text` with the formula's inputs and parameters; inputs left out are 1."""
-    arrays, parameters = _names(formula)
-    kernel = wide_kernel(" ".join(arrays), text, name=name, parameters=" ".join(parameters), **more)
-
-    def path(*given: Any, out: Array | None = None, **params: Any) -> Array:
-        if any(a is None for a in given):
-            one = cupy().ones((), given[0].dtype)
-            given = tuple(one if a is None else a for a in given)
-        return kernel(*given, out=out, **params)
-
-    return path
-
-
-def _names(formula: Formula) -> tuple[list[str], list[str]]:
-    """Of the inputs and of the parameters."""
-    takes = arguments_of(formula)
-    return list(takes.inputs[1:]), list(takes.params)  # without ns
-
-
-def loss_gradient(
-    name: str, formula: Formula, text: str, *, before: str = "", header: str = "number.cuh",
-    **more: Any,
-) -> None:
-    """The fused op of `formula(ns, g, *inputs, scale=, **params)`; `text` is it in CUDA C++."""
-    fused(name, formula, gpu=_kernel(name, formula, text, before=before, header=header), **more)
+def loss_gradient(name: str, formula: Formula, **more: Any) -> None:
+    """The fused op of `formula(ns, g, *inputs, scale=, **params)`."""
+    fused(name, formula, by_ops=True, **more)
 
 
 def _partial(inputs: list[str], partial: str | Formula) -> Formula:
@@ -136,29 +111,27 @@ def _sum_rules(partials: Sequence[Formula]) -> dict[str, Any]:
 
 
 def loss_ops(
-    name: str, formula: Formula, text: str, partials: Sequence[str | Formula], *,
-    samples: Sequence[Sample], reference: Formula, doc: str, before: str = "",
+    name: str, formula: Formula, partials: Sequence[str | Formula], *,
+    samples: Sequence[Sample], reference: Formula, doc: str,
 ) -> tuple[Op, Op]:
     """The elementwise loss `formula(ns, *inputs, **params)` and `scale` times its sum.
 
-    `text` is the formula in CUDA C++, `before` what stands before it. `partials` are of each input
-    g times scale times the derivative: an op and the inputs that it takes after g, as
-    "kl_div_grad t", or a function of (ns, g, *inputs, out=, scale=, **params).
+    `partials` are of each input g times scale times the derivative: an op and the inputs that it
+    takes after g, as "kl_div_grad t", or a function of (ns, g, *inputs, out=, scale=, **params).
     """
-    names = _names(formula)[0]
-    inputs = " ".join(names)
+    shared = paths(data.Formula(name, formula))
+    inputs = shared["inputs"]
+    names = inputs.split()
     due = [_partial(names, partial) for partial in partials]
-    gpu = _kernel(name, formula, text, before=before)
 
     def rule(times: Formula) -> Any:
         return partial(inputs, lambda ns, g, *given, out, **params: times(
             ns, g, *given, out=out, scale=1.0, **params))
 
-    each = op(name, inputs=inputs, cpu=tiled(name, formula), gpu=gpu,
-              backward=pointwise(*map(rule, due)), samples=samples, reference=reference,
-              doc=f"{doc}, elementwise.")
+    each = op(name, **shared, backward=pointwise(*map(rule, due)), samples=samples,
+              reference=reference, doc=f"{doc}, elementwise.")
     total = op(
-        f"{name}_sum", inputs=inputs, cpu=_sum_cpu(formula), gpu=_sum_gpu(gpu),
+        f"{name}_sum", inputs=inputs, cpu=_sum_cpu(shared["cpu"]), gpu=_sum_gpu(shared["gpu"]),
         saves=dict.fromkeys(names, inputs), **_sum_rules(due),
         samples=[Sample(s.shapes, s.draws, {**s.params, "scale": 0.25}) for s in samples],
         reference=lambda torch, *tensors, scale, **params: scale * reference(
@@ -192,15 +165,14 @@ def check_pair(name: str, reduction: str, input: Tensor, target: Tensor) -> None
 
 
 loss_gradient(
-    "absolute_error_grad", extended(lambda ns, g, a, b, *, scale: g * (scale * ns.sign(a - b))),
-    "a > b ? g * F(scale) : a < b ? g * F(-scale) : F(0) * (a - b)",
+    "absolute_error_grad", lambda ns, g, a, b, *, scale: g * (scale * ns.sign(a - b)),
     samples=alike(3, scale=0.25),
     reference=lambda torch, g, a, b, scale: g * scale * torch.sign(a - b),
     doc="The gradient of scale * |a - b| with respect to a; 0 where a = b.",
 )
 
 absolute_error, absolute_error_sum = loss_ops(
-    "absolute_error", lambda ns, a, b: ns.abs(a - b), "a > b ? a - b : b - a",
+    "absolute_error", lambda ns, a, b: ns.abs(a - b),
     ("absolute_error_grad a b", "absolute_error_grad b a"),
     samples=alike(2), reference=lambda torch, a, b: (a - b).abs(), doc="|a - b|",
 )
@@ -217,17 +189,15 @@ loss_gradient(
     "huber_grad",
     lambda ns, g, a, b, *, delta, factor, scale: g * (
         scale * (factor * ns.maximum(ns.minimum(a - b, delta), -delta))),
-    "g * F(scale) * (F(factor) * (e > F(delta) ? F(delta) : e < F(-delta) ? F(-delta) : e))",
-    before="const F e = a - b; ", samples=alike(3, delta=0.7, factor=1.5, scale=0.25),
+    samples=alike(3, delta=0.7, factor=1.5, scale=0.25),
     reference=lambda torch, g, a, b, delta, factor, scale: (
         g * scale * factor * (a - b).clamp(-delta, delta)),
     doc="The gradient of scale * huber(a, b) with respect to a.",
 )
 
 huber, huber_sum = loss_ops(
-    "huber", _huber_formula, "F(factor) * m * (e - F(0.5) * m)",
+    "huber", _huber_formula,
     ("huber_grad a b", "huber_grad b a"),
-    before="const F e = a > b ? a - b : b - a, m = e < F(delta) ? e : F(delta); ",
     samples=alike(2, delta=0.7, factor=1.5),
     reference=lambda torch, a, b, delta, factor: factor * torch.nn.functional.huber_loss(
         a, b, reduction="none", delta=delta),
@@ -308,7 +278,6 @@ _difference = elementwise("T a, T b", "T y", "y = a - b")
 
 loss_gradient(
     "squared_error_grad", lambda ns, g, a, b, *, scale: g * (2 * scale) * (a - b),
-    "g * F(2 * scale) * (a - b)",
     samples=alike(3, scale=0.25), reference=lambda torch, g, a, b, scale: g * 2 * scale * (a - b),
     doc="The gradient of scale * sum((a - b)^2) with respect to a.",
 )

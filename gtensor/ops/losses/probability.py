@@ -10,7 +10,6 @@ import numpy as np
 from gtensor.engine.samples import Sample, alike, normal
 from gtensor.engine.tensor import Tensor
 from gtensor.ops.build.arguments import same_dtype
-from gtensor.ops.elementwise.erf import extended
 from gtensor.ops.losses.cross_entropy import REDUCTIONS
 from gtensor.ops.losses.pointwise import check_pair, loss_gradient, loss_ops, reduced
 
@@ -43,23 +42,22 @@ def _log_or_0(ns: Namespace, t: Array) -> Array:
 
 
 loss_gradient(
-    "kl_div_grad", lambda ns, g, t, *, scale: g * (t * -scale), "g * t * F(-scale)",
+    "kl_div_grad", lambda ns, g, t, *, scale: g * (t * -scale),
     samples=alike(2, scale=0.5), reference=lambda torch, g, t, scale: g * t * -scale,
     doc="The gradient of scale * t (log(t) - x) with respect to x.",
 )
 
 loss_gradient(
     "kl_div_grad_target",
-    extended(lambda ns, g, x, t, *, scale: g * (scale * (_log_or_0(ns, t) + 1 - x))),
-    "g * F(scale) * ((t == F(0) ? F(0) : log(t)) + F(1) - x)",
+    lambda ns, g, x, t, *, scale: g * (scale * (_log_or_0(ns, t) + 1 - x)),
     samples=_grad_samples(alike(2, (normal, _probabilities))),
     reference=lambda torch, g, x, t, scale: g * scale * (torch.log(t) + 1 - x),
     doc="The gradient of scale * t (log(t) - x) with respect to t.",
 )
 
 kl_div_op, kl_div_sum = loss_ops(
-    "kl_div", extended(lambda ns, x, t: t * (_log_or_0(ns, t) - x)),
-    "t * ((t == F(0) ? F(0) : log(t)) - x)", ("kl_div_grad t", "kl_div_grad_target x t"),
+    "kl_div", lambda ns, x, t: t * (_log_or_0(ns, t) - x),
+    ("kl_div_grad t", "kl_div_grad_target x t"),
     samples=alike(2, (normal, _probabilities)),
     reference=lambda torch, x, t: torch.nn.functional.kl_div(x, t, reduction="none"),
     doc="t (log(t) - x); -t x and so 0 for x where t = 0",
@@ -67,7 +65,6 @@ kl_div_op, kl_div_sum = loss_ops(
 
 loss_gradient(
     "kl_div_log_grad", lambda ns, g, t, *, scale: g * (-scale * ns.exp(t)),
-    "g * F(-scale) * exp(t)",
     samples=alike(2, scale=0.5), reference=lambda torch, g, t, scale: -g * scale * torch.exp(t),
     doc="The gradient of scale * exp(t) (t - x) with respect to x.",
 )
@@ -75,13 +72,13 @@ loss_gradient(
 loss_gradient(
     "kl_div_log_grad_target",
     lambda ns, g, x, t, *, scale: g * (scale * ns.exp(t) * (t - x + 1)),
-    "g * F(scale) * exp(t) * (t - x + F(1))", samples=alike(3, scale=0.5),
+    samples=alike(3, scale=0.5),
     reference=lambda torch, g, x, t, scale: g * scale * torch.exp(t) * (t - x + 1),
     doc="The gradient of scale * exp(t) (t - x) with respect to t.",
 )
 
 kl_div_log, kl_div_log_sum = loss_ops(
-    "kl_div_log", lambda ns, x, t: ns.exp(t) * (t - x), "exp(t) * (t - x)",
+    "kl_div_log", lambda ns, x, t: ns.exp(t) * (t - x),
     ("kl_div_log_grad t", "kl_div_log_grad_target x t"), samples=alike(2),
     reference=lambda torch, x, t: torch.nn.functional.kl_div(
         x, t, reduction="none", log_target=True),
@@ -134,9 +131,8 @@ def _partial_weight(loss: str) -> Path:
 
 
 def _bce_formula(ns: Namespace, x: Array, t: Array, weight: Array | None) -> Array:
-    with np.errstate(divide="ignore"):
-        hit = ns.maximum(ns.log(x), _LEAST_LOG)
-        missed = ns.maximum(ns.log1p(-x), _LEAST_LOG)
+    hit = ns.maximum(ns.log(x), _LEAST_LOG)
+    missed = ns.maximum(ns.log1p(-x), _LEAST_LOG)
     return _times((t - 1) * missed - t * hit, weight)
 
 
@@ -150,33 +146,29 @@ def _bce_grad_formula(
 def _bce_grad_target_formula(
     ns: Namespace, g: Array, x: Array, weight: Array | None, *, scale: float
 ) -> Array:
-    with np.errstate(divide="ignore"):
-        change = ns.maximum(ns.log1p(-x), _LEAST_LOG) - ns.maximum(ns.log(x), _LEAST_LOG)
+    change = ns.maximum(ns.log1p(-x), _LEAST_LOG) - ns.maximum(ns.log(x), _LEAST_LOG)
     return _times(g * (scale * change), weight)
 
 
-_BCE_LOGS = ("F hit = log(x), missed = log1p(-x); hit = hit < F(-100) ? F(-100) : hit; "
-             "missed = missed < F(-100) ? F(-100) : missed; ")
 _THREE = [*alike(3, _probabilities), Sample(((2, 3), (2, 3), None), _probabilities),
           Sample(((2, 3), (2, 3), (3,)), _probabilities)]
 
 loss_gradient(
     "bce_grad", _bce_grad_formula,
-    "g * F(scale) * (x - t) / (v < F(1e-12) ? F(1e-12) : v) * weight",
-    before="const F v = x * (F(1) - x); ", samples=_grad_samples(_THREE),
+    samples=_grad_samples(_THREE),
     doc="The gradient of scale * bce with respect to x.",
 )
 
 loss_gradient(
-    "bce_grad_target", _bce_grad_target_formula, "g * F(scale) * (missed - hit) * weight",
-    before=_BCE_LOGS, samples=_grad_samples(_THREE, without=1),
+    "bce_grad_target", _bce_grad_target_formula,
+    samples=_grad_samples(_THREE, without=1),
     doc="The gradient of scale * bce with respect to t.",
 )
 
 bce, bce_sum = loss_ops(
-    "bce", _bce_formula, "((t - F(1)) * missed - t * hit) * weight",
+    "bce", _bce_formula,
     ("bce_grad x t weight", "bce_grad_target x weight", _partial_weight("bce")),
-    before=_BCE_LOGS, samples=_THREE,
+    samples=_THREE,
     reference=lambda torch, x, t, weight: torch.nn.functional.binary_cross_entropy(
         x, t, reduction="none") * (1 if weight is None else weight),
     doc="-(t log(x) + (1 - t) log(1 - x)) weight, logarithms cut at -100",
@@ -261,28 +253,25 @@ def _logits_grad_positive_formula(
     return _times(g * (scale * t * _misses(ns, x)), weight)
 
 
-_MISSES = "const F missed = log1p(exp(x > F(0) ? -x : x)) - (x > F(0) ? F(0) : x); "
 _WEIGHTS = (((2, 3), (2, 3)), (None, (3,)), ((2, 1), None), (None, None))
 _FOUR = [*alike(4, (normal, _probabilities, _probabilities, _probabilities)),
          *[Sample(((2, 3), (2, 3), *ws), (normal, *[_probabilities] * 3)) for ws in _WEIGHTS]]
 
 loss_gradient(
-    "bce_logits_grad", extended(_logits_grad_formula),
-    "g * F(scale) * ((positive * t + F(1) - t) * gt_sigmoid(x) - positive * t) * weight",
-    header="activation.cuh", samples=_grad_samples(_FOUR),
+    "bce_logits_grad", _logits_grad_formula,
+    samples=_grad_samples(_FOUR),
     doc="The gradient of scale * bce_logits with respect to x.",
 )
 
 loss_gradient(
     "bce_logits_grad_target", _logits_grad_target_formula,
-    "g * F(scale) * ((positive - F(1)) * missed - x) * weight",
-    before=_MISSES, samples=_grad_samples(_FOUR, without=1),
+    samples=_grad_samples(_FOUR, without=1),
     doc="The gradient of scale * bce_logits with respect to t.",
 )
 
 loss_gradient(
     "bce_logits_grad_positive", _logits_grad_positive_formula,
-    "g * F(scale) * t * missed * weight", before=_MISSES, samples=_grad_samples(_FOUR, without=3),
+    samples=_grad_samples(_FOUR, without=3),
     doc="The gradient of scale * bce_logits with respect to the weight of positives.",
 )
 
@@ -295,10 +284,9 @@ def _logits_reference(torch: Any, x: Any, t: Any, weight: Any, positive: Any) ->
 
 bce_logits, bce_logits_sum = loss_ops(
     "bce_logits", _logits_formula,
-    "((F(1) - t) * x + missed * (F(1) + (positive - F(1)) * t)) * weight",
     ("bce_logits_grad x t weight positive", "bce_logits_grad_target x weight positive",
      _partial_weight("bce_logits"), "bce_logits_grad_positive x t weight"),
-    before=_MISSES, samples=_FOUR, reference=_logits_reference,
+    samples=_FOUR, reference=_logits_reference,
     doc="((1 - t) x + softplus(-x) (1 + (positive - 1) t)) weight",
 )
 

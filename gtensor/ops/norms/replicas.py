@@ -14,8 +14,6 @@ from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 
-from gtensor.backend import device_of
-
 if TYPE_CHECKING:
     from gtensor.backend.typing import Array
 
@@ -31,7 +29,7 @@ class Replicas:
 
     def statistics(self, mean: Array, var: Array, count: int) -> tuple[Array, Array]:
         """Mean and biased variance of the whole batch, from arrays of this replica's."""
-        counts = device_of(mean).xp.asarray([count], dtype=np.int64)
+        counts = np.full_like(mean, count, np.int64, shape=(1,))  # on the device of the mean
         total_mean, total_var, total = reduce_statistics(
             self.gather(mean), self.gather(var), self.gather(counts)[:, 0])
         self.count = int(total)

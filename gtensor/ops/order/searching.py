@@ -6,14 +6,14 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from gtensor.backend import device_of, host
+from gtensor.backend import host
 from gtensor.backend.cuda import cupy
 from gtensor.engine.op import Op, op
 from gtensor.engine.samples import Sample, below, boolean, distinct, normal
 from gtensor.engine.tensor import Tensor
 from gtensor.ops.arrange.shape import axis_index, from_end, lone
 from gtensor.ops.build.cpu_tiles import sortable
-from gtensor.ops.build.path_builders import settled
+from gtensor.ops.build.path_builders import placed, settled
 from gtensor.ops.build.pointwise import zero_tangent
 from gtensor.ops.reduce.reductions import (
     Axis,
@@ -25,6 +25,7 @@ from gtensor.ops.reduce.reductions import (
 )
 
 if TYPE_CHECKING:
+    from gtensor.backend import Device
     from gtensor.backend.typing import Array
 
 __all__ = ["argmax", "argmin", "count_nonzero", "nonzero", "searchsorted"]
@@ -153,10 +154,10 @@ def nonzero(x: Tensor, /) -> tuple[Tensor, ...]:
 
 
 def _search(
-    x1: Array, x2: Array, sorter: Array | None = None, *, side: str = "left",
+    device: Device, x1: Array, x2: Array, sorter: Array | None = None, *, side: str = "left",
     out: Array | None = None
 ) -> Array:
-    xp = device_of(x1).xp
+    xp = device.xp
     places = xp.searchsorted(sortable(x1), sortable(x2), side, sorter)
     return settled(places, out)
 
@@ -171,7 +172,7 @@ def _between(rng: np.random.Generator, shape: tuple[int, ...]) -> np.ndarray:
 
 
 _searchsorted = op(
-    "searchsorted", cpu=_search, gpu=_search, backward=None, tangent=zero_tangent,
+    "searchsorted", **placed(_search), backward=None, tangent=zero_tangent,
     samples=[Sample(((6,), s, None), (draw, below(6), normal), {"side": side})
              for draw in (_between, _ascending) for s in ((3, 4), (), (0,))
              for side in ("left", "right")],

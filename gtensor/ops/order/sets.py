@@ -6,15 +6,15 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
-from gtensor.backend import device_of
 from gtensor.engine.op import op
 from gtensor.engine.samples import Sample, below, normal
 from gtensor.engine.tensor import Tensor
 from gtensor.ops.build.cpu_tiles import sortable
-from gtensor.ops.build.path_builders import settled
+from gtensor.ops.build.path_builders import placed, settled
 from gtensor.ops.build.pointwise import zero_tangent
 
 if TYPE_CHECKING:
+    from gtensor.backend import Device
     from gtensor.backend.typing import Array
 
 __all__ = ["unique_all", "unique_counts", "unique_inverse", "unique_values"]
@@ -43,24 +43,27 @@ class UniqueInverse(NamedTuple):
     inverse_indices: Tensor
 
 
-def _unique(x: Array, **returned: bool) -> Any:
-    return device_of(x).xp.unique(sortable(x.reshape(-1)), equal_nan=False, **returned)
+def _unique(device: Device, x: Array, **returned: bool) -> Any:
+    return device.xp.unique(sortable(x.reshape(-1)), equal_nan=False, **returned)
 
 
-def _table(x: Array, out: Array | None = None) -> Array:
+def _table(device: Device, x: Array, out: Array | None = None) -> Array:
     """Indices, counts and inverse indices behind one another: an op has one output."""
     _, indices, inverse, counts = _unique(
-        x, return_index=True, return_inverse=True, return_counts=True)
+        device, x, return_index=True, return_inverse=True, return_counts=True)
     if out is None:
-        out = device_of(x).empty((2 * indices.size + x.size,), np.int64, "unique")
+        out = device.empty((2 * indices.size + x.size,), np.int64, "unique")
     for part, start in ((indices, 0), (counts, indices.size), (inverse, 2 * indices.size)):
         out[start:start + part.size] = part.reshape(-1)
     return out
 
 
-def _values(x: Array, indices: Array | None = None, out: Array | None = None) -> Array:
-    found = _unique(x).astype(x.dtype, copy=False) if indices is None else x.reshape(-1)[indices]
-    return settled(found, out)
+def _values(
+    device: Device, x: Array, indices: Array | None = None, out: Array | None = None
+) -> Array:
+    if indices is not None:
+        return settled(x.reshape(-1)[indices], out)
+    return settled(_unique(device, x).astype(x.dtype, copy=False), out)
 
 
 def _torch_table(torch: Any, x: Any) -> Any:
@@ -71,14 +74,14 @@ def _torch_table(torch: Any, x: Any) -> Any:
 
 
 unique_table = op(
-    "unique_table", cpu=_table, gpu=_table, backward=None, tangent=zero_tangent,
+    "unique_table", **placed(_table), backward=None, tangent=zero_tangent,
     samples=[Sample((s,), below(3)) for s in ((7,), (3, 5), (2, 0), ())], reference=_torch_table,
     doc="Of the distinct elements in ascending order: the places of their first occurrence, their "
         "counts, then every element's place among them; one int64 vector.",
 )
 
 _unique_values = op(
-    "unique_values", cpu=_values, gpu=_values, backward=None, tangent=None,
+    "unique_values", **placed(_values), backward=None, tangent=None,
     samples=[Sample((s, None), draw) for draw in (below(3), normal)
              for s in ((7,), (3, 5), (2, 0), ())],
     reference=lambda torch, x, indices: torch.unique(x.flatten()),

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
 
-from gtensor.backend import device_of, host
+from gtensor.backend import host
 from gtensor.backend.cuda import cupy
 from gtensor.engine.namespaces import recorded
 from gtensor.engine.op import op
@@ -24,13 +24,14 @@ from gtensor.ops.arrange.shape import (
     resized,
 )
 from gtensor.ops.build.cpu_tiles import row_tiles, sortable
-from gtensor.ops.build.path_builders import settled, tiles
+from gtensor.ops.build.path_builders import placed, settled, tiles
 from gtensor.ops.build.pointwise import zero_tangent
 from gtensor.settings import settings
 
 if TYPE_CHECKING:
     from types import ModuleType
 
+    from gtensor.backend import Device
     from gtensor.backend.typing import Array
 
 __all__ = ["argsort", "sort", "topk"]
@@ -77,11 +78,13 @@ def _take_order_gpu(x: Array, order: Array, *, axis: int, out: Array | None = No
     return settled(x[_key(cupy(), order, axis)], out)
 
 
-def _put_order(g: Array, order: Array, *, axis: int, size: int, out: Array | None = None) -> Array:
+def _put_order(
+    device: Device, g: Array, order: Array, *, axis: int, size: int, out: Array | None = None
+) -> Array:
     if out is None:
-        out = device_of(g).empty(resized(g.shape, axis, size), g.dtype, "put_order")
+        out = device.empty(resized(g.shape, axis, size), g.dtype, "put_order")
     out[...] = 0
-    out[_key(device_of(g).xp, order, axis)] = g
+    out[_key(device.xp, order, axis)] = g
     return out
 
 
@@ -115,7 +118,7 @@ take_order = op(
 )
 
 put_order = op(
-    "put_order", cpu=_put_order, gpu=_put_order, complex=True, saves={"g": "order"},
+    "put_order", **placed(_put_order), complex=True, saves={"g": "order"},
     backward=lambda ns, step, g: step.give(0, ns.take_order(
         g, step.saved[0], axis=step.params["axis"])),
     tangent=first_tangent("put_order"),

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import lru_cache
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -14,7 +13,8 @@ from gtensor.ops.arrange.shape import reshape
 from gtensor.ops.conv.convolution import per_axis
 from gtensor.ops.conv.paths import Pair
 from gtensor.ops.pool.max_pool import max_pool2d
-from gtensor.ops.pool.resample import Mixing, mixing, resample
+from gtensor.ops.pool.mixing import window_bounds
+from gtensor.ops.pool.resample import resample
 from gtensor.ops.pool.windows import Single, check_rank
 from gtensor.ops.reduce.reductions import mean
 
@@ -63,7 +63,7 @@ def _adaptive_mean(name: str, axes: int, x: Tensor, output_size: AdaptiveSize) -
         y = reshape(x, (*x.shape[:-axes], *split))
         return mean(y, tuple(range(x.ndim - axes + 1, y.ndim, 2)))
     for axis, size, count in zip(range(-axes, 0), sizes, wanted, strict=True):
-        x = resample(x, axis=axis, matrix=window_means(size, count))
+        x = resample(x, axis=axis, matrix=("window means", size, count), transposed=False)
     return x
 
 
@@ -81,22 +81,7 @@ def _adaptive_size(name: str, axes: int, x: Tensor, output_size: AdaptiveSize) -
     return per_axis(name, "output_size", given, 1, axes)
 
 
-def _window_bounds(size: int, count: int) -> tuple[np.ndarray, np.ndarray]:
-    """First and one past the last element of each window, as even as whole elements allow."""
-    i = np.arange(count)
-    return i * size // count, -((i + 1) * size // -count)
-
-
 def _window_places(size: int, count: int) -> np.ndarray:
     """The elements of each window (count, longest); a shorter one repeats its last."""
-    first, end = _window_bounds(size, count)
+    first, end = window_bounds(size, count)
     return np.minimum(first[:, None] + np.arange((end - first).max()), end[:, None] - 1)
-
-
-@lru_cache(maxsize=64)
-def window_means(size: int, count: int) -> Mixing:
-    """The mixing that averages `count` windows of `size` elements."""
-    first, end = _window_bounds(size, count)
-    place = first[:, None] + np.arange((end - first).max())
-    weight = np.where(place < end[:, None], 1 / (end - first)[:, None], 0)
-    return mixing(np.minimum(place, size - 1), weight, size)

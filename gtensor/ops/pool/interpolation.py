@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from functools import lru_cache
 from math import floor
 from typing import Any
-
-import numpy as np
 
 from gtensor.engine.tensor import Tensor
 from gtensor.ops.build.arguments import same_dtype
 from gtensor.ops.pool.adaptive_pool import adaptive_avg_pool1d, adaptive_avg_pool2d
-from gtensor.ops.pool.resample import Mixing, mixing, resample
+from gtensor.ops.pool.mixing import Made
+from gtensor.ops.pool.resample import resample
 
 _MODES = {"nearest": (1, 2), "linear": (1,), "bilinear": (2,), "area": (1, 2)}  # and their axes
 _CORNERS = ("linear", "bilinear")
@@ -53,13 +51,14 @@ def interpolate(
     shrinking = sorted(range(-axes, 0), key=lambda axis: sizes[axis] / input.shape[axis])
     for axis in shrinking:  # so that the array in between is small
         old, new, ratio = input.shape[axis], sizes[axis], ratios[axis]
+        matrix: Made
         if mode != "nearest":
-            matrix = _linear(old, new, ratio, bool(align_corners))
+            matrix = "linear", old, new, ratio, bool(align_corners)
         elif axes == 2 and new in (old, 2 * old):  # here PyTorch goes by the sizes
-            matrix = _nearest(old, new, None)
+            matrix = "nearest", old, new, None
         else:
-            matrix = _nearest(old, new, ratio)
-        input = resample(input, axis=axis, matrix=matrix)
+            matrix = "nearest", old, new, ratio
+        input = resample(input, axis=axis, matrix=matrix, transposed=False)
     return input
 
 
@@ -84,26 +83,3 @@ def _new_sizes(
         raise ValueError(f"interpolate of an input of shape {x.shape} was asked for the size "
                          f"{sizes}; wanted integers from 1 on")
     return sizes, (None,) * axes if size is not None or recompute else each
-
-
-@lru_cache(maxsize=64)
-def _nearest(old: int, new: int, factor: float | None) -> Mixing:
-    """Row i takes the element at i / factor, rounded down; in float32 steps, as PyTorch does."""
-    step = np.float32(old / new if factor is None else 1 / factor)
-    index = np.minimum(np.floor(np.arange(new, dtype=np.float32) * step).astype(int), old - 1)
-    return mixing(index[:, None], np.ones((new, 1)), old)
-
-
-@lru_cache(maxsize=64)
-def _linear(old: int, new: int, factor: float | None, align_corners: bool) -> Mixing:
-    """Row i mixes the two elements around its position; an axis that keeps its size is copied."""
-    i = np.arange(new)
-    if align_corners:
-        position = i * ((old - 1) / (new - 1) if new > 1 else 0.0)
-    else:
-        step = old / new if factor is None or new == old else 1 / factor
-        position = np.maximum((i + 0.5) * step - 0.5, 0)
-    left = np.minimum(position.astype(int), old - 1)
-    share = np.minimum(position - left, 1)
-    index = np.stack([left, np.minimum(left + 1, old - 1)], axis=1)
-    return mixing(index, np.stack([1 - share, share], axis=1), old)

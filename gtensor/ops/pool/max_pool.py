@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from gtensor.backend import device_of, host
+from gtensor.backend import host
 from gtensor.backend.cuda import cupy
 from gtensor.backend.kernels import flat_launch, raw
 from gtensor.engine.op import op
@@ -14,7 +14,7 @@ from gtensor.engine.samples import Sample, distinct
 from gtensor.engine.tensor import Tensor
 from gtensor.ops.arrange.shape import first_tangent
 from gtensor.ops.build.cpu_tiles import computed_in, masked
-from gtensor.ops.build.path_builders import settled
+from gtensor.ops.build.path_builders import placed, settled
 from gtensor.ops.build.pointwise import zero_tangent
 from gtensor.ops.conv.convolution import on_images
 from gtensor.ops.conv.paths import Pair
@@ -31,6 +31,7 @@ from gtensor.ops.pool.windows import (
 )
 
 if TYPE_CHECKING:
+    from gtensor.backend import Device
     from gtensor.backend.typing import Array, Params
     from gtensor.engine.typing import Namespace, Step, Values
 
@@ -104,9 +105,10 @@ def _max_unpool_cpu(
     return out
 
 
-def _max_pick(x: Array, places: Array, *, out: Array | None = None, **params: Any) -> Array:
+def _max_pick(
+    device: Device, x: Array, places: Array, *, out: Array | None = None, **params: Any
+) -> Array:
     """x at the places of the maxima."""
-    device = device_of(x)
     if out is None:
         out = device.empty(places.shape, x.dtype, "max_pool2d_pick")
     for tile in planes(x.shape) if device.type == "cpu" else [(slice(None), slice(None))]:
@@ -198,7 +200,7 @@ max_pool2d_places = op(
 )
 
 max_pool2d_pick = op(
-    "max_pool2d_pick", cpu=_max_pick, gpu=_max_pick, saves={"x": "places"},
+    "max_pool2d_pick", **placed(_max_pick), saves={"x": "places"},
     backward=_max_pick_backward, tangent=first_tangent("max_pool2d_pick"),
     samples=None,  # places must be those of windows: tested through max_pool2d
     doc="x (N, C, H, W) at places (N, C, OH, OW): the adjoint of max_pool2d_grad.",

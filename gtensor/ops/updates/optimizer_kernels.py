@@ -11,8 +11,9 @@ of the weights, and clipping.
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator, Sequence
 from functools import cache, lru_cache
-from math import inf, isfinite
+from math import inf, isfinite, prod
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -24,6 +25,7 @@ from gtensor.backend.kernels import elementwise, source
 from gtensor.engine.op import Op
 from gtensor.ops.build.cpu_tiles import computed_in, tile_size, whole_tiles
 from gtensor.ops.build.path_builders import negative, tiled
+from gtensor.settings import settings
 
 if TYPE_CHECKING:
     from gtensor.backend.typing import Array
@@ -35,27 +37,45 @@ _OPERANDS = 5  # parameter, gradient, three states: widened into buffers if they
 
 def workspace(shape: tuple[int, ...], dtype: np.dtype) -> Scratch:
     """The buffers that an update of a parameter on the CPU needs; larger ones serve as well."""
-    count = _HELPERS + (_OPERANDS if dtype.itemsize == 2 else 0)
-    return host().workspace(tile_size(shape), computed_in(dtype), count)
+    half = dtype.itemsize == 2
+    return host().workspace(
+        min(prod(shape), settings.tile_elements), computed_in(dtype) if half else dtype,
+        _HELPERS + (_OPERANDS if half else 0))
 
 
-class _Tile:
-    """Arrays at one tile, in the dtype that is computed in; `store` writes widened ones back."""
+def _tiles(
+    scratch: Scratch, parameter: Array, gradient: Array, state: tuple[Array, ...]
+) -> Iterable[tuple[Sequence[Array], tuple[Array, Array]]]:
+    """The arrays tile by tile, in the dtype that is computed in, and two buffers of a tile's shape.
 
-    def __init__(self, key: tuple[Any, ...], scratch: Scratch, *arrays: Array) -> None:
-        self.places = [a[key] for a in arrays]
-        self.values = self.places
-        shape = self.places[0].shape
-        self.helpers = [scratch(i, shape) for i in range(_HELPERS)]
-        if computed_in(arrays[0].dtype) != arrays[0].dtype:
-            self.values = [scratch(_HELPERS + i, shape) for i in range(len(arrays))]
-            for value, place in zip(self.values, self.places, strict=True):
-                value[...] = place
+    The parameter comes first, then the gradient, then the state. What was widened is written back
+    when the next tile is asked for, except the gradient.
+    """
+    size, shape = parameter.size, parameter.shape
+    if parameter.itemsize != 2 and size <= settings.tile_elements:
+        helpers = scratch.buffers[:_HELPERS, :size]
+        return (((parameter, gradient, *state),
+                 (helpers[0].reshape(shape), helpers[1].reshape(shape))),)
+    return _cut(scratch, (parameter, gradient, *state))
 
-    def store(self, *which: int) -> None:
-        for i in which:
-            if self.values[i] is not self.places[i]:
-                self.places[i][...] = self.values[i]
+
+def _cut(
+    scratch: Scratch, arrays: tuple[Array, ...]
+) -> Iterator[tuple[Sequence[Array], tuple[Array, Array]]]:
+    half = arrays[0].itemsize == 2
+    for key in whole_tiles(arrays[0].shape):
+        places = [a[key] for a in arrays]
+        helpers = scratch(0, places[0].shape), scratch(1, places[0].shape)
+        if not half:
+            yield places, helpers
+            continue
+        values = [scratch(_HELPERS + i, helpers[0].shape) for i in range(len(arrays))]
+        for value, place in zip(values, places, strict=True):
+            value[...] = place
+        yield values, helpers
+        for i, place in enumerate(places):
+            if i != 1:
+                place[...] = values[i]
 
 
 # -- SGD -------------------------------------------------------------------------------------------
@@ -66,10 +86,7 @@ def _sgd_cpu(
     weight_decay: float, momentum: float, dampening: float, nesterov: bool, maximize: bool,
     first: bool, out: Array,
 ) -> Array:
-    for key in whole_tiles(parameter.shape):
-        tile = _Tile(key, scratch, out, gradient, *state)
-        p, g, *more = tile.values
-        direction, helper = tile.helpers
+    for (p, g, *more), (direction, helper) in _tiles(scratch, out, gradient, state):
         if maximize:
             g = negative(g, direction)
         if weight_decay:
@@ -83,7 +100,6 @@ def _sgd_cpu(
                 m += np.multiply(g, 1 - dampening, out=helper)
             g = np.add(g, np.multiply(m, momentum, out=helper), out=direction) if nesterov else m
         p -= np.multiply(g, rate, out=helper)
-        tile.store(0, *range(2, 2 + len(more)))
     return out
 
 
@@ -125,10 +141,8 @@ def _adam_cpu(
     scale = rate / (1 - beta1**step)
     root = (1 - beta2**step) ** 0.5
     bounds = _bounds(state[1].dtype, beta2)
-    for key in whole_tiles(parameter.shape):
-        tile = _Tile(key, scratch, out, gradient, *state)
-        p, g, first, second, *largest = tile.values
-        direction, helper = tile.helpers
+    for (p, g, first, second, *largest), (direction, helper) in _tiles(
+            scratch, out, gradient, state):
         if maximize:
             g = negative(g, direction)
         if decoupled:
@@ -147,7 +161,6 @@ def _adam_cpu(
         np.divide(first, helper, out=helper)
         helper *= scale
         p -= helper
-        tile.store(0, *range(2, 2 + len(state)))
     return out
 
 
@@ -226,10 +239,7 @@ def _lion_cpu(
     parameter: Array, gradient: Array, *, scratch: Scratch, state: tuple[Array, ...], rate: float,
     beta1: float, beta2: float, weight_decay: float, out: Array,
 ) -> Array:
-    for key in whole_tiles(parameter.shape):
-        tile = _Tile(key, scratch, out, gradient, *state)
-        p, g, m = tile.values
-        direction, helper = tile.helpers
+    for (p, g, m), (direction, helper) in _tiles(scratch, out, gradient, state):
         if weight_decay:
             p *= 1 - rate * weight_decay
         np.multiply(m, beta1, out=direction)
@@ -239,7 +249,6 @@ def _lion_cpu(
         p -= direction
         m *= beta2
         m += np.multiply(g, 1 - beta2, out=helper)
-        tile.store(0, 2)
     return out
 
 

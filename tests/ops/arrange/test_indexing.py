@@ -303,6 +303,16 @@ def test_an_index_written_after_use_does_not_change_the_gradient() -> None:
     assert x.grad is not None and np.array_equal(x.grad.numpy(), [1, 1, 0, 0])
 
 
+def test_a_bound_written_after_use_does_not_change_the_gradient() -> None:
+    x = gt.tensor(values((4,)), requires_grad=True)
+    first, last = gt.tensor(1), np.array(3)
+    y = x[first:last]
+    first += 1
+    last += 1
+    y.sum().backward()
+    assert x.grad is not None and np.array_equal(x.grad.numpy(), [0, 1, 1, 0])
+
+
 # -- take, take_along_axis -------------------------------------------------------------------------
 
 

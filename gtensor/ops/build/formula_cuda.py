@@ -1,0 +1,142 @@
+"""The CUDA text of a formula: of an elementwise kernel, or of a device function.
+
+Values are of type F: the arrays' type T, or float where T is half. What several others need, or a
+text names twice, is a constant of its own; parameters are doubles, and what depends on them alone
+is computed in double.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from gtensor.backend.kernels import Elementwise, elementwise
+from gtensor.ops.build.formula import Formula, Key, Node, in_order, static_of
+from gtensor.ops.build.primitives import PRIMITIVES
+
+if TYPE_CHECKING:
+    from gtensor.backend.typing import Array, Path, Scalar
+
+_ATOM = 9  # ranks: how tight a text binds; the arguments of an operator bind tighter than it
+_SIDES = {"subtract": (4, 5), "divide": (5, 6), "add": (4, 5), "multiply": (5, 6),
+          "negative": (7,), "sigmoid": (7,), "where": (2, 1, 1)}
+
+
+class _Writer:
+    def __init__(self, root: Node, number: str) -> None:
+        self.number = number  # the type of values
+        used = Counter(a for n in in_order(root) for a in n.children)
+        self.shared = {n for n, count in used.items() if count > 1}
+        for n in in_order(root):
+            if n.children:
+                text = PRIMITIVES[n.op].cuda
+                self.shared |= {a for k, a in enumerate(n.args) if text.count(f"{{{k}}}") > 1}
+        self.names: dict[Node, str] = {}
+        self.lines: list[str] = []
+
+    def text(self, node: Node, rank: int = 0) -> str:
+        """The expression, in parentheses if it binds less tightly than `rank`."""
+        if node in self.names:
+            return self.names[node]
+        made, binds = self._written(node)
+        if node in self.shared and node.children and not node.uniform:
+            self.names[node] = name = f"t{len(self.names)}"
+            self.lines.append(
+                f"const {'bool' if node.boolean else self.number} {name} = {made};")
+            return name
+        return made if binds >= rank else f"({made})"
+
+    def _written(self, node: Node) -> tuple[str, int]:
+        if node.op == "input":
+            return node.args[0], _ATOM
+        if node.uniform:
+            return f"F({self._double(node)})", _ATOM
+        primitive = PRIMITIVES[node.op]
+        if primitive.rank == _ATOM:  # a call: its arguments stand between commas
+            sides: tuple[int, ...] = (0,) * primitive.arity
+            if not primitive.cuda.endswith(")") or primitive.cuda.startswith("("):
+                sides = (_ATOM,) * primitive.arity
+        else:
+            sides = _SIDES.get(node.op, (primitive.rank + 1,) * primitive.arity)
+        operands = [self.text(a, side) for a, side in zip(node.args, sides, strict=True)]
+        return primitive.cuda.format(*operands), primitive.rank
+
+    def _double(self, node: Node) -> str:
+        """What is the same for all elements, in double."""
+        if node.op == "constant":
+            return _literal(node.args[0])
+        if node.op == "param":
+            return node.args[0]
+        text = PRIMITIVES[node.op].cuda.replace("F(", "double(")
+        return f"({text.format(*[self._double(a) for a in node.args])})"
+
+
+def _literal(value: float) -> str:
+    if math.isfinite(value):
+        return repr(int(value)) if value == int(value) and abs(value) < 1e9 and (
+            math.copysign(1, value) > 0 or value) else repr(value)
+    return "nan(\"\")" if math.isnan(value) else f"{'-' if value < 0 else ''}gt_infinity<double>()"
+
+
+def statements(root: Node, number: str = "F") -> tuple[list[str], str]:
+    """The constants that come first, and the expression of the value."""
+    writer = _Writer(root, number)
+    value = writer.text(root)
+    return writer.lines, value
+
+
+def kernel(
+    name: str, root: Node, inputs: Iterable[str], params: Iterable[str], analytic: bool
+) -> Elementwise:
+    """The elementwise kernel of a graph over arrays of one type T."""
+    lines, value = statements(root)
+    names = list(inputs)
+    declared = [f"T {n}_given" for n in names] + [f"float64 {p}" for p in params]
+    loaded = ", ".join(f"{n} = static_cast<F>({n}_given)" for n in names)
+    kind = "gt_number" if analytic else "gt_float"
+    body = " ".join([f"typedef {kind}<T> F;", f"const F {loaded};", *lines,
+                     f"result = T({value})"])
+    return elementwise(", ".join(declared), "T result", body, "number.cuh", f"gt_{name}")
+
+
+def device_function(name: str, formula: Formula, static: Key = ()) -> str:
+    """`gt_<name>` of a formula: it takes type T and returns gt_float<T>; parameters come last."""
+    lines, value = statements(formula.graph(static))
+    params = [p for p in formula.params if p not in dict(static)]
+    taken = [f"T {n}_given" for n in formula.inputs] + [f"gt_float<T> {p}" for p in params]
+    return "\n".join([
+        "template <typename T>", f"__device__ inline gt_float<T> gt_{name}({', '.join(taken)}) {{",
+        "  typedef gt_float<T> F;", *[f"  const F {n} = gt_up({n}_given);" for n in formula.inputs],
+        *[f"  {line}" for line in lines], f"  return {value};", "}"])
+
+
+def cuda_path(formula: Formula) -> Path:
+    """The GPU path of a formula: one kernel for each graph, made at its first use."""
+    kernels: dict[Any, Elementwise] = {}
+
+    def kernel_of(static: Key, absent: tuple[int, ...]) -> Elementwise:
+        found = kernels.get((static, absent))
+        if found is None:
+            variant = "".join(f"_{v}" for _, v in static if isinstance(v, str) and v != "none")
+            found = kernels[static, absent] = kernel(
+                formula.name + variant, formula.graph(static, absent),
+                [n for i, n in enumerate(formula.inputs) if i not in absent],
+                [p for p in formula.params if p not in dict(static)], formula.analytic)
+        return found
+
+    def path(*arrays: Array | Scalar | None, out: Array | None = None, **params: Any) -> Array:
+        static = static_of(params) if params else ()
+        found = kernel_of(static, tuple([i for i, a in enumerate(arrays) if a is None]))
+        given: list[Any] = [a for a in arrays if a is not None]
+        dtypes = {a.dtype for a in given if hasattr(a, "dtype")}
+        if len(dtypes) > 1:  # a kernel has one type
+            common = np.result_type(*dtypes)
+            given = [a.astype(common) if hasattr(a, "dtype") else a for a in given]
+        return found(*given, out=out, **params)
+
+    path.kernel_of = kernel_of  # type: ignore[attr-defined]  # for tests, which compile them all
+    return path

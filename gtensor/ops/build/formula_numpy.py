@@ -1,0 +1,506 @@
+"""The NumPy path of a formula: text for one tile, over a few buffers of a tile's size.
+
+A formula's graph is first lowered for the dtype that it is computed in: to functions for which
+NumPy has vector loops, few of them. Then each primitive is one call with `out=`. A buffer is free
+again after the last call that reads it, so most calls work in place; only the last one writes the
+output, which may therefore be one of the inputs.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from functools import partial
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy import ndarray
+
+from gtensor.backend import host
+from gtensor.ops.build.cpu_tiles import (
+    computed_in,
+    masked,
+    select_into,
+    tile_size,
+    tiles,
+    whole_tiles,
+)
+from gtensor.ops.build.formula import Formula, Key, Node, Trace, evaluate, in_order, is_number
+from gtensor.ops.build.primitives import DENSITY_AT_0, PRIMITIVES, ROOT_HALF
+from gtensor.settings import settings
+
+if TYPE_CHECKING:
+    from gtensor.backend.typing import Array, Params, Path, Scalar
+
+# -- lowering --------------------------------------------------------------------------------------
+
+# W. J. Cody, "Rational Chebyshev approximations for the error function", Math. Comp. 23 (1969),
+# 631-637; coefficients as in his CALERF. Lowest power first. erf(x) = x P(x^2) / Q(x^2) for
+# |x| <= 0.5, and erfc(x) = exp(-x^2) P(x) / Q(x) above; beyond 4, where that was not fitted,
+# erfc < 2e-8 is off by less than erf(x) can show.
+_CODY_SMALL = (
+    (3.20937758913846947e03, 3.77485237685302021e02, 1.13864154151050156e02, 3.16112374387056560e00,
+     1.85777706184603153e-01),
+    (2.84423683343917062e03, 1.28261652607737228e03, 2.44024637934444173e02, 2.36012909523441209e01,
+     1.0))
+_CODY_LARGE = (
+    (1.23033935479799725e03, 2.05107837782607147e03, 1.71204761263407058e03, 8.81952221241769090e02,
+     2.98635138197400131e02, 6.61191906371416295e01, 8.88314979438837594e00,
+     5.64188496988670089e-01, 2.15311535474403846e-08),
+    (1.23033935480374942e03, 3.43936767414372164e03, 4.36261909014324716e03, 3.29079923573345963e03,
+     1.62138957456669019e03, 5.37181101862009858e02, 1.17693950891312499e02, 1.57449261107098347e01,
+     1.0))
+
+# Single precision, lowest power first; the polynomials were fitted for this file (least squares,
+# reweighted towards the largest error).
+# erf(x) = tanh(x P(x^2)) for |x| <= 4: tanh damps the polynomial's error, so degree 7 is enough,
+# and one formula serves all x.
+_ERF = (1.12837924718392, 0.10276986414354462, -0.00019528820080235072, -0.0006148382080810998,
+        8.45965684426504e-05, -4.794601732465962e-06, 2.7575719685396113e-08,
+        5.421617099774009e-09)
+_ERF_END = 16.0  # x^2 from which on x P is clipped to a line: tanh of it rounds to 1
+# log1p(x) = s P(s^2) with s = x / (2 + x), for x from 0 to 1.
+_ARTANH = (2.0000000079219986, 0.6666631466843957, 0.40024910789791673, 0.2796059582480056,
+           0.2817836600155316)
+# The normal distribution function is 1 / (1 + exp(x P(x^2))): to 7e-8, and from there on, where
+# the leading coefficient keeps the exponent falling, below that.
+_CDF = (-1.5957684323174453, -0.07266856685033715, 6.625987330945041e-05, 0.0001104803485021645,
+        -7.938223061765542e-06, 2.6689307069602264e-07, -3.6112384887987403e-09)
+# The derivative of x times it is 1/2 + x P(x^2) / Q(x^2), to 2e-7 with x clipped.
+_SLOPE = (
+    (89125.23245728601, -3462.289652761215, 1589.550495982107, 2.147036922298806,
+     4.0163412132073955, 0.021550504997743716),
+    (111701.80177142502, 32895.51896815228, 4577.564452374487, 393.5294105101043,
+     21.45083173068162, 1.0))
+_SLOPE_END = 5.8
+
+
+def _polynomial(x: Node, coefficients: Sequence[float]) -> Any:
+    """Horner's rule, lowest power first."""
+    value: Any = coefficients[-1]
+    for c in coefficients[-2::-1]:
+        value = value * x + c
+    return value
+
+
+def _sigmoid(ns: Trace, x: Node) -> Node:
+    return 1 / (1 + ns.exp(-x))  # exp may overflow to infinity, which gives 0
+
+
+def _expm1_single(ns: Trace, x: Node) -> Node | None:
+    """2 t / (1 - t) with t = tanh(x / 2), where it cannot cancel: NumPy's own is slow."""
+    if not _not_positive(x):
+        return None
+    t = ns.tanh(0.5 * x)
+    return 2 * t / (1 - t)
+
+
+def _log1p_single(ns: Trace, x: Node) -> Node | None:
+    """2 artanh(s) with s = x / (2 + x), for x from 0 to 1: NumPy's own is slow."""
+    if not (x.op == "exp" and _not_positive(x.args[0])):
+        return None
+    s = x / (2 + x)
+    return s * _polynomial(s * s, _ARTANH)
+
+
+def _not_positive(x: Node) -> bool:
+    if x.op == "minimum":
+        return any(a.op == "constant" and a.args[0] <= 0 for a in x.args)
+    return x.op == "negative" and x.args[0].op in ("abs", "square")
+
+
+def _erf_single(ns: Trace, x: Node) -> Node:
+    return ns.tanh(_polynomial(ns.minimum(x * x, _ERF_END), _ERF) * x)
+
+
+def _cdf_single(ns: Trace, x: Node) -> Node:
+    return 1 / (1 + ns.exp(_polynomial(x * x, _CDF) * x))
+
+
+def _slope_single(ns: Trace, x: Node) -> Node:
+    x = ns.maximum(ns.minimum(x, _SLOPE_END), -_SLOPE_END)
+    square = x * x
+    return _polynomial(square, _SLOPE[0]) / _polynomial(square, _SLOPE[1]) * x + 0.5
+
+
+def _erf_double(ns: Trace, x: Node) -> Node:
+    edge, end = 0.5, 6.0
+    size = ns.abs(x)
+    inner = ns.maximum(ns.minimum(x, edge), -edge)  # no infinity where it is not taken
+    square = inner * inner
+    small = inner * (_polynomial(square, _CODY_SMALL[0]) / _polynomial(square, _CODY_SMALL[1]))
+    outer = ns.maximum(ns.minimum(size, end), edge)  # erf(end) rounds to 1
+    tail = _polynomial(outer, _CODY_LARGE[0]) / _polynomial(outer, _CODY_LARGE[1])
+    large = ns.copysign(1 - tail * ns.exp(-(outer * outer)), x)
+    return ns.where(ns.less(size, edge), small, large)
+
+
+def _cdf_double(ns: Trace, x: Node) -> Node:
+    return 0.5 * (1 + ns.erf(ROOT_HALF * x))
+
+
+def _slope_double(ns: Trace, x: Node) -> Node:
+    return ns.normal_cdf(x) + x * (DENSITY_AT_0 * ns.exp(-0.5 * (x * x)))
+
+
+_DOUBLE: dict[str, Callable[..., Node | None]] = {
+    "sigmoid": _sigmoid, "erf": _erf_double, "normal_cdf": _cdf_double,
+    "normal_slope": _slope_double,
+}
+_SINGLE = _DOUBLE | {
+    "expm1": _expm1_single, "log1p": _log1p_single, "erf": _erf_single,
+    "normal_cdf": _cdf_single, "normal_slope": _slope_single,
+}
+
+
+class _Lowering(Trace):
+    """The namespace in which a formula is evaluated to be lowered for a dtype."""
+
+    def __init__(self, dtype: np.dtype) -> None:
+        super().__init__()
+        self._rules = _SINGLE if dtype == np.float32 else _DOUBLE
+
+    def call(self, op: str, *given: Any) -> Node:
+        rule = self._rules.get(op)
+        made = None if rule is None else rule(self, *given)
+        return super().call(op, *given) if made is None else made
+
+
+def lowered(root: Node, dtype: np.dtype) -> Node:
+    trace = _Lowering(dtype)
+    made = evaluate(root, trace, {n.args[0]: trace.leaf(n.op, n.args[0])
+                                  for n in in_order(root) if n.op in ("input", "param")})
+    return made if isinstance(made, Node) else trace.leaf("constant", made)
+
+
+# -- text ------------------------------------------------------------------------------------------
+
+_FILLED = ("maximum", "minimum", "copysign")  # of an array and a number these are slow
+_SIGNS = {"add": "+", "subtract": "-", "multiply": "*"}
+_QUIET = {"add", "subtract", "multiply", "negative", "abs", "where", "maximum", "minimum"}
+
+
+class Text:
+    """The statements of one tile: where each value lies, and how many buffers they need."""
+
+    def __init__(self, root: Node) -> None:
+        self.root = root
+        self.steps = [n for n in in_order(root) if n.children and not n.uniform]
+        self.last = {a: i for i, n in enumerate(self.steps) for a in n.args}
+        self.places: dict[Node, str] = {}  # the buffer of each value
+        self.free: dict[str, list[str]] = {"b": [], "m": []}
+        self.made = {"b": 0, "m": 0}
+        self.scalars: dict[Node, str] = {}
+        self.selected: set[Node] = set()  # the numbers that are selected: they are 0-d arrays
+        self.filled: dict[Node, str] = {}  # arrays of a tile's size that hold one number
+        self.numbers: dict[Node, str] = {}  # what is computed once: a name for each
+        self.lines = [self._line(i, n) for i, n in enumerate(self.steps)]
+        if not self.steps:
+            self.lines = [f"copyto(out, {self._operand(root)})"]
+
+    @property
+    def quiet(self) -> bool:
+        """Whether no primitive sets NumPy's flags on the way to a right result."""
+        return all(n.op in _QUIET or n.boolean for n in self.steps)
+
+    def _line(self, i: int, node: Node) -> str:
+        if node.op == "where":
+            return self._selection(i, node)
+        operands = [self._operand(a, node.op in _FILLED) for a in node.args]
+        self._release(i, *node.args)
+        place = self._place(i, node)
+        return f"{PRIMITIVES[node.op].numpy or node.op}({', '.join(operands)}, out={place})"
+
+    def _selection(self, i: int, node: Node) -> str:
+        condition, x1, x2 = node.args
+        mask = self._operand(condition)
+        spare = condition in self.places and self.last[condition] == i
+        for kept, dropped, keep in ((x1, x2, True), (x2, x1, False)):
+            if is_number(dropped, 0) and math.copysign(1, dropped.args[0]) > 0:
+                operand = self._operand(kept, array=True)
+                self._release(i, *node.args)
+                place = self._place(i, node)
+                return f"masked({operand}, {mask}, {place}, {keep}, {spare})"
+        a, b = (self._operand(x, array=True) for x in (x1, x2))
+        self._release(i, condition, x1)
+        work = place = self._buffer("b")  # x1's own, if nobody else needs it
+        if i + 1 == len(self.steps):
+            place = "out"  # which may be an input: it cannot be worked in
+        else:
+            self.places[node] = place
+        self._release(i, x2)
+        return f"select_into({place}, {mask}, {a}, {b}, {work}, {spare})"
+
+    def _operand(self, node: Node, full: bool = False, array: bool = False) -> str:
+        """What stands for a value; a number is of the dtype, or 0-d `array`, or a full one."""
+        if node.op == "input":
+            return node.args[0]
+        if not node.uniform:
+            return self.places[node]
+        if array:
+            self.selected.add(node)
+        scalar = self.scalars.setdefault(node, f"s{len(self.scalars)}")
+        return self.filled.setdefault(node, scalar.replace("s", "f")) if full else scalar
+
+    def number(self, node: Node) -> str:
+        if node.op in ("constant", "param"):
+            return repr(node.args[0]) if node.op == "constant" else node.args[0]
+        return self.numbers.setdefault(node, f"u{len(self.numbers)}")
+
+    def _release(self, i: int, *values: Node) -> None:
+        """Free the buffers of those values that step i is the last to read."""
+        for a in dict.fromkeys(values):
+            if a in self.places and self.last[a] == i:
+                self.free["m" if a.boolean else "b"].append(self.places[a])
+
+    def _place(self, i: int, node: Node) -> str:
+        if i + 1 == len(self.steps):
+            return "out"
+        self.places[node] = place = self._buffer("m" if node.boolean else "b")
+        return place
+
+    def _buffer(self, kind: str) -> str:
+        if self.free[kind]:
+            return self.free[kind].pop()
+        self.made[kind] += 1
+        return f"{kind}{self.made[kind] - 1}"
+
+    def number_lines(self) -> list[str]:
+        """The statements that compute, in Python's numbers, what is the same for all elements."""
+        needed = [n for node in (*self.scalars, *self.numbers) for n in in_order(node)]
+        return [f"{self.number(n)} = {self._arithmetic(n)}"
+                for n in dict.fromkeys(needed) if n.children]
+
+    def _arithmetic(self, node: Node) -> str:
+        operands = [self.number(a) for a in node.args]
+        if node.op in _SIGNS:
+            return f" {_SIGNS[node.op]} ".join(operands)
+        return f"float({PRIMITIVES[node.op].numpy or node.op}({', '.join(operands)}))"
+
+
+_NAMES: dict[str, Any] = {
+    **{p.numpy or name: getattr(np, p.numpy or name) for name, p in PRIMITIVES.items()
+       if hasattr(np, p.numpy or name)},
+    "copyto": np.copyto, "select_into": select_into, "masked": masked, "empty": np.empty,
+    "errstate": np.errstate, "inf": math.inf, "nan": math.nan, "float": float,
+    "bool": np.bool_,
+}
+
+
+class Program:
+    """The functions of one graph and one dtype, made from text (`source`).
+
+    `whole(*arrays, shape, out=None, **params)` is for arrays of one tile and of the dtype, which
+    broadcast to the shape; `out` is contiguous. `numbers(**params)` gives what
+    `tile(*arrays, out, *numbers, *buffers)` takes besides buffers: filled ones first, then those of
+    floats, then those of conditions.
+    """
+
+    def __init__(self, root: Node, dtype: np.dtype, formula: Formula,
+                 absent: tuple[int, ...], numbers: tuple[int, ...]) -> None:
+        text = Text(lowered(root, dtype))
+        uniform = [formula.inputs[i] for i in numbers]
+        self.arrays = [n for i, n in enumerate(formula.inputs) if i not in (*absent, *numbers)]
+        self.dtype = dtype
+        self.floats, self.conditions = text.made["b"], text.made["m"]
+        self.source = _source(text, self.arrays, [*uniform, *formula.params])
+        self.filled = len(text.filled)
+        self.spare_number: list[ndarray] = []
+        names: dict[str, Any] = {
+            **_NAMES, "dtype": dtype, "scalar": dtype.type, "array": partial(np.array, dtype=dtype),
+            "spare": {}, "buffers": self._buffers}
+        names |= {name: np.array(node.args[0], dtype) for node, name in text.scalars.items()
+                  if node.op == "constant"}
+        exec(compile(self.source, f"<formula {formula.name} {dtype}>", "exec"), names)
+        self.whole, self.numbers, self.tile = (
+            names[n] for n in ("whole", "numbers", "tile"))
+
+    def number(self, arrays: tuple[Any, ...], params: Params) -> Any:
+        """NumPy's scalar of 0-d arrays, as its functions return it."""
+        out = self.spare_number.pop() if self.spare_number else np.empty((), self.dtype)
+        value = self.whole(*arrays, (), out=out, **params)[()]
+        self.spare_number[:] = [out]
+        return value
+
+    def _buffers(self, shape: tuple[int, ...]) -> tuple[ndarray, ...]:
+        """What `whole` works in besides the output; small ones are kept for the next call."""
+        return (*[np.empty(shape, self.dtype) for _ in range(self.floats)],
+                *[np.empty(shape, np.bool_) for _ in range(self.conditions)])
+
+
+def _source(text: Text, arrays: list[str], params: list[str]) -> str:
+    buffers = [f"b{i}" for i in range(text.made["b"])]
+    masks = [f"m{i}" for i in range(text.made["m"])]
+    filled = {name: text.scalars[node] for node, name in text.filled.items()}
+    scalars = [f"{name} = {'array' if node in text.selected else 'scalar'}({text.number(node)})"
+               for node, name in text.scalars.items() if node.op != "constant"]
+    numbers = [*text.number_lines(), *scalars]
+    names = [line.split(" = ")[0] for line in scalars]
+    keywords = f"{', *' if params else ''}{''.join(f', {p}' for p in params)}"
+    rest = [*buffers, *masks]
+    rows = ["rows = spare.pop(shape, None) or buffers(shape)", f"{', '.join(rest)}, = rows"]
+    whole = [
+        f"def whole({', '.join([*arrays, 'shape'])}{keywords}, out=None):",
+        *numbers, *[f"{name} = {number}" for name, number in filled.items()],
+        *(rows if rest else ()),
+        "if out is None: out = empty(shape, dtype)", *_guarded(text),
+        *(("if len(spare) > 15: spare.clear()", "if out.size <= 1024: spare[shape] = rows")
+          if rest else ()), "return out"]
+    start = [f"def numbers({keywords[2:]}):", *numbers,
+             f"return ({''.join(f'{n}, ' for n in names)}), "
+             f"({''.join(f'{number}, ' for number in filled.values())})"]
+    tile = [f"def tile({', '.join([*arrays, 'out', *names, *filled, *buffers, *masks])}):",
+            *_guarded(text)]
+    return "".join(f"{line}\n" if line.startswith("def ") else f" {line}\n"
+                   for line in (*whole, *start, *tile))
+
+
+def _guarded(text: Text) -> list[str]:
+    if text.quiet:
+        return text.lines
+    return ["with errstate(all='ignore'):", *[f" {line}" for line in text.lines]]
+
+
+# -- the path --------------------------------------------------------------------------------------
+
+_COMPUTED = (np.dtype(np.float32), np.dtype(np.float64))
+
+plain = SimpleNamespace(
+    sigmoid=lambda x: 1 / (1 + np.exp(-x)),
+    **{name: getattr(np, p.numpy or name) for name, p in PRIMITIVES.items()
+       if hasattr(np, p.numpy or name)})
+"""NumPy's functions by the names of primitives, for dtypes that no program computes in."""
+
+
+def numpy_path(formula: Formula, dtype: np.dtype | None = None, label: str = "") -> Path:
+    """The CPU path of a formula; temporaries are as large as a tile, never as the output.
+
+    `out` may be one of the inputs. Half precision is computed in float32. `dtype` fixes the
+    output's dtype where it is not that of the inputs. Integers and complex numbers are evaluated
+    function by function.
+    """
+    programs: dict[Any, Program] = {}
+    name = label or formula.name
+
+    def made(kind: np.dtype, static: Key, absent: tuple[int, ...] = (),
+             numbers: tuple[int, ...] = ()) -> Program:
+        key = (kind, static, absent, numbers) if absent or numbers else (kind, static)
+        if key not in programs:
+            programs[key] = Program(formula.graph(static, absent, numbers), kind, formula, absent,
+                                    numbers)
+        return programs[key]
+
+    def path(*arrays: Array | Scalar | None, out: Array | None = None, **params: Any) -> Array:
+        static: Key = ()
+        for item in params.items():  # as `static_of`, without a call
+            if type(item[1]) is not float and type(item[1]) is not int:
+                static += (item,)
+        shape = kind = None
+        for a in arrays:
+            if type(a) is not ndarray or (kind is not None and (
+                    a.dtype is not kind or a.shape != shape)):
+                break
+            kind, shape, size = a.dtype, a.shape, a.size
+        else:
+            if size <= settings.tile_elements and kind in _COMPUTED and (
+                    out is None or (out.dtype is kind and out.flags.c_contiguous)) and (
+                    dtype is None or dtype == kind):
+                program = programs.get((kind, static)) or made(kind, static)
+                if shape or out is not None:
+                    return program.whole(*arrays, shape, out=out, **params)
+                return program.number(arrays, params)
+        return _general(formula, made, name, dtype, static, arrays, out, params)
+
+    path.made = formula  # type: ignore[attr-defined]
+    path.formula = formula.function  # type: ignore[attr-defined]  # whose arguments it takes
+    path.plain = lambda *arrays, **params: formula(plain, *arrays, **params)  # type: ignore
+    return path
+
+
+def _general(
+    formula: Formula, made: Callable[..., Program], name: str, dtype: np.dtype | None, static: Key,
+    given: tuple[Any, ...], out: Array | None, params: Params,
+) -> Array:
+    """Any arrays: broadcast, strided, of different dtypes, large, half; numbers among them."""
+    arrays = [np.asarray(a) if isinstance(a, np.generic) else a for a in given]
+    strong = [a for a in arrays if isinstance(a, ndarray)]
+    result = dtype or np.result_type(*[a.dtype for a in strong])
+    shape = np.broadcast(*strong).shape
+    work = computed_in(np.result_type(result, *[a.dtype for a in strong]))
+    if work.kind != "f" or work.itemsize > 8:
+        return _plainly(formula, name, result, arrays, shape, out, params)
+    absent = tuple([i for i, a in enumerate(arrays) if a is None])
+    numbers = tuple([i for i, a in enumerate(arrays)
+                     if a is not None and not isinstance(a, ndarray)])
+    program = made(work, static, absent, numbers)
+    given_numbers = {formula.inputs[i]: arrays[i] for i in numbers}
+    if result == work and math.prod(shape) <= settings.tile_elements and (
+            all(a.dtype == work for a in strong)) and (
+            out is None or (out.dtype == work and out.flags.c_contiguous)):
+        if not shape and out is None:
+            return program.number(tuple(strong), {**given_numbers, **params})
+        return program.whole(*strong, shape, **given_numbers, **params, out=out)
+    views = [a if a.shape == shape else np.broadcast_to(a, shape) for a in strong]
+    fresh = out is None
+    if out is None:
+        out = host().empty(shape, result, name)
+    _in_tiles(program, views, out, fresh, program.numbers(**given_numbers, **params))
+    return out
+
+
+def _in_tiles(
+    program: Program, views: list[ndarray], out: Array, fresh: bool,
+    numbers: tuple[tuple[float, ...], tuple[float, ...]],
+) -> None:
+    """Evaluate tile by tile into `out`, which is also worked in if it is fresh."""
+    work, shape = program.dtype, out.shape
+    direct = out.dtype == work and out.flags.c_contiguous
+    shared = fresh and direct and program.floats > 0
+    widened = [a.dtype != work for a in views]
+    held = program.filled + program.floats - shared
+    count = held + sum(widened) + (not direct)
+    size = tile_size(shape)
+    scratch = host().workspace(size if count else 0, work, max(1, count))
+    marks = host().workspace(size if program.conditions else 0, bool, max(1, program.conditions))
+    for i, value in enumerate(numbers[1]):
+        scratch(i, (size,)).fill(value)
+    last: tuple[int, ...] | None = None
+    for key in whole_tiles(shape):
+        place = out[key]
+        if place.shape != last:
+            last = place.shape
+            buffers = [scratch(i, last) for i in range(count)]
+            masks = [marks(i, last) for i in range(program.conditions)]
+        spare = held
+        parts = []
+        for view, wide in zip(views, widened, strict=True):
+            part = view[key]
+            if wide:
+                np.copyto(buffers[spare], part, casting="unsafe")
+                part = buffers[spare]
+                spare += 1
+            parts.append(part)
+        target = place if direct else buffers[spare]
+        filled = buffers[:program.filled]
+        program.tile(*parts, target, *numbers[0], *filled, *([place] if shared else ()),
+                     *buffers[program.filled:held], *masks)
+        if not direct:
+            place[...] = target
+
+
+def _plainly(
+    formula: Formula, name: str, result: np.dtype, arrays: list[Any], shape: tuple[int, ...],
+    out: Array | None, params: Params,
+) -> Array:
+    """Function by function, in tiles; one tile has the dtype that NumPy gives it."""
+    if out is None and tile_size(shape) == math.prod(shape):
+        return formula(plain, *arrays, **params)
+    if out is None:
+        out = host().empty(shape, result, name)
+    views = [np.broadcast_to(a, shape) if isinstance(a, ndarray) else a for a in arrays]
+    for tile in tiles(shape, settings.tile_elements):
+        key = (*tile, ...)
+        out[key] = formula(
+            plain, *[v[key] if isinstance(v, ndarray) else v for v in views], **params)
+    return out
