@@ -74,7 +74,7 @@ class _Terms(dict[int, "list[Term]"]):
 
 
 _COMPLEX = """\
-    if g.dtype is not FLOAT32 and g.dtype.kind == 'c':
+    if step.record.dtype is not FLOAT32 and g.dtype.kind == 'c':
         complex_rule(ns, step, g)
         return"""
 
@@ -116,7 +116,7 @@ class pointwise:
             return self._backward
         scope = {"FLOAT32": np.dtype(np.float32), "complex_rule": self._backward_complex}
         lines = ["def rule(ns, step, g):"]
-        if self.conjugates:
+        if self.conjugates and any(p is not identity for p in partials.values()):
             lines.append(_COMPLEX)
         for masked in ([0], [1], [0, 1]):
             inputs = [due[k] for k in masked if k < len(due)]
