@@ -254,7 +254,7 @@ def _saved_by(op: Op, mask: int, facts: dict[str, str]) -> Iterator[str]:
 
 
 def _with_number(op: Op, is_ufunc: bool, facts: dict[str, str]) -> Iterator[str]:
-    """The parts for a tensor and a number, whose output has the tensor's shape if it is a ufunc's."""
+    """The parts for a tensor and a number; a ufunc's output has the tensor's shape."""
     plan = op.plans[1]
     saved = (_NOTHING_SAVED if not plan else _NUMBER_SAVED if {*plan} <= {None, 1} else _SAVED)
     facts = facts | {

@@ -41,7 +41,7 @@ def ufunc(function: np.ufunc) -> Path:
 
     def binary(x1: Any, x2: Any, out: Array | None = None) -> Array:
         if out is not None:
-            return function(x1, x2, out)
+            return function(x1, x2, out=out)
         try:
             size, other = x1.size, x2.size
             # Reading shapes costs a third of a small add, so only where it decides.
