@@ -1,7 +1,7 @@
 // Activations in kernels: what may be stored of their outputs, and how to apply one to many values.
 //
 // The functions themselves (gt_relu, gt_relu_grad, ..., gt_activate) are made from the formulas of
-// the ops: gtensor/ops/activations/device_functions.py writes activation_functions.cuh.
+// the ops: gtensor/ops/activations/device_functions.py writes the header that is included here.
 // Layout: none, one element at a time. Traffic: that of the caller.
 // Values at kinks, NaN and infinity are PyTorch's: NaN passes through, a kink takes the left slope.
 #pragma once

@@ -15,7 +15,7 @@ from gtensor.engine.gradients import grad
 from gtensor.engine.op import Op
 from gtensor.engine.samples import Sample
 from gtensor.engine.tensor import FLOATING, Tensor, wrap
-from gtensor.ops.build import path_builders
+from gtensor.ops.build import formula_numpy, path_builders
 from gtensor.testing.compare import CheckError, to_numpy
 
 if TYPE_CHECKING:
@@ -121,7 +121,9 @@ class Case:
     def elementwise(self) -> bool:
         """Whether the CPU path promises that `out` may be one of its inputs, and works in tiles."""
         builder = self.op.cpu.__qualname__.partition(".")[0]
-        return self.op.cpu.__module__ == path_builders.__name__ and builder in ("ufunc", "tiled")
+        return (self.op.cpu.__module__, builder) in (
+            (path_builders.__name__, "ufunc"), (path_builders.__name__, "tiled"),
+            (formula_numpy.__name__, "numpy_path"))
 
     def params(self, device: Device | None = None) -> Params:
         """The sample's parameters; index arrays among them on the device."""

@@ -44,6 +44,7 @@ FUNCTIONS = {
     "order": lambda ns, x: (ns.permute_dims if ns is gt else torch.permute)(x * x, (1, 0)),
     "broadcast": lambda ns, x: ns.broadcast_to(x * x, (2, 3, 4)),
     "maximum": lambda ns, x: ns.maximum(x, x.mean()) * x,
+    "slice": lambda ns, x: x[..., 1:3] * x[..., :1],
     "flip": lambda ns, x: ns.flip(x * x, (0,) if ns is torch else 0) * x,
     "softmax": lambda ns, x: (gt.nn.functional if ns is gt else torch).softmax(x, -1) * x,
 }

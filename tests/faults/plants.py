@@ -24,7 +24,7 @@ from gtensor.hostcuda.kernels import text as cuda_text
 from gtensor.hostcuda.libraries import cub, cublas, cublaslt, cufft, curand, cusolver
 from gtensor.memory.arena.chunks import Chunk
 from gtensor.memory.arena.free_lists import BlockPool
-from gtensor.ops.build import cpu_tiles, path_builders
+from gtensor.ops.build import cpu_tiles
 
 Context = AbstractContextManager[Any]
 
@@ -101,7 +101,7 @@ def full_size_temporary() -> Context:
 
 def last_tile_dropped() -> Context:
     """the last tile of an array is not computed"""
-    right = path_builders.tiles
+    right = cpu_tiles.tiles
 
     def tiles(shape: Any, limit: int) -> Iterator[Any]:
         found = list(right(shape, limit))

@@ -28,6 +28,7 @@ _TANH_CUBE = 0.044715
 relu_op = formula_of(
     "relu", lambda ns, x: ns.maximum(x, 0),
     slope=lambda ns, y: ns.where(ns.less_equal(y, 0), 0, 1), of="out",  # this way around NaN passes
+    asks=True,
     gradient={
         "by_ops": True, "samples": alike(2, (normal, apart)),
         "reference": lambda torch, g, y: g * (y > 0),
@@ -40,6 +41,7 @@ leaky_relu_op = formula_of(
     "leaky_relu",
     lambda ns, x, *, negative_slope: ns.maximum(x, 0) + negative_slope * ns.minimum(x, 0),
     slope=lambda ns, y, *, negative_slope: ns.where(ns.greater(y, 0), 1, negative_slope), of="out",
+    asks=True,
     gradient={
         "by_ops": True, "samples": alike(2, (normal, apart), negative_slope=0.1),
         "reference": lambda torch, g, y, negative_slope: torch.where(y > 0, g, g * negative_slope),

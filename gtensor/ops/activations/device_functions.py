@@ -1,4 +1,4 @@
-"""The device functions of the activations, `activation_functions.cuh`, made from their formulas.
+"""The device functions of the activations, a header that is made from their formulas.
 
     gt_<name>(x)                      the activation
     gt_<name>_grad(g, x)              g times the derivative, from the INPUT x

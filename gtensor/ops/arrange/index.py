@@ -14,6 +14,7 @@ from gtensor.engine.tensor import Tensor
 from gtensor.ops.arrange.index_keys import Key, described, filled, normalized, rows_of, sample
 from gtensor.ops.arrange.scatter import added
 from gtensor.ops.arrange.shape import axis_index, first_tangent, linear_tangent
+from gtensor.ops.build.batching import whole_axis_first
 from gtensor.ops.build.path_builders import placed, settled
 from gtensor.settings import settings
 
@@ -73,6 +74,7 @@ _SLICES: Cases = (
 slice = op(
     "slice", cpu=_slice_path, gpu=_slice_path, view=True, complex=True,
     backward=_slice_backward, tangent=linear_tangent("slice"),
+    batch=whole_axis_first,
     samples=_samples(_SLICES), reference=_reference,
     doc="x[key] for integers, slices, None and an ellipsis: a view.",
 )
@@ -94,7 +96,7 @@ def _unslice_path(
 unslice = op(
     "unslice", **placed(_unslice_path), complex=True,
     backward=lambda ns, step, g: step.give(0, ns.slice(g, key=step.params["key"])),
-    tangent=linear_tangent("unslice"),
+    tangent=linear_tangent("unslice"), batch=whole_axis_first,
     samples=_adjoint_samples(_SLICES),
     doc="Zeros of `shape` with g at `key`: the adjoint of slice.",
 )

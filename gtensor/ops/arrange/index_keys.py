@@ -91,9 +91,13 @@ def filled(key: Key, indices: tuple[Any, ...]) -> Key:
 def sample(shapes: tuple[tuple[int, ...], ...], key: Key, **params: object) -> Sample:
     """Of an op on arrays of these shapes that is indexed by a key as NumPy takes it."""
     arrays = [p for p in key if not is_basic(p)]
-    draws: list[Draw] = [lambda rng, shape, given=a: given.copy() for a in arrays]  # type: ignore[misc]
-    return Sample((*shapes, *(a.shape for a in arrays)), (*(normal,) * len(shapes), *draws),
-                  {"key": tuple(p if is_basic(p) else ARRAY for p in key), **params})
+    return Sample(
+        (*shapes, *(a.shape for a in arrays)), (*(normal,) * len(shapes), *map(_drawn, arrays)),
+        {"key": tuple(p if is_basic(p) else ARRAY for p in key), **params})
+
+
+def _drawn(array: np.ndarray) -> Draw:
+    return lambda rng, shape: array.copy()
 
 
 def _index(x: Tensor, part: Any, copied: bool) -> Tensor | int:

@@ -60,3 +60,9 @@ def in_order(op: Op, inputs: Inputs, mapped: Mapped, params: Params) -> Tensor:
     """Of permute_dims: the batch axis stays first."""
     (x,) = inputs
     return op.call(x, axes=(-x.ndim, *params["axes"]))
+
+
+def whole_axis_first(op: Op, inputs: Inputs, mapped: Mapped, params: Params) -> Tensor:
+    """Of slice and its adjoint: the key selects within each example."""
+    shape = {"shape": (inputs[0].shape[0], *params["shape"])} if "shape" in params else {}
+    return op.call(*inputs, key=(slice(None), *params["key"]), **shape)

@@ -322,6 +322,7 @@ class Formula:
 
     def __init__(self, name: str, function: Path, analytic: bool = False) -> None:
         self.analytic = analytic
+        self.asks = False  # whether small outputs are asked of the device, too
         self.name = name
         self.function = function
         takes = arguments_of(function)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from functools import partial
+from functools import lru_cache, partial
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
@@ -306,7 +306,6 @@ class Program:
         self.dtype = dtype
         self.floats, self.conditions = text.made["b"], text.made["m"]
         self.source = _source(text, self.arrays, [*uniform, *formula.params])
-        self.filled = len(text.filled)
         self.spare_number: list[ndarray] = []
         names: dict[str, Any] = {
             **_NAMES, "dtype": dtype, "scalar": dtype.type, "array": partial(np.array, dtype=dtype),
@@ -408,6 +407,8 @@ def numpy_path(formula: Formula, dtype: np.dtype | None = None, label: str = "")
                     out is None or (out.dtype is kind and out.flags.c_contiguous)) and (
                     dtype is None or dtype == kind):
                 program = programs.get((kind, static)) or made(kind, static)
+                if out is None and formula.asks:
+                    out = host().empty(shape or (), kind, name)
                 if shape or out is not None:
                     return program.whole(*arrays, shape, out=out, **params)
                 return program.number(arrays, params)
@@ -435,7 +436,8 @@ def _general(
     numbers = tuple([i for i, a in enumerate(arrays)
                      if a is not None and not isinstance(a, ndarray)])
     program = made(work, static, absent, numbers)
-    given_numbers = {formula.inputs[i]: arrays[i] for i in numbers}
+    given_numbers: Params = {
+        formula.inputs[i]: int(x) if isinstance(x := arrays[i], bool) else x for i in numbers}
     if result == work and math.prod(shape) <= settings.tile_elements and (
             all(a.dtype == work for a in strong)) and (
             out is None or (out.dtype == work and out.flags.c_contiguous)):
@@ -459,20 +461,19 @@ def _in_tiles(
     direct = out.dtype == work and out.flags.c_contiguous
     shared = fresh and direct and program.floats > 0
     widened = [a.dtype != work for a in views]
-    held = program.filled + program.floats - shared
+    held = program.floats - shared
     count = held + sum(widened) + (not direct)
     size = tile_size(shape)
-    scratch = host().workspace(size if count else 0, work, max(1, count))
-    marks = host().workspace(size if program.conditions else 0, bool, max(1, program.conditions))
-    for i, value in enumerate(numbers[1]):
-        scratch(i, (size,)).fill(value)
+    scratch = host().workspace(size, work, count) if count else None
+    marks = np.empty((program.conditions, size), np.bool_)
+    full = [_full(float(value), work, size) for value in numbers[1]]
     last: tuple[int, ...] | None = None
     for key in whole_tiles(shape):
         place = out[key]
         if place.shape != last:
             last = place.shape
-            buffers = [scratch(i, last) for i in range(count)]
-            masks = [marks(i, last) for i in range(program.conditions)]
+            buffers = [scratch(i, last) for i in range(count)] if scratch is not None else []
+            filled, masks = ([a[:place.size].reshape(last) for a in some] for some in (full, marks))
         spare = held
         parts = []
         for view, wide in zip(views, widened, strict=True):
@@ -483,11 +484,16 @@ def _in_tiles(
                 spare += 1
             parts.append(part)
         target = place if direct else buffers[spare]
-        filled = buffers[:program.filled]
         program.tile(*parts, target, *numbers[0], *filled, *([place] if shared else ()),
-                     *buffers[program.filled:held], *masks)
+                     *buffers[:held], *masks)
         if not direct:
             place[...] = target
+
+
+@lru_cache(16)
+def _full(value: float, dtype: np.dtype, size: int) -> ndarray:
+    """A constant: of an array and a number NumPy's maximum takes three times as long."""
+    return np.full(size, value, dtype)
 
 
 def _plainly(

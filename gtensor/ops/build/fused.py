@@ -91,6 +91,7 @@ def fused(name: str, formula: Path | Formula, *, gpu: Path | None = None, by_ops
                   composed=lambda *inputs, **params: formula(recorded, *inputs, **params),
                   batch=broadcasting, **more)
     made = formula if isinstance(formula, Formula) else Formula(name, formula)
+    made.name = name  # of its kernel, too
 
     def composed(*inputs: Tensor | Array, **params: Any) -> Tensor:
         if by_ops:
@@ -109,7 +110,7 @@ def paths(formula: Formula) -> dict[str, Any]:
 
 def formula_of(
     name: str, formula: Path, *, slope: Path | None = None, of: str = "x", gradient: Any = None,
-    **more: Any,
+    asks: bool = False, **more: Any,
 ) -> Op:
     """Register the op of a formula of one input, and `<name>_grad`, its gradient in one pass.
 
@@ -119,12 +120,14 @@ def formula_of(
             loses digits or is slower.
         of: what the derivative is written in, and the op saves: "x", its input, or "out".
         gradient: of the op `<name>_grad`: samples, reference and doc.
+        asks: whether small outputs are asked of the device, too, and so seen in recordings.
         more: of the op.
     """
     made = Formula(name, formula)
     grad = f"{name}_grad"
     product = (derivative(made, made.inputs[0], of == "out") if slope is None
                else times(grad, Formula(grad, slope)))
+    made.asks = product.asks = asks
     doc = f"The gradient of {'y = ' if of == 'out' else ''}{name}(x)."
     fused(grad, product, **{"doc": doc, **gradient})
     return op(name, **paths(made), backward=pointwise(partial(of, grad)), **more)
