@@ -18,8 +18,12 @@ def layout(a: Array) -> tuple[int, tuple[int, ...], tuple[int, ...]]:
 
 def broadcast_view(a: Array) -> bool:
     """Whether several elements share one address, so that a write to one changes others."""
-    return 0 in a.strides and a.size > 1 and any(  # axes of size 1 may have any stride
-        s == 0 and n > 1 for s, n in zip(a.strides, a.shape, strict=True))
+    strides = a.strides
+    if 0 in strides and a.size > 1:
+        for stride, n in zip(strides, a.shape, strict=True):
+            if stride == 0 and n > 1:  # axes of size 1 may have any stride
+                return True
+    return False
 
 
 def writable(a: Array) -> bool:

@@ -185,9 +185,8 @@ def _reached(roots: Iterable[Node]) -> tuple[list[Record], list[Node]]:
     found = set(roots)
     records: list[Record] = []
     leaves: list[Node] = []
-    stack = list(found)
-    while stack:
-        node = stack.pop()
+    reached = [*found]
+    for node in reached:  # which grows
         if type(node) is not Record:
             leaves.append(node)
             continue
@@ -195,7 +194,7 @@ def _reached(roots: Iterable[Node]) -> tuple[list[Record], list[Node]]:
         for parent in node.parents:
             if parent is not None and parent not in found:
                 found.add(parent)
-                stack.append(parent)
+                reached.append(parent)
     records.sort(key=attrgetter("seq"), reverse=True)
     return records, leaves
 

@@ -203,6 +203,17 @@ def saves(plan: Plan, values: Sequence[Any], handles: Sequence[object]) -> tuple
     return kind(saved), tuple(guards)
 
 
+def saving(x: Tensor) -> Storage | None:
+    """The storage of an array that a record saves; None if a recipe may take the array's place."""
+    storage = x._storage
+    if storage.common:
+        storage = x._own_storage(False)
+    elif storage.recipe is not None:
+        return None
+    storage.saved = True
+    return storage
+
+
 def _refuse_devices(op: Op, device: Device, other: Device) -> NoReturn:
     raise DeviceError(f"{op.name} was given tensors on {device} and {other}; move them to one "
                       f"device with .to({str(device)!r}) first")

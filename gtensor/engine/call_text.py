@@ -15,12 +15,12 @@ import numpy as np
 
 from gtensor.engine import bind as general
 from gtensor.engine.context import grad_enabled
-from gtensor.engine.storage import FRESH
+from gtensor.engine.storage import FRESH, Storage
 from gtensor.engine.tape import FREE, Record, next_seq
 from gtensor.engine.tensor import Tensor, wrap
 from gtensor.settings import settings
 from gtensor.system.bus import bus, heard, here
-from gtensor.system.source_line import inside, user_frame
+from gtensor.system.source_line import last, user_frame
 from gtensor.system.written_code import written
 
 if TYPE_CHECKING:
@@ -28,11 +28,13 @@ if TYPE_CHECKING:
 
 SCOPE: dict[str, Any] = {  # what the texts name
     "FLOAT32": np.dtype(np.float32), "FREE": FREE, "FRESH": FRESH, "HOST": general.HOST,
-    "NO_PARAMS": general.NO_PARAMS, "Record": Record, "Tensor": Tensor, "asarray": np.asarray,
+    "NO_PARAMS": general.NO_PARAMS, "Record": Record, "Storage": Storage, "Tensor": Tensor,
+    "asarray": np.asarray,
     "bind": general.bind, "bus": bus, "carries_gradient": general.carries_gradient,
     "constant": general.constant, "float32": general.FLOAT32_CONSTANTS, "frame_at": sys._getframe,
-    "grad_enabled": grad_enabled, "heard": heard, "here": here, "inside": inside,
+    "grad_enabled": grad_enabled, "heard": heard, "here": here, "last": last,
     "ndarray": np.ndarray, "new": object.__new__, "next_seq": next_seq, "saves": general.saves,
+    "saving": general.saving,
     "settings": settings, "storage_of": general.storage_of, "user_frame": user_frame, "wrap": wrap,
 }
 
@@ -42,12 +44,11 @@ def call({names}, /{keywords}):
 _NUMBER = """\
     kind = type(x2)
     if kind is float or kind is int:
-        a2 = float32[x2] if a1.dtype is FLOAT32 else constant(x2, a1.dtype)
-        if a2 is None:
-            return bind(op, ({inputs}), {params})
-        n2 = None
-        size = a1.size
-    else:
+"""
+_CONSTANT = """\
+    a2 = float32[x2] if a1.dtype is FLOAT32 else constant(x2, a1.dtype)
+    if a2 is None:
+        return bind(op, ({inputs}), {params})
 """
 _NONE = """\
     if x{i} is None:
@@ -66,9 +67,6 @@ _FLOATING = """\
     if a{i}.dtype is not FLOAT32 and a{i}.dtype.kind in 'biu':
         return bind(op, ({inputs}), {params})
 """
-_SIZE = """\
-    size = a1.size * a2.size  # a bound of the output's
-"""
 _COMPOSED = """\
     if not ({untracked}) and grad_enabled():
         return op.composed({inputs}{more})
@@ -78,7 +76,7 @@ _RUN = """\
         out = heard(op, "forward", op.cpu, ({arrays}), {params})
 """
 _UFUNC = """\
-    elif 16 * {size} < settings.arena_min_bytes:  # of the largest element
+    elif 16 * {size} < settings.arena_min_bytes:  # bounds of the largest element and the count
         out = UFUNC({arrays})
 """
 _PATH = """\
@@ -107,54 +105,70 @@ _UNTRACKED = """\
     if {untracked} or not grad_enabled():
         return result
 """
+_DTYPE = """\
+    dtype = out.dtype
+"""
 _REAL = """\
-    if out.dtype is not FLOAT32 and not carries_gradient(op, out.dtype):
+    if dtype is not FLOAT32 and not carries_gradient(op, dtype):
         return result
 """
-_SAVED_NUMBER = """\
-    if kind is float or kind is int:  # it cannot be overwritten
-        mask = 1
-        saved, guards = (None, a2), ()
-    else:
-"""
 _SAVED = """\
-    mask = {mask}
-    plan = op.plans[mask]
+    plan = op.plans[{mask}]
     saved, guards = (saves(plan, ({arrays}out{extras}), ({inputs}result)) if plan
                      else op.nothing_saved)
 """
+_SAVED_INPUT = """\
+    s{i} = saving(x{i})
+"""
+_SAVED_OUTPUT = """\
+    s0 = result._storage = Storage()
+    s0.made = STORAGE.made
+    s0.saved = True
+"""
+_SAVED_GUARDED = """\
+    saved, guards = ({values}), ({guards})
+"""
+_SAVED_RECIPE = """\
+    if {recipe}:
+        saved, guards = saves(op.plans[{mask}], ({arrays}out{extras}), ({inputs}result))
+"""
 _NOTHING_SAVED = """\
-    mask = {mask}
     saved, guards = op.nothing_saved
+"""
+_NUMBER_SAVED = """\
+    saved, guards = ({saved}), ()  # it cannot be overwritten
 """
 _RECORD = """\
     result._node = node = Record()
-    node.shape = out.shape
-    node.dtype = out.dtype
+    node.shape = {shape}
+    node.dtype = dtype
     node.device = HOST
     node.seq = next_seq()
     node.op = op
     node.parents = ({nodes})
-    node.mask = mask
+    node.mask = {mask}
     node.saved = saved
     node.guards = guards
     node.params = {params}
     node.state = FREE
+    node.hooks = None
+    node.retain = False
     frame = frame_at(1)
-    if inside[frame.f_code.co_filename]:
+    node.code = code = frame.f_code
+    if code is not last.code:
         frame = user_frame(frame)
-    node.code = frame.f_code
+        node.code = last.code = frame.f_code
     node.lasti = frame.f_lasti
     if bus.listeners:
         node.module = here.module
     return result
 """
+_MASKS = {  # the text of the mask, by the number of inputs
+    1: "1", 2: "1 if n2 is None else 2 if n1 is None else 3"}
 _GENERAL = """\
 def call(*inputs, **params):
     return bind(op, inputs, params)
 """
-_MASKS = {  # the text of the mask, by the number of inputs
-    1: "1", 2: "1 if n2 is None else 2 if n1 is None else 3"}
 
 
 def written_call(op: Op) -> Callable[..., Tensor]:
@@ -188,23 +202,76 @@ def _text(op: Op, is_ufunc: bool) -> Iterator[str]:
         "keywords": ", **params" if op.has_params else "",
         "more": "**params" if op.has_params else "",
         "extras": ", *extras" if op.extra_names else "",
-        "size": "size" if pair else "a1.size",
+        "size": "a1.size * a2.size" if pair else "a1.size",
+        "shape": "n1.shape" if is_ufunc and len(numbers) == 1 else "out.shape",
     }
     yield _HEAD.format(**facts)
     for i in numbers:
-        tensor = _TENSOR + _FLOATING * op.floating
         if i > 1:
-            yield (_NUMBER if pair else _NONE).format(i=i, **facts)
-            tensor = _indented(tensor + _SIZE * pair)
-        yield tensor.format(i=i, **facts)
-    number_saved = pair and op.plans[1] == (None, 1)
-    saved = (_NOTHING_SAVED if not op.save_names else _SAVED_NUMBER + _indented(_SAVED)
-             if number_saved else _SAVED)
+            yield _NONE.format(i=i) if not pair else _NUMBER + _indented(
+                "".join(_with_number(op, is_ufunc, facts)))
+        tensor = (_TENSOR + _FLOATING * op.floating).format(i=i, **facts)
+        yield _indented(tensor) if i > 1 and not pair else tensor
+    yield from _body(op, is_ufunc, facts, "".join(_saved(op, pair, facts)))
+
+
+def _saved(op: Op, pair: bool, facts: dict[str, str]) -> Iterator[str]:
+    """The parts that save what the rule needs."""
+    if not op.save_names:
+        yield _NOTHING_SAVED
+    elif op.view or not pair and len(op.input_names) > 1:
+        yield _SAVED.format(**facts)
+    elif not pair:
+        yield from _saved_by(op, 1, facts)
+    else:
+        for mask, branch in ((1, "if n2 is None"), (2, "elif n1 is None"), (3, "else")):
+            yield f"    {branch}:\n"
+            yield _indented("".join(_saved_by(op, mask, facts)))
+
+
+def _saved_by(op: Op, mask: int, facts: dict[str, str]) -> Iterator[str]:
+    """The parts that save what the inputs of a mask need; `saves` does so if there are recipes."""
+    values = guards = ""
+    recipes = []
+    for place, position in enumerate(op.plans[mask]):
+        i = 0 if position is None else position + 1
+        if not i:
+            values += "None, "
+        elif i <= len(op.input_names):
+            yield _SAVED_INPUT.format(i=i)
+            values += f"a{i}, "
+            guards += f"(s{i}, x{i}._version, {place}), "
+            recipes.append(f"s{i} is None")
+        elif i == len(op.input_names) + 1:
+            yield _SAVED_OUTPUT
+            values += "out, "
+            guards += f"(s0, 0, {place}), "
+        else:
+            values += f"extras[{i - len(op.input_names) - 2}], "
+    yield _SAVED_GUARDED.format(values=values, guards=guards) if values else _NOTHING_SAVED
+    if recipes:
+        yield _SAVED_RECIPE.format(**facts | {"recipe": " or ".join(recipes), "mask": mask})
+
+
+def _with_number(op: Op, is_ufunc: bool, facts: dict[str, str]) -> Iterator[str]:
+    """The parts for a tensor and a number; a ufunc's output has the tensor's shape."""
+    plan = op.plans[1]
+    saved = (_NOTHING_SAVED if not plan else _NUMBER_SAVED if {*plan} <= {None, 1} else _SAVED)
+    facts = facts | {
+        "untracked": "n1 is None", "nodes": "n1, None", "mask": "1", "size": "a1.size",
+        "shape": "n1.shape" if is_ufunc else "out.shape",
+        "saved": "".join("None, " if p is None else "a2, " for p in plan)}
+    yield _CONSTANT.format(**facts)
+    yield from _body(op, is_ufunc, facts, saved.format(**facts))
+
+
+def _body(op: Op, is_ufunc: bool, facts: dict[str, str], saved: str) -> Iterator[str]:
+    """The parts that follow when all inputs are known."""
     for part, wanted in (
             (_COMPOSED, op.backward is None and op.composed is not None),
             (_RUN, True), (_UFUNC, is_ufunc), (_PATH, True), (_EXTRAS, op.extra_names),
             (_SETTLE, True), (_VIEW, op.view), (_NEW, not op.view), (_UNTRACKED, True),
-            (_REAL, not op.complex), (saved, True), (_RECORD, True)):
+            (_DTYPE, True), (_REAL, not op.complex), (saved, True), (_RECORD, True)):
         if wanted:
             yield part.format(**facts)
 

@@ -196,7 +196,10 @@ class RawStep(Step["Array"]):
         node = self.parents[i]
         if node is None:
             self._refuse_unneeded(i)
-        if a.shape != node.shape or a.dtype is not node.dtype and a.dtype != node.dtype:
+        record = self.record
+        if a is self.g and node.shape is record.shape and node.dtype is record.dtype:
+            pass  # g has the record's shape and dtype
+        elif a.shape != node.shape or a.dtype is not node.dtype and a.dtype != node.dtype:
             a = self._fit(node, a)
         if a is self.g:
             if self.moved:

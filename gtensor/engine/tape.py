@@ -102,7 +102,8 @@ def overwritten(guards: Guards) -> bool:
 class Record(Node):
     """One application of an op: its parents, and what its backward rule needs."""
 
-    __slots__ = ("code", "guards", "lasti", "mask", "op", "params", "parents", "saved", "state")
+    __slots__ = ("code", "guards", "hooks", "lasti", "mask", "op", "params", "parents", "retain",
+                 "saved", "state")
 
     op: Op
     parents: tuple[Node | None, ...]  # per input: its node, None if it needs no gradient
@@ -136,6 +137,8 @@ def new_record(
     record.guards = guards
     record.params = params
     record.state = FREE
+    record.hooks = None
+    record.retain = False
     if device.type != "cpu":
         record.stream = device.current_stream()
     frame = user_frame(_frame_at(1))

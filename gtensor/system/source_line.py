@@ -17,7 +17,14 @@ class _Inside(dict[str, bool]):
         return own
 
 
+class _Last:
+    """The code of the last op's caller outside gtensor; the next op's is most often the same."""
+
+    code: CodeType | None = None
+
+
 inside = _Inside()
+last = _Last()
 
 
 def user_frame(frame: FrameType) -> FrameType:

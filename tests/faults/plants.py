@@ -361,15 +361,15 @@ def saves_leaked() -> Context:
 
 
 def record_refers_to_tensor() -> Context:
-    """a record refers to its output's handle, through the storage that it guards"""
-    right = bind.saves
+    """a record refers to its input's handle, through the storage that it guards"""
+    right = bind.saving
 
-    def saves(plan: Any, values: Any, handles: Any) -> Any:
-        saved, guards = right(plan, values, handles)
-        for storage, _, _ in guards:
-            storage.reader = handles[-1]  # type: ignore[attr-defined]
-        return saved, guards
-    return replaced("saves", saves)
+    def saving(x: Tensor) -> Storage | None:
+        storage = right(x)
+        if storage is not None:
+            storage.reader = x  # type: ignore[attr-defined]
+        return storage
+    return replaced("saving", saving)
 
 
 def live_block_reused() -> Context:

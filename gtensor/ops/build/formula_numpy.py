@@ -178,7 +178,8 @@ def lowered(root: Node, dtype: np.dtype) -> Node:
 
 _FILLED = ("maximum", "minimum", "copysign")  # of an array and a number these are slow
 _SIGNS = {"add": "+", "subtract": "-", "multiply": "*"}
-_QUIET = {"add", "subtract", "multiply", "negative", "abs", "where", "maximum", "minimum"}
+_QUIET = {"add", "subtract", "multiply", "negative", "abs", "where", "maximum", "minimum", "sin",
+          "cos"}
 
 
 class Text:

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
+from gtensor.engine.namespaces import raw
 from gtensor.ops.build.batching import broadcasting
 
 if TYPE_CHECKING:
@@ -73,9 +74,13 @@ class _Terms(dict[int, "list[Term]"]):
 
 
 _COMPLEX = """\
-    if g.dtype is not FLOAT32 and g.dtype.kind == 'c':
+    if step.record.dtype is not FLOAT32 and g.dtype.kind == 'c':
         complex_rule(ns, step, g)
         return"""
+_OVERWRITTEN = """\
+        out = step.reuse(g)
+        step.give({i}, {product}, {needed}out=out) if out is None or ns is not host
+                  else ufunc{i}(g, {needed}out))"""
 
 
 class pointwise:
@@ -115,9 +120,10 @@ class pointwise:
         due = list(partials)
         if len(due) > 2:
             return self._backward
-        scope = {"FLOAT32": np.dtype(np.float32), "complex_rule": self._backward_complex}
+        scope = {"FLOAT32": np.dtype(np.float32), "complex_rule": self._backward_complex,
+                 "host": raw["cpu"]}
         lines = ["def rule(ns, step, g):"]
-        if self.conjugates:
+        if self.conjugates and any(p is not identity for p in partials.values()):
             lines.append(_COMPLEX)
         # an input without a derivative may have a node, too
         mask = "step.mask" if len(due) == len(self.partials) else (
@@ -129,7 +135,7 @@ class pointwise:
                 lines += [_line(op, i, partials[i], i == inputs[-1]) for i in inputs]
                 lines.append("        return")
         for i, partial in partials.items():
-            scope[f"times{i}"] = partial.times
+            scope[f"times{i}"], scope[f"ufunc{i}"] = partial.times, _ufunc(partial)
         return written("\n".join(lines), scope, "rule", f"{op.name}_backward")
 
     conjugates = False  # whether complex gradients need conjugation
@@ -185,7 +191,15 @@ def _line(op: Op, i: int, partial: Partial, last: bool) -> str:
     needed = "".join(f"step.saved[{op.save_index[n]}], " for n in partial.names)
     params = ", **step.record.params" if op.has_params else ""
     product = f"ns.{partial.op}(g" if partial.op else f"times{i}(ns, g"
+    if last and not params and _ufunc(partial) is not None:  # a call less where it can be written
+        return _OVERWRITTEN.format(i=i, product=product, needed=needed)
     return f"        step.give({i}, {product}, {needed}out={out}{params}))"
+
+
+def _ufunc(partial: Partial) -> np.ufunc | None:
+    """NumPy's function of two inputs that is the path of the partial's op on the CPU."""
+    plain = getattr(getattr(raw["cpu"], partial.op or "", None), "plain", None)
+    return plain if isinstance(plain, np.ufunc) and plain.nin == 2 else None
 
 
 class analytic(pointwise):

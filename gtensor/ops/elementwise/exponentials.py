@@ -48,13 +48,13 @@ def smooth(
     return op(
         name, cpu=ufunc(function), gpu=cupy_function(function.__name__), floating=True,
         complex=True, samples=unary(draw), reference=lambda torch, x: getattr(torch, name)(x),
-        backward=analytic(partial(of, lambda ns, g, x, out: getattr(ns, slope)(g, x, out=out))),
+        backward=analytic(partial(of, slope)),
         doc=doc)
 
 
 exp = op(
     "exp", cpu=ufunc(np.exp), gpu=cupy_function("exp"), floating=True, complex=True,
-    backward=analytic(partial("out", lambda ns, g, y, out: ns.multiply(g, y, out=out))),
+    backward=analytic(partial("out", "multiply")),
     samples=unary(), reference=lambda torch, x: torch.exp(x), doc="e ** x, elementwise.",
 )
 
@@ -63,7 +63,7 @@ expm1 = smooth("expm1", np.expm1, lambda ns, g, y: g * (y + 1),
 
 log = op(
     "log", cpu=ufunc(np.log), gpu=cupy_function("log"), floating=True, complex=True,
-    backward=analytic(partial("x", lambda ns, g, x, out: ns.divide(g, x, out=out))),
+    backward=analytic(partial("x", "divide")),
     samples=unary(positive), reference=lambda torch, x: torch.log(x),
     doc="Natural logarithm, elementwise.",
 )

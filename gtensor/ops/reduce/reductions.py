@@ -224,7 +224,8 @@ def reduction_gpu(name: str, widens: bool = False) -> Path:
 def broadcast_gradient(ns: Namespace, step: Step, g: Array) -> Array:
     """The gradient of a reduction, as a view of the input's shape."""
     shape = step.shape(0)
-    g = ns.reshape(g, shape=kept_shape(shape, step.params["axis"], True))
+    if g.ndim:
+        g = ns.reshape(g, shape=kept_shape(shape, step.params["axis"], True))
     return ns.broadcast_to(g, shape=shape)
 
 
