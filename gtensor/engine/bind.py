@@ -19,7 +19,7 @@ from gtensor.backend import (
 from gtensor.engine.context import execute, grad_enabled
 from gtensor.engine.errors import refuse_complex
 from gtensor.engine.interchange import plain_values
-from gtensor.engine.levels import newest
+from gtensor.engine.levels import KeptExtras, newest
 from gtensor.engine.recompute import WithRecipes
 from gtensor.engine.storage import FRESH, FRESH_ELSEWHERE, GIVEN, Storage
 from gtensor.engine.tape import Guard, Guards, Node, new_record, replayed
@@ -107,7 +107,7 @@ def bind(
                     _refuse_devices(op, device, value._device)
                 device = value._device
             if value._version != value._storage.version:
-                level = newest(inputs)
+                level = newest(op.name, inputs)
                 if level is not None:
                     return level.bind(op, inputs, params, store)
                 value._check_version(op.name)
@@ -131,6 +131,19 @@ def bind(
     if op.floating:
         _to_floating(arrays, device, op.name)
     return (store or fresh)(op, inputs, params, arrays, tuple(parents), mask, device)
+
+
+class Extras(KeptExtras):
+    """The store of a new Tensor whose extras are kept as Tensors."""
+
+    def __call__(
+        self, op: Op, inputs: tuple[object, ...], params: Params, arrays: list[Any],
+        parents: tuple[Node | None, ...], mask: int, device: Device,
+    ) -> Tensor:
+        target = Target(None)
+        result = fresh(op, inputs, params, arrays, parents, mask, device, target)
+        self.extras = tuple(wrap(array, device) for array in target.extras)
+        return result
 
 
 def fresh(

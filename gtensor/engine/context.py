@@ -25,10 +25,10 @@ _Block: TypeAlias = "tuple[object, bool, _Block | None]"
 _recording = ContextVar("grad_enabled", default=True)
 grad_enabled = _recording.get  # for hot paths: a third of what `STATE` costs
 record_ops = _recording.set
+_blocks: ContextVar[_Block | None] = ContextVar("blocks", default=None)
 
 
 class _State(threading.local):
-    block: _Block | None = None  # of the innermost `grad_mode`
     recomputing = False
     differentiated: frozenset[Node] = frozenset()  # arguments of functions that `grad` is running
     levels: tuple[Level, ...] = ()  # of the running transforms, innermost last
@@ -42,6 +42,15 @@ class _State(threading.local):
     @grad_enabled.setter
     def grad_enabled(self, enabled: bool) -> None:
         _recording.set(enabled)
+
+    @property
+    def block(self) -> _Block | None:
+        """The innermost `grad_mode` of this thread or task."""
+        return _blocks.get()
+
+    @block.setter
+    def block(self, block: _Block | None) -> None:
+        _blocks.set(block)
 
 
 STATE = _State()

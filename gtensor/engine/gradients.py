@@ -163,7 +163,8 @@ def _inner_handle(value: object, position: int, recording: bool) -> Tensor:
     value = lifted(value)
     if value._current_node("grad()") is not None and recording:
         return recorded.reshape(value, shape=value.shape)
-    return value.detach().requires_grad_()
+    inner = value._copied() if isinstance(value, Traced) else value.detach()
+    return inner.requires_grad_()
 
 
 def _as_function_of(arguments: list[Node], g: Tensor) -> Tensor:

@@ -11,6 +11,7 @@ from gtensor.engine.bind import bind, saves
 from gtensor.engine.context import execute, grad_enabled
 from gtensor.engine.errors import GradientError
 from gtensor.engine.interchange import given_values
+from gtensor.engine.levels import Traced
 from gtensor.engine.op import Op
 from gtensor.engine.tape import Leaf, Node, Record, new_record
 from gtensor.engine.tensor import Tensor
@@ -30,6 +31,7 @@ def assign(op: Op, target: Tensor, other: Operand) -> Tensor:
     gradient, DeviceError, ValueError if the result has another shape, TypeError if its
     dtype cannot be cast to target's.
     """
+    refuse_traced(target, f"in-place {op.name}")
     array = target._array
     given = given_values(other, target._device, f"in-place {op.name}")
     value = given._array if isinstance(given, Tensor) else given
@@ -44,6 +46,12 @@ def assign(op: Op, target: Tensor, other: Operand) -> Tensor:
                         f"{array.dtype}: the result has dtype {result}; convert with astype() "
                         "first")
     return write(op, target, given, {})
+
+
+def refuse_traced(target: Tensor, name: str) -> None:
+    """Raise LevelError for a write to a value within a transform."""
+    if isinstance(target, Traced):
+        target._level.refuse_write(name)
 
 
 def _result_dtype(op: Op, array: Array, value: Array | Scalar) -> np.dtype:

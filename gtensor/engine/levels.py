@@ -44,11 +44,11 @@ _STORAGE = _TracedStorage()
 
 
 class _NoArray(StandIn):
-    __slots__ = ()
+    __slots__ = ("transform",)
 
     def refuse(self) -> NoReturn:
-        raise LevelError("the values of a tensor within a transform were asked for; they exist "
-                         "only per example or direction. Return the tensor from the function")
+        raise LevelError(f"the values of a tensor within {self.transform}() were asked for, which "
+                         "has no memory within a transform; return it from the function instead")
 
 
 class Traced(Tensor):
@@ -72,8 +72,8 @@ class Traced(Tensor):
         return copy
 
     def detach(self) -> Traced:
-        """The handle without its place on this level's tape; its derivative by `jvp` stays."""
-        return self._copied()
+        """The values as a constant: without a place on any tape, and without a tangent."""
+        raise NotImplementedError
 
     def _leaf(self) -> Leaf:
         return Leaf(self.shape, self.dtype, self._device, self._level)
@@ -85,6 +85,12 @@ class Traced(Tensor):
     def _copied(self) -> Traced:
         """A new handle with the same values, without a node."""
         raise NotImplementedError
+
+
+class KeptExtras:
+    """A store that keeps what an op returns beside its output, for the record of a level."""
+
+    extras: tuple[Tensor, ...] = ()
 
 
 class Level:
@@ -111,34 +117,48 @@ class Level:
         """A value of a lower level as a handle of this one: constant, or the same throughout."""
         raise NotImplementedError
 
-    def run(self, op: Op, inputs: tuple[Any, ...], params: Params) -> Traced:
-        """The op's output on this level, computed by binding one level down."""
+    def run(
+        self, op: Op, inputs: tuple[Any, ...], params: Params, keep: bool
+    ) -> tuple[Traced, tuple[Traced, ...]]:
+        """The op's output on this level, and its extras if they are to be kept.
+
+        Computed by binding one level down.
+        """
         raise NotImplementedError
 
     def bind(
         self, op: Op, inputs: tuple[Any, ...], params: Params, store: Store | None
     ) -> Tensor:
         """Run an op on inputs of which one at least is a handle of this level."""
-        self.check_alive(op.name)
-        if store is not None:
-            raise LevelError(f"{op.name} would overwrite a value within {self.name}(), which has "
-                             "no memory of its own; use the form that makes a new tensor")
+        if store is not None and not isinstance(store, KeptExtras):
+            self.refuse_write(op.name)
         nodes = tuple(x._node if self.owns(x) else None for x in inputs)
         mask = sum(1 << i for i, node in enumerate(nodes) if node is not None)
         tracked = mask != 0 and self.grad_enabled and STATE.grad_enabled
         if tracked and (op.backward is None or op.saves_extras) and op.composed is not None:
             return op.composed(*inputs, **params)
-        result = self.run(op, inputs, params)
+        result, extras = self.run(op, inputs, params, tracked or store is not None)
+        if store is not None:
+            store.extras = extras
         if tracked and result._array.dtype.kind in "fVc":
-            result._node = self._record(op, nodes, mask, (*inputs, result), params)
+            result._node = self._record(op, nodes, mask, (*inputs, result), extras, params)
         return result
+
+    def refuse_write(self, name: str) -> NoReturn:
+        """Raise LevelError for a write to a handle."""
+        raise LevelError(f"{name} would overwrite a value within {self.name}(), which has no "
+                         "memory of its own; use the form that makes a new tensor")
 
     def _record(
         self, op: Op, nodes: tuple[Node | None, ...], mask: int, values: Sequence[Any],
-        params: Params,
+        extras: tuple[Traced, ...], params: Params,
     ) -> Record:
         """A record on this level's tape. It saves handles, without their place on this tape."""
         result = values[-1]
+        if op.saves_extras and not extras:
+            raise LevelError(f"{op.name} cannot be differentiated within {self.name}(): its rule "
+                             "there gives no extra results; detach() its input")
+        values = (*values, *extras)
         saved = tuple(None if position is None else self._saved(values[position])
                       for position in op.plan(mask, len(nodes))) or op.nothing_saved[0]
         guards = tuple(guard for value in saved for guard in _guards(value))
@@ -148,17 +168,27 @@ class Level:
         return record
 
     def _saved(self, value: Any) -> Any:
-        return value.detach() if self.owns(value) else value
+        return value._copied() if self.owns(value) else value
 
     def owns(self, x: object) -> bool:
         """Whether x is a handle of this level."""
         return isinstance(x, Traced) and x._level is self
 
 
-def newest(inputs: Sequence[object]) -> Level | None:
-    """The newest level among the inputs, None if all of them are plain."""
-    levels = [x._level for x in inputs if isinstance(x, Traced)]
-    return max(levels, key=lambda level: level.depth) if levels else None
+def newest(name: str, inputs: Sequence[object]) -> Level | None:
+    """The newest level among the inputs of the op of that name, None if all of them are plain.
+
+    Raises LevelError for a level that is over, and for two that run beside each other.
+    """
+    found: Level | None = None
+    for level in {x._level for x in inputs if isinstance(x, Traced)}:
+        level.check_alive(name)
+        if found is not None and found.depth == level.depth:
+            raise LevelError(f"{name} was given values from within two transforms that run beside "
+                             "each other, in two threads; wanted those of one")
+        if found is None or level.depth > found.depth:
+            found = level
+    return found
 
 
 def _guards(value: object) -> Iterator[Guard]:
@@ -178,6 +208,7 @@ def traced(
     """A handle of a level; the caller adds what it stands for."""
     handle = object.__new__(kind)
     stand_in: Any = _NoArray(shape, dtype)
+    stand_in.transform = level.name
     handle._array = stand_in
     handle._device = device
     handle._storage, handle._version, handle._node = _STORAGE, 0, None

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
 Samples: TypeAlias = "Callable[..., Iterable[Sample]] | Sequence[Sample]"
 
+_IN_TEXT = ("cpu", "composed", "complex", "view")  # facts on which the text of a call depends
 REQUIRED: Any = object()  # a rule must be given, or be None on purpose
 
 registry: dict[str, Op] = {}
@@ -143,7 +144,7 @@ class Op:
 
     def __setattr__(self, name: str, value: object) -> None:
         object.__setattr__(self, name, value)
-        if name == "cpu" and "call" in vars(self):  # the text may have named the former path
+        if name in _IN_TEXT and "call" in vars(self):
             del self.call
             _ = self.call
 

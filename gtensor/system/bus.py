@@ -15,7 +15,7 @@ import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from types import CodeType, SimpleNamespace
+from types import CodeType
 from typing import Any, TypeAlias, TypeVar
 
 from gtensor.system.fork_safety import free_at_forks
@@ -456,17 +456,22 @@ def tell_aside(listeners: Sequence[Told], event: _Event) -> None:
         try:
             told(event)
         except Exception as error:
-            sys.unraisablehook(_unraisable(error, told))
+            _Aside(error)
 
 
-def _unraisable(error: Exception, told: Told) -> Any:
-    """The argument of `sys.unraisablehook`, whose own type cannot be made.
+class _Aside:
+    """Hands an error to `sys.unraisablehook`, whose argument only the interpreter can make."""
 
-    No frame of the error's traceback refers to it: such a cycle would keep all frames below alive.
-    """
-    return SimpleNamespace(
-        exc_type=type(error), exc_value=error, exc_traceback=error.__traceback__,
-        err_msg="Exception ignored in a listener", object=told)
+    def __init__(self, error: Exception) -> None:
+        self.error: Exception | None = error
+
+    def __del__(self) -> None:
+        error, self.error = self.error, None
+        try:
+            if error is not None:
+                raise error
+        finally:
+            del error  # its traceback refers to this frame
 
 
 def tell_allocated(device: object, block: Any) -> None:

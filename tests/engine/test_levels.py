@@ -133,8 +133,8 @@ def test_backward_and_a_leaf_within_a_transform() -> None:
         found.append(leaf.grad.shape)
         return leaf.grad
 
-    # d/dx of 2 x x is 4 x; by jvp, detach() cuts the tape and not the tangent
-    np.testing.assert_allclose(gt.jvp(f, (x,), (v,))[1].numpy(), (4 * x * v).numpy())
+    # the gradient is 2 leaf x, in which the leaf is a constant
+    np.testing.assert_allclose(gt.jvp(f, (x,), (v,))[1].numpy(), (2 * x * v).numpy())
     assert found == [(4,)]
 
 
@@ -168,6 +168,57 @@ def test_no_grad_within_a_transform_stops_the_tape_and_not_the_tangent() -> None
     np.testing.assert_allclose(moved.numpy(), (2 * x * v).numpy())
 
 
+def test_linear_with_a_weight_of_each_example() -> None:
+    (w, tw), (b, tb), (x, tx) = pair(3, 2, 4), pair(3, 2), pair(3, 5, 4)
+    row, trow = pair(3, 4)
+
+    def loss(linear, w, b, x):
+        return (linear(x, w, b) ** 2).sum()
+
+    ours, theirs = gt.nn.functional.linear, torch.nn.functional.linear
+    for axes, given, wanted in (
+            ((0, 0, 0), (w, b, x), (tw, tb, tx)), ((None, 0, 0), (w[0], b, x), (tw[0], tb, tx)),
+            ((0, None, None), (w, b[0], x[0]), (tw, tb[0], tx[0])),
+            ((None, None, 0), (w[0], b[0], x), (tw[0], tb[0], tx)),
+            ((0, 0, 0), (w, b, row), (tw, tb, trow))):
+        for argument in range(3):
+            close(gt.vmap(gt.grad(lambda *a: loss(ours, *a), argument), axes)(*given),
+                  torch_vmap(torch_grad(lambda *a: loss(theirs, *a), argument), axes)(*wanted))
+
+
+@pytest.mark.parametrize("name", ["var", "logsumexp", "layer_norm", "cross_entropy"])
+def test_a_hessian_vector_product_of_ops_with_extra_results(name: str) -> None:
+    (x, tx), (v, tv) = pair(3, 4), pair(3, 4)
+    functions = {
+        "var": (lambda x: (gt.var(x, -1) ** 2).sum(),
+                lambda x: (torch.var(x, -1, correction=0) ** 2).sum()),
+        "logsumexp": (lambda x: (gt.logsumexp(x, 0) ** 2).sum(),
+                      lambda x: (torch.logsumexp(x, 0) ** 2).sum()),
+        "layer_norm": (lambda x: (gt.nn.functional.layer_norm(x, (4,)) ** 3).sum(),
+                       lambda x: (torch.nn.functional.layer_norm(x, (4,)) ** 3).sum()),
+        "cross_entropy": (
+            lambda x: gt.nn.functional.cross_entropy(x, gt.tensor([0, 3, 1])) ** 2,
+            lambda x: torch.nn.functional.cross_entropy(x, torch.tensor([0, 3, 1])) ** 2),
+    }
+    f, tf = functions[name]
+    close(gt.jvp(gt.grad(f), (x,), (v,))[1], torch_jvp(torch_grad(tf), (tx,), (tv,))[1])
+
+
+def test_arrays_and_lists_beside_examples_are_shared_by_all() -> None:
+    rows, more = pair(3, 4)[0], RNG.standard_normal((3, 4))
+    for shared in (more, more.tolist(), gt.asarray(more)):
+        found = gt.vmap(lambda r, shared=shared: r + shared)(rows)
+        np.testing.assert_allclose(found.numpy(), rows.numpy()[:, None] + more, rtol=1e-5)
+
+
+def test_detach_makes_a_constant_of_every_transform() -> None:
+    (x, tx), (v, tv) = pair(4), pair(4)
+    rounded = gt.jvp(lambda x: x + (gt.round(x) - x).detach(), (x,), (v,))[1]
+    close(rounded, tv)
+    close(gt.jvp(lambda x: x * x.detach(), (x,), (v,))[1],
+          torch_jvp(lambda x: x * x.detach(), (tx,), (tv,))[1])
+
+
 # -- bad input -------------------------------------------------------------------------------------
 
 
@@ -177,6 +228,10 @@ def test_handles_that_left_their_transform_are_refused() -> None:
     gt.vmap(lambda x: left.append(x) or x * 2)(x)
     for use in (lambda: left[0] + 1, lambda: 1 + left[0], lambda: x * left[0],
                 lambda: left[0].sum(), lambda: gt.jvp(lambda y: y * left[0], (x[0],), (x[0],))):
+        with pytest.raises(gt.LevelError, match=r"from within vmap\(\) after that had ended"):
+            use()
+    for use in (lambda: gt.jvp(lambda y: y, (left[0],), (left[0],)), lambda: gt.vmap(abs)(left[0]),
+                lambda: gt.vmap(lambda x: left[0])(x)):
         with pytest.raises(gt.LevelError, match=r"from within vmap\(\) after that had ended"):
             use()
     assert STATE.levels == ()
@@ -195,12 +250,13 @@ def test_memory_is_refused_within_a_transform(transform: str, use) -> None:
 
 
 @pytest.mark.parametrize("write", [
-    lambda x: x.__iadd__(1), lambda x: x.__setitem__(0, 1.0), lambda x: x.__imul__(x)])
+    lambda x: x.__iadd__(1), lambda x: x.__setitem__(0, 1.0), lambda x: x.__imul__(x)],
+    ids=["+=", "[]=", "*="])
 def test_writes_are_refused_within_a_transform(write) -> None:
     x = pair(3, 4)[0]
     before = x.tolist()
     for run in (lambda: gt.vmap(write)(x), lambda: gt.jvp(write, (x,), (x,))):
-        with pytest.raises(gt.LevelError):
+        with pytest.raises(gt.LevelError, match="would overwrite a value within"):
             run()
     assert x.tolist() == before
 
@@ -285,11 +341,11 @@ def test_planted_faults_are_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
     """A tangent of half its size, and a batch axis that is not lined up."""
     run = dual._Directional.run
 
-    def halved(self, op, inputs, params):
-        out = run(self, op, inputs, params)
+    def halved(self, op, inputs, params, keep):
+        out, extras = run(self, op, inputs, params, keep)
         if out.tangent is not None:
             out.tangent = out.tangent * 0.5
-        return out
+        return out, extras
 
     with monkeypatch.context() as plant:
         plant.setattr(dual._Directional, "run", halved)

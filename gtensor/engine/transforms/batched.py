@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
+from gtensor.engine.bind import Extras, bind
 from gtensor.engine.errors import LevelError
 from gtensor.engine.levels import Level, Traced, running, traced
 from gtensor.engine.namespaces import recorded
@@ -31,6 +32,9 @@ class Batched(Traced):
     def _copied(self) -> Batched:
         return _batched(self._level, self.values, self.mapped)
 
+    def detach(self) -> Batched:
+        return _batched(self._level, self.values.detach(), self.mapped)
+
 
 def _batched(level: Level, values: Tensor, mapped: bool) -> Batched:
     shape = values.shape[1:] if mapped else values.shape
@@ -47,17 +51,23 @@ class _Vectorized(Level):
     def lift(self, x: Tensor) -> Batched:
         return _batched(self, x, False)
 
-    def run(self, op: Op, inputs: tuple[Any, ...], params: Params) -> Traced:
+    def run(
+        self, op: Op, inputs: tuple[Any, ...], params: Params, keep: bool
+    ) -> tuple[Traced, tuple[Traced, ...]]:
         values = tuple(x.values if self.owns(x) else x for x in inputs)
         mapped = tuple(self.owns(x) and x.mapped for x in inputs)
         if not any(mapped):
-            return _batched(self, op.call(*values, **params), False)
+            store = Extras() if keep and op.extra_names else None
+            out = bind(op, values, params, store) if store else op.call(*values, **params)
+            extras = tuple(_batched(self, e, False) for e in store.extras) if store else ()
+            return _batched(self, out, False), extras
         if op.batch is None and op.composed is not None:
-            return op.composed(*inputs, **params)  # type: ignore[return-value]  # a handle
+            composed: Any = op.composed(*inputs, **params)
+            return composed, ()
         if op.batch is None:
             raise LevelError(f"{op.name} has no batch rule, which vmap() needs; call it outside "
                              "of vmap(), or loop over the examples")
-        return _batched(self, op.batch(op, values, mapped, params), True)
+        return _batched(self, op.batch(op, values, mapped, params), True), ()
 
 
 def vmap(
@@ -81,6 +91,9 @@ def vmap(
     Source: `torch.func.vmap` and `jax.vmap`.
     """
 
+    if not isinstance(out_axes, int):
+        raise TypeError(f"vmap() was given out_axes {out_axes!r}; wanted one integer")
+
     def vectorized(*args: Any) -> Any:
         axes = _axis_of_each(in_axes, args)
         size = _batch_size(args, axes)
@@ -89,7 +102,9 @@ def vmap(
                      for x, axis in zip(args, axes, strict=True)]
             found = function(*given)
             if isinstance(found, (tuple, list)):
-                return type(found)(_out(level, y, size, out_axes) for y in found)
+                results = [_out(level, y, size, out_axes) for y in found]
+                named = hasattr(found, "_fields")
+                return type(found)(*results) if named else type(found)(results)
             return _out(level, found, size, out_axes)
 
     return vectorized
@@ -112,6 +127,10 @@ def _batch_size(args: Sequence[Any], axes: Sequence[int | None]) -> int:
         if not isinstance(x, Tensor):
             raise TypeError(f"vmap() was given argument {i} of type {type(x).__name__} with axis "
                             f"{axis}; wanted a Tensor, or None as its axis")
+        x._current_node("vmap()")  # refuses a handle that left another transform
+        if not isinstance(axis, int) or isinstance(axis, bool):
+            raise TypeError(f"vmap() was given axis {axis!r} for argument {i}; wanted an integer "
+                            "or None")
         if not -x.ndim <= axis < x.ndim:
             raise ValueError(f"vmap() was given axis {axis} for argument {i} of shape {x.shape}; "
                              "wanted one that it has")
@@ -135,6 +154,7 @@ def _out(level: Level, y: Any, size: int, axis: int) -> Tensor:
     if not isinstance(y, Tensor):
         raise TypeError(f"the function given to vmap() returned {type(y).__name__}; wanted a "
                         "Tensor, or a tuple of Tensors")
+    y._current_node("vmap()")
     values = y.values if isinstance(y, Batched) and level.owns(y) else y
     if not (isinstance(y, Batched) and level.owns(y) and y.mapped):
         values = recorded.broadcast_to(values, shape=(size, *values.shape))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
+from gtensor.engine.bind import Extras, bind
 from gtensor.engine.errors import LevelError
 from gtensor.engine.levels import Level, Traced, running, traced
 from gtensor.engine.namespaces import recorded
@@ -29,6 +30,9 @@ class Dual(Traced):
     def _copied(self) -> Dual:
         return _dual(self._level, self.primal, self.tangent)
 
+    def detach(self) -> Dual:
+        return _dual(self._level, self.primal.detach(), None)
+
 
 def _dual(level: Level, primal: Tensor, tangent: Tensor | None) -> Dual:
     handle: Dual = traced(Dual, level, primal.shape, primal.dtype, primal._device)
@@ -44,20 +48,26 @@ class _Directional(Level):
     def lift(self, x: Tensor) -> Dual:
         return _dual(self, x, None)
 
-    def run(self, op: Op, inputs: tuple[Any, ...], params: Params) -> Traced:
+    def run(
+        self, op: Op, inputs: tuple[Any, ...], params: Params, keep: bool
+    ) -> tuple[Traced, tuple[Traced, ...]]:
         primals = tuple(x.primal if self.owns(x) else x for x in inputs)
         tangents = tuple(x.tangent if self.owns(x) else None for x in inputs)
         moves = any(t is not None for t in tangents)
         if moves and op.tangent is None and op.composed is not None:
-            return op.composed(*inputs, **params)  # type: ignore[return-value]  # a handle
-        out = op.call(*primals, **params)
+            composed: Any = op.composed(*inputs, **params)
+            return composed, ()
+        store = Extras() if keep and op.extra_names else None
+        out = bind(op, primals, params, store) if store else op.call(*primals, **params)
+        # rules that derive by an extra result compute it anew, so it is a constant here
+        extras = tuple(_dual(self, e, None) for e in store.extras) if store else ()
         if not moves or not is_floating(out.dtype) and out.dtype.kind != "c":
-            return _dual(self, out, None)
+            return _dual(self, out, None), extras
         if op.tangent is None:
             raise LevelError(f"{op.name} has no tangent rule, which jvp() needs; detach() its "
                              "input to treat it as a constant")
         rule: Any = op.tangent  # typed for arrays, which handles stand for
-        return _dual(self, out, rule(recorded, primals, tangents, out, params))
+        return _dual(self, out, rule(recorded, primals, tangents, out, params)), extras
 
 
 def jvp(
@@ -85,6 +95,7 @@ def jvp(
         if not isinstance(out, Tensor):
             raise TypeError(f"the function given to jvp() returned {type(out).__name__}; wanted a "
                             "Tensor")
+        out._current_node("jvp()")  # refuses a handle that left another transform
         value, tangent = (out.primal, out.tangent) if isinstance(out, Dual) and level.owns(
             out) else (out, None)
     if tangent is None:
@@ -95,9 +106,14 @@ def jvp(
 def _check(primals: Sequence[Tensor], tangents: Sequence[Tensor]) -> None:
     """Raise unless there is one fitting tangent per primal."""
     for name, given in (("primals", primals), ("tangents", tangents)):
-        if not isinstance(given, (tuple, list)) or not all(isinstance(x, Tensor) for x in given):
+        if not isinstance(given, (tuple, list)):
             raise TypeError(f"jvp() was given {name} of type {type(given).__name__}; wanted a "
                             "tuple of Tensors")
+        for x in given:
+            if not isinstance(x, Tensor):
+                raise TypeError(f"jvp() was given {type(x).__name__} among its {name}; wanted "
+                                "Tensors (gt.asarray makes one)")
+            x._current_node("jvp()")
     if len(primals) != len(tangents):
         raise ValueError(f"jvp() was given {len(primals)} primals and {len(tangents)} tangents; "
                          "wanted one tangent per primal")

@@ -247,6 +247,7 @@ log_softmax_op = op(
     "log_softmax", cpu=_log_softmax_cpu, floating=True,
     gpu=_rows_path(raw("softmax.cu", "log_softmax_forward")),
     saves={"x": "out"}, backward=_log_softmax_backward, tangent=_log_softmax_tangent,
+    batch=unchanged,
     samples=_AXES, reference=lambda torch, x, axis: torch.log_softmax(x, axis),
     doc="x minus the logarithm of the sum of exp(x) along `axis` (from the end).",
 )

@@ -145,6 +145,7 @@ def set_item(x: Tensor, key: object, value: Operand) -> None:
     Raises before anything is written: IndexError for the key, ValueError for the value's shape,
     TypeError for its dtype.
     """
+    in_place.refuse_traced(x, "x[key] = value")
     tracked = x.requires_grad or (isinstance(value, Tensor) and value.requires_grad)
     parts, indices = normalized(x, key, tracked)
     given = given_values(value, x.device, "x[key] = value")

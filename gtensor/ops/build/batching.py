@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from gtensor.engine.namespaces import recorded
 from gtensor.engine.tensor import Tensor
 
@@ -27,7 +29,8 @@ def broadcasting(op: Op, inputs: Inputs, mapped: Mapped, params: Params) -> Tens
 
 def aligned(inputs: Inputs, mapped: Mapped) -> list[Any]:
     """The inputs, with axes of size 1 behind the batch axis where an example has fewer axes."""
-    ndim = max(x.ndim - m for x, m in zip(inputs, mapped, strict=True) if isinstance(x, Tensor))
+    ndim = max(np.ndim(x) if not isinstance(x, Tensor) else x.ndim - m
+               for x, m in zip(inputs, mapped, strict=True))
     found = []
     for x, m in zip(inputs, mapped, strict=True):
         if m and x.ndim - 1 < ndim:

@@ -11,6 +11,7 @@ from gtensor.backend.kernels import elementwise
 from gtensor.engine.op import op
 from gtensor.engine.samples import Sample, alike, apart, complex_normal, unary
 from gtensor.engine.tensor import Tensor
+from gtensor.ops.build.batching import unchanged
 from gtensor.ops.build.fused import fused
 from gtensor.ops.build.path_builders import cupy_function, ufunc
 
@@ -41,6 +42,7 @@ conj = op(
     "conj", cpu=ufunc(np.conjugate), gpu=cupy_function("conj"), complex=True,
     backward=lambda ns, step, g: step.give(0, ns.conj(g) if g.dtype.kind == "c" else g),
     tangent=lambda ns, primals, tangents, out, params: ns.conj(tangents[0]),
+    batch=unchanged,
     samples=_both(), reference=lambda torch, x: torch.conj(x).resolve_conj(),
     doc="The complex conjugate, elementwise; real values as they are.",
 )
@@ -49,6 +51,7 @@ real = op(  # of a complex input the gradient has the real dtype here: the step 
     "real", cpu=_part("real"), gpu=_part("real"), view=True, complex=True,
     backward=lambda ns, step, g: step.give(0, g),
     tangent=lambda ns, primals, tangents, out, params: ns.real(tangents[0]),
+    batch=unchanged,
     samples=_both(), reference=lambda torch, x: torch.real(x),
     doc="The real part, elementwise: a view of x; of a real x, x itself.",
 )
@@ -57,6 +60,7 @@ imag_op = op(
     "imag", cpu=_part("imag"), gpu=_part("imag"), view=True, complex=True,
     backward=lambda ns, step, g: step.give(0, ns.multiply(g, 1j)),
     tangent=lambda ns, primals, tangents, out, params: ns.imag(tangents[0]),
+    batch=unchanged,
     samples=unary(complex_normal), reference=lambda torch, x: torch.imag(x),
     doc="The imaginary part of a complex tensor, elementwise: a view of x.",
 )
@@ -111,7 +115,7 @@ def _abs_tangent(
 
 abs = op(
     "abs", cpu=ufunc(np.absolute), gpu=cupy_function("absolute"), complex=True,
-    backward=_abs_backward, tangent=_abs_tangent, saves={"x": "x"},
+    backward=_abs_backward, tangent=_abs_tangent, batch=unchanged, saves={"x": "x"},
     samples=[*unary(apart), *unary(complex_normal)], reference=lambda torch, x: torch.abs(x),
     doc="|x|, elementwise; the gradient at 0 is 0.",
 )

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 from math import prod
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from gtensor.engine.op import op
+from gtensor.engine.namespaces import recorded
+from gtensor.engine.op import Op, op
 from gtensor.engine.samples import Sample
 from gtensor.engine.tensor import Tensor
 from gtensor.ops.build.arguments import same_dtype
+from gtensor.ops.build.batching import Inputs, Mapped, aligned, broadcasting
 from gtensor.ops.build.path_builders import placed
-from gtensor.ops.linalg.matrix_products import matmul_cpu, matmul_gpu, swapped
+from gtensor.ops.linalg.matrix_products import matmul_cpu, matmul_gpu, matmul_op, swapped
 
 if TYPE_CHECKING:
     from gtensor.backend import Device
@@ -132,10 +134,39 @@ def _grad_weight_tangent(
     return terms[0] if len(terms) == 1 else ns.add(*terms)
 
 
+# -- examples, each with a weight of its own -------------------------------------------------------
+
+
+def _turned(x: Any) -> Any:
+    """The last two axes swapped."""
+    return recorded.permute_dims(x, axes=(*range(-x.ndim, -2), -1, -2))
+
+
+def _linear_batch(op: Op, inputs: Inputs, mapped: Mapped, params: Params) -> Tensor:
+    x, weight, bias = inputs
+    if not (mapped[1] or mapped[2]):
+        return op.call(x, weight, bias)
+    row = x.ndim - mapped[0] == 1
+    if row:
+        x = recorded.reshape(x, shape=(*x.shape[:-1], 1, x.shape[-1]))
+    y = broadcasting(matmul_op, (x, _turned(weight)), mapped[:2], {})  # (batch, ..., rows, out)
+    if row:
+        y = recorded.reshape(y, shape=(*y.shape[:-2], y.shape[-1]))
+    batched = mapped[0] or mapped[1]
+    return y if bias is None else recorded.add(*aligned((y, bias), (batched, mapped[2])))
+
+
+def _grad_weight_batch(op: Op, inputs: Inputs, mapped: Mapped, params: Params) -> Tensor:
+    g, x = (recorded.reshape(a, shape=(*a.shape[:m], prod(a.shape[m:-1]), a.shape[-1]))
+            for a, m in zip(inputs, mapped, strict=True))
+    return recorded.matmul(_turned(g), x)  # (batch, out, in)
+
+
 linear_grad_weight = op(
     "linear_grad_weight",
     **placed(_grad_weight_path(matmul_cpu), _grad_weight_path(matmul_gpu)),
     saves={"g": "x", "x": "g"}, backward=_grad_weight_backward, tangent=_grad_weight_tangent,
+    batch=_grad_weight_batch,
     samples=[Sample(((4, 3), (4, 5))), Sample(((2, 4, 3), (2, 4, 5))), Sample(((3,), (5,))),
              Sample(((0, 3), (0, 5)))],
     reference=lambda torch, g, x: g.reshape(-1, g.shape[-1]).T @ x.reshape(-1, x.shape[-1]),
@@ -145,6 +176,7 @@ linear_grad_weight = op(
 linear_op = op(
     "linear", **placed(_linear_path(matmul_cpu), _linear_path(matmul_gpu)),
     saves={"x": "weight", "weight": "x"}, backward=_linear_backward, tangent=_linear_tangent,
+    batch=_linear_batch,
     samples=[Sample(((4, 3), (5, 3), (5,))), Sample(((4, 3), (5, 3), None)),
              Sample(((2, 4, 3), (5, 3), (5,))), Sample(((3,), (5, 3), (5,))),
              Sample(((0, 3), (5, 3), (5,))), Sample(((2, 1), (1, 1), (1,)))],
