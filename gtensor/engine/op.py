@@ -244,8 +244,9 @@ def op(
         view: the output may share its input's memory.
         moves: the output may be on another device than the inputs.
         floating: integer inputs are converted to the default float dtype first.
-        batch: `rule(op, inputs, mapped, params) -> output`, for `vmap`: where `mapped`, an input's
-            first axis is that of the examples, as it must be of the output.
+        batch: `rule(ns, run, inputs, mapped, params) -> output`, for `vmap`: where `mapped`, an
+            input's first axis is that of the examples, as it must be of the output; `run` is the op
+            (see `gtensor.ops.build.batching`).
         variadic: takes any number of inputs, all treated alike; behind inputs with names of their
             own, the last name is that of all further ones, which get no gradient.
         owns: the paths return new memory, never an input, a view (without `view=True`), or an array

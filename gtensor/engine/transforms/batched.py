@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from gtensor.engine.bind import Extras, bind
@@ -67,7 +68,15 @@ class _Vectorized(Level):
         if op.batch is None:
             raise LevelError(f"{op.name} has no batch rule, which vmap() needs; call it outside "
                              "of vmap(), or loop over the examples")
-        return _batched(self, op.batch(op, values, mapped, params), True), ()
+        if not op.extra_names:
+            return _batched(self, op.batch(recorded, op.call, values, mapped, params), True), ()
+        out, *found = op.batch(recorded, partial(_with_extras, op), values, mapped, params)
+        return _batched(self, out, True), tuple(_batched(self, e, True) for e in found)
+
+
+def _with_extras(op: Op, *inputs: Any, **params: Any) -> tuple[Tensor, ...]:
+    store = Extras()
+    return bind(op, inputs, params, store), *store.extras
 
 
 def vmap(

@@ -1,8 +1,11 @@
 """Batch rules by kind: how an op runs on values whose first axis is that of the examples.
 
-A rule `batch(op, inputs, mapped, params)` is given the inputs of all examples; where `mapped`, the
-first axis is the batch. It returns the output with the batch axis first, by a call of the op itself
-wherever that is possible: parameters count axes from the end.
+A rule `batch(ns, run, inputs, mapped, params)` is given the inputs of all examples; where `mapped`,
+the first axis is the batch. It returns the output with the batch axis first, by a call of the op
+itself, `run(*inputs, **params)`, wherever that is possible: parameters count axes from the end.
+Other ops it finds in the namespace `ns`. As a backward rule it is written once for raw arrays and
+for Tensors. Of an op with extra results, `run` returns the tuple of output and extras, and so does
+the rule, each with the batch axis first.
 """
 
 from __future__ import annotations
@@ -11,61 +14,62 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from gtensor.engine.namespaces import recorded
-from gtensor.engine.tensor import Tensor
-
 if TYPE_CHECKING:
-    from gtensor.backend.typing import Params
-    from gtensor.engine.op import Op
+    from gtensor.backend.typing import Params, Path
+    from gtensor.engine.typing import Namespace
 
 Inputs = tuple[Any, ...]
 Mapped = tuple[bool, ...]
 
 
-def broadcasting(op: Op, inputs: Inputs, mapped: Mapped, params: Params) -> Tensor:
+def broadcasting(
+    ns: Namespace, run: Path, inputs: Inputs, mapped: Mapped, params: Params
+) -> Any:
     """Of ops that broadcast their inputs (products: but the last two axes), aligned at the end."""
-    return op.call(*aligned(inputs, mapped), **params)
+    return run(*aligned(ns, inputs, mapped), **params)
 
 
-def aligned(inputs: Inputs, mapped: Mapped) -> list[Any]:
+def aligned(ns: Namespace, inputs: Inputs, mapped: Mapped) -> list[Any]:
     """The inputs, with axes of size 1 behind the batch axis where an example has fewer axes."""
-    ndim = max(np.ndim(x) if not isinstance(x, Tensor) else x.ndim - m
-               for x, m in zip(inputs, mapped, strict=True))
+    ndim = max(np.ndim(x) - m for x, m in zip(inputs, mapped, strict=True))
     found = []
     for x, m in zip(inputs, mapped, strict=True):
         if m and x.ndim - 1 < ndim:
             ones = (1,) * (ndim - x.ndim + 1)
-            x = recorded.reshape(x, shape=(x.shape[0], *ones, *x.shape[1:]))
+            x = ns.reshape(x, shape=(x.shape[0], *ones, *x.shape[1:]))
         found.append(x)
     return found
 
 
-def unchanged(op: Op, inputs: Inputs, mapped: Mapped, params: Params) -> Tensor:
+def unchanged(ns: Namespace, run: Path, inputs: Inputs, mapped: Mapped, params: Params) -> Any:
     """Of ops of one input whose parameters name axes from the end: the op itself."""
-    return op.call(*inputs, **params)
+    return run(*inputs, **params)
 
 
-def to_shape(op: Op, inputs: Inputs, mapped: Mapped, params: Params) -> Tensor:
+def to_shape(ns: Namespace, run: Path, inputs: Inputs, mapped: Mapped, params: Params) -> Any:
     """Of reshape: the batch axis stays before the shape."""
-    return op.call(*inputs, shape=(inputs[0].shape[0], *params["shape"]))
+    return run(*inputs, shape=(inputs[0].shape[0], *params["shape"]))
 
 
-def broadcast_shape(op: Op, inputs: Inputs, mapped: Mapped, params: Params) -> Tensor:
+def broadcast_shape(
+    ns: Namespace, run: Path, inputs: Inputs, mapped: Mapped, params: Params
+) -> Any:
     """Of broadcast_to: new axes come behind the batch axis."""
     (x,) = inputs
     size, *axes = x.shape
     ones = (1,) * (len(params["shape"]) - len(axes))
-    return op.call(recorded.reshape(x, shape=(size, *ones, *axes)),
-                   shape=(size, *params["shape"]))
+    return run(ns.reshape(x, shape=(size, *ones, *axes)), shape=(size, *params["shape"]))
 
 
-def in_order(op: Op, inputs: Inputs, mapped: Mapped, params: Params) -> Tensor:
+def in_order(ns: Namespace, run: Path, inputs: Inputs, mapped: Mapped, params: Params) -> Any:
     """Of permute_dims: the batch axis stays first."""
     (x,) = inputs
-    return op.call(x, axes=(-x.ndim, *params["axes"]))
+    return run(x, axes=(-x.ndim, *params["axes"]))
 
 
-def whole_axis_first(op: Op, inputs: Inputs, mapped: Mapped, params: Params) -> Tensor:
+def whole_axis_first(
+    ns: Namespace, run: Path, inputs: Inputs, mapped: Mapped, params: Params
+) -> Any:
     """Of slice and its adjoint: the key selects within each example."""
     shape = {"shape": (inputs[0].shape[0], *params["shape"])} if "shape" in params else {}
-    return op.call(*inputs, key=(slice(None), *params["key"]), **shape)
+    return run(*inputs, key=(slice(None), *params["key"]), **shape)

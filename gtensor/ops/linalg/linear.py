@@ -5,14 +5,13 @@ from __future__ import annotations
 from math import prod
 from typing import TYPE_CHECKING, Any
 
-from gtensor.engine.namespaces import recorded
-from gtensor.engine.op import Op, op
+from gtensor.engine.op import op
 from gtensor.engine.samples import Sample
 from gtensor.engine.tensor import Tensor
 from gtensor.ops.build.arguments import same_dtype
 from gtensor.ops.build.batching import Inputs, Mapped, aligned, broadcasting
 from gtensor.ops.build.path_builders import placed
-from gtensor.ops.linalg.matrix_products import matmul_cpu, matmul_gpu, matmul_op, swapped
+from gtensor.ops.linalg.matrix_products import matmul_cpu, matmul_gpu, swapped
 
 if TYPE_CHECKING:
     from gtensor.backend import Device
@@ -137,29 +136,34 @@ def _grad_weight_tangent(
 # -- examples, each with a weight of its own -------------------------------------------------------
 
 
-def _turned(x: Any) -> Any:
+def _turned(ns: Namespace, x: Any) -> Any:
     """The last two axes swapped."""
-    return recorded.permute_dims(x, axes=(*range(-x.ndim, -2), -1, -2))
+    return ns.permute_dims(x, axes=(*range(-x.ndim, -2), -1, -2))
 
 
-def _linear_batch(op: Op, inputs: Inputs, mapped: Mapped, params: Params) -> Tensor:
+def _linear_batch(
+    ns: Namespace, run: Path, inputs: Inputs, mapped: Mapped, params: Params
+) -> Any:
     x, weight, bias = inputs
     if not (mapped[1] or mapped[2]):
-        return op.call(x, weight, bias)
+        return run(x, weight, bias)
     row = x.ndim - mapped[0] == 1
     if row:
-        x = recorded.reshape(x, shape=(*x.shape[:-1], 1, x.shape[-1]))
-    y = broadcasting(matmul_op, (x, _turned(weight)), mapped[:2], {})  # (batch, ..., rows, out)
+        x = ns.reshape(x, shape=(*x.shape[:-1], 1, x.shape[-1]))
+    # (batch, ..., rows, out)
+    y = broadcasting(ns, ns.matmul, (x, _turned(ns, weight)), mapped[:2], {})
     if row:
-        y = recorded.reshape(y, shape=(*y.shape[:-2], y.shape[-1]))
+        y = ns.reshape(y, shape=(*y.shape[:-2], y.shape[-1]))
     batched = mapped[0] or mapped[1]
-    return y if bias is None else recorded.add(*aligned((y, bias), (batched, mapped[2])))
+    return y if bias is None else ns.add(*aligned(ns, (y, bias), (batched, mapped[2])))
 
 
-def _grad_weight_batch(op: Op, inputs: Inputs, mapped: Mapped, params: Params) -> Tensor:
-    g, x = (recorded.reshape(a, shape=(*a.shape[:m], prod(a.shape[m:-1]), a.shape[-1]))
+def _grad_weight_batch(
+    ns: Namespace, run: Path, inputs: Inputs, mapped: Mapped, params: Params
+) -> Any:
+    g, x = (ns.reshape(a, shape=(*a.shape[:m], prod(a.shape[m:-1]), a.shape[-1]))
             for a, m in zip(inputs, mapped, strict=True))
-    return recorded.matmul(_turned(g), x)  # (batch, out, in)
+    return ns.matmul(_turned(ns, g), x)  # (batch, out, in)
 
 
 linear_grad_weight = op(
