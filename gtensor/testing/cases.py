@@ -11,10 +11,10 @@ import numpy as np
 
 from gtensor.backend import Device
 from gtensor.engine.context import no_grad
-from gtensor.engine.gradients import grad
 from gtensor.engine.op import Op
 from gtensor.engine.samples import Sample
 from gtensor.engine.tensor import FLOATING, Tensor, wrap
+from gtensor.func.gradients import grad
 from gtensor.ops.build import formula_numpy, path_builders
 from gtensor.testing.compare import CheckError, to_numpy
 
