@@ -99,8 +99,9 @@ def jvp_batched(
               if s is not None}
     if len(set(counts.values())) != 1:
         found = ", ".join(f"{n} for {path}" for path, n in counts.items())
-        raise ValueError(f"jvp_batched() was given {found or 'no'} shadows; wanted the same number "
-                         "for each argument, and for one at least")
+        raise ValueError(f"jvp_batched() was given shadows for {len(counts)} arguments"
+                         f"{': ' * bool(found)}{found}; wanted them for one at least, and the same "
+                         "number for each")
     return along_all("jvp_batched()", function, primals, stacked, has_aux, chunk_size)
 
 

@@ -7,7 +7,7 @@ from itertools import accumulate
 from typing import Any
 
 from gtensor.array.creation import eye
-from gtensor.engine.tensor import Tensor, zeros
+from gtensor.engine.tensor import Tensor, is_floating, zeros
 from gtensor.func.batching import ChunkSize, check_chunk_size, in_chunks, joined, moved_axis
 from gtensor.func.forward import along_all, jvp
 from gtensor.func.gradients import grad, vjp
@@ -38,7 +38,7 @@ def jacfwd(
 
     def jacobian(*args: Any, **kwargs: Any) -> Any:
         part, chosen = _function_of(function, argnums, args, kwargs)
-        inputs = _inputs("jacfwd()", chosen)
+        inputs = _inputs("jacfwd()", argnums, chosen)
         starts = [0, *accumulate(x.size for x in inputs)]
 
         def columns(start: int, stop: int) -> tuple[Any, ...]:
@@ -77,7 +77,7 @@ def jacrev(
 
     def jacobian(*args: Any, **kwargs: Any) -> Any:
         part, chosen = _function_of(function, argnums, args, kwargs)
-        _inputs("jacrev()", chosen)
+        _inputs("jacrev()", argnums, chosen)
         value, pullback, *aux = vjp(part, *chosen, has_aux=has_aux)
         found = _rows(value, pullback, argnums, chunk_size)
         return (found, *aux) if has_aux else found
@@ -122,7 +122,7 @@ def jacobian(
 
     def whole(*args: Any, **kwargs: Any) -> Any:
         part, chosen = _function_of(function, argnums, args, kwargs)
-        columns = sum(x.size for x in _inputs("jacobian()", chosen))
+        columns = sum(x.size for x in _inputs("jacobian()", argnums, chosen))
         value, pullback, *aux = vjp(part, *chosen, has_aux=has_aux)
         if sum(y.size for _, y in leaves(value)) > columns:
             del value, pullback, aux  # and with them the graph
@@ -175,7 +175,7 @@ def _function_of(
     function: Callable[..., Any], argnums: Argnums, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> tuple[Callable[..., Any], list[Tree]]:
     """The function of the arguments at argnums alone, and these arguments."""
-    positions = [argnums] if isinstance(argnums, int) else list(argnums)
+    positions = _positions(argnums)
     for i in positions:
         if not -len(args) <= i < len(args):
             raise ValueError(f"a derivative by argument {i} was asked of a call with {len(args)} "
@@ -190,15 +190,22 @@ def _function_of(
     return part, [args[i] for i in positions]
 
 
-def _inputs(name: str, chosen: list[Tree]) -> list[Tensor]:
-    found = [x for tree in chosen for _, x in leaves(tree)]
-    for x in found:
+def _inputs(name: str, argnums: Argnums, chosen: list[Tree]) -> list[Tensor]:
+    found = [leaf for i, tree in zip(_positions(argnums), chosen, strict=True)
+             for leaf in leaves(tree, f"argument {i}")]
+    for path, x in found:
         if not isinstance(x, Tensor):
-            raise TypeError(f"{name} was given {type(x).__name__} among the arguments to "
-                            "differentiate; wanted Tensors")
+            raise TypeError(f"{name} was given {type(x).__name__} as {path}; wanted a Tensor")
+        if not is_floating(x.dtype):
+            raise TypeError(f"{name} was given {path} of dtype {x.dtype}; wanted a floating-point "
+                            "one")
     if not found:
         raise TypeError(f"{name} was given no tensor to differentiate; wanted one at least")
-    return found
+    return [x for _, x in found]
+
+
+def _positions(argnums: Argnums) -> Sequence[int]:
+    return [argnums] if isinstance(argnums, int) else argnums
 
 
 def _single(argnums: Argnums, trees: tuple[Tree, ...]) -> Tree:

@@ -94,6 +94,11 @@ def _with_extras(op: Op, *inputs: Any, **params: Any) -> tuple[Tensor, ...]:
     return bind(op, inputs, params, store), *store.extras
 
 
+def vectorizing() -> bool:
+    """Whether a `vmap` is running in this thread."""
+    return any(isinstance(level, Vectorized) for level in STATE.levels)
+
+
 def drawn(name: str, shape: tuple[int, ...], draw: Callable[[tuple[int, ...]], Tensor]) -> Tensor:
     """`draw(shape)`, random values, as the running `vmap`s with their `randomness` want them.
 

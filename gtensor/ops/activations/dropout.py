@@ -12,11 +12,14 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from gtensor.array.creation import ones
 from gtensor.backend import Device, host
 from gtensor.backend.kernels import elementwise
+from gtensor.engine.namespaces import recorded
 from gtensor.engine.op import op
 from gtensor.engine.samples import unary
 from gtensor.engine.tensor import Tensor
+from gtensor.engine.transforms.batched import drawn, vectorizing
 from gtensor.ops.build.arguments import refuse_unsupported
 from gtensor.ops.build.cpu_tiles import computed_in, masked
 from gtensor.ops.build.pointwise import partial, pointwise
@@ -143,7 +146,8 @@ def dropout(
     """Each element 0 with probability p, else divided by 1 - p; the input itself if not training.
 
     The mask follows from `seed` and is never stored. By default the seed is drawn from the
-    generator that `gtensor.manual_seed` sets. `inplace` must be False.
+    generator that `gtensor.manual_seed` sets; within `vmap` its `randomness` decides.
+    `inplace` must be False.
 
     Source: Srivastava et al., "Dropout: a simple way to prevent neural networks from overfitting",
     2014.
@@ -157,6 +161,10 @@ def dropout(
                         "floating-point dtype")
     if not training or p == 0.0:
         return input
+    if seed is None and vectorizing():
+        return recorded.multiply(input, drawn("dropout", input.shape, lambda shape: dropout_op(
+            ones(shape, dtype=input.dtype, device=input.device), p=float(p),
+            seed=fresh_seed(input.device, "dropout"))))
     if seed is None:
         seed = fresh_seed(input.device, "dropout")
     return dropout_op(input, p=float(p), seed=seed)
