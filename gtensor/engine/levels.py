@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 import numpy as np
 
-from gtensor.engine.context import STATE
+from gtensor.engine.context import STATE, grad_enabled
 from gtensor.engine.errors import LevelError
 from gtensor.engine.stand_in import StandIn
 from gtensor.engine.storage import Storage
@@ -134,7 +134,7 @@ class Level:
             self.refuse_write(op.name)
         nodes = tuple(x._node if self.owns(x) else None for x in inputs)
         mask = sum(1 << i for i, node in enumerate(nodes) if node is not None)
-        tracked = mask != 0 and self.grad_enabled and STATE.grad_enabled
+        tracked = mask != 0 and self.grad_enabled and grad_enabled()
         if tracked and (op.backward is None or op.saves_extras) and op.composed is not None:
             return op.composed(*inputs, **params)
         result, extras = self.run(op, inputs, params, tracked or store is not None)
