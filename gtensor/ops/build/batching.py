@@ -29,6 +29,9 @@ def broadcasting(
     return run(*aligned(ns, inputs, mapped), **params)
 
 
+broadcasting.writes = True  # type: ignore[attr-defined]  # it hands on a buffer to write
+
+
 def aligned(ns: Namespace, inputs: Inputs, mapped: Mapped) -> list[Any]:
     """The inputs, with axes of size 1 behind the batch axis where an example has fewer axes."""
     ndim = max(np.ndim(x) - m for x, m in zip(inputs, mapped, strict=True))
@@ -44,6 +47,9 @@ def aligned(ns: Namespace, inputs: Inputs, mapped: Mapped) -> list[Any]:
 def unchanged(ns: Namespace, run: Path, inputs: Inputs, mapped: Mapped, params: Params) -> Any:
     """Of ops of one input whose parameters name axes from the end: the op itself."""
     return run(*inputs, **params)
+
+
+unchanged.writes = True  # type: ignore[attr-defined]
 
 
 def to_shape(ns: Namespace, run: Path, inputs: Inputs, mapped: Mapped, params: Params) -> Any:

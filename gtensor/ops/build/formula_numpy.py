@@ -454,7 +454,7 @@ def _general(
 
 
 def _large(
-    program: Program, name: str, arrays: tuple[ndarray, ...], out: Array | None, params: Params
+    program: Program, name: str, arrays: tuple[Any, ...], out: Array | None, params: Params
 ) -> Array:
     """Arrays of one shape and dtype that take several tiles."""
     fresh = out is None
