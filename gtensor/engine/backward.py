@@ -79,7 +79,7 @@ def gradients(
 def _step(node: Node, wanted: set[Node] | None, create_graph: bool, batched: bool) -> Any:
     """What the rules of a walk from that node see."""
     if batched:
-        from gtensor.engine.transforms.stacked import StackedStep
+        from gtensor.engine.stacked import StackedStep
 
         return StackedStep(wanted)
     return RecordedStep(wanted) if create_graph or node.level is not None else RawStep(wanted)

@@ -28,7 +28,7 @@ def _ndim(x: Any) -> int:
     if type(x) in _SINGLE:
         return 0
     try:
-        return x.ndim  # type: ignore[no-any-return]
+        return x.ndim
     except AttributeError:
         return np.ndim(x)
 
