@@ -25,10 +25,7 @@ class HostDevice(Device):
 
     type = "cpu"
     array_type = np.ndarray
-
-    @property
-    def xp(self) -> Any:
-        return np
+    xp: Any = np
 
     def empty(self, shape: tuple[int, ...], dtype: DTypeLike, label: str = "") -> np.ndarray:
         if not isinstance(dtype, np.dtype) or dtype.kind not in NUMBERS:

@@ -11,11 +11,11 @@ from threading import RLock
 from typing import TYPE_CHECKING, Any
 
 from gtensor.engine.context import grad_enabled, grad_mode, record_ops
-from gtensor.engine.errors import GradientError
+from gtensor.engine.errors import GradientError, LevelError
 from gtensor.engine.namespaces import public, recorded
 from gtensor.engine.slots import RawStep, RecordedStep, call_hooks
 from gtensor.engine.storage import Storage
-from gtensor.engine.tape import CONSUMED, FREE, WALKED, Node, Record, overwritten
+from gtensor.engine.tape import CONSUMED, FREE, WALKED, Leaf, Node, Record, overwritten
 from gtensor.engine.tensor import Tensor, check_like, wrap
 from gtensor.system.bus import bus, heard, phase
 from gtensor.system.bus import here as scope
@@ -32,13 +32,18 @@ free_at_forks(_claims, _commits)
 _committing = False  # the thread that holds `_commits` is in the middle of a commit
 
 
-def backward(root: Tensor, grad: Tensor | None, create_graph: bool, keep: bool) -> None:
+def backward(
+    root: Tensor, grad: Tensor | None, create_graph: bool, keep: bool, batched: bool
+) -> None:
     """See `Tensor.backward`."""
     node = root_node(root, "backward()")
-    seed = _seed(root, node, grad)
+    seed = _seed(root, node, grad, batched)
     records, leaves = _reached([node])
     kept = [*leaves, *[r for r in records if r.retain]]
-    grads = _walk([(node, seed)], records, kept, None, create_graph, keep)
+    if batched:
+        _check_batched(kept, seed.shape[0], create_graph)
+    step = _step(node, None, create_graph, batched)
+    grads = _walk([(node, seed)], records, kept, step, create_graph, keep)
     _commit(kept, grads, create_graph)
 
 
@@ -51,26 +56,40 @@ def gradients(
     grad_outputs: Sequence[Tensor | None],
     create_graph: bool,
     keep: bool,
+    batched: bool = False,
 ) -> list[Tensor | None]:
-    """Gradients of the outputs' sum at the target nodes, None if unused; writes no `.grad`."""
+    """Gradients of the outputs' sum at the target nodes, None if unused; writes no `.grad`.
+
+    If `batched`, N at once: the gradients given and found are stacks along a first axis.
+    """
     seeds = []
     for output, grad in zip(outputs, grad_outputs, strict=True):
         node = root_node(output, "grad()")
-        seeds.append((node, _seed(output, node, grad)))
+        seeds.append((node, _seed(output, node, grad, batched)))
     records, _ = _reached([node for node, _ in seeds])
     wanted = _leading_to(set(targets), records)
     for record in records:  # checked last: another thread may be consuming them
         if record.state == CONSUMED:  # its parents are cleared, so a path to a target may be lost
             raise GradientError(_refusal(record))
     records = [r for r in records if r in wanted]
-    return _walk(seeds, records, targets, wanted, create_graph, keep)
+    step = _step(seeds[0][0], wanted, create_graph, batched)
+    return _walk(seeds, records, targets, step, create_graph, keep)
+
+
+def _step(node: Node, wanted: set[Node] | None, create_graph: bool, batched: bool) -> Any:
+    """What the rules of a walk from that node see."""
+    if batched:
+        from gtensor.engine.stacked import StackedStep
+
+        return StackedStep(wanted)
+    return RecordedStep(wanted) if create_graph or node.level is not None else RawStep(wanted)
 
 
 def _walk(
     seeds: list[tuple[Node, Tensor]],
     records: list[Record],
     kept: Sequence[Node],
-    wanted: set[Node] | None,
+    step: Any,
     create_graph: bool,
     keep: bool,
 ) -> list[Tensor | None]:
@@ -81,10 +100,10 @@ def _walk(
     listening = bool(bus.listeners)
     if listening and scope.phase != "backward":
         with phase("backward"):
-            return _walk(seeds, records, kept, wanted, create_graph, keep)
+            return _walk(seeds, records, kept, step, create_graph, keep)
     keepers = dict.fromkeys(kept)  # ordered, so that walks are deterministic
     level = seeds[0][0].level
-    step: Any = RecordedStep(wanted) if create_graph or level is not None else RawStep(wanted)
+    wanted: set[Node] | None = step.wanted
     take = step.slots.pop
     held: dict[Node, Any] = {}
     holding = Record in map(type, keepers)
@@ -260,8 +279,10 @@ def root_node(tensor: Tensor, reader: str) -> Node:
     return tensor._tracked_node(reader)
 
 
-def _seed(root: Tensor, node: Node, grad: Tensor | None) -> Tensor:
+def _seed(root: Tensor, node: Node, grad: Tensor | None, batched: bool) -> Tensor:
     """The gradient that the walk starts from: the caller's, or 1 for one element."""
+    if batched:
+        return _stacked_seed(node, grad)
     if grad is None:
         if root.size != 1:
             raise GradientError(f"backward() of a tensor of shape {root.shape} without a gradient; "
@@ -275,6 +296,31 @@ def _seed(root: Tensor, node: Node, grad: Tensor | None) -> Tensor:
         raise TypeError(f"the gradient given is {type(grad).__name__}; wanted a Tensor")
     check_like("a gradient", grad, node)
     return grad
+
+
+def _stacked_seed(node: Node, grad: Tensor | None) -> Tensor:
+    """N gradients along a first axis."""
+    if not isinstance(grad, Tensor) or not grad.ndim:
+        given = type(grad).__name__ if not isinstance(grad, Tensor) else "one of shape ()"
+        raise TypeError(f"a batched backward() was given {given} as gradients; wanted a Tensor of "
+                        f"shape (N, ...) with N gradients of shape {node.shape}")
+    if node.level is not None:
+        raise LevelError("a batched backward() was called within a transform; wanted vmap() there")
+    check_like("a stack of gradients", grad, Leaf(
+        (grad.shape[0], *node.shape), node.dtype, node.device))
+    return grad
+
+
+def _check_batched(kept: Sequence[Node], count: int, create_graph: bool) -> None:
+    """Raise unless N gradients can be added to each `.grad`."""
+    if create_graph:
+        raise GradientError("backward(batched=True) was given create_graph=True; wanted vmap() of "
+                            "a pullback for gradients that are differentiated")
+    for node in kept:
+        if node.grad is not None and node.grad.shape != (count, *node.shape):
+            raise GradientError(
+                f"a leaf of shape {node.shape} has a gradient of shape {node.grad.shape}, to which "
+                f"{count} gradients would be added; set its .grad to None first")
 
 
 def _commit(kept: Sequence[Node], grads: Sequence[Tensor | None], create_graph: bool) -> None:

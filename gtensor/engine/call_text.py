@@ -15,6 +15,7 @@ import numpy as np
 
 from gtensor.engine import bind as general
 from gtensor.engine.context import grad_enabled
+from gtensor.engine.levels import TRACED, on_level
 from gtensor.engine.storage import FRESH, Storage
 from gtensor.engine.tape import FREE, Record, next_seq
 from gtensor.engine.tensor import Tensor, wrap
@@ -33,7 +34,8 @@ SCOPE: dict[str, Any] = {  # what the texts name
     "bind": general.bind, "bus": bus, "carries_gradient": general.carries_gradient,
     "constant": general.constant, "float32": general.FLOAT32_CONSTANTS, "frame_at": sys._getframe,
     "grad_enabled": grad_enabled, "heard": heard, "here": here, "last": last,
-    "ndarray": np.ndarray, "new": object.__new__, "next_seq": next_seq, "saves": general.saves,
+    "ndarray": np.ndarray, "new": object.__new__, "next_seq": next_seq, "on_level": on_level,
+    "saves": general.saves, "TRACED": TRACED,
     "saving": general.saving,
     "settings": settings, "storage_of": general.storage_of, "user_frame": user_frame, "wrap": wrap,
 }
@@ -61,7 +63,7 @@ _TENSOR = """\
     except AttributeError:  # not a Tensor; `try` costs less than a check
         return bind(op, ({inputs}), {params})
     if storage is not FRESH and (x{i}._device is not HOST or x{i}._version != storage.version):
-        return bind(op, ({inputs}), {params})
+        return (on_level if storage is TRACED else bind)(op, ({inputs}), {params})
 """
 _FLOATING = """\
     if a{i}.dtype is not FLOAT32 and a{i}.dtype.kind in 'biu':

@@ -23,9 +23,11 @@ _Block: TypeAlias = "tuple[object, bool, _Block | None]"
 
 
 _recording = ContextVar("grad_enabled", default=True)
-grad_enabled = _recording.get  # for hot paths: a third of what `STATE` costs
+grad_enabled = _recording.get  # whether this thread (or asynchronous task) records ops
 record_ops = _recording.set
 _blocks: ContextVar[_Block | None] = ContextVar("blocks", default=None)
+innermost = _blocks.get  # the innermost `grad_mode` of this thread or task
+_set_innermost = _blocks.set
 
 
 class _State(threading.local):
@@ -33,24 +35,6 @@ class _State(threading.local):
     differentiated: frozenset[Node] = frozenset()  # arguments of functions that `grad` is running
     levels: tuple[Level, ...] = ()  # of the running transforms, innermost last
     apart: set[int] | None = None  # `seq` of nodes that depend on none of `differentiated`
-
-    @property
-    def grad_enabled(self) -> bool:
-        """Whether this thread (or asynchronous task) records ops."""
-        return _recording.get()
-
-    @grad_enabled.setter
-    def grad_enabled(self, enabled: bool) -> None:
-        _recording.set(enabled)
-
-    @property
-    def block(self) -> _Block | None:
-        """The innermost `grad_mode` of this thread or task."""
-        return _blocks.get()
-
-    @block.setter
-    def block(self, block: _Block | None) -> None:
-        _blocks.set(block)
 
 
 STATE = _State()
@@ -62,6 +46,13 @@ def execute(op: Op, device: Device, arrays: Sequence[Any], params: Params) -> An
     if bus.ops:
         return heard(op, "forward", path, arrays, params)
     return path(*arrays, **params)
+
+
+def _restore(before: _Block) -> None:
+    """The mode, then the block, that were before."""
+    _, mode, block = before
+    record_ops(mode)
+    _set_innermost(block)
 
 
 class grad_mode(contextlib.ContextDecorator):
@@ -78,20 +69,20 @@ class grad_mode(contextlib.ContextDecorator):
         self._mark = object()
 
     def __enter__(self) -> None:
-        STATE.block = self._mark, STATE.grad_enabled, STATE.block
-        STATE.grad_enabled = self._enabled
+        _set_innermost((self._mark, grad_enabled(), innermost()))
+        record_ops(self._enabled)
 
     def __exit__(self, *exception: object) -> None:
-        block = STATE.block
+        block = innermost()
         while block is not None and block[0] is not self._mark:
             block = block[2]  # an inner block that an interrupt ended, or that ended out of order
         if block is not None:
-            _, STATE.grad_enabled, STATE.block = block
+            _restore(block)
 
     def __del__(self) -> None:
-        block = STATE.block
+        block = innermost()
         if block is not None and block[0] is self._mark:
-            _, STATE.grad_enabled, STATE.block = block
+            _restore(block)
 
     def _recreate_cm(self) -> grad_mode:
         """A new block for each call of a decorated function."""
@@ -125,29 +116,30 @@ class set_grad_enabled(grad_mode):
 
     def __init__(self, enabled: bool) -> None:
         super().__init__(enabled)
-        self._before = threading.get_ident(), STATE.grad_enabled, STATE.block
-        STATE.grad_enabled = enabled
-        if STATE.block is not None and STATE.block[0] is not None:
-            STATE.block = None, enabled, STATE.block  # so that a late `__del__` keeps the mode
+        self._before = threading.get_ident(), grad_enabled(), innermost()
+        record_ops(enabled)
+        block = innermost()
+        if block is not None and block[0] is not None:
+            _set_innermost((None, enabled, block))  # so that a late `__del__` keeps the mode
 
     def __enter__(self) -> None:
         before, self._before = self._before, None
         if before is None or before[0] != threading.get_ident():
             return super().__enter__()
-        STATE.block = self._mark, *before[1:]
-        STATE.grad_enabled = self._enabled
+        _set_innermost((self._mark, *before[1:]))
+        record_ops(self._enabled)
 
     def __call__(self, function: F) -> F:
         # as a decorator it changes the mode in the function's calls only
         if self._before is not None:
-            _, STATE.grad_enabled, STATE.block = self._before
+            _restore(self._before)
             self._before = None
         return super().__call__(function)
 
 
 def is_grad_enabled() -> bool:
     """Whether this thread records ops."""
-    return STATE.grad_enabled
+    return grad_enabled()
 
 
 @contextlib.contextmanager

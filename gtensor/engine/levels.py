@@ -10,16 +10,17 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from functools import lru_cache
 from math import nan
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 import numpy as np
 
-from gtensor.engine.context import STATE
+from gtensor.engine.context import STATE, grad_enabled
 from gtensor.engine.errors import LevelError
 from gtensor.engine.stand_in import StandIn
 from gtensor.engine.storage import Storage
-from gtensor.engine.tape import Guard, Leaf, Node, Record, new_record
+from gtensor.engine.tape import Guard, Leaf, Record, new_record
 from gtensor.engine.tensor import Tensor
 
 if TYPE_CHECKING:
@@ -40,15 +41,22 @@ class _TracedStorage(Storage):
                          "wanted a value outside of it")
 
 
-_STORAGE = _TracedStorage()
+TRACED = _TracedStorage()
 
 
 class _NoArray(StandIn):
     __slots__ = ("transform",)
 
+    def __init__(self, shape: tuple[int, ...], dtype: np.dtype, transform: str) -> None:
+        super().__init__(shape, dtype)
+        self.transform = transform
+
     def refuse(self) -> NoReturn:
         raise LevelError(f"the values of a tensor within {self.transform}() were asked for, which "
                          "has no memory within a transform; return it from the function instead")
+
+
+_no_array: Any = lru_cache(256)(_NoArray)  # equal ones are one: each output of an op has one
 
 
 class Traced(Tensor):
@@ -132,16 +140,18 @@ class Level:
         """Run an op on inputs of which one at least is a handle of this level."""
         if store is not None and not isinstance(store, KeptExtras):
             self.refuse_write(op.name)
-        nodes = tuple(x._node if self.owns(x) else None for x in inputs)
-        mask = sum(1 << i for i, node in enumerate(nodes) if node is not None)
-        tracked = mask != 0 and self.grad_enabled and STATE.grad_enabled
+        tracked = False
+        for x in inputs:
+            if isinstance(x, Traced) and x._node is not None and x._level is self:
+                tracked = self.grad_enabled and grad_enabled()
+                break
         if tracked and (op.backward is None or op.saves_extras) and op.composed is not None:
             return op.composed(*inputs, **params)
         result, extras = self.run(op, inputs, params, tracked or store is not None)
         if store is not None:
             store.extras = extras
         if tracked and result._array.dtype.kind in "fVc":
-            result._node = self._record(op, nodes, mask, (*inputs, result), extras, params)
+            result._node = self._record(op, (*inputs, result), extras, params)
         return result
 
     def refuse_write(self, name: str) -> NoReturn:
@@ -150,11 +160,12 @@ class Level:
                          "memory of its own; use the form that makes a new tensor")
 
     def _record(
-        self, op: Op, nodes: tuple[Node | None, ...], mask: int, values: Sequence[Any],
-        extras: tuple[Traced, ...], params: Params,
+        self, op: Op, values: Sequence[Any], extras: tuple[Traced, ...], params: Params
     ) -> Record:
-        """A record on this level's tape. It saves handles, without their place on this tape."""
-        result = values[-1]
+        """A record on this level's tape, of inputs and result; it saves handles without a node."""
+        *inputs, result = values
+        nodes = tuple(x._node if self.owns(x) else None for x in inputs)
+        mask = sum(1 << i for i, node in enumerate(nodes) if node is not None)
         if op.saves_extras and not extras:
             raise LevelError(f"{op.name} cannot be differentiated within {self.name}(): its rule "
                              "there gives no extra results; detach() its input")
@@ -175,13 +186,22 @@ class Level:
         return isinstance(x, Traced) and x._level is self
 
 
+def on_level(op: Op, inputs: tuple[Any, ...], params: Params) -> Tensor:
+    """Run an op on inputs of which one at least is a handle of a level."""
+    level: Any = newest(op.name, inputs)
+    return level.bind(op, inputs, params, None)
+
+
 def newest(name: str, inputs: Sequence[object]) -> Level | None:
     """The newest level among the inputs of the op of that name, None if all of them are plain.
 
     Raises LevelError for a level that is over, and for two that run beside each other.
     """
     found: Level | None = None
-    for level in {x._level for x in inputs if isinstance(x, Traced)}:
+    for x in inputs:
+        if not isinstance(x, Traced) or x._level is found:
+            continue
+        level = x._level
         level.check_alive(name)
         if found is not None and found.depth == level.depth:
             raise LevelError(f"{name} was given values from within two transforms that run beside "
@@ -207,11 +227,9 @@ def traced(
 ) -> Any:
     """A handle of a level; the caller adds what it stands for."""
     handle = object.__new__(kind)
-    stand_in: Any = _NoArray(shape, dtype)
-    stand_in.transform = level.name
-    handle._array = stand_in
+    handle._array = _no_array(shape, dtype, level.name)
     handle._device = device
-    handle._storage, handle._version, handle._node = _STORAGE, 0, None
+    handle._storage, handle._version, handle._node = TRACED, 0, None
     handle._level = level
     return handle
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from gtensor.engine.arrays import writable
 from gtensor.engine.bind import Target, bind, fresh
-from gtensor.engine.context import STATE
+from gtensor.engine.context import grad_enabled
 from gtensor.engine.op import Op
 from gtensor.engine.overwritten import Consumed, ConsumedStorage
 from gtensor.engine.recompute import Recipe, WithRecipes, keep_as_it_is
@@ -34,7 +34,7 @@ def overwritable(x: Tensor) -> bool:
 
 def recording(*inputs: object) -> bool:
     """Whether an op on these inputs would be recorded."""
-    return STATE.grad_enabled and any(isinstance(x, Tensor) and x._node is not None for x in inputs)
+    return grad_enabled() and any(isinstance(x, Tensor) and x._node is not None for x in inputs)
 
 
 def apply_over(

@@ -256,6 +256,7 @@ class Tensor(Interchange, Methods):
         *,
         create_graph: bool = False,
         retain_graph: bool | None = None,
+        batched: bool = False,
     ) -> None:
         """Add the gradient of this tensor with respect to every leaf to the leaf's `.grad`.
 
@@ -264,13 +265,16 @@ class Tensor(Interchange, Methods):
                 It is only read.
             create_graph: record the backward pass, so that its result can be differentiated.
             retain_graph: keep the graph for another backward (default: as create_graph).
+            batched: `grad` is a stack of N gradients, (N, *shape), and so is each `.grad`: one walk
+                in place of N.
 
         Raises GradientError if the graph was consumed, a saved array was overwritten, or an op in
         it has no derivative. Gradients are stored together at the end, so after an error every
         `.grad` is unchanged.
         """
         public.backward(
-            self, grad, create_graph, create_graph if retain_graph is None else retain_graph)
+            self, grad, create_graph, create_graph if retain_graph is None else retain_graph,
+            batched)
 
     def detach(self) -> Tensor:
         """A handle on the same memory without history."""

@@ -81,10 +81,10 @@ def step_of_adamw() -> Callable[[], Any]:
 
 
 @pytest.mark.parametrize(("program", "most"), [
-    (product, 38),  # wanted: 14
-    (addition, 5),
-    (gelu, 13),  # wanted: 12
-    (step_of_adamw, 159),  # wanted: 40
+    (product, 10),
+    (addition, 1),
+    (gelu, 5),
+    (step_of_adamw, 36),
 ])
 def test_an_op_calls_few_functions(program: Callable[[], Callable[[], Any]], most: int) -> None:
     found = calls(program())

@@ -15,7 +15,7 @@ from memory.invariants import check
 import gtensor as gt
 from gtensor import nn, optim
 from gtensor.engine import backward
-from gtensor.engine.context import STATE
+from gtensor.engine.context import grad_enabled, innermost, record_ops
 from gtensor.memory import Arena, HostSegments
 from gtensor.system.bus import bus, here, phase
 
@@ -138,14 +138,15 @@ class Listener:
 @pytest.mark.parametrize("name", blocks())
 def test_an_interrupt_at_any_point_of_a_block_ends_it(name):
     def state():
-        return (STATE.grad_enabled, bus.listeners, gt.settings.debug, gt.settings.tile_elements,
+        return (grad_enabled(), bus.listeners, gt.settings.debug, gt.settings.tile_elements,
                 here.phase)
 
     with gt.listen(Listener()):
         before = state()
         for place in itertools.count(1):
             there = interrupt_after(place, blocks()[name])
-            found, STATE.grad_enabled = state(), True
+            found = state()
+            record_ops(True)
             assert found == before
             if not there:
                 break
@@ -204,13 +205,13 @@ def test_one_mode_object_in_two_threads_keeps_each_thread_its_mode(make):
 
 
 def test_a_call_in_a_block_does_not_keep_the_block_from_ending():
-    before = STATE.block
+    before = innermost()
     with gt.no_grad():
         for _ in range(3):
             gt.set_grad_enabled(True)
         assert gt.is_grad_enabled()
         gt.set_grad_enabled(False)
-    assert gt.is_grad_enabled() and STATE.block is before
+    assert gt.is_grad_enabled() and innermost() is before
 
 
 # -- writes in place -------------------------------------------------------------------------------

@@ -47,10 +47,10 @@ def mode_set_when_made() -> Context:
 
     def init(block: context.no_grad) -> None:
         right(block)
-        block._before = context.STATE.grad_enabled
-        context.STATE.grad_enabled = False
+        block._before = context.grad_enabled()
+        context.record_ops(False)
 
     def leave(block: context.no_grad, *exception: object) -> None:
-        context.STATE.grad_enabled = block._before
+        context.record_ops(block._before)
     return patch.multiple(
         context.no_grad, __init__=init, __enter__=lambda block: None, __exit__=leave)

@@ -70,11 +70,15 @@ class Vectorized(Level):
     def run(
         self, op: Op, inputs: tuple[Any, ...], params: Params, keep: bool
     ) -> tuple[Traced, tuple[Traced, ...]]:
-        values = tuple(x.values if self.owns(x) else x for x in inputs)
-        mapped = tuple(self.owns(x) and x.mapped for x in inputs)
-        if not any(mapped):
+        values: list[Any] = []
+        mapped: list[bool] = []
+        for x in inputs:
+            own = isinstance(x, Batched) and x._level is self
+            values.append(x.values if own else x)
+            mapped.append(own and x.mapped)
+        if True not in mapped:
             store = Extras() if keep and op.extra_names else None
-            out = bind(op, values, params, store) if store else op.call(*values, **params)
+            out = bind(op, tuple(values), params, store) if store else op.call(*values, **params)
             extras = tuple(_batched(self, e, False) for e in store.extras) if store else ()
             return _batched(self, out, False), extras
         if op.batch is None and op.composed is not None:

@@ -61,17 +61,25 @@ class Directional(Level):
     def run(
         self, op: Op, inputs: tuple[Any, ...], params: Params, keep: bool
     ) -> tuple[Traced, tuple[Traced, ...]]:
-        primals = tuple(x.primal if self.owns(x) else x for x in inputs)
-        tangents = tuple(x.tangent if self.owns(x) else None for x in inputs)
-        moves = any(t is not None for t in tangents)
+        primals: list[Any] = []
+        tangents: list[Tensor | None] = []
+        moves = False
+        for x in inputs:
+            if isinstance(x, Dual) and x._level is self:
+                primals.append(x.primal)
+                tangents.append(x.tangent)
+                moves = moves or x.tangent is not None
+            else:
+                primals.append(x)
+                tangents.append(None)
         if moves and op.tangent is None and op.composed is not None:
             composed: Any = op.composed(*inputs, **params)
             return composed, ()
         store = Extras() if keep and op.extra_names else None
-        out = bind(op, primals, params, store) if store else op.call(*primals, **params)
+        out = bind(op, tuple(primals), params, store) if store else op.call(*primals, **params)
         # rules that derive by an extra result compute it anew, so it is a constant here
         extras = tuple(_dual(self, e, None) for e in store.extras) if store else ()
-        if not moves or not is_floating(out.dtype) and out.dtype.kind != "c":
+        if not moves or out._array.dtype.kind not in "fVc":
             return _dual(self, out, None), extras
         if op.tangent is None:
             raise LevelError(f"{op.name} has no tangent rule, which jvp() needs; detach() its "

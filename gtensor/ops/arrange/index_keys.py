@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from gtensor.backend import DeviceError, refuse_mask
-from gtensor.engine.context import STATE
+from gtensor.engine.context import grad_enabled
 from gtensor.engine.interchange import plain_values
 from gtensor.engine.samples import Draw, Sample, normal
 from gtensor.engine.tensor import Tensor, wrap
@@ -63,7 +63,7 @@ def normalized(x: Tensor, key: object, recorded: bool) -> tuple[Key, tuple[Tenso
     parts = key if isinstance(key, tuple) else (key,)
     if all(map(_plain, parts)):
         return parts, ()
-    copied = recorded and STATE.grad_enabled
+    copied = recorded and grad_enabled()
     made: list[Any] = []
     indices: list[Tensor] = []
     try:

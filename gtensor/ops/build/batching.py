@@ -10,6 +10,7 @@ the rule, each with the batch axis first.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -18,32 +19,50 @@ if TYPE_CHECKING:
     from gtensor.backend.typing import Params, Path
     from gtensor.engine.typing import Namespace
 
-Inputs = tuple[Any, ...]
-Mapped = tuple[bool, ...]
+Inputs = Sequence[Any]
+Mapped = Sequence[bool]
+_SINGLE = (float, int, type(None))
+
+
+def _ndim(x: Any) -> int:
+    if type(x) in _SINGLE:
+        return 0
+    try:
+        return x.ndim
+    except AttributeError:
+        return np.ndim(x)
 
 
 def broadcasting(
     ns: Namespace, run: Path, inputs: Inputs, mapped: Mapped, params: Params
 ) -> Any:
     """Of ops that broadcast their inputs (products: but the last two axes), aligned at the end."""
+    if len(inputs) == 2:  # most calls have nothing to align
+        (x1, x2), (m1, m2) = inputs, mapped
+        n1, n2 = _ndim(x1) - m1, _ndim(x2) - m2
+        if n1 == n2 or not (m1 if n1 < n2 else m2):
+            return run(x1, x2, **params)
     return run(*aligned(ns, inputs, mapped), **params)
+
+
+broadcasting.writes = True  # type: ignore[attr-defined]  # it hands on a buffer to write
 
 
 def aligned(ns: Namespace, inputs: Inputs, mapped: Mapped) -> list[Any]:
     """The inputs, with axes of size 1 behind the batch axis where an example has fewer axes."""
-    ndim = max(np.ndim(x) - m for x, m in zip(inputs, mapped, strict=True))
-    found = []
-    for x, m in zip(inputs, mapped, strict=True):
-        if m and x.ndim - 1 < ndim:
-            ones = (1,) * (ndim - x.ndim + 1)
-            x = ns.reshape(x, shape=(x.shape[0], *ones, *x.shape[1:]))
-        found.append(x)
-    return found
+    ndims = [_ndim(x) - m for x, m in zip(inputs, mapped, strict=True)]
+    ndim = max(ndims)
+    return [
+        ns.reshape(x, shape=(x.shape[0], *(1,) * (ndim - n), *x.shape[1:])) if m and n < ndim else x
+        for x, m, n in zip(inputs, mapped, ndims, strict=True)]
 
 
 def unchanged(ns: Namespace, run: Path, inputs: Inputs, mapped: Mapped, params: Params) -> Any:
     """Of ops of one input whose parameters name axes from the end: the op itself."""
     return run(*inputs, **params)
+
+
+unchanged.writes = True  # type: ignore[attr-defined]
 
 
 def to_shape(ns: Namespace, run: Path, inputs: Inputs, mapped: Mapped, params: Params) -> Any:

@@ -403,10 +403,11 @@ def numpy_path(formula: Formula, dtype: np.dtype | None = None, label: str = "")
                 break
             kind, shape, size = a.dtype, a.shape, a.size
         else:
-            if size <= settings.tile_elements and kind in _COMPUTED and (
-                    out is None or (out.dtype is kind and out.flags.c_contiguous)) and (
-                    dtype is None or dtype == kind):
+            if kind in _COMPUTED and (dtype is None or dtype == kind) and (
+                    out is None or (out.dtype is kind and out.flags.c_contiguous)):
                 program = programs.get((kind, static)) or made(kind, static)
+                if size > settings.tile_elements:
+                    return _large(program, name, arrays, out, params)
                 if out is None and formula.asks:
                     out = host().empty(shape or (), kind, name)
                 if shape or out is not None:
@@ -449,6 +450,33 @@ def _general(
     if out is None:
         out = host().empty(shape, result, name)
     _in_tiles(program, views, out, fresh, program.numbers(**given_numbers, **params))
+    return out
+
+
+def _large(
+    program: Program, name: str, arrays: tuple[Any, ...], out: Array | None, params: Params
+) -> Array:
+    """Arrays of one shape and dtype that take several tiles."""
+    fresh = out is None
+    if out is None:
+        out = host().empty(arrays[0].shape, program.dtype, name)
+    numbers, constants = program.numbers(**params)
+    if not all(a.flags.c_contiguous for a in arrays):
+        _in_tiles(program, list(arrays), out, fresh, (numbers, constants))
+        return out
+    size = settings.tile_elements
+    held = program.floats - (fresh and program.floats > 0)  # a fresh output is worked in
+    buffers = [*host().workspace(size, program.dtype, held).buffers] if held else []
+    buffers += [*np.empty((program.conditions, size), np.bool_)]
+    filled = [_full(float(value), program.dtype, size) for value in constants]
+    flat, places = [a.reshape(-1) for a in arrays], out.reshape(-1)
+    for start in range(0, places.size, size):
+        tile = slice(start, start + size)
+        place = places[tile]
+        if place.size < size:
+            buffers, filled = ([b[:place.size] for b in some] for some in (buffers, filled))
+        program.tile(*[a[tile] for a in flat], place, *numbers, *filled,
+                     *([place] if held < program.floats else ()), *buffers)
     return out
 
 

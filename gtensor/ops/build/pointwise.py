@@ -88,6 +88,7 @@ class pointwise:
 
     batch = staticmethod(broadcasting)
     rule: Backward | None = None  # as text
+    tangent: Tangent | None = None  # as text
 
     def __init__(self, *partials: Partial | None) -> None:
         self.partials = partials
@@ -95,10 +96,11 @@ class pointwise:
     def derivative(self, names: tuple[str, ...]) -> tuple[Backward, Tangent, dict[str, str]]:
         """The backward rule, the tangent rule and the saves, for an op with these input names."""
         saves = {name: " ".join(p.names) for name, p in zip(names, self.partials, strict=True) if p}
-        return self._first, self._tangent(names), saves
+        return self._first, self._first_tangent, saves
 
     def bind(self, op: Op) -> None:
         """Find the place of each partial's values among the op's saves."""
+        self.op = op
         self.terms = _Terms([
             (i, p, tuple(op.save_index[n] for n in p.names))
             for i, p in enumerate(self.partials) if p is not None])
@@ -155,24 +157,37 @@ class pointwise:
             else:
                 step.give(i, times(ns, g, *[step.saved[k] for k in picks], out=out, **params))
 
-    def _tangent(self, names: tuple[str, ...]) -> Tangent:
-        partials = self.partials
+    def _first_tangent(
+        self, ns: Namespace, primals: Values, tangents: Values, out: Array, params: Params
+    ) -> Array | None:
+        """The tangent rule until its first call, which writes the rule's text."""
+        if self.tangent is None:
+            self.tangent = self._written_tangent(self.op)
+        if self.op.tangent == self._first_tangent:
+            self.op.tangent = self.tangent
+        return self.tangent(ns, primals, tangents, out, params)
 
-        def tangent(
-            ns: Namespace, primals: Values, tangents: Values, out: Array, params: Params
-        ) -> Array | None:
-            known = {**dict(zip(names, primals, strict=True)), "out": out}
-            total = None
-            for partial, t in zip(partials, tangents, strict=True):
-                if partial is None or t is None:
-                    continue
-                term = partial.times(ns, t, *[known[n] for n in partial.names], out=None, **params)
-                total = term if total is None else ns.add(total, term)
-            if total is not None and total.shape != out.shape:
-                total = ns.broadcast_to(total, shape=out.shape)
-            return total
+    def _written_tangent(self, op: Op) -> Tangent:
+        from gtensor.system.written_code import written
 
-        return tangent
+        places = {n: f"primals[{i}]" for i, n in enumerate(op.input_names)}
+        places["out"] = "out"
+        more = ", **params" if op.has_params else ""
+        lines = ["def tangent(ns, primals, tangents, out, params):", "    total = None"]
+        scope: dict[str, Any] = {}
+        for i, partial in enumerate(self.partials):
+            if partial is None:
+                continue
+            needed = "".join(f", {places[n]}" for n in partial.names)
+            product = ("t" if partial is identity
+                       else f"ns.{partial.op}(t{needed}{more})" if partial.op
+                       else f"times{i}(ns, t{needed}, out=None{more})")
+            scope[f"times{i}"] = partial.times
+            lines += [f"    t = tangents[{i}]", "    if t is not None:", f"        t = {product}",
+                      "        total = t if total is None else ns.add(total, t)"]
+        lines += ["    if total is not None and total.shape != out.shape:",
+                  "        total = ns.broadcast_to(total, shape=out.shape)", "    return total"]
+        return written("\n".join(lines), scope, "tangent", f"{op.name}_tangent")
 
     def _backward_complex(self, ns: Namespace, step: Step, g: Array) -> None:
         """See `analytic`."""

@@ -85,11 +85,11 @@ def _grad_weight_path(product: Path) -> Path:
 def _linear_backward(ns: Namespace, step: Step, g: Array) -> None:
     """Both products accumulate straight into gradients that are already there."""
     x, weight = step.saved
+    if step.needs(2):  # first: g, just made, is in the cache
+        step.give(2, ns.sum(g, axis=tuple(range(-len(g.shape), -1))))
     if step.needs(1):
         buffer, beta = step.into(1)
         step.give(1, ns.linear_grad_weight(g, x, out=buffer, beta=beta))
-    if step.needs(2):
-        step.give(2, ns.sum(g, axis=tuple(range(-len(g.shape), -1))))
     if step.needs(0):
         buffer, beta = step.into(0)
         step.give(0, ns.linear(g, swapped(ns, weight), None, out=buffer, beta=beta))

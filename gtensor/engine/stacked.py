@@ -1,0 +1,150 @@
+"""The walk for N gradients at once: each is a stack of N along a first axis, in one buffer.
+
+Backward rules run unedited. A rule sees a stack with the shape of one gradient, and its namespace
+runs each op by the op's batch rule, on raw arrays: saved arrays are read once for all N, and
+gradients are moved, lent and accumulated as in any other walk.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import TYPE_CHECKING, Any, NoReturn, cast
+
+from gtensor.engine.errors import GradientError, LevelError
+from gtensor.engine.namespaces import raw
+from gtensor.engine.slots import RawStep, Slot
+
+if TYPE_CHECKING:
+    from gtensor.backend.typing import Array, Path
+    from gtensor.engine.op import Op
+    from gtensor.engine.tape import Node, Record
+    from gtensor.engine.tensor import Tensor
+    from gtensor.engine.typing import Namespace
+
+
+class Stack:
+    """An array (N, *shape) of which a rule sees one gradient's shape."""
+
+    __slots__ = ("array", "dtype", "ndim", "shape")
+    __array_ufunc__ = None  # NumPy's functions refuse it
+
+    def __init__(self, array: Array) -> None:
+        self.array = array
+        self.shape = array.shape[1:]
+        self.ndim = len(self.shape)
+        self.dtype = array.dtype
+
+    def __getattr__(self, name: str) -> NoReturn:
+        raise LevelError(f"{name!r} of a gradient was asked for, which stands for several; a "
+                         "backward rule may ask it for shape, dtype and ndim")
+
+
+class _StackedNamespace:
+    """The ops of one device on stacks, each made at its first use."""
+
+    def __init__(self, device: str) -> None:
+        self._raw = raw[device]
+
+    def __getattr__(self, name: str) -> Path:
+        from gtensor.engine.op import registry
+
+        made = _on_stacks(self._raw, registry[name], getattr(self._raw, name))
+        setattr(self, name, made)
+        return made
+
+
+_namespace = cache(_StackedNamespace)  # of a device's type
+
+
+def _on_stacks(ns: Any, op: Op, path: Path) -> Path:
+    """The op's path for stacks and arrays, which all N share."""
+    rule = op.batch
+    writes = getattr(rule, "writes", False)  # whether it hands `out` and `beta` on to the path
+    several = bool(op.extra_names)
+
+    def call(*inputs: Any, out: Any = None, beta: float = 0, **params: Any) -> Any:
+        mapped = tuple([type(x) is Stack for x in inputs])
+        if True not in mapped:
+            made = path(*inputs, **params)
+            return made if out is None else _into(out, made, beta)
+        if rule is None:
+            raise LevelError(f"{op.name} has no batch rule, which a walk for several gradients "
+                             "needs; call backward() for each of them")
+        arrays = tuple([x.array if m else x for x, m in zip(inputs, mapped, strict=True)])
+        if out is None:
+            made = rule(ns, path, arrays, mapped, params)
+            return tuple(map(Stack, made)) if several else Stack(made)
+        if writes:
+            options = {"out": out.array, "beta": beta} if beta else {"out": out.array}
+            rule(ns, path, arrays, mapped, {**params, **options})
+            return out
+        return _into(out, rule(ns, path, arrays, mapped, params), beta)
+
+    return call
+
+
+def _into(out: Stack, made: Array, beta: float) -> Stack:
+    """out = made + beta * out, for beta 0 or 1."""
+    if beta:
+        out.array += made
+    else:
+        out.array[...] = made
+    return out
+
+
+class StackedStep(RawStep):
+    """As `RawStep`, with stacks in place of arrays."""
+
+    count = 0  # N
+
+    def seed(self, node: Node, grad: Tensor) -> None:
+        """Put the caller's gradients into a root's slot; they are never written."""
+        self.count = grad.shape[0]
+        super().seed(node, grad)
+
+    def hooked(self, node: Node, slot: Slot) -> Slot:
+        """Refuse hooks: they take one gradient."""
+        raise GradientError("a walk for several gradients came to a tensor with a hook, which "
+                            "takes one; remove the hook, or call backward() for each gradient")
+
+    def enter(self, record: Record, slot: Slot, keep: bool) -> Any:
+        """Make a record with its gradients current."""
+        g = Stack(super().enter(record, slot, keep))
+        self.ns = cast("Namespace", _namespace(record.device.type))
+        return g
+
+    def give(self, i: int, a: Any) -> None:
+        """Move the rule's hold on a's storage to input i."""
+        super().give(i, self._whole(i, a))
+
+    def lend(self, i: int, a: Any) -> None:
+        """Give input i another hold on g, or on an array that is kept elsewhere."""
+        array = self._whole(i, a)
+        if type(a) is Stack and (array is a.array or self._mine(array)):
+            super().lend(i, array)
+        else:
+            super().give(i, array)  # it is new
+
+    def into(self, i: int) -> tuple[Any, float]:
+        """(buffer, 1.0) to accumulate into, or (None, 0.0) when input i has no gradients yet."""
+        buffer, beta = super().into(i)
+        return (None if buffer is None else Stack(buffer)), beta
+
+    def reuse(self, g: Any) -> Any:
+        """g, if this walk is its last holder and may overwrite it; else None."""
+        return None if super().reuse(g.array) is None else g
+
+    def _whole(self, i: int, a: Any) -> Array:
+        """All gradients of input i, (N, *its shape), of its dtype."""
+        node = self.parents[i]
+        if node is None:
+            self._refuse_unneeded(i)
+        if a.shape != node.shape or a.dtype != node.dtype:
+            a = super()._fit(node, a)
+        if type(a) is Stack:
+            return a.array
+        shape = (self.count, *node.shape)  # the same for all
+        return node.device.copy(node.device.xp.broadcast_to(a, shape), label="gradient")
+
+    def _fit(self, node: Node, a: Any) -> Any:
+        return a  # by `_whole`
