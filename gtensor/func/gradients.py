@@ -192,8 +192,16 @@ def vjp(
 
 
 def _batched_pullback(run: Run, ends: list[tuple[Tensor, Any]]) -> Sequence[Tensor]:
-    """Gradients for N stacked cotangents per result, with their axis first."""
+    """Gradients for N stacked cotangents per result, with their axis first.
+
+    One walk on raw stacks, unless a history or a transform wants recorded rules.
+    """
     results, cotangents = zip(*ends, strict=True)
+    count = cotangents[0].shape[0]
+    if not run.outside and not run.graph(ends) and not any(
+            isinstance(x, Traced) for end in ends for x in end):
+        return [zeros(node.device, (count, *node.shape), node.dtype) if g is None else g
+                for node, g in zip(run.own, run.walk(ends, True, True), strict=True)]
 
     def walk(*given: Tensor) -> list[Tensor]:
         return run.completed(run.walk(list(zip(results, given, strict=True)), True))
@@ -303,10 +311,11 @@ class Run:
             c is not None and c._node is not None
             or y._node is not None and depends_on_others(y._node, self.own) for y, c in ends)
 
-    def walk(self, ends: Ends, keep: bool) -> list[Tensor | None]:
+    def walk(self, ends: Ends, keep: bool, batched: bool = False) -> list[Tensor | None]:
         """Gradients at the own nodes for results and cotangents (None: of one element, 1).
 
-        None where the results do not depend on a node.
+        None where the results do not depend on a node. If `batched`, cotangents and gradients are
+        stacks along a first axis.
         """
         ends = [(y, c) for y, c in ends if y._current_node("grad()") is not None]
         if not ends:
@@ -314,8 +323,8 @@ class Run:
         graph = self.graph(ends)
         traced = any(isinstance(c, Traced) for _, c in ends)  # only recorded rules take those
         results, cotangents = zip(*ends, strict=True)
-        return _apart(gradients(results, self.own, cotangents, graph or traced, graph or keep),
-                      cotangents)
+        return _apart(gradients(results, self.own, cotangents, graph or traced, graph or keep,
+                                batched), cotangents)
 
     def completed(self, found: Sequence[Tensor | None]) -> list[Tensor]:
         """Gradients for all arguments, made dependent on those of outer derivatives."""

@@ -208,10 +208,14 @@ class Case:
 
     def masks(self) -> Iterator[tuple[int, ...]]:
         """Which inputs require gradients: every choice of up to three, else each, and all."""
-        floats = self.floats
-        sizes: Iterable[int] = range(1, len(floats) + 1) if len(floats) <= 3 else (1, len(floats))
-        for size in sizes:
-            yield from combinations(floats, size)
+        return chosen(self.floats)
+
+
+def chosen(inputs: Sequence[int]) -> Iterator[tuple[int, ...]]:
+    """Every choice of up to three inputs, else each, and all."""
+    sizes: Iterable[int] = range(1, len(inputs) + 1) if len(inputs) <= 3 else (1, len(inputs))
+    for size in sizes:
+        yield from combinations(inputs, size)
 
 
 def _placed(value: object, device: Device) -> Any:

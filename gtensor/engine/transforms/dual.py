@@ -8,7 +8,7 @@ from gtensor.engine.bind import Extras, bind
 from gtensor.engine.errors import LevelError
 from gtensor.engine.levels import Level, Traced, traced
 from gtensor.engine.namespaces import recorded
-from gtensor.engine.tensor import Tensor, is_floating
+from gtensor.engine.tensor import Tensor
 
 if TYPE_CHECKING:
     from gtensor.backend.typing import Params
