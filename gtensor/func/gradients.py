@@ -372,13 +372,16 @@ def _as_function_of(arguments: list[Node], g: Tensor) -> Tensor:
 
 
 def _standing_for(node: Node, g: Tensor) -> Tensor:
-    """A tensor of g's shape that depends on the argument; its values are not used."""
-    if (node.shape, node.dtype, node.device) == (g.shape, g.dtype, g._device):
+    """A tensor of g's shape or of one element, which depends on the argument; values are unused."""
+    alike = (node.shape, node.dtype, node.device) == (g.shape, g.dtype, g._device)
+    if alike and not isinstance(g, Traced):
         x = wrap(g._array, g._device)
         x._node = node
         return x
     zero = zeros(node.device, (), node.dtype)
     x = wrap(recorded.broadcast_to(zero, shape=node.shape)._array, node.device)
+    if node.level is not None:
+        x = node.level.lift(x)
     x._node = node
     total = recorded.sum(x, axis=tuple(range(-x.ndim, 0)), keepdims=False)
     if node.dtype.kind == "c" and g.dtype.kind != "c":

@@ -81,7 +81,7 @@ def product(side: Side, n: int) -> Any:
 
 
 def per_example(side: Side, n: int) -> Any:
-    x, w, b = side.args
+    _, w, b = side.args
     rows = side.random(n, 3, 4)
     params = {"w": w, "more": [b]}
 
