@@ -8,15 +8,18 @@ SC 2011): Philox4x64-10 with key (seed, 0). Element i of chunk k takes 32 bits o
 from __future__ import annotations
 
 from math import prod
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from gtensor.backend import Device, host
+from gtensor.array.creation import ones
+from gtensor.backend import Device, device_of, host
 from gtensor.backend.kernels import elementwise
+from gtensor.engine.namespaces import recorded
 from gtensor.engine.op import op
 from gtensor.engine.samples import unary
 from gtensor.engine.tensor import Tensor
+from gtensor.engine.transforms.batched import drawn, vectorizing
 from gtensor.ops.build.arguments import refuse_unsupported
 from gtensor.ops.build.cpu_tiles import computed_in, masked
 from gtensor.ops.build.pointwise import partial, pointwise
@@ -24,7 +27,8 @@ from gtensor.random import generator
 from gtensor.settings import settings
 
 if TYPE_CHECKING:
-    from gtensor.backend.typing import Array, DTypeLike
+    from gtensor.backend.typing import Array, DTypeLike, Params, Path
+    from gtensor.engine.typing import Namespace
 
 _CHUNK = 65536  # elements per counter stream: it defines the mask, so it is not a setting
 _SCALE = 2**32
@@ -110,10 +114,26 @@ def keep_factors(
     return _kernel(factors, seed, first, _threshold(p), _factor(p), out=factors)
 
 
+def _one_mask(
+    ns: Namespace, run: Path, inputs: tuple[Any, ...], mapped: tuple[bool, ...], params: Params
+) -> Any:
+    """One mask for all examples: that of the seed."""
+    (x,) = inputs
+    tensor = isinstance(x, Tensor)
+    one = ones(x.shape[1:], dtype=x.dtype, device=x.device if tensor else device_of(x))
+    return _scaled(ns, x, run(one if tensor else one._array, **params))
+
+
+def _scaled(ns: Namespace, x: Any, factors: Any) -> Any:
+    """x times dropout factors; 0 where the factor is 0, also of infinities and NaN."""
+    return ns.where(ns.not_equal(factors, 0.0), ns.multiply(x, factors), 0.0)
+
+
 dropout_op = op(
     "dropout", cpu=_dropout_cpu, gpu=_dropout_gpu,
     backward=pointwise(
         partial("", lambda ns, g, out, p, seed: ns.dropout(g, p=p, seed=seed, out=out))),
+    batch=_one_mask,
     samples=unary(p=0.3, seed=7),
     doc="x with a share p of its elements 0 and the others divided by 1 - p. Parameters: p, seed.",
 )
@@ -143,7 +163,8 @@ def dropout(
     """Each element 0 with probability p, else divided by 1 - p; the input itself if not training.
 
     The mask follows from `seed` and is never stored. By default the seed is drawn from the
-    generator that `gtensor.manual_seed` sets. `inplace` must be False.
+    generator that `gtensor.manual_seed` sets; within `vmap` its `randomness` decides.
+    `inplace` must be False.
 
     Source: Srivastava et al., "Dropout: a simple way to prevent neural networks from overfitting",
     2014.
@@ -157,6 +178,10 @@ def dropout(
                         "floating-point dtype")
     if not training or p == 0.0:
         return input
+    if seed is None and vectorizing():
+        return _scaled(recorded, input, drawn("dropout", input.shape, lambda shape: dropout_op(
+            ones(shape, dtype=input.dtype, device=input.device), p=float(p),
+            seed=fresh_seed(input.device, "dropout"))))
     if seed is None:
         seed = fresh_seed(input.device, "dropout")
     return dropout_op(input, p=float(p), seed=seed)
