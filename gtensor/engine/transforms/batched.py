@@ -11,11 +11,15 @@ from gtensor.engine.context import STATE
 from gtensor.engine.errors import LevelError
 from gtensor.engine.levels import Level, Traced, traced
 from gtensor.engine.namespaces import recorded
-from gtensor.engine.tensor import Tensor
+from gtensor.engine.slots import Slot, Step, call_hooks
+from gtensor.engine.stacked import Stack, StackedStep
+from gtensor.engine.storage import BORROWED
+from gtensor.engine.tensor import Tensor, wrap
 
 if TYPE_CHECKING:
     from gtensor.backend.typing import Params
     from gtensor.engine.op import Op
+    from gtensor.engine.tape import Node, Record
 
 
 class Batched(Traced):
@@ -24,6 +28,7 @@ class Batched(Traced):
     __slots__ = ("mapped", "values")
 
     values: Tensor
+    _level: Vectorized
     mapped: bool  # whether the values have a batch axis
 
     def _parts(self) -> tuple[Tensor | None, ...]:
@@ -36,10 +41,12 @@ class Batched(Traced):
         return _batched(self._level, self.values.detach(), self.mapped)
 
 
-def _batched(level: Level, values: Tensor, mapped: bool) -> Batched:
+def _batched(level: Vectorized, values: Tensor, mapped: bool) -> Batched:
     shape = values.shape[1:] if mapped else values.shape
     handle: Batched = traced(Batched, level, shape, values.dtype, values._device)
     handle.values, handle.mapped = values, mapped
+    if values._node is not None:
+        level.recorded_below = True
     return handle
 
 
@@ -47,11 +54,18 @@ class Vectorized(Level):
     """The level of one call of a `vmap` function."""
 
     name = "vmap"
+    recorded_below = False  # whether a tape below is in use
 
     def __init__(self, size: int, randomness: str) -> None:
         super().__init__()
         self.size = size  # the number of examples
         self.randomness = randomness  # "error", "different" or "same": see `drawn`
+
+    def step(self, wanted: set[Node] | None) -> Step[Any]:
+        """Raw stacks where nothing is recorded below, else recorded ops."""
+        if self.depth > 1 or self.recorded_below:
+            return super().step(wanted)
+        return _ExamplesStep(self, wanted)
 
     def lift(self, x: Tensor) -> Batched:
         return _batched(self, x, False)
@@ -96,6 +110,51 @@ class Vectorized(Level):
 def _with_extras(op: Op, *inputs: Any, **params: Any) -> tuple[Tensor, ...]:
     store = Extras()
     return bind(op, inputs, params, store), *store.extras
+
+
+class _ExamplesStep(StackedStep):
+    """A walk of a level's tape for all examples: the arrays behind its handles, as stacks."""
+
+    def __init__(self, level: Vectorized, wanted: set[Node] | None) -> None:
+        super().__init__(wanted)
+        self.level = level
+        self.count = level.size
+
+    def seed(self, node: Node, grad: Tensor) -> None:
+        """Put the gradient of a root into its slot, for all examples."""
+        self.direct = node.device.type == "cpu"
+        self._put(node, self._array(node, grad), BORROWED)
+
+    def hooked(self, node: Node, slot: Slot) -> Slot:
+        """The slot after the node's hooks, which see a handle."""
+        grad = call_hooks(node, self._handle(slot[0], node))
+        return self._array(node, grad), BORROWED
+
+    def enter(self, record: Record, slot: Slot, keep: bool) -> Any:
+        """Make a record with its gradients current, and the arrays behind what it saved."""
+        g = super().enter(record, slot, keep)
+        self.saved = tuple([self._behind(value) for value in self.saved])
+        return g
+
+    def result(self, node: Node, slot: Slot | None) -> Tensor | None:
+        """A slot's content as a handle."""
+        return None if slot is None else self._handle(self._own(node.device, slot), node)
+
+    def _behind(self, value: Any) -> Any:
+        if isinstance(value, Batched):
+            array = value.values._array
+            return Stack(array) if value.mapped else array
+        return value._array if isinstance(value, Tensor) else value
+
+    def _array(self, node: Node, grad: Tensor) -> Any:
+        """The gradients of all examples, which may be one broadcast."""
+        found = self._behind(grad)
+        if isinstance(found, Stack):
+            return found.array
+        return node.device.xp.broadcast_to(found, (self.count, *node.shape))
+
+    def _handle(self, array: Any, node: Node) -> Batched:
+        return _batched(self.level, wrap(array, node.device), True)
 
 
 def vectorizing() -> bool:
