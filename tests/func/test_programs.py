@@ -172,15 +172,26 @@ def test_transforms_of_many_programs_are_pytorchs(
     compare(program, name, n, seed)
 
 
-@pytest.mark.parametrize("name", TRANSFORMS)
-def test_every_transform_runs_every_op(name: str) -> None:
+def with_all_ops() -> Program:
     """A program with all ops, so that none depends on chance."""
     places = {shape: i for i, shape in enumerate(ARGUMENTS)}
     program: Program = [("mean row", [2])]
     places[()] = 3
     for op in sorted(OPS):
         program.append((op, [places[shape] for shape in OPS[op][0]]))
-    compare(program, name, 2, 0)
+    return program
+
+
+@pytest.mark.parametrize("name", TRANSFORMS)
+def test_every_transform_runs_every_op(name: str) -> None:
+    compare(with_all_ops(), name, 2, 0)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("name", TRANSFORMS)
+def test_every_transform_runs_every_op_on_a_gpu(name: str) -> None:
+    assert gt.asarray(1.0).device.type == "cuda"
+    compare(with_all_ops(), name, 2, 0)
 
 
 # -- the comparison notices faults -----------------------------------------------------------------
