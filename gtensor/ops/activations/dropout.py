@@ -53,6 +53,15 @@ def _kept(seed: int, start: int, count: int, threshold: int) -> np.ndarray:
     return runs[0] if len(runs) == 1 else np.concatenate([np.empty(0, bool), *runs])
 
 
+def _kept_again(seed: int, start: int, count: int, threshold: int, size: int) -> np.ndarray:
+    """`_kept` of a mask that repeats after `size` elements."""
+    head = _kept(seed, start, min(count, size - start), threshold)
+    if head.size == count:
+        return head
+    whole = _kept(seed, 0, min(count - head.size, size), threshold)
+    return np.concatenate([head, np.resize(whole, count - head.size)])
+
+
 def _dropout_cpu(
     x: Array, *, p: float, seed: int, shared: int = 0, out: Array | None = None
 ) -> Array:
@@ -124,15 +133,19 @@ def _factor(p: float) -> float:
 
 
 def keep_factors(
-    device: Device, shape: tuple[int, ...], first: int, p: float, seed: int, dtype: DTypeLike
+    device: Device, shape: tuple[int, ...], first: int, p: float, seed: int, dtype: DTypeLike,
+    size: int = _ENDLESS,
 ) -> Array:
-    """The dropout factors of elements of `shape`, from number `first` on of a larger array."""
+    """The dropout factors of elements of `shape`, from number `first` on of a larger array.
+
+    After `size` elements the mask repeats.
+    """
     if device.type == "cpu":
-        kept = _kept(seed, first, prod(shape), _threshold(p)).reshape(shape)
-        return np.multiply(kept, _factor(p), dtype=dtype)
+        kept = _kept_again(seed, first % size, prod(shape), _threshold(p), size)
+        return np.multiply(kept.reshape(shape), _factor(p), dtype=dtype)
     factors = device.workspace(prod(shape), dtype)(0, shape)
     factors[...] = 1
-    return _kernel(factors, seed, first, _ENDLESS, _threshold(p), _factor(p), out=factors)
+    return _kernel(factors, seed, first, size, _threshold(p), _factor(p), out=factors)
 
 
 def _same_mask(

@@ -128,6 +128,24 @@ def behind(ns: Namespace, x: Any, mapped: bool, ndim: int) -> Any:
     return ns.reshape(x, shape=(x.shape[0], *(1,) * missing, *x.shape[1:]))
 
 
+def merged(ns: Namespace, x: Any, axis: int, groups: int = 1) -> Any:
+    """x (N, ..., G c, ...) with N in that axis of an example: (..., G N c, ...)."""
+    n, *shape = x.shape
+    each = shape[axis] // groups
+    split = ns.reshape(x, shape=(n, *shape[:axis], groups, each, *shape[axis + 1:]))
+    shape[axis] = groups * n * each
+    return ns.reshape(batch_axis_at(ns, split, axis + 1), shape=tuple(shape))
+
+
+def apart(ns: Namespace, y: Any, axis: int, n: int, groups: int = 1) -> Any:
+    """The inverse of `merged`."""
+    shape = [*y.shape]
+    each = shape[axis] // (groups * n)
+    split = ns.reshape(y, shape=(*shape[:axis], groups, n, each, *shape[axis + 1:]))
+    shape[axis] = groups * each
+    return ns.reshape(batch_axis_first(ns, split, axis + 1), shape=(n, *shape))
+
+
 # -- more kinds ------------------------------------------------------------------------------------
 
 
