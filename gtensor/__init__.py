@@ -45,6 +45,7 @@ from gtensor.backend import (
     visible_devices,
 )
 from gtensor.backend import get_device as device
+from gtensor.engine import backward as _backward  # which gives Tensor its method
 from gtensor.engine.anomaly import detect_anomaly
 from gtensor.engine.context import (
     enable_grad,
@@ -53,12 +54,9 @@ from gtensor.engine.context import (
     set_grad_enabled,
 )
 from gtensor.engine.errors import AnomalyError, ConsumedError, GradientError, LevelError
-from gtensor.engine.gradients import grad
 from gtensor.engine.op import op
 from gtensor.engine.samples import Sample
 from gtensor.engine.tensor import Tensor, _unpickled
-from gtensor.engine.transforms.batched import vmap
-from gtensor.engine.transforms.dual import jvp
 from gtensor.execution.graphs import Graph
 from gtensor.execution.streams import Event, stream
 from gtensor.memory.trace.owners import find_in as _find_in
@@ -72,11 +70,32 @@ from gtensor.system.bus import ListenerError, listen
 from gtensor.system.late_imports import late as _late
 
 if TYPE_CHECKING:
-    from gtensor import checkpoint, data, nn, optim, profiler
+    from gtensor import checkpoint, data, func, nn, optim, profiler
     from gtensor import testing as testing
+    from gtensor.func import (
+        functional_call,
+        grad,
+        hessian,
+        hvp,
+        jacfwd,
+        jacobian,
+        jacrev,
+        jvp,
+        jvp_batched,
+        linearize,
+        per_example_grad,
+        value_and_grad,
+        vjp,
+        vmap,
+    )
 else:
-    __getattr__, __dir__ = _late(__name__, {name: f"gtensor.{name}" for name in (
-        "checkpoint", "data", "nn", "optim", "profiler", "testing")})
+    __getattr__, __dir__ = _late(__name__, {
+        **{name: f"gtensor.{name}" for name in (
+            "checkpoint", "data", "func", "nn", "optim", "profiler", "testing")},
+        **dict.fromkeys((
+            "functional_call", "grad", "hessian", "hvp", "jacfwd", "jacobian", "jacrev", "jvp",
+            "jvp_batched", "linearize", "per_example_grad", "value_and_grad", "vjp", "vmap",
+        ), "gtensor.func")})
 
 _find_in("gtensor.profiler.find_owners")  # recordings ask it what modules and optimizers hold
 
@@ -172,9 +191,13 @@ __all__ = [
     "from_dlpack",
     "full",
     "full_like",
+    "func",
+    "functional_call",
     "grad",
     "greater",
     "greater_equal",
+    "hessian",
+    "hvp",
     "hypot",
     "iinfo",
     "imag",
@@ -188,10 +211,15 @@ __all__ = [
     "isfinite",
     "isinf",
     "isnan",
+    "jacfwd",
+    "jacobian",
+    "jacrev",
     "jvp",
+    "jvp_batched",
     "less",
     "less_equal",
     "linalg",
+    "linearize",
     "linspace",
     "listen",
     "log",
@@ -229,6 +257,7 @@ __all__ = [
     "op",
     "ops",
     "optim",
+    "per_example_grad",
     "permute_dims",
     "pi",
     "pointwise",
@@ -282,9 +311,11 @@ __all__ = [
     "unique_inverse",
     "unique_values",
     "unstack",
+    "value_and_grad",
     "var",
     "vecdot",
     "visible_devices",
+    "vjp",
     "vmap",
     "where",
     "zeros",

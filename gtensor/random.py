@@ -12,13 +12,14 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from operator import index
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, SupportsIndex
 
 import numpy as np
 
 from gtensor.array.creation import DEFAULT_FLOAT, tensor
 from gtensor.backend import Device, element_type
 from gtensor.engine.tensor import Tensor, is_floating
+from gtensor.engine.transforms.batched import drawn, vectorizing
 from gtensor.system.fork_safety import free_at_forks
 
 if TYPE_CHECKING:
@@ -162,8 +163,8 @@ def normal(
     wanted = _floating("normal", dtype)
     if not std >= 0:
         raise ValueError(f"normal was given std={std}; wanted 0 or more")
-    values = generator().standard_normal(shape) * std + mean
-    return tensor(values, wanted, device, requires_grad)
+    return _drawn("normal", shape, requires_grad, lambda shape: tensor(
+        generator().standard_normal(shape) * std + mean, wanted, device))
 
 
 def uniform(
@@ -178,8 +179,17 @@ def uniform(
     wanted = _floating("uniform", dtype)
     if not 0 <= high - low < math.inf:
         raise ValueError(f"uniform was given low={low} and high={high}; wanted finite low <= high")
-    values = generator().uniform(low, high, shape)
-    return tensor(values, wanted, device, requires_grad)
+    return _drawn("uniform", shape, requires_grad, lambda shape: tensor(
+        generator().uniform(low, high, shape), wanted, device))
+
+
+def _drawn(
+    name: str, shape: Shape, requires_grad: bool, draw: Callable[[tuple[int, ...]], Tensor]
+) -> Tensor:
+    """`draw(shape)`; within `vmap` as its `randomness` says."""
+    wanted = (index(shape),) if isinstance(shape, SupportsIndex) else tuple(map(index, shape))
+    found = drawn(name, wanted, draw) if vectorizing() else draw(wanted)
+    return found.requires_grad_() if requires_grad else found
 
 
 def _floating(name: str, dtype: DTypeLike | None) -> np.dtype:
@@ -197,9 +207,15 @@ def integers(
     if not low < high:
         raise ValueError(f"integers was given low={low} and high={high}; wanted low < high")
     wanted = element_type(dtype or np.int64)
-    return tensor(generator().integers(low, high, shape), wanted, device)
+    return _drawn("integers", shape, False, lambda shape: tensor(
+        generator().integers(low, high, shape), wanted, device))
 
 
 def permutation(n: int, *, device: Device | str | None = None) -> Tensor:
     """The integers 0 to n - 1 in random order; int64."""
-    return tensor(generator().permutation(index(n)), np.int64, device)
+    def draw(lead: tuple[int, ...]) -> Tensor:
+        rows = np.broadcast_to(np.arange(index(n)), (*lead, index(n)))
+        values = generator().permuted(rows, axis=-1) if lead else generator().permutation(index(n))
+        return tensor(values, np.int64, device)
+
+    return _drawn("permutation", (), False, draw)

@@ -38,6 +38,7 @@ class Settings:
     arena_small_bytes: int = _flag(0, "CUDA blocks up to this size get segments of their own")
     cuda_source: str = _flag("cudamalloc", "where the arena of a CUDA device gets its segments",
                              ("cudamalloc", "virtual", "async"))
+    chunk_bytes: int = _flag(1 << 28, "bytes for vmap's chunk_size='auto' on a CPU without a limit")
     tile_elements: int = _flag(32768, "elements per tile where a CPU path needs a temporary")
     nvtx: int = _flag(-1, "NVTX ranges per op: 1 on, 0 off, -1 on when a profiler is attached")
 

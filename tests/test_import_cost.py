@@ -21,7 +21,7 @@ MOST_MODULES = 180  # of gtensor; each costs about 0.15 ms beside what it define
 # Beyond those of `import numpy`; of a package, all its modules.
 ALLOWED = {"_bisect", "bisect", "copy", "dataclasses", "gc", "gtensor", "ml_dtypes", "mmap",
            "threading"}
-LATE = {"checkpoint", "data", "nn", "optim", "profiler", "testing"}
+LATE = {"checkpoint", "data", "func", "nn", "optim", "profiler", "testing"}
 LATE_MODULES = {f"gtensor.{name}" for name in (
     *LATE, "system.atomic", "backend.cublas", "backend.cuda_graphs", "cli", "hostcuda",
     "memory.trace.curves", "memory.trace.lifetimes", "memory.plan.plan", "memory.trace.reading",

@@ -82,7 +82,9 @@ def _step(node: Node, wanted: set[Node] | None, create_graph: bool, batched: boo
         from gtensor.engine.stacked import StackedStep
 
         return StackedStep(wanted)
-    return RecordedStep(wanted) if create_graph or node.level is not None else RawStep(wanted)
+    if create_graph:
+        return RecordedStep(wanted)
+    return RawStep(wanted) if node.level is None else node.level.step(wanted)
 
 
 def _walk(

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import sys
 from typing import NoReturn
+
+from gtensor.system.source_line import place, user_frame
 
 
 class GradientError(RuntimeError):
@@ -18,7 +21,18 @@ class ConsumedError(RuntimeError):
 
 
 class LevelError(RuntimeError):
-    """A value within a transform (`jvp`, `vmap`) left it, or was asked for memory."""
+    """A value within a transform (`jvp`, `vmap`) left it, or was asked for memory.
+
+    The message ends with the user's line, which is one of the function that was transformed.
+    """
+
+    def __init__(self, message: str) -> None:
+        super().__init__(message)
+        frame = user_frame(sys._getframe(1))
+        self.line = place(frame.f_code, frame.f_lasti)
+
+    def __str__(self) -> str:
+        return f"{self.args[0]} ({self.line})"
 
 
 def refuse_complex(op_name: str) -> NoReturn:

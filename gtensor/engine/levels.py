@@ -28,6 +28,8 @@ if TYPE_CHECKING:
     from gtensor.backend.typing import Params
     from gtensor.engine.bind import Store
     from gtensor.engine.op import Op
+    from gtensor.engine.slots import Step
+    from gtensor.engine.tape import Node
 
 
 class _TracedStorage(Storage):
@@ -134,6 +136,12 @@ class Level:
         """
         raise NotImplementedError
 
+    def step(self, wanted: set[Node] | None) -> Step[Any]:
+        """What the rules of a walk of this level's tape see."""
+        from gtensor.engine.slots import RecordedStep
+
+        return RecordedStep(wanted)
+
     def bind(
         self, op: Op, inputs: tuple[Any, ...], params: Params, store: Store | None
     ) -> Tensor:
@@ -164,22 +172,31 @@ class Level:
     ) -> Record:
         """A record on this level's tape, of inputs and result; it saves handles without a node."""
         *inputs, result = values
-        nodes = tuple(x._node if self.owns(x) else None for x in inputs)
-        mask = sum(1 << i for i, node in enumerate(nodes) if node is not None)
+        nodes: list[Node | None] = []
+        mask, bit = 0, 1
+        for x in inputs:
+            node = x._node if isinstance(x, Traced) and x._level is self else None
+            nodes.append(node)
+            if node is not None:
+                mask |= bit
+            bit += bit
         if op.saves_extras and not extras:
             raise LevelError(f"{op.name} cannot be differentiated within {self.name}(): its rule "
                              "there gives no extra results; detach() its input")
-        values = (*values, *extras)
-        saved = tuple(None if position is None else self._saved(values[position])
-                      for position in op.plan(mask, len(nodes))) or op.nothing_saved[0]
-        guards = tuple(guard for value in saved for guard in _guards(value))
+        saved: list[Any] = []
+        guards: list[Guard] = []
+        for position in op.plan(mask, len(nodes)):
+            value = None if position is None else (*values, *extras)[position]
+            if isinstance(value, Tensor):
+                guards += _guards(value)
+                if isinstance(value, Traced) and value._level is self:
+                    value = value._copied()
+            saved.append(value)
         record = new_record(
-            op, nodes, mask, saved, guards, params, result._array, result._device)
+            op, tuple(nodes), mask, tuple(saved) or op.nothing_saved[0], tuple(guards), params,
+            result._array, result._device)
         record.level = self
         return record
-
-    def _saved(self, value: Any) -> Any:
-        return value._copied() if self.owns(value) else value
 
     def owns(self, x: object) -> bool:
         """Whether x is a handle of this level."""

@@ -97,8 +97,12 @@ class Step(Generic[V]):
 
     def _prune(self, wanted: set[Node]) -> None:
         """Drop the inputs that lead to no target."""
-        self.parents = tuple(p if p in wanted else None for p in self.parents)
-        self.mask = sum(1 << i for i, p in enumerate(self.parents) if p is not None)
+        self.parents = tuple([p if p in wanted else None for p in self.parents])
+        self.mask, bit = 0, 1
+        for p in self.parents:
+            if p is not None:
+                self.mask |= bit
+            bit += bit
 
     def _fit(self, node: Node, a: V) -> V:
         """`a` summed to the node's shape and cast to its dtype (undoes broadcasting, promotion)."""

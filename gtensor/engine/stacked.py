@@ -25,14 +25,17 @@ if TYPE_CHECKING:
 class Stack:
     """An array (N, *shape) of which a rule sees one gradient's shape."""
 
-    __slots__ = ("array", "dtype", "ndim", "shape")
+    __slots__ = ("array", "dtype", "shape")
     __array_ufunc__ = None  # NumPy's functions refuse it
 
     def __init__(self, array: Array) -> None:
         self.array = array
         self.shape = array.shape[1:]
-        self.ndim = len(self.shape)
         self.dtype = array.dtype
+
+    @property
+    def ndim(self) -> int:
+        return len(self.shape)
 
     def __getattr__(self, name: str) -> NoReturn:
         raise LevelError(f"{name!r} of a gradient was asked for, which stands for several; a "
@@ -80,7 +83,25 @@ def _on_stacks(ns: Any, op: Op, path: Path) -> Path:
         first, *rest = [None if a is None else Stack(a) for a in made]
         return (first if type(out) is not Stack else _into(out, made[0], beta), *rest)
 
-    return call
+    def of_pair(x1: Any, x2: Any, out: Any = None, **params: Any) -> Any:
+        """`call` without detours for two inputs that need no alignment."""
+        if type(x1) is Stack and not params:
+            axes = len(x1.shape)
+            a2 = None
+            if type(x2) is Stack:
+                if len(x2.shape) == axes:
+                    a2 = x2.array
+            elif type(x2) is float or type(x2) is int or x2.ndim <= axes:
+                a2 = x2
+            if a2 is not None:
+                if type(out) is not Stack:
+                    return Stack(path(x1.array, a2))
+                path(x1.array, a2, out=out.array)
+                return out
+        return call(x1, x2, out=out, **params)
+
+    aligns = getattr(rule, "aligns", False)  # inputs at their last axes, and that is all
+    return of_pair if aligns and len(op.input_names) == 2 else call
 
 
 def _into(out: Stack, made: Array, beta: float) -> Stack:
@@ -115,7 +136,12 @@ class StackedStep(RawStep):
 
     def give(self, i: int, a: Any) -> None:
         """Move the rule's hold on a's storage to input i."""
-        super().give(i, self._whole(i, a))
+        node = self.parents[i]
+        if node is not None and type(a) is Stack and a.dtype is node.dtype and (
+                a.shape == node.shape):
+            super().give(i, a.array)
+        else:
+            super().give(i, self._whole(i, a))
 
     def lend(self, i: int, a: Any) -> None:
         """Give input i another hold on g, or on an array that is kept elsewhere."""

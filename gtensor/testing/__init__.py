@@ -1,4 +1,6 @@
-"""Checks for gtensor's own ops, and for yours: `gt.testing.gradcheck` and `gt.testing.opcheck`.
+"""Checks for gtensor's own functions and ops, and for yours.
+
+    check_derivatives(f, x)      # forward, reverse, batched, numeric; first and second order
 
     x = gt.random.normal((2, 3), dtype=gt.float64, requires_grad=True)
     gradcheck(lambda x: (x * x.tanh()).sum(axis=0), x)
@@ -23,11 +25,19 @@ from gtensor.backend import Device, cuda_device_count, get_device
 from gtensor.engine.op import Op, registry
 from gtensor.testing import derivatives, values
 from gtensor.testing.cases import Case, samples_of
-from gtensor.testing.compare import TOLERANCES, CheckError, GradcheckError, OpcheckError
+from gtensor.testing.compare import (
+    TOLERANCES,
+    CheckError,
+    DerivativeError,
+    GradcheckError,
+    OpcheckError,
+)
+from gtensor.testing.functions import check_derivatives
 from gtensor.testing.numeric import fresh_seed, gradcheck
 
 __all__ = [
-    "CHECKS", "TOLERANCES", "CheckError", "GradcheckError", "OpcheckError", "gradcheck", "opcheck",
+    "CHECKS", "TOLERANCES", "CheckError", "DerivativeError", "GradcheckError", "OpcheckError",
+    "check_derivatives", "gradcheck", "opcheck",
 ]
 
 CHECKS: dict[str, Callable[[Case], None]] = {
@@ -51,6 +61,7 @@ CHECKS: dict[str, Callable[[Case], None]] = {
     "recorded": derivatives.recorded_mode,
     "second order": derivatives.second,
     "tangent": derivatives.tangent,
+    "batch": values.batch,
 }
 """The checks of one op at one sample, by name, in the order in which they run."""
 
@@ -68,8 +79,9 @@ def opcheck(
     layout, from the arena and into given buffers; inputs and upstream gradients unwritten;
     gradients against numeric ones and PyTorch's, for every choice of inputs that require one, added
     in every order; the recorded backward, second order, and the tangent rule against the backward
-    rule. On a GPU also the value against the CPU's. Samples should lie away from kinks: a rule must
-    be smooth there. Those that are bare shapes are filled with standard normal values.
+    rule; the batch rule against a loop, for every choice of inputs with a batch axis. On a GPU also
+    the value against the CPU's. Samples should lie away from kinks: a rule must be smooth there.
+    Those that are bare shapes are filled with standard normal values.
 
     Args:
         op: the op, or its name in the registry.

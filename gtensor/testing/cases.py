@@ -11,10 +11,10 @@ import numpy as np
 
 from gtensor.backend import Device
 from gtensor.engine.context import no_grad
-from gtensor.engine.gradients import grad
 from gtensor.engine.op import Op
 from gtensor.engine.samples import Sample
 from gtensor.engine.tensor import FLOATING, Tensor, wrap
+from gtensor.func.gradients import grad
 from gtensor.ops.build import formula_numpy, path_builders
 from gtensor.testing.compare import CheckError, to_numpy
 
@@ -208,10 +208,14 @@ class Case:
 
     def masks(self) -> Iterator[tuple[int, ...]]:
         """Which inputs require gradients: every choice of up to three, else each, and all."""
-        floats = self.floats
-        sizes: Iterable[int] = range(1, len(floats) + 1) if len(floats) <= 3 else (1, len(floats))
-        for size in sizes:
-            yield from combinations(floats, size)
+        return chosen(self.floats)
+
+
+def chosen(inputs: Sequence[int]) -> Iterator[tuple[int, ...]]:
+    """Every choice of up to three inputs, else each, and all."""
+    sizes: Iterable[int] = range(1, len(inputs) + 1) if len(inputs) <= 3 else (1, len(inputs))
+    for size in sizes:
+        yield from combinations(inputs, size)
 
 
 def _placed(value: object, device: Device) -> Any:

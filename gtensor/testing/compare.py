@@ -33,6 +33,14 @@ class GradcheckError(CheckError):
     """A gradient differs from its numeric estimate, or the function wrote its inputs."""
 
 
+class DerivativeError(CheckError):
+    """A mode of differentiation disagrees, or raised an error; `mode` and `order` say which."""
+
+    def __init__(self, message: str, mode: str, order: int) -> None:
+        super().__init__(message)
+        self.mode, self.order = mode, order
+
+
 class OpcheckError(CheckError):
     """A check of an op failed. `check` is its name, one of `gtensor.testing.CHECKS`."""
 

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from gtensor.engine.errors import GradientError
-from gtensor.engine.gradients import grad
 from gtensor.engine.namespaces import recorded
 from gtensor.engine.tensor import FLOATING, Tensor, wrap
+from gtensor.func.gradients import grad
 from gtensor.settings import settings
 from gtensor.testing.cases import FLOAT64, NEVER, Case
 from gtensor.testing.compare import (

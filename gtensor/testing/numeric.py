@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from gtensor.engine.gradients import grad
 from gtensor.engine.tensor import Tensor, wrap
+from gtensor.func.gradients import grad
 from gtensor.testing.compare import CheckError, GradcheckError, close, to_numpy, unwritten
 
 Function = Callable[..., Any]

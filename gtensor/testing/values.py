@@ -10,8 +10,9 @@ import numpy as np
 
 from gtensor.backend import device_of, get_device
 from gtensor.engine.tensor import FLOATING, Tensor
+from gtensor.func.batching import vmap
 from gtensor.settings import settings
-from gtensor.testing.cases import FLOAT64, LAYOUTS, NEVER, Case, strided
+from gtensor.testing.cases import FLOAT64, LAYOUTS, NEVER, Case, chosen, strided
 from gtensor.testing.compare import TOLERANCES, CheckError, close, to_numpy, unwritten
 
 _MANY = 1 << 16  # elements of an array beside which a tile is small
@@ -49,6 +50,31 @@ def dtypes(case: Case) -> None:
             wanted = case.value(case.inputs(rounded))
             close(f"the value in {dtype}", given, wanted, TOLERANCES[dtype],
                   (dtype.name, "float64"))
+
+
+def batch(case: Case) -> None:
+    """Under vmap the value is a loop's, whichever inputs have a batch axis; also of no example."""
+    if case.op.batch is None:
+        return
+    examples: list[list[Any]] = [case.arrays, *(case.sample.arrays(case.rng) for _ in range(2))]
+    given = [i for i, a in enumerate(case.arrays) if a is not None]
+    for mapped in chosen(given):
+        each: list[list[Any]] = [
+            [own if i in mapped else shared for i, (own, shared) in enumerate(
+                zip(example, case.arrays, strict=True))] for example in examples]
+        stacks: list[Any] = [np.stack(values) if i in mapped else values[0]
+                             for i, values in enumerate(zip(*each, strict=True))]
+        axes = tuple(0 if i in mapped else None for i in range(len(stacks)))
+        run = vmap(case.function, axes)
+        found = run(*case.inputs(stacks))
+        none = run(*case.inputs([a if i not in mapped else a[:0] for i, a in enumerate(stacks)]))
+        what = f"with a batch axis in inputs {list(mapped)}"
+        for k, arrays in enumerate(each):
+            wanted = case.value(case.inputs(arrays))
+            close(f"example {k} {what}", found[k], wanted, names=("under vmap", "by itself"))
+        if (none.shape, none.dtype) != ((0, *wanted.shape), wanted.dtype):
+            raise CheckError(f"no example {what} gives a value of shape {none.shape}, dtype "
+                             f"{none.dtype}; wanted {(0, *wanted.shape)}, {wanted.dtype}")
 
 
 def device(case: Case) -> None:

@@ -355,7 +355,7 @@ def test_a_result_must_depend_on_the_arguments():
     x, y = gt.tensor([1.0, 2.0]), scalar(3.0)
     for constant in (lambda v: y, lambda v: gt.tensor(1.0), lambda v: v.detach().sum()):
         for argument in (x, x.clone().requires_grad_()):
-            with pytest.raises(gt.GradientError, match=r"not depend on its arguments \[0\]; "):
+            with pytest.raises(gt.GradientError, match=r"not depend on its argument 0; "):
                 gt.grad(constant)(argument)
             assert gt.grad(constant, allow_unused=True)(argument).tolist() == [0, 0]
     with gt.no_grad(), pytest.raises(gt.GradientError, match="does not depend"):
@@ -364,7 +364,7 @@ def test_a_result_must_depend_on_the_arguments():
     def part(a, b, c):
         return (a * a).sum() + c * 2.0
 
-    with pytest.raises(gt.GradientError, match=r"not depend on its arguments \[1\]; allow_unused"):
+    with pytest.raises(gt.GradientError, match=r"not depend on its argument 1; allow_unused"):
         gt.grad(part, (0, 1, 2))(x, y, y)
     a, b, c = gt.grad(part, (0, 1, 2), allow_unused=True)(x, y, y)
     assert (a.tolist(), b.item(), c.item()) == ([2, 4], 0, 2) and b.dtype == gt.float64

@@ -161,6 +161,8 @@ FAULTS = [
           ByOpcheck("tanh", "second order")),
     Fault("the tangent is the transpose of the backward rule", plants.tangent_off,
           ByOpcheck("tanh", "tangent")),
+    Fault("examples of a batch are apart", plants.batch_axis_broadcast,
+          ByOpcheck("add", "batch"), raises=ValueError),
     # ownership
     Fault("a rule gives its hold away once", plants.given_twice, ByOpcheck("add", "writes"),
           raises=GradientError),

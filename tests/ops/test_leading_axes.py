@@ -19,10 +19,10 @@ import pytest
 import gtensor as gt
 import gtensor.nn.functional as F
 from gtensor.backend import get_device
-from gtensor.engine.gradients import grad
 from gtensor.engine.namespaces import raw, recorded
 from gtensor.engine.op import registry
 from gtensor.engine.slots import sum_to
+from gtensor.func.gradients import grad
 from gtensor.system.bus import OpEvent
 from gtensor.testing.cases import Case, samples_of
 from gtensor.testing.compare import CheckError, close

@@ -1,15 +1,14 @@
-"""Forward-mode derivatives: a value with its tangent, through a function in one run."""
+"""The level of `jvp`: a value with its tangent, through a function in one run."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from gtensor.engine.bind import Extras, bind
 from gtensor.engine.errors import LevelError
-from gtensor.engine.levels import Level, Traced, running, traced
+from gtensor.engine.levels import Level, Traced, traced
 from gtensor.engine.namespaces import recorded
-from gtensor.engine.tensor import Tensor, check_like, is_floating, zeros
+from gtensor.engine.tensor import Tensor
 
 if TYPE_CHECKING:
     from gtensor.backend.typing import Params
@@ -40,13 +39,24 @@ def _dual(level: Level, primal: Tensor, tangent: Tensor | None) -> Dual:
     return handle
 
 
-class _Directional(Level):
+class Directional(Level):
     """The level of one `jvp`."""
 
     name = "jvp"
 
     def lift(self, x: Tensor) -> Dual:
         return _dual(self, x, None)
+
+    def start(self, primal: Tensor, tangent: Tensor | None) -> Dual:
+        """An argument of the function; without a tangent it is a constant."""
+        return _dual(self, primal, tangent)
+
+    def end(self, result: Tensor) -> tuple[Tensor, Tensor | None]:
+        """Value and tangent of a result; without a tangent if that is zero."""
+        result._current_node("jvp()")  # refuses a handle that left another transform
+        if isinstance(result, Dual) and self.owns(result):
+            return result.primal, result.tangent
+        return result, None
 
     def run(
         self, op: Op, inputs: tuple[Any, ...], params: Params, keep: bool
@@ -76,57 +86,3 @@ class _Directional(Level):
                              "input to treat it as a constant")
         rule: Any = op.tangent  # typed for arrays, which handles stand for
         return _dual(self, out, rule(recorded, primals, tangents, out, params)), extras
-
-
-def jvp(
-    function: Callable[..., Tensor], primals: Sequence[Tensor], tangents: Sequence[Tensor]
-) -> tuple[Tensor, Tensor]:
-    """function(*primals), and its derivative in the direction of the tangents (forward mode).
-
-    The function runs once. It nests with itself, `vmap` and `grad`: grad of a jvp, or a jvp of
-    `grad(f)`, which is a Hessian-vector product. Values within the function have shape and dtype
-    but no memory: `.numpy()`, `.item()` and in-place writes raise LevelError.
-
-    Args:
-        function: takes one tensor per primal and returns a tensor.
-        primals: the arguments.
-        tangents: per primal, a tensor of its shape, dtype and device.
-
-    Raises ValueError or TypeError for tangents that do not fit their primals, TypeError if the
-    function returns something else than a tensor, LevelError for an op without a tangent rule.
-
-    Source: `torch.func.jvp`; Griewank and Walther, "Evaluating Derivatives", 2008, chapter 3.
-    """
-    _check(primals, tangents)
-    with running(_Directional()) as level:
-        out = function(*(_dual(level, x, t) for x, t in zip(primals, tangents, strict=True)))
-        if not isinstance(out, Tensor):
-            raise TypeError(f"the function given to jvp() returned {type(out).__name__}; wanted a "
-                            "Tensor")
-        out._current_node("jvp()")  # refuses a handle that left another transform
-        value, tangent = (out.primal, out.tangent) if isinstance(out, Dual) and level.owns(
-            out) else (out, None)
-    if tangent is None:
-        tangent = zeros(value._device, value.shape, value.dtype)
-    return value, tangent
-
-
-def _check(primals: Sequence[Tensor], tangents: Sequence[Tensor]) -> None:
-    """Raise unless there is one fitting tangent per primal."""
-    for name, given in (("primals", primals), ("tangents", tangents)):
-        if not isinstance(given, (tuple, list)):
-            raise TypeError(f"jvp() was given {name} of type {type(given).__name__}; wanted a "
-                            "tuple of Tensors")
-        for x in given:
-            if not isinstance(x, Tensor):
-                raise TypeError(f"jvp() was given {type(x).__name__} among its {name}; wanted "
-                                "Tensors (gt.asarray makes one)")
-            x._current_node("jvp()")
-    if len(primals) != len(tangents):
-        raise ValueError(f"jvp() was given {len(primals)} primals and {len(tangents)} tangents; "
-                         "wanted one tangent per primal")
-    for x, t in zip(primals, tangents, strict=True):
-        if not is_floating(x.dtype) and x.dtype.kind != "c":
-            raise TypeError(f"jvp() was given a primal of dtype {x.dtype}; wanted a floating-point "
-                            "or complex one")
-        check_like("a tangent", t, x)

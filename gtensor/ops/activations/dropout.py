@@ -12,11 +12,14 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from gtensor.array.creation import ones
 from gtensor.backend import Device, host
 from gtensor.backend.kernels import elementwise
+from gtensor.engine.namespaces import recorded
 from gtensor.engine.op import op
 from gtensor.engine.samples import unary
 from gtensor.engine.tensor import Tensor
+from gtensor.engine.transforms.batched import drawn, vectorizing
 from gtensor.ops.build.arguments import refuse_unsupported
 from gtensor.ops.build.batching import Inputs, Mapped
 from gtensor.ops.build.cpu_tiles import computed_in, masked
@@ -116,8 +119,9 @@ const unsigned long long word = lane == 0 ? c0 : lane == 1 ? c1 : lane == 2 ? c2
 const unsigned long long bits = e % 2 ? word >> 32 : word & 0xFFFFFFFFULL;
 y = bits < threshold ? T(0) : T(gt_up(x) * gt_float<T>(scale));
 """
-_kernel = elementwise("T x, uint64 seed, uint64 first, uint64 size, uint64 threshold, float64 scale",
-                      "T y", _PHILOX, "number.cuh", "gt_dropout")
+_kernel = elementwise(
+    "T x, uint64 seed, uint64 first, uint64 size, uint64 threshold, float64 scale", "T y", _PHILOX,
+    "number.cuh", "gt_dropout")
 
 
 def _dropout_gpu(
@@ -146,6 +150,11 @@ def keep_factors(
     factors = device.workspace(prod(shape), dtype)(0, shape)
     factors[...] = 1
     return _kernel(factors, seed, first, size, _threshold(p), _factor(p), out=factors)
+
+
+def _scaled(ns: Namespace, x: Any, factors: Any) -> Any:
+    """x times dropout factors; 0 where the factor is 0, also of infinities and NaN."""
+    return ns.where(ns.not_equal(factors, 0.0), ns.multiply(x, factors), 0.0)
 
 
 def _same_mask(
@@ -193,7 +202,8 @@ def dropout(
     """Each element 0 with probability p, else divided by 1 - p; the input itself if not training.
 
     The mask follows from `seed` and is never stored. By default the seed is drawn from the
-    generator that `gtensor.manual_seed` sets. `inplace` must be False.
+    generator that `gtensor.manual_seed` sets; within `vmap` its `randomness` decides.
+    `inplace` must be False.
 
     Source: Srivastava et al., "Dropout: a simple way to prevent neural networks from overfitting",
     2014.
@@ -207,6 +217,10 @@ def dropout(
                         "floating-point dtype")
     if not training or p == 0.0:
         return input
+    if seed is None and vectorizing():
+        return _scaled(recorded, input, drawn("dropout", input.shape, lambda shape: dropout_op(
+            ones(shape, dtype=input.dtype, device=input.device), p=float(p),
+            seed=fresh_seed(input.device, "dropout"))))
     if seed is None:
         seed = fresh_seed(input.device, "dropout")
     return dropout_op(input, p=float(p), seed=seed)

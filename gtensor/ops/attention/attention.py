@@ -19,7 +19,8 @@ from gtensor.engine.namespaces import recorded
 from gtensor.engine.op import op
 from gtensor.engine.samples import Sample, boolean, normal
 from gtensor.engine.tensor import Tensor, wrap
-from gtensor.ops.activations.dropout import check_probability, dropout_op, fresh_seed
+from gtensor.engine.transforms.batched import vectorizing
+from gtensor.ops.activations.dropout import check_probability, dropout, dropout_op, fresh_seed
 from gtensor.ops.arrange.shape import reshape
 from gtensor.ops.attention.blocks import attention_grad_path, attention_path
 from gtensor.ops.build.arguments import same_dtype
@@ -251,10 +252,15 @@ def scaled_dot_product_attention(
     if enable_gqa:
         query, key, value, attn_mask = _grouped(query, key, value, attn_mask)
     lead = _common_lead(query, key, value, attn_mask)
-    y = attention(
-        query, key, value, attn_mask, is_causal=is_causal, dropout_p=float(dropout_p),
-        scale=1 / sqrt(max(1, query.shape[-1])) if scale is None else float(scale),
-        seed=fresh_seed(query.device, name) if dropout_p else 0)
+    scale = 1 / sqrt(max(1, query.shape[-1])) if scale is None else float(scale)
+    if dropout_p and vectorizing():  # whose `randomness` dropout follows
+        weights, _ = _weights(recorded, (query, key, value, attn_mask), scale=scale,
+                              is_causal=is_causal, dropout_p=0.0, seed=0)
+        y = recorded.matmul(dropout(weights, dropout_p), value)
+    else:
+        y = attention(
+            query, key, value, attn_mask, is_causal=is_causal, dropout_p=float(dropout_p),
+            scale=scale, seed=fresh_seed(query.device, name) if dropout_p else 0)
     return reshape(y, (*heads, *y.shape[-2:])) if enable_gqa and len(lead) > len(heads) else y
 
 

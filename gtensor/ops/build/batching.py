@@ -45,6 +45,7 @@ def broadcasting(
     return run(*aligned(ns, inputs, mapped), **params)
 
 
+broadcasting.aligns = True  # type: ignore[attr-defined]  # it does no more than that
 broadcasting.writes = True  # type: ignore[attr-defined]  # it hands on a buffer to write
 
 

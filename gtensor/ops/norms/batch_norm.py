@@ -249,7 +249,8 @@ batch_norm_statistics = op(
 
 batch_norm_sums = op(
     "batch_norm_sums", cpu=paths.sums_cpu, gpu=paths.sums_gpu, backward=None, tangent=None,
-    composed=_sums_recorded, batch=batching.channels_sums, samples=None,  # mean and var must be x's: tested through batch_norm
+    composed=_sums_recorded, batch=batching.channels_sums,
+    samples=None,  # mean and var must be x's: tested through batch_norm
     doc="The gradients of bias and weight of batch_norm, (2, C).",
 )
 

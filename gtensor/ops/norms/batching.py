@@ -160,16 +160,16 @@ def groups_dx(ns: Namespace, run: Path, inputs: Inputs, mapped: Mapped, params: 
         sums = ns.multiply(sums, ns.reshape(weight, shape=(len(weight), 1, 1, weight.shape[1])))
         mg, weight, shares[2] = True, None, True
     if mg and mx and all(shares):
-        _, two, images, channels = sums.shape
-        totals = ns.reshape(batch_axis_at(ns, sums, 1), shape=(two, -1, channels))
+        n, two, images, width = sums.shape
+        totals = ns.reshape(batch_axis_at(ns, sums, 1), shape=(two, n * images, width))
         found = run(_images(ns, g), _images(ns, x), weight, _images(ns, mean), _images(ns, var),
                     totals, **params)
         return ns.reshape(found, shape=g.shape)
     if weight is not None:
         g = ns.multiply(g, _per_channel(ns, weight, g.ndim - mg))
         sums = ns.multiply(sums, weight)
-    shape = (batch_size(inputs, mapped), *x.shape[mx:])
-    return ns.reshape(_groups_projected(ns, (g, x, mean, var, sums), (mg, mx), **params), shape=shape)
+    found = _groups_projected(ns, (g, x, mean, var, sums), (mg, mx), **params)
+    return ns.reshape(found, shape=(batch_size(inputs, mapped), *x.shape[mx:]))
 
 
 def _groups_projected(

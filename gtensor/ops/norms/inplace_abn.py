@@ -313,7 +313,8 @@ abn_scale = op(
 
 inplace_abn_grad = op(
     "inplace_abn_grad", cpu=grad_cpu, gpu=grad_gpu, extras="sums", backward=None,
-    tangent=None, batch=batching.inverted_grad, samples=None,  # mean and var must be x's: tested through inplace_abn
+    tangent=None, batch=batching.inverted_grad,
+    samples=None,  # mean and var must be x's: tested through inplace_abn
     doc="The gradient of inplace_abn's input from its output, and the gradients of bias and scale.",
 )
 

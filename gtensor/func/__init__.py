@@ -1,0 +1,21 @@
+"""Derivatives and batches of functions: `gt.func`, in the manner of `torch.func`.
+
+    slopes = gt.func.jacrev(f)(x)
+    each = gt.func.vmap(gt.func.grad(loss), (None, 0))(w, rows)
+
+Transforms take functions of tensors, or of trees of them, and nest in any order. Every name is one
+of `gtensor`, too.
+"""
+
+from __future__ import annotations
+
+from gtensor.func.batching import vmap
+from gtensor.func.forward import jvp, jvp_batched
+from gtensor.func.gradients import grad, value_and_grad, vjp
+from gtensor.func.jacobians import hessian, hvp, jacfwd, jacobian, jacrev, linearize
+from gtensor.func.modules import functional_call, per_example_grad
+
+__all__ = [
+    "functional_call", "grad", "hessian", "hvp", "jacfwd", "jacobian", "jacrev", "jvp",
+    "jvp_batched", "linearize", "per_example_grad", "value_and_grad", "vjp", "vmap",
+]
