@@ -61,25 +61,25 @@ def _on_stacks(ns: Any, op: Op, path: Path) -> Path:
     """The op's path for stacks and arrays, which all N share."""
     rule = op.batch
     writes = getattr(rule, "writes", False)  # whether it hands `out` and `beta` on to the path
-    several = bool(op.extra_names)
 
     def call(*inputs: Any, out: Any = None, beta: float = 0, **params: Any) -> Any:
         mapped = tuple([type(x) is Stack for x in inputs])
         if True not in mapped:
             made = path(*inputs, **params)
-            return made if out is None else _into(out, made, beta)
+            return _into(out, made, beta) if type(out) is Stack else made
         if rule is None:
             raise LevelError(f"{op.name} has no batch rule, which a walk for several gradients "
                              "needs; call backward() for each of them")
         arrays = tuple([x.array if m else x for x, m in zip(inputs, mapped, strict=True)])
-        if out is None:
-            made = rule(ns, path, arrays, mapped, params)
-            return tuple(map(Stack, made)) if several else Stack(made)
-        if writes:
+        if writes and type(out) is Stack:
             options = {"out": out.array, "beta": beta} if beta else {"out": out.array}
             rule(ns, path, arrays, mapped, {**params, **options})
             return out
-        return _into(out, rule(ns, path, arrays, mapped, params), beta)
+        made = rule(ns, path, arrays, mapped, params)
+        if type(made) is not tuple:
+            return _into(out, made, beta) if type(out) is Stack else Stack(made)
+        first, *rest = [None if a is None else Stack(a) for a in made]
+        return (first if type(out) is not Stack else _into(out, made[0], beta), *rest)
 
     def of_pair(x1: Any, x2: Any, out: Any = None, **params: Any) -> Any:
         """`call` without detours for two inputs that need no alignment."""
@@ -92,7 +92,7 @@ def _on_stacks(ns: Any, op: Op, path: Path) -> Path:
             elif type(x2) is float or type(x2) is int or x2.ndim <= axes:
                 a2 = x2
             if a2 is not None:
-                if out is None:
+                if type(out) is not Stack:
                     return Stack(path(x1.array, a2))
                 path(x1.array, a2, out=out.array)
                 return out

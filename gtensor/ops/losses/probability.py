@@ -124,7 +124,8 @@ def _partial_weight(loss: str) -> Path:
         out: Array | None, scale: float
     ) -> Array:
         losses = getattr(ns, loss)(x, t, None, *more)
-        over = losses if losses.ndim else None  # NumPy answers scalars for 0-d
+        # NumPy answers scalars for 0-d; weights of several examples give larger products
+        over = losses if losses.ndim and losses.shape == g.shape else None
         return ns.multiply(ns.multiply(g, losses, out=over), scale, out=over)
 
     return partial

@@ -25,6 +25,7 @@ from gtensor.ops.build.cpu_tiles import computed_in
 from gtensor.ops.build.path_builders import tiled
 from gtensor.ops.build.pointwise import partial, pointwise
 from gtensor.ops.norms import batch_norm_paths as paths
+from gtensor.ops.norms import batching
 
 if TYPE_CHECKING:
     import numpy as np
@@ -238,7 +239,7 @@ def reference(
 
 batch_norm_statistics = op(
     "batch_norm_statistics", cpu=paths.statistics_cpu, gpu=paths.statistics_gpu,
-    backward=None, tangent=_statistics_tangent,
+    backward=None, tangent=_statistics_tangent, batch=batching.channels_statistics,
     samples=[Sample(((4, 3),)), Sample(((2, 3, 5),))],
     reference=lambda torch, x: torch.stack([
         x.transpose(0, 1).flatten(1).mean(1), x.transpose(0, 1).flatten(1).var(1, correction=0)]),
@@ -248,20 +249,22 @@ batch_norm_statistics = op(
 
 batch_norm_sums = op(
     "batch_norm_sums", cpu=paths.sums_cpu, gpu=paths.sums_gpu, backward=None, tangent=None,
-    composed=_sums_recorded, samples=None,  # mean and var must be x's: tested through batch_norm
+    composed=_sums_recorded, batch=batching.channels_sums,
+    samples=None,  # mean and var must be x's: tested through batch_norm
     doc="The gradients of bias and weight of batch_norm, (2, C).",
 )
 
 batch_norm_dx = op(
     "batch_norm_dx", cpu=paths.dx_cpu, gpu=paths.dx_gpu, backward=None, tangent=None,
-    composed=_dx_recorded, samples=None,  # as above
+    composed=_dx_recorded, batch=batching.channels_dx, samples=None,  # as above
     doc="The gradient of batch_norm's input, from batch_norm_sums.",
 )
 
 batch_norm_op = op(
     "batch_norm", cpu=paths.forward_cpu, gpu=paths.forward_gpu, extras="center spread",
     saves=dict.fromkeys(("x", "weight", "bias", "mean", "var"), _SAVES),
-    backward=_backward, tangent=tangent, samples=_samples(), reference=reference,
+    backward=_backward, tangent=tangent, batch=batching.channels, samples=_samples(),
+    reference=reference,
     doc="act((x - mean) / sqrt(var + eps) * weight + bias) over channels (axis 1). In training "
         "mean and var are x's own statistics, computed where they are not given. Parameters: "
         "training, eps, activation (a name), parameter (its slope, alpha or beta), sync (None, or "

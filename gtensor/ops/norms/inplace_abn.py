@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from math import inf, prod
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -32,7 +32,7 @@ from gtensor.ops.build.arguments import want_tensors
 from gtensor.ops.build.cpu_tiles import computed_in
 from gtensor.ops.build.path_builders import tiled
 from gtensor.ops.build.pointwise import partial, pointwise
-from gtensor.ops.norms import batch_norm
+from gtensor.ops.norms import batch_norm, batching
 from gtensor.ops.norms.batch_norm import check_activation, check_batch_norm, check_eps
 from gtensor.ops.norms.batch_norm_paths import (
     Channels,
@@ -297,6 +297,11 @@ def _samples() -> list[Sample]:
     return found
 
 
+def _out_of_place(*inputs: Tensor | None, **params: Any) -> Tensor:
+    """Within transforms, where no memory is overwritten and a recovered x has no tangent."""
+    return batch_norm.batch_norm_op(*inputs, **params)
+
+
 abn_scale = op(
     "abn_scale", inputs="weight", cpu=tiled("abn_scale", lambda ns, w, *, eps: ns.abs(w) + eps),
     gpu=elementwise("T w, float64 eps", "T scale", "scale = abs(gt_up(w)) + gt_float<T>(eps)",
@@ -308,20 +313,22 @@ abn_scale = op(
 
 inplace_abn_grad = op(
     "inplace_abn_grad", cpu=grad_cpu, gpu=grad_gpu, extras="sums", backward=None,
-    tangent=None, samples=None,  # mean and var must be x's: tested through inplace_abn
+    tangent=None, batch=batching.inverted_grad,
+    samples=None,  # mean and var must be x's: tested through inplace_abn
     doc="The gradient of inplace_abn's input from its output, and the gradients of bias and scale.",
 )
 
 inplace_abn_input = op(
     "inplace_abn_input", cpu=input_cpu, gpu=input_gpu, backward=None, tangent=None,
-    samples=None,  # as above
+    batch=batching.inverted, samples=None,  # as above
     doc="The input of inplace_abn, found again from its output.",
 )
 
 inplace_abn_op = op(
     "inplace_abn", cpu=forward_cpu, gpu=forward_gpu, extras="center spread",
     saves=dict.fromkeys(("x", "weight", "bias", "mean", "var"), "weight bias out center spread"),
-    backward=_backward, tangent=batch_norm.tangent, samples=_samples(),
+    backward=_backward, tangent=batch_norm.tangent,
+    composed=_out_of_place, samples=_samples(),
     reference=batch_norm.reference,
     doc="batch_norm for weight > 0 and activations that have an inverse; only the output is saved, "
         "and `gtensor.nn.functional.inplace_abn` writes it over x. Parameters as batch_norm, and "
