@@ -101,7 +101,8 @@ def _repeated_cpu(x: Array, out: Array, p: float, seed: int, shared: int) -> Non
 
 # `(i + first) % size` is the element's place; the rounds are NumPy's philox4x64, key (seed, 0).
 _PHILOX = """
-const unsigned long long e = (i + first) % size;
+unsigned long long e = i + first;
+if (e >= size) e %= size;
 unsigned long long c0 = e % 65536 / 8 + 1, c1 = e / 65536, c2 = 0, c3 = 0, k0 = seed, k1 = 0;
 for (int turn = 0; turn < 10; ++turn) {
   const unsigned long long m0 = 0xD2E7470EE14C6C93ULL, m1 = 0xCA5A826395121157ULL;

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from gtensor.engine.levels import Traced, underlying
 from gtensor.engine.namespaces import raw
 from gtensor.engine.op import op
 from gtensor.engine.samples import Sample, below, normal
@@ -69,9 +70,11 @@ def check_range(
     TypeError for a value that is not a Tensor.
     """
     want_tensors(name, **{what: indices})
-    if indices.device.type != "cpu" or not indices.size:
+    if indices.device.type != "cpu":
         return
-    values = indices._array
+    values = underlying(indices)._array
+    if not values.size:
+        return
     lowest, highest = int(values.min()), int(values.max())
     if lowest >= 0 and highest < limit:
         return
@@ -240,6 +243,8 @@ def class_weights(name: str, scores: Tensor, weight: Tensor | None) -> Tensor | 
         raise ValueError(f"{name} was given a weight that requires a gradient; it is a constant: "
                          "detach() it first")
     same_dtype(name, input=scores, weight=weight)
+    if isinstance(weight, Traced):
+        return weight.detach()
     return wrap(weight.device.copy(weight._array), weight.device)
 
 

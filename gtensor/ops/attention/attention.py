@@ -142,7 +142,7 @@ def _attention_grad_batch(
 ) -> Any:
     ndim, size = inputs[0].ndim - mapped[0], batch_size(inputs, mapped)
     whole = [spread(ns, x, m, size) for x, m in zip(inputs, mapped, strict=True)]
-    given: list[Any] = [x if x is None else behind(ns, x, True, ndim) for x in whole]
+    given: Any = [x if x is None else behind(ns, x, True, ndim) for x in whole]
     if ns is recorded:
         return _attention_grad_composed(*given, **_once_for_all(params))
     grads = run(*given, **_once_for_all(params))

@@ -617,8 +617,9 @@ def nll_loss(
     losses = -pick_class(input, target, ignore_index=ignore_index, classes=classes)
     counts = (target != ignore_index).astype(computed_in(input.dtype))
     if constant is not None:
-        places = (target * (target != ignore_index)).astype(np.int64)
-        heavy = constant[places]
+        beside = (*constant.shape, *(1,) * (input.ndim - 1 - class_axis(input.ndim)))
+        wide = recorded.broadcast_to(recorded.reshape(constant, shape=beside), shape=input.shape)
+        heavy = pick_class(wide, target, ignore_index=ignore_index, classes=classes)
         losses, counts = losses * heavy, counts * heavy
     if reduction == "none":
         return losses

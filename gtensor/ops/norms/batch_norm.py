@@ -13,8 +13,9 @@ from gtensor.backend import DeviceError
 from gtensor.backend.kernels import elementwise
 from gtensor.engine.arrays import writable
 from gtensor.engine.context import is_recomputing, no_grad
-from gtensor.engine.errors import GradientError
+from gtensor.engine.errors import GradientError, LevelError
 from gtensor.engine.in_place import write
+from gtensor.engine.levels import newest
 from gtensor.engine.namespaces import recorded
 from gtensor.engine.op import op
 from gtensor.engine.samples import Sample, binary, normal, positive
@@ -377,10 +378,20 @@ def check_batch_norm(
         raise ValueError(f"{name} was given no running_mean or no running_var outside training; "
                          "wanted both, or training=True")
     if training:
+        _refuse_traced(name, (x, weight, bias, running_mean, running_var))
         _check_averages(name, x, running_mean, running_var, momentum)
     if training and alone and prod(x.shape) // max(1, x.shape[1]) < 2:
         raise ValueError(f"{name} was given an input of shape {x.shape} in training; wanted "
                          "more than one value per channel")
+
+
+def _refuse_traced(name: str, inputs: tuple[Tensor | None, ...]) -> None:
+    """Raise LevelError for running statistics that a transform would have to update in place."""
+    level = newest(name, inputs)
+    if level is not None and inputs[3:] != (None, None):
+        raise LevelError(f"{name} would move its running statistics within {level.name}(), where "
+                         "nothing is written; wanted None for both (track_running_stats=False), "
+                         "or training=False")
 
 
 def _check_averages(

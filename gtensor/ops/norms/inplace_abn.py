@@ -20,6 +20,8 @@ from gtensor.backend import host
 from gtensor.backend.cuda import cupy
 from gtensor.backend.kernels import NULL, elementwise, raw
 from gtensor.engine.context import no_grad
+from gtensor.engine.errors import LevelError
+from gtensor.engine.levels import newest
 from gtensor.engine.namespaces import raw as raw_spaces
 from gtensor.engine.namespaces import recorded
 from gtensor.engine.op import op
@@ -363,9 +365,10 @@ def inplace_abn(
     """Batch norm and activation over the memory of `input`, which is consumed; same shape.
 
     act((x - mean) / sqrt(var + eps) * (|weight| + eps) + bias). After the call `input` keeps its
-    shape and its gradient; any other use of it raises ConsumedError. If another reader could see
-    the write (leaves, data, live views, saved or exported memory), the output gets a new buffer
-    instead, counted by `gtensor.memory.copies()`, and `input` is not consumed.
+    shape and its gradient; any other use of it raises ConsumedError. Within a transform it is
+    `abn`, and nothing is consumed. If another reader could see the write (leaves, data, live views,
+    saved or exported memory), the output gets a new buffer instead, counted by
+    `gtensor.memory.copies()`, and `input` is not consumed.
 
     Args:
         input: (N, C, ...), channels first or last in memory.
@@ -389,6 +392,13 @@ def inplace_abn(
                      "inplace_abn", alone=gather is None)
     check_eps(eps, input.dtype, "inplace_abn")
     check_activation(activation, activation_param, input.dtype, "inplace_abn")
+    level = newest("inplace_abn", (input, weight, bias, running_mean, running_var))
+    if level is not None and gather is None:  # where nothing is written
+        return abn(input, weight, bias, running_mean, running_var, training, momentum, eps,
+                   activation, activation_param)
+    if level is not None:
+        raise LevelError(f"inplace_abn was given gather within {level.name}(); wanted None: "
+                         "replicas are synchronized outside of transforms only")
     scale = None if weight is None else _scale(weight, computed_in(input.dtype), eps)
     mean, var = (None, None) if training else (running_mean, running_var)
     if not training and recording(input, weight, bias, running_mean, running_var):
