@@ -229,6 +229,14 @@ def newest(name: str, inputs: Sequence[object]) -> Level | None:
     return found
 
 
+def underlying(x: Tensor) -> Tensor:
+    """The plain values behind a handle, of all examples, for checks; x itself outside of levels."""
+    while isinstance(x, Traced):
+        first: Any = x._parts()[0]
+        x = first
+    return x
+
+
 def _guard(value: Tensor | None, guards: list[Guard]) -> None:
     """Add what detects a write to the tensors behind a saved value."""
     if isinstance(value, Traced):

@@ -93,3 +93,101 @@ def whole_axis_first(
     """Of slice and its adjoint: the key selects within each example."""
     shape = {"shape": (inputs[0].shape[0], *params["shape"])} if "shape" in params else {}
     return run(*inputs, key=(slice(None), *params["key"]), **shape)
+
+
+# -- parts of rules --------------------------------------------------------------------------------
+
+
+def batch_size(inputs: Inputs, mapped: Mapped) -> int:
+    """The number of examples."""
+    size: int = next(x.shape[0] for x, m in zip(inputs, mapped, strict=True) if m)
+    return size
+
+
+def spread(ns: Namespace, x: Any, mapped: bool, size: int) -> Any:
+    """x with the batch axis: where all examples share it, a view that repeats it."""
+    return x if mapped or x is None else ns.broadcast_to(x, shape=(size, *x.shape))
+
+
+def batch_axis_at(ns: Namespace, x: Any, place: int) -> Any:
+    """A view of x (N, a, b, ...) with the batch axis behind `place` others."""
+    order = (*range(1, place + 1), 0, *range(place + 1, x.ndim))
+    return ns.permute_dims(x, axes=tuple(i - x.ndim for i in order)) if place else x
+
+
+def batch_axis_first(ns: Namespace, x: Any, place: int) -> Any:
+    """The inverse of `batch_axis_at`."""
+    order = (place, *range(place), *range(place + 1, x.ndim))
+    return ns.permute_dims(x, axes=tuple(i - x.ndim for i in order)) if place else x
+
+
+def behind(ns: Namespace, x: Any, mapped: bool, ndim: int) -> Any:
+    """x aligned at the end with examples of `ndim` axes."""
+    missing = ndim - x.ndim + mapped
+    if not mapped or missing <= 0:
+        return x
+    return ns.reshape(x, shape=(x.shape[0], *(1,) * missing, *x.shape[1:]))
+
+
+def merged(ns: Namespace, x: Any, axis: int, groups: int = 1) -> Any:
+    """x (N, ..., G c, ...) with N in that axis of an example: (..., G N c, ...)."""
+    n, *shape = x.shape
+    each = shape[axis] // groups
+    split = ns.reshape(x, shape=(n, *shape[:axis], groups, each, *shape[axis + 1:]))
+    shape[axis] = groups * n * each
+    return ns.reshape(batch_axis_at(ns, split, axis + 1), shape=tuple(shape))
+
+
+def apart(ns: Namespace, y: Any, axis: int, n: int, groups: int = 1) -> Any:
+    """The inverse of `merged`."""
+    shape = [*y.shape]
+    each = shape[axis] // (groups * n)
+    split = ns.reshape(y, shape=(*shape[:axis], groups, n, each, *shape[axis + 1:]))
+    shape[axis] = groups * each
+    return ns.reshape(batch_axis_first(ns, split, axis + 1), shape=(n, *shape))
+
+
+# -- more kinds ------------------------------------------------------------------------------------
+
+
+def repeated(ns: Namespace, run: Path, inputs: Inputs, mapped: Mapped, params: Params) -> Any:
+    """Of ops of inputs of one shape whose parameters name axes from the end.
+
+    What all examples share is repeated as a view.
+    """
+    if False in mapped:
+        size = batch_size(inputs, mapped)
+        inputs = [spread(ns, x, m, size) for x, m in zip(inputs, mapped, strict=True)]
+    return run(*inputs, **params)
+
+
+repeated.writes = True  # type: ignore[attr-defined]
+
+
+def whole_shape(ns: Namespace, run: Path, inputs: Inputs, mapped: Mapped, params: Params) -> Any:
+    """Of ops of one input with the output's shape among their parameters."""
+    (x,) = inputs
+    return run(x, **{**params, "shape": (x.shape[0], *params["shape"])})
+
+
+whole_shape.writes = True  # type: ignore[attr-defined]
+
+
+def or_none(rule: Path) -> Path:
+    """The rule, but for a batch of no examples one run on zeros, which gives the shapes.
+
+    Of ops whose axes a rule folds with the batch axis: no size may be 0 there.
+    """
+
+    def batch(ns: Namespace, run: Path, inputs: Inputs, mapped: Mapped, params: Params) -> Any:
+        if batch_size(inputs, mapped):
+            return rule(ns, run, inputs, mapped, params)
+        zeros = [ns.sum(x, axis=(-x.ndim,)) if m else x
+                 for x, m in zip(inputs, mapped, strict=True)]
+        made = run(*zeros, **params)
+        several = isinstance(made, tuple)
+        empty = [None if y is None else ns.broadcast_to(y, shape=(0, *y.shape))
+                 for y in (made if several else (made,))]
+        return tuple(empty) if several else empty[0]
+
+    return batch
