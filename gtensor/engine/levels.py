@@ -188,8 +188,9 @@ class Level:
         for position in op.plan(mask, len(nodes)):
             value = None if position is None else (*values, *extras)[position]
             if isinstance(value, Tensor):
-                guards += _guards(value)
-                if isinstance(value, Traced) and value._level is self:
+                _guard(value, guards)
+                if isinstance(value, Traced) and value._node is not None and (
+                        value._level is self):
                     value = value._copied()
             saved.append(value)
         record = new_record(
@@ -236,15 +237,17 @@ def underlying(x: Tensor) -> Tensor:
     return x
 
 
-def _guards(value: object) -> Iterator[Guard]:
-    """What detects a write to the tensors behind a saved value."""
+def _guard(value: Tensor | None, guards: list[Guard]) -> None:
+    """Add what detects a write to the tensors behind a saved value."""
     if isinstance(value, Traced):
         for part in value._parts():
-            yield from _guards(part)
-    elif isinstance(value, Tensor):
-        storage = value._own_storage(False)
+            _guard(part, guards)
+    elif value is not None:
+        storage = value._storage
+        if storage.common:
+            storage = value._own_storage(False)
         storage.saved = True
-        yield storage, value._version, -1
+        guards.append((storage, value._version, -1))
 
 
 def traced(

@@ -7,8 +7,7 @@ gradients are moved, lent and accumulated as in any other walk.
 
 from __future__ import annotations
 
-from functools import cache
-from typing import TYPE_CHECKING, Any, NoReturn, cast
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from gtensor.engine.errors import GradientError, LevelError
 from gtensor.engine.namespaces import raw
@@ -16,10 +15,8 @@ from gtensor.engine.slots import RawStep, Slot
 
 if TYPE_CHECKING:
     from gtensor.backend.typing import Array, Path
-    from gtensor.engine.op import Op
     from gtensor.engine.tape import Node, Record
     from gtensor.engine.tensor import Tensor
-    from gtensor.engine.typing import Namespace
 
 
 class Stack:
@@ -51,17 +48,20 @@ class _StackedNamespace:
     def __getattr__(self, name: str) -> Path:
         from gtensor.engine.op import registry
 
-        made = _on_stacks(self._raw, registry[name], getattr(self._raw, name))
+        path, op = getattr(self._raw, name), registry.get(name)
+        rule = path.batch if op is None else op.batch  # `ns.formula` is no op of its own
+        made = _on_stacks(self._raw, name, path, rule)
+        if op is not None and len(op.input_names) == 2 and getattr(rule, "aligns", False):
+            made = _of_pair(made, path)
         setattr(self, name, made)
         return made
 
 
-_namespace = cache(_StackedNamespace)  # of a device's type
+_NAMESPACES = {device: _StackedNamespace(device) for device in raw}
 
 
-def _on_stacks(ns: Any, op: Op, path: Path) -> Path:
-    """The op's path for stacks and arrays, which all N share."""
-    rule = op.batch
+def _on_stacks(ns: Any, name: str, path: Path, rule: Any) -> Path:
+    """An op's path for stacks and arrays, which all N share, by its batch rule."""
     writes = getattr(rule, "writes", False)  # whether it hands `out` and `beta` on to the path
 
     def call(*inputs: Any, out: Any = None, beta: float = 0, **params: Any) -> Any:
@@ -70,7 +70,7 @@ def _on_stacks(ns: Any, op: Op, path: Path) -> Path:
             made = path(*inputs, **params)
             return _into(out, made, beta) if type(out) is Stack else made
         if rule is None:
-            raise LevelError(f"{op.name} has no batch rule, which a walk for several gradients "
+            raise LevelError(f"{name} has no batch rule, which a walk for several gradients "
                              "needs; call backward() for each of them")
         arrays = tuple([x.array if m else x for x, m in zip(inputs, mapped, strict=True)])
         if writes and type(out) is Stack:
@@ -83,15 +83,20 @@ def _on_stacks(ns: Any, op: Op, path: Path) -> Path:
         first, *rest = [None if a is None else Stack(a) for a in made]
         return (first if type(out) is not Stack else _into(out, made[0], beta), *rest)
 
+    return call
+
+
+def _of_pair(call: Path, path: Path) -> Path:
+    """`call` of an op that aligns two inputs at their last axes, where it has nothing to do."""
+
     def of_pair(x1: Any, x2: Any, out: Any = None, **params: Any) -> Any:
-        """`call` without detours for two inputs that need no alignment."""
         if type(x1) is Stack and not params:
             axes = len(x1.shape)
             a2 = None
             if type(x2) is Stack:
                 if len(x2.shape) == axes:
                     a2 = x2.array
-            elif type(x2) is float or type(x2) is int or x2.ndim <= axes:
+            elif getattr(x2, "ndim", 0) <= axes:
                 a2 = x2
             if a2 is not None:
                 if type(out) is not Stack:
@@ -100,8 +105,7 @@ def _on_stacks(ns: Any, op: Op, path: Path) -> Path:
                 return out
         return call(x1, x2, out=out, **params)
 
-    aligns = getattr(rule, "aligns", False)  # inputs at their last axes, and that is all
-    return of_pair if aligns and len(op.input_names) == 2 else call
+    return of_pair
 
 
 def _into(out: Stack, made: Array, beta: float) -> Stack:
@@ -116,6 +120,7 @@ def _into(out: Stack, made: Array, beta: float) -> Stack:
 class StackedStep(RawStep):
     """As `RawStep`, with stacks in place of arrays."""
 
+    namespaces = _NAMESPACES
     count = 0  # N
 
     def seed(self, node: Node, grad: Tensor) -> None:
@@ -130,9 +135,7 @@ class StackedStep(RawStep):
 
     def enter(self, record: Record, slot: Slot, keep: bool) -> Any:
         """Make a record with its gradients current."""
-        g = Stack(super().enter(record, slot, keep))
-        self.ns = cast("Namespace", _namespace(record.device.type))
-        return g
+        return Stack(super().enter(record, slot, keep))
 
     def give(self, i: int, a: Any) -> None:
         """Move the rule's hold on a's storage to input i."""
