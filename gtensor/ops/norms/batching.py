@@ -288,9 +288,9 @@ def channels_sums(ns: Namespace, run: Path, inputs: Inputs, mapped: Mapped, para
         return apart(ns, run(merged(ns, g, 1), merged(ns, x, 1), *given, **params), 1, size)
     terms = _Formula(ns, inputs[1:], mapped[1:], params)
     dy = _in_dtype(ns, terms.before_activation(g), terms.rstd)
-    given = dy.ndim > terms.ndim, terms.xhat.ndim > terms.ndim
+    shares = dy.ndim > terms.ndim, terms.xhat.ndim > terms.ndim
     parts = []
-    for part in _plane_sums(ns, dy, terms.xhat, given):
+    for part in _plane_sums(ns, dy, terms.xhat, shares):
         part = ns.sum(part, axis=(-2,))
         part = spread(ns, part, part.ndim == 2, size)
         parts.append(ns.reshape(part, shape=(size, 1, part.shape[1])))
