@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from gtensor.engine.tensor import Tensor
     from gtensor.engine.typing import Namespace
 
+_NUMBERS = (float, int, complex)
+
 
 class Stack:
     """An array (N, *shape) of which a rule sees one gradient's shape."""
@@ -51,7 +53,8 @@ class _StackedNamespace:
     def __getattr__(self, name: str) -> Path:
         from gtensor.engine.op import registry
 
-        made = _on_stacks(self._raw, registry[name], getattr(self._raw, name))
+        path = getattr(self._raw, name)
+        made = _on_stacks(self._raw, name, registry.get(name, path), path)
         setattr(self, name, made)
         return made
 
@@ -59,22 +62,26 @@ class _StackedNamespace:
 _namespace = cache(_StackedNamespace)  # of a device's type
 
 
-def _on_stacks(ns: Any, op: Op, path: Path) -> Path:
-    """The op's path for stacks and arrays, which all N share."""
-    rule = op.batch
+def _on_stacks(ns: Any, name: str, op: Op | Path, path: Path) -> Path:
+    """The path for stacks and arrays, which all N share, of an op or of `ns.formula`.
+
+    An array as `out` is memory that the rule made from what all N share: too small for a stack.
+    """
+    rule = getattr(op, "batch", None)
     writes = getattr(rule, "writes", False)  # whether it hands `out` and `beta` on to the path
-    several = bool(op.extra_names)
+    several = bool(getattr(op, "extra_names", ()))
 
     def call(*inputs: Any, out: Any = None, beta: float = 0, **params: Any) -> Any:
         mapped = tuple([type(x) is Stack for x in inputs])
         if True not in mapped:
-            made = path(*inputs, **params)
-            return made if out is None else _into(out, made, beta)
+            if type(out) is not Stack:
+                return path(*inputs, **params) if out is None else path(*inputs, out=out, **params)
+            return _into(out, path(*inputs, **params), beta)
         if rule is None:
-            raise LevelError(f"{op.name} has no batch rule, which a walk for several gradients "
+            raise LevelError(f"{name} has no batch rule, which a walk for several gradients "
                              "needs; call backward() for each of them")
         arrays = tuple([x.array if m else x for x, m in zip(inputs, mapped, strict=True)])
-        if out is None:
+        if type(out) is not Stack:
             made = rule(ns, path, arrays, mapped, params)
             return tuple(map(Stack, made)) if several else Stack(made)
         if writes:
@@ -91,17 +98,17 @@ def _on_stacks(ns: Any, op: Op, path: Path) -> Path:
             if type(x2) is Stack:
                 if len(x2.shape) == axes:
                     a2 = x2.array
-            elif type(x2) is float or type(x2) is int or x2.ndim <= axes:
+            elif type(x2) in _NUMBERS or x2.ndim <= axes:
                 a2 = x2
             if a2 is not None:
-                if out is None:
+                if type(out) is not Stack:
                     return Stack(path(x1.array, a2))
                 path(x1.array, a2, out=out.array)
                 return out
         return call(x1, x2, out=out, **params)
 
     aligns = getattr(rule, "aligns", False)  # inputs at their last axes, and that is all
-    return of_pair if aligns and len(op.input_names) == 2 else call
+    return of_pair if aligns and len(getattr(op, "input_names", ())) == 2 else call
 
 
 def _into(out: Stack, made: Array, beta: float) -> Stack:

@@ -15,6 +15,7 @@ from gtensor.engine.samples import Sample, below, normal
 from gtensor.engine.tensor import Tensor, wrap
 from gtensor.ops.arrange.shape import first_tangent, reshape
 from gtensor.ops.build.arguments import same_dtype, want_tensors
+from gtensor.ops.build.batching import repeated
 from gtensor.ops.build.path_builders import placed, settled
 from gtensor.ops.build.pointwise import zero_tangent
 
@@ -22,7 +23,9 @@ if TYPE_CHECKING:
     from types import ModuleType
 
     from gtensor.backend import Device
-    from gtensor.backend.typing import Array, DTypeLike
+    from gtensor.backend.typing import Array, DTypeLike, Params, Path
+    from gtensor.engine.typing import Namespace
+    from gtensor.ops.build.batching import Inputs, Mapped
 
 __all__: list[str] = []  # one_hot is public in gtensor.nn.functional
 
@@ -130,10 +133,46 @@ def _pick_reference(torch: Any, x: Any, target: Any, ignore_index: int, classes:
         x, target.long(), ignore_index=ignore_index, reduction="none")
 
 
+def _pick_batch(
+    ns: Namespace, run: Path, inputs: Inputs, mapped: Mapped, params: Params
+) -> Any:
+    """Examples behind the axes (N, C, ...), with size 1 where all share an input: no copies."""
+    (x, target), lone = inputs, inputs[0].ndim - mapped[0] == 1
+    move = _to_end if not lone else _to_front  # (C,) becomes (batch, C)
+    y = run(move(ns, x, mapped[0]), move(ns, target, mapped[1]), **params)
+    return y if lone else _from_end(ns, y)
+
+
+def _place_batch(
+    ns: Namespace, run: Path, inputs: Inputs, mapped: Mapped, params: Params
+) -> Any:
+    """Examples behind the axes (N, C, ...); the target may have size 1 there."""
+    g, target = repeated(ns, inputs, mapped)[0], inputs[1]
+    lone = g.ndim == 1
+    move = _to_end if not lone else _to_front
+    y = run(move(ns, g, True), move(ns, target, mapped[1]), **params)
+    return y if lone else _from_end(ns, y)
+
+
+def _to_end(ns: Namespace, x: Any, mapped: bool) -> Any:
+    """The batch axis moved behind the others; one of size 1 there without it."""
+    if not mapped:
+        return ns.reshape(x, shape=(*x.shape, 1))
+    return ns.permute_dims(x, axes=(*range(1 - x.ndim, 0), -x.ndim))
+
+
+def _to_front(ns: Namespace, x: Any, mapped: bool) -> Any:
+    return x if mapped else ns.reshape(x, shape=(1, *x.shape))
+
+
+def _from_end(ns: Namespace, x: Any) -> Any:
+    return ns.permute_dims(x, axes=(-1, *range(-x.ndim, -1)))
+
+
 pick_class = op(
     "pick_class", **placed(_pick_path), saves={"x": "target"},
     backward=lambda ns, step, g: step.give(0, ns.place_class(g, step.saved[0], **step.params)),
-    tangent=first_tangent("pick_class"),
+    tangent=first_tangent("pick_class"), batch=_pick_batch,
     samples=_pick_samples(adjoint=False), reference=_pick_reference,
     doc="The entries of x (N, C, ...) at the classes in target (N, ...); 0 where it is ignored.",
 )
@@ -141,7 +180,7 @@ pick_class = op(
 place_class = op(
     "place_class", **placed(_place_path), saves={"g": "target"},
     backward=lambda ns, step, g: step.give(0, ns.pick_class(g, step.saved[0], **step.params)),
-    tangent=first_tangent("place_class"),
+    tangent=first_tangent("place_class"), batch=_place_batch,
     samples=_pick_samples(adjoint=True),
     doc="Zeros (N, C, ...) with g (N, ...) at the classes in target: the adjoint of pick_class.",
 )
@@ -172,9 +211,21 @@ def _class_targets_path(
     return out
 
 
+def _targets_batch(
+    ns: Namespace, run: Path, inputs: Inputs, mapped: Mapped, params: Params
+) -> Any:
+    """Examples folded into the first axis, if there is one."""
+    (target,) = inputs
+    if target.ndim == 1:  # one class per example
+        return run(target, **params)
+    size, first, *rest = target.shape
+    rows = run(ns.reshape(target, shape=(size * first, *rest)), **params)
+    return ns.reshape(rows, shape=(size, first, *rows.shape[1:]))
+
+
 class_targets = op(
     "class_targets", **placed(_class_targets_path), backward=None,
-    tangent=zero_tangent,
+    tangent=zero_tangent, batch=_targets_batch,
     samples=[Sample((shape,), below(3), {
         "classes": 3, "ignore_index": -100, "smoothing": 0.0, "dtype": np.dtype(np.float64)})
         for shape in ((4,), (2, 5), (), (0,))],

@@ -11,9 +11,14 @@ the rule, each with the batch axis first.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from math import prod
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
+
+from gtensor.backend import device_of
+from gtensor.engine.errors import SizeError
+from gtensor.engine.tensor import Tensor, wrap
 
 if TYPE_CHECKING:
     from gtensor.backend.typing import Params, Path
@@ -93,3 +98,67 @@ def whole_axis_first(
     """Of slice and its adjoint: the key selects within each example."""
     shape = {"shape": (inputs[0].shape[0], *params["shape"])} if "shape" in params else {}
     return run(*inputs, key=(slice(None), *params["key"]), **shape)
+
+
+# -- several inputs whose axes correspond ----------------------------------------------------------
+
+
+def trailing(ns: Namespace, run: Path, inputs: Inputs, mapped: Mapped, params: Params) -> Any:
+    """Of ops whose inputs have as many axes, named from the end: the op itself.
+
+    Inputs that all examples share are repeated as views; a `shape` gets the batch axis in front.
+    """
+    if "shape" in params:
+        params = {**params, "shape": (examples(inputs, mapped), *params["shape"])}
+    return run(*repeated(ns, inputs, mapped), **params)
+
+
+trailing.writes = True  # type: ignore[attr-defined]
+
+
+def examples(inputs: Inputs, mapped: Mapped) -> int:
+    """How many examples there are."""
+    return next(x.shape[0] for x, m in zip(inputs, mapped, strict=True) if m)  # type: ignore
+
+
+def repeated(ns: Namespace, inputs: Inputs, mapped: Mapped) -> list[Any]:
+    """The inputs, with the batch axis also where all examples share one: as a view."""
+    size = examples(inputs, mapped)
+    return [x if m or x is None else ns.broadcast_to(x, shape=(size, *x.shape))
+            for x, m in zip(inputs, mapped, strict=True)]
+
+
+def in_channels(ns: Namespace, run: Path, inputs: Inputs, mapped: Mapped, params: Params) -> Any:
+    """Of ops on planes (N, C, H, W): images are folded into channels, examples are the images.
+
+    So an input that all examples share is a view (batch, N * C, H, W), which is not copied.
+    """
+    folded = [ns.reshape(x, shape=(*x.shape[:m], prod(x.shape[m:m + 2]), *x.shape[m + 2:]))
+              for x, m in zip(inputs, mapped, strict=True)]
+    lead = inputs[0].shape[mapped[0]:mapped[0] + 2]
+    made = run(*repeated(ns, folded, mapped), **params)
+    if not isinstance(made, tuple):
+        return ns.reshape(made, shape=(made.shape[0], *lead, *made.shape[2:]))
+    return tuple([ns.reshape(y, shape=(y.shape[0], *lead, *y.shape[2:])) for y in made])
+
+
+# -- indices ---------------------------------------------------------------------------------------
+
+
+def numbers(like: Any, size: int, axes: int) -> Any:
+    """0, 1, ..., size - 1 along a first axis, with so many axes of size 1 behind; int64."""
+    device = like.device if isinstance(like, Tensor) else device_of(like)
+    array = device.xp.arange(size).reshape(size, *(1,) * axes)
+    return wrap(array, device) if isinstance(like, Tensor) else array
+
+
+def sized_by_values(name: str) -> Any:
+    """The rule of an op whose output has a shape that depends on values: it refuses."""
+
+    def refused(
+        ns: Namespace, run: Path, inputs: Inputs, mapped: Mapped, params: Params
+    ) -> NoReturn:
+        raise SizeError(f"{name} under vmap() would give each example a size of its own, by its "
+                         "values; wanted a result of one shape, as where() gives it")
+
+    return refused
