@@ -228,6 +228,13 @@ def newest(name: str, inputs: Sequence[object]) -> Level | None:
     return found
 
 
+def value_of(x: Tensor) -> Tensor:
+    """The tensor with memory behind a handle: of all examples, without tangents."""
+    while isinstance(x, Traced):
+        x = x._parts()[0]  # type: ignore[assignment]
+    return x
+
+
 def _guards(value: object) -> Iterator[Guard]:
     """What detects a write to the tensors behind a saved value."""
     if isinstance(value, Traced):

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from gtensor.engine.levels import Traced, value_of
 from gtensor.engine.namespaces import raw
 from gtensor.engine.op import op
 from gtensor.engine.samples import Sample, below, normal
@@ -65,7 +66,9 @@ def check_range(
     want_tensors(name, **{what: indices})
     if indices.device.type != "cpu" or not indices.size:
         return
-    values = indices._array
+    values = value_of(indices)._array  # within a transform those of all examples
+    if not values.size:
+        return
     lowest, highest = int(values.min()), int(values.max())
     if lowest >= 0 and highest < limit:
         return
@@ -245,6 +248,8 @@ def class_weights(name: str, scores: Tensor, weight: Tensor | None) -> Tensor | 
         raise ValueError(f"{name} was given a weight that requires a gradient; it is a constant: "
                          "detach() it first")
     same_dtype(name, input=scores, weight=weight)
+    if isinstance(weight, Traced):
+        return weight
     return wrap(weight.device.copy(weight._array), weight.device)
 
 
