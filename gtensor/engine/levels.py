@@ -188,8 +188,9 @@ class Level:
         for position in op.plan(mask, len(nodes)):
             value = None if position is None else (*values, *extras)[position]
             if isinstance(value, Tensor):
-                guards += _guards(value)
-                if isinstance(value, Traced) and value._level is self:
+                _guard(value, guards)
+                if isinstance(value, Traced) and value._node is not None and (
+                        value._level is self):
                     value = value._copied()
             saved.append(value)
         record = new_record(
@@ -228,22 +229,25 @@ def newest(name: str, inputs: Sequence[object]) -> Level | None:
     return found
 
 
-def value_of(x: Tensor) -> Tensor:
-    """The tensor with memory behind a handle: of all examples, without tangents."""
+def underlying(x: Tensor) -> Tensor:
+    """The plain values behind a handle, of all examples, for checks; x itself outside of levels."""
     while isinstance(x, Traced):
-        x = x._parts()[0]  # type: ignore[assignment]
+        first: Any = x._parts()[0]
+        x = first
     return x
 
 
-def _guards(value: object) -> Iterator[Guard]:
-    """What detects a write to the tensors behind a saved value."""
+def _guard(value: Tensor | None, guards: list[Guard]) -> None:
+    """Add what detects a write to the tensors behind a saved value."""
     if isinstance(value, Traced):
         for part in value._parts():
-            yield from _guards(part)
-    elif isinstance(value, Tensor):
-        storage = value._own_storage(False)
+            _guard(part, guards)
+    elif value is not None:
+        storage = value._storage
+        if storage.common:
+            storage = value._own_storage(False)
         storage.saved = True
-        yield storage, value._version, -1
+        guards.append((storage, value._version, -1))
 
 
 def traced(

@@ -134,6 +134,7 @@ class Step(Generic[V]):
 class RawStep(Step["Array"]):
     """Raw arrays, with counted holders; buffers are written in place."""
 
+    namespaces: Any = raw  # by type of device
     device: Device | None = None
     g: Any = None  # the array; None between two records
     hold: Storage | None = None
@@ -165,7 +166,7 @@ class RawStep(Step["Array"]):
         if record.device is not self.device:
             self.device = record.device
             self.direct = record.device.type == "cpu"
-            self.ns = raw[record.device.type]
+            self.ns = self.namespaces[record.device.type]
         self.parents = record.parents
         self.mask = record.mask
         if self.wanted is not None:

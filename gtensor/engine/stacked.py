@@ -7,8 +7,7 @@ gradients are moved, lent and accumulated as in any other walk.
 
 from __future__ import annotations
 
-from functools import cache
-from typing import TYPE_CHECKING, Any, NoReturn, cast
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from gtensor.engine.errors import GradientError, LevelError
 from gtensor.engine.namespaces import raw
@@ -19,7 +18,6 @@ if TYPE_CHECKING:
     from gtensor.engine.op import Op
     from gtensor.engine.tape import Node, Record
     from gtensor.engine.tensor import Tensor
-    from gtensor.engine.typing import Namespace
 
 _NUMBERS = (float, int, complex)
 
@@ -59,7 +57,7 @@ class _StackedNamespace:
         return made
 
 
-_namespace = cache(_StackedNamespace)  # of a device's type
+_NAMESPACES = {device: _StackedNamespace(device) for device in raw}
 
 
 def _on_stacks(ns: Any, name: str, op: Op | Path, path: Path) -> Path:
@@ -123,6 +121,7 @@ def _into(out: Stack, made: Array, beta: float) -> Stack:
 class StackedStep(RawStep):
     """As `RawStep`, with stacks in place of arrays."""
 
+    namespaces = _NAMESPACES
     count = 0  # N
 
     def seed(self, node: Node, grad: Tensor) -> None:
@@ -137,9 +136,7 @@ class StackedStep(RawStep):
 
     def enter(self, record: Record, slot: Slot, keep: bool) -> Any:
         """Make a record with its gradients current."""
-        g = Stack(super().enter(record, slot, keep))
-        self.ns = cast("Namespace", _namespace(record.device.type))
-        return g
+        return Stack(super().enter(record, slot, keep))
 
     def give(self, i: int, a: Any) -> None:
         """Move the rule's hold on a's storage to input i."""

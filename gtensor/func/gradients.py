@@ -246,6 +246,7 @@ class Run:
         kwargs: dict[str, Any], argnums: int | Sequence[int], has_aux: bool,
     ) -> None:
         self.recording = is_grad_enabled()
+        self._known: dict[Node, bool] = {}
         self.single = isinstance(argnums, int)
         positions = [argnums] if isinstance(argnums, int) else list(argnums)
         for i in positions:
@@ -308,8 +309,14 @@ class Run:
     def graph(self, ends: Ends) -> bool:
         """Whether an outer derivative can reach the gradients, which then need a history."""
         return is_grad_enabled() and self.recording and any(
-            c is not None and c._node is not None
-            or y._node is not None and depends_on_others(y._node, self.own) for y, c in ends)
+            c is not None and c._node is not None or y._node is not None and self._open(y._node)
+            for y, c in ends)
+
+    def _open(self, node: Node) -> bool:
+        """Whether a result depends on others than the arguments: found once, as the tape stays."""
+        if node not in self._known:
+            self._known[node] = depends_on_others(node, self.own)
+        return self._known[node]
 
     def walk(self, ends: Ends, keep: bool, batched: bool = False) -> list[Tensor | None]:
         """Gradients at the own nodes for results and cotangents (None: of one element, 1).
@@ -342,7 +349,7 @@ class Run:
     def outside_of(self, result: Tensor) -> Tensor:
         """A result without its history, unless an outer derivative can reach it."""
         node = result._current_node("grad()")
-        if node is None or self.recording and depends_on_others(node, self.own):
+        if node is None or self.recording and self._open(node):
             return result
         return _without_history(result)
 

@@ -42,8 +42,9 @@ class Batched(Traced):
 
 
 def _batched(level: Vectorized, values: Tensor, mapped: bool) -> Batched:
-    shape = values.shape[1:] if mapped else values.shape
-    handle: Batched = traced(Batched, level, shape, values.dtype, values._device)
+    array = values._array
+    shape = array.shape[1:] if mapped else array.shape
+    handle: Batched = traced(Batched, level, shape, array.dtype, values._device)
     handle.values, handle.mapped = values, mapped
     if values._node is not None:
         level.recorded_below = True

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from gtensor.engine.levels import Traced, value_of
+from gtensor.engine.levels import Traced, underlying
 from gtensor.engine.namespaces import raw
 from gtensor.engine.op import op
 from gtensor.engine.samples import Sample, below, normal
@@ -64,9 +64,9 @@ def check_range(
     TypeError for a value that is not a Tensor.
     """
     want_tensors(name, **{what: indices})
-    if indices.device.type != "cpu" or not indices.size:
+    if indices.device.type != "cpu":
         return
-    values = value_of(indices)._array  # within a transform those of all examples
+    values = underlying(indices)._array
     if not values.size:
         return
     lowest, highest = int(values.min()), int(values.max())
@@ -249,7 +249,7 @@ def class_weights(name: str, scores: Tensor, weight: Tensor | None) -> Tensor | 
                          "detach() it first")
     same_dtype(name, input=scores, weight=weight)
     if isinstance(weight, Traced):
-        return weight
+        return weight.detach()
     return wrap(weight.device.copy(weight._array), weight.device)
 
 

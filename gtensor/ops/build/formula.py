@@ -10,6 +10,9 @@ inputs and the numeric parameters, it leaves its graph, from which follow the Nu
 Parameters of other types (strings, booleans, None) are part of the trace: there is one graph for
 each of their values. A formula must not branch in Python on a value, only on such parameters.
 
+Simplifications keep values up to rounding: factors that are the same for all elements are combined
+first (c * x * d is x * (c * d)), and x + 0.0 is x, which keeps -0.0.
+
 Formulas are functions, so that a chain of formulas is a formula: `outer(ns, inner(ns, x))` is one
 graph, and one kernel.
 """
@@ -19,13 +22,15 @@ from __future__ import annotations
 import inspect
 import operator
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
+
+import numpy as np
 
 from gtensor.engine.arguments import arguments_of
 from gtensor.ops.build.primitives import PRIMITIVES
 
 if TYPE_CHECKING:
-    from gtensor.backend.typing import Path
+    from gtensor.backend.typing import Params, Path
 
 Key = tuple[tuple[str, Any], ...]  # the names and values of parameters that are not numbers
 _NUMBERS = (bool, int, float)
@@ -55,44 +60,30 @@ class Node:
     def __bool__(self) -> bool:
         raise FormulaError(f"branches in Python on the value {self}; wanted ns.where")
 
-    def __add__(self, other: Any) -> Node:
-        return self.trace.call("add", self, other)
+    if TYPE_CHECKING:  # made below
 
-    def __radd__(self, other: Any) -> Node:
-        return self.trace.call("add", other, self)
+        def __add__(self, other: Any) -> Node: ...
+        def __radd__(self, other: Any) -> Node: ...
+        def __sub__(self, other: Any) -> Node: ...
+        def __rsub__(self, other: Any) -> Node: ...
+        def __mul__(self, other: Any) -> Node: ...
+        def __rmul__(self, other: Any) -> Node: ...
+        def __truediv__(self, other: Any) -> Node: ...
+        def __rtruediv__(self, other: Any) -> Node: ...
+        def __neg__(self) -> Node: ...
 
-    def __sub__(self, other: Any) -> Node:
-        return self.trace.call("subtract", self, other)
+    __hash__ = object.__hash__  # nodes are compared by `is`; `==` is part of the formula
 
-    def __rsub__(self, other: Any) -> Node:
-        return self.trace.call("subtract", other, self)
+    def __pos__(self) -> Node:
+        return self
 
-    def __mul__(self, other: Any) -> Node:
-        return self.trace.call("multiply", self, other)
-
-    def __rmul__(self, other: Any) -> Node:
-        return self.trace.call("multiply", other, self)
-
-    def __truediv__(self, other: Any) -> Node:
-        return self.trace.call("divide", self, other)
-
-    def __rtruediv__(self, other: Any) -> Node:
-        return self.trace.call("divide", other, self)
-
-    def __neg__(self) -> Node:
-        return self.trace.call("negative", self)
-
-    def __gt__(self, other: Any) -> Node:
-        return self.trace.call("greater", self, other)
-
-    def __ge__(self, other: Any) -> Node:
-        return self.trace.call("greater_equal", self, other)
-
-    def __lt__(self, other: Any) -> Node:
-        return self.trace.call("less", self, other)
-
-    def __le__(self, other: Any) -> Node:
-        return self.trace.call("less_equal", self, other)
+    def __pow__(self, other: Any) -> Node:
+        if other == 0.5:
+            return self.trace.call("sqrt", self)
+        if type(other) is not int or not 1 <= other <= _MOST_FACTORS:
+            raise FormulaError(f"raises {self} to the power {other!r}; wanted 0.5, or an integer "
+                               f"from 1 to {_MOST_FACTORS}")
+        return self if other == 1 else self * self ** (other - 1)
 
     def __getattr__(self, name: str) -> Any:
         raise FormulaError(f"reads {name!r} of the value {self}; a formula knows values only")
@@ -101,6 +92,39 @@ class Node:
         if self.op in _LEAVES:
             return str(self.args[0])
         return f"{self.op}({', '.join(map(str, self.args))})"
+
+
+_MOST_FACTORS = 8
+
+
+def _operator(name: str, function: str, reflected: bool = False) -> None:
+    """Give `Node` the operator that calls a primitive."""
+
+    def apply(self: Node, *other: Any) -> Node:
+        return self.trace.call(function, *((*other, self) if reflected else (self, *other)))
+
+    setattr(Node, f"__{'r' if reflected else ''}{name}__", apply)
+
+
+def _no_operator(name: str) -> None:
+    def refuse(self: Node, *other: Any) -> NoReturn:
+        raise FormulaError(f"uses the operator {name} on {self}; wanted functions of ns")
+
+    setattr(Node, f"__{name}__", refuse)
+
+
+for _name, _function in {"add": "add", "sub": "subtract", "mul": "multiply",
+                         "truediv": "divide"}.items():
+    _operator(_name, _function)
+    _operator(_name, _function, reflected=True)
+for _name, _function in {
+        "neg": "negative", "abs": "abs", "eq": "equal", "ne": "not_equal", "gt": "greater",
+        "ge": "greater_equal", "lt": "less", "le": "less_equal", "and": "logical_and",
+        "or": "logical_or", "invert": "logical_not"}.items():
+    _operator(_name, _function)
+for _name in ("rpow", "mod", "rmod", "floordiv", "rfloordiv", "matmul", "rmatmul", "xor", "lshift",
+              "rshift", "float", "int", "index", "len", "iter", "contains"):
+    _no_operator(_name)
 
 
 class FormulaError(TypeError):
@@ -358,10 +382,28 @@ class Formula:
             raise FormulaError(f"the formula of op {self.name!r} {error}") from None
 
 
-def static_of(params: dict[str, Any]) -> Key:
+def static_of(params: Params) -> Key:
     """The parameters that select a graph: all but numbers."""
-    return tuple([item for item in params.items()
-                  if type(item[1]) is not float and type(item[1]) is not int])
+    return tuple([item for item in params.items() if not _is_numeric(item[1])])
+
+
+def _is_numeric(value: object) -> bool:
+    return isinstance(value, (int, float, np.number)) and not isinstance(value, bool)
+
+
+def plain_numbers(name: str, params: Params) -> Params:
+    """The parameters with NumPy's numbers as Python's; raises TypeError for an array among them."""
+    for key, value in params.items():
+        if isinstance(value, np.ndarray) or hasattr(value, "__cuda_array_interface__"):
+            raise TypeError(f"{name} was given an array as its parameter {key!r}; wanted a number "
+                            "(arrays are inputs)")
+    return {k: v.item() if isinstance(v, np.number) else v for k, v in params.items()}
+
+
+def check_dtype(formula: Formula, name: str, dtype: np.dtype) -> None:
+    """Raise TypeError for complex values of a formula that has no meaning for them."""
+    if dtype.kind == "c" and not formula.analytic:
+        raise TypeError(f"{name} was given values of dtype {dtype}; wanted real ones")
 
 
 def derivative(formula: Formula, of: str, out: bool = False) -> Formula:

@@ -15,7 +15,15 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from gtensor.backend.kernels import Elementwise, elementwise
-from gtensor.ops.build.formula import Formula, Key, Node, in_order, static_of
+from gtensor.ops.build.formula import (
+    Formula,
+    Key,
+    Node,
+    check_dtype,
+    in_order,
+    plain_numbers,
+    static_of,
+)
 from gtensor.ops.build.primitives import PRIMITIVES
 
 if TYPE_CHECKING:
@@ -129,10 +137,13 @@ def cuda_path(formula: Formula) -> Path:
         return found
 
     def path(*arrays: Array | Scalar | None, out: Array | None = None, **params: Any) -> Array:
-        static = static_of(params) if params else ()
+        params = plain_numbers(formula.name, params)
+        static = static_of(params)
         found = kernel_of(static, tuple([i for i, a in enumerate(arrays) if a is None]))
         given: list[Any] = [a for a in arrays if a is not None]
         dtypes = {a.dtype for a in given if hasattr(a, "dtype")}
+        for dtype in dtypes:
+            check_dtype(formula, formula.name, dtype)
         if len(dtypes) > 1:  # a kernel has one type
             common = np.result_type(*dtypes)
             given = [a.astype(common) if hasattr(a, "dtype") else a for a in given]
