@@ -67,7 +67,6 @@ def _on_stacks(ns: Any, name: str, op: Op | Path, path: Path) -> Path:
     """
     rule = getattr(op, "batch", None)
     writes = getattr(rule, "writes", False)  # whether it hands `out` and `beta` on to the path
-    several = bool(getattr(op, "extra_names", ()))
 
     def call(*inputs: Any, out: Any = None, beta: float = 0, **params: Any) -> Any:
         mapped = tuple([type(x) is Stack for x in inputs])
@@ -79,14 +78,15 @@ def _on_stacks(ns: Any, name: str, op: Op | Path, path: Path) -> Path:
             raise LevelError(f"{name} has no batch rule, which a walk for several gradients "
                              "needs; call backward() for each of them")
         arrays = tuple([x.array if m else x for x, m in zip(inputs, mapped, strict=True)])
-        if type(out) is not Stack:
-            made = rule(ns, path, arrays, mapped, params)
-            return tuple(map(Stack, made)) if several else Stack(made)
-        if writes:
+        if writes and type(out) is Stack:
             options = {"out": out.array, "beta": beta} if beta else {"out": out.array}
             rule(ns, path, arrays, mapped, {**params, **options})
             return out
-        return _into(out, rule(ns, path, arrays, mapped, params), beta)
+        made = rule(ns, path, arrays, mapped, params)
+        if type(made) is not tuple:
+            return _into(out, made, beta) if type(out) is Stack else Stack(made)
+        first, *rest = [None if a is None else Stack(a) for a in made]
+        return (first if type(out) is not Stack else _into(out, made[0], beta), *rest)
 
     def of_pair(x1: Any, x2: Any, out: Any = None, **params: Any) -> Any:
         """`call` without detours for two inputs that need no alignment."""

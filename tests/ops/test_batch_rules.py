@@ -166,10 +166,9 @@ def test_an_op_sized_by_values_is_refused(name: str) -> None:
 
 @pytest.fixture
 def unwritten() -> Iterator[None]:
-    """The namespaces of stacks, which hold the rules, are made anew."""
-    stacked._namespace.cache_clear()
-    yield
-    stacked._namespace.cache_clear()
+    """A namespace of stacks, which holds the rules that it has called, made anew."""
+    with patch.dict(stacked._NAMESPACES, {"cpu": stacked._StackedNamespace("cpu")}):
+        yield
 
 
 TANGENT_ONLY = "max_pool2d_pick"  # in no backward rule of a sample's first gradient

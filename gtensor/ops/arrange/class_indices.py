@@ -16,7 +16,14 @@ from gtensor.engine.samples import Sample, below, normal
 from gtensor.engine.tensor import Tensor, wrap
 from gtensor.ops.arrange.shape import first_tangent, reshape
 from gtensor.ops.build.arguments import same_dtype, want_tensors
-from gtensor.ops.build.batching import repeated
+from gtensor.ops.build.batching import (
+    Inputs,
+    Mapped,
+    batch_axis_at,
+    batch_axis_first,
+    batch_size,
+    spread,
+)
 from gtensor.ops.build.path_builders import placed, settled
 from gtensor.ops.build.pointwise import zero_tangent
 
@@ -26,7 +33,6 @@ if TYPE_CHECKING:
     from gtensor.backend import Device
     from gtensor.backend.typing import Array, DTypeLike, Params, Path
     from gtensor.engine.typing import Namespace
-    from gtensor.ops.build.batching import Inputs, Mapped
 
 __all__: list[str] = []  # one_hot is public in gtensor.nn.functional
 
@@ -136,40 +142,41 @@ def _pick_reference(torch: Any, x: Any, target: Any, ignore_index: int, classes:
         x, target.long(), ignore_index=ignore_index, reduction="none")
 
 
+# -- examples: beside each other, so that what they share is repeated as a view --------------------
+
+
+def scores_beside(ns: Namespace, x: Any, mapped: bool, size: int) -> Any:
+    """Scores (N, B, C, ...) as a view (B, C, N, ...); (N, C) as they stand."""
+    x = spread(ns, x, mapped, size)
+    return batch_axis_at(ns, x, 2 if x.ndim > 2 else 0)
+
+
+def first_of_scores(ns: Namespace, x: Any) -> Any:
+    """The inverse of `scores_beside`."""
+    return batch_axis_first(ns, x, 2 if x.ndim > 2 else 0)
+
+
+def rows_beside(ns: Namespace, x: Any, mapped: bool, size: int, ndim: int) -> Any:
+    """Rows (N, B, ...) of scores with `ndim` axes in an example as a view (B, N, ...)."""
+    return batch_axis_at(ns, spread(ns, x, mapped, size), min(1, ndim - 1))
+
+
 def _pick_batch(
     ns: Namespace, run: Path, inputs: Inputs, mapped: Mapped, params: Params
 ) -> Any:
-    """Examples behind the axes (N, C, ...), with size 1 where all share an input: no copies."""
-    (x, target), lone = inputs, inputs[0].ndim - mapped[0] == 1
-    move = _to_end if not lone else _to_front  # (C,) becomes (batch, C)
-    y = run(move(ns, x, mapped[0]), move(ns, target, mapped[1]), **params)
-    return y if lone else _from_end(ns, y)
+    (x, target), size = inputs, batch_size(inputs, mapped)
+    ndim = x.ndim - mapped[0]
+    picked = run(scores_beside(ns, x, mapped[0], size),
+                 rows_beside(ns, target, mapped[1], size, ndim), **params)
+    return batch_axis_first(ns, picked, min(1, ndim - 1))
 
 
 def _place_batch(
     ns: Namespace, run: Path, inputs: Inputs, mapped: Mapped, params: Params
 ) -> Any:
-    """Examples behind the axes (N, C, ...); the target may have size 1 there."""
-    g, target = repeated(ns, inputs, mapped)[0], inputs[1]
-    lone = g.ndim == 1
-    move = _to_end if not lone else _to_front
-    y = run(move(ns, g, True), move(ns, target, mapped[1]), **params)
-    return y if lone else _from_end(ns, y)
-
-
-def _to_end(ns: Namespace, x: Any, mapped: bool) -> Any:
-    """The batch axis moved behind the others; one of size 1 there without it."""
-    if not mapped:
-        return ns.reshape(x, shape=(*x.shape, 1))
-    return ns.permute_dims(x, axes=(*range(1 - x.ndim, 0), -x.ndim))
-
-
-def _to_front(ns: Namespace, x: Any, mapped: bool) -> Any:
-    return x if mapped else ns.reshape(x, shape=(1, *x.shape))
-
-
-def _from_end(ns: Namespace, x: Any) -> Any:
-    return ns.permute_dims(x, axes=(-1, *range(-x.ndim, -1)))
+    size, ndim = batch_size(inputs, mapped), inputs[0].ndim - mapped[0] + 1
+    rows = [rows_beside(ns, x, m, size, ndim) for x, m in zip(inputs, mapped, strict=True)]
+    return first_of_scores(ns, run(*rows, **params))
 
 
 pick_class = op(
@@ -214,21 +221,9 @@ def _class_targets_path(
     return out
 
 
-def _targets_batch(
-    ns: Namespace, run: Path, inputs: Inputs, mapped: Mapped, params: Params
-) -> Any:
-    """Examples folded into the first axis, if there is one."""
-    (target,) = inputs
-    if target.ndim == 1:  # one class per example
-        return run(target, **params)
-    size, first, *rest = target.shape
-    rows = run(ns.reshape(target, shape=(size * first, *rest)), **params)
-    return ns.reshape(rows, shape=(size, first, *rows.shape[1:]))
-
-
 class_targets = op(
     "class_targets", **placed(_class_targets_path), backward=None,
-    tangent=zero_tangent, batch=_targets_batch,
+    tangent=zero_tangent, batch=_place_batch,
     samples=[Sample((shape,), below(3), {
         "classes": 3, "ignore_index": -100, "smoothing": 0.0, "dtype": np.dtype(np.float64)})
         for shape in ((4,), (2, 5), (), (0,))],

@@ -14,7 +14,7 @@ from gtensor.engine.tensor import Tensor
 from gtensor.ops.arrange.class_indices import check_range
 from gtensor.ops.arrange.index_keys import ARRAY
 from gtensor.ops.arrange.shape import first_tangent
-from gtensor.ops.build.batching import numbers, repeated
+from gtensor.ops.build.batching import batch_size, numbers, spread
 from gtensor.ops.build.cpu_tiles import computed_in
 from gtensor.ops.build.path_builders import placed
 from gtensor.settings import settings
@@ -129,14 +129,14 @@ def _scatter_batch(
     ns: Namespace, run: Path, inputs: Inputs, mapped: Mapped, params: Params
 ) -> Any:
     """Shared indices are sorted once, for rows as long as those of all examples together."""
-    g, indices = repeated(ns, inputs, mapped)[0], inputs[1]
+    (g, indices), size = inputs, batch_size(inputs, mapped)
+    g = spread(ns, g, mapped[0], size)
     rows, pad = params["rows"], params["padding_idx"]
     if not mapped[1]:
-        size, *lead, columns = g.shape
+        *lead, columns = g.shape[1:]
         wide = ns.permute_dims(g, axes=(*range(1 - g.ndim, -1), -g.ndim, -1))
         total = run(ns.reshape(wide, shape=(*lead, size * columns)), indices, **params)
         return ns.permute_dims(ns.reshape(total, shape=(rows, size, columns)), axes=(-2, -3, -1))
-    size = indices.shape[0]
     g = _without_padding(ns, g, indices, pad)
     each = ns.add(indices, ns.multiply(numbers(indices, size, indices.ndim - 1), rows))
     total = run(g, each, rows=size * rows, padding_idx=None)

@@ -13,7 +13,7 @@ import numpy as np
 
 from gtensor.engine.errors import SizeError
 from gtensor.ops.arrange.index_keys import ARRAY, Key, Selection, filled
-from gtensor.ops.build.batching import examples, numbers
+from gtensor.ops.build.batching import batch_size, numbers, spread
 
 if TYPE_CHECKING:
     from gtensor.backend.typing import Params, Path
@@ -95,25 +95,22 @@ def gather_batch(
 ) -> Any:
     x, *indices = inputs
     each = _Examples(ns, params["key"], x.shape[mapped[0]:], indices, mapped[1:],
-                     examples(inputs, mapped), mapped[0])
+                     batch_size(inputs, mapped), mapped[0])
     return each.ordered(ns, run(x, *each.indices, key=each.key))
 
 
 def scatter_batch(
     ns: Namespace, run: Path, inputs: Inputs, mapped: Mapped, params: Params
 ) -> Any:
-    (g, *indices), size, shape = inputs, examples(inputs, mapped), params["shape"]
-    if not mapped[0]:
-        g = ns.broadcast_to(g, shape=(size, *g.shape))
+    (g, *indices), size, shape = inputs, batch_size(inputs, mapped), params["shape"]
+    g = spread(ns, g, mapped[0], size)
     each = _Examples(ns, params["key"], shape, indices, mapped[1:], size)
     return run(each.back(ns, g), *each.indices, key=each.key, shape=(size, *shape))
 
 
 def set_batch(ns: Namespace, run: Path, inputs: Inputs, mapped: Mapped, params: Params) -> Any:
-    (_, value, *indices), size = inputs, examples(inputs, mapped)
-    x = inputs[0]
-    if not mapped[0]:
-        x = ns.broadcast_to(x, shape=(size, *x.shape))
+    (x, value, *indices), size = inputs, batch_size(inputs, mapped)
+    x = spread(ns, x, mapped[0], size)
     each = _Examples(ns, params["key"], x.shape[1:], indices, mapped[2:], size)
     if getattr(value, "ndim", 0):
         first, own = (size, value.shape[1:]) if mapped[1] else (1, value.shape)
@@ -123,7 +120,7 @@ def set_batch(ns: Namespace, run: Path, inputs: Inputs, mapped: Mapped, params: 
 
 
 def last_batch(ns: Namespace, run: Path, inputs: Inputs, mapped: Mapped, params: Params) -> Any:
-    size = examples(inputs, mapped)
+    size = batch_size(inputs, mapped)
     each = _Examples(ns, params["key"], params["shape"], inputs, mapped, size)
     last = run(*each.indices, key=each.key, shape=(size, *params["shape"]))
     return ns.reshape(last, shape=(*last.shape[:1 + each.lead], *(1,) * each.behind))

@@ -100,6 +100,32 @@ def whole_axis_first(
     return run(*inputs, key=(slice(None), *params["key"]), **shape)
 
 
+# -- parts of rules --------------------------------------------------------------------------------
+
+
+def batch_size(inputs: Inputs, mapped: Mapped) -> int:
+    """The number of examples."""
+    size: int = next(x.shape[0] for x, m in zip(inputs, mapped, strict=True) if m)
+    return size
+
+
+def spread(ns: Namespace, x: Any, mapped: bool, size: int) -> Any:
+    """x with the batch axis: where all examples share it, a view that repeats it."""
+    return x if mapped or x is None else ns.broadcast_to(x, shape=(size, *x.shape))
+
+
+def batch_axis_at(ns: Namespace, x: Any, place: int) -> Any:
+    """A view of x (N, a, b, ...) with the batch axis behind `place` others."""
+    order = (*range(1, place + 1), 0, *range(place + 1, x.ndim))
+    return ns.permute_dims(x, axes=tuple(i - x.ndim for i in order)) if place else x
+
+
+def batch_axis_first(ns: Namespace, x: Any, place: int) -> Any:
+    """The inverse of `batch_axis_at`."""
+    order = (place, *range(place), *range(place + 1, x.ndim))
+    return ns.permute_dims(x, axes=tuple(i - x.ndim for i in order)) if place else x
+
+
 # -- several inputs whose axes correspond ----------------------------------------------------------
 
 
@@ -108,24 +134,15 @@ def trailing(ns: Namespace, run: Path, inputs: Inputs, mapped: Mapped, params: P
 
     Inputs that all examples share are repeated as views; a `shape` gets the batch axis in front.
     """
+    size = batch_size(inputs, mapped)
     if "shape" in params:
-        params = {**params, "shape": (examples(inputs, mapped), *params["shape"])}
-    return run(*repeated(ns, inputs, mapped), **params)
+        params = {**params, "shape": (size, *params["shape"])}
+    if False in mapped:
+        inputs = [spread(ns, x, m, size) for x, m in zip(inputs, mapped, strict=True)]
+    return run(*inputs, **params)
 
 
 trailing.writes = True  # type: ignore[attr-defined]
-
-
-def examples(inputs: Inputs, mapped: Mapped) -> int:
-    """How many examples there are."""
-    return next(x.shape[0] for x, m in zip(inputs, mapped, strict=True) if m)  # type: ignore
-
-
-def repeated(ns: Namespace, inputs: Inputs, mapped: Mapped) -> list[Any]:
-    """The inputs, with the batch axis also where all examples share one: as a view."""
-    size = examples(inputs, mapped)
-    return [x if m or x is None else ns.broadcast_to(x, shape=(size, *x.shape))
-            for x, m in zip(inputs, mapped, strict=True)]
 
 
 def in_channels(ns: Namespace, run: Path, inputs: Inputs, mapped: Mapped, params: Params) -> Any:
@@ -133,10 +150,12 @@ def in_channels(ns: Namespace, run: Path, inputs: Inputs, mapped: Mapped, params
 
     So an input that all examples share is a view (batch, N * C, H, W), which is not copied.
     """
-    folded = [ns.reshape(x, shape=(*x.shape[:m], prod(x.shape[m:m + 2]), *x.shape[m + 2:]))
-              for x, m in zip(inputs, mapped, strict=True)]
+    size = batch_size(inputs, mapped)
+    folded = [spread(ns, ns.reshape(x, shape=(
+        *x.shape[:m], prod(x.shape[m:m + 2]), *x.shape[m + 2:])), m, size)
+        for x, m in zip(inputs, mapped, strict=True)]
     lead = inputs[0].shape[mapped[0]:mapped[0] + 2]
-    made = run(*repeated(ns, folded, mapped), **params)
+    made = run(*folded, **params)
     if not isinstance(made, tuple):
         return ns.reshape(made, shape=(made.shape[0], *lead, *made.shape[2:]))
     return tuple([ns.reshape(y, shape=(y.shape[0], *lead, *y.shape[2:])) for y in made])

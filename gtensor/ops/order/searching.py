@@ -13,7 +13,7 @@ from gtensor.engine.op import Op, op
 from gtensor.engine.samples import Sample, below, boolean, distinct, normal
 from gtensor.engine.tensor import Tensor
 from gtensor.ops.arrange.shape import axis_index, from_end, lone
-from gtensor.ops.build.batching import repeated, sized_by_values, unchanged
+from gtensor.ops.build.batching import batch_size, sized_by_values, spread, unchanged
 from gtensor.ops.build.cpu_tiles import sortable
 from gtensor.ops.build.path_builders import placed, settled
 from gtensor.ops.build.pointwise import zero_tangent
@@ -186,7 +186,8 @@ def _search_batch(
     """In a sorted array per example: by the places of both arrays' elements in one order."""
     if not (mapped[0] or mapped[2]):
         return run(*inputs, **params)
-    x1, x2, sorter = repeated(ns, inputs, mapped)
+    size = batch_size(inputs, mapped)
+    x1, x2, sorter = (spread(ns, x, m, size) for x, m in zip(inputs, mapped, strict=True))
     if sorter is not None:
         x1 = ns.take_along_axis(x1, sorter, axis=-1)
     count = prod(x2.shape[1:])
