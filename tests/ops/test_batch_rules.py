@@ -14,12 +14,13 @@ import numpy as np
 import pytest
 
 import gtensor as gt
-import gtensor.nn.functional as F
 from gtensor.backend import get_device
 from gtensor.engine import stacked
 from gtensor.engine.errors import SizeError
 from gtensor.engine.op import Op, registry
+from gtensor.engine.samples import Sample, below, normal, positive
 from gtensor.engine.tensor import FLOATING
+from gtensor.ops.pool.windows import window_params
 from gtensor.testing.cases import Case, samples_of
 from gtensor.testing.compare import CheckError, close
 
@@ -32,19 +33,8 @@ EQUAL = 1e-10  # of each element, and of the largest
 # Ops whose rule refuses, by name: the size of their output depends on the values.
 REFUSED = ("nonzero", "unique_table", "unique_values")
 INDEXED = ("gather", "scatter_add", "set_item", "last_writes")  # boolean indices may not differ
-TO_DO = {
-    "absolute_error_sum", "batch_norm", "batch_norm_statistics", "bce_logits_sum", "bce_sum",
-    "cholesky", "cofactor", "conv2d", "conv2d_grad_input", "conv2d_grad_weight", "cross",
-    "cross_entropy", "det", "diagonal", "eigh", "group_norm", "huber_sum", "inplace_abn",
-    "inplace_abn_grad", "inplace_abn_input", "inv", "kl_div_log_sum", "kl_div_sum",
-    "layer_norm", "pinv", "qr", "qr_complete", "rms_norm", "scaled_triangles", "slogdet",
-    "soft_cross_entropy", "solve", "squared_error", "svd", "undiagonal", "vecdot", "vector_norm"}
 # Ops without a rule that run by their composed form, in no rule of another op.
-COMPOSED = {
-    "attention", "attention_grad", "batch_norm_dx", "batch_norm_sums", "cross_entropy_grad",
-    "eigvalsh", "group_norm_dx", "group_norm_sums", "layer_norm_dweight", "layer_norm_dx",
-    "log_softmax_grad", "rms_norm_dweight", "rms_norm_dx", "soft_cross_entropy_dtarget",
-    "soft_cross_entropy_dx", "softmax_grad", "svdvals"}
+COMPOSED = {"inplace_abn"}
 
 
 def has_rule(op: Op) -> bool:
@@ -54,7 +44,7 @@ def has_rule(op: Op) -> bool:
 class Batch:
     """Examples of one sample, of which the inputs at `mapped` differ."""
 
-    def __init__(self, op: Op, sample: Any, mapped: Sequence[int], count: int) -> None:
+    def __init__(self, op: Op, sample: Sample, mapped: Sequence[int], count: int) -> None:
         self.mapped, self.count = mapped, count
         found = [Case.of(op, sample, CPU, seed, [], None) for seed in range(max(1, count))]
         self.case = found[0]
@@ -70,10 +60,7 @@ class Batch:
         """Values and, where there are some, gradients."""
         wanted = [self.case.value(self.case.inputs(one)) for one in self.examples]
         self._compare("the value", wanted, partial(gt.vmap(self.case.function, self.axes)))
-        derived = self.case.op.backward is not None or self.case.op.composed is not None
-        self.varied = [i for i, a in enumerate(self.case.arrays) if a is not None
-                       and a.dtype.kind in FLOATING + "c" and i not in self.case.op.constants]
-        if not derived or not self.varied or wanted[0].dtype.kind not in FLOATING + "c":
+        if not self._derived(wanted[0]):
             return
         self.upstreams = [self.case.upstream(y).numpy() for y in wanted]
         gradients = [self._gradients(*self.case.inputs(one), gt.asarray(u))
@@ -91,20 +78,52 @@ class Batch:
             self._compare(f"the gradient of input {i}{' (recorded)' * recorded}", wanted,
                           lambda *inputs, g=g: g.detach())
 
-    def _gradients(self, *given: Any) -> Any:
-        """Of Re <upstream, output>; for a complex input x of t in x + (1 + j) t."""
-        *inputs, u = given
+    def _derived(self, output: gt.Tensor) -> bool:
+        """Whether gradients reach inputs, complex ones too: those at `varied`."""
+        op = self.case.op
+        self.varied = [i for i, a in enumerate(self.case.arrays) if a is not None
+                       and a.dtype.kind in FLOATING + "c" and i not in op.constants]
+        return bool(self.varied) and output.dtype.kind in FLOATING + "c" and (
+            op.backward is not None or op.composed is not None)
+
+    def _function(self, inputs: Sequence[Any]) -> tuple[Any, list[Any]]:
+        """The op as a function of floats, and these: for a complex x zeros t of x + (1 + j) t."""
         starts = [inputs[i] if inputs[i].dtype.kind != "c" else
                   gt.zeros(inputs[i].shape, dtype=gt.float64) for i in self.varied]
 
-        def loss(*leaves: Any) -> Any:
+        def function(*leaves: Any) -> Any:
             moved = list(inputs)
             for i, leaf in zip(self.varied, leaves, strict=True):
                 moved[i] = leaf if inputs[i].dtype.kind != "c" else inputs[i] + leaf * (1 + 1j)
-            y = self.case.call(moved)
+            return self.case.call(moved)
+
+        return function, starts
+
+    def _gradients(self, *given: Any) -> Any:
+        """Of Re <upstream, output>."""
+        *inputs, u = given
+        function, starts = self._function(inputs)
+
+        def loss(*leaves: Any) -> Any:
+            y = function(*leaves)
             return gt.sum(y * u if y.dtype.kind != "c" else gt.real(y * gt.conj(u)))
 
         return gt.grad(loss, tuple(range(len(starts))), allow_unused=True)(*starts)
+
+    def check_pullback(self) -> None:
+        """A pullback of stacked cotangents, which all share the inputs; of real outputs."""
+        inputs = self.case.inputs()
+        y = self.case.value(inputs)
+        if not self._derived(y) or y.dtype.kind == "c":
+            return
+        function, starts = self._function(inputs)
+        pullback = gt.vjp(function, *starts)[1]
+        upstreams = [self.case.upstream(y) for _ in self.examples]
+        wanted = [pullback(u) for u in upstreams]
+        stack = np.stack([u.numpy() for u in upstreams])[:self.count]
+        found = pullback(gt.asarray(stack), batched=True)
+        for i, g, *each in zip(self.varied, found, *wanted, strict=True):
+            self._compare(f"the pullback to input {i}", each, lambda *inputs, g=g: g)
 
     def _compare(self, what: str, wanted: Sequence[Any], run: Any) -> None:
         what = f"{what} of {self.what}"
@@ -127,7 +146,7 @@ def subsets(given: Sequence[int], rng: np.random.Generator) -> Iterator[tuple[in
         yield others[rng.integers(len(others))]
 
 
-def sample_is_boolean(sample: Any, i: int) -> bool:
+def sample_is_boolean(sample: Sample, i: int) -> bool:
     return bool(sample.arrays(np.random.default_rng(0))[i].dtype == np.bool_)
 
 
@@ -141,6 +160,8 @@ def batched_is_the_loop(name: str) -> None:
                 for count in (0, 1, EXAMPLES):
                     with pytest.raises(SizeError) if masks and name in INDEXED else nullcontext():
                         Batch(op, sample, mapped, count).check()
+            for count in (0, EXAMPLES):
+                Batch(op, sample, (), count).check_pullback()
 
 
 @pytest.mark.parametrize("name", [n for n in NAMES if has_rule(registry[n]) and n not in REFUSED])
@@ -148,9 +169,26 @@ def test_an_op_under_vmap_is_the_loop(name: str) -> None:
     batched_is_the_loop(name)
 
 
+APART = {  # ops without samples of which no first gradient of another op takes examples
+    "max_pool2d_pick": Sample(((2, 3, 4, 6), (2, 3, 2, 3)), (normal, below(24)),
+                              {"size": (4, 6), **window_params()}),
+    "inplace_abn_input": Sample(
+        ((4, 3), (3,), (3,), (3,), (3,)), (normal, positive, normal, normal, positive),
+        {"eps": 1e-5, "activation": "identity", "parameter": 1.0}),
+}
+
+
+@pytest.mark.parametrize("name", APART)
+def test_an_op_apart_under_vmap_is_the_loop(name: str) -> None:
+    sample = APART[name]
+    for mapped in subsets(range(len(sample.shapes)), np.random.default_rng(0)):
+        for count in (0, 1, EXAMPLES):
+            Batch(registry[name], sample, mapped, count).check()
+
+
 def test_every_op_has_a_rule() -> None:
     without = {n for n, op in registry.items() if op.batch is None}
-    assert without == COMPOSED | TO_DO
+    assert without == COMPOSED
     assert {n for n in without if registry[n].composed is not None} == COMPOSED
 
 
@@ -171,27 +209,9 @@ def unwritten() -> Iterator[None]:
         yield
 
 
-TANGENT_ONLY = "max_pool2d_pick"  # in no backward rule of a sample's first gradient
-
-
-@pytest.mark.parametrize("axes", [(0, None), (None, 0), (0, 0)])
-def test_max_pool2d_pick_under_vmap_is_the_loop(axes: tuple[int | None, int | None]) -> None:
-    rng = np.random.default_rng(0)
-    x, t = (gt.asarray(rng.standard_normal((EXAMPLES, 2, 3, 4, 6))) for _ in range(2))
-
-    def moved(x: gt.Tensor, t: gt.Tensor) -> gt.Tensor:
-        return gt.jvp(lambda x: F.max_pool2d(x, 2), (x,), (t,))[1]
-
-    given = [a if axis == 0 else a[0] for a, axis in zip((x, t), axes, strict=True)]
-    found = gt.vmap(moved, axes)(*given)
-    for k in range(EXAMPLES):
-        one = [a[k] if axis == 0 else a for a, axis in zip(given, axes, strict=True)]
-        close("the tangent", found[k], moved(*one), EQUAL)
-
-
 @pytest.mark.usefixtures("unwritten")
 @pytest.mark.parametrize(
-    "name", sorted(n for n in registry if n not in NAMES and n != TANGENT_ONLY))
+    "name", sorted(n for n in registry if n not in NAMES and n not in APART))
 def test_a_rule_of_an_op_without_samples_runs_in_the_check_of_another(name: str) -> None:
     def stopped(*args: Any) -> Any:
         raise RuntimeError("the rule ran")

@@ -103,7 +103,11 @@ class Vectorized(Level):
             raise LevelError(f"{op.name} has no batch rule, which vmap() needs; call it outside "
                              "of vmap(), or loop over the examples")
         if not op.extra_names:
-            return _batched(self, op.batch(recorded, op.call, values, mapped, params), True), ()
+            made: Any = op.batch(recorded, op.call, values, mapped, params)
+            if type(made) is tuple:  # the gradients of several inputs
+                made = tuple([None if y is None else _batched(self, y, True) for y in made])
+                return made, ()
+            return _batched(self, made, True), ()
         out, *found = op.batch(recorded, partial(_with_extras, op), values, mapped, params)
         return _batched(self, out, True), tuple(_batched(self, e, True) for e in found)
 

@@ -11,6 +11,7 @@ the rule, each with the batch axis first.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import wraps
 from math import prod
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -126,6 +127,32 @@ def batch_axis_first(ns: Namespace, x: Any, place: int) -> Any:
     return ns.permute_dims(x, axes=tuple(i - x.ndim for i in order)) if place else x
 
 
+def behind(ns: Namespace, x: Any, mapped: bool, ndim: int) -> Any:
+    """x aligned at the end with examples of `ndim` axes."""
+    missing = ndim - x.ndim + mapped
+    if not mapped or missing <= 0:
+        return x
+    return ns.reshape(x, shape=(x.shape[0], *(1,) * missing, *x.shape[1:]))
+
+
+def merged(ns: Namespace, x: Any, axis: int, groups: int = 1) -> Any:
+    """x (N, ..., G c, ...) with N in that axis of an example: (..., G N c, ...)."""
+    n, *shape = x.shape
+    each = shape[axis] // groups
+    split = ns.reshape(x, shape=(n, *shape[:axis], groups, each, *shape[axis + 1:]))
+    shape[axis] = groups * n * each
+    return ns.reshape(batch_axis_at(ns, split, axis + 1), shape=tuple(shape))
+
+
+def apart(ns: Namespace, y: Any, axis: int, n: int, groups: int = 1) -> Any:
+    """The inverse of `merged`."""
+    shape = [*y.shape]
+    each = shape[axis] // (groups * n)
+    split = ns.reshape(y, shape=(*shape[:axis], groups, n, each, *shape[axis + 1:]))
+    shape[axis] = groups * each
+    return ns.reshape(batch_axis_first(ns, split, axis + 1), shape=(n, *shape))
+
+
 # -- several inputs whose axes correspond ----------------------------------------------------------
 
 
@@ -159,6 +186,27 @@ def in_channels(ns: Namespace, run: Path, inputs: Inputs, mapped: Mapped, params
     if not isinstance(made, tuple):
         return ns.reshape(made, shape=(made.shape[0], *lead, *made.shape[2:]))
     return tuple([ns.reshape(y, shape=(y.shape[0], *lead, *y.shape[2:])) for y in made])
+
+
+def or_none(rule: Path) -> Path:
+    """The rule, but for a batch of no examples one run on zeros, which gives the shapes.
+
+    Of ops whose axes a rule folds with the batch axis: no size may be 0 there.
+    """
+
+    @wraps(rule)
+    def batch(ns: Namespace, run: Path, inputs: Inputs, mapped: Mapped, params: Params) -> Any:
+        if batch_size(inputs, mapped):
+            return rule(ns, run, inputs, mapped, params)
+        zeros = [ns.sum(x, axis=(-x.ndim,)) if m else x
+                 for x, m in zip(inputs, mapped, strict=True)]
+        made = run(*zeros, **params)
+        several = isinstance(made, tuple)
+        empty = [None if y is None else ns.broadcast_to(y, shape=(0, *y.shape))
+                 for y in (made if several else (made,))]
+        return tuple(empty) if several else empty[0]
+
+    return batch
 
 
 # -- indices ---------------------------------------------------------------------------------------
