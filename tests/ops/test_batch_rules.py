@@ -181,9 +181,10 @@ APART = {  # ops without samples of which no first gradient of another op takes 
 @pytest.mark.parametrize("name", APART)
 def test_an_op_apart_under_vmap_is_the_loop(name: str) -> None:
     sample = APART[name]
-    for mapped in subsets(range(len(sample.shapes)), np.random.default_rng(0)):
-        for count in (0, 1, EXAMPLES):
-            Batch(registry[name], sample, mapped, count).check()
+    with np.errstate(all="ignore"):
+        for mapped in subsets(range(len(sample.shapes)), np.random.default_rng(0)):
+            for count in (0, 1, EXAMPLES):
+                Batch(registry[name], sample, mapped, count).check()
 
 
 def test_every_op_has_a_rule() -> None:
