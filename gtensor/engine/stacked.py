@@ -15,12 +15,8 @@ from gtensor.engine.slots import RawStep, Slot
 
 if TYPE_CHECKING:
     from gtensor.backend.typing import Array, Path
-    from gtensor.engine.op import Op
     from gtensor.engine.tape import Node, Record
     from gtensor.engine.tensor import Tensor
-
-_NUMBERS = (float, int, complex)
-
 
 class Stack:
     """An array (N, *shape) of which a rule sees one gradient's shape."""
@@ -51,8 +47,11 @@ class _StackedNamespace:
     def __getattr__(self, name: str) -> Path:
         from gtensor.engine.op import registry
 
-        path = getattr(self._raw, name)
-        made = _on_stacks(self._raw, name, registry.get(name, path), path)
+        path, op = getattr(self._raw, name), registry.get(name)
+        rule = path.batch if op is None else op.batch  # `ns.formula` is no op of its own
+        made = _on_stacks(self._raw, name, path, rule)
+        if op is not None and len(op.input_names) == 2 and getattr(rule, "aligns", False):
+            made = _of_pair(made, path)
         setattr(self, name, made)
         return made
 
@@ -60,12 +59,11 @@ class _StackedNamespace:
 _NAMESPACES = {device: _StackedNamespace(device) for device in raw}
 
 
-def _on_stacks(ns: Any, name: str, op: Op | Path, path: Path) -> Path:
-    """The path for stacks and arrays, which all N share, of an op or of `ns.formula`.
+def _on_stacks(ns: Any, name: str, path: Path, rule: Any) -> Path:
+    """An op's path for stacks and arrays, which all N share, by its batch rule.
 
-    An array as `out` is memory that the rule made from what all N share: too small for a stack.
+    An array as `out` is memory that a rule made from what all N share: too small for a stack.
     """
-    rule = getattr(op, "batch", None)
     writes = getattr(rule, "writes", False)  # whether it hands `out` and `beta` on to the path
 
     def call(*inputs: Any, out: Any = None, beta: float = 0, **params: Any) -> Any:
@@ -88,15 +86,20 @@ def _on_stacks(ns: Any, name: str, op: Op | Path, path: Path) -> Path:
         first, *rest = [None if a is None else Stack(a) for a in made]
         return (first if type(out) is not Stack else _into(out, made[0], beta), *rest)
 
+    return call
+
+
+def _of_pair(call: Path, path: Path) -> Path:
+    """`call` of an op that aligns two inputs at their last axes, where it has nothing to do."""
+
     def of_pair(x1: Any, x2: Any, out: Any = None, **params: Any) -> Any:
-        """`call` without detours for two inputs that need no alignment."""
         if type(x1) is Stack and not params:
             axes = len(x1.shape)
             a2 = None
             if type(x2) is Stack:
                 if len(x2.shape) == axes:
                     a2 = x2.array
-            elif type(x2) in _NUMBERS or x2.ndim <= axes:
+            elif getattr(x2, "ndim", 0) <= axes:
                 a2 = x2
             if a2 is not None:
                 if type(out) is not Stack:
@@ -105,8 +108,7 @@ def _on_stacks(ns: Any, name: str, op: Op | Path, path: Path) -> Path:
                 return out
         return call(x1, x2, out=out, **params)
 
-    aligns = getattr(rule, "aligns", False)  # inputs at their last axes, and that is all
-    return of_pair if aligns and len(getattr(op, "input_names", ())) == 2 else call
+    return of_pair
 
 
 def _into(out: Stack, made: Array, beta: float) -> Stack:

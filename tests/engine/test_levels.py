@@ -210,7 +210,8 @@ def test_arrays_and_lists_beside_examples_are_shared_by_all() -> None:
     rows, more = pair(3, 4)[0], RNG.standard_normal((3, 4))
     for shared in (more, more.tolist(), gt.asarray(more)):
         found = gt.vmap(lambda r, shared=shared: r + shared)(rows)
-        np.testing.assert_allclose(found.numpy(), rows.numpy()[:, None] + more, rtol=1e-5)
+        np.testing.assert_allclose(
+            found.numpy(), rows.numpy()[:, None] + more, rtol=1e-5, atol=1e-6)
 
 
 def test_detach_makes_a_constant_of_every_transform() -> None:

@@ -155,7 +155,7 @@ def keep_factors(
 
 def _scaled(ns: Namespace, x: Any, factors: Any) -> Any:
     """x times dropout factors; 0 where the factor is 0, also of infinities and NaN."""
-    return ns.where(ns.not_equal(factors, 0.0), ns.multiply(x, factors), 0.0)
+    return ns.multiply(ns.where(ns.not_equal(factors, 0.0), x, 0.0), factors)
 
 
 def _same_mask(

@@ -31,7 +31,6 @@ from gtensor.ops.build.formula import (
     Key,
     Node,
     Trace,
-    check_dtype,
     evaluate,
     in_order,
     is_number,
@@ -545,7 +544,11 @@ def _plainly(
     out: Array | None, params: Params,
 ) -> Array:
     """Function by function, in tiles; one tile has the dtype that NumPy gives it."""
-    check_dtype(formula, name, result)
+    missing = [n.op for n in in_order(formula.graph(static_of(params))) if n.children
+               and not hasattr(plain, n.op)]
+    if missing:
+        raise TypeError(f"{name} was given values of dtype {result}; wanted real ones of floating "
+                        f"point, for which it has {missing[0]}")
     if out is None and tile_size(shape) == math.prod(shape):
         return formula(plain, *arrays, **params)
     if out is None:

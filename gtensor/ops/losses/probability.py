@@ -125,8 +125,9 @@ def _partial_weight(loss: str) -> Path:
         out: Array | None, scale: float
     ) -> Array:
         losses = getattr(ns, loss)(x, t, None, *more)
-        # NumPy answers scalars for 0-d; weights of several examples give larger products
-        over = losses if losses.ndim and losses.shape == g.shape else None
+        # NumPy answers scalars for 0-d; of weights of several examples the product is larger
+        fits = not g.ndim or g.shape == losses.shape
+        over = losses if losses.ndim and fits else None
         return ns.multiply(ns.multiply(g, losses, out=over), scale, out=over)
 
     return partial

@@ -388,7 +388,7 @@ def check_batch_norm(
 def _refuse_traced(name: str, inputs: tuple[Tensor | None, ...]) -> None:
     """Raise LevelError for running statistics that a transform would have to update in place."""
     level = newest(name, inputs)
-    if level is not None and inputs[3:] != (None, None):
+    if level is not None and any(running is not None for running in inputs[3:]):
         raise LevelError(f"{name} would move its running statistics within {level.name}(), where "
                          "nothing is written; wanted None for both (track_running_stats=False), "
                          "or training=False")

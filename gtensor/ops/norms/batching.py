@@ -141,10 +141,9 @@ def groups_sums(ns: Namespace, run: Path, inputs: Inputs, mapped: Mapped, params
     (g, x, *statistics), size = inputs, batch_size(inputs, mapped)
     xhat, rstd = _normalized_groups(ns, x, mapped[1], *statistics, **params)
     xhat = ns.reshape(xhat, shape=(*xhat.shape[:-2], *x.shape[1 + mapped[1]:]))
-    axes = tuple(range(mapped[0] + 2 - g.ndim, 0))
+    given = mapped[0], xhat.ndim > g.ndim - mapped[0]
     parts = []
-    for part in (g, ns.multiply(g, xhat)):
-        part = _in_dtype(ns, ns.sum(_in_dtype(ns, part, rstd), axis=axes), rstd)
+    for part in _plane_sums(ns, _in_dtype(ns, g, rstd), xhat, given):
         part = spread(ns, part, part.ndim == 3, size)  # (N, images, C)
         parts.append(ns.reshape(part, shape=(size, 1, *part.shape[1:])))
     return ns.concat(*parts, axis=-3, sizes=(1, 1))
@@ -185,6 +184,16 @@ def _groups_projected(
     low, tilt = (ns.slice(means, key=(..., i, *(slice(None),) * 3)) for i in (0, 1))
     level = ns.add(low, ns.multiply(xhat, tilt))
     return _in_dtype(ns, ns.multiply(rstd, ns.subtract(grouped, level)), g)
+
+
+def _plane_sums(ns: Namespace, g: Any, xhat: Any, mapped: Mapped) -> tuple[Any, Any]:
+    """The sums of g and of g * xhat over the positions of (..., images, C, ...).
+
+    The second is a product of vectors: no array of all examples' terms is made.
+    """
+    g, xhat = (ns.reshape(a, shape=(*a.shape[:2 + m], prod(a.shape[2 + m:])))
+               for a, m in zip((g, xhat), mapped, strict=True))
+    return ns.sum(g, axis=(-1,)), ns.vecdot(g, xhat)
 
 
 # -- batch norm: examples are channels -------------------------------------------------------------
@@ -279,10 +288,10 @@ def channels_sums(ns: Namespace, run: Path, inputs: Inputs, mapped: Mapped, para
         return apart(ns, run(merged(ns, g, 1), merged(ns, x, 1), *given, **params), 1, size)
     terms = _Formula(ns, inputs[1:], mapped[1:], params)
     dy = _in_dtype(ns, terms.before_activation(g), terms.rstd)
-    axes = (-terms.ndim, *range(2 - terms.ndim, 0))
+    shares = dy.ndim > terms.ndim, terms.xhat.ndim > terms.ndim
     parts = []
-    for part in (dy, ns.multiply(dy, terms.xhat)):
-        part = ns.sum(part, axis=axes)
+    for part in _plane_sums(ns, dy, terms.xhat, shares):
+        part = ns.sum(part, axis=(-2,))
         part = spread(ns, part, part.ndim == 2, size)
         parts.append(ns.reshape(part, shape=(size, 1, part.shape[1])))
     return ns.concat(*parts, axis=-2, sizes=(1, 1))
