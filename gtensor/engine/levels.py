@@ -189,9 +189,8 @@ class Level:
             value = None if position is None else (*values, *extras)[position]
             if isinstance(value, Tensor):
                 _guard(value, guards)
-                if isinstance(value, Traced) and value._node is not None and (
-                        value._level is self):
-                    value = value._copied()
+                if isinstance(value, Traced) and value._level is self:
+                    value = value._copied()  # no node, now or later: the tape has no cycles
             saved.append(value)
         record = new_record(
             op, tuple(nodes), mask, tuple(saved) or op.nothing_saved[0], tuple(guards), params,

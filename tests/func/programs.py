@@ -44,7 +44,7 @@ for tag, shape in (("row", ROW), ("matrix", MATRIX), ("square", SQUARE)):
     define(f"softmax {tag}", (shape,), shape, lambda xp, nn, a: nn.softmax(a, -1), "softmax",
            "softmax_grad")
     define(f"norm {tag}", (shape,), shape, lambda xp, nn, a: 0.5 * nn.layer_norm(a, (4,), eps=0.1),
-           "layer_norm", "layer_norm_grad")
+           "layer_norm", "layer_norm_dx")
     define(f"flip {tag}", (shape,), shape, lambda xp, nn, a: xp.flip(a, (0,)))
     define(f"mean {tag}", (shape,), ONE, lambda xp, nn, a: a.mean())
     define(f"sum {tag}", (shape,), ONE, lambda xp, nn, a: (a * a).sum() * 0.1)
@@ -78,7 +78,8 @@ define("convolution", (SQUARE, MATRIX), SQUARE, lambda xp, nn, a, b: 0.3 * nn.co
     a.reshape(1, 1, 4, 4), b[:, :3].reshape(1, 1, 3, 3), padding=1).reshape(4, 4),
     "conv2d", "conv2d_grad_input", "conv2d_grad_weight")
 define("mean of groups", (SQUARE,), SQUARE, lambda xp, nn, a: nn.group_norm(
-    a.reshape(1, 4, 4), 2, eps=0.2).reshape(4, 4) * 0.5, "group_norm", "group_norm_grad")
+    a.reshape(1, 4, 4), 2, eps=0.2).reshape(4, 4) * 0.5, "group_norm", "group_norm_dx",
+    "group_norm_sums", "concat")
 
 
 @st.composite

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
@@ -107,6 +108,9 @@ def fused(name: str, formula: Path | Formula, *, gpu: Path | None = None, by_ops
                   batch=broadcasting, **more)
     made = formula if isinstance(formula, Formula) else Formula(name, formula)
     made.name = name  # of its kernel, too
+    caller = sys._getframe(1).f_globals.get("__name__", "")
+    if not made.params and not caller.startswith("gtensor."):
+        made.graph()  # which raises FormulaError for what is no formula
 
     def composed(*inputs: Tensor | Array, **params: Any) -> Tensor:
         if by_ops:
