@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     from gtensor.engine.tape import Node, Record
     from gtensor.engine.tensor import Tensor
 
-
 class Stack:
     """An array (N, *shape) of which a rule sees one gradient's shape."""
 
@@ -61,14 +60,18 @@ _NAMESPACES = {device: _StackedNamespace(device) for device in raw}
 
 
 def _on_stacks(ns: Any, name: str, path: Path, rule: Any) -> Path:
-    """An op's path for stacks and arrays, which all N share, by its batch rule."""
+    """An op's path for stacks and arrays, which all N share, by its batch rule.
+
+    An array as `out` is memory that a rule made from what all N share: too small for a stack.
+    """
     writes = getattr(rule, "writes", False)  # whether it hands `out` and `beta` on to the path
 
     def call(*inputs: Any, out: Any = None, beta: float = 0, **params: Any) -> Any:
         mapped = tuple([type(x) is Stack for x in inputs])
         if True not in mapped:
-            made = path(*inputs, **params)
-            return _into(out, made, beta) if type(out) is Stack else made
+            if type(out) is not Stack:
+                return path(*inputs, **params) if out is None else path(*inputs, out=out, **params)
+            return _into(out, path(*inputs, **params), beta)
         if rule is None:
             raise LevelError(f"{name} has no batch rule, which a walk for several gradients "
                              "needs; call backward() for each of them")

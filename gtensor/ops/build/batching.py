@@ -11,9 +11,15 @@ the rule, each with the batch axis first.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from functools import wraps
+from math import prod
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import numpy as np
+
+from gtensor.backend import device_of
+from gtensor.engine.errors import SizeError
+from gtensor.engine.tensor import Tensor, wrap
 
 if TYPE_CHECKING:
     from gtensor.backend.typing import Params, Path
@@ -147,30 +153,39 @@ def apart(ns: Namespace, y: Any, axis: int, n: int, groups: int = 1) -> Any:
     return ns.reshape(batch_axis_first(ns, split, axis + 1), shape=(n, *shape))
 
 
-# -- more kinds ------------------------------------------------------------------------------------
+# -- several inputs whose axes correspond ----------------------------------------------------------
 
 
-def repeated(ns: Namespace, run: Path, inputs: Inputs, mapped: Mapped, params: Params) -> Any:
-    """Of ops of inputs of one shape whose parameters name axes from the end.
+def trailing(ns: Namespace, run: Path, inputs: Inputs, mapped: Mapped, params: Params) -> Any:
+    """Of ops whose inputs have as many axes, named from the end: the op itself.
 
-    What all examples share is repeated as a view.
+    Inputs that all examples share are repeated as views; a `shape` gets the batch axis in front.
     """
+    size = batch_size(inputs, mapped)
+    if "shape" in params:
+        params = {**params, "shape": (size, *params["shape"])}
     if False in mapped:
-        size = batch_size(inputs, mapped)
         inputs = [spread(ns, x, m, size) for x, m in zip(inputs, mapped, strict=True)]
     return run(*inputs, **params)
 
 
-repeated.writes = True  # type: ignore[attr-defined]
+trailing.writes = True  # type: ignore[attr-defined]
 
 
-def whole_shape(ns: Namespace, run: Path, inputs: Inputs, mapped: Mapped, params: Params) -> Any:
-    """Of ops of one input with the output's shape among their parameters."""
-    (x,) = inputs
-    return run(x, **{**params, "shape": (x.shape[0], *params["shape"])})
+def in_channels(ns: Namespace, run: Path, inputs: Inputs, mapped: Mapped, params: Params) -> Any:
+    """Of ops on planes (N, C, H, W): images are folded into channels, examples are the images.
 
-
-whole_shape.writes = True  # type: ignore[attr-defined]
+    So an input that all examples share is a view (batch, N * C, H, W), which is not copied.
+    """
+    size = batch_size(inputs, mapped)
+    folded = [spread(ns, ns.reshape(x, shape=(
+        *x.shape[:m], prod(x.shape[m:m + 2]), *x.shape[m + 2:])), m, size)
+        for x, m in zip(inputs, mapped, strict=True)]
+    lead = inputs[0].shape[mapped[0]:mapped[0] + 2]
+    made = run(*folded, **params)
+    if not isinstance(made, tuple):
+        return ns.reshape(made, shape=(made.shape[0], *lead, *made.shape[2:]))
+    return tuple([ns.reshape(y, shape=(y.shape[0], *lead, *y.shape[2:])) for y in made])
 
 
 def or_none(rule: Path) -> Path:
@@ -179,6 +194,7 @@ def or_none(rule: Path) -> Path:
     Of ops whose axes a rule folds with the batch axis: no size may be 0 there.
     """
 
+    @wraps(rule)
     def batch(ns: Namespace, run: Path, inputs: Inputs, mapped: Mapped, params: Params) -> Any:
         if batch_size(inputs, mapped):
             return rule(ns, run, inputs, mapped, params)
@@ -191,3 +207,25 @@ def or_none(rule: Path) -> Path:
         return tuple(empty) if several else empty[0]
 
     return batch
+
+
+# -- indices ---------------------------------------------------------------------------------------
+
+
+def numbers(like: Any, size: int, axes: int) -> Any:
+    """0, 1, ..., size - 1 along a first axis, with so many axes of size 1 behind; int64."""
+    device = like.device if isinstance(like, Tensor) else device_of(like)
+    array = device.xp.arange(size).reshape(size, *(1,) * axes)
+    return wrap(array, device) if isinstance(like, Tensor) else array
+
+
+def sized_by_values(name: str) -> Any:
+    """The rule of an op whose output has a shape that depends on values: it refuses."""
+
+    def refused(
+        ns: Namespace, run: Path, inputs: Inputs, mapped: Mapped, params: Params
+    ) -> NoReturn:
+        raise SizeError(f"{name} under vmap() would give each example a size of its own, by its "
+                         "values; wanted a result of one shape, as where() gives it")
+
+    return refused

@@ -58,6 +58,7 @@ def _as_record(*inputs: Any, formula: Formula, out: Any = None, **params: Any) -
     absent = tuple([i for i, x in enumerate(inputs) if x is None])
     return _op_of(formula, static_of(params), absent)(*inputs, **params)
 
+
 _on_the_cpu.batch = _on_cuda.batch = broadcasting  # type: ignore[attr-defined]
 raw["cpu"].formula = _on_the_cpu
 raw["cuda"].formula = _on_cuda

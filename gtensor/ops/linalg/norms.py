@@ -13,7 +13,7 @@ from gtensor.engine.op import op
 from gtensor.engine.samples import Sample, apart, normal
 from gtensor.engine.tensor import Tensor
 from gtensor.ops.arrange.shape import expand_dims, linear_tangent
-from gtensor.ops.build.batching import unchanged, whole_shape
+from gtensor.ops.build.batching import trailing, unchanged
 from gtensor.ops.build.cpu_tiles import computed_in
 from gtensor.ops.build.path_builders import placed, settled
 from gtensor.ops.elementwise.complex_parts import abs as modulus
@@ -98,7 +98,7 @@ undiagonal = op(
     "undiagonal", **placed(_undiagonal_path), complex=True,
     backward=lambda ns, step, g: step.give(
         0, ns.diagonal(g, offset=step.params["offset"])),
-    tangent=linear_tangent("undiagonal"), batch=whole_shape,
+    tangent=linear_tangent("undiagonal"), batch=trailing,
     samples=[Sample((np.empty(shape).diagonal(k, -2, -1).shape,), normal,
                     {"offset": k, "shape": shape}) for shape, k in _DIAGONALS],
     doc="Zeros of `shape` with g on a diagonal of the last two axes: the adjoint of diagonal.",
