@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterable, Sequence
-from functools import lru_cache, partial
+from functools import lru_cache
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
@@ -222,7 +222,7 @@ class Numbers:
 def numbers_of(nodes: Sequence[Node], params: Iterable[str]) -> Callable[..., tuple[float, ...]]:
     """`numbers(**params)`: the values of nodes that are the same for all elements."""
     numbers, names = Numbers(), dict(_NAMES)
-    lines = [f"def numbers(*, {', '.join(params)}):", *numbers.lines(nodes),
+    lines = [f"def numbers({''.join(f'{p}=None, ' for p in params)}):", *numbers.lines(nodes),
              f"return ({''.join(f'{numbers.name(n)}, ' for n in nodes)})"]
     exec(compile("\n ".join(lines), "<numbers>", "exec"), names)
     return names["numbers"]
@@ -252,6 +252,7 @@ class Text:
         self.lent: dict[str, Node] = {}  # outputs that hold another value for now
         self.made = {"b": 0, "m": 0}
         self.scalars: dict[Node, str] = {}
+        self.selected: set[Node] = set()  # the numbers that are 0-d arrays: NumPy reads them faster
         self.filled: dict[Node, str] = {}  # arrays of a tile's size that hold one number
         self.numbers = Numbers()  # what is computed once
         self.lines = [self._line(i, n) for i, n in enumerate(self.steps)]
@@ -285,11 +286,11 @@ class Text:
         spare = condition in self.places and self.last[condition] == i
         for kept, dropped, keep in ((x1, x2, True), (x2, x1, False)):
             if is_number(dropped, 0) and math.copysign(1, dropped.args[0]) > 0:
-                operand = self._operand(kept)
+                operand = self._operand(kept, array=True)
                 self._release(i, *node.args)
                 place = self._place(i, node)
                 return f"masked({operand}, {mask}, {place}, {keep}, {spare})"
-        a, b = (self._operand(x) for x in (x1, x2))
+        a, b = (self._operand(x, array=True) for x in (x1, x2))
         self._release(i, condition, x1)
         work = self._buffer("b")  # x1's own, if nobody else needs it
         self._release(i, x2)
@@ -298,12 +299,14 @@ class Text:
             self.free["b"].append(work)
         return f"select_into({place}, {mask}, {a}, {b}, {work}, {spare})"
 
-    def _operand(self, node: Node, full: bool = False) -> str:
-        """What stands for a value; a number is a 0-d array, or a full one."""
+    def _operand(self, node: Node, full: bool = False, array: bool = False) -> str:
+        """What stands for a value; a number is of the dtype, or 0-d `array`, or a full one."""
         if node.op == "input":
             return node.args[0]
         if not node.uniform:
             return self.places[node]
+        if array or "out" not in self.roots:  # updates: their numbers serve many calls
+            self.selected.add(node)
         scalar = self.scalars.setdefault(node, f"s{len(self.scalars)}")
         return self.filled.setdefault(node, scalar.replace("s", "f")) if full else scalar
 
@@ -379,15 +382,14 @@ class Program:
         self.source = _source(text, self.arrays, [*uniform, *formula.params])
         self.spare_number: list[ndarray] = []
         self.spare: dict[tuple[int, ...], tuple[ndarray, ...]] = {}
-        self.known: Any = None  # for callers: the last parameters and their numbers
         names: dict[str, Any] = {
-            **_NAMES, "dtype": dtype, "array": partial(np.array, dtype=dtype),
+            **_NAMES, "dtype": dtype, "scalar": dtype.type, "array": np.array,
             "spare": self.spare, "buffers": self.buffers}
         names |= {name: np.array(node.args[0], dtype) for node, name in text.scalars.items()
                   if node.op == "constant"}
         exec(compile(self.source, f"<formula {formula.name} {dtype}>", "exec"), names)
         self.whole, self.numbers, self.tile = (
-            names.get(n) for n in ("whole", "numbers", "tile"))
+            names.get(n, _no_text) for n in ("whole", "numbers", "tile"))
 
     def number(self, arrays: tuple[Any, ...], params: Params) -> Any:
         """NumPy's scalar of 0-d arrays, as its functions return it."""
@@ -402,11 +404,16 @@ class Program:
                 *[np.empty(shape, np.bool_) for _ in range(self.conditions)])
 
 
+def _no_text(*given: Any, **named: Any) -> Any:
+    raise TypeError("a program that overwrites its inputs has no `whole`")
+
+
 def _source(text: Text, arrays: list[str], params: list[str]) -> str:
     buffers = [f"b{i}" for i in range(text.made["b"])]
     masks = [f"m{i}" for i in range(text.made["m"])]
     filled = {name: text.scalars[node] for node, name in text.filled.items()}
-    scalars = [f"{name} = array({text.numbers.name(node)})"
+    scalars = [f"{name} = " + (f"array({text.numbers.name(node)}, dtype)" if node in text.selected
+                               else f"scalar({text.numbers.name(node)})")
                for node, name in text.scalars.items() if node.op != "constant"]
     numbers = [*text.numbers.lines(text.scalars), *scalars]
     names = [line.split(" = ")[0] for line in scalars]
@@ -551,7 +558,7 @@ def _large(
     held = program.floats - (fresh and program.floats > 0)  # a fresh output is worked in
     buffers = [*host().workspace(size, program.dtype, held).buffers] if held else []
     buffers += [*np.empty((program.conditions, size), np.bool_)]
-    filled = [full(float(value), program.dtype, size) for value in constants]
+    filled = [full_tile(float(value), program.dtype, size) for value in constants]
     flat, places = [a.reshape(-1) for a in arrays], out.reshape(-1)
     for start in range(0, places.size, size):
         tile = slice(start, start + size)
@@ -577,7 +584,7 @@ def _in_tiles(
     size = tile_size(shape)
     scratch = host().workspace(size, work, count) if count else None
     marks = np.empty((program.conditions, size), np.bool_)
-    full = [full(float(value), work, size) for value in numbers[1]]
+    full = [full_tile(float(value), work, size) for value in numbers[1]]
     last: tuple[int, ...] | None = None
     for key in whole_tiles(shape):
         place = out[key]
@@ -602,7 +609,7 @@ def _in_tiles(
 
 
 @lru_cache(16)
-def full(value: float, dtype: np.dtype, size: int) -> ndarray:
+def full_tile(value: float, dtype: np.dtype, size: int) -> ndarray:
     """A constant: of an array and a number NumPy's maximum takes three times as long."""
     return np.full(size, value, dtype)
 

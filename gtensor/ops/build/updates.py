@@ -14,8 +14,10 @@ of them overflows in a tile on the CPU, the tile is computed with the limit. CUD
 
 from __future__ import annotations
 
-from functools import lru_cache
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Sequence
+from functools import lru_cache, partial
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 import numpy as np
 from ml_dtypes import finfo
@@ -23,15 +25,87 @@ from ml_dtypes import finfo
 from gtensor.backend import Scratch, host
 from gtensor.ops.build.cpu_tiles import computed_in, tile_size, whole_tiles
 from gtensor.ops.build.formula import Formula, Key
-from gtensor.ops.build.formula_numpy import Program, full, numbers_of
+from gtensor.ops.build.formula_numpy import Program, full_tile, numbers_of
 from gtensor.settings import settings
 
 if TYPE_CHECKING:
     from gtensor.backend.kernels import Elementwise
     from gtensor.backend.typing import Array, Params, Path, Scalar
 
-_SPARE = 1024  # elements up to which a program's buffers are kept for the next call
+SMALL = 1024  # elements up to which buffers are kept for the next call
 _WIDE = 1e30  # float16 alone has a largest number below it; float32 overflows later
+
+
+_Numbered: TypeAlias = "tuple[Program, tuple[tuple[Array, ...], tuple[Array, ...]]]"
+
+
+class _Chosen(NamedTuple):
+    """A program and its numbers, what they were made for, and what limits, where that is rare."""
+
+    params: Params
+    dtype: np.dtype
+    states: int
+    program: Program
+    numbers: tuple[tuple[Array, ...], tuple[Array, ...]]
+    rare: Callable[[], _Numbered] | None
+
+    def write(self, arrays: Sequence[Array], rows: Sequence[Array]) -> None:
+        """One tile of contiguous arrays in the dtype that is computed in."""
+        program, (numbers, filled) = self.program, self.numbers
+        if filled:
+            rows = (*_full(filled, arrays[0]), *rows)
+        if not program.tile(*arrays, *numbers, *rows):
+            self.write_limited(arrays)
+
+    def write_limited(self, arrays: Sequence[Array]) -> None:
+        """The same where a watched value overflows."""
+        assert self.rare is not None
+        program, (numbers, filled) = self.rare()
+        program.tile(*arrays, *numbers, *_full(filled, arrays[0]),
+                     *program.buffers(arrays[0].shape))
+
+
+def _full(numbers: tuple[Array, ...], like: Array) -> list[Array]:
+    return [full_tile(float(value), like.dtype, like.size).reshape(like.shape) for value in numbers]
+
+
+def _in_tiles(
+    chosen: _Chosen, arrays: tuple[Array, ...], copied: list[bool], scratch: Scratch | None
+) -> None:
+    program = chosen.program
+    if all(a.flags.c_contiguous for a in arrays):
+        arrays = tuple([a.reshape(-1) for a in arrays])
+    count = program.floats + sum(copied)
+    if scratch is None or len(scratch.buffers) < count:
+        scratch = host().workspace(tile_size(arrays[0].shape), program.dtype, count)
+    last: tuple[int, ...] | None = None
+    for key in whole_tiles(arrays[0].shape):
+        places = [a[key] for a in arrays]
+        if places[0].shape != last:
+            last = places[0].shape
+            buffers = [scratch(i, last) for i in range(count)]
+            rows = (*buffers[count - program.floats:],
+                    *[np.empty(last, np.bool_) for _ in range(program.conditions)])
+        if count == program.floats:
+            chosen.write(places, rows)
+            continue
+        spare = iter(buffers)
+        _in_copies(chosen, places, copied, [next(spare) if c else None for c in copied], rows)
+
+
+def _in_copies(chosen: _Chosen, places: Sequence[Array], copied: list[bool],
+               copies: list[Array | None], rows: Sequence[Array]) -> None:
+    values = [place if copy is None else copy for place, copy in zip(places, copies, strict=True)]
+    for value, place, copy in zip(values, places, copied, strict=True):
+        if copy:
+            value[...] = place
+    chosen.write(values, rows)
+    for i, copy in enumerate(copied):
+        if copy and i != 1:
+            places[i][...] = values[i]
+
+
+NOTHING = SimpleNamespace(params=None)
 
 
 class Update:
@@ -43,6 +117,7 @@ class Update:
         self._names = other or {}
         self.limits = "most" in self.formula.params
         self._programs: dict[Any, Program] = {}
+        self._known: Any = NOTHING
         self._kernels: dict[Any, tuple[Elementwise, Any]] = {}
 
     # -- the CPU ----------------------------------------------------------------------------------
@@ -50,71 +125,49 @@ class Update:
     def cpu(self, target: Array, gradient: Array, *, out: Array, state: tuple[Array, ...] = (),
             scratch: Scratch | None = None, **params: Any) -> Array:
         """Tile by tile in the arrays, or in copies: in float32 of a half dtype, or contiguous."""
+        known = self._known  # the parameters of a group, and often all, have these in common
+        if known.params != params or known.dtype is not out.dtype or known.states != len(state):
+            known = self._known = self._chosen(params, out.dtype, state)
+        program, shape = known.program, out.shape
         arrays = (out, gradient, *state)
-        work = computed_in(out.dtype)
-        limited = params
-        if self.limits:
-            most = largest(arrays[-1].dtype)
-            limited = {**params, "most": most}
-            params["most"] = None if most > _WIDE else most
-        program = self._program(work, len(state), params)
-        copied = [a.dtype is not work or not a.flags.c_contiguous for a in arrays]
-        if out.size > _SPARE or out.size > settings.tile_elements or True in copied:
-            self._in_tiles(program, arrays, copied, scratch, params, limited)
+        copied = [a.dtype is not program.dtype or not a.flags.c_contiguous for a in arrays]
+        if out.size > SMALL or out.size > settings.tile_elements:
+            _in_tiles(known, arrays, copied, scratch)
             return out
-        rows = program.spare.pop(out.shape, None) or program.buffers(out.shape)
-        self._run(program, arrays, rows, params, limited)
+        rows = program.spare.pop(shape, None) or program.buffers(shape)
+        if True in copied or known.numbers[1]:
+            _in_copies(known, arrays, copied,
+                       [np.empty(shape, program.dtype) if c else None for c in copied], rows)
+        elif not program.tile(*arrays, *known.numbers[0], *rows):
+            known.write_limited(arrays)
         if len(program.spare) > 15:
             program.spare.clear()
-        program.spare[out.shape] = rows
+        program.spare[shape] = rows
         return out
 
-    def _run(self, program: Program, arrays: Any, rows: Any, params: Params,
-             limited: Params) -> None:
-        """One tile of contiguous arrays in the dtype that is computed in."""
-        known = program.known
-        if known is None or known[0] != params:  # parameters of a group have them in common
-            known = program.known = params, *program.numbers(**params)
-        _, numbers, filled = known
-        if filled:
-            place = arrays[0]
-            rows = (*[full(float(value), place.dtype, place.size).reshape(place.shape)
-                      for value in filled], *rows)
-        if not program.tile(*arrays, *numbers, *rows):
-            rare = self._program(program.dtype, len(arrays) - 2, limited)
-            self._run(rare, arrays, rare.buffers(arrays[0].shape), limited, limited)
+    def _chosen(self, params: Params, dtype: np.dtype, state: tuple[Array, ...]) -> _Chosen:
+        given, rare = params, None
+        if self.limits:
+            most = largest(state[-1].dtype)
+            given = {**params, "most": most}
+            if most > _WIDE:
+                rare = partial(self._program, dtype, len(state), given)
+                given = {**params, "most": None}
+        return _Chosen(params, dtype, len(state), *self._program(dtype, len(state), given),
+                       rare)
 
-    def _in_tiles(self, program: Program, arrays: tuple[Array, ...], copied: list[bool],
-                  scratch: Scratch | None, params: Params, limited: Params) -> None:
-        shape, floats = arrays[0].shape, program.floats
-        count = floats + sum(copied)
-        if scratch is None or len(scratch.buffers) < count:
-            scratch = host().workspace(tile_size(shape), program.dtype, count)
-        for key in whole_tiles(shape):
-            places = [a[key] for a in arrays]
-            rows = [scratch(i, places[0].shape) for i in range(count)]
-            copies = iter(rows[floats:])
-            values = [next(copies) if copy else place
-                      for copy, place in zip(copied, places, strict=True)]
-            for value, place in zip(values, places, strict=True):
-                if value is not place:
-                    np.copyto(value, place, casting="unsafe")
-            masks = [np.empty(places[0].shape, np.bool_) for _ in range(program.conditions)]
-            self._run(program, values, (*rows[:floats], *masks), params, limited)
-            for i, (value, place) in enumerate(zip(values, places, strict=True)):
-                if value is not place and i != 1:
-                    np.copyto(place, value, casting="unsafe")
-
-    def _program(self, dtype: np.dtype, states: int, params: Params) -> Program:
-        key = dtype, states, _static(params)
+    def _program(self, dtype: np.dtype, states: int, params: Params) -> _Numbered:
+        dtype = computed_in(dtype)
+        static = _static(params)
+        key = dtype, states, static
         found = self._programs.get(key)
         if found is None:
             inputs = self.formula.inputs
             absent = tuple(range(2 + states, len(inputs)))
             found = self._programs[key] = Program(
-                self.formula.graphs(key[2], absent), dtype, self.formula, absent, (),
+                self.formula.graphs(static, absent), dtype, self.formula, absent, (),
                 (inputs[0], *inputs[2:2 + states]))
-        return found
+        return found, found.numbers(**params)
 
     # -- CUDA -------------------------------------------------------------------------------------
 

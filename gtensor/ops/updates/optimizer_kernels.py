@@ -70,7 +70,7 @@ def _adam(
     g = _direction(p, g, None if decoupled else weight_decay, maximize)
     if most is None:
         v = beta2 * second + (1 - beta2) * ns.square(g)
-        watched = (ns.square(g),)
+        watched: tuple[Any, ...] = (ns.square(g),)
     else:
         limit = most**0.5 / (1 - beta2)**0.5  # whose share is `most`
         finite = ns.isfinite(g) & ns.isfinite(second)
@@ -128,8 +128,8 @@ average = _op(_average, "average += weight * (value - average), in place; the av
               "float32 or wider.", numpy_path(_average.formula))
 scale = _op(_scale, "gradient *= factor, in place; the factor is 0-d and may lie on the device.",
             _scale_cpu, "scale_gradient")
-clip = _op(_clip, "Each element of the gradient at most the limit in size, in place; NaN stays NaN.",
-           numpy_path(_clip.formula), "clip_gradient")
+clip = _op(_clip, "Each element of the gradient at most the limit in size, in place; NaN stays "
+           "NaN.", numpy_path(_clip.formula), "clip_gradient")
 
 
 def _norm_cpu(*gradients: Array, order: float) -> Array:
