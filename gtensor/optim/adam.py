@@ -47,9 +47,11 @@ class Adam(Optimizer):
 
     def options(self, group: Group, step: int) -> Params:
         """See `updates.adam`."""
-        return {"rate": group["lr"], "beta1": group["betas"][0], "beta2": group["betas"][1],
-                "eps": group["eps"], "weight_decay": group["weight_decay"],
-                "decoupled": self.decoupled, "maximize": group["maximize"], "step": step}
+        beta1, beta2 = group["betas"]
+        return {"rate": group["lr"], "beta1": beta1, "beta2": beta2, "eps": group["eps"],
+                "weight_decay": group["weight_decay"] or None, "decoupled": self.decoupled,
+                "maximize": group["maximize"], "correction1": 1 - beta1**step,
+                "correction2": 1 - beta2**step}
 
 
 class AdamW(Adam):

@@ -37,4 +37,4 @@ class Lion(Optimizer):
     def options(self, group: Group, step: int) -> Params:
         """See `updates.lion`."""
         return {"rate": group["lr"], "beta1": group["betas"][0], "beta2": group["betas"][1],
-                "weight_decay": group["weight_decay"]}
+                "weight_decay": group["weight_decay"] or None}

@@ -15,6 +15,7 @@ from gtensor.engine.in_place import write
 from gtensor.engine.op import Op
 from gtensor.engine.tensor import Tensor, is_like
 from gtensor.nn.module import Module
+from gtensor.ops.build.updates import SMALL
 from gtensor.ops.updates.optimizer_kernels import workspace
 from gtensor.system.bus import phase
 from gtensor.system.documents import UNLOADED, Facts, plain
@@ -239,7 +240,8 @@ class Optimizer:
     def _update(self, due: list[_Due], sizes: dict[np.dtype, int]) -> None:
         scratch: dict[np.dtype, Scratch] = {}
         for dtype, size in sizes.items():
-            scratch[dtype] = workspace((size,), dtype)
+            if size > SMALL:
+                scratch[dtype] = workspace((size,), dtype)
         options: Params = {}
         at: tuple[Group, int] | None = None
         for slot, grad, dtype, group in due:

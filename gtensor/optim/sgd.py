@@ -44,6 +44,6 @@ class SGD(Optimizer):
 
     def options(self, group: Group, step: int) -> Params:
         """See `updates.sgd`."""
-        return {"rate": group["lr"], "weight_decay": group["weight_decay"],
+        return {"rate": group["lr"], "weight_decay": group["weight_decay"] or None,
                 "momentum": group["momentum"], "dampening": group["dampening"],
                 "nesterov": group["nesterov"], "maximize": group["maximize"], "first": step == 1}

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from contextlib import AbstractContextManager
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager
+from math import inf
 from typing import Any
 from unittest.mock import patch
 
@@ -11,6 +13,7 @@ import numpy as np
 from gtensor.backend import elements
 from gtensor.engine.namespaces import raw
 from gtensor.memory import VirtualSegments
+from gtensor.ops.build import updates
 from gtensor.ops.updates import optimizer_kernels
 from gtensor.system.frees import FreeListener
 
@@ -37,14 +40,13 @@ def log_of_the_sum_absorbed() -> Context:
     return patch.object(raw["cpu"], "cross_entropy_grad", path)
 
 
-def mean_square_overflows() -> Context:
+@contextmanager
+def mean_square_overflows() -> Iterator[None]:
     """Adam's running mean of squares becomes infinite"""
-    def average(second: Any, g: Any, beta2: float, bounds: Any, helper: Any) -> Any:
-        with np.errstate(over="ignore"):
-            second *= beta2
-            second += (1 - beta2) * (g * g)
-        return g
-    return patch.object(optimizer_kernels, "_average_square", average)
+    adam = optimizer_kernels.adam.cpu.__self__  # type: ignore[attr-defined]
+    with patch.object(updates, "largest", lambda dtype: inf), patch.object(
+            adam, "_known", updates.NOTHING):
+        yield
 
 
 def clearing_up_raises() -> Context:

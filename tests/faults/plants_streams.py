@@ -20,7 +20,7 @@ from gtensor.memory.arena.arena import Arena
 from gtensor.memory.arena.graphs import GraphPool
 from gtensor.memory.arena.streams import Streams
 from gtensor.memory.plan.planned import Planned
-from gtensor.ops.updates import optimizer_kernels
+from gtensor.ops.build.updates import Update
 
 Context = AbstractContextManager[Any]
 
@@ -269,8 +269,14 @@ def graph_memory_shared() -> Context:
 def kernel_arguments_swapped() -> Context:
     """the kernel of SGD gets the weight decay as its rate, and the rate as its decay"""
     def wrap(right: Any) -> Any:
-        return lambda g, rate, decay, *more, **named: right(g, decay, rate, *more, **named)
-    return _wrapped(optimizer_kernels, "_momentum_kernel", wrap)
+        def kernel_of(update: Update, *given: Any) -> Any:
+            kernel, numbers = right(update, *given)
+            if kernel.name != "gt_sgd_momentum":
+                return kernel, numbers
+            return kernel, lambda *, rate, weight_decay, **more: numbers(
+                rate=weight_decay or 0.0, weight_decay=rate, **more)
+        return kernel_of
+    return _wrapped(Update, "kernel_of", wrap)
 
 
 @contextmanager

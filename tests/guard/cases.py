@@ -206,8 +206,8 @@ def _layer(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
 
 
 _SGD = {"rate": 0.1, "weight_decay": 0.01, "dampening": 0.1, "maximize": False, "first": False}
-_ADAM = {"rate": 0.1, "beta1": 0.9, "beta2": 0.99, "eps": 1e-8, "weight_decay": 0.01, "step": 3,
-         "maximize": False}
+_ADAM = {"rate": 0.1, "beta1": 0.9, "beta2": 0.99, "eps": 1e-8, "weight_decay": 0.01,
+         "correction1": 1 - 0.9**3, "correction2": 1 - 0.99**3, "maximize": False}
 _ROWS, _CHANNELS = (4, 3, 2), (3,)
 OTHERS: dict[str, tuple[Any, Any, tuple[int, ...]]] = {
     "update sgd": _update(optimizer_kernels.sgd, 0, **_SGD, momentum=0.0, nesterov=False),

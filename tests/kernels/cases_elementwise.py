@@ -1,4 +1,4 @@
-"""Cases of activation.cuh, through elementwise kernels, and of the updates in optimizer.cuh."""
+"""Cases of activation.cuh and of the optimizers' updates, through elementwise kernels."""
 
 from __future__ import annotations
 
@@ -14,7 +14,9 @@ from ml_dtypes import finfo
 
 import gtensor as gt
 from gtensor import optim
-from gtensor.backend.kernels import Elementwise, elementwise, registered
+from gtensor.backend.kernels import Elementwise, elementwise
+from gtensor.engine.op import Op
+from gtensor.ops.build.updates import Update
 from gtensor.ops.updates import optimizer_kernels
 
 # name: (parameters, PyTorch's function, whether the gradient can also come from the output)
@@ -90,7 +92,7 @@ def _activation(name: str, size: int) -> Case:
 
 
 STEPS = 3
-OPTIMIZER = [kernel for kernel in registered if kernel.include == "optimizer.cuh"]
+OPTIMIZER: list[Elementwise] = []  # the kernels of the updates in CASES
 
 
 @contextmanager
@@ -113,8 +115,31 @@ def launched_by(executor: Any, dtype: np.dtype) -> Iterator[None]:
         Elementwise.__call__ = real
 
 
+def _kernel(update: Op, states: int, params: dict[str, Any], number: bool = False) -> None:
+    """List the kernel of an update with these parameters."""
+    made: Update = update.gpu.__self__
+    more = {"most": 1.0} if made.limits else {}
+    kernel, _ = made.kernel_of(states, number, {**params, **more})
+    if kernel not in OPTIMIZER:
+        OPTIMIZER.append(kernel)
+
+
+_LION = {"rate": 0.1, "beta1": 0.8, "beta2": 0.9, "weight_decay": 0.3}
+_HUGE = optim.Adam([gt.ones(1, requires_grad=True)], lr=0.1, amsgrad=True)
+_kernel(optimizer_kernels.lion, 1, _LION)
+_kernel(optimizer_kernels.adam, 3, _HUGE.options(_HUGE.param_groups[0], 1))
+_kernel(optimizer_kernels.average, 0, {"weight": 0.3})
+_kernel(optimizer_kernels.scale, 0, {})
+_kernel(optimizer_kernels.clip, 0, {"limit": 0.5}, number=True)
+
+
 def _optimizer(name: str, reference: Callable[..., Any], states: int, **options: Any) -> Case:
     """Steps of an optimizer's GPU update equal PyTorch's."""
+    kind = getattr(optim, reference.__name__)
+    made = kind([gt.ones(1, requires_grad=True)], **options)
+    group = made.param_groups[0]
+    for number in (1, 2):
+        _kernel(made.update, states, made.options(group, number))
 
     def check(executor: Any, dtype: np.dtype, rng: np.random.Generator) -> None:
         p = normal(rng, 301, dtype)
@@ -124,9 +149,6 @@ def _optimizer(name: str, reference: Callable[..., Any], states: int, **options:
         for gradient in gradients:
             parameter.grad = exact(gradient)
             theirs.step()
-        kind = getattr(optim, reference.__name__)
-        group = {**kind([gt.ones(1, requires_grad=True)]).defaults, **options}
-        made = kind([gt.ones(1, requires_grad=True)], **options)
         # momentum is made by the first step, which must not read it; Adam's means start from zero
         state = [unwritten(301, dtype) if kind is optim.SGD else np.zeros(301, dtype)
                  for _ in range(states)]
@@ -142,9 +164,7 @@ def _optimizer(name: str, reference: Callable[..., Any], states: int, **options:
 def _adam_huge(executor: Any, dtype: np.dtype, rng: np.random.Generator) -> None:
     """Gradients whose squares do not fit: as on the CPU; the parameter moves, means are finite."""
     eps, huge = float(finfo(dtype).eps), float(finfo(dtype).max) / 2
-    options = optim.Adam([gt.ones(1, requires_grad=True)]).defaults
-    made = optim.Adam([gt.ones(1, requires_grad=True)], lr=0.1, amsgrad=True)
-    options = {**options, "lr": 0.1, "amsgrad": True}
+    made, options = _HUGE, _HUGE.param_groups[0]
     ours = [np.ones(4, dtype), *(np.zeros(4, dtype) for _ in range(3))]
     cpu = [a.copy() for a in ours]
     for step, scale in enumerate((1.0, 1.0, -1.0, 1e-3), start=1):
@@ -173,8 +193,7 @@ def _lion(executor: Any, dtype: np.dtype, rng: np.random.Generator) -> None:
             m[unsure] = 4
             wanted = wanted * (1 - 0.1 * 0.3) - 0.1 * (0.8 * mean + 0.2 * exact(g)).sign()
             mean = 0.9 * mean + 0.1 * exact(g)
-            optimizer_kernels.lion.gpu(p, g, scratch=None, state=(m,), rate=0.1, beta1=0.8,
-                                       beta2=0.9, weight_decay=0.3, out=p)
+            optimizer_kernels.lion.gpu(p, g, scratch=None, state=(m,), out=p, **_LION)
     assert_close(p, wanted, dtype, factor=2 * STEPS)
     assert_close(m, mean, dtype, factor=2 * STEPS)
 
@@ -194,7 +213,7 @@ def _clipping(executor: Any, dtype: np.dtype, rng: np.random.Generator) -> None:
     again = g.copy()
     with launched_by(executor, dtype):
         optimizer_kernels.scale.gpu(g, np.full(g.shape, 0.25, dtype), out=g)
-        optimizer_kernels.clip.gpu(again, np.full(g.shape, 0.5, dtype), out=again)
+        optimizer_kernels.clip.gpu(again, 0.5, out=again)
     assert_close(g, scaled, dtype)
     assert_close(again, clipped, dtype)
 

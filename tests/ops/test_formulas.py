@@ -153,7 +153,7 @@ def test_the_branch_not_taken_gives_no_nan_in_any_order(name: str) -> None:
 
 def _lines(function: Build, dtype: np.dtype = F64) -> list[str]:
     formula = Formula("text", function)
-    source = Program(formula.graph(), dtype, formula, (), ()).source
+    source = Program(formula.graphs(), dtype, formula, (), ()).source
     return source.split("def tile")[1].splitlines()
 
 

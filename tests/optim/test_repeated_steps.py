@@ -47,7 +47,7 @@ CHANGES = {
     "dtype": (lambda it: it.become(ones((2, 3), dtype="float64")), "float64"),
     "shape": (lambda it: it.become(ones((3, 2))), "shape"),
     "dtype of the gradient": (lambda it: it.given(ones((2, 3), dtype="float64")), "float64"),
-    "shape of the gradient": (lambda it: it.given(ones((3, 2))), "shape"),
+    "shape of the gradient": (lambda it: it.given(ones((3, 2))), "a gradient of shape"),
 }
 
 

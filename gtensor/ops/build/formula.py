@@ -242,10 +242,10 @@ def is_number(node: Node, value: float) -> bool:
     return node.op == "constant" and node.args[0] == value
 
 
-def in_order(root: Node) -> Iterator[Node]:
-    """The nodes that a value is made of, each after those that it needs."""
+def in_order(*roots: Node) -> Iterator[Node]:
+    """The nodes that values are made of, each once and after those that it needs."""
     done: set[Node] = set()
-    stack: list[tuple[Node, bool]] = [(root, False)]
+    stack: list[tuple[Node, bool]] = [(root, False) for root in reversed(roots)]
     while stack:
         node, ready = stack.pop()
         if node in done:
@@ -265,8 +265,14 @@ _OPERATORS: dict[str, Callable[..., Any]] = {
 
 def evaluate(root: Node, ns: Any, leaves: dict[str, Any]) -> Any:
     """The value of a graph in any namespace, given its inputs and parameters by name."""
-    steps = list(in_order(root))
-    last = {a: i for i, n in enumerate(steps) for a in n.children}
+    return evaluate_all((root,), ns, leaves)[0]
+
+
+def evaluate_all(roots: tuple[Node, ...], ns: Any, leaves: dict[str, Any]) -> list[Any]:
+    """The values of a graph with several roots; what they share is evaluated once."""
+    steps = list(in_order(*roots))
+    last = {a: i for i, n in enumerate(steps) for a in n.children} | dict.fromkeys(
+        roots, len(steps))
     values: dict[Node, Any] = {}
     for i, node in enumerate(steps):
         if node.op in _LEAVES:
@@ -277,7 +283,7 @@ def evaluate(root: Node, ns: Any, leaves: dict[str, Any]) -> Any:
         for a in dict.fromkeys(node.args):
             if last[a] == i:
                 del values[a]  # its memory, too, where nobody else holds it
-    return values[root]
+    return [values[root] for root in roots]
 
 
 # -- derivatives -----------------------------------------------------------------------------------
@@ -352,7 +358,7 @@ class Formula:
         takes = arguments_of(function)
         self.inputs = takes.inputs[1:]  # without ns
         self.params = takes.params
-        self._graphs: dict[tuple[Any, ...], Node] = {}
+        self._graphs: dict[tuple[Any, ...], tuple[Node, ...]] = {}
 
     def __call__(self, ns: Any, *inputs: Any, **params: Any) -> Any:
         return self.function(ns, *inputs, **params)
@@ -364,6 +370,11 @@ class Formula:
               numbers: tuple[int, ...] = ()) -> Node:
         """The graph for these parameters that are not numbers, without the inputs numbered `absent`
         (they are None) and with the inputs `numbers` the same for all elements."""
+        return self.graphs(static, absent, numbers)[0]
+
+    def graphs(self, static: Key = (), absent: tuple[int, ...] = (),
+               numbers: tuple[int, ...] = ()) -> tuple[Node, ...]:
+        """The same of all values of a formula that returns a tuple."""
         key = static, absent, numbers
         found = self._graphs.get(key)
         if found is None:
@@ -371,13 +382,15 @@ class Formula:
         return found
 
     def _traced(self, trace: Trace, static: dict[str, Any], absent: tuple[int, ...],
-                numbers: tuple[int, ...]) -> Node:
+                numbers: tuple[int, ...]) -> tuple[Node, ...]:
         inputs = [None if i in absent else trace.leaf("param" if i in numbers else "input", n)
                   for i, n in enumerate(self.inputs)]
         params = {n: static[n] if n in static else trace.leaf("param", n) for n in self.params}
         try:
             made = self.function(trace, *inputs, **params)
-            return made if isinstance(made, Node) else trace.leaf("constant", float(made))
+            return tuple([value if isinstance(value, Node) else
+                          trace.leaf("constant", float(value))
+                          for value in (made if isinstance(made, tuple) else (made,))])
         except FormulaError as error:
             raise FormulaError(f"the formula of op {self.name!r} {error}") from None
 

@@ -34,11 +34,14 @@ _SIDES = {"subtract": (4, 5), "divide": (5, 6), "add": (4, 5), "multiply": (5, 6
 
 
 class _Writer:
-    def __init__(self, root: Node, number: str) -> None:
+    def __init__(self, roots: tuple[Node, ...], number: str, hosted: bool = False) -> None:
         self.number = number  # the type of values
-        used = Counter(a for n in in_order(root) for a in n.children)
+        # what depends on parameters alone comes from the host, under these names, if not None
+        self.hosted: dict[Node, str] | None = {} if hosted else None
+        used = Counter(a for n in in_order(*roots) for a in n.children)
+        used.update(roots)
         self.shared = {n for n, count in used.items() if count > 1}
-        for n in in_order(root):
+        for n in in_order(*roots):
             if n.children:
                 text = PRIMITIVES[n.op].cuda
                 self.shared |= {a for k, a in enumerate(n.args) if text.count(f"{{{k}}}") > 1}
@@ -60,6 +63,8 @@ class _Writer:
     def _written(self, node: Node) -> tuple[str, int]:
         if node.op == "input":
             return node.args[0], _ATOM
+        if node.uniform and node.op != "constant" and self.hosted is not None:
+            return f"F({self.hosted.setdefault(node, f's{len(self.hosted)}')})", _ATOM
         if node.uniform:
             return f"F({self._double(node)})", _ATOM
         primitive = PRIMITIVES[node.op]
@@ -91,7 +96,7 @@ def _literal(value: float) -> str:
 
 def statements(root: Node, number: str = "F") -> tuple[list[str], str]:
     """The constants that come first, and the expression of the value."""
-    writer = _Writer(root, number)
+    writer = _Writer((root,), number)
     value = writer.text(root)
     return writer.lines, value
 
@@ -108,6 +113,30 @@ def kernel(
     body = " ".join([f"typedef {kind}<T> F;", f"const F {loaded};", *lines,
                      f"result = T({value})"])
     return elementwise(", ".join(declared), "T result", body, "number.cuh", f"gt_{name}")
+
+
+def update_kernel(
+    name: str, roots: tuple[Node, ...], outputs: tuple[str, ...], inputs: tuple[str, ...]
+) -> tuple[Elementwise, list[Node]]:
+    """The kernel of a graph whose values overwrite the outputs, and the numbers that it takes.
+
+    Each array has a type of its own; values are of the first output's compute type F. The numbers
+    come after the inputs. The host computes them, in double.
+    """
+    writer = _Writer(roots, "F", hosted=True)
+    values = [writer.text(root) for root in roots]
+    hosted = writer.hosted or {}
+    types = dict(zip((outputs[0], *inputs, *outputs[1:]), "PGSUV", strict=False))
+    read = {n.args[0] for n in in_order(*roots) if n.op == "input"}
+    loaded = [f"{n} = F(gt_up({n}_given))" for n in types if n in read]
+    body = " ".join(["typedef gt_float<P> F;", f"const F {', '.join(loaded)};", *writer.lines, *[
+        f"const F {n}_next = {value};" for n, value in zip(outputs, values, strict=True)],
+        "; ".join([f"{n}_given = {types[n]}(gt_float<{types[n]}>({n}_next))" for n in outputs])])
+    return elementwise(
+        ", ".join([*[f"{types[n]} {n}_given" for n in inputs],
+                   *[f"float64 {name}" for name in hosted.values()]]),
+        ", ".join(f"{types[n]} {n}_given" for n in outputs), body, "number.cuh",
+        f"gt_{name}"), [*hosted]
 
 
 def device_function(name: str, formula: Formula, static: Key = ()) -> str:

@@ -3,14 +3,15 @@
 A formula's graph is first lowered for the dtype that it is computed in: to functions for which
 NumPy has vector loops, few of them. Then each primitive is one call with `out=`. A buffer is free
 again after the last call that reads it, so most calls work in place; only the last one writes the
-output, which may therefore be one of the inputs.
+output, which may therefore be one of the inputs. Several outputs each overwrite one input: from the
+last call that reads it on, its memory is one more buffer (see `updates`).
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
-from functools import lru_cache, partial
+from collections.abc import Callable, Iterable, Sequence
+from functools import lru_cache
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
@@ -28,10 +29,11 @@ from gtensor.ops.build.cpu_tiles import (
 )
 from gtensor.ops.build.formula import (
     Formula,
+    FormulaError,
     Key,
     Node,
     Trace,
-    evaluate,
+    evaluate_all,
     in_order,
     is_number,
     plain_numbers,
@@ -177,11 +179,11 @@ class _Lowering(Trace):
         return super().call(op, *given) if made is None else made
 
 
-def lowered(root: Node, dtype: np.dtype) -> Node:
+def lowered(roots: tuple[Node, ...], dtype: np.dtype) -> tuple[Node, ...]:
     trace = _Lowering(dtype)
-    made = evaluate(root, trace, {n.args[0]: trace.leaf(n.op, n.args[0])
-                                  for n in in_order(root) if n.op in ("input", "param")})
-    return made if isinstance(made, Node) else trace.leaf("constant", made)
+    made = evaluate_all(roots, trace, {n.args[0]: trace.leaf(n.op, n.args[0])
+                                       for n in in_order(*roots) if n.op in ("input", "param")})
+    return tuple([m if isinstance(m, Node) else trace.leaf("constant", m) for m in made])
 
 
 # -- text ------------------------------------------------------------------------------------------
@@ -189,31 +191,84 @@ def lowered(root: Node, dtype: np.dtype) -> Node:
 _FILLED = ("maximum", "minimum", "copysign")  # of an array and a number these are slow
 _SIGNS = {"add": "+", "subtract": "-", "multiply": "*"}
 _QUIET = {"add", "subtract", "multiply", "negative", "abs", "where", "maximum", "minimum", "sin",
-          "cos"}
+          "cos", "sign"}
+
+
+class Numbers:
+    """The statements that compute, in Python's numbers, what is the same for all elements."""
+
+    def __init__(self) -> None:
+        self.names: dict[Node, str] = {}
+
+    def name(self, node: Node) -> str:
+        if node.op in ("constant", "param"):
+            return repr(node.args[0]) if node.op == "constant" else node.args[0]
+        return self.names.setdefault(node, f"u{len(self.names)}")
+
+    def lines(self, nodes: Iterable[Node]) -> list[str]:
+        return [f"{self.name(n)} = {self._arithmetic(n)}" for n in in_order(*nodes) if n.children]
+
+    def _arithmetic(self, node: Node) -> str:
+        operands = [self.name(a) for a in node.args]
+        call = f"float({PRIMITIVES[node.op].numpy or node.op}({', '.join(operands)}))"
+        if node.op in _SIGNS:
+            return f" {_SIGNS[node.op]} ".join(operands)
+        if node.op == "divide":  # NumPy's calls take ten times as long
+            return f"{' / '.join(operands)} if {operands[1]} else {call}"
+        return f"root({operands[0]}) if {operands[0]} >= 0 else nan" if node.op == "sqrt" else call
+
+
+def numbers_of(nodes: Sequence[Node], params: Iterable[str]) -> Callable[..., tuple[float, ...]]:
+    """`numbers(**params)`: the values of nodes that are the same for all elements."""
+    numbers, names = Numbers(), dict(_NAMES)
+    lines = [f"def numbers({''.join(f'{p}=None, ' for p in params)}):", *numbers.lines(nodes),
+             f"return ({''.join(f'{numbers.name(n)}, ' for n in nodes)})"]
+    exec(compile("\n ".join(lines), "<numbers>", "exec"), names)
+    return names["numbers"]
 
 
 class Text:
-    """The statements of one tile: where each value lies, and how many buffers they need."""
+    """The statements of one tile: where each value lies, and how many buffers they need.
 
-    def __init__(self, root: Node) -> None:
-        self.root = root
-        self.steps = [n for n in in_order(root) if n.children and not n.uniform]
+    The first roots are the values of `outputs`, arrays or inputs that they overwrite. Further ones
+    are `watched`: they are computed first, and if one overflows, nothing is written.
+    """
+
+    def __init__(self, roots: tuple[Node, ...], outputs: tuple[str, ...] = ("out",)) -> None:
+        self.roots = dict(zip(outputs, roots, strict=False))
+        self.results = {*self.roots.values()}
+        watched = roots[len(outputs):]
+        order = [*in_order(*watched, *self.roots.values())]
+        self.steps = [n for n in order if n.children and not n.uniform]
+        self.watched = len([n for n in in_order(*watched) if n.children and not n.uniform])
         self.last = {a: i for i, n in enumerate(self.steps) for a in n.args}
+        made = {n: i for i, n in enumerate(self.steps)}
+        self.ends = {made[n]: name for name, n in reversed(self.roots.items())
+                     if n in made}  # the step that makes an output
+        self.read = {n.args[0]: self.last.get(n, -1) for n in order if n.op == "input"}
         self.places: dict[Node, str] = {}  # the buffer of each value
         self.free: dict[str, list[str]] = {"b": [], "m": []}
+        self.lent: dict[str, Node] = {}  # outputs that hold another value for now
         self.made = {"b": 0, "m": 0}
         self.scalars: dict[Node, str] = {}
-        self.selected: set[Node] = set()  # the numbers that are selected: they are 0-d arrays
+        self.selected: set[Node] = set()  # the numbers that are 0-d arrays: NumPy reads them faster
         self.filled: dict[Node, str] = {}  # arrays of a tile's size that hold one number
-        self.numbers: dict[Node, str] = {}  # what is computed once: a name for each
+        self.numbers = Numbers()  # what is computed once
         self.lines = [self._line(i, n) for i, n in enumerate(self.steps)]
-        if not self.steps:
-            self.lines = [f"copyto(out, {self._operand(root)})"]
+        self.lines += [f"copyto({name}, {self._operand(self._copied(name, n))})"
+                       for name, n in self.roots.items() if self.places.get(n) != name
+                       and not (n.op == "input" and n.args[0] == name)]
 
     @property
     def quiet(self) -> bool:
         """Whether no primitive sets NumPy's flags on the way to a right result."""
         return all(n.op in _QUIET or n.boolean for n in self.steps)
+
+    def _copied(self, name: str, root: Node) -> Node:
+        if root.op == "input" and root.args[0] in self.roots:
+            raise FormulaError(f"returns its input {root} as {name}; wanted a value that is not "
+                               "overwritten")
+        return root
 
     def _line(self, i: int, node: Node) -> str:
         if node.op == "where":
@@ -221,7 +276,8 @@ class Text:
         operands = [self._operand(a, node.op in _FILLED) for a in node.args]
         self._release(i, *node.args)
         place = self._place(i, node)
-        return f"{PRIMITIVES[node.op].numpy or node.op}({', '.join(operands)}, out={place})"
+        named = "out=" if node.op in ("maximum", "minimum") else ""  # NumPy wants it for these
+        return f"{PRIMITIVES[node.op].numpy or node.op}({', '.join(operands)}, {named}{place})"
 
     def _selection(self, i: int, node: Node) -> str:
         condition, x1, x2 = node.args
@@ -235,12 +291,11 @@ class Text:
                 return f"masked({operand}, {mask}, {place}, {keep}, {spare})"
         a, b = (self._operand(x, array=True) for x in (x1, x2))
         self._release(i, condition, x1)
-        work = place = self._buffer("b")  # x1's own, if nobody else needs it
-        if i + 1 == len(self.steps):
-            place = "out"  # which may be an input: it cannot be worked in
-        else:
-            self.places[node] = place
+        work = self._buffer("b")  # x1's own, if nobody else needs it
         self._release(i, x2)
+        place = self.places[node] = self._output(i, node) or work
+        if place != work:  # an output may be an input: it cannot be worked in
+            self.free["b"].append(work)
         return f"select_into({place}, {mask}, {a}, {b}, {work}, {spare})"
 
     def _operand(self, node: Node, full: bool = False, array: bool = False) -> str:
@@ -249,27 +304,39 @@ class Text:
             return node.args[0]
         if not node.uniform:
             return self.places[node]
-        if array:
+        if array or "out" not in self.roots:  # updates: their numbers serve many calls
             self.selected.add(node)
         scalar = self.scalars.setdefault(node, f"s{len(self.scalars)}")
         return self.filled.setdefault(node, scalar.replace("s", "f")) if full else scalar
 
-    def number(self, node: Node) -> str:
-        if node.op in ("constant", "param"):
-            return repr(node.args[0]) if node.op == "constant" else node.args[0]
-        return self.numbers.setdefault(node, f"u{len(self.numbers)}")
-
     def _release(self, i: int, *values: Node) -> None:
         """Free the buffers of those values that step i is the last to read."""
         for a in dict.fromkeys(values):
-            if a in self.places and self.last[a] == i:
-                self.free["m" if a.boolean else "b"].append(self.places[a])
+            place = self.places.get(a)
+            if place is None or self.last[a] != i or a in self.results:
+                continue
+            if place in self.roots:
+                del self.lent[place]
+            else:
+                self.free["m" if a.boolean else "b"].append(place)
 
     def _place(self, i: int, node: Node) -> str:
-        if i + 1 == len(self.steps):
-            return "out"
-        self.places[node] = place = self._buffer("m" if node.boolean else "b")
+        place = self.places[node] = self._output(i, node) or self._buffer(
+            "m" if node.boolean else "b")
         return place
+
+    def _output(self, i: int, node: Node) -> str | None:
+        """The output that the value is written to: its own, or one that is made no earlier than
+        the value is last read. None while an input there is to be read, or watched values are."""
+        for end, name in self.ends.items():
+            mine = end == i
+            if self.watched <= i <= end and self.read.get(name, -1) <= i and (mine or (
+                    name in self.read and name not in self.lent and not node.boolean
+                    and node not in self.results and self.last[node] <= end)):
+                if not mine:
+                    self.lent[name] = node
+                return name
+        return None
 
     def _buffer(self, kind: str) -> str:
         if self.free[kind]:
@@ -277,25 +344,13 @@ class Text:
         self.made[kind] += 1
         return f"{kind}{self.made[kind] - 1}"
 
-    def number_lines(self) -> list[str]:
-        """The statements that compute, in Python's numbers, what is the same for all elements."""
-        needed = [n for node in (*self.scalars, *self.numbers) for n in in_order(node)]
-        return [f"{self.number(n)} = {self._arithmetic(n)}"
-                for n in dict.fromkeys(needed) if n.children]
-
-    def _arithmetic(self, node: Node) -> str:
-        operands = [self.number(a) for a in node.args]
-        if node.op in _SIGNS:
-            return f" {_SIGNS[node.op]} ".join(operands)
-        return f"float({PRIMITIVES[node.op].numpy or node.op}({', '.join(operands)}))"
-
 
 _NAMES: dict[str, Any] = {
     **{p.numpy or name: getattr(np, p.numpy or name) for name, p in PRIMITIVES.items()
        if hasattr(np, p.numpy or name)},
     "copyto": np.copyto, "select_into": select_into, "masked": masked, "empty": np.empty,
     "errstate": np.errstate, "inf": math.inf, "nan": math.nan, "float": float,
-    "bool": np.bool_,
+    "bool": np.bool_, "root": math.sqrt,
 }
 
 
@@ -306,25 +361,34 @@ class Program:
     broadcast to the shape; `out` is contiguous. `numbers(**params)` gives what
     `tile(*arrays, out, *numbers, *buffers)` takes besides buffers: filled ones first, then those of
     floats, then those of conditions.
+
+    With `outputs`, which the values overwrite, there is no `whole` and no `out`; `tile` returns
+    whether it wrote: not if a value overflowed that is watched.
     """
 
-    def __init__(self, root: Node, dtype: np.dtype, formula: Formula,
-                 absent: tuple[int, ...], numbers: tuple[int, ...]) -> None:
-        text = Text(lowered(root, dtype))
+    def __init__(self, roots: tuple[Node, ...], dtype: np.dtype, formula: Formula,
+                 absent: tuple[int, ...], numbers: tuple[int, ...],
+                 outputs: tuple[str, ...] = ()) -> None:
+        for name in (*formula.inputs, *formula.params):
+            if name in _NAMES:
+                raise FormulaError(f"the formula of op {formula.name!r} calls a value {name!r}, "
+                                   "like a function; wanted another name")
+        text = Text(lowered(roots, dtype), outputs or ("out",))
         uniform = [formula.inputs[i] for i in numbers]
         self.arrays = [n for i, n in enumerate(formula.inputs) if i not in (*absent, *numbers)]
         self.dtype = dtype
         self.floats, self.conditions = text.made["b"], text.made["m"]
         self.source = _source(text, self.arrays, [*uniform, *formula.params])
         self.spare_number: list[ndarray] = []
+        self.spare: dict[tuple[int, ...], tuple[ndarray, ...]] = {}
         names: dict[str, Any] = {
-            **_NAMES, "dtype": dtype, "scalar": dtype.type, "array": partial(np.array, dtype=dtype),
-            "spare": {}, "buffers": self._buffers}
+            **_NAMES, "dtype": dtype, "scalar": dtype.type, "array": np.array,
+            "spare": self.spare, "buffers": self.buffers}
         names |= {name: np.array(node.args[0], dtype) for node, name in text.scalars.items()
                   if node.op == "constant"}
         exec(compile(self.source, f"<formula {formula.name} {dtype}>", "exec"), names)
         self.whole, self.numbers, self.tile = (
-            names[n] for n in ("whole", "numbers", "tile"))
+            names.get(n, _no_text) for n in ("whole", "numbers", "tile"))
 
     def number(self, arrays: tuple[Any, ...], params: Params) -> Any:
         """NumPy's scalar of 0-d arrays, as its functions return it."""
@@ -333,19 +397,24 @@ class Program:
         self.spare_number[:] = [out]
         return value
 
-    def _buffers(self, shape: tuple[int, ...]) -> tuple[ndarray, ...]:
+    def buffers(self, shape: tuple[int, ...]) -> tuple[ndarray, ...]:
         """What `whole` works in besides the output; small ones are kept for the next call."""
         return (*[np.empty(shape, self.dtype) for _ in range(self.floats)],
                 *[np.empty(shape, np.bool_) for _ in range(self.conditions)])
+
+
+def _no_text(*given: Any, **named: Any) -> Any:
+    raise TypeError("a program that overwrites its inputs has no `whole`")
 
 
 def _source(text: Text, arrays: list[str], params: list[str]) -> str:
     buffers = [f"b{i}" for i in range(text.made["b"])]
     masks = [f"m{i}" for i in range(text.made["m"])]
     filled = {name: text.scalars[node] for node, name in text.filled.items()}
-    scalars = [f"{name} = {'array' if node in text.selected else 'scalar'}({text.number(node)})"
+    scalars = [f"{name} = " + (f"array({text.numbers.name(node)}, dtype)" if node in text.selected
+                               else f"scalar({text.numbers.name(node)})")
                for node, name in text.scalars.items() if node.op != "constant"]
-    numbers = [*text.number_lines(), *scalars]
+    numbers = [*text.numbers.lines(text.scalars), *scalars]
     names = [line.split(" = ")[0] for line in scalars]
     keywords = f"{', *' if params else ''}{''.join(f', {p}' for p in params)}"
     rest = [*buffers, *masks]
@@ -360,13 +429,18 @@ def _source(text: Text, arrays: list[str], params: list[str]) -> str:
     start = [f"def numbers({keywords[2:]}):", *numbers,
              f"return ({''.join(f'{n}, ' for n in names)}), "
              f"({''.join(f'{number}, ' for number in filled.values())})"]
-    tile = [f"def tile({', '.join([*arrays, 'out', *names, *filled, *buffers, *masks])}):",
-            *_guarded(text)]
+    given = [*arrays, *(["out"] if "out" in text.roots else ())]
+    tile = [f"def tile({', '.join([*given, *names, *filled, *buffers, *masks])}):",
+            *_guarded(text), "return True"]
     return "".join(f"{line}\n" if line.startswith("def ") else f" {line}\n"
-                   for line in (*whole, *start, *tile))
+                   for line in (*(whole if "out" in text.roots else ()), *start, *tile))
 
 
 def _guarded(text: Text) -> list[str]:
+    if text.watched:
+        first, rest = text.lines[:text.watched], text.lines[text.watched:]
+        return ["try:", " with errstate(over='raise'):", *[f"  {line}" for line in first],
+                "except FloatingPointError: return False", *rest]
     if text.quiet:
         return text.lines
     return ["with errstate(all='ignore'):", *[f" {line}" for line in text.lines]]
@@ -397,7 +471,7 @@ def numpy_path(formula: Formula, dtype: np.dtype | None = None, label: str = "")
              numbers: tuple[int, ...] = ()) -> Program:
         key = (kind, static, absent, numbers) if absent or numbers else (kind, static)
         if key not in programs:
-            programs[key] = Program(formula.graph(static, absent, numbers), kind, formula, absent,
+            programs[key] = Program(formula.graphs(static, absent, numbers), kind, formula, absent,
                                     numbers)
         return programs[key]
 
@@ -483,7 +557,7 @@ def _large(
     held = program.floats - (fresh and program.floats > 0)  # a fresh output is worked in
     buffers = [*host().workspace(size, program.dtype, held).buffers] if held else []
     buffers += [*np.empty((program.conditions, size), np.bool_)]
-    filled = [_full(float(value), program.dtype, size) for value in constants]
+    filled = [full_tile(float(value), program.dtype, size) for value in constants]
     flat, places = [a.reshape(-1) for a in arrays], out.reshape(-1)
     for tile in whole_tiles(places.shape):
         place = places[tile]
@@ -508,7 +582,7 @@ def _in_tiles(
     size = tile_size(shape)
     scratch = host().workspace(size, work, count) if count else None
     marks = np.empty((program.conditions, size), np.bool_)
-    full = [_full(float(value), work, size) for value in numbers[1]]
+    full = [full_tile(float(value), work, size) for value in numbers[1]]
     last: tuple[int, ...] | None = None
     for key in whole_tiles(shape):
         place = out[key]
@@ -533,7 +607,7 @@ def _in_tiles(
 
 
 @lru_cache(16)
-def _full(value: float, dtype: np.dtype, size: int) -> ndarray:
+def full_tile(value: float, dtype: np.dtype, size: int) -> ndarray:
     """A constant: of an array and a number NumPy's maximum takes three times as long."""
     return np.full(size, value, dtype)
 

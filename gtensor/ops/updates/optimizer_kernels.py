@@ -11,27 +11,25 @@ of the weights, and clipping.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
-from functools import cache, lru_cache
+from functools import cache
 from math import inf, isfinite, prod
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from ml_dtypes import finfo
 
 from gtensor.backend import Scratch, host
 from gtensor.backend.cuda import cupy
-from gtensor.backend.kernels import elementwise, source
+from gtensor.backend.kernels import source
 from gtensor.engine.op import Op
-from gtensor.ops.build.cpu_tiles import computed_in, tile_size, whole_tiles
-from gtensor.ops.build.path_builders import negative, tiled
+from gtensor.ops.build.cpu_tiles import computed_in, whole_tiles
+from gtensor.ops.build.formula_numpy import numpy_path
+from gtensor.ops.build.updates import Update
 from gtensor.settings import settings
 
 if TYPE_CHECKING:
-    from gtensor.backend.typing import Array
+    from gtensor.backend.typing import Array, Path
 
-_WIDE = 1e30  # float16 alone has a largest number below it
-_HELPERS = 2  # buffers of a tile's size that an update computes in
+_BUFFERS = 2  # that an update computes in, besides its outputs
 _OPERANDS = 5  # parameter, gradient, three states: widened into buffers if they are of a half dtype
 
 
@@ -40,262 +38,98 @@ def workspace(shape: tuple[int, ...], dtype: np.dtype) -> Scratch:
     half = dtype.itemsize == 2
     return host().workspace(
         min(prod(shape), settings.tile_elements), computed_in(dtype) if half else dtype,
-        _HELPERS + (_OPERANDS if half else 0))
+        _BUFFERS + (_OPERANDS if half else 0))
 
 
-def _tiles(
-    scratch: Scratch, parameter: Array, gradient: Array, state: tuple[Array, ...]
-) -> Iterable[tuple[Sequence[Array], tuple[Array, Array]]]:
-    """The arrays tile by tile, in the dtype that is computed in, and two buffers of a tile's shape.
-
-    The parameter comes first, then the gradient, then the state. What was widened is written back
-    when the next tile is asked for, except the gradient.
-    """
-    size, shape = parameter.size, parameter.shape
-    if parameter.itemsize != 2 and size <= settings.tile_elements:
-        helpers = scratch.buffers[:_HELPERS, :size]
-        return (((parameter, gradient, *state),
-                 (helpers[0].reshape(shape), helpers[1].reshape(shape))),)
-    return _cut(scratch, (parameter, gradient, *state))
+# -- optimizers ------------------------------------------------------------------------------------
 
 
-def _cut(
-    scratch: Scratch, arrays: tuple[Array, ...]
-) -> Iterator[tuple[Sequence[Array], tuple[Array, Array]]]:
-    half = arrays[0].itemsize == 2
-    for key in whole_tiles(arrays[0].shape):
-        places = [a[key] for a in arrays]
-        helpers = scratch(0, places[0].shape), scratch(1, places[0].shape)
-        if not half:
-            yield places, helpers
-            continue
-        values = [scratch(_HELPERS + i, helpers[0].shape) for i in range(len(arrays))]
-        for value, place in zip(values, places, strict=True):
-            value[...] = place
-        yield values, helpers
-        for i, place in enumerate(places):
-            if i != 1:
-                place[...] = values[i]
+def _sgd(
+    ns: Any, p: Any, g: Any, buffer: Any, *, rate: float, weight_decay: float | None,
+    momentum: float, dampening: float, nesterov: bool, maximize: bool, first: bool,
+) -> Any:
+    g = _direction(p, g, weight_decay, maximize)
+    if buffer is None:
+        return p - rate * g
+    m = g if first else momentum * buffer + (1 - dampening) * g
+    return p - rate * (g + momentum * m if nesterov else m), m
 
 
-# -- SGD -------------------------------------------------------------------------------------------
+def _direction(p: Any, g: Any, weight_decay: float | None, maximize: bool) -> Any:
+    g = -g if maximize else g
+    return g if weight_decay is None else g + weight_decay * p
 
 
-def _sgd_cpu(
-    parameter: Array, gradient: Array, *, scratch: Scratch, state: tuple[Array, ...], rate: float,
-    weight_decay: float, momentum: float, dampening: float, nesterov: bool, maximize: bool,
-    first: bool, out: Array,
-) -> Array:
-    for (p, g, *more), (direction, helper) in _tiles(scratch, out, gradient, state):
-        if maximize:
-            g = negative(g, direction)
-        if weight_decay:
-            g = np.add(g, np.multiply(p, weight_decay, out=helper), out=direction)
-        if more:
-            m = more[0]
-            if first:
-                m[...] = g
-            else:
-                m *= momentum
-                m += np.multiply(g, 1 - dampening, out=helper)
-            g = np.add(g, np.multiply(m, momentum, out=helper), out=direction) if nesterov else m
-        p -= np.multiply(g, rate, out=helper)
-    return out
+def _adam(
+    ns: Any, p: Any, g: Any, first: Any, second: Any, largest: Any, *, rate: float, beta1: float,
+    beta2: float, eps: float, weight_decay: float | None, decoupled: bool, maximize: bool,
+    correction1: float, correction2: float, most: float | None,
+) -> Any:
+    """An infinite mean square would stop all later updates of the parameter, so that of a finite
+    gradient is at most `most`, and so is the gradient's share of it. Infinities stay."""
+    g = _direction(p, g, None if decoupled else weight_decay, maximize)
+    if most is None:
+        v = beta2 * second + (1 - beta2) * ns.square(g)
+        watched: tuple[Any, ...] = (ns.square(g),)
+    else:
+        limit = most**0.5 / (1 - beta2)**0.5  # whose share is `most`
+        finite = ns.isfinite(g) & ns.isfinite(second)
+        g = ns.where(finite, ns.maximum(ns.minimum(g, limit), -limit), g)
+        v = beta2 * second + (1 - beta2) * g * g
+        v = ns.where(finite, ns.minimum(v, most), v)
+        watched = ()
+    m = first + (1 - beta1) * (g - first)
+    top = v if largest is None else ns.maximum(largest, v)
+    if decoupled and weight_decay is not None:
+        p = p * (1 - rate * weight_decay)
+    p = p - rate / correction1 * (m / (ns.sqrt(top) / correction2**0.5 + eps))
+    return (p, m, v, *(() if largest is None else (top,)), *watched)
 
 
-_sgd_kernel = elementwise(
-    "T g, float64 rate, float64 decay, float64 sign", "T p",
-    "gt_sgd(p, gt_float<T>(sign) * gt_up(g), rate, decay)", "optimizer.cuh", name="gt_sgd")
-_momentum_kernel = elementwise(
-    "T g, float64 rate, float64 decay, float64 sign, float64 keep, float64 dampening, "
-    "bool nesterov, bool first", "T p, T m",
-    "gt_sgd_momentum(p, m, gt_float<T>(sign) * gt_up(g), rate, decay, keep, dampening, nesterov, "
-    "first)", "optimizer.cuh", name="gt_sgd_momentum")
+def _lion(
+    ns: Any, p: Any, g: Any, m: Any, *, rate: float, beta1: float, beta2: float,
+    weight_decay: float | None,
+) -> Any:
+    direction = ns.sign(beta1 * m + (1 - beta1) * g)
+    if weight_decay is not None:
+        p = p * (1 - rate * weight_decay)
+    return p - rate * direction, beta2 * m + (1 - beta2) * g
 
 
-def _sgd_gpu(
-    parameter: Array, gradient: Array, *, scratch: Scratch | None, state: tuple[Array, ...],
-    rate: float, weight_decay: float, momentum: float, dampening: float, nesterov: bool,
-    maximize: bool, first: bool, out: Array,
-) -> Array:
-    sign = -1.0 if maximize else 1.0
-    if not state:
-        return _sgd_kernel(gradient, rate, weight_decay, sign, out=out)
-    _momentum_kernel(gradient, rate, weight_decay, sign, momentum, dampening, nesterov, first,
-                     out=(out, *state))
-    return out
+def _op(update: Update, doc: str, cpu: Path | None = None, name: str = "") -> Op:
+    return Op(name or update.formula.name, inputs=" ".join(update.formula.inputs[:2]),
+              cpu=cpu or update.cpu, gpu=update.gpu, backward=None, tangent=None, samples=None,
+              doc=doc)
 
 
-sgd = Op("sgd", cpu=_sgd_cpu, gpu=_sgd_gpu, backward=None, tangent=None, samples=None,
-         doc="One step of stochastic gradient descent, in place.")
+sgd = _op(Update("sgd", _sgd, {1: "sgd_momentum"}),
+          "One step of stochastic gradient descent, in place.")
+adam = _op(Update("adam", _adam, {3: "amsgrad"}),
+           "One step of Adam, or AdamW if `decoupled`, in place; a third state is AMSGrad's.")
+lion = _op(Update("lion", _lion), "One step of Lion, in place.")
+
+# -- moving average and clipping -------------------------------------------------------------------
 
 
-# -- Adam and AdamW --------------------------------------------------------------------------------
+_average = Update(
+    "average", lambda ns, average, value, *, weight: average + weight * (value - average))
+_scale = Update("scale", lambda ns, gradient, factor: gradient * factor)
+_clip = Update("clip", lambda ns, gradient, limit: ns.minimum(
+    ns.maximum(gradient, -limit), limit))
+_scaled = numpy_path(_scale.formula)
 
 
-def _adam_cpu(
-    parameter: Array, gradient: Array, *, scratch: Scratch, state: tuple[Array, ...], rate: float,
-    beta1: float, beta2: float, eps: float, weight_decay: float, decoupled: bool, maximize: bool,
-    step: int, out: Array,
-) -> Array:
-    scale = rate / (1 - beta1**step)
-    root = (1 - beta2**step) ** 0.5
-    bounds = _bounds(state[1].dtype, beta2)
-    for (p, g, first, second, *largest), (direction, helper) in _tiles(
-            scratch, out, gradient, state):
-        if maximize:
-            g = negative(g, direction)
-        if decoupled:
-            p *= 1 - rate * weight_decay
-        elif weight_decay:
-            g = np.add(g, np.multiply(p, weight_decay, out=helper), out=direction)
-        g = _average_square(second, g, beta2, bounds, helper)
-        np.subtract(g, first, out=helper)
-        helper *= 1 - beta1
-        first += helper
-        if largest:
-            second = np.maximum(largest[0], second, out=largest[0])
-        np.sqrt(second, out=helper)
-        helper /= root
-        helper += eps
-        np.divide(first, helper, out=helper)
-        helper *= scale
-        p -= helper
-    return out
+def _scale_cpu(gradient: Array, factor: Any, out: Array) -> Array:
+    with np.errstate(invalid="ignore"):  # an infinite norm: inf * 0 is NaN, as documented
+        return _scaled(gradient, factor, out=out)
 
 
-@lru_cache(64)
-def _bounds(dtype: np.dtype, beta2: float) -> tuple[float, float]:
-    """The largest mean square of a dtype, and the gradient that reaches it in one step.
-
-    Larger finite gradients are limited to that one: an infinite mean square would stop all later
-    updates of the parameter. An infinite gradient is unchanged.
-    """
-    limits = finfo(dtype)
-    most = float(limits.max) * (1 - 4 * float(limits.eps))  # sums of shares are rounded
-    return most, most**0.5 / (1 - beta2) ** 0.5
-
-
-def _average_square(
-    second: Array, g: Array, beta2: float, bounds: tuple[float, float], helper: Array
-) -> Array:
-    """second = beta2 * second + (1 - beta2) * g * g, within its bounds; g within them."""
-    most, limit = bounds
-    fits = most > _WIDE  # float16 is computed in float32, which overflows later
-    try:
-        with np.errstate(over="raise"):
-            np.multiply(g, g, out=helper)
-    except FloatingPointError:
-        fits = False
-    second *= beta2
-    if fits:
-        helper *= 1 - beta2
-        second += helper
-        return g
-    finite = np.isfinite(g) & np.isfinite(second)  # infinities stay
-    g = np.clip(g, -limit, limit, where=finite, out=g.copy())
-    np.multiply(g, 1 - beta2, out=helper)
-    with np.errstate(over="ignore"):
-        helper *= g
-        second += helper
-    np.copyto(second, most, where=(second > most) & finite)
-    return g
-
-
-_ADAM = ("T g, float64 rate, float64 beta1, float64 beta2, float64 eps, float64 decay, "
-         "float64 shrink, float64 sign, float64 correction1, float64 correction2, "
-         "float64 most, float64 limit")
-_DECAYED = "gt_float<T>(sign) * gt_up(g) + gt_float<T>(decay) * gt_up(p)"
-_adam_kernel = elementwise(
-    _ADAM, "T p, T m, T v",
-    f"gt_adam(p, m, v, {_DECAYED}, rate, beta1, beta2, eps, shrink, correction1, correction2, "
-    "most, limit)", "optimizer.cuh", name="gt_adam")
-_amsgrad_kernel = elementwise(
-    _ADAM, "T p, T m, T v, T largest",
-    f"gt_amsgrad(p, m, v, largest, {_DECAYED}, rate, beta1, beta2, eps, shrink, correction1, "
-    "correction2, most, limit)", "optimizer.cuh", name="gt_amsgrad")
-
-
-def _adam_gpu(
-    parameter: Array, gradient: Array, *, scratch: Scratch | None, state: tuple[Array, ...],
-    rate: float, beta1: float, beta2: float, eps: float, weight_decay: float, decoupled: bool,
-    maximize: bool, step: int, out: Array,
-) -> Array:
-    decay, shrink = (0.0, weight_decay) if decoupled else (weight_decay, 0.0)
-    kernel = _amsgrad_kernel if len(state) == 3 else _adam_kernel
-    kernel(gradient, rate, beta1, beta2, eps, decay, shrink, -1.0 if maximize else 1.0,
-           1 - beta1**step, 1 - beta2**step, *_bounds(state[1].dtype, beta2), out=(out, *state))
-    return out
-
-
-adam = Op("adam", cpu=_adam_cpu, gpu=_adam_gpu, backward=None, tangent=None, samples=None,
-          doc="One step of Adam, or AdamW if `decoupled`, in place; a third state is AMSGrad's.")
-
-
-# -- Lion ------------------------------------------------------------------------------------------
-
-
-def _lion_cpu(
-    parameter: Array, gradient: Array, *, scratch: Scratch, state: tuple[Array, ...], rate: float,
-    beta1: float, beta2: float, weight_decay: float, out: Array,
-) -> Array:
-    for (p, g, m), (direction, helper) in _tiles(scratch, out, gradient, state):
-        if weight_decay:
-            p *= 1 - rate * weight_decay
-        np.multiply(m, beta1, out=direction)
-        direction += np.multiply(g, 1 - beta1, out=helper)
-        np.sign(direction, out=direction)
-        direction *= rate
-        p -= direction
-        m *= beta2
-        m += np.multiply(g, 1 - beta2, out=helper)
-    return out
-
-
-_lion_kernel = elementwise(
-    "T g, float64 rate, float64 beta1, float64 beta2, float64 decay", "T p, T m",
-    "gt_lion(p, m, g, rate, beta1, beta2, decay)", "optimizer.cuh")
-
-
-def _lion_gpu(
-    parameter: Array, gradient: Array, *, scratch: Scratch | None, state: tuple[Array, ...],
-    rate: float, beta1: float, beta2: float, weight_decay: float, out: Array,
-) -> Array:
-    _lion_kernel(gradient, rate, beta1, beta2, weight_decay, out=(out, *state))
-    return out
-
-
-lion = Op("lion", cpu=_lion_cpu, gpu=_lion_gpu, backward=None, tangent=None, samples=None,
-          doc="One step of Lion, in place.")
-
-
-# -- moving average --------------------------------------------------------------------------------
-
-
-def _average_cpu(average: Array, value: Array, *, weight: float, out: Array) -> Array:
-    scratch = host().workspace(tile_size(out.shape), out.dtype)
-    for key in whole_tiles(out.shape):
-        place = out[key]
-        change = np.subtract(value[key], place, out=scratch(0, place.shape))
-        change *= weight
-        place += change
-    return out
-
-
-_average_kernel = elementwise("T x, float64 weight", "S average", "gt_average(average, x, weight)",
-                              "optimizer.cuh")
-
-
-def _average_gpu(average: Array, value: Array, *, weight: float, out: Array) -> Array:
-    return _average_kernel(value, weight, out=out)
-
-
-average = Op("average", cpu=_average_cpu, gpu=_average_gpu, backward=None, tangent=None,
-             samples=None, doc="average += weight * (value - average), in place; the average's "
-             "dtype is float32 or wider.")
-
-
-# -- clipping --------------------------------------------------------------------------------------
+average = _op(_average, "average += weight * (value - average), in place; the average's dtype is "
+              "float32 or wider.", numpy_path(_average.formula))
+scale = _op(_scale, "gradient *= factor, in place; the factor is 0-d and may lie on the device.",
+            _scale_cpu, "scale_gradient")
+clip = _op(_clip, "Each element of the gradient at most the limit in size, in place; NaN stays "
+           "NaN.", numpy_path(_clip.formula), "clip_gradient")
 
 
 def _norm_cpu(*gradients: Array, order: float) -> Array:
@@ -352,30 +186,3 @@ def _norm_gpu(*gradients: Array, order: float) -> Array:
 
 norm = Op("gradient_norm", cpu=_norm_cpu, gpu=_norm_gpu, backward=None, tangent=None, samples=None,
           variadic=True, doc="The norm of all arrays together, 0-d, float32 or wider.")
-
-# S: CuPy refuses an array of another dtype where a kernel declares float64
-_scale_kernel = elementwise("S factor", "T g", "gt_scale(g, double(gt_up(factor)))",
-                            "optimizer.cuh", name="gt_scale")
-_clip_kernel = elementwise("T limit", "T g", "gt_clip(g, double(gt_up(limit)))", "optimizer.cuh",
-                           name="gt_clip")
-
-_scaled = tiled("scale_gradient", lambda ns, gradient, factor: ns.multiply(gradient, factor))
-
-
-def _scale_cpu(gradient: Array, factor: Any, out: Array) -> Array:
-    with np.errstate(invalid="ignore"):  # an infinite norm: inf * 0 is NaN, as documented
-        return _scaled(gradient, factor, out=out)
-
-
-scale = Op(
-    "scale_gradient", cpu=_scale_cpu,
-    gpu=lambda gradient, factor, out: _scale_kernel(factor, out=out),
-    backward=None, tangent=None, samples=None,
-    doc="gradient *= factor, in place; the factor is 0-d and may lie on the device.")
-clip = Op(
-    "clip_gradient",
-    cpu=tiled("clip_gradient", lambda ns, gradient, limit: ns.minimum(
-        ns.maximum(gradient, -limit), limit)),
-    gpu=lambda gradient, limit, out: _clip_kernel(limit, out=out), inputs="gradient limit",
-    backward=None, tangent=None, samples=None,
-    doc="Each element of the gradient at most the limit in size, in place; NaN stays NaN.")
