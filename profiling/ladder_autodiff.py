@@ -136,14 +136,14 @@ def programs(work: Any, options: Options) -> Iterator[Part]:
     def loop() -> list[Any]:
         return [gt.func.jvp(ours, (x,), (shadow,))[1] for shadow in each]
 
-    ladder = _ladder(f"{work.name}: {N} forward derivatives", loop)
+    ladder = _ladder(f"{work.name}: {N} forward derivatives", loop, options)
     ladder.rung("at once", lambda: gt.func.jvp_batched(ours, (x,), (shadows,))[1], result=values)
     ladder.rung(f"{N} runs", loop, result=stacked)
     ladder.target("at once", f"{N} runs", 1 / forward)
     ladder.rung("one", lambda: [gt.func.jvp(ours, (x,), (each[0],))[1]] * N, result=_first(loop))
     ladder.floor("the function", lambda: ours(x))
     ladder.target("one", "the function", EAGER_TARGET)
-    _beside_torch(ladder, lambda func, torch: _torch_forward(func, torch, work))
+    _beside_torch(ladder, options, lambda func, torch: _torch_forward(func, torch, work))
     yield ladder
 
     pull = gt.func.vjp(ours, x)[1]
@@ -151,11 +151,11 @@ def programs(work: Any, options: Options) -> Iterator[Part]:
     def walks() -> list[Any]:
         return [pull(shadow)[0] for shadow in each]
 
-    ladder = _ladder(f"{work.name}: {N} pullbacks", walks)
+    ladder = _ladder(f"{work.name}: {N} pullbacks", walks, options)
     ladder.rung("at once", lambda: pull(shadows, batched=True)[0], result=values)
     ladder.rung(f"{N} runs", walks, result=stacked)
     ladder.target("at once", f"{N} runs", 1 / pullback)
-    _beside_torch(ladder, lambda func, torch: _torch_pullback(func, torch, work))
+    _beside_torch(ladder, options, lambda func, torch: _torch_pullback(func, torch, work))
     yield ladder
 
     loss = work.loss(gt, gt.asarray)
@@ -166,17 +166,17 @@ def programs(work: Any, options: Options) -> Iterator[Part]:
     def examples() -> list[Any]:
         return [gradient(parameters, row) for row in rows]
 
-    ladder = _ladder(f"{work.name}: gradients per example, {N}", examples)
+    ladder = _ladder(f"{work.name}: gradients per example, {N}", examples, options)
     ladder.rung("at once", lambda: gt.func.per_example_grad(loss, parameters, batch),
                 result=values)
     ladder.rung(f"{N} runs", examples, result=stacked)
     ladder.target("at once", f"{N} runs", 1 / example)
-    _beside_torch(ladder, lambda func, torch: _torch_examples(func, torch, work))
+    _beside_torch(ladder, options, lambda func, torch: _torch_examples(func, torch, work))
     yield ladder
 
 
-def _ladder(name: str, loop: Callable[[], list[Any]]) -> Ladder:
-    return Ladder(name, lambda: stacked(loop()), tolerance=1e-4)
+def _ladder(name: str, loop: Callable[[], list[Any]], options: Options) -> Ladder:
+    return Ladder(name, lambda: stacked(loop()), tolerance=1e-4, device=options.device)
 
 
 def _first(loop: Callable[[], list[Any]]) -> Callable[[Any], Any]:
@@ -195,16 +195,18 @@ def _tree(change: Callable[[Any], Any], tree: Any) -> Any:
 
 
 def _beside_torch(
-    ladder: Ladder, make: Callable[[Any, Any], Callable[[], Any]]
+    ladder: Ladder, options: Options, make: Callable[[Any, Any], Callable[[], Any]]
 ) -> None:
-    """PyTorch's rung, which takes at least as long."""
-    reason = left_out("torch", "cpu")
+    """PyTorch's rung, which takes at least as long; its tensors are made on the same device."""
+    reason = left_out("torch", options.device)
     if reason is not None:
         ladder.note(reason)
         return
     import torch
 
-    ladder.rung("torch.func", make(torch.func, torch), result=values)
+    with torch.device(options.device):
+        run = make(torch.func, torch)
+    ladder.rung("torch.func", run, result=values)
     ladder.target("at once", "torch.func", TORCH_TARGET)
 
 
@@ -234,12 +236,13 @@ def jacobians(options: Options) -> Iterator[Part]:
     for name, shape in (("jacfwd", (2048, 32)), ("jacrev", (32, 2048))):
         w = (rng.standard_normal(shape) / shape[1] ** 0.5).astype(np.float32)
         x = rng.standard_normal(shape[1]).astype(np.float32)
-        yield _jacobian(name, w, x)
+        yield _jacobian(name, w, x, options)
     work = Mlp()
     row = rng.standard_normal(WIDTH).astype(np.float32)
     loss, weights = work.loss(gt, gt.asarray), _tree(gt.asarray, work.weights)
     ladder = Ladder(f"Hessian of the MLP's loss in {WIDTH} inputs",
-                    lambda: _by_differences(loss, weights, row), tolerance=2e-2)
+                    lambda: _by_differences(loss, weights, row), tolerance=2e-2,
+                    device=options.device)
     x, hessian = gt.asarray(row), gt.func.hessian(lambda x: loss(weights, x))
     ladder.rung("at once", lambda: hessian(x), result=values)
 
@@ -248,14 +251,15 @@ def jacobians(options: Options) -> Iterator[Part]:
         hessian, x = func.hessian(lambda x: loss(weights, x)), torch.tensor(row)
         return lambda: hessian(x)
 
-    _beside_torch(ladder, theirs)
+    _beside_torch(ladder, options, theirs)
     yield ladder
 
 
-def _jacobian(name: str, w: np.ndarray, x: np.ndarray) -> Ladder:
+def _jacobian(name: str, w: np.ndarray, x: np.ndarray, options: Options) -> Ladder:
     """Of tanh(w @ x)."""
     ladder = Ladder(f"{name} of tanh(W @ x), W {w.shape[0]}x{w.shape[1]}",
-                    lambda: (1 - np.tanh(w @ x)[:, None] ** 2) * w, tolerance=1e-4)
+                    lambda: (1 - np.tanh(w @ x)[:, None] ** 2) * w, tolerance=1e-4,
+                    device=options.device)
 
     def of(lib: Any, func: Any, tensor: Callable[[Any], Any]) -> Callable[[], Any]:
         matrix, point = tensor(w), tensor(x)
@@ -263,7 +267,7 @@ def _jacobian(name: str, w: np.ndarray, x: np.ndarray) -> Ladder:
         return lambda: jacobian(point)
 
     ladder.rung("at once", of(gt, gt.func, gt.asarray), result=values)
-    _beside_torch(ladder, lambda func, torch: of(torch, func, torch.tensor))
+    _beside_torch(ladder, options, lambda func, torch: of(torch, func, torch.tensor))
     return ladder
 
 
@@ -295,36 +299,36 @@ def wide(options: Options) -> Iterator[Part]:
     def walks() -> list[Any]:
         return [pull(seed)[0] for seed in each]
 
-    ladder = _ladder(f"{N} pullbacks of {WIDE} values", walks)
+    ladder = _ladder(f"{N} pullbacks of {WIDE} values", walks, options)
     ladder.rung("at once", lambda: pull(whole, batched=True)[0], result=values)
     ladder.rung(f"{N} runs", walks, result=stacked)
     ladder.target("at once", f"{N} runs", 1.0)
     yield ladder
-    held = peak_bytes(lambda: pull(whole, batched=True)) / seeds.nbytes
+    held = peak_bytes(lambda: pull(whole, batched=True), options) / seeds.nbytes
     yield Figure("buffers held by the walk of all", held, BUFFERS + 0.1, "x all gradients",
                  "tiles and records beside them are a few per cent")
 
 
-def peak_bytes(run: Callable[[], Any]) -> int:
+def peak_bytes(run: Callable[[], Any], options: Options) -> int:
     """The most bytes that a run holds at once, beyond what was held before, by the arena."""
     with gt.settings.override(arena_min_bytes=0):
         run()
-        gt.memory.empty_cache("cpu")
-        before = gt.memory.stats("cpu").allocated
-        gt.memory.reset_peak("cpu")
+        gt.memory.empty_cache(options.device)
+        before = gt.memory.stats(options.device).allocated
+        gt.memory.reset_peak(options.device)
         run()
-        return gt.memory.stats("cpu").peak_allocated - before
+        return gt.memory.stats(options.device).peak_allocated - before
 
 
 def peaks(options: Options) -> Iterator[Part]:
     """The bytes of N forward derivatives: those of one run, and of N - 1 further tangents."""
     x = gt.asarray(np.random.default_rng(0).standard_normal(WIDE).astype(np.float32))
-    alone = peak_bytes(lambda: _smooth(x)) / x.nbytes
+    alone = peak_bytes(lambda: _smooth(x), options) / x.nbytes
     held = {}
     for n in (1, 4, 16, 64):
         shadows = gt.ones((n, WIDE))
         held[n] = peak_bytes(lambda shadows=shadows: gt.func.jvp_batched(
-            _smooth, (x,), (shadows,))) / x.nbytes
+            _smooth, (x,), (shadows,)), options) / x.nbytes
         yield Figure(f"{n} forward derivatives: peak", held[n], alone + n * (held[1] - alone),
                      "x one array", f"the function alone holds {alone:g}")
 

@@ -37,6 +37,7 @@ from gtensor.engine.slots import RawStep
 from gtensor.engine.storage import BORROWED
 from gtensor.engine.tape import Leaf
 from gtensor.engine.tensor import FLOATING
+from gtensor.ops.build import batching
 from gtensor.testing.cases import samples_of
 
 ON_GPU = Path(__file__).resolve().parents[1] / "profiling" / "results" / "h200" / "ops.json"
@@ -60,6 +61,11 @@ This page is written by `PYTHONPATH=tests python -m ops_page > docs/ops.md`; a t
   from the backward rule, which is made of ops. `composed`: where a gradient is asked, the op is
   recorded as other ops, which have the higher orders, too. `zero`: constant almost everywhere.
   `none`: asking for a gradient raises an error, or the output is not floating.
+- **vmap**: by which kind of rule the op runs for N examples. `broadcasting`: inputs are aligned at
+  their last axes. `unchanged`: the axes it names count from the end. `moved`: a shape, an order of
+  axes or a key gets the batch axis in front. `trailing`: inputs have as many axes, and those that
+  all examples share are views. `in channels`: images are folded into channels. `own`: a rule of its
+  own. `composed`: it runs as other ops. `refused`: the values decide the size of the output.
 - **complex**: whether gradients may pass through complex values; others raise an error.
 - **CPU**: on how many samples the generated checks (`gt.testing.opcheck`) run; or in which op's
   checks it is one of the rules.
@@ -67,8 +73,8 @@ This page is written by `PYTHONPATH=tests python -m ops_page > docs/ops.md`; a t
   of `kernels/`. The checks run over it on a [host device](testing.md), too.
 - **GPU**: {gpu}
 """
-COLUMNS = "| op | dtypes | saves | passes | derivatives | complex | CPU | CUDA | GPU |\n" \
-    "| --- | --- | --- | --- | --- | --- | --- | --- | --- |"
+COLUMNS = "| op | dtypes | saves | passes | derivatives | vmap | complex | CPU | CUDA | GPU |\n" \
+    "| --- | --- | --- | --- | --- | --- | --- | --- | --- | --- |"
 
 
 # -- families --------------------------------------------------------------------------------------
@@ -251,6 +257,17 @@ def derivatives(op: Op) -> str:
     return "reverse, forward, second" if op.tangent is not None else "reverse, second"
 
 
+def batching_kind(op: Op) -> str:
+    """The kind of the batch rule, as the legend says."""
+    if op.batch is None:
+        return "composed" if op.composed is not None else NONE
+    if op.batch.__module__ != batching.__name__:
+        return "own"
+    name = op.batch.__name__
+    moved = ("to_shape", "broadcast_shape", "in_order", "whole_axis_first")
+    return "moved" if name in moved else name.replace("_", " ")
+
+
 # -- where it is proven ----------------------------------------------------------------------------
 
 
@@ -328,7 +345,7 @@ def row(name: str) -> list[str]:
     proven = [str(len(samples_of(op))), launches(op)] if measured is op else [
         f"in `{measured.name}`"] * 2
     modes = derivatives(op)
-    return [title, dtypes(measured), saves(op), passes(op), modes,
+    return [title, dtypes(measured), saves(op), passes(op), modes, batching_kind(op),
             NONE if modes == "none" else "yes" if op.complex else "no", *proven, on_gpu(name)]
 
 
@@ -360,7 +377,7 @@ def markdown() -> str:
         f"{len(cells)} ops: {sum(m.startswith('reverse') for m in modes)} with rules of their own, "
         f"{modes.count('composed')} recorded as others, {modes.count('zero')} constant almost "
         f"everywhere, {modes.count('none')} without a derivative; "
-        f"{sum(r[8] == 'yes' for r in cells)} proven on a GPU.")
+        f"{sum(r[9] == 'yes' for r in cells)} proven on a GPU.")
     return HEAD.format(counts=counts, gpu=gpu) + "\n".join(parts) + "\n"
 
 

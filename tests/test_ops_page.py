@@ -99,6 +99,11 @@ def test_what_moves_nothing_is_not_counted() -> None:
     assert ops_page.passes(own(backward=None, saves={}, view=True)) == "0"
     assert ops_page.derivatives(own(backward=None, saves={})) == "none"
     assert ops_page.derivatives(own(backward=None, saves={}, composed=lambda x, y: x)) == "composed"
+    kinds = {"add": "broadcasting", "sum": "unchanged", "reshape": "moved", "gather": "own",
+             "take_order": "trailing", "max_pool2d": "in channels", "nonzero": "refused"}
+    assert {name: ops_page.batching_kind(registry[name]) for name in kinds} == kinds
+    assert ops_page.batching_kind(own(composed=lambda x, y: x)) == "composed"
+    assert ops_page.batching_kind(own()) == "-"
 
 
 def test_a_kernel_is_named() -> None:

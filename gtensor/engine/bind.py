@@ -227,6 +227,14 @@ def saving(x: Tensor) -> Storage | None:
     return storage
 
 
+def refuse_arrays(op: Op, params: Params) -> None:
+    """Raise TypeError for an array among the parameters of a user's op."""
+    for name, value in params.items():
+        if isinstance(value, (Tensor, np.ndarray)) or hasattr(value, "__cuda_array_interface__"):
+            raise TypeError(f"{op.name} was given an array as its parameter {name!r}; wanted it "
+                            "among the inputs, by position")
+
+
 def _refuse_devices(op: Op, device: Device, other: Device) -> NoReturn:
     raise DeviceError(f"{op.name} was given tensors on {device} and {other}; move them to one "
                       f"device with .to({str(device)!r}) first")

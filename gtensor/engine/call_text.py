@@ -35,6 +35,7 @@ SCOPE: dict[str, Any] = {  # what the texts name
     "constant": general.constant, "float32": general.FLOAT32_CONSTANTS, "frame_at": sys._getframe,
     "grad_enabled": grad_enabled, "heard": heard, "here": here, "last": last,
     "ndarray": np.ndarray, "new": object.__new__, "next_seq": next_seq, "on_level": on_level,
+    "refuse_arrays": general.refuse_arrays,
     "saves": general.saves, "TRACED": TRACED,
     "saving": general.saving,
     "settings": settings, "storage_of": general.storage_of, "user_frame": user_frame, "wrap": wrap,
@@ -42,6 +43,9 @@ SCOPE: dict[str, Any] = {  # what the texts name
 
 _HEAD = """\
 def call({names}, /{keywords}):
+"""
+_CHECK = """\
+    refuse_arrays(op, params)
 """
 _NUMBER = """\
     kind = type(x2)
@@ -169,7 +173,7 @@ _MASKS = {  # the text of the mask, by the number of inputs
     1: "1", 2: "1 if n2 is None else 2 if n1 is None else 3"}
 _GENERAL = """\
 def call(*inputs, **params):
-    return bind(op, inputs, params)
+{check}    return bind(op, inputs, params)
 """
 
 
@@ -188,8 +192,9 @@ def _ufunc(op: Op) -> np.ufunc | None:
 
 def _text(op: Op, is_ufunc: bool) -> Iterator[str]:
     """The parts of the text for an op's facts."""
+    check = _CHECK * (op.checked and op.has_params)
     if op.variadic or op.moves or op.optional_inputs:
-        yield _GENERAL
+        yield _GENERAL.format(check=check)
         return
     numbers = range(1, len(op.input_names) + 1)
     pair = len(numbers) == 2 and not op.has_params
@@ -207,7 +212,7 @@ def _text(op: Op, is_ufunc: bool) -> Iterator[str]:
         "size": "a1.size * a2.size" if pair else "a1.size",
         "shape": "n1.shape" if is_ufunc and len(numbers) == 1 else "out.shape",
     }
-    yield _HEAD.format(**facts)
+    yield _HEAD.format(**facts) + check
     for i in numbers:
         if i > 1:
             yield _NONE.format(i=i) if not pair else _NUMBER + _indented(

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 import numpy as np
 
 from gtensor.engine.bind import saves
-from gtensor.engine.context import enable_grad, grad_enabled, recomputing
+from gtensor.engine.context import STATE, enable_grad, grad_enabled, recomputing
 from gtensor.engine.errors import GradientError
 from gtensor.engine.op import Op
 from gtensor.engine.recompute import Recipe, WithRecipes
@@ -39,8 +39,11 @@ Draws = Callable[[], AbstractContextManager[None]]  # a context in which the sam
 def run_region(
     function: Callable[..., T], args: tuple[object, ...], kwargs: dict[str, object], draws: Draws
 ) -> T:
-    """function(*args, **kwargs), recorded without saved values."""
-    if not grad_enabled():
+    """function(*args, **kwargs), recorded without saved values.
+
+    Values within a transform have no memory to drop, so there the function is only called.
+    """
+    if not grad_enabled() or STATE.levels:
         return function(*args, **kwargs)
     guards: list[Guard] = []
     inputs = _mapped((args, kwargs), Tensor, lambda x: _Input(x, guards))

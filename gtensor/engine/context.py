@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
+from gtensor.backend import DeviceError
 from gtensor.system.bus import bus, heard
 
 if TYPE_CHECKING:
@@ -42,7 +43,12 @@ STATE = _State()
 
 def execute(op: Op, device: Device, arrays: Sequence[Any], params: Params) -> Any:
     """The output of the op's path for the device."""
-    path = op.cpu if device.type == "cpu" else device.path(op.name, op.gpu)
+    path = op.cpu
+    if device.type != "cpu":
+        if op.gpu is None:
+            raise DeviceError(f"{op.name} has no path for {device}; move its inputs to the "
+                              "CPU with .to('cpu'), or give the op one")
+        path = device.path(op.name, op.gpu)
     if bus.ops:
         return heard(op, "forward", path, arrays, params)
     return path(*arrays, **params)

@@ -35,6 +35,10 @@ class LevelError(RuntimeError):
         return f"{self.args[0]} ({self.line})"
 
 
+class SizeError(LevelError):
+    """Under `vmap` a result would have another size for each example, by its values."""
+
+
 def refuse_complex(op_name: str) -> NoReturn:
     """Raise GradientError: a rule not written for complex values would give a wrong gradient."""
     raise GradientError(f"{op_name} has no derivative for complex values; detach() its input to "

@@ -111,6 +111,7 @@ class Level:
     """
 
     name = ""  # of the transform, for messages
+    randomness = ""  # of a `vmap`: "error", "different" or "same"
 
     def __init__(self) -> None:
         self.depth = len(STATE.levels) + 1
@@ -189,9 +190,8 @@ class Level:
             value = None if position is None else (*values, *extras)[position]
             if isinstance(value, Tensor):
                 _guard(value, guards)
-                if isinstance(value, Traced) and value._node is not None and (
-                        value._level is self):
-                    value = value._copied()
+                if isinstance(value, Traced) and value._level is self:
+                    value = value._copied()  # no node, now or later: the tape has no cycles
             saved.append(value)
         record = new_record(
             op, tuple(nodes), mask, tuple(saved) or op.nothing_saved[0], tuple(guards), params,
@@ -227,6 +227,14 @@ def newest(name: str, inputs: Sequence[object]) -> Level | None:
         if found is None or level.depth > found.depth:
             found = level
     return found
+
+
+def underlying(x: Tensor) -> Tensor:
+    """The plain values behind a handle, of all examples, for checks; x itself outside of levels."""
+    while isinstance(x, Traced):
+        first: Any = x._parts()[0]
+        x = first
+    return x
 
 
 def _guard(value: Tensor | None, guards: list[Guard]) -> None:
@@ -267,6 +275,11 @@ def running(level: L) -> Iterator[L]:
     finally:
         level.alive = False
         STATE.levels = before
+
+
+def vectorizing() -> bool:
+    """Whether a `vmap` is running in this thread."""
+    return any(level.randomness for level in STATE.levels)
 
 
 def lifted(x: Tensor) -> Tensor:

@@ -37,6 +37,7 @@ class Op:
     """One operation: two paths, one derivative, samples. Call it on Tensors to apply and record."""
 
     __signature__ = LazySignature()
+    checked = False  # whether calls look for arrays among the parameters, as for users' ops
 
     def __init__(
         self,
@@ -225,8 +226,10 @@ def op(
 
     Args:
         name: unique name; also its NVTX label and its row in the docs.
-        cpu, gpu: `path(*arrays, out=None, **params) -> array` on NumPy and CuPy arrays. `out`, when
-            given, is the buffer to write. Positional parameters name the inputs.
+        cpu, gpu: `path(*arrays, out=None, **params) -> array` on NumPy and CuPy arrays; without one
+            for the GPU (None) calls there raise DeviceError. Arrays are inputs, never parameters:
+            calls raise TypeError for one there. `out`, when given, is the buffer to write.
+            Positional parameters name the inputs.
         backward: `rule(ns, step, g)` writing to its parents through `step.give/lend/into`, a
             `pointwise(...)` declaration, or None if the op has no derivative. It asks g for shape,
             dtype and ndim only; functions of `ns` do the rest, with axes counted from the end.
@@ -259,6 +262,9 @@ def op(
     """
     if name in registry:
         raise TypeError(f"op {name!r} is registered already; choose another name")
+    if cpu is None:
+        raise TypeError(f"op {name!r} has no path for the CPU; wanted one, with which the path for "
+                        "the GPU is compared")
     takes = arguments_of(cpu)
     names = _input_names(more.get("inputs"), takes)
     declaration = backward if hasattr(backward, "derivative") else None
@@ -268,8 +274,10 @@ def op(
     if backward is REQUIRED or tangent is REQUIRED:
         missing = "backward" if backward is REQUIRED else "tangent"
         raise TypeError(f"op {name!r} has no {missing} rule; give it, or None on purpose")
-    more.setdefault("owns", sys._getframe(1).f_globals.get("__name__", "").startswith("gtensor."))
+    own = sys._getframe(1).f_globals.get("__name__", "").startswith("gtensor.")
+    more.setdefault("owns", own)
     made = Op(name, cpu=cpu, gpu=gpu, backward=backward, tangent=tangent, **more)
+    made.checked = not own
     if declaration is not None:
         declaration.bind(made)
     registry[name] = made

@@ -379,7 +379,7 @@ class RecordedStep(Step[Tensor]):
 
     def rebuilt(self, i: int, a: Tensor) -> Tensor:
         """`a`, recomputed from saved values, with the history of input i."""
-        a._node = self.parents[i]
+        a._node = self.record.parents[i]
         return a
 
     def give(self, i: int, a: Tensor) -> None:

@@ -15,10 +15,8 @@ from gtensor.engine.slots import RawStep, Slot
 
 if TYPE_CHECKING:
     from gtensor.backend.typing import Array, Path
-    from gtensor.engine.op import Op
     from gtensor.engine.tape import Node, Record
     from gtensor.engine.tensor import Tensor
-
 
 class Stack:
     """An array (N, *shape) of which a rule sees one gradient's shape."""
@@ -49,7 +47,11 @@ class _StackedNamespace:
     def __getattr__(self, name: str) -> Path:
         from gtensor.engine.op import registry
 
-        made = _on_stacks(self._raw, registry[name], getattr(self._raw, name))
+        path, op = getattr(self._raw, name), registry.get(name)
+        rule = path.batch if op is None else op.batch  # `ns.formula` is no op of its own
+        made = _on_stacks(self._raw, name, path, rule)
+        if op is not None and len(op.input_names) == 2 and getattr(rule, "aligns", False):
+            made = _of_pair(made, path)
         setattr(self, name, made)
         return made
 
@@ -57,49 +59,56 @@ class _StackedNamespace:
 _NAMESPACES = {device: _StackedNamespace(device) for device in raw}
 
 
-def _on_stacks(ns: Any, op: Op, path: Path) -> Path:
-    """The op's path for stacks and arrays, which all N share."""
-    rule = op.batch
+def _on_stacks(ns: Any, name: str, path: Path, rule: Any) -> Path:
+    """An op's path for stacks and arrays, which all N share, by its batch rule.
+
+    An array as `out` is memory that a rule made from what all N share: too small for a stack.
+    """
     writes = getattr(rule, "writes", False)  # whether it hands `out` and `beta` on to the path
-    several = bool(op.extra_names)
 
     def call(*inputs: Any, out: Any = None, beta: float = 0, **params: Any) -> Any:
         mapped = tuple([type(x) is Stack for x in inputs])
         if True not in mapped:
-            made = path(*inputs, **params)
-            return made if out is None else _into(out, made, beta)
+            if type(out) is not Stack:
+                return path(*inputs, **params) if out is None else path(*inputs, out=out, **params)
+            return _into(out, path(*inputs, **params), beta)
         if rule is None:
-            raise LevelError(f"{op.name} has no batch rule, which a walk for several gradients "
+            raise LevelError(f"{name} has no batch rule, which a walk for several gradients "
                              "needs; call backward() for each of them")
         arrays = tuple([x.array if m else x for x, m in zip(inputs, mapped, strict=True)])
-        if out is None:
-            made = rule(ns, path, arrays, mapped, params)
-            return tuple(map(Stack, made)) if several else Stack(made)
-        if writes:
+        if writes and type(out) is Stack:
             options = {"out": out.array, "beta": beta} if beta else {"out": out.array}
             rule(ns, path, arrays, mapped, {**params, **options})
             return out
-        return _into(out, rule(ns, path, arrays, mapped, params), beta)
+        made = rule(ns, path, arrays, mapped, params)
+        if type(made) is not tuple:
+            return _into(out, made, beta) if type(out) is Stack else Stack(made)
+        first, *rest = [None if a is None else Stack(a) for a in made]
+        return (first if type(out) is not Stack else _into(out, made[0], beta), *rest)
+
+    return call
+
+
+def _of_pair(call: Path, path: Path) -> Path:
+    """`call` of an op that aligns two inputs at their last axes, where it has nothing to do."""
 
     def of_pair(x1: Any, x2: Any, out: Any = None, **params: Any) -> Any:
-        """`call` without detours for two inputs that need no alignment."""
         if type(x1) is Stack and not params:
             axes = len(x1.shape)
             a2 = None
             if type(x2) is Stack:
                 if len(x2.shape) == axes:
                     a2 = x2.array
-            elif type(x2) is float or type(x2) is int or x2.ndim <= axes:
+            elif getattr(x2, "ndim", 0) <= axes:
                 a2 = x2
             if a2 is not None:
-                if out is None:
+                if type(out) is not Stack:
                     return Stack(path(x1.array, a2))
                 path(x1.array, a2, out=out.array)
                 return out
         return call(x1, x2, out=out, **params)
 
-    aligns = getattr(rule, "aligns", False)  # inputs at their last axes, and that is all
-    return of_pair if aligns and len(op.input_names) == 2 else call
+    return of_pair
 
 
 def _into(out: Stack, made: Array, beta: float) -> Stack:

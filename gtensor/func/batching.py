@@ -74,7 +74,10 @@ def vmap(
                 return found, [_out(level, path, y, axis) for (path, y), axis in zip(
                     leaves(found), axes, strict=True)]
 
-        once = randomness == "same" and chunk_size is not None  # one draw for all chunks
+        if chunk_size is None:
+            found, results = run(0, batch.size)
+            return rebuilt(found, [y for y, _ in results])
+        once = randomness == "same"  # one draw for all chunks
         parts = list(in_chunks(run, batch.size, chunk_size, batch.device,
                                repetition() if once else nullcontext))
         return rebuilt(parts[0][0], [

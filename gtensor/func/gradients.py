@@ -117,11 +117,10 @@ def _apart(found: list[Tensor | None], given: Sequence[Tensor | None]) -> list[T
 def _grad_function(
     function: Callable[..., Any], argnums: int | Sequence[int], has_aux: bool, allow_unused: bool
 ) -> Callable[..., Any]:
-    with_value = value_and_grad(function, argnums, has_aux=has_aux, allow_unused=allow_unused)
-
     def gradient(*args: Any, **kwargs: Any) -> Any:
-        value, found = with_value(*args, **kwargs)
-        return (found, value[1]) if has_aux else found
+        run = Run("grad()", function, args, kwargs, argnums, has_aux)
+        found = run.gradient(run.scalar(), allow_unused)
+        return (found, run.aux) if has_aux else found
 
     return gradient
 
@@ -141,13 +140,9 @@ def value_and_grad(
     def with_value(*args: Any, **kwargs: Any) -> tuple[Any, Any]:
         run = Run("grad()", function, args, kwargs, argnums, has_aux)
         result = run.scalar()
-        found = run.walk([(result, None)], run.aux_recorded)
-        unused = [path for path, g in zip(run.paths, found, strict=True) if g is None]
-        if unused and not allow_unused:
-            raise GradientError("the result of the function given to grad() does not depend on "
-                                f"its {', '.join(unused)}; allow_unused=True gives zeros for it")
+        found = run.gradient(result, allow_unused)
         value = run.outside_of(result)
-        return (value, run.aux) if has_aux else value, run.arranged(run.completed(found))
+        return (value, run.aux) if has_aux else value, found
 
     return with_value
 
@@ -258,19 +253,23 @@ class Run:
         self.trees, handles = [args[i] for i in positions], []
         self.paths: list[str] = []
         for i in positions:
-            own = [None if x is None else self._handle(path, x)
-                   for path, x in leaves(args[i], f"argument {i}")]
+            own: list[Any] = []
+            for path, x in leaves(args[i], f"argument {i}"):
+                own.append(None if x is None else self._handle(path, x))
+                if x is not None:
+                    self.paths.append(path)
+                    handles.append(own[-1])
             arguments[i] = rebuilt(args[i], own)
-            self.paths += [path for path, x in leaves(args[i], f"argument {i}") if x is not None]
-            handles += [x for x in own if x is not None]
         self.own: list[Node] = [x._node for x in handles]  # the function may write the handles
         self.outside = self._outside(
             [x for i, x in enumerate(args) if i not in positions] + list(kwargs.values()))
         with enable_grad(), differentiating(self.own):
             self.result, aux = split(name, function(*arguments, **kwargs), has_aux)
-        self.aux_recorded = any(isinstance(y, Tensor) and y._node is not None
-                                for _, y in leaves(aux))
-        self.aux = mapped(lambda y: self.outside_of(y) if isinstance(y, Tensor) else y, aux)
+        self.aux_recorded, self.aux = False, None
+        if has_aux:
+            self.aux_recorded = any(isinstance(y, Tensor) and y._node is not None
+                                    for _, y in leaves(aux))
+            self.aux = mapped(lambda y: self.outside_of(y) if isinstance(y, Tensor) else y, aux)
 
     def _handle(self, path: str, value: object) -> Any:
         """A handle on an argument with a node of its own."""
@@ -333,6 +332,15 @@ class Run:
         return _apart(gradients(results, self.own, cotangents, graph or traced, graph or keep,
                                 batched), cotangents)
 
+    def gradient(self, result: Tensor, allow_unused: bool) -> Any:
+        """The gradient of a scalar result; consumes its graph unless it is needed further."""
+        found = self.walk([(result, None)], self.aux_recorded)
+        unused = [path for path, g in zip(self.paths, found, strict=True) if g is None]
+        if unused and not allow_unused:
+            raise GradientError("the result of the function given to grad() does not depend on "
+                                f"its {', '.join(unused)}; allow_unused=True gives zeros for it")
+        return self.arranged(self.completed(found))
+
     def completed(self, found: Sequence[Tensor | None]) -> list[Tensor]:
         """Gradients for all arguments, made dependent on those of outer derivatives."""
         return [_as_function_of(self.outside, zeros(node.device, node.shape, node.dtype)
@@ -379,13 +387,16 @@ def _as_function_of(arguments: list[Node], g: Tensor) -> Tensor:
 
 
 def _standing_for(node: Node, g: Tensor) -> Tensor:
-    """A tensor of g's shape that depends on the argument; its values are not used."""
-    if (node.shape, node.dtype, node.device) == (g.shape, g.dtype, g._device):
+    """A tensor of g's shape or of one element, which depends on the argument; values are unused."""
+    alike = (node.shape, node.dtype, node.device) == (g.shape, g.dtype, g._device)
+    if alike and not isinstance(g, Traced):
         x = wrap(g._array, g._device)
         x._node = node
         return x
     zero = zeros(node.device, (), node.dtype)
     x = wrap(recorded.broadcast_to(zero, shape=node.shape)._array, node.device)
+    if node.level is not None:
+        x = node.level.lift(x)
     x._node = node
     total = recorded.sum(x, axis=tuple(range(-x.ndim, 0)), keepdims=False)
     if node.dtype.kind == "c" and g.dtype.kind != "c":

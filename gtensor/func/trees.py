@@ -61,7 +61,7 @@ def _registered(tree: Tree) -> tuple[dict[str, Any], Rebuild] | None:
 
 def leaves(tree: Tree, path: str = "") -> list[tuple[str, Any]]:
     """The leaves in order, each with its path: "argument 0['w'][1]"."""
-    found = _parts(tree)
+    found = None if isinstance(tree, Tensor) else _parts(tree)  # short for the most frequent leaf
     if found is None:
         return [(path, tree)]
     return [leaf for name, part in found[0].items() for leaf in leaves(part, path + name)]
@@ -73,7 +73,7 @@ def rebuilt(tree: Tree, values: Iterable[Any]) -> Tree:
 
 
 def _rebuilt(tree: Tree, values: Iterator[Any]) -> Tree:
-    found = _parts(tree)
+    found = None if isinstance(tree, Tensor) else _parts(tree)
     if found is None:
         return next(values)
     parts, rebuild = found
@@ -82,6 +82,8 @@ def _rebuilt(tree: Tree, values: Iterator[Any]) -> Tree:
 
 def mapped(change: Callable[[Any], Any], tree: Tree) -> Tree:
     """The tree with every leaf changed."""
+    if isinstance(tree, Tensor):
+        return change(tree)
     return rebuilt(tree, [change(leaf) for _, leaf in leaves(tree)])
 
 
@@ -90,7 +92,7 @@ def at_leaves(tree: Tree, other: Tree, what: str, path: str = "") -> list[Any]:
 
     Raises ValueError, which names `what` the other is and the place, if structures differ.
     """
-    found = _parts(tree)
+    found = None if isinstance(tree, Tensor) else _parts(tree)
     if found is None:
         return [other]
     given = _parts(other)

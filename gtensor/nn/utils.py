@@ -106,10 +106,11 @@ def checkpoint(
     backward raises GradientError if an input or a saved parameter was written since, or if the
     second run makes other ops or shapes than the first; no `.grad` is changed then.
 
-    Without gradients (`no_grad`) it only calls the function. Nesting, `retain_graph=True` and
-    `create_graph=True` work; each walk runs the function again. What it reads beside its inputs and
-    what its ops saved (a bias, buffers, arrays, a module's mode) must not change before: that it is
-    read anew is noticed only where other ops, shapes or options come of it.
+    Without gradients (`no_grad`), and within `vmap` and `jvp`, it only calls the function. Nesting,
+    `retain_graph=True` and `create_graph=True` work; each walk runs the function again. What it
+    reads beside its inputs and what its ops saved (a bias, buffers, arrays, a module's mode) must
+    not change before: that it is read anew is noticed only where other ops, shapes or options come
+    of it.
     """
     refuse_unsupported(False, "checkpoint", use_reentrant=use_reentrant)
     if not callable(function):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from math import inf, isfinite, prod
+from math import inf, prod
 from numbers import Number, Real
 from operator import is_
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar, overload
@@ -409,13 +409,13 @@ def _plain(options: Params) -> Params:
 
 
 def check_numbers(group: Group, *names: str, least: float = 0.0) -> None:
-    """Raise TypeError or ValueError unless these options are finite numbers of `least` or more."""
-    wanted = "a finite number" if least == -inf else f"a finite number of {least:g} or more"
+    """Raise TypeError or ValueError unless these options are numbers of `least` or more."""
+    wanted = "a number" if least == -inf else f"a number of {least:g} or more"
     for name in names:
         value = group[name]
         if not _is_real(value):
             raise TypeError(f"{name}={value!r} given; wanted {wanted}")
-        if not least <= value or not isfinite(value):
+        if not least <= value:
             raise ValueError(f"{name}={value} given; wanted {wanted}")
 
 

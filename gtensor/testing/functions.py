@@ -188,7 +188,7 @@ class _Check:
 
 def _tensor(values: np.ndarray, like: Tensor) -> Tensor:
     device: Device = like._device
-    return wrap(device.from_numpy(np.ascontiguousarray(values, like.dtype)), device)
+    return wrap(device.from_numpy(np.array(values, like.dtype, order="C")), device)
 
 
 def _stack(parts: Sequence[Tensor]) -> Tensor:

@@ -117,7 +117,7 @@ def test_a_gradient_is_not_cut_by_making_a_tensor_of_values(call):
     (lambda: gt.zeros((2.5,)), r"shape \(2.5,\) given; wanted a whole number, or a tuple"),
     (lambda: gt.zeros(2, 3), r"dtype 3 given; a shape is one argument, such as \(2, 3\)"),
     (lambda: gt.ones(2).to("gpu"), "to.. was given 'gpu'; wanted a device such as 'cpu'"),
-    (lambda: gt.grad(lambda a: a.sum(), argnums=(0, 1)), "grad.. of a function was given argnums"),
+    (lambda: gt.grad(lambda a: a.sum(), argnum=(0, 1)), "grad.. of a function was given argnum;"),
     (lambda: gt.ones(1, requires_grad=True).register_hook(3), "a hook was given as int"),
 ])
 def test_a_slip_is_answered_with_what_is_wanted(call, message):

@@ -18,6 +18,7 @@ from gtensor.engine.context import STATE
 from gtensor.engine.op import registry
 from gtensor.engine.transforms import dual
 from gtensor.func import batching
+from gtensor.nn.utils import checkpoint
 
 pytestmark = pytest.mark.filterwarnings("ignore:`torch.jit.script` is deprecated")
 RNG = np.random.default_rng()
@@ -209,7 +210,8 @@ def test_arrays_and_lists_beside_examples_are_shared_by_all() -> None:
     rows, more = pair(3, 4)[0], RNG.standard_normal((3, 4))
     for shared in (more, more.tolist(), gt.asarray(more)):
         found = gt.vmap(lambda r, shared=shared: r + shared)(rows)
-        np.testing.assert_allclose(found.numpy(), rows.numpy()[:, None] + more, rtol=1e-5)
+        np.testing.assert_allclose(
+            found.numpy(), rows.numpy()[:, None] + more, rtol=1e-5, atol=1e-6)
 
 
 def test_detach_makes_a_constant_of_every_transform() -> None:
@@ -272,6 +274,15 @@ def test_an_argument_that_is_written_before_the_walk_is_noticed() -> None:
 
     with pytest.raises(gt.GradientError, match="was overwritten in place"):
         gt.jvp(gt.grad(f), (v,), (v,))
+
+
+@pytest.mark.parametrize("order", [*ORDERS, "jacrev", "hessian"])
+def test_a_checkpointed_function_is_the_function(order: str) -> None:
+    x, v = pair(3, 4)[0], pair(3, 4)[0]
+    f, kept = (lambda x: (gt.sin(x) * x).sum()), lambda x: checkpoint(f, x)
+    with_both = [getattr(gt, order)(g)(x) if order not in ORDERS else ORDERS[order](
+        gt.grad, gt.jvp, gt.vmap, g, x, v) for g in (kept, f)]
+    np.testing.assert_array_equal(*(y.numpy() for y in with_both))
 
 
 def test_wrong_arguments_are_named() -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator
 from typing import Any
+from unittest.mock import MagicMock
 
 import numpy as np
 import pytest
@@ -12,8 +13,10 @@ import pytest
 import gtensor as gt
 import gtensor.nn
 from gtensor.backend.kernels import elementwise
+from gtensor.engine.context import execute
 from gtensor.engine.namespaces import public, raw, recorded
 from gtensor.engine.op import Op, registry
+from gtensor.ops.build.fused import fused
 from gtensor.ops.build.pointwise import zero_tangent
 from gtensor.testing import OpcheckError, opcheck
 
@@ -253,6 +256,21 @@ def test_a_missing_rule_fails_at_registration(missing: str) -> None:
     with pytest.raises(TypeError, match=f"op 'own_incomplete' has no {missing}.*None on purpose"):
         gt.op("own_incomplete", **rules)
     assert "own_incomplete" not in registry
+
+
+def test_bad_definitions_and_calls_of_own_ops_name_the_op(own_op: Callable[..., Op]) -> None:
+    with pytest.raises(TypeError, match="op 'own_gpu_only' has no path for the CPU; wanted one"):
+        gt.op("own_gpu_only", **_softplus_rules(cpu=None))
+    with pytest.raises(TypeError, match="the formula of op 'own_sums' calls ns.sum; wanted one of"):
+        fused("own_sums", lambda ns, x: ns.sum(x))
+    cpu_only = own_op("own_softplus", **_softplus_rules(gpu=None, backward=None, tangent=None))
+    with pytest.raises(gt.DeviceError, match="own_softplus has no path for a GPU; move its inputs"):
+        execute(cpu_only, MagicMock(type="cuda", __str__=lambda device: "a GPU"), [], {})
+    scaled = own_op("own_scaled", cpu=lambda x, *, by, out=None: x * by, gpu=None, backward=None,
+                    tangent=None, samples=None)
+    for by in (np.ones(3), gt.ones(3)):
+        with pytest.raises(TypeError, match="own_scaled was given an array as its parameter 'by'"):
+            scaled(gt.ones(3), by=by)
 
 
 def test_a_taken_name_and_unknown_saves_fail_at_registration(own_op: Callable[..., Op]) -> None:

@@ -205,10 +205,36 @@ def test_a_derivative_that_multiplies_by_a_mask_is_found() -> None:
     (lambda ns, x: x + ns.greater(x, 0), "'wrong' calls ns.add with greater.*wanted numbers"),
     (lambda ns, x: ns.where(x, x, 0), "'wrong' calls ns.where with x; wanted a condition"),
     (lambda ns, x: ns.exp("x"), "'wrong' calls ns.exp with 'x'; wanted numbers"),
+    (lambda ns, x: 1 if x == 0 else x, "'wrong' branches in Python on the value equal"),
+    (lambda ns, x: x ** -1.5, "'wrong' raises x to the power -1.5; wanted 0.5, or an integer"),
+    (lambda ns, x: x % 2, "'wrong' uses the operator mod on x; wanted functions of ns"),
+    (lambda ns, x: float(x), "'wrong' uses the operator float on x"),
 ])
 def test_what_is_no_formula_is_refused(function: Build, message: str) -> None:
     with pytest.raises(FormulaError, match=message):
         Formula("wrong", function).graph()
+
+
+def test_comparisons_and_powers_are_traced() -> None:
+    path = numpy_path(Formula("any", lambda ns, x: ns.where(
+        (x == 0) | ~(x != 2), x ** 3 + abs(x) ** 0.5, +x)))
+    x = np.array([0.0, 1.0, 2.0, 4.0])
+    np.testing.assert_allclose(path(x), [0, 1, 8 + 2 ** 0.5, 4])
+
+
+def test_numbers_of_numpy_select_no_graph_of_their_own() -> None:
+    formula = Formula("scaled", lambda ns, x, *, by: x * by)
+    path, x = numpy_path(formula), np.ones(3)
+    for by in (0.1, np.float64(0.1), np.float32(0.5), np.int64(3), 7):
+        np.testing.assert_array_equal(path(x, by=by), np.full(3, float(by)))  # in full precision
+    assert len(formula._graphs) == 1
+    with pytest.raises(TypeError, match="scaled was given an array as its parameter 'by'; wanted"):
+        path(x, by=np.ones(3))
+
+
+def test_values_for_which_a_formula_has_no_functions_are_refused() -> None:
+    with pytest.raises(TypeError, match="gelu was given values of dtype complex128; wanted real"):
+        gt.nn.functional.gelu(gt.asarray(np.ones(3) + 1j))
 
 
 def test_a_derivative_that_the_output_does_not_fix_is_refused() -> None:

@@ -1,5 +1,7 @@
 """What lets an op's paths and rules run unedited with further axes in front of an example's own.
 
+That they do, each op by its batch rule, is compared in `test_batch_rules`.
+
 Axes in parameters count from the end, arrays are inputs and never parameters, and a backward rule
 asks its gradient (and what was saved) for shape, dtype and ndim only: all else is done by functions
 of its namespace and by the verbs of its step.
@@ -21,11 +23,9 @@ import gtensor.nn.functional as F
 from gtensor.backend import get_device
 from gtensor.engine.namespaces import raw, recorded
 from gtensor.engine.op import registry
-from gtensor.engine.slots import sum_to
 from gtensor.func.gradients import grad
 from gtensor.system.bus import OpEvent
 from gtensor.testing.cases import Case, samples_of
-from gtensor.testing.compare import CheckError, close
 
 from .test_definitions import NAMES, THROUGH
 
@@ -326,134 +326,3 @@ def test_arrays_are_found_where_parameters_hide_them() -> None:
         assert arrays_in(value)
     for value in (None, 1.5, "mean", (1, slice(1, 2), ...), np.dtype(np.float32), CPU):
         assert not arrays_in(value)
-
-
-# -- an axis in front ------------------------------------------------------------------------------
-
-EXAMPLES = 3
-
-
-class Stacked(Opaque):
-    """Arrays of several examples along a first axis, which the shape leaves out."""
-
-    __slots__ = ()
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        return tuple(self._hidden.shape[1:])
-
-    @property
-    def ndim(self) -> int:
-        return len(self.shape)
-
-
-class StackedNamespace:
-    """The unedited functions of the raw namespace, called once for all examples."""
-
-    def __getattr__(self, name: str) -> Callable[..., Any]:
-        return partial(self._call, getattr(raw["cpu"], name))
-
-    def _call(self, path: Any, *args: Any, **params: Any) -> Any:
-        deepest = max((np.ndim(a) if not isinstance(a, Stacked) else a.ndim
-                       for a in args if a is not None), default=0)
-        if "shape" in params:
-            params["shape"] = (EXAMPLES, *params["shape"])
-        if "axes" in params and path is raw["cpu"].permute_dims:
-            params["axes"] = (-len(params["axes"]) - 1, *params["axes"])
-        values = {k: v for k, v in params.items() if k not in ("out", "beta")}
-        return self._stacked(path(*[self._beside(a, deepest) for a in args], **values))
-
-    def _beside(self, a: Any, ndim: int) -> Any:
-        """The array with axes for broadcasting behind that of the examples."""
-        if not isinstance(a, Stacked):
-            return a
-        return a._hidden.reshape(EXAMPLES, *(1,) * (ndim - a.ndim), *a.shape)
-
-    def _stacked(self, value: Any) -> Any:
-        return tuple(map(self._stacked, value)) if isinstance(value, tuple) else Stacked(value)
-
-
-class StackedStep:
-    """What a rule asks of its step, and what it gives to each input."""
-
-    def __init__(self, records: list[Any]) -> None:
-        self.record = records[0]
-        self.params, self.mask = self.record.params, self.record.mask
-        self.parents = self.record.parents
-        self.saved = tuple(map(self._stack, zip(*[r.saved for r in records], strict=True)))
-        self.given: dict[int, Any] = {}
-
-    def _stack(self, values: tuple[Any, ...]) -> Any:
-        return Stacked(np.stack(values)) if isinstance(values[0], np.ndarray) else values[0]
-
-    def needs(self, i: int) -> bool:
-        return self.parents[i] is not None
-
-    def shape(self, i: int) -> tuple[int, ...]:
-        return self.parents[i].shape  # type: ignore[no-any-return]
-
-    def into(self, i: int) -> tuple[None, float]:
-        return None, 0.0
-
-    def reuse(self, g: Any) -> None:
-        return None
-
-    def give(self, i: int, a: Any) -> None:
-        ns: Any = StackedNamespace()
-        a = sum_to(ns, a, self.shape(i))
-        self.given[i] = ns.add(self.given[i], a) if i in self.given else a
-
-    lend = give
-
-
-def one_call_serves_all_examples(name: str) -> None:
-    """Path and rule over stacked arrays give the stacked values and gradients, for every sample."""
-    definition, ns = registry[name], StackedNamespace()
-    for sample in samples_of(definition):
-        found = [Case.of(definition, sample, CPU, seed, [], None) for seed in range(EXAMPLES)]
-        inputs = [case.inputs(requires=case.floats) for case in found]
-        outputs = [case.call(given) for case, given in zip(found, inputs, strict=True)]
-        stacked = [None if arrays[0] is None else Stacked(np.stack(arrays))
-                   for arrays in zip(*[case.arrays for case in found], strict=True)]
-        value = getattr(ns, name)(*stacked, **found[0].params())
-        value = value[0] if isinstance(value, tuple) else value
-        close("the value", value._hidden, np.stack([y.numpy() for y in outputs]))
-        records: Any = [y._node for y in outputs]
-        if records[0] is None or definition.backward is None:
-            continue
-        upstreams = [case.upstream(y) for case, y in zip(found, outputs, strict=True)]
-        step: Any = StackedStep(records)
-        rule: Any = definition.backward
-        rule(ns, step, Stacked(np.stack([u.numpy() for u in upstreams])))
-        wanted = [case.walk(*one) for case, *one in
-                  zip(found, outputs, upstreams, inputs, strict=True)]
-        for i in found[0].floats:
-            close(f"the gradient of input {i}", step.given[i]._hidden,
-                  np.stack([grads[i] for grads in wanted]))
-
-
-# Ops whose batch rule is more than the op over larger arrays.
-OWN_RULE = (
-    "absolute_error_sum", "argmax", "argmin", "attention", "avg_pool2d", "avg_pool2d_grad",
-    "batch_norm", "batch_norm_statistics", "bce_logits_sum", "bce_sum", "broadcast_to",
-    "class_targets", "conv2d", "conv2d_grad_input", "conv2d_grad_weight", "cross_entropy",
-    "dropout", "embedding", "embedding_grad", "gather", "group_norm", "huber_sum", "inplace_abn",
-    "kl_div_log_sum", "kl_div_sum", "last_writes", "layer_norm", "linear", "linear_grad_weight",
-    "max_pool2d", "max_pool2d_places", "nonzero", "pick_class", "pinv", "place_class", "rms_norm",
-    "scatter_add", "searchsorted", "set_item", "slice", "soft_cross_entropy", "squared_error",
-    "unique_table", "unique_values", "unslice")
-
-
-@pytest.mark.parametrize("name", [
-    pytest.param(n, marks=pytest.mark.xfail(strict=True)) if n in OWN_RULE else n for n in NAMES])
-def test_one_call_serves_all_examples(name: str) -> None:
-    one_call_serves_all_examples(name)
-
-
-def _swallows(right: Any) -> Any:
-    return lambda ns, step, g: step.give(0, ns.softmax(g, axis=0))
-
-
-def test_a_rule_that_counts_from_the_front_mixes_examples() -> None:
-    with patch.object(registry["clone"], "backward", _swallows(None)), pytest.raises(CheckError):
-        one_call_serves_all_examples("clone")

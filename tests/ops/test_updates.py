@@ -1,4 +1,4 @@
-"""Formulas with several values that overwrite inputs: the order of writes, types, tiles, overflow."""
+"""Formulas with several values that overwrite inputs: the order of writes, types and tiles."""
 
 from __future__ import annotations
 

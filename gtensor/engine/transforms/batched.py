@@ -103,7 +103,11 @@ class Vectorized(Level):
             raise LevelError(f"{op.name} has no batch rule, which vmap() needs; call it outside "
                              "of vmap(), or loop over the examples")
         if not op.extra_names:
-            return _batched(self, op.batch(recorded, op.call, values, mapped, params), True), ()
+            made: Any = op.batch(recorded, op.call, values, mapped, params)
+            if type(made) is tuple:  # the gradients of several inputs
+                made = tuple([None if y is None else _batched(self, y, True) for y in made])
+                return made, ()
+            return _batched(self, made, True), ()
         out, *found = op.batch(recorded, partial(_with_extras, op), values, mapped, params)
         return _batched(self, out, True), tuple(_batched(self, e, True) for e in found)
 
@@ -158,18 +162,13 @@ class _ExamplesStep(StackedStep):
         return _batched(self.level, wrap(array, node.device), True)
 
 
-def vectorizing() -> bool:
-    """Whether a `vmap` is running in this thread."""
-    return any(isinstance(level, Vectorized) for level in STATE.levels)
-
-
 def drawn(name: str, shape: tuple[int, ...], draw: Callable[[tuple[int, ...]], Tensor]) -> Tensor:
     """`draw(shape)`, random values, as the running `vmap`s with their `randomness` want them.
 
     "different" gives every example values of its own, "same" gives all of them one draw. Raises
     LevelError, which names the op, within a `vmap` whose randomness is "error".
     """
-    levels = [level for level in STATE.levels if isinstance(level, Vectorized)]
+    levels: Any = [level for level in STATE.levels if level.randomness]
     if any(level.randomness == "error" for level in levels):
         raise LevelError(f"{name} was to draw random values within vmap(); wanted vmap(..., "
                          "randomness='different') for values per example, or 'same' for one draw")

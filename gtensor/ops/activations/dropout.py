@@ -13,15 +13,17 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from gtensor.array.creation import ones
-from gtensor.backend import Device, device_of, host
+from gtensor.backend import Device, host
 from gtensor.backend.kernels import elementwise
+from gtensor.engine.levels import vectorizing
 from gtensor.engine.namespaces import recorded
 from gtensor.engine.op import op
 from gtensor.engine.samples import unary
 from gtensor.engine.tensor import Tensor
-from gtensor.engine.transforms.batched import drawn, vectorizing
 from gtensor.ops.build.arguments import refuse_unsupported
+from gtensor.ops.build.batching import Inputs, Mapped
 from gtensor.ops.build.cpu_tiles import computed_in, masked
+from gtensor.ops.build.path_builders import tiles
 from gtensor.ops.build.pointwise import partial, pointwise
 from gtensor.random import generator
 from gtensor.settings import settings
@@ -32,6 +34,7 @@ if TYPE_CHECKING:
 
 _CHUNK = 65536  # elements per counter stream: it defines the mask, so it is not a setting
 _SCALE = 2**32
+_ENDLESS = 2**63  # more elements than any array has
 
 
 def _threshold(p: float) -> int:
@@ -53,12 +56,26 @@ def _kept(seed: int, start: int, count: int, threshold: int) -> np.ndarray:
     return runs[0] if len(runs) == 1 else np.concatenate([np.empty(0, bool), *runs])
 
 
-def _dropout_cpu(x: Array, *, p: float, seed: int, out: Array | None = None) -> Array:
+def _kept_again(seed: int, start: int, count: int, threshold: int, size: int) -> np.ndarray:
+    """`_kept` of a mask that repeats after `size` elements."""
+    head = _kept(seed, start, min(count, size - start), threshold)
+    if head.size == count:
+        return head
+    whole = _kept(seed, 0, min(count - head.size, size), threshold)
+    return np.concatenate([head, np.resize(whole, count - head.size)])
+
+
+def _dropout_cpu(
+    x: Array, *, p: float, seed: int, shared: int = 0, out: Array | None = None
+) -> Array:
     if out is None:
         out = host().empty(x.shape, x.dtype, "dropout")
     threshold, work = _threshold(p), computed_in(x.dtype)
     if threshold == _SCALE:
         out[...] = 0
+        return out
+    if shared:
+        _repeated_cpu(x, out, p, seed, shared)
         return out
     source, target = (a.reshape(-1) if a.flags.c_contiguous else a.flat for a in (x, out))
     step = settings.tile_elements
@@ -69,9 +86,23 @@ def _dropout_cpu(x: Array, *, p: float, seed: int, out: Array | None = None) -> 
     return out
 
 
-# `i + first` is the element's place; the rounds are NumPy's philox4x64, key (seed, 0).
+def _repeated_cpu(x: Array, out: Array, p: float, seed: int, shared: int) -> None:
+    """One mask for the arrays of all leading axes: a tile of it at a time."""
+    work, start = computed_in(x.dtype), 0
+    limit = max(1, settings.tile_elements // max(1, prod(x.shape[:shared])))
+    for key in tiles(x.shape[shared:], limit):
+        place = (*(slice(None),) * shared, *key, ...)
+        part = x[place].astype(work, copy=False) * work.type(1 / (1 - p))
+        count = prod(part.shape[shared:])
+        kept = _kept(seed, start, count, _threshold(p)).reshape(part.shape[shared:])
+        out[place] = masked(part, kept, out=part)
+        start += count
+
+
+# `(i + first) % size` is the element's place; the rounds are NumPy's philox4x64, key (seed, 0).
 _PHILOX = """
-const unsigned long long e = i + first;
+unsigned long long e = i + first;
+if (e >= size) e %= size;
 unsigned long long c0 = e % 65536 / 8 + 1, c1 = e / 65536, c2 = 0, c3 = 0, k0 = seed, k1 = 0;
 for (int turn = 0; turn < 10; ++turn) {
   const unsigned long long m0 = 0xD2E7470EE14C6C93ULL, m1 = 0xCA5A826395121157ULL;
@@ -89,12 +120,16 @@ const unsigned long long word = lane == 0 ? c0 : lane == 1 ? c1 : lane == 2 ? c2
 const unsigned long long bits = e % 2 ? word >> 32 : word & 0xFFFFFFFFULL;
 y = bits < threshold ? T(0) : T(gt_up(x) * gt_float<T>(scale));
 """
-_kernel = elementwise("T x, uint64 seed, uint64 first, uint64 threshold, float64 scale",
-                      "T y", _PHILOX, "number.cuh", "gt_dropout")
+_kernel = elementwise(
+    "T x, uint64 seed, uint64 first, uint64 size, uint64 threshold, float64 scale", "T y", _PHILOX,
+    "number.cuh", "gt_dropout")
 
 
-def _dropout_gpu(x: Array, *, p: float, seed: int, out: Array | None = None) -> Array:
-    return _kernel(x, seed, 0, _threshold(p), _factor(p), out=out)
+def _dropout_gpu(
+    x: Array, *, p: float, seed: int, shared: int = 0, out: Array | None = None
+) -> Array:
+    size = max(1, prod(x.shape[shared:]))
+    return _kernel(x, seed, 0, size, _threshold(p), _factor(p), out=out)
 
 
 def _factor(p: float) -> float:
@@ -103,39 +138,44 @@ def _factor(p: float) -> float:
 
 
 def keep_factors(
-    device: Device, shape: tuple[int, ...], first: int, p: float, seed: int, dtype: DTypeLike
+    device: Device, shape: tuple[int, ...], first: int, p: float, seed: int, dtype: DTypeLike,
+    size: int = _ENDLESS,
 ) -> Array:
-    """The dropout factors of elements of `shape`, from number `first` on of a larger array."""
+    """The dropout factors of elements of `shape`, from number `first` on of a larger array.
+
+    After `size` elements the mask repeats.
+    """
     if device.type == "cpu":
-        kept = _kept(seed, first, prod(shape), _threshold(p)).reshape(shape)
-        return np.multiply(kept, _factor(p), dtype=dtype)
+        kept = _kept_again(seed, first % size, prod(shape), _threshold(p), size)
+        return np.multiply(kept.reshape(shape), _factor(p), dtype=dtype)
     factors = device.workspace(prod(shape), dtype)(0, shape)
     factors[...] = 1
-    return _kernel(factors, seed, first, _threshold(p), _factor(p), out=factors)
-
-
-def _one_mask(
-    ns: Namespace, run: Path, inputs: tuple[Any, ...], mapped: tuple[bool, ...], params: Params
-) -> Any:
-    """One mask for all examples: that of the seed."""
-    (x,) = inputs
-    tensor = isinstance(x, Tensor)
-    one = ones(x.shape[1:], dtype=x.dtype, device=x.device if tensor else device_of(x))
-    return _scaled(ns, x, run(one if tensor else one._array, **params))
+    return _kernel(factors, seed, first, size, _threshold(p), _factor(p), out=factors)
 
 
 def _scaled(ns: Namespace, x: Any, factors: Any) -> Any:
     """x times dropout factors; 0 where the factor is 0, also of infinities and NaN."""
-    return ns.where(ns.not_equal(factors, 0.0), ns.multiply(x, factors), 0.0)
+    return ns.multiply(ns.where(ns.not_equal(factors, 0.0), x, 0.0), factors)
 
+
+def _same_mask(
+    ns: Namespace, run: Path, inputs: Inputs, mapped: Mapped, params: Params
+) -> Any:
+    """A seed is one mask, so all examples have it; `vmap` draws others with `randomness`."""
+    return run(*inputs, **{**params, "shared": params.get("shared", 0) + 1})
+
+
+_same_mask.writes = True  # type: ignore[attr-defined]
 
 dropout_op = op(
     "dropout", cpu=_dropout_cpu, gpu=_dropout_gpu,
-    backward=pointwise(
-        partial("", lambda ns, g, out, p, seed: ns.dropout(g, p=p, seed=seed, out=out))),
-    batch=_one_mask,
-    samples=unary(p=0.3, seed=7),
-    doc="x with a share p of its elements 0 and the others divided by 1 - p. Parameters: p, seed.",
+    backward=pointwise(partial(
+        "", lambda ns, g, out, p, seed, shared=0: ns.dropout(
+            g, p=p, seed=seed, shared=shared, out=out))),
+    batch=_same_mask,
+    samples=[*unary(p=0.3, seed=7), *unary(p=0.3, seed=7, shared=1)[1:3]],
+    doc="x with a share p of its elements 0 and the others divided by 1 - p. Parameters: p, seed, "
+        "shared (how many leading axes repeat one mask).",
 )
 
 
@@ -179,6 +219,8 @@ def dropout(
     if not training or p == 0.0:
         return input
     if seed is None and vectorizing():
+        from gtensor.engine.transforms.batched import drawn
+
         return _scaled(recorded, input, drawn("dropout", input.shape, lambda shape: dropout_op(
             ones(shape, dtype=input.dtype, device=input.device), p=float(p),
             seed=fresh_seed(input.device, "dropout"))))

@@ -16,7 +16,7 @@ from gtensor.engine.samples import Sample, alike, normal
 from gtensor.engine.tensor import Tensor
 from gtensor.ops.arrange.shape import along_one
 from gtensor.ops.build.arguments import want_tensors
-from gtensor.ops.build.batching import unchanged
+from gtensor.ops.build.batching import trailing, unchanged
 from gtensor.ops.build.cpu_tiles import (
     SMALL,
     broadcast_directly,
@@ -222,7 +222,7 @@ _PAIRS = [*[Sample(s.shapes * 2, normal, s.params) for s in _AXES],
 
 softmax_grad = op(
     "softmax_grad", cpu=_softmax_grad_cpu, gpu=_rows_path(raw("softmax.cu", "softmax_backward")),
-    backward=None, tangent=None, composed=_softmax_grad, samples=_PAIRS,
+    backward=None, tangent=None, composed=_softmax_grad, batch=trailing, samples=_PAIRS,
     reference=lambda torch, g, y, axis: y * (g - (g * y).sum(axis, keepdim=True)),
     doc="The gradient of y = softmax(x): y * (g - sum(g * y)).",
 )
@@ -230,7 +230,7 @@ softmax_grad = op(
 log_softmax_grad = op(
     "log_softmax_grad", cpu=_log_softmax_grad_cpu,
     gpu=_rows_path(raw("softmax.cu", "log_softmax_backward")),
-    backward=None, tangent=None, composed=_log_softmax_grad, samples=_PAIRS,
+    backward=None, tangent=None, composed=_log_softmax_grad, batch=trailing, samples=_PAIRS,
     reference=lambda torch, g, y, axis: g - torch.exp(y) * g.sum(axis, keepdim=True),
     doc="The gradient of y = log_softmax(x): g - exp(y) * sum(g).",
 )

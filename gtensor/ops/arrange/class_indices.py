@@ -9,12 +9,21 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from gtensor.engine.levels import Traced, underlying
 from gtensor.engine.namespaces import raw
 from gtensor.engine.op import op
 from gtensor.engine.samples import Sample, below, normal
 from gtensor.engine.tensor import Tensor, wrap
 from gtensor.ops.arrange.shape import first_tangent, reshape
 from gtensor.ops.build.arguments import same_dtype, want_tensors
+from gtensor.ops.build.batching import (
+    Inputs,
+    Mapped,
+    batch_axis_at,
+    batch_axis_first,
+    batch_size,
+    spread,
+)
 from gtensor.ops.build.path_builders import placed, settled
 from gtensor.ops.build.pointwise import zero_tangent
 
@@ -22,7 +31,8 @@ if TYPE_CHECKING:
     from types import ModuleType
 
     from gtensor.backend import Device
-    from gtensor.backend.typing import Array, DTypeLike
+    from gtensor.backend.typing import Array, DTypeLike, Params, Path
+    from gtensor.engine.typing import Namespace
 
 __all__: list[str] = []  # one_hot is public in gtensor.nn.functional
 
@@ -60,9 +70,11 @@ def check_range(
     TypeError for a value that is not a Tensor.
     """
     want_tensors(name, **{what: indices})
-    if indices.device.type != "cpu" or not indices.size:
+    if indices.device.type != "cpu":
         return
-    values = indices._array
+    values = underlying(indices)._array
+    if not values.size:
+        return
     lowest, highest = int(values.min()), int(values.max())
     if lowest >= 0 and highest < limit:
         return
@@ -130,10 +142,47 @@ def _pick_reference(torch: Any, x: Any, target: Any, ignore_index: int, classes:
         x, target.long(), ignore_index=ignore_index, reduction="none")
 
 
+# -- examples: beside each other, so that what they share is repeated as a view --------------------
+
+
+def scores_beside(ns: Namespace, x: Any, mapped: bool, size: int) -> Any:
+    """Scores (N, B, C, ...) as a view (B, C, N, ...); (N, C) as they stand."""
+    x = spread(ns, x, mapped, size)
+    return batch_axis_at(ns, x, 2 if x.ndim > 2 else 0)
+
+
+def first_of_scores(ns: Namespace, x: Any) -> Any:
+    """The inverse of `scores_beside`."""
+    return batch_axis_first(ns, x, 2 if x.ndim > 2 else 0)
+
+
+def rows_beside(ns: Namespace, x: Any, mapped: bool, size: int, ndim: int) -> Any:
+    """Rows (N, B, ...) of scores with `ndim` axes in an example as a view (B, N, ...)."""
+    return batch_axis_at(ns, spread(ns, x, mapped, size), min(1, ndim - 1))
+
+
+def _pick_batch(
+    ns: Namespace, run: Path, inputs: Inputs, mapped: Mapped, params: Params
+) -> Any:
+    (x, target), size = inputs, batch_size(inputs, mapped)
+    ndim = x.ndim - mapped[0]
+    picked = run(scores_beside(ns, x, mapped[0], size),
+                 rows_beside(ns, target, mapped[1], size, ndim), **params)
+    return batch_axis_first(ns, picked, min(1, ndim - 1))
+
+
+def _place_batch(
+    ns: Namespace, run: Path, inputs: Inputs, mapped: Mapped, params: Params
+) -> Any:
+    size, ndim = batch_size(inputs, mapped), inputs[0].ndim - mapped[0] + 1
+    rows = [rows_beside(ns, x, m, size, ndim) for x, m in zip(inputs, mapped, strict=True)]
+    return first_of_scores(ns, run(*rows, **params))
+
+
 pick_class = op(
     "pick_class", **placed(_pick_path), saves={"x": "target"},
     backward=lambda ns, step, g: step.give(0, ns.place_class(g, step.saved[0], **step.params)),
-    tangent=first_tangent("pick_class"),
+    tangent=first_tangent("pick_class"), batch=_pick_batch,
     samples=_pick_samples(adjoint=False), reference=_pick_reference,
     doc="The entries of x (N, C, ...) at the classes in target (N, ...); 0 where it is ignored.",
 )
@@ -141,7 +190,7 @@ pick_class = op(
 place_class = op(
     "place_class", **placed(_place_path), saves={"g": "target"},
     backward=lambda ns, step, g: step.give(0, ns.pick_class(g, step.saved[0], **step.params)),
-    tangent=first_tangent("place_class"),
+    tangent=first_tangent("place_class"), batch=_place_batch,
     samples=_pick_samples(adjoint=True),
     doc="Zeros (N, C, ...) with g (N, ...) at the classes in target: the adjoint of pick_class.",
 )
@@ -174,7 +223,7 @@ def _class_targets_path(
 
 class_targets = op(
     "class_targets", **placed(_class_targets_path), backward=None,
-    tangent=zero_tangent,
+    tangent=zero_tangent, batch=_place_batch,
     samples=[Sample((shape,), below(3), {
         "classes": 3, "ignore_index": -100, "smoothing": 0.0, "dtype": np.dtype(np.float64)})
         for shape in ((4,), (2, 5), (), (0,))],
@@ -194,6 +243,8 @@ def class_weights(name: str, scores: Tensor, weight: Tensor | None) -> Tensor | 
         raise ValueError(f"{name} was given a weight that requires a gradient; it is a constant: "
                          "detach() it first")
     same_dtype(name, input=scores, weight=weight)
+    if isinstance(weight, Traced):
+        return weight.detach()
     return wrap(weight.device.copy(weight._array), weight.device)
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -12,15 +12,18 @@ from gtensor.engine.op import op
 from gtensor.engine.samples import Sample, below, normal
 from gtensor.engine.tensor import Tensor
 from gtensor.ops.arrange.class_indices import check_range
+from gtensor.ops.arrange.index_keys import ARRAY
 from gtensor.ops.arrange.shape import first_tangent
+from gtensor.ops.build.batching import batch_size, numbers, spread
 from gtensor.ops.build.cpu_tiles import computed_in
 from gtensor.ops.build.path_builders import placed
 from gtensor.settings import settings
 
 if TYPE_CHECKING:
     from gtensor.backend import Device
-    from gtensor.backend.typing import Array, Params
+    from gtensor.backend.typing import Array, Params, Path
     from gtensor.engine.typing import Namespace, Step, Values
+    from gtensor.ops.build.batching import Inputs, Mapped
 
 __all__: list[str] = []  # embedding is public in gtensor.nn.functional
 
@@ -109,9 +112,41 @@ def _embedding_tangent(
     return _without_padding(ns, rows, primals[1], params["padding_idx"])
 
 
+# -- examples --------------------------------------------------------------------------------------
+
+
+def _rows_batch(ns: Namespace, run: Path, inputs: Inputs, mapped: Mapped, params: Params) -> Any:
+    weight, indices = inputs
+    if not mapped[0]:
+        return run(weight, indices, **params)
+    if not mapped[1]:
+        return ns.gather(weight, indices, key=(slice(None), ARRAY))
+    each = numbers(indices, weight.shape[0], indices.ndim - 1)
+    return ns.gather(weight, each, indices, key=(ARRAY, ARRAY))
+
+
+def _scatter_batch(
+    ns: Namespace, run: Path, inputs: Inputs, mapped: Mapped, params: Params
+) -> Any:
+    """Shared indices are sorted once, for rows as long as those of all examples together."""
+    (g, indices), size = inputs, batch_size(inputs, mapped)
+    g = spread(ns, g, mapped[0], size)
+    rows, pad = params["rows"], params["padding_idx"]
+    if not mapped[1]:
+        *lead, columns = g.shape[1:]
+        wide = ns.permute_dims(g, axes=(*range(1 - g.ndim, -1), -g.ndim, -1))
+        total = run(ns.reshape(wide, shape=(*lead, size * columns)), indices, **params)
+        return ns.permute_dims(ns.reshape(total, shape=(rows, size, columns)), axes=(-2, -3, -1))
+    g = _without_padding(ns, g, indices, pad)
+    each = ns.add(indices, ns.multiply(numbers(indices, size, indices.ndim - 1), rows))
+    total = run(g, each, rows=size * rows, padding_idx=None)
+    return ns.reshape(total, shape=(size, rows, g.shape[-1]))
+
+
 embedding_grad = op(
     "embedding_grad", cpu=_scatter_cpu, gpu=_scatter_gpu, saves={"g": "indices"},
     backward=_embedding_grad_backward, tangent=first_tangent("embedding_grad"),
+    batch=_scatter_batch,
     samples=[Sample(((*shape, 3), shape), (normal, below(4)), {"rows": 4, "padding_idx": pad})
              for shape, pad in (((5,), None), ((2, 3), 1), ((0,), None), ((), None))],
     doc="Rows of g (..., D) added up by index into (rows, D), but those of padding_idx.",
@@ -119,7 +154,7 @@ embedding_grad = op(
 
 embedding_op = op(
     "embedding", **placed(_gather), saves={"weight": "indices"},
-    backward=_embedding_backward, tangent=_embedding_tangent,
+    backward=_embedding_backward, tangent=_embedding_tangent, batch=_rows_batch,
     samples=[Sample(((4, 3), shape), (normal, below(4)), {"padding_idx": None})
              for shape in ((5,), (2, 3), (0,), ())],
     reference=lambda torch, weight, indices, padding_idx: torch.nn.functional.embedding(

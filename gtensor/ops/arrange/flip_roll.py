@@ -86,7 +86,7 @@ def _roll_backward(ns: Namespace, step: Step, g: Array) -> None:
 
 _roll_op = op(
     "roll", **placed(_roll), complex=True,
-    backward=_roll_backward, tangent=linear_tangent("roll"),
+    backward=_roll_backward, tangent=linear_tangent("roll"), batch=unchanged,
     samples=[Sample((s,), normal, {"shifts": n})
              for s, n in (((5,), (2,)), ((3, 4), (-1, 9)), ((2, 3, 4), (0, 1, -2)),
                           ((0, 2), (1, 1)), ((), ()))],

@@ -12,6 +12,7 @@ from gtensor.engine.samples import Draw, Sample, normal
 from gtensor.engine.tensor import Tensor
 from gtensor.ops.arrange.scatter import added
 from gtensor.ops.arrange.shape import axis_index, first_tangent, resized
+from gtensor.ops.build.batching import trailing
 from gtensor.ops.build.path_builders import placed, settled
 
 if TYPE_CHECKING:
@@ -72,7 +73,7 @@ scatter_along_op = op(
     saves={"g": "indices"},
     backward=lambda ns, step, u: step.give(0, ns.take_along_axis(
         u, *step.saved, axis=step.params["axis"])),
-    tangent=first_tangent("scatter_along_axis"),
+    tangent=first_tangent("scatter_along_axis"), batch=trailing,
     samples=[Sample((_selected(s, i, a), i), (normal, _places(s[a])), {"axis": a, "shape": s})
              for s, i, a in _SHAPES],
     doc="Zeros of `shape` with g added at indices along an axis: the adjoint of take_along_axis. "
@@ -81,7 +82,7 @@ scatter_along_op = op(
 
 take_along_op = op(
     "take_along_axis", **placed(_take_along), complex=True, saves={"x": "indices"},
-    backward=_take_along_backward, tangent=first_tangent("take_along_axis"),
+    backward=_take_along_backward, tangent=first_tangent("take_along_axis"), batch=trailing,
     samples=[Sample((s, i), (normal, _places(s[a])), {"axis": a}) for s, i, a in _SHAPES],
     reference=_torch_take,
     doc="The elements of x at indices along an axis: a copy.",

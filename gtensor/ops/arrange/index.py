@@ -11,6 +11,7 @@ import numpy as np
 from gtensor.engine.op import op
 from gtensor.engine.samples import Sample
 from gtensor.engine.tensor import Tensor
+from gtensor.ops.arrange.example_keys import gather_batch, scatter_batch
 from gtensor.ops.arrange.index_keys import Key, described, filled, normalized, rows_of, sample
 from gtensor.ops.arrange.scatter import added
 from gtensor.ops.arrange.shape import axis_index, first_tangent, linear_tangent
@@ -169,6 +170,7 @@ _MASKED = ((2, 3), (builtins.slice(None), np.array([True, False, True])))
 gather = op(
     "gather", inputs="x indices", variadic=True, **placed(_gather_path), complex=True,
     saves={"x": "indices"}, backward=_gather_backward, tangent=first_tangent("gather"),
+    batch=gather_batch,
     samples=_samples((*_GATHERS, _MASKED)), reference=_reference,
     doc="x[key] where the key holds integer or boolean arrays: a copy. The arrays are the further "
         "inputs; in `key` the word 'array' stands for each.",
@@ -186,7 +188,7 @@ scatter_add = op(
     "scatter_add", inputs="g indices", variadic=True, **placed(_scatter_add_path), complex=True,
     saves={"g": "indices"},
     backward=lambda ns, step, g: step.give(0, ns.gather(g, *step.saved, key=step.params["key"])),
-    tangent=first_tangent("scatter_add"),
+    tangent=first_tangent("scatter_add"), batch=scatter_batch,
     samples=_adjoint_samples(_GATHERS),
     doc="Zeros of `shape` with g added at `key`, repeated places summed: the adjoint of gather. "
         "Half types are summed in a float32 copy of the output.",

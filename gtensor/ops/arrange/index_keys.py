@@ -17,6 +17,7 @@ import numpy as np
 from gtensor.backend import DeviceError, refuse_mask
 from gtensor.engine.context import grad_enabled
 from gtensor.engine.interchange import plain_values
+from gtensor.engine.levels import Traced
 from gtensor.engine.samples import Draw, Sample, normal
 from gtensor.engine.tensor import Tensor, wrap
 
@@ -102,6 +103,9 @@ def _drawn(array: np.ndarray) -> Draw:
 
 def _index(x: Tensor, part: Any, copied: bool) -> Tensor | int:
     """An index as a tensor on x's device; on the host a 0-d integer becomes an int."""
+    if isinstance(part, Traced):  # without memory, also to be written
+        _refuse_kind(part.dtype)
+        return part
     array = part._array if isinstance(part, Tensor) else part
     refuse_mask(array, "an index")
     if not isinstance(array, x.device.array_type):
@@ -112,14 +116,18 @@ def _index(x: Tensor, part: Any, copied: bool) -> Tensor | int:
         if array.size == 0 and not hasattr(part, "dtype"):
             array = array.astype(np.int64)  # an empty list
         array = x.device.from_numpy(array)
-    if array.dtype.kind not in "iub":
-        raise IndexError(f"an index of dtype {array.dtype} given; wanted integers or booleans")
+    _refuse_kind(array.dtype)
     if not array.ndim and array.dtype.kind != "b" and x.device.type == "cpu":
         return int(array)  # on a GPU that would wait for it
     if copied:
         return wrap(x.device.copy(array, label="index"), x.device)
     x.device.order((array,))  # the shape of a selection may be read from it, outside of any op
     return part if isinstance(part, Tensor) else wrap(array, x.device)
+
+
+def _refuse_kind(dtype: np.dtype) -> None:
+    if dtype.kind not in "iub":
+        raise IndexError(f"an index of dtype {dtype} given; wanted integers or booleans")
 
 
 def described(key: object, shape: tuple[int, ...]) -> str:

@@ -11,6 +11,7 @@ from gtensor.engine.tensor import Tensor
 from gtensor.ops.arrange.index import get_item
 from gtensor.ops.arrange.joining import concat
 from gtensor.ops.arrange.shape import broadcast_to
+from gtensor.ops.build.batching import unchanged
 from gtensor.ops.build.path_builders import placed
 
 if TYPE_CHECKING:
@@ -64,6 +65,7 @@ def _pad_reference(torch: Any, x: Any, pads: Pads, value: float) -> Any:
 
 pad_op = op(
     "pad", **placed(_pad_path), backward=_pad_backward, tangent=_pad_tangent,
+    batch=unchanged,
     samples=[Sample((shape,), normal, {"pads": pads, "value": value}) for shape, pads, value in (
         ((4,), ((1, 2),), 0.0), ((2, 3), ((0, 1), (2, 0)), 1.5), ((2, 0), ((1, 1), (0, 2)), 2.0))],
     reference=_pad_reference,

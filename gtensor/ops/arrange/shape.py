@@ -404,7 +404,7 @@ def _to_device_path(
 to_device = op(
     "to_device", **placed(_to_device_path), complex=True, moves=True,
     backward=lambda ns, step, g: step.give(0, ns.to_device(g, device=step.parents[0].device)),
-    tangent=linear_tangent("to_device"),
+    tangent=linear_tangent("to_device"), batch=unchanged,
     samples=[Sample((s,), normal, {"device": get_device("cpu")}) for s in ((3,), (2, 0), ())],
     reference=lambda torch, x, device: x.clone(),
     doc="A copy on another device; its gradient comes back to this one.",

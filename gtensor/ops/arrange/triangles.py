@@ -13,6 +13,7 @@ from gtensor.engine.op import Op, op
 from gtensor.engine.samples import Sample, normal
 from gtensor.engine.tensor import Tensor
 from gtensor.ops.arrange.shape import linear_tangent
+from gtensor.ops.build.batching import unchanged
 from gtensor.ops.elementwise.selection import where_op
 
 if TYPE_CHECKING:
@@ -67,7 +68,7 @@ def _triangle(name: str, doc: str) -> Op:
 
     return op(
         name, cpu=_triangle_cpu(name), gpu=_triangle_gpu(name), complex=True,
-        backward=backward, tangent=linear_tangent(name),
+        backward=backward, tangent=linear_tangent(name), batch=unchanged,
         samples=[Sample((s,), normal, {"k": k})
                  for s, k in (((3, 5), 0), ((5, 3), -1), ((2, 4, 4), 2), ((3, 0), 0), ((2, 2), 9))],
         reference=lambda torch, x, k: getattr(torch, name)(x, k), doc=doc,

@@ -11,6 +11,7 @@ from gtensor.engine import in_place
 from gtensor.engine.interchange import given_values
 from gtensor.engine.op import op, registry
 from gtensor.engine.tensor import Tensor
+from gtensor.ops.arrange.example_keys import last_batch, set_batch
 from gtensor.ops.arrange.index_keys import (
     Key,
     Selection,
@@ -118,7 +119,7 @@ _REPEATED = (((4, 3), (np.array([0, 2, 0, 3, 2]),)),
 
 last_writes = op(
     "last_writes", inputs="indices", variadic=True, **placed(_last_writes),
-    backward=None, tangent=zero_tangent,
+    backward=None, tangent=zero_tangent, batch=last_batch,
     samples=[sample((), key, shape=shape) for shape, key in _REPEATED],
     doc="Whether a write x[key] = value is the last one to its place in an x of `shape`; the "
         "result broadcasts against x[key].",
@@ -128,7 +129,7 @@ set_item_op = op(
     "set_item", inputs="x value indices", variadic=True,
     **placed(_set_item_path, _set_item_gpu), complex=True,
     saves={"x": "indices", "value": "indices"},
-    backward=_set_item_backward, tangent=_set_item_tangent,
+    backward=_set_item_backward, tangent=_set_item_tangent, batch=set_batch,
     samples=[sample(((5,), (3,)), (slice(1, 4),)),
              sample(((3, 5), ()), (1,)),
              sample(((3, 5), (5,)), (np.array([0, 2]),)),

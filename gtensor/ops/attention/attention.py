@@ -15,20 +15,21 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from gtensor.engine.levels import vectorizing
 from gtensor.engine.namespaces import recorded
 from gtensor.engine.op import op
 from gtensor.engine.samples import Sample, boolean, normal
 from gtensor.engine.tensor import Tensor, wrap
-from gtensor.engine.transforms.batched import vectorizing
 from gtensor.ops.activations.dropout import check_probability, dropout, dropout_op, fresh_seed
 from gtensor.ops.arrange.shape import reshape
 from gtensor.ops.attention.blocks import attention_grad_path, attention_path
 from gtensor.ops.build.arguments import same_dtype
+from gtensor.ops.build.batching import Inputs, Mapped, aligned, batch_size, behind, spread
 from gtensor.ops.build.path_builders import placed
 from gtensor.ops.linalg.matrix_products import swapped
 
 if TYPE_CHECKING:
-    from gtensor.backend.typing import Array, Params
+    from gtensor.backend.typing import Array, Params, Path
     from gtensor.engine.typing import Namespace, Step, Values
 
 # -- in other ops: derivatives of derivatives, tangents, the weights themselves --------------------
@@ -58,7 +59,7 @@ def _causal_mask(q: Tensor, k: Tensor) -> Tensor:
 
 
 def _weights(
-    ns: Namespace, primals: Values, *, dropout_p: float, seed: int, **options: Any
+    ns: Namespace, primals: Values, *, dropout_p: float, seed: int, shared: int = 0, **options: Any
 ) -> tuple[Tensor, Callable[[Tensor], Tensor]]:
     """The weights in the shape of all leading axes, and a function that applies their dropout."""
     q, k, v, mask = primals
@@ -68,7 +69,7 @@ def _weights(
         weights = ns.broadcast_to(weights, shape=shape)
 
     def dropped(x: Tensor) -> Tensor:
-        return ns.dropout(x, p=dropout_p, seed=seed) if dropout_p else x
+        return ns.dropout(x, p=dropout_p, seed=seed, shared=shared) if dropout_p else x
 
     return weights, dropped
 
@@ -122,12 +123,44 @@ def _attention_tangent(
     return functools.reduce(ns.add, terms)
 
 
+# -- examples --------------------------------------------------------------------------------------
+
+
+def _attention_batch(
+    ns: Namespace, run: Path, inputs: Inputs, mapped: Mapped, params: Params
+) -> Any:
+    """The batch axis is one more of the leading axes, which broadcast. All have one dropout."""
+    (q, *rest), first = inputs, mapped[0]
+    if not any(mapped[:3]):  # the mask alone has no say in the shape
+        q, first = spread(ns, q, False, batch_size(inputs, mapped)), True
+    given = aligned(ns, (q, *rest), (first, *mapped[1:]))
+    return run(*given, **_once_for_all(params))
+
+
+def _attention_grad_batch(
+    ns: Namespace, run: Path, inputs: Inputs, mapped: Mapped, params: Params
+) -> Any:
+    ndim, size = inputs[0].ndim - mapped[0], batch_size(inputs, mapped)
+    whole = [spread(ns, x, m, size) for x, m in zip(inputs, mapped, strict=True)]
+    given: Any = [x if x is None else behind(ns, x, True, ndim) for x in whole]
+    if ns is recorded:
+        return _attention_grad_composed(*given, **_once_for_all(params))
+    grads = run(*given, **_once_for_all(params))
+    return tuple([None if d is None else ns.reshape(d, shape=x.shape)
+                  for d, x in zip(grads, whole[1:5], strict=True)])
+
+
+def _once_for_all(params: Params) -> Params:
+    """The parameters of a dropout that all examples share."""
+    return {**params, "shared": params.get("shared", 0) + 1}
+
+
 # -- definitions -----------------------------------------------------------------------------------
 
 
 def _attention_reference(
     torch: Any, q: Any, k: Any, v: Any, mask: Any, *, scale: float, is_causal: bool,
-    dropout_p: float, seed: int,
+    dropout_p: float, seed: int, shared: int = 0,
 ) -> Any:
     scores = q @ k.mT * scale
     if is_causal:
@@ -139,7 +172,8 @@ def _attention_reference(
     weights = scores.masked_fill(lost, 0).softmax(-1).masked_fill(lost, 0)
     if dropout_p:
         ones = np.ones(np.broadcast_shapes(weights.shape[:-2], v.shape[:-2]) + weights.shape[-2:])
-        weights = weights * torch.from_numpy(dropout_op.cpu(ones, p=dropout_p, seed=seed))
+        weights = weights * torch.from_numpy(
+            dropout_op.cpu(ones, p=dropout_p, seed=seed, shared=shared))
     return weights @ v
 
 
@@ -156,11 +190,12 @@ _SAMPLES = [
     _sample((1, 3), (4, 3), (2, 4, 1), (1, 1), masks=normal, dropout_p=0.4, seed=5),
     _sample((2, 6, 2), (2, 3, 2), (2, 3, 2), is_causal=True, dropout_p=0.5, seed=6),
     _sample((0, 3), (4, 3), (4, 2)), _sample((2, 3), (0, 3), (0, 2)),
+    _sample((2, 6, 2), (3, 2), (2, 3, 2), dropout_p=0.5, seed=6, shared=1),
 ]
 
 attention_grad = op(
     "attention_grad", **placed(attention_grad_path),
-    backward=None, tangent=None, composed=_attention_grad_composed,
+    backward=None, tangent=None, composed=_attention_grad_composed, batch=_attention_grad_batch,
     samples=None,  # its inputs depend on each other: tested through attention
     doc="The gradients of attention from its inputs, its output, its largest scores and its sums.",
 )
@@ -171,6 +206,7 @@ attention = op(
     "attention", **placed(attention_path), extras="largest total",
     saves=dict.fromkeys(("q", "k", "v", "mask"), _NEEDED),
     backward=_attention_backward, tangent=_attention_tangent, composed=_attention_composed,
+    batch=_attention_batch,
     samples=_SAMPLES, reference=_attention_reference,
     doc="softmax(q @ k.mT * scale + mask) @ v, by blocks of weights; dropout follows from `seed`.",
 )

@@ -31,7 +31,7 @@ class _Blocks:
 
     def __init__(
         self, device: Device, q: Array, k: Array, v: Array, mask: Array | None, *, scale: float,
-        is_causal: bool, dropout_p: float, seed: int,
+        is_causal: bool, dropout_p: float, seed: int, shared: int,
     ) -> None:
         self.device = device
         self.xp = device.xp
@@ -40,6 +40,7 @@ class _Blocks:
         self.dropout_p, self.seed = dropout_p, seed
         self.length, self.keys = q.shape[-2], k.shape[-2]
         self.lead = np.broadcast_shapes(q.shape[:-2], k.shape[:-2], v.shape[:-2])
+        self.repeats = max(1, prod(self.lead[shared:]) * self.length * self.keys)
         self.q, self.k, self.v = (self._broadcast(a, a.shape[-2:]) for a in (q, k, v))
         self.mask = None if mask is None else self._broadcast(mask, (self.length, self.keys))
         limit = settings.tile_elements if self.device.type == "cpu" else _GPU_BLOCK
@@ -103,8 +104,8 @@ class _Blocks:
         if not self.dropout_p:
             return None
         start = (first * self.length + rows.start) * self.keys
-        return keep_factors(self.device, shape, start, self.dropout_p, self.seed, self.work)
-
+        return keep_factors(
+            self.device, shape, start, self.dropout_p, self.seed, self.work, self.repeats)
 
     def add(self, total: Array, batch: Key, last: tuple[slice, slice], part: Array) -> None:
         """total[batch, last] += part; total may have 1 for, or lack, an axis of the whole."""
@@ -125,10 +126,10 @@ def _swapped(a: Array) -> Array:
 
 def attention_path(
     device: Device, q: Array, k: Array, v: Array, mask: Array | None, *, scale: float,
-    is_causal: bool, dropout_p: float, seed: int, out: Array | None = None,
+    is_causal: bool, dropout_p: float, seed: int, shared: int = 0, out: Array | None = None,
 ) -> Any:
     blocks = _Blocks(device, q, k, v, mask, scale=scale, is_causal=is_causal,
-                     dropout_p=dropout_p, seed=seed)
+                     dropout_p=dropout_p, seed=seed, shared=shared)
     shape = (*blocks.lead, blocks.length, v.shape[-1])
     if out is None:
         out = blocks.device.empty(shape, q.dtype, "attention")
@@ -177,14 +178,14 @@ def _attend(blocks: _Blocks, batch: Key, first: int, rows: slice) -> tuple[Any, 
 def attention_grad_path(
     device: Device, g: Array, q: Array, k: Array, v: Array, mask: Array | None, attended: Array,
     largest: Array, total: Array, *, wanted: tuple[bool, ...], scale: float, is_causal: bool,
-    dropout_p: float, seed: int
+    dropout_p: float, seed: int, shared: int = 0
 ) -> tuple[Array | None, ...]:
     """Gradients of q, k, v and mask, in their shapes; None where not `wanted`.
 
     Sums over blocks are kept in float32 for the half types, the only additional memory.
     """
     blocks = _Blocks(device, q, k, v, mask, scale=scale, is_causal=is_causal,
-                     dropout_p=dropout_p, seed=seed)
+                     dropout_p=dropout_p, seed=seed, shared=shared)
     inputs: Values = (q, k, v, mask)
     sums = [_zeros(blocks, a) if want else None
             for a, want in zip(inputs, wanted, strict=True)]

@@ -413,12 +413,6 @@ def plain_numbers(name: str, params: Params) -> Params:
     return {k: v.item() if isinstance(v, np.number) else v for k, v in params.items()}
 
 
-def check_dtype(formula: Formula, name: str, dtype: np.dtype) -> None:
-    """Raise TypeError for complex values of a formula that has no meaning for them."""
-    if dtype.kind == "c" and not formula.analytic:
-        raise TypeError(f"{name} was given values of dtype {dtype}; wanted real ones")
-
-
 def derivative(formula: Formula, of: str, out: bool = False) -> Formula:
     """g times the derivative of a formula with respect to the input `of`: (ns, g, *inputs).
 

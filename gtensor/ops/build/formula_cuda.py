@@ -19,7 +19,6 @@ from gtensor.ops.build.formula import (
     Formula,
     Key,
     Node,
-    check_dtype,
     in_order,
     plain_numbers,
     static_of,
@@ -171,8 +170,8 @@ def cuda_path(formula: Formula) -> Path:
         found = kernel_of(static, tuple([i for i, a in enumerate(arrays) if a is None]))
         given: list[Any] = [a for a in arrays if a is not None]
         dtypes = {a.dtype for a in given if hasattr(a, "dtype")}
-        for dtype in dtypes:
-            check_dtype(formula, formula.name, dtype)
+        if any(dtype.kind == "c" for dtype in dtypes) and not formula.analytic:
+            raise TypeError(f"{formula.name} was given complex values; wanted real ones")
         if len(dtypes) > 1:  # a kernel has one type
             common = np.result_type(*dtypes)
             given = [a.astype(common) if hasattr(a, "dtype") else a for a in given]

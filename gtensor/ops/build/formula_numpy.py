@@ -33,7 +33,6 @@ from gtensor.ops.build.formula import (
     Key,
     Node,
     Trace,
-    check_dtype,
     evaluate_all,
     in_order,
     is_number,
@@ -560,8 +559,7 @@ def _large(
     buffers += [*np.empty((program.conditions, size), np.bool_)]
     filled = [full_tile(float(value), program.dtype, size) for value in constants]
     flat, places = [a.reshape(-1) for a in arrays], out.reshape(-1)
-    for start in range(0, places.size, size):
-        tile = slice(start, start + size)
+    for tile in whole_tiles(places.shape):
         place = places[tile]
         if place.size < size:
             buffers, filled = ([b[:place.size] for b in some] for some in (buffers, filled))
@@ -619,7 +617,11 @@ def _plainly(
     out: Array | None, params: Params,
 ) -> Array:
     """Function by function, in tiles; one tile has the dtype that NumPy gives it."""
-    check_dtype(formula, name, result)
+    missing = [n.op for n in in_order(formula.graph(static_of(params))) if n.children
+               and not hasattr(plain, n.op)]
+    if missing:
+        raise TypeError(f"{name} was given values of dtype {result}; wanted real ones of floating "
+                        f"point, for which it has {missing[0]}")
     if out is None and tile_size(shape) == math.prod(shape):
         return formula(plain, *arrays, **params)
     if out is None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
@@ -58,6 +59,7 @@ def _as_record(*inputs: Any, formula: Formula, out: Any = None, **params: Any) -
     return _op_of(formula, static_of(params), absent)(*inputs, **params)
 
 
+_on_the_cpu.batch = _on_cuda.batch = broadcasting  # type: ignore[attr-defined]
 raw["cpu"].formula = _on_the_cpu
 raw["cuda"].formula = _on_cuda
 recorded.formula = _as_record
@@ -106,6 +108,9 @@ def fused(name: str, formula: Path | Formula, *, gpu: Path | None = None, by_ops
                   batch=broadcasting, **more)
     made = formula if isinstance(formula, Formula) else Formula(name, formula)
     made.name = name  # of its kernel, too
+    caller = sys._getframe(1).f_globals.get("__name__", "")
+    if not made.params and not caller.startswith("gtensor."):
+        made.graph()  # which raises FormulaError for what is no formula
 
     def composed(*inputs: Tensor | Array, **params: Any) -> Tensor:
         if by_ops:

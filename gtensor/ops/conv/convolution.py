@@ -18,6 +18,14 @@ from gtensor.engine.samples import Sample, normal
 from gtensor.engine.tensor import Tensor
 from gtensor.ops.arrange.shape import expand_dims, reshape, squeeze
 from gtensor.ops.build.arguments import same_dtype
+from gtensor.ops.build.batching import (
+    Inputs,
+    Mapped,
+    apart,
+    batch_size,
+    merged,
+    or_none,
+)
 from gtensor.ops.build.cpu_tiles import computed_in
 from gtensor.ops.build.path_builders import on_gpu
 from gtensor.ops.conv.paths import (
@@ -40,7 +48,7 @@ from gtensor.ops.conv.paths import (
 
 if TYPE_CHECKING:
     from gtensor.backend import Device
-    from gtensor.backend.typing import Array, Params
+    from gtensor.backend.typing import Array, Params, Path
     from gtensor.engine.typing import Namespace, Step, Tangent, Values
 
 
@@ -228,6 +236,62 @@ def _bilinear_tangent(name: str) -> Tangent:
     return tangent
 
 
+# -- examples: folded into the images, or as channels beside each other ----------------------------
+#
+# With a weight of each example, N examples are N times as many groups. What all examples share is
+# never repeated: channels of one input then stand beside each other within each group.
+
+
+def _folded(ns: Namespace, run: Path, x: Any, *rest: Any, **params: Any) -> Any:
+    n, images = x.shape[:2]
+    y = run(ns.reshape(x, shape=(n * images, *x.shape[2:])), *rest, **params)
+    return ns.reshape(y, shape=(n, images, *y.shape[1:]))
+
+
+def _with_bias(ns: Namespace, y: Any, bias: Any, mapped: bool) -> Any:
+    """y (N, images, C, H, W) plus a bias (C) or (N, C)."""
+    if bias is None:
+        return y
+    lead = (bias.shape[0], 1) if mapped else ()
+    return ns.add(y, ns.reshape(bias, shape=(*lead, bias.shape[-1], 1, 1)))
+
+
+def _weighted_batch(beside: int) -> Any:
+    """Of conv2d and conv2d_grad_input; `beside` is the weight's axis of the output's channels."""
+
+    def batch(ns: Namespace, run: Path, inputs: Inputs, mapped: Mapped, params: Params) -> Any:
+        x, weight, bias = inputs
+        n, groups = batch_size(inputs, mapped), params["groups"]
+        if mapped[0] and not mapped[1]:
+            inner = None if mapped[2] else bias
+            y = _folded(ns, run, x, weight, inner, **params)
+            return _with_bias(ns, y, bias, True) if mapped[2] else y
+        if mapped[0]:
+            x, weight = merged(ns, x, 1, 1), merged(ns, weight, 0, 1)
+            y = apart(ns, run(x, weight, None, **{**params, "groups": n * groups}), 1, n, 1)
+        elif mapped[1]:
+            weight = merged(ns, weight, beside, 1 if beside else groups)
+            y = apart(ns, run(x, weight, None, **params), 1, n, groups)
+        else:
+            y = run(x, weight, None, **params)
+        return _with_bias(ns, y, bias, mapped[2])
+
+    return or_none(batch)
+
+
+def _grad_weight_batch(
+    ns: Namespace, run: Path, inputs: Inputs, mapped: Mapped, params: Params
+) -> Any:
+    g, x = inputs
+    n, groups = batch_size(inputs, mapped), params["groups"]
+    if mapped[0] and mapped[1]:
+        g, x = merged(ns, g, 1, 1), merged(ns, x, 1, 1)
+        return apart(ns, run(g, x, **{**params, "groups": n * groups}), 0, n, 1)
+    if mapped[0]:
+        return apart(ns, run(merged(ns, g, 1, groups), x, **params), 0, n, groups)
+    return apart(ns, run(g, merged(ns, x, 1, groups), **params), 1, n, 1)
+
+
 # -- definitions -----------------------------------------------------------------------------------
 
 _CASES: list[tuple[tuple[int, ...], tuple[int, ...], Params]] = [
@@ -280,6 +344,7 @@ conv2d_grad_input = op(
     "conv2d_grad_input", inputs="g weight bias", cpu=_grad_input_cpu, gpu=on_gpu(_grad_input_gpu),
     saves={"g": "weight", "weight": "g"},
     backward=_grad_input_backward, tangent=_bilinear_tangent("conv2d_grad_input"),
+    batch=_weighted_batch(1),
     samples=_samples("input"), reference=_transposed_reference,
     doc="The gradient of conv2d's input (N, C, *size) from that of its output, g (N, O, OH, OW), "
         "plus bias (C): the transposed convolution.",
@@ -289,6 +354,7 @@ conv2d_grad_weight = op(
     "conv2d_grad_weight", inputs="g x", cpu=_grad_weight_cpu, gpu=on_gpu(_grad_weight_gpu),
     saves={"g": "x", "x": "g"},
     backward=_grad_weight_backward, tangent=_bilinear_tangent("conv2d_grad_weight"),
+    batch=or_none(_grad_weight_batch),
     samples=_samples("weight"),
     doc="The gradient of conv2d's weight (O, C / groups, *kernel) from that of its output.",
 )
@@ -296,7 +362,7 @@ conv2d_grad_weight = op(
 conv2d_op = op(
     "conv2d", inputs="x weight bias", cpu=_conv2d_cpu, gpu=on_gpu(_conv2d_gpu),
     saves={"x": "weight", "weight": "x"},
-    backward=_conv2d_backward, tangent=_bilinear_tangent("conv2d"),
+    backward=_conv2d_backward, tangent=_bilinear_tangent("conv2d"), batch=_weighted_batch(0),
     samples=_samples("forward"), reference=_reference,
     doc="x (N, C, H, W) convolved with weight (O, C / groups, KH, KW), plus bias (O). Parameters: "
         "stride, padding (top, left, bottom, right), dilation, groups.",

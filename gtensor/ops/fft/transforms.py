@@ -29,6 +29,7 @@ from gtensor.ops.arrange.shape import (
     linear_tangent,
     resized,
 )
+from gtensor.ops.build.batching import unchanged
 from gtensor.ops.build.path_builders import on_gpu, placed, settled
 from gtensor.ops.linalg.matrix_products import is_half
 
@@ -84,7 +85,7 @@ def _c2c_backward(ns: Namespace, step: Step, g: Array) -> None:
 
 fft_c2c = op(
     "fft_c2c", cpu=_c2c_cpu, gpu=on_gpu(_c2c_gpu), complex=True, floating=True,
-    backward=_c2c_backward, tangent=linear_tangent("fft_c2c"),
+    backward=_c2c_backward, tangent=linear_tangent("fft_c2c"), batch=unchanged,
     samples=[Sample((shape,), complex_normal, {"axes": axes, "inverse": back, "norm": norm})
              for shape, axes, back, norm in (((5,), (-1,), False, "backward"),
                                              ((3, 4), (-2, -1), True, "ortho"),
@@ -118,7 +119,7 @@ def _r2c_backward(ns: Namespace, step: Step, g: Array) -> None:
 
 fft_r2c = op(
     "fft_r2c", cpu=_r2c_cpu, gpu=on_gpu(_r2c_gpu), complex=True, floating=True,
-    backward=_r2c_backward, tangent=linear_tangent("fft_r2c"),
+    backward=_r2c_backward, tangent=linear_tangent("fft_r2c"), batch=unchanged,
     samples=[Sample((shape,), normal, {"axes": axes, "norm": norm})
              for shape, axes, norm in (((5,), (-1,), "backward"), ((3, 4), (-2, -1), "ortho"),
                                        ((0, 3), (-1,), "forward"))],
@@ -161,7 +162,7 @@ def _torch_c2r(torch: Any, x: Any, axes: Axes, size: int, norm: Norm) -> Any:
 
 fft_c2r = op(
     "fft_c2r", cpu=_c2r_cpu, gpu=on_gpu(_c2r_gpu), complex=True, floating=True,
-    backward=_c2r_backward, tangent=linear_tangent("fft_c2r"),
+    backward=_c2r_backward, tangent=linear_tangent("fft_c2r"), batch=unchanged,
     samples=[Sample((shape,), complex_normal, {"axes": axes, "size": size, "norm": norm})
              for shape, axes, size, norm in (((3,), (-1,), 5, "backward"),
                                              ((3, 3), (-2, -1), 4, "ortho"),
@@ -186,7 +187,7 @@ fft_interior = op(
     "fft_interior", **placed(_interior_path), complex=True,
     backward=lambda ns, step, g: step.give(
         0, ns.fft_interior(g, **step.params, out=step.reuse(g))),
-    tangent=linear_tangent("fft_interior"),
+    tangent=linear_tangent("fft_interior"), batch=unchanged,
     samples=[Sample((shape,), normal, {"axis": axis, "size": size, "factor": 0.5})
              for shape, axis, size in (((4,), -1, 6), ((2, 3), -1, 5), ((1, 2), -2, 1),
                                        ((0, 2), -1, 2))],

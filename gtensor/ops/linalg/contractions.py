@@ -16,6 +16,7 @@ from gtensor.engine.op import op
 from gtensor.engine.samples import Sample
 from gtensor.engine.tensor import Tensor
 from gtensor.ops.arrange.shape import axis_index, permute_dims, reshape
+from gtensor.ops.build.batching import broadcasting
 from gtensor.ops.build.cpu_tiles import computed_in, row_tiles, whole_tiles
 from gtensor.ops.build.path_builders import placed, settled
 from gtensor.ops.elementwise.arithmetic import multiply
@@ -91,7 +92,7 @@ def _bilinear(name: str) -> Path:
 
 vecdot_op = op(
     "vecdot", cpu=_vecdot_cpu, gpu=_vecdot_gpu, complex=True, saves={"x1": "x2", "x2": "x1"},
-    backward=_vecdot_backward, tangent=_bilinear("vecdot"),
+    backward=_vecdot_backward, tangent=_bilinear("vecdot"), batch=broadcasting,
     samples=[Sample(((5,), (5,))), Sample(((3, 4), (3, 4))), Sample(((2, 1, 3), (4, 3))),
              Sample(((0, 3), (3,))), Sample(((2, 0), (2, 0)))],
     reference=lambda torch, a, b: torch.linalg.vecdot(*torch.broadcast_tensors(a, b)),
@@ -148,7 +149,7 @@ def _cross_backward(ns: Namespace, step: Step, g: Array) -> None:
 
 cross_op = op(
     "cross", **placed(_cross_path), complex=True, saves={"x1": "x2", "x2": "x1"},
-    backward=_cross_backward, tangent=_bilinear("cross"),
+    backward=_cross_backward, tangent=_bilinear("cross"), batch=broadcasting,
     samples=[Sample(((3,), (3,))), Sample(((2, 3), (2, 3))), Sample(((4, 1, 3), (2, 3))),
              Sample(((0, 3), (3,)))],
     reference=lambda torch, a, b: torch.linalg.cross(*torch.broadcast_tensors(a, b)),

@@ -23,6 +23,7 @@ from gtensor.engine.op import Op, op
 from gtensor.engine.samples import Sample
 from gtensor.engine.tensor import Tensor
 from gtensor.ops.arrange.shape import matrix_transpose
+from gtensor.ops.build.batching import unchanged
 from gtensor.ops.build.path_builders import placed
 from gtensor.ops.linalg.matrix_products import conjugated, matrices, matrix_paths, swapped
 from gtensor.ops.linalg.multi_output import (
@@ -63,7 +64,7 @@ def _mirrored_path(device: Device, x: Array, out: Array | None = None) -> Array:
 # below the diagonal and 0 above; shared by both it is that of a matrix known to be symmetric. The
 # ops behind it return symmetric gradients.
 _mirrored = Op(
-    "mirrored", **placed(_mirrored_path), complex=True, samples=None,
+    "mirrored", **placed(_mirrored_path), complex=True, samples=None, batch=unchanged,
     backward=lambda ns, step, g: step.give(0, g),
     tangent=lambda ns, primals, tangents, out, params: tangents[0],
     doc="Matrices with the upper triangle replaced by the mirrored (conjugate) lower one.",
@@ -111,6 +112,7 @@ cholesky_op = op(
     "cholesky",
     **matrix_paths("cholesky", lambda xp, x: xp.linalg.cholesky(_symmetric_part(xp, x))),
     backward=_cholesky_backward, tangent=_cholesky_tangent, saves={"x": "out"}, floating=True,
+    batch=unchanged,
     samples=[Sample((s,), definite) for s in ((1, 1, 1), (1, 3, 3), (2, 4, 4), (0, 2, 2))],
     reference=lambda torch, x: torch.linalg.cholesky(x),
     doc="The lower Cholesky factor of the symmetric part of positive definite matrices.",
@@ -211,6 +213,7 @@ def leaning(rng: np.random.Generator, shape: Shape) -> np.ndarray:
 qr_op = op(
     "qr", **matrix_paths("qr", lambda xp, x: _qr_path(xp, x, False)),
     saves={"x": "out"}, floating=True, backward=_qr_backward, tangent=_qr_tangent,
+    batch=unchanged,
     samples=[Sample((s,), leaning) for s in ((1, 3, 3), (2, 4, 2), (2, 2, 3), (0, 3, 2),
                                              (2, 0, 3))],
     reference=_qr_reference,
@@ -219,7 +222,7 @@ qr_op = op(
 
 qr_complete_op = op(
     "qr_complete", **matrix_paths("qr", lambda xp, x: _qr_path(xp, x, True)),
-    backward=None, tangent=None, floating=True,
+    backward=None, tangent=None, floating=True, batch=unchanged,
     samples=[Sample((s,), leaning) for s in ((1, 4, 2), (0, 3, 2))],
     doc="The complete QR decomposition of tall matrices, Q and R end to end. Has no derivative.",
 )
@@ -303,7 +306,7 @@ def _eigh_tangent(
 
 eigh_op = op(
     "eigh", **matrix_paths("eigh", _eigh_path), saves={"x": "out"}, floating=True,
-    backward=_eigh_backward, tangent=_eigh_tangent,
+    backward=_eigh_backward, tangent=_eigh_tangent, batch=unchanged,
     samples=[Sample((s,), leaning) for s in ((1, 1, 1), (1, 3, 3), (2, 4, 4), (0, 2, 2))],
     doc="Eigenvalues and eigenvectors of the symmetric part of matrices, end to end.",
 )
@@ -311,7 +314,7 @@ eigh_op = op(
 eigvalsh_op = op(
     "eigvalsh",
     **matrix_paths("eigvalsh", lambda xp, x: xp.linalg.eigvalsh(_symmetric_part(xp, x))),
-    backward=None, tangent=None, floating=True,
+    backward=None, tangent=None, floating=True, batch=unchanged,
     composed=lambda x: parts_of(recorded, eigh_op(x), *_eigh_items(x.shape[-1]))[0],
     samples=[Sample((s,), leaning) for s in ((1, 3, 3), (2, 4, 4), (0, 2, 2))],
     reference=lambda torch, x: torch.linalg.eigvalsh((x + x.mT) / 2),

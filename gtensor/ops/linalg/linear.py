@@ -9,9 +9,9 @@ from gtensor.engine.op import op
 from gtensor.engine.samples import Sample
 from gtensor.engine.tensor import Tensor
 from gtensor.ops.build.arguments import same_dtype
-from gtensor.ops.build.batching import Inputs, Mapped, aligned, broadcasting
+from gtensor.ops.build.batching import Inputs, Mapped, behind
 from gtensor.ops.build.path_builders import placed
-from gtensor.ops.linalg.matrix_products import matmul_cpu, matmul_gpu, swapped
+from gtensor.ops.linalg.matrix_products import matmul_batch, matmul_cpu, matmul_gpu, swapped
 
 if TYPE_CHECKING:
     from gtensor.backend import Device
@@ -136,26 +136,21 @@ def _grad_weight_tangent(
 # -- examples, each with a weight of its own -------------------------------------------------------
 
 
-def _turned(ns: Namespace, x: Any) -> Any:
-    """The last two axes swapped."""
-    return ns.permute_dims(x, axes=(*range(-x.ndim, -2), -1, -2))
-
-
 def _linear_batch(
     ns: Namespace, run: Path, inputs: Inputs, mapped: Mapped, params: Params
 ) -> Any:
     x, weight, bias = inputs
+    ndim = x.ndim - mapped[0]
     if not (mapped[1] or mapped[2]):
         return run(x, weight, bias)
-    row = x.ndim - mapped[0] == 1
-    if row:
-        x = ns.reshape(x, shape=(*x.shape[:-1], 1, x.shape[-1]))
-    # (batch, ..., rows, out)
-    y = broadcasting(ns, ns.matmul, (x, _turned(ns, weight)), mapped[:2], {})
-    if row:
-        y = ns.reshape(y, shape=(*y.shape[:-2], y.shape[-1]))
-    batched = mapped[0] or mapped[1]
-    return y if bias is None else ns.add(*aligned(ns, (y, bias), (batched, mapped[2])))
+    if not mapped[1]:
+        y = run(x, weight, None)
+    else:
+        rows = ns.reshape(x, shape=(*x.shape[:-1], 1, x.shape[-1])) if ndim == 1 else x
+        turned = behind(ns, swapped(ns, weight), True, max(2, ndim))
+        y = matmul_batch(ns, ns.matmul, (rows, turned), mapped[:2], {})  # (batch, ..., rows, out)
+        y = ns.reshape(y, shape=(*y.shape[:-2], y.shape[-1])) if ndim == 1 else y
+    return y if bias is None else ns.add(y, behind(ns, bias, mapped[2], ndim))
 
 
 def _grad_weight_batch(
@@ -163,7 +158,7 @@ def _grad_weight_batch(
 ) -> Any:
     g, x = (ns.reshape(a, shape=(*a.shape[:m], prod(a.shape[m:-1]), a.shape[-1]))
             for a, m in zip(inputs, mapped, strict=True))
-    return ns.matmul(_turned(ns, g), x)  # (batch, out, in)
+    return ns.matmul(swapped(ns, g), x)  # (batch, out, in)
 
 
 linear_grad_weight = op(

@@ -14,7 +14,7 @@ from gtensor.engine.op import op
 from gtensor.engine.samples import Sample
 from gtensor.engine.tensor import Tensor
 from gtensor.ops.arrange.shape import reshape
-from gtensor.ops.build.batching import broadcasting
+from gtensor.ops.build.batching import Inputs, Mapped, broadcasting
 from gtensor.ops.build.path_builders import placed
 from gtensor.settings import settings
 
@@ -183,9 +183,35 @@ def _matmul_tangent(
     return terms[0] if len(terms) == 1 else ns.add(*terms)
 
 
+def matmul_batch(
+    ns: Namespace, run: Path, inputs: Inputs, mapped: Mapped, params: Params
+) -> Any:
+    """One product of all rows with a matrix that all examples share, if it is on the right.
+
+    On the left it is one of all columns where these are few; many would take as long to copy side
+    by side as to multiply in place.
+    """
+    x1, x2 = inputs
+    if params or mapped[0] and mapped[1]:  # with a buffer to write, into that
+        return broadcasting(ns, run, inputs, mapped, params)
+    if mapped[0] and x2.ndim == 2 and x1.ndim > 2:
+        *lead, inner = x1.shape
+        y = run(ns.reshape(x1, shape=(prod(lead), inner)), x2)
+        return ns.reshape(y, shape=(*lead, x2.shape[1]))
+    if mapped[1] and x1.ndim == 2 and x2.ndim > 2 and 4 * x2.shape[-1] <= x1.shape[0]:
+        *lead, inner, columns = x2.shape
+        rows = ns.reshape(swapped(ns, x2), shape=(prod(lead) * columns, inner))
+        y = run(rows, swapped(ns, x1))
+        return swapped(ns, ns.reshape(y, shape=(*lead, columns, x1.shape[0])))
+    return broadcasting(ns, run, inputs, mapped, params)
+
+
+matmul_batch.writes = True  # type: ignore[attr-defined]
+
+
 matmul_op = op(
     "matmul", **placed(matmul_cpu, matmul_gpu), saves={"x1": "x2", "x2": "x1"}, complex=True,
-    backward=_matmul_backward, tangent=_matmul_tangent, batch=broadcasting,
+    backward=_matmul_backward, tangent=_matmul_tangent, batch=matmul_batch,
     samples=[Sample(((3, 4), (4, 5))), Sample(((1, 4), (4, 1))), Sample(((2, 3, 4), (2, 4, 2))),
              Sample(((2, 1, 3, 2), (4, 2, 3))), Sample(((0, 3), (3, 2))), Sample(((2, 0), (0, 3)))],
     reference=lambda torch, a, b: a @ b,

@@ -18,6 +18,7 @@ from gtensor.engine.op import op
 from gtensor.engine.samples import Sample, normal
 from gtensor.engine.tensor import Tensor
 from gtensor.ops.arrange.shape import linear_tangent
+from gtensor.ops.build.batching import unchanged
 from gtensor.ops.linalg.matrix_products import matrix_paths, swapped
 
 if TYPE_CHECKING:
@@ -109,7 +110,7 @@ UPPER = {"below": 0.0, "diagonal": 0.5, "above": 1.0}
 
 scaled_triangles = op(
     "scaled_triangles", **matrix_paths("scaled_triangles", _triangles_path),
-    backward=_triangles_backward, tangent=linear_tangent("scaled_triangles"),
+    backward=_triangles_backward, tangent=linear_tangent("scaled_triangles"), batch=unchanged,
     samples=[Sample(((3, 3),), normal, LOWER), Sample(((2, 3, 4),), normal, UPPER),
              Sample(((0, 2),), normal, LOWER)],
     reference=lambda torch, x, below, diagonal, above: (

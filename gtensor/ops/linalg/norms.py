@@ -13,6 +13,7 @@ from gtensor.engine.op import op
 from gtensor.engine.samples import Sample, apart, normal
 from gtensor.engine.tensor import Tensor
 from gtensor.ops.arrange.shape import expand_dims, linear_tangent
+from gtensor.ops.build.batching import trailing, unchanged
 from gtensor.ops.build.cpu_tiles import computed_in
 from gtensor.ops.build.path_builders import placed, settled
 from gtensor.ops.elementwise.complex_parts import abs as modulus
@@ -72,7 +73,7 @@ _DIAGONALS = [((3, 3), 0), ((2, 3, 4), 1), ((4, 2), -1), ((2, 3), 5), ((0, 2, 2)
 
 diagonal_op = op(
     "diagonal", cpu=_diagonal_path, gpu=_diagonal_path, view=True, complex=True,
-    backward=_diagonal_backward, tangent=linear_tangent("diagonal"),
+    backward=_diagonal_backward, tangent=linear_tangent("diagonal"), batch=unchanged,
     samples=[Sample((shape,), normal, {"offset": k}) for shape, k in _DIAGONALS],
     reference=_torch_diagonal, doc="A diagonal of the last two axes: a view.",
 )
@@ -97,7 +98,7 @@ undiagonal = op(
     "undiagonal", **placed(_undiagonal_path), complex=True,
     backward=lambda ns, step, g: step.give(
         0, ns.diagonal(g, offset=step.params["offset"])),
-    tangent=linear_tangent("undiagonal"),
+    tangent=linear_tangent("undiagonal"), batch=trailing,
     samples=[Sample((np.empty(shape).diagonal(k, -2, -1).shape,), normal,
                     {"offset": k, "shape": shape}) for shape, k in _DIAGONALS],
     doc="Zeros of `shape` with g on a diagonal of the last two axes: the adjoint of diagonal.",
@@ -247,7 +248,7 @@ _ORDERS = [(2.0, normal), (1.0, apart), (3.5, apart), (0.5, apart), (1.5, apart)
 
 vector_norm_op = op(
     "vector_norm", cpu=_norm_cpu, gpu=_norm_gpu, complex=True, floating=True, saves={"x": "x out"},
-    backward=_norm_backward, tangent=_norm_tangent,
+    backward=_norm_backward, tangent=_norm_tangent, batch=unchanged,
     samples=[
         *(Sample(((3, 5),), draw, {"axis": (-1,), "keepdims": False, "order": order})
           for order, draw in _ORDERS),

@@ -11,6 +11,7 @@ from gtensor.engine.namespaces import recorded
 from gtensor.engine.op import op
 from gtensor.engine.samples import Sample
 from gtensor.engine.tensor import Tensor
+from gtensor.ops.build.batching import unchanged
 from gtensor.ops.linalg.decompositions import leaning, settled_signs
 from gtensor.ops.linalg.matrix_products import matrices, matrix_paths, swapped
 from gtensor.ops.linalg.multi_output import (
@@ -157,13 +158,14 @@ def _svd_samples(**params: Any) -> list[Sample]:
 svd_op = op(
     "svd", **matrix_paths("svd", _svd_path),
     saves={"x": "out"}, floating=True, backward=_svd_backward, tangent=_svd_tangent,
+    batch=unchanged,
     samples=[*_svd_samples(full=False), Sample(((0, 3, 2),), leaning, {"full": True})],
     doc="The singular value decomposition, reduced or full, U, S and Vh end to end.",
 )
 
 svdvals_op = op(
     "svdvals", **matrix_paths("svdvals", lambda xp, x: xp.linalg.svd(x, compute_uv=False)),
-    backward=None, tangent=None, floating=True,
+    backward=None, tangent=None, floating=True, batch=unchanged,
     composed=lambda x: svd(x, full_matrices=False).S,
     samples=_svd_samples(), reference=lambda torch, x: torch.linalg.svdvals(x),
     doc="Singular values of matrices; recorded as svd.",

@@ -7,6 +7,7 @@ Triangular systems of the backward rules use the general solver, too, as NumPy h
 from __future__ import annotations
 
 import operator
+from math import prod
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -17,6 +18,7 @@ from gtensor.engine.op import op
 from gtensor.engine.samples import Sample
 from gtensor.engine.tensor import Tensor
 from gtensor.ops.arrange.shape import reshape
+from gtensor.ops.build.batching import Inputs, Mapped, behind, broadcasting, unchanged
 from gtensor.ops.elementwise.selection import where
 from gtensor.ops.linalg.decompositions import leaning
 from gtensor.ops.linalg.matrix_products import is_half, matmul, matrices, matrix_paths, swapped
@@ -78,6 +80,20 @@ def _solve_tangent(
     return ns.solve(primals[0], moved)
 
 
+def _solve_batch(
+    ns: Namespace, run: Path, inputs: Inputs, mapped: Mapped, params: Params
+) -> Any:
+    """A matrix that all examples share is factorized once, for the columns of all of them."""
+    a, b = inputs
+    if mapped[0] or a.ndim != 2 or b.ndim < 3:
+        return broadcasting(ns, run, inputs, mapped, params)
+    *lead, rows, columns = b.shape
+    order = (-2, *range(-b.ndim, -2), -1)
+    together = ns.reshape(ns.permute_dims(b, axes=order), shape=(rows, prod(lead) * columns))
+    y = ns.reshape(run(a, together), shape=(rows, *lead, columns))
+    return ns.permute_dims(y, axes=(*range(1 - b.ndim, -1), -b.ndim, -1))
+
+
 def near_identity(rng: np.random.Generator, shape: Shape) -> np.ndarray:
     """Well-conditioned square matrices."""
     return 0.3 * rng.standard_normal(shape) + 2.0 * np.eye(shape[-1])
@@ -86,6 +102,7 @@ def near_identity(rng: np.random.Generator, shape: Shape) -> np.ndarray:
 solve_op = op(
     "solve", **matrix_paths("solve", _solve_path), floating=True,
     saves={"x1": "x1 out", "x2": "x1"}, backward=_solve_backward, tangent=_solve_tangent,
+    batch=_solve_batch,
     samples=[Sample(pair, (near_identity, leaning)) for pair in (
         ((1, 3, 3), (1, 3, 2)), ((2, 1, 3, 3), (2, 3, 1)), ((1, 3, 3), (2, 3, 3)),
         ((0, 2, 2), (0, 2, 1)), ((2, 0, 0), (2, 0, 3)))],
@@ -125,7 +142,8 @@ def _inv_tangent(
 
 inv_op = op(
     "inv", **matrix_paths("inv", lambda xp, x: xp.linalg.inv(x)), floating=True,
-    saves={"x": "out"}, backward=_inv_backward, tangent=_inv_tangent, samples=_SQUARES,
+    saves={"x": "out"}, backward=_inv_backward, tangent=_inv_tangent, batch=unchanged,
+    samples=_SQUARES,
     reference=lambda torch, x: torch.linalg.inv(x), doc="The inverse of square matrices.",
 )
 
@@ -191,7 +209,8 @@ def _cofactor_tangent(
 
 cofactor = op(
     "cofactor", **matrix_paths("cofactor", _cofactor_path), floating=True,
-    saves={"x": "x"}, backward=_cofactor_backward, tangent=_cofactor_tangent, samples=_SQUARES,
+    saves={"x": "x"}, backward=_cofactor_backward, tangent=_cofactor_tangent, batch=unchanged,
+    samples=_SQUARES,
     reference=lambda torch, x: torch.linalg.det(x)[..., None, None] * torch.linalg.inv(x).mT,
     doc="The matrix of cofactors: the gradient of det(x), also where x is singular.",
 )
@@ -209,7 +228,8 @@ def _det_tangent(
 
 det_op = op(
     "det", **matrix_paths("det", lambda xp, x: xp.linalg.det(x)), floating=True,
-    saves={"x": "x"}, backward=_det_backward, tangent=_det_tangent, samples=_SQUARES,
+    saves={"x": "x"}, backward=_det_backward, tangent=_det_tangent, batch=unchanged,
+    samples=_SQUARES,
     reference=lambda torch, x: torch.linalg.det(x), doc="Determinants of square matrices.",
 )
 
@@ -256,7 +276,8 @@ def _slogdet_reference(torch: Any, x: Any) -> Any:
 
 slogdet_op = op(
     "slogdet", **matrix_paths("slogdet", _slogdet_path), floating=True,
-    saves={"x": "x"}, backward=_slogdet_backward, tangent=_slogdet_tangent, samples=_SQUARES,
+    saves={"x": "x"}, backward=_slogdet_backward, tangent=_slogdet_tangent, batch=unchanged,
+    samples=_SQUARES,
     reference=_slogdet_reference,
     doc="Sign and logarithm of the absolute value of determinants, end to end.",
 )
@@ -327,6 +348,13 @@ def _pinv_tangent(
     return _pinv_change(ns, primals[0], out, tangents[0])
 
 
+def _pinv_batch(
+    ns: Namespace, run: Path, inputs: Inputs, mapped: Mapped, params: Params
+) -> Any:
+    x, rtol = inputs
+    return run(x, behind(ns, rtol, mapped[1], x.ndim - mapped[0] - 2), **params)
+
+
 def _limits(rng: np.random.Generator, shape: Shape) -> np.ndarray:
     """Below what singular values of `leaning` matrices are to their largest."""
     return np.full(shape, 1e-6)
@@ -336,7 +364,7 @@ pinv_op = op(
     "pinv", **{device: _given_rtol(path)
                for device, path in matrix_paths("pinv", _pinv_path).items()},
     floating=True, constants="rtol",
-    saves={"x": "x out"}, backward=_pinv_backward, tangent=_pinv_tangent,
+    saves={"x": "x out"}, backward=_pinv_backward, tangent=_pinv_tangent, batch=_pinv_batch,
     samples=[Sample((s, r), (leaning, _limits)) for s, r in (
         ((1, 3, 3), ()), ((2, 4, 2), ()), ((2, 2, 3), (2,)), ((0, 3, 2), ()), ((2, 0, 3), ()))],
     reference=lambda torch, x, rtol: torch.linalg.pinv(x, rtol=rtol),

@@ -23,6 +23,7 @@ from gtensor.ops.arrange.shape import from_end, resized
 from gtensor.ops.build.arguments import same_dtype
 from gtensor.ops.build.cpu_tiles import computed_in, row_tile_size, row_tiles
 from gtensor.ops.build.path_builders import placed
+from gtensor.ops.losses import batching
 from gtensor.settings import settings
 
 if TYPE_CHECKING:
@@ -254,14 +255,14 @@ def _weights(rng: np.random.Generator, shape: tuple[int, ...]) -> np.ndarray:
 
 soft_cross_entropy_dx = op(
     "soft_cross_entropy_dx", **placed(_dx_path), backward=None, tangent=None,
-    composed=_dx_composed,
+    composed=_dx_composed, batch=batching.soft_cross_entropy_dx,
     samples=None,  # its inputs depend on each other: tested through soft_cross_entropy
     doc="The gradient of soft_cross_entropy with respect to the logits.",
 )
 
 soft_cross_entropy_dtarget = op(
     "soft_cross_entropy_dtarget", **placed(_dtarget_path), backward=None,
-    tangent=None, composed=_dtarget_composed,
+    tangent=None, composed=_dtarget_composed, batch=batching.soft_cross_entropy_dtarget,
     samples=None,  # likewise
     doc="The gradient of soft_cross_entropy with respect to the target.",
 )
@@ -271,7 +272,7 @@ soft_cross_entropy = op(
     constants="weight",
     saves={"logits": "logits target weight largest total",
            "target": "logits weight largest total"},
-    backward=_backward, tangent=_tangent,
+    backward=_backward, tangent=_tangent, batch=batching.soft_cross_entropy,
     samples=[Sample((shape, shape, weight), (normal, positive, _weights), {
         "reduction": reduction, "label_smoothing": smoothing})
         for shape in ((5, 3), (2, 3, 4), (3,))
@@ -548,7 +549,7 @@ def _options(reduction: str, smoothing: float = 0.0) -> Params:
 
 cross_entropy_grad = op(
     "cross_entropy_grad", cpu=_cross_entropy_grad_cpu, gpu=_cross_entropy_grad_gpu,
-    backward=None, tangent=None, composed=_cross_entropy_grad,
+    backward=None, tangent=None, composed=_cross_entropy_grad, batch=batching.cross_entropy_grad,
     samples=None,  # its inputs depend on each other: tested through cross_entropy
     doc="The gradient of cross_entropy from its logits, targets, maxima, sums and count.",
 )
@@ -557,6 +558,7 @@ cross_entropy_op = op(
     "cross_entropy", cpu=_cross_entropy_cpu, gpu=_cross_entropy_gpu, extras="largest total count",
     constants="weight", saves={"logits": "logits target weight largest total count"},
     backward=_cross_entropy_backward, tangent=_cross_entropy_tangent,
+    batch=batching.cross_entropy,
     samples=[Sample((shape, shape[:1] + shape[2:], weight), (normal, below(3), _weights), options)
              for shape in ((5, 3), (2, 3, 4))
              for options, weight in (
@@ -615,8 +617,9 @@ def nll_loss(
     losses = -pick_class(input, target, ignore_index=ignore_index, classes=classes)
     counts = (target != ignore_index).astype(computed_in(input.dtype))
     if constant is not None:
-        places = (target * (target != ignore_index)).astype(np.int64)
-        heavy = constant[places]
+        beside = (*constant.shape, *(1,) * (input.ndim - 1 - class_axis(input.ndim)))
+        wide = recorded.broadcast_to(recorded.reshape(constant, shape=beside), shape=input.shape)
+        heavy = pick_class(wide, target, ignore_index=ignore_index, classes=classes)
         losses, counts = losses * heavy, counts * heavy
     if reduction == "none":
         return losses

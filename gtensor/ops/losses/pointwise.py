@@ -26,6 +26,7 @@ from gtensor.ops.build.cpu_tiles import computed_in, tile_size
 from gtensor.ops.build.fused import fused, paths
 from gtensor.ops.build.path_builders import tiles
 from gtensor.ops.build.pointwise import partial, pointwise
+from gtensor.ops.losses import batching
 from gtensor.ops.losses.cross_entropy import check_reduction
 from gtensor.settings import settings
 
@@ -132,7 +133,7 @@ def loss_ops(
               reference=reference, doc=f"{doc}, elementwise.")
     total = op(
         f"{name}_sum", inputs=inputs, cpu=_sum_cpu(shared["cpu"]), gpu=_sum_gpu(shared["gpu"]),
-        saves=dict.fromkeys(names, inputs), **_sum_rules(due),
+        saves=dict.fromkeys(names, inputs), **_sum_rules(due), batch=batching.summed(name),
         samples=[Sample(s.shapes, s.draws, {**s.params, "scale": 0.25}) for s in samples],
         reference=lambda torch, *tensors, scale, **params: scale * reference(
             torch, *tensors, **params).sum(),
@@ -286,6 +287,7 @@ squared_error = op(
     "squared_error", cpu=_squared_error_cpu, gpu=_squared_error_gpu,
     saves={"a": "a b", "b": "a b"},
     **_sum_rules([_partial(["a", "b"], f"squared_error_grad {ab}") for ab in ("a b", "b a")]),
+    batch=batching.squares,
     samples=alike(2, scale=0.5), reference=lambda torch, a, b, scale: scale * ((a - b) ** 2).sum(),
     doc="scale * sum((a - b)^2) of two arrays of one shape, on the CPU without a temporary of that "
         "shape.",

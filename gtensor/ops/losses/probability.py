@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from gtensor.engine.levels import underlying
 from gtensor.engine.samples import Sample, alike, normal
 from gtensor.engine.tensor import Tensor
 from gtensor.ops.build.arguments import same_dtype
@@ -124,7 +125,9 @@ def _partial_weight(loss: str) -> Path:
         out: Array | None, scale: float
     ) -> Array:
         losses = getattr(ns, loss)(x, t, None, *more)
-        over = losses if losses.ndim else None  # NumPy answers scalars for 0-d
+        # NumPy answers scalars for 0-d; of weights of several examples the product is larger
+        fits = not g.ndim or g.shape == losses.shape
+        over = losses if losses.ndim and fits else None
         return ns.multiply(ns.multiply(g, losses, out=over), scale, out=over)
 
     return partial
@@ -187,8 +190,9 @@ def binary_cross_entropy(
     """
     check_pair("binary_cross_entropy", reduction, input, target)
     _check_weight("binary_cross_entropy", input, weight=weight)
-    if input.device.type == "cpu" and input.size:
-        lowest, highest = input._array.min(), input._array.max()
+    values = underlying(input)._array
+    if input.device.type == "cpu" and values.size:
+        lowest, highest = values.min(), values.max()
         if not (lowest >= 0 and highest <= 1):  # NaN is neither
             raise ValueError("binary_cross_entropy was given an input with values from "
                              f"{float(lowest)} to {float(highest)}; wanted 0 to 1 (for logits use "

@@ -13,8 +13,9 @@ from gtensor.backend import DeviceError
 from gtensor.backend.kernels import elementwise
 from gtensor.engine.arrays import writable
 from gtensor.engine.context import is_recomputing, no_grad
-from gtensor.engine.errors import GradientError
+from gtensor.engine.errors import GradientError, LevelError
 from gtensor.engine.in_place import write
+from gtensor.engine.levels import newest
 from gtensor.engine.namespaces import recorded
 from gtensor.engine.op import op
 from gtensor.engine.samples import Sample, binary, normal, positive
@@ -25,6 +26,7 @@ from gtensor.ops.build.cpu_tiles import computed_in
 from gtensor.ops.build.path_builders import tiled
 from gtensor.ops.build.pointwise import partial, pointwise
 from gtensor.ops.norms import batch_norm_paths as paths
+from gtensor.ops.norms import batching
 
 if TYPE_CHECKING:
     import numpy as np
@@ -238,7 +240,7 @@ def reference(
 
 batch_norm_statistics = op(
     "batch_norm_statistics", cpu=paths.statistics_cpu, gpu=paths.statistics_gpu,
-    backward=None, tangent=_statistics_tangent,
+    backward=None, tangent=_statistics_tangent, batch=batching.channels_statistics,
     samples=[Sample(((4, 3),)), Sample(((2, 3, 5),))],
     reference=lambda torch, x: torch.stack([
         x.transpose(0, 1).flatten(1).mean(1), x.transpose(0, 1).flatten(1).var(1, correction=0)]),
@@ -248,20 +250,22 @@ batch_norm_statistics = op(
 
 batch_norm_sums = op(
     "batch_norm_sums", cpu=paths.sums_cpu, gpu=paths.sums_gpu, backward=None, tangent=None,
-    composed=_sums_recorded, samples=None,  # mean and var must be x's: tested through batch_norm
+    composed=_sums_recorded, batch=batching.channels_sums,
+    samples=None,  # mean and var must be x's: tested through batch_norm
     doc="The gradients of bias and weight of batch_norm, (2, C).",
 )
 
 batch_norm_dx = op(
     "batch_norm_dx", cpu=paths.dx_cpu, gpu=paths.dx_gpu, backward=None, tangent=None,
-    composed=_dx_recorded, samples=None,  # as above
+    composed=_dx_recorded, batch=batching.channels_dx, samples=None,  # as above
     doc="The gradient of batch_norm's input, from batch_norm_sums.",
 )
 
 batch_norm_op = op(
     "batch_norm", cpu=paths.forward_cpu, gpu=paths.forward_gpu, extras="center spread",
     saves=dict.fromkeys(("x", "weight", "bias", "mean", "var"), _SAVES),
-    backward=_backward, tangent=tangent, samples=_samples(), reference=reference,
+    backward=_backward, tangent=tangent, batch=batching.channels, samples=_samples(),
+    reference=reference,
     doc="act((x - mean) / sqrt(var + eps) * weight + bias) over channels (axis 1). In training "
         "mean and var are x's own statistics, computed where they are not given. Parameters: "
         "training, eps, activation (a name), parameter (its slope, alpha or beta), sync (None, or "
@@ -374,10 +378,20 @@ def check_batch_norm(
         raise ValueError(f"{name} was given no running_mean or no running_var outside training; "
                          "wanted both, or training=True")
     if training:
+        _refuse_traced(name, (x, weight, bias, running_mean, running_var))
         _check_averages(name, x, running_mean, running_var, momentum)
     if training and alone and prod(x.shape) // max(1, x.shape[1]) < 2:
         raise ValueError(f"{name} was given an input of shape {x.shape} in training; wanted "
                          "more than one value per channel")
+
+
+def _refuse_traced(name: str, inputs: tuple[Tensor | None, ...]) -> None:
+    """Raise LevelError for running statistics that a transform would have to update in place."""
+    level = newest(name, inputs)
+    if level is not None and any(running is not None for running in inputs[3:]):
+        raise LevelError(f"{name} would move its running statistics within {level.name}(), where "
+                         "nothing is written; wanted None for both (track_running_stats=False), "
+                         "or training=False")
 
 
 def _check_averages(

@@ -19,7 +19,7 @@ from gtensor.engine.tensor import Tensor
 from gtensor.ops.build.arguments import same_dtype
 from gtensor.ops.build.cpu_tiles import computed_in, tile_size, whole_tiles
 from gtensor.ops.build.path_builders import settled
-from gtensor.ops.norms import batch_norm_paths, row_norm_paths
+from gtensor.ops.norms import batch_norm_paths, batching, row_norm_paths
 from gtensor.ops.norms.batch_norm import not_channels
 from gtensor.ops.norms.moments import add_products, add_sums, moments, over_lead
 
@@ -328,20 +328,22 @@ def _reference(torch: Any, x: Any, weight: Any, bias: Any, *, groups: int, eps: 
 
 group_norm_sums = op(
     "group_norm_sums", cpu=sums_cpu, gpu=sums_gpu, backward=None, tangent=None,
-    composed=_sums_recorded, samples=None,  # mean and var must be x's: tested through group_norm
+    composed=_sums_recorded, batch=batching.groups_sums,
+    samples=None,  # mean and var must be x's: tested through group_norm
     doc="The sums of g and of g * xhat over each plane, (2, N, C).",
 )
 
 group_norm_dx = op(
     "group_norm_dx", cpu=dx_cpu, gpu=dx_gpu, backward=None, tangent=None,
-    composed=_dx_recorded, samples=None,  # as above
+    composed=_dx_recorded, batch=batching.groups_dx, samples=None,  # as above
     doc="The gradient of group_norm's input, from group_norm_sums.",
 )
 
 group_norm_op = op(
     "group_norm", cpu=forward_cpu, gpu=forward_gpu, extras="mean var",
     saves={"x": "x weight mean var", "weight": "x mean var"},
-    backward=_backward, tangent=_tangent, samples=_samples(), reference=_reference,
+    backward=_backward, tangent=_tangent, batch=batching.groups,
+    samples=_samples(), reference=_reference,
     doc="(x - mean) / sqrt(var + eps) * weight + bias with the statistics of each group of "
         "channels. Parameters: groups, eps.",
 )

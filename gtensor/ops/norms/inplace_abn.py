@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from math import inf, prod
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -20,6 +20,8 @@ from gtensor.backend import host
 from gtensor.backend.cuda import cupy
 from gtensor.backend.kernels import NULL, elementwise, raw
 from gtensor.engine.context import no_grad
+from gtensor.engine.errors import LevelError
+from gtensor.engine.levels import newest
 from gtensor.engine.namespaces import raw as raw_spaces
 from gtensor.engine.namespaces import recorded
 from gtensor.engine.op import op
@@ -32,7 +34,7 @@ from gtensor.ops.build.arguments import want_tensors
 from gtensor.ops.build.cpu_tiles import computed_in
 from gtensor.ops.build.path_builders import tiled
 from gtensor.ops.build.pointwise import partial, pointwise
-from gtensor.ops.norms import batch_norm
+from gtensor.ops.norms import batch_norm, batching
 from gtensor.ops.norms.batch_norm import check_activation, check_batch_norm, check_eps
 from gtensor.ops.norms.batch_norm_paths import (
     Channels,
@@ -297,6 +299,11 @@ def _samples() -> list[Sample]:
     return found
 
 
+def _out_of_place(*inputs: Tensor | None, **params: Any) -> Tensor:
+    """Within transforms, where no memory is overwritten and a recovered x has no tangent."""
+    return batch_norm.batch_norm_op(*inputs, **params)
+
+
 abn_scale = op(
     "abn_scale", inputs="weight", cpu=tiled("abn_scale", lambda ns, w, *, eps: ns.abs(w) + eps),
     gpu=elementwise("T w, float64 eps", "T scale", "scale = abs(gt_up(w)) + gt_float<T>(eps)",
@@ -308,20 +315,22 @@ abn_scale = op(
 
 inplace_abn_grad = op(
     "inplace_abn_grad", cpu=grad_cpu, gpu=grad_gpu, extras="sums", backward=None,
-    tangent=None, samples=None,  # mean and var must be x's: tested through inplace_abn
+    tangent=None, batch=batching.inverted_grad,
+    samples=None,  # mean and var must be x's: tested through inplace_abn
     doc="The gradient of inplace_abn's input from its output, and the gradients of bias and scale.",
 )
 
 inplace_abn_input = op(
     "inplace_abn_input", cpu=input_cpu, gpu=input_gpu, backward=None, tangent=None,
-    samples=None,  # as above
+    batch=batching.inverted, samples=None,  # as above
     doc="The input of inplace_abn, found again from its output.",
 )
 
 inplace_abn_op = op(
     "inplace_abn", cpu=forward_cpu, gpu=forward_gpu, extras="center spread",
     saves=dict.fromkeys(("x", "weight", "bias", "mean", "var"), "weight bias out center spread"),
-    backward=_backward, tangent=batch_norm.tangent, samples=_samples(),
+    backward=_backward, tangent=batch_norm.tangent,
+    composed=_out_of_place, samples=_samples(),
     reference=batch_norm.reference,
     doc="batch_norm for weight > 0 and activations that have an inverse; only the output is saved, "
         "and `gtensor.nn.functional.inplace_abn` writes it over x. Parameters as batch_norm, and "
@@ -356,9 +365,10 @@ def inplace_abn(
     """Batch norm and activation over the memory of `input`, which is consumed; same shape.
 
     act((x - mean) / sqrt(var + eps) * (|weight| + eps) + bias). After the call `input` keeps its
-    shape and its gradient; any other use of it raises ConsumedError. If another reader could see
-    the write (leaves, data, live views, saved or exported memory), the output gets a new buffer
-    instead, counted by `gtensor.memory.copies()`, and `input` is not consumed.
+    shape and its gradient; any other use of it raises ConsumedError. Within a transform it is
+    `abn`, and nothing is consumed. If another reader could see the write (leaves, data, live views,
+    saved or exported memory), the output gets a new buffer instead, counted by
+    `gtensor.memory.copies()`, and `input` is not consumed.
 
     Args:
         input: (N, C, ...), channels first or last in memory.
@@ -382,6 +392,13 @@ def inplace_abn(
                      "inplace_abn", alone=gather is None)
     check_eps(eps, input.dtype, "inplace_abn")
     check_activation(activation, activation_param, input.dtype, "inplace_abn")
+    level = newest("inplace_abn", (input, weight, bias, running_mean, running_var))
+    if level is not None and gather is None:  # where nothing is written
+        return abn(input, weight, bias, running_mean, running_var, training, momentum, eps,
+                   activation, activation_param)
+    if level is not None:
+        raise LevelError(f"inplace_abn was given gather within {level.name}(); wanted None: "
+                         "replicas are synchronized outside of transforms only")
     scale = None if weight is None else _scale(weight, computed_in(input.dtype), eps)
     mean, var = (None, None) if training else (running_mean, running_var)
     if not training and recording(input, weight, bias, running_mean, running_var):

@@ -13,6 +13,7 @@ from gtensor.engine.op import op
 from gtensor.engine.samples import Sample
 from gtensor.engine.tensor import Tensor
 from gtensor.ops.build.arguments import same_dtype
+from gtensor.ops.norms import batching
 from gtensor.ops.norms import row_norm_paths as paths
 
 if TYPE_CHECKING:
@@ -88,20 +89,21 @@ def _reference(torch: Any, x: Any, weight: Any, bias: Any, *, dims: int, eps: fl
 
 layer_norm_dweight = op(
     "layer_norm_dweight", cpu=paths.dweight_cpu, gpu=paths.dweight_gpu, backward=None, tangent=None,
-    composed=_dweight_recorded, samples=None,  # mean, rstd must be x's: tested through layer_norm
+    composed=_dweight_recorded, batch=batching.rows_dweight,
+    samples=None,  # mean, rstd must be x's: tested through layer_norm
     doc="The gradient of layer_norm's weight.",
 )
 
 layer_norm_dx = op(
     "layer_norm_dx", cpu=paths.dx_cpu, gpu=paths.dx_gpu, backward=None, tangent=None,
-    composed=_dx_recorded, samples=None,  # as above
+    composed=_dx_recorded, batch=batching.rows_dx, samples=None,  # as above
     doc="The gradient of layer_norm's input.",
 )
 
 layer_norm_op = op(
     "layer_norm", cpu=paths.forward_cpu, gpu=paths.forward_gpu, extras="mean rstd",
     saves={"x": "x weight mean rstd", "weight": "x mean rstd"},
-    backward=_backward, tangent=_tangent,
+    backward=_backward, tangent=_tangent, batch=batching.rows,
     samples=[Sample((shape, row, row) if row is not None else (shape, None, None),
                     params={"dims": dims, "eps": 1e-5})
              for shape, row, dims in (((3, 5), (5,), 1), ((2, 3, 4), (3, 4), 2), ((6,), (6,), 1),

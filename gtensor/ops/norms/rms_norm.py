@@ -15,6 +15,7 @@ from gtensor.engine.op import op
 from gtensor.engine.samples import Sample
 from gtensor.engine.tensor import Tensor
 from gtensor.ops.build.cpu_tiles import computed_in
+from gtensor.ops.norms import batching
 from gtensor.ops.norms import row_norm_paths as paths
 from gtensor.ops.norms.layer_norm import check_rows
 
@@ -119,13 +120,14 @@ def _reference(torch: Any, x: Any, weight: Any, *, dims: int, eps: float) -> Any
 rms_norm_dweight = op(
     "rms_norm_dweight", inputs="g x rstd", cpu=_dweight(paths.dweight_cpu),
     gpu=_dweight(paths.dweight_gpu), backward=None, tangent=None, composed=_dweight_recorded,
-    samples=None,  # rstd must be x's: tested through rms_norm
+    batch=batching.rows_dweight, samples=None,  # rstd must be x's: tested through rms_norm
     doc="The gradient of rms_norm's weight.",
 )
 
 rms_norm_dx = op(
     "rms_norm_dx", inputs="g x weight rstd", cpu=_dx(paths.dx_cpu), gpu=_dx(paths.dx_gpu),
-    backward=None, tangent=None, composed=_dx_recorded, samples=None,  # as above
+    backward=None, tangent=None, composed=_dx_recorded,
+    batch=batching.rows_dx, samples=None,  # as above
     doc="The gradient of rms_norm's input.",
 )
 
@@ -133,6 +135,7 @@ rms_norm_op = op(
     "rms_norm", inputs="x weight", cpu=_forward(paths.forward_cpu),
     gpu=_forward(paths.forward_gpu), extras="rstd",
     saves={"x": "x weight rstd", "weight": "x rstd"}, backward=_backward, tangent=_tangent,
+    batch=batching.rows,
     samples=[Sample((shape, row), params={"dims": dims, "eps": 1e-5})
              for shape, row, dims in (((3, 5), (5,), 1), ((2, 3, 4), (3, 4), 2), ((6,), (6,), 1),
                                       ((2, 3, 4), None, 1), ((0, 3), (3,), 1))],

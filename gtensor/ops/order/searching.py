@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from math import prod
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -12,6 +13,7 @@ from gtensor.engine.op import Op, op
 from gtensor.engine.samples import Sample, below, boolean, distinct, normal
 from gtensor.engine.tensor import Tensor
 from gtensor.ops.arrange.shape import axis_index, from_end, lone
+from gtensor.ops.build.batching import batch_size, sized_by_values, spread, unchanged
 from gtensor.ops.build.cpu_tiles import sortable
 from gtensor.ops.build.path_builders import placed, settled
 from gtensor.ops.build.pointwise import zero_tangent
@@ -26,7 +28,9 @@ from gtensor.ops.reduce.reductions import (
 
 if TYPE_CHECKING:
     from gtensor.backend import Device
-    from gtensor.backend.typing import Array
+    from gtensor.backend.typing import Array, Params, Path
+    from gtensor.engine.typing import Namespace
+    from gtensor.ops.build.batching import Inputs, Mapped
 
 __all__ = ["argmax", "argmin", "count_nonzero", "nonzero", "searchsorted"]
 
@@ -37,12 +41,24 @@ _INT64 = np.dtype(np.int64)
 # -- the place of an extreme -----------------------------------------------------------------------
 
 
+def _place_batch(
+    ns: Namespace, run: Path, inputs: Inputs, mapped: Mapped, params: Params
+) -> Any:
+    """Without an axis, that of each example's elements in a row."""
+    (x,) = inputs
+    if params["axis"] is not None:
+        return run(x, **params)
+    size, *shape = x.shape
+    places = run(ns.reshape(x, shape=(size, prod(shape))), axis=-1, keepdims=False)
+    return ns.reshape(places, shape=(size, *(1,) * len(shape))) if params["keepdims"] else places
+
+
 def _place(name: str) -> Op:
     def path(x: Array, *, axis: int | None, keepdims: bool, out: Array | None = None) -> Array:
         return getattr(x, name)(axis=axis, keepdims=keepdims, out=out)
 
     return op(
-        name, cpu=path, gpu=path, backward=None, tangent=zero_tangent,
+        name, cpu=path, gpu=path, backward=None, tangent=zero_tangent, batch=_place_batch,
         samples=[Sample((s,), distinct, {"axis": a, "keepdims": k})
                  for s, a, k in (((7,), -1, False), ((3, 5), -1, True), ((3, 5), None, False),
                                  ((2, 3, 4), -2, False), ((3, 5), None, True), ((), None, False))],
@@ -107,6 +123,7 @@ def _count_gpu(
 
 _count_nonzero = op(
     "count_nonzero", cpu=_count_cpu, gpu=_count_gpu, backward=None, tangent=zero_tangent,
+    batch=unchanged,
     samples=reduction_samples(below(2)) + reduction_samples(boolean),
     reference=lambda torch, x, axis, keepdims: (x != 0).sum(dim=axis, keepdim=keepdims)
     if axis else (x != 0).long(),
@@ -134,6 +151,7 @@ def _places_gpu(x: Array, out: Array | None = None) -> Array:
 
 _nonzero = op(
     "nonzero", cpu=_places_cpu, gpu=_places_gpu, backward=None, tangent=zero_tangent,
+    batch=sized_by_values("nonzero"),
     samples=[Sample((s,), below(2)) for s in ((7,), (3, 5), (2, 0, 3))],
     reference=lambda torch, x: torch.nonzero(x).T,
     doc="The places of the elements that are not zero, (ndim, count), int64; a GPU is waited for.",
@@ -162,6 +180,33 @@ def _search(
     return settled(places, out)
 
 
+def _search_batch(
+    ns: Namespace, run: Path, inputs: Inputs, mapped: Mapped, params: Params
+) -> Any:
+    """In a sorted array per example: by the places of both arrays' elements in one order."""
+    if not (mapped[0] or mapped[2]):
+        return run(*inputs, **params)
+    size = batch_size(inputs, mapped)
+    x1, x2, sorter = (spread(ns, x, m, size) for x, m in zip(inputs, mapped, strict=True))
+    if sorter is not None:
+        x1 = ns.take_along_axis(x1, sorter, axis=-1)
+    count = prod(x2.shape[1:])
+    sought = ns.reshape(x2, shape=(x2.shape[0], count))
+    if params["side"] == "left":  # equal ones of x2 stand before those of x1, which do not count
+        rows, part = (sought, x1), slice(0, count)
+    else:
+        rows, part = (x1, sought), slice(x1.shape[-1], None)
+    joined = ns.concat(*rows, axis=-1, sizes=tuple(row.shape[-1] for row in rows))
+    among_both = ns.slice(_ranks(ns, joined), key=(..., part))
+    return ns.reshape(ns.subtract(among_both, _ranks(ns, sought)), shape=x2.shape)
+
+
+def _ranks(ns: Namespace, x: Any) -> Any:
+    """The place of each element in a row's ascending order; equal ones in theirs."""
+    how = {"axis": -1, "descending": False, "stable": True}
+    return ns.argsort(ns.argsort(x, **how), **how)
+
+
 def _ascending(rng: np.random.Generator, shape: tuple[int, ...]) -> np.ndarray:
     return np.sort(rng.integers(0, 5, shape))
 
@@ -172,7 +217,7 @@ def _between(rng: np.random.Generator, shape: tuple[int, ...]) -> np.ndarray:
 
 
 _searchsorted = op(
-    "searchsorted", **placed(_search), backward=None, tangent=zero_tangent,
+    "searchsorted", **placed(_search), backward=None, tangent=zero_tangent, batch=_search_batch,
     samples=[Sample(((6,), s, None), (draw, below(6), normal), {"side": side})
              for draw in (_between, _ascending) for s in ((3, 4), (), (0,))
              for side in ("left", "right")],

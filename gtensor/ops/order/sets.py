@@ -9,6 +9,7 @@ import numpy as np
 from gtensor.engine.op import op
 from gtensor.engine.samples import Sample, below, normal
 from gtensor.engine.tensor import Tensor
+from gtensor.ops.build.batching import sized_by_values
 from gtensor.ops.build.cpu_tiles import sortable
 from gtensor.ops.build.path_builders import placed, settled
 from gtensor.ops.build.pointwise import zero_tangent
@@ -75,6 +76,7 @@ def _torch_table(torch: Any, x: Any) -> Any:
 
 unique_table = op(
     "unique_table", **placed(_table), backward=None, tangent=zero_tangent,
+    batch=sized_by_values("unique_table"),
     samples=[Sample((s,), below(3)) for s in ((7,), (3, 5), (2, 0), ())], reference=_torch_table,
     doc="Of the distinct elements in ascending order: the places of their first occurrence, their "
         "counts, then every element's place among them; one int64 vector.",
@@ -82,6 +84,7 @@ unique_table = op(
 
 _unique_values = op(
     "unique_values", **placed(_values), backward=None, tangent=None,
+    batch=sized_by_values("unique_values"),
     samples=[Sample((s, None), draw) for draw in (below(3), normal)
              for s in ((7,), (3, 5), (2, 0), ())],
     reference=lambda torch, x, indices: torch.unique(x.flatten()),

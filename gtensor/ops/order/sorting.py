@@ -23,6 +23,7 @@ from gtensor.ops.arrange.shape import (
     reshape,
     resized,
 )
+from gtensor.ops.build.batching import trailing, unchanged
 from gtensor.ops.build.cpu_tiles import row_tiles, sortable
 from gtensor.ops.build.path_builders import placed, settled, tiles
 from gtensor.ops.build.pointwise import zero_tangent
@@ -110,7 +111,7 @@ take_order = op(
     "take_order", cpu=_take_order_cpu, gpu=_take_order_gpu, complex=True, saves={"x": "order"},
     backward=lambda ns, step, g: step.give(0, ns.put_order(
         g, step.saved[0], axis=step.params["axis"], size=step.shape(0)[step.params["axis"]])),
-    tangent=first_tangent("take_order"),
+    tangent=first_tangent("take_order"), batch=trailing,
     samples=[Sample((s, resized(s, a, k)), (normal, _places(a, s[a])), {"axis": a})
              for s, a, k in _ORDERS],
     reference=lambda torch, x, order, axis: torch.gather(x, axis, order),
@@ -121,7 +122,7 @@ put_order = op(
     "put_order", **placed(_put_order), complex=True, saves={"g": "order"},
     backward=lambda ns, step, g: step.give(0, ns.take_order(
         g, step.saved[0], axis=step.params["axis"])),
-    tangent=first_tangent("put_order"),
+    tangent=first_tangent("put_order"), batch=trailing,
     samples=[Sample((resized(s, a, k),) * 2, (normal, _places(a, s[a])),
                     {"axis": a, "size": s[a]}) for s, a, k in _ORDERS],
     reference=_torch_put,
@@ -173,6 +174,7 @@ def _samples(draw: Draw, *stables: bool) -> list[Sample]:
 
 _argsort = op(
     "argsort", cpu=_argsort_cpu, gpu=_argsort_gpu, backward=None, tangent=zero_tangent,
+    batch=unchanged,
     samples=_samples(below(3), True) + _samples(distinct, False),
     reference=lambda torch, x, axis, descending, stable: torch.argsort(
         x, dim=axis, descending=descending, stable=stable),
@@ -245,6 +247,7 @@ def _composed_sort(x: Tensor, *, axis: int, descending: bool, stable: bool) -> T
 
 _sort = op(
     "sort", cpu=_sort_cpu, gpu=_sort_gpu, backward=None, tangent=None, composed=_composed_sort,
+    batch=unchanged,
     samples=_samples(distinct, False, True),
     reference=lambda torch, x, axis, descending, stable: torch.sort(
         x, dim=axis, descending=descending, stable=stable).values,
@@ -307,6 +310,7 @@ def _topk_gpu(
 
 topk_order = op(
     "topk_order", cpu=_topk_cpu, gpu=_topk_gpu, backward=None, tangent=zero_tangent,
+    batch=unchanged,
     samples=[Sample((s,), distinct, {"k": k, "axis": a, "largest": b, "ordered": True})
              for s, a, k in (*_ORDERS, ((4,), -1, 0)) for b in (True, False)],
     reference=lambda torch, x, k, axis, largest, ordered: torch.topk(

@@ -13,6 +13,7 @@ from gtensor.engine.op import op
 from gtensor.engine.samples import Sample, normal
 from gtensor.engine.tensor import Tensor
 from gtensor.ops.arrange.shape import linear_tangent
+from gtensor.ops.build.batching import in_channels
 from gtensor.ops.build.cpu_tiles import computed_in
 from gtensor.ops.build.path_builders import settled
 from gtensor.ops.conv.convolution import on_images
@@ -156,13 +157,14 @@ def _grad_samples() -> list[Sample]:
 
 avg_pool2d_grad = op(
     "avg_pool2d_grad", inputs="g", cpu=_grad_cpu, gpu=_grad_gpu,
-    backward=_grad_backward, tangent=linear_tangent("avg_pool2d_grad"), samples=_grad_samples(),
+    backward=_grad_backward, tangent=linear_tangent("avg_pool2d_grad"), batch=in_channels,
+    samples=_grad_samples(),
     doc="Each g (N, C, OH, OW) shared among the elements of its window in (N, C, *size).",
 )
 
 avg_pool2d_op = op(
     "avg_pool2d", inputs="x", cpu=_average_cpu, gpu=_average_gpu, floating=True,
-    backward=_average_backward, tangent=linear_tangent("avg_pool2d"),
+    backward=_average_backward, tangent=linear_tangent("avg_pool2d"), batch=in_channels,
     samples=[Sample((shape,), normal, params) for shape, params in _CASES], reference=_reference,
     doc="The mean of each window of (N, C, H, W). Parameters: kernel, stride, padding, dilation "
         "(pairs), ceil, count_include_pad.",

@@ -13,6 +13,7 @@ from gtensor.engine.op import op
 from gtensor.engine.samples import Sample, distinct
 from gtensor.engine.tensor import Tensor
 from gtensor.ops.arrange.shape import first_tangent
+from gtensor.ops.build.batching import in_channels
 from gtensor.ops.build.cpu_tiles import computed_in, masked
 from gtensor.ops.build.path_builders import placed, settled
 from gtensor.ops.build.pointwise import zero_tangent
@@ -194,28 +195,28 @@ _MAX_CASES = [
 
 max_pool2d_places = op(
     "max_pool2d_places", cpu=_max_places, gpu=_max_places, backward=None,
-    tangent=zero_tangent,
+    tangent=zero_tangent, batch=in_channels,
     samples=[Sample((shape,), distinct, params) for shape, params in _MAX_CASES],
     doc="Where in its plane each window of max_pool2d has its maximum: int32, row * W + column.",
 )
 
 max_pool2d_pick = op(
     "max_pool2d_pick", **placed(_max_pick), saves={"x": "places"},
-    backward=_max_pick_backward, tangent=first_tangent("max_pool2d_pick"),
+    backward=_max_pick_backward, tangent=first_tangent("max_pool2d_pick"), batch=in_channels,
     samples=None,  # places must be those of windows: tested through max_pool2d
     doc="x (N, C, H, W) at places (N, C, OH, OW): the adjoint of max_pool2d_grad.",
 )
 
 max_pool2d_grad = op(
     "max_pool2d_grad", cpu=_max_unpool_cpu, gpu=_max_unpool_gpu, saves={"g": "places"},
-    backward=_max_unpool_backward, tangent=first_tangent("max_pool2d_grad"),
+    backward=_max_unpool_backward, tangent=first_tangent("max_pool2d_grad"), batch=in_channels,
     samples=None,  # as above
     doc="Zeros (N, C, *size) with g (N, C, OH, OW) added at its places.",
 )
 
 max_pool2d_op = op(
     "max_pool2d", cpu=_max_pool_cpu, gpu=_max_pool_gpu, extras="places", saves={"x": "places"},
-    floating=True, backward=_max_pool_backward, tangent=_max_pool_tangent,
+    floating=True, backward=_max_pool_backward, tangent=_max_pool_tangent, batch=in_channels,
     samples=[Sample((shape,), distinct, params) for shape, params in _MAX_CASES],
     reference=_max_reference,
     doc="The largest element of each window of (N, C, H, W). Parameters: kernel, stride, padding, "

@@ -10,6 +10,7 @@ from gtensor.backend.cuda import cupy
 from gtensor.engine.op import op
 from gtensor.engine.samples import Sample, normal
 from gtensor.ops.arrange.shape import linear_tangent, resized
+from gtensor.ops.build.batching import unchanged
 from gtensor.ops.build.cpu_tiles import computed_in
 from gtensor.ops.build.path_builders import tiles
 from gtensor.ops.pool.mixing import Made, Mixing
@@ -104,7 +105,7 @@ _SAMPLES = [
 
 resample = op(
     "resample", inputs="x", cpu=_resample_cpu, gpu=_resample_gpu, backward=_backward,
-    tangent=linear_tangent("resample"),
+    tangent=linear_tangent("resample"), batch=unchanged,
     samples=_SAMPLES, reference=_reference,
     doc="A sparse matrix times x along one axis. Parameters: axis, matrix (what it is made from), "
         "transposed.",

@@ -340,7 +340,7 @@ def _extreme_tangent(
 def _extreme(name: str, function: np.ufunc) -> Op:
     return op(
         name, cpu=reduction_cpu(name, function), gpu=reduction_gpu(name), saves={"x": "x out"},
-        backward=_extreme_backward, tangent=_extreme_tangent,
+        backward=_extreme_backward, tangent=_extreme_tangent, batch=unchanged,
         samples=reduction_samples(distinct, none=False), reference=torch_reduction(f"a{name}"),
     )
 
@@ -370,7 +370,7 @@ def min(x: Tensor, /, axis: Axis = None, *, keepdims: bool = False) -> Tensor:
 def _logical(name: str, function: np.ufunc) -> Op:
     return op(
         name, cpu=reduction_cpu(name, function, np.dtype(bool)), gpu=reduction_gpu(name),
-        backward=None, tangent=zero_tangent, samples=reduction_samples(below(2)),
+        backward=None, tangent=zero_tangent, batch=unchanged, samples=reduction_samples(below(2)),
         reference=torch_reduction(name, lambda torch, x: x != 0),
         doc=f"Whether {name} of the elements over `axis` are true (not zero; NaN is true).",
     )

@@ -13,6 +13,7 @@ from gtensor.engine.namespaces import recorded
 from gtensor.engine.op import op
 from gtensor.engine.samples import Sample, apart, normal
 from gtensor.engine.tensor import Tensor
+from gtensor.ops.build.batching import trailing, unchanged
 from gtensor.ops.build.cpu_tiles import computed_in, tile_size
 from gtensor.ops.build.fused import fused, kernel_path
 from gtensor.ops.build.path_builders import settled
@@ -203,7 +204,7 @@ def _torch_corrected(name: str) -> Any:
 
 _var = op(
     "var", cpu=_var_cpu, gpu=_var_gpu, floating=True, saves={"x": "x mean"}, extras="mean",
-    backward=_var_backward, tangent=_var_tangent,
+    backward=_var_backward, tangent=_var_tangent, batch=unchanged,
     samples=[*_corrected(0), *_corrected(1.5),
              Sample(((),), normal, {"axis": (), "correction": 0, "keepdims": False})],
     reference=lambda torch, x, axis, correction, keepdims: (
@@ -212,7 +213,7 @@ _var = op(
 
 _std = op(
     "std", cpu=_std_cpu, gpu=_std_gpu, floating=True, saves={"x": "x out mean"}, extras="mean",
-    backward=_std_backward, tangent=_std_tangent,
+    backward=_std_backward, tangent=_std_tangent, batch=unchanged,
     samples=[*_corrected(0), *_corrected(1)], reference=_torch_corrected("std"),
 )
 
@@ -308,7 +309,7 @@ def _logsumexp_grad(
 
 logsumexp_grad = op(
     "logsumexp_grad", cpu=_logsumexp_grad_cpu, gpu=_logsumexp_grad_gpu,
-    backward=None, tangent=None, composed=_logsumexp_grad,
+    backward=None, tangent=None, composed=_logsumexp_grad, batch=trailing,
     samples=None,  # its inputs depend on each other: tested through logsumexp
     doc="g * exp(x - largest) / total: from the output, exp(x - y) would lose the digits that a "
         "large y rounds away.",
@@ -335,7 +336,7 @@ def _logsumexp_tangent(
 _logsumexp = op(
     "logsumexp", cpu=_logsumexp_cpu, gpu=_logsumexp_gpu, floating=True, extras="largest total",
     saves={"x": "x largest total"},
-    backward=_logsumexp_backward, tangent=_logsumexp_tangent,
+    backward=_logsumexp_backward, tangent=_logsumexp_tangent, batch=unchanged,
     samples=reduction_samples(), reference=torch_reduction("logsumexp"),
 )
 

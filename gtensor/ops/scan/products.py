@@ -14,6 +14,7 @@ from gtensor.engine.op import op
 from gtensor.engine.samples import Sample, below, normal
 from gtensor.engine.tensor import Tensor
 from gtensor.ops.arrange.shape import along, clone, resized
+from gtensor.ops.build.batching import trailing, unchanged
 from gtensor.ops.build.cpu_tiles import computed_in, row_tiles
 from gtensor.ops.linalg.matrix_products import conjugated
 from gtensor.ops.reduce.reductions import (
@@ -125,6 +126,7 @@ def _torch_linear_scan(torch: Any, b: Any, c: Any, axis: int, reverse: bool) -> 
 linear_scan = op(
     "linear_scan", cpu=_linear_scan_cpu, gpu=_linear_scan_gpu, complex=True,
     saves={"b": "c", "c": "c out"}, backward=_linear_scan_backward, tangent=_linear_scan_tangent,
+    batch=trailing,
     samples=[Sample((s, resized(s, a, s[a] - 1)), normal, {"axis": a, "reverse": r})
              for s, a in (((7,), -1), ((3, 5), -1), ((4, 3), -2), ((1, 2), -2), ((0, 2), -1))
              for r in (False, True)],
@@ -189,7 +191,7 @@ def _cumulative_prod_tangent(
 _cumulative_prod = op(
     "cumulative_prod", cpu=_cumulative_prod_cpu, gpu=partial(cumulative_gpu, "cumprod", 1),
     complex=True, saves={"x": "x out"},
-    backward=_cumulative_prod_backward, tangent=_cumulative_prod_tangent,
+    backward=_cumulative_prod_backward, tangent=_cumulative_prod_tangent, batch=unchanged,
     samples=samples() + samples(below(2))[:4],
     reference=lambda torch, x, **params: torch_scan(torch, x, "cumprod", **params),
 )
@@ -253,7 +255,7 @@ def _composed_others(x: Tensor, *, axis: int) -> Tensor:
 
 prod_others = op(
     "prod_others", cpu=_prod_others_cpu, gpu=_prod_others_gpu, backward=None, tangent=None,
-    composed=_composed_others,
+    composed=_composed_others, batch=unchanged,
     samples=[Sample((s,), draw, {"axis": a}) for draw in (normal, below(2))
              for s, a in (((7,), -1), ((3, 5), -1), ((3, 5), -2), ((2, 3, 4), -2), ((2, 1), -1),
                           ((0, 3), -1))],
@@ -294,7 +296,7 @@ def _prod_tangent(
 
 _prod = op(
     "prod", cpu=reduction_cpu("prod", np.multiply), gpu=reduction_gpu("prod", widens=True),
-    complex=True, saves={"x": "x"}, backward=_prod_backward, tangent=_prod_tangent,
+    complex=True, saves={"x": "x"}, backward=_prod_backward, tangent=_prod_tangent, batch=unchanged,
     samples=[*reduction_samples(no_axis=False),
              Sample(((2, 4),), below(2), {"axis": (-2, -1), "keepdims": False}),
              Sample(((4, 3),), lambda rng, s: rng.choice([0.0, 1.5, -0.5], s),

@@ -27,6 +27,7 @@ from gtensor.ops.arrange.shape import (
     linear_tangent,
     resized,
 )
+from gtensor.ops.build.batching import unchanged
 from gtensor.ops.build.cpu_tiles import computed_in, row_tiles
 from gtensor.ops.reduce.reductions import accumulator
 from gtensor.settings import settings
@@ -147,6 +148,7 @@ def torch_scan(
 _cumulative_sum = op(
     "cumulative_sum", cpu=_cumulative_sum_cpu, gpu=partial(cumulative_gpu, "cumsum", 0),
     complex=True, backward=_cumulative_sum_backward, tangent=linear_tangent("cumulative_sum"),
+    batch=unchanged,
     samples=samples() + samples(reverse=True),
     reference=lambda torch, x, **params: torch_scan(torch, x, "cumsum", **params),
 )
