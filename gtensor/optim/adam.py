@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from gtensor.ops.updates import optimizer_kernels
-from gtensor.optim.optimizer import Group, Optimizer, Parameters, check_betas
+from gtensor.optim.optimizer import Group, Optimizer, Parameters, check_betas, check_numbers
 
 if TYPE_CHECKING:
     from gtensor.backend.typing import Params
@@ -38,8 +38,7 @@ class Adam(Optimizer):
         """Betas from 0 to below 1, a non-negative epsilon."""
         super().check_options(group)
         check_betas(group["betas"])
-        if not group["eps"] >= 0:
-            raise ValueError(f"eps={group['eps']} given; wanted a number of 0 or more")
+        check_numbers(group, "eps")
 
     def states_of(self, group: Group) -> int:
         """The largest mean square only with AMSGrad."""

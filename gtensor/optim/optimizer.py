@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from math import prod
-from numbers import Number
+from math import inf, prod
+from numbers import Number, Real
 from operator import is_
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar, overload
 
@@ -98,6 +98,9 @@ class Optimizer:
         if isinstance(params, Module):
             raise TypeError(f"{type(self).__name__} was given the module {type(params).__name__}; "
                             "wanted its parameters: pass net.parameters()")
+        if not isinstance(params, Iterable):
+            raise TypeError(f"{type(self).__name__} was given {params!r}; wanted parameters: "
+                            "Tensors, or dicts with 'params'")
         return [params] if isinstance(params, Tensor) else list(params)
 
     def add_param_group(self, param_group: Group) -> None:
@@ -117,8 +120,9 @@ class Optimizer:
     def _group(self, given: Group) -> Group:
         name = type(self).__name__
         if not isinstance(given, dict) or "params" not in given:
-            raise TypeError(f"{name} was given a group {type(given).__name__} without 'params'; "
-                            "wanted all parameters, or all dicts with 'params'")
+            found = "without 'params'" if isinstance(given, dict) else "among the groups"
+            raise TypeError(f"{name} was given a {type(given).__name__} {found}; wanted all "
+                            "parameters, or all dicts with 'params'")
         unknown = given.keys() - self.defaults.keys() - {"params", INITIAL}
         if unknown:
             raise ValueError(f"{name} was given the options {sorted(unknown)}; wanted some of "
@@ -150,10 +154,9 @@ class Optimizer:
     # -- what a subclass says ---------------------------------------------------------------------
 
     def check_options(self, group: Group) -> None:
-        """Raise ValueError for invalid options. A step calls it only if an option has changed."""
-        for name in ("lr", "weight_decay"):
-            if not group[name] >= 0:
-                raise ValueError(f"{name}={group[name]} given; wanted a number of 0 or more")
+        """Raise TypeError or ValueError for invalid options. A step calls it only if an option has
+        changed."""
+        check_numbers(group, "lr", "weight_decay")
 
     def states_of(self, group: Group) -> int:
         """How many of `state_names` a parameter of this group needs."""
@@ -254,6 +257,9 @@ class Optimizer:
     def _check_group(self, group: Group, known: _Known) -> None:
         """Check the options of a group; those that cannot change in place are remembered."""
         known.options = {}
+        if missing := self.defaults.keys() - group.keys():
+            raise ValueError(f"a group of {type(self).__name__} is without the options "
+                             f"{sorted(missing)}; wanted {', '.join(self.defaults)}")
         self.check_options(group)
         known.states = self.states_of(group)
         options = {**group, "params": None}
@@ -287,9 +293,10 @@ class Optimizer:
                     "optimizer after converting the parameters")
         arrays = [a for a in slot.state if not isinstance(a, parameter.device.array_type)]
         if grad.device is not parameter.device or arrays:
-            raise DeviceError("the gradient or the optimizer state of a parameter on "
-                              f"{parameter.device} lies elsewhere; make the optimizer after moving "
-                              "the parameters")
+            found = ("optimizer state on another device" if arrays else
+                     f"a gradient on {grad.device}")
+            raise DeviceError(f"{found} was found for a parameter on {parameter.device}; make the "
+                              "optimizer after moving the parameters")
 
     def _check_captured(self, group: Group, step: int) -> None:
         """Raise RuntimeError if a replay of the step with that number is not the next step."""
@@ -401,10 +408,28 @@ def _plain(options: Params) -> Params:
             for name, value in options.items()}
 
 
+def check_numbers(group: Group, *names: str, least: float = 0.0) -> None:
+    """Raise TypeError or ValueError unless these options are numbers of `least` or more."""
+    wanted = "a number" if least == -inf else f"a number of {least:g} or more"
+    for name in names:
+        value = group[name]
+        if not _is_real(value):
+            raise TypeError(f"{name}={value!r} given; wanted {wanted}")
+        if not least <= value:
+            raise ValueError(f"{name}={value} given; wanted {wanted}")
+
+
 def check_betas(betas: Sequence[float]) -> None:
-    """Raise ValueError unless these are two numbers from 0 to below 1."""
+    """Raise TypeError or ValueError unless these are two numbers from 0 to below 1."""
+    wanted = f"betas={betas!r} given; wanted two numbers from 0 to below 1"
+    if not isinstance(betas, Sequence) or not all(map(_is_real, betas)):
+        raise TypeError(wanted)
     if len(betas) != 2 or any(not 0 <= beta < 1 for beta in betas):
-        raise ValueError(f"betas={betas} given; wanted two numbers from 0 to below 1")
+        raise ValueError(wanted)
+
+
+def _is_real(value: object) -> bool:
+    return isinstance(value, Real) and not isinstance(value, bool)
 
 
 def _fixed(value: object) -> bool:

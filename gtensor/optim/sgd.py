@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from math import inf
 from typing import TYPE_CHECKING
 
 from gtensor.ops.updates import optimizer_kernels
-from gtensor.optim.optimizer import Group, Optimizer, Parameters
+from gtensor.optim.optimizer import Group, Optimizer, Parameters, check_numbers
 
 if TYPE_CHECKING:
     from gtensor.backend.typing import Params
@@ -31,8 +32,8 @@ class SGD(Optimizer):
     def check_options(self, group: Group) -> None:
         """As in PyTorch, Nesterov's momentum goes undamped."""
         super().check_options(group)
-        if not group["momentum"] >= 0:
-            raise ValueError(f"momentum={group['momentum']} given; wanted a number of 0 or more")
+        check_numbers(group, "momentum")
+        check_numbers(group, "dampening", least=-inf)
         if group["nesterov"] and (group["momentum"] <= 0 or group["dampening"] != 0):
             raise ValueError(f"nesterov with momentum={group['momentum']} and "
                              f"dampening={group['dampening']} given; wanted momentum above 0 and "
