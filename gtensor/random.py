@@ -18,8 +18,8 @@ import numpy as np
 
 from gtensor.array.creation import DEFAULT_FLOAT, tensor
 from gtensor.backend import Device, element_type
+from gtensor.engine.levels import vectorizing
 from gtensor.engine.tensor import Tensor, is_floating
-from gtensor.engine.transforms.batched import drawn, vectorizing
 from gtensor.system.fork_safety import free_at_forks
 
 if TYPE_CHECKING:
@@ -183,12 +183,20 @@ def uniform(
         generator().uniform(low, high, shape), wanted, device))
 
 
+def _of_examples(
+    name: str, shape: tuple[int, ...], draw: Callable[[tuple[int, ...]], Tensor]
+) -> Tensor:
+    from gtensor.engine.transforms.batched import drawn
+
+    return drawn(name, shape, draw)
+
+
 def _drawn(
     name: str, shape: Shape, requires_grad: bool, draw: Callable[[tuple[int, ...]], Tensor]
 ) -> Tensor:
     """`draw(shape)`; within `vmap` as its `randomness` says."""
     wanted = (index(shape),) if isinstance(shape, SupportsIndex) else tuple(map(index, shape))
-    found = drawn(name, wanted, draw) if vectorizing() else draw(wanted)
+    found = _of_examples(name, wanted, draw) if vectorizing() else draw(wanted)
     return found.requires_grad_() if requires_grad else found
 
 

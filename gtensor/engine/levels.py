@@ -111,6 +111,7 @@ class Level:
     """
 
     name = ""  # of the transform, for messages
+    randomness = ""  # of a `vmap`: "error", "different" or "same"
 
     def __init__(self) -> None:
         self.depth = len(STATE.levels) + 1
@@ -274,6 +275,11 @@ def running(level: L) -> Iterator[L]:
     finally:
         level.alive = False
         STATE.levels = before
+
+
+def vectorizing() -> bool:
+    """Whether a `vmap` is running in this thread."""
+    return any(level.randomness for level in STATE.levels)
 
 
 def lifted(x: Tensor) -> Tensor:

@@ -162,18 +162,13 @@ class _ExamplesStep(StackedStep):
         return _batched(self.level, wrap(array, node.device), True)
 
 
-def vectorizing() -> bool:
-    """Whether a `vmap` is running in this thread."""
-    return any(isinstance(level, Vectorized) for level in STATE.levels)
-
-
 def drawn(name: str, shape: tuple[int, ...], draw: Callable[[tuple[int, ...]], Tensor]) -> Tensor:
     """`draw(shape)`, random values, as the running `vmap`s with their `randomness` want them.
 
     "different" gives every example values of its own, "same" gives all of them one draw. Raises
     LevelError, which names the op, within a `vmap` whose randomness is "error".
     """
-    levels = [level for level in STATE.levels if isinstance(level, Vectorized)]
+    levels: Any = [level for level in STATE.levels if level.randomness]
     if any(level.randomness == "error" for level in levels):
         raise LevelError(f"{name} was to draw random values within vmap(); wanted vmap(..., "
                          "randomness='different') for values per example, or 'same' for one draw")

@@ -15,11 +15,11 @@ import numpy as np
 from gtensor.array.creation import ones
 from gtensor.backend import Device, host
 from gtensor.backend.kernels import elementwise
+from gtensor.engine.levels import vectorizing
 from gtensor.engine.namespaces import recorded
 from gtensor.engine.op import op
 from gtensor.engine.samples import unary
 from gtensor.engine.tensor import Tensor
-from gtensor.engine.transforms.batched import drawn, vectorizing
 from gtensor.ops.build.arguments import refuse_unsupported
 from gtensor.ops.build.batching import Inputs, Mapped
 from gtensor.ops.build.cpu_tiles import computed_in, masked
@@ -219,6 +219,8 @@ def dropout(
     if not training or p == 0.0:
         return input
     if seed is None and vectorizing():
+        from gtensor.engine.transforms.batched import drawn
+
         return _scaled(recorded, input, drawn("dropout", input.shape, lambda shape: dropout_op(
             ones(shape, dtype=input.dtype, device=input.device), p=float(p),
             seed=fresh_seed(input.device, "dropout"))))

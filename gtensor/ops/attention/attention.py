@@ -15,11 +15,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from gtensor.engine.levels import vectorizing
 from gtensor.engine.namespaces import recorded
 from gtensor.engine.op import op
 from gtensor.engine.samples import Sample, boolean, normal
 from gtensor.engine.tensor import Tensor, wrap
-from gtensor.engine.transforms.batched import vectorizing
 from gtensor.ops.activations.dropout import check_probability, dropout, dropout_op, fresh_seed
 from gtensor.ops.arrange.shape import reshape
 from gtensor.ops.attention.blocks import attention_grad_path, attention_path

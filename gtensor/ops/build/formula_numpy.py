@@ -485,8 +485,7 @@ def _large(
     buffers += [*np.empty((program.conditions, size), np.bool_)]
     filled = [_full(float(value), program.dtype, size) for value in constants]
     flat, places = [a.reshape(-1) for a in arrays], out.reshape(-1)
-    for start in range(0, places.size, size):
-        tile = slice(start, start + size)
+    for tile in whole_tiles(places.shape):
         place = places[tile]
         if place.size < size:
             buffers, filled = ([b[:place.size] for b in some] for some in (buffers, filled))
