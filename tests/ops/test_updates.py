@@ -71,11 +71,10 @@ def test_planted_fault_an_input_overwritten_before_it_is_read_is_found() -> None
     def function(ns: Any, p: Any, g: Any, m: Any, v: Any, *, rate: float) -> Any:
         return p * g, p + m, m * v
 
-    test_values_overwrite_inputs_that_were_read.hypothesis.inner_test(  # type: ignore[attr-defined]
-        function, "whole")
+    check = test_values_overwrite_inputs_that_were_read.hypothesis.inner_test  # type: ignore
+    check(function, "whole")
     with patch.object(Text, "_output", early), pytest.raises(AssertionError):
-        test_values_overwrite_inputs_that_were_read.hypothesis.inner_test(  # type: ignore[attr-defined]
-            function, "whole")
+        check(function, "whole")
 
 
 @pytest.mark.parametrize(("function", "message"), [

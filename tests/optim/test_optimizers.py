@@ -192,6 +192,14 @@ def test_a_gradient_that_does_not_fit_changes_nothing():
     (lambda w: gt.optim.AdamW([w], betas=(1.0, 0.9)), "betas"),
     (lambda w: gt.optim.Lion([w], betas=(0.9, 1.0)), "betas"),
     (lambda w: gt.optim.AdamW([{"params": [w], "speed": 1}]), "speed"),
+    (lambda w: gt.optim.SGD(None), "SGD was given None; wanted parameters"),
+    (lambda w: gt.optim.SGD([{"params": [w]}, w]), "a Tensor among the groups; wanted"),
+    (lambda w: gt.optim.SGD([w], lr="0.1"), "lr='0.1' given; wanted a number of 0 or more"),
+    (lambda w: gt.optim.SGD([w], weight_decay=float("nan")), "weight_decay=nan given; wanted"),
+    (lambda w: gt.optim.SGD([w], momentum=0.9, dampening=None), "dampening=None given; wanted"),
+    (lambda w: gt.optim.Adam([w], betas=0.9), "betas=0.9 given; wanted two numbers"),
+    (lambda w: gt.optim.Adam([w], betas=("a", 0.9)), "betas=.*wanted two numbers"),
+    (lambda w: gt.optim.Adam([w], eps=None), "eps=None given; wanted"),
 ])
 def test_bad_arguments_are_named(make, message):
     with pytest.raises((ValueError, TypeError), match=message):

@@ -1,9 +1,9 @@
 """The updates of the optimizers: one pass over a parameter, its gradient and its state, in place.
 
 An update is the path of an optimizer and works on raw arrays: `engine.in_place.write` calls it and
-increases the parameter's version. On the CPU they work in tiles, with buffers of a tile's size; on
-CUDA each is one elementwise kernel. State may be of a half dtype; the arithmetic is then done in
-float32. Formulas and their order are PyTorch's; Lion's are its paper's.
+increases the parameter's version. Both paths follow from a formula (`ops.build.updates`): tiles on
+the CPU, one elementwise kernel on CUDA. State may be of a half dtype; the arithmetic is then done
+in float32. Formulas and their order are PyTorch's; Lion's are its paper's.
 
 After the optimizers come other passes over all parameters or gradients in place: the moving average
 of the weights, and clipping.
