@@ -74,7 +74,7 @@ def _scatter_gpu(
 ) -> Array:
     xp, columns = cupy(), g.shape[-1]
     total = xp.zeros((rows, columns), computed_in(g.dtype))  # atomics on half types are slow
-    flat = g.reshape(-1, columns).astype(total.dtype, copy=False)
+    flat = g.reshape(indices.size, columns).astype(total.dtype, copy=False)  # columns may be 0
     if padding_idx is not None:
         flat = flat * (indices.reshape(-1, 1) != padding_idx)
     xp.add.at(total, indices.reshape(-1), flat)
