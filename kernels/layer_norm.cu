@@ -47,30 +47,32 @@ __global__ void layer_norm_forward(const T *x, const T *weight, const T *bias, T
 }
 
 // dx = rstd * (h - mean(h) - xhat * mean(h * xhat))
-// with h = g * weight and xhat = (x - mean) * rstd; without mean(h) where mean is NULL.
+// with h = g * weight and xhat = (x - mean) * rstd; without mean(h) where mean is NULL. x, mean and
+// rstd have `shared` rows, for the first rows of g, for as many behind them, and so on.
 template <typename T>
 __global__ void layer_norm_backward(const T *g, const T *x, const T *weight,
                                     const gt_float<T> *mean, const gt_float<T> *rstd, T *dx,
-                                    gt_index rows, gt_index columns) {
+                                    gt_index rows, gt_index columns, gt_index shared) {
   typedef gt_float<T> F;
   __shared__ F cells[GT_BLOCK];
   for (gt_index row = blockIdx.x; row < rows; row += gridDim.x) {
-    const F average = mean ? mean[row] : F(0);
-    const F inverse = rstd[row];
+    const gt_index own = row % shared;
+    const F average = mean ? mean[own] : F(0);
+    const F inverse = rstd[own];
     F sum = 0;
     F dot = 0;
     for (gt_index column = threadIdx.x; column < columns; column += blockDim.x) {
       const gt_index at = row * columns + column;
       const F h = weight ? gt_up(g[at]) * gt_up(weight[column]) : gt_up(g[at]);
       sum += h;
-      dot += h * ((gt_up(x[at]) - average) * inverse);
+      dot += h * ((gt_up(x[own * columns + column]) - average) * inverse);
     }
     sum = mean ? gt_block_reduce(sum, cells, gt_sum()) / F(columns) : F(0);
     dot = gt_block_reduce(dot, cells, gt_sum()) / F(columns);
     for (gt_index column = threadIdx.x; column < columns; column += blockDim.x) {
       const gt_index at = row * columns + column;
       const F h = weight ? gt_up(g[at]) * gt_up(weight[column]) : gt_up(g[at]);
-      const F xhat = (gt_up(x[at]) - average) * inverse;
+      const F xhat = (gt_up(x[own * columns + column]) - average) * inverse;
       dx[at] = gt_down<T>(inverse * (h - sum - xhat * dot));
     }
   }

@@ -56,18 +56,21 @@ __global__ void max_pool2d_forward(const T *x, T *y, int *argmax, gt_index plane
   }
 }
 
+// argmax has `shared` planes, for the first planes of g, for as many behind them, and so on.
 template <typename T>
 __global__ void max_pool2d_backward(const T *g, const int *argmax, T *dx, gt_index planes,
                                     gt_index h, gt_index w, gt_index kernel_h, gt_index kernel_w,
                                     gt_index out_h, gt_index out_w, gt_index step_h,
                                     gt_index step_w, gt_index pad_h, gt_index pad_w,
-                                    gt_index dilation_h, gt_index dilation_w, gt_index accumulate) {
+                                    gt_index dilation_h, gt_index dilation_w, gt_index accumulate,
+                                    gt_index shared) {
   typedef gt_float<T> F;
   const gt_index elements = planes * h * w;
   for (gt_index at = gt_thread(); at < elements; at += gt_threads()) {
     const gt_index column = at % w;
     const gt_index row = at / w % h;
     const gt_index plane = at / w / h;
+    const int *places = argmax + plane % shared * out_h * out_w;
     const gt_index end_h = gt_end_window(row, step_h, pad_h, out_h);
     const gt_index end_w = gt_end_window(column, step_w, pad_w, out_w);
     F sum = accumulate ? gt_up(dx[at]) : F(0);
@@ -75,8 +78,8 @@ __global__ void max_pool2d_backward(const T *g, const int *argmax, T *dx, gt_ind
     const gt_index start_w = gt_first_window(column, kernel_w, step_w, pad_w, dilation_w);
     for (gt_index oh = start_h; oh < end_h; ++oh) {
       for (gt_index ow = start_w; ow < end_w; ++ow) {
-        const gt_index from = (plane * out_h + oh) * out_w + ow;
-        if (argmax[from] == row * w + column) sum += gt_up(g[from]);
+        const gt_index from = oh * out_w + ow;
+        if (places[from] == row * w + column) sum += gt_up(g[plane * out_h * out_w + from]);
       }
     }
     dx[at] = gt_down<T>(sum);

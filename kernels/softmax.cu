@@ -53,39 +53,42 @@ __global__ void log_softmax_forward(const T *x, T *y, gt_index rows, gt_index co
   }
 }
 
-// dx = y * (g - sum(g * y)), from the output y.
+// dx = y * (g - sum(g * y)), from the output y. y has `shared` rows, for the first rows of g, for as
+// many behind them, and so on.
 template <typename T>
-__global__ void softmax_backward(const T *g, const T *y, T *dx, gt_index rows, gt_index columns) {
+__global__ void softmax_backward(const T *g, const T *y, T *dx, gt_index rows, gt_index columns,
+                                 gt_index shared) {
   typedef gt_float<T> F;
   __shared__ F cells[GT_BLOCK];
   for (gt_index row = blockIdx.x; row < rows; row += gridDim.x) {
+    const T *own = y + row % shared * columns;
     F dot = 0;
     for (gt_index column = threadIdx.x; column < columns; column += blockDim.x) {
-      const gt_index at = row * columns + column;
-      dot += gt_up(g[at]) * gt_up(y[at]);
+      dot += gt_up(g[row * columns + column]) * gt_up(own[column]);
     }
     dot = gt_block_reduce(dot, cells, gt_sum());
     for (gt_index column = threadIdx.x; column < columns; column += blockDim.x) {
       const gt_index at = row * columns + column;
-      dx[at] = gt_down<T>(gt_up(y[at]) * (gt_up(g[at]) - dot));
+      dx[at] = gt_down<T>(gt_up(own[column]) * (gt_up(g[at]) - dot));
     }
   }
 }
 
-// dx = g - exp(y) * sum(g), from the output y.
+// dx = g - exp(y) * sum(g), from the output y; `shared` as above.
 template <typename T>
 __global__ void log_softmax_backward(const T *g, const T *y, T *dx, gt_index rows,
-                                     gt_index columns) {
+                                     gt_index columns, gt_index shared) {
   typedef gt_float<T> F;
   __shared__ F cells[GT_BLOCK];
   for (gt_index row = blockIdx.x; row < rows; row += gridDim.x) {
+    const T *own = y + row % shared * columns;
     F sum = 0;
     for (gt_index column = threadIdx.x; column < columns; column += blockDim.x)
       sum += gt_up(g[row * columns + column]);
     sum = gt_block_reduce(sum, cells, gt_sum());
     for (gt_index column = threadIdx.x; column < columns; column += blockDim.x) {
       const gt_index at = row * columns + column;
-      dx[at] = gt_down<T>(gt_up(g[at]) - exp(gt_up(y[at])) * sum);
+      dx[at] = gt_down<T>(gt_up(g[at]) - exp(gt_up(own[column])) * sum);
     }
   }
 }

@@ -46,12 +46,23 @@ def mlp() -> Callable[[gt.Tensor], gt.Tensor]:
     def run(x: gt.Tensor) -> gt.Tensor:
         for i in range(0, 6, 2):
             x = gt.tanh(gt.nn.functional.linear(x, *weights[i:i + 2]))
-        return x.mean(-1)
+        return gt.nn.functional.softmax(gt.nn.functional.layer_norm(x, (8,)), -1).mean(-1)
 
     return run
 
 
-@pytest.mark.parametrize("make", [lambda: chain, mlp], ids=["chain", "mlp"])
+def convolution() -> Callable[[gt.Tensor], gt.Tensor]:
+    weight = gt.asarray(np.ones((3, 1, 3, 3), np.float32))
+
+    def run(x: gt.Tensor) -> gt.Tensor:
+        y = gt.nn.functional.conv2d(x.reshape(2, 1, 2, 2), weight, padding=1)  # two images
+        return gt.nn.functional.max_pool2d(gt.nn.functional.relu(y), 2)
+
+    return run
+
+
+@pytest.mark.parametrize("make", [lambda: chain, mlp, convolution],
+                         ids=["chain", "mlp", "convolution"])
 def test_n_shadows_take_the_launches_of_one(make: Callable[[], Any]) -> None:
     function = make()
     x = gt.asarray(np.ones(8, np.float32))

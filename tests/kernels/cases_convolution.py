@@ -132,8 +132,12 @@ def _max_pool(window: Window, nan: bool = False) -> Case:
         wanted.backward(exact(g))
         dx = unwritten(window.shape, dtype)
         executor.raw("pool.cu", "max_pool2d_backward", dtype, *flat_launch(dx.size),
-                     [g, argmax, dx, *geometry, 0])
+                     [g, argmax, dx, *geometry, 0, planes])
         assert_close(dx, leaf.grad, dtype)
+        twice = unwritten((2, *window.shape), dtype)  # the second planes find the same maxima
+        executor.raw("pool.cu", "max_pool2d_backward", dtype, *flat_launch(twice.size),
+                     [np.stack([g, -g]), argmax, twice, 2 * planes, *geometry[1:], 0, planes])
+        assert_equal(twice, exact(np.stack([dx, -dx])))
 
     return Case(f"max_pool-{window.name}" + ("-nan" if nan else ""), check)
 

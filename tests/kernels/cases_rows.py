@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import torch
 import torch.nn.functional as F
-from kernel_cases import Case, assert_close, compute, exact, normal, unwritten
+from kernel_cases import Case, assert_close, assert_equal, compute, exact, normal, unwritten
 
 from gtensor.backend.kernels import NULL, column_launch, flat_launch, row_launch
 
@@ -35,11 +35,15 @@ def _softmax(kind: str, shape: tuple[int, int], block: int = 256, in_place: bool
         g = normal(rng, shape, dtype)
         wanted.backward(exact(g))
         dx = g if in_place else unwritten(shape, dtype)
-        executor.raw(
-            "softmax.cu", f"{kind}_backward", dtype, grid, (block,), [g, y, dx, rows, columns]
-        )
+        executor.raw("softmax.cu", f"{kind}_backward", dtype, grid, (block,),
+                     [g, y, dx, rows, columns, rows])
         # y was rounded; sums over a row of it carry that along.
         assert_close(dx, leaf.grad, dtype, factor=8.0)
+        if not in_place:
+            twice = unwritten((2, *shape), dtype)  # the second rows of g belong to the same y
+            executor.raw("softmax.cu", f"{kind}_backward", dtype, row_launch(2 * rows)[0], (block,),
+                         [np.stack([g, -g]), y, twice, 2 * rows, columns, rows])
+            assert_equal(twice, exact(np.stack([dx, -dx])))
 
     more = [f"block{block}"] if block != 256 else []
     return Case(_name(kind, shape, *more, *(["inplace"] if in_place else [])), check)
@@ -163,8 +167,13 @@ def _layer_norm(
             assert_close(dbias, leaves[1].grad, dtype, factor=4.0)
         dx = g if in_place else unwritten(shape, dtype)
         executor.raw(file, "layer_norm_backward", dtype, row_launch(rows)[0], (block,),
-                     [g, x, weight, mean, rstd, dx, rows, columns])
+                     [g, x, weight, mean, rstd, dx, rows, columns, rows])
         assert_close(dx, leaf.grad, dtype, factor=8.0)
+        if not in_place:
+            twice = unwritten((2, *shape), dtype)  # the second rows of g belong to the same x
+            executor.raw(file, "layer_norm_backward", dtype, row_launch(2 * rows)[0], (block,),
+                         [np.stack([g, -g]), x, weight, mean, rstd, twice, 2 * rows, columns, rows])
+            assert_equal(twice, exact(np.stack([dx, -dx])))
 
     more = ["affine" if affine else "plain", *(["inplace"] if in_place else [])]
     return Case(_name("layer_norm" if centred else "rms_norm", shape, *more), check)

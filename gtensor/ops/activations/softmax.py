@@ -26,6 +26,7 @@ from gtensor.ops.build.cpu_tiles import (
     row_tile_size,
     row_tiles,
 )
+from gtensor.ops.build.path_builders import once
 
 if TYPE_CHECKING:
     from gtensor.backend.typing import Array, CudaArray, DTypeLike, Params, Path
@@ -157,14 +158,16 @@ def _rows_path(kernel: Raw) -> Path:
     def path(*arrays: Array, axis: int, out: Array | None = None) -> Array:
         xp = cupy()
         x = arrays[0]
-        inputs = [xp.ascontiguousarray(xp.moveaxis(a, axis, -1)) for a in arrays]
-        shape = inputs[0].shape
+        first, *others = [xp.moveaxis(a, axis, -1) for a in arrays]
+        inputs = [xp.ascontiguousarray(a) for a in (first, *map(once, others))]
+        shape = first.shape
         direct = out is not None and axis == -1 and out.flags.c_contiguous
         result: CudaArray = out if direct else xp.empty(shape, x.dtype)
         columns = shape[-1]
         rows = x.size // columns if columns else 0
         grid, block = row_launch(rows)
-        kernel[x.dtype](grid, block, (*inputs, result, rows, columns))
+        shared = [a.size // columns for a in inputs[1:]] if columns else []
+        kernel[x.dtype](grid, block, (*inputs, result, rows, columns, *shared))
         if direct:
             return result
         moved = xp.moveaxis(result, -1, axis)

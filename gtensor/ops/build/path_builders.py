@@ -207,6 +207,11 @@ def on_gpu(path: Path) -> Path:
     return run
 
 
+def once(a: Array) -> Array:
+    """What an array repeats along its first axis, one of it: for kernels, which count modulo."""
+    return a[:1] if a.ndim > 1 and a.shape[0] > 1 and a.strides[0] == 0 else a
+
+
 def settled(result: Array, out: Array | None) -> Array:
     """A path's result: `value`, or `out` with the value in it, if given."""
     if out is None:

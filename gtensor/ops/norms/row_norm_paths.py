@@ -17,7 +17,7 @@ from gtensor.backend import Scratch, host
 from gtensor.backend.cuda import cupy
 from gtensor.backend.kernels import NULL, column_launch, raw, row_launch
 from gtensor.ops.build.cpu_tiles import SMALL, broadcast_directly, computed_in, row_sums
-from gtensor.ops.build.path_builders import settled, tiles
+from gtensor.ops.build.path_builders import once, settled, tiles
 from gtensor.settings import settings
 
 if TYPE_CHECKING:
@@ -262,9 +262,11 @@ def dx_gpu(
     dx = out if out is not None and out.flags.c_contiguous else xp.empty(x.shape, x.dtype)
     rows, columns = _counts(x, dims)
     grid, block = row_launch(rows)
+    if once(x) is not x and rstd.ndim and rstd.strides[0] == 0:  # the same for all examples
+        x, mean, rstd = x[:1], None if mean is None else mean[:1], rstd[:1]
     _BACKWARD[x.dtype](grid, block, (
         _dense(g, x.dtype), _dense(x, x.dtype), _dense(weight, x.dtype), _dense(mean, work),
-        _dense(rstd, work), dx, rows, columns))
+        _dense(rstd, work), dx, rows, columns, rstd.size))
     if out is None or dx is out:
         return dx
     out[...] = dx

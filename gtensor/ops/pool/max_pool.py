@@ -15,7 +15,7 @@ from gtensor.engine.tensor import Tensor
 from gtensor.ops.arrange.shape import first_tangent
 from gtensor.ops.build.batching import in_channels
 from gtensor.ops.build.cpu_tiles import computed_in, masked
-from gtensor.ops.build.path_builders import placed, settled
+from gtensor.ops.build.path_builders import once, placed, settled
 from gtensor.ops.build.pointwise import zero_tangent
 from gtensor.ops.conv.convolution import on_images
 from gtensor.ops.conv.paths import Pair
@@ -149,12 +149,13 @@ def _max_unpool_gpu(
     **params: Any,
 ) -> Array:
     w = windows(size, **params)
-    places = cupy().ascontiguousarray(places)
+    places = cupy().ascontiguousarray(once(places))
+    shared = places.shape[0] * places.shape[1]
 
     def launch(g: Array, result: Array, accumulate: int) -> None:
         grid, block = flat_launch(result.size)
         _BACKWARD[g.dtype](grid, block, (
-            g, places, result, *sizes(g.shape[0] * g.shape[1], w), *w.dilation, accumulate))
+            g, places, result, *sizes(g.shape[0] * g.shape[1], w), *w.dilation, accumulate, shared))
 
     return adjoint_gpu(launch, g, size, out, beta)
 
