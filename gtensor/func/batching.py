@@ -5,19 +5,24 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from threading import get_ident
-from typing import Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from gtensor import memory
 from gtensor.backend import Device
+from gtensor.engine.errors import LevelError
 from gtensor.engine.levels import running
 from gtensor.engine.namespaces import recorded
 from gtensor.engine.tensor import Tensor
 from gtensor.engine.transforms.batched import Vectorized
 from gtensor.func.trees import Tree, at_leaves, leaves, rebuilt
-from gtensor.ops.arrange.joining import concat
+from gtensor.ops.arrange.joining import concat, stack
 from gtensor.random import repetition
 from gtensor.settings import settings
 from gtensor.system.bus import MemoryEvent, listen
+
+if TYPE_CHECKING:
+    from gtensor.backend.typing import Params, Path
+    from gtensor.engine.typing import Namespace
 
 Randomness = Literal["error", "different", "same"]
 T = TypeVar("T")
@@ -31,6 +36,7 @@ def vmap(
     randomness: Randomness = "error",
     *,
     chunk_size: ChunkSize = None,
+    fallback: Literal["loop"] | None = None,
 ) -> Callable[..., Any]:
     """A function that runs `function`, written for one example, once for a batch of them.
 
@@ -50,6 +56,8 @@ def vmap(
         chunk_size: run at most so many examples at a time. "auto" runs one example and then two,
             and fits the chunks into half of the free bytes: of the limit of the device's arena, or
             of its memory; on the CPU without a limit of GTENSOR_CHUNK_BYTES.
+        fallback: "loop" runs an op without a batch rule (gtensor's own have one) for one example
+            after the other; by default it is refused.
 
     Raises ValueError for axes that do not fit the arguments, TypeError for results that are not
     tensors, LevelError for an op without a batch rule.
@@ -60,6 +68,9 @@ def vmap(
         raise ValueError(f"vmap() was given randomness {randomness!r}; wanted 'error', 'different' "
                          "or 'same'")
     check_chunk_size("vmap()", chunk_size)
+    if fallback not in (None, "loop"):
+        raise ValueError(f"vmap() was given fallback {fallback!r}; wanted None or 'loop'")
+    rule = None if fallback is None else _looped
     for path, axis in leaves(out_axes, "out_axes"):
         if axis is not None and (not isinstance(axis, int) or isinstance(axis, bool)):
             raise TypeError(f"vmap() was given {path} {axis!r}; wanted an integer or None")
@@ -68,7 +79,7 @@ def vmap(
         batch = _Batch(args, in_axes)
 
         def run(start: int, stop: int) -> tuple[Tree, list[tuple[Any, int | None]]]:
-            with running(Vectorized(stop - start, randomness)) as level:
+            with running(Vectorized(stop - start, randomness, rule)) as level:
                 found = function(*batch.examples(level, start, stop), **kwargs)
                 axes = at_leaves(found, out_axes, "out_axes")
                 return found, [_out(level, path, y, axis) for (path, y), axis in zip(
@@ -85,6 +96,21 @@ def vmap(
             for i, (_, axis) in enumerate(parts[0][1])])
 
     return vectorized
+
+
+def _looped(
+    ns: Namespace, run: Path, inputs: Sequence[Any], mapped: Sequence[bool], params: Params
+) -> Any:
+    """The batch rule of an op without one: it runs for one example after the other."""
+    size = next(x.shape[0] for x, m in zip(inputs, mapped, strict=True) if m)
+    if not size:
+        raise LevelError("an op without a batch rule was to run for no examples, which do not tell "
+                         "the shape of its result; wanted at least one")
+    each = [run(*[x[i] if m else x for x, m in zip(inputs, mapped, strict=True)], **params)
+            for i in range(size)]
+    if isinstance(each[0], tuple):
+        return tuple([stack(list(parts)) for parts in zip(*each, strict=True)])
+    return stack(each)
 
 
 def check_chunk_size(name: str, chunk_size: object) -> None:

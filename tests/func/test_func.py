@@ -16,6 +16,7 @@ import torch
 import gtensor as gt
 from gtensor import nn
 from gtensor.engine.context import STATE
+from gtensor.engine.op import registry
 from gtensor.func import batching, trees
 from gtensor.settings import settings
 
@@ -508,3 +509,27 @@ def test_planted_faults_are_noticed(monkeypatch: pytest.MonkeyPatch) -> None:
         plant.setattr(batching, "_fitting", lambda peaks, device: 64)
         with pytest.raises(AssertionError):
             test_automatic_chunks_fit_into_half_of_the_free_bytes()
+
+
+def test_an_op_without_a_batch_rule_loops_on_request() -> None:
+    def rule(ns: Any, step: Any, g: Any) -> None:
+        if step.needs(0):
+            step.give(0, ns.multiply(g, step.saved[0]))
+        if step.needs(1):
+            step.give(1, ns.multiply(g, step.params["by"]))
+
+    own = gt.op("own_loop", cpu=lambda x, y, *, by, out=None: x ** 2 / 2 + by * y, gpu=None,
+                saves={"x": "x"}, samples=None, backward=rule, tangent=None)
+    try:
+        x, y = random(3, 4), random(4)
+        with pytest.raises(gt.LevelError, match="own_loop has no batch rule.*fallback='loop'"):
+            gt.vmap(lambda x: own(x, y, by=2.0))(x)
+        looped = gt.vmap(lambda x: own(x, y, by=2.0), fallback="loop")
+        close(looped(x), x * x / 2 + 2 * y)
+        close(gt.vmap(gt.grad(lambda x: own(x, y, by=2.0).sum()), fallback="loop")(x), x)
+        with pytest.raises(gt.LevelError, match="to run for no examples"):
+            looped(x[:0])
+        with pytest.raises(ValueError, match="fallback 'each'; wanted None or 'loop'"):
+            gt.vmap(own, fallback="each")
+    finally:
+        del registry["own_loop"]

@@ -17,7 +17,7 @@ from gtensor.engine.storage import BORROWED
 from gtensor.engine.tensor import Tensor, wrap
 
 if TYPE_CHECKING:
-    from gtensor.backend.typing import Params
+    from gtensor.backend.typing import Params, Path
     from gtensor.engine.op import Op
     from gtensor.engine.tape import Node, Record
 
@@ -57,14 +57,15 @@ class Vectorized(Level):
     name = "vmap"
     recorded_below = False  # whether a tape below is in use
 
-    def __init__(self, size: int, randomness: str) -> None:
+    def __init__(self, size: int, randomness: str, fallback: Path | None = None) -> None:
         super().__init__()
         self.size = size  # the number of examples
         self.randomness = randomness  # "error", "different" or "same": see `drawn`
+        self.fallback = fallback  # the rule of ops without one
 
     def step(self, wanted: set[Node] | None) -> Step[Any]:
         """Raw stacks where nothing is recorded below, else recorded ops."""
-        if self.depth > 1 or self.recorded_below:
+        if self.depth > 1 or self.recorded_below or self.fallback is not None:
             return super().step(wanted)
         return _ExamplesStep(self, wanted)
 
@@ -99,16 +100,17 @@ class Vectorized(Level):
         if op.batch is None and op.composed is not None:
             composed: Any = op.composed(*inputs, **params)
             return composed, ()
-        if op.batch is None:
-            raise LevelError(f"{op.name} has no batch rule, which vmap() needs; call it outside "
-                             "of vmap(), or loop over the examples")
+        rule = op.batch or self.fallback
+        if rule is None:
+            raise LevelError(f"{op.name} has no batch rule, which vmap() needs; give it one, or "
+                             "run it for each example with vmap(..., fallback='loop')")
         if not op.extra_names:
-            made: Any = op.batch(recorded, op.call, values, mapped, params)
+            made: Any = rule(recorded, op.call, values, mapped, params)
             if type(made) is tuple:  # the gradients of several inputs
                 made = tuple([None if y is None else _batched(self, y, True) for y in made])
                 return made, ()
             return _batched(self, made, True), ()
-        out, *found = op.batch(recorded, partial(_with_extras, op), values, mapped, params)
+        out, *found = rule(recorded, partial(_with_extras, op), values, mapped, params)
         return _batched(self, out, True), tuple(_batched(self, e, True) for e in found)
 
 
