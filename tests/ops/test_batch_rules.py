@@ -27,7 +27,7 @@ from gtensor.testing.compare import CheckError, close
 from .test_definitions import NAMES, THROUGH
 
 CPU = get_device("cpu")
-EXAMPLES = 3
+EXAMPLES = 7
 EQUAL = 1e-10  # of each element, and of the largest
 
 # Ops whose rule refuses, by name: the size of their output depends on the values.
