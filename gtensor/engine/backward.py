@@ -66,13 +66,16 @@ def gradients(
     for output, grad in zip(outputs, grad_outputs, strict=True):
         node = root_node(output, "grad()")
         seeds.append((node, _seed(output, node, grad, batched)))
-    records, _ = _reached([node for node, _ in seeds])
+    records, leaves = _reached([node for node, _ in seeds])
     wanted = _leading_to(set(targets), records)
+    some = not wanted.issuperset(leaves) or not wanted.issuperset(records)
     for record in records:  # checked last: another thread may be consuming them
         if record.state == CONSUMED:  # its parents are cleared, so a path to a target may be lost
             raise GradientError(_refusal(record))
-    records = [r for r in records if r in wanted]
+    if some:
+        records = [r for r in records if r in wanted]
     step = _step(seeds[0][0], wanted, create_graph, batched)
+    step.prunes = some
     return _walk(seeds, records, targets, step, create_graph, keep)
 
 

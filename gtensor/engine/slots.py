@@ -68,6 +68,7 @@ class Step(Generic[V]):
         self.slots: dict[Node, Any] = {}
         self.remade: Remade = {}  # recomputed values of checkpointed regions, not yet used
         self.wanted = wanted  # None: all reached nodes
+        self.prunes = wanted is not None  # whether inputs may lead to no target
         self.told = bool(bus.gradients)
 
     @property
@@ -95,8 +96,9 @@ class Step(Generic[V]):
         with record.device.running(record.stream):
             return saved.made(self.remade)
 
-    def _prune(self, wanted: set[Node]) -> None:
+    def _prune(self) -> None:
         """Drop the inputs that lead to no target."""
+        wanted: Any = self.wanted
         self.parents = tuple([p if p in wanted else None for p in self.parents])
         self.mask, bit = 0, 1
         for p in self.parents:
@@ -169,8 +171,8 @@ class RawStep(Step["Array"]):
             self.ns = self.namespaces[record.device.type]
         self.parents = record.parents
         self.mask = record.mask
-        if self.wanted is not None:
-            self._prune(self.wanted)
+        if self.prunes:
+            self._prune()
         saved: Any = record.saved
         self.saved = saved if type(saved) is tuple else self._made(record, saved)
         if not keep:
@@ -346,8 +348,8 @@ class RecordedStep(Step[Tensor]):
         """Rebuild handles: saved input i with its parent's node, a saved output with the record."""
         self.record = record
         self.parents, self.mask = record.parents, record.mask
-        if self.wanted is not None:
-            self._prune(self.wanted)
+        if self.prunes:
+            self._prune()
         plan = record.op.plan(record.mask, len(record.parents))
         nodes = (*record.parents, record)
         storages = {place: count for count, _, place in record.guards
