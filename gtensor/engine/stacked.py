@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from gtensor.engine.tape import Node, Record
     from gtensor.engine.tensor import Tensor
 
+
 class Stack:
     """An array (N, *shape) of which a rule sees one gradient's shape."""
 
@@ -69,16 +70,15 @@ def _on_stacks(ns: Any, name: str, path: Path, rule: Any) -> Path:
     def call(*inputs: Any, out: Any = None, beta: float = 0, **params: Any) -> Any:
         mapped = tuple([type(x) is Stack for x in inputs])
         if True not in mapped:
-            if type(out) is not Stack:
-                return path(*inputs, **params) if out is None else path(*inputs, out=out, **params)
-            return _into(out, path(*inputs, **params), beta)
+            if type(out) is Stack:
+                return _into(out, path(*inputs, **params), beta)
+            return path(*inputs, **params, **_buffer(out, beta))
         if rule is None:
             raise LevelError(f"{name} has no batch rule, which a walk for several gradients "
                              "needs; call backward() for each of them")
         arrays = tuple([x.array if m else x for x, m in zip(inputs, mapped, strict=True)])
         if writes and type(out) is Stack:
-            options = {"out": out.array, "beta": beta} if beta else {"out": out.array}
-            rule(ns, path, arrays, mapped, {**params, **options})
+            rule(ns, path, arrays, mapped, {**params, **_buffer(out.array, beta)})
             return out
         made = rule(ns, path, arrays, mapped, params)
         if type(made) is not tuple:
@@ -109,6 +109,11 @@ def _of_pair(call: Path, path: Path) -> Path:
         return call(x1, x2, out=out, **params)
 
     return of_pair
+
+
+def _buffer(out: Array | None, beta: float) -> dict[str, Any]:
+    """The parameters of a path that say what to write; not every path takes a beta."""
+    return {} if out is None else {"out": out, "beta": beta} if beta else {"out": out}
 
 
 def _into(out: Stack, made: Array, beta: float) -> Stack:

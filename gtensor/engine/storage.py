@@ -63,7 +63,7 @@ BORROWED = Storage()
 BORROWED.holds = 1 << 60
 # The common storages of new buffers; never written.
 GIVEN = Storage()  # of data, and of arrays that an op may not own
-FRESH = Storage()  # of an op's output on the CPU: whoever sees it need not ask for the device
+FRESH = Storage()  # of an op's output on the CPU: it tells a call the device, too
 FRESH_ELSEWHERE = Storage()  # of an op's output on other devices
 GIVEN.common = FRESH.common = FRESH_ELSEWHERE.common = True
 FRESH.made = FRESH_ELSEWHERE.made = True

@@ -16,6 +16,7 @@ from gtensor.engine.tensor import Tensor
 from gtensor.engine.transforms.batched import Vectorized
 from gtensor.func.trees import Tree, at_leaves, leaves, rebuilt
 from gtensor.ops.arrange.joining import concat, stack
+from gtensor.ops.arrange.shape import moveaxis
 from gtensor.random import repetition
 from gtensor.settings import settings
 from gtensor.system.bus import MemoryEvent, listen
@@ -180,11 +181,7 @@ def _first(path: str, x: object, axis: object) -> Tensor:
 
 def moved_axis(x: Tensor, source: int, target: int) -> Tensor:
     """x with an axis at another place."""
-    order = [*range(x.ndim)]
-    order.insert(target % x.ndim, order.pop(source))
-    if order == [*range(x.ndim)]:
-        return x
-    return recorded.permute_dims(x, axes=tuple(i - x.ndim for i in order))
+    return x if source % x.ndim == target % x.ndim else moveaxis(x, source, target)
 
 
 def _out(level: Vectorized, path: str, y: Any, axis: int | None) -> tuple[Any, int | None]:

@@ -40,12 +40,10 @@ class _Open(threading.local, Generic[T]):
         return found
 
 
-class Profile:
-    """Calls and host seconds by op and phase: on a GPU the time to launch, not to compute."""
+class _Timed:
+    """A listener that takes the time of ops."""
 
     def __init__(self) -> None:
-        self.calls: dict[tuple[str, str], int] = {}
-        self.seconds: dict[tuple[str, str], float] = {}
         self._open: _Open[float] = _Open()
 
     def op_begins(self, event: OpEvent) -> None:
@@ -53,12 +51,28 @@ class Profile:
         self._open.push(event, perf_counter())
 
     def op_ends(self, event: OpEvent) -> None:
-        """Add the time since."""
+        """Hand on the time since."""
         now = perf_counter()
         for start in self._open.pop(event)[:1]:
-            key = event.name, event.phase
-            self.calls[key] = self.calls.get(key, 0) + 1
-            self.seconds[key] = self.seconds.get(key, 0.0) + now - start
+            self._took(event, now - start)
+
+    def _took(self, event: OpEvent, seconds: float) -> None:
+        """What becomes of the time."""
+        raise NotImplementedError
+
+
+class Profile(_Timed):
+    """Calls and host seconds by op and phase: on a GPU the time to launch, not to compute."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.calls: dict[tuple[str, str], int] = {}
+        self.seconds: dict[tuple[str, str], float] = {}
+
+    def _took(self, event: OpEvent, seconds: float) -> None:
+        key = event.name, event.phase
+        self.calls[key] = self.calls.get(key, 0) + 1
+        self.seconds[key] = self.seconds.get(key, 0.0) + seconds
 
     def table(self) -> str:
         """Ops by time, longest first."""
@@ -104,7 +118,7 @@ class Ranges:
             nvtx.pop()
 
 
-class Printer:
+class Printer(_Timed):
     """A line per op on stderr: its time on the host, the bytes of its arrays, its module.
 
     Args:
@@ -113,23 +127,16 @@ class Printer:
     """
 
     def __init__(self, source: bool = False, out: TextIO | None = None) -> None:
+        super().__init__()
         self.source = source
         self.out = out
-        self._open: _Open[float] = _Open()
 
-    def op_begins(self, event: OpEvent) -> None:
-        """Note the time."""
-        self._open.push(event, perf_counter())
-
-    def op_ends(self, event: OpEvent) -> None:
-        """Print the line."""
-        now = perf_counter()
-        for start in self._open.pop(event)[:1]:
-            failed = "" if event.error is None else f" raised {type(event.error).__name__}"
-            source = "  " + event.source() if self.source else ""
-            print(f"gtensor: {1e6 * (now - start):10.1f} us {event.nbytes:>14,} bytes  "
-                  f"{event.name} {event.phase}{failed}  {event.module}{source}".rstrip(),
-                  file=self.out or sys.stderr)
+    def _took(self, event: OpEvent, seconds: float) -> None:
+        failed = "" if event.error is None else f" raised {type(event.error).__name__}"
+        source = "  " + event.source() if self.source else ""
+        print(f"gtensor: {1e6 * seconds:10.1f} us {event.nbytes:>14,} bytes  "
+              f"{event.name} {event.phase}{failed}  {event.module}{source}".rstrip(),
+              file=self.out or sys.stderr)
 
     def fetched(self, event: BatchEvent) -> None:
         """Print how long the loop waited for a batch."""

@@ -5,8 +5,8 @@
 
 A listener is any object with some of the methods in `METHODS`; each is called with one event. Which
 of them it has is looked up once, when it is registered. `bus` has one tuple per kind of event.
-While nobody listens it is empty, and reading it is all that a hot path does then. Listening does
-not change which path runs: the path or rule that would have been called is called by `heard`.
+Without listeners the tuple is empty, and a hot path does no more than read it. Listeners do not
+change which path runs: the path or rule that would have been called is called by `heard`.
 """
 
 from __future__ import annotations

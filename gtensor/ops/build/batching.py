@@ -57,11 +57,8 @@ broadcasting.writes = True  # type: ignore[attr-defined]  # it hands on a buffer
 
 def aligned(ns: Namespace, inputs: Inputs, mapped: Mapped) -> list[Any]:
     """The inputs, with axes of size 1 behind the batch axis where an example has fewer axes."""
-    ndims = [_ndim(x) - m for x, m in zip(inputs, mapped, strict=True)]
-    ndim = max(ndims)
-    return [
-        ns.reshape(x, shape=(x.shape[0], *(1,) * (ndim - n), *x.shape[1:])) if m and n < ndim else x
-        for x, m, n in zip(inputs, mapped, ndims, strict=True)]
+    ndim = max(_ndim(x) - m for x, m in zip(inputs, mapped, strict=True))
+    return [behind(ns, x, m, ndim) for x, m in zip(inputs, mapped, strict=True)]
 
 
 def unchanged(ns: Namespace, run: Path, inputs: Inputs, mapped: Mapped, params: Params) -> Any:
@@ -104,6 +101,11 @@ def whole_axis_first(
 # -- parts of rules --------------------------------------------------------------------------------
 
 
+def in_dtype(ns: Namespace, x: Any, dtype: np.dtype) -> Any:
+    """x, cast if it has another dtype."""
+    return x if x is None or x.dtype == dtype else ns.astype(x, dtype=dtype)
+
+
 def batch_size(inputs: Inputs, mapped: Mapped) -> int:
     """The number of examples."""
     size: int = next(x.shape[0] for x, m in zip(inputs, mapped, strict=True) if m)
@@ -117,22 +119,25 @@ def spread(ns: Namespace, x: Any, mapped: bool, size: int) -> Any:
 
 def batch_axis_at(ns: Namespace, x: Any, place: int) -> Any:
     """A view of x (N, a, b, ...) with the batch axis behind `place` others."""
-    order = (*range(1, place + 1), 0, *range(place + 1, x.ndim))
-    return ns.permute_dims(x, axes=tuple(i - x.ndim for i in order)) if place else x
+    return _moved(ns, x, 0, place)
 
 
 def batch_axis_first(ns: Namespace, x: Any, place: int) -> Any:
     """The inverse of `batch_axis_at`."""
-    order = (place, *range(place), *range(place + 1, x.ndim))
-    return ns.permute_dims(x, axes=tuple(i - x.ndim for i in order)) if place else x
+    return _moved(ns, x, place, 0)
+
+
+def _moved(ns: Namespace, x: Any, source: int, target: int) -> Any:
+    order = [*range(-x.ndim, 0)]
+    order.insert(target, order.pop(source))
+    return x if source == target else ns.permute_dims(x, axes=tuple(order))
 
 
 def behind(ns: Namespace, x: Any, mapped: bool, ndim: int) -> Any:
     """x aligned at the end with examples of `ndim` axes."""
-    missing = ndim - x.ndim + mapped
-    if not mapped or missing <= 0:
+    if not mapped or x.ndim > ndim:
         return x
-    return ns.reshape(x, shape=(x.shape[0], *(1,) * missing, *x.shape[1:]))
+    return ns.reshape(x, shape=(x.shape[0], *(1,) * (ndim + 1 - x.ndim), *x.shape[1:]))
 
 
 def merged(ns: Namespace, x: Any, axis: int, groups: int = 1) -> Any:

@@ -61,15 +61,14 @@ def _row_count(shape: tuple[int, ...], factor: int) -> int:
 
 
 # -- tiles of rows ---------------------------------------------------------------------------------
-# What NumPy's own reductions and broadcasting cost on 10^6 float32, in ms, in rows of 100 and of
-# 1000: `rows.max(axis=-1)` 0.62 and 0.18, `rows.sum(axis=-1)` 0.48 and 0.26, `rows - column` 0.36
-# and 0.34, where an op of two whole arrays takes 0.15.
+# NumPy's own reductions and broadcasting over the last axis cost several times an op of two whole
+# arrays if rows are short. `profiling/ladder_overhead.py --only softmax` shows what these save.
 
 SMALL = 4096  # elements below which the calls cost more than the loops
 
 
 def row_maxima(rows: np.ndarray) -> np.ndarray:
-    """The maxima of rows (..., columns), at least one column, as a column: 0.32 and 0.14 ms."""
+    """The maxima of rows (..., columns), at least one column, as a column."""
     if rows.size < SMALL or not rows.flags.c_contiguous:
         return rows.max(axis=-1, keepdims=True)
     starts = np.arange(0, rows.size, rows.shape[-1])
@@ -77,7 +76,7 @@ def row_maxima(rows: np.ndarray) -> np.ndarray:
 
 
 def row_sums(rows: np.ndarray) -> np.ndarray:
-    """The sums of rows (..., columns) as a column: 0.12 and 0.11 ms.
+    """The sums of rows (..., columns) as a column.
 
     A product with ones adds in 8 or more partial sums, whose rounding stays small in rows of this
     length; longer ones are added pairwise.
@@ -93,7 +92,7 @@ def broadcast_directly(columns: int) -> None:
 
     Where rows are shorter than 8192, a ufunc gathers the column or row that it broadcasts in a
     buffer of that size, to call its loop less often. From 256 columns on the copy costs more than
-    the calls: 0.34 ms with it, 0.22 without. Like `errstate`, this holds for one thread alone.
+    the calls. Like `errstate`, this holds for one thread alone.
     """
     if columns >= 256:
         np.setbufsize(16)  # elements, the least that NumPy takes

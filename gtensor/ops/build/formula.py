@@ -282,7 +282,7 @@ def evaluate_all(roots: tuple[Node, ...], ns: Any, leaves: dict[str, Any]) -> li
         values[node] = function(*[values[a] for a in node.args])
         for a in dict.fromkeys(node.args):
             if last[a] == i:
-                del values[a]  # its memory, too, where nobody else holds it
+                del values[a]  # which frees its memory, unless the caller holds it
     return [values[root] for root in roots]
 
 

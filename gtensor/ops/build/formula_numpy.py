@@ -291,7 +291,7 @@ class Text:
                 return f"masked({operand}, {mask}, {place}, {keep}, {spare})"
         a, b = (self._operand(x, array=True) for x in (x1, x2))
         self._release(i, condition, x1)
-        work = self._buffer("b")  # x1's own, if nobody else needs it
+        work = self._buffer("b")  # that of x1, if no later step reads x1
         self._release(i, x2)
         place = self.places[node] = self._output(i, node) or work
         if place != work:  # an output may be an input: it cannot be worked in
@@ -549,22 +549,7 @@ def _large(
     fresh = out is None
     if out is None:
         out = host().empty(arrays[0].shape, program.dtype, name)
-    numbers, constants = program.numbers(**params)
-    if not all(a.flags.c_contiguous for a in arrays):
-        _in_tiles(program, list(arrays), out, fresh, (numbers, constants))
-        return out
-    size = settings.tile_elements
-    held = program.floats - (fresh and program.floats > 0)  # a fresh output is worked in
-    buffers = [*host().workspace(size, program.dtype, held).buffers] if held else []
-    buffers += [*np.empty((program.conditions, size), np.bool_)]
-    filled = [full_tile(float(value), program.dtype, size) for value in constants]
-    flat, places = [a.reshape(-1) for a in arrays], out.reshape(-1)
-    for tile in whole_tiles(places.shape):
-        place = places[tile]
-        if place.size < size:
-            buffers, filled = ([b[:place.size] for b in some] for some in (buffers, filled))
-        program.tile(*[a[tile] for a in flat], place, *numbers, *filled,
-                     *([place] if held < program.floats else ()), *buffers)
+    _in_tiles(program, list(arrays), out, fresh, program.numbers(**params))
     return out
 
 
@@ -573,6 +558,8 @@ def _in_tiles(
     numbers: tuple[tuple[float, ...], tuple[float, ...]],
 ) -> None:
     """Evaluate tile by tile into `out`, which is also worked in if it is fresh."""
+    if out.flags.c_contiguous and all(a.flags.c_contiguous for a in views):
+        views, out = [a.reshape(-1) for a in views], out.reshape(-1)  # cut more quickly
     work, shape = program.dtype, out.shape
     direct = out.dtype == work and out.flags.c_contiguous
     shared = fresh and direct and program.floats > 0
@@ -591,14 +578,12 @@ def _in_tiles(
             buffers = [scratch(i, last) for i in range(count)] if scratch is not None else []
             filled, masks = ([a[:place.size].reshape(last) for a in some] for some in (full, marks))
         spare = held
-        parts = []
-        for view, wide in zip(views, widened, strict=True):
-            part = view[key]
+        parts = [view[key] for view in views]
+        for i, wide in enumerate(widened):
             if wide:
-                np.copyto(buffers[spare], part, casting="unsafe")
-                part = buffers[spare]
+                np.copyto(buffers[spare], parts[i], casting="unsafe")
+                parts[i] = buffers[spare]
                 spare += 1
-            parts.append(part)
         target = place if direct else buffers[spare]
         program.tile(*parts, target, *numbers[0], *filled, *([place] if shared else ()),
                      *buffers[:held], *masks)

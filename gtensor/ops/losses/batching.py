@@ -16,16 +16,13 @@ from gtensor.ops.build.batching import (
     aligned,
     batch_axis_first,
     batch_size,
+    in_dtype,
 )
 from gtensor.ops.build.cpu_tiles import computed_in
 
 if TYPE_CHECKING:
     from gtensor.backend.typing import Params, Path
     from gtensor.engine.typing import Namespace
-
-
-def _cast(ns: Namespace, x: Any, dtype: Any) -> Any:
-    return x if x is None or x.dtype == dtype else ns.astype(x, dtype=dtype)
 
 
 # -- sums of elementwise losses --------------------------------------------------------------------
@@ -37,11 +34,11 @@ def summed(name: str) -> Path:
     def batch(ns: Namespace, run: Path, inputs: Inputs, mapped: Mapped, params: Params) -> Any:
         options = {key: value for key, value in params.items() if key != "scale"}
         dtype, ndim = inputs[0].dtype, inputs[0].ndim - mapped[0]
-        wide = [_cast(ns, x, computed_in(dtype)) for x in inputs]
+        wide = [in_dtype(ns, x, computed_in(dtype)) for x in inputs]
         total = getattr(ns, name)(*aligned(ns, wide, mapped), **options)
         if ndim:
             total = ns.sum(total, axis=tuple(range(-ndim, 0)))
-        return _cast(ns, ns.multiply(total, params["scale"]), dtype)
+        return in_dtype(ns, ns.multiply(total, params["scale"]), dtype)
 
     return batch
 
@@ -49,11 +46,11 @@ def summed(name: str) -> Path:
 def squares(ns: Namespace, run: Path, inputs: Inputs, mapped: Mapped, params: Params) -> Any:
     """Of `scale` times the sum of squared differences: a product of each example's with itself."""
     dtype = inputs[0].dtype
-    a, b = (_cast(ns, x, computed_in(dtype)) for x in inputs)
+    a, b = (in_dtype(ns, x, computed_in(dtype)) for x in inputs)
     difference = ns.subtract(a, b)
     n, *shape = difference.shape
     difference = ns.reshape(difference, shape=(n, prod(shape)))
-    return _cast(ns, ns.multiply(ns.vecdot(difference, difference), params["scale"]), dtype)
+    return in_dtype(ns, ns.multiply(ns.vecdot(difference, difference), params["scale"]), dtype)
 
 
 # -- cross entropy ---------------------------------------------------------------------------------
@@ -94,19 +91,19 @@ class _Beside:
         if reduction == "none":
             return self.first(losses)
         ns, dtype = self.ns, losses.dtype
-        total = self.over_rows(_cast(ns, losses, computed_in(dtype)))
+        total = self.over_rows(in_dtype(ns, losses, computed_in(dtype)))
         if reduction == "mean" and isinstance(count, int):
             total = ns.multiply(total, 1 / count if count else nan)
         elif reduction == "mean":  # no rows: NaN, without a warning
             total = ns.divide(total, ns.where(ns.equal(count, 0), nan, count))
-        return _cast(ns, total, dtype)
+        return in_dtype(ns, total, dtype)
 
     def share(self, g: Any, mapped: bool, count: Any, reduction: str, like: Any) -> Any:
         """The factor of each row's gradient, for g of the reduced loss; `like` has all rows."""
         ns = self.ns
         if reduction == "none":
             return self.rows(g, mapped)
-        g = _cast(ns, g, like.dtype)
+        g = in_dtype(ns, g, like.dtype)
         if reduction == "mean" and isinstance(count, int):
             g = ns.multiply(g, 1 / max(1, count))
         elif reduction == "mean":  # no rows: no share either
@@ -121,7 +118,7 @@ def _masses(b: _Beside, scores: Any, target: Any, factors: Any, ignored: int) ->
     ns, work = b.ns, computed_in(scores.dtype)
     if factors is None:
         return b.over_rows(ns.astype(ns.not_equal(target, ignored), dtype=work))
-    heavy = ns.broadcast_to(_cast(ns, factors, work), shape=scores.shape)
+    heavy = ns.broadcast_to(in_dtype(ns, factors, work), shape=scores.shape)
     classes = scores.shape[min(1, scores.ndim - 1)]
     return b.over_rows(ns.pick_class(heavy, target, ignore_index=ignored, classes=classes))
 

@@ -21,6 +21,7 @@ from gtensor.ops.build.batching import (
     batch_axis_first,
     batch_size,
     behind,
+    in_dtype,
     merged,
     or_none,
     spread,
@@ -29,10 +30,6 @@ from gtensor.ops.build.batching import (
 if TYPE_CHECKING:
     from gtensor.backend.typing import Params, Path
     from gtensor.engine.typing import Namespace
-
-
-def _in_dtype(ns: Namespace, x: Any, like: Any) -> Any:
-    return x if x.dtype == like.dtype else ns.astype(x, dtype=like.dtype)
 
 
 def _inverse_deviation(ns: Namespace, var: Any, eps: float) -> Any:
@@ -82,7 +79,7 @@ def rows_dweight(ns: Namespace, run: Path, inputs: Inputs, mapped: Mapped, param
         x = ns.subtract(x, mean[0]) if mean else x
     product = ns.multiply(g, ns.multiply(x, rstd))
     total = ns.sum(product, axis=tuple(range(mapped[0] - g.ndim, -dims)))
-    return spread(ns, _in_dtype(ns, total, g), any(mapped), size)
+    return spread(ns, in_dtype(ns, total, g.dtype), any(mapped), size)
 
 
 # -- group norm: examples are images ---------------------------------------------------------------
@@ -143,7 +140,7 @@ def groups_sums(ns: Namespace, run: Path, inputs: Inputs, mapped: Mapped, params
     xhat = ns.reshape(xhat, shape=(*xhat.shape[:-2], *x.shape[1 + mapped[1]:]))
     given = mapped[0], xhat.ndim > g.ndim - mapped[0]
     parts = []
-    for part in _plane_sums(ns, _in_dtype(ns, g, rstd), xhat, given):
+    for part in _plane_sums(ns, in_dtype(ns, g, rstd.dtype), xhat, given):
         part = spread(ns, part, part.ndim == 3, size)  # (N, images, C)
         parts.append(ns.reshape(part, shape=(size, 1, *part.shape[1:])))
     return ns.concat(*parts, axis=-3, sizes=(1, 1))
@@ -183,7 +180,7 @@ def _groups_projected(
     means = ns.multiply(ns.sum(each, axis=(-1,), keepdims=True), 1 / max(1, values))
     low, tilt = (ns.slice(means, key=(..., i, *(slice(None),) * 3)) for i in (0, 1))
     level = ns.add(low, ns.multiply(xhat, tilt))
-    return _in_dtype(ns, ns.multiply(rstd, ns.subtract(grouped, level)), g)
+    return in_dtype(ns, ns.multiply(rstd, ns.subtract(grouped, level)), g.dtype)
 
 
 def _plane_sums(ns: Namespace, g: Any, xhat: Any, mapped: Mapped) -> tuple[Any, Any]:
@@ -261,7 +258,7 @@ def channels(ns: Namespace, run: Path, inputs: Inputs, mapped: Mapped, params: P
         terms = _Formula(ns, inputs, mapped, params)
         y = spread(ns, terms.output(), True, size)
         statistics = [spread(ns, a, m, size) for a, m in terms.statistics]
-        return _in_dtype(ns, y, x), *statistics
+        return in_dtype(ns, y, x.dtype), *statistics
     if not params["training"] and not any(mapped[1:]):
         y, *statistics = run(_images(ns, x), *rest, **params)
         return ns.reshape(y, shape=x.shape), *[spread(ns, a, False, size) for a in statistics]
@@ -287,7 +284,7 @@ def channels_sums(ns: Namespace, run: Path, inputs: Inputs, mapped: Mapped, para
         given = [_tiled(ns, a, m, size) for a, m in zip(rest, mapped[2:], strict=True)]
         return apart(ns, run(merged(ns, g, 1), merged(ns, x, 1), *given, **params), 1, size)
     terms = _Formula(ns, inputs[1:], mapped[1:], params)
-    dy = _in_dtype(ns, terms.before_activation(g), terms.rstd)
+    dy = in_dtype(ns, terms.before_activation(g), terms.rstd.dtype)
     shares = dy.ndim > terms.ndim, terms.xhat.ndim > terms.ndim
     parts = []
     for part in _plane_sums(ns, dy, terms.xhat, shares):
@@ -316,7 +313,7 @@ def channels_dx(ns: Namespace, run: Path, inputs: Inputs, mapped: Mapped, params
         dy = ns.subtract(ns.subtract(dy, shift), ns.multiply(terms.xhat, slope))
     scale = terms.rstd if terms.weight is None else ns.multiply(
         terms.rstd, terms.wide(terms.weight, terms.mw))
-    found = _in_dtype(ns, ns.multiply(dy, scale), x)
+    found = in_dtype(ns, ns.multiply(dy, scale), x.dtype)
     return spread(ns, found, found.ndim > terms.ndim, size)
 
 

@@ -105,6 +105,14 @@ def test_gradient_of_infinite_and_nan_upstream_is_zero_only_where_it_is_cut(name
     np.testing.assert_allclose(ours.grad.numpy(), theirs.grad.numpy())
 
 
+def test_gelu_slope_is_exact_in_the_tails() -> None:
+    values = np.array([-np.inf, -30.0, -6.0, 6.0, 30.0, np.inf, np.nan], np.float32)
+    x = gt.tensor(values, device="cpu", requires_grad=True)
+    F.gelu(x).sum().backward()
+    assert x.grad is not None
+    np.testing.assert_array_equal(x.grad.numpy(), [0, 0, 0, 1, 1, 1, np.nan])
+
+
 @pytest.mark.parametrize("name", SAVED)
 def test_saves(name: str) -> None:
     x = gt.tensor([0.5, -1.0], device="cpu", requires_grad=True)
