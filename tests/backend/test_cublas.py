@@ -13,7 +13,7 @@ import pytest
 
 import gtensor as gt
 from gtensor import hostcuda
-from gtensor.backend import cublas, get_device
+from gtensor.backend import cublas, get_device, layouts
 from gtensor.testing.compare import close
 
 pytestmark = pytest.mark.gpu
@@ -286,12 +286,17 @@ def test_a_captured_training_step_equals_the_eager_one_bit_for_bit():
 
 
 def _never_set(handle: Any, stream: Any, workspace: Any) -> None:
-    cublas._call("cublasSetStream_v2", handle.pointer, stream.stream.ptr)
+    cublas.call("cublasSetStream_v2", handle.pointer, stream.stream.ptr)
     handle.stream = stream.id
 
 
 def _once_for_all(products: Any, stream: int) -> Any:
     return products._workspaces.setdefault(stream, next(iter(products._workspaces.values())))
+
+
+def _never_transposed(laid: Any) -> tuple[int, int]:
+    (rows, columns), (down, across) = laid.shape[-2:], laid.steps[-2:]
+    return layouts.AS_IT_LIES, layouts._leading(rows, columns, down, across)
 
 
 def _always_joined(lead: tuple[int, ...], *arrays: Any) -> list[Any]:
@@ -307,22 +312,22 @@ FAULTS = {
         cublas.Products, "_workspace", _once_for_all,
         test_a_stream_has_a_workspace_of_its_own_that_goes_with_it, ()),
     "transposed operands are copied": (
-        cublas._Laid, "readable", lambda laid: laid.read()[0] == cublas._AS_IT_LIES,
+        layouts._Laid, "read", _never_transposed,
         test_a_walk_transposes_and_accumulates_without_copies, (np.dtype(np.float32),)),
     "a sum of no products leaves the buffer as it was": (
-        cublas, "_scaled", lambda out, beta: out,
+        cublas, "matmul_into", lambda *given, **options: None,
         test_a_product_of_any_layout_is_added_to_what_a_buffer_of_any_layout_holds,
         (np.dtype(np.float32),)),
     "leading axes are joined that do not step evenly": (
-        cublas, "_joined", _always_joined,
+        layouts, "_joined", _always_joined,
         test_a_product_of_any_layout_is_added_to_what_a_buffer_of_any_layout_holds,
         (np.dtype(np.float32),)),
     "rows may lie over each other": (
-        cublas, "_leading", lambda rows, columns, down, across: columns,
+        layouts, "_leading", lambda rows, columns, down, across: columns,
         test_a_product_of_any_layout_is_added_to_what_a_buffer_of_any_layout_holds,
         (np.dtype(np.float32),)),
     "an out may overlap an input": (
-        cublas, "_check_out", lambda *given: None,
+        cublas, "check_out", lambda *given: None,
         test_what_is_refused_is_named_before_anything_is_changed, ()),
 }
 
@@ -332,7 +337,7 @@ FAULTS = {
 def test_a_planted_fault_is_caught(name, monkeypatch):
     where, what, wrong, test, arguments = FAULTS[name]
     monkeypatch.setattr(where, what, wrong)
-    cublas._plan.cache_clear()
+    layouts.plan.cache_clear()
     with pytest.raises((AssertionError, RuntimeError, pytest.fail.Exception)):
         test(*arguments)
-    cublas._plan.cache_clear()
+    layouts.plan.cache_clear()
