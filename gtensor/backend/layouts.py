@@ -151,11 +151,17 @@ def check_out(a: Array, b: Array, out: Array, shape: tuple[int, ...]) -> None:
     if out.shape != shape:
         raise ValueError(f"a product of shapes {a.shape} and {b.shape} was given an out of shape "
                          f"{out.shape}; wanted {shape}")
+    check_apart(out, a, b)
+
+
+def check_apart(out: Array, a: Array, b: Array) -> None:
+    """Raise ValueError for an out that overlaps itself or an input."""
     if _overlaps_itself(out):
-        raise ValueError(f"a product was given an out of shape {shape} and strides {out.strides} "
-                         "with elements at one place; wanted memory of its own for each")
+        raise ValueError(f"a product was given an out of shape {out.shape} and strides "
+                         f"{out.strides} with elements at one place; wanted memory of its own for "
+                         "each")
     if overlap(out, a) or overlap(out, b):
-        raise ValueError(f"a product was given an out of shape {shape} that overlaps an input; "
+        raise ValueError(f"a product was given an out of shape {out.shape} that overlaps an input; "
                          "wanted memory of its own")
 
 

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from gtensor.array.creation import asarray
+from gtensor.backend.layouts import check_apart
 from gtensor.engine.context import grad_enabled
 from gtensor.engine.errors import GradientError
 from gtensor.engine.in_place import write
@@ -95,7 +96,9 @@ def gemm_into(
     b = b if columns else reshape(b, (-1, 1))
     across, down = transpose_a and rows, transpose_b and columns
     shape = _written_shape(out, a, b, across, down, rows, columns)
-    if grad_enabled() and out._storage.saved and not isinstance(out, Traced):
+    if not any(isinstance(x, Traced) for x in (out, a, b)):  # `write` refuses those
+        check_apart(out._array, a._array, b._array)
+    if grad_enabled() and out._storage.saved:
         raise GradientError("gemm_into was given an out that an op saved for its gradient; wanted "
                             "other memory, or the call under no_grad()")
     return write(gemm, out, a, {"alpha": alpha, "factor": beta, "transpose_a": across,
