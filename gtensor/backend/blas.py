@@ -96,12 +96,9 @@ def _write(
         kept = np.array([alpha, beta], out.dtype)
         factors = kept.ctypes.data, kept[1:].ctypes.data
     at_a, at_b, at_out = address(a), address(b), address(out)
-    count, steps = laid.batch
-    for starts in laid.starts():
-        for i in range(max(1, count)):
-            x, y, z = [start + i * step for start, step in zip(starts, steps, strict=True)]
-            gemm(_BY_COLUMNS, op_b, op_a, *laid.sizes, factors[0], at_b + y * b.itemsize, leading_b,
-                 at_a + x * a.itemsize, leading_a, factors[1], at_out + z * out.itemsize, leading)
+    for x, y, z in laid.starts():
+        gemm(_BY_COLUMNS, op_b, op_a, *laid.sizes, factors[0], at_b + y * b.itemsize, leading_b,
+             at_a + x * a.itemsize, leading_a, factors[1], at_out + z * out.itemsize, leading)
     return True
 
 

@@ -17,6 +17,7 @@ import ctypes
 import threading
 import weakref
 from functools import lru_cache
+from math import prod
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 import ml_dtypes
@@ -25,7 +26,8 @@ import numpy as np
 from gtensor.backend import cublaslt
 from gtensor.backend.cublas_library import Failed, call
 from gtensor.backend.cuda_streams import cupy
-from gtensor.backend.layouts import Plan, at, check_out, plan, product_shape
+from gtensor.backend.kernels import elementwise
+from gtensor.backend.layouts import Axis, Plan, at, check_out, plan, product_shape
 from gtensor.backend.matmul_kernel import matmul_into
 from gtensor.settings import settings
 
@@ -84,6 +86,31 @@ def _number(scalar: Factor, value: Any) -> ctypes.Array[Any]:
     return scalar(value.real, value.imag) if scalar in (_FLOATS, _REALS) else scalar(value)
 
 
+_MOST_AXES = 4  # of a batch by addresses
+_MOST_TABLES = 256  # of addresses that a stream keeps
+_AXES = range(_MOST_AXES)
+_ADDRESSES = elementwise(
+    "int64 count, " + ", ".join(f"int64 {x}" for x in "abc") + ", " + ", ".join(
+        f"int64 n{i}, int64 a{i}, int64 b{i}, int64 c{i}" for i in _AXES),
+    "uint64 address",
+    "long long which = i / count, rest = i % count, at = which == 0 ? a : which == 1 ? b : c; "
+    + " ".join(f"at += rest % n{i} * (which == 0 ? a{i} : which == 1 ? b{i} : c{i}); rest /= n{i};"
+               for i in _AXES) + " address = at",
+    name="gt_addresses")
+
+
+def _address_table(
+    starts: tuple[int, int, int], size: int, out_size: int, axes: tuple[Axis, ...]
+) -> CudaArray:
+    count = prod(n for n, _ in axes)
+    numbers: list[int] = []
+    for n, (step_a, step_b, step_out) in (*reversed(axes), *[(1, (0, 0, 0))] * _MOST_AXES):
+        numbers += [n, step_a * size, step_b * size, step_out * out_size]
+    table = cupy().empty((3, count), np.uint64)
+    _ADDRESSES(count, *starts, *numbers[:4 * _MOST_AXES], out=table)
+    return table
+
+
 class _Handle:
     """A cuBLAS handle. It is never destroyed, as that would wait for the whole device."""
 
@@ -119,6 +146,7 @@ class Products:
     def __init__(self, device: CudaDevice) -> None:
         self._device = device
         self._workspaces: dict[int, CudaArray] = {}  # by stream
+        self._tables: dict[int, dict[Any, CudaArray]] = {}  # of addresses, by stream
         self._spare: list[_Handle] = []
         self._thread = threading.local()
         device.on_stream_end.append(self._forget)
@@ -150,6 +178,8 @@ class Products:
                 cupy().sum(a, axis=-1, out=sums)
             return out
         laid = plan(at(a), at(b), at(out)) if a.shape[-1] else None
+        if laid is not None and len(laid.axes) > _MOST_AXES:
+            laid = None
         try:
             if laid is None:
                 matmul_into(a, b, out, alpha=alpha, beta=beta, bias=bias)
@@ -173,32 +203,55 @@ class Products:
         self, kind: _Kind, laid: Plan, a: CudaArray, b: CudaArray, out: CudaArray, alpha: complex,
         beta: complex,
     ) -> None:
-        """One call, unless the leading axes of the operands step differently."""
+        """One call: of a single product, of a batch by one step, or of one by addresses."""
         if laid.exchanged:
             a, b = b, a
         leading_a, leading_b, leading = laid.leading
-        handle, one, factor = self._handle(), _number(kind.scalar, alpha), _number(kind.scalar,
-                                                                                  beta)
+        handle = self._handle()
+        first = handle, *laid.operations, *laid.sizes, _number(kind.scalar, alpha)
+        factor = _number(kind.scalar, beta)
         at_a, at_b, at_out = a.data.ptr, b.data.ptr, out.data.ptr
-        batch, (step_a, step_b, step_out) = laid.batch
-        if not batch:
-            call("cublasGemmEx_64", handle, *laid.operations, *laid.sizes, one,
-                  at_b, kind.inputs, leading_b, at_a, kind.inputs, leading_a, factor,
-                  at_out, kind.out, leading, kind.compute, _DEFAULT_ALGORITHM)
-            return
-        for start_a, start_b, start in laid.starts():
-            call("cublasGemmStridedBatchedEx_64", handle, *laid.operations, *laid.sizes, one,
-                  at_b + b.itemsize * start_b, kind.inputs, leading_b, step_b,
-                  at_a + a.itemsize * start_a, kind.inputs, leading_a, step_a, factor,
-                  at_out + out.itemsize * start, kind.out, leading, step_out, batch,
-                  kind.compute, _DEFAULT_ALGORITHM)
+        last = kind.compute, _DEFAULT_ALGORITHM
+        if not laid.axes:
+            call("cublasGemmEx_64", *first, at_b, kind.inputs, leading_b, at_a, kind.inputs,
+                 leading_a, factor, at_out, kind.out, leading, *last)
+        elif len(laid.axes) == 1:
+            ((count, (step_a, step_b, step_out)),) = laid.axes
+            call("cublasGemmStridedBatchedEx_64", *first, at_b, kind.inputs, leading_b, step_b,
+                 at_a, kind.inputs, leading_a, step_a, factor, at_out, kind.out, leading, step_out,
+                 count, *last)
+        else:
+            table = self._addresses((at_a, at_b, at_out), a.itemsize, out.itemsize, laid.axes)
+            of_a, of_b, of_out = (table[i].data.ptr for i in range(3))
+            call("cublasGemmBatchedEx_64", *first, of_b, kind.inputs, leading_b, of_a, kind.inputs,
+                 leading_a, factor, of_out, kind.out, leading, laid.products(), *last)
+
+    def _addresses(
+        self, starts: tuple[int, int, int], size: int, out_size: int, axes: tuple[Axis, ...]
+    ) -> CudaArray:
+        """The addresses (3, count) of a batch's matrices, on the device.
+
+        They are kept for the next product of the same memory. In a capture they are made by the
+        graph: other memory could be freed before a replay.
+        """
+        tables = self._tables.setdefault(self._device.current_stream().id, {})
+        key = starts, size, out_size, axes
+        capturing = self._device.capturing()
+        found = None if capturing else tables.get(key)
+        if found is None:
+            found = _address_table(starts, size, out_size, axes)
+            if not capturing:
+                if len(tables) >= _MOST_TABLES:
+                    tables.clear()
+                tables[key] = found
+        return found
 
     def _fused(
         self, kind: _Kind, laid: Plan, a: CudaArray, b: CudaArray, out: CudaArray, alpha: complex,
         beta: complex, bias: CudaArray | None, sums: CudaArray | None,
     ) -> bool:
         """One call with an epilogue; False, with nothing written, where cublasLt has none."""
-        if laid.batch[0] or laid.exchanged or kind.scalar in (_FLOATS, _REALS) or (
+        if laid.axes or laid.exchanged or kind.scalar in (_FLOATS, _REALS) or (
                 bias is not None and sums is not None):
             return False
         epilogue, vector = (cublaslt.BIAS, bias) if sums is None else (cublaslt.SUMS, sums)
@@ -209,8 +262,8 @@ class Products:
         handle: _Handle = self._thread.lease.handle
         workspace = self._workspaces[handle.stream]
         return cublaslt.matmul(
-            handle.kept, pointer, laid, kind[:3], _number(kind.scalar, alpha), b.data.ptr, a.data.ptr,
-            _number(kind.scalar, beta), out.data.ptr, epilogue, vector.data.ptr,
+            handle.kept, pointer, laid, kind[:3], _number(kind.scalar, alpha), b.data.ptr,
+            a.data.ptr, _number(kind.scalar, beta), out.data.ptr, epilogue, vector.data.ptr,
             (workspace.data.ptr, workspace.nbytes), self._device.current_stream().stream.ptr)
 
     def _handle(self) -> Any:
@@ -250,3 +303,4 @@ class Products:
     def _forget(self, stream: int, last: object) -> None:
         """The stream has ended."""
         self._workspaces.pop(stream, None)
+        self._tables.pop(stream, None)

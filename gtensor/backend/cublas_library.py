@@ -25,6 +25,8 @@ _ARGUMENTS: dict[str, tuple[Any, ...]] = {
     "cublasGemmEx_64": (*_PRODUCT, *_MATRIX * 2, _POINTER, *_MATRIX, _NUMBER, _NUMBER),
     "cublasGemmStridedBatchedEx_64": (
         *_PRODUCT, *_MATRICES * 2, _POINTER, *_MATRICES, _LONG, _NUMBER, _NUMBER),
+    "cublasGemmBatchedEx_64": (
+        *_PRODUCT, *_MATRIX * 2, _POINTER, *_MATRIX, _LONG, _NUMBER, _NUMBER),
     "cublasLtMatmulDescCreate": (_POINTER, _NUMBER, _NUMBER),
     "cublasLtMatrixLayoutCreate": (_POINTER, _NUMBER, _UNSIGNED, _UNSIGNED, _LONG),
     "cublasLtMatmulPreferenceCreate": (_POINTER,),

@@ -1,9 +1,9 @@
 """Products with an epilogue by cublasLt: a bias, and the sums that are a bias's gradient.
 
 The description of a product, the layouts of its matrices and the algorithm that cublasLt's
-heuristic chooses are kept with a handle, by all that they depend on. A cuBLAS handle stands for one of
-cublasLt (NVIDIA, "cuBLAS", "cublasLtHandle_t"). Only the default order of matrices, by columns, has
-epilogues, and complex numbers have none.
+heuristic chooses are kept with a handle, by all that they depend on. A cuBLAS handle stands for one
+of cublasLt (NVIDIA, "cuBLAS", "cublasLtHandle_t"). Only the default order of matrices, by columns,
+has epilogues, and complex numbers have none.
 """
 
 from __future__ import annotations

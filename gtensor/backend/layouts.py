@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from functools import lru_cache
 from itertools import product
+from math import prod
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 import numpy as np
@@ -74,19 +75,22 @@ def _joined(lead: tuple[int, ...], *arrays: _Laid) -> list[Axis]:
 
 
 class Plan(NamedTuple):
-    """The calls for out.T = b.T @ a.T, whose columns are out's rows."""
+    """The products out.T = b.T @ a.T, whose columns are out's rows."""
 
     exchanged: bool  # a is b.T and b is a.T, since out.T has contiguous rows
     operations: tuple[int, int]  # on the first operand of the call, b, and on the second, a
     sizes: tuple[int, int, int]  # columns and rows of out, inner length
     leading: tuple[int, int, int]  # of a, b, out
-    batch: Axis  # its length, 0 for a single product, and steps
-    others: tuple[Axis, ...]  # one call for each index of these
+    axes: tuple[Axis, ...]  # of a batch: those that one step covers are one
+
+    def products(self) -> int:
+        """How many there are."""
+        return prod(n for n, _ in self.axes)
 
     def starts(self) -> Iterator[tuple[int, ...]]:
-        """Where the calls' matrices begin in a, b and out, in elements."""
-        for index in product(*(range(n) for n, _ in self.others)):
-            yield tuple(sum(i * steps[which] for i, (_, steps) in zip(index, self.others,
+        """Where the matrices of each product begin in a, b and out, in elements."""
+        for index in product(*(range(n) for n, _ in self.axes)):
+            yield tuple(sum(i * steps[which] for i, (_, steps) in zip(index, self.axes,
                                                                       strict=True))
                         for which in range(3))
 
@@ -107,11 +111,8 @@ def plan(a_at: At, b_at: At, out_at: At) -> Plan | None:
     rows = out.shape[-2]
     if axes and op_a == AS_IT_LIES and axes[-1][1] == (rows * leading_a, 0, rows * leading):
         rows *= axes.pop()[0]  # b serves all: the matrices of a are rows of one
-    batch = max(axes, default=(0, (0, 0, 0)))
-    if axes:
-        axes.remove(batch)
     return Plan(exchanged, (op_b, op_a), (out.shape[-1], rows, a.shape[-1]),
-                (leading_a, leading_b, leading), batch, tuple(axes))
+                (leading_a, leading_b, leading), tuple(axes))
 
 
 def readable(x: At) -> bool:

@@ -26,7 +26,7 @@ TOLERANCE = {"float16": 4e-3, "bfloat16": 3e-2, "float32": 1e-4, "complex64": 1e
 SHAPES = [
     ((3, 4), (4, 5), 1), ((1, 4), (4, 1), 1), ((4, 1), (1, 6), 1), ((3, 2, 4), (3, 4, 2), 1),
     ((2, 3, 1, 4), (2, 3, 4, 2), 1), ((5, 2, 3), (3, 4), 1), ((2, 3), (5, 3, 4), 1),
-    ((2, 1, 3, 2), (4, 2, 3), 2), ((0, 3), (3, 2), 0), ((2, 0), (0, 3), 0),
+    ((2, 1, 3, 2), (4, 2, 3), 1), ((0, 3), (3, 2), 0), ((2, 0), (0, 3), 0),
     ((2, 3, 0), (2, 0, 4), 0), ((0, 2, 3), (0, 3, 2), 0),
 ]
 
@@ -125,9 +125,9 @@ def test_what_is_refused_is_named_before_anything_is_changed():
 def test_a_product_is_one_call_and_nothing_beside_it():
     device = get_device("cuda")
     for left, right, calls in SHAPES:
-        for layouts in (("rows", "rows"), ("columns", "columns"), ("apart", "columns")):
+        for chosen in (("rows", "rows"), ("columns", "columns"), ("apart", "columns")):
             a, b = (placed(numbers(shape, np.dtype("f4"), 1), layout)
-                    for shape, layout in zip((left, right), layouts, strict=True))
+                    for shape, layout in zip((left, right), chosen, strict=True))
             out = device.matmul(a, b)
             if not calls:
                 continue
