@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from gtensor.engine.namespaces import raw
 from gtensor.ops.activations.dropout import keep_factors
 from gtensor.ops.build.cpu_tiles import computed_in
 from gtensor.ops.build.path_builders import tiles
@@ -83,6 +84,10 @@ class _Blocks:
         """Rows of some matrices; on the CPU, which is slow in half precision, in float32."""
         found = a[batch][..., rows, :]
         return self.wide(found) if self.device.type == "cpu" else found
+
+    def row_dots(self, a: Array, b: Array) -> Array:
+        """The sums of a * b along the last axis, as a column."""
+        return raw[self.device.type].vecdot(self.wide(a), self.wide(b))[..., None]
 
     def wide(self, x: Array) -> Array:
         """x in the compute dtype."""
@@ -247,7 +252,7 @@ def _attend_backward(
     xp = blocks.xp
     g, attended, largest, total = known
     queries, arrived = blocks.part(blocks.q, batch, rows), blocks.part(g, batch, rows)
-    shift = (blocks.wide(arrived) * attended[batch][..., rows, :]).sum(axis=-1, keepdims=True)
+    shift = blocks.row_dots(arrived, attended[batch][..., rows, :])
     for columns in blocks.column_blocks(rows):
         keys, values = (blocks.part(x, batch, columns) for x in (blocks.k, blocks.v))
         p = blocks.scores(batch, rows, columns)
