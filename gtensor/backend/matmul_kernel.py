@@ -2,23 +2,22 @@
 
     matmul_into(x, c, out, alpha=scale, residual=x)   # out = x + scale * (x @ c)
 
-The kernel (kernels/matmul_into.cu) reads and writes arrays of any strides, so that nothing is
-copied: one launch for a product, whatever its batch axes are. Each axis of the index space (batch
-axes, rows, columns, the inner axis) has a step for each array, 0 where the array repeats. Axes
-that one step covers are merged: a batch of matrices times one matrix is a single product of all
-rows.
+The kernel (kernels/matmul_into.cu) reads and writes arrays of any strides, so nothing is copied: a
+product is one launch, whatever its batch axes are. Each axis of the index space (batch axes, rows,
+columns, the inner axis) has a step for each array, 0 where the array repeats. Axes that one step
+covers are merged: many matrices times one matrix are a single product of all their rows.
 """
 
 from __future__ import annotations
 
 from functools import lru_cache
-from math import prod
-from typing import TYPE_CHECKING, NamedTuple, TypeAlias
+from math import inf, prod
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 import ml_dtypes
 import numpy as np
 
-from gtensor.backend.kernels import ACTIVATIONS, NULL, flat_launch, raw
+from gtensor.backend.kernels import ACTIVATIONS, NULL, raw
 
 if TYPE_CHECKING:
     from gtensor.backend.typing import CudaArray
@@ -26,22 +25,44 @@ if TYPE_CHECKING:
 BATCH_AXES = 6
 """Batch axes that a launch may have after merging (`GT_BATCH_AXES` in matmul_into.cuh)."""
 
-_NAIVE, _NAIVE_COMPLEX = (raw("matmul_into.cu", "matmul_into_naive"),
-                          raw("matmul_into_complex.cu", "matmul_into_complex_naive"))
 _HALVES = np.dtype(np.float16), np.dtype(ml_dtypes.bfloat16)
 _SINGLE, _DOUBLE = np.dtype(np.float32), np.dtype(np.float64)
-_REAL_OF = {np.dtype(np.complex64): _SINGLE, np.dtype(np.complex128): _DOUBLE}
-_DTYPES = (*_HALVES, _SINGLE, _DOUBLE, *_REAL_OF)
+_PARTS = {np.dtype(np.complex64): _SINGLE, np.dtype(np.complex128): _DOUBLE}
+_DTYPES = (*_HALVES, _SINGLE, _DOUBLE, *_PARTS)
+
+_LARGEST_GRID = 2**31 - 1
+_FEW = 128  # fewer tiles leave multiprocessors of a GPU without work
+
+
+class Tiling(NamedTuple):
+    """What a block computes, and its threads."""
+
+    suffix: str  # of the kernel's name
+    extent: dict[int, int]  # rows and columns of a tile, by the bytes of a sum
+    threads: int
+
+
+LARGE = Tiling("", {4: 128, 8: 64, 16: 32}, 256)
+SMALL = Tiling("_small", {4: 32, 8: 32, 16: 16}, 64)
+
+_KERNELS = {
+    (suffix, kind): raw(f"matmul_into{kind}.cu", f"matmul_into{kind}{suffix}")
+    for suffix in (LARGE.suffix, SMALL.suffix) for kind in ("", "_complex")
+}
+
+
+# -- plans -----------------------------------------------------------------------------------------
+
 
 At: TypeAlias = tuple[tuple[int, ...], tuple[int, ...], int]
 """The shape of an array, its strides in bytes, and the bytes of an element."""
 
 
 class Axis(NamedTuple):
-    """An axis of the index space: its length, and what a step adds to the place in each array."""
+    """An axis of the index space: its length, and what a step along it adds in each array."""
 
     length: int
-    steps: tuple[int, ...]  # a, b, out, residual, bias
+    steps: tuple[int, ...]  # a, b, out, residual, bias, in elements
 
     def exchanged(self) -> Axis:
         """The axis for out.T = b.T @ a.T."""
@@ -49,47 +70,64 @@ class Axis(NamedTuple):
         return Axis(self.length, (b, a, *others))
 
 
-class Layout(NamedTuple):
-    """What a kernel is told of the arrays."""
+class Plan(NamedTuple):
+    """How a kernel goes through the arrays."""
 
-    exchanged: bool  # a is b.T and b is a.T: the columns of out are closer together than its rows
-    rows: int
-    columns: int
-    batch: int
-    product: np.void  # gt_product
+    exchanged: bool  # a is b.T and b is a.T, since neighbours in out's columns are the closer ones
+    suffix: str  # of the kernel's name
+    grid: tuple[int, int]
+    block: tuple[int]
+    tiles: int
+    axes: np.void  # gt_product
 
 
 @lru_cache(1024)
-def layout_of(a: At, b: At, out: At, residual: At | None, bias: At | None) -> Layout:
-    """How to go through the arrays. Raises ValueError where that is not possible."""
-    *lead, m, n = shape = out[0]
+def plan(
+    a: At, b: At, out: At, residual: At | None, bias: At | None, sum_bytes: int,
+    tiling: Tiling | None = None,
+) -> Plan:
+    """The plan for arrays whose shapes fit, and an out that is not empty.
+
+    Args:
+        sum_bytes: bytes of the numbers that sums are kept in.
+        tiling: LARGE or SMALL; by default what suits the sizes.
+
+    Raises:
+        ValueError: for strides that are not whole elements, and for too many batch axes.
+    """
+    *lead, m, n = out[0]
     k = a[0][-1]
-    steps = (*(_steps(x, (*lead, *matrix)) for x, matrix in ((a, (m, k)), (b, (k, n)))),
-             *(_steps(x, tuple(shape)) for x in (out, residual, bias)))
-    outer = [Axis(length, tuple(s[axis] for s in steps)) for axis, length in enumerate(lead)]
-    (a_row, a_inner), (b_inner, b_column) = steps[0][-2:], steps[1][-2:]
-    rows = Axis(m, (a_row, 0, *(s[-2] for s in steps[2:])))
-    columns = Axis(n, (0, b_column, *(s[-1] for s in steps[2:])))
-    inner = Axis(k, (a_inner, b_inner, 0, 0, 0))
-    batch = _merged([axis for axis in outer if axis.length != 1])
+    a_steps, b_steps = _steps(a, (*lead, m, k)), _steps(b, (*lead, k, n))
+    others = [_steps(x, (*lead, m, n)) for x in (out, residual, bias)]
+    *batch, rows = (Axis(length, (a_step, b_step, *(steps[place] for steps in others)))
+                    for place, (length, a_step, b_step) in enumerate(
+                        zip((*lead, m), a_steps[:-1], (*b_steps[:-2], 0), strict=True)))
+    columns = Axis(n, (0, b_steps[-1], *(steps[-1] for steps in others)))
+    inner = Axis(k, (a_steps[-1], b_steps[-2], 0, 0, 0))
     exchanged = _distance(rows) < _distance(columns)
     if exchanged:
-        rows, columns, inner = columns.exchanged(), rows.exchanged(), inner.exchanged()
-        batch = [axis.exchanged() for axis in batch]
+        columns, rows, inner, *batch = (
+            axis.exchanged() for axis in (rows, columns, inner, *batch))
     *batch, rows = _merged([*batch, rows])
     if len(batch) > BATCH_AXES:
         raise ValueError(f"a product into shape {out[0]} was given batch axes that merge to "
                          f"{len(batch)}; wanted at most {BATCH_AXES}")
-    spare = [Axis(1, (0,) * 5)] * (BATCH_AXES - len(batch))
-    numbers = [(axis.length, *axis.steps)
-               for axis in (rows, columns, inner, *reversed(batch), *spare)]
-    product = np.array(numbers, np.int64)
-    return Layout(exchanged, rows.length, columns.length, prod(axis.length for axis in batch),
-                  product.reshape(-1).view(f"V{product.nbytes}")[0])
+    matrices = prod(axis.length for axis in batch)
+
+    def tiles(of: Tiling) -> int:
+        extent = of.extent[sum_bytes]
+        return matrices * -(-rows.length // extent) * -(-columns.length // extent)
+
+    if tiling is None:
+        tiling = SMALL if tiles(LARGE) < _FEW else LARGE
+    count = tiles(tiling)
+    grid = min(count, _LARGEST_GRID), -(-count // _LARGEST_GRID)
+    return Plan(exchanged, tiling.suffix, grid, (tiling.threads,), count,
+                _product(rows, columns, inner, *reversed(batch)))
 
 
 def _steps(at: At | None, shape: tuple[int, ...]) -> tuple[int, ...]:
-    """Strides in elements along each axis of `shape`, 0 along those that the array repeats over."""
+    """Elements from one index to the next along each axis of `shape`; 0 where the array repeats."""
     if at is None:
         return (0,) * len(shape)
     given, strides, size = at
@@ -100,21 +138,51 @@ def _steps(at: At | None, shape: tuple[int, ...]) -> tuple[int, ...]:
     return (0,) * (len(shape) - len(steps)) + tuple(steps)
 
 
+def _distance(axis: Axis) -> float:
+    """From each element of out to the next along an axis; infinite if there is no next one."""
+    return abs(axis.steps[2]) if axis.length > 1 else inf
+
+
 def _merged(axes: list[Axis]) -> list[Axis]:
-    """The axes, outermost first; neighbours become one where one step of each array covers both."""
+    """The axes, outermost first; neighbours are one where one step of each array covers both."""
     merged: list[Axis] = []
     for axis in axes:
         length, steps = axis
-        if merged and merged[-1].steps == tuple(length * step for step in steps):
-            merged[-1] = Axis(merged[-1].length * length, steps)
-        else:
-            merged.append(axis)
+        if merged and (merged[-1].length == 1 or length == 1 or merged[-1].steps == tuple(
+                length * step for step in steps)):
+            outer = merged.pop()
+            steps = outer.steps if length == 1 else steps
+            length *= outer.length
+        merged.append(Axis(length, steps))
     return merged
 
 
-def _distance(axis: Axis) -> float:
-    """Between neighbours in out along an axis; infinite if there are none."""
-    return abs(axis.steps[2]) if axis.length > 1 else float("inf")
+def _product(*axes: Axis) -> np.void:
+    """The axes as the kernel's structure: rows, columns, the inner axis, batch axes inside out."""
+    spare = Axis(1, (0,) * 5)
+    axes += (spare,) * (3 + BATCH_AXES - len(axes))
+    return _structure([number for axis in axes for number in (axis.length, *axis.steps)])
+
+
+def _structure(numbers: list[int | float]) -> np.void:
+    """Numbers of 8 bytes each, which CuPy passes to a kernel as one structure."""
+    kinds = [np.float64 if isinstance(number, float) else np.int64 for number in numbers]
+    structure: np.void = np.array(tuple(numbers), ",".join(np.dtype(kind).str for kind in kinds))[()]
+    return structure
+
+
+@lru_cache(1024)
+def settings(
+    alpha: complex, beta: complex, activation: str, parameter: float, clean: bool, wide: bool,
+    scale_is_double: bool,
+) -> np.void:
+    """The kernel's structure gt_settings."""
+    alpha, beta = complex(alpha), complex(beta)
+    return _structure([alpha.real, alpha.imag, beta.real, beta.imag, float(parameter),
+                       ACTIVATIONS[activation], int(clean), int(wide), int(scale_is_double)])
+
+
+# -- products --------------------------------------------------------------------------------------
 
 
 def matmul_into(
@@ -124,7 +192,7 @@ def matmul_into(
 ) -> None:
     """out = activation(alpha * a @ b + bias + residual + beta * out), in one launch.
 
-    Sums and what follows are computed in float32 for half precision, else in the inputs' dtype.
+    Half precision is computed with in float32, all else in its own dtype.
 
     Args:
         a: (..., m, k), of float16, bfloat16, float32, float64, complex64 or complex128.
@@ -132,61 +200,87 @@ def matmul_into(
         out: (..., m, n), of the same dtype, or float32 for half precision. It must not overlap a or
             b, which is not checked. It is not read if beta is 0.
         alpha: a number, or an array of shape () and dtype float32 or float64 on the device.
-        residual: like out, or broadcast to its shape. It may be out itself.
+        residual: of the shape, or broadcast to it, and the dtype of out. It may be out itself.
         bias: (n,), of the dtype of a.
         activation: a name of `kernels.ACTIVATIONS`; complex numbers have "identity" only.
         parameter: the slope, alpha or beta of the activation.
         clean: whether elements of a and b that are not finite count as 0.
 
     Raises:
-        TypeError: for dtypes other than these.
-        ValueError: for shapes or strides that do not fit, or an unknown activation.
+        TypeError: for other dtypes.
+        ValueError: for other shapes, strides that are not whole elements, more than `BATCH_AXES`
+            batch axes that do not merge, and an unknown activation.
     """
-    _check(a, b, out, residual, bias, activation)
+    dtype = a.dtype
+    number, scale = _factor(alpha)
+    _check_dtypes(a, b, out, residual, bias)
+    _check_shapes(a, b, out, residual, bias)
+    _check_settings(dtype, number, beta, activation)
     if not out.size:
         return
-    layout = layout_of(_at(a), _at(b), _at(out), *(None if x is None else _at(x)
-                                                   for x in (residual, bias)))
-    if layout.exchanged:
-        a, b = b, a
-    scale, number = (NULL, alpha) if isinstance(alpha, (int, float, complex)) else (alpha, 1.0)
-    double_scale = int(scale is not NULL and scale.dtype == _DOUBLE)
-    arrays = (a, b, out, NULL if residual is None else residual, NULL if bias is None else bias)
-    elements = layout.rows * layout.columns * layout.batch
-    dtype, clean = a.dtype, int(clean)
-    if dtype in _REAL_OF:
-        number, beta = complex(number), complex(beta)
-        _NAIVE_COMPLEX[_REAL_OF[dtype]](*flat_launch(elements), (
-            *arrays, layout.product, elements, number.real, number.imag, scale, double_scale,
-            beta.real, beta.imag, clean))
-    else:
-        _NAIVE[dtype](*flat_launch(elements), (
-            *arrays, layout.product, elements, float(number), scale, double_scale, float(beta),
-            ACTIVATIONS[activation], float(parameter), clean, int(out.dtype != dtype)))
+    if not a.shape[-1]:
+        number, scale = 0.0, None  # alpha may be infinite
+    kind, of = ("_complex", _PARTS[dtype]) if dtype in _PARTS else ("", np.dtype(dtype))
+    found = plan(_at(a), _at(b), _at(out), _at(residual), _at(bias), max(4, dtype.itemsize))
+    how = settings(number, beta, activation, parameter, clean, out.dtype != dtype,
+                   scale is not None and scale.dtype == _DOUBLE)
+    a, b = (b, a) if found.exchanged else (a, b)
+    residual, bias, scale = (NULL if x is None else x for x in (residual, bias, scale))
+    _KERNELS[found.suffix, kind][of](found.grid, found.block, (
+        a, b, out, residual, bias, scale, found.axes, how, found.tiles))
 
 
-def _at(x: CudaArray) -> At:
-    return x.shape, x.strides, x.itemsize
+def _at(x: CudaArray | None) -> Any:
+    return None if x is None else (x.shape, x.strides, x.itemsize)
 
 
-def _check(
-    a: CudaArray, b: CudaArray, out: CudaArray, residual: CudaArray | None, bias: CudaArray | None,
-    activation: str,
-) -> None:
+def _factor(alpha: Any) -> tuple[complex, CudaArray | None]:
+    """The number, and the array on the device that holds one more factor."""
+    if isinstance(alpha, (int, float, complex, np.number)):
+        return alpha, None  # type: ignore[return-value]
+    if alpha.shape != () or alpha.dtype not in (_SINGLE, _DOUBLE):
+        raise TypeError(f"a product was given an alpha of shape {alpha.shape} and dtype "
+                        f"{alpha.dtype}; wanted a number, or shape () and float32 or float64")
+    return 1.0, alpha
+
+
+def _check_dtypes(a: CudaArray, b: CudaArray, out: CudaArray, residual: CudaArray | None,
+                  bias: CudaArray | None) -> None:
     dtype = a.dtype
-    if dtype not in _DTYPES or b.dtype != dtype or not (
-            out.dtype == dtype or (dtype in _HALVES and out.dtype == _SINGLE)):
+    wide = dtype in _HALVES and out.dtype == _SINGLE
+    if dtype not in _DTYPES or b.dtype != dtype or not (out.dtype == dtype or wide):
         raise TypeError(f"a product of {dtype} and {b.dtype} into {out.dtype}; wanted one "
                         "floating-point or complex dtype")
-    for x, wanted, name in ((residual, out.dtype, "residual"), (bias, dtype, "bias")):
+    for name, x, wanted in (("residual", residual, out.dtype), ("bias", bias, dtype)):
         if x is not None and x.dtype != wanted:
-            raise TypeError(f"a product into {out.dtype} was given a {name} of {x.dtype}; wanted "
-                            f"{wanted}")
-    if activation not in ACTIVATIONS or (dtype in _REAL_OF and activation != "identity"):
-        wanted = "identity" if dtype in _REAL_OF else ", ".join(ACTIVATIONS)
-        raise ValueError(f"a product of {dtype} was given the activation {activation!r}; wanted "
-                         f"{wanted}")
+            raise TypeError(f"a product of {dtype} into {out.dtype} was given a {name} of "
+                            f"{x.dtype}; wanted {wanted}")
+
+
+def _check_shapes(a: CudaArray, b: CudaArray, out: CudaArray, residual: CudaArray | None,
+                  bias: CudaArray | None) -> None:
+    fits = a.ndim > 1 and b.ndim > 1 and a.shape[-1] == b.shape[-2]
+    if not fits:
+        raise ValueError(f"a product of shapes {a.shape} and {b.shape}; wanted (..., m, k) and "
+                         "(..., k, n)")
     shape = (*np.broadcast_shapes(a.shape[:-2], b.shape[:-2]), a.shape[-2], b.shape[-1])
-    if out.shape != shape or a.shape[-1] != b.shape[-2]:
+    if out.shape != shape:
         raise ValueError(f"a product of shapes {a.shape} and {b.shape} was given an out of shape "
                          f"{out.shape}; wanted {shape}")
+    if residual is not None and np.broadcast_shapes(residual.shape, shape) != shape:
+        raise ValueError(f"a product into shape {shape} was given a residual of shape "
+                         f"{residual.shape}; wanted {shape}")
+    if bias is not None and bias.shape != shape[-1:]:
+        raise ValueError(f"a product into shape {shape} was given a bias of shape {bias.shape}; "
+                         f"wanted {shape[-1:]}")
+
+
+def _check_settings(dtype: np.dtype, alpha: complex, beta: complex, activation: str) -> None:
+    is_complex = dtype in _PARTS
+    if activation not in ACTIVATIONS or (is_complex and activation != "identity"):
+        wanted = "identity" if is_complex else ", ".join(ACTIVATIONS)
+        raise ValueError(f"a product of {dtype} was given the activation {activation!r}; wanted "
+                         f"{wanted}")
+    if not is_complex and (isinstance(alpha, complex) or isinstance(beta, complex)):
+        raise TypeError(f"a product of {dtype} was given alpha {alpha} and beta {beta}; wanted "
+                        "real numbers")
