@@ -13,16 +13,16 @@ template <typename T>
 __global__ void __launch_bounds__(256, 2)
     matmul_into(const T *a, const T *b, void *out, const void *residual, const T *bias,
                 const void *scale, gt_product axes, gt_settings how, gt_index tiles) {
-  const gt_real_ending<T> ending(out, residual, bias, scale, how);
-  gt_large_tiling<T>::product(a, b, axes, tiles, how.clean != 0, ending);
+  gt_large_tiling<T>::template product<gt_real_ending<T>>(
+      a, b, out, residual, bias, scale, axes, how, tiles);
 }
 
 template <typename T>
 __global__ void __launch_bounds__(64)
     matmul_into_small(const T *a, const T *b, void *out, const void *residual, const T *bias,
                       const void *scale, gt_product axes, gt_settings how, gt_index tiles) {
-  const gt_real_ending<T> ending(out, residual, bias, scale, how);
-  gt_small_tiling<T>::product(a, b, axes, tiles, how.clean != 0, ending);
+  gt_small_tiling<T>::template product<gt_real_ending<T>>(
+      a, b, out, residual, bias, scale, axes, how, tiles);
 }
 
 // Launch: a block for each tile of each matrix, along x, and along y what x does not hold; 256

@@ -68,42 +68,52 @@ __device__ inline gt_float<T> gt_cleaned(T stored, bool clean) {
 // the axis on which elements are closer together.
 template <typename T, int extent, int depth, int pitch>
 class gt_carrier {
+  typedef gt_float<T> F;
   static constexpr int width = gt_width<T>;
 
   const bool along_inner;
   const int outer_count;        // of the tiles' outer indices, those that exist
   int along, across;            // the thread's place in a tile
-  gt_index step, advance;       // to the next element of the pack, to the next tile
+  const gt_index outer_step, inner_step;
   const T *from;
   gt_pack<T, width> held;
 
  public:
-  __device__ gt_carrier(const T *matrix, gt_index outer_step, gt_index inner_step,
-                        gt_index outer_left)
+  __device__ gt_carrier(const T *matrix, gt_index outer_step, gt_index inner_step, int outer_count)
       : along_inner(inner_step == 1 || (outer_step != 1 && llabs(inner_step) < llabs(outer_step))),
-        outer_count(gt_at_most(outer_left, extent)),
-        step(along_inner ? inner_step : outer_step),
-        advance(depth * inner_step) {
+        outer_count(outer_count),
+        outer_step(outer_step),
+        inner_step(inner_step) {
     const int first = threadIdx.x * width, line = along_inner ? depth : extent;
     along = first % line;
     across = first / line;
-    from = matrix + along * step + across * (along_inner ? outer_step : inner_step);
+    from = matrix + (along_inner ? across : along) * outer_step +
+           (along_inner ? along : across) * inner_step;
   }
 
   // Reads the pack of the next tile: zeros where the input has no such elements.
   __device__ void fetch(gt_index inner_left) {
     const int inner_count = gt_at_most(inner_left, depth);
     const bool inside = across < (along_inner ? outer_count : inner_count);
-    held = gt_gather<width>(from, step,
+    held = gt_gather<width>(from, along_inner ? inner_step : outer_step,
                             inside ? (along_inner ? inner_count : outer_count) - along : 0);
-    from += advance;
+    from += depth * inner_step;
   }
 
-  __device__ void put(gt_float<T> *tile, bool clean) const {
-    gt_float<T> *const to = tile + (along_inner ? along * pitch + across : across * pitch + along);
-    const int next = along_inner ? pitch : 1;
+  __device__ void put(F *tile, bool clean) const {
+    F values[width];
 #pragma unroll
-    for (int w = 0; w < width; ++w) to[w * next] = gt_cleaned(held.values[w], clean);
+    for (int w = 0; w < width; ++w) values[w] = gt_cleaned(held.values[w], clean);
+    if (along_inner) {
+#pragma unroll
+      for (int w = 0; w < width; ++w) tile[(along + w) * pitch + across] = values[w];
+    } else {
+      constexpr int group = gt_width<F>;
+#pragma unroll
+      for (int w = 0; w < width; w += group)
+        gt_store<group>(tile + across * pitch + along + w,
+                        *reinterpret_cast<const gt_pack<F, group> *>(values + w));
+    }
   }
 };
 
@@ -228,42 +238,50 @@ class gt_tiling {
 
  public:
   template <typename Ending>
-  static __device__ void product(const T *a, const T *b, const gt_product &axes, gt_index tiles,
-                                 bool clean, const Ending &ending) {
+  static __device__ void product(const T *a, const T *b, void *out, const void *residual,
+                                 const T *bias, const void *scale, const gt_product &axes,
+                                 const gt_settings &how, gt_index tiles) {
     __shared__ __align__(16) F a_tiles[2][depth * pitch];
     __shared__ __align__(16) F b_tiles[2][depth * pitch];
+    __shared__ gt_place corner;      // where the tile of out begins, in each array; in shared
+    __shared__ int rows, columns;    // memory, since registers are scarce; how much of it exists
     const gt_index tile = gt_index(blockIdx.y) * gridDim.x + blockIdx.x;
     if (tile >= tiles) return;
-    const gt_index across = (axes.columns.length + extent - 1) / extent;
-    const gt_index down = (axes.rows.length + extent - 1) / extent;
-    const gt_index row = tile / across % down * extent, column = tile % across * extent;
-    const gt_place corner = axes.at(tile / across / down, row, column);
+    if (threadIdx.x == 0) {
+      const gt_index across = (axes.columns.length + extent - 1) / extent;
+      const gt_index down = (axes.rows.length + extent - 1) / extent;
+      const gt_index row = tile / across % down * extent, column = tile % across * extent;
+      corner = axes.at(tile / across / down, row, column);
+      rows = gt_at_most(axes.rows.length - row, extent);
+      columns = gt_at_most(axes.columns.length - column, extent);
+    }
+    __syncthreads();
 
     F sums[micro][micro];
     for (int i = 0; i < micro; ++i)
       for (int j = 0; j < micro; ++j) sums[i][j] = F(0);
     typedef gt_carrier<T, extent, depth, pitch> carrier;
-    carrier from_a(a + corner.a, axes.rows.step.a, axes.inner.step.a, axes.rows.length - row);
-    carrier from_b(b + corner.b, axes.columns.step.b, axes.inner.step.b,
-                   axes.columns.length - column);
+    carrier from_a(a + corner.a, axes.rows.step.a, axes.inner.step.a, rows);
+    carrier from_b(b + corner.b, axes.columns.step.b, axes.inner.step.b, columns);
     from_a.fetch(axes.inner.length);
     from_b.fetch(axes.inner.length);
     int turn = 0;  // a tile is written while others still read the one before
     for (gt_index left = axes.inner.length; left > 0; left -= depth) {
       F *const a_tile = a_tiles[turn], *const b_tile = b_tiles[turn];
-      from_a.put(a_tile, clean);
-      from_b.put(b_tile, clean);
+      from_a.put(a_tile, how.clean != 0);
+      from_b.put(b_tile, how.clean != 0);
       __syncthreads();
       if (left > depth) {  // comes in while this tile is multiplied
         from_a.fetch(left - depth);
         from_b.fetch(left - depth);
       }
-#pragma unroll
+      // A second line in flight would not fit into the registers of two blocks.
+#pragma unroll 1
       for (int k = 0; k < depth; ++k) multiply(sums, a_tile + k * pitch, b_tile + k * pitch);
       turn ^= 1;
     }
-    end(sums, corner, axes, gt_at_most(axes.rows.length - row, extent),
-        gt_at_most(axes.columns.length - column, extent), ending);
+    const Ending ending(out, residual, bias, scale, how);
+    end(sums, corner, axes, rows, columns, ending);
   }
 
  private:
@@ -294,9 +312,13 @@ class gt_tiling {
   }
 };
 
-// Large tiles keep 64 numbers of 4 bytes in registers, of other sizes as many bytes or fewer.
+// A line of a thread's sums has at most 32 bytes. `Tiling` in gtensor/backend/matmul_kernel.py
+// repeats these numbers.
 template <typename T>
-using gt_large_tiling = gt_tiling<T, 16, 32 / sizeof(gt_float<T>)>;
+constexpr int gt_most = 32 / sizeof(gt_float<T>);
 
 template <typename T>
-using gt_small_tiling = gt_tiling<T, 8, (sizeof(gt_float<T>) < 16 ? 4 : 2)>;
+using gt_large_tiling = gt_tiling<T, 16, (gt_most<T> < 8 ? gt_most<T> : 8)>;
+
+template <typename T>
+using gt_small_tiling = gt_tiling<T, 8, (gt_most<T> < 4 ? gt_most<T> : 4)>;

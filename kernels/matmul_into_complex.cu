@@ -21,8 +21,8 @@ __global__ void __launch_bounds__(256, 2)
     matmul_into_complex(const gt_complex_of<T> *a, const gt_complex_of<T> *b, void *out,
                         const void *residual, const gt_complex_of<T> *bias, const void *scale,
                         gt_product axes, gt_settings how, gt_index tiles) {
-  const gt_complex_ending<T> ending(out, residual, bias, scale, how);
-  gt_large_tiling<gt_complex_of<T>>::product(a, b, axes, tiles, how.clean != 0, ending);
+  gt_large_tiling<gt_complex_of<T>>::template product<gt_complex_ending<T>>(
+      a, b, out, residual, bias, scale, axes, how, tiles);
 }
 
 template <typename T>
@@ -31,6 +31,6 @@ __global__ void __launch_bounds__(64)
                               const void *residual, const gt_complex_of<T> *bias,
                               const void *scale, gt_product axes, gt_settings how,
                               gt_index tiles) {
-  const gt_complex_ending<T> ending(out, residual, bias, scale, how);
-  gt_small_tiling<gt_complex_of<T>>::product(a, b, axes, tiles, how.clean != 0, ending);
+  gt_small_tiling<gt_complex_of<T>>::template product<gt_complex_ending<T>>(
+      a, b, out, residual, bias, scale, axes, how, tiles);
 }

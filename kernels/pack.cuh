@@ -67,8 +67,9 @@ __device__ inline gt_pack<T, W> gt_gather(const T *from, gt_index step, int coun
   if (count >= W && step == 1 && gt_address(from) % sizeof(gt_pack<T, W>) == 0)
     return gt_load<W>(from);
   gt_pack<T, W> pack;
-  for (int w = 0; w < W; ++w)
-    pack.values[w] = w < count ? from[w * step] : gt_down<T>(gt_float<T>(0));
+#pragma unroll
+  for (int w = 0; w < W; ++w, from += step)
+    pack.values[w] = w < count ? *from : gt_down<T>(gt_float<T>(0));
   return pack;
 }
 
@@ -77,7 +78,8 @@ __device__ inline void gt_scatter(T *to, gt_index step, int count, const gt_pack
   if (count >= W && step == 1 && gt_address(to) % sizeof pack == 0) {
     gt_store(to, pack);
   } else {
-    for (int w = 0; w < W; ++w)
-      if (w < count) to[w * step] = pack.values[w];
+#pragma unroll
+    for (int w = 0; w < W; ++w, to += step)
+      if (w < count) *to = pack.values[w];
   }
 }

@@ -27,7 +27,7 @@ BATCH_AXES = 6
 
 _HALVES = np.dtype(np.float16), np.dtype(ml_dtypes.bfloat16)
 _SINGLE, _DOUBLE = np.dtype(np.float32), np.dtype(np.float64)
-_PARTS = {np.dtype(np.complex64): _SINGLE, np.dtype(np.complex128): _DOUBLE}
+_PARTS: dict[np.dtype, np.dtype] = {np.dtype(np.complex64): _SINGLE, np.dtype(np.complex128): _DOUBLE}
 _DTYPES = (*_HALVES, _SINGLE, _DOUBLE, *_PARTS)
 
 _LARGEST_GRID = 2**31 - 1
@@ -35,15 +35,18 @@ _FEW = 128  # fewer tiles leave multiprocessors of a GPU without work
 
 
 class Tiling(NamedTuple):
-    """What a block computes, and its threads."""
+    """A block of side x side threads, each of which sums up micro x micro elements of out."""
 
     suffix: str  # of the kernel's name
-    extent: dict[int, int]  # rows and columns of a tile, by the bytes of a sum
-    threads: int
+    side: int
+    most: int  # the largest micro
+
+    def extent(self, sum_bytes: int) -> int:
+        """Rows and columns of a tile; a line of a thread's sums has at most 32 bytes."""
+        return self.side * min(self.most, 32 // sum_bytes)
 
 
-LARGE = Tiling("", {4: 128, 8: 64, 16: 32}, 256)
-SMALL = Tiling("_small", {4: 32, 8: 32, 16: 16}, 64)
+LARGE, SMALL = Tiling("", 16, 8), Tiling("_small", 8, 4)
 
 _KERNELS = {
     (suffix, kind): raw(f"matmul_into{kind}.cu", f"matmul_into{kind}{suffix}")
@@ -63,6 +66,10 @@ class Axis(NamedTuple):
 
     length: int
     steps: tuple[int, ...]  # a, b, out, residual, bias, in elements
+
+    def all_steps(self) -> tuple[int, ...]:
+        """What as many steps as the axis is long add."""
+        return tuple(self.length * step for step in self.steps)
 
     def exchanged(self) -> Axis:
         """The axis for out.T = b.T @ a.T."""
@@ -108,21 +115,25 @@ def plan(
     if exchanged:
         columns, rows, inner, *batch = (
             axis.exchanged() for axis in (rows, columns, inner, *batch))
-    *batch, rows = _merged([*batch, rows])
+    batch = _merged(batch)
+    if batch and rows.length == 1 and not batch[-1].steps[1]:
+        rows = batch.pop()
+    elif batch and batch[-1].steps == rows.all_steps():
+        rows = Axis(batch.pop().length * rows.length, rows.steps)
     if len(batch) > BATCH_AXES:
         raise ValueError(f"a product into shape {out[0]} was given batch axes that merge to "
                          f"{len(batch)}; wanted at most {BATCH_AXES}")
     matrices = prod(axis.length for axis in batch)
 
     def tiles(of: Tiling) -> int:
-        extent = of.extent[sum_bytes]
+        extent = of.extent(sum_bytes)
         return matrices * -(-rows.length // extent) * -(-columns.length // extent)
 
     if tiling is None:
         tiling = SMALL if tiles(LARGE) < _FEW else LARGE
     count = tiles(tiling)
     grid = min(count, _LARGEST_GRID), -(-count // _LARGEST_GRID)
-    return Plan(exchanged, tiling.suffix, grid, (tiling.threads,), count,
+    return Plan(exchanged, tiling.suffix, grid, (tiling.side**2,), count,
                 _product(rows, columns, inner, *reversed(batch)))
 
 
@@ -147,13 +158,10 @@ def _merged(axes: list[Axis]) -> list[Axis]:
     """The axes, outermost first; neighbours are one where one step of each array covers both."""
     merged: list[Axis] = []
     for axis in axes:
-        length, steps = axis
-        if merged and (merged[-1].length == 1 or length == 1 or merged[-1].steps == tuple(
-                length * step for step in steps)):
-            outer = merged.pop()
-            steps = outer.steps if length == 1 else steps
-            length *= outer.length
-        merged.append(Axis(length, steps))
+        if merged and merged[-1].steps == axis.all_steps():
+            merged[-1] = Axis(merged[-1].length * axis.length, axis.steps)
+        elif axis.length > 1:
+            merged.append(axis)
     return merged
 
 
@@ -167,8 +175,9 @@ def _product(*axes: Axis) -> np.void:
 def _structure(numbers: list[int | float]) -> np.void:
     """Numbers of 8 bytes each, which CuPy passes to a kernel as one structure."""
     kinds = [np.float64 if isinstance(number, float) else np.int64 for number in numbers]
-    structure: np.void = np.array(tuple(numbers), ",".join(np.dtype(kind).str for kind in kinds))[()]
-    return structure
+    dtype = np.dtype([(f"f{place}", kind) for place, kind in enumerate(kinds)])
+    structure: Any = np.array(tuple(numbers), dtype)
+    return structure[()]
 
 
 @lru_cache(1024)
@@ -211,7 +220,7 @@ def matmul_into(
         ValueError: for other shapes, strides that are not whole elements, more than `BATCH_AXES`
             batch axes that do not merge, and an unknown activation.
     """
-    dtype = a.dtype
+    dtype = np.dtype(a.dtype)
     number, scale = _factor(alpha)
     _check_dtypes(a, b, out, residual, bias)
     _check_shapes(a, b, out, residual, bias)
@@ -220,13 +229,13 @@ def matmul_into(
         return
     if not a.shape[-1]:
         number, scale = 0.0, None  # alpha may be infinite
-    kind, of = ("_complex", _PARTS[dtype]) if dtype in _PARTS else ("", np.dtype(dtype))
+    kind = "_complex" if dtype in _PARTS else ""
     found = plan(_at(a), _at(b), _at(out), _at(residual), _at(bias), max(4, dtype.itemsize))
     how = settings(number, beta, activation, parameter, clean, out.dtype != dtype,
                    scale is not None and scale.dtype == _DOUBLE)
     a, b = (b, a) if found.exchanged else (a, b)
     residual, bias, scale = (NULL if x is None else x for x in (residual, bias, scale))
-    _KERNELS[found.suffix, kind][of](found.grid, found.block, (
+    _KERNELS[found.suffix, kind][_PARTS.get(dtype, dtype)](found.grid, found.block, (
         a, b, out, residual, bias, scale, found.axes, how, found.tiles))
 
 
