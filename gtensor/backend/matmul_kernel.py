@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 import ml_dtypes
 import numpy as np
 
-from gtensor.backend.kernels import ACTIVATIONS, NULL, raw
+from gtensor.backend.kernels import ACTIVATIONS, NULL, Raw, raw
 
 if TYPE_CHECKING:
     from gtensor.backend.typing import CudaArray
@@ -27,7 +27,8 @@ BATCH_AXES = 6
 
 _HALVES = np.dtype(np.float16), np.dtype(ml_dtypes.bfloat16)
 _SINGLE, _DOUBLE = np.dtype(np.float32), np.dtype(np.float64)
-_PARTS: dict[np.dtype, np.dtype] = {np.dtype(np.complex64): _SINGLE, np.dtype(np.complex128): _DOUBLE}
+_PARTS: dict[np.dtype, np.dtype] = {
+    np.dtype(np.complex64): _SINGLE, np.dtype(np.complex128): _DOUBLE}
 _DTYPES = (*_HALVES, _SINGLE, _DOUBLE, *_PARTS)
 
 _LARGEST_GRID = 2**31 - 1
@@ -37,7 +38,6 @@ _FEW = 128  # fewer tiles leave multiprocessors of a GPU without work
 class Tiling(NamedTuple):
     """A block of side x side threads, each of which sums up micro x micro elements of out."""
 
-    suffix: str  # of the kernel's name
     side: int
     most: int  # the largest micro
 
@@ -46,19 +46,20 @@ class Tiling(NamedTuple):
         return self.side * min(self.most, 32 // sum_bytes)
 
 
-LARGE, SMALL = Tiling("", 16, 8), Tiling("_small", 8, 4)
+LARGE, SMALL = Tiling(16, 8), Tiling(8, 4)
 
 _KERNELS = {
-    (suffix, kind): raw(f"matmul_into{kind}.cu", f"matmul_into{kind}{suffix}")
-    for suffix in (LARGE.suffix, SMALL.suffix) for kind in ("", "_complex")
+    (tiling, is_complex): raw(f"matmul_into{kind}.cu", f"matmul_into{kind}{size}")
+    for tiling, size in ((LARGE, ""), (SMALL, "_small"))
+    for is_complex, kind in ((False, ""), (True, "_complex"))
 }
 
 
 # -- plans -----------------------------------------------------------------------------------------
 
 
-At: TypeAlias = tuple[tuple[int, ...], tuple[int, ...], int]
-"""The shape of an array, its strides in bytes, and the bytes of an element."""
+At: TypeAlias = tuple[tuple[int, ...], tuple[int, ...], np.dtype]
+"""The shape of an array, its strides in bytes, and its dtype."""
 
 
 class Axis(NamedTuple):
@@ -81,29 +82,28 @@ class Plan(NamedTuple):
     """How a kernel goes through the arrays."""
 
     exchanged: bool  # a is b.T and b is a.T, since neighbours in out's columns are the closer ones
-    suffix: str  # of the kernel's name
+    kernel: Raw
+    dtype: np.dtype  # of the kernel: that of the inputs, or of their parts
     grid: tuple[int, int]
     block: tuple[int]
     tiles: int
     axes: np.void  # gt_product
+    wide: bool  # out is float32, the inputs are not
 
 
 @lru_cache(1024)
 def plan(
-    a: At, b: At, out: At, residual: At | None, bias: At | None, sum_bytes: int,
-    tiling: Tiling | None = None,
-) -> Plan:
-    """The plan for arrays whose shapes fit, and an out that is not empty.
+    a: At, b: At, out: At, residual: At | None, bias: At | None, tiling: Tiling | None = None
+) -> Plan | None:
+    """The plan for these arrays; None for an empty out. Raises what `matmul_into` does.
 
-    Args:
-        sum_bytes: bytes of the numbers that sums are kept in.
-        tiling: LARGE or SMALL; by default what suits the sizes.
-
-    Raises:
-        ValueError: for strides that are not whole elements, and for too many batch axes.
+    `tiling` is LARGE or SMALL, by default what suits the sizes.
     """
-    *lead, m, n = out[0]
-    k = a[0][-1]
+    _check_dtypes(a, b, out, residual, bias)
+    _check_shapes(a, b, out, residual, bias)
+    if 0 in out[0]:
+        return None
+    (*lead, m, n), k, dtype = out[0], a[0][-1], a[2]
     a_steps, b_steps = _steps(a, (*lead, m, k)), _steps(b, (*lead, k, n))
     others = [_steps(x, (*lead, m, n)) for x in (out, residual, bias)]
     *batch, rows = (Axis(length, (a_step, b_step, *(steps[place] for steps in others)))
@@ -126,22 +126,23 @@ def plan(
     matrices = prod(axis.length for axis in batch)
 
     def tiles(of: Tiling) -> int:
-        extent = of.extent(sum_bytes)
+        extent = of.extent(max(4, dtype.itemsize))
         return matrices * -(-rows.length // extent) * -(-columns.length // extent)
 
     if tiling is None:
         tiling = SMALL if tiles(LARGE) < _FEW else LARGE
     count = tiles(tiling)
     grid = min(count, _LARGEST_GRID), -(-count // _LARGEST_GRID)
-    return Plan(exchanged, tiling.suffix, grid, (tiling.side**2,), count,
-                _product(rows, columns, inner, *reversed(batch)))
+    return Plan(exchanged, _KERNELS[tiling, dtype in _PARTS], _PARTS.get(dtype, dtype), grid,
+                (tiling.side**2,), count, _product(rows, columns, inner, *reversed(batch)),
+                out[2] != dtype)
 
 
 def _steps(at: At | None, shape: tuple[int, ...]) -> tuple[int, ...]:
     """Elements from one index to the next along each axis of `shape`; 0 where the array repeats."""
     if at is None:
         return (0,) * len(shape)
-    given, strides, size = at
+    given, strides, size = at[0], at[1], at[2].itemsize
     if any(stride % size for stride in strides):
         raise ValueError(f"a product was given an array of strides {strides} with elements of "
                          f"{size} bytes; wanted whole elements from one to the next")
@@ -220,27 +221,24 @@ def matmul_into(
         ValueError: for other shapes, strides that are not whole elements, more than `BATCH_AXES`
             batch axes that do not merge, and an unknown activation.
     """
-    dtype = np.dtype(a.dtype)
+    found = plan(_at(a), _at(b), _at(out), None if residual is None else _at(residual),
+                 None if bias is None else _at(bias))
     number, scale = _factor(alpha)
-    _check_dtypes(a, b, out, residual, bias)
-    _check_shapes(a, b, out, residual, bias)
-    _check_settings(dtype, number, beta, activation)
-    if not out.size:
+    _check_settings(a.dtype, number, beta, activation)
+    if found is None:
         return
     if not a.shape[-1]:
         number, scale = 0.0, None  # alpha may be infinite
-    kind = "_complex" if dtype in _PARTS else ""
-    found = plan(_at(a), _at(b), _at(out), _at(residual), _at(bias), max(4, dtype.itemsize))
-    how = settings(number, beta, activation, parameter, clean, out.dtype != dtype,
+    how = settings(number, beta, activation, parameter, clean, found.wide,
                    scale is not None and scale.dtype == _DOUBLE)
-    a, b = (b, a) if found.exchanged else (a, b)
-    residual, bias, scale = (NULL if x is None else x for x in (residual, bias, scale))
-    _KERNELS[found.suffix, kind][_PARTS.get(dtype, dtype)](found.grid, found.block, (
-        a, b, out, residual, bias, scale, found.axes, how, found.tiles))
+    inputs = (b, a) if found.exchanged else (a, b)
+    more = (NULL if x is None else x for x in (residual, bias, scale))
+    found.kernel[found.dtype](found.grid, found.block,
+                              (*inputs, out, *more, found.axes, how, found.tiles))
 
 
-def _at(x: CudaArray | None) -> Any:
-    return None if x is None else (x.shape, x.strides, x.itemsize)
+def _at(x: CudaArray) -> At:
+    return x.shape, x.strides, x.dtype
 
 
 def _factor(alpha: Any) -> tuple[complex, CudaArray | None]:
@@ -253,35 +251,41 @@ def _factor(alpha: Any) -> tuple[complex, CudaArray | None]:
     return 1.0, alpha
 
 
-def _check_dtypes(a: CudaArray, b: CudaArray, out: CudaArray, residual: CudaArray | None,
-                  bias: CudaArray | None) -> None:
-    dtype = a.dtype
-    wide = dtype in _HALVES and out.dtype == _SINGLE
-    if dtype not in _DTYPES or b.dtype != dtype or not (out.dtype == dtype or wide):
-        raise TypeError(f"a product of {dtype} and {b.dtype} into {out.dtype}; wanted one "
-                        "floating-point or complex dtype")
-    for name, x, wanted in (("residual", residual, out.dtype), ("bias", bias, dtype)):
-        if x is not None and x.dtype != wanted:
-            raise TypeError(f"a product of {dtype} into {out.dtype} was given a {name} of "
-                            f"{x.dtype}; wanted {wanted}")
+def _check_dtypes(a: At, b: At, out: At, residual: At | None, bias: At | None) -> None:
+    dtype, into = a[2], out[2]
+    wide = dtype in _HALVES and into == _SINGLE
+    if dtype not in _DTYPES or b[2] != dtype or not (into == dtype or wide):
+        raise TypeError(f"a product of {dtype} and {b[2]} into {into}; wanted one floating-point "
+                        "or complex dtype")
+    for name, at, wanted in (("residual", residual, into), ("bias", bias, dtype)):
+        if at is not None and at[2] != wanted:
+            raise TypeError(f"a product of {dtype} into {into} was given a {name} of {at[2]}; "
+                            f"wanted {wanted}")
 
 
-def _check_shapes(a: CudaArray, b: CudaArray, out: CudaArray, residual: CudaArray | None,
-                  bias: CudaArray | None) -> None:
-    fits = a.ndim > 1 and b.ndim > 1 and a.shape[-1] == b.shape[-2]
-    if not fits:
-        raise ValueError(f"a product of shapes {a.shape} and {b.shape}; wanted (..., m, k) and "
+def _check_shapes(a: At, b: At, out: At, residual: At | None, bias: At | None) -> None:
+    left, right, into = a[0], b[0], out[0]
+    lead = _broadcast(left[:-2], right[:-2])
+    if len(left) < 2 or len(right) < 2 or left[-1] != right[-2] or lead is None:
+        raise ValueError(f"a product of shapes {left} and {right}; wanted (..., m, k) and "
                          "(..., k, n)")
-    shape = (*np.broadcast_shapes(a.shape[:-2], b.shape[:-2]), a.shape[-2], b.shape[-1])
-    if out.shape != shape:
-        raise ValueError(f"a product of shapes {a.shape} and {b.shape} was given an out of shape "
-                         f"{out.shape}; wanted {shape}")
-    if residual is not None and np.broadcast_shapes(residual.shape, shape) != shape:
+    shape = (*lead, left[-2], right[-1])
+    if into != shape:
+        raise ValueError(f"a product of shapes {left} and {right} was given an out of shape "
+                         f"{into}; wanted {shape}")
+    if residual is not None and _broadcast(residual[0], shape) != shape:
         raise ValueError(f"a product into shape {shape} was given a residual of shape "
-                         f"{residual.shape}; wanted {shape}")
-    if bias is not None and bias.shape != shape[-1:]:
-        raise ValueError(f"a product into shape {shape} was given a bias of shape {bias.shape}; "
+                         f"{residual[0]}; wanted {shape}")
+    if bias is not None and bias[0] != shape[-1:]:
+        raise ValueError(f"a product into shape {shape} was given a bias of shape {bias[0]}; "
                          f"wanted {shape[-1:]}")
+
+
+def _broadcast(*shapes: tuple[int, ...]) -> tuple[int, ...] | None:
+    try:
+        return np.broadcast_shapes(*shapes)
+    except ValueError:
+        return None
 
 
 def _check_settings(dtype: np.dtype, alpha: complex, beta: complex, activation: str) -> None:

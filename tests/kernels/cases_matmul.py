@@ -12,13 +12,14 @@ from typing import Any
 
 import numpy as np
 import torch
-from numpy.lib.stride_tricks import as_strided
-from cases_convolution import _TORCH_ACTIVATIONS as TORCH_ACTIVATIONS
+from cases_convolution import TORCH_ACTIVATIONS
 from kernel_cases import Case, assert_close, compute, unwritten
+from numpy.lib.stride_tricks import as_strided
 
-from gtensor.backend.kernels import NULL, flat_launch
+from gtensor.backend.kernels import NULL, flat_launch, raw
 from gtensor.backend.matmul_kernel import LARGE, SMALL, Tiling, plan, settings
 
+NAIVE = raw("matmul_naive.cu", "matmul_naive")
 COMPLEX = {"float32": np.dtype(np.complex64), "float64": np.dtype(np.complex128)}
 
 
@@ -64,7 +65,7 @@ class Product:
 
     def case(self, name: str) -> Case:
         kind = "complex" if self.complex else "naive" if self.tiling is None else "real"
-        size = "" if self.tiling is None else self.tiling.suffix or "_large"
+        size = {None: "", LARGE: "_large", SMALL: "_small"}[self.tiling]
         dtypes = tuple(COMPLEX) if self.complex else self.dtypes
         return Case(f"matmul-{kind}{size}-{name}", self.check, dtypes)
 
@@ -102,20 +103,18 @@ class Product:
         if not self.complex:
             wanted = function(torch.from_numpy(wanted)).numpy()
 
-        found = plan(*(None if x is None else (x.shape, x.strides, x.itemsize)
-                       for x in (a, b, out, residual, bias)), max(4, dtype.itemsize),
-                     self.tiling or SMALL)
+        found = plan(*(None if x is None else (x.shape, x.strides, x.dtype)
+                       for x in (a, b, out, residual, bias)), self.tiling or SMALL)
+        assert found is not None
         how = settings(self.alpha, self.beta, self.activation, parameter, self.clean, self.wide,
                        scale is not None and scale.dtype == np.float64)
-        kind = "_complex" if self.complex else ""
-        file, function_name, grid, block, count = (
-            (f"matmul_into{kind}.cu", f"matmul_into{kind}{found.suffix}", found.grid, found.block,
-             found.tiles) if self.tiling else
-            ("matmul_naive.cu", "matmul_naive", *flat_launch(out.size), out.size))
+        kernel = found.kernel if self.tiling else NAIVE
+        grid, block, count = (found.grid, found.block, found.tiles) if self.tiling else (
+            *flat_launch(out.size), out.size)
         operands = [at_b, at_a] if found.exchanged else [at_a, at_b]
         rest = [at_residual, NULL if bias is None else bias, NULL if scale is None else scale]
         kept = at_out.copy()
-        executor.raw(file, function_name, of, grid, block,
+        executor.raw(kernel.file, kernel.function, of, grid, block,
                      [*operands, at_out, *rest, found.axes, how, count])
         real = np.dtype(f"f{dtype.itemsize // 2}") if self.complex else stored
         assert_close(np.ascontiguousarray(out).view(real), _parts(wanted), real, factor=4.0)
