@@ -135,6 +135,7 @@ struct gt_settings {
 template <typename T, typename Activate>
 class gt_ending {
   typedef gt_float<T> F;
+  static constexpr bool is_half = sizeof(T) < sizeof(F);
 
   void *const out;
   const void *const residual;
@@ -174,7 +175,7 @@ class gt_ending {
       for (int w = 0; w < W; ++w) gt_add_product(sums[w], beta, more.values[w]);
     }
     activate(sums);
-    if (wide)
+    if (is_half && wide)
       store(static_cast<F *>(out) + place.out, step.out, count, sums);
     else
       store(static_cast<T *>(out) + place.out, step.out, count, sums);
@@ -184,7 +185,7 @@ class gt_ending {
   template <int W>
   __device__ gt_pack<F, W> read(const void *from, gt_index at, gt_index step, int count,
                                 bool as_computed) const {
-    if (as_computed) return gt_gather<W>(static_cast<const F *>(from) + at, step, count);
+    if (is_half && as_computed) return gt_gather<W>(static_cast<const F *>(from) + at, step, count);
     const gt_pack<T, W> stored = gt_gather<W>(static_cast<const T *>(from) + at, step, count);
     gt_pack<F, W> pack;
     for (int w = 0; w < W; ++w) pack.values[w] = gt_up(stored.values[w]);

@@ -73,13 +73,18 @@ __device__ inline gt_pack<T, W> gt_gather(const T *from, gt_index step, int coun
   return pack;
 }
 
+// An intrinsic, because compilers split an assignment into single elements here.
 template <int W, typename T>
 __device__ inline void gt_scatter(T *to, gt_index step, int count, const gt_pack<T, W> &pack) {
-  if (count >= W && step == 1 && gt_address(to) % sizeof pack == 0) {
-    gt_store(to, pack);
-  } else {
-#pragma unroll
-    for (int w = 0; w < W; ++w, to += step)
-      if (w < count) *to = pack.values[w];
+  if constexpr (W > 1) {
+    if (count >= W && step == 1 && gt_address(to) % sizeof pack == 0) {
+      typename gt_access<sizeof pack>::type bits;
+      memcpy(&bits, &pack, sizeof bits);
+      __stwb(reinterpret_cast<decltype(bits) *>(to), bits);
+      return;
+    }
   }
+#pragma unroll
+  for (int w = 0; w < W; ++w, to += step)
+    if (w < count) *to = pack.values[w];
 }
