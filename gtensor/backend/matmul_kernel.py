@@ -41,9 +41,13 @@ class Tiling(NamedTuple):
     side: int
     most: int  # the largest micro
 
-    def extent(self, sum_bytes: int) -> int:
+    def extent(self, dtype: np.dtype) -> int:
         """Rows and columns of a tile; a line of a thread's sums has at most 32 bytes."""
-        return self.side * min(self.most, 32 // sum_bytes)
+        return self.side * min(self.most, 32 // max(4, dtype.itemsize))
+
+    def tiles(self, rows: int, columns: int, dtype: np.dtype) -> int:
+        extent = self.extent(dtype)
+        return -(-rows // extent) * -(-columns // extent)
 
 
 LARGE, SMALL = Tiling(16, 8), Tiling(8, 4)
@@ -125,13 +129,12 @@ def plan(
                          f"{len(batch)}; wanted at most {BATCH_AXES}")
     matrices = prod(axis.length for axis in batch)
 
-    def tiles(of: Tiling) -> int:
-        extent = of.extent(max(4, dtype.itemsize))
-        return matrices * -(-rows.length // extent) * -(-columns.length // extent)
-
+    large, small = (matrices * of.tiles(rows.length, columns.length, dtype)
+                    for of in (LARGE, SMALL))
     if tiling is None:
-        tiling = SMALL if tiles(LARGE) < _FEW else LARGE
-    count = tiles(tiling)
+        empty = large * LARGE.extent(dtype)**2 > 2 * small * SMALL.extent(dtype)**2
+        tiling = SMALL if large < _FEW or empty else LARGE
+    count = large if tiling is LARGE else small
     grid = min(count, _LARGEST_GRID), -(-count // _LARGEST_GRID)
     return Plan(exchanged, _KERNELS[tiling, dtype in _PARTS], _PARTS.get(dtype, dtype), grid,
                 (tiling.side**2,), count, _product(rows, columns, inner, *reversed(batch)),

@@ -77,6 +77,19 @@ def test_a_batch_times_one_matrix_is_one_product_of_all_rows():
         assert lengths[0] == (m if batched else 6 * m) and lengths[3] == (6 if batched else 1)
 
 
+def test_tiles_are_large_where_they_are_many_and_full():
+    dtype = np.dtype(np.float32)
+    for lead, m, n, kernel in ((1, 2048, 2048, ""), (1, 1024, 1024, "_small"),
+                               (1, 32, 32, "_small"), (500, 32, 32, "_small"), (500, 65, 128, ""),
+                               (9999, 1, 1, "_small")):
+        shapes = ((lead, m, 4), (lead, 4, n), (lead, m, n))
+        found = plan(*((shape, np.empty(shape, dtype).strides, dtype) for shape in shapes), None,
+                     None)
+        assert found is not None and found.kernel.function == f"matmul_into{kernel}", (lead, m, n)
+        tiles = np.prod(found.grid)
+        assert found.tiles == tiles and found.block == (64 if kernel else 256,)
+
+
 def test_a_scale_on_the_device_and_a_residual_that_is_the_out(xp):
     x, c = numbers(xp, 40, 9), numbers(xp, 9, 9)
     for scale in (xp.asarray(0.25, np.float32), xp.asarray(-2.0, np.float64), np.float32(3), 2):

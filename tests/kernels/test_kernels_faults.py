@@ -138,7 +138,7 @@ FAULTS: dict[str, tuple[str, str, str, Run, Any]] = {
     "rows of a tile that do not exist": (
         MATMUL, _replaced(MATMUL, "row >= rows", "row > rows"), "matmul_into_small", _product,
         "heap-buffer-overflow"),
-    "NaN is not cleaned": (MATMUL, _replaced(MATMUL, "clean && !gt_finite(value)", "clean && false"),
+    "NaN is not cleaned": (MATMUL, _replaced(MATMUL, "&& !gt_finite(value)", "&& false"),
                            "matmul_into_small", _product, AssertionError),
     "old memory is read": (MATMUL, _replaced(MATMUL, "if (beta != F(0)) {", "{"),
                            "matmul_into_small", _product, AssertionError),
