@@ -16,7 +16,7 @@ import numpy as np
 
 from gtensor.backend.cuda_memory import AsyncMemory, is_pinned, library_malloc, no_room_for
 from gtensor.backend.cuda_streams import CudaStream, StreamBook, cupy
-from gtensor.backend.devices import Device, cuda_device, makers
+from gtensor.backend.devices import Device, cuda_device, cuda_devices, makers
 from gtensor.backend.elements import element_type
 from gtensor.backend.ordering import Ordering
 from gtensor.system.bus import bus, tell_allocated
@@ -57,6 +57,7 @@ class CudaDevice(Device):
         self.on_stream_end: list[Callable[[int, Event], None]] = []
         self.streams = StreamBook(index, self._stream_ended)
         self._ordering = Ordering(self.streams.get)
+        self._current = cupy().cuda.runtime.getDevice
         self._products = Products(self)
         _install_allocator()
 
@@ -65,17 +66,28 @@ class CudaDevice(Device):
         return cupy()
 
     def empty(self, shape: tuple[int, ...], dtype: DTypeLike, label: str = "") -> Array:
-        with self._cupy_device:
-            before, _label.name = _label.name, label or _label.name
-            try:
-                return cupy().empty(shape, element_type(dtype))
-            finally:
-                _label.name = before
+        if self._elsewhere():
+            with self._cupy_device:
+                return self.empty(shape, dtype, label)
+        before = _label.name
+        _label.name = label or before
+        try:
+            return self.array_type(shape, element_type(dtype))
+        finally:
+            _label.name = before
 
     def copy(self, array: Array, dtype: DTypeLike | None = None, label: str = "copy") -> Array:
-        with self._cupy_device:
-            self.order((array,))
-            return super().copy(array, dtype, label)
+        if self._elsewhere():
+            with self._cupy_device:
+                return self.copy(array, dtype, label)
+        self.order((array,))
+        found = array.dtype
+        out = self.empty(array.shape, found if dtype is None else dtype, label)
+        if out.dtype is found and array._c_contiguous:
+            out.data.copy_from_device_async(array.data, out.nbytes)
+        else:
+            out[...] = array
+        return out
 
     def fill(self, array: Array, value: complex) -> Array:
         with self._cupy_device:
@@ -131,19 +143,23 @@ class CudaDevice(Device):
             yield
 
     def order(self, reads: Iterable[Array], writes: Iterable[Array] = ()) -> None:
-        stream: CudaStream | None = None
+        stream = self.streams.current()
+        number, array_type = stream.id, self.array_type
         unknown = False
-        for arrays, access in ((reads, self._ordering.read), (writes, self._ordering.write)):
+        for arrays in (reads, writes) if writes else (reads,):
             for array in arrays:
-                block = self.block_of(array)
-                if block is None:
-                    unknown = unknown or isinstance(array, self.array_type)
-                    continue
-                stream = stream or self.current_stream()
-                if block.stream != stream.id or hasattr(block, "readers"):
-                    access(stream, block)
+                if isinstance(array, array_type):
+                    block = array.data.mem
+                    try:
+                        settled = block.only == number
+                    except AttributeError:  # it is not a block
+                        unknown = True
+                        continue
+                    if not settled:
+                        access = self._ordering.read if arrays is reads else self._ordering.write
+                        access(stream, block)
         if unknown:
-            self._ordering.behind_all(stream or self.current_stream(), self.streams.ids())
+            self._ordering.behind_all(stream, self.streams.ids())
 
     def order_transforms(self) -> None:
         """CuPy's cached plans of a thread share one work area each over all streams (cupy#8079)."""
@@ -154,7 +170,8 @@ class CudaDevice(Device):
     def block_of(self, array: Array) -> Any:
         if not isinstance(array, self.array_type):
             return None
-        return getattr(array.data.mem, "block", None)
+        memory = array.data.mem
+        return memory if hasattr(memory, "only") else None
 
     def exported(self, array: Array, stream: object = None) -> None:
         self.order((array,))
@@ -222,22 +239,32 @@ class CudaDevice(Device):
         return guarded
 
     def _guard(self, name: str, path: Path) -> Path:
-        current = self._cupy_device
+        elsewhere = self._elsewhere
         placed = getattr(path, "placed", None)  # a path that is given its device
         if placed is not None:
             path = partial(placed, self)
 
         def run(*arrays: Any, **params: Any) -> Any:
-            before, _label.name = _label.name, name
+            if elsewhere():
+                with self._cupy_device:
+                    return run(*arrays, **params)
+            before = _label.name
+            _label.name = name
             try:
-                with current:
+                if params:
                     self.order((*arrays, *_nested(params.values())),
-                               _nested(params[name] for name in _WRITTEN if name in params))
-                    return path(*arrays, **params)
+                               [*_nested(params[name] for name in _WRITTEN if name in params)])
+                else:
+                    self.order(arrays)
+                return path(*arrays, **params)
             finally:
                 _label.name = before
 
         return run
+
+    def _elsewhere(self) -> bool:
+        """Whether another device is CuPy's current one."""
+        return self._current() != self.index  # type: ignore[no-any-return]
 
 
 makers["cuda"] = CudaDevice
@@ -247,29 +274,21 @@ makers["cuda"] = CudaDevice
 def _install_allocator() -> None:
     """Route every allocation of CuPy to the device's resource, once per process."""
     memory = cupy().cuda.memory
-    runtime = cupy().cuda.runtime
     pool = memory.MemoryPool()
 
-    class ArenaMemory(memory.BaseMemory):  # type: ignore[name-defined]
-        """A block for CuPy, which drops it with the last array; that frees the block."""
-
-        def __init__(self, block: Any, device_id: int) -> None:
-            self.block = block
-            self.ptr = block.ptr
-            self.size = block.size
-            self.device_id = device_id
+    known, current, pointer_to = cuda_devices, cupy().cuda.runtime.getDevice, memory.MemoryPointer
 
     def allocate(nbytes: int) -> Any:
-        index = runtime.getDevice()
-        device: Any = cuda_device(index)
+        index = current()
+        device: Any = known[index] if index in known else cuda_device(index)
         resource = device.resource
         if resource is None:
             return (device.library or pool.malloc)(nbytes)
-        stream = device.streams.current().id
-        block = resource.allocate(max(nbytes, 1), stream, _label.name)
+        block = resource.allocate(nbytes or 1, device.streams.current().id, _label.name)
+        block.device_id = index
         if bus.memory:
             tell_allocated(device, block)
-        return memory.MemoryPointer(ArenaMemory(block, index), 0)
+        return pointer_to(block, 0)
 
     cupy().cuda.set_allocator(allocate)
 

@@ -199,7 +199,7 @@ _lock = threading.RLock()
 free_at_forks(_lock)
 makers: dict[str, Callable[[int], Device]] = {}  # device type -> its class, from its own module
 _devices: dict[str, Device] = {}
-_cuda: dict[int, Device] = {}
+cuda_devices: dict[int, Device] = {}
 _watchers: list[Callable[[Device], None]] = []
 _default: Device | None = None
 
@@ -257,7 +257,7 @@ def _create(name: str) -> Device:
                 watcher(made)
             _devices[canonical] = made
             if kind == "cuda":
-                _cuda[index] = made
+                cuda_devices[index] = made
         _devices[name] = _devices[canonical]
         return _devices[canonical]
 
@@ -276,7 +276,7 @@ def device_of(array: CudaArray) -> Device:
 
 def cuda_device(index: int) -> Device:
     """The CUDA device of that index."""
-    known = _cuda.get(index)
+    known = cuda_devices.get(index)
     return get_device(f"cuda:{index}") if known is None else known
 
 

@@ -104,7 +104,7 @@ def test_blocks_know_their_stream_and_op(allocator):
         pointer = allocate(10)
     finally:
         cuda._label.name = ""
-    assert pointer.mem.block.stream == 105 and pointer.mem.block.label == "tanh"
+    assert pointer.mem.stream == 105 and pointer.mem.label == "tanh"
 
 
 def test_an_allocation_of_no_bytes_has_an_address(allocator):
@@ -297,7 +297,7 @@ def test_transforms_by_one_plan_are_ordered_across_streams(allocator, monkeypatc
     device.order_transforms()
     side.launch()
     assert not side.step()  # the one before has not passed
-    assert area.mem.block.node.uses == {home.id, side.id}  # a plan that is dropped waits for both
+    assert area.mem.node.uses == {home.id, side.id}  # a plan that is dropped waits for both
     device.current = home
     device.order_transforms()
     home.launch()

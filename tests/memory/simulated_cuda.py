@@ -101,7 +101,7 @@ class Array:
 
     @property
     def ptr(self) -> int:
-        return self.data.mem.block.ptr
+        return self.data.mem.ptr
 
 
 class SimulatedCuda(Device):
