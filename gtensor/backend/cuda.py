@@ -5,7 +5,6 @@ CuPy is imported when the first CUDA device is made, never before.
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from functools import cache, partial
@@ -14,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from gtensor.backend.cuda_guards import guarded_path, guarded_rule, running
 from gtensor.backend.cuda_memory import AsyncMemory, is_pinned, library_malloc, no_room_for
 from gtensor.backend.cuda_streams import CudaStream, StreamBook, cupy
 from gtensor.backend.devices import Device, cuda_device, cuda_devices, makers
@@ -28,18 +28,6 @@ if TYPE_CHECKING:
     from gtensor.backend.streams import Event
     from gtensor.backend.typing import Array, DTypeLike, Path
 
-_WRITTEN = ("out", "state")  # the parameters that a path writes; `state` is an optimizer's
-
-
-class _Label(threading.local):
-    """The op that this thread runs, which labels the blocks that CuPy allocates within it."""
-
-    name = ""
-
-
-_label = _Label()
-
-
 class CudaDevice(Device):
     """One NVIDIA GPU through CuPy."""
 
@@ -51,13 +39,15 @@ class CudaDevice(Device):
         from gtensor.backend.cublas import Products  # here: only a machine with a GPU needs it
 
         super().__init__(index)
-        self._cupy_device = cupy().cuda.Device(index)
+        self.cupy_device = cupy().cuda.Device(index)
         self.array_type = cupy().ndarray
-        self._paths: dict[Path, Path] = {}
+        self._paths: dict[tuple[Path, int | None], Path] = {}
+        self._rules: dict[Path, Path] = {}
         self.on_stream_end: list[Callable[[int, Event], None]] = []
         self.streams = StreamBook(index, self._stream_ended)
         self._ordering = Ordering(self.streams.get)
-        self._current = cupy().cuda.runtime.getDevice
+        self.current_index = cupy().cuda.runtime.getDevice
+        self.current_stream = self.streams.current  # type: ignore[method-assign]  # a call less
         self._products = Products(self)
         _install_allocator()
 
@@ -67,18 +57,18 @@ class CudaDevice(Device):
 
     def empty(self, shape: tuple[int, ...], dtype: DTypeLike, label: str = "") -> Array:
         if self._elsewhere():
-            with self._cupy_device:
+            with self.cupy_device:
                 return self.empty(shape, dtype, label)
-        before = _label.name
-        _label.name = label or before
+        before = running.name
+        running.name = label or before
         try:
             return self.array_type(shape, element_type(dtype))
         finally:
-            _label.name = before
+            running.name = before
 
     def copy(self, array: Array, dtype: DTypeLike | None = None, label: str = "copy") -> Array:
         if self._elsewhere():
-            with self._cupy_device:
+            with self.cupy_device:
                 return self.copy(array, dtype, label)
         self.order((array,))
         found = array.dtype
@@ -90,7 +80,7 @@ class CudaDevice(Device):
         return out
 
     def fill(self, array: Array, value: complex) -> Array:
-        with self._cupy_device:
+        with self.cupy_device:
             self.order((), (array,))
             return super().fill(array, self.assignable(value, array.dtype))
 
@@ -106,7 +96,7 @@ class CudaDevice(Device):
 
         A copy from page-locked memory is asynchronous, so this call waits for it.
         """
-        with self._cupy_device:
+        with self.cupy_device:
             if _is_negative_zero(array):
                 return self.assignable(array, array.dtype)
             return cupy().asarray(array, blocking=is_pinned(array))
@@ -118,9 +108,6 @@ class CudaDevice(Device):
         array = self.empty((), dtype, "negative zero")
         cupy().copyto(array, value)
         return array
-
-    def current_stream(self) -> CudaStream:
-        return self.streams.current()
 
     def new_stream(self, priority: int = 0) -> CudaStream:
         return self.streams.made(priority)
@@ -139,11 +126,11 @@ class CudaDevice(Device):
     @contextmanager
     def running(self, stream: Any) -> Iterator[None]:
         gone = stream is None or stream.stream is None  # the current stream is used then
-        with self._cupy_device if gone else stream:
+        with self.cupy_device if gone else stream:
             yield
 
     def order(self, reads: Iterable[Array], writes: Iterable[Array] = ()) -> None:
-        stream = self.streams.current()
+        stream = self.current_stream()
         number, array_type = stream.id, self.array_type
         unknown = False
         for arrays in (reads, writes) if writes else (reads,):
@@ -205,66 +192,50 @@ class CudaDevice(Device):
 
     def malloc(self, nbytes: int) -> int:
         """The address of a cudaMalloc on this device. Raises MemoryError without room."""
-        with self._cupy_device, no_room_for("cudaMalloc", nbytes, self):
+        with self.cupy_device, no_room_for("cudaMalloc", nbytes, self):
             return int(cupy().cuda.runtime.malloc(nbytes))
 
     def free(self, address: int) -> None:
         """cudaFree, which waits for the device."""
-        with self._cupy_device:
+        with self.cupy_device:
             cupy().cuda.runtime.free(address)
 
     def pages(self) -> CudaPages:
         """The device's virtual memory; raises ImportError without cuda-bindings."""
         from gtensor.backend.cuda_pages import CudaPages
 
-        return CudaPages(self.index, self._cupy_device)
+        return CudaPages(self.index, self.cupy_device)
 
     def async_memory(self) -> AsyncMemory:
         """Memory of CUDA's pool of the device (cudaMallocAsync)."""
-        return AsyncMemory(self._cupy_device)
+        return AsyncMemory(self.cupy_device)
 
     def use_library(self, name: str | None) -> None:
         """Allocate by another library (a name of `library_malloc`) while there is no resource.
 
         None is a pool of CuPy.
         """
-        with self._cupy_device:
+        with self.cupy_device:
             self.library = None if name is None else library_malloc(name, self.index)
 
-    def path(self, name: str, path: Path) -> Path:
-        """`path` run with this device current, its allocations labelled `name`."""
-        guarded = self._paths.get(path)
+    def path(self, name: str, path: Path, inputs: int | None = None) -> Path:
+        guarded = self._paths.get((path, inputs))
         if guarded is None:
-            guarded = self._paths[path] = self._guard(name, path)
+            placed = getattr(path, "placed", None)  # a path that is given its device
+            function = (partial(placed, self) if placed is not None
+                        else getattr(path, "library", lambda: path)())
+            guarded = self._paths[path, inputs] = guarded_path(self, name, function, inputs)
         return guarded
 
-    def _guard(self, name: str, path: Path) -> Path:
-        elsewhere = self._elsewhere
-        placed = getattr(path, "placed", None)  # a path that is given its device
-        if placed is not None:
-            path = partial(placed, self)
-
-        def run(*arrays: Any, **params: Any) -> Any:
-            if elsewhere():
-                with self._cupy_device:
-                    return run(*arrays, **params)
-            before = _label.name
-            _label.name = name
-            try:
-                if params:
-                    self.order((*arrays, *_nested(params.values())),
-                               [*_nested(params[name] for name in _WRITTEN if name in params)])
-                else:
-                    self.order(arrays)
-                return path(*arrays, **params)
-            finally:
-                _label.name = before
-
-        return run
+    def rule(self, name: str, rule: Path) -> Path:
+        guarded = self._rules.get(rule)
+        if guarded is None:
+            guarded = self._rules[rule] = guarded_rule(self, name, rule)
+        return guarded
 
     def _elsewhere(self) -> bool:
         """Whether another device is CuPy's current one."""
-        return self._current() != self.index  # type: ignore[no-any-return]
+        return self.current_index() != self.index  # type: ignore[no-any-return]
 
 
 makers["cuda"] = CudaDevice
@@ -274,18 +245,26 @@ makers["cuda"] = CudaDevice
 def _install_allocator() -> None:
     """Route every allocation of CuPy to the device's resource, once per process."""
     memory = cupy().cuda.memory
+    runtime = cupy().cuda.runtime
     pool = memory.MemoryPool()
 
-    known, current, pointer_to = cuda_devices, cupy().cuda.runtime.getDevice, memory.MemoryPointer
+    known, current, stream_on = cuda_devices, runtime.getDevice, cupy().cuda.get_current_stream
+    pointer_to = memory.MemoryPointer
 
     def allocate(nbytes: int) -> Any:
         index = current()
-        device: Any = known[index] if index in known else cuda_device(index)
+        try:
+            device: Any = known[index]
+            stream = stream_on(index)._gtensor[index]
+        except (AttributeError, KeyError):  # one of them is used for the first time
+            device = cuda_device(index)
+            stream = device.current_stream()
         resource = device.resource
         if resource is None:
             return (device.library or pool.malloc)(nbytes)
-        block = resource.allocate(nbytes or 1, device.streams.current().id, _label.name)
-        block.device_id = index
+        block = resource.allocate(nbytes or 1, stream.id, running.name)
+        if index:  # a block's is 0 until it is set
+            block.device_id = index
         if bus.memory:
             tell_allocated(device, block)
         return pointer_to(block, 0)
@@ -299,12 +278,3 @@ def _is_negative_zero(value: object) -> bool:
         return False
     number = complex(value)
     return number == 0 and (copysign(1, number.real) < 0 or copysign(1, number.imag) < 0)
-
-
-def _nested(values: Iterable[object]) -> Iterable[Any]:
-    """The values, with tuples and lists (keys of an index, several outputs) flattened."""
-    for value in values:
-        if isinstance(value, (tuple, list)):
-            yield from value
-        else:
-            yield value

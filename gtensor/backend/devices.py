@@ -136,9 +136,16 @@ class Device:
     def exported(self, array: Array, stream: object = None) -> None:
         """Another library will read the array, on the given (DLPack) stream if known."""
 
-    def path(self, name: str, path: Path) -> Path:
-        """`path` wrapped for this device, its allocations labelled `name`."""
+    def path(self, name: str, path: Path, inputs: int | None = None) -> Path:
+        """`path` wrapped for this device, its allocations labelled `name`.
+
+        `inputs`: how many arrays and numbers it is given by position, if that is known.
+        """
         return path
+
+    def rule(self, name: str, rule: Path) -> Path:
+        """A backward rule wrapped for this device; it runs on the stream of its record's op."""
+        return rule
 
     def copy(self, array: Array, dtype: DTypeLike | None = None, label: str = "copy") -> Array:
         """A C-contiguous copy in memory of its own."""

@@ -194,14 +194,12 @@ def depends_on_others(output: Node, own: Sequence[Node]) -> bool:
 
 def _call_rule(rule: Backward, record: Record, step: Step, g: Array) -> None:
     """Call a rule with its device current, on the stream of its forward."""
-    device = record.device
-    rule = device.path(record.op.name, rule)
-    with device.running(record.stream):
-        device.order(step.saved)
-        if bus.ops:
-            heard(record.op, "backward", rule, (step.ns, step, g))
-        else:
-            rule(step.ns, step, g)
+    rule = record.device.rule(record.op.name, rule)
+    if not bus.ops:
+        rule(step.ns, step, g)
+        return
+    with record.device.running(record.stream):
+        heard(record.op, "backward", rule, (step.ns, step, g))
 
 
 def _reached(roots: Iterable[Node]) -> tuple[list[Record], list[Node]]:

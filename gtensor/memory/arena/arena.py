@@ -119,27 +119,24 @@ class Arena:
             size = stepped(size, self._steps, self._round)
         block = self.block_type()
         block.owner = self
-        block.node = None
         pending = self._pending
         if pending:
-            freed = pending[0]
-            if type(freed) is Chunk:
-                free = MethodType(self._free, freed)
-                if (pending and pending[0] is freed and freed.used == size  # no call from here
-                        and freed.pool.stream == stream and freed.uses is None
-                        and not self._busy and not self._orders.count):
-                    block.node = freed  # it stays counted
-                    block.__del__ = free
-                    del pending[0]
-                    block.ptr = freed.ptr
-                    block.size = size
-                    block.nbytes = freed.nbytes = nbytes
-                    block.label = freed.label = label
-                    block.stream = block.only = stream
-                    self._serial = block.serial = self._serial + 1  # to here
-                    if pending:
-                        self._settle()
-                    return block
+            freed = pending[0]  # no call from here
+            if (freed.used == size and freed.pool.stream == stream and freed.uses is None
+                    and not self._busy and not self._orders.count):
+                block.node = freed  # it stays counted
+                block.__del__ = freed.free
+                del pending[0]
+                block.ptr = freed.ptr
+                block.size = size
+                block.nbytes = freed.nbytes = nbytes
+                block.label = freed.label = label
+                block.stream = block.only = stream
+                self._serial = block.serial = self._serial + 1  # to here
+                if pending:
+                    self._settle()
+                return block
+        block.node = None
         pools = self._large if size > self._most_small else self._small
         lock = self._lock
         chunk, risen = None, 0
@@ -159,7 +156,7 @@ class Arena:
                     if chunk is not None:
                         free = MethodType(self._free, chunk)
                         block.node = chunk  # only stores from here
-                        block.__del__ = free
+                        block.__del__ = chunk.free = free
                         chunk.used = size
                         self._active += chunk.size
                         self._allocated += size
@@ -331,7 +328,7 @@ class Arena:
         """Give a chunk to the block, and count it; returns as `_rise`."""
         free = MethodType(self._free, chunk)
         block.node = chunk  # only stores from here
-        block.__del__ = free
+        block.__del__ = chunk.free = free
         block.ptr = chunk.ptr
         block.size = chunk.used = size
         block.nbytes = chunk.nbytes = nbytes
@@ -403,6 +400,7 @@ class Arena:
                     self._segments.misses -= 1
             else:
                 used, size = item.used, item.size
+                item.free = None  # which refers to the chunk
                 if item.uses is None:
                     item.pool.give(item)
                 elif not self._orders.retire(item):
