@@ -17,7 +17,7 @@ from gtensor.backend.cuda_guards import guarded_path, guarded_rule, running
 from gtensor.backend.cuda_memory import AsyncMemory, is_pinned, library_malloc, no_room_for
 from gtensor.backend.cuda_streams import CudaStream, StreamBook, cupy
 from gtensor.backend.devices import Device, cuda_device, cuda_devices, makers
-from gtensor.backend.elements import element_type
+from gtensor.backend.elements import element_type, new_array
 from gtensor.backend.ordering import Ordering
 from gtensor.system.bus import bus, tell_allocated
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from gtensor.backend.cuda_pages import CudaPages
     from gtensor.backend.ordering import Stamp
     from gtensor.backend.streams import Event
-    from gtensor.backend.typing import Array, DTypeLike, Path
+    from gtensor.backend.typing import Array, CudaArray, DTypeLike, Path
 
 class CudaDevice(Device):
     """One NVIDIA GPU through CuPy."""
@@ -41,8 +41,9 @@ class CudaDevice(Device):
         super().__init__(index)
         self.cupy_device = cupy().cuda.Device(index)
         self.array_type = cupy().ndarray
-        self._paths: dict[tuple[Path, int | None], Path] = {}
-        self._rules: dict[Path, Path] = {}
+        self._paths: dict[tuple[str, Path, int | None], Path] = {}
+        self._rules: dict[tuple[str, Path], Path] = {}
+        self._copies = _Copies(self)
         self.on_stream_end: list[Callable[[int, Event], None]] = []
         self.streams = StreamBook(index, self._stream_ended)
         self._ordering = Ordering(self.streams.get)
@@ -62,22 +63,14 @@ class CudaDevice(Device):
         before = running.name
         running.name = label or before
         try:
-            return self.array_type(shape, element_type(dtype))
+            return new_array(shape, element_type(dtype))
         finally:
             running.name = before
 
     def copy(self, array: Array, dtype: DTypeLike | None = None, label: str = "copy") -> Array:
-        if self._elsewhere():
-            with self.cupy_device:
-                return self.copy(array, dtype, label)
-        self.order((array,))
-        found = array.dtype
-        out = self.empty(array.shape, found if dtype is None else dtype, label)
-        if out.dtype is found and array._c_contiguous:
-            out.data.copy_from_device_async(array.data, out.nbytes)
-        else:
-            out[...] = array
-        return out
+        if dtype is None:
+            return self._copies[label](array)
+        return self._copies[label](array, dtype=element_type(dtype))
 
     def fill(self, array: Array, value: complex) -> Array:
         with self.cupy_device:
@@ -131,20 +124,14 @@ class CudaDevice(Device):
 
     def order(self, reads: Iterable[Array], writes: Iterable[Array] = ()) -> None:
         stream = self.current_stream()
-        number, array_type = stream.id, self.array_type
         unknown = False
-        for arrays in (reads, writes) if writes else (reads,):
+        for arrays, access in ((reads, self._ordering.read), (writes, self._ordering.write)):
             for array in arrays:
-                if isinstance(array, array_type):
-                    block = array.data.mem
-                    try:
-                        settled = block.only == number
-                    except AttributeError:  # it is not a block
-                        unknown = True
-                        continue
-                    if not settled:
-                        access = self._ordering.read if arrays is reads else self._ordering.write
-                        access(stream, block)
+                block = self.block_of(array)
+                if block is None:
+                    unknown = unknown or isinstance(array, self.array_type)
+                elif block.only != stream.id:
+                    access(stream, block)
         if unknown:
             self._ordering.behind_all(stream, self.streams.ids())
 
@@ -219,18 +206,18 @@ class CudaDevice(Device):
             self.library = None if name is None else library_malloc(name, self.index)
 
     def path(self, name: str, path: Path, inputs: int | None = None) -> Path:
-        guarded = self._paths.get((path, inputs))
+        guarded = self._paths.get((name, path, inputs))
         if guarded is None:
             placed = getattr(path, "placed", None)  # a path that is given its device
             function = (partial(placed, self) if placed is not None
                         else getattr(path, "library", lambda: path)())
-            guarded = self._paths[path, inputs] = guarded_path(self, name, function, inputs)
+            guarded = self._paths[name, path, inputs] = guarded_path(self, name, function, inputs)
         return guarded
 
     def rule(self, name: str, rule: Path) -> Path:
-        guarded = self._rules.get(rule)
+        guarded = self._rules.get((name, rule))
         if guarded is None:
-            guarded = self._rules[rule] = guarded_rule(self, name, rule)
+            guarded = self._rules[name, rule] = guarded_rule(self, name, rule)
         return guarded
 
     def _elsewhere(self) -> bool:
@@ -270,6 +257,28 @@ def _install_allocator() -> None:
         return pointer_to(block, 0)
 
     cupy().cuda.set_allocator(allocate)
+
+
+class _Copies(dict[str, "Path"]):
+    """The device's guarded path that copies an array, by the label of the copy."""
+
+    def __init__(self, device: CudaDevice) -> None:
+        self._device = device
+
+    def __missing__(self, label: str) -> Path:
+        self[label] = path = self._device.path(label, _copied, 1)
+        return path
+
+
+def _copied(array: CudaArray, dtype: np.dtype | None = None) -> CudaArray:
+    """A C-contiguous copy; from memory of one layout and dtype by cudaMemcpyAsync."""
+    found = array.dtype
+    out = new_array(array.shape, found if dtype is None else dtype)
+    if array._c_contiguous and (dtype is None or dtype == found):
+        out.data.copy_from_device_async(array.data, out.nbytes)
+    else:
+        out[...] = array
+    return out
 
 
 def _is_negative_zero(value: object) -> bool:

@@ -18,14 +18,14 @@ from gtensor.system.written_code import written
 
 if TYPE_CHECKING:
     from gtensor.backend.cuda import CudaDevice
-    from gtensor.backend.typing import Array, Params, Path
+    from gtensor.backend.typing import CudaArray, Params, Path
 
 _WRITTEN = ("out", "state")  # the parameters that a path writes; `state` is an optimizer's
 _PLAIN = frozenset({bool, int, float, complex, str, type(None)} | {
     type(np.dtype(code)) for code in np.typecodes["All"]})  # types of values without an array
 
 _GUARD = """\
-def guarded({inputs}/, **params):
+def guarded({names}**params):
     if current_device() != INDEX:
         with DEVICE:
             return guarded({inputs}**params)
@@ -62,10 +62,10 @@ def guarded_path(device: CudaDevice, name: str, path: Path, inputs: int | None) 
                      [*_nested(params[name] for name in _WRITTEN if name in params)])
 
     numbers = range(1, (inputs or 0) + 1)
+    names = "".join(f"x{i}, " for i in numbers) or "*arrays, "
     text = _GUARD.format(
-        inputs="*arrays, " if inputs is None else "".join(f"x{i}, " for i in numbers),
-        settled="not arrays and " if inputs is None else "".join(
-            _SETTLED.format(i=i) for i in numbers))
+        names=names if inputs is None else f"{names}/, ", inputs=names,
+        settled="".join(_SETTLED.format(i=i) for i in numbers) or "not arrays and ")
     return written(text, {
         "DEVICE": device.cupy_device, "INDEX": device.index, "NAME": name, "PLAIN": _PLAIN,
         "current_device": device.current_index, "current_stream": device.current_stream,
@@ -76,17 +76,26 @@ def guarded_path(device: CudaDevice, name: str, path: Path, inputs: int | None) 
 def guarded_rule(device: CudaDevice, name: str, rule: Path) -> Path:
     """A backward rule with its guard: it runs on the stream of its record's op."""
     index, current_index, current_stream = device.index, device.current_index, device.current_stream
-    order = device.order
+    array_type = device.array_type
 
-    def guarded(ns: Any, step: Any, g: Array, placed: bool = False) -> None:
-        if not placed and (current_index() != index
-                           or current_stream() is not step.record.stream):
+    def guarded(ns: Any, step: Any, g: CudaArray, placed: bool = False) -> None:
+        stream = current_stream()
+        if not placed and (stream is not step.record.stream or current_index() != index):
             with device.running(step.record.stream):
                 return guarded(ns, step, g, True)
         before = running.name
         running.name = name
         try:
-            order((g, *step.saved))
+            number = stream.id
+            try:
+                settled = g.data.mem.only == number
+                for value in step.saved:
+                    if type(value) is array_type and value.data.mem.only != number:
+                        settled = False
+            except AttributeError:  # an array of another library's memory
+                settled = False
+            if not settled:
+                device.order((g, *step.saved))
             return rule(ns, step, g)
         finally:
             running.name = before

@@ -26,6 +26,8 @@ if TYPE_CHECKING:
     from gtensor.engine.levels import Level
     from gtensor.engine.typing import Backward, Step
 
+_retained = attrgetter("retain")
+_by_age = attrgetter("seq")
 _claims = RLock()
 _commits = RLock()
 free_at_forks(_claims, _commits)
@@ -39,7 +41,7 @@ def backward(
     node = root_node(root, "backward()")
     seed = _seed(root, node, grad, batched)
     records, leaves = _reached([node])
-    kept = [*leaves, *[r for r in records if r.retain]]
+    kept = [*leaves, *filter(_retained, records)]
     if batched:
         _check_batched(kept, seed.shape[0], create_graph)
     step = _step(node, None, create_graph, batched)
@@ -111,7 +113,6 @@ def _walk(
     wanted: set[Node] | None = step.wanted
     take = step.slots.pop
     held: dict[Node, Any] = {}
-    holding = Record in map(type, keepers)
     mode = grad_enabled() if level is None else level.grad_enabled
     told: set[Node] | None = set() if bus.leaves and wanted is None else None
     _claim(records)
@@ -126,7 +127,7 @@ def _walk(
                 continue  # no gradient arrived
             if record.hooks:
                 slot = step.hooked(record, slot)
-            if holding and record in keepers:
+            if record in keepers:
                 held[record] = slot = step.share(slot)
             if wanted is not None and wanted.isdisjoint(record.parents):
                 continue  # the walk ends here: no target is behind it
@@ -144,8 +145,9 @@ def _walk(
             else:
                 rule(step.ns, step, g)
         step.leave()
-        ends = {n: step.result(n, held[n] if n in held else step.slots.pop(n, None))
-                for n in keepers}
+        ends = {}
+        for node in keepers:
+            ends[node] = step.result(node, held[node] if node in held else take(node, None))
     except BaseException:
         step.leave()
         step.slots.clear()  # a kept traceback would keep them alive
@@ -168,7 +170,7 @@ def _walk(
         from gtensor.engine.complete import tell_rest
 
         tell_rest(ends, told)
-    return [ends[node] for node in kept]
+    return list(map(ends.get, kept))
 
 
 def _completing(records: list[Record], step: Any, told: set[Node]) -> Iterator[Record]:
@@ -217,7 +219,8 @@ def _reached(roots: Iterable[Node]) -> tuple[list[Record], list[Node]]:
             if parent is not None and parent not in found:
                 found.add(parent)
                 reached.append(parent)
-    records.sort(key=attrgetter("seq"), reverse=True)
+    if len(records) > 1:
+        records.sort(key=_by_age, reverse=True)
     return records, leaves
 
 
@@ -297,7 +300,10 @@ def _seed(root: Tensor, node: Node, grad: Tensor | None, batched: bool) -> Tenso
         return wrap(one, root._device)
     if not isinstance(grad, Tensor):
         raise TypeError(f"the gradient given is {type(grad).__name__}; wanted a Tensor")
-    check_like("a gradient", grad, node)
+    array = grad._array
+    if (grad._device is not node.device or array.dtype is not node.dtype
+            or array.shape != node.shape):
+        check_like("a gradient", grad, node)
     return grad
 
 
@@ -341,7 +347,8 @@ def _commit(kept: Sequence[Node], grads: Sequence[Tensor | None], create_graph: 
                                 "thread; wanted no backward() there")
         try:
             _committing = True
-            record_ops(mode and recorded_walk or create_graph)
+            if recorded_walk:
+                record_ops(mode or create_graph)
             nodes, totals = [], []
             for node, grad in zip(kept, grads, strict=True):
                 if grad is None:
@@ -357,7 +364,8 @@ def _commit(kept: Sequence[Node], grads: Sequence[Tensor | None], create_graph: 
             deque(map(setattr, nodes, repeat("grad"), totals), 0)
         finally:
             _committing = False
-            record_ops(mode)
+            if recorded_walk:
+                record_ops(mode)
 
 
 def _added(fresh: Tensor, present: Tensor) -> Tensor:

@@ -97,7 +97,7 @@ class Array:
     """Eight numbers in a block; as much of a CuPy array as the device looks at."""
 
     def __init__(self, block) -> None:
-        self.data = SimpleNamespace(mem=SimpleNamespace(block=block))
+        self.data = SimpleNamespace(mem=block)
 
     @property
     def ptr(self) -> int:

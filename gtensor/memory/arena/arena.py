@@ -123,7 +123,8 @@ class Arena:
         if pending:
             freed = pending[0]  # no call from here
             if (freed.used == size and freed.pool.stream == stream and freed.uses is None
-                    and not self._busy and not self._orders.count):
+                    and self._allocated <= self._alert and not self._busy
+                    and not self._orders.count):
                 block.node = freed  # it stays counted
                 block.__del__ = freed.free
                 del pending[0]
@@ -132,9 +133,7 @@ class Arena:
                 block.nbytes = freed.nbytes = nbytes
                 block.label = freed.label = label
                 block.stream = block.only = stream
-                self._serial = block.serial = self._serial + 1  # to here
-                if pending:
-                    self._settle()
+                self._serial = block.serial = self._serial + 1
                 return block
         block.node = None
         pools = self._large if size > self._most_small else self._small
