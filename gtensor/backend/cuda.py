@@ -16,7 +16,13 @@ import numpy as np
 from gtensor.backend.cuda_guards import guarded_path, guarded_rule, running
 from gtensor.backend.cuda_memory import AsyncMemory, is_pinned, library_malloc, no_room_for
 from gtensor.backend.cuda_streams import CudaStream, StreamBook, cupy
-from gtensor.backend.devices import Device, cuda_device, cuda_devices, makers
+from gtensor.backend.devices import (
+    Device,
+    cuda_device,
+    cuda_device_count,
+    cuda_devices,
+    makers,
+)
 from gtensor.backend.elements import element_type, new_array
 from gtensor.backend.ordering import Ordering
 from gtensor.system.bus import bus, tell_allocated
@@ -42,13 +48,14 @@ class CudaDevice(Device):
         self.cupy_device = cupy().cuda.Device(index)
         self.array_type = cupy().ndarray
         self._paths: dict[tuple[str, Path, int | None], Path] = {}
-        self._rules: dict[tuple[str, Path], Path] = {}
         self._copies = _Copies(self)
         self.on_stream_end: list[Callable[[int, Event], None]] = []
         self.streams = StreamBook(index, self._stream_ended)
         self._ordering = Ordering(self.streams.get)
         self.current_index = cupy().cuda.runtime.getDevice
-        self.current_stream = self.streams.current  # type: ignore[method-assign]  # a call less
+        self.stream_on = cupy().cuda.get_current_stream
+        self.current_stream = self.streams.current  # type: ignore[method-assign]  # one call less
+        self.rule = guarded_rule(self)  # type: ignore[method-assign]
         self._products = Products(self)
         _install_allocator()
 
@@ -63,7 +70,7 @@ class CudaDevice(Device):
         before = running.name
         running.name = label or before
         try:
-            return new_array(shape, element_type(dtype))
+            return new_array()(shape, element_type(dtype))
         finally:
             running.name = before
 
@@ -101,6 +108,9 @@ class CudaDevice(Device):
         array = self.empty((), dtype, "negative zero")
         cupy().copyto(array, value)
         return array
+
+    def current_stream(self) -> CudaStream:
+        return self.streams.current()
 
     def new_stream(self, priority: int = 0) -> CudaStream:
         return self.streams.made(priority)
@@ -214,15 +224,9 @@ class CudaDevice(Device):
             guarded = self._paths[name, path, inputs] = guarded_path(self, name, function, inputs)
         return guarded
 
-    def rule(self, name: str, rule: Path) -> Path:
-        guarded = self._rules.get((name, rule))
-        if guarded is None:
-            guarded = self._rules[name, rule] = guarded_rule(self, name, rule)
-        return guarded
-
     def _elsewhere(self) -> bool:
         """Whether another device is CuPy's current one."""
-        return self.current_index() != self.index  # type: ignore[no-any-return]
+        return bool(self.current_index() != self.index)
 
 
 makers["cuda"] = CudaDevice
@@ -236,10 +240,10 @@ def _install_allocator() -> None:
     pool = memory.MemoryPool()
 
     known, current, stream_on = cuda_devices, runtime.getDevice, cupy().cuda.get_current_stream
-    pointer_to = memory.MemoryPointer
+    pointer_to, several = memory.MemoryPointer, cuda_device_count() > 1
 
     def allocate(nbytes: int) -> Any:
-        index = current()
+        index = current() if several else 0
         try:
             device: Any = known[index]
             stream = stream_on(index)._gtensor[index]
@@ -273,7 +277,7 @@ class _Copies(dict[str, "Path"]):
 def _copied(array: CudaArray, dtype: np.dtype | None = None) -> CudaArray:
     """A C-contiguous copy; from memory of one layout and dtype by cudaMemcpyAsync."""
     found = array.dtype
-    out = new_array(array.shape, found if dtype is None else dtype)
+    out = new_array()(array.shape, found if dtype is None else dtype)
     if array._c_contiguous and (dtype is None or dtype == found):
         out.data.copy_from_device_async(array.data, out.nbytes)
     else:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from gtensor.backend.devices import cuda_device_count
 from gtensor.system.written_code import written
 
 if TYPE_CHECKING:
@@ -26,22 +27,24 @@ _PLAIN = frozenset({bool, int, float, complex, str, type(None)} | {
 
 _GUARD = """\
 def guarded({names}**params):
-    if current_device() != INDEX:
-        with DEVICE:
-            return guarded({inputs}**params)
-    before = running.name
+{switch}    before = running.name
     running.name = NAME
     try:
         try:
-            stream = current_stream().id
+            stream = stream_on(INDEX)._gtensor[INDEX].id
             settled = {settled}(not params or plain(params))
-        except AttributeError:  # an array of another library's memory
+        except (AttributeError, KeyError):  # memory of another library, or a stream seen first
             settled = False
         if not settled:
             order_all(({inputs}), params)
         return path({inputs}**params) if params else path({inputs})
     finally:
         running.name = before
+"""
+_SWITCH = """\
+    if current_device() != INDEX:
+        with DEVICE:
+            return guarded({inputs}**params)
 """
 _SETTLED = "(x{i}.data.mem.only == stream if type(x{i}) is ndarray else type(x{i}) in PLAIN) and "
 
@@ -57,7 +60,7 @@ running = _Running()
 
 def guarded_path(device: CudaDevice, name: str, path: Path, inputs: int | None) -> Path:
     """A path with its guard, for so many inputs, or for any number (None)."""
-    def order_all(arrays: tuple[object, ...], params: Params) -> None:
+    def order_all(arrays: tuple[Any, ...], params: Params) -> None:
         device.order((*arrays, *_nested(params.values())),
                      [*_nested(params[name] for name in _WRITTEN if name in params)])
 
@@ -65,26 +68,31 @@ def guarded_path(device: CudaDevice, name: str, path: Path, inputs: int | None) 
     names = "".join(f"x{i}, " for i in numbers) or "*arrays, "
     text = _GUARD.format(
         names=names if inputs is None else f"{names}/, ", inputs=names,
+        switch=_SWITCH.format(inputs=names) if cuda_device_count() > 1 else "",
         settled="".join(_SETTLED.format(i=i) for i in numbers) or "not arrays and ")
     return written(text, {
         "DEVICE": device.cupy_device, "INDEX": device.index, "NAME": name, "PLAIN": _PLAIN,
-        "current_device": device.current_index, "current_stream": device.current_stream,
+        "current_device": device.current_index, "stream_on": device.stream_on,
         "ndarray": device.array_type, "order_all": order_all, "path": path, "plain": _plain,
         "running": running}, "guarded", name)
 
 
-def guarded_rule(device: CudaDevice, name: str, rule: Path) -> Path:
-    """A backward rule with its guard: it runs on the stream of its record's op."""
+def guarded_rule(device: CudaDevice) -> Path:
+    """The rule of a step's record with its guard: it runs on the stream of its op."""
     index, current_index, current_stream = device.index, device.current_index, device.current_stream
     array_type = device.array_type
+    several = cuda_device_count() > 1
 
     def guarded(ns: Any, step: Any, g: CudaArray, placed: bool = False) -> None:
+        record = step.record
         stream = current_stream()
-        if not placed and (stream is not step.record.stream or current_index() != index):
-            with device.running(step.record.stream):
+        if not placed and (
+                stream is not record.stream or several and current_index() != index):
+            with device.running(record.stream):
                 return guarded(ns, step, g, True)
+        op = record.op
         before = running.name
-        running.name = name
+        running.name = op.name
         try:
             number = stream.id
             try:
@@ -96,7 +104,7 @@ def guarded_rule(device: CudaDevice, name: str, rule: Path) -> Path:
                 settled = False
             if not settled:
                 device.order((g, *step.saved))
-            return rule(ns, step, g)
+            op.backward(ns, step, g)
         finally:
             running.name = before
 

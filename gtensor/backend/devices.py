@@ -143,9 +143,9 @@ class Device:
         """
         return path
 
-    def rule(self, name: str, rule: Path) -> Path:
-        """A backward rule wrapped for this device; it runs on the stream of its record's op."""
-        return rule
+    def rule(self, ns: Any, step: Any, g: Array) -> None:
+        """Call the backward rule of a step's record, on the stream of the record's op."""
+        step.record.op.backward(ns, step, g)
 
     def copy(self, array: Array, dtype: DTypeLike | None = None, label: str = "copy") -> Array:
         """A C-contiguous copy in memory of its own."""

@@ -7,7 +7,7 @@ reach the arena.
 from __future__ import annotations
 
 from functools import cache
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -75,20 +75,19 @@ def refuse_mask(value: object, reader: str) -> None:
                         "plain one, such as its filled(0)")
 
 
-def new_array(shape: tuple[int, ...], dtype: np.dtype) -> CudaArray:
-    """An uninitialized array of CuPy's on the current device.
-
-    It is what `cupy.ndarray(shape, dtype)` makes. CuPy's constructor takes any arguments, which
-    costs as much again as the array.
-    """
-    make, array_type = _constructor()
-    array = make(array_type)
-    array._init(shape, dtype)
-    return array
-
-
 @cache
-def _constructor() -> tuple[Callable[[type], Any], type]:
-    """What makes an array object without contents, and the class of CuPy's arrays."""
+def new_array() -> Callable[[tuple[int, ...], np.dtype], CudaArray]:
+    """What makes an uninitialized array of CuPy's on the current device.
+
+    `new_array()(shape, dtype)` is `cupy.ndarray(shape, dtype)`, whose constructor takes any
+    arguments, which costs as much again as the array.
+    """
     array_type = cupy().ndarray
-    return array_type.__base__.__new__, array_type
+    make = array_type.__base__.__new__
+
+    def made(shape: tuple[int, ...], dtype: np.dtype) -> CudaArray:
+        array = make(array_type)
+        array._init(shape, dtype)
+        return array
+
+    return made

@@ -22,9 +22,7 @@ from gtensor.system.bus import here as scope
 from gtensor.system.fork_safety import free_at_forks
 
 if TYPE_CHECKING:
-    from gtensor.backend.typing import Array
     from gtensor.engine.levels import Level
-    from gtensor.engine.typing import Backward, Step
 
 _retained = attrgetter("retain")
 _by_age = attrgetter("seq")
@@ -139,9 +137,10 @@ def _walk(
                 scope.module, scope.instruction = record.module, (record.code, record.lasti)
             rule: Any = record.op.backward  # not None, which `_claim` refuses
             if not step.direct:
-                _call_rule(rule, record, step, g)
-            elif bus.ops:
-                heard(record.op, "backward", rule, (step.ns, step, g))
+                rule = record.device.rule  # which calls the op's
+            if bus.ops:
+                with nullcontext() if step.direct else record.device.running(record.stream):
+                    heard(record.op, "backward", rule, (step.ns, step, g))
             else:
                 rule(step.ns, step, g)
         step.leave()
@@ -192,16 +191,6 @@ def depends_on_others(output: Node, own: Sequence[Node]) -> bool:
     """Whether the output depends on a leaf that is not in `own`."""
     _, leaves = _reached([output])
     return not set(own).issuperset(leaves)
-
-
-def _call_rule(rule: Backward, record: Record, step: Step, g: Array) -> None:
-    """Call a rule with its device current, on the stream of its forward."""
-    rule = record.device.rule(record.op.name, rule)
-    if not bus.ops:
-        rule(step.ns, step, g)
-        return
-    with record.device.running(record.stream):
-        heard(record.op, "backward", rule, (step.ns, step, g))
 
 
 def _reached(roots: Iterable[Node]) -> tuple[list[Record], list[Node]]:

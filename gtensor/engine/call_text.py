@@ -211,12 +211,12 @@ class CallsElsewhere(dict["Device", "Callable[..., Tensor]"]):
             scope = {**SCOPE, "op": op}
         else:
             text = "".join(_text(op, False, _ELSEWHERE_IS))
-            scope = {**SCOPE, "op": op, "HERE": device, "FRESH": None,  # no storage tells the device
+            scope = {**SCOPE, "op": op, "HERE": device, "USER_DTYPE": USER_DTYPE,
+                     "FRESH": None,  # no storage tells which of these devices it is
                      "PATH": device.path(op.name, op.gpu, len(op.input_names)),
-                     "USER_DTYPE": USER_DTYPE,
-                     "current_stream": device.current_stream,
                      "STORAGE": FRESH_ELSEWHERE if op.owns else op.storage,
-                     "asarray": device.xp.asarray, "ndarray": device.array_type}
+                     "asarray": device.xp.asarray, "current_stream": device.current_stream,
+                     "ndarray": device.array_type}
         self[device] = call = written(text, scope, "call", op.name)
         return call
 

@@ -195,7 +195,8 @@ class RawStep(Step["Array"]):
         """A slot's content as a tensor that owns its memory."""
         if slot is None:
             return None
-        return wrap(self._own(node.device, slot), node.device)
+        device = node.device
+        return wrap(self._own(device, slot), device)
 
     def rebuilt(self, i: int, a: Array) -> Array:
         """`a`, recomputed from saved values, in place of input i."""
@@ -304,9 +305,9 @@ class RawStep(Step["Array"]):
     def _own(self, device: Device, slot: Slot) -> Array:
         """The slot's content in a contiguous buffer without another holder or unused bytes."""
         array, hold = slot
-        if hold is None or hold.holds == 1:
-            if array.flags.c_contiguous and array.nbytes == owner(array).nbytes:
-                return array
+        if ((hold is None or hold.holds == 1) and array.flags.c_contiguous
+                and array.nbytes == owner(array).nbytes):
+            return array
         copy = device.copy(array, label="gradient")
         if hold is not None:
             hold.holds -= 1

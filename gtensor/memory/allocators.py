@@ -8,7 +8,13 @@ from typing import Any
 
 from gtensor.backend import Device, cuda_device_count, get_device, on_new_device
 from gtensor.backend.cuda import CudaDevice
-from gtensor.backend.cuda_memory import LIBRARIES, KeepingPool, block_type, pinned_free, pinned_malloc
+from gtensor.backend.cuda_memory import (
+    LIBRARIES,
+    KeepingPool,
+    block_type,
+    pinned_free,
+    pinned_malloc,
+)
 from gtensor.memory.arena.arena import Arena
 from gtensor.memory.contract.adaptors import Captured, chain_of, replace_resource
 from gtensor.memory.sources import CudaSegments, HostSegments, SegmentSource, VirtualSegments

@@ -14,6 +14,7 @@ import numpy as np
 from simulated import SimulatedSegments
 
 from gtensor.backend.cuda import CudaDevice
+from gtensor.backend.cuda_guards import guarded_rule
 from gtensor.backend.devices import Device
 from gtensor.backend.ordering import Ordering
 from gtensor.engine import namespaces
@@ -56,9 +57,10 @@ class RacingCuda(CudaDevice):
         Device.__init__(self, 0)
         self.cupy_device = nullcontext()
         self.current_index = lambda: 0
+        self.stream_on = lambda index: SimpleNamespace(_gtensor=[self.current_stream()])
         self.array_type = np.ndarray
         self._paths = {}
-        self._rules = {}
+        self.rule = guarded_rule(self)
         self._by_id = {}
         self._ordering = Ordering(self._by_id.get)
         self._arena = Arena(SimulatedSegments(1 << 40), "racing", stream_of=self._by_id.get)

@@ -249,6 +249,7 @@ class FakeDevice:
         self.array_type = type
         self.cupy_device = contextlib.nullcontext()
         self.current_index = lambda: 0
+        self.stream_on = lambda index: SimpleNamespace(_gtensor=[self.current])
         self._paths = {}
 
     def current_stream(self):

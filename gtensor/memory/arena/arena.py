@@ -10,8 +10,9 @@ the middle of an allocation, of this thread or another. So a free only appends i
 `_pending`, and the next operation that takes the lock empties this queue; all counters are as if
 the free had been done at once. A request that the first chunk in the queue fits exactly gets it
 without the lock, if no thread is changing the pools: CPython switches threads and delivers signals
-at calls and loops only, and there is none between the check of the queue and the last store. Only the last steps before an out-of-memory error (`out_of_memory_steps.py`) and
-`empty_cache` (also called by a lower limit and new planned steps) wait for a device.
+at calls and loops only, and there is none between the check of the queue and the last store. Only
+the last steps before an out-of-memory error (`out_of_memory_steps.py`) and `empty_cache` (also
+called by a lower limit and new planned steps) wait for a device.
 
 An interrupt (Ctrl-C) loses neither the lock nor a chunk (`system/interrupts.py`). `acquire` is
 called within the `try` whose `finally` releases (`with` takes twice as long); a `release` without
@@ -26,6 +27,7 @@ from collections.abc import Callable
 from functools import partial
 from threading import RLock
 from types import MethodType
+from typing import Any
 
 from gtensor.backend.streams import Event
 from gtensor.memory.arena.chunks import Chunk, Segment
@@ -121,12 +123,12 @@ class Arena:
         block.owner = self
         pending = self._pending
         if pending:
-            freed = pending[0]  # no call from here
+            freed: Any = pending[0]  # no call from here
             if (freed.used == size and freed.pool.stream == stream and freed.uses is None
                     and self._allocated <= self._alert and not self._busy
                     and not self._orders.count):
                 block.node = freed  # it stays counted
-                block.__del__ = freed.free
+                block.__del__ = freed.let_go
                 del pending[0]
                 block.ptr = freed.ptr
                 block.size = size
@@ -155,7 +157,7 @@ class Arena:
                     if chunk is not None:
                         free = MethodType(self._free, chunk)
                         block.node = chunk  # only stores from here
-                        block.__del__ = chunk.free = free
+                        block.__del__ = chunk.let_go = free
                         chunk.used = size
                         self._active += chunk.size
                         self._allocated += size
@@ -327,7 +329,7 @@ class Arena:
         """Give a chunk to the block, and count it; returns as `_rise`."""
         free = MethodType(self._free, chunk)
         block.node = chunk  # only stores from here
-        block.__del__ = chunk.free = free
+        block.__del__ = chunk.let_go = free
         block.ptr = chunk.ptr
         block.size = chunk.used = size
         block.nbytes = chunk.nbytes = nbytes
@@ -399,7 +401,7 @@ class Arena:
                     self._segments.misses -= 1
             else:
                 used, size = item.used, item.size
-                item.free = None  # which refers to the chunk
+                item.let_go = None  # which refers to the chunk
                 if item.uses is None:
                     item.pool.give(item)
                 elif not self._orders.retire(item):
