@@ -96,9 +96,10 @@ def guarded_rule(device: CudaDevice) -> Path:
         try:
             number = stream.id
             try:
-                settled = g.data.mem.only == number
-                for value in step.saved:
-                    if type(value) is array_type and value.data.mem.only != number:
+                settled = True
+                for value in (g, *step.saved):
+                    if (value.data.mem.only != number if type(value) is array_type
+                            else type(value) not in _PLAIN):
                         settled = False
             except AttributeError:  # an array of another library's memory
                 settled = False
