@@ -32,7 +32,8 @@ struct gt_axis {
   gt_place step;
 };
 
-// The axes of a product. Batch axes stand innermost first; those left over have length 1.
+// The axes of a product. Batch axes stand innermost first; those left over have length 1. `_product`
+// in gtensor/backend/matmul_kernel.py makes it.
 struct gt_product {
   gt_axis rows, columns, inner, batch[GT_BATCH_AXES];
 
@@ -72,8 +73,8 @@ class gt_carrier {
   static constexpr int width = gt_width<T>;
 
   const bool along_inner;
-  const int outer_count;        // of the tiles' outer indices, those that exist
-  int along, across;            // the thread's place in a tile
+  const int outer_count;  // outer indices of the tiles that exist
+  int along, across;      // the thread's place in a tile
   const gt_index outer_step, inner_step;
   const T *from;
   gt_pack<T, width> held;
@@ -101,32 +102,31 @@ class gt_carrier {
   }
 
   __device__ void put(F *tile, bool clean) const {
-    F values[width];
+    constexpr int group = gt_width<F>;
 #pragma unroll
-    for (int w = 0; w < width; ++w) values[w] = gt_cleaned(held.values[w], clean);
-    if (along_inner) {
-#pragma unroll
-      for (int w = 0; w < width; ++w) tile[(along + w) * pitch + across] = values[w];
-    } else {
-      constexpr int group = gt_width<F>;
-#pragma unroll
-      for (int w = 0; w < width; w += group)
-        gt_store<group>(tile + across * pitch + along + w,
-                        *reinterpret_cast<const gt_pack<F, group> *>(values + w));
+    for (int begin = 0; begin < width; begin += group) {
+      gt_pack<F, group> pack;
+      for (int w = 0; w < group; ++w) pack.values[w] = gt_cleaned(held.values[begin + w], clean);
+      if (along_inner) {
+        F *const to = tile + (along + begin) * pitch + across;
+        for (int w = 0; w < group; ++w) to[w * pitch] = pack.values[w];
+      } else {
+        gt_store(tile + across * pitch + along + begin, pack);
+      }
     }
   }
 };
 
 // ------------------------------------------------------------------------------------- what follows
 
-// What to do besides the product; the launcher's `_SETTINGS` repeats it.
+// What to do besides the product; `settings` in gtensor/backend/matmul_kernel.py makes it.
 struct gt_settings {
   double alpha, alpha_imaginary, beta, beta_imaginary;
-  double parameter;         // of the activation
-  gt_index activation;      // its code
-  gt_index clean;           // elements of a and b that are not finite count as 0
-  gt_index wide;            // out and residual are gt_float<T>, else T
-  gt_index scale_is_double; // else it is a float
+  double parameter;          // of the activation
+  gt_index activation;       // its code
+  gt_index clean;            // whether elements of a and b that are not finite count as 0
+  gt_index wide;             // whether out and residual are gt_float<T>, else T
+  gt_index scale_is_double;  // else it is a float
 };
 
 // What becomes of sums: activate(alpha * sum + bias + residual + beta * out). residual and bias may
@@ -244,8 +244,8 @@ class gt_tiling {
                                  const gt_settings &how, gt_index tiles) {
     __shared__ __align__(16) F a_tiles[2][depth * pitch];
     __shared__ __align__(16) F b_tiles[2][depth * pitch];
-    __shared__ gt_place corner;      // where the tile of out begins, in each array; in shared
-    __shared__ int rows, columns;    // memory, since registers are scarce; how much of it exists
+    __shared__ gt_place corner;    // where the tile of out begins; shared, as registers are scarce
+    __shared__ int rows, columns;  // of the tile that exist
     const gt_index tile = gt_index(blockIdx.y) * gridDim.x + blockIdx.x;
     if (tile >= tiles) return;
     if (threadIdx.x == 0) {

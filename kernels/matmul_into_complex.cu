@@ -26,7 +26,7 @@ __global__ void __launch_bounds__(256, 2)
 }
 
 template <typename T>
-__global__ void __launch_bounds__(64)
+__global__ void __launch_bounds__(64, 8)
     matmul_into_complex_small(const gt_complex_of<T> *a, const gt_complex_of<T> *b, void *out,
                               const void *residual, const gt_complex_of<T> *bias,
                               const void *scale, gt_product axes, gt_settings how,

@@ -221,6 +221,8 @@ def test_wrong_arguments_are_said(machines: Machines) -> None:
         machine.launch("softmax_forward<float>", (1,), (1,), [0, 0, 1])
     with pytest.raises(KernelFault, match="wants an array or 0"):
         machine.launch("softmax_forward<float>", (1,), (1,), [1.5, 0, 1, 1])
+    with pytest.raises(KernelFault, match="wants a structure of 432 bytes"):
+        machines("product", FIBERS).launch("matmul_into_small<float>", (1,), (64,), [0] * 9)
     with pytest.raises(KernelFault, match="no kernel softmin"):
         machine.launch("softmin", (1,), (1,), [])
 
