@@ -82,8 +82,16 @@ class CudaDevice(Device):
             self.order((), (array,))
             return super().fill(array, self.assignable(value, array.dtype))
 
-    def matmul(self, a: Array, b: Array, out: Array | None = None, beta: float = 0.0) -> Array:
-        return self._products.matmul(a, b, out, beta)
+    def matmul(
+        self, a: Array, b: Array, out: Array | None = None, beta: complex = 0.0,
+        alpha: complex = 1.0, bias: Array | None = None, sums: Array | None = None,
+    ) -> Array:
+        """As on every device; `bias` and `sums` as in `cublas.Products`."""
+        return self._products.matmul(a, b, out, beta, alpha, bias, sums)
+
+    def running_op(self) -> str:
+        """The name of the op that this thread runs."""
+        return _label.name
 
     def to_numpy(self, array: Array) -> np.ndarray:
         self.order((array,))

@@ -155,17 +155,17 @@ class Device:
         """A number or an array in the form in which `array[key] = value` keeps its value."""
         return value
 
-    def matmul(self, a: Array, b: Array, out: Array | None = None, beta: float = 0.0) -> Array:
-        """out = a @ b + beta * out for arrays of one floating or complex dtype, within a path.
+    def matmul(
+        self, a: Array, b: Array, out: Array | None = None, beta: complex = 0.0,
+        alpha: complex = 1.0,
+    ) -> Array:
+        """out = alpha * a @ b + beta * out, over the last two axes; others broadcast.
 
-        On a GPU half precision is summed in float32, into `out` of either dtype.
+        For arrays of one floating or complex dtype, within a path. Half precision is summed in
+        float32, into `out` of either dtype. Raises ValueError for an out of another shape or one
+        that overlaps an input or itself.
         """
-        if out is None or not beta:
-            return self.xp.matmul(a, b, out=out)
-        if beta != 1:
-            out *= beta
-        out += self.xp.matmul(a, b)
-        return out
+        raise TypeError("Device is abstract; get one with gtensor.device('cpu')")
 
     def synchronize(self) -> None:
         """Block until the current stream's work has completed."""

@@ -20,7 +20,8 @@ from gtensor.ops.build.batching import broadcasting
 from gtensor.ops.build.cpu_tiles import computed_in, row_tiles, whole_tiles
 from gtensor.ops.build.path_builders import placed, settled
 from gtensor.ops.elementwise.arithmetic import multiply
-from gtensor.ops.linalg.matrix_products import conjugated, is_half, matmul
+from gtensor.ops.linalg.gemm import matmul
+from gtensor.ops.linalg.matrix_products import conjugated, is_half
 from gtensor.settings import settings
 
 if TYPE_CHECKING:
