@@ -117,7 +117,7 @@ class gt_carrier {
   }
 };
 
-// ------------------------------------------------------------------------------------- what follows
+// ------------------------------------------------------------------------------------ what follows
 
 // What to do besides the product; `settings` in gtensor/backend/matmul_kernel.py makes it.
 struct gt_settings {
@@ -202,7 +202,7 @@ class gt_ending {
   }
 };
 
-// -------------------------------------------------------------------------------------------- tiles
+// ------------------------------------------------------------------------------------------- tiles
 
 // A block of side x side threads computes a tile of out. A thread has micro x micro elements of it,
 // in groups of 16 bytes in the compute type: neighbouring threads have neighbouring groups. The
