@@ -93,6 +93,7 @@ class Plan(NamedTuple):
     tiles: int
     axes: np.void  # gt_product
     wide: bool  # out is float32, the inputs are not
+    wide_bias: bool
 
 
 @lru_cache(1024)
@@ -138,7 +139,7 @@ def plan(
     grid = min(count, _LARGEST_GRID), -(-count // _LARGEST_GRID)
     return Plan(exchanged, _KERNELS[tiling, dtype in _PARTS], _PARTS.get(dtype, dtype), grid,
                 (tiling.side**2,), count, _product(rows, columns, inner, *reversed(batch)),
-                out[2] != dtype)
+                out[2] != dtype, bias is not None and bias[2] != dtype)
 
 
 def _steps(at: At | None, shape: tuple[int, ...]) -> tuple[int, ...]:
@@ -187,12 +188,13 @@ def _structure(numbers: list[int | float]) -> np.void:
 @lru_cache(1024)
 def settings(
     alpha: complex, beta: complex, activation: str, parameter: float, clean: bool, wide: bool,
-    scale_is_double: bool,
+    wide_bias: bool, scale_is_double: bool,
 ) -> np.void:
     """The kernel's structure gt_settings."""
     alpha, beta = complex(alpha), complex(beta)
+    flags = clean, wide, wide_bias, scale_is_double
     return _structure([alpha.real, alpha.imag, beta.real, beta.imag, float(parameter),
-                       ACTIVATIONS[activation], int(clean), int(wide), int(scale_is_double)])
+                       ACTIVATIONS[activation], *map(int, flags)])
 
 
 # -- products --------------------------------------------------------------------------------------
@@ -214,7 +216,7 @@ def matmul_into(
             b, which is not checked. It is not read if beta is 0.
         alpha: a number, or an array of shape () and dtype float32 or float64 on the device.
         residual: of the shape, or broadcast to it, and the dtype of out. It may be out itself.
-        bias: (n,), of the dtype of a.
+        bias: (n,), of the dtype of the inputs or of out.
         activation: a name of `kernels.ACTIVATIONS`; complex numbers have "identity" only.
         parameter: the slope, alpha or beta of the activation.
         clean: whether elements of a and b that are not finite count as 0.
@@ -233,7 +235,7 @@ def matmul_into(
     if not a.shape[-1]:
         number, scale = 0.0, None  # alpha may be infinite
     how = settings(number, beta, activation, parameter, clean, found.wide,
-                   scale is not None and scale.dtype == _DOUBLE)
+                   found.wide_bias, scale is not None and scale.dtype == _DOUBLE)
     inputs = (b, a) if found.exchanged else (a, b)
     more = (NULL if x is None else x for x in (residual, bias, scale))
     found.kernel[found.dtype](found.grid, found.block,
@@ -260,10 +262,10 @@ def _check_dtypes(a: At, b: At, out: At, residual: At | None, bias: At | None) -
     if dtype not in _DTYPES or b[2] != dtype or not (into == dtype or wide):
         raise TypeError(f"a product of {dtype} and {b[2]} into {into}; wanted one floating-point "
                         "or complex dtype")
-    for name, at, wanted in (("residual", residual, into), ("bias", bias, dtype)):
-        if at is not None and at[2] != wanted:
+    for name, at, wanted in (("residual", residual, {into}), ("bias", bias, {into, dtype})):
+        if at is not None and at[2] not in wanted:
             raise TypeError(f"a product of {dtype} into {into} was given a {name} of {at[2]}; "
-                            f"wanted {wanted}")
+                            f"wanted {' or '.join(sorted(map(str, wanted)))}")
 
 
 def _check_shapes(a: At, b: At, out: At, residual: At | None, bias: At | None) -> None:
