@@ -8,7 +8,7 @@ from types import SimpleNamespace
 from typing import Any
 from unittest.mock import patch
 
-from gtensor.backend import cublas, cuda, cuda_graphs, layouts, ordering
+from gtensor.backend import cublas, cuda, cuda_graphs, cuda_guards, layouts, ordering
 from gtensor.backend.cuda import CudaDevice
 from gtensor.backend.cuda_graphs import Capture
 from gtensor.backend.cuda_streams import CudaStream
@@ -144,7 +144,7 @@ def gradient_overwritten_unordered() -> Context:
 
 def written_out_unordered() -> Context:
     """a buffer that an op overwrites is ordered as read"""
-    return patch.object(cuda, "_WRITTEN", ())
+    return patch.object(cuda_guards, "_WRITTEN", ())
 
 
 # -- the arena -------------------------------------------------------------------------------------

@@ -18,7 +18,8 @@ pytestmark = pytest.mark.host_cuda
 @pytest.fixture(autouse=True)
 def _on_cuda() -> Iterator[None]:
     with gt.device("cuda"):
-        gt.ones((2, 2)) @ gt.ones((2, 2))  # makes the workspace of cuBLAS
+        heads = gt.permute_dims(gt.ones((2, 3, 2, 4)), (0, 2, 1, 3))
+        heads @ heads.mT  # makes the workspace of cuBLAS and the tables of addresses
         yield
 
 
@@ -74,7 +75,7 @@ def test_a_product_takes_its_results(name: str, dtype: Any) -> None:
 def test_attention_takes_its_results_and_one_product_of_its_own() -> None:
     """Beside them: blocks of weights, and g times the output, whose sums the gradient needs."""
     q, k, v = (leaf((4, 2, 16, 256), HEADS) for _ in range(3))
-    blocks = 8 * 4 * 2 * 16 * 16 * 4
+    blocks = 8 * 4 * 2 * 16 * 16 * 4  # bytes of eight times all weights
     for _ in range(2):
         y, forward = taken(lambda: F.scaled_dot_product_attention(q, k, v))
         g = gt.ones(y.shape)
