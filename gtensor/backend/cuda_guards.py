@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 _WRITTEN = ("out", "state")  # the parameters that a path writes; `state` is an optimizer's
 _PLAIN = frozenset({bool, int, float, complex, str, type(None)} | {
-    type(np.dtype(code)) for code in np.typecodes["All"]})  # types of values without an array
+    type(np.dtype(code)) for code in "?bhilqBHILQefdgFDG"})  # types of values without an array
 
 _GUARD = """\
 def guarded({names}**params):
