@@ -1,7 +1,7 @@
 // Complex numbers in raw kernels: what products of matrices need of them.
 //
 // gt_complex<F> lies in memory as NumPy's complex64 (float) and complex128 (double) do. It is its
-// own compute type.
+// own compute type. Layout: none. Traffic: that of the caller.
 #pragma once
 
 #include "number.cuh"

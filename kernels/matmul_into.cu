@@ -11,15 +11,15 @@
 
 template <typename T>
 __global__ void __launch_bounds__(256, 2)
-    matmul_into(const T *a, const T *b, void *out, const void *residual, const T *bias,
+    matmul_into(const T *a, const T *b, void *out, const void *residual, const void *bias,
                 const void *scale, gt_product axes, gt_settings how, gt_index tiles) {
   gt_large_tiling<T>::template product<gt_real_ending<T>>(
       a, b, out, residual, bias, scale, axes, how, tiles);
 }
 
 template <typename T>
-__global__ void __launch_bounds__(64)
-    matmul_into_small(const T *a, const T *b, void *out, const void *residual, const T *bias,
+__global__ void __launch_bounds__(64, 8)
+    matmul_into_small(const T *a, const T *b, void *out, const void *residual, const void *bias,
                       const void *scale, gt_product axes, gt_settings how, gt_index tiles) {
   gt_small_tiling<T>::template product<gt_real_ending<T>>(
       a, b, out, residual, bias, scale, axes, how, tiles);

@@ -33,6 +33,7 @@ struct gt_axis {
 };
 
 // The axes of a product. Batch axes stand innermost first; those left over have length 1.
+// `_Space` in gtensor/backend/matmul_kernel.py makes it.
 struct gt_product {
   gt_axis rows, columns, inner, batch[GT_BATCH_AXES];
 
@@ -62,18 +63,18 @@ __device__ inline gt_float<T> gt_cleaned(T stored, bool clean) {
   return clean && !gt_finite(value) ? gt_float<T>(0) : value;
 }
 
-// Brings an input from global memory to the tiles of a block: each thread a pack of 16 bytes of each
-// tile. A tile has `extent` indices of the outer axis (rows of a, columns of b) and `depth` of the
-// inner one, and lies in shared memory as [depth][pitch]. Packs and neighbouring threads go along
-// the axis on which elements are closer together.
+// Brings an input from global memory to the tiles of a block: each thread a pack of 16 bytes of
+// each tile. A tile has `extent` indices of the outer axis (rows of a, columns of b) and `depth` of
+// the inner one, and lies in shared memory as [depth][pitch]. Packs and neighbouring threads go
+// along the axis on which elements are closer together.
 template <typename T, int extent, int depth, int pitch>
 class gt_carrier {
   typedef gt_float<T> F;
   static constexpr int width = gt_width<T>;
 
   const bool along_inner;
-  const int outer_count;        // of the tiles' outer indices, those that exist
-  int along, across;            // the thread's place in a tile
+  const int outer_count;  // outer indices of the tiles that exist
+  int along, across;      // the thread's place in a tile
   const gt_index outer_step, inner_step;
   const T *from;
   gt_pack<T, width> held;
@@ -101,32 +102,32 @@ class gt_carrier {
   }
 
   __device__ void put(F *tile, bool clean) const {
-    F values[width];
+    constexpr int group = gt_width<F>;
 #pragma unroll
-    for (int w = 0; w < width; ++w) values[w] = gt_cleaned(held.values[w], clean);
-    if (along_inner) {
-#pragma unroll
-      for (int w = 0; w < width; ++w) tile[(along + w) * pitch + across] = values[w];
-    } else {
-      constexpr int group = gt_width<F>;
-#pragma unroll
-      for (int w = 0; w < width; w += group)
-        gt_store<group>(tile + across * pitch + along + w,
-                        *reinterpret_cast<const gt_pack<F, group> *>(values + w));
+    for (int begin = 0; begin < width; begin += group) {
+      gt_pack<F, group> pack;
+      for (int w = 0; w < group; ++w) pack.values[w] = gt_cleaned(held.values[begin + w], clean);
+      if (along_inner) {
+        F *const to = tile + (along + begin) * pitch + across;
+        for (int w = 0; w < group; ++w) to[w * pitch] = pack.values[w];
+      } else {
+        gt_store(tile + across * pitch + along + begin, pack);
+      }
     }
   }
 };
 
-// ------------------------------------------------------------------------------------- what follows
+// ------------------------------------------------------------------------------------ what follows
 
-// What to do besides the product; the launcher's `_SETTINGS` repeats it.
+// What to do besides the product; `settings` in gtensor/backend/matmul_kernel.py makes it.
 struct gt_settings {
   double alpha, alpha_imaginary, beta, beta_imaginary;
-  double parameter;         // of the activation
-  gt_index activation;      // its code
-  gt_index clean;           // elements of a and b that are not finite count as 0
-  gt_index wide;            // out and residual are gt_float<T>, else T
-  gt_index scale_is_double; // else it is a float
+  double parameter;          // of the activation
+  gt_index activation;       // its code
+  gt_index clean;            // whether elements of a and b that are not finite count as 0
+  gt_index wide;             // whether out and residual are gt_float<T>, else T
+  gt_index wide_bias;        // whether bias is
+  gt_index scale_is_double;  // else it is a float
 };
 
 // What becomes of sums: activate(alpha * sum + bias + residual + beta * out). residual and bias may
@@ -138,17 +139,17 @@ class gt_ending {
   static constexpr bool is_half = sizeof(T) < sizeof(F);
 
   void *const out;
-  const void *const residual;
-  const T *const bias;
-  const bool wide;
+  const void *const residual, *const bias;
+  const bool wide, wide_bias;
   const F beta;
   F alpha;
   const Activate activate;  // of an array of F
 
  public:
-  __device__ gt_ending(void *out, const void *residual, const T *bias, const void *scale,
+  __device__ gt_ending(void *out, const void *residual, const void *bias, const void *scale,
                        const gt_settings &how)
       : out(out), residual(residual), bias(bias), wide(how.wide != 0),
+        wide_bias(how.wide_bias != 0),
         beta(gt_from_parts<F>::made(how.beta, how.beta_imaginary)), activate(how) {
     double factor = 1;
     if (scale)
@@ -163,7 +164,7 @@ class gt_ending {
                              int count) const {
     for (int w = 0; w < W; ++w) sums[w] = alpha * sums[w];
     if (bias) {
-      const gt_pack<F, W> more = read<W>(bias, place.bias, step.bias, count, false);
+      const gt_pack<F, W> more = read<W>(bias, place.bias, step.bias, count, wide_bias);
       for (int w = 0; w < W; ++w) sums[w] += more.values[w];
     }
     if (residual) {
@@ -185,7 +186,8 @@ class gt_ending {
   template <int W>
   __device__ gt_pack<F, W> read(const void *from, gt_index at, gt_index step, int count,
                                 bool as_computed) const {
-    if (is_half && as_computed) return gt_gather<W>(static_cast<const F *>(from) + at, step, count);
+    if (is_half && as_computed)
+      return gt_gather<W>(static_cast<const F *>(from) + at, step, count);
     const gt_pack<T, W> stored = gt_gather<W>(static_cast<const T *>(from) + at, step, count);
     gt_pack<F, W> pack;
     for (int w = 0; w < W; ++w) pack.values[w] = gt_up(stored.values[w]);
@@ -200,7 +202,7 @@ class gt_ending {
   }
 };
 
-// -------------------------------------------------------------------------------------------- tiles
+// ------------------------------------------------------------------------------------------- tiles
 
 // A block of side x side threads computes a tile of out. A thread has micro x micro elements of it,
 // in groups of 16 bytes in the compute type: neighbouring threads have neighbouring groups. The
@@ -240,12 +242,12 @@ class gt_tiling {
  public:
   template <typename Ending>
   static __device__ void product(const T *a, const T *b, void *out, const void *residual,
-                                 const T *bias, const void *scale, const gt_product &axes,
+                                 const void *bias, const void *scale, const gt_product &axes,
                                  const gt_settings &how, gt_index tiles) {
     __shared__ __align__(16) F a_tiles[2][depth * pitch];
     __shared__ __align__(16) F b_tiles[2][depth * pitch];
-    __shared__ gt_place corner;      // where the tile of out begins, in each array; in shared
-    __shared__ int rows, columns;    // memory, since registers are scarce; how much of it exists
+    __shared__ gt_place corner;    // where the tile of out begins; shared, as registers are scarce
+    __shared__ int rows, columns;  // of the tile that exist
     const gt_index tile = gt_index(blockIdx.y) * gridDim.x + blockIdx.x;
     if (tile >= tiles) return;
     if (threadIdx.x == 0) {

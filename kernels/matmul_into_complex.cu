@@ -19,17 +19,17 @@ using gt_complex_ending = gt_ending<gt_complex_of<T>, gt_no_activation>;
 template <typename T>
 __global__ void __launch_bounds__(256, 2)
     matmul_into_complex(const gt_complex_of<T> *a, const gt_complex_of<T> *b, void *out,
-                        const void *residual, const gt_complex_of<T> *bias, const void *scale,
+                        const void *residual, const void *bias, const void *scale,
                         gt_product axes, gt_settings how, gt_index tiles) {
   gt_large_tiling<gt_complex_of<T>>::template product<gt_complex_ending<T>>(
       a, b, out, residual, bias, scale, axes, how, tiles);
 }
 
 template <typename T>
-__global__ void __launch_bounds__(64)
+__global__ void __launch_bounds__(64, 8)
     matmul_into_complex_small(const gt_complex_of<T> *a, const gt_complex_of<T> *b, void *out,
-                              const void *residual, const gt_complex_of<T> *bias,
-                              const void *scale, gt_product axes, gt_settings how,
+                              const void *residual, const void *bias, const void *scale,
+                              gt_product axes, gt_settings how,
                               gt_index tiles) {
   gt_small_tiling<gt_complex_of<T>>::template product<gt_complex_ending<T>>(
       a, b, out, residual, bias, scale, axes, how, tiles);

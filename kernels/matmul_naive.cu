@@ -6,8 +6,8 @@
 #include "matmul_real.cuh"
 
 template <typename T>
-__global__ void matmul_naive(const T *a, const T *b, void *out, const void *residual, const T *bias,
-                             const void *scale, gt_product axes, gt_settings how,
+__global__ void matmul_naive(const T *a, const T *b, void *out, const void *residual,
+                             const void *bias, const void *scale, gt_product axes, gt_settings how,
                              gt_index elements) {
   typedef gt_float<T> F;
   const gt_real_ending<T> ending(out, residual, bias, scale, how);

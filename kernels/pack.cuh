@@ -1,4 +1,6 @@
 // Several elements at once: 16 bytes where pointers allow it.
+//
+// Layout: contiguous; gt_gather and gt_scatter take any stride. Traffic: that of the caller.
 #pragma once
 
 #include "number.cuh"

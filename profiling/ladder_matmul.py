@@ -97,7 +97,7 @@ class Data:
         found = plan(*(None if x is None else (x.shape, x.strides, x.dtype)
                        for x in (self.a, self.b, self.out, self.residual, self.bias)))
         assert found is not None and not found.exchanged
-        how = settings(1.0, 0.0, self.size.activation, 0.0, self.size.clean, found.wide, False)
+        how = settings(1.0, 0.0, self.size.activation, 0.0, self.size.clean, False, False, False)
         more = (NULL if x is None else x for x in (self.residual, self.bias, self.scale))
         NAIVE[self.dtype](*flat_launch(self.out.size), (
             self.a, self.b, self.out, *more, found.axes, how, self.out.size))

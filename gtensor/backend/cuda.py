@@ -86,7 +86,8 @@ class CudaDevice(Device):
 
     def matmul(
         self, a: Array, b: Array, out: Array | None = None, beta: complex = 0.0,
-        alpha: complex = 1.0, bias: Array | None = None, sums: Array | None = None,
+        alpha: complex = 1.0, label: str = "matmul", *, bias: Array | None = None,
+        sums: Array | None = None,
     ) -> Array:
         """As on every device; `bias` and `sums` as in `cublas.Products`."""
         return self._products.matmul(a, b, out, beta, alpha, bias, sums)

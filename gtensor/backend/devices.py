@@ -164,13 +164,13 @@ class Device:
 
     def matmul(
         self, a: Array, b: Array, out: Array | None = None, beta: complex = 0.0,
-        alpha: complex = 1.0,
+        alpha: complex = 1.0, label: str = "matmul",
     ) -> Array:
         """out = alpha * a @ b + beta * out, over the last two axes; others broadcast.
 
         For arrays of one floating or complex dtype, within a path. Half precision is summed in
-        float32, into `out` of either dtype. Raises ValueError for an out of another shape or one
-        that overlaps an input or itself.
+        float32, into `out` of either dtype. Without an out one is allocated, with the label. Raises
+        ValueError for an out of another shape or one that overlaps an input or itself.
         """
         raise TypeError("Device is abstract; get one with gtensor.device('cpu')")
 

@@ -55,14 +55,15 @@ class HostDevice(Device):
 
     def matmul(
         self, a: np.ndarray, b: np.ndarray, out: np.ndarray | None = None, beta: complex = 0.0,
-        alpha: complex = 1.0,
+        alpha: complex = 1.0, label: str = "matmul",
     ) -> np.ndarray:
         shape = product_shape(a, b)
         if out is None:
-            out, beta = self.empty(shape, a.dtype, "matmul"), 0.0
+            out, beta = self.empty(shape, a.dtype, label), 0.0
         else:
             check_out(a, b, out, shape)
-        if alpha != 1 or beta or not out.flags.c_contiguous or not _read_by_numpy(a, b):
+        if alpha != 1 or beta or not (
+                _read_by_numpy(a) and _read_by_numpy(b) and out.flags.c_contiguous):
             from gtensor.backend.blas import product_into  # here: few programs need it
 
             return product_into(self, a, b, out, alpha, beta)
@@ -91,6 +92,6 @@ def host() -> HostDevice:
     return device
 
 
-def _read_by_numpy(*operands: np.ndarray) -> bool:
-    """Whether `numpy.matmul` multiplies them where they lie; it copies others, or is slow."""
-    return all(x.itemsize > 2 and x.itemsize in x.strides[-2:] for x in operands)
+def _read_by_numpy(x: np.ndarray) -> bool:
+    """Whether `numpy.matmul` multiplies it where it lies; it copies others, or is slow."""
+    return x.itemsize > 2 and x.itemsize in x.strides[-2:]

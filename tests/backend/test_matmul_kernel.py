@@ -90,6 +90,20 @@ def test_tiles_are_large_where_they_are_many_and_full():
         assert found.tiles == tiles and found.block == (64 if kernel else 256,)
 
 
+def test_offsets_may_need_more_than_32_bits(xp):
+    """The rows, the columns, the result's rows: 2^31 elements apart."""
+    whole, far = xp.empty(2**32 + 128, np.uint8), 2**32
+    values = np.arange(10, dtype=np.float16).reshape(2, 5)
+    rows, columns, out = (
+        xp.ndarray(shape, np.float16, whole.data + start, strides) for shape, start, strides in (
+            ((2, 5), 0, (far, 2)), ((5, 2), 32, (2, far)), ((2, 2), 64, (far, 2))))
+    rows[...], columns[...] = xp.asarray(values), xp.asarray(values.T)
+    matmul_into(rows, columns, out)
+    check(out, values @ values.T)
+    matmul_into(rows.T, columns.T, wide := xp.empty((5, 5), np.float32))
+    check(wide, values.T @ values)
+
+
 def test_a_scale_on_the_device_and_a_residual_that_is_the_out(xp):
     x, c = numbers(xp, 40, 9), numbers(xp, 9, 9)
     for scale in (xp.asarray(0.25, np.float32), xp.asarray(-2.0, np.float64), np.float32(3), 2):

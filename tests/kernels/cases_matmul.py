@@ -59,6 +59,7 @@ class Product:
     activation: str = "identity"
     clean: bool = False
     wide: bool = False
+    wide_bias: bool = False
     tiling: Tiling | None = SMALL  # None: the naive kernel
     complex: bool = False
     dtypes: tuple[str, ...] = field(default=("float16", "bfloat16", "float32", "float64"))
@@ -92,7 +93,7 @@ class Product:
             (at_out, out) if self.residual == "out" else
             placed(self.numbers(rng, out.shape, stored), self.residual) if self.residual else
             (NULL, None))
-        bias = self.numbers(rng, (n,), dtype) if self.bias else None
+        bias = self.numbers(rng, (n,), stored if self.wide_bias else dtype) if self.bias else None
         scale = None if self.scale is None else np.array(rng.standard_normal(), self.scale)
         parameter, function = TORCH_ACTIVATIONS[self.activation]
 
@@ -107,7 +108,7 @@ class Product:
                        for x in (a, b, out, residual, bias)), self.tiling or SMALL)
         assert found is not None
         how = settings(self.alpha, self.beta, self.activation, parameter, self.clean, self.wide,
-                       scale is not None and scale.dtype == np.float64)
+                       self.wide_bias, scale is not None and scale.dtype == np.float64)
         kernel = found.kernel if self.tiling else NAIVE
         grid, block, count = (found.grid, found.block, found.tiles) if self.tiling else (
             *flat_launch(out.size), out.size)
@@ -157,6 +158,8 @@ CASES = [
     Product(34, 33, 11, clean=True, tiling=LARGE).case("clean"),
     Product(9, 35, 17, layouts=("rows", "rows", "apart"), beta=1.0, residual="columns", bias=True,
             wide=True, dtypes=("float16", "bfloat16")).case("wide"),
+    Product(9, 35, 17, bias=True, wide=True, wide_bias=True, dtypes=("float16", "bfloat16"),
+            ).case("wide-bias"),
     Product(9, 35, 17, tiling=None, beta=1.0, residual="apart", bias=True, clean=True,
             activation="silu").case("all-terms"),
     Product(2, 3, 4, (2,), ("columns", "repeated", "columns"), tiling=None).case("batch"),

@@ -59,7 +59,7 @@ def _product(machine: HostMachine) -> None:
     out = np.full((33, 5), np.nan, np.float32)
     found = plan(*((x.shape, x.strides, x.dtype) for x in (a, b, out)), None, None, SMALL)
     assert found is not None
-    how = settings(1.0, 0.0, "identity", 0.0, True, False, False)
+    how = settings(1.0, 0.0, "identity", 0.0, True, False, False, False)
     a[0, 0] = np.nan
     launch_all_schedules(machine, "matmul_into_small<float>", found.grid, found.block,
                          [a, b, out, 0, 0, 0, found.axes, how, found.tiles])
@@ -221,6 +221,8 @@ def test_wrong_arguments_are_said(machines: Machines) -> None:
         machine.launch("softmax_forward<float>", (1,), (1,), [0, 0, 1])
     with pytest.raises(KernelFault, match="wants an array or 0"):
         machine.launch("softmax_forward<float>", (1,), (1,), [1.5, 0, 1, 1])
+    with pytest.raises(KernelFault, match="wants a structure of 432 bytes"):
+        machines("product", FIBERS).launch("matmul_into_small<float>", (1,), (64,), [0] * 9)
     with pytest.raises(KernelFault, match="no kernel softmin"):
         machine.launch("softmin", (1,), (1,), [])
 
