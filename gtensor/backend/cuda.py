@@ -68,7 +68,7 @@ class CudaDevice(Device):
             with self.cupy_device:
                 return self.empty(shape, dtype, label)
         before = running.name
-        running.name = label or before
+        running.name = label or before or ""
         try:
             return new_array()(shape, element_type(dtype))
         finally:
@@ -94,7 +94,7 @@ class CudaDevice(Device):
 
     def running_op(self) -> str:
         """The name of the op that this thread runs."""
-        return running.name
+        return running.name or ""
 
     def to_numpy(self, array: Array) -> np.ndarray:
         self.order((array,))
@@ -233,6 +233,14 @@ class CudaDevice(Device):
             guarded = self._paths[name, path, inputs] = guarded_path(self, name, function, inputs)
         return guarded
 
+    def bind_thread(self) -> str:
+        """Bind the device's context to this thread, at its first op; returns its label before it.
+
+        CuPy does so itself, but libraries and the driver are also called past CuPy.
+        """
+        cupy().cuda.runtime.setDevice(self.index)
+        return ""
+
     def _elsewhere(self) -> bool:
         """Whether another device is CuPy's current one."""
         return bool(self.current_index() != self.index)
@@ -262,7 +270,7 @@ def _install_allocator() -> None:
         resource = device.resource
         if resource is None:
             return (device.library or pool.malloc)(nbytes)
-        block = resource.allocate(nbytes or 1, stream.id, running.name)
+        block = resource.allocate(nbytes or 1, stream.id, running.name or "")
         if index:  # a block's is 0 until it is set
             block.device_id = index
         if bus.memory:

@@ -23,11 +23,13 @@ if TYPE_CHECKING:
 
 _WRITTEN = ("out", "state")  # the parameters that a path writes; `state` is an optimizer's
 _PLAIN = frozenset({bool, int, float, complex, str, type(None)} | {
-    type(np.dtype(code)) for code in np.typecodes["All"]})  # types of values without an array
+    type(np.dtype(code)) for code in "?bhilqBHILQefdgFDG"})  # types of values without an array
 
 _GUARD = """\
 def guarded({names}**params):
 {switch}    before = running.name
+    if before is None:
+        before = bind_thread()
     running.name = NAME
     try:
         try:
@@ -50,9 +52,12 @@ _SETTLED = "(x{i}.data.mem.only == stream if type(x{i}) is ndarray else type(x{i
 
 
 class _Running(threading.local):
-    """The op that this thread runs, which labels the blocks that CuPy allocates within it."""
+    """The op that this thread runs, which labels the blocks that CuPy allocates within it.
 
-    name = ""
+    It is "" between ops, and None before the thread's first one.
+    """
+
+    name: str | None = None
 
 
 running = _Running()
@@ -72,9 +77,9 @@ def guarded_path(device: CudaDevice, name: str, path: Path, inputs: int | None) 
         settled="".join(_SETTLED.format(i=i) for i in numbers) or "not arrays and ")
     return written(text, {
         "DEVICE": device.cupy_device, "INDEX": device.index, "NAME": name, "PLAIN": _PLAIN,
-        "current_device": device.current_index, "stream_on": device.stream_on,
+        "bind_thread": device.bind_thread, "current_device": device.current_index,
         "ndarray": device.array_type, "order_all": order_all, "path": path, "plain": _plain,
-        "running": running}, "guarded", name)
+        "running": running, "stream_on": device.stream_on}, "guarded", name)
 
 
 def guarded_rule(device: CudaDevice) -> Path:
@@ -92,6 +97,8 @@ def guarded_rule(device: CudaDevice) -> Path:
                 return guarded(ns, step, g, True)
         op = record.op
         before = running.name
+        if before is None:
+            before = device.bind_thread()
         running.name = op.name
         try:
             number = stream.id
