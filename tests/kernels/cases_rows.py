@@ -92,9 +92,17 @@ def _cross_entropy(
         count: Any = NULL
         if reduction != "none":
             result, counted = unwritten((), dtype), unwritten((), statistics)
+            mean = int(reduction == "mean")
             executor.raw(file, "cross_entropy_reduce", dtype, (1,), (256,),
-                         [loss, targets, result, counted, rows, -100, int(reduction == "mean")])
-            count = counted if reduction == "mean" else NULL
+                         [loss, targets, result, counted, rows, -100, mean])
+            count = counted if mean else NULL
+            again = [unwritten(a.shape, a.dtype) for a in (loss, largest, total, result, counted)]
+            executor.raw(file, "cross_entropy_few_rows", dtype, (1,), (64,),
+                         [logits, targets, *again, rows, classes, -100, mean])
+            assert_equal(again[4], exact(counted))
+            assert_close(again[3], wanted, dtype)
+            for given, one in zip(again, (loss, largest, total), strict=False):
+                assert_close(given, exact(one), statistics)
         assert_close(result, wanted, statistics if reduction == "none" else dtype)
 
         g = normal(rng, wanted.shape, dtype)

@@ -98,6 +98,44 @@ def test_in_place_norms_take_any_layout(
         for given, value in zip(grad.gpu(its, *saved, **options), expected, strict=True):
             close(f"backward, {theirs}", given, value, 1e-12)
         if theirs != "one number":
-            dx, _ = grad.gpu(its, *saved, out=its, **options)
+            dx, *_ = grad.gpu(its, *saved, out=its, **options)
             assert dx is its
             close(f"dx over {theirs}", dx, expected[0], 1e-12)
+
+
+CONVOLUTIONS = {  # shape of x, of the weight, parameters
+    "a product for each image": ((3, 4, 6, 5), (4, 4, 3, 3), {"padding": (1, 1, 1, 1)}),
+    "of groups": ((2, 6, 5, 5), (4, 3, 2, 2), {"groups": 2}),
+    "images as columns": ((3, 4, 4, 5), (6, 2, 1, 1), {"groups": 2}),
+    "few positions": ((3, 4, 4, 4), (4, 4, 2, 2), {"stride": (2, 2)}),
+    "one position": ((3, 4, 3, 2), (6, 2, 3, 2), {"groups": 2}),
+    "no image": ((0, 2, 4, 4), (3, 2, 1, 1), {}),
+}
+
+
+@pytest.mark.parametrize("into", ["new", "added", "strided"])
+@pytest.mark.parametrize("case", CONVOLUTIONS)
+def test_convolutions_write_into_any_buffer(
+    case: str, into: str, rng: np.random.Generator
+) -> None:
+    x_shape, weight_shape, given = CONVOLUTIONS[case]
+    params = {"stride": (1, 1), "padding": (0, 0, 0, 0), "dilation": (1, 1), "groups": 1, **given}
+    x, weight = rng.standard_normal(x_shape), rng.standard_normal(weight_shape)
+    bias = rng.standard_normal(weight_shape[0])
+    y = registry["conv2d"].cpu(x, weight, bias, **params)
+    calls = {
+        "conv2d": ((x, weight, bias), {}), "conv2d_grad_weight": ((y, x), {
+            "kernel": weight_shape[2:]}),
+        "conv2d_grad_input": ((y, weight, None), {"size": x_shape[2:]}),
+    }
+    for name, (inputs, more) in calls.items():
+        wanted = registry[name].cpu(*inputs, **params, **more)
+        out: dict[str, Any] = {}
+        if into != "new":
+            before = rng.standard_normal(wanted.shape)
+            wanted = wanted + before
+            buffer = on_gpu(before.repeat(2, axis=-1))[..., ::2]
+            out = {"out": buffer if into == "strided" else on_gpu(before), "beta": 1.0}
+        path = gt.device("cuda").path(name, registry[name].gpu)
+        result = path(*[None if a is None else on_gpu(a) for a in inputs], **params, **more, **out)
+        close(name, result, wanted, 1e-12)
