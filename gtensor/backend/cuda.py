@@ -13,9 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from gtensor.backend.cuda_guards import guarded_path, guarded_rule, running
 from gtensor.backend.cuda_memory import AsyncMemory, is_pinned, library_malloc, no_room_for
-from gtensor.backend.cuda_streams import CudaStream, StreamBook, cupy
+from gtensor.backend.cuda_streams import CudaStream, StreamBook, cupy, running
 from gtensor.backend.devices import (
     Device,
     cuda_device,
@@ -34,6 +33,7 @@ if TYPE_CHECKING:
     from gtensor.backend.streams import Event
     from gtensor.backend.typing import Array, CudaArray, DTypeLike, Path
 
+
 class CudaDevice(Device):
     """One NVIDIA GPU through CuPy."""
 
@@ -42,7 +42,9 @@ class CudaDevice(Device):
     library: Callable[[int], Any] | None = None  # the allocator while there is no resource
 
     def __init__(self, index: int) -> None:
-        from gtensor.backend.cublas import Products  # here: only a machine with a GPU needs it
+        # here: only a machine with a GPU needs them
+        from gtensor.backend.cublas import Products
+        from gtensor.backend.cuda_guards import guarded_rule
 
         super().__init__(index)
         self.cupy_device = cupy().cuda.Device(index)
@@ -227,6 +229,8 @@ class CudaDevice(Device):
     def path(self, name: str, path: Path, inputs: int | None = None) -> Path:
         guarded = self._paths.get((name, path, inputs))
         if guarded is None:
+            from gtensor.backend.cuda_guards import guarded_path
+
             placed = getattr(path, "placed", None)  # a path that is given its device
             function = (partial(placed, self) if placed is not None
                         else getattr(path, "library", lambda: path)())
