@@ -46,7 +46,6 @@ from gtensor.backend import (
 )
 from gtensor.backend import get_device as device
 from gtensor.engine import backward as _backward  # which gives Tensor its method
-from gtensor.engine.anomaly import detect_anomaly
 from gtensor.engine.context import (
     enable_grad,
     is_grad_enabled,
@@ -57,8 +56,6 @@ from gtensor.engine.errors import AnomalyError, ConsumedError, GradientError, Le
 from gtensor.engine.op import op
 from gtensor.engine.samples import Sample
 from gtensor.engine.tensor import Tensor, _unpickled
-from gtensor.execution.graphs import Graph
-from gtensor.execution.streams import Event, stream
 from gtensor.memory.trace.owners import find_in as _find_in
 from gtensor.ops import *
 from gtensor.ops.build.pointwise import identity as SAME
@@ -72,6 +69,9 @@ from gtensor.system.late_imports import late as _late
 if TYPE_CHECKING:
     from gtensor import checkpoint, data, func, nn, optim, profiler
     from gtensor import testing as testing
+    from gtensor.engine.anomaly import detect_anomaly
+    from gtensor.execution.graphs import Graph
+    from gtensor.execution.streams import Event, stream
     from gtensor.func import (
         functional_call,
         grad,
@@ -95,7 +95,9 @@ else:
         **dict.fromkeys((
             "functional_call", "grad", "hessian", "hvp", "jacfwd", "jacobian", "jacrev", "jvp",
             "jvp_batched", "linearize", "per_example_grad", "value_and_grad", "vjp", "vmap",
-        ), "gtensor.func")})
+        ), "gtensor.func"),
+        **dict.fromkeys(("Event", "stream"), "gtensor.execution.streams"),
+        "Graph": "gtensor.execution.graphs", "detect_anomaly": "gtensor.engine.anomaly"})
 
 _find_in("gtensor.profiler.find_owners")  # recordings ask it what modules and optimizers hold
 

@@ -47,11 +47,6 @@ def _gemm(dtype: np.dtype) -> Callable[..., None] | None:
     return None
 
 
-def read_by_numpy(*operands: np.ndarray) -> bool:
-    """Whether `numpy.matmul` multiplies them where they lie; it copies others, or is slow."""
-    return all(x.itemsize > 2 and x.itemsize in x.strides[-2:] for x in operands)
-
-
 def product_into(
     device: Device, a: np.ndarray, b: np.ndarray, out: np.ndarray, alpha: complex, beta: complex
 ) -> np.ndarray:

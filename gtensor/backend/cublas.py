@@ -87,7 +87,7 @@ def _number(scalar: Factor, value: Any) -> ctypes.Array[Any]:
 
 
 _MOST_AXES = 4  # of a batch by addresses
-_MOST_TABLES = 256  # of addresses that a stream keeps
+_TABLE_ELEMENTS = 1 << 15  # addresses that a stream keeps, 256 KiB
 _AXES = range(_MOST_AXES)
 _ADDRESSES = elementwise(
     "int64 count, " + ", ".join(f"int64 {x}" for x in "abc") + ", " + ", ".join(
@@ -99,16 +99,38 @@ _ADDRESSES = elementwise(
     name="gt_addresses")
 
 
-def _address_table(
-    starts: tuple[int, int, int], size: int, out_size: int, axes: tuple[Axis, ...]
-) -> CudaArray:
-    count = prod(n for n, _ in axes)
+class _Tables:
+    """Tables of addresses that a thread's handle has made on a stream, in one allocation."""
+
+    def __init__(self) -> None:
+        self.known: dict[Any, CudaArray] = {}
+        self._buffer = cupy().empty(_TABLE_ELEMENTS, np.uint64)
+        self._used = 0
+
+    def room(self, key: Any, count: int) -> CudaArray:
+        """Memory for another table (3, count), kept under `key`.
+
+        When the buffer is full it is used anew: products that read it are earlier on the stream.
+        """
+        if 3 * count > self._buffer.size:
+            return cupy().empty((3, count), np.uint64)
+        if self._used + 3 * count > self._buffer.size:
+            self._used = 0
+            self.known.clear()
+        part = self._buffer[self._used:self._used + 3 * count].reshape(3, count)
+        self._used += 3 * count
+        self.known[key] = part
+        return part
+
+
+def _fill_addresses(
+    table: CudaArray, starts: tuple[int, int, int], size: int, out_size: int,
+    axes: tuple[Axis, ...]
+) -> None:
     numbers: list[int] = []
     for n, (step_a, step_b, step_out) in (*reversed(axes), *[(1, (0, 0, 0))] * _MOST_AXES):
         numbers += [n, step_a * size, step_b * size, step_out * out_size]
-    table = cupy().empty((3, count), np.uint64)
-    _ADDRESSES(count, *starts, *numbers[:4 * _MOST_AXES], out=table)
-    return table
+    _ADDRESSES(table.shape[1], *starts, *numbers[:4 * _MOST_AXES], out=table)
 
 
 class _Handle:
@@ -146,7 +168,7 @@ class Products:
     def __init__(self, device: CudaDevice) -> None:
         self._device = device
         self._workspaces: dict[int, CudaArray] = {}  # by stream
-        self._tables: dict[int, dict[Any, CudaArray]] = {}  # of addresses, by stream
+        self._tables: dict[tuple[int, _Handle], _Tables] = {}  # of addresses
         self._spare: list[_Handle] = []
         self._thread = threading.local()
         device.on_stream_end.append(self._forget)
@@ -232,18 +254,19 @@ class Products:
         """The addresses (3, count) of a batch's matrices, on the device.
 
         They are kept for the next product of the same memory. In a capture they are made by the
-        graph: other memory could be freed before a replay.
+        graph: other memory could be written before a replay.
         """
-        tables = self._tables.setdefault(self._device.current_stream().id, {})
+        count = prod(n for n, _ in axes)
+        handle: _Handle = self._thread.lease.handle
+        place = handle.stream, handle
+        kept = None if self._device.capturing() else self._tables.get(place)
+        if kept is None and not self._device.capturing():
+            kept = self._tables[place] = _Tables()
         key = starts, size, out_size, axes
-        capturing = self._device.capturing()
-        found = None if capturing else tables.get(key)
+        found = None if kept is None else kept.known.get(key)
         if found is None:
-            found = _address_table(starts, size, out_size, axes)
-            if not capturing:
-                if len(tables) >= _MOST_TABLES:
-                    tables.clear()
-                tables[key] = found
+            found = cupy().empty((3, count), np.uint64) if kept is None else kept.room(key, count)
+            _fill_addresses(found, starts, size, out_size, axes)
         return found
 
     def _fused(
@@ -303,4 +326,6 @@ class Products:
     def _forget(self, stream: int, last: object) -> None:
         """The stream has ended."""
         self._workspaces.pop(stream, None)
-        self._tables.pop(stream, None)
+        for place in [*self._tables]:
+            if place[0] == stream:
+                self._tables.pop(place, None)

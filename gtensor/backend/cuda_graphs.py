@@ -109,4 +109,4 @@ class Capture:
 
 def _foreign(blocks: Iterable[Block], stream: Stream) -> list[Block]:
     """The blocks that another stream has ever touched."""
-    return [block for block in blocks if block.stream != stream.id or hasattr(block, "readers")]
+    return [block for block in blocks if block.only != stream.id]

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from gtensor.backend.blas import product_into, read_by_numpy
 from gtensor.backend.devices import Device, get_device, makers
 from gtensor.backend.elements import NUMBERS, element_type
 from gtensor.backend.layouts import check_out, product_shape, rows_in_step
@@ -56,14 +55,17 @@ class HostDevice(Device):
 
     def matmul(
         self, a: np.ndarray, b: np.ndarray, out: np.ndarray | None = None, beta: complex = 0.0,
-        alpha: complex = 1.0,
+        alpha: complex = 1.0, label: str = "matmul",
     ) -> np.ndarray:
         shape = product_shape(a, b)
         if out is None:
-            out, beta = self.empty(shape, a.dtype, "matmul"), 0.0
+            out, beta = self.empty(shape, a.dtype, label), 0.0
         else:
             check_out(a, b, out, shape)
-        if alpha != 1 or beta or not out.flags.c_contiguous or not read_by_numpy(a, b):
+        if alpha != 1 or beta or not (
+                _read_by_numpy(a) and _read_by_numpy(b) and out.flags.c_contiguous):
+            from gtensor.backend.blas import product_into  # here: few programs need it
+
             return product_into(self, a, b, out, alpha, beta)
         if b.ndim == 2 < a.ndim and rows_in_step(a):  # one product is quicker than many
             rows = prod(shape[:-1])
@@ -88,3 +90,8 @@ def host() -> HostDevice:
     device = get_device("cpu")
     assert isinstance(device, HostDevice)
     return device
+
+
+def _read_by_numpy(x: np.ndarray) -> bool:
+    """Whether `numpy.matmul` multiplies it where it lies; it copies others, or is slow."""
+    return x.itemsize > 2 and x.itemsize in x.strides[-2:]

@@ -185,7 +185,8 @@ def overlap(x: Array, y: Array) -> bool:
 def address(x: Array) -> int:
     """Where an array's first element lies."""
     if isinstance(x, np.ndarray):
-        return x.ctypes.data
+        found: int = x.__array_interface__["data"][0]  # `x.ctypes` takes twice as long
+        return found
     return int(x.data.ptr)
 
 

@@ -37,14 +37,21 @@ class Block(Protocol):
 
     `owner` is its resource, whose `record_use` is called for each further stream. `readers` and
     `written` are unset until a second stream touches it, `stamp` until a captured op writes it.
+    `only` is the id of the stream while no other one has touched it, then None.
     """
 
+    only: int | None
     stream: int
     serial: int
     owner: Any
     readers: set[int]
     written: tuple[int, int]
     stamp: Any
+
+
+# The attributes of a block beside its address and size.
+BLOCK_FIELDS = ("__del__", "__weakref__", "label", "nbytes", "node", "only", "owner", "readers",
+                "serial", "stamp", "stream", "written")
 
 
 class Touched:
@@ -167,6 +174,7 @@ class Ordering:
             with self._lock:  # two threads must not both make a set
                 readers = getattr(block, "readers", None)
                 if readers is None:
+                    block.only = None
                     readers = block.readers = set()
         if stream not in readers:
             readers.add(stream)
@@ -183,4 +191,5 @@ def _is_done(event: Event) -> bool:
 def _written_by(stream: Stream, blocks: Collection[Block]) -> None:
     for block in blocks:
         block.written = stream.id, 0
+        block.only = None
         block.readers = set()

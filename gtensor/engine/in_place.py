@@ -204,7 +204,8 @@ def _write_over(op: Op, device: Device, arrays: list[Any], params: Params) -> No
 
 
 def _overlap(device: Device, a: Array, b: Array) -> bool:
-    return isinstance(b, device.array_type) and overlap(a, b)
+    return (isinstance(b, device.array_type) and bool(device.xp.may_share_memory(a, b))
+            and overlap(a, b))
 
 
 def _same_layout(a: Array, b: Array) -> bool:

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 Samples: TypeAlias = "Callable[..., Iterable[Sample]] | Sequence[Sample]"
 
-_IN_TEXT = ("cpu", "composed", "complex", "view")  # facts on which the text of a call depends
+_IN_TEXT = ("cpu", "gpu", "composed", "complex", "view")  # facts on which a call's text depends
 REQUIRED: Any = object()  # a rule must be given, or be None on purpose
 
 registry: dict[str, Op] = {}

@@ -158,6 +158,81 @@ def test_a_walk_transposes_and_accumulates_without_copies(dtype):
 
 
 @on_host
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_a_bias_and_its_gradient_are_part_of_a_product(dtype):
+    """One call where cublasLt has the epilogue; complex numbers and columns are composed."""
+    device = get_device("cuda")
+    wide = np.complex128 if dtype.kind == "c" else np.float64
+    tolerance = (TOLERANCE.get(dtype.name, 1e-10),) * 2
+    for rows, inner, columns in ((5, 3, 7), (1, 4, 1), (16, 8, 24)):
+        a, b = numbers((rows, inner), dtype, 1), numbers((inner, columns), dtype, 2)
+        bias, c = numbers((columns,), dtype, 3), numbers((rows, columns), dtype, 4)
+        product = a.astype(wide) @ b.astype(wide)
+        for layout in ("rows", "columns", "apart"):
+            out, at_a, at_b = placed(c, layout), placed(a, layout), placed(b, "rows")
+            given, sums = device.from_numpy(bias), device.xp.full(rows, np.nan, dtype)
+            hostcuda.reset_counters()
+            device.matmul(at_a, at_b, out, 0.0, bias=given)
+            device.matmul(at_a, at_b, out, 1.0, 0.5, sums=sums)
+            found = hostcuda.counters()
+            close("the product", out, 1.5 * product + bias, tolerance)
+            close("the sums", sums, a.astype(wide).sum(-1), tolerance)
+            fused = {"cublasLtMatmul": 2}
+            if dtype.kind != "c" and layout != "columns":
+                assert (found.library, found.kernels, found.copies) == (fused, {}, {})
+            else:
+                assert found.launches > 2 or min(rows, columns) == 1
+
+
+@on_host
+def test_a_failure_names_the_op_its_operands_and_the_status(monkeypatch):
+    a, b = gt.ones((2, 3), device="cuda"), gt.ones((3, 4), device="cuda")
+    a @ b
+    monkeypatch.setattr(cublas, "_KINDS", {
+        pair: kind._replace(compute=64) for pair, kind in cublas._KINDS.items()})
+    with pytest.raises(RuntimeError, match=(
+            r"cublasGemmEx_64 answered status \d+ \([a-z ]+\) in matmul of float32 \(2, 3\) and "
+            r"\(3, 4\) into float32 \(2, 4\)")) as caught:
+        a @ b
+    assert not isinstance(caught.value, MemoryError)
+
+
+@on_host
+def test_products_use_tf32_only_if_it_is_switched_on(monkeypatch):
+    seen = []
+    real = cublas.call
+    monkeypatch.setattr(cublas, "call", lambda name, *given: (seen.append((name, given)),
+                                                             real(name, *given))[1])
+    for dtype, wanted in ((np.float32, 77), (np.complex64, 77), (np.float16, 68), (np.float64, 70)):
+        a = gt.ones((2, 2), dtype=dtype, device="cuda")
+        for switched in (0, 1):
+            seen.clear()
+            with gt.settings.override(tf32=switched):
+                a @ a
+            codes = [given[-2] for name, given in seen if name == "cublasGemmEx_64"]
+            assert codes == [wanted if switched or wanted != 77 else 68]
+
+
+@on_host
+def test_a_table_of_addresses_is_made_once_for_the_same_memory():
+    device = get_device("cuda")
+    a = device.xp.asarray(numbers((2, 3, 4, 5), np.dtype("f4"), 1)).swapaxes(1, 2)
+    b = device.xp.asarray(numbers((2, 4, 5, 6), np.dtype("f4"), 2))
+    out = device.matmul(a, b)
+    hostcuda.reset_counters()
+    device.matmul(a, b, out)
+    found = hostcuda.counters()
+    assert (found.library, found.kernels) == ({"cublasGemmBatchedEx": 1}, {})
+    graph = gt.Graph("cuda")
+    with graph.capture():
+        captured = device.matmul(a, b)
+    device._products._tables.clear()
+    hostcuda.reset_counters()
+    graph.replay()
+    assert np.array_equal(device.to_numpy(captured), device.to_numpy(out))
+
+
+@on_host
 def test_a_stream_has_a_workspace_of_its_own_that_goes_with_it():
     from gtensor.hostcuda.libraries.cublas import handles
 

@@ -76,10 +76,11 @@ def all_cases() -> list[Case]:
     import cases_bn_act
     import cases_convolution
     import cases_elementwise
+    import cases_matmul
     import cases_rows
 
     return [*cases_elementwise.CASES, *cases_rows.CASES, *cases_convolution.CASES,
-            *cases_bn_act.CASES]
+            *cases_bn_act.CASES, *cases_matmul.CASES]
 
 
 def parameters() -> list[Any]:

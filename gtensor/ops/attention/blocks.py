@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from gtensor.engine.namespaces import raw
 from gtensor.ops.activations.dropout import keep_factors
 from gtensor.ops.build.cpu_tiles import computed_in
 from gtensor.ops.build.path_builders import tiles
@@ -83,6 +84,10 @@ class _Blocks:
         """Rows of some matrices; on the CPU, which is slow in half precision, in float32."""
         found = a[batch][..., rows, :]
         return self.wide(found) if self.device.type == "cpu" else found
+
+    def row_dots(self, a: Array, b: Array) -> Array:
+        """The sums of a * b along the last axis, as a column."""
+        return raw[self.device.type].vecdot(self.wide(a), self.wide(b))[..., None]
 
     def wide(self, x: Array) -> Array:
         """x in the compute dtype."""
@@ -221,7 +226,7 @@ def attention_grad_path(
     blocks = _Blocks(device, q, k, v, mask, scale=scale, is_causal=is_causal,
                      dropout_p=dropout_p, seed=seed, shared=shared)
     inputs: Values = (q, k, v, mask)
-    sums = [_zeros(blocks, a) if want else None
+    sums = [_sum_of(blocks, a, a is not mask) if want else None
             for a, want in zip(inputs, wanted, strict=True)]
     with np.errstate(invalid="ignore", over="ignore"):
         for batch, first in blocks.batches():
@@ -232,9 +237,10 @@ def attention_grad_path(
                  for added, a in zip(sums, inputs, strict=True))
 
 
-def _zeros(blocks: _Blocks, like: Array) -> Array:
+def _sum_of(blocks: _Blocks, like: Array, of_products: bool) -> Array:
+    """Zeros, or memory that one product will write."""
     total = blocks.device.empty(like.shape, blocks.work, "attention_grad")
-    if not (blocks.single and like.shape[:-2] == blocks.lead):  # else one product writes it
+    if not (of_products and blocks.single and like.shape[:-2] == blocks.lead):
         total[...] = 0
     return total
 
@@ -247,7 +253,7 @@ def _attend_backward(
     xp = blocks.xp
     g, attended, largest, total = known
     queries, arrived = blocks.part(blocks.q, batch, rows), blocks.part(g, batch, rows)
-    shift = (blocks.wide(arrived) * attended[batch][..., rows, :]).sum(axis=-1, keepdims=True)
+    shift = blocks.row_dots(arrived, attended[batch][..., rows, :])
     for columns in blocks.column_blocks(rows):
         keys, values = (blocks.part(x, batch, columns) for x in (blocks.k, blocks.v))
         p = blocks.scores(batch, rows, columns)

@@ -60,7 +60,8 @@ def _vecdot_half(x1: Array, x2: Array, out: Array) -> None:
 def _vecdot_gpu(x1: Array, x2: Array, out: Array | None = None) -> Array:
     dtype = np.result_type(x1, x2)
     xp = cupy()
-    value = xp.sum(xp.conj(x1) * x2, axis=-1, dtype=np.float32 if is_half(dtype) else dtype)
+    product = (xp.conj(x1) if dtype.kind == "c" else x1) * x2
+    value = xp.sum(product, axis=-1, dtype=np.float32 if is_half(dtype) else dtype)
     if out is None:
         return value.astype(dtype, copy=False)
     out[...] = value

@@ -105,16 +105,6 @@ def gemm_into(
                                 "transpose_b": down, "shape": shape}, (b,))
 
 
-def _factor(name: str, value: object, dtype: np.dtype) -> Any:
-    if isinstance(value, np.generic):
-        value = value.item()
-    if isinstance(value, bool) or not isinstance(value, (int, float, complex)):
-        raise TypeError(f"{name} of {type(value).__name__} given; wanted a number")
-    if isinstance(value, complex) and dtype.kind != "c":
-        raise ValueError(f"{name}={value} given for {dtype}; wanted a real number")
-    return value
-
-
 def _check_dtypes(out: Tensor, a: Tensor, b: Tensor) -> None:
     allowed = {a.dtype, np.dtype(np.float32)} if is_half(a.dtype) else {a.dtype}
     if a.dtype != b.dtype or out.dtype not in allowed or a.dtype.kind in "biu":
@@ -140,3 +130,13 @@ def _written_shape(
     if out.shape != wanted:
         raise ValueError(f"{factors} and an out of shape {out.shape}; wanted {wanted}")
     return (*lead, m, n)
+
+
+def _factor(name: str, value: object, dtype: np.dtype) -> Any:
+    if isinstance(value, np.generic):
+        value = value.item()
+    if isinstance(value, bool) or not isinstance(value, (int, float, complex)):
+        raise TypeError(f"{name} of {type(value).__name__} given; wanted a number")
+    if isinstance(value, complex) and dtype.kind != "c":
+        raise ValueError(f"{name}={value} given for {dtype}; wanted a real number")
+    return value

@@ -28,15 +28,13 @@ def _linear_path(
     beta: float = 0.0
 ) -> Array:
     """out = x @ weight.T + beta * out + bias; the bias may be part of the GPU's GEMM."""
-    if out is None:
-        out, beta = device.empty((*x.shape[:-1], weight.shape[0]), x.dtype, "linear"), 0.0
-    rows, target = (x, out) if x.ndim > 1 else (x[None], out[None])
-    if bias is None:
-        device.matmul(rows, weight.T, target, beta)
-    elif device.type == "cuda":
-        device.matmul(rows, weight.T, target, beta, bias=bias)
-    else:
-        device.matmul(rows, weight.T, target, beta)
+    if x.ndim == 1:
+        made = _linear_path(device, x[None], weight, bias, out=out if out is None else out[None],
+                            beta=beta)
+        return made[0] if out is None else out
+    fused = {"bias": bias} if bias is not None and device.type == "cuda" else {}
+    out = device.matmul(x, weight.T, out, beta, label="linear", **fused)
+    if bias is not None and not fused:
         out += bias
     return out
 
@@ -46,13 +44,13 @@ def _grad_weight_path(
     sums: Array | None = None
 ) -> Array:
     """Leading axes that are no rows of one matrix are summed over by the GEMM, one by one."""
-    if out is None:
-        out, beta = device.empty((g.shape[-1], x.shape[-1]), g.dtype, "linear"), 0.0
-    if rows_in_step(g) and rows_in_step(x):
-        left, right = (a.reshape(prod(a.shape[:-1]), a.shape[-1]) for a in (g, x))
-        more = {} if sums is None else {"sums": sums}
-        return device.matmul(left.T, right, out, beta, **more)
-    return summed_path(device, g.swapaxes(-1, -2), x, shape=out.shape, out=out, beta=beta)
+    if not (rows_in_step(g) and rows_in_step(x)):
+        shape = g.shape[-1], x.shape[-1]
+        return summed_path(device, g.swapaxes(-1, -2), x, shape=shape, out=out, beta=beta)
+    if not g.ndim == x.ndim == 2:
+        g, x = (a.reshape(prod(a.shape[:-1]), a.shape[-1]) for a in (g, x))
+    fused = {} if sums is None else {"sums": sums}
+    return device.matmul(g.T, x, out, beta, label="linear", **fused)
 
 
 def _grads_cpu(

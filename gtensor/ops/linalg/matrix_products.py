@@ -1,4 +1,4 @@
-"""Matrix products as ops, also into the caller's buffers; functions that matrix ops share."""
+"""The ops of matrix products, also into the caller's buffers; what matrix ops share."""
 
 from __future__ import annotations
 
