@@ -139,3 +139,19 @@ def test_convolutions_write_into_any_buffer(
         path = gt.device("cuda").path(name, registry[name].gpu)
         result = path(*[None if a is None else on_gpu(a) for a in inputs], **params, **more, **out)
         close(name, result, wanted, 1e-12)
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32", "float64", "complex64"])
+@pytest.mark.parametrize("shape", [(3, 5), (2000, 3), (40, 30, 33), (1, 7, 1)])
+def test_sums_over_leading_axes(shape: tuple[int, ...], dtype: str, rng: Any) -> None:
+    """They are the same bit for bit over repeats, into a strided buffer, too."""
+    x = rng.standard_normal(shape).astype(gt.empty(0, dtype=dtype).dtype)
+    axis = tuple(range(-len(shape), -1))
+    path = gt.device("cuda").path("sum", registry["sum"].gpu)
+    total = path(on_gpu(x), axis=axis)
+    wide = np.complex128 if x.dtype.kind == "c" else np.float64
+    close("the sum", total, x.astype(wide).sum(axis).astype(x.dtype),
+          2e-2 if x.itemsize == 2 else 1e-4)
+    buffer = on_gpu(np.zeros((shape[-1], 2), x.dtype))[:, 0]
+    assert path(on_gpu(x), axis=axis, out=buffer) is buffer
+    assert (buffer == total).all() and path(on_gpu(x), axis=axis, keepdims=True).ndim == x.ndim

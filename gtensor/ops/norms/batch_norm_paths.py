@@ -440,5 +440,6 @@ def dx_gpu(
     given = sums if training else (None, None)
     c.launch(
         _BACKWARD, c.dense(g), c.dense(x), *c.per_channel(mean, var, weight, bias, *given), dx,
-        *c.sizes, *activated(eps, activation, parameter), float(c.count if count is None else count))
+        *c.sizes, *activated(eps, activation, parameter),
+        float(c.count if count is None else count))
     return c.result(dx, out, direct)

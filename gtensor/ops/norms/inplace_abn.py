@@ -224,7 +224,8 @@ def grad_gpu(
     options, (dx, direct) = activated(eps, activation, parameter), c.target(out)
     shared = c.on_chip(2) if sync is None else 0
     if shared:
-        c.launch_on_chip(_BACKWARD_ON_CHIP, shared, *arrays, *sums, dx, *c.sizes, *options, int(training))
+        c.launch_on_chip(_BACKWARD_ON_CHIP, shared, *arrays, *sums, dx, *c.sizes, *options,
+                         int(training))
     else:
         c.launch(_REDUCE, *arrays, *sums, *c.workspace(2), *c.sizes, *options)
         total, count = (sums, c.count) if sync is None else sync.sums(xp.stack(sums))
