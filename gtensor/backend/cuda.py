@@ -6,7 +6,7 @@ CuPy is imported when the first CUDA device is made, never before.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import cache, partial
 from math import copysign
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from gtensor.backend.streams import Event
     from gtensor.backend.typing import Array, DTypeLike, Path
 
-_WRITTEN = ("out", "state")  # the parameters that a path writes; `state` is an optimizer's
+_WRITTEN = ("out", "state", "counts")  # parameters that a path writes; the last two: optimizers'
 
 
 class _Label(threading.local):
@@ -180,6 +180,17 @@ class CudaDevice(Device):
     def capturing(self) -> bool:
         captures = self._ordering.captures
         return bool(captures) and self.current_stream().id in captures
+
+    def before_replays(self) -> dict[Any, Callable[[], object]] | None:
+        captures = self._ordering.captures
+        touched = captures.get(self.current_stream().id) if captures else None
+        return None if touched is None else touched.before_replays
+
+    def upload(self, array: Array, values: Sequence[float]) -> None:
+        """Asynchronous: the driver copies pageable memory before the call returns."""
+        with self._cupy_device:
+            self.order((), (array,))
+            array.set(np.asarray(values, array.dtype))
 
     def describe(self) -> tuple[str, int]:
         """The GPU's name and its memory in bytes."""

@@ -94,6 +94,8 @@ class Capture:
         `outputs` are the live blocks of captures into the same memory. Those that were allocated
         since this capture's first one may lie where it had a temporary.
         """
+        for function in self.touched.before_replays.values():
+            function()
         for block in _foreign(self.touched.read, stream):
             self._ordering.read(stream, block)
         self._ordering.write(stream, *_foreign(self.touched.written, stream), *outputs)

@@ -10,7 +10,7 @@ import builtins
 import ctypes
 import importlib.util
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from functools import cache
 from math import prod
@@ -114,6 +114,17 @@ class Device:
     def capturing(self) -> bool:
         """Whether this thread's work on the device is being captured into a graph."""
         return False
+
+    def before_replays(self) -> dict[Any, Callable[[], object]] | None:
+        """What is called before each replay of the graph that this thread captures, by its owner.
+
+        None if it captures none. Entries may be added.
+        """
+        return None
+
+    def upload(self, array: Array, values: Sequence[float]) -> None:
+        """Copy numbers into a contiguous array of this device."""
+        array[...] = values
 
     def stamp(self, array: Array) -> Stamp | None:
         """An object whose `version` counts the replays that write an array; None if none does."""

@@ -48,9 +48,13 @@ class Block(Protocol):
 
 
 class Touched:
-    """The blocks from outside a capture that its work reads and writes."""
+    """The blocks from outside a capture that its work reads and writes.
+
+    `before_replays` are functions to call before each replay, by owner.
+    """
 
     def __init__(self) -> None:
+        self.before_replays: dict[Any, Callable[[], object]] = {}
         self.read: dict[Block, None] = {}
         self.written: dict[Block, None] = {}
 
