@@ -48,7 +48,7 @@ __device__ inline int gt_tensor_of_block(const Table &table) {
 
 // Number k of a tensor's row.
 template <typename Table>
-__device__ inline double gt_number(const Table &table, int tensor, int k) {
+__device__ inline double gt_option(const Table &table, int tensor, int k) {
   const int row = table.row[tensor];
   const double *live = table.live[row];
   return live != nullptr ? live[k] : table.own[row][k];

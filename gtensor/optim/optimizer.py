@@ -98,7 +98,7 @@ class Optimizer:
 
     update: Op
     state_names: tuple[str, ...] = ()
-    skip: Array | None = None  # on CUDA: a step changes nothing if this number is not 0
+    skip: Tensor | None = None  # on CUDA: a step changes nothing if this number is not 0
 
     def __init__(self, params: Parameters, **defaults: object) -> None:
         given = self._listed(params)
@@ -316,7 +316,7 @@ class Optimizer:
         return {"steps": [(cast("Counters", slot.counters).steps, slot.place) for slot in slots],
                 "counts": [group.steps for group in counters], "ticket": counters[0].ticket,
                 "live": [None if replayed is None else group.numbers for group in counters],
-                "skip": self.skip}
+                "skip": None if self.skip is None else self.skip._array}
 
     def checked_options(self, number: int) -> Params:
         """The parameters of `update` for the group with that number, checked if changed."""

@@ -132,7 +132,7 @@ def update_kernel(
     hosted = writer.hosted or {}
     letters = dict(zip((outputs[0], *inputs, *outputs[1:]), "PGSUV", strict=False))
     used = {n.args[0] for n in in_order(*roots) if n.op in ("input", "param")}
-    shared = [f"    const double {n} = gt_number(table, tensor, {k});"
+    shared = [f"    const double {n} = gt_option(table, tensor, {k});"
               for k, n in enumerate(numbers) if n in used]
     if "step" in used:
         shared.append("    const double step = static_cast<double>(*table.steps[tensor] + 1);")

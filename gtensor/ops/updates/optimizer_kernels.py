@@ -19,8 +19,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from gtensor.backend.cuda import cupy
-from gtensor.backend.kernels import BLOCK, raw
-from gtensor.backend.multi_tensor import MultiTensor, Tensors, block_count
+from gtensor.backend.kernels import BLOCK, elementwise, raw
+from gtensor.backend.multi_tensor import MultiTensor, Tensors, block_count, launch_apart
 from gtensor.engine.op import Op
 from gtensor.ops.build.cpu_tiles import computed_in, whole_tiles
 from gtensor.ops.build.formula_numpy import numpy_path
@@ -191,7 +191,7 @@ gt_{name}(const gt_table<1, 1, tensors, rows> table, double *parts) {{
   __shared__ double cells[GT_BLOCK];
   const int tensor = gt_tensor_of_block(table);
   const G *at = static_cast<const G *>(table.at[0][tensor]);
-  const double order = gt_number(table, tensor, 0);
+  const double order = gt_option(table, tensor, 0);
   const {combine} combine;
   double total = 0;
   auto add = [&](G value) {{
@@ -250,3 +250,103 @@ norm = Op("gradient_norm", cpu=_norm_cpu, gpu=_norm_gpu, backward=None, tangent=
           variadic=True, extras="factor",
           doc="The norm of all arrays together, 0-d, float32 or wider. The extra result is the "
           "factor by which clipping to `most` multiplies, 0-d, on CUDA float64.")
+
+
+# -- the loss scale --------------------------------------------------------------------------------
+
+
+def _unscale_cpu(*arrays: Array, out: tuple[Array, ...]) -> tuple[Array, ...]:
+    *gradients, found = out
+    inverse = np.float32(1 / float(arrays[-1]))
+    for gradient in gradients:
+        for key in whole_tiles(gradient.shape):
+            part = gradient[key]
+            if not np.isfinite(part).all():
+                found[...] = 1
+            part[...] = part * computed_in(gradient.dtype).type(inverse)
+    return out
+
+
+_unscale_kernel = MultiTensor("unscale", """
+template <typename G, int tensors, int rows>
+__global__ void __launch_bounds__(GT_BLOCK)
+gt_unscale(const gt_table<1, 1, tensors, rows> table, const float *scale, float *found) {
+  typedef gt_float<G> F;
+  const int tensor = gt_tensor_of_block(table);
+  G *at = static_cast<G *>(table.at[0][tensor]);
+  const F inverse = static_cast<float>(1.0 / static_cast<double>(*scale));
+  bool finite = true;
+  auto update = [&](G &value) {
+    const F given = gt_up(value);
+    finite = finite && given - given == F(0);
+    value = gt_down<G>(given * inverse);
+  };
+  constexpr int W = 16 / sizeof(G);
+  const gt_range range = gt_range_of_block(table, tensor);
+  gt_index done = range.begin;
+  if (gt_aligned<W>(at)) {
+    done += (range.end - range.begin) / W * W;
+    for (gt_index i = range.begin + threadIdx.x * W; i < done; i += GT_BLOCK * W) {
+      gt_few<G, W> few;
+      few.read(at + i);
+      for (int w = 0; w < W; ++w) update(few.values[w]);
+      few.write(at + i);
+    }
+  }
+  for (gt_index i = done + threadIdx.x; i < range.end; i += GT_BLOCK) update(at[i]);
+  if (!finite) atomicExch(found, 1.0f);
+}
+""", "G", 1, 1)
+
+
+def _unscale_gpu(*arrays: Array, out: tuple[Array, ...]) -> tuple[Array, ...]:
+    *gradients, found = out
+    launch_apart([gradients], (0,), lambda some, which: _unscale_kernel(
+        Tensors(some, [0] * len(which), [(0.0,)]), arrays[-1], found))
+    return out
+
+
+unscale = Op("unscale_gradient", inputs="tensors", variadic=True, cpu=_unscale_cpu,
+             gpu=_unscale_gpu, backward=None, tangent=None, samples=None,
+             doc="Gradients divided by the loss scale, the last input, in place; the last target "
+             "becomes 1 if an element is infinite or NaN.")
+
+
+def _update_scale_cpu(
+    *arrays: Array, out: tuple[Array, ...], growth: float, backoff: float, interval: int
+) -> tuple[Array, ...]:
+    scale, tracker, found = out
+    if found:
+        scale[...], tracker[...], found[...] = scale * np.float32(backoff), 0, 0
+    else:
+        tracker += 1
+        if tracker == interval:
+            tracker[...] = 0
+            with np.errstate(over="ignore"):
+                grown = scale * np.float32(growth)
+            if np.isfinite(grown):
+                scale[...] = grown
+    return out
+
+
+_update_scale_kernel = elementwise(
+    "float64 growth, float64 backoff, int64 interval", "float32 scale, int32 tracker, float32 found",
+    """
+const bool bad = found != 0.0f;
+const bool full = !bad && tracker + 1 == interval;
+const float grown = scale * static_cast<float>(bad ? backoff : growth);
+scale = bad || (full && grown - grown == 0.0f) ? grown : scale;
+tracker = bad || full ? 0 : tracker + 1;
+found = 0.0f""", None, "gt_update_scale")
+
+
+def _update_scale_gpu(*arrays: Array, out: tuple[Array, ...], **params: Any) -> tuple[Array, ...]:
+    _update_scale_kernel(out=out, **params)
+    return out
+
+
+update_scale = Op(
+    "update_scale", inputs="tensors", variadic=True, cpu=_update_scale_cpu, gpu=_update_scale_gpu,
+    backward=None, tangent=None, samples=None,
+    doc="The next loss scale, in place: targets are scale, steps since it changed, and whether an "
+    "infinity was found, which becomes 0.")
