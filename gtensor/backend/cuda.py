@@ -24,7 +24,7 @@ from gtensor.system.bus import bus, tell_allocated
 if TYPE_CHECKING:
     from gtensor.backend.cuda_graphs import Capture
     from gtensor.backend.cuda_pages import CudaPages
-    from gtensor.backend.ordering import Stamp
+    from gtensor.backend.ordering import Replays, Stamp
     from gtensor.backend.streams import Event
     from gtensor.backend.typing import Array, DTypeLike, Path
 
@@ -181,10 +181,10 @@ class CudaDevice(Device):
         captures = self._ordering.captures
         return bool(captures) and self.current_stream().id in captures
 
-    def before_replays(self) -> dict[Any, Callable[[], object]] | None:
+    def replays(self) -> Replays | None:
         captures = self._ordering.captures
         touched = captures.get(self.current_stream().id) if captures else None
-        return None if touched is None else touched.before_replays
+        return None if touched is None else touched.replays
 
     def upload(self, array: Array, values: Sequence[float]) -> None:
         """Asynchronous: the driver copies pageable memory before the call returns."""

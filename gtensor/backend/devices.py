@@ -23,7 +23,7 @@ from gtensor.settings import settings
 from gtensor.system.fork_safety import free_at_forks
 
 if TYPE_CHECKING:
-    from gtensor.backend.ordering import Stamp
+    from gtensor.backend.ordering import Replays, Stamp
     from gtensor.backend.typing import Array, CudaArray, DTypeLike, Path
 
 
@@ -115,11 +115,8 @@ class Device:
         """Whether this thread's work on the device is being captured into a graph."""
         return False
 
-    def before_replays(self) -> dict[Any, Callable[[], object]] | None:
-        """What is called before each replay of the graph that this thread captures, by its owner.
-
-        None if it captures none. Entries may be added.
-        """
+    def replays(self) -> Replays | None:
+        """What is done before each replay of the graph that this thread captures; None if none."""
         return None
 
     def upload(self, array: Array, values: Sequence[float]) -> None:

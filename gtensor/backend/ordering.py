@@ -47,14 +47,23 @@ class Block(Protocol):
     stamp: Any
 
 
-class Touched:
-    """The blocks from outside a capture that its work reads and writes.
+class Replays:
+    """What is done before each replay of a graph: `functions` are called, by their owners' keys.
 
-    `before_replays` are functions to call before each replay, by owner.
+    `empty(shape, dtype, label)` makes arrays for what they copy to the device. These lie outside of
+    the graph's memory, in which they could share their place with temporaries of the capture.
     """
 
-    def __init__(self) -> None:
-        self.before_replays: dict[Any, Callable[[], object]] = {}
+    def __init__(self, empty: Callable[..., Any]) -> None:
+        self.functions: dict[Any, Callable[[], object]] = {}
+        self.empty = empty
+
+
+class Touched:
+    """The blocks from outside a capture that its work reads and writes."""
+
+    def __init__(self, replays: Replays) -> None:
+        self.replays = replays
         self.read: dict[Block, None] = {}
         self.written: dict[Block, None] = {}
 

@@ -9,10 +9,28 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, ExitStack, contextmanager
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
 from gtensor.backend import Device, get_device
 from gtensor.memory.allocators import arena_of
 from gtensor.memory.arena.graphs import GraphPool, capturing
+
+if TYPE_CHECKING:
+    from gtensor.backend.streams import Stream
+    from gtensor.memory.contract.adaptors import Captured
+
+
+def _empty_outside(
+    device: Device, captured: Captured, home: Stream, *given: Any
+) -> Any:
+    """`device.empty(*given)` in a capture, of the memory of the stream `home`."""
+    thread, captured.thread = captured.thread, None
+    try:
+        with device.running(home):
+            return device.empty(*given)
+    finally:
+        captured.thread = thread
 
 
 around_captures: list[Callable[[], AbstractContextManager[None]]] = []
@@ -79,7 +97,7 @@ class Graph:
         home, stream = self._device.current_stream(), self._device.new_stream()
         with (ExitStack() as contexts,
               capturing(self._device, self._pool, stream.id, home) as captured,
-              self._work.recording(stream)):
+              self._work.recording(stream, partial(_empty_outside, self._device, captured, home))):
             for around in around_captures:
                 contexts.enter_context(around())
             yield

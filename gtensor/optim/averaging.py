@@ -16,6 +16,7 @@ from gtensor.system.documents import UNLOADED, Facts
 
 if TYPE_CHECKING:
     from gtensor.backend import Device
+    from gtensor.backend.ordering import Replays
     from gtensor.backend.typing import Array, Params
     from gtensor.nn.module import Module
 
@@ -87,7 +88,7 @@ class EMA:
         for weight, average in self._pairs():
             together.setdefault((average.device, weight.dtype), []).append((weight, average))
         captured = {device: replays for device, _ in together
-                    if (replays := device.before_replays()) is not None}
+                    if (replays := device.replays()) is not None}
         if captured and not self.n_averaged:
             raise RuntimeError(
                 f"the first update of {self!r} was to be captured into a graph, each replay of "
@@ -109,15 +110,15 @@ class EMA:
         if not captured:
             self.n_averaged += 1
 
-    def _next_weight(self, device: Device, replays: dict[Any, Any], count: bool) -> Array:
+    def _next_weight(self, device: Device, replays: Replays, count: bool) -> Array:
         """A number in device memory, which each replay sets to the share of the weights then."""
-        number = device.empty((1,), "float64", "average")
+        number = replays.empty((1,), "float64", "average")
 
         def refresh() -> None:
             device.upload(number, (1 - self._share(),))
             self.n_averaged += count
 
-        replays[refresh] = refresh
+        replays.functions[refresh] = refresh
         return number
 
     def _share(self) -> float:

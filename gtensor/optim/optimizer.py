@@ -308,14 +308,14 @@ class Optimizer:
         `groups` has, for each row, the number of its group and the flags of that.
         """
         counters = [cast("Counters", slots[rows.index(row)].counters) for row in range(len(groups))]
-        replayed = device.before_replays()
-        if replayed is not None:
-            refresh = replayed.setdefault(self, _Refresh(self, device))
-            refresh.groups.update({number: (flags, counted) for (number, flags), counted
+        replays = device.replays()
+        if replays is not None:
+            refresh = replays.functions.setdefault(self, _Refresh(self, device))
+            cast("_Refresh", refresh).groups.update({number: (flags, counted) for (number, flags), counted
                                    in zip(groups.items(), counters, strict=True)})
         return {"steps": [(cast("Counters", slot.counters).steps, slot.place) for slot in slots],
                 "counts": [group.steps for group in counters], "ticket": counters[0].ticket,
-                "live": [None if replayed is None else group.numbers for group in counters],
+                "live": [None if replays is None else group.numbers for group in counters],
                 "skip": None if self.skip is None else self.skip._array}
 
     def checked_options(self, number: int) -> Params:

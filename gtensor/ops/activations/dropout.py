@@ -29,6 +29,8 @@ from gtensor.random import generator
 from gtensor.settings import settings
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from gtensor.backend.typing import Array, DTypeLike, Params, Path
     from gtensor.engine.typing import Namespace
 
@@ -187,8 +189,9 @@ class _Seeds:
     capture (`checkpoint`) draws the same values, and gets the same places.
     """
 
-    def __init__(self, device: Device) -> None:
+    def __init__(self, device: Device, empty: Callable[..., Array]) -> None:
         self._device = device
+        self._empty = empty
         self._places: dict[int, Array] = {}
         self._buffers: list[Array] = []
 
@@ -198,7 +201,7 @@ class _Seeds:
         if found is None:
             place = len(self._places) % _SEEDS
             if place == 0:
-                self._buffers.append(self._device.empty((_SEEDS,), np.uint64, "seeds"))
+                self._buffers.append(self._empty((_SEEDS,), np.uint64, "seeds"))
             found = self._places[value] = self._buffers[-1][place, ...]
         return found
 
@@ -222,10 +225,10 @@ def fresh_seed(device: Device) -> int | Array:
     While a graph is captured it is an array in the device's memory. Before each replay it is drawn,
     so that replays have the masks that the same steps without a graph would have.
     """
-    replayed = device.before_replays()
-    if replayed is None:
+    replays = device.replays()
+    if replays is None:
         return _draw()
-    seeds = replayed.setdefault(_Seeds, _Seeds(device))
+    seeds = replays.functions.setdefault(_Seeds, _Seeds(device, replays.empty))
     return cast("_Seeds", seeds).place_of(_draw())
 
 
