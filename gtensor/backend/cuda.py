@@ -186,7 +186,7 @@ class CudaDevice(Device):
         touched = captures.get(self.current_stream().id) if captures else None
         return None if touched is None else touched.replays
 
-    def upload(self, array: Array, values: Sequence[float]) -> None:
+    def upload(self, array: Any, values: Sequence[float]) -> None:
         """Asynchronous: the driver copies pageable memory before the call returns."""
         with self._cupy_device:
             self.order((), (array,))

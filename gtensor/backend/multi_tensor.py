@@ -17,7 +17,7 @@ import numpy as np
 from gtensor.backend.kernels import BLOCK, OPTIONS, c_type, inline_includes
 
 if TYPE_CHECKING:
-    from gtensor.backend.typing import Array
+    from gtensor.backend.typing import CudaArray
 
 CHUNK = 8192  # elements of a block: `gt_chunk` of kernels/multi_tensor.cuh
 _SMALL, _LARGE = (40, 8), (384, 64)  # tensors and rows of a table
@@ -30,16 +30,17 @@ class Tensors(NamedTuple):
     `arrays` has one sequence per position, of contiguous arrays. `rows` has each tensor's row of
     `numbers`; where `live` has an array (float64) for a row, that is read in the place of the
     numbers when the kernel runs. `steps` has the counter of each tensor, `ticket` one that is 0,
-    both (as an int64 array and a place in it) or neither. If `skip` (float32) is not 0, nothing is written.
+    both (as an int64 array and a place in it) or neither. If `skip` (float32) is not 0, nothing is
+    written.
     """
 
-    arrays: Sequence[Sequence[Array]]
+    arrays: Sequence[Sequence[CudaArray]]
     rows: Sequence[int]
     numbers: Sequence[tuple[float, ...]]
-    live: Sequence[Array | None] = ()
-    steps: Sequence[tuple[Array, int]] = ()
-    ticket: tuple[Array, int] | None = None
-    skip: Array | None = None
+    live: Sequence[CudaArray | None] = ()
+    steps: Sequence[tuple[CudaArray, int]] = ()
+    ticket: tuple[CudaArray, int] | None = None
+    skip: CudaArray | None = None
 
 
 class MultiTensor:
@@ -105,8 +106,9 @@ class MultiTensor:
         for position, arrays in enumerate(tensors.arrays):
             table["at"][position, :size] = [array.data.ptr for array in arrays[here]]
         for k, row in enumerate(part.rows):
-            if tensors.live and tensors.live[row] is not None:
-                table["live"][k] = tensors.live[row].data.ptr
+            live = tensors.live[row] if tensors.live else None
+            if live is not None:
+                table["live"][k] = live.data.ptr
             elif self.numbers:
                 table["own"][k] = tensors.numbers[row]
         table["row"][:size] = [part.rows.index(row) for row in tensors.rows[here]] if (
@@ -143,7 +145,7 @@ def table_type(positions: int, numbers: int, tensors: int, rows: int) -> np.dtyp
         ("first", np.int32, tensors), ("row", np.int32, tensors), ("size", np.int32)], align=True)
 
 
-def block_count(arrays: Sequence[Array]) -> int:
+def block_count(arrays: Sequence[CudaArray]) -> int:
     """How many blocks the launches over these arrays have together."""
     return sum([-(-array.size // CHUNK) for array in arrays])
 
@@ -188,8 +190,8 @@ def _largest() -> tuple[int, int]:
 
 
 def launch_apart(
-    positions: Sequence[Sequence[Array]], written: Sequence[int],
-    launch: Callable[[Sequence[Sequence[Array]], Sequence[int]], None],
+    positions: Sequence[Sequence[CudaArray]], written: Sequence[int],
+    launch: Callable[[Sequence[Sequence[CudaArray]], Sequence[int]], None],
 ) -> None:
     """`launch(arrays, which)` for tensors in one launch, or one by one where arrays overlap.
 
@@ -200,9 +202,10 @@ def launch_apart(
     strided = [(k, i) for k, arrays in enumerate(positions) for i, array in enumerate(arrays)
                if not array.flags.c_contiguous]
     if strided:
-        given, positions = positions, [list(arrays) for arrays in positions]
+        given, dense = positions, [list(arrays) for arrays in positions]
         for k, i in strided:
-            positions[k][i] = given[k][i].copy()
+            dense[k][i] = given[k][i].copy()
+        positions = dense
     if _overlap(positions, written):
         for i in range(count):
             one = [arrays[i] for arrays in positions]
@@ -217,7 +220,7 @@ def launch_apart(
             given[k][i][...] = positions[k][i]
 
 
-def _overlap(positions: Sequence[Sequence[Array]], written: Sequence[int]) -> bool:
+def _overlap(positions: Sequence[Sequence[CudaArray]], written: Sequence[int]) -> bool:
     """Whether an array that is written has memory in common with another array."""
     begins, ends, writes = [], [], []
     for k, arrays in enumerate(positions):

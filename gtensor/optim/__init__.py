@@ -10,6 +10,6 @@ from gtensor.optim.optimizer import Optimizer
 from gtensor.optim.sgd import SGD
 
 __all__ = [
-    "EMA", "SGD", "Adam", "AdamW", "GradScaler", "Lion", "Optimizer", "clip_grad_norm_", "clip_grad_value_",
-    "lr_scheduler",
+    "EMA", "SGD", "Adam", "AdamW", "GradScaler", "Lion", "Optimizer", "clip_grad_norm_",
+    "clip_grad_value_", "lr_scheduler",
 ]

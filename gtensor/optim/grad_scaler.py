@@ -7,7 +7,7 @@ from math import isfinite
 from typing import TYPE_CHECKING, Any, overload
 from weakref import WeakKeyDictionary
 
-from gtensor.array.creation import full, zeros
+from gtensor.array.creation import asarray, full
 from gtensor.backend import get_device
 from gtensor.engine.context import no_grad
 from gtensor.engine.in_place import write_all
@@ -17,6 +17,7 @@ from gtensor.system.documents import UNLOADED, Facts
 
 if TYPE_CHECKING:
     from gtensor.backend import Device
+    from gtensor.backend.typing import Array
     from gtensor.optim.optimizer import Optimizer
 
 _UNSCALED, _STEPPED = "unscale_", "step"
@@ -73,7 +74,7 @@ class GradScaler:
         self._growth_interval = int(growth_interval)
         self._scale: Tensor | None = None
         self._tracker: Tensor | None = None  # steps without an infinity since the last change
-        self._found: WeakKeyDictionary[Optimizer, dict[Device, Tensor]] = WeakKeyDictionary()
+        self._found: WeakKeyDictionary[Optimizer, dict[Device, Array]] = WeakKeyDictionary()
         self._stages: WeakKeyDictionary[Optimizer, str] = WeakKeyDictionary()
 
     @staticmethod
@@ -114,8 +115,8 @@ class GradScaler:
             return outputs * self._placed(outputs.device).to(outputs.device)
         if isinstance(outputs, (list, tuple)):
             return type(outputs)([self.scale(each) for each in outputs])
-        raise TypeError(f"a {type(outputs).__name__} was to be scaled; wanted Tensors, or tuples and "
-                        "lists of them")
+        raise TypeError(f"a {type(outputs).__name__} was to be scaled; wanted Tensors, or tuples "
+                        "and lists of them")
 
     def unscale_(self, optimizer: Optimizer) -> None:
         """Divide the gradients of the optimizer's parameters by the scale, in place.
@@ -138,9 +139,10 @@ class GradScaler:
                 scale = self._placed(device).to(device)
                 if device not in found:
                     self._refuse_capture(device)
-                    found[device] = zeros((), dtype="float32", device=device)
+                    found[device] = device.fill(device.empty((), "float32", "GradScaler"), 0)
+                flag = asarray(found[device], device=device)
                 for some in kinds.values():
-                    write_all(optimizer_kernels.unscale, [*some, found[device]], [scale], {})
+                    write_all(optimizer_kernels.unscale, [*some, flag], [scale], {})
         self._stages[optimizer] = _UNSCALED
 
     def _enter(self, optimizer: Optimizer, stage: str) -> None:
@@ -169,11 +171,11 @@ class GradScaler:
             raise RuntimeError(f"step() of a GradScaler was given an {type(optimizer).__name__} "
                                "without gradients; wanted backward() before")
         self._stages[optimizer] = _STEPPED
-        flags = [*found.values()]
-        if len(flags) > 1 or flags[0].device.type == "cpu":
-            return None if any(flag.item() for flag in flags) else optimizer.step()
+        if len(found) > 1 or "cpu" in [device.type for device in found]:
+            bad = any(asarray(flag, device=device).item() for device, flag in found.items())
+            return None if bad else optimizer.step()
         try:
-            optimizer.skip = flags[0]
+            (optimizer.skip,) = found.values()
             return optimizer.step()
         finally:
             optimizer.skip = None
@@ -185,8 +187,8 @@ class GradScaler:
         """
         if not self._enabled:
             return
-        found = [flag for optimizer in self._stages
-                 for flag in self._found.get(optimizer, {}).values()]
+        found = [asarray(flag, device=device) for optimizer in self._stages
+                 for device, flag in self._found.get(optimizer, {}).items()]
         if new_scale is None and not found:
             raise RuntimeError("update() of a GradScaler was called without a step since the last "
                                "one; wanted step() before")

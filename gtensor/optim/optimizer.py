@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from itertools import chain
 from math import inf
 from numbers import Number, Real
 from operator import is_
@@ -98,7 +99,7 @@ class Optimizer:
 
     update: Op
     state_names: tuple[str, ...] = ()
-    skip: Tensor | None = None  # on CUDA: a step changes nothing if this number is not 0
+    skip: Array | None = None  # on CUDA: a step changes nothing if this number is not 0
 
     def __init__(self, params: Parameters, **defaults: object) -> None:
         given = self._listed(params)
@@ -291,11 +292,11 @@ class Optimizer:
             if device.type != "cpu":
                 more = self._counted(slots, rows, {number: flags[number] for number in numbers},
                                      device)
+            state = chain(*zip(*[slot.state for slot in slots], strict=True))
             write_all(self.update, [slot.parameter for slot in slots],
                       [grad for _, grad, _ in members], {
-                          "state": tuple([array for arrays in zip(*[s.state for s in slots],
-                                                                  strict=True) for array in arrays]),
-                          "options": [options[number] for number in numbers], "rows": rows, **more})
+                          "state": tuple(state), "rows": rows,
+                          "options": [options[number] for number in numbers], **more})
             if device.type == "cpu":
                 for slot in slots:
                     slot.step += 1
@@ -311,12 +312,12 @@ class Optimizer:
         replays = device.replays()
         if replays is not None:
             refresh = replays.functions.setdefault(self, _Refresh(self, device))
-            cast("_Refresh", refresh).groups.update({number: (flags, counted) for (number, flags), counted
-                                   in zip(groups.items(), counters, strict=True)})
+            cast("_Refresh", refresh).groups.update(zip(
+                groups, zip(groups.values(), counters, strict=True), strict=True))
         return {"steps": [(cast("Counters", slot.counters).steps, slot.place) for slot in slots],
                 "counts": [group.steps for group in counters], "ticket": counters[0].ticket,
                 "live": [None if replays is None else group.numbers for group in counters],
-                "skip": None if self.skip is None else self.skip._array}
+                "skip": self.skip}
 
     def checked_options(self, number: int) -> Params:
         """The parameters of `update` for the group with that number, checked if changed."""

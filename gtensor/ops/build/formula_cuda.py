@@ -124,8 +124,7 @@ def update_kernel(
 
     Each array has a type of its own; values are of the first output's compute type F. A tensor's
     `numbers` come from its row of the table. The first thread of a block computes, in double, what
-    depends on them alone. A graph that reads `step`, or is `counted`, counts its launches, and reads
-    the number of this one.
+    depends on them alone. `step` is the number of the launch, which the kernel counts if `counted`.
     """
     writer = _Writer(roots, "F", hosted=True)
     values = [writer.text(root) for root in roots]
@@ -145,11 +144,12 @@ def update_kernel(
             *[f"{n}_given = gt_down<{letters[n]}>(gt_float<{letters[n]}>({n}_next));"
               for n in outputs]]
     types = ", ".join(letters.values())
-    each = [(n, letters[n]) for n in letters]
+    each = [*letters.items()]
     text = "\n".join([
-        f"template <{', '.join(f'typename {x}' for x in letters.values())}, int tensors, int rows>",
+        f"template <{', '.join(f'typename {x}' for _, x in each)}, int tensors, int rows>",
         f"__global__ void __launch_bounds__({BLOCK})",
-        f"gt_{name}(const gt_table<{len(letters)}, {max(1, len(numbers))}, tensors, rows> table) {{",
+        f"gt_{name}(const gt_table<{len(letters)}, {max(1, len(numbers))}, tensors, rows> table)",
+        "{",
         "  typedef gt_float<P> F;",
         "  if (gt_skips(table)) return;",
         "  const int tensor = gt_tensor_of_block(table);",

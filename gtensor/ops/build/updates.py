@@ -237,9 +237,10 @@ class Update:
                       or name in self._neglected])
 
     def gpu(self, *arrays: Array, out: tuple[Array, ...], state: tuple[Array, ...] = (),
-            options: Sequence[Params] = ({},), rows: Sequence[int] = (), live: Sequence[Array | None] = (),
-            steps: Sequence[tuple[Array, int]] = (), ticket: tuple[Array, int] | None = None,
-            counts: Sequence[Array] = (), skip: Array | None = None) -> tuple[Array, ...]:
+            options: Sequence[Params] = ({},), rows: Sequence[int] = (),
+            live: Sequence[Array | None] = (), steps: Sequence[tuple[Array, int]] = (),
+            ticket: tuple[Array, int] | None = None, counts: Sequence[Array] = (),
+            skip: Array | None = None) -> tuple[Array, ...]:
         """One launch for all tensors of contiguous arrays that do not overlap.
 
         `live` has, for a row, an array with its numbers, or None. `steps` and `ticket` are where
@@ -255,8 +256,9 @@ class Update:
         positions = [out, *([] if self.uniform else [arrays[count:]]),
                      *[state[k * count:(k + 1) * count] for k in range(states)]]
         written = (0, *range(2 - self.uniform, len(positions)))
+        rows = rows or [0] * count
         launch_apart(positions, written, lambda some, which: kernel(Tensors(
-            some, [rows[i] for i in which] if rows else [0] * len(which), values, live,
+            some, [rows[i] for i in which], values, live,
             [steps[i] for i in which] if steps else (), ticket, skip)))
         return out
 

@@ -140,7 +140,8 @@ def _each(update: Update) -> Path:
 
 average = _op(_average, "average += weight * (value - average), in place; the average's dtype is "
               "float32 or wider.", _each(_average))
-scale = _op(_scale, "gradient *= factor, in place; the factor, 0-d, is the last input (float64 on CUDA).",
+scale = _op(_scale, "gradient *= factor, in place; the factor, 0-d, is the last input (float64 on "
+            "CUDA).",
             _each(_scale), "scale_gradient")
 clip = _op(_clip, "Each element of the gradient at most the limit in size, in place; NaN stays "
            "NaN.", _each(_clip), "clip_gradient")
@@ -330,8 +331,8 @@ def _update_scale_cpu(
 
 
 _update_scale_kernel = elementwise(
-    "float64 growth, float64 backoff, int64 interval", "float32 scale, int32 tracker, float32 found",
-    """
+    "float64 growth, float64 backoff, int64 interval",
+    "float32 scale, int32 tracker, float32 found", """
 const bool bad = found != 0.0f;
 const bool full = !bad && tracker + 1 == interval;
 const float grown = scale * static_cast<float>(bad ? backoff : growth);
