@@ -54,6 +54,26 @@ __device__ inline double gt_option(const Table &table, int tensor, int k) {
   return live != nullptr ? live[k] : table.own[row][k];
 }
 
+// The largest number of T less some units in the last place (`largest` of ops/build/updates.py).
+template <typename T>
+__device__ inline double gt_largest();
+template <>
+__device__ inline double gt_largest<__half>() {
+  return 65504.0 * (1 - 4 / 1024.0);
+}
+template <>
+__device__ inline double gt_largest<__nv_bfloat16>() {
+  return 3.3895313892515355e38 * (1 - 4 / 128.0);
+}
+template <>
+__device__ inline double gt_largest<float>() {
+  return 3.4028234663852886e38 * (1 - 4 / 8388608.0);
+}
+template <>
+__device__ inline double gt_largest<double>() {
+  return 1.7976931348623157e308 * (1 - 4 / 4503599627370496.0);
+}
+
 // The elements of this block, from `begin` up to `end`.
 struct gt_range {
   gt_index begin, end;

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from gtensor.backend.typing import CudaArray
 
 CHUNK = 8192  # elements of a block: `gt_chunk` of kernels/multi_tensor.cuh
-_SMALL, _LARGE = (40, 8), (384, 64)  # tensors and rows of a table
+SMALL, LARGE = (40, 8), (384, 64)  # tensors and rows of a table
 _LARGE_SINCE = 12010  # the CUDA version from which on arguments may have 32,764 bytes
 
 
@@ -66,7 +66,7 @@ class MultiTensor:
         """The text without includes."""
         return inline_includes(self.text, self.name)
 
-    def expression(self, types: Sequence[str], room: tuple[int, int] = _SMALL) -> str:
+    def expression(self, types: Sequence[str], room: tuple[int, int] = SMALL) -> str:
         """The name of the kernel for these C types and this room for tensors and rows."""
         return f"gt_{self.name}<{', '.join([*types, *map(str, room)])}>"
 
@@ -78,7 +78,7 @@ class MultiTensor:
         types = tuple([c_type(arrays[0].dtype) for arrays in tensors.arrays])[:len(self.letters)]
         before = 0
         for part in _parts(tensors):
-            room = _SMALL if _fits(part, _SMALL) else _LARGE
+            room = SMALL if _fits(part, SMALL) else LARGE
             kernel = self._kernels.get((types, room)) or self._load(types, room)
             table, blocks = self._table(tensors, part, room)
             if not blocks and tensors.ticket is None:
@@ -166,7 +166,7 @@ def _parts(tensors: Tensors) -> Iterator[_Part]:
     """The tensors in launches, as few as the tables allow."""
     count = len(tensors.rows)
     whole = _Part(0, count, [*range(len(tensors.numbers) or 1)])
-    if _fits(whole, _SMALL):
+    if _fits(whole, SMALL):
         yield whole
         return
     most, most_rows = _largest()
@@ -186,7 +186,7 @@ def _largest() -> tuple[int, int]:
 
     compiler = nvrtc.getVersion()
     version = min(1000 * compiler[0] + 10 * compiler[1], runtime.driverGetVersion())
-    return _LARGE if version >= _LARGE_SINCE else _SMALL
+    return LARGE if version >= _LARGE_SINCE else SMALL
 
 
 def launch_apart(

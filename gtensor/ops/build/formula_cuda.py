@@ -135,6 +135,8 @@ def update_kernel(
               for k, n in enumerate(numbers) if n in used]
     if "step" in used:
         shared.append("    const double step = static_cast<double>(*table.steps[tensor] + 1);")
+    if "most" in used:
+        shared.append(f"    const double most = gt_largest<{[*letters.values()][-1]}>();")
     shared += [f"    shared[{k}] = F({writer.double(n)});" for k, n in enumerate(hosted)]
     loaded = ", ".join(f"{n} = gt_up({n}_given)" for n in letters if n in used)
     taken = [f"{letters[n]} &{n}_given" if n in outputs else f"const {letters[n]} {n}_given"

@@ -251,7 +251,7 @@ class Update:
         states = len(state) // count
         if self.uniform and len(arrays) > count:
             options, live = [{self.formula.inputs[1]: 0.0}], arrays[count:]
-        kernel = self.kernel_of(states, options[0], (state or out)[-1].dtype)
+        kernel = self.kernel_of(states, options[0])
         values = [self.numbers(each) for each in options]
         positions = [out, *([] if self.uniform else [arrays[count:]]),
                      *[state[k * count:(k + 1) * count] for k in range(states)]]
@@ -262,16 +262,15 @@ class Update:
             [steps[i] for i in which] if steps else (), ticket, skip)))
         return out
 
-    def kernel_of(self, states: int, params: Params, dtype: np.dtype) -> MultiTensor:
-        """The kernel for these parameters and so many states, the last one of that dtype."""
-        most = largest(dtype) if self.limits else None
-        key = states, self.flags(params), most
+    def kernel_of(self, states: int, params: Params) -> MultiTensor:
+        """The kernel for these parameters and so many states."""
+        key = states, self.flags(params)
         if key not in self._kernels:
             from gtensor.ops.build.formula_cuda import update_kernel  # late: only CUDA needs it
 
             inputs = self.formula.inputs
             static: Key = (*key[1], *[(n, v) for n, v in (
-                ("first", None), ("deferred", True), ("most", most)) if n in self.formula.params])
+                ("first", None), ("deferred", True)) if n in self.formula.params])
             roots = self.formula.graphs(static, tuple(range(2 + states, len(inputs))),
                                         (1,) if self.uniform else ())
             names = tuple([name for name, value in params.items()

@@ -192,8 +192,7 @@ gt_{name}(const gt_table<1, 1, tensors, rows> table, double *parts) {{
   __shared__ double cells[GT_BLOCK];
   const int tensor = gt_tensor_of_block(table);
   const G *at = static_cast<const G *>(table.at[0][tensor]);
-  const double order = gt_option(table, tensor, 0);
-  const {combine} combine;
+  {setup}const {combine} combine;
   double total = 0;
   auto add = [&](G value) {{
     const double x = fabs(static_cast<double>(gt_up(value)));
@@ -217,15 +216,18 @@ gt_{name}(const gt_table<1, 1, tensors, rows> table, double *parts) {{
 """
 
 
-def _parts(name: str, term: str, combine: str = "gt_sum") -> MultiTensor:
-    return MultiTensor(name, _PARTS.format(name=name, term=term, combine=combine), "G", 1, 1)
+def _parts(name: str, term: str, combine: str = "gt_sum", setup: str = "") -> MultiTensor:
+    text = _PARTS.format(name=name, term=term, combine=combine, setup=setup)
+    return MultiTensor(name, text, "G", 1, 1)
 
 
 _SQUARES = _parts("norm_squares", "x * x")
 _SIZES = _parts("norm_sizes", "x")
-_POWERS = _parts("norm_powers", "pow(x, order)")
+_POWERS = _parts("norm_powers", "pow(x, order)",
+                 setup="const double order = gt_option(table, tensor, 0);\n  ")
 _LARGEST = _parts("norm_largest", "x", "gt_max")
 _KINDS = {2.0: _SQUARES, 1.0: _SIZES, inf: _LARGEST}
+NORMS = _SQUARES, _SIZES, _POWERS, _LARGEST
 _norm_of_parts = raw("gradient_norm.cu", "gradient_norm")
 
 
@@ -268,7 +270,7 @@ def _unscale_cpu(*arrays: Array, out: tuple[Array, ...]) -> tuple[Array, ...]:
     return out
 
 
-_unscale_kernel = MultiTensor("unscale", """
+unscale_kernel = MultiTensor("unscale", """
 template <typename G, int tensors, int rows>
 __global__ void __launch_bounds__(GT_BLOCK)
 gt_unscale(const gt_table<1, 1, tensors, rows> table, const float *scale, float *found) {
@@ -302,7 +304,7 @@ gt_unscale(const gt_table<1, 1, tensors, rows> table, const float *scale, float 
 
 def _unscale_gpu(*arrays: Array, out: tuple[Array, ...]) -> tuple[Array, ...]:
     *gradients, found = out
-    launch_apart([gradients], (0,), lambda some, which: _unscale_kernel(
+    launch_apart([gradients], (0,), lambda some, which: unscale_kernel(
         Tensors(some, [0] * len(which), [(0.0,)]), arrays[-1], found))
     return out
 
