@@ -46,7 +46,6 @@ from gtensor.backend import (
 )
 from gtensor.backend import get_device as device
 from gtensor.engine import backward as _backward  # which gives Tensor its method
-from gtensor.engine.anomaly import detect_anomaly
 from gtensor.engine.context import (
     enable_grad,
     is_grad_enabled,
@@ -72,6 +71,7 @@ from gtensor.system.late_imports import late as _late
 if TYPE_CHECKING:
     from gtensor import checkpoint, data, func, nn, optim, profiler
     from gtensor import testing as testing
+    from gtensor.engine.anomaly import detect_anomaly
     from gtensor.func import (
         functional_call,
         grad,
@@ -95,7 +95,8 @@ else:
         **dict.fromkeys((
             "functional_call", "grad", "hessian", "hvp", "jacfwd", "jacobian", "jacrev", "jvp",
             "jvp_batched", "linearize", "per_example_grad", "value_and_grad", "vjp", "vmap",
-        ), "gtensor.func")})
+        ), "gtensor.func"),
+        "detect_anomaly": "gtensor.engine.anomaly"})
 
 _find_in("gtensor.profiler.find_owners")  # recordings ask it what modules and optimizers hold
 

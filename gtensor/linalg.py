@@ -1,4 +1,4 @@
-"""Linear algebra: the `linalg` extension of the Python array API standard 2024.12.
+"""Linear algebra: the `linalg` extension of the Python array API standard 2024.12, and `gemm_into`.
 
     factor = gt.linalg.cholesky(covariance)
     values, vectors = gt.linalg.eigh(covariance)
@@ -14,13 +14,13 @@ from __future__ import annotations
 from gtensor.ops.arrange.shape import matrix_transpose
 from gtensor.ops.linalg.contractions import cross, outer, tensordot, vecdot
 from gtensor.ops.linalg.decompositions import cholesky, eigh, eigvalsh, qr
-from gtensor.ops.linalg.matrix_products import matmul
+from gtensor.ops.linalg.gemm import gemm_into, matmul
 from gtensor.ops.linalg.norms import diagonal, matrix_norm, trace, vector_norm
 from gtensor.ops.linalg.singular_values import svd, svdvals
 from gtensor.ops.linalg.solving import det, inv, matrix_power, matrix_rank, pinv, slogdet, solve
 
 __all__ = [
-    "cholesky", "cross", "det", "diagonal", "eigh", "eigvalsh", "inv", "matmul", "matrix_norm",
-    "matrix_power", "matrix_rank", "matrix_transpose", "outer", "pinv", "qr", "slogdet", "solve",
-    "svd", "svdvals", "tensordot", "trace", "vecdot", "vector_norm",
+    "cholesky", "cross", "det", "diagonal", "eigh", "eigvalsh", "gemm_into", "inv", "matmul",
+    "matrix_norm", "matrix_power", "matrix_rank", "matrix_transpose", "outer", "pinv", "qr",
+    "slogdet", "solve", "svd", "svdvals", "tensordot", "trace", "vecdot", "vector_norm",
 ]

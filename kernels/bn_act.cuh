@@ -20,29 +20,11 @@
 
 #include "activation.cuh"
 #include "half.cuh"
+#include "pack.cuh"
 #include "reduce.cuh"
 
 // ------------------------------------------------------------------------------------------- walks
 #define GT_CHIP_BLOCK 512  // threads of a block that holds a channel on chip
-
-// W elements, read and written at once.
-template <typename T, int W>
-struct gt_pack {
-  T values[W];
-};
-
-// Elements of T in 16 bytes.
-template <typename T>
-constexpr int gt_width = 16 / sizeof(T);
-
-template <int number>
-struct gt_constant {
-  static constexpr int value = number;
-};
-
-__device__ inline size_t gt_address(const void *pointer) {
-  return reinterpret_cast<size_t>(pointer);
-}
 
 // Calls visit(W) with the constant W, the elements of a pack: gt_width if rows of `row` elements
 // are made of such packs and the pointers, whose bits are in `address`, are aligned; else 1.
@@ -52,30 +34,6 @@ __device__ inline void gt_by_width(gt_index row, size_t address, Visit visit) {
     visit(gt_constant<gt_width<T>>());
   else
     visit(gt_constant<1>());
-}
-
-template <int W, typename T>
-__device__ inline gt_pack<T, W> gt_load(const T *from) {
-  gt_pack<T, W> pack;
-  if constexpr (W == 1) {
-    pack.values[0] = *from;
-  } else {
-    static_assert(sizeof pack == sizeof(uint4), "a pack has 16 bytes");
-    const uint4 bits = *reinterpret_cast<const uint4 *>(from);
-    memcpy(static_cast<void *>(&pack), &bits, sizeof pack);
-  }
-  return pack;
-}
-
-template <int W, typename T>
-__device__ inline void gt_store(T *to, const gt_pack<T, W> &pack) {
-  if constexpr (W == 1) {
-    *to = pack.values[0];
-  } else {
-    uint4 bits;
-    memcpy(&bits, &pack, sizeof bits);
-    *reinterpret_cast<uint4 *>(to) = bits;
-  }
 }
 
 // Which part of the work a block does. Kernels that read what an earlier one has read take the

@@ -61,6 +61,8 @@ class _Piece:
 class CupyPool:
     """A `Resource` with that policy over a segment source."""
 
+    block_type = Block
+
     def __init__(self, source: SegmentSource, name: str = "memory") -> None:
         self.source = source
         self.name = name

@@ -145,6 +145,8 @@ if [[ $PART =~ ^(all|memory)$ ]]; then
             --out "$WORK/ladders"
     step ladder_abn 100 ladders.log file:profiling/ladder_abn.py\ module:cupy \
         "$PYTHON" profiling/ladder_abn.py --device cuda --quick --depth 8 20 --out "$WORK/ladders"
+    step ladder_matmul 60 ladders.log file:profiling/ladder_matmul.py\ module:cupy \
+        "$PYTHON" profiling/ladder_matmul.py --device cuda --rounds 9 --out "$WORK/ladders"
     step ladder_arena 90 ladders.log file:profiling/ladder_arena.py \
         "$PYTHON" profiling/ladder_arena.py --device cuda --rounds 9 --out "$WORK/ladders"
     step ladder_allocator 90 ladders.log file:profiling/ladder_allocator.py \

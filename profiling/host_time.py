@@ -1,6 +1,7 @@
 """The host's time of an op on CUDA: what Python, gtensor and CuPy take until the work is queued.
 
-    python profiling/host_time.py                   # single ops, the Transformer layer's step
+    python profiling/host_time.py                   # limits, single ops, a Transformer layer's step
+    python profiling/host_time.py --only limits     # the ratios that have a limit
     python profiling/host_time.py --only matmul     # one op
     python profiling/host_time.py --clock cpu       # on a machine with other work
 
@@ -14,16 +15,18 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any
 
 import numpy as np
-from ladder import Ladder
-from ladder_command import Options, Part, main
+from ladder import Ladder, Spread
+from ladder_command import Figure, Options, Part, main
 from workloads import values
 
 from gtensor import hostcuda
 
 WIDTH = 32  # of square arrays: dry, a size costs nothing
+CHAIN = 16  # adds in a chain
 OPS = {"add": 2, "multiply": 2, "exp": 1, "tanh": 1, "sum": 1, "matmul": 2}  # name -> inputs
 
 
@@ -43,9 +46,73 @@ class DryLadder(Ladder):
 
 def build(options: Options) -> Iterator[tuple[str, Callable[[], Iterator[Part]]]]:
     """The parts, by name."""
+    yield "limits", limits
     for name, inputs in OPS.items():
         yield name, lambda name=name, inputs=inputs: one_op(name, inputs)
     yield "transformer", transformer
+
+
+def limits() -> Iterator[Part]:
+    """`gt.add`, its backward pass and an array's memory, by CuPy's times for the same.
+
+    The backward pass is what a call with it takes beyond one without. That of one add includes what
+    `backward()` costs once, and two new gradients; that of a chain shows what each add adds.
+    """
+    import cupy
+
+    import gtensor as gt
+
+    rng = np.random.default_rng(0)
+    arrays = [rng.standard_normal(WIDTH).astype(np.float32) for _ in range(CHAIN + 1)]
+    bare = [cupy.asarray(array) for array in arrays[:2]]
+    plain = [gt.tensor(array, device="cuda") for array in arrays[:2]]
+    leaves = [gt.tensor(array, device="cuda", requires_grad=True) for array in arrays]
+    seed = gt.ones((WIDTH,), device="cuda")
+    own = partial(cupy.cuda.using_allocator, cupy.cuda.MemoryPool().malloc)
+
+    def recorded(count: int) -> Any:
+        total = leaves[0]
+        total.grad = None
+        for leaf in leaves[1:count + 1]:
+            leaf.grad = None
+            total = gt.add(total, leaf)
+        return total
+
+    def whole(count: int) -> Any:
+        out = recorded(count)
+        out.backward(seed)
+        return out
+
+    ladder = DryLadder("add, 32 float32", lambda: arrays[0] + arrays[1])
+    ladder.rung("cupy", lambda: cupy.add(*bare), result=lambda out: out.get())
+    ladder.rung("cupy, its own pool", lambda: cupy.add(*bare), within=own,
+                result=lambda out: out.get())
+    ladder.rung("gtensor", lambda: gt.add(*plain), result=values)
+    ladder.rung("gtensor, recorded", lambda: recorded(1), result=lambda out: values(out.detach()))
+    ladder.rung("gtensor, backward too", lambda: whole(1), result=lambda out: values(out.detach()))
+    ladder.floor("a chain, recorded", lambda: recorded(CHAIN))
+    ladder.floor("a chain, backward too", lambda: whole(CHAIN))
+    ladder.target("gtensor", "cupy", 1.35)
+    ladder.compare("gtensor", "cupy, its own pool")
+    ladder.compare("gtensor, recorded", "cupy")
+    yield ladder
+    for name, more, less, count in (
+            ("the backward pass of one add", "gtensor, backward too", "gtensor, recorded", 1),
+            ("the backward pass of a chain, per add", "a chain, backward too", "a chain, recorded",
+             CHAIN)):
+        samples = [next(rung.samples for rung in ladder.rungs if rung.name == wanted)
+                   for wanted in (more, less, "cupy")]
+        ratio = Spread.of([(a - b) / count / c for a, b, c in zip(*samples, strict=True)])
+        yield Figure(f"{name} / cupy", ratio.median, 1.7,
+                     note=f"quartiles {ratio.low:.3f} .. {ratio.high:.3f}")
+
+    ladder = DryLadder("an array of CuPy's made and dropped", lambda: np.zeros(WIDTH))
+    empty, dtype = cupy.empty, np.float32
+    for name, within in (("CuPy's pool", {"within": own}), ("the arena", {})):
+        ladder.rung(name, lambda: empty(WIDTH, dtype), result=lambda out: np.zeros(out.shape),
+                    **within)
+    ladder.target("the arena", "CuPy's pool", 1.3)
+    yield ladder
 
 
 def one_op(name: str, inputs: int) -> Iterator[Part]:

@@ -33,6 +33,7 @@ import gc
 import sys
 import time
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from statistics import quantiles
 from typing import Any
@@ -70,7 +71,7 @@ class Spread:
 
 @dataclass
 class Rung:
-    """One way to do it. `moved` and `flops` are per call of `run`."""
+    """One way to do it. `moved` and `flops` are per call of `run`; it is called in `within()`."""
 
     name: str
     run: Callable[[], Any]
@@ -78,6 +79,7 @@ class Rung:
     moved: int | None = None  # bytes read and written, each input and output once
     flops: int | None = None
     floor: bool = False
+    within: Callable[[], AbstractContextManager[object]] = nullcontext
     error: float | None = None  # relative distance from the reference, None for a floor
     calls: int = 1  # per sample
     samples: list[float] = field(default_factory=list)  # seconds per call, one per round
@@ -166,9 +168,13 @@ class Ladder:
     def rung(
         self, name: str, run: Callable[[], Any], *, result: Callable[[Any], Any] = lambda out: out,
         moved: int | None = None, flops: int | None = None,
+        within: Callable[[], AbstractContextManager[object]] = nullcontext,
     ) -> None:
-        """Add a rung: `run` is timed, `result` makes of its answer what the reference has."""
-        self._add(Rung(name, run, result, moved, flops))
+        """Add a rung: `run` is timed, `result` makes of its answer what the reference has.
+
+        A sample's calls are made in the context `within()`, whose entry and exit are not timed.
+        """
+        self._add(Rung(name, run, result, moved, flops, within=within))
 
     def floor(
         self, name: str, run: Callable[[], Any], *, moved: int | None = None,
@@ -232,7 +238,8 @@ class Ladder:
         for rung in self.rungs:
             progress(f"{self.name}: warming up {rung.name}")
             rung.samples.clear()
-            rung.calls = self._calls(clock, rung)
+            with rung.within():
+                rung.calls = self._calls(clock, rung)
         gc.collect()
         gc.freeze()  # so that the collections between samples are short
         try:
@@ -240,8 +247,9 @@ class Ladder:
                 progress(f"{self.name}: round {turn + 1} of {rounds}")
                 for rung in self.rungs[::-1] if turn % 2 else self.rungs:
                     gc.collect()  # no rung pays for another's garbage
-                    rung.run()
-                    rung.samples.append(clock.seconds(rung.run, rung.calls) / rung.calls)
+                    with rung.within():
+                        rung.run()
+                        rung.samples.append(clock.seconds(rung.run, rung.calls) / rung.calls)
         finally:
             gc.unfreeze()
         return self

@@ -31,12 +31,13 @@ import numpy as np
 import gtensor as gt
 import gtensor.nn.functional  # registers its ops
 from gtensor.backend import kernels
+from gtensor.backend.matmul_kernel import matmul_into
 from gtensor.engine.op import Op, registry
 from gtensor.testing.cases import Case, samples_of
 from gtensor.testing.compare import TOLERANCES, CheckError, close, to_numpy
 
 SEED = 0
-REFERENCE = "batch_norm.cu"  # launched by ladder_bn_act.py and tests/kernels only
+REFERENCES = ("batch_norm.cu", "matmul_naive.cu")  # launched by ladders and tests/kernels only
 DTYPES = {dtype.name: dtype for dtype in TOLERANCES}
 
 
@@ -209,6 +210,23 @@ def touch_products(options: Options) -> None:
                   (options.device, "float64"))
 
 
+def touch_own_products(options: Options) -> None:
+    """x + 2 x @ c by the library's own kernel, in few large tiles and in small ones."""
+    rng = np.random.default_rng(SEED)
+    device = gt.device(options.device)
+    complexes = {np.dtype(np.float32): np.complex64, np.dtype(np.float64): np.complex128}
+    for dtype in (DTYPES[name] for name in options.dtypes):
+        for rows, columns in ((5, 7), (1500, 1500)):
+            x, a, c = (rng.standard_normal(shape).astype(dtype)
+                       for shape in ((rows, columns), (rows, 3), (columns, 3)))
+            wanted = x.astype(np.float64) + 2 * a.astype(np.float64) @ c.T.astype(np.float64)
+            for of in [dtype, *([complexes[dtype]] if dtype in complexes else [])]:
+                out, left, right = (device.from_numpy(v.astype(of)) for v in (x, a, c))
+                matmul_into(left, right.T, out, alpha=2.0, residual=out)
+                close(f"a product of its own, {np.dtype(of).name}", out.real, wanted,
+                      TOLERANCES[dtype], (options.device, "float64"))
+
+
 def touch_arena(options: Options) -> None:
     """CuPy's arrays lie in the arena, views hold their block, a repeated step needs no segment."""
     device = gt.device(options.device)
@@ -273,7 +291,8 @@ def touch_streams(options: Options) -> None:
 
 CHECKS = {"optimizers": touch_optimizers, "clipping": touch_clipping, "averages": touch_averages,
           "abn": touch_abn}
-CUDA_CHECKS = {"products": touch_products, "arena": touch_arena, "streams": touch_streams}
+CUDA_CHECKS = {"products": touch_products, "own products": touch_own_products,
+               "arena": touch_arena, "streams": touch_streams}
 
 
 # -- which kernels were launched -------------------------------------------------------------------
@@ -306,7 +325,7 @@ def watch_launches(launched: set[str]) -> None:
 
 def known_kernels() -> set[str]:
     """All kernels that the library launches: those of the text and all elementwise ones."""
-    raw = {f"{file}: {name}" for file in kernels.files() if file != REFERENCE
+    raw = {f"{file}: {name}" for file in kernels.files() if file not in REFERENCES
            for name in kernels.functions(file)}
     return raw | {f"elementwise: {kernel.body}" for kernel in kernels.registered}
 

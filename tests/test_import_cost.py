@@ -23,7 +23,8 @@ ALLOWED = {"_bisect", "bisect", "copy", "dataclasses", "gc", "gtensor", "ml_dtyp
            "threading"}
 LATE = {"checkpoint", "data", "func", "nn", "optim", "profiler", "testing"}
 LATE_MODULES = {f"gtensor.{name}" for name in (
-    *LATE, "system.atomic", "backend.cublas", "backend.cuda_graphs", "cli", "hostcuda",
+    *LATE, "system.atomic", "backend.blas", "backend.cublas", "backend.cuda_graphs", "cli",
+    "engine.anomaly", "hostcuda", "memory.workspace",
     "memory.trace.curves", "memory.trace.lifetimes", "memory.plan.plan", "memory.trace.reading",
     "memory.plan.recording", "memory.trace.snapshots", "memory.trace.timeline_page",
     "memory.trace.timelines", "profiler.find_owners", "train")}

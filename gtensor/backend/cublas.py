@@ -1,13 +1,14 @@
-"""Matrix products by cuBLAS, called directly: CuPy's wrappers refuse to be captured into a graph.
+"""Matrix products by cuBLAS, called directly: CuPy's wrappers refuse to be captured into a graph,
+accumulate in two dtypes only, and copy transposed batches.
 
 A thread has one handle per device; the handles of ended threads are reused. Before a product the
 handle is set to the thread's current stream and then to that stream's workspace, since setting a
 stream resets the workspace. The workspace is allocated from the device's resource and kept until
 the stream ends. On a stream under capture it belongs to the graph, so replays can use it.
 
-Arrays are row-major, cuBLAS's matrices column-major: out.T = b.T @ a.T is computed on the same
-memory. By its strides an operand is read directly or transposed; where neither is possible, it is
-copied.
+A product whose operands lie so that cuBLAS can neither read nor write them is one launch of
+`kernels/matmul_into.cu`. A bias and the sums of a factor's rows are epilogues of cublasLt where it
+has them (`cublaslt`).
 """
 
 from __future__ import annotations
@@ -15,22 +16,26 @@ from __future__ import annotations
 import ctypes
 import threading
 import weakref
-from functools import cache, lru_cache
-from itertools import product
+from functools import lru_cache
 from math import prod
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 import ml_dtypes
 import numpy as np
 
+from gtensor.backend import cublaslt
+from gtensor.backend.cublas_library import Failed, call
 from gtensor.backend.cuda_streams import cupy
+from gtensor.backend.kernels import elementwise
+from gtensor.backend.layouts import Axis, Plan, at, check_out, plan, product_shape
+from gtensor.backend.matmul_kernel import matmul_into
+from gtensor.settings import settings
 
 if TYPE_CHECKING:
     from gtensor.backend.cuda import CudaDevice
     from gtensor.backend.cuda_streams import CudaStream
     from gtensor.backend.typing import CudaArray
 
-_AS_IT_LIES, _TRANSPOSED = 0, 1  # cublasOperation_t
 _DEFAULT_ALGORITHM = -1  # cublasGemmAlgo_t
 # cublasMath_t: partial sums of half precision stay in float32 between the parts of a product.
 _NO_NARROW_SUMS = 16
@@ -39,8 +44,6 @@ _WORKSPACE_BYTES = {9: 32 << 20, 10: 32 << 20, 12: 12 << 20}
 _OTHER_WORKSPACE_BYTES = 4 << 20
 
 
-# The shape of an array, its strides in bytes, and the bytes of an element.
-At: TypeAlias = tuple[tuple[int, ...], tuple[int, ...], int]
 Factor: TypeAlias = "type[ctypes.Array[ctypes.c_float]] | type[ctypes.Array[ctypes.c_double]]"
 
 
@@ -56,10 +59,10 @@ class _Kind(NamedTuple):
 _HALF, _BRAIN = np.dtype(np.float16), np.dtype(ml_dtypes.bfloat16)
 _SINGLE, _DOUBLE = np.dtype(np.float32), np.dtype(np.float64)
 _COMPLEX, _WIDE_COMPLEX = np.dtype(np.complex64), np.dtype(np.complex128)
-_IN_SINGLE, _IN_DOUBLE = 68, 70  # cublasComputeType_t
+_IN_SINGLE, _IN_DOUBLE, _IN_TF32 = 68, 70, 77  # cublasComputeType_t
 _FLOAT, _FLOATS = ctypes.c_float * 1, ctypes.c_float * 2
 _REAL, _REALS = ctypes.c_double * 1, ctypes.c_double * 2
-# (dtype of the inputs, dtype of the output); half precision can be summed into a float32 buffer.
+# By dtype of the inputs and of the output; half precision can be summed into a float32 buffer.
 _KINDS = {
     (_HALF, _HALF): _Kind(2, 2, _IN_SINGLE, _FLOAT),
     (_HALF, _SINGLE): _Kind(2, 0, _IN_SINGLE, _FLOAT),
@@ -70,42 +73,64 @@ _KINDS = {
     (_COMPLEX, _COMPLEX): _Kind(4, 4, _IN_SINGLE, _FLOATS),
     (_WIDE_COMPLEX, _WIDE_COMPLEX): _Kind(5, 5, _IN_DOUBLE, _REALS),
 }
+_BY_TF32 = {pair: kind._replace(compute=_IN_TF32) for pair, kind in _KINDS.items()
+            if pair[0] in (_SINGLE, _COMPLEX)}
 
 
-# -- the library -----------------------------------------------------------------------------------
-
-
-@cache
-def _library() -> ctypes.CDLL:
-    """The cuBLAS that CuPy has loaded: symbols are found through CuPy's module, which links it."""
-    from cupy_backends.cuda.libs import cublas
-
-    library = ctypes.CDLL(cublas.__file__)
-    pointer, number, size = ctypes.c_void_p, ctypes.c_int, ctypes.c_int64
-    library.cublasCreate_v2.argtypes = (ctypes.POINTER(pointer),)
-    library.cublasSetMathMode.argtypes = (pointer, number)
-    library.cublasSetStream_v2.argtypes = (pointer, pointer)
-    library.cublasSetWorkspace_v2.argtypes = (pointer, pointer, ctypes.c_size_t)
-    shape, factor = (number, number, size, size, size), (pointer,)
-    library.cublasGemmEx_64.argtypes = (
-        pointer, *shape, *factor, *(pointer, number, size) * 2, *factor, pointer, number, size,
-        number, number)
-    library.cublasGemmStridedBatchedEx_64.argtypes = (
-        pointer, *shape, *factor, *(pointer, number, size, size) * 2, *factor,
-        pointer, number, size, size, size, number, number)
-    return library
-
-
-def _call(name: str, *arguments: object) -> None:
-    status = getattr(_library(), name)(*arguments)
-    if status:
-        raise RuntimeError(f"{name} answered status {status}; wanted 0 (cublasStatus_t says which)")
+# -- handles ---------------------------------------------------------------------------------------
 
 
 @lru_cache(64)
-def _number(scalar: Factor, value: float) -> ctypes.Array[Any]:
+def _number(scalar: Factor, value: Any) -> ctypes.Array[Any]:
     """A factor in host memory; cuBLAS reads it before the call returns."""
-    return scalar(value)
+    return scalar(value.real, value.imag) if scalar in (_FLOATS, _REALS) else scalar(value)
+
+
+_MOST_AXES = 4  # of a batch by addresses
+_TABLE_ELEMENTS = 1 << 15  # addresses that a stream keeps, 256 KiB
+_AXES = range(_MOST_AXES)
+_ADDRESSES = elementwise(
+    "int64 count, " + ", ".join(f"int64 {x}" for x in "abc") + ", " + ", ".join(
+        f"int64 n{i}, int64 a{i}, int64 b{i}, int64 c{i}" for i in _AXES),
+    "uint64 address",
+    "long long which = i / count, rest = i % count, at = which == 0 ? a : which == 1 ? b : c; "
+    + " ".join(f"at += rest % n{i} * (which == 0 ? a{i} : which == 1 ? b{i} : c{i}); rest /= n{i};"
+               for i in _AXES) + " address = at",
+    name="gt_addresses")
+
+
+class _Tables:
+    """Tables of addresses that a thread's handle has made on a stream, in one allocation."""
+
+    def __init__(self) -> None:
+        self.known: dict[Any, CudaArray] = {}
+        self._buffer = cupy().empty(_TABLE_ELEMENTS, np.uint64)
+        self._used = 0
+
+    def room(self, key: Any, count: int) -> CudaArray:
+        """Memory for another table (3, count), kept under `key`.
+
+        When the buffer is full it is used anew: products that read it are earlier on the stream.
+        """
+        if 3 * count > self._buffer.size:
+            return cupy().empty((3, count), np.uint64)
+        if self._used + 3 * count > self._buffer.size:
+            self._used = 0
+            self.known.clear()
+        part = self._buffer[self._used:self._used + 3 * count].reshape(3, count)
+        self._used += 3 * count
+        self.known[key] = part
+        return part
+
+
+def _fill_addresses(
+    table: CudaArray, starts: tuple[int, int, int], size: int, out_size: int,
+    axes: tuple[Axis, ...]
+) -> None:
+    numbers: list[int] = []
+    for n, (step_a, step_b, step_out) in (*reversed(axes), *[(1, (0, 0, 0))] * _MOST_AXES):
+        numbers += [n, step_a * size, step_b * size, step_out * out_size]
+    _ADDRESSES(table.shape[1], *starts, *numbers[:4 * _MOST_AXES], out=table)
 
 
 class _Handle:
@@ -113,16 +138,17 @@ class _Handle:
 
     def __init__(self) -> None:
         found = ctypes.c_void_p()
-        _call("cublasCreate_v2", ctypes.byref(found))
+        call("cublasCreate_v2", ctypes.byref(found))
         self.pointer = found.value
         self.stream = -1  # the id of the stream that it is set to
-        _call("cublasSetMathMode", self.pointer, _NO_NARROW_SUMS)
+        self.kept = cublaslt.Kept(found.value or 0)
+        call("cublasSetMathMode", self.pointer, _NO_NARROW_SUMS)
 
     def use(self, stream: CudaStream, workspace: CudaArray) -> None:
         """Queue the next products on the stream."""
         self.stream = -1  # until both calls have succeeded
-        _call("cublasSetStream_v2", self.pointer, stream.stream.ptr)
-        _call("cublasSetWorkspace_v2", self.pointer, workspace.data.ptr, workspace.nbytes)
+        call("cublasSetStream_v2", self.pointer, stream.stream.ptr)
+        call("cublasSetWorkspace_v2", self.pointer, workspace.data.ptr, workspace.nbytes)
         self.stream = stream.id
 
 
@@ -131,107 +157,6 @@ class _Lease:
 
     def __init__(self, handle: _Handle) -> None:
         self.handle = handle
-
-
-# -- layouts ---------------------------------------------------------------------------------------
-
-
-class _Laid(NamedTuple):
-    """The layout of an array: its shape, and its strides in elements."""
-
-    shape: tuple[int, ...]
-    steps: tuple[int, ...]
-
-    def swapped(self) -> _Laid:
-        """The layout of the matrices' transposes."""
-        return _Laid((*self.shape[:-2], *self.shape[:-3:-1]),
-                     (*self.steps[:-2], *self.steps[:-3:-1]))
-
-    def read(self) -> tuple[int, int]:
-        """cuBLAS's operation and leading dimension for the matrices; 0 if it cannot read them."""
-        (rows, columns), (down, across) = self.shape[-2:], self.steps[-2:]
-        leading = _leading(rows, columns, down, across)
-        if leading:
-            return _AS_IT_LIES, leading
-        return _TRANSPOSED, _leading(columns, rows, across, down)
-
-    def readable(self) -> bool:
-        """Whether cuBLAS can read the matrices, and one stride leads from each to the next.
-
-        Axes along which the matrices repeat (stride 0) are ignored.
-        """
-        axes = [(n, s) for n, s in zip(self.shape[:-2], self.steps, strict=False) if n > 1 and s]
-        even = all(s == n * step for (_, s), (n, step) in zip(axes, axes[1:], strict=False))
-        return even and self.read()[1] > 0
-
-    def over(self, count: int) -> tuple[int, ...]:
-        """Strides along `count` leading axes, 0 along those that the matrices repeat over."""
-        steps = [s if n > 1 else 0 for n, s in zip(self.shape[:-2], self.steps, strict=False)]
-        return (0,) * (count - len(steps)) + tuple(steps)
-
-
-def _leading(rows: int, columns: int, down: int, across: int) -> int:
-    """The leading dimension of a matrix with contiguous rows; 0 if they are not contiguous."""
-    if columns > 1 and across != 1:
-        return 0
-    if rows == 1:
-        return columns
-    return down if down >= columns else 0
-
-
-def _fresh(shape: tuple[int, ...]) -> _Laid:
-    """The layout of a copy in C order."""
-    return _Laid(shape, tuple(prod(shape[axis + 1:]) for axis in range(len(shape))))
-
-
-_Axis = tuple[int, tuple[int, ...]]  # length, step of each array
-
-
-def _joined(lead: tuple[int, ...], *arrays: _Laid) -> list[_Axis]:
-    """The leading axes; neighbours are merged where one stride of each array covers both."""
-    axes: list[_Axis] = []
-    steps = zip(*(x.over(len(lead)) for x in arrays), strict=True)
-    for n, step in zip(lead, steps, strict=True):
-        if n == 1:
-            continue
-        if axes and all(far == n * near for far, near in zip(axes[-1][1], step, strict=True)):
-            axes[-1] = (axes[-1][0] * n, step)
-        else:
-            axes.append((n, step))
-    return axes
-
-
-class _Plan(NamedTuple):
-    """The call for out.T = b.T @ a.T, whose columns are out's rows."""
-
-    exchanged: bool  # a is b.T and b is a.T, since out.T has contiguous rows
-    copied: tuple[bool, bool]  # a, b
-    shape: tuple[int, int, int, int, int]  # operations, sizes
-    leading: tuple[int, int, int]  # of a, b, out
-    batch: _Axis  # its length, 0 for a single product, and steps
-    others: tuple[_Axis, ...]  # one call for each index of these
-
-
-@lru_cache(1024)
-def _plan(a_at: At, b_at: At, out_at: At) -> _Plan | None:
-    """The plan from (shape, strides, itemsize) of each; None if cuBLAS cannot write the output."""
-    a, b, out = (_Laid(shape, tuple(stride // size for stride in strides))
-                 for shape, strides, size in (a_at, b_at, out_at))
-    operation, leading = out.read()
-    if not leading:
-        return None
-    exchanged = operation == _TRANSPOSED
-    if exchanged:
-        a, b, out = b.swapped(), a.swapped(), out.swapped()
-    copied = (not a.readable(), not b.readable())
-    a, b = (_fresh(x.shape) if copy else x for x, copy in zip((a, b), copied, strict=True))
-    (op_a, leading_a), (op_b, leading_b) = a.read(), b.read()
-    axes = _joined(out.shape[:-2], a, b, out)
-    batch = max(axes, default=(0, (0, 0, 0)))
-    if axes:
-        axes.remove(batch)
-    return _Plan(exchanged, copied, (op_b, op_a, out.shape[-1], out.shape[-2], a.shape[-1]),
-                 (leading_a, leading_b, leading), batch, tuple(axes))
 
 
 # -- products --------------------------------------------------------------------------------------
@@ -243,77 +168,128 @@ class Products:
     def __init__(self, device: CudaDevice) -> None:
         self._device = device
         self._workspaces: dict[int, CudaArray] = {}  # by stream
+        self._tables: dict[tuple[int, _Handle], _Tables] = {}  # of addresses
         self._spare: list[_Handle] = []
         self._thread = threading.local()
         device.on_stream_end.append(self._forget)
 
     def matmul(
-        self, a: CudaArray, b: CudaArray, out: CudaArray | None = None, beta: float = 0.0
+        self, a: CudaArray, b: CudaArray, out: CudaArray | None = None, beta: complex = 0.0,
+        alpha: complex = 1.0, bias: CudaArray | None = None, sums: CudaArray | None = None,
     ) -> CudaArray:
-        """out = a @ b + beta * out, over the last two axes, broadcast over the others.
+        """out = alpha * a @ b + beta * out + bias, over the last two axes; others broadcast.
 
-        `out` may be float32 for inputs of half precision, and is only read if beta is not 0. Raises
-        TypeError for dtypes without a cuBLAS product, and ValueError for an `out` of another
-        shape or one that overlaps an input or itself.
+        `bias` (columns,) is added to each row; `sums` (rows,) is given the sums of a's rows. Both
+        have the dtype of out, and take matrices. `out` may be float32 for inputs of half precision,
+        and is only read if beta is not 0. Raises TypeError for dtypes without a cuBLAS product,
+        ValueError for an `out` of another shape or one that overlaps an input or itself, and
+        RuntimeError if cuBLAS fails.
         """
-        a_shape, b_shape, dtype = a.shape, b.shape, a.dtype
-        lead = a_shape[:-2]
-        if lead != b_shape[:-2]:
-            lead = np.broadcast_shapes(lead, b_shape[:-2])
-        shape = (*lead, a_shape[-2], b_shape[-1])
+        shape = product_shape(a, b)
         if out is None:
-            out, beta = cupy().empty(shape, dtype), 0.0
+            out, beta = cupy().empty(shape, a.dtype), 0.0
         else:
-            _check_out(a, b, out, shape)
-        kind = _KINDS.get((dtype, out.dtype))
-        if kind is None or dtype != b.dtype:
-            raise TypeError(f"a product of {dtype} and {b.dtype} into {out.dtype}; wanted one "
+            check_out(a, b, out, shape)
+        pair = a.dtype, out.dtype
+        kind = settings.tf32 and _BY_TF32.get(pair) or _KINDS.get(pair)
+        if kind is None or a.dtype != b.dtype:
+            raise TypeError(f"a product of {a.dtype} and {b.dtype} into {out.dtype}; wanted one "
                             "floating-point or complex dtype")
-        if a_shape[-1] == 0:
-            return _scaled(out, beta)
-        if out.size:
-            self._write(kind, a, b, out, beta)
+        if not out.size:
+            if sums is not None:
+                cupy().sum(a, axis=-1, out=sums)
+            return out
+        laid = plan(at(a), at(b), at(out)) if a.shape[-1] else None
+        if laid is not None and len(laid.axes) > _MOST_AXES:
+            laid = None
+        try:
+            if laid is None:
+                matmul_into(a, b, out, alpha=alpha, beta=beta, bias=bias)
+            elif bias is None and sums is None:
+                self._write(kind, laid, a, b, out, alpha, beta)
+            elif self._fused(kind, laid, a, b, out, alpha, beta, bias, sums):
+                return out
+            else:
+                self._write(kind, laid, a, b, out, alpha, beta)
+                if bias is not None:
+                    out += bias
+        except Failed as error:
+            raise RuntimeError(
+                f"{error} in {self._device.running_op()} of {a.dtype} {a.shape} and {b.shape} into "
+                f"{out.dtype} {out.shape}") from None
+        if sums is not None:
+            cupy().sum(a, axis=-1, out=sums)
         return out
 
-    def _write(self, kind: _Kind, a: CudaArray, b: CudaArray, out: CudaArray, beta: float) -> None:
-        plan = _plan((a.shape, a.strides, a.itemsize), (b.shape, b.strides, b.itemsize),
-                     (out.shape, out.strides, out.itemsize))
-        if plan is None:
-            whole = cupy().array(out, order="C") if beta else cupy().empty(out.shape, out.dtype)
-            self._write(kind, a, b, whole, beta)
-            out[...] = whole
-            return
-        if plan.exchanged:
-            a, b = b.swapaxes(-1, -2), a.swapaxes(-1, -2)
-        if True in plan.copied:
-            a, b = (cupy().array(x, order="C") if copy else x
-                    for x, copy in zip((a, b), plan.copied, strict=True))
-        self._call(kind, plan, a, b, out, beta)
-
-    def _call(
-        self, kind: _Kind, plan: _Plan, a: CudaArray, b: CudaArray, out: CudaArray, beta: float
+    def _write(
+        self, kind: _Kind, laid: Plan, a: CudaArray, b: CudaArray, out: CudaArray, alpha: complex,
+        beta: complex,
     ) -> None:
-        """One call, unless both operands repeat their matrices, along different axes."""
-        leading_a, leading_b, leading = plan.leading
-        handle, one, factor = self._handle(), _number(kind.scalar, 1.0), _number(kind.scalar, beta)
+        """One call: of a single product, of a batch by one step, or of one by addresses."""
+        if laid.exchanged:
+            a, b = b, a
+        leading_a, leading_b, leading = laid.leading
+        handle = self._handle()
+        first = handle, *laid.operations, *laid.sizes, _number(kind.scalar, alpha)
+        factor = _number(kind.scalar, beta)
         at_a, at_b, at_out = a.data.ptr, b.data.ptr, out.data.ptr
-        batch, (step_a, step_b, step_out) = plan.batch
-        if not batch:
-            _call("cublasGemmEx_64", handle, *plan.shape, one, at_b, kind.inputs, leading_b,
-                  at_a, kind.inputs, leading_a, factor, at_out, kind.out, leading,
-                  kind.compute, _DEFAULT_ALGORITHM)
-            return
-        for index in product(*(range(n) for n, _ in plan.others)):
-            beyond = [sum(i * steps[which] for i, (_, steps) in zip(index, plan.others,
-                                                                    strict=True))
-                      for which in range(3)]
-            _call("cublasGemmStridedBatchedEx_64", handle, *plan.shape, one,
-                  at_b + b.itemsize * beyond[1], kind.inputs, leading_b, step_b,
-                  at_a + a.itemsize * beyond[0], kind.inputs, leading_a, step_a, factor,
-                  at_out + out.itemsize * beyond[2], kind.out, leading, step_out, batch,
-                  kind.compute, _DEFAULT_ALGORITHM)
+        last = kind.compute, _DEFAULT_ALGORITHM
+        if not laid.axes:
+            call("cublasGemmEx_64", *first, at_b, kind.inputs, leading_b, at_a, kind.inputs,
+                 leading_a, factor, at_out, kind.out, leading, *last)
+        elif len(laid.axes) == 1:
+            ((count, (step_a, step_b, step_out)),) = laid.axes
+            call("cublasGemmStridedBatchedEx_64", *first, at_b, kind.inputs, leading_b, step_b,
+                 at_a, kind.inputs, leading_a, step_a, factor, at_out, kind.out, leading, step_out,
+                 count, *last)
+        else:
+            table = self._addresses((at_a, at_b, at_out), a.itemsize, out.itemsize, laid.axes)
+            of_a, of_b, of_out = (table[i].data.ptr for i in range(3))
+            call("cublasGemmBatchedEx_64", *first, of_b, kind.inputs, leading_b, of_a, kind.inputs,
+                 leading_a, factor, of_out, kind.out, leading, laid.products(), *last)
 
-    def _handle(self) -> int | None:
+    def _addresses(
+        self, starts: tuple[int, int, int], size: int, out_size: int, axes: tuple[Axis, ...]
+    ) -> CudaArray:
+        """The addresses (3, count) of a batch's matrices, on the device.
+
+        They are kept for the next product of the same memory. In a capture they are made by the
+        graph: other memory could be written before a replay.
+        """
+        count = prod(n for n, _ in axes)
+        handle: _Handle = self._thread.lease.handle
+        place = handle.stream, handle
+        kept = None if self._device.capturing() else self._tables.get(place)
+        if kept is None and not self._device.capturing():
+            kept = self._tables[place] = _Tables()
+        key = starts, size, out_size, axes
+        found = None if kept is None else kept.known.get(key)
+        if found is None:
+            found = cupy().empty((3, count), np.uint64) if kept is None else kept.room(key, count)
+            _fill_addresses(found, starts, size, out_size, axes)
+        return found
+
+    def _fused(
+        self, kind: _Kind, laid: Plan, a: CudaArray, b: CudaArray, out: CudaArray, alpha: complex,
+        beta: complex, bias: CudaArray | None, sums: CudaArray | None,
+    ) -> bool:
+        """One call with an epilogue; False, with nothing written, where cublasLt has none."""
+        if laid.axes or laid.exchanged or kind.scalar in (_FLOATS, _REALS) or (
+                bias is not None and sums is not None):
+            return False
+        epilogue, vector = (cublaslt.BIAS, bias) if sums is None else (cublaslt.SUMS, sums)
+        assert vector is not None
+        if vector.dtype != out.dtype or not vector.flags.c_contiguous:
+            return False
+        pointer = self._handle()
+        handle: _Handle = self._thread.lease.handle
+        workspace = self._workspaces[handle.stream]
+        return cublaslt.matmul(
+            handle.kept, pointer, laid, kind[:3], _number(kind.scalar, alpha), b.data.ptr,
+            a.data.ptr, _number(kind.scalar, beta), out.data.ptr, epilogue, vector.data.ptr,
+            (workspace.data.ptr, workspace.nbytes), self._device.current_stream().stream.ptr)
+
+    def _handle(self) -> Any:
         """This thread's handle, set to its current stream."""
         lease = getattr(self._thread, "lease", None)
         if lease is None:
@@ -350,61 +326,6 @@ class Products:
     def _forget(self, stream: int, last: object) -> None:
         """The stream has ended."""
         self._workspaces.pop(stream, None)
-
-
-def _check_out(a: CudaArray, b: CudaArray, out: CudaArray, shape: tuple[int, ...]) -> None:
-    if out.shape != shape:
-        raise ValueError(f"a product of shapes {a.shape} and {b.shape} was given an out of shape "
-                         f"{out.shape}; wanted {shape}")
-    if _overlaps_itself(out):
-        raise ValueError(f"a product was given an out of shape {shape} and strides {out.strides} "
-                         "with elements at one place; wanted memory of its own for each")
-    if _overlap(out, a) or _overlap(out, b):
-        raise ValueError(f"a product was given an out of shape {shape} that overlaps an input; "
-                         "wanted memory of its own")
-
-
-def _overlap(x: CudaArray, y: CudaArray) -> bool:
-    """Whether two arrays have bytes in common.
-
-    NumPy decides from addresses and strides; CuPy's `shares_memory` runs kernels and waits for
-    them. A case that is too hard for NumPy counts as an overlap.
-    """
-    if not cupy().may_share_memory(x, y):
-        return False
-    try:
-        at_x, at_y = np.asarray(_Place(x)), np.asarray(_Place(y))
-        work: Any = 10000  # NumPy's type hints allow only -1 and 0
-        return np.shares_memory(at_x, at_y, max_work=work)
-    except np.exceptions.TooHardError:
-        return True
-
-
-class _Place:
-    """The address and layout of an array, for NumPy, which does not read the memory."""
-
-    def __init__(self, x: CudaArray) -> None:
-        self.__array_interface__ = {
-            "version": 3, "data": (x.data.ptr, True), "shape": x.shape, "strides": x.strides,
-            "typestr": f"|V{x.itemsize}"}
-
-
-def _overlaps_itself(x: CudaArray) -> bool:
-    """Whether two indices may lead to one element: an axis steps within the extent of another."""
-    if x.flags.c_contiguous or not x.size:
-        return False
-    end = x.itemsize
-    for step, n in sorted((abs(s), n) for s, n in zip(x.strides, x.shape, strict=True) if n > 1):
-        if step < end:
-            return True
-        end += step * (n - 1)
-    return False
-
-
-def _scaled(out: CudaArray, beta: float) -> CudaArray:
-    """beta * out, the result for an inner length of 0."""
-    if not beta:
-        out[...] = 0
-    elif beta != 1:
-        out *= beta
-    return out
+        for place in [*self._tables]:
+            if place[0] == stream:
+                self._tables.pop(place, None)

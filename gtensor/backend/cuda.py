@@ -5,7 +5,6 @@ CuPy is imported when the first CUDA device is made, never before.
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import cache, partial
@@ -14,10 +13,17 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from gtensor.backend.cuda_guards import guarded_path, guarded_rule, running
 from gtensor.backend.cuda_memory import AsyncMemory, is_pinned, library_malloc, no_room_for
 from gtensor.backend.cuda_streams import CudaStream, StreamBook, cupy
-from gtensor.backend.devices import Device, cuda_device, makers
-from gtensor.backend.elements import element_type
+from gtensor.backend.devices import (
+    Device,
+    cuda_device,
+    cuda_device_count,
+    cuda_devices,
+    makers,
+)
+from gtensor.backend.elements import element_type, new_array
 from gtensor.backend.ordering import Ordering
 from gtensor.system.bus import bus, tell_allocated
 
@@ -26,19 +32,7 @@ if TYPE_CHECKING:
     from gtensor.backend.cuda_pages import CudaPages
     from gtensor.backend.ordering import Replays, Stamp
     from gtensor.backend.streams import Event
-    from gtensor.backend.typing import Array, DTypeLike, Path
-
-_WRITTEN = ("out", "state", "counts")  # parameters that a path writes; the last two: optimizers'
-
-
-class _Label(threading.local):
-    """The op that this thread runs, which labels the blocks that CuPy allocates within it."""
-
-    name = ""
-
-
-_label = _Label()
-
+    from gtensor.backend.typing import Array, CudaArray, DTypeLike, Path
 
 class CudaDevice(Device):
     """One NVIDIA GPU through CuPy."""
@@ -51,12 +45,17 @@ class CudaDevice(Device):
         from gtensor.backend.cublas import Products  # here: only a machine with a GPU needs it
 
         super().__init__(index)
-        self._cupy_device = cupy().cuda.Device(index)
+        self.cupy_device = cupy().cuda.Device(index)
         self.array_type = cupy().ndarray
-        self._paths: dict[Path, Path] = {}
+        self._paths: dict[tuple[str, Path, int | None], Path] = {}
+        self._copies = _Copies(self)
         self.on_stream_end: list[Callable[[int, Event], None]] = []
         self.streams = StreamBook(index, self._stream_ended)
         self._ordering = Ordering(self.streams.get)
+        self.current_index = cupy().cuda.runtime.getDevice
+        self.stream_on = cupy().cuda.get_current_stream
+        self.current_stream = self.streams.current  # type: ignore[method-assign]  # one call less
+        self.rule = guarded_rule(self)  # type: ignore[method-assign]
         self._products = Products(self)
         _install_allocator()
 
@@ -65,25 +64,37 @@ class CudaDevice(Device):
         return cupy()
 
     def empty(self, shape: tuple[int, ...], dtype: DTypeLike, label: str = "") -> Array:
-        with self._cupy_device:
-            before, _label.name = _label.name, label or _label.name
-            try:
-                return cupy().empty(shape, element_type(dtype))
-            finally:
-                _label.name = before
+        if self._elsewhere():
+            with self.cupy_device:
+                return self.empty(shape, dtype, label)
+        before = running.name
+        running.name = label or before
+        try:
+            return new_array()(shape, element_type(dtype))
+        finally:
+            running.name = before
 
     def copy(self, array: Array, dtype: DTypeLike | None = None, label: str = "copy") -> Array:
-        with self._cupy_device:
-            self.order((array,))
-            return super().copy(array, dtype, label)
+        if dtype is None:
+            return self._copies[label](array)
+        return self._copies[label](array, dtype=element_type(dtype))
 
     def fill(self, array: Array, value: complex) -> Array:
-        with self._cupy_device:
+        with self.cupy_device:
             self.order((), (array,))
             return super().fill(array, self.assignable(value, array.dtype))
 
-    def matmul(self, a: Array, b: Array, out: Array | None = None, beta: float = 0.0) -> Array:
-        return self._products.matmul(a, b, out, beta)
+    def matmul(
+        self, a: Array, b: Array, out: Array | None = None, beta: complex = 0.0,
+        alpha: complex = 1.0, label: str = "matmul", *, bias: Array | None = None,
+        sums: Array | None = None,
+    ) -> Array:
+        """As on every device; `bias` and `sums` as in `cublas.Products`."""
+        return self._products.matmul(a, b, out, beta, alpha, bias, sums)
+
+    def running_op(self) -> str:
+        """The name of the op that this thread runs."""
+        return running.name
 
     def to_numpy(self, array: Array) -> np.ndarray:
         self.order((array,))
@@ -94,7 +105,7 @@ class CudaDevice(Device):
 
         A copy from page-locked memory is asynchronous, so this call waits for it.
         """
-        with self._cupy_device:
+        with self.cupy_device:
             if _is_negative_zero(array):
                 return self.assignable(array, array.dtype)
             return cupy().asarray(array, blocking=is_pinned(array))
@@ -127,23 +138,21 @@ class CudaDevice(Device):
     @contextmanager
     def running(self, stream: Any) -> Iterator[None]:
         gone = stream is None or stream.stream is None  # the current stream is used then
-        with self._cupy_device if gone else stream:
+        with self.cupy_device if gone else stream:
             yield
 
     def order(self, reads: Iterable[Array], writes: Iterable[Array] = ()) -> None:
-        stream: CudaStream | None = None
+        stream = self.current_stream()
         unknown = False
         for arrays, access in ((reads, self._ordering.read), (writes, self._ordering.write)):
             for array in arrays:
                 block = self.block_of(array)
                 if block is None:
                     unknown = unknown or isinstance(array, self.array_type)
-                    continue
-                stream = stream or self.current_stream()
-                if block.stream != stream.id or hasattr(block, "readers"):
+                elif block.only != stream.id:
                     access(stream, block)
         if unknown:
-            self._ordering.behind_all(stream or self.current_stream(), self.streams.ids())
+            self._ordering.behind_all(stream, self.streams.ids())
 
     def order_transforms(self) -> None:
         """CuPy's cached plans of a thread share one work area each over all streams (cupy#8079)."""
@@ -154,7 +163,8 @@ class CudaDevice(Device):
     def block_of(self, array: Array) -> Any:
         if not isinstance(array, self.array_type):
             return None
-        return getattr(array.data.mem, "block", None)
+        memory = array.data.mem
+        return memory if hasattr(memory, "only") else None
 
     def exported(self, array: Array, stream: object = None) -> None:
         self.order((array,))
@@ -188,7 +198,7 @@ class CudaDevice(Device):
 
     def upload(self, array: Any, values: Sequence[float]) -> None:
         """Asynchronous: the driver copies pageable memory before the call returns."""
-        with self._cupy_device:
+        with self.cupy_device:
             self.order((), (array,))
             array.set(np.asarray(values, array.dtype))
 
@@ -199,56 +209,44 @@ class CudaDevice(Device):
 
     def malloc(self, nbytes: int) -> int:
         """The address of a cudaMalloc on this device. Raises MemoryError without room."""
-        with self._cupy_device, no_room_for("cudaMalloc", nbytes, self):
+        with self.cupy_device, no_room_for("cudaMalloc", nbytes, self):
             return int(cupy().cuda.runtime.malloc(nbytes))
 
     def free(self, address: int) -> None:
         """cudaFree, which waits for the device."""
-        with self._cupy_device:
+        with self.cupy_device:
             cupy().cuda.runtime.free(address)
 
     def pages(self) -> CudaPages:
         """The device's virtual memory; raises ImportError without cuda-bindings."""
         from gtensor.backend.cuda_pages import CudaPages
 
-        return CudaPages(self.index, self._cupy_device)
+        return CudaPages(self.index, self.cupy_device)
 
     def async_memory(self) -> AsyncMemory:
         """Memory of CUDA's pool of the device (cudaMallocAsync)."""
-        return AsyncMemory(self._cupy_device)
+        return AsyncMemory(self.cupy_device)
 
     def use_library(self, name: str | None) -> None:
         """Allocate by another library (a name of `library_malloc`) while there is no resource.
 
         None is a pool of CuPy.
         """
-        with self._cupy_device:
+        with self.cupy_device:
             self.library = None if name is None else library_malloc(name, self.index)
 
-    def path(self, name: str, path: Path) -> Path:
-        """`path` run with this device current, its allocations labelled `name`."""
-        guarded = self._paths.get(path)
+    def path(self, name: str, path: Path, inputs: int | None = None) -> Path:
+        guarded = self._paths.get((name, path, inputs))
         if guarded is None:
-            guarded = self._paths[path] = self._guard(name, path)
+            placed = getattr(path, "placed", None)  # a path that is given its device
+            function = (partial(placed, self) if placed is not None
+                        else getattr(path, "library", lambda: path)())
+            guarded = self._paths[name, path, inputs] = guarded_path(self, name, function, inputs)
         return guarded
 
-    def _guard(self, name: str, path: Path) -> Path:
-        current = self._cupy_device
-        placed = getattr(path, "placed", None)  # a path that is given its device
-        if placed is not None:
-            path = partial(placed, self)
-
-        def run(*arrays: Any, **params: Any) -> Any:
-            before, _label.name = _label.name, name
-            try:
-                with current:
-                    self.order((*arrays, *_nested(params.values())),
-                               _nested(params[name] for name in _WRITTEN if name in params))
-                    return path(*arrays, **params)
-            finally:
-                _label.name = before
-
-        return run
+    def _elsewhere(self) -> bool:
+        """Whether another device is CuPy's current one."""
+        return bool(self.current_index() != self.index)
 
 
 makers["cuda"] = CudaDevice
@@ -261,28 +259,50 @@ def _install_allocator() -> None:
     runtime = cupy().cuda.runtime
     pool = memory.MemoryPool()
 
-    class ArenaMemory(memory.BaseMemory):  # type: ignore[name-defined]
-        """A block for CuPy, which drops it with the last array; that frees the block."""
-
-        def __init__(self, block: Any, device_id: int) -> None:
-            self.block = block
-            self.ptr = block.ptr
-            self.size = block.size
-            self.device_id = device_id
+    known, current, stream_on = cuda_devices, runtime.getDevice, cupy().cuda.get_current_stream
+    pointer_to, several = memory.MemoryPointer, cuda_device_count() > 1
 
     def allocate(nbytes: int) -> Any:
-        index = runtime.getDevice()
-        device: Any = cuda_device(index)
+        index = current() if several else 0
+        try:
+            device: Any = known[index]
+            stream = stream_on(index)._gtensor[index]
+        except (AttributeError, KeyError):  # one of them is used for the first time
+            device = cuda_device(index)
+            stream = device.current_stream()
         resource = device.resource
         if resource is None:
             return (device.library or pool.malloc)(nbytes)
-        stream = device.streams.current().id
-        block = resource.allocate(max(nbytes, 1), stream, _label.name)
+        block = resource.allocate(nbytes or 1, stream.id, running.name)
+        if index:  # a block's is 0 until it is set
+            block.device_id = index
         if bus.memory:
             tell_allocated(device, block)
-        return memory.MemoryPointer(ArenaMemory(block, index), 0)
+        return pointer_to(block, 0)
 
     cupy().cuda.set_allocator(allocate)
+
+
+class _Copies(dict[str, "Path"]):
+    """The device's guarded path that copies an array, by the label of the copy."""
+
+    def __init__(self, device: CudaDevice) -> None:
+        self._device = device
+
+    def __missing__(self, label: str) -> Path:
+        self[label] = path = self._device.path(label, _copied, 1)
+        return path
+
+
+def _copied(array: CudaArray, dtype: np.dtype | None = None) -> CudaArray:
+    """A C-contiguous copy; from memory of one layout and dtype by cudaMemcpyAsync."""
+    found = array.dtype
+    out = new_array()(array.shape, found if dtype is None else dtype)
+    if array._c_contiguous and (dtype is None or dtype == found):
+        out.data.copy_from_device_async(array.data, out.nbytes)
+    else:
+        out[...] = array
+    return out
 
 
 def _is_negative_zero(value: object) -> bool:
@@ -291,12 +311,3 @@ def _is_negative_zero(value: object) -> bool:
         return False
     number = complex(value)
     return number == 0 and (copysign(1, number.real) < 0 or copysign(1, number.imag) < 0)
-
-
-def _nested(values: Iterable[object]) -> Iterable[Any]:
-    """The values, with tuples and lists (keys of an index, several outputs) flattened."""
-    for value in values:
-        if isinstance(value, (tuple, list)):
-            yield from value
-        else:
-            yield value

@@ -115,4 +115,4 @@ class Capture:
 
 def _foreign(blocks: Iterable[Block], stream: Stream) -> list[Block]:
     """The blocks that another stream has ever touched."""
-    return [block for block in blocks if block.stream != stream.id or hasattr(block, "readers")]
+    return [block for block in blocks if block.only != stream.id]

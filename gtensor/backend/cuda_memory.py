@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
+from functools import cache
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from gtensor.backend.cuda_streams import cupy
+from gtensor.backend.ordering import BLOCK_FIELDS
 
 if TYPE_CHECKING:
     from gtensor.backend.devices import Device
@@ -17,6 +19,16 @@ if TYPE_CHECKING:
 LIBRARIES = ("cupy", "async", "rmm")
 _NO_ROOM = 2  # cudaErrorMemoryAllocation
 _NEVER = 2**64 - 1  # the release threshold with which a pool keeps all freed memory
+
+
+@cache
+def block_type() -> type[Any]:
+    """The class of blocks on CUDA: CuPy's memory object, which CuPy drops with the last array.
+
+    `ptr`, `size` and `device_id` are CuPy's.
+    """
+    return type("Block", (cupy().cuda.memory.BaseMemory,), {
+        "__slots__": BLOCK_FIELDS, "__module__": __name__})
 
 
 @contextmanager

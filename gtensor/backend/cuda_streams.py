@@ -213,6 +213,7 @@ class StreamBook:
         self._index = index
         self._known: dict[int, CudaStream] = {}
         self._ended = ended
+        self._on_device = cupy().cuda.get_current_stream
 
     def get(self, number: int) -> CudaStream | None:
         """The stream with that id, None if it was never seen or has ended."""
@@ -224,13 +225,17 @@ class StreamBook:
 
     def current(self) -> CudaStream:
         """This thread's current stream of the device."""
-        return self.known(cupy().cuda.get_current_stream(self._index))
+        stream = self._on_device(self._index)
+        try:
+            found: CudaStream = stream._gtensor[self._index]
+            return found
+        except (AttributeError, KeyError):  # the first time, or a stream per thread
+            return self.known(stream)
 
     def known(self, stream: Any) -> CudaStream:
         """The `CudaStream` of a CuPy stream; the same object each time."""
-        by_device = stream.__dict__.get("_gtensor")
-        found = None if by_device is None else by_device.get(self._index)
-        if found is not None and stream.ptr != _PER_THREAD:
+        found = stream.__dict__.get("_gtensor", {}).get(self._index)
+        if found is not None:
             return found
         with self.device:  # the default streams of all devices have the same handle
             number = stream_id(stream.ptr)

@@ -144,9 +144,16 @@ class Device:
     def exported(self, array: Array, stream: object = None) -> None:
         """Another library will read the array, on the given (DLPack) stream if known."""
 
-    def path(self, name: str, path: Path) -> Path:
-        """`path` wrapped for this device, its allocations labelled `name`."""
+    def path(self, name: str, path: Path, inputs: int | None = None) -> Path:
+        """`path` wrapped for this device, its allocations labelled `name`.
+
+        `inputs`: how many arrays and numbers it is given by position, if that is known.
+        """
         return path
+
+    def rule(self, ns: Any, step: Any, g: Array) -> None:
+        """Call the backward rule of a step's record, on the stream of the record's op."""
+        step.record.op.backward(ns, step, g)
 
     def copy(self, array: Array, dtype: DTypeLike | None = None, label: str = "copy") -> Array:
         """A C-contiguous copy in memory of its own."""
@@ -163,17 +170,17 @@ class Device:
         """A number or an array in the form in which `array[key] = value` keeps its value."""
         return value
 
-    def matmul(self, a: Array, b: Array, out: Array | None = None, beta: float = 0.0) -> Array:
-        """out = a @ b + beta * out for arrays of one floating or complex dtype, within a path.
+    def matmul(
+        self, a: Array, b: Array, out: Array | None = None, beta: complex = 0.0,
+        alpha: complex = 1.0, label: str = "matmul",
+    ) -> Array:
+        """out = alpha * a @ b + beta * out, over the last two axes; others broadcast.
 
-        On a GPU half precision is summed in float32, into `out` of either dtype.
+        For arrays of one floating or complex dtype, within a path. Half precision is summed in
+        float32, into `out` of either dtype. Without an out one is allocated, with the label. Raises
+        ValueError for an out of another shape or one that overlaps an input or itself.
         """
-        if out is None or not beta:
-            return self.xp.matmul(a, b, out=out)
-        if beta != 1:
-            out *= beta
-        out += self.xp.matmul(a, b)
-        return out
+        raise TypeError("Device is abstract; get one with gtensor.device('cpu')")
 
     def synchronize(self) -> None:
         """Block until the current stream's work has completed."""
@@ -207,7 +214,7 @@ _lock = threading.RLock()
 free_at_forks(_lock)
 makers: dict[str, Callable[[int], Device]] = {}  # device type -> its class, from its own module
 _devices: dict[str, Device] = {}
-_cuda: dict[int, Device] = {}
+cuda_devices: dict[int, Device] = {}
 _watchers: list[Callable[[Device], None]] = []
 _default: Device | None = None
 
@@ -265,7 +272,7 @@ def _create(name: str) -> Device:
                 watcher(made)
             _devices[canonical] = made
             if kind == "cuda":
-                _cuda[index] = made
+                cuda_devices[index] = made
         _devices[name] = _devices[canonical]
         return _devices[canonical]
 
@@ -284,7 +291,7 @@ def device_of(array: CudaArray) -> Device:
 
 def cuda_device(index: int) -> Device:
     """The CUDA device of that index."""
-    known = _cuda.get(index)
+    known = cuda_devices.get(index)
     return get_device(f"cuda:{index}") if known is None else known
 
 

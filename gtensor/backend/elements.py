@@ -6,12 +6,17 @@ reach the arena.
 
 from __future__ import annotations
 
+from functools import cache
 from typing import TYPE_CHECKING
 
 import numpy as np
 
+from gtensor.backend.cuda_streams import cupy
+
 if TYPE_CHECKING:
-    from gtensor.backend.typing import DTypeLike
+    from collections.abc import Callable
+
+    from gtensor.backend.typing import CudaArray, DTypeLike
 
 NUMBERS = "biufc"  # kinds of NumPy's dtypes
 _USER_DTYPE = 256  # dtype numbers from here on are user-defined (ml_dtypes)
@@ -19,6 +24,8 @@ _USER_DTYPE = 256  # dtype numbers from here on are user-defined (ml_dtypes)
 
 def element_type(dtype: DTypeLike) -> np.dtype:
     """The dtype object of `dtype`. Raises TypeError if its elements are not numbers."""
+    if isinstance(dtype, np.dtype) and dtype.kind in NUMBERS:
+        return dtype
     try:
         found = np.dtype(dtype)
     except TypeError:
@@ -66,3 +73,21 @@ def refuse_mask(value: object, reader: str) -> None:
     if isinstance(value, np.ndarray) and type(value) is not np.ndarray and hasattr(value, "mask"):
         raise TypeError(f"{reader} was given a masked array, whose mask would be lost; wanted a "
                         "plain one, such as its filled(0)")
+
+
+@cache
+def new_array() -> Callable[[tuple[int, ...], np.dtype], CudaArray]:
+    """What makes an uninitialized array of CuPy's on the current device.
+
+    `new_array()(shape, dtype)` is `cupy.ndarray(shape, dtype)`, whose constructor takes any
+    arguments, which costs as much again as the array.
+    """
+    array_type = cupy().ndarray
+    make = array_type.__base__.__new__
+
+    def made(shape: tuple[int, ...], dtype: np.dtype) -> CudaArray:
+        array = make(array_type)
+        array._init(shape, dtype)
+        return array
+
+    return made

@@ -10,6 +10,7 @@ import numpy as np
 
 from gtensor.backend.devices import Device, get_device, makers
 from gtensor.backend.elements import NUMBERS, element_type
+from gtensor.backend.layouts import check_out, product_shape, rows_in_step
 from gtensor.backend.streams import HostStream
 from gtensor.settings import settings
 from gtensor.system.bus import bus, tell_allocated
@@ -52,6 +53,26 @@ class HostDevice(Device):
     def from_numpy(self, array: np.ndarray) -> np.ndarray:
         return array
 
+    def matmul(
+        self, a: np.ndarray, b: np.ndarray, out: np.ndarray | None = None, beta: complex = 0.0,
+        alpha: complex = 1.0, label: str = "matmul",
+    ) -> np.ndarray:
+        shape = product_shape(a, b)
+        if out is None:
+            out, beta = self.empty(shape, a.dtype, label), 0.0
+        else:
+            check_out(a, b, out, shape)
+        if alpha != 1 or beta or not (_read_by_numpy(a, b) and out.flags.c_contiguous):
+            from gtensor.backend.blas import product_into  # here: few programs need it
+
+            return product_into(self, a, b, out, alpha, beta)
+        if b.ndim == 2 < a.ndim and rows_in_step(a):  # one product is quicker than many
+            rows = prod(shape[:-1])
+            np.matmul(a.reshape(rows, a.shape[-1]), b, out.reshape(rows, shape[-1]))
+        else:
+            np.matmul(a, b, out)
+        return out
+
     def current_stream(self) -> HostStream:
         return _STREAM
 
@@ -68,3 +89,8 @@ def host() -> HostDevice:
     device = get_device("cpu")
     assert isinstance(device, HostDevice)
     return device
+
+
+def _read_by_numpy(*operands: np.ndarray) -> bool:
+    """Whether `numpy.matmul` multiplies them where they lie; it copies others, or is slow."""
+    return all([x.itemsize > 2 and x.itemsize in x.strides[-2:] for x in operands])

@@ -352,8 +352,9 @@ class Launcher:
         Args:
             grid: blocks along x, y, z.
             block: threads of a block along x, y, z.
-            args: contiguous CuPy arrays, `NULL`, Python ints (`long long`), floats (`double`). No
-                bools and no NumPy scalars: CuPy passes them in their own size, unchecked.
+            args: CuPy arrays (their addresses), `NULL`, Python ints (`long long`), floats
+                (`double`), and structures as `numpy.void`. No bools and no other NumPy scalars:
+                CuPy passes them in their own size, unchecked.
             shared_mem: bytes of dynamic shared memory, at most `shared_bytes()`.
         """
         if shared_mem > SHARED_BYTES:  # beyond the default the driver requires an opt-in

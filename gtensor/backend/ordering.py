@@ -37,8 +37,10 @@ class Block(Protocol):
 
     `owner` is its resource, whose `record_use` is called for each further stream. `readers` and
     `written` are unset until a second stream touches it, `stamp` until a captured op writes it.
+    `only` is the id of the stream while no other one has touched it, then None.
     """
 
+    only: int | None
     stream: int
     serial: int
     owner: Any
@@ -57,6 +59,11 @@ class Replays:
     def __init__(self, empty: Callable[..., Any]) -> None:
         self.functions: dict[Any, Callable[[], object]] = {}
         self.empty = empty
+
+
+# The attributes of a block beside its address and size.
+BLOCK_FIELDS = ("__del__", "__weakref__", "label", "nbytes", "node", "only", "owner", "readers",
+                "serial", "stamp", "stream", "written")
 
 
 class Touched:
@@ -180,6 +187,7 @@ class Ordering:
             with self._lock:  # two threads must not both make a set
                 readers = getattr(block, "readers", None)
                 if readers is None:
+                    block.only = None
                     readers = block.readers = set()
         if stream not in readers:
             readers.add(stream)
@@ -196,4 +204,5 @@ def _is_done(event: Event) -> bool:
 def _written_by(stream: Stream, blocks: Collection[Block]) -> None:
     for block in blocks:
         block.written = stream.id, 0
+        block.only = None
         block.readers = set()

@@ -22,10 +22,10 @@ from gtensor.system.bus import here as scope
 from gtensor.system.fork_safety import free_at_forks
 
 if TYPE_CHECKING:
-    from gtensor.backend.typing import Array
     from gtensor.engine.levels import Level
-    from gtensor.engine.typing import Backward, Step
 
+_retained = attrgetter("retain")
+_by_age = attrgetter("seq")
 _claims = RLock()
 _commits = RLock()
 free_at_forks(_claims, _commits)
@@ -39,7 +39,7 @@ def backward(
     node = root_node(root, "backward()")
     seed = _seed(root, node, grad, batched)
     records, leaves = _reached([node])
-    kept = [*leaves, *[r for r in records if r.retain]]
+    kept = [*leaves, *filter(_retained, records)]
     if batched:
         _check_batched(kept, seed.shape[0], create_graph)
     step = _step(node, None, create_graph, batched)
@@ -111,7 +111,6 @@ def _walk(
     wanted: set[Node] | None = step.wanted
     take = step.slots.pop
     held: dict[Node, Any] = {}
-    holding = Record in map(type, keepers)
     mode = grad_enabled() if level is None else level.grad_enabled
     told: set[Node] | None = set() if bus.leaves and wanted is None else None
     _claim(records)
@@ -126,7 +125,7 @@ def _walk(
                 continue  # no gradient arrived
             if record.hooks:
                 slot = step.hooked(record, slot)
-            if holding and record in keepers:
+            if record in keepers:
                 held[record] = slot = step.share(slot)
             if wanted is not None and wanted.isdisjoint(record.parents):
                 continue  # the walk ends here: no target is behind it
@@ -138,14 +137,16 @@ def _walk(
                 scope.module, scope.instruction = record.module, (record.code, record.lasti)
             rule: Any = record.op.backward  # not None, which `_claim` refuses
             if not step.direct:
-                _call_rule(rule, record, step, g)
-            elif bus.ops:
-                heard(record.op, "backward", rule, (step.ns, step, g))
+                rule = record.device.rule  # which calls the op's
+            if bus.ops:
+                with nullcontext() if step.direct else record.device.running(record.stream):
+                    heard(record.op, "backward", rule, (step.ns, step, g))
             else:
                 rule(step.ns, step, g)
         step.leave()
-        ends = {n: step.result(n, held[n] if n in held else step.slots.pop(n, None))
-                for n in keepers}
+        ends = {}
+        for node in keepers:
+            ends[node] = step.result(node, held[node] if node in held else take(node, None))
     except BaseException:
         step.leave()
         step.slots.clear()  # a kept traceback would keep them alive
@@ -168,7 +169,7 @@ def _walk(
         from gtensor.engine.complete import tell_rest
 
         tell_rest(ends, told)
-    return [ends[node] for node in kept]
+    return list(map(ends.get, kept))
 
 
 def _completing(records: list[Record], step: Any, told: set[Node]) -> Iterator[Record]:
@@ -192,18 +193,6 @@ def depends_on_others(output: Node, own: Sequence[Node]) -> bool:
     return not set(own).issuperset(leaves)
 
 
-def _call_rule(rule: Backward, record: Record, step: Step, g: Array) -> None:
-    """Call a rule with its device current, on the stream of its forward."""
-    device = record.device
-    rule = device.path(record.op.name, rule)
-    with device.running(record.stream):
-        device.order(step.saved)
-        if bus.ops:
-            heard(record.op, "backward", rule, (step.ns, step, g))
-        else:
-            rule(step.ns, step, g)
-
-
 def _reached(roots: Iterable[Node]) -> tuple[list[Record], list[Node]]:
     """Every record that the roots reach, newest first, and every leaf."""
     found = set(roots)
@@ -219,7 +208,8 @@ def _reached(roots: Iterable[Node]) -> tuple[list[Record], list[Node]]:
             if parent is not None and parent not in found:
                 found.add(parent)
                 reached.append(parent)
-    records.sort(key=attrgetter("seq"), reverse=True)
+    if len(records) > 1:
+        records.sort(key=_by_age, reverse=True)
     return records, leaves
 
 
@@ -299,7 +289,10 @@ def _seed(root: Tensor, node: Node, grad: Tensor | None, batched: bool) -> Tenso
         return wrap(one, root._device)
     if not isinstance(grad, Tensor):
         raise TypeError(f"the gradient given is {type(grad).__name__}; wanted a Tensor")
-    check_like("a gradient", grad, node)
+    array = grad._array
+    if (grad._device is not node.device or array.dtype is not node.dtype
+            or array.shape != node.shape):
+        check_like("a gradient", grad, node)
     return grad
 
 
@@ -343,7 +336,8 @@ def _commit(kept: Sequence[Node], grads: Sequence[Tensor | None], create_graph: 
                                 "thread; wanted no backward() there")
         try:
             _committing = True
-            record_ops(mode and recorded_walk or create_graph)
+            if recorded_walk:
+                record_ops(mode or create_graph)
             nodes, totals = [], []
             for node, grad in zip(kept, grads, strict=True):
                 if grad is None:
@@ -359,7 +353,8 @@ def _commit(kept: Sequence[Node], grads: Sequence[Tensor | None], create_graph: 
             deque(map(setattr, nodes, repeat("grad"), totals), 0)
         finally:
             _committing = False
-            record_ops(mode)
+            if recorded_walk:
+                record_ops(mode)
 
 
 def _added(fresh: Tensor, present: Tensor) -> Tensor:

@@ -37,7 +37,7 @@ Store: TypeAlias = "Callable[..., Tensor]"
 NO_PARAMS: Params = {}  # shared by all records of ops without parameters; never written
 HOST = get_device("cpu")
 _SCALARS = (bool, int, float, complex)
-_USER_DTYPE = 256  # dtype numbers from here on are user-defined (ml_dtypes)
+USER_DTYPE = 256  # dtype numbers from here on are user-defined (ml_dtypes)
 FLOAT32 = np.dtype("float32")
 _DEFAULTS = {  # NumPy's default dtypes for Python numbers -> gtensor's
     np.dtype("float64"): FLOAT32, np.dtype("complex128"): np.dtype("complex64")}
@@ -70,7 +70,7 @@ _CONSTANTS = {c.dtype: c for c in (FLOAT32_CONSTANTS, _Constants("float64"))}
 def constant(value: float, dtype: np.dtype) -> np.ndarray | float | None:
     """A number beside an array of that dtype; None if it takes more (see `adopt_constants`)."""
     known = _CONSTANTS.get(dtype)
-    return known[value] if known is not None else value if dtype.num < _USER_DTYPE else None
+    return known[value] if known is not None else value if dtype.num < USER_DTYPE else None
 
 
 class Target:
@@ -125,7 +125,7 @@ def bind(
             arrays.append(value)
             parents.append(None)
         bit <<= 1
-    if others or tensor is None or (numbers and tensor._array.dtype.num >= _USER_DTYPE):
+    if others or tensor is None or (numbers and tensor._array.dtype.num >= USER_DTYPE):
         device = adopt_constants(op, arrays, device)
     assert device is not None
     if op.floating:

@@ -1,8 +1,9 @@
 """Call paths as text: an op's first call writes the function that its later calls run.
 
 With small arrays Python's time per op dominates. The written function is `bind` for the usual case:
-tensors on the CPU, whose memory no other handle has written since, and a number beside one. It
-hands every other case to `bind`, which defines the semantics; a test compares the two.
+tensors on the CPU, whose memory no other handle has written since, and a number beside one. If the
+first tensor is on another device, it calls the function that the same text makes for that device.
+It hands every other case to `bind`, which defines the semantics; a test compares the two.
 """
 
 from __future__ import annotations
@@ -14,9 +15,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from gtensor.engine import bind as general
+from gtensor.engine.bind import USER_DTYPE
 from gtensor.engine.context import grad_enabled
 from gtensor.engine.levels import TRACED, on_level
-from gtensor.engine.storage import FRESH, Storage
+from gtensor.engine.storage import FRESH, FRESH_ELSEWHERE, Storage
 from gtensor.engine.tape import FREE, Record, next_seq
 from gtensor.engine.tensor import Tensor, wrap
 from gtensor.settings import settings
@@ -25,10 +27,11 @@ from gtensor.system.source_line import last, user_frame
 from gtensor.system.written_code import written
 
 if TYPE_CHECKING:
+    from gtensor.backend import Device
     from gtensor.engine.op import Op
 
 SCOPE: dict[str, Any] = {  # what the texts name
-    "FLOAT32": np.dtype(np.float32), "FREE": FREE, "FRESH": FRESH, "HOST": general.HOST,
+    "FLOAT32": np.dtype(np.float32), "FREE": FREE, "FRESH": FRESH, "HERE": general.HOST,
     "NO_PARAMS": general.NO_PARAMS, "Record": Record, "Storage": Storage, "Tensor": Tensor,
     "asarray": np.asarray,
     "bind": general.bind, "bus": bus, "carries_gradient": general.carries_gradient,
@@ -52,7 +55,7 @@ _NUMBER = """\
     if kind is float or kind is int:
 """
 _CONSTANT = """\
-    a2 = float32[x2] if a1.dtype is FLOAT32 else constant(x2, a1.dtype)
+    a2 = {number}
     if a2 is None:
         return bind(op, ({inputs}), {params})
 """
@@ -66,8 +69,12 @@ _TENSOR = """\
         a{i}, n{i}, storage = x{i}._array, x{i}._node, x{i}._storage
     except AttributeError:  # not a Tensor; `try` costs less than a check
         return bind(op, ({inputs}), {params})
-    if storage is not FRESH and (x{i}._device is not HOST or x{i}._version != storage.version):
-        return (on_level if storage is TRACED else bind)(op, ({inputs}), {params})
+    if storage is not FRESH and (x{i}._device is not HERE or x{i}._version != storage.version):
+{elsewhere}        return (on_level if storage is TRACED else bind)(op, ({inputs}), {params})
+"""
+_ELSEWHERE = """\
+        if x1._device is not HERE and storage is not TRACED:
+            return op.elsewhere[x1._device]({inputs}{more})
 """
 _FLOATING = """\
     if a{i}.dtype is not FLOAT32 and a{i}.dtype.kind in 'biu':
@@ -79,7 +86,7 @@ _COMPOSED = """\
 """
 _RUN = """\
     if bus.ops:
-        out = heard(op, "forward", op.cpu, ({arrays}), {params})
+        out = heard(op, "forward", {path}, ({arrays}), {params})
 """
 _UFUNC = """\
     elif 16 * {size} < settings.arena_min_bytes:  # bounds of the largest element and the count
@@ -87,7 +94,7 @@ _UFUNC = """\
 """
 _PATH = """\
     else:
-        out = op.cpu({arrays}{more})
+        out = {path}({arrays}{more})
 """
 _EXTRAS = """\
     out, *extras = out
@@ -97,12 +104,12 @@ _SETTLE = """\
         out = asarray(out)
 """
 _VIEW = """\
-    result = wrap(out, HOST, storage_of(out, ({inputs})))
+    result = wrap(out, HERE, storage_of(out, ({inputs})))
 """
 _NEW = """\
     result = new(Tensor)
     result._array = out
-    result._device = HOST
+    result._device = HERE
     result._storage = STORAGE
     result._version = 0
     result._node = None
@@ -148,7 +155,7 @@ _RECORD = """\
     result._node = node = Record()
     node.shape = {shape}
     node.dtype = dtype
-    node.device = HOST
+    node.device = HERE
     node.seq = next_seq()
     node.op = op
     node.parents = ({nodes})
@@ -159,7 +166,8 @@ _RECORD = """\
     node.state = FREE
     node.hooks = None
     node.retain = False
-    frame = frame_at(1)
+    node.stream = {stream}
+    frame = frame_at({depth})
     node.code = code = frame.f_code
     if code is not last.code:
         frame = user_frame(frame)
@@ -169,6 +177,12 @@ _RECORD = """\
         node.module = here.module
     return result
 """
+_ON_HOST = {  # what the text is where the device decides it
+    "path": "op.cpu", "depth": "1", "stream": "None",
+    "number": "float32[x2] if a1.dtype is FLOAT32 else constant(x2, a1.dtype)"}
+_ELSEWHERE_IS = {
+    "path": "PATH", "depth": "2", "stream": "current_stream()",
+    "number": "x2 if a1.dtype.num < USER_DTYPE else None"}
 _MASKS = {  # the text of the mask, by the number of inputs
     1: "1", 2: "1 if n2 is None else 2 if n1 is None else 3"}
 _GENERAL = """\
@@ -181,7 +195,30 @@ def written_call(op: Op) -> Callable[..., Tensor]:
     """The function that applies `op`: inputs by position, parameters by keyword."""
     ufunc = _ufunc(op)
     scope = {**SCOPE, "op": op, "STORAGE": op.storage, "UFUNC": ufunc}
-    return written("".join(_text(op, ufunc is not None)), scope, "call", op.name)
+    return written("".join(_text(op, ufunc is not None, _ON_HOST)), scope, "call", op.name)
+
+
+class CallsElsewhere(dict["Device", "Callable[..., Tensor]"]):
+    """The functions that apply an op whose first input is on another device than the CPU."""
+
+    def __init__(self, op: Op) -> None:
+        self._op = op
+
+    def __missing__(self, device: Device) -> Callable[..., Tensor]:
+        op = self._op
+        if op.gpu is None:
+            text: str = _GENERAL.format(check="")
+            scope = {**SCOPE, "op": op}
+        else:
+            text = "".join(_text(op, False, _ELSEWHERE_IS))
+            scope = {**SCOPE, "op": op, "HERE": device, "USER_DTYPE": USER_DTYPE,
+                     "FRESH": None,  # no storage tells which of these devices it is
+                     "PATH": device.path(op.name, op.gpu, len(op.input_names)),
+                     "STORAGE": FRESH_ELSEWHERE if op.owns else op.storage,
+                     "asarray": device.xp.asarray, "current_stream": device.current_stream,
+                     "ndarray": device.array_type}
+        self[device] = call = written(text, scope, "call", op.name)
+        return call
 
 
 def _ufunc(op: Op) -> np.ufunc | None:
@@ -190,15 +227,15 @@ def _ufunc(op: Op) -> np.ufunc | None:
     return plain if isinstance(plain, np.ufunc) else None
 
 
-def _text(op: Op, is_ufunc: bool) -> Iterator[str]:
-    """The parts of the text for an op's facts."""
+def _text(op: Op, is_ufunc: bool, place: dict[str, str]) -> Iterator[str]:
+    """The parts of the text for an op's facts and a place."""
     check = _CHECK * (op.checked and op.has_params)
     if op.variadic or op.moves or op.optional_inputs:
         yield _GENERAL.format(check=check)
         return
     numbers = range(1, len(op.input_names) + 1)
     pair = len(numbers) == 2 and not op.has_params
-    facts = {
+    facts = place | {
         **{plural: "".join(f"{letter}{i}, " for i in numbers)
            for plural, letter in (("inputs", "x"), ("arrays", "a"), ("nodes", "n"))},
         "names": ", ".join(f"x{i}" for i in numbers),
@@ -217,7 +254,8 @@ def _text(op: Op, is_ufunc: bool) -> Iterator[str]:
         if i > 1:
             yield _NONE.format(i=i) if not pair else _NUMBER + _indented(
                 "".join(_with_number(op, is_ufunc, facts)))
-        tensor = (_TENSOR + _FLOATING * op.floating).format(i=i, **facts)
+        there = _ELSEWHERE.format(**facts) if i == 1 and place is _ON_HOST else ""
+        tensor = (_TENSOR + _FLOATING * op.floating).format(i=i, elsewhere=there, **facts)
         yield _indented(tensor) if i > 1 and not pair else tensor
     yield from _body(op, is_ufunc, facts, "".join(_saved(op, pair, facts)))
 
@@ -256,6 +294,8 @@ def _saved_by(op: Op, mask: int, facts: dict[str, str]) -> Iterator[str]:
         else:
             values += f"extras[{i - len(op.input_names) - 2}], "
     yield _SAVED_GUARDED.format(values=values, guards=guards) if values else _NOTHING_SAVED
+    if guards and facts["path"] == "PATH":
+        recipes.append("HERE.graphs")  # their replays write arrays, too
     if recipes:
         yield _SAVED_RECIPE.format(**facts | {"recipe": " or ".join(recipes), "mask": mask})
 

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from gtensor.backend.layouts import overlap
 from gtensor.engine.arrays import broadcast_view, layout
 from gtensor.engine.bind import bind, saves
 from gtensor.engine.context import execute, grad_enabled
@@ -236,7 +237,8 @@ def _write_over(op: Op, device: Device, arrays: list[Any], params: Params) -> No
 
 
 def _overlap(device: Device, a: Array, b: Array) -> bool:
-    return isinstance(b, device.array_type) and bool(device.xp.may_share_memory(a, b))
+    return (isinstance(b, device.array_type) and bool(device.xp.may_share_memory(a, b))
+            and overlap(a, b))
 
 
 def _same_layout(a: Array, b: Array) -> bool:

@@ -18,6 +18,7 @@ from gtensor.engine.storage import FRESH, GIVEN
 
 if TYPE_CHECKING:
     from gtensor.backend.typing import Path
+    from gtensor.engine.call_text import CallsElsewhere
     from gtensor.engine.samples import Sample
     from gtensor.engine.tape import Guards
     from gtensor.engine.tensor import Tensor
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
 
 Samples: TypeAlias = "Callable[..., Iterable[Sample]] | Sequence[Sample]"
 
-_IN_TEXT = ("cpu", "composed", "complex", "view")  # facts on which the text of a call depends
+_IN_TEXT = ("cpu", "gpu", "composed", "complex", "view")  # facts on which a call's text depends
 REQUIRED: Any = object()  # a rule must be given, or be None on purpose
 
 registry: dict[str, Op] = {}
@@ -143,10 +144,18 @@ class Op:
             setattr(holder, name, call)
         return call
 
+    @cached_property
+    def elsewhere(self) -> CallsElsewhere:
+        """The functions that run the op on other devices than the CPU."""
+        from gtensor.engine.call_text import CallsElsewhere
+
+        return CallsElsewhere(self)
+
     def __setattr__(self, name: str, value: object) -> None:
         object.__setattr__(self, name, value)
         if name in _IN_TEXT and "call" in vars(self):
             del self.call
+            vars(self).pop("elsewhere", None)
             _ = self.call
 
     def serve(self, holder: object, name: str) -> None:

@@ -145,7 +145,10 @@ class RawStep(Step["Array"]):
     def seed(self, node: Node, grad: Tensor) -> None:
         """Put the caller's gradient into a root's slot; it is never written."""
         self.direct = node.device.type == "cpu"
-        self._put(node, grad._array, BORROWED)
+        if node in self.slots or self.told:
+            self._put(node, grad._array, BORROWED)
+        else:
+            self.slots[node] = grad._array, BORROWED
 
     def share(self, slot: Slot) -> Slot:
         """The slot with one more hold on it."""
@@ -192,7 +195,8 @@ class RawStep(Step["Array"]):
         """A slot's content as a tensor that owns its memory."""
         if slot is None:
             return None
-        return wrap(self._own(node.device, slot), node.device)
+        device = node.device
+        return wrap(self._own(device, slot), device)
 
     def rebuilt(self, i: int, a: Array) -> Array:
         """`a`, recomputed from saved values, in place of input i."""
@@ -234,15 +238,22 @@ class RawStep(Step["Array"]):
         if node is None:
             self._refuse_unneeded(i)
         fitted = a
-        if a.shape != node.shape or a.dtype != node.dtype:
+        if a.shape != node.shape or a.dtype is not node.dtype and a.dtype != node.dtype:
             fitted = self._fit(node, a)
             if not node.shape:
                 fitted = node.device.xp.asarray(fitted)  # NumPy returns scalars for 0-d
-        if self._mine(fitted):
+        hold: Storage | None
+        if fitted is self.g:
+            hold = self._hold_more()  # a hold on a broadcast view is never released
+        elif self._mine(fitted):
             hold = self._hold_more()
-            self._put(node, fitted, BORROWED if broadcast_view(fitted) else hold)
+            hold = BORROWED if broadcast_view(fitted) else hold
         else:
-            self._put(node, fitted, BORROWED if fitted is a else None)
+            hold = BORROWED if fitted is a else None
+        if node in self.slots or self.told:
+            self._put(node, fitted, hold)
+        else:
+            self.slots[node] = fitted, hold
 
     def into(self, i: int) -> tuple[Array | None, float]:
         """(buffer, 1.0) to accumulate into, or (None, 0.0) when input i has no gradient yet."""
@@ -294,10 +305,12 @@ class RawStep(Step["Array"]):
     def _own(self, device: Device, slot: Slot) -> Array:
         """The slot's content in a contiguous buffer without another holder or unused bytes."""
         array, hold = slot
-        if _sole(hold) and array.flags.c_contiguous and array.nbytes == owner(array).nbytes:
+        if ((hold is None or hold.holds == 1) and array.flags.c_contiguous
+                and array.nbytes == owner(array).nbytes):
             return array
         copy = device.copy(array, label="gradient")
-        _release(hold)
+        if hold is not None:
+            hold.holds -= 1
         return copy
 
     def _put(self, node: Node, a: Array, hold: Storage | None) -> None:

@@ -103,7 +103,7 @@ class Record(Node):
     """One application of an op: its parents, and what its backward rule needs."""
 
     __slots__ = ("code", "guards", "hooks", "lasti", "mask", "op", "params", "parents", "retain",
-                 "saved", "state")
+                 "saved", "state", "stream")
 
     op: Op
     parents: tuple[Node | None, ...]  # per input: its node, None if it needs no gradient
@@ -139,8 +139,7 @@ def new_record(
     record.state = FREE
     record.hooks = None
     record.retain = False
-    if device.type != "cpu":
-        record.stream = device.current_stream()
+    record.stream = None if device.type == "cpu" else device.current_stream()
     frame = user_frame(_frame_at(1))
     record.code = frame.f_code
     record.lasti = frame.f_lasti

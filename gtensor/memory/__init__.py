@@ -43,7 +43,6 @@ from gtensor.memory.sources import (
     VirtualSegments,
 )
 from gtensor.memory.trace.owners import standing
-from gtensor.memory.workspace import Workspace
 from gtensor.system.late_imports import late
 
 if TYPE_CHECKING:
@@ -51,8 +50,10 @@ if TYPE_CHECKING:
     from gtensor.memory.plan.recording import Recording, record
     from gtensor.memory.trace.lifetimes import History
     from gtensor.memory.trace.timelines import Event, Timeline
+    from gtensor.memory.workspace import Workspace
 else:
     __getattr__, __dir__ = late(__name__, {
+        "Workspace": "gtensor.memory.workspace",
         "History": "gtensor.memory.trace.lifetimes", "Plan": "gtensor.memory.plan.plan",
         "Recording": "gtensor.memory.plan.recording", "record": "gtensor.memory.plan.recording",
         "Event": "gtensor.memory.trace.timelines", "Timeline": "gtensor.memory.trace.timelines"})

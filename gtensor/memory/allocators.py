@@ -8,7 +8,13 @@ from typing import Any
 
 from gtensor.backend import Device, cuda_device_count, get_device, on_new_device
 from gtensor.backend.cuda import CudaDevice
-from gtensor.backend.cuda_memory import LIBRARIES, KeepingPool, pinned_free, pinned_malloc
+from gtensor.backend.cuda_memory import (
+    LIBRARIES,
+    KeepingPool,
+    block_type,
+    pinned_free,
+    pinned_malloc,
+)
 from gtensor.memory.arena.arena import Arena
 from gtensor.memory.contract.adaptors import Captured, chain_of, replace_resource
 from gtensor.memory.sources import CudaSegments, HostSegments, SegmentSource, VirtualSegments
@@ -202,7 +208,8 @@ def _new_arena(device: Device, source: str) -> Arena:
     if not isinstance(device, CudaDevice):
         return Arena(_HOST[source](), str(device), steps=settings.arena_steps)
     arena = Arena(_CUDA[source](device), str(device), stream_of=device.streams.get,
-                  small=settings.arena_small_bytes, steps=settings.arena_steps)
+                  small=settings.arena_small_bytes, steps=settings.arena_steps,
+                  block_type=block_type())
     device.on_stream_end.append(arena.forget_stream)
     return arena
 

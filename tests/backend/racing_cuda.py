@@ -14,6 +14,7 @@ import numpy as np
 from simulated import SimulatedSegments
 
 from gtensor.backend.cuda import CudaDevice
+from gtensor.backend.cuda_guards import guarded_rule
 from gtensor.backend.devices import Device
 from gtensor.backend.ordering import Ordering
 from gtensor.engine import namespaces
@@ -54,9 +55,12 @@ class RacingCuda(CudaDevice):
 
     def __init__(self) -> None:
         Device.__init__(self, 0)
-        self._cupy_device = nullcontext()
+        self.cupy_device = nullcontext()
+        self.current_index = lambda: 0
+        self.stream_on = lambda index: SimpleNamespace(_gtensor=[self.current_stream()])
         self.array_type = np.ndarray
         self._paths = {}
+        self.rule = guarded_rule(self)
         self._by_id = {}
         self._ordering = Ordering(self._by_id.get)
         self._arena = Arena(SimulatedSegments(1 << 40), "racing", stream_of=self._by_id.get)
@@ -115,13 +119,11 @@ class RacingCuda(CudaDevice):
         self.order((array,))
         return self.logged("to_numpy", np.array)(array)
 
-    def path(self, name, path):
+    def path(self, name, path, inputs=None):
         op = registry.get(name) or _UPDATES.get(name)
         if op is not None and path is op.gpu:
             path = op.cpu
-        elif op is not None and path is op.backward:
-            return super().path(name, path)  # the calls within it are logged
-        return super().path(name, self.logged(name, path))
+        return super().path(name, self.logged(name, path), inputs)
 
     def tensor(self, values):
         array = np.array(values, np.float32)

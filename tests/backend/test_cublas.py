@@ -13,7 +13,7 @@ import pytest
 
 import gtensor as gt
 from gtensor import hostcuda
-from gtensor.backend import cublas, get_device
+from gtensor.backend import cublas, get_device, layouts
 from gtensor.testing.compare import close
 
 pytestmark = pytest.mark.gpu
@@ -26,7 +26,7 @@ TOLERANCE = {"float16": 4e-3, "bfloat16": 3e-2, "float32": 1e-4, "complex64": 1e
 SHAPES = [
     ((3, 4), (4, 5), 1), ((1, 4), (4, 1), 1), ((4, 1), (1, 6), 1), ((3, 2, 4), (3, 4, 2), 1),
     ((2, 3, 1, 4), (2, 3, 4, 2), 1), ((5, 2, 3), (3, 4), 1), ((2, 3), (5, 3, 4), 1),
-    ((2, 1, 3, 2), (4, 2, 3), 2), ((0, 3), (3, 2), 0), ((2, 0), (0, 3), 0),
+    ((2, 1, 3, 2), (4, 2, 3), 1), ((0, 3), (3, 2), 0), ((2, 0), (0, 3), 0),
     ((2, 3, 0), (2, 0, 4), 0), ((0, 2, 3), (0, 3, 2), 0),
 ]
 
@@ -125,9 +125,9 @@ def test_what_is_refused_is_named_before_anything_is_changed():
 def test_a_product_is_one_call_and_nothing_beside_it():
     device = get_device("cuda")
     for left, right, calls in SHAPES:
-        for layouts in (("rows", "rows"), ("columns", "columns"), ("apart", "columns")):
+        for chosen in (("rows", "rows"), ("columns", "columns"), ("apart", "columns")):
             a, b = (placed(numbers(shape, np.dtype("f4"), 1), layout)
-                    for shape, layout in zip((left, right), layouts, strict=True))
+                    for shape, layout in zip((left, right), chosen, strict=True))
             out = device.matmul(a, b)
             if not calls:
                 continue
@@ -155,6 +155,81 @@ def test_a_walk_transposes_and_accumulates_without_copies(dtype):
         found = hostcuda.counters()
         assert sum(found.library.values()) == 4
         assert found.kernels == found.copies == found.memsets == {}
+
+
+@on_host
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+def test_a_bias_and_its_gradient_are_part_of_a_product(dtype):
+    """One call where cublasLt has the epilogue; complex numbers and columns are composed."""
+    device = get_device("cuda")
+    wide = np.complex128 if dtype.kind == "c" else np.float64
+    tolerance = (TOLERANCE.get(dtype.name, 1e-10),) * 2
+    for rows, inner, columns in ((5, 3, 7), (1, 4, 1), (16, 8, 24)):
+        a, b = numbers((rows, inner), dtype, 1), numbers((inner, columns), dtype, 2)
+        bias, c = numbers((columns,), dtype, 3), numbers((rows, columns), dtype, 4)
+        product = a.astype(wide) @ b.astype(wide)
+        for layout in ("rows", "columns", "apart"):
+            out, at_a, at_b = placed(c, layout), placed(a, layout), placed(b, "rows")
+            given, sums = device.from_numpy(bias), device.xp.full(rows, np.nan, dtype)
+            hostcuda.reset_counters()
+            device.matmul(at_a, at_b, out, 0.0, bias=given)
+            device.matmul(at_a, at_b, out, 1.0, 0.5, sums=sums)
+            found = hostcuda.counters()
+            close("the product", out, 1.5 * product + bias, tolerance)
+            close("the sums", sums, a.astype(wide).sum(-1), tolerance)
+            fused = {"cublasLtMatmul": 2}
+            if dtype.kind != "c" and layout != "columns":
+                assert (found.library, found.kernels, found.copies) == (fused, {}, {})
+            else:
+                assert found.launches > 2 or min(rows, columns) == 1
+
+
+@on_host
+def test_a_failure_names_the_op_its_operands_and_the_status(monkeypatch):
+    a, b = gt.ones((2, 3), device="cuda"), gt.ones((3, 4), device="cuda")
+    a @ b
+    monkeypatch.setattr(cublas, "_KINDS", {
+        pair: kind._replace(compute=64) for pair, kind in cublas._KINDS.items()})
+    with pytest.raises(RuntimeError, match=(
+            r"cublasGemmEx_64 answered status \d+ \([a-z ]+\) in matmul of float32 \(2, 3\) and "
+            r"\(3, 4\) into float32 \(2, 4\)")) as caught:
+        a @ b
+    assert not isinstance(caught.value, MemoryError)
+
+
+@on_host
+def test_products_use_tf32_only_if_it_is_switched_on(monkeypatch):
+    seen = []
+    real = cublas.call
+    monkeypatch.setattr(cublas, "call", lambda name, *given: (seen.append((name, given)),
+                                                             real(name, *given))[1])
+    for dtype, wanted in ((np.float32, 77), (np.complex64, 77), (np.float16, 68), (np.float64, 70)):
+        a = gt.ones((2, 2), dtype=dtype, device="cuda")
+        for switched in (0, 1):
+            seen.clear()
+            with gt.settings.override(tf32=switched):
+                a @ a
+            codes = [given[-2] for name, given in seen if name == "cublasGemmEx_64"]
+            assert codes == [wanted if switched or wanted != 77 else 68]
+
+
+@on_host
+def test_a_table_of_addresses_is_made_once_for_the_same_memory():
+    device = get_device("cuda")
+    a = device.xp.asarray(numbers((2, 3, 4, 5), np.dtype("f4"), 1)).swapaxes(1, 2)
+    b = device.xp.asarray(numbers((2, 4, 5, 6), np.dtype("f4"), 2))
+    out = device.matmul(a, b)
+    hostcuda.reset_counters()
+    device.matmul(a, b, out)
+    found = hostcuda.counters()
+    assert (found.library, found.kernels) == ({"cublasGemmBatchedEx": 1}, {})
+    graph = gt.Graph("cuda")
+    with graph.capture():
+        captured = device.matmul(a, b)
+    device._products._tables.clear()
+    hostcuda.reset_counters()
+    graph.replay()
+    assert np.array_equal(device.to_numpy(captured), device.to_numpy(out))
 
 
 @on_host
@@ -286,12 +361,17 @@ def test_a_captured_training_step_equals_the_eager_one_bit_for_bit():
 
 
 def _never_set(handle: Any, stream: Any, workspace: Any) -> None:
-    cublas._call("cublasSetStream_v2", handle.pointer, stream.stream.ptr)
+    cublas.call("cublasSetStream_v2", handle.pointer, stream.stream.ptr)
     handle.stream = stream.id
 
 
 def _once_for_all(products: Any, stream: int) -> Any:
     return products._workspaces.setdefault(stream, next(iter(products._workspaces.values())))
+
+
+def _never_transposed(laid: Any) -> tuple[int, int]:
+    (rows, columns), (down, across) = laid.shape[-2:], laid.steps[-2:]
+    return layouts.AS_IT_LIES, layouts._leading(rows, columns, down, across)
 
 
 def _always_joined(lead: tuple[int, ...], *arrays: Any) -> list[Any]:
@@ -307,22 +387,22 @@ FAULTS = {
         cublas.Products, "_workspace", _once_for_all,
         test_a_stream_has_a_workspace_of_its_own_that_goes_with_it, ()),
     "transposed operands are copied": (
-        cublas._Laid, "readable", lambda laid: laid.read()[0] == cublas._AS_IT_LIES,
+        layouts._Laid, "read", _never_transposed,
         test_a_walk_transposes_and_accumulates_without_copies, (np.dtype(np.float32),)),
     "a sum of no products leaves the buffer as it was": (
-        cublas, "_scaled", lambda out, beta: out,
+        cublas, "matmul_into", lambda *given, **options: None,
         test_a_product_of_any_layout_is_added_to_what_a_buffer_of_any_layout_holds,
         (np.dtype(np.float32),)),
     "leading axes are joined that do not step evenly": (
-        cublas, "_joined", _always_joined,
+        layouts, "_joined", _always_joined,
         test_a_product_of_any_layout_is_added_to_what_a_buffer_of_any_layout_holds,
         (np.dtype(np.float32),)),
     "rows may lie over each other": (
-        cublas, "_leading", lambda rows, columns, down, across: columns,
+        layouts, "_leading", lambda rows, columns, down, across: columns,
         test_a_product_of_any_layout_is_added_to_what_a_buffer_of_any_layout_holds,
         (np.dtype(np.float32),)),
     "an out may overlap an input": (
-        cublas, "_check_out", lambda *given: None,
+        cublas, "check_out", lambda *given: None,
         test_what_is_refused_is_named_before_anything_is_changed, ()),
 }
 
@@ -332,7 +412,7 @@ FAULTS = {
 def test_a_planted_fault_is_caught(name, monkeypatch):
     where, what, wrong, test, arguments = FAULTS[name]
     monkeypatch.setattr(where, what, wrong)
-    cublas._plan.cache_clear()
+    layouts.plan.cache_clear()
     with pytest.raises((AssertionError, RuntimeError, pytest.fail.Exception)):
         test(*arguments)
-    cublas._plan.cache_clear()
+    layouts.plan.cache_clear()

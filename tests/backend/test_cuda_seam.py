@@ -38,13 +38,14 @@ class _Device:
     def __init__(self, resource):
         self.resource = resource
         self.streams = cuda_streams.StreamBook(0, lambda number, last: None)
+        self.current_stream = self.streams.current
 
 
 @pytest.fixture
 def allocator(monkeypatch):
     """The function that is installed into CuPy, over an arena of simulated segments."""
     installed = []
-    arena = Arena(SimulatedSegments(1 << 30))
+    arena = Arena(SimulatedSegments(1 << 30), block_type=cuda_memory.block_type())
     monkeypatch.setattr(cupy.cuda, "set_allocator", installed.append)
     monkeypatch.setattr(cupy.cuda.memory, "MemoryPool", lambda: None)
     monkeypatch.setattr(cupy.cuda.runtime, "getDevice", lambda: 0)
@@ -52,6 +53,7 @@ def allocator(monkeypatch):
     monkeypatch.setattr(cuda_streams, "driver", _Driver)
     monkeypatch.setattr(cupy.cuda, "Device", Current())
     device = _Device(arena)
+    monkeypatch.setattr(cuda, "cuda_devices", {0: device})
     monkeypatch.setattr(cuda, "cuda_device", lambda index: device)
     cuda._install_allocator.__wrapped__()
     return installed[0], arena
@@ -99,12 +101,12 @@ def test_cupy_memory_comes_from_the_arena_and_goes_back(allocator):
 
 def test_blocks_know_their_stream_and_op(allocator):
     allocate, _ = allocator
-    cuda._label.name = "tanh"
+    cuda.running.name = "tanh"
     try:
         pointer = allocate(10)
     finally:
-        cuda._label.name = ""
-    assert pointer.mem.block.stream == 105 and pointer.mem.block.label == "tanh"
+        cuda.running.name = ""
+    assert pointer.mem.stream == 105 and pointer.mem.label == "tanh"
 
 
 def test_an_allocation_of_no_bytes_has_an_address(allocator):
@@ -237,15 +239,17 @@ class FakeDevice:
     order_transforms = cuda.CudaDevice.order_transforms
     to_numpy = cuda.CudaDevice.to_numpy
     path = cuda.CudaDevice.path
-    _guard = cuda.CudaDevice._guard
     type = "cuda"
+    index = 0
 
     def __init__(self, arena, streams):
         self.current, self.others = streams[0], {s.id: s for s in streams}
         self._ordering = cuda.Ordering(self.others.get)
         self.arena = arena
         self.array_type = type
-        self._cupy_device = contextlib.nullcontext()
+        self.cupy_device = contextlib.nullcontext()
+        self.current_index = lambda: 0
+        self.stream_on = lambda index: SimpleNamespace(_gtensor=[self.current])
         self._paths = {}
 
     def current_stream(self):
@@ -256,8 +260,7 @@ class FakeDevice:
 
     def empty(self):
         block = self.arena.allocate(1000, self.current.id)
-        mem = type("Memory", (), {"block": block})
-        return type("Array", (), {"data": type("Pointer", (), {"mem": mem})})
+        return type("Array", (), {"data": type("Pointer", (), {"mem": block})})
 
 
 def test_an_op_on_another_stream_waits_for_the_producer_and_is_known_to_the_arena():
@@ -297,7 +300,7 @@ def test_transforms_by_one_plan_are_ordered_across_streams(allocator, monkeypatc
     device.order_transforms()
     side.launch()
     assert not side.step()  # the one before has not passed
-    assert area.mem.block.node.uses == {home.id, side.id}  # a plan that is dropped waits for both
+    assert area.mem.node.uses == {home.id, side.id}  # a plan that is dropped waits for both
     device.current = home
     device.order_transforms()
     home.launch()

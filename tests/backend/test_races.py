@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 import gtensor as gt
-from gtensor.backend import cuda
+from gtensor.backend import cuda_guards
 from gtensor.backend.ordering import Ordering, Replays, Touched
 from gtensor.engine.slots import RawStep
 from gtensor.optim import SGD, Adam, Lion
@@ -130,7 +130,7 @@ def test_planted_fault_a_gradient_written_over_without_order_is_caught(monkeypat
 
 
 def test_planted_fault_state_that_counts_as_read_is_caught(monkeypatch):
-    monkeypatch.setattr(cuda, "_WRITTEN", ("out",))
+    monkeypatch.setattr(cuda_guards, "_WRITTEN", ("out",))
     assert any(race.startswith("to_numpy reads") for race in races_of(monkeypatch, 40))
 
 

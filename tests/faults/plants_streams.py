@@ -8,7 +8,7 @@ from types import SimpleNamespace
 from typing import Any
 from unittest.mock import patch
 
-from gtensor.backend import cublas, cuda, cuda_graphs, ordering
+from gtensor.backend import cublas, cuda, cuda_graphs, cuda_guards, layouts, ordering
 from gtensor.backend.cuda import CudaDevice
 from gtensor.backend.cuda_graphs import Capture
 from gtensor.backend.cuda_streams import CudaStream
@@ -144,7 +144,7 @@ def gradient_overwritten_unordered() -> Context:
 
 def written_out_unordered() -> Context:
     """a buffer that an op overwrites is ordered as read"""
-    return patch.object(cuda, "_WRITTEN", ())
+    return patch.object(cuda_guards, "_WRITTEN", ())
 
 
 # -- the arena -------------------------------------------------------------------------------------
@@ -285,12 +285,12 @@ def leading_dimension_of_another_layout() -> Iterator[None]:
     def wrap(right: Any) -> Any:
         return lambda rows, columns, down, across: right(rows, columns, down, across) and max(
             rows, columns)
-    cublas._plan.cache_clear()  # plans made without the fault
+    layouts.plan.cache_clear()  # plans made without the fault
     try:
-        with _wrapped(cublas, "_leading", wrap):
+        with _wrapped(layouts, "_leading", wrap):
             yield
     finally:
-        cublas._plan.cache_clear()
+        layouts.plan.cache_clear()
 
 
 def product_on_another_stream() -> Context:
@@ -298,6 +298,6 @@ def product_on_another_stream() -> Context:
     def wrap(right: Any) -> Any:
         def use(handle: Any, stream: Any, workspace: Any) -> None:
             right(handle, stream, workspace)
-            cublas._call("cublasSetStream_v2", handle.pointer, None)
+            cublas.call("cublasSetStream_v2", handle.pointer, None)
         return use
     return _wrapped(cublas._Handle, "use", wrap)

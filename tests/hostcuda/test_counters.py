@@ -175,4 +175,5 @@ print(sum(weight.nbytes for weight in weights) / 2**30, sum(n for k, n in found.
 def test_a_model_of_60_gib_is_counted_in_less_than_one():
     without = {name: value for name, value in os.environ.items() if name != VARIABLE}
     ran = subprocess.run([sys.executable, "-c", LARGE], env=without, capture_output=True, text=True)
-    assert ran.stdout.split() == ["60.0", "1", "44", "True"], ran.stderr
+    # of 44 products the two of the sum's gradient, which repeats one number, are no library's
+    assert ran.stdout.split() == ["60.0", "1", "42", "True"], ran.stderr

@@ -167,7 +167,7 @@ def _avg_pool(window: Window, include_pad: bool) -> Case:
     return Case(f"avg_pool-{window.name}" + ("-pad" if include_pad else ""), check)
 
 
-_TORCH_ACTIVATIONS: dict[str, tuple[float, Callable[[torch.Tensor], torch.Tensor]]] = {
+TORCH_ACTIVATIONS: dict[str, tuple[float, Callable[[torch.Tensor], torch.Tensor]]] = {
     "identity": (0.0, lambda y: y * 1.0),
     "relu": (0.0, F.relu),
     "leaky_relu": (0.02, lambda y: F.leaky_relu(y, 0.02)),
@@ -185,7 +185,7 @@ def _batch_norm(
     activation: str, shape: tuple[int, int, int], affine: bool = True, training: bool = True,
     block: int = 32,
 ) -> Case:
-    parameter, function = _TORCH_ACTIVATIONS[activation]
+    parameter, function = TORCH_ACTIVATIONS[activation]
 
     def check(executor: Any, dtype: np.dtype, rng: np.random.Generator) -> None:
         file, statistics = "batch_norm.cu", compute(dtype)
@@ -244,7 +244,7 @@ CASES = [
     *(_max_pool(window) for window in (*POOL_WINDOWS, DILATED)),
     _max_pool(POOL_WINDOWS[1], nan=True),
     *(_avg_pool(window, pad) for window in POOL_WINDOWS for pad in (False, True)),
-    *(_batch_norm(activation, (3, 2, 35)) for activation in _TORCH_ACTIVATIONS),
+    *(_batch_norm(activation, (3, 2, 35)) for activation in TORCH_ACTIVATIONS),
     _batch_norm("identity", (2, 3, 130), affine=False, block=256),
     _batch_norm("leaky_relu", (5, 4, 1), training=False),
     Case("batch_norm-huge-mean", _huge_mean, ("float32", "float64")),

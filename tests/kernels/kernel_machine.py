@@ -57,6 +57,8 @@ class HostMachine:
                 first[id(value)] = index
                 arrays.append(value)
                 request.append(b"b %d\n" % value.nbytes + value.tobytes())
+            elif isinstance(value, np.void):
+                request.append(b"s %d\n" % value.nbytes + value.tobytes())
             elif isinstance(value, float):
                 request.append(f"d {value.hex()}\n".encode())
             else:

@@ -25,6 +25,7 @@ from kernel_host import (
 from kernel_toolchain import FIBERS, THREADS, Build
 
 from gtensor.backend import kernels
+from gtensor.backend.matmul_kernel import SMALL, plan, settings
 from gtensor.hostcuda.build import Unusable
 
 ROWS, COLUMNS = 3, 37
@@ -51,6 +52,20 @@ def _weight_gradient(machine: HostMachine) -> None:
     np.testing.assert_allclose(dbias, g.sum(axis=0), rtol=1e-4, atol=1e-5)
 
 
+def _product(machine: HostMachine) -> None:
+    """Rows that are 16 bytes in one operand, 20 in the other; two tiles, each three packs deep."""
+    rng = np.random.default_rng(7)
+    a, b = (rng.standard_normal(shape).astype(np.float32) for shape in ((33, 20), (20, 5)))
+    out = np.full((33, 5), np.nan, np.float32)
+    found = plan(*((x.shape, x.strides, x.dtype) for x in (a, b, out)), None, None, SMALL)
+    assert found is not None
+    how = settings(1.0, 0.0, "identity", 0.0, True, False, False, False)
+    a[0, 0] = np.nan
+    launch_all_schedules(machine, "matmul_into_small<float>", found.grid, found.block,
+                         [a, b, out, 0, 0, 0, found.axes, how, found.tiles])
+    np.testing.assert_allclose(out, np.nan_to_num(a) @ b, rtol=1e-4, atol=1e-5)
+
+
 def _replaced(file: str, old: str, new: str, which: int = 0) -> str:
     """The file's text with one occurrence of `old` replaced."""
     text = kernels.source(file)
@@ -58,7 +73,7 @@ def _replaced(file: str, old: str, new: str, which: int = 0) -> str:
     return text[:at] + new + text[at + len(old):]
 
 
-SOFTMAX, LAYER_NORM = "softmax.cu", "layer_norm.cu"
+SOFTMAX, LAYER_NORM, MATMUL = "softmax.cu", "layer_norm.cu", "matmul_into.cu"
 BARRIER = "__syncthreads();"
 Run = Callable[[HostMachine], None]
 
@@ -106,6 +121,27 @@ FAULTS: dict[str, tuple[str, str, str, Run, Any]] = {
         SOFTMAX,
         _replaced(SOFTMAX, "F maximum, sum;", "F maximum, sum; if (threadIdx.x > 9) return;"),
         "softmax_forward", _softmax, "divergent barrier: .* have ended"),
+    "no barrier before the tiles are multiplied": (
+        MATMUL, _replaced(MATMUL, BARRIER, "", 1), "matmul_into_small", _product, AssertionError),
+    "no barrier after the corner is written": (
+        MATMUL, _replaced(MATMUL, BARRIER, "", 0), "matmul_into_small", _product, AssertionError),
+    "no barrier where one tile serves for two": (
+        MATMUL, _replaced(MATMUL, "turn ^= 1;", ""), "matmul_into_small", _product,
+        AssertionError),
+    "a pack where neighbours begin anywhere": (
+        MATMUL, _replaced(MATMUL, "&& gt_address(from) % sizeof(gt_pack<T, W>) == 0", ""),
+        "matmul_into_small", _product, "misaligned address"),
+    "a pack across the end": (
+        MATMUL, _replaced(MATMUL, "count >= W && step == 1 && gt_address(from)",
+                          "step == 1 && gt_address(from)"),
+        "matmul_into_small", _product, "heap-buffer-overflow"),
+    "rows of a tile that do not exist": (
+        MATMUL, _replaced(MATMUL, "row >= rows", "row > rows"), "matmul_into_small", _product,
+        "heap-buffer-overflow"),
+    "NaN is not cleaned": (MATMUL, _replaced(MATMUL, "&& !gt_finite(value)", "&& false"),
+                           "matmul_into_small", _product, AssertionError),
+    "old memory is read": (MATMUL, _replaced(MATMUL, "if (beta != F(0)) {", "{"),
+                           "matmul_into_small", _product, AssertionError),
     "a result that is 0.05 % wrong": (
         SOFTMAX, _replaced(SOFTMAX, "- maximum) / sum)", "- maximum) / sum * F(1.0005))"),
         "softmax_forward", _softmax, AssertionError),
@@ -119,6 +155,7 @@ UNBROKEN: dict[str, tuple[str, str, str, Run, Any]] = {
     "softmax": (SOFTMAX, kernels.source(SOFTMAX), "softmax_forward", _softmax, None),
     "layer norm": (LAYER_NORM, kernels.source(LAYER_NORM), "layer_norm_backward_weight",
                    _weight_gradient, None),
+    "product": (MATMUL, kernels.source(MATMUL), "matmul_into_small", _product, None),
 }
 Machines = Callable[[str, Build], HostMachine]
 
@@ -184,6 +221,8 @@ def test_wrong_arguments_are_said(machines: Machines) -> None:
         machine.launch("softmax_forward<float>", (1,), (1,), [0, 0, 1])
     with pytest.raises(KernelFault, match="wants an array or 0"):
         machine.launch("softmax_forward<float>", (1,), (1,), [1.5, 0, 1, 1])
+    with pytest.raises(KernelFault, match="wants a structure of 432 bytes"):
+        machines("product", FIBERS).launch("matmul_into_small<float>", (1,), (64,), [0] * 9)
     with pytest.raises(KernelFault, match="no kernel softmin"):
         machine.launch("softmin", (1,), (1,), [])
 

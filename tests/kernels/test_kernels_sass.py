@@ -24,6 +24,8 @@ VECTORIZED: dict[str, dict[str, set[str]]] = {
         **dict.fromkeys(("bn_act_reduce_from_x", "bn_act_reduce_from_x_last"), LOADS),
         **dict.fromkeys(("bn_act_backward_from_x", "bn_act_backward_from_x_last"), BOTH),
     },
+    "matmul_into.cu": {"matmul_into": BOTH, "matmul_into_small": BOTH},
+    "matmul_into_complex.cu": {"matmul_into_complex": BOTH, "matmul_into_complex_small": BOTH},
 }
 """For each kernel of a file that has 16-byte accesses: which ones."""
 

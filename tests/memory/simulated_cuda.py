@@ -97,11 +97,11 @@ class Array:
     """Eight numbers in a block; as much of a CuPy array as the device looks at."""
 
     def __init__(self, block) -> None:
-        self.data = SimpleNamespace(mem=SimpleNamespace(block=block))
+        self.data = SimpleNamespace(mem=block)
 
     @property
     def ptr(self) -> int:
-        return self.data.mem.block.ptr
+        return self.data.mem.ptr
 
 
 class SimulatedCuda(Device):

@@ -49,11 +49,11 @@ def test_weights_of_half_logits_are_no_halves() -> None:
     weight, g = np.full(3, 100, np.float16), np.asarray(4096, np.float16)
     options = {"reduction": "sum", "ignore_index": -100, "label_smoothing": 0.0}
     definition, gradient = registry["cross_entropy"], registry["cross_entropy_grad"]
-    _, *saved = definition.cpu(logits, target, weight=weight, **options)
-    wanted = gradient.cpu(g, logits, target, *saved, weight=weight, **options)
+    _, *saved = definition.cpu(logits, target, weight, **options)
+    given = g, logits, target, weight, *saved
+    wanted = gradient.cpu(*given, **options)
     assert np.isfinite(wanted).all()
-    given = gradient.gpu(*map(on_gpu, (g, logits, target, *saved)), weight=on_gpu(weight),
-                         **options)
+    given = gradient.gpu(*map(on_gpu, given), **options)
     close("the gradient", given, wanted, 2e-3)
 
 

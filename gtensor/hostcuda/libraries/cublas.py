@@ -591,6 +591,28 @@ def gemm_strided_batched_ex(
     )
 
 
+@function("cublasGemmBatchedEx_64", "pii lll p pil pil p pil l ii")
+@function("cublasGemmBatchedEx", "pii iii p pii pii p pii i ii")
+def gemm_batched_ex(
+    handle: int, transa: int, transb: int, m: int, n: int, k: int, alpha: int,
+    a: int, atype: int, lda: int, b: int, btype: int, ldb: int,
+    beta: int, c: int, ctype: int, ldc: int, batch: int, compute: int, algorithm: int,
+) -> None:  # fmt: skip
+    """The arrays of addresses are read in the queue; each address must be aligned."""
+    types = mixed(atype, btype, ctype, compute)
+    require(algorithm in ALGORITHMS, INVALID_VALUE)
+    product = Product(handle, types, transa, transb, m, n, k, alpha, lda, ldb, beta, ldc)
+    sizes(batch)
+
+    def places() -> list[tuple[int, int, int]]:
+        rows = pointers(a, batch), pointers(b, batch), pointers(c, batch)
+        for dtype, row in zip((types.a, types.b, types.c), rows, strict=True):
+            aligned(dtype, *row)
+        return list(zip(*rows, strict=True))
+
+    product.enqueue("cublasGemmBatchedEx", places)
+
+
 @function("cublasSgemmEx", "pii iii p pii pii p pii")
 def sgemm_ex(
     handle: int, transa: int, transb: int, m: int, n: int, k: int, alpha: int,

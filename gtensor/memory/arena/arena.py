@@ -9,8 +9,10 @@ One lock guards all of it. A free never waits for it, because garbage collection
 the middle of an allocation, of this thread or another. So a free only appends its chunk to
 `_pending`, and the next operation that takes the lock empties this queue; all counters are as if
 the free had been done at once. A request that the first chunk in the queue fits exactly gets it
-directly. Only the last steps before an out-of-memory error (`out_of_memory_steps.py`) and
-`empty_cache` (also called by a lower limit and new planned steps) wait for a device.
+without the lock, if no thread is changing the pools: CPython switches threads and delivers signals
+at calls and loops only, and there is none between the check of the queue and the last store. Only
+the last steps before an out-of-memory error (`out_of_memory_steps.py`) and `empty_cache` (also
+called by a lower limit and new planned steps) wait for a device.
 
 An interrupt (Ctrl-C) loses neither the lock nor a chunk (`system/interrupts.py`). `acquire` is
 called within the `try` whose `finally` releases (`with` takes twice as long); a `release` without
@@ -25,6 +27,7 @@ from collections.abc import Callable
 from functools import partial
 from threading import RLock
 from types import MethodType
+from typing import Any
 
 from gtensor.backend.streams import Event
 from gtensor.memory.arena.chunks import Chunk, Segment
@@ -53,15 +56,17 @@ class Arena:
         small: requests up to this many bytes are cut from separate segments (0: none).
         steps: round sizes up to this many steps per power of two (a power of two; 0: to granules
             only), so that sizes that vary a little can reuse each other's chunks.
+        block_type: the class of its blocks, with the attributes of `Block`.
     """
 
     def __init__(self, source: SegmentSource, name: str = "memory",
                  min_remainder: int | None = None, *, stream_of: StreamOf | None = None,
-                 small: int = 0, steps: int = 0) -> None:
+                 small: int = 0, steps: int = 0, block_type: type[Block] = Block) -> None:
         if steps < 0 or steps & (steps - 1):
             raise ValueError(f"{steps} steps per power of two given; wanted 0 or a power of two")
         self.source = source
         self.name = name
+        self.block_type = block_type
         self._round = source.granularity - 1
         self._mask = -source.granularity
         self._most_small = small
@@ -114,11 +119,26 @@ class Arena:
             size = -self._mask
         if self._steps:
             size = stepped(size, self._steps, self._round)
-        block = Block()
+        block = self.block_type()
         block.owner = self
+        pending = self._pending
+        if pending:
+            freed: Any = pending[0]  # no call from here
+            if (freed.used == size and freed.pool.stream == stream and freed.uses is None
+                    and self._allocated <= self._alert and not self._busy
+                    and not self._orders.count):
+                block.node = freed  # it stays counted
+                block.__del__ = freed.let_go
+                del pending[0]
+                block.ptr = freed.ptr
+                block.size = size
+                block.nbytes = freed.nbytes = nbytes
+                block.label = freed.label = label
+                block.stream = block.only = stream
+                self._serial = block.serial = self._serial + 1
+                return block
         block.node = None
         pools = self._large if size > self._most_small else self._small
-        pending = self._pending
         lock = self._lock
         chunk, risen = None, 0
         try:
@@ -129,23 +149,15 @@ class Arena:
             try:
                 self._busy = True
                 if pending:
-                    freed = pending[0]
-                    if (type(freed) is Chunk and freed.used == size and freed.uses is None
-                            and freed.pool is pools.get(stream)):
-                        free = MethodType(self._free, freed)
-                        block.node = chunk = freed  # only stores from here; it stays counted
-                        block.__del__ = free
-                        del pending[0]
-                    if pending:
-                        self._drain()
+                    self._drain()
                 if self._orders.count:
                     self._orders.poll()
-                if chunk is None and stream in pools:
+                if stream in pools:
                     chunk = pools[stream].take(size)
                     if chunk is not None:
                         free = MethodType(self._free, chunk)
                         block.node = chunk  # only stores from here
-                        block.__del__ = free
+                        block.__del__ = chunk.let_go = free
                         chunk.used = size
                         self._active += chunk.size
                         self._allocated += size
@@ -154,7 +166,7 @@ class Arena:
                     block.size = size
                     block.nbytes = chunk.nbytes = nbytes
                     block.label = chunk.label = label
-                    block.stream = stream
+                    block.stream = block.only = stream
                     self._serial = block.serial = self._serial + 1
                     if self._allocated > self._alert:
                         risen = self._rise(size)
@@ -317,12 +329,12 @@ class Arena:
         """Give a chunk to the block, and count it; returns as `_rise`."""
         free = MethodType(self._free, chunk)
         block.node = chunk  # only stores from here
-        block.__del__ = free
+        block.__del__ = chunk.let_go = free
         block.ptr = chunk.ptr
         block.size = chunk.used = size
         block.nbytes = chunk.nbytes = nbytes
         block.label = chunk.label = label
-        block.stream = stream
+        block.stream = block.only = stream
         self._serial = block.serial = self._serial + 1
         self._active += chunk.size
         self._allocated += size
@@ -389,6 +401,7 @@ class Arena:
                     self._segments.misses -= 1
             else:
                 used, size = item.used, item.size
+                item.let_go = None  # which refers to the chunk
                 if item.uses is None:
                     item.pool.give(item)
                 elif not self._orders.retire(item):

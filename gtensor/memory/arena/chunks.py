@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -18,17 +18,19 @@ class Chunk:
     `left` and `right` are the neighbours by address, `before` and `after` those in the free list.
     `used`, `nbytes` and `label` describe the block that holds the chunk: bytes rounded up, bytes
     requested, and the op; 0 and "" before the first one. `uses` are the ids of the streams that
-    used a chunk in use; None if only the pool's stream did, and for free chunks.
+    used a chunk in use; None if only the pool's stream did, and for free chunks. `let_go` is
+    the `__del__` of the block that holds it.
     """
 
-    __slots__ = ("after", "before", "bin", "label", "left", "nbytes", "pool", "ptr", "right",
-                 "size", "used", "uses")
+    __slots__ = ("after", "before", "bin", "label", "left", "let_go", "nbytes", "pool", "ptr",
+                 "right", "size", "used", "uses")
 
     after: Chunk
     before: Chunk
     bin: int
     label: str
     left: Chunk
+    let_go: Callable[[], object] | None
     nbytes: int
     pool: BlockPool
     ptr: int
@@ -91,6 +93,7 @@ class Segment(Chunk):
         self.ptr = ptr
         self.size = size
         self.bin = IN_USE
+        self.used = 0
         whole = chunk_in_use(pool, ptr, size)
         whole.left = whole.right = self
         self.left = self.right = whole

@@ -26,10 +26,14 @@ StreamOf = Callable[[int], Stream | None]
 
 
 class Ended(NamedTuple):
-    """An ended stream, and an event behind all its work (None: it had none)."""
+    """An ended stream, and an event behind all its work (None: it had none).
+
+    In a queue of freed chunks it is one of no bytes.
+    """
 
     stream: int
     last: Event | None
+    used: int = 0
 
 
 class Retired:

@@ -50,6 +50,10 @@ class Adaptor:
         return []
 
     @property
+    def block_type(self) -> type[Block]:
+        return self.upstream.block_type
+
+    @property
     def allocated(self) -> int:
         return self.upstream.allocated
 

@@ -6,6 +6,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from gtensor.backend.ordering import BLOCK_FIELDS
+
 
 class OutOfMemoryError(MemoryError):
     """No room for a block, even after cached segments were released and garbage was collected.
@@ -61,9 +63,10 @@ class Block:
     or further with `arena_steps`), `label` the op ("" if unknown), `stream` the id of the stream it
     belongs to, `serial` a number that is unique in the resource. `owner` is the resource that made
     it, `node` the owner's object for the bytes (a chunk), None before it has bytes.
-    `__array_interface__` is unset until a NumPy array is made over the block; `readers` and
-    `written` are unset until a second stream touches it (`backend/ordering.py`), `stamp` until a
-    captured op writes it (`backend/cuda_graphs.py`).
+    `__array_interface__` is unset until a NumPy array is made over the block. `only` is the id of
+    the stream while no other one has touched it, then None; `readers` and `written` are unset until
+    then (`backend/ordering.py`), `stamp` until a captured op writes it (`backend/cuda_graphs.py`).
+    On CUDA the block is the memory object of CuPy's arrays (`backend/cuda_memory.py`).
 
     `__del__` is an attribute of each block, unset while it has no bytes; it frees them. It is a C
     callable, such as a queue's `append`: an interrupt (Ctrl-C) at the entry of a Python function
@@ -73,14 +76,14 @@ class Block:
     call `block_of`.
     """
 
-    __slots__ = ("__array_interface__", "__del__", "__weakref__", "label", "nbytes", "node",
-                 "owner", "ptr", "readers", "serial", "size", "stamp", "stream", "written")
+    __slots__ = ("__array_interface__", "ptr", "size", *BLOCK_FIELDS)
 
     __array_interface__: dict[str, Any]
     __del__: Callable[[], object]
     label: str
     nbytes: int
     node: Any
+    only: int | None
     owner: Resource
     ptr: int
     readers: set[int]
@@ -98,13 +101,13 @@ class Block:
 def block_of(owner: Resource, node: object, ptr: int, size: int, nbytes: int, label: str,
              stream: int, serial: int) -> Block:
     """A block with these attributes; its `__del__` is still to be set."""
-    block = Block()
+    block = owner.block_type()
     block.node = node
     block.ptr = ptr
     block.size = size
     block.nbytes = nbytes
     block.label = label
-    block.stream = stream
+    block.stream = block.only = stream
     block.serial = serial
     block.owner = owner
     return block
@@ -112,6 +115,10 @@ def block_of(owner: Resource, node: object, ptr: int, size: int, nbytes: int, la
 
 class Resource(Protocol):
     """A maker of blocks: an arena, or an adaptor that holds another resource as `upstream`."""
+
+    @property
+    def block_type(self) -> type[Block]:
+        """The class of its blocks."""
 
     @property
     def allocated(self) -> int:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from gtensor.engine.namespaces import raw
 from gtensor.ops.activations.dropout import keep_factors
 from gtensor.ops.build.cpu_tiles import computed_in
 from gtensor.ops.build.path_builders import tiles
@@ -50,7 +51,11 @@ class _Blocks:
         self.rows = max(1, min(self.length, limit // self.columns))
         whole = self.rows == self.length and self.columns >= self.keys
         self.matrices = max(1, limit // (self.rows * self.columns)) if whole else 1
-        largest = min(self.matrices, max(1, prod(self.lead))) * self.rows * self.columns
+        count = prod(self.lead)
+        # whether one block has it all, so that the products that are gradients write and not add
+        self.single = (whole and self.matrices >= count > 0 and self.length > 0 and self.keys > 0
+                       and not (is_causal and self.keys > self.length))
+        largest = min(self.matrices, max(1, count)) * self.rows * self.columns
         self._scratch = [self.device.workspace(largest, self.work) for _ in range(2)]
 
     def _broadcast(self, a: Array, last: tuple[int, ...]) -> Array:
@@ -76,17 +81,27 @@ class _Blocks:
             yield slice(start, min(start + self.columns, stop))
 
     def part(self, a: Array, batch: Key, rows: slice) -> Array:
-        """Rows of some matrices, contiguous and in the compute dtype."""
-        return self.xp.ascontiguousarray(a[batch][..., rows, :], dtype=self.work)
+        """Rows of some matrices; on the CPU, which is slow in half precision, in float32."""
+        found = a[batch][..., rows, :]
+        return self.wide(found) if self.device.type == "cpu" else found
 
-    def product(self, which: int, a: Array, b: Array) -> Array:
-        """a @ b.mT in work buffer `which`."""
+    def row_dots(self, a: Array, b: Array) -> Array:
+        """The sums of a * b along the last axis, as a column."""
+        return raw[self.device.type].vecdot(self.wide(a), self.wide(b))[..., None]
+
+    def wide(self, x: Array) -> Array:
+        """x in the compute dtype."""
+        return x.astype(self.work, copy=False)
+
+    def product(self, which: int, a: Array, b: Array, alpha: float = 1.0) -> Array:
+        """alpha * a @ b.mT in work buffer `which`."""
         out = self._scratch[which](0, (*a.shape[:-1], b.shape[-2]))
-        return self.device.matmul(a, _swapped(b), out)
+        return self.device.matmul(a, _swapped(b), out, alpha=alpha)
 
-    def scores(self, batch: Key, rows: slice, columns: slice, queries: Array) -> Array:
-        """queries @ keys.mT, masked: a block that may be overwritten."""
-        s = self.product(0, queries, self.part(self.k, batch, columns))
+    def scores(self, batch: Key, rows: slice, columns: slice) -> Array:
+        """scale * queries @ keys.mT, masked: a block that may be overwritten."""
+        queries, keys = self.part(self.q, batch, rows), self.part(self.k, batch, columns)
+        s = self.product(0, queries, keys, self.scale)
         if self.mask is not None:
             mask = self.mask[batch][..., rows, columns]
             if mask.dtype.kind == "b":
@@ -106,6 +121,18 @@ class _Blocks:
         start = (first * self.length + rows.start) * self.keys
         return keep_factors(
             self.device, shape, start, self.dropout_p, self.seed, self.work, self.repeats)
+
+    def add_product(
+        self, total: Array, batch: Key, rows: slice, a: Array, b: Array, alpha: float = 1.0
+    ) -> None:
+        """total[batch, rows] += alpha * a @ b, by the GEMM where total has all leading axes."""
+        a, b = self.wide(a), self.wide(b)
+        if total.shape[:-2] == self.lead:
+            place = total[batch][..., rows, :]
+            self.device.matmul(a, b, place, 0.0 if self.single else 1.0, alpha)
+        else:
+            part = self.device.matmul(a, b, alpha=alpha)
+            self.add(total, batch, (rows, slice(None)), part)
 
     def add(self, total: Array, batch: Key, last: tuple[slice, slice], part: Array) -> None:
         """total[batch, last] += part; total may have 1 for, or lack, an axis of the whole."""
@@ -137,39 +164,51 @@ def attention_path(
     with np.errstate(invalid="ignore", over="ignore"):  # infinite scores: NaN, as in PyTorch
         for batch, first in blocks.batches():
             for rows in blocks.row_blocks():
-                parts = _attend(blocks, batch, first, rows)
-                for whole, part in zip((out, largest, total), parts, strict=True):
+                place = out[batch][..., rows, :]
+                mixed = place if place.dtype == blocks.work else blocks.xp.empty(
+                    place.shape, blocks.work)
+                parts = _attend(blocks, batch, first, rows, mixed)
+                for whole, part in zip((largest, total), parts, strict=True):
                     whole[batch][..., rows, :] = part
+                if mixed is not place:
+                    place[...] = mixed
     return out, largest, total
 
 
-def _attend(blocks: _Blocks, batch: Key, first: int, rows: slice) -> tuple[Any, Any, Any]:
-    """The output of some queries, their largest scores, and their sums of exponentials."""
+def _attend(
+    blocks: _Blocks, batch: Key, first: int, rows: slice, mixed: Array
+) -> tuple[Any, Any]:
+    """Write the output of some queries; their largest scores and sums of exponentials."""
     xp = blocks.xp
-    queries = blocks.part(blocks.q, batch, rows) * blocks.work.type(blocks.scale)
-    column = (*queries.shape[:-1], 1)
-    top = xp.full(column, -np.inf, blocks.work)
-    total = xp.zeros(column, blocks.work)
-    mixed = xp.zeros((*queries.shape[:-1], blocks.v.shape[-1]), blocks.work)
+    top = total = None
     for columns in blocks.column_blocks(rows):
-        p = blocks.scores(batch, rows, columns, queries)
-        higher = xp.maximum(top, p.max(axis=-1, keepdims=True))
+        p = blocks.scores(batch, rows, columns)
+        higher = p.max(axis=-1, keepdims=True)
+        if top is not None:
+            higher = xp.maximum(top, higher)
         origin = xp.where(higher == -np.inf, 0, higher)  # nothing seen yet: not -inf minus -inf
         p -= origin
         xp.exp(p, out=p)
-        shrunk = xp.exp(top - origin)
-        total *= shrunk
-        total += p.sum(axis=-1, keepdims=True)
-        mixed *= shrunk
+        if top is None:
+            total = p.sum(axis=-1, keepdims=True)
+        else:
+            shrunk = xp.exp(top - origin)
+            total *= shrunk
+            total += p.sum(axis=-1, keepdims=True)
+            mixed *= shrunk
         kept = blocks.kept(first, rows, p.shape)
         if kept is not None:
             p *= kept
-        blocks.device.matmul(p, blocks.part(blocks.v, batch, columns), mixed, beta=1.0)
+        values = blocks.wide(blocks.part(blocks.v, batch, columns))
+        blocks.device.matmul(p, values, mixed, beta=float(top is not None))
         top = higher
+    if top is None:
+        mixed[...] = 0
+        return 0, 1
     nothing = total == 0  # a query that sees no key: 0, as in PyTorch
     total = xp.where(nothing, 1, total)
     mixed /= total
-    return mixed, xp.where(nothing, 0, top), total
+    return xp.where(nothing, 0, top), total
 
 
 # -- backward --------------------------------------------------------------------------------------
@@ -200,7 +239,8 @@ def attention_grad_path(
 
 def _zeros(blocks: _Blocks, like: Array) -> Array:
     total = blocks.device.empty(like.shape, blocks.work, "attention_grad")
-    total[...] = 0
+    if not (blocks.single and like.shape[:-2] == blocks.lead):  # else one product writes it
+        total[...] = 0
     return total
 
 
@@ -209,33 +249,29 @@ def _attend_backward(
     sums: list[Array | None],
 ) -> None:
     """Add to `sums` the gradients of q, k, v and mask through the outputs of some queries."""
-    xp, everything = blocks.xp, slice(None)
+    xp = blocks.xp
     g, attended, largest, total = known
-    queries = blocks.part(blocks.q, batch, rows) * blocks.work.type(blocks.scale)
-    # The weights are the exponentials over their sums: g is divided by the sums instead.
-    arrived = blocks.part(g, batch, rows) / total[batch][..., rows, :]
-    shift = (arrived * attended[batch][..., rows, :]).sum(axis=-1, keepdims=True)
+    queries, arrived = blocks.part(blocks.q, batch, rows), blocks.part(g, batch, rows)
+    shift = blocks.row_dots(arrived, attended[batch][..., rows, :])
     for columns in blocks.column_blocks(rows):
-        p = blocks.scores(batch, rows, columns, queries)
+        keys, values = (blocks.part(x, batch, columns) for x in (blocks.k, blocks.v))
+        p = blocks.scores(batch, rows, columns)
         p -= largest[batch][..., rows, :]
         xp.exp(p, out=p)
-        change = blocks.product(1, arrived, blocks.part(blocks.v, batch, columns))
+        p /= total[batch][..., rows, :]
+        change = blocks.product(1, arrived, values)
         kept = blocks.kept(first, rows, p.shape)
         if kept is not None:
             change *= kept
             kept *= p
         if sums[2] is not None:
             used = p if kept is None else kept
-            part = blocks.device.matmul(_swapped(used), arrived)
-            blocks.add(sums[2], batch, (columns, everything), part)
+            blocks.add_product(sums[2], batch, columns, _swapped(used), arrived)
         change -= shift
         change *= p  # the gradient of the scores
         if sums[0] is not None:
-            part = blocks.device.matmul(change, blocks.part(blocks.k, batch, columns))
-            part *= blocks.scale
-            blocks.add(sums[0], batch, (rows, everything), part)
+            blocks.add_product(sums[0], batch, rows, change, keys, blocks.scale)
         if sums[1] is not None:
-            part = blocks.device.matmul(_swapped(change), queries)
-            blocks.add(sums[1], batch, (columns, everything), part)
+            blocks.add_product(sums[1], batch, columns, _swapped(change), queries, blocks.scale)
         if sums[3] is not None:
             blocks.add(sums[3], batch, (rows, columns), change)

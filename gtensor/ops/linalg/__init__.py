@@ -5,8 +5,8 @@ from typing import TYPE_CHECKING
 from gtensor.ops.linalg.contractions import *
 from gtensor.ops.linalg.decompositions import *
 from gtensor.ops.linalg.einstein import *
+from gtensor.ops.linalg.gemm import *
 from gtensor.ops.linalg.linear import *
-from gtensor.ops.linalg.matrix_products import *
 from gtensor.ops.linalg.multi_output import *
 from gtensor.ops.linalg.norms import *
 from gtensor.ops.linalg.singular_values import *

@@ -20,7 +20,8 @@ from gtensor.ops.build.batching import broadcasting
 from gtensor.ops.build.cpu_tiles import computed_in, row_tiles, whole_tiles
 from gtensor.ops.build.path_builders import placed, settled
 from gtensor.ops.elementwise.arithmetic import multiply
-from gtensor.ops.linalg.matrix_products import conjugated, is_half, matmul
+from gtensor.ops.linalg.gemm import matmul
+from gtensor.ops.linalg.matrix_products import conjugated, is_half
 from gtensor.settings import settings
 
 if TYPE_CHECKING:
@@ -59,7 +60,8 @@ def _vecdot_half(x1: Array, x2: Array, out: Array) -> None:
 def _vecdot_gpu(x1: Array, x2: Array, out: Array | None = None) -> Array:
     dtype = np.result_type(x1, x2)
     xp = cupy()
-    value = xp.sum(xp.conj(x1) * x2, axis=-1, dtype=np.float32 if is_half(dtype) else dtype)
+    product = (xp.conj(x1) if dtype.kind == "c" else x1) * x2
+    value = xp.sum(product, axis=-1, dtype=np.float32 if is_half(dtype) else dtype)
     if out is None:
         return value.astype(dtype, copy=False)
     out[...] = value

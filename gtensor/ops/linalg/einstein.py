@@ -15,7 +15,7 @@ from gtensor.array.creation import asarray
 from gtensor.engine.tensor import Tensor
 from gtensor.ops.arrange.shape import broadcast_to, permute_dims, reshape
 from gtensor.ops.elementwise.arithmetic import multiply
-from gtensor.ops.linalg.matrix_products import matmul
+from gtensor.ops.linalg.gemm import matmul
 from gtensor.ops.linalg.norms import diagonal
 from gtensor.ops.reduce.reductions import sum as total
 

@@ -1,17 +1,19 @@
-"""The affine map of a layer: one GEMM, the bias added into its output."""
+"""The affine map of a layer: one GEMM, with the bias as its epilogue on a GPU."""
 
 from __future__ import annotations
 
 from math import prod
 from typing import TYPE_CHECKING, Any
 
+from gtensor.backend.layouts import rows_in_step
+from gtensor.engine.namespaces import raw, recorded
 from gtensor.engine.op import op
 from gtensor.engine.samples import Sample
 from gtensor.engine.tensor import Tensor
 from gtensor.ops.build.arguments import same_dtype
-from gtensor.ops.build.batching import Inputs, Mapped, behind
+from gtensor.ops.build.batching import Inputs, Mapped, batch_size, behind, spread
 from gtensor.ops.build.path_builders import placed
-from gtensor.ops.linalg.matrix_products import matmul_batch, matmul_cpu, matmul_gpu, swapped
+from gtensor.ops.linalg.matrix_products import matmul_batch, summed_path, swapped
 
 if TYPE_CHECKING:
     from gtensor.backend import Device
@@ -21,75 +23,67 @@ if TYPE_CHECKING:
 __all__: list[str] = []  # linear is public in gtensor.nn.functional
 
 
-def _rows(device: Device, a: Array) -> Array:
-    """`a` as a matrix of its last axis: a view where one exists that a GEMM can read."""
-    if a.ndim == 2 and (_steps_by_one(a) or _steps_by_one(a.T)):
-        return a
-    shape = (prod(a.shape[:-1]), a.shape[-1])
-    if a.flags.c_contiguous:
-        return a.reshape(shape)
-    return device.copy(a, label="workspace").reshape(shape)
-
-
-def _steps_by_one(a: Array) -> bool:
-    """Whether rows are contiguous and do not overlap, as BLAS requires."""
-    return a.strides[1] == a.itemsize and a.strides[0] >= a.shape[1] * a.itemsize
-
-
-def _into_rows(
-    device: Device, product: Path, a: Array, b: Array, shape: tuple[int, ...], out: Array | None,
-    beta: float
+def _linear_path(
+    device: Any, x: Array, weight: Array, bias: Array | None, *, out: Array | None = None,
+    beta: float = 0.0
 ) -> Array:
-    """out (of `shape`, its last axis the columns) = a @ b + beta * out."""
-    if out is None:
-        out = device.empty(shape, a.dtype, "linear")
-    direct = out.flags.c_contiguous
-    target = out if direct else device.copy(out, label="workspace")
-    product(device, a, b, out=target.reshape(a.shape[0], b.shape[1]), beta=beta)
-    if not direct:
-        out[...] = target
+    """out = x @ weight.T + beta * out + bias; the bias may be part of the GPU's GEMM."""
+    if x.ndim == 1:
+        made = _linear_path(device, x[None], weight, bias, out=out if out is None else out[None],
+                            beta=beta)
+        return made[0] if out is None else out
+    fused = {"bias": bias} if bias is not None and device.type == "cuda" else {}
+    out = device.matmul(x, weight.T, out, beta, label="linear", **fused)
+    if bias is not None and not fused:
+        out += bias
     return out
 
 
-def _linear_path(product: Path) -> Path:
-    def path(
-        device: Device, x: Array, weight: Array, bias: Array | None, *, out: Array | None = None,
-        beta: float = 0.0
-    ) -> Array:
-        if out is None and x.ndim == 2 and x.itemsize > 2 and x.flags.c_contiguous:
-            out = product(device, x, weight.T)
-        else:
-            shape = (*x.shape[:-1], weight.shape[0])
-            out = _into_rows(device, product, _rows(device, x), weight.T, shape, out, beta)
-        if bias is not None:
-            out += bias
-        return out
-
-    return path
+def _grad_weight_path(
+    device: Any, g: Array, x: Array, *, out: Array | None = None, beta: float = 0.0,
+    sums: Array | None = None
+) -> Array:
+    """Leading axes that are no rows of one matrix are summed over by the GEMM, one by one."""
+    if not (rows_in_step(g) and rows_in_step(x)):
+        shape = g.shape[-1], x.shape[-1]
+        return summed_path(device, g.swapaxes(-1, -2), x, shape=shape, out=out, beta=beta)
+    if not g.ndim == x.ndim == 2:
+        g, x = (a.reshape(prod(a.shape[:-1]), a.shape[-1]) for a in (g, x))
+    fused = {} if sums is None else {"sums": sums}
+    return device.matmul(g.T, x, out, beta, label="linear", **fused)
 
 
-def _grad_weight_path(product: Path) -> Path:
-    def path(
-        device: Device, g: Array, x: Array, *, out: Array | None = None, beta: float = 0.0
-    ) -> Array:
-        if (out is None and g.ndim == x.ndim == 2 and g.itemsize > 2 and x.itemsize > 2
-                and g.flags.c_contiguous and x.flags.c_contiguous):
-            return product(device, g.T, x)
-        shape = (g.shape[-1], x.shape[-1])
-        rows = _rows(device, g).T, _rows(device, x)
-        return _into_rows(device, product, *rows, shape, out, beta)
+def _grads_cpu(
+    device: Device, g: Array, x: Array, *, out: Array | None = None, beta: float = 0.0
+) -> tuple[Array, Array]:
+    sums = raw["cpu"].sum(g, axis=tuple(range(-g.ndim, -1)))  # first: g, just made, is in the cache
+    return _grad_weight_path(device, g, x, out=out, beta=beta), sums
 
-    return path
+
+def _grads_gpu(
+    device: Device, g: Array, x: Array, *, out: Array | None = None, beta: float = 0.0
+) -> tuple[Array, Array]:
+    if not (rows_in_step(g) and rows_in_step(x)):
+        sums = raw["cuda"].sum(g, axis=tuple(range(-g.ndim, -1)))
+        return _grad_weight_path(device, g, x, out=out, beta=beta), sums
+    sums = device.empty((g.shape[-1],), g.dtype, "linear")
+    return _grad_weight_path(device, g, x, out=out, beta=beta, sums=sums), sums
 
 
 def _linear_backward(ns: Namespace, step: Step, g: Array) -> None:
     """Both products accumulate straight into gradients that are already there."""
     x, weight = step.saved
-    if step.needs(2):  # first: g, just made, is in the cache
-        step.give(2, ns.sum(g, axis=tuple(range(-len(g.shape), -1))))
-    if step.needs(1):
+    if step.needs(1) and step.needs(2) and ns is not recorded:
         buffer, beta = step.into(1)
-        step.give(1, ns.linear_grad_weight(g, x, out=buffer, beta=beta))
+        dweight, dbias = ns.linear_grads(g, x, out=buffer, beta=beta)
+        step.give(2, dbias)
+        step.give(1, dweight)
+    else:
+        if step.needs(2):
+            step.give(2, ns.sum(g, axis=tuple(range(-len(g.shape), -1))))
+        if step.needs(1):
+            buffer, beta = step.into(1)
+            step.give(1, ns.linear_grad_weight(g, x, out=buffer, beta=beta))
     if step.needs(0):
         buffer, beta = step.into(0)
         step.give(0, ns.linear(g, swapped(ns, weight), None, out=buffer, beta=beta))
@@ -161,9 +155,16 @@ def _grad_weight_batch(
     return ns.matmul(swapped(ns, g), x)  # (batch, out, in)
 
 
+def _grads_batch(
+    ns: Namespace, run: Path, inputs: Inputs, mapped: Mapped, params: Params
+) -> tuple[Any, Any]:
+    g, size = inputs[0], batch_size(inputs, mapped)
+    sums = ns.sum(g, axis=tuple(range(mapped[0] - g.ndim, -1)))
+    return _grad_weight_batch(ns, run, inputs, mapped, params), spread(ns, sums, mapped[0], size)
+
+
 linear_grad_weight = op(
-    "linear_grad_weight",
-    **placed(_grad_weight_path(matmul_cpu), _grad_weight_path(matmul_gpu)),
+    "linear_grad_weight", **placed(_grad_weight_path),
     saves={"g": "x", "x": "g"}, backward=_grad_weight_backward, tangent=_grad_weight_tangent,
     batch=_grad_weight_batch,
     samples=[Sample(((4, 3), (4, 5))), Sample(((2, 4, 3), (2, 4, 5))), Sample(((3,), (5,))),
@@ -172,8 +173,14 @@ linear_grad_weight = op(
     doc="The weight gradient of linear: g (..., out) times x (..., in), summed over leading axes.",
 )
 
+linear_grads = op(
+    "linear_grads", **placed(_grads_cpu, _grads_gpu), backward=None, tangent=None,
+    batch=_grads_batch, samples=None,  # it returns two arrays: tested through linear
+    doc="The gradients of linear's weight and bias; on a GPU one GEMM with an epilogue.",
+)
+
 linear_op = op(
-    "linear", **placed(_linear_path(matmul_cpu), _linear_path(matmul_gpu)),
+    "linear", **placed(_linear_path),
     saves={"x": "weight", "weight": "x"}, backward=_linear_backward, tangent=_linear_tangent,
     batch=_linear_batch,
     samples=[Sample(((4, 3), (5, 3), (5,))), Sample(((4, 3), (5, 3), None)),

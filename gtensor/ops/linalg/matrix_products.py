@@ -1,8 +1,9 @@
-"""Matrix products, also into the caller's buffers; functions that matrix ops share."""
+"""The ops of matrix products, also into the caller's buffers; what matrix ops share."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import reduce
 from math import prod
 from typing import TYPE_CHECKING, Any
 
@@ -10,13 +11,14 @@ import numpy as np
 
 from gtensor.array.creation import asarray
 from gtensor.backend.cuda import cupy
+from gtensor.backend.layouts import product_shape
+from gtensor.engine.namespaces import recorded
 from gtensor.engine.op import op
 from gtensor.engine.samples import Sample
+from gtensor.engine.slots import sum_to
 from gtensor.engine.tensor import Tensor
-from gtensor.ops.arrange.shape import reshape
-from gtensor.ops.build.batching import Inputs, Mapped, broadcasting
+from gtensor.ops.build.batching import Inputs, Mapped, aligned, batch_size, broadcasting
 from gtensor.ops.build.path_builders import placed
-from gtensor.settings import settings
 
 if TYPE_CHECKING:
     from types import ModuleType
@@ -25,7 +27,7 @@ if TYPE_CHECKING:
     from gtensor.backend.typing import Array, Params, Path
     from gtensor.engine.typing import ArrayOrTensor, Namespace, Operand, Step, Values
 
-__all__ = ["matmul"]
+__all__: list[str] = []  # the public functions are in `gemm`
 
 
 # -- what matrix ops share -------------------------------------------------------------------------
@@ -99,87 +101,73 @@ def matrix_paths(name: str, function: Path) -> dict[str, Path]:
 # -- matmul ----------------------------------------------------------------------------------------
 
 
-def _product_shape(a: Array, b: Array) -> tuple[int, ...]:
-    if len(a.shape) == len(b.shape) == 2:
-        return a.shape[0], b.shape[1]
-    return (*np.broadcast_shapes(a.shape[:-2], b.shape[:-2]), a.shape[-2], b.shape[-1])
-
-
 def matmul_cpu(
     device: Device, x1: Array, x2: Array, *, out: Array | None = None, beta: float = 0.0
 ) -> Array:
-    """out = x1 @ x2 + beta * out; half precision is multiplied in float32."""
-    if (x1.itemsize == 2 or x2.itemsize == 2) and (is_half(x1.dtype) or is_half(x2.dtype)):
-        return _matmul_half(device, x1, x2, out, beta)
-    if beta:
-        return _accumulate(x1, x2, out)
-    if out is None:
-        dtype = x1.dtype if x1.dtype == x2.dtype else np.result_type(x1, x2)
-        out = device.empty(_product_shape(x1, x2), dtype, "matmul")
-    return np.matmul(x1, x2, out)
-
-
-def _accumulate(x1: Array, x2: Array, out: Any) -> Array:
-    """out += x1 @ x2 by tiles of rows, as NumPy's GEMM cannot add; it needs memory for a tile."""
-    rows = max(16, settings.tile_elements // max(1, out.shape[-1]))
-    for index in np.ndindex(out.shape[:-2]):
-        a, b = np.broadcast_to(x1, out.shape[:-2] + x1.shape[-2:])[index], (
-            np.broadcast_to(x2, out.shape[:-2] + x2.shape[-2:])[index])
-        for start in range(0, out.shape[-2], rows):
-            part = out[index][start:start + rows]
-            part += a[start:start + rows] @ b
-    return out
-
-
-def _matmul_half(
-    device: Device, x1: Array, x2: Array, out: Array | None, beta: float
-) -> Array:
-    wide1, wide2 = (device.copy(x, np.float32, "matmul") if is_half(x.dtype) else x
-                    for x in (x1, x2))
-    product = matmul_cpu(device, wide1, wide2)
-    if out is None:
-        return device.copy(product, np.result_type(x1, x2), "matmul")
-    out[...] = product + out.astype(np.float32) if beta else product
-    return out
+    """As `matmul_gpu`; NumPy reads any strides and dtypes into a new array."""
+    if out is not None or x1.itemsize == 2 or x2.itemsize == 2:
+        return matmul_gpu(device, x1, x2, out=out, beta=beta)
+    dtype = x1.dtype if x1.dtype == x2.dtype else np.result_type(x1, x2)
+    return np.matmul(x1, x2, device.empty(product_shape(x1, x2), dtype, "matmul"))
 
 
 def matmul_gpu(
     device: Device, x1: Array, x2: Array, *, out: Array | None = None, beta: float = 0.0
 ) -> Array:
-    """out = x1 @ x2 + beta * out; integers, which no gradient adds to, by a kernel of CuPy's."""
+    """out = x1 @ x2 + beta * out; integers, which no gradient adds to, by the library."""
     dtype = x1.dtype if x1.dtype == x2.dtype else np.result_type(x1, x2)
     if dtype.kind in "biu":
-        return cupy().matmul(x1, x2, out=out)
-    x1, x2 = (x.astype(dtype, copy=False) for x in (x1, x2))
+        return device.xp.matmul(x1, x2, out=out)
+    x1, x2 = (x if x.dtype == dtype else x.astype(dtype) for x in (x1, x2))
     return device.matmul(x1, x2, out, beta)
+
+
+def _scaled_path(
+    device: Device, x1: Array, x2: Array, *, alpha: complex, out: Array | None = None,
+    beta: float = 0.0
+) -> Array:
+    return device.matmul(x1, x2, out, beta, alpha)
 
 
 def _matmul_backward(ns: Namespace, step: Step, g: Array) -> None:
     """Each product accumulates straight into the gradient that is already there."""
     a, b = step.saved
+    alpha = step.params.get("alpha", 1.0)
     if step.needs(0):
-        _product_into(ns, step, 0, g, adjoint(ns, b))
+        product_gradient(ns, step, 0, g, adjoint(ns, b), alpha)
     if step.needs(1):
-        _product_into(ns, step, 1, adjoint(ns, a), g)
+        product_gradient(ns, step, 1, adjoint(ns, a), g, alpha)
 
 
-def _product_into(ns: Namespace, step: Step, i: int, left: Array, right: Array) -> None:
+def product_gradient(
+    ns: Namespace, step: Step, i: int, left: Array, right: Array, alpha: complex
+) -> None:
+    """Give input i conj(alpha) * left @ right, added by the GEMM to the gradient it has."""
     parent: Any = step.parents[i]  # there is one: it needs a gradient
-    dtypes = {left.dtype, right.dtype, parent.dtype}
-    if _product_shape(left, right) != step.shape(i) or len(dtypes) > 1:
-        step.give(i, ns.matmul(left, right))  # the step undoes broadcasting and promotion
+    product, params = _scaled(ns, alpha.conjugate())
+    shape = step.shape(i)
+    if len({left.dtype, right.dtype, parent.dtype}) > 1:
+        step.give(i, product(left, right, **params))  # the step undoes promotion
         return
     buffer, beta = step.into(i)
-    step.give(i, ns.matmul(left, right, out=buffer, beta=beta))
+    if product_shape(left, right) != shape:
+        product, params = ns.summed_matmul, {"alpha": alpha.conjugate(), "shape": shape}
+    step.give(i, product(left, right, out=buffer, beta=beta, **params))
+
+
+def _scaled(ns: Namespace, alpha: complex) -> tuple[Callable[..., Any], Params]:
+    """The product with a factor, or without one."""
+    return (ns.matmul, {}) if alpha == 1 else (ns.scaled_matmul, {"alpha": alpha})
 
 
 def _matmul_tangent(
     ns: Namespace, primals: Values, tangents: Values, out: Array, params: Params
 ) -> Array:
     (a, b), (da, db) = primals, tangents
-    terms = [ns.matmul(da, b)] * (da is not None) if da is not None else []
+    product, _ = _scaled(ns, params.get("alpha", 1.0))
+    terms = [] if da is None else [product(da, b, **params)]
     if db is not None:
-        terms.append(ns.matmul(a, db))
+        terms.append(product(a, db, **params))
     return terms[0] if len(terms) == 1 else ns.add(*terms)
 
 
@@ -192,22 +180,80 @@ def matmul_batch(
     by side as to multiply in place.
     """
     x1, x2 = inputs
-    if params or mapped[0] and mapped[1]:  # with a buffer to write, into that
+    if "out" in params or mapped[0] and mapped[1]:  # with a buffer to write, into that
         return broadcasting(ns, run, inputs, mapped, params)
     if mapped[0] and x2.ndim == 2 and x1.ndim > 2:
         *lead, inner = x1.shape
-        y = run(ns.reshape(x1, shape=(prod(lead), inner)), x2)
+        y = run(ns.reshape(x1, shape=(prod(lead), inner)), x2, **params)
         return ns.reshape(y, shape=(*lead, x2.shape[1]))
     if mapped[1] and x1.ndim == 2 and x2.ndim > 2 and 4 * x2.shape[-1] <= x1.shape[0]:
         *lead, inner, columns = x2.shape
         rows = ns.reshape(swapped(ns, x2), shape=(prod(lead) * columns, inner))
-        y = run(rows, swapped(ns, x1))
+        y = run(rows, swapped(ns, x1), **params)
         return swapped(ns, ns.reshape(y, shape=(*lead, columns, x1.shape[0])))
     return broadcasting(ns, run, inputs, mapped, params)
 
 
 matmul_batch.writes = True  # type: ignore[attr-defined]
 
+
+def summed_path(
+    device: Device, x1: Array, x2: Array, *, shape: tuple[int, ...], out: Array | None = None,
+    alpha: complex = 1.0, beta: complex = 0.0
+) -> Array:
+    """The products are added up by the GEMM, one call for each index of the axes summed over."""
+    whole = product_shape(x1, x2)
+    if out is None:
+        out, beta = device.empty(shape, x1.dtype, "matmul"), 0.0
+    lead = len(whole) - 2
+    target = out.reshape((1,) * (len(whole) - len(shape)) + shape)
+    axes = [i for i in range(lead) if target.shape[i] != whole[i]]
+    if 0 in (whole[i] for i in axes):
+        return device.fill(out, 0) if not beta else out
+    factors = [x.reshape((1,) * (len(whole) - x.ndim) + x.shape) for x in (x1, x2)]
+    for index in np.ndindex(*[whole[i] for i in axes]):
+        left, right = (_selected(x, axes, index, lead) for x in factors)
+        device.matmul(left, right, target, beta, alpha)
+        beta = 1.0
+    return out
+
+
+def _selected(x: Array, axes: list[int], index: tuple[int, ...], lead: int) -> Array:
+    """The matrices at an index of these axes, which become 1 long; along others all of them."""
+    key = [slice(None)] * lead
+    for axis, at in zip(axes, index, strict=True):
+        start = at if x.shape[axis] > 1 else 0
+        key[axis] = slice(start, start + 1)
+    return x[tuple(key)]
+
+
+def _summed_composed(
+    x1: Tensor, x2: Tensor, *, shape: tuple[int, ...], alpha: complex = 1.0
+) -> Tensor:
+    product, params = _scaled(recorded, alpha)
+    return sum_to(recorded, product(x1, x2, **params), shape)
+
+
+def _summed_batch(
+    ns: Namespace, run: Path, inputs: Inputs, mapped: Mapped, params: Params
+) -> Any:
+    size, ndim = batch_size(inputs, mapped), len(params["shape"])
+    given = aligned(ns, inputs, mapped)
+    ndim = max(ndim, *(x.ndim - m for x, m in zip(given, mapped, strict=True)))
+    shape = params["shape"]
+    whole = {**params, "shape": (size, *(1,) * (ndim - len(shape)), *shape)}
+    return ns.reshape(run(*given, **whole), shape=(size, *shape))
+
+
+summed_matmul = op(
+    "summed_matmul", **placed(summed_path), backward=None, tangent=None,
+    composed=_summed_composed, batch=_summed_batch,
+    samples=[Sample(((2, 3, 4), (2, 4, 2)), params={"shape": (3, 2)}),
+             Sample(((2, 1, 3, 2), (4, 2, 3)), params={"shape": (2, 1, 3, 3), "alpha": -0.5}),
+             Sample(((0, 3, 2), (2, 3)), params={"shape": (3, 3)})],
+    doc="The matrix product, summed to `shape` over leading axes: the gradient of a factor that "
+        "was broadcast. Parameters: shape, alpha.",
+)
 
 matmul_op = op(
     "matmul", **placed(matmul_cpu, matmul_gpu), saves={"x1": "x2", "x2": "x1"}, complex=True,
@@ -217,28 +263,107 @@ matmul_op = op(
     reference=lambda torch, a, b: a @ b,
 )
 
+scaled_matmul = op(
+    "scaled_matmul", **placed(_scaled_path), saves={"x1": "x2", "x2": "x1"}, complex=True,
+    backward=_matmul_backward, tangent=_matmul_tangent, batch=matmul_batch,
+    samples=[Sample(((3, 4), (4, 5)), params={"alpha": 0.5}),
+             Sample(((2, 3, 4), (4, 2)), params={"alpha": -2.0})],
+    reference=lambda torch, a, b, alpha: alpha * (a @ b),
+    doc="alpha * (x1 @ x2), the factor applied by the GEMM. Parameters: alpha.",
+)
 
-def matmul(x1: Tensor, x2: Tensor) -> Tensor:
-    """Matrix product of the last two axes, broadcast over the others; a vector is a row or column.
+# -- into a buffer ---------------------------------------------------------------------------------
 
-    A batch of matrices times one is a single GEMM. Raises ValueError if the inner sizes differ.
-    """
-    if not (isinstance(x1, Tensor) and isinstance(x2, Tensor)):
-        x1, x2 = asarray(x1), asarray(x2)
-    left, right = x1.shape, x2.shape
-    if not left or not right:
-        raise ValueError(f"matmul of shapes {left} and {right}; wanted at least one axis each")
-    inner = right[0] if len(right) == 1 else right[-2]
-    if left[-1] != inner:
-        raise ValueError(f"matmul of shapes {left} and {right}: the inner sizes {left[-1]} and "
-                         f"{inner} differ")
-    if len(left) == 1:
-        product = matmul(reshape(x1, (1, -1)), x2)
-        return reshape(product, product.shape[:-2] + product.shape[-1:] if len(right) > 1 else ())
-    if len(right) == 1:
-        product = matmul(x1, reshape(x2, (-1, 1)))
-        return reshape(product, product.shape[:-1])
-    if len(right) == 2 and len(left) > 2:
-        rows = reshape(x1, (prod(left[:-1]), left[-1]))
-        return reshape(matmul_op(rows, x2), (*left[:-1], right[-1]))
-    return matmul_op(x1, x2)
+
+def _gemm_path(
+    device: Device, c: Array, a: Array, b: Array, *, alpha: complex, factor: complex,
+    transpose_a: bool, transpose_b: bool, shape: tuple[int, ...], out: Array | None = None
+) -> Array:
+    if transpose_a:
+        a = a.swapaxes(-1, -2)
+    if transpose_b:
+        b = b.swapaxes(-1, -2)
+    if out is None:
+        out = device.copy(c, label="gemm")
+    elif out is not c:
+        out[...] = c
+    device.matmul(a, b, out.reshape(shape), factor, alpha)  # axes of size 1 are added: a view
+    return out
+
+
+def _turned(ns: Namespace, x: Any, transposed: bool) -> Any:
+    return swapped(ns, x) if transposed else x
+
+
+def _gemm_backward(ns: Namespace, step: Step, g: Array) -> None:
+    a, b = step.saved
+    params = step.params
+    alpha, across, down = params["alpha"], params["transpose_a"], params["transpose_b"]
+    whole = g if g.shape == params["shape"] else ns.reshape(g, shape=params["shape"])
+    if step.needs(1):  # of op(a): whole @ adjoint(op(b)); its transpose where a is transposed
+        known = conjugated(ns, _turned(ns, b, down))
+        left, right = (known, swapped(ns, whole)) if across else (whole, swapped(ns, known))
+        product_gradient(ns, step, 1, left, right, alpha)
+    if step.needs(2):
+        known = conjugated(ns, _turned(ns, a, across))
+        left, right = (swapped(ns, whole), known) if down else (swapped(ns, known), whole)
+        product_gradient(ns, step, 2, left, right, alpha)
+    if step.needs(0) and params["factor"]:
+        kept = params["factor"].conjugate()
+        step.give(0, g if kept == 1 else ns.multiply(g, kept))
+
+
+def _gemm_tangent(
+    ns: Namespace, primals: Values, tangents: Values, out: Array, params: Params
+) -> Any:
+    (_, a, b), (dc, da, db) = primals, tangents
+    across, down = params["transpose_a"], params["transpose_b"]
+    product, options = _scaled(ns, params["alpha"])
+    terms = [] if dc is None else [ns.multiply(dc, params["factor"])]
+    for x1, x2 in ((da, b), (a, db)):
+        if (x1 is da and da is None) or (x2 is db and db is None):
+            continue
+        y = product(_turned(ns, x1, across), _turned(ns, x2, down), **options)
+        terms.append(ns.reshape(y, shape=out.shape))
+    return reduce(ns.add, terms)
+
+
+def _gemm_batch(ns: Namespace, run: Path, inputs: Inputs, mapped: Mapped, params: Params) -> Any:
+    """A product of all examples, and the sum with what they had."""
+    c, a, b = inputs
+    product, options = _scaled(ns, params["alpha"])
+    factors = _turned(ns, a, params["transpose_a"]), _turned(ns, b, params["transpose_b"])
+    if mapped[1] or mapped[2]:
+        y = matmul_batch(ns, product, factors, mapped[1:], options)
+        y = ns.reshape(y, shape=(y.shape[0], *c.shape[mapped[0]:]))
+    else:
+        y = ns.reshape(product(*factors, **options), shape=c.shape[mapped[0]:])
+    return ns.add(y, ns.multiply(c, params["factor"]))
+
+
+def _gemm_reference(
+    torch: Any, c: Any, a: Any, b: Any, *, alpha: float, factor: float, transpose_a: bool,
+    transpose_b: bool, shape: tuple[int, ...]
+) -> Any:
+    product = (a.mT if transpose_a else a) @ (b.mT if transpose_b else b)
+    return alpha * product.reshape(c.shape) + factor * c
+
+
+def _gemm_sample(*shapes: tuple[int, ...], **params: Any) -> Sample:
+    options = {"alpha": 0.5, "factor": 1.0, "transpose_a": False, "transpose_b": False,
+               "shape": shapes[0]}
+    return Sample(shapes, params={**options, **params})
+
+
+gemm = op(
+    "gemm", **placed(_gemm_path), saves={"a": "b", "b": "a"}, complex=True,
+    backward=_gemm_backward, tangent=_gemm_tangent, batch=_gemm_batch,
+    samples=[_gemm_sample((3, 5), (3, 4), (4, 5)),
+             _gemm_sample((3, 5), (4, 3), (5, 4), transpose_a=True, transpose_b=True, factor=-0.5),
+             _gemm_sample((2, 3, 2), (2, 3, 4), (2, 4), transpose_b=True, alpha=1.0),
+             _gemm_sample((3,), (4, 3), (4, 1), transpose_a=True, shape=(3, 1), factor=0.0),
+             _gemm_sample((2, 3), (2, 0), (0, 3))],
+    reference=_gemm_reference,
+    doc="alpha * op(a) @ op(b) + factor * c, which `gtensor.linalg.gemm_into` writes over c. "
+        "Parameters: alpha, factor, transpose_a, transpose_b, and the product's shape.",
+)

@@ -21,7 +21,8 @@ from gtensor.ops.arrange.shape import reshape
 from gtensor.ops.build.batching import Inputs, Mapped, behind, broadcasting, unchanged
 from gtensor.ops.elementwise.selection import where
 from gtensor.ops.linalg.decompositions import leaning
-from gtensor.ops.linalg.matrix_products import is_half, matmul, matrices, matrix_paths, swapped
+from gtensor.ops.linalg.gemm import matmul
+from gtensor.ops.linalg.matrix_products import is_half, matrices, matrix_paths, swapped
 from gtensor.ops.linalg.multi_output import Shape, pack, packed_in, parts_of, real_part
 from gtensor.ops.linalg.singular_values import svdvals
 from gtensor.ops.reduce.reductions import max as largest

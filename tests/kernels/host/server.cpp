@@ -3,7 +3,8 @@
 // It says "ready" and a newline. A request is text lines and raw bytes:
 //     NAME
 //     GX GY GZ BX BY BZ SCHEDULE SHARED_BYTES ARGUMENTS
-//     b NBYTES (and the bytes) | r INDEX (the buffer of an earlier argument) | i INTEGER | d REAL
+//     b NBYTES (and the bytes) | r INDEX (the buffer of an earlier argument) | i INTEGER | d REAL |
+//     s NBYTES (and the bytes of a structure that is passed by value)
 // The answer is "ok" and a newline, then the bytes of every b argument after the launch. On a fault
 // the process writes the reason to standard error and exits; sanitizers do the same.
 #include <signal.h>
@@ -49,26 +50,37 @@ void out_of_time(int) {
 
 typedef std::vector<std::pair<void *, std::size_t>> Buffers;
 
+void read_bytes(void *to, std::size_t bytes) {
+  std::cin.get();  // the newline
+  std::cin.read(static_cast<char *>(to), bytes);
+}
+
 // Reads the arguments after the request line; `owned` gets the buffers to answer with and to free.
 std::vector<Argument> read_arguments(int count, Buffers &owned) {
   std::vector<Argument> arguments;
   for (int at = 0; at < count; ++at) {
     char kind;
     std::cin >> kind;
-    Argument argument = {Argument::integer, nullptr, 0, 0};
+    Argument argument = {};
+    argument.kind = Argument::integer;
     if (kind == 'b') {
       std::size_t bytes;
       std::cin >> bytes;
-      std::cin.get();  // the newline
       argument.kind = Argument::buffer;
       // Exactly as many bytes as the array has: the sanitizer sees the first one past it.
       if (posix_memalign(&argument.pointer, 64, bytes)) refuse("no memory for %zu bytes", bytes);
-      std::cin.read(static_cast<char *>(argument.pointer), bytes);
+      read_bytes(argument.pointer, bytes);
       owned.emplace_back(argument.pointer, bytes);
     } else if (kind == 'r') {
       std::size_t index;
       std::cin >> index;
       argument = arguments.at(index);
+    } else if (kind == 's') {
+      std::size_t bytes;
+      std::cin >> bytes;
+      argument.kind = Argument::structure;
+      argument.bytes.resize(bytes);
+      read_bytes(argument.bytes.data(), bytes);
     } else if (kind == 'i') {
       std::cin >> argument.number;
     } else {

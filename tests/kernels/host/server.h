@@ -1,6 +1,9 @@
 // What a text of kernels is compiled with for the server: its kernels take text arguments.
 #pragma once
 
+#include <type_traits>
+#include <vector>
+
 #include "block.h"
 
 namespace hostcuda {
@@ -9,14 +12,15 @@ namespace hostcuda {
 [[noreturn]] void refuse(const char *format, ...) __attribute__((format(printf, 1, 2)));
 
 struct Argument {
-  enum Kind { buffer, integer, real } kind;
+  enum Kind { buffer, integer, real, structure } kind;
   void *pointer;
   long long number;
   double value;
+  std::vector<char> bytes;
 };
 
 struct alignas(16) Parameter {
-  char bytes[16];
+  char bytes[512];
 };
 
 // Writes an argument as the type of a parameter.
@@ -24,15 +28,24 @@ typedef void (*Take)(const Argument &argument, void *place);
 
 template <typename P>
 P taken(const Argument &argument, P *) {
-  if (argument.kind == Argument::buffer) refuse("a kernel wants a number where an array is given");
-  return argument.kind == Argument::real ? static_cast<P>(argument.value)
-                                         : static_cast<P>(argument.number);
+  if constexpr (std::is_class_v<P>) {
+    if (argument.kind != Argument::structure || argument.bytes.size() != sizeof(P))
+      refuse("a kernel wants a structure of %zu bytes", sizeof(P));
+    P structure;
+    memcpy(static_cast<void *>(&structure), argument.bytes.data(), sizeof structure);
+    return structure;
+  } else {
+    if (argument.kind != Argument::integer && argument.kind != Argument::real)
+      refuse("a kernel wants a number where an array is given");
+    return argument.kind == Argument::real ? static_cast<P>(argument.value)
+                                           : static_cast<P>(argument.number);
+  }
 }
 
 template <typename P>
 P *taken(const Argument &argument, P **) {
   if (argument.kind == Argument::buffer) return static_cast<P *>(argument.pointer);
-  if (argument.kind == Argument::real || argument.number != 0)
+  if (argument.kind != Argument::integer || argument.number != 0)
     refuse("a kernel wants an array or 0 where a number is given");
   return nullptr;
 }

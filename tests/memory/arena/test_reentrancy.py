@@ -235,7 +235,7 @@ def test_an_interrupt_at_any_point_of_a_hit_loses_no_byte(
         assert arena.stats().misses == misses
         if not hit:
             break
-    assert place > 5 and blocks[-1] is not None
+    assert place > 4 and blocks[-1] is not None
     assert not unraisable, "a free failed"
 
 
@@ -311,7 +311,7 @@ def test_planted_fault_a_lock_that_an_interrupt_keeps_is_caught(monkeypatch):
     try:
         with pytest.raises(AssertionError, match="was not let go"):
             test_an_interrupt_at_any_point_of_a_hit_loses_no_byte(
-                [1], False, monkeypatch, patience=1)
+                [4, 1], False, monkeypatch, patience=1)
     finally:
         CarelessLock.let_all_go()
 

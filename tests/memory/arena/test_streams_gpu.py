@@ -157,5 +157,5 @@ def test_a_stream_makes_its_device_the_current_one_of_cupy(cupy):
         y = gt.ones(1000, device="cuda:1") + 1
         assert cupy.cuda.get_current_stream() == side.stream
     assert cupy.cuda.Device().id == before == 0
-    assert made.device.id == 1 and made.data.mem.block.stream == side.id
+    assert made.device.id == 1 and made.data.mem.stream == side.id
     assert (y.numpy() == 2).all() and (made.get() == 1).all()
