@@ -269,14 +269,13 @@ def graph_memory_shared() -> Context:
 def kernel_arguments_swapped() -> Context:
     """the kernel of SGD gets the weight decay as its rate, and the rate as its decay"""
     def wrap(right: Any) -> Any:
-        def kernel_of(update: Update, *given: Any) -> Any:
-            kernel, numbers = right(update, *given)
-            if kernel.name != "gt_sgd_momentum":
-                return kernel, numbers
-            return kernel, lambda *, rate, weight_decay, **more: numbers(
-                rate=weight_decay or 0.0, weight_decay=rate, **more)
-        return kernel_of
-    return _wrapped(Update, "kernel_of", wrap)
+        def numbers(update: Update, params: Any) -> Any:
+            if update.formula.name != "sgd":
+                return right(update, params)
+            return right(update, {**params, "rate": params["weight_decay"],
+                                  "weight_decay": params["rate"]})
+        return numbers
+    return _wrapped(Update, "numbers", wrap)
 
 
 @contextmanager

@@ -166,7 +166,8 @@ for weight in weights:
 y.sum().backward()
 optimizer.step()
 found = hostcuda.counters()
-print(sum(weight.nbytes for weight in weights) / 2**30, sum(n for k, n in found.kernels.items() if "gt_sgd<" in k),
+print(sum(weight.nbytes for weight in weights) / 2**30,
+      sum(count for name, count in found.kernels.items() if name.startswith("gt_sgd<")),
       sum(count for name, count in found.library.items() if "cublas" in name),
       resource.getrusage(resource.RUSAGE_SELF).ru_maxrss < 2**20)  # KiB
 """

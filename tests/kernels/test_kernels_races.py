@@ -10,7 +10,6 @@ from kernel_cases import DTYPES, Case
 from kernel_host import Toolchain
 from kernel_races import RaceExecutor, every_kernel, launches, tiny_cases
 
-
 TINY = tiny_cases()
 MOST_THREADS = 6000  # OS threads that one case starts, one after the other
 
