@@ -29,8 +29,8 @@ class Tensors(NamedTuple):
 
     `arrays` has one sequence per position, of contiguous arrays. `rows` has each tensor's row of
     `numbers`; where `live` has an array (float64) for a row, that is read in the place of the
-    numbers when the kernel runs. `steps` has the counter of each tensor, `ticket` one that is 0,
-    both (as an int64 array and a place in it) or neither. If `skip` (float32) is not 0, nothing is
+    numbers when the kernel runs. `steps` has the counter of each tensor, as an int64 array and a
+    place in it; they are increased if there is a `ticket`, such a counter that is 0. If `skip` (float32) is not 0, nothing is
     written.
     """
 
@@ -115,6 +115,7 @@ class MultiTensor:
             len(part.rows) > 1) else 0
         if tensors.ticket is not None:
             table["ticket"] = tensors.ticket[0].data.ptr + 8 * tensors.ticket[1]
+        if tensors.steps:
             table["steps"][:size] = [
                 array.data.ptr + 8 * place for array, place in tensors.steps[here]]
         if tensors.skip is not None:

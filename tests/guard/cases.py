@@ -140,13 +140,12 @@ def _update(op: Op, states: int, **params: Any) -> tuple[Any, Any, tuple[int, ..
         return given[:3] + [np.abs(a) for a in given[3:]]  # a mean of squares
 
     def prepare(device: Device) -> Call:
-        counter = device.from_numpy(np.array([_STEP - 1, 0]))
+        counter = device.from_numpy(np.array([_STEP - 1]))
 
         def call(parameter: Tensor, gradient: Tensor, *state: Tensor) -> tuple[Tensor, ...]:
             more: dict[str, Any] = {"steps": [_STEP]}
             if device.type != "cpu":
-                device.fill(counter[:1], _STEP - 1)
-                more = {"steps": [(counter, 0)], "ticket": (counter, 1), "counts": [counter]}
+                more = {"steps": [(counter, 0)], "counts": [counter]}  # not counted
             write_all(op, [parameter], [gradient], {
                 "options": [params], "rows": [0], "state": tuple(s._array for s in state), **more})
             return parameter, *state
@@ -221,8 +220,9 @@ def _all(op: Op, params: dict[str, Any]) -> Call:
 
 
 def _scaled(device: Device) -> Call:
-    factor = wrap(device.from_numpy(np.array(0.3)), device)
-    return lambda x: _all(optimizer_kernels.scale, {})(x, factor)
+    """On CUDA the factor is float64, whatever the gradient."""
+    wide = wrap(device.from_numpy(np.array(0.3)), device)
+    return lambda x, y: _all(optimizer_kernels.scale, {})(x, y if device.type == "cpu" else wide)
 
 
 _STEP = 3
@@ -241,7 +241,7 @@ OTHERS: dict[str, tuple[Any, Any, tuple[int, ...]]] = {
                            weight_decay=0.01),
     "update average": _written(
         _all(optimizer_kernels.average, {"options": [{"weight": 0.1}]}), (3, 5), (3, 5)),
-    "update scale": (_normal((3, 5)), _scaled, ()),
+    "update scale": (_normal((3, 5), ()), _scaled, ()),
     "update clip": _written(_all(optimizer_kernels.clip, {"options": [{"limit": 0.5}]}), (3, 5)),
     "update norm, 2": _written(lambda *x: optimizer_kernels.norm(*x, order=2.0), (3, 5), (7,)),
     "update norm, 3": _written(lambda *x: optimizer_kernels.norm(*x, order=3.0), (3, 5), (7,)),

@@ -160,9 +160,11 @@ def _norm_cpu(
             part = gradient[key].reshape(-1).astype(wide, copy=False)  # a tile at most is copied
             total = _combined(total, part, order)
     norm = np.asarray(total if order == inf else total ** (1 / order), _norm_dtype(gradients))
-    with np.errstate(invalid="ignore"):
-        factor = np.minimum(norm.dtype.type(most) / (norm + norm.dtype.type(_TINY)), 1)
-    return norm, np.asarray(factor, norm.dtype)
+    factor = np.asarray(1.0, norm.dtype)
+    if most < inf:
+        with np.errstate(invalid="ignore"):
+            np.minimum(norm.dtype.type(most) / (norm + norm.dtype.type(_TINY)), factor, out=factor)
+    return norm, factor
 
 
 def _norm_dtype(gradients: Sequence[Array]) -> np.dtype:
