@@ -30,8 +30,8 @@ class Tensors(NamedTuple):
     `arrays` has one sequence per position, of contiguous arrays. `rows` has each tensor's row of
     `numbers`; where `live` has an array (float64) for a row, that is read in the place of the
     numbers when the kernel runs. `steps` has the counter of each tensor, as an int64 array and a
-    place in it; they are increased if there is a `ticket`, such a counter that is 0. If `skip` (float32) is not 0, nothing is
-    written.
+    place in it; they are increased if there is a `ticket`, such a counter that is 0. If `skip`
+    (float32) is not 0, nothing is written.
     """
 
     arrays: Sequence[Sequence[CudaArray]]
