@@ -143,7 +143,8 @@ class GradScaler:
                 flag = asarray(found[device], device=device)
                 for some in kinds.values():
                     write_all(optimizer_kernels.unscale, [*some, flag], [scale], {})
-        self._stages[optimizer] = _UNSCALED
+        if gradients:
+            self._stages[optimizer] = _UNSCALED
 
     def _enter(self, optimizer: Optimizer, stage: str) -> None:
         """Raise RuntimeError if the optimizer has been there, or further, since `update`."""
@@ -166,11 +167,10 @@ class GradScaler:
         self._enter(optimizer, _STEPPED)
         if self._stages.get(optimizer) != _UNSCALED:
             self.unscale_(optimizer)
-        found = self._found.get(optimizer)
-        if not found:
+        if self._stages.get(optimizer) != _UNSCALED:
             raise RuntimeError(f"step() of a GradScaler was given an {type(optimizer).__name__} "
                                "without gradients; wanted backward() before")
-        self._stages[optimizer] = _STEPPED
+        self._stages[optimizer], found = _STEPPED, self._found[optimizer]
         if len(found) > 1 or "cpu" in [device.type for device in found]:
             bad = any(asarray(flag, device=device).item() for device, flag in found.items())
             return None if bad else optimizer.step()
