@@ -5,7 +5,7 @@ CuPy is imported when the first CUDA device is made, never before.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import cache, partial
 from math import copysign
@@ -29,7 +29,7 @@ from gtensor.system.bus import bus, tell_allocated
 if TYPE_CHECKING:
     from gtensor.backend.cuda_graphs import Capture
     from gtensor.backend.cuda_pages import CudaPages
-    from gtensor.backend.ordering import Stamp
+    from gtensor.backend.ordering import Replays, Stamp
     from gtensor.backend.streams import Event
     from gtensor.backend.typing import Array, CudaArray, DTypeLike, Path
 
@@ -192,6 +192,17 @@ class CudaDevice(Device):
     def capturing(self) -> bool:
         captures = self._ordering.captures
         return bool(captures) and self.current_stream().id in captures
+
+    def replays(self) -> Replays | None:
+        captures = self._ordering.captures
+        touched = captures.get(self.current_stream().id) if captures else None
+        return None if touched is None else touched.replays
+
+    def upload(self, array: Any, values: Sequence[float]) -> None:
+        """Asynchronous: the driver copies pageable memory before the call returns."""
+        with self.cupy_device:
+            self.order((), (array,))
+            array.set(np.asarray(values, array.dtype))
 
     def describe(self) -> tuple[str, int]:
         """The GPU's name and its memory in bytes."""

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from gtensor.backend.cuda import CudaDevice
     from gtensor.backend.typing import CudaArray, Params, Path
 
-_WRITTEN = ("out", "state")  # the parameters that a path writes; `state` is an optimizer's
+_WRITTEN = ("out", "state", "counts")  # parameters that a path writes; two are optimizers'
 _PLAIN = frozenset({bool, int, float, complex, str, type(None)} | {
     type(np.dtype(code)) for code in "?bhilqBHILQefdgFDG"})  # types of values without an array
 
