@@ -239,7 +239,7 @@ def _sum_gpu(
         return _cupy_sum(x, axis=axis, keepdims=keepdims, dtype=dtype, out=out)
     shape = kept_shape(x.shape, axis, keepdims)
     direct = out is not None and out.flags.c_contiguous and out.dtype == x.dtype
-    total: Array = out if direct else cupy().empty(shape, x.dtype)
+    total: Any = out if direct else cupy().empty(shape, x.dtype)
     real = _PARTS.get(x.dtype.name, x.dtype)
     _sum_rows(x.reshape(prod(x.shape[:count]), -1).view(real), total.reshape(-1).view(real))
     return total if direct else settled(total, out)
