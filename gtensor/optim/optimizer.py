@@ -497,8 +497,8 @@ class _Refresh:
             if known.flags != flags:
                 raise RuntimeError(
                     f"a step of {type(optimizer).__name__} was captured with {dict(flags)} and is "
-                    f"to be replayed with {dict(known.flags)}; only numbers may be changed: capture "
-                    "the step again")
+                    f"to be replayed with {dict(known.flags)}; only numbers may be changed: "
+                    "capture the step again")
             numbers = update.numbers(known.params)
             if numbers != counters.uploaded:
                 self._device.upload(counters.numbers, numbers)
