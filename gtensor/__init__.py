@@ -56,8 +56,6 @@ from gtensor.engine.errors import AnomalyError, ConsumedError, GradientError, Le
 from gtensor.engine.op import op
 from gtensor.engine.samples import Sample
 from gtensor.engine.tensor import Tensor, _unpickled
-from gtensor.execution.graphs import Graph
-from gtensor.execution.streams import Event, stream
 from gtensor.memory.trace.owners import find_in as _find_in
 from gtensor.ops import *
 from gtensor.ops.build.pointwise import identity as SAME
@@ -72,6 +70,8 @@ if TYPE_CHECKING:
     from gtensor import checkpoint, data, func, nn, optim, profiler
     from gtensor import testing as testing
     from gtensor.engine.anomaly import detect_anomaly
+    from gtensor.execution.graphs import Graph
+    from gtensor.execution.streams import Event, stream
     from gtensor.func import (
         functional_call,
         grad,
@@ -96,7 +96,8 @@ else:
             "functional_call", "grad", "hessian", "hvp", "jacfwd", "jacobian", "jacrev", "jvp",
             "jvp_batched", "linearize", "per_example_grad", "value_and_grad", "vjp", "vmap",
         ), "gtensor.func"),
-        "detect_anomaly": "gtensor.engine.anomaly"})
+        **dict.fromkeys(("Event", "stream"), "gtensor.execution.streams"),
+        "Graph": "gtensor.execution.graphs", "detect_anomaly": "gtensor.engine.anomaly"})
 
 _find_in("gtensor.profiler.find_owners")  # recordings ask it what modules and optimizers hold
 

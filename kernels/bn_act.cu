@@ -1,7 +1,7 @@
 // Batch norm + activation: z = act((x - mean) / sqrt(var + eps) * weight + bias), in place or not,
 // and its backward from z alone where the activation can be inverted, else from x.
 //
-// Layout: x, z, g, dx contiguous (n, c, s); mean, var (c), sums (2, c), weight, bias (c) or NULL in
+// Layout: x, z, g, dx contiguous (n, c, s); mean, var, sum_* (c), weight, bias (c) or NULL in
 // gt_float<T>; var is biased. `_last` kernels are for channels last: s is 1, n counts all
 // positions, and in the place of s stands `tile` (see bn_act.cuh). weight is positive where
 // anything is made from z.
@@ -76,57 +76,59 @@ __global__ void __launch_bounds__(GT_BLOCK, 2)
   });
 }
 
-// sums (2, c): of dy (the gradient of bias) and of dy * xhat (that of weight). partials: 2 numbers
+// sum_dy is the gradient of bias, sum_dy_xhat, of dy * xhat, that of weight. partials: 2 numbers
 // for each channel and blockIdx.y; tickets as in bn_act_statistics.
 template <typename T>
 __global__ void __launch_bounds__(GT_BLOCK, 2)
     bn_act_reduce(const T *g, const T *z, const gt_float<T> *mean, const gt_float<T> *var,
-                  const gt_float<T> *weight, const gt_float<T> *bias, gt_float<T> *sums,
-                  gt_sums<gt_float<T>> *partials, unsigned *tickets, gt_index n, gt_index c,
-                  gt_index s, double eps, gt_index activation, double parameter) {
+                  const gt_float<T> *weight, const gt_float<T> *bias, gt_float<T> *sum_dy,
+                  gt_float<T> *sum_dy_xhat, gt_sums<gt_float<T>> *partials, unsigned *tickets,
+                  gt_index n, gt_index c, gt_index s, double eps, gt_index activation,
+                  double parameter) {
   typedef gt_float<T> F;
   __shared__ gt_sums<F> shared[GT_BLOCK / 32];
   gt_sums<F> *const cells = shared;
   gt_by_width<T>(s, gt_address(g) | gt_address(z), [&](auto width) {
     const gt_channels_first<decltype(width)::value> walk(gt_forwards(), n, c, s);
     const gt_normals<decltype(walk), F> normals(walk, mean, var, weight, bias, c, eps);
-    gt_reduce(gt_terms_of_z(), walk, g, z, normals.of, sums, partials, tickets, c, activation,
-                             F(parameter), cells);
+    gt_reduce(gt_terms_of_z(), walk, g, z, normals.of, sum_dy, sum_dy_xhat, partials, tickets, c,
+              activation, F(parameter), cells);
   });
 }
 
 template <typename T>
 __global__ void __launch_bounds__(GT_BLOCK, 2)
     bn_act_reduce_last(const T *g, const T *z, const gt_float<T> *mean, const gt_float<T> *var,
-                       const gt_float<T> *weight, const gt_float<T> *bias, gt_float<T> *sums,
-                       gt_sums<gt_float<T>> *partials, unsigned *tickets, gt_index n, gt_index c,
-                       gt_index tile, double eps, gt_index activation, double parameter) {
+                       const gt_float<T> *weight, const gt_float<T> *bias, gt_float<T> *sum_dy,
+                       gt_float<T> *sum_dy_xhat, gt_sums<gt_float<T>> *partials, unsigned *tickets,
+                       gt_index n, gt_index c, gt_index tile, double eps, gt_index activation,
+                       double parameter) {
   typedef gt_float<T> F;
   __shared__ gt_sums<F> shared[gt_width<T> * GT_BLOCK];
   gt_sums<F> *const cells = shared;
   gt_by_width<T>(c, gt_address(g) | gt_address(z), [&](auto width) {
     const gt_channels_last<decltype(width)::value> walk(gt_forwards(), n, c, tile);
     const gt_normals<decltype(walk), F> normals(walk, mean, var, weight, bias, c, eps);
-    gt_reduce(gt_terms_of_z(), walk, g, z, normals.of, sums, partials, tickets, c, activation,
-                             F(parameter), cells);
+    gt_reduce(gt_terms_of_z(), walk, g, z, normals.of, sum_dy, sum_dy_xhat, partials, tickets, c,
+              activation, F(parameter), cells);
   });
 }
 
 // dx = weight / deviation * (dy - sum_dy / values - xhat * sum_dy_xhat / values), where a channel
-// has so many values; without what is subtracted where sums is NULL (statistics that do not depend
-// on x).
+// has so many values; without what is subtracted where sum_dy is NULL (statistics that do not
+// depend on x).
 template <typename T>
 __global__ void __launch_bounds__(GT_BLOCK, 2)
     bn_act_backward(const T *g, const T *z, const gt_float<T> *mean, const gt_float<T> *var,
-                    const gt_float<T> *weight, const gt_float<T> *bias, const gt_float<T> *sums,
-                    T *dx, gt_index n, gt_index c, gt_index s, double eps, gt_index activation,
-                    double parameter, double values) {
+                    const gt_float<T> *weight, const gt_float<T> *bias, const gt_float<T> *sum_dy,
+                    const gt_float<T> *sum_dy_xhat, T *dx, gt_index n, gt_index c, gt_index s,
+                    double eps, gt_index activation, double parameter, double values) {
   typedef gt_float<T> F;
   gt_by_width<T>(s, gt_address(g) | gt_address(z) | gt_address(dx), [&](auto width) {
     const gt_channels_first<decltype(width)::value> walk(gt_backwards(), n, c, s);
     const gt_normals<decltype(walk), F> normals(walk, mean, var, weight, bias, c, eps);
-    gt_backward(gt_terms_of_z(), walk, g, z, normals.of, sums, values, dx, c, activation,
-                               F(parameter));
+    gt_backward(gt_terms_of_z(), walk, g, z, normals.of, sum_dy, sum_dy_xhat, values, dx, c,
+                activation, F(parameter));
   });
 }
 
@@ -134,14 +136,15 @@ template <typename T>
 __global__ void __launch_bounds__(GT_BLOCK, 2)
     bn_act_backward_last(const T *g, const T *z, const gt_float<T> *mean, const gt_float<T> *var,
                          const gt_float<T> *weight, const gt_float<T> *bias,
-                         const gt_float<T> *sums, T *dx, gt_index n, gt_index c, gt_index tile,
-                         double eps, gt_index activation, double parameter, double values) {
+                         const gt_float<T> *sum_dy, const gt_float<T> *sum_dy_xhat, T *dx,
+                         gt_index n, gt_index c, gt_index tile, double eps, gt_index activation,
+                         double parameter, double values) {
   typedef gt_float<T> F;
   gt_by_width<T>(c, gt_address(g) | gt_address(z) | gt_address(dx), [&](auto width) {
     const gt_channels_last<decltype(width)::value> walk(gt_backwards(), n, c, tile);
     const gt_normals<decltype(walk), F> normals(walk, mean, var, weight, bias, c, eps);
-    gt_backward(gt_terms_of_z(), walk, g, z, normals.of, sums, values, dx, c, activation,
-                               F(parameter));
+    gt_backward(gt_terms_of_z(), walk, g, z, normals.of, sum_dy, sum_dy_xhat, values, dx, c,
+                activation, F(parameter));
   });
 }
 
@@ -198,9 +201,9 @@ __global__ void __launch_bounds__(GT_CHIP_BLOCK, 1)
 template <typename T>
 __global__ void __launch_bounds__(GT_CHIP_BLOCK, 1)
     bn_act_backward_on_chip(const T *g, const T *z, const gt_float<T> *mean, const gt_float<T> *var,
-                            const gt_float<T> *weight, const gt_float<T> *bias, gt_float<T> *sums,
-                            T *dx, gt_index n, gt_index c, gt_index s, double eps,
-                            gt_index activation, double parameter, gt_index training) {
+                            const gt_float<T> *weight, const gt_float<T> *bias, gt_float<T> *sum_dy,
+                            gt_float<T> *sum_dy_xhat, T *dx, gt_index n, gt_index c, gt_index s,
+                            double eps, gt_index activation, double parameter, gt_index training) {
   typedef gt_float<T> F;
   extern __shared__ __align__(16) unsigned char slice[];
   __shared__ gt_sums<F> shared[GT_CHIP_BLOCK / 32];
@@ -209,8 +212,8 @@ __global__ void __launch_bounds__(GT_CHIP_BLOCK, 1)
   gt_by_width<T>(s, gt_address(g) | gt_address(z) | gt_address(dx), [&](auto width) {
     const gt_channels_first<decltype(width)::value> walk(gt_forwards(), n, c, s);
     const gt_normals<decltype(walk), F> normals(walk, mean, var, weight, bias, c, eps);
-    gt_backward_on_chip(gt_terms_of_z(), walk, g, z, normals.of, sums, dx, n, c, s, activation,
-                                       F(parameter), training != 0, kept, cells);
+    gt_backward_on_chip(gt_terms_of_z(), walk, g, z, normals.of, sum_dy, sum_dy_xhat, dx, n, s,
+                        activation, F(parameter), training != 0, kept, cells);
   });
 }
 

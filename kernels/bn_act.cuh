@@ -399,10 +399,10 @@ struct gt_terms_of_x {
 };
 
 template <typename F>
-__device__ inline void gt_write_sums(const gt_sums<F> &total, F *sums, gt_index c,
+__device__ inline void gt_write_sums(const gt_sums<F> &total, F *sum_dy, F *sum_dy_xhat,
                                      gt_index channel) {
-  sums[channel] = total.dy;
-  sums[c + channel] = total.dy_xhat;
+  sum_dy[channel] = total.dy;
+  sum_dy_xhat[channel] = total.dy_xhat;
 }
 
 // Adds the first `count` terms: that of number i to sums[i % owned].
@@ -492,9 +492,9 @@ __device__ inline void gt_input(const Walk &walk, const T *z,
 // `saved` is z or x, as Terms wants it.
 template <typename Terms, typename Walk, typename T, typename F>
 __device__ inline void gt_reduce(Terms, const Walk &walk, const T *g, const T *saved,
-                                 const gt_normal<F> (&normals)[Walk::owned], F *sums,
-                                 gt_sums<F> *partials, unsigned *tickets, gt_index c,
-                                 gt_index activation, F parameter, gt_sums<F> *cells) {
+                                 const gt_normal<F> (&normals)[Walk::owned], F *sum_dy,
+                                 F *sum_dy_xhat, gt_sums<F> *partials, unsigned *tickets,
+                                 gt_index c, gt_index activation, F parameter, gt_sums<F> *cells) {
   constexpr int W = Walk::width, U = gt_steps_at_once<W>, N = U * W;
   gt_sums<F> total[Walk::owned] = {};
   gt_walk<U>(walk, [&](const gt_index (&offsets)[U], int count) {
@@ -506,19 +506,20 @@ __device__ inline void gt_reduce(Terms, const Walk &walk, const T *g, const T *s
     gt_add(total, terms, count * W);
   });
   if (gt_gather(walk, total, partials, tickets, c, cells, gt_combine_sums()))
-    for (int p = 0; p < Walk::owned; ++p) gt_write_sums(total[p], sums, c, walk.channel + p);
+    for (int p = 0; p < Walk::owned; ++p)
+      gt_write_sums(total[p], sum_dy, sum_dy_xhat, walk.channel + p);
 }
 
 template <typename Terms, typename Walk, typename T, typename F>
 __device__ inline void gt_backward(Terms, const Walk &walk, const T *g, const T *saved,
-                                   const gt_normal<F> (&normals)[Walk::owned], const F *sums,
-                                   double values, T *dx, gt_index c, gt_index activation,
-                                   F parameter) {
+                                   const gt_normal<F> (&normals)[Walk::owned], const F *sum_dy,
+                                   const F *sum_dy_xhat, double values, T *dx, gt_index c,
+                                   gt_index activation, F parameter) {
   constexpr int W = Walk::width, U = gt_steps_at_once<W>, N = U * W;
   gt_sums<F> means[Walk::owned] = {};
-  if (sums && walk.inside(c))
+  if (sum_dy && walk.inside(c))
     for (int p = 0; p < Walk::owned; ++p)
-      means[p] = {sums[walk.channel + p] / F(values), sums[c + walk.channel + p] / F(values)};
+      means[p] = {sum_dy[walk.channel + p] / F(values), sum_dy_xhat[walk.channel + p] / F(values)};
   gt_walk<U>(walk, [&](const gt_index (&offsets)[U], int count) {
     gt_pack<T, W> packs[U], gradients[U];
     gt_load(saved, offsets, count, packs);
@@ -570,10 +571,10 @@ __device__ inline void gt_forward_on_chip(const Walk &walk, const T *x, F *mean,
 // kept: both arrays, n * s elements of each.
 template <typename Terms, typename Walk, typename T, typename F>
 __device__ inline void gt_backward_on_chip(Terms, const Walk &walk, const T *g, const T *saved,
-                                           const gt_normal<F> (&normals)[1], F *sums, T *dx,
-                                           gt_index n, gt_index c, gt_index s, gt_index activation,
-                                           F parameter, bool training, T *kept,
-                                           gt_sums<F> *cells) {
+                                           const gt_normal<F> (&normals)[1], F *sum_dy,
+                                           F *sum_dy_xhat, T *dx, gt_index n, gt_index s,
+                                           gt_index activation, F parameter, bool training,
+                                           T *kept, gt_sums<F> *cells) {
   constexpr int W = Walk::width, U = gt_steps_at_once<W>, N = U * W;
   T *const gradient = kept + n * s;  // aligned: whole packs come before
   gt_sums<F> total[1] = {};
@@ -590,7 +591,7 @@ __device__ inline void gt_backward_on_chip(Terms, const Walk &walk, const T *g, 
     gt_add(total, terms, count * W);
   });
   walk.reduce(total, cells, gt_combine_sums());
-  if (threadIdx.x == 0) gt_write_sums(total[0], sums, c, walk.channel);
+  if (threadIdx.x == 0) gt_write_sums(total[0], sum_dy, sum_dy_xhat, walk.channel);
   const F share = training ? F(1) / F(n * s) : F(0);
   const gt_sums<F> means[1] = {{total[0].dy * share, total[0].dy_xhat * share}};
   gt_places<W, U> again;

@@ -1,6 +1,7 @@
 // Cross entropy from logits with integer targets, fused: no (rows, classes) temporary.
 //
-// Layout: logits contiguous (rows, classes), targets int64 (rows), a block to a row.
+// Layout: logits contiguous (rows, classes), targets int64 (rows), a block to a row, or, where one
+// block takes all rows, a warp.
 // Traffic per logit: forward reads 2; backward reads 1, writes 1.
 // Losses, their gradients, maxima, sums and the count are in gt_float<T>. Rows whose target is ignore_index have
 // loss 0 and gradient 0. A target outside 0..classes-1 reads nothing outside the row: it makes loss
@@ -9,8 +10,38 @@
 #include "half.cuh"
 #include "reduce.cuh"
 
-// loss[row] = logsumexp(row) - logits[target]. Kept for backward: largest[row] and total[row], the
-// sum of the exponentials beside it; one logarithm of both would be rounded as a large logit is.
+// logsumexp(row) - logits[target], from the row's largest logit and the sum of the exponentials
+// beside it; one logarithm of both would be rounded as a large logit is.
+template <typename T, typename F>
+__device__ inline F gt_row_loss(const T *x, gt_index target, F maximum, F sum, gt_index classes,
+                                gt_index ignore_index) {
+  if (target == ignore_index) return 0;
+  if (target < 0 || target >= classes) return gt_nan<F>();
+  return log(sum) - (gt_up(x[target]) - maximum);
+}
+
+// out = the sum of the row losses (mean = 0), or that sum over the count of rows that are not
+// ignored (mean = 1); count = that count. All rows ignored and mean: 0 / 0 = NaN, as in PyTorch.
+// Every thread of the block must call it.
+template <typename T, typename F>
+__device__ inline void gt_reduce_losses(const F *loss, const long long *targets, T *out, F *count,
+                                        gt_index rows, gt_index ignore_index, gt_index mean,
+                                        F *cells) {
+  F sum = 0;
+  F counted = 0;
+  for (gt_index row = threadIdx.x; row < rows; row += blockDim.x) {
+    sum += loss[row];
+    counted += targets[row] == ignore_index ? 0 : 1;
+  }
+  sum = gt_block_reduce(sum, cells, gt_sum());
+  counted = gt_block_reduce(counted, cells, gt_sum());
+  if (threadIdx.x == 0) {
+    *out = gt_down<T>(mean ? sum / counted : sum);
+    *count = counted;
+  }
+}
+
+// loss[row], and what backward needs: largest[row] and total[row].
 template <typename T>
 __global__ void cross_entropy_forward(const T *logits, const long long *targets, gt_float<T> *loss,
                                       gt_float<T> *largest, gt_float<T> *total, gt_index rows,
@@ -28,39 +59,48 @@ __global__ void cross_entropy_forward(const T *logits, const long long *targets,
       sum += exp(gt_up(x[column]) - maximum);
     sum = gt_block_reduce(sum, cells, gt_sum());
     if (threadIdx.x == 0) {
-      const gt_index target = targets[row];
       largest[row] = maximum;
       total[row] = sum;
-      if (target == ignore_index)
-        loss[row] = 0;
-      else if (target < 0 || target >= classes)
-        loss[row] = gt_nan<F>();
-      else
-        loss[row] = log(sum) - (gt_up(x[target]) - maximum);
+      loss[row] = gt_row_loss(x, targets[row], maximum, sum, classes, ignore_index);
     }
   }
 }
 
-// out = the sum of the row losses (mean = 0), or that sum over the count of rows that are not
-// ignored (mean = 1); count = that count. All rows ignored and mean: 0 / 0 = NaN, as in PyTorch.
 template <typename T>
 __global__ void cross_entropy_reduce(const gt_float<T> *loss, const long long *targets, T *out,
                                      gt_float<T> *count, gt_index rows, gt_index ignore_index,
                                      gt_index mean) {
+  __shared__ gt_float<T> cells[GT_BLOCK];
+  gt_reduce_losses(loss, targets, out, count, rows, ignore_index, mean, cells);
+}
+
+// Both, for few rows.
+template <typename T>
+__global__ void cross_entropy_few_rows(const T *logits, const long long *targets, gt_float<T> *loss,
+                                       gt_float<T> *largest, gt_float<T> *total, T *out,
+                                       gt_float<T> *count, gt_index rows, gt_index classes,
+                                       gt_index ignore_index, gt_index mean) {
   typedef gt_float<T> F;
   __shared__ F cells[GT_BLOCK];
-  F sum = 0;
-  F counted = 0;
-  for (gt_index row = threadIdx.x; row < rows; row += blockDim.x) {
-    sum += loss[row];
-    counted += targets[row] == ignore_index ? 0 : 1;
+  const gt_index lane = threadIdx.x % 32;
+  for (gt_index row = threadIdx.x / 32; row < rows; row += blockDim.x / 32) {
+    const T *x = logits + row * classes;
+    F maximum = -gt_infinity<F>();
+    for (gt_index column = lane; column < classes; column += 32)
+      maximum = gt_max()(maximum, gt_up(x[column]));
+    maximum = gt_warp_reduce(maximum, gt_max());
+    F sum = 0;
+    for (gt_index column = lane; column < classes; column += 32)
+      sum += exp(gt_up(x[column]) - maximum);
+    sum = gt_warp_reduce(sum, gt_sum());
+    if (lane == 0) {
+      largest[row] = maximum;
+      total[row] = sum;
+      loss[row] = gt_row_loss(x, targets[row], maximum, sum, classes, ignore_index);
+    }
   }
-  sum = gt_block_reduce(sum, cells, gt_sum());
-  counted = gt_block_reduce(counted, cells, gt_sum());
-  if (threadIdx.x == 0) {
-    *out = gt_down<T>(mean ? sum / counted : sum);
-    *count = counted;
-  }
+  __syncthreads();  // the losses are read by other threads
+  gt_reduce_losses(loss, targets, out, count, rows, ignore_index, mean, cells);
 }
 
 // dlogits = (softmax(logits) - onehot(target)) * g[row * g_stride] / (count ? *count : 1).
@@ -89,5 +129,5 @@ __global__ void cross_entropy_backward(const T *logits, const long long *targets
   }
 }
 
-// Launch: forward grid (rows), block (<= GT_BLOCK); reduce grid (1), block (<= GT_BLOCK); backward
-// a thread to an element. No dynamic shared memory.
+// Launch: forward grid (rows), block (<= GT_BLOCK); reduce grid (1), block (<= GT_BLOCK); few_rows
+// grid (1), block (whole warps, <= GT_BLOCK); backward a thread to an element. No dynamic shared memory.

@@ -33,7 +33,7 @@ struct gt_axis {
 };
 
 // The axes of a product. Batch axes stand innermost first; those left over have length 1.
-// `_product` in gtensor/backend/matmul_kernel.py makes it.
+// `_Space` in gtensor/backend/matmul_kernel.py makes it.
 struct gt_product {
   gt_axis rows, columns, inner, batch[GT_BATCH_AXES];
 

@@ -49,6 +49,14 @@ __device__ inline F gt_shuffle_down(F value, int distance) {
   return __shfl_down_sync(0xffffffffu, value, distance);
 }
 
+// Combines `value` of all lanes of a warp; every lane gets the result.
+template <typename V, typename Combine>
+__device__ inline V gt_warp_reduce(V value, Combine combine) {
+  for (int distance = 16; distance > 0; distance /= 2)
+    value = combine(value, gt_shuffle_down(value, distance));
+  return __shfl_sync(0xffffffffu, value, 0);
+}
+
 // As gt_block_reduce, for any V that has a gt_shuffle_down. The result is made by every thread from
 // the results of the warps.
 template <typename V, typename Combine>

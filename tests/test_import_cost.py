@@ -24,7 +24,7 @@ ALLOWED = {"_bisect", "bisect", "copy", "dataclasses", "gc", "gtensor", "ml_dtyp
 LATE = {"checkpoint", "data", "func", "nn", "optim", "profiler", "testing"}
 LATE_MODULES = {f"gtensor.{name}" for name in (
     *LATE, "system.atomic", "backend.blas", "backend.cublas", "backend.cuda_graphs", "cli",
-    "engine.anomaly", "hostcuda", "memory.workspace",
+    "engine.anomaly", "execution", "hostcuda", "memory.workspace",
     "memory.trace.curves", "memory.trace.lifetimes", "memory.plan.plan", "memory.trace.reading",
     "memory.plan.recording", "memory.trace.snapshots", "memory.trace.timeline_page",
     "memory.trace.timelines", "profiler.find_owners", "train")}

@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from typing import NamedTuple
 
 import gtensor as gt
+import gtensor.backend.blas  # loaded now: its text is no memory of a function
 from gtensor.engine.op import registry
 
 SIDE = 512

@@ -13,9 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from gtensor.backend.cuda_guards import guarded_path, guarded_rule, running
 from gtensor.backend.cuda_memory import AsyncMemory, is_pinned, library_malloc, no_room_for
-from gtensor.backend.cuda_streams import CudaStream, StreamBook, cupy
+from gtensor.backend.cuda_streams import CudaStream, StreamBook, cupy, running
 from gtensor.backend.devices import (
     Device,
     cuda_device,
@@ -34,6 +33,7 @@ if TYPE_CHECKING:
     from gtensor.backend.streams import Event
     from gtensor.backend.typing import Array, CudaArray, DTypeLike, Path
 
+
 class CudaDevice(Device):
     """One NVIDIA GPU through CuPy."""
 
@@ -42,7 +42,9 @@ class CudaDevice(Device):
     library: Callable[[int], Any] | None = None  # the allocator while there is no resource
 
     def __init__(self, index: int) -> None:
-        from gtensor.backend.cublas import Products  # here: only a machine with a GPU needs it
+        # here: only a machine with a GPU needs them
+        from gtensor.backend.cublas import Products
+        from gtensor.backend.cuda_guards import guarded_rule
 
         super().__init__(index)
         self.cupy_device = cupy().cuda.Device(index)
@@ -68,7 +70,7 @@ class CudaDevice(Device):
             with self.cupy_device:
                 return self.empty(shape, dtype, label)
         before = running.name
-        running.name = label or before
+        running.name = label or before or ""
         try:
             return new_array()(shape, element_type(dtype))
         finally:
@@ -94,7 +96,7 @@ class CudaDevice(Device):
 
     def running_op(self) -> str:
         """The name of the op that this thread runs."""
-        return running.name
+        return running.name or ""
 
     def to_numpy(self, array: Array) -> np.ndarray:
         self.order((array,))
@@ -238,11 +240,21 @@ class CudaDevice(Device):
     def path(self, name: str, path: Path, inputs: int | None = None) -> Path:
         guarded = self._paths.get((name, path, inputs))
         if guarded is None:
+            from gtensor.backend.cuda_guards import guarded_path
+
             placed = getattr(path, "placed", None)  # a path that is given its device
             function = (partial(placed, self) if placed is not None
                         else getattr(path, "library", lambda: path)())
             guarded = self._paths[name, path, inputs] = guarded_path(self, name, function, inputs)
         return guarded
+
+    def bind_thread(self) -> str:
+        """Bind the device's context to this thread, at its first op; returns its label before it.
+
+        CuPy does so itself, but libraries and the driver are also called past CuPy.
+        """
+        cupy().cuda.runtime.setDevice(self.index)
+        return ""
 
     def _elsewhere(self) -> bool:
         """Whether another device is CuPy's current one."""
@@ -273,7 +285,7 @@ def _install_allocator() -> None:
         resource = device.resource
         if resource is None:
             return (device.library or pool.malloc)(nbytes)
-        block = resource.allocate(nbytes or 1, stream.id, running.name)
+        block = resource.allocate(nbytes or 1, stream.id, running.name or "")
         if index:  # a block's is 0 until it is set
             block.device_id = index
         if bus.memory:

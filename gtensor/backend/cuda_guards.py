@@ -8,12 +8,12 @@ text, written once for its op, since Python's time per op dominates with small a
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from gtensor.backend.cuda_streams import running
 from gtensor.backend.devices import cuda_device_count
 from gtensor.system.written_code import written
 
@@ -23,11 +23,13 @@ if TYPE_CHECKING:
 
 _WRITTEN = ("out", "state", "counts")  # parameters that a path writes; two are optimizers'
 _PLAIN = frozenset({bool, int, float, complex, str, type(None)} | {
-    type(np.dtype(code)) for code in np.typecodes["All"]})  # types of values without an array
+    type(np.dtype(code)) for code in "?bhilqBHILQefdgFDG"})  # types of values without an array
 
 _GUARD = """\
 def guarded({names}**params):
 {switch}    before = running.name
+    if before is None:
+        before = bind_thread()
     running.name = NAME
     try:
         try:
@@ -49,15 +51,6 @@ _SWITCH = """\
 _SETTLED = "(x{i}.data.mem.only == stream if type(x{i}) is ndarray else type(x{i}) in PLAIN) and "
 
 
-class _Running(threading.local):
-    """The op that this thread runs, which labels the blocks that CuPy allocates within it."""
-
-    name = ""
-
-
-running = _Running()
-
-
 def guarded_path(device: CudaDevice, name: str, path: Path, inputs: int | None) -> Path:
     """A path with its guard, for so many inputs, or for any number (None)."""
     def order_all(arrays: tuple[Any, ...], params: Params) -> None:
@@ -72,9 +65,9 @@ def guarded_path(device: CudaDevice, name: str, path: Path, inputs: int | None) 
         settled="".join(_SETTLED.format(i=i) for i in numbers) or "not arrays and ")
     return written(text, {
         "DEVICE": device.cupy_device, "INDEX": device.index, "NAME": name, "PLAIN": _PLAIN,
-        "current_device": device.current_index, "stream_on": device.stream_on,
+        "bind_thread": device.bind_thread, "current_device": device.current_index,
         "ndarray": device.array_type, "order_all": order_all, "path": path, "plain": _plain,
-        "running": running}, "guarded", name)
+        "running": running, "stream_on": device.stream_on}, "guarded", name)
 
 
 def guarded_rule(device: CudaDevice) -> Path:
@@ -92,6 +85,8 @@ def guarded_rule(device: CudaDevice) -> Path:
                 return guarded(ns, step, g, True)
         op = record.op
         before = running.name
+        if before is None:
+            before = device.bind_thread()
         running.name = op.name
         try:
             number = stream.id

@@ -62,7 +62,8 @@ class HostDevice(Device):
             out, beta = self.empty(shape, a.dtype, label), 0.0
         else:
             check_out(a, b, out, shape)
-        if alpha != 1 or beta or not (_read_by_numpy(a, b) and out.flags.c_contiguous):
+        if alpha != 1 or beta or not (
+                _read_by_numpy(a) and _read_by_numpy(b) and out.flags.c_contiguous):
             from gtensor.backend.blas import product_into  # here: few programs need it
 
             return product_into(self, a, b, out, alpha, beta)
@@ -91,6 +92,6 @@ def host() -> HostDevice:
     return device
 
 
-def _read_by_numpy(*operands: np.ndarray) -> bool:
-    """Whether `numpy.matmul` multiplies them where they lie; it copies others, or is slow."""
-    return all([x.itemsize > 2 and x.itemsize in x.strides[-2:] for x in operands])
+def _read_by_numpy(x: np.ndarray) -> bool:
+    """Whether `numpy.matmul` multiplies it where it lies; it copies others, or is slow."""
+    return x.itemsize > 2 and x.itemsize in x.strides[-2:]

@@ -108,38 +108,59 @@ def plan(
     _check_shapes(a, b, out, residual, bias)
     if 0 in out[0]:
         return None
-    (*lead, m, n), k, dtype = out[0], a[0][-1], a[2]
-    a_steps, b_steps = _steps(a, (*lead, m, k)), _steps(b, (*lead, k, n))
+    space, dtype = _space(a, b, out, residual, bias), a[2]
+    matrices = prod(axis.length for axis in space.batch)
+    large, small = (matrices * of.tiles(space.rows.length, space.columns.length, dtype)
+                    for of in (LARGE, SMALL))
+    if tiling is None:
+        empty = large * LARGE.extent(dtype)**2 > 2 * small * SMALL.extent(dtype)**2
+        tiling = SMALL if large < _FEW or empty else LARGE
+    tiles = large if tiling is LARGE else small
+    grid = min(tiles, _LARGEST_GRID), -(-tiles // _LARGEST_GRID)
+    return Plan(space.exchanged, _KERNELS[tiling, dtype in _PARTS], _PARTS.get(dtype, dtype), grid,
+                (tiling.side**2,), tiles, space.structure(), out[2] != dtype,
+                bias is not None and bias[2] != dtype)
+
+
+class _Space(NamedTuple):
+    """The index space of a product."""
+
+    exchanged: bool
+    rows: Axis
+    columns: Axis
+    inner: Axis
+    batch: list[Axis]  # outermost first
+
+    def structure(self) -> np.void:
+        """The kernel's structure gt_product."""
+        spare = [Axis(1, (0,) * 5)] * (BATCH_AXES - len(self.batch))
+        axes = self.rows, self.columns, self.inner, *reversed(self.batch), *spare
+        return _structure([number for axis in axes for number in (axis.length, *axis.steps)])
+
+
+def _space(a: At, b: At, out: At, residual: At | None, bias: At | None) -> _Space:
+    """With few axes, and columns that are as close together in out as the rows, or closer."""
+    (*lead, m, n), k = out[0], a[0][-1]
+    left, right = _steps(a, (*lead, m, k)), _steps(b, (*lead, k, n))
     others = [_steps(x, (*lead, m, n)) for x in (out, residual, bias)]
-    *batch, rows = (Axis(length, (a_step, b_step, *(steps[place] for steps in others)))
-                    for place, (length, a_step, b_step) in enumerate(
-                        zip((*lead, m), a_steps[:-1], (*b_steps[:-2], 0), strict=True)))
-    columns = Axis(n, (0, b_steps[-1], *(steps[-1] for steps in others)))
-    inner = Axis(k, (a_steps[-1], b_steps[-2], 0, 0, 0))
+    rows = Axis(m, (left[-2], 0, *(steps[-2] for steps in others)))
+    columns = Axis(n, (0, right[-1], *(steps[-1] for steps in others)))
+    inner = Axis(k, (left[-1], right[-2], 0, 0, 0))
+    batch = [Axis(length, tuple(steps[place] for steps in (left, right, *others)))
+             for place, length in enumerate(lead)]
     exchanged = _distance(rows) < _distance(columns)
     if exchanged:
         columns, rows, inner, *batch = (
             axis.exchanged() for axis in (rows, columns, inner, *batch))
     batch = _merged(batch)
-    if batch and rows.length == 1 and not batch[-1].steps[1]:
+    if batch and rows.length == 1 and not batch[-1].steps[1]:  # a row of each matrix, one b
         rows = batch.pop()
     elif batch and batch[-1].steps == rows.all_steps():
         rows = Axis(batch.pop().length * rows.length, rows.steps)
     if len(batch) > BATCH_AXES:
         raise ValueError(f"a product into shape {out[0]} was given batch axes that merge to "
                          f"{len(batch)}; wanted at most {BATCH_AXES}")
-    matrices = prod(axis.length for axis in batch)
-
-    large, small = (matrices * of.tiles(rows.length, columns.length, dtype)
-                    for of in (LARGE, SMALL))
-    if tiling is None:
-        empty = large * LARGE.extent(dtype)**2 > 2 * small * SMALL.extent(dtype)**2
-        tiling = SMALL if large < _FEW or empty else LARGE
-    count = large if tiling is LARGE else small
-    grid = min(count, _LARGEST_GRID), -(-count // _LARGEST_GRID)
-    return Plan(exchanged, _KERNELS[tiling, dtype in _PARTS], _PARTS.get(dtype, dtype), grid,
-                (tiling.side**2,), count, _product(rows, columns, inner, *reversed(batch)),
-                out[2] != dtype, bias is not None and bias[2] != dtype)
+    return _Space(exchanged, rows, columns, inner, batch)
 
 
 def _steps(at: At | None, shape: tuple[int, ...]) -> tuple[int, ...]:
@@ -168,13 +189,6 @@ def _merged(axes: list[Axis]) -> list[Axis]:
         elif axis.length > 1:
             merged.append(axis)
     return merged
-
-
-def _product(*axes: Axis) -> np.void:
-    """The axes as the kernel's structure: rows, columns, the inner axis, batch axes inside out."""
-    spare = Axis(1, (0,) * 5)
-    axes += (spare,) * (3 + BATCH_AXES - len(axes))
-    return _structure([number for axis in axes for number in (axis.length, *axis.steps)])
 
 
 def _structure(numbers: list[int | float]) -> np.void:

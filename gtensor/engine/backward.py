@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from gtensor.engine.context import grad_enabled, grad_mode, record_ops
 from gtensor.engine.errors import GradientError, LevelError
 from gtensor.engine.namespaces import public, recorded
-from gtensor.engine.slots import RawStep, RecordedStep, call_hooks
+from gtensor.engine.slots import ONES, RawStep, RecordedStep, call_hooks
 from gtensor.engine.storage import Storage
 from gtensor.engine.tape import CONSUMED, FREE, WALKED, Leaf, Node, Record, overwritten
 from gtensor.engine.tensor import Tensor, check_like, wrap
@@ -22,6 +22,10 @@ from gtensor.system.bus import here as scope
 from gtensor.system.fork_safety import free_at_forks
 
 if TYPE_CHECKING:
+    import numpy as np
+
+    from gtensor.backend import Device
+    from gtensor.backend.typing import Array
     from gtensor.engine.levels import Level
 
 _retained = attrgetter("retain")
@@ -37,7 +41,7 @@ def backward(
 ) -> None:
     """See `Tensor.backward`."""
     node = root_node(root, "backward()")
-    seed = _seed(root, node, grad, batched)
+    seed = _seed(root, node, grad, create_graph, batched)
     records, leaves = _reached([node])
     kept = [*leaves, *filter(_retained, records)]
     if batched:
@@ -65,7 +69,7 @@ def gradients(
     seeds = []
     for output, grad in zip(outputs, grad_outputs, strict=True):
         node = root_node(output, "grad()")
-        seeds.append((node, _seed(output, node, grad, batched)))
+        seeds.append((node, _seed(output, node, grad, create_graph, batched)))
     records, leaves = _reached([node for node, _ in seeds])
     wanted = _leading_to(set(targets), records)
     some = not wanted.issuperset(leaves) or not wanted.issuperset(records)
@@ -274,7 +278,9 @@ def root_node(tensor: Tensor, reader: str) -> Node:
     return tensor._tracked_node(reader)
 
 
-def _seed(root: Tensor, node: Node, grad: Tensor | None, batched: bool) -> Tensor:
+def _seed(
+    root: Tensor, node: Node, grad: Tensor | None, create_graph: bool, batched: bool
+) -> Tensor:
     """The gradient that the walk starts from: the caller's, or 1 for one element."""
     if batched:
         return _stacked_seed(node, grad)
@@ -285,8 +291,9 @@ def _seed(root: Tensor, node: Node, grad: Tensor | None, batched: bool) -> Tenso
         if root.dtype.kind == "c":
             raise GradientError("backward() of a complex tensor without a gradient; give one, or "
                                 "take a real function of the tensor first")
-        one = root._device.path("gradient", root._device.xp.ones)(root.shape, dtype=root.dtype)
-        return wrap(one, root._device)
+        if root._device.type == "cpu" or create_graph or node.level is not None:
+            return wrap(_ones(root._device, root.shape, root.dtype), root._device)
+        return wrap(_shared_one(root._device, root.dtype).reshape(root.shape), root._device)
     if not isinstance(grad, Tensor):
         raise TypeError(f"the gradient given is {type(grad).__name__}; wanted a Tensor")
     array = grad._array
@@ -294,6 +301,20 @@ def _seed(root: Tensor, node: Node, grad: Tensor | None, batched: bool) -> Tenso
             or array.shape != node.shape):
         check_like("a gradient", grad, node)
     return grad
+
+
+def _ones(device: Device, shape: tuple[int, ...], dtype: np.dtype) -> Array:
+    return device.path("gradient", device.xp.ones)(shape, dtype=dtype)
+
+
+def _shared_one(device: Device, dtype: np.dtype) -> Array:
+    """A 1 for all walks that only read it, since making it is a launch."""
+    kept = ONES.get((device, dtype))
+    if kept is None:
+        kept = _ones(device, (), dtype)
+        if not device.capturing():  # else it is the graph's memory, and written by its replays
+            ONES[device, dtype] = kept
+    return kept
 
 
 def _stacked_seed(node: Node, grad: Tensor | None) -> Tensor:

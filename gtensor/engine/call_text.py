@@ -74,7 +74,7 @@ _TENSOR = """\
 """
 _ELSEWHERE = """\
         if x1._device is not HERE and storage is not TRACED:
-            return op.elsewhere[x1._device]({inputs}{more})
+            return ELSEWHERE[x1._device]({inputs}{more})
 """
 _FLOATING = """\
     if a{i}.dtype is not FLOAT32 and a{i}.dtype.kind in 'biu':
@@ -194,11 +194,12 @@ def call(*inputs, **params):
 def written_call(op: Op) -> Callable[..., Tensor]:
     """The function that applies `op`: inputs by position, parameters by keyword."""
     ufunc = _ufunc(op)
-    scope = {**SCOPE, "op": op, "STORAGE": op.storage, "UFUNC": ufunc}
+    scope = {**SCOPE, "op": op, "ELSEWHERE": _CallsElsewhere(op), "STORAGE": op.storage,
+             "UFUNC": ufunc}
     return written("".join(_text(op, ufunc is not None, _ON_HOST)), scope, "call", op.name)
 
 
-class CallsElsewhere(dict["Device", "Callable[..., Tensor]"]):
+class _CallsElsewhere(dict["Device", "Callable[..., Tensor]"]):
     """The functions that apply an op whose first input is on another device than the CPU."""
 
     def __init__(self, op: Op) -> None:

@@ -68,13 +68,24 @@ def _result_dtype(op: Op, array: Array, value: Array | Scalar) -> np.dtype:
 
 def write(
     op: Op, target: Tensor, value: Tensor | Array | Scalar, params: Params,
-    indices: tuple[Tensor, ...] = (),
+    indices: tuple[Tensor, ...] = (), others: tuple[Tensor, ...] = (),
 ) -> Tensor:
     """Overwrite `target` with op(target, value, *indices); the caller has checked shapes, dtypes.
 
-    The indices are integers or booleans, which get no gradient.
+    The indices are inputs that get no gradient. The path overwrites the `others`, too, which it is
+    given as `state`; nothing is recorded of them.
     """
-    return bind(op, (target, value, *indices), params, _into_first)
+    if not others:
+        return bind(op, (target, value, *indices), params, _into_first)
+    state = tuple([other._array for other in others])
+    try:
+        return bind(op, (target, value, *indices), {**params, "state": state}, _into_first)
+    finally:  # an interrupt may come during or after the write
+        for other in others:
+            storage = other._own_storage()
+            storage.version += 1
+            storage.writer = id(other._array)
+            other._version = storage.version
 
 
 def write_all(

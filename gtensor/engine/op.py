@@ -18,7 +18,6 @@ from gtensor.engine.storage import FRESH, GIVEN
 
 if TYPE_CHECKING:
     from gtensor.backend.typing import Path
-    from gtensor.engine.call_text import CallsElsewhere
     from gtensor.engine.samples import Sample
     from gtensor.engine.tape import Guards
     from gtensor.engine.tensor import Tensor
@@ -144,18 +143,10 @@ class Op:
             setattr(holder, name, call)
         return call
 
-    @cached_property
-    def elsewhere(self) -> CallsElsewhere:
-        """The functions that run the op on other devices than the CPU."""
-        from gtensor.engine.call_text import CallsElsewhere
-
-        return CallsElsewhere(self)
-
     def __setattr__(self, name: str, value: object) -> None:
         object.__setattr__(self, name, value)
         if name in _IN_TEXT and "call" in vars(self):
             del self.call
-            vars(self).pop("elsewhere", None)
             _ = self.call
 
     def serve(self, holder: object, name: str) -> None:

@@ -53,10 +53,10 @@ if TYPE_CHECKING:
     from gtensor.memory.workspace import Workspace
 else:
     __getattr__, __dir__ = late(__name__, {
-        "Workspace": "gtensor.memory.workspace",
         "History": "gtensor.memory.trace.lifetimes", "Plan": "gtensor.memory.plan.plan",
         "Recording": "gtensor.memory.plan.recording", "record": "gtensor.memory.plan.recording",
-        "Event": "gtensor.memory.trace.timelines", "Timeline": "gtensor.memory.trace.timelines"})
+        "Event": "gtensor.memory.trace.timelines", "Timeline": "gtensor.memory.trace.timelines",
+        "Workspace": "gtensor.memory.workspace"})
 
 __all__ = [
     "Arena", "Block", "CudaSegments", "Event", "Failing", "History", "HostSegments",

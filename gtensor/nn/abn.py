@@ -50,9 +50,9 @@ class ABN(BatchNorm2d):
 
     def _activated(self, x: Tensor, running_mean: Tensor | None, running_var: Tensor | None,
                    weight: Tensor | None, bias: Tensor | None, training: bool, momentum: float,
-                   eps: float) -> Tensor:
+                   eps: float, num_batches_tracked: Tensor | None) -> Tensor:
         return F.abn(x, weight, bias, running_mean, running_var, training, momentum, eps,
-                     self.activation, self.activation_param)
+                     self.activation, self.activation_param, num_batches_tracked)
 
     @classmethod
     def from_batch_norm(cls, norm: BatchNorm2d, activation: str = "leaky_relu",
@@ -109,9 +109,10 @@ class InPlaceABN(ABN):
 
     def _activated(self, x: Tensor, running_mean: Tensor | None, running_var: Tensor | None,
                    weight: Tensor | None, bias: Tensor | None, training: bool, momentum: float,
-                   eps: float) -> Tensor:
+                   eps: float, num_batches_tracked: Tensor | None) -> Tensor:
         return F.inplace_abn(x, weight, bias, running_mean, running_var, training, momentum, eps,
-                             self.activation, self.activation_param, self.gather)
+                             self.activation, self.activation_param, self.gather,
+                             num_batches_tracked)
 
 
 def _turn(producer: Any, sign: Tensor) -> None:

@@ -6,7 +6,6 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from gtensor.array.creation import empty, zeros
-from gtensor.engine.context import is_recomputing
 from gtensor.engine.tensor import Tensor
 from gtensor.nn import functional as F
 from gtensor.nn import init
@@ -141,9 +140,7 @@ class BatchNorm2d(Module):
         """(N, C, ...), the same shape out."""
         return self._normalized(F.batch_norm, x)
 
-    def _normalized(
-        self, function: Callable[..., Tensor], x: Tensor, **options: float | bool
-    ) -> Tensor:
+    def _normalized(self, function: Callable[..., Tensor], x: Tensor) -> Tensor:
         """A batch norm of x by `function`; in training it is counted."""
         want_tensors(type(self).__name__, input=x)
         if x.ndim not in self._dimensions or x.shape[1] != self.num_features:
@@ -155,11 +152,9 @@ class BatchNorm2d(Module):
         momentum = self.momentum
         if momentum is None:
             momentum = 0.0 if count is None else 1.0 / (count.item() + 1)
-        y = function(x, self.running_mean, self.running_var, self.weight, self.bias,
-                     self.training or not self.track_running_stats, momentum, self.eps, **options)
-        if count is not None and not is_recomputing():
-            count += 1  # in place: it is the buffer
-        return y
+        return function(x, self.running_mean, self.running_var, self.weight, self.bias,
+                        self.training or not self.track_running_stats, momentum, self.eps,
+                        num_batches_tracked=count)
 
     def extra_repr(self) -> str:
         return (f"{self.num_features}, eps={self.eps}, momentum={self.momentum}, "

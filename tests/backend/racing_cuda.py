@@ -57,6 +57,7 @@ class RacingCuda(CudaDevice):
         Device.__init__(self, 0)
         self.cupy_device = nullcontext()
         self.current_index = lambda: 0
+        self.bind_thread = str
         self.stream_on = lambda index: SimpleNamespace(_gtensor=[self.current_stream()])
         self.array_type = np.ndarray
         self._paths = {}

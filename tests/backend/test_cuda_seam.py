@@ -105,7 +105,7 @@ def test_blocks_know_their_stream_and_op(allocator):
     try:
         pointer = allocate(10)
     finally:
-        cuda.running.name = ""
+        cuda.running.name = None
     assert pointer.mem.stream == 105 and pointer.mem.label == "tanh"
 
 
@@ -249,6 +249,7 @@ class FakeDevice:
         self.array_type = type
         self.cupy_device = contextlib.nullcontext()
         self.current_index = lambda: 0
+        self.bind_thread = str
         self.stream_on = lambda index: SimpleNamespace(_gtensor=[self.current])
         self._paths = {}
 

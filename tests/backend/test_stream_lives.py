@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import gc
 import threading
 from types import SimpleNamespace
@@ -276,3 +277,18 @@ def test_gpu_transforms_on_two_streams_equal_those_on_one():
             found.append(gt.fft.fft(x))
     for value, wanted in zip(found, expected, strict=True):
         np.testing.assert_array_equal(value.numpy(), wanted)
+
+
+@pytest.mark.gpu
+def test_a_threads_first_op_has_the_devices_context():
+    """Libraries and the driver are called past CuPy, which binds the context at its own calls."""
+    device, found = gt.device("cuda"), []
+    x = gt.ones((3,), device=device)
+
+    def path(a):
+        found.append(cuda_streams.driver().cuCtxGetDevice(ctypes.byref(ctypes.c_int())))
+
+    thread = threading.Thread(target=lambda: device.path("first", path, 1)(x._array))
+    thread.start()
+    thread.join()
+    assert found == [0]

@@ -20,6 +20,7 @@ from gtensor.backend.kernels import ACTIVATIONS as CODES
 from gtensor.backend.kernels import NULL
 
 EPS = 1e-5
+NOTHING = NULL, NULL  # in place of the sums
 FROM_Z, FROM_X = "bn_act.cu", "bn_act_from_x.cu"
 PARAMETERS = {"leaky_relu": 0.01, "elu": 0.7, "softplus": 1.5}
 FORWARD: dict[str, Callable[[Any], Any]] = {
@@ -162,9 +163,9 @@ class Setting:
     def dx(
         self, xhat: torch.Tensor, dy: torch.Tensor, sums: Any, count: float
     ) -> torch.Tensor:
-        """From the sums that the kernel was given; without them where they are NULL."""
+        """From the sums that the kernel was given; without them where it was given none."""
         _, deviation, weight, _ = self.normal_terms()
-        if sums is not NULL:
+        if sums is not NOTHING:
             low, tilt = (self.layout.wide(row / max(1, count)) for row in sums.astype(np.float64))
             dy = dy - low - xhat * tilt
         return dy * (weight / deviation)
@@ -187,13 +188,13 @@ def _in_place(
         xhat, dy = s.terms(z)
         sums = unwritten((2, layout.c), s.work)
         layout.launch(executor, FROM_Z, "reduce", dtype, [
-            s.g, z, s.mean, s.var, *s.affine, sums, *layout.workspace(2, s.work), *layout.sizes,
+            s.g, z, s.mean, s.var, *s.affine, *sums, *layout.workspace(2, s.work), *layout.sizes,
             *s.options])
         s.check_sums(sums, xhat, dy)
-        dx, given = s.g.copy(), sums if training else NULL
+        dx, given = s.g.copy(), sums if training else NOTHING
         count = 2.5 * layout.n * layout.s  # of several replicas, say
         layout.launch(executor, FROM_Z, "backward", dtype, [
-            dx, z, s.mean, s.var, *s.affine, given, dx, *layout.sizes, *s.options, count])
+            dx, z, s.mean, s.var, *s.affine, *given, dx, *layout.sizes, *s.options, count])
         assert_close(dx, s.dx(xhat, dy, given, count), dtype, factor=8.0)
 
         mean, deviation, _, _ = s.normal_terms()
@@ -218,9 +219,9 @@ def _on_chip(layout: Layout, activation: str, affine: bool = True, training: boo
         xhat, dy = s.terms(z)
         sums, dx = unwritten((2, layout.c), s.work), s.g.copy()
         layout.on_chip(executor, "backward", dtype, 2, [
-            dx, z, s.mean, s.var, *s.affine, sums, dx, *layout.sizes, *s.options, int(training)])
+            dx, z, s.mean, s.var, *s.affine, *sums, dx, *layout.sizes, *s.options, int(training)])
         s.check_sums(sums, xhat, dy)
-        wanted = s.dx(xhat, dy, sums if training else NULL, layout.n * layout.s)
+        wanted = s.dx(xhat, dy, sums if training else NOTHING, layout.n * layout.s)
         assert_close(dx, wanted, dtype, factor=8.0)
 
     more = [*([] if affine else ["plain"]), *([] if training else ["fixed"])]
@@ -245,12 +246,12 @@ def _from_x(layout: Layout, activation: str, affine: bool = True, training: bool
         assert y.grad is not None
         sums = unwritten((2, layout.c), s.work)
         layout.launch(executor, FROM_X, "reduce_from_x", dtype, [
-            s.g, s.x, s.mean, s.var, *s.affine, sums, *layout.workspace(2, s.work), *layout.sizes,
+            s.g, s.x, s.mean, s.var, *s.affine, *sums, *layout.workspace(2, s.work), *layout.sizes,
             *s.options])
         s.check_sums(sums, xhat, y.grad)
-        dx, given, count = s.x.copy(), sums if training else NULL, layout.n * layout.s
+        dx, given, count = s.x.copy(), sums if training else NOTHING, layout.n * layout.s
         layout.launch(executor, FROM_X, "backward_from_x", dtype, [
-            s.g, dx, s.mean, s.var, *s.affine, given, dx, *layout.sizes, *s.options, float(count)])
+            s.g, dx, s.mean, s.var, *s.affine, *given, dx, *layout.sizes, *s.options, float(count)])
         assert_close(dx, s.dx(xhat, y.grad, given, count), dtype, factor=8.0)
 
     more = [*([] if affine else ["plain"]), *([] if training else ["fixed"])]
@@ -278,9 +279,9 @@ def _saturated(layout: Layout, activation: str) -> Case:
         sums, dx = unwritten((2, layout.c), s.work), s.g.copy()
         arrays = [s.mean, s.var, *s.affine]
         layout.launch(executor, FROM_Z, "reduce", dtype, [
-            s.g, z, *arrays, sums, *layout.workspace(2, s.work), *layout.sizes, *s.options])
+            s.g, z, *arrays, *sums, *layout.workspace(2, s.work), *layout.sizes, *s.options])
         layout.launch(executor, FROM_Z, "backward", dtype, [
-            dx, z, *arrays, sums, dx, *layout.sizes, *s.options, float(layout.n * layout.s)])
+            dx, z, *arrays, *sums, dx, *layout.sizes, *s.options, float(layout.n * layout.s)])
         x = unwritten(layout.shape, dtype)
         layout.launch(executor, FROM_Z, "input", dtype, [
             z, *arrays, x, *layout.sizes, *s.options])

@@ -1,4 +1,5 @@
-"""Cases of the kernels over rows: softmax.cu, cross_entropy.cu, layer_norm.cu (also RMS norm)."""
+"""Cases of the kernels over rows: softmax.cu, cross_entropy.cu, layer_norm.cu (also RMS norm),
+sum_rows.cu."""
 
 from __future__ import annotations
 
@@ -92,9 +93,17 @@ def _cross_entropy(
         count: Any = NULL
         if reduction != "none":
             result, counted = unwritten((), dtype), unwritten((), statistics)
+            mean = int(reduction == "mean")
             executor.raw(file, "cross_entropy_reduce", dtype, (1,), (256,),
-                         [loss, targets, result, counted, rows, -100, int(reduction == "mean")])
-            count = counted if reduction == "mean" else NULL
+                         [loss, targets, result, counted, rows, -100, mean])
+            count = counted if mean else NULL
+            again = [unwritten(a.shape, a.dtype) for a in (loss, largest, total, result, counted)]
+            executor.raw(file, "cross_entropy_few_rows", dtype, (1,), (64,),
+                         [logits, targets, *again, rows, classes, -100, mean])
+            assert_equal(again[4], exact(counted))
+            assert_close(again[3], wanted, dtype)
+            for given, one in zip(again, (loss, largest, total), strict=False):
+                assert_close(given, exact(one), statistics)
         assert_close(result, wanted, statistics if reduction == "none" else dtype)
 
         g = normal(rng, wanted.shape, dtype)
@@ -179,11 +188,29 @@ def _layer_norm(
     return Case(_name("layer_norm" if centred else "rms_norm", shape, *more), check)
 
 
+def _sum_rows(shape: tuple[int, int], width: int, parts: int = 1, block: int = 64) -> Case:
+    def check(executor: Any, dtype: np.dtype, rng: np.random.Generator) -> None:
+        (rows, columns), work = shape, compute(dtype)
+        x, out = normal(rng, shape, dtype), unwritten(columns, dtype)
+        grid = -(-columns // width), parts
+        space: list[Any] = [NULL, NULL]
+        if parts > 1:
+            space = [unwritten((parts, columns), work), np.zeros(grid[0], np.uint32)]
+        executor.raw("sum_rows.cu", "sum_rows", dtype, grid, (block,),
+                     [x, out, *space, rows, columns, width])
+        assert_close(out, exact(x).sum(0), dtype, factor=2.0)
+
+    return Case(_name("sum_rows", shape, f"width{width}", f"parts{parts}"), check)
+
+
 CASES = [
     *(_softmax(kind, shape, 256 if shape[1] > 256 else 32)
       for kind in ("softmax", "log_softmax") for shape in SHAPES),
     *(_softmax(kind, (3, 37), 13, in_place=True) for kind in ("softmax", "log_softmax")),
     _softmax_special("softmax"), _softmax_special("log_softmax"),
+    _sum_rows((5, 3), 4), _sum_rows((40, 33), 32, block=256), _sum_rows((1, 1), 1, block=32),
+    _sum_rows((0, 3), 4), _sum_rows((300, 7), 8, parts=3), _sum_rows((37, 70), 32, parts=5),
+    _sum_rows((2, 5), 8, parts=4),
     _cross_entropy((5, 10), "mean"), _cross_entropy((3, 300), "sum"),
     _cross_entropy((4, 7), "none"), _cross_entropy((1, 1), "mean"),
     _cross_entropy((3, 4), "mean", ignored="all"), _cross_entropy((0, 3), "sum"),

@@ -55,6 +55,24 @@ def _weight_gradient(machine: HostMachine) -> None:
     np.testing.assert_allclose(dbias, g.sum(axis=0), rtol=1e-4, atol=1e-5)
 
 
+def _few_rows(machine: HostMachine) -> None:
+    rng = np.random.default_rng(7)
+    x, targets = rng.standard_normal((20, 5)).astype(np.float32), rng.integers(0, 5, 20)
+    loss, largest, total, out, count = (np.full(n, 77, np.float32) for n in (20, 20, 20, 1, 1))
+    launch_all_schedules(machine, "cross_entropy_few_rows<float>", (1,), (64,), [
+        x, targets, loss, largest, total, out, count, 20, 5, -100, 1])
+    wanted = np.log(np.exp(x).sum(1)) - x[np.arange(20), targets]
+    np.testing.assert_allclose(out, wanted.mean(), rtol=1e-5)
+
+
+def _sum_rows(machine: HostMachine) -> None:
+    x = np.random.default_rng(8).standard_normal((70, 40)).astype(np.float32)
+    out, partials = np.full(40, 77, np.float32), np.full((3, 40), 77, np.float32)
+    launch_all_schedules(machine, "sum_rows<float>", (2, 3), (64,), [
+        x, out, partials, np.zeros(2, np.uint32), 70, 40, 32])
+    np.testing.assert_allclose(out, x.sum(0), rtol=1e-4, atol=1e-5)
+
+
 def _product(machine: HostMachine) -> None:
     """Rows that are 16 bytes in one operand, 20 in the other; two tiles, each three packs deep."""
     rng = np.random.default_rng(7)
@@ -99,6 +117,7 @@ def _replaced(file: str, old: str, new: str, which: int = 0) -> str:
 
 
 SOFTMAX, LAYER_NORM, MATMUL = "softmax.cu", "layer_norm.cu", "matmul_into.cu"
+CROSS_ENTROPY, SUM_ROWS = "cross_entropy.cu", "sum_rows.cu"
 BARRIER = "__syncthreads();"
 Run = Callable[[HostMachine], None]
 
@@ -139,6 +158,15 @@ FAULTS: dict[str, tuple[str, str, str, Run, Any]] = {
     "no barrier between column groups": (LAYER_NORM, _replaced(LAYER_NORM, BARRIER, "", -1),
                                          "layer_norm_backward_weight", _weight_gradient,
                                          AssertionError),
+    "no barrier before the losses are read": (
+        CROSS_ENTROPY, _replaced(CROSS_ENTROPY, f"{BARRIER}  // the losses are read", "// "),
+        "cross_entropy_few_rows", _few_rows, AssertionError),
+    "no barrier before a column's cells are read": (
+        SUM_ROWS, _replaced(SUM_ROWS, f"cells[threadIdx.x] = value;\n  {BARRIER}",
+                            "cells[threadIdx.x] = value;"), "sum_rows", _sum_rows, AssertionError),
+    "a part of the rows that is left out": (
+        SUM_ROWS, _replaced(SUM_ROWS, "part = lane;", "part = lane + 1;"), "sum_rows", _sum_rows,
+        AssertionError),
     "divergent barrier": (SOFTMAX,
                           _replaced(SOFTMAX, BARRIER, "if (thread != 3) __syncthreads();", 0),
                           "softmax_forward", _softmax, "divergent barrier"),
@@ -199,6 +227,9 @@ UNBROKEN: dict[str, tuple[str, str, str, Run, Any]] = {
     "softmax": (SOFTMAX, kernels.source(SOFTMAX), "softmax_forward", _softmax, None),
     "layer norm": (LAYER_NORM, kernels.source(LAYER_NORM), "layer_norm_backward_weight",
                    _weight_gradient, None),
+    "cross entropy": (CROSS_ENTROPY, kernels.source(CROSS_ENTROPY), "cross_entropy_few_rows",
+                      _few_rows, None),
+    "sums over rows": (SUM_ROWS, kernels.source(SUM_ROWS), "sum_rows", _sum_rows, None),
     "product": (MATMUL, kernels.source(MATMUL), "matmul_into_small", _product, None),
     "update": (UPDATE, TEXTS[UPDATE], "gt_0::gt_case", _update, None),
 }

@@ -98,6 +98,60 @@ def test_in_place_norms_take_any_layout(
         for given, value in zip(grad.gpu(its, *saved, **options), expected, strict=True):
             close(f"backward, {theirs}", given, value, 1e-12)
         if theirs != "one number":
-            dx, _ = grad.gpu(its, *saved, out=its, **options)
+            dx, *_ = grad.gpu(its, *saved, out=its, **options)
             assert dx is its
             close(f"dx over {theirs}", dx, expected[0], 1e-12)
+
+
+CONVOLUTIONS = {  # shape of x, of the weight, parameters
+    "a product for each image": ((3, 4, 6, 5), (4, 4, 3, 3), {"padding": (1, 1, 1, 1)}),
+    "of groups": ((2, 6, 5, 5), (4, 3, 2, 2), {"groups": 2}),
+    "images as columns": ((3, 4, 4, 5), (6, 2, 1, 1), {"groups": 2}),
+    "few positions": ((3, 4, 4, 4), (4, 4, 2, 2), {"stride": (2, 2)}),
+    "one position": ((3, 4, 3, 2), (6, 2, 3, 2), {"groups": 2}),
+    "no image": ((0, 2, 4, 4), (3, 2, 1, 1), {}),
+}
+
+
+@pytest.mark.parametrize("into", ["new", "added", "strided"])
+@pytest.mark.parametrize("case", CONVOLUTIONS)
+def test_convolutions_write_into_any_buffer(
+    case: str, into: str, rng: np.random.Generator
+) -> None:
+    x_shape, weight_shape, given = CONVOLUTIONS[case]
+    params = {"stride": (1, 1), "padding": (0, 0, 0, 0), "dilation": (1, 1), "groups": 1, **given}
+    x, weight = rng.standard_normal(x_shape), rng.standard_normal(weight_shape)
+    bias = rng.standard_normal(weight_shape[0])
+    y = registry["conv2d"].cpu(x, weight, bias, **params)
+    calls = {
+        "conv2d": ((x, weight, bias), {}), "conv2d_grad_weight": ((y, x), {
+            "kernel": weight_shape[2:]}),
+        "conv2d_grad_input": ((y, weight, None), {"size": x_shape[2:]}),
+    }
+    for name, (inputs, more) in calls.items():
+        wanted = registry[name].cpu(*inputs, **params, **more)
+        out: dict[str, Any] = {}
+        if into != "new":
+            before = rng.standard_normal(wanted.shape)
+            wanted = wanted + before
+            buffer = on_gpu(before.repeat(2, axis=-1))[..., ::2]
+            out = {"out": buffer if into == "strided" else on_gpu(before), "beta": 1.0}
+        path = gt.device("cuda").path(name, registry[name].gpu)
+        result = path(*[None if a is None else on_gpu(a) for a in inputs], **params, **more, **out)
+        close(name, result, wanted, 1e-12)
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32", "float64", "complex64"])
+@pytest.mark.parametrize("shape", [(3, 5), (2000, 3), (40, 30, 33), (1, 7, 1)])
+def test_sums_over_leading_axes(shape: tuple[int, ...], dtype: str, rng: Any) -> None:
+    """They are the same bit for bit over repeats, into a strided buffer, too."""
+    x = rng.standard_normal(shape).astype(gt.empty(0, dtype=dtype).dtype)
+    axis = tuple(range(-len(shape), -1))
+    path = gt.device("cuda").path("sum", registry["sum"].gpu)
+    total = path(on_gpu(x), axis=axis)
+    wide = np.complex128 if x.dtype.kind == "c" else np.float64
+    close("the sum", total, x.astype(wide).sum(axis).astype(x.dtype),
+          2e-2 if x.itemsize == 2 else 1e-4)
+    buffer = on_gpu(np.zeros((shape[-1], 2), x.dtype))[:, 0]
+    assert path(on_gpu(x), axis=axis, out=buffer) is buffer
+    assert (buffer == total).all() and path(on_gpu(x), axis=axis, keepdims=True).ndim == x.ndim

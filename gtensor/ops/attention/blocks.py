@@ -226,7 +226,7 @@ def attention_grad_path(
     blocks = _Blocks(device, q, k, v, mask, scale=scale, is_causal=is_causal,
                      dropout_p=dropout_p, seed=seed, shared=shared)
     inputs: Values = (q, k, v, mask)
-    sums = [_zeros(blocks, a) if want else None
+    sums = [_sum_of(blocks, a, a is not mask) if want else None
             for a, want in zip(inputs, wanted, strict=True)]
     with np.errstate(invalid="ignore", over="ignore"):
         for batch, first in blocks.batches():
@@ -237,9 +237,10 @@ def attention_grad_path(
                  for added, a in zip(sums, inputs, strict=True))
 
 
-def _zeros(blocks: _Blocks, like: Array) -> Array:
+def _sum_of(blocks: _Blocks, like: Array, of_products: bool) -> Array:
+    """Zeros, or memory that one product will write."""
     total = blocks.device.empty(like.shape, blocks.work, "attention_grad")
-    if not (blocks.single and like.shape[:-2] == blocks.lead):  # else one product writes it
+    if not (of_products and blocks.single and like.shape[:-2] == blocks.lead):
         total[...] = 0
     return total
 

@@ -8,7 +8,6 @@ convolution is the adjoint of conv2d as a function of its own, and one axis is a
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from math import prod
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from gtensor.backend import host
@@ -31,8 +30,6 @@ from gtensor.ops.build.path_builders import on_gpu
 from gtensor.ops.conv.paths import (
     GpuTiles,
     Pair,
-    by_group,
-    channels_first,
     correlate,
     geometry,
     input_gradient,
@@ -47,6 +44,8 @@ from gtensor.ops.conv.paths import (
 )
 
 if TYPE_CHECKING:
+    import numpy as np
+
     from gtensor.backend import Device
     from gtensor.backend.typing import Array, Params, Path
     from gtensor.engine.typing import Namespace, Step, Tangent, Values
@@ -92,77 +91,89 @@ def _grad_weight_cpu(
     return weight_gradient(g, x, geo, out, beta)
 
 
-def _conv2d_gpu(
-    device: Device, x: Array, weight: Array, bias: Array | None, *, out: Array | None = None,
-    beta: float = 0.0, **params: Any
-) -> Array:
-    xp, x = cupy(), cupy().ascontiguousarray(x)
-    g = geometry(x.shape[2:], weight.shape[2:], **params)
-    if out is None:
-        out = xp.empty((x.shape[0], weight.shape[0], *g.out), x.dtype)
-    rows = xp.ascontiguousarray(weight.reshape(weight.shape[0], -1))
-    space = GpuTiles(device, x.shape, x.dtype, g)
-    for tile in space.tiles():
-        columns = space.gather(x, tile)
-        product = device.matmul(by_group(rows, g.groups), by_group(columns, g.groups))
-        part = product.reshape(weight.shape[0], -1, *g.out).transpose(1, 0, 2, 3)
-        if bias is not None:
-            part = part + bias.reshape(-1, 1, 1)
-        out[tile] = out[tile] + part if beta else part
-    return out
+def _result(out: Array | None, shape: tuple[int, ...], dtype: np.dtype) -> tuple[Array, bool]:
+    """The contiguous array that a GPU path writes, and whether it is `out`."""
+    if out is not None and out.flags.c_contiguous and out.dtype == dtype:
+        return out, True
+    return cupy().empty(shape, dtype), False
 
 
-def _grad_input_gpu(
-    device: Device, g: Array, weight: Array, bias: Array | None, *, size: Pair,
-    out: Array | None = None, beta: float = 0.0, **params: Any
-) -> Array:
-    xp = cupy()
-    geo = geometry(size, weight.shape[2:], **params)
-    shape = (g.shape[0], weight.shape[1] * geo.groups, *size)
-    result = out if out is not None and out.flags.c_contiguous else xp.empty(shape, g.dtype)
-    direct = result is out
-    rows = xp.ascontiguousarray(weight.reshape(weight.shape[0], -1))
-    space = GpuTiles(device, shape, g.dtype, geo)
-    for tile in space.tiles():
-        matrices = (rows, channels_first(g, tile), space.columns(tile))
-        a, b, c = (by_group(m, geo.groups) for m in matrices)
-        device.matmul(a.swapaxes(1, 2), b, c)
-        space.scatter(result, tile, bool(direct and beta))
-    if bias is not None:
-        result += bias.reshape(-1, 1, 1)
+def _settled(result: Array, out: Array | None, direct: bool, beta: float) -> Array:
+    """A GPU path's result, from the array that it has written."""
     if out is None or direct:
         return result
     out[...] = out + result if beta else result
     return out
 
 
+def _weights(weight: Array, groups: int) -> Array:
+    """The weight matrices (groups, outputs of a group, taps)."""
+    return cupy().ascontiguousarray(weight).reshape(groups, weight.shape[0] // groups, -1)
+
+
+def _conv2d_gpu(
+    device: Device, x: Array, weight: Array, bias: Array | None, *, out: Array | None = None,
+    beta: float = 0.0, **params: Any
+) -> Array:
+    x = cupy().ascontiguousarray(x)
+    g = geometry(x.shape[2:], weight.shape[2:], **params)
+    result, direct = _result(out, (x.shape[0], weight.shape[0], *g.out), x.dtype)
+    factor = beta if direct else 0.0
+    matrices = _weights(weight, g.groups)
+    space = GpuTiles(device, x.shape, x.dtype, g)
+    for tile in space.tiles():
+        columns, place = space.gather(x, tile), space.place(result, tile)
+        if place is not None:
+            device.matmul(matrices, columns, place, beta=factor)
+        else:
+            space.store(device.matmul(matrices, columns), result, tile, bool(factor))
+    if bias is not None:
+        result += bias.reshape(-1, 1, 1)
+    return _settled(result, out, direct, beta)
+
+
+def _grad_input_gpu(
+    device: Device, g: Array, weight: Array, bias: Array | None, *, size: Pair,
+    out: Array | None = None, beta: float = 0.0, **params: Any
+) -> Array:
+    geo = geometry(size, weight.shape[2:], **params)
+    shape = (g.shape[0], weight.shape[1] * geo.groups, *size)
+    result, direct = _result(out, shape, g.dtype)
+    factor = beta if direct else 0.0
+    matrices = _weights(weight, geo.groups).swapaxes(1, 2)
+    space = GpuTiles(device, shape, g.dtype, geo)
+    for tile in space.tiles():
+        outputs = space.outputs(g, tile)
+        if space.plain:
+            device.matmul(matrices, outputs, space.place(result, tile), beta=factor)
+        else:
+            device.matmul(matrices, outputs, space.columns(tile))
+            space.scatter(result, tile, bool(factor))
+    if bias is not None:
+        result += bias.reshape(-1, 1, 1)
+    return _settled(result, out, direct, beta)
+
+
 def _grad_weight_gpu(
     device: Device, g: Array, x: Array, *, kernel: Pair, out: Array | None = None,
     beta: float = 0.0, **params: Any
 ) -> Array:
-    xp, x = cupy(), cupy().ascontiguousarray(x)
+    x = cupy().ascontiguousarray(x)
     geo = geometry(x.shape[2:], kernel, **params)
     shape = (g.shape[1], x.shape[1] // geo.groups, *kernel)
-    work = computed_in(g.dtype)
-    whole = (out if out is not None and out.flags.c_contiguous and out.dtype == work
-             else xp.empty(shape, work))
-    direct = whole is out
-    total = whole.reshape(shape[0], prod(shape[1:]))
+    whole, direct = _result(out, shape, computed_in(g.dtype))
+    total = whole.reshape(geo.groups, shape[0] // geo.groups, -1)
     begun = direct and bool(beta)
-    space = GpuTiles(device, x.shape, x.dtype, geo)
+    space = GpuTiles(device, x.shape, x.dtype, geo, flat=True)
     for tile in space.tiles():
-        matrices = (channels_first(g, tile), space.gather(x, tile), total)
-        a, b, c = (by_group(m, geo.groups) for m in matrices)
-        device.matmul(a, b.swapaxes(1, 2), c, beta=float(begun))
+        columns = space.gather(x, tile).swapaxes(1, 2)
+        device.matmul(space.outputs(g, tile), columns, total, beta=float(begun))
         begun = True
     if not begun:  # no image
         total[...] = 0
-    if direct:
-        return whole
     if out is None:
-        return total.reshape(shape).astype(g.dtype, copy=False)
-    out[...] = out + total.reshape(shape) if beta else total.reshape(shape)
-    return out
+        return whole.astype(g.dtype, copy=False)
+    return _settled(whole, out, direct, beta)
 
 
 # -- rules ---------------------------------------------------------------------------------------

@@ -3,7 +3,7 @@
 On the CPU the columns are channels-last, (groups, images * positions, taps * channels): a tap's
 channels lie together, so the copy moves long runs, and each tile is one GEMM per group. Columns,
 padded images and products of a tile together take `WORKSPACE_BYTES`, or one output row of one image
-where that is more. On the GPU the columns are (channels * taps, images * positions), made by
+where that is more. On the GPU the columns are (images, channels * taps, positions), made by
 kernels/im2col.cu; they take `GPU_WORKSPACE_BYTES`, or one image's columns where that is more.
 """
 
@@ -304,18 +304,33 @@ _IM2COL = raw("im2col.cu", "im2col")
 _COL2IM = raw("im2col.cu", "col2im")
 
 
+# With fewer output positions a product for each image is too narrow for cuBLAS's tiles.
+_FEWEST_POSITIONS = 16
+
+
 class GpuTiles:
-    """Tiles of images, and their columns (channels * taps, n, positions)."""
+    """Tiles of images, their columns, and their outputs as matrices.
+
+    Columns are (n, groups, taps, positions): a product of each image is written where it belongs.
+    `flat`, or with few positions, they are (groups, taps, n * positions), the factor of a single
+    product whose outputs lie apart.
+    """
 
     def __init__(
-        self, device: Device, x_shape: tuple[int, ...], dtype: np.dtype, g: Geometry
+        self, device: Device, x_shape: tuple[int, ...], dtype: np.dtype, g: Geometry,
+        flat: bool = False,
     ) -> None:
         self.n, self.channels = x_shape[:2]
         self.g = g
         self.taps, self.positions = self.channels * prod(g.kernel), prod(g.out)
+        self.flat = flat or self.positions < _FEWEST_POSITIONS
+        # of 1x1 windows, each on one pixel: the images themselves are the columns
+        self.plain = (not self.flat and g.kernel == (1, 1) and g.stride == (1, 1)
+                      and g.before == (0, 0) and g.out == g.size)
         image = max(1, self.taps * self.positions * np.dtype(dtype).itemsize)
         self.images = max(1, min(self.n, GPU_WORKSPACE_BYTES // image))
-        self._columns = device.workspace(self.taps * self.images * self.positions, dtype)
+        self._columns = None if self.plain else device.workspace(
+            self.taps * self.images * self.positions, dtype)
 
     def tiles(self) -> Iterator[slice]:
         """All images."""
@@ -323,17 +338,23 @@ class GpuTiles:
             yield slice(first, min(first + self.images, self.n))
 
     def columns(self, tile: slice) -> Array:
-        """Uninitialized columns of a tile, (channels * taps, n * positions)."""
-        width = (tile.stop - tile.start) * self.positions
-        return self._columns(0, (self.taps, width))
+        """Uninitialized columns of a tile."""
+        n, groups = tile.stop - tile.start, self.g.groups
+        taps = self.taps // groups
+        assert self._columns is not None
+        return self._columns(0, (groups, taps, n * self.positions) if self.flat
+                             else (n, groups, taps, self.positions))
 
     def _arguments(self, tile: slice) -> tuple[int, ...]:
-        n = tile.stop - tile.start
+        n, p = tile.stop - tile.start, self.positions
+        steps = (p, n * p, 1) if self.flat else (self.taps * p, p, 1)
         return (n, self.channels, *self.g.size, *self.g.kernel, *self.g.out, *self.g.stride,
-                *self.g.before, *self.g.dilation, self.positions, n * self.positions, 1)
+                *self.g.before, *self.g.dilation, *steps)
 
     def gather(self, x: Array, tile: slice) -> Array:
         """The tile's columns of x, which is contiguous."""
+        if self.plain:
+            return self._split(x[tile])
         columns = self.columns(tile)
         grid, block = flat_launch(columns.size)
         _IM2COL[x.dtype](grid, block, (x[tile], columns, *self._arguments(tile)))
@@ -346,16 +367,38 @@ class GpuTiles:
         _COL2IM[x.dtype](grid, block, (
             self.columns(tile), part, *self._arguments(tile), int(accumulate)))
 
+    def _split(self, part: Array) -> Array:
+        """Images as (n, groups, channels of a group, positions): a view of contiguous ones."""
+        n, channels = part.shape[:2]
+        return part.reshape(n, self.g.groups, channels // self.g.groups, self.positions)
 
-def by_group(matrix: Array, groups: int) -> Array:
-    """The rows of a matrix in equal shares: (groups, rows / groups, columns)."""
-    return matrix.reshape(groups, matrix.shape[0] // groups, matrix.shape[1])
+    def place(self, y: Array, tile: slice) -> Array | None:
+        """A view of the tile's part of contiguous y as the product's output; None: there is none.
 
+        cuBLAS writes and reads it transposed where an image has one position.
+        """
+        if not self.flat:
+            return self._split(y[tile])
+        return self._split(y[tile])[..., 0].transpose(1, 2, 0) if self.positions == 1 else None
 
-def channels_first(g: Array, tile: slice) -> Array:
-    """A tile of images as a matrix (channels, n * positions)."""
-    part = g[tile]
-    return cupy().ascontiguousarray(part.transpose(1, 0, 2, 3)).reshape(part.shape[1], -1)
+    def outputs(self, y: Array, tile: slice) -> Array:
+        """The tile's part of y as a factor: a view, or a copy with one image behind another."""
+        place = self.place(y, tile)
+        if place is not None:
+            return place
+        part = y[tile].transpose(1, 0, 2, 3)
+        groups = self.g.groups
+        return cupy().ascontiguousarray(part).reshape(groups, part.shape[0] // groups, -1)
+
+    def store(self, product: Array, y: Array, tile: slice, accumulate: bool) -> None:
+        """Write the product of flat columns to the tile's part of contiguous y."""
+        split = self._split(y[tile])
+        groups, channels = split.shape[1:3]
+        moved = product.reshape(groups, channels, -1, self.positions).transpose(2, 0, 1, 3)
+        if accumulate:
+            split += moved
+        else:
+            split[...] = moved
 
 
 # -- grouped convolution with few channels to a group (depthwise), plane by plane, on the CPU ------

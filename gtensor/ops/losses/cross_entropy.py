@@ -13,7 +13,7 @@ import numpy as np
 
 from gtensor.backend import host
 from gtensor.backend.cuda import cupy
-from gtensor.backend.kernels import NULL, flat_launch, raw, row_launch
+from gtensor.backend.kernels import BLOCK, NULL, flat_launch, raw, row_launch
 from gtensor.engine.namespaces import recorded
 from gtensor.engine.op import op
 from gtensor.engine.samples import Sample, below, normal, positive
@@ -22,7 +22,7 @@ from gtensor.ops.arrange.class_indices import check_targets, class_axis, class_w
 from gtensor.ops.arrange.shape import from_end, resized
 from gtensor.ops.build.arguments import same_dtype
 from gtensor.ops.build.cpu_tiles import computed_in, row_tile_size, row_tiles
-from gtensor.ops.build.path_builders import placed
+from gtensor.ops.build.path_builders import placed, settled
 from gtensor.ops.losses import batching
 from gtensor.settings import settings
 
@@ -411,6 +411,7 @@ def _share(g: Array, count: Array, counts: Array, reduction: str) -> Array:
 
 _FORWARD = raw("cross_entropy.cu", "cross_entropy_forward")
 _REDUCE = raw("cross_entropy.cu", "cross_entropy_reduce")
+_FEW_ROWS = raw("cross_entropy.cu", "cross_entropy_few_rows")
 _BACKWARD = raw("cross_entropy.cu", "cross_entropy_backward")
 
 
@@ -419,6 +420,13 @@ def _gpu_rows(logits: Array, target: Array) -> tuple[Any, Any, int]:
     xp = cupy()
     rows = xp.ascontiguousarray(xp.moveaxis(logits, class_axis(logits.ndim), -1))
     return rows, xp.ascontiguousarray(target, dtype=np.int64), target.size
+
+
+_MOST_STEPS = 32  # of a warp, each of 32 classes, where one block takes all rows
+
+
+def _few(rows: int, classes: int) -> bool:
+    return -(-rows // (BLOCK // 32)) * -(-classes // 32) <= _MOST_STEPS
 
 
 def _cross_entropy_gpu(
@@ -430,32 +438,35 @@ def _cross_entropy_gpu(
     classes, work = rows.shape[-1], computed_in(logits.dtype)
     loss = xp.empty(target.shape, work)
     largest, total = two(xp.empty((2, *target.shape), work))
-    grid, block = row_launch(n)
-    _FORWARD[logits.dtype](
-        grid, block, (rows, targets, loss, largest, total, n, classes, ignore_index))
-    counts = targets != ignore_index
-    heavy = None
-    if weight is not None:
-        weight = weight.astype(work, copy=False)
-        heavy = weight[targets * counts] * counts
-        loss *= heavy
-    if label_smoothing:
-        log, below_it = xp.log(total), rows - largest[..., None]
-        uniform = (log - below_it.mean(axis=-1) if weight is None
-                   else log * weight.mean() - below_it @ weight / classes)
-        loss = (1 - label_smoothing) * loss + label_smoothing * uniform * counts
     result, count = xp.empty((), logits.dtype), xp.empty((), work)
-    grid, block = row_launch(1)
     mean = int(reduction == "mean" and weight is None)
-    _REDUCE[logits.dtype](grid, block, (loss, targets, result, count, n, ignore_index, mean))
+    plain = weight is None and not label_smoothing
+    heavy = None
+    if plain and _few(n, classes):
+        _FEW_ROWS[logits.dtype](*row_launch(1), (
+            rows, targets, loss, largest, total, result, count, n, classes, ignore_index, mean))
+    else:
+        _FORWARD[logits.dtype](
+            *row_launch(n), (rows, targets, loss, largest, total, n, classes, ignore_index))
+        if not plain:
+            counts = targets != ignore_index
+        if weight is not None:
+            weight = weight.astype(work, copy=False)
+            heavy = weight[targets * counts] * counts
+            loss *= heavy
+        if label_smoothing:
+            log, below_it = xp.log(total), rows - largest[..., None]
+            uniform = (log - below_it.mean(axis=-1) if weight is None
+                       else log * weight.mean() - below_it @ weight / classes)
+            loss = (1 - label_smoothing) * loss + label_smoothing * uniform * counts
+        _REDUCE[logits.dtype](
+            *row_launch(1), (loss, targets, result, count, n, ignore_index, mean))
     if heavy is not None:
         count = heavy.sum()
         result = (loss.sum() / count if reduction == "mean" else loss.sum()).astype(logits.dtype)
     if reduction == "none":
         result = loss.astype(logits.dtype, copy=False)
-    if out is not None:
-        out[...] = result
-    return result if out is None else out, largest, total, count
+    return settled(result, out), largest, total, count
 
 
 def _cross_entropy_grad_gpu(
@@ -466,12 +477,13 @@ def _cross_entropy_grad_gpu(
     xp = cupy()
     rows, targets, n = _gpu_rows(logits, target)
     classes, work = rows.shape[-1], computed_in(logits.dtype)
-    counts = targets != ignore_index
     result = xp.empty(rows.shape, logits.dtype)
     grid, block = flat_launch(rows.size)
     g = xp.ascontiguousarray(g, dtype=work)  # a share of it may be no half number
     arrived = g
     divisor, each = count if reduction == "mean" else NULL, int(reduction == "none")
+    if weight is not None or label_smoothing:
+        counts = targets != ignore_index
     if weight is not None:
         weight = weight.astype(work, copy=False)
         share = _share(g, count, counts, reduction)

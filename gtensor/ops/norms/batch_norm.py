@@ -6,6 +6,7 @@ backward recomputes the pre-activation tile by tile. Statistics of half types ar
 
 from __future__ import annotations
 
+from itertools import product
 from math import inf, prod
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -17,23 +18,26 @@ from gtensor.engine.errors import GradientError, LevelError
 from gtensor.engine.in_place import write
 from gtensor.engine.levels import newest
 from gtensor.engine.namespaces import recorded
-from gtensor.engine.op import op
-from gtensor.engine.samples import Sample, binary, normal, positive
+from gtensor.engine.op import Op, op
+from gtensor.engine.samples import Sample, normal, positive
 from gtensor.engine.tensor import Tensor, is_floating
 from gtensor.ops.activations.activation import ACTIVATIONS
 from gtensor.ops.build.arguments import same_dtype, want_tensors
 from gtensor.ops.build.cpu_tiles import computed_in
 from gtensor.ops.build.path_builders import tiled
-from gtensor.ops.build.pointwise import partial, pointwise
 from gtensor.ops.norms import batch_norm_paths as paths
 from gtensor.ops.norms import batching
 
 if TYPE_CHECKING:
     import numpy as np
 
+    from gtensor.backend.kernels import Elementwise
     from gtensor.backend.typing import Array, Params
     from gtensor.engine.typing import ArrayOrTensor, Namespace, Step, Values
     from gtensor.ops.norms.replicas import Replicas
+
+Running: TypeAlias = "tuple[Tensor | None, Tensor | None, Tensor | None]"
+"""Running mean and variance, and the count of batches."""
 
 Inputs: TypeAlias = "tuple[Array, Array | None, Array | None, Array, Array]"
 """x, weight, bias, mean and variance."""
@@ -118,8 +122,9 @@ def give_gradients(ns: Namespace, step: Step, g: Array, arrays: Inputs, params: 
     sums = None
     if params["training"] or any(step.needs(i) for i in (1, 2, 3, 4)):
         sums = ns.batch_norm_sums(g, *arrays, **options)
-    if not params["training"]:
-        give_statistics(ns, step, sums, arrays[1], arrays[4])
+    if not params["training"] and sums is not None:
+        give_statistics(
+            ns, step, sums_at(ns, sums, 0), sums_at(ns, sums, 1), arrays[1], arrays[4])
     dx = None
     if step.needs(0):  # before the sums are given away, since they may be written then
         totals, count = (sums, None) if sync is None else sync.sums(sums)
@@ -133,7 +138,7 @@ def give_gradients(ns: Namespace, step: Step, g: Array, arrays: Inputs, params: 
 
 
 def give_statistics(
-    ns: Namespace, step: Step, sums: Array | None, weight: Array | None, var: Array
+    ns: Namespace, step: Step, sum_dy: Array, sum_dy_xhat: Array, weight: Array | None, var: Array
 ) -> None:
     """Gradients of the given mean and variance, where they are needed."""
     if not (step.needs(3) or step.needs(4)):
@@ -141,10 +146,10 @@ def give_statistics(
     rstd = ns.divide(1.0, ns.sqrt(ns.add(var, step.params["eps"])))
     scale = ns.negative(rstd if weight is None else ns.multiply(rstd, weight))
     if step.needs(3):
-        step.give(3, ns.multiply(sums_at(ns, sums, 0), scale))
+        step.give(3, ns.multiply(sum_dy, scale))
     if step.needs(4):
         slope = ns.multiply(ns.multiply(scale, rstd), 0.5)
-        step.give(4, ns.multiply(sums_at(ns, sums, 1), slope))
+        step.give(4, ns.multiply(sum_dy_xhat, slope))
 
 
 def tangent(ns: Namespace, primals: Values, tangents: Values, out: Array, params: Params) -> Array:
@@ -272,19 +277,52 @@ batch_norm_op = op(
         "what adds up sums over replicas).",
 )
 
-running_average = op(
-    "running_average", inputs="a b",
-    cpu=tiled("running_average",
-              lambda ns, a, b, *, momentum, scale: a + momentum * (scale * b - a)),
-    gpu=elementwise("T a, U b, float64 momentum, float64 scale", "T y",
-                    "y = a + momentum * (scale * b - a)", name="gt_running_average"),
-    backward=pointwise(
-        partial("", lambda ns, g, out, momentum, scale: ns.multiply(g, 1 - momentum, out=out)),
-        partial("", lambda ns, g, out, momentum, scale: ns.multiply(g, momentum * scale, out=out))),
-    samples=binary(momentum=0.1, scale=1.5)[:1],
-    reference=lambda torch, a, b, momentum, scale: torch.lerp(a, scale * b, momentum),
-    doc="a moved towards scale * b by the fraction momentum.",
-)
+_move = tiled(
+    "running_statistics", lambda ns, a, b, *, momentum, scale: a + momentum * (scale * b - a))
+
+
+def _running_cpu(
+    first: Array, now: Array, *later: Array, momentum: float, scales: tuple[float, ...],
+    state: tuple[Array, ...] = (), out: Array,
+) -> Array:
+    for a, b, scale in zip((out, *state), (now, *later), scales, strict=False):
+        _move(a, b, momentum=momentum, scale=scale, out=a)
+    if len(state) > len(later):
+        state[-1][...] += 1
+    return out
+
+
+def _running_kernel(averages: int, counted: bool) -> Elementwise:
+    """Moves so many averages, and increases a counter."""
+    inputs = [f"{'UV'[i]} now{i}, float64 scale{i}" for i in range(averages)]
+    outputs = [f"{'AB'[i]} mean{i}" for i in range(averages)]
+    outputs += ["raw int64 count"] * counted
+    body = " ".join(f"mean{i} = mean{i} + momentum * (scale{i} * now{i} - mean{i});"
+                    for i in range(averages))
+    return elementwise(
+        ", ".join(["float64 momentum", *inputs]), ", ".join(outputs),
+        body + " if (i == 0) count[0] += 1;" * counted, name="gt_running_statistics")
+
+
+_RUNNING = {key: _running_kernel(*key) for key in product((1, 2), (False, True))}
+
+
+def _running_gpu(
+    first: Array, now: Array, *later: Array, momentum: float, scales: tuple[float, ...],
+    state: tuple[Array, ...] = (), out: Array,
+) -> Array:
+    """As _running_cpu, in one launch."""
+    moved = 1 + len(later)
+    inputs = [x for pair in zip((now, *later), scales, strict=True) for x in pair]
+    _RUNNING[moved, len(state) == moved](momentum, *inputs, out=(out, *state))
+    return out
+
+
+running_statistics = Op(
+    "running_statistics", inputs="first now later", variadic=True, cpu=_running_cpu,
+    gpu=_running_gpu, backward=None, tangent=None, samples=None,
+    doc="Averages moved towards scale * now by the fraction momentum, and a counter increased, in "
+        "place.")
 
 
 # -- public functions ----------------------------------------------------------------------------
@@ -294,7 +332,7 @@ def batch_norm_act(
     input: Tensor, running_mean: Tensor | None, running_var: Tensor | None,
     weight: Tensor | None = None, bias: Tensor | None = None, training: bool = False,
     momentum: float = 0.1, eps: float = 1e-5, activation: str = "leaky_relu",
-    activation_param: float = 0.01,
+    activation_param: float = 0.01, num_batches_tracked: Tensor | None = None,
 ) -> Tensor:
     """Batch norm and activation in one op, out of place; same shape. Saves the input alone.
 
@@ -308,10 +346,12 @@ def batch_norm_act(
         activation: "identity", "relu", "leaky_relu", "elu", "gelu", "gelu_tanh", "silu", "sigmoid",
             "softplus" or "tanh".
         activation_param: leaky_relu's slope, elu's alpha, softplus' beta; positive.
+        num_batches_tracked: int64 (); in training increased by one, in place.
 
     Source: Ioffe and Szegedy, "Batch normalization", 2015.
     """
-    check_batch_norm(input, running_mean, running_var, weight, bias, training, momentum)
+    running = running_mean, running_var, num_batches_tracked
+    check_batch_norm(input, running, weight, bias, training, momentum)
     check_activation(activation, activation_param, input.dtype, "batch_norm_act")
     options = {"training": training, "eps": eps, "activation": activation,
                "parameter": activation_param, "sync": None}
@@ -321,13 +361,12 @@ def batch_norm_act(
         statistics = batch_norm_statistics(input)
         mean, var = statistics[0], statistics[1]
     y = batch_norm_op(input, weight, bias, mean, var, **options)
-    move_averages(running_mean, running_var, mean, var, input.size // input.shape[1], momentum)
+    move_averages(running, mean, var, input.size // input.shape[1], momentum)
     return y
 
 
 def move_averages(
-    running_mean: Tensor | None, running_var: Tensor | None, mean: Tensor, var: Tensor, count: int,
-    momentum: float,
+    running: Running, mean: Tensor, var: Tensor, count: int, momentum: float
 ) -> None:
     """Move the running statistics, in place, towards a batch's: mean, biased variance, count.
 
@@ -335,34 +374,40 @@ def move_averages(
     """
     if is_recomputing():
         return
+    *averages, tracked = running
+    moved = [(average, now, scale) for average, now, scale in zip(
+        averages, (mean, var), (1.0, count / (count - 1)), strict=True) if average is not None]
     with no_grad():
-        for running, now, scale in (
-                (running_mean, mean, 1.0), (running_var, var, count / (count - 1))):
-            if running is not None:
-                write(running_average, running, now, {"momentum": momentum, "scale": scale})
+        if moved:
+            targets, values, scales = zip(*moved, strict=True)
+            others = targets[1:] if tracked is None else (*targets[1:], tracked)
+            write(running_statistics, targets[0], values[0],
+                  {"momentum": momentum, "scales": scales}, values[1:], others)
+        elif tracked is not None:
+            tracked += 1
 
 
 def batch_norm(
     input: Tensor, running_mean: Tensor | None, running_var: Tensor | None,
     weight: Tensor | None = None, bias: Tensor | None = None, training: bool = False,
-    momentum: float = 0.1, eps: float = 1e-5,
+    momentum: float = 0.1, eps: float = 1e-5, num_batches_tracked: Tensor | None = None,
 ) -> Tensor:
     """(input - mean) / sqrt(var + eps) * weight + bias per channel: see `batch_norm_act`."""
     return batch_norm_act(input, running_mean, running_var, weight, bias, training, momentum, eps,
-                          "identity")
+                          "identity", num_batches_tracked=num_batches_tracked)
 
 
 # -- checks of arguments, before anything is written -----------------------------------------------
 
 
 def check_batch_norm(
-    x: Tensor, running_mean: Tensor | None, running_var: Tensor | None, weight: Tensor | None,
-    bias: Tensor | None, training: bool, momentum: float, name: str = "batch_norm",
-    alone: bool = True,
+    x: Tensor, running: Running, weight: Tensor | None, bias: Tensor | None, training: bool,
+    momentum: float, name: str = "batch_norm", alone: bool = True,
 ) -> None:
     """Raise for shapes or dtypes that do not fit; `alone`: there is no other replica."""
+    running_mean, running_var, tracked = running
     want_tensors(name, input=x, running_mean=running_mean, running_var=running_var, weight=weight,
-                 bias=bias)
+                 bias=bias, num_batches_tracked=tracked)
     if x.ndim < 2:
         raise ValueError(f"{name} was given an input of shape {x.shape}; wanted (N, C, ...)")
     named = {"running_mean": running_mean, "running_var": running_var, "weight": weight,
@@ -379,7 +424,7 @@ def check_batch_norm(
                          "wanted both, or training=True")
     if training:
         _refuse_traced(name, (x, weight, bias, running_mean, running_var))
-        _check_averages(name, x, running_mean, running_var, momentum)
+        _check_averages(name, x, running, momentum)
     if training and alone and prod(x.shape) // max(1, x.shape[1]) < 2:
         raise ValueError(f"{name} was given an input of shape {x.shape} in training; wanted "
                          "more than one value per channel")
@@ -395,23 +440,28 @@ def _refuse_traced(name: str, inputs: tuple[Tensor | None, ...]) -> None:
 
 
 def _check_averages(
-    name: str, x: Tensor, running_mean: Tensor | None, running_var: Tensor | None, momentum: float
+    name: str, x: Tensor, running: Running, momentum: float
 ) -> None:
     """Raise for running statistics that cannot be updated, and for a momentum not a number."""
     if not isinstance(momentum, (int, float)):
         raise TypeError(f"{name} was given momentum={momentum!r}; wanted a number")
-    for which, running in (("running_mean", running_mean), ("running_var", running_var)):
-        if running is None:
+    names = "running_mean", "running_var", "num_batches_tracked"
+    for which, buffer in zip(names, running, strict=True):
+        if buffer is None:
             continue
-        if running.device is not x.device:
-            raise DeviceError(f"{name} was given a {which} on {running.device} for an input on "
+        if buffer.device is not x.device:
+            raise DeviceError(f"{name} was given a {which} on {buffer.device} for an input on "
                               f"{x.device}; move it with .to({str(x.device)!r}) first")
-        if not is_floating(running.dtype):
-            raise TypeError(f"{name} was given a {which} of dtype {running.dtype}; wanted a "
+        if which != names[2] and not is_floating(buffer.dtype):
+            raise TypeError(f"{name} was given a {which} of dtype {buffer.dtype}; wanted a "
                             "floating-point one")
-        if not writable(running._array):
+        if not writable(buffer._array):
             raise ValueError(f"{name} was given a {which} whose elements share memory or are "
                              "read-only; clone() it first")
+    tracked = running[2]
+    if tracked is not None and (tracked.shape or tracked.dtype != "int64"):
+        raise ValueError(f"{name} was given a {names[2]} of shape {tracked.shape} and dtype "
+                         f"{tracked.dtype}; wanted one int64 of shape ()")
 
 
 def check_eps(eps: float, dtype: np.dtype, name: str) -> None:

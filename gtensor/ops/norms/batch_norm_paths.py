@@ -424,7 +424,7 @@ def sums_gpu(
     """As sums_cpu."""
     c = GpuChannels(x)
     sums = cupy().empty((2, x.shape[1]), computed_in(x.dtype))
-    c.launch(_REDUCE, c.dense(g), c.dense(x), *c.per_channel(mean, var, weight, bias), sums,
+    c.launch(_REDUCE, c.dense(g), c.dense(x), *c.per_channel(mean, var, weight, bias), *sums,
              *c.workspace(2), *c.sizes, *activated(eps, activation, parameter))
     return settled(sums, out)
 
@@ -437,8 +437,9 @@ def dx_gpu(
     """As dx_cpu."""
     c = GpuChannels(x)
     dx, direct = c.target(out)
+    given = sums if training else (None, None)
     c.launch(
-        _BACKWARD, c.dense(g), c.dense(x),
-        *c.per_channel(mean, var, weight, bias, sums if training else None), dx, *c.sizes,
-        *activated(eps, activation, parameter), float(c.count if count is None else count))
+        _BACKWARD, c.dense(g), c.dense(x), *c.per_channel(mean, var, weight, bias, *given), dx,
+        *c.sizes, *activated(eps, activation, parameter),
+        float(c.count if count is None else count))
     return c.result(dx, out, direct)

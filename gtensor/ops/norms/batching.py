@@ -338,4 +338,4 @@ def inverted_grad(ns: Namespace, run: Path, inputs: Inputs, mapped: Mapped, para
     sums = channels_sums(ns, ns.batch_norm_sums, arrays, given, options)
     dx = channels_dx(ns, ns.batch_norm_dx, (*arrays, sums), (*given, True),
                      {**options, "count": None})
-    return dx, sums
+    return dx, *[ns.slice(sums, key=(..., i, slice(None))) for i in (0, 1)]

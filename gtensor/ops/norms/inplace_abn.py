@@ -135,8 +135,8 @@ def grad_cpu(
     g: Array, z: Array, weight: Array | None, bias: Array | None, mean: Array, var: Array, *,
     training: bool, eps: float, activation: str, parameter: float, sync: Replicas | None = None,
     out: Array | None = None,
-) -> tuple[Array, Array]:
-    """The gradient of x, and the sums of dy and of dy * xhat, (2, C), from z and its gradient g.
+) -> tuple[Array, Array, Array]:
+    """The gradient of x, and the sums of dy and of dy * xhat (C), from z and its gradient g.
 
     `out` may be g. `sync.sums(sums)`, if given, returns the sums of all replicas and the count of
     their samples per channel: dx takes these in training, what is returned is this replica's.
@@ -151,7 +151,7 @@ def grad_cpu(
     if not training:
         write_dx(c, out, first, gamma * rstd)
         totals[1] /= gamma
-        return out, totals.astype(c.work)
+        return out, *totals.astype(c.work)
     if activation != "identity" and out.dtype == c.work:  # dy waits in `out`: it is made once
         _store(c, out, first)
         g, inverse = out, inverse._replace(gradient=INVERSES["identity"].gradient)
@@ -165,7 +165,7 @@ def grad_cpu(
     low, tilt = rstd * total.astype(np.float64) / max(1, count)
     low = low * gamma if bias is None else low * gamma - tilt * bias.astype(np.float64)
     write_dx(c, out, _terms(c, g, z, None, inverse, parameter), gamma * rstd, tilt, low)
-    return out, local
+    return out, *local
 
 
 def input_cpu(
@@ -215,21 +215,23 @@ def grad_gpu(
     g: Array, z: Array, weight: Array | None, bias: Array | None, mean: Array, var: Array, *,
     training: bool, eps: float, activation: str, parameter: float, sync: Replicas | None = None,
     out: Array | None = None,
-) -> tuple[Array, Array]:
+) -> tuple[Array, Array, Array]:
     """As grad_cpu."""
-    c = GpuChannels(z)
-    sums = cupy().empty((2, z.shape[1]), computed_in(z.dtype))
-    arrays = (c.dense(g), c.dense(z), *c.per_channel(mean, var, weight, bias), sums)
+    c, xp = GpuChannels(z), cupy()
+    # apart, so that each can become a leaf's gradient
+    sums = [xp.empty(z.shape[1], computed_in(z.dtype)) for _ in range(2)]
+    arrays = c.dense(g), c.dense(z), *c.per_channel(mean, var, weight, bias)
     options, (dx, direct) = activated(eps, activation, parameter), c.target(out)
     shared = c.on_chip(2) if sync is None else 0
     if shared:
-        c.launch_on_chip(_BACKWARD_ON_CHIP, shared, *arrays, dx, *c.sizes, *options, int(training))
+        c.launch_on_chip(_BACKWARD_ON_CHIP, shared, *arrays, *sums, dx, *c.sizes, *options,
+                         int(training))
     else:
-        c.launch(_REDUCE, *arrays, *c.workspace(2), *c.sizes, *options)
-        total, count = (sums, c.count) if sync is None else sync.sums(sums)
-        means = c.per_channel(total)[0] if training else NULL
-        c.launch(_BACKWARD, *arrays[:-1], means, dx, *c.sizes, *options, float(count))
-    return c.result(dx, out, direct), sums
+        c.launch(_REDUCE, *arrays, *sums, *c.workspace(2), *c.sizes, *options)
+        total, count = (sums, c.count) if sync is None else sync.sums(xp.stack(sums))
+        means = c.per_channel(*total) if training else (NULL, NULL)
+        c.launch(_BACKWARD, *arrays, *means, dx, *c.sizes, *options, float(count))
+    return c.result(dx, out, direct), *sums
 
 
 def input_gpu(
@@ -253,13 +255,14 @@ def _backward(ns: Namespace, step: Step, g: Array) -> None:
     if ns is recorded:
         _backward_recorded(ns, step, g, (z, weight, bias, center, spread))
         return
-    dx, sums = ns.inplace_abn_grad(g, z, weight, bias, center, spread, **params, out=step.reuse(g))
+    dx, sum_dy, sum_dy_xhat = ns.inplace_abn_grad(
+        g, z, weight, bias, center, spread, **params, out=step.reuse(g))
     if not params["training"]:
-        batch_norm.give_statistics(ns, step, sums, weight, spread)
+        batch_norm.give_statistics(ns, step, sum_dy, sum_dy_xhat, weight, spread)
     if step.needs(1):
-        step.give(1, batch_norm.sums_at(ns, sums, 1))
+        step.give(1, sum_dy_xhat)
     if step.needs(2):
-        step.give(2, batch_norm.sums_at(ns, sums, 0))
+        step.give(2, sum_dy)
     if step.needs(0):
         step.give(0, dx)
 
@@ -314,7 +317,7 @@ abn_scale = op(
 )
 
 inplace_abn_grad = op(
-    "inplace_abn_grad", cpu=grad_cpu, gpu=grad_gpu, extras="sums", backward=None,
+    "inplace_abn_grad", cpu=grad_cpu, gpu=grad_gpu, extras="sum_dy sum_dy_xhat", backward=None,
     tangent=None, batch=batching.inverted_grad,
     samples=None,  # mean and var must be x's: tested through inplace_abn
     doc="The gradient of inplace_abn's input from its output, and the gradients of bias and scale.",
@@ -345,7 +348,7 @@ def abn(
     input: Tensor, weight: Tensor | None = None, bias: Tensor | None = None,
     running_mean: Tensor | None = None, running_var: Tensor | None = None, training: bool = True,
     momentum: float = 0.1, eps: float = 1e-5, activation: str = "leaky_relu",
-    activation_param: float = 0.01,
+    activation_param: float = 0.01, num_batches_tracked: Tensor | None = None,
 ) -> Tensor:
     """`inplace_abn` out of place; `input` is saved and not changed."""
     want_tensors("abn", input=input, weight=weight)
@@ -353,7 +356,8 @@ def abn(
     work = computed_in(input.dtype)
     scale = None if weight is None else _scale(weight, work, eps)
     return batch_norm.batch_norm_act(input, running_mean, running_var, scale, bias, training,
-                                     momentum, eps, activation, activation_param)
+                                     momentum, eps, activation, activation_param,
+                                     num_batches_tracked)
 
 
 def inplace_abn(
@@ -361,6 +365,7 @@ def inplace_abn(
     running_mean: Tensor | None = None, running_var: Tensor | None = None, training: bool = True,
     momentum: float = 0.1, eps: float = 1e-5, activation: str = "leaky_relu",
     activation_param: float = 0.01, gather: Gather | None = None,
+    num_batches_tracked: Tensor | None = None,
 ) -> Tensor:
     """Batch norm and activation over the memory of `input`, which is consumed; same shape.
 
@@ -381,6 +386,7 @@ def inplace_abn(
         activation_param: leaky_relu's slope, elu's alpha, softplus' beta; positive.
         gather: None, or a function that returns all replicas' arrays stacked along a new first
             axis: then the batch is that of all replicas together, and every replica must call.
+        num_batches_tracked: int64 (); in training increased by one, in place.
 
     Raises:
         ValueError: for shapes, an activation or a parameter that do not fit, and for one value per
@@ -388,14 +394,15 @@ def inplace_abn(
 
     Source: Rota Bulo, Porzi, Kontschieder, "In-place activated batch norm", CVPR 2018.
     """
-    check_batch_norm(input, running_mean, running_var, weight, bias, training, momentum,
-                     "inplace_abn", alone=gather is None)
+    running = running_mean, running_var, num_batches_tracked
+    check_batch_norm(input, running, weight, bias, training, momentum, "inplace_abn",
+                     alone=gather is None)
     check_eps(eps, input.dtype, "inplace_abn")
     check_activation(activation, activation_param, input.dtype, "inplace_abn")
     level = newest("inplace_abn", (input, weight, bias, running_mean, running_var))
     if level is not None and gather is None:  # where nothing is written
         return abn(input, weight, bias, running_mean, running_var, training, momentum, eps,
-                   activation, activation_param)
+                   activation, activation_param, num_batches_tracked)
     if level is not None:
         raise LevelError(f"inplace_abn was given gather within {level.name}(); wanted None: "
                          "replicas are synchronized outside of transforms only")
@@ -422,7 +429,7 @@ def inplace_abn(
         y = apply_keeping(batch_norm.batch_norm_op, inputs, options)
     if training:
         assert mean is not None and var is not None
-        batch_norm.move_averages(running_mean, running_var, mean, var, count, momentum)
+        batch_norm.move_averages(running, mean, var, count, momentum)
     return y
 
 

@@ -13,14 +13,14 @@ import numpy as np
 
 from gtensor.backend import element_type, host
 from gtensor.backend.cuda import cupy
-from gtensor.backend.kernels import elementwise
+from gtensor.backend.kernels import BLOCK, C_TYPES, NULL, elementwise, raw
 from gtensor.engine.op import Op, op
 from gtensor.engine.samples import Draw, Sample, below, binary, distinct, normal
 from gtensor.engine.tensor import Tensor
 from gtensor.ops.arrange.shape import linear_tangent, lone
 from gtensor.ops.build.batching import unchanged
 from gtensor.ops.build.cpu_tiles import SMALL, computed_in
-from gtensor.ops.build.path_builders import tiled, tiles
+from gtensor.ops.build.path_builders import settled, tiled, tiles
 from gtensor.ops.build.pointwise import pointwise, zero_tangent
 from gtensor.ops.elementwise.rounding import ZERO
 from gtensor.settings import settings
@@ -218,6 +218,49 @@ def reduction_gpu(name: str, widens: bool = False) -> Path:
     return path
 
 
+_SUM_ROWS = raw("sum_rows.cu", "sum_rows")
+_cupy_sum = reduction_gpu("sum", widens=True)
+_WIDTH = 32  # columns of a block, at most
+_STEPS = 8  # rows of a thread, at least, before the rows are divided among blocks
+_BLOCKS = 1024  # enough for several on each multiprocessor
+_PARTS = {"complex64": "float32", "complex128": "float64"}
+
+
+def _sum_gpu(
+    x: Array, *, axis: tuple[int, ...], keepdims: bool = False,
+    dtype: DTypeLike | None = None, out: Array | None = None,
+) -> Array:
+    """CuPy gives a sum over the first axes a block for each 32 of its results."""
+    count = len(axis)
+    rows_summed = (0 < count < x.ndim and sorted(a % x.ndim for a in axis) == [*range(count)]
+                   and x.size and x.flags.c_contiguous and dtype is None
+                   and (x.dtype.name in C_TYPES or x.dtype.name in _PARTS))
+    if not rows_summed:
+        return _cupy_sum(x, axis=axis, keepdims=keepdims, dtype=dtype, out=out)
+    shape = kept_shape(x.shape, axis, keepdims)
+    direct = out is not None and out.flags.c_contiguous and out.dtype == x.dtype
+    total: Any = out if direct else cupy().empty(shape, x.dtype)
+    real = _PARTS.get(x.dtype.name, x.dtype)
+    _sum_rows(x.reshape(prod(x.shape[:count]), -1).view(real), total.reshape(-1).view(real))
+    return total if direct else settled(total, out)
+
+
+def _sum_rows(x: Array, total: Array) -> None:
+    """total = x (rows, columns) summed over its rows."""
+    xp, (rows, columns) = cupy(), x.shape
+    width, lanes = (1 << (n - 1).bit_length() for n in (columns, rows))
+    width = builtins.min(_WIDTH, width)
+    lanes = builtins.min(BLOCK // width, builtins.max(lanes, _WIDTH // width))  # whole warps
+    across = -(-columns // width)
+    most = rows // (lanes * _STEPS)
+    parts = builtins.max(1, builtins.min(most, -(-_BLOCKS // across)))
+    space: tuple[Any, Any] = NULL, NULL
+    if parts > 1:
+        space = xp.empty((parts, columns), computed_in(x.dtype)), xp.zeros(across, np.uint32)
+    _SUM_ROWS[x.dtype]((across, parts), (lanes * width,), (
+        x, total, *space, rows, columns, width))
+
+
 # -- sum and mean ----------------------------------------------------------------------------------
 
 
@@ -230,7 +273,7 @@ def broadcast_gradient(ns: Namespace, step: Step, g: Array) -> Array:
 
 
 _sum = op(
-    "sum", cpu=reduction_cpu("sum", np.add), gpu=reduction_gpu("sum", widens=True), complex=True,
+    "sum", cpu=reduction_cpu("sum", np.add), gpu=_sum_gpu, complex=True,
     backward=lambda ns, step, g: step.give(0, broadcast_gradient(ns, step, g)),
     tangent=linear_tangent("sum"), batch=unchanged,
     samples=reduction_samples(), reference=torch_reduction("sum"),

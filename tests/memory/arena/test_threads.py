@@ -21,6 +21,7 @@ from gtensor.memory import (
     VirtualSegments,
 )
 from gtensor.memory.arena.free_lists import BlockPool
+from gtensor.memory.arena.streams import Streams
 
 from ..invariants import check
 from ..loops import planned_loop
@@ -31,10 +32,10 @@ MIB = 1 << 20
 
 
 def hammer(resource: Resource, threads: int, rounds: int,
-           beside: Callable[[], object] | None = None) -> None:
+           beside: Callable[[], object] | None = None, sizes: range = range(1, 20_000)) -> None:
     """Threads that allocate, fill, verify and free, some in cycles, with collections in between.
 
-    One more thread runs `beside`.
+    One more thread runs `beside`. `sizes` are in bytes.
     """
     errors = []
 
@@ -50,7 +51,7 @@ def hammer(resource: Resource, threads: int, rounds: int,
                         Cycle(array)
                     del array
                 else:
-                    array = as_array(resource.allocate(rng.randrange(1, 20_000), seed % 2, "work"))
+                    array = as_array(resource.allocate(rng.choice(sizes), seed % 2, "work"))
                     array[:] = value = rng.randrange(256)
                     mine.append((array, value))
                     del array
@@ -100,6 +101,21 @@ def test_eight_threads_allocate_free_and_collect(make, rounds):
     hammer(arena, threads=8, rounds=rounds)
     check(arena, [])
     assert arena.stats().hits + arena.stats().misses > 3 * rounds
+
+
+def test_freed_blocks_of_one_size_are_handed_on_once() -> None:
+    """Without the lock: two threads that see one free at the head of the queue share no block."""
+    arena = Arena(HostSegments())
+    hammer(arena, threads=4, rounds=4000, sizes=range(512, 513))
+    check(arena, [])
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+def test_planted_fault_a_call_between_the_check_and_the_stores_of_a_hit_is_caught(monkeypatch):
+    monkeypatch.setattr(Streams, "count", property(lambda _: 0, lambda *_: None), raising=False)
+    with pytest.raises((AssertionError, IndexError, AttributeError)):
+        for _ in range(20):
+            test_freed_blocks_of_one_size_are_handed_on_once()
 
 
 def test_eight_threads_while_pages_come_and_go():

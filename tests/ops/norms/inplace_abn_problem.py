@@ -120,8 +120,9 @@ class Problem:
                                  out=out, **self.options)
 
     def grad(self, g: Any, z: Any, mean: Any, var: Any, **extra: Any) -> tuple[Any, Any]:
-        return paths.grad_cpu(g, z, self.weight, self.bias, mean, var, training=self.training,
-                              **extra, **self.options)
+        dx, *sums = paths.grad_cpu(g, z, self.weight, self.bias, mean, var, **extra,
+                                   training=self.training, **self.options)
+        return dx, np.stack(sums)
 
     def check(self, z: Any, dx: Any, sums: Any) -> None:
         """Assert that these are PyTorch's."""
