@@ -43,7 +43,7 @@ def _as_before(request: pytest.FixtureRequest) -> Iterator[None]:
 def _forget_constants() -> None:
     """What devices keep for later runs: in a dry run it was not written."""
     ONES.clear()
-    for device in devices._cuda.values():
+    for device in devices.cuda_devices.values():
         device._products._tables.clear()
 
 
