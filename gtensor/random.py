@@ -20,6 +20,7 @@ from gtensor.array.creation import DEFAULT_FLOAT, tensor
 from gtensor.backend import Device, element_type
 from gtensor.engine.levels import vectorizing
 from gtensor.engine.tensor import Tensor, is_floating
+from gtensor.execution.graphs import around_captures
 from gtensor.system.fork_safety import free_at_forks
 
 if TYPE_CHECKING:
@@ -142,6 +143,9 @@ def repetition() -> Callable[[], AbstractContextManager[None]]:
             _repeat.generator = before
 
     return again
+
+
+around_captures.append(lambda: repetition()())  # nothing runs, so nothing is drawn
 
 
 def _plain(value: object) -> Any:

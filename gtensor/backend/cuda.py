@@ -5,7 +5,7 @@ CuPy is imported when the first CUDA device is made, never before.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import cache, partial
 from math import copysign
@@ -13,9 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from gtensor.backend.cuda_guards import guarded_path, guarded_rule, running
 from gtensor.backend.cuda_memory import AsyncMemory, is_pinned, library_malloc, no_room_for
-from gtensor.backend.cuda_streams import CudaStream, StreamBook, cupy
+from gtensor.backend.cuda_streams import CudaStream, StreamBook, cupy, running
 from gtensor.backend.devices import (
     Device,
     cuda_device,
@@ -30,9 +29,10 @@ from gtensor.system.bus import bus, tell_allocated
 if TYPE_CHECKING:
     from gtensor.backend.cuda_graphs import Capture
     from gtensor.backend.cuda_pages import CudaPages
-    from gtensor.backend.ordering import Stamp
+    from gtensor.backend.ordering import Replays, Stamp
     from gtensor.backend.streams import Event
     from gtensor.backend.typing import Array, CudaArray, DTypeLike, Path
+
 
 class CudaDevice(Device):
     """One NVIDIA GPU through CuPy."""
@@ -42,7 +42,9 @@ class CudaDevice(Device):
     library: Callable[[int], Any] | None = None  # the allocator while there is no resource
 
     def __init__(self, index: int) -> None:
-        from gtensor.backend.cublas import Products  # here: only a machine with a GPU needs it
+        # here: only a machine with a GPU needs them
+        from gtensor.backend.cublas import Products
+        from gtensor.backend.cuda_guards import guarded_rule
 
         super().__init__(index)
         self.cupy_device = cupy().cuda.Device(index)
@@ -191,6 +193,17 @@ class CudaDevice(Device):
         captures = self._ordering.captures
         return bool(captures) and self.current_stream().id in captures
 
+    def replays(self) -> Replays | None:
+        captures = self._ordering.captures
+        touched = captures.get(self.current_stream().id) if captures else None
+        return None if touched is None else touched.replays
+
+    def upload(self, array: Any, values: Sequence[float]) -> None:
+        """Asynchronous: the driver copies pageable memory before the call returns."""
+        with self.cupy_device:
+            self.order((), (array,))
+            array.set(np.asarray(values, array.dtype))
+
     def describe(self) -> tuple[str, int]:
         """The GPU's name and its memory in bytes."""
         found = cupy().cuda.runtime.getDeviceProperties(self.index)
@@ -227,6 +240,8 @@ class CudaDevice(Device):
     def path(self, name: str, path: Path, inputs: int | None = None) -> Path:
         guarded = self._paths.get((name, path, inputs))
         if guarded is None:
+            from gtensor.backend.cuda_guards import guarded_path
+
             placed = getattr(path, "placed", None)  # a path that is given its device
             function = (partial(placed, self) if placed is not None
                         else getattr(path, "library", lambda: path)())

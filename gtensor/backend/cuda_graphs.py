@@ -12,12 +12,12 @@ from __future__ import annotations
 
 import math
 import weakref
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
 from gtensor.backend.cuda_streams import CudaStream, cupy
-from gtensor.backend.ordering import Ordering, Touched
+from gtensor.backend.ordering import Ordering, Replays, Touched
 from gtensor.backend.streams import Stream
 
 if TYPE_CHECKING:
@@ -37,18 +37,22 @@ class Capture:
         self._ordering = ordering
         self._graph: Any = None
         self._first = math.inf
-        self.touched = Touched()
+        self.touched = Touched(Replays(device.empty))
         device.graphs.add(weakref.ref(self, device.graphs.discard))
 
     @contextmanager
-    def recording(self, stream: CudaStream) -> Iterator[None]:
+    def recording(
+        self, stream: CudaStream, empty: Callable[..., Any] | None = None
+    ) -> Iterator[None]:
         """Record the work that this thread launches within, on a stream that no other thread uses.
+
+        `empty` makes arrays outside of the graph's memory, within the block.
 
         After an error there is no graph. Raises RuntimeError if a call in the block has broken the
         capture.
         """
         device, ordering = self._device, self._ordering
-        touched = self.touched = Touched()
+        touched = self.touched = Touched(Replays(empty or device.empty))
         device.streams.captures += 1
         ordering.captures[stream.id] = touched
         try:
@@ -94,6 +98,8 @@ class Capture:
         `outputs` are the live blocks of captures into the same memory. Those that were allocated
         since this capture's first one may lie where it had a temporary.
         """
+        for function in self.touched.replays.functions.values():
+            function()
         for block in _foreign(self.touched.read, stream):
             self._ordering.read(stream, block)
         self._ordering.write(stream, *_foreign(self.touched.written, stream), *outputs)

@@ -8,12 +8,12 @@ text, written once for its op, since Python's time per op dominates with small a
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from gtensor.backend.cuda_streams import running
 from gtensor.backend.devices import cuda_device_count
 from gtensor.system.written_code import written
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from gtensor.backend.cuda import CudaDevice
     from gtensor.backend.typing import CudaArray, Params, Path
 
-_WRITTEN = ("out", "state")  # the parameters that a path writes; `state` is an optimizer's
+_WRITTEN = ("out", "state", "counts")  # parameters that a path writes; two are optimizers'
 _PLAIN = frozenset({bool, int, float, complex, str, type(None)} | {
     type(np.dtype(code)) for code in "?bhilqBHILQefdgFDG"})  # types of values without an array
 
@@ -49,18 +49,6 @@ _SWITCH = """\
             return guarded({inputs}**params)
 """
 _SETTLED = "(x{i}.data.mem.only == stream if type(x{i}) is ndarray else type(x{i}) in PLAIN) and "
-
-
-class _Running(threading.local):
-    """The op that this thread runs, which labels the blocks that CuPy allocates within it.
-
-    It is "" between ops, and None before the thread's first one.
-    """
-
-    name: str | None = None
-
-
-running = _Running()
 
 
 def guarded_path(device: CudaDevice, name: str, path: Path, inputs: int | None) -> Path:

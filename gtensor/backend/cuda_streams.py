@@ -61,6 +61,18 @@ class _Here(threading.local):
 _here = _Here()
 
 
+class _Running(threading.local):
+    """The op that this thread runs, which labels the blocks that CuPy allocates within it.
+
+    It is "" between ops, and None before the thread's first one.
+    """
+
+    name: str | None = None
+
+
+running = _Running()
+
+
 def _owns(stream: Any) -> bool:
     """Whether a CuPy object destroys its stream when it is collected."""
     return stream.ptr > _PER_THREAD and getattr(stream, "_foreign_stream_ref", stream) is None

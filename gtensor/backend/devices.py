@@ -10,7 +10,7 @@ import builtins
 import ctypes
 import importlib.util
 import threading
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from functools import cache
 from math import prod
@@ -23,7 +23,7 @@ from gtensor.settings import settings
 from gtensor.system.fork_safety import free_at_forks
 
 if TYPE_CHECKING:
-    from gtensor.backend.ordering import Stamp
+    from gtensor.backend.ordering import Replays, Stamp
     from gtensor.backend.typing import Array, CudaArray, DTypeLike, Path
 
 
@@ -114,6 +114,14 @@ class Device:
     def capturing(self) -> bool:
         """Whether this thread's work on the device is being captured into a graph."""
         return False
+
+    def replays(self) -> Replays | None:
+        """What is done before each replay of the graph that this thread captures; None if none."""
+        return None
+
+    def upload(self, array: Array, values: Sequence[float]) -> None:
+        """Copy numbers into a contiguous array of this device."""
+        array[...] = values
 
     def stamp(self, array: Array) -> Stamp | None:
         """An object whose `version` counts the replays that write an array; None if none does."""

@@ -49,6 +49,18 @@ class Block(Protocol):
     stamp: Any
 
 
+class Replays:
+    """What is done before each replay of a graph: `functions` are called, by their owners' keys.
+
+    `empty(shape, dtype, label)` makes arrays for what they copy to the device. These lie outside of
+    the graph's memory, in which they could share their place with temporaries of the capture.
+    """
+
+    def __init__(self, empty: Callable[..., Any]) -> None:
+        self.functions: dict[Any, Callable[[], object]] = {}
+        self.empty = empty
+
+
 # The attributes of a block beside its address and size.
 BLOCK_FIELDS = ("__del__", "__weakref__", "label", "nbytes", "node", "only", "owner", "readers",
                 "serial", "stamp", "stream", "written")
@@ -57,7 +69,8 @@ BLOCK_FIELDS = ("__del__", "__weakref__", "label", "nbytes", "node", "only", "ow
 class Touched:
     """The blocks from outside a capture that its work reads and writes."""
 
-    def __init__(self) -> None:
+    def __init__(self, replays: Replays) -> None:
+        self.replays = replays
         self.read: dict[Block, None] = {}
         self.written: dict[Block, None] = {}
 

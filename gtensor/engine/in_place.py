@@ -20,6 +20,8 @@ from gtensor.settings import settings
 from gtensor.system.bus import ListenerError
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from gtensor.backend import Device
     from gtensor.backend.typing import Array, Params, Scalar
     from gtensor.engine.typing import Operand
@@ -84,6 +86,48 @@ def write(
             storage.version += 1
             storage.writer = id(other._array)
             other._version = storage.version
+
+
+def write_all(
+    op: Op, targets: Sequence[Tensor], values: Sequence[Tensor], params: Params
+) -> None:
+    """Overwrite many tensors of one device by one call of an update (`ops.build.updates`).
+
+    The path gets the arrays of `targets` and `values`, and the targets' as `out`. The caller has
+    checked shapes and dtypes, and records no ops. An error before the path, or a TypeError or
+    ValueError of it, leaves all tensors as they were.
+    """
+    device = targets[0]._device
+    for tensor in (*targets, *values):
+        refuse_traced(tensor, op.name)
+        if tensor._version != tensor._storage.version:
+            tensor._check_version(op.name)
+    outputs = tuple([target._array for target in targets])
+    for array in outputs:
+        if 0 in array.strides or not getattr(array.flags, "writeable", True):
+            _check_writable(op, array)
+    given = [value._array for value in values]
+    if device.type == "cpu":  # on CUDA the update looks for all overlaps at once
+        given = [device.copy(g, label=op.name) if _overlap(device, a, g)
+                 and not _same_layout(a, g) else g for a, g in zip(outputs, given, strict=False)]
+    refused = False
+    try:
+        execute(op, device, (*outputs, *given), {**params, "out": outputs})
+    except (IndexError, TypeError, ValueError):  # a path raises these before it writes
+        refused = True
+        raise
+    finally:
+        if not refused:
+            for target in targets:
+                _count_write(target)
+
+
+def _count_write(target: Tensor) -> None:
+    """The tensor's memory was written through its own handle."""
+    storage = target._own_storage() if target._storage.common else target._storage
+    storage.version += 1
+    storage.writer = id(target._array)
+    target._version = storage.version
 
 
 def _into_first(

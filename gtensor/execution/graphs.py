@@ -7,12 +7,34 @@ are read at the addresses of the capture, and the graph's memory is reserved whi
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, ExitStack, contextmanager
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
 from gtensor.backend import Device, get_device
 from gtensor.memory.allocators import arena_of
 from gtensor.memory.arena.graphs import GraphPool, capturing
+
+if TYPE_CHECKING:
+    from gtensor.backend.streams import Stream
+    from gtensor.memory.contract.adaptors import Captured
+
+
+def _empty_outside(
+    device: Device, captured: Captured, home: Stream, *given: Any
+) -> Any:
+    """`device.empty(*given)` in a capture, of the memory of the stream `home`."""
+    thread, captured.thread = captured.thread, None
+    try:
+        with device.running(home):
+            return device.empty(*given)
+    finally:
+        captured.thread = thread
+
+
+around_captures: list[Callable[[], AbstractContextManager[None]]] = []
+"""Contexts in which captures run, of modules whose state a capture must not change."""
 
 
 class Graph:
@@ -28,8 +50,8 @@ class Graph:
     The graph keeps the memory that the capture allocates: `y` has its address until the graph is
     dropped, and each replay writes it again. Older tensors that its ops read or write are kept
     alive; keep arrays yourself that only your own kernels use. Values that Python computes
-    (branches, learning rates) are those of the capture; steps of optimizers that depend on their
-    number, and random masks, raise an error. `docs/guide.md` has a table.
+    (branches, shapes) are those of the capture. The step numbers of optimizers, the numbers among
+    their options, and the seeds of dropout are those of each replay. `docs/guide.md` has a table.
 
     Args:
         device: one with graphs; None is the default device.
@@ -73,8 +95,11 @@ class Graph:
             raise RuntimeError("a graph was to capture for a second time; wanted a new gt.Graph, "
                                "which may share its pool")
         home, stream = self._device.current_stream(), self._device.new_stream()
-        with (capturing(self._device, self._pool, stream.id, home) as captured,
-              self._work.recording(stream)):
+        with (ExitStack() as contexts,
+              capturing(self._device, self._pool, stream.id, home) as captured,
+              self._work.recording(stream, partial(_empty_outside, self._device, captured, home))):
+            for around in around_captures:
+                contexts.enter_context(around())
             yield
         self._work.own(home, captured.blocks, captured.first)
         self._pool.blocks.update(captured.blocks)
@@ -84,10 +109,14 @@ class Graph:
     def replay(self) -> None:
         """Run the captured work on the current stream; returns at once.
 
+        Before, new learning rates and other numbers of optimizers that stepped in the capture are
+        copied to the device, and the seeds of its dropouts are drawn.
+
         It waits for other streams' work on the tensors that it reads and writes and on results of
         graphs of the same pool, and for the last replay of one; ops on its results wait for it.
 
-        Raises RuntimeError if nothing was captured, and within a capture.
+        Raises RuntimeError if nothing was captured, within a capture, and if options of such an
+        optimizer were changed that are not numbers.
         """
         if not self._captured:
             raise RuntimeError("a graph was replayed that has captured nothing; wanted "

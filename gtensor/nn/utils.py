@@ -7,16 +7,14 @@ from math import inf, isfinite
 from typing import TypeVar
 
 from gtensor.array.creation import zeros
+from gtensor.engine.bind import Extras, bind
 from gtensor.engine.checkpointing import run_region
 from gtensor.engine.context import no_grad
-from gtensor.engine.in_place import write
+from gtensor.engine.in_place import write_all
 from gtensor.engine.tensor import Tensor
-from gtensor.ops import minimum
 from gtensor.ops.build.arguments import refuse_unsupported
 from gtensor.ops.updates import optimizer_kernels
 from gtensor.random import repetition
-
-_TINY = 1e-6  # PyTorch's guard against a norm of 0
 
 
 def clip_grad_norm_(
@@ -47,15 +45,17 @@ def clip_grad_norm_(
     if not gradients:
         return zeros(())
     with no_grad():
-        norm = optimizer_kernels.norm(*gradients, order=order)
+        kept = Extras()
+        norm = bind(optimizer_kernels.norm, tuple(gradients), {
+            "order": order, "most": float(max_norm)}, kept)
         if error_if_nonfinite and not isfinite(norm.item()):
             raise ValueError(f"the norm of order {order if order < inf else 'inf'} of the gradients"
                              f" is {norm.item()}, so they cannot be clipped; find the op with "
                              "gt.detect_anomaly()")
-        factor = minimum(max_norm / (norm + _TINY), 1.0)
+        (factor,) = kept.extras
         if factor.device.type != "cpu" or factor.item() != 1:
-            for gradient in gradients:
-                write(optimizer_kernels.scale, gradient, factor, {})
+            for some in _by_dtype(gradients):
+                write_all(optimizer_kernels.scale, some, [factor], {})
     return norm
 
 
@@ -67,8 +67,16 @@ def clip_grad_value_(parameters: Iterable[Tensor] | Tensor, clip_value: float) -
     if not clip_value >= 0:
         raise ValueError(f"clip_value={clip_value} given; wanted a number of 0 or more")
     with no_grad():
-        for gradient in _gradients(parameters):
-            write(optimizer_kernels.clip, gradient, float(clip_value), {})
+        for some in _by_dtype(_gradients(parameters)):
+            write_all(optimizer_kernels.clip, some, [], {"options": [{"limit": float(clip_value)}]})
+
+
+def _by_dtype(gradients: list[Tensor]) -> list[list[Tensor]]:
+    """The gradients in lists of one device and dtype."""
+    found: dict[object, list[Tensor]] = {}
+    for gradient in gradients:
+        found.setdefault((gradient.device, gradient.dtype), []).append(gradient)
+    return [*found.values()]
 
 
 def _gradients(parameters: Iterable[Tensor] | Tensor) -> list[Tensor]:

@@ -4,11 +4,12 @@ from gtensor.nn.utils import clip_grad_norm_, clip_grad_value_
 from gtensor.optim import lr_scheduler
 from gtensor.optim.adam import Adam, AdamW
 from gtensor.optim.averaging import EMA
+from gtensor.optim.grad_scaler import GradScaler
 from gtensor.optim.lion import Lion
 from gtensor.optim.optimizer import Optimizer
 from gtensor.optim.sgd import SGD
 
 __all__ = [
-    "EMA", "SGD", "Adam", "AdamW", "Lion", "Optimizer", "clip_grad_norm_", "clip_grad_value_",
-    "lr_scheduler",
+    "EMA", "SGD", "Adam", "AdamW", "GradScaler", "Lion", "Optimizer", "clip_grad_norm_",
+    "clip_grad_value_", "lr_scheduler",
 ]

@@ -44,13 +44,12 @@ class Adam(Optimizer):
         """The largest mean square only with AMSGrad."""
         return 3 if group["amsgrad"] else 2
 
-    def options(self, group: Group, step: int) -> Params:
+    def options(self, group: Group) -> Params:
         """See `updates.adam`."""
         beta1, beta2 = group["betas"]
         return {"rate": group["lr"], "beta1": beta1, "beta2": beta2, "eps": group["eps"],
-                "weight_decay": group["weight_decay"] or None, "decoupled": self.decoupled,
-                "maximize": group["maximize"], "correction1": 1 - beta1**step,
-                "correction2": 1 - beta2**step}
+                "weight_decay": group["weight_decay"], "decoupled": self.decoupled,
+                "maximize": group["maximize"]}
 
 
 class AdamW(Adam):

@@ -4,17 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from gtensor.array.creation import asarray, empty, tensor
 from gtensor.engine.context import no_grad
-from gtensor.engine.in_place import write
+from gtensor.engine.in_place import write_all
 from gtensor.engine.tensor import Tensor, is_floating
 from gtensor.ops.build.cpu_tiles import computed_in
 from gtensor.ops.updates import optimizer_kernels
 from gtensor.system.documents import UNLOADED, Facts
 
 if TYPE_CHECKING:
+    from gtensor.backend import Device
+    from gtensor.backend.ordering import Replays
+    from gtensor.backend.typing import Array, Params
     from gtensor.nn.module import Module
 
 _PREFIX = "module."  # of the names in PyTorch's AveragedModel
@@ -72,27 +75,51 @@ class EMA:
     def update(self) -> None:
         """Take the module's weights into the averages, in place.
 
-        Raises RuntimeError within `swapped()`, and while a graph is captured if the update depends
-        on its number, which replays would repeat; ValueError or DeviceError if a weight no longer
-        fits its average. Nothing is changed then.
+        A captured update takes, in each replay, the next number and the decay of by then.
+
+        Raises RuntimeError within `swapped()`, and while a graph is captured if it is the first
+        update, which copies; ValueError or DeviceError if a weight no longer fits its average.
+        Nothing is changed then.
         """
         if self._swapped:
             raise RuntimeError("update() within swapped(), where the module holds the averages; "
                                "update after the block")
-        pairs = self._pairs()
-        if (self.warmup or not self.n_averaged) and any(
-                average.device.capturing() for _, average in pairs):
+        together: dict[tuple[Device, Any], list[tuple[Tensor, Tensor]]] = {}
+        for weight, average in self._pairs():
+            together.setdefault((average.device, weight.dtype), []).append((weight, average))
+        captured = {device: replays for device, _ in together
+                    if (replays := device.replays()) is not None}
+        if captured and not self.n_averaged:
             raise RuntimeError(
-                f"update {self.n_averaged} of {self!r} was to be captured into a graph, each replay"
-                " of which would be that update again; wanted it outside of the capture, after "
-                "each replay" + ("" if self.warmup else ", or a first one before it"))
+                f"the first update of {self!r} was to be captured into a graph, each replay of "
+                "which would copy the weights again; wanted a first one before it")
+        live = {device: self._next_weight(device, replays, count=not number)
+                for number, (device, replays) in enumerate(captured.items())}
         with no_grad():
-            for weight, average in pairs:
+            for (device, _), pairs in together.items():
+                weights, averages = ([*some] for some in zip(*pairs, strict=True))
                 if self.n_averaged == 0:
-                    average[...] = weight
-                else:
-                    write(optimizer_kernels.average, average, weight, {"weight": 1 - self._share()})
-        self.n_averaged += 1
+                    for weight, average in pairs:
+                        average[...] = weight
+                    continue
+                params: Params = {"options": [{"weight": 1 - self._share()}],
+                                  "rows": [0] * len(pairs)}
+                if device in live:
+                    params["live"] = [live[device]]
+                write_all(optimizer_kernels.average, averages, weights, params)
+        if not captured:
+            self.n_averaged += 1
+
+    def _next_weight(self, device: Device, replays: Replays, count: bool) -> Array:
+        """A number in device memory, which each replay sets to the share of the weights then."""
+        number = replays.empty((1,), "float64", "average")
+
+        def refresh() -> None:
+            device.upload(number, (1 - self._share(),))
+            self.n_averaged += count
+
+        replays.functions[refresh] = refresh
+        return number
 
     def _share(self) -> float:
         """The share of the averages that the next update keeps."""

@@ -34,7 +34,7 @@ class Lion(Optimizer):
         super().check_options(group)
         check_betas(group["betas"])
 
-    def options(self, group: Group, step: int) -> Params:
+    def options(self, group: Group) -> Params:
         """See `updates.lion`."""
         return {"rate": group["lr"], "beta1": group["betas"][0], "beta2": group["betas"][1],
-                "weight_decay": group["weight_decay"] or None}
+                "weight_decay": group["weight_decay"]}

@@ -3,27 +3,27 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from math import inf, prod
+from itertools import chain
+from math import inf
 from numbers import Number, Real
 from operator import is_
-from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar, overload
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar, cast, overload
 
 from gtensor.array.creation import asarray
-from gtensor.backend import DeviceError, Scratch
+from gtensor.backend import DeviceError
 from gtensor.engine.context import enable_grad, no_grad
-from gtensor.engine.in_place import write
+from gtensor.engine.in_place import write_all
 from gtensor.engine.op import Op
 from gtensor.engine.tensor import Tensor, is_like
 from gtensor.nn.module import Module
-from gtensor.ops.build.updates import SMALL
-from gtensor.ops.updates.optimizer_kernels import workspace
+from gtensor.ops.updates.optimizer_kernels import update_of
 from gtensor.system.bus import phase
 from gtensor.system.documents import UNLOADED, Facts, plain
 
 if TYPE_CHECKING:
-    import numpy as np
-
+    from gtensor.backend import Device
     from gtensor.backend.typing import Array, Params
+    from gtensor.ops.build.formula import Key
 
 Group: TypeAlias = dict[str, Any]  # parameters ("params") and their options
 Parameters: TypeAlias = Iterable[Tensor] | Iterable[Group]
@@ -36,23 +36,43 @@ _FLAGS = frozenset({"amsgrad", "nesterov", "maximize"})
 T = TypeVar("T")
 
 
+class Counters:
+    """What CUDA kernels know of a group's parameters on one device, in its memory.
+
+    `steps` has the number of each parameter's steps, and behind them the ticket of
+    `backend.multi_tensor`. `numbers` has the group's numbers for captured steps, `uploaded` what
+    was last copied there.
+    """
+
+    def __init__(self, device: Device, parameters: int, numbers: int) -> None:
+        self.steps = device.fill(device.empty((parameters + 1,), "int64", "optimizer"), 0)
+        self.ticket = self.steps, parameters
+        self.numbers = device.empty((numbers,), "float64", "optimizer")
+        self.uploaded: tuple[float, ...] | None = None
+
+
 class Slot:
     """A parameter, its state arrays, and the number of its steps.
 
-    `checked` says for which leaf (by `seq`) and how many state arrays the state was last checked. A
-    parameter that is moved or converted becomes another leaf.
+    On CUDA the number is in device memory, at a place of `counters`, as kernels may skip a step and
+    replays repeat one; otherwise it is `step`. `checked` says for which leaf (by `seq`) and how
+    many state arrays the state was last checked. A parameter that is moved or converted becomes
+    another leaf.
     """
 
-    __slots__ = ("checked", "parameter", "state", "step")
+    __slots__ = ("checked", "counters", "parameter", "place", "state", "step")
 
-    def __init__(self, parameter: Tensor, state: tuple[Array, ...]) -> None:
+    def __init__(self, parameter: Tensor, state: tuple[Array, ...], counters: Counters | None,
+                 place: int) -> None:
         self.parameter = parameter
         self.state = state
+        self.counters = counters
+        self.place = place
         self.step = 0
         self.checked = -1, -1
 
 
-_Due: TypeAlias = "tuple[Slot, Tensor, np.dtype, Group]"  # a gradient, its dtype, its group
+_Due: TypeAlias = "tuple[Slot, Tensor, int]"  # a gradient, the number of its group
 
 
 class _Known:
@@ -79,6 +99,7 @@ class Optimizer:
 
     update: Op
     state_names: tuple[str, ...] = ()
+    skip: Array | None = None  # on CUDA: a step changes nothing if this number is not 0
 
     def __init__(self, params: Parameters, **defaults: object) -> None:
         given = self._listed(params)
@@ -112,7 +133,7 @@ class Optimizer:
         known = [p for other in self.param_groups for p in other["params"]] + group["params"]
         if len({id(p) for p in known}) != len(known):
             raise ValueError(f"{type(self).__name__} was given a parameter twice; wanted each once")
-        slots = [self._slot(p, group) for p in group["params"]]
+        slots = self._slots_of(group)
         self.param_groups.append(group)
         self._slots.append(slots)
         self._known.append(_Known(group))
@@ -142,14 +163,26 @@ class Optimizer:
         self.check_options(group)
         return group
 
-    def _slot(self, parameter: Tensor, group: Group) -> Slot:
+    def _slots_of(self, group: Group) -> list[Slot]:
+        places: dict[Device, list[Tensor]] = {}
+        for parameter in group["params"]:
+            places.setdefault(parameter.device, []).append(parameter)
+        numbers = len(update_of(self.update).numbers(self.options(group)))
+        counters = {device: Counters(device, len(members), numbers)
+                    for device, members in places.items() if device.type != "cpu"}
+        taken = dict.fromkeys(places, 0)
+        slots = []
+        for parameter in group["params"]:
+            device = parameter.device
+            slots.append(Slot(parameter, self._state_of(parameter, group), counters.get(device),
+                              taken[device]))
+            taken[device] += 1
+        return slots
+
+    def _state_of(self, parameter: Tensor, group: Group) -> tuple[Array, ...]:
         device = parameter.device
-        arrays = [device.empty(parameter.shape, parameter.dtype, "optimizer")
-                  for _ in range(self.states_of(group))]
-        with no_grad():
-            for array in arrays:
-                asarray(array, device=device)[...] = 0
-        return Slot(parameter, tuple(arrays))
+        return tuple([device.fill(device.empty(parameter.shape, parameter.dtype, "optimizer"), 0)
+                      for _ in range(self.states_of(group))])
 
     # -- what a subclass says ---------------------------------------------------------------------
 
@@ -162,9 +195,8 @@ class Optimizer:
         """How many of `state_names` a parameter of this group needs."""
         return len(self.state_names)
 
-    def options(self, group: Group, step: int) -> Params:
-        """The arguments of `update` for the step number `step` = 1, 2, ... of a group's parameters.
-        """
+    def options(self, group: Group) -> Params:
+        """The parameters of `update` for a group, flags and numbers."""
         raise TypeError("Optimizer is abstract; make an SGD, an Adam, an AdamW or a Lion")
 
     # -- use --------------------------------------------------------------------------------------
@@ -210,18 +242,24 @@ class Optimizer:
         load a checkpoint, or handle signals between steps, as `gtensor train` does.
 
         Raises TypeError, ValueError or DeviceError if the lists of parameters were edited, or a
-        gradient or the state does not fit its parameter (it was moved or converted since), and
-        RuntimeError while a graph is captured, if the update depends on the number of the step,
-        which replays would repeat. Nothing is changed then.
+        gradient or the state does not fit its parameter (it was moved or converted since). Nothing
+        is changed then.
         """
         self._check_members()
         loss = None
         if closure is not None:
             with enable_grad():
                 loss = closure()
+        due = self._due()
+        with no_grad(), phase("update"):
+            self._update(due)
+        return loss
+
+    def _due(self) -> list[_Due]:
+        """The parameters that have a gradient, everything checked."""
         due: list[_Due] = []
-        sizes: dict[np.dtype, int] = {}  # of the largest parameter on the CPU, by dtype
-        for slots, group, known in zip(self._slots, self.param_groups, self._known, strict=True):
+        groups = zip(self._slots, self.param_groups, self._known, strict=True)
+        for number, (slots, group, known) in enumerate(groups):
             if {**group, "params": None} != known.options:
                 self._check_group(group, known)
             for slot in slots:
@@ -231,28 +269,62 @@ class Optimizer:
                 if slot.checked != (leaf.seq, known.states) or not is_like(leaf.grad, leaf):
                     self._check(slot, leaf.grad, known.states)
                     slot.checked = leaf.seq, known.states
-                if leaf.device.type == "cpu":
-                    sizes[leaf.dtype] = max(sizes.get(leaf.dtype, 0), prod(leaf.shape))
-                elif leaf.device.capturing():
-                    self._check_captured(group, slot.step + 1)
-                due.append((slot, leaf.grad, leaf.dtype, group))
-        with no_grad(), phase("update"):
-            self._update(due, sizes)
-        return loss
+                due.append((slot, leaf.grad, number))
+        return due
 
-    def _update(self, due: list[_Due], sizes: dict[np.dtype, int]) -> None:
-        scratch: dict[np.dtype, Scratch] = {}
-        for dtype, size in sizes.items():
-            if size > SMALL:
-                scratch[dtype] = workspace((size,), dtype)
-        options: Params = {}
-        at: tuple[Group, int] | None = None
-        for slot, grad, dtype, group in due:
-            if at is None or at[0] is not group or at[1] != slot.step:
-                at, options = (group, slot.step), self.options(group, slot.step + 1)
-            write(self.update, slot.parameter, grad, {
-                **options, "state": slot.state, "scratch": scratch.get(dtype)})
-            slot.step += 1
+    def _update(self, due: list[_Due]) -> None:
+        """One call of the update for all parameters that differ in numbers only."""
+        update = update_of(self.update)
+        options = {number: self.options(self.param_groups[number])
+                   for number in dict.fromkeys([number for _, _, number in due])}
+        flags = {number: update.flags(given) for number, given in options.items()}
+        together: dict[Any, list[_Due]] = {}
+        for slot, grad, number in due:
+            parameter = slot.parameter
+            together.setdefault((parameter.device, parameter.dtype, len(slot.state),
+                                 flags[number]), []).append((slot, grad, number))
+        for (device, *_), members in together.items():
+            slots = [slot for slot, _, _ in members]
+            numbers = [*dict.fromkeys([number for _, _, number in members])]
+            rows = [0] * len(members) if len(numbers) == 1 else [
+                numbers.index(number) for _, _, number in members]
+            more: Params = {"steps": [slot.step + 1 for slot in slots]}
+            if device.type != "cpu":
+                more = self._counted(slots, rows, {number: flags[number] for number in numbers},
+                                     device)
+            state = chain(*zip(*[slot.state for slot in slots], strict=True))
+            write_all(self.update, [slot.parameter for slot in slots],
+                      [grad for _, grad, _ in members], {
+                          "state": tuple(state), "rows": rows,
+                          "options": [options[number] for number in numbers], **more})
+            if device.type == "cpu":
+                for slot in slots:
+                    slot.step += 1
+
+    def _counted(
+        self, slots: list[Slot], rows: list[int], groups: dict[int, Key], device: Device
+    ) -> Params:
+        """Where the kernel counts the steps, and where a captured step reads its numbers.
+
+        `groups` has, for each row, the number of its group and the flags of that.
+        """
+        counters = [cast("Counters", slots[rows.index(row)].counters) for row in range(len(groups))]
+        replays = device.replays()
+        if replays is not None:
+            refresh = replays.functions.setdefault(self, _Refresh(self, device))
+            cast("_Refresh", refresh).groups.update(zip(
+                groups, zip(groups.values(), counters, strict=True), strict=True))
+        return {"steps": [(cast("Counters", slot.counters).steps, slot.place) for slot in slots],
+                "counts": [group.steps for group in counters], "ticket": counters[0].ticket,
+                "live": [None if replays is None else group.numbers for group in counters],
+                "skip": self.skip}
+
+    def checked_options(self, number: int) -> Params:
+        """The parameters of `update` for the group with that number, checked if changed."""
+        group, known = self.param_groups[number], self._known[number]
+        if {**group, "params": None} != known.options:
+            self._check_group(group, known)
+        return self.options(group)
 
     def _check_group(self, group: Group, known: _Known) -> None:
         """Check the options of a group; those that cannot change in place are remembered."""
@@ -298,17 +370,6 @@ class Optimizer:
             raise DeviceError(f"{found} was found for a parameter on {parameter.device}; make the "
                               "optimizer after moving the parameters")
 
-    def _check_captured(self, group: Group, step: int) -> None:
-        """Raise RuntimeError if a replay of the step with that number is not the next step."""
-        def repeats(number: int) -> bool:
-            return self.options(group, number) == self.options(group, number + 1)
-
-        if not repeats(step):
-            raise RuntimeError(
-                f"step {step} of {type(self).__name__} was to be captured into a graph, each replay"
-                f" of which would be step {step} again; wanted the step outside of the capture, "
-                "after each replay" + (", or a first one before it" if repeats(step + 1) else ""))
-
     def __repr__(self) -> str:
         told = []
         for number, group in enumerate(self.param_groups):
@@ -319,6 +380,16 @@ class Optimizer:
 
     # -- state ------------------------------------------------------------------------------------
 
+    def _read_steps(self) -> None:
+        """Copy the numbers of steps that CUDA devices have counted."""
+        for slots in self._slots:
+            for counters in dict.fromkeys([slot.counters for slot in slots]):
+                if counters is not None:
+                    own = [slot for slot in slots if slot.counters is counters]
+                    found = own[0].parameter.device.to_numpy(counters.steps)
+                    for slot in own:
+                        slot.step = int(found[slot.place])
+
     def state_dict(self) -> dict[str, Any]:
         """PyTorch's layout: {"state": {number: {name: tensor}}, "param_groups": [options]}.
 
@@ -327,6 +398,7 @@ class Optimizer:
         """
         state: dict[int, dict[str, Any]] = {}
         groups, number = [], 0
+        self._read_steps()
         for slots, group in zip(self._slots, self.param_groups, strict=True):
             groups.append({**group, "params": list(range(number, number + len(slots)))})
             for slot in slots:
@@ -368,6 +440,8 @@ class Optimizer:
                   for number, slot in enumerate(slots)]
         for slot, (step, arrays) in zip(slots, loaded, strict=True):
             slot.step = step
+            if slot.counters is not None:
+                slot.parameter.device.fill(slot.counters.steps[slot.place:slot.place + 1], step)
             for array, new_values in zip(slot.state, arrays, strict=True):
                 with no_grad():
                     asarray(array, device=slot.parameter.device)[...] = new_values
@@ -400,6 +474,32 @@ class Optimizer:
             # before this value is read.
             values.append(value.clone() if value._storage.exported else value)
         return facts.count("step", 1), values
+
+
+class _Refresh:
+    """Before each replay of an optimizer's captured steps: copies options that were changed.
+
+    Raises RuntimeError if an option was changed that is not a number.
+    """
+
+    def __init__(self, optimizer: Optimizer, device: Device) -> None:
+        self._optimizer = optimizer
+        self._device = device
+        self.groups: dict[int, tuple[Key, Counters]] = {}  # by number: flags as captured
+
+    def __call__(self) -> None:
+        optimizer, update = self._optimizer, update_of(self._optimizer.update)
+        for number, (flags, counters) in self.groups.items():
+            options = optimizer.checked_options(number)
+            if update.flags(options) != flags:
+                raise RuntimeError(
+                    f"a step of {type(optimizer).__name__} was captured with {dict(flags)} and is "
+                    f"to be replayed with {dict(update.flags(options))}; only numbers may be "
+                    "changed: capture the step again")
+            numbers = update.numbers(options)
+            if numbers != counters.uploaded:
+                self._device.upload(counters.numbers, numbers)
+                counters.uploaded = numbers
 
 
 def _plain(options: Params) -> Params:

@@ -43,8 +43,8 @@ class SGD(Optimizer):
         """A buffer only with momentum."""
         return 1 if group["momentum"] else 0
 
-    def options(self, group: Group, step: int) -> Params:
+    def options(self, group: Group) -> Params:
         """See `updates.sgd`."""
-        return {"rate": group["lr"], "weight_decay": group["weight_decay"] or None,
+        return {"rate": group["lr"], "weight_decay": group["weight_decay"],
                 "momentum": group["momentum"], "dampening": group["dampening"],
-                "nesterov": group["nesterov"], "maximize": group["maximize"], "first": step == 1}
+                "nesterov": group["nesterov"], "maximize": group["maximize"]}

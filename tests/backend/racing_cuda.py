@@ -139,14 +139,17 @@ class RacingCuda(CudaDevice):
 
     def _log(self, name, function):
         def call(*arrays, **params):
-            if "scratch" in params:
-                out = params["out"]
-                params["scratch"] = optimizer_kernels.workspace(out.shape, out.dtype)
-            result = function(*arrays, **params)
+            given, counters = params, params.get("steps", ())
+            if name in _UPDATES:  # the path for the CPU, in the place of the kernel
+                given = {key: params[key] for key in ("out", "state", "options", "rows")}
+                given["steps"] = [int(array[place]) + 1 for array, place in counters]
+            result = function(*arrays, **given)
+            for array, place in counters:
+                array[place] += 1
             if isinstance(result, np.generic):  # NumPy's answer for 0-d, which CuPy gives as array
                 result = np.asarray(result)
             written = [*_arrays((params.get("out"),)), *_arrays((result,)),
-                       *(params["state"] if name in _UPDATES else ())]
+                       *_arrays((params.get("state"), params.get("counts")))]
             self._access(name, _arrays((*arrays, *params.values())),
                          [a for a in written if a.base is None or a is params.get("out")])
             return result

@@ -9,7 +9,7 @@ import pytest
 
 import gtensor as gt
 from gtensor.backend import cuda_guards
-from gtensor.backend.ordering import Ordering, Touched
+from gtensor.backend.ordering import Ordering, Replays, Touched
 from gtensor.engine.slots import RawStep
 from gtensor.optim import SGD, Adam, Lion
 
@@ -92,7 +92,7 @@ def test_memory_of_another_library_is_used_behind_all_streams(device):
 def test_a_capture_waits_for_no_stream_and_no_stream_for_it(device):
     side, captured = device.new_stream(), device.new_stream()
     side.launch()
-    device._ordering.captures[captured.id] = Touched()
+    device._ordering.captures[captured.id] = Touched(Replays(device.empty))
     device._ordering.behind_all(captured, device.streams.ids())
     device._ordering.behind_all(device.current_stream(), device.streams.ids())
     assert captured.clock == {} and captured.id not in device.current_stream().clock

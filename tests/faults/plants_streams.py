@@ -8,6 +8,8 @@ from types import SimpleNamespace
 from typing import Any
 from unittest.mock import patch
 
+import numpy as np
+
 from gtensor.backend import cublas, cuda, cuda_graphs, cuda_guards, layouts, ordering
 from gtensor.backend.cuda import CudaDevice
 from gtensor.backend.cuda_graphs import Capture
@@ -199,7 +201,7 @@ def replay_before_its_inputs() -> Context:
     """a replay does not wait for the writers of its inputs"""
     def wrap(right: Any) -> Any:
         def launch(capture: Capture, stream: Any, outputs: Any) -> None:
-            touched, capture.touched = capture.touched, cuda_graphs.Touched()
+            touched, capture.touched = capture.touched, cuda_graphs.Touched(capture.touched.replays)
             try:
                 capture.touched.written = touched.written
                 right(capture, stream, outputs)
@@ -220,7 +222,7 @@ def replay_writes_unordered() -> Context:
     """a replay that writes tensors from before the capture counts as reading them"""
     def wrap(right: Any) -> Any:
         def launch(capture: Capture, stream: Any, outputs: Any) -> None:
-            touched, capture.touched = capture.touched, cuda_graphs.Touched()
+            touched, capture.touched = capture.touched, cuda_graphs.Touched(capture.touched.replays)
             try:
                 capture.touched.read = touched.read | touched.written
                 right(capture, stream, outputs)
@@ -228,6 +230,14 @@ def replay_writes_unordered() -> Context:
                 capture.touched = touched
         return launch
     return _wrapped(Capture, "launch", wrap)
+
+
+def numbers_copied_unordered() -> Context:
+    """what a replay reads is copied to the device while an earlier replay may still read it"""
+    def upload(device: CudaDevice, array: Any, values: Any) -> None:
+        with device.cupy_device:
+            array.set(np.asarray(values, array.dtype))
+    return patch.object(CudaDevice, "upload", upload)
 
 
 def replays_of_one_pool_at_once() -> Context:
@@ -269,14 +279,13 @@ def graph_memory_shared() -> Context:
 def kernel_arguments_swapped() -> Context:
     """the kernel of SGD gets the weight decay as its rate, and the rate as its decay"""
     def wrap(right: Any) -> Any:
-        def kernel_of(update: Update, *given: Any) -> Any:
-            kernel, numbers = right(update, *given)
-            if kernel.name != "gt_sgd_momentum":
-                return kernel, numbers
-            return kernel, lambda *, rate, weight_decay, **more: numbers(
-                rate=weight_decay or 0.0, weight_decay=rate, **more)
-        return kernel_of
-    return _wrapped(Update, "kernel_of", wrap)
+        def numbers(update: Update, params: Any) -> Any:
+            if update.formula.name != "sgd":
+                return right(update, params)
+            return right(update, {**params, "rate": params["weight_decay"],
+                                  "weight_decay": params["rate"]})
+        return numbers
+    return _wrapped(Update, "numbers", wrap)
 
 
 @contextmanager

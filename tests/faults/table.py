@@ -386,6 +386,8 @@ FAULTS = [
           plants_streams.replay_over_its_readers, ByRaces("captured_training")),
     Fault("a replay is ordered as a write to the older tensors that it writes",
           plants_streams.replay_writes_unordered, ByRaces("graphs")),
+    Fault("numbers for a replay are copied behind the replays that read the ones before",
+          plants_streams.numbers_copied_unordered, ByRaces("captured_updates")),
     Fault("graphs of one pool replay one after another",
           plants_streams.replays_of_one_pool_at_once, ByRaces("counting_graphs")),
     Fault("a replay waits for the readers of freed results",

@@ -17,7 +17,7 @@ from ops.test_definitions import THROUGH
 
 import gtensor.nn.functional as F  # registers its ops
 from gtensor.backend import Device
-from gtensor.engine.in_place import write
+from gtensor.engine.in_place import write_all
 from gtensor.engine.op import Op, registry
 from gtensor.engine.tape import Leaf
 from gtensor.engine.tensor import FLOATING, Tensor, wrap
@@ -140,11 +140,15 @@ def _update(op: Op, states: int, **params: Any) -> tuple[Any, Any, tuple[int, ..
         return given[:3] + [np.abs(a) for a in given[3:]]  # a mean of squares
 
     def prepare(device: Device) -> Call:
+        counter = device.from_numpy(np.array([_STEP - 1]))
+
         def call(parameter: Tensor, gradient: Tensor, *state: Tensor) -> tuple[Tensor, ...]:
-            more: dict[str, Any] = {"state": tuple(s._array for s in state)}
-            more["scratch"] = (optimizer_kernels.workspace(parameter.shape, parameter.dtype)
-                               if device.type == "cpu" else None)
-            return write(op, parameter, gradient, {**params, **more}), *state
+            more: dict[str, Any] = {"steps": [_STEP]}
+            if device.type != "cpu":
+                more = {"steps": [(counter, 0)], "counts": [counter]}  # not counted
+            write_all(op, [parameter], [gradient], {
+                "options": [params], "rows": [0], "state": tuple(s._array for s in state), **more})
+            return parameter, *state
 
         return call
 
@@ -205,9 +209,26 @@ def _layer(x: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
     return once @ weight + F.linear(x, weight, bias).sum(axis=1, keepdims=True) * x
 
 
-_SGD = {"rate": 0.1, "weight_decay": 0.01, "dampening": 0.1, "maximize": False, "first": False}
+def _all(op: Op, params: dict[str, Any]) -> Call:
+    """A write of the first tensor by an update of many."""
+
+    def call(target: Tensor, *values: Tensor) -> Tensor:
+        write_all(op, [target], values, {**params, "rows": [0]})
+        return target
+
+    return call
+
+
+def _scaled(device: Device) -> Call:
+    """On CUDA the factor is float64, whatever the gradient."""
+    wide = wrap(device.from_numpy(np.array(0.3)), device)
+    return lambda x, y: _all(optimizer_kernels.scale, {})(x, y if device.type == "cpu" else wide)
+
+
+_STEP = 3
+_SGD = {"rate": 0.1, "weight_decay": 0.01, "dampening": 0.1, "maximize": False}
 _ADAM = {"rate": 0.1, "beta1": 0.9, "beta2": 0.99, "eps": 1e-8, "weight_decay": 0.01,
-         "correction1": 1 - 0.9**3, "correction2": 1 - 0.99**3, "maximize": False}
+         "maximize": False}
 _ROWS, _CHANNELS = (4, 3, 2), (3,)
 OTHERS: dict[str, tuple[Any, Any, tuple[int, ...]]] = {
     "update sgd": _update(optimizer_kernels.sgd, 0, **_SGD, momentum=0.0, nesterov=False),
@@ -219,10 +240,9 @@ OTHERS: dict[str, tuple[Any, Any, tuple[int, ...]]] = {
     "update lion": _update(optimizer_kernels.lion, 1, rate=0.1, beta1=0.9, beta2=0.99,
                            weight_decay=0.01),
     "update average": _written(
-        lambda x, y: write(optimizer_kernels.average, x, y, {"weight": 0.1}), (3, 5), (3, 5)),
-    "update scale": _written(
-        lambda x, y: write(optimizer_kernels.scale, x, y, {}), (3, 5), ()),
-    "update clip": _written(lambda x: write(optimizer_kernels.clip, x, 0.5, {}), (3, 5)),
+        _all(optimizer_kernels.average, {"options": [{"weight": 0.1}]}), (3, 5), (3, 5)),
+    "update scale": (_normal((3, 5), ()), _scaled, ()),
+    "update clip": _written(_all(optimizer_kernels.clip, {"options": [{"limit": 0.5}]}), (3, 5)),
     "update norm, 2": _written(lambda *x: optimizer_kernels.norm(*x, order=2.0), (3, 5), (7,)),
     "update norm, 3": _written(lambda *x: optimizer_kernels.norm(*x, order=3.0), (3, 5), (7,)),
     "update norm, inf": _written(lambda *x: optimizer_kernels.norm(*x, order=np.inf), (3, 5), (7,)),

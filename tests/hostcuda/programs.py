@@ -427,11 +427,44 @@ def captured_training(device: str, rng: random.Random) -> Values:
     return values_of([total, *(parameter.detach() for parameter in parameters)])
 
 
+def captured_updates(device: str, rng: random.Random) -> Values:
+    """Captured steps with dropout, clipping, a loss scale and AdamW get rates between replays."""
+    gt.manual_seed(0)
+    replaying, other, loading = (gt.stream(device) for _ in range(3))
+    weight = gt.nn.Parameter(gt.full((64, 64), 0.5, device=device))
+    optimizer = gt.optim.AdamW([weight], 0.1)
+    scaler = gt.optim.GradScaler(init_scale=4.0, growth_interval=2)
+    x, factor = gt.ones((16, 64), device=device), gt.ones((), device=device)
+
+    def step() -> list[Any]:
+        optimizer.zero_grad()
+        loss = ((gt.nn.functional.dropout(x, 0.5) @ weight) ** 2).mean() * factor
+        scaler.scale(loss).backward()
+        scaler.unscale_(optimizer)
+        gt.optim.clip_grad_norm_([weight], 1.0)
+        scaler.step(optimizer)
+        scaler.update()
+        return [loss.detach()]
+
+    with replaying:
+        step()
+        graphs = Replayed(device, step), Replayed(device, step)
+    for turn in range(6):
+        with loading:
+            x[...] = gt.tensor(np.full((16, 64), turn / 4 + 0.5, np.float32), device=device)
+            factor[...] = float("inf") if turn == 2 else 1.0
+        optimizer.lr = 0.1 / 3**turn
+        with rng.choice((replaying, other)), np.errstate(invalid="ignore"):
+            graphs[turn % 2].replay()
+    steps = optimizer.state_dict()["state"].get(0, {"step": 0})["step"]
+    return [np.asarray(steps), np.asarray(scaler.get_scale()), *values_of([weight.detach()])]
+
+
 PROGRAMS: dict[str, Program] = {
     program.__name__: program
     for program in (memory, endings, foreign, interchange, exchange, backward, graphs,
                     counting_graphs, graphs_in_turn, loading, planned, threads, training,
-                    captured_training)}
+                    captured_training, captured_updates)}
 
 
 def wrong(program: Program, seeds: Any) -> list[int]:

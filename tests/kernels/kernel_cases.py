@@ -1,9 +1,10 @@
 """One table of comparisons for all kernels, run by two executors: the host machine and a GPU.
 
 A case makes random inputs, launches through the executor, and compares with PyTorch in float64 on
-the CPU. An executor has two verbs, both updating NumPy arrays in place:
+the CPU. An executor has three verbs, all updating NumPy arrays in place:
     raw(file, function, dtype, grid, block, args)
     elementwise(kernel, dtype, inputs, outputs)
+    multi(kernel, dtype, arrays, numbers, steps, skip, more)
 """
 
 from __future__ import annotations
@@ -77,10 +78,11 @@ def all_cases() -> list[Case]:
     import cases_convolution
     import cases_elementwise
     import cases_matmul
+    import cases_multi_tensor
     import cases_rows
 
     return [*cases_elementwise.CASES, *cases_rows.CASES, *cases_convolution.CASES,
-            *cases_bn_act.CASES, *cases_matmul.CASES]
+            *cases_bn_act.CASES, *cases_matmul.CASES, *cases_multi_tensor.CASES]
 
 
 def parameters() -> list[Any]:

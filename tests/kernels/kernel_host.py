@@ -32,12 +32,14 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
+from cases_multi_tensor import CUT, KERNELS, SIZE, blocks, case_name, cases_text
 from kernel_machine import HostMachine, KernelFault
 from kernel_text import element_name, elementwise_text, is_array
 from kernel_toolchain import FIBERS, Build, Toolchain
 
 from gtensor.backend import kernels
 from gtensor.backend.kernels import Elementwise
+from gtensor.backend.multi_tensor import MultiTensor
 from gtensor.hostcuda.kernels.text import host_text
 
 __all__ = ["FIBERS", "SCHEDULES", "HostExecutor", "HostMachine", "KernelFault", "Toolchain",
@@ -65,6 +67,13 @@ def bodies_text(bodies: list[Elementwise]) -> str:
     return machine_text(text, list(dict.fromkeys(names)))
 
 
+def multi_text(build: Build = FIBERS) -> str:
+    """The kernels over many tensors of the case table."""
+    ctypes = kernels.C_TYPES.values() if build is FIBERS else ("float",)
+    return machine_text(kernels.inline_includes(cases_text(KERNELS), "multi_tensor"),
+                        [case_name(kernel, ctype) for kernel in KERNELS for ctype in ctypes], build)
+
+
 def machine_text(text: str, names: list[str], build: Build = FIBERS) -> str:
     """A CUDA text for a machine, with the kernels of these name expressions registered."""
     text = host_text(text)
@@ -81,15 +90,15 @@ class HostExecutor:
 
     def __init__(self, toolchain: Toolchain, bodies: list[Elementwise]) -> None:
         self.bodies = bodies
-        texts = [file_text(file) for file in kernels.files()] + [bodies_text(bodies)]
+        texts = [*[file_text(file) for file in kernels.files()], bodies_text(bodies), multi_text()]
         toolchain.machine()
         with ThreadPoolExecutor(max_workers=min(os.cpu_count() or 1, 4)) as pool:
             machines = [HostMachine(path) for path in pool.map(toolchain.executable, texts)]
-        self.machines = dict(zip(kernels.files(), machines[:-1], strict=True))
-        self.body_machine = machines[-1]
+        self.machines = dict(zip(kernels.files(), machines[:-2], strict=True))
+        self.body_machine, self.multi_machine = machines[-2:]
 
     def close(self) -> None:
-        for machine in (*self.machines.values(), self.body_machine):
+        for machine in (*self.machines.values(), self.body_machine, self.multi_machine):
             machine.close()
 
     def raw(
@@ -110,6 +119,16 @@ class HostExecutor:
                    for value, parameter in zip(inputs, kernel.inputs, strict=True))
         grid, _ = kernels.flat_launch(outputs[0].size)
         launch_all_schedules(self.body_machine, name, grid, (kernels.BLOCK,), args)
+
+
+    def multi(
+        self, kernel: MultiTensor, dtype: Any, arrays: list[np.ndarray], numbers: np.ndarray,
+        steps: np.ndarray, skip: np.ndarray, more: tuple[np.ndarray, ...]
+    ) -> None:
+        """Launch a kernel over the tensors of a case, updating its arrays in place."""
+        name = case_name(kernel, kernels.c_type(dtype))
+        args = [*arrays, SIZE, CUT, numbers, steps, skip, *more]
+        launch_all_schedules(self.multi_machine, name, (blocks(),), (kernels.BLOCK,), args)
 
 
 def _number(value: Any) -> Any:

@@ -15,11 +15,15 @@ from typing import Any
 from unittest import mock
 
 import numpy as np
+from cases_multi_tensor import CUT, KERNELS, SIZE, blocks, case_name
 from kernel_cases import DTYPES, Case, all_cases
-from kernel_host import HostMachine, file_text, write_back
+from kernel_host import HostMachine, file_text, multi_text, write_back
 from kernel_toolchain import THREADS, Toolchain
 
 from gtensor.backend import kernels
+from gtensor.backend.multi_tensor import MultiTensor
+
+MULTI = "multi_tensor"  # in the place of a file
 
 
 @dataclass(frozen=True)
@@ -56,6 +60,10 @@ class Recorder:
     def elementwise(self, *rest: object) -> None:
         pass
 
+    def multi(self, kernel: MultiTensor, *rest: object) -> None:
+        self.launched.append(Launched(
+            (MULTI, str(KERNELS.index(kernel))), (blocks(),), (kernels.BLOCK,), SIZE))
+
 
 def launches(case: Case) -> list[Launched]:
     """What a case launches; nothing is computed or compared."""
@@ -69,6 +77,12 @@ def launches(case: Case) -> list[Launched]:
         stack.enter_context(warnings.catch_warnings(action="ignore"))
         case.check(recorder, DTYPES["float32"], np.random.default_rng(0))
     return recorder.launched
+
+
+def every_kernel() -> set[tuple[str, str]]:
+    """The kernels of files, and those over many tensors by their numbers in the case table."""
+    return {*[(file, name) for file in kernels.files() for name in kernels.functions(file)],
+            *[(MULTI, str(number)) for number in range(len(KERNELS))]}
 
 
 def tiny_cases() -> list[Case]:
@@ -107,3 +121,17 @@ class RaceExecutor:
         name = f"{function}<{kernels.c_type(dtype)}>"
         results = self.machines[file].launch(name, grid, block, args, shared_mem=shared_mem)
         write_back(args, results)
+
+    def elementwise(self, *rest: object) -> None:
+        """Its threads share nothing."""
+
+    def multi(
+        self, kernel: MultiTensor, dtype: Any, arrays: list[np.ndarray], numbers: np.ndarray,
+        steps: np.ndarray, skip: np.ndarray, more: tuple[np.ndarray, ...]
+    ) -> None:
+        if MULTI not in self.machines:
+            text = multi_text(THREADS)
+            self.machines[MULTI] = HostMachine(self.toolchain.executable(text, THREADS))
+        args = [*arrays, SIZE, CUT, numbers, steps, skip, *more]
+        write_back(args, self.machines[MULTI].launch(
+            case_name(kernel, "float"), (blocks(),), (kernels.BLOCK,), args))

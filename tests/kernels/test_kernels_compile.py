@@ -16,6 +16,7 @@ from typing import Any
 
 import cases_elementwise
 import pytest
+from cases_multi_tensor import kernel_names, kernels_text
 from kernel_nvrtc import ARCHITECTURES, CompileError, Compiler, Program, compile_text
 from kernel_text import HOST, element_name, elementwise_text
 
@@ -85,6 +86,16 @@ def test_elementwise_bodies_compile(dtype: str, architecture: int, compiler: Com
     text = (HOST / "elementwise_half.h").read_text() + elementwise_text(BODIES)
     # CUDA's sin and cos keep 40 bytes there, for arguments that are huge.
     check(compiler.later(text, names, architecture).result(), len(names), stack_bytes=40)
+
+
+@pytest.mark.parametrize(("dtype", "architecture"), instances((75, 90, 120)))
+def test_kernels_over_many_tensors_compile(
+    dtype: str, architecture: int, compiler: Compiler
+) -> None:
+    """The table stays among the arguments: a copy of it would be a stack frame."""
+    text = kernels.inline_includes(kernels_text(), "multi_tensor")
+    names = kernel_names(kernels.C_TYPES[dtype])
+    check(compiler.later(text, names, architecture).result(), len(names))
 
 
 def test_elementwise_bodies_compile_with_cupys_half_classes() -> None:

@@ -6,10 +6,12 @@ from typing import Any
 
 import numpy as np
 import pytest
+from cases_multi_tensor import CUT, SIZE
 from kernel_cases import DTYPES, Case, parameters
 
 from gtensor.backend import kernels
 from gtensor.backend.kernels import Elementwise
+from gtensor.backend.multi_tensor import MultiTensor, Tensors
 
 pytestmark = pytest.mark.gpu
 
@@ -38,6 +40,20 @@ class DeviceExecutor:
         given = [copies.get(id(value), value) for value in inputs]
         kernel(*given, out=tuple(copies[id(output)] for output in outputs))
         self._back(outputs, copies)
+
+    def multi(
+        self, kernel: MultiTensor, dtype: Any, arrays: list[np.ndarray], numbers: np.ndarray,
+        steps: np.ndarray, skip: np.ndarray, more: tuple[np.ndarray, ...]
+    ) -> None:
+        copies = self._copies([*arrays, numbers, steps, skip, *more])
+        ends = [slice(0, CUT), slice(CUT, CUT), slice(CUT, SIZE)]
+        count, given = copies[id(steps)], copies[id(numbers)].reshape(2, -1)
+        kernel(Tensors(
+            [[copies[id(array)][part] for part in ends] for array in arrays], [0, 0, 1],
+            [tuple(numbers.reshape(2, -1)[0].tolist())] * 2, [None, given[1]],
+            [(count, t) for t in range(3)], (count, 3), copies[id(skip)]),
+            *[copies[id(value)] for value in more])
+        self._back([*arrays, steps, *more], copies)
 
     def _copies(self, values: list[Any]) -> dict[int, Any]:
         """A device array for each distinct array; the same one where an array is given twice."""

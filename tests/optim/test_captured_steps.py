@@ -1,28 +1,31 @@
-"""Steps of training captured into a CUDA graph: replays are the next steps, or it is refused."""
+"""Steps of training captured into a CUDA graph: each replay is the next step, bit for bit."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
+from unittest.mock import patch
 
 import numpy as np
 import pytest
 
 import gtensor as gt
 from gtensor.backend.cuda import CudaDevice
+from gtensor.ops.activations import dropout as dropout_module
+from gtensor.optim import optimizer as optimizer_module
 
 pytestmark = pytest.mark.gpu
 
 STEPS = 5
-SAME_EACH_STEP: dict[str, Any] = {
+MAKERS: dict[str, Any] = {
     "SGD": lambda params: gt.optim.SGD(params, lr=0.1, weight_decay=0.01),
-    "momentum": lambda params: gt.optim.SGD(params, lr=0.1, momentum=0.9, nesterov=True),
+    "momentum": lambda params: gt.optim.SGD(params, lr=0.1, momentum=0.9, dampening=0.5),
     "Lion": lambda params: gt.optim.Lion(params, lr=0.01, weight_decay=0.1),
-}
-NUMBERED: dict[str, Any] = {
     "Adam": lambda params: gt.optim.Adam(params, lr=0.02),
     "AdamW": lambda params: gt.optim.AdamW(params, lr=0.02),
     "AMSGrad": lambda params: gt.optim.Adam(params, lr=0.02, amsgrad=True),
 }
+ADAMW = MAKERS["AdamW"]
 
 
 class Training:
@@ -51,10 +54,22 @@ class Training:
         return [p.numpy() for p in self.net.parameters()]
 
 
-def eager(make: Any) -> list[np.ndarray]:
+def eager(make: Any, change: Callable[[Training], object] | None = None) -> list[np.ndarray]:
     training = Training(make)
     training.step()
-    return training.run(training.step)
+    return training.run(changing(training, training.step, change))
+
+
+def changing(training: Training, step: Any, change: Any) -> Any:
+    """The step, after a change of the optimizer's options."""
+    if change is None:
+        return step
+
+    def changed() -> None:
+        change(training)
+        step()
+
+    return changed
 
 
 def captured(work: Any) -> gt.Graph:
@@ -68,28 +83,87 @@ def same(a: list[np.ndarray], b: list[np.ndarray]) -> bool:
     return all(np.array_equal(x, y) for x, y in zip(a, b, strict=True))
 
 
-@pytest.mark.parametrize("make", SAME_EACH_STEP.values(), ids=SAME_EACH_STEP)
-def test_a_captured_step_equals_the_eager_one(make):
+def replayed(make: Any, change: Any = None) -> list[np.ndarray]:
     training = Training(make)
     training.step()
-    assert same(training.run(captured(training.step).replay), eager(make))
+    graph = captured(training.step)
+    return training.run(changing(training, graph.replay, change))
 
 
-@pytest.mark.parametrize("make", NUMBERED.values(), ids=NUMBERED)
-def test_a_step_that_depends_on_its_number_is_refused_in_a_capture(make):
-    training = Training(make)
+def halve_the_rate(training: Training) -> None:
+    for group in training.optimizer.param_groups:
+        group["lr"] *= 0.5
+
+
+def decay(training: Training) -> None:
+    training.optimizer.param_groups[0]["weight_decay"] += 0.1
+
+
+@pytest.mark.parametrize("change", [None, halve_the_rate, decay])
+@pytest.mark.parametrize("make", MAKERS.values(), ids=MAKERS)
+def test_replays_equal_eager_steps(make, change):
+    assert same(replayed(make, change), eager(make, change))
+
+
+@pytest.mark.parametrize("make", MAKERS.values(), ids=MAKERS)
+def test_a_first_step_may_be_captured(make):
+    """The gradients' kernels are compiled before; the optimizer has not stepped."""
+    training, other = Training(make), Training(make)
+    training.gradients()
+    assert same(training.run(captured(training.step).replay), other.run(other.step))
+
+
+def test_a_schedule_steps_between_replays():
+    def steps(capture: bool) -> list[np.ndarray]:
+        training = Training(ADAMW)
+        schedule = gt.optim.lr_scheduler.ExponentialLR(training.optimizer, 0.5)
+        training.step()
+        step = captured(training.step).replay if capture else training.step
+
+        def scheduled() -> None:
+            step()
+            schedule.step()
+
+        return training.run(scheduled)
+
+    assert same(steps(True), steps(False))
+
+
+@pytest.mark.parametrize("make", MAKERS.values(), ids=MAKERS)
+def test_replays_count_as_steps_and_resume_from_their_state(make):
+    training, other = Training(make), Training(make)
     training.step()
-    before = [p.numpy() for p in training.net.parameters()]
-    with pytest.raises(RuntimeError, match=r"step 2 of Adam\w? was to be captured into a graph, "
-                       "each replay of which would be step 2 again; wanted .* after each replay$"):
-        captured(training.step)
-    assert same(before, [p.numpy() for p in training.net.parameters()])
-    assert same(training.run(training.step), eager(make)), "the capture counted as a step"
+    graph = captured(training.step)
+    training.run(graph.replay)
+    state = training.optimizer.state_dict()
+    assert {entry["step"] for entry in state["state"].values()} == {STEPS + 1}
+    other.net.load_state_dict(training.net.state_dict())
+    other.optimizer.load_state_dict(state)
+    assert same(training.run(graph.replay), other.run(other.step))
+    assert other.optimizer.state_dict()["state"][0]["step"] == 2 * STEPS + 1
 
 
-@pytest.mark.parametrize("make", NUMBERED.values(), ids=NUMBERED)
-def test_gradients_are_captured_and_the_step_is_not(make):
-    training = Training(make)
+def test_parameters_that_got_no_gradient_at_times_have_their_own_numbers():
+    def steps(capture: bool) -> tuple[list[np.ndarray], list[int]]:
+        training = Training(ADAMW)
+        first = next(iter(training.net.parameters()))
+        for _ in range(3):
+            training.gradients()
+            first.grad = None
+            training.optimizer.step()
+        training.step()
+        found = training.run(captured(training.step).replay if capture else training.step)
+        state = training.optimizer.state_dict()["state"]
+        return found, [entry["step"] for entry in state.values()]
+
+    values, counts = steps(True)
+    wanted, wanted_counts = steps(False)
+    assert same(values, wanted)
+    assert counts == wanted_counts == [STEPS + 1, *[STEPS + 4] * 3]
+
+
+def test_gradients_are_captured_and_the_step_is_not():
+    training = Training(ADAMW)
     training.step()
     graph = captured(training.gradients)
 
@@ -97,48 +171,174 @@ def test_gradients_are_captured_and_the_step_is_not(make):
         graph.replay()
         training.optimizer.step()
 
-    assert same(training.run(step), eager(make))
+    assert same(training.run(step), eager(ADAMW))
 
 
-def test_only_the_first_step_of_momentum_has_a_number():
-    training = Training(SAME_EACH_STEP["momentum"])
-    with pytest.raises(RuntimeError, match="step 1 of SGD .* or a first one before it$"):
-        captured(training.step)
-
-
-def test_averages_that_depend_on_their_number_are_refused_in_a_capture():
-    net = Training(SAME_EACH_STEP["SGD"]).net
-    plain, warm = gt.optim.EMA(net, 0.9), gt.optim.EMA(net, 0.9, warmup=True)
-    with pytest.raises(RuntimeError, match="update 0 of EMA.* or a first one before it$"):
-        captured(plain.update)
-    for ema in (plain, warm):
-        ema.update()
-    with pytest.raises(RuntimeError, match="update 1 of EMA.* after each replay$"):
-        captured(warm.update)
-    graph = captured(plain.update)
-    weight = next(iter(net.parameters()))
-    kept = weight.numpy()
-    with gt.no_grad():
-        weight += 1.0
-    for _ in range(2):
-        graph.replay()
-    with plain.swapped():
-        np.testing.assert_allclose(weight.numpy(), kept + 0.19, atol=1e-6)
-
-
-@pytest.mark.parametrize("work", [
-    lambda x: gt.nn.functional.dropout(x, 0.5),
-    lambda x: gt.nn.functional.scaled_dot_product_attention(x, x, x, dropout_p=0.5)],
-    ids=["dropout", "attention"])
-def test_a_mask_that_each_replay_would_use_again_is_refused(work):
-    x = gt.ones((4, 6), device="cuda")
-    with pytest.raises(RuntimeError, match="was to draw a mask while a graph is captured"):
-        captured(lambda: work(x))
-    captured(lambda: gt.nn.functional.dropout(x, 0.5, seed=3)).replay()
-
-
-def test_planted_fault_a_capture_that_nothing_notices_is_caught(monkeypatch):
-    monkeypatch.setattr(CudaDevice, "capturing", lambda device: False)
-    training = Training(NUMBERED["Adam"])
+def test_an_option_that_is_no_number_is_refused_in_a_replay():
+    training = Training(ADAMW)
     training.step()
-    assert not same(training.run(captured(training.step).replay), eager(NUMBERED["Adam"]))
+    graph = captured(training.step)
+    before = [p.numpy() for p in training.net.parameters()]
+    group = training.optimizer.param_groups[0]
+    group["maximize"] = True
+    with pytest.raises(RuntimeError, match="captured with .*'maximize': False.* only numbers may"):
+        graph.replay()
+    group.update(maximize=False, lr=-1.0)
+    with pytest.raises(ValueError, match="lr=-1"):
+        graph.replay()
+    assert same(before, [p.numpy() for p in training.net.parameters()])
+
+
+def test_averages_take_the_number_of_the_replay():
+    def steps(warmup: bool, capture: bool) -> tuple[list[np.ndarray], int]:
+        training = Training(MAKERS["SGD"])
+        ema = gt.optim.EMA(training.net, 0.9, warmup=warmup)
+
+        def step() -> None:
+            training.step()
+            ema.update()
+
+        step()
+        training.run(captured(step).replay if capture else step)
+        with ema.swapped():
+            return [p.numpy() for p in training.net.parameters()], ema.n_averaged
+
+    for warmup in (False, True):
+        (values, count), (wanted, wanted_count) = steps(warmup, True), steps(warmup, False)
+        assert same(values, wanted)
+        assert count == wanted_count == STEPS + 1
+
+
+def test_the_first_average_is_refused_in_a_capture():
+    ema = gt.optim.EMA(Training(ADAMW).net, 0.9)
+    with pytest.raises(RuntimeError, match="first update of EMA.* wanted a first one before it$"):
+        captured(ema.update)
+
+
+class Noisy(Training):
+    """A network with dropouts of both kinds, one of them run twice by a checkpoint."""
+
+    def __init__(self, make: Any) -> None:
+        super().__init__(make)
+        functional = gt.nn.functional
+
+        def noisy(x: gt.Tensor) -> gt.Tensor:
+            return functional.dropout(x, 0.4)
+
+        def forward(x: gt.Tensor) -> gt.Tensor:
+            x = gt.nn.utils.checkpoint(noisy, x + 0.0 * self.net[0].bias[:6])
+            y = functional.dropout(self.net[1](self.net[0](x)), 0.3)
+            y = functional.scaled_dot_product_attention(y, y, y, dropout_p=0.5)
+            return self.net[2](y)
+
+        self.forward = forward
+
+    def gradients(self) -> None:
+        self.optimizer.zero_grad()
+        (self.forward(self.x) ** 2).mean().backward()
+
+
+def noisy_steps(capture: bool) -> tuple[list[np.ndarray], int]:
+    training = Noisy(ADAMW)
+    training.step()
+    gt.manual_seed(7)
+    found = training.run(captured(training.step).replay if capture else training.step)
+    return found, int(gt.random.integers(0, 2**40, ()).item())
+
+
+def test_replays_draw_the_masks_of_eager_steps():
+    (values, drawn), (wanted, next_drawn) = noisy_steps(True), noisy_steps(False)
+    assert same(values, wanted)
+    assert drawn == next_drawn, "the generator is not where eager steps leave it"
+
+
+def test_a_seed_that_is_given_stays():
+    x = gt.ones((4, 6), device="cuda")
+    graph = gt.Graph("cuda")
+    with graph.capture():
+        y = gt.nn.functional.dropout(x, 0.5, seed=3)
+        z = gt.nn.functional.dropout(x, 0.5)
+    graph.replay()
+    first, other = y.numpy(), z.numpy()
+    graph.replay()
+    assert np.array_equal(first, y.numpy()) and not np.array_equal(other, z.numpy())
+
+
+def test_a_captured_step_with_a_scaler_leaves_out_infinite_ones():
+    def steps(capture: bool) -> tuple[list[np.ndarray], dict[str, Any], Any]:
+        training = Training(ADAMW)
+        scaler = gt.optim.GradScaler(init_scale=8.0, growth_interval=2)
+        factor = gt.ones((), device="cuda")
+
+        def step() -> None:
+            training.optimizer.zero_grad()
+            scaler.scale((training.net(training.x) ** 2).mean() * factor).backward()
+            scaler.unscale_(training.optimizer)
+            gt.optim.clip_grad_norm_(training.net.parameters(), 1.0)
+            scaler.step(training.optimizer)
+            scaler.update()
+
+        step()
+        run = captured(step).replay if capture else step
+        for turn in range(5):
+            factor[...] = np.inf if turn == 2 else 1.0
+            training.x[...] = float(turn)
+            run()
+        return ([p.numpy() for p in training.net.parameters()], scaler.state_dict(),
+                training.optimizer.state_dict()["state"][0]["step"])
+
+    values, state, count = steps(True)
+    wanted, wanted_state, wanted_count = steps(False)
+    assert same(values, wanted) and state == wanted_state
+    assert count == wanted_count == 5
+
+
+# -- planted faults --------------------------------------------------------------------------------
+
+
+def test_planted_fault_numbers_that_are_not_copied_are_seen():
+    refresh = optimizer_module._Refresh
+    right = refresh.__call__
+
+    def once(self: Any) -> None:
+        if not hasattr(self, "called"):
+            self.called = True
+            right(self)
+
+    with patch.object(refresh, "__call__", once):
+        assert same(replayed(ADAMW), eager(ADAMW))
+        assert not same(replayed(ADAMW, halve_the_rate), eager(ADAMW, halve_the_rate))
+
+
+def test_planted_fault_a_count_that_replays_leave_is_seen():
+    """What a capture on the host's numbers would do."""
+    right = gt.optim.Optimizer._counted
+
+    def uncounted(self: Any, *given: Any) -> Any:
+        found = right(self, *given)
+        return {**found, "steps": [(array.copy(), place) for array, place in found["steps"]]}
+
+    training, other = Training(ADAMW), Training(ADAMW)
+    training.step()
+    other.step()
+    with patch.object(gt.optim.Optimizer, "_counted", uncounted):
+        graph = captured(training.step)
+    assert not same(training.run(graph.replay), other.run(other.step))
+
+
+def test_planted_fault_seeds_of_the_capture_are_seen():
+    right = dropout_module._Seeds.__call__
+
+    def once(self: Any) -> None:
+        if not hasattr(self, "called"):
+            self.called = True
+            right(self)
+
+    with patch.object(dropout_module._Seeds, "__call__", once):
+        assert not same(noisy_steps(True)[0], noisy_steps(False)[0])
+
+
+def test_planted_fault_a_capture_that_nothing_notices_is_caught():
+    with patch.object(CudaDevice, "replays", lambda device: None):
+        assert not same(replayed(ADAMW, halve_the_rate), eager(ADAMW, halve_the_rate))
+

@@ -179,24 +179,70 @@ def test_a_small_norm_leaves_the_gradients_unread(monkeypatch):
     assert clip_norm(w, 100.0).item() == 2
 
 
-def test_the_gpu_path_of_the_norm_hands_over_orders_and_places(monkeypatch):
-    """NumPy in CuPy's place, and a stand-in for its reduction that evaluates by order."""
-    class Reduction:
-        def __init__(self, inputs, outputs, terms, combine, last, first, **more):
-            assert inputs == "T x, float64 order" and outputs == "float64 total"
-            self.largest = combine == "gt_larger(a, b)"
+# -- CUDA ------------------------------------------------------------------------------------------
 
-        def __call__(self, x, order, out):
-            x = np.abs(x.astype(np.float64))
-            out[...] = x.max(initial=0) if self.largest else (x**order).sum()
+MANY = [(3, 5), (0, 3), (), (20000,), (7, 1), (8192,), *[(k,) for k in range(50)]]
 
-    monkeypatch.setattr(np, "ReductionKernel", Reduction, raising=False)
-    monkeypatch.setattr(optimizer_kernels, "cupy", lambda: np)
-    optimizer_kernels._norm_kernel.cache_clear()
-    arrays = [p.grad.numpy().astype(np.float32) for p in pair()[0][:-1]]
-    for order in (2.0, 1.0, 3.0, float("inf")):
-        given, wanted = (path(*arrays, order=order)
-                         for path in (optimizer_kernels.norm.gpu, optimizer_kernels.norm.cpu))
-        assert given.dtype == wanted.dtype == np.float32
-        np.testing.assert_allclose(given, wanted, rtol=1e-6)
-    optimizer_kernels._norm_kernel.cache_clear()
+
+def on_cuda(dtype, shapes=MANY):
+    """Parameters with gradients on the device, some of them where 16 bytes are not aligned."""
+    rng = np.random.default_rng(3)
+    found = []
+    for shape in shapes:
+        p = gt.zeros(shape, dtype, device="cuda", requires_grad=True)
+        values = np.asarray(rng.standard_normal(shape)).astype(p.dtype)
+        p.grad = gt.tensor(values, device="cuda")
+        if len(shape) == 1 and shape[0] % 2:
+            p.grad = gt.tensor(np.concatenate([values[:1], values]), device="cuda")[1:]
+        found.append(p)
+    return found
+
+
+def host_copies(parameters):
+    found = []
+    for p in parameters:
+        q = gt.zeros(p.shape, p.dtype, device="cpu", requires_grad=True)
+        q.grad = p.grad.to("cpu")
+        found.append(q)
+    return found
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("dtype", [gt.float16, gt.bfloat16, gt.float32, gt.float64])
+@pytest.mark.parametrize("order", [2.0, 1.0, 3.5, float("inf")])
+def test_cuda_clips_as_the_cpu(dtype, order):
+    ours = on_cuda(dtype)
+    theirs = host_copies(ours)
+    norms = [clip_norm(each, 0.7, order) for each in (ours, theirs)]
+    assert norms[0].dtype == norms[1].dtype and norms[0].device.type == "cuda"
+    rtol = {2: 1e-2, 4: 1e-5, 8: 1e-12}[ours[0].dtype.itemsize]
+    np.testing.assert_allclose(norms[0].numpy(), norms[1].numpy(), rtol=rtol)
+    for p, q in zip(ours, theirs, strict=True):
+        np.testing.assert_allclose(p.grad.numpy().astype(float), q.grad.numpy().astype(float),
+                                   rtol=rtol)
+    clip_value(ours, 0.0625)
+    clip_value(theirs, 0.0625)
+    for p, q in zip(ours, theirs, strict=True):
+        np.testing.assert_allclose(p.grad.numpy().astype(float), q.grad.numpy().astype(float),
+                                   rtol=rtol)
+
+
+@pytest.mark.gpu
+def test_gradients_of_several_dtypes_have_one_norm():
+    ours = [*on_cuda(gt.float16, [(0,), (300,)]), *on_cuda(gt.float32, [(9000,)]),
+            *on_cuda(gt.float16, [(40,), (0,)])]
+    theirs = host_copies(ours)
+    norm = clip_norm(ours, 1.0)
+    assert norm.dtype == gt.float32
+    np.testing.assert_allclose(norm.numpy(), clip_norm(theirs, 1.0).numpy(), rtol=1e-5)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("bad", [np.nan, np.inf])
+def test_cuda_scales_by_a_norm_that_is_not_finite_as_the_cpu(bad):
+    ours = on_cuda(gt.float32, [(5,), (7, 3)])
+    ours[1].grad[2, 1] = bad
+    theirs = host_copies(ours)
+    np.testing.assert_equal(clip_norm(ours, 1.0).numpy(), clip_norm(theirs, 1.0).numpy())
+    for p, q in zip(ours, theirs, strict=True):
+        np.testing.assert_equal(p.grad.numpy(), q.grad.numpy())

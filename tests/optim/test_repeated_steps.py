@@ -72,6 +72,49 @@ def test_changes_between_steps_are_refused():
     assert unnoticed() == set()
 
 
+@pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
+def test_a_foreign_gradient_late_in_the_list_changes_nothing_before_it(device):
+    parameters = [nn.Parameter(gt.ones((3,), device=device)) for _ in range(8)]
+    optimizer = optim.AdamW(parameters)
+    for p in parameters:
+        p.grad = gt.ones((3,), device=device)
+    parameters[6]._node.grad = gt.ones((3,), dtype="float16", device=device)
+    with pytest.raises(ValueError, match="a gradient of shape .* and dtype float16"):
+        optimizer.step()
+    locked = nn.Parameter(gt.asarray(np.ones(3, np.float32)))
+    if device == "cpu":  # CuPy has no such flag
+        locked._array.flags.writeable = False
+        parameters[6].grad = gt.ones((3,), device=device)
+        locked.grad = gt.ones((3,), device=device)
+        optimizer.add_param_group({"params": [locked]})
+        with pytest.raises(ValueError, match="read-only memory"):
+            optimizer.step()
+    assert not optimizer.state_dict()["state"]
+    assert all(p.tolist() == [1.0] * 3 for p in parameters)
+
+
+@pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
+def test_an_update_is_one_event_and_counts_as_a_write_of_each_parameter(device):
+    heard = []
+
+    class Listener:
+        def op_ends(self, event):
+            heard.append((event.name, len(event.params["out"])))
+
+    parameters = [nn.Parameter(gt.ones((3,), device=device)) for _ in range(3)]
+    optimizer = optim.AdamW(parameters)
+    recorded = [(p * p).sum() for p in parameters]
+    for p in parameters[:2]:
+        p.grad = gt.ones((3,), device=device)
+    with gt.listen(Listener()):
+        optimizer.step()
+    assert heard == [("adam", 2)]
+    recorded[2].backward()
+    for stale in recorded[:2]:
+        with pytest.raises(gt.GradientError, match="overwritten|written"):
+            stale.backward()
+
+
 @pytest.mark.gpu
 def test_a_move_between_steps_is_refused():
     it = Trained()

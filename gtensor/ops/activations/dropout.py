@@ -8,7 +8,7 @@ SC 2011): Philox4x64-10 with key (seed, 0). Element i of chunk k takes 32 bits o
 from __future__ import annotations
 
 from math import prod
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
@@ -29,6 +29,8 @@ from gtensor.random import generator
 from gtensor.settings import settings
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from gtensor.backend.typing import Array, DTypeLike, Params, Path
     from gtensor.engine.typing import Namespace
 
@@ -126,8 +128,9 @@ _kernel = elementwise(
 
 
 def _dropout_gpu(
-    x: Array, *, p: float, seed: int, shared: int = 0, out: Array | None = None
+    x: Array, *, p: float, seed: int | Array, shared: int = 0, out: Array | None = None
 ) -> Array:
+    """The seed may be in device memory, 0-d."""
     size = max(1, prod(x.shape[shared:]))
     return _kernel(x, seed, 0, size, _threshold(p), _factor(p), out=out)
 
@@ -138,7 +141,7 @@ def _factor(p: float) -> float:
 
 
 def keep_factors(
-    device: Device, shape: tuple[int, ...], first: int, p: float, seed: int, dtype: DTypeLike,
+    device: Device, shape: tuple[int, ...], first: int, p: float, seed: Any, dtype: DTypeLike,
     size: int = _ENDLESS,
 ) -> Array:
     """The dropout factors of elements of `shape`, from number `first` on of a larger array.
@@ -179,15 +182,54 @@ dropout_op = op(
 )
 
 
-def fresh_seed(device: Device, name: str) -> int:
-    """A seed for the op with that name, from the generator that `gtensor.manual_seed` sets.
+class _Seeds:
+    """The seeds of a captured graph, in device memory; a call draws them anew, for a replay.
 
-    Raises RuntimeError while a graph is captured: all replays would have the same mask.
+    A seed is known by the value that the capture drew: a function that runs again within the
+    capture (`checkpoint`) draws the same values, and gets the same places.
     """
-    if device.capturing():
-        raise RuntimeError(f"{name} was to draw a mask while a graph is captured, which each replay"
-                           " would use again; wanted it switched off, or outside of the capture")
+
+    def __init__(self, device: Device, empty: Callable[..., Array]) -> None:
+        self._device = device
+        self._empty = empty
+        self._places: dict[int, Array] = {}
+        self._buffers: list[Array] = []
+
+    def place_of(self, value: int) -> Array:
+        """The seed, 0-d."""
+        found = self._places.get(value)
+        if found is None:
+            place = len(self._places) % _SEEDS
+            if place == 0:
+                self._buffers.append(self._empty((_SEEDS,), np.uint64, "seeds"))
+            found = self._places[value] = self._buffers[-1][place, ...]
+        return found
+
+    def __call__(self) -> None:
+        drawn = [_draw() for _ in self._places]
+        for k, buffer in enumerate(self._buffers):
+            some = drawn[k * _SEEDS:(k + 1) * _SEEDS]
+            self._device.upload(buffer[:len(some)], some)
+
+
+_SEEDS = 64  # in a buffer
+
+
+def _draw() -> int:
     return int(generator().integers(2**63))
+
+
+def fresh_seed(device: Device) -> int | Array:
+    """A seed from the generator that `gtensor.manual_seed` sets.
+
+    While a graph is captured it is an array in the device's memory. Before each replay it is drawn,
+    so that replays have the masks that the same steps without a graph would have.
+    """
+    replays = device.replays()
+    if replays is None:
+        return _draw()
+    seeds = replays.functions.setdefault(_Seeds, _Seeds(device, replays.empty))
+    return cast("_Seeds", seeds).place_of(_draw())
 
 
 def check_probability(name: str, what: str, p: float) -> None:
@@ -223,7 +265,7 @@ def dropout(
 
         return _scaled(recorded, input, drawn("dropout", input.shape, lambda shape: dropout_op(
             ones(shape, dtype=input.dtype, device=input.device), p=float(p),
-            seed=fresh_seed(input.device, "dropout"))))
+            seed=fresh_seed(input.device))))
     if seed is None:
-        seed = fresh_seed(input.device, "dropout")
+        return dropout_op(input, p=float(p), seed=fresh_seed(input.device))
     return dropout_op(input, p=float(p), seed=seed)

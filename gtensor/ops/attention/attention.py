@@ -260,7 +260,7 @@ def scaled_dot_product_attention(
     else:
         y = attention(
             query, key, value, attn_mask, is_causal=is_causal, dropout_p=float(dropout_p),
-            scale=scale, seed=fresh_seed(query.device, name) if dropout_p else 0)
+            scale=scale, seed=fresh_seed(query.device) if dropout_p else 0)
     return reshape(y, (*heads, *y.shape[-2:])) if enable_gqa and len(lead) > len(heads) else y
 
 

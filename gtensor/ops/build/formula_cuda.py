@@ -1,4 +1,4 @@
-"""The CUDA text of a formula: of an elementwise kernel, or of a device function.
+"""The CUDA text of a formula: of an elementwise kernel, an update, or a device function.
 
 Values are of type F: the arrays' type T, or float where T is half. What several others need, or a
 text names twice, is a constant of its own; parameters are doubles, and what depends on them alone
@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from gtensor.backend.kernels import Elementwise, elementwise
+from gtensor.backend.kernels import BLOCK, Elementwise, elementwise
+from gtensor.backend.multi_tensor import MultiTensor
 from gtensor.ops.build.formula import (
     Formula,
     Key,
@@ -66,7 +67,7 @@ class _Writer:
         if node.uniform and node.op != "constant" and self.hosted is not None:
             return f"F({self.hosted.setdefault(node, f's{len(self.hosted)}')})", _ATOM
         if node.uniform:
-            return f"F({self._double(node)})", _ATOM
+            return f"F({self.double(node)})", _ATOM
         primitive = PRIMITIVES[node.op]
         if primitive.rank == _ATOM:  # a call: its arguments stand between commas
             sides: tuple[int, ...] = (0,) * primitive.arity
@@ -77,14 +78,14 @@ class _Writer:
         operands = [self.text(a, side) for a, side in zip(node.args, sides, strict=True)]
         return primitive.cuda.format(*operands), primitive.rank
 
-    def _double(self, node: Node) -> str:
+    def double(self, node: Node) -> str:
         """What is the same for all elements, in double."""
         if node.op == "constant":
             return _literal(node.args[0])
         if node.op == "param":
             return node.args[0]
         text = PRIMITIVES[node.op].cuda.replace("F(", "double(")
-        return f"({text.format(*[self._double(a) for a in node.args])})"
+        return f"({text.format(*[self.double(a) for a in node.args])})"
 
 
 def _literal(value: float) -> str:
@@ -116,27 +117,65 @@ def kernel(
 
 
 def update_kernel(
-    name: str, roots: tuple[Node, ...], outputs: tuple[str, ...], inputs: tuple[str, ...]
-) -> tuple[Elementwise, list[Node]]:
-    """The kernel of a graph whose values overwrite the outputs, and the numbers that it takes.
+    name: str, roots: tuple[Node, ...], outputs: tuple[str, ...], inputs: tuple[str, ...],
+    numbers: tuple[str, ...], counted: bool = False,
+) -> MultiTensor:
+    """The kernel of a graph whose values overwrite the outputs, over many tensors in one launch.
 
-    Each array has a type of its own; values are of the first output's compute type F. The numbers
-    come after the inputs. The host computes them, in double.
+    Each array has a type of its own; values are of the first output's compute type F. A tensor's
+    `numbers` come from its row of the table. The first thread of a block computes, in double, what
+    depends on them alone. `step` is the number of the launch, which the kernel counts if `counted`.
     """
     writer = _Writer(roots, "F", hosted=True)
     values = [writer.text(root) for root in roots]
     hosted = writer.hosted or {}
-    types = dict(zip((outputs[0], *inputs, *outputs[1:]), "PGSUV", strict=False))
-    read = {n.args[0] for n in in_order(*roots) if n.op == "input"}
-    loaded = [f"{n} = F(gt_up({n}_given))" for n in types if n in read]
-    body = " ".join(["typedef gt_float<P> F;", f"const F {', '.join(loaded)};", *writer.lines, *[
-        f"const F {n}_next = {value};" for n, value in zip(outputs, values, strict=True)],
-        "; ".join([f"{n}_given = {types[n]}(gt_float<{types[n]}>({n}_next))" for n in outputs])])
-    return elementwise(
-        ", ".join([*[f"{types[n]} {n}_given" for n in inputs],
-                   *[f"float64 {name}" for name in hosted.values()]]),
-        ", ".join(f"{types[n]} {n}_given" for n in outputs), body, "number.cuh",
-        f"gt_{name}"), [*hosted]
+    letters = dict(zip((outputs[0], *inputs, *outputs[1:]), "PGSUV", strict=False))
+    used = {n.args[0] for n in in_order(*roots) if n.op in ("input", "param")}
+    shared = [f"    const double {n} = gt_option(table, tensor, {k});"
+              for k, n in enumerate(numbers) if n in used]
+    if "step" in used:
+        shared.append("    const double step = static_cast<double>(*table.steps[tensor] + 1);")
+    if "most" in used:
+        shared.append(f"    const double most = gt_largest<{[*letters.values()][-1]}>();")
+    shared += [f"    shared[{k}] = F({writer.double(n)});" for k, n in enumerate(hosted)]
+    loaded = ", ".join(f"{n} = gt_up({n}_given)" for n in letters if n in used)
+    taken = [f"{letters[n]} &{n}_given" if n in outputs else f"const {letters[n]} {n}_given"
+             for n in letters]
+    body = [f"const F {loaded};", *writer.lines,
+            *[f"const F {n}_next = {v};" for n, v in zip(outputs, values, strict=True)],
+            *[f"{n}_given = gt_down<{letters[n]}>(gt_float<{letters[n]}>({n}_next));"
+              for n in outputs]]
+    types = ", ".join(letters.values())
+    each = [*letters.items()]
+    text = "\n".join([
+        f"template <{', '.join(f'typename {x}' for _, x in each)}, int tensors, int rows>",
+        f"__global__ void __launch_bounds__({BLOCK})",
+        f"gt_{name}(const gt_table<{len(letters)}, {max(1, len(numbers))}, tensors, rows> table)",
+        "{",
+        "  typedef gt_float<P> F;",
+        "  if (gt_skips(table)) return;",
+        "  const int tensor = gt_tensor_of_block(table);",
+        *([f"  __shared__ F shared[{len(hosted)}];", "  if (threadIdx.x == 0) {", *shared, "  }",
+           "  __syncthreads();", *[f"  const F {n} = shared[{k}];"
+                                   for k, n in enumerate(hosted.values())]] if hosted else []),
+        *[f"  {x} *{n}_at = static_cast<{x} *>(table.at[{k}][tensor]);"
+          for k, (n, x) in enumerate(each)],
+        f"  auto update = [&]({', '.join(taken)}) {{", *[f"    {line}" for line in body], "  };",
+        f"  constexpr int W = 16 / gt_widest<{types}>();",
+        "  const gt_range range = gt_range_of_block(table, tensor);",
+        "  gt_index done = range.begin;",
+        f"  if ({' && '.join(f'gt_aligned<W>({n}_at)' for n in letters)}) {{",
+        "    done += (range.end - range.begin) / W * W;",
+        f"    for (gt_index i = range.begin + threadIdx.x * W; i < done; i += {BLOCK} * W) {{",
+        *[f"      gt_few<{x}, W> {n}_few; {n}_few.read({n}_at + i);" for n, x in each],
+        "      for (int w = 0; w < W; ++w) "
+        f"update({', '.join(f'{n}_few.values[w]' for n in letters)});",
+        *[f"      {n}_few.write({n}_at + i);" for n in outputs],
+        "    }", "  }",
+        f"  for (gt_index i = done + threadIdx.x; i < range.end; i += {BLOCK})",
+        f"    update({', '.join(f'{n}_at[i]' for n in letters)});",
+        *(["  gt_count_steps(table);"] if counted else []), "}"])
+    return MultiTensor(name, text, "".join(letters.values()), len(letters), len(numbers))
 
 
 def device_function(name: str, formula: Formula, static: Key = ()) -> str:

@@ -189,7 +189,7 @@ def lowered(roots: tuple[Node, ...], dtype: np.dtype) -> tuple[Node, ...]:
 # -- text ------------------------------------------------------------------------------------------
 
 _FILLED = ("maximum", "minimum", "copysign")  # of an array and a number these are slow
-_SIGNS = {"add": "+", "subtract": "-", "multiply": "*"}
+_SIGNS = {"add": "+", "subtract": "-", "multiply": "*", "power": "**"}
 _QUIET = {"add", "subtract", "multiply", "negative", "abs", "where", "maximum", "minimum", "sin",
           "cos", "sign"}
 

@@ -126,6 +126,9 @@ PRIMITIVES: dict[str, Primitive] = {
     "floor": _function("floor", None),
     "copysign": Primitive(2, "copysign({0}, {1})", (
         lambda ns, d, y, a, b: d * (ns.sign(a) * ns.copysign(1.0, b)), None)),
+    "power": Primitive(2, "pow({0}, {1})", (  # of numbers; the exponent does not vary
+        lambda ns, d, y, a, b: d * (b * ns.power(a, b - 1)), None),
+        number=lambda a, b: a**b),
     "hypot": Primitive(2, "hypot({0}, {1})", (
         lambda ns, d, y, a, b: d * (a / y), lambda ns, d, y, a, b: d * (b / y))),
     # the way around in which NaN passes

@@ -5,11 +5,20 @@
         return p - rate * m, m
 
 The values overwrite, in order, the first input and those from the third on, the state; the second
-is only read. The paths take the first as `out`, too, and the state as a tuple.
+is only read. A path takes many tensors at once: `path(*targets, *gradients, out=targets,
+state=states, options=options, rows=rows)`. `state` has first all tensors' first states, then all
+second ones; tensor i has the parameters `options[rows[i]]`, which may differ in numbers only.
 
-A formula may have the parameter `most`: the largest number of the state's dtype, to which it limits
-its values, or None if that is not needed. Then it returns further values, which are watched: if one
-of them overflows in a tile on the CPU, the tile is computed with the limit. CUDA always limits.
+A formula may have parameters that no caller gives:
+
+- `most`: the largest number of the state's dtype, to which it limits its values, or None if that is
+  not needed. Then it returns further values, which are watched: if one of them overflows in a tile
+  on the CPU, the tile is computed with the limit. CUDA always limits.
+- `step`: the number of this update, from 1 on. The CPU is given it as `steps`; on CUDA it is read,
+  and counted, in device memory (`steps` are then the counters).
+- `first`: whether that is 1; None if it is not known when the graph is chosen.
+- `deferred`: whether the numbers are not known when the graph is chosen. On the CPU they are, and a
+  number that is `neglected` is None where it is 0.
 """
 
 from __future__ import annotations
@@ -23,14 +32,15 @@ import numpy as np
 from ml_dtypes import finfo
 
 from gtensor.backend import Scratch, host
+from gtensor.backend.multi_tensor import Tensors, launch_apart
 from gtensor.ops.build.cpu_tiles import computed_in, tile_size, whole_tiles
 from gtensor.ops.build.formula import Formula, Key
-from gtensor.ops.build.formula_numpy import Program, full_tile, numbers_of
+from gtensor.ops.build.formula_numpy import Program, full_tile
 from gtensor.settings import settings
 
 if TYPE_CHECKING:
-    from gtensor.backend.kernels import Elementwise
-    from gtensor.backend.typing import Array, Params, Path, Scalar
+    from gtensor.backend.multi_tensor import MultiTensor
+    from gtensor.backend.typing import Array, Params, Path
 
 SMALL = 1024  # elements up to which buffers are kept for the next call
 _WIDE = 1e30  # float16 alone has a largest number below it; float32 overflows later
@@ -43,6 +53,7 @@ class _Chosen(NamedTuple):
     """A program and its numbers, what they were made for, and what limits, where that is rare."""
 
     params: Params
+    step: int
     dtype: np.dtype
     states: int
     program: Program
@@ -69,21 +80,36 @@ def _full(numbers: tuple[Array, ...], like: Array) -> list[Array]:
     return [full_tile(float(value), like.dtype, like.size).reshape(like.shape) for value in numbers]
 
 
+class _Buffers:
+    """Buffers of a tile's size that all tensors of an update share."""
+
+    def __init__(self, tensors: Sequence[Array]) -> None:
+        self._tensors = tensors
+        self._made: dict[np.dtype, Scratch] = {}
+
+    def of(self, dtype: np.dtype, count: int) -> Scratch:
+        """At least so many, each as large as the largest tile."""
+        found = self._made.get(dtype)
+        if found is None or len(found.buffers) < count:
+            size = max([tile_size(tensor.shape) for tensor in self._tensors])
+            found = self._made[dtype] = host().workspace(size, dtype, count)
+        return found
+
+
 def _in_tiles(
-    chosen: _Chosen, arrays: tuple[Array, ...], copied: list[bool], scratch: Scratch | None
+    chosen: _Chosen, arrays: tuple[Array, ...], copied: list[bool], shared: _Buffers
 ) -> None:
     program = chosen.program
     if all(a.flags.c_contiguous for a in arrays):
         arrays = tuple([a.reshape(-1) for a in arrays])
     count = program.floats + sum(copied)
-    if scratch is None or len(scratch.buffers) < count:
-        scratch = host().workspace(tile_size(arrays[0].shape), program.dtype, count)
+    scratch = shared.of(program.dtype, count) if count else None
     last: tuple[int, ...] | None = None
     for key in whole_tiles(arrays[0].shape):
         places = [a[key] for a in arrays]
         if places[0].shape != last:
             last = places[0].shape
-            buffers = [scratch(i, last) for i in range(count)]
+            buffers = [scratch(i, last) for i in range(count)] if scratch is not None else []
             rows = (*buffers[count - program.floats:],
                     *[np.empty(last, np.bool_) for _ in range(program.conditions)])
         if count == program.floats:
@@ -109,31 +135,53 @@ NOTHING = SimpleNamespace(params=None)
 
 
 class Update:
-    """The two paths of an update: (target, gradient, *, out, state, **params)."""
+    """The two paths of an update of many tensors.
 
-    def __init__(self, name: str, function: Path, other: dict[int, str] | None = None) -> None:
-        """`other`: names of the kernel for so many states, if not `name`."""
+    Where `uniform`, the second input is one number for all tensors: it is among the options under
+    its name, or it is the last input.
+    """
+
+    def __init__(self, name: str, function: Path, other: dict[int, str] | None = None, *,
+                 neglected: tuple[str, ...] = (), uniform: bool = False,
+                 counted: bool = False) -> None:
+        """`other`: names of the kernel for so many states, if not `name`. `counted`: CUDA counts
+        the updates of each tensor."""
         self.formula = Formula(name, function)
+        self.counted = counted
         self._names = other or {}
+        self._neglected = neglected
+        self.uniform = uniform
         self.limits = "most" in self.formula.params
+        self._numbered = "step" in self.formula.params
         self._programs: dict[Any, Program] = {}
         self._known: Any = NOTHING
-        self._kernels: dict[Any, tuple[Elementwise, Any]] = {}
+        self._kernels: dict[Any, MultiTensor] = {}
 
     # -- the CPU ----------------------------------------------------------------------------------
 
-    def cpu(self, target: Array, gradient: Array, *, out: Array, state: tuple[Array, ...] = (),
-            scratch: Scratch | None = None, **params: Any) -> Array:
+    def cpu(self, *arrays: Array, out: tuple[Array, ...], state: tuple[Array, ...] = (),
+            options: Sequence[Params], rows: Sequence[int],
+            steps: Sequence[int] = ()) -> tuple[Array, ...]:
         """Tile by tile in the arrays, or in copies: in float32 of a half dtype, or contiguous."""
-        known = self._known  # the parameters of a group, and often all, have these in common
-        if known.params != params or known.dtype is not out.dtype or known.states != len(state):
-            known = self._known = self._chosen(params, out.dtype, state)
-        program, shape = known.program, out.shape
-        arrays = (out, gradient, *state)
+        count = len(out)
+        shared = _Buffers(out)
+        for i, target in enumerate(out):
+            self._one(target, arrays[count + i], state[i::count], options[rows[i]],
+                      steps[i] if self._numbered else 0, shared)
+        return out
+
+    def _one(self, target: Array, gradient: Array, state: tuple[Array, ...], params: Params,
+             step: int, shared: _Buffers) -> None:
+        known = self._known  # most tensors have these in common
+        if known.params is not params or known.step != step or (
+                known.dtype is not target.dtype or known.states != len(state)):
+            known = self._known = self._chosen(params, step, target.dtype, state)
+        program, shape = known.program, target.shape
+        arrays = (target, gradient, *state)
         copied = [a.dtype is not program.dtype or not a.flags.c_contiguous for a in arrays]
-        if out.size > SMALL or out.size > settings.tile_elements:
-            _in_tiles(known, arrays, copied, scratch)
-            return out
+        if target.size > SMALL or target.size > settings.tile_elements:
+            _in_tiles(known, arrays, copied, shared)
+            return
         rows = program.spare.pop(shape, None) or program.buffers(shape)
         if True in copied or known.numbers[1]:
             _in_copies(known, arrays, copied,
@@ -143,18 +191,24 @@ class Update:
         if len(program.spare) > 15:
             program.spare.clear()
         program.spare[shape] = rows
-        return out
 
-    def _chosen(self, params: Params, dtype: np.dtype, state: tuple[Array, ...]) -> _Chosen:
-        given, rare = params, None
+    def _chosen(
+        self, params: Params, step: int, dtype: np.dtype, state: tuple[Array, ...]
+    ) -> _Chosen:
+        given: Params = {**params, **{n: params[n] or None for n in self._neglected}}
+        if self._numbered:
+            given["step"] = step
+        given |= {n: v for n, v in (("first", step == 1), ("deferred", False))
+                  if n in self.formula.params}
+        rare = None
         if self.limits:
             most = largest(state[-1].dtype)
-            given = {**params, "most": most}
+            limited = {**given, "most": most}
+            given = {**given, "most": most if most <= _WIDE else None}
             if most > _WIDE:
-                rare = partial(self._program, dtype, len(state), given)
-                given = {**params, "most": None}
-        return _Chosen(params, dtype, len(state), *self._program(dtype, len(state), given),
-                       rare)
+                rare = partial(self._program, dtype, len(state), limited)
+        return _Chosen(params, step, dtype, len(state),
+                       *self._program(dtype, len(state), given), rare)
 
     def _program(self, dtype: np.dtype, states: int, params: Params) -> _Numbered:
         dtype = computed_in(dtype)
@@ -171,32 +225,60 @@ class Update:
 
     # -- CUDA -------------------------------------------------------------------------------------
 
-    def gpu(self, target: Array, gradient: Array | Scalar, *, out: Array,
-            state: tuple[Array, ...] = (), scratch: None = None, **params: Any) -> Array:
-        """One kernel, which takes what is the same for all elements as few numbers."""
-        number = isinstance(gradient, (int, float))
-        if number:
-            params[self.formula.inputs[1]] = gradient
-        if self.limits:
-            params["most"] = largest((out, *state)[-1].dtype)
-        kernel, numbers = self.kernel_of(len(state), number, params)
-        given = numbers(**params)
-        kernel(*(given if number else (gradient, *given)), out=(out, *state) if state else out)
+    def flags(self, params: Params) -> Key:
+        """The parameters in which tensors of one launch must agree: all but numbers."""
+        return tuple([item for item in params.items() if item[0] not in self._neglected
+                      and (item[1] is None or item[1] is True or item[1] is False)])
+
+    def numbers(self, params: Params) -> tuple[float, ...]:
+        """The row of a kernel's table for these parameters."""
+        return tuple([float(value) for name, value in params.items()
+                      if not (value is None or value is True or value is False)
+                      or name in self._neglected])
+
+    def gpu(self, *arrays: Array, out: tuple[Array, ...], state: tuple[Array, ...] = (),
+            options: Sequence[Params] = ({},), rows: Sequence[int] = (),
+            live: Sequence[Array | None] = (), steps: Sequence[tuple[Array, int]] = (),
+            ticket: tuple[Array, int] | None = None, counts: Sequence[Array] = (),
+            skip: Array | None = None) -> tuple[Array, ...]:
+        """One launch for all tensors of contiguous arrays that do not overlap.
+
+        `live` has, for a row, an array with its numbers, or None. `steps` and `ticket` are where
+        launches are counted, `counts` the arrays of these; if `skip` is not 0, nothing is changed.
+        See `backend.multi_tensor`.
+        """
+        count = len(out)
+        states = len(state) // count
+        if self.uniform and len(arrays) > count:
+            options, live = [{self.formula.inputs[1]: 0.0}], arrays[count:]
+        kernel = self.kernel_of(states, options[0])
+        values = [self.numbers(each) for each in options]
+        positions = [out, *([] if self.uniform else [arrays[count:]]),
+                     *[state[k * count:(k + 1) * count] for k in range(states)]]
+        written = (0, *range(2 - self.uniform, len(positions)))
+        rows = rows or [0] * count
+        launch_apart(positions, written, lambda some, which: kernel(Tensors(
+            some, [rows[i] for i in which], values, live,
+            [steps[i] for i in which] if steps else (), ticket, skip)))
         return out
 
-    def kernel_of(self, states: int, number: bool, params: Params) -> tuple[Elementwise, Any]:
-        """The kernel for these parameters, and the function that makes its numbers of them."""
-        key = states, number, _static(params)
+    def kernel_of(self, states: int, params: Params) -> MultiTensor:
+        """The kernel for these parameters and so many states."""
+        key = states, self.flags(params)
         if key not in self._kernels:
             from gtensor.ops.build.formula_cuda import update_kernel  # late: only CUDA needs it
 
             inputs = self.formula.inputs
-            roots = self.formula.graphs(key[2], tuple(range(2 + states, len(inputs))),
-                                        (1,) if number else ())
-            kernel, numbers = update_kernel(
+            static: Key = (*key[1], *[(n, v) for n, v in (
+                ("first", None), ("deferred", True)) if n in self.formula.params])
+            roots = self.formula.graphs(static, tuple(range(2 + states, len(inputs))),
+                                        (1,) if self.uniform else ())
+            names = tuple([name for name, value in params.items()
+                           if (name, value) not in key[1]])
+            self._kernels[key] = update_kernel(
                 self._names.get(states, self.formula.name), roots,
-                (inputs[0], *inputs[2:2 + states]), () if number else (inputs[1],))
-            self._kernels[key] = kernel, numbers_of(numbers, params)
+                (inputs[0], *inputs[2:2 + states]), () if self.uniform else (inputs[1],), names,
+                self.counted)
         return self._kernels[key]
 
 

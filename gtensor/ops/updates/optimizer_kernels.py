@@ -1,73 +1,67 @@
-"""The updates of the optimizers: one pass over a parameter, its gradient and its state, in place.
+"""The updates of the optimizers: one pass over parameters, their gradients and state, in place.
 
-An update is the path of an optimizer and works on raw arrays: `engine.in_place.write` calls it and
-increases the parameter's version. Both paths follow from a formula (`ops.build.updates`): tiles on
-the CPU, one elementwise kernel on CUDA. State may be of a half dtype; the arithmetic is then done
-in float32. Formulas and their order are PyTorch's; Lion's are its paper's.
+An update is the path of an optimizer and works on raw arrays: `engine.in_place.write_all` calls it
+for many parameters and increases their versions. Both paths follow from a formula
+(`ops.build.updates`): tiles on the CPU, one launch for all parameters of a dtype on CUDA. State may
+be of a half dtype; the arithmetic is then done in float32. Formulas and their order are PyTorch's;
+Lion's are its paper's.
 
 After the optimizers come other passes over all parameters or gradients in place: the moving average
-of the weights, and clipping.
+of the weights, clipping, and the removal of a loss scale.
 """
 
 from __future__ import annotations
 
-from functools import cache
-from math import inf, isfinite, prod
+from collections.abc import Sequence
+from math import inf, isfinite
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from gtensor.backend import Scratch, host
 from gtensor.backend.cuda import cupy
-from gtensor.backend.kernels import source
+from gtensor.backend.kernels import BLOCK, elementwise, raw
+from gtensor.backend.multi_tensor import MultiTensor, Tensors, block_count, launch_apart
 from gtensor.engine.op import Op
 from gtensor.ops.build.cpu_tiles import computed_in, whole_tiles
 from gtensor.ops.build.formula_numpy import numpy_path
 from gtensor.ops.build.updates import Update
-from gtensor.settings import settings
 
 if TYPE_CHECKING:
-    from gtensor.backend.typing import Array, Path
-
-_BUFFERS = 2  # that an update computes in, besides its outputs
-_OPERANDS = 5  # parameter, gradient, three states: widened into buffers if they are of a half dtype
-
-
-def workspace(shape: tuple[int, ...], dtype: np.dtype) -> Scratch:
-    """The buffers that an update of a parameter on the CPU needs; larger ones serve as well."""
-    half = dtype.itemsize == 2
-    return host().workspace(
-        min(prod(shape), settings.tile_elements), computed_in(dtype) if half else dtype,
-        _BUFFERS + (_OPERANDS if half else 0))
-
+    from gtensor.backend.typing import Array, Params, Path
 
 # -- optimizers ------------------------------------------------------------------------------------
 
 
 def _sgd(
-    ns: Any, p: Any, g: Any, buffer: Any, *, rate: float, weight_decay: float | None,
-    momentum: float, dampening: float, nesterov: bool, maximize: bool, first: bool,
+    ns: Any, p: Any, g: Any, buffer: Any, *, rate: Any, weight_decay: Any, momentum: Any,
+    dampening: Any, nesterov: bool, maximize: bool, step: Any, first: bool | None, deferred: bool,
 ) -> Any:
-    g = _direction(p, g, weight_decay, maximize)
+    g = _direction(ns, p, g, weight_decay, maximize, deferred)
     if buffer is None:
         return p - rate * g
-    m = g if first else momentum * buffer + (1 - dampening) * g
+    share = 1 - dampening
+    if first is None:  # the buffer is 0 at first
+        share = ns.where(ns.equal(step, 1), 1.0, share)
+    m = g if first else momentum * buffer + share * g
     return p - rate * (g + momentum * m if nesterov else m), m
 
 
-def _direction(p: Any, g: Any, weight_decay: float | None, maximize: bool) -> Any:
+def _direction(ns: Any, p: Any, g: Any, weight_decay: Any, maximize: bool, deferred: bool) -> Any:
     g = -g if maximize else g
-    return g if weight_decay is None else g + weight_decay * p
+    if weight_decay is None:
+        return g
+    decayed = g + weight_decay * p
+    return ns.where(ns.not_equal(weight_decay, 0), decayed, g) if deferred else decayed
 
 
 def _adam(
-    ns: Any, p: Any, g: Any, first: Any, second: Any, largest: Any, *, rate: float, beta1: float,
-    beta2: float, eps: float, weight_decay: float | None, decoupled: bool, maximize: bool,
-    correction1: float, correction2: float, most: float | None,
+    ns: Any, p: Any, g: Any, first: Any, second: Any, largest: Any, *, rate: Any, beta1: Any,
+    beta2: Any, eps: Any, weight_decay: Any, decoupled: bool, maximize: bool, step: Any,
+    most: float | None, deferred: bool,
 ) -> Any:
     """An infinite mean square would stop all later updates of the parameter, so that of a finite
     gradient is at most `most`, and so is the gradient's share of it. Infinities stay."""
-    g = _direction(p, g, None if decoupled else weight_decay, maximize)
+    g = _direction(ns, p, g, None if decoupled else weight_decay, maximize, deferred)
     if most is None:
         v = beta2 * second + (1 - beta2) * ns.square(g)
         watched: tuple[Any, ...] = (ns.square(g),)
@@ -82,13 +76,13 @@ def _adam(
     top = v if largest is None else ns.maximum(largest, v)
     if decoupled and weight_decay is not None:
         p = p * (1 - rate * weight_decay)
+    correction1, correction2 = 1 - ns.power(beta1, step), 1 - ns.power(beta2, step)
     p = p - rate / correction1 * (m / (ns.sqrt(top) / correction2**0.5 + eps))
     return (p, m, v, *(() if largest is None else (top,)), *watched)
 
 
 def _lion(
-    ns: Any, p: Any, g: Any, m: Any, *, rate: float, beta1: float, beta2: float,
-    weight_decay: float | None,
+    ns: Any, p: Any, g: Any, m: Any, *, rate: Any, beta1: Any, beta2: Any, weight_decay: Any
 ) -> Any:
     direction = ns.sign(beta1 * m + (1 - beta1) * g)
     if weight_decay is not None:
@@ -97,50 +91,84 @@ def _lion(
 
 
 def _op(update: Update, doc: str, cpu: Path | None = None, name: str = "") -> Op:
-    return Op(name or update.formula.name, inputs=" ".join(update.formula.inputs[:2]),
+    return Op(name or update.formula.name, inputs="tensors", variadic=True,
               cpu=cpu or update.cpu, gpu=update.gpu, backward=None, tangent=None, samples=None,
               doc=doc)
 
 
-sgd = _op(Update("sgd", _sgd, {1: "sgd_momentum"}),
+def update_of(op: Op) -> Update:
+    """The update whose paths an op has."""
+    found: Update = op.gpu.__self__  # type: ignore[attr-defined]
+    return found
+
+
+_DECAY = ("weight_decay",)
+sgd = _op(Update("sgd", _sgd, {1: "sgd_momentum"}, neglected=_DECAY, counted=True),
           "One step of stochastic gradient descent, in place.")
-adam = _op(Update("adam", _adam, {3: "amsgrad"}),
+adam = _op(Update("adam", _adam, {3: "amsgrad"}, neglected=_DECAY, counted=True),
            "One step of Adam, or AdamW if `decoupled`, in place; a third state is AMSGrad's.")
-lion = _op(Update("lion", _lion), "One step of Lion, in place.")
+lion = _op(Update("lion", _lion, neglected=_DECAY, counted=True),
+           "One step of Lion, in place.")
 
 # -- moving average and clipping -------------------------------------------------------------------
 
 
 _average = Update(
     "average", lambda ns, average, value, *, weight: average + weight * (value - average))
-_scale = Update("scale", lambda ns, gradient, factor: gradient * factor)
+_scale = Update("scale", lambda ns, gradient, factor: gradient * factor, uniform=True)
 _clip = Update("clip", lambda ns, gradient, limit: ns.minimum(
-    ns.maximum(gradient, -limit), limit))
-_scaled = numpy_path(_scale.formula)
+    ns.maximum(gradient, -limit), limit), uniform=True)
 
 
-def _scale_cpu(gradient: Array, factor: Any, out: Array) -> Array:
-    with np.errstate(invalid="ignore"):  # an infinite norm: inf * 0 is NaN, as documented
-        return _scaled(gradient, factor, out=out)
+def _each(update: Update) -> Path:
+    """The CPU path of an update of one value: each tensor in turn."""
+    path = numpy_path(update.formula)
+    number = update.formula.inputs[1]
+
+    def cpu(*arrays: Array, out: tuple[Array, ...], options: Sequence[Params] = ({},),
+            rows: Sequence[int] = ()) -> tuple[Array, ...]:
+        given = dict(options[0])
+        second: Any = given.pop(number, arrays[-1])
+        with np.errstate(invalid="ignore"):  # an infinite norm: inf * 0 is NaN, as documented
+            for i, target in enumerate(out):
+                path(target, second if update.uniform else arrays[len(out) + i], out=target,
+                     **given)
+        return out
+
+    return cpu
 
 
 average = _op(_average, "average += weight * (value - average), in place; the average's dtype is "
-              "float32 or wider.", numpy_path(_average.formula))
-scale = _op(_scale, "gradient *= factor, in place; the factor is 0-d and may lie on the device.",
-            _scale_cpu, "scale_gradient")
+              "float32 or wider.", _each(_average))
+scale = _op(_scale, "gradient *= factor, in place; the factor, 0-d, is the last input (float64 on "
+            "CUDA).",
+            _each(_scale), "scale_gradient")
 clip = _op(_clip, "Each element of the gradient at most the limit in size, in place; NaN stays "
-           "NaN.", numpy_path(_clip.formula), "clip_gradient")
+           "NaN.", _each(_clip), "clip_gradient")
 
 
-def _norm_cpu(*gradients: Array, order: float) -> Array:
+_TINY = 1e-6  # PyTorch's guard against a norm of 0
+
+
+def _norm_cpu(
+    *gradients: Array, order: float, most: float = inf, out: None = None
+) -> tuple[Array, Array]:
     total = 0.0
     for gradient in gradients:
         wide = computed_in(gradient.dtype)
         for key in whole_tiles(gradient.shape):
             part = gradient[key].reshape(-1).astype(wide, copy=False)  # a tile at most is copied
             total = _combined(total, part, order)
-    return np.asarray(_root(total, order), np.result_type(*[
-        computed_in(gradient.dtype) for gradient in gradients]))
+    norm = np.asarray(total if order == inf else total ** (1 / order), _norm_dtype(gradients))
+    factor = np.asarray(1.0, norm.dtype)
+    if most < inf:
+        with np.errstate(invalid="ignore"):
+            np.minimum(norm.dtype.type(most) / (norm + norm.dtype.type(_TINY)), factor, out=factor)
+    return norm, factor
+
+
+def _norm_dtype(gradients: Sequence[Array]) -> np.dtype:
+    return np.result_type(*[computed_in(gradient.dtype) for gradient in gradients])
 
 
 def _combined(total: float, part: Array, order: float) -> float:
@@ -158,31 +186,172 @@ def _power_sum(part: Array, order: float) -> Any:
     return np.dot(part, part) if order == 2 else (abs(part) ** order).sum()
 
 
-def _root(total: Any, order: float) -> Any:  # of a number, or of CuPy's 0-d array
-    return total if order == inf else total ** (1 / order)
+# A block sums (or compares) its elements in double, always in one order.
+_PARTS = """
+template <typename G, int tensors, int rows>
+__global__ void __launch_bounds__(GT_BLOCK)
+gt_{name}(const gt_table<1, 1, tensors, rows> table, double *parts) {{
+  __shared__ double cells[GT_BLOCK];
+  const int tensor = gt_tensor_of_block(table);
+  const G *at = static_cast<const G *>(table.at[0][tensor]);
+  {setup}const {combine} combine;
+  double total = 0;
+  auto add = [&](G value) {{
+    const double x = fabs(static_cast<double>(gt_up(value)));
+    total = combine(total, {term});
+  }};
+  constexpr int W = 16 / sizeof(G);
+  const gt_range range = gt_range_of_block(table, tensor);
+  gt_index done = range.begin;
+  if (gt_aligned<W>(at)) {{
+    done += (range.end - range.begin) / W * W;
+    for (gt_index i = range.begin + threadIdx.x * W; i < done; i += GT_BLOCK * W) {{
+      gt_few<G, W> few;
+      few.read(at + i);
+      for (int w = 0; w < W; ++w) add(few.values[w]);
+    }}
+  }}
+  for (gt_index i = done + threadIdx.x; i < range.end; i += GT_BLOCK) add(at[i]);
+  total = gt_block_reduce(total, cells, combine);
+  if (threadIdx.x == 0) parts[blockIdx.x] = total;
+}}
+"""
 
 
-@cache
-def _norm_kernel(order: float) -> Any:
-    """A reduction to a float64 in one pass; CuPy compiles it at its first call."""
-    terms, combine = ("fabs(double(gt_up(x)))", "gt_larger(a, b)") if order == inf else (
-        ("double(gt_up(x)) * double(gt_up(x))" if order == 2 else
-         "pow(fabs(double(gt_up(x))), order)"), "a + b")
-    return cupy().ReductionKernel(
-        "T x, float64 order", "float64 total", terms, combine, "total = a", "0",
-        name=f"gt_norm_{'larger' if order == inf else 'square' if order == 2 else 'power'}",
-        preamble=source("optimizer.cuh"))
+def _parts(name: str, term: str, combine: str = "gt_sum", setup: str = "") -> MultiTensor:
+    text = _PARTS.format(name=name, term=term, combine=combine, setup=setup)
+    return MultiTensor(name, text, "G", 1, 1)
 
 
-def _norm_gpu(*gradients: Array, order: float) -> Array:
+_SQUARES = _parts("norm_squares", "x * x")
+_SIZES = _parts("norm_sizes", "x")
+_POWERS = _parts("norm_powers", "pow(x, order)",
+                 setup="const double order = gt_option(table, tensor, 0);\n  ")
+_LARGEST = _parts("norm_largest", "x", "gt_max")
+_KINDS = {2.0: _SQUARES, 1.0: _SIZES, inf: _LARGEST}
+NORMS = _SQUARES, _SIZES, _POWERS, _LARGEST
+_norm_of_parts = raw("gradient_norm.cu", "gradient_norm")
+
+
+def _norm_gpu(
+    *gradients: Array, order: float, most: float = inf, out: None = None
+) -> tuple[Array, Array]:
+    """Two launches for gradients of one dtype: sums of blocks, and the norm of these."""
     xp = cupy()
-    parts = xp.empty(len(gradients), np.float64)
-    for i, gradient in enumerate(gradients):
-        _norm_kernel(order)(gradient, order, parts[i, ...])
-    total = parts.max() if order == inf else parts.sum()
-    return _root(total, order).astype(np.result_type(*[
-        computed_in(gradient.dtype) for gradient in gradients]))
+    kernel = _KINDS.get(order, _POWERS)
+    parts = xp.empty(max(1, block_count(gradients)), np.float64)
+    blocks = 0
+    for dtype in dict.fromkeys([gradient.dtype for gradient in gradients]):
+        given = [xp.ascontiguousarray(g) for g in gradients if g.dtype is dtype]
+        kernel(Tensors([given], [0] * len(given), [(order,)]), blocks_at=parts[blocks:])
+        blocks += block_count(given)
+    norm, factor = xp.empty((), _norm_dtype(gradients)), xp.empty((), np.float64)
+    _norm_of_parts[norm.dtype](
+        (1,), (BLOCK,), (parts, blocks, float(order), float(most), norm, factor))
+    return norm, factor
 
 
 norm = Op("gradient_norm", cpu=_norm_cpu, gpu=_norm_gpu, backward=None, tangent=None, samples=None,
-          variadic=True, doc="The norm of all arrays together, 0-d, float32 or wider.")
+          variadic=True, extras="factor",
+          doc="The norm of all arrays together, 0-d, float32 or wider. The extra result is the "
+          "factor by which clipping to `most` multiplies, 0-d, on CUDA float64.")
+
+
+# -- the loss scale --------------------------------------------------------------------------------
+
+
+def _unscale_cpu(*arrays: Array, out: tuple[Array, ...]) -> tuple[Array, ...]:
+    *gradients, found = out
+    inverse = np.float32(1 / float(arrays[-1]))
+    for gradient in gradients:
+        for key in whole_tiles(gradient.shape):
+            part = gradient[key]
+            if not np.isfinite(part).all():
+                found[...] = 1
+            part[...] = part * computed_in(gradient.dtype).type(inverse)
+    return out
+
+
+unscale_kernel = MultiTensor("unscale", """
+template <typename G, int tensors, int rows>
+__global__ void __launch_bounds__(GT_BLOCK)
+gt_unscale(const gt_table<1, 1, tensors, rows> table, const float *scale, float *found) {
+  typedef gt_float<G> F;
+  const int tensor = gt_tensor_of_block(table);
+  G *at = static_cast<G *>(table.at[0][tensor]);
+  const F inverse = static_cast<float>(1.0 / static_cast<double>(*scale));
+  bool finite = true;
+  auto update = [&](G &value) {
+    const F given = gt_up(value);
+    finite = finite && given - given == F(0);
+    value = gt_down<G>(given * inverse);
+  };
+  constexpr int W = 16 / sizeof(G);
+  const gt_range range = gt_range_of_block(table, tensor);
+  gt_index done = range.begin;
+  if (gt_aligned<W>(at)) {
+    done += (range.end - range.begin) / W * W;
+    for (gt_index i = range.begin + threadIdx.x * W; i < done; i += GT_BLOCK * W) {
+      gt_few<G, W> few;
+      few.read(at + i);
+      for (int w = 0; w < W; ++w) update(few.values[w]);
+      few.write(at + i);
+    }
+  }
+  for (gt_index i = done + threadIdx.x; i < range.end; i += GT_BLOCK) update(at[i]);
+  if (!finite) atomicExch(found, 1.0f);
+}
+""", "G", 1, 1)
+
+
+def _unscale_gpu(*arrays: Array, out: tuple[Array, ...]) -> tuple[Array, ...]:
+    *gradients, found = out
+    launch_apart([gradients], (0,), lambda some, which: unscale_kernel(
+        Tensors(some, [0] * len(which), [(0.0,)]), arrays[-1], found))
+    return out
+
+
+unscale = Op("unscale_gradient", inputs="tensors", variadic=True, cpu=_unscale_cpu,
+             gpu=_unscale_gpu, backward=None, tangent=None, samples=None,
+             doc="Gradients divided by the loss scale, the last input, in place; the last target "
+             "becomes 1 if an element is infinite or NaN.")
+
+
+def _update_scale_cpu(
+    *arrays: Array, out: tuple[Array, ...], growth: float, backoff: float, interval: int
+) -> tuple[Array, ...]:
+    scale, tracker, found = out
+    if found:
+        scale[...], tracker[...], found[...] = scale * np.float32(backoff), 0, 0
+    else:
+        tracker += 1
+        if tracker == interval:
+            tracker[...] = 0
+            with np.errstate(over="ignore"):
+                grown = scale * np.float32(growth)
+            if np.isfinite(grown):
+                scale[...] = grown
+    return out
+
+
+_update_scale_kernel = elementwise(
+    "float64 growth, float64 backoff, int64 interval",
+    "float32 scale, int32 tracker, float32 found", """
+const bool bad = found != 0.0f;
+const bool full = !bad && tracker + 1 == interval;
+const float grown = scale * static_cast<float>(bad ? backoff : growth);
+scale = bad || (full && grown - grown == 0.0f) ? grown : scale;
+tracker = bad || full ? 0 : tracker + 1;
+found = 0.0f""", None, "gt_update_scale")
+
+
+def _update_scale_gpu(*arrays: Array, out: tuple[Array, ...], **params: Any) -> tuple[Array, ...]:
+    _update_scale_kernel(out=out, **params)
+    return out
+
+
+update_scale = Op(
+    "update_scale", inputs="tensors", variadic=True, cpu=_update_scale_cpu, gpu=_update_scale_gpu,
+    backward=None, tangent=None, samples=None,
+    doc="The next loss scale, in place: targets are scale, steps since it changed, and whether an "
+    "infinity was found, which becomes 0.")
