@@ -12,6 +12,7 @@ from unittest.mock import patch
 import pytest
 
 from gtensor import hostcuda
+from gtensor.backend import devices
 from gtensor.engine.slots import ONES
 from gtensor.hostcuda.install import present
 
@@ -33,10 +34,17 @@ def _as_before(request: pytest.FixtureRequest) -> Iterator[None]:
     before = present()
     del before["devices"]
     yield
-    ONES.clear()  # a dry run has not written them
+    _forget_constants()
     gc.collect()
     hostcuda.forgive()
     hostcuda.configure(**before)
+
+
+def _forget_constants() -> None:
+    """What devices keep for later runs: in a dry run it was not written."""
+    ONES.clear()
+    for device in devices.cuda_devices.values():
+        device._products._tables.clear()
 
 
 @pytest.fixture

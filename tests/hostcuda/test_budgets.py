@@ -134,9 +134,27 @@ def test_digits():
     check(found[-1], DIGITS)
 
 
+def mlp() -> nn.Module:
+    return nn.Sequential(nn.Linear(256, 512), nn.ReLU(), nn.Linear(512, 512), nn.ReLU(),
+                         nn.Linear(512, 10))
+
+
+@pytest.mark.parametrize(("make", "shape", "most"), [
+    (mlp, (16, 256), 17), (digits.model, (64, 1, 8, 8), 50)], ids=["mlp", "digits"])
+def test_forward_and_backward(make, shape, most, rng):
+    model = make()
+    x, target = gt.tensor(rng.random(shape, np.float32)), gt.tensor(rng.integers(0, 10, shape[0]))
+
+    def run() -> None:
+        F.cross_entropy(model(x), target).backward()
+        for parameter in model.parameters():
+            parameter.grad = None
+
+    assert cost(run).launches <= most
+
+
 def test_mlp(rng):
-    model = nn.Sequential(nn.Linear(256, 512), nn.ReLU(), nn.Linear(512, 512), nn.ReLU(),
-                          nn.Linear(512, 10))
+    model = mlp()
     optimizer = optim.SGD(model.parameters(), 0.1, momentum=0.9)
     check(cost(step(model, optimizer, F.cross_entropy, rng.random((16, 256), np.float32),
                     rng.integers(0, 10, 16))), MLP)

@@ -238,11 +238,12 @@ def _sum_gpu(
     if not rows_summed:
         return _cupy_sum(x, axis=axis, keepdims=keepdims, dtype=dtype, out=out)
     shape = kept_shape(x.shape, axis, keepdims)
-    direct = out is not None and out.flags.c_contiguous and out.dtype == x.dtype
-    total: Any = out if direct else cupy().empty(shape, x.dtype)
+    total = out
+    if total is None or not total.flags.c_contiguous or total.dtype != x.dtype:
+        total = cupy().empty(shape, x.dtype)
     real = _PARTS.get(x.dtype.name, x.dtype)
     _sum_rows(x.reshape(prod(x.shape[:count]), -1).view(real), total.reshape(-1).view(real))
-    return total if direct else settled(total, out)
+    return settled(total, None if total is out else out)
 
 
 def _sum_rows(x: Array, total: Array) -> None:
