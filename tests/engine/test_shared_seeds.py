@@ -78,7 +78,10 @@ def test_a_use_leaves_it_alone(use: Callable[[], None]) -> None:
 
 
 class _Unread(dict[Any, Any]):
-    """Seeds that nobody finds."""
+    """Seeds that nobody finds; the first one stays."""
+
+    def __setitem__(self, key: Any, value: Any) -> None:
+        self.setdefault(key, value)
 
     def get(self, key: Any, default: Any = None) -> Any:
         return default
