@@ -98,21 +98,25 @@ def write_all(
     ValueError of it, leaves all tensors as they were.
     """
     device = targets[0]._device
-    for tensor in (*targets, *values):
-        refuse_traced(tensor, op.name)
-        if tensor._version != tensor._storage.version:
-            tensor._check_version(op.name)
-    outputs = tuple([target._array for target in targets])
+    outputs: list[Array] = []
+    given: list[Array] = []
+    for tensors, arrays in ((targets, outputs), (values, given)):
+        for tensor in tensors:
+            if isinstance(tensor, Traced):
+                refuse_traced(tensor, op.name)
+            if tensor._version != tensor._storage.version:
+                tensor._check_version(op.name)
+            arrays.append(tensor._array)
     for array in outputs:
         if 0 in array.strides or not getattr(array.flags, "writeable", True):
             _check_writable(op, array)
-    given = [value._array for value in values]
     if device.type == "cpu":  # on CUDA the update looks for all overlaps at once
-        given = [device.copy(g, label=op.name) if _overlap(device, a, g)
-                 and not _same_layout(a, g) else g for a, g in zip(outputs, given, strict=False)]
+        for i, (a, g) in enumerate(zip(outputs, given, strict=False)):
+            if _overlap(device, a, g) and not _same_layout(a, g):
+                given[i] = device.copy(g, label=op.name)
     refused = False
     try:
-        execute(op, device, (*outputs, *given), {**params, "out": outputs})
+        execute(op, device, (*outputs, *given), {**params, "out": tuple(outputs)})
     except (IndexError, TypeError, ValueError):  # a path raises these before it writes
         refused = True
         raise

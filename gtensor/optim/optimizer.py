@@ -72,7 +72,7 @@ class Slot:
         self.checked = -1, -1
 
 
-_Due: TypeAlias = "tuple[Slot, Tensor, int]"  # a gradient, the number of its group
+_Due: TypeAlias = "tuple[Slot, Any, int]"  # a leaf with a gradient, its group's number
 
 
 class _Known:
@@ -273,30 +273,34 @@ class Optimizer:
                 if slot.checked != (leaf.seq, known.states) or not is_like(leaf.grad, leaf):
                     self._check(slot, leaf.grad, known.states)
                     slot.checked = leaf.seq, known.states
-                due.append((slot, leaf.grad, number))
+                due.append((slot, leaf, number))
         return due
 
     def _update(self, due: list[_Due]) -> None:
         """One call of the update for all parameters that differ in numbers only."""
         together: dict[Any, list[_Due]] = {}
         for entry in due:
-            slot, grad, number = entry
-            together.setdefault((grad.device, grad.dtype, len(slot.state),
+            slot, leaf, number = entry
+            together.setdefault((leaf.device, leaf.dtype, len(slot.state),
                                  self._known[number].flags), []).append(entry)
         for (device, *_), members in together.items():
-            slots = [slot for slot, _, _ in members]
+            slots, parameters, grads, steps = [], [], [], []
+            for slot, leaf, _ in members:  # one loop: a comprehension is a call
+                slots.append(slot)
+                parameters.append(slot.parameter)
+                grads.append(leaf.grad)
+                steps.append(slot.step + 1)
             numbers, rows = [0], [0] * len(members)
             if len(self._known) > 1:
                 numbers = [*dict.fromkeys([number for _, _, number in members])]
                 rows = [numbers.index(number) for _, _, number in members]
-            more: Params = {"steps": [slot.step + 1 for slot in slots]}
+            more: Params = {"steps": steps}
             if device.type != "cpu":
                 more = self._counted(slots, rows, numbers, device)
             state = chain(*zip(*[slot.state for slot in slots], strict=True))
-            write_all(self.update, [slot.parameter for slot in slots],
-                      [grad for _, grad, _ in members], {
-                          "state": tuple(state), "rows": rows,
-                          "options": [self._known[number].params for number in numbers], **more})
+            write_all(self.update, parameters, grads, {
+                "state": tuple(state), "rows": rows,
+                "options": [self._known[number].params for number in numbers], **more})
             if device.type == "cpu":
                 for slot in slots:
                     slot.step += 1
