@@ -23,6 +23,7 @@ import traceback
 from collections.abc import Callable, Iterator
 from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field
+from itertools import product
 from multiprocessing import get_context
 from typing import Any
 
@@ -171,6 +172,41 @@ def touch_averages(options: Options) -> None:
         close(f"averages, {dtype}", *results, names=(options.device, "cpu"))
 
 
+def touch_scaler(options: Options) -> None:
+    """A step with a loss scale, and one that is left out, equal the CPU's."""
+    for dtype in options.dtypes:
+        results = []
+        for place in (options.device, "cpu"):
+            w = gt.tensor([0.5, -1.0, 2.0], dtype=DTYPES[dtype], device=place, requires_grad=True)
+            optimizer, scaler = gt.optim.AdamW([w], lr=0.1), gt.optim.GradScaler(
+                init_scale=4.0, growth_interval=1)
+            for factor in (1.0, float("inf"), 2.0):
+                w.grad = w.detach() * 4 * factor
+                scaler.step(optimizer)
+                scaler.update()
+            results.append([to_numpy(w.detach()), scaler.get_scale()])
+        for there, here in zip(*results, strict=True):
+            close(f"a scaled step, {dtype}", there, here, names=(options.device, "cpu"))
+
+
+def touch_running_statistics(options: Options) -> None:
+    """Averages and counts of batch norm, also without some of them, equal the CPU's."""
+    x = np.random.default_rng(SEED).standard_normal((6, 3))
+    for dtype in (DTYPES[name] for name in options.dtypes):
+        for var, counted in product((False, True), repeat=2):
+            results = []
+            for place in (options.device, "cpu"):
+                given = gt.tensor(x, dtype=dtype, device=place)
+                kept = [gt.zeros(3, device=place), gt.ones(3, device=place) if var else None,
+                        gt.asarray(4, device=place) if counted else None]
+                gt.nn.functional.batch_norm(given, *kept[:2], training=True,
+                                            num_batches_tracked=kept[2])
+                results.append([to_numpy(a) for a in kept if a is not None])
+            for there, here in zip(*results, strict=True):
+                close(f"running statistics, {dtype.name}", there, here, TOLERANCES[dtype],
+                      (options.device, "cpu"))
+
+
 def touch_abn(options: Options) -> None:
     """In-place norms equal the CPU's where x is found again, and with sums over replicas."""
     rng = np.random.default_rng(SEED)
@@ -214,13 +250,13 @@ def touch_own_products(options: Options) -> None:
     """x + 2 x @ c by the library's own kernel, in few large tiles and in small ones."""
     rng = np.random.default_rng(SEED)
     device = gt.device(options.device)
-    complexes = {np.dtype(np.float32): np.complex64, np.dtype(np.float64): np.complex128}
+    wider = {np.dtype(np.float32): [np.complex64], np.dtype(np.float64): [np.complex128]}
     for dtype in (DTYPES[name] for name in options.dtypes):
         for rows, columns in ((5, 7), (1500, 1500)):
             x, a, c = (rng.standard_normal(shape).astype(dtype)
                        for shape in ((rows, columns), (rows, 3), (columns, 3)))
             wanted = x.astype(np.float64) + 2 * a.astype(np.float64) @ c.T.astype(np.float64)
-            for of in [dtype, *([complexes[dtype]] if dtype in complexes else [])]:
+            for of in [dtype, *wider.get(dtype, [np.complex64])]:
                 out, left, right = (device.from_numpy(v.astype(of)) for v in (x, a, c))
                 matmul_into(left, right.T, out, alpha=2.0, residual=out)
                 close(f"a product of its own, {np.dtype(of).name}", out.real, wanted,
@@ -290,6 +326,7 @@ def touch_streams(options: Options) -> None:
 
 
 CHECKS = {"optimizers": touch_optimizers, "clipping": touch_clipping, "averages": touch_averages,
+          "scaler": touch_scaler, "running statistics": touch_running_statistics,
           "abn": touch_abn}
 CUDA_CHECKS = {"products": touch_products, "own products": touch_own_products,
                "arena": touch_arena, "streams": touch_streams}
