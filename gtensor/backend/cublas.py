@@ -25,6 +25,7 @@ import numpy as np
 
 from gtensor.backend import cublaslt
 from gtensor.backend.cublas_library import Failed, call
+from gtensor.backend.cublaslt import Epilogue
 from gtensor.backend.cuda_streams import cupy
 from gtensor.backend.kernels import elementwise
 from gtensor.backend.layouts import Axis, Plan, at, check_out, plan, product_shape
@@ -97,6 +98,41 @@ _ADDRESSES = elementwise(
     + " ".join(f"at += rest % n{i} * (which == 0 ? a{i} : which == 1 ? b{i} : c{i}); rest /= n{i};"
                for i in _AXES) + " address = at",
     name="gt_addresses")
+
+
+_ACTIVATIONS = {  # epilogues: of the activation, and of its slope
+    "relu": (cublaslt.RELU, cublaslt.RELU_SLOPE), "gelu_tanh": (cublaslt.GELU, cublaslt.GELU_SLOPE)}
+
+
+def kept_for(activation: str, rows: int, columns: int, dtype: np.dtype) -> CudaArray:
+    """Memory (rows, ...) for what the derivative of an activation needs, uninitialized.
+
+    For ReLU it has a bit for each element; for GELU the input, in the first `columns` columns.
+    """
+    if activation == "relu":
+        return cupy().empty((rows, -(-columns // 128) * 16), np.uint8)
+    return cupy().empty((rows, -(-columns // 8) * 8), dtype)
+
+
+def _kind_of(a: CudaArray, b: CudaArray, out: CudaArray) -> _Kind:
+    pair = a.dtype, out.dtype
+    kind = settings.tf32 and _BY_TF32.get(pair) or _KINDS.get(pair)
+    if kind is None or a.dtype != b.dtype:
+        raise TypeError(f"a product of {a.dtype} and {b.dtype} into {out.dtype}; wanted one "
+                        "floating-point or complex dtype")
+    return kind
+
+
+def _of_vector(
+    out: CudaArray, bias: CudaArray | None, sums: CudaArray | None
+) -> Epilogue | None:
+    """The epilogue that adds a bias, or sums up a factor; None where there is none."""
+    if bias is not None and sums is not None:
+        return None
+    code, vector = (cublaslt.BIAS, bias) if sums is None else (cublaslt.FACTOR_SUMS, sums)
+    assert vector is not None
+    fits = vector.dtype == out.dtype and vector.flags.c_contiguous
+    return Epilogue(code, vector.data.ptr) if fits else None
 
 
 class _Tables:
@@ -190,11 +226,7 @@ class Products:
             out, beta = cupy().empty(shape, a.dtype), 0.0
         else:
             check_out(a, b, out, shape)
-        pair = a.dtype, out.dtype
-        kind = settings.tf32 and _BY_TF32.get(pair) or _KINDS.get(pair)
-        if kind is None or a.dtype != b.dtype:
-            raise TypeError(f"a product of {a.dtype} and {b.dtype} into {out.dtype}; wanted one "
-                            "floating-point or complex dtype")
+        kind = _kind_of(a, b, out)
         if not out.size:
             if sums is not None:
                 cupy().sum(a, axis=-1, out=sums)
@@ -207,19 +239,22 @@ class Products:
                 matmul_into(a, b, out, alpha=alpha, beta=beta, bias=bias)
             elif bias is None and sums is None:
                 self._write(kind, laid, a, b, out, alpha, beta)
-            elif self._fused(kind, laid, a, b, out, alpha, beta, bias, sums):
+            elif self._fused(kind, laid, (a, b, out), (alpha, beta), _of_vector(out, bias, sums)):
                 return out
             else:
                 self._write(kind, laid, a, b, out, alpha, beta)
                 if bias is not None:
                     out += bias
         except Failed as error:
-            raise RuntimeError(
-                f"{error} in {self._device.running_op()} of {a.dtype} {a.shape} and {b.shape} into "
-                f"{out.dtype} {out.shape}") from None
+            raise self._failure(error, a, b, out) from None
         if sums is not None:
             cupy().sum(a, axis=-1, out=sums)
         return out
+
+    def _failure(self, error: Failed, a: CudaArray, b: CudaArray, out: CudaArray) -> RuntimeError:
+        """The error with the op's name and its operands."""
+        return RuntimeError(f"{error} in {self._device.running_op()} of {a.dtype} {a.shape} and "
+                            f"{b.shape} into {out.dtype} {out.shape}")
 
     def _write(
         self, kind: _Kind, laid: Plan, a: CudaArray, b: CudaArray, out: CudaArray, alpha: complex,
@@ -270,24 +305,60 @@ class Products:
         return found
 
     def _fused(
-        self, kind: _Kind, laid: Plan, a: CudaArray, b: CudaArray, out: CudaArray, alpha: complex,
-        beta: complex, bias: CudaArray | None, sums: CudaArray | None,
+        self, kind: _Kind, laid: Plan, arrays: tuple[CudaArray, CudaArray, CudaArray],
+        factors: tuple[complex, complex], epilogue: Epilogue | None,
     ) -> bool:
         """One call with an epilogue; False, with nothing written, where cublasLt has none."""
-        if laid.axes or laid.exchanged or kind.scalar in (_FLOATS, _REALS) or (
-                bias is not None and sums is not None):
+        if laid.axes or laid.exchanged or epilogue is None or kind.scalar in (_FLOATS, _REALS):
             return False
-        epilogue, vector = (cublaslt.BIAS, bias) if sums is None else (cublaslt.SUMS, sums)
-        assert vector is not None
-        if vector.dtype != out.dtype or not vector.flags.c_contiguous:
-            return False
+        a, b, out = arrays
+        alpha, beta = (_number(kind.scalar, factor) for factor in factors)
         pointer = self._handle()
         handle: _Handle = self._thread.lease.handle
         workspace = self._workspaces[handle.stream]
         return cublaslt.matmul(
-            handle.kept, pointer, laid, kind[:3], _number(kind.scalar, alpha), b.data.ptr,
-            a.data.ptr, _number(kind.scalar, beta), out.data.ptr, epilogue, vector.data.ptr,
-            (workspace.data.ptr, workspace.nbytes), self._device.current_stream().stream.ptr)
+            handle.kept, pointer, laid, kind[:3], alpha, b.data.ptr, a.data.ptr, beta, out.data.ptr,
+            epilogue, (workspace.data.ptr, workspace.nbytes),
+            self._device.current_stream().stream.ptr)
+
+    def activated(
+        self, a: CudaArray, b: CudaArray, out: CudaArray, activation: str, bias: CudaArray | None,
+        kept: CudaArray | None,
+    ) -> bool:
+        """out = activation(a @ b + bias) for new memory `out` of matrices; False if it cannot be.
+
+        `kept` (see `kept_for`) is given what the activation's derivative needs.
+        """
+        code = _ACTIVATIONS[activation][0] | (cublaslt.BIAS if bias is not None else 0)
+        return self._followed(a, b, out, code | (cublaslt.KEEP if kept is not None else 0), bias,
+                              kept)
+
+    def differentiated(
+        self, a: CudaArray, b: CudaArray, out: CudaArray, activation: str, kept: CudaArray,
+        sums: CudaArray | None,
+    ) -> bool:
+        """out = (a @ b) * activation', from what `activated` kept; False if it cannot be.
+
+        `sums` (columns,) is given the sums of out's columns.
+        """
+        code = _ACTIVATIONS[activation][1] | (cublaslt.SUMS if sums is not None else 0)
+        return self._followed(a, b, out, code, sums, kept)
+
+    def _followed(
+        self, a: CudaArray, b: CudaArray, out: CudaArray, code: int, vector: CudaArray | None,
+        kept: CudaArray | None,
+    ) -> bool:
+        kind = _kind_of(a, b, out)
+        laid = plan(at(a), at(b), at(out)) if out.size and a.shape[-1] else None
+        if laid is None or (vector is not None and not vector.flags.c_contiguous):
+            return False
+        leading = 0 if kept is None else kept.shape[1] * (8 if kept.dtype == np.uint8 else 1)
+        epilogue = Epilogue(code, 0 if vector is None else vector.data.ptr,
+                            0 if kept is None else kept.data.ptr, leading)
+        try:
+            return self._fused(kind, laid, (a, b, out), (1.0, 0.0), epilogue)
+        except Failed as error:
+            raise self._failure(error, a, b, out) from None
 
     def _handle(self) -> Any:
         """This thread's handle, set to its current stream."""

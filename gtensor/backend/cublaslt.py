@@ -1,4 +1,4 @@
-"""Products with an epilogue by cublasLt: a bias, and the sums that are a bias's gradient.
+"""Products with an epilogue by cublasLt: biases, activations, their derivatives, sums.
 
 The description of a product, the layouts of its matrices and the algorithm that cublasLt's
 heuristic chooses are kept with a handle, by all that they depend on. A cuBLAS handle stands for one
@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import ctypes
 from collections import OrderedDict
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 from gtensor.backend.cublas_library import Failed, call
 from gtensor.backend.layouts import AS_IT_LIES
@@ -18,10 +18,27 @@ from gtensor.backend.layouts import AS_IT_LIES
 if TYPE_CHECKING:
     from gtensor.backend.layouts import Plan
 
-BIAS = 4  # cublasLtEpilogue_t: a vector is added to each column of the output
-SUMS = 512  # the second factor's sums along the inner axis, CUBLASLT_EPILOGUE_BGRADB
+# cublasLtEpilogue_t, which are sums of these
+RELU, BIAS, GELU = 2, 4, 32  # what follows a product; GELU's approximation by tanh
+RELU_SLOPE, GELU_SLOPE = 8 | 128, 64 | 128  # a factor, from what a forward product has kept
+KEEP = 128  # what the slope needs: ReLU a bit for each element, GELU its input
+SUMS, FACTOR_SUMS = 16, 512  # of the output's columns; of the second factor's inner axis
 
-_TRANSPOSE_A, _TRANSPOSE_B, _EPILOGUE, _VECTOR, _VECTOR_TYPE = 3, 4, 7, 8, 26  # of a description
+
+class Epilogue(NamedTuple):
+    """What follows a product: its code, and the addresses of a vector and of what is kept (or 0).
+
+    `leading` is that of what is kept: elements for GELU, bits for ReLU.
+    """
+
+    code: int
+    vector: int = 0
+    kept: int = 0
+    leading: int = 0
+
+
+# Attributes of a description.
+_TRANSPOSE_A, _TRANSPOSE_B, _EPILOGUE, _VECTOR, _KEPT, _LEADING = 3, 4, 7, 8, 11, 12
 _WORKSPACE, _ALIGNMENT = 1, (5, 6, 7, 8)  # of a preference: A, B, C, D
 _NOT_SUPPORTED = 15  # cublasStatus_t
 _MOST = 512  # products that a handle keeps
@@ -43,14 +60,15 @@ class _Prepared:
     """A product's description, the layouts of its three matrices, and the algorithm for it."""
 
     def __init__(self, handle: int, key: tuple[Any, ...]) -> None:
-        operations, (m, n, k), leading, kind, epilogue, alignments, nbytes = key
+        operations, (m, n, k), leading, kind, epilogue, kept_leading, alignments, nbytes = key
         op_a, op_b = operations
         self._made: list[tuple[str, ctypes.c_void_p]] = []
         scale = _DOUBLE if kind[0] == _DOUBLE else 0
         self.description = self._create("MatmulDesc", kind[2], scale)
-        for number, value in ((_TRANSPOSE_A, op_a), (_TRANSPOSE_B, op_b), (_EPILOGUE, epilogue),
-                              (_VECTOR_TYPE, kind[1])):
+        for number, value in ((_TRANSPOSE_A, op_a), (_TRANSPOSE_B, op_b), (_EPILOGUE, epilogue)):
             self._set("MatmulDesc", self.description, number, ctypes.c_int32(value))
+        if kept_leading:
+            self._set("MatmulDesc", self.description, _LEADING, ctypes.c_int64(kept_leading))
         of_second, of_first, of_out = leading
         self.first = self._create("MatrixLayout", kind[0], *_stored(m, k, op_a), of_first)
         self.second = self._create("MatrixLayout", kind[0], *_stored(k, n, op_b), of_second)
@@ -59,8 +77,9 @@ class _Prepared:
         self.found = self._ask(handle, alignments, nbytes)
 
     def _ask(self, handle: int, alignments: tuple[int, ...], nbytes: int) -> bool:
-        """Whether cublasLt has an algorithm; a vector must be given when the heuristic is asked."""
-        self.point_to(_ALIGNED)
+        """Whether cublasLt has an algorithm; the heuristic wants all addresses that will be given.
+        """
+        self.point_to(Epilogue(0, _ALIGNED, _ALIGNED))
         preference = self._create("MatmulPreference")
         self._set("MatmulPreference", preference, _WORKSPACE, ctypes.c_uint64(nbytes))
         for number, value in zip(_ALIGNMENT, alignments, strict=True):
@@ -75,9 +94,11 @@ class _Prepared:
                 raise
         return count.value > 0
 
-    def point_to(self, address: int) -> None:
-        """Set the vector that the epilogue reads or writes."""
-        self._set("MatmulDesc", self.description, _VECTOR, ctypes.c_uint64(address))
+    def point_to(self, epilogue: Epilogue) -> None:
+        """Set what the epilogue reads and writes."""
+        for number, address in ((_VECTOR, epilogue.vector), (_KEPT, epilogue.kept)):
+            if address:
+                self._set("MatmulDesc", self.description, number, ctypes.c_uint64(address))
 
     def _create(self, kind: str, *values: int) -> ctypes.c_void_p:
         made = ctypes.c_void_p()
@@ -120,20 +141,20 @@ class Kept:
 
 def matmul(
     kept: Kept, handle: int, laid: Plan, kind: Kind, alpha: Any, first: int, second: int, beta: Any,
-    out: int, epilogue: int, vector: int, workspace: tuple[int, int], stream: int,
+    out: int, epilogue: Epilogue, workspace: tuple[int, int], stream: int,
 ) -> bool:
     """Queue a product of two column-major matrices; False where cublasLt has no such epilogue.
 
     Args:
-        first, second, out, vector: addresses. Of a row-major product the first is its second.
+        first, second, out: addresses. Of a row-major product the first is its second.
         workspace: address and bytes.
     """
     alignments = tuple([min(_ALIGNED, x & -x) for x in (first, second, out, out)])
-    found = kept.prepared(laid.operations, laid.sizes, laid.leading, kind, epilogue, alignments,
-                          workspace[1])
+    found = kept.prepared(laid.operations, laid.sizes, laid.leading, kind, epilogue.code,
+                          epilogue.leading, alignments, workspace[1])
     if not found.found:
         return False
-    found.point_to(vector)
+    found.point_to(epilogue)
     call("cublasLtMatmul", handle, found.description, alpha, first, found.first, second,
          found.second, beta, out, found.out, out, found.out, ctypes.byref(found.result), *workspace,
          stream)

@@ -27,6 +27,7 @@ from gtensor.backend.ordering import Ordering
 from gtensor.system.bus import bus, tell_allocated
 
 if TYPE_CHECKING:
+    from gtensor.backend.cublas import Products
     from gtensor.backend.cuda_graphs import Capture
     from gtensor.backend.cuda_pages import CudaPages
     from gtensor.backend.ordering import Replays, Stamp
@@ -93,6 +94,11 @@ class CudaDevice(Device):
     ) -> Array:
         """As on every device; `bias` and `sums` as in `cublas.Products`."""
         return self._products.matmul(a, b, out, beta, alpha, bias, sums)
+
+    @property
+    def products(self) -> Products:
+        """cuBLAS on this device, within a path: products with more than sums."""
+        return self._products
 
     def running_op(self) -> str:
         """The name of the op that this thread runs."""

@@ -219,4 +219,16 @@ class TransformerEncoderLayer(Module):
         return self.dropout1(y)
 
     def _transformed(self, x: Tensor) -> Tensor:
+        if self._is_fused():
+            first, second = self.linear1, self.linear2
+            return self.dropout2(F.feed_forward(
+                x, first.weight, first.bias, second.weight, second.bias))
         return self.dropout2(self.linear2(self.dropout(self.activation(self.linear1(x)))))
+
+    def _is_fused(self) -> bool:
+        """Whether one op computes the feed-forward part: ReLU, no dropout in it, and no hooks."""
+        parts = (self.linear1, Linear), (self.linear2, Linear), (self.dropout, Dropout)
+        plain = all(type(part) is kind and not part._forward_hooks and not part._forward_pre_hooks
+                    for part, kind in parts)
+        dropped = self.dropout.training and self.dropout.p > 0
+        return plain and not dropped and self.activation is F.relu

@@ -40,6 +40,7 @@ from gtensor.ops.attention.attention import scaled_dot_product_attention
 from gtensor.ops.build.arguments import same_dtype
 from gtensor.ops.conv.convolution import conv1d, conv2d, conv_transpose1d, conv_transpose2d
 from gtensor.ops.elementwise import erf as _special
+from gtensor.ops.linalg.feed_forward import feed_forward
 from gtensor.ops.linalg.linear import linear
 from gtensor.ops.linalg.norms import vector_norm
 from gtensor.ops.losses.cross_entropy import cross_entropy, nll_loss
@@ -68,10 +69,10 @@ __all__ = [
     "avg_pool2d", "batch_norm", "batch_norm_act", "binary_cross_entropy",
     "binary_cross_entropy_with_logits", "conv1d", "conv2d", "conv_transpose1d",
     "conv_transpose2d", "cosine_similarity", "cross_entropy", "dropout", "elu", "embedding",
-    "erf", "gelu", "glu", "group_norm", "hardsigmoid", "hardswish", "hardtanh", "huber_loss",
-    "inplace_abn", "interpolate", "kl_div", "l1_loss", "layer_norm", "leaky_relu", "linear",
-    "log_softmax", "logsigmoid", "max_pool1d", "max_pool2d", "mish", "mse_loss", "nll_loss",
-    "normalize", "one_hot", "pad", "prelu", "relu", "relu6", "rms_norm",
+    "erf", "feed_forward", "gelu", "glu", "group_norm", "hardsigmoid", "hardswish", "hardtanh",
+    "huber_loss", "inplace_abn", "interpolate", "kl_div", "l1_loss", "layer_norm", "leaky_relu",
+    "linear", "log_softmax", "logsigmoid", "max_pool1d", "max_pool2d", "mish", "mse_loss",
+    "nll_loss", "normalize", "one_hot", "pad", "prelu", "relu", "relu6", "rms_norm",
     "scaled_dot_product_attention", "selu", "sigmoid", "silu", "smooth_l1_loss", "softmax",
     "softplus", "softsign", "tanh",
 ]

@@ -76,13 +76,18 @@ _Due: TypeAlias = "tuple[Slot, Tensor, int]"  # a gradient, the number of its gr
 
 
 class _Known:
-    """What was checked of a group: its parameters, its options, how many state arrays they need."""
+    """What was checked of a group: its parameters, its options, how many state arrays they need.
 
-    __slots__ = ("options", "parameters", "states")
+    `params` are the options as the update takes them, `flags` those that are no numbers.
+    """
+
+    __slots__ = ("flags", "options", "parameters", "params", "states")
 
     def __init__(self, group: Group) -> None:
         self.parameters: list[Tensor] = [*group["params"]]
         self.options: Params = {}  # {}: to be checked
+        self.params: Params = {}
+        self.flags: Key = ()
         self.states = 0
 
 
@@ -196,7 +201,8 @@ class Optimizer:
         return len(self.state_names)
 
     def options(self, group: Group) -> Params:
-        """The parameters of `update` for a group, flags and numbers."""
+        """The parameters of `update` for a group, flags and numbers; asked for when an option has
+        changed."""
         raise TypeError("Optimizer is abstract; make an SGD, an Adam, an AdamW or a Lion")
 
     # -- use --------------------------------------------------------------------------------------
@@ -258,10 +264,8 @@ class Optimizer:
     def _due(self) -> list[_Due]:
         """The parameters that have a gradient, everything checked."""
         due: list[_Due] = []
-        groups = zip(self._slots, self.param_groups, self._known, strict=True)
-        for number, (slots, group, known) in enumerate(groups):
-            if {**group, "params": None} != known.options:
-                self._check_group(group, known)
+        for number, slots in enumerate(self._slots):
+            known = self.checked_group(number)
             for slot in slots:
                 leaf = slot.parameter._node
                 if leaf is None or leaf.grad is None:
@@ -274,57 +278,54 @@ class Optimizer:
 
     def _update(self, due: list[_Due]) -> None:
         """One call of the update for all parameters that differ in numbers only."""
-        update = update_of(self.update)
-        options = {number: self.options(self.param_groups[number])
-                   for number in dict.fromkeys([number for _, _, number in due])}
-        flags = {number: update.flags(given) for number, given in options.items()}
         together: dict[Any, list[_Due]] = {}
-        for slot, grad, number in due:
-            parameter = slot.parameter
-            together.setdefault((parameter.device, parameter.dtype, len(slot.state),
-                                 flags[number]), []).append((slot, grad, number))
+        for entry in due:
+            slot, grad, number = entry
+            together.setdefault((grad.device, grad.dtype, len(slot.state),
+                                 self._known[number].flags), []).append(entry)
         for (device, *_), members in together.items():
             slots = [slot for slot, _, _ in members]
-            numbers = [*dict.fromkeys([number for _, _, number in members])]
-            rows = [0] * len(members) if len(numbers) == 1 else [
-                numbers.index(number) for _, _, number in members]
+            numbers, rows = [0], [0] * len(members)
+            if len(self._known) > 1:
+                numbers = [*dict.fromkeys([number for _, _, number in members])]
+                rows = [numbers.index(number) for _, _, number in members]
             more: Params = {"steps": [slot.step + 1 for slot in slots]}
             if device.type != "cpu":
-                more = self._counted(slots, rows, {number: flags[number] for number in numbers},
-                                     device)
+                more = self._counted(slots, rows, numbers, device)
             state = chain(*zip(*[slot.state for slot in slots], strict=True))
             write_all(self.update, [slot.parameter for slot in slots],
                       [grad for _, grad, _ in members], {
                           "state": tuple(state), "rows": rows,
-                          "options": [options[number] for number in numbers], **more})
+                          "options": [self._known[number].params for number in numbers], **more})
             if device.type == "cpu":
                 for slot in slots:
                     slot.step += 1
 
     def _counted(
-        self, slots: list[Slot], rows: list[int], groups: dict[int, Key], device: Device
+        self, slots: list[Slot], rows: list[int], groups: list[int], device: Device
     ) -> Params:
         """Where the kernel counts the steps, and where a captured step reads its numbers.
 
-        `groups` has, for each row, the number of its group and the flags of that.
+        `groups` has, for each row, the number of its group.
         """
         counters = [cast("Counters", slots[rows.index(row)].counters) for row in range(len(groups))]
         replays = device.replays()
         if replays is not None:
             refresh = replays.functions.setdefault(self, _Refresh(self, device))
-            cast("_Refresh", refresh).groups.update(zip(
-                groups, zip(groups.values(), counters, strict=True), strict=True))
+            cast("_Refresh", refresh).groups.update({
+                number: (self._known[number].flags, counted)
+                for number, counted in zip(groups, counters, strict=True)})
         return {"steps": [(cast("Counters", slot.counters).steps, slot.place) for slot in slots],
                 "counts": [group.steps for group in counters], "ticket": counters[0].ticket,
                 "live": [None if replays is None else group.numbers for group in counters],
                 "skip": self.skip}
 
-    def checked_options(self, number: int) -> Params:
-        """The parameters of `update` for the group with that number, checked if changed."""
+    def checked_group(self, number: int) -> _Known:
+        """The group with that number, checked if its options have changed."""
         group, known = self.param_groups[number], self._known[number]
         if {**group, "params": None} != known.options:
             self._check_group(group, known)
-        return self.options(group)
+        return known
 
     def _check_group(self, group: Group, known: _Known) -> None:
         """Check the options of a group; those that cannot change in place are remembered."""
@@ -334,6 +335,8 @@ class Optimizer:
                              f"{sorted(missing)}; wanted {', '.join(self.defaults)}")
         self.check_options(group)
         known.states = self.states_of(group)
+        known.params = self.options(group)
+        known.flags = update_of(self.update).flags(known.params)
         options = {**group, "params": None}
         if all(map(_fixed, options.values())):
             known.options = options
@@ -490,13 +493,13 @@ class _Refresh:
     def __call__(self) -> None:
         optimizer, update = self._optimizer, update_of(self._optimizer.update)
         for number, (flags, counters) in self.groups.items():
-            options = optimizer.checked_options(number)
-            if update.flags(options) != flags:
+            known = optimizer.checked_group(number)
+            if known.flags != flags:
                 raise RuntimeError(
                     f"a step of {type(optimizer).__name__} was captured with {dict(flags)} and is "
-                    f"to be replayed with {dict(update.flags(options))}; only numbers may be "
-                    "changed: capture the step again")
-            numbers = update.numbers(options)
+                    f"to be replayed with {dict(known.flags)}; only numbers may be changed: "
+                    "capture the step again")
+            numbers = update.numbers(known.params)
             if numbers != counters.uploaded:
                 self._device.upload(counters.numbers, numbers)
                 counters.uploaded = numbers

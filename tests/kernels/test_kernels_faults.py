@@ -15,6 +15,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from cases_multi_tensor import CUT, SIZE, blocks, cases_text
 from kernel_host import (
     HostMachine,
     KernelFault,
@@ -27,6 +28,8 @@ from kernel_toolchain import FIBERS, THREADS, Build
 from gtensor.backend import kernels
 from gtensor.backend.matmul_kernel import SMALL, plan, settings
 from gtensor.hostcuda.build import Unusable
+from gtensor.ops.updates import optimizer_kernels
+from gtensor.ops.updates.optimizer_kernels import update_of
 
 ROWS, COLUMNS = 3, 37
 
@@ -84,9 +87,31 @@ def _product(machine: HostMachine) -> None:
     np.testing.assert_allclose(out, np.nan_to_num(a) @ b, rtol=1e-4, atol=1e-5)
 
 
+def _update(machine: HostMachine) -> None:
+    """A step of SGD with momentum over three tensors."""
+    rng = np.random.default_rng(7)
+    p, g, m = rng.standard_normal((3, SIZE)).astype(np.float32)
+    rates = np.where(np.arange(SIZE) < CUT, 0.1, 0.2).astype(np.float32)
+    wanted = p - rates * (0.9 * m + g), 0.9 * m + g
+    row = {"rate": 0.1, "weight_decay": 0.0, "momentum": 0.9, "dampening": 0.0}
+    numbers = np.array([*row.values(), *{**row, "rate": 0.2}.values()])
+    steps, skip = np.array([4, 4, 4, 0]), np.zeros(1, np.float32)
+    launch_all_schedules(machine, "gt_0::gt_case<float>", (blocks(),), (kernels.BLOCK,),
+                         [p, g, m, SIZE, CUT, numbers, steps, skip])
+    np.testing.assert_allclose(p, wanted[0], rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(m, wanted[1], rtol=1e-5, atol=1e-6)
+    assert steps.tolist() == [5, 5, 5, 0]
+
+
+UPDATE = "update"
+TEXTS = {UPDATE: kernels.inline_includes(cases_text([update_of(optimizer_kernels.sgd).kernel_of(1, {
+    "rate": 0.1, "weight_decay": 0.0, "momentum": 0.9, "dampening": 0.0, "nesterov": False,
+    "maximize": False})]), UPDATE)}
+
+
 def _replaced(file: str, old: str, new: str, which: int = 0) -> str:
     """The file's text with one occurrence of `old` replaced."""
-    text = kernels.source(file)
+    text = TEXTS.get(file) or kernels.source(file)
     at = [match.start() for match in re.finditer(re.escape(old), text)][which]
     return text[:at] + new + text[at + len(old):]
 
@@ -170,6 +195,25 @@ FAULTS: dict[str, tuple[str, str, str, Run, Any]] = {
                            "matmul_into_small", _product, AssertionError),
     "old memory is read": (MATMUL, _replaced(MATMUL, "if (beta != F(0)) {", "{"),
                            "matmul_into_small", _product, AssertionError),
+    "a block that takes the tensor before its own": (
+        UPDATE, _replaced(UPDATE, "table.first[middle] <=", "table.first[middle] <"),
+        "gt_0::gt_case", _update, AssertionError),
+    "16 bytes at once of tensors that begin anywhere": (
+        UPDATE, _replaced(UPDATE, "return reinterpret_cast<size_t>(at) % (sizeof(T) * W) == 0;",
+                          "return at != nullptr;"),
+        "gt_0::gt_case", _update, "misaligned address"),
+    "a pack behind the tensor": (
+        UPDATE, _replaced(UPDATE, "done += (range.end - range.begin) / W * W;",
+                          "done += (range.end - range.begin + W - 1) / W * W;"),
+        "gt_0::gt_case", _update, AssertionError),
+    "a step that every block counts": (
+        UPDATE, _replaced(UPDATE, "|| !gt_last_block(table.ticket, gridDim.x)", ""),
+        "gt_0::gt_case", _update, AssertionError),
+    "numbers of another row": (
+        UPDATE, _replaced(UPDATE, "table.row[tensor];", "table.row[tensor & 0];"),
+        "gt_0::gt_case", _update, AssertionError),
+    "no barrier before the numbers are read": (
+        UPDATE, _replaced(UPDATE, BARRIER, "", -1), "gt_0::gt_case", _update, AssertionError),
     "a result that is 0.05 % wrong": (
         SOFTMAX, _replaced(SOFTMAX, "- maximum) / sum)", "- maximum) / sum * F(1.0005))"),
         "softmax_forward", _softmax, AssertionError),
@@ -187,6 +231,7 @@ UNBROKEN: dict[str, tuple[str, str, str, Run, Any]] = {
                       _few_rows, None),
     "sums over rows": (SUM_ROWS, kernels.source(SUM_ROWS), "sum_rows", _sum_rows, None),
     "product": (MATMUL, kernels.source(MATMUL), "matmul_into_small", _product, None),
+    "update": (UPDATE, TEXTS[UPDATE], "gt_0::gt_case", _update, None),
 }
 Machines = Callable[[str, Build], HostMachine]
 

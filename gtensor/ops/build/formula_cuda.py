@@ -37,7 +37,7 @@ _SIDES = {"subtract": (4, 5), "divide": (5, 6), "add": (4, 5), "multiply": (5, 6
 class _Writer:
     def __init__(self, roots: tuple[Node, ...], number: str, hosted: bool = False) -> None:
         self.number = number  # the type of values
-        # what depends on parameters alone comes from the host, under these names, if not None
+        # what depends on parameters alone is computed before, under these names, if not None
         self.hosted: dict[Node, str] | None = {} if hosted else None
         used = Counter(a for n in in_order(*roots) for a in n.children)
         used.update(roots)

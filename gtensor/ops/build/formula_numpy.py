@@ -218,15 +218,6 @@ class Numbers:
         return f"root({operands[0]}) if {operands[0]} >= 0 else nan" if node.op == "sqrt" else call
 
 
-def numbers_of(nodes: Sequence[Node], params: Iterable[str]) -> Callable[..., tuple[float, ...]]:
-    """`numbers(**params)`: the values of nodes that are the same for all elements."""
-    numbers, names = Numbers(), dict(_NAMES)
-    lines = [f"def numbers({''.join(f'{p}=None, ' for p in params)}):", *numbers.lines(nodes),
-             f"return ({''.join(f'{numbers.name(n)}, ' for n in nodes)})"]
-    exec(compile("\n ".join(lines), "<numbers>", "exec"), names)
-    return names["numbers"]
-
-
 class Text:
     """The statements of one tile: where each value lies, and how many buffers they need.
 

@@ -59,6 +59,13 @@ class _Chosen(NamedTuple):
     program: Program
     numbers: tuple[tuple[Array, ...], tuple[Array, ...]]
     rare: Callable[[], _Numbered] | None
+    given: list[Params]  # what the numbers were made of, and those of `rare`
+
+    def at(self, step: int) -> _Chosen:
+        """The same for another step, of the same program."""
+        for params in self.given:
+            params["step"] = step
+        return self._replace(step=step, numbers=self.program.numbers(**self.given[0]))
 
     def write(self, arrays: Sequence[Array], rows: Sequence[Array]) -> None:
         """One tile of contiguous arrays in the dtype that is computed in."""
@@ -153,6 +160,7 @@ class Update:
         self.uniform = uniform
         self.limits = "most" in self.formula.params
         self._numbered = "step" in self.formula.params
+        self._first = "first" in self.formula.params  # on the CPU later steps are then alike
         self._programs: dict[Any, Program] = {}
         self._known: Any = NOTHING
         self._kernels: dict[Any, MultiTensor] = {}
@@ -166,16 +174,20 @@ class Update:
         count = len(out)
         shared = _Buffers(out)
         for i, target in enumerate(out):
+            step = steps[i] if self._numbered else 0
             self._one(target, arrays[count + i], state[i::count], options[rows[i]],
-                      steps[i] if self._numbered else 0, shared)
+                      min(step, 2) if self._first else step, shared)
         return out
 
     def _one(self, target: Array, gradient: Array, state: tuple[Array, ...], params: Params,
              step: int, shared: _Buffers) -> None:
         known = self._known  # most tensors have these in common
-        if known.params is not params or known.step != step or (
+        if known.params is not params or (
                 known.dtype is not target.dtype or known.states != len(state)):
             known = self._known = self._chosen(params, step, target.dtype, state)
+        elif known.step != step:
+            known = self._known = (self._chosen(params, step, target.dtype, state) if self._first
+                                   else known.at(step))
         program, shape = known.program, target.shape
         arrays = (target, gradient, *state)
         copied = [a.dtype is not program.dtype or not a.flags.c_contiguous for a in arrays]
@@ -200,15 +212,14 @@ class Update:
             given["step"] = step
         given |= {n: v for n, v in (("first", step == 1), ("deferred", False))
                   if n in self.formula.params}
-        rare = None
+        rare, all_given = None, [given]
         if self.limits:
-            most = largest(state[-1].dtype)
-            limited = {**given, "most": most}
-            given = {**given, "most": most if most <= _WIDE else None}
+            given["most"] = most = largest(state[-1].dtype)
             if most > _WIDE:
-                rare = partial(self._program, dtype, len(state), limited)
+                all_given = [{**given, "most": None}, given]
+                rare = partial(self._program, dtype, len(state), given)
         return _Chosen(params, step, dtype, len(state),
-                       *self._program(dtype, len(state), given), rare)
+                       *self._program(dtype, len(state), all_given[0]), rare, all_given)
 
     def _program(self, dtype: np.dtype, states: int, params: Params) -> _Numbered:
         dtype = computed_in(dtype)

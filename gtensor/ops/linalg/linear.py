@@ -89,9 +89,10 @@ def _linear_backward(ns: Namespace, step: Step, g: Array) -> None:
         step.give(0, ns.linear(g, swapped(ns, weight), None, out=buffer, beta=beta))
 
 
-def _linear_tangent(
+def linear_tangent(
     ns: Namespace, primals: Values, tangents: Values, out: Array, params: Params
 ) -> Array:
+    """A product for the input and for the weight, and the bias's tangent."""
     x, weight, _ = primals
     dx, dweight, dbias = tangents
     terms = []
@@ -130,9 +131,10 @@ def _grad_weight_tangent(
 # -- examples, each with a weight of its own -------------------------------------------------------
 
 
-def _linear_batch(
+def linear_batch(
     ns: Namespace, run: Path, inputs: Inputs, mapped: Mapped, params: Params
 ) -> Any:
+    """One product of all rows, or one for each example's weight."""
     x, weight, bias = inputs
     ndim = x.ndim - mapped[0]
     if not (mapped[1] or mapped[2]):
@@ -181,8 +183,8 @@ linear_grads = op(
 
 linear_op = op(
     "linear", **placed(_linear_path),
-    saves={"x": "weight", "weight": "x"}, backward=_linear_backward, tangent=_linear_tangent,
-    batch=_linear_batch,
+    saves={"x": "weight", "weight": "x"}, backward=_linear_backward, tangent=linear_tangent,
+    batch=linear_batch,
     samples=[Sample(((4, 3), (5, 3), (5,))), Sample(((4, 3), (5, 3), None)),
              Sample(((2, 4, 3), (5, 3), (5,))), Sample(((3,), (5, 3), (5,))),
              Sample(((0, 3), (5, 3), (5,))), Sample(((2, 1), (1, 1), (1,)))],

@@ -1,0 +1,259 @@
+"""Two linear maps with an activation between them, the feed-forward part of a Transformer.
+
+On CUDA the biases, the activation, its derivative and the sums that are the biases' gradients are
+epilogues of the products (cublasLt). It has ReLU and GELU's approximation by tanh; exact GELU is
+never fused. What a derivative needs is kept by the product: for ReLU a bit for each element, for
+GELU the activation's input. Where cublasLt refuses, the parts run one after another.
+"""
+
+from __future__ import annotations
+
+from math import prod
+from typing import TYPE_CHECKING, Any
+
+from gtensor.backend.layouts import rows_in_step
+from gtensor.engine.context import grad_enabled
+from gtensor.engine.namespaces import raw, recorded
+from gtensor.engine.op import op
+from gtensor.engine.samples import Sample
+from gtensor.engine.tensor import Tensor
+from gtensor.ops.activations.activation import ACTIVATIONS
+from gtensor.ops.build.arguments import same_dtype
+from gtensor.ops.build.batching import Inputs, Mapped, aligned, batch_size, spread
+from gtensor.ops.build.path_builders import placed
+from gtensor.ops.linalg.linear import linear_batch, linear_tangent
+from gtensor.ops.linalg.matrix_products import swapped
+
+if TYPE_CHECKING:
+    from gtensor.backend.typing import Array, Params, Path
+    from gtensor.engine.typing import Namespace, Step, Values
+
+__all__: list[str] = []  # feed_forward is public in gtensor.nn.functional
+
+FUSED = ("relu", "gelu_tanh")
+
+
+# -- paths -----------------------------------------------------------------------------------------
+
+
+def _matrix(x: Array) -> Array | None:
+    """x as a matrix of its last axis, if that is a view."""
+    return x.reshape(prod(x.shape[:-1]), x.shape[-1]) if x.ndim > 1 and rows_in_step(x) else None
+
+
+def _forward_path(
+    device: Any, x: Array, weight1: Array, bias1: Array | None, weight2: Array,
+    bias2: Array | None, *, activation: str, keep: bool, out: Array | None = None,
+) -> tuple[Array, Array, Array]:
+    """The output, the hidden values, and what the activation's derivative needs."""
+    ns = raw[device.type]
+    found = _fused_hidden(device, x, weight1, bias1, activation, keep)
+    if found is None:
+        before = ns.linear(x, weight1, bias1)
+        kept = keep and activation != "relu"  # whose derivative follows from its output
+        hidden = ACTIVATIONS[activation][0](ns, before, 0.0, out=None if kept else before)
+        found = hidden, before if kept else hidden
+    return ns.linear(found[0], weight2, bias2, out=out), *found
+
+
+def _fused_hidden(
+    device: Any, x: Array, weight: Array, bias: Array | None, activation: str, keep: bool
+) -> tuple[Array, Array] | None:
+    rows = _matrix(x) if device.type == "cuda" else None
+    if rows is None:
+        return None
+    from gtensor.backend.cublas import kept_for  # here: only a GPU needs it
+
+    hidden = device.empty((*x.shape[:-1], weight.shape[0]), x.dtype, "feed_forward")
+    place = hidden.reshape(len(rows), weight.shape[0])
+    kept = kept_for(activation, len(rows), weight.shape[0], x.dtype) if keep else None
+    if not device.products.activated(rows, weight.T, place, activation, bias, kept):
+        return None
+    return hidden, hidden if kept is None else kept
+
+
+def _grads_path(
+    device: Any, g: Array, weight2: Array, hidden: Array, kept: Array, *, activation: str,
+    summed: bool,
+) -> tuple[Array, Array | None]:
+    """The gradients of the activation's input, and of the first bias if it is `summed`."""
+    ns, rows = raw[device.type], _matrix(g)
+    if device.type == "cuda" and rows is not None and kept is not hidden and kept.ndim == 2:
+        d = device.empty(hidden.shape, hidden.dtype, "feed_forward")
+        sums = device.empty(hidden.shape[-1:], hidden.dtype, "feed_forward") if summed else None
+        if device.products.differentiated(rows, weight2, d.reshape(len(rows), d.shape[-1]),
+                                          activation, kept, sums):
+            return d, sums
+    d = _hidden_gradient(ns, g, weight2, hidden, kept, activation)
+    return d, ns.sum(d, axis=tuple(range(-d.ndim, -1))) if summed else None
+
+
+def _hidden_gradient(
+    ns: Namespace, g: Any, weight2: Any, hidden: Any, kept: Any, activation: str
+) -> Any:
+    d = ns.linear(g, swapped(ns, weight2), None)
+    if activation == "relu":
+        return ns.relu_grad(d, hidden)
+    if kept.shape != hidden.shape:  # rows as cublasLt keeps them
+        kept = ns.slice(kept, key=(..., slice(0, hidden.shape[-1])))
+        kept = ns.reshape(kept, shape=hidden.shape)
+    return ACTIVATIONS[activation][1](ns, d, kept, 0.0)
+
+
+# -- rules -----------------------------------------------------------------------------------------
+
+
+def _backward(ns: Namespace, step: Step, g: Array) -> None:
+    """Each product is added to the gradient that is there."""
+    x, weight1, bias1, weight2, hidden, kept = step.saved
+    activation = step.params["activation"]
+    if ns is recorded:  # again, with their history
+        before = ns.linear(x, weight1, bias1)
+        hidden, kept = ACTIVATIONS[activation][0](ns, before, 0.0), before
+    if step.needs(3) and step.needs(4) and ns is not recorded:
+        buffer, beta = step.into(3)
+        dweight, dbias = ns.linear_grads(g, hidden, out=buffer, beta=beta)
+        step.give(4, dbias)
+        step.give(3, dweight)
+    else:
+        if step.needs(4):
+            step.give(4, ns.sum(g, axis=tuple(range(-len(g.shape), -1))))
+        if step.needs(3):
+            buffer, beta = step.into(3)
+            step.give(3, ns.linear_grad_weight(g, hidden, out=buffer, beta=beta))
+    if not (step.needs(0) or step.needs(1) or step.needs(2)):
+        return
+    if ns is recorded:
+        d = _hidden_gradient(ns, g, weight2, hidden, kept, activation)
+        dbias = ns.sum(d, axis=tuple(range(-len(d.shape), -1))) if step.needs(2) else None
+    else:
+        d, dbias = ns.feed_forward_grads(g, weight2, hidden, kept, activation=activation,
+                                         summed=step.needs(2))
+    if step.needs(2):
+        step.give(2, dbias)
+    if step.needs(1):
+        buffer, beta = step.into(1)
+        step.give(1, ns.linear_grad_weight(d, x, out=buffer, beta=beta))
+    if step.needs(0):
+        buffer, beta = step.into(0)
+        step.give(0, ns.linear(d, swapped(ns, weight1), None, out=buffer, beta=beta))
+
+
+def _tangent(
+    ns: Namespace, primals: Values, tangents: Values, out: Array, params: Params
+) -> Any:
+    """The tangent of each linear map, and between them the activation's slope."""
+    x, weight1, bias1, weight2, bias2 = primals
+    activate, differentiate = ACTIVATIONS[params["activation"]]
+    before = ns.linear(x, weight1, bias1)
+    moved = None
+    if any(t is not None for t in tangents[:3]):
+        moved = linear_tangent(ns, primals[:3], tangents[:3], before, {})
+        moved = differentiate(ns, moved, before, 0.0)
+    return linear_tangent(ns, (activate(ns, before, 0.0), weight2, bias2), (moved, *tangents[3:]),
+                          out, {})
+
+
+def _composed(
+    x: Tensor, weight1: Tensor, bias1: Tensor | None, weight2: Tensor, bias2: Tensor | None, *,
+    activation: str, keep: bool = True,
+) -> Tensor:
+    hidden = ACTIVATIONS[activation][0](recorded, recorded.linear(x, weight1, bias1), 0.0)
+    return recorded.linear(hidden, weight2, bias2)
+
+
+def _grads_batch(
+    ns: Namespace, run: Path, inputs: Inputs, mapped: Mapped, params: Params
+) -> tuple[Any, Any]:
+    """The parts one after another, each by its own rule."""
+    (g, weight2, hidden, kept), size = inputs, batch_size(inputs, mapped)
+    given = mapped[0], mapped[1], False
+    d = linear_batch(ns, ns.linear, (g, swapped(ns, weight2), None), given, {})
+    activation, source, own = params["activation"], hidden, mapped[2]
+    if activation != "relu":
+        shape = hidden.shape[mapped[2]:]
+        kept = ns.slice(kept, key=(..., slice(0, shape[-1])))
+        source, own = ns.reshape(kept, shape=(*kept.shape[:mapped[3]], *shape)), mapped[3]
+    d, source = aligned(ns, (d, source), (mapped[0] or mapped[1], own))
+    d = ACTIVATIONS[activation][1](ns, d, source, 0.0)
+    d = spread(ns, d, d.ndim > hidden.ndim - mapped[2], size)
+    return d, ns.sum(d, axis=tuple(range(1 - d.ndim, -1))) if params["summed"] else None
+
+
+# -- definitions -----------------------------------------------------------------------------------
+
+
+def _reference(
+    torch: Any, x: Any, weight1: Any, bias1: Any, weight2: Any, bias2: Any, *, activation: str,
+    keep: bool,
+) -> Any:
+    functional = torch.nn.functional
+    before = functional.linear(x, weight1, bias1)
+    hidden = (functional.relu(before) if activation == "relu"
+              else functional.gelu(before, approximate="tanh"))
+    return functional.linear(hidden, weight2, bias2)
+
+
+def _samples() -> list[Sample]:
+    return [Sample((shape, (6, 3), (6,) if biased else None, (5, 6), (5,) if biased else None),
+                   params={"activation": activation, "keep": True})
+            for activation in FUSED for shape, biased in (((4, 3), True), ((2, 3, 3), False),
+                                                          ((3,), True), ((0, 3), True))]
+
+
+feed_forward_grads = op(
+    "feed_forward_grads", **placed(_grads_path), backward=None, tangent=None, batch=_grads_batch,
+    samples=None,  # its inputs depend on each other: tested through feed_forward
+    doc="The gradients of the activation's input, and of the bias before it.",
+)
+
+_NEEDED = "x weight1 bias1 weight2 hidden kept"
+
+feed_forward_op = op(
+    "feed_forward", **placed(_forward_path), extras="hidden kept",
+    saves=dict.fromkeys(("x", "weight1", "bias1", "weight2"), _NEEDED),
+    backward=_backward, tangent=_tangent, composed=_composed, samples=_samples(),
+    reference=_reference,
+    doc="linear, an activation, linear. Parameters: activation, keep (whether a gradient follows).",
+)
+
+
+def feed_forward(
+    input: Tensor, weight1: Tensor, bias1: Tensor | None, weight2: Tensor, bias2: Tensor | None,
+    activation: str = "relu",
+) -> Tensor:
+    """linear(activation(linear(input, weight1, bias1)), weight2, bias2): (..., out).
+
+    On CUDA two launches forward and four backward: biases, activation and their gradients are part
+    of the products (cublasLt). Saves the hidden values, and for "gelu_tanh" what they were before
+    the activation; ReLU's derivative takes a bit for each.
+
+    Args:
+        input: (..., in).
+        weight1: (hidden, in).
+        bias1: (hidden), or None.
+        weight2: (out, hidden).
+        bias2: (out), or None.
+        activation: "relu", or "gelu_tanh", GELU's approximation by tanh. Exact GELU has no such
+            products: compose it of `linear` and `gelu`.
+
+    Source: Vaswani et al., "Attention is all you need", 2017, section 3.3.
+    """
+    if activation not in FUSED:
+        raise ValueError(f"feed_forward was given activation={activation!r}; wanted "
+                         + " or ".join(map(repr, FUSED)))
+    same_dtype("feed_forward", input=input, weight1=weight1, bias1=bias1, weight2=weight2,
+               bias2=bias2)
+    first, second = weight1.shape, weight2.shape
+    if (len(first) != 2 or len(second) != 2 or input.shape[-1:] != first[1:]
+            or first[0] != second[1]):
+        raise ValueError(f"feed_forward was given an input of shape {input.shape} and weights of "
+                         f"shapes {first} and {second}; wanted (..., in), (hidden, in) and "
+                         "(out, hidden)")
+    for name, bias, size in (("bias1", bias1, first[0]), ("bias2", bias2, second[0])):
+        if bias is not None and bias.shape != (size,):
+            raise ValueError(f"feed_forward was given {name} of shape {bias.shape}; wanted "
+                             f"({size},)")
+    inputs = input, weight1, bias1, weight2, bias2
+    keep = grad_enabled() and any(x is not None and x.requires_grad for x in inputs)
+    return feed_forward_op(*inputs, activation=activation, keep=keep)
