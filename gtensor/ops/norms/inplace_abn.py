@@ -70,7 +70,21 @@ def _channels(z: np.ndarray) -> Channels:
 
 
 def _positive(weight: Array | None, eps: float, absolute: bool) -> Array | None:
-    return weight if weight is None or not absolute else abs(weight) + eps
+    if weight is None or not absolute:
+        return weight
+    scale: Array = np.abs(weight)
+    scale += eps
+    return scale
+
+
+def _sums(
+    totals: Array, work: np.dtype, weight: Array | None, absolute: bool
+) -> tuple[Array, Array]:
+    """The sums (2, C) as arrays of their own; the second is the gradient of the weight given."""
+    sum_dy, sum_dy_xhat = totals[0].astype(work), totals[1].astype(work)
+    if weight is not None and absolute:
+        sum_dy_xhat *= np.sign(weight)
+    return sum_dy, sum_dy_xhat
 
 
 # -- forward ---------------------------------------------------------------------------------------
@@ -151,18 +165,20 @@ def grad_cpu(
     """
     if out is None:
         out = host().empty(z.shape, z.dtype, "inplace_abn_dx")
-    slope = np.ones((2, 1), np.float32) if weight is None or not absolute else np.stack(
-        [np.ones_like(weight), np.sign(weight)])
-    weight = _positive(weight, eps, absolute)
     c, inverse = _channels(z), INVERSES[activation]
     gamma = np.ones(z.shape[1]) if weight is None else weight.astype(np.float64)
+    if absolute and weight is not None:
+        np.abs(gamma, out=gamma)
+        gamma += eps
     rstd = inverse_deviation(var, eps, np.float64)
     totals = np.zeros((2, z.shape[1]), np.float64)
     first = summed(c, _terms(c, g, z, bias, inverse, parameter), totals)
     if not training:
         write_dx(c, out, first, gamma * rstd)
         totals[1] /= gamma
-        return out, *(totals * slope).astype(c.work)
+        if absolute and weight is not None:
+            totals[1] *= np.sign(weight)
+        return out, *totals.astype(c.work)
     if activation != "identity" and out.dtype == c.work:  # dy waits in `out`: it is made once
         _store(c, out, first)
         g, inverse = out, inverse._replace(gradient=INVERSES["identity"].gradient)
@@ -170,13 +186,13 @@ def grad_cpu(
         for _ in first:
             pass
     totals[1] /= gamma
-    local = totals.astype(c.work)
-    total, count = (totals, prod(c.shape[1:])) if sync is None else sync.sums(local)
+    total, count = ((totals, prod(c.shape[1:])) if sync is None
+                    else sync.sums(totals.astype(c.work)))
     # dx = gamma * rstd * (dy - total[0] / count - xhat * total[1] / count), in terms of y
-    low, tilt = rstd * total.astype(np.float64) / max(1, count)
+    low, tilt = rstd * total / max(1, count)
     low = low * gamma if bias is None else low * gamma - tilt * bias.astype(np.float64)
     write_dx(c, out, _terms(c, g, z, None, inverse, parameter), gamma * rstd, tilt, low)
-    return out, *(local * slope)
+    return out, *_sums(totals, c.work, weight, absolute)
 
 
 def input_cpu(
