@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from gtensor.engine.context import grad_enabled, grad_mode, record_ops
 from gtensor.engine.errors import GradientError, LevelError
 from gtensor.engine.namespaces import public, recorded
-from gtensor.engine.slots import ONES, RawStep, RecordedStep, call_hooks
+from gtensor.engine.slots import RawStep, RecordedStep, call_hooks
 from gtensor.engine.storage import Storage
 from gtensor.engine.tape import CONSUMED, FREE, WALKED, Leaf, Node, Record, overwritten
 from gtensor.engine.tensor import Tensor, check_like, wrap
@@ -309,11 +309,11 @@ def _ones(device: Device, shape: tuple[int, ...], dtype: np.dtype) -> Array:
 
 def _shared_one(device: Device, dtype: np.dtype) -> Array:
     """A 1 for all walks that only read it, since making it is a launch."""
-    kept = ONES.get((device, dtype))
+    kept = device.ones.get(dtype)
     if kept is None:
         kept = _ones(device, (), dtype)
         if not device.capturing():  # else it is the graph's memory, and written by its replays
-            ONES[device, dtype] = kept
+            device.ones[dtype] = kept
     return kept
 
 

@@ -13,7 +13,6 @@ has no other holder. `docs/ownership.md` has the rules as an executable model.
 
 from __future__ import annotations
 
-import atexit
 from copy import copy
 from typing import TYPE_CHECKING, Any, Generic, NoReturn, TypeAlias, TypeVar
 
@@ -36,9 +35,6 @@ if TYPE_CHECKING:
 # An array and its holders; None: new, held by the slot alone.
 Slot: TypeAlias = "tuple[Array, Storage | None]"
 V = TypeVar("V", "Array", Tensor)  # what a mode computes with
-ONES: dict[tuple[Device, np.dtype], Array] = {}
-"""The 0-d arrays from which walks on GPUs start. They are never written, nor given away."""
-atexit.register(ONES.clear)  # before the modules that free them are gone
 
 
 class Step(Generic[V]):
@@ -165,7 +161,7 @@ class RawStep(Step["Array"]):
         """The slot after the node's hooks, which may keep the gradient, so it is never written."""
         array, _ = slot
         device = node.device
-        if owner(array) is ONES.get((device, array.dtype)) and not broadcast_view(array):
+        if owner(array) is device.ones.get(array.dtype) and not broadcast_view(array):
             array = device.copy(array, label="gradient")
         grad = call_hooks(node, wrap(array, device))
         return grad._array, BORROWED

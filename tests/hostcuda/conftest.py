@@ -13,7 +13,6 @@ import pytest
 
 from gtensor import hostcuda
 from gtensor.backend import devices
-from gtensor.engine.slots import ONES
 from gtensor.hostcuda.install import present
 
 from .through import outside
@@ -42,8 +41,8 @@ def _as_before(request: pytest.FixtureRequest) -> Iterator[None]:
 
 def _forget_constants() -> None:
     """What devices keep for later runs: in a dry run it was not written."""
-    ONES.clear()
     for device in devices.cuda_devices.values():
+        device.ones.clear()
         device._products._tables.clear()
 
 

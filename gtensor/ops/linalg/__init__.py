@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 from gtensor.ops.linalg.contractions import *
 from gtensor.ops.linalg.decompositions import *
 from gtensor.ops.linalg.einstein import *
+from gtensor.ops.linalg.feed_forward import *
 from gtensor.ops.linalg.gemm import *
 from gtensor.ops.linalg.linear import *
 from gtensor.ops.linalg.multi_output import *
