@@ -4,7 +4,7 @@
 // Layout: x, z, g, dx contiguous (n, c, s); mean, var, sum_* (c), weight, bias (c) or NULL in
 // gt_float<T>; var is biased. `_last` kernels are for channels last: s is 1, n counts all
 // positions, and in the place of s stands `tile` (see bn_act.cuh). weight is positive where
-// anything is made from z.
+// anything is made from z; with absolute = 1 it is |weight| + eps.
 // Traffic per element: statistics read 1; forward reads 1, writes 1; reduce reads 2; backward reads
 // 2, writes 1; input reads 1, writes 1. `_on_chip`, for channels that fit into shared memory:
 // forward with statistics reads 1, writes 1; backward with the sums reads 2, writes 1.
@@ -49,13 +49,14 @@ template <typename T>
 __global__ void __launch_bounds__(GT_BLOCK, 2)
     bn_act_forward(const T *x, const gt_float<T> *mean, const gt_float<T> *var,
                    const gt_float<T> *weight, const gt_float<T> *bias, T *z, gt_index n, gt_index c,
-                   gt_index s, double eps, gt_index activation, double parameter, gt_index clamp) {
+                   gt_index s, double eps, gt_index activation, double parameter, gt_index absolute,
+                   gt_index clamp) {
   typedef gt_float<T> F;
   const gt_range<F> range =
       clamp ? gt_activation_range<T>(activation, F(parameter)) : gt_everything<F>();
   gt_by_width<T>(s, gt_address(x) | gt_address(z), [&](auto width) {
     const gt_channels_first<decltype(width)::value> walk(gt_backwards(), n, c, s);
-    const gt_normals<decltype(walk), F> normals(walk, mean, var, weight, bias, c, eps);
+    const gt_normals<decltype(walk), F> normals(walk, mean, var, weight, bias, c, eps, absolute);
     gt_forward(walk, x, normals.of, z, activation, F(parameter), range);
   });
 }
@@ -65,13 +66,13 @@ __global__ void __launch_bounds__(GT_BLOCK, 2)
     bn_act_forward_last(const T *x, const gt_float<T> *mean, const gt_float<T> *var,
                         const gt_float<T> *weight, const gt_float<T> *bias, T *z, gt_index n,
                         gt_index c, gt_index tile, double eps, gt_index activation,
-                        double parameter, gt_index clamp) {
+                        double parameter, gt_index absolute, gt_index clamp) {
   typedef gt_float<T> F;
   const gt_range<F> range =
       clamp ? gt_activation_range<T>(activation, F(parameter)) : gt_everything<F>();
   gt_by_width<T>(c, gt_address(x) | gt_address(z), [&](auto width) {
     const gt_channels_last<decltype(width)::value> walk(gt_backwards(), n, c, tile);
-    const gt_normals<decltype(walk), F> normals(walk, mean, var, weight, bias, c, eps);
+    const gt_normals<decltype(walk), F> normals(walk, mean, var, weight, bias, c, eps, absolute);
     gt_forward(walk, x, normals.of, z, activation, F(parameter), range);
   });
 }
@@ -84,13 +85,13 @@ __global__ void __launch_bounds__(GT_BLOCK, 2)
                   const gt_float<T> *weight, const gt_float<T> *bias, gt_float<T> *sum_dy,
                   gt_float<T> *sum_dy_xhat, gt_sums<gt_float<T>> *partials, unsigned *tickets,
                   gt_index n, gt_index c, gt_index s, double eps, gt_index activation,
-                  double parameter) {
+                  double parameter, gt_index absolute) {
   typedef gt_float<T> F;
   __shared__ gt_sums<F> shared[GT_BLOCK / 32];
   gt_sums<F> *const cells = shared;
   gt_by_width<T>(s, gt_address(g) | gt_address(z), [&](auto width) {
     const gt_channels_first<decltype(width)::value> walk(gt_forwards(), n, c, s);
-    const gt_normals<decltype(walk), F> normals(walk, mean, var, weight, bias, c, eps);
+    const gt_normals<decltype(walk), F> normals(walk, mean, var, weight, bias, c, eps, absolute);
     gt_reduce(gt_terms_of_z(), walk, g, z, normals.of, sum_dy, sum_dy_xhat, partials, tickets, c,
               activation, F(parameter), cells);
   });
@@ -102,13 +103,13 @@ __global__ void __launch_bounds__(GT_BLOCK, 2)
                        const gt_float<T> *weight, const gt_float<T> *bias, gt_float<T> *sum_dy,
                        gt_float<T> *sum_dy_xhat, gt_sums<gt_float<T>> *partials, unsigned *tickets,
                        gt_index n, gt_index c, gt_index tile, double eps, gt_index activation,
-                       double parameter) {
+                       double parameter, gt_index absolute) {
   typedef gt_float<T> F;
   __shared__ gt_sums<F> shared[gt_width<T> * GT_BLOCK];
   gt_sums<F> *const cells = shared;
   gt_by_width<T>(c, gt_address(g) | gt_address(z), [&](auto width) {
     const gt_channels_last<decltype(width)::value> walk(gt_forwards(), n, c, tile);
-    const gt_normals<decltype(walk), F> normals(walk, mean, var, weight, bias, c, eps);
+    const gt_normals<decltype(walk), F> normals(walk, mean, var, weight, bias, c, eps, absolute);
     gt_reduce(gt_terms_of_z(), walk, g, z, normals.of, sum_dy, sum_dy_xhat, partials, tickets, c,
               activation, F(parameter), cells);
   });
@@ -122,11 +123,12 @@ __global__ void __launch_bounds__(GT_BLOCK, 2)
     bn_act_backward(const T *g, const T *z, const gt_float<T> *mean, const gt_float<T> *var,
                     const gt_float<T> *weight, const gt_float<T> *bias, const gt_float<T> *sum_dy,
                     const gt_float<T> *sum_dy_xhat, T *dx, gt_index n, gt_index c, gt_index s,
-                    double eps, gt_index activation, double parameter, double values) {
+                    double eps, gt_index activation, double parameter, gt_index absolute,
+                    double values) {
   typedef gt_float<T> F;
   gt_by_width<T>(s, gt_address(g) | gt_address(z) | gt_address(dx), [&](auto width) {
     const gt_channels_first<decltype(width)::value> walk(gt_backwards(), n, c, s);
-    const gt_normals<decltype(walk), F> normals(walk, mean, var, weight, bias, c, eps);
+    const gt_normals<decltype(walk), F> normals(walk, mean, var, weight, bias, c, eps, absolute);
     gt_backward(gt_terms_of_z(), walk, g, z, normals.of, sum_dy, sum_dy_xhat, values, dx, c,
                 activation, F(parameter));
   });
@@ -138,11 +140,11 @@ __global__ void __launch_bounds__(GT_BLOCK, 2)
                          const gt_float<T> *weight, const gt_float<T> *bias,
                          const gt_float<T> *sum_dy, const gt_float<T> *sum_dy_xhat, T *dx,
                          gt_index n, gt_index c, gt_index tile, double eps, gt_index activation,
-                         double parameter, double values) {
+                         double parameter, gt_index absolute, double values) {
   typedef gt_float<T> F;
   gt_by_width<T>(c, gt_address(g) | gt_address(z) | gt_address(dx), [&](auto width) {
     const gt_channels_last<decltype(width)::value> walk(gt_backwards(), n, c, tile);
-    const gt_normals<decltype(walk), F> normals(walk, mean, var, weight, bias, c, eps);
+    const gt_normals<decltype(walk), F> normals(walk, mean, var, weight, bias, c, eps, absolute);
     gt_backward(gt_terms_of_z(), walk, g, z, normals.of, sum_dy, sum_dy_xhat, values, dx, c,
                 activation, F(parameter));
   });
@@ -153,11 +155,11 @@ template <typename T>
 __global__ void __launch_bounds__(GT_BLOCK, 2)
     bn_act_input(const T *z, const gt_float<T> *mean, const gt_float<T> *var,
                  const gt_float<T> *weight, const gt_float<T> *bias, T *x, gt_index n, gt_index c,
-                 gt_index s, double eps, gt_index activation, double parameter) {
+                 gt_index s, double eps, gt_index activation, double parameter, gt_index absolute) {
   typedef gt_float<T> F;
   gt_by_width<T>(s, gt_address(x) | gt_address(z), [&](auto width) {
     const gt_channels_first<decltype(width)::value> walk(gt_forwards(), n, c, s);
-    const gt_normals<decltype(walk), F> normals(walk, mean, var, weight, bias, c, eps);
+    const gt_normals<decltype(walk), F> normals(walk, mean, var, weight, bias, c, eps, absolute);
     gt_input(walk, z, normals.of, x, activation, F(parameter));
   });
 }
@@ -167,11 +169,11 @@ __global__ void __launch_bounds__(GT_BLOCK, 2)
     bn_act_input_last(const T *z, const gt_float<T> *mean, const gt_float<T> *var,
                       const gt_float<T> *weight, const gt_float<T> *bias, T *x, gt_index n,
                       gt_index c, gt_index tile, double eps, gt_index activation,
-                      double parameter) {
+                      double parameter, gt_index absolute) {
   typedef gt_float<T> F;
   gt_by_width<T>(c, gt_address(x) | gt_address(z), [&](auto width) {
     const gt_channels_last<decltype(width)::value> walk(gt_forwards(), n, c, tile);
-    const gt_normals<decltype(walk), F> normals(walk, mean, var, weight, bias, c, eps);
+    const gt_normals<decltype(walk), F> normals(walk, mean, var, weight, bias, c, eps, absolute);
     gt_input(walk, z, normals.of, x, activation, F(parameter));
   });
 }
@@ -182,7 +184,7 @@ __global__ void __launch_bounds__(GT_CHIP_BLOCK, 1)
     bn_act_forward_on_chip(const T *x, gt_float<T> *mean, gt_float<T> *var,
                            const gt_float<T> *weight, const gt_float<T> *bias, T *z, gt_index n,
                            gt_index c, gt_index s, double eps, gt_index activation,
-                           double parameter, gt_index clamp) {
+                           double parameter, gt_index absolute, gt_index clamp) {
   typedef gt_float<T> F;
   extern __shared__ __align__(16) unsigned char slice[];
   __shared__ gt_moments<F> shared[GT_CHIP_BLOCK / 32];
@@ -192,18 +194,20 @@ __global__ void __launch_bounds__(GT_CHIP_BLOCK, 1)
       clamp ? gt_activation_range<T>(activation, F(parameter)) : gt_everything<F>();
   gt_by_width<T>(s, gt_address(x) | gt_address(z), [&](auto width) {
     const gt_channels_first<decltype(width)::value> walk(gt_forwards(), n, c, s);
-    gt_forward_on_chip(walk, x, mean, var, weight, bias, z, eps, activation, F(parameter), range,
-                       kept, cells);
+    gt_forward_on_chip(walk, x, mean, var, weight, bias, z, eps, absolute != 0, activation,
+                       F(parameter), range, kept, cells);
   });
 }
 
-// Sums and dx. Dynamic shared memory: 2 * n * s elements of T.
+// Sums and dx; with absolute = 1 sum_dy_xhat is the gradient of the weight itself, in bn_act_reduce
+// that of |weight| + eps. Dynamic shared memory: 2 * n * s elements of T.
 template <typename T>
 __global__ void __launch_bounds__(GT_CHIP_BLOCK, 1)
     bn_act_backward_on_chip(const T *g, const T *z, const gt_float<T> *mean, const gt_float<T> *var,
                             const gt_float<T> *weight, const gt_float<T> *bias, gt_float<T> *sum_dy,
                             gt_float<T> *sum_dy_xhat, T *dx, gt_index n, gt_index c, gt_index s,
-                            double eps, gt_index activation, double parameter, gt_index training) {
+                            double eps, gt_index activation, double parameter, gt_index absolute,
+                            gt_index training) {
   typedef gt_float<T> F;
   extern __shared__ __align__(16) unsigned char slice[];
   __shared__ gt_sums<F> shared[GT_CHIP_BLOCK / 32];
@@ -211,7 +215,7 @@ __global__ void __launch_bounds__(GT_CHIP_BLOCK, 1)
   T *const kept = reinterpret_cast<T *>(slice);
   gt_by_width<T>(s, gt_address(g) | gt_address(z) | gt_address(dx), [&](auto width) {
     const gt_channels_first<decltype(width)::value> walk(gt_forwards(), n, c, s);
-    const gt_normals<decltype(walk), F> normals(walk, mean, var, weight, bias, c, eps);
+    const gt_normals<decltype(walk), F> normals(walk, mean, var, weight, bias, c, eps, absolute);
     gt_backward_on_chip(gt_terms_of_z(), walk, g, z, normals.of, sum_dy, sum_dy_xhat, dx, n, s,
                         activation, F(parameter), training != 0, kept, cells);
   });

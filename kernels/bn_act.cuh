@@ -297,12 +297,21 @@ __device__ inline F gt_variance(const gt_moments<F> &moments) {
 template <typename F>
 struct gt_normal {
   F mean, deviation, weight, bias;
+  F slope;  // of the weight, as a function of what is given as it
 };
 
+// absolute: the weight is |weight| + eps.
 template <typename F>
 __device__ inline gt_normal<F> gt_normal_of(F mean, F var, const F *weight, const F *bias,
-                                            gt_index channel, double eps) {
-  return {mean, sqrt(var + F(eps)), weight ? weight[channel] : F(1), bias ? bias[channel] : F(0)};
+                                            gt_index channel, double eps, bool absolute) {
+  gt_normal<F> normal = {mean, sqrt(var + F(eps)), weight ? weight[channel] : F(1),
+                         bias ? bias[channel] : F(0), F(1)};
+  if (weight && absolute) {
+    const F given = normal.weight;
+    normal.weight = abs(given) + F(eps);
+    normal.slope = F(given > F(0)) - F(given < F(0));
+  }
+  return normal;
 }
 
 // The numbers of the channels of a thread.
@@ -310,10 +319,10 @@ template <typename Walk, typename F>
 struct gt_normals {
   gt_normal<F> of[Walk::owned];
   __device__ gt_normals(const Walk &walk, const F *mean, const F *var, const F *weight,
-                        const F *bias, gt_index c, double eps) {
+                        const F *bias, gt_index c, double eps, gt_index absolute = 0) {
     for (int p = 0; p < Walk::owned; ++p) {
       const gt_index at = walk.inside(c) ? walk.channel + p : 0;
-      of[p] = gt_normal_of(mean[at], var[at], weight, bias, at, eps);
+      of[p] = gt_normal_of(mean[at], var[at], weight, bias, at, eps, absolute != 0);
     }
   }
 };
@@ -538,8 +547,8 @@ __device__ inline void gt_backward(Terms, const Walk &walk, const T *g, const T 
 template <typename Walk, typename T, typename F>
 __device__ inline void gt_forward_on_chip(const Walk &walk, const T *x, F *mean, F *var,
                                           const F *weight, const F *bias, T *z, double eps,
-                                          gt_index activation, F parameter, gt_range<F> range,
-                                          T *kept, gt_moments<F> *cells) {
+                                          bool absolute, gt_index activation, F parameter,
+                                          gt_range<F> range, T *kept, gt_moments<F> *cells) {
   constexpr int W = Walk::width, V = gt_steps_at_once<W>, U = 2 * V;
   gt_moments<F> moments[1] = {};
   gt_places<W, U> places;
@@ -557,7 +566,7 @@ __device__ inline void gt_forward_on_chip(const Walk &walk, const T *x, F *mean,
     var[walk.channel] = variance;
   }
   const gt_normal<F> normal[1] = {
-      gt_normal_of(average, variance, weight, bias, walk.channel, eps)};
+      gt_normal_of(average, variance, weight, bias, walk.channel, eps, absolute)};
   gt_places<W, V> again;
   gt_walk<V>(walk, [&](const gt_index (&offsets)[V], int count) {
     gt_pack<T, W> packs[V];
@@ -591,7 +600,10 @@ __device__ inline void gt_backward_on_chip(Terms, const Walk &walk, const T *g, 
     gt_add(total, terms, count * W);
   });
   walk.reduce(total, cells, gt_combine_sums());
-  if (threadIdx.x == 0) gt_write_sums(total[0], sum_dy, sum_dy_xhat, walk.channel);
+  if (threadIdx.x == 0) {
+    sum_dy[walk.channel] = total[0].dy;
+    sum_dy_xhat[walk.channel] = total[0].dy_xhat * normals[0].slope;
+  }
   const F share = training ? F(1) / F(n * s) : F(0);
   const gt_sums<F> means[1] = {{total[0].dy * share, total[0].dy_xhat * share}};
   gt_places<W, U> again;

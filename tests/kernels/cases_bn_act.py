@@ -104,7 +104,7 @@ class Setting:
 
     def __init__(
         self, layout: Layout, activation: str, dtype: np.dtype, rng: np.random.Generator,
-        affine: bool = True, scale: float = 1.0,
+        affine: bool = True, scale: float = 1.0, absolute: bool = False,
     ) -> None:
         self.layout, self.activation, self.dtype = layout, activation, dtype
         self.work = compute(dtype)
@@ -115,9 +115,13 @@ class Setting:
         if affine:
             self.weight = (rng.uniform(0.5, 2.0, layout.c) * scale).astype(self.work)
             self.bias = normal(rng, layout.c, self.work)
+        self.sign = rng.choice([-1.0, 1.0], layout.c) if absolute else np.ones(layout.c)
+        if absolute:
+            self.weight *= self.sign.astype(self.work)
+        self.absolute = absolute
         self.mean = unwritten(layout.c, self.work)
         self.var = unwritten(layout.c, self.work)
-        self.options = [EPS, CODES[activation], PARAMETERS.get(activation, 0.0)]
+        self.options = [EPS, CODES[activation], PARAMETERS.get(activation, 0.0), int(absolute)]
 
     @property
     def affine(self) -> list[Any]:
@@ -138,6 +142,8 @@ class Setting:
         """mean, deviation, weight, bias: those that kernels were given, in float64."""
         wide = self.layout.wide
         weight, bias = (wide(a) for a in self.affine)
+        if self.absolute:
+            weight = weight.abs() + EPS
         return (wide(self.mean), torch.sqrt(wide(self.var) + EPS),
                 1.0 if weight is None else weight, 0.0 if bias is None else bias)
 
@@ -172,12 +178,13 @@ class Setting:
 
 
 def _in_place(
-    layout: Layout, activation: str = "leaky_relu", affine: bool = True, training: bool = True
+    layout: Layout, activation: str = "leaky_relu", affine: bool = True, training: bool = True,
+    absolute: bool = False,
 ) -> Case:
     """All phases from z, each over its input: statistics, z over x, sums, dx over g, x over z."""
 
     def check(executor: Any, dtype: np.dtype, rng: np.random.Generator) -> None:
-        s = Setting(layout, activation, dtype, rng, affine)
+        s = Setting(layout, activation, dtype, rng, affine, absolute=absolute)
         s.statistics(executor)
         s.check_statistics()
         z = s.x.copy()
@@ -202,15 +209,19 @@ def _in_place(
             z, s.mean, s.var, *s.affine, z, *layout.sizes, *s.options])
         assert_close(z, xhat * deviation + mean, dtype, factor=8.0)
 
-    more = [*([] if affine else ["plain"]), *([] if training else ["fixed"])]
+    more = [*([] if affine else ["plain"]), *([] if training else ["fixed"]),
+            *(["absolute"] if absolute else [])]
     return Case("-".join(["bn_act", activation, str(layout), *more]), check)
 
 
-def _on_chip(layout: Layout, activation: str, affine: bool = True, training: bool = True) -> Case:
+def _on_chip(
+    layout: Layout, activation: str, affine: bool = True, training: bool = True,
+    absolute: bool = False,
+) -> Case:
     """The two kernels that do all with one launch."""
 
     def check(executor: Any, dtype: np.dtype, rng: np.random.Generator) -> None:
-        s = Setting(layout, activation, dtype, rng, affine)
+        s = Setting(layout, activation, dtype, rng, affine, absolute=absolute)
         z = s.x.copy()
         layout.on_chip(executor, "forward", dtype, 1, [
             z, s.mean, s.var, *s.affine, z, *layout.sizes, *s.options, 1])
@@ -220,11 +231,13 @@ def _on_chip(layout: Layout, activation: str, affine: bool = True, training: boo
         sums, dx = unwritten((2, layout.c), s.work), s.g.copy()
         layout.on_chip(executor, "backward", dtype, 2, [
             dx, z, s.mean, s.var, *s.affine, *sums, dx, *layout.sizes, *s.options, int(training)])
+        sums[1] *= s.sign.astype(s.work)
         s.check_sums(sums, xhat, dy)
         wanted = s.dx(xhat, dy, sums if training else NOTHING, layout.n * layout.s)
         assert_close(dx, wanted, dtype, factor=8.0)
 
-    more = [*([] if affine else ["plain"]), *([] if training else ["fixed"])]
+    more = [*([] if affine else ["plain"]), *([] if training else ["fixed"]),
+            *(["absolute"] if absolute else [])]
     return Case("-".join(["bn_act-chip", activation, str(layout), *more]), check)
 
 
@@ -247,11 +260,12 @@ def _from_x(layout: Layout, activation: str, affine: bool = True, training: bool
         sums = unwritten((2, layout.c), s.work)
         layout.launch(executor, FROM_X, "reduce_from_x", dtype, [
             s.g, s.x, s.mean, s.var, *s.affine, *sums, *layout.workspace(2, s.work), *layout.sizes,
-            *s.options])
+            *s.options[:3]])
         s.check_sums(sums, xhat, y.grad)
         dx, given, count = s.x.copy(), sums if training else NOTHING, layout.n * layout.s
         layout.launch(executor, FROM_X, "backward_from_x", dtype, [
-            s.g, dx, s.mean, s.var, *s.affine, *given, dx, *layout.sizes, *s.options, float(count)])
+            s.g, dx, s.mean, s.var, *s.affine, *given, dx, *layout.sizes, *s.options[:3],
+            float(count)])
         assert_close(dx, s.dx(xhat, y.grad, given, count), dtype, factor=8.0)
 
     more = [*([] if affine else ["plain"]), *([] if training else ["fixed"])]
@@ -342,6 +356,8 @@ CASES = [
     *(_in_place(layout, "tanh", training=False) for layout in (WIDE, LAST)),
     *(_on_chip(layout, name) for name in INVERSE for layout in (ODD, Layout(2, 2, 48))),
     *(_on_chip(Layout(3, 2, 528, block=64), name) for name in ("identity", "leaky_relu")),
+    *(_in_place(layout, absolute=True) for layout in (ODD, LAST_WIDE)),
+    _on_chip(ODD, "leaky_relu", absolute=True), _on_chip(ODD, "tanh", absolute=True),
     _on_chip(ODD, "leaky_relu", affine=False), _on_chip(ODD, "leaky_relu", training=False),
     *(_from_x(layout, name) for name in FORWARD for layout in (ODD, LAST_WIDE)),
     *(_from_x(layout, "silu") for layout in (WIDE, LAST, Layout(1, 1), Layout(2, 3, 528))),

@@ -155,3 +155,28 @@ def test_sums_over_leading_axes(shape: tuple[int, ...], dtype: str, rng: Any) ->
     buffer = on_gpu(np.zeros((shape[-1], 2), x.dtype))[:, 0]
     assert path(on_gpu(x), axis=axis, out=buffer) is buffer
     assert (buffer == total).all() and path(on_gpu(x), axis=axis, keepdims=True).ndim == x.ndim
+
+
+@pytest.mark.parametrize("weight", [(1.0, -2.0, 0.0), None])
+@pytest.mark.parametrize("layout", ["channels first", "channels last"])
+def test_in_place_norms_take_weights_of_either_sign(
+    layout: str, weight: tuple[float, ...] | None, rng: np.random.Generator
+) -> None:
+    """On chip and in two launches; the gradient of a weight of 0 is 0."""
+    options = {"training": True, "eps": 0.5, "activation": "tanh", "parameter": 0.0,
+               "absolute": True}
+    x, g = rng.standard_normal((2, 4, 3, 6))
+    scale = None if weight is None else np.array(weight)
+    shift = rng.standard_normal(3)
+    forward, grad = registry["inplace_abn"], registry["inplace_abn_grad"]
+    wanted = forward.cpu(x, scale, shift, None, None, **options)
+    expected = grad.cpu(g, wanted[0], scale, shift, *wanted[1:], **options)
+    given = [None if a is None else on_gpu(a) for a in (scale, shift)]
+    found = forward.gpu(on_gpu(LAID[layout](x)), *given, None, None, **options)
+    for a, b in zip(found, wanted, strict=True):
+        close("forward", a, b, 1e-12)
+    for a, b in zip(grad.gpu(on_gpu(LAID[layout](g)), found[0], *given, *found[1:], **options),
+                    expected, strict=True):
+        close("backward", a, b, 1e-11)
+    if scale is not None:
+        assert expected[2][2] == 0 and expected[2].any()

@@ -112,13 +112,20 @@ def _backward(ns: Namespace, step: Step, g: Array) -> None:
     give_gradients(ns, step, g, (x, weight, bias, center, spread), step.params)
 
 
-def give_gradients(ns: Namespace, step: Step, g: Array, arrays: Inputs, params: Params) -> None:
-    """The rule of batch norm, from x, weight, bias, mean and variance."""
+def give_gradients(
+    ns: Namespace, step: Step, g: Array, arrays: Inputs, params: Params,
+    signed: Array | None = None,
+) -> None:
+    """The rule of batch norm, from x, weight, bias, mean and variance.
+
+    `signed`: what the op was given, where the weight is |signed| + eps.
+    """
     if params["sync"] is not None and ns is recorded:
         raise GradientError("create_graph=True through a batch norm that is synchronized over "
                             "replicas; wanted sync=None")
     options = {**params}
     sync = options.pop("sync")
+    options.pop("absolute", None)
     sums = None
     if params["training"] or any(step.needs(i) for i in (1, 2, 3, 4)):
         sums = ns.batch_norm_sums(g, *arrays, **options)
@@ -130,7 +137,8 @@ def give_gradients(ns: Namespace, step: Step, g: Array, arrays: Inputs, params: 
         totals, count = (sums, None) if sync is None else sync.sums(sums)
         dx = ns.batch_norm_dx(g, *arrays, totals, count=count, out=step.reuse(g), **options)
     if step.needs(1):
-        step.give(1, sums_at(ns, sums, 1))
+        slope = sums_at(ns, sums, 1)
+        step.give(1, slope if signed is None else ns.abs_grad(slope, signed))
     if step.needs(2):
         step.give(2, sums_at(ns, sums, 0))
     if dx is not None:

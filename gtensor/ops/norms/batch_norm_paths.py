@@ -390,11 +390,12 @@ def statistics_gpu(x: Array, out: Array | None = None) -> Array:
 def normalize(
     x: Array, weight: Array | None, bias: Array | None, mean: Array | None, var: Array | None,
     inside: bool, eps: float, activation: str, parameter: float, out: Array | None,
+    absolute: bool = False,
 ) -> tuple[Array, Array, Array]:
     """z, mean, var; `inside`: z is kept inside the open range of the activation."""
     c = GpuChannels(x)
     source, (z, direct) = c.dense(x), c.target(out)
-    options = (*activated(eps, activation, parameter), int(inside))
+    options = (*activated(eps, activation, parameter), int(absolute), int(inside))
     affine = c.per_channel(weight, bias)
     shared = c.on_chip(1) if mean is None else 0
     if shared:

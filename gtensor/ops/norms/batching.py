@@ -331,11 +331,15 @@ def inverted_grad(ns: Namespace, run: Path, inputs: Inputs, mapped: Mapped, para
     """Of g and what `inverted` takes, by x and the ops of batch norm."""
     options = {name: value for name, value in params.items() if name not in ("sync", "out")}
     (g, *known), (mg, *shares) = inputs, mapped
+    given = known[1] if options.pop("absolute", False) else None
+    if given is not None:
+        known[1] = ns.abn_scale(given, eps=options["eps"])
     own = {name: options[name] for name in ("eps", "activation", "parameter")}
     find = ns.inplace_abn_input
     x = inverted(ns, find, known, shares, own) if any(shares) else find(*known, **own)
-    arrays, given = (g, x, *known[1:]), (mg, any(shares), *shares[1:])
-    sums = channels_sums(ns, ns.batch_norm_sums, arrays, given, options)
-    dx = channels_dx(ns, ns.batch_norm_dx, (*arrays, sums), (*given, True),
+    arrays, stacked = (g, x, *known[1:]), (mg, any(shares), *shares[1:])
+    sums = channels_sums(ns, ns.batch_norm_sums, arrays, stacked, options)
+    dx = channels_dx(ns, ns.batch_norm_dx, (*arrays, sums), (*stacked, True),
                      {**options, "count": None})
-    return dx, *[ns.slice(sums, key=(..., i, slice(None))) for i in (0, 1)]
+    shift, slope = (ns.slice(sums, key=(..., i, slice(None))) for i in (0, 1))
+    return dx, shift, slope if given is None else ns.abs_grad(slope, given)

@@ -54,8 +54,8 @@ from gtensor.ops.norms.replicas import Gather, Replicas
 from gtensor.settings import settings
 
 if TYPE_CHECKING:
-    from gtensor.backend.typing import Array
-    from gtensor.engine.typing import Namespace, Step
+    from gtensor.backend.typing import Array, Params
+    from gtensor.engine.typing import Namespace, Step, Values
 
 # -- the CPU paths: the gradient is written over that of z, which backward inverts tile by tile ----
 
@@ -67,6 +67,24 @@ def _channels(z: np.ndarray) -> Channels:
     """
     buffers = 4 if computed_in(z.dtype) != z.dtype else 3
     return Channels(z, buffers, settings.tile_elements * 3 // 2 // buffers)
+
+
+def _positive(weight: Array | None, eps: float, absolute: bool) -> Array | None:
+    if weight is None or not absolute:
+        return weight
+    scale: Array = np.abs(weight)
+    scale += eps
+    return scale
+
+
+def _sums(
+    totals: Array, work: np.dtype, weight: Array | None, absolute: bool
+) -> tuple[Array, Array]:
+    """The sums (2, C) as arrays of their own; the second is the gradient of the weight given."""
+    sum_dy, sum_dy_xhat = totals[0].astype(work), totals[1].astype(work)
+    if weight is not None and absolute:
+        sum_dy_xhat *= np.sign(weight)
+    return sum_dy, sum_dy_xhat
 
 
 # -- forward ---------------------------------------------------------------------------------------
@@ -92,9 +110,13 @@ def _activation(name: str, parameter: float, dtype: np.dtype) -> Callable[[Array
 def forward_cpu(
     x: Array, weight: Array | None, bias: Array | None, mean: Array | None, var: Array | None, *,
     training: bool, eps: float, activation: str, parameter: float, sync: Replicas | None = None,
-    out: Array | None = None,
+    absolute: bool = False, out: Array | None = None,
 ) -> tuple[Array, Array, Array]:
-    """z, mean, var; mean and var are x's own where mean is None. `out` may be x."""
+    """z, mean, var; mean and var are x's own where mean is None. `out` may be x.
+
+    `absolute`: the weight is |weight| + eps, as in the other paths.
+    """
+    weight = _positive(weight, eps, absolute)
     if out is None:
         out = host().empty(x.shape, x.dtype, "inplace_abn")
     if mean is None or var is None:
@@ -134,7 +156,7 @@ def _store(c: Channels, out: Array, terms: Iterator[Term]) -> None:
 def grad_cpu(
     g: Array, z: Array, weight: Array | None, bias: Array | None, mean: Array, var: Array, *,
     training: bool, eps: float, activation: str, parameter: float, sync: Replicas | None = None,
-    out: Array | None = None,
+    absolute: bool = False, out: Array | None = None,
 ) -> tuple[Array, Array, Array]:
     """The gradient of x, and the sums of dy and of dy * xhat (C), from z and its gradient g.
 
@@ -145,12 +167,17 @@ def grad_cpu(
         out = host().empty(z.shape, z.dtype, "inplace_abn_dx")
     c, inverse = _channels(z), INVERSES[activation]
     gamma = np.ones(z.shape[1]) if weight is None else weight.astype(np.float64)
+    if absolute and weight is not None:
+        np.abs(gamma, out=gamma)
+        gamma += eps
     rstd = inverse_deviation(var, eps, np.float64)
     totals = np.zeros((2, z.shape[1]), np.float64)
     first = summed(c, _terms(c, g, z, bias, inverse, parameter), totals)
     if not training:
         write_dx(c, out, first, gamma * rstd)
         totals[1] /= gamma
+        if absolute and weight is not None:
+            totals[1] *= np.sign(weight)
         return out, *totals.astype(c.work)
     if activation != "identity" and out.dtype == c.work:  # dy waits in `out`: it is made once
         _store(c, out, first)
@@ -159,20 +186,21 @@ def grad_cpu(
         for _ in first:
             pass
     totals[1] /= gamma
-    local = totals.astype(c.work)
-    total, count = (totals, prod(c.shape[1:])) if sync is None else sync.sums(local)
+    total, count = ((totals, prod(c.shape[1:])) if sync is None
+                    else sync.sums(totals.astype(c.work)))
     # dx = gamma * rstd * (dy - total[0] / count - xhat * total[1] / count), in terms of y
-    low, tilt = rstd * total.astype(np.float64) / max(1, count)
+    low, tilt = rstd * total / max(1, count)
     low = low * gamma if bias is None else low * gamma - tilt * bias.astype(np.float64)
     write_dx(c, out, _terms(c, g, z, None, inverse, parameter), gamma * rstd, tilt, low)
-    return out, *local
+    return out, *_sums(totals, c.work, weight, absolute)
 
 
 def input_cpu(
     z: Array, weight: Array | None, bias: Array | None, mean: Array, var: Array, *, eps: float,
-    activation: str, parameter: float, out: Array | None = None,
+    activation: str, parameter: float, absolute: bool = False, out: Array | None = None,
 ) -> Array:
     """x, rebuilt from z: (y - bias) / weight * sqrt(var + eps) + mean. `out` may be z."""
+    weight = _positive(weight, eps, absolute)
     if out is None:
         out = host().empty(z.shape, z.dtype, "inplace_abn_input")
     c, inverse = _channels(z), INVERSES[activation]
@@ -200,28 +228,31 @@ _REDUCE = pair("reduce")
 _BACKWARD = pair("backward")
 _BACKWARD_ON_CHIP = raw("bn_act.cu", "bn_act_backward_on_chip")
 _INPUT = pair("input")
+_SLOPE = elementwise(
+    "T g, U weight", "T y", "y = g * T((weight > U(0)) - (weight < U(0)))", name="gt_weight_slope")
 
 
 def forward_gpu(
     x: Array, weight: Array | None, bias: Array | None, mean: Array | None, var: Array | None, *,
     training: bool, eps: float, activation: str, parameter: float, sync: Replicas | None = None,
-    out: Array | None = None,
+    absolute: bool = False, out: Array | None = None,
 ) -> tuple[Array, Array, Array]:
     """As forward_cpu."""
-    return normalize(x, weight, bias, mean, var, True, eps, activation, parameter, out)
+    return normalize(x, weight, bias, mean, var, True, eps, activation, parameter, out, absolute)
 
 
 def grad_gpu(
     g: Array, z: Array, weight: Array | None, bias: Array | None, mean: Array, var: Array, *,
     training: bool, eps: float, activation: str, parameter: float, sync: Replicas | None = None,
-    out: Array | None = None,
+    absolute: bool = False, out: Array | None = None,
 ) -> tuple[Array, Array, Array]:
     """As grad_cpu."""
     c, xp = GpuChannels(z), cupy()
     # apart, so that each can become a leaf's gradient
     sums = [xp.empty(z.shape[1], computed_in(z.dtype)) for _ in range(2)]
     arrays = c.dense(g), c.dense(z), *c.per_channel(mean, var, weight, bias)
-    options, (dx, direct) = activated(eps, activation, parameter), c.target(out)
+    options = *activated(eps, activation, parameter), int(absolute)
+    dx, direct = c.target(out)
     shared = c.on_chip(2) if sync is None else 0
     if shared:
         c.launch_on_chip(_BACKWARD_ON_CHIP, shared, *arrays, *sums, dx, *c.sizes, *options,
@@ -231,18 +262,20 @@ def grad_gpu(
         total, count = (sums, c.count) if sync is None else sync.sums(xp.stack(sums))
         means = c.per_channel(*total) if training else (NULL, NULL)
         c.launch(_BACKWARD, *arrays, *means, dx, *c.sizes, *options, float(count))
+        if absolute and weight is not None:
+            _SLOPE(sums[1], weight, out=sums[1])
     return c.result(dx, out, direct), *sums
 
 
 def input_gpu(
     z: Array, weight: Array | None, bias: Array | None, mean: Array, var: Array, *, eps: float,
-    activation: str, parameter: float, out: Array | None = None,
+    activation: str, parameter: float, absolute: bool = False, out: Array | None = None,
 ) -> Array:
     """As input_cpu."""
     c = GpuChannels(z)
     x, direct = c.target(out)
     c.launch(_INPUT, c.dense(z), *c.per_channel(mean, var, weight, bias), x, *c.sizes,
-             *activated(eps, activation, parameter))
+             *activated(eps, activation, parameter), int(absolute))
     return c.result(x, out, direct)
 
 
@@ -270,14 +303,26 @@ def _backward(ns: Namespace, step: Step, g: Array) -> None:
 def _backward_recorded(ns: Namespace, step: Step, g: Array, arrays: batch_norm.Inputs) -> None:
     """x again, with its history, and then the rule of the out-of-place op."""
     params = step.params
-    with no_grad():
-        x = ns.inplace_abn_input(*arrays, **{
-            name: params[name] for name in ("eps", "activation", "parameter")})
     _, weight, bias, center, spread = arrays
+    given = weight if params.get("absolute") else None
+    if given is not None:
+        weight = ns.abn_scale(given, eps=params["eps"])
+    with no_grad():
+        x = ns.inplace_abn_input(arrays[0], weight, *arrays[2:], **{
+            name: params[name] for name in ("eps", "activation", "parameter")})
     if not params["training"]:  # copies of what was given: the history is of that
         center, spread = step.rebuilt(3, center), step.rebuilt(4, spread)
     batch_norm.give_gradients(
-        ns, step, g, (step.rebuilt(0, x), weight, bias, center, spread), params)
+        ns, step, g, (step.rebuilt(0, x), weight, bias, center, spread), params, given)
+
+
+def _tangent(ns: Namespace, primals: Values, tangents: Values, out: Array, params: Params) -> Array:
+    weight, change = primals[1], tangents[1]
+    if weight is not None and params.get("absolute"):
+        primals = primals[0], ns.abn_scale(weight, eps=params["eps"]), *primals[2:]
+        if change is not None:
+            tangents = tangents[0], ns.abs_grad(change, weight), *tangents[2:]
+    return batch_norm.tangent(ns, primals, tangents, out, params)
 
 
 # -- definitions -----------------------------------------------------------------------------------
@@ -302,9 +347,13 @@ def _samples() -> list[Sample]:
     return found
 
 
-def _out_of_place(*inputs: Tensor | None, **params: Any) -> Tensor:
+def _out_of_place(
+    x: Tensor, weight: Tensor | None, *rest: Tensor | None, absolute: bool = False, **params: Any
+) -> Tensor:
     """Within transforms, where no memory is overwritten and a recovered x has no tangent."""
-    return batch_norm.batch_norm_op(*inputs, **params)
+    if weight is not None and absolute:
+        weight = recorded.abn_scale(weight, eps=params["eps"])
+    return batch_norm.batch_norm_op(x, weight, *rest, **params)
 
 
 abn_scale = op(
@@ -332,12 +381,12 @@ inplace_abn_input = op(
 inplace_abn_op = op(
     "inplace_abn", cpu=forward_cpu, gpu=forward_gpu, extras="center spread",
     saves=dict.fromkeys(("x", "weight", "bias", "mean", "var"), "weight bias out center spread"),
-    backward=_backward, tangent=batch_norm.tangent,
+    backward=_backward, tangent=_tangent,
     composed=_out_of_place, samples=_samples(),
     reference=batch_norm.reference,
     doc="batch_norm for weight > 0 and activations that have an inverse; only the output is saved, "
         "and `gtensor.nn.functional.inplace_abn` writes it over x. Parameters as batch_norm, and "
-        "sync: None, or what adds up sums over replicas.",
+        "sync: None, or what adds up sums over replicas; absolute: the weight is |weight| + eps.",
 )
 
 
@@ -406,12 +455,14 @@ def inplace_abn(
     if level is not None:
         raise LevelError(f"inplace_abn was given gather within {level.name}(); wanted None: "
                          "replicas are synchronized outside of transforms only")
-    scale = None if weight is None else _scale(weight, computed_in(input.dtype), eps)
+    inverted, work = activation in INVERSES, computed_in(input.dtype)
+    absolute = inverted and training  # the kernels take |weight| + eps by themselves
+    scale = None if weight is None else (
+        _wide(weight, work) if absolute else _scale(weight, work, eps))
     mean, var = (None, None) if training else (running_mean, running_var)
     if not training and recording(input, weight, bias, running_mean, running_var):
         mean, var = recorded.clone(mean), recorded.clone(var)  # they may move before backward
     count = input.size // max(1, input.shape[1])
-    inverted = activation in INVERSES
     sync = Replicas(gather) if gather is not None and training else None
     if sync is not None or (training and not inverted):
         mean, var = _statistics(input, sync)
@@ -423,6 +474,7 @@ def inplace_abn(
                "parameter": activation_param, "sync": sync}
     inputs = (input, scale, bias, mean, var)
     if inverted:
+        options["absolute"] = absolute
         y, (center, spread) = apply_over(inplace_abn_op, inputs, options)
         mean, var = (wrap(a, y.device) for a in (center, spread))
     else:
@@ -443,7 +495,11 @@ def _statistics(x: Tensor, sync: Replicas | None) -> tuple[Tensor, Tensor]:
     return wrap(total[0], x.device), wrap(total[1], x.device)
 
 
+def _wide(weight: Tensor, work: np.dtype) -> Tensor:
+    """The weight in the compute dtype: a half type would lose eps."""
+    return weight if weight.dtype == work else recorded.astype(weight, dtype=work)
+
+
 def _scale(weight: Tensor, work: np.dtype, eps: float) -> Tensor:
-    """|weight| + eps, in the compute dtype: a half type would lose eps."""
-    wide = weight if weight.dtype == work else recorded.astype(weight, dtype=work)
-    return recorded.abn_scale(wide, eps=eps)
+    """|weight| + eps, in the compute dtype."""
+    return recorded.abn_scale(_wide(weight, work), eps=eps)
