@@ -272,7 +272,7 @@ class Products:
         if not laid.axes:
             call("cublasGemmEx_64", *first, at_b, kind.inputs, leading_b, at_a, kind.inputs,
                  leading_a, factor, at_out, kind.out, leading, *last)
-        elif len(laid.axes) == 1:
+        elif len(laid.axes) == 1 and min(laid.axes[0][1]) >= 0:
             ((count, (step_a, step_b, step_out)),) = laid.axes
             call("cublasGemmStridedBatchedEx_64", *first, at_b, kind.inputs, leading_b, step_b,
                  at_a, kind.inputs, leading_a, step_a, factor, at_out, kind.out, leading, step_out,

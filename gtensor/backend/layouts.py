@@ -98,8 +98,9 @@ class Plan(NamedTuple):
 @lru_cache(1024)
 def plan(a_at: At, b_at: At, out_at: At) -> Plan | None:
     """The plan from (shape, strides, itemsize) of each; None if BLAS cannot read or write one."""
-    a, b, out = (_Laid(shape, tuple(stride // size for stride in strides))
-                 for shape, strides, size in (a_at, b_at, out_at))
+    if not (_in_elements(a_at) and _in_elements(b_at) and _in_elements(out_at)):
+        return None
+    a, b, out = (_laid(x) for x in (a_at, b_at, out_at))
     operation, leading = out.read()
     exchanged = operation == TRANSPOSED
     if exchanged:
@@ -117,8 +118,17 @@ def plan(a_at: At, b_at: At, out_at: At) -> Plan | None:
 
 def readable(x: At) -> bool:
     """Whether BLAS can read and write the matrices where they lie."""
+    return _in_elements(x) and _laid(x).read()[1] > 0
+
+
+def _in_elements(x: At) -> bool:
+    """Whether strides are whole elements; those of a field of records may not be."""
+    return not any(stride % x[2] for stride in x[1])
+
+
+def _laid(x: At) -> _Laid:
     shape, strides, size = x
-    return _Laid(shape, tuple(stride // size for stride in strides)).read()[1] > 0
+    return _Laid(shape, tuple([stride // size for stride in strides]))
 
 
 def at(x: Array) -> At:

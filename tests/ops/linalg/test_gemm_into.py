@@ -82,6 +82,21 @@ def test_values(dtype: np.dtype, device: str) -> None:
                   (tolerance, tolerance))
 
 
+def test_matrices_in_reverse_and_fields_of_records(device: str) -> None:
+    """Steps below 0 between the matrices of a batch, and strides that are no whole elements."""
+    rng = np.random.default_rng()
+    x, y = rng.standard_normal((3, 2, 4)), rng.standard_normal((3, 4, 5))
+    a, b = gt.tensor(x, device=device), gt.tensor(y, device=device)
+    out = gt.ones((3, 2, 5), dtype=np.float64, device=device)
+    gemm_into(out, a[::-1], b, 2.0, 1.0)
+    close("reversed", out, 2 * x[::-1] @ y + 1, (1e-10, 1e-10))
+    if device == "cpu":
+        records = np.zeros((4, 5), [("value", np.float64), ("flag", np.int8)])
+        records["value"] = y[0]
+        gemm_into(out[0], gt.asarray(x[0]), gt.asarray(records["value"]))
+        close("records", out[0], x[0] @ y[0], (1e-10, 1e-10))
+
+
 def test_half_precision_may_be_summed_into_float32(device: str) -> None:
     for dtype in DTYPES[:2]:
         a, b = gt.ones((1, 4096), dtype=dtype, device=device), gt.ones((4096, 2), dtype=dtype,
