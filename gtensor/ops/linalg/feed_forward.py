@@ -93,11 +93,11 @@ def _hidden_gradient(
 ) -> Any:
     d = ns.linear(g, swapped(ns, weight2), None)
     if activation == "relu":
-        return ns.relu_grad(d, hidden)
+        return ns.relu_grad(d, hidden, out=d)
     if kept.shape != hidden.shape:  # rows as cublasLt keeps them
         kept = ns.slice(kept, key=(..., slice(0, hidden.shape[-1])))
         kept = ns.reshape(kept, shape=hidden.shape)
-    return ACTIVATIONS[activation][1](ns, d, kept, 0.0)
+    return ACTIVATIONS[activation][1](ns, d, kept, 0.0, out=d)
 
 
 # -- rules -----------------------------------------------------------------------------------------
@@ -162,6 +162,27 @@ def _composed(
     return recorded.linear(hidden, weight2, bias2)
 
 
+def _batch(
+    ns: Namespace, run: Path, inputs: Inputs, mapped: Mapped, params: Params
+) -> tuple[Any, Any, Any]:
+    """Examples that share the parameters are rows; else the parts run one after another."""
+    x, weight1, bias1, weight2, bias2 = inputs
+    size = batch_size(inputs, mapped)
+    if not any(mapped[1:]) and x.ndim > 1:
+        y, hidden, kept = run(*inputs, **params)
+        if kept.shape != hidden.shape and size:
+            kept = ns.reshape(kept, shape=(size, kept.shape[0] // size, kept.shape[1]))
+        return y, hidden, kept
+    activation, first = params["activation"], any(mapped[:3])
+    before = linear_batch(ns, ns.linear, (x, weight1, bias1), mapped[:3], {}) if first else (
+        ns.linear(x, weight1, bias1))
+    hidden = ACTIVATIONS[activation][0](ns, before, 0.0)
+    y = linear_batch(ns, ns.linear, (hidden, weight2, bias2), (first, *mapped[3:]), {})
+    y, before, hidden = (spread(ns, a, m, size) for a, m in (
+        (y, first or any(mapped[3:])), (before, first), (hidden, first)))
+    return y, hidden, hidden if activation == "relu" else before
+
+
 def _grads_batch(
     ns: Namespace, run: Path, inputs: Inputs, mapped: Mapped, params: Params
 ) -> tuple[Any, Any]:
@@ -212,7 +233,7 @@ _NEEDED = "x weight1 bias1 weight2 hidden kept"
 feed_forward_op = op(
     "feed_forward", **placed(_forward_path), extras="hidden kept",
     saves=dict.fromkeys(("x", "weight1", "bias1", "weight2"), _NEEDED),
-    backward=_backward, tangent=_tangent, composed=_composed, samples=_samples(),
+    backward=_backward, tangent=_tangent, composed=_composed, batch=_batch, samples=_samples(),
     reference=_reference,
     doc="linear, an activation, linear. Parameters: activation, keep (whether a gradient follows).",
 )
