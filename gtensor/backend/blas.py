@@ -24,6 +24,7 @@ if TYPE_CHECKING:
 
 # Of OpenBLAS in NumPy's wheels, and of others built with the suffix for 64-bit integers.
 _NAMES = ("scipy_cblas_{}gemm64_", "cblas_{}gemm64_")
+_MANY, _SMALL = 16, 1 << 15  # matrices, and multiplications of one, for `numpy.matmul` in batches
 _BY_COLUMNS = 102  # CBLAS_LAYOUT
 _OPERATIONS = (111, 112)  # CBLAS_TRANSPOSE: as it lies, transposed
 _REAL = {np.dtype(np.float32): ("s", ctypes.c_float), np.dtype(np.float64): ("d", ctypes.c_double)}
@@ -58,6 +59,8 @@ def product_into(
         return out
     if not a.shape[-1]:
         _scale(out, beta)
+    elif _is_many_small(a, b, out):
+        _write_batches(device, a, b, out, alpha, beta)
     elif not (a.dtype == b.dtype == out.dtype and _write(a, b, out, alpha, beta)):
         lead = out.shape[:-2]
         a, b = (np.broadcast_to(x, lead + x.shape[-2:]) for x in (a, b))
@@ -95,6 +98,40 @@ def _write(
         gemm(_BY_COLUMNS, op_b, op_a, *laid.sizes, factors[0], at_b + y * b.itemsize, leading_b,
              at_a + x * a.itemsize, leading_a, factors[1], at_out + z * out.itemsize, leading)
     return True
+
+
+def _is_many_small(a: np.ndarray, b: np.ndarray, out: np.ndarray) -> bool:
+    """Whether calls for single matrices would take longer than the products."""
+    rows, columns = out.shape[-2:]
+    many = out.size > _MANY * rows * columns
+    return (many and rows * columns * a.shape[-1] < _SMALL and out.itemsize > 2
+            and out.size // len(out) <= settings.tile_elements
+            and a.dtype == b.dtype == out.dtype)
+
+
+def _write_batches(
+    device: Device, a: np.ndarray, b: np.ndarray, out: np.ndarray, alpha: complex, beta: complex
+) -> None:
+    """As many of the matrices at a time as a tile holds, by `numpy.matmul`."""
+    each = out.size // len(out)
+    step = max(1, settings.tile_elements // each)
+    scratch = device.workspace(step * each, out.dtype)
+    for start in range(0, len(out), step):
+        left, right, place = (_rows(x, out.ndim, start, start + step) for x in (a, b, out))
+        product = np.matmul(left, right, out=scratch(0, place.shape))
+        if alpha != 1:
+            product *= out.dtype.type(alpha)
+        if beta:
+            if beta != 1:
+                place *= out.dtype.type(beta)
+            place += product
+        else:
+            place[...] = product
+
+
+def _rows(x: np.ndarray, ndim: int, start: int, stop: int) -> np.ndarray:
+    """Part of the first axis of an operand, all of it where it repeats."""
+    return x[start:stop] if x.ndim == ndim and len(x) > 1 else x
 
 
 # -- tiles -----------------------------------------------------------------------------------------

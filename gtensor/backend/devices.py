@@ -47,8 +47,7 @@ class Device:
 
     Attributes: `type` ("cpu" or "cuda"), `index`, `xp` (the array module),
     `array_type` (its array class), `resource` (where large blocks of memory come from;
-    None is the library's own allocator), `graphs` (weak references to the captures that live),
-    `ones` (0-d arrays from which walks start; they are never written, nor given away).
+    None is the library's own allocator), `graphs` (weak references to the captures that live).
     """
 
     type: str
@@ -58,7 +57,6 @@ class Device:
     def __init__(self, index: int) -> None:
         self.index = index
         self.graphs: set[Any] = set()
-        self.ones: dict[np.dtype, Array] = {}
         self.copies: dict[str, tuple[int, int]] = {}
 
     def note_copy(self, name: str, nbytes: int) -> None:

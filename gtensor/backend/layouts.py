@@ -182,7 +182,7 @@ def overlap(x: Array, y: Array) -> bool:
     NumPy decides from addresses and strides; CuPy's `shares_memory` runs kernels and waits for
     them. A case that is too hard for NumPy counts as an overlap.
     """
-    (start_x, end_x), (start_y, end_y) = _extent(x), _extent(y)
+    (start_x, end_x), (start_y, end_y) = extent(x), extent(y)
     if end_x <= start_y or end_y <= start_x:
         return False
     try:
@@ -200,7 +200,7 @@ def address(x: Array) -> int:
     return int(x.data.ptr)
 
 
-def _extent(x: Array) -> tuple[int, int]:
+def extent(x: Array) -> tuple[int, int]:
     """The addresses from the array's first byte to the one behind its last."""
     low = high = address(x)
     for n, stride in zip(x.shape, x.strides, strict=True):

@@ -35,6 +35,10 @@ _LARGEST_GRID = 2**31 - 1
 _FEW = 128  # fewer tiles leave multiprocessors of a GPU without work
 
 
+class TooManyAxesError(ValueError):
+    """More batch axes that do not merge than a launch takes."""
+
+
 class Tiling(NamedTuple):
     """A block of side x side threads, each of which sums up micro x micro elements of out."""
 
@@ -158,8 +162,7 @@ def _space(a: At, b: At, out: At, residual: At | None, bias: At | None) -> _Spac
     elif batch and batch[-1].steps == rows.all_steps():
         rows = Axis(batch.pop().length * rows.length, rows.steps)
     if len(batch) > BATCH_AXES:
-        raise ValueError(f"a product into shape {out[0]} was given batch axes that merge to "
-                         f"{len(batch)}; wanted at most {BATCH_AXES}")
+        raise TooManyAxesError
     return _Space(exchanged, rows, columns, inner, batch)
 
 
@@ -221,6 +224,8 @@ def matmul_into(
 ) -> None:
     """out = activation(alpha * a @ b + bias + residual + beta * out), in one launch.
 
+    Of more than `BATCH_AXES` batch axes that do not merge, each index of the first is a launch.
+
     Half precision is computed with in float32, all else in its own dtype.
 
     Args:
@@ -237,11 +242,19 @@ def matmul_into(
 
     Raises:
         TypeError: for other dtypes.
-        ValueError: for other shapes, strides that are not whole elements, more than `BATCH_AXES`
-            batch axes that do not merge, and an unknown activation.
+        ValueError: for other shapes, strides that are not whole elements, and an unknown
+            activation.
     """
-    found = plan(_at(a), _at(b), _at(out), None if residual is None else _at(residual),
-                 None if bias is None else _at(bias))
+    try:
+        found = plan(_at(a), _at(b), _at(out), None if residual is None else _at(residual),
+                     None if bias is None else _at(bias))
+    except TooManyAxesError:
+        for index in range(len(out)):
+            parts = [x if x is None or x.ndim < out.ndim else x[index if len(x) > 1 else 0]
+                     for x in (a, b, out, residual)]
+            matmul_into(*parts[:3], alpha=alpha, beta=beta, residual=parts[3], bias=bias,
+                        activation=activation, parameter=parameter, clean=clean)
+        return
     number, scale = _factor(alpha)
     _check_settings(a.dtype, number, beta, activation)
     if found is None:

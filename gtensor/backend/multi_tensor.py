@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from gtensor.backend.kernels import BLOCK, OPTIONS, c_type, inline_includes
+from gtensor.backend.layouts import extent
 
 if TYPE_CHECKING:
     from gtensor.backend.typing import CudaArray
@@ -199,7 +200,9 @@ def launch_apart(
     `written` are the numbers of the positions that the launch writes. Arrays that are not
     contiguous are copied before it, and back after it if they are written.
     """
-    count = len(positions[0])
+    if _overlap(positions, written):
+        _one_by_one(positions, written, launch)
+        return
     strided = [(k, i) for k, arrays in enumerate(positions) for i, array in enumerate(arrays)
                if not array.flags.c_contiguous]
     if strided:
@@ -207,26 +210,37 @@ def launch_apart(
         for k, i in strided:
             dense[k][i] = given[k][i].copy()
         positions = dense
-    if _overlap(positions, written):
-        for i in range(count):
-            one = [arrays[i] for arrays in positions]
-            for k in range(len(one)):
-                if k not in written and _overlap([[a] for a in one], written):
-                    one[k] = one[k].copy()
-            launch([[array] for array in one], [i])
-    else:
-        launch(positions, range(count))
+    launch(positions, range(len(positions[0])))
     for k, i in strided:
         if k in written:
             given[k][i][...] = positions[k][i]
+
+
+def _one_by_one(
+    positions: Sequence[Sequence[CudaArray]], written: Sequence[int],
+    launch: Callable[[Sequence[Sequence[CudaArray]], Sequence[int]], None],
+) -> None:
+    """A launch for each tensor, which reads what the one before has written."""
+    for i in range(len(positions[0])):
+        one = [arrays[i] for arrays in positions]
+        dense = [a if a.flags.c_contiguous else a.copy() for a in one]
+        for k in range(len(one)):
+            if k not in written and _overlap([[a] for a in dense], written):
+                dense[k] = dense[k].copy()
+        launch([[a] for a in dense], [i])
+        for k in written:
+            if dense[k] is not one[k]:
+                one[k][...] = dense[k]
 
 
 def _overlap(positions: Sequence[Sequence[CudaArray]], written: Sequence[int]) -> bool:
     """Whether an array that is written has memory in common with another array."""
     begins, ends, writes = [], [], []
     for k, arrays in enumerate(positions):
-        begins += [array.data.ptr for array in arrays]
-        ends += [array.nbytes for array in arrays]
+        for array in arrays:
+            low, high = extent(array)
+            begins.append(low)
+            ends.append(high - low)
         writes += [k in written] * len(arrays)
     begin = np.array(begins, np.uint64)
     order = np.argsort(begin, kind="stable")

@@ -22,10 +22,7 @@ from gtensor.system.bus import here as scope
 from gtensor.system.fork_safety import free_at_forks
 
 if TYPE_CHECKING:
-    import numpy as np
 
-    from gtensor.backend import Device
-    from gtensor.backend.typing import Array
     from gtensor.engine.levels import Level
 
 _retained = attrgetter("retain")
@@ -41,7 +38,7 @@ def backward(
 ) -> None:
     """See `Tensor.backward`."""
     node = root_node(root, "backward()")
-    seed = _seed(root, node, grad, create_graph, batched)
+    seed = _seed(root, node, grad, batched)
     records, leaves = _reached([node])
     kept = [*leaves, *filter(_retained, records)]
     if batched:
@@ -69,7 +66,7 @@ def gradients(
     seeds = []
     for output, grad in zip(outputs, grad_outputs, strict=True):
         node = root_node(output, "grad()")
-        seeds.append((node, _seed(output, node, grad, create_graph, batched)))
+        seeds.append((node, _seed(output, node, grad, batched)))
     records, leaves = _reached([node for node, _ in seeds])
     wanted = _leading_to(set(targets), records)
     some = not wanted.issuperset(leaves) or not wanted.issuperset(records)
@@ -278,9 +275,7 @@ def root_node(tensor: Tensor, reader: str) -> Node:
     return tensor._tracked_node(reader)
 
 
-def _seed(
-    root: Tensor, node: Node, grad: Tensor | None, create_graph: bool, batched: bool
-) -> Tensor:
+def _seed(root: Tensor, node: Node, grad: Tensor | None, batched: bool) -> Tensor:
     """The gradient that the walk starts from: the caller's, or 1 for one element."""
     if batched:
         return _stacked_seed(node, grad)
@@ -291,9 +286,8 @@ def _seed(
         if root.dtype.kind == "c":
             raise GradientError("backward() of a complex tensor without a gradient; give one, or "
                                 "take a real function of the tensor first")
-        if root._device.type == "cpu" or create_graph or node.level is not None:
-            return wrap(_ones(root._device, root.shape, root.dtype), root._device)
-        return wrap(_shared_one(root._device, root.dtype).reshape(root.shape), root._device)
+        one = root._device.path("gradient", root._device.xp.ones)(root.shape, dtype=root.dtype)
+        return wrap(one, root._device)
     if not isinstance(grad, Tensor):
         raise TypeError(f"the gradient given is {type(grad).__name__}; wanted a Tensor")
     array = grad._array
@@ -301,20 +295,6 @@ def _seed(
             or array.shape != node.shape):
         check_like("a gradient", grad, node)
     return grad
-
-
-def _ones(device: Device, shape: tuple[int, ...], dtype: np.dtype) -> Array:
-    return device.path("gradient", device.xp.ones)(shape, dtype=dtype)
-
-
-def _shared_one(device: Device, dtype: np.dtype) -> Array:
-    """A 1 for all walks that only read it, since making it is a launch."""
-    kept = device.ones.get(dtype)
-    if kept is None:
-        kept = _ones(device, (), dtype)
-        if not device.capturing():  # else it is the graph's memory, and written by its replays
-            device.ones[dtype] = kept
-    return kept
 
 
 def _stacked_seed(node: Node, grad: Tensor | None) -> Tensor:

@@ -223,6 +223,13 @@ def _kept_values(
     return before, value
 
 
+def refuse_unwritable(op: Op, target: Tensor) -> None:
+    """Raise ValueError for memory that may not be written, or whose elements share it."""
+    array = target._array
+    if 0 in array.strides or not getattr(array.flags, "writeable", True):
+        _check_writable(op, array)
+
+
 def _check_writable(op: Op, array: Array) -> None:
     """Raise ValueError for memory that may not be written, or whose elements share it."""
     if broadcast_view(array):

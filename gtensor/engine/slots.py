@@ -160,10 +160,7 @@ class RawStep(Step["Array"]):
     def hooked(self, node: Node, slot: Slot) -> Slot:
         """The slot after the node's hooks, which may keep the gradient, so it is never written."""
         array, _ = slot
-        device = node.device
-        if owner(array) is device.ones.get(array.dtype) and not broadcast_view(array):
-            array = device.copy(array, label="gradient")
-        grad = call_hooks(node, wrap(array, device))
+        grad = call_hooks(node, wrap(array, node.device))
         return grad._array, BORROWED
 
     def enter(self, record: Record, slot: Slot, keep: bool) -> Array:

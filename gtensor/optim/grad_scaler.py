@@ -170,7 +170,12 @@ class GradScaler:
         if self._stages.get(optimizer) != _UNSCALED:
             raise RuntimeError(f"step() of a GradScaler was given an {type(optimizer).__name__} "
                                "without gradients; wanted backward() before")
-        self._stages[optimizer], found = _STEPPED, self._found[optimizer]
+        found = self._found[optimizer]
+        result = self._stepped(optimizer, found)
+        self._stages[optimizer] = _STEPPED
+        return result
+
+    def _stepped(self, optimizer: Optimizer, found: dict[Device, Array]) -> Any:
         if len(found) > 1 or "cpu" in [device.type for device in found]:
             bad = any(asarray(flag, device=device).item() for device, flag in found.items())
             return None if bad else optimizer.step()
@@ -237,6 +242,14 @@ class GradScaler:
     def get_growth_interval(self) -> int:
         """See the class."""
         return self._growth_interval
+
+    def __getstate__(self) -> dict[str, Any]:
+        """All but what lasts from `unscale_` to `update`."""
+        return {name: value for name, value in vars(self).items()
+                if name not in ("_found", "_stages")}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        vars(self).update(state, _found=WeakKeyDictionary(), _stages=WeakKeyDictionary())
 
     # -- state ------------------------------------------------------------------------------------
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar, cast, overload
 from gtensor.array.creation import asarray
 from gtensor.backend import DeviceError
 from gtensor.engine.context import enable_grad, no_grad
-from gtensor.engine.in_place import write_all
+from gtensor.engine.in_place import refuse_unwritable, write_all
 from gtensor.engine.op import Op
 from gtensor.engine.tensor import Tensor, is_like
 from gtensor.nn.module import Module
@@ -359,6 +359,7 @@ class Optimizer:
 
     def _check(self, slot: Slot, grad: Tensor, states: int) -> None:
         parameter = slot.parameter
+        refuse_unwritable(self.update, parameter)  # before another group is written
         if len(slot.state) < states:
             raise ValueError(f"the options of {type(self).__name__} were changed so that it needs "
                              f"{', '.join(self.state_names[:states])}, which it was made without; "

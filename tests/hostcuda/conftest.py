@@ -42,7 +42,6 @@ def _as_before(request: pytest.FixtureRequest) -> Iterator[None]:
 def _forget_constants() -> None:
     """What devices keep for later runs: in a dry run it was not written."""
     for device in devices.cuda_devices.values():
-        device.ones.clear()
         device._products._tables.clear()
 
 

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 import gtensor as gt
+from gtensor import hostcuda
 from gtensor.backend import cublas
 from gtensor.nn import functional as F
 
@@ -83,6 +84,22 @@ def test_attention_takes_its_results_and_one_product_of_its_own() -> None:
         assert forward <= y.nbytes + blocks < 2 * y.nbytes
         assert backward <= (3 + 1) * y.nbytes + blocks < 5 * y.nbytes
         q.grad = k.grad = v.grad = None
+
+
+@pytest.mark.parametrize(("left", "right", "most"), [
+    ((4, 8), (64, 8, 5), 27), ((64, 4, 8), (1, 8, 5), 4), ((64, 1, 4, 8), (3, 8, 5), 37)])
+def test_a_broadcast_factor_takes_few_launches(
+    left: tuple[int, ...], right: tuple[int, ...], most: int
+) -> None:
+    """However large the batch is; parts of it are an eighth of the memory of all products."""
+    hostcuda.configure("eager", dry=True)
+    for factor in (1, 8):
+        shapes = [tuple(factor * n if n == 64 else n for n in shape) for shape in (left, right)]
+        a, b = (leaf(shape) for shape in shapes)
+        g = gt.ones((a @ b).shape)
+        hostcuda.reset_counters()
+        (a @ b).backward(g)
+        assert hostcuda.counters().launches <= most
 
 
 def test_a_copy_for_a_transpose_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pickle
 import tracemalloc
 
 import numpy as np
@@ -246,3 +247,33 @@ def test_cuda_scales_by_a_norm_that_is_not_finite_as_the_cpu(bad):
     np.testing.assert_equal(clip_norm(ours, 1.0).numpy(), clip_norm(theirs, 1.0).numpy())
     for p, q in zip(ours, theirs, strict=True):
         np.testing.assert_equal(p.grad.numpy(), q.grad.numpy())
+
+
+@pytest.mark.gpu
+def test_equal_dtypes_need_not_be_one_object():
+    """As those of arrays that were unpickled."""
+    own, other = np.dtype(np.float32), pickle.loads(pickle.dumps(np.dtype(np.float32)))
+    other = np.ndarray.__new__(np.ndarray, (3,), other).dtype
+    gradients = [gt.tensor(np.ones(4, np.float32), device="cuda")._array,
+                 gt.device("cuda").xp.ndarray((4,), np.dtype("f4", align=False, copy=True))]
+    gradients[1][...] = 2
+    assert own == other and gradients[0].dtype == gradients[1].dtype
+    assert gradients[0].dtype is not gradients[1].dtype
+    norm, _ = optimizer_kernels.norm.gpu(*gradients, order=2.0)
+    assert float(norm) == pytest.approx(np.sqrt(20))
+
+
+@pytest.mark.gpu
+def test_views_of_one_memory_are_updated_one_after_another():
+    """A parameter and a part of its transpose, with steps between elements."""
+    results = []
+    for device in ("cpu", "cuda"):
+        whole = gt.ones((4, 2), device=device)
+        views = [whole.mT.detach(), whole.mT[:, 1:3].detach()]
+        for view in views:
+            view.requires_grad_()
+            view.grad = gt.ones(view.shape, device=device)
+        gt.optim.SGD(views, lr=0.1).step()
+        results.append(whole.numpy())
+    np.testing.assert_allclose(*results)
+    assert len(np.unique(np.round(results[0], 3))) == 2

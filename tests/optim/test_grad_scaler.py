@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pickle
+
 import numpy as np
 import pytest
 import torch
@@ -174,3 +176,27 @@ def test_calls_in_a_wrong_order_are_refused():
 def test_bad_arguments_are_named(options):
     with pytest.raises(ValueError, match=next(iter(options)).removeprefix("init_")):
         gt.optim.GradScaler(**options)
+
+
+def test_a_scale_that_has_become_zero_leaves_the_step_out():
+    w = gt.tensor([1.0], device="cpu", requires_grad=True)
+    optimizer, scaler = gt.optim.SGD([w], lr=0.1), gt.optim.GradScaler(init_scale=1e-45)
+    for gradient in (np.inf, np.inf, np.inf):
+        w.grad = gt.tensor([gradient], device="cpu")
+        scaler.step(optimizer)
+        scaler.update()
+    assert scaler.get_scale() == 0 and w.item() == 1
+
+
+def test_it_is_pickled_and_a_failed_step_may_be_repeated(monkeypatch):
+    w = gt.tensor([1.0], device="cpu", requires_grad=True)
+    optimizer, scaler = gt.optim.SGD([w], lr=0.5), gt.optim.GradScaler(init_scale=4.0)
+    w.grad = gt.tensor([4.0], device="cpu")
+    with monkeypatch.context() as patched:
+        patched.setattr(optimizer, "_check_members", lambda: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            scaler.step(optimizer)
+    scaler.step(optimizer)
+    scaler.update()
+    assert w.item() == 0.5
+    assert pickle.loads(pickle.dumps(scaler)).state_dict() == scaler.state_dict()

@@ -183,14 +183,14 @@ class Update:
              step: int, shared: _Buffers) -> None:
         known = self._known  # most tensors have these in common
         if known.params is not params or (
-                known.dtype is not target.dtype or known.states != len(state)):
+                known.dtype != target.dtype or known.states != len(state)):
             known = self._known = self._chosen(params, step, target.dtype, state)
         elif known.step != step:
             known = self._known = (self._chosen(params, step, target.dtype, state) if self._first
                                    else known.at(step))
         program, shape = known.program, target.shape
         arrays = (target, gradient, *state)
-        copied = [a.dtype is not program.dtype or not a.flags.c_contiguous for a in arrays]
+        copied = [a.dtype != program.dtype or not a.flags.c_contiguous for a in arrays]
         if target.size > SMALL or target.size > settings.tile_elements:
             _in_tiles(known, arrays, copied, shared)
             return

@@ -68,9 +68,11 @@ def gemm_into(
 ) -> Tensor:
     """out = alpha * op(a) @ op(b) + beta * out, written into out's memory; returns out.
 
-    One GEMM, without temporaries or copies: transposed views, matrices in row or column order and
-    slices of larger buffers are read and written where they lie. With beta = 0 the old values are
-    not read. On the tape the write is recorded; with another beta they get a gradient, too.
+    Transposed views, matrices in row or column order and slices of larger buffers are read and
+    written where they lie, on CUDA by one product, on the CPU by BLAS. What BLAS cannot read (half
+    precision, elements apart along both axes) is one kernel on CUDA, and copied in tiles on the
+    CPU. No temporary is larger than a tile. With beta = 0 the old values are not read. On the tape
+    the write is recorded; with another beta they get a gradient, too.
 
     Args:
         out: (..., m, n), or without the axis of a factor that is a vector. Half-precision factors

@@ -12,12 +12,13 @@ import numpy as np
 from gtensor.array.creation import asarray
 from gtensor.backend.cuda import cupy
 from gtensor.backend.layouts import product_shape
-from gtensor.engine.namespaces import recorded
+from gtensor.engine.namespaces import raw, recorded
 from gtensor.engine.op import op
 from gtensor.engine.samples import Sample
 from gtensor.engine.slots import sum_to
 from gtensor.engine.tensor import Tensor
 from gtensor.ops.build.batching import Inputs, Mapped, aligned, batch_size, broadcasting
+from gtensor.ops.build.cpu_tiles import computed_in
 from gtensor.ops.build.path_builders import placed
 
 if TYPE_CHECKING:
@@ -197,33 +198,75 @@ def matmul_batch(
 matmul_batch.writes = True  # type: ignore[attr-defined]
 
 
+_FEW = 16  # products that are added up one by one
+_PARTS = 8  # in which more are added up: each has this part of the whole batch as a temporary
+
+
 def summed_path(
     device: Device, x1: Array, x2: Array, *, shape: tuple[int, ...], out: Array | None = None,
-    alpha: complex = 1.0, beta: complex = 0.0
+    alpha: complex = 1.0, beta: float = 0.0
 ) -> Array:
-    """The products are added up by the GEMM, one call for each index of the axes summed over."""
+    """One product where the axes summed over lie in step with the inner one; else the GEMM adds up
+    a few, and more are summed in parts."""
     whole = product_shape(x1, x2)
     if out is None:
         out, beta = device.empty(shape, x1.dtype, "matmul"), 0.0
     lead = len(whole) - 2
     target = out.reshape((1,) * (len(whole) - len(shape)) + shape)
     axes = [i for i in range(lead) if target.shape[i] != whole[i]]
-    if 0 in (whole[i] for i in axes):
-        return device.fill(out, 0) if not beta else out
-    factors = [x.reshape((1,) * (len(whole) - x.ndim) + x.shape) for x in (x1, x2)]
-    for index in np.ndindex(*[whole[i] for i in axes]):
-        left, right = (_selected(x, axes, index, lead) for x in factors)
-        device.matmul(left, right, target, beta, alpha)
-        beta = 1.0
+    count = prod(whole[i] for i in axes)
+    x1, x2 = (x.reshape((1,) * (len(whole) - x.ndim) + x.shape) for x in (x1, x2))
+    joined = _joined(x1, x2, axes) if count else None
+    if not count:
+        return out if beta else device.fill(out, 0)
+    if joined is not None:
+        device.matmul(*joined, target.reshape(target.shape[-2:]), beta, alpha)
+    elif count <= _FEW:
+        for index in np.ndindex(*[whole[i] for i in axes]):
+            left, right = (_selected(x, axes, [slice(i, i + 1) for i in index]) for x in (x1, x2))
+            device.matmul(left, right, target, beta, alpha)
+            beta = 1.0
+    else:
+        _add_parts(device, x1, x2, target, axes, alpha, beta)
     return out
 
 
-def _selected(x: Array, axes: list[int], index: tuple[int, ...], lead: int) -> Array:
-    """The matrices at an index of these axes, which become 1 long; along others all of them."""
-    key = [slice(None)] * lead
-    for axis, at in zip(axes, index, strict=True):
-        start = at if x.shape[axis] > 1 else 0
-        key[axis] = slice(start, start + 1)
+def _joined(x1: Array, x2: Array, axes: list[int]) -> tuple[Array, Array] | None:
+    """Two matrices whose product is the sum, as views; None where there are none."""
+    if x1.ndim != 3 or axes != [0] or not len(x1) == len(x2) > 1:
+        return None
+    steps = x1.strides[0] - x1.shape[2] * x1.strides[2], x2.strides[0] - x2.shape[1] * x2.strides[1]
+    if any(steps):
+        return None
+    inner = x2.shape[0] * x2.shape[1]
+    return (x1.swapaxes(0, 1).reshape(x1.shape[1], inner), x2.reshape(inner, x2.shape[2]))
+
+
+def _add_parts(
+    device: Device, x1: Array, x2: Array, target: Array, axes: list[int], alpha: complex,
+    beta: float
+) -> None:
+    axis = max(axes, key=lambda i: max(x1.shape[i], x2.shape[i]))
+    length, work = max(x1.shape[axis], x2.shape[axis]), computed_in(x1.dtype)
+    step = -(-length // _PARTS)
+    for start in range(0, length, step):
+        left, right = (_selected(x, [axis], [slice(start, start + step)]) for x in (x1, x2))
+        part = device.empty(product_shape(left, right), work, "workspace")
+        device.matmul(left, right, part, alpha=alpha)
+        total = raw[device.type].sum(part, axis=tuple(axes), keepdims=True)
+        if beta:
+            target += total
+        else:
+            target[...] = total
+        beta = 1.0
+
+
+def _selected(x: Array, axes: list[int], parts: list[slice]) -> Array:
+    """The matrices in parts of these axes; along others, and where it repeats, all of them."""
+    key = [slice(None)] * x.ndim
+    for axis, part in zip(axes, parts, strict=True):
+        if x.shape[axis] > 1:
+            key[axis] = part
     return x[tuple(key)]
 
 
@@ -250,7 +293,9 @@ summed_matmul = op(
     composed=_summed_composed, batch=_summed_batch,
     samples=[Sample(((2, 3, 4), (2, 4, 2)), params={"shape": (3, 2)}),
              Sample(((2, 1, 3, 2), (4, 2, 3)), params={"shape": (2, 1, 3, 3), "alpha": -0.5}),
-             Sample(((0, 3, 2), (2, 3)), params={"shape": (3, 3)})],
+             Sample(((0, 3, 2), (2, 3)), params={"shape": (3, 3)}),
+             Sample(((19, 2, 3), (19, 3, 2)), params={"shape": (2, 2), "alpha": 2.0}),
+             Sample(((3, 7, 2, 3), (7, 3, 2)), params={"shape": (2, 2)})],
     doc="The matrix product, summed to `shape` over leading axes: the gradient of a factor that "
         "was broadcast. Parameters: shape, alpha.",
 )

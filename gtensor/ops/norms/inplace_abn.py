@@ -81,7 +81,7 @@ def _sums(
     totals: Array, work: np.dtype, weight: Array | None, absolute: bool
 ) -> tuple[Array, Array]:
     """The sums (2, C) as arrays of their own; the second is the gradient of the weight given."""
-    sum_dy, sum_dy_xhat = totals[0].astype(work), totals[1].astype(work)
+    sum_dy, sum_dy_xhat = (host().copy(total, work, "inplace_abn") for total in totals)
     if weight is not None and absolute:
         sum_dy_xhat *= np.sign(weight)
     return sum_dy, sum_dy_xhat

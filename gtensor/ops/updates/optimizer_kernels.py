@@ -242,7 +242,7 @@ def _norm_gpu(
     parts = xp.empty(max(1, block_count(gradients)), np.float64)
     blocks = 0
     for dtype in dict.fromkeys([gradient.dtype for gradient in gradients]):
-        given = [xp.ascontiguousarray(g) for g in gradients if g.dtype is dtype]
+        given = [xp.ascontiguousarray(g) for g in gradients if g.dtype == dtype]
         kernel(Tensors([given], [0] * len(given), [(order,)]), blocks_at=parts[blocks:])
         blocks += block_count(given)
     norm, factor = xp.empty((), _norm_dtype(gradients)), xp.empty((), np.float64)
@@ -262,13 +262,15 @@ norm = Op("gradient_norm", cpu=_norm_cpu, gpu=_norm_gpu, backward=None, tangent=
 
 def _unscale_cpu(*arrays: Array, out: tuple[Array, ...]) -> tuple[Array, ...]:
     *gradients, found = out
-    inverse = np.float32(1 / float(arrays[-1]))
+    with np.errstate(divide="ignore", over="ignore"):  # a scale of 0 has the inverse infinity
+        inverse = np.float32(np.float64(1) / np.float64(arrays[-1]))
     for gradient in gradients:
         for key in whole_tiles(gradient.shape):
             part = gradient[key]
             if not np.isfinite(part).all():
                 found[...] = 1
-            part[...] = part * computed_in(gradient.dtype).type(inverse)
+            with np.errstate(invalid="ignore", over="ignore"):
+                part[...] = part * computed_in(gradient.dtype).type(inverse)
     return out
 
 
