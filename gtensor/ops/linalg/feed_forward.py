@@ -21,7 +21,7 @@ from gtensor.ops.activations.activation import ACTIVATIONS
 from gtensor.ops.build.arguments import same_dtype
 from gtensor.ops.build.batching import Inputs, Mapped, aligned, batch_size, spread
 from gtensor.ops.build.path_builders import placed
-from gtensor.ops.linalg.linear import linear_batch, linear_tangent
+from gtensor.ops.linalg.linear import give_parameters, linear_batch, linear_tangent
 from gtensor.ops.linalg.matrix_products import swapped
 
 if TYPE_CHECKING:
@@ -110,19 +110,10 @@ def _backward(ns: Namespace, step: Step, g: Array) -> None:
     if ns is recorded:  # again, with their history
         before = ns.linear(x, weight1, bias1)
         hidden, kept = ACTIVATIONS[activation][0](ns, before, 0.0), before
-    if step.needs(3) and step.needs(4) and ns is not recorded:
-        buffer, beta = step.into(3)
-        dweight, dbias = ns.linear_grads(g, hidden, out=buffer, beta=beta)
-        step.give(4, dbias)
-        step.give(3, dweight)
-    else:
-        if step.needs(4):
-            step.give(4, ns.sum(g, axis=tuple(range(-len(g.shape), -1))))
-        if step.needs(3):
-            buffer, beta = step.into(3)
-            step.give(3, ns.linear_grad_weight(g, hidden, out=buffer, beta=beta))
+    give_parameters(ns, step, g, hidden, (3, 4))
     if not (step.needs(0) or step.needs(1) or step.needs(2)):
         return
+    dbias: Any
     if ns is recorded:
         d = _hidden_gradient(ns, g, weight2, hidden, kept, activation)
         dbias = ns.sum(d, axis=tuple(range(-len(d.shape), -1))) if step.needs(2) else None

@@ -73,20 +73,29 @@ def _grads_gpu(
 def _linear_backward(ns: Namespace, step: Step, g: Array) -> None:
     """Both products accumulate straight into gradients that are already there."""
     x, weight = step.saved
-    if step.needs(1) and step.needs(2) and ns is not recorded:
-        buffer, beta = step.into(1)
-        dweight, dbias = ns.linear_grads(g, x, out=buffer, beta=beta)
-        step.give(2, dbias)
-        step.give(1, dweight)
-    else:
-        if step.needs(2):
-            step.give(2, ns.sum(g, axis=tuple(range(-len(g.shape), -1))))
-        if step.needs(1):
-            buffer, beta = step.into(1)
-            step.give(1, ns.linear_grad_weight(g, x, out=buffer, beta=beta))
+    give_parameters(ns, step, g, x, (1, 2))
     if step.needs(0):
         buffer, beta = step.into(0)
         step.give(0, ns.linear(g, swapped(ns, weight), None, out=buffer, beta=beta))
+
+
+def give_parameters(
+    ns: Namespace, step: Step, g: Array, x: Array, places: tuple[int, int]
+) -> None:
+    """Give a weight and a bias, at these places among the inputs, their gradients; a GPU takes one
+    product for both."""
+    weight, bias = places
+    if step.needs(weight) and step.needs(bias) and ns is not recorded:
+        buffer, beta = step.into(weight)
+        dweight, dbias = ns.linear_grads(g, x, out=buffer, beta=beta)
+        step.give(bias, dbias)
+        step.give(weight, dweight)
+        return
+    if step.needs(bias):
+        step.give(bias, ns.sum(g, axis=tuple(range(-len(g.shape), -1))))
+    if step.needs(weight):
+        buffer, beta = step.into(weight)
+        step.give(weight, ns.linear_grad_weight(g, x, out=buffer, beta=beta))
 
 
 def linear_tangent(
