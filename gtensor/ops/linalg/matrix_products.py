@@ -20,6 +20,7 @@ from gtensor.engine.tensor import Tensor
 from gtensor.ops.build.batching import Inputs, Mapped, aligned, batch_size, broadcasting
 from gtensor.ops.build.cpu_tiles import computed_in
 from gtensor.ops.build.path_builders import placed
+from gtensor.settings import settings
 
 if TYPE_CHECKING:
     from types import ModuleType
@@ -199,7 +200,7 @@ matmul_batch.writes = True  # type: ignore[attr-defined]
 
 
 _FEW = 16  # products that are added up one by one
-_PARTS = 8  # in which more are added up: each has this part of the whole batch as a temporary
+_PARTS = 8  # in which a GPU adds up more; the CPU takes what a tile holds
 
 
 def summed_path(
@@ -216,19 +217,31 @@ def summed_path(
     axes = [i for i in range(lead) if target.shape[i] != whole[i]]
     count = prod(whole[i] for i in axes)
     x1, x2 = (x.reshape((1,) * (len(whole) - x.ndim) + x.shape) for x in (x1, x2))
-    joined = _joined(x1, x2, axes) if count else None
     if not count:
         return out if beta else device.fill(out, 0)
+    joined, step = _joined(x1, x2, axes), _step(device, whole, axes, target.size)
     if joined is not None:
         device.matmul(*joined, target.reshape(target.shape[-2:]), beta, alpha)
-    elif count <= _FEW:
+    elif count <= _FEW or not step:
         for index in np.ndindex(*[whole[i] for i in axes]):
             left, right = (_selected(x, axes, [slice(i, i + 1) for i in index]) for x in (x1, x2))
             device.matmul(left, right, target, beta, alpha)
             beta = 1.0
     else:
-        _add_parts(device, x1, x2, target, axes, alpha, beta)
+        _add_parts(device, x1, x2, target, axes, step, alpha, beta)
     return out
+
+
+def _longest(whole: tuple[int, ...], axes: list[int]) -> int:
+    return max(axes, key=lambda axis: whole[axis])
+
+
+def _step(device: Device, whole: tuple[int, ...], axes: list[int], size: int) -> int:
+    """How much of the longest axis is summed at a time; 0 if a part would be more than a tile."""
+    length = whole[_longest(whole, axes)]
+    if device.type != "cpu":
+        return -(-length // _PARTS)
+    return settings.tile_elements // max(1, size * prod(whole[i] for i in axes) // length)
 
 
 def _joined(x1: Array, x2: Array, axes: list[int]) -> tuple[Array, Array] | None:
@@ -243,13 +256,12 @@ def _joined(x1: Array, x2: Array, axes: list[int]) -> tuple[Array, Array] | None
 
 
 def _add_parts(
-    device: Device, x1: Array, x2: Array, target: Array, axes: list[int], alpha: complex,
-    beta: float
+    device: Device, x1: Array, x2: Array, target: Array, axes: list[int], step: int,
+    alpha: complex, beta: float
 ) -> None:
-    axis = max(axes, key=lambda i: max(x1.shape[i], x2.shape[i]))
-    length, work = max(x1.shape[axis], x2.shape[axis]), computed_in(x1.dtype)
-    step = -(-length // _PARTS)
-    for start in range(0, length, step):
+    whole, work = product_shape(x1, x2), computed_in(x1.dtype)
+    axis = _longest(whole, axes)
+    for start in range(0, whole[axis], step):
         left, right = (_selected(x, [axis], [slice(start, start + step)]) for x in (x1, x2))
         part = device.empty(product_shape(left, right), work, "workspace")
         device.matmul(left, right, part, alpha=alpha)
