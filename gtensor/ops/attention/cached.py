@@ -1,4 +1,4 @@
-"""Attention with a cache of keys and values: all that a new position does at inference, as one op."""
+"""Attention with a cache of keys and values: what a new position does at inference, as one op."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def _cached_attention_path(
     (values,) = state[:1]
     kv_heads = keys.shape[1]
     heads, length = packed.shape[2] - 2 * kv_heads, packed.shape[1]
-    if cos is not None:
+    if cos is not None and sin is not None:
         turn(device, packed, cos, sin, heads + kv_heads)
     stop = start + length
     by_head = packed.swapaxes(1, 2)  # (batch, heads of queries, keys and values, T, features)
@@ -97,7 +97,6 @@ def cached_attention(
     """
     batch, length, _, features = packed.shape
     heads = packed.shape[2] - 2 * keys.shape[1]
-    tables = () if cos is None or sin is None else (cos, sin)
     write(cached_attention_op, keys, packed, {"start": start, "scale": features**-0.5},
-          tables or (None, None), (values, packed))
+          (cos, sin), (values, packed))
     return reshape(packed[:, :, :heads], (batch, length, heads * features))
