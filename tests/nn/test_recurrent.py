@@ -144,8 +144,9 @@ def test_mistakes_are_named_before_anything_is_computed():
 
 @pytest.mark.parametrize(("change", "message"), [
     ({"w_ih": (12, 3)}, r"w_ih of shape \(12, 3\); wanted \(16, 3\)"),
-    ({"b_hh": (12,)}, r"b_hh of shape \(12,\); wanted \(16,\)"), ({"b_hh": None}, "given one bias"),
-    ({"c0": (3, 4)}, r"c0 of shape \(3, 4\); wanted \(2, 4\)"), ({"input": (2, 3)}, "wanted .T, N")])
+    ({"b_hh": (12,)}, r"b_hh of shape \(12,\); wanted \(16,\)"),
+    ({"c0": (3, 4)}, r"c0 of shape \(3, 4\); wanted \(2, 4\)"),
+    ({"b_hh": None}, "given one bias"), ({"input": (2, 3)}, r"wanted \(T, N, I\)")])
 def test_mistakes_of_a_layer_are_named(change, message):
     shapes = {"input": (5, 2, 3), "h0": (2, 4), "c0": (2, 4), "w_ih": (16, 3), "w_hh": (16, 4),
               "b_ih": (16,), "b_hh": (16,)} | change

@@ -1,5 +1,1 @@
-"""Recurrent layers over whole sequences: LSTM and GRU."""
-
-from gtensor.ops.recurrent import gru, lstm
-
-__all__: list[str] = []  # the modules are public in gtensor.nn
+"""Recurrent layers over whole sequences, LSTM and GRU: imported with `gtensor.nn`."""

@@ -35,6 +35,7 @@ from gtensor.ops.recurrent.sequences import (
     filled,
     in_time,
     joined,
+    narrowed,
     parts,
     state,
     times,
@@ -83,7 +84,7 @@ def _forward_cpu(
     if work != dtype:
         given: Any = widened((x, h0, w_ih, w_hh, b_ih, b_hh), work)
         y, gates = _forward_cpu(*given, reverse=reverse)
-        return settled(y.astype(dtype), out), gates.astype(dtype)
+        return narrowed(y, dtype, out), narrowed(gates, dtype)
     (*lead, steps, n, _), width = x.shape, w_hh.shape[-1]
     places = Places(steps, reverse)
     y = sequences.contiguous(out, (*lead, steps + 1, n, width), dtype, _empty)
@@ -128,7 +129,7 @@ def _grad_cpu(
     if work != dtype:
         given: Any = widened((g, w_hh, gates, y), work)
         d, dh = _grad_cpu(*given, reverse=reverse)
-        return d.astype(dtype), dh
+        return narrowed(d, dtype), dh
     places = Places(gates.shape[-3], reverse)
     d = _empty(gates.shape, work)
     dh = _empty((*gates.shape[:-3], *y.shape[-2:]), work)

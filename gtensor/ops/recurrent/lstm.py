@@ -32,6 +32,7 @@ from gtensor.ops.recurrent.sequences import (
     filled,
     in_time,
     joined,
+    narrowed,
     parts,
     state,
     times,
@@ -67,7 +68,7 @@ def _forward_cpu(
     if work != dtype:
         given: Any = widened((x, h0, c0, w_ih, w_hh, b_ih, b_hh), work)
         y, gates, cells = _forward_cpu(*given, reverse=reverse)
-        return settled(y.astype(dtype), out), gates.astype(dtype), cells
+        return narrowed(y, dtype, out), narrowed(gates, dtype), cells
     (*lead, steps, n, _), width = x.shape, w_hh.shape[-1]
     places = Places(steps, reverse)
     y = sequences.contiguous(out, (*lead, steps + 2, n, width), dtype, _empty)
@@ -75,11 +76,12 @@ def _forward_cpu(
     cells = _empty((*lead, steps + 1, n, width), dtype)
     scale = _rows(width, dtype, 0.5, 1.0)
     bias = None if b_ih is None or b_hh is None else (b_ih + b_hh) * scale
-    sequences.write_inputs(host(), x, w_ih * scale[:, None], bias, gates)
-    weight = (w_hh * scale[:, None]).swapaxes(-1, -2)
+    inputs, states = (np.multiply(w, scale[:, None], out=_empty(w.shape, dtype))
+                      for w in (w_ih, w_hh))
+    sequences.write_inputs(host(), x, inputs, bias, gates)
     y[at(places.first)], cells[at(places.first)] = h0, c0
     if gates.size:
-        _steps_cpu(in_time(gates), in_time(y), in_time(cells), weight, places)
+        _steps_cpu(in_time(gates), in_time(y), in_time(cells), states.swapaxes(-1, -2), places)
     y[at(-1)] = cells[at(places.last)]
     return (y if out is None or y is out else settled(y, out)), gates, cells
 
@@ -119,7 +121,7 @@ def _grad_cpu(
     if work != dtype:
         given: Any = widened((g, w_hh, gates, cells), work)
         d, dh, dc = _grad_cpu(*given, reverse=reverse)
-        return d.astype(dtype), dh, dc
+        return narrowed(d, dtype), dh, dc
     places, width = Places(gates.shape[-3], reverse), w_hh.shape[-1]
     d = _empty(gates.shape, work)
     dh, dc = (_empty((*gates.shape[:-3], gates.shape[-2], width), work) for _ in range(2))

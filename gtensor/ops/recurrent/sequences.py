@@ -13,11 +13,13 @@ from functools import reduce
 from typing import TYPE_CHECKING, Any
 
 from gtensor.array.creation import zeros
+from gtensor.backend import host
 from gtensor.backend.cuda import cupy
 from gtensor.engine.namespaces import raw, recorded
 from gtensor.engine.samples import Sample
 from gtensor.ops.build.arguments import same_dtype
 from gtensor.ops.build.batching import Inputs, Mapped, batch_size, behind, spread
+from gtensor.ops.build.path_builders import settled
 from gtensor.ops.linalg.linear import linear_tangent
 
 if TYPE_CHECKING:
@@ -111,8 +113,13 @@ def in_time(a: np.ndarray) -> np.ndarray:
 
 
 def widened(arrays: Sequence[Array | None], dtype: np.dtype) -> list[Array | None]:
-    """The arrays that are there in the dtype."""
-    return [a if a is None else a.astype(dtype, copy=False) for a in arrays]
+    """Host arrays in the dtype; those that are not there stay so."""
+    return [a if a is None or a.dtype == dtype else host().copy(a, dtype) for a in arrays]
+
+
+def narrowed(a: np.ndarray, dtype: np.dtype, out: Array | None = None) -> np.ndarray:
+    """A host array in the dtype, in `out` if given."""
+    return host().copy(a, dtype) if out is None else settled(a, out)
 
 
 # -- parts of the rules ----------------------------------------------------------------------------
