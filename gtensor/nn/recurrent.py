@@ -28,6 +28,7 @@ class _Gated(Module):
     """
 
     _gates: int
+    input_size: int
     hidden_size: int
     bias: bool
 
@@ -80,6 +81,14 @@ class _Gated(Module):
                 raise ValueError(f"{name} was given a state of shape {s.shape} for an input of "
                                  f"shape {like.shape}; wanted {shape}")
         return tuple(states)
+
+    def extra_repr(self) -> str:
+        """The sizes, and what is not the default."""
+        defaults = {"num_layers": 1, "bias": True, "batch_first": False, "dropout": 0.0,
+                    "bidirectional": False}
+        others = [f"{name}={given!r}" for name, usual in defaults.items()
+                  if (given := getattr(self, name, usual)) != usual]
+        return ", ".join([str(self.input_size), str(self.hidden_size), *others])
 
 
 class _Network(_Gated):
@@ -160,10 +169,6 @@ class _Network(_Gated):
         """The outputs of one layer in one direction, and its final states."""
         raise NotImplementedError
 
-    def extra_repr(self) -> str:
-        return (f"{self.input_size}, {self.hidden_size}, num_layers={self.num_layers}, "
-                f"bidirectional={self.bidirectional}")
-
 
 class LSTM(_Network):
     """Layers of long short-term memory.
@@ -238,9 +243,6 @@ class _Cell(_Gated):
         states = self._states(state, count, (*x.shape[:-1], self.hidden_size), x)
         rows = [s.reshape((math.prod(s.shape[:-1]), self.hidden_size)) for s in states]
         return (x.reshape((1, math.prod(x.shape[:-1]), size)), *rows)
-
-    def extra_repr(self) -> str:
-        return f"{self.input_size}, {self.hidden_size}, bias={self.bias}"
 
 
 class LSTMCell(_Cell):
