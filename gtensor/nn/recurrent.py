@@ -13,6 +13,7 @@ from gtensor.nn.layers import DeviceLike
 from gtensor.nn.module import Module
 from gtensor.nn.parameter import Parameter
 from gtensor.ops import concat, stack
+from gtensor.ops.arrange.shape import clone
 from gtensor.ops.build.arguments import refuse_unsupported, same_dtype, want_tensors
 from gtensor.ops.recurrent.gru import gru_layer
 from gtensor.ops.recurrent.lstm import lstm_layer
@@ -136,7 +137,7 @@ class _Network(_Gated):
         layers = self.num_layers * len(self._endings)
         states = self._states(state, self._count, (layers, *n, self.hidden_size), x)
         if turned:
-            x = x.permute_dims((1, 0, 2))
+            x = clone(x.permute_dims((1, 0, 2)))  # all steps are rows of one product
         elif not batched:
             x = x.reshape((x.shape[0], 1, x.shape[1]))
             states = tuple([s.reshape((layers, 1, self.hidden_size)) for s in states])
