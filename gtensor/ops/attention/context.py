@@ -29,7 +29,6 @@ from gtensor.engine.namespaces import raw, recorded
 from gtensor.engine.op import Op, op
 from gtensor.engine.samples import Sample, positive
 from gtensor.engine.tensor import Tensor
-from gtensor.ops.build.arguments import want_tensors
 from gtensor.ops.build.batching import Inputs, Mapped
 from gtensor.ops.build.cpu_tiles import computed_in, whole_tiles
 from gtensor.ops.build.fused import fused
@@ -291,8 +290,7 @@ def _centred_cpu(scratch: Scratch, name: str, x: np.ndarray, width: int) -> tupl
     mean = scratch("mean", (width,), np.float64)
     rows -= np.mean(rows, axis=0, dtype=np.float64, out=mean)
     lengths = scratch(f"lengths of {name}", (width,), work)
-    with np.errstate(over="ignore"):
-        np.einsum("ij,ij->j", rows, rows, out=lengths)
+    np.einsum("ij,ij->j", rows, rows, out=lengths)
     return rows, np.sqrt(lengths, out=lengths)
 
 
@@ -334,15 +332,16 @@ def _update_path(
 ) -> Array:
     """Two products of the sampled rows into work arrays, and one pass that moves the context."""
     width = x.shape[-1]
-    if device.type == "cpu":
-        a, lengths_a = _centred_cpu(scratch, "x", x, width)
-        b, lengths_b = _centred_cpu(scratch, "y", y, width)
-    else:
-        a, lengths_a, b, lengths_b = _centred_gpu(scratch, x, y, width)
-    cov, denom = (scratch(name, (width, width), a.dtype) for name in ("cov", "denom"))
-    device.matmul(a.T, b, cov)
-    device.matmul(lengths_a[:, None], lengths_b[None], denom)
-    return raw[device.type].context_average(cov, denom, context, rate=rate, out=out)
+    with np.errstate(over="ignore", invalid="ignore"):  # what overflows counts as 0 in the end
+        if device.type == "cpu":
+            a, lengths_a = _centred_cpu(scratch, "x", x, width)
+            b, lengths_b = _centred_cpu(scratch, "y", y, width)
+        else:
+            a, lengths_a, b, lengths_b = _centred_gpu(scratch, x, y, width)
+        cov, denom = (scratch(name, (width, width), a.dtype) for name in ("cov", "denom"))
+        device.matmul(a.T, b, cov)
+        device.matmul(lengths_a[:, None], lengths_b[None], denom)
+        return raw[device.type].context_average(cov, denom, context, rate=rate, out=out)
 
 
 context_update_op = op(
@@ -357,8 +356,9 @@ context_update_op = op(
 
 def check_context(name: str, width: int, **arrays: Tensor) -> None:
     """Raise unless the tensors are floating with rows of that width."""
-    want_tensors(name, **arrays)
     for which, x in arrays.items():
+        if not isinstance(x, Tensor):
+            raise TypeError(f"{name} was given {which} of type {type(x).__name__}; wanted a Tensor")
         if not x.ndim or x.shape[-1] != width:
             raise ValueError(f"{name} was given {which} of shape {x.shape} for a context of width "
                              f"{width}; wanted (..., {width})")
