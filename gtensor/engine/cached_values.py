@@ -42,10 +42,15 @@ class CachedValue(Generic[T]):
         kept = self._kept  # read once: another thread may store one
         if kept is not None and kept[0] == key and kept[1].hold(tensors):
             return kept[2]
+        del kept  # compute may write its memory again
         facts = _Facts(tensors)  # before the values are read: a write meanwhile must be seen
         value = compute()
         self._kept = key, facts, value
         return value
+
+    def drop(self) -> None:
+        """Keep nothing."""
+        self._kept = None
 
 
 class _Facts:

@@ -10,7 +10,6 @@ from gtensor.backend import Device, DeviceError
 from gtensor.engine.cached_values import CachedValue
 from gtensor.engine.context import grad_enabled, is_recomputing, no_grad, same_again
 from gtensor.engine.errors import GradientError
-from gtensor.engine.levels import Traced
 from gtensor.engine.renewed import Renewed
 from gtensor.engine.tensor import Tensor
 from gtensor.memory.workspace import Workspace
@@ -44,7 +43,7 @@ class _Memory:
         for workspace in self.workspaces.values():
             workspace.release()
         self.latest["rounded"] = None
-        self.cached = CachedValue()
+        self.cached.drop()
         self.contexts.drop_free()
         self.rounded.drop_free()
 
@@ -53,14 +52,15 @@ class _Memory:
         return self.cached.get((context,), lambda: self._converted(context, dtype), dtype)
 
     def _converted(self, context: Tensor, dtype: Any) -> Tensor:
-        before = self.latest["rounded"]
+        self.cached.drop()  # a value that is no longer current must not keep its memory
+        before, keep = self.latest["rounded"], grad_enabled()
         fits = before is not None and (before.dtype, before.device) == (dtype, context.device)
         del before
         with no_grad():
             if not fits:
                 self.latest["rounded"] = context.to(dtype)
             else:
-                _, target = self.rounded.turn(self.latest, "rounded", keep=grad_enabled())
+                _, target = self.rounded.turn(self.latest, "rounded", keep)
                 target[...] = context
                 self.latest["rounded"] = target
         made: Any = self.latest["rounded"]

@@ -75,13 +75,15 @@ def all_cases() -> list[Case]:
     """The table, in the order of kernels/."""
     # The case modules import the helpers above.
     import cases_bn_act
+    import cases_context
     import cases_convolution
     import cases_elementwise
     import cases_matmul
     import cases_multi_tensor
     import cases_rows
 
-    return [*cases_elementwise.CASES, *cases_rows.CASES, *cases_convolution.CASES,
+    return [*cases_elementwise.CASES, *cases_rows.CASES, *cases_context.CASES,
+            *cases_convolution.CASES,
             *cases_bn_act.CASES, *cases_matmul.CASES, *cases_multi_tensor.CASES]
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import pickle
 import threading
+import tracemalloc
 from collections.abc import Callable
 from copy import deepcopy
 from typing import Any
@@ -14,7 +15,6 @@ import pytest
 
 import gtensor as gt
 from gtensor import nn
-from gtensor.memory.workspace import Workspace
 from gtensor.nn.utils import checkpoint
 from gtensor.settings import settings
 from gtensor.testing import gradcheck
@@ -399,7 +399,8 @@ def test_a_checkpoint_has_the_contexts_of_its_first_run(
             y = checkpoint(model, x) if outer and checkpointed else model(x)
             y.sum().backward(retain_graph=True)
             y.sum().backward()
-        found.append([exact(model.shared.context), exact(x.grad), *(exact(p.grad) for p in model.parameters())])
+        found.append([exact(model.shared.context), exact(x.grad),
+                      *(exact(p.grad) for p in model.parameters())])
         assert buffers(model.shared) <= 3
     for one, other in zip(*found, strict=True):
         close("checkpointed", other, one, 1e-5)
@@ -408,11 +409,58 @@ def test_a_checkpoint_has_the_contexts_of_its_first_run(
 # -- memory ----------------------------------------------------------------------------------------
 
 
-def takes(function: Callable[[], Any], device: str) -> tuple[Any, list[int]]:
-    """What a call gives, and the sizes of the arena's allocations meanwhile."""
-    with gt.memory.timeline(device) as timeline:
-        result = function()
-    return result, [event.nbytes for event in timeline.events if event.kind == "allocate"]
+def allocations(function: Callable[[], object], device: str) -> tuple[Any, int]:
+    """What a call gives, and how many blocks it takes from the arena."""
+    before = gt.memory.stats(device)
+    result = function()
+    after = gt.memory.stats(device)
+    return result, after.hits + after.misses - before.hits - before.misses
+
+
+@DEVICES
+@pytest.mark.parametrize("learned", [False, True])
+@pytest.mark.parametrize("dtype", ["float32", "float64", "float16"])
+def test_after_warm_up_only_results_are_allocated(learned: bool, dtype: str, device: str) -> None:
+    """A step of three layers that share a context, and what each call takes."""
+    if (dtype, device) == ("float16", "cpu"):
+        pytest.skip("products of half types take tiles on the CPU")
+    wide = "float64" if dtype == "float64" else "float32"
+    strength = nn.Parameter(gt.tensor(STRENGTH, dtype=wide, device=device))
+    context = updated(strength if learned else STRENGTH, dtype, device)
+    x = drawn(40, WIDTH, dtype=dtype, device=device).requires_grad_()
+    g, out = drawn(40, WIDTH, dtype=dtype, device=device), gt.empty_like(x)
+    with settings.override(arena_min_bytes=0):
+        for warm in (False, False, True):
+            y: Any = x
+            for _ in range(3):
+                y, of_apply = allocations(lambda y=y: context.apply(y), device)
+                _, of_update = allocations(lambda y=y: context.update(y, y), device)
+                assert not warm or (of_apply, of_update) == (1, 0)
+            _, of_backward = allocations(lambda y=y: y.backward(g), device)
+            assert not warm or of_backward == (6 if learned else 3)
+            x.grad = strength.grad = None
+        del y
+        with gt.no_grad():
+            for _ in range(2):
+                _, of_into = allocations(lambda: context.apply_into(x, out), device)
+                _, of_update = allocations(lambda: context.update(x, out), device)
+        assert (of_into, of_update) == (0, 0)
+
+
+@pytest.mark.parametrize("learned", [False, True])
+def test_nothing_is_allocated_behind_the_arena(learned: bool) -> None:
+    context = nn.SharedAttentionContext(512, strength=nn.Parameter(gt.tensor(0.5)) if learned
+                                        else 0.5)
+    x, g = (drawn(1024, 512) for _ in range(2))
+    x.requires_grad_()
+    for warm in (False, True):
+        tracemalloc.start()
+        context.apply(x).backward(g)
+        context.update(x, g)
+        peak = tracemalloc.get_traced_memory()[1]
+        tracemalloc.stop()
+        x.grad = None
+        assert not warm or peak < 256 * 1024  # Python's objects, NumPy's buffers for casts, a tile
 
 
 # -- state -----------------------------------------------------------------------------------------
@@ -420,7 +468,8 @@ def takes(function: Callable[[], Any], device: str) -> tuple[Any, list[int]]:
 
 def test_the_state_is_the_context_if_there_is_one() -> None:
     fresh = nn.SharedAttentionContext(WIDTH)
-    model, other = nn.ModuleList([updated()]), nn.ModuleList([nn.SharedAttentionContext(WIDTH, RATE)])
+    model = nn.ModuleList([updated()])
+    other = nn.ModuleList([nn.SharedAttentionContext(WIDTH, RATE)])
     assert not fresh.state_dict() and "context" not in dict(fresh.named_buffers())
     assert list(model.state_dict()) == ["0.context"]
     kept = {name: value.clone() for name, value in model.state_dict().items()}

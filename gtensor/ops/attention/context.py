@@ -18,26 +18,24 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from gtensor.backend.cuda import cupy
-from gtensor.backend.kernels import BLOCK, elementwise
-from gtensor.backend.kernels import raw as raw_kernel
+from gtensor.backend.kernels import BLOCK, elementwise, raw
 from gtensor.backend.layouts import check_apart
 from gtensor.engine.context import grad_enabled
 from gtensor.engine.errors import GradientError, LevelError
 from gtensor.engine.in_place import write
 from gtensor.engine.levels import Traced, newest
-from gtensor.engine.namespaces import raw, recorded
+from gtensor.engine.namespaces import recorded
 from gtensor.engine.op import Op, op
-from gtensor.engine.samples import Sample, positive
+from gtensor.engine.samples import Sample
 from gtensor.engine.tensor import Tensor
 from gtensor.ops.build.batching import Inputs, Mapped
 from gtensor.ops.build.cpu_tiles import computed_in, whole_tiles
-from gtensor.ops.build.fused import fused
 from gtensor.ops.build.path_builders import placed, tiled
 from gtensor.ops.linalg.matrix_products import swapped
 
 if TYPE_CHECKING:
     from gtensor.backend import Device
-    from gtensor.backend.typing import Array, DTypeLike, Params, Path, Scalar
+    from gtensor.backend.typing import Array, DTypeLike, Params, Path
     from gtensor.engine.typing import Namespace, Step, Values
 
     Scratch = Callable[[str, tuple[int, ...], DTypeLike], Array]
@@ -52,13 +50,13 @@ _PARTS = 512  # sums of blocks, of which a second launch makes one
 # -- mixing: paths ---------------------------------------------------------------------------------
 
 
-def _number(strength: Array | Scalar) -> bool:
+def _number(strength: object) -> bool:
     """Whether a strength is known on the host."""
     return not hasattr(strength, "dtype") or isinstance(strength, (np.ndarray, np.generic))
 
 
 def _mix_path(
-    device: Device, x: Array, context: Array, strength: Array | Scalar, *,
+    device: Device, x: Array, context: Array, strength: Any, *,
     scratch: Scratch | None = None, out: Array | None = None, beta: float = 0.0,
 ) -> Array:
     """x + strength / width * x @ context + beta * out.
@@ -85,7 +83,7 @@ def _mix_path(
 
 
 def _into_path(
-    device: Device, target: Array, x: Array, context: Array, strength: Array | Scalar, *,
+    device: Device, target: Array, x: Array, context: Array, strength: Any, *,
     scratch: Scratch | None = None, out: Array | None = None,
 ) -> Array:
     return _mix_path(device, x, context, strength, out=out)
@@ -103,7 +101,13 @@ def _add_path(
 ) -> Array:
     """x + strength * mixed, in the dtype of x; a strength on the CPU is one number."""
     if device.type == "cpu":
-        return _add_tiled(x, mixed, float(strength), out=out)
+        factor = float(strength)
+        if out is not mixed or x.itemsize == 2:
+            return _add_tiled(x, mixed, factor, out=out)
+        for key in whole_tiles(x.shape):  # without a temporary
+            part = np.multiply(mixed[key], factor, out=out[key])
+            part += x[key]
+        return out
     return _ADD(x, mixed, strength, out=device.empty(x.shape, x.dtype) if out is None else out)
 
 
@@ -121,18 +125,15 @@ def _dot_path(
         return total
     x, y = (cupy().ascontiguousarray(a) for a in (x, y))
     blocks = min(_PARTS, max(1, -(-x.size // (4 * BLOCK))))
-    parts = (device.empty if scratch is None else _by_shape(scratch))((blocks,), np.float64)
-    _DOT[x.dtype]((blocks,), (BLOCK,), (x, y, parts, x.size))
-    _DOT_OF_PARTS[total.dtype]((1,), (BLOCK,), (parts, total, blocks))
+    sums = (device.empty((blocks,), np.float64, "workspace") if scratch is None
+            else scratch("dot", (blocks,), np.float64))
+    _DOT[x.dtype]((blocks,), (BLOCK,), (x, y, sums, x.size))
+    _DOT_OF_PARTS[total.dtype]((1,), (BLOCK,), (sums, total, blocks))
     return total
 
 
-def _by_shape(scratch: Scratch) -> Callable[[tuple[int, ...], DTypeLike], Array]:
-    return lambda shape, dtype: scratch("dot", shape, dtype)
-
-
-_DOT = raw_kernel("attention_context.cu", "context_dot")
-_DOT_OF_PARTS = raw_kernel("attention_context.cu", "context_dot_of_parts")
+_DOT = raw("attention_context.cu", "context_dot")
+_DOT_OF_PARTS = raw("attention_context.cu", "context_dot_of_parts")
 
 
 # -- mixing: rules ---------------------------------------------------------------------------------
@@ -252,21 +253,28 @@ context_add = op(
 # -- the update ------------------------------------------------------------------------------------
 
 
-def _average(ns: Any, cov: Any, denom: Any, context: Any, *, rate: float) -> Any:
-    """Lengths that overflow make a ratio that is not finite; it counts as 0, too."""
-    known = denom > _TINY
-    ratio = cov / ns.where(known, denom, 1.0)
-    known = known & ns.isfinite(ratio)
-    return (1 - rate) * context + rate * ns.where(known, ns.tanh(ratio), 0.0)
+_AVERAGE = elementwise(
+    "T cov, T denom, T context, float64 rate", "T out",
+    "const T ratio = cov / denom, share = T(rate); const bool alike = denom > T(1e-12) && "
+    "ratio - ratio == T(0); out = (T(1) - share) * context + share * (alike ? tanh(ratio) : T(0))",
+    name="gt_context_average")
 
 
-context_average = fused(
-    "context_average", _average,
-    samples=[Sample((shape,) * 3, params={"rate": 0.25}, draws=positive)
-             for shape in ((3, 3), (1, 1))],
-    doc="(1 - rate) * context + rate * tanh(cov / denom), where denom is above 1e-12. Parameters: "
-        "rate.",
-)
+def _average_cpu(
+    scratch: Scratch, cov: np.ndarray, denom: np.ndarray, context: np.ndarray, rate: float,
+    out: np.ndarray,
+) -> None:
+    """What _AVERAGE computes, tile by tile; cov is overwritten, and out may be the context."""
+    unknown = scratch("unknown", cov.shape, np.bool_)
+    for key in whole_tiles(cov.shape):
+        ratio, length, no = cov[key], denom[key], unknown[key]
+        np.copyto(ratio, 0, where=np.less_equal(length, _TINY, out=no))
+        np.divide(ratio, length, out=ratio, where=np.logical_not(no, out=no))
+        np.copyto(ratio, 0, where=np.logical_not(np.isfinite(ratio, out=no), out=no))
+        np.tanh(ratio, out=ratio)
+        ratio *= rate
+        target = np.multiply(context[key], 1 - rate, out=out[key])
+        target += ratio
 
 
 def _sampled(rows: int) -> range:
@@ -310,7 +318,7 @@ def _addresses(*places: tuple[tuple[int, ...], tuple[int, ...], int]) -> np.void
     return structure[()]
 
 
-_ROWS = raw_kernel("attention_context.cu", "context_rows")
+_ROWS = raw("attention_context.cu", "context_rows")
 
 
 def _centred_gpu(
@@ -328,7 +336,7 @@ def _centred_gpu(
 
 def _update_path(
     device: Device, target: Array, context: Array, x: Array, y: Array, *, rate: float,
-    scratch: Scratch, out: Array | None = None,
+    scratch: Scratch, out: Array,
 ) -> Array:
     """Two products of the sampled rows into work arrays, and one pass that moves the context."""
     width = x.shape[-1]
@@ -341,7 +349,11 @@ def _update_path(
         cov, denom = (scratch(name, (width, width), a.dtype) for name in ("cov", "denom"))
         device.matmul(a.T, b, cov)
         device.matmul(lengths_a[:, None], lengths_b[None], denom)
-        return raw[device.type].context_average(cov, denom, context, rate=rate, out=out)
+        if device.type == "cpu":
+            _average_cpu(scratch, cov, denom, context, rate, out)
+        else:
+            _AVERAGE(cov, denom, context, rate, out=out)
+    return out
 
 
 context_update_op = op(
