@@ -9,30 +9,28 @@
 
 #define GT_ROWS 32  // `_MOST_ROWS` in gtensor/ops/attention/context.py repeats it
 
-// Per array the offsets of its rows, and the step from one column to the next, in elements.
+// Of each array the offsets of its rows, in elements.
 struct gt_rows {
-  struct {
-    gt_index row[GT_ROWS];
-    gt_index step;
-  } of[2];
+  gt_index of[2][GT_ROWS];
 };
 
 // rows = the named rows minus their mean, in which what is not finite counts as 0; lengths = the
-// length of each column. A thread for each column (x) of each array (y). The mean is summed up in
+// length of each column. A thread for each column (x) of each array (y), whose columns are a step
+// apart. The mean is summed up in
 // double: the mean of float may be far larger than the deviations.
 template <typename T>
 __global__ void __launch_bounds__(GT_BLOCK)
 context_rows(const T *x, const T *y, gt_float<T> *rows, gt_float<T> *lengths, gt_rows where,
-             gt_index count, gt_index width) {
+             gt_index step_x, gt_index step_y, gt_index count, gt_index width) {
   typedef gt_float<T> F;
   const gt_index column = blockIdx.x * static_cast<gt_index>(GT_BLOCK) + threadIdx.x;
   if (column >= width) return;
   const int which = blockIdx.y;
-  const T *from = (which ? y : x) + column * where.of[which].step;
+  const T *from = which ? y + column * step_y : x + column * step_x;
   F *to = rows + which * count * width + column;
   double total = 0;
   for (gt_index row = 0; row < count; ++row) {
-    F value = gt_up(from[where.of[which].row[row]]);
+    F value = gt_up(from[where.of[which][row]]);
     if (value - value != F(0)) value = F(0);
     to[row * width] = value;
     total += static_cast<double>(value);

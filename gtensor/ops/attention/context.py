@@ -303,19 +303,19 @@ def _centred_cpu(scratch: Scratch, name: str, x: np.ndarray, width: int) -> tupl
 
 
 @lru_cache(256)
-def _addresses(*places: tuple[tuple[int, ...], tuple[int, ...], int]) -> np.void:
-    """The kernel's structure gt_rows: per array the offsets of its rows and the columns' step."""
-    numbers: list[int] = []
-    for shape, strides, itemsize in places:
-        steps = [stride // itemsize for stride in strides]
-        lead = shape[:-1]
-        offsets = [sum(i * step for i, step in zip(np.unravel_index(number, lead), steps,
-                                                   strict=False))
-                   for number in _sampled(prod(lead))]
-        numbers += [int(offset) for offset in offsets] + [0] * (_MOST_ROWS - len(offsets))
-        numbers.append(steps[-1])
-    structure: Any = np.array((numbers,), [("numbers", np.int64, len(numbers))])
+def _offsets(*strided: tuple[tuple[int, ...], tuple[int, ...]]) -> np.void:
+    """The kernel's structure gt_rows, of shapes and steps in elements."""
+    table = np.zeros((len(strided), _MOST_ROWS), np.int64)
+    for offsets, (shape, steps) in zip(table, strided, strict=True):
+        for place, number in enumerate(_sampled(prod(shape[:-1]))):
+            index = np.unravel_index(number, shape[:-1])
+            offsets[place] = np.dot(index, steps[:-1])
+    structure: Any = np.array((table,), [("of", np.int64, table.shape)])
     return structure[()]
+
+
+def _steps(x: Array) -> tuple[int, ...]:
+    return tuple(stride // x.itemsize for stride in x.strides)
 
 
 _ROWS = raw("attention_context.cu", "context_rows")
@@ -329,8 +329,8 @@ def _centred_gpu(
     rows = scratch("rows", (2, count, width), work)
     lengths = scratch("lengths", (2, width), work)
     _ROWS[x.dtype]((-(-width // BLOCK), 2), (BLOCK,), (
-        x, y, rows, lengths, _addresses(*((a.shape, a.strides, a.itemsize) for a in (x, y))),
-        count, width))
+        x, y, rows, lengths, _offsets((x.shape, _steps(x)), (y.shape, _steps(y))),
+        _steps(x)[-1], _steps(y)[-1], count, width))
     return rows[0], lengths[0], rows[1], lengths[1]
 
 
@@ -356,7 +356,7 @@ def _update_path(
     return out
 
 
-context_update_op = op(
+context_update_op = Op(
     "context_update", **placed(_update_path), backward=None, tangent=None, samples=None,
     doc="A context moved towards the similarity of x and y by the fraction rate, written over the "
         "first input. Parameters: rate, scratch (which makes named work arrays).",

@@ -1,0 +1,42 @@
+"""Mutations of the attention context and of values that are kept by versions."""
+
+from __future__ import annotations
+
+from contextlib import AbstractContextManager
+from typing import Any
+from unittest.mock import patch
+
+import numpy as np
+
+from gtensor.engine import renewed
+from gtensor.engine.namespaces import raw
+from gtensor.nn import context
+
+Context = AbstractContextManager[Any]
+
+
+def saved_contexts_written() -> Context:
+    """an update writes a context that an open tape has saved"""
+    return patch.object(renewed._Buffer, "held", lambda buffer: False)
+
+
+def newest_context_in_a_second_run() -> Context:
+    """a checkpointed function, run again, mixes in the context that its first run has updated"""
+    return patch.object(context, "same_again", lambda value: value)
+
+
+def updated_again_in_a_second_run() -> Context:
+    """a context is updated again when a checkpointed function runs again"""
+    return patch.object(context, "is_recomputing", lambda: False)
+
+
+def strength_summed_in_float32() -> Context:
+    """the gradient of a context's strength is added up in float32"""
+    return patch.object(raw["cpu"], "context_dot", lambda x, y, scratch: np.asarray(
+        np.add.accumulate(np.multiply(x, y).reshape(-1))[-1]))
+
+
+def context_work_arrays_made_anew() -> Context:
+    """the work arrays of an update are allocated by each update"""
+    return patch.object(context._Memory, "scratch", lambda memory, device: (
+        lambda name, shape, dtype: device.empty(shape, dtype)))
