@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import weakref
 from collections.abc import Callable, Hashable, Sequence
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 from gtensor.engine.storage import Storage
 from gtensor.engine.tape import Counted, replayed
@@ -14,15 +14,15 @@ T = TypeVar("T")
 
 
 class CachedValue(Generic[T]):
-    """A value of some tensors, kept while their storages have the versions that it was made of.
+    """A value of some tensors, kept until their memory, or its own, is written through gtensor.
 
-    Nothing is locked: what is kept is one tuple, stored and read at once. A write of the user's
-    through a raw array is not noticed.
+    Nothing is locked: what is kept is one tuple, stored and read at once. A write through a raw
+    array is not noticed.
     """
 
     __slots__ = ("_kept",)
 
-    _kept: tuple[Hashable, _Facts, T] | None
+    _kept: tuple[Hashable, _Facts, _Facts, T] | None
 
     def __init__(self) -> None:
         self._kept = None
@@ -41,11 +41,15 @@ class CachedValue(Generic[T]):
             return compute()
         kept = self._kept  # read once: another thread may store one
         if kept is not None and kept[0] == key and kept[1].hold(tensors):
-            return kept[2]
+            value = kept[3]
+            if not isinstance(value, Tensor) or kept[2].hold((value,)):
+                return value
+            del value
         del kept  # compute may write its memory again
         facts = _Facts(tensors)  # before the values are read: a write meanwhile must be seen
         value = compute()
-        self._kept = key, facts, value
+        own = _Facts((value,) if isinstance(value, Tensor) else ())
+        self._kept = key, facts, own, value
         return value
 
     def drop(self) -> None:
@@ -54,26 +58,28 @@ class CachedValue(Generic[T]):
 
 
 class _Facts:
-    """Which storages some tensors had, and how often each had been written."""
+    """Which arrays some tensors had, and how often the storage of each had been written."""
 
-    __slots__ = ("replays", "storages")
+    __slots__ = ("arrays", "replays")
 
     def __init__(self, tensors: Sequence[Tensor]) -> None:
-        self.storages: list[tuple[weakref.ref[Storage], int]] = []
+        self.arrays: list[tuple[weakref.ref[Any], weakref.ref[Storage], int]] = []
         self.replays: list[tuple[Counted, int]] = []
         for tensor in tensors:
             storage = tensor._own_storage()
-            self.storages.append((weakref.ref(storage), storage.version))
+            self.arrays.append(
+                (weakref.ref(tensor._array), weakref.ref(storage), storage.version))
             if tensor._device.graphs:
                 self.replays += [
                     guard[:2] for guard in replayed(tensor._array, tensor._device)]
 
     def hold(self, tensors: Sequence[Tensor]) -> bool:
         """Whether these are the tensors, not written since."""
-        if len(tensors) != len(self.storages):
+        if len(tensors) != len(self.arrays):
             return False
-        for tensor, (ref, version) in zip(tensors, self.storages, strict=True):
-            storage = tensor._storage
-            if ref() is not storage or storage.version != version:
+        for tensor, (array, ref, version) in zip(tensors, self.arrays, strict=True):
+            storage = tensor._storage  # views share it
+            if (array() is not tensor._array or ref() is not storage
+                    or storage.version != version):
                 return False
         return all(counted.version == version for counted, version in self.replays)

@@ -5,11 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
+from gtensor.array.creation import zeros
+from gtensor.engine.cached_values import CachedValue
 from gtensor.engine.context import no_grad
 from gtensor.engine.tensor import Tensor
 from gtensor.nn.conversion import Movable, value_of
 from gtensor.nn.hooks import Hooked
 from gtensor.nn.parameter import Parameter
+from gtensor.ops.updates.optimizer_kernels import total_norm
 from gtensor.system.documents import UNLOADED, Facts
 
 
@@ -234,6 +237,18 @@ class Module(Movable, Hooked):
                 if value is not None and id(value) not in seen:
                     seen.add(id(value))
                     yield _joined(path, name), value
+
+    def weight_norm(self) -> Tensor:
+        """The Euclidean norm of all parameters together, 0-d, float32 or wider, without history.
+
+        It is kept until one of them is written through gtensor, as `Parameter.norm`. Without
+        parameters it is 0. Raises DeviceError for parameters on different devices.
+        """
+        parameters = tuple(self.parameters())
+        if not parameters:
+            return zeros(())
+        kept = self.__dict__.setdefault("_weight_norm", CachedValue())
+        return kept.get(parameters, lambda: total_norm(parameters)[0])
 
     # -- state ------------------------------------------------------------------------------------
 
