@@ -17,7 +17,7 @@ and compiled, on the same memory, out of place. Needs a GPU: on a CPU there is n
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from math import prod
 from typing import Any
@@ -25,7 +25,7 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 from ladder import Ladder
-from ladder_command import Options, Part, left_out, main
+from ladder_command import Options, Part, left_out, main, on_cuda
 
 from gtensor.backend.kernels import ACTIVATIONS, flat_launch, raw, row_launch
 from gtensor.ops.norms.inplace_abn import forward_gpu, grad_gpu
@@ -182,13 +182,9 @@ class Data:
 # -- ladders ---------------------------------------------------------------------------------------
 
 
-def build(options: Options) -> Iterator[tuple[str, Callable[[], Iterator[Part]]]]:
+def build(options: Options) -> Iterator[tuple[str, Callable[[], Iterable[Part]]]]:
     """One part per tensor and dtype: forward, backward, both."""
-    if options.device == "cpu":
-        return
-    for size in [size.small() for size in SIZES] if options.quick else SIZES:
-        for dtype in DTYPES:
-            yield f"{size.name} {dtype}", lambda s=size, d=dtype: climb(Data(s, DTYPES[d]), d)
+    return on_cuda(options, SIZES, DTYPES, lambda s, d: climb(Data(s, DTYPES[d]), d))
 
 
 def climb(data: Data, dtype: str) -> Iterator[Ladder]:

@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -50,6 +51,18 @@ class Options:
 
 Part = Ladder | Figure
 Build = Callable[[Options], Iterable[tuple[str, Callable[[], Iterable[Part]]]]]
+
+
+def on_cuda(
+    options: Options, sizes: Iterable[Any], dtypes: Iterable[str],
+    climb: Callable[[Any, str], Iterable[Part]],
+) -> Iterator[tuple[str, Callable[[], Iterable[Part]]]]:
+    """One part per size and dtype, `climb(size, dtype)`; none on the CPU."""
+    if options.device == "cpu":
+        return
+    for size in [size.small() for size in sizes] if options.quick else sizes:
+        for dtype in dtypes:
+            yield f"{size.name} {dtype}", partial(climb, size, dtype)
 
 
 def main(

@@ -13,18 +13,18 @@ bfloat16 and never this kernel. Needs a GPU: on a CPU there is nothing to measur
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 import ml_dtypes
 import numpy as np
 from ladder import Ladder
-from ladder_command import Options, Part, main
+from ladder_command import Options, Part, main, on_cuda
 
 from gtensor.backend import get_device
 from gtensor.backend.kernels import NULL, flat_launch, raw
-from gtensor.backend.matmul_kernel import matmul_into, plan, settings
+from gtensor.backend.matmul_kernel import kernel_settings, matmul_into, plan
 
 DTYPES = {"float32": np.dtype(np.float32), "bfloat16": np.dtype(ml_dtypes.bfloat16)}
 TOLERANCES = {"float32": 1e-4, "bfloat16": 2e-2}
@@ -97,7 +97,8 @@ class Data:
         found = plan(*(None if x is None else (x.shape, x.strides, x.dtype)
                        for x in (self.a, self.b, self.out, self.residual, self.bias)))
         assert found is not None and not found.exchanged
-        how = settings(1.0, 0.0, self.size.activation, 0.0, self.size.clean, False, False, False)
+        how = kernel_settings(1.0, 0.0, self.size.activation, 0.0, self.size.clean, False, False,
+                              False)
         more = (NULL if x is None else x for x in (self.residual, self.bias, self.scale))
         NAIVE[self.dtype](*flat_launch(self.out.size), (
             self.a, self.b, self.out, *more, found.axes, how, self.out.size))
@@ -127,13 +128,9 @@ class Data:
         return out.reshape(-1)[::1_009].astype(np.float32).get()
 
 
-def build(options: Options) -> Iterator[tuple[str, Callable[[], Iterator[Part]]]]:
+def build(options: Options) -> Iterator[tuple[str, Callable[[], Iterable[Part]]]]:
     """One part per product and dtype."""
-    if options.device == "cpu":
-        return
-    for size in [size.small() for size in SIZES] if options.quick else SIZES:
-        for dtype in DTYPES:
-            yield f"{size.name} {dtype}", lambda s=size, d=dtype: climb(Data(s, DTYPES[d]), d)
+    return on_cuda(options, SIZES, DTYPES, lambda s, d: climb(Data(s, DTYPES[d]), d))
 
 
 def climb(data: Data, dtype: str) -> Iterator[Ladder]:

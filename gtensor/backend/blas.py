@@ -114,7 +114,7 @@ def _write_batches(
 ) -> None:
     """As many of the matrices at a time as a tile holds, by `numpy.matmul`."""
     each = out.size // len(out)
-    step = max(1, settings.tile_elements // each)
+    step = min(len(out), max(1, settings.tile_elements // each))
     scratch = device.workspace(step * each, out.dtype)
     for start in range(0, len(out), step):
         left, right, place = (_rows(x, out.ndim, start, start + step) for x in (a, b, out))

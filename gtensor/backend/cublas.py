@@ -104,14 +104,16 @@ _ACTIVATIONS = {  # epilogues: of the activation, and of its slope
     "relu": (cublaslt.RELU, cublaslt.RELU_SLOPE), "gelu_tanh": (cublaslt.GELU, cublaslt.GELU_SLOPE)}
 
 
-def kept_for(activation: str, rows: int, columns: int, dtype: np.dtype) -> CudaArray:
-    """Memory (rows, ...) for what the derivative of an activation needs, uninitialized.
+def kept_layout(
+    activation: str, rows: int, columns: int, dtype: np.dtype
+) -> tuple[tuple[int, int], np.dtype]:
+    """Shape and dtype of what `activated` keeps for an activation's derivative.
 
     For ReLU it has a bit for each element; for GELU the input, in the first `columns` columns.
     """
     if activation == "relu":
-        return cupy().empty((rows, -(-columns // 128) * 16), np.uint8)
-    return cupy().empty((rows, -(-columns // 8) * 8), dtype)
+        return (rows, -(-columns // 128) * 16), np.dtype(np.uint8)
+    return (rows, -(-columns // 8) * 8), dtype
 
 
 def _kind_of(a: CudaArray, b: CudaArray, out: CudaArray) -> _Kind:
@@ -177,7 +179,7 @@ class _Handle:
         call("cublasCreate_v2", ctypes.byref(found))
         self.pointer = found.value
         self.stream = -1  # the id of the stream that it is set to
-        self.kept = cublaslt.Kept(found.value or 0)
+        self.prepared = cublaslt.Prepared(found.value or 0)
         call("cublasSetMathMode", self.pointer, _NO_NARROW_SUMS)
 
     def use(self, stream: CudaStream, workspace: CudaArray) -> None:
@@ -294,14 +296,17 @@ class Products:
         count = prod(n for n, _ in axes)
         handle: _Handle = self._thread.lease.handle
         place = handle.stream, handle
-        kept = None if self._device.capturing() else self._tables.get(place)
-        if kept is None and not self._device.capturing():
-            kept = self._tables[place] = _Tables()
-        key = starts, size, out_size, axes
-        found = None if kept is None else kept.known.get(key)
-        if found is None:
-            found = cupy().empty((3, count), np.uint64) if kept is None else kept.room(key, count)
-            _fill_addresses(found, starts, size, out_size, axes)
+        if self._device.capturing():
+            found = cupy().empty((3, count), np.uint64)
+        else:
+            tables = self._tables.get(place)
+            if tables is None:
+                tables = self._tables[place] = _Tables()
+            key = starts, size, out_size, axes
+            if key in tables.known:
+                return tables.known[key]
+            found = tables.room(key, count)
+        _fill_addresses(found, starts, size, out_size, axes)
         return found
 
     def _fused(
@@ -317,8 +322,8 @@ class Products:
         handle: _Handle = self._thread.lease.handle
         workspace = self._workspaces[handle.stream]
         return cublaslt.matmul(
-            handle.kept, pointer, laid, kind[:3], alpha, b.data.ptr, a.data.ptr, beta, out.data.ptr,
-            epilogue, (workspace.data.ptr, workspace.nbytes),
+            handle.prepared, pointer, laid, kind[:3], alpha, b.data.ptr, a.data.ptr, beta,
+            out.data.ptr, epilogue, (workspace.data.ptr, workspace.nbytes),
             self._device.current_stream().stream.ptr)
 
     def activated(
@@ -327,7 +332,7 @@ class Products:
     ) -> bool:
         """out = activation(a @ b + bias) for new memory `out` of matrices; False if it cannot be.
 
-        `kept` (see `kept_for`) is given what the activation's derivative needs.
+        `kept` (see `kept_layout`) is given what the activation's derivative needs.
         """
         code = _ACTIVATIONS[activation][0] | (cublaslt.BIAS if bias is not None else 0)
         return self._followed(a, b, out, code | (cublaslt.KEEP if kept is not None else 0), bias,

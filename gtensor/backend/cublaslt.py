@@ -56,7 +56,7 @@ class _Result(ctypes.Structure):
         ("waves", ctypes.c_float), ("reserved", ctypes.c_int * 4))
 
 
-class _Prepared:
+class _Product:
     """A product's description, the layouts of its three matrices, and the algorithm for it."""
 
     def __init__(self, handle: int, key: tuple[Any, ...]) -> None:
@@ -107,8 +107,7 @@ class _Prepared:
         return made
 
     def _set(self, kind: str, of: ctypes.c_void_p, number: int, value: Any) -> None:
-        call(f"cublasLt{kind}SetAttribute", of, number, ctypes.byref(value),
-                 ctypes.sizeof(value))
+        call(f"cublasLt{kind}SetAttribute", of, number, ctypes.byref(value), ctypes.sizeof(value))
 
     def close(self) -> None:
         """Free what cublasLt has made."""
@@ -120,18 +119,18 @@ def _stored(rows: int, columns: int, operation: int) -> tuple[int, int]:
     return (rows, columns) if operation == AS_IT_LIES else (columns, rows)
 
 
-class Kept:
+class Prepared:
     """The products of a handle, which one thread at a time uses; the last used comes last."""
 
     def __init__(self, handle: int) -> None:
         self._handle = handle
-        self._products: OrderedDict[tuple[Any, ...], _Prepared] = OrderedDict()
+        self._products: OrderedDict[tuple[Any, ...], _Product] = OrderedDict()
 
-    def prepared(self, *key: Any) -> _Prepared:
+    def product(self, *key: Any) -> _Product:
         """The product for operations, sizes, leading dimensions, kind, epilogue, ..."""
         found = self._products.get(key)
         if found is None:
-            found = self._products[key] = _Prepared(self._handle, key)
+            found = self._products[key] = _Product(self._handle, key)
             if len(self._products) > _MOST:
                 self._products.popitem(last=False)[1].close()
         else:
@@ -140,8 +139,8 @@ class Kept:
 
 
 def matmul(
-    kept: Kept, handle: int, laid: Plan, kind: Kind, alpha: Any, first: int, second: int, beta: Any,
-    out: int, epilogue: Epilogue, workspace: tuple[int, int], stream: int,
+    prepared: Prepared, handle: int, laid: Plan, kind: Kind, alpha: Any, first: int, second: int,
+    beta: Any, out: int, epilogue: Epilogue, workspace: tuple[int, int], stream: int,
 ) -> bool:
     """Queue a product of two column-major matrices; False where cublasLt has no such epilogue.
 
@@ -150,8 +149,8 @@ def matmul(
         workspace: address and bytes.
     """
     alignments = tuple([min(_ALIGNED, x & -x) for x in (first, second, out, out)])
-    found = kept.prepared(laid.operations, laid.sizes, laid.leading, kind, epilogue.code,
-                          epilogue.leading, alignments, workspace[1])
+    found = prepared.product(laid.operations, laid.sizes, laid.leading, kind, epilogue.code,
+                             epilogue.leading, alignments, workspace[1])
     if not found.found:
         return False
     found.point_to(epilogue)

@@ -27,7 +27,6 @@ from gtensor.backend.ordering import Ordering
 from gtensor.system.bus import bus, tell_allocated
 
 if TYPE_CHECKING:
-    from gtensor.backend.cublas import Products
     from gtensor.backend.cuda_graphs import Capture
     from gtensor.backend.cuda_pages import CudaPages
     from gtensor.backend.ordering import Replays, Stamp
@@ -36,7 +35,7 @@ if TYPE_CHECKING:
 
 
 class CudaDevice(Device):
-    """One NVIDIA GPU through CuPy."""
+    """One NVIDIA GPU through CuPy; `products` are cuBLAS's, to be called within a path."""
 
     type = "cuda"
     array_type: Any
@@ -59,7 +58,7 @@ class CudaDevice(Device):
         self.stream_on = cupy().cuda.get_current_stream
         self.current_stream = self.streams.current  # type: ignore[method-assign]  # one call less
         self.rule = guarded_rule(self)  # type: ignore[method-assign]
-        self._products = Products(self)
+        self.products = Products(self)
         _install_allocator()
 
     @property
@@ -93,12 +92,7 @@ class CudaDevice(Device):
         sums: Array | None = None,
     ) -> Array:
         """As on every device; `bias` and `sums` as in `cublas.Products`."""
-        return self._products.matmul(a, b, out, beta, alpha, bias, sums)
-
-    @property
-    def products(self) -> Products:
-        """cuBLAS on this device, within a path: products with more than sums."""
-        return self._products
+        return self.products.matmul(a, b, out, beta, alpha, bias, sums)
 
     def running_op(self) -> str:
         """The name of the op that this thread runs."""

@@ -8,7 +8,7 @@ neither read nor written by BLAS.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from functools import lru_cache
 from itertools import product
 from math import prod
@@ -23,7 +23,30 @@ AS_IT_LIES, TRANSPOSED = 0, 1  # the operation on an operand, as in cublasOperat
 
 # The shape of an array, its strides in bytes, and the bytes of an element.
 At: TypeAlias = tuple[tuple[int, ...], tuple[int, ...], int]
-Axis: TypeAlias = tuple[int, tuple[int, int, int]]  # length, steps of a, b, out in elements
+
+
+class Axis(NamedTuple):
+    """An axis of several arrays: its length, and what a step along it adds in each, in elements."""
+
+    length: int
+    steps: tuple[int, ...]  # of a, b, out, and what else a product reads
+
+    def all_steps(self) -> tuple[int, ...]:
+        """What as many steps as the axis is long add."""
+        return tuple([self.length * step for step in self.steps])
+
+
+def merged(axes: Iterable[Axis]) -> list[Axis]:
+    """The axes, outermost first; neighbours are one where one step of each array covers both."""
+    found: list[Axis] = []
+    for axis in axes:
+        if axis.length == 1:
+            continue
+        if found and found[-1].steps == axis.all_steps():
+            found[-1] = Axis(found[-1].length * axis.length, axis.steps)
+        else:
+            found.append(axis)
+    return found
 
 
 class _Laid(NamedTuple):
@@ -60,20 +83,6 @@ def _leading(rows: int, columns: int, down: int, across: int) -> int:
     return down if down >= columns else 0
 
 
-def _joined(lead: tuple[int, ...], *arrays: _Laid) -> list[Axis]:
-    """The leading axes; neighbours are merged where one stride of each array covers both."""
-    axes: list[Any] = []
-    steps = zip(*(x.over(len(lead)) for x in arrays), strict=True)
-    for n, step in zip(lead, steps, strict=True):
-        if n == 1:
-            continue
-        if axes and all(far == n * near for far, near in zip(axes[-1][1], step, strict=True)):
-            axes[-1] = (axes[-1][0] * n, step)
-        else:
-            axes.append((n, step))
-    return axes
-
-
 class Plan(NamedTuple):
     """The products out.T = b.T @ a.T, whose columns are out's rows."""
 
@@ -85,7 +94,7 @@ class Plan(NamedTuple):
 
     def products(self) -> int:
         """How many there are."""
-        return prod(n for n, _ in self.axes)
+        return prod(axis.length for axis in self.axes)
 
     def starts(self) -> Iterator[tuple[int, ...]]:
         """Where the matrices of each product begin in a, b and out, in elements."""
@@ -108,10 +117,11 @@ def plan(a_at: At, b_at: At, out_at: At) -> Plan | None:
     (op_a, leading_a), (op_b, leading_b) = a.read(), b.read()
     if not (leading and leading_a and leading_b):
         return None
-    axes = _joined(out.shape[:-2], a, b, out)
-    rows = out.shape[-2]
-    if axes and op_a == AS_IT_LIES and axes[-1][1] == (rows * leading_a, 0, rows * leading):
-        rows *= axes.pop()[0]  # b serves all: the matrices of a are rows of one
+    lead, rows = out.shape[:-2], out.shape[-2]
+    steps = zip(*(x.over(len(lead)) for x in (a, b, out)), strict=True)
+    axes = merged(map(Axis, lead, steps))
+    if axes and op_a == AS_IT_LIES and axes[-1].steps == (rows * leading_a, 0, rows * leading):
+        rows *= axes.pop().length  # b serves all: the matrices of a are rows of one
     return Plan(exchanged, (op_b, op_a), (out.shape[-1], rows, a.shape[-1]),
                 (leading_a, leading_b, leading), tuple(axes))
 
@@ -182,9 +192,13 @@ def overlap(x: Array, y: Array) -> bool:
     NumPy decides from addresses and strides; CuPy's `shares_memory` runs kernels and waits for
     them. A case that is too hard for NumPy counts as an overlap.
     """
-    (start_x, end_x), (start_y, end_y) = extent(x), extent(y)
-    if end_x <= start_y or end_y <= start_x:
-        return False
+    if isinstance(x, np.ndarray):
+        if not np.may_share_memory(x, y):  # compares the ends, quicker than `extent`
+            return False
+    else:
+        (start_x, end_x), (start_y, end_y) = extent(x), extent(y)
+        if end_x <= start_y or end_y <= start_x:
+            return False
     try:
         work: Any = 10000  # NumPy's type hints allow only -1 and 0
         return np.shares_memory(_on_host(x), _on_host(y), max_work=work)

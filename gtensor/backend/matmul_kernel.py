@@ -18,6 +18,7 @@ import ml_dtypes
 import numpy as np
 
 from gtensor.backend.kernels import ACTIVATIONS, NULL, Raw, raw
+from gtensor.backend.layouts import Axis, merged
 
 if TYPE_CHECKING:
     from gtensor.backend.typing import CudaArray
@@ -68,22 +69,6 @@ _KERNELS = {
 
 At: TypeAlias = tuple[tuple[int, ...], tuple[int, ...], np.dtype]
 """The shape of an array, its strides in bytes, and its dtype."""
-
-
-class Axis(NamedTuple):
-    """An axis of the index space: its length, and what a step along it adds in each array."""
-
-    length: int
-    steps: tuple[int, ...]  # a, b, out, residual, bias, in elements
-
-    def all_steps(self) -> tuple[int, ...]:
-        """What as many steps as the axis is long add."""
-        return tuple(self.length * step for step in self.steps)
-
-    def exchanged(self) -> Axis:
-        """The axis for out.T = b.T @ a.T."""
-        a, b, *others = self.steps
-        return Axis(self.length, (b, a, *others))
 
 
 class Plan(NamedTuple):
@@ -155,8 +140,8 @@ def _space(a: At, b: At, out: At, residual: At | None, bias: At | None) -> _Spac
     exchanged = _distance(rows) < _distance(columns)
     if exchanged:
         columns, rows, inner, *batch = (
-            axis.exchanged() for axis in (rows, columns, inner, *batch))
-    batch = _merged(batch)
+            _exchanged(axis) for axis in (rows, columns, inner, *batch))
+    batch = merged(batch)
     if batch and rows.length == 1 and not batch[-1].steps[1]:  # a row of each matrix, one b
         rows = batch.pop()
     elif batch and batch[-1].steps == rows.all_steps():
@@ -183,15 +168,10 @@ def _distance(axis: Axis) -> float:
     return abs(axis.steps[2]) if axis.length > 1 else inf
 
 
-def _merged(axes: list[Axis]) -> list[Axis]:
-    """The axes, outermost first; neighbours are one where one step of each array covers both."""
-    merged: list[Axis] = []
-    for axis in axes:
-        if merged and merged[-1].steps == axis.all_steps():
-            merged[-1] = Axis(merged[-1].length * axis.length, axis.steps)
-        elif axis.length > 1:
-            merged.append(axis)
-    return merged
+def _exchanged(axis: Axis) -> Axis:
+    """The axis for out.T = b.T @ a.T; its steps are those of a, b, out, residual and bias."""
+    a, b, *others = axis.steps
+    return Axis(axis.length, (b, a, *others))
 
 
 def _structure(numbers: list[int | float]) -> np.void:
@@ -203,7 +183,7 @@ def _structure(numbers: list[int | float]) -> np.void:
 
 
 @lru_cache(1024)
-def settings(
+def kernel_settings(
     alpha: complex, beta: complex, activation: str, parameter: float, clean: bool, wide: bool,
     wide_bias: bool, scale_is_double: bool,
 ) -> np.void:
@@ -261,7 +241,7 @@ def matmul_into(
         return
     if not a.shape[-1]:
         number, scale = 0.0, None  # alpha may be infinite
-    how = settings(number, beta, activation, parameter, clean, found.wide,
+    how = kernel_settings(number, beta, activation, parameter, clean, found.wide,
                    found.wide_bias, scale is not None and scale.dtype == _DOUBLE)
     inputs = (b, a) if found.exchanged else (a, b)
     more = (NULL if x is None else x for x in (residual, bias, scale))

@@ -22,7 +22,6 @@ from gtensor.system.bus import here as scope
 from gtensor.system.fork_safety import free_at_forks
 
 if TYPE_CHECKING:
-
     from gtensor.engine.levels import Level
 
 _retained = attrgetter("retain")

@@ -225,9 +225,7 @@ def _kept_values(
 
 def refuse_unwritable(op: Op, target: Tensor) -> None:
     """Raise ValueError for memory that may not be written, or whose elements share it."""
-    array = target._array
-    if 0 in array.strides or not getattr(array.flags, "writeable", True):
-        _check_writable(op, array)
+    _check_writable(op, target._array)
 
 
 def _check_writable(op: Op, array: Array) -> None:

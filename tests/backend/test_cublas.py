@@ -226,7 +226,7 @@ def test_a_table_of_addresses_is_made_once_for_the_same_memory():
     graph = gt.Graph("cuda")
     with graph.capture():
         captured = device.matmul(a, b)
-    device._products._tables.clear()
+    device.products._tables.clear()
     hostcuda.reset_counters()
     graph.replay()
     assert np.array_equal(device.to_numpy(captured), device.to_numpy(out))
@@ -241,7 +241,7 @@ def test_a_stream_has_a_workspace_of_its_own_that_goes_with_it():
 
     def used() -> tuple[int, int]:
         a @ a
-        context = handles[device._products._thread.lease.handle.pointer]
+        context = handles[device.products._thread.lease.handle.pointer]
         return context.workspace
 
     first = used()
@@ -251,23 +251,23 @@ def test_a_stream_has_a_workspace_of_its_own_that_goes_with_it():
     assert used() == first and first[1] == second[1] == 32 << 20, "of a card of Hopper's"
     assert abs(first[0] - second[0]) >= 32 << 20
     number = side.id
-    assert number in device._products._workspaces
+    assert number in device.products._workspaces
     del side
     gc.collect()
-    assert number not in device._products._workspaces
+    assert number not in device.products._workspaces
 
 
 def test_a_timeline_shows_the_workspace_as_one():
     a = gt.ones((4, 4), device="cuda")
     with gt.memory.timeline(device="cuda") as timeline, gt.stream("cuda"):
         a @ a
-    nbytes = get_device("cuda")._products._workspace_bytes()
+    nbytes = get_device("cuda").products._workspace_bytes()
     assert [life.category for life in timeline.history().lives
             if life.made is not None and life.nbytes == nbytes] == ["workspace"]
 
 
 def test_threads_have_handles_of_their_own_and_leave_them_to_others():
-    products = get_device("cuda")._products
+    products = get_device("cuda").products
     a = gt.ones((4, 4), device="cuda")
     a @ a
     seen: list[int] = []
@@ -294,7 +294,7 @@ def test_a_graph_keeps_the_workspace_of_its_products():
     graph = gt.Graph("cuda")
     with graph.capture():
         y = x @ x
-    workspace = get_device("cuda")._products._workspace_bytes()
+    workspace = get_device("cuda").products._workspace_bytes()
     gc.collect()
     assert stats("cuda").private - before >= workspace
     x[...] = x * 2.0
@@ -374,9 +374,9 @@ def _never_transposed(laid: Any) -> tuple[int, int]:
     return layouts.AS_IT_LIES, layouts._leading(rows, columns, down, across)
 
 
-def _always_joined(lead: tuple[int, ...], *arrays: Any) -> list[Any]:
-    steps = [x.over(len(lead))[-1:] for x in arrays]
-    return [(prod(lead), tuple(step for (step,) in steps))] if lead else []
+def _always_merged(axes: Any) -> list[Any]:
+    axes = [*axes]
+    return [layouts.Axis(prod(axis.length for axis in axes), axes[-1].steps)] if axes else []
 
 
 FAULTS = {
@@ -394,7 +394,7 @@ FAULTS = {
         test_a_product_of_any_layout_is_added_to_what_a_buffer_of_any_layout_holds,
         (np.dtype(np.float32),)),
     "leading axes are joined that do not step evenly": (
-        layouts, "_joined", _always_joined,
+        layouts, "merged", _always_merged,
         test_a_product_of_any_layout_is_added_to_what_a_buffer_of_any_layout_holds,
         (np.dtype(np.float32),)),
     "rows may lie over each other": (

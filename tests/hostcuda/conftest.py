@@ -11,6 +11,7 @@ from unittest.mock import patch
 
 import pytest
 
+import gtensor as gt
 from gtensor import hostcuda
 from gtensor.backend import devices
 from gtensor.hostcuda.install import present
@@ -42,7 +43,17 @@ def _as_before(request: pytest.FixtureRequest) -> Iterator[None]:
 def _forget_constants() -> None:
     """What devices keep for later runs: in a dry run it was not written."""
     for device in devices.cuda_devices.values():
-        device._products._tables.clear()
+        device.products._tables.clear()
+
+
+@pytest.fixture
+def dry_cuda() -> Iterator[None]:
+    """The default device is a host device that counts its work and computes nothing."""
+    hostcuda.configure("eager", dry=True)
+    before = gt.default_device()
+    gt.set_default_device("cuda")
+    yield
+    gt.set_default_device(before)
 
 
 @pytest.fixture

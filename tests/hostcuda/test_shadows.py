@@ -2,27 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 import pytest
 
 import gtensor as gt
-from gtensor.hostcuda import configure, counters, reset_counters
+from gtensor.hostcuda import counters, reset_counters
 
-pytestmark = pytest.mark.host_cuda
+pytestmark = [pytest.mark.host_cuda, pytest.mark.usefixtures("dry_cuda")]
 N = 16
 MOST = 1.1  # x the launches of one derivative
-
-
-@pytest.fixture(autouse=True)
-def _on_cuda() -> Iterator[None]:
-    configure("eager", dry=True)
-    before = gt.default_device()
-    gt.set_default_device("cuda")
-    yield
-    gt.set_default_device(before)
 
 
 def launches(run: Callable[[], Any]) -> int:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 from unittest.mock import patch
 
@@ -11,10 +11,10 @@ import pytest
 import gtensor as gt
 from gtensor import nn, optim
 from gtensor.backend import multi_tensor
-from gtensor.hostcuda import configure, counters, reset_counters
+from gtensor.hostcuda import counters, reset_counters
 from gtensor.train import digits
 
-pytestmark = pytest.mark.host_cuda
+pytestmark = [pytest.mark.host_cuda, pytest.mark.usefixtures("dry_cuda")]
 
 
 class PreNormLayer(nn.Module):
@@ -49,15 +49,6 @@ OPTIMIZERS: dict[str, Callable[..., optim.Optimizer]] = {
     "SGD": lambda p: optim.SGD(p, 0.1), "momentum": lambda p: optim.SGD(p, 0.1, momentum=0.9),
     "Adam": optim.Adam, "AdamW": optim.AdamW, "AMSGrad": lambda p: optim.Adam(p, amsgrad=True),
     "Lion": optim.Lion}
-
-
-@pytest.fixture(autouse=True)
-def _on_cuda() -> Iterator[None]:
-    configure("eager", dry=True)
-    before = gt.default_device()
-    gt.set_default_device("cuda")
-    yield
-    gt.set_default_device(before)
 
 
 def launches(work: Callable[[], object]) -> int:

@@ -17,7 +17,7 @@ from kernel_cases import Case, assert_close, compute, unwritten
 from numpy.lib.stride_tricks import as_strided
 
 from gtensor.backend.kernels import NULL, flat_launch, raw
-from gtensor.backend.matmul_kernel import LARGE, SMALL, Tiling, plan, settings
+from gtensor.backend.matmul_kernel import LARGE, SMALL, Tiling, kernel_settings, plan
 
 NAIVE = raw("matmul_naive.cu", "matmul_naive")
 COMPLEX = {"float32": np.dtype(np.complex64), "float64": np.dtype(np.complex128)}
@@ -107,8 +107,9 @@ class Product:
         found = plan(*(None if x is None else (x.shape, x.strides, x.dtype)
                        for x in (a, b, out, residual, bias)), self.tiling or SMALL)
         assert found is not None
-        how = settings(self.alpha, self.beta, self.activation, parameter, self.clean, self.wide,
-                       self.wide_bias, scale is not None and scale.dtype == np.float64)
+        how = kernel_settings(self.alpha, self.beta, self.activation, parameter, self.clean,
+                              self.wide, self.wide_bias,
+                              scale is not None and scale.dtype == np.float64)
         kernel = found.kernel if self.tiling else NAIVE
         grid, block, count = (found.grid, found.block, found.tiles) if self.tiling else (
             *flat_launch(out.size), out.size)

@@ -26,7 +26,7 @@ from kernel_host import (
 from kernel_toolchain import FIBERS, THREADS, Build
 
 from gtensor.backend import kernels
-from gtensor.backend.matmul_kernel import SMALL, plan, settings
+from gtensor.backend.matmul_kernel import SMALL, kernel_settings, plan
 from gtensor.hostcuda.build import Unusable
 from gtensor.ops.updates import optimizer_kernels
 from gtensor.ops.updates.optimizer_kernels import update_of
@@ -80,7 +80,7 @@ def _product(machine: HostMachine) -> None:
     out = np.full((33, 5), np.nan, np.float32)
     found = plan(*((x.shape, x.strides, x.dtype) for x in (a, b, out)), None, None, SMALL)
     assert found is not None
-    how = settings(1.0, 0.0, "identity", 0.0, True, False, False, False)
+    how = kernel_settings(1.0, 0.0, "identity", 0.0, True, False, False, False)
     a[0, 0] = np.nan
     launch_all_schedules(machine, "matmul_into_small<float>", found.grid, found.block,
                          [a, b, out, 0, 0, 0, found.axes, how, found.tiles])

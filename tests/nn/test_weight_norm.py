@@ -64,7 +64,7 @@ WRITES: dict[str, Callable[[nn.Module], Any]] = {
     "an average": lambda model: optim.EMA(model).update(),
     "other memory": lambda model: next(model.parameters()).become(gt.random.normal((3, 4))),
     "another parameter": lambda model: setattr(
-        list(model.children())[0], "weight", nn.Parameter(gt.random.normal((3, 4)))),
+        next(model.children()), "weight", nn.Parameter(gt.random.normal((3, 4)))),
 }
 
 

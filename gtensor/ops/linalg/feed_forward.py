@@ -62,11 +62,12 @@ def _fused_hidden(
     rows = _matrix(x) if device.type == "cuda" else None
     if rows is None:
         return None
-    from gtensor.backend.cublas import kept_for  # here: only a GPU needs it
+    from gtensor.backend.cublas import kept_layout  # here: only a GPU needs it
 
     hidden = device.empty((*x.shape[:-1], weight.shape[0]), x.dtype, "feed_forward")
     place = hidden.reshape(len(rows), weight.shape[0])
-    kept = kept_for(activation, len(rows), weight.shape[0], x.dtype) if keep else None
+    layout = kept_layout(activation, len(rows), weight.shape[0], x.dtype)
+    kept = device.empty(*layout, "feed_forward") if keep else None
     if not device.products.activated(rows, weight.T, place, activation, bias, kept):
         return None
     return hidden, hidden if kept is None else kept
@@ -78,7 +79,7 @@ def _grads_path(
 ) -> tuple[Array, Array | None]:
     """The gradients of the activation's input, and of the first bias if it is `summed`."""
     ns, rows = raw[device.type], _matrix(g)
-    if device.type == "cuda" and rows is not None and kept is not hidden and kept.ndim == 2:
+    if device.type == "cuda" and rows is not None and _is_kept(kept, activation, len(rows), hidden):
         d = device.empty(hidden.shape, hidden.dtype, "feed_forward")
         sums = device.empty(hidden.shape[-1:], hidden.dtype, "feed_forward") if summed else None
         if device.products.differentiated(rows, weight2, d.reshape(len(rows), d.shape[-1]),
@@ -86,6 +87,14 @@ def _grads_path(
             return d, sums
     d = _hidden_gradient(ns, g, weight2, hidden, kept, activation)
     return d, ns.sum(d, axis=tuple(range(-d.ndim, -1))) if summed else None
+
+
+def _is_kept(kept: Array, activation: str, rows: int, hidden: Array) -> bool:
+    """Whether a product has written what the derivative needs, so that one can read it."""
+    from gtensor.backend.cublas import kept_layout  # here: as above
+
+    return (kept.shape, kept.dtype) == kept_layout(
+        activation, rows, hidden.shape[-1], hidden.dtype) and bool(kept.flags.c_contiguous)
 
 
 def _hidden_gradient(

@@ -219,7 +219,7 @@ def summed_path(
     x1, x2 = (x.reshape((1,) * (len(whole) - x.ndim) + x.shape) for x in (x1, x2))
     if not count:
         return out if beta else device.fill(out, 0)
-    joined, step = _joined(x1, x2, axes), _step(device, whole, axes, target.size)
+    joined, step = _as_one_product(x1, x2, axes), _step(device, whole, axes, target.size)
     if joined is not None:
         device.matmul(*joined, target.reshape(target.shape[-2:]), beta, alpha)
     elif count <= _FEW or not step:
@@ -244,7 +244,7 @@ def _step(device: Device, whole: tuple[int, ...], axes: list[int], size: int) ->
     return settings.tile_elements // max(1, size * prod(whole[i] for i in axes) // length)
 
 
-def _joined(x1: Array, x2: Array, axes: list[int]) -> tuple[Array, Array] | None:
+def _as_one_product(x1: Array, x2: Array, axes: list[int]) -> tuple[Array, Array] | None:
     """Two matrices whose product is the sum, as views; None where there are none."""
     if x1.ndim != 3 or axes != [0] or not len(x1) == len(x2) > 1:
         return None

@@ -90,6 +90,22 @@ def test_where_cublaslt_refuses_the_parts_run(
     agree(np.dtype(np.float32), activation, "cuda")
 
 
+@pytest.mark.gpu
+@pytest.mark.parametrize("activation", ["relu", "gelu_tanh"])
+@pytest.mark.parametrize("hidden", [7, 16])
+def test_only_what_a_product_has_kept_is_read_by_one(activation: str, hidden: int) -> None:
+    """Forward the parts run, as cublasLt cannot read the input; backward it could read g."""
+    rng = np.random.default_rng(0)
+    x, *parameters = inputs((5, 6, hidden, 2), np.float64, "cuda")
+    parameters[0] = gt.tensor(rng.standard_normal((hidden, 3)), device="cuda", requires_grad=True)
+    found = []
+    for part in (x.detach()[:, ::2], x.detach()[:, ::2].clone()):
+        y = F.feed_forward(part, *parameters, activation)
+        found.append(gt.grad([y], parameters, [gt.ones(y.shape, dtype=np.float64, device="cuda")]))
+    for ours, theirs in zip(*found, strict=True):
+        close("strided", ours, theirs.numpy(), (1e-10, 1e-10))
+
+
 @pytest.mark.parametrize("activation", ["relu", "gelu_tanh"])
 def test_gradients_of_gradients(activation: str) -> None:
     gt.testing.gradcheck(lambda *given: gt.tanh(F.feed_forward(*given, activation)),
