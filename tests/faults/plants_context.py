@@ -8,7 +8,7 @@ from unittest.mock import patch
 
 import numpy as np
 
-from gtensor.engine import renewed
+from gtensor.engine import cached_values, renewed
 from gtensor.engine.namespaces import raw
 from gtensor.nn import context
 
@@ -40,3 +40,16 @@ def context_work_arrays_made_anew() -> Context:
     """the work arrays of an update are allocated by each update"""
     return patch.object(context._Memory, "scratch", lambda memory, device: (
         lambda name, shape, dtype: device.empty(shape, dtype)))
+
+
+def versions_not_compared() -> Context:
+    """a norm that is kept is given also after a write"""
+    return patch.object(cached_values._Facts, "hold", lambda facts, tensors: True)
+
+
+def views_taken_for_one() -> Context:
+    """what is kept for a tensor is given for another view of its memory"""
+    def hold(facts: Any, tensors: Any) -> bool:
+        return all(ref() is tensor._storage and tensor._storage.version == version
+                   for tensor, (_, ref, version) in zip(tensors, facts.arrays, strict=True))
+    return patch.object(cached_values._Facts, "hold", hold)

@@ -431,6 +431,12 @@ FAULTS = [
           plants_context.context_work_arrays_made_anew,
           ByTest(_CONTEXT, "test_after_warm_up_only_results_are_allocated", learned=False,
                  dtype="float32", device="cpu")),
+    Fault("a norm is of what a parameter has now", plants_context.versions_not_compared,
+          ByTest("nn.test_weight_norm", "test_a_norm_is_computed_once_for_what_is_not_written",
+                 write="an assignment", device="cpu")),
+    Fault("what is kept is of the same elements", plants_context.views_taken_for_one,
+          ByTest("nn.test_weight_norm",
+                 "test_derivatives_of_both_orders_and_transforms_are_right")),
 ]
 
 _HEAD = """# Planted faults
