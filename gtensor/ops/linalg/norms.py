@@ -311,12 +311,14 @@ def _weight_norm_backward(ns: Namespace, step: Step, d: Any) -> None:
     v, g, norm, length = step.saved
     axis = step.params["axis"]
     norm = _length(ns, v, axis) if ns is recorded else length if norm is None else norm
-    along = ns.divide(ns.sum(ns.multiply(d, v), axis=axis, keepdims=True), norm)
+    work = ns.multiply(d, v)  # in the end the gradient of v
+    along = ns.divide(ns.sum(work, axis=axis, keepdims=True), norm)
+    if step.needs(0):
+        work = ns.multiply(v, ns.divide(along, norm), out=work)
+        work = ns.subtract(d, work, out=work)
+        step.give(0, ns.multiply(work, ns.divide(g, norm), out=work))
     if step.needs(1):
         step.give(1, along)
-    if step.needs(0):
-        across = ns.subtract(d, ns.multiply(v, ns.divide(along, norm)))
-        step.give(0, ns.multiply(across, ns.divide(g, norm), out=across))
 
 
 def _weight_norm_tangent(
