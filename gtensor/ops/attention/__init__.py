@@ -1,5 +1,5 @@
 """Attention."""
 
-from gtensor.ops.attention import attention, context, rotary
+from gtensor.ops.attention import attention, cached, context, rotary
 
 __all__: list[str] = []  # the functions are public in gtensor.nn.functional
