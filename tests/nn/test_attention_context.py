@@ -560,3 +560,27 @@ def test_tensors_that_do_not_fit_are_refused_before_anything_is_changed() -> Non
     assert (exact(context.context) == c).all()
     context.update(drawn(0, WIDTH), drawn(0, WIDTH))  # nothing to see
     assert (exact(context.context) == c).all()
+
+
+# -- graphs ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.gpu
+def test_a_replay_moves_the_context_and_a_saved_one_is_not_captured() -> None:
+    context = updated(device="cuda")
+    x, y = (drawn(9, WIDTH, device="cuda") for _ in range(2))
+    context.update(x, y)
+    wanted = moved(exact(context.context), exact(x), exact(y), RATE)
+    graph = gt.Graph("cuda")
+    with graph.capture():
+        context.update(x, y)
+    for _ in range(2):
+        graph.replay()
+        close("replayed", exact(context.context), wanted, 1e-5)
+        wanted = moved(wanted, exact(x), exact(y), RATE)
+    leaf = x.detach().requires_grad_()
+    other = gt.Graph("cuda")
+    with pytest.raises(gt.GradientError, match=r"wanted the update after backward\(\)"), \
+            other.capture():
+        z = context.apply(leaf)
+        context.update(leaf, z)
