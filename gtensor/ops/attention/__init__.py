@@ -1,5 +1,5 @@
-"""Attention."""
+"""Attention; its context is imported with `gtensor.nn`."""
 
-from gtensor.ops.attention import attention, cached, context, rotary
+from gtensor.ops.attention import attention, cached, rotary
 
 __all__: list[str] = []  # the functions are public in gtensor.nn.functional
