@@ -30,7 +30,8 @@ LATE_MODULES = {f"gtensor.{name}" for name in (
     "memory.plan.recording", "memory.trace.snapshots", "memory.trace.timeline_page",
     "memory.trace.timelines", "profiler.find_owners", "train")}
 
-LATE_OPS = {"gru", "gru_grad", "lstm", "lstm_grad"}
+LATE_OPS = {"context_add", "context_dot", "context_mix", "context_mix_into", "gru", "gru_grad",
+            "lstm", "lstm_grad"}
 
 
 def fresh(text: str) -> Any:

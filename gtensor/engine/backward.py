@@ -132,7 +132,7 @@ def _walk(
             g = step.enter(record, slot, keep)
             del slot
             if not keep:
-                record.state, record.parents = CONSUMED, ()
+                record.state, record.parents, record.guards = CONSUMED, (), ()
             if listening:
                 scope.module, scope.instruction = record.module, (record.code, record.lasti)
             rule: Any = record.op.backward  # not None, which `_claim` refuses

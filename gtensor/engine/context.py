@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import threading
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from gtensor.engine.tape import Node
 
 F = TypeVar("F", bound=Callable[..., Any])
+T = TypeVar("T")
 # Of a `grad_mode`: its mark, the mode before it, the block around it.
 _Block: TypeAlias = "tuple[object, bool, _Block | None]"
 
@@ -33,6 +35,9 @@ _set_innermost = _blocks.set
 
 class _State(threading.local):
     recomputing = False
+    # of the running checkpointed functions, outermost first: (what `same_again` has returned there,
+    # whether it is the second run)
+    noted: tuple[tuple[deque[Any], bool], ...] = ()
     differentiated: frozenset[Node] = frozenset()  # arguments of functions that `grad` is running
     levels: tuple[Level, ...] = ()  # of the running transforms, innermost last
     apart: set[int] | None = None  # `seq` of nodes that depend on none of `differentiated`
@@ -167,6 +172,30 @@ def recomputing() -> Iterator[None]:
         yield
     finally:
         STATE.recomputing = before
+
+
+@contextlib.contextmanager
+def noting(values: deque[Any], again: bool) -> Iterator[None]:
+    """A checkpointed function runs: `same_again` notes its values, or returns the noted ones."""
+    before = STATE.noted
+    STATE.noted = ((values, True),) if again else (*before, (values, False))
+    try:
+        yield
+    finally:
+        STATE.noted = before
+
+
+def same_again(value: T) -> T:
+    """The value; in the second run of a checkpointed function, that of this call in the first.
+
+    For state that a module replaces between the runs, such as an attention context.
+    """
+    for values, again in STATE.noted:
+        if not again:
+            values.append(value)
+        elif values:  # else the second run makes more calls, and its records are refused
+            value = values.popleft()
+    return value
 
 
 def is_recomputing() -> bool:

@@ -1,4 +1,4 @@
-"""Exponentials, logarithms and roots; and the builder of ops that are smooth functions of x."""
+"""Exponentials, logarithms, roots and the error function; and the builder of smooth ops of x."""
 
 from __future__ import annotations
 
@@ -10,9 +10,10 @@ import numpy as np
 from gtensor.engine.op import Op, op
 from gtensor.engine.samples import Draw, alike, binary, normal, positive, unary
 from gtensor.ops.build.formula import Formula
-from gtensor.ops.build.fused import fused
+from gtensor.ops.build.fused import fused, paths
 from gtensor.ops.build.path_builders import cupy_function, ufunc
 from gtensor.ops.build.pointwise import analytic, partial, pointwise
+from gtensor.ops.build.primitives import TWO_OVER_ROOT_PI
 
 if TYPE_CHECKING:
     from gtensor.backend.typing import Array, Path
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "exp", "expm1", "log", "log1p", "log2", "log10", "logaddexp", "reciprocal", "sqrt",
-]
+]  # erf is public in gtensor.nn.functional
 
 _LN2, _LN10 = number_log(2), number_log(10)
 
@@ -94,4 +95,17 @@ logaddexp = op(
         partial("x1 x2", lambda ns, g, x1, x2, out: ns.logaddexp_grad(g, x2, x1, out=out))),
     samples=binary(), reference=lambda torch, a, b: torch.logaddexp(a, b),
     doc="log(exp(x1) + exp(x2)), elementwise with broadcasting, without overflow.",
+)
+
+erf_grad = fused(
+    "erf_grad", lambda ns, g, x: g * (TWO_OVER_ROOT_PI * ns.exp(-(x * x))), by_ops=True,
+    samples=alike(2), reference=lambda torch, g, x: g * TWO_OVER_ROOT_PI * torch.exp(-x * x),
+    doc="The gradient of erf(x).",
+)
+
+erf = op(
+    "erf", **paths(Formula("erf", lambda ns, x: ns.erf(x))), floating=True,
+    backward=pointwise(partial("x", "erf_grad")),
+    samples=unary(), reference=lambda torch, x: torch.erf(x),
+    doc="The error function, elementwise: 2 / sqrt(pi) times the integral of exp(-t^2), 0 to x.",
 )
