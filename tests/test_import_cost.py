@@ -31,7 +31,7 @@ LATE_MODULES = {f"gtensor.{name}" for name in (
     "memory.trace.timelines", "profiler.find_owners", "train")}
 
 LATE_OPS = {"context_add", "context_dot", "context_mix", "context_mix_into", "gru", "gru_grad",
-            "lstm", "lstm_grad"}
+            "lstm", "lstm_grad", "rotary"}
 
 
 def fresh(text: str) -> Any:
