@@ -16,7 +16,7 @@ from gtensor.backend import (
     host_array,
     owner,
 )
-from gtensor.engine.context import execute, grad_enabled
+from gtensor.engine.context import casting, execute, grad_enabled
 from gtensor.engine.errors import refuse_complex
 from gtensor.engine.interchange import plain_values
 from gtensor.engine.levels import KeptExtras, newest
@@ -153,7 +153,7 @@ def fresh(
     """The output as a new Tensor, recorded if an input has a node."""
     tracked = mask != 0 and grad_enabled()
     if tracked and op.backward is None and op.composed is not None:
-        return op.composed(*inputs, **params)
+        return uncast(op, inputs, params)
     out = execute(op, device, arrays, params if target is None else {**params, "out": target.array})
     extras: tuple[Array, ...] = ()
     if op.extra_names:
@@ -173,6 +173,13 @@ def fresh(
                          else op.nothing_saved)
         result._node = new_record(op, parents, mask, saved, guards, params, out, device)
     return result
+
+
+def uncast(op: Op, inputs: tuple[object, ...], params: Params) -> Tensor:
+    """The op as other ops, of which `gt.autocast` casts no inputs: the op's own decide."""
+    assert op.composed is not None
+    with casting(None):
+        return op.composed(*inputs, **params)
 
 
 def carries_gradient(op: Op, dtype: np.dtype) -> bool:

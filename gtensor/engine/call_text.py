@@ -42,7 +42,8 @@ SCOPE: dict[str, Any] = {  # what the texts name
     "refuse_arrays": general.refuse_arrays,
     "saves": general.saves, "TRACED": TRACED,
     "saving": general.saving,
-    "settings": settings, "storage_of": general.storage_of, "user_frame": user_frame, "wrap": wrap,
+    "settings": settings, "storage_of": general.storage_of, "uncast": general.uncast,
+    "user_frame": user_frame, "wrap": wrap,
 }
 
 _HEAD = """\
@@ -88,6 +89,8 @@ _FLOATING = """\
 """
 _COMPOSED = """\
     if not ({untracked}) and grad_enabled():
+        if current_casts() is not None:
+            return uncast(op, ({inputs}), {params})
         return op.composed({inputs}{more})
 """
 _RUN = """\
