@@ -193,24 +193,28 @@ def test_loss_and_gradients_are_pytorchs_to_bfloat16_accuracy() -> None:
         np.testing.assert_allclose(p.grad.numpy(), q.grad.numpy(), atol=4e-2 * scale, err_msg=name)
 
 
-def test_training_keeps_float32_weights() -> None:
-    """The updates are smaller than bfloat16 resolves, and the loss still falls."""
-    net = nn.Sequential(nn.Linear(4, 16), nn.Tanh(), nn.Linear(16, 1))
+@pytest.mark.parametrize(("device", "dtype"), [
+    ("cpu", "bfloat16"), pytest.param("cuda", "float16", marks=pytest.mark.gpu)])
+def test_training_keeps_float32_weights(device: str, dtype: str) -> None:
+    """The updates are smaller than the lower dtype resolves, and the loss still falls."""
+    net = nn.Sequential(nn.Linear(4, 16), nn.Tanh(), nn.Linear(16, 1)).to(device)
     optimizer = gt.optim.AdamW(net.parameters(), lr=3e-3)
-    x = gt.random.normal((32, 4))
+    scaler = gt.amp.GradScaler(enabled=dtype == "float16")  # the first scales are too large
+    x = gt.random.normal((32, 4), device=device)
     target = (x * x).sum(axis=1, keepdims=True)
     losses = []
     for _ in range(60):
         optimizer.zero_grad()
-        with gt.autocast("bfloat16"):
+        with gt.autocast(dtype):
             loss = F.mse_loss(net(x), target)
-        loss.backward()
-        optimizer.step()
-        losses.append(loss.item())
-    assert losses[-1] < 0.7 * losses[0]
+        scaler.scale(loss).backward()
+        scaler.step(optimizer)
+        scaler.update()
+        losses.append(loss)
+    assert losses[-1].item() < 0.7 * losses[0].item()
     for p in net.parameters():
-        assert p.dtype == gt.float32
-        assert not np.array_equal(p.numpy(), p.numpy().astype(LOW).astype(np.float32))
+        assert p.dtype == p.grad.dtype == gt.float32
+        assert not np.array_equal(p.numpy(), p.astype(dtype).astype("float32").numpy())
 
 
 # -- blocks ----------------------------------------------------------------------------------------

@@ -58,7 +58,7 @@ def programs(run: Callable[..., Tensor], xs: list[Any]) -> list[Callable[[], lis
         leaves = [x.clone().requires_grad_() if floating(x) else x for x in xs]
         y = run(*leaves)
         seed = np.linspace(0.3, 1.7, y.size).reshape(y.shape)
-        y.backward(gt.asarray(seed).astype(y.dtype), create_graph=create)
+        y.backward(gt.asarray(seed, device=y.device).astype(y.dtype), create_graph=create)
         return [y, *[leaves[i].grad for i in places if leaves[i].grad is not None]]
 
     def tangent() -> list[Any]:
@@ -69,7 +69,7 @@ def programs(run: Callable[..., Tensor], xs: list[Any]) -> list[Callable[[], lis
             return run(*values)
 
         primals = [xs[i] for i in places]
-        return list(gt.jvp(of, tuple(primals), tuple(gt.ones(x.shape, x.dtype) for x in primals)))
+        return list(gt.jvp(of, tuple(primals), tuple(gt.ones_like(x) for x in primals)))
 
     def batch() -> list[Any]:
         def of(first: Any) -> Tensor:
@@ -82,11 +82,11 @@ def programs(run: Callable[..., Tensor], xs: list[Any]) -> list[Callable[[], lis
     return [*plain, tangent, batch] if places else plain
 
 
-def check(name: str) -> None:
+def check(name: str, device: str = "cpu", most: int = 3) -> None:
     """The op under `gt.autocast` against the op after explicit casts, on its first samples."""
     definition, rng = registry[name], np.random.default_rng(0)
-    for sample in samples_of(definition)[:3]:
-        xs = [None if a is None else gt.asarray(a) for a in sample.arrays(rng)]
+    for sample in samples_of(definition)[:most]:
+        xs = [None if a is None else gt.asarray(a, device=device) for a in sample.arrays(rng)]
         xs = [x.astype(GIVEN[definition.autocast]) if floating(x) else x for x in xs]
         plain = programs(lambda *a, s=sample: definition(*a, **s.params), xs)
         for cast, program in zip(plain, programs(explicit(definition, sample.params), xs),
@@ -106,6 +106,12 @@ def check(name: str) -> None:
 def test_an_op_runs_as_after_explicit_casts(name: str) -> None:
     """Without a policy as without the block; values, gradients, tangents and batches."""
     check(name)
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("name", [name for name in NAMES if registry[name].autocast])
+def test_an_op_on_cuda_runs_as_after_explicit_casts(name: str) -> None:
+    check(name, "cuda", 1)
 
 
 def test_ops_without_a_policy_ask_nothing() -> None:
