@@ -1,0 +1,10 @@
+"""Blocks of Transformers, diffusion models and state-space models, with workspaces."""
+
+from gtensor.nn.blocks.rotary import RotaryPositions
+from gtensor.nn.blocks.transformer import CausalSelfAttention, KVCache, TransformerBlock
+from gtensor.nn.blocks.workspaces import Block, BlockWorkspace
+
+__all__ = [
+    "Block", "BlockWorkspace", "CausalSelfAttention", "KVCache", "RotaryPositions",
+    "TransformerBlock",
+]
