@@ -290,3 +290,29 @@ def test_what_is_no_dtype_is_refused(dtype: Any) -> None:
 
 def test_the_scaler_has_two_doors() -> None:
     assert gt.amp.GradScaler is gt.optim.GradScaler
+
+
+# -- models ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("options", [
+    {}, {"activation": "gelu_tanh", "norm": "layer", "rotary": False, "bias": True}])
+def test_a_model_with_workspaces_runs_in_steps_and_as_a_whole(options: dict[str, Any]) -> None:
+    """Workspaces serve the casts, too, but never write those of weights that the block keeps."""
+    net = gt.models.GPT(gt.models.GPTConfig(vocabulary=32, layers=2, width=64, heads=4, length=16,
+                                            **options))
+    tokens = gt.asarray(np.random.default_rng(0).integers(0, 32, (2, 16)))
+    with gt.autocast("bfloat16"):
+        F.cross_entropy(net(tokens).reshape(-1, 32), tokens.reshape(-1)).backward()
+    assert all(p.grad.dtype == gt.float32 for p in net.parameters())
+    with gt.settings.override(arena_min_bytes=0), gt.no_grad():
+        with gt.autocast("bfloat16", cache_enabled=False):
+            wanted = net.eval()(tokens).numpy()
+        with gt.autocast("bfloat16"):
+            state = net.initial_state(2)
+            for place in range(16):
+                step = net.step(tokens[:, place], state).numpy()
+                whole = net(tokens).numpy()
+                np.testing.assert_array_equal(whole, wanted)
+                np.testing.assert_allclose(step.astype("f"), wanted[:, place].astype("f"),
+                                           atol=2e-2)
