@@ -132,6 +132,8 @@ def test_results_have_the_dtypes_of_pytorchs_on_the_cpu() -> None:
 @pytest.mark.parametrize(("run", "wanted"), [
     (lambda x, h: F.scaled_dot_product_attention(x, h, x), LOW),
     (lambda x, h: F.feed_forward(x, h[0, 0], None, x[0, 0], x[0, 0, 0], "gelu_tanh"), LOW),
+    (lambda x, h: nn.LSTM(4, 3)(h[0], (x[0, :1, :, :3], h[0, :1, :, :3]))[0], LOW),
+    (lambda x, h: nn.GRUCell(4, 3)(x[0, 0]), LOW),
     (lambda x, h: gt.einsum("abcd,abcd->abcd", x, h), LOW),
     (lambda x, h: gt.sum(h, dtype=gt.bfloat16), LOW),
     (lambda x, h: F.interpolate(h, scale_factor=2.0), gt.float32),
@@ -295,13 +297,16 @@ def test_the_scaler_has_two_doors() -> None:
 # -- models ----------------------------------------------------------------------------------------
 
 
+@pytest.mark.parametrize("device", ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
 @pytest.mark.parametrize("options", [
     {}, {"activation": "gelu_tanh", "norm": "layer", "rotary": False, "bias": True}])
-def test_a_model_with_workspaces_runs_in_steps_and_as_a_whole(options: dict[str, Any]) -> None:
+def test_a_model_with_workspaces_runs_in_steps_and_as_a_whole(
+    options: dict[str, Any], device: str
+) -> None:
     """Workspaces serve the casts, too, but never write those of weights that the block keeps."""
     net = gt.models.GPT(gt.models.GPTConfig(vocabulary=32, layers=2, width=64, heads=4, length=16,
-                                            **options))
-    tokens = gt.asarray(np.random.default_rng(0).integers(0, 32, (2, 16)))
+                                            **options), device)
+    tokens = gt.asarray(np.random.default_rng(0).integers(0, 32, (2, 16)), device=device)
     with gt.autocast("bfloat16"):
         F.cross_entropy(net(tokens).reshape(-1, 32), tokens.reshape(-1)).backward()
     assert all(p.grad.dtype == gt.float32 for p in net.parameters())
