@@ -20,7 +20,15 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 import numpy as np
 
 from gtensor.engine.bind import saves
-from gtensor.engine.context import STATE, enable_grad, grad_enabled, noting, recomputing
+from gtensor.engine.context import (
+    STATE,
+    casting,
+    current_casts,
+    enable_grad,
+    grad_enabled,
+    noting,
+    recomputing,
+)
 from gtensor.engine.errors import GradientError
 from gtensor.engine.op import Op
 from gtensor.engine.recompute import Recipe, WithRecipes
@@ -48,9 +56,9 @@ def run_region(
         return function(*args, **kwargs)
     guards: list[Guard] = []
     inputs = _mapped((args, kwargs), Tensor, lambda x: _Input(x, guards))
-    start = next_seq()
     region = _Region(function, inputs, draws)
-    with noting(region.noted, again=False):
+    start = next_seq()
+    with casting(region.casts), noting(region.noted, again=False):
         outputs = function(*args, **kwargs)
     region.drop_saves(_records(outputs, start), tuple(guards))
     return outputs
@@ -109,6 +117,8 @@ class _Region:
         self.inputs = inputs  # (args, kwargs), with each tensor replaced by an _Input
         self.draws = draws
         self.noted: deque[Any] = deque()  # by `same_again` in the first run
+        casts = current_casts()
+        self.casts = None if casts is None else casts.apart()  # each run casts by itself
         self.marks: list[_Mark] = []  # of the first run's records
         self.dropped: list[int] = []  # the records whose saved values were dropped
 
@@ -134,7 +144,7 @@ class _Region:
 
     def _run_again(self) -> dict[int, Saved]:
         noted = noting(deque(self.noted), again=True)
-        with enable_grad(), recomputing(), noted, self.draws():
+        with enable_grad(), recomputing(), casting(self.casts), noted, self.draws():
             args, kwargs = _mapped(self.inputs, _Input, _Input.handle)
             start = next_seq()
             records = _records(self.function(*args, **kwargs), start)

@@ -56,7 +56,7 @@ def clip_grad_norm_(
                              f" is {norm.item()}, so they cannot be clipped; find the op with "
                              "gt.detect_anomaly()")
         if factor.device.type != "cpu" or factor.item() != 1:
-            for some in _by_dtype(gradients):
+            for some in by_dtype(gradients):
                 write_all(optimizer_kernels.scale, some, [factor], {})
     return norm
 
@@ -69,11 +69,11 @@ def clip_grad_value_(parameters: Iterable[Tensor] | Tensor, clip_value: float) -
     if not clip_value >= 0:
         raise ValueError(f"clip_value={clip_value} given; wanted a number of 0 or more")
     with no_grad():
-        for some in _by_dtype(_gradients(parameters)):
+        for some in by_dtype(_gradients(parameters)):
             write_all(optimizer_kernels.clip, some, [], {"options": [{"limit": float(clip_value)}]})
 
 
-def _by_dtype(gradients: list[Tensor]) -> list[list[Tensor]]:
+def by_dtype(gradients: list[Tensor]) -> list[list[Tensor]]:
     """The gradients in lists of one device and dtype."""
     found: dict[object, list[Tensor]] = {}
     for gradient in gradients:

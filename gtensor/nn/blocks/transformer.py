@@ -60,6 +60,7 @@ class KVCache:
             raise ValueError(
                 f"a cache for {self.keys.shape[0]} sequences of {self.capacity} positions was given"
                 f" positions {start} to {stop} of {packed.shape[0]}; wanted no more than it holds")
+        packed = packed.to(self.keys.dtype)  # another one under `gt.autocast`
         tables = () if positions is None else positions.tables(start, stop - start, packed)
         y = cached_attention(packed, self.keys, self.values, start, *tables)
         self.length = stop

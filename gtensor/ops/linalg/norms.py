@@ -256,7 +256,8 @@ _ORDERS = [(2.0, normal), (1.0, apart), (3.5, apart), (0.5, apart), (1.5, apart)
            (inf, _sizes_apart), (-inf, _sizes_apart), (0.0, apart)]
 
 vector_norm_op = op(
-    "vector_norm", cpu=_norm_cpu, gpu=_norm_gpu, complex=True, floating=True, saves={"x": "x out"},
+    "vector_norm", autocast="float32",
+    cpu=_norm_cpu, gpu=_norm_gpu, complex=True, floating=True, saves={"x": "x out"},
     backward=_norm_backward, tangent=_norm_tangent, batch=unchanged,
     samples=[
         *(Sample(((3, 5),), draw, {"axis": (-1,), "keepdims": False, "order": order})
