@@ -31,12 +31,19 @@ from gtensor.ops.activations.piecewise_activations import (
     relu6,
     selu,
 )
-from gtensor.ops.activations.smooth_activations import glu, logsigmoid, mish, softsign
+from gtensor.ops.activations.smooth_activations import (
+    glu,
+    logsigmoid,
+    mish,
+    softsign,
+    swiglu,
+)
 from gtensor.ops.activations.softmax import log_softmax, softmax
 from gtensor.ops.arrange.class_indices import one_hot
 from gtensor.ops.arrange.embedding import embedding
 from gtensor.ops.arrange.padding import pad
 from gtensor.ops.attention.attention import scaled_dot_product_attention
+from gtensor.ops.attention.rotary import rotary_embedding
 from gtensor.ops.build.arguments import same_dtype
 from gtensor.ops.conv.convolution import conv1d, conv2d, conv_transpose1d, conv_transpose2d
 from gtensor.ops.elementwise import erf as _special
@@ -73,8 +80,8 @@ __all__ = [
     "huber_loss", "inplace_abn", "interpolate", "kl_div", "l1_loss", "layer_norm", "leaky_relu",
     "linear", "log_softmax", "logsigmoid", "max_pool1d", "max_pool2d", "mish", "mse_loss",
     "nll_loss", "normalize", "one_hot", "pad", "prelu", "relu", "relu6", "rms_norm",
-    "scaled_dot_product_attention", "selu", "sigmoid", "silu", "smooth_l1_loss", "softmax",
-    "softplus", "softsign", "tanh",
+    "rotary_embedding", "scaled_dot_product_attention", "selu", "sigmoid", "silu",
+    "smooth_l1_loss", "softmax", "softplus", "softsign", "swiglu", "tanh",
 ]
 
 

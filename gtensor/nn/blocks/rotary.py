@@ -1,0 +1,57 @@
+"""The tables of rotary positions, made once and shared by the blocks of a model."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from gtensor.array.creation import asarray
+from gtensor.engine.tensor import Tensor
+from gtensor.nn.layers import DeviceLike
+from gtensor.nn.module import Module
+
+if TYPE_CHECKING:
+    from gtensor.backend.typing import DTypeLike
+
+_WORK = {2: np.dtype(np.float32)}  # by itemsize: tables of half types are float32
+
+
+class RotaryPositions(Module):
+    """Cosines and sines of angles position / base**(2 i / features), for `F.rotary_embedding`.
+
+    The tables grow to the next power of two of the positions asked for; they are no state.
+
+    Source: Su et al., "RoFormer: Enhanced Transformer with rotary position embedding", 2021.
+    """
+
+    cos: Tensor  # (positions, features / 2)
+    sin: Tensor
+
+    def __init__(self, features: int, base: float = 10000.0, positions: int = 256,
+                 device: DeviceLike = None, dtype: DTypeLike | None = None) -> None:
+        super().__init__()
+        if features < 2 or features % 2:
+            raise ValueError(f"features={features} given for rotary positions; wanted an even "
+                             "number, 2 or more")
+        self.features = features
+        self.base = base
+        self._make(positions, device, dtype)
+
+    def _make(self, positions: int, device: DeviceLike, dtype: DTypeLike | None) -> None:
+        powers = np.arange(0, self.features, 2) / self.features
+        angles = np.arange(positions)[:, None] / self.base**powers
+        for name, values in (("cos", np.cos(angles)), ("sin", np.sin(angles))):
+            table = asarray(values, dtype=dtype or np.float32, device=device)
+            self.register_buffer(name, table, persistent=False)
+
+    def tables(self, start: int, count: int, like: Tensor) -> tuple[Tensor, Tensor]:
+        """Cosines and sines (count, features / 2) of positions from `start` on, for `like`."""
+        wanted = _WORK.get(like.dtype.itemsize, like.dtype)
+        if start + count > len(self.cos) or self.cos.dtype != wanted:
+            self._make(1 << (max(start + count, len(self.cos)) - 1).bit_length(), like.device,
+                       wanted)
+        return self.cos[start:start + count], self.sin[start:start + count]
+
+    def extra_repr(self) -> str:
+        return f"{self.features}, base={self.base}"
