@@ -13,9 +13,9 @@ from gtensor.engine.tensor import Tensor
 from gtensor.nn import functional as F
 from gtensor.nn import init
 from gtensor.nn.blocks.diffusion import DiffusionBlock, Modulation, TimeEmbedding, modulate
+from gtensor.nn.blocks.workspaces import Block
 from gtensor.nn.containers import ModuleList
 from gtensor.nn.layers import DeviceLike, Embedding, Linear
-from gtensor.nn.module import Module
 from gtensor.nn.normalization import LayerNorm
 from gtensor.nn.parameter import Parameter
 from gtensor.ops import exp, log, sqrt
@@ -84,7 +84,7 @@ def preconditioning(sigma: Tensor, sigma_data: float) -> Preconditioning:
                            log(sigma) / 4)
 
 
-class Denoiser(Module):
+class Denoiser(Block):
     """D(x; sigma): what the noisy images x were, by a Transformer over patches.
 
     D = c_skip * x + c_out * F(c_in * x; c_noise), with EDM's factors; F is the network. It is 0 at
@@ -94,7 +94,7 @@ class Denoiser(Module):
     (EDM), 2022; Peebles & Xie, "Scalable diffusion models with Transformers", 2023.
     """
 
-    places: Parameter  # (tokens, width)
+    positions: Parameter  # (tokens, width)
     classes: Embedding | None
 
     def __init__(self, config: DenoiserConfig, device: DeviceLike = None,
@@ -104,13 +104,14 @@ class Denoiser(Module):
         width, features = config.width, config.channels * config.patch**2
         tokens = (config.size // config.patch)**2
         self.embed = Linear(features, width, device=device, dtype=dtype)
-        self.places = Parameter(empty((tokens, width), dtype, device))
-        init.normal_(self.places)
+        self.positions = Parameter(empty((tokens, width), dtype, device))
+        init.normal_(self.positions)
         self.time = TimeEmbedding(width, device=device, dtype=dtype)
         self.classes = (Embedding(config.classes, width, device=device, dtype=dtype)
                         if config.classes else None)
-        self.blocks = ModuleList(DiffusionBlock(width, config.heads, device=device, dtype=dtype)
-                                 for _ in range(config.layers))
+        self.blocks = ModuleList(DiffusionBlock(
+            width, config.heads, workspace=self.workspace, device=device, dtype=dtype)
+            for _ in range(config.layers))
         self.norm = LayerNorm(width, 1e-6, elementwise_affine=False)
         self.modulation = Modulation(width, width, 2, device, dtype)
         self.head = Linear(width, features, device=device, dtype=dtype)
@@ -144,14 +145,21 @@ class Denoiser(Module):
 
     def _network(self, x: Tensor, factors: Preconditioning, labels: Tensor | None) -> Tensor:
         """F(c_in * x; c_noise)."""
-        e = self.time(TIME_UNITS * factors.c_noise)
-        if self.classes is not None and labels is not None:
-            e = e + self.classes(labels)
-        x = self.embed(self._patches(_by_image(factors.c_in) * x)) + self.places
-        for block in self.blocks:
-            x = block(x, e)
-        shift, scale = self.modulation.vectors(e)
-        return self._images(self.head(modulate(self.norm(x), shift, scale)))
+        with self.places(x.device) as place:
+            with place.saved("time embedding"):
+                e = self.time(TIME_UNITS * factors.c_noise)
+                if self.classes is not None and labels is not None:
+                    e = e + self.classes(labels)
+            with place.saved("stream 0"):
+                x = self.embed(self._patches(_by_image(factors.c_in) * x)) + self.positions
+            for i, block in enumerate(self.blocks):
+                with place.saved(f"stream {(i + 1) % 2}"):
+                    x = block(x, e)
+            with place.saved("FiLM"):
+                shift, scale = self.modulation.vectors(e)
+            with place.saved("norm output"):
+                x = modulate(self.norm(x), shift, scale)
+        return self._images(self.head(x))
 
     def _patches(self, x: Tensor) -> Tensor:
         """(N, channels, size, size) -> (N, tokens, pixels of a token)."""
@@ -185,8 +193,8 @@ class Denoiser(Module):
         return F.mse_loss(self._network(noisy, factors, labels), wanted)
 
     def _noise(self, shape: tuple[int, ...], mean: float = 0.0, std: float = 1.0) -> Tensor:
-        return random.normal(shape, mean=mean, std=std, dtype=self.places.dtype,
-                             device=self.places.device)
+        return random.normal(shape, mean=mean, std=std, dtype=self.positions.dtype,
+                             device=self.positions.device)
 
     # -- sampling ---------------------------------------------------------------------------------
 
@@ -212,7 +220,7 @@ class Denoiser(Module):
         if count < 1:
             raise ValueError(f"count={count} given; wanted 1 sample or more")
         levels = noise_levels(steps, c.sigma_min, c.sigma_max, c.rho)
-        device, dtype = self.places.device, self.places.dtype
+        device, dtype = self.positions.device, self.positions.dtype
         if labels is None and c.classes:
             labels = arange(count, device=device) % c.classes
 

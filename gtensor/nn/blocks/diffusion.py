@@ -9,6 +9,7 @@ from gtensor.engine.tensor import Tensor
 from gtensor.nn import functional as F
 from gtensor.nn import init
 from gtensor.nn.activations import SiLU
+from gtensor.nn.blocks.workspaces import Block, BlockWorkspace, Places
 from gtensor.nn.containers import Sequential
 from gtensor.nn.layers import DeviceLike, Linear
 from gtensor.nn.module import Module
@@ -91,7 +92,7 @@ class Modulation(Sequential):
 
 
 class SelfAttention(Module):
-    """Attention of all tokens to all, (B, T, width) -> the same, from one projection."""
+    """Attention of all tokens to all; one projection gives queries, keys and values."""
 
     def __init__(self, width: int, heads: int, bias: bool = True, device: DeviceLike = None,
                  dtype: DTypeLike | None = None) -> None:
@@ -100,8 +101,12 @@ class SelfAttention(Module):
         self.qkv = Linear(width, 3 * width, bias, device, dtype)
         self.proj = Linear(width, width, device=device, dtype=dtype)
 
+    def forward(self, x: Tensor) -> Tensor:
+        """(B, T, width) -> the same."""
+        return self.proj(self.mixed(x))
+
     def mixed(self, x: Tensor) -> Tensor:
-        """The heads' outputs side by side, before the last projection."""
+        """The output before its projection."""
         batch, length, width = x.shape
         packed = self.qkv(x).reshape((batch, length, 3 * self.heads, width // self.heads))
         by_head = packed.permute_dims((0, 2, 1, 3))  # (B, 3 * heads, T, width / heads)
@@ -109,12 +114,9 @@ class SelfAttention(Module):
         y = F.scaled_dot_product_attention(q, k, v)
         return y.permute_dims((0, 2, 1, 3)).reshape(x.shape)
 
-    def forward(self, x: Tensor) -> Tensor:
-        return self.proj(self.mixed(x))
-
 
 class FeedForward(Module):
-    """linear, GELU (its approximation by tanh), linear: (..., width) -> the same."""
+    """Two linear maps with GELU (its approximation by tanh) between them."""
 
     def __init__(self, width: int, hidden: int, device: DeviceLike = None,
                  dtype: DTypeLike | None = None) -> None:
@@ -123,11 +125,12 @@ class FeedForward(Module):
         self.fc2 = Linear(hidden, width, device=device, dtype=dtype)
 
     def forward(self, x: Tensor) -> Tensor:
+        """(..., width) -> the same."""
         return F.feed_forward(x, self.fc1.weight, self.fc1.bias, self.fc2.weight, self.fc2.bias,
                               "gelu_tanh")
 
 
-class DiffusionBlock(Module):
+class DiffusionBlock(Block):
     """Attention of all tokens and a feed-forward part, told the noise level (adaLN-Zero).
 
     x + gate * attention(film(norm(x))), then x + gate * feed_forward(film(norm(x))). FiLM's scales
@@ -140,6 +143,7 @@ class DiffusionBlock(Module):
         hidden: features of the feed-forward part; None for 4 * width.
         context: what the layers before have learned of their features (`SharedAttentionContext`):
             applied to the input, updated with input and output.
+        workspace: that of the blocks that run before and after, to share its buffers.
 
     Raises ValueError unless the heads divide the width.
 
@@ -148,9 +152,10 @@ class DiffusionBlock(Module):
 
     def __init__(self, width: int, heads: int, embedding: int | None = None,
                  hidden: int | None = None, eps: float = 1e-6,
-                 context: SharedAttentionContext | None = None, device: DeviceLike = None,
+                 context: SharedAttentionContext | None = None,
+                 workspace: BlockWorkspace | None = None, device: DeviceLike = None,
                  dtype: DTypeLike | None = None) -> None:
-        super().__init__()
+        super().__init__(workspace)
         if width < 1 or heads < 1 or width % heads:
             raise ValueError(f"width={width} and heads={heads} given to DiffusionBlock; wanted "
                              "positive numbers, heads a divisor of the width")
@@ -170,15 +175,38 @@ class DiffusionBlock(Module):
             raise ValueError(
                 f"DiffusionBlock was given x of shape {x.shape} and an embedding of shape "
                 f"{embedding.shape}; wanted (B, T, {self.width}) and (B, {self.embedding})")
-        given = x
+        with self.places(x.device) as place:
+            y = self._run(x, embedding, place)
         if self.context is not None:
-            x = self.context.apply(x)
-        shift, scale, gate, shift2, scale2, gate2 = self.adaLN_modulation.vectors(embedding)
-        x = x + gate * self.attn(modulate(self.norm1(x), shift, scale))
-        x = x + gate2 * self.mlp(modulate(self.norm2(x), shift2, scale2))
+            self.context.update(x, y)
+        return y
+
+    def _run(self, x: Tensor, embedding: Tensor, place: Places) -> Tensor:
         if self.context is not None:
-            self.context.update(given, x)
-        return x
+            with place.saved("context"):
+                x = self.context.apply(x)
+        with place.saved("FiLM"):
+            shift, scale, gate, shift2, scale2, gate2 = self.adaLN_modulation.vectors(embedding)
+        with place.saved("norm output"):
+            h = modulate(self.norm1(x), shift, scale)
+        with place.saved("mixing"):
+            h = self.attn.mixed(h)
+        with place.saved("mixing output"):
+            h = self.attn.proj(h)
+        with place.saved("residual"):
+            x = x + gate * h
+        with place.saved("norm output"):
+            h = modulate(self.norm2(x), shift2, scale2)
+        with place.saved("feed-forward"):
+            h = self.mlp(h)
+        with place("feed-forward output"):
+            h = gate2 * h
+        return x + h
+
+    def widths(self) -> dict[str, int]:
+        width, hidden = self.width, self.mlp.fc1.weight.shape[0]
+        return {"norm output": width, "mixing": 3 * width, "mixing output": width,
+                "residual": width, "feed-forward": hidden, "feed-forward output": width}
 
     def extra_repr(self) -> str:
         return f"{self.width}, embedding={self.embedding}"

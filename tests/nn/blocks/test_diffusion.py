@@ -145,6 +145,36 @@ def test_checkpointed_gradients_are_the_same(block, inputs):
         np.testing.assert_array_equal(first, second)
 
 
+def test_context_is_mixed_into_the_input_and_moved_by_input_and_output(rng, block, inputs):
+    class Context:
+        def apply(self, x):
+            return x + 1.0
+
+        def update(self, x, y):
+            self.given = x, y
+
+    x, e = map(gt.tensor, inputs)
+    wanted = block(x + 1.0, e)
+    block.context = context = Context()
+    y = block(x, e)
+    assert y.tolist() == wanted.tolist()
+    assert context.given[0] is x and context.given[1] is y
+
+
+def test_a_warm_block_allocates_its_result_and_nothing_else(block, inputs):
+    x, e = map(gt.tensor, inputs)
+    with gt.settings.override(arena_min_bytes=0), gt.no_grad():
+        block.ensure_capacity(*x.shape)
+        assert {"residual", "feed-forward"} <= block.memory_usage().keys()
+        wanted = block(x, e)
+        before = gt.memory.stats()
+        y = block(x, e)
+        after = gt.memory.stats()
+        assert after.hits + after.misses == before.hits + before.misses + 1
+        block(x, -e)
+    assert y.tolist() == wanted.tolist() and block.workspace.bytes_saved > 0
+
+
 @pytest.mark.parametrize(("make", "words"), [
     (lambda: DiffusionBlock(10, 4), "width=10 and heads=4"),
     (lambda: DiffusionBlock(8, 0), "heads=0"),
