@@ -67,7 +67,7 @@ from gtensor.system.bus import ListenerError, listen
 from gtensor.system.late_imports import late as _late
 
 if TYPE_CHECKING:
-    from gtensor import checkpoint, data, fft, func, nn, optim, profiler
+    from gtensor import checkpoint, data, fft, func, models, nn, optim, profiler
     from gtensor import testing as testing
     from gtensor.engine.anomaly import detect_anomaly
     from gtensor.execution.graphs import Graph

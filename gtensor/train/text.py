@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import asdict, dataclass
 from functools import cached_property
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -15,9 +14,11 @@ from gtensor.data import ArrayDataset
 from gtensor.engine.tensor import Tensor
 from gtensor.models.gpt import GPT, GPTConfig
 from gtensor.nn import functional as F
+from gtensor.system.files import read_all
 from gtensor.train.errors import UserError
 from gtensor.train.recipe import Options, Recipe, option
 
+_MOST_BYTES = 1 << 30  # of a file
 _HELD_OUT = 0.1  # the last part of the text
 _AT_ONCE = 32  # windows of the held-out text
 
@@ -52,9 +53,10 @@ def read_files(paths: tuple[str, ...]) -> bytes:
     parts = []
     for path in paths:
         try:
-            found = Path(path).read_bytes()
-        except OSError as error:
-            raise UserError(f"--data {path} could not be read: {error.strerror}") from error
+            found = bytes(read_all(path, _MOST_BYTES))
+        except (OSError, ValueError) as error:
+            told = getattr(error, "strerror", None) or error
+            raise UserError(f"--data {path} could not be read: {told}") from error
         if not found:
             raise UserError(f"--data {path} is empty; wanted a file of text")
         parts.append(found)

@@ -106,7 +106,7 @@ def test_a_sample_goes_on_from_the_prompt(book, tmp_path, capsys):
 
 
 @pytest.mark.parametrize("arguments,message", [
-    (["train", "text", "--data", "{tmp}/none.txt"], "none.txt could not be read: No such file"),
+    (["train", "text", "--data", "{tmp}/none.txt"], "none.txt could not be read: there is no file"),
     (["train", "text", "--data", "{tmp}/empty.txt"], "empty.txt is empty; wanted a file of text"),
     (["train", "text", "--data", "{tmp}/short.txt"], "a text of 5 bytes was given; wanted a"),
     (["train", "text", "--arch", "rnn"], "--arch rnn given; wanted one of transformer, ssm"),

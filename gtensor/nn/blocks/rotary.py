@@ -4,17 +4,16 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import numpy as np
-
-from gtensor.array.creation import asarray
+from gtensor.array.creation import arange
+from gtensor.array.dtypes import float32, float64
 from gtensor.engine.tensor import Tensor
 from gtensor.nn.layers import DeviceLike
 from gtensor.nn.module import Module
+from gtensor.ops import cos, sin
 
 if TYPE_CHECKING:
     from gtensor.backend.typing import DTypeLike
 
-_WORK = {2: np.dtype(np.float32)}  # by itemsize: tables of half types are float32
 
 
 class RotaryPositions(Module):
@@ -39,15 +38,15 @@ class RotaryPositions(Module):
         self._make(positions, device, dtype)
 
     def _make(self, positions: int, device: DeviceLike, dtype: DTypeLike | None) -> None:
-        powers = np.arange(0, self.features, 2) / self.features
-        angles = np.arange(positions)[:, None] / self.base**powers
-        for name, values in (("cos", np.cos(angles)), ("sin", np.sin(angles))):
-            table = asarray(values, dtype=dtype or np.float32, device=device)
-            self.register_buffer(name, table, persistent=False)
+        powers = arange(0, self.features, 2, dtype=float64, device=device) / self.features
+        places = arange(positions, dtype=float64, device=device).reshape((-1, 1))
+        angles = places / self.base**powers  # (positions, features / 2)
+        for name, table in (("cos", cos(angles)), ("sin", sin(angles))):
+            self.register_buffer(name, table.to(dtype or float32), persistent=False)
 
     def tables(self, start: int, count: int, like: Tensor) -> tuple[Tensor, Tensor]:
         """Cosines and sines (count, features / 2) of positions from `start` on, for `like`."""
-        wanted = _WORK.get(like.dtype.itemsize, like.dtype)
+        wanted = float64 if like.dtype == float64 else float32  # also for half types
         if start + count > len(self.cos) or self.cos.dtype != wanted:
             self._make(1 << (max(start + count, len(self.cos)) - 1).bit_length(), like.device,
                        wanted)
