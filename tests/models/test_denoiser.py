@@ -121,6 +121,23 @@ def test_it_learns_to_denoise(rng):
     np.testing.assert_allclose(means, np.tile([1, -1], 4), atol=0.2)
 
 
+@pytest.mark.gpu
+def test_a_gpu_learns_and_draws_as_the_cpu_does(rng):
+    found = []
+    x, labels = (each.numpy() for each in images(rng, 3))
+    for device in ("cpu", "cuda"):
+        with gt.device(device):
+            gt.manual_seed(0)
+            model = Denoiser(SMALL, dtype="float64")
+            optimizer = optim.AdamW(model.parameters(), 1e-2)
+            model.denoising_loss(gt.tensor(x), gt.tensor(labels)).backward()
+            optimizer.step()
+            found.append([*(p.grad.numpy() for p in model.parameters()),
+                          model.sample(2, 2).numpy()])
+    for here, there in zip(*found, strict=True):
+        np.testing.assert_allclose(there, here, rtol=1e-7, atol=1e-9)
+
+
 @pytest.mark.parametrize(("make", "words"), [
     (lambda: DenoiserConfig(size=8, patch=3), "size=8, channels=1, patch=3"),
     (lambda: DenoiserConfig(classes=-1), "classes=-1"),
