@@ -82,6 +82,20 @@ def test_samples_of_a_checkpoint_are_those_of_the_averaged_weights(run, tmp_path
         assert np.array_equal(diffusion.draw(averaged, 3, 0), diffusion.draw(plain, 3, 0))
 
 
+@pytest.mark.gpu
+def test_a_gpu_trains_as_the_cpu_does():
+    whole = digits.data()
+    part = digits.Data(whole.train[:16], whole.held_out[:4], whole.train_labels[:16],
+                       whole.held_out_labels[:4])
+    found = []
+    for device in ("cuda", "cpu"):
+        trainer = Trainer(diffusion.Diffusion(diffusion.DiffusionOptions(
+            epochs=1, batch_size=8, layers=1, width=8, heads=2, device=device), part))
+        assert trainer.run(lambda trainer: False, lambda trainer: None)
+        found.append(trainer.progress.losses + trainer.progress.scores)
+    assert len(found[0]) == 3 and found[0] == pytest.approx(found[1], rel=1e-4)
+
+
 @pytest.mark.parametrize(("arguments", "message"), [
     (["train", "diffusion", "--heads", "5"], "width=64 and heads=5 given to DiffusionBlock; want"),
     (["train", "diffusion", "--layers", "0"], "--layers 0 given; wanted more than 0"),
