@@ -244,6 +244,7 @@ __all__ = [
     "meshgrid",
     "min",
     "minimum",
+    "models",
     "moveaxis",
     "multiply",
     "nan",

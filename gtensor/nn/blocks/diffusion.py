@@ -94,11 +94,11 @@ class Modulation(Sequential):
 class SelfAttention(Module):
     """Attention of all tokens to all; one projection gives queries, keys and values."""
 
-    def __init__(self, width: int, heads: int, bias: bool = True, device: DeviceLike = None,
+    def __init__(self, width: int, heads: int, device: DeviceLike = None,
                  dtype: DTypeLike | None = None) -> None:
         super().__init__()
         self.heads = heads
-        self.qkv = Linear(width, 3 * width, bias, device, dtype)
+        self.qkv = Linear(width, 3 * width, device=device, dtype=dtype)
         self.proj = Linear(width, width, device=device, dtype=dtype)
 
     def forward(self, x: Tensor) -> Tensor:
