@@ -97,10 +97,10 @@ class Denoiser(Block):
     positions: Parameter  # (tokens, width)
     classes: Embedding | None
 
-    def __init__(self, config: DenoiserConfig, device: DeviceLike = None,
+    def __init__(self, config: DenoiserConfig | None = None, device: DeviceLike = None,
                  dtype: DTypeLike | None = None) -> None:
         super().__init__()
-        self.config = config
+        self.config = config = config or DenoiserConfig()
         width, features = config.width, config.channels * config.patch**2
         tokens = (config.size // config.patch)**2
         self.embed = Linear(features, width, device=device, dtype=dtype)
@@ -125,17 +125,20 @@ class Denoiser(Block):
 
         Raises ValueError for other shapes, or where labels are missing or not wanted.
         """
-        self._check(x, sigma, labels)
+        self._check(x, labels)
+        if sigma.shape != x.shape[:1]:
+            raise ValueError(f"Denoiser was given sigma of shape {sigma.shape} for x of shape "
+                             f"{x.shape}; wanted (N,)")
         factors = preconditioning(sigma, self.config.sigma_data)
         return (_by_image(factors.c_skip) * x
                 + _by_image(factors.c_out) * self._network(x, factors, labels))
 
-    def _check(self, x: Tensor, sigma: Tensor, labels: Tensor | None) -> None:
+    def _check(self, x: Tensor, labels: Tensor | None) -> None:
         c = self.config
         wanted = (c.channels, c.size, c.size)
-        if x.ndim != 4 or x.shape[1:] != wanted or sigma.shape != x.shape[:1]:
-            raise ValueError(f"Denoiser was given x of shape {x.shape} and sigma of shape "
-                             f"{sigma.shape}; wanted (N, {', '.join(map(str, wanted))}) and (N,)")
+        if x.ndim != 4 or x.shape[1:] != wanted:
+            raise ValueError(f"Denoiser was given images of shape {x.shape}; wanted (N, "
+                             f"{', '.join(map(str, wanted))})")
         if (labels is None) != (self.classes is None) or (
                 labels is not None and labels.shape != x.shape[:1]):
             raise ValueError(
@@ -184,10 +187,10 @@ class Denoiser(Block):
         as the squared error of F. ln(sigma) and the noise are drawn from gt.random's generator.
         """
         c = self.config
+        self._check(images, labels)
         with no_grad():
             sigma = exp(self._noise((len(images),), c.noise_mean, c.noise_std))
             noisy = images + _by_image(sigma) * self._noise(images.shape)
-            self._check(noisy, sigma, labels)
             factors = preconditioning(sigma, c.sigma_data)
             wanted = (images - _by_image(factors.c_skip) * noisy) / _by_image(factors.c_out)
         return F.mse_loss(self._network(noisy, factors, labels), wanted)

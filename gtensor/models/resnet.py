@@ -86,7 +86,7 @@ class ResNet(Module):
     def __init__(self, config: ResNetConfig = ResNetConfig(), device: DeviceLike = None,
                  dtype: DTypeLike | None = None) -> None:
         super().__init__()
-        self.config = config
+        self.config = config = config or ResNetConfig()
         norm = InPlaceABN if config.inplace else ABN
         first = config.widths[0]
         self.stem = Sequential(
