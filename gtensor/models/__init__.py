@@ -1,6 +1,10 @@
-"""Models of the three network families: `gt.models`."""
+"""Models of the three network families, and a residual network: `gt.models`."""
 
+from gtensor.models.denoiser import Denoiser, DenoiserConfig
 from gtensor.models.gpt import GPT, GPTConfig
 from gtensor.models.language import generate
+from gtensor.models.resnet import ResNet, ResNetConfig
 
-__all__ = ["GPT", "GPTConfig", "generate"]
+__all__ = [
+    "GPT", "Denoiser", "DenoiserConfig", "GPTConfig", "ResNet", "ResNetConfig", "generate",
+]

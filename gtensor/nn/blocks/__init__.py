@@ -1,10 +1,11 @@
 """Blocks of Transformers, diffusion models and state-space models, with workspaces."""
 
+from gtensor.nn.blocks.diffusion import DiffusionBlock, TimeEmbedding
 from gtensor.nn.blocks.rotary import RotaryPositions
 from gtensor.nn.blocks.transformer import CausalSelfAttention, KVCache, TransformerBlock
 from gtensor.nn.blocks.workspaces import Block, BlockWorkspace
 
 __all__ = [
-    "Block", "BlockWorkspace", "CausalSelfAttention", "KVCache", "RotaryPositions",
-    "TransformerBlock",
+    "Block", "BlockWorkspace", "CausalSelfAttention", "DiffusionBlock", "KVCache",
+    "RotaryPositions", "TimeEmbedding", "TransformerBlock",
 ]
