@@ -31,7 +31,13 @@ from gtensor.ops.activations.piecewise_activations import (
     relu6,
     selu,
 )
-from gtensor.ops.activations.smooth_activations import glu, logsigmoid, mish, softsign
+from gtensor.ops.activations.smooth_activations import (
+    glu,
+    logsigmoid,
+    mish,
+    softsign,
+    swiglu,
+)
 from gtensor.ops.activations.softmax import log_softmax, softmax
 from gtensor.ops.arrange.class_indices import one_hot
 from gtensor.ops.arrange.embedding import embedding
@@ -75,7 +81,7 @@ __all__ = [
     "layer_norm", "leaky_relu", "linear", "linear_scan", "log_softmax", "logsigmoid",
     "max_pool1d", "max_pool2d", "mish", "mse_loss", "nll_loss", "normalize", "one_hot",
     "pad", "prelu", "relu", "relu6", "rms_norm", "scaled_dot_product_attention", "selu",
-    "sigmoid", "silu", "smooth_l1_loss", "softmax", "softplus", "softsign", "tanh",
+    "sigmoid", "silu", "smooth_l1_loss", "softmax", "softplus", "softsign", "swiglu", "tanh",
 ]
 
 

@@ -1,4 +1,4 @@
-"""More smooth activations: mish, logsigmoid, softsign, the gate of GLU."""
+"""More smooth activations: mish, logsigmoid, softsign, the gates of GLU and SwiGLU."""
 
 from __future__ import annotations
 
@@ -88,6 +88,25 @@ gated = op(
 )
 
 
+# -- the gate of SwiGLU ----------------------------------------------------------------------------
+
+_SWISH_GATED = Formula("swish_gated", lambda ns, gate, x: x * (gate * ns.sigmoid(gate)))
+
+swish_gated_grad_gate = fused(
+    "swish_gated_grad_gate", derivative(_SWISH_GATED, "gate"), by_ops=True, samples=alike(3),
+    doc="The gradient of swish_gated(gate, x) with respect to the gate.",
+)
+
+swish_gated = op(
+    "swish_gated", **paths(_SWISH_GATED), floating=True,
+    backward=pointwise(
+        partial("gate x", "swish_gated_grad_gate"),
+        partial("gate", lambda ns, g, gate, out: ns.swish_gated(gate, g))),
+    samples=alike(2), reference=lambda torch, gate, x: torch.nn.functional.silu(gate) * x,
+    doc="silu(gate) * x, elementwise.",
+)
+
+
 # -- public functions ------------------------------------------------------------------------------
 
 
@@ -111,10 +130,22 @@ def glu(input: Tensor, dim: int = -1) -> Tensor:
 
     Source: Dauphin et al., "Language modeling with gated convolutional networks", 2016.
     """
-    want_tensors("glu", input=input)
-    axis = from_end(axis_index(dim, input.ndim, "glu"), input.ndim)
+    return gated(*_halves("glu", input, dim))
+
+
+def swiglu(input: Tensor, dim: int = -1) -> Tensor:
+    """silu(a) * b, where a and b are the halves of input along `dim`. Saves input only.
+
+    Source: Shazeer, "GLU variants improve Transformer", 2020.
+    """
+    return swish_gated(*_halves("swiglu", input, dim))
+
+
+def _halves(name: str, input: Tensor, dim: int) -> tuple[Tensor, Tensor]:
+    want_tensors(name, input=input)
+    axis = from_end(axis_index(dim, input.ndim, name), input.ndim)
     half, odd = divmod(input.shape[axis], 2)
     if odd:
-        raise ValueError(f"glu was given {input.shape[axis]} elements along axis {dim}; wanted an "
-                         "even number")
-    return gated(input[along(axis, 0, half)], input[along(axis, half, None)])
+        raise ValueError(f"{name} was given {input.shape[axis]} elements along axis {dim}; wanted "
+                         "an even number")
+    return input[along(axis, 0, half)], input[along(axis, half, None)]
