@@ -7,7 +7,7 @@ which the next one turns back.
 
 from __future__ import annotations
 
-from math import log
+from math import log, prod
 from typing import TYPE_CHECKING, Any
 
 from gtensor.array.creation import arange, empty, zeros
@@ -123,7 +123,8 @@ class SelectiveRecurrence(Module):
         self.x_proj = Linear(width, self.rank + 2 * state, False, device, dtype)
         self.dt_proj = Linear(self.rank, width, True, device, dtype)
         self.A_log = Parameter(empty((width, state), dtype, device))
-        self.D = init.ones_(Parameter(empty(width, dtype, device)))
+        self.D = Parameter(empty(width, dtype, device))
+        init.ones_(self.D)
         init.uniform_(self.dt_proj.weight, -self.rank**-0.5, self.rank**-0.5)
         bias: Any = self.dt_proj.bias
         init.uniform_(bias, *map(log, STEP_SIZES))
@@ -137,16 +138,16 @@ class SelectiveRecurrence(Module):
         The states lie before the channels: products along the channels are contiguous.
         """
         (n,), rank, lead = self.states, self.rank, u.shape[:-1]
+        row = *lead, 1, u.shape[-1]
         packed = self.x_proj(u)
         size = F.softplus(self.dt_proj(packed[..., :rank]))
-        rates = -exp(self.A_log.permute_dims((1, 0)))
-        a = exp(size.reshape((*lead, 1, -1)) * rates)
-        b = packed[..., rank:rank + n].reshape((*lead, n, 1)) * (size * u).reshape((*lead, 1, -1))
+        a = exp(size.reshape(row) * -exp(self.A_log.permute_dims((1, 0))))
+        b = packed[..., rank:rank + n].reshape((*lead, n, 1)) * (size * u).reshape(row)
         return a, b, packed[..., rank + n:]
 
     def read(self, h: Tensor, u: Tensor, reading: Tensor) -> Tensor:
         """C . h + D * u, of u's shape."""
-        y = reading.reshape((*u.shape[:-1], 1, -1)) @ h
+        y = reading.reshape((*u.shape[:-1], 1, self.states[0])) @ h
         return y.reshape(u.shape) + self.D * u
 
 
@@ -234,7 +235,7 @@ class SSMBlock(Module):
         u = F.silu(self.conv1d(self.in_proj(x), None if state is None else state.window))
         a, b, reading = self.mixer.terms(u)
         initial = None if state is None else state.hidden.reshape(-1)
-        flat = len(a), -1  # all channels of all sequences
+        flat = len(a), prod(a.shape[1:])  # all channels of all sequences
         h = F.linear_scan(a.reshape(flat), b.reshape(flat), initial).reshape(a.shape)
         if state is not None and len(h):
             state.hidden[...] = h[-1]

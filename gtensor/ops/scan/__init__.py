@@ -2,6 +2,7 @@
 
 from typing import TYPE_CHECKING
 
+from gtensor.ops.scan import linear_scan
 from gtensor.ops.scan.products import *
 from gtensor.ops.scan.scan import *
 from gtensor.system.package_names import declared

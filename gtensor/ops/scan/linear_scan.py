@@ -23,6 +23,7 @@ from gtensor.ops.arrange.shape import broadcast_to
 from gtensor.ops.build.arguments import same_dtype
 from gtensor.ops.build.batching import trailing
 from gtensor.ops.build.cpu_tiles import computed_in
+from gtensor.ops.build.path_builders import settled
 from gtensor.ops.scan.scan import shifted_keys
 
 if TYPE_CHECKING:
@@ -89,11 +90,12 @@ def _grad_cpu(
     back = not reverse
     none: Any = repeat(None)
     earlier = none if h is None else chain(_steps(h, back)[1:], [initial])
-    value = following = None
+    value: Any = None
+    following: Any = None
     for link, slope, store, change, source in zip(
             _steps(a, back), _steps(g, back), none if db is None else _steps(db, back),
             none if da is None else _steps(da, back), earlier, strict=False):
-        value = _advance(following, value, slope, store, product, state)  # type: ignore[arg-type]
+        value = _advance(following, value, slope, store, product, state)
         following = link
         if change is not None and source is not None:
             np.multiply(value, source, out=change)
@@ -143,13 +145,9 @@ def _dense(x: Array | None) -> Array | None:
 def _forward_gpu(
     a: Array, b: Array, initial: Array | None = None, *, reverse: bool, out: Array | None = None
 ) -> Array:
-    direct = out is not None and out.flags.c_contiguous
-    h = out if direct else cupy().empty(b.shape, b.dtype)
+    h = out if out is not None and out.flags.c_contiguous else cupy().empty(b.shape, b.dtype)
     _launch(_FORWARD, b, reverse, _dense(a), _dense(b), _dense(initial), h)
-    if direct or out is None:
-        return h
-    out[...] = h
-    return out
+    return h if h is out else settled(h, out)
 
 
 def _grad_gpu(
@@ -157,19 +155,19 @@ def _grad_gpu(
     wanted: tuple[bool, ...], out: Array | None = None
 ) -> tuple[Array | None, Array | None, Array | None]:
     """As _grad_cpu."""
-    xp = cupy()
     direct = out is not None and out.flags.c_contiguous
-    shapes = (g.shape, g.shape, _step_shape(g))
-    da, db, first = (xp.empty(shape, g.dtype) if want else None
-                     for shape, want in zip(shapes, wanted, strict=True))
-    db = out if direct else db
+    da, db, first = (
+        cupy().empty(shape, g.dtype) if want else None for shape, want in (
+            (g.shape, wanted[0]), (g.shape, wanted[1] and not direct), (_step_shape(g), wanted[2])))
+    if direct:
+        db = out
     if first is not None and not g.shape[-2]:
         first[...] = 0
     _launch(_BACKWARD, g, reverse, _dense(g), _dense(a), _dense(h), _dense(initial), da, db, first)
-    if direct or out is None:
-        return db, da, first
-    out[...] = db
-    return out, da, first
+    if out is not None and not direct:
+        out[...] = db
+        db = out
+    return db, da, first
 
 
 # -- rules -----------------------------------------------------------------------------------------
