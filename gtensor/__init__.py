@@ -67,7 +67,7 @@ from gtensor.system.bus import ListenerError, listen
 from gtensor.system.late_imports import late as _late
 
 if TYPE_CHECKING:
-    from gtensor import checkpoint, data, fft, func, nn, optim, profiler
+    from gtensor import checkpoint, data, fft, func, models, nn, optim, profiler
     from gtensor import testing as testing
     from gtensor.engine.anomaly import detect_anomaly
     from gtensor.execution.graphs import Graph
@@ -91,7 +91,7 @@ if TYPE_CHECKING:
 else:
     __getattr__, __dir__ = _late(__name__, {
         **{name: f"gtensor.{name}" for name in (
-            "checkpoint", "data", "fft", "func", "nn", "optim", "profiler", "testing")},
+            "checkpoint", "data", "fft", "func", "models", "nn", "optim", "profiler", "testing")},
         **dict.fromkeys((
             "functional_call", "grad", "hessian", "hvp", "jacfwd", "jacobian", "jacrev", "jvp",
             "jvp_batched", "linearize", "per_example_grad", "value_and_grad", "vjp", "vmap",

@@ -23,7 +23,8 @@ ROOT = Path(__file__).resolve().parents[1]
 FLOORS = {  # of rooms; a room within another has its own only where it differs
     "system": 0, "settings": 0, "backend": 1,
     "memory": 2, "memory.contract": 2.0, "memory.sources": 2.1, "memory.arena": 2.2,
-    "memory.trace": 2.3, "memory.plan": 2.3, "memory.allocators": 2.4, "memory.workspace": 2.4,
+    "memory.trace": 2.3, "memory.plan": 2.3, "memory.serving": 2.3, "memory.allocators": 2.4,
+    "memory.workspace": 2.4,
     "memory.__init__": 2.5, "execution": 2.6,
     "engine": 3, "array": 3.5, "random": 3.6,
     "ops": 4, "ops.build": 4.0, "ops.elementwise": 4.1, "ops.arrange": 4.2, "ops.reduce": 4.3,
@@ -31,7 +32,7 @@ FLOORS = {  # of rooms; a room within another has its own only where it differs
     "ops.conv": 4.5, "ops.pool": 4.6, "ops.norms": 4.6, "ops.attention": 4.6, "ops.losses": 4.6,
     "ops.updates": 4.1, "ops.__init__": 4.7, "linalg": 4.8, "fft": 4.8, "func": 4.9,
     "nn": 5, "optim": 5.1, "data": 5, "checkpoint": 5.2, "profiler": 5.2,
-    "testing": 6, "train": 6, "__init__": 7, "cli": 8, "__main__": 9,
+    "models": 5.3, "testing": 6, "train": 6, "__init__": 7, "cli": 8, "__main__": 9,
 }
 APART = "hostcuda"  # has no floor: it imports nothing of the package, and nothing imports it
 MOST_LINES = 900  # a file is split by meaning; one as long as this holds more than one subject

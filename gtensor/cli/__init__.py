@@ -1,4 +1,4 @@
-"""The command `gtensor`: train a recipe, explain memory, see what this machine has."""
+"""The command `gtensor`: train a recipe, sample from it, explain memory, see what is there."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import json
 import os
 import sys
 from collections.abc import Sequence
+from dataclasses import fields
 from pathlib import Path
 
 import gtensor
@@ -14,7 +15,7 @@ from gtensor.cli.info import facts, text
 from gtensor.cli.memory import GROUPS, load, show
 from gtensor.cli.memory import facts as explained
 from gtensor.settings import settings
-from gtensor.train import RECIPES, UserError, recipe
+from gtensor.train import RECIPES, UserError, recipe_of
 
 
 def parser() -> argparse.ArgumentParser:
@@ -23,31 +24,42 @@ def parser() -> argparse.ArgumentParser:
     top = argparse.ArgumentParser(
         prog="gtensor", formatter_class=raw, description=gtensor.__doc__,
         epilog="examples:\n  gtensor train digits\n"
-               "  gtensor train digits --epochs 5 --out runs/short\n"
-               "  gtensor train digits --norm abn\n  gtensor memory run.pickle\n"
-               "  gtensor info --json")
+               "  gtensor train text --arch ssm\n"
+               "  gtensor sample runs/text/checkpoint.safetensors --prompt 'The list'\n"
+               "  gtensor memory run.pickle\n  gtensor info --json")
     top.add_argument("--version", action="version", version=f"gtensor {gtensor.__version__}")
     commands = top.add_subparsers(dest="command", metavar="COMMAND")
 
     train = commands.add_parser(
         "train", formatter_class=raw, help="train a network on real data",
-        description="Train a recipe. It leaves in its folder a checkpoint, a loss curve and a "
-                    "picture of where\nthe memory of a step went. Ctrl-C saves; --resume goes on, "
-                    "with identical losses.\nA table shows the memory of a step with either "
-                    "--norm, whichever was trained.",
-        epilog="recipes:\n" + "\n".join(_recipe_line(name) for name in RECIPES))
+        description="Train a recipe. It leaves in its folder a checkpoint, the figures of each "
+                    "epoch (metrics.csv), a loss\ncurve, a picture of where the memory of a step "
+                    "went, and pictures of its own. Ctrl-C saves; --resume\ngoes on, with "
+                    "identical losses.",
+        epilog="recipes:\n" + "".join(f"  {name:10} {about}\n" for name, about in
+                                      RECIPES.items())
+               + "\n`gtensor train RECIPE --help` shows the options of one.")
     train.add_argument("recipe", help=f"which recipe: {', '.join(RECIPES)}")
-    train.add_argument("--out", type=Path, metavar="DIR", help="folder of the run (runs/RECIPE)")
-    train.add_argument("--resume", action="store_true", help="go on from the folder's checkpoint")
-    train.add_argument("--epochs", type=int, help="times through the training data")
-    train.add_argument("--batch-size", type=int, help="examples per step")
-    train.add_argument("--lr", type=float, help="highest learning rate")
-    train.add_argument("--seed", type=int, help="of weights and order: same seed, same losses")
-    train.add_argument("--norm", metavar="abn|inplace", help="the network's batch norms: abn keeps "
-                       "their input and their\noutput for backward, inplace writes one over the "
-                       "other (default inplace)")
-    train.add_argument("--device", help="cpu, cuda or cuda:1 (the first GPU if there is one)")
-    train.add_argument("--quiet", action="store_true", help="print errors only")
+    train.add_argument("options", nargs=argparse.REMAINDER, metavar="...", help="its options")
+
+    sample = commands.add_parser(
+        "sample", formatter_class=raw, help="write text or images with a trained model",
+        description="Continue a text with the model of `gtensor train text`, or write the images "
+                    "of `gtensor train diffusion`.",
+        epilog="examples:\n  gtensor sample runs/text/checkpoint.safetensors --prompt 'The list'\n"
+               "  gtensor sample runs/diffusion/checkpoint.safetensors --count 64 --out digits.png")
+    sample.add_argument("checkpoint", type=Path, metavar="CHECKPOINT", help="of a training run")
+    sample.add_argument("--prompt", metavar="TEXT", help="the beginning of the text")
+    sample.add_argument("--count", type=_rows, metavar="N",
+                        help="bytes of text (400), or images (64)")
+    sample.add_argument("--temperature", type=float, default=0.8,
+                        help="of text: 0 takes the likeliest byte each time (0.8)")
+    sample.add_argument("--top-k", type=_rows, metavar="K",
+                        help="of text: draw from the K likeliest bytes (all)")
+    sample.add_argument("--seed", type=int, default=0, help="same seed, same sample (0)")
+    sample.add_argument("--device", help="cpu, cuda or cuda:1 (the first GPU if there is one)")
+    sample.add_argument("--out", type=Path, metavar="FILE",
+                        help="the picture of the images (samples.png)")
 
     explain = commands.add_parser(
         "memory", formatter_class=raw, help="the holders of memory at the peak, from a snapshot",
@@ -83,11 +95,24 @@ def _rows(text: str) -> int:
     return int(text)
 
 
-def _recipe_line(name: str) -> str:
-    chosen = recipe(name)
-    default = chosen.DEFAULTS
-    return (f"  {name:8} {chosen.TITLE}\n  {'':8} by default {default.epochs} epochs, batches of "
-            f"{default.batch_size}, learning rate {default.lr}, seed {default.seed}")
+def recipe_parser(name: str) -> argparse.ArgumentParser:
+    """The options of a recipe. UserError if it is unknown."""
+    kind, defaults = recipe_of(name)
+    made = argparse.ArgumentParser(
+        prog=f"gtensor train {name}", formatter_class=argparse.RawDescriptionHelpFormatter,
+        description=kind.title)
+    made.add_argument("--out", type=Path, metavar="DIR",
+                      help=f"folder of the run (runs/{name})")
+    made.add_argument("--resume", action="store_true", help="go on from the folder's checkpoint")
+    for one in fields(defaults):
+        default, about = getattr(defaults, one.name), one.metadata
+        shown = "" if default in (None, ()) else f" ({default})"
+        made.add_argument(
+            f"--{one.name.replace('_', '-')}", type=str if default in (None, ()) else type(default),
+            nargs="+" if about["many"] else None, help=about["help"] + shown,
+            metavar="|".join(about["choices"]) or None)
+    made.add_argument("--quiet", action="store_true", help="print errors only")
+    return made
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -113,11 +138,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
                 show(history, given.by, given.most)
                 sys.stdout.flush()
             return 0
+        if given.command == "sample":
+            from gtensor.train.sampling import sample
+
+            options = vars(given)
+            del options["command"]
+            return sample(**options)
         from gtensor.train.command import train
 
-        options = vars(given)
-        del options["command"]
-        return train(options.pop("recipe"), **options)
+        return train(given.recipe, **vars(recipe_parser(given.recipe).parse_args(given.options)))
     except KeyboardInterrupt:
         print("gtensor: interrupted; nothing was saved since the last epoch", file=sys.stderr)
         return 130

@@ -6,6 +6,7 @@ import itertools
 import threading
 import weakref
 from collections.abc import Iterable
+from contextlib import AbstractContextManager
 from math import prod
 from operator import index
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -16,7 +17,8 @@ from gtensor.backend import Device, element_type, get_device
 from gtensor.backend.streams import Stream
 from gtensor.memory.contract.adaptors import category
 from gtensor.memory.contract.report import size_text
-from gtensor.memory.contract.resource import OutOfMemoryError
+from gtensor.memory.contract.resource import OutOfMemoryError, Resource
+from gtensor.memory.serving import Slot, named, serving
 from gtensor.system.fork_safety import free_at_forks
 
 if TYPE_CHECKING:
@@ -113,6 +115,12 @@ class Workspace:
 
         with gt.memory.Workspace() as ws:
             columns = ws.get("columns", (64, 576), np.float32)
+
+    Ops allocate their results there without knowing it: under `named`, within `serving`.
+
+        with ws.serving():
+            with ws.named("norm output"):
+                y = F.rms_norm(x, 256)
     """
 
     def __init__(self, device: Device | str | None = None, limit: int | None = None) -> None:
@@ -123,6 +131,7 @@ class Workspace:
         self.allocations = 0
         self.bytes_saved = 0
         self._buffers: dict[_Key, _Buffer] = {}
+        self._slots: dict[tuple[str, int, int], Slot] = {}  # name, index, stream
         self._lock = threading.RLock()
         free_at_forks(self._lock)
 
@@ -156,6 +165,77 @@ class Workspace:
         with self._lock:
             self._with_capacity(name, nbytes)
 
+    def serving(self) -> AbstractContextManager[None]:
+        """Within the block, `named` is heard on this workspace's device.
+
+        Nothing is served while the arena is switched off, and in a capture.
+        """
+        return serving(self.device)
+
+    def named(self, name: str) -> AbstractContextManager[None]:
+        """Within the block, this thread's new arrays on the device lie in the slots of the name.
+
+        The k-th array of the block gets the k-th slot, unless the array that got it before is
+        alive: such an array is never overwritten, and the arena serves the request. Small arrays on
+        the CPU (below `settings.arena_min_bytes`) come from NumPy as always.
+        """
+        return named(self, name)
+
+    def serve(
+        self, upstream: Resource, name: str, index: int, nbytes: int, stream: int, label: str
+    ) -> Slot | None:
+        """The slot with room for an array, from now on not idle; None if its array is alive.
+
+        Called by the adaptor of `serving`. Raises OutOfMemoryError as `get` does.
+        """
+        with self._lock:
+            slot = self._slot(name, index, stream)
+            if not slot.idle:
+                return None
+            slot.idle.pop()
+            if slot.fits(nbytes):
+                self.bytes_saved += nbytes
+                return slot
+            try:
+                self._fill(slot, upstream, name, nbytes, stream)
+            except BaseException:
+                slot.idle.append(0)
+                raise
+            return slot
+
+    def reserve(self, name: str, nbytes: int) -> None:
+        """Make room for the first array that code under `named(name)` will allocate.
+
+        Nothing is done while the arena is switched off, or while that array is alive. Raises
+        OutOfMemoryError as `get` does.
+        """
+        resource = self.device.resource
+        if resource is None:
+            return
+        with self._lock:
+            stream = self.device.current_stream().id
+            slot = self._slot(name, 0, stream)
+            if slot.idle and not slot.fits(nbytes):
+                self._fill(slot, resource, name, nbytes, stream)
+
+    def _slot(self, name: str, index: int, stream: int) -> Slot:
+        key = (name, index, stream)
+        slot = self._slots.get(key)
+        if slot is None:
+            self._drop_gone()
+            slot = self._slots[key] = Slot(weakref.ref(self.device.current_stream()))
+        return slot
+
+    def _fill(self, slot: Slot, upstream: Resource, name: str, nbytes: int, stream: int) -> None:
+        """New memory for a slot that has too little, or that another stream has used."""
+        capacity = _capacity(nbytes)
+        self._check_limit(name, nbytes, capacity, slot.capacity)
+        slot.block = None  # first, so that the new memory may be the same
+        with category("workspace"):
+            slot.block = upstream.allocate(capacity, stream, f"workspace {name}")
+        slot.shared = False
+        self.allocations += 1
+
     def memory_usage(self) -> WorkspaceUsage:
         """Bytes by name and in total."""
         found: dict[str, BufferUsage] = {}
@@ -166,6 +246,11 @@ class Workspace:
                     before.capacity + buffer.capacity, before.in_use + buffer.in_use,
                     before.retired + buffer.still_viewed(),
                     max(before.generation, buffer.generation))
+            for (name, _, _), slot in self._slots.items():
+                before = found.get(name, BufferUsage(0, 0, 0, 0))
+                found[name] = before._replace(
+                    capacity=before.capacity + slot.capacity,
+                    in_use=before.in_use + (0 if slot.idle else slot.nbytes))
         capacity, in_use, retired = (sum(usage[i] for usage in found.values()) for i in range(3))
         return WorkspaceUsage(found, capacity, in_use, retired, capacity + retired)
 
@@ -173,6 +258,7 @@ class Workspace:
         """Drop all buffers. Arrays over them stay valid; the rest is freed at once."""
         with self._lock:
             self._buffers.clear()
+            self._slots.clear()
 
     def __enter__(self) -> Workspace:
         return self
@@ -195,7 +281,7 @@ class Workspace:
         if buffer is not None and buffer.capacity >= nbytes:
             return buffer, False
         self._drop_gone()
-        capacity = max(_LEAST, 1 << (nbytes - 1).bit_length())
+        capacity = _capacity(nbytes)
         if buffer is None:
             self._check_limit(name, nbytes, capacity, 0)
             buffer = _Buffer(weakref.ref(stream), weakref.ref(_thread.life))
@@ -210,7 +296,9 @@ class Workspace:
         return buffer, True
 
     def _drop_gone(self) -> None:
-        """Drop the buffers of ended streams and threads; the lock is held."""
+        """Drop the buffers and slots of ended streams and threads; the lock is held."""
+        for place in [key for key, slot in self._slots.items() if slot.stream() is None]:
+            self._slots.pop(place, None)
         for key in list(self._buffers):
             buffer = self._buffers.get(key)  # a finalizer may have released all of them
             if buffer is not None and buffer.gone:
@@ -251,11 +339,17 @@ class Workspace:
         if self.limit is None:
             return
         held = sum(buffer.capacity + buffer.still_viewed() for buffer in self._buffers.values())
+        held += sum(slot.capacity for slot in self._slots.values())
         if held - given_up + capacity > self.limit:
             raise OutOfMemoryError(
                 f"out of memory in a workspace on {self.device}: buffer {name!r} wants "
                 f"{size_text(nbytes)}, a capacity of {size_text(capacity)}, but "
                 f"{size_text(held)} of its limit of {size_text(self.limit)} are held", nbytes)
+
+
+def _capacity(nbytes: int) -> int:
+    """The bytes of a buffer: the next power of two."""
+    return max(_LEAST, 1 << (nbytes - 1).bit_length())
 
 
 def _bytes(nbytes: object, given: str, else_wanted: str = "") -> int:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from gtensor.engine.context import no_grad
 from gtensor.engine.tensor import Tensor
+from gtensor.models.language import check_tokens
 from gtensor.nn import functional as F
 from gtensor.nn import init
 from gtensor.nn.blocks.ssm import SSMBlock, SSMState
@@ -75,7 +76,7 @@ class SSM(Module):
 
     def forward(self, tokens: Tensor) -> Tensor:
         """Token numbers (batch, T) -> scores of the token after each (batch, T, vocabulary)."""
-        _check(tokens, 2)
+        check_tokens("SSM", tokens, 2)
         return self._scores(self._run(tokens, None)).permute_dims((1, 0, 2))
 
     def initial_state(self, batch: int = 1) -> list[SSMState]:
@@ -92,13 +93,13 @@ class SSM(Module):
 
         The state then has seen them, too. Nothing is recorded.
         """
-        _check(tokens, 2)
+        check_tokens("SSM", tokens, 2)
         with no_grad():
             return self._scores(self._run(tokens, state)[-1])
 
     def step(self, tokens: Tensor, state: list[SSMState]) -> Tensor:
         """As `read`, of one token (batch,) each."""
-        _check(tokens, 1)
+        check_tokens("SSM", tokens, 1)
         return self.read(tokens.reshape((-1, 1)), state)
 
     def _run(self, tokens: Tensor, state: list[SSMState] | None) -> Tensor:
@@ -111,13 +112,3 @@ class SSM(Module):
 
     def _scores(self, x: Tensor) -> Tensor:
         return F.linear(x, (self.embedding if self.head is None else self.head).weight)
-
-
-def _check(tokens: Tensor, ndim: int) -> None:
-    """Raise unless tokens are integers with that many axes, at least one token."""
-    if not isinstance(tokens, Tensor) or tokens.dtype.kind not in "iu":
-        kind = tokens.dtype if isinstance(tokens, Tensor) else type(tokens).__name__
-        raise TypeError(f"SSM was given tokens of {kind}; wanted a Tensor of integers")
-    if tokens.ndim != ndim or not tokens.size:
-        raise ValueError(f"SSM was given tokens of shape {tokens.shape}; wanted "
-                         f"{'(batch, T)' if ndim == 2 else '(batch,)'} with at least one")

@@ -43,6 +43,7 @@ from gtensor.ops.arrange.class_indices import one_hot
 from gtensor.ops.arrange.embedding import embedding
 from gtensor.ops.arrange.padding import pad
 from gtensor.ops.attention.attention import scaled_dot_product_attention
+from gtensor.ops.attention.rotary import rotary_embedding
 from gtensor.ops.build.arguments import same_dtype
 from gtensor.ops.conv.convolution import conv1d, conv2d, conv_transpose1d, conv_transpose2d
 from gtensor.ops.elementwise import erf as _special
@@ -76,12 +77,12 @@ __all__ = [
     "avg_pool2d", "batch_norm", "batch_norm_act", "binary_cross_entropy",
     "binary_cross_entropy_with_logits", "conv1d", "conv2d", "conv_transpose1d",
     "conv_transpose2d", "cosine_similarity", "cross_entropy", "dropout", "elu", "embedding",
-    "erf", "feed_forward", "gelu", "glu", "group_norm", "hardsigmoid", "hardswish",
-    "hardtanh", "huber_loss", "inplace_abn", "interpolate", "kl_div", "l1_loss",
-    "layer_norm", "leaky_relu", "linear", "linear_scan", "log_softmax", "logsigmoid",
-    "max_pool1d", "max_pool2d", "mish", "mse_loss", "nll_loss", "normalize", "one_hot",
-    "pad", "prelu", "relu", "relu6", "rms_norm", "scaled_dot_product_attention", "selu",
-    "sigmoid", "silu", "smooth_l1_loss", "softmax", "softplus", "softsign", "swiglu", "tanh",
+    "erf", "feed_forward", "gelu", "glu", "group_norm", "hardsigmoid", "hardswish", "hardtanh",
+    "huber_loss", "inplace_abn", "interpolate", "kl_div", "l1_loss", "layer_norm", "leaky_relu",
+    "linear", "linear_scan", "log_softmax", "logsigmoid", "max_pool1d", "max_pool2d", "mish",
+    "mse_loss", "nll_loss", "normalize", "one_hot", "pad", "prelu", "relu", "relu6", "rms_norm",
+    "rotary_embedding", "scaled_dot_product_attention", "selu", "sigmoid", "silu",
+    "smooth_l1_loss", "softmax", "softplus", "softsign", "swiglu", "tanh",
 ]
 
 

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import gc
 from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
 from gtensor import memory
 from gtensor.memory.trace.curves import curves
-from gtensor.memory.trace.lifetimes import History
+from gtensor.memory.trace.lifetimes import CATEGORIES, History
 from gtensor.profiler.find_owners import address_of, held
-from gtensor.train.trainer import Trainer
+
+if TYPE_CHECKING:
+    from gtensor.train.trainer import Trainer
 
 
 @dataclass
@@ -47,10 +50,10 @@ def account(trainer: Trainer) -> Account:
     trainer.optimizer.zero_grad()
     lasting = _lasting(trainer)
     with memory.timeline(device=trainer.device) as recording:
-        inputs, labels = trainer.first_batch()
-        loss = trainer.loss(inputs, labels)
+        batch = trainer.first_batch()
+        loss = trainer.loss(*batch)
         loss.backward()
-        del loss, inputs, labels
+        del loss, batch
         trainer.optimizer.step()
         trainer.optimizer.zero_grad()
     stats = memory.stats(trainer.device)
@@ -68,4 +71,29 @@ def _lasting(trainer: Trainer) -> dict[int, str]:
     model = trainer.model
     own = held([*model.modules(), *model.parameters(), trainer.optimizer])
     return ({found.address: found.category for found in own}
-            | {address_of(tensor.array): "data" for tensor in trainer.held_out})
+            | {address_of(tensor.array): "data" for tensor in trainer.recipe.held_out})
+
+
+def memory_table(books: dict[str, Account], title: str, caption: str = "") -> Any:
+    """The memory of a step, by what each account is of; the trained one first."""
+    from rich.table import Table
+
+    table = Table(title=title, title_justify="left", caption=caption, caption_justify="left")
+    table.add_column("")
+    for name in books:
+        for heading in ("at the peak", "at most"):
+            table.add_column(f"{name}\n{heading}" if name else heading, justify="right")
+    for category in CATEGORIES:
+        if any(account.most(category) for account in books.values()):
+            table.add_row(category, *(size(nbytes) for account in books.values() for nbytes in (
+                account.at_peak(category), account.most(category))))
+    table.add_section()
+    table.add_row("peak of the step", *(size(account.peak) for account in books.values()
+                                        for _ in range(2)))
+    table.add_row("served from cache", "", f"{next(iter(books.values())).reuse:.2%}")
+    return table
+
+
+def size(nbytes: int) -> str:
+    """Bytes in KiB or MiB."""
+    return f"{nbytes / 2**20:,.2f} MiB" if nbytes >= 2**20 else f"{nbytes / 2**10:,.1f} KiB"

@@ -9,29 +9,30 @@ from typing import Any
 from gtensor import checkpoint
 from gtensor.checkpoint import CheckpointError, CheckpointMismatch
 from gtensor.nn.module import Module
-from gtensor.optim import Optimizer
+from gtensor.optim import EMA, Optimizer
 from gtensor.train.errors import UserError, told_to_user
 
 
-def save(path: Path, model: Module, optimizer: Optimizer, progress: dict[str, Any]) -> None:
-    """Model, optimizer, random numbers and `progress` (JSON) in one file, written atomically.
+def save(path: Path, model: Module, optimizer: Optimizer, ema: EMA | None,
+         progress: dict[str, Any]) -> None:
+    """Model, optimizer, averages, random numbers and `progress` (JSON) in one file, atomically.
 
     Raises UserError if the disk is full or the folder cannot be written.
     """
     with told_to_user():
-        checkpoint.save(path, model=model, optimizer=optimizer, **progress)
+        checkpoint.save(path, model=model, optimizer=optimizer, ema=ema, **progress)
 
 
-def load(path: Path, model: Module, optimizer: Optimizer,
+def load(path: Path, model: Module, optimizer: Optimizer, ema: EMA | None,
          check: Callable[[dict[str, Any]], None]) -> dict[str, Any]:
-    """Put a checkpoint's state into model, optimizer and random numbers; its `progress`.
+    """Put a checkpoint's state into model, optimizer, averages, random numbers; its `progress`.
 
     Raises UserError, with nothing changed, if the file is not there, not whole, or of another
     model; or what `check(progress)` raises.
     """
     try:
         check(checkpoint.progress(path))
-        return checkpoint.load(path, model=model, optimizer=optimizer)
+        return checkpoint.load(path, model=model, optimizer=optimizer, ema=ema)
     except FileNotFoundError:
         raise UserError(f"there is no checkpoint {path} to resume from; train without --resume "
                         "first") from None

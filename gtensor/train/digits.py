@@ -2,14 +2,45 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, NamedTuple
+
 import numpy as np
 
 from gtensor import nn
+from gtensor.array.creation import tensor
+from gtensor.data import ArrayDataset
+from gtensor.engine.tensor import Tensor
+from gtensor.nn import functional as F
+from gtensor.train.accounting import Account, account, memory_table, size
 from gtensor.train.errors import require
-from gtensor.train.trainer import NORMS, Data, Options
+from gtensor.train.recipe import Options, Recipe, option
+from gtensor.train.trainer import Trainer
 
-TITLE = "handwritten digits, 8 x 8 pixels (scikit-learn)"
-DEFAULTS = Options(epochs=12, batch_size=64, lr=4e-3, weight_decay=1e-2)
+NORMS = {"abn": nn.ABN, "inplace": nn.InPlaceABN}  # the same function, in two or one buffer
+
+
+class Data(NamedTuple):
+    """Training and held-out inputs and labels, as scikit-learn's split orders them."""
+
+    train: np.ndarray
+    held_out: np.ndarray
+    train_labels: np.ndarray
+    held_out_labels: np.ndarray
+
+
+@dataclass(frozen=True)
+class DigitsOptions(Options):
+    """Those of every recipe, and the norm."""
+
+    epochs: int = option(12, "times through the training data", positive=True)
+    batch_size: int = option(64, "images per step", positive=True)
+    lr: float = option(4e-3, "highest learning rate", positive=True)
+    norm: str = option(  # in place: less memory; the same losses up to rounding
+        "inplace", "the network's batch norms: abn keeps their input and their output for "
+        "backward, inplace writes one over the other", tuple(NORMS))
 
 
 def data() -> Data:
@@ -24,7 +55,7 @@ def data() -> Data:
     return Data(*parts)
 
 
-def model(norm: str = DEFAULTS.norm) -> nn.Module:
+def model(norm: str = "inplace") -> nn.Module:
     """Two conv blocks of 32 and 64 channels, pooled between and behind, and a linear layer."""
     activated_norm = NORMS[norm]
     return nn.Sequential(
@@ -35,3 +66,59 @@ def model(norm: str = DEFAULTS.norm) -> nn.Module:
         nn.MaxPool2d(2),
         nn.Flatten(), nn.Linear(64 * 2 * 2, 10),
     )
+
+
+class Digits(Recipe[DigitsOptions]):
+    """Digits by their class."""
+
+    title = "handwritten digits, 8 x 8 pixels (scikit-learn)"
+    score_name = "accuracy"
+    score_rises = True
+    loss_name = "cross entropy (nats, log scale)"
+    counted = "img"
+
+    def __init__(self, options: DigitsOptions, parts: Data | None = None) -> None:
+        super().__init__(options)
+        self._data = data() if parts is None else parts
+
+    def dataset(self) -> ArrayDataset:
+        return ArrayDataset(self._data.train, self._data.train_labels)
+
+    def place(self, device: Any) -> None:
+        self.held_out = (tensor(self._data.held_out, device=device),
+                         tensor(self._data.held_out_labels, device=device))
+
+    def model(self) -> nn.Module:
+        return model(self.options.norm)
+
+    def loss(self, model: nn.Module, *batch: Tensor) -> Tensor:
+        inputs, labels = batch
+        return F.cross_entropy(model(inputs), labels)
+
+    def score(self, model: nn.Module) -> float:
+        """The share of held-out images whose class is predicted right."""
+        inputs, labels = self.held_out
+        return (model(inputs).argmax(axis=1) == labels).sum().item() / labels.size
+
+    def shown(self, score: float) -> str:
+        return f"{score:.2%}"
+
+    def about(self) -> dict[str, Any]:
+        return {"norm": self.options.norm}
+
+    def finish(self, trainer: Trainer, folder: Path, books: Account) -> Iterable[Any]:
+        """The memory of a step with the trained norm, and of the same model with each other."""
+        found = {self.options.norm: books}
+        for norm in NORMS:
+            if norm not in found:
+                twin = Trainer(Digits(replace(self.options, norm=norm), self._data))
+                twin.model.load_state_dict(trainer.model.state_dict())
+                with twin.device:
+                    twin.step(*twin.first_batch())  # from now on the optimizer has its state
+                    found[norm] = account(twin)
+        inside, outside = (found[norm].most("saved") for norm in ("inplace", "abn"))
+        return [memory_table(
+            found, "Where the memory of a training step went "
+            f"(--norm {self.options.norm} was trained)",
+            f"Kept for backward: {size(inside)} with norms in place, {size(outside)} without "
+            f"({inside / outside:.2f}x)")]

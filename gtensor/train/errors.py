@@ -10,6 +10,10 @@ class UserError(Exception):
     """A problem that the user can solve; the command prints its sentence without a traceback."""
 
 
+class NotFinite(UserError):
+    """A loss or a gradient is infinite or NaN, so a step was not taken."""
+
+
 def require(module: str, package: str, what: str = "training") -> None:
     """Raise UserError if a module of the `train` extra, which `what` needs, is not installed."""
     import importlib.util

@@ -1,4 +1,4 @@
-"""The picture of a run: the loss curve."""
+"""The pictures of a run: the loss curve."""
 
 from __future__ import annotations
 
@@ -10,16 +10,17 @@ import numpy as np
 
 from gtensor.train.errors import require
 from gtensor.train.files import write_atomically
-from gtensor.train.trainer import Progress
+from gtensor.train.trainer import Trainer
 
 
-def loss_curve(path: Path, progress: Progress, title: str) -> None:
-    """Training loss of every step and its mean by epoch; held-out accuracy on the right."""
+def loss_curve(path: Path, trainer: Trainer) -> None:
+    """Training loss of every step and its mean by epoch; the held-out score on the right."""
+    progress, recipe = trainer.progress, trainer.recipe
     figure, axes = _figure((8, 4.5))
     steps = np.arange(1, len(progress.losses) + 1)
     axes.plot(steps, progress.losses, color="#9fb8d9", linewidth=0.8,
               label="training loss, each step")
-    epochs = len(progress.accuracies)
+    epochs = len(progress.scores)
     if epochs:
         size = len(progress.losses) // epochs
         means = np.reshape(progress.losses[:size * epochs], (epochs, size)).mean(axis=1)
@@ -27,17 +28,17 @@ def loss_curve(path: Path, progress: Progress, title: str) -> None:
         axes.plot(places, means, color="#1f4e8c", marker="o", markersize=3,
                   label="training loss, mean of the epoch")
         right = axes.twinx()
-        right.plot(places, 100 * np.array(progress.accuracies), color="#c8553d", marker="s",
-                   markersize=3, label="held-out accuracy")
-        right.set_ylabel("held-out accuracy (%)", color="#c8553d")
-        right.set_ylim(max(0.0, 100 * min(progress.accuracies) - 2), 100.4)
+        label = f"held-out {recipe.score_name}"
+        right.plot(places, progress.scores, color="#c8553d", marker="s", markersize=3, label=label)
+        right.set_ylabel(label + recipe.score_unit, color="#c8553d")
+        right.yaxis.set_major_formatter(lambda value, place: recipe.shown(value))
         right.spines["top"].set_visible(False)
     figure.legend(*_handles(*figure.axes), loc="upper center", bbox_to_anchor=(0.5, 0.0), ncols=3,
                   frameon=False)  # below: curves lie anywhere within
     axes.set_yscale("log")
     axes.set_xlabel("step")
-    axes.set_ylabel("cross entropy (nats, log scale)")
-    axes.set_title(title, loc="left")
+    axes.set_ylabel(recipe.loss_name)
+    axes.set_title(recipe.title, loc="left")
     _save(figure, path)
 
 

@@ -3,58 +3,33 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field, replace
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import asdict, dataclass, field, fields
+from math import isfinite
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
 from gtensor import memory, nn, random
-from gtensor.array.creation import tensor
 from gtensor.backend import get_device
-from gtensor.data import ArrayDataset, DataLoader
+from gtensor.data import DataLoader
 from gtensor.engine.context import no_grad
 from gtensor.engine.tensor import Tensor
-from gtensor.nn import functional as F
-from gtensor.optim import AdamW
+from gtensor.optim import EMA, AdamW
 from gtensor.optim.lr_scheduler import warmup_cosine
 from gtensor.train import checkpoint
-from gtensor.train.errors import UserError
-
-NORMS = {"abn": nn.ABN, "inplace": nn.InPlaceABN}  # the same function, in two or one buffer
-
-
-class Data(NamedTuple):
-    """Training and held-out inputs and labels, as scikit-learn's split orders them."""
-
-    train: np.ndarray
-    held_out: np.ndarray
-    train_labels: np.ndarray
-    held_out_labels: np.ndarray
+from gtensor.train.errors import NotFinite, UserError
+from gtensor.train.recipe import Recipe
 
 
-@dataclass(frozen=True)
-class Options:
-    """The options of a run."""
-
-    epochs: int
-    batch_size: int
-    lr: float
-    weight_decay: float
-    seed: int = 0
-    device: str | None = None
-    norm: str = "inplace"  # less memory; the same losses up to rounding
-
-    def changed(self, **given: Any) -> Options:
-        """The options with the given ones replaced (None: kept). Raises UserError if invalid."""
-        made = replace(self, **{k: v for k, v in given.items() if v is not None})
-        for name in ("epochs", "batch_size", "lr"):
-            if getattr(made, name) <= 0:
-                raise UserError(f"--{name.replace('_', '-')} {getattr(made, name)} given; wanted "
-                                "more than 0")
-        if made.norm not in NORMS:
-            raise UserError(f"--norm {made.norm} given; wanted one of {', '.join(NORMS)}")
-        return made
+@contextmanager
+def _refusals_told() -> Iterator[None]:
+    """A ValueError of the block, such as sizes that do not divide, becomes a UserError."""
+    try:
+        yield
+    except ValueError as error:
+        raise UserError(str(error)) from error
 
 
 @dataclass
@@ -64,51 +39,69 @@ class Progress:
     epoch: int = 0
     batch: int = 0  # batches done in this epoch
     losses: list[float] = field(default_factory=list)  # of every step
-    accuracies: list[float] = field(default_factory=list)  # held out, after every epoch
+    scores: list[float] = field(default_factory=list)  # held out, after every epoch
 
 
 class Trainer:
     """A model, its optimizer and its position in the data, from which `run` continues."""
 
-    def __init__(self, model: Callable[[], nn.Module], data: Data, options: Options) -> None:
-        self.options = options
+    def __init__(self, recipe: Recipe[Any]) -> None:
+        self.recipe = recipe
+        self.options = options = recipe.options
         self.device = get_device(options.device)
         with self.device:
             random.manual_seed(options.seed)
-            with memory.category("parameters"):
-                self.model = model()
+            with memory.category("parameters"), _refusals_told():
+                self.model = recipe.model()
             self.optimizer = AdamW(self.model.parameters(), options.lr,
                                    weight_decay=options.weight_decay)
+            self.ema = None if recipe.ema_decay is None else EMA(
+                self.model, recipe.ema_decay, warmup=True)
         with memory.category("data"):
-            self.held_out = (tensor(data.held_out, device=self.device),
-                             tensor(data.held_out_labels, device=self.device))
-        self.loader = DataLoader(
-            ArrayDataset(data.train, data.train_labels), options.batch_size, shuffle=True,
-            seed=options.seed, device=self.device)
+            recipe.place(self.device)
+        self.loader = DataLoader(recipe.dataset(), options.batch_size, shuffle=True,
+                                 seed=options.seed, device=self.device)
         self.batches = len(self.loader)
         steps = self.batches * options.epochs
-        self.schedule = warmup_cosine(self.optimizer, steps // 10, steps)
+        self.schedule = warmup_cosine(self.optimizer, int(steps * recipe.warmup), steps)
         self.progress = Progress()
 
     # -- one step ---------------------------------------------------------------------------------
 
-    def first_batch(self) -> tuple[Tensor, Tensor]:
-        """Inputs and labels of the first batch of all, beside the run."""
+    def first_batch(self) -> tuple[Tensor, ...]:
+        """The first batch of all, beside the run."""
         with memory.category("data"):
-            return self.loader.batch_of(self.loader.order(0)[:self.options.batch_size])
+            return tuple(self.loader.batch_of(self.loader.order(0)[:self.options.batch_size]))
 
-    def loss(self, inputs: Tensor, labels: Tensor) -> Tensor:
+    def loss(self, *batch: Tensor) -> Tensor:
         """The loss of a batch, with its graph."""
-        return F.cross_entropy(self.model(inputs), labels)
+        return self.recipe.loss(self.model, *batch)
 
-    def step(self, inputs: Tensor, labels: Tensor) -> float:
-        """Forward, backward, update; the loss."""
-        loss = self.loss(inputs, labels)
+    def step(self, *batch: Tensor) -> float:
+        """Forward, backward, update; the loss.
+
+        Raises NotFinite, before the update, for a loss or a norm of gradients that is not finite.
+        """
+        loss = self.loss(*batch)
         self.optimizer.zero_grad()
         loss.backward()
+        found = loss.item()
+        self._check_finite("loss", found)
+        if self.options.clip:
+            norm = nn.utils.clip_grad_norm_(self.model.parameters(), self.options.clip)
+            self._check_finite("norm of the gradients", norm.item())
         self.optimizer.step()
         self.schedule.step()
-        return loss.item()
+        if self.ema is not None:
+            self.ema.update()
+        return found
+
+    def _check_finite(self, what: str, value: float) -> None:
+        if not isfinite(value):
+            raise NotFinite(
+                f"the {what} is {value} at step {len(self.progress.losses) + 1} (epoch "
+                f"{self.progress.epoch + 1}); the step was not taken. Try a smaller --lr, or "
+                "--clip 1")
 
     # -- the run ----------------------------------------------------------------------------------
 
@@ -127,7 +120,7 @@ class Trainer:
                     progress.batch += 1
                     if after_step(self):
                         return False
-                progress.accuracies.append(self.accuracy())
+                progress.scores.append(self.score())
                 progress.epoch, progress.batch = progress.epoch + 1, 0
                 after_epoch(self)
         return True
@@ -138,37 +131,56 @@ class Trainer:
         with memory.category("data"):
             return next(batches, None)
 
-    def accuracy(self) -> float:
-        """The share of held-out data whose class is predicted right."""
+    def averaged(self) -> AbstractContextManager[object]:
+        """Within the block, the model has the weights that are scored: averages, if there are."""
+        return nullcontext() if self.ema is None else self.ema.swapped()
+
+    def score(self) -> float:
+        """The recipe's score of the model."""
         self.model.eval()
-        inputs, labels = self.held_out
-        with no_grad():
-            right = (self.model(inputs).argmax(axis=1) == labels).sum().item()
+        with no_grad(), self.averaged():
+            found = self.recipe.score(self.model)
         self.model.train()
-        return right / labels.size
+        return found
+
+    def is_finite(self) -> bool:
+        """Whether all weights are finite."""
+        return all(np.isfinite(p.numpy()).all() for p in self.model.parameters())
 
     # -- taking up again --------------------------------------------------------------------------
 
     def save(self, path: Path) -> None:
         """Write a checkpoint, atomically."""
-        about = {"options": {**vars(self.options), "device": None}, **vars(self.progress)}
-        checkpoint.save(path, self.model, self.optimizer, about)
+        about = {"recipe": type(self.recipe).__name__, "options": self._kept(),
+                 "model_options": self.recipe.about(), **vars(self.progress)}
+        checkpoint.save(path, self.model, self.optimizer, self.ema, about)
 
     def resume(self, path: Path) -> None:
         """Resume from a checkpoint.
 
         Raises UserError, with nothing changed, if it is broken or of a run with other options.
         """
+        names = {one.name for one in fields(Progress)}
+
         def check(about: dict[str, Any]) -> None:
-            Progress(**{name: about[name] for name in about if name != "options"})
+            Progress(**{name: about[name] for name in names})
+            if about["recipe"] != type(self.recipe).__name__:
+                raise UserError(f"{path} is a run of the recipe {about['recipe'].lower()}; wanted "
+                                f"one of {type(self.recipe).__name__.lower()}")
+            mine = self._kept()
             for name, value in about["options"].items():
-                if name != "device" and value != getattr(self.options, name):
+                if value != mine[name]:
                     raise UserError(f"{path} was made with --{name.replace('_', '-')} {value}; "
                                     "resume with the same options")
 
-        about = checkpoint.load(path, self.model, self.optimizer, check)
-        del about["options"]
-        self.progress = Progress(**about)
+        about = checkpoint.load(path, self.model, self.optimizer, self.ema, check)
+        self.progress = Progress(**{name: about[name] for name in names})
         self.loader.load_state_dict({**self.loader.state_dict(), "epoch": self.progress.epoch,
                                      "batch": self.progress.batch})
         self.schedule.load_state_dict({"last_epoch": len(self.progress.losses)})
+
+    def _kept(self) -> dict[str, Any]:
+        """The options that a run which is resumed must have, as JSON."""
+        kept = {one.name for one in fields(self.options) if one.metadata["kept"]}
+        return {name: list(value) if isinstance(value, tuple) else value
+                for name, value in asdict(self.options).items() if name in kept}

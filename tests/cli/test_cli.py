@@ -52,8 +52,12 @@ def test_help_teaches(capsys):
         main(["train", "--help"])
     assert stop.value.code == 0
     out = capsys.readouterr().out
-    assert "--resume" in out and "digits" in out and "identical" in out
-    assert "--norm abn|inplace" in out and "default inplace" in out
+    assert "--resume" in out and "diffusion" in out and "identical" in out
+    with pytest.raises(SystemExit) as stop:
+        main(["train", "digits", "--help"])
+    assert stop.value.code == 0
+    out = " ".join(capsys.readouterr().out.split())
+    assert "--norm abn|inplace" in out and "(inplace)" in out and "--epochs" in out
 
 
 def test_no_command_is_misuse_and_prints_the_help(capsys):

@@ -18,7 +18,7 @@ from gtensor import nn, optim
 from gtensor.hostcuda import Counters, configure, counters, reset_counters
 from gtensor.nn import functional as F
 from gtensor.train import digits
-from gtensor.train.trainer import Data, Trainer
+from gtensor.train.trainer import Trainer
 
 pytestmark = pytest.mark.host_cuda
 WARM_UP = 2  # steps, in which the arena gets its memory and the optimizer its state
@@ -121,7 +121,7 @@ def step(model: nn.Module, optimizer: optim.Optimizer, loss: Callable, *data: np
 def test_digits():
     """The recipe as `gtensor train digits` runs it, from the loader's batch to the loss."""
     whole = digits.data()
-    data = Data(whole.train[:320], whole.held_out[:1], whole.train_labels[:320],
+    data = digits.Data(whole.train[:320], whole.held_out[:1], whole.train_labels[:320],
                 whole.held_out_labels[:1])
     found = []
 
@@ -130,7 +130,7 @@ def test_digits():
         reset_counters()
         return len(found) == WARM_UP + 2
 
-    Trainer(digits.model, data, digits.DEFAULTS).run(after_step, lambda trainer: None)
+    Trainer(digits.Digits(digits.DigitsOptions(), data)).run(after_step, lambda trainer: None)
     check(found[-1], found[-2])
     check(found[-1], DIGITS)
 

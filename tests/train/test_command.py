@@ -15,7 +15,7 @@ from safetensors import safe_open
 from gtensor.cli import main
 from gtensor.settings import settings
 from gtensor.train import digits, trainer
-from gtensor.train.trainer import NORMS, Data
+from gtensor.train.digits import NORMS, Data
 
 STEPS = 3  # of an epoch
 
@@ -36,8 +36,8 @@ def train(folder, *more):
 def untrained(folder):
     """A checkpoint of such a run before its first step."""
     path = folder / "checkpoint.safetensors"
-    options = digits.DEFAULTS.changed(epochs=3, batch_size=16)
-    trainer.Trainer(digits.model, digits.data(), options).save(path)
+    options = digits.DigitsOptions(epochs=3, batch_size=16)
+    trainer.Trainer(digits.Digits(options)).save(path)
     return path
 
 
@@ -140,7 +140,7 @@ def test_a_gpu_trains_as_the_cpu_does(tmp_path, norm):
         assert train(tmp_path / place, "--quiet", "--norm", norm, "--device", place) == 0
     there, here = (progress(tmp_path / place) for place in ("cuda", "cpu"))
     assert there["losses"] == pytest.approx(here["losses"], rel=1e-3)
-    assert there["accuracies"] == here["accuracies"]
+    assert there["scores"] == here["scores"]
 
 
 def test_a_run_is_not_resumed_with_the_other_norm(tmp_path, capsys):
@@ -163,7 +163,7 @@ def test_a_full_disk_keeps_the_checkpoint_of_the_last_epoch(tmp_path, monkeypatc
     captured = capsys.readouterr()
     assert "checkpoint.safetensors could not be written: No space left on device" in captured.err
     assert captured.err.count("\n") == 1
-    assert os.listdir(tmp_path) == ["checkpoint.safetensors"]
+    assert sorted(os.listdir(tmp_path)) == ["checkpoint.safetensors", "metrics.csv"]
     assert len(progress(tmp_path)["losses"]) == STEPS
     assert train(tmp_path, "--resume", "--quiet") == 0
 

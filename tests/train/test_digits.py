@@ -17,9 +17,10 @@ import gtensor as gt
 from gtensor import settings
 from gtensor.train import digits
 from gtensor.train.accounting import account
+from gtensor.train.digits import Data, Digits, DigitsOptions
 from gtensor.train.errors import UserError
 from gtensor.train.files import write_atomically
-from gtensor.train.trainer import Data, Options, Trainer
+from gtensor.train.trainer import Trainer
 
 
 @pytest.fixture(scope="module")
@@ -32,8 +33,8 @@ def small(data):
     """A Trainer of a few batches of the real data."""
     part = Data(data.train[:160], data.held_out[:40], data.train_labels[:160],
                 data.held_out_labels[:40])
-    options = Options(epochs=3, batch_size=64, lr=4e-3, weight_decay=1e-2)
-    return lambda **changes: Trainer(digits.model, part, options.changed(**changes))
+    options = DigitsOptions(epochs=3)
+    return lambda **changes: Trainer(Digits(options.changed(**changes), part))
 
 
 def run(*arguments, **options):
@@ -51,7 +52,8 @@ def test_digits_reaches_its_accuracy_and_leaves_its_files(tmp_path):
         assert word in done.stdout
     for name in ("loss.png", "memory.png"):
         assert (tmp_path / name).read_bytes().startswith(b"\x89PNG")
-    assert sorted(os.listdir(tmp_path)) == ["checkpoint.safetensors", "loss.png", "memory.png"]
+    assert sorted(os.listdir(tmp_path)) == [
+        "checkpoint.safetensors", "loss.png", "memory.png", "metrics.csv"]
     assert time.perf_counter() - started < 300
 
 
@@ -73,7 +75,7 @@ def test_resumed_losses_are_identical(small, tmp_path, stop_after):
     second.resume(tmp_path / "c.safetensors")
     assert second.run(lambda t: False, lambda t: None)
     assert second.progress.losses == whole.progress.losses
-    assert second.progress.accuracies == whole.progress.accuracies
+    assert second.progress.scores == whole.progress.scores
 
 
 def test_no_segment_is_requested_after_the_first_step(small):
@@ -93,7 +95,8 @@ def test_every_byte_of_a_step_has_a_category(small, monkeypatch, goes):
     with settings.override(arena_min_bytes=0):
         trainer = small(epochs=1)
         others = [small(epochs=1)]  # whose memory is none of the step's
-        rest = sum(t.nbytes for t in (*others[0].model.state_dict().values(), *others[0].held_out))
+        rest = sum(t.nbytes for t in (
+            *others[0].model.state_dict().values(), *others[0].recipe.held_out))
         trainer.step(*trainer.first_batch())
         before = gt.memory.stats().allocated
         if goes:  # as garbage does
@@ -106,7 +109,7 @@ def test_every_byte_of_a_step_has_a_category(small, monkeypatch, goes):
     gradients = sum(p.nbytes for p in trainer.model.parameters())
     assert gradients <= books.most("gradients") <= gradients + 64 * 12 + 4096
     assert books.at_peak("parameters") == sum(-(-nbytes // 64) * 64 for nbytes in parameters)
-    assert books.at_peak("data") >= sum(t.nbytes for t in trainer.held_out)
+    assert books.at_peak("data") >= sum(t.nbytes for t in trainer.recipe.held_out)
     assert books.most("saved") > books.most("gradients") and books.most("workspace") > 0
     assert books.most("earlier") == 0 and books.totals[0] <= before - rest
     assert all(min(row) >= 0 for row in books.bytes.values())
@@ -173,7 +176,7 @@ def test_a_checkpoint_of_other_options_is_refused(small, tmp_path):
 
 def test_a_checkpoint_of_another_model_is_refused(small, data, tmp_path):
     small().save(tmp_path / "c")
-    other = Trainer(lambda: gt.nn.Sequential(gt.nn.Flatten(), gt.nn.Linear(64, 10)), data,
-                    small().options)
+    recipe = Digits(DigitsOptions(epochs=3), data)
+    recipe.model = lambda: gt.nn.Sequential(gt.nn.Flatten(), gt.nn.Linear(64, 10))
     with pytest.raises(UserError, match="another model"):
-        other.resume(tmp_path / "c")
+        Trainer(recipe).resume(tmp_path / "c")

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import pytest
 
 from gtensor.train import pictures
+from gtensor.train.digits import Data, Digits, DigitsOptions
 from gtensor.train.trainer import Progress
 
 
@@ -24,8 +27,9 @@ def drawn(monkeypatch):
 @pytest.mark.parametrize("epochs", [0, 1, 2, 20])
 def test_the_legend_of_the_losses_lies_outside_the_curves(drawn, tmp_path, epochs):
     losses = [2.0 / (1 + i) for i in range(23 * max(1, epochs))]
-    progress = Progress(losses=losses, accuracies=[0.9 + 0.001 * i for i in range(epochs)])
-    pictures.loss_curve(tmp_path / "loss.png", progress, "digits")
+    progress = Progress(losses=losses, scores=[0.9 + 0.001 * i for i in range(epochs)])
+    recipe = Digits(DigitsOptions(), Data(*[None] * 4))
+    pictures.loss_curve(tmp_path / "loss.png", SimpleNamespace(progress=progress, recipe=recipe))
     (figure,) = drawn
     legend = figure.legends[0].get_window_extent()
     assert not any(legend.overlaps(axes.get_window_extent()) for axes in figure.axes)

@@ -1,5 +1,6 @@
 """Blocks of Transformers, diffusion models and state-space models, with workspaces."""
 
+from gtensor.nn.blocks.rotary import RotaryPositions
 from gtensor.nn.blocks.ssm import (
     CausalConvolution,
     GatedRecurrence,
@@ -7,7 +8,11 @@ from gtensor.nn.blocks.ssm import (
     SSMBlock,
     SSMState,
 )
+from gtensor.nn.blocks.transformer import CausalSelfAttention, KVCache, TransformerBlock
+from gtensor.nn.blocks.workspaces import Block, BlockWorkspace
 
 __all__ = [
-    "CausalConvolution", "GatedRecurrence", "SSMBlock", "SSMState", "SelectiveRecurrence",
+    "Block", "BlockWorkspace", "CausalConvolution", "CausalSelfAttention", "GatedRecurrence",
+    "KVCache", "RotaryPositions", "SSMBlock", "SSMState", "SelectiveRecurrence",
+    "TransformerBlock",
 ]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import cached_property
 from math import isqrt, prod
 from typing import TYPE_CHECKING, Any
 
@@ -15,7 +16,7 @@ from gtensor.ops.build.path_builders import tiles
 from gtensor.settings import settings
 
 if TYPE_CHECKING:
-    from gtensor.backend import Device
+    from gtensor.backend import Device, Scratch
     from gtensor.backend.typing import Array
     from gtensor.engine.typing import Values
 
@@ -52,11 +53,14 @@ class _Blocks:
         whole = self.rows == self.length and self.columns >= self.keys
         self.matrices = max(1, limit // (self.rows * self.columns)) if whole else 1
         count = prod(self.lead)
-        # whether one block has it all, so that the products that are gradients write and not add
-        self.single = (whole and self.matrices >= count > 0 and self.length > 0 and self.keys > 0
-                       and not (is_causal and self.keys > self.length))
-        largest = min(self.matrices, max(1, count)) * self.rows * self.columns
-        self._scratch = [self.device.workspace(largest, self.work) for _ in range(2)]
+        # whether a block has all of its matrices, so that the products that are gradients write
+        self.whole = (whole and count > 0 and self.length > 0 and self.keys > 0
+                      and not (is_causal and self.keys > self.length))
+        matrices = min(self.matrices, max(1, count))
+        self._unseen: tuple[Any, Any] = None, None
+        self._scratch = [self.device.workspace(matrices * self.rows * self.columns, self.work)
+                         for _ in range(2)]
+        self._outputs = matrices * self.rows * v.shape[-1]
 
     def _broadcast(self, a: Array, last: tuple[int, ...]) -> Array:
         return self.xp.broadcast_to(a, (*self.lead, *last))
@@ -98,6 +102,11 @@ class _Blocks:
         out = self._scratch[which](0, (*a.shape[:-1], b.shape[-2]))
         return self.device.matmul(a, _swapped(b), out, alpha=alpha)
 
+    @cached_property
+    def output(self) -> Scratch:
+        """A work buffer for the output of a block."""
+        return self.device.workspace(self._outputs, self.work)
+
     def scores(self, batch: Key, rows: slice, columns: slice) -> Array:
         """scale * queries @ keys.mT, masked: a block that may be overwritten."""
         queries, keys = self.part(self.q, batch, rows), self.part(self.k, batch, columns)
@@ -109,10 +118,15 @@ class _Blocks:
             else:
                 s += mask
         if self.is_causal and columns.stop > rows.start + 1:
-            seen = self.xp.arange(rows.start, rows.stop)[:, None]
-            unseen = self.xp.arange(columns.start, columns.stop) > seen
-            self.xp.copyto(s, -np.inf, where=unseen)
+            self.xp.copyto(s, -np.inf, where=self.unseen(rows, columns))
         return s
+
+    def unseen(self, rows: slice, columns: slice) -> Array:
+        """Which keys lie behind each query; the same for all matrices."""
+        if self._unseen[0] != (rows, columns):
+            seen = self.xp.arange(rows.start, rows.stop)[:, None]
+            self._unseen = (rows, columns), self.xp.arange(columns.start, columns.stop) > seen
+        return self._unseen[1]
 
     def kept(self, first: int, rows: slice, shape: tuple[int, ...]) -> Array | None:
         """The dropout factors of the block's weights, all columns; None without dropout."""
@@ -129,7 +143,7 @@ class _Blocks:
         a, b = self.wide(a), self.wide(b)
         if total.shape[:-2] == self.lead:
             place = total[batch][..., rows, :]
-            self.device.matmul(a, b, place, 0.0 if self.single else 1.0, alpha)
+            self.device.matmul(a, b, place, 0.0 if self.whole else 1.0, alpha)
         else:
             part = self.device.matmul(a, b, alpha=alpha)
             self.add(total, batch, (rows, slice(None)), part)
@@ -159,27 +173,37 @@ def attention_path(
                      dropout_p=dropout_p, seed=seed, shared=shared)
     shape = (*blocks.lead, blocks.length, v.shape[-1])
     if out is None:
-        out = blocks.device.empty(shape, q.dtype, "attention")
+        out = _as_queries_lie(blocks.device, shape, q)
     largest, total = blocks.device.empty((2, *shape[:-1], 1), blocks.work, "attention")
     with np.errstate(invalid="ignore", over="ignore"):  # infinite scores: NaN, as in PyTorch
         for batch, first in blocks.batches():
             for rows in blocks.row_blocks():
-                place = out[batch][..., rows, :]
-                mixed = place if place.dtype == blocks.work else blocks.xp.empty(
-                    place.shape, blocks.work)
-                parts = _attend(blocks, batch, first, rows, mixed)
+                parts = _attend(blocks, batch, first, rows, out[batch][..., rows, :])
                 for whole, part in zip((largest, total), parts, strict=True):
                     whole[batch][..., rows, :] = part
-                if mixed is not place:
-                    place[...] = mixed
     return out, largest, total
 
 
+def _as_queries_lie(device: Device, shape: tuple[int, ...], q: Array) -> Array:
+    """New memory for the output, with the axes in the order that the queries' have in theirs.
+
+    Heads that lie side by side in a row of q then do so in the output, for the product behind.
+    """
+    order = [*range(len(shape))]
+    if q.ndim == len(shape) and 0 not in q.strides:
+        order = [*sorted(order[:-1], key=lambda i: -q.strides[i]), len(shape) - 1]
+    made = device.empty(tuple(shape[i] for i in order), q.dtype, "attention")
+    return made.transpose([*map(order.index, range(len(shape)))])
+
+
 def _attend(
-    blocks: _Blocks, batch: Key, first: int, rows: slice, mixed: Array
+    blocks: _Blocks, batch: Key, first: int, rows: slice, place: Array
 ) -> tuple[Any, Any]:
     """Write the output of some queries; their largest scores and sums of exponentials."""
     xp = blocks.xp
+    # BLAS writes where neighbours in a row are neighbours in memory
+    direct = place.dtype == blocks.work and place.flags.c_contiguous
+    mixed = place if direct else blocks.output(0, place.shape)
     top = total = None
     for columns in blocks.column_blocks(rows):
         p = blocks.scores(batch, rows, columns)
@@ -203,11 +227,15 @@ def _attend(
         blocks.device.matmul(p, values, mixed, beta=float(top is not None))
         top = higher
     if top is None:
-        mixed[...] = 0
+        place[...] = 0
         return 0, 1
     nothing = total == 0  # a query that sees no key: 0, as in PyTorch
     total = xp.where(nothing, 1, total)
-    mixed /= total
+    if place.dtype == blocks.work:
+        xp.divide(mixed, total, out=place)
+    else:
+        mixed /= total
+        place[...] = mixed
     return xp.where(nothing, 0, top), total
 
 
@@ -240,7 +268,7 @@ def attention_grad_path(
 def _sum_of(blocks: _Blocks, like: Array, of_products: bool) -> Array:
     """Zeros, or memory that one product will write."""
     total = blocks.device.empty(like.shape, blocks.work, "attention_grad")
-    if not (of_products and blocks.single and like.shape[:-2] == blocks.lead):
+    if not (of_products and blocks.whole and like.shape[:-2] == blocks.lead):
         total[...] = 0
     return total
 
@@ -253,13 +281,14 @@ def _attend_backward(
     xp = blocks.xp
     g, attended, largest, total = known
     queries, arrived = blocks.part(blocks.q, batch, rows), blocks.part(g, batch, rows)
+    # over the sums here, where there are fewer elements than weights
+    arrived = (arrived / total[batch][..., rows, :]).astype(arrived.dtype, copy=False)
     shift = blocks.row_dots(arrived, attended[batch][..., rows, :])
     for columns in blocks.column_blocks(rows):
         keys, values = (blocks.part(x, batch, columns) for x in (blocks.k, blocks.v))
         p = blocks.scores(batch, rows, columns)
         p -= largest[batch][..., rows, :]
         xp.exp(p, out=p)
-        p /= total[batch][..., rows, :]
         change = blocks.product(1, arrived, values)
         kept = blocks.kept(first, rows, p.shape)
         if kept is not None:

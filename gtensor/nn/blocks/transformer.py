@@ -1,0 +1,241 @@
+"""The block of a Transformer that predicts the next token, and its cache of keys and values."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from gtensor.array.creation import arange, empty
+from gtensor.engine.context import no_grad
+from gtensor.engine.tensor import Tensor
+from gtensor.nn import functional as F
+from gtensor.nn import init
+from gtensor.nn.blocks.rotary import RotaryPositions
+from gtensor.nn.blocks.workspaces import Block, BlockWorkspace
+from gtensor.nn.layers import DeviceLike, Dropout, Linear
+from gtensor.nn.module import Module
+from gtensor.nn.normalization import LayerNorm, RMSNorm
+from gtensor.nn.parameter import Parameter
+
+if TYPE_CHECKING:
+    from gtensor.backend.typing import DTypeLike
+    from gtensor.nn.context import SharedAttentionContext
+
+NORMS: dict[str, Callable[..., Module]] = {"layer": LayerNorm, "rms": RMSNorm}
+ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
+    "swiglu": F.swiglu,  # of twice as many features
+    "gelu": F.gelu,
+    "gelu_tanh": lambda x: F.gelu(x, approximate="tanh"),
+    "relu": F.relu,
+}
+
+
+class KVCache:
+    """Keys and values of the positions seen so far, for one attention.
+
+    `keys` and `values` are (batch, heads, capacity, features); the first `length` positions are
+    filled.
+    """
+
+    def __init__(self, batch: int, heads: int, capacity: int, features: int,
+                 device: DeviceLike = None, dtype: DTypeLike | None = None) -> None:
+        shape = (batch, heads, capacity, features)
+        self.keys, self.values = empty(shape, dtype, device), empty(shape, dtype, device)
+        self.length = 0
+
+    @property
+    def capacity(self) -> int:
+        return self.keys.shape[2]
+
+    def append(self, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
+        """Put in those of new positions (batch, heads, T, features); all of them so far, as views.
+
+        Raises ValueError, with nothing changed, for another batch and beyond the capacity.
+        """
+        start, stop = self.length, self.length + keys.shape[2]
+        if stop > self.capacity or keys.shape[0] != self.keys.shape[0]:
+            raise ValueError(
+                f"a cache for {self.keys.shape[0]} sequences of {self.capacity} positions was given"
+                f" positions {start} to {stop} of {keys.shape[0]}; wanted no more than it holds")
+        self.keys[:, :, start:stop] = keys
+        self.values[:, :, start:stop] = values
+        self.length = stop
+        return self.keys[:, :, :stop], self.values[:, :, :stop]
+
+
+class CausalSelfAttention(Module):
+    """Attention of each position to itself and to those before, with groups of heads.
+
+    One projection gives queries (heads), keys and values (kv_heads each). Rotary positions turn
+    queries and keys where they lie.
+
+    Sources: Vaswani et al., "Attention is all you need", 2017; Ainslie et al., "GQA: Training
+    generalized multi-query Transformer models from multi-head checkpoints", 2023.
+    """
+
+    in_proj_weight: Parameter  # ((heads + 2 * kv_heads) * width / heads, width)
+    in_proj_bias: Parameter | None
+
+    def __init__(self, width: int, heads: int, kv_heads: int | None = None, dropout: float = 0.0,
+                 bias: bool = False, rotary: RotaryPositions | bool = True,
+                 device: DeviceLike = None, dtype: DTypeLike | None = None) -> None:
+        super().__init__()
+        kv_heads = heads if kv_heads is None else kv_heads
+        if min(width, heads, kv_heads) < 1 or width % heads or heads % kv_heads:
+            raise ValueError(
+                f"width={width}, heads={heads} and kv_heads={kv_heads} given; wanted positive "
+                "numbers, heads a divisor of the width and kv_heads one of the heads")
+        self.heads, self.kv_heads, self.features = heads, kv_heads, width // heads
+        self.dropout = dropout
+        if rotary is True:
+            rotary = RotaryPositions(self.features, device=device, dtype=dtype)
+        self.positions = rotary or None
+        rows = (heads + 2 * kv_heads) * self.features
+        self.register_parameter("in_proj_weight", Parameter(empty((rows, width), dtype, device)))
+        self.register_parameter(
+            "in_proj_bias", Parameter(empty(rows, dtype, device)) if bias else None)
+        self.out_proj = Linear(width, width, bias, device, dtype)
+        init.xavier_uniform_(self.in_proj_weight)
+        for vector in (self.in_proj_bias, self.out_proj.bias):
+            if vector is not None:
+                init.zeros_(vector)
+
+    def forward(self, x: Tensor, cache: KVCache | None = None) -> Tensor:
+        """(batch, T, width) -> the same; with a cache, of the positions after those in it."""
+        return self.out_proj(self.mixed(x, cache))
+
+    def mixed(self, x: Tensor, cache: KVCache | None = None) -> Tensor:
+        """The output before its projection."""
+        batch, length, width = x.shape
+        start = 0 if cache is None else cache.length
+        packed = F.linear(x, self.in_proj_weight, self.in_proj_bias).reshape(
+            (batch, length, -1, self.features))  # heads of queries, of keys, of values
+        turned = self.heads + self.kv_heads
+        if self.positions is not None:
+            packed = F.rotary_embedding(
+                packed, *self.positions.tables(start, length, packed), turned, inplace=True)
+        by_head = packed.permute_dims((0, 2, 1, 3))  # (batch, heads, T, features)
+        q, k, v = by_head[:, :self.heads], by_head[:, self.heads:turned], by_head[:, turned:]
+        if cache is not None:
+            k, v = cache.append(k, v)
+        p = self.dropout if self.training else 0.0
+        y = F.scaled_dot_product_attention(
+            q, k, v, _seen(start, length, x) if start and length > 1 else None, p,
+            is_causal=not start and length > 1, enable_gqa=self.kv_heads < self.heads)
+        return y.permute_dims((0, 2, 1, 3)).reshape((batch, length, width))
+
+    def extra_repr(self) -> str:
+        return f"{self.heads * self.features}, heads={self.heads}, kv_heads={self.kv_heads}"
+
+
+def _seen(start: int, length: int, like: Tensor) -> Tensor:
+    """(T, start + T): True where a key's position is not after the query's."""
+    places = arange(start + length, device=like.device)
+    return places <= places[start:].reshape((-1, 1))
+
+
+class TransformerBlock(Block):
+    """x + attention(norm(x)), then x + feed_forward(norm(x)), causal, for a decoder.
+
+    With `activation="gelu"`, `norm="layer"`, `bias=True` and `rotary=False` it is PyTorch's
+    TransformerEncoderLayer(norm_first=True) under a causal mask, whose state dicts it loads.
+
+    Args:
+        width, heads: features of a position, and heads that share them.
+        kv_heads: heads of keys and values, a divisor of `heads`; None for as many.
+        hidden: features of the feed-forward part; None for 4 * width, or with "swiglu", which has
+            two matrices there, 8 / 3 * width rounded up to a multiple of 32.
+        activation: "swiglu", "gelu", "gelu_tanh" or "relu".
+        norm: "rms" or "layer".
+        rotary: whether positions turn queries and keys; or the tables of a model's other blocks.
+        context: what the layers before have learned of their features (`SharedAttentionContext`):
+            applied to the input, updated with input and output.
+        workspace: that of the blocks that run before and after, to share its buffers.
+
+    Sources: Xiong et al., "On layer normalization in the Transformer architecture", 2020; Touvron
+    et al., "LLaMA: open and efficient foundation language models", 2023.
+    """
+
+    norm1: Module
+    norm2: Module
+
+    def __init__(self, width: int, heads: int, kv_heads: int | None = None,
+                 hidden: int | None = None, activation: str = "swiglu", norm: str = "rms",
+                 rotary: RotaryPositions | bool = True, dropout: float = 0.0, bias: bool = False,
+                 eps: float = 1e-5, context: SharedAttentionContext | None = None,
+                 workspace: BlockWorkspace | None = None, device: DeviceLike = None,
+                 dtype: DTypeLike | None = None) -> None:
+        super().__init__(workspace)
+        if activation not in ACTIVATIONS or norm not in NORMS:
+            raise ValueError(
+                f"activation={activation!r} and norm={norm!r} given; wanted one of "
+                f"{', '.join(ACTIVATIONS)}, and one of {', '.join(NORMS)}")
+        gated = activation == "swiglu"
+        if hidden is None:
+            hidden = -(-8 * width // 96) * 32 if gated else 4 * width
+        self.self_attn = CausalSelfAttention(width, heads, kv_heads, dropout, bias, rotary, device,
+                                             dtype)
+        self.linear1 = Linear(width, 2 * hidden if gated else hidden, bias, device, dtype)
+        self.linear2 = Linear(hidden, width, bias, device, dtype)
+        for name in ("norm1", "norm2"):
+            self.register_module(name, NORMS[norm](width, eps, device=device, dtype=dtype))
+        self.dropout = Dropout(dropout)
+        self.activation = activation
+        self.context = context
+
+    def forward(self, x: Tensor, cache: KVCache | None = None) -> Tensor:
+        """(batch, T, width) -> the same.
+
+        With a cache, of the positions after those that are in it, which it then holds, too; nothing
+        is recorded. `T` may be any number, up to the cache's capacity.
+        """
+        width = self.linear2.weight.shape[0]
+        if x.ndim != 3 or x.shape[2] != width:
+            raise ValueError(f"TransformerBlock was given x of shape {x.shape}; wanted (batch, T, "
+                             f"{width})")
+        if cache is None:
+            return self._run(x, None)
+        with no_grad():
+            return self._run(x, cache)
+
+    def _run(self, x: Tensor, cache: KVCache | None) -> Tensor:
+        with self.places(x.device) as place:
+            mixed_in = x
+            if self.context is not None:
+                with place.saved("context"):
+                    mixed_in = self.context.apply(x)
+            with place.saved("norm output"):
+                h = self.norm1(mixed_in)
+            with place.saved("mixing"):
+                h = self.self_attn.mixed(h, cache)
+            with place("mixing output"):
+                h = self.dropout(self.self_attn.out_proj(h))
+            with place.saved("residual"):
+                residual = mixed_in + h
+            with place.saved("norm output"):
+                h = self.norm2(residual)
+            with place.saved("feed-forward"):
+                h = ACTIVATIONS[self.activation](self.linear1(h))
+            with place("feed-forward output"):
+                h = self.dropout(self.linear2(h))
+        y = residual + h
+        if self.context is not None:
+            self.context.update(x, y)
+        return y
+
+    def widths(self) -> dict[str, int]:
+        width, attention = self.linear2.weight.shape[0], self.self_attn
+        return {"norm output": width, "mixing": attention.in_proj_weight.shape[0],
+                "mixing output": width, "residual": width,
+                "feed-forward": self.linear1.weight.shape[0], "feed-forward output": width}
+
+    def initial_state(self, batch: int, capacity: int) -> KVCache:
+        """An empty cache for `capacity` positions of `batch` sequences."""
+        weight, attention = self.linear1.weight, self.self_attn
+        return KVCache(batch, attention.kv_heads, capacity, attention.features, weight.device,
+                       weight.dtype)
+
+    def step(self, x: Tensor, state: KVCache) -> Tensor:
+        """The next position (batch, width) of each sequence -> the same."""
+        y = self.forward(x.reshape((len(x), 1, -1)), state)
+        return y.reshape(x.shape)

@@ -1,0 +1,164 @@
+"""GPT: PyTorch's equations under GPT-2's names, tokens one by one, and text without allocations."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from safetensors.numpy import save_file
+
+import gtensor as gt
+from gtensor.checkpoint import CheckpointMismatch
+from gtensor.models import GPT, GPTConfig, generate
+from gtensor.settings import settings
+
+VOCABULARY, LENGTH, WIDTH, HEADS, LAYERS = 11, 9, 8, 2, 2
+SMALL = GPTConfig(VOCABULARY, LAYERS, WIDTH, HEADS, length=LENGTH)
+
+
+def gpt2_weights(prefix: str = "", head: bool = False) -> dict[str, np.ndarray]:
+    """Random weights under the names of the published checkpoints, linear ones transposed."""
+    rng = np.random.default_rng(0)
+    shapes = {"wte.weight": (VOCABULARY, WIDTH), "wpe.weight": (LENGTH, WIDTH),
+              "ln_f.weight": (WIDTH,), "ln_f.bias": (WIDTH,)}
+    for i in range(LAYERS):
+        for name, columns, rows in (
+                ("attn.c_attn", WIDTH, 3 * WIDTH), ("attn.c_proj", WIDTH, WIDTH),
+                ("mlp.c_fc", WIDTH, 4 * WIDTH), ("mlp.c_proj", 4 * WIDTH, WIDTH)):
+            shapes |= {f"h.{i}.{name}.weight": (columns, rows), f"h.{i}.{name}.bias": (rows,)}
+        for name in ("ln_1", "ln_2"):
+            shapes |= {f"h.{i}.{name}.weight": (WIDTH,), f"h.{i}.{name}.bias": (WIDTH,)}
+        shapes[f"h.{i}.attn.bias"] = (1, 1, LENGTH, LENGTH)  # the mask, which is no weight
+    found = {prefix + name: rng.standard_normal(shape) / 2 for name, shape in shapes.items()}
+    if head:
+        found["lm_head.weight"] = rng.standard_normal((VOCABULARY, WIDTH))
+    return found
+
+
+def gpt2(weights: dict[str, np.ndarray], tokens: np.ndarray, prefix: str = "") -> np.ndarray:
+    """GPT-2's equations in PyTorch."""
+    w = {name.removeprefix(prefix): torch.tensor(value) for name, value in weights.items()}
+    given = torch.tensor(tokens)
+    n, length = given.shape
+    x = w["wte.weight"][given] + w["wpe.weight"][:length]
+    for i in range(LAYERS):
+        part = {name.removeprefix(f"h.{i}."): value for name, value in w.items()}
+
+        def conv1d(x: Any, name: str, part: dict[str, Any] = part) -> Any:
+            return x @ part[f"{name}.weight"] + part[f"{name}.bias"]
+
+        def norm(x: Any, name: str, part: dict[str, Any] = part) -> Any:
+            return F.layer_norm(x, (WIDTH,), part[f"{name}.weight"], part[f"{name}.bias"], 1e-5)
+
+        q, k, v = conv1d(norm(x, "ln_1"), "attn.c_attn").reshape(
+            n, length, 3, HEADS, -1).permute(2, 0, 3, 1, 4)
+        y = F.scaled_dot_product_attention(q, k, v, is_causal=True)
+        x = x + conv1d(y.transpose(1, 2).reshape(n, length, WIDTH), "attn.c_proj")
+        hidden = F.gelu(conv1d(norm(x, "ln_2"), "mlp.c_fc"), approximate="tanh")
+        x = x + conv1d(hidden, "mlp.c_proj")
+    x = F.layer_norm(x, (WIDTH,), w["ln_f.weight"], w["ln_f.bias"], 1e-5)
+    return (x @ w.get("lm_head.weight", w["wte.weight"]).T).numpy()
+
+
+@pytest.mark.parametrize("prefix,head", [("", False), ("transformer.", True)])
+def test_gpt2s_checkpoints_are_loaded(tmp_path: Path, prefix: str, head: bool):
+    weights = gpt2_weights(prefix, head)
+    save_file(weights, tmp_path / "model.safetensors")
+    model = GPT.from_gpt2(tmp_path / "model.safetensors", heads=HEADS).to(gt.float64)
+    assert model.config.tied is not head and model.config.length == LENGTH
+    model.load_state_dict({name: value.to(gt.float64) for name, value
+                           in model.state_dict().items()})
+    tokens = np.random.default_rng(1).integers(0, VOCABULARY, (3, LENGTH))
+    np.testing.assert_allclose(model(gt.tensor(tokens)).numpy(), gpt2(weights, tokens, prefix),
+                               rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("lost", ["wpe.weight", "h.1.mlp.c_proj.bias"])
+def test_a_missing_weight_is_named(tmp_path: Path, lost: str):
+    weights = gpt2_weights()
+    del weights[lost]
+    save_file(weights, tmp_path / "model.safetensors")
+    with pytest.raises(CheckpointMismatch, match=f"has no {lost}; wanted a checkpoint of GPT-2"):
+        GPT.from_gpt2(tmp_path / "model.safetensors", heads=HEADS)
+
+
+def test_reading_tokens_in_parts_is_reading_them_at_once():
+    gt.manual_seed(0)
+    model = GPT(SMALL).eval()
+    tokens = gt.tensor(np.random.default_rng(1).integers(0, VOCABULARY, (2, 7)))
+    wanted = model(tokens).numpy()
+    state = model.initial_state(2)
+    np.testing.assert_allclose(model.read(tokens[:, :4], state).numpy(), wanted[:, 3], atol=1e-5)
+    for i in range(4, 7):
+        np.testing.assert_allclose(model.step(tokens[:, i], state).numpy(), wanted[:, i], atol=1e-5)
+
+
+def test_a_greedy_continuation_is_the_likeliest_token_each_time():
+    gt.manual_seed(1)
+    model = GPT(SMALL).eval()
+    made = list(generate(model, [3, 1], 5, temperature=0))
+    known = [3, 1]
+    for token in made:
+        assert token == model(gt.tensor(np.array([known]))).numpy()[0, -1].argmax()
+        known.append(token)
+    assert len(list(generate(model, [1], 3 * LENGTH, seed=1))) == 3 * LENGTH  # beyond its limit
+    assert list(generate(model, [1], 20, seed=1)) == list(generate(model, [1], 20, seed=1))
+    likeliest = set(np.argsort(model(gt.tensor(np.array([[3, 1]]))).numpy()[0, -1])[-2:].tolist())
+    assert {next(generate(model, [3, 1], 1, 5.0, 2, seed)) for seed in range(20)} == likeliest
+
+
+def test_a_token_takes_no_memory_from_the_arena():
+    gt.manual_seed(0)
+    with settings.override(arena_min_bytes=0):
+        model = GPT(GPTConfig(VOCABULARY, LAYERS, WIDTH, HEADS, length=64)).eval()
+        counts = []
+        for _ in generate(model, [1, 2, 3], 60):
+            stats = gt.memory.stats()
+            counts.append(stats.hits + stats.misses)
+    more = np.diff(counts)
+    grown = [i for i, n in enumerate(more, 5) if n]  # tokens in the state at each growth
+    assert len(grown) <= 8 and not any(more[35:])
+
+
+def test_a_tiny_model_learns_to_copy():
+    """The second half of a sequence repeats the first: only attention can use that."""
+    gt.manual_seed(0)
+    rng = np.random.default_rng(0)
+    half, tokens = 4, 8
+    model = GPT(GPTConfig(tokens, 2, 32, 4, length=2 * half))
+    optimizer = gt.optim.AdamW(model.parameters(), lr=1e-2)
+
+    def batch(n: int) -> gt.Tensor:
+        first = rng.integers(0, tokens, (n, half))
+        return gt.tensor(np.concatenate([first, first], axis=1))
+
+    def predicted(sequences: gt.Tensor) -> gt.Tensor:
+        return model(sequences[:, :-1])[:, half - 1:]
+
+    for _ in range(100):
+        sequences = batch(32)
+        loss = gt.nn.functional.cross_entropy(
+            predicted(sequences).reshape(-1, tokens), sequences[:, half:].reshape(-1))
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+    unseen = batch(64)
+    right = predicted(unseen).argmax(axis=2) == unseen[:, half:]
+    assert right.astype(gt.float32).mean().item() > 0.95
+
+
+@pytest.mark.parametrize("call,kind,message", [
+    (lambda m: m(gt.ones((1, 3))), TypeError, "tokens of float32; wanted a Tensor of integers"),
+    (lambda m: m(gt.zeros(3, dtype=gt.int64)), ValueError, r"of shape \(3,\); wanted \(batch, T\)"),
+    (lambda m: m(gt.zeros((1, LENGTH + 1), dtype=gt.int64)), ValueError,
+     "positions 0 to 10; wanted at most 9"),
+    (lambda m: generate(m, [], 3), ValueError, "an empty prompt"),
+    (lambda m: generate(m, [1], 3, -1.0), ValueError, "temperature=-1.0 and top_k=None; wanted"),
+])
+def test_mistakes_are_named(call, kind, message):
+    with pytest.raises(kind, match=message):
+        call(GPT(SMALL))
