@@ -81,7 +81,8 @@ class SSM(Module):
 
     def initial_state(self, batch: int = 1) -> list[SSMState]:
         """The state of each block before the first token."""
-        return [block.initial_state(batch) for block in self.blocks]
+        blocks: list[Any] = [*self.blocks]
+        return [block.initial_state(batch) for block in blocks]
 
     def clear(self, state: list[SSMState]) -> None:
         """Make a state that of before the first token; its memory stays."""

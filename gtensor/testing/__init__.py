@@ -21,6 +21,7 @@ from typing import Any
 
 import numpy as np
 
+import gtensor.nn  # noqa: F401  whose ops come with it
 from gtensor.backend import Device, cuda_device_count, get_device
 from gtensor.engine.op import Op, registry
 from gtensor.testing import derivatives, values

@@ -69,7 +69,7 @@ class CausalConvolution(Module):
         steps, before = x.shape[0], kernel - 1
         x = F.pad(x, (0, 0, 0, 0, before, 0)) if window is None else concat([window, x])
         taps = self.weight.permute_dims((2, 1, 0)).reshape((kernel, width))
-        y = self.bias
+        y: Tensor = self.bias
         for k in range(kernel):
             y = y + x[k:k + steps] * taps[k]
         if window is not None:

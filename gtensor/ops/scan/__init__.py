@@ -1,8 +1,7 @@
-"""Scans along an axis."""
+"""Scans along an axis. `linear_scan` comes with `gtensor.nn`."""
 
 from typing import TYPE_CHECKING
 
-from gtensor.ops.scan import linear_scan
 from gtensor.ops.scan.products import *
 from gtensor.ops.scan.scan import *
 from gtensor.system.package_names import declared

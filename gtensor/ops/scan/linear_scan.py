@@ -21,13 +21,13 @@ from gtensor.engine.samples import Sample
 from gtensor.engine.tensor import Tensor
 from gtensor.ops.arrange.shape import broadcast_to
 from gtensor.ops.build.arguments import same_dtype
-from gtensor.ops.build.batching import trailing
+from gtensor.ops.build.batching import Inputs, Mapped, trailing
 from gtensor.ops.build.cpu_tiles import computed_in
 from gtensor.ops.build.path_builders import settled
 from gtensor.ops.scan.scan import shifted_keys
 
 if TYPE_CHECKING:
-    from gtensor.backend.typing import Array, Params
+    from gtensor.backend.typing import Array, Params, Path
     from gtensor.engine.typing import Namespace, Step, Values
 
 __all__: list[str] = []  # linear_scan is public in gtensor.nn.functional
@@ -145,9 +145,10 @@ def _dense(x: Array | None) -> Array | None:
 def _forward_gpu(
     a: Array, b: Array, initial: Array | None = None, *, reverse: bool, out: Array | None = None
 ) -> Array:
-    h = out if out is not None and out.flags.c_contiguous else cupy().empty(b.shape, b.dtype)
+    direct = out if out is not None and out.flags.c_contiguous else None
+    h = cupy().empty(b.shape, b.dtype) if direct is None else direct
     _launch(_FORWARD, b, reverse, _dense(a), _dense(b), _dense(initial), h)
-    return h if h is out else settled(h, out)
+    return settled(h, out) if direct is None else h
 
 
 def _grad_gpu(
@@ -208,6 +209,13 @@ def _grad_recorded(
     return db, da, ns.multiply(ns.slice(a, key=key), ns.slice(db, key=key))
 
 
+def _grad_batch(
+    ns: Namespace, run: Path, inputs: Inputs, mapped: Mapped, params: Params
+) -> Any:
+    """As `trailing`, but of several results, so that a buffer for one is not all of them."""
+    return trailing(ns, _grad_recorded if ns is recorded else run, inputs, mapped, params)
+
+
 def _backward(ns: Namespace, step: Step, g: Array) -> None:
     wanted = tuple([step.needs(i) for i in range(3)])
     a, initial, h = step.saved
@@ -246,8 +254,8 @@ def _reference(torch: Any, a: Any, b: Any, initial: Any, *, reverse: bool) -> An
 
 
 linear_scan_grad = op(
-    "linear_scan_grad", inputs="g a h initial", cpu=_grad_cpu, gpu=_grad_gpu, extras="da first",
-    backward=None, tangent=None, composed=_grad_recorded, batch=trailing,
+    "linear_scan_grad", inputs="g a h initial", cpu=_grad_cpu, gpu=_grad_gpu,
+    backward=None, tangent=None, composed=_grad_recorded, batch=_grad_batch,
     samples=None,  # h must be a's and b's: tested through linear_scan
     doc="The gradients of linear_scan's b, a and initial.",
 )
