@@ -69,8 +69,8 @@ class HostDevice(Device):
             from gtensor.backend.blas import product_into  # here: few programs need it
 
             return product_into(self, a, b, out, alpha, beta)
-        if b.ndim == 2 < a.ndim and rows_in_step(a):  # one product is quicker than many
-            rows = prod(shape[:-1])
+        if b.ndim == 2 < a.ndim and (a.flags.c_contiguous or rows_in_step(a)):
+            rows = prod(shape[:-1])  # one product is quicker than many
             np.matmul(a.reshape(rows, a.shape[-1]), b, out.reshape(rows, shape[-1]))
         else:
             np.matmul(a, b, out)

@@ -162,7 +162,7 @@ def product_shape(a: Array, b: Array) -> tuple[int, ...]:
     if len(left) == len(right) == 2:
         return left[0], right[1]
     lead: tuple[int, ...] = left[:-2]
-    if lead != right[:-2]:
+    if len(right) > 2 and lead != right[:-2]:
         lead = np.broadcast_shapes(lead, right[:-2])
     return *lead, left[-2], right[-1]
 

@@ -68,7 +68,7 @@ def _result_dtype(op: Op, array: Array, value: Array | Scalar) -> np.dtype:
 
 def write(
     op: Op, target: Tensor, value: Tensor | Array | Scalar, params: Params,
-    indices: tuple[Tensor, ...] = (), others: tuple[Tensor, ...] = (),
+    indices: tuple[Tensor | None, ...] = (), others: tuple[Tensor, ...] = (),
 ) -> Tensor:
     """Overwrite `target` with op(target, value, *indices); the caller has checked shapes, dtypes.
 

@@ -73,18 +73,24 @@ class Slots(Protocol):
         """A slot with room that was idle, or None."""
 
 
-class _Place:
-    """The name under which the running code allocates, and how many arrays it has made."""
+class named:
+    """Within the block, the k-th array that this code allocates gets the k-th slot of the name."""
 
-    __slots__ = ("count", "name", "slots")
+    __slots__ = ("_token", "count", "name", "slots")
 
     def __init__(self, slots: Slots, name: str) -> None:
         self.slots = slots
         self.name = name
-        self.count = 0
+        self.count = 0  # arrays so far
+
+    def __enter__(self) -> None:
+        self._token = _place.set(self)
+
+    def __exit__(self, *exception: object) -> None:
+        _place.reset(self._token)
 
 
-_place: ContextVar[_Place | None] = ContextVar("gtensor workspace place", default=None)
+_place: ContextVar[named | None] = ContextVar("gtensor workspace place", default=None)
 
 
 class Serving(Adaptor):
@@ -144,13 +150,3 @@ def _leave(device: Device) -> None:
             for link in chain_of(device.resource):
                 if isinstance(link, Serving):
                     remove_adaptor(device, link)
-
-
-@contextmanager
-def named(slots: Slots, name: str) -> Iterator[None]:
-    """The k-th array that this code allocates gets the k-th slot of the name."""
-    token = _place.set(_Place(slots, name))
-    try:
-        yield
-    finally:
-        _place.reset(token)

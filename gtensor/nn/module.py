@@ -77,10 +77,14 @@ class Module(Movable, Hooked):
 
         def __getattr__(self, name: str) -> Any:
             """Registered names; Python calls it only if there is no ordinary attribute."""
-            for kind in ("_parameters", "_buffers", "_modules"):
-                found = self.__dict__.get(kind, {})
-                if name in found:
-                    return found[name]
+            known = self.__dict__
+            if "_modules" in known:  # else it is not set up
+                if name in known["_modules"]:
+                    return known["_modules"][name]
+                if name in known["_parameters"]:
+                    return known["_parameters"][name]
+                if name in known["_buffers"]:
+                    return known["_buffers"][name]
             raise AttributeError(f"{type(self).__name__} has no attribute {name!r}")
 
     def __delattr__(self, name: str) -> None:

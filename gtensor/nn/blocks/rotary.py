@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from gtensor.array.creation import arange
 from gtensor.array.dtypes import float32, float64
@@ -35,6 +35,7 @@ class RotaryPositions(Module):
                              "number, 2 or more")
         self.features = features
         self.base = base
+        self._last: tuple[Any, ...] = (0, 0, None, None, None)
         self._make(positions, device, dtype)
 
     def _make(self, positions: int, device: DeviceLike, dtype: DTypeLike | None) -> None:
@@ -45,12 +46,20 @@ class RotaryPositions(Module):
             self.register_buffer(name, table.to(dtype or float32), persistent=False)
 
     def tables(self, start: int, count: int, like: Tensor) -> tuple[Tensor, Tensor]:
-        """Cosines and sines (count, features / 2) of positions from `start` on, for `like`."""
+        """Cosines and sines (count, features / 2) of positions from `start` on, for `like`.
+
+        A model's blocks ask for the same ones one after another, so the last are kept.
+        """
         wanted = float64 if like.dtype == float64 else float32  # also for half types
+        *asked, table, last = self._last
+        if asked == [start, count, wanted] and table is self.cos:
+            return last
         if start + count > len(self.cos) or self.cos.dtype != wanted:
             self._make(1 << (max(start + count, len(self.cos)) - 1).bit_length(), like.device,
                        wanted)
-        return self.cos[start:start + count], self.sin[start:start + count]
+        made = self.cos[start:start + count], self.sin[start:start + count]
+        self._last = start, count, wanted, self.cos, made
+        return made
 
     def extra_repr(self) -> str:
         return f"{self.features}, base={self.base}"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from gtensor.array.creation import arange, empty
+from gtensor.array.creation import empty
 from gtensor.engine.context import no_grad
 from gtensor.engine.tensor import Tensor
 from gtensor.nn import functional as F
@@ -16,6 +16,7 @@ from gtensor.nn.layers import DeviceLike, Dropout, Linear
 from gtensor.nn.module import Module
 from gtensor.nn.normalization import LayerNorm, RMSNorm
 from gtensor.nn.parameter import Parameter
+from gtensor.ops.attention.cached import cached_attention
 
 if TYPE_CHECKING:
     from gtensor.backend.typing import DTypeLike
@@ -47,20 +48,22 @@ class KVCache:
     def capacity(self) -> int:
         return self.keys.shape[2]
 
-    def append(self, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
-        """Put in those of new positions (batch, heads, T, features); all of them so far, as views.
+    def attend(self, packed: Tensor, positions: RotaryPositions | None) -> Tensor:
+        """What new positions attend to (batch, T, width), and take in their keys and values.
 
-        Raises ValueError, with nothing changed, for another batch and beyond the capacity.
+        `packed` (batch, T, heads + 2 * kv_heads, features) are their queries, keys and values,
+        whose memory is written. Raises ValueError, with nothing changed, for another batch and
+        beyond the capacity.
         """
-        start, stop = self.length, self.length + keys.shape[2]
-        if stop > self.capacity or keys.shape[0] != self.keys.shape[0]:
+        start, stop = self.length, self.length + packed.shape[1]
+        if stop > self.capacity or packed.shape[0] != self.keys.shape[0]:
             raise ValueError(
                 f"a cache for {self.keys.shape[0]} sequences of {self.capacity} positions was given"
-                f" positions {start} to {stop} of {keys.shape[0]}; wanted no more than it holds")
-        self.keys[:, :, start:stop] = keys
-        self.values[:, :, start:stop] = values
+                f" positions {start} to {stop} of {packed.shape[0]}; wanted no more than it holds")
+        tables = () if positions is None else positions.tables(start, stop - start, packed)
+        y = cached_attention(packed, self.keys, self.values, start, *tables)
         self.length = stop
-        return self.keys[:, :, :stop], self.values[:, :, :stop]
+        return y
 
 
 class CausalSelfAttention(Module):
@@ -107,31 +110,23 @@ class CausalSelfAttention(Module):
     def mixed(self, x: Tensor, cache: KVCache | None = None) -> Tensor:
         """The output before its projection."""
         batch, length, width = x.shape
-        start = 0 if cache is None else cache.length
         packed = F.linear(x, self.in_proj_weight, self.in_proj_bias).reshape(
             (batch, length, -1, self.features))  # heads of queries, of keys, of values
+        if cache is not None:
+            return cache.attend(packed, self.positions)
         turned = self.heads + self.kv_heads
         if self.positions is not None:
             packed = F.rotary_embedding(
-                packed, *self.positions.tables(start, length, packed), turned, inplace=True)
+                packed, *self.positions.tables(0, length, packed), turned, inplace=True)
         by_head = packed.permute_dims((0, 2, 1, 3))  # (batch, heads, T, features)
         q, k, v = by_head[:, :self.heads], by_head[:, self.heads:turned], by_head[:, turned:]
-        if cache is not None:
-            k, v = cache.append(k, v)
-        p = self.dropout if self.training else 0.0
         y = F.scaled_dot_product_attention(
-            q, k, v, _seen(start, length, x) if start and length > 1 else None, p,
-            is_causal=not start and length > 1, enable_gqa=self.kv_heads < self.heads)
+            q, k, v, dropout_p=self.dropout if self.training else 0.0, is_causal=True,
+            enable_gqa=self.kv_heads < self.heads)
         return y.permute_dims((0, 2, 1, 3)).reshape((batch, length, width))
 
     def extra_repr(self) -> str:
         return f"{self.heads * self.features}, heads={self.heads}, kv_heads={self.kv_heads}"
-
-
-def _seen(start: int, length: int, like: Tensor) -> Tensor:
-    """(T, start + T): True where a key's position is not after the query's."""
-    places = arange(start + length, device=like.device)
-    return places <= places[start:].reshape((-1, 1))
 
 
 class TransformerBlock(Block):
@@ -180,6 +175,7 @@ class TransformerBlock(Block):
         for name in ("norm1", "norm2"):
             self.register_module(name, NORMS[norm](width, eps, device=device, dtype=dtype))
         self.dropout = Dropout(dropout)
+        self.width = width
         self.activation = activation
         self.context = context
 
@@ -189,10 +185,9 @@ class TransformerBlock(Block):
         With a cache, of the positions after those that are in it, which it then holds, too; nothing
         is recorded. `T` may be any number, up to the cache's capacity.
         """
-        width = self.linear2.weight.shape[0]
-        if x.ndim != 3 or x.shape[2] != width:
+        if x.ndim != 3 or x.shape[2] != self.width:
             raise ValueError(f"TransformerBlock was given x of shape {x.shape}; wanted (batch, T, "
-                             f"{width})")
+                             f"{self.width})")
         if cache is None:
             return self._run(x, None)
         with no_grad():
@@ -224,8 +219,8 @@ class TransformerBlock(Block):
         return y
 
     def widths(self) -> dict[str, int]:
-        width, attention = self.linear2.weight.shape[0], self.self_attn
-        return {"norm output": width, "mixing": attention.in_proj_weight.shape[0],
+        width = self.width
+        return {"norm output": width, "mixing": self.self_attn.in_proj_weight.shape[0],
                 "mixing output": width, "residual": width,
                 "feed-forward": self.linear1.weight.shape[0], "feed-forward output": width}
 

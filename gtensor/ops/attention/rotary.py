@@ -15,7 +15,7 @@ from gtensor.engine.tensor import Tensor
 from gtensor.ops.arrange.shape import first_tangent
 from gtensor.ops.build.arguments import want_tensors
 from gtensor.ops.build.batching import Inputs, Mapped
-from gtensor.ops.build.cpu_tiles import computed_in
+from gtensor.ops.build.cpu_tiles import SMALL, computed_in
 from gtensor.ops.build.path_builders import placed, tiles
 from gtensor.settings import settings
 
@@ -40,6 +40,13 @@ def _rotated_gpu(parts: tuple[Array, Array], cos: Array, sin: Array) -> None:
 def _rotated_cpu(parts: tuple[Array, Array], cos: Array, sin: Array) -> None:
     """By tiles of leading indices, in two work buffers of a tile."""
     a, b = parts  # (..., T, heads, D / 2)
+    if a.size < SMALL:
+        turned = a * sin
+        a *= cos
+        a -= b * sin
+        b *= cos
+        b += turned
+        return
     cos, sin = (np.broadcast_to(x, a.shape) for x in (cos, sin))
     scratch = host().workspace(min(a.size, 2 * settings.tile_elements), cos.dtype, 2)
     for key in tiles(a.shape, settings.tile_elements):
@@ -61,12 +68,17 @@ def _rotary_path(
         out = device.empty(x.shape, x.dtype, "rotary")
     if out is not x:
         out[...] = x
+    turn(device, out, cos, -sin if inverse else sin, heads)
+    return out
+
+
+def turn(device: Device, x: Array, cos: Array, sin: Array, heads: int) -> None:
+    """Turn the first heads of x (..., T, H, D) in its memory."""
     half = x.shape[-1] // 2
-    parts = out[..., :heads, :half], out[..., :heads, half:]
+    parts = x[..., :heads, :half], x[..., :heads, half:]
     if parts[0].size:
         run = _rotated_cpu if device.type == "cpu" else _rotated_gpu
-        run(parts, cos[..., None, :], -sin[..., None, :] if inverse else sin[..., None, :])
-    return out
+        run(parts, cos[..., None, :], sin[..., None, :])
 
 
 # -- definition ------------------------------------------------------------------------------------

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from math import prod
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -123,9 +123,11 @@ def forward_cpu(
     out: Array | None = None, centred: bool = True,
 ) -> tuple[Array, Array | None, Array]:
     """(x - mean) * rstd * weight + bias, mean (None unless centred), rstd."""
-    rows = _Rows(x, dims)
     if out is None:
         out = host().empty(x.shape, x.dtype, "row_norm")
+    if 0 < x.size < SMALL and x.itemsize > 2 and out.flags.c_contiguous:
+        return out, *_forward_small(x, weight, bias, dims, eps, out, centred)
+    rows = _Rows(x, dims)
     mean = host().empty(rows.lead, rows.work, "row_norm") if centred else None
     rstd = host().empty(rows.lead, rows.work, "row_norm")
     w, b = rows.flat(weight), rows.flat(bias)
@@ -133,21 +135,47 @@ def forward_cpu(
         broadcast_directly(rows.columns)
         for key in rows.tiles():
             part, y = rows.read(x, key), rows.target(out, key, 0)
+            average, inverse = _normalize(part, y, eps, centred)
             if mean is not None:
-                average = _means(part)
                 mean[key] = average.reshape(mean[key].shape)
-                part = np.subtract(part, average, out=y)
-            squares = np.vecdot(part, part)[:, None] / rows.columns
-            squares += eps
-            inverse = 1 / np.sqrt(squares, out=squares)
             rstd[key] = inverse.reshape(rstd[key].shape)
-            np.multiply(part, inverse, out=y)
             if w is not None:
                 rows.along(np.multiply, y, w, y)
             if b is not None:
                 rows.along(np.add, y, b, y)
             _store(out, key, y)
     return out, mean, rstd
+
+
+def _forward_small(
+    x: np.ndarray, weight: Array | None, bias: Array | None, dims: int, eps: float,
+    out: np.ndarray, centred: bool
+) -> tuple[Array | None, Array]:
+    """Rows that make no tile, at once; mean and rstd."""
+    lead = x.shape[:x.ndim - dims]
+    columns = x.size // prod(lead)
+    y = out.reshape(-1, columns)
+    average, inverse = _normalize(x.reshape(-1, columns), y, eps, centred)
+    if weight is not None:
+        y *= weight.reshape(-1)
+    if bias is not None:
+        y += bias.reshape(-1)
+    return average.reshape(lead) if centred else None, inverse.reshape(lead)
+
+
+def _normalize(
+    part: np.ndarray, y: np.ndarray, eps: float, centred: bool
+) -> tuple[Any, np.ndarray]:
+    """y = (part - mean) * rstd of rows; mean (None unless centred) and rstd, as columns."""
+    average = None
+    if centred:
+        average = _means(part)
+        part = np.subtract(part, average, out=y)
+    squares = np.vecdot(part, part)[:, None] / part.shape[-1]
+    squares += eps
+    inverse = 1 / np.sqrt(squares, out=squares)
+    np.multiply(part, inverse, out=y)
+    return average, inverse
 
 
 def _projection(

@@ -1,0 +1,84 @@
+"""GPT on a CUDA device: launches of a block and of a token, and the text job."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import gtensor as gt
+from gtensor.cli import main
+from gtensor.hostcuda import counters, reset_counters
+from gtensor.models import GPT, GPTConfig, generate
+from gtensor.nn.blocks import TransformerBlock
+
+pytestmark = pytest.mark.host_cuda
+SMALL = GPTConfig(16, 2, 16, 2, length=32)
+
+
+def launches(work: Callable[[], object]) -> int:
+    """Kernels, library products and copies of the third call."""
+    for _ in range(3):
+        reset_counters()
+        work()
+    return counters().launches
+
+
+@pytest.mark.usefixtures("dry_cuda")
+def test_a_block_takes_so_many_launches():
+    block = TransformerBlock(64, 4)
+    x = gt.ones((2, 8, 64), requires_grad=True)
+
+    def train() -> None:
+        block.zero_grad()
+        block(x).sum().backward()
+
+    def infer() -> None:
+        with gt.no_grad():
+            block(x)
+
+    state = block.initial_state(2, 64)
+
+    def step() -> None:
+        state.length = 9
+        block.step(x[:, 0].detach(), state)
+
+    assert [launches(work) for work in (infer, step, train)] == [28, 21, 72]
+
+
+@pytest.mark.usefixtures("dry_cuda")
+def test_a_token_takes_no_memory_from_the_arena():
+    model = GPT(SMALL).eval()
+    counts = []
+    for _ in generate(model, [1, 2, 3], 28):
+        stats = gt.memory.stats("cuda")
+        counts.append(stats.hits + stats.misses)
+    assert not any(np.diff(counts)[18:])
+
+
+def test_it_reads_and_continues_as_on_the_cpu():
+    gt.manual_seed(0)
+    model = GPT(SMALL).eval()
+    tokens = gt.tensor(np.random.default_rng(0).integers(0, 16, (2, 9)))
+    wanted, made = model(tokens).numpy(), list(generate(model, [3, 1], 12, temperature=0))
+    there = model.to("cuda")
+    np.testing.assert_allclose(there(tokens.to("cuda")).numpy(), wanted, atol=1e-5)
+    assert list(generate(there, [3, 1], 12, temperature=0)) == made
+
+
+def test_the_text_job_trains_there(tmp_path: Path, capsys):
+    (tmp_path / "book.txt").write_bytes(b"the cat sat on the mat. " * 20)
+    losses = {}
+    for place in ("cpu", "cuda"):
+        assert main(["train", "text", "--data", str(tmp_path / "book.txt"), "--epochs", "1",
+                     "--layers", "1", "--width", "16", "--heads", "2", "--length", "16",
+                     "--batch-size", "8", "--quiet", "--device", place,
+                     "--out", str(tmp_path / place)]) == 0
+        losses[place] = (tmp_path / place / "metrics.csv").read_text().split(",")[-2:]
+    for one, other in zip(losses["cpu"], losses["cuda"], strict=True):
+        assert float(one.split()[0]) == pytest.approx(float(other.split()[0]), rel=1e-4)
+    assert main(["sample", str(tmp_path / "cuda" / "checkpoint.safetensors"), "--prompt", "the",
+                 "--count", "5", "--device", "cuda"]) == 0
+    assert capsys.readouterr().out.startswith("the")
