@@ -25,12 +25,12 @@ LATE = {"checkpoint", "data", "fft", "func", "nn", "optim", "profiler", "testing
 LATE_MODULES = {f"gtensor.{name}" for name in (
     *LATE, "system.atomic", "backend.blas", "backend.cublas", "backend.cuda_graphs",
     "backend.cuda_guards", "cli",
-    "engine.anomaly", "execution.streams", "hostcuda", "memory.workspace",
+    "engine.anomaly", "execution.streams", "hostcuda", "memory.workspace", "ops.recurrent",
     "memory.trace.curves", "memory.trace.lifetimes", "memory.plan.plan", "memory.trace.reading",
     "memory.plan.recording", "memory.trace.snapshots", "memory.trace.timeline_page",
     "memory.trace.timelines", "ops.scan.linear_scan", "profiler.find_owners", "train")}
 
-LATE_OPS = {"linear_scan", "linear_scan_grad"}
+LATE_OPS = {"gru", "gru_grad", "linear_scan", "linear_scan_grad", "lstm", "lstm_grad"}
 
 
 def fresh(text: str) -> Any:

@@ -64,17 +64,18 @@ from gtensor.nn.pooling import (
     MaxPool1d,
     MaxPool2d,
 )
+from gtensor.nn.recurrent import GRU, LSTM, GRUCell, LSTMCell
 from gtensor.nn.resampling import Upsample
 
 __all__ = [
-    "ABN", "ELU", "GELU", "GLU", "SELU", "AdaptiveAvgPool1d", "AdaptiveAvgPool2d",
-    "AdaptiveMaxPool2d", "AvgPool1d", "AvgPool2d", "BCELoss", "BCEWithLogitsLoss",
-    "BatchNorm1d", "BatchNorm2d", "Conv1d", "Conv2d", "ConvTranspose1d", "ConvTranspose2d",
-    "CrossEntropyLoss", "Dropout", "Embedding", "Flatten", "GroupNorm", "Hardsigmoid",
-    "Hardswish", "Hardtanh", "HuberLoss", "Identity", "InPlaceABN", "KLDivLoss", "L1Loss",
+    "ABN", "ELU", "GELU", "GLU", "GRU", "LSTM", "SELU", "AdaptiveAvgPool1d", "AdaptiveAvgPool2d",
+    "AdaptiveMaxPool2d", "AvgPool1d", "AvgPool2d", "BCELoss", "BCEWithLogitsLoss", "BatchNorm1d",
+    "BatchNorm2d", "Conv1d", "Conv2d", "ConvTranspose1d", "ConvTranspose2d", "CrossEntropyLoss",
+    "Dropout", "Embedding", "Flatten", "GRUCell", "GroupNorm", "Hardsigmoid", "Hardswish",
+    "Hardtanh", "HuberLoss", "Identity", "InPlaceABN", "KLDivLoss", "L1Loss", "LSTMCell",
     "LayerNorm", "LeakyReLU", "Linear", "LogSigmoid", "LogSoftmax", "MSELoss", "MaxPool1d",
     "MaxPool2d", "Mish", "Mismatch", "Module", "ModuleDict", "ModuleList", "MultiheadAttention",
-    "NLLLoss", "PReLU", "Parameter", "ParameterDict", "ParameterList", "RMSNorm", "ReLU",
-    "ReLU6", "Sequential", "SiLU", "Sigmoid", "SmoothL1Loss", "Softmax", "Softplus", "Softsign",
-    "Tanh", "TransformerEncoderLayer", "Upsample", "functional", "init", "utils",
+    "NLLLoss", "PReLU", "Parameter", "ParameterDict", "ParameterList", "RMSNorm", "ReLU", "ReLU6",
+    "Sequential", "SiLU", "Sigmoid", "SmoothL1Loss", "Softmax", "Softplus", "Softsign", "Tanh",
+    "TransformerEncoderLayer", "Upsample", "functional", "init", "utils",
 ]

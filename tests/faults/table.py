@@ -29,6 +29,7 @@ from . import (
     plants_numbers,
     plants_numerics,
     plants_places,
+    plants_recurrent,
     plants_streams,
 )
 
@@ -163,6 +164,12 @@ FAULTS = [
           ByOpcheck("tanh", "tangent")),
     Fault("examples of a batch are apart", plants.batch_axis_broadcast,
           ByOpcheck("add", "batch"), raises=ValueError),
+    Fault("the gradient of a recurrent weight takes the states before the steps",
+          plants_recurrent.states_after_the_steps, ByOpcheck("lstm", "backward", "torch")),
+    Fault("a recurrent gradient has derivatives", plants_recurrent.slopes_not_differentiated,
+          ByOpcheck("lstm", "second order")),
+    Fault("every input of a recurrent layer has a tangent",
+          plants_recurrent.state_without_a_tangent, ByOpcheck("gru", "tangent")),
     # ownership
     Fault("a rule gives its hold away once", plants.given_twice, ByOpcheck("add", "writes"),
           raises=GradientError),

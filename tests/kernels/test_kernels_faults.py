@@ -115,6 +115,22 @@ def _update(machine: HostMachine) -> None:
     assert steps.tolist() == [5, 5, 5, 0]
 
 
+def _lstm_cell(machine: HostMachine) -> None:
+    """The last of three steps of two sequences apart: all but its own places stay."""
+    rng = np.random.default_rng(7)
+    gates = rng.standard_normal((2, 3, 5, 4 * 7)).astype(np.float32)
+    hidden, cells = (rng.standard_normal((2, n, 5, 7)).astype(np.float32) for n in (5, 4))
+    before = gates.copy()
+    i, f, g, o = np.split(gates[:, 2].astype(np.float64), 4, axis=-1)
+    i, f, o = (1 / (1 + np.exp(-x)) for x in (i, f, o))
+    cell = f * cells[:, 2] + i * np.tanh(g)
+    launch_all_schedules(machine, "lstm_cell_forward<float>", (2,), (32,),
+                         [gates, hidden, cells, 70, 3, 5, 7, 2, 0])
+    np.testing.assert_allclose(cells[:, 3], cell, rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(hidden[:, 3], o * np.tanh(cell), rtol=1e-5, atol=1e-6)
+    assert np.array_equal(gates[:, :2], before[:, :2])
+
+
 UPDATE = "update"
 TEXTS = {UPDATE: kernels.inline_includes(cases_text([update_of(optimizer_kernels.sgd).kernel_of(1, {
     "rate": 0.1, "weight_decay": 0.0, "momentum": 0.9, "dampening": 0.0, "nesterov": False,
@@ -130,6 +146,7 @@ def _replaced(file: str, old: str, new: str, which: int = 0) -> str:
 
 SOFTMAX, LAYER_NORM, MATMUL = "softmax.cu", "layer_norm.cu", "matmul_into.cu"
 CROSS_ENTROPY, SUM_ROWS, SCAN = "cross_entropy.cu", "sum_rows.cu", "linear_scan.cu"
+LSTM = "lstm_cell.cu"
 BARRIER = "__syncthreads();"
 Run = Callable[[HostMachine], None]
 
@@ -191,6 +208,12 @@ FAULTS: dict[str, tuple[str, str, str, Run, Any]] = {
     "lanes combined in the wrong order": (
         SCAN, _replaced(SCAN, "factor * earlier_sum + sum", "earlier_factor * sum + earlier_sum"),
         "linear_scan_forward", _linear_scan, AssertionError),
+    "gates of the first sequence for all": (
+        LSTM, _replaced(LSTM, "(row / rows * steps + step)", "step"), "lstm_cell_forward",
+        _lstm_cell, AssertionError),
+    "a state behind the sequence": (
+        LSTM, _replaced(LSTM, "return step + 1 - reverse;", "return step + 3 - reverse;"),
+        "lstm_cell_forward", _lstm_cell, "heap-buffer-overflow"),
     "divergent barrier": (SOFTMAX,
                           _replaced(SOFTMAX, BARRIER, "if (thread != 3) __syncthreads();", 0),
                           "softmax_forward", _softmax, "divergent barrier"),
@@ -255,6 +278,7 @@ UNBROKEN: dict[str, tuple[str, str, str, Run, Any]] = {
                       _few_rows, None),
     "linear scan": (SCAN, kernels.source(SCAN), "linear_scan_forward", _linear_scan, None),
     "sums over rows": (SUM_ROWS, kernels.source(SUM_ROWS), "sum_rows", _sum_rows, None),
+    "LSTM cell": (LSTM, kernels.source(LSTM), "lstm_cell_forward", _lstm_cell, None),
     "product": (MATMUL, kernels.source(MATMUL), "matmul_into_small", _product, None),
     "update": (UPDATE, TEXTS[UPDATE], "gt_0::gt_case", _update, None),
 }

@@ -209,6 +209,8 @@ def test_repr_names_what_is_not_the_default():
         "ConvTranspose2d(2, 4, kernel_size=(3, 3), stride=2, output_padding=1)")
     assert repr(nn.GroupNorm(2, 4)) == "GroupNorm(2, 4, eps=1e-05, affine=True)"
     assert repr(nn.RMSNorm(4)) == "RMSNorm((4,), eps=None, elementwise_affine=True)"
+    assert repr(nn.LSTM(2, 4, 3, dropout=0.5)) == "LSTM(2, 4, num_layers=3, dropout=0.5)"
+    assert repr(nn.GRUCell(2, 4, bias=False)) == "GRUCell(2, 4, bias=False)"
     assert repr(nn.Upsample(scale_factor=2)) == "Upsample(scale_factor=2, mode='nearest')"
 
 
@@ -223,6 +225,9 @@ def _by_position(function):
 def test_what_is_taken_by_position_is_pytorchs(name: str):
     """What stands at a place means what PyTorch takes it for; we may take less."""
     ours, theirs = (_by_position(getattr(library, name).__init__) for library in (nn, torch.nn))
+    if name in ("GRU", "LSTM"):  # which pass all behind their own name on
+        mode, *theirs = _by_position(torch.nn.RNNBase.__init__)
+        assert mode == "mode"
     assert ours == theirs[:len(ours)] or len(ours) == 1  # `modules` and `values` of containers
 
 

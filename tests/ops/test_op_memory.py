@@ -75,6 +75,8 @@ OWN: dict[str, dict[str, Any]] = {
     "conv2d_grad_weight": _own((4, 16, 62, 62), IMAGES, kernel=(3, 3)),
     "fft_c2r": _own((512, 257), axes=(1,), size=512),
     "searchsorted": _own((LARGE,), (1000,), None, draws=normal),
+    "lstm": _own((512, 16, 32), (16, 32), (16, 32), (128, 32), (128, 32), (128,), (128,)),
+    "gru": _own((512, 16, 32), (16, 32), (96, 32), (96, 32), (96,), (96,)),
     "avg_pool2d_grad": _own((4, 16, 32, 32), size=(64, 64)),
 }
 
@@ -99,6 +101,8 @@ EXCEPTIONS: list[tuple[tuple[str, ...], dict[str, float], str]] = [
         "slogdet": 4, "cofactor": 7, "pinv": 6.1,
     }, "a chain of products of matrices; none can be written over its factors"),
     ((BACKWARD,), {"feed_forward": 0.9}, "the gradient of the hidden values, which is no input's"),
+    ((BACKWARD,), {"lstm": 4, "gru": 4}, "the gradients of all steps' gates, which are no input's"),
+    ((HALF,), {"lstm": 12.2, "gru": 12.3}, "the sequence, its gates and its states in float32"),
     ((HALF,), {"scatter_add": 3.1, "scatter_along_axis": 0.9},
      "summed in a float32 copy of the output"),
     ((FORWARD, HALF), {"argmax": 1, "argmin": 1}, "NumPy searches a copy with the axis last"),

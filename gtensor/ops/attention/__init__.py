@@ -1,5 +1,5 @@
 """Attention."""
 
-from gtensor.ops.attention import attention, cached, rotary
+from gtensor.ops.attention import attention
 
 __all__: list[str] = []  # the functions are public in gtensor.nn.functional

@@ -1,0 +1,41 @@
+"""Mutations of the recurrent layers' rules; see `plants.py`."""
+
+from __future__ import annotations
+
+from typing import Any
+from unittest.mock import patch
+
+from gtensor.ops.recurrent import lstm, sequences
+
+from .plants import Context
+
+
+class _MadeForRead(sequences.Places):
+    def __init__(self, steps: int, reverse: bool) -> None:
+        super().__init__(steps, reverse)
+        self.read = self.made
+
+
+def states_after_the_steps() -> Context:
+    """the gradient of the recurrent weight takes the states that the steps make"""
+    return patch.object(lstm, "Places", _MadeForRead)
+
+
+def state_without_a_tangent() -> Context:
+    """the tangent of a GRU leaves out what the recurrent weight moves"""
+    whole = sequences.state_tangent
+
+    def partly(ns: Any, h: Any, dh: Any, weight: Any, dweight: Any, dbias: Any = None) -> Any:
+        return whole(ns, h, dh, weight, None, dbias)
+
+    return patch.object(sequences, "state_tangent", partly)
+
+
+def slopes_not_differentiated() -> Context:
+    """the recorded gradient of an LSTM takes the slopes of the gates as constants"""
+    slopes = lstm._slopes
+
+    def detached(gates: list[Any]) -> list[Any]:
+        return [slope.detach() if hasattr(slope, "detach") else slope for slope in slopes(gates)]
+
+    return patch.object(lstm, "_slopes", detached)
