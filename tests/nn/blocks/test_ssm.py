@@ -96,6 +96,19 @@ def test_gradients_are_numeric_ones_and_those_of_a_checkpoint(kind: str) -> None
         assert np.array_equal(one, other)
 
 
+def test_a_selective_block_saves_two_arrays_of_all_its_states() -> None:
+    """The factors and the states; beside them the others are small."""
+    block = SSMBlock(32, "selective", state=64, hidden=0)
+    x = gt.ones((4, 128, 32))
+    y = block(x)
+    del y
+    before = gt.memory.stats().allocated
+    y = block(x)
+    each = x.nbytes * 64
+    assert 2 * each <= gt.memory.stats().allocated - before < 2.5 * each
+    assert y.shape == x.shape
+
+
 def test_a_step_sees_only_those_before() -> None:
     block = made("gated")
     x = random(1, 8, WIDTH)
